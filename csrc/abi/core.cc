@@ -1,0 +1,105 @@
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <malloc.h>
+#include <torch/headeronly/version.h>
+
+#include <atomic>
+#include <climits>
+#include <new>
+
+#include "abi/abi.h"
+
+namespace rlt {
+namespace {
+
+std::atomic<int64_t> live{0};
+
+// The error for when there is no memory left to build one.
+rlt_error& out_of_memory() {
+  static rlt_error e{"out of memory"};
+  return e;
+}
+
+std::string first_line(std::string text) {
+  if (auto end = text.find('\n'); end != std::string::npos) text.resize(end);
+  return text;
+}
+
+}  // namespace
+
+rlt_tensor give(at::Tensor t) {
+  if (!t.defined()) return 0;
+  live.fetch_add(1, std::memory_order_relaxed);
+  return reinterpret_cast<rlt_tensor>(t.unsafeReleaseTensorImpl());
+}
+
+at::Tensor borrow(rlt_tensor handle) {
+  if (handle == 0) return {};
+  using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  return at::Tensor(Pointer::reclaim_copy(reinterpret_cast<c10::TensorImpl*>(handle)));
+}
+
+rlt_error* current_exception() noexcept {
+  try {
+    try {
+      throw;
+    } catch (const c10::Error& e) {
+      return new rlt_error{first_line(e.what_without_backtrace())};
+    } catch (const std::bad_alloc&) {
+      return &out_of_memory();
+    } catch (const std::exception& e) {
+      return new rlt_error{first_line(e.what())};
+    } catch (...) {
+      return new rlt_error{"unknown C++ exception"};
+    }
+  } catch (...) {
+    return &out_of_memory();
+  }
+}
+
+at::ScalarType scalar_type(int32_t dtype) {
+  switch (dtype) {
+    case RLT_F32: return at::kFloat;
+    case RLT_I64: return at::kLong;
+    case RLT_I32: return at::kInt;
+    case RLT_BF16: return at::kBFloat16;
+    case RLT_F16: return at::kHalf;
+  }
+  TORCH_CHECK(false, "unknown element type ", dtype);
+}
+
+}  // namespace rlt
+
+int32_t rlt_abi_version(void) { return RLT_ABI_VERSION; }
+const char* rlt_libtorch_version(void) { return TORCH_VERSION; }
+const char* rlt_error_text(const rlt_error* e) { return e->text.c_str(); }
+void rlt_error_free(rlt_error* e) {
+  if (e != nullptr && e != &rlt::out_of_memory()) delete e;
+}
+int64_t rlt_live(void) { return rlt::live.load(); }
+
+void rlt_tensor_free(const rlt_tensor* ts, int32_t n) {
+  using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  for (int32_t i = 0; i < n; ++i) {
+    if (ts[i] == 0) continue;
+    rlt::live.fetch_sub(1, std::memory_order_relaxed);
+    Pointer::reclaim(reinterpret_cast<c10::TensorImpl*>(ts[i]));
+  }
+}
+
+rlt_error* rlt_init(int32_t threads) {
+  RLT_TRY({
+    TORCH_CHECK(threads > 0, "threads must be positive, got ", threads);
+    at::set_num_threads(threads);
+    // Activations are freed and taken again at every step; handing their pages back to the system
+    // and faulting them in anew costs about a seventh of a training step.
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+    mallopt(M_ARENA_MAX, 1);
+  })
+}
+
+const char* rlt_cpu_capability(void) {
+  static const std::string text = at::get_cpu_capability();
+  return text.c_str();
+}

@@ -1,0 +1,91 @@
+// Gradients of the frozen linear layer and of the adapter on it.
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/linear.h"
+
+namespace rlt {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+struct Linear : torch::autograd::Function<Linear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
+                            const OptionalTensor& bias) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({w});
+    return rlt::linear(x, w, bias);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const at::Tensor w = ctx->get_saved_variables()[0];
+    return {dense_linear(grads[0].contiguous(), w.t(), std::nullopt), Variable(), Variable()};
+  }
+};
+
+struct LoraLinear : torch::autograd::Function<LoraLinear> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
+                               const OptionalTensor& bias, const at::Tensor& a, const at::Tensor& b,
+                               double scale, double p, const OptionalTensor& row_keys, int64_t layer) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    auto [y, low] = lora_linear(x, w, bias, a, b, scale, p, row_keys, layer);
+    ctx->save_for_backward({x, w, a, b, low, row_keys.value_or(at::Tensor())});
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["p"] = p;
+    ctx->saved_data["layer"] = layer;
+    ctx->saved_data["needs_x"] = x.requires_grad();
+    ctx->mark_non_differentiable({low});
+    return {y, low};
+  }
+
+  // With u = drop(x) aᵀ: dB = scale · dyᵀu; du = scale · dy B; dA = duᵀ drop(x); dx = dy W + drop'(du A).
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &w = saved[1], &a = saved[2], &b = saved[3], &low = saved[4],
+                     &row_keys = saved[5];
+    const double scale = ctx->saved_data["scale"].toDouble();
+    const double p = ctx->saved_data["p"].toDouble();
+    const int64_t layer = ctx->saved_data["layer"].toInt();
+    const at::Tensor grad = grads[0].contiguous();
+    const auto drop = [&](const at::Tensor& t) {
+      return p > 0 ? hash_dropout(t, row_keys, layer, p) : t;
+    };
+
+    const at::Tensor grad_b = at::mm(grad.t(), low).mul_(scale);
+    const at::Tensor grad_low = at::mm(grad, b).mul_(scale);
+    const at::Tensor grad_a = at::mm(grad_low.t(), drop(x));
+    at::Tensor grad_x;
+    if (ctx->saved_data["needs_x"].toBool()) {
+      grad_x = dense_linear(grad, w.t(), std::nullopt);
+      if (p > 0) {
+        grad_x.add_(drop(at::mm(grad_low, a)));
+      } else {
+        grad_x.addmm_(grad_low, a);
+      }
+    }
+    return {grad_x,     Variable(), Variable(), grad_a,    grad_b,
+            Variable(), Variable(), Variable(), Variable()};
+  }
+};
+
+at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
+  return Linear::apply(x, w, bias);
+}
+
+std::tuple<at::Tensor, at::Tensor> lora_linear_autograd(const at::Tensor& x, const at::Tensor& w,
+                                                        const OptionalTensor& bias, const at::Tensor& a,
+                                                        const at::Tensor& b, double scale, double p,
+                                                        const OptionalTensor& row_keys, int64_t layer) {
+  const auto out = LoraLinear::apply(x, w, bias, a, b, scale, p, row_keys, layer);
+  return {out[0], out[1]};
+}
+
+}  // namespace
+}  // namespace rlt
+
+TORCH_LIBRARY_IMPL(rltrain, Autograd, m) {
+  m.impl("linear", &rlt::linear_autograd);
+  m.impl("lora_linear", &rlt::lora_linear_autograd);
+}

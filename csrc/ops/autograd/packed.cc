@@ -1,0 +1,90 @@
+// Gradients of the operators on packed batches.
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/packed.h"
+
+namespace rlt {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+struct Attention : torch::autograd::Function<Attention> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v, const at::Tensor& cu_seqlens, int64_t heads,
+                               double scale) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    auto [out, lse] = varlen_attention(q, k, v, cu_seqlens, heads, scale);
+    ctx->save_for_backward({q, k, v, out, lse, cu_seqlens});
+    ctx->saved_data["heads"] = heads;
+    ctx->saved_data["scale"] = scale;
+    ctx->mark_non_differentiable({lse});
+    return {out, lse};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto s = ctx->get_saved_variables();
+    auto [q, k, v] =
+        varlen_attention_backward(grads[0].contiguous(), s[0], s[1], s[2], s[3], s[4], s[5],
+                                  ctx->saved_data["heads"].toInt(), ctx->saved_data["scale"].toDouble());
+    return {q, k, v, Variable(), Variable(), Variable()};
+  }
+};
+
+struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& residual,
+                               const at::Tensor& weight, const at::Tensor& bias, double eps) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    auto [y, sum, mean, rstd] = add_layer_norm(x, residual, weight, bias, eps);
+    ctx->save_for_backward({sum, weight, mean, rstd});
+    ctx->mark_non_differentiable({sum, mean, rstd});
+    return {y, sum, mean, rstd};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto s = ctx->get_saved_variables();
+    const at::Tensor grad = add_layer_norm_backward(grads[0].contiguous(), s[0], s[1], s[2], s[3]);
+    return {grad, grad, Variable(), Variable(), Variable()};
+  }
+};
+
+struct SegmentMean : torch::autograd::Function<SegmentMean> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cu_seqlens) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({cu_seqlens});
+    return segment_mean(x, cu_seqlens);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    return {segment_mean_backward(grads[0].contiguous(), ctx->get_saved_variables()[0]), Variable()};
+  }
+};
+
+std::tuple<at::Tensor, at::Tensor> attention_autograd(const at::Tensor& q, const at::Tensor& k,
+                                                      const at::Tensor& v, const at::Tensor& cu_seqlens,
+                                                      int64_t heads, double scale) {
+  const auto out = Attention::apply(q, k, v, cu_seqlens, heads, scale);
+  return {out[0], out[1]};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_autograd(
+    const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias,
+    double eps) {
+  const auto out = AddLayerNorm::apply(x, residual, weight, bias, eps);
+  return {out[0], out[1], out[2], out[3]};
+}
+
+at::Tensor segment_mean_autograd(const at::Tensor& x, const at::Tensor& cu_seqlens) {
+  return SegmentMean::apply(x, cu_seqlens);
+}
+
+}  // namespace
+}  // namespace rlt
+
+TORCH_LIBRARY_IMPL(rltrain, Autograd, m) {
+  m.impl("varlen_attention", &rlt::attention_autograd);
+  m.impl("add_layer_norm", &rlt::add_layer_norm_autograd);
+  m.impl("segment_mean", &rlt::segment_mean_autograd);
+}

@@ -1,0 +1,165 @@
+#include "ops/cpu/rows.h"
+
+#include <cmath>
+#include <cstring>
+
+// Reductions keep 16 partial sums in a fixed order, so that the compiler may use vectors without being
+// allowed to reorder arithmetic elsewhere.
+#define RLT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define RLT_INLINE static inline __attribute__((always_inline))
+
+namespace rlt {
+namespace {
+
+constexpr int kLanes = 16;
+
+RLT_INLINE float fold_sum(const float* lanes) {
+  float s = 0;
+  for (int j = 0; j < kLanes; ++j) s += lanes[j];
+  return s;
+}
+
+// exp(x) to 1.5 ulp for x in [-87, 88]; below it is 0. Cody-Waite reduction to |r| ≤ ½ ln 2, then the
+// Taylor polynomial of degree 6 in Estrin-friendly Horner form.
+RLT_INLINE float fast_exp(float x) {
+  const float clipped = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
+  const float shifted = clipped * 1.44269504f + 12582912.0f;  // rounds to an integer in the low bits
+  const float n = shifted - 12582912.0f;
+  const float r = (clipped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float q = 1.3888889e-3f;
+  q = q * r + 8.3333333e-3f;
+  q = q * r + 4.1666668e-2f;
+  q = q * r + 0.16666667f;
+  q = q * r + 0.5f;
+  q = q * r + 1.0f;
+  q = q * r + 1.0f;
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return x < -87.0f ? 0.0f : q * power;
+}
+
+// The finaliser of MurmurHash3, 32 bits.
+RLT_INLINE uint32_t mix(uint32_t h) {
+  h ^= h >> 16;
+  h *= 0x85ebca6bU;
+  h ^= h >> 13;
+  h *= 0xc2b2ae35U;
+  return h ^ (h >> 16);
+}
+
+}  // namespace
+
+RLT_CLONES void dropout_row(const float* x, float* y, int64_t n, int64_t key, int64_t layer, double p) {
+  const auto threshold = static_cast<uint32_t>(p * 4294967296.0);
+  const auto keep = static_cast<float>(1.0 / (1.0 - p));
+  const auto k = static_cast<uint64_t>(key);
+  const uint32_t row = mix(mix(static_cast<uint32_t>(k) ^ 0x9e3779b9U) + static_cast<uint32_t>(k >> 32)) +
+                       mix(static_cast<uint32_t>(layer) + 0x7f4a7c15U);
+  for (int64_t j = 0; j < n; ++j) {
+    const uint32_t h = mix(row + static_cast<uint32_t>(j) * 0x9e3779b9U);
+    y[j] = h < threshold ? 0.0f : x[j] * keep;
+  }
+}
+
+RLT_CLONES float softmax_row(float* x, int64_t n, float scale) {
+  float peaks[kLanes], sums[kLanes];
+  for (int j = 0; j < kLanes; ++j) peaks[j] = -INFINITY, sums[j] = 0;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) peaks[j] = x[i + j] > peaks[j] ? x[i + j] : peaks[j];
+  }
+  for (; i < n; ++i) peaks[0] = x[i] > peaks[0] ? x[i] : peaks[0];
+  float peak = peaks[0];
+  for (int j = 1; j < kLanes; ++j) peak = peaks[j] > peak ? peaks[j] : peak;
+  for (i = 0; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) {
+      x[i + j] = fast_exp(scale * (x[i + j] - peak));
+      sums[j] += x[i + j];
+    }
+  }
+  for (; i < n; ++i) {
+    x[i] = fast_exp(scale * (x[i] - peak));
+    sums[0] += x[i];
+  }
+  const float sum = fold_sum(sums), inverse = 1.0f / sum;
+  for (i = 0; i < n; ++i) x[i] *= inverse;
+  return scale * peak + std::log(sum);
+}
+
+RLT_CLONES void exp_row(float* x, int64_t n, float scale, float lse) {
+  for (int64_t i = 0; i < n; ++i) x[i] = fast_exp(scale * x[i] - lse);
+}
+
+RLT_CLONES void softmax_backward_row(float* dp, const float* p, int64_t n, float delta, float scale) {
+  for (int64_t i = 0; i < n; ++i) dp[i] = scale * p[i] * (dp[i] - delta);
+}
+
+RLT_CLONES float dot_row(const float* x, const float* y, int64_t n) {
+  float sums[kLanes] = {0};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) sums[j] += x[i + j] * y[i + j];
+  }
+  for (; i < n; ++i) sums[0] += x[i] * y[i];
+  return fold_sum(sums);
+}
+
+RLT_CLONES void add_layer_norm_row(const float* x, const float* residual, const float* weight,
+                                   const float* bias, float* sum, float* y, int64_t n, float eps,
+                                   float* mean, float* rstd) {
+  float sums[kLanes] = {0}, squares[kLanes] = {0};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) {
+      sum[i + j] = x[i + j] + residual[i + j];
+      sums[j] += sum[i + j];
+    }
+  }
+  for (; i < n; ++i) {
+    sum[i] = x[i] + residual[i];
+    sums[0] += sum[i];
+  }
+  const float m = fold_sum(sums) / static_cast<float>(n);
+  for (i = 0; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) squares[j] += (sum[i + j] - m) * (sum[i + j] - m);
+  }
+  for (; i < n; ++i) squares[0] += (sum[i] - m) * (sum[i] - m);
+  const float r = 1.0f / std::sqrt(fold_sum(squares) / static_cast<float>(n) + eps);
+  for (i = 0; i < n; ++i) y[i] = (sum[i] - m) * r * weight[i] + bias[i];
+  *mean = m;
+  *rstd = r;
+}
+
+// With z = (sum - mean) · rstd and g = grad · weight: rstd · (g - mean(g) - z · mean(g · z)).
+RLT_CLONES void add_layer_norm_backward_row(const float* grad, const float* sum, const float* weight,
+                                            float mean, float rstd, float* out, int64_t n) {
+  float gs[kLanes] = {0}, gzs[kLanes] = {0};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) {
+      const float g = grad[i + j] * weight[i + j];
+      gs[j] += g;
+      gzs[j] += g * (sum[i + j] - mean) * rstd;
+    }
+  }
+  for (; i < n; ++i) {
+    const float g = grad[i] * weight[i];
+    gs[0] += g;
+    gzs[0] += g * (sum[i] - mean) * rstd;
+  }
+  const float mg = fold_sum(gs) / static_cast<float>(n), mgz = fold_sum(gzs) / static_cast<float>(n);
+  for (i = 0; i < n; ++i) {
+    out[i] = rstd * (grad[i] * weight[i] - mg - (sum[i] - mean) * rstd * mgz);
+  }
+}
+
+RLT_CLONES void add_row(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] += x[i];
+}
+
+RLT_CLONES void scale_row(const float* x, float* y, int64_t n, float scale) {
+  for (int64_t i = 0; i < n; ++i) y[i] = scale * x[i];
+}
+
+}  // namespace rlt

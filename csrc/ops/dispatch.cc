@@ -1,0 +1,76 @@
+// Typed entry points: one dispatcher look-up an operator, kept for the life of the process.
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "ops/linear.h"
+#include "ops/packed.h"
+
+namespace rlt {
+namespace {
+
+template <typename Signature>
+auto find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
+  static const auto op = find<decltype(linear)>("rltrain::linear");
+  return op.call(x, w, bias);
+}
+
+std::tuple<at::Tensor, at::Tensor> lora_linear(const at::Tensor& x, const at::Tensor& w,
+                                               const OptionalTensor& bias, const at::Tensor& a,
+                                               const at::Tensor& b, double scale, double p,
+                                               const OptionalTensor& row_keys, int64_t layer) {
+  static const auto op = find<decltype(lora_linear)>("rltrain::lora_linear");
+  return op.call(x, w, bias, a, b, scale, p, row_keys, layer);
+}
+
+at::Tensor hash_dropout(const at::Tensor& x, const at::Tensor& row_keys, int64_t layer, double p) {
+  static const auto op = find<decltype(hash_dropout)>("rltrain::hash_dropout");
+  return op.call(x, row_keys, layer, p);
+}
+
+std::tuple<at::Tensor, at::Tensor> varlen_attention(const at::Tensor& q, const at::Tensor& k,
+                                                    const at::Tensor& v, const at::Tensor& cu_seqlens,
+                                                    int64_t heads, double scale) {
+  static const auto op = find<decltype(varlen_attention)>("rltrain::varlen_attention");
+  return op.call(q, k, v, cu_seqlens, heads, scale);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> varlen_attention_backward(
+    const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads,
+    double scale) {
+  static const auto op = find<decltype(varlen_attention_backward)>("rltrain::varlen_attention_backward");
+  return op.call(grad, q, k, v, out, lse, cu_seqlens, heads, scale);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x,
+                                                                          const at::Tensor& residual,
+                                                                          const at::Tensor& weight,
+                                                                          const at::Tensor& bias,
+                                                                          double eps) {
+  static const auto op = find<decltype(add_layer_norm)>("rltrain::add_layer_norm");
+  return op.call(x, residual, weight, bias, eps);
+}
+
+at::Tensor add_layer_norm_backward(const at::Tensor& grad, const at::Tensor& sum,
+                                   const at::Tensor& weight, const at::Tensor& mean,
+                                   const at::Tensor& rstd) {
+  static const auto op = find<decltype(add_layer_norm_backward)>("rltrain::add_layer_norm_backward");
+  return op.call(grad, sum, weight, mean, rstd);
+}
+
+at::Tensor segment_mean(const at::Tensor& x, const at::Tensor& cu_seqlens) {
+  static const auto op = find<decltype(segment_mean)>("rltrain::segment_mean");
+  return op.call(x, cu_seqlens);
+}
+
+at::Tensor segment_mean_backward(const at::Tensor& grad, const at::Tensor& cu_seqlens) {
+  static const auto op = find<decltype(segment_mean_backward)>("rltrain::segment_mean_backward");
+  return op.call(grad, cu_seqlens);
+}
+
+}  // namespace rlt

@@ -1,0 +1,24 @@
+// The frozen linear layer and the adapter on it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+
+namespace rlt {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+// x wᵀ + bias for dense x [N, in] and w [out, in], which may be a transposed view.
+at::Tensor dense_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias);
+
+// Through the dispatcher: autograd above, the device's kernel below.
+at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias);
+std::tuple<at::Tensor, at::Tensor> lora_linear(const at::Tensor& x, const at::Tensor& w,
+                                               const OptionalTensor& bias, const at::Tensor& a,
+                                               const at::Tensor& b, double scale, double p,
+                                               const OptionalTensor& row_keys, int64_t layer);
+at::Tensor hash_dropout(const at::Tensor& x, const at::Tensor& row_keys, int64_t layer, double p);
+
+}  // namespace rlt

@@ -1,0 +1,227 @@
+package torch
+
+// #include "loader.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+)
+
+var (
+	opFusedAdamW   = &op{name: "aten::_fused_adamw_"}
+	opForeachNorm  = &op{name: "aten::_foreach_norm", overload: "Scalar"}
+	opForeachScale = &op{name: "aten::_foreach_mul_", overload: "Scalar"}
+	opForeachAdd   = &op{name: "aten::_foreach_add_", overload: "Scalar"}
+	opStack        = &op{name: "aten::stack"}
+	opVectorNorm   = &op{name: "aten::linalg_vector_norm"}
+)
+
+// ParamGroup is a set of parameters that share a learning rate's role and a weight decay.
+type ParamGroup struct {
+	Params      []*Var
+	WeightDecay float64
+}
+
+// AdamW is Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), β = (0.9, 0.999),
+// in fp32.
+type AdamW struct {
+	groups []ParamGroup
+	eps    float64
+	steps  int
+	first  [][]*Var // moments of each group's parameters, made at the first step
+	second [][]*Var
+	counts []*Var // [] each: the number of steps, as the kernel wants it
+}
+
+// AdamEps is the ε of AdamW that libtorch and transformers default to.
+const AdamEps = 1e-8
+
+// NewAdamW optimises groups. The caller keeps owning the parameters.
+func NewAdamW(eps float64, groups ...ParamGroup) *AdamW {
+	return &AdamW{groups: groups, eps: eps}
+}
+
+func (o *AdamW) params() []*Var {
+	var all []*Var
+	for _, g := range o.groups {
+		all = append(all, g.Params...)
+	}
+	return all
+}
+
+func (o *AdamW) init() error {
+	if o.counts != nil {
+		return nil
+	}
+	zeros := func(v *Var) (z *Var, err error) {
+		err = Do(NoGrad, func(s *Scope) error {
+			shape := s.Shape(v.T())
+			n := int64(1)
+			for _, d := range shape {
+				n *= d
+			}
+			z = s.Keep(s.Floats(make([]float32, n), shape...))
+			return nil
+		})
+		return z, err
+	}
+	for _, g := range o.groups {
+		var first, second []*Var
+		for _, p := range g.Params {
+			m, err := zeros(p)
+			if err != nil {
+				return err
+			}
+			v, err := zeros(p)
+			if err != nil {
+				m.Close()
+				return err
+			}
+			count, err := Constant([]float32{float32(o.steps)})
+			if err != nil {
+				CloseAll(m, v)
+				return err
+			}
+			first, second, o.counts = append(first, m), append(second, v), append(o.counts, count)
+		}
+		o.first, o.second = append(o.first, first), append(o.second, second)
+	}
+	return nil
+}
+
+// NonFiniteError is a step that was refused because the gradient's norm is NaN or infinite. The parameters
+// and the optimiser's state are as they were before it.
+type NonFiniteError struct{ Norm float64 }
+
+func (e *NonFiniteError) Error() string { return fmt.Sprintf("the gradient's norm is %v", e.Norm) }
+
+// Step clips the gradients of all groups to the norm maxNorm (0 = no clipping), moves each group by its
+// learning rate rates[i], and drops the gradients. It returns the norm before clipping. Every parameter
+// must have a gradient.
+func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error) {
+	if len(rates) != len(o.groups) {
+		return 0, fmt.Errorf("torch: AdamW: %d learning rates for %d groups", len(rates), len(o.groups))
+	}
+	if err := o.init(); err != nil {
+		return 0, fmt.Errorf("torch: AdamW: making its state: %w", err)
+	}
+	err = Do(NoGrad, func(s *Scope) error {
+		var grads []Tensor
+		for _, p := range o.params() {
+			g, ok := s.Grad(p)
+			if !ok {
+				return fmt.Errorf("torch: AdamW: a parameter of shape %v has no gradient", s.Shape(p.T()))
+			}
+			grads = append(grads, g)
+		}
+		norm = s.globalNorm(grads)
+		if math.IsNaN(norm) || math.IsInf(norm, 0) {
+			return &NonFiniteError{norm}
+		}
+		if maxNorm > 0 && norm > maxNorm {
+			s.argTensors(grads).argScalar(maxNorm/norm).callInto(opForeachScale, nil)
+		}
+		o.steps++
+		at := 0
+		for i, g := range o.groups {
+			n := len(g.Params)
+			counts := tensors(o.counts[at : at+n])
+			s.argTensors(counts).argScalar(1).callInto(opForeachAdd, nil)
+			s.argTensors(tensors(g.Params)).argTensors(grads[at:at+n]).
+				argTensors(tensors(o.first[i])).argTensors(tensors(o.second[i])).argTensors(nil).argTensors(counts).
+				argDouble(rates[i]).argDouble(0.9).argDouble(0.999).argDouble(g.WeightDecay).argDouble(o.eps).
+				argBool(false).argBool(false).callInto(opFusedAdamW, nil)
+			at += n
+		}
+		return nil
+	})
+	if err != nil {
+		return norm, err
+	}
+	return norm, ZeroGrad(o.params())
+}
+
+func tensors(vs []*Var) []Tensor {
+	ts := make([]Tensor, len(vs))
+	for i, v := range vs {
+		ts[i] = v.T()
+	}
+	return ts
+}
+
+// globalNorm is the Euclidean norm of all elements of ts together.
+func (s *Scope) globalNorm(ts []Tensor) float64 {
+	results := make([]C.rlt_tensor, len(ts))
+	n := s.argTensors(ts).argScalar(2).callInto(opForeachNorm, results)
+	norms := make([]Tensor, n)
+	for i := range norms {
+		norms[i] = s.own(results[i])
+	}
+	return s.Item(s.argTensor(s.argTensors(norms).call(opStack)).call(opVectorNorm))
+}
+
+// AdamWState is the optimiser's moments, for each parameter in the order of its groups.
+type AdamWState struct {
+	Steps         int
+	First, Second [][]float32
+}
+
+// State copies the optimiser's state out.
+func (o *AdamW) State() (AdamWState, error) {
+	state := AdamWState{Steps: o.steps}
+	if err := o.init(); err != nil {
+		return state, err
+	}
+	for i := range o.groups {
+		for j := range o.groups[i].Params {
+			m, err := o.first[i][j].Read()
+			if err != nil {
+				return state, err
+			}
+			v, err := o.second[i][j].Read()
+			if err != nil {
+				return state, err
+			}
+			state.First, state.Second = append(state.First, m), append(state.Second, v)
+		}
+	}
+	return state, nil
+}
+
+// Restore puts back what State returned.
+func (o *AdamW) Restore(state AdamWState) error {
+	if n := len(o.params()); len(state.First) != n || len(state.Second) != n {
+		return fmt.Errorf("torch: AdamW: state of %d parameters for %d", len(state.First), n)
+	}
+	if err := o.init(); err != nil {
+		return err
+	}
+	at := 0
+	for i := range o.groups {
+		for j := range o.groups[i].Params {
+			if err := o.first[i][j].Write(state.First[at]); err != nil {
+				return fmt.Errorf("torch: AdamW: first moment of parameter %d: %w", at, err)
+			}
+			if err := o.second[i][j].Write(state.Second[at]); err != nil {
+				return fmt.Errorf("torch: AdamW: second moment of parameter %d: %w", at, err)
+			}
+			if err := o.counts[at].Write([]float32{float32(state.Steps)}); err != nil {
+				return fmt.Errorf("torch: AdamW: step count: %w", err)
+			}
+			at++
+		}
+	}
+	o.steps = state.Steps
+	return nil
+}
+
+// Close frees the optimiser's state; the parameters stay the caller's.
+func (o *AdamW) Close() {
+	for i := range o.first {
+		CloseAll(o.first[i]...)
+		CloseAll(o.second[i]...)
+	}
+	CloseAll(o.counts...)
+	o.first, o.second, o.counts = nil, nil, nil
+}

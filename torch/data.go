@@ -1,0 +1,158 @@
+package torch
+
+// #include <stdlib.h>
+// #include "loader.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+func newTensor(call string, data unsafe.Pointer, have int, dtype DType, dims []int64) C.rlt_tensor {
+	want := 1
+	for _, d := range dims {
+		want *= int(d)
+	}
+	if have != want {
+		panic(&Error{Call: call, Text: fmt.Sprintf("%d values for the shape %v", have, dims)})
+	}
+	var h C.rlt_tensor
+	must(call, C.rlt_tensor_from(data, C.int32_t(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int32_t(len(dims)), &h))
+	return h
+}
+
+// Floats copies data, row major, into a tensor of shape dims.
+func (s *Scope) Floats(data []float32, dims ...int64) Tensor {
+	return s.own(newTensor("Floats", unsafe.Pointer(unsafe.SliceData(data)), len(data), F32, dims))
+}
+
+// Ints copies data into an int64 tensor of shape dims: token ids, labels, indices.
+func (s *Scope) Ints(data []int64, dims ...int64) Tensor {
+	return s.own(newTensor("Ints", unsafe.Pointer(unsafe.SliceData(data)), len(data), I64, dims))
+}
+
+// Int32s copies data into an int32 tensor of shape dims: sequence borders.
+func (s *Scope) Int32s(data []int32, dims ...int64) Tensor {
+	return s.own(newTensor("Int32s", unsafe.Pointer(unsafe.SliceData(data)), len(data), I32, dims))
+}
+
+// Shape is the size of each dimension of t.
+func (s *Scope) Shape(t Tensor) []int64 {
+	s.check(t)
+	var dims [8]C.int64_t
+	var n C.int32_t
+	must("Shape", C.rlt_tensor_shape(t.handle, &dims[0], &n))
+	shape := make([]int64, n)
+	for i := range shape {
+		shape[i] = int64(dims[i])
+	}
+	return shape
+}
+
+// Read copies t out as float32, row major.
+func (s *Scope) Read(t Tensor) []float32 {
+	n := int64(1)
+	for _, d := range s.Shape(t) {
+		n *= d
+	}
+	data := make([]float32, n)
+	must("Read", C.rlt_tensor_read(t.handle, C.RLT_F32, unsafe.Pointer(unsafe.SliceData(data)), C.int64_t(4*n)))
+	return data
+}
+
+// Item is the value of a tensor of one element.
+func (s *Scope) Item(t Tensor) float64 {
+	s.check(t)
+	var value C.float
+	must("Item", C.rlt_tensor_read(t.handle, C.RLT_F32, unsafe.Pointer(&value), 4))
+	return float64(value)
+}
+
+// Backward accumulates the gradient of loss [] into the parameters it came from, and frees the graph.
+func (s *Scope) Backward(loss Tensor) {
+	s.check(loss)
+	must("Backward", C.rlt_tensor_backward(loss.handle))
+}
+
+// Grad is the gradient accumulated in v; ok is false where there is none yet.
+func (s *Scope) Grad(v *Var) (grad Tensor, ok bool) {
+	s.check(v.T())
+	var h C.rlt_tensor
+	must("Grad", C.rlt_tensor_grad(v.handle, &h))
+	if h == 0 {
+		return Tensor{}, false
+	}
+	return s.own(h), true
+}
+
+// Parameter copies data into a trainable Var of shape dims.
+func Parameter(data []float32, dims ...int64) (*Var, error) {
+	v, err := Constant(data, dims...)
+	if err != nil {
+		return nil, err
+	}
+	if err := nativeError("Parameter", C.rlt_tensor_require_grad(v.handle)); err != nil {
+		v.Close()
+		return nil, err
+	}
+	return v, nil
+}
+
+// Constant copies data into a Var of shape dims without a gradient.
+func Constant(data []float32, dims ...int64) (v *Var, err error) {
+	err = Do(NoGrad, func(s *Scope) error {
+		v = s.Keep(s.Floats(data, dims...))
+		return nil
+	})
+	return v, err
+}
+
+// Map is a read-only view of a file's bytes as a tensor: pages are read at first use. dtype other than F32
+// is converted, which takes memory of its own. The file must not change while the Var lives.
+func Map(path string, offset int64, dtype DType, dims ...int64) (v *Var, err error) {
+	err = Do(NoGrad, func(s *Scope) error {
+		cpath := C.CString(path)
+		defer C.free(unsafe.Pointer(cpath))
+		var h C.rlt_tensor
+		must("Map", C.rlt_tensor_map(cpath, C.int64_t(offset), C.int32_t(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int32_t(len(dims)), &h))
+		t := s.own(h)
+		if dtype != F32 {
+			t = s.toFloat(t)
+		}
+		v = s.Keep(t)
+		return nil
+	})
+	return v, err
+}
+
+// Read copies v out as float32, row major.
+func (v *Var) Read() (data []float32, err error) {
+	err = Do(NoGrad, func(s *Scope) error {
+		data = s.Read(v.T())
+		return nil
+	})
+	return data, err
+}
+
+// Write overwrites v with data, row major, keeping its identity as a parameter.
+func (v *Var) Write(data []float32) error {
+	return Do(NoGrad, func(s *Scope) error {
+		s.check(v.T())
+		must("Write", C.rlt_tensor_write(v.handle, (*C.float)(unsafe.SliceData(data)), C.int64_t(len(data))))
+		return nil
+	})
+}
+
+// ZeroGrad drops the gradients of vs.
+func ZeroGrad(vs []*Var) error {
+	return Do(NoGrad, func(s *Scope) error {
+		handles := make([]C.rlt_tensor, len(vs))
+		for i, v := range vs {
+			s.check(v.T())
+			handles[i] = v.handle
+		}
+		must("ZeroGrad", C.rlt_tensor_zero_grad(unsafe.SliceData(handles), C.int32_t(len(handles))))
+		return nil
+	})
+}

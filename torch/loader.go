@@ -1,0 +1,188 @@
+package torch
+
+// #include <stdlib.h>
+// #include "loader.h"
+// #cgo LDFLAGS: -ldl
+// #cgo noescape rlt_op_call
+// #cgo nocallback rlt_op_call
+// #cgo noescape rlt_tensor_free
+// #cgo nocallback rlt_tensor_free
+import "C"
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// LibtorchVersion is the only libtorch that the core is built and tested with.
+const LibtorchVersion = "2.11.0"
+
+var library struct {
+	once    sync.Once
+	err     error
+	threads int
+}
+
+// Open loads the native core and sets its number of compute threads; 0 means one a core. Only the first
+// call does anything: later ones return its result. Do opens the core by itself where Open was not
+// called.
+//
+// Errors name the library, and what is missing or broken in it or in the libtorch behind it.
+func Open(threads int) error {
+	library.once.Do(func() {
+		if threads <= 0 {
+			threads = runtime.NumCPU()
+		}
+		library.threads = threads
+		library.err = open(threads)
+	})
+	return library.err
+}
+
+// Threads is the number of compute threads; 0 before the core is open.
+func Threads() int { return library.threads }
+
+// CPUCapability is the widest vector extension that libtorch uses here, such as "AVX512".
+func CPUCapability() (string, error) {
+	if err := Open(0); err != nil {
+		return "", err
+	}
+	return C.GoString(C.rlt_cpu_capability()), nil
+}
+
+func open(threads int) error {
+	path, err := findLibrary()
+	if err != nil {
+		return err
+	}
+	if err := checkWhole(path, map[string]bool{}); err != nil {
+		return fmt.Errorf("%w; run `make` to build it again", err)
+	}
+	// Workers that spin between regions would take the cores from environments and tokenizers. The
+	// variable is read once, when the OpenMP runtime is loaded.
+	if os.Getenv("OMP_WAIT_POLICY") == "" {
+		name, value := C.CString("OMP_WAIT_POLICY"), C.CString("PASSIVE")
+		C.setenv(name, value, 1)
+		C.free(unsafe.Pointer(name))
+		C.free(unsafe.Pointer(value))
+	}
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	var message [1024]C.char
+	if C.rlt_open(cpath, &message[0], C.int(len(message))) != 0 {
+		return fmt.Errorf("torch: opening the native core: %s; run `make` to build it again", C.GoString(&message[0]))
+	}
+	if got := int(C.rlt_abi_version()); got != C.RLT_ABI_VERSION {
+		return fmt.Errorf("torch: %s speaks version %d of the interface, this program version %d; run `make` to build both", path, got, C.RLT_ABI_VERSION)
+	}
+	if got := C.GoString(C.rlt_libtorch_version()); got != LibtorchVersion {
+		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make` to build it again", path, got, LibtorchVersion)
+	}
+	return nativeError("open", C.rlt_init(C.int32_t(threads)))
+}
+
+const libraryName = "librltrain.so"
+
+// findLibrary looks in $RLTRAIN_LIB (the file, or its folder), beside the program and in the user's cache.
+func findLibrary() (string, error) {
+	var candidates []string
+	if given := os.Getenv("RLTRAIN_LIB"); given != "" {
+		if info, err := os.Stat(given); err == nil && info.IsDir() {
+			given = filepath.Join(given, libraryName)
+		}
+		if _, err := os.Stat(given); err != nil {
+			return "", fmt.Errorf("torch: RLTRAIN_LIB names %s: %w", given, errors.Unwrap(err))
+		}
+		return given, nil
+	}
+	if program, err := os.Executable(); err == nil {
+		if resolved, err := filepath.EvalSymlinks(program); err == nil {
+			program = resolved
+		}
+		candidates = append(candidates, filepath.Join(filepath.Dir(program), "..", "lib", libraryName))
+	}
+	if cache, err := CacheDir(); err == nil {
+		candidates = append(candidates, filepath.Join(cache, "lib", libraryName))
+	}
+	for _, path := range candidates {
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("torch: the native core %s is neither in %s; run `make`, or set RLTRAIN_LIB to it", libraryName, strings.Join(candidates, " nor in "))
+}
+
+// CacheDir is where `make` keeps downloads: $RLTRAIN_CACHE, else rltrain in the user's cache folder.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("RLTRAIN_CACHE"); dir != "" {
+		return dir, nil
+	}
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the user's cache folder: %w", err)
+	}
+	return filepath.Join(base, "rltrain"), nil
+}
+
+// checkWhole reports a shared library that was cut short, in path or in what it needs from its own search
+// path: the loader maps such a file without complaint and the process dies at the first missing page.
+func checkWhole(path string, seen map[string]bool) error {
+	if seen[filepath.Base(path)] {
+		return nil
+	}
+	seen[filepath.Base(path)] = true
+	file, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("torch: %s is not a whole shared library: %w", path, err)
+	}
+	defer file.Close()
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("torch: %w", err)
+	}
+	for _, section := range file.Sections {
+		if section.Type != elf.SHT_NOBITS && section.Offset+section.FileSize > uint64(info.Size()) {
+			return fmt.Errorf("torch: %s is cut short: %d bytes, but its section %s ends at %d", path, info.Size(), section.Name, section.Offset+section.FileSize)
+		}
+	}
+	needed, err := file.ImportedLibraries()
+	if err != nil {
+		return fmt.Errorf("torch: reading what %s needs: %w", path, err)
+	}
+	for _, name := range needed {
+		for _, dir := range searchPath(file, path) {
+			dependency := filepath.Join(dir, name)
+			if _, err := os.Stat(dependency); err != nil {
+				continue
+			}
+			if err := checkWhole(dependency, seen); err != nil {
+				return err
+			}
+			break
+		}
+	}
+	return nil
+}
+
+func searchPath(file *elf.File, path string) []string {
+	var dirs []string
+	for _, tag := range []elf.DynTag{elf.DT_RPATH, elf.DT_RUNPATH} {
+		values, err := file.DynString(tag)
+		if err != nil {
+			continue
+		}
+		for _, value := range values {
+			for _, dir := range strings.Split(value, ":") {
+				dirs = append(dirs, strings.ReplaceAll(dir, "$ORIGIN", filepath.Dir(path)))
+			}
+		}
+	}
+	return dirs
+}

@@ -1,0 +1,8 @@
+#ifndef RLTRAIN_LOADER_H_
+#define RLTRAIN_LOADER_H_
+#include "../csrc/include/rltrain.h"
+
+/* Opens the library and binds every function; 0 is success, else message says what is wrong. */
+int rlt_open(const char* path, char* message, int size);
+
+#endif

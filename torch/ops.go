@@ -1,0 +1,116 @@
+package torch
+
+// Operators. Each panics with *Error where shapes or types do not fit; scalars broadcast as in libtorch.
+
+var (
+	opAdd         = &op{name: "aten::add", overload: "Tensor"}
+	opSub         = &op{name: "aten::sub", overload: "Tensor"}
+	opMul         = &op{name: "aten::mul", overload: "Tensor"}
+	opMulScalar   = &op{name: "aten::mul", overload: "Scalar"}
+	opAddScalar   = &op{name: "aten::add", overload: "Scalar"}
+	opNeg         = &op{name: "aten::neg"}
+	opExp         = &op{name: "aten::exp"}
+	opTanh        = &op{name: "aten::tanh"}
+	opClamp       = &op{name: "aten::clamp"}
+	opMinimum     = &op{name: "aten::minimum"}
+	opMaximum     = &op{name: "aten::maximum"}
+	opMean        = &op{name: "aten::mean"}
+	opSum         = &op{name: "aten::sum"}
+	opSumDim      = &op{name: "aten::sum", overload: "dim_IntList"}
+	opLogSoftmax  = &op{name: "aten::log_softmax", overload: "int"}
+	opGather      = &op{name: "aten::gather"}
+	opSqueeze     = &op{name: "aten::squeeze", overload: "dim"}
+	opUnsqueeze   = &op{name: "aten::unsqueeze"}
+	opIndexSelect = &op{name: "aten::index_select"}
+	opLinear      = &op{name: "aten::linear"}
+	opTo          = &op{name: "aten::to", overload: "dtype"}
+	opSegmentMean = &op{name: "rltrain::segment_mean"}
+	opFrozen      = &op{name: "rltrain::linear"}
+)
+
+// Add is a + b.
+func (s *Scope) Add(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opAdd) }
+
+// Sub is a - b.
+func (s *Scope) Sub(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opSub) }
+
+// Mul is a · b, element by element.
+func (s *Scope) Mul(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opMul) }
+
+// Scale is f · a.
+func (s *Scope) Scale(a Tensor, f float64) Tensor {
+	return s.argTensor(a).argScalar(f).call(opMulScalar)
+}
+
+// Shift is a + f.
+func (s *Scope) Shift(a Tensor, f float64) Tensor {
+	return s.argTensor(a).argScalar(f).call(opAddScalar)
+}
+
+// Neg is -a.
+func (s *Scope) Neg(a Tensor) Tensor { return s.argTensor(a).call(opNeg) }
+
+// Exp is eᵃ.
+func (s *Scope) Exp(a Tensor) Tensor { return s.argTensor(a).call(opExp) }
+
+// Tanh is elementwise.
+func (s *Scope) Tanh(a Tensor) Tensor { return s.argTensor(a).call(opTanh) }
+
+// Clamp limits a to [low, high]; its gradient is 0 outside.
+func (s *Scope) Clamp(a Tensor, low, high float64) Tensor {
+	return s.argTensor(a).argScalar(low).argScalar(high).call(opClamp)
+}
+
+// Minimum is the smaller of a and b, element by element.
+func (s *Scope) Minimum(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opMinimum) }
+
+// Maximum is the larger of a and b, element by element.
+func (s *Scope) Maximum(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opMaximum) }
+
+// Mean is the mean of all elements, [].
+func (s *Scope) Mean(a Tensor) Tensor { return s.argTensor(a).call(opMean) }
+
+// Sum is the sum of all elements, [].
+func (s *Scope) Sum(a Tensor) Tensor { return s.argTensor(a).call(opSum) }
+
+// SumLast sums over the last dimension. a [..., C]; result [...].
+func (s *Scope) SumLast(a Tensor) Tensor { return s.argTensor(a).argInts(-1).call(opSumDim) }
+
+// LogSoftmax is log softmax over the last dimension.
+func (s *Scope) LogSoftmax(a Tensor) Tensor { return s.argTensor(a).argInt(-1).call(opLogSoftmax) }
+
+// Pick takes one element of each row. a [S, C], index [S] int64 in [0, C); result [S].
+func (s *Scope) Pick(a, index Tensor) Tensor {
+	column := s.argTensor(index).argInt(1).call(opUnsqueeze)
+	picked := s.argTensor(a).argInt(1).argTensor(column).call(opGather)
+	return s.Squeeze(picked)
+}
+
+// Squeeze drops the last dimension, of size 1. a [S, 1]; result [S].
+func (s *Scope) Squeeze(a Tensor) Tensor { return s.argTensor(a).argInt(-1).call(opSqueeze) }
+
+// Rows takes rows by number. a [N, H], index [S] int64; result [S, H].
+func (s *Scope) Rows(a, index Tensor) Tensor {
+	return s.argTensor(a).argInt(0).argTensor(index).call(opIndexSelect)
+}
+
+// Linear is x wᵀ + b, all three trainable. x [S, in], w [out, in], b [out]; result [S, out].
+func (s *Scope) Linear(x, w, b Tensor) Tensor {
+	return s.argTensor(x).argTensor(w).argTensor(b).call(opLinear)
+}
+
+// FrozenLinear is Linear without gradients for w and b.
+func (s *Scope) FrozenLinear(x, w, b Tensor) Tensor {
+	return s.argTensor(x).argTensor(w).argTensor(b).call(opFrozen)
+}
+
+// SegmentMean is the mean of each sequence's rows. x [N, H], cu [S+1] int32; result [S, H].
+func (s *Scope) SegmentMean(x, cu Tensor) Tensor {
+	return s.argTensor(x).argTensor(cu).call(opSegmentMean)
+}
+
+// toFloat converts a to F32.
+func (s *Scope) toFloat(a Tensor) Tensor {
+	const scalarTypeFloat = 6 // c10::ScalarType::Float
+	return s.argTensor(a).argInt(scalarTypeFloat).call(opTo)
+}

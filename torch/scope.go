@@ -1,0 +1,253 @@
+package torch
+
+// #include <stdlib.h>
+// #include "loader.h"
+import "C"
+
+import (
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Mode says how the operator calls of a scope treat autograd.
+type Mode int32
+
+// Train records the graph that Backward needs; NoGrad does not.
+const (
+	Train  Mode = C.RLT_TRAIN
+	NoGrad Mode = C.RLT_NO_GRAD
+)
+
+// DType is the type of a tensor's elements, as it crosses the border.
+type DType int32
+
+// Element types. Computation is in F32; the others are ids, borders and types of stored weights.
+const (
+	F32  DType = C.RLT_F32
+	I64  DType = C.RLT_I64
+	I32  DType = C.RLT_I32
+	BF16 DType = C.RLT_BF16
+	F16  DType = C.RLT_F16
+)
+
+// Size is the number of bytes of an element.
+func (d DType) Size() int64 {
+	switch d {
+	case I64:
+		return 8
+	case BF16, F16:
+		return 2
+	default:
+		return 4
+	}
+}
+
+// Tensor is an operand: a value that may be copied freely and is dead once its owner, a Scope or a Var,
+// is closed. Using it then panics.
+type Tensor struct {
+	handle C.rlt_tensor
+	owner  *owner // an interior pointer: it keeps the Scope or Var reachable
+}
+
+type owner struct {
+	closed atomic.Bool
+	isVar  bool
+}
+
+// A Scope owns every tensor made through it and frees them together. It belongs to one goroutine.
+type Scope struct {
+	owner
+	mode  Mode
+	owned []C.rlt_tensor
+	lent  []*owner // Vars used in this scope: reachable until it ends
+	tape  []int64
+	nargs int32
+}
+
+// Do runs f in a new scope and frees all that f made, whatever happens. It returns f's error, or the
+// *Error of the operator that failed inside f.
+func Do(mode Mode, f func(s *Scope) error) (err error) {
+	if err := Open(0); err != nil {
+		return err
+	}
+	s := &Scope{mode: mode, owned: make([]C.rlt_tensor, 0, 64), tape: make([]int64, 0, 32)}
+	defer func() {
+		s.free()
+		switch failure := recover().(type) {
+		case nil:
+		case *Error:
+			err = failure
+		default:
+			panic(failure)
+		}
+	}()
+	return f(s)
+}
+
+// free never returns a scope for reuse: a stale Tensor must keep pointing at a closed one.
+func (s *Scope) free() {
+	if n := len(s.owned); n > 0 {
+		C.rlt_tensor_free(&s.owned[0], C.int32_t(n))
+	}
+	s.owned, s.lent = nil, nil
+	s.closed.Store(true)
+}
+
+// Live is the number of tensor handles that Go holds now.
+func Live() int64 {
+	if Open(0) != nil {
+		return 0
+	}
+	return int64(C.rlt_live())
+}
+
+// A Var is a tensor that outlives scopes: a parameter, a weight, optimiser state.
+type Var struct {
+	owner
+	handle  C.rlt_tensor
+	cleanup runtime.Cleanup
+}
+
+var forgotten atomic.Int64
+
+// Forgotten counts Vars that were never closed and that the garbage collector had to free.
+func Forgotten() int64 { return forgotten.Load() }
+
+func newVar(handle C.rlt_tensor) *Var {
+	v := &Var{owner: owner{isVar: true}, handle: handle}
+	v.cleanup = runtime.AddCleanup(v, func(h C.rlt_tensor) {
+		forgotten.Add(1)
+		C.rlt_tensor_free(&h, 1)
+	}, handle)
+	return v
+}
+
+// Keep moves t out of its scope. It panics where this scope does not own t.
+func (s *Scope) Keep(t Tensor) *Var {
+	s.check(t)
+	for i := len(s.owned) - 1; i >= 0; i-- {
+		if s.owned[i] == t.handle {
+			s.owned[i] = 0
+			return newVar(t.handle)
+		}
+	}
+	panic("torch: Keep of a tensor that this scope does not own")
+}
+
+// T is v as an operand.
+func (v *Var) T() Tensor { return Tensor{v.handle, &v.owner} }
+
+// Close frees v. A second Close does nothing.
+func (v *Var) Close() {
+	if v.closed.CompareAndSwap(false, true) {
+		v.cleanup.Stop()
+		C.rlt_tensor_free(&v.handle, 1)
+	}
+}
+
+// CloseAll closes every Var of vs; nil ones are skipped.
+func CloseAll(vs ...*Var) {
+	for _, v := range vs {
+		if v != nil {
+			v.Close()
+		}
+	}
+}
+
+// check refuses dead tensors and keeps lent Vars reachable: a Var whose last mention is v.T() would
+// otherwise be collected, and freed, before the call that uses it.
+func (s *Scope) check(t Tensor) {
+	if s.closed.Load() || t.owner == nil || t.owner.closed.Load() {
+		panic("torch: use of a tensor after its scope or Var was closed")
+	}
+	if t.owner.isVar {
+		s.lent = append(s.lent, t.owner)
+	}
+}
+
+// own registers a result.
+func (s *Scope) own(h C.rlt_tensor) Tensor {
+	s.owned = append(s.owned, h)
+	return Tensor{h, &s.owner}
+}
+
+// op is an operator of the dispatcher, looked up at its first call.
+type op struct {
+	name, overload string
+	once           sync.Once
+	handle         C.rlt_op
+}
+
+func (o *op) find() C.rlt_op {
+	o.once.Do(func() {
+		name, overload := C.CString(o.name), C.CString(o.overload)
+		defer C.free(unsafe.Pointer(name))
+		defer C.free(unsafe.Pointer(overload))
+		must(o.name, C.rlt_op_find(name, overload, &o.handle))
+	})
+	return o.handle
+}
+
+func (s *Scope) arg(words ...int64) *Scope {
+	s.tape = append(s.tape, words...)
+	s.nargs++
+	return s
+}
+
+func (s *Scope) argTensor(t Tensor) *Scope {
+	s.check(t)
+	return s.arg(C.RLT_ARG_TENSOR, int64(t.handle))
+}
+
+func (s *Scope) argInt(i int64) *Scope { return s.arg(C.RLT_ARG_INT, i) }
+func (s *Scope) argNone() *Scope       { return s.arg(C.RLT_ARG_NONE) }
+
+func (s *Scope) argBool(b bool) *Scope {
+	if b {
+		return s.arg(C.RLT_ARG_BOOL, 1)
+	}
+	return s.arg(C.RLT_ARG_BOOL, 0)
+}
+
+func (s *Scope) argDouble(f float64) *Scope {
+	return s.arg(C.RLT_ARG_DOUBLE, int64(math.Float64bits(f)))
+}
+
+func (s *Scope) argScalar(f float64) *Scope {
+	return s.arg(C.RLT_ARG_SCALAR, int64(math.Float64bits(f)))
+}
+
+func (s *Scope) argInts(values ...int64) *Scope {
+	s.tape = append(s.tape, C.RLT_ARG_INTS, int64(len(values)))
+	return s.arg(values...)
+}
+
+func (s *Scope) argTensors(ts []Tensor) *Scope {
+	s.tape = append(s.tape, C.RLT_ARG_TENSORS, int64(len(ts)))
+	for _, t := range ts {
+		s.check(t)
+		s.tape = append(s.tape, int64(t.handle))
+	}
+	s.nargs++
+	return s
+}
+
+// call runs o on the arguments gathered so far; its single result belongs to s.
+func (s *Scope) call(o *op) Tensor {
+	var result [1]C.rlt_tensor
+	s.callInto(o, result[:])
+	return s.own(result[0])
+}
+
+// callInto runs o and stores its results, as many as it has, in results.
+func (s *Scope) callInto(o *op, results []C.rlt_tensor) int {
+	tape, nargs := s.tape, s.nargs
+	s.tape, s.nargs = s.tape[:0], 0
+	var got C.int32_t
+	must(o.name, C.rlt_op_call(o.find(), C.int32_t(s.mode), (*C.int64_t)(unsafe.SliceData(tape)),
+		C.int32_t(len(tape)), C.int32_t(nargs), unsafe.SliceData(results), C.int32_t(len(results)), &got))
+	return int(got)
+}

@@ -1,0 +1,284 @@
+package torch_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+)
+
+func TestOperators(t *testing.T) {
+	torchtest.NoLeaks(t)
+	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		a := s.Floats([]float32{1, 2, 3, 4, 5, 6}, 2, 3)
+		index := s.Ints([]int64{2, 0}, 2)
+		for _, tc := range []struct {
+			name string
+			got  torch.Tensor
+			want []float32
+		}{
+			{"Add", s.Add(a, a), []float32{2, 4, 6, 8, 10, 12}},
+			{"Sub", s.Sub(a, a), []float32{0, 0, 0, 0, 0, 0}},
+			{"Mul", s.Mul(a, a), []float32{1, 4, 9, 16, 25, 36}},
+			{"Scale", s.Scale(a, -0.5), []float32{-0.5, -1, -1.5, -2, -2.5, -3}},
+			{"Shift", s.Shift(a, 1), []float32{2, 3, 4, 5, 6, 7}},
+			{"Clamp", s.Clamp(a, 2, 5), []float32{2, 2, 3, 4, 5, 5}},
+			{"Minimum", s.Minimum(a, s.Scale(a, -1)), []float32{-1, -2, -3, -4, -5, -6}},
+			{"Maximum", s.Maximum(a, s.Neg(a)), []float32{1, 2, 3, 4, 5, 6}},
+			{"Mean", s.Mean(a), []float32{3.5}},
+			{"Sum", s.Sum(a), []float32{21}},
+			{"SumLast", s.SumLast(a), []float32{6, 15}},
+			{"Pick", s.Pick(a, index), []float32{3, 4}},
+			{"Rows", s.Rows(a, s.Ints([]int64{1}, 1)), []float32{4, 5, 6}},
+			{"SegmentMean", s.SegmentMean(a, s.Int32s([]int32{0, 2}, 2)), []float32{2.5, 3.5, 4.5}},
+		} {
+			if diff := cmp.Diff(tc.want, s.Read(tc.got)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestErrorsNameTheOperator(t *testing.T) {
+	torchtest.NoLeaks(t)
+	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		s.Linear(s.Floats(make([]float32, 4), 2, 2), s.Floats(make([]float32, 6), 2, 3), s.Floats(make([]float32, 2), 2))
+		return nil
+	})
+	var native *torch.Error
+	if !errors.As(err, &native) || native.Call != "aten::linear" || strings.Contains(native.Text, "\n") {
+		t.Errorf("got %v, want a one-line error of aten::linear", err)
+	}
+}
+
+func TestGradModeBelongsToTheScope(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p, err := torch.Parameter([]float32{3}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for _, tc := range []struct {
+		mode torch.Mode
+		want bool
+	}{{torch.NoGrad, false}, {torch.Train, true}} {
+		err := torch.Do(tc.mode, func(s *torch.Scope) error {
+			s.Backward(s.Sum(s.Mul(p.T(), p.T())))
+			return nil
+		})
+		if tc.want != (err == nil) {
+			t.Errorf("mode %v: backward gave %v", tc.mode, err)
+		}
+	}
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		g, ok := s.Grad(p)
+		if !ok || s.Item(g) != 6 {
+			t.Errorf("gradient of p² at 3: %v %v, want 6", ok, s.Item(g))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUseAfterCloseIsCaught(t *testing.T) {
+	torchtest.NoLeaks(t)
+	var stale torch.Tensor
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		stale = s.Floats([]float32{1}, 1)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if r, ok := recover().(string); !ok || !strings.Contains(r, "after its scope") {
+			t.Errorf("recovered %v, want the panic about a closed scope", r)
+		}
+	}()
+	_ = torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		s.Neg(stale)
+		return nil
+	})
+}
+
+func TestVarLentToAScopeIsNotCollected(t *testing.T) {
+	torchtest.NoLeaks(t)
+	forgotten := torch.Forgotten()
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		v, err := torch.Constant([]float32{1, 2, 3}, 3)
+		if err != nil {
+			return err
+		}
+		lent := v.T()
+		neg := s.Neg(lent)
+		for range 3 {
+			runtime.GC()
+		}
+		if torch.Forgotten() != forgotten {
+			t.Error("the Var was collected while its scope was open")
+		}
+		if diff := cmp.Diff([]float32{-1, -2, -3}, s.Read(neg)); diff != "" {
+			t.Error(diff)
+		}
+		v.Close()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAdamW compares three steps with the update written out in float64.
+func TestAdamW(t *testing.T) {
+	torchtest.NoLeaks(t)
+	const rate, decay, limit = 0.1, 0.01, 0.5
+	start := []float32{1, -2, 0.5}
+	p, err := torch.Parameter(start, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}, WeightDecay: decay})
+	defer o.Close()
+
+	want := []float64{1, -2, 0.5}
+	m, v := make([]float64, 3), make([]float64, 3)
+	for step := 1; step <= 3; step++ {
+		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			s.Backward(s.Sum(s.Mul(p.T(), p.T())))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		norm, err := o.Step([]float64{rate}, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantNorm := 0.0
+		for _, x := range want {
+			wantNorm += 4 * x * x
+		}
+		wantNorm = math.Sqrt(wantNorm)
+		if math.Abs(norm-wantNorm) > 1e-5 {
+			t.Errorf("step %d: norm %v, want %v", step, norm, wantNorm)
+		}
+		for i, x := range want {
+			g := 2 * x * min(1, limit/wantNorm)
+			m[i] = 0.9*m[i] + 0.1*g
+			v[i] = 0.999*v[i] + 0.001*g*g
+			mHat, vHat := m[i]/(1-math.Pow(0.9, float64(step))), v[i]/(1-math.Pow(0.999, float64(step)))
+			want[i] = x - rate*decay*x - rate*mHat/(math.Sqrt(vHat)+torch.AdamEps)
+		}
+	}
+	got, err := p.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range want {
+		if math.Abs(float64(got[i])-want[i]) > 1e-5 {
+			t.Errorf("parameter %d: %v, want %v", i, got[i], want[i])
+		}
+	}
+}
+
+func TestAdamWStateContinuesExactly(t *testing.T) {
+	torchtest.NoLeaks(t)
+	run := func(interrupt bool) []float32 {
+		p, err := torch.Parameter([]float32{1, -2}, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}})
+		defer func() { o.Close() }()
+		for step := range 4 {
+			if interrupt && step == 2 {
+				state, err := o.State()
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.Close()
+				o = torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}})
+				if err := o.Restore(state); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+				s.Backward(s.Sum(s.Exp(p.T())))
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := o.Step([]float64{0.1}, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := p.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if diff := cmp.Diff(run(false), run(true)); diff != "" {
+		t.Errorf("uninterrupted and restored runs differ:\n%s", diff)
+	}
+}
+
+func TestNonFiniteGradientChangesNothing(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p, err := torch.Parameter([]float32{200}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}})
+	defer o.Close()
+	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		s.Backward(s.Sum(s.Exp(p.T())))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var nonFinite *torch.NonFiniteError
+	if _, err := o.Step([]float64{1}, 1); !errors.As(err, &nonFinite) {
+		t.Errorf("got %v, want a NonFiniteError", err)
+	}
+	if got, _ := p.Read(); got[0] != 200 {
+		t.Errorf("the parameter moved to %v", got[0])
+	}
+}
+
+func TestThreadRunsOnOneOSThreadAndCarriesPanics(t *testing.T) {
+	thread := torch.NewThread()
+	defer thread.Close()
+	wrong := errors.New("wrong")
+	if err := thread.Do(t.Context(), func(context.Context) error { return wrong }); !errors.Is(err, wrong) {
+		t.Errorf("got %v, want %v", err, wrong)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	block := make(chan struct{})
+	go func() { _ = thread.Do(context.Background(), func(context.Context) error { <-block; return nil }) }()
+	for {
+		if err := thread.Do(ended, func(context.Context) error { return nil }); errors.Is(err, context.Canceled) {
+			break
+		}
+	}
+	close(block)
+	defer func() {
+		if r := recover(); r != "inside" {
+			t.Errorf("recovered %v", r)
+		}
+	}()
+	_ = thread.Do(t.Context(), func(context.Context) error { panic("inside") })
+}

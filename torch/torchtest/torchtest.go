@@ -1,0 +1,49 @@
+// Package torchtest helps tests of code that computes: leaks and comparisons.
+package torchtest
+
+import (
+	"math"
+	"runtime"
+	"testing"
+
+	"rltrain/torch"
+)
+
+// NoLeaks fails t where the test ends with more live tensor handles than it began with, or where a Var was
+// left to the garbage collector.
+func NoLeaks(t testing.TB) {
+	t.Helper()
+	live, forgotten := torch.Live(), torch.Forgotten()
+	t.Cleanup(func() {
+		runtime.GC()
+		if now := torch.Live(); now != live {
+			t.Errorf("%d tensor handles live, %d at the start", now, live)
+		}
+		if now := torch.Forgotten(); now != forgotten {
+			t.Errorf("%d Vars were never closed", now-forgotten)
+		}
+	})
+}
+
+// RelativeError is ‖got − want‖/‖want‖, or ‖got‖ where want is all zeros.
+func RelativeError(got, want []float32) float64 {
+	var diff, norm float64
+	for i := range want {
+		d := float64(got[i]) - float64(want[i])
+		diff += d * d
+		norm += float64(want[i]) * float64(want[i])
+	}
+	if norm == 0 {
+		return math.Sqrt(diff)
+	}
+	return math.Sqrt(diff / norm)
+}
+
+// MaxDiff is the largest |got − want|.
+func MaxDiff(got, want []float32) float64 {
+	var most float64
+	for i := range want {
+		most = max(most, math.Abs(float64(got[i])-float64(want[i])))
+	}
+	return most
+}
