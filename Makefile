@@ -1,0 +1,66 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := all
+
+# Packages that must build and pass without cgo.
+PURE := ./envs/... ./rl ./rl/report ./lora ./torch/safetensors
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# What go needs in its environment; builds libtokenizers.a on first use.
+GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
+
+.PHONY: all core cli models env test lint race fuzz bench compat crash fixtures clean help
+
+all: core cli models ## everything: the core, bin/rltrain and the default model (the default)
+
+core: build/.tools ## the C++ core, build/lib/librltrain.so
+	@scripts/setup/core.sh
+
+cli: build/.tools ## bin/rltrain
+	@$(GOENV) go build -o bin/rltrain ./cmd/rltrain
+
+models: build/.tools ## put the default encoder into the cache
+	@python3 scripts/setup/model.py > /dev/null
+
+env: build/.tools ## print the exports for plain go test, go vet and gopls: eval "$$(make env)"
+	@scripts/setup/env.sh
+
+test: core cli models ## build everything and run all tests
+	@cd build && ctest --output-on-failure
+	@$(GOENV) go vet ./...
+	CGO_ENABLED=0 go test $(PURE)
+	@echo go test ./...; $(GOENV) go test ./...
+
+lint: build/.tools ## gofmt, go vet, staticcheck; clang-format where installed
+	@files="$$(gofmt -l .)"; [[ -z $$files ]] || { echo "not gofmt-ed:"; echo "$$files"; exit 1; }
+	@$(GOENV) go vet ./... && go run $(STATICCHECK) ./...
+	@if command -v clang-format > /dev/null; then \
+	  find csrc -name '*.cc' -o -name '*.h' | xargs clang-format --dry-run -Werror; \
+	else echo "clang-format is not installed: the C++ format is not checked"; fi
+
+race: core models ## all Go tests under the race detector
+	@$(GOENV) go test -race ./...
+
+fuzz: core models ## every fuzz target for FUZZTIME (10s)
+	@$(GOENV) scripts/fuzz.sh
+
+bench: core models ## all Go benchmarks
+	@$(GOENV) go test -run '^$$' -bench . -benchmem ./...
+
+compat: all ## compare with transformers and peft (needs Python; makes a virtual environment)
+	@scripts/compat.sh
+
+crash: all ## kill training runs and resume them
+	@$(GOENV) go test -count=1 -run Crash -tags crash ./cmd/...
+
+fixtures: ## regenerate the committed parity fixtures (needs Python)
+	@scripts/compat.sh scripts/fixtures.py
+
+clean: ## remove what make built here; the cache stays
+	rm -rf build bin lib
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { gsub(/\$$\$$/, "$$", $$2); printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build/.tools: scripts/setup/tools.sh
+	@scripts/setup/tools.sh
+	@mkdir -p build && touch $@

@@ -1,0 +1,185 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// alias is another name of a key. A switch is an alias that is true or false and stands for a value of the key.
+type alias struct {
+	name, key string
+	onTrue    any // a switch's value for true
+	onFalse   any
+}
+
+// routerSection is where a semantic router's configuration file keeps the settings of RL training.
+const routerSection = "classifier.rl_training."
+
+// aliases holds the names of the semantic router's trainer, then those of TRL and transformers that mean the same.
+var aliases = []alias{
+	{name: "reward_metric", key: "reward"},
+	{name: "lora_rank", key: "lora_r"},
+	{name: "enable_feature_alignment", key: "feature_alignment", onTrue: 0.1, onFalse: 0.0},
+	{name: routerSection + "enabled", key: "mode", onTrue: SupervisedThenRL, onFalse: Supervised},
+	{name: routerSection + "algorithm", key: "algorithm"},
+	{name: routerSection + "learning_rate", key: "rl_learning_rate"},
+	{name: routerSection + "gamma", key: "gamma"},
+	{name: routerSection + "batch_size", key: "rl_batch_size"},
+	{name: routerSection + "update_epochs", key: "update_epochs"},
+	{name: routerSection + "reward_metric", key: "reward"},
+
+	{name: "model_name_or_path", key: "model"},
+	{name: "num_train_epochs", key: "epochs"},
+	{name: "per_device_train_batch_size", key: "batch_size"},
+	{name: "max_seq_length", key: "max_length"},
+	{name: "num_ppo_epochs", key: "update_epochs"},
+	{name: "lam", key: "gae_lambda"},
+	{name: "cliprange_value", key: "value_clip"},
+}
+
+// fixed holds TRL names with one possible value: what is always so here.
+var fixed = map[string]struct{ value, why string }{
+	"report_to":   {"none", "runs are reported to files only; use none"},
+	"use_peft":    {"true", "training always uses a LoRA adapter; use true"},
+	"push_to_hub": {"false", "nothing is uploaded; use false"},
+}
+
+// refused holds names a user of other trainers may bring that have no equal here.
+var refused = map[string]string{
+	"lr":                          "write learning_rate (supervised stage) or rl_learning_rate",
+	"max_steps":                   "length is counted in epochs and rl_episodes",
+	"warmup_steps":                "write warmup_ratio",
+	"gradient_accumulation_steps": "one batch is one update; write batch_size, and tokens_per_micro_batch to save memory",
+	"cliprange":                   "write clip_low and clip_high",
+	"vf_coef":                     "write value_coef",
+	"bf16":                        "training computes in float32",
+	"fp16":                        "training computes in float32",
+	"use_cpu":                     "write device=cpu",
+	"eval_strategy":               "every epoch and every episode is evaluated",
+	"dataset_name":                "write dataset=FILE",
+	"resume_from_checkpoint":      "write resume",
+}
+
+var aliasByName = func() map[string]*alias {
+	m := make(map[string]*alias, len(aliases))
+	for i := range aliases {
+		m[aliases[i].name] = &aliases[i]
+	}
+	return m
+}()
+
+// isName tells whether a flat name is understood: a key, an alias, or one with a fixed value.
+func isName(name string) bool {
+	_, isFixed := fixed[name]
+	return find(name) != nil || isFixed || aliasByName[name] != nil && !strings.Contains(name, ".")
+}
+
+// isBoolean tells whether a name takes true or false.
+func isBoolean(name string) bool {
+	if f, ok := fixed[name]; ok {
+		return f.value == "true" || f.value == "false"
+	}
+	if a := aliasByName[name]; a != nil {
+		return a.onTrue != nil || isBoolean(a.key)
+	}
+	k := find(name)
+	return k != nil && k.kind == reflect.Bool
+}
+
+// names lists what isName accepts, keys first, for suggestions.
+func names() []string {
+	var list []string
+	for i := range keys {
+		list = append(list, keys[i].name)
+	}
+	for _, a := range aliases {
+		if isName(a.name) {
+			list = append(list, a.name)
+		}
+	}
+	return list
+}
+
+// unknownName is the error for a name that is none of ours; format renders the suggestion.
+func unknownName(blame, name string, format func(string) string) error {
+	if why, ok := refused[canonical(name)]; ok {
+		return usagef("%s: %s", blame, why)
+	}
+	return usagef("%s%s", blame, didYouMean(name, names(), format))
+}
+
+// entry is one setting as given in a layer, its name understood but its value not yet read.
+type entry struct {
+	name   string // a key, an alias, or a fixed name
+	value  rawValue
+	source Source
+}
+
+// assignment is a value of a key's type and where it was given.
+type assignment struct {
+	value   any
+	source  Source
+	dormant bool // given in a router's section, which the mode may switch off
+}
+
+// resolve reads the values of one layer. Two entries for one key must agree.
+func resolve(entries []entry) (map[string]assignment, error) {
+	layer := make(map[string]assignment, len(entries))
+	for _, e := range entries {
+		k, value, err := e.read()
+		if err != nil {
+			return nil, e.source.errorf("%v", err)
+		}
+		if k == nil {
+			continue
+		}
+		if k.perCommand && e.source.Layer == File {
+			return nil, e.source.errorf("is given with the command, not in a file; leave it out")
+		}
+		before, twice := layer[k.name]
+		switch {
+		case !twice:
+			layer[k.name] = assignment{value, e.source, strings.HasPrefix(e.name, routerSection)}
+		case !reflect.DeepEqual(before.value, value):
+			return nil, disagreement(k, before, assignment{value: value, source: e.source})
+		}
+	}
+	return layer, nil
+}
+
+// read finds the entry's key and value; a fixed name has no key.
+func (e entry) read() (*key, any, error) {
+	if f, ok := fixed[e.name]; ok {
+		if e.value.text != f.value || e.value.kind == textKind && f.value != "none" || e.value.kind == listKind {
+			return nil, nil, fmt.Errorf("%s: %s", e.value, f.why)
+		}
+		return nil, nil, nil
+	}
+	k := find(e.name)
+	if k == nil {
+		a := aliasByName[e.name]
+		k = find(a.key)
+		if a.onTrue != nil {
+			on, err := parseBool(e.value)
+			if err != nil || on == false {
+				return k, a.onFalse, err
+			}
+			return k, a.onTrue, nil
+		}
+	}
+	value, err := k.parse(e.value)
+	return k, value, err
+}
+
+func disagreement(k *key, a, b assignment) error {
+	if a.source == b.source || a.source.Name == b.source.Name {
+		return b.source.errorf("given twice, with %v and %v; keep one", a.value, b.value)
+	}
+	where := ""
+	if b.source.Position != "" {
+		where = b.source.Position + ": "
+	}
+	return usagef("%s%s and %s set %s to different values, %v and %v; keep one",
+		where, a.source.Name, b.source.Name, k.name, a.value, b.value)
+}

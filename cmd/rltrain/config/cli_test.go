@@ -1,0 +1,187 @@
+package config
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v2"
+)
+
+// newApp is an application as main builds it; what ran is appended to log.
+func newApp(t *testing.T, log *strings.Builder) *cli.App {
+	t.Helper()
+	flags, err := Flags("dataset", "text_column", "batch_size", "gamma", "seed", "resume", "device")
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := func(c *cli.Context) error {
+		log.WriteString(c.Command.Name + " dataset=" + c.String("dataset") + " text=" + c.String("text-column") +
+			" args=" + strings.Join(c.Args().Slice(), "|"))
+		if c.Bool("resume") {
+			log.WriteString(" resume")
+		}
+		return nil
+	}
+	return &cli.App{
+		Name:      "rltrain",
+		Writer:    log,
+		ErrWriter: log,
+		Commands: []*cli.Command{
+			TrainCommand(nil, func(_ context.Context, c *Config) error {
+				log.WriteString("train " + c.Mode)
+				return nil
+			}),
+			{Name: "eval", Flags: flags, Action: record},
+			{Name: "compare", ArgsUsage: "DIR_A DIR_B", Flags: flags, Action: record},
+		},
+	}
+}
+
+func runApp(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var log strings.Builder
+	app := newApp(t, &log)
+	argv, err := Arguments(app, append([]string{"rltrain"}, args...))
+	if err == nil {
+		err = app.Run(argv)
+	}
+	return log.String(), err
+}
+
+func TestApp(t *testing.T) {
+	tests := []struct{ args, want string }{
+		{"", "train supervised_then_rl"},
+		{"--mode supervised", "train supervised"},
+		{"train --mode=supervised", "train supervised"},
+		{"eval", "eval dataset= text=text args="},
+		{"eval --text_column q --dataset a,b.csv --resume", "eval dataset=a,b.csv text=q args= resume"},
+		{"compare A B --dataset d.csv", "compare dataset=d.csv text=text args=A|B"},
+		{"compare A --resume B", "compare dataset= text=text args=A|B resume"},
+		{"compare -- A --b", "compare dataset= text=text args=A|--b"},
+	}
+	for _, test := range tests {
+		t.Run(test.args, func(t *testing.T) {
+			got, err := runApp(t, strings.Fields(test.args)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAppErrors(t *testing.T) {
+	tests := []struct{ args, want string }{
+		{"evil", "unknown command evil; did you mean eval?"},
+		{"--epoch=3", "unknown option --epoch; did you mean --epochs?"},
+		{"train models", `stray argument "models": every setting is given as --name=value`},
+		{"eval --datset d", "unknown option --datset of eval; did you mean --dataset?"},
+		{"eval --dataset", "--dataset: needs a value"},
+		{"eval A", `stray argument "A": eval takes only options, written --name=value`},
+		{"eval --dataset d A", `stray argument "A": eval takes only options, written --name=value`},
+		{"compare A", "compare takes 2 arguments, DIR_A DIR_B, not 1"},
+		{"eval --batch-size two", `--batch-size: "two" is not a valid value`},
+		{"eval --resume=maybe", `--resume: "maybe" is not a valid value`},
+		{"eval --batch-size 0", "--batch-size: 0 is out of range; it must be at least 1"},
+		{"eval --gamma 2", "--gamma: 2 is out of range; it must be 0 to 1"},
+		{"eval --device cuda", "--device: cuda: this build has no CUDA library; use auto or cpu"},
+	}
+	for _, test := range tests {
+		t.Run(test.args, func(t *testing.T) {
+			out, err := runApp(t, strings.Fields(test.args)...)
+			var usage *UsageError
+			if !errors.As(err, &usage) {
+				t.Fatalf("got %v, want a *UsageError", err)
+			}
+			if err.Error() != test.want {
+				t.Errorf("\n got %s\nwant %s", err, test.want)
+			}
+			if out != "" {
+				t.Errorf("printed %q", out)
+			}
+		})
+	}
+}
+
+func TestAppHelp(t *testing.T) {
+	for args, want := range map[string]string{
+		"--help":         "compare",
+		"help":           "compare",
+		"help eval":      "--text-column value",
+		"eval A --help":  "--text-column value",
+		"train --help":   "--rl-episodes N",
+		"help train":     "--rl-episodes N",
+		"--epochs=3 -h":  "--rl-episodes N",
+		"help nonsense":  "compare",
+		"--help ignored": "compare",
+	} {
+		got, err := runApp(t, strings.Fields(args)...)
+		if err != nil || !strings.Contains(got, want) {
+			t.Errorf("%s: error %v, no %q in\n%s", args, err, want, got)
+		}
+	}
+}
+
+func TestHelpGolden(t *testing.T) {
+	got, err := Help()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile("testdata/help.txt", []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/help.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(want, []byte(got)) {
+		t.Errorf("go test -update rewrites testdata/help.txt (-want +got)\n%s", cmp.Diff(string(want), got))
+	}
+	for line := range strings.Lines(got) {
+		if len(line) > helpWidth+1 {
+			t.Errorf("line of %d columns: %s", len(line)-1, line)
+		}
+	}
+}
+
+func TestFlagsOfUnknownKey(t *testing.T) {
+	_, err := Flags("datset")
+	if err == nil || err.Error() != "no setting is called datset; did you mean dataset?" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func BenchmarkTrainCommand(b *testing.B) {
+	for b.Loop() {
+		TrainCommand(nil, nil)
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	for b.Loop() {
+		if _, err := Load([]string{"--mode=supervised", "--epochs=3"}, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkParseRecipe(b *testing.B) {
+	recipe, err := os.ReadFile("../recipes/intent.yaml")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := loadBytes(recipe); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

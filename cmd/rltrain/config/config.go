@@ -1,0 +1,208 @@
+// Package config turns what the user typed into the settings of a training run.
+//
+// Settings come in four layers, the later one winning: the task's recipe, the file of --config, environment variables
+// RLTRAIN_<KEY>, and command-line options. A setting has one canonical key, flat snake_case, which is its name in all
+// four (dashes and underscores are equal); aliases.go lists the other names that are understood. Every mistake is a
+// *UsageError of one line that names the option, the variable, or the file, line and column it stands at.
+package config
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"rltrain/cmd/rltrain/recipes"
+)
+
+// Modes of training.
+const (
+	Supervised       = "supervised"         // the supervised stage alone
+	SupervisedThenRL = "supervised_then_rl" // the supervised stage, then reinforcement learning from its best epoch
+	RLOnly           = "rl_only"            // reinforcement learning from the adapter in pretrained_model
+)
+
+// Config is the effective configuration of one run. Ranges and meanings of the fields stand in the table of keys
+// (table.go), under the name in the yaml tag; the order is the table's.
+type Config struct {
+	Task                string `yaml:"task"`
+	Mode                string `yaml:"mode"`
+	Model               string `yaml:"model"`
+	PretrainedModel     string `yaml:"pretrained_model"`
+	Dataset             string `yaml:"dataset"`
+	TextColumn          string `yaml:"text_column"`
+	LabelColumn         string `yaml:"label_column"`
+	SplitColumn         string `yaml:"split_column"`
+	MaxSamples          int    `yaml:"max_samples"`
+	MaxLength           int    `yaml:"max_length"`
+	OutputDir           string `yaml:"output_dir"`
+	Seed                uint64 `yaml:"seed"`
+	Device              string `yaml:"device"`
+	Threads             int    `yaml:"threads"`
+	TokensPerMicroBatch int    `yaml:"tokens_per_micro_batch"`
+	Resume              bool   `yaml:"resume"`
+	ConfigFile          string `yaml:"config"`
+
+	Epochs             int      `yaml:"epochs"`
+	BatchSize          int      `yaml:"batch_size"`
+	LearningRate       float64  `yaml:"learning_rate"`
+	HeadLearningRate   float64  `yaml:"head_learning_rate"`
+	WeightDecay        float64  `yaml:"weight_decay"`
+	LRSchedulerType    string   `yaml:"lr_scheduler_type"`
+	WarmupRatio        float64  `yaml:"warmup_ratio"`
+	MaxGradNorm        float64  `yaml:"max_grad_norm"`
+	LoraR              int      `yaml:"lora_r"`
+	LoraAlpha          int      `yaml:"lora_alpha"`
+	LoraDropout        float64  `yaml:"lora_dropout"`
+	LoraTargetModules  []string `yaml:"lora_target_modules"`
+	Pooling            string   `yaml:"pooling"`
+	FeatureAlignment   float64  `yaml:"feature_alignment"`
+	MetricForBestModel string   `yaml:"metric_for_best_model"`
+
+	Algorithm        string  `yaml:"algorithm"`
+	RLEpisodes       int     `yaml:"rl_episodes"`
+	Reward           string  `yaml:"reward"`
+	RewardExpr       string  `yaml:"reward_expr"`
+	RLLearningRate   float64 `yaml:"rl_learning_rate"`
+	RLBatchSize      int     `yaml:"rl_batch_size"`
+	UpdateEpochs     int     `yaml:"update_epochs"`
+	Gamma            float64 `yaml:"gamma"`
+	GAELambda        float64 `yaml:"gae_lambda"`
+	ClipLow          float64 `yaml:"clip_low"`
+	ClipHigh         float64 `yaml:"clip_high"`
+	ValueClip        float64 `yaml:"value_clip"`
+	ValueCoef        float64 `yaml:"value_coef"`
+	EntropyCoef      float64 `yaml:"entropy_coef"`
+	TargetKL         float64 `yaml:"target_kl"`
+	WhitenAdvantages bool    `yaml:"whiten_advantages"`
+	RLMaxGradNorm    float64 `yaml:"rl_max_grad_norm"`
+	BufferSize       int     `yaml:"buffer_size"`
+	RLMetricForBest  string  `yaml:"rl_metric_for_best"`
+
+	SaveSteps      int `yaml:"save_steps"`
+	SaveTotalLimit int `yaml:"save_total_limit"`
+	LoggingSteps   int `yaml:"logging_steps"`
+
+	sources map[string]Source
+	skipped []string
+}
+
+// Load reads the configuration from the arguments after the subcommand's name (os.Args[1:] or [2:]) and the environment
+// in the form of os.Environ. It opens the file that --config or RLTRAIN_CONFIG names, and nothing else.
+// Every error is a *UsageError, but for a --config file that cannot be read.
+func Load(args, environ []string) (*Config, error) {
+	flags, err := flagEntries(args)
+	if err != nil {
+		return nil, err
+	}
+	env, err := envEntries(environ)
+	if err != nil {
+		return nil, err
+	}
+	c, err := Defaults()
+	if err != nil {
+		return nil, err
+	}
+	given := map[string]assignment{}
+	top := map[string]assignment{} // environment and flags, which may name the file
+	for _, entries := range [][]entry{env, flags} {
+		layer, err := resolve(entries)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(top, layer)
+	}
+	if path, ok := top["config"]; ok && path.value != "" {
+		entries, skipped, err := readFile(path.value.(string))
+		if err != nil {
+			return nil, err
+		}
+		layer, err := resolve(entries)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(given, layer)
+		c.skipped = skipped
+	}
+	maps.Copy(given, top)
+	c.assign(given)
+	if err := c.validate(given); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Defaults returns a fresh copy of the recipe's settings.
+func Defaults() (*Config, error) {
+	recipe, err := parseRecipe()
+	if err != nil {
+		return nil, err
+	}
+	c := *recipe
+	c.LoraTargetModules = slices.Clone(recipe.LoraTargetModules)
+	c.sources = map[string]Source{}
+	return &c, nil
+}
+
+var parseRecipe = sync.OnceValues(func() (*Config, error) {
+	entries, _, err := parseFile("recipes/intent.yaml", recipes.Intent)
+	if err != nil {
+		return nil, err
+	}
+	layer, err := resolve(entries)
+	if err != nil {
+		return nil, err
+	}
+	c := &Config{sources: map[string]Source{}}
+	c.assign(layer)
+	return c, nil
+})
+
+// assign writes the given settings into c. The RL settings of a router's file are left out where the mode has no RL
+// stage: there they stand in a section that is switched off.
+func (c *Config) assign(given map[string]assignment) {
+	if a, ok := given["mode"]; ok {
+		c.Mode = a.value.(string)
+	}
+	maps.DeleteFunc(given, func(name string, a assignment) bool {
+		return a.dormant && !find(name).stages.has(c.Mode)
+	})
+	for name, a := range given {
+		find(name).set(c, a.value)
+		c.sources[name] = a.source
+	}
+}
+
+// RewardSpec is the list of rewards in the syntax of intent.ParseRewards: reward, or for custom the expression of
+// reward_expr. Complaints about it belong to the key that it returns.
+func (c *Config) RewardSpec() (spec, key string) {
+	if c.Reward != customReward {
+		return c.Reward, "reward"
+	}
+	quote := "'"
+	if strings.Contains(c.RewardExpr, quote) {
+		quote = `"`
+	}
+	return "expr:" + quote + c.RewardExpr + quote, "reward_expr"
+}
+
+// Source tells where the value of a key comes from; the zero Source means the recipe.
+func (c *Config) Source(key string) Source { return c.sources[key] }
+
+// Skipped lists the sections of a router's file that are not ours and were left unread.
+func (c *Config) Skipped() []string { return c.skipped }
+
+// Errorf makes a *UsageError that blames the value of key, where the user gave it.
+func (c *Config) Errorf(key, format string, args ...any) error {
+	s := c.sources[key]
+	if s == (Source{}) {
+		s.Name = flagName(key)
+	}
+	return s.errorf(format, args...)
+}
+
+// field returns the addressable struct field of a key.
+func (c *Config) field(k *key) reflect.Value { return reflect.ValueOf(c).Elem().Field(k.index) }
+
+func flagName(key string) string { return "--" + strings.ReplaceAll(key, "_", "-") }

@@ -1,0 +1,174 @@
+package config
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestUsageErrors(t *testing.T) {
+	tests := []struct {
+		args []string
+		env  string
+		yaml string
+		want string
+	}{
+		// Names.
+		{args: []string{"--epoch", "3"}, want: "unknown option --epoch; did you mean --epochs?"},
+		{args: []string{"--reward-metrics=f1"}, want: "unknown option --reward-metrics; did you mean --reward-metric?"},
+		{args: []string{"--batch"}, want: "unknown option --batch; did you mean --batch-size?"},
+		{args: []string{"--zzz"}, want: "unknown option --zzz"},
+		{args: []string{"-epochs", "3"}, want: "unknown option -epochs; did you mean --epochs?"},
+		{args: []string{"--lr=1"}, want: "unknown option --lr: write learning_rate (supervised stage) or rl_learning_rate"},
+		{args: []string{"--bf16"}, want: "unknown option --bf16: training computes in float32"},
+		{args: []string{"--a\nb"}, want: `unknown option --a\nb`},
+		{args: []string{"--classifier.rl_training.gamma=1"}, want: "unknown option --classifier.rl_training.gamma"},
+		{env: "RLTRAIN_EPOCH=3", want: "unknown environment variable RLTRAIN_EPOCH; did you mean RLTRAIN_EPOCHS?"},
+		{env: "RLTRAIN_epochs=3", want: "unknown environment variable RLTRAIN_epochs; did you mean RLTRAIN_EPOCHS?"},
+		{yaml: "seed: 1\nepoch: 3", want: "c.yaml:2:1: unknown key epoch; did you mean epochs?"},
+		{yaml: "max_steps: 3", want: "c.yaml:1:1: unknown key max_steps: length is counted in epochs and rl_episodes"},
+		{yaml: "bert_model: {model_id: m}", want: "c.yaml:1:1: unknown key bert_model"},
+
+		// Shape of the command line.
+		{args: []string{"models"}, want: `stray argument "models": every setting is given as --name=value`},
+		{args: []string{"--epochs=2", "--", "x"}, want: `stray argument "x": every setting is given as --name=value`},
+		{args: []string{"-1"}, want: `stray argument "-1": every setting is given as --name=value`},
+		{args: []string{"--epochs"}, want: "--epochs: needs a value"},
+		{args: []string{"--mode", "--epochs", "3"}, want: "--mode: needs a value, but --epochs follows; write --mode=VALUE if the value starts with --"},
+		{args: []string{"--resume", "true"}, want: "--resume true: write --resume=true"},
+
+		// Values.
+		{args: []string{"--epochs", "two"}, want: `--epochs: "two" is not a whole number`},
+		{args: []string{"--epochs=2.0"}, want: `--epochs: "2.0" is not a whole number`},
+		{args: []string{"--epochs="}, want: `--epochs: "" is not a whole number`},
+		{args: []string{"--epochs=99999999999999999999"}, want: `--epochs: "99999999999999999999" is not a whole number`},
+		{args: []string{"--epochs=0"}, want: "--epochs: 0 is out of range; it must be at least 1"},
+		{args: []string{"--seed=-1"}, want: `--seed: "-1" is not a whole number from 0`},
+		{args: []string{"--gamma", "1.5"}, want: "--gamma: 1.5 is out of range; it must be 0 to 1"},
+		{args: []string{"--lora-dropout=1"}, want: "--lora-dropout: 1 is out of range; it must be at least 0 and less than 1"},
+		{args: []string{"--clip-low=0"}, want: "--clip-low: 0 is out of range; it must be more than 0 and less than 1"},
+		{args: []string{"--learning_rate", "-1e-3"}, want: "--learning_rate: -1e-3 is out of range; it must be more than 0"},
+		{args: []string{"--learning-rate=NaN"}, want: `--learning-rate: "NaN" is not a number`},
+		{args: []string{"--learning-rate=inf"}, want: `--learning-rate: "inf" is not a number`},
+		{args: []string{"--resume=yes"}, want: `--resume: "yes" is not true or false`},
+		{args: []string{"--model=a\x00b"}, want: `--model: "a\x00b" is not valid UTF-8 text without NUL bytes`},
+		{args: []string{"--lora-target-modules=query,,key"}, want: `--lora-target-modules: "query,,key" is not a list of names`},
+		{args: []string{"--task=gsm8k"}, want: `--task: "gsm8k": the only choice is intent`},
+		{args: []string{"--mode=rl"}, want: `--mode: "rl" is not one of supervised_then_rl, supervised, rl_only`},
+		{args: []string{"--device=cuda:0"}, want: "--device: cuda:0: this build has no CUDA library; use auto or cpu"},
+		{args: []string{"--device=gpu"}, want: `--device: "gpu" is not one of auto, cpu; did you mean cpu?`},
+		{args: []string{"--algorithm=a2c"}, want: "--algorithm: a2c: does not exist here; the algorithm is ppo"},
+		{args: []string{"--report-to=wandb"}, want: `--report-to: "wandb": runs are reported to files only; use none`},
+		{args: []string{"--use-peft=false"}, want: `--use-peft: "false": training always uses a LoRA adapter; use true`},
+		{args: []string{"--enable-feature-alignment=0.2"}, want: `--enable-feature-alignment: "0.2" is not true or false`},
+		{env: "RLTRAIN_EPOCHS=two", want: `RLTRAIN_EPOCHS: "two" is not a whole number`},
+		{yaml: "epochs: 2.5", want: `c.yaml:1:1: epochs: "2.5" is not a whole number`},
+		{yaml: "epochs: '2'", want: `c.yaml:1:1: epochs: "2" is not a whole number`},
+		{yaml: "seed: true", want: `c.yaml:1:1: seed: "true" is not a whole number from 0`},
+		{yaml: "gamma: .inf", want: `c.yaml:1:1: gamma: ".inf" is not a number`},
+		{yaml: "whiten_advantages: 'true'", want: `c.yaml:1:1: whiten_advantages: "true" is not true or false`},
+		{yaml: "model: 12", want: `c.yaml:1:1: model: 12 is not text; write "12"`},
+		{yaml: "model: [a]", want: "c.yaml:1:1: model: a list where text is wanted"},
+		{yaml: "model: {a: b}", want: "c.yaml:1:1: model: is a single value or a list, not a section"},
+		{yaml: "model:", want: "c.yaml:1:1: model: has no value; give one or leave the key out"},
+		{yaml: "model: &m x", want: "c.yaml:1:1: model: anchors, aliases and tags are not read; write the value"},
+		{yaml: "lora_target_modules: [a, 3, [b]]", want: "c.yaml:1:1: lora_target_modules: is a single value or a list, not a section"},
+
+		// Shape of the file.
+		{yaml: "# nothing\n", want: "c.yaml: the file has no settings"},
+		{yaml: "- a", want: "c.yaml:1:1: settings are written as key: value"},
+		{yaml: "seed: 1\nseed: 2", want: `c.yaml:2:1: mapping key "seed" already defined at [1:1]`},
+		{yaml: "seed: [1", want: "c.yaml:1:7: sequence end token ']' not found"},
+		{yaml: "seed: 1\n---\nepochs: 2", want: "c.yaml: 2 documents; write one"},
+		{yaml: "config: d.yaml", want: "c.yaml:1:1: config: is given with the command, not in a file; leave it out"},
+		{yaml: "resume: true", want: "c.yaml:1:1: resume: is given with the command, not in a file; leave it out"},
+		{yaml: "classifier: 3", want: "c.yaml:1:1: classifier: wants a section rl_training"},
+		{yaml: "classifier:\n  category_model: {}", want: "c.yaml:1:1: classifier: has no section rl_training, the one that is read here"},
+		{yaml: "classifier:\n  rl_training: true", want: "c.yaml:2:3: classifier.rl_training: wants keys such as enabled, learning_rate and reward_metric"},
+		{yaml: "classifier:\n  rl_training:\n    gama: 1", want: "c.yaml:3:5: unknown key classifier.rl_training.gama; did you mean gamma?"},
+		{yaml: "classifier:\n  rl_training:\n    algorithm: dqn", want: "c.yaml:3:5: classifier.rl_training.algorithm: dqn: does not exist here; the algorithm is ppo"},
+		{yaml: "classifier:\n  rl_training:\n    enabled: maybe", want: `c.yaml:3:5: classifier.rl_training.enabled: "maybe" is not true or false`},
+		{yaml: "classifier:\n  rl_training: {enabled: false, gamma: 2}", want: "c.yaml:2:33: classifier.rl_training.gamma: 2 is out of range; it must be 0 to 1"},
+		{yaml: "epohcs: 3\nclassifier:\n  rl_training: {gamma: 1}", want: "c.yaml:1:1: unknown key epohcs; did you mean epochs?"},
+
+		// Two names, two values.
+		{args: []string{"--epochs=2", "--epochs=3"}, want: "--epochs: given twice, with 2 and 3; keep one"},
+		{args: []string{"--reward=f1", "--reward-metric=accuracy"}, want: "--reward and --reward-metric set reward to different values, f1 and accuracy; keep one"},
+		{env: "RLTRAIN_LORA_R=1 RLTRAIN_LORA_RANK=2", want: "RLTRAIN_LORA_R and RLTRAIN_LORA_RANK set lora_r to different values, 1 and 2; keep one"},
+		{yaml: "gamma: 0.5\nclassifier:\n  rl_training: {gamma: 0.6}", want: "c.yaml:3:17: gamma and classifier.rl_training.gamma set gamma to different values, 0.5 and 0.6; keep one"},
+		{yaml: "mode: supervised\nclassifier:\n  rl_training: {enabled: true}", want: "c.yaml:3:17: mode and classifier.rl_training.enabled set mode to different values, supervised and supervised_then_rl; keep one"},
+
+		// Settings that do not apply.
+		{args: []string{"--mode=supervised", "--rl-episodes=3"}, want: "--rl-episodes: does not apply to mode supervised; it applies to supervised_then_rl and rl_only"},
+		{args: []string{"--mode=rl_only", "--pretrained-model=m", "--epochs=2"}, want: "--epochs: does not apply to mode rl_only; it applies to supervised and supervised_then_rl"},
+		{args: []string{"--pretrained-model=m"}, want: "--pretrained-model: does not apply to mode supervised_then_rl (the default); it applies to rl_only"},
+		{args: []string{"--mode=supervised"}, env: "RLTRAIN_GAMMA=1", want: "RLTRAIN_GAMMA: does not apply to mode supervised; it applies to supervised_then_rl and rl_only"},
+		{yaml: "mode: supervised\nrl_episodes: 4", want: "c.yaml:2:1: rl_episodes: does not apply to mode supervised (chosen at c.yaml:1:1); it applies to supervised_then_rl and rl_only"},
+		{args: []string{"--gamma=1"}, env: "RLTRAIN_MODE=supervised", want: "--gamma: does not apply to mode supervised (chosen by RLTRAIN_MODE); it applies to supervised_then_rl and rl_only"},
+		{args: []string{"--text-column=t"}, want: "--text-column: applies only with --dataset FILE"},
+		{args: []string{"--reward-expr=correct"}, want: "--reward-expr: applies only with --reward custom"},
+
+		// Settings that need each other.
+		{args: []string{"--mode=rl_only"}, want: "mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage"},
+		{args: []string{"--reward-metric=custom"}, want: "--reward-metric: custom needs --reward-expr, an expression such as 'correct - 0.5*(1-correct)*confidence'"},
+		{args: []string{"--reward=custom", `--reward-expr=label == 'a' or label == "b"`}, want: "--reward-expr: has quotes of both kinds; write one kind"},
+		{args: []string{"--dataset=d.csv", "--text-column=label"}, want: `text_column and label_column are both "label"; name two columns`},
+		{args: []string{"--buffer-size=8"}, want: "buffer_size 8 is less than rl_batch_size 16: a minibatch would never fill"},
+	}
+	for _, test := range tests {
+		t.Run(test.want, func(t *testing.T) {
+			inFolder(t, test.yaml)
+			if test.yaml != "" {
+				test.args = append(test.args, "--config=c.yaml")
+			}
+			_, err := Load(test.args, strings.Fields(test.env))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if err.Error() != test.want {
+				t.Errorf("\n got %s\nwant %s", err, test.want)
+			}
+			var usage *UsageError
+			if !errors.As(err, &usage) {
+				t.Errorf("%T is not a *UsageError", err)
+			}
+		})
+	}
+}
+
+func TestOversizedFile(t *testing.T) {
+	inFolder(t, strings.Repeat("#", maxFileSize+1))
+	_, err := Load([]string{"--config=c.yaml"}, nil)
+	if want := "c.yaml: a configuration file has at most 262144 bytes"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestSuggest(t *testing.T) {
+	candidates := []string{"epochs", "rl_episodes", "learning_rate", "seed", "mode"}
+	for name, want := range map[string]string{
+		"epohcs":       "epochs", // a swap is one edit
+		"rl-episode":   "rl_episodes",
+		"learning-rat": "learning_rate",
+		"see":          "seed",
+		"x":            "",
+		"":             "",
+		"temperature":  "",
+		"Seed":         "seed",
+	} {
+		if got := Suggest(name, candidates); got != want {
+			t.Errorf("%q: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestEditDistance(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"ca", "ac", 1}, {"abcd", "acbd", 1}} {
+		if got := editDistance(test.a, test.b); got != test.want {
+			t.Errorf("%s, %s: got %d, want %d", test.a, test.b, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+)
+
+// validate checks what a single value cannot show: that the given settings mean something in this run, and that the
+// settings which depend on each other agree. A file may spell out defaults that do not apply, so that a printed recipe
+// serves any mode.
+func (c *Config) validate(given map[string]assignment) error {
+	recipe, err := parseRecipe()
+	if err != nil {
+		return err
+	}
+	for i := range keys {
+		k := &keys[i]
+		a, ok := given[k.name]
+		if !ok || a.source.Layer == File && reflect.DeepEqual(a.value, recipe.field(k).Interface()) {
+			continue
+		}
+		if !k.stages.has(c.Mode) {
+			return a.source.errorf("does not apply to mode %s%s; it applies to %s",
+				c.Mode, c.modeOrigin(), strings.Join(k.stages.names(), " and "))
+		}
+		if k.needs != nil {
+			if missing := k.needs(c); missing != "" {
+				return a.source.errorf("applies only with %s", missing)
+			}
+		}
+	}
+	switch {
+	case c.Mode == RLOnly && c.PretrainedModel == "":
+		return usagef("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage")
+	case c.Dataset != "" && c.TextColumn == c.LabelColumn:
+		return usagef("text_column and label_column are both %q; name two columns", c.TextColumn)
+	case !withRL.has(c.Mode):
+		return nil
+	case c.Reward == customReward && c.RewardExpr == "":
+		return c.Errorf("reward", "custom needs --reward-expr, an expression such as 'correct - 0.5*(1-correct)*confidence'")
+	case strings.Contains(c.RewardExpr, "'") && strings.Contains(c.RewardExpr, `"`):
+		return c.Errorf("reward_expr", "has quotes of both kinds; write one kind")
+	case c.BufferSize < c.RLBatchSize:
+		return usagef("buffer_size %d is less than rl_batch_size %d: a minibatch would never fill", c.BufferSize, c.RLBatchSize)
+	}
+	return nil
+}
+
+// modeOrigin tells where the mode was chosen if that is not in view, on the same command line.
+func (c *Config) modeOrigin() string {
+	switch s := c.sources["mode"]; s.Layer {
+	case File:
+		return " (chosen at " + s.Position + ")"
+	case Env:
+		return " (chosen by " + s.Name + ")"
+	case Recipe:
+		return " (the default)"
+	}
+	return ""
+}

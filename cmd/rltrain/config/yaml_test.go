@@ -1,0 +1,177 @@
+package config
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestYAMLRoundTrip(t *testing.T) {
+	commands := [][]string{
+		nil,
+		{"--mode=supervised", "--epochs=7", "--learning-rate=1e-5", "--lora-target-modules=query,a.b", "--feature-alignment=1e-300"},
+		{"--mode=rl_only", "--pretrained-model=./a b/ü", "--seed=18446744073709551615", "--gamma=1", "--rl-learning-rate=12345678.9"},
+		{"--dataset=no", "--text-column=true", "--label-column=1e5", "--split-column=null", "--model=007"},
+		{"--reward=custom", "--reward-expr=label == 'a: b' # c\n\t\\ \x7f\u0085\u2028", "--output-dir=\"q\""},
+		{"--output-dir=- a", "--model=~", "--dataset= "},
+	}
+	for _, args := range commands {
+		first, err := Load(args, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inFolder(t, string(first.YAML()))
+		second, err := Load([]string{"--config=c.yaml"}, nil)
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, first.YAML())
+		}
+		second.ConfigFile = ""
+		if diff := cmp.Diff(first, second, ignoreOrigin); diff != "" {
+			t.Errorf("%v (-first +second)\n%s", args, diff)
+		}
+	}
+}
+
+func TestYAMLOfRouterFileStandsAlone(t *testing.T) {
+	inFolder(t, strings.NewReplacer("ENABLED", "false", "*any", "any").Replace(routerFile))
+	c, err := Load([]string{"--config=c.yaml"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(c.YAML(), []byte("gamma")) {
+		t.Errorf("settings of the switched-off stage are written:\n%s", c.YAML())
+	}
+}
+
+func TestYAMLGolden(t *testing.T) {
+	inFolder(t, "epochs: 3\n")
+	c, err := Load([]string{"--config=c.yaml", "--mode=supervised", "--learning-rate=1e-5", "--dataset=d.csv"}, []string{"RLTRAIN_LORA_R=4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `# General
+task: intent
+mode: supervised  # --mode
+model: all-MiniLM-L6-v2
+dataset: d.csv  # --dataset
+text_column: text
+label_column: label
+split_column: split
+max_samples: 0
+max_length: 512
+output_dir: models
+seed: 42
+device: auto
+threads: 0
+tokens_per_micro_batch: 0
+
+# Supervised stage
+epochs: 3  # c.yaml:1:1
+batch_size: 8
+learning_rate: 1.0e-05  # --learning-rate
+head_learning_rate: 0.001
+weight_decay: 0.01
+lr_scheduler_type: cosine
+warmup_ratio: 0.06
+max_grad_norm: 1
+lora_r: 4  # RLTRAIN_LORA_R
+lora_alpha: 16
+lora_dropout: 0.1
+lora_target_modules: []
+pooling: auto
+feature_alignment: 0
+metric_for_best_model: f1_weighted
+
+# Saving and logging
+save_steps: 50
+save_total_limit: 2
+logging_steps: 10
+`
+	if diff := cmp.Diff(want, string(c.YAML())); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	load := func(args ...string) *Config {
+		c, err := Load(args, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	a := load("--epochs=2")
+	if d := Diff(a, load("--resume", "--output-dir=elsewhere", "--logging-steps=1", "--save-steps=5", "--threads=3")); d != nil {
+		t.Errorf("incidental settings differ: %v", d)
+	}
+	want := []Difference{{"epochs", "2", "3"}, {"reward", "accuracy", "f1"}}
+	if diff := cmp.Diff(want, Diff(a, load("--epochs=3", "--reward=f1"))); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	modes := Diff(load("--mode=supervised"), load("--mode=rl_only", "--pretrained-model=m"))
+	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", "", "m"}, {"epochs", "2", ""}, {"gamma", "", "0.99"}} {
+		if !strings.Contains(diffText(modes), diffText([]Difference{d})) {
+			t.Errorf("%v is missing in %v", d, modes)
+		}
+	}
+}
+
+func diffText(list []Difference) string {
+	var b strings.Builder
+	for _, d := range list {
+		b.WriteString(d.Key + ":" + d.A + ">" + d.B + "\n")
+	}
+	return b.String()
+}
+
+// Whatever a file holds, it is read or refused on one line; what is read can be written and read again.
+func FuzzLoadYAML(f *testing.F) {
+	recipe, err := os.ReadFile("../recipes/intent.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{
+		string(recipe), routerFile, "", "a", "- a", "a: [1", "seed: 1\nseed: 2", "a: &x 3\nb: *x\n<<: *x", "? [a]\n: 3",
+		"{epochs: 3, gamma: }", "model: |\n  x\n  y\n", "model: !!str 3", "reward_expr: \"\\u0085\\x7f\"\nreward: custom",
+		"lora_target_modules: [a, 'b', \"c\"]", "dataset: \"a\\tb\"\ntext_column: ' x '", "\ufeffseed: 0x10\r\n", "a: \"x\x00y\"", "---\n---\n%",
+		"classifier: {rl_training: {enabled: true}}",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := loadBytes(data)
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\r") {
+				t.Errorf("error of several lines: %q", err)
+			}
+			return
+		}
+		again, err := loadBytes(c.YAML())
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, c.YAML())
+		}
+		if diff := cmp.Diff(c, again, ignoreOrigin); diff != "" {
+			t.Errorf("(-first +second)\n%s", diff)
+		}
+	})
+}
+
+func loadBytes(data []byte) (*Config, error) {
+	entries, _, err := parseFile("c.yaml", data)
+	if err != nil {
+		return nil, err
+	}
+	layer, err := resolve(entries)
+	if err != nil {
+		return nil, err
+	}
+	c, err := Defaults()
+	if err != nil {
+		return nil, err
+	}
+	c.assign(layer)
+	return c, c.validate(layer)
+}

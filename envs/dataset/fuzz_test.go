@@ -1,0 +1,109 @@
+package dataset
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// checkRows fails on rows that Read promises not to return, and on errors that
+// do not fit on one line or do not start with the file's name.
+func checkRows(t *testing.T, name string, rows []Row, err error) {
+	t.Helper()
+	if err != nil {
+		if msg := err.Error(); !strings.HasPrefix(msg, name+":") || strings.ContainsAny(msg, "\n\r\x00") || !utf8.ValidString(msg) {
+			t.Fatalf("error %q", msg)
+		}
+		return
+	}
+	if len(rows) == 0 {
+		t.Fatal("no rows and no error")
+	}
+	line := 0
+	for _, r := range rows {
+		for _, s := range []string{r.Text, r.Label} {
+			if strings.TrimSpace(s) == "" || !utf8.ValidString(s) || strings.Contains(s, "\x00") {
+				t.Fatalf("row %+v", r)
+			}
+		}
+		if r.Line < max(1, line) {
+			t.Fatalf("line %d follows line %d", r.Line, line)
+		}
+		line = r.Line
+		if (r.Split == "") != (rows[0].Split == "") || !strings.Contains(" train val test", r.Split) {
+			t.Fatalf("row %+v", r)
+		}
+	}
+}
+
+func FuzzReadCSV(f *testing.F) {
+	f.Add("text,label\nq,a\n")
+	f.Add("\ufefflabel,text,split\r\na,\"q, \"\"r\"\"\n\",train\r\n")
+	f.Add("text,label\n\"q,a\n\xff")
+	f.Add("text,label\n\nq\n")
+	f.Fuzz(func(t *testing.T, s string) {
+		rows, err := readCSV(strings.NewReader(s), "f", Columns{})
+		checkRows(t, "f", rows, err)
+	})
+}
+
+func FuzzReadJSONLines(f *testing.F) {
+	f.Add(`{"text":"q","label":"a","split":"val"}` + "\n" + `{"text":"\ud83d\ude00","label":1,"split":"test"}`)
+	f.Add("\ufeff" + `{"t\u0065xt":"q","x":[{"a\"}":1}],"label":-3}` + "\r\n\r\n")
+	f.Add(`{"text":"\ud83d","label":"a"}`)
+	f.Add(`{"text":"q","label":1e5,"label":null}`)
+	f.Fuzz(func(t *testing.T, s string) {
+		rows, err := readJSONLines(strings.NewReader(s), "f", Columns{})
+		checkRows(t, "f", rows, err)
+		if err != nil {
+			return
+		}
+		// encoding/json is the oracle for what a line holds.
+		lines := strings.Split(strings.TrimPrefix(s, "\ufeff"), "\n")
+		for _, r := range rows {
+			sameRow(t, r, []byte(lines[r.Line-1]))
+		}
+	})
+}
+
+func FuzzReadJSON(f *testing.F) {
+	f.Add(`[{"text":"q","label":"a","split":"val"},` + "\n" + `{"text":"r","label":1,"split":"test"}]`)
+	f.Add("\ufeff[ \n" + `{"x":{"y":[]},"text":"q","label":-3}` + "\n] \n")
+	f.Add(`[{"text":"q","label":"a"},]`)
+	f.Add(`[{"text":"q"`)
+	f.Fuzz(func(t *testing.T, s string) {
+		rows, err := readJSON(strings.NewReader(s), "f", Columns{})
+		checkRows(t, "f", rows, err)
+		if err != nil {
+			return
+		}
+		var elements []json.RawMessage
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(s, "\ufeff")), &elements); err != nil {
+			t.Fatal(err)
+		}
+		if len(elements) != len(rows) {
+			t.Fatalf("%d rows of %d elements", len(rows), len(elements))
+		}
+		for i, r := range rows {
+			sameRow(t, r, elements[i])
+		}
+	})
+}
+
+func sameRow(t *testing.T, r Row, object []byte) {
+	t.Helper()
+	var want map[string]any // exact keys; into a struct their case would not count
+	dec := json.NewDecoder(strings.NewReader(string(object)))
+	dec.UseNumber()
+	if err := dec.Decode(&want); err != nil {
+		t.Fatal(err)
+	}
+	label := want["label"]
+	if n, ok := label.(json.Number); ok {
+		label = n.String()
+	}
+	if r.Text != want["text"] || r.Label != label {
+		t.Fatalf("row %+v of %s", r, object)
+	}
+}

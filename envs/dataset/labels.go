@@ -1,0 +1,57 @@
+package dataset
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Labels returns the distinct labels of rows in the order of their bytes, the
+// order in which a model numbers its classes. Fewer than two are an error:
+// there would be nothing to tell apart.
+func Labels(rows []Row) ([]string, error) {
+	set := map[string]bool{}
+	for _, r := range rows {
+		set[r.Label] = true
+	}
+	labels := slices.Sorted(maps.Keys(set))
+	if len(labels) < 2 {
+		if len(rows) == 0 {
+			return nil, fmt.Errorf("no rows to take labels from: training needs rows of at least two labels")
+		}
+		return nil, fmt.Errorf("%s: all %d rows have the label %s: training needs at least two labels", rows[0].File, len(rows), quote(labels[0]))
+	}
+	return labels, nil
+}
+
+// LabelIndex returns the index in labels of each row's label. A label that is
+// not among them is an error that names the row: a model cannot be right about
+// a class it was not trained on.
+func LabelIndex(rows []Row, labels []string) ([]int, error) {
+	index := make(map[string]int, len(labels))
+	for i, l := range labels {
+		index[l] = i
+	}
+	out := make([]int, len(rows))
+	for i, r := range rows {
+		j, ok := index[r.Label]
+		if !ok {
+			return nil, unknownLabel(r, labels)
+		}
+		out[i] = j
+	}
+	return out, nil
+}
+
+func unknownLabel(r Row, labels []string) error {
+	list := strings.Join(labels[:min(len(labels), maxListed)], ", ")
+	if more := len(labels) - maxListed; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	hint := ""
+	if near := nearest(r.Label, labels); near != "" {
+		hint = fmt.Sprintf("; did you mean %s?", quote(near))
+	}
+	return fmt.Errorf("%s: label %s does not occur among the model's labels: %s%s", place{path: r.File, line: r.Line}, quote(r.Label), list, hint)
+}

@@ -1,0 +1,266 @@
+package dataset
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// row is Row without the file.
+type row struct {
+	Text, Label, Split string
+	Line               int
+}
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestRead(t *testing.T) {
+	named := Columns{Text: "question", Label: "category"}
+	tests := []struct {
+		name, file, content string
+		cols                Columns
+		want                []row
+	}{
+		{
+			name: "csv", file: "a.csv",
+			content: "label,id,text\nmath,1,What is 2+2?\nlaw,2,\"Is a \"\"verbal\"\" contract, unsigned,\nbinding?\"\n\nlaw,3,Who sues?\n",
+			want: []row{
+				{"What is 2+2?", "math", "", 2},
+				{"Is a \"verbal\" contract, unsigned,\nbinding?", "law", "", 3},
+				{"Who sues?", "law", "", 6},
+			},
+		},
+		{
+			name: "csv with mark, CRLF, split, no last newline", file: "a.CSV",
+			content: "\ufefftext,label,split\r\nα,1,train\r\nβ,2,validation\r\nγ,1,test",
+			want:    []row{{"α", "1", "train", 2}, {"β", "2", "val", 3}, {"γ", "1", "test", 4}},
+		},
+		{
+			name: "csv with an empty split column", file: "a.csv",
+			content: "text,label,split\nq,a,\nr,b,\n",
+			want:    []row{{"q", "a", "", 2}, {"r", "b", "", 3}},
+		},
+		{
+			name: "jsonl", file: "a.jsonl", cols: named,
+			content: "\ufeff{\"question\": \"Why \\u00e9\\\\ \\ud83d\\ude00?\", \"options\": [\"a\\\"]\", {\"question\": 3}], \"category\": \"other\"}\r\n\n" +
+				"  {\"category\":-12,\"question\":\"q\",\"deep\":{\"x\":[{}]}}  ",
+			want: []row{{"Why é\\ 😀?", "other", "", 1}, {"q", "-12", "", 3}},
+		},
+		{
+			name: "jsonl with an escaped key and null splits", file: "a.jsonl",
+			content: `{"\u0074ext":"q","label":0,"split":null}` + "\n" + `{"text":"r","label":"0"}` + "\n",
+			want:    []row{{"q", "0", "", 1}, {"r", "0", "", 2}},
+		},
+		{
+			name: "one column as text and label", file: "a.jsonl", cols: Columns{Text: "a", Label: "a"},
+			content: `{"a":"q"}`,
+			want:    []row{{"q", "q", "", 1}},
+		},
+		{
+			name: "json", file: "a.json",
+			content: "\n[ {\"text\":\"q\",\"label\":\"a\",\"split\":\"val\"},\n\n  {\"label\":7,\n\"split\":\"train\",\"text\":\"r\"}\n]\n",
+			want:    []row{{"q", "a", "val", 2}, {"r", "7", "train", 4}},
+		},
+		{
+			name: "a split column by name", file: "a.json", cols: Columns{Split: "part"},
+			content: `[{"text":"q","label":"a","split":"ignored","part":"test"}]`,
+			want:    []row{{"q", "a", "test", 1}},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := write(t, tt.file, tt.content)
+			rows, err := Read(path, tt.cols)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []row
+			for _, r := range rows {
+				if r.File != path {
+					t.Errorf("File = %q, want %q", r.File, path)
+				}
+				got = append(got, row{r.Text, r.Label, r.Split, r.Line})
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("rows (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReadLongLine(t *testing.T) {
+	long := strings.Repeat("ä long line ", 200_000)
+	for file, content := range map[string]string{
+		"a.csv":   "text,label\n" + long + ",a\n",
+		"a.jsonl": `{"text":"` + long + `","label":"a"}`,
+		"a.json":  `[{"text":"` + long + `","label":"a"}]`,
+	} {
+		rows, err := Read(write(t, file, content), Columns{})
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+		} else if rows[0].Text != long {
+			t.Errorf("%s: the text changed", file)
+		}
+	}
+}
+
+func TestReadErrors(t *testing.T) {
+	ok := `{"text":"q","label":"a"}` + "\n"
+	tests := []struct {
+		name, file, content string
+		cols                Columns
+		want                string // behind the path
+	}{
+		{"extension", "a.txt", "", Columns{}, `: unknown extension ".txt" of a data set: use .csv, .json or .jsonl`},
+		{"empty csv", "a.csv", "", Columns{}, `: the file is empty: want a header row with the columns "text" and "label"`},
+		{"empty json", "a.json", " \n", Columns{}, `: the file is empty: want an array of objects`},
+		{"empty jsonl", "a.jsonl", "", Columns{}, `: the file is empty: want one JSON object a line`},
+		{"header only", "a.csv", "text,label\n", Columns{}, `: the file has no rows`},
+		{"empty array", "a.json", "[]", Columns{}, `: the file has no rows`},
+		{"blank lines", "a.jsonl", "\n \n", Columns{}, `: the file has no rows`},
+
+		{"short record", "a.csv", "text,label\nq,a\n\nq\n", Columns{}, `:4: the record has 1 fields, want 2 ("text", "label"): add or remove a field, or put a field with a comma in quotes`},
+		{"long record", "a.csv", "text,label\nwhy, then?,a\n", Columns{}, `:2: the record has 3 fields, want 2 ("text", "label"): add or remove a field, or put a field with a comma in quotes`},
+		{"open quote", "a.csv", "text,label\n\"q,a\n", Columns{}, `:2:6: invalid CSV: extraneous or missing " in quoted-field`},
+		{"bare quote", "a.csv", "text,label\nq \"x,a\n", Columns{}, `:2:3: invalid CSV: bare " in non-quoted-field`},
+
+		{"csv column", "a.csv", "sentence,lable\nq,a\n", Columns{Text: "sentence"}, `:1: no column "label"; the columns are "sentence", "lable"`},
+		{"csv column near", "a.csv", "Text,label\nq,a\n", Columns{}, `:1: no column "text"; the columns are "Text", "label"; did you mean "Text"?`},
+		{"csv column twice", "a.csv", "text,label,text\nq,a,r\n", Columns{}, `:1: column "text" occurs twice in the header: rename one`},
+		{"csv split column", "a.csv", "text,label\nq,a\n", Columns{Split: "part"}, `:1: no column "part"; the columns are "text", "label"`},
+		{"jsonl column", "a.jsonl", ok + `{"text":"q","lab\u0065ls":"a"}`, Columns{}, `:2: no column "label"; the columns are "text", "labels"; did you mean "labels"?`},
+		{"jsonl no column", "a.jsonl", `{}`, Columns{}, `:1: no column "text": the object is empty`},
+		{"jsonl split column", "a.jsonl", ok, Columns{Split: "part"}, `:1: no column "part"; the columns are "text", "label"`},
+		{"json column", "a.json", "[\n {\"text\":\"q\",\"label\":\"a\"},\n {\"text\":\"q\"}]", Columns{}, `:3:2: no column "label"; the columns are "text"`},
+
+		{"csv empty text", "a.csv", "text,label\n  ,a\n", Columns{}, `:2: column "text" is empty: fill it or remove the row`},
+		{"csv empty label", "a.csv", "text,label\nq,\n", Columns{}, `:2: column "label" is empty: fill it or remove the row`},
+		{"json empty text", "a.json", `[{"text":"","label":"a"}]`, Columns{}, `:1:2: column "text" is empty: fill it or remove the row`},
+		{"null", "a.jsonl", ok + `{"text":"q","label":null}`, Columns{}, `:2: column "label": null, want a string or an integer`},
+		{"text number", "a.jsonl", `{"text":1,"label":"a"}`, Columns{}, `:1: column "text": the number "1", want a string`},
+		{"label fraction", "a.jsonl", `{"text":"q","label":1.5}`, Columns{}, `:1: column "label": the number "1.5", want a string or an integer`},
+		{"label boolean", "a.jsonl", `{"text":"q","label":true}`, Columns{}, `:1: column "label": a boolean, want a string or an integer`},
+		{"label minus zero", "a.jsonl", `{"text":"q","label":-0}`, Columns{}, `:1: column "label": the number "-0", want a string or an integer`},
+		{"label array", "a.jsonl", `{"text":"q","label":["a"]}`, Columns{}, `:1: column "label": an array, want a string or an integer`},
+		{"duplicate key", "a.jsonl", `{"text":"q","label":"a","t\u0065xt":"r"}`, Columns{}, `:1: key "text" occurs twice: remove one`},
+		{"not an object", "a.jsonl", ok + `"q"`, Columns{}, `:2: a string, want an object with the columns "text" and "label"`},
+		{"element not an object", "a.json", `[{"text":"q","label":"a"}, 3]`, Columns{}, `:1:28: the number "3", want an object with the columns "text" and "label"`},
+
+		{"split value", "a.csv", "text,label,split\nq,a,dev\n", Columns{}, `:2: column "split": unknown split "dev": want train, val, validation or test`},
+		{"split type", "a.jsonl", `{"text":"q","label":"a","split":1}`, Columns{}, `:1: column "split": the number "1", want a string`},
+		{"split in some", "a.csv", "text,label,split\nq,a,train\nr,a,\n", Columns{}, `:3: column "split" is filled in some rows only: fill it in every row or in none`},
+		{"split in others", "a.jsonl", ok + `{"text":"q","label":"a","split":"val"}`, Columns{}, `:2: column "split" is filled in some rows only: fill it in every row or in none`},
+		{"named split empty", "a.csv", "text,label,part\nq,a,\n", Columns{Split: "part"}, `:2: column "part" is empty: want train, val or test in every row`},
+
+		{"csv utf8", "a.csv", "text,label\nq,a\ncaf\xe9,a\n", Columns{}, `:3: invalid UTF-8 at byte 4 of the line: save the file as UTF-8 text`},
+		{"csv utf8 in quotes", "a.csv", "text,label\n\"q\nr\xff\",a\n", Columns{}, `:3: invalid UTF-8 at byte 2 of the line: save the file as UTF-8 text`},
+		{"csv cut rune", "a.csv", "text,label\nq,\xe2\x82", Columns{}, `:2: invalid UTF-8 at byte 3 of the line: save the file as UTF-8 text`},
+		{"csv nul", "a.csv", "text,label\nq\x00,a\n", Columns{}, `:2: NUL at byte 2 of the line: save the file as UTF-8 text`},
+		{"jsonl utf8", "a.jsonl", ok + "{\"text\":\"\xc3(\",\"label\":\"a\"}", Columns{}, `:2: invalid UTF-8 at byte 10 of the line: save the file as UTF-8 text`},
+		{"jsonl nul", "a.jsonl", "{\"text\":\"\x00\",\"label\":\"a\"}", Columns{}, `:1: NUL at byte 10 of the line: save the file as UTF-8 text`},
+		{"json utf8", "a.json", "[{\"text\":\n\"\xff\"}]", Columns{}, `:2: invalid UTF-8 at byte 2 of the line: save the file as UTF-8 text`},
+		{"json utf8 behind the array", "a.json", "[{\"text\":\"q\",\"label\":1}]\n\xff", Columns{}, `:2: invalid UTF-8 at byte 1 of the line: save the file as UTF-8 text`},
+		{"utf16", "a.csv", "\xff\xfet\x00", Columns{}, `:1: invalid UTF-8 at byte 1 of the line: save the file as UTF-8 text`},
+		{"escaped nul", "a.jsonl", `{"text":"a\u0000","label":"a"}`, Columns{}, `:1: column "text" has a NUL at byte 2: remove it`},
+		{"half a character", "a.jsonl", `{"text":"\\\ud83dx","label":"a"}`, Columns{}, `:1: column "text": unpaired surrogate escape in "\"\\\\\\ud83dx\"": write the character itself`},
+		{"halves reversed", "a.jsonl", `{"text":"\ude00\ud83d","label":"a"}`, Columns{}, `:1: column "text": unpaired surrogate escape in "\"\\ude00\\ud83d\"": write the character itself`},
+
+		{"jsonl syntax", "a.jsonl", ok + ` {"text":q}`, Columns{}, `:2:10: invalid JSON: invalid character 'q' looking for beginning of value`},
+		{"jsonl cut", "a.jsonl", ok + `{"text":"q`, Columns{}, `:2:10: invalid JSON: unexpected end of JSON input`},
+		{"jsonl two on a line", "a.jsonl", `{"text":"q","label":1} {}`, Columns{}, `:1:24: invalid JSON: invalid character '{' after top-level value`},
+		{"json lines named json", "a.json", ok + ok, Columns{}, `: the file starts with an object, want an array of objects: name a file with one object a line .jsonl`},
+		{"json scalar", "a.json", "3", Columns{}, `: want an array of objects`},
+		{"json syntax", "a.json", "[{\"text\":\"q\",\"label\":1},\n {text}]", Columns{}, `:2:2: invalid JSON: invalid character 't' looking for beginning of object key string`},
+		{"json comma", "a.json", `[{"text":"q","label":1} {"text":"q"}]`, Columns{}, `:1:25: invalid JSON: expected comma after array element`},
+		{"json cut", "a.json", "[{\"text\":\"q\",\"label\":1},\n{\"text", Columns{}, `:2:1: invalid JSON: the file ends before the array does`},
+		{"json cut between", "a.json", "[{\"text\":\"q\",\"label\":1}\n", Columns{}, `:2:1: invalid JSON: the file ends before the array does`},
+		{"json trailing", "a.json", `[{"text":"q","label":1}] 7`, Columns{}, `:1:26: invalid JSON: data after the array`},
+		{"json trailing bracket", "a.json", `[{"text":"q","label":1}]]`, Columns{}, `:1:25: invalid JSON: invalid character ']' looking for beginning of value`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := write(t, tt.file, tt.content)
+			rows, err := Read(path, tt.cols)
+			if err == nil {
+				t.Fatalf("no error, rows %v", rows)
+			}
+			got, ok := strings.CutPrefix(err.Error(), path)
+			if !ok {
+				t.Errorf("%v: want the path first", err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReadMissingFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none.csv")
+	_, err := Read(path, Columns{})
+	if err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("Read = %v, want an error naming %s", err, path)
+	}
+}
+
+// The readers must not depend on how the bytes arrive.
+func TestReadInPieces(t *testing.T) {
+	contents := map[string]string{
+		".csv":   "\ufefftext,label\n\"é😀\n\",€\nq,b\n",
+		".jsonl": "{\"text\":\"é😀\",\"label\":\"€\"}\n{\"text\":\"q\",\"label\":3}",
+		".json":  "[{\"text\":\"é😀\",\"label\":\"€\"},\n{\"text\":\"q\",\"label\":3}]",
+		"x.csv":  "text,label\nq\xe2\x82x,€\n",
+		"y.csv":  "text,label\nq,\xe2\x82",
+		"x.json": "[{\"text\":\"\xf0\x9f\x98",
+		"s.csv":  "t",
+		"e.json": "",
+	}
+	for name, content := range contents {
+		read, err := readerFor(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, wantErr := read(strings.NewReader(content), name, Columns{})
+		for _, wrap := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader, iotest.DataErrReader} {
+			got, err := read(wrap(strings.NewReader(content)), name, Columns{})
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+			if diff := cmp.Diff(text(wantErr), text(err)); diff != "" {
+				t.Errorf("%s: error (-want +got):\n%s", name, diff)
+			}
+		}
+	}
+}
+
+func TestReadDeviceError(t *testing.T) {
+	for name, content := range map[string]string{"a.csv": "text,label\n", "a.json": "[\n", "a.jsonl": "\n"} {
+		read, err := readerFor(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = read(io.MultiReader(strings.NewReader(content), iotest.ErrReader(io.ErrClosedPipe)), name, Columns{})
+		if want := name + ":2: reading data set: io: read/write on closed pipe"; text(err) != want {
+			t.Errorf("error %q, want %q", text(err), want)
+		}
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

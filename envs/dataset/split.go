@@ -1,0 +1,103 @@
+package dataset
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+)
+
+// Balance keeps the first limit/C rows of each of the C labels, rounded down, in
+// the order they have. A label with fewer rows keeps them all; a limit below C
+// keeps none.
+func Balance(rows []Row, limit int) []Row {
+	left := map[string]int{}
+	for _, r := range rows {
+		left[r.Label] = 0
+	}
+	for label := range left {
+		left[label] = limit / len(left)
+	}
+	var kept []Row
+	for _, r := range rows {
+		if left[r.Label] > 0 {
+			left[r.Label]--
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+// splitStream keeps the draws of Split apart from others under the same seed.
+const splitStream = 0x5b11_7da7_a5e7
+
+// Split divides rows into training, validation and test rows. Each part keeps
+// the order of rows, and its rows carry its name in Split.
+//
+// Rows that carry a split already (Read fills it in all rows or in none) are
+// divided by it. Otherwise the texts of every label are divided 70/15/15 at
+// random, by math/rand/v2's PCG(seed, constant): see Counts for the rounding.
+// Rows of equal text go to the same part, whatever their labels (a text counts
+// under the label it has first): a question seen in training measures nothing.
+// The result depends only on the order of rows and on seed.
+func Split(rows []Row, seed uint64) (train, val, test []Row) {
+	if len(rows) == 0 || rows[0].Split == "" {
+		rows = assign(rows, seed)
+	}
+	for _, r := range rows {
+		switch r.Split {
+		case Train:
+			train = append(train, r)
+		case Val:
+			val = append(val, r)
+		case Test:
+			test = append(test, r)
+		}
+	}
+	return train, val, test
+}
+
+func assign(rows []Row, seed uint64) []Row {
+	part := make(map[string]string, len(rows)) // by text
+	classes := map[string][]string{}           // distinct texts by label
+	for _, r := range rows {
+		if _, ok := part[r.Text]; !ok {
+			part[r.Text] = Train
+			classes[r.Label] = append(classes[r.Label], r.Text)
+		}
+	}
+	rng := rand.New(rand.NewPCG(seed, splitStream))
+	for c, label := range slices.Sorted(maps.Keys(classes)) {
+		texts := classes[label]
+		rng.Shuffle(len(texts), func(i, j int) { texts[i], texts[j] = texts[j], texts[i] })
+		_, val, test := Counts(len(texts), c)
+		for _, text := range texts[:test] {
+			part[text] = Test
+		}
+		for _, text := range texts[test : test+val] {
+			part[text] = Val
+		}
+	}
+	rows = slices.Clone(rows)
+	for i := range rows {
+		rows[i].Split = part[rows[i].Text]
+	}
+	return rows
+}
+
+// Counts divides n distinct texts of the class with this index among the parts:
+// 0.3·n, rounded to the nearest (a half upwards), are held out, half of
+// them for test and half for validation. An odd one goes to the test part in
+// classes of even index and to the validation part in the others, so that many
+// small classes do not add up to a lopsided division. From three texts upwards
+// every part has at least one; of two, one is test; a single one is training.
+func Counts(n, class int) (train, val, test int) {
+	switch {
+	case n < 2:
+		return n, 0, 0
+	case n == 2:
+		return 1, 0, 1
+	}
+	held := max(2, (3*n+5)/10)
+	val = (held + class%2) / 2
+	return n - held, val, held - val
+}

@@ -1,0 +1,206 @@
+package dataset
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// rowsOf makes n rows of each label, in turns.
+func rowsOf(counts map[string]int) []Row {
+	var rows []Row
+	for i := 0; ; i++ {
+		before := len(rows)
+		for _, label := range []string{"a", "b", "c", "d", "e"} {
+			if i < counts[label] {
+				rows = append(rows, Row{Text: fmt.Sprint(label, i), Label: label, File: "f.csv", Line: len(rows) + 2})
+			}
+		}
+		if len(rows) == before {
+			return rows
+		}
+	}
+}
+
+func count(rows []Row) map[string]int {
+	n := map[string]int{}
+	for _, r := range rows {
+		n[r.Label]++
+	}
+	return n
+}
+
+func TestLabels(t *testing.T) {
+	labels, err := Labels(rowsOf(map[string]int{"c": 2, "a": 1, "e": 3}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a", "c", "e"}, labels); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for want, rows := range map[string][]Row{
+		`no rows to take labels from: training needs rows of at least two labels`:  nil,
+		`f.csv: all 3 rows have the label "b": training needs at least two labels`: rowsOf(map[string]int{"b": 3}),
+	} {
+		if _, err := Labels(rows); text(err) != want {
+			t.Errorf("error %q, want %q", text(err), want)
+		}
+	}
+}
+
+func TestLabelIndex(t *testing.T) {
+	rows := []Row{{Label: "law", File: "f.csv", Line: 2}, {Label: "math", File: "f.csv", Line: 3}, {Label: "law", File: "f.csv", Line: 9}}
+	got, err := LabelIndex(rows, []string{"health", "law", "math"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]int{1, 2, 1}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	_, err = LabelIndex(rows, []string{"law", "maths"})
+	if want := `f.csv:3: label "math" does not occur among the model's labels: law, maths; did you mean "maths"?`; text(err) != want {
+		t.Errorf("error %q, want %q", text(err), want)
+	}
+}
+
+func TestBalance(t *testing.T) {
+	rows := rowsOf(map[string]int{"a": 5, "b": 1, "c": 3})
+	tests := []struct {
+		max  int
+		want []string
+	}{
+		{100, []string{"a0", "b0", "c0", "a1", "c1", "a2", "c2", "a3", "a4"}},
+		{8, []string{"a0", "b0", "c0", "a1", "c1"}},
+		{3, []string{"a0", "b0", "c0"}},
+		{2, nil},
+	}
+	for _, tt := range tests {
+		var got []string
+		for _, r := range Balance(rows, tt.max) {
+			got = append(got, r.Text)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("max %d (-want +got):\n%s", tt.max, diff)
+		}
+	}
+	if got := Balance(nil, 10); len(got) != 0 {
+		t.Errorf("Balance(nil) = %v", got)
+	}
+}
+
+func TestCounts(t *testing.T) {
+	tests := []struct{ n, class, train, val, test int }{
+		{0, 0, 0, 0, 0},
+		{1, 0, 1, 0, 0},
+		{2, 0, 1, 0, 1},
+		{3, 0, 1, 1, 1},
+		{3, 1, 1, 1, 1},
+		{5, 0, 3, 1, 1},
+		{7, 0, 5, 1, 1},
+		{10, 0, 7, 1, 2},
+		{10, 1, 7, 2, 1},
+		{60, 0, 42, 9, 9},
+		{100, 1, 70, 15, 15},
+	}
+	for _, tt := range tests {
+		train, val, test := Counts(tt.n, tt.class)
+		if train != tt.train || val != tt.val || test != tt.test {
+			t.Errorf("Counts(%d, %d) = %d, %d, %d, want %d, %d, %d", tt.n, tt.class, train, val, test, tt.train, tt.val, tt.test)
+		}
+	}
+}
+
+func TestSplit(t *testing.T) {
+	rows := rowsOf(map[string]int{"a": 100, "b": 3, "c": 2, "d": 1, "e": 20})
+	train, val, test := Split(rows, 7)
+	for _, part := range []struct {
+		name string
+		rows []Row
+		want map[string]int
+	}{
+		{Train, train, map[string]int{"a": 70, "b": 1, "c": 1, "d": 1, "e": 14}},
+		{Val, val, map[string]int{"a": 15, "b": 1, "e": 3}},
+		{Test, test, map[string]int{"a": 15, "b": 1, "c": 1, "e": 3}},
+	} {
+		if diff := cmp.Diff(part.want, count(part.rows)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", part.name, diff)
+		}
+		for _, r := range part.rows {
+			if r.Split != part.name {
+				t.Errorf("row %s of %s has Split %q", r.Text, part.name, r.Split)
+			}
+		}
+		if !slices.IsSortedFunc(part.rows, func(x, y Row) int { return x.Line - y.Line }) {
+			t.Errorf("%s: the order of the file is lost", part.name)
+		}
+	}
+	seen := map[string]bool{}
+	for _, r := range slices.Concat(train, val, test) {
+		if seen[r.Text] {
+			t.Errorf("%s is in two parts", r.Text)
+		}
+		seen[r.Text] = true
+	}
+	if len(seen) != len(rows) {
+		t.Errorf("%d rows in the parts, want %d", len(seen), len(rows))
+	}
+	if rows[0].Split != "" {
+		t.Error("Split changed its argument")
+	}
+
+	again, _, _ := Split(rows, 7)
+	if diff := cmp.Diff(train, again); diff != "" {
+		t.Errorf("the same seed gives another split (-first +second):\n%s", diff)
+	}
+	if other, _, _ := Split(rows, 8); cmp.Equal(train, other) {
+		t.Error("another seed gives the same split")
+	}
+}
+
+// A change here would silently move rows between the parts of every data set.
+func TestSplitPinned(t *testing.T) {
+	_, val, test := Split(rowsOf(map[string]int{"a": 10, "b": 10}), 42)
+	var got []string
+	for _, r := range slices.Concat(val, test) {
+		got = append(got, r.Split+" "+r.Text)
+	}
+	want := []string{"val b2", "val a5", "val b7", "test a2", "test b8", "test a9"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestSplitKeepsEqualTextsTogether(t *testing.T) {
+	rows := rowsOf(map[string]int{"a": 20, "b": 20, "c": 20})
+	for i := range 30 { // within a label and across labels
+		rows = append(rows, Row{Text: rows[2*i].Text, Label: rows[i].Label})
+	}
+	train, val, test := Split(rows, 3)
+	if n := len(train) + len(val) + len(test); n != len(rows) {
+		t.Errorf("%d rows in the parts, want %d", n, len(rows))
+	}
+	part := map[string]string{}
+	for _, r := range slices.Concat(train, val, test) {
+		if other, ok := part[r.Text]; ok && other != r.Split {
+			t.Errorf("%s is in %s and in %s", r.Text, other, r.Split)
+		}
+		part[r.Text] = r.Split
+	}
+	n := map[string]int{}
+	for _, p := range part {
+		n[p]++
+	}
+	if diff := cmp.Diff(map[string]int{Train: 42, Val: 9, Test: 9}, n); diff != "" {
+		t.Errorf("distinct texts (-want +got):\n%s", diff)
+	}
+}
+
+func TestSplitOfFile(t *testing.T) {
+	rows := []Row{{Text: "q", Split: Test}, {Text: "r", Split: Train}, {Text: "s", Split: Train}}
+	train, val, test := Split(rows, 1)
+	if diff := cmp.Diff([][]Row{{rows[1], rows[2]}, nil, {rows[0]}}, [][]Row{train, val, test}); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,222 @@
+package intent
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs/dataset"
+)
+
+func TestBuiltin(t *testing.T) {
+	rows := Builtin()
+	labels, err := dataset.Labels(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Labels(), labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	seen := map[string]dataset.Row{}
+	for _, r := range rows {
+		if strings.TrimSpace(r.Text) != r.Text || r.Text == "" || !utf8.ValidString(r.Text) || strings.ContainsAny(r.Text, "\x00\n\t") {
+			t.Errorf("%s:%d: text %q", r.File, r.Line, r.Text)
+		}
+		key := strings.Join(words(r.Text), " ")
+		if first, ok := seen[key]; ok {
+			t.Errorf("%s:%d repeats %s:%d: %s", r.File, r.Line, first.File, first.Line, r.Text)
+		}
+		seen[key] = r
+	}
+}
+
+// The embedded files hold nothing but questions: encoding/json would pass over
+// a misspelt key.
+func TestBuiltinFiles(t *testing.T) {
+	entries, err := files.ReadDir("data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != len(Labels()) {
+		t.Errorf("%d files, want one for each of %d labels", len(entries), len(Labels()))
+	}
+	for _, e := range entries {
+		content, err := files.ReadFile("data/" + e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(strings.TrimSuffix(string(content), "\n"), "\n") {
+			var object map[string]string
+			if err := json.Unmarshal([]byte(line), &object); err != nil || len(object) != 1 || object["text"] == "" {
+				t.Errorf("%s:%d: %s (%v), want an object with only a text", e.Name(), i+1, line, err)
+			}
+		}
+	}
+}
+
+func TestBuiltinSplit(t *testing.T) {
+	counts := map[string]map[string]int{}
+	for _, r := range Builtin() {
+		if counts[r.Label] == nil {
+			counts[r.Label] = map[string]int{}
+		}
+		counts[r.Label][r.Split]++
+	}
+	for i, label := range Labels() {
+		c := counts[label]
+		n := c[dataset.Train] + c[dataset.Val] + c[dataset.Test]
+		if n < 60 {
+			t.Errorf("%s: %d questions, want at least 60", label, n)
+		}
+		train, val, test := dataset.Counts(n, i)
+		if diff := cmp.Diff(map[string]int{dataset.Train: train, dataset.Val: val, dataset.Test: test}, c); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", label, diff)
+		}
+	}
+}
+
+func TestDivideIsStable(t *testing.T) {
+	var rows []dataset.Row
+	for i := range 100 {
+		rows = append(rows, dataset.Row{Text: fmt.Sprintf("question %d", i)})
+	}
+	splits := func(rows []dataset.Row) map[string]string {
+		divide(rows, 0)
+		m := map[string]string{}
+		for _, r := range rows {
+			m[r.Text] = r.Split
+		}
+		return m
+	}
+	want := splits(rows)
+	slices.Reverse(rows)
+	if diff := cmp.Diff(want, splits(rows)); diff != "" {
+		t.Errorf("the order decides (-forward +backward):\n%s", diff)
+	}
+	for i := range 50 {
+		added := slices.Clone(rows)
+		added = append(added, dataset.Row{Text: fmt.Sprintf("added %d", i)})
+		moved := 0
+		for text, split := range splits(added) {
+			if old, ok := want[text]; ok && old != split {
+				moved++
+			}
+		}
+		if moved > 2 {
+			t.Errorf("one more question moves %d others", moved)
+		}
+	}
+}
+
+// A classifier that saw only one length would learn it.
+func TestBuiltinLengths(t *testing.T) {
+	var all []int
+	of := map[string][]int{}
+	for _, r := range Builtin() {
+		n := len(words(r.Text))
+		all = append(all, n)
+		of[r.Label] = append(of[r.Label], n)
+	}
+	slices.Sort(all)
+	p10, p50, p90, last := all[len(all)/10], all[len(all)/2], all[len(all)*9/10], all[len(all)-1]
+	t.Logf("words: %d to %d, deciles %d and %d, median %d", all[0], last, p10, p90, p50)
+	if all[0] < 3 || p10 > 10 || p50 < 12 || p50 > 20 || p90 < 28 || last > 80 {
+		t.Error("want 3 or more words, a tenth of at most 10, a median of 12 to 20, a tenth of at least 28, none over 80")
+	}
+	for label, n := range of {
+		slices.Sort(n)
+		if n[0] > 8 || n[len(n)-5] < 30 {
+			t.Errorf("%s: shortest %d words, fifth longest %d, want at most 8 and at least 30", label, n[0], n[len(n)-5])
+		}
+	}
+}
+
+func TestBuiltinHasNoTemplates(t *testing.T) {
+	var texts []string
+	for _, r := range Builtin() {
+		texts = append(texts, r.Text)
+	}
+	tests := []struct {
+		name    string
+		key     func(string) string
+		share   float64 // most of the questions that may share their key
+		largest int     // most questions of one key
+	}{
+		{"first two words", opening(2), 0.5, len(texts) / 40},
+		{"first four words", opening(4), 0.03, 3},
+		{"skeleton", skeleton, 0.02, 4},
+	}
+	templates := []string{
+		"What is the capital of Bolivia?", "What is the capital of upper Egypt?", "What is the capital of Fiji?",
+	}
+	for _, tt := range tests {
+		share, largest, key := shared(texts, tt.key)
+		t.Logf("%s: %.1f %% share theirs, %d have %q", tt.name, 100*share, largest, key)
+		if share > tt.share || largest > tt.largest {
+			t.Errorf("%s: %.1f %% of the questions share theirs, %d have %q; want at most %.0f %% and %d",
+				tt.name, 100*share, largest, key, 100*tt.share, tt.largest)
+		}
+		if share, _, _ := shared(templates, tt.key); share != 1 {
+			t.Errorf("%s: the measure finds %.0f %% of questions from a template, want all", tt.name, 100*share)
+		}
+	}
+}
+
+// shared returns the share of texts whose key another text has too, and the
+// commonest key.
+func shared(texts []string, key func(string) string) (share float64, largest int, commonest string) {
+	count := map[string]int{}
+	for _, text := range texts {
+		count[key(text)]++
+	}
+	for _, k := range slices.Sorted(maps.Keys(count)) {
+		if n := count[k]; n > 1 {
+			share += float64(n) / float64(len(texts))
+		}
+		if count[k] > largest {
+			largest, commonest = count[k], k
+		}
+	}
+	return share, largest, commonest
+}
+
+func opening(n int) func(string) string {
+	return func(text string) string {
+		w := words(text)
+		return strings.Join(w[:min(n, len(w))], " ")
+	}
+}
+
+// skeleton replaces every run of words that carry the subject by a slot.
+func skeleton(text string) string {
+	var out []string
+	for _, w := range words(text) {
+		if !functionWords[w] {
+			if len(out) > 0 && out[len(out)-1] == "_" {
+				continue
+			}
+			w = "_"
+		}
+		out = append(out, w)
+	}
+	return strings.Join(out, " ")
+}
+
+var functionWords = func() map[string]bool {
+	m := map[string]bool{}
+	for _, w := range strings.Fields(`
+		a an the this that these those it its it's i i'm i've you your he his she her we our they their them me my us
+		is are was were be been being am do does did don't doesn't isn't has have had can could should would will may might must
+		of to in on at by for from with without into over under between among through during after before about as than per
+		and or but if so not no when where why how who whom whose what what's which while because since
+		explain describe compare give tell name list find show state discuss use using calculate some any all every each there here`) {
+		m[w] = true
+	}
+	return m
+}()

@@ -1,0 +1,174 @@
+package intent
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestMapping(t *testing.T) {
+	labels := append(Labels(), `quoted "ß" <b>`)
+	dir := t.TempDir()
+	if err := WriteMapping(dir, labels); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadMapping(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(labels, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 2 {
+		t.Errorf("%v in the folder, want the two files only", entries)
+	}
+}
+
+func TestWriteMappingBytes(t *testing.T) {
+	dir := t.TempDir()
+	if err := WriteMapping(dir, []string{"law", "math"}); err != nil {
+		t.Fatal(err)
+	}
+	want := `{
+  "category_to_idx": {
+    "law": 0,
+    "math": 1
+  },
+  "idx_to_category": {
+    "0": "law",
+    "1": "math"
+  }
+}
+`
+	for _, name := range []string{"label_mapping.json", "category_mapping.json"} {
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, string(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestWriteMappingErrors(t *testing.T) {
+	for want, labels := range map[string][]string{
+		"1 labels, want at least two":     {"a"},
+		"the label with index 1 is empty": {"a", " "},
+		`the label "b" occurs twice`:      {"b", "a", "b"},
+		`the label "\xff" is not UTF-8`:   {"a", "\xff"},
+		"no such file or directory":       {"a", "b"},
+	} {
+		dir := t.TempDir()
+		if strings.HasPrefix(want, "no such") {
+			dir = filepath.Join(dir, "none")
+		}
+		if err := WriteMapping(dir, labels); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("WriteMapping(%q) = %v, want %q", labels, err, want)
+		}
+		if entries, _ := os.ReadDir(dir); len(entries) > 0 {
+			t.Errorf("WriteMapping(%q) left %v", labels, entries)
+		}
+	}
+}
+
+func TestReadMappingErrors(t *testing.T) {
+	good := `{"category_to_idx": {"a": 0, "b": 1}, "idx_to_category": {"0": "a", "1": "b"}}`
+	tests := []struct{ name, content, want string }{
+		{"empty", "", "invalid JSON: EOF"},
+		{"cut", good[:40], "invalid JSON: unexpected EOF"},
+		{"more", good + "{}", "data behind the object"},
+		{"array", "[]", "a JSON array, want an object with the fields category_to_idx and idx_to_category"},
+		{"unknown field", `{"label_to_id": {"a": 0}}`, `invalid JSON: json: unknown field "label_to_id"`},
+		{"no names", `{"category_to_idx": {"a": 0, "b": 1}}`, "field idx_to_category is missing"},
+		{"no indices", `{"idx_to_category": {"0": "a", "1": "b"}}`, "field category_to_idx is missing"},
+		{"one label", `{"category_to_idx": {"a": 0}, "idx_to_category": {"0": "a"}}`, "1 labels, want at least two"},
+		{"type of index", strings.Replace(good, "1", `"1"`, 1), "field category_to_idx: a JSON string, want an integer for every label"},
+		{"fraction", strings.Replace(good, "1", "1.5", 1), "field category_to_idx: a JSON number 1.5, want an integer for every label"},
+		{"type of name", strings.Replace(good, `"1": "b"`, `"1": 3`, 1), "field idx_to_category: a JSON number, want a name for every index"},
+		{"type of field", `{"category_to_idx": [], "idx_to_category": {}}`, "field category_to_idx: a JSON array, want an integer for every label"},
+		{"null", "null", "field category_to_idx is missing"},
+		{"gap", `{"category_to_idx": {"a": 0, "b": 2}, "idx_to_category": {"0": "a", "2": "b"}}`, `field idx_to_category has no "1": want "0" to "1"`},
+		{"from one", `{"category_to_idx": {"a": 1, "b": 2}, "idx_to_category": {"1": "a", "2": "b"}}`, `field idx_to_category has no "0": want "0" to "1"`},
+		{"leading zero", strings.Replace(good, `"1": "b"`, `"01": "b"`, 1), `field idx_to_category has no "1": want "0" to "1"`},
+		{"not inverse", strings.Replace(good, `"a": 0, "b": 1`, `"a": 1, "b": 0`, 1), `field category_to_idx has "a" at 1, idx_to_category at "0"`},
+		{"other name", strings.Replace(good, `"1": "b"`, `"1": "c"`, 1), `field category_to_idx has no "c", which idx_to_category has at "1"`},
+		{"fewer", strings.Replace(good, `, "b": 1`, "", 1), "field category_to_idx has 1 entries, idx_to_category 2: want one each for every label"},
+		{"not UTF-8", strings.ReplaceAll(good, `"a"`, "\"\xff\""), "the file is not UTF-8"},
+		{"empty label", strings.ReplaceAll(good, `"a"`, `""`), "the label with index 0 is empty"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "label_mapping.json")
+			if err := os.WriteFile(path, []byte(tt.content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			_, err := ReadMapping(dir)
+			if err == nil || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestReadMappingOfTwoFiles(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := ReadMapping(dir); err == nil || !strings.Contains(err.Error(), "label_mapping.json") {
+		t.Errorf("error %v, want one naming the missing file", err)
+	}
+	if err := WriteMapping(dir, []string{"a", "b"}); err != nil {
+		t.Fatal(err)
+	}
+	other := `{"category_to_idx": {"b": 0, "a": 1}, "idx_to_category": {"0": "b", "1": "a"}}`
+	path := filepath.Join(dir, "category_mapping.json")
+	if err := os.WriteFile(path, []byte(other), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadMapping(dir); err == nil || !strings.HasPrefix(err.Error(), path+": the labels differ") {
+		t.Errorf("error %v, want one naming %s", err, path)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadMapping(dir); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v, want one naming %s", err, path)
+	}
+}
+
+func FuzzDecodeMapping(f *testing.F) {
+	f.Add(`{"category_to_idx": {"a": 0, "b": 1}, "idx_to_category": {"0": "a", "1": "b"}}`)
+	f.Add(`{"category_to_idx": {"a": 0, "a": 1}, "idx_to_category": {"0": "a", "00": "b"}}`)
+	f.Add(`{"category_to_idx": null}`)
+	f.Fuzz(func(t *testing.T, content string) {
+		labels, err := decodeMapping([]byte(content))
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\r") {
+				t.Fatalf("error %q", err)
+			}
+			return
+		}
+		again, err := encodeMapping(labels)
+		if err != nil {
+			t.Fatalf("labels %q: %v", labels, err)
+		}
+		if !json.Valid(again) {
+			t.Fatalf("not JSON: %s", again)
+		}
+		back, err := decodeMapping(again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(labels, back); diff != "" {
+			t.Fatalf("(-first +again):\n%s", diff)
+		}
+	})
+}

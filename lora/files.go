@@ -1,0 +1,293 @@
+package lora
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/renameio/v2"
+
+	"rltrain/torch/safetensors"
+)
+
+const (
+	configFile = "adapter_config.json"
+	tensorFile = "adapter_model.safetensors"
+	// wrapper stands before each name of a model that PEFT has wrapped.
+	wrapper = "base_model.model."
+	suffixA = ".lora_A.weight"
+	suffixB = ".lora_B.weight"
+)
+
+// Save writes an adapter that PEFT loads. dir is made where it is missing; each of
+// its two files is replaced as a whole. extra are the tensors of c.ModulesToSave by
+// their names in the model, such as "classifier.weight". The pairs must be those
+// that c describes: of rank c.R, each meant by a target, each target with a pair.
+func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error {
+	tensors, err := c.tensors(pairs, extra)
+	if err != nil {
+		return fmt.Errorf("lora: saving %s: %w", dir, err)
+	}
+	config, err := c.marshal()
+	if err != nil {
+		return fmt.Errorf("lora: saving %s: %w", dir, err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("lora: %w", err)
+	}
+	if err := safetensors.Write(filepath.Join(dir, tensorFile), tensors, nil); err != nil {
+		return fmt.Errorf("lora: %w", err)
+	}
+	path := filepath.Join(dir, configFile)
+	if err := renameio.WriteFile(path, config, 0o644, renameio.WithTempDir(dir)); err != nil {
+		return fmt.Errorf("lora: writing %s: %w", path, err)
+	}
+	return nil
+}
+
+// tensors are the tensors of the file, by their full names.
+func (c Config) tensors(pairs []Pair, extra []safetensors.Tensor) ([]safetensors.Tensor, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if classifier := c.TaskType == SequenceClassification; classifier != (c.Prefix != "") {
+		return nil, fmt.Errorf("prefix %q does not go with task_type %s", c.Prefix, c.TaskType)
+	}
+	var list []safetensors.Tensor
+	for _, p := range pairs {
+		if err := p.check(); err != nil {
+			return nil, err
+		}
+		name := wrapper + c.Prefix + p.Module
+		r, in, out := int64(p.R), int64(p.In), int64(p.Out)
+		list = append(list,
+			safetensors.FromFloat32s(name+suffixA, []int64{r, in}, p.A),
+			safetensors.FromFloat32s(name+suffixB, []int64{out, r}, p.B))
+	}
+	for _, t := range extra {
+		t.Name = wrapper + t.Name
+		list = append(list, t)
+	}
+	return list, c.describes(pairs, extra)
+}
+
+// describes checks that an adapter's tensors are those its config speaks of.
+func (c Config) describes(pairs []Pair, extra []safetensors.Tensor) error {
+	var modules []string
+	for _, p := range pairs {
+		if p.R != c.R {
+			return fmt.Errorf("module %s has rank %d, r is %d", p.Module, p.R, c.R)
+		}
+		if !meantByAny(c.Prefix+p.Module, c.TargetModules) {
+			return fmt.Errorf("module %s is meant by none of target_modules (%s)", p.Module, strings.Join(c.TargetModules, ", "))
+		}
+		modules = append(modules, c.Prefix+p.Module)
+	}
+	if err := unmatched(modules, c.TargetModules); err != nil {
+		return fmt.Errorf("target_modules: %w", err)
+	}
+	for _, t := range extra {
+		if !c.savesWhole(t.Name) {
+			return fmt.Errorf("tensor %.120q is neither of a LoRA pair nor of modules_to_save (%s)", t.Name, strings.Join(c.ModulesToSave, ", "))
+		}
+	}
+	// PEFT lists head names the model may not have, so a name without tensors is no
+	// error unless all are.
+	if len(c.ModulesToSave) > 0 && len(extra) == 0 {
+		return fmt.Errorf("there is no tensor of modules_to_save (%s)", strings.Join(c.ModulesToSave, ", "))
+	}
+	return nil
+}
+
+// savesWhole reports whether a tensor belongs to one of ModulesToSave. PEFT takes
+// any ending of a module's name here, not only those at a dot.
+func (c Config) savesWhole(name string) bool {
+	for i, r := range name {
+		if r == '.' && slices.ContainsFunc(c.ModulesToSave, func(m string) bool { return strings.HasSuffix(name[:i], m) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Load reads an adapter that Save or PEFT wrote: its config, its pairs in the order
+// of their names with numbers by value, and the tensors of modules_to_save by their
+// names in the model. Unsupported features, missing, extra and misshapen tensors
+// are errors that name the file and the field or tensor. Whether the pairs fit a
+// model is for [Config.Fits] to say.
+func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
+	path := filepath.Join(dir, configFile)
+	data, err := readSmall(path)
+	if err != nil {
+		return Config{}, nil, nil, fmt.Errorf("lora: %w", err)
+	}
+	c, err := parseConfig(data)
+	if err != nil {
+		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", path, err)
+	}
+	f, err := safetensors.Open(filepath.Join(dir, tensorFile))
+	if err != nil {
+		return Config{}, nil, nil, fmt.Errorf("lora: %w", err)
+	}
+	defer f.Close()
+	c, pairs, extra, err := readTensors(c, f)
+	if err != nil {
+		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", f.Path(), err)
+	}
+	return c, pairs, extra, nil
+}
+
+func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safetensors.Tensor, error) {
+	// modules has a bit for each half of a pair.
+	modules := map[string]int{}
+	var list []safetensors.Tensor
+	for _, full := range f.Names() {
+		name, ok := strings.CutPrefix(full, wrapper)
+		if !ok {
+			return c, nil, nil, fmt.Errorf("tensor %.120q does not begin with %s", full, wrapper)
+		}
+		if module, ok := strings.CutSuffix(name, suffixA); ok {
+			modules[module] |= 1
+		} else if module, ok := strings.CutSuffix(name, suffixB); ok {
+			modules[module] |= 2
+		} else {
+			t, err := readTensor(f, full, name)
+			if err != nil {
+				return c, nil, nil, err
+			}
+			list = append(list, t)
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(modules), compareNames)
+	var err error
+	if c.Prefix, err = findPrefix(c.TaskType, names); err != nil {
+		return c, nil, nil, err
+	}
+	var pairs []Pair
+	for _, name := range names {
+		switch modules[name] {
+		case 1:
+			return c, nil, nil, fmt.Errorf("tensor %.120q is missing", wrapper+name+suffixB)
+		case 2:
+			return c, nil, nil, fmt.Errorf("tensor %.120q is missing", wrapper+name+suffixA)
+		}
+		p, err := readPair(f, name, c.R)
+		if err != nil {
+			return c, nil, nil, err
+		}
+		p.Module = strings.TrimPrefix(name, c.Prefix)
+		pairs = append(pairs, p)
+	}
+	extra := map[string]safetensors.Tensor{}
+	for _, t := range list {
+		extra[t.Name] = t
+	}
+	return c, pairs, extra, c.describes(pairs, list)
+}
+
+// findPrefix is the first part of the names of a sequence classifier's modules,
+// which is the same for all.
+func findPrefix(task string, names []string) (string, error) {
+	if task != SequenceClassification || len(names) == 0 {
+		return "", nil
+	}
+	first, _, ok := strings.Cut(names[0], ".")
+	if !ok {
+		return "", fmt.Errorf("module %.120q has no prefix, as %s has", names[0], task)
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, first+".") {
+			return "", fmt.Errorf("module %.120q does not begin with %q as others do", name, first+".")
+		}
+	}
+	return first + ".", nil
+}
+
+func readTensor(f *safetensors.File, full, name string) (safetensors.Tensor, error) {
+	e, _ := f.Lookup(full)
+	data, err := f.Bytes(full)
+	return safetensors.Tensor{Name: name, DType: e.DType, Shape: e.Shape, Data: data}, err
+}
+
+// readPair reads the pair of one module, whose both halves are there.
+func readPair(f *safetensors.File, module string, rank int) (Pair, error) {
+	p := Pair{R: rank}
+	nameA, nameB := wrapper+module+suffixA, wrapper+module+suffixB
+	a, _ := f.Lookup(nameA)
+	b, _ := f.Lookup(nameB)
+	if len(a.Shape) != 2 || a.Shape[0] != int64(rank) || a.Shape[1] < 1 {
+		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d in]", nameA, a.Shape, rank)
+	}
+	if len(b.Shape) != 2 || b.Shape[1] != int64(rank) || b.Shape[0] < 1 {
+		return p, fmt.Errorf("tensor %.120q has shape %v, want [out %d]", nameB, b.Shape, rank)
+	}
+	p.In, p.Out = int(a.Shape[1]), int(b.Shape[0])
+	var err error
+	if p.A, err = f.Float32s(nameA); err != nil {
+		return p, err
+	}
+	p.B, err = f.Float32s(nameB)
+	return p, err
+}
+
+// Fits checks that pairs are just the adapter c describes for a model whose linear
+// modules are shapes: canonical name to [out, in]. A module without its pair, a
+// pair without its module and a pair of another size are errors that name it.
+func (c Config) Fits(pairs []Pair, shapes map[string][2]int) error {
+	have := map[string]bool{}
+	for _, p := range pairs {
+		shape, ok := shapes[p.Module]
+		if !ok {
+			return fmt.Errorf("lora: the adapter has module %s, the model has not", p.Module)
+		}
+		if shape != [2]int{p.Out, p.In} {
+			return fmt.Errorf("lora: module %s: the adapter is for a weight of %v, the model's is %v", p.Module, [2]int{p.Out, p.In}, shape)
+		}
+		have[p.Module] = true
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(shapes), compareNames) {
+		if meantByAny(c.Prefix+name, c.TargetModules) && !have[name] {
+			return fmt.Errorf("lora: target_modules mean module %s, the adapter has no tensors for it", name)
+		}
+	}
+	return nil
+}
+
+// compareNames orders names part by part, numbers by their value, so that layer 10
+// follows layer 9.
+func compareNames(a, b string) int {
+	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {
+		if number(x) && number(y) && len(x) != len(y) {
+			return len(x) - len(y)
+		}
+		return strings.Compare(x, y)
+	})
+}
+
+func number(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
+// maxConfig bounds adapter_config.json, in bytes.
+const maxConfig = 16 << 20
+
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxConfig {
+		return nil, errors.New(path + ": too large for an adapter's config")
+	}
+	return data, nil
+}

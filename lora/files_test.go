@@ -1,0 +1,339 @@
+package lora_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/lora"
+	"rltrain/torch/safetensors"
+)
+
+// adapter is a small adapter of two layers, with B not zero.
+func adapter(task string) (lora.Config, []lora.Pair, []safetensors.Tensor) {
+	c := lora.Config{R: 2, Alpha: 6, Dropout: 0.1, TargetModules: []string{"attention.self.query", "intermediate.dense"}, TaskType: task}
+	rng := rand.New(rand.NewPCG(1, 2))
+	var pairs []lora.Pair
+	for i := range 2 {
+		layer := fmt.Sprintf("encoder.layer.%d.", i)
+		pairs = append(pairs, lora.Init(layer+"attention.self.query", 4, 4, 2, rng), lora.Init(layer+"intermediate.dense", 4, 6, 2, rng))
+	}
+	for _, p := range pairs {
+		for i := range p.B {
+			p.B[i] = rng.Float32()
+		}
+	}
+	if task == lora.FeatureExtraction {
+		return c, pairs, nil
+	}
+	c.Prefix, c.ModulesToSave = "bert.", []string{"classifier", "score"}
+	return c, pairs, []safetensors.Tensor{
+		safetensors.FromFloat32s("classifier.weight", []int64{3, 4}, make([]float32, 12)),
+		safetensors.FromFloat32s("classifier.bias", []int64{3}, []float32{1, 2, 3}),
+	}
+}
+
+func TestSaveLoad(t *testing.T) {
+	for _, task := range []string{lora.FeatureExtraction, lora.SequenceClassification} {
+		t.Run(task, func(t *testing.T) {
+			c, pairs, extra := adapter(task)
+			dir := filepath.Join(t.TempDir(), "new", "adapter")
+			if err := lora.Save(dir, c, pairs, extra); err != nil {
+				t.Fatal(err)
+			}
+			gotC, gotPairs, gotExtra, err := lora.Load(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c, gotC); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(pairs, gotPairs); diff != "" {
+				t.Error(diff)
+			}
+			wantExtra := map[string]safetensors.Tensor{}
+			for _, e := range extra {
+				wantExtra[e.Name] = e
+			}
+			if diff := cmp.Diff(wantExtra, gotExtra); diff != "" {
+				t.Error(diff)
+			}
+			names := tensorNames(t, dir)
+			want := "base_model.model." + c.Prefix + "encoder.layer.0.attention.self.query.lora_A.weight"
+			if !slices.Contains(names, want) {
+				t.Errorf("no %s in %v", want, names)
+			}
+		})
+	}
+}
+
+func tensorNames(t *testing.T, dir string) []string {
+	t.Helper()
+	f, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if f.Metadata()["format"] != "pt" {
+		t.Errorf("metadata %v", f.Metadata())
+	}
+	return slices.Sorted(slices.Values(f.Names()))
+}
+
+// PEFT wrote these; in A elements count up, in B down, in the head by tens.
+func TestLoadPEFT(t *testing.T) {
+	tests := []struct {
+		dir    string
+		want   lora.Config
+		scale  float64
+		tensor []float32
+	}{
+		{"testdata/peft_features", lora.Config{R: 2, Alpha: 6, Dropout: 0.1, TaskType: lora.FeatureExtraction}, 3, nil},
+		{
+			"testdata/peft_classifier",
+			lora.Config{R: 2, Alpha: 6, Dropout: 0.1, RSLoRA: true, TaskType: lora.SequenceClassification, ModulesToSave: []string{"classifier", "score"}, Prefix: "bert."},
+			4.242640687119285, []float32{0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.dir, func(t *testing.T) {
+			c, pairs, extra, err := lora.Load(tt.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			slices.Sort(c.TargetModules) // PEFT's order is that of a set
+			tt.want.TargetModules = []string{"attention.self.query", "intermediate.dense"}
+			if diff := cmp.Diff(tt.want, c); diff != "" {
+				t.Error(diff)
+			}
+			if c.Scale() != tt.scale {
+				t.Errorf("scale %v", c.Scale())
+			}
+			want := []lora.Pair{counted(0, "attention.self.query", 4), counted(0, "intermediate.dense", 6), counted(1, "attention.self.query", 4), counted(1, "intermediate.dense", 6)}
+			if diff := cmp.Diff(want, pairs); diff != "" {
+				t.Error(diff)
+			}
+			if tt.tensor == nil {
+				if len(extra) > 0 {
+					t.Errorf("extra tensors %v", extra)
+				}
+				return
+			}
+			head, err := extra["classifier.weight"].Float32s()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.tensor, head); diff != "" || len(extra) != 2 {
+				t.Error(len(extra), diff)
+			}
+			// What is read is written under the same names.
+			dir := t.TempDir()
+			if err := lora.Save(dir, c, pairs, []safetensors.Tensor{extra["classifier.bias"], extra["classifier.weight"]}); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tensorNames(t, tt.dir), tensorNames(t, dir)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func counted(layer int, module string, out int) lora.Pair {
+	p := lora.Pair{Module: fmt.Sprintf("encoder.layer.%d.%s", layer, module), R: 2, In: 4, Out: out}
+	for i := range 2 * 4 {
+		p.A = append(p.A, float32(i))
+	}
+	for i := range out * 2 {
+		p.B = append(p.B, float32(-i))
+	}
+	return p
+}
+
+func TestLoadRefuses(t *testing.T) {
+	const a = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.weight"
+	const b = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_B.weight"
+	drop := func(list []safetensors.Tensor, names ...string) []safetensors.Tensor {
+		return slices.DeleteFunc(list, func(t safetensors.Tensor) bool {
+			return slices.ContainsFunc(names, func(n string) bool { return strings.Contains(t.Name, n) })
+		})
+	}
+	add := func(list []safetensors.Tensor, name string, shape ...int64) []safetensors.Tensor {
+		n := int64(1)
+		for _, d := range shape {
+			n *= d
+		}
+		return append(drop(list, name), safetensors.FromFloat32s(name, shape, make([]float32, n)))
+	}
+	tests := []struct {
+		name   string
+		change func([]safetensors.Tensor) []safetensors.Tensor
+		want   string
+	}{
+		{"no A", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, a) }, `tensor "` + a + `" is missing`},
+		{"no B", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, b) }, `tensor "` + b + `" is missing`},
+		{"no target's pair", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, ".query.") }, `target "attention.self.query" matches no module (have bert.encoder.layer.*.intermediate.dense)`},
+		{"no head", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, "classifier") }, "there is no tensor of modules_to_save (classifier, score)"},
+		{"nothing", func([]safetensors.Tensor) []safetensors.Tensor { return nil }, "matches no module"},
+		{"rank of A", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, a, 3, 4) }, `tensor "` + a + `" has shape [3 4], want [2 in]`},
+		{"rank of B", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, b, 4, 3) }, `tensor "` + b + `" has shape [4 3], want [out 2]`},
+		{"flat A", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, a, 8) }, "has shape [8]"},
+		{"no inputs", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, a, 2, 0) }, "has shape [2 0]"},
+		{"integers", func(l []safetensors.Tensor) []safetensors.Tensor {
+			return append(drop(l, a), safetensors.FromInt64s(a, []int64{2, 4}, make([]int64, 8)))
+		}, "I64 has no float32 values"},
+		{"not meant", func(l []safetensors.Tensor) []safetensors.Tensor {
+			return add(add(l, strings.Replace(a, "query", "key", 1), 2, 4), strings.Replace(b, "query", "key", 1), 4, 2)
+		}, "module encoder.layer.0.attention.self.key is meant by none of target_modules"},
+		{"magnitude", func(l []safetensors.Tensor) []safetensors.Tensor {
+			return add(l, "base_model.model.bert.encoder.layer.0.attention.self.query.lora_magnitude_vector", 4)
+		}, "lora_magnitude_vector\" is neither"},
+		{"unknown", func(l []safetensors.Tensor) []safetensors.Tensor {
+			return add(l, "base_model.model.bert.pooler.dense.weight", 4, 4)
+		}, `tensor "bert.pooler.dense.weight" is neither of a LoRA pair nor of modules_to_save (classifier, score)`},
+		{"unwrapped", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, "classifier.weight", 3, 4) }, `"classifier.weight" does not begin with base_model.model.`},
+		{"other prefix", func(l []safetensors.Tensor) []safetensors.Tensor {
+			return add(add(drop(l, a, b), strings.Replace(a, "bert.", "", 1), 2, 4), strings.Replace(b, "bert.", "", 1), 4, 2)
+		}, `does not begin with "bert." as others do`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, pairs, extra := adapter(lora.SequenceClassification)
+			dir := t.TempDir()
+			if err := lora.Save(dir, c, pairs, extra); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, "adapter_model.safetensors")
+			if err := safetensors.Write(path, tt.change(readAll(t, path)), nil); err != nil {
+				t.Fatal(err)
+			}
+			_, _, _, err := lora.Load(dir)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q and the path", err, tt.want)
+			}
+		})
+	}
+}
+
+func readAll(t *testing.T, path string) []safetensors.Tensor {
+	t.Helper()
+	f, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var list []safetensors.Tensor
+	for _, name := range f.Names() {
+		e, _ := f.Lookup(name)
+		data, err := f.Bytes(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, safetensors.Tensor{Name: name, DType: e.DType, Shape: e.Shape, Data: data})
+	}
+	return list
+}
+
+func TestLoadRefusesFiles(t *testing.T) {
+	if _, _, _, err := lora.Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "adapter_config.json") {
+		t.Errorf("empty folder: %v", err)
+	}
+	c, pairs, extra := adapter(lora.SequenceClassification)
+	dir := t.TempDir()
+	if err := lora.Save(dir, c, pairs, extra); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(dir, "adapter_model.safetensors"), 300); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := lora.Load(dir); err == nil || !strings.Contains(err.Error(), "adapter_model.safetensors") {
+		t.Errorf("cut file: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","use_dora":true,"task_type":"SEQ_CLS","target_modules":["q"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := lora.Load(dir); err == nil || !strings.Contains(err.Error(), `adapter_config.json: "use_dora" is true`) {
+		t.Errorf("DoRA: %v", err)
+	}
+}
+
+func TestSaveRefuses(t *testing.T) {
+	type parts struct {
+		c     lora.Config
+		pairs []lora.Pair
+		extra []safetensors.Tensor
+	}
+	tests := []struct {
+		name   string
+		change func(*parts)
+		want   string
+	}{
+		{"rank", func(p *parts) { p.c.R = 4 }, "has rank 2, r is 4"},
+		{"no prefix", func(p *parts) { p.c.Prefix = "" }, `prefix "" does not go with task_type SEQ_CLS`},
+		{"prefix", func(p *parts) { p.c.TaskType = lora.FeatureExtraction }, `prefix "bert." does not go with`},
+		{"task", func(p *parts) { p.c.TaskType = "" }, "task_type"},
+		{"target without pair", func(p *parts) { p.c.TargetModules = append(p.c.TargetModules, "value") }, `target "value" matches no module`},
+		{"pair without target", func(p *parts) { p.c.TargetModules = []string{"query"} }, "intermediate.dense is meant by none"},
+		{"extra", func(p *parts) { p.c.ModulesToSave = nil }, "is neither of a LoRA pair nor of modules_to_save"},
+		{"no extra", func(p *parts) { p.extra = nil }, "there is no tensor of modules_to_save"},
+		{"A", func(p *parts) { p.pairs[0].A = p.pairs[0].A[1:] }, "query: A has 7 elements, [2 4] takes 8"},
+		{"B", func(p *parts) { p.pairs[1].B = nil }, "dense: B has 0 elements, [6 2] takes 12"},
+		{"sizes", func(p *parts) { p.pairs[0].In = 0 }, "are not all above 0"},
+		{"twice", func(p *parts) { p.pairs = append(p.pairs, p.pairs[0]) }, "comes twice"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var p parts
+			p.c, p.pairs, p.extra = adapter(lora.SequenceClassification)
+			tt.change(&p)
+			dir := t.TempDir()
+			err := lora.Save(dir, p.c, p.pairs, p.extra)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+			if files, _ := os.ReadDir(dir); len(files) > 0 {
+				t.Errorf("files were left: %v", files)
+			}
+		})
+	}
+}
+
+func TestFits(t *testing.T) {
+	c, pairs, _ := adapter(lora.SequenceClassification)
+	shapes := func() map[string][2]int {
+		m := map[string][2]int{}
+		for i := range 2 {
+			m[fmt.Sprintf("encoder.layer.%d.attention.self.query", i)] = [2]int{4, 4}
+			m[fmt.Sprintf("encoder.layer.%d.attention.self.key", i)] = [2]int{4, 4}
+			m[fmt.Sprintf("encoder.layer.%d.intermediate.dense", i)] = [2]int{6, 4}
+		}
+		return m
+	}
+	if err := c.Fits(pairs, shapes()); err != nil {
+		t.Error(err)
+	}
+	tests := []struct {
+		name   string
+		change func(map[string][2]int)
+		want   string
+	}{
+		{"fewer layers", func(m map[string][2]int) { delete(m, "encoder.layer.1.intermediate.dense") }, "has module encoder.layer.1.intermediate.dense, the model has not"},
+		{"more layers", func(m map[string][2]int) {
+			m["encoder.layer.10.intermediate.dense"] = [2]int{6, 4}
+			m["encoder.layer.2.intermediate.dense"] = [2]int{6, 4}
+		}, "mean module encoder.layer.2.intermediate.dense, the adapter has no tensors"},
+		{"wider", func(m map[string][2]int) { m["encoder.layer.0.intermediate.dense"] = [2]int{8, 4} }, "is for a weight of [6 4], the model's is [8 4]"},
+	}
+	for _, tt := range tests {
+		m := shapes()
+		tt.change(m)
+		if err := c.Fits(pairs, m); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package lora_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/lora"
+)
+
+func TestMatch(t *testing.T) {
+	names := []string{
+		"encoder.layer.0.attention.self.query", "encoder.layer.0.attention.output.dense", "encoder.layer.0.output.dense",
+		"encoder.layer.1.attention.self.query", "encoder.layer.1.attention.output.dense", "encoder.layer.1.output.dense", "dense",
+	}
+	tests := []struct {
+		targets []string
+		want    []int
+	}{
+		{[]string{"query"}, []int{0, 3}},
+		{[]string{"self.query", "attention.output.dense"}, []int{0, 1, 3, 4}},
+		{[]string{"output.dense"}, []int{1, 2, 4, 5}},
+		{[]string{"dense"}, []int{1, 2, 4, 5, 6}},
+		{[]string{"encoder.layer.1.output.dense"}, []int{5}},
+	}
+	for _, tt := range tests {
+		got, err := lora.Match(names, tt.targets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		for _, i := range tt.want {
+			want = append(want, names[i])
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%v: %s", tt.targets, diff)
+		}
+	}
+	_, err := lora.Match(names, []string{"query", "uery"})
+	want := `lora: target "uery" matches no module (have encoder.layer.*.attention.self.query, encoder.layer.*.attention.output.dense, encoder.layer.*.output.dense, dense)`
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if _, err := lora.Match(names, nil); err == nil {
+		t.Error("no targets: no error")
+	}
+}
+
+func TestInit(t *testing.T) {
+	p := lora.Init("m", 64, 32, 8, rand.New(rand.NewPCG(1, 2)))
+	if p.Module != "m" || len(p.A) != 8*64 || len(p.B) != 32*8 {
+		t.Fatalf("%s, %d, %d", p.Module, len(p.A), len(p.B))
+	}
+	const bound = 0.125 // 1/√64
+	var sum, squares float64
+	for _, a := range p.A {
+		if math.Abs(float64(a)) > bound {
+			t.Errorf("%g is outside ±%g", a, bound)
+		}
+		sum += float64(a)
+		squares += float64(a) * float64(a)
+	}
+	// A uniform variable has variance bound²/3; with 512 draws the mean's deviation
+	// is bound/39 and the variance's a fortieth of it.
+	n := float64(len(p.A))
+	if math.Abs(sum/n) > 4*bound/39 || math.Abs(squares/n/(bound*bound/3)-1) > 0.2 {
+		t.Errorf("mean %g, mean square %g", sum/n, squares/n)
+	}
+	for _, b := range p.B {
+		if b != 0 {
+			t.Fatal("B is not zero")
+		}
+	}
+	if diff := cmp.Diff(p, lora.Init("m", 64, 32, 8, rand.New(rand.NewPCG(1, 2)))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMergeInto(t *testing.T) {
+	p := lora.Pair{
+		Module: "m", R: 2, In: 3, Out: 2,
+		A: []float32{1, 2, 3, 4, 5, 6}, // [2, 3]
+		B: []float32{1, 0, -1, 2},      // [2, 2]
+	}
+	w := []float32{10, 20, 30, 40, 50, 60}
+	p.MergeInto(w, 0.5)
+	// B·A = [[1 2 3] [7 8 9]]
+	if diff := cmp.Diff([]float32{10.5, 21, 31.5, 43.5, 54, 64.5}, w); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMergeIntoPanics(t *testing.T) {
+	defer func() {
+		if r := fmt.Sprint(recover()); !strings.Contains(r, "module m: the weight has 5 elements, [2 3] takes 6") {
+			t.Errorf("panic %s", r)
+		}
+	}()
+	lora.Init("m", 3, 2, 1, rand.New(rand.NewPCG(1, 2))).MergeInto(make([]float32, 5), 1)
+}
+
+func BenchmarkMergeInto(b *testing.B) {
+	p := lora.Init("m", 384, 1536, 8, rand.New(rand.NewPCG(1, 2)))
+	w := make([]float32, 384*1536)
+	for b.Loop() {
+		p.MergeInto(w, 2)
+	}
+}

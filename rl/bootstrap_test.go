@@ -1,0 +1,128 @@
+package rl
+
+import (
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPercentiles(t *testing.T) {
+	for _, test := range []struct {
+		x    []float64
+		q    float64
+		want float64
+	}{
+		{[]float64{7}, 0.95, 7},
+		{[]float64{3, 1, 2}, 0, 1},
+		{[]float64{3, 1, 2}, 0.5, 2},
+		{[]float64{3, 1, 2}, 1, 3},
+		{[]float64{10, 20}, 0.25, 12.5},
+		{[]float64{4, 3, 2, 1, 0}, 0.975, 3.9},
+	} {
+		if got := percentiles(test.x, test.q)[0]; math.Abs(got-test.want) > 1e-12 {
+			t.Errorf("quantile %g of %v = %g, want %g", test.q, test.x, got, test.want)
+		}
+	}
+}
+
+func TestCompareOfASetWithItselfIsExactlyZero(t *testing.T) {
+	truth, probs := classifier(4, 100, 0.7, 0.8)
+	c := Compare(3, truth, probs, probs)
+	for name, d := range map[string]Difference{"accuracy": c.Accuracy, "f1_macro": c.F1Macro, "ece": c.ECE, "brier": c.Brier} {
+		if d.Difference != 0 || d.Interval != (Interval{}) || d.A != d.B {
+			t.Errorf("%s: %+v, want no difference", name, d)
+		}
+	}
+}
+
+func TestCompareAgreesWithEvaluate(t *testing.T) {
+	truth, a := classifier(5, 150, 0.6, 0.9)
+	_, b := classifier(5, 150, 0.8, 0.8)
+	labels := []string{"x", "y", "z"}
+	ea, eb := Evaluate(labels, truth, a), Evaluate(labels, truth, b)
+	c := Compare(3, truth, a, b)
+	for name, test := range map[string]struct {
+		got  Difference
+		a, b float64
+	}{
+		"accuracy": {c.Accuracy, ea.Accuracy, eb.Accuracy},
+		"f1_macro": {c.F1Macro, ea.F1Macro, eb.F1Macro},
+		"ece":      {c.ECE, ea.ECE, eb.ECE},
+		"brier":    {c.Brier, ea.Brier, eb.Brier},
+	} {
+		if test.got.A != test.a || test.got.B != test.b || test.got.Difference != test.b-test.a {
+			t.Errorf("%s: %+v, want A %g and B %g", name, test.got, test.a, test.b)
+		}
+		if d := test.got; d.Difference < d.Interval[0] || d.Difference > d.Interval[1] {
+			t.Errorf("%s: difference %g lies outside %v", name, d.Difference, d.Interval)
+		}
+	}
+	if diff := cmp.Diff(c, Compare(3, truth, a, b)); diff != "" {
+		t.Errorf("a second comparison differs:\n%s", diff)
+	}
+}
+
+// The same predictions with a better-fitting confidence on every row: pairing must see
+// the Brier gain that two separate intervals could not, and no change of accuracy.
+func TestCompareUsesThePairing(t *testing.T) {
+	truth, a := classifier(6, 200, 0.75, 0.95)
+	b := make([][]float32, len(a))
+	for i, p := range a {
+		b[i] = make([]float32, len(p))
+		for k, v := range p {
+			b[i][k] = 0.95*v + 0.05/3
+		}
+	}
+	c := Compare(3, truth, a, b)
+	if c.Brier.Interval[1] >= 0 {
+		t.Errorf("Brier difference %+v: the interval should lie below 0", c.Brier)
+	}
+	if c.Accuracy.Interval != (Interval{}) {
+		t.Errorf("accuracy difference %+v, want exactly none", c.Accuracy)
+	}
+}
+
+// Over many pairs of equally good classifiers the 95 % interval must miss 0 in about
+// 5 % of the comparisons.
+func TestCompareCoverage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("50 bootstraps")
+	}
+	missed := 0
+	for seed := range uint64(50) {
+		truth, a := classifier(1000+seed, 50, 0.7, 0.9)
+		b := make([][]float32, len(a))
+		rng := Stream(seed, 77)
+		for i, y := range truth {
+			p := []float32{0.05, 0.05, 0.05}
+			guess := y
+			if rng.Float32() >= 0.7 {
+				guess = (y + 1) % 3
+			}
+			p[guess] = 0.9
+			b[i] = p
+		}
+		if in := Compare(3, truth, a, b).Accuracy.Interval; in[0] > 0 || in[1] < 0 {
+			missed++
+		}
+	}
+	// Binomial(50, .05): 10 or more has probability below 0.001.
+	if missed >= 10 {
+		t.Errorf("the interval missed the true difference 0 in %d of 50 comparisons", missed)
+	}
+}
+
+func TestCompareWithoutRows(t *testing.T) {
+	if diff := cmp.Diff(Comparison{}, Compare(3, nil, nil, nil)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func BenchmarkCompare(b *testing.B) {
+	truth, x := classifier(8, 1000, 0.8, 0.9)
+	_, y := classifier(9, 1000, 0.7, 0.9)
+	for b.Loop() {
+		Compare(3, truth, x, y)
+	}
+}

@@ -1,0 +1,133 @@
+package rl
+
+import (
+	"fmt"
+	"math"
+)
+
+// Interval is a 95 % confidence interval, lower end first.
+type Interval [2]float64
+
+// ClassScores are the figures of one label.
+type ClassScores struct {
+	Label     string  `json:"label"`
+	Precision float64 `json:"precision"` // 0 when the label was never predicted
+	Recall    float64 `json:"recall"`    // 0 when the label never occurs
+	F1        float64 `json:"f1"`        // 0 when neither
+	Support   int     `json:"support"`   // rows that carry the label
+}
+
+// Intervals holds the 95 % intervals of the summary figures: Wilson's for accuracy,
+// percentile bootstrap intervals over rows for the others.
+type Intervals struct {
+	Accuracy   Interval `json:"accuracy"`
+	F1Macro    Interval `json:"f1_macro"`
+	F1Weighted Interval `json:"f1_weighted"`
+	ECE        Interval `json:"ece"`
+	Brier      Interval `json:"brier"`
+}
+
+// Evaluation is how well a classifier's probabilities fit the truth.
+type Evaluation struct {
+	N        int     `json:"n"`
+	Accuracy float64 `json:"accuracy"`
+	// F1Macro is the plain mean of F1 over the labels that occur in the truth or in the
+	// predictions. A label with neither has F1 0 in Classes and stays out of this mean,
+	// as in scikit-learn's f1_score with zero_division=0 and its default labels.
+	F1Macro    float64 `json:"f1_macro"`
+	F1Weighted float64 `json:"f1_weighted"` // mean of F1 weighted by support
+	// ECE is the expected calibration error of the predicted label's probability over
+	// 15 bins of equal width, each (lo, hi] (Guo et al. 2017, equation 3), in [0,1].
+	ECE float64 `json:"ece"`
+	// Brier is Σ_k (p_k − 1[k = truth])² averaged over rows, in [0,2] (Brier 1950).
+	Brier     float64       `json:"brier"`
+	Classes   []ClassScores `json:"classes"`
+	Confusion [][]int       `json:"confusion"` // Confusion[truth][predicted], rows counted
+	Intervals Intervals     `json:"intervals"`
+	// Latency percentiles of one prediction in milliseconds; nil where not measured.
+	LatencyP50 *float64 `json:"latency_p50_ms,omitempty"`
+	LatencyP95 *float64 `json:"latency_p95_ms,omitempty"`
+}
+
+// resamples is the number of bootstrap resamples behind every interval.
+const resamples = 2000
+
+// bootstrapSeed keys the resampling streams. It is fixed: the same predictions always
+// give the same intervals.
+const bootstrapSeed = 0x626f6f74
+
+// Evaluate scores probs, shape [rows][labels], against truth, an index into labels for
+// each row. The prediction is the label with the highest probability, the first of
+// equals. Without rows every figure is 0. It panics when shapes or indices do not fit.
+func Evaluate(labels []string, truth []int, probs [][]float32) Evaluation {
+	checkPredictions("rl.Evaluate", len(labels), truth, probs)
+	rows := scoreRows(truth, probs)
+	all := newTally(len(labels))
+	confusion := make([][]int, len(labels))
+	for class := range confusion {
+		confusion[class] = make([]int, len(labels))
+	}
+	for i := range rows {
+		all.add(&rows[i])
+		confusion[rows[i].truth][rows[i].predicted]++
+	}
+	s := all.scores()
+	e := Evaluation{
+		N: len(rows), Accuracy: s.accuracy, F1Macro: s.f1Macro, F1Weighted: s.f1Weighted, ECE: s.ece, Brier: s.brier,
+		Classes: make([]ClassScores, len(labels)), Confusion: confusion,
+	}
+	hits := 0
+	for class, label := range labels {
+		hits += all.hits[class]
+		e.Classes[class] = ClassScores{
+			Label:     label,
+			Precision: ratio(all.hits[class], all.assigned[class]),
+			Recall:    ratio(all.hits[class], all.support[class]),
+			F1:        all.f1(class),
+			Support:   all.support[class],
+		}
+	}
+	if len(rows) > 0 {
+		e.Intervals = bootstrapIntervals(len(labels), rows)
+		e.Intervals.Accuracy = wilson(hits, len(rows))
+	}
+	return e
+}
+
+// SetLatency records the median and the 95th percentile of ms, the milliseconds each
+// prediction took. Nothing is recorded for an empty slice.
+func (e *Evaluation) SetLatency(ms []float64) {
+	if len(ms) == 0 {
+		return
+	}
+	p := percentiles(ms, 0.5, 0.95)
+	e.LatencyP50, e.LatencyP95 = &p[0], &p[1]
+}
+
+// wilson is the 95 % score interval of a proportion of hits in n trials (Wilson 1927);
+// n must be above 0.
+func wilson(hits, n int) Interval {
+	const z = 1.959963984540054
+	p, m := float64(hits)/float64(n), float64(n)
+	center := (p + z*z/(2*m)) / (1 + z*z/m)
+	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
+	return Interval{max(0, center-half), min(1, center+half)}
+}
+
+func ratio(a, b int) float64 {
+	if b == 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}
+
+func checkPredictions(caller string, classes int, truth []int, probs [][]float32) {
+	if len(truth) != len(probs) {
+		panic(fmt.Sprintf("%s: %d rows of truth, %d of probabilities", caller, len(truth), len(probs)))
+	}
+	for i, p := range probs {
+		if len(p) != classes || truth[i] < 0 || truth[i] >= classes {
+			panic(fmt.Sprintf("%s: row %d has %d probabilities and label index %d; there are %d labels", caller, i, len(p), truth[i], classes))
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package rl
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var fine = cmpopts.EquateApprox(0, 1e-6)
+
+func TestEvaluateByHand(t *testing.T) {
+	labels := []string{"a", "b", "c", "never"}
+	truth := []int{0, 0, 1, 1, 2}
+	probs := [][]float32{
+		{0.7, 0.1, 0.1, 0.1},     // right; brier .09+.01·3 = .12
+		{0.4, 0.5, 0.1, 0},       // wrong; .36+.25+.01 = .62
+		{0.25, 0.5, 0.25, 0},     // right; .0625+.25+.0625 = .375
+		{0, 1, 0, 0},             // right; 0
+		{0.25, 0.25, 0.25, 0.25}, // a by the tie rule, wrong; .5625+3·.0625 = .75
+	}
+	got := Evaluate(labels, truth, probs)
+	// a: TP 1, predicted 2, true 2; b: TP 2, predicted 3, true 2; c: TP 0, predicted 0, true 1.
+	want := Evaluation{
+		N: 5, Accuracy: 0.6,
+		F1Macro:    (0.5 + 0.8 + 0) / 3,
+		F1Weighted: (2*0.5 + 2*0.8 + 0) / 5,
+		// Bins: .25 alone (0 right), .5 twice (1 right), .7 (right), 1 (right):
+		// (.25 + |1 − 1| + .3 + 0)/5
+		ECE:   0.55 / 5,
+		Brier: (0.12 + 0.62 + 0.375 + 0 + 0.75) / 5,
+		Classes: []ClassScores{
+			{Label: "a", Precision: 0.5, Recall: 0.5, F1: 0.5, Support: 2},
+			{Label: "b", Precision: 2.0 / 3, Recall: 1, F1: 0.8, Support: 2},
+			{Label: "c", Support: 1},
+			{Label: "never"},
+		},
+		Confusion: [][]int{{1, 1, 0, 0}, {0, 2, 0, 0}, {1, 0, 0, 0}, {0, 0, 0, 0}},
+	}
+	if diff := cmp.Diff(want, got, fine, cmpopts.IgnoreFields(Evaluation{}, "Intervals")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// Wilson for 3 of 5, from the closed form.
+	if diff := cmp.Diff(Interval{0.230724, 0.882379}, got.Intervals.Accuracy, cmpopts.EquateApprox(0, 1e-5)); diff != "" {
+		t.Errorf("Wilson interval (-want +got):\n%s", diff)
+	}
+}
+
+func TestConfidenceBin(t *testing.T) {
+	for _, test := range []struct {
+		confidence float32
+		want       int
+	}{
+		{0, 0}, {1e-9, 0}, {0.05, 0},
+		{float32(1.0 / 15), 0}, {math.Nextafter32(float32(1.0/15), 1), 1},
+		{0.2, 2}, {math.Nextafter32(0.2, 1), 3},
+		{0.5, 7}, {0.999, 14}, {1, 14}, {1.0000001, 14},
+	} {
+		if got := confidenceBin(test.confidence); got != test.want {
+			t.Errorf("confidence %v is in bin %d, want %d", test.confidence, got, test.want)
+		}
+	}
+}
+
+func TestWilson(t *testing.T) {
+	for _, test := range []struct {
+		hits, n int
+		want    Interval
+	}{
+		{0, 10, Interval{0, 0.277533}},
+		{10, 10, Interval{0.722467, 1}},
+		{50, 100, Interval{0.403832, 0.596168}},
+	} {
+		if diff := cmp.Diff(test.want, wilson(test.hits, test.n), fine); diff != "" {
+			t.Errorf("Wilson(%d, %d) (-want +got):\n%s", test.hits, test.n, diff)
+		}
+	}
+}
+
+// classifier returns n rows over three classes predicted right with probability skill
+// at confidences around confidence.
+func classifier(seed uint64, n int, skill, confidence float32) (truth []int, probs [][]float32) {
+	rng := Stream(seed)
+	for range n {
+		y := rng.IntN(3)
+		guess := y
+		if rng.Float32() >= skill {
+			guess = (y + 1 + rng.IntN(2)) % 3
+		}
+		p := []float32{(1 - confidence) / 2, (1 - confidence) / 2, (1 - confidence) / 2}
+		p[guess] = confidence
+		truth, probs = append(truth, y), append(probs, p)
+	}
+	return truth, probs
+}
+
+func TestIntervalsHoldTheFiguresAndAreReproducible(t *testing.T) {
+	truth, probs := classifier(1, 400, 0.8, 0.9)
+	labels := []string{"x", "y", "z"}
+	e := Evaluate(labels, truth, probs)
+	for name, test := range map[string]struct {
+		value float64
+		in    Interval
+		width float64
+	}{
+		"accuracy":    {e.Accuracy, e.Intervals.Accuracy, 0.08},
+		"f1_macro":    {e.F1Macro, e.Intervals.F1Macro, 0.08},
+		"f1_weighted": {e.F1Weighted, e.Intervals.F1Weighted, 0.08},
+		"ece":         {e.ECE, e.Intervals.ECE, 0.08},
+		"brier":       {e.Brier, e.Intervals.Brier, 0.13},
+	} {
+		if test.value < test.in[0] || test.value > test.in[1] {
+			t.Errorf("%s: %g lies outside %v", name, test.value, test.in)
+		}
+		// 1.96·2·√(.8·.2/400) ≈ .078 for the rates.
+		if w := test.in[1] - test.in[0]; w < test.width/2 || w > test.width*1.5 {
+			t.Errorf("%s: width %.3f, want about %.3f", name, w, test.width)
+		}
+	}
+	if diff := cmp.Diff(e, Evaluate(labels, truth, probs)); diff != "" {
+		t.Errorf("a second evaluation differs:\n%s", diff)
+	}
+}
+
+func TestEvaluateJSON(t *testing.T) {
+	e := Evaluate([]string{"a", "b"}, []int{0, 1}, [][]float32{{0.9, 0.1}, {0.2, 0.8}})
+	encoded, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{`"n":2`, `"accuracy":1`, `"f1_macro":`, `"f1_weighted":`, `"ece":`, `"brier":`, `"classes":[{"label":"a","precision":1,"recall":1,"f1":1,"support":1}`, `"confusion":[[1,0],[0,1]]`, `"intervals":{"accuracy":[`} {
+		if !strings.Contains(string(encoded), field) {
+			t.Errorf("%s is missing in %s", field, encoded)
+		}
+	}
+	if strings.Contains(string(encoded), "latency") {
+		t.Errorf("latency that was not measured appears in %s", encoded)
+	}
+	e.SetLatency(nil)
+	if e.LatencyP50 != nil {
+		t.Error("no measurements gave a latency")
+	}
+	e.SetLatency([]float64{5, 1, 2, 4, 3})
+	if *e.LatencyP50 != 3 || math.Abs(*e.LatencyP95-4.8) > 1e-12 {
+		t.Errorf("p50 %g and p95 %g, want 3 and 4.8", *e.LatencyP50, *e.LatencyP95)
+	}
+}
+
+func TestEvaluateWithoutRows(t *testing.T) {
+	e := Evaluate([]string{"a", "b"}, nil, nil)
+	if e.N != 0 || e.Accuracy != 0 || e.F1Macro != 0 || e.ECE != 0 || len(e.Classes) != 2 {
+		t.Errorf("got %+v", e)
+	}
+	if _, err := json.Marshal(e); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEvaluateRefusesShapesThatDoNotFit(t *testing.T) {
+	for name, call := range map[string]func(){
+		"rows":    func() { Evaluate([]string{"a", "b"}, []int{0}, nil) },
+		"classes": func() { Evaluate([]string{"a", "b"}, []int{0}, [][]float32{{1}}) },
+		"label":   func() { Evaluate([]string{"a", "b"}, []int{2}, [][]float32{{1, 0}}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			call()
+		}()
+	}
+}
+
+func BenchmarkEvaluate(b *testing.B) {
+	truth, probs := classifier(3, 1000, 0.8, 0.9)
+	for b.Loop() {
+		Evaluate([]string{"x", "y", "z"}, truth, probs)
+	}
+}

@@ -1,0 +1,248 @@
+package report
+
+import (
+	"bytes"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// clock is a time that passes when it is told to.
+type clock struct{ t time.Time }
+
+func (c *clock) now() time.Time          { return c.t }
+func (c *clock) advance(d time.Duration) { c.t = c.t.Add(d) }
+
+func newClock() *clock { return &clock{time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)} }
+
+// screen is a console on one terminal, width columns wide.
+func screen(width int) (*Console, *bytes.Buffer, *clock) {
+	var buf bytes.Buffer
+	time := newClock()
+	c := NewConsole(&buf, &buf, time.now)
+	c.width = func() int { return width }
+	return c, &buf, time
+}
+
+// visible plays back what a terminal of one line of progress would show: the
+// lines that were ended, and the text of the last one.
+func visible(t *testing.T, out string) []string {
+	t.Helper()
+	var lines []string
+	line := ""
+	for len(out) > 0 {
+		switch {
+		case strings.HasPrefix(out, clearLine):
+			line, out = "", out[len(clearLine):]
+		case out[0] == '\n':
+			lines, line, out = append(lines, line), "", out[1:]
+		case out[0] == '\r' || out[0] == '\x1b':
+			t.Fatalf("unknown control sequence at %q", out)
+		default:
+			line, out = line+out[:1], out[1:]
+		}
+	}
+	return append(lines, line)
+}
+
+func TestBarAndLogLines(t *testing.T) {
+	c, buf, time := screen(90)
+	bar := c.Bar("supervised", "steps", 0, 1000)
+	step := func(done int) {
+		time.advance(2e9)
+		bar.Set(done, "loss 0.31")
+	}
+	step(100)
+	if err := c.Print("epoch 1 begins\n"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"epoch 1 begins", "supervised  10%  [==" + strings.Repeat(" ", 21) + "]  100/1,000  50.0 steps/s  0:18 left  loss 0.31"}
+	if diff := cmp.Diff(want, visible(t, buf.String())); diff != "" {
+		t.Error(diff)
+	}
+	step(1000)
+	bar.Done()
+	bar.Done()
+	bar.Set(1000, "") // a late report must not bring it back
+	if err := c.Print("end\n"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"epoch 1 begins", "end", ""}, visible(t, buf.String())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestBarFitsItsTerminal(t *testing.T) {
+	time := newClock()
+	for width := 1; width <= 140; width++ {
+		c, _, _ := screen(width)
+		b := &Bar{c: c, label: "rl", unit: "updates", done: 30, total: 120, note: "reward 0.71", started: time.t}
+		line := b.line(width, time.t.Add(60e9))
+		if len(line) > max(1, width-1) {
+			t.Errorf("%d columns: %q", width, line)
+		}
+	}
+	tests := []struct {
+		width int
+		want  string
+	}{
+		{100, "rl  25%  [=======                       ]  30/120  2.0 s/update  3:00 left  reward 0.71"},
+		{56, "rl  25%  30/120  2.0 s/update  3:00 left  reward 0.71"},
+		{53, "rl  25%  [==      ]  30/120  2.0 s/update  3:00 left"},
+		{18, "rl  25%  30/120"},
+		{8, "rl  25%"},
+		{5, "rl  "},
+	}
+	for _, test := range tests {
+		b := &Bar{label: "rl", unit: "updates", done: 30, total: 120, note: "reward 0.71", started: time.t}
+		if got := b.line(test.width, time.t.Add(60e9)); got != test.want {
+			t.Errorf("width %d: %q, want %q", test.width, got, test.want)
+		}
+	}
+}
+
+func TestBarIsDrawnAtABoundedPace(t *testing.T) {
+	c, buf, time := screen(80)
+	bar := c.Bar("sft", "steps", 0, 100000)
+	for i := range 10000 {
+		time.advance(1e6)
+		bar.Set(i, "")
+	}
+	if n := strings.Count(buf.String(), clearLine); n < 90 || n > 110 {
+		t.Errorf("drawn %d times in 10 seconds", n)
+	}
+}
+
+func TestBarOfResumedWork(t *testing.T) {
+	time := newClock()
+	b := &Bar{label: "sft", unit: "steps", first: 900, done: 950, total: 1000, started: time.t}
+	got := strings.Join(b.parts(time.t.Add(10e9)), " | ")
+	if want := "sft  95% | 950/1,000 | 5.0 steps/s | 0:10 left"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	b = &Bar{label: "sft", unit: "steps", started: time.t} // nothing to do
+	if got := b.line(80, time.t); !strings.HasPrefix(got, "sft 100%") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestProgressWithoutATerminal(t *testing.T) {
+	var buf bytes.Buffer
+	time := newClock()
+	c := NewConsole(&buf, &buf, time.now)
+	bar := c.Bar("supervised", "steps", 0, 400)
+	for i := range 100 {
+		time.advance(1e9)
+		bar.Set(i+1, "loss 0.5")
+	}
+	bar.Done()
+	want := `supervised   7%  30/400  1.0 steps/s  6:10 left  loss 0.5
+supervised  15%  60/400  1.0 steps/s  5:40 left  loss 0.5
+supervised  22%  90/400  1.0 steps/s  5:10 left  loss 0.5
+`
+	if diff := cmp.Diff(want, buf.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestLogGoesToConsoleAndFile(t *testing.T) {
+	c, buf, _ := screen(80)
+	path := filepath.Join(t.TempDir(), "training_log.txt")
+	log, err := CreateLog(path, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Bar("rl", "updates", 0, 10)
+	print := func(format string, args ...any) {
+		t.Helper()
+		if err := log.Printf(format, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	print("PPO Episode %d/%d", 1, 3)
+	offset, err := log.Offset()
+	if err != nil {
+		t.Fatal(err)
+	}
+	print("PPO Episode 2/3\n")
+	log.Close()
+	if diff := cmp.Diff([]string{"PPO Episode 1/3", "PPO Episode 2/3"}, visible(t, buf.String())[:2]); diff != "" {
+		t.Error(diff)
+	}
+	if log, err = OpenLogAt(path, offset, c); err != nil {
+		t.Fatal(err)
+	}
+	print("resumed")
+	log.Close()
+	if got := readFile(t, path); got != "PPO Episode 1/3\nresumed\n" {
+		t.Errorf("the file holds %q", got)
+	}
+	_, err = OpenLogAt(path, offset+1, c)
+	wantError(t, err, path)
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+func TestPrintError(t *testing.T) {
+	c := NewConsole(brokenPipe{}, brokenPipe{}, newClock().now)
+	wantError(t, c.Print("x\n"), "broken pipe")
+}
+
+func TestHeader(t *testing.T) {
+	golden(t, "header.txt", Header{
+		Task: "intent", Stage: "supervised", Model: "sentence-transformers/all-MiniLM-L6-v2",
+		Total: 23_000_000, Trainable: 1_327_104, Device: "cpu", Threads: 1,
+		Data: "built in", Splits: []Split{{"train", 2100}, {"validation", 450}, {"test", 450}},
+		Output: "models/intent_classifier_supervised",
+	}.String())
+}
+
+func TestTables(t *testing.T) {
+	headers := []string{"stage", "accuracy", "Δ", "note"}
+	rows := [][]string{
+		{"supervised", "0.8123", "-", "a|b"},
+		{"supervised, then rl", "0.9", "+0.0877", ""},
+		{"naïve", "-"},
+	}
+	golden(t, "table.txt", RenderTable(headers, rows))
+	golden(t, "table.md", MarkdownTable(headers, rows))
+}
+
+func TestFormats(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1327104: "1,327,104", -12345: "-12,345", 123456: "123,456"} {
+		if got := Count(n); got != want {
+			t.Errorf("Count(%d) = %q, want %q", n, got, want)
+		}
+	}
+	durations := []struct {
+		d     time.Duration
+		long  string
+		clock string
+	}{
+		{0, "0 ms", "0:00"},
+		{12345 * time.Microsecond, "12 ms", "0:00"},
+		{999600 * time.Microsecond, "1.0 s", "0:01"},
+		{4230 * time.Millisecond, "4.2 s", "0:04"},
+		{59960 * time.Millisecond, "1 min 00 s", "1:00"},
+		{185 * time.Second, "3 min 05 s", "3:05"},
+		{59*time.Minute + 59700*time.Millisecond, "1 h 00 min", "1:00:00"},
+		{62 * time.Minute, "1 h 02 min", "1:02:00"},
+		{49 * time.Hour, "49 h 00 min", "49:00:00"},
+		{-2 * time.Second, "-2.0 s", "0:00"},
+		{5000 * time.Hour, "5000 h 00 min", "?"},
+	}
+	for _, test := range durations {
+		if got := Duration(test.d); got != test.long {
+			t.Errorf("Duration(%v) = %q, want %q", test.d, got, test.long)
+		}
+		if got := Clock(test.d); got != test.clock {
+			t.Errorf("Clock(%v) = %q, want %q", test.d, got, test.clock)
+		}
+	}
+}

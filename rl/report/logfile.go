@@ -1,0 +1,79 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"os"
+)
+
+// logFile is a file of whole lines that only grows, and that a resumed run
+// cuts back to where its checkpoint was.
+type logFile struct {
+	f      *os.File
+	offset int64
+}
+
+func createLogFile(path string) (*logFile, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	return &logFile{f: f}, nil
+}
+
+// openLogFileAt cuts path at offset, which must end a line, and appends there.
+func openLogFileAt(path string, offset int64) (*logFile, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("resuming a log: %w", err)
+	}
+	if err := cut(f, offset); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("resuming %s: %w", path, err)
+	}
+	return &logFile{f: f, offset: offset}, nil
+}
+
+func cut(f *os.File, offset int64) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if offset < 0 || info.Size() < offset {
+		return fmt.Errorf("it has %d bytes, the checkpoint was made at byte %d: it was changed since", info.Size(), offset)
+	}
+	if offset > 0 {
+		var last [1]byte
+		if _, err := f.ReadAt(last[:], offset-1); err != nil {
+			return err
+		}
+		if last[0] != '\n' {
+			return fmt.Errorf("byte %d, where the checkpoint was made, does not end a line: it was changed since", offset)
+		}
+	}
+	if err := f.Truncate(offset); err != nil {
+		return err
+	}
+	_, err = f.Seek(offset, io.SeekStart)
+	return err
+}
+
+// append writes text, which ends in a newline, in one call: a reader never
+// sees two writers' halves in one line.
+func (l *logFile) append(text []byte) error {
+	if _, err := l.f.Write(text); err != nil {
+		// The half that was written must not start the next line.
+		_ = cut(l.f, l.offset)
+		return err
+	}
+	l.offset += int64(len(text))
+	return nil
+}
+
+// sync makes the file durable up to the offset that it returns.
+func (l *logFile) sync() (int64, error) {
+	if err := l.f.Sync(); err != nil {
+		return 0, err
+	}
+	return l.offset, nil
+}

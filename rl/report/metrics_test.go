@@ -1,0 +1,219 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; want one with %q", parts)
+	}
+	for _, p := range append(parts, "") {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("error %q lacks %q", err, p)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("error of several lines: %q", err)
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMetricsLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "metrics.jsonl")
+	m, err := CreateMetrics(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenth, fifth := 0.1, 0.2 // added at run time, where the sum is not 0.3
+	rows := []Row{
+		{"step": 1, "loss": tenth + fifth, "lr": 3e-5, "kl": float32(0.1), "tiny": 5e-324},
+		{"step": int64(1) << 53, "nan": math.NaN(), "inf": math.Inf(-1), "nan32": float32(math.NaN())},
+		{"z": "<a & \"b\">\n", "a": true, "m": nil},
+		{},
+	}
+	for _, row := range rows {
+		if err := m.Write(row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	offset, err := m.Offset()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, m.Write(Row{"fine": 1, "list": []int{1}}), path, `"list"`, "[]int")
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"kl":0.1,"loss":0.30000000000000004,"lr":0.00003,"step":1,"tiny":5e-324}
+{"inf":null,"nan":null,"nan32":null,"step":9007199254740992}
+{"a":true,"m":null,"z":"<a & \"b\">\n"}
+{}
+`
+	got := readFile(t, path)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if offset != int64(len(want)) {
+		t.Errorf("offset %d of %d bytes", offset, len(want))
+	}
+	read, err := ReadMetrics(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRows := []Row{
+		{"step": 1.0, "loss": tenth + fifth, "lr": 3e-5, "kl": 0.1, "tiny": 5e-324},
+		{"step": float64(1 << 53), "nan": nil, "inf": nil, "nan32": nil},
+		{"z": "<a & \"b\">\n", "a": true, "m": nil},
+		{},
+	}
+	if diff := cmp.Diff(wantRows, read); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMetricsResume(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "metrics.jsonl")
+	write := func(m *Metrics, steps ...int) int64 {
+		t.Helper()
+		for _, step := range steps {
+			if err := m.Write(Row{"step": step}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		offset, err := m.Offset()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return offset
+	}
+	m, err := CreateMetrics(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	offset := write(m, 1, 2)
+	write(m, 3)
+	m.Close()
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteString(`{"step`); err != nil { // a kill in the middle of a line
+		t.Fatal(err)
+	}
+	file.Close()
+
+	m, err = OpenMetricsAt(path, offset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := write(m, 3, 4)
+	m.Close()
+	want := "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n"
+	if got := readFile(t, path); got != want || end != int64(len(want)) {
+		t.Errorf("%q, offset %d; want %q", got, end, want)
+	}
+
+	_, err = OpenMetricsAt(path, end+1)
+	wantError(t, err, path, "44 bytes", "byte 45")
+	_, err = OpenMetricsAt(path, end-1)
+	wantError(t, err, path, "does not end a line")
+	_, err = OpenMetricsAt(path+"x", 0)
+	wantError(t, err, path+"x")
+	if got := readFile(t, path); got != want {
+		t.Errorf("an error changed the file: %q", got)
+	}
+}
+
+func TestReadMetricsErrors(t *testing.T) {
+	for _, test := range []struct{ text, want string }{
+		{"{}\n{\"a\":}\n", "line 2: "},
+		{"{}\n\n", "line 2: not a whole JSON object"},
+		{"{\"a\":1\n{}\n", "line 1: not a whole JSON object"},
+		{"null\n", "line 1: null"},
+		{"[1]\n", "line 1: "},
+		{"{} {}\n", "line 1: text after the object"},
+		{"{\"a\":[1]}\n", `line 1: metric "a"`},
+		{"{\"a\":1e999}\n", "line 1: "},
+	} {
+		path := filepath.Join(t.TempDir(), "metrics.jsonl")
+		writeFile(t, path, test.text)
+		_, err := ReadMetrics(path)
+		wantError(t, err, path+": "+test.want)
+	}
+	rows, err := parseMetrics([]byte("{\"a\":1}\n{\"a\":2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Row{{"a": 1.0}}, rows); diff != "" {
+		t.Errorf("a line being written: %s", diff)
+	}
+}
+
+func FuzzParseMetrics(f *testing.F) {
+	f.Add([]byte("{\"step\":1,\"loss\":0.5,\"note\":\"x\",\"ok\":true,\"nan\":null}\n{}\n"))
+	f.Add([]byte("{\"a\":1}\n{\"a\":"))
+	f.Add([]byte("null\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		rows, err := parseMetrics(data)
+		if err != nil {
+			return
+		}
+		if len(rows) != bytes.Count(data, []byte("\n")) {
+			t.Fatalf("%d rows from %q", len(rows), data)
+		}
+		var again []byte
+		for _, row := range rows {
+			line, err := encodeRow(row)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !json.Valid(line) {
+				t.Fatalf("wrote %q", line)
+			}
+			again = append(again, line...)
+		}
+		back, err := parseMetrics(again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(rows, back); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func TestNumbers(t *testing.T) {
+	rows := []Row{{"x": 1, "y": 2.0}, {"x": 2.0}, {"x": int64(3), "y": math.NaN()}, {"x": "4", "y": 1.0}, {"x": 5.0, "y": float32(0.5)}}
+	x, y := Numbers(rows, "x", "y")
+	if diff := cmp.Diff([][]float64{{1, 5}, {2, 0.5}}, [][]float64{x, y}); diff != "" {
+		t.Error(diff)
+	}
+}

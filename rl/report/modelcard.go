@@ -1,0 +1,197 @@
+package report
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	"github.com/goccy/go-yaml"
+	"rltrain/rl"
+)
+
+// cardMarker stands in a model card that may be overwritten.
+const cardMarker = "<!-- rltrain writes this file anew on every save. Remove this line to keep your own changes. -->"
+
+// Table is a table of a model card or report.
+type Table struct {
+	Headers []string
+	Rows    [][]string
+}
+
+// Setting is a name and its value, as written.
+type Setting struct{ Name, Value string }
+
+// Card is what the README.md of a saved adapter says.
+type Card struct {
+	Name  string // of the model
+	Stage string // "supervised" or "rl", in words where that is clearer
+	// BaseModel is a Hugging Face model id. A folder (absolute, or beginning
+	// with ".") is named in the text and left out of the metadata, whose
+	// readers would take it for an id.
+	BaseModel string
+	// Pooling is "mean" (adapter of AutoModel and head.safetensors) or "family"
+	// (adapter and head of AutoModelForSequenceClassification).
+	Pooling   string
+	MaxLength int // tokens a text is cut at
+	Labels    []string
+	Datasets  []string // Hugging Face data set ids; may be empty
+	Data      string   // one sentence on what it was trained on
+	Results   Table    // stages against metrics on the held-out split
+	Settings  []Setting
+	Metrics   []Setting // of the end of training
+	Versions  []Setting // frameworks
+}
+
+// frontMatter is the metadata that Hugging Face reads, in the order it is
+// usually written. The licence is the user's to choose.
+type frontMatter struct {
+	BaseModel string   `yaml:"base_model,omitempty"`
+	Library   string   `yaml:"library_name"`
+	Pipeline  string   `yaml:"pipeline_tag"`
+	Tags      []string `yaml:"tags"`
+	Datasets  []string `yaml:"datasets,omitempty"`
+}
+
+// WriteCard writes dir/README.md, unless a README.md is there that does not
+// carry the line which marks it as ours: that one is kept, and written is
+// false.
+func WriteCard(dir string, card Card) (written bool, err error) {
+	path := filepath.Join(dir, "README.md")
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("model card: %w", err)
+	}
+	if err == nil && !bytes.Contains(old, []byte(cardMarker)) {
+		return false, nil
+	}
+	text, err := card.Markdown()
+	if err != nil {
+		return false, fmt.Errorf("model card %s: %w", path, err)
+	}
+	return true, rl.WriteFileAtomic(path, []byte(text), 0o644)
+}
+
+// Markdown is the text of the card. An unknown Pooling or a MaxLength below 1
+// is an error.
+func (c Card) Markdown() (string, error) {
+	if c.Pooling != "mean" && c.Pooling != "family" {
+		return "", fmt.Errorf("pooling %q is neither mean nor family", c.Pooling)
+	}
+	if c.MaxLength < 1 {
+		return "", fmt.Errorf("length limit of %d tokens", c.MaxLength)
+	}
+	meta := frontMatter{
+		Library: "peft", Pipeline: "text-classification",
+		Tags: []string{"lora", "rltrain", "generated_from_trainer"}, Datasets: c.Datasets,
+	}
+	if !filepath.IsAbs(c.BaseModel) && !strings.HasPrefix(c.BaseModel, ".") {
+		meta.BaseModel = c.BaseModel
+		meta.Tags = append([]string{"base_model:adapter:" + c.BaseModel}, meta.Tags...)
+	}
+	head, err := yaml.Marshal(meta)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString("---\n" + string(head) + "---\n")
+	// Parsed here: a program that only prints its help must not pay for it.
+	card := template.Must(template.New("card").Funcs(template.FuncMap{
+		"table":    func(t Table) string { return MarkdownTable(t.Headers, t.Rows) },
+		"settings": settingsTable,
+		"join":     strings.Join,
+		"python":   pythonString,
+	}).Parse(cardText))
+	if err := card.Execute(&b, c); err != nil {
+		return "", err
+	}
+	return b.String(), nil
+}
+
+func settingsTable(name, value string, settings []Setting) string {
+	rows := make([][]string, len(settings))
+	for i, s := range settings {
+		rows[i] = []string{s.Name, s.Value}
+	}
+	return MarkdownTable([]string{name, value}, rows)
+}
+
+// pythonString quotes s for Python, whose string escapes include JSON's.
+func pythonString(s string) (string, error) {
+	text, err := encodeJSON(s)
+	return string(text), err
+}
+
+const cardText = cardMarker + `
+
+# {{.Name}}
+
+A LoRA adapter for {{.BaseModel}} that sorts a text into one of {{len .Labels}} classes, from the stage "{{.Stage}}" of a run of rltrain.
+{{- with .Data}} {{.}}{{end}}
+
+Classes: {{join .Labels ", "}}.
+{{if .Results.Rows}}
+## Results
+
+{{table .Results -}}
+{{end}}
+## How to use it
+
+With rltrain, one text a line:
+
+` + "```sh\nrltrain predict --model . < texts.txt\n```" + `
+
+With Python, in this folder (` + "`pip install torch transformers peft safetensors`" + `):
+
+` + "```python" + `
+import json
+import torch
+from peft import PeftModel
+{{- if eq .Pooling "mean"}}
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+base = AutoModel.from_pretrained({{python .BaseModel}})
+model = PeftModel.from_pretrained(base, ".").eval()
+head = load_file("head.safetensors")  # head.weight [C, H], head.bias [C]
+{{- else}}
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+base = AutoModelForSequenceClassification.from_pretrained({{python .BaseModel}}, num_labels={{len .Labels}})
+model = PeftModel.from_pretrained(base, ".").eval()
+{{- end}}
+labels = json.load(open("category_mapping.json"))["idx_to_category"]
+
+texts = ["Which enzyme unwinds DNA?"]
+batch = tokenizer(texts, padding=True, truncation=True, max_length={{.MaxLength}}, return_tensors="pt")
+with torch.no_grad():
+{{- if eq .Pooling "mean"}}
+    hidden = model(**batch).last_hidden_state  # [S, T, H]
+    mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+    pooled = (hidden * mask).sum(1) / mask.sum(1)  # mean over tokens, not normalised
+    logits = pooled @ head["head.weight"].T + head["head.bias"]
+{{- else}}
+    logits = model(**batch).logits
+{{- end}}
+for text, p in zip(texts, logits.softmax(-1)):
+    print(labels[str(int(p.argmax()))], round(float(p.max()), 4), text)
+` + "```" + `
+{{if .Settings}}
+## Training
+
+{{settings "setting" "value" .Settings -}}
+{{end}}{{if .Metrics}}
+At the end of training:
+
+{{settings "metric" "value" .Metrics -}}
+{{end}}{{if .Versions}}
+## Versions
+
+{{settings "framework" "version" .Versions -}}
+{{end}}`

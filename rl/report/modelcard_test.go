@@ -1,0 +1,141 @@
+package report
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rltrain/rl"
+)
+
+func testCard(pooling string) Card {
+	return Card{
+		Name: "intent_classifier_rl", Stage: "rl", BaseModel: "sentence-transformers/all-MiniLM-L6-v2",
+		Pooling: pooling, MaxLength: 128, Labels: fourteen, Datasets: []string{"TIGER-Lab/MMLU-Pro"},
+		Data: "Trained on 2,100 questions.",
+		Results: Table{
+			[]string{"stage", "accuracy", "Brier"},
+			[][]string{{"supervised", "0.8123", "0.2711"}, {"rl", "0.8201", "0.2512"}},
+		},
+		Settings: []Setting{{"learning_rate", "1e-5"}, {"reward_metric", "calibration"}},
+		Metrics:  []Setting{{"approx_kl", "0.0051"}},
+		Versions: []Setting{{"rltrain", "0.1.0"}, {"libtorch", "2.11.0"}},
+	}
+}
+
+func TestModelCards(t *testing.T) {
+	local := testCard("family")
+	local.BaseModel = `/home/ada/my "bert"`
+	local.Datasets, local.Results, local.Metrics, local.Versions, local.Settings = nil, Table{}, nil, nil, nil
+	for name, card := range map[string]Card{"card_mean.md": testCard("mean"), "card_family.md": testCard("family"), "card_local.md": local} {
+		text, err := card.Markdown()
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, text)
+	}
+	bad := testCard("max")
+	_, err := bad.Markdown()
+	wantError(t, err, `"max"`)
+	bad = testCard("mean")
+	bad.MaxLength = 0
+	_, err = bad.Markdown()
+	wantError(t, err, "0 tokens")
+}
+
+func TestAnEditedCardIsKept(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "README.md")
+	write := func(stage string, want bool) {
+		t.Helper()
+		card := testCard("mean")
+		card.Stage = stage
+		written, err := WriteCard(dir, card)
+		if err != nil || written != want {
+			t.Errorf("stage %s: written %v, %v; want %v", stage, written, err, want)
+		}
+	}
+	write("one", true)
+	write("two", true)
+	if text := readFile(t, path); !strings.Contains(text, `stage "two"`) || strings.Contains(text, `stage "one"`) {
+		t.Error("the card was not written anew")
+	}
+	mine := strings.Replace(readFile(t, path), cardMarker, "", 1)
+	writeFile(t, path, mine)
+	write("three", false)
+	if readFile(t, path) != mine {
+		t.Error("an edited card was changed")
+	}
+}
+
+func TestHTML(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "odd [name]*")
+	started := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	run, err := rl.Create(dir, rl.Info{
+		Task: "intent", Stage: "rl", Command: []string{"rltrain", "--dataset", "<b>.csv"}, Versions: map[string]string{"libtorch": "2.11.0"},
+		Device: "cpu", Threads: 2, CPU: "some cpu", Seed: 42, Started: started,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := func() string {
+		t.Helper()
+		path, err := WriteHTML(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return readFile(t, path)
+	}
+	golden(t, "report_started.html", page())
+
+	metrics, err := run.File("logs", "metrics.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := CreateMetrics(metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range ppoRows() {
+		if err := m.Write(row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Close()
+	e := rl.Evaluate([]string{"a", "b"}, []int{0, 0, 1, 1}, [][]float32{{0.9, 0.1}, {0.4, 0.6}, {0.2, 0.8}, {0.3, 0.7}})
+	if err := rl.SaveJSON(filepath.Join(dir, "logs", "eval_results.json"), e); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "config.yaml"), "mode: rl_only\nreward: 'a < b'\n")
+	if err := run.AddInexact("threads was 4, is now 2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Finish(rl.StatusFinished, "trained to the end", started.Add(185*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	got := page()
+	for _, want := range []string{
+		"finished: trained to the end", "3 min 05 s", "rltrain --dataset &lt;b&gt;.csv", "threads was 4", "0.7500", "95 % interval",
+		`src="data:image/png;base64,iVBOR`, "explained_variance", "a &lt; b",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	for _, never := range []string{"ZgotmplZ", "http://", "https://", `src="/`} {
+		if strings.Contains(got, never) {
+			t.Errorf("the page holds %q", never)
+		}
+	}
+	if keep := os.Getenv("PLOT_DIR"); keep != "" {
+		writeFile(t, filepath.Join(keep, "report.html"), got)
+	}
+
+	writeFile(t, metrics, "{}\nrubbish\n")
+	_, err = WriteHTML(dir)
+	wantError(t, err, "metrics.jsonl: line 2")
+	_, err = WriteHTML(t.TempDir())
+	wantError(t, err, "not the folder of a run")
+}

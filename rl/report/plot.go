@@ -1,0 +1,352 @@
+package report
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"image/color"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
+	"rltrain/rl"
+)
+
+// Style is how a series is drawn.
+type Style int
+
+// The styles of a series.
+const (
+	Line   Style = iota // a plain curve
+	Smooth              // many noisy values: thin, with a running mean over them
+	Points              // few values: a line with a dot at each
+	Level               // one value: a dashed horizontal line; X is ignored
+)
+
+// Series is one curve. Values that are NaN or infinite must be left out.
+type Series struct {
+	Label string
+	X, Y  []float64
+	Style Style
+}
+
+// Panel is one pair of axes; x counts something (steps, epochs). A legend
+// appears where there are several labels.
+type Panel struct {
+	Title, XLabel, YLabel string
+	Series                []Series
+}
+
+// The colours of Okabe and Ito (2008), told apart with any colour vision.
+var palette = []color.RGBA{
+	{0x00, 0x72, 0xb2, 0xff}, // blue
+	{0xd5, 0x5e, 0x00, 0xff}, // vermilion
+	{0x00, 0x9e, 0x73, 0xff}, // green
+	{0xcc, 0x79, 0xa7, 0xff}, // purple
+}
+
+var (
+	ink  = color.RGBA{0x33, 0x33, 0x33, 0xff}
+	pale = color.RGBA{0xdd, 0xdd, 0xdd, 0xff}
+)
+
+const (
+	panelWidth  = 5.6 * vg.Inch
+	panelHeight = 2.7 * vg.Inch
+	margin      = 0.2 * vg.Inch
+	dotsPerInch = 144
+)
+
+// Curves draws panels, up to three below each other and more in two columns,
+// and writes path (a .png) and the same picture as .svg beside it.
+func Curves(path string, panels []Panel) error {
+	if len(panels) == 0 {
+		return fmt.Errorf("drawing %s: nothing to draw", path)
+	}
+	columns := 1
+	if len(panels) > 3 {
+		columns = 2
+	}
+	rows := (len(panels) + columns - 1) / columns
+	grid := make([][]*plot.Plot, rows)
+	for i := range grid {
+		grid[i] = make([]*plot.Plot, columns)
+	}
+	for i, panel := range panels {
+		p, err := drawPanel(panel)
+		if err != nil {
+			return fmt.Errorf("drawing %s, panel %q: %w", path, panel.Title, err)
+		}
+		grid[i/columns][i%columns] = p
+	}
+	width := vg.Length(columns) * panelWidth
+	if columns == 1 {
+		width = 7.5 * vg.Inch
+	}
+	return writePlots(path, grid, width, vg.Length(rows)*panelHeight)
+}
+
+func drawPanel(panel Panel) (*plot.Plot, error) {
+	p := newPlot(panel.Title, panel.XLabel, panel.YLabel)
+	p.Legend.Top = true
+	labels := map[string]bool{}
+	for i, s := range panel.Series {
+		if err := addSeries(p, s, palette[i%len(palette)], labels); err != nil {
+			return nil, fmt.Errorf("series %q: %w", s.Label, err)
+		}
+	}
+	if math.IsInf(p.X.Min, 0) || math.IsInf(p.Y.Min, 0) {
+		return nil, errors.New("no values")
+	}
+	p.X.Tick.Marker = ticks{most: 8, whole: true}
+	if p.X.Min == p.X.Max {
+		p.X.Min, p.X.Max = p.X.Min-0.5, p.X.Max+0.5
+	}
+	widen(&p.Y, 0.06)
+	if len(labels) < 2 {
+		p.Legend = plot.NewLegend()
+	} else {
+		// The legend lies above the data, not on it.
+		span := p.Y.Max - p.Y.Min
+		p.Y.Max += span * 0.12 * float64(len(labels))
+	}
+	return p, nil
+}
+
+func addSeries(p *plot.Plot, s Series, c color.RGBA, labels map[string]bool) error {
+	if len(s.X) != len(s.Y) && s.Style != Level {
+		return fmt.Errorf("%d x values and %d y values", len(s.X), len(s.Y))
+	}
+	if len(s.Y) == 0 {
+		return nil
+	}
+	if s.Style == Level {
+		f := plotter.NewFunction(func(float64) float64 { return s.Y[0] })
+		f.LineStyle = draw.LineStyle{Color: c, Width: vg.Points(1.2), Dashes: []vg.Length{vg.Points(5), vg.Points(3)}}
+		p.Add(f)
+		p.Y.Min, p.Y.Max = min(p.Y.Min, s.Y[0]), max(p.Y.Max, s.Y[0])
+		addLegend(p, labels, s.Label, f)
+		return nil
+	}
+	line, err := plotter.NewLine(points(s.X, s.Y))
+	if err != nil {
+		return err
+	}
+	line.LineStyle = draw.LineStyle{Color: c, Width: vg.Points(1.6)}
+	switch {
+	case s.Style == Smooth && len(s.Y) >= 2*smoothLeast:
+		faint := c
+		line.Color, line.Width = blend(faint, 0.35), vg.Points(0.7)
+		p.Add(line)
+		window := max(smoothLeast, len(s.Y)/15)
+		smooth, err := plotter.NewLine(points(s.X, runningMean(s.Y, window)))
+		if err != nil {
+			return err
+		}
+		smooth.LineStyle = draw.LineStyle{Color: c, Width: vg.Points(1.8)}
+		p.Add(smooth)
+		addLegend(p, labels, s.Label, line)
+		addLegend(p, labels, fmt.Sprintf("%s, running mean (%d)", s.Label, window), smooth)
+		return nil
+	case s.Style == Points || len(s.Y) == 1:
+		dots, err := plotter.NewScatter(points(s.X, s.Y))
+		if err != nil {
+			return err
+		}
+		dots.GlyphStyle = draw.GlyphStyle{Color: c, Radius: vg.Points(3), Shape: draw.CircleGlyph{}}
+		p.Add(line, dots)
+		addLegend(p, labels, s.Label, line, dots)
+		return nil
+	}
+	p.Add(line)
+	addLegend(p, labels, s.Label, line)
+	return nil
+}
+
+func addLegend(p *plot.Plot, labels map[string]bool, label string, thumbs ...plot.Thumbnailer) {
+	labels[label] = true
+	p.Legend.Add(label, thumbs...)
+}
+
+func points(x, y []float64) plotter.XYs {
+	out := make(plotter.XYs, len(x))
+	for i := range x {
+		out[i] = plotter.XY{X: x[i], Y: y[i]}
+	}
+	return out
+}
+
+// smoothLeast is the shortest window of a running mean; with fewer than two
+// windows of values there is nothing to smooth.
+const smoothLeast = 5
+
+// runningMean is, at each place, the mean of the up to window values that end
+// there: it never looks ahead, so the curve of a longer run begins like that
+// of a shorter one.
+func runningMean(y []float64, window int) []float64 {
+	out := make([]float64, len(y))
+	sums := make([]float64, len(y)+1)
+	for i, v := range y {
+		sums[i+1] = sums[i] + v
+		from := max(0, i+1-window)
+		out[i] = (sums[i+1] - sums[from]) / float64(i+1-from)
+	}
+	return out
+}
+
+// blend mixes c with white: what is drawn over it keeps its own colour, which
+// transparency would not give in every viewer of SVG.
+func blend(c color.RGBA, share float64) color.RGBA {
+	mix := func(v uint8) uint8 { return uint8(math.Round(255 - share*(255-float64(v)))) }
+	return color.RGBA{mix(c.R), mix(c.G), mix(c.B), 0xff}
+}
+
+// widen gives an axis some room beyond the data, and a range where the data
+// have none.
+func widen(a *plot.Axis, share float64) {
+	if a.Max-a.Min <= 1e-9*max(math.Abs(a.Max), math.Abs(a.Min)) {
+		half := 0.05 * math.Abs(a.Max)
+		if half == 0 {
+			half = 1
+		}
+		a.Min, a.Max = a.Min-half, a.Max+half
+		return
+	}
+	span := (a.Max - a.Min) * share
+	a.Min, a.Max = a.Min-span, a.Max+span
+}
+
+// newPlot is an empty plot in this package's style.
+func newPlot(title, xLabel, yLabel string) *plot.Plot {
+	p := plot.New()
+	sans := func(s *text.Style, size vg.Length) {
+		s.Font.Variant = "Sans"
+		s.Font.Size = size
+		s.Color = ink
+	}
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, xLabel, yLabel
+	p.Title.Padding = vg.Points(4)
+	sans(&p.Title.TextStyle, vg.Points(11))
+	for _, a := range []*plot.Axis{&p.X, &p.Y} {
+		sans(&a.Label.TextStyle, vg.Points(9.5))
+		sans(&a.Tick.Label, vg.Points(8.5))
+		a.Label.Padding = vg.Points(3)
+		a.Padding = 0
+		a.Color, a.Tick.Color = ink, ink
+		a.Tick.Length = vg.Points(4)
+		a.Tick.Marker = ticks{most: 8}
+	}
+	p.Y.Tick.Marker = ticks{most: 6}
+	sans(&p.Legend.TextStyle, vg.Points(8.5))
+	p.Legend.Padding = vg.Points(3)
+	p.Legend.XOffs, p.Legend.YOffs = -vg.Points(6), -vg.Points(2)
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = pale, pale
+	grid.Horizontal.Width, grid.Vertical.Width = vg.Points(0.5), vg.Points(0.5)
+	p.Add(grid)
+	return p
+}
+
+// ticks are round numbers (1, 2 or 5 times a power of ten), about most of them
+// and only whole ones where they count steps or epochs.
+type ticks struct {
+	most  int
+	whole bool
+}
+
+// Ticks implements [plot.Ticker].
+func (t ticks) Ticks(low, high float64) []plot.Tick {
+	span := high - low
+	if !(span > 0) || math.IsInf(span, 0) {
+		return []plot.Tick{{Value: low, Label: fmt.Sprintf("%.4g", low)}}
+	}
+	step := math.Pow(10, math.Floor(math.Log10(span/float64(t.most))))
+	for _, factor := range []float64{1, 2, 5, 10} {
+		if span/(step*factor) <= float64(t.most) {
+			step *= factor
+			break
+		}
+	}
+	if t.whole {
+		step = max(1, step)
+	}
+	// One power of ten for all: 2e-05 beside 0.0001 is hard to compare.
+	largest := max(math.Abs(low), math.Abs(high))
+	scientific := largest < 1e-3 || largest >= 1e7
+	decimals := max(0, int(-math.Floor(math.Log10(step)+1e-9)))
+	var out []plot.Tick
+	for i := math.Ceil(low/step - 1e-9); i*step <= high+1e-9*span; i++ {
+		v := i * step
+		label := fmt.Sprintf("%.*f", decimals, v)
+		switch {
+		case i == 0:
+			label = "0"
+		case scientific:
+			label = scientificLabel(v)
+		case decimals == 0:
+			label = Count(int64(math.Round(v)))
+		}
+		out = append(out, plot.Tick{Value: v, Label: label})
+	}
+	return out
+}
+
+// scientificLabel writes 3e-5, not 3e-05.
+func scientificLabel(v float64) string {
+	mantissa, exponent, _ := strings.Cut(fmt.Sprintf("%.3g", v), "e")
+	if exponent == "" {
+		mantissa, exponent, _ = strings.Cut(fmt.Sprintf("%.1e", v), "e")
+		mantissa = strings.TrimSuffix(mantissa, ".0")
+	}
+	sign := strings.TrimLeft(exponent, "+")
+	if rest, negative := strings.CutPrefix(sign, "-"); negative {
+		return mantissa + "e-" + strings.TrimLeft(rest, "0")
+	}
+	return mantissa + "e" + strings.TrimLeft(sign, "0")
+}
+
+// writePlots draws a grid of plots and writes it as .png and .svg. A nil plot
+// leaves its place free.
+func writePlots(path string, grid [][]*plot.Plot, width, height vg.Length) error {
+	base, ok := strings.CutSuffix(path, ".png")
+	if !ok {
+		return fmt.Errorf("drawing %s: the name must end in .png", path)
+	}
+	tiles := draw.Tiles{
+		Rows: len(grid), Cols: len(grid[0]), PadX: 0.3 * vg.Inch, PadY: 0.25 * vg.Inch,
+		PadTop: margin, PadBottom: margin, PadLeft: margin, PadRight: margin,
+	}
+	png := vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(width, height), vgimg.UseDPI(dotsPerInch))}
+	svg := vgsvg.New(width, height)
+	for _, out := range []struct {
+		canvas vg.CanvasWriterTo
+		path   string
+	}{{png, base + ".png"}, {svg, base + ".svg"}} {
+		// The picture must be opaque: on a dark page the text would vanish.
+		c := draw.New(out.canvas)
+		c.FillPolygon(color.White, []vg.Point{c.Min, {X: c.Max.X, Y: c.Min.Y}, c.Max, {X: c.Min.X, Y: c.Max.Y}})
+		canvases := plot.Align(grid, tiles, c)
+		for i, row := range grid {
+			for j, p := range row {
+				if p != nil {
+					p.Draw(canvases[i][j])
+				}
+			}
+		}
+		var buf bytes.Buffer
+		if _, err := out.canvas.WriteTo(&buf); err != nil {
+			return fmt.Errorf("drawing %s: %w", filepath.Base(out.path), err)
+		}
+		if err := rl.WriteFileAtomic(out.path, buf.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package report
+
+import (
+	"fmt"
+	"image/color"
+	"math"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// Bin is one interval of confidence in a reliability diagram. Confidence and
+// Accuracy are means over the Count predictions in it, and mean nothing where
+// Count is 0.
+type Bin struct {
+	Low, High            float64
+	Confidence, Accuracy float64
+	Count                int
+}
+
+// Bins sorts predictions into 15 bins of equal width, each (low, high], as for
+// the expected calibration error (Guo et al. 2017). confidence is the
+// probability of the predicted class, in [0,1]; correct says whether that was
+// the true one. The two have equal length.
+func Bins(confidence []float32, correct []bool) []Bin {
+	const n = 15
+	bins := make([]Bin, n)
+	for i := range bins {
+		bins[i].Low, bins[i].High = float64(i)/n, float64(i+1)/n
+	}
+	for i, c := range confidence {
+		at := 0
+		for at < n-1 && c > float32(bins[at].High) {
+			at++
+		}
+		b := &bins[at]
+		b.Count++
+		b.Confidence += float64(c)
+		if correct[i] {
+			b.Accuracy++
+		}
+	}
+	for i := range bins {
+		if count := float64(bins[i].Count); count > 0 {
+			bins[i].Confidence /= count
+			bins[i].Accuracy /= count
+		}
+	}
+	return bins
+}
+
+// Reliability draws the reliability diagram of DeGroot and Fienberg (1983):
+// accuracy against confidence, the diagonal being perfect calibration, and
+// below it how many predictions each bin holds. It writes path (a .png) and
+// the same as .svg.
+func Reliability(path string, bins []Bin) error {
+	if len(bins) == 0 {
+		return fmt.Errorf("drawing %s: no bins", path)
+	}
+	total, ece := 0, 0.0
+	for _, b := range bins {
+		total += b.Count
+		ece += float64(b.Count) * math.Abs(b.Accuracy-b.Confidence)
+	}
+	title := "Reliability"
+	if total > 0 {
+		title = fmt.Sprintf("Reliability (ECE %.4f, n = %s)", ece/float64(total), Count(int64(total)))
+	}
+	top := newPlot(title, "", "accuracy")
+	var bars, gaps, counts rectangles
+	blue, red := blend(palette[0], 0.75), blend(palette[1], 0.35)
+	most := 0
+	for _, b := range bins {
+		if b.Count == 0 {
+			continue
+		}
+		most = max(most, b.Count)
+		bars = append(bars, rectangle{b.Low, b.High, 0, b.Accuracy, blue})
+		gaps = append(gaps, rectangle{b.Low, b.High, min(b.Accuracy, b.Confidence), max(b.Accuracy, b.Confidence), red})
+		counts = append(counts, rectangle{b.Low, b.High, 0, float64(b.Count), blue})
+	}
+	diagonal, err := plotter.NewLine(plotter.XYs{{X: 0, Y: 0}, {X: 1, Y: 1}})
+	if err != nil {
+		return fmt.Errorf("drawing %s: %w", path, err)
+	}
+	diagonal.LineStyle = draw.LineStyle{Color: ink, Width: vg.Points(1), Dashes: []vg.Length{vg.Points(4), vg.Points(3)}}
+	top.Add(bars, gaps, diagonal)
+	top.Legend.Top, top.Legend.Left, top.Legend.XOffs = true, true, vg.Points(6)
+	top.Legend.Add("accuracy", swatch(blue))
+	top.Legend.Add("gap to confidence", swatch(red))
+	top.Legend.Add("perfectly calibrated", diagonal)
+	top.X.Min, top.X.Max, top.Y.Min, top.Y.Max = 0, 1, 0, 1
+	top.X.Tick.Marker, top.Y.Tick.Marker = ticks{most: 10}, ticks{most: 10}
+
+	bottom := newPlot("", "confidence", "predictions")
+	bottom.Add(counts)
+	bottom.X.Min, bottom.X.Max, bottom.Y.Min, bottom.Y.Max = 0, 1, 0, 1.08*float64(max(1, most))
+	bottom.X.Tick.Marker, bottom.Y.Tick.Marker = ticks{most: 10}, ticks{most: 7}
+	return writePlots(path, [][]*plot.Plot{{top}, {bottom}}, 5.6*vg.Inch, 8*vg.Inch)
+}
+
+// Confusion draws a confusion matrix: counts[i][j] rows of class i (true) were
+// called class j. Colours are shares of the row, so small classes show as
+// clearly as big ones. It writes path (a .png) and the same as .svg.
+func Confusion(path string, classes []string, counts [][]int) error {
+	n := len(classes)
+	if n == 0 || len(counts) != n {
+		return fmt.Errorf("drawing %s: %d classes and %d rows of counts", path, n, len(counts))
+	}
+	p := newPlot("Confusion matrix (colour: share of the true class)", "predicted", "true")
+	var cells rectangles
+	var numbers []cellText
+	for i, row := range counts {
+		if len(row) != n {
+			return fmt.Errorf("drawing %s: row %d has %d counts for %d classes", path, i, len(row), n)
+		}
+		sum := 0
+		for _, c := range row {
+			sum += c
+		}
+		y := float64(n - 1 - i) // the first class on top
+		for j, c := range row {
+			share := float64(c) / float64(max(1, sum))
+			cells = append(cells, rectangle{float64(j) - 0.5, float64(j) + 0.5, y - 0.5, y + 0.5, blend(palette[0], share)})
+			if c != 0 {
+				numbers = append(numbers, cellText{float64(j), y, Count(int64(c)), share > 0.5})
+			}
+		}
+	}
+	style := p.X.Tick.Label
+	style.XAlign, style.YAlign = draw.XCenter, draw.YCenter
+	p.Add(cells, cellTexts{numbers, style})
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -0.5, float64(n)-0.5, -0.5, float64(n)-0.5
+
+	var across, down plot.ConstantTicks
+	for i, name := range classes {
+		across = append(across, plot.Tick{Value: float64(i), Label: name})
+		down = append(down, plot.Tick{Value: float64(n - 1 - i), Label: name})
+	}
+	p.X.Tick.Marker, p.Y.Tick.Marker = across, down
+	p.X.Tick.Label.Rotation = math.Pi / 4
+	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YCenter
+	size := vg.Length(max(4, 0.42*float64(n))) * vg.Inch
+	return writePlots(path, [][]*plot.Plot{{p}}, size+1.9*vg.Inch, size+1.7*vg.Inch)
+}
+
+// rectangle is a filled box in data coordinates.
+type rectangle struct {
+	x0, x1, y0, y1 float64
+	fill           color.RGBA
+}
+
+type rectangles []rectangle
+
+// Plot implements [plot.Plotter].
+func (rs rectangles) Plot(c draw.Canvas, p *plot.Plot) {
+	x, y := p.Transforms(&c)
+	edge := draw.LineStyle{Color: color.White, Width: vg.Points(0.7)}
+	for _, r := range rs {
+		corners := []vg.Point{{X: x(r.x0), Y: y(r.y0)}, {X: x(r.x1), Y: y(r.y0)}, {X: x(r.x1), Y: y(r.y1)}, {X: x(r.x0), Y: y(r.y1)}}
+		c.FillPolygon(r.fill, corners)
+		c.StrokeLines(edge, append(corners, corners[0]))
+	}
+}
+
+// swatch is a colour in a legend.
+type swatch color.RGBA
+
+// Thumbnail implements [plot.Thumbnailer].
+func (s swatch) Thumbnail(c *draw.Canvas) {
+	c.FillPolygon(color.RGBA(s), []vg.Point{c.Min, {X: c.Max.X, Y: c.Min.Y}, c.Max, {X: c.Min.X, Y: c.Max.Y}})
+}
+
+// cellText is a number in a cell of the confusion matrix.
+type cellText struct {
+	x, y  float64
+	text  string
+	light bool // on a dark cell
+}
+
+type cellTexts struct {
+	cells []cellText
+	style text.Style
+}
+
+// Plot implements [plot.Plotter].
+func (t cellTexts) Plot(c draw.Canvas, p *plot.Plot) {
+	x, y := p.Transforms(&c)
+	for _, cell := range t.cells {
+		style := t.style
+		if cell.light {
+			style.Color = color.White
+		}
+		c.FillText(style, vg.Point{X: x(cell.x), Y: y(cell.y)}, cell.text)
+	}
+}

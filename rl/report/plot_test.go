@@ -1,0 +1,227 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"image/png"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"gonum.org/v1/plot"
+)
+
+var fourteen = []string{
+	"biology", "business", "chemistry", "computer science", "economics", "engineering", "health",
+	"history", "law", "math", "other", "philosophy", "physics", "psychology",
+}
+
+func supervisedRows() []Row {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var rows []Row
+	for step := range 600 {
+		rows = append(rows, Row{
+			"step": float64(step + 1), "epoch": float64(step+1) / 300,
+			"loss":          0.6 + 2*math.Exp(-float64(step)/120) + 0.25*rng.NormFloat64(),
+			"learning_rate": 3e-5 * 0.5 * (1 + math.Cos(math.Pi*float64(step)/600)),
+		})
+		if step%300 == 299 {
+			rows = append(rows, Row{"step": float64(step + 1), "epoch": float64(step+1) / 300, "eval_accuracy": 0.62 + float64(step)/6000, "eval_f1_macro": 0.6 + float64(step)/6000})
+		}
+	}
+	return rows
+}
+
+func ppoRows() []Row {
+	rng := rand.New(rand.NewPCG(3, 4))
+	rows := []Row{{"step": 0.0, "episode": 0.0, "eval_accuracy": 0.712, "eval_f1_macro": 0.701}}
+	for step := 1; step <= 120; step++ {
+		t := float64(step) / 120
+		rows = append(rows, Row{
+			"step": float64(step), "reward": 0.55 + 0.2*t + 0.05*rng.NormFloat64(), "policy_loss": -0.01 + 0.004*rng.NormFloat64(),
+			"value_loss": 0.2*math.Exp(-3*t) + 0.02*rng.Float64(), "approx_kl": 0.004 + 0.003*rng.Float64(), "clip_fraction": 0.08 + 0.05*rng.Float64(),
+			"entropy": 1.4 - 0.6*t + 0.05*rng.NormFloat64(), "explained_variance": 0.5*t + 0.1*rng.NormFloat64(),
+		})
+		if step%40 == 0 {
+			rows = append(rows, Row{"step": float64(step), "episode": float64(step / 40), "eval_accuracy": 0.712 + 0.02*t, "eval_f1_macro": 0.701 + 0.03*t})
+		}
+	}
+	return rows
+}
+
+func reliabilityBins() []Bin {
+	var bins []Bin
+	for i := range 15 {
+		low := float64(i) / 15
+		b := Bin{Low: low, High: low + 1.0/15, Count: i * i * 3}
+		b.Confidence = low + 0.03
+		b.Accuracy = max(0, b.Confidence-0.002*float64(i*i)+0.02)
+		bins = append(bins, b)
+	}
+	return bins
+}
+
+func confusionCounts() [][]int {
+	rng := rand.New(rand.NewPCG(5, 6))
+	counts := make([][]int, 14)
+	for i := range counts {
+		counts[i] = make([]int, 14)
+		counts[i][i] = 20 + rng.IntN(20)
+		for range 12 {
+			counts[i][rng.IntN(14)]++
+		}
+	}
+	return counts
+}
+
+// plotDir is where tests draw: set PLOT_DIR to look at the pictures.
+func plotDir(t *testing.T) string {
+	if dir := os.Getenv("PLOT_DIR"); dir != "" {
+		return dir
+	}
+	return t.TempDir()
+}
+
+func TestPictures(t *testing.T) {
+	tests := []struct {
+		name  string
+		draw  func(path string) error
+		texts []string // that the picture must hold
+	}{
+		{"supervised", func(path string) error { return Curves(path, PanelsOf(supervisedRows())) }, []string{
+			"Training loss", "loss, running mean (40)", "cross-entropy [nats]", "accuracy", "macro F1", "epoch", "Learning rate", "3e-5",
+		}},
+		{"ppo", func(path string) error { return Curves(path, PanelsOf(ppoRows())) }, []string{
+			"Reward", "Policy loss", "Value loss", "Approximate KL", "Clip fraction", "Entropy", "Explained variance", "accuracy before", "update", "episode",
+		}},
+		{"reliability", func(path string) error { return Reliability(path, reliabilityBins()) }, []string{"Reliability (ECE 0.2318, n = 3,045)", "confidence", "predictions", "perfectly calibrated"}},
+		{"confusion", func(path string) error { return Confusion(path, fourteen, confusionCounts()) }, append([]string{"predicted", "true"}, fourteen...)},
+		{"one value", func(path string) error {
+			return Curves(path, SupervisedPanels([]Row{{"step": 1.0, "loss": 0.5, "learning_rate": 0.0}}))
+		}, []string{"Training loss"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			base := filepath.Join(plotDir(t), strings.ReplaceAll(test.name, " ", "_"))
+			if err := test.draw(base + ".png"); err != nil {
+				t.Fatal(err)
+			}
+			svg, err := os.ReadFile(base + ".svg")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range test.texts {
+				if !bytes.Contains(svg, []byte(">"+text)) {
+					t.Errorf("the picture lacks the text %q", text)
+				}
+			}
+			if bytes.Contains(svg, []byte("NaN")) {
+				t.Error("the picture has places that are not numbers")
+			}
+			raw, err := os.ReadFile(base + ".png")
+			if err != nil {
+				t.Fatal(err)
+			}
+			img, err := png.Decode(bytes.NewReader(raw))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if size := img.Bounds(); size.Dx() < 700 || size.Dy() < 500 {
+				t.Errorf("picture of %v", size)
+			}
+			if _, _, _, alpha := img.At(0, 0).RGBA(); alpha != 0xffff {
+				t.Error("the background is transparent")
+			}
+		})
+	}
+}
+
+func TestPictureErrors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.png")
+	tests := []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"nothing", Curves(path, nil), "nothing to draw"},
+		{"no values", Curves(path, []Panel{{Title: "Loss", Series: []Series{{Label: "a"}}}}), `panel "Loss": no values`},
+		{"lengths", Curves(path, []Panel{{Title: "Loss", Series: []Series{{Label: "a", X: []float64{1}, Y: []float64{1, 2}}}}}), `series "a": 1 x values and 2 y values`},
+		{"not a number", Curves(path, []Panel{{Title: "Loss", Series: []Series{{Label: "a", X: []float64{1}, Y: []float64{math.NaN()}}}}}), `series "a"`},
+		{"name", Curves("x.pdf", []Panel{{Series: []Series{{X: []float64{1}, Y: []float64{1}}}}}), "x.pdf: the name must end in .png"},
+		{"bins", Reliability(path, nil), "no bins"},
+		{"classes", Confusion(path, []string{"a"}, nil), "1 classes and 0 rows"},
+		{"ragged", Confusion(path, []string{"a", "b"}, [][]int{{1, 2}, {3}}), "row 1 has 1 counts for 2 classes"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if test.err == nil || !strings.Contains(test.err.Error(), test.want) {
+				t.Errorf("error %v lacks %q", test.err, test.want)
+			}
+		})
+	}
+}
+
+func TestPanelsLeaveOutWhatIsNotThere(t *testing.T) {
+	titles := func(panels []Panel) (out []string) {
+		for _, p := range panels {
+			out = append(out, fmt.Sprintf("%s:%d", p.Title, len(p.Series)))
+		}
+		return out
+	}
+	rows := []Row{{"step": 1.0, "loss": 2.0, "learning_rate": math.NaN()}, {"step": 2.0, "loss": nil}, {"epoch": 1.0, "eval_accuracy": 0.5}}
+	if diff := cmp.Diff([]string{"Training loss:1", "Validation:1"}, titles(PanelsOf(rows))); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"Policy loss:1"}, titles(PanelsOf([]Row{{"step": 1, "policy_loss": 0.5}}))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRunningMean(t *testing.T) {
+	got := runningMean([]float64{1, 2, 3, 4, 5}, 3)
+	if diff := cmp.Diff([]float64{1, 1.5, 2, 3, 4}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTicks(t *testing.T) {
+	tests := []struct {
+		low, high float64
+		want      string
+	}{
+		{0, 1, "0 0.2 0.4 0.6 0.8 1.0"},
+		{1, 3, "1.0 1.5 2.0 2.5 3.0"},
+		{0, 1234, "0 200 400 600 800 1,000 1,200"},
+		{-0.03, 0.01, "-0.03 -0.02 -0.01 0 0.01"},
+		{0, 3e-5, "0 5e-6 1e-5 1.5e-5 2e-5 2.5e-5 3e-5"},
+		{0.3, 0.1 + 0.2 + 1e-17, "0.3"},
+	}
+	for _, test := range tests {
+		var labels []string
+		for _, tick := range (ticks{most: 7}).Ticks(test.low, test.high) {
+			labels = append(labels, tick.Label)
+		}
+		if got := strings.Join(labels, " "); got != test.want {
+			t.Errorf("ticks of %g to %g: %s, want %s", test.low, test.high, got, test.want)
+		}
+	}
+	if got := (ticks{most: 7, whole: true}).Ticks(1, 3); len(got) != 3 || got[1].Label != "2" {
+		t.Errorf("whole ticks of 1 to 3: %v", got)
+	}
+}
+
+func BenchmarkCurves(b *testing.B) {
+	rows := ppoRows()
+	path := filepath.Join(b.TempDir(), "curves.png")
+	for b.Loop() {
+		if err := Curves(path, PPOPanels(rows)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+var _ plot.Ticker = ticks{}

@@ -1,0 +1,24 @@
+package rl
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/rand/v2"
+)
+
+// Stream returns the random stream that belongs to seed and ids, for example
+// Stream(seed, step, prompt, sample).
+//
+// It is a pure function of its arguments: a draw depends on what it is for and never
+// on batch size, worker or the draws made before it. The key is the SHA-256 of seed
+// and ids as little-endian words, so streams whose ids differ in one bit, in order or
+// in number are unrelated; the first 128 bits of it seed a PCG generator.
+func Stream(seed uint64, ids ...uint64) *rand.Rand {
+	var fixed [8 * 8]byte
+	words := binary.LittleEndian.AppendUint64(fixed[:0], seed)
+	for _, id := range ids {
+		words = binary.LittleEndian.AppendUint64(words, id)
+	}
+	key := sha256.Sum256(words)
+	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:16])))
+}

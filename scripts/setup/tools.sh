@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Checks that the tools of the build are there and new enough; names each that is not, with the line
+# that installs it on Debian and Ubuntu.
+set -euo pipefail
+missing=0
+
+# need NAME MINIMUM VERSION INSTALL: VERSION is empty where the tool is not there.
+need() {
+  if [[ -z $3 ]]; then
+    echo "error: $1 is not installed; on Debian or Ubuntu: $4" >&2
+  elif [[ $(printf '%s\n' "$2" "$3" | sort -V | head -n 1) != "$2" ]]; then
+    echo "error: $1 is version $3, older than $2; on Debian or Ubuntu: $4" >&2
+  else
+    return 0
+  fi
+  missing=1
+}
+
+# version COMMAND...: the first number with a dot in it that the command prints.
+version() {
+  command -v "$1" > /dev/null || return 0
+  "$@" 2> /dev/null < /dev/null | grep -oE '[0-9]+(\.[0-9]+)+' | head -n 1 || true
+}
+
+if [[ $(uname -sm) != "Linux x86_64" ]]; then
+  echo "error: this is $(uname -sm); rltrain builds on Linux x86_64" >&2
+  exit 1
+fi
+# Go 1.21 and later fetch the toolchain that go.mod asks for.
+need go 1.21 "$(version go version)" \
+  'curl -fsSL https://go.dev/dl/go1.26.0.linux-amd64.tar.gz | sudo tar -C /usr/local -xz && export PATH=/usr/local/go/bin:$PATH'
+need g++ 10 "$(version g++ -dumpfullversion)" 'sudo apt-get install -y g++'
+need cmake 3.18 "$(version cmake --version)" 'sudo apt-get install -y cmake'
+need python3 3.8 "$(version python3 --version)" 'sudo apt-get install -y python3'
+need flock 2 "$(version flock --version)" 'sudo apt-get install -y util-linux'
+if command -v python3 > /dev/null; then
+  need pip 20 "$(version python3 -m pip --version)" 'sudo apt-get install -y python3-pip'
+fi
+if [[ -z ${LIBTOKENIZERS:-} ]]; then
+  need cargo 1.78 "$(version cargo --version)" \
+    'curl -fsSL https://sh.rustup.rs | sh -s -- -y --profile minimal && export PATH=$HOME/.cargo/bin:$PATH'
+fi
+exit $missing

@@ -1,0 +1,101 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// DType is the element type of a tensor, spelled as in the file.
+type DType string
+
+// The element types the format defines for whole-byte elements.
+const (
+	Bool   DType = "BOOL"
+	U8     DType = "U8"
+	I8     DType = "I8"
+	F8E4M3 DType = "F8_E4M3"
+	F8E5M2 DType = "F8_E5M2"
+	I16    DType = "I16"
+	U16    DType = "U16"
+	F16    DType = "F16"
+	BF16   DType = "BF16"
+	I32    DType = "I32"
+	U32    DType = "U32"
+	F32    DType = "F32"
+	F64    DType = "F64"
+	I64    DType = "I64"
+	U64    DType = "U64"
+)
+
+// Size is the number of bytes an element takes, 0 for an unknown dtype.
+func (d DType) Size() int64 {
+	switch d {
+	case Bool, U8, I8, F8E4M3, F8E5M2:
+		return 1
+	case I16, U16, F16, BF16:
+		return 2
+	case I32, U32, F32:
+		return 4
+	case F64, I64, U64:
+		return 8
+	}
+	return 0
+}
+
+// byteSize is the number of bytes of a tensor. Negative dimensions, unknown
+// dtypes and sizes past 2^63-1 are errors.
+func byteSize(d DType, shape []int64) (int64, error) {
+	size := d.Size()
+	if size == 0 {
+		return 0, fmt.Errorf("unknown dtype %.40q", string(d))
+	}
+	for _, dim := range shape {
+		if dim < 0 {
+			return 0, fmt.Errorf("negative dimension %d", dim)
+		}
+		hi, lo := bits.Mul64(uint64(size), uint64(dim))
+		if hi != 0 || lo > math.MaxInt64 {
+			return 0, fmt.Errorf("the shape's size passes 2^63 bytes")
+		}
+		size = int64(lo)
+	}
+	return size, nil
+}
+
+// widen converts little-endian elements of a float dtype to float32. src holds
+// len(dst) elements of d, which is F32, F16 or BF16.
+func widen(dst []float32, d DType, src []byte) {
+	switch d {
+	case F32:
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+		}
+	case BF16:
+		for i := range dst {
+			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
+		}
+	case F16:
+		for i := range dst {
+			dst[i] = half(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	}
+}
+
+// widens reports whether elements of d have an exact float32 value.
+func (d DType) widens() bool { return d == F32 || d == F16 || d == BF16 }
+
+// half converts IEEE 754 binary16 bits to the float32 of the same value.
+func half(h uint16) float32 {
+	sign := uint32(h>>15) << 31
+	exp, frac := uint32(h>>10&0x1f), uint32(h&0x3ff)
+	switch exp {
+	case 0: // zero and subnormals: frac · 2^-24, exact in float32
+		v := float32(frac) * (1.0 / (1 << 24))
+		return math.Float32frombits(math.Float32bits(v) | sign)
+	case 0x1f: // infinities and NaN
+		return math.Float32frombits(sign | 0xff<<23 | frac<<13)
+	}
+	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
+}

@@ -1,0 +1,160 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+)
+
+// File is an open safetensors file whose header has been validated. Its methods
+// may be called from several goroutines at once, Close excepted.
+type File struct {
+	f        *os.File
+	entries  []Entry
+	index    map[string]int
+	metadata map[string]string
+}
+
+// Open opens the file at path and validates all of its header against the size of
+// the file. It reads no tensor data. Errors name the file, and the tensor where
+// one is at fault.
+func Open(path string) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	file, err := newFile(f)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
+	}
+	return file, nil
+}
+
+func newFile(f *os.File) (*File, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("is not a regular file")
+	}
+	var prefix [8]byte
+	if info.Size() < int64(len(prefix)) {
+		return nil, fmt.Errorf("%d bytes are too few for a safetensors file", info.Size())
+	}
+	if _, err := f.ReadAt(prefix[:], 0); err != nil {
+		return nil, fmt.Errorf("reading the header's length: %w", err)
+	}
+	n := binary.LittleEndian.Uint64(prefix[:])
+	if n > maxHeader {
+		return nil, fmt.Errorf("the header claims %d bytes, at most %d are allowed (is this a safetensors file?)", n, maxHeader)
+	}
+	start := int64(len(prefix)) + int64(n)
+	if start > info.Size() {
+		return nil, fmt.Errorf("the header claims %d bytes, the file has %d in all (is it cut short?)", n, info.Size())
+	}
+	header := make([]byte, n)
+	if _, err := io.ReadFull(io.NewSectionReader(f, int64(len(prefix)), int64(n)), header); err != nil {
+		return nil, fmt.Errorf("reading the header: %w", err)
+	}
+	entries, metadata, err := parseHeader(header, start, info.Size()-start)
+	if err != nil {
+		return nil, err
+	}
+	file := &File{f: f, entries: entries, index: make(map[string]int, len(entries)), metadata: metadata}
+	for i, e := range entries {
+		file.index[e.Name] = i
+	}
+	return file, nil
+}
+
+// Path is the path that Open was given.
+func (f *File) Path() string { return f.f.Name() }
+
+// Names lists the tensors in the order of their data.
+func (f *File) Names() []string {
+	names := make([]string, len(f.entries))
+	for i, e := range f.entries {
+		names[i] = e.Name
+	}
+	return names
+}
+
+// Lookup finds a tensor by name. The entry is the caller's own.
+func (f *File) Lookup(name string) (Entry, bool) {
+	i, ok := f.index[name]
+	if !ok {
+		return Entry{}, false
+	}
+	e := f.entries[i]
+	e.Shape = slices.Clone(e.Shape)
+	return e, true
+}
+
+// Metadata is a copy of the header's string pairs, empty where it has none.
+func (f *File) Metadata() map[string]string {
+	m := make(map[string]string, len(f.metadata))
+	maps.Copy(m, f.metadata)
+	return m
+}
+
+// Close closes the file; tensors read before stay valid.
+func (f *File) Close() error { return f.f.Close() }
+
+// Bytes reads a tensor's data as it lies in the file: little-endian, row-major.
+func (f *File) Bytes(name string) ([]byte, error) {
+	e, ok := f.Lookup(name)
+	if !ok {
+		return nil, f.missing(name)
+	}
+	data := make([]byte, e.Size)
+	if err := f.readAt(data, e, 0); err != nil {
+		return nil, err
+	}
+	return data, nil
+}
+
+// chunk is how many bytes Float32s converts at a time, a multiple of every
+// element size: large enough for the disk, small enough for the cache.
+const chunk = 256 << 10
+
+// Float32s reads an F32, F16 or BF16 tensor, row-major, each element widened to
+// the float32 of the same value. Other dtypes are an error.
+func (f *File) Float32s(name string) ([]float32, error) {
+	e, ok := f.Lookup(name)
+	if !ok {
+		return nil, f.missing(name)
+	}
+	if !e.DType.widens() {
+		return nil, fmt.Errorf("safetensors: %s: tensor %s: %s has no float32 values, want F32, F16 or BF16", f.Path(), quote(name), e.DType)
+	}
+	width := e.DType.Size()
+	data := make([]float32, e.Size/width)
+	buf := make([]byte, min(chunk, e.Size))
+	for done := int64(0); done < e.Size; {
+		part := buf[:min(chunk, e.Size-done)]
+		if err := f.readAt(part, e, done); err != nil {
+			return nil, err
+		}
+		widen(data[done/width:][:int64(len(part))/width], e.DType, part)
+		done += int64(len(part))
+	}
+	return data, nil
+}
+
+// readAt fills buf from byte skip of a tensor's data.
+func (f *File) readAt(buf []byte, e Entry, skip int64) error {
+	_, err := io.ReadFull(io.NewSectionReader(f.f, e.Offset+skip, int64(len(buf))), buf)
+	if err != nil {
+		return fmt.Errorf("safetensors: %s: reading tensor %s: %w", f.Path(), quote(e.Name), err)
+	}
+	return nil
+}
+
+func (f *File) missing(name string) error {
+	return fmt.Errorf("safetensors: %s: no tensor %s", f.Path(), quote(name))
+}

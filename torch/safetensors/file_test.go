@@ -1,0 +1,320 @@
+package safetensors_test
+
+import (
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/safetensors"
+)
+
+// rawFile is a file with this header and data, whatever they say.
+func rawFile(header, data string) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	return append(append(b, header...), data...)
+}
+
+func writeRaw(t testing.TB, raw []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// entry is one header member.
+func entry(name, dtype, shape, offsets string) string {
+	return `"` + name + `":{"dtype":"` + dtype + `","shape":` + shape + `,"data_offsets":` + offsets + `}`
+}
+
+func TestOpen(t *testing.T) {
+	header := `{"__metadata__":{"format":"pt","note":"hi"},` +
+		entry("b", "I64", "[1]", "[4,12]") + "," + entry("scalar", "F32", "[]", "[0,4]") + "," +
+		entry("none", "F16", "[3,0]", "[12,12]") + "}  "
+	path := writeRaw(t, rawFile(header, "\x00\x00\x80\x3f"+"\x07\x00\x00\x00\x00\x00\x00\x00"))
+	f, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if diff := cmp.Diff([]string{"scalar", "b", "none"}, f.Names()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{"format": "pt", "note": "hi"}, f.Metadata()); diff != "" {
+		t.Error(diff)
+	}
+	got, _ := f.Lookup("b")
+	want := safetensors.Entry{Name: "b", DType: "I64", Shape: []int64{1}, Offset: int64(8 + len(header) + 4), Size: 8}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if v, err := f.Float32s("scalar"); err != nil || v[0] != 1 {
+		t.Errorf("scalar = %v, %v", v, err)
+	}
+	if v, err := f.Float32s("none"); err != nil || len(v) != 0 {
+		t.Errorf("none = %v, %v", v, err)
+	}
+	if b, err := f.Bytes("b"); err != nil || string(b) != "\x07\x00\x00\x00\x00\x00\x00\x00" {
+		t.Errorf("b = %q, %v", b, err)
+	}
+	if _, err := f.Float32s("b"); err == nil || !strings.Contains(err.Error(), `tensor "b": I64`) {
+		t.Errorf("I64 as float32: %v", err)
+	}
+	if _, err := f.Bytes("c"); err == nil || !strings.Contains(err.Error(), `no tensor "c"`) {
+		t.Errorf("absent tensor: %v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	four := "\x00\x00\x00\x00"
+	one := func(dtype, shape, offsets string) []byte {
+		return rawFile("{"+entry("w", dtype, shape, offsets)+"}", four)
+	}
+	tests := []struct {
+		name string
+		raw  []byte
+		want string
+	}{
+		{"empty", nil, "too few"},
+		{"no header", []byte("1234567"), "too few"},
+		{"huge header", []byte("\xff\xff\xff\xff\xff\xff\xff\xff{}"), "at most 100000000"},
+		{"header past the end", []byte("\x03\x00\x00\x00\x00\x00\x00\x00{}"), "cut short"},
+		{"empty header", rawFile("", ""), "ends too early"},
+		{"an array", rawFile("[]", ""), `want "{"`},
+		{"text after", rawFile("{}x", ""), "follows"},
+		{"second object", rawFile("{}{}", ""), "follows"},
+		{"deep", rawFile(`{"w":`+strings.Repeat("[", 100_000)+strings.Repeat("]", 100_000)+"}", ""), `tensor "w": found [`},
+		{"deep metadata", rawFile(`{"__metadata__":{"a":`+strings.Repeat(`{"a":`, 20_000), ""), `"a": found {, want a string`},
+		{"metadata number", rawFile(`{"__metadata__":{"a":1}}`, ""), "want a string"},
+		{"name twice", rawFile("{"+entry("w", "U8", "[0]", "[0,0]")+","+entry("w", "U8", "[0]", "[0,0]")+"}", ""), `"w" comes twice`},
+		{"escaped twice", rawFile("{"+entry("w", "U8", "[0]", "[0,0]")+","+entry(`\u0077`, "U8", "[0]", "[0,0]")+"}", ""), `"w" comes twice`},
+		{"field twice", rawFile(`{"w":{"dtype":"U8","dtype":"I8","shape":[0],"data_offsets":[0,0]}}`, ""), `"dtype" comes twice`},
+		{"field missing", rawFile(`{"w":{"dtype":"U8","shape":[0]}}`, ""), `tensor "w": a field is missing`},
+		{"field unknown", rawFile(`{"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"x":1}}`, ""), `unknown field "x"`},
+		{"bad UTF-8", rawFile(`{"`+"\xff"+`":{}}`, ""), "UTF-8"},
+		{"unknown dtype", one("F33", "[1]", "[0,4]"), `tensor "w": unknown dtype "F33"`},
+		{"negative dimension", one("F32", "[-1]", "[0,4]"), `tensor "w": shape: -1 is not`},
+		{"fraction", one("F32", "[1.0]", "[0,4]"), "1.0 is not"},
+		{"past int64", one("F32", "[9223372036854775808]", "[0,4]"), "is not an integer"},
+		{"overflow to fit", one("F32", "[4611686018427387905]", "[0,4]"), "passes 2^63"},
+		{"overflow of product", one("U8", "[4294967296,4294967296,4]", "[0,4]"), "passes 2^63"},
+		{"null shape", one("F32", "null", "[0,4]"), "found null"},
+		{"size differs", one("F32", "[2]", "[0,4]"), `tensor "w": F32 [2] takes 8 bytes, data_offsets [0, 4] give 4`},
+		{"offsets reversed", one("F32", "[1]", "[4,0]"), "data_offsets [4, 0]"},
+		{"offsets outside", one("F32", "[2]", "[0,8]"), "cut short"},
+		{"three offsets", one("F32", "[1]", "[0,4,4]"), "3 numbers"},
+		{"hole", rawFile("{"+entry("w", "U8", "[1]", "[3,4]")+"}", four), "a hole of 3 bytes"},
+		{"overlap", rawFile("{"+entry("v", "U8", "[3]", "[0,3]")+","+entry("w", "U8", "[2]", "[2,4]")+"}", four), `tensor "w": its data overlaps`},
+		{"data left over", one("U8", "[3]", "[0,3]"), "1 bytes of data belong to no tensor"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := writeRaw(t, tt.raw)
+			_, err := safetensors.Open(path)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) {
+				t.Errorf("error %q, want it to contain %q and the path", err, tt.want)
+			}
+			if len(err.Error()) > 400+len(path) || strings.ContainsAny(err.Error(), "\n\r") {
+				t.Errorf("not one short line: %q", err)
+			}
+		})
+	}
+}
+
+func TestOpenRefusesFolder(t *testing.T) {
+	if _, err := safetensors.Open(t.TempDir()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("folder: %v", err)
+	}
+}
+
+func TestCutAtEveryByte(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "whole.safetensors")
+	err := safetensors.Write(path, []safetensors.Tensor{
+		safetensors.FromFloat32s("encoder.weight", []int64{2, 3}, []float32{1, 2, 3, 4, 5, 6}),
+		safetensors.FromInt64s("steps", nil, []int64{7}),
+		{Name: "flags", DType: safetensors.Bool, Shape: []int64{3}, Data: []byte{0, 1, 0}},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(dir, "cut.safetensors")
+	for n := range raw {
+		if err := os.WriteFile(cut, raw[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := safetensors.Open(cut); err == nil || !strings.Contains(err.Error(), cut) || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("cut at %d of %d bytes: %v", n, len(raw), err)
+		}
+	}
+}
+
+func TestFloat32sWidens(t *testing.T) {
+	u16 := func(v ...uint16) []byte {
+		var b []byte
+		for _, x := range v {
+			b = binary.LittleEndian.AppendUint16(b, x)
+		}
+		return b
+	}
+	inf := float32(math.Inf(1))
+	negZero := math.Float32frombits(1 << 31)
+	tests := []struct {
+		dtype safetensors.DType
+		data  []byte
+		want  []float32
+	}{
+		// binary16: one, smallest and largest subnormal, smallest and largest normal.
+		{safetensors.F16, u16(0x3c00, 0x0001, 0x03ff, 0x0400, 0x7bff, 0xc000, 0x8001, 0x7c00, 0xfc00, 0x8000),
+			[]float32{1, 0x1p-24, 0x3ffp-24, 0x1p-14, 65504, -2, -0x1p-24, inf, -inf, negZero}},
+		{safetensors.BF16, u16(0x3f80, 0xbf80, 0x0001, 0x7f80, 0x8000, 0x4049),
+			[]float32{1, -1, 0x1p-133, inf, negZero, 3.140625}},
+	}
+	for _, tt := range tests {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		tensor := safetensors.Tensor{Name: "x", DType: tt.dtype, Shape: []int64{int64(len(tt.want))}, Data: tt.data}
+		if err := safetensors.Write(path, []safetensors.Tensor{tensor}, nil); err != nil {
+			t.Fatal(err)
+		}
+		f, err := safetensors.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fromFile, err := f.Float32s("x")
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fromTensor, err := tensor.Float32s()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range tt.want {
+			if math.Float32bits(fromFile[i]) != math.Float32bits(want) || math.Float32bits(fromTensor[i]) != math.Float32bits(want) {
+				t.Errorf("%s element %d = %v from the file, %v from the tensor, want %v", tt.dtype, i, fromFile[i], fromTensor[i], want)
+			}
+		}
+	}
+	nan := safetensors.Tensor{Name: "x", DType: safetensors.F16, Shape: []int64{1}, Data: u16(0x7e00)}
+	if v, err := nan.Float32s(); err != nil || !math.IsNaN(float64(v[0])) {
+		t.Errorf("NaN = %v, %v", v, err)
+	}
+}
+
+// A tensor longer than one read must come out whole and in order.
+func TestFloat32sAcrossReads(t *testing.T) {
+	want := make([]float32, 200_001)
+	for i := range want {
+		want[i] = float32(i)
+	}
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	err := safetensors.Write(path, []safetensors.Tensor{
+		safetensors.FromFloat32s("a", []int64{1}, []float32{-1}),
+		safetensors.FromFloat32s("x", []int64{int64(len(want))}, want),
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got, err := f.Float32s("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !cmp.Equal(want, got) {
+		t.Error("the elements differ")
+	}
+	// The file may shrink under an open reader.
+	if err := os.Truncate(path, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Float32s("x"); err == nil || !strings.Contains(err.Error(), `reading tensor "x"`) {
+		t.Errorf("shrunk file: %v", err)
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	f.Add(rawFile("{}", ""))
+	f.Add(rawFile("{"+entry("w", "F32", "[1]", "[0,4]")+"}", "\x00\x00\x80\x3f"))
+	f.Add(rawFile(`{"__metadata__":{"format":"pt"},`+entry("w", "BF16", "[2,1]", "[0,4]")+","+entry("e", "U8", "[0]", "[4,4]")+"}   ", "abcd"))
+	f.Add(rawFile("{"+entry("w", "F32", "[4611686018427387905]", "[0,4]")+"}", "abcd"))
+	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		path := writeRaw(t, raw)
+		file, err := safetensors.Open(path)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+			return
+		}
+		defer file.Close()
+		covered := make([]bool, len(raw))
+		for _, name := range file.Names() {
+			e, ok := file.Lookup(name)
+			if !ok {
+				t.Fatalf("no entry for %q", name)
+			}
+			data, err := file.Bytes(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(data) != string(raw[e.Offset:e.Offset+e.Size]) {
+				t.Errorf("%q reads other bytes", name)
+			}
+			for i := e.Offset; i < e.Offset+e.Size; i++ {
+				if covered[i] {
+					t.Fatalf("byte %d belongs to two tensors", i)
+				}
+				covered[i] = true
+			}
+		}
+		start := 8 + int(binary.LittleEndian.Uint64(raw))
+		for i := start; i < len(raw); i++ {
+			if !covered[i] {
+				t.Fatalf("byte %d belongs to no tensor", i)
+			}
+		}
+	})
+}
+
+func BenchmarkFloat32s(b *testing.B) {
+	for _, dtype := range []safetensors.DType{safetensors.F32, safetensors.BF16, safetensors.F16} {
+		b.Run(string(dtype), func(b *testing.B) {
+			const n = 1 << 20
+			path := filepath.Join(b.TempDir(), "x.safetensors")
+			tensor := safetensors.Tensor{Name: "x", DType: dtype, Shape: []int64{n}, Data: make([]byte, n*dtype.Size())}
+			if err := safetensors.Write(path, []safetensors.Tensor{tensor}, nil); err != nil {
+				b.Fatal(err)
+			}
+			f, err := safetensors.Open(path)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer f.Close()
+			b.SetBytes(n * dtype.Size())
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := f.Float32s("x"); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,285 @@
+package safetensors
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxHeader is the longest header the format allows, in bytes.
+const maxHeader = 100_000_000
+
+// metadataKey is the header's one key that is no tensor.
+const metadataKey = "__metadata__"
+
+// Entry is one tensor of a file as its header describes it.
+type Entry struct {
+	Name  string
+	DType DType
+	Shape []int64
+	// Offset is where the data begins, counted from the start of the file; Size is
+	// its length. Both are in bytes.
+	Offset, Size int64
+}
+
+// parseHeader reads a header whose data begins at byte dataStart of the file and
+// is dataLen bytes long. Entries come back in the order of their data.
+func parseHeader(header []byte, dataStart, dataLen int64) ([]Entry, map[string]string, error) {
+	if !utf8.Valid(header) {
+		return nil, nil, errors.New("the header is not valid UTF-8")
+	}
+	r := newJSONReader(header)
+	var entries []Entry
+	var metadata map[string]string
+	err := r.object(func(name string) error {
+		if name == metadataKey {
+			m, err := r.stringMap()
+			metadata = m
+			return wrapName(metadataKey, err)
+		}
+		e, err := readEntry(r, dataLen)
+		if err != nil {
+			return fmt.Errorf("tensor %s: %w", quote(name), err)
+		}
+		e.Name = name
+		entries = append(entries, e)
+		return nil
+	})
+	if err == nil {
+		err = r.end()
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the header: %w", err)
+	}
+	if err := checkCover(entries, dataLen); err != nil {
+		return nil, nil, err
+	}
+	for i := range entries {
+		entries[i].Offset += dataStart
+	}
+	return entries, metadata, nil
+}
+
+// readEntry reads one tensor's description, with Offset counted from the start of
+// the data.
+func readEntry(r *jsonReader, dataLen int64) (Entry, error) {
+	var e Entry
+	var offsets []int64
+	seen := 0
+	err := r.object(func(key string) error {
+		seen++
+		var err error
+		switch key {
+		case "dtype":
+			var s string
+			s, err = r.str()
+			e.DType = DType(s)
+		case "shape":
+			e.Shape, err = r.ints()
+		case "data_offsets":
+			offsets, err = r.ints()
+		default:
+			return fmt.Errorf("unknown field %s, want dtype, shape and data_offsets", quote(key))
+		}
+		return wrapName(key, err)
+	})
+	if err != nil {
+		return e, err
+	}
+	if seen != 3 {
+		return e, errors.New("a field is missing, want dtype, shape and data_offsets")
+	}
+	if len(offsets) != 2 {
+		return e, fmt.Errorf("data_offsets has %d numbers, want 2", len(offsets))
+	}
+	begin, end := offsets[0], offsets[1]
+	if begin > end || end > dataLen {
+		return e, fmt.Errorf("data_offsets [%d, %d] leave the %d bytes of data (is the file cut short?)", begin, end, dataLen)
+	}
+	size, err := byteSize(e.DType, e.Shape)
+	if err != nil {
+		return e, err
+	}
+	if size != end-begin {
+		return e, fmt.Errorf("%s %s takes %d bytes, data_offsets [%d, %d] give %d",
+			e.DType, shapeText(e.Shape), size, begin, end, end-begin)
+	}
+	e.Offset, e.Size = begin, size
+	return e, nil
+}
+
+// checkCover sorts entries by their data and checks that they cover all of it,
+// without holes or overlap.
+func checkCover(entries []Entry, dataLen int64) error {
+	slices.SortFunc(entries, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Size, b.Size), strings.Compare(a.Name, b.Name))
+	})
+	var at int64
+	for _, e := range entries {
+		switch {
+		case e.Offset > at:
+			return fmt.Errorf("tensor %s: a hole of %d bytes before its data", quote(e.Name), e.Offset-at)
+		case e.Offset < at:
+			return fmt.Errorf("tensor %s: its data overlaps another tensor's", quote(e.Name))
+		}
+		at += e.Size
+	}
+	if at != dataLen {
+		return fmt.Errorf("%d bytes of data belong to no tensor", dataLen-at)
+	}
+	return nil
+}
+
+// jsonReader reads exactly the JSON that is asked for. It never descends into
+// anything else, so deeply nested input fails at its first surprise, and it sees
+// duplicate keys, which decoding into a map would hide.
+type jsonReader struct{ dec *json.Decoder }
+
+func newJSONReader(data []byte) *jsonReader {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	return &jsonReader{dec}
+}
+
+func (r *jsonReader) token() (json.Token, error) {
+	t, err := r.dec.Token()
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, errors.New("the JSON ends too early")
+	}
+	return t, err
+}
+
+func (r *jsonReader) delim(want json.Delim) error {
+	t, err := r.token()
+	if err != nil {
+		return err
+	}
+	if t != want {
+		return fmt.Errorf("found %s, want %q", tokenText(t), want.String())
+	}
+	return nil
+}
+
+func (r *jsonReader) str() (string, error) {
+	t, err := r.token()
+	if err != nil {
+		return "", err
+	}
+	s, ok := t.(string)
+	if !ok {
+		return "", fmt.Errorf("found %s, want a string", tokenText(t))
+	}
+	return s, nil
+}
+
+// ints reads an array of integers from 0 to 2^63-1.
+func (r *jsonReader) ints() ([]int64, error) {
+	if err := r.delim('['); err != nil {
+		return nil, err
+	}
+	list := []int64{}
+	for r.dec.More() {
+		t, err := r.token()
+		if err != nil {
+			return nil, err
+		}
+		num, ok := t.(json.Number)
+		if !ok {
+			return nil, fmt.Errorf("found %s, want a number", tokenText(t))
+		}
+		v, err := strconv.ParseUint(num.String(), 10, 63)
+		if err != nil {
+			return nil, fmt.Errorf("%.40s is not an integer from 0 to 2^63-1", num.String())
+		}
+		list = append(list, int64(v))
+	}
+	return list, r.delim(']')
+}
+
+// object calls field for each key of an object, which must read the value. A key
+// that comes twice is an error.
+func (r *jsonReader) object(field func(key string) error) error {
+	if err := r.delim('{'); err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for r.dec.More() {
+		key, err := r.str()
+		if err != nil {
+			return err
+		}
+		if seen[key] {
+			return fmt.Errorf("%s comes twice", quote(key))
+		}
+		seen[key] = true
+		if err := field(key); err != nil {
+			return err
+		}
+	}
+	return r.delim('}')
+}
+
+// stringMap reads an object whose values are strings.
+func (r *jsonReader) stringMap() (map[string]string, error) {
+	m := map[string]string{}
+	return m, r.object(func(key string) error {
+		s, err := r.str()
+		m[key] = s
+		return wrapName(quote(key), err)
+	})
+}
+
+// end checks that nothing but white space follows.
+func (r *jsonReader) end() error {
+	if t, err := r.dec.Token(); err == nil {
+		return fmt.Errorf("%s follows the JSON object", tokenText(t))
+	} else if !errors.Is(err, io.EOF) {
+		return fmt.Errorf("something follows the JSON object: %w", err)
+	}
+	return nil
+}
+
+func tokenText(t json.Token) string {
+	switch t := t.(type) {
+	case nil:
+		return "null"
+	case string:
+		return quote(t)
+	}
+	return fmt.Sprintf("%.40s", fmt.Sprint(t))
+}
+
+func wrapName(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+// quote keeps a name from the file on one line of bounded length.
+func quote(name string) string { return fmt.Sprintf("%.120q", name) }
+
+// shapeText writes a shape as [2, 3], cut after eight dimensions.
+func shapeText(shape []int64) string {
+	var b strings.Builder
+	b.WriteByte('[')
+	for i, d := range shape {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		if i == 8 {
+			b.WriteString("…")
+			break
+		}
+		b.WriteString(strconv.FormatInt(d, 10))
+	}
+	b.WriteByte(']')
+	return b.String()
+}

@@ -1,0 +1,28 @@
+package safetensors
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func FuzzParseIndex(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"total_size":12},"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}`))
+	f.Add([]byte(`{"weight_map":{"a":"../x.safetensors"}}`))
+	f.Add([]byte(`{"weight_map":{"a":null},"weight_map":{}}`))
+	f.Add([]byte(`{"metadata":[[[[1e999]]]]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		weightMap, err := parseIndex(data)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+			return
+		}
+		for name, shard := range weightMap {
+			if filepath.Dir(filepath.Join("dir", shard)) != "dir" {
+				t.Errorf("%q is in %q, outside the folder", name, shard)
+			}
+		}
+	})
+}

@@ -1,0 +1,143 @@
+package safetensors_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/safetensors"
+)
+
+const (
+	shard1 = "model-00001-of-00002.safetensors"
+	shard2 = "model-00002-of-00002.safetensors"
+)
+
+// writeShards writes a (in the first shard) and b, c (in the second) with an index.
+func writeShards(t *testing.T, index string) string {
+	t.Helper()
+	dir := t.TempDir()
+	one := func(name string, v float32) safetensors.Tensor {
+		return safetensors.FromFloat32s(name, []int64{1}, []float32{v})
+	}
+	for file, tensors := range map[string][]safetensors.Tensor{
+		shard1: {one("a", 1)},
+		shard2: {one("b", 2), one("c", 3)},
+	} {
+		if err := safetensors.Write(filepath.Join(dir, file), tensors, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeFile(t, filepath.Join(dir, "model.safetensors.index.json"), index)
+	return dir
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpenModelSharded(t *testing.T) {
+	dir := writeShards(t, `{"metadata":{"total_size":12,"more":[1,{"x":null}]},"weight_map":{"c":"`+shard2+`","a":"`+shard1+`","b":"`+shard2+`"}}`)
+	m, err := safetensors.OpenModel(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if diff := cmp.Diff([]string{"a", "b", "c"}, m.Names()); diff != "" {
+		t.Error(diff)
+	}
+	path, e, ok := m.Entry("c")
+	if !ok || path != filepath.Join(dir, shard2) || e.Size != 4 {
+		t.Errorf("c is at %s, %+v, %v", path, e, ok)
+	}
+	if v, err := m.Float32s("c"); err != nil || v[0] != 3 {
+		t.Errorf("c = %v, %v", v, err)
+	}
+	if _, _, ok := m.Entry("d"); ok {
+		t.Error("d exists")
+	}
+	if _, err := m.Float32s("d"); err == nil || !strings.Contains(err.Error(), `no tensor "d"`) {
+		t.Errorf("d: %v", err)
+	}
+}
+
+func TestOpenModelPrefersSingle(t *testing.T) {
+	dir := writeShards(t, "nonsense")
+	err := safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := safetensors.OpenModel(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if diff := cmp.Diff([]string{"x"}, m.Names()); diff != "" {
+		t.Error(diff)
+	}
+	if m.Path() != filepath.Join(dir, "model.safetensors") {
+		t.Errorf("path %s", m.Path())
+	}
+}
+
+func TestOpenModelRefuses(t *testing.T) {
+	weightMap := func(a, b, c string) string {
+		return `{"weight_map":{"a":"` + a + `","b":"` + b + `","c":"` + c + `"}}`
+	}
+	tests := []struct{ name, index, want string }{
+		{"not JSON", "{", "ends too early"},
+		{"no map", `{"metadata":{}}`, "weight_map is missing"},
+		{"text after", weightMap(shard1, shard2, shard2) + "x", "follows"},
+		{"not UTF-8", "{\"\xff\":1}", "UTF-8"},
+		{"name twice", `{"weight_map":{"a":"` + shard1 + `","a":"` + shard2 + `"}}`, `"a" comes twice`},
+		{"file missing", weightMap("gone.safetensors", shard2, shard2), "gone.safetensors"},
+		{"tensor not in the file", `{"weight_map":{"a":"` + shard1 + `","b":"` + shard2 + `","c":"` + shard2 + `","d":"` + shard1 + `"}}`, `tensor "d" is not in ` + shard1},
+		{"tensor elsewhere", weightMap(shard1, shard1, shard2), `tensor "b" lies in ` + shard2 + ", weight_map says " + shard1},
+		{"tensor left out", `{"weight_map":{"a":"` + shard1 + `","b":"` + shard2 + `"}}`, `tensor "c" of ` + shard2 + " is not in weight_map"},
+		{"parent", weightMap("../"+shard1, shard2, shard2), "same folder"},
+		{"absolute", weightMap("/etc/x.safetensors", shard2, shard2), "same folder"},
+		{"subfolder", weightMap("sub/"+shard1, shard2, shard2), "same folder"},
+		{"backslash", weightMap(`..\\`+shard1, shard2, shard2), "same folder"},
+		{"dots", weightMap("..", shard2, shard2), "same folder"},
+		{"other kind", weightMap("model.bin", shard2, shard2), "same folder"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := writeShards(t, tt.index)
+			_, err := safetensors.OpenModel(dir)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestOpenModelTensorInTwoFiles(t *testing.T) {
+	dir := writeShards(t, `{"weight_map":{"a":"`+shard1+`","b":"`+shard2+`","c":"`+shard2+`"}}`)
+	b := safetensors.FromFloat32s("b", []int64{1}, []float32{9})
+	a := safetensors.FromFloat32s("a", []int64{1}, []float32{1})
+	if err := safetensors.Write(filepath.Join(dir, shard1), []safetensors.Tensor{a, b}, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := safetensors.OpenModel(dir)
+	if err == nil || !strings.Contains(err.Error(), `tensor "b" lies in `+shard1) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestOpenModelNoWeights(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := safetensors.OpenModel(dir); err == nil || !strings.Contains(err.Error(), dir+" has neither model.safetensors") {
+		t.Errorf("empty folder: %v", err)
+	}
+	writeFile(t, filepath.Join(dir, "pytorch_model.bin"), "")
+	if _, err := safetensors.OpenModel(dir); err == nil || !strings.Contains(err.Error(), "convert its pytorch_model.bin to safetensors") {
+		t.Errorf("folder with pytorch_model.bin: %v", err)
+	}
+}

@@ -1,0 +1,178 @@
+package safetensors
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/renameio/v2"
+)
+
+// Tensor is a tensor in memory. Data holds the elements little-endian and
+// row-major: DType.Size() bytes for each of the shape's elements.
+type Tensor struct {
+	Name  string
+	DType DType
+	Shape []int64
+	Data  []byte
+}
+
+// FromFloat32s makes an F32 tensor of a copy of data.
+func FromFloat32s(name string, shape []int64, data []float32) Tensor {
+	b := make([]byte, 0, 4*len(data))
+	for _, v := range data {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return Tensor{Name: name, DType: F32, Shape: slices.Clone(shape), Data: b}
+}
+
+// FromInt64s makes an I64 tensor of a copy of data.
+func FromInt64s(name string, shape []int64, data []int64) Tensor {
+	b := make([]byte, 0, 8*len(data))
+	for _, v := range data {
+		b = binary.LittleEndian.AppendUint64(b, uint64(v))
+	}
+	return Tensor{Name: name, DType: I64, Shape: slices.Clone(shape), Data: b}
+}
+
+// Float32s is the tensor's elements, each widened to the float32 of the same
+// value. A dtype other than F32, F16 and BF16, or data that does not fit the
+// shape, is an error.
+func (t Tensor) Float32s() ([]float32, error) {
+	if err := t.check(); err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	if !t.DType.widens() {
+		return nil, fmt.Errorf("safetensors: tensor %s: %s has no float32 values, want F32, F16 or BF16", quote(t.Name), t.DType)
+	}
+	data := make([]float32, int64(len(t.Data))/t.DType.Size())
+	widen(data, t.DType, t.Data)
+	return data, nil
+}
+
+func (t Tensor) check() error {
+	size, err := byteSize(t.DType, t.Shape)
+	if err != nil {
+		return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+	}
+	if size != int64(len(t.Data)) {
+		return fmt.Errorf("tensor %s: %s %s takes %d bytes, the data has %d", quote(t.Name), t.DType, shapeText(t.Shape), size, len(t.Data))
+	}
+	return nil
+}
+
+// Write writes a file that holds tensors. It is written beside path, synced and
+// renamed, so path holds the old content or all of the new. The bytes depend only
+// on the arguments, and not on the order of tensors: data lies by falling element
+// size, then by name, which keeps every tensor aligned to its elements. The pair
+// "format": "pt" is added to metadata that has no format, since transformers 4
+// refuses a model without it.
+func Write(path string, tensors []Tensor, metadata map[string]string) error {
+	if err := write(path, tensors, metadata); err != nil {
+		return fmt.Errorf("safetensors: writing %s: %w", path, err)
+	}
+	return nil
+}
+
+func write(path string, tensors []Tensor, metadata map[string]string) error {
+	sorted := slices.Clone(tensors)
+	slices.SortFunc(sorted, func(a, b Tensor) int {
+		return cmp.Or(cmp.Compare(b.DType.Size(), a.DType.Size()), strings.Compare(a.Name, b.Name))
+	})
+	header, err := makeHeader(sorted, metadata)
+	if err != nil {
+		return err
+	}
+	out, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(0o644))
+	if err != nil {
+		return err
+	}
+	defer out.Cleanup()
+	if _, err := out.Write(header); err != nil {
+		return err
+	}
+	for _, t := range sorted {
+		if _, err := out.Write(t.Data); err != nil {
+			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+		}
+	}
+	return out.CloseAtomicallyReplace()
+}
+
+// makeHeader is the length prefix and header for tensors that lie in this order.
+func makeHeader(tensors []Tensor, metadata map[string]string) ([]byte, error) {
+	meta := map[string]string{"format": "pt"}
+	maps.Copy(meta, metadata)
+	for k, v := range meta {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return nil, fmt.Errorf("metadata %q: not valid UTF-8", k)
+		}
+	}
+	buf := bytes.NewBuffer(make([]byte, 8))
+	buf.WriteString(`{"` + metadataKey + `":`)
+	if err := appendJSON(buf, meta); err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool, len(tensors))
+	var at int64
+	for _, t := range tensors {
+		switch {
+		case !utf8.ValidString(t.Name):
+			return nil, fmt.Errorf("tensor %q: the name is not valid UTF-8", t.Name)
+		case t.Name == "" || t.Name == metadataKey:
+			return nil, fmt.Errorf("tensor %q: the name cannot be used for a tensor", t.Name)
+		case seen[t.Name]:
+			return nil, fmt.Errorf("tensor %s comes twice", quote(t.Name))
+		}
+		seen[t.Name] = true
+		if err := t.check(); err != nil {
+			return nil, err
+		}
+		end := at + int64(len(t.Data))
+		buf.WriteByte(',')
+		if err := appendJSON(buf, t.Name); err != nil {
+			return nil, err
+		}
+		buf.WriteByte(':')
+		err := appendJSON(buf, struct {
+			DType   DType    `json:"dtype"`
+			Shape   []int64  `json:"shape"`
+			Offsets [2]int64 `json:"data_offsets"`
+		}{t.DType, append([]int64{}, t.Shape...), [2]int64{at, end}})
+		if err != nil {
+			return nil, err
+		}
+		at = end
+	}
+	buf.WriteByte('}')
+	for buf.Len()%8 != 0 {
+		buf.WriteByte(' ')
+	}
+	header := buf.Bytes()
+	if len(header)-8 > maxHeader {
+		return nil, errors.New("the header passes 100 MB")
+	}
+	binary.LittleEndian.PutUint64(header, uint64(len(header)-8))
+	return header, nil
+}
+
+// appendJSON appends v without the newline and the HTML escapes that a plain
+// encoder adds.
+func appendJSON(buf *bytes.Buffer, v any) error {
+	enc := json.NewEncoder(buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	buf.Truncate(buf.Len() - 1)
+	return nil
+}

@@ -1,0 +1,100 @@
+package safetensors_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/safetensors"
+)
+
+func TestWriteBytes(t *testing.T) {
+	tensors := []safetensors.Tensor{
+		{Name: "flag", DType: safetensors.Bool, Shape: []int64{1}, Data: []byte{1}},
+		safetensors.FromFloat32s("b<&>é", []int64{1, 1}, []float32{2}),
+		safetensors.FromInt64s("n", []int64{1}, []int64{-1}),
+		safetensors.FromFloat32s("a", nil, []float32{1}),
+	}
+	header := `{"__metadata__":{"format":"pt","made":"<x>"},` +
+		entry("n", "I64", "[1]", "[0,8]") + "," + entry("a", "F32", "[]", "[8,12]") + "," +
+		entry("b<&>é", "F32", "[1,1]", "[12,16]") + "," + entry("flag", "BOOL", "[1]", "[16,17]") + "}"
+	header += strings.Repeat(" ", (8-len(header)%8)%8)
+	want := string(rawFile(header, strings.Repeat("\xff", 8)+"\x00\x00\x80\x3f"+"\x00\x00\x00\x40"+"\x01"))
+
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	for range 2 {
+		if err := safetensors.Write(path, tensors, map[string]string{"made": "<x>"}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, string(got)); diff != "" {
+			t.Fatal(diff)
+		}
+		slices.Reverse(tensors)
+	}
+	f, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if v, err := f.Float32s("b<&>é"); err != nil || v[0] != 2 {
+		t.Errorf("read back %v, %v", v, err)
+	}
+}
+
+func TestWriteRefuses(t *testing.T) {
+	ok := safetensors.FromFloat32s("w", []int64{1}, []float32{1})
+	tests := []struct {
+		name    string
+		tensors []safetensors.Tensor
+		meta    map[string]string
+		want    string
+	}{
+		{"name twice", []safetensors.Tensor{ok, ok}, nil, `"w" comes twice`},
+		{"shape", []safetensors.Tensor{safetensors.FromFloat32s("w", []int64{2}, []float32{1})}, nil, `tensor "w": F32 [2] takes 8 bytes, the data has 4`},
+		{"negative", []safetensors.Tensor{safetensors.FromFloat32s("w", []int64{-1}, nil)}, nil, "negative dimension -1"},
+		{"dtype", []safetensors.Tensor{{Name: "w", DType: "float"}}, nil, "unknown dtype"},
+		{"no name", []safetensors.Tensor{{DType: safetensors.U8, Shape: []int64{0}}}, nil, "cannot be used"},
+		{"metadata name", []safetensors.Tensor{{Name: "__metadata__", DType: safetensors.U8, Shape: []int64{0}}}, nil, "cannot be used"},
+		{"name not UTF-8", []safetensors.Tensor{{Name: "\xff", DType: safetensors.U8, Shape: []int64{0}}}, nil, "UTF-8"},
+		{"metadata not UTF-8", nil, map[string]string{"a": "\xff"}, "UTF-8"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "x.safetensors")
+			if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			err := safetensors.Write(path, tt.tensors, tt.meta)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) {
+				t.Fatalf("error %v, want %q", err, tt.want)
+			}
+			if old, _ := os.ReadFile(path); string(old) != "old" {
+				t.Errorf("the old file became %q", old)
+			}
+			if files, _ := os.ReadDir(dir); len(files) != 1 {
+				t.Errorf("files left behind: %v", files)
+			}
+		})
+	}
+	if err := safetensors.Write(filepath.Join(t.TempDir(), "no", "x.safetensors"), nil, nil); err == nil {
+		t.Error("writing into a folder that does not exist: no error")
+	}
+}
+
+func TestTensorFloat32sRefuses(t *testing.T) {
+	if _, err := safetensors.FromInt64s("n", []int64{1}, []int64{1}).Float32s(); err == nil || !strings.Contains(err.Error(), `"n": I64`) {
+		t.Errorf("I64: %v", err)
+	}
+	if _, err := safetensors.FromFloat32s("w", []int64{3}, []float32{1}).Float32s(); err == nil || !strings.Contains(err.Error(), "takes 12 bytes") {
+		t.Errorf("short data: %v", err)
+	}
+}

@@ -1,0 +1,256 @@
+package transformers
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Config is the shape of an encoder and of the head a folder may carry. Fields
+// bear the names of config.json.
+type Config struct {
+	ModelType             string // "bert"
+	VocabSize             int
+	HiddenSize            int // a multiple of NumAttentionHeads
+	NumHiddenLayers       int
+	NumAttentionHeads     int
+	IntermediateSize      int
+	HiddenAct             string // "gelu", the exact one with erf
+	LayerNormEps          float64
+	MaxPositionEmbeddings int
+	TypeVocabSize         int
+	PadTokenID            int // -1 where the file says null
+	// ID2Label names the classes in order; nil where the file has no id2label.
+	ID2Label []string
+	// NumLabels is the number of classes of the folder's classification head, if it
+	// has one: len(ID2Label), else num_labels, else 2 as in transformers.
+	NumLabels int
+}
+
+// maxConfig bounds the JSON files of a model folder other than its tokenizer, in
+// bytes. Real ones take a few kilobytes, a megabyte with many labels.
+const maxConfig = 16 << 20
+
+// LoadConfig reads config.json of the model folder dir. Both dialects are read,
+// that of transformers 4 and that of 5. An unknown model_type, or a field that is
+// missing, out of range or asks for something unsupported, is an error that names
+// the file and the field.
+func LoadConfig(dir string) (*Config, error) {
+	path := filepath.Join(dir, "config.json")
+	data, err := readSmall(path)
+	if err != nil {
+		return nil, fmt.Errorf("transformers: %w", err)
+	}
+	c, err := parseConfig(data)
+	if err != nil {
+		return nil, fmt.Errorf("transformers: %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func parseConfig(data []byte) (*Config, error) {
+	raw, err := parseObject(data)
+	if err != nil {
+		return nil, err
+	}
+	f := &fields{raw: raw}
+	c := &Config{ModelType: text(f, "model_type", "")}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if c.ModelType == "" {
+		return nil, fmt.Errorf("model_type is missing, want one of %s", modelTypes())
+	}
+	if families[c.ModelType] == nil {
+		return nil, fmt.Errorf("model_type %.40q is not supported, want one of %s", c.ModelType, modelTypes())
+	}
+	// The upper bounds are far above any real model. They keep a hostile file from
+	// asking for unbounded work before its tensors can prove it wrong.
+	c.VocabSize = f.size("vocab_size", required, 1<<24)
+	c.HiddenSize = f.size("hidden_size", required, 1<<16)
+	c.NumHiddenLayers = f.size("num_hidden_layers", required, 1<<10)
+	c.NumAttentionHeads = f.size("num_attention_heads", required, 1<<10)
+	c.IntermediateSize = f.size("intermediate_size", required, 1<<20)
+	c.MaxPositionEmbeddings = f.size("max_position_embeddings", required, 1<<24)
+	c.TypeVocabSize = f.size("type_vocab_size", 2, 1<<16)
+	c.LayerNormEps = value(f, "layer_norm_eps", 1e-12)
+	c.HiddenAct = text(f, "hidden_act", "gelu")
+	c.PadTokenID = f.padToken(c.VocabSize)
+	f.labels(c)
+	f.refuse()
+	if f.err != nil {
+		return nil, f.err
+	}
+	switch {
+	case c.HiddenSize%c.NumAttentionHeads != 0:
+		return nil, fmt.Errorf("hidden_size %d is not a multiple of num_attention_heads %d", c.HiddenSize, c.NumAttentionHeads)
+	case !(c.LayerNormEps > 0 && c.LayerNormEps < 1):
+		return nil, fmt.Errorf("layer_norm_eps %g is not between 0 and 1", c.LayerNormEps)
+	case c.HiddenAct != "gelu":
+		return nil, fmt.Errorf("hidden_act %.40q is not supported, want \"gelu\"", c.HiddenAct)
+	}
+	return c, nil
+}
+
+// refuse reports fields that would make the folder another model than the one
+// this package describes. Fields that change only training, generation or speed
+// in transformers are not looked at.
+func (f *fields) refuse() {
+	if p := text(f, "position_embedding_type", "absolute"); p != "absolute" {
+		f.fail("position_embedding_type %.40q is not supported, want \"absolute\"", p)
+	}
+	for _, key := range []string{"is_decoder", "add_cross_attention"} {
+		if value(f, key, false) {
+			f.fail("%s true is not supported: an encoder is wanted", key)
+		}
+	}
+	if q := value(f, "quantization_config", map[string]any{}); len(q) > 0 {
+		f.fail("quantization_config is not supported: use the folder that was quantised")
+	}
+	if p := value(f, "pruned_heads", map[string]any{}); len(p) > 0 {
+		f.fail("pruned_heads is not supported")
+	}
+}
+
+// padToken reads pad_token_id, which defaults to 0 and may be null.
+func (f *fields) padToken(vocab int) int {
+	if string(f.raw["pad_token_id"]) == "null" {
+		return -1
+	}
+	id := value(f, "pad_token_id", 0)
+	if f.err == nil && (id < 0 || id >= vocab) {
+		f.fail("pad_token_id %d is outside the vocabulary of %d", id, vocab)
+	}
+	return id
+}
+
+// labels reads id2label, whose keys are the class numbers in decimal, and
+// num_labels, which old files have in its place.
+func (f *fields) labels(c *Config) {
+	byID := value(f, "id2label", map[string]string(nil))
+	c.NumLabels = f.size("num_labels", 2, 1<<20)
+	if len(byID) == 0 || f.err != nil {
+		return
+	}
+	if _, ok := f.raw["num_labels"]; ok && c.NumLabels != len(byID) {
+		f.fail("num_labels %d, but id2label has %d labels", c.NumLabels, len(byID))
+		return
+	}
+	labels := make([]string, len(byID))
+	for i := range labels {
+		label, ok := byID[strconv.Itoa(i)]
+		if !ok {
+			f.fail("id2label has %d labels but none for class %d", len(byID), i)
+			return
+		}
+		labels[i] = label
+	}
+	c.ID2Label, c.NumLabels = labels, len(labels)
+}
+
+// fields reads the members of a JSON object and keeps the first error.
+type fields struct {
+	raw map[string]json.RawMessage
+	err error
+}
+
+func (f *fields) fail(format string, args ...any) {
+	if f.err == nil {
+		f.err = fmt.Errorf(format, args...)
+	}
+}
+
+// value reads a member, absent where it is null or not there.
+func value[T any](f *fields, key string, absent T) T {
+	raw, ok := f.raw[key]
+	if !ok || string(raw) == "null" {
+		return absent
+	}
+	var v T
+	if err := json.Unmarshal(raw, &v); err != nil {
+		f.fail("%s: %.60s is not a %s", key, oneLine(raw), kindOf(v))
+		return absent
+	}
+	return v
+}
+
+func text(f *fields, key, absent string) string { return value(f, key, absent) }
+
+// required, as the default of a size, makes the field obligatory.
+const required = -1
+
+// size reads an integer from 1 to limit.
+func (f *fields) size(key string, absent, limit int) int {
+	n := value(f, key, absent)
+	switch {
+	case f.err != nil:
+	case n == required && !f.has(key):
+		f.fail("%s is missing", key)
+	case n < 1 || n > limit:
+		f.fail("%s %d is not between 1 and %d", key, n, limit)
+	}
+	return n
+}
+
+func (f *fields) has(key string) bool {
+	raw, ok := f.raw[key]
+	return ok && string(raw) != "null"
+}
+
+func kindOf(v any) string {
+	switch v.(type) {
+	case int:
+		return "whole number"
+	case float64:
+		return "number"
+	case string:
+		return "string"
+	case bool:
+		return "boolean"
+	case map[string]string:
+		return "map of strings"
+	}
+	return "JSON object"
+}
+
+// oneLine is raw JSON without line breaks.
+func oneLine(raw []byte) string {
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return fmt.Sprintf("%q", raw)
+	}
+	return b.String()
+}
+
+// parseObject splits a JSON object into its members.
+func parseObject(data []byte) (map[string]json.RawMessage, error) {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return nil, fmt.Errorf("not a JSON object: %w", err)
+	}
+	if raw == nil {
+		return nil, fmt.Errorf("not a JSON object: found null")
+	}
+	return raw, nil
+}
+
+// readSmall reads a file of at most maxConfig bytes.
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxConfig {
+		return nil, fmt.Errorf("%s: more than %d bytes", path, maxConfig)
+	}
+	return data, nil
+}

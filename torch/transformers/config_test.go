@@ -1,0 +1,163 @@
+package transformers
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// tinyConfig is config.json of a small model, as transformers 5.23.0 wrote it.
+const tinyConfig = `{
+  "add_cross_attention": false, "architectures": ["BertForSequenceClassification"],
+  "attention_probs_dropout_prob": 0.1, "bos_token_id": null, "classifier_dropout": null,
+  "dtype": "float32", "eos_token_id": null, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+  "hidden_size": 8, "id2label": {"0": "law", "1": "math", "2": "other"}, "initializer_range": 0.02,
+  "intermediate_size": 16, "is_decoder": false, "label2id": {"law": 0, "math": 1, "other": 2},
+  "layer_norm_eps": 1e-12, "max_position_embeddings": 16, "model_type": "bert",
+  "num_attention_heads": 2, "num_hidden_layers": 2, "pad_token_id": 0, "tie_word_embeddings": true,
+  "transformers_version": "5.23.0", "type_vocab_size": 2, "use_cache": true, "vocab_size": 32
+}`
+
+func tiny() *Config {
+	return &Config{
+		ModelType: "bert", VocabSize: 32, HiddenSize: 8, NumHiddenLayers: 2, NumAttentionHeads: 2, IntermediateSize: 16,
+		HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 16, TypeVocabSize: 2,
+		ID2Label: []string{"law", "math", "other"}, NumLabels: 3,
+	}
+}
+
+// writeDir makes a folder of these files.
+func writeDir(t testing.TB, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// swap replaces one part of a text that must be there.
+func swap(t testing.TB, text, from, to string) string {
+	t.Helper()
+	if !strings.Contains(text, from) {
+		t.Fatalf("no %q to replace", from)
+	}
+	return strings.Replace(text, from, to, 1)
+}
+
+func TestLoadConfig(t *testing.T) {
+	bare := `{"model_type":"bert","vocab_size":10,"hidden_size":4,"num_hidden_layers":1,"num_attention_heads":1,"intermediate_size":4,"max_position_embeddings":5`
+	defaults := func(change func(*Config)) *Config {
+		c := &Config{
+			ModelType: "bert", VocabSize: 10, HiddenSize: 4, NumHiddenLayers: 1, NumAttentionHeads: 1, IntermediateSize: 4,
+			HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 5, TypeVocabSize: 2, NumLabels: 2,
+		}
+		change(c)
+		return c
+	}
+	tests := []struct {
+		name, text string
+		want       *Config
+	}{
+		{"version 5", tinyConfig, tiny()},
+		{"defaults", bare + "}", defaults(func(*Config) {})},
+		{
+			"version 4", bare + `,"torch_dtype":"float16","position_embedding_type":"absolute","transformers_version":"4.8.2","pruned_heads":{},"num_labels":7}`,
+			defaults(func(c *Config) { c.NumLabels = 7 }),
+		},
+		{"no padding token", bare + `,"pad_token_id":null,"type_vocab_size":1,"layer_norm_eps":1e-5}`, defaults(func(c *Config) {
+			c.PadTokenID, c.TypeVocabSize, c.LayerNormEps = -1, 1, 1e-5
+		})},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := LoadConfig(writeDir(t, map[string]string{"config.json": tt.text}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestLoadConfigRefuses(t *testing.T) {
+	tests := []struct{ name, from, to, want string }{
+		{"not JSON", tinyConfig, "{", "not a JSON object"},
+		{"null", tinyConfig, "null", "found null"},
+		{"no model_type", `"model_type": "bert"`, `"x": 1`, "model_type is missing, want one of bert"},
+		{"other model_type", `"bert"`, `"roberta"`, `model_type "roberta" is not supported, want one of bert`},
+		{"missing", `"hidden_size": 8`, `"x": 8`, "hidden_size is missing"},
+		{"null size", `"vocab_size": 32`, `"vocab_size": null`, "vocab_size is missing"},
+		{"zero", `"num_hidden_layers": 2`, `"num_hidden_layers": 0`, "num_hidden_layers 0 is not between 1 and 1024"},
+		{"minus one", `"num_hidden_layers": 2`, `"num_hidden_layers": -1`, "num_hidden_layers -1 is not between"},
+		{"huge", `"vocab_size": 32`, `"vocab_size": 99999999999`, "vocab_size 99999999999 is not between"},
+		{"fraction", `"hidden_size": 8`, `"hidden_size": 8.5`, "hidden_size: 8.5 is not a whole number"},
+		{"text", `"hidden_size": 8`, `"hidden_size": "8"`, `hidden_size: "8" is not a whole number`},
+		{"heads", `"num_attention_heads": 2`, `"num_attention_heads": 3`, "hidden_size 8 is not a multiple of num_attention_heads 3"},
+		{"activation", `"hidden_act": "gelu"`, `"hidden_act": "relu"`, `hidden_act "relu" is not supported`},
+		{"epsilon", "1e-12", "0", "layer_norm_eps 0 is not between"},
+		{"positions", `"use_cache": true`, `"position_embedding_type": "relative_key"`, `position_embedding_type "relative_key"`},
+		{"decoder", `"is_decoder": false`, `"is_decoder": true`, "is_decoder true"},
+		{"cross-attention", `"add_cross_attention": false`, `"add_cross_attention": true`, "add_cross_attention true"},
+		{"quantised", `"use_cache": true`, `"quantization_config": {"bits": 4}`, "quantization_config"},
+		{"pruned", `"use_cache": true`, `"pruned_heads": {"1": [0]}`, "pruned_heads"},
+		{"padding token", `"pad_token_id": 0`, `"pad_token_id": 32`, "pad_token_id 32 is outside the vocabulary of 32"},
+		{"label gap", `"2": "other"`, `"3": "other"`, "id2label has 3 labels but none for class 2"},
+		{"label kind", `"2": "other"`, `"2": 2`, "id2label: "},
+		{"label count", `"use_cache": true`, `"num_labels": 4`, "num_labels 4, but id2label has 3"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := writeDir(t, map[string]string{"config.json": swap(t, tinyConfig, tt.from, tt.to)})
+			_, err := LoadConfig(dir)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), filepath.Join(dir, "config.json")) {
+				t.Errorf("error %v, want %q and the path", err, tt.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+		})
+	}
+	if _, err := LoadConfig(t.TempDir()); err == nil || !strings.Contains(err.Error(), "config.json") {
+		t.Errorf("no config.json: %v", err)
+	}
+	if _, err := LoadConfig(writeDir(t, map[string]string{"config.json": strings.Repeat(" ", maxConfig+1)})); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("endless config.json: %v", err)
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	f.Add([]byte(tinyConfig))
+	f.Add([]byte(`{"model_type":"bert","vocab_size":10,"hidden_size":4,"num_hidden_layers":1,"num_attention_heads":1,"intermediate_size":4,"max_position_embeddings":5}`))
+	f.Add([]byte(`{"model_type":"bert","num_labels":-1,"id2label":{"00":"a"}}`))
+	f.Add([]byte(`{"model_type":1}`))
+	f.Add([]byte("null"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := parseConfig(data)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+			return
+		}
+		for _, n := range []int{c.VocabSize, c.HiddenSize, c.NumHiddenLayers, c.IntermediateSize, c.MaxPositionEmbeddings, c.TypeVocabSize, c.NumLabels} {
+			if n < 1 {
+				t.Errorf("a size below 1 passed: %+v", c)
+			}
+		}
+		if c.HiddenSize%c.NumAttentionHeads != 0 || c.PadTokenID < -1 || c.PadTokenID >= c.VocabSize || len(c.ID2Label) > c.NumLabels {
+			t.Errorf("inconsistent: %+v", c)
+		}
+	})
+}

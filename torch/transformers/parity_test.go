@@ -1,0 +1,264 @@
+package transformers_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/torch"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// The fixtures hold what transformers and PEFT computed; scripts/fixtures.py makes them.
+const tolerance = 1e-4
+
+type fixture struct {
+	model     *transformers.Model
+	expected  *safetensors.File
+	sequences [][]int32
+	labels    []int64
+}
+
+func open(t *testing.T, name string) fixture {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	dir := filepath.Join("testdata", name)
+	model, err := transformers.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(model.Close)
+	expected, err := safetensors.Open(filepath.Join(dir, "expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = expected.Close() })
+	f := fixture{model: model, expected: expected, labels: ints(t, expected, "labels")}
+	tokens := ints(t, expected, "tokens")
+	for _, n := range ints(t, expected, "lengths") {
+		ids := make([]int32, n)
+		for i := range ids {
+			ids[i] = int32(tokens[i])
+		}
+		tokens = tokens[n:]
+		f.sequences = append(f.sequences, ids)
+	}
+	return f
+}
+
+// ints reads an I64 tensor.
+func ints(t *testing.T, file *safetensors.File, name string) []int64 {
+	t.Helper()
+	data, err := file.Bytes(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := make([]int64, len(data)/8)
+	for i := range values {
+		for b := 7; b >= 0; b-- {
+			values[i] = values[i]<<8 | int64(data[8*i+b])
+		}
+	}
+	return values
+}
+
+func (f fixture) want(t *testing.T, name string) []float32 {
+	t.Helper()
+	data, err := f.expected.Float32s(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestHiddenStatesEqualTransformers(t *testing.T) {
+	for _, name := range []string{"bert", "bert_odd"} {
+		t.Run(name, func(t *testing.T) {
+			f := open(t, name)
+			var packed, single []float32
+			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), true, torch.Dropout{})
+				packed = s.Read(hidden)
+				for _, ids := range f.sequences {
+					hidden, _ := s.Hidden(f.model.Encoder, torch.Pack([][]int32{ids}), true, torch.Dropout{})
+					single = append(single, s.Read(hidden)...)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			want := f.want(t, "hidden")
+			if d := torchtest.MaxDiff(packed, want); d > tolerance {
+				t.Errorf("packed: hidden states differ by %g", d)
+			}
+			if d := torchtest.MaxDiff(single, packed); d > 1e-5 {
+				t.Errorf("packed and one by one differ by %g", d)
+			}
+		})
+	}
+}
+
+// adapt puts the fixture's adapters on and returns their matrices by name.
+func (f fixture) adapt(t *testing.T) map[string]*torch.Var {
+	t.Helper()
+	params := map[string]*torch.Var{}
+	for _, linear := range f.model.Config.Linears() {
+		var pair [2]*torch.Var
+		for i, matrix := range []string{"lora_A", "lora_B"} {
+			key := linear.Name + "." + matrix + ".weight"
+			entry, ok := f.expected.Lookup(key)
+			if !ok {
+				t.Fatalf("no %s in the fixture", key)
+			}
+			v, err := torch.Parameter(f.want(t, key), entry.Shape...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(v.Close)
+			params[key], pair[i] = v, v
+		}
+		if err := f.model.Encoder.Adapt(linear.Name, pair[0], pair[1], 6.0/4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return params
+}
+
+func (f fixture) head(t *testing.T) (weight, bias *torch.Var) {
+	t.Helper()
+	entry, _ := f.expected.Lookup("classifier.weight")
+	weight, err := torch.Constant(f.want(t, "classifier.weight"), entry.Shape...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(weight.Close)
+	bias, err = torch.Constant(f.want(t, "classifier.bias"), entry.Shape[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(bias.Close)
+	return weight, bias
+}
+
+func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
+	for _, name := range []string{"bert", "bert_odd"} {
+		t.Run(name, func(t *testing.T) {
+			f := open(t, name)
+			params := f.adapt(t)
+			weight, bias := f.head(t)
+			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+				hidden, cu := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), true, torch.Dropout{})
+				logits := s.Linear(s.SegmentMean(hidden, cu), weight.T(), bias.T())
+				picked := s.Pick(s.LogSoftmax(logits), s.Ints(f.labels, int64(len(f.labels))))
+				loss := s.Neg(s.Mean(picked))
+				if d := torchtest.MaxDiff(s.Read(logits), f.want(t, "adapted_logits")); d > tolerance {
+					t.Errorf("logits differ by %g", d)
+				}
+				if d := torchtest.MaxDiff(s.Read(loss), f.want(t, "loss")); d > tolerance {
+					t.Errorf("loss differs by %g", d)
+				}
+				s.Backward(loss)
+				for key, v := range params {
+					grad, ok := s.Grad(v)
+					if !ok {
+						t.Errorf("%s has no gradient", key)
+						continue
+					}
+					if e := torchtest.RelativeError(s.Read(grad), f.want(t, "grad."+key)); e > tolerance {
+						t.Errorf("gradient of %s: relative error %g", key, e)
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestAdapterOffIsTheBaseModel(t *testing.T) {
+	f := open(t, "bert")
+	f.adapt(t)
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), false, torch.Dropout{})
+		if d := torchtest.MaxDiff(s.Read(hidden), f.want(t, "hidden")); d > tolerance {
+			t.Errorf("hidden states differ from the base model's by %g", d)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFamilyPoolingEqualsSequenceClassification(t *testing.T) {
+	for _, name := range []string{"bert", "bert_odd"} {
+		f := open(t, name)
+		weight, bias := f.head(t)
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			packed := torch.Pack(f.sequences)
+			hidden, _ := s.Hidden(f.model.Encoder, packed, false, torch.Dropout{})
+			firsts := make([]int64, packed.Len())
+			for i := range firsts {
+				firsts[i] = int64(packed.CuSeqlens[i])
+			}
+			pooled := s.Tanh(s.FrozenLinear(s.Rows(hidden, s.Ints(firsts, int64(len(firsts)))), f.model.Pooler.Weight.T(), f.model.Pooler.Bias.T()))
+			logits := s.Linear(pooled, weight.T(), bias.T())
+			if d := torchtest.MaxDiff(s.Read(logits), f.want(t, "family_logits")); d > tolerance {
+				t.Errorf("%s: logits differ by %g", name, d)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDropoutDependsOnTheSampleAlone: the mask of a sequence is the same in any batch, differs between
+// keys, and keeps the expectation.
+func TestDropoutDependsOnTheSampleAlone(t *testing.T) {
+	f := open(t, "bert")
+	f.adapt(t)
+	const p = 0.5
+	run := func(s *torch.Scope, sequences [][]int32, keys ...uint64) []float32 {
+		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(sequences), true, torch.Dropout{P: p, Keys: keys})
+		return s.Read(hidden)
+	}
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		long := f.sequences[3]
+		alone := run(s, [][]int32{long}, 11)
+		batched := run(s, [][]int32{f.sequences[1], long}, 5, 11)
+		if d := torchtest.MaxDiff(alone, batched[len(batched)-len(alone):]); d > 1e-5 {
+			t.Errorf("the same key gave another mask in a batch: %g", d)
+		}
+		if d := torchtest.MaxDiff(alone, run(s, [][]int32{long}, 12)); d < 1e-3 {
+			t.Error("two keys gave one mask")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestInputsOutOfRangeAreErrors(t *testing.T) {
+	f := open(t, "bert")
+	for name, tc := range map[string]struct {
+		packed torch.Packed
+		want   string
+	}{
+		"token":    {torch.Pack([][]int32{{1, 101}}), "tokens: 101 at 1"},
+		"negative": {torch.Pack([][]int32{{-1}}), "tokens: -1 at 0"},
+		"too long": {torch.Pack([][]int32{make([]int32, 41)}), "positions: 40 at 40"},
+		"borders":  {torch.Packed{Tokens: []int64{1, 2}, Positions: []int64{0, 1}, CuSeqlens: []int32{0, 3}}, "cu_seqlens must run from 0 to 2"},
+		"falling":  {torch.Packed{Tokens: []int64{1, 2}, Positions: []int64{0, 1}, CuSeqlens: []int32{0, 5, 2}}, "cu_seqlens falls"},
+	} {
+		err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			s.Hidden(f.model.Encoder, tc.packed, true, torch.Dropout{})
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want %q", name, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package transformers
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+)
+
+// How token vectors become one vector a text.
+const (
+	// PoolMean is the mean over the text's tokens, special ones included.
+	PoolMean = "mean"
+	// PoolFamily is what the family's sequence classifiers do; for bert the first
+	// token through the pooler and tanh.
+	PoolFamily = "family"
+)
+
+// PoolingOf is the pooling a model folder was made for: PoolMean where
+// modules.json of sentence-transformers has a Pooling module whose config.json
+// says mean, else PoolFamily. A modules.json or a Pooling config that cannot be
+// read is an error.
+func PoolingOf(dir string) (string, error) {
+	path := filepath.Join(dir, "modules.json")
+	data, err := readSmall(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return PoolFamily, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("transformers: %w", err)
+	}
+	type module struct {
+		Path string `json:"path"`
+		Type string `json:"type"`
+	}
+	var modules []module
+	if err := json.Unmarshal(data, &modules); err != nil {
+		return "", fmt.Errorf("transformers: %s: %w", path, err)
+	}
+	for _, m := range modules {
+		// Releases moved the class between packages; its own name stayed.
+		if m.Type != "Pooling" && !strings.HasSuffix(m.Type, ".Pooling") {
+			continue
+		}
+		if m.Path == "" || !filepath.IsLocal(m.Path) {
+			return "", fmt.Errorf("transformers: %s: the Pooling module's path %.120q leaves the folder", path, m.Path)
+		}
+		return poolingMode(filepath.Join(dir, m.Path, "config.json"))
+	}
+	return PoolFamily, nil
+}
+
+// poolingMode reads both spellings of a Pooling config: one field that names the
+// mode, and one boolean a mode, of which only mean may be set.
+func poolingMode(path string) (string, error) {
+	data, err := readSmall(path)
+	if err != nil {
+		return "", fmt.Errorf("transformers: %w", err)
+	}
+	raw, err := parseObject(data)
+	if err != nil {
+		return "", fmt.Errorf("transformers: %s: %w", path, err)
+	}
+	f := &fields{raw: raw}
+	mean := false
+	if f.has("pooling_mode") {
+		mean = text(f, "pooling_mode", "") == "mean"
+	} else {
+		mean = value(f, "pooling_mode_mean_tokens", false)
+		for key := range raw {
+			if strings.HasPrefix(key, "pooling_mode_") && key != "pooling_mode_mean_tokens" && value(f, key, false) {
+				mean = false
+			}
+		}
+	}
+	if f.err != nil {
+		return "", fmt.Errorf("transformers: %s: %w", path, f.err)
+	}
+	if mean {
+		return PoolMean, nil
+	}
+	return PoolFamily, nil
+}

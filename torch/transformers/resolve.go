@@ -1,0 +1,120 @@
+package transformers
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"rltrain/torch/safetensors"
+)
+
+// Resolve finds the model's tensors in a folder's weights: canonical name to the
+// name in the file. Names come with or without the prefix of task models, and in
+// the spelling of older files. The pooler and the classification head are in the
+// result where the folder has them.
+//
+// A tensor that is missing, misshapen (both shapes are told), not of a dtype that
+// widens to float32, stored under two names, or unknown to the model is an error
+// that names it.
+func Resolve(c *Config, m *safetensors.Model) (map[string]string, error) {
+	names, err := resolve(c, m)
+	if err != nil {
+		return nil, fmt.Errorf("transformers: %s: %w", m.Path(), err)
+	}
+	return names, nil
+}
+
+func resolve(c *Config, m *safetensors.Model) (map[string]string, error) {
+	names, used := map[string]string{}, map[string]bool{}
+	present := map[string]bool{} // groups of which a tensor was found
+	var missing []TensorSpec
+	for _, spec := range c.TensorNames() {
+		name, err := find(spec, m)
+		if err != nil {
+			return nil, err
+		}
+		if name == "" {
+			missing = append(missing, spec)
+			continue
+		}
+		names[spec.Name] = name
+		used[name] = true
+		present[spec.Group] = true
+	}
+	missing = slices.DeleteFunc(missing, func(spec TensorSpec) bool {
+		return spec.Group != "" && !present[spec.Group]
+	})
+	var extra []string
+	for _, name := range m.Names() {
+		if !used[name] && !families[c.ModelType].ignores(name) {
+			extra = append(extra, name)
+		}
+	}
+	if err := leftovers(missing, extra); err != nil {
+		return nil, err
+	}
+	return names, nil
+}
+
+// find is the name in the file of one tensor, "" where there is none.
+func find(spec TensorSpec, m *safetensors.Model) (string, error) {
+	found := ""
+	for _, name := range spec.Candidates {
+		_, e, ok := m.Entry(name)
+		if !ok {
+			continue
+		}
+		if found != "" {
+			return "", fmt.Errorf("tensor %s comes twice, as %s and as %s", spec.Name, found, name)
+		}
+		if !slices.Equal(e.Shape, spec.Shape) {
+			return "", fmt.Errorf("tensor %s has shape %v, config.json asks for %v", name, e.Shape, spec.Shape)
+		}
+		switch e.DType {
+		case safetensors.F32, safetensors.F16, safetensors.BF16:
+		default:
+			return "", fmt.Errorf("tensor %s has dtype %s, want F32, F16 or BF16", name, e.DType)
+		}
+		found = name
+	}
+	return found, nil
+}
+
+// listed is how many names an error tells before it only counts.
+const listed = 3
+
+// leftovers reports tensors the folder lacks and those the model has no place for,
+// together, since a wrong name shows as one of each.
+func leftovers(missing []TensorSpec, extra []string) error {
+	var parts []string
+	if len(missing) > 0 {
+		var list []string
+		for _, spec := range missing[:min(listed, len(missing))] {
+			list = append(list, fmt.Sprintf("%s %v", spec.Name, spec.Shape))
+		}
+		parts = append(parts, "missing tensors: "+strings.Join(list, ", ")+more(len(missing)))
+	}
+	if len(extra) > 0 {
+		parts = append(parts, "unknown tensors: "+quoted(extra))
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(parts, "; ") + " (does config.json belong to these weights?)")
+}
+
+func quoted(names []string) string {
+	var list []string
+	for _, name := range names[:min(listed, len(names))] {
+		list = append(list, fmt.Sprintf("%.120q", name))
+	}
+	return strings.Join(list, ", ") + more(len(names))
+}
+
+func more(n int) string {
+	if n <= listed {
+		return ""
+	}
+	return fmt.Sprintf(" and %d more", n-listed)
+}

@@ -1,0 +1,208 @@
+package transformers
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/safetensors"
+)
+
+// zeros makes a tensor of a shape.
+func zeros(name string, shape []int64) safetensors.Tensor {
+	n := int64(1)
+	for _, d := range shape {
+		n *= d
+	}
+	return safetensors.FromFloat32s(name, shape, make([]float32, n))
+}
+
+// weights are the encoder's tensors under these names, without pooler and head.
+func weights(c *Config, rename func(string) string) []safetensors.Tensor {
+	var list []safetensors.Tensor
+	for _, spec := range c.TensorNames() {
+		if spec.Group == "" {
+			list = append(list, zeros(rename(spec.Name), spec.Shape))
+		}
+	}
+	return list
+}
+
+func same(name string) string     { return name }
+func prefixed(name string) string { return "bert." + name }
+
+func openWeights(t *testing.T, tensors []safetensors.Tensor) *safetensors.Model {
+	t.Helper()
+	dir := t.TempDir()
+	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil); err != nil {
+		t.Fatal(err)
+	}
+	m, err := safetensors.OpenModel(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func TestResolve(t *testing.T) {
+	c := tiny()
+	pooler := []safetensors.Tensor{zeros("bert.pooler.dense.weight", []int64{8, 8}), zeros("bert.pooler.dense.bias", []int64{8})}
+	head := []safetensors.Tensor{zeros("classifier.weight", []int64{3, 8}), zeros("classifier.bias", []int64{3})}
+	old := func(name string) string {
+		return strings.NewReplacer("LayerNorm.weight", "LayerNorm.gamma", "LayerNorm.bias", "LayerNorm.beta").Replace(prefixed(name))
+	}
+	const query, norm = "encoder.layer.1.attention.self.query.weight", "encoder.layer.0.output.LayerNorm.bias"
+	tests := []struct {
+		name    string
+		tensors []safetensors.Tensor
+		size    int
+		want    map[string]string // some of the result
+	}{
+		{
+			"AutoModel", append(weights(c, same), safetensors.FromInt64s("embeddings.position_ids", []int64{1, 1}, []int64{0})), 37,
+			map[string]string{query: query, "pooler.dense.weight": ""},
+		},
+		{
+			"sequence classifier", slices.Concat(weights(c, prefixed), pooler, head), 41,
+			map[string]string{query: "bert." + query, "pooler.dense.bias": "bert.pooler.dense.bias", "classifier.weight": "classifier.weight"},
+		},
+		{
+			"pretraining, old names", append(weights(c, old), zeros("cls.predictions.bias", []int64{32}), zeros("cls.seq_relationship.weight", []int64{2, 8})), 37,
+			map[string]string{norm: "bert.encoder.layer.0.output.LayerNorm.beta", "embeddings.LayerNorm.weight": "bert.embeddings.LayerNorm.gamma"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Resolve(c, openWeights(t, tt.tensors))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got) != tt.size {
+				t.Errorf("%d tensors, want %d", len(got), tt.size)
+			}
+			for canonical, want := range tt.want {
+				if got[canonical] != want {
+					t.Errorf("%s is %q, want %q", canonical, got[canonical], want)
+				}
+			}
+		})
+	}
+}
+
+func TestResolveRefuses(t *testing.T) {
+	c := tiny()
+	const query = "encoder.layer.1.attention.self.query.weight"
+	without := func(name string) []safetensors.Tensor {
+		return slices.DeleteFunc(weights(c, same), func(t safetensors.Tensor) bool { return t.Name == name })
+	}
+	tests := []struct {
+		name    string
+		tensors []safetensors.Tensor
+		want    string
+	}{
+		{"missing", without(query), "missing tensors: " + query + " [8 8]"},
+		{"misshapen", append(without(query), zeros(query, []int64{8, 4})), "tensor " + query + " has shape [8 4], config.json asks for [8 8]"},
+		{"other dtype", append(without("embeddings.LayerNorm.bias"), safetensors.FromInt64s("embeddings.LayerNorm.bias", []int64{8}, make([]int64, 8))), "dtype I64"},
+		{"extra", append(weights(c, same), zeros("encoder.layer.2.output.dense.bias", []int64{8})), `unknown tensors: "encoder.layer.2.output.dense.bias"`},
+		{"misnamed", append(without(query), zeros("encoder.layer.1.attn.q", []int64{8, 8})), "missing tensors: " + query + ` [8 8]; unknown tensors: "encoder.layer.1.attn.q"`},
+		{"two spellings", append(weights(c, same), zeros("bert."+query, []int64{8, 8})), "comes twice, as " + query + " and as bert." + query},
+		{"half a pooler", append(weights(c, same), zeros("pooler.dense.weight", []int64{8, 8})), "missing tensors: pooler.dense.bias [8]"},
+		{"head of other classes", append(weights(c, same), zeros("classifier.weight", []int64{14, 8})), "tensor classifier.weight has shape [14 8], config.json asks for [3 8]"},
+		{"empty", nil, "embeddings.word_embeddings.weight [32 8], embeddings.position_embeddings.weight [16 8], embeddings.token_type_embeddings.weight [2 8] and 34 more"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := openWeights(t, tt.tensors)
+			_, err := Resolve(c, m)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), m.Path()) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestLinears(t *testing.T) {
+	c := tiny()
+	got := c.Linears()
+	want := []Linear{
+		{"encoder.layer.0.attention.self.query", 8, 8},
+		{"encoder.layer.0.attention.self.key", 8, 8},
+		{"encoder.layer.0.attention.self.value", 8, 8},
+		{"encoder.layer.0.attention.output.dense", 8, 8},
+		{"encoder.layer.0.intermediate.dense", 8, 16},
+		{"encoder.layer.0.output.dense", 16, 8},
+	}
+	if diff := cmp.Diff(want, got[:6]); diff != "" {
+		t.Error(diff)
+	}
+	if len(got) != 12 || got[11].Name != "encoder.layer.1.output.dense" {
+		t.Errorf("%d modules, the last %+v", len(got), got[len(got)-1])
+	}
+}
+
+// bert-base with rank 8 on the default targets has 1,327,104 LoRA parameters.
+func TestDefaultTargetsOfBertBase(t *testing.T) {
+	c := &Config{ModelType: "bert", HiddenSize: 768, IntermediateSize: 3072, NumHiddenLayers: 12}
+	params := 0
+	for _, l := range c.Linears() {
+		if slices.ContainsFunc(c.DefaultTargets(), func(target string) bool { return strings.HasSuffix(l.Name, "."+target) }) {
+			params += 8 * (l.In + l.Out)
+		}
+	}
+	if params != 1_327_104 {
+		t.Errorf("%d parameters", params)
+	}
+}
+
+func TestPoolingOf(t *testing.T) {
+	modules := func(kind string) string {
+		return `[{"idx":0,"name":"0","path":"","type":"sentence_transformers.models.Transformer"},{"idx":1,"name":"1","path":"1_Pooling","type":"` + kind + `"}]`
+	}
+	oldMean := `{"word_embedding_dimension":8,"pooling_mode_cls_token":false,"pooling_mode_mean_tokens":true,"pooling_mode_max_tokens":false}`
+	tests := []struct {
+		name, modules, pooling, want string
+	}{
+		{"old", modules("sentence_transformers.models.Pooling"), oldMean, PoolMean},
+		{"new", modules("sentence_transformers.sentence_transformer.modules.Pooling"), `{"embedding_dimension":8,"pooling_mode":"mean","include_prompt":true}`, PoolMean},
+		{"new, first token", modules("sentence_transformers.base.modules.Pooling"), `{"pooling_mode":"cls"}`, PoolFamily},
+		{"mean and max", modules("sentence_transformers.models.Pooling"), `{"pooling_mode_mean_tokens":true,"pooling_mode_max_tokens":true}`, PoolFamily},
+		{"first token", modules("sentence_transformers.models.Pooling"), `{"pooling_mode_cls_token":true,"pooling_mode_mean_tokens":false}`, PoolFamily},
+		{"another module", modules("sentence_transformers.models.WeightedPooling"), oldMean, PoolFamily},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := PoolingOf(writeDir(t, map[string]string{"modules.json": tt.modules, "1_Pooling/config.json": tt.pooling}))
+			if err != nil || got != tt.want {
+				t.Errorf("%q, %v, want %q", got, err, tt.want)
+			}
+		})
+	}
+	if got, err := PoolingOf(t.TempDir()); err != nil || got != PoolFamily {
+		t.Errorf("without modules.json: %q, %v", got, err)
+	}
+}
+
+func TestPoolingOfRefuses(t *testing.T) {
+	one := func(path string) string { return `[{"path":"` + path + `","type":"Pooling"}]` }
+	tests := []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"not JSON", map[string]string{"modules.json": "["}, "modules.json"},
+		{"no config", map[string]string{"modules.json": one("1_Pooling")}, filepath.Join("1_Pooling", "config.json")},
+		{"outside", map[string]string{"modules.json": one("../other")}, "leaves the folder"},
+		{"kind", map[string]string{"modules.json": one("p"), "p/config.json": `{"pooling_mode":1}`}, "pooling_mode: 1 is not a string"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := PoolingOf(writeDir(t, tt.files)); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}

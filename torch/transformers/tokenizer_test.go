@@ -1,0 +1,213 @@
+package transformers
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const wordpiece = "testdata/wordpiece"
+
+func load(t testing.TB, dir string) *Tokenizer {
+	t.Helper()
+	tok, err := LoadTokenizer(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tok.Close() })
+	return tok
+}
+
+func read(t testing.TB, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(wordpiece, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// encode.json holds what transformers makes of the same texts; its tokenizer.json
+// asks for truncation at 4 and padding to 6, which must not show.
+func TestEncode(t *testing.T) {
+	var cases []struct {
+		Text      string  `json:"text"`
+		MaxLength int     `json:"max_length"`
+		Side      string  `json:"side"`
+		Full      int     `json:"full"`
+		IDs       []int32 `json:"ids"`
+	}
+	if err := json.Unmarshal([]byte(read(t, "encode.json")), &cases); err != nil {
+		t.Fatal(err)
+	}
+	sides := map[string]*Tokenizer{
+		"right": load(t, wordpiece),
+		"left":  load(t, writeDir(t, map[string]string{"tokenizer.json": read(t, "tokenizer.json"), "tokenizer_config.json": `{"truncation_side":"left"}`})),
+	}
+	for _, c := range cases {
+		ids, cut, err := sides[c.Side].Encode(c.Text, c.MaxLength)
+		if err != nil {
+			t.Errorf("%.40q: %v", c.Text, err)
+			continue
+		}
+		if diff := cmp.Diff(c.IDs, ids); diff != "" {
+			t.Errorf("%.40q at %d, cut on the %s: %s", c.Text, c.MaxLength, c.Side, diff)
+		}
+		if cut != (c.Full > c.MaxLength) {
+			t.Errorf("%.40q at %d: cut is %t of %d tokens", c.Text, c.MaxLength, cut, c.Full)
+		}
+	}
+}
+
+// Without a tokenizer_config.json the side is that of tokenizer.json.
+func TestEncodeCutsAsTokenizerJSONSays(t *testing.T) {
+	file := swap(t, read(t, "tokenizer.json"), `"direction": "Right",
+  "max_length"`, `"direction": "Left",
+  "max_length"`)
+	tok := load(t, writeDir(t, map[string]string{"tokenizer.json": file}))
+	ids, cut, err := tok.Encode("the law of force", 4)
+	if want := []int32{2, 7, 8, 3}; err != nil || !cut || !cmp.Equal(want, ids) {
+		t.Errorf("ids %v, %t, %v, want %v", ids, cut, err, want)
+	}
+}
+
+func TestEncodeWithoutSpecialTokens(t *testing.T) {
+	var file map[string]any
+	if err := json.Unmarshal([]byte(read(t, "tokenizer.json")), &file); err != nil {
+		t.Fatal(err)
+	}
+	file["post_processor"] = nil
+	data, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok := load(t, writeDir(t, map[string]string{"tokenizer.json": string(data)}))
+	ids, cut, err := tok.Encode("the law of force", 2)
+	if want := []int32{5, 6}; err != nil || !cut || !cmp.Equal(want, ids) {
+		t.Errorf("ids %v, %t, %v, want %v", ids, cut, err, want)
+	}
+	if ids, cut, err := tok.Encode("", 1); err != nil || cut || len(ids) != 0 {
+		t.Errorf("empty text: %v, %t, %v", ids, cut, err)
+	}
+}
+
+func TestEncodeRefuses(t *testing.T) {
+	tok := load(t, wordpiece)
+	tests := []struct {
+		name, text string
+		max        int
+		want       string
+	}{
+		{"NUL", "a\x00b", 8, "NUL byte at byte 1"},
+		{"UTF-8", "\ufffdab\xffc", 8, "not valid UTF-8 at byte 5"},
+		{"no room", "a", 2, "maxLength 2 leaves no room beside 2 special tokens"},
+	}
+	for _, tt := range tests {
+		if _, _, err := tok.Encode(tt.text, tt.max); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	tok.Close()
+	if _, _, err := tok.Encode("a", 8); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("closed: %v", err)
+	}
+	if err := tok.Close(); err != nil {
+		t.Errorf("closing twice: %v", err)
+	}
+}
+
+func TestLoadTokenizerRefuses(t *testing.T) {
+	file := read(t, "tokenizer.json")
+	tests := []struct{ name, tokenizer, config, want string }{
+		{"cut short", file[:len(file)/2], "{}", "not a JSON object"},
+		{"no model", `{"version":"1.0"}`, "{}", "model.vocab is missing"},
+		{"null vocabulary", `{"model":{"vocab":null}}`, "{}", "model.vocab: found null"},
+		{"unknown model", `{"model":{"type":"Psychic","vocab":{}}}`, "{}", "tokenizer.json"},
+		{"case", file, `{"do_lower_case":false}`, "tokenizer_config.json has do_lower_case false"},
+		{"side", file, `{"truncation_side":"middle"}`, `truncation_side "middle"`},
+		{"config", file, "[]", "tokenizer_config.json"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := writeDir(t, map[string]string{"tokenizer.json": tt.tokenizer, "tokenizer_config.json": tt.config})
+			_, err := LoadTokenizer(dir)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+	if _, err := LoadTokenizer(t.TempDir()); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
+		t.Errorf("empty folder: %v", err)
+	}
+}
+
+func TestTokenID(t *testing.T) {
+	tok := load(t, wordpiece)
+	for token, want := range map[string]int32{"[PAD]": 0, "[SEP]": 3, "law": 6, "##happi": 22} {
+		if id, ok := tok.TokenID(token); !ok || id != want {
+			t.Errorf("%s is %d, %t, want %d", token, id, ok, want)
+		}
+	}
+	if id, ok := tok.TokenID("absent"); ok {
+		t.Errorf("absent is %d", id)
+	}
+	ids := tok.IDs()
+	if len(ids) != 34 {
+		t.Errorf("%d tokens", len(ids))
+	}
+	ids["[PAD]"] = 9
+	if id, _ := tok.TokenID("[PAD]"); id != 0 {
+		t.Error("IDs is not a copy")
+	}
+}
+
+func TestParseVocab(t *testing.T) {
+	got, err := parseVocab([]byte(`[["<s>",0],["▁a",-2.5]]`))
+	if diff := cmp.Diff(map[string]int32{"<s>": 0, "▁a": 1}, got); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	if _, err := parseVocab([]byte(`[[1,0]]`)); err == nil || !strings.Contains(err.Error(), "piece 0 has no text") {
+		t.Errorf("number for a token: %v", err)
+	}
+}
+
+func TestEncodeConcurrently(t *testing.T) {
+	tok := load(t, wordpiece)
+	want, _, err := tok.Encode("unhappiness dogs! the law of force", 12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				got, _, err := tok.Encode("unhappiness dogs! the law of force", 12)
+				if err != nil || !cmp.Equal(want, got) {
+					t.Errorf("ids %v, %v, want %v", got, err, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkEncode(b *testing.B) {
+	tok := load(b, wordpiece)
+	for name, text := range map[string]string{"short": "what is the law of force?", "long": strings.Repeat("unhappiness dogs! ", 100)} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := tok.Encode(text, 128); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
