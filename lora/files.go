@@ -15,8 +15,10 @@ import (
 	"rltrain/torch/safetensors"
 )
 
+// ConfigFile is the name of an adapter's configuration; a folder without it holds no adapter.
+const ConfigFile = "adapter_config.json"
+
 const (
-	configFile = "adapter_config.json"
 	tensorFile = "adapter_model.safetensors"
 	// wrapper stands before each name of a model that PEFT has wrapped.
 	wrapper = "base_model.model."
@@ -43,7 +45,7 @@ func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error 
 	if err := safetensors.Write(filepath.Join(dir, tensorFile), tensors, nil); err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
-	path := filepath.Join(dir, configFile)
+	path := filepath.Join(dir, ConfigFile)
 	if err := renameio.WriteFile(path, config, 0o644, renameio.WithTempDir(dir)); err != nil {
 		return fmt.Errorf("lora: writing %s: %w", path, err)
 	}
@@ -121,7 +123,7 @@ func (c Config) savesWhole(name string) bool {
 // are errors that name the file and the field or tensor. Whether the pairs fit a
 // model is for [Config.Fits] to say.
 func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
-	path := filepath.Join(dir, configFile)
+	path := filepath.Join(dir, ConfigFile)
 	data, err := readSmall(path)
 	if err != nil {
 		return Config{}, nil, nil, fmt.Errorf("lora: %w", err)

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"sync"
 	"unsafe"
+
+	"rltrain/torch/hub"
 )
 
 // LibtorchVersion is the only libtorch that the core is built and tested with.
@@ -108,7 +110,7 @@ func findLibrary() (string, error) {
 		}
 		candidates = append(candidates, filepath.Join(filepath.Dir(program), "..", "lib", libraryName))
 	}
-	if cache, err := CacheDir(); err == nil {
+	if cache, err := hub.CacheDir(); err == nil {
 		candidates = append(candidates, filepath.Join(cache, "lib", libraryName))
 	}
 	for _, path := range candidates {
@@ -117,18 +119,6 @@ func findLibrary() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("torch: the native core %s is neither in %s; run `make`, or set RLTRAIN_LIB to it", libraryName, strings.Join(candidates, " nor in "))
-}
-
-// CacheDir is where `make` keeps downloads: $RLTRAIN_CACHE, else rltrain in the user's cache folder.
-func CacheDir() (string, error) {
-	if dir := os.Getenv("RLTRAIN_CACHE"); dir != "" {
-		return dir, nil
-	}
-	base, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("finding the user's cache folder: %w", err)
-	}
-	return filepath.Join(base, "rltrain"), nil
 }
 
 // checkWhole reports a shared library that was cut short, in path or in what it needs from its own search

@@ -23,6 +23,7 @@ var (
 	opUnsqueeze   = &op{name: "aten::unsqueeze"}
 	opIndexSelect = &op{name: "aten::index_select"}
 	opLinear      = &op{name: "aten::linear"}
+	opDetach      = &op{name: "aten::detach"}
 	opTo          = &op{name: "aten::to", overload: "dtype"}
 	opSegmentMean = &op{name: "rltrain::segment_mean"}
 	opFrozen      = &op{name: "rltrain::linear"}
@@ -108,6 +109,12 @@ func (s *Scope) FrozenLinear(x, w, b Tensor) Tensor {
 func (s *Scope) SegmentMean(x, cu Tensor) Tensor {
 	return s.argTensor(x).argTensor(cu).call(opSegmentMean)
 }
+
+// Detach is a without its history: no gradient flows through it.
+func (s *Scope) Detach(a Tensor) Tensor { return s.argTensor(a).call(opDetach) }
+
+// Norm is the Euclidean norm of all elements, [].
+func (s *Scope) Norm(a Tensor) Tensor { return s.argTensor(a).call(opVectorNorm) }
 
 // toFloat converts a to F32.
 func (s *Scope) toFloat(a Tensor) Tensor {

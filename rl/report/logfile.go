@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 )
 
 // logFile is a file of whole lines that only grows, and that a resumed run
-// cuts back to where its checkpoint was.
+// cuts back to where its checkpoint was. Several goroutines may append.
 type logFile struct {
+	mu     sync.Mutex
 	f      *os.File
 	offset int64
 }
@@ -61,6 +63,8 @@ func cut(f *os.File, offset int64) error {
 // append writes text, which ends in a newline, in one call: a reader never
 // sees two writers' halves in one line.
 func (l *logFile) append(text []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if _, err := l.f.Write(text); err != nil {
 		// The half that was written must not start the next line.
 		_ = cut(l.f, l.offset)
@@ -72,6 +76,8 @@ func (l *logFile) append(text []byte) error {
 
 // sync makes the file durable up to the offset that it returns.
 func (l *logFile) sync() (int64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err := l.f.Sync(); err != nil {
 		return 0, err
 	}

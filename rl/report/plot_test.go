@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"gonum.org/v1/plot"
 )
 
 var fourteen = []string{
@@ -181,6 +180,25 @@ func TestPanelsLeaveOutWhatIsNotThere(t *testing.T) {
 	}
 }
 
+func TestBins(t *testing.T) {
+	third := float32(5) / 15 // the upper edge of bin 4, which it belongs to
+	var got []Bin
+	for i, b := range Bins([]float32{0, third, 0.9375, 1, 1}, []bool{true, false, true, true, false}) {
+		if b.Count > 0 {
+			b.Low, b.High = float64(i), 0
+			got = append(got, b)
+		}
+	}
+	want := []Bin{
+		{Low: 0, Confidence: 0, Accuracy: 1, Count: 1},
+		{Low: 4, Confidence: float64(third), Accuracy: 0, Count: 1},
+		{Low: 14, Confidence: 2.9375 / 3, Accuracy: 2.0 / 3, Count: 3},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestRunningMean(t *testing.T) {
 	got := runningMean([]float64{1, 2, 3, 4, 5}, 3)
 	if diff := cmp.Diff([]float64{1, 1.5, 2, 3, 4}, got); diff != "" {
@@ -223,5 +241,3 @@ func BenchmarkCurves(b *testing.B) {
 		}
 	}
 }
-
-var _ plot.Ticker = ticks{}

@@ -14,3 +14,10 @@ fi
 cmake --build build -j2 -- --no-print-directory
 # bin/rltrain looks in ../lib.
 ln -sfn build/lib lib
+# A program that was moved elsewhere (go install) looks in the cache.
+installed=${RLTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rltrain}/lib/librltrain.so
+if ! cmp -s build/lib/librltrain.so "$installed"; then
+  mkdir -p "$(dirname "$installed")"
+  cp build/lib/librltrain.so "$installed.new"
+  mv "$installed.new" "$installed"
+fi

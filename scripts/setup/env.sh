@@ -4,6 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tokenizers=$(scripts/setup/tokenizers.sh)
-printf 'export CGO_CFLAGS=%q\n' "-O2 -g '-I$PWD/csrc/include'"
-printf 'export CGO_LDFLAGS=%q\n' "-O2 -g '-L$tokenizers'"
-printf 'export RLTRAIN_LIB=%q\n' "$PWD/build/lib/librltrain.so"
+# The inner quotes are go's: it splits the flags at blanks.
+cat << END
+export CGO_CFLAGS="-O2 -g '-I$PWD/csrc/include'"
+export CGO_LDFLAGS="-O2 -g '-L$tokenizers'"
+export RLTRAIN_LIB="$PWD/build/lib/librltrain.so"
+END

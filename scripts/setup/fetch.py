@@ -165,7 +165,6 @@ def fetch(wheel: Wheel, downloads: Path) -> Path:
         url, context = _find(wheel)
     except LookupFailed as e:
         say(f"{e}; asking pip")
-        part.unlink(missing_ok=True)
         _pip_download(wheel, part)
     else:
         resumed = part.exists()

@@ -71,12 +71,7 @@ func Load(dir string) (*Model, error) {
 			m.Parameters += entry.Size / entry.DType.Size()
 		}
 	}
-	m.Encoder, err = torch.NewEncoder(torch.EncoderConfig{
-		VocabSize: config.VocabSize, HiddenSize: config.HiddenSize, Layers: config.NumHiddenLayers,
-		Heads: config.NumAttentionHeads, IntermediateSize: config.IntermediateSize,
-		MaxPositions: config.MaxPositionEmbeddings, TokenTypes: config.TypeVocabSize,
-		NormEps: config.LayerNormEps,
-	}, weights)
+	m.Encoder, err = newEncoder(config, weights)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
 	}
@@ -96,3 +91,11 @@ func Load(dir string) (*Model, error) {
 
 // dtypes are the stored types that weights may have; Resolve has refused the others.
 var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F16, "BF16": torch.BF16}
+
+func newEncoder(c *Config, weights map[string]*torch.Var) (*torch.Encoder, error) {
+	return torch.NewEncoder(torch.EncoderConfig{
+		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, Layers: c.NumHiddenLayers, Heads: c.NumAttentionHeads,
+		IntermediateSize: c.IntermediateSize, MaxPositions: c.MaxPositionEmbeddings,
+		TokenTypes: c.TypeVocabSize, NormEps: c.LayerNormEps,
+	}, weights)
+}

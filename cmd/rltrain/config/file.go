@@ -56,7 +56,7 @@ func parseFile(path string, data []byte) (entries []entry, skipped []string, err
 		case isRouter && name == "classifier":
 			continue
 		case isName(name):
-			if err := r.add(name, name, at, pairs.Value()); err != nil {
+			if err := r.add(name, at, pairs.Value()); err != nil {
 				return nil, nil, err
 			}
 		case isRouter && (isSection || isList || Suggest(name, names()) == "" && refused[name] == ""):
@@ -150,7 +150,7 @@ func (r *fileReader) section(classifier ast.MapNode) error {
 			if aliasByName[full] == nil {
 				return usagef("%s: unknown key %s%s", at, full, didYouMean(name, routerKeys(), plain))
 			}
-			if err := r.add(full, full, at, pairs.Value()); err != nil {
+			if err := r.add(full, at, pairs.Value()); err != nil {
 				return err
 			}
 		}
@@ -177,8 +177,8 @@ func (r *fileReader) key(node ast.MapKeyNode) (at, name string) {
 }
 
 // add appends the entry of one pair.
-func (r *fileReader) add(name, shown, at string, node ast.Node) error {
-	source := Source{Layer: File, Name: shown, Position: at}
+func (r *fileReader) add(name, at string, node ast.Node) error {
+	source := Source{Layer: File, Name: name, Position: at}
 	value, err := scalar(node)
 	if list, ok := node.(*ast.SequenceNode); ok {
 		value.kind, err = listKind, nil

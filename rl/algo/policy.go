@@ -1,0 +1,339 @@
+package algo
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"rltrain/lora"
+	"rltrain/rl"
+	"rltrain/torch"
+	"rltrain/torch/transformers"
+)
+
+// LabelPolicy is a policy whose action is one of C labels: an encoder with an adapter, a pooled vector z
+// [H] for each text, and two linear heads on it. π(a|x) = softmax(W z + b), and V(x) = w·z + c.
+//
+// The value head reads z without sending its gradient back: its first errors, of a head that starts at
+// zero, would otherwise pull the adapter away from what supervised training found.
+type LabelPolicy struct {
+	Labels    []string
+	Pooling   string // transformers.PoolMean or PoolFamily
+	MaxLength int    // tokens a text is cut at, special ones included
+	BaseModel string // hub id or folder, as saved files name it
+
+	model     *transformers.Model
+	tokenizer *transformers.Tokenizer
+	adapter   lora.Config
+	layers    []adaptedLayer
+	head      transformers.Dense // [C, H], [C]
+	value     transformers.Dense // [1, H], [1]
+	tokens    int                // a batch of predictions holds about this many
+}
+
+// adaptedLayer is a linear layer with its trainable low-rank pair.
+type adaptedLayer struct {
+	transformers.Linear
+	a, b *torch.Var // [r, in], [out, r]
+}
+
+// PolicyConfig says how a new LabelPolicy is made.
+type PolicyConfig struct {
+	Dir       string // model folder
+	BaseModel string // what saved files call it; "" = Dir
+	Labels    []string
+	Pooling   string // PoolMean, PoolFamily; "" = as the folder says
+	MaxLength int    // 0 = as many as the model has positions
+	R         int
+	Alpha     float64
+	Dropout   float64
+	Targets   []string // endings of layer names; empty = the family's
+	Seed      uint64
+}
+
+// Purposes of random streams: the first id after the seed.
+const (
+	streamInit = iota + 1
+	streamShuffle
+	streamDropout
+	streamRollout
+	streamMinibatch
+	streamAction
+)
+
+// predictTokens bounds a batch of predictions: large enough for full matrix products, small enough that
+// its activations stay in tens of megabytes.
+const predictTokens = 4096
+
+// NewLabelPolicy makes a policy on a pretrained encoder: adapters that change nothing yet, a random
+// classification head and a value head of zeros, all three functions of the seed.
+func NewLabelPolicy(c PolicyConfig) (*LabelPolicy, error) {
+	model, err := transformers.Load(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newLabelPolicy(model, c)
+	if err != nil {
+		model.Close()
+		return nil, err
+	}
+	if p.tokenizer, err = transformers.LoadTokenizer(c.Dir); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// RandomLabelPolicy is a policy without a tokenizer on an encoder of random weights, for benchmarks and
+// tests.
+func RandomLabelPolicy(config *transformers.Config, c PolicyConfig) (*LabelPolicy, error) {
+	model, err := transformers.Random(config, c.Seed)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newLabelPolicy(model, c)
+	if err != nil {
+		model.Close()
+	}
+	return p, err
+}
+
+func newLabelPolicy(model *transformers.Model, c PolicyConfig) (*LabelPolicy, error) {
+	p := &LabelPolicy{
+		Labels: c.Labels, Pooling: c.Pooling, MaxLength: c.MaxLength, BaseModel: c.BaseModel,
+		model: model, tokens: predictTokens,
+	}
+	if p.BaseModel == "" {
+		p.BaseModel = model.Dir
+	}
+	if p.Pooling == "" {
+		pooling, err := transformers.PoolingOf(model.Dir)
+		if err != nil {
+			return nil, err
+		}
+		p.Pooling = pooling
+	}
+	if limit := model.Config.MaxPositionEmbeddings; p.MaxLength == 0 || p.MaxLength > limit {
+		p.MaxLength = limit
+	}
+	targets := c.Targets
+	if len(targets) == 0 {
+		targets = model.Config.DefaultTargets()
+	}
+	p.adapter = lora.Config{
+		BaseModel: p.BaseModel, R: c.R, Alpha: c.Alpha, Dropout: c.Dropout, TargetModules: targets,
+		TaskType: lora.FeatureExtraction,
+	}
+	if p.Pooling == transformers.PoolFamily {
+		if model.Pooler == nil {
+			return nil, fmt.Errorf("policy: %s has no pooler.dense weights, which pooling %q needs; choose pooling %q", model.Dir, transformers.PoolFamily, transformers.PoolMean)
+		}
+		p.adapter.TaskType, p.adapter.Prefix = lora.SequenceClassification, model.Config.Prefix()
+		p.adapter.ModulesToSave = []string{"classifier"}
+	}
+	pairs, err := p.initialPairs(c.Seed)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.attach(pairs); err != nil {
+		p.closeTrainable()
+		return nil, err
+	}
+	if err := p.initHeads(c.Seed); err != nil {
+		p.closeTrainable()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *LabelPolicy) initialPairs(seed uint64) ([]lora.Pair, error) {
+	var names []string
+	linears := map[string]transformers.Linear{}
+	for _, linear := range p.model.Config.Linears() {
+		names = append(names, linear.Name)
+		linears[linear.Name] = linear
+	}
+	chosen, err := lora.Match(names, p.adapter.TargetModules)
+	if err != nil {
+		return nil, err
+	}
+	rng := rl.Stream(seed, streamInit, 0)
+	pairs := make([]lora.Pair, len(chosen))
+	for i, name := range chosen {
+		pairs[i] = lora.Init(name, linears[name].In, linears[name].Out, p.adapter.R, rng)
+	}
+	return pairs, nil
+}
+
+// attach puts pairs on the encoder's layers as parameters.
+func (p *LabelPolicy) attach(pairs []lora.Pair) error {
+	for _, pair := range pairs {
+		a, err := torch.Parameter(pair.A, int64(pair.R), int64(pair.In))
+		if err != nil {
+			return fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
+		}
+		b, err := torch.Parameter(pair.B, int64(pair.Out), int64(pair.R))
+		if err != nil {
+			a.Close()
+			return fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
+		}
+		p.layers = append(p.layers, adaptedLayer{transformers.Linear{Name: pair.Module, In: pair.In, Out: pair.Out}, a, b})
+		if err := p.model.Encoder.Adapt(pair.Module, a, b, p.adapter.Scale()); err != nil {
+			return fmt.Errorf("policy: %w", err)
+		}
+	}
+	return nil
+}
+
+// initHeads draws the classification head as torch.nn.Linear does, uniform in ±1/√H, or takes that of the
+// folder where it has one for these labels.
+func (p *LabelPolicy) initHeads(seed uint64) error {
+	classes, width := len(p.Labels), p.model.Config.HiddenSize
+	weight, bias := make([]float32, classes*width), make([]float32, classes)
+	if p.Pooling == transformers.PoolFamily && p.model.Head != nil {
+		if err := p.sameLabels(); err != nil {
+			return err
+		}
+		var err error
+		if weight, err = p.model.Head.Weight.Read(); err != nil {
+			return err
+		}
+		if bias, err = p.model.Head.Bias.Read(); err != nil {
+			return err
+		}
+	} else {
+		rng := rl.Stream(seed, streamInit, 1)
+		bound := 1 / math.Sqrt(float64(width))
+		for i := range weight {
+			weight[i] = float32((2*rng.Float64() - 1) * bound)
+		}
+		for i := range bias {
+			bias[i] = float32((2*rng.Float64() - 1) * bound)
+		}
+	}
+	return p.setHeads(weight, bias, make([]float32, width), make([]float32, 1))
+}
+
+// sameLabels refuses to drop a trained head in silence.
+func (p *LabelPolicy) sameLabels() error {
+	have := p.model.Config.ID2Label
+	same := len(have) == len(p.Labels)
+	for i := 0; same && i < len(have); i++ {
+		same = have[i] == p.Labels[i]
+	}
+	if !same {
+		return fmt.Errorf("policy: %s has a classification head for %d labels %.80q, the data has %d labels %.80q; use data with those labels, or a folder without a head", p.model.Dir, len(have), have, len(p.Labels), p.Labels)
+	}
+	return nil
+}
+
+func (p *LabelPolicy) setHeads(weight, bias, valueWeight, valueBias []float32) error {
+	classes, width := int64(len(p.Labels)), int64(p.model.Config.HiddenSize)
+	for _, part := range []struct {
+		into **torch.Var
+		data []float32
+		dims []int64
+	}{
+		{&p.head.Weight, weight, []int64{classes, width}}, {&p.head.Bias, bias, []int64{classes}},
+		{&p.value.Weight, valueWeight, []int64{1, width}}, {&p.value.Bias, valueBias, []int64{1}},
+	} {
+		v, err := torch.Parameter(part.data, part.dims...)
+		if err != nil {
+			return fmt.Errorf("policy: heads: %w", err)
+		}
+		*part.into = v
+	}
+	return nil
+}
+
+// Close frees the policy.
+func (p *LabelPolicy) Close() {
+	p.closeTrainable()
+	if p.tokenizer != nil {
+		_ = p.tokenizer.Close()
+	}
+	p.model.Close()
+}
+
+func (p *LabelPolicy) closeTrainable() {
+	for _, l := range p.layers {
+		torch.CloseAll(l.a, l.b)
+	}
+	p.head.Close()
+	p.value.Close()
+}
+
+// adapterParams are A and B of each adapted layer; headParams those of the classification head, valueParams
+// those of the value head.
+func (p *LabelPolicy) adapterParams() []*torch.Var {
+	var params []*torch.Var
+	for _, l := range p.layers {
+		params = append(params, l.a, l.b)
+	}
+	return params
+}
+
+func (p *LabelPolicy) headParams() []*torch.Var  { return []*torch.Var{p.head.Weight, p.head.Bias} }
+func (p *LabelPolicy) valueParams() []*torch.Var { return []*torch.Var{p.value.Weight, p.value.Bias} }
+
+// Parameters counts the weights: all of them, and those that training changes (value head included).
+func (p *LabelPolicy) Parameters() (total, trainable int64) {
+	for _, l := range p.layers {
+		trainable += int64(p.adapter.R * (l.In + l.Out))
+	}
+	trainable += int64((len(p.Labels) + 1) * (p.model.Config.HiddenSize + 1))
+	return p.model.Parameters + trainable, trainable
+}
+
+// features is the pooled vector of each sequence, [S, H].
+func (p *LabelPolicy) features(s *torch.Scope, sequences [][]int32, dropout torch.Dropout) torch.Tensor {
+	packed := torch.Pack(sequences)
+	hidden, cu := s.Hidden(p.model.Encoder, packed, true, dropout)
+	if p.Pooling == transformers.PoolMean {
+		return s.SegmentMean(hidden, cu)
+	}
+	firsts := make([]int64, packed.Len())
+	for i := range firsts {
+		firsts[i] = int64(packed.CuSeqlens[i])
+	}
+	pooler := p.model.Pooler
+	return s.Tanh(s.FrozenLinear(s.Rows(hidden, s.Ints(firsts, int64(len(firsts)))), pooler.Weight.T(), pooler.Bias.T()))
+}
+
+// logProbs is log π(a|x) of every label, [S, C], from the pooled vectors z [S, H].
+func (p *LabelPolicy) logProbs(s *torch.Scope, z torch.Tensor) torch.Tensor {
+	return s.LogSoftmax(s.Linear(z, p.head.Weight.T(), p.head.Bias.T()))
+}
+
+// values is V(x), [S], from the pooled vectors z [S, H].
+func (p *LabelPolicy) values(s *torch.Scope, z torch.Tensor) torch.Tensor {
+	return s.Squeeze(s.Linear(s.Detach(z), p.value.Weight.T(), p.value.Bias.T()))
+}
+
+// Probs is π(·|x) of each sequence, in order. It stops early with ctx's error.
+func (p *LabelPolicy) Probs(ctx context.Context, sequences [][]int32) ([][]float32, error) {
+	classes := len(p.Labels)
+	all := make([][]float32, 0, len(sequences))
+	for begin := 0; begin < len(sequences); {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		end, tokens := begin, 0
+		for end < len(sequences) && (end == begin || tokens+len(sequences[end]) <= p.tokens) {
+			tokens += len(sequences[end])
+			end++
+		}
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			flat := s.Read(s.Exp(p.logProbs(s, p.features(s, sequences[begin:end], torch.Dropout{}))))
+			for i := begin; i < end; i++ {
+				all = append(all, flat[:classes:classes])
+				flat = flat[classes:]
+			}
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("predicting: %w", err)
+		}
+		begin = end
+	}
+	return all, nil
+}

@@ -1,0 +1,457 @@
+package algo
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"rltrain/envs/intent"
+	"rltrain/lora"
+	"rltrain/rl"
+	"rltrain/torch"
+	"rltrain/torch/hub"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/transformers"
+)
+
+// Files of a saved policy, beside the adapter's and the tokenizer's.
+const (
+	policyFile = "label_policy.json"      // what no file of Hugging Face's has room for
+	headFile   = "head.safetensors"       // head.weight [C, H], head.bias [C]; pooling mean
+	valueFile  = "value_head.safetensors" // v_head.summary.weight [1, H], v_head.summary.bias [1]
+)
+
+// policyRecord is the content of label_policy.json.
+type policyRecord struct {
+	Pooling   string `json:"pooling"`
+	MaxLength int    `json:"max_length"`
+}
+
+// A snapshot is the values of all trainable weights, in the order of params.
+type snapshot [][]float32
+
+func (p *LabelPolicy) params() []*torch.Var {
+	return append(append(p.adapterParams(), p.headParams()...), p.valueParams()...)
+}
+
+func (p *LabelPolicy) snapshot() (snapshot, error) {
+	var s snapshot
+	for _, v := range p.params() {
+		data, err := v.Read()
+		if err != nil {
+			return nil, fmt.Errorf("policy: copying weights: %w", err)
+		}
+		s = append(s, data)
+	}
+	return s, nil
+}
+
+func (p *LabelPolicy) restore(s snapshot) error {
+	params := p.params()
+	if len(s) != len(params) {
+		return fmt.Errorf("policy: %d weights for %d parameters", len(s), len(params))
+	}
+	for i, v := range params {
+		if err := v.Write(s[i]); err != nil {
+			return fmt.Errorf("policy: putting weights back: %w", err)
+		}
+	}
+	return nil
+}
+
+// saveWeights writes the adapter as PEFT does, and the heads.
+func (p *LabelPolicy) saveWeights(dir string) error {
+	var pairs []lora.Pair
+	for _, l := range p.layers {
+		a, err := l.a.Read()
+		if err != nil {
+			return err
+		}
+		b, err := l.b.Read()
+		if err != nil {
+			return err
+		}
+		pairs = append(pairs, lora.Pair{Module: l.Name, R: p.adapter.R, In: l.In, Out: l.Out, A: a, B: b})
+	}
+	prefix := "head."
+	if p.Pooling == transformers.PoolFamily {
+		prefix = "classifier."
+	}
+	head, err := p.headTensors(prefix)
+	if err != nil {
+		return err
+	}
+	var extra []safetensors.Tensor
+	if p.Pooling == transformers.PoolFamily {
+		extra = head
+	} else if err := safetensors.Write(filepath.Join(dir, headFile), head, nil); err != nil {
+		return err
+	}
+	if err := lora.Save(dir, p.adapter, pairs, extra); err != nil {
+		return err
+	}
+	width := int64(p.model.Config.HiddenSize)
+	weight, err := p.value.Weight.Read()
+	if err != nil {
+		return err
+	}
+	bias, err := p.value.Bias.Read()
+	if err != nil {
+		return err
+	}
+	return safetensors.Write(filepath.Join(dir, valueFile), []safetensors.Tensor{
+		safetensors.FromFloat32s("v_head.summary.weight", []int64{1, width}, weight),
+		safetensors.FromFloat32s("v_head.summary.bias", []int64{1}, bias),
+	}, nil)
+}
+
+func (p *LabelPolicy) headTensors(prefix string) ([]safetensors.Tensor, error) {
+	classes, width := int64(len(p.Labels)), int64(p.model.Config.HiddenSize)
+	weight, err := p.head.Weight.Read()
+	if err != nil {
+		return nil, err
+	}
+	bias, err := p.head.Bias.Read()
+	if err != nil {
+		return nil, err
+	}
+	return []safetensors.Tensor{
+		safetensors.FromFloat32s(prefix+"weight", []int64{classes, width}, weight),
+		safetensors.FromFloat32s(prefix+"bias", []int64{classes}, bias),
+	}, nil
+}
+
+// Save writes a folder that LoadLabelPolicy, PEFT and (with pooling family) AutoModelForSequenceClassification
+// read: adapter, heads, label mappings, config.json and the tokenizer's files.
+func (p *LabelPolicy) Save(dir string) error {
+	if err := p.saveWeights(dir); err != nil {
+		return fmt.Errorf("saving the policy: %w", err)
+	}
+	if err := p.saveCommon(dir); err != nil {
+		return fmt.Errorf("saving the policy: %w", err)
+	}
+	return nil
+}
+
+func (p *LabelPolicy) saveCommon(dir string) error {
+	if err := intent.WriteMapping(dir, p.Labels); err != nil {
+		return err
+	}
+	if err := rl.SaveJSON(filepath.Join(dir, policyFile), policyRecord{p.Pooling, p.MaxLength}); err != nil {
+		return err
+	}
+	if err := p.saveConfig(dir); err != nil {
+		return err
+	}
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"} {
+		data, err := os.ReadFile(filepath.Join(p.model.Dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := rl.WriteFileAtomic(filepath.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// saveConfig copies the model's config.json and changes what changed: the labels.
+func (p *LabelPolicy) saveConfig(dir string) error {
+	data, err := os.ReadFile(filepath.Join(p.model.Dir, "config.json"))
+	if err != nil {
+		return err
+	}
+	var config map[string]any
+	if err := json.Unmarshal(data, &config); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(p.model.Dir, "config.json"), err)
+	}
+	id2label, label2id := map[string]string{}, map[string]int{}
+	for i, label := range p.Labels {
+		id2label[strconv.Itoa(i)], label2id[label] = label, i
+	}
+	config["id2label"], config["label2id"] = id2label, label2id
+	delete(config, "num_labels")
+	return rl.SaveJSON(filepath.Join(dir, "config.json"), config)
+}
+
+// LoadLabelPolicy reads a folder that Save wrote, with the base model that its adapter names, or one that
+// Merge wrote. Errors name the file and what is wrong in it.
+func LoadLabelPolicy(dir string) (*LabelPolicy, error) {
+	var record policyRecord
+	if err := rl.LoadJSON(filepath.Join(dir, policyFile), &record); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s has no %s: it is not the folder of a trained policy", dir, policyFile)
+		}
+		return nil, err
+	}
+	labels, err := intent.ReadMapping(dir)
+	if err != nil {
+		return nil, err
+	}
+	p := &LabelPolicy{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, tokens: predictTokens}
+	if err := p.load(dir); err != nil {
+		if p.model != nil {
+			p.Close()
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *LabelPolicy) load(dir string) error {
+	if p.Pooling != transformers.PoolMean && p.Pooling != transformers.PoolFamily {
+		return fmt.Errorf("%s: pooling is %q, want %q or %q", filepath.Join(dir, policyFile), p.Pooling, transformers.PoolMean, transformers.PoolFamily)
+	}
+	var pairs []lora.Pair
+	var extra map[string]safetensors.Tensor
+	modelDir := dir
+	merged := false
+	if _, err := os.Stat(filepath.Join(dir, lora.ConfigFile)); errors.Is(err, fs.ErrNotExist) {
+		merged = true
+	} else {
+		if p.adapter, pairs, extra, err = lora.Load(dir); err != nil {
+			return err
+		}
+		if modelDir, _, err = hub.Resolve(p.adapter.BaseModel); err != nil {
+			return fmt.Errorf("%s: base_model_name_or_path: %w", filepath.Join(dir, lora.ConfigFile), err)
+		}
+	}
+	var err error
+	if p.model, err = transformers.Load(modelDir); err != nil {
+		return err
+	}
+	p.BaseModel = p.adapter.BaseModel
+	if p.MaxLength < 1 || p.MaxLength > p.model.Config.MaxPositionEmbeddings {
+		return fmt.Errorf("%s: max_length is %d, the model has %d positions", filepath.Join(dir, policyFile), p.MaxLength, p.model.Config.MaxPositionEmbeddings)
+	}
+	if p.Pooling == transformers.PoolFamily && p.model.Pooler == nil {
+		return fmt.Errorf("%s has no pooler.dense weights, which pooling %q needs", modelDir, p.Pooling)
+	}
+	if !merged {
+		shapes := map[string][2]int{}
+		for _, linear := range p.model.Config.Linears() {
+			shapes[linear.Name] = [2]int{linear.Out, linear.In}
+		}
+		if err := p.adapter.Fits(pairs, shapes); err != nil {
+			return fmt.Errorf("%s does not fit %s: %w", dir, modelDir, err)
+		}
+		if err := p.attach(pairs); err != nil {
+			return err
+		}
+	}
+	heads, err := p.readHeads(dir, extra)
+	if err != nil {
+		return err
+	}
+	if err := p.setHeads(heads[0], heads[1], heads[2], heads[3]); err != nil {
+		return err
+	}
+	p.tokenizer, err = transformers.LoadTokenizer(dir)
+	return err
+}
+
+// readHeads reads the heads of dir, in the order of headParams and valueParams; extra holds what travelled
+// with the adapter.
+func (p *LabelPolicy) readHeads(dir string, extra map[string]safetensors.Tensor) (heads [4][]float32, err error) {
+	classes, width := int64(len(p.Labels)), int64(p.model.Config.HiddenSize)
+	var weight, bias []float32
+	switch {
+	case p.Pooling == transformers.PoolMean:
+		weight, bias, err = readPair(filepath.Join(dir, headFile), "head.weight", "head.bias", classes, width)
+	case p.model.Head != nil && extra == nil:
+		if weight, err = p.model.Head.Weight.Read(); err == nil {
+			bias, err = p.model.Head.Bias.Read()
+		}
+	default:
+		if weight, err = floats(extra, "classifier.weight", classes*width); err == nil {
+			bias, err = floats(extra, "classifier.bias", classes)
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", dir, err)
+		}
+	}
+	if err != nil {
+		return heads, err
+	}
+	valueWeight, valueBias := make([]float32, width), make([]float32, 1)
+	path := filepath.Join(dir, valueFile)
+	if _, statErr := os.Stat(path); statErr == nil {
+		valueWeight, valueBias, err = readPair(path, "v_head.summary.weight", "v_head.summary.bias", 1, width)
+	}
+	return [4][]float32{weight, bias, valueWeight, valueBias}, err
+}
+
+func floats(tensors map[string]safetensors.Tensor, name string, count int64) ([]float32, error) {
+	t, ok := tensors[name]
+	if !ok {
+		return nil, fmt.Errorf("tensor %s is missing", name)
+	}
+	data, err := t.Float32s()
+	if err == nil && int64(len(data)) != count {
+		err = fmt.Errorf("tensor %s has shape %v, want %d values", name, t.Shape, count)
+	}
+	return data, err
+}
+
+// readPair reads a linear layer's weight [out, in] and bias [out] from a file.
+func readPair(path, weightName, biasName string, out, in int64) (weight, bias []float32, err error) {
+	file, err := safetensors.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	if weight, err = file.Float32s(weightName); err != nil {
+		return nil, nil, err
+	}
+	if bias, err = file.Float32s(biasName); err != nil {
+		return nil, nil, err
+	}
+	if int64(len(weight)) != out*in || int64(len(bias)) != out {
+		return nil, nil, fmt.Errorf("%s: a head of %d and %d values, want [%d %d] and [%d]", path, len(weight), len(bias), out, in, out)
+	}
+	return weight, bias, nil
+}
+
+// Files of a checkpoint, beside those of saveWeights.
+const (
+	optimizerFile = "optimizer.safetensors" // <moment>.<parameter>, in the order of the optimiser's groups
+	bestFile      = "best.safetensors"      // <parameter>, in the order of params: the best weights so far
+	stateFile     = "state.json"
+)
+
+// checkpointState wraps an algorithm's own state with the optimiser's step count.
+type checkpointState struct {
+	OptimizerSteps int             `json:"optimizer_steps"`
+	State          json.RawMessage `json:"state"`
+}
+
+// saveCheckpoint writes weights, optimiser, best weights (nil = none yet) and the algorithm's state to dir.
+func (p *LabelPolicy) saveCheckpoint(dir string, optimizer *torch.AdamW, state any, best snapshot) error {
+	if err := p.saveWeights(dir); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	moments, err := optimizer.State()
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	var tensors []safetensors.Tensor
+	for i := range moments.First {
+		tensors = append(tensors,
+			flat("first."+strconv.Itoa(i), moments.First[i]), flat("second."+strconv.Itoa(i), moments.Second[i]))
+	}
+	if err := safetensors.Write(filepath.Join(dir, optimizerFile), tensors, nil); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	if best != nil {
+		var tensors []safetensors.Tensor
+		for i, data := range best {
+			tensors = append(tensors, flat(strconv.Itoa(i), data))
+		}
+		if err := safetensors.Write(filepath.Join(dir, bestFile), tensors, nil); err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+	}
+	encoded, err := json.Marshal(state)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	if err := rl.SaveJSON(filepath.Join(dir, stateFile), checkpointState{moments.Steps, encoded}); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+// restoreCheckpoint puts back what saveCheckpoint wrote and decodes the algorithm's state into state.
+func (p *LabelPolicy) restoreCheckpoint(dir string, optimizer *torch.AdamW, state any) (best snapshot, err error) {
+	_, pairs, extra, err := lora.Load(dir)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	loaded := map[string]lora.Pair{}
+	for _, pair := range pairs {
+		loaded[pair.Module] = pair
+	}
+	for _, l := range p.layers {
+		pair, ok := loaded[l.Name]
+		if !ok {
+			return nil, fmt.Errorf("checkpoint: %s has no adapter of %s", dir, l.Name)
+		}
+		if err := errors.Join(l.a.Write(pair.A), l.b.Write(pair.B)); err != nil {
+			return nil, fmt.Errorf("checkpoint: %s: adapter of %s: %w", dir, l.Name, err)
+		}
+	}
+	heads, err := p.readHeads(dir, extra)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	for i, v := range append(p.headParams(), p.valueParams()...) {
+		if err := v.Write(heads[i]); err != nil {
+			return nil, fmt.Errorf("checkpoint: %s: head: %w", dir, err)
+		}
+	}
+	var saved checkpointState
+	if err := rl.LoadJSON(filepath.Join(dir, stateFile), &saved); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if err := json.Unmarshal(saved.State, state); err != nil {
+		return nil, fmt.Errorf("checkpoint: %s: %w", filepath.Join(dir, stateFile), err)
+	}
+	moments := torch.AdamWState{Steps: saved.OptimizerSteps}
+	if err := readAll(filepath.Join(dir, optimizerFile), func(file *safetensors.File) error {
+		for i := range len(file.Names()) / 2 {
+			first, err := file.Float32s("first." + strconv.Itoa(i))
+			if err != nil {
+				return err
+			}
+			second, err := file.Float32s("second." + strconv.Itoa(i))
+			if err != nil {
+				return err
+			}
+			moments.First, moments.Second = append(moments.First, first), append(moments.Second, second)
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if err := optimizer.Restore(moments); err != nil {
+		return nil, fmt.Errorf("checkpoint: %s: %w", dir, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, bestFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	err = readAll(filepath.Join(dir, bestFile), func(file *safetensors.File) error {
+		for i := range p.params() {
+			data, err := file.Float32s(strconv.Itoa(i))
+			if err != nil {
+				return err
+			}
+			best = append(best, data)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	return best, nil
+}
+
+// readAll opens a file of tensors for read.
+func readAll(path string, read func(file *safetensors.File) error) error {
+	file, err := safetensors.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return read(file)
+}
+
+func flat(name string, data []float32) safetensors.Tensor {
+	return safetensors.FromFloat32s(name, []int64{int64(len(data))}, data)
+}
