@@ -17,9 +17,9 @@
 //
 // # Threads
 //
-// Calls keep no state on an OS thread: grad mode is part of each call and errors are values. A process
-// should still run its compute phases on one goroutine at a time: every OS thread that computes gets a
-// pool of workers of its own.
+// Grad mode is part of each call and errors are values, so neither depends on the OS thread. The order in
+// which autograd sums does: Do keeps its goroutine on one thread while a graph is recorded. A process should
+// also run its compute phases on one [Thread]: every OS thread that computes gets workers of its own.
 //
 // # The library
 //

@@ -73,6 +73,12 @@ func Do(mode Mode, f func(s *Scope) error) (err error) {
 	if err := Open(0); err != nil {
 		return err
 	}
+	if mode == Train {
+		// Autograd numbers its nodes on each OS thread and runs backward in that order. A goroutine that
+		// moved between threads would sum gradients in another order, and so to other bits, from run to run.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
 	s := &Scope{mode: mode, owned: make([]C.rlt_tensor, 0, 64), tape: make([]int64, 0, 32)}
 	defer func() {
 		s.free()

@@ -285,6 +285,9 @@ func (p *LabelPolicy) Parameters() (total, trainable int64) {
 	return p.model.Parameters + trainable, trainable
 }
 
+// Trainable says whether the policy has an adapter: a merged model has none.
+func (p *LabelPolicy) Trainable() bool { return len(p.layers) > 0 }
+
 // features is the pooled vector of each sequence, [S, H].
 func (p *LabelPolicy) features(s *torch.Scope, sequences [][]int32, dropout torch.Dropout) torch.Tensor {
 	packed := torch.Pack(sequences)

@@ -104,10 +104,7 @@ func PPO(ctx context.Context, p *LabelPolicy, train, validation Examples, reward
 	if train.Len() == 0 || validation.Len() == 0 {
 		return PPOResult{}, fmt.Errorf("ppo: %d training and %d validation rows; both are needed", train.Len(), validation.Len())
 	}
-	t := &ppo{policy: p, train: train, rewards: rewards, config: c, hooks: h, buffer: rl.NewBuffer(c.RolloutSize),
-		optimizer: torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.adapterParams()},
-			torch.ParamGroup{Params: append(p.headParams(), p.valueParams()...)}),
-		state: ppoState{Episode: 1}}
+	t := newPPO(p, train, rewards, c, h)
 	defer t.optimizer.Close()
 	if err := t.start(ctx, validation); err != nil {
 		return PPOResult{}, err
@@ -125,6 +122,13 @@ func PPO(ctx context.Context, p *LabelPolicy, train, validation Examples, reward
 		return PPOResult{}, err
 	}
 	return PPOResult{Updates: s.Step, BestEpisode: s.BestEpisode, Before: s.Before, Best: s.Best, BestReturn: s.BestReturn}, nil
+}
+
+func newPPO(p *LabelPolicy, train Examples, rewards *intent.Rewards, c PPOConfig, h Hooks) *ppo {
+	return &ppo{policy: p, train: train, rewards: rewards, config: c, hooks: h, buffer: rl.NewBuffer(c.RolloutSize),
+		optimizer: torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.adapterParams()},
+			torch.ParamGroup{Params: append(p.headParams(), p.valueParams()...)}),
+		state: ppoState{Episode: 1}}
 }
 
 // start resumes, or measures the policy as it was given.

@@ -6,8 +6,6 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include <vector>
-
 #include "ops/cpu/rows.h"
 #include "ops/packed.h"
 
@@ -72,13 +70,14 @@ Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
 template <typename Body>
 void for_each_head(const Shape& s, int n_scratch, const Body& body) {
   at::parallel_for(0, s.sequences * s.heads, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch;
+    at::Tensor scratch;  // aligned like every tensor: the BLAS rounds differently at other alignments
     for (int64_t task = begin; task < end; ++task) {
       const int64_t sequence = task / s.heads;
       const int64_t length = s.cu[sequence + 1] - s.cu[sequence];
       if (length == 0) continue;
-      scratch.resize(std::max(scratch.size(), static_cast<size_t>(n_scratch * length * length)));
-      body(s.cu[sequence], length, task % s.heads, scratch.data());
+      const int64_t need = n_scratch * length * length;
+      if (!scratch.defined() || scratch.numel() < need) scratch = at::empty({need}, at::kFloat);
+      body(s.cu[sequence], length, task % s.heads, scratch.mutable_data_ptr<float>());
     }
   });
 }

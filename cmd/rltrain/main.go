@@ -1,0 +1,139 @@
+// Command rltrain trains text classifiers with supervised LoRA and reinforcement learning, and measures,
+// compares, uses, merges and describes what it trained.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/rl/algo"
+)
+
+// Exit codes. A stop that the user asked for ends with 128 and the signal's number: 130 or 143.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+	exitSignal  = 128
+)
+
+func main() {
+	os.Exit(run(interruptible(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+}
+
+// interrupted is why the program's context ended.
+type interrupted struct{ signal syscall.Signal }
+
+func (i interrupted) Error() string { return "stopped by " + i.signal.String() }
+
+// interruptible ends its context at the first SIGINT or SIGTERM; the second ends the process at once.
+func interruptible() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		first := <-signals
+		signal.Reset(syscall.SIGINT, syscall.SIGTERM)
+		cancel(interrupted{first.(syscall.Signal)})
+	}()
+	return ctx
+}
+
+// run is the program without its process: it returns the exit code and prints an error as one line.
+func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	app, err := newApp(environ, stdin, stdout, stderr)
+	if err == nil {
+		args, err = config.Arguments(app, args)
+	}
+	if err == nil {
+		err = app.RunContext(ctx, args)
+	}
+	code, message := explain(ctx, err)
+	if message != "" {
+		fmt.Fprintln(stderr, "rltrain: "+oneLine(message))
+	}
+	return code
+}
+
+// explain is the exit code of an error, and what to say about it.
+func explain(ctx context.Context, err error) (code int, message string) {
+	var usage *config.UsageError
+	var exit cli.ExitCoder
+	var stop interrupted
+	switch {
+	case err == nil, errors.Is(err, syscall.EPIPE): // whoever read our output has had enough
+		return 0, ""
+	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, algo.ErrStopped):
+		return exitSignal + int(stop.signal), err.Error() + "; to go on, give the same command with --resume"
+	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, context.Canceled):
+		return exitSignal + int(stop.signal), stop.Error()
+	case errors.As(err, &usage):
+		return exitUsage, err.Error()
+	case errors.As(err, &exit):
+		return exit.ExitCode(), err.Error()
+	}
+	return exitFailure, err.Error()
+}
+
+// usageErrorf is a mistake in what the user typed, found by a command.
+func usageErrorf(format string, args ...any) error {
+	return cli.Exit(fmt.Sprintf(format, args...), exitUsage)
+}
+
+// oneLine keeps a message on one line and free of control characters, whatever names it quotes.
+func oneLine(message string) string {
+	var b strings.Builder
+	for _, r := range strings.ReplaceAll(message, "\n", "; ") {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
+}
+
+// version is the module's version: a tag, or the commit that was built.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version
+}
+
+func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.App, error) {
+	app := &cli.App{
+		Name:  "rltrain",
+		Usage: "train text classifiers with supervised LoRA, then reinforcement learning",
+		UsageText: `rltrain [train] [--option value ...]   train; rltrain train --help lists the options
+   rltrain COMMAND --help                 explain a command`,
+		Version: version(),
+		Reader:  stdin, Writer: stdout, ErrWriter: stderr,
+		Commands: []*cli.Command{config.TrainCommand(environ, train)},
+	}
+	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand} {
+		c, err := command()
+		if err != nil {
+			return nil, err
+		}
+		app.Commands = append(app.Commands, c)
+	}
+	app.Commands = append(app.Commands, mergeCommand(), reportCommand(), benchCommand())
+	for _, c := range app.Commands {
+		// Otherwise a folder called help could not be an argument.
+		c.HideHelpCommand = true
+	}
+	return app, nil
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/rl/algo"
+	"rltrain/rl/report"
+	"rltrain/torch"
+)
+
+// modelFlag names the classifier that a command works on.
+func modelFlag() cli.Flag {
+	return &cli.StringFlag{Name: "model", Usage: "folder of a trained classifier, such as models/intent_classifier_rl"}
+}
+
+// model is the folder that --model names.
+func model(c *cli.Context) (string, error) {
+	if dir := c.String("model"); dir != "" {
+		return dir, nil
+	}
+	return "", usageErrorf("%s needs --model DIR, the folder of a trained classifier", c.Command.Name)
+}
+
+// onThread runs work where libtorch computes best, after loading it with the threads of --threads.
+func onThread(c *cli.Context, work func(ctx context.Context) error) error {
+	if err := torch.Open(c.Int("threads")); err != nil {
+		return err
+	}
+	thread := torch.NewThread()
+	defer thread.Close()
+	return thread.Do(c.Context, work)
+}
+
+// loadPolicy reads the classifier in dir.
+func loadPolicy(dir string) (*algo.LabelPolicy, error) {
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("model folder %s does not exist", dir)
+	case err != nil:
+		return nil, fmt.Errorf("model folder: %w", err)
+	case !info.IsDir():
+		return nil, fmt.Errorf("model %s is a file; name its folder", dir)
+	}
+	policy, err := algo.LoadLabelPolicy(dir)
+	if err != nil {
+		return nil, fmt.Errorf("loading the model: %w", err)
+	}
+	return policy, nil
+}
+
+// progressTexts is how many texts are predicted between two looks at the progress bar.
+const progressTexts = 64
+
+// predictAll is π(·|x) of each sequence, with a progress bar.
+func predictAll(ctx context.Context, c *cli.Context, label string, policy *algo.LabelPolicy, ids [][]int32) ([][]float32, error) {
+	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar(label, "texts", 0, len(ids))
+	defer bar.Done()
+	probs := make([][]float32, 0, len(ids))
+	for len(probs) < len(ids) {
+		part, err := policy.Probs(ctx, ids[len(probs):min(len(ids), len(probs)+progressTexts)])
+		if err != nil {
+			return nil, err
+		}
+		probs = append(probs, part...)
+		bar.Set(len(probs), "")
+	}
+	return probs, nil
+}
+
+// makeDirs makes folders of results before the work whose results they take.
+func makeDirs(dirs ...string) error {
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("folder of results: %w; choose one that can be written", err)
+		}
+	}
+	return nil
+}
+
+// inFolder is base in the folder that --output-dir names, or else in dir.
+func inFolder(c *cli.Context, dir, base string) string {
+	if out := c.String("output-dir"); out != "" {
+		dir = out
+	}
+	return filepath.Join(dir, base)
+}

@@ -1,0 +1,396 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/envs/dataset"
+	"rltrain/envs/intent"
+	"rltrain/rl"
+	"rltrain/rl/algo"
+	"rltrain/rl/report"
+	"rltrain/torch"
+	"rltrain/torch/hub"
+)
+
+// trainer carries what the stages of one run share.
+type trainer struct {
+	config  *config.Config
+	command []string
+	console *report.Console
+	data    data
+}
+
+// data is the labelled text of a run in its three parts.
+type data struct {
+	name             string
+	labels           []string
+	train, val, test []dataset.Row
+}
+
+// stages of an intent classifier, as the names of their folders end.
+const (
+	supervisedStage = "supervised"
+	rlStage         = "rl"
+)
+
+// train runs the stages of c.Mode.
+func train(ctx context.Context, c *config.Config) error {
+	t := &trainer{config: c, command: os.Args, console: report.NewConsole(os.Stdout, os.Stderr, time.Now)}
+	if err := torch.Open(c.Threads); err != nil {
+		return err
+	}
+	for _, section := range c.Skipped() {
+		if err := t.console.Print("note: left unread in " + c.ConfigFile + ": " + section); err != nil {
+			return err
+		}
+	}
+	if err := t.loadData(); err != nil {
+		return err
+	}
+	thread := torch.NewThread()
+	defer thread.Close()
+	return thread.Do(ctx, t.run)
+}
+
+func (t *trainer) run(ctx context.Context) error {
+	c := t.config
+	var results []stageResult
+	start := c.PretrainedModel
+	if c.Mode != config.RLOnly {
+		result, err := t.supervised(ctx)
+		if err != nil {
+			return err
+		}
+		results, start = append(results, result), result.dir
+	}
+	if c.Mode != config.Supervised {
+		more, err := t.reinforce(ctx, start)
+		if err != nil {
+			return err
+		}
+		results = append(results, more...)
+	}
+	return t.compare(results)
+}
+
+// loadData reads the rows, divides them and fixes the labels.
+func (t *trainer) loadData() error {
+	c := t.config
+	var rows []dataset.Row
+	if c.Dataset == "" {
+		t.data.name, rows = "built-in questions", intent.Builtin()
+	} else {
+		columns := dataset.Columns{Text: c.TextColumn, Label: c.LabelColumn}
+		if c.Source("split_column") != (config.Source{}) {
+			columns.Split = c.SplitColumn
+		}
+		var err error
+		if rows, err = dataset.Read(c.Dataset, columns); err != nil {
+			return err
+		}
+		t.data.name = c.Dataset
+	}
+	labels, err := dataset.Labels(rows)
+	if err != nil {
+		return err
+	}
+	if c.MaxSamples > 0 {
+		if c.MaxSamples < len(labels) {
+			return c.Errorf("max_samples", "%d rows cannot be shared out among %d labels", c.MaxSamples, len(labels))
+		}
+		rows = dataset.Balance(rows, c.MaxSamples)
+	}
+	t.data.labels = labels
+	t.data.train, t.data.val, t.data.test = dataset.Split(rows, c.Seed)
+	for _, part := range []struct {
+		name string
+		rows []dataset.Row
+	}{{"training", t.data.train}, {"validation", t.data.val}, {"test", t.data.test}} {
+		if len(part.rows) == 0 {
+			return fmt.Errorf("%s: no rows are left for %s; it needs more rows, or a split column that has all three parts", t.data.name, part.name)
+		}
+	}
+	return nil
+}
+
+// stageResult is a finished stage on the test rows.
+type stageResult struct {
+	name       string
+	dir        string
+	evaluation rl.Evaluation
+	truth      []int
+	probs      [][]float32
+}
+
+func (t *trainer) stageDir(stage string) string {
+	return filepath.Join(t.config.OutputDir, "intent_classifier_"+stage)
+}
+
+// openStage opens the run folder of a stage; nil where a finished one is to be resumed.
+func (t *trainer) openStage(stage string) (*algo.Stage, error) {
+	c := t.config
+	dir := t.stageDir(stage)
+	if c.Resume {
+		if err := t.sameConfig(dir); err != nil {
+			return nil, err
+		}
+	}
+	s, err := algo.OpenStage(algo.StageConfig{
+		Dir: dir, Resume: c.Resume, SaveEvery: c.SaveSteps, Keep: c.SaveTotalLimit, LogEvery: c.LoggingSteps,
+		Console: t.console, Now: time.Now,
+		Info: rl.Info{Task: c.Task, Stage: stage, Command: t.command, Versions: versions(), Device: "cpu",
+			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.Seed, Started: time.Now()},
+	})
+	if errors.Is(err, algo.ErrFinished) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := c.YAML()
+	if err == nil {
+		err = rl.WriteFileAtomic(filepath.Join(dir, "config.yaml"), []byte(text), 0o644)
+	}
+	if err != nil {
+		return nil, s.Settle(err)
+	}
+	return s, nil
+}
+
+// sameConfig refuses to resume a run under other settings than it began with.
+func (t *trainer) sameConfig(dir string) error {
+	path := filepath.Join(dir, "config.yaml")
+	if _, err := os.Stat(path); err != nil {
+		return nil // nothing to resume yet
+	}
+	old, err := config.Load([]string{"--config", path}, nil)
+	if err != nil {
+		return fmt.Errorf("resuming %s: %w", dir, err)
+	}
+	for _, d := range config.Diff(old, t.config) {
+		return t.config.Errorf(d.Key, "the run in %s began with %v, this command says %v; resume it as it began, or start anew without --resume", dir, d.A, d.B)
+	}
+	return nil
+}
+
+func (t *trainer) supervised(ctx context.Context) (stageResult, error) {
+	c := t.config
+	dir, name, err := hub.Resolve(c.Model)
+	if err != nil {
+		return stageResult{}, c.Errorf("model", "%v", err)
+	}
+	stage, err := t.openStage(supervisedStage)
+	if err != nil {
+		return stageResult{}, err
+	}
+	if stage == nil {
+		return t.finished(ctx, supervisedStage)
+	}
+	policy, err := algo.NewLabelPolicy(algo.PolicyConfig{
+		Dir: dir, BaseModel: name, Labels: t.data.labels, Pooling: poolingOf(c.Pooling), MaxLength: c.MaxLength,
+		R: c.LoraR, Alpha: float64(c.LoraAlpha), Dropout: c.LoraDropout, Targets: c.LoraTargetModules, Seed: c.Seed,
+	})
+	if err != nil {
+		return stageResult{}, stage.Settle(err)
+	}
+	defer policy.Close()
+	parts, err := t.begin(stage, policy, "supervised fine-tuning with LoRA")
+	if err != nil {
+		return stageResult{}, stage.Settle(err)
+	}
+	result, err := algo.SFT(ctx, policy, parts.train, parts.val, algo.SFTConfig{
+		Epochs: c.Epochs, BatchSize: c.BatchSize, LearningRate: c.LearningRate, HeadLearningRate: c.HeadLearningRate,
+		WeightDecay: c.WeightDecay, Schedule: c.LRSchedulerType, Warmup: c.WarmupRatio, MaxGradNorm: c.MaxGradNorm,
+		FeatureAlignment: c.FeatureAlignment, Metric: c.MetricForBestModel, MicroTokens: microTokens(c), Seed: c.Seed,
+	}, stage.Hooks("supervised", "update"))
+	if err != nil {
+		return stageResult{}, stage.Settle(err)
+	}
+	if err := stage.Printf("Supervised training complete after %d updates. Best epoch: %d (%s)", result.Updates, result.BestEpoch, c.MetricForBestModel); err != nil {
+		return stageResult{}, stage.Settle(err)
+	}
+	return t.end(ctx, stage, policy, parts, supervisedStage)
+}
+
+// reinforce trains the RL stage from the policy in start. Its result follows that of start itself, where no
+// stage of this run has given it.
+func (t *trainer) reinforce(ctx context.Context, start string) (results []stageResult, err error) {
+	c := t.config
+	policy, err := algo.LoadLabelPolicy(start)
+	if err != nil {
+		return nil, c.Errorf("pretrained_model", "%v", err)
+	}
+	defer policy.Close()
+	if !policy.Trainable() {
+		return nil, c.Errorf("pretrained_model", "%s holds a merged model without an adapter to train", start)
+	}
+	if c.Source("model") == (config.Source{}) {
+		c.Model = policy.BaseModel
+	}
+	spec, key := c.RewardSpec()
+	rewards, err := intent.ParseRewards(spec, policy.Labels)
+	if err != nil {
+		return nil, c.Errorf(key, "%v", err)
+	}
+	if c.Mode == config.RLOnly {
+		test, err := policy.Encode(t.data.test)
+		if err != nil {
+			return nil, err
+		}
+		before, err := measure(ctx, policy, test, "before RL", start)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, before)
+	}
+	stage, err := t.openStage(rlStage)
+	if err != nil {
+		return nil, err
+	}
+	if stage == nil {
+		after, err := t.finished(ctx, rlStage)
+		return append(results, after), err
+	}
+	parts, err := t.begin(stage, policy, "reinforcement learning with PPO")
+	if err != nil {
+		return nil, stage.Settle(err)
+	}
+	if _, err := algo.PPO(ctx, policy, parts.train, parts.val, rewards, algo.PPOConfig{
+		Episodes: c.RLEpisodes, RolloutSize: c.BufferSize, BatchSize: c.RLBatchSize, UpdateEpochs: c.UpdateEpochs,
+		LearningRate: c.RLLearningRate, Gamma: c.Gamma, Lambda: c.GAELambda, ClipLow: c.ClipLow, ClipHigh: c.ClipHigh,
+		ValueClip: c.ValueClip, ValueCoef: c.ValueCoef, EntropyCoef: c.EntropyCoef, TargetKL: c.TargetKL,
+		Whiten: c.WhitenAdvantages, MaxGradNorm: c.RLMaxGradNorm, Metric: bestMetric(c, rewards),
+		MicroTokens: microTokens(c), Seed: c.Seed,
+	}, stage.Hooks("ppo", "update")); err != nil {
+		return nil, stage.Settle(err)
+	}
+	if path, err := stage.File("logs", "rewards.json"); err != nil {
+		return nil, stage.Settle(err)
+	} else if err := rl.SaveJSON(path, rewards.Stats()); err != nil {
+		return nil, stage.Settle(err)
+	}
+	after, err := t.end(ctx, stage, policy, parts, rlStage)
+	return append(results, after), err
+}
+
+// parts are the rows as a policy sees them.
+type parts struct{ train, val, test algo.Examples }
+
+// begin encodes the rows and prints what is about to happen.
+func (t *trainer) begin(stage *algo.Stage, policy *algo.LabelPolicy, what string) (p parts, err error) {
+	if p.train, err = policy.Encode(t.data.train); err != nil {
+		return p, err
+	}
+	if p.val, err = policy.Encode(t.data.val); err != nil {
+		return p, err
+	}
+	if p.test, err = policy.Encode(t.data.test); err != nil {
+		return p, err
+	}
+	if stage.Resumed() {
+		return p, nil
+	}
+	total, trainable := policy.Parameters()
+	header := report.Header{
+		Task: t.config.Task, Stage: what, Model: policy.BaseModel, Total: total, Trainable: trainable, Device: "cpu",
+		Threads: torch.Threads(), Data: t.data.name, Output: stage.Dir(),
+		Splits: []report.Split{{Name: "train", Rows: p.train.Len()}, {Name: "validation", Rows: p.val.Len()}, {Name: "test", Rows: p.test.Len()}},
+	}
+	if err := stage.Printf("%s", header.String()); err != nil {
+		return p, err
+	}
+	if cut := p.train.Cut + p.val.Cut + p.test.Cut; cut > 0 {
+		return p, stage.Printf("%d of %d texts were cut at %d tokens", cut, p.train.Len()+p.val.Len()+p.test.Len(), policy.MaxLength)
+	}
+	return p, nil
+}
+
+// microBatchTokens keeps a step's activations under a few gigabytes at the sizes of common encoders.
+const microBatchTokens = 16384
+
+func microTokens(c *config.Config) int {
+	if c.TokensPerMicroBatch > 0 {
+		return c.TokensPerMicroBatch
+	}
+	return microBatchTokens
+}
+
+func poolingOf(name string) string {
+	if name == "auto" {
+		return ""
+	}
+	return name
+}
+
+// bestMetric is the validation figure that a reward is about.
+func bestMetric(c *config.Config, rewards *intent.Rewards) string {
+	if c.RLMetricForBest != "auto" {
+		return c.RLMetricForBest
+	}
+	if stats := rewards.Stats(); len(stats) == 1 {
+		switch stats[0].Name {
+		case "accuracy":
+			return algo.MetricAccuracy
+		case "f1":
+			return algo.MetricF1Macro
+		case "calibration":
+			return algo.MetricBrier
+		}
+	}
+	return algo.MetricReward
+}
+
+func versions() map[string]string {
+	return map[string]string{"rltrain": version(), "go": runtime.Version(), "libtorch": torch.LibtorchVersion}
+}
+
+// cpuModel is the processor's name and the vector extension in use.
+func cpuModel() string {
+	name := "unknown processor"
+	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(data)) {
+			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
+				name = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	capability, err := torch.CPUCapability()
+	if err != nil {
+		return name
+	}
+	return name + ", " + capability
+}
+
+// compare prints the stages side by side on the test rows.
+func (t *trainer) compare(results []stageResult) error {
+	percent := func(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) }
+	rows := [][]string{}
+	for _, r := range results {
+		e := r.evaluation
+		rows = append(rows, []string{r.name, strconv.Itoa(e.N),
+			fmt.Sprintf("%s  [%s, %s]", percent(e.Accuracy), percent(e.Intervals.Accuracy[0]), percent(e.Intervals.Accuracy[1])),
+			percent(e.F1Macro), percent(e.F1Weighted), fmt.Sprintf("%.4f", e.ECE), fmt.Sprintf("%.4f", e.Brier)})
+	}
+	if err := t.console.Print("\nHeld-out test rows:\n" + report.RenderTable([]string{"stage", "n", "accuracy % [95 %]", "F1 macro %", "F1 weighted %", "ECE", "Brier"}, rows)); err != nil {
+		return err
+	}
+	if len(results) == 2 {
+		c := rl.Compare(len(t.data.labels), results[0].truth, results[0].probs, results[1].probs)
+		if err := t.console.Print(fmt.Sprintf("Difference made by RL, with 95 %% paired intervals: accuracy %+.1f points [%+.1f, %+.1f], Brier %+.4f [%+.4f, %+.4f]",
+			100*c.Accuracy.Difference, 100*c.Accuracy.Interval[0], 100*c.Accuracy.Interval[1], c.Brier.Difference, c.Brier.Interval[0], c.Brier.Interval[1])); err != nil {
+			return err
+		}
+	}
+	last := results[len(results)-1].dir
+	return t.console.Print("Saved in " + last + ". Try: echo 'Why does ice float on water?' | rltrain predict --model " + last)
+}

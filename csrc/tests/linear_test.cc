@@ -1,0 +1,292 @@
+#include "ops/linear.h"
+
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+
+#include <string>
+
+#include "check.h"
+#include "support.h"
+
+namespace {
+
+using rlt::test::distance;
+using rlt::test::leaf;
+using rlt::test::Random;
+using rlt::test::relative;
+using rlt::test::same_bits;
+using rlt::test::vector_of;
+
+at::Tensor reference_linear(const at::Tensor& x, const at::Tensor& w, const rlt::OptionalTensor& bias) {
+  return at::linear(x, w.to(at::kDouble),
+                    bias ? rlt::OptionalTensor(bias->to(at::kDouble)) : rlt::OptionalTensor());
+}
+
+TEST(linear_equals_aten_linear) {
+  struct Case {
+    int64_t rows, in, out;
+  };
+  Random random(11);
+  for (const Case c : {Case{1, 1, 1}, Case{7, 13, 5}, Case{64, 384, 384}, Case{33, 384, 1536},
+                       Case{100, 1536, 384}, Case{1, 384, 3}, Case{0, 384, 16}}) {
+    for (const bool with_bias : {true, false}) {
+      const at::Tensor values = random.normal({c.rows, c.in});
+      const at::Tensor w = random.normal({c.out, c.in}, 1 / std::sqrt(static_cast<double>(c.in)));
+      const rlt::OptionalTensor bias =
+          with_bias ? rlt::OptionalTensor(random.normal({c.out})) : rlt::OptionalTensor();
+      const at::Tensor weights = random.normal({c.rows, c.out});
+      const at::Tensor x = leaf(values), x_ref = leaf(values, at::kDouble);
+      const at::Tensor y = rlt::linear(x, w, bias), want = reference_linear(x_ref, w, bias);
+      const std::string at = " at " + std::to_string(c.rows) + "x" + std::to_string(c.in) + "x" +
+                             std::to_string(c.out);
+      EXPECT_AT_MOST(distance(y, want), 1e-5, "forward" + at);
+      y.backward(weights);
+      want.backward(weights.to(at::kDouble));
+      EXPECT_AT_MOST(distance(x.grad(), x_ref.grad()), 1e-5 * (1 + rlt::test::largest(x_ref.grad())),
+                     "gradient of x" + at);
+    }
+  }
+}
+
+TEST(linear_of_a_strided_input) {
+  Random random(12);
+  const at::Tensor values = random.normal({20, 9}), w = random.normal({4, 20}), bias = random.normal({4});
+  const at::Tensor x = leaf(values), x_ref = leaf(values, at::kDouble);
+  const at::Tensor y = rlt::linear(x.t(), w, bias), want = reference_linear(x_ref.t(), w, bias);
+  EXPECT_AT_MOST(distance(y, want), 1e-5, "forward");
+  // A gradient that is a broadcast scalar, as sum gives, is strided too.
+  y.sum().backward();
+  want.sum().backward();
+  EXPECT_AT_MOST(relative(x.grad(), x_ref.grad()), 1e-5, "gradient of x");
+}
+
+TEST(linear_keeps_its_weight_frozen) {
+  Random random(13);
+  const at::Tensor x = leaf(random.normal({3, 4})), w = leaf(random.normal({2, 4})),
+                   bias = leaf(random.normal({2}));
+  rlt::linear(x, w, bias).sum().backward();
+  EXPECT(x.grad().defined());
+  EXPECT(!w.grad().defined() && !bias.grad().defined());
+  EXPECT(!rlt::linear(x.detach(), w.detach(), bias.detach()).requires_grad());
+}
+
+TEST(linear_refuses_what_does_not_fit) {
+  Random random(14);
+  const at::Tensor x = random.normal({3, 4}), w = random.normal({2, 4}), bias = random.normal({2});
+  EXPECT_THROWS("do not fit", rlt::linear(x, w.t(), bias));
+  EXPECT_THROWS("do not fit", rlt::linear(x, w, random.normal({3})));
+  EXPECT_THROWS("do not fit", rlt::linear(x.select(0, 0), w, bias));
+  EXPECT_THROWS("float32", rlt::linear(x.to(at::kDouble), w, bias));
+  EXPECT_THROWS("float32", rlt::linear(x, w.to(at::kHalf), bias));
+}
+
+struct Lora {
+  at::Tensor x, w, bias, a, b, keys;
+  double scale = 0.7;
+};
+
+Lora random_lora(Random& random, int64_t rows, int64_t in, int64_t out, int64_t r) {
+  Lora l;
+  l.x = random.normal({rows, in});
+  l.w = random.normal({out, in}, 1 / std::sqrt(static_cast<double>(in)));
+  l.bias = random.normal({out});
+  l.a = random.normal({r, in}, 1 / std::sqrt(static_cast<double>(in)));
+  l.b = random.normal({out, r}, 0.5);
+  l.keys = random.ints(rows, int64_t{1} << 60);
+  return l;
+}
+
+at::Tensor lora(const Lora& l, const at::Tensor& x, const at::Tensor& a, const at::Tensor& b, double p,
+                int64_t layer) {
+  return std::get<0>(rlt::lora_linear(x, l.w, l.bias, a, b, l.scale, p, l.keys, layer));
+}
+
+// Of composite operators in float64, with the mask as hash_dropout of ones shows it.
+at::Tensor composed(const Lora& l, const at::Tensor& x, const at::Tensor& a, const at::Tensor& b, double p,
+                    int64_t layer) {
+  const at::Tensor mask = rlt::hash_dropout(at::ones(x.sizes(), at::kFloat), l.keys, layer, p);
+  const at::Tensor low = at::linear(x.mul(mask.to(at::kDouble)), a);
+  return reference_linear(x, l.w, l.bias).add(at::linear(low, b), l.scale);
+}
+
+void compare_lora(const Lora& l, double p, int64_t layer, bool strided, const std::string& at) {
+  // A leaf whose transpose is x is an x that is not dense.
+  const at::Tensor values = strided ? l.x.t().contiguous() : l.x;
+  const at::Tensor x = leaf(values), x_ref = leaf(values, at::kDouble);
+  const at::Tensor a = leaf(l.a), a_ref = leaf(l.a, at::kDouble), b = leaf(l.b),
+                   b_ref = leaf(l.b, at::kDouble);
+  const at::Tensor y = lora(l, strided ? x.t() : x, a, b, p, layer);
+  const at::Tensor want = composed(l, strided ? x_ref.t() : x_ref, a_ref, b_ref, p, layer);
+  EXPECT_AT_MOST(distance(y, want), 1e-5 * (1 + rlt::test::largest(want)), "forward" + at);
+  const at::Tensor weights = Random(99).normal(y.sizes());
+  y.backward(weights);
+  want.backward(weights.to(at::kDouble));
+  EXPECT_AT_MOST(relative(x.grad(), x_ref.grad()), 1e-5, "gradient of x" + at);
+  EXPECT_AT_MOST(relative(a.grad(), a_ref.grad()), 1e-5, "gradient of a" + at);
+  EXPECT_AT_MOST(relative(b.grad(), b_ref.grad()), 1e-5, "gradient of b" + at);
+}
+
+TEST(lora_linear_equals_its_composition) {
+  struct Case {
+    int64_t rows, in, out, r;
+  };
+  Random random(15);
+  for (const Case c : {Case{1, 1, 1, 1}, Case{7, 13, 5, 3}, Case{50, 384, 384, 8}, Case{33, 384, 1536, 16},
+                       Case{20, 1536, 384, 4}}) {
+    const Lora l = random_lora(random, c.rows, c.in, c.out, c.r);
+    for (const double p : {0.0, 0.1, 0.5, 0.9}) {
+      const std::string at = " at " + std::to_string(c.rows) + "x" + std::to_string(c.in) + "x" +
+                             std::to_string(c.out) + ", p " + std::to_string(p);
+      // One element may be dropped whole; a relative error of nothing says nothing.
+      if (c.in == 1 && p > 0) continue;
+      compare_lora(l, p, 3, false, at);
+      compare_lora(l, p, 3, true, at + ", strided");
+    }
+  }
+}
+
+TEST(lora_linear_of_a_frozen_input) {
+  Random random(16);
+  const Lora l = random_lora(random, 12, 20, 6, 4);
+  for (const double p : {0.0, 0.25}) {
+    const at::Tensor a = leaf(l.a), b = leaf(l.b), a_ref = leaf(l.a, at::kDouble),
+                     b_ref = leaf(l.b, at::kDouble);
+    lora(l, l.x, a, b, p, 1).sum().backward();
+    composed(l, l.x.to(at::kDouble), a_ref, b_ref, p, 1).sum().backward();
+    EXPECT(!l.x.grad().defined());
+    EXPECT_AT_MOST(relative(a.grad(), a_ref.grad()), 1e-5, "gradient of a");
+    EXPECT_AT_MOST(relative(b.grad(), b_ref.grad()), 1e-5, "gradient of b");
+  }
+}
+
+TEST(lora_linear_accumulates_gradients) {
+  Random random(17);
+  const Lora l = random_lora(random, 10, 8, 6, 2);
+  const at::Tensor a = leaf(l.a), b = leaf(l.b), once = leaf(l.a);
+  lora(l, l.x, once, b, 0, 0).sum().backward();
+  lora(l, l.x, a, b, 0, 0).sum().backward();
+  lora(l, l.x, a, b, 0, 0).sum().backward();
+  EXPECT_AT_MOST(relative(a.grad(), once.grad().mul(2)), 1e-6, "gradient of a");
+}
+
+TEST(lora_linear_with_b_of_zero_is_the_base) {
+  Random random(18);
+  const Lora l = random_lora(random, 10, 8, 6, 2);
+  const at::Tensor zero = at::empty({6, 2}, at::kFloat).zero_();
+  EXPECT_AT_MOST(distance(lora(l, l.x, l.a, zero, 0.5, 0), rlt::linear(l.x, l.w, l.bias)), 0, "forward");
+}
+
+TEST(lora_linear_refuses_what_does_not_fit) {
+  Random random(19);
+  const Lora l = random_lora(random, 10, 8, 6, 2);
+  const auto call = [&](const at::Tensor& a, const at::Tensor& b, double p, const rlt::OptionalTensor& keys) {
+    return rlt::lora_linear(l.x, l.w, l.bias, a, b, 1, p, keys, 0);
+  };
+  EXPECT_THROWS("do not fit", call(l.a.t(), l.b, 0, std::nullopt));
+  EXPECT_THROWS("do not fit", call(l.a, l.b.t(), 0, std::nullopt));
+  EXPECT_THROWS("do not fit", call(random.normal({3, 8}), l.b, 0, std::nullopt));
+  EXPECT_THROWS("row_keys", call(l.a, l.b, 0.5, std::nullopt));
+  EXPECT_THROWS("row_keys", call(l.a, l.b, 0.5, l.keys.narrow(0, 0, 9)));
+  EXPECT_THROWS("row_keys", call(l.a, l.b, 0.5, l.keys.to(at::kInt)));
+  EXPECT_THROWS("[0, 1)", call(l.a, l.b, 1, l.keys));
+  EXPECT_THROWS("[0, 1)", call(l.a, l.b, -0.5, l.keys));
+  EXPECT_THROWS("[0, 1)", call(l.a, l.b, NAN, l.keys));
+}
+
+// ---- hash_dropout ----
+
+at::Tensor mask(const std::vector<int64_t>& keys, int64_t features, int64_t layer, double p) {
+  const auto rows = static_cast<int64_t>(keys.size());
+  return rlt::hash_dropout(at::ones({rows, features}, at::kFloat), vector_of(keys), layer, p);
+}
+
+double share_kept(const at::Tensor& m) { return m.ne(0).to(at::kDouble).mean().item<double>(); }
+
+// The share of features that both masks keep or both drop.
+double agreement(const at::Tensor& a, const at::Tensor& b) {
+  return a.eq(b).to(at::kDouble).mean().item<double>();
+}
+
+TEST(hash_dropout_keeps_its_share_and_expectation) {
+  std::vector<int64_t> keys;
+  for (int64_t i = 0; i < 600; ++i) keys.push_back(i);
+  for (const double p : {0.01, 0.05, 0.1, 0.3, 0.5, 0.75, 0.95}) {
+    for (const int64_t layer : {0, 1, 35}) {
+      const at::Tensor m = mask(keys, 384, layer, p);
+      const double sigma = std::sqrt(p * (1 - p) / static_cast<double>(m.numel()));
+      const std::string at = " at p " + std::to_string(p) + ", layer " + std::to_string(layer);
+      EXPECT_AT_MOST(std::abs(share_kept(m) - (1 - p)), 4 * sigma, "share kept" + at);
+      EXPECT_AT_MOST(std::abs(m.mean().item<double>() - 1), 4 * sigma / (1 - p), "mean of ones" + at);
+      const at::Tensor kept = m.masked_select(m.ne(0));
+      EXPECT_AT_MOST(distance(kept, at::ones(kept.sizes(), at::kFloat).div(1 - p)), 1e-5, "value" + at);
+    }
+  }
+}
+
+TEST(hash_dropout_is_even_over_features_and_rows) {
+  std::vector<int64_t> keys;
+  for (int64_t i = 0; i < 2000; ++i) keys.push_back(i << 20 | 7);  // sample and token in one key
+  const at::Tensor kept = mask(keys, 2000, 5, 0.3).ne(0).to(at::kDouble);
+  const double sigma = std::sqrt(0.3 * 0.7 / 2000);
+  EXPECT_AT_MOST(distance(kept.mean(0), at::ones({2000}, at::kDouble).mul(0.7)), 5 * sigma, "by feature");
+  EXPECT_AT_MOST(distance(kept.mean(1), at::ones({2000}, at::kDouble).mul(0.7)), 5 * sigma, "by row");
+}
+
+TEST(hash_dropout_depends_on_key_layer_and_feature_alone) {
+  const at::Tensor alone = mask({42}, 100, 3, 0.4);
+  EXPECT(same_bits(alone[0], mask({7, 8, 42, 9}, 100, 3, 0.4)[2]));
+  std::vector<int64_t> many(500, 42);  // over more than one thread
+  const at::Tensor batch = mask(many, 100, 3, 0.4);
+  for (int64_t i = 0; i < 500; i += 99) EXPECT(same_bits(alone[0], batch[i]));
+  // A narrower row is the start of a wider one.
+  EXPECT(same_bits(alone[0].narrow(0, 0, 33), mask({42}, 33, 3, 0.4)[0]));
+}
+
+TEST(hash_dropout_masks_differ) {
+  const int64_t n = 20000;
+  const double p = 0.4, chance = p * p + (1 - p) * (1 - p);
+  const double limit = 4 * std::sqrt(chance * (1 - chance) / static_cast<double>(n));
+  const at::Tensor one = mask({1}, n, 0, p);
+  const auto independent = [&](const at::Tensor& other, const char* what) {
+    EXPECT_AT_MOST(std::abs(agreement(one, other) - chance), limit, what);
+  };
+  independent(mask({2}, n, 0, p), "another key");
+  independent(mask({0}, n, 0, p), "key 0");
+  independent(mask({-1}, n, 0, p), "a negative key");
+  independent(mask({1 + (int64_t{1} << 32)}, n, 0, p), "a key that differs in its upper half");
+  independent(mask({int64_t{1} << 32}, n, 0, p), "the upper half alone");
+  independent(mask({1}, n, 1, p), "another layer");
+  independent(mask({1}, n, 36, p), "a far layer");
+  independent(mask({0}, n, 1, p), "key and layer exchanged");
+  const at::Tensor rows = mask({5, 6, 5}, n, 0, p);
+  EXPECT(same_bits(rows[0], rows[2]));
+  EXPECT(!same_bits(rows[0], rows[1]));
+}
+
+TEST(hash_dropout_of_zero_is_the_identity) {
+  Random random(20);
+  const at::Tensor x = random.normal({9, 31});
+  EXPECT(same_bits(rlt::hash_dropout(x, random.ints(9, 100), 2, 0), x));
+}
+
+TEST(hash_dropout_scales_what_it_keeps) {
+  Random random(21);
+  const at::Tensor x = random.normal({40, 50}), keys = random.ints(40, 1000);
+  const at::Tensor m = rlt::hash_dropout(at::ones({40, 50}, at::kFloat), keys, 4, 0.2);
+  EXPECT_AT_MOST(distance(rlt::hash_dropout(x, keys, 4, 0.2), x.mul(m)), 1e-6, "x · mask");
+}
+
+TEST(hash_dropout_refuses_what_does_not_fit) {
+  Random random(22);
+  const at::Tensor x = random.normal({4, 6}), keys = random.ints(4, 10);
+  EXPECT_THROWS("[0, 1)", rlt::hash_dropout(x, keys, 0, 1));
+  EXPECT_THROWS("[0, 1)", rlt::hash_dropout(x, keys, 0, -0.1));
+  EXPECT_THROWS("[0, 1)", rlt::hash_dropout(x, keys, 0, NAN));
+  EXPECT_THROWS("row_keys", rlt::hash_dropout(x, keys.narrow(0, 0, 3), 0, 0.5));
+  EXPECT_THROWS("row_keys", rlt::hash_dropout(x, keys.to(at::kInt), 0, 0.5));
+  EXPECT_THROWS("row_keys", rlt::hash_dropout(x, random.ints(8, 10).slice(0, 0, 8, 2), 0, 0.5));
+  EXPECT_THROWS("dense float32", rlt::hash_dropout(x.t(), random.ints(6, 10), 0, 0.5));
+  EXPECT_THROWS("dense float32", rlt::hash_dropout(x.to(at::kDouble), keys, 0, 0.5));
+}
+
+}  // namespace

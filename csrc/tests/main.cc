@@ -1,0 +1,81 @@
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "check.h"
+#include "rltrain.h"
+
+namespace rlt::test {
+namespace {
+
+struct Test {
+  const char* name;
+  void (*body)();
+};
+
+std::vector<Test>& tests() {
+  static std::vector<Test> all;
+  return all;
+}
+
+int failures_of_running = 0;
+
+}  // namespace
+
+bool add(const char* name, void (*body)()) {
+  tests().push_back({name, body});
+  return true;
+}
+
+void fail(const char* file, int line, const std::string& what) {
+  ++failures_of_running;
+  std::printf("  %s:%d: %s\n", file, line, what.c_str());
+}
+
+void expect_throws(const std::function<void()>& body, const std::string& part, const char* text,
+                   const char* file, int line) {
+  try {
+    body();
+  } catch (const c10::Error& e) {
+    const std::string message = e.what_without_backtrace();
+    if (message.find(part) == std::string::npos) {
+      fail(file, line, std::string(text) + ": threw \"" + message + "\", want \"" + part + "\"");
+    }
+    return;
+  }
+  fail(file, line, std::string(text) + ": threw nothing, want \"" + part + "\"");
+}
+
+int run_all() {
+  int failed = 0;
+  for (const Test& test : tests()) {
+    failures_of_running = 0;
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      test.body();
+    } catch (const c10::Error& e) {
+      fail(test.name, 0, std::string("threw ") + e.what_without_backtrace());
+    } catch (const std::exception& e) {
+      fail(test.name, 0, std::string("threw ") + e.what());
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    std::printf("%s %s (%.2f s)\n", failures_of_running == 0 ? "ok  " : "FAIL", test.name, took.count());
+    std::fflush(stdout);
+    failed += failures_of_running != 0;
+  }
+  std::printf("%zu tests, %d failed\n", tests().size(), failed);
+  return failed;
+}
+
+}  // namespace rlt::test
+
+int main() {
+  // Two threads, so that parallel regions are parallel.
+  if (rlt_error* e = rlt_init(2); e != nullptr) {
+    std::printf("rlt_init: %s\n", rlt_error_text(e));
+    return 1;
+  }
+  return rlt::test::run_all() == 0 ? 0 : 1;
+}

@@ -1,0 +1,52 @@
+package algo
+
+import (
+	"context"
+
+	"rltrain/envs/intent"
+	"rltrain/rl"
+	"rltrain/torch"
+)
+
+// benchRate is the learning rate of repeated updates: it only has to keep the numbers ordinary.
+const benchRate = 1e-4
+
+// BenchSFT returns one supervised update on all examples, to be repeated: forward, backward, clipping and
+// AdamW, as SFT does it between validations. The caller calls end when done.
+func BenchSFT(p *LabelPolicy, e Examples) (update func() error, end func(), err error) {
+	schedule, err := rl.NewSchedule("constant", 1, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &sft{policy: p, train: e, schedule: schedule,
+		config:    SFTConfig{LearningRate: benchRate, HeadLearningRate: benchRate, MaxGradNorm: 1},
+		optimizer: torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.adapterParams()}, torch.ParamGroup{Params: p.headParams()})}
+	all := make([]int, e.Len())
+	for i := range all {
+		all[i] = i
+	}
+	return func() error { return t.update(all) }, t.optimizer.Close, nil
+}
+
+// BenchPPO returns a rollout of all examples and updates of the policy on all of it, to be repeated, as PPO
+// does it between validations. The caller calls end when done.
+func BenchPPO(p *LabelPolicy, e Examples, updates int) (round func() error, end func(), err error) {
+	rewards, err := intent.ParseRewards("accuracy", p.Labels)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := newPPO(p, e, rewards, PPOConfig{RolloutSize: e.Len(), BatchSize: e.Len(), LearningRate: benchRate, ClipLow: 0.2, ClipHigh: 0.2,
+		ValueCoef: 0.5, EntropyCoef: 0.01, Whiten: true, MaxGradNorm: 1}, Hooks{})
+	return func() error {
+		if err := t.collect(context.Background()); err != nil {
+			return err
+		}
+		for epoch := range updates {
+			if _, err := t.update(t.minibatches(epoch)[0]); err != nil {
+				return err
+			}
+		}
+		t.state.Episode++
+		return nil
+	}, t.optimizer.Close, nil
+}
