@@ -31,7 +31,7 @@ func compareCommand() (*cli.Command, error) {
 		Usage:       "measure two classifiers on the same texts",
 		ArgsUsage:   "DIR_A DIR_B",
 		Description: "Differences are those of B from A, with 95 % intervals of a paired bootstrap over the texts.",
-		Flags:       append(flags, &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON `FILE` too"}),
+		Flags:       append(flags, &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"}),
 		Action:      compare,
 	}, nil
 }

@@ -118,10 +118,11 @@ func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.A
 		Name:  "rltrain",
 		Usage: "train text classifiers with supervised LoRA, then reinforcement learning",
 		UsageText: `rltrain [train] [--option value ...]   train; rltrain train --help lists the options
-   rltrain COMMAND --help                 explain a command`,
+rltrain COMMAND --help                 explain a command`,
 		Version: version(),
 		Reader:  stdin, Writer: stdout, ErrWriter: stderr,
-		Commands: []*cli.Command{config.TrainCommand(environ, train)},
+		EnableBashCompletion: true,
+		Commands:             []*cli.Command{config.TrainCommand(environ, train)},
 	}
 	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand} {
 		c, err := command()
@@ -130,7 +131,7 @@ func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.A
 		}
 		app.Commands = append(app.Commands, c)
 	}
-	app.Commands = append(app.Commands, mergeCommand(), reportCommand(), benchCommand())
+	app.Commands = append(app.Commands, mergeCommand(), reportCommand(), benchCommand(), completionCommand())
 	for _, c := range app.Commands {
 		// Otherwise a folder called help could not be an argument.
 		c.HideHelpCommand = true

@@ -15,7 +15,7 @@ func mergeCommand() *cli.Command {
 AutoModel with head.safetensors for pooling mean. Its README.md shows how.`,
 		Flags: []cli.Flag{
 			modelFlag(),
-			&cli.StringFlag{Name: "output", Usage: "`DIR` of the full model, new or empty"},
+			&cli.StringFlag{Name: "output", Usage: "folder of the full model, new or empty"},
 		},
 		Action: func(c *cli.Context) error {
 			dir, err := model(c)

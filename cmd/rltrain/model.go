@@ -52,9 +52,18 @@ func loadPolicy(dir string) (*algo.LabelPolicy, error) {
 	}
 	policy, err := algo.LoadLabelPolicy(dir)
 	if err != nil {
-		return nil, fmt.Errorf("loading the model: %w", err)
+		return nil, fmt.Errorf("loading the model: %w%s", err, stagesIn(dir))
 	}
 	return policy, nil
+}
+
+// stagesIn points from the --output-dir of a training run to the classifiers in it.
+func stagesIn(dir string) string {
+	found, err := filepath.Glob(filepath.Join(dir, "intent_classifier_*", "label_mapping.json"))
+	if err != nil || len(found) == 0 {
+		return ""
+	}
+	return "; did you mean " + filepath.Dir(found[0]) + "?"
 }
 
 // progressTexts is how many texts are predicted between two looks at the progress bar.

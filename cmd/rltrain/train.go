@@ -156,11 +156,7 @@ func (t *trainer) openStage(stage string) (*algo.Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := c.YAML()
-	if err == nil {
-		err = rl.WriteFileAtomic(filepath.Join(dir, "config.yaml"), []byte(text), 0o644)
-	}
-	if err != nil {
+	if err := rl.WriteFileAtomic(filepath.Join(dir, "config.yaml"), []byte(c.YAML()), 0o644); err != nil {
 		return nil, s.Settle(err)
 	}
 	return s, nil
@@ -184,31 +180,28 @@ func (t *trainer) sameConfig(dir string) error {
 
 func (t *trainer) supervised(ctx context.Context) (stageResult, error) {
 	c := t.config
-	dir, name, err := hub.Resolve(c.Model)
+	// Everything that can be wrong with what the user gave is found before the output folder is touched.
+	policy, err := t.startingPolicy()
 	if err != nil {
-		return stageResult{}, c.Errorf("model", "%v", err)
+		return stageResult{}, err
+	}
+	defer policy.Close()
+	parts, err := t.encode(policy)
+	if err != nil {
+		return stageResult{}, err
 	}
 	stage, err := t.openStage(supervisedStage)
 	if err != nil {
 		return stageResult{}, err
 	}
 	if stage == nil {
-		return t.finished(ctx, supervisedStage)
+		return t.finished(ctx, supervisedStage, parts)
 	}
-	policy, err := algo.NewLabelPolicy(algo.PolicyConfig{
-		Dir: dir, BaseModel: name, Labels: t.data.labels, Pooling: poolingOf(c.Pooling), MaxLength: c.MaxLength,
-		R: c.LoraR, Alpha: float64(c.LoraAlpha), Dropout: c.LoraDropout, Targets: c.LoraTargetModules, Seed: c.Seed,
-	})
-	if err != nil {
-		return stageResult{}, stage.Settle(err)
-	}
-	defer policy.Close()
-	parts, err := t.begin(stage, policy, "supervised fine-tuning with LoRA")
-	if err != nil {
+	if err := t.begin(stage, policy, parts, "supervised fine-tuning with LoRA"); err != nil {
 		return stageResult{}, stage.Settle(err)
 	}
 	result, err := algo.SFT(ctx, policy, parts.train, parts.val, algo.SFTConfig{
-		Epochs: c.Epochs, BatchSize: c.BatchSize, LearningRate: c.LearningRate, HeadLearningRate: c.HeadLearningRate,
+		Epochs: c.Epochs, MaxUpdates: c.MaxSteps, BatchSize: c.BatchSize, LearningRate: c.LearningRate, HeadLearningRate: c.HeadLearningRate,
 		WeightDecay: c.WeightDecay, Schedule: c.LRSchedulerType, Warmup: c.WarmupRatio, MaxGradNorm: c.MaxGradNorm,
 		FeatureAlignment: c.FeatureAlignment, Metric: c.MetricForBestModel, MicroTokens: microTokens(c), Seed: c.Seed,
 	}, stage.Hooks("supervised", "update"))
@@ -221,32 +214,59 @@ func (t *trainer) supervised(ctx context.Context) (stageResult, error) {
 	return t.end(ctx, stage, policy, parts, supervisedStage)
 }
 
-// reinforce trains the RL stage from the policy in start. Its result follows that of start itself, where no
-// stage of this run has given it.
-func (t *trainer) reinforce(ctx context.Context, start string) (results []stageResult, err error) {
+// startingPolicy is a new policy on c.Model, or the trained one of c.PretrainedModel.
+func (t *trainer) startingPolicy() (*algo.LabelPolicy, error) {
 	c := t.config
-	policy, err := algo.LoadLabelPolicy(start)
+	if c.PretrainedModel != "" {
+		return t.trained(c.PretrainedModel)
+	}
+	dir, name, err := hub.Resolve(c.Model)
+	if err != nil {
+		return nil, c.Errorf("model", "%v", err)
+	}
+	return algo.NewLabelPolicy(algo.PolicyConfig{
+		Dir: dir, BaseModel: name, Labels: t.data.labels, Pooling: poolingOf(c.Pooling), MaxLength: c.MaxLength,
+		R: c.LoraR, Alpha: float64(c.LoraAlpha), Dropout: c.LoraDropout, Targets: c.LoraTargetModules, Seed: c.Seed,
+	})
+}
+
+// trained loads the policy in dir to go on training it.
+func (t *trainer) trained(dir string) (*algo.LabelPolicy, error) {
+	c := t.config
+	policy, err := algo.LoadLabelPolicy(dir)
 	if err != nil {
 		return nil, c.Errorf("pretrained_model", "%v", err)
 	}
-	defer policy.Close()
 	if !policy.Trainable() {
-		return nil, c.Errorf("pretrained_model", "%s holds a merged model without an adapter to train", start)
+		policy.Close()
+		return nil, c.Errorf("pretrained_model", "%s holds a merged model without an adapter to train", dir)
 	}
 	if c.Source("model") == (config.Source{}) {
 		c.Model = policy.BaseModel
 	}
+	return policy, nil
+}
+
+// reinforce trains the RL stage from the policy in start. Its result follows that of start itself, where no
+// stage of this run has given it.
+func (t *trainer) reinforce(ctx context.Context, start string) (results []stageResult, err error) {
+	c := t.config
+	policy, err := t.trained(start)
+	if err != nil {
+		return nil, err
+	}
+	defer policy.Close()
 	spec, key := c.RewardSpec()
 	rewards, err := intent.ParseRewards(spec, policy.Labels)
 	if err != nil {
 		return nil, c.Errorf(key, "%v", err)
 	}
+	parts, err := t.encode(policy)
+	if err != nil {
+		return nil, err
+	}
 	if c.Mode == config.RLOnly {
-		test, err := policy.Encode(t.data.test)
-		if err != nil {
-			return nil, err
-		}
-		before, err := measure(ctx, policy, test, "before RL", start)
+		before, err := measure(ctx, policy, parts.test, "before RL", start)
 		if err != nil {
 			return nil, err
 		}
@@ -257,16 +277,15 @@ func (t *trainer) reinforce(ctx context.Context, start string) (results []stageR
 		return nil, err
 	}
 	if stage == nil {
-		after, err := t.finished(ctx, rlStage)
+		after, err := t.finished(ctx, rlStage, parts)
 		return append(results, after), err
 	}
-	parts, err := t.begin(stage, policy, "reinforcement learning with PPO")
-	if err != nil {
+	if err := t.begin(stage, policy, parts, "reinforcement learning with PPO"); err != nil {
 		return nil, stage.Settle(err)
 	}
 	if _, err := algo.PPO(ctx, policy, parts.train, parts.val, rewards, algo.PPOConfig{
 		Episodes: c.RLEpisodes, RolloutSize: c.BufferSize, BatchSize: c.RLBatchSize, UpdateEpochs: c.UpdateEpochs,
-		LearningRate: c.RLLearningRate, Gamma: c.Gamma, Lambda: c.GAELambda, ClipLow: c.ClipLow, ClipHigh: c.ClipHigh,
+		LearningRate: c.RLLearningRate, ValueRate: c.ValueLearningRate, Gamma: c.Gamma, Lambda: c.GAELambda, ClipLow: c.ClipLow, ClipHigh: c.ClipHigh,
 		ValueClip: c.ValueClip, ValueCoef: c.ValueCoef, EntropyCoef: c.EntropyCoef, TargetKL: c.TargetKL,
 		Whiten: c.WhitenAdvantages, MaxGradNorm: c.RLMaxGradNorm, Metric: bestMetric(c, rewards),
 		MicroTokens: microTokens(c), Seed: c.Seed,
@@ -285,19 +304,22 @@ func (t *trainer) reinforce(ctx context.Context, start string) (results []stageR
 // parts are the rows as a policy sees them.
 type parts struct{ train, val, test algo.Examples }
 
-// begin encodes the rows and prints what is about to happen.
-func (t *trainer) begin(stage *algo.Stage, policy *algo.LabelPolicy, what string) (p parts, err error) {
-	if p.train, err = policy.Encode(t.data.train); err != nil {
-		return p, err
+func (t *trainer) encode(policy *algo.LabelPolicy) (p parts, err error) {
+	for _, part := range []struct {
+		into *algo.Examples
+		rows []dataset.Row
+	}{{&p.train, t.data.train}, {&p.val, t.data.val}, {&p.test, t.data.test}} {
+		if *part.into, err = policy.Encode(part.rows); err != nil {
+			return p, err
+		}
 	}
-	if p.val, err = policy.Encode(t.data.val); err != nil {
-		return p, err
-	}
-	if p.test, err = policy.Encode(t.data.test); err != nil {
-		return p, err
-	}
+	return p, nil
+}
+
+// begin prints what is about to happen.
+func (t *trainer) begin(stage *algo.Stage, policy *algo.LabelPolicy, p parts, what string) error {
 	if stage.Resumed() {
-		return p, nil
+		return nil
 	}
 	total, trainable := policy.Parameters()
 	header := report.Header{
@@ -306,12 +328,12 @@ func (t *trainer) begin(stage *algo.Stage, policy *algo.LabelPolicy, what string
 		Splits: []report.Split{{Name: "train", Rows: p.train.Len()}, {Name: "validation", Rows: p.val.Len()}, {Name: "test", Rows: p.test.Len()}},
 	}
 	if err := stage.Printf("%s", header.String()); err != nil {
-		return p, err
+		return err
 	}
 	if cut := p.train.Cut + p.val.Cut + p.test.Cut; cut > 0 {
-		return p, stage.Printf("%d of %d texts were cut at %d tokens", cut, p.train.Len()+p.val.Len()+p.test.Len(), policy.MaxLength)
+		return stage.Printf("%d of %d texts were cut at %d tokens", cut, p.train.Len()+p.val.Len()+p.test.Len(), policy.MaxLength)
 	}
-	return p, nil
+	return nil
 }
 
 // microBatchTokens keeps a step's activations under a few gigabytes at the sizes of common encoders.
@@ -386,7 +408,7 @@ func (t *trainer) compare(results []stageResult) error {
 	}
 	if len(results) == 2 {
 		c := rl.Compare(len(t.data.labels), results[0].truth, results[0].probs, results[1].probs)
-		if err := t.console.Print(fmt.Sprintf("Difference made by RL, with 95 %% paired intervals: accuracy %+.1f points [%+.1f, %+.1f], Brier %+.4f [%+.4f, %+.4f]",
+		if err := t.console.Print(fmt.Sprintf("Difference made by RL, with 95 %% paired intervals: accuracy %+.1f points [%+.1f, %+.1f], Brier %+.4f [%+.4f, %+.4f]\n",
 			100*c.Accuracy.Difference, 100*c.Accuracy.Interval[0], 100*c.Accuracy.Interval[1], c.Brier.Difference, c.Brier.Interval[0], c.Brier.Interval[1])); err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ func measure(ctx context.Context, policy *algo.LabelPolicy, test algo.Examples, 
 }
 
 // finished measures a stage that an earlier process ended.
-func (t *trainer) finished(ctx context.Context, stage string) (stageResult, error) {
+func (t *trainer) finished(ctx context.Context, stage string, p parts) (stageResult, error) {
 	dir := t.stageDir(stage)
 	if err := t.console.Print("The " + stage + " stage in " + dir + " is finished; it is used as it is"); err != nil {
 		return stageResult{}, err
@@ -35,11 +35,7 @@ func (t *trainer) finished(ctx context.Context, stage string) (stageResult, erro
 		return stageResult{}, err
 	}
 	defer policy.Close()
-	test, err := policy.Encode(t.data.test)
-	if err != nil {
-		return stageResult{}, err
-	}
-	return measure(ctx, policy, test, stage, dir)
+	return measure(ctx, policy, p.test, stage, dir)
 }
 
 // end saves the trained policy, measures it on the test rows, draws its curves and closes the stage.
@@ -100,11 +96,9 @@ func (t *trainer) card(policy *algo.LabelPolicy, r stageResult) report.Card {
 		},
 		Versions: []report.Setting{{Name: "rltrain", Value: version()}, {Name: "libtorch", Value: torch.LibtorchVersion}, {Name: "Go", Value: runtime.Version()}},
 	}
-	if text, err := t.config.YAML(); err == nil {
-		for line := range strings.Lines(text) {
-			if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
-				card.Settings = append(card.Settings, report.Setting{Name: key, Value: value})
-			}
+	for line := range strings.Lines(string(t.config.YAML())) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
+			card.Settings = append(card.Settings, report.Setting{Name: key, Value: value})
 		}
 	}
 	return card

@@ -20,9 +20,10 @@ rlt_error& out_of_memory() {
   return e;
 }
 
-std::string first_line(std::string text) {
-  if (auto end = text.find('\n'); end != std::string::npos) text.resize(end);
-  return text;
+std::string first_line(const std::string& text) {
+  const auto begin = text.find_first_not_of('\n');
+  if (begin == std::string::npos) return "an error without a message";
+  return text.substr(begin, text.find('\n', begin) - begin);
 }
 
 }  // namespace

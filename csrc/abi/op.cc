@@ -18,6 +18,7 @@ class TapeReader {
  public:
   TapeReader(const int64_t* tape, int32_t words) : next_(tape), end_(tape + words) {}
 
+  int64_t left() const { return end_ - next_; }
   int64_t word() {
     TORCH_CHECK(next_ < end_, "operator call: the argument tape ends early");
     return *next_++;
@@ -30,7 +31,7 @@ class TapeReader {
   }
   c10::IntArrayRef list() {
     const int64_t n = word();
-    TORCH_CHECK(n >= 0 && n <= end_ - next_, "operator call: a list of ", n, " runs past the tape");
+    TORCH_CHECK(n >= 0 && n <= left(), "operator call: a list of ", n, " runs past the tape");
     const c10::IntArrayRef values(next_, static_cast<size_t>(n));
     next_ += n;
     return values;
@@ -73,7 +74,7 @@ void return_tensors(torch::jit::Stack& stack, const std::string& name, rlt_tenso
       for (const at::Tensor& t : value.toTensorVector()) results.push_back(t);
     }
   }
-  TORCH_CHECK(results.size() <= static_cast<size_t>(nrets), name, ": ", results.size(),
+  TORCH_CHECK(nrets >= 0 && results.size() <= static_cast<size_t>(nrets), name, ": ", results.size(),
               " results, room for ", nrets);
   *got = static_cast<int32_t>(results.size());
   for (size_t i = 0; i < results.size(); ++i) rets[i] = give(std::move(results[i]));
@@ -88,6 +89,7 @@ void call(const c10::OperatorHandle& op, int32_t mode, TapeReader tape, int32_t 
   torch::jit::Stack stack;
   stack.reserve(formals.size());
   for (int32_t i = 0; i < nargs; ++i) stack.push_back(read_argument(tape));
+  TORCH_CHECK(tape.left() == 0, schema.name(), ": ", tape.left(), " words left on the argument tape");
   for (size_t i = stack.size(); i < formals.size(); ++i) {
     TORCH_CHECK(formals[i].default_value(), schema.name(), ": argument ", formals[i].name(),
                 " is missing");

@@ -43,7 +43,7 @@ void rlt_error_free(rlt_error* e);
 rlt_error* rlt_init(int32_t threads);
 /* Tensor handles now held by the caller. */
 int64_t rlt_live(void);
-/* Model name of the processor and its widest vector extension in use, for run records. Static. */
+/* The widest vector extension that libtorch uses on this processor, "AVX2", for run records. Static. */
 const char* rlt_cpu_capability(void);
 
 /* ---- op: every operator of libtorch and of ours, through the boxed dispatcher ---- */
@@ -64,7 +64,8 @@ enum {
 rlt_error* rlt_op_find(const char* name, const char* overload, rlt_op* op);
 /* Calls op with the nargs arguments of tape (words int64 long); arguments left out take the schema's
  * defaults. Tensor results go to rets (room for nrets), other results are dropped; *got is how many.
- * Errors: a malformed tape, too little room, and whatever the operator refuses. */
+ * Errors: a malformed tape (words left over included), too little room, and whatever the operator
+ * refuses. */
 rlt_error* rlt_op_call(rlt_op op, int32_t mode, const int64_t* tape, int32_t words, int32_t nargs,
                        rlt_tensor* rets, int32_t nrets, int32_t* got);
 

@@ -61,7 +61,7 @@ func sftConfig() algo.SFTConfig {
 }
 
 func ppoConfig() algo.PPOConfig {
-	return algo.PPOConfig{Episodes: 8, RolloutSize: 256, BatchSize: 16, UpdateEpochs: 4, LearningRate: 1e-2, Gamma: 0.99,
+	return algo.PPOConfig{Episodes: 8, RolloutSize: 256, BatchSize: 16, UpdateEpochs: 4, LearningRate: 1e-2, ValueRate: 1e-2, Gamma: 0.99,
 		Lambda: 0.95, ClipLow: 0.2, ClipHigh: 0.2, ValueClip: 0.2, ValueCoef: 0.5, EntropyCoef: 0.01, Whiten: true,
 		MaxGradNorm: 1, Metric: algo.MetricAccuracy, Seed: 3}
 }

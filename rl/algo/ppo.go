@@ -19,7 +19,8 @@ type PPOConfig struct {
 	RolloutSize  int     // steps a rollout holds at most
 	BatchSize    int     // steps a minibatch
 	UpdateEpochs int     // passes over a rollout
-	LearningRate float64 // of adapter and heads
+	LearningRate float64 // of adapter and classification head
+	ValueRate    float64 // learning rate of the value head
 	Gamma        float64
 	Lambda       float64
 	ClipLow      float64 // the ratio is clipped to [1−ClipLow, 1+ClipHigh]
@@ -127,7 +128,7 @@ func PPO(ctx context.Context, p *LabelPolicy, train, validation Examples, reward
 func newPPO(p *LabelPolicy, train Examples, rewards *intent.Rewards, c PPOConfig, h Hooks) *ppo {
 	return &ppo{policy: p, train: train, rewards: rewards, config: c, hooks: h, buffer: rl.NewBuffer(c.RolloutSize),
 		optimizer: torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.adapterParams()},
-			torch.ParamGroup{Params: append(p.headParams(), p.valueParams()...)}),
+			torch.ParamGroup{Params: p.headParams()}, torch.ParamGroup{Params: p.valueParams()}),
 		state: ppoState{Episode: 1}}
 }
 
@@ -403,7 +404,7 @@ func (t *ppo) update(batch []int) (ppoFigures, error) {
 		return f, errors.Join(errTargetKL, torch.ZeroGrad(p.params()))
 	}
 	var err error
-	f.Norm, err = t.optimizer.Step([]float64{c.LearningRate, c.LearningRate}, c.MaxGradNorm)
+	f.Norm, err = t.optimizer.Step([]float64{c.LearningRate, c.LearningRate, c.ValueRate}, c.MaxGradNorm)
 	return f, err
 }
 

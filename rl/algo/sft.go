@@ -13,6 +13,7 @@ import (
 // SFTConfig is what supervised training of a label policy needs to know.
 type SFTConfig struct {
 	Epochs           int
+	MaxUpdates       int     // 0 = as many as Epochs take; else this many, whatever Epochs says
 	BatchSize        int     // examples an update
 	LearningRate     float64 // peak, of the adapter
 	HeadLearningRate float64 // peak, of the classification head
@@ -72,6 +73,9 @@ type sft struct {
 func SFT(ctx context.Context, p *LabelPolicy, train, validation Examples, c SFTConfig, h Hooks) (SFTResult, error) {
 	perEpoch := (train.Len() + c.BatchSize - 1) / c.BatchSize
 	total := c.Epochs * perEpoch
+	if c.MaxUpdates > 0 {
+		total = c.MaxUpdates
+	}
 	if total == 0 || validation.Len() == 0 {
 		return SFTResult{}, fmt.Errorf("supervised training: %d training and %d validation rows; both are needed", train.Len(), validation.Len())
 	}
@@ -126,7 +130,7 @@ func SFT(ctx context.Context, p *LabelPolicy, train, validation Examples, c SFTC
 			}
 			*w = sftWindow{}
 		}
-		if batch == perEpoch-1 {
+		if batch == perEpoch-1 || t.state.Step == total {
 			if err := t.endEpoch(ctx, epoch+1, validation, h); err != nil {
 				return SFTResult{}, err
 			}
@@ -225,8 +229,8 @@ func (t *sft) endEpoch(ctx context.Context, epoch int, validation Examples, h Ho
 			return err
 		}
 	}
-	return h.log("Epoch %d/%d: validation loss=%.4f, accuracy=%.4f, f1_weighted=%.4f, f1_macro=%.4f, ece=%.4f, brier=%.4f",
-		epoch, t.config.Epochs, v.Loss, v.Accuracy, v.F1Weighted, v.F1Macro, v.ECE, v.Brier)
+	return h.log("Epoch %d: validation loss=%.4f, accuracy=%.4f, f1_weighted=%.4f, f1_macro=%.4f, ece=%.4f, brier=%.4f",
+		epoch, v.Loss, v.Accuracy, v.F1Weighted, v.F1Macro, v.ECE, v.Brier)
 }
 
 // countCorrect counts the rows of logProbs [S, C] whose largest entry is at their label.

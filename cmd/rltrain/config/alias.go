@@ -48,7 +48,6 @@ var fixed = map[string]struct{ value, why string }{
 // refused holds names a user of other trainers may bring that have no equal here.
 var refused = map[string]string{
 	"lr":                          "write learning_rate (supervised stage) or rl_learning_rate",
-	"max_steps":                   "length is counted in epochs and rl_episodes",
 	"warmup_steps":                "write warmup_ratio",
 	"gradient_accumulation_steps": "one batch is one update; write batch_size, and tokens_per_micro_batch to save memory",
 	"cliprange":                   "write clip_low and clip_high",

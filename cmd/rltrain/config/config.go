@@ -45,6 +45,7 @@ type Config struct {
 	ConfigFile          string `yaml:"config"`
 
 	Epochs             int      `yaml:"epochs"`
+	MaxSteps           int      `yaml:"max_steps"`
 	BatchSize          int      `yaml:"batch_size"`
 	LearningRate       float64  `yaml:"learning_rate"`
 	HeadLearningRate   float64  `yaml:"head_learning_rate"`
@@ -60,25 +61,26 @@ type Config struct {
 	FeatureAlignment   float64  `yaml:"feature_alignment"`
 	MetricForBestModel string   `yaml:"metric_for_best_model"`
 
-	Algorithm        string  `yaml:"algorithm"`
-	RLEpisodes       int     `yaml:"rl_episodes"`
-	Reward           string  `yaml:"reward"`
-	RewardExpr       string  `yaml:"reward_expr"`
-	RLLearningRate   float64 `yaml:"rl_learning_rate"`
-	RLBatchSize      int     `yaml:"rl_batch_size"`
-	UpdateEpochs     int     `yaml:"update_epochs"`
-	Gamma            float64 `yaml:"gamma"`
-	GAELambda        float64 `yaml:"gae_lambda"`
-	ClipLow          float64 `yaml:"clip_low"`
-	ClipHigh         float64 `yaml:"clip_high"`
-	ValueClip        float64 `yaml:"value_clip"`
-	ValueCoef        float64 `yaml:"value_coef"`
-	EntropyCoef      float64 `yaml:"entropy_coef"`
-	TargetKL         float64 `yaml:"target_kl"`
-	WhitenAdvantages bool    `yaml:"whiten_advantages"`
-	RLMaxGradNorm    float64 `yaml:"rl_max_grad_norm"`
-	BufferSize       int     `yaml:"buffer_size"`
-	RLMetricForBest  string  `yaml:"rl_metric_for_best"`
+	Algorithm         string  `yaml:"algorithm"`
+	RLEpisodes        int     `yaml:"rl_episodes"`
+	Reward            string  `yaml:"reward"`
+	RewardExpr        string  `yaml:"reward_expr"`
+	RLLearningRate    float64 `yaml:"rl_learning_rate"`
+	ValueLearningRate float64 `yaml:"value_learning_rate"`
+	RLBatchSize       int     `yaml:"rl_batch_size"`
+	UpdateEpochs      int     `yaml:"update_epochs"`
+	Gamma             float64 `yaml:"gamma"`
+	GAELambda         float64 `yaml:"gae_lambda"`
+	ClipLow           float64 `yaml:"clip_low"`
+	ClipHigh          float64 `yaml:"clip_high"`
+	ValueClip         float64 `yaml:"value_clip"`
+	ValueCoef         float64 `yaml:"value_coef"`
+	EntropyCoef       float64 `yaml:"entropy_coef"`
+	TargetKL          float64 `yaml:"target_kl"`
+	WhitenAdvantages  bool    `yaml:"whiten_advantages"`
+	RLMaxGradNorm     float64 `yaml:"rl_max_grad_norm"`
+	BufferSize        int     `yaml:"buffer_size"`
+	RLMetricForBest   string  `yaml:"rl_metric_for_best"`
 
 	SaveSteps      int `yaml:"save_steps"`
 	SaveTotalLimit int `yaml:"save_total_limit"`

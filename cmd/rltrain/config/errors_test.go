@@ -26,7 +26,7 @@ func TestUsageErrors(t *testing.T) {
 		{env: "RLTRAIN_EPOCH=3", want: "unknown environment variable RLTRAIN_EPOCH; did you mean RLTRAIN_EPOCHS?"},
 		{env: "RLTRAIN_epochs=3", want: "unknown environment variable RLTRAIN_epochs; did you mean RLTRAIN_EPOCHS?"},
 		{yaml: "seed: 1\nepoch: 3", want: "c.yaml:2:1: unknown key epoch; did you mean epochs?"},
-		{yaml: "max_steps: 3", want: "c.yaml:1:1: unknown key max_steps: length is counted in epochs and rl_episodes"},
+		{args: []string{"--mode", "supervised", "--pretrained-model", "m", "--lora-r", "4"}, want: "--lora-r: applies only with a new policy, so no --pretrained-model"},
 		{yaml: "bert_model: {model_id: m}", want: "c.yaml:1:1: unknown key bert_model"},
 
 		// Shape of the command line.
@@ -101,7 +101,7 @@ func TestUsageErrors(t *testing.T) {
 		// Settings that do not apply.
 		{args: []string{"--mode=supervised", "--rl-episodes=3"}, want: "--rl-episodes: does not apply to mode supervised; it applies to supervised_then_rl and rl_only"},
 		{args: []string{"--mode=rl_only", "--pretrained-model=m", "--epochs=2"}, want: "--epochs: does not apply to mode rl_only; it applies to supervised and supervised_then_rl"},
-		{args: []string{"--pretrained-model=m"}, want: "--pretrained-model: does not apply to mode supervised_then_rl (the default); it applies to rl_only"},
+		{args: []string{"--pretrained-model=m"}, want: "--pretrained-model: does not apply to mode supervised_then_rl (the default); it applies to supervised and rl_only"},
 		{args: []string{"--mode=supervised"}, env: "RLTRAIN_GAMMA=1", want: "RLTRAIN_GAMMA: does not apply to mode supervised; it applies to supervised_then_rl and rl_only"},
 		{yaml: "mode: supervised\nrl_episodes: 4", want: "c.yaml:2:1: rl_episodes: does not apply to mode supervised (chosen at c.yaml:1:1); it applies to supervised_then_rl and rl_only"},
 		{args: []string{"--gamma=1"}, env: "RLTRAIN_MODE=supervised", want: "--gamma: does not apply to mode supervised (chosen by RLTRAIN_MODE); it applies to supervised_then_rl and rl_only"},

@@ -75,6 +75,13 @@ func needsDataset(c *Config) string {
 	return ""
 }
 
+func needsNewPolicy(c *Config) string {
+	if c.PretrainedModel != "" {
+		return "a new policy, so no --pretrained-model"
+	}
+	return ""
+}
+
 func needsCustom(c *Config) string {
 	if c.Reward != customReward {
 		return "--reward custom"
@@ -87,7 +94,7 @@ var keys = [...]key{
 	{name: "task", group: general, stages: anyMode, allowed: []string{"intent"}, help: "what is learned"},
 	{name: "mode", group: general, stages: anyMode, allowed: []string{SupervisedThenRL, Supervised, RLOnly}, help: "which stages are trained"},
 	{name: "model", group: general, stages: anyMode, arg: "DIR|NAME", help: "pretrained encoder: a folder, or a name in the cache"},
-	{name: "pretrained_model", group: general, stages: rlOnly, arg: "DIR", help: "folder of a finished supervised stage that RL starts from; rl_only needs it"},
+	{name: "pretrained_model", group: general, stages: supervisedOnly | rlOnly, arg: "DIR", help: "folder of a trained policy to go on from; rl_only needs it"},
 	{name: "dataset", group: general, stages: anyMode, arg: "FILE", help: "examples in csv, json or jsonl; without it the built-in set"},
 	{name: "text_column", group: general, stages: anyMode, needs: needsDataset, help: "column of --dataset with the text"},
 	{name: "label_column", group: general, stages: anyMode, needs: needsDataset, help: "column of --dataset with the label"},
@@ -103,6 +110,7 @@ var keys = [...]key{
 	{name: "config", group: general, stages: anyMode, arg: "FILE", perCommand: true, incidental: true, help: "YAML file of settings, such as the config.yaml of an earlier run"},
 
 	{name: "epochs", group: supervised, stages: withSupervision, limits: atLeast(1), help: "passes over the training rows"},
+	{name: "max_steps", group: supervised, stages: withSupervision, limits: atLeast(0), help: "updates; overrides epochs; 0 = as epochs say"},
 	{name: "batch_size", group: supervised, stages: withSupervision, limits: atLeast(1), help: "rows an update"},
 	{name: "learning_rate", group: supervised, stages: withSupervision, limits: above(0), help: "peak rate of the adapter"},
 	{name: "head_learning_rate", group: supervised, stages: withSupervision, limits: above(0), help: "peak rate of the classification head"},
@@ -110,11 +118,11 @@ var keys = [...]key{
 	{name: "lr_scheduler_type", group: supervised, stages: withSupervision, allowed: []string{"cosine", "linear", "constant"}, help: "course of the rates after warm-up"},
 	{name: "warmup_ratio", group: supervised, stages: withSupervision, limits: between(0, 1), help: "share of the updates over which the rates rise"},
 	{name: "max_grad_norm", group: supervised, stages: withSupervision, limits: atLeast(0), help: "clip the gradient's norm; 0 = never"},
-	{name: "lora_r", group: supervised, stages: withSupervision, limits: between(1, 1024), help: "rank of the adapter"},
-	{name: "lora_alpha", group: supervised, stages: withSupervision, limits: atLeast(1), help: "the adapter's output is scaled by lora_alpha / lora_r"},
-	{name: "lora_dropout", group: supervised, stages: withSupervision, limits: bounds{min: 0, max: 1, openMax: true, set: true}, help: "dropout on the adapter's input"},
-	{name: "lora_target_modules", group: supervised, stages: withSupervision, arg: "A,B,...", help: "modules that get an adapter, by the end of their name; empty = the model family's"},
-	{name: "pooling", group: supervised, stages: withSupervision, allowed: []string{"auto", "mean", "family"}, help: "how a text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says"},
+	{name: "lora_r", group: supervised, stages: withSupervision, needs: needsNewPolicy, limits: between(1, 1024), help: "rank of the adapter"},
+	{name: "lora_alpha", group: supervised, stages: withSupervision, needs: needsNewPolicy, limits: atLeast(1), help: "the adapter's output is scaled by lora_alpha / lora_r"},
+	{name: "lora_dropout", group: supervised, stages: withSupervision, needs: needsNewPolicy, limits: bounds{min: 0, max: 1, openMax: true, set: true}, help: "dropout on the adapter's input"},
+	{name: "lora_target_modules", group: supervised, stages: withSupervision, needs: needsNewPolicy, arg: "A,B,...", help: "modules that get an adapter, by the end of their name; empty = the model family's"},
+	{name: "pooling", group: supervised, stages: withSupervision, needs: needsNewPolicy, allowed: []string{"auto", "mean", "family"}, help: "how a text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says"},
 	{name: "feature_alignment", group: supervised, stages: withSupervision, limits: atLeast(0), help: "weight of the L2 penalty on the adapter's weights; 0 = none"},
 	{name: "metric_for_best_model", group: supervised, stages: withSupervision, allowed: []string{"f1_weighted", "f1_macro", "accuracy", "loss"}, help: "validation figure that picks the best epoch"},
 
@@ -122,7 +130,8 @@ var keys = [...]key{
 	{name: "rl_episodes", group: rl, stages: withRL, limits: atLeast(1), help: "rollouts, each followed by an update; the best by validation is kept"},
 	{name: "reward", group: rl, stages: withRL, arg: "LIST", help: "accuracy, f1, calibration, expr:'...', each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"},
 	{name: "reward_expr", group: rl, stages: withRL, arg: "EXPR", needs: needsCustom, help: "expression over correct, confidence, predicted, label, probs and entropy"},
-	{name: "rl_learning_rate", group: rl, stages: withRL, limits: above(0), help: "rate of the adapter and the heads"},
+	{name: "rl_learning_rate", group: rl, stages: withRL, limits: above(0), help: "rate of the adapter and the classification head"},
+	{name: "value_learning_rate", group: rl, stages: withRL, limits: above(0), help: "rate of the value head, whose gradient does not reach the adapter"},
 	{name: "rl_batch_size", group: rl, stages: withRL, limits: atLeast(1), help: "texts a minibatch"},
 	{name: "update_epochs", group: rl, stages: withRL, limits: atLeast(1), help: "passes over a rollout"},
 	{name: "gamma", group: rl, stages: withRL, limits: between(0, 1), help: "discount of later rewards"},

@@ -55,7 +55,8 @@ func TestYAMLGolden(t *testing.T) {
 	want := `# General
 task: intent
 mode: supervised  # --mode
-model: all-MiniLM-L6-v2
+model: sentence-transformers/all-MiniLM-L6-v2
+pretrained_model: ""
 dataset: d.csv  # --dataset
 text_column: text
 label_column: label
@@ -70,6 +71,7 @@ tokens_per_micro_batch: 0
 
 # Supervised stage
 epochs: 3  # c.yaml:1:1
+max_steps: 0
 batch_size: 8
 learning_rate: 1.0e-05  # --learning-rate
 head_learning_rate: 0.001
@@ -112,7 +114,7 @@ func TestDiff(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	modes := Diff(load("--mode=supervised"), load("--mode=rl_only", "--pretrained-model=m"))
-	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", "", "m"}, {"epochs", "2", ""}, {"gamma", "", "0.99"}} {
+	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "2", ""}, {"gamma", "", "0.99"}} {
 		if !strings.Contains(diffText(modes), diffText([]Difference{d})) {
 			t.Errorf("%v is missing in %v", d, modes)
 		}

@@ -26,16 +26,17 @@ struct Linear : torch::autograd::Function<Linear> {
 };
 
 struct LoraLinear : torch::autograd::Function<LoraLinear> {
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x_any, const at::Tensor& w,
                                const OptionalTensor& bias, const at::Tensor& a, const at::Tensor& b,
                                double scale, double p, const OptionalTensor& row_keys, int64_t layer) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor x = x_any.contiguous();
     auto [y, low] = lora_linear(x, w, bias, a, b, scale, p, row_keys, layer);
     ctx->save_for_backward({x, w, a, b, low, row_keys.value_or(at::Tensor())});
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["p"] = p;
     ctx->saved_data["layer"] = layer;
-    ctx->saved_data["needs_x"] = x.requires_grad();
+    ctx->saved_data["needs_x"] = x_any.requires_grad();
     ctx->mark_non_differentiable({low});
     return {y, low};
   }
@@ -53,8 +54,9 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
       return p > 0 ? hash_dropout(t, row_keys, layer, p) : t;
     };
 
-    const at::Tensor grad_b = at::mm(grad.t(), low).mul_(scale);
-    const at::Tensor grad_low = at::mm(grad, b).mul_(scale);
+    // Of the ways to write these two, the fastest: libtorch's BLAS is slow where r is the last dimension.
+    const at::Tensor grad_b = at::mm(low.t(), grad).mul_(scale).t().contiguous();
+    const at::Tensor grad_low = dense_linear(grad, b.t(), std::nullopt).mul_(scale);
     const at::Tensor grad_a = at::mm(grad_low.t(), drop(x));
     at::Tensor grad_x;
     if (ctx->saved_data["needs_x"].toBool()) {

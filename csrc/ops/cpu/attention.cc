@@ -51,9 +51,9 @@ struct Shape {
 };
 
 Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& cu_seqlens,
-            int64_t heads) {
+            int64_t heads, double scale) {
   TORCH_CHECK(q.dim() == 2 && k.sizes() == q.sizes() && v.sizes() == q.sizes() && heads > 0 &&
-                  q.size(1) % heads == 0,
+                  q.size(1) > 0 && q.size(1) % heads == 0,
               "varlen_attention: q ", q.sizes(), ", k ", k.sizes(), " and v ", v.sizes(), " do not fit ",
               heads, " heads");
   TORCH_CHECK(q.scalar_type() == at::kFloat && k.scalar_type() == at::kFloat &&
@@ -61,6 +61,7 @@ Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
               "varlen_attention: q, k and v must be float32");
   TORCH_CHECK(q.is_contiguous() && k.is_contiguous() && v.is_contiguous(),
               "varlen_attention: q, k and v must be dense");
+  TORCH_CHECK(scale >= 0, "varlen_attention: scale must not be negative, got ", scale);
   return {q.size(0), q.size(1),           heads, q.size(1) / heads, cu_seqlens.numel() - 1,
           checked_cu_seqlens(cu_seqlens, q.size(0))};
 }
@@ -85,7 +86,7 @@ void for_each_head(const Shape& s, int n_scratch, const Body& body) {
 std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::Tensor& k,
                                                  const at::Tensor& v, const at::Tensor& cu_seqlens,
                                                  int64_t heads, double scale) {
-  const Shape s = check(q, k, v, cu_seqlens, heads);
+  const Shape s = check(q, k, v, cu_seqlens, heads, scale);
   at::Tensor out = at::empty_like(q);
   at::Tensor lse = at::empty({heads, s.rows}, q.options());
   const float *qp = q.const_data_ptr<float>(), *kp = k.const_data_ptr<float>(),
@@ -108,10 +109,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads,
     double scale_d) {
-  const Shape s = check(q, k, v, cu_seqlens, heads);
+  const Shape s = check(q, k, v, cu_seqlens, heads, scale_d);
   TORCH_CHECK(grad.sizes() == q.sizes() && grad.is_contiguous() && out.sizes() == q.sizes() &&
-                  lse.numel() == heads * s.rows,
-              "varlen_attention_backward: grad ", grad.sizes(), " does not fit q ", q.sizes());
+                  out.is_contiguous() && lse.numel() == heads * s.rows && lse.is_contiguous(),
+              "varlen_attention_backward: grad ", grad.sizes(), ", out ", out.sizes(), " and lse ",
+              lse.sizes(), " do not fit q ", q.sizes(), ", or are not dense");
   at::Tensor grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
   const float *gp = grad.const_data_ptr<float>(), *qp = q.const_data_ptr<float>(),
               *kp = k.const_data_ptr<float>(), *vp = v.const_data_ptr<float>(),

@@ -5,7 +5,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <torch/library.h>
 
 #include "ops/cpu/rows.h"
@@ -42,8 +41,10 @@ at::Tensor linear_cpu(const at::Tensor& x, const at::Tensor& w, const OptionalTe
 at::Tensor hash_dropout_cpu(const at::Tensor& x, const at::Tensor& row_keys, int64_t layer, double p) {
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat && x.is_contiguous(),
               "hash_dropout: x must be a dense float32 matrix, got ", x.scalar_type(), " ", x.sizes());
-  TORCH_CHECK(row_keys.scalar_type() == at::kLong && row_keys.numel() == x.size(0),
-              "hash_dropout: ", x.size(0), " rows, but row_keys ", row_keys.sizes());
+  TORCH_CHECK(row_keys.scalar_type() == at::kLong && row_keys.numel() == x.size(0) &&
+                  row_keys.is_contiguous(),
+              "hash_dropout: row_keys must be ", x.size(0), " dense int64 values, got ",
+              row_keys.scalar_type(), " ", row_keys.sizes());
   TORCH_CHECK(p >= 0 && p < 1, "hash_dropout: p must be in [0, 1), got ", p);
   at::Tensor y = at::empty_like(x);
   const int64_t features = x.size(1);
@@ -66,11 +67,12 @@ std::tuple<at::Tensor, at::Tensor> lora_linear_cpu(const at::Tensor& x_any, cons
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == w.size(1) && b.size(0) == w.size(0) &&
                   a.size(0) == b.size(1),
               "lora_linear: a ", a.sizes(), " and b ", b.sizes(), " do not fit w ", w.sizes());
+  TORCH_CHECK(p >= 0 && p < 1, "lora_linear: p must be in [0, 1), got ", p);
   TORCH_CHECK(p == 0 || row_keys, "lora_linear: dropout needs row_keys");
   const at::Tensor x = x_any.contiguous();
   at::Tensor y = dense_linear(x, w, bias);
   const at::Tensor dropped = p > 0 ? hash_dropout(x, *row_keys, layer, p) : x;
-  at::Tensor low = at::mm(dropped, a.t());
+  at::Tensor low = dense_linear(dropped, a, std::nullopt);
   y.addmm_(low, b.t(), 1.0, scale);
   return {y, low};
 }

@@ -25,6 +25,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_cpu(
   TORCH_CHECK(residual.sizes() == x.sizes() && weight.numel() == width && bias.numel() == width,
               "add_layer_norm: x ", x.sizes(), ", residual ", residual.sizes(), ", weight ",
               weight.sizes(), " and bias ", bias.sizes(), " do not fit");
+  TORCH_CHECK(weight.is_contiguous() && bias.is_contiguous(),
+              "add_layer_norm: weight and bias must be dense");
   at::Tensor y = at::empty_like(x), sum = at::empty_like(x);
   at::Tensor mean = at::empty({rows}, x.options()), rstd = at::empty({rows}, x.options());
   const float *xp = x.const_data_ptr<float>(), *rp = residual.const_data_ptr<float>(),
@@ -44,9 +46,14 @@ at::Tensor add_layer_norm_backward_cpu(const at::Tensor& grad, const at::Tensor&
                                        const at::Tensor& weight, const at::Tensor& mean,
                                        const at::Tensor& rstd) {
   check_matrix(grad, "add_layer_norm_backward");
+  check_matrix(sum, "add_layer_norm_backward");
   const int64_t rows = grad.size(0), width = grad.size(1);
-  TORCH_CHECK(sum.sizes() == grad.sizes() && mean.numel() == rows && rstd.numel() == rows,
-              "add_layer_norm_backward: grad ", grad.sizes(), " does not fit sum ", sum.sizes());
+  TORCH_CHECK(sum.sizes() == grad.sizes() && weight.numel() == width && mean.numel() == rows &&
+                  rstd.numel() == rows,
+              "add_layer_norm_backward: grad ", grad.sizes(), ", sum ", sum.sizes(), ", weight ",
+              weight.sizes(), ", mean ", mean.sizes(), " and rstd ", rstd.sizes(), " do not fit");
+  TORCH_CHECK(weight.is_contiguous() && mean.is_contiguous() && rstd.is_contiguous(),
+              "add_layer_norm_backward: weight, mean and rstd must be dense");
   at::Tensor out = at::empty_like(grad);
   const float *gp = grad.const_data_ptr<float>(), *sp = sum.const_data_ptr<float>(),
               *wp = weight.const_data_ptr<float>(), *mp = mean.const_data_ptr<float>(),
@@ -82,7 +89,7 @@ at::Tensor segment_mean_backward_cpu(const at::Tensor& grad, const at::Tensor& c
   const int64_t sequences = cu_seqlens.numel() - 1, width = grad.size(1);
   TORCH_CHECK(sequences == grad.size(0), "segment_mean_backward: grad ", grad.sizes(), " for ", sequences,
               " sequences");
-  const int64_t rows = cu_seqlens.const_data_ptr<int32_t>()[sequences];
+  const int64_t rows = cu_seqlens.select(0, sequences).item<int64_t>();
   const int32_t* cu = checked_cu_seqlens(cu_seqlens, rows);
   at::Tensor out = at::empty({rows, width}, grad.options());
   const float* gp = grad.const_data_ptr<float>();

@@ -138,15 +138,15 @@ RLT_CLONES void add_layer_norm_backward_row(const float* grad, const float* sum,
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (int j = 0; j < kLanes; ++j) {
-      const float g = grad[i + j] * weight[i + j];
-      gs[j] += g;
-      gzs[j] += g * (sum[i + j] - mean) * rstd;
+      gs[j] += grad[i + j] * weight[i + j];
+    }
+    for (int j = 0; j < kLanes; ++j) {
+      gzs[j] += grad[i + j] * weight[i + j] * ((sum[i + j] - mean) * rstd);
     }
   }
   for (; i < n; ++i) {
-    const float g = grad[i] * weight[i];
-    gs[0] += g;
-    gzs[0] += g * (sum[i] - mean) * rstd;
+    gs[0] += grad[i] * weight[i];
+    gzs[0] += grad[i] * weight[i] * ((sum[i] - mean) * rstd);
   }
   const float mg = fold_sum(gs) / static_cast<float>(n), mgz = fold_sum(gzs) / static_cast<float>(n);
   for (i = 0; i < n; ++i) {
