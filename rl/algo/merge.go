@@ -41,7 +41,7 @@ func writeFolder(dir string, write func(dir string) error) error {
 	case err == nil && len(entries) > 0:
 		return fmt.Errorf("%s is not empty; choose a new folder", dir)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return err
+		return fmt.Errorf("%w; choose a new folder", err)
 	}
 	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o755); err != nil {

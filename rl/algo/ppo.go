@@ -56,17 +56,19 @@ type ppoState struct {
 	Buffer      rl.BufferState      `json:"buffer"`
 	Rewards     intent.RewardsState `json:"rewards"`
 	Explained   float64             `json:"explained_variance"`
-	Totals      ppoTotals           `json:"totals"`
+	Totals      ppoTotals           `json:"totals"`   // of the episode
+	Window      ppoTotals           `json:"window"`   // since the last row
+	EpochKL     ppoTotals           `json:"epoch_kl"` // of the epoch
 	Before      Validation          `json:"before"`
 	Best        Validation          `json:"best"`
 	BestEpisode int                 `json:"best_episode"`
 	BestReturn  float64             `json:"best_return"`
 }
 
-// ppoTotals sums the figures of the updates of one episode.
+// ppoTotals sums the figures of some updates.
 type ppoTotals struct {
-	Updates                                              int
-	Policy, Value, Entropy, KL, Clipped, Norm, Reward, V float64
+	Updates int        `json:"updates"`
+	Sum     ppoFigures `json:"sum"`
 }
 
 // ppo is PPO under way.
@@ -92,8 +94,8 @@ type ppo struct {
 //
 // with A whitened over the rollout. π_old is the trainer's own forward pass on the rollout in the
 // minibatches of the first epoch, so the first ratio is exactly 1. Dropout is off. The loop over a rollout
-// ends where the mean of ρ − 1 − log ρ (Schulman 2020, "Approximating KL divergence", k3) passes 1.5 times
-// the target.
+// ends where the mean of ρ − 1 − log ρ (Schulman 2020, "Approximating KL divergence", k3) over an epoch so
+// far passes 1.5 times the target: a minibatch alone is too small a sample to stop at.
 //
 // Rewards that read the policy's own probabilities change when the policy does, which a policy gradient
 // does not see. They are differentiated through: the first line of L becomes −mean Σ_a π(a|x) R(a, π), over
@@ -168,7 +170,7 @@ func (t *ppo) episode(ctx context.Context, validation Examples) error {
 	perEpoch := (t.buffer.Len() + c.BatchSize - 1) / c.BatchSize
 	total := c.Episodes * c.UpdateEpochs * perEpoch
 	stopped := t.buffer.Len() == 0
-	for ; s.Epoch < c.UpdateEpochs && !stopped; s.Epoch, s.Batch = s.Epoch+1, 0 {
+	for ; s.Epoch < c.UpdateEpochs && !stopped; s.Epoch, s.Batch, s.EpochKL = s.Epoch+1, 0, (ppoTotals{}) {
 		for batches := t.minibatches(s.Epoch); s.Batch < len(batches); {
 			if ctx.Err() != nil {
 				return t.stop()
@@ -184,11 +186,14 @@ func (t *ppo) episode(ctx context.Context, validation Examples) error {
 			}
 			s.Step++
 			s.Batch++
-			s.Totals.add(figures)
+			for _, totals := range []*ppoTotals{&s.Totals, &s.Window, &s.EpochKL} {
+				totals.add(figures)
+			}
 			done := ((s.Episode-1)*c.UpdateEpochs+s.Epoch)*perEpoch + s.Batch
 			t.hooks.progress(done, total, "reward %.3f, KL %.4f", figures.Reward, figures.KL)
 			if t.hooks.logDue(s.Step) {
-				row := t.row(figures)
+				row := t.row(s.Window.mean())
+				s.Window = ppoTotals{}
 				if t.hooks.Now != nil {
 					row["time/step"] = t.hooks.now().Sub(began).Seconds()
 				}
@@ -263,7 +268,7 @@ func (t *ppo) collect(ctx context.Context) error {
 	if s.Episode == 1 || mean > s.BestReturn {
 		s.BestReturn = mean
 	}
-	s.Collected, s.Epoch, s.Batch, s.Totals = true, 0, 0, ppoTotals{}
+	s.Collected, s.Epoch, s.Batch, s.Totals, s.EpochKL = true, 0, 0, ppoTotals{}, ppoTotals{}
 	return t.reportRollout(n, len(drawn)-n, mean)
 }
 
@@ -342,9 +347,16 @@ func sample(pi []float32, rng *rand.Rand) int {
 // errTargetKL ends the update of a rollout before a step that starts too far from π_old.
 var errTargetKL = errors.New("the policy has moved past the target KL")
 
-// ppoFigures are what one update is judged by: means over its minibatch.
+// ppoFigures are what an update is judged by: means over its minibatch.
 type ppoFigures struct {
-	Policy, Value, Entropy, KL, Clipped, Norm, Reward, V float64
+	Policy  float64 `json:"policy"`  // the surrogate, or minus the expected reward
+	Value   float64 `json:"value"`   // the value loss
+	Entropy float64 `json:"entropy"` // nats
+	KL      float64 `json:"kl"`      // nats, from π_old
+	Clipped float64 `json:"clipped"` // share of ratios outside of the clip
+	Norm    float64 `json:"norm"`    // of the gradient before clipping
+	Reward  float64 `json:"reward"`
+	V       float64 `json:"v"` // V(x)
 }
 
 // update is one step of the optimiser on the buffer's steps of the given positions.
@@ -400,7 +412,9 @@ func (t *ppo) update(batch []int) (ppoFigures, error) {
 	for _, at := range batch {
 		f.Reward += float64(b.Reward[at]) / n
 	}
-	if c.TargetKL > 0 && f.KL > 1.5*c.TargetKL {
+	epoch := t.state.EpochKL
+	epoch.add(f)
+	if c.TargetKL > 0 && epoch.mean().KL > 1.5*c.TargetKL {
 		return f, errors.Join(errTargetKL, torch.ZeroGrad(p.params()))
 	}
 	var err error
@@ -482,20 +496,31 @@ func (t *ppo) row(f ppoFigures) report.Row {
 
 func (a *ppoTotals) add(f ppoFigures) {
 	a.Updates++
-	a.Policy, a.Value, a.Entropy = a.Policy+f.Policy, a.Value+f.Value, a.Entropy+f.Entropy
-	a.KL, a.Clipped, a.Norm = a.KL+f.KL, a.Clipped+f.Clipped, a.Norm+f.Norm
+	a.Sum = a.Sum.combine(f, 1, 1)
+}
+
+func (a ppoTotals) mean() ppoFigures {
+	return a.Sum.combine(ppoFigures{}, 1/float64(max(1, a.Updates)), 0)
+}
+
+// combine is x·f + y·g.
+func (f ppoFigures) combine(g ppoFigures, x, y float64) ppoFigures {
+	return ppoFigures{
+		Policy: x*f.Policy + y*g.Policy, Value: x*f.Value + y*g.Value, Entropy: x*f.Entropy + y*g.Entropy,
+		KL: x*f.KL + y*g.KL, Clipped: x*f.Clipped + y*g.Clipped, Norm: x*f.Norm + y*g.Norm,
+		Reward: x*f.Reward + y*g.Reward, V: x*f.V + y*g.V,
+	}
 }
 
 // endEpisode validates, keeps the weights where they are the best so far, and moves on.
 func (t *ppo) endEpisode(ctx context.Context, validation Examples, stopped bool) error {
 	c, s := t.config, &t.state
-	n := float64(max(1, s.Totals.Updates))
-	note := ""
+	f, note := s.Totals.mean(), ""
 	if stopped && t.buffer.Len() > 0 {
 		note = fmt.Sprintf(" (stopped after %d updates: KL past 1.5 × %g)", s.Totals.Updates, c.TargetKL)
 	}
 	if err := t.hooks.log("PPO Update: policy_loss=%.4f, value_loss=%.4f, entropy=%.4f, clip_fraction=%.3f, approx_kl=%.5f, explained_variance=%.3f, grad_norm=%.3f%s",
-		s.Totals.Policy/n, s.Totals.Value/n, s.Totals.Entropy/n, s.Totals.Clipped/n, s.Totals.KL/n, s.Explained, s.Totals.Norm/n, note); err != nil {
+		f.Policy, f.Value, f.Entropy, f.Clipped, f.KL, s.Explained, f.Norm, note); err != nil {
 		return err
 	}
 	v, err := t.validate(ctx, validation)

@@ -3,20 +3,23 @@
 #include <cmath>
 #include <cstring>
 
-// Reductions keep 16 partial sums in a fixed order, so that the compiler may use vectors without being
-// allowed to reorder arithmetic elsewhere.
+// Reductions keep 8 partial sums in a fixed order, so that vectors may be used without allowing the compiler
+// to reorder arithmetic elsewhere. They are written as vectors: the compiler's own choice of loop to vectorise
+// was four times slower.
 #define RLT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define RLT_INLINE static inline __attribute__((always_inline))
 
 namespace rlt {
 namespace {
 
-constexpr int kLanes = 16;
+constexpr int kLanes = 8;
+typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), aligned(alignof(float)), may_alias));
 
-RLT_INLINE float fold_sum(const float* lanes) {
-  float s = 0;
-  for (int j = 0; j < kLanes; ++j) s += lanes[j];
-  return s;
+RLT_INLINE const Lanes& lanes(const float* x) { return *reinterpret_cast<const Lanes*>(x); }
+RLT_INLINE Lanes& lanes(float* x) { return *reinterpret_cast<Lanes*>(x); }
+
+RLT_INLINE float fold_sum(const Lanes& x) {
+  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
 // exp(x) to 1.5 ulp for x in [-87, 88]; below it is 0. Cody-Waite reduction to |r| ≤ ½ ln 2, then the
@@ -63,25 +66,18 @@ RLT_CLONES void dropout_row(const float* x, float* y, int64_t n, int64_t key, in
 }
 
 RLT_CLONES float softmax_row(float* x, int64_t n, float scale) {
-  float peaks[kLanes], sums[kLanes];
-  for (int j = 0; j < kLanes; ++j) peaks[j] = -INFINITY, sums[j] = 0;
+  float peak = x[0];
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) peaks[j] = x[i + j] > peaks[j] ? x[i + j] : peaks[j];
+  if (n >= kLanes) {
+    Lanes peaks = lanes(x);
+    for (i = kLanes; i + kLanes <= n; i += kLanes) peaks = lanes(x + i) > peaks ? lanes(x + i) : peaks;
+    for (int j = 0; j < kLanes; ++j) peak = peaks[j] > peak ? peaks[j] : peak;
   }
-  for (; i < n; ++i) peaks[0] = x[i] > peaks[0] ? x[i] : peaks[0];
-  float peak = peaks[0];
-  for (int j = 1; j < kLanes; ++j) peak = peaks[j] > peak ? peaks[j] : peak;
-  for (i = 0; i + kLanes <= n; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) {
-      x[i + j] = fast_exp(scale * (x[i + j] - peak));
-      sums[j] += x[i + j];
-    }
-  }
-  for (; i < n; ++i) {
-    x[i] = fast_exp(scale * (x[i] - peak));
-    sums[0] += x[i];
-  }
+  for (; i < n; ++i) peak = x[i] > peak ? x[i] : peak;
+  for (i = 0; i < n; ++i) x[i] = fast_exp(scale * (x[i] - peak));
+  Lanes sums = {};
+  for (i = 0; i + kLanes <= n; i += kLanes) sums += lanes(x + i);
+  for (; i < n; ++i) sums[0] += x[i];
   const float sum = fold_sum(sums), inverse = 1.0f / sum;
   for (i = 0; i < n; ++i) x[i] *= inverse;
   return scale * peak + std::log(sum);
@@ -96,11 +92,9 @@ RLT_CLONES void softmax_backward_row(float* dp, const float* p, int64_t n, float
 }
 
 RLT_CLONES float dot_row(const float* x, const float* y, int64_t n) {
-  float sums[kLanes] = {0};
+  Lanes sums = {};
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) sums[j] += x[i + j] * y[i + j];
-  }
+  for (; i + kLanes <= n; i += kLanes) sums += lanes(x + i) * lanes(y + i);
   for (; i < n; ++i) sums[0] += x[i] * y[i];
   return fold_sum(sums);
 }
@@ -108,13 +102,12 @@ RLT_CLONES float dot_row(const float* x, const float* y, int64_t n) {
 RLT_CLONES void add_layer_norm_row(const float* x, const float* residual, const float* weight,
                                    const float* bias, float* sum, float* y, int64_t n, float eps,
                                    float* mean, float* rstd) {
-  float sums[kLanes] = {0}, squares[kLanes] = {0};
+  Lanes sums = {}, squares = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) {
-      sum[i + j] = x[i + j] + residual[i + j];
-      sums[j] += sum[i + j];
-    }
+    const Lanes s = lanes(x + i) + lanes(residual + i);
+    lanes(sum + i) = s;
+    sums += s;
   }
   for (; i < n; ++i) {
     sum[i] = x[i] + residual[i];
@@ -122,7 +115,8 @@ RLT_CLONES void add_layer_norm_row(const float* x, const float* residual, const 
   }
   const float m = fold_sum(sums) / static_cast<float>(n);
   for (i = 0; i + kLanes <= n; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) squares[j] += (sum[i + j] - m) * (sum[i + j] - m);
+    const Lanes d = lanes(sum + i) - m;
+    squares += d * d;
   }
   for (; i < n; ++i) squares[0] += (sum[i] - m) * (sum[i] - m);
   const float r = 1.0f / std::sqrt(fold_sum(squares) / static_cast<float>(n) + eps);
@@ -134,19 +128,17 @@ RLT_CLONES void add_layer_norm_row(const float* x, const float* residual, const 
 // With z = (sum - mean) · rstd and g = grad · weight: rstd · (g - mean(g) - z · mean(g · z)).
 RLT_CLONES void add_layer_norm_backward_row(const float* grad, const float* sum, const float* weight,
                                             float mean, float rstd, float* out, int64_t n) {
-  float gs[kLanes] = {0}, gzs[kLanes] = {0};
+  Lanes gs = {}, gzs = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) {
-      gs[j] += grad[i + j] * weight[i + j];
-    }
-    for (int j = 0; j < kLanes; ++j) {
-      gzs[j] += grad[i + j] * weight[i + j] * ((sum[i + j] - mean) * rstd);
-    }
+    const Lanes g = lanes(grad + i) * lanes(weight + i);
+    gs += g;
+    gzs += g * ((lanes(sum + i) - mean) * rstd);
   }
   for (; i < n; ++i) {
-    gs[0] += grad[i] * weight[i];
-    gzs[0] += grad[i] * weight[i] * ((sum[i] - mean) * rstd);
+    const float g = grad[i] * weight[i];
+    gs[0] += g;
+    gzs[0] += g * ((sum[i] - mean) * rstd);
   }
   const float mg = fold_sum(gs) / static_cast<float>(n), mgz = fold_sum(gzs) / static_cast<float>(n);
   for (i = 0; i < n; ++i) {

@@ -1,0 +1,51 @@
+// Command experiment repeats the experiments whose figures the README shows.
+//
+//	go run ./scripts/experiment intent --source FILE [--peer COMMAND]
+//	go run ./scripts/experiment tables
+//
+// An experiment runs the program itself, one (setting, seed) after another, and writes each result to
+// docs/results at once: a repeated call goes on where an earlier one ended. tables writes the README's
+// tables from those files.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "experiment:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("name one of: intent, tables")
+	}
+	switch name := args[0]; name {
+	case "intent":
+		flags := flag.NewFlagSet(name, flag.ContinueOnError)
+		e := &intentExperiment{}
+		flags.StringVar(&e.source, "source", "", "MMLU-Pro's test.jsonl, with the fields question and category")
+		flags.StringVar(&e.peer, "peer", "", "command of the Python peer, to which --model, --data and others are added")
+		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
+		flags.StringVar(&e.work, "work", "experiments/intent", "folder for the split file and the models")
+		flags.StringVar(&e.out, "out", "docs/results/intent_mmlu_pro.json", "results")
+		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return e.run(ctx)
+	case "tables":
+		return writeTables("README.md", "docs/results")
+	default:
+		return fmt.Errorf("no experiment is called %q; there are intent and tables", name)
+	}
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"rltrain/rl"
+	"rltrain/rl/report"
+)
+
+// writeTables replaces what stands between <!-- NAME --> and <!-- /NAME --> in the page by the tables made
+// from the results.
+func writeTables(page, results string) error {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	var r intentResults
+	if err := rl.LoadJSON(filepath.Join(results, "intent_mmlu_pro.json"), &r); err != nil {
+		return err
+	}
+	out, err := replaceBlock(string(text), "intent_mmlu_pro", r.markdown())
+	if err != nil {
+		return fmt.Errorf("%s: %w", page, err)
+	}
+	return rl.WriteFileAtomic(page, []byte(out), 0o644)
+}
+
+func replaceBlock(text, name, body string) (string, error) {
+	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
+	head, rest, ok := strings.Cut(text, begin)
+	if !ok {
+		return "", fmt.Errorf("no line %q", strings.TrimSpace(begin))
+	}
+	_, tail, ok := strings.Cut(rest, end)
+	if !ok {
+		return "", fmt.Errorf("no line %q", end)
+	}
+	return head + begin + body + end + tail, nil
+}
+
+// markdown is the experiment's two tables.
+func (r intentResults) markdown() string {
+	var settings []string
+	for _, run := range r.Runs {
+		if !slices.Contains(settings, run.Setting) && !strings.HasPrefix(run.Setting, "tune ") {
+			settings = append(settings, run.Setting)
+		}
+	}
+	var rows [][]string
+	for _, setting := range settings {
+		var accuracy, f1, ece, brier, cpu []float64
+		for _, run := range r.Runs {
+			if run.Setting == setting {
+				accuracy, f1 = append(accuracy, 100*run.Test.Accuracy), append(f1, 100*run.Test.F1Macro)
+				ece, brier = append(ece, run.Test.ECE), append(brier, run.Test.Brier)
+				cpu = append(cpu, run.CPUSeconds)
+			}
+		}
+		rows = append(rows, []string{names(setting), fmt.Sprint(len(accuracy)), spread(accuracy, 1), spread(f1, 1), spread(ece, 4), spread(brier, 4), fmt.Sprintf("%.0f", mean(cpu))})
+	}
+	text := fmt.Sprintf("%s: %d training, %d validation and %d test rows; mean ± standard deviation over seeds, on the test rows. Chosen on validation: %s.\n\n",
+		r.Data, r.Rows["train"], r.Rows["val"], r.Rows["test"], r.Chosen)
+	text += report.MarkdownTable([]string{"run", "seeds", "accuracy %", "F1 macro %", "ECE", "Brier", "CPU s"}, rows)
+	rows = nil
+	for _, run := range r.Runs {
+		if c := run.Against; c != nil {
+			rows = append(rows, []string{names(run.Setting), fmt.Sprint(run.Seed), fmt.Sprint(run.Updates),
+				difference(c.Accuracy, 100, 1), difference(c.F1Macro, 100, 1), difference(c.ECE, 1, 4), difference(c.Brier, 1, 4)})
+		}
+	}
+	text += "\nDifferences from the supervised checkpoint that the run started from, with 95 % paired bootstrap intervals:\n\n"
+	return text + report.MarkdownTable([]string{"run", "seed", "updates", "accuracy, points", "F1 macro, points", "ECE", "Brier"}, rows)
+}
+
+func names(setting string) string {
+	switch setting {
+	case supervised:
+		return "supervised (none: no more training)"
+	case peerRun:
+		return "the same in Python (transformers + PEFT)"
+	case continued:
+		return "supervised, continued"
+	}
+	return strings.Replace(setting, "rl ", "PPO, reward ", 1)
+}
+
+func mean(xs []float64) float64 {
+	sum := 0.0
+	for _, x := range xs {
+		sum += x
+	}
+	return sum / float64(len(xs))
+}
+
+func spread(xs []float64, digits int) string {
+	m, squares := mean(xs), 0.0
+	for _, x := range xs {
+		squares += (x - m) * (x - m)
+	}
+	if len(xs) < 2 {
+		return fmt.Sprintf("%.*f", digits, m)
+	}
+	return fmt.Sprintf("%.*f ± %.*f", digits, m, digits, math.Sqrt(squares/float64(len(xs)-1)))
+}
+
+func difference(d rl.Difference, scale float64, digits int) string {
+	return fmt.Sprintf("%+.*f [%+.*f, %+.*f]", digits, scale*d.Difference, digits, scale*d.Interval[0], digits, scale*d.Interval[1])
+}
