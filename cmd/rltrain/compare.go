@@ -59,7 +59,7 @@ func compare(c *cli.Context) error {
 		}
 		var examples [2]algo.Examples
 		for i, policy := range []*algo.LabelPolicy{a, b} {
-			if examples[i], err = policy.Encode(chosen.rows); err != nil {
+			if examples[i], err = chosen.encode(policy); err != nil {
 				return err
 			}
 		}

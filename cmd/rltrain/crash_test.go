@@ -27,7 +27,7 @@ import (
 var crashArgs = []string{
 	"--max-samples", "112", "--logging-steps", "1", "--output-dir", "models",
 	"--learning-rate", "3e-3", "--head-learning-rate", "3e-3",
-	"--reward", "accuracy,f1=0.1", "--rl-episodes", "2", "--update-epochs", "2", "--rl-learning-rate", "1e-3", "--target-kl", "0.1",
+	"--reward", "accuracy,f1=0.1", "--rl-episodes", "2", "--update-epochs", "2", "--rl-learning-rate", "1e-3", "--target-kl", "0.3",
 }
 
 const (

@@ -52,7 +52,7 @@ func eval(c *cli.Context) error {
 			return err
 		}
 		defer policy.Close()
-		examples, err := policy.Encode(chosen.rows)
+		examples, err := chosen.encode(policy)
 		if err != nil {
 			return err
 		}

@@ -147,18 +147,18 @@ func TestEvalBuiltin(t *testing.T) {
 
 // Every failure is one line on standard error, exit code 1, and leaves the folders as they were.
 func TestBadInput(t *testing.T) {
-	eval := func(name, text string) func(*testing.T, folders) {
+	file := func(name, text string) func(*testing.T, folders) {
 		return func(t *testing.T, f folders) { f.write(t, name, text) }
 	}
 	onFile := func(name string) string { return "eval --model MODEL --dataset TMP/" + name }
 	tests := []struct {
-		name   string
-		break_ func(t *testing.T, f folders)
-		args   string
-		want   string
+		name string
+		harm func(t *testing.T, f folders)
+		args string
+		want string
 	}{
 		{"no model folder", nil, "eval --model TMP/none", "model folder TMP/none does not exist"},
-		{"model is a file", eval("TMP/file", ""), "predict --model TMP/file", "model TMP/file is a file; name its folder"},
+		{"model is a file", file("TMP/file", ""), "predict --model TMP/file", "model TMP/file is a file; name its folder"},
 		{"encoder in place of a classifier", nil, "predict --model BASE",
 			"loading the model: BASE has no label_policy.json: it is not the folder of a trained policy"},
 		{"output folder of a run", func(t *testing.T, f folders) {
@@ -176,10 +176,13 @@ func TestBadInput(t *testing.T) {
 		{"weights of another shape", func(t *testing.T, f folders) {
 			f.edit(t, "BASE/config.json", `"intermediate_size": 24`, `"intermediate_size": 23`)
 		}, "predict --model MODEL",
-			"loading the model: transformers: BASE/model.safetensors: tensor encoder.layer.0.intermediate.dense.weight has shape [24 16], want [23 16] by config.json"},
-		{"base cut short", func(t *testing.T, f folders) { f.cut(t, "BASE/model.safetensors", 1) }, "predict --model MODEL", ""},
-		{"adapter cut short", func(t *testing.T, f folders) { f.cut(t, "MODEL/adapter_model.safetensors", 1) }, "predict --model MODEL", ""},
-		{"head cut short", func(t *testing.T, f folders) { f.cut(t, "MODEL/head.safetensors", 4) }, "eval --model MODEL", ""},
+			"loading the model: transformers: BASE/model.safetensors: tensor encoder.layer.0.intermediate.dense.weight has shape [24 16], config.json asks for [23 16]"},
+		{"base cut short", func(t *testing.T, f folders) { f.cut(t, "BASE/model.safetensors", 1) }, "predict --model MODEL",
+			`loading the model: safetensors: BASE/model.safetensors: reading the header: tensor "pooler.dense.weight": data_offsets [18816, 19840] leave the 19839 bytes of data (is the file cut short?)`},
+		{"adapter cut short", func(t *testing.T, f folders) { f.cut(t, "MODEL/adapter_model.safetensors", 1) }, "predict --model MODEL",
+			`loading the model: lora: safetensors: MODEL/adapter_model.safetensors: reading the header: tensor "base_model.model.encoder.layer.1.output.dense.lora_B.weight": data_offsets [3200, 3328] leave the 3327 bytes of data (is the file cut short?)`},
+		{"head cut short", func(t *testing.T, f folders) { f.cut(t, "MODEL/head.safetensors", 4) }, "eval --model MODEL",
+			`loading the model: safetensors: MODEL/head.safetensors: reading the header: tensor "head.weight": data_offsets [12, 204] leave the 200 bytes of data (is the file cut short?)`},
 		{"head of other labels", func(t *testing.T, f folders) {
 			if err := safetensors.Write(f.model+"/head.safetensors", []safetensors.Tensor{
 				safetensors.FromFloat32s("head.weight", []int64{2, 16}, make([]float32, 32)),
@@ -192,28 +195,28 @@ func TestBadInput(t *testing.T) {
 			"loading the model: reading labels: open MODEL/category_mapping.json: no such file or directory"},
 
 		{"no data file", nil, onFile("none.csv"), "reading data set: open TMP/none.csv: no such file or directory"},
-		{"unknown label", eval("TMP/d.csv", "text,label\na cat,animals\na court,laws\n"), onFile("d.csv"),
+		{"unknown label", file("TMP/d.csv", "text,label\na cat,animals\na court,laws\n"), onFile("d.csv"),
 			`TMP/d.csv:3: label "laws" does not occur among the model's labels: animals, law, physics; did you mean "law"?`},
-		{"empty file", eval("TMP/d.csv", ""), onFile("d.csv"),
+		{"empty file", file("TMP/d.csv", ""), onFile("d.csv"),
 			`TMP/d.csv: the file is empty: want a header row with the columns "text" and "label"`},
-		{"invalid UTF-8", eval("TMP/d.jsonl", "{\"text\": \"a cat\", \"label\": \"animals\"}\n{\"text\": \"a \xff\", \"label\": \"law\"}\n"), onFile("d.jsonl"),
+		{"invalid UTF-8", file("TMP/d.jsonl", "{\"text\": \"a cat\", \"label\": \"animals\"}\n{\"text\": \"a \xff\", \"label\": \"law\"}\n"), onFile("d.jsonl"),
 			"TMP/d.jsonl:2: invalid UTF-8 at byte 13 of the line: save the file as UTF-8 text"},
-		{"NUL", eval("TMP/d.csv", "text,label\na \x00cat,animals\n"), onFile("d.csv"), "TMP/d.csv:2: NUL at byte 3 of the line: save the file as UTF-8 text"},
-		{"short row", eval("TMP/d.csv", "text,label\na cat,animals\na court\n"), onFile("d.csv"),
+		{"NUL", file("TMP/d.csv", "text,label\na \x00cat,animals\n"), onFile("d.csv"), "TMP/d.csv:2: NUL at byte 3 of the line: save the file as UTF-8 text"},
+		{"short row", file("TMP/d.csv", "text,label\na cat,animals\na court\n"), onFile("d.csv"),
 			`TMP/d.csv:3: the record has 1 fields, want 2 ("text", "label"): add or remove a field, or put a field with a comma in quotes`},
-		{"missing column", eval("TMP/d.csv", "text,labels\na cat,animals\n"), onFile("d.csv"),
+		{"missing column", file("TMP/d.csv", "text,labels\na cat,animals\n"), onFile("d.csv"),
 			`TMP/d.csv:1: no column "label"; the columns are "text", "labels"; did you mean "labels"?`},
-		{"no rows of the split", eval("TMP/d.csv", "text,label,split\na cat,animals,train\n"), onFile("d.csv"),
+		{"no rows of the split", file("TMP/d.csv", "text,label,split\na cat,animals,train\n"), onFile("d.csv"),
 			"TMP/d.csv has no test rows; choose another --split"},
-		{"labels of another task", nil, "eval --model MODEL", `data/biology.jsonl:`},
+		{"labels of another task", nil, "eval --model MODEL", `built-in questions: data/biology.jsonl:16: label "biology" does not occur among the model's labels: animals, law, physics; name the model's kind of texts with --dataset FILE`},
 
-		{"results below a file", eval("TMP/file", ""), "eval --model MODEL --dataset EVAL --output-dir TMP/file",
+		{"results below a file", file("TMP/file", ""), "eval --model MODEL --dataset EVAL --output-dir TMP/file",
 			"folder of results: mkdir TMP/file: not a directory; choose one that can be written"},
-		{"results in place of a folder", eval("MODEL/logs", ""), "eval --model MODEL --dataset EVAL",
+		{"results in place of a folder", file("MODEL/logs", ""), "eval --model MODEL --dataset EVAL",
 			"folder of results: mkdir MODEL/logs: not a directory; choose one that can be written"},
-		{"comparison below a file", eval("TMP/file", ""), "compare MODEL MODEL --dataset EVAL --output TMP/file/results.json",
+		{"comparison below a file", file("TMP/file", ""), "compare MODEL MODEL --dataset EVAL --output TMP/file/results.json",
 			"folder of results: mkdir TMP/file: not a directory; choose one that can be written"},
-		{"merging below a file", eval("TMP/file", ""), "merge --model MODEL --output TMP/file/merged",
+		{"merging below a file", file("TMP/file", ""), "merge --model MODEL --output TMP/file/merged",
 			"merging: open TMP/file/merged: not a directory; choose a new folder"},
 		{"merging into the model", nil, "merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder"},
 		{"report of no run", nil, "report TMP", "TMP is not the folder of a run: open TMP/run.json: no such file or directory"},
@@ -222,22 +225,38 @@ func TestBadInput(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFolders(t, transformers.PoolMean)
 			args := strings.ReplaceAll(test.args, "EVAL", evalFile(t, f))
-			if test.break_ != nil {
-				test.break_(t, f)
+			if test.harm != nil {
+				test.harm(t, f)
 			}
 			before := f.files(t)
 			code, stdout, stderr := f.rltrain("a cat\n", strings.Fields(args)...)
 			if code != 1 || stdout != "" {
 				t.Errorf("exit code %d, printed %q", code, stdout)
 			}
-			want := "rltrain: " + f.expand(test.want)
-			if !strings.HasPrefix(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			if want := "rltrain: " + f.expand(test.want) + "\n"; stderr != want {
 				t.Errorf("\n got %swant %s", stderr, want)
 			}
-			t.Log(stderr)
 			if diff := cmp.Diff(before, f.files(t)); diff != "" {
 				t.Errorf("files (-before +after)\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestModelCutAnywhere(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	for _, name := range []string{"MODEL/head.safetensors", "MODEL/adapter_model.safetensors", "MODEL/label_policy.json", "BASE/model.safetensors"} {
+		whole, err := os.ReadFile(f.expand(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 12 {
+			f.write(t, name, string(whole[:i*len(whole)/12]))
+			code, stdout, stderr := f.rltrain("a cat\n", "predict", "--model", "MODEL")
+			if code != 1 || stdout != "" || !strings.Contains(stderr, f.expand(name)) || strings.Count(stderr, "\n") != 1 {
+				t.Errorf("%s cut to %d of %d bytes: exit code %d, printed %q, error %q", name, i*len(whole)/12, len(whole), code, stdout, stderr)
+			}
+		}
+		f.write(t, name, string(whole))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"rltrain/cmd/rltrain/config"
 	"rltrain/envs/dataset"
 	"rltrain/envs/intent"
+	"rltrain/rl/algo"
 )
 
 // rowFlags choose the labelled rows that a command measures on, and how it computes.
@@ -25,6 +26,9 @@ func rowFlags() ([]cli.Flag, error) {
 		&cli.StringFlag{Name: "split", Usage: "rows to use: test, val, train or all", DefaultText: "test; all where rows have no split"})
 	return append(flags, more...), nil
 }
+
+// builtin is the name of the built-in data set.
+const builtin = "built-in questions"
 
 // all is the value of --split that takes every row.
 const all = "all"
@@ -51,7 +55,7 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 		return chosen, err
 	}
 	if chosen.name == "" {
-		chosen.name = "built-in questions"
+		chosen.name = builtin
 	}
 	divided := rows[0].Split != ""
 	switch {
@@ -76,6 +80,15 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 		}
 	}
 	return chosen, nil
+}
+
+// encode turns the rows into examples of the policy's.
+func (r chosenRows) encode(policy *algo.LabelPolicy) (algo.Examples, error) {
+	examples, err := policy.Encode(r.rows)
+	if err != nil && r.name == builtin {
+		return examples, fmt.Errorf("%s: %w; name the model's kind of texts with --dataset FILE", builtin, err)
+	}
+	return examples, err
 }
 
 func readRows(c *cli.Context) ([]dataset.Row, error) {

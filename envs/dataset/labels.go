@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"rltrain/internal/nearest"
 )
 
 // Labels returns the distinct labels of rows in the order of their bytes, the
@@ -50,7 +52,7 @@ func unknownLabel(r Row, labels []string) error {
 		list += fmt.Sprintf(" and %d more", more)
 	}
 	hint := ""
-	if near := nearest(r.Label, labels); near != "" {
+	if near := nearest.Name(r.Label, labels); near != "" {
 		hint = fmt.Sprintf("; did you mean %s?", quote(near))
 	}
 	return fmt.Errorf("%s: label %s does not occur among the model's labels: %s%s", place{path: r.File, line: r.Line}, quote(r.Label), list, hint)

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"rltrain/internal/nearest"
 )
 
 // Names of the parts of a divided data set, as Row.Split holds them.
@@ -173,7 +175,7 @@ func missing(where place, name string, present []string) error {
 		list += fmt.Sprintf(" and %d more", more)
 	}
 	hint := ""
-	if near := nearest(name, present); near != "" {
+	if near := nearest.Name(name, present); near != "" {
 		hint = fmt.Sprintf("; did you mean %s?", quote(near))
 	}
 	return fmt.Errorf("%s: no column %s; the columns are %s%s", where, quote(name), list, hint)

@@ -136,7 +136,7 @@ func TestReadErrors(t *testing.T) {
 		{"open quote", "a.csv", "text,label\n\"q,a\n", Columns{}, `:2:6: invalid CSV: extraneous or missing " in quoted-field`},
 		{"bare quote", "a.csv", "text,label\nq \"x,a\n", Columns{}, `:2:3: invalid CSV: bare " in non-quoted-field`},
 
-		{"csv column", "a.csv", "sentence,lable\nq,a\n", Columns{Text: "sentence"}, `:1: no column "label"; the columns are "sentence", "lable"`},
+		{"csv column", "a.csv", "sentence,lable\nq,a\n", Columns{Text: "sentence"}, `:1: no column "label"; the columns are "sentence", "lable"; did you mean "lable"?`},
 		{"csv column near", "a.csv", "Text,label\nq,a\n", Columns{}, `:1: no column "text"; the columns are "Text", "label"; did you mean "Text"?`},
 		{"csv column twice", "a.csv", "text,label,text\nq,a,r\n", Columns{}, `:1: column "text" occurs twice in the header: rename one`},
 		{"csv split column", "a.csv", "text,label\nq,a\n", Columns{Split: "part"}, `:1: no column "part"; the columns are "text", "label"`},

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"rltrain/internal/nearest"
 )
 
 // ParseRewards reads a comma-separated list of rewards, each with an optional weight
@@ -201,41 +203,10 @@ func hintQuote(s string) string {
 	return strconv.Quote(s)
 }
 
-// didYouMean returns `, did you mean "x"?` for the known name closest to name by edit
-// distance, and "" where none is within a third of its length.
+// didYouMean returns `, did you mean "x"?` for the known name nearest to name, "" where none is near.
 func didYouMean(name string, known []string) string {
-	best, bestDistance := "", max(1, len(name)/3)+1
-	for _, candidate := range known {
-		if len(candidate) > 2*len(name)+2 {
-			continue
-		}
-		if d := editDistance(strings.ToLower(name), strings.ToLower(candidate)); d < bestDistance {
-			best, bestDistance = candidate, d
-		}
+	if near := nearest.Name(name, known); near != "" {
+		return fmt.Sprintf(", did you mean %q?", near)
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(", did you mean %q?", best)
-}
-
-// editDistance is the Levenshtein distance in bytes.
-func editDistance(a, b string) int {
-	above := make([]int, len(b)+1)
-	for j := range above {
-		above[j] = j
-	}
-	for i := range len(a) {
-		diagonal := above[0]
-		above[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = above[j+1]
-			above[j+1] = min(replaced, above[j]+1, diagonal+1)
-		}
-	}
-	return above[len(b)]
+	return ""
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"rltrain/internal/nearest"
 )
 
 // maxFileSize is far above any configuration; it keeps a data file given by mistake from being parsed.
@@ -59,7 +61,7 @@ func parseFile(path string, data []byte) (entries []entry, skipped []string, err
 			if err := r.add(name, at, pairs.Value()); err != nil {
 				return nil, nil, err
 			}
-		case isRouter && (isSection || isList || Suggest(name, names()) == "" && refused[name] == ""):
+		case isRouter && (isSection || isList || nearest.Name(name, names()) == "" && refused[name] == ""):
 			r.skipped = append(r.skipped, name)
 		default:
 			return nil, nil, unknownName(at+": unknown key "+name, name, plain)

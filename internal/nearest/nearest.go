@@ -1,0 +1,53 @@
+// Package nearest finds the name that somebody probably meant.
+package nearest
+
+import "strings"
+
+// Name returns the candidate nearest to name by edit distance (insertion, deletion, substitution, and
+// swapping two neighbours), or "" where none is near: at most one edit for every three letters, since
+// further away a hint misleads. A candidate that name begins is near too. Case, and dashes against
+// underscores, do not count.
+func Name(name string, candidates []string) string {
+	name = fold(name)
+	best, distance := "", (len(name)+2)/3+1
+	for _, c := range candidates {
+		if len(c) > 3*len(name)+3 && !strings.HasPrefix(fold(c), name) {
+			continue // too far in any case, and texts given as labels can be long
+		}
+		d := editDistance(name, fold(c))
+		if d > 1 && len(name) > 2 && strings.HasPrefix(fold(c), name) {
+			d = 1
+		}
+		if d < distance {
+			best, distance = c, d
+		}
+	}
+	return best
+}
+
+func fold(name string) string { return strings.ToLower(strings.ReplaceAll(name, "-", "_")) }
+
+// editDistance is the optimal string alignment distance in bytes.
+func editDistance(a, b string) int {
+	var before []int
+	last := make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row := make([]int, len(b)+1)
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last = last, row
+	}
+	return last[len(b)]
+}
