@@ -35,7 +35,12 @@ func main() {
 // interrupted is why the program's context ended.
 type interrupted struct{ signal syscall.Signal }
 
-func (i interrupted) Error() string { return "stopped by " + i.signal.String() }
+func (i interrupted) Error() string {
+	if i.signal == syscall.SIGTERM {
+		return "stopped by SIGTERM"
+	}
+	return "stopped by SIGINT"
+}
 
 // interruptible ends its context at the first SIGINT or SIGTERM; the second ends the process at once.
 func interruptible() context.Context {

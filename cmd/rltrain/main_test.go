@@ -163,7 +163,7 @@ func TestExplain(t *testing.T) {
 		{context.Background(), fmt.Errorf("printing: %w", syscall.EPIPE), 0, ""},
 		{stopped(syscall.SIGINT), fmt.Errorf("ppo: %w", algo.ErrStopped), 130, "ppo: stopped before the end; to go on, give the same command with --resume"},
 		{stopped(syscall.SIGTERM), algo.ErrStopped, 143, "stopped before the end; to go on, give the same command with --resume"},
-		{stopped(syscall.SIGINT), fmt.Errorf("predicting: %w", context.Canceled), 130, "stopped by interrupt"},
+		{stopped(syscall.SIGINT), fmt.Errorf("predicting: %w", context.Canceled), 130, "stopped by SIGINT"},
 		{stopped(syscall.SIGTERM), errors.New("disk full"), 1, "disk full"},
 	} {
 		if code, message := explain(test.ctx, test.err); code != test.code || message != test.want {
@@ -216,6 +216,19 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{"intent: supervised", "<h2>Evaluation</h2>", "<h2>reliability</h2>"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("report.html has no %q", want)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	var f folders
+	for shell, want := range map[string]string{
+		"bash": "complete -o bashdefault -o default -F _rltrain rltrain",
+		"zsh":  "bashcompinit",
+		"fish": "complete -c rltrain",
+	} {
+		if out := f.must(t, "", "completion", shell); !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", shell, want, out)
 		}
 	}
 }

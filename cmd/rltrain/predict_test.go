@@ -156,7 +156,7 @@ func TestPredictStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel(interrupted{syscall.SIGINT}) // while it waits for the next line
-	if code := <-done; code != 130 || stderr.String() != "rltrain: stopped by interrupt\n" {
+	if code := <-done; code != 130 || stderr.String() != "rltrain: stopped by SIGINT\n" {
 		t.Errorf("exit code %d, error %q", code, stderr.String())
 	}
 }

@@ -105,13 +105,11 @@ func (t *ppo) save() error {
 	})
 }
 
-// stop saves where it can, and ends with ErrStopped.
+// stop saves where it can, and ends with ErrStopped. A rollout under way is not saved but collected again, to
+// the same bytes, from the checkpoint at the end of the episode before, or from the start.
 func (t *ppo) stop() error {
-	if t.hooks.Save == nil {
+	if t.hooks.Save == nil || !t.state.Collected {
 		return ErrStopped
-	}
-	if !t.state.Collected {
-		t.buffer.Reset() // a rollout under way is collected again, to the same bytes
 	}
 	return errors.Join(ErrStopped, t.save())
 }

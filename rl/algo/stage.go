@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -212,6 +213,9 @@ func (s *Stage) Close(status rl.Status, ending string) error {
 // Settle closes the stage after an error of the algorithm: stopped where it could be resumed, else failed.
 // It returns the error that the user should see.
 func (s *Stage) Settle(err error) error {
+	if errors.Is(err, context.Canceled) {
+		err = ErrStopped // in what follows training, whose end is saved
+	}
 	if errors.Is(err, ErrStopped) {
 		return errors.Join(err, s.Close(rl.StatusStopped, "stopped by the user, after saving"))
 	}

@@ -48,9 +48,12 @@ func NewConsole(out, bars io.Writer, now func() time.Time) *Console {
 	return &Console{out: out, bars: bars, now: now, width: width}
 }
 
-// Print writes text as it is. Text that does not end a line is garbled by a
-// bar that is shown.
+// Print writes text, and ends its last line where text does not: what follows,
+// a bar for one, starts on a new line.
 func (c *Console) Print(text string) error {
+	if !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	shown := c.clear()

@@ -1,0 +1,229 @@
+"""Checks, with transformers and PEFT, what rltrain writes: run by `make compat`; nothing that runs needs Python.
+
+Trains small classifiers with bin/rltrain ($RLTRAIN names another) on the default model and on a random BERT folder,
+with both poolings; loads them by the Python code of their own README.md, unchanged but for the texts; and compares
+probabilities with those of `rltrain predict`. Warnings are errors, transformers' deprecations aside.
+"""
+import contextlib
+import io
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # whatever is loaded must be in the folders
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain knows no setting of that name
+
+import torch  # noqa: E402
+from peft import PeftModel  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer  # noqa: E402
+from transformers import BertConfig, BertForPreTraining  # noqa: E402
+from transformers.utils import logging  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CACHE = pathlib.Path(os.environ.get("RLTRAIN_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rltrain")
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+BINARY = os.environ.get("RLTRAIN", str(ROOT / "bin" / "rltrain"))
+LIMIT = 1e-4
+
+# What the built-in questions do not have: cuts at the length limit, other scripts, special tokens as text, odd space.
+ODD_TEXTS = [
+    "a", "?", "the the the the", "[SEP]", "what is [MASK] and [CLS]?", "Café CAFE\u0301 naïve Ångström", "東京 の cat 는 무엇",
+    "tab\tand\u00a0no-break   space\u3000wide", "🧪🔬 what?", "x" * 300, "the law of force " * 200, "UPPER lower MiXeD",
+    "∫ e^{-x²} dx = √π", "don't can't o'clock e.g. 3.14 1,000", "zero\u200bwidth\u00adhyphen", "<b>html</b> & {json: [1]}",
+]
+
+passed = failed = 0
+
+
+def check(name, good, detail=""):
+    global passed, failed
+    passed, failed = passed + bool(good), failed + (not good)
+    print(f"{'ok  ' if good else 'FAIL'} {name}{': ' if detail else ''}{detail}", flush=True)
+
+
+@contextlib.contextmanager
+def attempt(name):
+    """An exception is one failed check, and the others go on."""
+    try:
+        yield
+    except Exception as e:
+        check(name, False, f"{type(e).__name__}: {e}")
+
+
+def rltrain(*args, text=""):
+    done = subprocess.run([BINARY, *map(str, args)], input=text, capture_output=True, text=True, encoding="utf-8")
+    if done.returncode != 0:
+        raise RuntimeError(f"rltrain {args[0]} exits with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def predicted(folder, texts, labels):
+    """Probabilities [texts, labels] of rltrain predict."""
+    out = rltrain("predict", "--model", folder, "--json", "--top", len(labels), text="\n".join(texts) + "\n")
+    rows = []
+    for line in out.splitlines():
+        by_label = {entry["label"]: entry["probability"] for entry in json.loads(line)["top"]}
+        rows.append([by_label[label] for label in labels])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def by_the_card(folder, texts):
+    """What the Python code in folder's README.md leaves behind, run in that folder on these texts."""
+    code, = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    code, replaced = re.subn(r"^texts = .*$", lambda _: "texts = " + repr(texts), code, flags=re.M)
+    if replaced != 1:
+        raise RuntimeError(f"{folder}/README.md has {replaced} lines of texts")
+    scope, printed = {"__name__": "card"}, io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+        exec(compile(code, str(folder / "README.md"), "exec"), scope)
+    scope["printed"] = printed.getvalue().splitlines()
+    return scope
+
+
+def compare(name, logits, probs):
+    """Logits of transformers against probabilities of rltrain, which know the logits but for a constant a row."""
+    wanted = torch.log_softmax(logits.double(), -1)
+    in_logs = (wanted - probs.log()).abs().max().item()
+    plain = (wanted.exp() - probs).abs().max().item()
+    check(name, in_logs <= LIMIT and plain <= LIMIT, f"log-probabilities differ by {in_logs:.1e}, probabilities by {plain:.1e}")
+
+
+def loads_in_peft(name, base, folder):
+    """The folder's adapter loads into base, and what is in the model afterwards is what is in the file."""
+    stored = load_file(folder / "adapter_model.safetensors")
+    model = PeftModel.from_pretrained(base, folder).eval()
+    held = {k.replace(".default.", ".").replace(".modules_to_save.", "."): v for k, v in model.state_dict().items()
+            if ".lora_" in k or ".modules_to_save.default." in k}
+    held = {k.replace(".modules_to_save.default.", "."): v for k, v in held.items()}
+    same = stored.keys() == held.keys() and all(torch.equal(stored[k], held[k]) for k in stored)
+    check(name, same, f"{len(stored)} tensors" if same else f"tensors differ: {sorted(stored.keys() ^ held.keys())[:4]}")
+    return model
+
+
+def random_bert(folder):
+    """A small BERT in the layout of the original ones: names begin with bert., and the pretraining heads are there."""
+    torch.manual_seed(3)
+    model = BertForPreTraining(BertConfig(vocab_size=61, hidden_size=36, num_hidden_layers=3, num_attention_heads=3,
+                                          intermediate_size=50, max_position_embeddings=48, layer_norm_eps=1e-5))
+    with torch.no_grad():  # away from biases of zero and scales of one, which would hide a missing term
+        for name, p in model.named_parameters():
+            p.copy_((1 if name.endswith("LayerNorm.weight") else 0) + 0.15 * torch.randn(p.shape))
+    model.save_pretrained(folder)
+    for name in ["tokenizer.json", "tokenizer_config.json"]:
+        shutil.copy(ROOT / "torch" / "transformers" / "testdata" / "wordpiece" / name, folder)
+
+
+def random_rows(path):
+    """Rows over the words of the small tokenizer, with labels that need quoting."""
+    labels = {'say "cat", dog': ["cat", "dog"], "law/force": ["law", "force"], "où ça": ["where", "what"]}
+    others = "the of is a and un happiness running café 東京 zzz".split()
+    draw = random.Random(5)
+    with open(path, "w", encoding="utf-8") as f:
+        for i in range(90):
+            label = list(labels)[i % 3]
+            words = [draw.choice(labels[label])] + draw.choices(others, k=draw.randrange(2, 9))
+            draw.shuffle(words)
+            f.write(json.dumps({"text": " ".join(words), "label": label}, ensure_ascii=False) + "\n")
+
+
+def built_in_texts():
+    """The first questions of every category of the built-in set."""
+    texts = []
+    for path in sorted((ROOT / "envs" / "intent" / "data").glob("*.jsonl")):
+        texts += [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()[:3]]
+    return texts
+
+
+def check_tokenizer(name, folder, base, texts, max_length):
+    ours, theirs = AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(base)
+    same = all(ours(t, truncation=True, max_length=max_length, padding=False)["input_ids"]
+               == theirs(t, truncation=True, max_length=max_length, padding=False)["input_ids"] for t in texts)
+    check(name, same, f"{len(texts)} texts")
+
+
+def check_classifier(name, folder, base, pooling, texts):
+    """All that is promised about one trained folder."""
+    labels = [label for _, label in sorted(json.loads((folder / "category_mapping.json").read_text())["idx_to_category"].items(), key=lambda kv: int(kv[0]))]
+    max_length = json.loads((folder / "label_policy.json").read_text())["max_length"]
+    probs = predicted(folder, texts, labels)
+
+    with attempt(f"{name}: README.md's code"):
+        card = by_the_card(folder, texts)
+        kind = type(card["model"].base_model.model).__name__
+        check(f"{name}: README.md's code loads PEFT on {kind}", kind == ("BertModel" if pooling == "mean" else "BertForSequenceClassification"))
+        compare(f"{name}: README.md's code = rltrain predict, {len(texts)} texts", card["logits"], probs)
+        answers = [labels[i] for i in probs.argmax(1)]
+        check(f"{name}: README.md's code prints rltrain's answers", [line.split(" 0.")[0].split(" 1.0")[0] for line in card["printed"]] == answers)
+    with attempt(f"{name}: tokenizer"):
+        check_tokenizer(f"{name}: AutoTokenizer on the folder = on the base model", folder, base, texts, max_length)
+    with attempt(f"{name}: adapter"):
+        loads_in_peft(f"{name}: the adapter in PEFT", load_base(base, pooling, labels), folder)
+    for checkpoint in sorted((folder / "checkpoints").iterdir()):
+        with attempt(f"{name}: {checkpoint.name}"):
+            loads_in_peft(f"{name}: {checkpoint.name} in PEFT", load_base(base, pooling, labels), checkpoint)
+
+    merged = folder.parent / (folder.name + "_merged")
+    with attempt(f"{name}: merged"):
+        rltrain("merge", "--model", folder, "--output", merged)
+        compare(f"{name}: merged, rltrain predict = rltrain predict of the adapter", predicted(merged, texts, labels).log(), probs)
+        card = by_the_card(merged, texts)
+        compare(f"{name}: merged, README.md's code = rltrain predict", card["logits"], probs)
+        id2label = {i: label for i, label in enumerate(labels)}
+        if pooling == "family":
+            model, info = AutoModelForSequenceClassification.from_pretrained(merged, output_loading_info=True)
+        else:
+            model, info = AutoModel.from_pretrained(merged, output_loading_info=True)
+        check(f"{name}: merged, {type(model).__name__} has id2label", model.config.id2label == id2label)
+        # A pooler that mean pooling never uses is in the file or not, as in the base model.
+        lost = [k for k in (*info["missing_keys"], *info["unexpected_keys"]) if not (pooling == "mean" and k.startswith("pooler."))]
+        check(f"{name}: merged, no tensor is missing or unexpected", not lost, ", ".join(lost))
+
+
+def load_base(base, pooling, labels):
+    if pooling == "mean":
+        return AutoModel.from_pretrained(base)
+    return AutoModelForSequenceClassification.from_pretrained(base, num_labels=len(labels))
+
+
+def main():
+    logging.set_verbosity_error()  # its report of a new classification head, for one: what matters is checked
+    logging.disable_progress_bar()
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning, message=".*is_gradient_checkpointing.*")
+    minilm = CACHE / "models" / DEFAULT_MODEL
+    if not (minilm / "config.json").exists():
+        sys.exit(f"{minilm} has no model: run `make models`")
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        tiny = scratch / "tiny-bert"
+        random_bert(tiny)
+        random_rows(scratch / "rows.jsonl")
+        small = "the law of force|what is the cat|where is the dog?|un happiness|running , 東京 !|café zzz".split("|")
+        runs = [  # model, its arguments, texts; the stages that are checked
+            (minilm, ["--max-samples", 56, "--epochs", 1, "--learning-rate", "5e-3", "--rl-episodes", 1, "--update-epochs", 1,
+                      "--rl-learning-rate", "1e-3"], built_in_texts() + ODD_TEXTS, ["rl"]),
+            (tiny, ["--dataset", scratch / "rows.jsonl", "--learning-rate", "1e-2", "--rl-episodes", 2, "--rl-learning-rate", "5e-3",
+                    "--reward", "calibration"], small + ODD_TEXTS, ["supervised", "rl"]),
+        ]
+        for model, args, texts, stages in runs:
+            for pooling in ["mean", "family"]:
+                output = scratch / f"{model.name}-{pooling}"
+                with attempt(f"{output.name}: training"):
+                    rltrain("--model", model, "--pooling", pooling, "--output-dir", output, "--save-steps", 4, "--save-total-limit", 1, *args)
+                    for stage in stages:
+                        check_classifier(f"{output.name} {stage}", output / f"intent_classifier_{stage}", model, pooling, texts)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+main()
