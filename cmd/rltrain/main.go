@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -109,14 +108,8 @@ func oneLine(message string) string {
 	return b.String()
 }
 
-// version is the module's version: a tag, or the commit that was built.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "(devel)"
-	}
-	return info.Main.Version
-}
+// version is the program's own; run.json and the model card record it.
+const version = "0.1.0"
 
 func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.App, error) {
 	app := &cli.App{
@@ -124,7 +117,7 @@ func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.A
 		Usage: "train text classifiers with supervised LoRA, then reinforcement learning",
 		UsageText: `rltrain [train] [--option value ...]   train; rltrain train --help lists the options
 rltrain COMMAND --help                 explain a command`,
-		Version: version(),
+		Version: version,
 		Reader:  stdin, Writer: stdout, ErrWriter: stderr,
 		EnableBashCompletion: true,
 		Commands:             []*cli.Command{config.TrainCommand(environ, train)},

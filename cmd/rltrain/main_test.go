@@ -188,7 +188,7 @@ func TestHelpAndVersion(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
 		"--help":         "rltrain COMMAND --help",
-		"--version":      "rltrain version " + version(),
+		"--version":      "rltrain version " + version,
 		"eval --help":    "--split value",
 		"help compare":   "rltrain compare [command options] DIR_A DIR_B",
 		"predict --help": "--top value",

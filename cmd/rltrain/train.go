@@ -372,7 +372,7 @@ func bestMetric(c *config.Config, rewards *intent.Rewards) string {
 }
 
 func versions() map[string]string {
-	return map[string]string{"rltrain": version(), "go": runtime.Version(), "libtorch": torch.LibtorchVersion}
+	return map[string]string{"rltrain": version, "go": runtime.Version(), "libtorch": torch.LibtorchVersion}
 }
 
 // cpuModel is the processor's name and the vector extension in use.

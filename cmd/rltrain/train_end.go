@@ -94,7 +94,7 @@ func (t *trainer) card(policy *algo.LabelPolicy, r stageResult) report.Card {
 			Rows: [][]string{{strconv.Itoa(e.N), fmt.Sprintf("%.4f", e.Accuracy), fmt.Sprintf("%.4f", e.F1Macro),
 				fmt.Sprintf("%.4f", e.F1Weighted), fmt.Sprintf("%.4f", e.ECE), fmt.Sprintf("%.4f", e.Brier)}},
 		},
-		Versions: []report.Setting{{Name: "rltrain", Value: version()}, {Name: "libtorch", Value: torch.LibtorchVersion}, {Name: "Go", Value: runtime.Version()}},
+		Versions: []report.Setting{{Name: "rltrain", Value: version}, {Name: "libtorch", Value: torch.LibtorchVersion}, {Name: "Go", Value: runtime.Version()}},
 	}
 	for line := range strings.Lines(string(t.config.YAML())) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {

@@ -67,15 +67,11 @@ func (p *LabelPolicy) restore(s snapshot) error {
 func (p *LabelPolicy) saveWeights(dir string) error {
 	var pairs []lora.Pair
 	for _, l := range p.layers {
-		a, err := l.a.Read()
+		pair, err := p.pair(l)
 		if err != nil {
 			return err
 		}
-		b, err := l.b.Read()
-		if err != nil {
-			return err
-		}
-		pairs = append(pairs, lora.Pair{Module: l.Name, R: p.adapter.R, In: l.In, Out: l.Out, A: a, B: b})
+		pairs = append(pairs, pair)
 	}
 	prefix := "head."
 	if p.Pooling == transformers.PoolFamily {

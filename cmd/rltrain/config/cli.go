@@ -112,7 +112,7 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 	switch {
 	case len(args) == 0:
 		return append(slices.Clone(argv), "train"), nil
-	case args[len(args)-1] == "--generate-bash-completion" && (len(args) == 1 || args[0][:1] != "-"):
+	case args[len(args)-1] == "--generate-bash-completion" && (len(args) == 1 || !strings.HasPrefix(args[0], "-")):
 		return argv, nil
 	case slices.Contains([]string{"help", "h", "--help", "-h", "--version", "-v"}, args[0]):
 		if len(args) == 2 && app.Command(args[1]) != nil {
