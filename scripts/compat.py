@@ -59,6 +59,10 @@ def attempt(name):
         check(name, False, f"{type(e).__name__}: {e}")
 
 
+def unraisable(hint):
+    check("no exception is ignored", False, str(hint.exc_value))  # a warning in a destructor ends here
+
+
 def rltrain(*args, text=""):
     done = subprocess.run([BINARY, *map(str, args)], input=text, capture_output=True, text=True, encoding="utf-8")
     if done.returncode != 0:
@@ -101,12 +105,13 @@ def loads_in_peft(name, base, folder):
     """The folder's adapter loads into base, and what is in the model afterwards is what is in the file."""
     stored = load_file(folder / "adapter_model.safetensors")
     model = PeftModel.from_pretrained(base, folder).eval()
-    held = {k.replace(".default.", ".").replace(".modules_to_save.", "."): v for k, v in model.state_dict().items()
+    held = {k.replace(".modules_to_save.default.", ".").replace(".default.", "."): v for k, v in model.state_dict().items()
             if ".lora_" in k or ".modules_to_save.default." in k}
-    held = {k.replace(".modules_to_save.default.", "."): v for k, v in held.items()}
     same = stored.keys() == held.keys() and all(torch.equal(stored[k], held[k]) for k in stored)
     check(name, same, f"{len(stored)} tensors" if same else f"tensors differ: {sorted(stored.keys() ^ held.keys())[:4]}")
-    return model
+    moved = max(v.abs().max().item() for k, v in stored.items() if ".lora_B." in k)
+    if moved < 1e-3:
+        check(f"{name}: it has been trained", False, f"no entry of B is above {moved:.1e}, so equal outputs would show nothing")
 
 
 def random_bert(folder):
@@ -197,6 +202,7 @@ def load_base(base, pooling, labels):
 def main():
     logging.set_verbosity_error()  # its report of a new classification head, for one: what matters is checked
     logging.disable_progress_bar()
+    sys.unraisablehook = unraisable
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*is_gradient_checkpointing.*")

@@ -66,7 +66,7 @@ func TestCrash(t *testing.T) {
 				t.Fatalf("the uninterrupted run has %d and %d lines of metrics, too few to be interrupted between", last, lastRL)
 			}
 
-			for _, test := range []struct {
+			tests := []struct {
 				name      string
 				saveSteps int
 				blows     []blow
@@ -95,7 +95,11 @@ func TestCrash(t *testing.T) {
 					{rlDir, metricsFile, 4, syscall.SIGTERM},
 					{rlDir, metricsFile, lastRL, syscall.SIGINT},
 				}},
-			} {
+			}
+			if threads > 1 {
+				tests = tests[:1] // when a run is hit and how many threads it has do not meet in the code
+			}
+			for _, test := range tests {
 				t.Run(test.name, func(t *testing.T) {
 					dir := t.TempDir()
 					save := []string{"--save-steps", fmt.Sprint(test.saveSteps)}

@@ -39,7 +39,8 @@ at::Tensor map_file(const char* path, int64_t offset, at::ScalarType type, c10::
   const int64_t lead = offset % page;
   void* base = MAP_FAILED;
   if (fits && bytes > 0) {
-    base = mmap(nullptr, static_cast<size_t>(lead + bytes), PROT_READ, MAP_PRIVATE, fd, offset - lead);
+    base = mmap(nullptr, static_cast<size_t>(lead + bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE, fd,
+                offset - lead);
   }
   const int cause = errno;
   close(fd);

@@ -74,8 +74,9 @@ rlt_error* rlt_op_call(rlt_op op, int32_t mode, const int64_t* tape, int32_t wor
 /* Copies data (row major, dense) into a new tensor. */
 rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim,
                            rlt_tensor* t);
-/* A read-only view of bytes [offset, offset + size of dims) of the file: pages are read on first use
- * and shared between processes. The file must not change while the tensor lives. */
+/* A view of bytes [offset, offset + size of dims) of the file: pages are read on first use
+ * and shared between processes; writing to the tensor leaves the file alone. The file must not change
+ * while the tensor lives. */
 rlt_error* rlt_tensor_map(const char* path, int64_t offset, int32_t dtype, const int64_t* dims,
                           int32_t ndim, rlt_tensor* t);
 /* Copies t, converted to dtype, into data; bytes must be its exact size. */

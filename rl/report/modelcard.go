@@ -166,7 +166,8 @@ tokenizer = AutoTokenizer.from_pretrained(".")
 base = AutoModelForSequenceClassification.from_pretrained({{python .BaseModel}}, num_labels={{len .Labels}})
 model = PeftModel.from_pretrained(base, ".").eval()
 {{- end}}
-labels = json.load(open("category_mapping.json"))["idx_to_category"]
+with open("category_mapping.json", encoding="utf-8") as f:
+    labels = json.load(f)["idx_to_category"]
 
 texts = ["Which enzyme unwinds DNA?"]
 batch = tokenizer(texts, padding=True, truncation=True, max_length={{.MaxLength}}, return_tensors="pt")

@@ -44,11 +44,14 @@ func PPOPanels(rows []Row) []Panel {
 	})
 }
 
-// PanelsOf chooses by what the rows hold.
+// PanelsOf chooses by what the rows hold. A short run of PPO may have rows of
+// episodes alone.
 func PanelsOf(rows []Row) []Panel {
 	for _, row := range rows {
-		if _, ok := row["policy_loss"]; ok {
-			return PPOPanels(rows)
+		for _, key := range []string{"policy_loss", "episode"} {
+			if _, ok := row[key]; ok {
+				return PPOPanels(rows)
+			}
 		}
 	}
 	return SupervisedPanels(rows)

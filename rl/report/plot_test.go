@@ -175,6 +175,9 @@ func TestPanelsLeaveOutWhatIsNotThere(t *testing.T) {
 	if diff := cmp.Diff([]string{"Training loss:1", "Validation:1"}, titles(PanelsOf(rows))); diff != "" {
 		t.Error(diff)
 	}
+	if diff := cmp.Diff([]string{"Validation:1"}, titles(PanelsOf([]Row{{"step": 0, "episode": 0, "eval_accuracy": 0.5}}))); diff != "" {
+		t.Error(diff)
+	}
 	if diff := cmp.Diff([]string{"Policy loss:1"}, titles(PanelsOf([]Row{{"step": 1, "policy_loss": 0.5}}))); diff != "" {
 		t.Error(diff)
 	}

@@ -22,8 +22,8 @@ RLT_INLINE float fold_sum(const Lanes& x) {
   return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
-// exp(x) to 2.8 ulp (2.3e-7 of it) for x in [-87, 88]; below it is 0. Cody-Waite reduction to |r| ≤ ½ ln 2, then the
-// Taylor polynomial of degree 6 in Estrin-friendly Horner form.
+// exp(x) to 2.8 ulp for x in [-87, 88]; below it is 0. Cody-Waite reduction to |r| ≤ ½ ln 2, then the
+// Taylor polynomial of degree 6 by Horner's rule.
 RLT_INLINE float fast_exp(float x) {
   const float clipped = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
   const float shifted = clipped * 1.44269504f + 12582912.0f;  // rounds to an integer in the low bits

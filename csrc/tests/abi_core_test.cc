@@ -1,0 +1,67 @@
+// The C ABI: errors, and handles of nothing.
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "abi_support.h"
+
+namespace {
+
+using rlt::test::NoLeaks;
+using rlt::test::text_of;
+
+TEST(abi_versions) {
+  EXPECT_EQUAL(rlt_abi_version(), RLT_ABI_VERSION);
+  EXPECT_EQUAL(std::string(rlt_libtorch_version()).substr(0, 2), "2.");
+  EXPECT(std::strlen(rlt_cpu_capability()) > 0);
+  EXPECT_ERROR("threads", rlt_init(0));
+  EXPECT_ERROR("threads", rlt_init(-3));
+  rlt_error_free(nullptr);
+}
+
+TEST(abi_handles_of_nothing_are_errors) {
+  const NoLeaks check;
+  float value = 0;
+  rlt_tensor t = 0;
+  EXPECT_ERROR("", rlt_tensor_read(0, RLT_F32, &value, 4));
+  EXPECT_ERROR("", rlt_tensor_require_grad(0));
+  EXPECT_ERROR("", rlt_tensor_backward(0));
+  EXPECT_ERROR("", rlt_tensor_grad(0, &t));
+  EXPECT_EQUAL(t, rlt_tensor{0});
+  const rlt_tensor none[2] = {0, 0};
+  rlt_tensor_free(none, 2);
+  rlt_tensor_free(nullptr, 0);
+}
+
+TEST(abi_errors_are_one_line) {
+  for (const std::string& text : {std::string("one\ntwo"), std::string("\n\none\ntwo"), std::string("one")}) {
+    try {
+      throw std::runtime_error(text);
+    } catch (...) {
+      EXPECT_EQUAL(text_of(rlt::current_exception()), "one");
+    }
+    try {
+      TORCH_CHECK(false, text);
+    } catch (...) {
+      EXPECT_EQUAL(text_of(rlt::current_exception()), "one");
+    }
+  }
+  try {
+    throw std::bad_alloc();
+  } catch (...) {
+    EXPECT_EQUAL(text_of(rlt::current_exception()), "out of memory");
+  }
+  try {
+    throw 7;
+  } catch (...) {
+    EXPECT_EQUAL(text_of(rlt::current_exception()), "unknown C++ exception");
+  }
+  try {
+    throw std::runtime_error("");
+  } catch (...) {
+    EXPECT(!text_of(rlt::current_exception()).empty());
+  }
+}
+
+}  // namespace

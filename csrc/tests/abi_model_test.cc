@@ -1,0 +1,140 @@
+// The C ABI: models.
+#include <string>
+
+#include "abi_support.h"
+#include "encoder_fixture.h"
+
+namespace {
+
+using rlt::test::Handles;
+using rlt::test::kConfig;
+using rlt::test::NoLeaks;
+using rlt::test::Random;
+
+struct Model {
+  explicit Model(Random& random) {
+    std::vector<const char*> names;
+    std::vector<rlt_tensor> tensors;
+    const rlt::nn::Weights weights = rlt::test::random_weights(random);
+    for (const auto& [name, w] : weights) {
+      names.push_back(name.c_str());
+      tensors.push_back(handles.give(w));
+    }
+    const auto n = static_cast<int32_t>(names.size());
+    EXPECT_OK(rlt_model_new(&kConfig, names.data(), tensors.data(), n, &model));
+  }
+  ~Model() { rlt_model_free(model); }
+
+  Handles handles;
+  rlt_model* model = nullptr;
+};
+
+TEST(abi_model_forward) {
+  const NoLeaks check;
+  Random random(61);
+  Model m(random);
+  Handles h;
+  const rlt_tensor a = h.give(random.normal({2, 24}).requires_grad_(true)),
+                   b = h.give(random.normal({24, 2}).requires_grad_(true));
+  EXPECT_OK(rlt_model_adapt(m.model, "encoder.layer.1.attention.self.value", a, b, 2));
+  EXPECT_ERROR("no linear layer", rlt_model_adapt(m.model, "pooler.dense", a, b, 2));
+  EXPECT_ERROR("do not fit", rlt_model_adapt(m.model, "encoder.layer.1.output.dense", a, b, 2));
+  EXPECT_ERROR("do not fit", rlt_model_adapt(m.model, "encoder.layer.1.attention.self.value", 0, b, 2));
+
+  rlt_model_input input{};
+  input.tokens = h.give(rlt::test::vector_of<int64_t>({0, 49, 3}));
+  input.positions = h.give(rlt::test::vector_of<int64_t>({0, 1, 0}));
+  input.cu_seqlens = h.give(rlt::test::borders({2, 1}));
+  input.adapter = 1;
+  rlt_tensor hidden = 0;
+  EXPECT_OK(rlt_model_forward(m.model, RLT_NO_GRAD, &input, &hidden));
+  EXPECT_EQUAL(rlt::borrow(hidden).sizes(), c10::IntArrayRef({3, 24}));
+  EXPECT(!rlt::borrow(hidden).requires_grad());
+  rlt_tensor_free(&hidden, 1);
+  EXPECT_OK(rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
+  EXPECT(rlt::borrow(hidden).requires_grad());
+  rlt_tensor_free(&hidden, 1);
+  input.adapter = 0;
+  EXPECT_OK(rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
+  EXPECT(!rlt::borrow(hidden).requires_grad());
+  rlt_tensor_free(&hidden, 1);
+}
+
+TEST(abi_model_forward_refuses_bad_batches) {
+  const NoLeaks check;
+  Random random(62);
+  Model m(random);
+  Handles h;
+  const rlt_tensor a = h.give(random.normal({2, 24})), b = h.give(random.normal({24, 2}));
+  EXPECT_OK(rlt_model_adapt(m.model, "encoder.layer.0.attention.self.query", a, b, 1));
+  using Ids = std::vector<int64_t>;
+  const auto ids = [&](const Ids& values) { return h.give(rlt::test::vector_of(values)); };
+  const rlt_model_input good{ids({0, 49, 3}), ids({0, 1, 0}), h.give(rlt::test::borders({2, 1})), 1, 0, 0};
+  rlt_tensor hidden = 0;
+  const auto run = [&](rlt_tensor rlt_model_input::* field, rlt_tensor value) {
+    rlt_model_input input = good;
+    input.*field = value;
+    return rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden);
+  };
+  const auto tokens = &rlt_model_input::tokens, positions = &rlt_model_input::positions,
+             cu = &rlt_model_input::cu_seqlens;
+  EXPECT_ERROR("tokens: 50 at 1", run(tokens, ids({0, 50, 3})));
+  EXPECT_ERROR("tokens: -1 at 2", run(tokens, ids({0, 1, -1})));
+  EXPECT_ERROR("tokens", run(tokens, ids({0, INT64_MAX, 1})));
+  EXPECT_ERROR("positions: want 2", run(tokens, ids({0, 1})));
+  EXPECT_ERROR("tokens: want", run(tokens, 0));
+  EXPECT_ERROR("tokens: want", run(tokens, h.give(rlt::test::vector_of<int32_t>({0, 1, 2}))));
+  EXPECT_ERROR("tokens: want", run(tokens, h.give(random.normal({3}))));
+  EXPECT_ERROR("tokens: want", run(tokens, h.give(random.ints(3, 5).view({3, 1}))));
+  EXPECT_ERROR("tokens: want", run(tokens, h.give(random.ints(6, 5).slice(0, 0, 6, 2))));
+  EXPECT_ERROR("positions: 32 at 1", run(positions, ids({0, 32, 0})));
+  EXPECT_ERROR("positions: -7 at 0", run(positions, ids({-7, 0, 0})));
+  EXPECT_ERROR("positions: want 3", run(positions, ids({0, 1})));
+  EXPECT_ERROR("positions: want 3", run(positions, 0));
+  EXPECT_ERROR("run from 0 to 3", run(cu, h.give(rlt::test::borders({2}))));
+  EXPECT_ERROR("run from 0 to 3", run(cu, h.give(rlt::test::borders({2, 3}))));
+  EXPECT_ERROR("falls", run(cu, h.give(rlt::test::vector_of<int32_t>({0, 4, 3}))));
+  EXPECT_ERROR("int32", run(cu, ids({0, 3})));
+  EXPECT_ERROR("", run(cu, 0));
+  rlt_model_input input = good;
+  for (const double p : {1.0, 1.5, -0.5, static_cast<double>(NAN)}) {
+    input.dropout = p;
+    input.row_keys = ids({1, 2, 3});
+    EXPECT_ERROR("[0, 1)", rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
+  }
+  input.dropout = 0.5;
+  for (const rlt_tensor keys : {rlt_tensor{0}, ids({1, 2}), good.cu_seqlens}) {
+    input.row_keys = keys;
+    EXPECT_ERROR("row_keys", rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
+  }
+  EXPECT_EQUAL(hidden, rlt_tensor{0});
+}
+
+TEST(abi_model_new_refuses_bad_configs) {
+  const NoLeaks check;
+  rlt_model* model = nullptr;
+  EXPECT_ERROR("embeddings.word_embeddings.weight is missing",
+               rlt_model_new(&kConfig, nullptr, nullptr, 0, &model));
+  rlt_model_config config = kConfig;
+  config.heads = 7;
+  EXPECT_ERROR("heads", rlt_model_new(&config, nullptr, nullptr, 0, &model));
+  Random random(63);
+  Handles h;
+  std::vector<const char*> names;
+  std::vector<rlt_tensor> tensors;
+  const rlt::nn::Weights weights = rlt::test::random_weights(random);
+  for (const auto& [name, w] : weights) {
+    names.push_back(name.c_str());
+    tensors.push_back(h.give(w));
+  }
+  const auto n = static_cast<int32_t>(names.size());
+  for (const int64_t layers : {int64_t{-1}, INT64_MIN, INT64_MAX, int64_t{3}}) {
+    config = kConfig;
+    config.layers = layers;
+    EXPECT_ERROR("", rlt_model_new(&config, names.data(), tensors.data(), n, &model));
+  }
+  EXPECT(model == nullptr);
+  rlt_model_free(nullptr);
+}
+
+}  // namespace

@@ -1,0 +1,26 @@
+package torch_test
+
+import (
+	"testing"
+
+	"rltrain/torch"
+)
+
+// BenchmarkOperator is the overhead of one operator, to be read as ns/operator: a product of 4×4 matrices is
+// next to no work. A scope of a thousand shares the cost of opening one.
+func BenchmarkOperator(b *testing.B) {
+	const operators = 1000
+	data := make([]float32, 16)
+	for b.Loop() {
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			x := s.Floats(data, 4, 4)
+			for range operators {
+				s.Mul(x, x)
+			}
+			return nil
+		}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*operators), "ns/operator")
+}

@@ -1,0 +1,41 @@
+package transformers_test
+
+import (
+	"fmt"
+	"testing"
+
+	"rltrain/torch"
+	"rltrain/torch/transformers"
+)
+
+// BenchmarkHidden is a forward pass without gradients, of an encoder of MiniLM's shape.
+func BenchmarkHidden(b *testing.B) {
+	model, err := transformers.Random(&transformers.Config{
+		ModelType: "bert", VocabSize: 30522, HiddenSize: 384, NumHiddenLayers: 6, NumAttentionHeads: 12, IntermediateSize: 1536,
+		HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 512, TypeVocabSize: 2,
+	}, 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer model.Close()
+	for _, size := range []int{1, 32} {
+		sequences := make([][]int32, size)
+		for i := range sequences {
+			sequences[i] = make([]int32, 32)
+			for j := range sequences[i] {
+				sequences[i][j] = int32(1000 + 32*i + j)
+			}
+		}
+		packed := torch.Pack(sequences)
+		b.Run(fmt.Sprintf("%dx32", size), func(b *testing.B) {
+			for b.Loop() {
+				if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+					s.Hidden(model.Encoder, packed, false, torch.Dropout{})
+					return nil
+				}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
