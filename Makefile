@@ -50,7 +50,7 @@ compat: all ## compare with transformers and peft (needs Python; makes a virtual
 	@scripts/compat.sh
 
 crash: all ## kill training runs and resume them
-	@$(GOENV) go test -count=1 -run Crash -tags crash ./cmd/...
+	@$(GOENV) go test -count=1 -timeout 30m -run Crash -tags crash ./cmd/...
 
 fixtures: ## regenerate the committed parity fixtures (needs Python)
 	@scripts/compat.sh scripts/fixtures.py

@@ -4,8 +4,9 @@
 usage: bench_peers.py PEER_PYTHON PEER_SCRIPT [--tuned LIBRARY] [--reps N] [--rounds N] [--out FILE]
 
 Each case runs ours, the peer and, with --tuned, the peer with LIBRARY preloaded, in turns, --rounds times; the best
-of all repetitions counts. --tuned is for a library that defines mkl_serv_intel_cpu_true, which sends MKL down the
-AVX512 path where the processor is not Intel's. Cases that --out already holds are not run again.
+of all repetitions counts. A case in which other processes disturbed a side's every turn is marked and measured again
+by the next call; the other cases that --out already holds are not. --tuned is for a library that defines mkl_serv_intel_cpu_true, which sends MKL down the
+AVX512 path where the processor is not Intel's.
 """
 import argparse
 import json
@@ -69,6 +70,7 @@ def run(case, a):
     ours = result["ours"]
     for name in list(sides)[1:]:
         result["ratio_to_" + name] = round(result[name]["best_s"] / ours["best_s"], 3)
+    result["disturbed"] = any(side["clean_reps"] < a.reps for side in (merge(t) for t in turns.values()))
     result["memory_of_peer"] = round(ours["step_extra_mb"] / result["peer"]["step_extra_mb"], 3)
     return result
 
@@ -81,7 +83,7 @@ def main():
             results = json.load(f)
     os.makedirs(os.path.dirname(os.path.abspath(a.out)), exist_ok=True)
     for case in CASES:
-        if case not in results:
+        if case not in results or results[case]["disturbed"]:
             results[case] = run(case, a)
             with open(a.out + ".part", "w") as f:
                 json.dump(results, f, indent=1)
@@ -89,7 +91,8 @@ def main():
             os.replace(a.out + ".part", a.out)
         r = results[case]
         line = ", ".join(f"{k} {r[k]['best_s']:.3f} s" for k in ("ours", "peer", "peer_tuned") if k in r)
-        print(f"{case}: {line}; {r['ratio_to_peer']} x the peer's speed with {r['memory_of_peer']} of its memory")
+        note = " (disturbed by other processes: no figure to quote)" if r["disturbed"] else ""
+        print(f"{case}: {line}; {r['ratio_to_peer']} x the peer's speed with {r['memory_of_peer']} of its memory{note}")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,11 @@ func train(ctx context.Context, c *config.Config) error {
 	}
 	thread := torch.NewThread()
 	defer thread.Close()
-	return thread.Do(ctx, t.run)
+	err := thread.Do(ctx, t.run)
+	if errors.Is(err, context.Canceled) {
+		return algo.ErrStopped // outside of a stage nothing is lost either
+	}
+	return err
 }
 
 func (t *trainer) run(ctx context.Context) error {

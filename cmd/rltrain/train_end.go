@@ -98,6 +98,7 @@ func (t *trainer) card(policy *algo.LabelPolicy, r stageResult) report.Card {
 	}
 	for line := range strings.Lines(string(t.config.YAML())) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
+			value, _, _ = strings.Cut(value, "  # ") // where a value came from
 			card.Settings = append(card.Settings, report.Setting{Name: key, Value: value})
 		}
 	}
