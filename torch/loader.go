@@ -67,13 +67,13 @@ func open(threads int) error {
 	if err := checkWhole(path, map[string]bool{}); err != nil {
 		return fmt.Errorf("%w; run `make` to build it again", err)
 	}
-	// Workers that spin between regions would take the cores from environments and tokenizers. The
-	// variable is read once, when the OpenMP runtime is loaded.
-	if os.Getenv("OMP_WAIT_POLICY") == "" {
-		name, value := C.CString("OMP_WAIT_POLICY"), C.CString("PASSIVE")
-		C.setenv(name, value, 1)
-		C.free(unsafe.Pointer(name))
-		C.free(unsafe.Pointer(value))
+	// Workers that spin for long between regions would take the cores from environments and tokenizers;
+	// workers that sleep at once cost a wake-up of some 50 µs a region, half of the time of a small model's
+	// step. So they spin for about as long as a wake-up takes. The variables are read once, when the OpenMP
+	// runtime is loaded.
+	if os.Getenv("OMP_WAIT_POLICY") == "" && os.Getenv("GOMP_SPINCOUNT") == "" {
+		setenv("OMP_WAIT_POLICY", "PASSIVE")
+		setenv("GOMP_SPINCOUNT", "10000")
 	}
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
@@ -88,6 +88,14 @@ func open(threads int) error {
 		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make` to build it again", path, got, LibtorchVersion)
 	}
 	return nativeError("open", C.rlt_init(C.int32_t(threads)))
+}
+
+// setenv sets a variable for native code, which does not see os.Setenv's.
+func setenv(name, value string) {
+	cname, cvalue := C.CString(name), C.CString(value)
+	defer C.free(unsafe.Pointer(cname))
+	defer C.free(unsafe.Pointer(cvalue))
+	C.setenv(cname, cvalue, 1)
 }
 
 const libraryName = "librltrain.so"

@@ -124,16 +124,32 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 	}
 	command := app.Command(args[0])
 	if command == nil {
-		return nil, usagef("unknown command %s%s", args[0], didYouMean(args[0], commandNames(app), plain))
+		return nil, usagef("unknown command %s%s", args[0], didYouMean(args[0], commandNames(app.Commands), plain))
 	}
 	if command.SkipFlagParsing {
 		return argv, nil
 	}
-	if asksForHelp(args) {
-		return []string{argv[0], command.Name, "--help"}, nil
+	words, args := []string{argv[0], command.Name}, args[1:]
+	if len(command.Subcommands) > 0 {
+		if len(args) == 0 || strings.HasPrefix(args[0], "-") && !asksForHelp(args) {
+			return nil, usagef("%s needs a command: %s", command.Name, strings.Join(commandNames(command.Subcommands), ", "))
+		}
+		if !strings.HasPrefix(args[0], "-") {
+			i := slices.IndexFunc(command.Subcommands, func(c *cli.Command) bool { return c.HasName(args[0]) })
+			if i < 0 {
+				names := commandNames(command.Subcommands)
+				return nil, usagef("unknown command %s of %s%s", args[0], command.Name, didYouMean(args[0], names, plain))
+			}
+			command = command.Subcommands[i]
+			command.OnUsageError = usageError
+			words, args = append(words, command.Name), args[1:]
+		}
 	}
-	parsed, err := commandArguments(command, args[1:])
-	return append([]string{argv[0], command.Name}, parsed...), err
+	if asksForHelp(args) {
+		return append(words, "--help"), nil
+	}
+	parsed, err := commandArguments(command, args)
+	return append(words, parsed...), err
 }
 
 // commandArguments puts a subcommand's arguments into the form the cli library reads without surprises.
@@ -170,9 +186,9 @@ func commandArguments(command *cli.Command, args []string) ([]string, error) {
 	return append(append(parsed, "--"), positional...), nil
 }
 
-func commandNames(app *cli.App) []string {
+func commandNames(commands []*cli.Command) []string {
 	var list []string
-	for _, c := range app.Commands {
+	for _, c := range commands {
 		list = append(list, c.Names()...)
 	}
 	return list
