@@ -53,7 +53,7 @@ crash: all ## kill training runs and resume them
 	@$(GOENV) go test -count=1 -timeout 30m -run Crash -tags crash ./cmd/...
 
 fixtures: ## regenerate the committed parity fixtures (needs Python)
-	@scripts/compat.sh scripts/fixtures.py
+	@for script in scripts/fixtures/*.py; do scripts/compat.sh "$$script"; done
 
 clean: ## remove what make built here; the cache stays
 	rm -rf build bin lib

@@ -94,6 +94,9 @@ func (p *LabelPolicy) writeMerged(dir string) error {
 	if err := describeMerged(filepath.Join(dir, "config.json"), architecture); err != nil {
 		return err
 	}
+	if err := rl.SaveJSON(filepath.Join(dir, "id2label.json"), p.id2Label()); err != nil {
+		return err
+	}
 	return p.writeMergedCard(dir)
 }
 

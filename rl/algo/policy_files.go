@@ -168,13 +168,22 @@ func (p *LabelPolicy) saveConfig(dir string) error {
 	if err := json.Unmarshal(data, &config); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(p.model.Dir, "config.json"), err)
 	}
-	id2label, label2id := map[string]string{}, map[string]int{}
+	label2id := map[string]int{}
 	for i, label := range p.Labels {
-		id2label[strconv.Itoa(i)], label2id[label] = label, i
+		label2id[label] = i
 	}
-	config["id2label"], config["label2id"] = id2label, label2id
+	config["id2label"], config["label2id"] = p.id2Label(), label2id
 	delete(config, "num_labels")
 	return rl.SaveJSON(filepath.Join(dir, "config.json"), config)
+}
+
+// id2Label maps class numbers, in decimal, to labels, as config.json has it.
+func (p *LabelPolicy) id2Label() map[string]string {
+	names := map[string]string{}
+	for i, label := range p.Labels {
+		names[strconv.Itoa(i)] = label
+	}
+	return names
 }
 
 // LoadLabelPolicy reads a folder that Save wrote, with the base model that its adapter names, or one that

@@ -78,12 +78,11 @@ var tuned = []struct {
 }{
 	{"lr 1e-3", []string{"--learning-rate", "1e-3", "--head-learning-rate", "1e-3"}},
 	{"lr 2e-3", []string{"--learning-rate", "2e-3", "--head-learning-rate", "2e-3"}},
-	{"lr 2e-3, head 1e-2", []string{"--learning-rate", "2e-3", "--head-learning-rate", "1e-2"}},
 }
 
 // arms go on from the supervised checkpoint. The rollouts are smaller than the default: the whole experiment
 // is to fit in 45 minutes of processor time.
-var rlOptions = []string{"--rl-episodes", "3", "--buffer-size", "512", "--update-epochs", "2", "--rl-batch-size", "16"}
+var rlOptions = []string{"--rl-episodes", "2", "--buffer-size", "384", "--update-epochs", "2", "--rl-batch-size", "16"}
 
 var arms = []string{"accuracy", "f1", "calibration"}
 
@@ -113,7 +112,7 @@ func (e *intentExperiment) run(ctx context.Context) error {
 	e.results.Chosen = best
 	for seed := range e.seeds {
 		options := join(common, []string{"--mode", "supervised"}, bestOptions)
-		if _, err := e.train(ctx, supervised, seed, options, "supervised"); err != nil {
+		if err := e.supervise(ctx, seed, options); err != nil {
 			return err
 		}
 		if e.peer != "" {
@@ -121,7 +120,7 @@ func (e *intentExperiment) run(ctx context.Context) error {
 				return err
 			}
 		}
-		start := filepath.Join(e.folder(supervised, seed), "intent_classifier_supervised")
+		start := e.start(seed)
 		most := 0
 		for _, reward := range arms {
 			options := join(common, []string{"--mode", "rl_only", "--pretrained-model", start, "--reward", reward}, rlOptions)
@@ -140,6 +139,30 @@ func (e *intentExperiment) run(ctx context.Context) error {
 		}
 	}
 	return e.save()
+}
+
+// supervise trains the checkpoint that the arms of a seed start from. That of seed 0 is the run that won the
+// tuning.
+func (e *intentExperiment) supervise(ctx context.Context, seed int, options []string) error {
+	if seed > 0 {
+		_, err := e.train(ctx, supervised, seed, options, "supervised")
+		return err
+	}
+	if _, ok := e.find(supervised, seed); ok {
+		return nil
+	}
+	r, _ := e.find("tune "+e.results.Chosen, 0)
+	r.Setting = supervised
+	return e.add(r)
+}
+
+// start is the folder of the checkpoint that the arms of a seed start from.
+func (e *intentExperiment) start(seed int) string {
+	setting := supervised
+	if seed == 0 {
+		setting = "tune " + e.results.Chosen
+	}
+	return filepath.Join(e.folder(setting, seed), "intent_classifier_supervised")
 }
 
 func join(lists ...[]string) []string {
@@ -285,7 +308,7 @@ func (e *intentExperiment) portable(options []string) []string {
 // compare measures a run against the supervised checkpoint it came from, on the same test rows.
 func (e *intentExperiment) compare(ctx context.Context, seed int, model string) (*rl.Comparison, error) {
 	file := filepath.Join(e.work, "comparison.json")
-	start := filepath.Join(e.folder(supervised, seed), "intent_classifier_supervised")
+	start := e.start(seed)
 	if _, _, err := e.command(ctx, e.program, "compare", start, model, "--dataset", filepath.Join(e.work, "split.jsonl"), "--output", file); err != nil {
 		return nil, err
 	}

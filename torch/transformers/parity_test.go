@@ -11,7 +11,7 @@ import (
 	"rltrain/torch/transformers"
 )
 
-// The fixtures hold what transformers and PEFT computed; scripts/fixtures.py makes them.
+// The fixtures hold what transformers and PEFT computed; scripts/fixtures/encoder.py makes them.
 const tolerance = 1e-4
 
 type fixture struct {
