@@ -23,9 +23,15 @@ func writeTables(page, results string) error {
 	if err := rl.LoadJSON(filepath.Join(results, "intent_mmlu_pro.json"), &r); err != nil {
 		return err
 	}
-	out, err := replaceBlock(string(text), "intent_mmlu_pro", r.markdown())
-	if err != nil {
-		return fmt.Errorf("%s: %w", page, err)
+	var b benchResults
+	if err := readJSON(filepath.Join(results, "bench_classifier.json"), &b); err != nil {
+		return err
+	}
+	out := string(text)
+	for name, body := range map[string]string{"intent_mmlu_pro": r.markdown(), "bench_classifier": b.markdown()} {
+		if out, err = replaceBlock(out, name, body); err != nil {
+			return fmt.Errorf("%s: %w", page, err)
+		}
 	}
 	return rl.WriteFileAtomic(page, []byte(out), 0o644)
 }

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl"
+)
+
+func TestReplaceBlock(t *testing.T) {
+	page := "a\n<!-- x -->\nold\n<!-- /x -->\nb\n"
+	got, err := replaceBlock(page, "x", "new\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("a\n<!-- x -->\nnew\n<!-- /x -->\nb\n", got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := replaceBlock(page, "y", ""); err == nil || !strings.Contains(err.Error(), "<!-- y -->") {
+		t.Errorf("got %v, want an error that names the missing line", err)
+	}
+}
+
+func TestIntentTable(t *testing.T) {
+	r := intentResults{Data: "Questions", Rows: map[string]int{"train": 6, "val": 2, "test": 2}, Chosen: "lr 1", Runs: []intentRun{
+		{Setting: "tune lr 1", Test: figures{Accuracy: 0.1}},
+		{Setting: supervised, Test: figures{Accuracy: 0.5, Brier: 0.25}, CPUSeconds: 10},
+		{Setting: supervised, Seed: 1, Test: figures{Accuracy: 0.7, Brier: 0.35}, CPUSeconds: 20},
+		{Setting: "rl accuracy", Updates: 9, Against: &rl.Comparison{Accuracy: rl.Difference{Difference: 0.012, Interval: rl.Interval{-0.01, 0.03}}}},
+	}}
+	text := r.markdown()
+	for _, want := range []string{"60.0 ± 14.1", "0.3000 ± 0.0707", "+1.2 [-1.0, +3.0]", "6 training, 2 validation and 2 test rows", "PPO, reward accuracy"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "10.0 ") {
+		t.Errorf("the table shows the tuning runs:\n%s", text)
+	}
+}
