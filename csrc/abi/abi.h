@@ -22,13 +22,15 @@ rlt_error* current_exception() noexcept;
 
 at::ScalarType scalar_type(int32_t dtype);
 
-}  // namespace rlt
-
 // Every function of the ABI runs its body in here, so that no exception crosses it.
-#define RLT_TRY(...)                    \
-  try {                                 \
-    __VA_ARGS__;                        \
-    return nullptr;                     \
-  } catch (...) {                       \
-    return rlt::current_exception();    \
+template <typename Body>
+rlt_error* guard(const Body& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (...) {
+    return current_exception();
   }
+}
+
+}  // namespace rlt

@@ -61,11 +61,16 @@ rlt_error* current_exception() noexcept {
 
 at::ScalarType scalar_type(int32_t dtype) {
   switch (dtype) {
-    case RLT_F32: return at::kFloat;
-    case RLT_I64: return at::kLong;
-    case RLT_I32: return at::kInt;
-    case RLT_BF16: return at::kBFloat16;
-    case RLT_F16: return at::kHalf;
+    case RLT_F32:
+      return at::kFloat;
+    case RLT_I64:
+      return at::kLong;
+    case RLT_I32:
+      return at::kInt;
+    case RLT_BF16:
+      return at::kBFloat16;
+    case RLT_F16:
+      return at::kHalf;
   }
   TORCH_CHECK(false, "unknown element type ", dtype);
 }
@@ -90,7 +95,7 @@ void rlt_tensor_free(const rlt_tensor* ts, int32_t n) {
 }
 
 rlt_error* rlt_init(int32_t threads) {
-  RLT_TRY({
+  return rlt::guard([&] {
     TORCH_CHECK(threads > 0, "threads must be positive, got ", threads);
     // oneDNN keeps compiled code for each size of batch it has met, a thousand by default, and so would
     // grow for as long as batches of new lengths come. Read once, at its first use.
@@ -101,7 +106,7 @@ rlt_error* rlt_init(int32_t threads) {
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_ARENA_MAX, 1);
-  })
+  });
 }
 
 const char* rlt_cpu_capability(void) {

@@ -13,35 +13,33 @@ namespace {
 
 // Token ids and positions index tables: a bad one must be an error here, not a read outside of them.
 void check_range(const at::Tensor& ids, int64_t rows, int64_t limit, const char* what) {
-  TORCH_CHECK(ids.dim() == 1 && ids.scalar_type() == at::kLong && ids.is_contiguous() &&
-                  ids.numel() == rows,
+  TORCH_CHECK(ids.dim() == 1 && ids.scalar_type() == at::kLong && ids.is_contiguous() && ids.numel() == rows,
               what, ": want ", rows, " int64 values, got ", ids.scalar_type(), " ", ids.sizes());
   const int64_t* values = ids.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < rows; ++i) {
-    TORCH_CHECK(values[i] >= 0 && values[i] < limit, what, ": ", values[i], " at ", i,
-                " is outside of [0, ", limit, ")");
+    TORCH_CHECK(values[i] >= 0 && values[i] < limit, what, ": ", values[i], " at ", i, " is outside of [0, ",
+                limit, ")");
   }
 }
 
 }  // namespace
 
-rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names,
-                         const rlt_tensor* tensors, int32_t n, rlt_model** model) {
-  RLT_TRY({
+rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names, const rlt_tensor* tensors,
+                         int32_t n, rlt_model** model) {
+  return rlt::guard([&] {
     rlt::nn::Weights weights;
     for (int32_t i = 0; i < n; ++i) weights.emplace(names[i], rlt::borrow(tensors[i]));
     *model = std::make_unique<rlt_model>(rlt_model{rlt::nn::Encoder(*config, weights)}).release();
-  })
+  });
 }
 
-rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b,
-                           double scale) {
-  RLT_TRY(model->encoder.adapt(layer, rlt::borrow(a), rlt::borrow(b), scale))
+rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b, double scale) {
+  return rlt::guard([&] { model->encoder.adapt(layer, rlt::borrow(a), rlt::borrow(b), scale); });
 }
 
 rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_input* input,
                              rlt_tensor* hidden) {
-  RLT_TRY({
+  return rlt::guard([&] {
     const at::AutoGradMode grad(mode == RLT_TRAIN);
     const at::Tensor tokens = rlt::borrow(input->tokens), positions = rlt::borrow(input->positions);
     check_range(tokens, tokens.numel(), model->encoder.config().vocab_size, "tokens");
@@ -50,9 +48,8 @@ rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_inp
     pass.on = input->adapter != 0;
     pass.dropout = input->dropout;
     if (input->dropout > 0) pass.row_keys = rlt::borrow(input->row_keys);
-    *hidden = rlt::give(
-        model->encoder.forward(tokens, positions, rlt::borrow(input->cu_seqlens), pass));
-  })
+    *hidden = rlt::give(model->encoder.forward(tokens, positions, rlt::borrow(input->cu_seqlens), pass));
+  });
 }
 
 void rlt_model_free(rlt_model* model) { delete model; }

@@ -45,12 +45,18 @@ class TapeReader {
 c10::IValue read_argument(TapeReader& tape) {
   const int64_t kind = tape.word();
   switch (kind) {
-    case RLT_ARG_NONE: return {};
-    case RLT_ARG_TENSOR: return borrow(static_cast<rlt_tensor>(tape.word()));
-    case RLT_ARG_INT: return tape.word();
-    case RLT_ARG_DOUBLE: return tape.real();
-    case RLT_ARG_BOOL: return tape.word() != 0;
-    case RLT_ARG_INTS: return tape.list();
+    case RLT_ARG_NONE:
+      return {};
+    case RLT_ARG_TENSOR:
+      return borrow(static_cast<rlt_tensor>(tape.word()));
+    case RLT_ARG_INT:
+      return tape.word();
+    case RLT_ARG_DOUBLE:
+      return tape.real();
+    case RLT_ARG_BOOL:
+      return tape.word() != 0;
+    case RLT_ARG_INTS:
+      return tape.list();
     case RLT_ARG_TENSORS: {
       c10::List<at::Tensor> tensors;
       for (const int64_t handle : tape.list()) {
@@ -58,7 +64,8 @@ c10::IValue read_argument(TapeReader& tape) {
       }
       return tensors;
     }
-    case RLT_ARG_SCALAR: return at::Scalar(tape.real());
+    case RLT_ARG_SCALAR:
+      return at::Scalar(tape.real());
   }
   TORCH_CHECK(false, "operator call: unknown argument kind ", kind);
 }
@@ -80,8 +87,8 @@ void return_tensors(torch::jit::Stack& stack, const std::string& name, rlt_tenso
   for (size_t i = 0; i < results.size(); ++i) rets[i] = give(std::move(results[i]));
 }
 
-void call(const c10::OperatorHandle& op, int32_t mode, TapeReader tape, int32_t nargs,
-          rlt_tensor* rets, int32_t nrets, int32_t* got) {
+void call(const c10::OperatorHandle& op, int32_t mode, TapeReader tape, int32_t nargs, rlt_tensor* rets,
+          int32_t nrets, int32_t* got) {
   const c10::FunctionSchema& schema = op.schema();
   const auto& formals = schema.arguments();
   TORCH_CHECK(nargs >= 0 && static_cast<size_t>(nargs) <= formals.size(), schema.name(), ": got ", nargs,
@@ -91,8 +98,7 @@ void call(const c10::OperatorHandle& op, int32_t mode, TapeReader tape, int32_t 
   for (int32_t i = 0; i < nargs; ++i) stack.push_back(read_argument(tape));
   TORCH_CHECK(tape.left() == 0, schema.name(), ": ", tape.left(), " words left on the argument tape");
   for (size_t i = stack.size(); i < formals.size(); ++i) {
-    TORCH_CHECK(formals[i].default_value(), schema.name(), ": argument ", formals[i].name(),
-                " is missing");
+    TORCH_CHECK(formals[i].default_value(), schema.name(), ": argument ", formals[i].name(), " is missing");
     stack.push_back(*formals[i].default_value());
   }
   const at::AutoGradMode grad(mode == RLT_TRAIN);
@@ -104,18 +110,20 @@ void call(const c10::OperatorHandle& op, int32_t mode, TapeReader tape, int32_t 
 }  // namespace rlt
 
 rlt_error* rlt_op_find(const char* name, const char* overload, rlt_op* op) {
-  RLT_TRY({
+  return rlt::guard([&] {
     static std::mutex mutex;
     static auto* const found = new std::deque<c10::OperatorHandle>;  // addresses stay valid
     const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
     const std::lock_guard<std::mutex> lock(mutex);
     found->push_back(handle);
     *op = reinterpret_cast<rlt_op>(&found->back());
-  })
+  });
 }
 
 rlt_error* rlt_op_call(rlt_op op, int32_t mode, const int64_t* tape, int32_t words, int32_t nargs,
                        rlt_tensor* rets, int32_t nrets, int32_t* got) {
-  RLT_TRY(rlt::call(*reinterpret_cast<const c10::OperatorHandle*>(op), mode,
-                    rlt::TapeReader(tape, words), nargs, rets, nrets, got))
+  return rlt::guard([&] {
+    rlt::call(*reinterpret_cast<const c10::OperatorHandle*>(op), mode, rlt::TapeReader(tape, words), nargs,
+              rets, nrets, got);
+  });
 }

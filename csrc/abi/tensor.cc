@@ -32,9 +32,9 @@ at::Tensor map_file(const char* path, int64_t offset, at::ScalarType type, c10::
   const int64_t bytes = byte_size(dims, type);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   TORCH_CHECK(fd >= 0, "open ", path, ": ", std::strerror(errno));
-  struct stat info{};
-  const bool fits = fstat(fd, &info) == 0 && offset >= 0 && offset <= info.st_size &&
-                    bytes <= info.st_size - offset;
+  struct stat info {};
+  const bool fits =
+      fstat(fd, &info) == 0 && offset >= 0 && offset <= info.st_size && bytes <= info.st_size - offset;
   const int64_t page = sysconf(_SC_PAGESIZE);
   const int64_t lead = offset % page;
   void* base = MAP_FAILED;
@@ -48,8 +48,8 @@ at::Tensor map_file(const char* path, int64_t offset, at::ScalarType type, c10::
   if (bytes == 0) return at::empty(dims, type);
   TORCH_CHECK(base != MAP_FAILED, "map ", path, ": ", std::strerror(cause));
   const auto length = static_cast<size_t>(lead + bytes);
-  return at::from_blob(static_cast<char*>(base) + lead, dims,
-                       [base, length](void*) { munmap(base, length); }, type);
+  return at::from_blob(
+      static_cast<char*>(base) + lead, dims, [base, length](void*) { munmap(base, length); }, type);
 }
 
 }  // namespace
@@ -57,60 +57,66 @@ at::Tensor map_file(const char* path, int64_t offset, at::ScalarType type, c10::
 
 rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim,
                            rlt_tensor* t) {
-  RLT_TRY({
+  return rlt::guard([&] {
     const auto type = rlt::scalar_type(dtype);
     const auto bytes = rlt::byte_size(rlt::shape(dims, ndim), type);
     at::Tensor made = at::empty(rlt::shape(dims, ndim), type);
     if (bytes > 0) std::memcpy(made.mutable_data_ptr(), data, static_cast<size_t>(bytes));
     *t = rlt::give(std::move(made));
-  })
+  });
 }
 
-rlt_error* rlt_tensor_map(const char* path, int64_t offset, int32_t dtype, const int64_t* dims,
-                          int32_t ndim, rlt_tensor* t) {
-  RLT_TRY(*t = rlt::give(
-              rlt::map_file(path, offset, rlt::scalar_type(dtype), rlt::shape(dims, ndim))))
+rlt_error* rlt_tensor_map(const char* path, int64_t offset, int32_t dtype, const int64_t* dims, int32_t ndim,
+                          rlt_tensor* t) {
+  return rlt::guard(
+      [&] { *t = rlt::give(rlt::map_file(path, offset, rlt::scalar_type(dtype), rlt::shape(dims, ndim))); });
 }
 
 rlt_error* rlt_tensor_read(rlt_tensor t, int32_t dtype, void* data, int64_t bytes) {
-  RLT_TRY({
+  return rlt::guard([&] {
     const at::NoGradGuard no_grad;
     const auto type = rlt::scalar_type(dtype);
     const at::Tensor dense = rlt::borrow(t).detach().to(at::kCPU, type).contiguous();
     TORCH_CHECK(static_cast<int64_t>(dense.nbytes()) == bytes, "read: the tensor has ", dense.nbytes(),
                 " bytes, the buffer ", bytes);
     if (bytes > 0) std::memcpy(data, dense.const_data_ptr(), static_cast<size_t>(bytes));
-  })
+  });
 }
 
 rlt_error* rlt_tensor_shape(rlt_tensor t, int64_t* dims, int32_t* ndim) {
-  RLT_TRY({
+  return rlt::guard([&] {
     const at::Tensor tensor = rlt::borrow(t);
     TORCH_CHECK(tensor.dim() <= 8, "a tensor of ", tensor.dim(), " dimensions");
     *ndim = static_cast<int32_t>(tensor.dim());
     for (int32_t i = 0; i < *ndim; ++i) dims[i] = tensor.size(i);
-  })
+  });
 }
 
 rlt_error* rlt_tensor_write(rlt_tensor t, const float* data, int64_t count) {
-  RLT_TRY({
+  return rlt::guard([&] {
     const at::NoGradGuard no_grad;
     at::Tensor target = rlt::borrow(t);
     TORCH_CHECK(target.scalar_type() == at::kFloat && target.is_contiguous() && target.numel() == count,
                 "write: ", count, " values do not fit a tensor of ", target.sizes());
     if (count > 0) std::memcpy(target.mutable_data_ptr<float>(), data, static_cast<size_t>(count) * 4);
     target.unsafeGetTensorImpl()->bump_version();
-  })
+  });
 }
 
-rlt_error* rlt_tensor_require_grad(rlt_tensor t) { RLT_TRY(rlt::borrow(t).requires_grad_(true)) }
+rlt_error* rlt_tensor_require_grad(rlt_tensor t) {
+  return rlt::guard([&] { rlt::borrow(t).requires_grad_(true); });
+}
 
 rlt_error* rlt_tensor_grad(rlt_tensor t, rlt_tensor* grad) {
-  RLT_TRY(*grad = rlt::give(rlt::borrow(t).grad()))
+  return rlt::guard([&] { *grad = rlt::give(rlt::borrow(t).grad()); });
 }
 
 rlt_error* rlt_tensor_zero_grad(const rlt_tensor* ts, int32_t n) {
-  RLT_TRY(for (int32_t i = 0; i < n; ++i) rlt::borrow(ts[i]).mutable_grad().reset())
+  return rlt::guard([&] {
+    for (int32_t i = 0; i < n; ++i) rlt::borrow(ts[i]).mutable_grad().reset();
+  });
 }
 
-rlt_error* rlt_tensor_backward(rlt_tensor loss) { RLT_TRY(rlt::borrow(loss).backward()) }
+rlt_error* rlt_tensor_backward(rlt_tensor loss) {
+  return rlt::guard([&] { rlt::borrow(loss).backward(); });
+}

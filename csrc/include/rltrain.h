@@ -72,13 +72,12 @@ rlt_error* rlt_op_call(rlt_op op, int32_t mode, const int64_t* tape, int32_t wor
 /* ---- tensor ---- */
 
 /* Copies data (row major, dense) into a new tensor. */
-rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim,
-                           rlt_tensor* t);
+rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim, rlt_tensor* t);
 /* A view of bytes [offset, offset + size of dims) of the file: pages are read on first use
  * and shared between processes; writing to the tensor leaves the file alone. The file must not change
  * while the tensor lives. */
-rlt_error* rlt_tensor_map(const char* path, int64_t offset, int32_t dtype, const int64_t* dims,
-                          int32_t ndim, rlt_tensor* t);
+rlt_error* rlt_tensor_map(const char* path, int64_t offset, int32_t dtype, const int64_t* dims, int32_t ndim,
+                          rlt_tensor* t);
 /* Copies t, converted to dtype, into data; bytes must be its exact size. */
 rlt_error* rlt_tensor_read(rlt_tensor t, int32_t dtype, void* data, int64_t bytes);
 /* Shape of t; dims has room for 8. */
@@ -107,12 +106,11 @@ typedef struct {
 
 /* Builds an encoder on n named weights, which it retains and never changes. Names are those of
  * AutoModel, "encoder.layer.0.attention.self.query.weight". Errors name a missing or misshapen one. */
-rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names,
-                         const rlt_tensor* tensors, int32_t n, rlt_model** model);
+rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names, const rlt_tensor* tensors,
+                         int32_t n, rlt_model** model);
 /* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("encoder.layer.0.attention.self.query");
  * a [r, in], b [out, r]. A second call for the layer replaces the first. */
-rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b,
-                           double scale);
+rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b, double scale);
 
 /* One packed batch. */
 typedef struct {

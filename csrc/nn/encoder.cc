@@ -45,8 +45,8 @@ at::Tensor add_norm(const at::Tensor& x, const at::Tensor& residual, const Norm&
 }  // namespace
 
 Encoder::Encoder(const rlt_model_config& config, const Weights& weights) : config_(config) {
-  TORCH_CHECK(config.heads > 0 && config.hidden_size % config.heads == 0, "hidden size ",
-              config.hidden_size, " does not divide into ", config.heads, " heads");
+  TORCH_CHECK(config.heads > 0 && config.hidden_size % config.heads == 0, "hidden size ", config.hidden_size,
+              " does not divide into ", config.heads, " heads");
   const Loader load(weights);
   const int64_t width = config.hidden_size, inner = config.intermediate_size;
   words_ = load.tensor("embeddings.word_embeddings.weight", {config.vocab_size, width});
@@ -79,8 +79,8 @@ void Encoder::adapt(const std::string& layer, const at::Tensor& a, const at::Ten
   const auto found = linears_.find(layer);
   TORCH_CHECK(found != linears_.end(), "the model has no linear layer ", layer);
   Linear& linear = *found->second;
-  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(1) &&
-                  a.size(1) == linear.weight.size(1) && b.size(0) == linear.weight.size(0),
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(1) && a.size(1) == linear.weight.size(1) &&
+                  b.size(0) == linear.weight.size(0),
               "adapter of ", layer, ": A ", a.sizes(), " and B ", b.sizes(), " do not fit its weight ",
               linear.weight.sizes());
   linear.a = a;
@@ -100,9 +100,9 @@ at::Tensor Encoder::forward(const at::Tensor& tokens, const at::Tensor& position
   const double eps = config_.norm_eps;
   at::Tensor x = embed(tokens, positions);
   for (const Block& block : blocks_) {
-    const at::Tensor attended = std::get<0>(
-        varlen_attention(block.query.forward(x, pass), block.key.forward(x, pass),
-                         block.value.forward(x, pass), cu_seqlens, config_.heads, scale));
+    const at::Tensor attended =
+        std::get<0>(varlen_attention(block.query.forward(x, pass), block.key.forward(x, pass),
+                                     block.value.forward(x, pass), cu_seqlens, config_.heads, scale));
     x = add_norm(block.output.forward(attended, pass), x, block.attention_norm, eps);
     const at::Tensor inner = at::gelu(block.up.forward(x, pass));
     x = add_norm(block.down.forward(inner, pass), x, block.mlp_norm, eps);

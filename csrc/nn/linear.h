@@ -22,8 +22,7 @@ struct Linear {
 
   at::Tensor forward(const at::Tensor& x, const AdapterPass& pass) const {
     if (!pass.on || !a.defined()) return rlt::linear(x, weight, bias);
-    return std::get<0>(
-        rlt::lora_linear(x, weight, bias, a, b, scale, pass.dropout, pass.row_keys, index));
+    return std::get<0>(rlt::lora_linear(x, weight, bias, a, b, scale, pass.dropout, pass.row_keys, index));
   }
 };
 

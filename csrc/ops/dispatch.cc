@@ -41,8 +41,7 @@ std::tuple<at::Tensor, at::Tensor> varlen_attention(const at::Tensor& q, const a
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> varlen_attention_backward(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads,
-    double scale) {
+    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale) {
   static const auto op = find<decltype(varlen_attention_backward)>("rltrain::varlen_attention_backward");
   return op.call(grad, q, k, v, out, lse, cu_seqlens, heads, scale);
 }
@@ -56,9 +55,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm(const 
   return op.call(x, residual, weight, bias, eps);
 }
 
-at::Tensor add_layer_norm_backward(const at::Tensor& grad, const at::Tensor& sum,
-                                   const at::Tensor& weight, const at::Tensor& mean,
-                                   const at::Tensor& rstd) {
+at::Tensor add_layer_norm_backward(const at::Tensor& grad, const at::Tensor& sum, const at::Tensor& weight,
+                                   const at::Tensor& mean, const at::Tensor& rstd) {
   static const auto op = find<decltype(add_layer_norm_backward)>("rltrain::add_layer_norm_backward");
   return op.call(grad, sum, weight, mean, rstd);
 }

@@ -16,16 +16,13 @@ std::tuple<at::Tensor, at::Tensor> varlen_attention(const at::Tensor& q, const a
                                                     int64_t heads, double scale);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> varlen_attention_backward(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads,
-    double scale);
+    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x,
                                                                           const at::Tensor& residual,
                                                                           const at::Tensor& weight,
-                                                                          const at::Tensor& bias,
-                                                                          double eps);
-at::Tensor add_layer_norm_backward(const at::Tensor& grad, const at::Tensor& sum,
-                                   const at::Tensor& weight, const at::Tensor& mean,
-                                   const at::Tensor& rstd);
+                                                                          const at::Tensor& bias, double eps);
+at::Tensor add_layer_norm_backward(const at::Tensor& grad, const at::Tensor& sum, const at::Tensor& weight,
+                                   const at::Tensor& mean, const at::Tensor& rstd);
 at::Tensor segment_mean(const at::Tensor& x, const at::Tensor& cu_seqlens);
 at::Tensor segment_mean_backward(const at::Tensor& grad, const at::Tensor& cu_seqlens);
 

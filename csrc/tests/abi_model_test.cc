@@ -71,7 +71,7 @@ TEST(abi_model_forward_refuses_bad_batches) {
   const auto ids = [&](const Ids& values) { return h.give(rlt::test::vector_of(values)); };
   const rlt_model_input good{ids({0, 49, 3}), ids({0, 1, 0}), h.give(rlt::test::borders({2, 1})), 1, 0, 0};
   rlt_tensor hidden = 0;
-  const auto run = [&](rlt_tensor rlt_model_input::* field, rlt_tensor value) {
+  const auto run = [&](rlt_tensor rlt_model_input::*field, rlt_tensor value) {
     rlt_model_input input = good;
     input.*field = value;
     return rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden);

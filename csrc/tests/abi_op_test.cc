@@ -168,13 +168,20 @@ std::vector<int64_t> random_tape(Random& random, const std::vector<rlt_tensor>& 
   for (int64_t n = random.below(10); n > 0; --n) {
     switch (random.below(6)) {
       case 0:
-      case 1: tape.insert(tape.end(), {RLT_ARG_TENSOR, any_tensor()}); break;
-      case 2: tape.insert(tape.end(), {RLT_ARG_TENSORS, 2, any_tensor(), any_tensor()}); break;
-      case 3: tape.insert(tape.end(), {safe(random.below(9)), safe(random.below(12) - 3)}); break;
+      case 1:
+        tape.insert(tape.end(), {RLT_ARG_TENSOR, any_tensor()});
+        break;
+      case 2:
+        tape.insert(tape.end(), {RLT_ARG_TENSORS, 2, any_tensor(), any_tensor()});
+        break;
+      case 3:
+        tape.insert(tape.end(), {safe(random.below(9)), safe(random.below(12) - 3)});
+        break;
       case 4:
         tape.insert(tape.end(), {RLT_ARG_DOUBLE, safe(bits(static_cast<double>(random.below(4)) / 2))});
         break;
-      default: tape.push_back(safe(random.word()));
+      default:
+        tape.push_back(safe(random.word()));
     }
   }
   return tape;
@@ -193,9 +200,9 @@ TEST(abi_op_call_survives_random_tapes) {
     tensors.push_back(h.give(t));
   }
   std::vector<rlt_op> ops;
-  for (const char* name : {"linear", "lora_linear", "hash_dropout", "varlen_attention",
-                           "varlen_attention_backward", "add_layer_norm", "add_layer_norm_backward",
-                           "segment_mean", "segment_mean_backward"}) {
+  for (const char* name :
+       {"linear", "lora_linear", "hash_dropout", "varlen_attention", "varlen_attention_backward",
+        "add_layer_norm", "add_layer_norm_backward", "segment_mean", "segment_mean_backward"}) {
     ops.push_back(find(("rltrain::" + std::string(name)).c_str()));
   }
   ops.push_back(find("aten::add", "Tensor"));
@@ -280,8 +287,11 @@ TEST(abi_op_call_survives_random_arguments) {
           case RLT_ARG_TENSOR:
             changed = t(tensors[static_cast<size_t>(random.below(static_cast<int64_t>(tensors.size())))]);
             break;
-          case RLT_ARG_INT: changed = i(random.below(2) == 0 ? random.word() : random.below(9) - 2); break;
-          default: changed = d(random.below(4) == 0 ? NAN : static_cast<double>(random.below(9)) / 4 - 1);
+          case RLT_ARG_INT:
+            changed = i(random.below(2) == 0 ? random.word() : random.below(9) - 2);
+            break;
+          default:
+            changed = d(random.below(4) == 0 ? NAN : static_cast<double>(random.below(9)) / 4 - 1);
         }
         if (random.below(20) == 0) changed = {RLT_ARG_INT, 3};
       }

@@ -51,6 +51,5 @@ class Handles {
 
 }  // namespace rlt::test
 
-#define EXPECT_ERROR(part, ...) \
-  rlt::test::expect_error(__VA_ARGS__, part, #__VA_ARGS__, __FILE__, __LINE__)
+#define EXPECT_ERROR(part, ...) rlt::test::expect_error(__VA_ARGS__, part, #__VA_ARGS__, __FILE__, __LINE__)
 #define EXPECT_OK(...) EXPECT_EQUAL(rlt::test::text_of(__VA_ARGS__), "")

@@ -226,8 +226,7 @@ TEST(attention_refuses_what_does_not_fit) {
   EXPECT_THROWS("run from 0 to 6", call(in.q, in.k, in.v, borders({2, 3}), 2));
   EXPECT_THROWS("run from 0 to 6", call(in.q, in.k, in.v, borders({2, 5}), 2));
   EXPECT_THROWS("run from 0 to 6", call(in.q, in.k, in.v, rlt::test::vector_of<int32_t>({1, 6}), 2));
-  EXPECT_THROWS("falls from 5 to 3",
-                call(in.q, in.k, in.v, rlt::test::vector_of<int32_t>({0, 5, 3, 6}), 2));
+  EXPECT_THROWS("falls from 5 to 3", call(in.q, in.k, in.v, rlt::test::vector_of<int32_t>({0, 5, 3, 6}), 2));
   EXPECT_THROWS("int32", call(in.q, in.k, in.v, cu.to(at::kLong), 2));
   EXPECT_THROWS("int32", call(in.q, in.k, in.v, at::empty({0}, at::kInt), 2));
   EXPECT_THROWS("scale", rlt::varlen_attention(in.q, in.k, in.v, cu, 2, -1));

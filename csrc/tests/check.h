@@ -38,13 +38,13 @@ void expect_throws(const std::function<void()>& body, const std::string& part, c
 
 }  // namespace rlt::test
 
-#define TEST(name)                                                        \
-  static void name();                                                     \
+#define TEST(name)                                                               \
+  static void name();                                                            \
   static const bool name##_added [[maybe_unused]] = rlt::test::add(#name, name); \
   static void name()
 
-#define EXPECT(...)                                                    \
-  do {                                                                 \
+#define EXPECT(...)                                                        \
+  do {                                                                     \
     if (!(__VA_ARGS__)) rlt::test::fail(__FILE__, __LINE__, #__VA_ARGS__); \
   } while (false)
 #define EXPECT_EQUAL(got, want) rlt::test::expect_equal(got, want, #got, __FILE__, __LINE__)

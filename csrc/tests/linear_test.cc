@@ -37,8 +37,8 @@ TEST(linear_equals_aten_linear) {
       const at::Tensor weights = random.normal({c.rows, c.out});
       const at::Tensor x = leaf(values), x_ref = leaf(values, at::kDouble);
       const at::Tensor y = rlt::linear(x, w, bias), want = reference_linear(x_ref, w, bias);
-      const std::string at = " at " + std::to_string(c.rows) + "x" + std::to_string(c.in) + "x" +
-                             std::to_string(c.out);
+      const std::string at =
+          " at " + std::to_string(c.rows) + "x" + std::to_string(c.in) + "x" + std::to_string(c.out);
       EXPECT_AT_MOST(distance(y, want), 1e-5, "forward" + at);
       y.backward(weights);
       want.backward(weights.to(at::kDouble));

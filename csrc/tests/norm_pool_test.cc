@@ -35,8 +35,7 @@ TEST(add_layer_norm_equals_aten_layer_norm) {
       // From the float32 sum on: what the addition rounds away is not the norm's.
       const at::Tensor sum = leaf(x_values.add(r_values), at::kDouble);
       const auto [y, kept_sum, kept_mean, kept_rstd] = rlt::add_layer_norm(x, residual, weight, bias, eps);
-      const at::Tensor want =
-          at::layer_norm(sum, {width}, weight.to(at::kDouble), bias.to(at::kDouble), eps);
+      const at::Tensor want = at::layer_norm(sum, {width}, weight.to(at::kDouble), bias.to(at::kDouble), eps);
       const at::Tensor weights = random.normal({rows, width});
       y.backward(weights);
       want.backward(weights.to(at::kDouble));

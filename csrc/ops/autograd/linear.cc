@@ -50,9 +50,7 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     const double p = ctx->saved_data["p"].toDouble();
     const int64_t layer = ctx->saved_data["layer"].toInt();
     const at::Tensor grad = grads[0].contiguous();
-    const auto drop = [&](const at::Tensor& t) {
-      return p > 0 ? hash_dropout(t, row_keys, layer, p) : t;
-    };
+    const auto drop = [&](const at::Tensor& t) { return p > 0 ? hash_dropout(t, row_keys, layer, p) : t; };
 
     // Of the ways to write these two, the fastest: libtorch's BLAS is slow where r is the last dimension.
     const at::Tensor grad_b = at::mm(low.t(), grad).mul_(scale).t().contiguous();
@@ -67,8 +65,7 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
         grad_x.addmm_(grad_low, a);
       }
     }
-    return {grad_x,     Variable(), Variable(), grad_a,    grad_b,
-            Variable(), Variable(), Variable(), Variable()};
+    return {grad_x, Variable(), Variable(), grad_a, grad_b, Variable(), Variable(), Variable(), Variable()};
   }
 };
 

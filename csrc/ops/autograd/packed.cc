@@ -69,9 +69,11 @@ std::tuple<at::Tensor, at::Tensor> attention_autograd(const at::Tensor& q, const
   return {out[0], out[1]};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_autograd(
-    const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias,
-    double eps) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_autograd(const at::Tensor& x,
+                                                                                   const at::Tensor& residual,
+                                                                                   const at::Tensor& weight,
+                                                                                   const at::Tensor& bias,
+                                                                                   double eps) {
   const auto out = AddLayerNorm::apply(x, residual, weight, bias, eps);
   return {out[0], out[1], out[2], out[3]};
 }

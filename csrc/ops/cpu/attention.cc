@@ -56,13 +56,16 @@ Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
                   q.size(1) > 0 && q.size(1) % heads == 0,
               "varlen_attention: q ", q.sizes(), ", k ", k.sizes(), " and v ", v.sizes(), " do not fit ",
               heads, " heads");
-  TORCH_CHECK(q.scalar_type() == at::kFloat && k.scalar_type() == at::kFloat &&
-                  v.scalar_type() == at::kFloat,
+  TORCH_CHECK(q.scalar_type() == at::kFloat && k.scalar_type() == at::kFloat && v.scalar_type() == at::kFloat,
               "varlen_attention: q, k and v must be float32");
   TORCH_CHECK(q.is_contiguous() && k.is_contiguous() && v.is_contiguous(),
               "varlen_attention: q, k and v must be dense");
   TORCH_CHECK(scale >= 0, "varlen_attention: scale must not be negative, got ", scale);
-  return {q.size(0), q.size(1),           heads, q.size(1) / heads, cu_seqlens.numel() - 1,
+  return {q.size(0),
+          q.size(1),
+          heads,
+          q.size(1) / heads,
+          cu_seqlens.numel() - 1,
           checked_cu_seqlens(cu_seqlens, q.size(0))};
 }
 

@@ -16,15 +16,17 @@ void check_matrix(const at::Tensor& t, const char* what) {
               ": want a dense float32 matrix, got ", t.scalar_type(), " ", t.sizes());
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_cpu(
-    const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias,
-    double eps) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_cpu(const at::Tensor& x,
+                                                                              const at::Tensor& residual,
+                                                                              const at::Tensor& weight,
+                                                                              const at::Tensor& bias,
+                                                                              double eps) {
   check_matrix(x, "add_layer_norm");
   check_matrix(residual, "add_layer_norm");
   const int64_t rows = x.size(0), width = x.size(1);
   TORCH_CHECK(residual.sizes() == x.sizes() && weight.numel() == width && bias.numel() == width,
-              "add_layer_norm: x ", x.sizes(), ", residual ", residual.sizes(), ", weight ",
-              weight.sizes(), " and bias ", bias.sizes(), " do not fit");
+              "add_layer_norm: x ", x.sizes(), ", residual ", residual.sizes(), ", weight ", weight.sizes(),
+              " and bias ", bias.sizes(), " do not fit");
   TORCH_CHECK(weight.is_contiguous() && bias.is_contiguous(),
               "add_layer_norm: weight and bias must be dense");
   at::Tensor y = at::empty_like(x), sum = at::empty_like(x);
@@ -48,10 +50,10 @@ at::Tensor add_layer_norm_backward_cpu(const at::Tensor& grad, const at::Tensor&
   check_matrix(grad, "add_layer_norm_backward");
   check_matrix(sum, "add_layer_norm_backward");
   const int64_t rows = grad.size(0), width = grad.size(1);
-  TORCH_CHECK(sum.sizes() == grad.sizes() && weight.numel() == width && mean.numel() == rows &&
-                  rstd.numel() == rows,
-              "add_layer_norm_backward: grad ", grad.sizes(), ", sum ", sum.sizes(), ", weight ",
-              weight.sizes(), ", mean ", mean.sizes(), " and rstd ", rstd.sizes(), " do not fit");
+  TORCH_CHECK(
+      sum.sizes() == grad.sizes() && weight.numel() == width && mean.numel() == rows && rstd.numel() == rows,
+      "add_layer_norm_backward: grad ", grad.sizes(), ", sum ", sum.sizes(), ", weight ", weight.sizes(),
+      ", mean ", mean.sizes(), " and rstd ", rstd.sizes(), " do not fit");
   TORCH_CHECK(weight.is_contiguous() && mean.is_contiguous() && rstd.is_contiguous(),
               "add_layer_norm_backward: weight, mean and rstd must be dense");
   at::Tensor out = at::empty_like(grad);

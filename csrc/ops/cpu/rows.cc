@@ -4,8 +4,8 @@
 #include <cstring>
 
 // Reductions keep 8 partial sums in a fixed order, so that vectors may be used without allowing the compiler
-// to reorder arithmetic elsewhere. They are written as vectors: the compiler's own choice of loop to vectorise
-// was four times slower.
+// to reorder arithmetic elsewhere. They are written as vectors: the compiler's own choice of loop to
+// vectorise was four times slower.
 #define RLT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define RLT_INLINE static inline __attribute__((always_inline))
 
@@ -100,8 +100,8 @@ RLT_CLONES float dot_row(const float* x, const float* y, int64_t n) {
 }
 
 RLT_CLONES void add_layer_norm_row(const float* x, const float* residual, const float* weight,
-                                   const float* bias, float* sum, float* y, int64_t n, float eps,
-                                   float* mean, float* rstd) {
+                                   const float* bias, float* sum, float* y, int64_t n, float eps, float* mean,
+                                   float* rstd) {
   Lanes sums = {}, squares = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
