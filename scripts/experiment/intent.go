@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,7 +21,7 @@ import (
 )
 
 // intentExperiment is the intent classifier on the questions of MMLU-Pro: a supervised adapter tuned on
-// validation, beside the same training in Python, then three ways to go on from it with the same rows.
+// validation, beside the same training in Python, and ways to go on from a checkpoint on further rows.
 type intentExperiment struct {
 	source, peer, program, work, out string
 	seeds                            int
@@ -46,7 +47,7 @@ type intentRun struct {
 	CutTexts   int            `json:"cut_texts"`
 	ValF1      float64        `json:"val_f1_macro"`
 	Test       figures        `json:"test"`
-	Against    *rl.Comparison `json:"against_supervised,omitempty"` // paired, on the test rows
+	Against    *rl.Comparison `json:"against_start,omitempty"` // paired, on the test rows
 }
 
 type figures struct {
@@ -67,6 +68,7 @@ const (
 // Settings.
 const (
 	supervised = "supervised"
+	checkpoint = "checkpoint"
 	peerRun    = "peer"
 	continued  = "continued"
 )
@@ -80,15 +82,14 @@ var tuned = []struct {
 	{"lr 2e-3", []string{"--learning-rate", "2e-3", "--head-learning-rate", "2e-3"}},
 }
 
-// arms go on from the supervised checkpoint. The rollouts are smaller than the default: the whole experiment
-// is to fit in 45 minutes of processor time.
-var rlOptions = []string{"--rl-episodes", "2", "--buffer-size", "384", "--update-epochs", "2", "--rl-batch-size", "16"}
+// rlOptions: two epochs an update instead of four, so that the whole experiment fits in 45 minutes of
+// processor time.
+var rlOptions = []string{"--rl-episodes", "3", "--update-epochs", "2", "--rl-batch-size", "16"}
 
-var arms = []string{"accuracy", "f1", "calibration"}
+var rewards = []string{"accuracy", "f1", "calibration"}
 
 func (e *intentExperiment) run(ctx context.Context) error {
-	data, err := e.split()
-	if err != nil {
+	if err := e.split(); err != nil {
 		return err
 	}
 	e.results.Data = "MMLU-Pro questions by category, balanced, cut at " + strconv.Itoa(maxLength) + " tokens"
@@ -96,56 +97,66 @@ func (e *intentExperiment) run(ctx context.Context) error {
 	if err := e.load(); err != nil {
 		return err
 	}
-	common := []string{"--dataset", data, "--max-length", strconv.Itoa(maxLength), "--save-steps", "1000"}
+	common := []string{"--max-length", strconv.Itoa(maxLength), "--save-steps", "1000"}
+	all := join(common, []string{"--dataset", e.file(allRows), "--mode", "supervised"})
 	best := ""
-	var bestOptions []string
+	var rates []string
 	bestF1 := -1.0
 	for _, candidate := range tuned {
-		r, err := e.train(ctx, "tune "+candidate.name, 0, join(common, []string{"--mode", "supervised"}, candidate.options), "supervised")
+		r, err := e.train(ctx, "tune "+candidate.name, 0, join(all, candidate.options), "supervised", "")
 		if err != nil {
 			return err
 		}
 		if r.ValF1 > bestF1 {
-			best, bestF1, bestOptions = candidate.name, r.ValF1, candidate.options
+			best, bestF1, rates = candidate.name, r.ValF1, candidate.options
 		}
 	}
 	e.results.Chosen = best
 	for seed := range e.seeds {
-		options := join(common, []string{"--mode", "supervised"}, bestOptions)
-		if err := e.supervise(ctx, seed, options); err != nil {
+		if err := e.arms(ctx, seed, common, rates); err != nil {
+			return err
+		}
+	}
+	for seed := range e.seeds {
+		if err := e.supervise(ctx, seed, join(all, rates)); err != nil {
 			return err
 		}
 		if e.peer != "" {
-			if err := e.runPeer(ctx, data, seed, bestOptions); err != nil {
+			if err := e.runPeer(ctx, seed, rates); err != nil {
 				return err
 			}
-		}
-		start := e.start(seed)
-		most := 0
-		for _, reward := range arms {
-			options := join(common, []string{"--mode", "rl_only", "--pretrained-model", start, "--reward", reward}, rlOptions)
-			r, err := e.train(ctx, "rl "+reward, seed, options, "rl")
-			if err != nil {
-				return err
-			}
-			most = max(most, r.Updates)
-		}
-		// As many updates as the longest RL arm made, on as many rows each, at a tenth of the peak rates:
-		// the cosine of the first run has ended at zero.
-		options = join(common, []string{"--mode", "supervised", "--pretrained-model", start, "--max-steps", strconv.Itoa(most),
-			"--batch-size", "16", "--learning-rate", "1e-4", "--head-learning-rate", "1e-4"})
-		if _, err := e.train(ctx, continued, seed, options, "supervised"); err != nil {
-			return err
 		}
 	}
 	return e.save()
 }
 
-// supervise trains the checkpoint that the arms of a seed start from. That of seed 0 is the run that won the
-// tuning.
+// arms trains a checkpoint on three quarters of the training rows and goes on from it, in four ways, on the
+// last quarter: rows that the checkpoint has fitted have no more to say about its calibration.
+func (e *intentExperiment) arms(ctx context.Context, seed int, common, rates []string) error {
+	first := join(common, []string{"--dataset", e.file(firstRows), "--mode", "supervised"}, rates)
+	if _, err := e.train(ctx, checkpoint, seed, first, "supervised", ""); err != nil {
+		return err
+	}
+	start := filepath.Join(e.folder(checkpoint, seed), "intent_classifier_supervised")
+	rest := join(common, []string{"--dataset", e.file(restRows), "--pretrained-model", start})
+	most := 0
+	for _, reward := range rewards {
+		r, err := e.train(ctx, "rl "+reward, seed, join(rest, []string{"--mode", "rl_only", "--reward", reward}, rlOptions), "rl", start)
+		if err != nil {
+			return err
+		}
+		most = max(most, r.Updates)
+	}
+	// As many updates as the longest RL arm made, on as many rows each and at the same rates.
+	_, err := e.train(ctx, continued, seed, join(rest, []string{"--mode", "supervised", "--max-steps", strconv.Itoa(most),
+		"--batch-size", "16", "--learning-rate", "1e-4", "--head-learning-rate", "1e-4"}), "supervised", start)
+	return err
+}
+
+// supervise trains on all training rows. The run of seed 0 is the one that won the tuning.
 func (e *intentExperiment) supervise(ctx context.Context, seed int, options []string) error {
 	if seed > 0 {
-		_, err := e.train(ctx, supervised, seed, options, "supervised")
+		_, err := e.train(ctx, supervised, seed, options, "supervised", "")
 		return err
 	}
 	if _, ok := e.find(supervised, seed); ok {
@@ -156,15 +167,6 @@ func (e *intentExperiment) supervise(ctx context.Context, seed int, options []st
 	return e.add(r)
 }
 
-// start is the folder of the checkpoint that the arms of a seed start from.
-func (e *intentExperiment) start(seed int) string {
-	setting := supervised
-	if seed == 0 {
-		setting = "tune " + e.results.Chosen
-	}
-	return filepath.Join(e.folder(setting, seed), "intent_classifier_supervised")
-}
-
 func join(lists ...[]string) []string {
 	var all []string
 	for _, list := range lists {
@@ -173,45 +175,67 @@ func join(lists ...[]string) []string {
 	return all
 }
 
-// split writes the rows with their parts to a file that our program and the peer both read.
-func (e *intentExperiment) split() (string, error) {
-	path := filepath.Join(e.work, "split.jsonl")
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+// Files of rows, all with the same validation and test rows.
+const (
+	allRows   = "split.jsonl" // our program and the peer both read it
+	firstRows = "first.jsonl" // three quarters of the training rows
+	restRows  = "rest.jsonl"  // the last quarter
+)
+
+func (e *intentExperiment) file(name string) string { return filepath.Join(e.work, name) }
+
+// split writes the rows with their parts, once.
+func (e *intentExperiment) split() error {
+	if _, err := os.Stat(e.file(allRows)); errors.Is(err, fs.ErrNotExist) {
 		if e.source == "" {
-			return "", fmt.Errorf("--source FILE is needed to write %s", path)
+			return fmt.Errorf("--source FILE is needed to write %s", e.file(allRows))
 		}
 		rows, err := dataset.Read(e.source, dataset.Columns{Text: "question", Label: "category"})
 		if err != nil {
-			return "", err
+			return err
 		}
 		train, val, test := dataset.Split(dataset.Balance(rows, maxRows), splitSeed)
-		var b bytes.Buffer
-		encoder := json.NewEncoder(&b)
-		for _, r := range join3(train, val, test) {
-			if err := encoder.Encode(map[string]string{"text": r.Text, "label": r.Label, "split": r.Split}); err != nil {
-				return "", err
-			}
-		}
-		if err := os.MkdirAll(e.work, 0o755); err != nil {
-			return "", err
-		}
-		if err := rl.WriteFileAtomic(path, b.Bytes(), 0o644); err != nil {
-			return "", err
+		if err := e.write(allRows, slices.Concat(train, val, test)); err != nil {
+			return err
 		}
 	}
-	rows, err := dataset.Read(path, dataset.Columns{})
+	rows, err := dataset.Read(e.file(allRows), dataset.Columns{})
 	if err != nil {
-		return "", err
+		return err
 	}
 	e.results.Rows = map[string]int{}
+	var first, rest []dataset.Row
+	seen := map[string]int{} // training rows of each label
 	for _, r := range rows {
 		e.results.Rows[r.Split]++
+		if r.Split != dataset.Train || seen[r.Label]%4 != 3 {
+			first = append(first, r)
+		}
+		if r.Split != dataset.Train || seen[r.Label]%4 == 3 {
+			rest = append(rest, r)
+		}
+		if r.Split == dataset.Train {
+			seen[r.Label]++
+		}
 	}
-	return path, nil
+	if err := e.write(firstRows, first); err != nil {
+		return err
+	}
+	return e.write(restRows, rest)
 }
 
-func join3(a, b, c []dataset.Row) []dataset.Row {
-	return append(append(append([]dataset.Row{}, a...), b...), c...)
+func (e *intentExperiment) write(name string, rows []dataset.Row) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	for _, r := range rows {
+		if err := encoder.Encode(map[string]string{"text": r.Text, "label": r.Label, "split": r.Split}); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(e.work, 0o755); err != nil {
+		return err
+	}
+	return rl.WriteFileAtomic(e.file(name), b.Bytes(), 0o644)
 }
 
 // load reads the runs of an earlier call.
@@ -251,8 +275,9 @@ func (e *intentExperiment) folder(setting string, seed int) string {
 	return filepath.Join(e.work, strings.NewReplacer(" ", "_", ",", "").Replace(setting)+"-"+strconv.Itoa(seed))
 }
 
-// train runs the program for one (setting, seed), unless the results have it already.
-func (e *intentExperiment) train(ctx context.Context, setting string, seed int, options []string, stage string) (intentRun, error) {
+// train runs the program for one (setting, seed), unless the results have it already. start is the folder of
+// the policy that the run goes on from, to compare with; "" = none.
+func (e *intentExperiment) train(ctx context.Context, setting string, seed int, options []string, stage, start string) (intentRun, error) {
 	if r, ok := e.find(setting, seed); ok {
 		return r, nil
 	}
@@ -288,8 +313,8 @@ func (e *intentExperiment) train(ctx context.Context, setting string, seed int, 
 			r.ValF1 = max(r.ValF1, f1)
 		}
 	}
-	if setting != supervised && !strings.HasPrefix(setting, "tune ") {
-		if r.Against, err = e.compare(ctx, seed, model); err != nil {
+	if start != "" {
+		if r.Against, err = e.compare(ctx, start, model); err != nil {
 			return r, err
 		}
 	}
@@ -305,11 +330,10 @@ func (e *intentExperiment) portable(options []string) []string {
 	return out
 }
 
-// compare measures a run against the supervised checkpoint it came from, on the same test rows.
-func (e *intentExperiment) compare(ctx context.Context, seed int, model string) (*rl.Comparison, error) {
-	file := filepath.Join(e.work, "comparison.json")
-	start := e.start(seed)
-	if _, _, err := e.command(ctx, e.program, "compare", start, model, "--dataset", filepath.Join(e.work, "split.jsonl"), "--output", file); err != nil {
+// compare measures a run against the checkpoint it came from, on the same test rows.
+func (e *intentExperiment) compare(ctx context.Context, start, model string) (*rl.Comparison, error) {
+	file := e.file("comparison.json")
+	if _, _, err := e.command(ctx, e.program, "compare", start, model, "--dataset", e.file(allRows), "--output", file); err != nil {
 		return nil, err
 	}
 	data, err := os.ReadFile(file)
@@ -323,7 +347,7 @@ func (e *intentExperiment) compare(ctx context.Context, seed int, model string) 
 }
 
 // runPeer trains the Python peer on the same rows with the same rates.
-func (e *intentExperiment) runPeer(ctx context.Context, data string, seed int, options []string) error {
+func (e *intentExperiment) runPeer(ctx context.Context, seed int, options []string) error {
 	if _, ok := e.find(peerRun, seed); ok {
 		return nil
 	}
@@ -332,7 +356,7 @@ func (e *intentExperiment) runPeer(ctx context.Context, data string, seed int, o
 		return err
 	}
 	words := strings.Fields(e.peer)
-	args := join(words[1:], []string{"--model", model, "--data", data, "--seed", strconv.Itoa(seed), "--max-length", strconv.Itoa(maxLength),
+	args := join(words[1:], []string{"--model", model, "--data", e.file(allRows), "--seed", strconv.Itoa(seed), "--max-length", strconv.Itoa(maxLength),
 		"--lr", options[1], "--head-lr", options[3]})
 	cpu, output, err := e.command(ctx, words[0], args...)
 	if err != nil {

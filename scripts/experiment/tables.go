@@ -79,20 +79,22 @@ func (r intentResults) markdown() string {
 				difference(c.Accuracy, 100, 1), difference(c.F1Macro, 100, 1), difference(c.ECE, 1, 4), difference(c.Brier, 1, 4)})
 		}
 	}
-	text += "\nDifferences from the supervised checkpoint that the run started from, with 95 % paired bootstrap intervals:\n\n"
+	text += "\nDifferences from the checkpoint that a run went on from, with 95 % paired bootstrap intervals:\n\n"
 	return text + report.MarkdownTable([]string{"run", "seed", "updates", "accuracy, points", "F1 macro, points", "ECE", "Brier"}, rows)
 }
 
 func names(setting string) string {
 	switch setting {
 	case supervised:
-		return "supervised (none: no more training)"
+		return "supervised, all training rows"
 	case peerRun:
 		return "the same in Python (transformers + PEFT)"
+	case checkpoint:
+		return "checkpoint: supervised, 3/4 of the rows"
 	case continued:
-		return "supervised, continued"
+		return "checkpoint + supervised, the other 1/4"
 	}
-	return strings.Replace(setting, "rl ", "PPO, reward ", 1)
+	return strings.Replace(setting, "rl ", "checkpoint + PPO on the other 1/4, reward ", 1)
 }
 
 func mean(xs []float64) float64 {

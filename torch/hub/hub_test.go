@@ -1,0 +1,56 @@
+package hub_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/torch/hub"
+)
+
+func write(t *testing.T, path string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	cache, here := t.TempDir(), t.TempDir()
+	t.Setenv("RLTRAIN_CACHE", cache)
+	t.Chdir(here)
+	write(t, filepath.Join(cache, "models", "org", "one", "config.json"))
+	write(t, filepath.Join(cache, "models", "org", "twin", "config.json"))
+	write(t, filepath.Join(cache, "models", "other", "twin", "config.json"))
+	write(t, filepath.Join(here, "mine", "config.json"))
+	write(t, filepath.Join(here, "empty", "README.md"))
+	write(t, filepath.Join(here, "file"))
+	for _, tc := range []struct{ model, dir, name, want string }{
+		{model: "mine", dir: filepath.Join(here, "mine"), name: filepath.Join(here, "mine")},
+		{model: "org/one", dir: filepath.Join(cache, "models", "org", "one"), name: "org/one"},
+		{model: "one", dir: filepath.Join(cache, "models", "org", "one"), name: "org/one"},
+		{model: "twin", want: "is ambiguous"},
+		{model: "nowhere", want: "is neither a folder nor in"},
+		{model: "org/nowhere", want: "run `make models`"},
+		{model: "empty", want: "has no config.json"},
+		{model: "file", want: "is a file; name its folder"},
+		{model: "../mine", want: "does not exist"},
+		{model: "", want: "does not exist"},
+		{model: "a/b/c", want: "does not exist"},
+	} {
+		dir, name, err := hub.Resolve(tc.model)
+		if tc.want != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%q: got %v, want %q", tc.model, err, tc.want)
+			}
+			continue
+		}
+		if err != nil || dir != tc.dir || name != tc.name {
+			t.Errorf("%q: got %q, %q, %v; want %q, %q", tc.model, dir, name, err, tc.dir, tc.name)
+		}
+	}
+}
