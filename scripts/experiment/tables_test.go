@@ -31,7 +31,7 @@ func TestIntentTable(t *testing.T) {
 		{Setting: "rl accuracy", Updates: 9, Against: &rl.Comparison{Accuracy: rl.Difference{Difference: 0.012, Interval: rl.Interval{-0.01, 0.03}}}},
 	}}
 	text := r.markdown()
-	for _, want := range []string{"60.0 ± 14.1", "0.3000 ± 0.0707", "+1.2 [-1.0, +3.0]", "6 training, 2 validation and 2 test rows", "PPO, reward accuracy"} {
+	for _, want := range []string{"60.0 ± 14.1", "0.3000 ± 0.0707", "+1.2 [-1.0, +3.0]", "6 training, 2 validation and 2 test rows", "checkpoint + PPO on the other 1/4, reward accuracy"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
 		}
