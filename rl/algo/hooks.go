@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -116,6 +117,26 @@ func (v Validation) score(metric string) (float64, error) {
 		return v.Reward, nil
 	}
 	return 0, fmt.Errorf("unknown metric %q", metric)
+}
+
+// betterThan says whether v is ahead of w by the named figure.
+func (v Validation) betterThan(w Validation, metric string) (bool, error) {
+	now, err := v.score(metric)
+	if err != nil {
+		return false, err
+	}
+	before, err := w.score(metric)
+	return now > before, err
+}
+
+// validate measures the policy without a reward, and returns what it predicted. It is not left half done: a
+// stop is acted on where a checkpoint can be made.
+func (p *LabelPolicy) validate(ctx context.Context, validation Examples) (Validation, [][]float32, error) {
+	probs, err := p.Probs(context.WithoutCancel(ctx), validation.IDs)
+	if err != nil {
+		return Validation{}, nil, err
+	}
+	return Validation{Evaluation: rl.Evaluate(p.Labels, validation.Labels, probs), Loss: crossEntropy(validation.Labels, probs)}, probs, nil
 }
 
 func (v Validation) row(into report.Row) report.Row {

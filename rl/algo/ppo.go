@@ -249,10 +249,7 @@ func (t *ppo) collect(ctx context.Context) error {
 
 // act runs the policy on the drawn texts of one batch and samples a label for each.
 func (t *ppo) act(batch, drawn []int, steps []rl.Step, probs [][]float32) error {
-	indices := make([]int, len(batch))
-	for i, at := range batch {
-		indices[i] = drawn[at]
-	}
+	indices := gather(batch, func(at int) int { return drawn[at] })
 	ids, _ := t.train.at(indices)
 	classes := len(t.policy.Labels)
 	return torch.Do(torch.NoGrad, func(s *torch.Scope) error {
@@ -301,10 +298,7 @@ var errTargetKL = errors.New("the policy has moved past the target KL")
 func (t *ppo) update(batch []int) (ppoFigures, error) {
 	c, b, p := t.config, t.buffer, t.policy
 	n := float64(len(batch))
-	indices := make([]int, len(batch))
-	for i, at := range batch {
-		indices[i] = b.Sample[at]
-	}
+	indices := gather(batch, func(at int) int { return b.Sample[at] })
 	ids, labels := t.train.at(indices)
 	var f ppoFigures
 	for _, part := range microBatches(ids, c.MicroTokens) {
@@ -314,19 +308,15 @@ func (t *ppo) update(batch []int) (ppoFigures, error) {
 			logProbs := p.logProbs(s, z)
 			probs := s.Exp(logProbs)
 			var policy torch.Tensor
-			var err error
 			size := int64(len(steps))
-			actions := s.Ints(gather[int64](steps, func(at int) int64 { return int64(b.Action[at]) }), size)
+			actions := s.Ints(gather(steps, func(at int) int64 { return int64(b.Action[at]) }), size)
 			logProb := s.Pick(logProbs, actions)
 			old := gather(steps, func(at int) float32 { return b.LogProb[at] })
 			if t.rewards.ReadsProbs() {
-				policy, err = t.enumerated(s, probs, labels[part[0]:part[1]])
+				policy = t.enumerated(s, probs, labels[part[0]:part[1]])
 			} else {
 				advantage := s.Floats(gather(steps, func(at int) float32 { return b.Advantage[at] }), size)
 				policy = clippedSurrogate(s, logProb, s.Floats(old, size), advantage, c.ClipLow, c.ClipHigh)
-			}
-			if err != nil {
-				return err
 			}
 			values := p.values(s, z)
 			value := clippedValueLoss(s, values,
@@ -381,7 +371,7 @@ func clippedValueLoss(s *torch.Scope, values, old, returns torch.Tensor, limit f
 // enumerated is −Σ_x Σ_a π(a|x) R(a, π) for rewards that read π. probs [S, C]. Go computes the objective's
 // value and its gradient g with respect to π; the returned tensor has that value and that gradient: it is
 // −Σ π·g, shifted by a constant.
-func (t *ppo) enumerated(s *torch.Scope, probs torch.Tensor, labels []int64) (torch.Tensor, error) {
+func (t *ppo) enumerated(s *torch.Scope, probs torch.Tensor, labels []int64) torch.Tensor {
 	classes := len(t.policy.Labels)
 	flat := s.Read(probs)
 	slope := make([]float32, len(flat))
@@ -400,7 +390,7 @@ func (t *ppo) enumerated(s *torch.Scope, probs torch.Tensor, labels []int64) (to
 		}
 	}
 	product := s.Sum(s.Mul(probs, s.Floats(slope, int64(len(labels)), int64(classes))))
-	return s.Shift(s.Neg(product), linear-objective), nil
+	return s.Shift(s.Neg(product), linear-objective)
 }
 
 // divergence sums ρ − 1 − log ρ, the k3 estimate of KL(π_old‖π), and counts ratios outside of the clip.
@@ -442,15 +432,11 @@ func (t *ppo) endEpisode(ctx context.Context, validation Examples, stopped bool)
 	if err := t.hooks.row(v.row(report.Row{"step": s.Step, "episode": s.Episode, "eval_reward": v.Reward})); err != nil {
 		return err
 	}
-	now, err := v.score(c.Metric)
+	better, err := v.betterThan(s.Best, c.Metric)
 	if err != nil {
 		return err
 	}
-	best, err := s.Best.score(c.Metric)
-	if err != nil {
-		return err
-	}
-	if now > best {
+	if better {
 		s.Best, s.BestEpisode = v, s.Episode
 		if t.best, err = t.policy.snapshot(); err != nil {
 			return err
@@ -471,12 +457,10 @@ func (t *ppo) endEpisode(ctx context.Context, validation Examples, stopped bool)
 // validate measures the policy; its reward is that expected over its own choice of label, on counts and
 // statistics of their own.
 func (t *ppo) validate(ctx context.Context, validation Examples) (Validation, error) {
-	// A stop is acted on where a checkpoint can be made; validation is not left half done.
-	probs, err := t.policy.Probs(context.WithoutCancel(ctx), validation.IDs)
+	v, probs, err := t.policy.validate(ctx, validation)
 	if err != nil {
 		return Validation{}, err
 	}
-	v := Validation{Evaluation: rl.Evaluate(t.policy.Labels, validation.Labels, probs), Loss: crossEntropy(validation.Labels, probs)}
 	kept := t.rewards.State()
 	grad := make([]float64, len(t.policy.Labels))
 	n := 0

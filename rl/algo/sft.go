@@ -205,25 +205,18 @@ func (t *sft) row(perEpoch int) report.Row {
 
 // endEpoch validates, and keeps the weights where they are the best so far.
 func (t *sft) endEpoch(ctx context.Context, epoch int, validation Examples, h Hooks) error {
-	// A stop is acted on at the head of the loop, where a checkpoint can be made; validation is not left
-	// half done.
-	probs, err := t.policy.Probs(context.WithoutCancel(ctx), validation.IDs)
+	v, _, err := t.policy.validate(ctx, validation)
 	if err != nil {
 		return err
 	}
-	v := Validation{Evaluation: rl.Evaluate(t.policy.Labels, validation.Labels, probs), Loss: crossEntropy(validation.Labels, probs)}
 	if err := h.row(v.row(report.Row{"step": t.state.Step, "epoch": float64(epoch)})); err != nil {
 		return err
 	}
-	now, err := v.score(t.config.Metric)
+	better, err := v.betterThan(t.state.Best, t.config.Metric)
 	if err != nil {
 		return err
 	}
-	before, err := t.state.Best.score(t.config.Metric)
-	if err != nil {
-		return err
-	}
-	if t.best == nil || now > before {
+	if t.best == nil || better {
 		t.state.Best, t.state.BestEpoch = v, epoch
 		if t.best, err = t.policy.snapshot(); err != nil {
 			return err
