@@ -267,14 +267,22 @@ func TestThreadRunsOnOneOSThreadAndCarriesPanics(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	block := make(chan struct{})
-	go func() { _ = thread.Do(context.Background(), func(context.Context) error { <-block; return nil }) }()
-	for {
-		if err := thread.Do(ended, func(context.Context) error { return nil }); errors.Is(err, context.Canceled) {
-			break
-		}
+	busy, block, finished := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		finished <- thread.Do(context.Background(), func(context.Context) error {
+			close(busy)
+			<-block
+			return nil
+		})
+	}()
+	<-busy
+	if err := thread.Do(ended, func(context.Context) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("on a busy thread, got %v, want %v", err, context.Canceled)
 	}
 	close(block)
+	if err := <-finished; err != nil {
+		t.Error(err)
+	}
 	defer func() {
 		if r := recover(); r != "inside" {
 			t.Errorf("recovered %v", r)
