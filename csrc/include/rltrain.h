@@ -108,9 +108,60 @@ typedef struct {
  * AutoModel, "encoder.layer.0.attention.self.query.weight". Errors name a missing or misshapen one. */
 rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names, const rlt_tensor* tensors,
                          int32_t n, rlt_model** model);
-/* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("encoder.layer.0.attention.self.query");
+/* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("encoder.layer.0.attention.self.query",
+ * or "layers.0.q" of a decoder);
  * a [r, in], b [out, r]. A second call for the layer replaces the first. */
 rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b, double scale);
+
+/* ---- decoder: a pre-norm causal transformer; its choices span many families ---- */
+
+enum { RLT_NORM_RMS = 0, RLT_NORM_RMS_PLUS_ONE = 1 /* x·(1 + w) */, RLT_NORM_LAYER = 2 };
+/* GELU_TANH is what config.json calls gelu_new or gelu_pytorch_tanh. */
+enum { RLT_ACT_SILU = 0, RLT_ACT_GELU = 1, RLT_ACT_GELU_TANH = 2, RLT_ACT_RELU = 3 };
+/* Which linear layers make q, k and v: three of their own ("q", "k", "v"); one ("qkv") whose outputs are
+ * all of q, then of k, then of v; or one whose outputs are q, k, v of head 0, then of head 1 and so on. */
+enum { RLT_QKV_SPLIT = 0, RLT_QKV_FUSED = 1, RLT_QKV_INTERLEAVED = 2 };
+/* How a block adds attention and MLP to x: one after the other; both from one norm of x ("attn_norm");
+ * both from x, each with a norm of its own. */
+enum { RLT_RESIDUAL_SEQUENTIAL = 0, RLT_RESIDUAL_SHARED_NORM = 1, RLT_RESIDUAL_PARALLEL = 2 };
+
+/* One way to rotate queries and keys (RoPE, Su 2021, halves rotated): angle = position · inv_freq[i],
+ * cos and sin times factor. A sequence longer than switch_length takes the long table (0: never does). */
+typedef struct {
+  const double* inv_freq;      /* [rotary_dim / 2] */
+  const double* long_inv_freq; /* the same, or NULL */
+  double factor, long_factor;
+  int64_t switch_length;
+} rlt_rope;
+
+typedef struct {
+  int64_t vocab_size, hidden_size, layers, heads, kv_heads, head_dim, intermediate_size, max_positions;
+  int64_t rotary_dim; /* leading features of a head that rotate, even; 0: learned positions */
+  int32_t norm, activation, qkv, residual;
+  int32_t gated;         /* MLP is down(act(gate(x)) · up(x)); else down(act(up(x))) */
+  int32_t fused_gate_up; /* gate and up are one layer, "gate_up", gate first; only with gated */
+  int32_t post_norms;    /* a norm on what attention and MLP add ("post_attn_norm", "post_mlp_norm") */
+  int32_t qk_norm;       /* an RMS norm of each head's q and k before they rotate; kind as norm */
+  double norm_eps;
+  double attention_scale;   /* of q·k */
+  double embedding_scale;   /* of token embeddings, 1 = none */
+  double attention_softcap; /* c·tanh(score/c), 0 = none */
+  double logit_softcap;     /* of the logits, 0 = none: the heads' business, kept for the engine */
+  const int64_t* windows;   /* [layers] how many last keys a query sees, itself included; 0 = all */
+  const int32_t* ropes;     /* [layers] index into rope_tables; NULL with rotary_dim 0 */
+  const rlt_rope* rope_tables;
+  int32_t n_ropes;
+} rlt_decoder_config;
+
+/* Builds a decoder on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H]
+ * where rotary_dim is 0; layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm, k_norm [d],
+ * o [H, heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H], down [H, I],
+ * post_mlp_norm; norm; head [V, H], absent where the output is tied to embed. Each ".weight", and ".bias"
+ * where the model has one (layer norms always have). Linear weights may be F32, BF16 or F16, the others are
+ * F32; a weight that requires a gradient is trained. What config points to is copied. Errors name a missing,
+ * superfluous or misshapen weight. */
+rlt_error* rlt_decoder_new(const rlt_decoder_config* config, const char* const* names,
+                           const rlt_tensor* tensors, int32_t n, rlt_model** model);
 
 /* One packed batch. */
 typedef struct {
@@ -120,9 +171,10 @@ typedef struct {
   int32_t adapter;       /* 0: as if no adapter had been put on, the reference policy */
   double dropout;        /* of the adapters' input, 0 = off */
   rlt_tensor row_keys;   /* [N] int64, a key for each token; only with dropout */
+  int32_t checkpoint;    /* keep only each block's input for backward and recompute the rest */
 } rlt_model_input;
 
-/* Hidden states of the last layer, [N, H] fp32. */
+/* Hidden states of the last layer, a decoder's after its final norm, [N, H] fp32. */
 rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_input* input,
                              rlt_tensor* hidden);
 void rlt_model_free(rlt_model* model);
