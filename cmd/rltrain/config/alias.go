@@ -33,6 +33,10 @@ var aliases = []alias{
 	{name: "num_train_epochs", key: "epochs"},
 	{name: "per_device_train_batch_size", key: "batch_size"},
 	{name: "max_seq_length", key: "max_length"},
+	{name: "bf16", key: "dtype", onTrue: "bf16", onFalse: "auto"},
+	{name: "fp16", key: "dtype", onTrue: "fp16", onFalse: "auto"},
+	{name: "use_lora", key: "tuning", onTrue: "lora", onFalse: "full"},
+	{name: "use_peft", key: "tuning", onTrue: "lora", onFalse: "full"},
 	{name: "num_ppo_epochs", key: "update_epochs"},
 	{name: "lam", key: "gae_lambda"},
 	{name: "cliprange_value", key: "value_clip"},
@@ -41,7 +45,6 @@ var aliases = []alias{
 // fixed holds TRL names with one possible value: what is always so here.
 var fixed = map[string]struct{ value, why string }{
 	"report_to":   {"none", "runs are reported to files only; use none"},
-	"use_peft":    {"true", "training always uses a LoRA adapter; use true"},
 	"push_to_hub": {"false", "nothing is uploaded; use false"},
 }
 
@@ -52,8 +55,6 @@ var refused = map[string]string{
 	"gradient_accumulation_steps": "one batch is one update; write batch_size, and tokens_per_micro_batch to save memory",
 	"cliprange":                   "write clip_low and clip_high",
 	"vf_coef":                     "write value_coef",
-	"bf16":                        "training computes in float32",
-	"fp16":                        "training computes in float32",
 	"use_cpu":                     "write device=cpu",
 	"eval_strategy":               "every epoch and every episode is evaluated",
 	"dataset_name":                "write dataset=FILE",

@@ -23,11 +23,13 @@ func TrainCommand(environ []string, run func(context.Context, *Config) error) *c
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if asksForHelp(args) {
-				text, err := Help()
+				task := taskOf(args)
+				text, err := Help(task)
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(c.App.Writer, "Usage: %s train [--option value ...]\n\n%s", c.App.Name, text)
+				_, err = fmt.Fprintf(c.App.Writer, "Usage: %s train [--option value ...]\n\nOptions of task %s; --task NAME --help shows those of another: %s.\n\n%s",
+					c.App.Name, task, strings.Join(taskNames, ", "), text)
 				return err
 			}
 			loaded, err := Load(args, environ)
@@ -41,6 +43,20 @@ func TrainCommand(environ []string, run func(context.Context, *Config) error) *c
 
 func asksForHelp(args []string) bool {
 	return slices.Contains(args, "--help") || slices.Contains(args, "-h")
+}
+
+// taskOf is the task that --help is about.
+func taskOf(args []string) string {
+	for i, arg := range args {
+		name, value, assigned := strings.Cut(arg, "=")
+		if !assigned && i+1 < len(args) {
+			value = args[i+1]
+		}
+		if name == "--task" && slices.Contains(taskNames, value) {
+			return value
+		}
+	}
+	return Intent
 }
 
 // completionFlags are the training options as shell completion wants them.
@@ -59,7 +75,7 @@ func completionFlags() []cli.Flag {
 
 // Flags makes cli flags of the named keys, with their help and the recipe's defaults, for other subcommands.
 func Flags(keys ...string) ([]cli.Flag, error) {
-	defaults, err := Defaults()
+	defaults, err := Defaults(Intent)
 	if err != nil {
 		return nil, err
 	}

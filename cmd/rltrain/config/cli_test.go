@@ -119,6 +119,7 @@ func TestAppHelp(t *testing.T) {
 		"train --help":   "--rl-episodes N",
 		"help train":     "--rl-episodes N",
 		"--epochs=3 -h":  "--rl-episodes N",
+		"--task chat -h": "--packing",
 		"help nonsense":  "compare",
 		"--help ignored": "compare",
 	} {
@@ -130,25 +131,28 @@ func TestAppHelp(t *testing.T) {
 }
 
 func TestHelpGolden(t *testing.T) {
-	got, err := Help()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile("testdata/help.txt", []byte(got), 0o644); err != nil {
+	for _, task := range tasks {
+		got, err := Help(task.name)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	want, err := os.ReadFile("testdata/help.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(want, []byte(got)) {
-		t.Errorf("go test -update rewrites testdata/help.txt (-want +got)\n%s", cmp.Diff(string(want), got))
-	}
-	for line := range strings.Lines(got) {
-		if len(line) > helpWidth+1 {
-			t.Errorf("line of %d columns: %s", len(line)-1, line)
+		file := "testdata/help_" + task.name + ".txt"
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(want, []byte(got)) {
+			t.Errorf("go test -update rewrites %s (-want +got)\n%s", file, cmp.Diff(string(want), got))
+		}
+		for line := range strings.Lines(got) {
+			if len(line) > helpWidth+1 {
+				t.Errorf("line of %d columns: %s", len(line)-1, line)
+			}
 		}
 	}
 }

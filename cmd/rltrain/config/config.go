@@ -12,9 +12,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"rltrain/cmd/rltrain/recipes"
 )
+
+// Tasks.
+const (
+	Intent = "intent" // a label for a text
+	Chat   = "chat"   // the continuation of a text or a conversation
+)
+
+// TinyModel is the model name of a small language model with random weights.
+const TinyModel = "tiny"
 
 // Modes of training.
 const (
@@ -37,6 +44,9 @@ type Config struct {
 	MaxSamples          int    `yaml:"max_samples"`
 	MaxLength           int    `yaml:"max_length"`
 	OutputDir           string `yaml:"output_dir"`
+	DType               string `yaml:"dtype"`
+	TinyLayers          int    `yaml:"tiny_layers"`
+	TinyHidden          int    `yaml:"tiny_hidden"`
 	Seed                uint64 `yaml:"seed"`
 	Device              string `yaml:"device"`
 	Threads             int    `yaml:"threads"`
@@ -44,22 +54,28 @@ type Config struct {
 	Resume              bool   `yaml:"resume"`
 	ConfigFile          string `yaml:"config"`
 
-	Epochs             int      `yaml:"epochs"`
-	MaxSteps           int      `yaml:"max_steps"`
-	BatchSize          int      `yaml:"batch_size"`
-	LearningRate       float64  `yaml:"learning_rate"`
-	HeadLearningRate   float64  `yaml:"head_learning_rate"`
-	WeightDecay        float64  `yaml:"weight_decay"`
-	LRSchedulerType    string   `yaml:"lr_scheduler_type"`
-	WarmupRatio        float64  `yaml:"warmup_ratio"`
-	MaxGradNorm        float64  `yaml:"max_grad_norm"`
-	LoraR              int      `yaml:"lora_r"`
-	LoraAlpha          int      `yaml:"lora_alpha"`
-	LoraDropout        float64  `yaml:"lora_dropout"`
-	LoraTargetModules  []string `yaml:"lora_target_modules"`
-	Pooling            string   `yaml:"pooling"`
-	FeatureAlignment   float64  `yaml:"feature_alignment"`
-	MetricForBestModel string   `yaml:"metric_for_best_model"`
+	Epochs                int      `yaml:"epochs"`
+	MaxSteps              int      `yaml:"max_steps"`
+	BatchSize             int      `yaml:"batch_size"`
+	LearningRate          float64  `yaml:"learning_rate"`
+	HeadLearningRate      float64  `yaml:"head_learning_rate"`
+	WeightDecay           float64  `yaml:"weight_decay"`
+	LRSchedulerType       string   `yaml:"lr_scheduler_type"`
+	WarmupRatio           float64  `yaml:"warmup_ratio"`
+	MaxGradNorm           float64  `yaml:"max_grad_norm"`
+	Tuning                string   `yaml:"tuning"`
+	LoraR                 int      `yaml:"lora_r"`
+	LoraAlpha             int      `yaml:"lora_alpha"`
+	LoraDropout           float64  `yaml:"lora_dropout"`
+	LoraTargetModules     []string `yaml:"lora_target_modules"`
+	Pooling               string   `yaml:"pooling"`
+	FeatureAlignment      float64  `yaml:"feature_alignment"`
+	ValidationShare       float64  `yaml:"validation_share"`
+	Packing               bool     `yaml:"packing"`
+	CompletionOnlyLoss    bool     `yaml:"completion_only_loss"`
+	AssistantOnlyLoss     bool     `yaml:"assistant_only_loss"`
+	GradientCheckpointing bool     `yaml:"gradient_checkpointing"`
+	MetricForBestModel    string   `yaml:"metric_for_best_model"`
 
 	Algorithm         string  `yaml:"algorithm"`
 	RLEpisodes        int     `yaml:"rl_episodes"`
@@ -102,10 +118,6 @@ func Load(args, environ []string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := Defaults()
-	if err != nil {
-		return nil, err
-	}
 	given := map[string]assignment{}
 	top := map[string]assignment{} // environment and flags, which may name the file
 	for _, entries := range [][]entry{env, flags} {
@@ -115,6 +127,7 @@ func Load(args, environ []string) (*Config, error) {
 		}
 		maps.Copy(top, layer)
 	}
+	var skippedSections []string
 	if path, ok := top["config"]; ok && path.value != "" {
 		entries, skipped, err := readFile(path.value.(string))
 		if err != nil {
@@ -125,9 +138,18 @@ func Load(args, environ []string) (*Config, error) {
 			return nil, err
 		}
 		maps.Copy(given, layer)
-		c.skipped = skipped
+		skippedSections = skipped
 	}
 	maps.Copy(given, top)
+	task := Intent
+	if a, ok := given["task"]; ok {
+		task = a.value.(string)
+	}
+	c, err := Defaults(task)
+	if err != nil {
+		return nil, err
+	}
+	c.skipped = skippedSections
 	c.assign(given)
 	if err := c.validate(given); err != nil {
 		return nil, err
@@ -135,40 +157,47 @@ func Load(args, environ []string) (*Config, error) {
 	return c, nil
 }
 
-// Defaults returns a fresh copy of the recipe's settings.
-func Defaults() (*Config, error) {
-	recipe, err := parseRecipe()
+// Defaults returns a fresh copy of the settings in a task's recipe.
+func Defaults(task string) (*Config, error) {
+	all, err := parseRecipes()
 	if err != nil {
 		return nil, err
 	}
-	c := *recipe
-	c.LoraTargetModules = slices.Clone(recipe.LoraTargetModules)
+	c := *all[task]
+	c.LoraTargetModules = slices.Clone(c.LoraTargetModules)
 	c.sources = map[string]Source{}
 	return &c, nil
 }
 
-var parseRecipe = sync.OnceValues(func() (*Config, error) {
-	entries, _, err := parseFile("recipes/intent.yaml", recipes.Intent)
-	if err != nil {
-		return nil, err
+var parseRecipes = sync.OnceValues(func() (map[string]*Config, error) {
+	all := map[string]*Config{}
+	for _, t := range tasks {
+		entries, _, err := parseFile("recipes/"+t.name+".yaml", t.recipe)
+		if err != nil {
+			return nil, err
+		}
+		layer, err := resolve(entries)
+		if err != nil {
+			return nil, err
+		}
+		c := &Config{sources: map[string]Source{}}
+		c.assign(layer)
+		all[t.name] = c
 	}
-	layer, err := resolve(entries)
-	if err != nil {
-		return nil, err
-	}
-	c := &Config{sources: map[string]Source{}}
-	c.assign(layer)
-	return c, nil
+	return all, nil
 })
 
 // assign writes the given settings into c. The RL settings of a router's file are left out where the mode has no RL
 // stage: there they stand in a section that is switched off.
 func (c *Config) assign(given map[string]assignment) {
+	if a, ok := given["task"]; ok {
+		c.Task = a.value.(string)
+	}
 	if a, ok := given["mode"]; ok {
 		c.Mode = a.value.(string)
 	}
 	maps.DeleteFunc(given, func(name string, a assignment) bool {
-		return a.dormant && !find(name).stages.has(c.Mode)
+		return a.dormant && !find(name).scope.has(c.Task, c.Mode)
 	})
 	for name, a := range given {
 		find(name).set(c, a.value)

@@ -11,9 +11,9 @@ const (
 	helpIndent = 36 // column at which explanations start
 )
 
-// Help describes every option of the training command, in groups, at most 100 columns wide.
-func Help() (string, error) {
-	defaults, err := Defaults()
+// Help describes the training command's options that a task has, in groups, at most 100 columns wide.
+func Help(task string) (string, error) {
+	defaults, err := Defaults(task)
 	if err != nil {
 		return "", err
 	}
@@ -21,9 +21,12 @@ func Help() (string, error) {
 	group := ""
 	for i := range keys {
 		k := &keys[i]
+		if k.scope.of(task) == 0 {
+			continue
+		}
 		if k.group != group {
 			group = k.group
-			fmt.Fprintf(&b, "\n%s%s:\n", group, onlyIn(k.stages))
+			fmt.Fprintf(&b, "\n%s%s:\n", group, onlyIn(k.scope, task))
 		}
 		left := "  " + flagName(k.name)
 		switch {
@@ -51,14 +54,18 @@ the file.
 	return strings.TrimPrefix(b.String(), "\n"), nil
 }
 
-func onlyIn(m modes) string {
-	switch m {
-	case withSupervision:
-		return " (not with --mode rl_only)"
-	case withRL:
-		return " (not with --mode supervised)"
+// onlyIn tells in which of the task's modes a group means nothing.
+func onlyIn(s scope, task string) string {
+	var missing []string
+	for _, mode := range anyTask.modes(task) {
+		if !s.has(task, mode) {
+			missing = append(missing, mode)
+		}
 	}
-	return ""
+	if missing == nil {
+		return ""
+	}
+	return " (not with --mode " + strings.Join(missing, " or ") + ")"
 }
 
 func (k *key) placeholder() string {

@@ -15,7 +15,7 @@ var ignoreOrigin = cmpopts.IgnoreUnexported(Config{})
 
 func defaults(t testing.TB) *Config {
 	t.Helper()
-	c, err := Defaults()
+	c, err := Defaults(Intent)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestLoadCommands(t *testing.T) {
 		// Names of TRL and transformers.
 		{command: "--model_name_or_path m --num_train_epochs 1 --per_device_train_batch_size 4 --learning_rate 2e-5 --lr_scheduler_type linear --warmup_ratio 0.1 " +
 			"--output_dir o --logging_steps 5 --save_steps 100 --save_total_limit 1 --seed 7 --max_grad_norm 0.5 --weight_decay 0 --max_seq_length 128 " +
-			"--lora_r 4 --lora_alpha 8 --lora_dropout 0 --lora_target_modules query,value --report_to none --use_peft",
+			"--lora_r 4 --lora_alpha 8 --lora_dropout 0 --lora_target_modules query,value --report_to none",
 			want: func(c *Config) {
 				c.Model, c.Epochs, c.BatchSize, c.LearningRate, c.LRSchedulerType, c.WarmupRatio = "m", 1, 4, 2e-5, "linear", 0.1
 				c.OutputDir, c.LoggingSteps, c.SaveSteps, c.SaveTotalLimit, c.Seed = "o", 5, 100, 1, 7
@@ -122,7 +122,7 @@ func TestLoadCommands(t *testing.T) {
 		{command: "--num-ppo-epochs 2 --lam 0.9 --cliprange-value 0.1 --gamma 1", want: func(c *Config) {
 			c.UpdateEpochs, c.GAELambda, c.ValueClip, c.Gamma = 2, 0.9, 0.1, 1
 		}},
-		{command: "--config c.yaml", yaml: "model_name_or_path: m\nreport_to: none\nuse_peft: true\nlora_target_modules: [query, 'key']\nlearning_rate: 1e-5\n", want: func(c *Config) {
+		{command: "--config c.yaml", yaml: "model_name_or_path: m\nreport_to: none\nlora_target_modules: [query, 'key']\nlearning_rate: 1e-5\n", want: func(c *Config) {
 			c.Model, c.LoraTargetModules, c.LearningRate = "m", []string{"query", "key"}, 1e-5
 		}},
 		// Spellings.

@@ -7,27 +7,28 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"rltrain/cmd/rltrain/recipes"
 )
 
-var update = flag.Bool("update", false, "rewrite recipes/intent.yaml's comments and layout, and the golden files")
+var update = flag.Bool("update", false, "rewrite the recipes' comments and layout, and the golden files")
 
-// The recipe holds every setting once, in the table's order, with the table's help beside it.
-func TestRecipeMatchesTable(t *testing.T) {
-	defaults, err := Defaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := defaults.render(func(*key) bool { return true }, func(k *key) string { return k.help })
-	if *update {
-		if err := os.WriteFile("../recipes/intent.yaml", want, 0o644); err != nil {
+// A task's recipe holds every setting of the task once, in the table's order, with the table's help beside it.
+func TestRecipesMatchTable(t *testing.T) {
+	for _, task := range tasks {
+		defaults, err := Defaults(task.name)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return
-	}
-	if diff := cmp.Diff(string(want), string(recipes.Intent)); diff != "" {
-		t.Errorf("recipes/intent.yaml (-table +file); go test -run Recipe -update rewrites it:\n%s", diff)
+		want := defaults.render(func(k *key) bool { return k.scope.of(task.name) != 0 }, func(k *key) string { return k.help })
+		file := "../recipes/" + task.name + ".yaml"
+		if *update {
+			if err := os.WriteFile(file, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if diff := cmp.Diff(string(want), string(task.recipe)); diff != "" {
+			t.Errorf("%s (-table +file); go test -run Recipe -update rewrites it:\n%s", file, diff)
+		}
 	}
 }
 
@@ -37,8 +38,8 @@ func TestTableMatchesConfig(t *testing.T) {
 		if tag := config.Field(i).Tag.Get("yaml"); tag != k.name {
 			t.Errorf("field %d is tagged %q, the table has %q", i, tag, k.name)
 		}
-		if k.help == "" || k.stages == 0 || k.group == "" {
-			t.Errorf("%s: help, stages or group is missing", k.name)
+		if k.help == "" || k.scope == 0 || k.group == "" {
+			t.Errorf("%s: help, scope or group is missing", k.name)
 		}
 		if (k.kind == reflect.Int || k.kind == reflect.Float64) && !k.limits.set {
 			t.Errorf("%s: a number without limits", k.name)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -9,9 +10,12 @@ import (
 // settings which depend on each other agree. A file may spell out defaults that do not apply, so that a printed recipe
 // serves any mode.
 func (c *Config) validate(given map[string]assignment) error {
-	recipe, err := parseRecipe()
+	recipe, err := Defaults(c.Task)
 	if err != nil {
 		return err
+	}
+	if modes := anyTask.modes(c.Task); !slices.Contains(modes, c.Mode) {
+		return c.Errorf("mode", "%s: task %s has no such stage; it has %s", c.Mode, c.Task, strings.Join(modes, ", "))
 	}
 	for i := range keys {
 		k := &keys[i]
@@ -19,9 +23,12 @@ func (c *Config) validate(given map[string]assignment) error {
 		if !ok || a.source.Layer == File && reflect.DeepEqual(a.value, recipe.field(k).Interface()) {
 			continue
 		}
-		if !k.stages.has(c.Mode) {
+		switch {
+		case len(k.scope.modes(c.Task)) == 0:
+			return a.source.errorf("does not apply to task %s; it applies to %s", c.Task, strings.Join(k.scope.tasks(), " and "))
+		case !k.scope.has(c.Task, c.Mode):
 			return a.source.errorf("does not apply to mode %s%s; it applies to %s",
-				c.Mode, c.modeOrigin(), strings.Join(k.stages.names(), " and "))
+				c.Mode, c.modeOrigin(), strings.Join(k.scope.modes(c.Task), " and "))
 		}
 		if k.needs != nil {
 			if missing := k.needs(c); missing != "" {
@@ -29,12 +36,17 @@ func (c *Config) validate(given map[string]assignment) error {
 			}
 		}
 	}
+	if c.Task == Chat {
+		return c.validateChat()
+	}
 	switch {
+	case c.MaxLength < 3:
+		return c.Errorf("max_length", "%d leaves no room beside special tokens; it must be at least 3", c.MaxLength)
 	case c.Mode == RLOnly && c.PretrainedModel == "":
 		return usagef("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage")
 	case c.Dataset != "" && c.TextColumn == c.LabelColumn:
 		return usagef("text_column and label_column are both %q; name two columns", c.TextColumn)
-	case !withRL.has(c.Mode):
+	case !withRL.has(c.Task, c.Mode):
 		return nil
 	case c.Reward == customReward && c.RewardExpr == "":
 		return c.Errorf("reward", "custom needs --reward-expr, an expression such as 'correct - 0.5*(1-correct)*confidence'")
@@ -57,4 +69,14 @@ func (c *Config) modeOrigin() string {
 		return " (the default)"
 	}
 	return ""
+}
+
+func (c *Config) validateChat() error {
+	switch {
+	case c.Dataset == "":
+		return usagef("task chat needs --dataset FILE, with a column text or messages, or prompt and completion")
+	case c.Model == TinyModel && c.TinyHidden%8 != 0:
+		return c.Errorf("tiny_hidden", "%d is not a multiple of 8, two features for each of 4 heads", c.TinyHidden)
+	}
+	return nil
 }

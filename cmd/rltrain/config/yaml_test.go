@@ -170,7 +170,7 @@ func loadBytes(data []byte) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := Defaults()
+	c, err := Defaults(Intent)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,15 @@
-// Package recipes holds the default settings of each task, one YAML file a task.
+// Package recipes holds the default settings of each task, one YAML file a task: every setting that the task
+// has, in the order of the options' table.
 package recipes
 
 import _ "embed"
 
-// Intent is the recipe of the intent task: every setting with its default, in the order of the options' table.
+// Intent is the recipe of the intent task.
 //
 //go:embed intent.yaml
 var Intent []byte
+
+// Chat is the recipe of the chat task.
+//
+//go:embed chat.yaml
+var Chat []byte
