@@ -31,36 +31,9 @@ type policyRecord struct {
 	MaxLength int    `json:"max_length"`
 }
 
-// A snapshot is the values of all trainable weights, in the order of params.
-type snapshot [][]float32
-
+// params are the trainable weights, in the order of snapshots.
 func (p *LabelPolicy) params() []*torch.Var {
 	return append(append(p.adapterParams(), p.headParams()...), p.valueParams()...)
-}
-
-func (p *LabelPolicy) snapshot() (snapshot, error) {
-	var s snapshot
-	for _, v := range p.params() {
-		data, err := v.Read()
-		if err != nil {
-			return nil, fmt.Errorf("policy: copying weights: %w", err)
-		}
-		s = append(s, data)
-	}
-	return s, nil
-}
-
-func (p *LabelPolicy) restore(s snapshot) error {
-	params := p.params()
-	if len(s) != len(params) {
-		return fmt.Errorf("policy: %d weights for %d parameters", len(s), len(params))
-	}
-	for i, v := range params {
-		if err := v.Write(s[i]); err != nil {
-			return fmt.Errorf("policy: putting weights back: %w", err)
-		}
-	}
-	return nil
 }
 
 // saveWeights writes the adapter as PEFT does, and the heads.
@@ -324,139 +297,23 @@ func readPair(path, weightName, biasName string, out, in int64) (weight, bias []
 	return weight, bias, nil
 }
 
-// Files of a checkpoint, beside those of saveWeights.
-const (
-	optimizerFile = "optimizer.safetensors" // <moment>.<parameter>, in the order of the optimiser's groups
-	bestFile      = "best.safetensors"      // <parameter>, in the order of params: the best weights so far
-	stateFile     = "state.json"
-)
-
-// checkpointState wraps an algorithm's own state with the optimiser's step count.
-type checkpointState struct {
-	OptimizerSteps int             `json:"optimizer_steps"`
-	State          json.RawMessage `json:"state"`
-}
-
-// saveCheckpoint writes weights, optimiser, best weights (nil = none yet) and the algorithm's state to dir.
-func (p *LabelPolicy) saveCheckpoint(dir string, optimizer *torch.AdamW, state any, best snapshot) error {
-	if err := p.saveWeights(dir); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	moments, err := optimizer.State()
-	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	var tensors []safetensors.Tensor
-	for i := range moments.First {
-		tensors = append(tensors,
-			flat("first."+strconv.Itoa(i), moments.First[i]), flat("second."+strconv.Itoa(i), moments.Second[i]))
-	}
-	if err := safetensors.Write(filepath.Join(dir, optimizerFile), tensors, nil); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	if best != nil {
-		var tensors []safetensors.Tensor
-		for i, data := range best {
-			tensors = append(tensors, flat(strconv.Itoa(i), data))
-		}
-		if err := safetensors.Write(filepath.Join(dir, bestFile), tensors, nil); err != nil {
-			return fmt.Errorf("checkpoint: %w", err)
-		}
-	}
-	encoded, err := json.Marshal(state)
-	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	if err := rl.SaveJSON(filepath.Join(dir, stateFile), checkpointState{moments.Steps, encoded}); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	return nil
-}
-
-// restoreCheckpoint puts back what saveCheckpoint wrote and decodes the algorithm's state into state.
-func (p *LabelPolicy) restoreCheckpoint(dir string, optimizer *torch.AdamW, state any) (best snapshot, err error) {
+// loadWeights puts back what saveWeights wrote.
+func (p *LabelPolicy) loadWeights(dir string) error {
 	_, pairs, extra, err := lora.Load(dir)
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	loaded := map[string]lora.Pair{}
-	for _, pair := range pairs {
-		loaded[pair.Module] = pair
-	}
-	for _, l := range p.layers {
-		pair, ok := loaded[l.Name]
-		if !ok {
-			return nil, fmt.Errorf("checkpoint: %s has no adapter of %s", dir, l.Name)
-		}
-		if err := errors.Join(l.a.Write(pair.A), l.b.Write(pair.B)); err != nil {
-			return nil, fmt.Errorf("checkpoint: %s: adapter of %s: %w", dir, l.Name, err)
-		}
-	}
-	heads, err := p.readHeads(dir, extra)
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	for i, v := range append(p.headParams(), p.valueParams()...) {
-		if err := v.Write(heads[i]); err != nil {
-			return nil, fmt.Errorf("checkpoint: %s: head: %w", dir, err)
-		}
-	}
-	var saved checkpointState
-	if err := rl.LoadJSON(filepath.Join(dir, stateFile), &saved); err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	if err := json.Unmarshal(saved.State, state); err != nil {
-		return nil, fmt.Errorf("checkpoint: %s: %w", filepath.Join(dir, stateFile), err)
-	}
-	moments := torch.AdamWState{Steps: saved.OptimizerSteps}
-	if err := readAll(filepath.Join(dir, optimizerFile), func(file *safetensors.File) error {
-		for i := range len(file.Names()) / 2 {
-			first, err := file.Float32s("first." + strconv.Itoa(i))
-			if err != nil {
-				return err
-			}
-			second, err := file.Float32s("second." + strconv.Itoa(i))
-			if err != nil {
-				return err
-			}
-			moments.First, moments.Second = append(moments.First, first), append(moments.Second, second)
-		}
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	if err := optimizer.Restore(moments); err != nil {
-		return nil, fmt.Errorf("checkpoint: %s: %w", dir, err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, bestFile)); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	err = readAll(filepath.Join(dir, bestFile), func(file *safetensors.File) error {
-		for i := range p.params() {
-			data, err := file.Float32s(strconv.Itoa(i))
-			if err != nil {
-				return err
-			}
-			best = append(best, data)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	return best, nil
-}
-
-// readAll opens a file of tensors for read.
-func readAll(path string, read func(file *safetensors.File) error) error {
-	file, err := safetensors.Open(path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	return read(file)
-}
-
-func flat(name string, data []float32) safetensors.Tensor {
-	return safetensors.FromFloat32s(name, []int64{int64(len(data))}, data)
+	if err := writePairs(p.layers, pairs); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	heads, err := p.readHeads(dir, extra)
+	if err != nil {
+		return err
+	}
+	for i, v := range append(p.headParams(), p.valueParams()...) {
+		if err := v.Write(heads[i]); err != nil {
+			return fmt.Errorf("%s: head: %w", dir, err)
+		}
+	}
+	return nil
 }

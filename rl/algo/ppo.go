@@ -92,7 +92,7 @@ func PPO(ctx context.Context, p *LabelPolicy, train, validation Examples, reward
 			return PPOResult{}, err
 		}
 	}
-	if err := p.restore(t.best); err != nil {
+	if err := t.best.putBack(p); err != nil {
 		return PPOResult{}, err
 	}
 	s := t.state
@@ -113,7 +113,7 @@ func newPPO(p *LabelPolicy, train Examples, rewards *intent.Rewards, c PPOConfig
 func (t *ppo) start(ctx context.Context, validation Examples) error {
 	var err error
 	if t.hooks.Resume != "" {
-		if t.best, err = t.policy.restoreCheckpoint(t.hooks.Resume, t.optimizer, &t.state); err != nil {
+		if t.best, err = restoreCheckpoint(t.policy, t.hooks.Resume, t.optimizer, &t.state); err != nil {
 			return err
 		}
 		if err := t.rewards.Restore(t.state.Rewards); err != nil {
@@ -121,7 +121,7 @@ func (t *ppo) start(ctx context.Context, validation Examples) error {
 		}
 		return t.buffer.Restore(t.state.Buffer)
 	}
-	if t.best, err = t.policy.snapshot(); err != nil {
+	if t.best, err = takeSnapshot(t.policy); err != nil {
 		return err
 	}
 	if t.state.Before, err = t.validate(ctx, validation); err != nil {
@@ -438,7 +438,7 @@ func (t *ppo) endEpisode(ctx context.Context, validation Examples, stopped bool)
 	}
 	if better {
 		s.Best, s.BestEpisode = v, s.Episode
-		if t.best, err = t.policy.snapshot(); err != nil {
+		if t.best, err = takeSnapshot(t.policy); err != nil {
 			return err
 		}
 	}

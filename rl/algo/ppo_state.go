@@ -101,7 +101,7 @@ func (t *ppo) reportRollout(n, failed int, mean float64) error {
 func (t *ppo) save() error {
 	t.state.Buffer, t.state.Rewards = t.buffer.State(), t.rewards.State()
 	return t.hooks.Save(t.state.Step, func(dir string) error {
-		return t.policy.saveCheckpoint(dir, t.optimizer, t.state, t.best)
+		return saveCheckpoint(t.policy, dir, t.optimizer, t.state, t.best)
 	})
 }
 

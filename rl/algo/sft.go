@@ -88,12 +88,12 @@ func SFT(ctx context.Context, p *LabelPolicy, train, validation Examples, c SFTC
 		torch.ParamGroup{Params: p.headParams(), WeightDecay: c.WeightDecay})}
 	defer t.optimizer.Close()
 	if h.Resume != "" {
-		if t.best, err = p.restoreCheckpoint(h.Resume, t.optimizer, &t.state); err != nil {
+		if t.best, err = restoreCheckpoint(p, h.Resume, t.optimizer, &t.state); err != nil {
 			return SFTResult{}, err
 		}
 	}
 	save := func() error {
-		return h.Save(t.state.Step, func(dir string) error { return p.saveCheckpoint(dir, t.optimizer, t.state, t.best) })
+		return h.Save(t.state.Step, func(dir string) error { return saveCheckpoint(p, dir, t.optimizer, t.state, t.best) })
 	}
 
 	var order []int
@@ -141,7 +141,7 @@ func SFT(ctx context.Context, p *LabelPolicy, train, validation Examples, c SFTC
 			}
 		}
 	}
-	if err := p.restore(t.best); err != nil {
+	if err := t.best.putBack(p); err != nil {
 		return SFTResult{}, err
 	}
 	return SFTResult{Updates: total, BestEpoch: t.state.BestEpoch, Best: t.state.Best}, nil
@@ -218,7 +218,7 @@ func (t *sft) endEpoch(ctx context.Context, epoch int, validation Examples, h Ho
 	}
 	if t.best == nil || better {
 		t.state.Best, t.state.BestEpoch = v, epoch
-		if t.best, err = t.policy.snapshot(); err != nil {
+		if t.best, err = takeSnapshot(t.policy); err != nil {
 			return err
 		}
 	}
