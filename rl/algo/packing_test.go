@@ -1,0 +1,62 @@
+package algo
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestBestFit(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		lengths []int
+		size    int
+		want    [][]int
+	}{
+		{"nothing", nil, 8, nil},
+		{"the fullest bin with room wins", []int{5, 6, 2, 3}, 8, [][]int{{1, 2}, {0, 3}}},
+		{"equal lengths keep their order", []int{4, 4, 4}, 8, [][]int{{0, 1}, {2}}},
+		{"too long for any bin", []int{9, 8, 1}, 8, [][]int{{0}, {1}, {2}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			items := make([]int, len(c.lengths))
+			for i := range items {
+				items[i] = i
+			}
+			got := bestFit(items, func(i int) int { return c.lengths[i] }, c.size)
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("bins (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBestFitHoldsEveryItemOnce(t *testing.T) {
+	length := func(i int) int { return 1 + i*7919%61 }
+	items := make([]int, 500)
+	for i := range items {
+		items[i] = i
+	}
+	seen := map[int]int{}
+	bins := bestFit(items, length, 64)
+	total := 0
+	for _, bin := range bins {
+		sum := 0
+		for _, i := range bin {
+			seen[i]++
+			sum += length(i)
+		}
+		total += sum
+		if sum > 64 {
+			t.Errorf("bin %v holds %d tokens", bin, sum)
+		}
+	}
+	for _, i := range items {
+		if seen[i] != 1 {
+			t.Errorf("item %d is in %d bins", i, seen[i])
+		}
+	}
+	if share := float64(total) / float64(64*len(bins)); share < 0.97 {
+		t.Errorf("bins are %.0f %% full", 100*share)
+	}
+}
