@@ -201,7 +201,9 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-
 h1, h2 { line-height: 1.2; }
 h2 { margin-top: 2.2rem; border-bottom: 1px solid #ddd; padding-bottom: .2rem; }
 table { border-collapse: collapse; margin: 1rem 0; }
-th, td { text-align: left; padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #eee; vertical-align: top; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+th, td { text-align: left; padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #eee; vertical-align: top; font-variant-numeric: tabular-nums; }
+td { overflow-wrap: anywhere; }
+th { white-space: nowrap; }
 img { max-width: 100%; display: block; margin: 1rem 0; }
 pre { background: #f6f6f6; padding: 1rem; overflow: auto; }
 </style>
