@@ -1,14 +1,56 @@
-// Package hub finds model folders: a folder of the user's own, or a name in the cache that `make` fills.
+// Package hub finds models and datasets: in folders of the user's own, in the cache that `make` fills, in the
+// cache shared with Hugging Face's Python packages, and on the Hugging Face Hub, from which it downloads what
+// is missing into that cache.
+//
+// The environment is that of huggingface_hub: HF_HOME, HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE and XDG_CACHE_HOME
+// place the cache; HF_ENDPOINT names another Hub; HF_TOKEN, HUGGING_FACE_HUB_TOKEN or the file of HF_TOKEN_PATH
+// holds the token, which HF_HUB_DISABLE_IMPLICIT_TOKEN keeps back; HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE (for
+// datasets HF_DATASETS_OFFLINE too) forbid the network; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT are the
+// seconds to wait for an answer and for the next bytes of a file, 10 by default. RLTRAIN_CACHE places the cache
+// of `make`.
 package hub
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
+
+// A Client finds models and datasets and downloads what is missing. The zero value is ready to use.
+type Client struct {
+	// Progress hears how far the downloads of one Model or Dataset call are, in bytes. total grows when the
+	// shards of a model become known. Calls never overlap.
+	Progress func(done, total int64)
+	// Warn hears, in one line, what the user should know though the call goes on. Calls may overlap.
+	Warn func(message string)
+
+	transport http.RoundTripper                                // nil: net/http's own
+	sleep     func(ctx context.Context, d time.Duration) error // nil: the clock's
+}
+
+// Need says which files of a model a caller reads. Configuration, tokenizer and chat templates always come.
+type Need int
+
+const (
+	// Weights come too: safetensors, pytorch_model.bin only where there are none, adapters and heads.
+	Weights Need = iota
+	// NoWeights leaves them on the Hub.
+	NoWeights
+)
+
+// Model is a folder in the Hugging Face layout with a config.json, an adapter_config.json or both.
+type Model struct {
+	Dir  string
+	Name string // what saved files should call it: the absolute path of a folder, org/name of a repository
+	// Commit is the repository's commit, 40 hexadecimal digits; "" for a folder and for the cache of `make`.
+	Commit string
+}
 
 // CacheDir is where `make` keeps downloads: $RLTRAIN_CACHE, else rltrain in the user's cache folder.
 func CacheDir() (string, error) {
@@ -22,48 +64,95 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "rltrain"), nil
 }
 
-// Resolve finds the folder of a model and the name that saved files should give it: for a folder, its
-// absolute path; for a name in the cache ("sentence-transformers/all-MiniLM-L6-v2", or its last part where
-// that is not ambiguous), the whole name. Errors say where it looked.
+// Resolve finds, and downloads where it must, the folder of a base model and the name that saved files should
+// give it: Client.Model without progress, for callers that need a config.json.
 func Resolve(model string) (dir, name string, err error) {
-	if info, statErr := os.Stat(model); statErr == nil {
-		if !info.IsDir() {
-			return "", "", fmt.Errorf("model %s is a file; name its folder", model)
-		}
-		if dir, err = filepath.Abs(model); err != nil {
-			return "", "", fmt.Errorf("model %s: %w", model, err)
-		}
-		if _, err := os.Stat(filepath.Join(dir, "config.json")); err != nil {
-			return "", "", fmt.Errorf("model folder %s has no config.json: it is not a model in the Hugging Face layout", model)
-		}
-		return dir, dir, nil
-	} else if !errors.Is(statErr, fs.ErrNotExist) {
-		return "", "", fmt.Errorf("model: %w", statErr)
-	}
-	cache, err := CacheDir()
+	found, err := new(Client).Model(context.Background(), model, Weights)
 	if err != nil {
 		return "", "", err
 	}
-	models := filepath.Join(cache, "models")
-	if model == "" || !filepath.IsLocal(model) || strings.Count(model, "/") > 1 {
-		return "", "", fmt.Errorf("model folder %q does not exist", model)
+	if !exists(filepath.Join(found.Dir, configFile)) {
+		return "", "", fmt.Errorf("model folder %s has no %s: it holds an adapter, not a base model", found.Dir, configFile)
 	}
-	pattern := filepath.Join(models, model, "config.json")
+	return found.Dir, found.Name, nil
+}
+
+// Model finds a model: a folder; a name in the cache of `make` ("sentence-transformers/all-MiniLM-L6-v2", or its
+// last part where that is not ambiguous); or a repository of the Hub, org/name or org/name@revision, where a
+// revision is a branch, a tag or a commit and "main" by default. Of a repository it fetches what is needed and
+// not in the cache. A branch is looked up each time; where the Hub gives no answer or no access, what the cache
+// holds of it is used with a warning. Errors are one line and say what to do.
+func (c *Client) Model(ctx context.Context, model string, need Need) (Model, error) {
+	if info, statErr := os.Stat(model); statErr == nil {
+		return folder(model, info)
+	} else if !errors.Is(statErr, fs.ErrNotExist) {
+		return Model{}, fmt.Errorf("model: %w", statErr)
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return Model{}, err
+	}
+	models := filepath.Join(cache, "models")
+	r, err := parseRepo(modelKind, model)
+	if err != nil {
+		return Model{}, fmt.Errorf("model folder %q does not exist, and it names no repository: %w", model, err)
+	}
+	if found, err := ownCache(models, model); err != nil || found.Dir != "" {
+		return found, err
+	}
+	s, err := c.session(r)
+	if err != nil {
+		return Model{}, fmt.Errorf("model %s: %w", r, err)
+	}
+	found, err := s.model(ctx, need)
+	var nothing unknown
+	if errors.As(err, &nothing) {
+		return Model{}, fmt.Errorf("model %q is neither a folder nor in %s, where `make models` puts the default one, and %w", model, models, err)
+	}
+	if err != nil {
+		return Model{}, fmt.Errorf("model %s: %w", r, err)
+	}
+	return found, nil
+}
+
+// folder is the model in a folder of the user's own.
+func folder(model string, info fs.FileInfo) (Model, error) {
+	if !info.IsDir() {
+		return Model{}, fmt.Errorf("model %s is a file; name its folder", model)
+	}
+	dir, err := filepath.Abs(model)
+	if err != nil {
+		return Model{}, fmt.Errorf("model %s: %w", model, err)
+	}
+	if !exists(filepath.Join(dir, configFile)) && !exists(filepath.Join(dir, adapterFile)) {
+		return Model{}, fmt.Errorf("model folder %s has no %s: it is not a model in the Hugging Face layout", model, configFile)
+	}
+	return Model{Dir: dir, Name: dir}, nil
+}
+
+// ownCache is the model in the cache that `make` fills, and no model where there is none of that name.
+func ownCache(models, model string) (Model, error) {
+	pattern := filepath.Join(models, model, configFile)
 	if !strings.Contains(model, "/") {
-		pattern = filepath.Join(models, "*", model, "config.json")
+		pattern = filepath.Join(models, "*", model, configFile)
 	}
 	found, err := filepath.Glob(pattern)
 	if err != nil {
-		return "", "", fmt.Errorf("model %q: %w", model, err)
+		return Model{}, fmt.Errorf("model %q: %w", model, err)
 	}
 	switch len(found) {
-	case 1:
-		dir = filepath.Dir(found[0])
-		name, err = filepath.Rel(models, dir)
-		return dir, filepath.ToSlash(name), err
 	case 0:
-		return "", "", fmt.Errorf("model %q is neither a folder nor in %s; give a model folder, or run `make models` for the default one", model, models)
+		return Model{}, nil
+	case 1:
+		dir := filepath.Dir(found[0])
+		name, err := filepath.Rel(models, dir)
+		return Model{Dir: dir, Name: filepath.ToSlash(name)}, err
 	default:
-		return "", "", fmt.Errorf("model %q is ambiguous: %s; give the whole name", model, strings.Join(found, ", "))
+		return Model{}, fmt.Errorf("model %q is ambiguous: %s; give the whole name", model, strings.Join(found, ", "))
 	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

@@ -9,12 +9,12 @@ import (
 	"rltrain/torch/hub"
 )
 
-func write(t *testing.T, path string) {
+func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -22,21 +22,26 @@ func write(t *testing.T, path string) {
 func TestResolve(t *testing.T) {
 	cache, here := t.TempDir(), t.TempDir()
 	t.Setenv("RLTRAIN_CACHE", cache)
+	t.Setenv("HF_HOME", t.TempDir())
+	t.Setenv("HF_HUB_OFFLINE", "1")
 	t.Chdir(here)
-	write(t, filepath.Join(cache, "models", "org", "one", "config.json"))
-	write(t, filepath.Join(cache, "models", "org", "twin", "config.json"))
-	write(t, filepath.Join(cache, "models", "other", "twin", "config.json"))
-	write(t, filepath.Join(here, "mine", "config.json"))
-	write(t, filepath.Join(here, "empty", "README.md"))
-	write(t, filepath.Join(here, "file"))
+	write(t, filepath.Join(cache, "models", "org", "one", "config.json"), "{}")
+	write(t, filepath.Join(cache, "models", "org", "twin", "config.json"), "{}")
+	write(t, filepath.Join(cache, "models", "other", "twin", "config.json"), "{}")
+	write(t, filepath.Join(here, "mine", "config.json"), "{}")
+	write(t, filepath.Join(here, "adapter", "adapter_config.json"), "{}")
+	write(t, filepath.Join(here, "empty", "README.md"), "")
+	write(t, filepath.Join(here, "file"), "")
 	for _, tc := range []struct{ model, dir, name, want string }{
 		{model: "mine", dir: filepath.Join(here, "mine"), name: filepath.Join(here, "mine")},
 		{model: "org/one", dir: filepath.Join(cache, "models", "org", "one"), name: "org/one"},
 		{model: "one", dir: filepath.Join(cache, "models", "org", "one"), name: "org/one"},
 		{model: "twin", want: "is ambiguous"},
 		{model: "nowhere", want: "is neither a folder nor in"},
-		{model: "org/nowhere", want: "run `make models`"},
+		{model: "org/nowhere", want: "HF_HUB_OFFLINE forbids downloads"},
+		{model: "org/one@v1", want: "nothing of org/one@v1 is in the cache"}, // the cache of make knows no revisions
 		{model: "empty", want: "has no config.json"},
+		{model: "adapter", want: "it holds an adapter, not a base model"},
 		{model: "file", want: "is a file; name its folder"},
 		{model: "../mine", want: "does not exist"},
 		{model: "", want: "does not exist"},

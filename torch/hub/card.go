@@ -1,0 +1,127 @@
+package hub
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+// cardConfig is one of a dataset's configurations in the YAML of its README.md.
+type cardConfig struct {
+	name   string
+	chosen bool                // it is the default one
+	dir    string              // data_dir: where patterns and names begin; "" for the top
+	splits map[string][]string // patterns of data_files by split
+}
+
+// parseCard reads the configurations of a README.md, none where it has no such YAML.
+func parseCard(card []byte) ([]cardConfig, error) {
+	card = bytes.ReplaceAll(card, []byte("\r\n"), []byte("\n"))
+	head, found := bytes.CutPrefix(card, []byte("---\n"))
+	if !found {
+		return nil, nil
+	}
+	if head, _, found = bytes.Cut(head, []byte("\n---")); !found {
+		return nil, nil
+	}
+	var list struct {
+		Configs []struct {
+			Name    string `yaml:"config_name"`
+			Default bool   `yaml:"default"`
+			Dir     string `yaml:"data_dir"`
+			Files   any    `yaml:"data_files"`
+		} `yaml:"configs"`
+	}
+	if err := yaml.Unmarshal(head, &list); err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return nil, fmt.Errorf("its YAML: %s", first)
+	}
+	var configs []cardConfig
+	for _, c := range list.Configs {
+		config := cardConfig{name: c.Name, chosen: c.Default, splits: map[string][]string{}}
+		if c.Dir != "" {
+			config.dir = path.Clean(c.Dir)
+		}
+		for _, entry := range listOf(c.Files) {
+			// A pattern alone is of the split train; others come with their split.
+			split, patterns := "train", entry
+			if m, ok := entry.(map[string]any); ok {
+				split, _ = m["split"].(string)
+				patterns = m["path"]
+			}
+			for _, item := range listOf(patterns) {
+				pattern, ok := item.(string)
+				if !ok || split == "" {
+					return nil, fmt.Errorf("data_files of configuration %.120q: want patterns, or split and path", c.Name)
+				}
+				config.splits[split] = append(config.splits[split], path.Join(config.dir, pattern))
+			}
+		}
+		configs = append(configs, config)
+	}
+	return configs, nil
+}
+
+// listOf is a list, or one of the value alone.
+func listOf(value any) []any {
+	if list, ok := value.([]any); ok || value == nil {
+		return list
+	}
+	return []any{value}
+}
+
+// pick finds a configuration by name: "" is the default one, or the only one.
+func pick(configs []cardConfig, name string) (cardConfig, error) {
+	var names []string
+	for _, c := range configs {
+		if name != "" && c.name == name || name == "" && (c.chosen || c.name == "default" || len(configs) == 1) {
+			return c, nil
+		}
+		names = append(names, c.name)
+	}
+	if name == "" {
+		return cardConfig{}, fmt.Errorf("name one of the configurations %s", strings.Join(names, ", "))
+	}
+	return cardConfig{}, fmt.Errorf("there is no configuration %s; there are %s", name, strings.Join(names, ", "))
+}
+
+// files are those of sorted names that the split's patterns match, pattern by pattern.
+func (c cardConfig) files(names []string, split string) ([]string, error) {
+	patterns, ok := c.splits[split]
+	if !ok {
+		return nil, fmt.Errorf("configuration %s has no split %s; it has %s", c.name, split, strings.Join(slices.Sorted(maps.Keys(c.splits)), ", "))
+	}
+	var files []string
+	for _, text := range patterns {
+		pattern, err := regexp.Compile(glob(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: data_files %.120q is no pattern", cardFile, text)
+		}
+		found := matching(names, pattern)
+		if len(found) == 0 {
+			return nil, noData{fmt.Errorf("no file matches %s of split %s in %s", text, split, cardFile)}
+		}
+		for _, name := range found {
+			if !dataPattern.MatchString(name) {
+				return nil, noData{fmt.Errorf("%s is in none of the formats parquet, jsonl, json and csv", name)}
+			}
+			if !slices.Contains(files, name) {
+				files = append(files, name)
+			}
+		}
+	}
+	return files, nil
+}
+
+var globParts = strings.NewReplacer(`\*\*/`, "(.*/)?", `\*\*`, ".*", `\*`, "[^/]*", `\?`, "[^/]", `\[!`, "[^", `\[`, "[", `\]`, "]")
+
+// glob is the regular expression of a pattern in which * stays within a folder and ** does not.
+func glob(pattern string) string {
+	return "^" + globParts.Replace(regexp.QuoteMeta(pattern)) + "$"
+}

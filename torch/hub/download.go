@@ -1,0 +1,307 @@
+package hub
+
+import (
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+const (
+	atOnce = 4 // downloads at the same time
+	// furtherBy is how far a try must get to count as one that got further, which bounds their number.
+	furtherBy = 1 << 20
+)
+
+// fetch puts files of the tree into the cache. Those that are there stay; of a tree that is the cache's, all
+// must be.
+func (t *tree) fetch(ctx context.Context, names []string) error {
+	if lost := t.lacks(names...); len(lost) > 0 {
+		if t.cached {
+			return t.absence(some(lost))
+		}
+		return fmt.Errorf("it has no file %s", some(lost))
+	}
+	if t.cached {
+		return nil
+	}
+	have, err := t.store.files(t.commit)
+	if err != nil {
+		return err
+	}
+	var wanted []string
+	var bytes int64
+	for _, name := range names {
+		size := t.files[name].size
+		// A cut file, left by a crash, is fetched again.
+		if cached, ok := have[name]; !ok || size >= 0 && cached.size != size {
+			wanted = append(wanted, name)
+			bytes += max(0, size)
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	if err := t.makeRoom(bytes); err != nil {
+		return err
+	}
+	t.advance(0, bytes)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	slots := make(chan struct{}, atOnce)
+	var workers sync.WaitGroup
+	for _, name := range wanted {
+		slots <- struct{}{}
+		workers.Go(func() {
+			if err := t.download(ctx, name); err != nil {
+				cancel(fmt.Errorf("%s: %w", name, err))
+			}
+			<-slots
+		})
+	}
+	workers.Wait()
+	return context.Cause(ctx)
+}
+
+// makeRoom makes the repository's folder and says at once where the files do not fit beside it.
+func (t *tree) makeRoom(bytes int64) error {
+	if err := os.MkdirAll(filepath.Join(t.dir, "blobs"), 0o777); err != nil {
+		return err
+	}
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(t.dir, &disk); err != nil {
+		return nil // then writing will tell
+	}
+	if free := int64(disk.Bavail) * int64(disk.Bsize); free < bytes {
+		// What is partly there is counted in full: it is little, or the disk is close to full.
+		return fmt.Errorf("the disk of %s has %d MB free, and %d MB are to be fetched; free some, or place the cache elsewhere by HF_HOME", t.dir, free/1e6, bytes/1e6)
+	}
+	return nil
+}
+
+// advance counts bytes of progress.
+func (s *session) advance(done, total int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done += done
+	s.total += total
+	if s.progress != nil {
+		s.progress(s.done, s.total)
+	}
+}
+
+// download fetches one file, unless the cache has its bytes under another name or commit.
+func (t *tree) download(ctx context.Context, name string) error {
+	etag, size, err := t.head(ctx, name)
+	if err != nil {
+		return err
+	}
+	t.advance(0, max(0, size)-max(0, t.files[name].size))
+	unlock, err := t.lock(ctx, etag, func() {
+		t.warn(fmt.Sprintf("%s %s: waiting for another process that downloads %s", t.kind, t.repo, name))
+	})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if info, err := os.Stat(t.blob(etag)); err == nil && (size < 0 || info.Size() == size) {
+		t.advance(max(0, size), 0)
+	} else if err := t.receive(ctx, name, etag, size); err != nil {
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			return fmt.Errorf("the disk of %s is full; free some and run again, or place the cache elsewhere by HF_HOME: %w", t.dir, err)
+		}
+		return err
+	}
+	return t.link(t.commit, name, etag)
+}
+
+var etagPattern = regexp.MustCompile(`^\w[\w.-]{0,127}$`)
+
+// head asks for a file's ETag, which names its blob, and size, -1 where the Hub does not say.
+func (t *tree) head(ctx context.Context, name string) (etag string, size int64, err error) {
+	err = t.retry(ctx, func() (bool, error) {
+		return false, t.call(ctx, http.MethodHead, t.address(name), http.Header{}, t.answerTimeout, func(r *http.Response) error {
+			etag = r.Header.Get("X-Linked-Etag")
+			switch {
+			case r.StatusCode >= 400:
+				return t.refused(r, name)
+			case etag == "" && r.StatusCode == http.StatusOK:
+				etag = r.Header.Get("ETag")
+			}
+			etag = strings.Trim(strings.TrimPrefix(etag, "W/"), `"`)
+			if !etagPattern.MatchString(etag) {
+				return fmt.Errorf("%s gives it the ETag %.140q, which cannot name a file; HF_ENDPOINT must be a Hub", t.endpoint, etag)
+			}
+			size = -1
+			if n, err := strconv.ParseInt(r.Header.Get("X-Linked-Size"), 10, 64); err == nil && n >= 0 {
+				size = n
+			} else if r.StatusCode == http.StatusOK {
+				size = r.ContentLength
+			}
+			return nil
+		})
+	})
+	return etag, size, err
+}
+
+// transfer is a file on its way into the cache.
+type transfer struct {
+	*tree
+	name      string
+	file      *os.File
+	hash      func(size int64) hash.Hash // of the file's bytes gives its ETag; nil where nothing does
+	size      int64                      // -1 where it is not known
+	offset    int64                      // bytes that are there
+	best      int64                      // the largest offset that counted as getting further
+	validator string                     // the strong ETag of the response that the bytes are from
+}
+
+// receive downloads a blob into ETAG.incomplete, where it goes on after what is there, checks it and gives it
+// its name. The caller holds the lock.
+func (t *tree) receive(ctx context.Context, name, etag string, size int64) error {
+	path := t.blob(etag) + ".incomplete"
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	d := &transfer{tree: t, name: name, file: file, hash: t.digest(name, etag), size: size, offset: info.Size()}
+	d.advance(d.offset, 0)
+	// Only a checksum can tell whether what an earlier process left is the file's beginning.
+	if d.hash == nil || size >= 0 && d.offset > size {
+		if err := d.restart(); err != nil {
+			return err
+		}
+	}
+	for {
+		resumed := d.offset > 0
+		if err := d.retry(ctx, func() (bool, error) { return d.attempt(ctx) }); err != nil {
+			return err
+		}
+		if d.hash == nil {
+			break
+		}
+		h := d.hash(d.offset)
+		if _, err := io.Copy(h, io.NewSectionReader(file, 0, d.offset)); err != nil {
+			return fmt.Errorf("checking it: %w", err)
+		}
+		sum := hex.EncodeToString(h.Sum(nil))
+		if sum == etag {
+			break
+		}
+		if err := d.restart(); err != nil {
+			return err
+		}
+		if !resumed {
+			return fmt.Errorf("what arrived has the checksum %s, the Hub announces %s; it was not kept: try again", sum, etag)
+		}
+	}
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	return os.Rename(path, t.blob(etag))
+}
+
+// restart drops what is there.
+func (d *transfer) restart() error {
+	d.advance(-d.offset, 0)
+	d.offset, d.validator = 0, ""
+	return d.file.Truncate(0)
+}
+
+// attempt asks for what is not there, once.
+func (d *transfer) attempt(ctx context.Context) (further bool, err error) {
+	if d.offset == d.size {
+		return false, d.file.Truncate(d.size)
+	}
+	header := http.Header{}
+	if d.offset > 0 {
+		header.Set("Range", fmt.Sprintf("bytes=%d-", d.offset))
+		if d.validator != "" {
+			header.Set("If-Range", d.validator)
+		}
+	}
+	err = d.call(ctx, http.MethodGet, d.address(d.name), header, d.bytesTimeout, d.accept)
+	if further = d.offset >= d.best+furtherBy; further {
+		d.best = d.offset
+	}
+	return further, err
+}
+
+// accept takes the bytes of a response.
+func (d *transfer) accept(r *http.Response) error {
+	from := fmt.Sprintf("bytes %d-", d.offset)
+	switch {
+	case r.StatusCode == http.StatusPartialContent && strings.HasPrefix(r.Header.Get("Content-Range"), from):
+	case r.StatusCode == http.StatusOK:
+		if err := d.restart(); err != nil {
+			return err
+		}
+	case r.StatusCode == http.StatusPartialContent, d.offset > 0 && r.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+		if err := d.restart(); err != nil {
+			return err
+		}
+		return temporary{error: fmt.Errorf("%s sent another part than asked for", r.Request.URL.Host)}
+	default:
+		return d.refused(r, d.name)
+	}
+	if tag := r.Header.Get("ETag"); !strings.HasPrefix(tag, "W/") {
+		d.validator = tag
+	}
+	buffer := make([]byte, 256<<10)
+	for {
+		n, err := r.Body.Read(buffer)
+		if d.size >= 0 && d.offset+int64(n) > d.size {
+			return fmt.Errorf("%s sends more than the %d bytes that the Hub announces", r.Request.URL.Host, d.size)
+		}
+		if _, err := d.file.WriteAt(buffer[:n], d.offset); err != nil {
+			return err
+		}
+		d.offset += int64(n)
+		d.advance(int64(n), 0)
+		switch {
+		case err == io.EOF && d.offset < d.size:
+			return temporary{error: fmt.Errorf("the connection ended after %d of %d bytes", d.offset, d.size)}
+		case err == io.EOF:
+			d.size = d.offset
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+var sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// digest is the hash that a file's ETag is: SHA-256 of large files, git's SHA-1 of the others; nil where it is
+// neither.
+func (t *tree) digest(name, etag string) func(size int64) hash.Hash {
+	switch {
+	case sha256Pattern.MatchString(etag):
+		return func(int64) hash.Hash { return sha256.New() }
+	case commitPattern.MatchString(etag) && etag == t.files[name].git:
+		return func(size int64) hash.Hash {
+			h := sha1.New()
+			fmt.Fprintf(h, "blob %d\x00", size)
+			return h
+		}
+	default:
+		return nil
+	}
+}

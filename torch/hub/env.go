@@ -1,0 +1,192 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const publicHub = "https://huggingface.co"
+
+// session is one call of a Client about one repository, with what the environment says.
+type session struct {
+	repo
+	store
+	endpoint   string // address of the Hub, without a slash at its end
+	token      string // "" sends none
+	tokenFrom  string // where it was found
+	offlineVar string // the variable that forbids the network; "" allows it
+
+	answerTimeout, bytesTimeout time.Duration
+
+	http    *http.Client
+	sleep   func(ctx context.Context, d time.Duration) error
+	warn    func(message string)
+	reached atomic.Bool // the Hub has answered before
+
+	progress    func(done, total int64)
+	mu          sync.Mutex // guards what follows, and calls of progress
+	done, total int64
+}
+
+func (c *Client) session(r repo) (*session, error) {
+	home, cache, err := folders()
+	if err != nil {
+		return nil, err
+	}
+	s := &session{
+		repo: r,
+		store: store{
+			dir: filepath.Join(cache, r.cacheName()), locks: filepath.Join(cache, ".locks", r.cacheName()),
+		},
+		endpoint: publicHub, offlineVar: offline(r.kind),
+		sleep: c.sleep, warn: c.Warn, progress: c.Progress,
+	}
+	if s.sleep == nil {
+		s.sleep = wait
+	}
+	if s.warn == nil {
+		s.warn = func(string) {}
+	}
+	if given := strings.TrimRight(os.Getenv("HF_ENDPOINT"), "/"); given != "" {
+		if u, err := url.Parse(given); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return nil, fmt.Errorf("HF_ENDPOINT is %q; want an address such as %s", given, publicHub)
+		}
+		s.endpoint = given
+	}
+	if s.token, s.tokenFrom, err = token(home); err != nil {
+		return nil, err
+	}
+	if s.answerTimeout, err = seconds("HF_HUB_ETAG_TIMEOUT"); err != nil {
+		return nil, err
+	}
+	if s.bytesTimeout, err = seconds("HF_HUB_DOWNLOAD_TIMEOUT"); err != nil {
+		return nil, err
+	}
+	transport := c.transport
+	if transport == nil {
+		transport = http.DefaultTransport
+	}
+	s.http = &http.Client{Transport: bearer{s, transport}, CheckRedirect: s.redirect}
+	return s, nil
+}
+
+// folders are Hugging Face's folder and the cache of repositories, by huggingface_hub's rules.
+func folders() (home, cache string, err error) {
+	user, err := os.UserHomeDir()
+	if err != nil {
+		return "", "", fmt.Errorf("finding the home folder: %w", err)
+	}
+	home = expanded("HF_HOME", user)
+	if home == "" {
+		base := os.Getenv("XDG_CACHE_HOME")
+		if base == "" {
+			base = filepath.Join(user, ".cache")
+		}
+		home = filepath.Join(base, "huggingface")
+	}
+	for _, variable := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"} {
+		if cache = expanded(variable, user); cache != "" {
+			break
+		}
+	}
+	if cache == "" {
+		cache = filepath.Join(home, "hub")
+	}
+	cache, err = filepath.Abs(cache)
+	return home, cache, err
+}
+
+// expanded is a variable's path with ~ and the variables in it replaced; one that is not set stays as it is.
+func expanded(variable, user string) string {
+	path := os.Getenv(variable)
+	if path == "~" || strings.HasPrefix(path, "~/") {
+		path = user + path[1:]
+	}
+	return os.Expand(path, func(name string) string {
+		if value, ok := os.LookupEnv(name); ok {
+			return value
+		}
+		return "$" + name
+	})
+}
+
+// token is the user's token and where it comes from.
+func token(home string) (value, from string, err error) {
+	if yes("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+		return "", "", nil
+	}
+	for _, variable := range []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} {
+		if value := strings.TrimSpace(os.Getenv(variable)); value != "" {
+			return value, variable, nil
+		}
+	}
+	user, err := os.UserHomeDir()
+	if err != nil {
+		return "", "", fmt.Errorf("finding the home folder: %w", err)
+	}
+	path := expanded("HF_TOKEN_PATH", user)
+	if path == "" {
+		path = filepath.Join(home, "token")
+	}
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", "", fmt.Errorf("reading the token: %w", err)
+	}
+	return strings.TrimSpace(string(data)), path, nil
+}
+
+// offline is the variable that forbids the network for a kind of repository, "" where none does.
+func offline(kind string) string {
+	// As in huggingface_hub, a TRANSFORMERS_OFFLINE counts only where the newer name is not set.
+	variable := "HF_HUB_OFFLINE"
+	if os.Getenv(variable) == "" {
+		variable = "TRANSFORMERS_OFFLINE"
+	}
+	if yes(variable) {
+		return variable
+	}
+	if kind == datasetKind && yes("HF_DATASETS_OFFLINE") {
+		return "HF_DATASETS_OFFLINE"
+	}
+	return ""
+}
+
+func yes(variable string) bool {
+	return slices.Contains([]string{"1", "ON", "YES", "TRUE"}, strings.ToUpper(os.Getenv(variable)))
+}
+
+func seconds(variable string) (time.Duration, error) {
+	text := os.Getenv(variable)
+	if text == "" {
+		return 10 * time.Second, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > 86400 {
+		return 0, fmt.Errorf("%s is %q; want a number of seconds from 1 to 86400", variable, text)
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
+// wait waits for d, or for the end of ctx.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,131 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	configFile  = "config.json"
+	adapterFile = "adapter_config.json"
+)
+
+// smallFiles are read beside the weights: of models, of sentence encoders, of adapters, of our own classifiers.
+var smallFiles = []string{
+	configFile, "generation_config.json",
+	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+	"chat_template.jinja", "chat_template.json",
+	"modules.json", "sentence_bert_config.json", "1_Pooling/config.json",
+	adapterFile,
+	"label_policy.json", "label_mapping.json", "category_mapping.json",
+}
+
+// templatePattern finds the chat templates beyond the default one.
+const templatePattern = "additional_chat_templates/*.jinja"
+
+// weightFiles are the layouts of a model's weights, the preferred first: one file, or an index of shards.
+var weightFiles = []struct{ file, index string }{
+	{"model.safetensors", "model.safetensors.index.json"},
+	{"pytorch_model.bin", "pytorch_model.bin.index.json"},
+}
+
+// extraWeights go with an adapter or with a classifier of ours.
+var extraWeights = []string{"adapter_model.safetensors", "head.safetensors", "value_head.safetensors"}
+
+func (s *session) model(ctx context.Context, need Need) (Model, error) {
+	t, err := s.at(ctx, (*tree).settled, func(t *tree) error { return t.fetchModel(ctx, need) })
+	if err != nil {
+		return Model{}, err
+	}
+	if !t.cached {
+		if err := t.setAbsent(t.commit, t.lacks(smallFiles...)); err != nil {
+			return Model{}, err
+		}
+	}
+	return Model{Dir: t.snapshot(t.commit), Name: t.id, Commit: t.commit}, nil
+}
+
+// settled says that the cache knows of every small file whether the commit has it.
+func (t *tree) settled() bool {
+	return !slices.ContainsFunc(t.lacks(smallFiles...), func(name string) bool { return !t.absent(t.commit, name) })
+}
+
+// fetchModel fetches what loading a model takes.
+func (t *tree) fetchModel(ctx context.Context, need Need) error {
+	small := t.has(smallFiles...)
+	for _, name := range t.names() {
+		if ok, _ := path.Match(templatePattern, name); ok {
+			small = append(small, name)
+		}
+	}
+	if len(t.has(configFile, adapterFile)) == 0 {
+		if t.cached {
+			return t.absence(configFile)
+		}
+		return fmt.Errorf("it has neither %s nor %s: it is not a model in the Hugging Face layout", configFile, adapterFile)
+	}
+	if need == NoWeights {
+		return t.fetch(ctx, small)
+	}
+	weights, index := t.has(extraWeights...), ""
+	for _, layout := range weightFiles {
+		if len(t.has(layout.file)) > 0 {
+			weights = append(weights, layout.file)
+			break
+		}
+		if len(t.has(layout.index)) > 0 {
+			index = layout.index
+			small = append(small, index)
+			break
+		}
+	}
+	if len(weights) == 0 && index == "" {
+		if t.cached {
+			return t.absence("weights")
+		}
+		return errors.New("it has no weights in files of safetensors or PyTorch")
+	}
+	if err := t.fetch(ctx, small); err != nil {
+		return err
+	}
+	if index != "" {
+		data, err := os.ReadFile(filepath.Join(t.snapshot(t.commit), index))
+		if err != nil {
+			return err
+		}
+		shards, err := parseIndex(data, path.Ext(strings.TrimSuffix(index, ".index.json")))
+		if err != nil {
+			return fmt.Errorf("%s: %w", index, err)
+		}
+		weights = append(weights, shards...)
+	}
+	return t.fetch(ctx, weights)
+}
+
+// parseIndex reads the names of shards, in order, from an index of weights.
+func parseIndex(data []byte, extension string) ([]string, error) {
+	var index struct {
+		WeightMap map[string]string `json:"weight_map"`
+	}
+	if err := json.Unmarshal(data, &index); err != nil {
+		return nil, err
+	}
+	shards := slices.Compact(slices.Sorted(maps.Values(index.WeightMap)))
+	if len(shards) == 0 {
+		return nil, errors.New("weight_map is missing or empty")
+	}
+	for _, shard := range shards {
+		if !plainPath(shard) || strings.Contains(shard, "/") || path.Ext(shard) != extension {
+			return nil, fmt.Errorf("weight_map names %.120q, want a %s file of the same folder", shard, extension)
+		}
+	}
+	return shards, nil
+}

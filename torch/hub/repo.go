@@ -1,0 +1,80 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+const (
+	modelKind   = "model"
+	datasetKind = "dataset"
+	mainBranch  = "main"
+)
+
+// repo is a repository of the Hub at a revision.
+type repo struct {
+	kind     string // modelKind or datasetKind
+	id       string // org/name, or the name alone of the oldest ones
+	revision string // a branch, tag, commit or other ref
+}
+
+var (
+	idPattern       = regexp.MustCompile(`^(\w([\w.-]{0,94}\w)?/)?\w([\w.-]{0,94}\w)?$`)
+	revisionPattern = regexp.MustCompile(`^[\w.+@%/-]{1,200}$`)
+	commitPattern   = regexp.MustCompile(`^[0-9a-f]{40}$`)
+)
+
+// parseRepo reads org/name or org/name@revision by the Hub's own rules of names.
+func parseRepo(kind, text string) (repo, error) {
+	id, revision, given := strings.Cut(text, "@")
+	if !idPattern.MatchString(id) || strings.Contains(id, "--") || strings.Contains(id, "..") || strings.HasSuffix(id, ".git") {
+		return repo{}, errors.New("want org/name or org/name@revision of letters, digits, -, _ and .")
+	}
+	if !given {
+		revision = mainBranch
+	}
+	// It becomes a path below refs.
+	if !revisionPattern.MatchString(revision) || !plainPath(revision) {
+		return repo{}, fmt.Errorf("%.120q is no revision; want a branch, a tag or a commit", revision)
+	}
+	return repo{kind: kind, id: id, revision: revision}, nil
+}
+
+func (r repo) String() string {
+	if r.revision == mainBranch {
+		return r.id
+	}
+	return r.id + "@" + r.revision
+}
+
+// pinned says that the revision is a commit, which never changes.
+func (r repo) pinned() bool { return commitPattern.MatchString(r.revision) }
+
+// cacheName is the name of the repository's folder in the cache.
+func (r repo) cacheName() string {
+	return r.kind + "s--" + strings.ReplaceAll(r.id, "/", "--")
+}
+
+// page is the repository's path below the Hub's address.
+func (r repo) page() string {
+	if r.kind == datasetKind {
+		return "datasets/" + r.id
+	}
+	return r.id
+}
+
+// plainPath says that a slash-separated name stays below the folder it is joined to, whatever the system.
+func plainPath(name string) bool {
+	if strings.ContainsAny(name, "\\:\x00") || !filepath.IsLocal(name) {
+		return false
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part == "." || part == ".." {
+			return false
+		}
+	}
+	return true
+}

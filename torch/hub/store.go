@@ -1,0 +1,149 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/google/renameio/v2"
+)
+
+// store is one repository's folder in the cache, laid out as huggingface_hub 2.4 does:
+//
+//	blobs/ETAG                  the bytes of a file, or a link to them; ETAG.incomplete while they arrive
+//	refs/REVISION               the commit that a branch or tag pointed at when last seen, without a newline
+//	snapshots/COMMIT/FILE       a relative link to the blob
+//	.no_exist/COMMIT/FILE       empty: the commit is known to have no such file
+//
+// Locks are on files beside it, .locks/REPOSITORY/ETAG.lock, by flock(2), and stay there unlocked.
+type store struct {
+	dir   string
+	locks string
+}
+
+func (s store) snapshot(commit string) string { return filepath.Join(s.dir, "snapshots", commit) }
+
+func (s store) blob(etag string) string { return filepath.Join(s.dir, "blobs", etag) }
+
+// commit is what a revision pointed at when it was last seen, "" where it never was.
+func (s store) commit(revision string) (string, error) {
+	path := filepath.Join(s.dir, "refs", filepath.FromSlash(revision))
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	commit := strings.TrimSpace(string(data))
+	if !commitPattern.MatchString(commit) {
+		return "", fmt.Errorf("%s holds %.60q, which is no commit; remove the file", path, commit)
+	}
+	return commit, nil
+}
+
+// setCommit records what a revision points at. A cache that cannot be written stays as it is: what was read
+// from it is there.
+func (s store) setCommit(revision, commit string) error {
+	if known, err := s.commit(revision); err == nil && known == commit {
+		return nil
+	}
+	path := filepath.Join(s.dir, "refs", filepath.FromSlash(revision))
+	err := os.MkdirAll(filepath.Dir(path), 0o777)
+	if err == nil {
+		err = renameio.WriteFile(path, []byte(commit), 0o644, renameio.WithTempDir(filepath.Dir(path)))
+	}
+	return unlessReadOnly(err)
+}
+
+// setAbsent records files that a commit does not have.
+func (s store) setAbsent(commit string, names []string) error {
+	for _, name := range names {
+		if s.absent(commit, name) {
+			continue
+		}
+		path := filepath.Join(s.dir, ".no_exist", commit, filepath.FromSlash(name))
+		err := os.MkdirAll(filepath.Dir(path), 0o777)
+		if err == nil {
+			err = os.WriteFile(path, nil, 0o666)
+		}
+		if err != nil {
+			return unlessReadOnly(err)
+		}
+	}
+	return nil
+}
+
+// absent says that a commit is known not to have a file.
+func (s store) absent(commit, name string) bool {
+	return exists(filepath.Join(s.dir, ".no_exist", commit, filepath.FromSlash(name)))
+}
+
+func unlessReadOnly(err error) error {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return nil
+	}
+	return err
+}
+
+// files are a commit's files in the cache.
+func (s store) files(commit string) (files, error) {
+	found := files{}
+	root := s.snapshot(commit)
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		// A link whose blob is gone is no file.
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			name, err := filepath.Rel(root, path)
+			if err != nil {
+				return err
+			}
+			found[filepath.ToSlash(name)] = file{size: info.Size()}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// link makes a commit's file point at a blob.
+func (s store) link(commit, name, etag string) error {
+	path := filepath.Join(s.snapshot(commit), filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	target, err := filepath.Rel(filepath.Dir(path), s.blob(etag))
+	if err != nil {
+		return err
+	}
+	return renameio.Symlink(target, path)
+}
+
+// lock waits until no other process or goroutine downloads a blob.
+func (s store) lock(ctx context.Context, etag string, waiting func()) (unlock func(), err error) {
+	if err := os.MkdirAll(s.locks, 0o777); err != nil {
+		return nil, err
+	}
+	file := flock.New(filepath.Join(s.locks, etag+".lock"), flock.SetPermissions(0o664))
+	got, err := file.TryLock()
+	if err == nil && !got {
+		waiting()
+		_, err = file.TryLockContext(ctx, 100*time.Millisecond)
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("locking %s: %w", file.Path(), err)
+	}
+	return func() { _ = file.Close() }, nil
+}

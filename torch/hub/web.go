@@ -1,0 +1,231 @@
+package hub
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	maxRedirects = 10
+	maxFailures  = 5 // in a row, before a request is given up
+	firstPause   = time.Second
+	longestPause = 8 * time.Second
+	// longestAsked is the longest pause that the Hub may ask for.
+	longestAsked = 5 * time.Minute
+)
+
+// bearer adds the token to requests that go to the Hub, and to no others: redirects end at hosts that are not
+// the Hub's, and net/http would send it on to subdomains and other ports.
+type bearer struct {
+	*session
+	next http.RoundTripper
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if b.token != "" && b.trusted(r.URL) {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+b.token)
+	}
+	return b.next.RoundTrip(r)
+}
+
+// trusted says that an address is the Hub's: the configured one, or the public one that it may stand for.
+func (s *session) trusted(u *url.URL) bool {
+	for _, hub := range []string{s.endpoint, publicHub} {
+		if h, err := url.Parse(hub); err == nil && u.Scheme == h.Scheme && strings.EqualFold(u.Host, h.Host) {
+			return true
+		}
+	}
+	return false
+}
+
+// redirect keeps a HEAD request at the Hub: what it asks is in the headers of the redirect to the store.
+func (s *session) redirect(r *http.Request, via []*http.Request) error {
+	if r.Method == http.MethodHead && !s.trusted(r.URL) {
+		return http.ErrUseLastResponse
+	}
+	if len(via) >= maxRedirects {
+		return fmt.Errorf("%d redirects", maxRedirects)
+	}
+	return nil
+}
+
+// temporary is an error that another try may not meet.
+type temporary struct {
+	error
+	pause time.Duration // what the server asks for
+}
+
+func (t temporary) Unwrap() error { return t.error }
+
+// retry calls f again after temporary errors, with growing pauses, until it has failed maxFailures times in a
+// row; f says whether it got further than before.
+func (s *session) retry(ctx context.Context, f func() (further bool, err error)) error {
+	failures, pause := 0, firstPause
+	for {
+		further, err := f()
+		var t temporary
+		if ctx.Err() != nil || !errors.As(err, &t) {
+			return err
+		}
+		if further {
+			failures, pause = 0, firstPause
+		}
+		if failures++; failures == maxFailures {
+			return fmt.Errorf("%w; tried %d times", err, maxFailures)
+		}
+		if t.pause > longestAsked {
+			return err
+		}
+		if err := s.sleep(ctx, max(pause, t.pause)); err != nil {
+			return err
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// call sends one request and hands its response to use. It gives up when no byte comes for the timeout. Errors
+// of the connection are temporary.
+func (s *session) call(ctx context.Context, method, address string, header http.Header, timeout time.Duration, use func(*http.Response) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r, err := http.NewRequestWithContext(ctx, method, address, nil)
+	if err != nil {
+		return err
+	}
+	r.Header = header
+	r.Header.Set("User-Agent", "rltrain")
+	r.Header.Set("Accept-Encoding", "identity") // lengths and ranges are those of the file
+	timer := time.AfterFunc(timeout, func() { cancel(fmt.Errorf("%s sends nothing for %v", s.endpoint, timeout)) })
+	defer timer.Stop()
+	response, err := s.http.Do(r)
+	timer.Stop()
+	if err != nil {
+		return s.lost(ctx, err)
+	}
+	defer response.Body.Close()
+	s.reached.Store(true)
+	response.Body = &body{ReadCloser: response.Body, timer: timer, timeout: timeout, failed: func(err error) error { return s.lost(ctx, err) }}
+	return use(response)
+}
+
+// lost is the error of a connection, without the address, which may carry a signature.
+func (s *session) lost(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		if errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
+			return cause
+		}
+		err = cause
+	} else {
+		var outer *url.Error
+		if errors.As(err, &outer) {
+			err = outer.Err
+		}
+		err = fmt.Errorf("no connection to %s: %w", s.endpoint, err)
+	}
+	var certificate *tls.CertificateVerificationError
+	var network *net.OpError
+	// A host that has never answered is more likely out of reach than busy.
+	unreachable := !s.reached.Load() && (context.Cause(ctx) != nil || errors.As(err, &network) && network.Op == "dial")
+	if unreachable || errors.As(err, &certificate) {
+		return unknown{err}
+	}
+	return temporary{error: err}
+}
+
+// body runs the timer while it is read from, and only then: what is done with the bytes may take its time.
+type body struct {
+	io.ReadCloser
+	timer   *time.Timer
+	timeout time.Duration
+	failed  func(error) error
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.timer.Reset(b.timeout)
+	n, err := b.ReadCloser.Read(p)
+	b.timer.Stop()
+	if err != nil && err != io.EOF {
+		err = b.failed(err)
+	}
+	return n, err
+}
+
+// unknown is the error of a repository of which nothing could be learnt: the Hub has none of that name, or not
+// for this user, or is out of reach.
+type unknown struct{ error }
+
+// missingRevision is the error of a revision that a repository does not have.
+type missingRevision struct{ error }
+
+// refused says in a sentence why the Hub did not deliver a file, or where file is "" a repository's listing.
+func (s *session) refused(r *http.Response, file string) error {
+	code, message := r.Header.Get("X-Error-Code"), r.Header.Get("X-Error-Message")
+	page := s.endpoint + "/" + s.page()
+	switch status := r.StatusCode; {
+	case !s.trusted(r.Request.URL):
+		// The store behind the Hub: another try gets a fresh signature.
+		return temporary{fmt.Errorf("the store at %s answers %q", r.Request.URL.Host, r.Status), asked(r.Header)}
+	case code == "GatedRepo" && s.token == "":
+		return fmt.Errorf("it is gated: accept its terms at %s, then set HF_TOKEN to a token of that account", page)
+	case code == "GatedRepo":
+		return fmt.Errorf("it is gated, and the account of the token in %s has no access: ask for it at %s", s.tokenFrom, page)
+	case code == "RevisionNotFound":
+		return missingRevision{fmt.Errorf("it has no branch, tag or commit %q", s.revision)}
+	case code == "EntryNotFound", code == "" && file != "" && status == http.StatusNotFound:
+		return errors.New("there is no such file")
+	case status == http.StatusUnauthorized && s.token != "" && code != "RepoNotFound":
+		return fmt.Errorf("the Hub does not accept the token in %s: make a new one at %s/settings/tokens", s.tokenFrom, s.endpoint)
+	case code == "RepoNotFound", status == http.StatusUnauthorized, status == http.StatusNotFound:
+		seen := "that the token in " + s.tokenFrom + " may see"
+		if s.token == "" {
+			seen = "that can be seen without HF_TOKEN"
+		}
+		return unknown{fmt.Errorf("%s has no %s %s %s", s.endpoint, s.kind, s.id, seen)}
+	case status == http.StatusTooManyRequests:
+		pause, advice := asked(r.Header), "try again later"
+		if pause > 0 {
+			advice = fmt.Sprintf("try again in %v", pause)
+		}
+		if s.token == "" {
+			advice += ", or set HF_TOKEN for a higher limit"
+		}
+		return temporary{errors.New("the Hub takes no more requests for now: " + advice), pause}
+	case status == http.StatusRequestTimeout, status >= 500:
+		return temporary{fmt.Errorf("%s answers %q", s.endpoint, r.Status), asked(r.Header)}
+	case message != "":
+		return fmt.Errorf("%s answers %q: %.200q", s.endpoint, r.Status, message)
+	default:
+		return fmt.Errorf("%s answers %q", s.endpoint, r.Status)
+	}
+}
+
+// resetPattern is the rest of a window in a RateLimit header: "api";r=0;t=55.
+var resetPattern = regexp.MustCompile(`;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})\b`)
+
+// asked is the pause that a response asks for, 0 where it asks for none.
+func asked(h http.Header) time.Duration {
+	text := h.Get("Retry-After")
+	if m := resetPattern.FindStringSubmatch(h.Get("RateLimit")); m != nil {
+		text = m[1]
+	}
+	if n, err := strconv.Atoi(text); err == nil && n > 0 {
+		return time.Duration(min(n, 1e6)) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		if sent, err := http.ParseTime(h.Get("Date")); err == nil {
+			return max(0, at.Sub(sent))
+		}
+	}
+	return 0
+}
