@@ -1,0 +1,111 @@
+package chat
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/transformers/jinja"
+)
+
+// clock is the time of strftime_now in the cases.
+var clock = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+// A chatCase is a conversation, and what transformers makes of it: the text and the bytes of its generation blocks,
+// or nothing where it raises.
+type chatCase struct {
+	Name      string          `json:"name"`
+	Template  string          `json:"template"`
+	Messages  []Message       `json:"messages"`
+	Tools     json.RawMessage `json:"tools"`
+	Documents json.RawMessage `json:"documents"`
+	Prompt    bool            `json:"add_generation_prompt"`
+	Special   map[string]string
+	Variables json.RawMessage `json:"variables"`
+	Text      *string         `json:"text"`
+	Generated [][2]int        `json:"generated"`
+}
+
+func (c chatCase) options(t *testing.T) Options {
+	o := Options{AddGenerationPrompt: c.Prompt, Special: c.Special, Now: clock, Tools: objects(t, c.Tools), Documents: objects(t, c.Documents)}
+	o.Variables = map[string]jinja.Value{}
+	v, err := jinja.ParseJSON(c.Variables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range v.(*jinja.Dict).Keys() {
+		o.Variables[name], _ = v.(*jinja.Dict).Get(name)
+	}
+	return o
+}
+
+// objects reads null or a list of objects.
+func objects(t *testing.T, data json.RawMessage) []*jinja.Dict {
+	v, err := jinja.ParseJSON(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v == nil {
+		return nil
+	}
+	all := []*jinja.Dict{}
+	for _, item := range v.(*jinja.List).Items {
+		all = append(all, item.(*jinja.Dict))
+	}
+	return all
+}
+
+// The cases are those of testdata, and those of the file that $RLTRAIN_CHAT_CASES names.
+func TestRenderAsTransformers(t *testing.T) {
+	files := []string{"testdata/chats.jsonl"}
+	if more := os.Getenv("RLTRAIN_CHAT_CASES"); more != "" {
+		files = append(files, more)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for line := range strings.Lines(string(data)) {
+			var c chatCase
+			if err := json.Unmarshal([]byte(line), &c); err != nil {
+				t.Fatal(err)
+			}
+			n++
+			t.Run(c.Name, func(t *testing.T) { checkChat(t, c) })
+		}
+		t.Logf("%d conversations of %s", n, file)
+	}
+}
+
+func checkChat(t *testing.T, c chatCase) {
+	templates, err := Parse("case", c.Template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := templates.Render(c.Messages, c.options(t))
+	if c.Text == nil {
+		if err == nil {
+			t.Errorf("no error, but %q", got.Text)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(*c.Text, got.Text); diff != "" {
+		t.Error(diff)
+	}
+	spans := [][2]int{}
+	for _, s := range got.Generated {
+		spans = append(spans, [2]int{s.Start, s.End})
+	}
+	if diff := cmp.Diff(c.Generated, spans); diff != "" && !got.Unplaced {
+		t.Error("generated: ", diff)
+	}
+}

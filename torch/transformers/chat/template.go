@@ -1,0 +1,122 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"rltrain/torch/transformers/jinja"
+)
+
+// Templates are the chat templates of a model folder, by name; a folder with one calls it "default". They may be
+// used from several goroutines at once.
+type Templates struct {
+	byName map[string]*named
+}
+
+type named struct {
+	source string // where it was found, for messages
+	*jinja.Template
+}
+
+// Options are what a template sees beside the messages.
+type Options struct {
+	// Name picks a template; "" is tool_use where there are tools and such a template, and default otherwise.
+	Name string
+	// Tools are the functions that the model may call, as JSON schemas; Documents what it may read. A template
+	// sees none where they are nil.
+	Tools, Documents []*jinja.Dict
+	// AddGenerationPrompt asks for the opening of the assistant's next message at the end.
+	AddGenerationPrompt bool
+	// Special are the special tokens by name, such as bos_token.
+	Special map[string]string
+	// Variables are further variables of the template, such as enable_thinking; they win over Special.
+	Variables map[string]jinja.Value
+	// Now is the clock of templates that write the date. With the zero time such a template is an error.
+	Now time.Time
+}
+
+// Parse reads one template, which it calls "default"; source names it in messages.
+func Parse(source, text string) (*Templates, error) {
+	t := &Templates{map[string]*named{}}
+	return t, t.add("default", source, text)
+}
+
+func (t *Templates) add(name, source, text string) error {
+	parsed, err := jinja.Parse(text)
+	if err != nil {
+		return fmt.Errorf("chat: %s: %w", source, err)
+	}
+	t.byName[name] = &named{source, parsed}
+	return nil
+}
+
+// Names are the names of the templates, sorted.
+func (t *Templates) Names() []string { return slices.Sorted(maps.Keys(t.byName)) }
+
+// choose is get_chat_template of transformers.
+func (t *Templates) choose(o Options) (*named, error) {
+	name := o.Name
+	if name == "" && o.Tools != nil && t.byName["tool_use"] != nil {
+		name = "tool_use"
+	} else if name == "" {
+		name = "default"
+	}
+	if template, ok := t.byName[name]; ok {
+		return template, nil
+	}
+	return nil, fmt.Errorf("chat: there is no chat template %q: the folder has %s", name, strings.Join(t.Names(), ", "))
+}
+
+// fixed are the variables that Render sets itself.
+var fixed = []string{"messages", "tools", "documents", "add_generation_prompt"}
+
+// Render turns a conversation of at least one message into text. Generated of the result are the bytes that the
+// template marks as the assistant's.
+func (t *Templates) Render(messages []Message, o Options) (jinja.Rendering, error) {
+	if len(messages) == 0 {
+		return jinja.Rendering{}, errors.New("chat: the conversation has no messages")
+	}
+	template, err := t.choose(o)
+	if err != nil {
+		return jinja.Rendering{}, err
+	}
+	variables := jinja.NewDict()
+	for name, token := range o.Special {
+		variables.Set(name, token)
+	}
+	for name, v := range o.Variables {
+		if slices.Contains(fixed, name) {
+			return jinja.Rendering{}, fmt.Errorf("chat: the variable %q is set by an option of its own", name)
+		}
+		variables.Set(name, v)
+	}
+	list := &jinja.List{}
+	for _, m := range messages {
+		list.Items = append(list.Items, m.seen())
+	}
+	variables.Set("messages", list)
+	variables.Set("tools", dicts(o.Tools))
+	variables.Set("documents", dicts(o.Documents))
+	variables.Set("add_generation_prompt", o.AddGenerationPrompt)
+	out, err := template.Render(variables, o.Now)
+	if err != nil {
+		return jinja.Rendering{}, fmt.Errorf("chat: %s: %w", template.source, err)
+	}
+	return out, nil
+}
+
+// dicts is ds as a template sees it: None for nil.
+func dicts(ds []*jinja.Dict) jinja.Value {
+	if ds == nil {
+		return nil
+	}
+	l := &jinja.List{}
+	for _, d := range ds {
+		l.Items = append(l.Items, d)
+	}
+	return l
+}

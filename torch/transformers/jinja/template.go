@@ -1,0 +1,184 @@
+// Package jinja renders the Jinja templates of Hugging Face chat models as transformers does: Jinja 3.1 with
+// trim_blocks, lstrip_blocks, the loop controls break and continue, the {% generation %} tag, immutable lists and
+// dictionaries, a tojson that keeps the order of keys and the characters as they are, and the functions
+// raise_exception, strftime_now, namespace, dict and range. What chat templates have no use for (blocks, includes,
+// imports, autoescape, argument unpacking) is refused when a template is parsed.
+//
+// A template is a program of strangers. It can compute with the values it is given and nothing else, and Render
+// bounds its work, its depth and its output.
+package jinja
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Limits of one template and one rendering. Templates of published models stay orders of magnitude below them.
+const (
+	maxSource = 1 << 20  // bytes of a template
+	maxNested = 200      // tags or brackets in one another
+	maxChain  = 2000     // operators in one chain such as a ~ b ~ c
+	maxDepth  = 5000     // expressions and statements being evaluated, macros called by macros included
+	maxNest   = 500      // lists and dictionaries in one another when printed, compared or read
+	maxWork   = 20 << 20 // steps; building or scanning 64 bytes or 8 elements is one
+	maxOutput = 64 << 20 // bytes of the text
+)
+
+// Template is a parsed template. Renderings may run at the same time.
+type Template struct{ body []node }
+
+// Error is what is wrong with a template or stopped a rendering, and where.
+type Error struct {
+	Line int // counted from 1
+	Err  error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Raised is the message of a template's raise_exception.
+type Raised struct{ Message string }
+
+func (r *Raised) Error() string { return r.Message }
+
+// Parse reads a template. Its errors are of type *Error.
+func Parse(source string) (t *Template, err error) {
+	defer catch(&err)
+	if len(source) > maxSource {
+		fail(1, "the template has %d bytes, more than %d", len(source), maxSource)
+	}
+	p := &parser{tokens: lex(source)}
+	body, _ := p.body()
+	return &Template{body}, nil
+}
+
+// Span is the bytes [Start, End) of a text.
+type Span struct{ Start, End int }
+
+// Rendering is the result of Render.
+type Rendering struct {
+	Text string
+	// Generated is where the {% generation %} blocks of the template stand in Text, in the order they end.
+	Generated []Span
+	// Unplaced tells that a generation block was rendered into a string (in a macro, a set or a filter block),
+	// so that Generated does not have its place.
+	Unplaced bool
+}
+
+// Render runs the template on variables. now is the clock of strftime_now; with a zero now a template that asks
+// for the time is an error. Errors are of type *Error, and wrap *Raised for raise_exception.
+func (t *Template) Render(variables *Dict, now time.Time) (out Rendering, err error) {
+	defer catch(&err)
+	r := &run{now: now, out: &strings.Builder{}}
+	globals := &scope{}
+	for name, f := range globalFuncs {
+		globals.set(name, f)
+	}
+	s := globals.child()
+	for _, name := range variables.Keys() {
+		v, _ := variables.Get(name)
+		s.set(name, v)
+	}
+	if r.all(t.body, s) != flowOn {
+		fail(r.line, "break or continue outside a loop")
+	}
+	return Rendering{r.out.String(), r.generated, r.unplaced}, nil
+}
+
+// fail and catch carry an error from deep inside a template to Parse or Render.
+func fail(line int, format string, args ...any) {
+	panic(&Error{line, fmt.Errorf(format, args...)})
+}
+
+func catch(err *error) {
+	switch e := recover().(type) {
+	case nil:
+	case *Error:
+		*err = e
+	default:
+		panic(e)
+	}
+}
+
+// IsRaised tells whether err comes from a template's raise_exception.
+func IsRaised(err error) bool {
+	var raised *Raised
+	return errors.As(err, &raised)
+}
+
+// run is the state of one rendering.
+type run struct {
+	now         time.Time
+	line        int // of the statement or call being run
+	work, depth int
+	out         *strings.Builder
+	captured    int // strings being built around out
+	generated   []Span
+	unplaced    bool
+}
+
+func (r *run) fail(format string, args ...any) { fail(r.line, format, args...) }
+
+func (r *run) spend(n int) {
+	if r.work += n; r.work > maxWork {
+		r.fail("the template takes more than %d steps", maxWork)
+	}
+}
+
+// built pays for a string of n bytes.
+func (r *run) built(n int) { r.spend(1 + n/64) }
+
+func (r *run) enter() {
+	r.spend(1)
+	if r.depth++; r.depth > maxDepth {
+		r.fail("the template nests calls more than %d deep", maxDepth)
+	}
+}
+
+func (r *run) write(s string) {
+	r.built(len(s))
+	if r.out.Len()+len(s) > maxOutput {
+		r.fail("the text is longer than %d bytes", maxOutput)
+	}
+	r.out.WriteString(s)
+}
+
+// capture runs body into a string.
+func (r *run) capture(body []node, s *scope) string {
+	outer := r.out
+	r.out = &strings.Builder{}
+	r.captured++
+	if r.all(body, s) != flowOn {
+		r.fail("break or continue outside a loop")
+	}
+	r.captured--
+	text := r.out.String()
+	r.out = outer
+	return text
+}
+
+// scope holds the variables of a template, a loop round, a macro call or a block.
+type scope struct {
+	vars map[string]Value
+	up   *scope
+}
+
+func (s *scope) child() *scope { return &scope{up: s} }
+
+func (s *scope) set(name string, v Value) {
+	if s.vars == nil {
+		s.vars = map[string]Value{}
+	}
+	s.vars[name] = v
+}
+
+func (s *scope) get(name string) (Value, bool) {
+	for ; s != nil; s = s.up {
+		if v, ok := s.vars[name]; ok {
+			return v, true
+		}
+	}
+	return nil, false
+}
