@@ -1,0 +1,176 @@
+package answer
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestPhrase(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		ok         bool
+	}{
+		{"So 9*2=18.\nThe answer is: 18", "18", true},
+		{"The answer is: $18.", "18", true},
+		{"the answer is 18", "18", true}, // the colon may be missing
+		{"The answer is: 1,800", "1800", true},
+		{"The answer is: 3 bolts.", "3 bolts", true},
+		{`The answer is: \boxed{18}.`, "18", true},
+		{"The answer is: 18<|eot_id|>", "18", true},
+		{"The answer is: 3\nThe answer is: 4", "4", true},
+		{"The answer is: 3\nand so on", "3\nand so on", true},
+		{"#### 18", "", false},
+		{"", "", false},
+		{"THE ANSWER IS: 18", "18", true},
+	} {
+		if got, ok := Phrase(test.text); got != test.want || ok != test.ok {
+			t.Errorf("Phrase(%q) = %q, %t, want %q, %t", test.text, got, ok, test.want, test.ok)
+		}
+	}
+}
+
+func TestFinal(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		tier       Tier
+	}{
+		{"The answer is: 18.", "18", TierPhrase},
+		{"The answer is: **18**", "18", TierPhrase},
+		{"The answer is: 3 bolts.\nThank you!", "3 bolts", TierPhrase},
+		{`The answer is: $\boxed{\frac{1}{2}}$.`, `\frac{1}{2}`, TierPhrase},
+		{"The answer is: 3<|eot_id|>", "3", TierPhrase},
+		{"9*2=<<9*2=18>>18\n#### 1,018\n", "1018", TierHash},
+		{`so $x = \boxed{\frac{3}{4}}$ as claimed`, `\frac{3}{4}`, TierBoxed},
+		{"it is 17 or 18.", "18", TierLastNumber},
+		{"the answer is:", "", TierNone},
+		{"I do not know", "", TierNone},
+	} {
+		if got, tier := Final(test.text); got != test.want || tier != test.tier {
+			t.Errorf("Final(%q) = %q, %s, want %q, %s", test.text, got, tier, test.want, test.tier)
+		}
+	}
+}
+
+func TestBoxed(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		ok         bool
+	}{
+		{`\boxed{18}`, "18", true},
+		{`\boxed{1} then \boxed{2}`, "2", true},
+		{`\boxed{\frac{1}{2}} done`, `\frac{1}{2}`, true},
+		{`\boxed{a{b{c}}}}`, "a{b{c}}", true},
+		{`\boxed{\{1,2\}}`, `\{1,2\}`, true},
+		{`\fbox{7}`, "7", true},
+		{`\boxed {7}`, "7", true},
+		{`\boxed{7} and \boxed{8`, "7", true},
+		{`\boxed{\boxed{5}}`, "5", true},
+		{`\boxed{}`, "", true},
+		{`\boxed 7`, "", false},
+		{`boxed{7}`, "", false},
+		{"", "", false},
+	} {
+		if got, ok := Boxed(test.text); got != test.want || ok != test.ok {
+			t.Errorf("Boxed(%q) = %q, %t, want %q, %t", test.text, got, ok, test.want, test.ok)
+		}
+	}
+}
+
+func TestGSM8K(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		ok         bool
+	}{
+		{"a\n#### 18", "18", true},
+		{"#### 1,800\nmore", "1800", true},
+		{"#### 1 #### 2", "2", true},
+		{"The answer is: 18", "", false},
+	} {
+		if got, ok := GSM8K(test.text); got != test.want || ok != test.ok {
+			t.Errorf("GSM8K(%q) = %q, %t, want %q, %t", test.text, got, ok, test.want, test.ok)
+		}
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	for text, want := range map[string]string{"a\nb": "b", "a\nb\n \n": "b", "a": "a", "": "", " \n": ""} {
+		if got := LastLine(text); got != want {
+			t.Errorf("LastLine(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+func FuzzFinal(f *testing.F) {
+	for _, seed := range []string{"The answer is: $\\boxed{1}$.", "#### 1,234", "\\boxed{\\boxed{", "tHe AnSwEr Is<|eot_id|> 3", "\\fbox {\\}}"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		answer, tier := Final(text)
+		if tier == TierNone && answer != "" {
+			t.Fatalf("Final(%q) = %q, %s", text, answer, tier)
+		}
+		if strings.ContainsAny(answer, "\n") && tier != TierBoxed && tier != TierPhrase {
+			t.Fatalf("Final(%q) = %q, %s: more than a line", text, answer, tier)
+		}
+		if inside, ok := Boxed(text); ok && strings.Count(inside, "{") != strings.Count(inside, "}") && !strings.Contains(inside, `\`) {
+			t.Fatalf("Boxed(%q) = %q is not balanced", text, inside)
+		}
+		if answer, ok := Phrase(text); ok && strings.ContainsAny(answer, ",:$") {
+			t.Fatalf("Phrase(%q) = %q", text, answer)
+		}
+	})
+}
+
+// The counts on a model's real answers are known; the file is not part of the
+// repository and named by the environment.
+func TestGoldenCounts(t *testing.T) {
+	path := os.Getenv("RLTRAIN_GSM8K_COMPLETIONS")
+	if path == "" {
+		t.Skip("RLTRAIN_GSM8K_COMPLETIONS does not name the file of completions")
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	n, whole, last, numeric, units := 0, 0, 0, 0, 0
+	for lines.Scan() {
+		var row struct {
+			Solution  string `json:"solution"`
+			Generated string `json:"generated_solution"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+			t.Fatal(err)
+		}
+		n++
+		gold, ok := Phrase(row.Solution)
+		if !ok {
+			t.Fatalf("row %d has no answer", n)
+		}
+		if got, ok := Phrase(row.Generated); ok && Exact.Same(got, gold) {
+			whole++
+		}
+		if got, ok := Phrase(LastLine(row.Generated)); ok && Exact.Same(got, gold) {
+			last++
+		}
+		got, _ := Final(row.Generated)
+		if Numeric.Same(got, gold) {
+			numeric++
+		}
+		if Units.Same(got, gold) {
+			units++
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d rows: exact %d, on the last line %d, numeric %d, units %d", n, whole, last, numeric, units)
+	if n != 1319 || whole != 230 || last != 230 {
+		t.Errorf("exact matches %d of %d, on the last line alone %d; want 230 of 1319 both ways", whole, n, last)
+	}
+}

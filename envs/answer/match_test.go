@@ -1,0 +1,146 @@
+package answer
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestMatch(t *testing.T) {
+	const (
+		none  = ""
+		exact = "exact numeric units"
+		num   = "numeric units"
+		units = "units"
+	)
+	for _, test := range []struct{ a, b, same string }{
+		{"18", "18", exact},
+		{" A ", "a", exact},
+		{"18", "19", none},
+		{"18.0", "18", num},
+		{"1,234", "1234", num},
+		{"1{,}234", "1234", num},
+		{`1,\!234`, "1234", num},
+		{"1,23", "123", none},
+		{"$18", "18", num},
+		{`\$18.50`, "18.5", num},
+		{"18.", "18", num},
+		{"−3", "-3", num},
+		{"0.5", `\frac{1}{2}`, num},
+		{"0.1", `\frac{1}{10}`, num},
+		{"0.3333", `\frac13`, none},
+		{`0.\overline{3}`, `\frac13`, num},
+		{`0.1\overline{6}`, "1/6", num},
+		{`\dfrac{2}{4}`, `\tfrac12`, num},
+		{`\frac{1}2`, "1/2", num},
+		{`\frac{-1}{2}`, `-\frac{1}{2}`, num},
+		{`\frac{1}{0}`, "0", none},
+		{`2\frac{1}{2}`, "2.5", num},
+		{"2 1/2", "2.5", num},
+		{"21/2", "2.5", none},
+		{"21/2", "10.5", num},
+		{`-1\frac12`, "-1.5", num},
+		{`1.2\times10^{3}`, "1200", num},
+		{`1.2 \cdot 10^{-3}`, "0.0012", num},
+		{`5 \times 10^4`, "50,000", num},
+		{"1e3", "1000", num},
+		{`50\%`, "0.5", num},
+		{`50\%`, `50%`, num},
+		{`50\%`, "50", units},
+		{"50 percent", "0.5", num},
+		{"26 dollars", "26", units},
+		{"3 bolts", "3", units},
+		{"3 bolts", "3 bolt", units},
+		{"3 bolts", "3 nuts", none},
+		{`5\text{ cm}`, "5 centimeters", units},
+		{`5\text{ cm}`, "5", units},
+		{`5\text{ cm}`, "5 inches", none},
+		{`12\text{ cm}^2`, "12 square centimeters", units},
+		{`12\text{ cm}^2`, "12 cm", none},
+		{"90^\\circ", "90", num},
+		{"90^{\\circ}", "90 degrees", units},
+		{"6 or 7", "6", none},
+		{"2x", "2", none},
+		{"2 x", "2", none},
+		{"2ab", "2", none},
+		{`2\pi`, "2", none},
+		{"5-x", "5", none},
+		{"160 + 80 = 240", "240", num},
+		{"160 + 80 = 240 sheep", "240", units},
+		{"1,000 + 234 = 1,234", "1234", num},
+		{"x=5", "5", num},
+		{`x \in [0,1)`, "[0,1)", num},
+		{"x >= 5", "5", none},
+		{"x=1, y=2", "2", none},
+		{"(1,2)", "(1, 2)", num},
+		{`\left(\frac12,3\right)`, "(0.5,3)", num},
+		{"(1,2)", "(2,1)", none},
+		{"(1,2)", "[1,2]", none},
+		{"[0,1)", "[0,1]", none},
+		{`(-\infty, 2]`, `(-\infty,2]`, num},
+		{"1, 2", "1,2", num},
+		{`\{1,2,3\}`, `\{3,1,2\}`, num},
+		{`\{1,2\}`, `\{1,1\}`, none},
+		{`(0,1)\cup(2,3)`, `(0,1) \cup (2,3)`, num},
+		{`\text{(A)}`, "A", num},
+		{`\text{Evelyn}`, "evelyn", num},
+		{`\boxed{7}`, "7", num},
+		{`x^{2}+1`, "x^2 + 1", num},
+		{`\sqrt{2}`, `\sqrt2`, num},
+		{`\frac{\pi}{2}`, `\frac\pi2`, num},
+		{"", "", exact},
+		{"", " ", exact},
+		{"()", "", none},
+	} {
+		for _, m := range []Match{Exact, Numeric, Units} {
+			want := false
+			for _, name := range strings.Fields(test.same) {
+				want = want || name == string(m)
+			}
+			if got := m.Same(test.a, test.b); got != want {
+				t.Errorf("%s: Same(%q, %q) = %t", m, test.a, test.b, got)
+			}
+			if got := m.Same(test.b, test.a); got != want {
+				t.Errorf("%s: Same(%q, %q) = %t", m, test.b, test.a, got)
+			}
+		}
+	}
+}
+
+func TestParseMatch(t *testing.T) {
+	for _, name := range []string{"exact", "numeric", "units"} {
+		if m, err := ParseMatch(name); err != nil || string(m) != name {
+			t.Errorf("ParseMatch(%q) = %q, %v", name, m, err)
+		}
+	}
+	if _, err := ParseMatch("fuzzy"); err == nil || !strings.Contains(err.Error(), "numeric, exact or units") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func FuzzSame(f *testing.F) {
+	for _, seed := range [][2]string{
+		{`2\frac{1}{2}`, "2.5"}, {`\{1,(2,3)\}`, `\{(2,3),1\}`}, {`0.1\overline{6}`, "1/6"}, {"5 cm^2", "5 square cm"},
+		{`\text{a}{{b}}`, "x = 1,000"}, {`1.2\times10^{999}`, "−3%"}, {`\boxed{\boxed`, "}"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		for _, m := range []Match{Exact, Numeric, Units} {
+			if !m.Same(a, a) || !m.Same(b, b) {
+				t.Fatalf("%s: %q or %q differs from itself", m, a, b)
+			}
+			if m.Same(a, b) != m.Same(b, a) {
+				t.Fatalf("%s is not symmetric on %q and %q", m, a, b)
+			}
+		}
+		if Exact.Same(a, b) && !Numeric.Same(a, b) || Numeric.Same(a, b) && !Units.Same(a, b) {
+			t.Fatalf("%q and %q: the rules are not ordered", a, b)
+		}
+	})
+}
+
+func BenchmarkSame(b *testing.B) {
+	for b.Loop() {
+		Units.Same(`\frac{17}{4}\text{ cm}^2`, "4.25 square centimeters")
+	}
+}

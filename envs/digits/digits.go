@@ -1,0 +1,229 @@
+// Package digits has two tasks with endless, exactly checkable exercises: sum_digits
+// (add up all digits of a list of integers) and reverse_digits (write a number
+// backwards).
+//
+// An exercise is one question and one answer. It is shown as a conversation with a
+// worked example, for instruction-tuned models, or in a short form for a small model
+// over single characters; both know a worked solution that goes digit by digit.
+//
+// An exercise belongs to training or to evaluation by a hash of its numbers: whatever
+// the seed, no exercise of one is ever an exercise of the other.
+package digits
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rltrain/envs"
+	"rltrain/envs/answer"
+)
+
+// Names of the tasks.
+const (
+	Sum     = "sum_digits"
+	Reverse = "reverse_digits"
+)
+
+func init() {
+	for _, name := range []string{Sum, Reverse} {
+		envs.Register(name, func(seed uint64, settings envs.Settings) (envs.Task, error) {
+			o := Defaults(name)
+			fields := map[string]any{"digits_max": &o.Max, "require_tag": &o.RequireTag, "short_prompt": &o.Short}
+			if name == Sum {
+				fields["digits_count"] = &o.Count
+			}
+			if err := settings.Read(fields); err != nil {
+				return nil, err
+			}
+			return New(name, seed, o)
+		})
+	}
+}
+
+// Options are the difficulty of the exercises and their form.
+type Options struct {
+	Count      int  // sum_digits: the most integers in a list, at least 2; a list has 2 to Count
+	Max        int  // the largest integer, at least 10
+	RequireTag bool // pay only an answer whose text has [ANSWER]
+	Short      bool // the short form instead of the conversation
+}
+
+// Defaults are lists of 2 to 4 integers from 10 to 999, and numbers from 100000 to
+// 9999999 to reverse.
+func Defaults(name string) Options {
+	if name == Reverse {
+		return Options{Max: 9999999}
+	}
+	return Options{Count: 4, Max: 999}
+}
+
+// Task is one of the two tasks.
+type Task struct {
+	name    string
+	seed    uint64
+	options Options
+}
+
+// New checks the options and returns the task of that name.
+func New(name string, seed uint64, o Options) (*Task, error) {
+	if name != Sum && name != Reverse {
+		return nil, fmt.Errorf("task %q is not one of %s and %s", name, Sum, Reverse)
+	}
+	if o.Max < 10 || o.Max > 1e15 {
+		return nil, fmt.Errorf("digits_max is %d: choose from 10 to 10^15", o.Max)
+	}
+	if name == Sum && (o.Count < 2 || o.Count > 1000) {
+		return nil, fmt.Errorf("digits_count is %d: choose from 2 to 1000", o.Count)
+	}
+	t := &Task{name: name, seed: seed, options: o}
+	for _, part := range []envs.Part{envs.Train, envs.Eval} {
+		if _, ok := t.find(part, 0); !ok {
+			return nil, fmt.Errorf("digits_max %d leaves too few exercises to keep some for evaluation: raise it", o.Max)
+		}
+	}
+	return t, nil
+}
+
+// Len is 0: the exercises do not end.
+func (t *Task) Len(envs.Part) int { return 0 }
+
+// Episode returns exercise index of a part, drawn from its own random stream.
+func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
+	if index < 0 || part != envs.Train && part != envs.Eval {
+		return nil, fmt.Errorf("there is no episode %d of part %q", index, part)
+	}
+	numbers, ok := t.find(part, index)
+	if !ok {
+		return nil, fmt.Errorf("episode %d of %s: no exercise of that part in %d draws", index, part, maxDraws)
+	}
+	return &Episode{task: t.name, options: t.options, numbers: numbers}, nil
+}
+
+// maxDraws is more than ever needed where both parts have at least one exercise in a
+// thousand.
+const maxDraws = 20000
+
+// find draws exercises until one is of the part.
+func (t *Task) find(part envs.Part, index int) (numbers []int, ok bool) {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[0:], t.seed)
+	binary.LittleEndian.PutUint64(key[8:], uint64(index))
+	copy(key[16:], part)
+	rng := rand.New(rand.NewChaCha8(key))
+	for range maxDraws {
+		numbers = t.draw(rng.IntN)
+		if partOf(t.name, numbers) == part {
+			return numbers, true
+		}
+	}
+	return nil, false
+}
+
+// draw makes one exercise; below(n) is uniform on [0,n).
+func (t *Task) draw(below func(n int) int) []int {
+	between := func(low, high int) int { return low + below(high-low+1) }
+	if t.name == Reverse {
+		return []int{between(reverseMin(t.options.Max), t.options.Max)}
+	}
+	numbers := make([]int, between(2, t.options.Count))
+	for i := range numbers {
+		numbers[i] = between(10, t.options.Max)
+	}
+	return numbers
+}
+
+// reverseMin is the least number with one digit fewer than most, and at least 10.
+func reverseMin(most int) int {
+	low := 1
+	for low*100 <= most {
+		low *= 10
+	}
+	return max(10, low)
+}
+
+// partOf puts one exercise in five aside for evaluation. The order of a list does not
+// matter: the same numbers in another order are no unseen exercise.
+func partOf(name string, numbers []int) envs.Part {
+	text := fmt.Sprint(name, slices.Sorted(slices.Values(numbers)))
+	if sum := sha256.Sum256([]byte(text)); binary.LittleEndian.Uint64(sum[:])%5 == 0 {
+		return envs.Eval
+	}
+	return envs.Train
+}
+
+// Episode is one exercise.
+type Episode struct {
+	task    string
+	options Options
+	numbers []int
+	done    bool
+}
+
+// Reset shows the exercise.
+func (e *Episode) Reset(context.Context) (envs.Observation, error) {
+	e.done = false
+	if e.options.Short {
+		return envs.Observation{Text: e.short()}, nil
+	}
+	return envs.Observation{Messages: []envs.Message{
+		{Role: envs.RoleSystem, Content: systemPrompt(e.task)},
+		{Role: envs.RoleUser, Content: e.question()},
+	}}, nil
+}
+
+// Step judges the answer: +1 where it is right, −1 where not. With RequireTag it has to
+// contain [ANSWER] as well. Every exercise ends with its first action.
+func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	if e.done {
+		return envs.Step{}, errors.New("the exercise has been answered: Reset starts it over")
+	}
+	e.done = true
+	found := answer.Extract(a.Text)
+	truth := e.Answer()
+	info := &envs.Info{
+		Correct:   found.Value != nil && found.Value.Cmp(new(big.Rat).SetInt64(truth)) == 0,
+		Formatted: answer.Tagged(a.Text),
+		Tier:      string(found.Tier),
+		Answer:    found.Text,
+		Truth:     strconv.FormatInt(truth, 10),
+	}
+	reward := -1.0
+	if info.Correct && (info.Formatted || !e.options.RequireTag) {
+		reward = 1
+	}
+	return envs.Step{Keep: len(a.Text), Reward: reward, Done: true, Info: info}, nil
+}
+
+// Answer is the right answer.
+func (e *Episode) Answer() int64 {
+	result := int64(0)
+	if e.task == Reverse {
+		for n := e.numbers[0]; n > 0; n /= 10 {
+			result = result*10 + int64(n%10)
+		}
+		return result
+	}
+	for _, n := range e.numbers {
+		for ; n > 0; n /= 10 {
+			result += int64(n % 10)
+		}
+	}
+	return result
+}
+
+// list is the exercise's numbers as Python prints a list.
+func (e *Episode) list() string {
+	texts := make([]string, len(e.numbers))
+	for i, n := range e.numbers {
+		texts[i] = strconv.Itoa(n)
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}

@@ -1,0 +1,268 @@
+package digits
+
+import (
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+	"rltrain/envs/answer"
+)
+
+func newTask(t *testing.T, name string, seed uint64, change func(*Options)) *Task {
+	t.Helper()
+	o := Defaults(name)
+	if change != nil {
+		change(&o)
+	}
+	task, err := New(name, seed, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return task
+}
+
+func episode(t *testing.T, task *Task, part envs.Part, index int) *Episode {
+	t.Helper()
+	e, err := task.Episode(part, index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.(*Episode)
+}
+
+func TestAnswerAndSolution(t *testing.T) {
+	for _, test := range []struct {
+		task               string
+		numbers            []int
+		question, solution string
+	}{
+		{Sum, []int{12, 345, 67}, "What is the total digit sum of [12, 345, 67]?", "+1=1 +2=3 +3=6 +4=10 +5=15 +6=21 +7=28 [ANSWER] 28"},
+		{Sum, []int{100, 10}, "What is the total digit sum of [100, 10]?", "+1=1 +0=1 +0=1 +1=2 +0=2 [ANSWER] 2"},
+		{Reverse, []int{1234}, "What is 1234 reversed?", "123,4 12,43 1,432 ,4321 [ANSWER] 4321"},
+		{Reverse, []int{1230}, "What is 1230 reversed?", "123,0 12,03 1,032 ,0321 [ANSWER] 321"},
+	} {
+		e := &Episode{task: test.task, numbers: test.numbers}
+		if got := e.question(); got != test.question {
+			t.Errorf("question %q, want %q", got, test.question)
+		}
+		if got := e.Solution(); got != test.solution {
+			t.Errorf("solution of %v is %q, want %q", test.numbers, got, test.solution)
+		}
+	}
+}
+
+func TestSolutionsAreRightAndInTheAlphabet(t *testing.T) {
+	for _, name := range []string{Sum, Reverse} {
+		task := newTask(t, name, 1, func(o *Options) { o.Short, o.RequireTag = true, true })
+		used := map[rune]bool{}
+		for i := range 300 {
+			e := episode(t, task, envs.Train, i)
+			shown, err := e.Reset(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := e.Solution()
+			for _, r := range shown.Text + text {
+				used[r] = true
+				if !strings.ContainsRune(Alphabet, r) {
+					t.Fatalf("%q is not in the alphabet", r)
+				}
+			}
+			step, err := e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if step.Reward != 1 || !step.Done || step.Info.Tier != string(answer.TierTag) {
+				t.Fatalf("the solution %q of %v gets %+v", text, e.numbers, step)
+			}
+		}
+		if len(used) < 20 {
+			t.Errorf("%s uses %d characters only", name, len(used))
+		}
+	}
+	letters := []rune(Alphabet)
+	slices.Sort(letters)
+	if len(slices.Compact(letters)) != len([]rune(Alphabet)) {
+		t.Error("the alphabet repeats a character")
+	}
+}
+
+func TestStepJudges(t *testing.T) {
+	for _, test := range []struct {
+		text       string
+		requireTag bool
+		reward     float64
+		info       envs.Info
+	}{
+		{"[ANSWER] 28", true, 1, envs.Info{Correct: true, Formatted: true, Tier: "tag", Answer: "28", Truth: "28"}},
+		{"The answer is 28", false, 1, envs.Info{Correct: true, Tier: "phrase", Answer: "28", Truth: "28"}},
+		{"The answer is 28", true, -1, envs.Info{Correct: true, Tier: "phrase", Answer: "28", Truth: "28"}},
+		{"[ANSWER] 27", false, -1, envs.Info{Formatted: true, Tier: "tag", Answer: "27", Truth: "28"}},
+		{"[ANSWER] 028.0", true, 1, envs.Info{Correct: true, Formatted: true, Tier: "tag", Answer: "028.0", Truth: "28"}},
+		{"", false, -1, envs.Info{Tier: "none", Truth: "28"}},
+	} {
+		e := &Episode{task: Sum, numbers: []int{12, 345, 67}, options: Options{RequireTag: test.requireTag}}
+		step, err := e.Step(t.Context(), envs.Action{Text: test.text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := envs.Step{Keep: len(test.text), Reward: test.reward, Done: true, Info: &test.info}
+		if diff := cmp.Diff(want, step); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", test.text, diff)
+		}
+		if _, err := e.Step(t.Context(), envs.Action{}); err == nil {
+			t.Error("a second answer is taken")
+		}
+	}
+}
+
+func TestEpisodesAreAFunctionOfSeedPartAndIndex(t *testing.T) {
+	task := newTask(t, Sum, 7, nil)
+	for _, index := range []int{5, 0, 3, 5} {
+		again := episode(t, newTask(t, Sum, 7, nil), envs.Train, index)
+		if diff := cmp.Diff(again.numbers, episode(t, task, envs.Train, index).numbers); diff != "" {
+			t.Errorf("episode %d (-one +other):\n%s", index, diff)
+		}
+	}
+	if cmp.Equal(episode(t, task, envs.Train, 1).numbers, episode(t, newTask(t, Sum, 8, nil), envs.Train, 1).numbers) {
+		t.Error("the seed changes nothing")
+	}
+	for _, bad := range []struct {
+		part  envs.Part
+		index int
+	}{{envs.Train, -1}, {"test", 0}} {
+		if _, err := task.Episode(bad.part, bad.index); err == nil {
+			t.Errorf("there is an episode %d of part %q", bad.index, bad.part)
+		}
+	}
+}
+
+func TestPartsAreDisjointWhateverTheSeed(t *testing.T) {
+	small := func(name string) func(*Options) {
+		return func(o *Options) {
+			o.Max = 99
+			if name == Sum {
+				o.Count = 2
+			}
+		}
+	}
+	for _, name := range []string{Sum, Reverse} {
+		train := map[string]bool{}
+		for seed := range uint64(3) {
+			task := newTask(t, name, seed, small(name))
+			for i := range 500 {
+				train[(&Episode{numbers: slices.Sorted(slices.Values(episode(t, task, envs.Train, i).numbers))}).list()] = true
+			}
+		}
+		evaluated := map[string]bool{}
+		task := newTask(t, name, 9, small(name))
+		for i := range 500 {
+			list := (&Episode{numbers: slices.Sorted(slices.Values(episode(t, task, envs.Eval, i).numbers))}).list()
+			evaluated[list] = true
+			if train[list] {
+				t.Fatalf("%s: %s is in training and in evaluation", name, list)
+			}
+		}
+		if len(train) < 3*len(evaluated)/2 || len(evaluated) < 10 {
+			t.Errorf("%s: %d exercises in training, %d in evaluation", name, len(train), len(evaluated))
+		}
+	}
+}
+
+func TestDifficulty(t *testing.T) {
+	for _, test := range []struct {
+		name                string
+		change              func(*Options)
+		lengths             []int
+		least, most, closer int
+	}{
+		{Sum, nil, []int{2, 3, 4}, 10, 999, 15},
+		{Sum, func(o *Options) { o.Count, o.Max = 2, 99 }, []int{2}, 10, 99, 2},
+		{Reverse, nil, []int{1}, 100000, 9999999, 200000},
+		{Reverse, func(o *Options) { o.Max = 500 }, []int{1}, 10, 500, 15},
+		{Reverse, func(o *Options) { o.Max = 99 }, []int{1}, 10, 99, 4},
+	} {
+		task := newTask(t, test.name, 3, test.change)
+		lengths := map[int]bool{}
+		least, most := 1<<60, 0
+		for i := range 1000 {
+			numbers := episode(t, task, envs.Train, i).numbers
+			lengths[len(numbers)] = true
+			least, most = min(least, slices.Min(numbers)), max(most, slices.Max(numbers))
+		}
+		var seen []int
+		for n := range lengths {
+			seen = append(seen, n)
+		}
+		slices.Sort(seen)
+		if diff := cmp.Diff(test.lengths, seen); diff != "" {
+			t.Errorf("%s %+v: lengths (-want +got):\n%s", test.name, task.options, diff)
+		}
+		if least < test.least || least > test.least+test.closer || most > test.most || most < test.most-test.closer {
+			t.Errorf("%s %+v: numbers from %d to %d, want close to %d and %d", test.name, task.options, least, most, test.least, test.most)
+		}
+	}
+}
+
+func TestReverseMin(t *testing.T) {
+	for most, want := range map[int]int{10: 10, 99: 10, 100: 10, 999: 10, 1000: 100, 9999999: 100000, 10000000: 1000000} {
+		if got := reverseMin(most); got != want {
+			t.Errorf("reverseMin(%d) = %d, want %d", most, got, want)
+		}
+	}
+}
+
+func TestConversation(t *testing.T) {
+	for _, name := range []string{Sum, Reverse} {
+		e := episode(t, newTask(t, name, 1, nil), envs.Eval, 0)
+		shown, err := e.Reset(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(shown.Messages) != 2 || shown.Text != "" || shown.Messages[1].Content != e.question() {
+			t.Errorf("%s shows %+v", name, shown)
+		}
+		// The example in the instruction is right and in the form that is asked for.
+		example := answer.Extract(shown.Messages[0].Content)
+		want := map[string]int64{Sum: 28, Reverse: 4321}[name]
+		if example.Tier != answer.TierTag || example.Value.Cmp(new(big.Rat).SetInt64(want)) != 0 {
+			t.Errorf("%s: the example's answer is %+v", name, example)
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		settings envs.Settings
+		want     string
+	}{
+		{Sum, envs.Settings{"digits_count": "1"}, "digits_count is 1"},
+		{Sum, envs.Settings{"digits_max": "9"}, "digits_max is 9"},
+		{Sum, envs.Settings{"digits_count": "2", "digits_max": "10"}, "too few exercises"},
+		{Reverse, envs.Settings{"digits_count": "3"}, "digits_count does not apply"},
+	} {
+		if _, err := envs.New(test.name, 1, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s %v: error %v, want %q", test.name, test.settings, err, test.want)
+		}
+	}
+	if _, err := envs.New(Sum, 1, envs.Settings{"digits_count": "3", "digits_max": "99", "require_tag": "true", "short_prompt": "true"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkEpisode(b *testing.B) {
+	task, err := New(Sum, 1, Defaults(Sum))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := 0; b.Loop(); i++ {
+		if _, err := task.Episode(envs.Train, i); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+// Package envs says what a task is: episodes that show a language model a situation,
+// take what it writes, and judge it.
+//
+// An episode is an [Env], a task is a [Task] that makes them, and tasks are found by
+// name: [Register] adds one. The tasks themselves are in the packages below this one.
+// Nothing here knows about models or tensors; a model reaches a reward only as a
+// [Scorer].
+package envs
+
+import "context"
+
+// Roles of a message.
+const (
+	RoleSystem    = "system"
+	RoleUser      = "user"
+	RoleAssistant = "assistant"
+)
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// Observation is what an episode shows first: either Messages, to be rendered with the
+// model's chat template, or Text, to be given as it is. Where the last message is the
+// assistant's, the model continues it.
+type Observation struct {
+	Text     string
+	Messages []Message
+	// Stop lists the strings that end an action, each part of the action it ends. With
+	// none only the model's end token and the length limit do.
+	Stop []string
+}
+
+// StopReason says why an action ended.
+type StopReason string
+
+const (
+	StopEnd       StopReason = "stop"      // the model's end token, which is not part of the text
+	StopString    StopReason = "string"    // one of Observation.Stop
+	StopLength    StopReason = "length"    // the limit of tokens
+	StopCancelled StopReason = "cancelled" // the run gave it up
+)
+
+// Action is what a model wrote since the last observation or step.
+type Action struct {
+	Text string
+	Stop StopReason
+}
+
+// Step is the answer of an episode to an action.
+//
+// Of the action the first Keep bytes stand; tokens that reach past them are taken back
+// and what they held of the kept bytes is given again, as text. Append follows as text
+// that the model did not write and is not trained on. A step that Continues is not the
+// end of its turn: the model goes on writing, and reward and discount wait for the end.
+type Step struct {
+	Keep      int
+	Append    string
+	Continues bool
+	Reward    float64 // of the turn; NaN where judging failed
+	Done      bool
+	Info      *Info // how the episode was judged; nil before that
+}
+
+// Info is what an evaluation counts.
+type Info struct {
+	Correct   bool   `json:"correct"`
+	Formatted bool   `json:"formatted"` // the answer has the form that was asked for
+	Tier      string `json:"tier"`      // how the answer was found, see envs/answer
+	Answer    string `json:"answer"`    // as found, "" where there is none
+	Truth     string `json:"truth"`
+}
+
+// Env is a single episode. It is used by one goroutine at a time.
+type Env interface {
+	// Reset starts the episode over and returns what it shows first.
+	Reset(ctx context.Context) (Observation, error)
+	// Step takes one action. Calling it when the episode is done is an error.
+	Step(ctx context.Context, action Action) (Step, error)
+}
+
+// Worked is an episode that knows a solution: the text that supervised warm-up imitates
+// after the first observation. An end token belongs behind it.
+type Worked interface {
+	Env
+	Solution() string
+}
+
+// Part tells the episodes to learn from from those to be judged by.
+type Part string
+
+const (
+	Train Part = "train"
+	Eval  Part = "eval"
+)
+
+// Task makes episodes. It may be used by several goroutines.
+type Task interface {
+	// Len is the number of different episodes of a part, 0 where it has no end.
+	Len(part Part) int
+	// Episode returns episode index of a part, from 0. It is a pure function of its
+	// arguments and of the task's seed: equal calls give equal episodes. Past Len the
+	// episodes of Train come again, in another order; past Len Eval is an error.
+	Episode(part Part, index int) (Env, error)
+}
+
+// Completion is what a reward judges: one finished episode of one action, or one turn.
+type Completion struct {
+	Observation Observation
+	Text        string // what was written before, and the action
+	Action      Action // the turn to be judged
+	Info        *Info  // how the episode judged it; nil where it did not
+}
+
+// Reward judges a completion. An error, or a value that is not finite, means that there
+// is no judgement; it never counts as 0.
+type Reward func(ctx context.Context, c Completion) (float64, error)
+
+// Scorer is a language model as a judge sees it.
+type Scorer interface {
+	// Choose returns the probabilities with which the model would continue prompt by
+	// each of the choices, scaled to sum to 1.
+	Choose(ctx context.Context, prompt Observation, choices []string) ([]float64, error)
+}
