@@ -100,7 +100,7 @@ func (s *Scope) Linear(x, w, b Tensor) Tensor {
 	return s.argTensor(x).argTensor(w).argTensor(b).call(opLinear)
 }
 
-// FrozenLinear is Linear without gradients for w and b.
+// FrozenLinear is Linear by a kernel that is faster and keeps x for backward only where w is trained.
 func (s *Scope) FrozenLinear(x, w, b Tensor) Tensor {
 	return s.argTensor(x).argTensor(w).argTensor(b).call(opFrozen)
 }

@@ -1,4 +1,4 @@
-// The frozen linear layer and the adapter on it.
+// The linear layer and the adapter on it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,7 +7,7 @@ TORCH_LIBRARY(rltrain, m) {
 
   // y = x wᵀ + bias + scale · drop(x) aᵀ bᵀ, and drop(x) aᵀ, which backward needs (LoRA, Hu 2021, eq. 3).
   // a [r, in], b [out, r]. drop scales by 1/(1-p) and keeps feature j of row i where
-  // keep(row_keys[i], layer, j); row_keys [N] int64, unused with p = 0. No gradient for w or bias.
+  // keep(row_keys[i], layer, j); row_keys [N] int64, unused with p = 0.
   m.def(
       "lora_linear(Tensor x, Tensor w, Tensor? bias, Tensor a, Tensor b, float scale, float p=0.0, "
       "Tensor? row_keys=None, int layer=0) -> (Tensor, Tensor)");

@@ -60,14 +60,40 @@ TEST(linear_of_a_strided_input) {
   EXPECT_AT_MOST(relative(x.grad(), x_ref.grad()), 1e-5, "gradient of x");
 }
 
-TEST(linear_keeps_its_weight_frozen) {
+TEST(linear_trains_its_weight_where_asked) {
   Random random(13);
-  const at::Tensor x = leaf(random.normal({3, 4})), w = leaf(random.normal({2, 4})),
-                   bias = leaf(random.normal({2}));
-  rlt::linear(x, w, bias).sum().backward();
-  EXPECT(x.grad().defined());
-  EXPECT(!w.grad().defined() && !bias.grad().defined());
-  EXPECT(!rlt::linear(x.detach(), w.detach(), bias.detach()).requires_grad());
+  const at::Tensor x_values = random.normal({30, 7}), weights = random.normal({30, 5});
+  const at::Tensor w_values = random.normal({5, 7}), bias_values = random.normal({5});
+  for (int asked = 0; asked < 8; ++asked) {
+    const bool train_x = asked & 1, train_w = asked & 2, train_bias = asked & 4;
+    const auto make = [&](const at::Tensor& t, bool train, at::ScalarType type) {
+      return leaf(t, type).requires_grad_(train);
+    };
+    const at::Tensor x = make(x_values, train_x, at::kFloat), x_ref = make(x_values, train_x, at::kDouble);
+    const at::Tensor w = make(w_values, train_w, at::kFloat), w_ref = make(w_values, train_w, at::kDouble);
+    const at::Tensor bias = make(bias_values, train_bias, at::kFloat),
+                     bias_ref = make(bias_values, train_bias, at::kDouble);
+    const at::Tensor y = rlt::linear(x, w, bias), want = at::linear(x_ref, w_ref, bias_ref);
+    EXPECT_EQUAL(y.requires_grad(), asked != 0);
+    if (asked == 0) continue;
+    y.backward(weights);
+    want.backward(weights.to(at::kDouble));
+    const std::string at = " where " + std::to_string(asked) + " is asked";
+    const auto compare = [&](const at::Tensor& got, const at::Tensor& ref, bool trained, const char* what) {
+      EXPECT_EQUAL(got.grad().defined(), trained);
+      if (trained) EXPECT_AT_MOST(relative(got.grad(), ref.grad()), 1e-5, what + at);
+    };
+    compare(x, x_ref, train_x, "gradient of x");
+    compare(w, w_ref, train_w, "gradient of w");
+    compare(bias, bias_ref, train_bias, "gradient of the bias");
+  }
+}
+
+TEST(linear_without_a_bias_trains_its_weight) {
+  Random random(23);
+  const at::Tensor w = leaf(random.normal({5, 7})), x = random.normal({3, 7});
+  rlt::linear(x, w, std::nullopt).sum().backward();
+  EXPECT_AT_MOST(distance(w.grad(), x.sum(0).expand({5, 7})), 1e-5, "gradient of w");
 }
 
 TEST(linear_refuses_what_does_not_fit) {
@@ -156,6 +182,21 @@ TEST(lora_linear_of_a_frozen_input) {
     EXPECT(!l.x.grad().defined());
     EXPECT_AT_MOST(relative(a.grad(), a_ref.grad()), 1e-5, "gradient of a");
     EXPECT_AT_MOST(relative(b.grad(), b_ref.grad()), 1e-5, "gradient of b");
+  }
+}
+
+TEST(lora_linear_trains_its_weight_where_asked) {
+  Random random(24);
+  const Lora l = random_lora(random, 12, 20, 6, 4);
+  for (const double p : {0.0, 0.25}) {
+    Lora got = l, want = l;
+    got.w = leaf(l.w), got.bias = leaf(l.bias);
+    want.w = leaf(l.w, at::kDouble), want.bias = leaf(l.bias, at::kDouble);
+    const at::Tensor a = l.a.to(at::kDouble), b = l.b.to(at::kDouble), weights = random.normal({12, 6});
+    lora(got, l.x, l.a, l.b, p, 1).backward(weights);
+    composed(want, l.x.to(at::kDouble), a, b, p, 1).backward(weights.to(at::kDouble));
+    EXPECT_AT_MOST(relative(got.w.grad(), want.w.grad()), 1e-5, "gradient of w");
+    EXPECT_AT_MOST(relative(got.bias.grad(), want.bias.grad()), 1e-5, "gradient of the bias");
   }
 }
 

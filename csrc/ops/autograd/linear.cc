@@ -1,4 +1,5 @@
-// Gradients of the linear layer and of the adapter on it.
+// Gradients of the linear layer and of the adapter on it. A frozen weight costs nothing: x is saved for it
+// only where it is trained.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -11,25 +12,36 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
+// Which of x, w and bias are trained, noted in the forward pass and looked up in the backward pass.
+void note_needs(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
+  ctx->saved_data["needs_x"] = x.requires_grad();
+  ctx->saved_data["needs_w"] = w.requires_grad();
+  ctx->saved_data["needs_bias"] = bias && bias->requires_grad();
+}
+
+bool needs(AutogradContext* ctx, const char* what) { return ctx->saved_data[what].toBool(); }
+
+// dW = dyᵀ x and the bias's gradient, each undefined where it is frozen.
+std::pair<at::Tensor, at::Tensor> weight_grads(AutogradContext* ctx, const at::Tensor& grad,
+                                               const at::Tensor& x) {
+  return {needs(ctx, "needs_w") ? dense_linear(grad.t(), x.t(), std::nullopt) : at::Tensor(),
+          needs(ctx, "needs_bias") ? grad.sum(0) : at::Tensor()};
+}
+
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
                             const OptionalTensor& bias) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const at::Tensor none;
-    ctx->save_for_backward({w.requires_grad() ? x : none, x.requires_grad() ? w : none});
-    ctx->saved_data["needs_bias"] = bias && bias->requires_grad();
+    ctx->save_for_backward({w, w.requires_grad() ? x : at::Tensor()});
+    note_needs(ctx, x, w, bias);
     return rlt::linear(x, w, bias);
   }
 
-  // A frozen weight costs neither its gradient's product nor a saved input.
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &w = saved[1], grad = grads[0].contiguous();
-    Variable grad_x, grad_w, grad_bias;
-    if (w.defined()) grad_x = dense_linear(grad, w.t(), std::nullopt);
-    if (x.defined()) grad_w = at::mm(grad.t(), x);
-    if (ctx->saved_data["needs_bias"].toBool()) grad_bias = grad.sum(0);
-    return {grad_x, grad_w, grad_bias};
+    const at::Tensor &w = saved[0], &x = saved[1], grad = grads[0].contiguous();
+    const auto [grad_w, grad_bias] = weight_grads(ctx, grad, x);
+    return {needs(ctx, "needs_x") ? dense_linear(grad, w.t(), std::nullopt) : Variable(), grad_w, grad_bias};
   }
 };
 
@@ -44,7 +56,7 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["p"] = p;
     ctx->saved_data["layer"] = layer;
-    ctx->saved_data["needs_x"] = x_any.requires_grad();
+    note_needs(ctx, x_any, w, bias);
     ctx->mark_non_differentiable({low});
     return {y, low};
   }
@@ -65,7 +77,7 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     const at::Tensor grad_low = dense_linear(grad, b.t(), std::nullopt).mul_(scale);
     const at::Tensor grad_a = at::mm(grad_low.t(), drop(x));
     at::Tensor grad_x;
-    if (ctx->saved_data["needs_x"].toBool()) {
+    if (needs(ctx, "needs_x")) {
       grad_x = dense_linear(grad, w.t(), std::nullopt);
       if (p > 0) {
         grad_x.add_(drop(at::mm(grad_low, a)));
@@ -73,7 +85,8 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
         grad_x.addmm_(grad_low, a);
       }
     }
-    return {grad_x, Variable(), Variable(), grad_a, grad_b, Variable(), Variable(), Variable(), Variable()};
+    const auto [grad_w, grad_bias] = weight_grads(ctx, grad, x);
+    return {grad_x, grad_w, grad_bias, grad_a, grad_b, Variable(), Variable(), Variable(), Variable()};
   }
 };
 

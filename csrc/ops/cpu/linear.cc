@@ -1,4 +1,4 @@
-// Frozen linear layers go through oneDNN, by the operator that libtorch itself registers for it: on
+// Linear layers go through oneDNN, by the operator that libtorch itself registers for it: on
 // processors where MKL takes its AVX2 path this is more than twice as fast as aten::linear in fp32, and
 // equally fast elsewhere. Weights stay as the file has them: packing gains 2-5 % at training sizes and
 // would cost a copy of the model.
