@@ -2,10 +2,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "nn/linear.h"
+#include "nn/weights.h"
 #include "rltrain.h"
 
 namespace rlt::nn {
@@ -30,6 +32,7 @@ struct Rope {
 
 // rlt_decoder_config with its arrays owned.
 struct DecoderConfig : rlt_decoder_config {
+  // Errors name a choice that is out of range or does not fit another.
   explicit DecoderConfig(const rlt_decoder_config& config);
 
   std::vector<int64_t> layer_windows;
@@ -37,21 +40,20 @@ struct DecoderConfig : rlt_decoder_config {
   std::vector<Rope> rope_list;
 };
 
-using Weights = std::map<std::string, at::Tensor>;
-
 class Decoder {
  public:
   // Takes its weights by name from weights; errors name one that is missing, superfluous or misshapen.
   Decoder(const rlt_decoder_config& config, const Weights& weights);
 
   // Hidden states after the final norm, [N, H] fp32. tokens, positions [N] int64; cu_seqlens [S+1] int32.
+  // With checkpoint, only each block's input is kept for backward, which computes the rest again.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& cu_seqlens,
-                     const AdapterPass& pass) const;
+                     const AdapterPass& pass, bool checkpoint = false) const;
 
   // Puts an adapter on the named linear layer, "layers.0.q".
   void adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale);
 
-  const DecoderConfig& config() const { return config_; }
+  const DecoderConfig& config() const { return *config_; }
   const std::vector<DecoderBlock>& blocks() const { return blocks_; }
   const at::Tensor& embed() const { return embed_; }          // [V, H]
   const at::Tensor& positions() const { return positions_; }  // [P, H], undefined with RoPE
@@ -59,7 +61,7 @@ class Decoder {
   const Linear& head() const { return head_; }  // weight is embed() where tied
 
  private:
-  DecoderConfig config_;
+  std::shared_ptr<const DecoderConfig> config_;  // shared with the graphs of passes whose backward is due
   at::Tensor embed_, positions_;
   DecoderNorm norm_;
   Linear head_;

@@ -10,34 +10,6 @@
 namespace rlt::nn {
 namespace {
 
-// Looks weights up by name and checks their shapes.
-class Loader {
- public:
-  explicit Loader(const Weights& weights) : weights_(weights) {}
-
-  at::Tensor tensor(const std::string& name, c10::IntArrayRef shape) const {
-    const auto found = weights_.find(name);
-    TORCH_CHECK(found != weights_.end(), "weight ", name, " is missing");
-    TORCH_CHECK(found->second.sizes() == shape, "weight ", name, " has shape ", found->second.sizes(),
-                ", want ", shape);
-    TORCH_CHECK(found->second.scalar_type() == at::kFloat, "weight ", name, " is ",
-                found->second.scalar_type(), ", want float32");
-    return found->second;
-  }
-  Norm norm(const std::string& name, int64_t width) const {
-    return {tensor(name + ".weight", {width}), tensor(name + ".bias", {width})};
-  }
-  Linear linear(const std::string& name, int64_t in, int64_t out) const {
-    Linear layer;
-    layer.weight = tensor(name + ".weight", {out, in});
-    layer.bias = tensor(name + ".bias", {out});
-    return layer;
-  }
-
- private:
-  const Weights& weights_;
-};
-
 at::Tensor add_norm(const at::Tensor& x, const at::Tensor& residual, const Norm& norm, double eps) {
   return std::get<0>(add_layer_norm(x, residual, norm.weight, norm.bias, eps));
 }
@@ -47,12 +19,15 @@ at::Tensor add_norm(const at::Tensor& x, const at::Tensor& residual, const Norm&
 Encoder::Encoder(const rlt_model_config& config, const Weights& weights) : config_(config) {
   TORCH_CHECK(config.heads > 0 && config.hidden_size % config.heads == 0, "hidden size ", config.hidden_size,
               " does not divide into ", config.heads, " heads");
-  const Loader load(weights);
   const int64_t width = config.hidden_size, inner = config.intermediate_size;
+  Loader load(weights);
+  const auto load_norm = [&](const std::string& name) {
+    return Norm{load.tensor(name + ".weight", {width}), load.tensor(name + ".bias", {width})};
+  };
   words_ = load.tensor("embeddings.word_embeddings.weight", {config.vocab_size, width});
   positions_ = load.tensor("embeddings.position_embeddings.weight", {config.max_positions, width});
   types_ = load.tensor("embeddings.token_type_embeddings.weight", {config.token_types, width});
-  embedding_norm_ = load.norm("embeddings.LayerNorm", width);
+  embedding_norm_ = load_norm("embeddings.LayerNorm");
 
   blocks_.resize(static_cast<size_t>(config.layers));
   int64_t index = 0;
@@ -60,7 +35,8 @@ Encoder::Encoder(const rlt_model_config& config, const Weights& weights) : confi
     Block& block = blocks_[n];
     const std::string at = "encoder.layer." + std::to_string(n) + ".";
     const auto take = [&](Linear& into, const std::string& name, int64_t in, int64_t out) {
-      into = load.linear(at + name, in, out);
+      into.weight = load.tensor(at + name + ".weight", {out, in});
+      into.bias = load.tensor(at + name + ".bias", {out});
       into.index = index++;
       linears_[at + name] = &into;
     };
@@ -68,24 +44,15 @@ Encoder::Encoder(const rlt_model_config& config, const Weights& weights) : confi
     take(block.key, "attention.self.key", width, width);
     take(block.value, "attention.self.value", width, width);
     take(block.output, "attention.output.dense", width, width);
-    block.attention_norm = load.norm(at + "attention.output.LayerNorm", width);
+    block.attention_norm = load_norm(at + "attention.output.LayerNorm");
     take(block.up, "intermediate.dense", width, inner);
     take(block.down, "output.dense", inner, width);
-    block.mlp_norm = load.norm(at + "output.LayerNorm", width);
+    block.mlp_norm = load_norm(at + "output.LayerNorm");
   }
 }
 
 void Encoder::adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale) {
-  const auto found = linears_.find(layer);
-  TORCH_CHECK(found != linears_.end(), "the model has no linear layer ", layer);
-  Linear& linear = *found->second;
-  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(1) && a.size(1) == linear.weight.size(1) &&
-                  b.size(0) == linear.weight.size(0),
-              "adapter of ", layer, ": A ", a.sizes(), " and B ", b.sizes(), " do not fit its weight ",
-              linear.weight.sizes());
-  linear.a = a;
-  linear.b = b;
-  linear.scale = scale;
+  nn::adapt(linears_, layer, a, b, scale);
 }
 
 at::Tensor Encoder::embed(const at::Tensor& tokens, const at::Tensor& positions) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/linear.h"
+#include "nn/weights.h"
 #include "rltrain.h"
 
 namespace rlt::nn {
@@ -22,8 +23,6 @@ struct Block {
   Linear up, down;  // [I, H], [H, I]
   Norm mlp_norm;
 };
-
-using Weights = std::map<std::string, at::Tensor>;
 
 class Encoder {
  public:

@@ -1,4 +1,4 @@
-// A frozen linear layer with an optional low-rank adapter.
+// A linear layer with an optional low-rank adapter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,14 +15,15 @@ struct AdapterPass {
 };
 
 struct Linear {
-  at::Tensor weight, bias;  // [out, in], [out]
+  at::Tensor weight, bias;  // [out, in], [out] or undefined
   at::Tensor a, b;          // [r, in], [out, r]; undefined without an adapter
   double scale = 0;         // α/r
   int64_t index = 0;        // among the model's linear layers: tells their dropout masks apart
 
   at::Tensor forward(const at::Tensor& x, const AdapterPass& pass) const {
-    if (!pass.on || !a.defined()) return rlt::linear(x, weight, bias);
-    return std::get<0>(rlt::lora_linear(x, weight, bias, a, b, scale, pass.dropout, pass.row_keys, index));
+    const OptionalTensor shift = bias.defined() ? OptionalTensor(bias) : std::nullopt;
+    if (!pass.on || !a.defined()) return rlt::linear(x, weight, shift);
+    return std::get<0>(rlt::lora_linear(x, weight, shift, a, b, scale, pass.dropout, pass.row_keys, index));
   }
 };
 

@@ -1,6 +1,7 @@
 // Typed entry points: one dispatcher look-up an operator, kept for the life of the process.
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "ops/block.h"
 #include "ops/linear.h"
 #include "ops/packed.h"
 
@@ -34,16 +35,18 @@ at::Tensor hash_dropout(const at::Tensor& x, const at::Tensor& row_keys, int64_t
 
 std::tuple<at::Tensor, at::Tensor> varlen_attention(const at::Tensor& q, const at::Tensor& k,
                                                     const at::Tensor& v, const at::Tensor& cu_seqlens,
-                                                    int64_t heads, double scale) {
+                                                    int64_t heads, double scale, bool causal, int64_t window,
+                                                    double softcap) {
   static const auto op = find<decltype(varlen_attention)>("rltrain::varlen_attention");
-  return op.call(q, k, v, cu_seqlens, heads, scale);
+  return op.call(q, k, v, cu_seqlens, heads, scale, causal, window, softcap);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> varlen_attention_backward(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale) {
+    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale,
+    bool causal, int64_t window, double softcap) {
   static const auto op = find<decltype(varlen_attention_backward)>("rltrain::varlen_attention_backward");
-  return op.call(grad, q, k, v, out, lse, cu_seqlens, heads, scale);
+  return op.call(grad, q, k, v, out, lse, cu_seqlens, heads, scale, causal, window, softcap);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x,
@@ -59,6 +62,35 @@ at::Tensor add_layer_norm_backward(const at::Tensor& grad, const at::Tensor& sum
                                    const at::Tensor& mean, const at::Tensor& rstd) {
   static const auto op = find<decltype(add_layer_norm_backward)>("rltrain::add_layer_norm_backward");
   return op.call(grad, sum, weight, mean, rstd);
+}
+
+std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
+                                            bool plus_one) {
+  static const auto op = find<decltype(rms_norm)>("rltrain::rms_norm");
+  return op.call(x, weight, eps, plus_one);
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor& rstd, bool plus_one) {
+  static const auto op = find<decltype(rms_norm_backward)>("rltrain::rms_norm_backward");
+  return op.call(grad, x, weight, rstd, plus_one);
+}
+
+at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
+                bool inverse) {
+  static const auto op = find<decltype(rope)>("rltrain::rope");
+  return op.call(x, cos, sin, head_dim, inverse);
+}
+
+at::Tensor gated_act(const at::Tensor& gate, const at::Tensor& up, int64_t activation) {
+  static const auto op = find<decltype(gated_act)>("rltrain::gated_act");
+  return op.call(gate, up, activation);
+}
+
+std::tuple<at::Tensor, at::Tensor> gated_act_backward(const at::Tensor& grad, const at::Tensor& gate,
+                                                      const at::Tensor& up, int64_t activation) {
+  static const auto op = find<decltype(gated_act_backward)>("rltrain::gated_act_backward");
+  return op.call(grad, gate, up, activation);
 }
 
 at::Tensor segment_mean(const at::Tensor& x, const at::Tensor& cu_seqlens) {

@@ -13,10 +13,12 @@ const int32_t* checked_cu_seqlens(const at::Tensor& cu_seqlens, int64_t rows);
 
 std::tuple<at::Tensor, at::Tensor> varlen_attention(const at::Tensor& q, const at::Tensor& k,
                                                     const at::Tensor& v, const at::Tensor& cu_seqlens,
-                                                    int64_t heads, double scale);
+                                                    int64_t heads, double scale, bool causal = false,
+                                                    int64_t window = 0, double softcap = 0);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> varlen_attention_backward(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale);
+    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale,
+    bool causal, int64_t window, double softcap);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x,
                                                                           const at::Tensor& residual,
                                                                           const at::Tensor& weight,

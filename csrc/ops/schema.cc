@@ -2,8 +2,7 @@
 #include <torch/library.h>
 
 TORCH_LIBRARY(rltrain, m) {
-  // y = x wᵀ + bias for a frozen w. x [N, in], w [out, in], bias [out]; result [N, out].
-  // No gradient for w or bias.
+  // y = x wᵀ + bias. x [N, in], w [out, in], bias [out]; result [N, out].
   m.def("linear(Tensor x, Tensor w, Tensor? bias) -> Tensor");
 
   // y = x wᵀ + bias + scale · drop(x) aᵀ bᵀ, and drop(x) aᵀ, which backward needs (LoRA, Hu 2021, eq. 3).
@@ -17,15 +16,31 @@ TORCH_LIBRARY(rltrain, m) {
   // on the batch nor on the order of calls. x [N, F], row_keys [N] int64. p is in [0, 1).
   m.def("hash_dropout(Tensor x, Tensor row_keys, int layer, float p) -> Tensor");
 
-  // Bidirectional attention inside each sequence of a packed batch (Vaswani 2017, eq. 1).
-  // q, k, v [N, heads·d]; cu_seqlens [S+1] int32; result [N, heads·d], and the log of the softmax's
-  // denominator, [heads, N], which backward needs. Memory is linear in N.
+  // Attention inside each sequence of a packed batch (Vaswani 2017, eq. 1). q [N, heads·d];
+  // k, v [N, kv_heads·d], each head of which serves heads/kv_heads queries (Ainslie 2023); rows may be
+  // strided; cu_seqlens [S+1] int32. causal: a query sees the keys up to its own, with a window only the
+  // last so many. softcap c: scores become c·tanh(score/c). Result [N, heads·d], and the log of the
+  // softmax's denominator, [heads, N], which backward needs. Memory is linear in N.
   m.def(
-      "varlen_attention(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, int heads, float scale) -> "
-      "(Tensor, Tensor)");
+      "varlen_attention(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, int heads, float scale, "
+      "bool causal=False, int window=0, float softcap=0.0) -> (Tensor, Tensor)");
   m.def(
       "varlen_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-      "Tensor cu_seqlens, int heads, float scale) -> (Tensor, Tensor, Tensor)");
+      "Tensor cu_seqlens, int heads, float scale, bool causal, int window, float softcap) -> "
+      "(Tensor, Tensor, Tensor)");
+
+  // y = x/√(mean(x²) + eps) · weight, or · (1 + weight) (Zhang and Sennrich 2019, eq. 4), and 1/√ of each
+  // row, [N], which backward needs. x [N, H], weight [H].
+  m.def("rms_norm(Tensor x, Tensor weight, float eps, bool plus_one) -> (Tensor, Tensor)");
+  m.def("rms_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor rstd, bool plus_one) -> Tensor");
+
+  // Rotates the leading features of each head (Su 2021, eq. 34; feature j with feature j + rotary/2), or,
+  // with inverse, back. x [N, heads·head_dim], rows may be strided; cos, sin [N, rotary/2].
+  m.def("rope(Tensor x, Tensor cos, Tensor sin, int head_dim, bool inverse) -> Tensor");
+
+  // act(gate) · up (Shazeer 2020, eq. 5). gate, up [N, I], rows may be strided; activation as in rltrain.h.
+  m.def("gated_act(Tensor gate, Tensor up, int activation) -> Tensor");
+  m.def("gated_act_backward(Tensor grad, Tensor gate, Tensor up, int activation) -> (Tensor, Tensor)");
 
   // layer_norm(x + residual) (Ba 2016), and the sum's mean and 1/σ, [N] each, which backward needs
   // together with the sum. x, residual [N, H]; weight, bias [H]. No gradient for weight or bias.

@@ -291,7 +291,7 @@ func (p *LabelPolicy) Trainable() bool { return len(p.layers) > 0 }
 // features is the pooled vector of each sequence, [S, H].
 func (p *LabelPolicy) features(s *torch.Scope, sequences [][]int32, dropout torch.Dropout) torch.Tensor {
 	packed := torch.Pack(sequences)
-	hidden, cu := s.Hidden(p.model.Encoder, packed, true, dropout)
+	hidden, cu := s.Hidden(p.model.Encoder, packed, torch.Pass{Adapter: true, Dropout: dropout})
 	if p.Pooling == transformers.PoolMean {
 		return s.SegmentMean(hidden, cu)
 	}

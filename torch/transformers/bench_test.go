@@ -30,7 +30,7 @@ func BenchmarkHidden(b *testing.B) {
 		b.Run(fmt.Sprintf("%dx32", size), func(b *testing.B) {
 			for b.Loop() {
 				if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-					s.Hidden(model.Encoder, packed, false, torch.Dropout{})
+					s.Hidden(model.Encoder, packed, torch.Pass{})
 					return nil
 				}); err != nil {
 					b.Fatal(err)

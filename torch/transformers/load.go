@@ -12,7 +12,7 @@ import (
 type Model struct {
 	Dir     string
 	Config  *Config
-	Encoder *torch.Encoder
+	Encoder *torch.Model
 	// Pooler is the dense layer [H, H] on the first token, and Head the classifier [C, H]; nil where the
 	// folder has none.
 	Pooler, Head *Dense
@@ -92,7 +92,7 @@ func Load(dir string) (*Model, error) {
 // dtypes are the stored types that weights may have; Resolve has refused the others.
 var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F16, "BF16": torch.BF16}
 
-func newEncoder(c *Config, weights map[string]*torch.Var) (*torch.Encoder, error) {
+func newEncoder(c *Config, weights map[string]*torch.Var) (*torch.Model, error) {
 	return torch.NewEncoder(torch.EncoderConfig{
 		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, Layers: c.NumHiddenLayers, Heads: c.NumAttentionHeads,
 		IntermediateSize: c.IntermediateSize, MaxPositions: c.MaxPositionEmbeddings,

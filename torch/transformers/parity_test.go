@@ -79,10 +79,10 @@ func TestHiddenStatesEqualTransformers(t *testing.T) {
 			f := open(t, name)
 			var packed, single []float32
 			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-				hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), true, torch.Dropout{})
+				hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{Adapter: true})
 				packed = s.Read(hidden)
 				for _, ids := range f.sequences {
-					hidden, _ := s.Hidden(f.model.Encoder, torch.Pack([][]int32{ids}), true, torch.Dropout{})
+					hidden, _ := s.Hidden(f.model.Encoder, torch.Pack([][]int32{ids}), torch.Pass{Adapter: true})
 					single = append(single, s.Read(hidden)...)
 				}
 				return nil
@@ -149,7 +149,7 @@ func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
 			params := f.adapt(t)
 			weight, bias := f.head(t)
 			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
-				hidden, cu := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), true, torch.Dropout{})
+				hidden, cu := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{Adapter: true})
 				logits := s.Linear(s.SegmentMean(hidden, cu), weight.T(), bias.T())
 				picked := s.Pick(s.LogSoftmax(logits), s.Ints(f.labels, int64(len(f.labels))))
 				loss := s.Neg(s.Mean(picked))
@@ -182,7 +182,7 @@ func TestAdapterOffIsTheBaseModel(t *testing.T) {
 	f := open(t, "bert")
 	f.adapt(t)
 	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), false, torch.Dropout{})
+		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{})
 		if d := torchtest.MaxDiff(s.Read(hidden), f.want(t, "hidden")); d > tolerance {
 			t.Errorf("hidden states differ from the base model's by %g", d)
 		}
@@ -198,7 +198,7 @@ func TestFamilyPoolingEqualsSequenceClassification(t *testing.T) {
 		weight, bias := f.head(t)
 		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			packed := torch.Pack(f.sequences)
-			hidden, _ := s.Hidden(f.model.Encoder, packed, false, torch.Dropout{})
+			hidden, _ := s.Hidden(f.model.Encoder, packed, torch.Pass{})
 			firsts := make([]int64, packed.Len())
 			for i := range firsts {
 				firsts[i] = int64(packed.CuSeqlens[i])
@@ -222,7 +222,7 @@ func TestDropoutDependsOnTheSampleAlone(t *testing.T) {
 	f.adapt(t)
 	const p = 0.5
 	run := func(s *torch.Scope, sequences [][]int32, keys ...uint64) []float32 {
-		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(sequences), true, torch.Dropout{P: p, Keys: keys})
+		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(sequences), torch.Pass{Adapter: true, Dropout: torch.Dropout{P: p, Keys: keys}})
 		return s.Read(hidden)
 	}
 	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
@@ -254,7 +254,7 @@ func TestInputsOutOfRangeAreErrors(t *testing.T) {
 		"falling":  {torch.Packed{Tokens: []int64{1, 2}, Positions: []int64{0, 1}, CuSeqlens: []int32{0, 5, 2}}, "cu_seqlens falls"},
 	} {
 		err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			s.Hidden(f.model.Encoder, tc.packed, true, torch.Dropout{})
+			s.Hidden(f.model.Encoder, tc.packed, torch.Pass{Adapter: true})
 			return nil
 		})
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

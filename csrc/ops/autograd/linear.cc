@@ -1,4 +1,4 @@
-// Gradients of the frozen linear layer and of the adapter on it.
+// Gradients of the linear layer and of the adapter on it.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -15,13 +15,21 @@ struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
                             const OptionalTensor& bias) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({w});
+    const at::Tensor none;
+    ctx->save_for_backward({w.requires_grad() ? x : none, x.requires_grad() ? w : none});
+    ctx->saved_data["needs_bias"] = bias && bias->requires_grad();
     return rlt::linear(x, w, bias);
   }
 
+  // A frozen weight costs neither its gradient's product nor a saved input.
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const at::Tensor w = ctx->get_saved_variables()[0];
-    return {dense_linear(grads[0].contiguous(), w.t(), std::nullopt), Variable(), Variable()};
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &w = saved[1], grad = grads[0].contiguous();
+    Variable grad_x, grad_w, grad_bias;
+    if (w.defined()) grad_x = dense_linear(grad, w.t(), std::nullopt);
+    if (x.defined()) grad_w = at::mm(grad.t(), x);
+    if (ctx->saved_data["needs_bias"].toBool()) grad_bias = grad.sum(0);
+    return {grad_x, grad_w, grad_bias};
   }
 };
 

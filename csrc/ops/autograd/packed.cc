@@ -13,23 +13,28 @@ using torch::autograd::variable_list;
 
 struct Attention : torch::autograd::Function<Attention> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
-                               const at::Tensor& v, const at::Tensor& cu_seqlens, int64_t heads,
-                               double scale) {
+                               const at::Tensor& v, const at::Tensor& cu_seqlens, int64_t heads, double scale,
+                               bool causal, int64_t window, double softcap) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [out, lse] = varlen_attention(q, k, v, cu_seqlens, heads, scale);
+    auto [out, lse] = varlen_attention(q, k, v, cu_seqlens, heads, scale, causal, window, softcap);
     ctx->save_for_backward({q, k, v, out, lse, cu_seqlens});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["scale"] = scale;
+    ctx->saved_data["causal"] = causal;
+    ctx->saved_data["window"] = window;
+    ctx->saved_data["softcap"] = softcap;
     ctx->mark_non_differentiable({lse});
     return {out, lse};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto s = ctx->get_saved_variables();
+    auto& data = ctx->saved_data;
     auto [q, k, v] =
         varlen_attention_backward(grads[0].contiguous(), s[0], s[1], s[2], s[3], s[4], s[5],
-                                  ctx->saved_data["heads"].toInt(), ctx->saved_data["scale"].toDouble());
-    return {q, k, v, Variable(), Variable(), Variable()};
+                                  data["heads"].toInt(), data["scale"].toDouble(), data["causal"].toBool(),
+                                  data["window"].toInt(), data["softcap"].toDouble());
+    return {q, k, v, Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
   }
 };
 
@@ -64,8 +69,9 @@ struct SegmentMean : torch::autograd::Function<SegmentMean> {
 
 std::tuple<at::Tensor, at::Tensor> attention_autograd(const at::Tensor& q, const at::Tensor& k,
                                                       const at::Tensor& v, const at::Tensor& cu_seqlens,
-                                                      int64_t heads, double scale) {
-  const auto out = Attention::apply(q, k, v, cu_seqlens, heads, scale);
+                                                      int64_t heads, double scale, bool causal,
+                                                      int64_t window, double softcap) {
+  const auto out = Attention::apply(q, k, v, cu_seqlens, heads, scale, causal, window, softcap);
   return {out[0], out[1]};
 }
 

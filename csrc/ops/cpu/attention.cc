@@ -1,11 +1,13 @@
-// Attention inside each sequence of a packed batch, parallel over (sequence, head). One head's scores are
-// L×L floats of scratch; nothing of the batch's length squared is ever kept: backward recomputes the
-// probabilities from the saved log denominators (Dao 2022, §3.1).
+// Attention inside each sequence of a packed batch, parallel over (sequence, head). A block of queries is
+// scored against all the keys it sees, and against no others; nothing of a length squared is ever kept:
+// backward recomputes the probabilities from the saved log denominators (Dao 2022, §3.1).
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
+#include "ops/cpu/block_rows.h"
 #include "ops/cpu/rows.h"
 #include "ops/packed.h"
 
@@ -39,109 +41,205 @@ struct Matrix {
   int stride;
 };
 
-// c = op(a) op(b), row major, c [m, n], inner length k; an upper-case T transposes.
-void gemm(char trans_a, char trans_b, int m, int n, int k, Matrix a, Matrix b, float* c, int c_stride) {
-  const float one = 1, zero = 0;
-  sgemm_(&trans_b, &trans_a, &n, &m, &k, &one, b.data, &b.stride, a.data, &a.stride, &zero, c, &c_stride);
+// c = op(a) op(b), or c += with add; row major, c [m, n], inner length k; an upper-case T transposes.
+void gemm(char trans_a, char trans_b, int m, int n, int k, Matrix a, Matrix b, float* c, int c_stride,
+          bool add = false) {
+  const float one = 1, keep = add ? 1 : 0;
+  sgemm_(&trans_b, &trans_a, &n, &m, &k, &one, b.data, &b.stride, a.data, &a.stride, &keep, c, &c_stride);
 }
 
 struct Shape {
-  int64_t rows, width, heads, head_dim, sequences;
+  int64_t rows, heads, kv_heads, head_dim, sequences;
   const int32_t* cu;
 };
 
+// What a query may see, and how its scores become probabilities.
+struct Rule {
+  bool causal;
+  int64_t window;
+  float scale, softcap;
+};
+
+bool dense_rows(const at::Tensor& t) { return t.size(1) == 1 || t.stride(1) == 1; }
+
 Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& cu_seqlens,
-            int64_t heads, double scale) {
-  TORCH_CHECK(q.dim() == 2 && k.sizes() == q.sizes() && v.sizes() == q.sizes() && heads > 0 &&
-                  q.size(1) > 0 && q.size(1) % heads == 0,
+            int64_t heads, const Rule& rule) {
+  TORCH_CHECK(q.dim() == 2 && k.dim() == 2 && k.size(0) == q.size(0) && v.sizes() == k.sizes() && heads > 0 &&
+                  q.size(1) > 0 && q.size(1) % heads == 0 && k.size(1) > 0 &&
+                  k.size(1) % (q.size(1) / heads) == 0 && q.size(1) % k.size(1) == 0,
               "varlen_attention: q ", q.sizes(), ", k ", k.sizes(), " and v ", v.sizes(), " do not fit ",
               heads, " heads");
   TORCH_CHECK(q.scalar_type() == at::kFloat && k.scalar_type() == at::kFloat && v.scalar_type() == at::kFloat,
               "varlen_attention: q, k and v must be float32");
-  TORCH_CHECK(q.is_contiguous() && k.is_contiguous() && v.is_contiguous(),
-              "varlen_attention: q, k and v must be dense");
-  TORCH_CHECK(scale >= 0, "varlen_attention: scale must not be negative, got ", scale);
+  TORCH_CHECK(dense_rows(q) && dense_rows(k) && dense_rows(v),
+              "varlen_attention: the rows of q, k and v must be dense");
+  TORCH_CHECK(rule.scale >= 0 && rule.softcap >= 0,
+              "varlen_attention: scale and softcap must not be negative, got ", rule.scale, " and ",
+              rule.softcap);
+  TORCH_CHECK(rule.window >= 0 && (rule.causal || rule.window == 0), "varlen_attention: a window of ",
+              rule.window, rule.causal ? "" : " without causal");
+  const int64_t head_dim = q.size(1) / heads;
   return {q.size(0),
-          q.size(1),
           heads,
-          q.size(1) / heads,
+          k.size(1) / head_dim,
+          head_dim,
           cu_seqlens.numel() - 1,
           checked_cu_seqlens(cu_seqlens, q.size(0))};
 }
 
-// Calls body(first row, length, head, scratch) for each head of each sequence, scratch being n_scratch
-// L×L matrices of the calling thread.
+// One head of a packed tensor at a sequence's first row.
+Matrix head_of(const at::Tensor& t, int64_t first, int64_t head, int64_t head_dim) {
+  return {t.const_data_ptr<float>() + first * t.stride(0) + head * head_dim, static_cast<int>(t.stride(0))};
+}
+float* writable(const Matrix& m) { return const_cast<float*>(m.data); }
+
+// Queries that are scored together. A causal block computes half of its own square in vain.
+int64_t block_rows(const Rule& rule) { return rule.causal ? 64 : 512; }
+
+// A block of queries and the keys that any of them sees, counted from the sequence's first row.
+struct Block {
+  int64_t begin, end, first_key, last_key;
+
+  int64_t rows() const { return end - begin; }
+  int64_t keys() const { return last_key - first_key; }
+  // A multiple of 16 floats, so that each matrix of scratch is aligned: the BLAS rounds differently else.
+  int64_t stride() const { return (keys() + 15) / 16 * 16; }
+};
+
+Block block_at(const Rule& rule, int64_t begin, int64_t length) {
+  const int64_t end = std::min(begin + block_rows(rule), length);
+  return {begin, end, rule.window > 0 ? std::max<int64_t>(0, begin - rule.window + 1) : 0,
+          rule.causal ? end : length};
+}
+
+// The keys [from, to) of the block that its i-th query sees.
+struct Seen {
+  int64_t from, to;
+};
+
+Seen seen(const Rule& rule, const Block& b, int64_t i) {
+  if (!rule.causal) return {0, b.keys()};
+  const int64_t query = b.begin + i;
+  const int64_t from = rule.window > 0 ? std::max(b.first_key, query - rule.window + 1) : b.first_key;
+  return {from - b.first_key, query + 1 - b.first_key};
+}
+
+void hide_rest(float* row, const Seen& s, int64_t keys) {
+  std::fill(row, row + s.from, 0.0f);
+  std::fill(row + s.to, row + keys, 0.0f);
+}
+
+// Calls body(first row, length, head, scratch) for each of n_heads heads of each sequence, scratch being
+// n_scratch matrices of the calling thread, each as large as a block's scores.
 template <typename Body>
-void for_each_head(const Shape& s, int n_scratch, const Body& body) {
-  at::parallel_for(0, s.sequences * s.heads, 1, [&](int64_t begin, int64_t end) {
-    at::Tensor scratch;  // aligned like every tensor: the BLAS rounds differently at other alignments
+void for_each_head(const Shape& s, int64_t n_heads, const Rule& rule, int n_scratch, const Body& body) {
+  at::parallel_for(0, s.sequences * n_heads, 1, [&](int64_t begin, int64_t end) {
+    at::Tensor scratch;
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t sequence = task / s.heads;
+      const int64_t sequence = task / n_heads;
       const int64_t length = s.cu[sequence + 1] - s.cu[sequence];
       if (length == 0) continue;
-      const int64_t need = n_scratch * length * length;
+      const int64_t need = n_scratch * std::min(length, block_rows(rule)) * ((length + 15) / 16 * 16);
       if (!scratch.defined() || scratch.numel() < need) scratch = at::empty({need}, at::kFloat);
-      body(s.cu[sequence], length, task % s.heads, scratch.mutable_data_ptr<float>());
+      body(s.cu[sequence], length, task % n_heads, scratch.mutable_data_ptr<float>());
     }
   });
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::Tensor& k,
                                                  const at::Tensor& v, const at::Tensor& cu_seqlens,
-                                                 int64_t heads, double scale) {
-  const Shape s = check(q, k, v, cu_seqlens, heads, scale);
-  at::Tensor out = at::empty_like(q);
+                                                 int64_t heads, double scale, bool causal, int64_t window,
+                                                 double softcap) {
+  const Rule rule{causal, window, static_cast<float>(scale), static_cast<float>(softcap)};
+  const Shape s = check(q, k, v, cu_seqlens, heads, rule);
+  at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor lse = at::empty({heads, s.rows}, q.options());
-  const float *qp = q.const_data_ptr<float>(), *kp = k.const_data_ptr<float>(),
-              *vp = v.const_data_ptr<float>();
-  float *op = out.mutable_data_ptr<float>(), *lp = lse.mutable_data_ptr<float>();
-  const int stride = static_cast<int>(s.width), d = static_cast<int>(s.head_dim);
-  for_each_head(s, 1, [&](int64_t first, int64_t length, int64_t head, float* scores) {
-    const int n = static_cast<int>(length);
-    const int64_t at = first * s.width + head * s.head_dim;
-    gemm('N', 'T', n, n, d, {qp + at, stride}, {kp + at, stride}, scores, n);
-    for (int64_t i = 0; i < length; ++i) {
-      lp[head * s.rows + first + i] = softmax_row(scores + i * length, length, static_cast<float>(scale));
+  const int d = static_cast<int>(s.head_dim);
+  const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
+  for_each_head(s, s.heads, rule, 1, [&](int64_t first, int64_t length, int64_t head, float* scores) {
+    const int64_t kv = head / (s.heads / s.kv_heads);
+    float* sums = lse.mutable_data_ptr<float>() + head * s.rows + first;
+    for (int64_t at = 0; at < length; at += block_rows(rule)) {
+      const Block b = block_at(rule, at, length);
+      const Matrix qm = head_of(q, first + b.begin, head, d), km = head_of(k, first + b.first_key, kv, d),
+                   vm = head_of(v, first + b.first_key, kv, d), om = head_of(out, first + b.begin, head, d);
+      const int rows = static_cast<int>(b.rows()), keys = static_cast<int>(b.keys()),
+                stride = static_cast<int>(b.stride());
+      gemm('N', 'T', rows, keys, d, qm, km, scores, stride);
+      for (int64_t i = 0; i < rows; ++i) {
+        float* row = scores + i * stride;
+        const Seen r = seen(rule, b, i);
+        if (rule.softcap > 0) softcap_row(row + r.from, r.to - r.from, rule.scale, rule.softcap);
+        sums[b.begin + i] = softmax_row(row + r.from, r.to - r.from, after_cap);
+        hide_rest(row, r, keys);
+      }
+      gemm('N', 'N', rows, d, keys, {scores, stride}, vm, writable(om), om.stride);
     }
-    gemm('N', 'N', n, d, n, {scores, n}, {vp + at, stride}, op + at, stride);
   });
   return {out, lse};
 }
 
+// A group's query heads add to the gradients of one key head, so a task is a key head with its group.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads,
-    double scale_d) {
-  const Shape s = check(q, k, v, cu_seqlens, heads, scale_d);
+    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale,
+    bool causal, int64_t window, double softcap) {
+  const Rule rule{causal, window, static_cast<float>(scale), static_cast<float>(softcap)};
+  const Shape s = check(q, k, v, cu_seqlens, heads, rule);
   TORCH_CHECK(grad.sizes() == q.sizes() && grad.is_contiguous() && out.sizes() == q.sizes() &&
                   out.is_contiguous() && lse.numel() == heads * s.rows && lse.is_contiguous(),
               "varlen_attention_backward: grad ", grad.sizes(), ", out ", out.sizes(), " and lse ",
               lse.sizes(), " do not fit q ", q.sizes(), ", or are not dense");
-  at::Tensor grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
-  const float *gp = grad.const_data_ptr<float>(), *qp = q.const_data_ptr<float>(),
-              *kp = k.const_data_ptr<float>(), *vp = v.const_data_ptr<float>(),
-              *op = out.const_data_ptr<float>(), *lp = lse.const_data_ptr<float>();
-  float *gq = grad_q.mutable_data_ptr<float>(), *gk = grad_k.mutable_data_ptr<float>(),
-        *gv = grad_v.mutable_data_ptr<float>();
-  const int stride = static_cast<int>(s.width), d = static_cast<int>(s.head_dim);
-  const auto scale = static_cast<float>(scale_d);
-  for_each_head(s, 2, [&](int64_t first, int64_t length, int64_t head, float* probs) {
-    const int n = static_cast<int>(length);
-    const int64_t at = first * s.width + head * s.head_dim;
-    float* scores = probs + length * length;
-    gemm('N', 'T', n, n, d, {qp + at, stride}, {kp + at, stride}, probs, n);
-    for (int64_t i = 0; i < length; ++i) {
-      exp_row(probs + i * length, length, scale, lp[head * s.rows + first + i]);
+  at::Tensor grad_q = at::empty(q.sizes(), q.options()), grad_k = at::empty(k.sizes(), k.options()),
+             grad_v = at::empty(v.sizes(), v.options());
+  const int d = static_cast<int>(s.head_dim);
+  const int64_t group = s.heads / s.kv_heads;
+  const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
+  const int n_scratch = rule.softcap > 0 ? 3 : 2;
+  for_each_head(s, s.kv_heads, rule, n_scratch, [&](int64_t first, int64_t length, int64_t kv, float* probs) {
+    for (const at::Tensor& t : {grad_k, grad_v}) {
+      const Matrix m = head_of(t, first, kv, d);
+      for (int64_t i = 0; i < length; ++i) std::fill_n(writable(m) + i * m.stride, d, 0.0f);
     }
-    gemm('T', 'N', n, d, n, {probs, n}, {gp + at, stride}, gv + at, stride);
-    gemm('N', 'T', n, n, d, {gp + at, stride}, {vp + at, stride}, scores, n);
-    for (int64_t i = 0; i < length; ++i) {
-      const int64_t row = at + i * s.width;
-      const float delta = dot_row(gp + row, op + row, s.head_dim);
-      softmax_backward_row(scores + i * length, probs + i * length, length, delta, scale);
+    for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+      const float* sums = lse.const_data_ptr<float>() + head * s.rows + first;
+      for (int64_t at = 0; at < length; at += block_rows(rule)) {
+        const Block b = block_at(rule, at, length);
+        const int rows = static_cast<int>(b.rows()), keys = static_cast<int>(b.keys()),
+                  stride = static_cast<int>(b.stride());
+        float *scores = probs + b.rows() * b.stride(), *capped = scores + b.rows() * b.stride();
+        const int64_t row0 = first + b.begin, key0 = first + b.first_key;
+        const Matrix qm = head_of(q, row0, head, d), gm = head_of(grad, row0, head, d),
+                     om = head_of(out, row0, head, d), gq = head_of(grad_q, row0, head, d),
+                     km = head_of(k, key0, kv, d), vm = head_of(v, key0, kv, d),
+                     gk = head_of(grad_k, key0, kv, d), gv = head_of(grad_v, key0, kv, d);
+        gemm('N', 'T', rows, keys, d, qm, km, probs, stride);
+        for (int64_t i = 0; i < rows; ++i) {
+          float* row = probs + i * stride;
+          const Seen r = seen(rule, b, i);
+          if (rule.softcap > 0) {
+            softcap_row(row + r.from, r.to - r.from, rule.scale, rule.softcap);
+            std::copy(row + r.from, row + r.to, capped + i * stride + r.from);
+          }
+          exp_row(row + r.from, r.to - r.from, after_cap, sums[b.begin + i]);
+          hide_rest(row, r, keys);
+        }
+        gemm('T', 'N', keys, d, rows, {probs, stride}, gm, writable(gv), gv.stride, true);
+        gemm('N', 'T', rows, keys, d, gm, vm, scores, stride);
+        for (int64_t i = 0; i < rows; ++i) {
+          float* row = scores + i * stride;
+          const Seen r = seen(rule, b, i);
+          const float delta = dot_row(gm.data + i * gm.stride, om.data + i * om.stride, d);
+          softmax_backward_row(row + r.from, probs + i * stride + r.from, r.to - r.from, delta, rule.scale);
+          if (rule.softcap > 0) {
+            softcap_backward_row(row + r.from, capped + i * stride + r.from, r.to - r.from, rule.softcap);
+          }
+          hide_rest(row, r, keys);
+        }
+        gemm('N', 'N', rows, d, keys, {scores, stride}, km, writable(gq), gq.stride);
+        gemm('T', 'N', keys, d, rows, {scores, stride}, qm, writable(gk), gk.stride, true);
+      }
     }
-    gemm('N', 'N', n, d, n, {scores, n}, {kp + at, stride}, gq + at, stride);
-    gemm('T', 'N', n, d, n, {scores, n}, {qp + at, stride}, gk + at, stride);
   });
   return {grad_q, grad_k, grad_v};
 }

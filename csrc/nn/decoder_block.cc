@@ -1,0 +1,180 @@
+#include "nn/decoder_block.h"
+
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "ops/block.h"
+#include "ops/packed.h"
+
+namespace rlt::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+struct Heads {
+  at::Tensor q, k, v;  // [N, heads·d], [N, kv_heads·d] twice
+};
+
+Heads project(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
+  const DecoderConfig& c = *pass.config;
+  if (c.qkv == RLT_QKV_SPLIT) {
+    return {block.q.forward(x, pass.adapter), block.k.forward(x, pass.adapter),
+            block.v.forward(x, pass.adapter)};
+  }
+  const at::Tensor all = block.qkv.forward(x, pass.adapter);
+  if (c.qkv == RLT_QKV_FUSED) {
+    const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
+    const auto parts = all.split_with_sizes({queries, keys, keys}, 1);
+    return {parts[0], parts[1], parts[2]};
+  }
+  const auto parts = all.view({all.size(0), c.heads, 3, c.head_dim}).unbind(2);
+  const auto flat = [&](const at::Tensor& t) { return t.reshape({all.size(0), c.heads * c.head_dim}); };
+  return {flat(parts[0]), flat(parts[1]), flat(parts[2])};
+}
+
+// Norm and rotation of each head of q or k.
+at::Tensor place(const BlockPass& pass, const DecoderNorm& norm, const at::Tensor& x) {
+  const DecoderConfig& c = *pass.config;
+  at::Tensor y = x;
+  if (c.qk_norm) y = apply_norm(c, norm, x.reshape({-1, c.head_dim})).view(x.sizes());
+  return c.rotary_dim > 0 ? rope(y, pass.rotation.cos, pass.rotation.sin, c.head_dim, false) : y;
+}
+
+at::Tensor attend(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
+  const DecoderConfig& c = *pass.config;
+  const Heads heads = project(block, pass, x);
+  const at::Tensor mixed = std::get<0>(
+      varlen_attention(place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v,
+                       pass.cu_seqlens, c.heads, c.attention_scale, true, pass.window, c.attention_softcap));
+  const at::Tensor y = block.o.forward(mixed, pass.adapter);
+  return c.post_norms ? apply_norm(c, block.post_attn_norm, y) : y;
+}
+
+at::Tensor activate(int32_t activation, const at::Tensor& x) {
+  switch (activation) {
+    case RLT_ACT_SILU:
+      return at::silu(x);
+    case RLT_ACT_GELU:
+      return at::gelu(x);
+    case RLT_ACT_GELU_TANH:
+      return at::gelu(x, "tanh");
+    default:
+      return at::relu(x);
+  }
+}
+
+at::Tensor widen(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
+  const DecoderConfig& c = *pass.config;
+  if (!c.gated) return activate(c.activation, block.up.forward(x, pass.adapter));
+  if (!c.fused_gate_up) {
+    return gated_act(block.gate.forward(x, pass.adapter), block.up.forward(x, pass.adapter), c.activation);
+  }
+  const auto parts = block.gate_up.forward(x, pass.adapter).split(c.intermediate_size, 1);
+  return gated_act(parts[0], parts[1], c.activation);
+}
+
+at::Tensor mlp(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
+  const at::Tensor y = block.down.forward(widen(block, pass, x), pass.adapter);
+  return pass.config->post_norms ? apply_norm(*pass.config, block.post_mlp_norm, y) : y;
+}
+
+// The tensors of a block whose gradients are asked for.
+std::vector<at::Tensor> parameters(const DecoderBlock& block, bool adapted) {
+  std::vector<at::Tensor> found;
+  const auto add = [&](const at::Tensor& t) {
+    if (t.defined() && t.requires_grad()) found.push_back(t);
+  };
+  for (const DecoderNorm* norm : {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm,
+                                  &block.mlp_norm, &block.post_mlp_norm}) {
+    add(norm->weight);
+    add(norm->bias);
+  }
+  for (const Linear* layer : {&block.q, &block.k, &block.v, &block.qkv, &block.o, &block.gate, &block.up,
+                              &block.gate_up, &block.down}) {
+    add(layer->weight);
+    add(layer->bias);
+    if (adapted) {
+      add(layer->a);
+      add(layer->b);
+    }
+  }
+  return found;
+}
+
+// A block and its pass, for as long as backward may come. Copies share the tensors.
+struct Recipe : torch::CustomClassHolder {
+  Recipe(const DecoderBlock& b, const BlockPass& p, std::vector<at::Tensor> ps)
+      : block(b), pass(p), params(std::move(ps)) {}
+  DecoderBlock block;
+  BlockPass pass;
+  std::vector<at::Tensor> params;
+};
+
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*params*/,
+                            const c10::intrusive_ptr<Recipe>& recipe) {
+    const at::AutoGradMode no_grad(false);
+    ctx->save_for_backward({x});
+    ctx->saved_data["recipe"] = c10::IValue::make_capsule(recipe);
+    ctx->saved_data["needs_x"] = x.requires_grad();
+    return block_forward(recipe->block, recipe->pass, x);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto recipe = c10::static_intrusive_pointer_cast<Recipe>(ctx->saved_data["recipe"].toCapsule());
+    const bool needs_x = ctx->saved_data["needs_x"].toBool();
+    const at::AutoGradMode grad(true);
+    const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_(needs_x);
+    variable_list wanted = recipe->params;
+    if (needs_x) wanted.push_back(x);
+    variable_list found =
+        torch::autograd::grad({block_forward(recipe->block, recipe->pass, x)}, wanted, grads, std::nullopt,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    Variable grad_x;
+    if (needs_x) {
+      grad_x = found.back();
+      found.pop_back();
+    }
+    found.insert(found.begin(), grad_x);
+    found.emplace_back();  // of the recipe
+    return found;
+  }
+};
+
+}  // namespace
+
+at::Tensor apply_norm(const DecoderConfig& c, const DecoderNorm& norm, const at::Tensor& x) {
+  if (c.norm == RLT_NORM_LAYER) return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, c.norm_eps);
+  return std::get<0>(rms_norm(x, norm.weight, c.norm_eps, c.norm == RLT_NORM_RMS_PLUS_ONE));
+}
+
+at::Tensor block_forward(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
+  const DecoderConfig& c = *pass.config;
+  const at::Tensor normed = apply_norm(c, block.attn_norm, x);
+  const at::Tensor attended = attend(block, pass, normed);
+  switch (c.residual) {
+    case RLT_RESIDUAL_SHARED_NORM:
+      return x.add(attended).add_(mlp(block, pass, normed));
+    case RLT_RESIDUAL_PARALLEL:
+      return x.add(attended).add_(mlp(block, pass, apply_norm(c, block.mlp_norm, x)));
+    default: {
+      const at::Tensor middle = x.add(attended);
+      return middle.add(mlp(block, pass, apply_norm(c, block.mlp_norm, middle)));
+    }
+  }
+}
+
+at::Tensor checkpointed_block(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
+  if (!at::GradMode::is_enabled()) return block_forward(block, pass, x);
+  const std::vector<at::Tensor> params = parameters(block, pass.adapter.on);
+  const auto recipe = c10::make_intrusive<Recipe>(block, pass, params);
+  return Checkpoint::apply(x, at::TensorList(params), recipe);
+}
+
+}  // namespace rlt::nn

@@ -1,0 +1,42 @@
+// Weights by name, as a model takes them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "nn/linear.h"
+
+namespace rlt::nn {
+
+using Weights = std::map<std::string, at::Tensor>;
+
+// Looks weights up by name, checks their shapes and notes which were taken.
+class Loader {
+ public:
+  explicit Loader(const Weights& weights) : weights_(weights) {}
+
+  bool has(const std::string& name) const { return weights_.count(name) != 0; }
+  // An F32 weight.
+  at::Tensor tensor(const std::string& name, c10::IntArrayRef shape);
+  // A weight that may be stored as F32, BF16 or F16; a trained one is F32.
+  at::Tensor stored(const std::string& name, c10::IntArrayRef shape);
+  // Weight [out, in], and a bias [out] where there is one.
+  Linear linear(const std::string& name, int64_t in, int64_t out);
+  // Errors name a weight that was not taken.
+  void finish() const;
+
+ private:
+  at::Tensor find(const std::string& name, c10::IntArrayRef shape);
+
+  const Weights& weights_;
+  std::set<std::string> taken_;
+};
+
+// Puts an adapter a [r, in], b [out, r] on the named layer of linears.
+void adapt(const std::map<std::string, Linear*>& linears, const std::string& layer, const at::Tensor& a,
+           const at::Tensor& b, double scale);
+
+}  // namespace rlt::nn

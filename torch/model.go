@@ -1,0 +1,105 @@
+package torch
+
+// #include <stdlib.h>
+// #include "loader.h"
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Model is a transformer in the native core, an encoder or a decoder, with an adapter on any of its linear
+// layers.
+type Model struct {
+	model   *C.rlt_model
+	cleanup runtime.Cleanup
+	closed  bool
+}
+
+// newModel calls build, which makes the model, with weights as the core wants them.
+func newModel(call string, weights map[string]*Var, build func(names **C.char, tensors *C.rlt_tensor, n C.int32_t, m **C.rlt_model) *C.rlt_error) (*Model, error) {
+	if err := Open(0); err != nil {
+		return nil, err
+	}
+	names := make([]*C.char, 0, len(weights))
+	handles := make([]C.rlt_tensor, 0, len(weights))
+	for name, v := range weights {
+		names = append(names, C.CString(name))
+		handles = append(handles, v.handle)
+	}
+	defer func() {
+		for _, name := range names {
+			C.free(unsafe.Pointer(name))
+		}
+	}()
+	m := &Model{}
+	err := nativeError(call, build(unsafe.SliceData(names), unsafe.SliceData(handles), C.int32_t(len(handles)), &m.model))
+	runtime.KeepAlive(weights)
+	if err != nil {
+		return nil, err
+	}
+	m.cleanup = runtime.AddCleanup(m, func(m *C.rlt_model) {
+		forgotten.Add(1)
+		C.rlt_model_free(m)
+	}, m.model)
+	return m, nil
+}
+
+// Close frees the model. A second Close does nothing.
+func (m *Model) Close() {
+	if !m.closed {
+		m.closed = true
+		m.cleanup.Stop()
+		C.rlt_model_free(m.model)
+	}
+}
+
+// Adapt puts the adapter y += scale·B·A·dropout(x) on the named linear layer. a [r, in], b [out, r]. The
+// model retains both; a second call for the layer replaces the first.
+func (m *Model) Adapt(layer string, a, b *Var, scale float64) error {
+	name := C.CString(layer)
+	defer C.free(unsafe.Pointer(name))
+	err := nativeError("Adapt", C.rlt_model_adapt(m.model, name, a.handle, b.handle, C.double(scale)))
+	runtime.KeepAlive(a)
+	runtime.KeepAlive(b)
+	return err
+}
+
+// Pass says how a forward pass treats the adapters and its own memory.
+type Pass struct {
+	Adapter bool    // false: the base model, the reference policy
+	Dropout Dropout // of the adapters' input
+	// Checkpoint keeps only each block's input for Backward, which computes the rest again (Chen 2016): the
+	// same gradients for a third more time. Decoders only.
+	Checkpoint bool
+}
+
+// Hidden runs the model on a packed batch: the last layer's hidden states [N, H], a decoder's after its final
+// norm, and the batch's borders [S+1] for pooling.
+func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor) {
+	n := int64(len(p.Tokens))
+	cuSeqlens = s.Int32s(p.CuSeqlens, int64(len(p.CuSeqlens)))
+	input := C.rlt_model_input{
+		tokens:     s.Ints(p.Tokens, n).handle,
+		positions:  s.Ints(p.Positions, n).handle,
+		cu_seqlens: cuSeqlens.handle,
+		adapter:    cBool(pass.Adapter),
+		dropout:    C.double(pass.Dropout.P),
+		checkpoint: cBool(pass.Checkpoint),
+	}
+	if pass.Dropout.P > 0 {
+		input.row_keys = s.Ints(pass.Dropout.rowKeys(p), n).handle
+	}
+	var h C.rlt_tensor
+	must("Hidden", C.rlt_model_forward(m.model, C.int32_t(s.mode), &input, &h))
+	runtime.KeepAlive(m)
+	return s.own(h), cuSeqlens
+}
+
+func cBool(b bool) C.int32_t {
+	if b {
+		return 1
+	}
+	return 0
+}
