@@ -22,6 +22,7 @@ typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, lives for ever */
 typedef struct rlt_error rlt_error;
 typedef struct rlt_model rlt_model;
+typedef struct rlt_engine rlt_engine;
 
 /* How one call treats autograd. */
 enum { RLT_TRAIN = 0, RLT_NO_GRAD = 1 };
@@ -178,6 +179,64 @@ typedef struct {
 rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_input* input,
                              rlt_tensor* hidden);
 void rlt_model_free(rlt_model* model);
+
+/* ---- engine: completions of a decoder, by continuous batching ---- */
+
+/* How tokens are drawn. Filters act in this order; 0 turns each off. */
+typedef struct {
+  double repetition_penalty; /* > 0: logits of ids met before are divided by it, negative ones multiplied */
+  double temperature;        /* divides the logits; 0: the likeliest token, the lowest id among equals */
+  int64_t top_k;             /* the k likeliest tokens, and what equals the last of them */
+  double top_p;              /* of those, the fewest of the likeliest with this much of the mass */
+  double min_p;              /* of those, the ones with this share of the likeliest one's probability */
+} rlt_sampling;
+
+typedef struct {
+  int32_t samples; /* completions of the prompt */
+  int32_t adapter; /* 0: by the model without its adapters, the reference policy */
+  int64_t max_new; /* tokens of each at most */
+  rlt_sampling sampling;
+  /* A token is a function of the logits and of (seed, stream, sample, its index in the completion). */
+  uint64_t seed, stream;
+} rlt_request;
+
+enum {
+  RLT_GOES_ON = 0,
+  RLT_STOPPED = 1,   /* token is one of eos */
+  RLT_LENGTH = 2,    /* token is the max_new-th */
+  RLT_CANCELLED = 3, /* token is -1 */
+};
+
+/* A token of a sample. */
+typedef struct {
+  int64_t request;
+  int32_t sample, token;
+  float logprob;  /* under the distribution it was drawn from: 0 where greedy */
+  float raw;      /* log-softmax of the logits, as they come from the head and logit_softcap */
+  int32_t reason; /* RLT_GOES_ON, or how the sample ended */
+} rlt_event;
+
+/* Makes an engine for a decoder, which must outlive it, and packs its weights: a copy of them in their own
+ * type. slots is how many samples run at the same time. eos are n_eos token ids that end a sample. */
+rlt_error* rlt_engine_new(const rlt_model* model, int32_t slots, const int32_t* eos, int32_t n_eos,
+                          rlt_engine** engine);
+/* Queues a request for samples of a prompt of n tokens; *id is 1 or more. The keys and values of a prompt are
+ * computed once and shared by its samples. Where a rope has a long table, prompt + max_new chooses it. Errors
+ * name the value that is out of range. */
+rlt_error* rlt_engine_submit(rlt_engine* engine, const rlt_request* request, const int32_t* prompt, int64_t n,
+                             int64_t* id);
+/* Gives free slots to samples in the order of their submission, then runs the model on at most max_tokens
+ * tokens, which must be at least slots: one of each running sample, the rest of prompts. *events, *n in
+ * number, are valid until the next call; none where nothing is left to do. After an error the engine can
+ * only be freed. */
+rlt_error* rlt_engine_step(rlt_engine* engine, int64_t max_tokens, const rlt_event** events, int64_t* n);
+/* Ends a sample; the next step's events say so, and its slot is free at once. Nothing happens to one that has
+ * ended. Errors: no such request or sample. */
+rlt_error* rlt_engine_cancel(rlt_engine* engine, int64_t request, int32_t sample);
+/* Reads the adapters as last put on by rlt_model_adapt, and weights that may have changed. Errors: samples
+ * that have not ended. */
+rlt_error* rlt_engine_refresh(rlt_engine* engine);
+void rlt_engine_free(rlt_engine* engine);
 
 #ifdef __cplusplus
 #pragma GCC visibility pop

@@ -1,0 +1,147 @@
+// Attention of rows over the cache: scores, softmax and the sum of values, all by the tile kernels.
+#include <ATen/Parallel.h>
+
+#include "engine/network.h"
+
+namespace rlt::engine {
+
+void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
+  const nn::DecoderConfig& c = config();
+  const auto rows = static_cast<int64_t>(w.rows.size());
+  const int64_t work = 8 * (c.heads + 2 * c.kv_heads) * c.head_dim;
+  at::parallel_for(0, rows, std::max<int64_t>(1, (1 << 16) / work), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) place_row(block, layer, w, i);
+  });
+  // A tile has kTileRows rows: the queries of a group of heads that share their keys, or some of them.
+  const int64_t group = c.heads / c.kv_heads, parts = (group + kTileRows - 1) / kTileRows;
+  const int64_t tasks = static_cast<int64_t>(w.order.size()) * c.kv_heads * parts;
+  int64_t longest = 1;
+  for (const Span& span : w.spans) longest = std::max(longest, span.position + span.count);
+  const int64_t task_work = 2 * longest * c.head_dim * std::min<int64_t>(kTileRows, group);
+  at::parallel_for(0, tasks, std::max<int64_t>(1, (1 << 17) / task_work), [&](int64_t begin, int64_t end) {
+    float* scores = w.scores.data() + at::get_thread_num() * score_area(w);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t part = i % parts, head = i / parts % c.kv_heads;
+      const int64_t first = group * part / parts;
+      attend(block, layer, w, w.order[static_cast<size_t>(i / parts / c.kv_heads)], head,
+             head * group + first, group * (part + 1) / parts - first, scores);
+    }
+  });
+}
+
+// Norms, rotates and scales a row's queries, and moves its keys and values to the cache.
+void Network::place_row(const Block& block, int64_t layer, Workspace& w, int64_t row) const {
+  const nn::DecoderConfig& c = config();
+  const auto [s, position] = w.rows[static_cast<size_t>(row)];
+  const Span& span = w.spans[static_cast<size_t>(s)];
+  float* base = w.qkv.data() + row * block.qkv.width();
+  const int64_t half = c.rotary_dim / 2;
+  const float* rotation = nullptr;
+  if (half > 0) {
+    const auto ropes = static_cast<int64_t>(c.rope_list.size());
+    rotation = w.rotations.data() + (row * ropes + c.layer_ropes[static_cast<size_t>(layer)]) * c.rotary_dim;
+  }
+  const auto place = [&](float* x, const Norm& norm) {
+    if (c.qk_norm) apply(norm, x, x, c.head_dim);
+    if (half > 0) kernels().rotate(x, rotation, rotation + half, half);
+  };
+  for (int64_t h = 0; h < c.heads; ++h) {
+    float* q = base + block.q + h * block.stride;
+    place(q, block.q_norm);
+    kernels().scale(q, static_cast<float>(c.attention_scale), c.head_dim);
+  }
+  for (int64_t h = 0; h < c.kv_heads; ++h) {
+    float* k = base + block.k + h * block.stride;
+    place(k, block.k_norm);
+    const float* v = base + block.v + h * block.stride;
+    if (position < span.prefix_length) {
+      span.prefix->write(layer, h, position, k, v);
+    } else {
+      span.tail->write(layer, h, position - span.prefix_length, k, v);
+    }
+  }
+}
+
+// Query heads [first, first + heads), which share key head `head`, of a query's rows. scores is the
+// thread's own. The keys of prefix and tail are summed in order of position, so where a sequence
+// is cut changes nothing.
+void Network::attend(const Block& block, int64_t layer, Workspace& w, const Workspace::Query& query,
+                     int64_t head, int64_t first, int64_t heads, float* scores) const {
+  const nn::DecoderConfig& c = config();
+  const Kernels& kernel = kernels();
+  const int64_t d = c.head_dim, values = cache_shape().value_dim();
+  const auto [s, start] = w.rows[static_cast<size_t>(query.row)];
+  const Span& span = w.spans[static_cast<size_t>(s)];
+  const int64_t window = c.layer_windows[static_cast<size_t>(layer)];
+  const auto low_of = [&](int64_t position) {
+    return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+  };
+  // Keys [low, end) are seen by some row; scores begin at key `origin`, where a panel does.
+  const int64_t low = low_of(start), end = start + query.count, cut = span.prefix_length;
+  const int64_t prefix_end = std::min(end, cut);
+  const bool in_prefix = low < cut;
+  const int64_t tail_panel = in_prefix ? 0 : (low - cut) / kPanel;
+  const int64_t origin = in_prefix ? low / kPanel * kPanel : cut + tail_panel * kPanel;
+  const int64_t stride = w.score_stride;
+
+  Tile t;
+  t.rows = static_cast<int>(query.count * heads);
+  float* out[kTileRows];
+  for (int r = 0; r < t.rows; ++r) {
+    const int64_t row = query.row + r / heads, h = first + r % heads;
+    t.a[r] = w.qkv.data() + row * block.qkv.width() + block.q + h * block.stride;
+    t.c[r] = scores + r * stride;
+    out[r] = w.attended.data() + (row * c.heads + h) * d;
+  }
+  t.k = d;
+  t.panel_stride = kPanel * d;
+  if (in_prefix) {
+    t.b = span.prefix->keys(layer, head) + low / kPanel * t.panel_stride;
+    t.panels = panels_of(prefix_end - origin);
+    kernel.multiply_f32(t);
+  }
+  if (end > cut) {
+    t.b = span.tail->keys(layer, head) + tail_panel * t.panel_stride;
+    t.panels = panels_of(end - cut) - tail_panel;
+    for (int r = 0; r < t.rows; ++r) t.c[r] += std::max(cut, origin) - origin;
+    kernel.multiply_f32(t);
+  }
+
+  float inverse[kTileRows];
+  for (int r = 0; r < t.rows; ++r) {
+    const int64_t position = start + r / heads, from = low_of(position);
+    float* row = scores + r * stride;
+    float* seen = row + (from - origin);
+    const int64_t count = position + 1 - from;
+    if (c.attention_softcap > 0) kernel.softcap(seen, count, static_cast<float>(c.attention_softcap));
+    inverse[r] = 1.0f / kernel.softmax(seen, count);
+    for (int64_t i = low; i < from; ++i) row[i - origin] = 0;
+    for (int64_t i = position + 1; i < end; ++i) row[i - origin] = 0;
+  }
+
+  // A head whose width is no multiple of a panel is summed in a place of its own.
+  float* wide = scores + kTileRows * stride;
+  t.k_stride = values;
+  t.panel_stride = kPanel;
+  t.panels = values / kPanel;
+  for (int r = 0; r < t.rows; ++r) t.c[r] = values == d ? out[r] : wide + r * values;
+  if (in_prefix) {
+    for (int r = 0; r < t.rows; ++r) t.a[r] = scores + r * stride + (low - origin);
+    t.b = span.prefix->values(layer, head) + low * values;
+    t.k = prefix_end - low;
+    kernel.multiply_f32(t);
+    t.store = Store::kContinue;
+  }
+  if (end > cut) {
+    const int64_t begin = std::max(cut, low);
+    for (int r = 0; r < t.rows; ++r) t.a[r] = scores + r * stride + (begin - origin);
+    t.b = span.tail->values(layer, head) + (begin - cut) * values;
+    t.k = end - begin;
+    kernel.multiply_f32(t);
+  }
+  for (int r = 0; r < t.rows; ++r) {
+    for (int64_t j = 0; j < d; ++j) out[r][j] = t.c[r][j] * inverse[r];
+  }
+}
+
+}  // namespace rlt::engine

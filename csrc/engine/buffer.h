@@ -1,0 +1,51 @@
+// Memory for vectors: aligned to cache lines, uninitialised, in huge pages where it is large.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+namespace rlt::engine {
+
+template <typename T>
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(int64_t size) : size_(size) {
+    constexpr size_t kLine = 64, kHugePage = size_t{2} << 20;
+    size_t bytes = static_cast<size_t>(std::max<int64_t>(size, 1)) * sizeof(T);
+    const size_t unit = bytes >= kHugePage ? kHugePage : kLine;
+    bytes = (bytes + unit - 1) / unit * unit;
+    void* memory = std::aligned_alloc(unit, bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    // Streams of weights cross few page borders this way; where the system refuses, nothing is lost.
+    if (unit == kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
+    data_.reset(static_cast<T*>(memory));
+  }
+
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  int64_t size() const { return size_; }
+  T& operator[](int64_t i) { return data_.get()[i]; }
+  const T& operator[](int64_t i) const { return data_.get()[i]; }
+
+  // Makes room for size elements; what was there is lost where it has to grow.
+  void reserve(int64_t size) {
+    if (size <= size_) return;
+    *this = Buffer();
+    *this = Buffer(size);
+  }
+
+ private:
+  struct Free {
+    void operator()(T* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<T, Free> data_;
+  int64_t size_ = 0;
+};
+
+}  // namespace rlt::engine

@@ -1,0 +1,88 @@
+// Continuous batching: samples enter and leave the running batch at any step.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "engine/network.h"
+#include "engine/sampler.h"
+#include "rltrain.h"
+
+namespace rlt::engine {
+
+class Engine {
+ public:
+  Engine(const nn::Decoder& decoder, int32_t slots, std::vector<int32_t> eos);
+
+  int64_t submit(const rlt_request& request, std::vector<int32_t> prompt);
+  const std::vector<rlt_event>& step(int64_t max_tokens);
+  void cancel(int64_t id, int32_t sample);
+  void refresh();
+
+ private:
+  // A prompt and what its samples share.
+  struct Request {
+    int64_t id;
+    rlt_request options;
+    std::vector<int32_t> prompt;
+    Segment prefix;
+    int64_t filled = 0;         // positions of the prompt that prefix holds
+    std::vector<float> hidden;  // [H] of the last prompt token, once filled
+    int32_t admitted = 0;       // samples that were given a slot or were cancelled before
+    int32_t unfinished = 0;
+    std::vector<bool> done;
+  };
+  // A running sample.
+  struct Slot {
+    Request* request = nullptr;  // null: free
+    int32_t sample = 0, token = -1;
+    int64_t generated = 0;
+    Segment tail;
+    SeenIds seen;
+    Draw draw{-1, 0, 0};  // token -1: none in this step
+  };
+  // Logits that a step computes, and the slots that draw from them: one whose completion has begun, or all
+  // of a request that begin with this step.
+  struct Output {
+    Request* request;
+    Slot* slot;  // null: those of the request that begin
+  };
+  // What runs in one pass of the network.
+  struct Group {
+    Workspace work;
+    std::vector<Output> outputs;
+    std::vector<Slot*> drawing;
+    std::vector<int64_t> logits;    // row of each of drawing
+    std::vector<Sampler> samplers;  // for each thread
+    int64_t tokens = 0;
+  };
+  // A span and its output, before they are given to a group.
+  struct Item {
+    Span span;
+    Output output;
+    bool wanted;
+  };
+
+  void admit();
+  void plan(int64_t max_tokens);
+  void deal();
+  void reserve(int64_t max_tokens);
+  void run(Group& group);
+  void collect();
+  void finish(Request& request, int32_t sample);
+  int64_t unfinished() const;
+
+  Network network_;
+  std::vector<int32_t> eos_;
+  std::vector<Slot> slots_;
+  std::deque<std::unique_ptr<Request>> requests_;  // with unfinished samples, in order of submission
+  std::vector<Item> items_;
+  std::vector<Group> groups_;
+  size_t running_groups_ = 0;
+  std::vector<rlt_event> events_, cancelled_;
+  int64_t next_id_ = 1, longest_ = 0;
+};
+
+}  // namespace rlt::engine

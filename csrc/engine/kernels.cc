@@ -1,0 +1,14 @@
+#include "engine/kernels.h"
+
+namespace rlt::engine {
+
+extern const Kernels kernels_base, kernels_avx2, kernels_avx512;
+
+const Kernels& kernels() {
+  static const Kernels& best = __builtin_cpu_supports("x86-64-v4")   ? kernels_avx512
+                               : __builtin_cpu_supports("x86-64-v3") ? kernels_avx2
+                                                                     : kernels_base;
+  return best;
+}
+
+}  // namespace rlt::engine

@@ -1,0 +1,347 @@
+#include "engine/network.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+
+#include "ops/cpu/rows.h"
+
+namespace rlt::engine {
+namespace {
+
+// Multiply-adds that are worth waking a thread for.
+constexpr int64_t kWork = 1 << 17;
+
+int64_t grain_of(int64_t work_of_one) {
+  return std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_of_one));
+}
+
+// Appends the panels of rows [begin, end) of a layer.
+void add_panels(std::vector<PackedLinear::Panel>& panels, int layer, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; row += kPanel) {
+    panels.push_back({layer, row, std::min(kPanel, end - row)});
+  }
+}
+
+PackedLinear pack(const nn::Linear& layer) {
+  std::vector<PackedLinear::Panel> panels;
+  add_panels(panels, 0, 0, layer.weight.size(0));
+  return {{&layer}, panels};
+}
+
+// Gate and up alternating; they are rows of one layer where up_row is not 0.
+PackedLinear pack_gated(std::vector<const nn::Linear*> layers, int64_t inner) {
+  const int up = static_cast<int>(layers.size()) - 1;
+  const int64_t up_row = up == 0 ? inner : 0;
+  std::vector<PackedLinear::Panel> panels;
+  for (int64_t row = 0; row < inner; row += kPanel) {
+    const int64_t count = std::min(kPanel, inner - row);
+    panels.push_back({0, row, count});
+    panels.push_back({up, up_row + row, count});
+  }
+  return {std::move(layers), panels};
+}
+
+template <class T>
+void widen(const T* from, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
+}
+
+// Row i of a table of any of the weights' types.
+void read_row(const at::Tensor& table, int64_t i, float* to) {
+  const int64_t n = table.size(1);
+  switch (table.scalar_type()) {
+    case at::kBFloat16:
+      return widen(table.const_data_ptr<at::BFloat16>() + i * n, to, n);
+    case at::kHalf:
+      return widen(table.const_data_ptr<at::Half>() + i * n, to, n);
+    default:
+      return widen(table.const_data_ptr<float>() + i * n, to, n);
+  }
+}
+
+}  // namespace
+
+Network::Network(const nn::Decoder& decoder)
+    : decoder_(decoder), blocks_(decoder.blocks().size()), head_(pack(decoder.head())) {
+  TORCH_CHECK(decoder.embed().is_contiguous(), "embed.weight must be dense");
+  for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.blocks()[i], blocks_[i]);
+  refresh();
+}
+
+void Network::build_block(const nn::DecoderBlock& from, Block& to) const {
+  const nn::DecoderConfig& c = config();
+  const int64_t d = c.head_dim, queries = c.heads * d, keys = c.kv_heads * d;
+  std::vector<PackedLinear::Panel> panels;
+  to.q = 0;
+  to.stride = d;
+  if (c.qkv == RLT_QKV_SPLIT) {
+    add_panels(panels, 0, 0, queries);
+    to.k = kPanel * static_cast<int64_t>(panels.size());
+    add_panels(panels, 1, 0, keys);
+    to.v = kPanel * static_cast<int64_t>(panels.size());
+    add_panels(panels, 2, 0, keys);
+    to.qkv = {{&from.q, &from.k, &from.v}, panels};
+  } else {
+    const bool fused = c.qkv == RLT_QKV_FUSED;
+    to.k = fused ? queries : d;
+    to.v = fused ? queries + keys : 2 * d;
+    if (!fused) to.stride = 3 * d;
+    to.qkv = pack(from.qkv);
+  }
+  to.o = pack(from.o);
+  if (c.fused_gate_up) {
+    to.up = pack_gated({&from.gate_up}, c.intermediate_size);
+  } else if (c.gated) {
+    to.up = pack_gated({&from.gate, &from.up}, c.intermediate_size);
+  } else {
+    to.up = pack(from.up);
+  }
+  to.down = pack(from.down);
+}
+
+template <class F>
+void Network::for_linears(const F& f) {
+  for (Block& block : blocks_) {
+    for (PackedLinear* layer : {&block.qkv, &block.o, &block.up, &block.down}) f(*layer);
+  }
+  f(head_);
+}
+
+void Network::refresh() {
+  low_width_ = qkv_width_ = 0;
+  for_linears([&](PackedLinear& layer) {
+    layer.refresh();
+    low_width_ = std::max(low_width_, layer.low_width());
+  });
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const nn::DecoderBlock& from = decoder_.blocks()[i];
+    Block& to = blocks_[i];
+    to.attn_norm = read(from.attn_norm);
+    to.q_norm = read(from.q_norm);
+    to.k_norm = read(from.k_norm);
+    to.post_attn_norm = read(from.post_attn_norm);
+    to.mlp_norm = read(from.mlp_norm);
+    to.post_mlp_norm = read(from.post_mlp_norm);
+    qkv_width_ = std::max(qkv_width_, to.qkv.width());
+  }
+  inner_width_ = panels_of(config().intermediate_size) * kPanel;
+  norm_ = read(decoder_.norm());
+}
+
+int64_t Network::bytes() const {
+  int64_t sum = head_.bytes();
+  for (const Block& b : blocks_) sum += b.qkv.bytes() + b.o.bytes() + b.up.bytes() + b.down.bytes();
+  return sum;
+}
+
+Network::Norm Network::read(const nn::DecoderNorm& norm) const {
+  const auto values = [](const at::Tensor& t) {
+    if (!t.defined()) return std::vector<float>();
+    const at::Tensor dense = t.detach().contiguous();
+    return std::vector<float>(dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel());
+  };
+  Norm out{values(norm.weight), values(norm.bias)};
+  if (config().norm == RLT_NORM_RMS_PLUS_ONE) {
+    for (float& w : out.weight) w += 1;
+  }
+  return out;
+}
+
+void Network::apply(const Norm& norm, const float* x, float* y, int64_t n) const {
+  const auto eps = static_cast<float>(config().norm_eps);
+  if (config().norm == RLT_NORM_LAYER) {
+    kernels().layer_norm(x, norm.weight.data(), norm.bias.data(), y, n, eps);
+  } else {
+    kernels().rms_norm(x, norm.weight.data(), y, n, eps);
+  }
+}
+
+void Network::apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const {
+  const int64_t n = config().hidden_size;
+  at::parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) apply(norm, x.data() + i * n, y + i * n, n);
+  });
+}
+
+void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t positions) const {
+  const nn::DecoderConfig& c = config();
+  w.spans.reserve(static_cast<size_t>(rows));
+  w.rows.reserve(static_cast<size_t>(rows));
+  w.queries.reserve(static_cast<size_t>(rows));
+  w.order.reserve(static_cast<size_t>(rows));
+  w.last.reserve(outs * c.hidden_size);
+  w.logits.reserve(outs * logits_stride());
+  w.x.reserve(rows * c.hidden_size);
+  w.h.reserve(rows * c.hidden_size);
+  // Also the output of a layer whose sum with x waits for a norm.
+  w.qkv.reserve(rows * std::max(qkv_width_, panels_of(c.hidden_size) * kPanel));
+  w.attended.reserve(rows * c.heads * c.head_dim);
+  w.inner.reserve(rows * inner_width_);
+  w.low.reserve(rows * low_width_);
+  w.rotations.reserve(rows * static_cast<int64_t>(c.rope_list.size()) * c.rotary_dim);
+  // The first key seen need not begin a panel, nor the last one end it.
+  w.score_stride = std::max(w.score_stride, positions + 2 * kPanel);
+  w.scores.reserve(at::get_num_threads() * score_area(w));
+}
+
+void Network::list_rows(Workspace& w) const {
+  const nn::DecoderConfig& c = config();
+  const auto together = static_cast<int32_t>(std::max<int64_t>(1, kTileRows / (c.heads / c.kv_heads)));
+  w.rows.clear();
+  w.queries.clear();
+  for (size_t s = 0; s < w.spans.size(); ++s) {
+    const Span& span = w.spans[s];
+    for (int64_t i = 0; i < span.count; ++i) {
+      if (i % together == 0) {
+        w.queries.push_back({static_cast<int64_t>(w.rows.size()),
+                             static_cast<int32_t>(std::min<int64_t>(together, span.count - i))});
+      }
+      w.rows.push_back({static_cast<int32_t>(s), span.position + i});
+    }
+  }
+  // Later queries of a prompt see more keys. Dealt out in turn, as many of them fall to each thread.
+  const auto threads = static_cast<size_t>(at::get_num_threads());
+  w.order.clear();
+  for (size_t t = 0; t < threads; ++t) {
+    for (size_t i = t; i < w.queries.size(); i += threads) w.order.push_back(w.queries[i]);
+  }
+}
+
+void Network::embed(Workspace& w) const {
+  const nn::DecoderConfig& c = config();
+  const auto scale = static_cast<float>(c.embedding_scale);
+  const auto rows = static_cast<int64_t>(w.rows.size());
+  at::parallel_for(0, rows, grain(c.hidden_size), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto [s, position] = w.rows[static_cast<size_t>(i)];
+      const Span& span = w.spans[static_cast<size_t>(s)];
+      float* x = w.x.data() + i * c.hidden_size;
+      read_row(decoder_.embed(), span.tokens[position - span.position], x);
+      if (scale != 1) kernels().scale(x, scale, c.hidden_size);
+      if (c.rotary_dim > 0) continue;
+      const float* place = decoder_.positions().const_data_ptr<float>() + position * c.hidden_size;
+      kernels().add(place, x, c.hidden_size);
+    }
+  });
+}
+
+// For each row and rope [rotary_dim]: cosines, then sines.
+void Network::fill_rotations(Workspace& w) const {
+  const nn::DecoderConfig& c = config();
+  const int64_t half = c.rotary_dim / 2, ropes = static_cast<int64_t>(c.rope_list.size());
+  if (half == 0) return;
+  const auto rows = static_cast<int64_t>(w.rows.size());
+  at::parallel_for(0, rows, grain(64 * half * ropes), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto [s, position] = w.rows[static_cast<size_t>(i)];
+      const int64_t length = w.spans[static_cast<size_t>(s)].length;
+      for (int64_t t = 0; t < ropes; ++t) {
+        const nn::Rope& rope = c.rope_list[static_cast<size_t>(t)];
+        const bool is_long = rope.switch_length > 0 && length > rope.switch_length;
+        const std::vector<double>& frequencies = is_long ? rope.long_inv_freq : rope.inv_freq;
+        const double factor = is_long ? rope.long_factor : rope.factor;
+        float* out = w.rotations.data() + (i * ropes + t) * c.rotary_dim;
+        for (int64_t j = 0; j < half; ++j) {
+          const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(j)];
+          out[j] = static_cast<float>(factor * std::cos(angle));
+          out[half + j] = static_cast<float>(factor * std::sin(angle));
+        }
+      }
+    }
+  });
+}
+
+Rows Network::rows_of(const Workspace& w, const Buffer<float>& data, int64_t stride) const {
+  int64_t adapted = 0;
+  for (const Span& span : w.spans) adapted += span.adapter ? span.count : 0;
+  return {data.data(), stride, static_cast<int64_t>(w.rows.size()), adapted};
+}
+
+void Network::forward(Workspace& w) const {
+  const nn::DecoderConfig& c = config();
+  list_rows(w);
+  embed(w);
+  fill_rotations(w);
+  const auto rows = static_cast<int64_t>(w.rows.size());
+  for (size_t n = 0; n < blocks_.size(); ++n) {
+    const Block& block = blocks_[n];
+    apply_rows(block.attn_norm, w.x, w.h.data(), rows);
+    const Rows in = rows_of(w, w.h, c.hidden_size);
+    block.qkv.low(in, w.low.data());
+    at::parallel_for(
+        0, block.qkv.panels(), grain_of(kPanel * rows * c.hidden_size), [&](int64_t begin, int64_t end) {
+          block.qkv.multiply(in, w.low.data(), begin, end, w.qkv.data(), block.qkv.width(), Store::kSet);
+        });
+    attention(block, static_cast<int64_t>(n), w);
+    if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
+    add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);
+    if (c.residual == RLT_RESIDUAL_SEQUENTIAL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
+    mlp(block, w);
+  }
+  int64_t row = 0;
+  for (const Span& span : w.spans) {
+    row += span.count;
+    if (span.out < 0) continue;
+    apply(norm_, w.x.data() + (row - 1) * c.hidden_size, w.last.data() + span.out * c.hidden_size,
+          c.hidden_size);
+  }
+}
+
+void Network::mlp(const Block& block, Workspace& w) const {
+  const nn::DecoderConfig& c = config();
+  const Rows in = rows_of(w, w.h, c.hidden_size);
+  block.up.low(in, w.low.data());
+  const int64_t panels = inner_width_ / kPanel;
+  at::parallel_for(
+      0, panels, grain_of((c.gated ? 2 : 1) * kPanel * in.count * c.hidden_size),
+      [&](int64_t begin, int64_t end) {
+        if (c.gated) {
+          block.up.multiply_gated(in, w.low.data(), begin, end, c.activation, w.inner.data(), inner_width_);
+          return;
+        }
+        block.up.multiply(in, w.low.data(), begin, end, w.inner.data(), inner_width_, Store::kSet);
+        for (int64_t i = 0; i < in.count; ++i) {
+          kernels().activate(w.inner.data() + i * inner_width_ + begin * kPanel, (end - begin) * kPanel,
+                             c.activation);
+        }
+      });
+  add_linear(block.down, block.post_mlp_norm, rows_of(w, w.inner, inner_width_), w);
+}
+
+void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const {
+  const int64_t n = config().hidden_size;
+  layer.low(in, w.low.data());
+  // A width that is no multiple of a panel, or a norm on the way, needs a place of its own for the product.
+  const bool direct = n % kPanel == 0 && norm.weight.empty();
+  at::parallel_for(0, layer.panels(), grain_of(kPanel * in.count * layer.in()),
+                   [&](int64_t begin, int64_t end) {
+                     layer.multiply(in, w.low.data(), begin, end, direct ? w.x.data() : w.qkv.data(),
+                                    layer.width(), direct ? Store::kAdd : Store::kSet);
+                   });
+  if (direct) return;
+  at::parallel_for(0, in.count, grain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      float* y = w.qkv.data() + i * layer.width();
+      if (!norm.weight.empty()) apply(norm, y, y, n);
+      kernels().add(y, w.x.data() + i * n, n);
+    }
+  });
+}
+
+void Network::head(Workspace& w, int64_t outs) const {
+  const nn::DecoderConfig& c = config();
+  const Rows in{w.last.data(), c.hidden_size, outs, 0};
+  at::parallel_for(0, head_.panels(), grain_of(kPanel * outs * c.hidden_size),
+                   [&](int64_t begin, int64_t end) {
+                     head_.multiply(in, nullptr, begin, end, w.logits.data(), logits_stride(), Store::kSet);
+                     if (c.logit_softcap == 0) return;
+                     for (int64_t i = 0; i < outs; ++i) {
+                       kernels().softcap(w.logits.data() + i * logits_stride() + begin * kPanel,
+                                         (end - begin) * kPanel, static_cast<float>(c.logit_softcap));
+                     }
+                   });
+}
+
+}  // namespace rlt::engine

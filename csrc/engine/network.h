@@ -1,0 +1,112 @@
+// A decoder with packed weights, run on rows: a row is a token of a sequence at a position. Rows of prompts
+// and rows of completions mix in one pass.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/cache.h"
+#include "engine/packed.h"
+#include "nn/decoder.h"
+
+namespace rlt::engine {
+
+// Consecutive positions of one sequence. Positions [0, prefix_length) are kept in prefix, later ones in
+// tail; those before `position` are there already.
+struct Span {
+  const int32_t* tokens = nullptr;
+  int64_t count = 0, position = 0;
+  Segment* prefix = nullptr;
+  int64_t prefix_length = 0;
+  Segment* tail = nullptr;
+  // Of the whole sequence when it is finished: chooses between a rope's short and long table.
+  int64_t length = 0;
+  bool adapter = false;
+  int64_t out = -1;  // row of Workspace::last for the last token's hidden state; -1: not wanted
+};
+
+// The buffers of one pass; passes that run at the same time need one each.
+struct Workspace {
+  std::vector<Span> spans;  // those with the adapter first
+  Buffer<float> last;       // [outs, H] hidden states after the final norm, the head's input
+  Buffer<float> logits;     // [outs, logits_stride]
+
+  // Of the network.
+  Buffer<float> x, h, qkv, attended, inner, low, rotations;
+  Buffer<float> scores;  // for each thread: kTileRows rows of scores, and as many of values
+  int64_t score_stride = 0;
+  struct Row {
+    int32_t span;
+    int64_t position;
+  };
+  std::vector<Row> rows;
+  // Queries that are attended to together: rows [row, row + count) of a span.
+  struct Query {
+    int64_t row;
+    int32_t count;
+  };
+  std::vector<Query> queries, order;
+};
+
+class Network {
+ public:
+  // Borrows the decoder, which must outlive it, and packs its weights.
+  explicit Network(const nn::Decoder& decoder);
+
+  // Reads adapters, and weights where they may have changed.
+  void refresh();
+
+  const nn::DecoderConfig& config() const { return decoder_.config(); }
+  CacheShape cache_shape() const { return {config().layers, config().kv_heads, config().head_dim}; }
+  // Bytes of all packed weights.
+  int64_t bytes() const;
+  int64_t logits_stride() const { return head_.width(); }
+
+  // Makes room for passes of so many rows and outs whose sequences have up to so many positions.
+  void reserve(Workspace& w, int64_t rows, int64_t outs, int64_t positions) const;
+  // Runs w.spans: writes keys and values to their segments, hidden states to w.last.
+  void forward(Workspace& w) const;
+  // w.logits from the first outs rows of w.last, capped.
+  void head(Workspace& w, int64_t outs) const;
+
+ private:
+  struct Norm {
+    std::vector<float> weight, bias;
+  };
+  struct Block {
+    Norm attn_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
+    PackedLinear qkv, o, up, down;  // up: gate and up alternating where gated
+    // Where head 0 of q, k, v starts in a row of qkv, and how far the next one is.
+    int64_t q, k, v, stride;
+  };
+
+  void build_block(const nn::DecoderBlock& from, Block& to) const;
+  template <class F>
+  void for_linears(const F& f);
+  Norm read(const nn::DecoderNorm& norm) const;
+  void apply(const Norm& norm, const float* x, float* y, int64_t n) const;
+  void apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const;
+
+  void list_rows(Workspace& w) const;
+  void embed(Workspace& w) const;
+  void fill_rotations(Workspace& w) const;
+  void attention(const Block& block, int64_t layer, Workspace& w) const;
+  void place_row(const Block& block, int64_t layer, Workspace& w, int64_t row) const;
+  void attend(const Block& block, int64_t layer, Workspace& w, const Workspace::Query& query, int64_t head,
+              int64_t first, int64_t heads, float* scores) const;
+  void mlp(const Block& block, Workspace& w) const;
+  // x += layer(in), through norm where there is one.
+  void add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const;
+  Rows rows_of(const Workspace& w, const Buffer<float>& data, int64_t stride) const;
+  int64_t score_area(const Workspace& w) const {
+    return kTileRows * (w.score_stride + cache_shape().value_dim());
+  }
+
+  const nn::Decoder& decoder_;
+  std::vector<Block> blocks_;
+  Norm norm_;
+  PackedLinear head_;
+  int64_t qkv_width_ = 0, low_width_ = 0, inner_width_ = 0;
+};
+
+}  // namespace rlt::engine

@@ -1,0 +1,89 @@
+// Linear layers in the layout of the tile kernels, with their adapters.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/buffer.h"
+#include "engine/kernels.h"
+#include "nn/linear.h"
+
+namespace rlt::engine {
+
+// Rows of a matrix, the first `adapted` of which go through the adapters.
+struct Rows {
+  const float* data = nullptr;
+  int64_t stride = 0, count = 0, adapted = 0;
+};
+
+// One or more linear layers of the same input, side by side: their outputs are panels of 16 columns.
+class PackedLinear {
+ public:
+  // The 16 columns of a panel: outputs [row, row + count) of a layer, then zeros.
+  struct Panel {
+    int layer;
+    int64_t row, count;
+  };
+
+  PackedLinear() = default;
+  // Layers are borrowed and must outlive this. Nothing is read before refresh.
+  PackedLinear(std::vector<const nn::Linear*> layers, std::vector<Panel> panels);
+
+  // Reads adapters, and weights where they may have changed since the last time.
+  void refresh();
+
+  int64_t panels() const { return static_cast<int64_t>(panels_.size()); }
+  int64_t width() const { return panels() * kPanel; }
+  int64_t in() const { return in_; }
+  int64_t bytes() const { return static_cast<int64_t>(element_size()) * width() * padded_in(); }
+  // Columns of low(): 0 where no layer has an adapter.
+  int64_t low_width() const { return low_panels_ * kPanel; }
+
+  // u [rows.adapted, low_width()] = x·Aᵀ of every adapter.
+  void low(const Rows& x, float* u) const;
+  // y [rows, …] = x·Wᵀ + bias, and the adapters' share from u, for panels [begin, end); panel p is columns
+  // [16·p, 16·p + 16) of y. kAdd adds to y.
+  void multiply(const Rows& x, const float* u, int64_t begin, int64_t end, float* y, int64_t y_stride,
+                Store store) const;
+  // y [rows, …] = activation(gate)·up for layers whose panels alternate between gate and up; pairs
+  // [begin, end), pair p is columns [16·p, 16·p + 16) of y.
+  void multiply_gated(const Rows& x, const float* u, int64_t begin, int64_t end, int32_t activation, float* y,
+                      int64_t y_stride) const;
+
+ private:
+  // What a refresh saw, so that the next one can tell whether a weight has changed.
+  struct Seen {
+    const void* data = nullptr;
+    uint32_t version = 0;
+    bool operator==(const Seen& o) const { return data == o.data && version == o.version; }
+  };
+
+  size_t element_size() const { return type_ == at::kFloat ? 4 : 2; }
+  int64_t padded_in() const { return type_ == at::kBFloat16 ? (in_ + 1) / 2 * 2 : in_; }
+  const void* panel(int64_t p) const;
+  void pack_weights();
+  void pack_panel(int64_t p, const at::Tensor& weight);
+  void pack_bias();
+  void pack_adapters();
+  // Panels that are multiplied while their weights stay in the second-level cache.
+  int64_t panels_in_cache() const;
+  void tile(Tile t, const float* u, int64_t first, int64_t panels, bool adapted, Store store) const;
+
+  std::vector<const nn::Linear*> layers_;
+  std::vector<Panel> panels_;
+  std::vector<Seen> seen_;
+  int64_t in_ = 0;
+  at::ScalarType type_ = at::kFloat;
+  Buffer<char> weights_;
+  Buffer<float> bias_;  // [width] or empty
+  // Adapters: A of all layers as panels [in][16]; of each panel of the output, its layer's columns of u and
+  // scale·B as [r][16].
+  struct LowRank {
+    int64_t column = 0, rank = 0, offset = 0;
+  };
+  int64_t low_panels_ = 0;
+  Buffer<float> a_, b_;
+  std::vector<LowRank> low_;  // [panels]
+};
+
+}  // namespace rlt::engine
