@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,29 +13,35 @@ import (
 	"unicode/utf8"
 
 	"github.com/daulet/tokenizers"
+
+	"rltrain/torch/transformers/jinja"
 )
 
-// Tokenizer turns text into token ids as the tokenizer.json of a model folder
+// Tokenizer turns text into token ids and back as the tokenizer.json of a model folder
 // says. It may be used from several goroutines at once.
 type Tokenizer struct {
-	mu  sync.RWMutex // held for reading while tk is used, for writing by Close
-	tk  *tokenizers.Tokenizer
-	ids map[string]int32
+	mu    sync.RWMutex // held for reading while tk is used, for writing by Close
+	tk    *tokenizers.Tokenizer
+	vocab *vocabulary
+	named map[string]string
 	// before and after count the special tokens around a text's own.
 	before, after int
 	cutLeft       bool
+	// probe is a text that has tokens, whatever stands before it.
+	probe string
+	bytes byteTokens
 }
 
-// LoadTokenizer reads tokenizer.json of the model folder dir, and
-// tokenizer_config.json where there is one. The truncation and padding that
-// tokenizer.json carries are dropped: lengths are the caller's to choose.
+// LoadTokenizer reads tokenizer.json of the model folder dir, and tokenizer_config.json and special_tokens_map.json
+// where there are such. The truncation and padding that tokenizer.json carries are dropped: lengths are the caller's
+// to choose.
 func LoadTokenizer(dir string) (*Tokenizer, error) {
 	path := filepath.Join(dir, "tokenizer.json")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %w", err)
 	}
-	settings, err := readTokenizerConfig(filepath.Join(dir, "tokenizer_config.json"))
+	settings, err := readTokenizerConfig(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -47,28 +52,24 @@ func LoadTokenizer(dir string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// tokenizerConfig is what tokenizer_config.json says about the ids of a text.
-type tokenizerConfig struct {
-	TruncationSide string `json:"truncation_side"`
-	DoLowerCase    *bool  `json:"do_lower_case"`
-}
-
-func readTokenizerConfig(path string) (tokenizerConfig, error) {
-	var c tokenizerConfig
-	data, err := readSmall(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
-	}
-	if err != nil {
-		return c, fmt.Errorf("transformers: %w", err)
-	}
-	if err := json.Unmarshal(data, &c); err != nil {
-		return c, fmt.Errorf("transformers: %s: %w", path, err)
-	}
-	if c.TruncationSide != "" && c.TruncationSide != "left" && c.TruncationSide != "right" {
-		return c, fmt.Errorf("transformers: %s: truncation_side %.40q, want left or right", path, c.TruncationSide)
-	}
-	return c, nil
+// tokenizerFile is what is read of tokenizer.json here.
+type tokenizerFile struct {
+	Truncation struct {
+		Direction string `json:"direction"`
+	} `json:"truncation"`
+	Padding struct {
+		Token string `json:"pad_token"`
+	} `json:"padding"`
+	Normalizer struct {
+		Type      string `json:"type"`
+		Lowercase bool   `json:"lowercase"`
+	} `json:"normalizer"`
+	AddedTokens   []addedToken `json:"added_tokens"`
+	PostProcessor any          `json:"post_processor"`
+	Decoder       any          `json:"decoder"`
+	Model         struct {
+		Vocab json.RawMessage `json:"vocab"`
+	} `json:"model"`
 }
 
 func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
@@ -76,51 +77,49 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var file struct {
-		Truncation struct {
-			Direction string `json:"direction"`
-		} `json:"truncation"`
-		Normalizer struct {
-			Type      string `json:"type"`
-			Lowercase bool   `json:"lowercase"`
-		} `json:"normalizer"`
-		AddedTokens []struct {
-			ID      int32  `json:"id"`
-			Content string `json:"content"`
-		} `json:"added_tokens"`
-		Model struct {
-			Vocab json.RawMessage `json:"vocab"`
-		} `json:"model"`
-	}
+	var file tokenizerFile
 	if err := json.Unmarshal(data, &file); err != nil {
 		return nil, err
 	}
 	// transformers builds BERT's normalizer from tokenizer_config.json. Where the two
 	// files agree there is nothing to choose.
-	if l := settings.DoLowerCase; l != nil && file.Normalizer.Type == "BertNormalizer" && *l != file.Normalizer.Lowercase {
+	if l := settings.doLowerCase; l != nil && file.Normalizer.Type == "BertNormalizer" && *l != file.Normalizer.Lowercase {
 		return nil, fmt.Errorf("normalizer.lowercase is %t, but tokenizer_config.json has do_lower_case %t: make them agree", file.Normalizer.Lowercase, *l)
 	}
 	if len(file.Model.Vocab) == 0 {
 		return nil, errors.New("model.vocab is missing")
 	}
-	ids, err := parseVocab(file.Model.Vocab)
+	base, err := parseVocab(file.Model.Vocab)
 	if err != nil {
 		return nil, fmt.Errorf("model.vocab: %w", err)
 	}
-	for _, added := range file.AddedTokens {
-		ids[added.Content] = added.ID
-	}
-	raw["truncation"], raw["padding"] = json.RawMessage("null"), json.RawMessage("null")
-	stripped, err := json.Marshal(raw)
+	vocab, err := newVocabulary(base, file.AddedTokens, settings)
 	if err != nil {
 		return nil, err
 	}
-	tk, err := tokenizers.FromBytes(stripped)
+	raw["truncation"], raw["padding"] = json.RawMessage("null"), json.RawMessage("null")
+	if raw["added_tokens"], err = json.Marshal(slices.Concat([]addedToken{}, vocab.added)); err != nil {
+		return nil, err
+	}
+	if raw["post_processor"], err = json.Marshal(keepSpaces(file.PostProcessor)); err != nil {
+		return nil, err
+	}
+	prepared, err := json.Marshal(raw)
+	if err != nil {
+		return nil, err
+	}
+	tk, err := tokenizers.FromBytes(prepared)
 	if err != nil {
 		return nil, errors.New(strings.Join(strings.Fields(err.Error()), " "))
 	}
-	t := &Tokenizer{tk: tk, ids: ids, cutLeft: settings.TruncationSide == "left" ||
-		settings.TruncationSide == "" && strings.EqualFold(file.Truncation.Direction, "left")}
+	t := &Tokenizer{tk: tk, vocab: vocab, named: map[string]string{}, bytes: findByteTokens(vocab, file.Decoder),
+		cutLeft: settings.truncationSide == "left" || settings.truncationSide == "" && strings.EqualFold(file.Truncation.Direction, "left")}
+	for _, named := range settings.named {
+		t.named[named.name] = named.token.Content
+	}
+	if _, ok := t.named["pad_token"]; !ok && file.Padding.Token != "" {
+		t.named["pad_token"] = file.Padding.Token
+	}
 	if err := t.countSpecials(); err != nil {
 		t.Close()
 		return nil, err
@@ -128,45 +127,80 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	return t, nil
 }
 
-// parseVocab reads the two spellings of a vocabulary: token to id, or, for Unigram
-// models, a list of [token, score] in the order of ids.
-func parseVocab(raw json.RawMessage) (map[string]int32, error) {
-	if !strings.HasPrefix(string(raw), "[") {
-		var ids map[string]int32
-		if err := json.Unmarshal(raw, &ids); err != nil {
-			return nil, err
+// keepSpaces has the spans of tokens include the spaces that stand before them: some post-processors leave them out,
+// which changes no id.
+func keepSpaces(processor any) any {
+	switch p := processor.(type) {
+	case map[string]any:
+		if _, ok := p["trim_offsets"]; ok {
+			p["trim_offsets"] = false
 		}
-		if ids == nil {
-			return nil, errors.New("found null")
+		if list, ok := p["processors"]; ok {
+			p["processors"] = keepSpaces(list)
 		}
-		return ids, nil
-	}
-	var pieces [][2]any
-	if err := json.Unmarshal(raw, &pieces); err != nil {
-		return nil, err
-	}
-	ids := make(map[string]int32, len(pieces))
-	for i, piece := range pieces {
-		token, ok := piece[0].(string)
-		if !ok {
-			return nil, fmt.Errorf("piece %d has no text", i)
+	case []any:
+		for i := range p {
+			p[i] = keepSpaces(p[i])
 		}
-		ids[token] = int32(i)
 	}
-	return ids, nil
+	return processor
 }
 
 // countSpecials finds how many special tokens stand before and after a text. The
 // empty text has all of them and nothing else; a short one shows where they part.
 func (t *Tokenizer) countSpecials() error {
 	n := len(t.tk.EncodeWithOptions("", true).IDs)
-	probe := t.tk.EncodeWithOptions("a", true, tokenizers.WithReturnSpecialTokensMask())
-	own := slices.Index(probe.SpecialTokensMask, 0)
-	if own < 0 || own > n || len(probe.IDs) <= n {
-		return fmt.Errorf("cannot tell special tokens from those of a text: \"a\" is encoded as %v", probe.IDs)
+	texts := slices.DeleteFunc(append([]string{"a"}, t.vocab.byID()...), func(s string) bool {
+		return s == "" || strings.ContainsRune(s, 0)
+	})
+	for _, text := range texts[:min(len(texts), 5000)] {
+		probe := t.tk.EncodeWithOptions(text, true, tokenizers.WithReturnSpecialTokensMask())
+		if len(probe.IDs) <= n {
+			continue
+		}
+		own := slices.Index(probe.SpecialTokensMask, 0)
+		if n == 0 {
+			own = 0
+		}
+		if own >= 0 && own <= n {
+			t.probe, t.before, t.after = text, own, n-own
+			return nil
+		}
 	}
-	t.before, t.after = own, n-own
+	return fmt.Errorf("cannot tell special tokens from those of a text: neither \"a\" nor a token of the vocabulary has ids of its own between %d special tokens", n)
+}
+
+// check refuses text that the library would cut or change.
+func check(text string) error {
+	if i := strings.IndexByte(text, 0); i >= 0 {
+		return fmt.Errorf("transformers: the text has a NUL byte at byte %d", i)
+	}
+	if !utf8.ValidString(text) {
+		return fmt.Errorf("transformers: the text is not valid UTF-8 at byte %d", invalidAt(text))
+	}
 	return nil
+}
+
+// encode is the library's encoding of text, between special tokens or without them.
+func (t *Tokenizer) encode(text string, special bool, options ...tokenizers.EncodeOption) (tokenizers.Encoding, error) {
+	if err := check(text); err != nil {
+		return tokenizers.Encoding{}, err
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.tk == nil {
+		return tokenizers.Encoding{}, errors.New("transformers: the tokenizer is closed")
+	}
+	e := t.tk.EncodeWithOptions(text, special, options...)
+	// The library's errors look like no ids at all, which some texts have rightly.
+	failed := special && len(e.IDs) < t.before+t.after
+	if len(e.IDs) == 0 && text != "" {
+		failed = failed || len(t.tk.EncodeWithOptions(text+t.probe, false).IDs) == 0
+	}
+	if failed {
+		return e, fmt.Errorf("transformers: the tokenizer cannot encode the text %.60q (has its model an unknown token?)", text)
+	}
+	return e, nil
 }
 
 // Encode is the ids of text between the special tokens of a single sequence. Where
@@ -179,21 +213,11 @@ func (t *Tokenizer) Encode(text string, maxLength int) (ids []int32, cut bool, e
 	if maxLength <= specials {
 		return nil, false, fmt.Errorf("transformers: maxLength %d leaves no room beside %d special tokens", maxLength, specials)
 	}
-	if i := strings.IndexByte(text, 0); i >= 0 {
-		return nil, false, fmt.Errorf("transformers: the text has a NUL byte at byte %d", i)
+	e, err := t.encode(text, true)
+	if err != nil {
+		return nil, false, err
 	}
-	if !utf8.ValidString(text) {
-		return nil, false, fmt.Errorf("transformers: the text is not valid UTF-8 at byte %d", invalidAt(text))
-	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if t.tk == nil {
-		return nil, false, errors.New("transformers: the tokenizer is closed")
-	}
-	full := t.tk.EncodeWithOptions(text, true).IDs
-	if len(full) < specials {
-		return nil, false, fmt.Errorf("transformers: the tokenizer cannot encode the text %.60q (has its model an unknown token?)", text)
-	}
+	full := e.IDs
 	if len(full) > maxLength {
 		room := maxLength - specials
 		own := full[t.before : len(full)-t.after]
@@ -205,11 +229,37 @@ func (t *Tokenizer) Encode(text string, maxLength int) (ids []int32, cut bool, e
 		full = slices.Concat(full[:t.before], own, full[len(full)-t.after:])
 		cut = true
 	}
-	ids = make([]int32, len(full))
-	for i, id := range full {
-		ids[i] = int32(id)
+	return signed(full), cut, nil
+}
+
+// EncodeRaw is all the ids of text, with the special tokens that the post_processor of tokenizer.json puts around a
+// single sequence or without. Special tokens that stand in the text are tokens in both cases. A NUL byte and invalid
+// UTF-8 are errors.
+func (t *Tokenizer) EncodeRaw(text string, special bool) ([]int32, error) {
+	e, err := t.encode(text, special)
+	return signed(e.IDs), err
+}
+
+// EncodeSpans is EncodeRaw without special tokens around the text, and the bytes of the text that each token stands
+// for. Tokens that share a character all have its bytes; a token that stands for nothing in the text has no bytes.
+func (t *Tokenizer) EncodeSpans(text string) (ids []int32, spans []jinja.Span, err error) {
+	e, err := t.encode(text, false, tokenizers.WithReturnOffsets())
+	if err != nil {
+		return nil, nil, err
 	}
-	return ids, cut, nil
+	spans = make([]jinja.Span, len(e.Offsets))
+	for i, o := range e.Offsets {
+		spans[i] = jinja.Span{Start: int(o[0]), End: int(o[1])}
+	}
+	return signed(e.IDs), spans, nil
+}
+
+func signed(ids []uint32) []int32 {
+	out := make([]int32, len(ids))
+	for i, id := range ids {
+		out[i] = int32(id)
+	}
+	return out
 }
 
 func invalidAt(text string) int {
@@ -226,16 +276,36 @@ func invalidAt(text string) int {
 
 // TokenID finds a token of the vocabulary, added tokens such as "[PAD]" included.
 func (t *Tokenizer) TokenID(token string) (int32, bool) {
-	id, ok := t.ids[token]
+	id, ok := t.vocab.ids[token]
 	return id, ok
 }
 
 // IDs is a copy of the vocabulary: token to id, added tokens included. Every id of
 // Encode is among them, so a model whose vocab_size is above their greatest has a
 // row for each.
-func (t *Tokenizer) IDs() map[string]int32 { return maps.Clone(t.ids) }
+func (t *Tokenizer) IDs() map[string]int32 { return maps.Clone(t.vocab.ids) }
 
-// Close frees the tokenizer; Encode is an error from then on.
+// CheckModel is an error where a token has no row in a model of vocabSize rows.
+func (t *Tokenizer) CheckModel(vocabSize int) error {
+	if token, id, found := t.vocab.beyond(vocabSize); found {
+		return fmt.Errorf("transformers: the token %q has the id %d, but the model's vocab_size is %d", token, id, vocabSize)
+	}
+	return nil
+}
+
+// Special are the special tokens by name, such as "eos_token" to "</s>", that the folder names.
+func (t *Tokenizer) Special() map[string]string { return maps.Clone(t.named) }
+
+// SpecialID is the id of a special token by name, such as "eos_token"; false where the folder names none.
+func (t *Tokenizer) SpecialID(name string) (int32, bool) {
+	token, ok := t.named[name]
+	if !ok {
+		return 0, false
+	}
+	return t.TokenID(token)
+}
+
+// Close frees the tokenizer; encoding and decoding are errors from then on.
 func (t *Tokenizer) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -24,7 +24,7 @@ type chatCase struct {
 	Tools     json.RawMessage `json:"tools"`
 	Documents json.RawMessage `json:"documents"`
 	Prompt    bool            `json:"add_generation_prompt"`
-	Special   map[string]string
+	Special   map[string]string `json:"special"`
 	Variables json.RawMessage `json:"variables"`
 	Text      *string         `json:"text"`
 	Generated [][2]int        `json:"generated"`

@@ -1,0 +1,150 @@
+package transformers
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// byteTokens are the tokens that stand for single bytes, as far as decoding must know them.
+type byteTokens struct {
+	// fallback are the tokens <0x00> to <0xFF> of a tokenizer that falls back to bytes.
+	fallback map[int32]bool
+	// nul are the tokens whose text has a NUL byte, which the library cannot hand over. In their place it is given
+	// invalid, a token that is never part of valid UTF-8; -1 where there is none.
+	nul     map[int32]bool
+	invalid int32
+}
+
+func findByteTokens(v *vocabulary, decoder any) byteTokens {
+	b := byteTokens{fallback: map[int32]bool{}, nul: map[int32]bool{}, invalid: -1}
+	byteLevel, fallback := hasType(decoder, "ByteLevel"), hasType(decoder, "ByteFallback")
+	for token, id := range v.ids {
+		isByte := fallback && len(token) == 6 && strings.HasPrefix(token, "<0x") && strings.HasSuffix(token, ">") &&
+			strings.Trim(token[3:5], "0123456789abcdefABCDEF") == ""
+		switch {
+		case isByte:
+			b.fallback[id] = true
+			if token == "<0x00>" {
+				b.nul[id] = true
+			}
+			if strings.EqualFold(token, "<0xFF>") {
+				b.invalid = id
+			}
+		case strings.ContainsRune(token, 0), byteLevel && strings.ContainsRune(token, 'Ā'): // how byte 0 is written
+			b.nul[id] = true
+		case byteLevel && token == "ÿ": // byte 255
+			b.invalid = id
+		}
+	}
+	return b
+}
+
+// hasType tells whether a part of tokenizer.json is of this type or has one that is.
+func hasType(part any, name string) bool {
+	switch p := part.(type) {
+	case map[string]any:
+		return p["type"] == name || hasType(p["decoders"], name)
+	case []any:
+		for _, one := range p {
+			if hasType(one, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Decode is the text of ids, without the special tokens where skipSpecial is set, as the decoder of tokenizer.json
+// makes it; the clean_up_tokenization_spaces of tokenizer_config.json is not applied. Bytes that are not valid UTF-8
+// come out as U+FFFD, and so does a token with a NUL byte. An id that no token has is an error.
+func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
+	out := make([]uint32, 0, len(ids))
+	for _, id := range ids {
+		if err := t.checkID(id); err != nil {
+			return "", err
+		}
+		if !skipSpecial || !t.vocab.special[id] {
+			out = append(out, uint32(id))
+		}
+	}
+	return t.decode(out)
+}
+
+func (t *Tokenizer) checkID(id int32) error {
+	if id < 0 || int(id) >= len(t.vocab.known) || !t.vocab.known[id] {
+		return fmt.Errorf("transformers: no token has the id %d; the greatest is %d", id, len(t.vocab.known)-1)
+	}
+	return nil
+}
+
+// decode is the text of ids, which it may change.
+func (t *Tokenizer) decode(ids []uint32) (string, error) {
+	for i, id := range ids {
+		if !t.bytes.nul[int32(id)] {
+			continue
+		}
+		if t.bytes.invalid < 0 {
+			return "", fmt.Errorf("transformers: the text of token %d has a NUL byte", id)
+		}
+		ids[i] = uint32(t.bytes.invalid)
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.tk == nil {
+		return "", errors.New("transformers: the tokenizer is closed")
+	}
+	return t.tk.Decode(ids, false), nil
+}
+
+// Decoder turns ids into text as they come. The texts of Push and Flush joined are Decode of all the ids.
+//
+// What a token adds to the text depends on those before it (a space, the rest of a character), so a window of tokens
+// is decoded with and without the new ones, and the difference is what they add.
+type Decoder struct {
+	t           *Tokenizer
+	skipSpecial bool
+	window      []uint32
+	old         int    // tokens of the window whose text is given out
+	text        string // of those tokens
+}
+
+// NewDecoder is a decoder at the start of a text.
+func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
+	return &Decoder{t: t, skipSpecial: skipSpecial}
+}
+
+const replacement = "\uFFFD"
+
+// Push adds an id and returns the text that is certain from then on, which is "" while a character or a run of byte
+// tokens is incomplete. An id that no token has is an error and is not added.
+func (d *Decoder) Push(id int32) (string, error) {
+	if err := d.t.checkID(id); err != nil {
+		return "", err
+	}
+	if d.skipSpecial && d.t.vocab.special[id] {
+		return "", nil
+	}
+	d.window = append(d.window, uint32(id))
+	// Byte tokens are decoded as one run: one that is invalid undoes those before it.
+	if d.t.bytes.fallback[id] {
+		return "", nil
+	}
+	text, err := d.t.decode(append([]uint32(nil), d.window...))
+	if err != nil || strings.HasSuffix(text, replacement) || len(text) <= len(d.text) || !strings.HasPrefix(text, d.text) {
+		return "", err
+	}
+	added := text[len(d.text):]
+	d.window = append(d.window[:0], d.window[d.old:]...)
+	d.old = len(d.window)
+	d.text, err = d.t.decode(append([]uint32(nil), d.window...))
+	return added, err
+}
+
+// Flush returns the text that Push has held back, and starts a new text.
+func (d *Decoder) Flush() (string, error) {
+	text, err := d.t.decode(d.window)
+	added := strings.TrimPrefix(text, d.text)
+	*d = Decoder{t: d.t, skipSpecial: d.skipSpecial}
+	return added, err
+}
