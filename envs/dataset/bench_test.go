@@ -26,14 +26,10 @@ func BenchmarkRead(b *testing.B) {
 	array.WriteString("]")
 	for name, content := range map[string]string{"a.csv": csv.String(), "a.jsonl": lines.String(), "a.json": array.String()} {
 		b.Run(name[2:], func(b *testing.B) {
-			read, err := readerFor(name)
-			if err != nil {
-				b.Fatal(err)
-			}
 			b.SetBytes(int64(len(content)))
 			b.ReportAllocs()
 			for b.Loop() {
-				rows, err := read(strings.NewReader(content), name, Columns{})
+				rows, err := readFrom(strings.NewReader(content), name, Columns{})
 				if err != nil || len(rows) != n {
 					b.Fatal(len(rows), err)
 				}

@@ -1,7 +1,10 @@
 package dataset
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -43,8 +46,8 @@ func FuzzReadCSV(f *testing.F) {
 	f.Add("text,label\n\"q,a\n\xff")
 	f.Add("text,label\n\nq\n")
 	f.Fuzz(func(t *testing.T, s string) {
-		rows, err := readCSV(strings.NewReader(s), "f", Columns{})
-		checkRows(t, "f", rows, err)
+		rows, err := readFrom(strings.NewReader(s), "f.csv", Columns{})
+		checkRows(t, "f.csv", rows, err)
 	})
 }
 
@@ -54,8 +57,8 @@ func FuzzReadJSONLines(f *testing.F) {
 	f.Add(`{"text":"\ud83d","label":"a"}`)
 	f.Add(`{"text":"q","label":1e5,"label":null}`)
 	f.Fuzz(func(t *testing.T, s string) {
-		rows, err := readJSONLines(strings.NewReader(s), "f", Columns{})
-		checkRows(t, "f", rows, err)
+		rows, err := readFrom(strings.NewReader(s), "f.jsonl", Columns{})
+		checkRows(t, "f.jsonl", rows, err)
 		if err != nil {
 			return
 		}
@@ -73,8 +76,8 @@ func FuzzReadJSON(f *testing.F) {
 	f.Add(`[{"text":"q","label":"a"},]`)
 	f.Add(`[{"text":"q"`)
 	f.Fuzz(func(t *testing.T, s string) {
-		rows, err := readJSON(strings.NewReader(s), "f", Columns{})
-		checkRows(t, "f", rows, err)
+		rows, err := readFrom(strings.NewReader(s), "f.json", Columns{})
+		checkRows(t, "f.json", rows, err)
 		if err != nil {
 			return
 		}
@@ -106,4 +109,34 @@ func sameRow(t *testing.T, r Row, object []byte) {
 	if r.Text != want["text"] || r.Label != label {
 		t.Fatalf("row %+v of %s", r, object)
 	}
+}
+
+// readBytes reads a Parquet file from memory.
+func readBytes(b []byte) error {
+	return readParquetFrom(bytes.NewReader(b), int64(len(b)), "f", nil, func(Record) error { return nil })
+}
+
+// checkLine fails on an error that is not one line with the file's name.
+func checkLine(t *testing.T, err error) {
+	t.Helper()
+	if msg := text(err); err != nil && (!strings.HasPrefix(msg, "f:") || strings.ContainsAny(msg, "\n\r\x00") || !utf8.ValidString(msg)) {
+		t.Fatalf("error %q", msg)
+	}
+}
+
+func FuzzReadParquet(f *testing.F) {
+	files, err := filepath.Glob(filepath.Join("testdata", "*.parquet"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		if len(content) < 16<<10 {
+			f.Add(content)
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) { checkLine(t, readBytes(b)) })
 }

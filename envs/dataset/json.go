@@ -10,13 +10,13 @@ import (
 	"math"
 )
 
-func readJSONLines(in io.Reader, path string, cols Columns) ([]Row, error) {
+func readJSONLines(in io.Reader, path string, want *wanted, each func(Record) error) error {
 	src := newSource(in, path)
 	lines := bufio.NewScanner(src)
-	lines.Buffer(make([]byte, 0, 64<<10), math.MaxInt)
-	objects := objectReader{collector: newCollector(path, cols)}
+	lines.Buffer(make([]byte, 0, 64<<10), math.MaxInt) // src bounds a record
+	var dec decoder
 	n := 0
-	for lines.Scan() {
+	for ; lines.Scan(); src.mark() {
 		n++
 		line := bytes.Trim(lines.Bytes(), " \t\r")
 		if len(line) == 0 {
@@ -31,67 +31,133 @@ func readJSONLines(in io.Reader, path string, cols Columns) ([]Row, error) {
 				blank := len(lines.Bytes()) - len(bytes.TrimLeft(lines.Bytes(), " \t\r"))
 				where.column = blank + int(syntax.Offset)
 			}
-			return nil, src.first(n, fmt.Errorf("%s: invalid JSON: %w", where, err))
+			return src.first(n, fmt.Errorf("%s: invalid JSON: %w", where, err))
 		}
-		if err := objects.add(where, line); err != nil {
-			return nil, err
+		fields, err := dec.object(where, line, want)
+		if err != nil {
+			return err
+		}
+		if err := each(Record{File: path, Line: n, Fields: fields}); err != nil {
+			return err
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	if src.offset == 0 {
-		return nil, fmt.Errorf("%s: the file is empty: want one JSON object a line", path)
+		return fmt.Errorf("%s: the file is empty: want one JSON object a line", path)
 	}
-	return objects.collector.finish()
+	return nil
 }
 
-func readJSON(in io.Reader, path string, cols Columns) ([]Row, error) {
-	src := newSource(in, path)
-	index := lineIndex{line: 1}
-	dec := json.NewDecoder(io.TeeReader(src, &index))
-	objects := objectReader{collector: newCollector(path, cols)}
+// jsonFile reads a .json file.
+type jsonFile struct {
+	path  string
+	src   *source
+	index lineIndex
+	dec   *json.Decoder
+	want  *wanted
+	each  func(Record) error
 
-	// fail describes an error at the first byte the decoder has not consumed.
-	fail := func(err error) error {
-		if src.bad != nil && errors.Is(err, src.bad) {
-			return src.bad
-		}
-		where := index.place(path, dec.InputOffset()+blanks(dec.Buffered()))
-		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-			err = errors.New("the file ends before the array does")
-		}
-		return fmt.Errorf("%s: invalid JSON: %w", where, err)
-	}
-	switch first, err := dec.Token(); {
+	value  json.RawMessage
+	values decoder
+}
+
+func readJSON(in io.Reader, path string, want *wanted, each func(Record) error) error {
+	f := &jsonFile{path: path, src: newSource(in, path), index: lineIndex{line: 1}, want: want, each: each}
+	buffered := bufio.NewReaderSize(f.src, 64<<10)
+	first, err := firstByte(buffered)
+	f.dec = json.NewDecoder(io.TeeReader(buffered, &f.index))
+	switch {
 	case errors.Is(err, io.EOF):
-		return nil, fmt.Errorf("%s: the file is empty: want an array of objects", path)
+		return fmt.Errorf("%s: the file is empty: want an array of objects", path)
+	case first == '{':
+		return f.objects()
+	case first != '[':
+		if _, err := f.dec.Token(); err != nil {
+			return f.fail(err, "value")
+		}
+		return fmt.Errorf("%s: want an array of objects", path)
+	}
+	return f.array()
+}
+
+// firstByte returns the first byte that is not white space, if it comes early,
+// without consuming anything.
+func firstByte(r *bufio.Reader) (byte, error) {
+	for n := 1; ; n++ {
+		head, err := r.Peek(n)
+		if len(head) < n {
+			return 0, err
+		}
+		if c := head[n-1]; bytes.IndexByte([]byte(" \t\r\n"), c) < 0 || n == r.Size() {
+			return c, nil
+		}
+	}
+}
+
+// array reads objects in brackets.
+func (f *jsonFile) array() error {
+	if _, err := f.dec.Token(); err != nil {
+		return f.fail(err, "array")
+	}
+	for f.dec.More() {
+		if err := f.next("array"); err != nil {
+			return err
+		}
+	}
+	if _, err := f.dec.Token(); err != nil { // the closing bracket
+		return f.fail(err, "array")
+	}
+	if f.dec.More() {
+		return f.fail(errors.New("data after the array"), "array")
+	}
+	if _, err := f.dec.Token(); !errors.Is(err, io.EOF) {
+		return f.fail(err, "array")
+	}
+	return nil
+}
+
+// objects reads objects one after the other, as JSON Lines has them.
+func (f *jsonFile) objects() error {
+	for {
+		err := f.next("object")
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// next reads one object; io.EOF as it is where no more follows.
+func (f *jsonFile) next(what string) error {
+	f.src.mark()
+	switch err := f.dec.Decode(&f.value); {
+	case err == io.EOF:
+		return err
 	case err != nil:
-		return nil, fail(err)
-	case first == json.Delim('{'):
-		return nil, fmt.Errorf("%s: the file starts with an object, want an array of objects: name a file with one object a line .jsonl", path)
-	case first != json.Delim('['):
-		return nil, fmt.Errorf("%s: want an array of objects", path)
+		return f.fail(err, what)
 	}
-	var value json.RawMessage
-	for dec.More() {
-		if err := dec.Decode(&value); err != nil {
-			return nil, fail(err)
-		}
-		if err := objects.add(index.place(path, dec.InputOffset()-int64(len(value))), value); err != nil {
-			return nil, err
-		}
+	where := f.index.place(f.path, f.dec.InputOffset()-int64(len(f.value)))
+	fields, err := f.values.object(where, f.value, f.want)
+	if err != nil {
+		return err
 	}
-	if _, err := dec.Token(); err != nil { // the closing bracket
-		return nil, fail(err)
+	return f.each(Record{File: f.path, Line: where.line, Column: where.column, Fields: fields})
+}
+
+// fail describes an error at the first byte the decoder has not consumed.
+func (f *jsonFile) fail(err error, what string) error {
+	if f.src.bad != nil && errors.Is(err, f.src.bad) {
+		return f.src.bad
 	}
-	if dec.More() {
-		return nil, fail(errors.New("data after the array"))
+	where := f.index.place(f.path, f.dec.InputOffset()+blanks(f.dec.Buffered()))
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		err = fmt.Errorf("the file ends before the %s does", what)
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fail(err)
-	}
-	return objects.collector.finish()
+	return fmt.Errorf("%s: invalid JSON: %w", where, err)
 }
 
 // blanks counts the white space and commas at the start of r.

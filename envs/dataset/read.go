@@ -1,13 +1,10 @@
 package dataset
 
 import (
+	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
+	"strconv"
 	"strings"
-
-	"rltrain/internal/nearest"
 )
 
 // Names of the parts of a divided data set, as Row.Split holds them.
@@ -36,60 +33,22 @@ type Columns struct {
 	Split string
 }
 
-// Read returns the rows of a file in its order. The extension decides the
-// format, in either case:
+// Read returns the rows of a file in its order; Records has the formats.
 //
-//   - .csv: RFC 4180 with a header row. Every record has as many fields as the
-//     header.
-//   - .json: one array of objects.
-//   - .jsonl: one object a line. Blank lines are skipped.
-//
-// The text is a string; the label a string, or in JSON an integer. A byte
-// order mark at the start is accepted. Everything else is an error of one line
-// that names file and line (and the column where there is one): a missing
-// column, a null, a blank text or label, a field too many or too few, invalid
-// UTF-8, an unpaired surrogate escape, NUL, a key given twice, a split column
-// with other values or in some rows only, and a file without rows.
+// The text is a string; the label a string or an integer. Other columns are
+// not looked at. Everything else is an error of one line that names file and
+// line (and the column where there is one): a missing column, a null, a blank
+// text or label, a split column with other values or in some rows only, a file
+// without rows, and what Records refuses.
 func Read(path string, cols Columns) ([]Row, error) {
-	read, err := readerFor(path)
-	if err != nil {
+	c := newCollector(path, cols)
+	if err := readFile(path, c.want(), c.add); err != nil {
 		return nil, err
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading data set: %w", err)
-	}
-	defer f.Close()
-	return read(f, path, cols)
+	return c.finish()
 }
 
-func readerFor(path string) (func(io.Reader, string, Columns) ([]Row, error), error) {
-	switch ext := filepath.Ext(path); strings.ToLower(ext) {
-	case ".csv":
-		return readCSV, nil
-	case ".json":
-		return readJSON, nil
-	case ".jsonl":
-		return readJSONLines, nil
-	default:
-		return nil, fmt.Errorf("%s: unknown extension %s of a data set: use .csv, .json or .jsonl", path, quote(ext))
-	}
-}
-
-// place is where a row or value starts, as errors print it.
-type place struct {
-	path         string
-	line, column int // 1-based; column 0 is left out
-}
-
-func (p place) String() string {
-	if p.column == 0 {
-		return fmt.Sprintf("%s:%d", p.path, p.line)
-	}
-	return fmt.Sprintf("%s:%d:%d", p.path, p.line, p.column)
-}
-
-// collector checks the values of one row after another and keeps them.
+// collector checks one record after another and keeps its row.
 type collector struct {
 	path      string
 	cols      Columns
@@ -114,34 +73,79 @@ func newCollector(path string, cols Columns) *collector {
 	return c
 }
 
-// add keeps one row. split is the raw value of the split column or "". The
-// text must not share memory with a buffer.
-func (c *collector) add(where place, text, label, split string) error {
-	for _, v := range []struct{ name, value string }{{c.cols.Text, text}, {c.cols.Label, label}} {
-		if strings.TrimSpace(v.value) == "" {
-			return fmt.Errorf("%s: column %s is empty: fill it or remove the row", where, quote(v.name))
-		}
-		if i := strings.IndexByte(v.value, 0); i >= 0 {
-			return fmt.Errorf("%s: column %s has a NUL at byte %d: remove it", where, quote(v.name), i+1)
-		}
+func (c *collector) want() *wanted {
+	w := &wanted{required: []string{c.cols.Text, c.cols.Label}}
+	if c.needSplit {
+		w.required = append(w.required, c.cols.Split)
+	} else {
+		w.optional = []string{c.cols.Split}
 	}
-	part, err := partOf(split)
+	return w
+}
+
+// add keeps one row.
+func (c *collector) add(r Record) error {
+	text, label, part, err := c.values(r.Fields)
 	if err != nil {
-		return fmt.Errorf("%s: column %s: %w", where, quote(c.cols.Split), err)
-	}
-	if part == "" && c.needSplit {
-		return fmt.Errorf("%s: column %s is empty: want train, val or test in every row", where, quote(c.cols.Split))
-	}
-	if len(c.rows) > 0 && (part == "") != (c.rows[0].Split == "") {
-		return fmt.Errorf("%s: column %s is filled in some rows only: fill it in every row or in none", where, quote(c.cols.Split))
+		return fmt.Errorf("%s: %w", r.Place(), err)
 	}
 	shared, ok := c.labels[label]
 	if !ok {
-		shared = strings.Clone(label)
+		shared = label
 		c.labels[shared] = shared
 	}
-	c.rows = append(c.rows, Row{Text: text, Label: shared, Split: part, File: c.path, Line: where.line})
+	c.rows = append(c.rows, Row{Text: text, Label: shared, Split: part, File: c.path, Line: r.Line})
 	return nil
+}
+
+func (c *collector) values(fields Object) (text, label, part string, err error) {
+	value, _ := fields.Get(c.cols.Text)
+	text, ok := value.(string)
+	if !ok {
+		return "", "", "", fmt.Errorf("column %s: %s, want a string", quote(c.cols.Text), kind(value))
+	}
+	value, _ = fields.Get(c.cols.Label)
+	if label, err = labelOf(value); err != nil {
+		return "", "", "", fmt.Errorf("column %s: %w", quote(c.cols.Label), err)
+	}
+	split := ""
+	if value, _ = fields.Get(c.cols.Split); value != nil {
+		if split, ok = value.(string); !ok {
+			return "", "", "", fmt.Errorf("column %s: %s, want a string", quote(c.cols.Split), kind(value))
+		}
+	}
+	for _, v := range []struct{ name, value string }{{c.cols.Text, text}, {c.cols.Label, label}} {
+		if strings.TrimSpace(v.value) == "" {
+			return "", "", "", fmt.Errorf("column %s is empty: fill it or remove the row", quote(v.name))
+		}
+		if i := strings.IndexByte(v.value, 0); i >= 0 {
+			return "", "", "", fmt.Errorf("column %s has a NUL at byte %d: remove it", quote(v.name), i+1)
+		}
+	}
+	if part, err = partOf(split); err != nil {
+		return "", "", "", fmt.Errorf("column %s: %w", quote(c.cols.Split), err)
+	}
+	if part == "" && c.needSplit {
+		return "", "", "", fmt.Errorf("column %s is empty: want train, val or test in every row", quote(c.cols.Split))
+	}
+	if len(c.rows) > 0 && (part == "") != (c.rows[0].Split == "") {
+		return "", "", "", fmt.Errorf("column %s is filled in some rows only: fill it in every row or in none", quote(c.cols.Split))
+	}
+	return text, label, part, nil
+}
+
+func labelOf(value any) (string, error) {
+	switch v := value.(type) {
+	case string:
+		return v, nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	case json.Number:
+		if digits(v.String()) {
+			return v.String(), nil
+		}
+	}
+	return "", fmt.Errorf("%s, want a string or an integer", kind(value))
 }
 
 func (c *collector) finish() ([]Row, error) {
@@ -159,24 +163,4 @@ func partOf(split string) (string, error) {
 		return Val, nil
 	}
 	return "", fmt.Errorf("unknown split %s: want train, val, validation or test", quote(split))
-}
-
-// missing describes a column that is not there.
-func missing(where place, name string, present []string) error {
-	if len(present) == 0 {
-		return fmt.Errorf("%s: no column %s: the object is empty", where, quote(name))
-	}
-	shown := make([]string, 0, min(len(present), maxListed))
-	for _, p := range present[:min(len(present), maxListed)] {
-		shown = append(shown, quote(p))
-	}
-	list := strings.Join(shown, ", ")
-	if more := len(present) - len(shown); more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	hint := ""
-	if near := nearest.Name(name, present); near != "" {
-		hint = fmt.Sprintf("; did you mean %s?", quote(near))
-	}
-	return fmt.Errorf("%s: no column %s; the columns are %s%s", where, quote(name), list, hint)
 }

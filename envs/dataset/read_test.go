@@ -17,6 +17,15 @@ type row struct {
 	Line               int
 }
 
+// readFrom is Read of a text file that need not exist.
+func readFrom(in io.Reader, name string, cols Columns) ([]Row, error) {
+	c := newCollector(name, cols)
+	if err := textReader(filepath.Ext(name))(in, name, c.want(), c.add); err != nil {
+		return nil, err
+	}
+	return c.finish()
+}
+
 func write(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -123,7 +132,7 @@ func TestReadErrors(t *testing.T) {
 		cols                Columns
 		want                string // behind the path
 	}{
-		{"extension", "a.txt", "", Columns{}, `: unknown extension ".txt" of a data set: use .csv, .json or .jsonl`},
+		{"extension", "a.txt", "", Columns{}, `: unknown extension ".txt" of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst) or .parquet`},
 		{"empty csv", "a.csv", "", Columns{}, `: the file is empty: want a header row with the columns "text" and "label"`},
 		{"empty json", "a.json", " \n", Columns{}, `: the file is empty: want an array of objects`},
 		{"empty jsonl", "a.jsonl", "", Columns{}, `: the file is empty: want one JSON object a line`},
@@ -180,7 +189,8 @@ func TestReadErrors(t *testing.T) {
 		{"jsonl syntax", "a.jsonl", ok + ` {"text":q}`, Columns{}, `:2:10: invalid JSON: invalid character 'q' looking for beginning of value`},
 		{"jsonl cut", "a.jsonl", ok + `{"text":"q`, Columns{}, `:2:10: invalid JSON: unexpected end of JSON input`},
 		{"jsonl two on a line", "a.jsonl", `{"text":"q","label":1} {}`, Columns{}, `:1:24: invalid JSON: invalid character '{' after top-level value`},
-		{"json lines named json", "a.json", ok + ok, Columns{}, `: the file starts with an object, want an array of objects: name a file with one object a line .jsonl`},
+		{"json lines named json", "a.json", ok + "{\n\"text\":q}", Columns{}, `:2:1: invalid JSON: invalid character 'q' looking for beginning of value`},
+		{"json lines cut", "a.json", ok + `{"text`, Columns{}, `:2:1: invalid JSON: the file ends before the object does`},
 		{"json scalar", "a.json", "3", Columns{}, `: want an array of objects`},
 		{"json syntax", "a.json", "[{\"text\":\"q\",\"label\":1},\n {text}]", Columns{}, `:2:2: invalid JSON: invalid character 't' looking for beginning of object key string`},
 		{"json comma", "a.json", `[{"text":"q","label":1} {"text":"q"}]`, Columns{}, `:1:25: invalid JSON: expected comma after array element`},
@@ -228,13 +238,9 @@ func TestReadInPieces(t *testing.T) {
 		"e.json": "",
 	}
 	for name, content := range contents {
-		read, err := readerFor(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, wantErr := read(strings.NewReader(content), name, Columns{})
+		want, wantErr := readFrom(strings.NewReader(content), name, Columns{})
 		for _, wrap := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader, iotest.DataErrReader} {
-			got, err := read(wrap(strings.NewReader(content)), name, Columns{})
+			got, err := readFrom(wrap(strings.NewReader(content)), name, Columns{})
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", name, diff)
 			}
@@ -247,11 +253,7 @@ func TestReadInPieces(t *testing.T) {
 
 func TestReadDeviceError(t *testing.T) {
 	for name, content := range map[string]string{"a.csv": "text,label\n", "a.json": "[\n", "a.jsonl": "\n"} {
-		read, err := readerFor(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = read(io.MultiReader(strings.NewReader(content), iotest.ErrReader(io.ErrClosedPipe)), name, Columns{})
+		_, err := readFrom(io.MultiReader(strings.NewReader(content), iotest.ErrReader(io.ErrClosedPipe)), name, Columns{})
 		if want := name + ":2: reading data set: io: read/write on closed pipe"; text(err) != want {
 			t.Errorf("error %q, want %q", text(err), want)
 		}

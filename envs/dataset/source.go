@@ -22,8 +22,17 @@ type source struct {
 	tail [utf8.UTFMax]byte // an unfinished rune at the end of the last chunk
 	kept int
 
+	since int64 // offset at which mark was called
+
 	bad error // the first thing wrong, at line
 }
+
+// maxRecord bounds the bytes read for one record, so that a file without ends
+// of lines, or compressed a thousandfold, does not fill the memory.
+const maxRecord = 256 << 20
+
+// mark says that a new record starts about here.
+func (s *source) mark() { s.since = s.offset }
 
 func newSource(r io.Reader, path string) *source {
 	s := &source{path: path, line: 1}
@@ -51,6 +60,10 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 // Read implements io.Reader. It delivers every byte before the first bad one.
 func (s *source) Read(p []byte) (int, error) {
 	if s.bad != nil {
+		return 0, s.bad
+	}
+	if s.offset-s.since > maxRecord {
+		s.bad = fmt.Errorf("%s:%d: a record is longer than %d MiB", s.path, s.line, maxRecord>>20)
 		return 0, s.bad
 	}
 	n, err := s.r.Read(p)

@@ -1,6 +1,10 @@
 package dataset
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 const (
 	maxListed = 20 // names an error lists
@@ -17,4 +21,17 @@ func quote(s string) string {
 		n++
 	}
 	return strconv.Quote(s)
+}
+
+// list returns names in quotes with commas, cut where they are many.
+func list(names []string) string {
+	shown := make([]string, 0, min(len(names), maxListed))
+	for _, name := range names[:min(len(names), maxListed)] {
+		shown = append(shown, quote(name))
+	}
+	out := strings.Join(shown, ", ")
+	if more := len(names) - len(shown); more > 0 {
+		out += fmt.Sprintf(" and %d more", more)
+	}
+	return out
 }

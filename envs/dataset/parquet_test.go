@@ -1,0 +1,99 @@
+package dataset
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func all(t *testing.T, files ...string) []Object {
+	t.Helper()
+	var out []Object
+	for r, err := range Records(files...) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, r.Fields)
+	}
+	return out
+}
+
+// Parquet files are read to the same records as their rows in JSON Lines.
+func TestParquet(t *testing.T) {
+	for file, lines := range map[string]string{
+		"messages.parquet":        "messages.jsonl",
+		"many_zstd_v2.parquet":    "many.jsonl",
+		"many_gzip_plain.parquet": "many.jsonl",
+		"many_none_delta.parquet": "many.jsonl",
+	} {
+		t.Run(file, func(t *testing.T) {
+			want := all(t, filepath.Join("testdata", lines))
+			if diff := cmp.Diff(want, all(t, filepath.Join("testdata", file))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParquetTypes(t *testing.T) {
+	want := []Object{
+		{
+			{"bool", true}, {"int8", int64(-8)}, {"uint32", int64(4294967295)}, {"uint64", json.Number("18446744073709551615")},
+			{"float", 0.5}, {"double", 1e300}, {"text", "é"}, {"binary", []byte("\x00\xff")}, {"fixed", []byte("ab")},
+			{"date", "2024-02-29"}, {"local", "2024-02-29T13:14:15.123456"}, {"utc", "2024-02-29T13:14:15.123456Z"}, {"clock", "13:14:15.123456"},
+			{"decimal", json.Number("-1.50")}, {"big", json.Number("123456789012345678901234567890")}, {"null", nil}, {"class", "law"},
+			{"map", Object{{"k", int64(1)}, {"l", nil}}},
+			{"nested", []any{[]any{int64(1), int64(2)}, []any{}, nil}},
+			{"struct", Object{{"a", nil}, {"b", Object{{"c", []any{nil, "x"}}}}}},
+		},
+		{
+			{"bool", nil}, {"int8", nil}, {"uint32", nil}, {"uint64", int64(7)},
+			{"float", nil}, {"double", nil}, {"text", nil}, {"binary", nil}, {"fixed", nil},
+			{"date", nil}, {"local", "1969-12-31T23:59:59.999"}, {"utc", nil}, {"clock", nil},
+			{"decimal", json.Number("0.05")}, {"big", nil}, {"null", nil}, {"class", nil},
+			{"map", nil}, {"nested", nil}, {"struct", nil},
+		},
+	}
+	if diff := cmp.Diff(want, all(t, filepath.Join("testdata", "types.parquet"))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestParquetRows(t *testing.T) {
+	rows, err := Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "date", Label: "uint64"})
+	want := `testdata/types.parquet:2: column "date": null, want a string`
+	if text(err) != want {
+		t.Errorf("error %q, want %q, rows %v", text(err), want, rows)
+	}
+	_, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "txt"})
+	want = `testdata/types.parquet: no column "txt"; the columns are "bool", "int8", "uint32", "uint64", "float", "double", "text", "binary", "fixed", "date", "local", "utc", "clock", "decimal", "big", "null", "class", "map", "nested", "struct"; did you mean "text"?`
+	if text(err) != want {
+		t.Errorf("error %q, want %q", text(err), want)
+	}
+	rows, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "local", Label: "uint64"})
+	if err != nil || len(rows) != 2 || rows[0].Label != "18446744073709551615" || rows[1].Line != 2 {
+		t.Errorf("rows %v, error %v", rows, err)
+	}
+}
+
+// Wherever a file is cut or changed, reading it ends in an error or in records,
+// never in a panic.
+func TestParquetDamaged(t *testing.T) {
+	whole, err := os.ReadFile(filepath.Join("testdata", "messages.parquet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n < len(whole); n += 7 {
+		if err := readBytes(whole[:n]); err == nil {
+			t.Fatalf("no error in the first %d of %d bytes", n, len(whole))
+		}
+	}
+	for i := range whole {
+		changed := append([]byte(nil), whole...)
+		changed[i] ^= 0xff
+		checkLine(t, readBytes(changed))
+	}
+}

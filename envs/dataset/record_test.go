@@ -1,0 +1,261 @@
+package dataset
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
+)
+
+func packed(t *testing.T, name, content string) string {
+	t.Helper()
+	var b bytes.Buffer
+	switch filepath.Ext(name) {
+	case ".gz":
+		z := gzip.NewWriter(&b)
+		z.Write([]byte(content))
+		z.Close()
+	case ".zst":
+		z, err := zstd.NewWriter(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z.Write([]byte(content))
+		z.Close()
+	}
+	return write(t, name, b.String())
+}
+
+func TestRecords(t *testing.T) {
+	lines := "\ufeff" + `{"z":1,"a":[null,{"y":-0.5,"x":"\u00e9"}],"n":true}` + "\r\n\r\n" + `{"a":12345678901234567890,"f":1e2,"e":{},"l":[]}`
+	want := []Object{
+		{{"z", int64(1)}, {"a", []any{nil, Object{{"y", -0.5}, {"x", "é"}}}}, {"n", true}},
+		{{"a", json.Number("12345678901234567890")}, {"f", 100.0}, {"e", Object{}}, {"l", []any{}}},
+	}
+	array := "\ufeff [" + strings.Replace(strings.TrimPrefix(lines, "\ufeff"), "\r\n\r\n", "\n,\n", 1) + "]\n"
+	tests := map[string]string{
+		"jsonl":                write(t, "a.jsonl", lines),
+		"jsonl.gz":             packed(t, "a.jsonl.gz", lines),
+		"jsonl.zst":            packed(t, "a.JSONL.zst", lines),
+		"json":                 write(t, "a.json", array),
+		"json.gz":              packed(t, "a.json.gz", array),
+		"json lines":           write(t, "b.json", lines),
+		"json over many lines": write(t, "c.json", strings.ReplaceAll(lines, ",", ",\n")),
+	}
+	for name, path := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(want, all(t, path)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	csv := write(t, "a.csv", "a,b\n1,\n\"x\ny\",é\n")
+	if diff := cmp.Diff([]Object{{{"a", "1"}, {"b", ""}}, {{"a", "x\ny"}, {"b", "é"}}}, all(t, csv)); diff != "" {
+		t.Errorf("csv (-want +got):\n%s", diff)
+	}
+
+	var places []string
+	for r, err := range Records(tests["json lines"], tests["jsonl"], csv, filepath.Join("testdata", "types.parquet")) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		places = append(places, filepath.Base(r.Place()))
+	}
+	if diff := cmp.Diff([]string{"b.json:1:1", "b.json:3:1", "a.jsonl:1", "a.jsonl:3", "a.csv:2", "a.csv:3", "types.parquet:1", "types.parquet:2"}, places); diff != "" {
+		t.Errorf("places (-want +got):\n%s", diff)
+	}
+	for range Records(tests["jsonl"], "none.jsonl") {
+		break // must not go on to the file that is not there
+	}
+}
+
+func TestRecordsErrors(t *testing.T) {
+	deep := func(n int) string { return `{"a":` + strings.Repeat("[", n) + strings.Repeat("]", n) + "}" }
+	ok := `{"text":"q"}` + "\n"
+	gz, err := os.ReadFile(packed(t, "a.jsonl.gz", strings.Repeat(ok, 99)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pq, err := os.ReadFile(filepath.Join("testdata", "messages.parquet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, file, content, want string }{
+		{"row that is an array", "a.jsonl", ok + `["q"]`, `:2: an array, want an object`},
+		{"row that is null", "a.json", `[null]`, `:1:2: null, want an object`},
+		{"half an object", "a.jsonl", ok + `{"text":"q"`, `:2:11: invalid JSON: unexpected end of JSON input`},
+		{"key twice inside", "a.jsonl", `{"a":[{"b":1,"b":2}]}`, `:1: column "a": key "b" occurs twice: remove one`},
+		{"key twice among many", "a.jsonl", `{` + strings.Repeat(`"a":1,`, 20) + `"b":1}`, `:1: key "a" occurs twice: remove one`},
+		{"column twice", "a.csv", "a,a\n", `:1: column "a" occurs twice in the header: rename one`},
+		{"too deep", "a.jsonl", deep(100), `:1: column "a": arrays and objects are more than 100 levels deep`},
+		{"far too deep", "a.jsonl", deep(20_000), `:1:10005: invalid JSON: invalid character '[' exceeded max depth`},
+		{"number too large", "a.jsonl", `{"a":1e999}`, `:1: column "a": the number "1e999" is beyond the range of a float64`},
+		{"surrogate", "a.jsonl", `{"a":["\ud800"]}`, `:1: column "a": unpaired surrogate escape in "\"\\ud800\"": write the character itself`},
+		{"empty", "a.jsonl", "", `: the file is empty: want one JSON object a line`},
+		{"empty gz", "a.json.gz", "", `:1: reading data set: the gzip data are cut short: fetch the file again`},
+		{"not gz", "a.json.gz", "[]  and more than ten bytes", `:1: reading data set: unpacking gzip data: gzip: invalid header`},
+		{"not zstd", "a.json.zst", "[]  and more", `:1: reading data set: unpacking zstd data: invalid input: magic number mismatch`},
+		{"cut gz", "a.jsonl.gz", string(gz[:len(gz)-9]), `:100: reading data set: the gzip data are cut short: fetch the file again`},
+		{"compressed parquet", "a.parquet.gz", "", `: a Parquet file inside another compression cannot be read as a stream: unpack it first (its pages are compressed as they are)`},
+		{"compressed something", "a.txt.gz", "", `: unknown extension ".gz" of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst) or .parquet`},
+		{"empty parquet", "a.parquet", "", `: the file is empty: want a Parquet file`},
+		{"not parquet", "a.parquet", strings.Repeat(ok, 2), `: not a Parquet file: it starts with "{\"te", want "PAR1"`},
+		{"parquet cut", "a.parquet", string(pq[:len(pq)-100]), `: the Parquet file is cut short: it ends with "AAIA", want "PAR1"; fetch or write it again`},
+		{"parquet footer too long", "a.parquet", string(pq[:len(pq)-8]) + "\xff\xff\xff\x7fPAR1", `: damaged Parquet file: a footer of 2147483647 bytes in a file of 3861`},
+		{"parquet encrypted", "a.parquet", string(pq[:len(pq)-4]) + "PARE", `: the Parquet file is encrypted: write it without encryption`},
+		{"parquet footer that recurses", "a.parquet", "PAR1" + strings.Repeat("\x1c", 64<<10) + "\x00\x00\x01\x00PAR1", `: damaged Parquet file: footer: more than 32 levels of structures`},
+		{"parquet without its first pages", "a.parquet", "PAR1" + string(pq[500:]), ``},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := write(t, tt.file, tt.content)
+			var got error
+			for r, err := range Records(path) {
+				if got != nil {
+					t.Error("more records behind an error")
+				}
+				if got = err; err != nil && r.File != "" {
+					t.Errorf("record %v with an error", r)
+				}
+			}
+			if got == nil {
+				t.Fatal("no error")
+			}
+			if diff := cmp.Diff(tt.want, strings.TrimPrefix(got.Error(), path)); diff != "" && tt.want != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The heap that is alive in the middle of a long file must not grow with it.
+func TestRecordsInFlatMemory(t *testing.T) {
+	const n = 60_000
+	type message struct {
+		Role    string `parquet:"role,dict" json:"role"`
+		Content string `parquet:"content" json:"content"`
+	}
+	type row struct {
+		Messages []message `parquet:"messages,list" json:"messages"`
+		ID       int       `parquet:"id" json:"id"`
+	}
+	rowOf := func(i int) row {
+		return row{[]message{{"user", fmt.Sprintf("question %d%s", i, strings.Repeat(" and so on", 20))}, {"assistant", fmt.Sprint(i)}}, i}
+	}
+	dir := t.TempDir()
+	files := []string{filepath.Join(dir, "a.jsonl.gz"), filepath.Join(dir, "a.json"), filepath.Join(dir, "a.csv"), filepath.Join(dir, "a.parquet")}
+	var outs []*os.File
+	for _, file := range files {
+		f, err := os.Create(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		outs = append(outs, f)
+	}
+	z := gzip.NewWriter(outs[0])
+	fmt.Fprint(outs[1], "[")
+	fmt.Fprint(outs[2], "id,text\n")
+	pq := parquet.NewGenericWriter[row](outs[3], parquet.Compression(&parquet.Snappy), parquet.MaxRowsPerRowGroup(10_000))
+	for i := range n {
+		r := rowOf(i)
+		object, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z.Write(append(object, '\n'))
+		if i > 0 {
+			fmt.Fprint(outs[1], ",\n")
+		}
+		outs[1].Write(object)
+		fmt.Fprintf(outs[2], "%d,%s\n", i, r.Messages[0].Content)
+		if _, err := pq.Write([]row{r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Fprint(outs[1], "]")
+	if z.Close() != nil || pq.Close() != nil {
+		t.Fatal("closing the files")
+	}
+
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			seen, most := 0, uint64(0)
+			var mem runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&mem)
+			before := mem.HeapAlloc
+			for _, err := range Records(file) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if seen++; seen%(n/4) == n/8 {
+					runtime.GC()
+					runtime.ReadMemStats(&mem)
+					most = max(most, mem.HeapAlloc)
+				}
+			}
+			if seen != n {
+				t.Errorf("%d records, want %d", seen, n)
+			}
+			if grown := int64(most) - int64(before); grown > 8<<20 {
+				t.Errorf("%.1f MiB alive in the middle of the file", float64(grown)/(1<<20))
+			} else {
+				t.Logf("%.2f MiB", float64(grown)/(1<<20))
+			}
+		})
+	}
+}
+
+func TestObjectJSON(t *testing.T) {
+	want := `{"b":[1,2.0,-0.5,1e+30,12345678901234567890,null,true],"a":{"<é>":"\"\n"},"c":{}}`
+	var dec decoder
+	o, err := dec.object(place{}, []byte(want), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := o.MarshalJSON()
+	if err != nil || string(got) != want {
+		t.Errorf("got %s, error %v, want %s", got, err, want)
+	}
+	if _, err := (Object{{"a", []byte("b")}}).MarshalJSON(); text(err) != "JSON has no binary data" {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestEqual(t *testing.T) {
+	object := func(s string) Object {
+		var dec decoder
+		o, err := dec.object(place{}, []byte(s), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	tests := []struct {
+		a, b string
+		want bool
+	}{
+		{`{"a":1,"b":[{"c":null}]}`, `{"b":[{"c":null}],"a":1}`, true},
+		{`{"a":1}`, `{"a":1.0}`, false},
+		{`{"a":1}`, `{"a":1,"b":null}`, false},
+		{`{"a":null}`, `{"b":null}`, false},
+		{`{"a":[1,2]}`, `{"a":[2,1]}`, false},
+		{`{"a":[1]}`, `{"a":{"b":1}}`, false},
+		{`{"a":"1"}`, `{"a":[]}`, false},
+	}
+	for _, tt := range tests {
+		if got := Equal(object(tt.a), object(tt.b)); got != tt.want {
+			t.Errorf("Equal(%s, %s) = %t", tt.a, tt.b, got)
+		}
+	}
+}
