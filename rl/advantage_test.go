@@ -1,0 +1,231 @@
+package rl
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var nan = math.NaN()
+
+func TestAdvantages(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		kind   Advantages
+		groups [][]float64
+		given  []float64
+		want   [][]float64
+	}{
+		{"none", Advantages{BaselineNone, ScaleNone}, [][]float64{{1, 0}, {1, 1}}, nil, [][]float64{{1, 0}, {1, 1}}},
+		{"greedy", Advantages{BaselineGreedy, ScaleNone}, [][]float64{{1, 0}, {1, 1}}, []float64{0.5, 1}, [][]float64{{0.5, -0.5}, {0, 0}}},
+		{"greedy failed", Advantages{BaselineGreedy, ScaleNone}, [][]float64{{1, 0}, {1, nan}}, []float64{nan, 0}, [][]float64{{0, 0}, {1, 0}}},
+		{"moving", Advantages{BaselineMoving, ScaleNone}, [][]float64{{1, -1}}, []float64{0.5}, [][]float64{{0.5, -1.5}}},
+		{"group mean", Advantages{BaselineGroup, ScaleNone}, [][]float64{{1, 0, 0, 0}, {1, 1}}, nil, [][]float64{{0.75, -0.25, -0.25, -0.25}, {0, 0}}},
+		// mean 2, unbiased variance (1+0+1)/2 = 1
+		{"group std", Advantages{BaselineGroup, ScaleGroup}, [][]float64{{1, 2, 3}}, nil, [][]float64{{-1 / 1.0001, 0, 1 / 1.0001}}},
+		// over all: mean 1.5, squares 2.25+.25+.25+2.25 = 5, variance 5/3
+		{"batch std", Advantages{BaselineGroup, ScaleBatch}, [][]float64{{0, 1}, {2, 3}}, nil,
+			[][]float64{{-0.5 / (math.Sqrt(5.0/3) + 1e-4), 0.5 / (math.Sqrt(5.0/3) + 1e-4)}, {-0.5 / (math.Sqrt(5.0/3) + 1e-4), 0.5 / (math.Sqrt(5.0/3) + 1e-4)}}},
+		{"batch mean", Advantages{BaselineBatch, ScaleNone}, [][]float64{{0, 1}, {2, 3}}, nil, [][]float64{{-1.5, -0.5}, {0.5, 1.5}}},
+		{"batch mean and std", Advantages{BaselineBatch, ScaleBatch}, [][]float64{{1}, {2}, {3}}, nil, [][]float64{{-1 / 1.0001}, {0}, {1 / 1.0001}}},
+		// 3 − (1+2)/2, 1 − (2+3)/2, 2 − (1+3)/2
+		{"leave one out", Advantages{BaselineLeaveOneOut, ScaleNone}, [][]float64{{3, 1, 2}}, nil, [][]float64{{1.5, -1.5, 0}}},
+		{"missing in a group", Advantages{BaselineGroup, ScaleGroup}, [][]float64{{1, nan, 2, 3}}, nil, [][]float64{{-1 / 1.0001, 0, 0, 1 / 1.0001}}},
+		{"missing, leave one out", Advantages{BaselineLeaveOneOut, ScaleNone}, [][]float64{{nan, 3, 1, nan}}, nil, [][]float64{{0, 2, -2, 0}}},
+		{"missing in the batch", Advantages{BaselineBatch, ScaleNone}, [][]float64{{nan, 3}, {1}}, nil, [][]float64{{0, 1}, {-1}}},
+		{"alone after failures", Advantages{BaselineLeaveOneOut, ScaleNone}, [][]float64{{nan, 3}}, nil, [][]float64{{0, 0}}},
+		{"all failed", Advantages{BaselineGroup, ScaleGroup}, [][]float64{{nan, nan}}, nil, [][]float64{{0, 0}}},
+		{"nothing", Advantages{BaselineBatch, ScaleBatch}, [][]float64{{}}, nil, [][]float64{{}}},
+	} {
+		if diff := cmp.Diff(test.want, test.kind.Of(test.groups, test.given), cmpopts.EquateApprox(0, 1e-12)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+func TestEqualRewardsHaveAdvantageZero(t *testing.T) {
+	for _, kind := range []Advantages{{BaselineGroup, ScaleNone}, {BaselineGroup, ScaleGroup}, {BaselineGroup, ScaleBatch}, {BaselineLeaveOneOut, ScaleNone}, {BaselineBatch, ScaleNone}, {BaselineBatch, ScaleBatch}} {
+		for _, value := range []float64{0.1, 1.0 / 3, 0.7, -1, 1e300, 1e-300, 0} {
+			for _, n := range []int{2, 3, 5, 8, 64} {
+				group := make([]float64, n)
+				for i := range group {
+					group[i] = value
+				}
+				for i, a := range kind.Of([][]float64{group}, nil)[0] {
+					if a != 0 {
+						t.Fatalf("%+v, %d×%g: advantage %d is %g", kind, n, value, i, a)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestAdvantageProperties(t *testing.T) {
+	rng := Stream(3)
+	groups := make([][]float64, 6)
+	for g := range groups {
+		for range 5 {
+			groups[g] = append(groups[g], rng.NormFloat64())
+		}
+	}
+	for _, kind := range []Advantages{{BaselineGroup, ScaleGroup}, {BaselineLeaveOneOut, ScaleNone}} {
+		for g, advantages := range kind.Of(groups, nil) {
+			sum := 0.0
+			for i, a := range advantages {
+				sum += a
+				if kind.Baseline == BaselineLeaveOneOut {
+					others := 0.0
+					for j, r := range groups[g] {
+						if j != i {
+							others += r
+						}
+					}
+					if want := groups[g][i] - others/4; math.Abs(a-want) > 1e-12 {
+						t.Errorf("leave one out: %g, want %g", a, want)
+					}
+				}
+			}
+			if math.Abs(sum) > 1e-12 {
+				t.Errorf("%+v: the advantages of a group sum to %g", kind, sum)
+			}
+		}
+	}
+}
+
+func TestAdvantagesCheck(t *testing.T) {
+	for _, test := range []struct {
+		kind    Advantages
+		samples int
+		want    string // "" for none
+	}{
+		{Advantages{BaselineGroup, ScaleGroup}, 2, ""},
+		{Advantages{BaselineGroup, ScaleBatch}, 2, ""},
+		{Advantages{BaselineLeaveOneOut, ScaleNone}, 2, ""},
+		{Advantages{BaselineNone, ScaleNone}, 1, ""},
+		{Advantages{BaselineBatch, ScaleBatch}, 1, ""},
+		{Advantages{BaselineLeaveOneOut, ScaleNone}, 1, "at least 2 samples"},
+		{Advantages{BaselineGroup, ScaleNone}, 1, "at least 2 samples"},
+		{Advantages{BaselineLeaveOneOut, ScaleGroup}, 4, "cannot be divided"},
+		{Advantages{BaselineLeaveOneOut, ScaleBatch}, 4, "cannot be divided"},
+		{Advantages{BaselineMoving, ScaleBatch}, 4, "cannot be divided"},
+		{Advantages{BaselineBatch, ScaleGroup}, 4, "cannot be divided"},
+		{Advantages{"mean", ScaleNone}, 4, `baseline "mean" is unknown`},
+		{Advantages{BaselineNone, "std"}, 4, `advantage scale "std" is unknown`},
+		{Advantages{BaselineNone, ScaleNone}, 0, "0 samples"},
+	} {
+		err := test.kind.Check(test.samples)
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v with %d samples: error %v, want %q", test.kind, test.samples, err, test.want)
+		}
+	}
+}
+
+func FuzzAdvantages(f *testing.F) {
+	f.Add(1.0, 0.0, 0.1, 0.1)
+	f.Add(math.NaN(), 1e300, -1e300, 5e-324)
+	f.Fuzz(func(t *testing.T, a, b, c, d float64) {
+		for _, r := range []float64{a, b, c, d} {
+			if math.Abs(r) > 1e100 { // squares would overflow
+				t.Skip()
+			}
+		}
+		for _, kind := range []Advantages{{BaselineGroup, ScaleGroup}, {BaselineBatch, ScaleBatch}, {BaselineLeaveOneOut, ScaleNone}} {
+			for _, group := range kind.Of([][]float64{{a, b, c}, {d, d}}, nil) {
+				for _, x := range group {
+					if !isFinite(x) {
+						t.Fatalf("%+v of %v %v %v | %v: %v", kind, a, b, c, d, x)
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestMovingAverage(t *testing.T) {
+	m, err := NewMovingAverage(0.5, 0.9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values []float64
+	for _, rewards := range [][]float64{{1, 1}, {0, nan}, {nan}} {
+		m.Update(rewards)
+		values = append(values, m.Value())
+	}
+	// .9·.5+.1·1 = .55; .9·.55 = .495; nothing judged, nothing changed
+	if diff := cmp.Diff([]float64{0.55, 0.495, 0.495}, values, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, bad := range [][2]float64{{0, 1}, {0, -0.1}, {nan, 0.9}, {0, nan}} {
+		if _, err := NewMovingAverage(bad[0], bad[1]); err == nil {
+			t.Errorf("start %v, decay %v are taken", bad[0], bad[1])
+		}
+	}
+}
+
+func TestMovingAverageContinues(t *testing.T) {
+	whole, _ := NewMovingAverage(0.5, 0.9)
+	half, _ := NewMovingAverage(0.5, 0.9)
+	rng := Stream(5)
+	for step := range 20 {
+		rewards := []float64{rng.Float64(), rng.Float64()}
+		whole.Update(rewards)
+		half.Update(rewards)
+		if step == 9 {
+			half, _ = NewMovingAverage(0, 0.9)
+			half.Restore(throughJSON(t, whole.State()))
+		}
+	}
+	if whole.Value() != half.Value() {
+		t.Errorf("restored %v, uninterrupted %v", half.Value(), whole.Value())
+	}
+}
+
+func throughJSON[T any](t *testing.T, state T) T {
+	t.Helper()
+	encoded, err := json.Marshal(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back T
+	if err := json.Unmarshal(encoded, &back); err != nil {
+		t.Fatal(err)
+	}
+	return back
+}
+
+func TestStatsAndFilter(t *testing.T) {
+	raw := [][]float64{{1, 0}, {1, 1}, {nan, 2}, {nan, nan}}
+	got := StatsOf(raw)
+	// judged: 1 0 1 1 2, mean 1, squares 0+1+0+0+1, unbiased variance 2/4
+	want := GroupStats{Mean: 1, Std: math.Sqrt(0.5), ZeroStd: 0.75, Failed: 3}
+	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(GroupStats{}, StatsOf(nil)); diff != "" {
+		t.Error(diff)
+	}
+	groups := []Group{{twoTurns()}, {}, {}, {}}
+	kept, dropped := FilterGroups(groups, raw)
+	if len(kept) != 1 || len(kept[0]) != 1 || dropped != 3 {
+		t.Errorf("kept %d, dropped %d", len(kept), dropped)
+	}
+}
+
+func BenchmarkAdvantages(b *testing.B) {
+	groups := make([][]float64, 64)
+	rng := Stream(1)
+	for g := range groups {
+		for range 16 {
+			groups[g] = append(groups[g], float64(rng.IntN(2)))
+		}
+	}
+	kind := Advantages{BaselineGroup, ScaleGroup}
+	for b.Loop() {
+		kind.Of(groups, nil)
+	}
+}

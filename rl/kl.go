@@ -1,0 +1,113 @@
+package rl
+
+import (
+	"fmt"
+	"math"
+)
+
+// KLKind names an estimator of the divergence of the policy from its reference, from
+// tokens that the policy drew (Schulman 2020, "Approximating KL Divergence"). With
+// d = log π − log π_ref of the token drawn:
+//
+//	k1 = d             unbiased, and may be negative
+//	k2 = ½d²           biased in value; as a loss its gradient is that of the divergence
+//	k3 = e^−d − 1 + d  unbiased, and never negative
+//
+// As losses, k1 has a gradient of mean 0 and k3 that of the reverse divergence; as
+// part of the reward, k1 gives the right gradient.
+type KLKind string
+
+const (
+	K1 KLKind = "k1"
+	K2 KLKind = "k2"
+	K3 KLKind = "k3"
+)
+
+// klBound is where Value stops growing exponentially: beyond d = −20 a single token
+// would drown every average and, in a loss, overflow.
+const klBound = 20
+
+// ParseKLKind reads the name of an estimator.
+func ParseKLKind(name string) (KLKind, error) {
+	switch k := KLKind(name); k {
+	case K1, K2, K3:
+		return k, nil
+	}
+	return "", fmt.Errorf("KL estimator %q is unknown: choose k1, k2 or k3", name)
+}
+
+// Value is the estimate from one token, for metrics and for rewards. d is not clamped
+// in k1 and k2; k3 continues below d = −20 along its tangent, so that it stays finite
+// and still grows.
+func (k KLKind) Value(logProb, reference float64) float64 {
+	d := logProb - reference
+	switch k {
+	case K1:
+		return d
+	case K2:
+		return d * d / 2
+	}
+	if d < -klBound {
+		return math.Expm1(klBound) - klBound + (math.Exp(klBound)-1)*(-klBound-d)
+	}
+	return math.Expm1(-d) + d
+}
+
+// Sum is the estimate of a sequence: the sum over its tokens. It panics when the
+// lengths differ.
+func (k KLKind) Sum(logProbs, reference []float32) float64 {
+	if len(logProbs) != len(reference) {
+		panic(fmt.Sprintf("rl.KLKind.Sum: %d and %d log-probabilities", len(logProbs), len(reference)))
+	}
+	sum := 0.0
+	for i, l := range logProbs {
+		sum += k.Value(float64(l), float64(reference[i]))
+	}
+	return sum
+}
+
+// KLController holds the coefficient of a KL penalty: fixed, or adapted so that the
+// divergence stays near a target (Ziegler et al. 2019, section 2.2):
+//
+//	e = clip(KL/target − 1, −0.2, 0.2)        coefficient ← coefficient·(1 + e·min(1, n/horizon))
+type KLController struct {
+	coef, target, horizon float64
+}
+
+// NewKLController starts at coef, at least 0. target is the divergence of a sequence in
+// nats and horizon a number of sequences, both above 0, or both 0 for a coefficient
+// that stays.
+func NewKLController(coef, target, horizon float64) (*KLController, error) {
+	fixed, adaptive := target == 0 && horizon == 0, target > 0 && horizon > 0
+	if !(coef >= 0) || !fixed && !adaptive || math.IsInf(coef+target+horizon, 0) {
+		return nil, fmt.Errorf("KL coefficient %v, target %v, horizon %v: the coefficient must be at least 0, and target and horizon both above 0 or both 0", coef, target, horizon)
+	}
+	if adaptive && coef == 0 {
+		return nil, fmt.Errorf("KL coefficient 0 with target %v: an adaptive coefficient has to start above 0", target)
+	}
+	return &KLController{coef: coef, target: target, horizon: horizon}, nil
+}
+
+// Coef is the coefficient now.
+func (c *KLController) Coef() float64 { return c.coef }
+
+// Update adapts the coefficient to the mean divergence kl of n sequences. A value that
+// is not finite is no measurement and changes nothing.
+func (c *KLController) Update(kl float64, n int) {
+	if c.target == 0 || math.IsNaN(kl) || math.IsInf(kl, 0) {
+		return
+	}
+	e := min(max(kl/c.target-1, -0.2), 0.2)
+	c.coef *= 1 + e*min(1, float64(n)/c.horizon)
+}
+
+// KLControllerState is all of a KLController that changes.
+type KLControllerState struct {
+	Coef float64 `json:"coef"`
+}
+
+// State returns the state for a checkpoint.
+func (c *KLController) State() KLControllerState { return KLControllerState{Coef: c.coef} }
+
+// Restore continues from s.
+func (c *KLController) Restore(s KLControllerState) { c.coef = s.Coef }

@@ -1,0 +1,160 @@
+package rl
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func newReplay(t *testing.T, capacity int) *Replay {
+	t.Helper()
+	r, err := NewReplay(capacity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func returnsOf(r *Replay) []float64 {
+	var returns []float64
+	for _, e := range r.items {
+		returns = append(returns, e.Return)
+	}
+	return returns
+}
+
+func TestReplayIsFirstInFirstOut(t *testing.T) {
+	r := newReplay(t, 3)
+	if r.Draw(Stream(1), 2) != nil {
+		t.Error("an empty buffer deals")
+	}
+	for i := range 3 {
+		if skipped := r.Add(twoTurns(), []float64{float64(2 * i), float64(2*i + 1)}); skipped != 0 {
+			t.Errorf("%d skipped", skipped)
+		}
+	}
+	if diff := cmp.Diff([]float64{3, 4, 5}, returnsOf(r)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if skipped := r.Add(twoTurns(), []float64{nan, math.Inf(1)}); skipped != 2 || r.Len() != 3 {
+		t.Errorf("%d skipped, %d held", skipped, r.Len())
+	}
+	seen := map[float64]bool{}
+	for _, e := range r.Draw(Stream(1), 50) {
+		seen[e.Return] = true
+	}
+	if len(seen) != 3 {
+		t.Errorf("50 draws saw %v", seen)
+	}
+	if diff := cmp.Diff(r.Draw(Stream(2), 9), r.Draw(Stream(2), 9), cmpopts.EquateNaNs()); diff != "" {
+		t.Error("the same stream deals differently")
+	}
+}
+
+func TestReplayEvictionKeepsMemoryBounded(t *testing.T) {
+	r := newReplay(t, 10)
+	tr := twoTurns()
+	for range 20000 {
+		r.Add(tr, []float64{1, 2})
+	}
+	if r.Len() != 10 || cap(r.items) > 100 {
+		t.Errorf("%d held, room for %d", r.Len(), cap(r.items))
+	}
+}
+
+func TestReplayContinues(t *testing.T) {
+	whole, half := newReplay(t, 5), newReplay(t, 5)
+	draws := Stream(1)
+	for step := range 10 {
+		returns := []float64{draws.Float64(), draws.Float64()}
+		whole.Add(twoTurns(), returns)
+		half.Add(twoTurns(), returns)
+		if step == 5 {
+			half = newReplay(t, 1)
+			if err := half.Restore(throughJSON(t, whole.State())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if diff := cmp.Diff(whole.Draw(Stream(2), 20), half.Draw(Stream(2), 20), cmpopts.EquateNaNs()); diff != "" {
+		t.Errorf("(-uninterrupted +restored):\n%s", diff)
+	}
+}
+
+func TestReplayFile(t *testing.T) {
+	r := newReplay(t, 5)
+	for i := range 4 {
+		r.Add(twoTurns(), []float64{float64(i), 0.1})
+	}
+	path := filepath.Join(t.TempDir(), "buffer.jsonl")
+	if err := r.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	back := newReplay(t, 5)
+	if err := back.Load(path); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(r.State(), back.State(), cmpopts.EquateNaNs()); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+	small := newReplay(t, 2)
+	small.Add(twoTurns(), []float64{9, 9})
+	if err := small.Load(path); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]float64{3, 0.1}, returnsOf(small)); diff != "" {
+		t.Errorf("the newest fit (-want +got):\n%s", diff)
+	}
+}
+
+func TestReplayRefusesFiles(t *testing.T) {
+	const header = `{"format":"rltrain replay buffer 1","capacity":5,"entries":1}` + "\n"
+	for name, test := range map[string]struct{ content, want string }{
+		"pickle":       {"\x80\x04\x95", "Python pickle"},
+		"empty":        {"", "line 1: the file ends too early"},
+		"other":        {"{\"format\":\"x\",\"capacity\":1,\"entries\":0}\n", "line 1: format"},
+		"short":        {header, "line 2: the file ends too early"},
+		"broken":       {header + "{}}\n", "line 2"},
+		"unknown":      {header + `{"x":1}` + "\n", "line 2: not a line"},
+		"no turn":      {header + `{"trajectory":{"tokens":[1],"source":[0],"logprob":[0],"raw":[0],"turns":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: turn 0 of a trajectory of 0"},
+		"more entries": {strings.Replace(header, `"entries":1`, `"entries":0`, 1) + "{}\n", "line 2: more than the 0 entries"},
+	} {
+		path := filepath.Join(t.TempDir(), "buffer")
+		if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := newReplay(t, 5)
+		if err := r.Load(path); err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), path) {
+			t.Errorf("%s: error %v, want one with %q", name, err, test.want)
+		}
+	}
+	if err := newReplay(t, 5).Restore(ReplayState{Capacity: 1, Entries: []ReplayEntry{{Trajectory: twoTurns(), Turns: []int{0, 1}, Returns: []float64{1, 2}}}}); err == nil {
+		t.Error("a state beyond its capacity is taken")
+	}
+}
+
+func FuzzReadReplay(f *testing.F) {
+	f.Add("\x80\x02")
+	f.Add(`{"format":"rltrain replay buffer 1","capacity":5,"entries":1}` + "\n" +
+		`{"trajectory":{"tokens":[1,2],"source":[0,1],"logprob":[0,-1],"raw":[0,-1],"turns":[{"end":2,"reward":null}],"stop":"stop"},"turns":[0],"returns":[1]}` + "\n")
+	f.Add(`{"format":"rltrain replay buffer 1","entries":-1}` + "\n")
+	f.Fuzz(func(t *testing.T, content string) {
+		items, err := readReplay(strings.NewReader(content))
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Fatalf("error %q", err)
+			}
+			return
+		}
+		for _, e := range items {
+			if err := e.Trajectory.Validate(); err != nil || e.Turn < 0 || e.Turn >= len(e.Trajectory.Turns) || !isFinite(e.Return) {
+				t.Fatalf("%+v: %v", e, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,54 @@
+package rl
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/envs"
+)
+
+func TestReturnsToGo(t *testing.T) {
+	for _, test := range []struct {
+		rewards []float64
+		gamma   float64
+		want    []float64
+	}{
+		{[]float64{1, 2, 4}, 0.5, []float64{3, 4, 4}}, // 1+.5·(2+.5·4)
+		{[]float64{0, 0, 1}, 1, []float64{1, 1, 1}},
+		{[]float64{1, 2}, 0, []float64{1, 2}},
+		{[]float64{1, nan, 2}, 0.9, []float64{nan, nan, 2}},
+		{nil, 1, []float64{}},
+	} {
+		if diff := cmp.Diff(test.want, ReturnsToGo(test.rewards, test.gamma), cmpopts.EquateNaNs()); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", test.rewards, diff)
+		}
+	}
+}
+
+func TestReturnsToGoAreGAEWithoutValues(t *testing.T) {
+	rewards := []float32{0.5, -1, 2, 0.25}
+	long := make([]float64, len(rewards))
+	for i, r := range rewards {
+		long[i] = float64(r)
+	}
+	_, want := GAE(rewards, make([]float32, 4), []bool{false, false, false, true}, 0, 0.9, 1)
+	for i, got := range ReturnsToGo(long, 0.9) {
+		if float32(got) != want[i] {
+			t.Errorf("return %d is %g, want %g", i, got, want[i])
+		}
+	}
+}
+
+func TestOverlong(t *testing.T) {
+	mask := OverlongMask([]*Trajectory{{Stop: envs.StopEnd}, {Stop: envs.StopLength}, {Stop: envs.StopString}})
+	if diff := cmp.Diff([]bool{true, false, true}, mask); diff != "" {
+		t.Error(diff)
+	}
+	for length, want := range map[int]float64{0: 0, 80: 0, 81: -0.05, 90: -0.5, 100: -1, 101: -1, 500: -1} {
+		if got := OverlongPenalty(length, 100, 20); got != want {
+			t.Errorf("penalty of %d tokens is %g, want %g", length, got, want)
+		}
+	}
+}

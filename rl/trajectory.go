@@ -1,0 +1,177 @@
+package rl
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"rltrain/envs"
+)
+
+// Source says where a token of a trajectory comes from.
+type Source uint8
+
+const (
+	Given   Source = iota // prompt, calculator result, text of the environment: never trained on
+	Sampled               // drawn from the policy
+)
+
+// Trajectory is one episode as the token stream that the policy read and wrote. Tokens
+// stay the tokens that were sampled; nothing is tokenized again. Tokens, Source, LogProb
+// and Raw have one entry a token; turns lie end to end and cover every sampled token.
+type Trajectory struct {
+	Prompt  int    `json:"prompt"`  // which episode of the task
+	Sample  int    `json:"sample"`  // which sample of it, from 0
+	Version uint64 `json:"version"` // of the policy that wrote it
+
+	Tokens  []int32   `json:"tokens"`
+	Source  []Source  `json:"source"`
+	LogProb []float32 `json:"logprob"` // nats, under the distribution drawn from; 0 where given
+	Raw     []float32 `json:"raw"`     // nats, under the policy at temperature 1; 0 where given
+
+	Turns []Turn          `json:"turns"`
+	Stop  envs.StopReason `json:"stop"` // why the last action ended
+	Info  *envs.Info      `json:"info,omitempty"`
+}
+
+// Turn is one action with all that the environment put into it.
+type Turn struct {
+	End    int     // index behind its last token; it starts where the turn before ends
+	Reward float64 // NaN where judging failed
+}
+
+type turnJSON struct {
+	End    int      `json:"end"`
+	Reward *float64 `json:"reward"` // null where judging failed
+}
+
+// MarshalJSON writes a failed reward as null.
+func (t Turn) MarshalJSON() ([]byte, error) {
+	out := turnJSON{End: t.End}
+	if !math.IsNaN(t.Reward) {
+		out.Reward = &t.Reward
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (t *Turn) UnmarshalJSON(data []byte) error {
+	var in turnJSON
+	if err := json.Unmarshal(data, &in); err != nil {
+		return err
+	}
+	*t = Turn{End: in.End, Reward: math.NaN()}
+	if in.Reward != nil {
+		t.Reward = *in.Reward
+	}
+	return nil
+}
+
+// Give appends tokens that the policy did not write.
+func (t *Trajectory) Give(tokens ...int32) {
+	for _, token := range tokens {
+		t.add(token, Given, 0, 0)
+	}
+}
+
+// Draw appends a token that the policy drew, with its two log-probabilities.
+func (t *Trajectory) Draw(token int32, logProb, raw float32) { t.add(token, Sampled, logProb, raw) }
+
+func (t *Trajectory) add(token int32, source Source, logProb, raw float32) {
+	t.Tokens, t.Source = append(t.Tokens, token), append(t.Source, source)
+	t.LogProb, t.Raw = append(t.LogProb, logProb), append(t.Raw, raw)
+}
+
+// Cut takes back all but the first n tokens. It panics where that reaches into a
+// finished turn.
+func (t *Trajectory) Cut(n int) {
+	if n > len(t.Tokens) || n < t.turnStart(len(t.Turns)) {
+		panic(fmt.Sprintf("rl.Trajectory.Cut: %d of %d tokens, turns end at %d", n, len(t.Tokens), t.turnStart(len(t.Turns))))
+	}
+	t.Tokens, t.Source, t.LogProb, t.Raw = t.Tokens[:n], t.Source[:n], t.LogProb[:n], t.Raw[:n]
+}
+
+// EndTurn closes a turn behind the last token.
+func (t *Trajectory) EndTurn(reward float64) {
+	t.Turns = append(t.Turns, Turn{End: len(t.Tokens), Reward: reward})
+}
+
+func (t *Trajectory) turnStart(turn int) int {
+	if turn == 0 {
+		return 0
+	}
+	return t.Turns[turn-1].End
+}
+
+// Reward is the sum over the turns, NaN where one of them could not be judged and where
+// there is none.
+func (t *Trajectory) Reward() float64 {
+	if len(t.Turns) == 0 {
+		return math.NaN()
+	}
+	sum := 0.0
+	for _, turn := range t.Turns {
+		sum += turn.Reward
+	}
+	return sum
+}
+
+// Rewards lists the rewards of the turns.
+func (t *Trajectory) Rewards() []float64 {
+	rewards := make([]float64, len(t.Turns))
+	for i, turn := range t.Turns {
+		rewards[i] = turn.Reward
+	}
+	return rewards
+}
+
+// Length is the number of sampled tokens.
+func (t *Trajectory) Length() int {
+	n := 0
+	for _, s := range t.Source {
+		n += int(s)
+	}
+	return n
+}
+
+// Validate checks what the fields promise each other.
+func (t *Trajectory) Validate() error {
+	n := len(t.Tokens)
+	if len(t.Source) != n || len(t.LogProb) != n || len(t.Raw) != n {
+		return fmt.Errorf("trajectory of %d tokens has %d sources, %d and %d log-probabilities", n, len(t.Source), len(t.LogProb), len(t.Raw))
+	}
+	if n == 0 {
+		return errors.New("trajectory without tokens")
+	}
+	end := 0
+	for i, turn := range t.Turns {
+		if turn.End <= end || turn.End > n {
+			return fmt.Errorf("trajectory of %d tokens: turn %d ends at %d, the one before at %d", n, i, turn.End, end)
+		}
+		end = turn.End
+	}
+	for i, s := range t.Source {
+		switch {
+		case s > Sampled:
+			return fmt.Errorf("trajectory: token %d has the source %d", i, s)
+		case s == Sampled && i == 0:
+			return errors.New("trajectory: the first token is sampled, and nothing predicts it")
+		case s == Sampled && i >= end:
+			return fmt.Errorf("trajectory: token %d is sampled and in no turn", i)
+		}
+	}
+	return nil
+}
+
+// Group is the samples of one prompt.
+type Group []*Trajectory
+
+// Rewards lists the total rewards, NaN where judging failed.
+func (g Group) Rewards() []float64 {
+	rewards := make([]float64, len(g))
+	for i, t := range g {
+		rewards[i] = t.Reward()
+	}
+	return rewards
+}
