@@ -18,6 +18,8 @@ const (
 	// SequenceClassification adapts a model with a classification head: the encoder's
 	// modules stand behind a prefix, and the head travels with the adapter.
 	SequenceClassification = "SEQ_CLS"
+	// CausalLM adapts a language model: modules bear the names of its files.
+	CausalLM = "CAUSAL_LM"
 )
 
 // Config is adapter_config.json, as far as it is supported.
@@ -32,7 +34,8 @@ type Config struct {
 	// ModulesToSave are modules that are stored whole, by endings of their names. PEFT
 	// adds "classifier" and "score" to those of a sequence classifier.
 	ModulesToSave []string
-	TaskType      string // FeatureExtraction or SequenceClassification
+	TaskType      string // FeatureExtraction, SequenceClassification or CausalLM
+	FanInFanOut   bool   // fan_in_fan_out: the base weights are stored as [in, out], as those of GPT-2
 	// Prefix stands before the encoder's modules in the names of tensors: "bert." for
 	// a sequence classifier, "" for feature extraction. It is not in the JSON; Load
 	// finds it in the tensors.
@@ -65,8 +68,8 @@ func (c Config) validate() error {
 		return errors.New("target_modules has an empty name")
 	case slices.Contains(c.ModulesToSave, ""):
 		return errors.New("modules_to_save has an empty name")
-	case c.TaskType != FeatureExtraction && c.TaskType != SequenceClassification:
-		return fmt.Errorf("task_type %.40q is not supported, want %q or %q", c.TaskType, FeatureExtraction, SequenceClassification)
+	case !slices.Contains([]string{FeatureExtraction, SequenceClassification, CausalLM}, c.TaskType):
+		return fmt.Errorf("task_type %.40q is not supported, want %q, %q or %q", c.TaskType, FeatureExtraction, SequenceClassification, CausalLM)
 	}
 	return nil
 }
@@ -93,7 +96,7 @@ func (c Config) marshal() ([]byte, error) {
 		"auto_mapping":            nil,
 		"base_model_name_or_path": optional(c.BaseModel),
 		"bias":                    "none",
-		"fan_in_fan_out":          false,
+		"fan_in_fan_out":          c.FanInFanOut,
 		"inference_mode":          true,
 		"init_lora_weights":       true,
 		"layers_pattern":          nil,
@@ -140,6 +143,7 @@ func parseConfig(data []byte) (Config, error) {
 	r.get("lora_alpha", &c.Alpha)
 	r.get("lora_dropout", &c.Dropout)
 	r.get("use_rslora", &c.RSLoRA)
+	r.get("fan_in_fan_out", &c.FanInFanOut)
 	r.get("task_type", &c.TaskType)
 	r.get("modules_to_save", &c.ModulesToSave)
 	if strings.HasPrefix(string(raw["target_modules"]), `"`) {

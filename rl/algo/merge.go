@@ -130,7 +130,7 @@ func (p *LabelPolicy) mergedTensors() ([]safetensors.Tensor, error) {
 			return nil, err
 		}
 		if l, ok := adapted[spec.Name]; ok {
-			pair, err := p.pair(l)
+			pair, err := l.pair()
 			if err != nil {
 				return nil, err
 			}
@@ -141,13 +141,14 @@ func (p *LabelPolicy) mergedTensors() ([]safetensors.Tensor, error) {
 	return tensors, nil
 }
 
-func (p *LabelPolicy) pair(l adaptedLayer) (lora.Pair, error) {
+// pair is the layer's adapter as files hold it.
+func (l adaptedLayer) pair() (lora.Pair, error) {
 	a, err := l.a.Read()
 	if err != nil {
 		return lora.Pair{}, err
 	}
 	b, err := l.b.Read()
-	return lora.Pair{Module: l.Name, R: p.adapter.R, In: l.In, Out: l.Out, A: a, B: b}, err
+	return lora.Pair{Module: l.Name, R: len(a) / l.In, In: l.In, Out: l.Out, A: a, B: b}, err
 }
 
 // describeMerged makes config.json tell what the weights are now.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 
 	"rltrain/lora"
 	"rltrain/rl"
@@ -131,7 +132,7 @@ func newLabelPolicy(model *transformers.Model, c PolicyConfig) (*LabelPolicy, er
 		p.adapter.TaskType, p.adapter.Prefix = lora.SequenceClassification, model.Config.Prefix()
 		p.adapter.ModulesToSave = []string{"classifier"}
 	}
-	pairs, err := p.initialPairs(c.Seed)
+	pairs, err := initialPairs(p.model.Config.Linears(), targets, c.R, rl.Stream(c.Seed, streamInit, 0))
 	if err != nil {
 		return nil, err
 	}
@@ -146,21 +147,21 @@ func newLabelPolicy(model *transformers.Model, c PolicyConfig) (*LabelPolicy, er
 	return p, nil
 }
 
-func (p *LabelPolicy) initialPairs(seed uint64) ([]lora.Pair, error) {
+// initialPairs draws an adapter of rank r for each linear layer that targets mean.
+func initialPairs(linears []transformers.Linear, targets []string, r int, rng *rand.Rand) ([]lora.Pair, error) {
 	var names []string
-	linears := map[string]transformers.Linear{}
-	for _, linear := range p.model.Config.Linears() {
+	byName := map[string]transformers.Linear{}
+	for _, linear := range linears {
 		names = append(names, linear.Name)
-		linears[linear.Name] = linear
+		byName[linear.Name] = linear
 	}
-	chosen, err := lora.Match(names, p.adapter.TargetModules)
+	chosen, err := lora.Match(names, targets)
 	if err != nil {
 		return nil, err
 	}
-	rng := rl.Stream(seed, streamInit, 0)
 	pairs := make([]lora.Pair, len(chosen))
 	for i, name := range chosen {
-		pairs[i] = lora.Init(name, linears[name].In, linears[name].Out, p.adapter.R, rng)
+		pairs[i] = lora.Init(name, byName[name].In, byName[name].Out, r, rng)
 	}
 	return pairs, nil
 }
@@ -168,21 +169,30 @@ func (p *LabelPolicy) initialPairs(seed uint64) ([]lora.Pair, error) {
 // attach puts pairs on the encoder's layers as parameters.
 func (p *LabelPolicy) attach(pairs []lora.Pair) error {
 	for _, pair := range pairs {
-		a, err := torch.Parameter(pair.A, int64(pair.R), int64(pair.In))
+		l, err := newAdaptedLayer(pair)
 		if err != nil {
-			return fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
+			return err
 		}
-		b, err := torch.Parameter(pair.B, int64(pair.Out), int64(pair.R))
-		if err != nil {
-			a.Close()
-			return fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
-		}
-		p.layers = append(p.layers, adaptedLayer{transformers.Linear{Name: pair.Module, In: pair.In, Out: pair.Out}, a, b})
-		if err := p.model.Encoder.Adapt(pair.Module, a, b, p.adapter.Scale()); err != nil {
+		p.layers = append(p.layers, l)
+		if err := p.model.Encoder.Adapt(pair.Module, l.a, l.b, p.adapter.Scale()); err != nil {
 			return fmt.Errorf("policy: %w", err)
 		}
 	}
 	return nil
+}
+
+// newAdaptedLayer makes the parameters of a pair.
+func newAdaptedLayer(pair lora.Pair) (adaptedLayer, error) {
+	a, err := torch.Parameter(pair.A, int64(pair.R), int64(pair.In))
+	if err != nil {
+		return adaptedLayer{}, fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
+	}
+	b, err := torch.Parameter(pair.B, int64(pair.Out), int64(pair.R))
+	if err != nil {
+		a.Close()
+		return adaptedLayer{}, fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
+	}
+	return adaptedLayer{transformers.Linear{Name: pair.Module, In: pair.In, Out: pair.Out}, a, b}, nil
 }
 
 // initHeads draws the classification head as torch.nn.Linear does, uniform in ±1/√H, or takes that of the

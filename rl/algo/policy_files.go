@@ -40,7 +40,7 @@ func (p *LabelPolicy) params() []*torch.Var {
 func (p *LabelPolicy) saveWeights(dir string) error {
 	var pairs []lora.Pair
 	for _, l := range p.layers {
-		pair, err := p.pair(l)
+		pair, err := l.pair()
 		if err != nil {
 			return err
 		}

@@ -26,6 +26,7 @@ type Tokenizer struct {
 	named map[string]string
 	// before and after count the special tokens around a text's own.
 	before, after int
+	opening       []int32 // the first of them
 	cutLeft       bool
 	// probe is a text that has tokens, whatever stands before it.
 	probe string
@@ -164,6 +165,7 @@ func (t *Tokenizer) countSpecials() error {
 		}
 		if own >= 0 && own <= n {
 			t.probe, t.before, t.after = text, own, n-own
+			t.opening = signed(probe.IDs[:own])
 			return nil
 		}
 	}
@@ -239,6 +241,9 @@ func (t *Tokenizer) EncodeRaw(text string, special bool) ([]int32, error) {
 	e, err := t.encode(text, special)
 	return signed(e.IDs), err
 }
+
+// Opening are the special tokens that the post_processor puts before a text, such as "<s>".
+func (t *Tokenizer) Opening() []int32 { return slices.Clone(t.opening) }
 
 // EncodeSpans is EncodeRaw without special tokens around the text, and the bytes of the text that each token stands
 // for. Tokens that share a character all have its bytes; a token that stands for nothing in the text has no bytes.
