@@ -2,6 +2,7 @@
 #include <string>
 
 #include "abi_support.h"
+#include "decoder_fixture.h"
 #include "encoder_fixture.h"
 
 namespace {
@@ -135,6 +136,61 @@ TEST(abi_model_new_refuses_bad_configs) {
   }
   EXPECT(model == nullptr);
   rlt_model_free(nullptr);
+}
+
+TEST(abi_decoder) {
+  const NoLeaks check;
+  Random random(64);
+  rlt::test::Shape shape("llama");
+  Handles h;
+  std::vector<const char*> names;
+  std::vector<rlt_tensor> tensors;
+  const rlt::nn::Weights weights = rlt::test::random_weights(random, shape);
+  for (const auto& [name, w] : weights) {
+    names.push_back(name.c_str());
+    tensors.push_back(h.give(w));
+  }
+  const auto n = static_cast<int32_t>(names.size());
+  rlt_model* model = nullptr;
+  EXPECT_ERROR("embed.weight is missing", rlt_decoder_new(&shape.config(), nullptr, nullptr, 0, &model));
+  EXPECT_OK(rlt_decoder_new(&shape.config(), names.data(), tensors.data(), n, &model));
+  const rlt_tensor a = h.give(random.normal({2, 20}).requires_grad_(true)),
+                   b = h.give(random.normal({24, 2}).requires_grad_(true));
+  EXPECT_OK(rlt_model_adapt(model, "layers.0.q", a, b, 2));
+  EXPECT_ERROR("no linear layer", rlt_model_adapt(model, "layers.0.query", a, b, 2));
+
+  rlt_model_input input{};
+  input.tokens = h.give(rlt::test::vector_of<int64_t>({0, 30, 3}));
+  input.positions = h.give(rlt::test::vector_of<int64_t>({0, 1, 0}));
+  input.cu_seqlens = h.give(rlt::test::borders({2, 1}));
+  input.adapter = 1;
+  rlt_tensor plain = 0, again = 0;
+  EXPECT_OK(rlt_model_forward(model, RLT_TRAIN, &input, &plain));
+  input.checkpoint = 1;
+  EXPECT_OK(rlt_model_forward(model, RLT_TRAIN, &input, &again));
+  EXPECT(rlt::borrow(again).requires_grad());
+  EXPECT_EQUAL(rlt::borrow(again).sizes(), c10::IntArrayRef({3, 20}));
+  EXPECT(rlt::test::same_bits(rlt::borrow(plain), rlt::borrow(again)));
+  // The graph outlives the model.
+  rlt_model_free(model);
+  rlt::borrow(again).sum().backward();
+  EXPECT(rlt::borrow(a).grad().defined());
+  rlt_tensor_free(&plain, 1);
+  rlt_tensor_free(&again, 1);
+}
+
+TEST(abi_encoder_does_not_checkpoint) {
+  const NoLeaks check;
+  Random random(65);
+  Model m(random);
+  Handles h;
+  rlt_model_input input{};
+  input.tokens = h.give(rlt::test::vector_of<int64_t>({1}));
+  input.positions = h.give(rlt::test::vector_of<int64_t>({0}));
+  input.cu_seqlens = h.give(rlt::test::borders({1}));
+  input.checkpoint = 1;
+  rlt_tensor hidden = 0;
+  EXPECT_ERROR("only a decoder", rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
 }
 
 }  // namespace

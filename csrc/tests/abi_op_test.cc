@@ -244,7 +244,8 @@ TEST(abi_op_call_survives_random_arguments) {
                 vector = keep(random.normal({8})), rows = keep(random.normal({6})),
                 a = keep(random.normal({3, 8})), b = keep(random.normal({8, 3})),
                 lse = keep(random.normal({2, 6})), cu = keep(rlt::test::borders({2, 4})),
-                means = keep(random.normal({2, 8})), keys = keep(random.ints(6, 5));
+                means = keep(random.normal({2, 8})), angles = keep(random.normal({6, 2})),
+                keys = keep(random.ints(6, 5));
   for (const at::Tensor& t :
        {random.normal({8, 6}).t(), random.normal({16}).slice(0, 0, 16, 2),
         random.normal({12}).slice(0, 0, 12, 2), random.normal({0, 8}), random.normal({0}),
@@ -265,12 +266,19 @@ TEST(abi_op_call_survives_random_arguments) {
   const auto t = [](int64_t handle) { return Argument{RLT_ARG_TENSOR, handle}; };
   const auto i = [](int64_t value) { return Argument{RLT_ARG_INT, value}; };
   const auto d = [](double value) { return Argument{RLT_ARG_DOUBLE, bits(value)}; };
+  const Argument yes{RLT_ARG_BOOL, 1};
   const std::vector<Form> forms{
       {"linear", {t(x), t(square), t(vector)}},
       {"lora_linear", {t(x), t(square), t(vector), t(a), t(b), d(2), d(0.5), t(keys), i(1)}},
       {"hash_dropout", {t(x), t(keys), i(3), d(0.25)}},
-      {"varlen_attention", {t(x), t(x), t(x), t(cu), i(2), d(0.5)}},
-      {"varlen_attention_backward", {t(x), t(x), t(x), t(x), t(x), t(lse), t(cu), i(2), d(0.5)}},
+      {"varlen_attention", {t(x), t(x), t(x), t(cu), i(2), d(0.5), yes, i(3), d(0.5)}},
+      {"varlen_attention_backward",
+       {t(x), t(x), t(x), t(x), t(x), t(lse), t(cu), i(2), d(0.5), yes, i(3), d(0.5)}},
+      {"rms_norm", {t(x), t(vector), d(1e-5), yes}},
+      {"rms_norm_backward", {t(x), t(x), t(vector), t(rows), yes}},
+      {"rope", {t(x), t(angles), t(angles), i(4), yes}},
+      {"gated_act", {t(x), t(x), i(0)}},
+      {"gated_act_backward", {t(x), t(x), t(x), i(2)}},
       {"add_layer_norm", {t(x), t(x), t(vector), t(vector), d(1e-5)}},
       {"add_layer_norm_backward", {t(x), t(x), t(vector), t(rows), t(rows)}},
       {"segment_mean", {t(x), t(cu)}},
@@ -289,6 +297,9 @@ TEST(abi_op_call_survives_random_arguments) {
             break;
           case RLT_ARG_INT:
             changed = i(random.below(2) == 0 ? random.word() : random.below(9) - 2);
+            break;
+          case RLT_ARG_BOOL:
+            changed.value = random.below(2);
             break;
           default:
             changed = d(random.below(4) == 0 ? NAN : static_cast<double>(random.below(9)) / 4 - 1);

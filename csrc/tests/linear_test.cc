@@ -60,13 +60,25 @@ TEST(linear_of_a_strided_input) {
   EXPECT_AT_MOST(relative(x.grad(), x_ref.grad()), 1e-5, "gradient of x");
 }
 
-TEST(linear_keeps_its_weight_frozen) {
+TEST(linear_gives_the_gradients_that_are_asked_for) {
   Random random(13);
-  const at::Tensor x = leaf(random.normal({3, 4})), w = leaf(random.normal({2, 4})),
-                   bias = leaf(random.normal({2}));
-  rlt::linear(x, w, bias).sum().backward();
-  EXPECT(x.grad().defined());
-  EXPECT(!w.grad().defined() && !bias.grad().defined());
+  const at::Tensor x_values = random.normal({3, 4}), w_values = random.normal({2, 4}),
+                   bias_values = random.normal({2}), upstream = random.normal({3, 2});
+  const auto run = [&](bool of_x, bool of_w, bool of_bias) {
+    const at::Tensor x = leaf(x_values), w = leaf(w_values), bias = leaf(bias_values);
+    rlt::linear(of_x ? x : x_values, of_w ? w : w_values, of_bias ? bias : bias_values).backward(upstream);
+    EXPECT_EQUAL(x.grad().defined(), of_x);
+    EXPECT_EQUAL(w.grad().defined(), of_w);
+    EXPECT_EQUAL(bias.grad().defined(), of_bias);
+    if (of_x) EXPECT_AT_MOST(distance(x.grad(), upstream.mm(w_values)), 1e-5, "gradient of x");
+    if (of_w) EXPECT_AT_MOST(distance(w.grad(), upstream.t().mm(x_values)), 1e-5, "gradient of w");
+    if (of_bias) EXPECT_AT_MOST(distance(bias.grad(), upstream.sum(0)), 1e-5, "gradient of bias");
+  };
+  run(true, false, false);
+  run(false, true, false);
+  run(false, false, true);
+  run(true, true, true);
+  const at::Tensor x = x_values, w = w_values, bias = bias_values;
   EXPECT(!rlt::linear(x.detach(), w.detach(), bias.detach()).requires_grad());
 }
 

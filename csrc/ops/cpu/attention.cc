@@ -60,7 +60,9 @@ struct Rule {
   float scale, softcap;
 };
 
-bool dense_rows(const at::Tensor& t) { return t.size(1) == 1 || t.stride(1) == 1; }
+bool dense_rows(const at::Tensor& t) {
+  return (t.size(1) == 1 || t.stride(1) == 1) && (t.size(0) < 2 || t.stride(0) >= t.size(1));
+}
 
 Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& cu_seqlens,
             int64_t heads, const Rule& rule) {
@@ -89,7 +91,8 @@ Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
 
 // One head of a packed tensor at a sequence's first row.
 Matrix head_of(const at::Tensor& t, int64_t first, int64_t head, int64_t head_dim) {
-  return {t.const_data_ptr<float>() + first * t.stride(0) + head * head_dim, static_cast<int>(t.stride(0))};
+  return {t.const_data_ptr<float>() + first * t.stride(0) + head * head_dim,
+          static_cast<int>(std::max(t.stride(0), t.size(1)))};
 }
 float* writable(const Matrix& m) { return const_cast<float*>(m.data); }
 

@@ -1,0 +1,201 @@
+// Small decoders with random weights, one for each kind of choice.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "nn/decoder.h"
+#include "support.h"
+
+namespace rlt::test {
+
+// A configuration with the arrays that it points to.
+struct Shape {
+  explicit Shape(std::string named) : name(std::move(named)) {
+    c.vocab_size = 31;
+    c.hidden_size = 20;
+    c.layers = 2;
+    c.heads = 4;
+    c.kv_heads = 2;
+    c.head_dim = 6;
+    c.intermediate_size = 28;
+    c.max_positions = 64;
+    c.rotary_dim = 6;
+    c.gated = 1;
+    c.norm_eps = 1e-5;
+    c.attention_scale = 0.4;
+    c.embedding_scale = 1;
+    frequencies = {1, 0.3, 0.05};
+    windows = {0, 0};
+    rope_of = {0, 0};
+    tables.resize(1);
+  }
+  // Points into this object, which must outlive it.
+  const rlt_decoder_config& config() {
+    for (rlt_rope& table : tables) {
+      table.inv_freq = frequencies.data();
+      if (table.factor == 0) table.factor = 1;
+      if (table.switch_length > 0) table.long_inv_freq = long_frequencies.data();
+    }
+    c.windows = windows.data();
+    c.ropes = rope_of.data();
+    c.rope_tables = tables.data();
+    c.n_ropes = static_cast<int32_t>(tables.size());
+    return c;
+  }
+
+  std::string name;
+  rlt_decoder_config c{};
+  bool biases = false, tied = false;
+  std::vector<double> frequencies, long_frequencies;
+  std::vector<int64_t> windows;
+  std::vector<int32_t> rope_of;
+  std::vector<rlt_rope> tables;
+};
+
+template <typename Change>
+Shape shape(const std::string& name, const Change& change) {
+  Shape s(name);
+  change(s);
+  return s;
+}
+
+// Each choice of rlt_decoder_config at least once, in the combinations that families make.
+inline std::vector<Shape> all_shapes() {
+  return {
+      shape("llama", [](Shape&) {}),
+      shape("qwen2", [](Shape& s) { s.biases = s.tied = true; }),
+      shape("qwen3", [](Shape& s) { s.c.qk_norm = 1; }),
+      shape("gemma2",
+            [](Shape& s) {
+              s.c.norm = RLT_NORM_RMS_PLUS_ONE;
+              s.c.activation = RLT_ACT_GELU_TANH;
+              s.c.post_norms = s.tied = true;
+              s.c.embedding_scale = std::sqrt(20.0);
+              s.c.attention_softcap = 3;
+              s.windows = {5, 0};
+            }),
+      shape("gemma3",
+            [](Shape& s) {
+              s.c.norm = RLT_NORM_RMS_PLUS_ONE;
+              s.c.activation = RLT_ACT_GELU_TANH;
+              s.c.post_norms = s.c.qk_norm = s.tied = true;
+              s.windows = {4, 0};
+              s.tables.push_back({});
+              s.tables[1].factor = 0.5;
+              s.rope_of = {1, 0};
+            }),
+      shape("phi3",
+            [](Shape& s) {
+              s.c.qkv = RLT_QKV_FUSED;
+              s.c.fused_gate_up = 1;
+              s.c.rotary_dim = 4;
+              s.frequencies = {1, 0.2};
+              s.long_frequencies = {0.7, 0.02};
+              s.tables[0].switch_length = 9;
+              s.tables[0].factor = 1.1;
+              s.tables[0].long_factor = 1.3;
+            }),
+      shape("phi",
+            [](Shape& s) {
+              s.c.norm = RLT_NORM_LAYER;
+              s.c.residual = RLT_RESIDUAL_SHARED_NORM;
+              s.c.gated = 0;
+              s.c.activation = RLT_ACT_GELU_TANH;
+              s.c.rotary_dim = 2;
+              s.frequencies = {0.5};
+              s.biases = true;
+            }),
+      shape("gpt_neox",
+            [](Shape& s) {
+              s.c.norm = RLT_NORM_LAYER;
+              s.c.residual = RLT_RESIDUAL_PARALLEL;
+              s.c.qkv = RLT_QKV_INTERLEAVED;
+              s.c.kv_heads = 4;
+              s.c.gated = 0;
+              s.c.activation = RLT_ACT_GELU;
+              s.biases = true;
+            }),
+      shape("gpt2",
+            [](Shape& s) {
+              s.c.norm = RLT_NORM_LAYER;
+              s.c.qkv = RLT_QKV_FUSED;
+              s.c.kv_heads = 4;
+              s.c.gated = 0;
+              s.c.activation = RLT_ACT_GELU_TANH;
+              s.c.rotary_dim = 0;
+              s.biases = s.tied = true;
+            }),
+      shape("opt",
+            [](Shape& s) {
+              s.c.gated = 0;
+              s.c.activation = RLT_ACT_RELU;
+              s.c.rotary_dim = 0;
+            }),
+      shape("silu_plain", [](Shape& s) { s.c.gated = 0; }),
+  };
+}
+
+// The linear layers of block n, in the order of their dropout layers, with their inputs and outputs.
+struct Layer {
+  std::string name;
+  int64_t in, out;
+};
+inline std::vector<Layer> linear_layers(const rlt_decoder_config& c, int64_t n) {
+  const int64_t h = c.hidden_size, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim,
+                inner = c.intermediate_size;
+  std::vector<Layer> layers;
+  const auto add = [&](const char* name, int64_t in, int64_t out) {
+    layers.push_back({"layers." + std::to_string(n) + "." + name, in, out});
+  };
+  if (c.qkv == RLT_QKV_SPLIT) {
+    add("q", h, q);
+    add("k", h, kv);
+    add("v", h, kv);
+  } else {
+    add("qkv", h, q + 2 * kv);
+  }
+  add("o", q, h);
+  if (c.fused_gate_up) {
+    add("gate_up", h, 2 * inner);
+  } else {
+    if (c.gated) add("gate", h, inner);
+    add("up", h, inner);
+  }
+  add("down", inner, h);
+  return layers;
+}
+
+inline nn::Weights random_weights(Random& random, const Shape& s) {
+  const rlt_decoder_config& c = s.c;
+  nn::Weights w;
+  const auto norm = [&](const std::string& name, int64_t n) {
+    w[name + ".weight"] = random.normal({n}, 0.2, c.norm == RLT_NORM_RMS_PLUS_ONE ? 0 : 1);
+    if (c.norm == RLT_NORM_LAYER) w[name + ".bias"] = random.normal({n}, 0.2);
+  };
+  w["embed.weight"] = random.normal({c.vocab_size, c.hidden_size});
+  if (c.rotary_dim == 0) w["positions.weight"] = random.normal({c.max_positions, c.hidden_size});
+  for (int64_t n = 0; n < c.layers; ++n) {
+    const std::string at = "layers." + std::to_string(n) + ".";
+    norm(at + "attn_norm", c.hidden_size);
+    if (c.residual != RLT_RESIDUAL_SHARED_NORM) norm(at + "mlp_norm", c.hidden_size);
+    if (c.qk_norm) {
+      norm(at + "q_norm", c.head_dim);
+      norm(at + "k_norm", c.head_dim);
+    }
+    if (c.post_norms) {
+      norm(at + "post_attn_norm", c.hidden_size);
+      norm(at + "post_mlp_norm", c.hidden_size);
+    }
+    for (const Layer& layer : linear_layers(c, n)) {
+      w[layer.name + ".weight"] = random.normal({layer.out, layer.in}, 0.25);
+      if (s.biases) w[layer.name + ".bias"] = random.normal({layer.out}, 0.2);
+    }
+  }
+  norm("norm", c.hidden_size);
+  if (!s.tied) w["head.weight"] = random.normal({c.vocab_size, c.hidden_size}, 0.2);
+  return w;
+}
+
+}  // namespace rlt::test

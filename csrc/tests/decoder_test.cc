@@ -1,0 +1,401 @@
+// Decoders against one written out in composite float64 operators, a sequence at a time.
+#include "nn/decoder.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/tensor.h>
+
+#include "check.h"
+#include "decoder_fixture.h"
+
+namespace {
+
+using rlt::nn::AdapterPass;
+using rlt::nn::Decoder;
+using rlt::nn::Weights;
+using rlt::test::all_shapes;
+using rlt::test::borders;
+using rlt::test::distance;
+using rlt::test::leaf;
+using rlt::test::linear_layers;
+using rlt::test::Random;
+using rlt::test::random_weights;
+using rlt::test::relative;
+using rlt::test::same_bits;
+using rlt::test::Shape;
+using rlt::test::total;
+using Lengths = std::vector<int64_t>;
+
+const Lengths kLengths{5, 1, 17, 9, 30, 2};
+
+struct Batch {
+  Lengths lengths;
+  at::Tensor tokens, positions, cu, keys;
+};
+
+Batch random_batch(Random& random, const Lengths& lengths, int64_t vocab) {
+  Batch batch{lengths, random.ints(total(lengths), vocab), {}, borders(lengths), {}};
+  std::vector<int64_t> positions;
+  for (const int64_t n : lengths) {
+    for (int64_t i = 0; i < n; ++i) positions.push_back(i);
+  }
+  batch.positions = rlt::test::vector_of(positions);
+  batch.keys = random.ints(total(lengths), 1000000);
+  return batch;
+}
+
+struct Adapter {
+  at::Tensor a, b;
+};
+using Adapters = std::map<std::string, Adapter>;
+constexpr double kAdapterScale = 0.7;
+
+// The decoder as its papers have it, in float64.
+class Plain {
+ public:
+  Plain(const Shape& s, const Weights& weights, const Adapters& adapters)
+      : s_(s), c_(s.c), weights_(weights), adapters_(adapters) {}
+
+  at::Tensor forward(const Batch& batch) {
+    std::vector<at::Tensor> rows;
+    int64_t first = 0;
+    for (const int64_t n : batch.lengths) {
+      rows.push_back(sequence(batch.tokens.narrow(0, first, n)));
+      first += n;
+    }
+    return at::cat(rows, 0);
+  }
+
+ private:
+  at::Tensor sequence(const at::Tensor& tokens) {
+    n_ = tokens.numel();
+    at::Tensor x = at::embedding(weight("embed.weight"), tokens).mul(c_.embedding_scale);
+    if (c_.rotary_dim == 0) x = x.add(weight("positions.weight").narrow(0, 0, n_));
+    for (layer_ = 0; layer_ < c_.layers; ++layer_) {
+      const at::Tensor attended = post("post_attn_norm", attention(norm(x, at("attn_norm"))));
+      if (c_.residual == RLT_RESIDUAL_SEQUENTIAL) {
+        x = x.add(attended);
+        x = x.add(post("post_mlp_norm", mlp(norm(x, at("mlp_norm")))));
+      } else {
+        const bool shared = c_.residual == RLT_RESIDUAL_SHARED_NORM;
+        x = x.add(attended).add(mlp(norm(x, at(shared ? "attn_norm" : "mlp_norm"))));
+      }
+    }
+    return norm(x, "norm");
+  }
+
+  std::string at(const char* name) const { return "layers." + std::to_string(layer_) + "." + name; }
+  at::Tensor weight(const std::string& name) const { return weights_.at(name).to(at::kDouble); }
+  at::Tensor norm(const at::Tensor& x, const std::string& name) const {
+    const at::Tensor w = weight(name + ".weight");
+    if (c_.norm == RLT_NORM_LAYER) {
+      return at::layer_norm(x, {x.size(-1)}, w, weight(name + ".bias"), c_.norm_eps);
+    }
+    return x.mul(x.square().mean(-1, true).add(c_.norm_eps).rsqrt())
+        .mul(c_.norm == RLT_NORM_RMS_PLUS_ONE ? w.add(1) : w);
+  }
+  at::Tensor post(const char* name, const at::Tensor& x) const {
+    return c_.post_norms ? norm(x, at(name)) : x;
+  }
+  at::Tensor linear(const at::Tensor& x, const char* name) const {
+    const std::string full = at(name);
+    at::Tensor y = x.matmul(weight(full + ".weight").t());
+    if (s_.biases) y = y.add(weight(full + ".bias"));
+    const auto found = adapters_.find(full);
+    if (found == adapters_.end()) return y;
+    return y.add(x.matmul(found->second.a.t()).matmul(found->second.b.t()), kAdapterScale);
+  }
+  at::Tensor turned(const at::Tensor& x) const {  // [n, d]
+    if (c_.rotary_dim == 0) return x;
+    const rlt_rope& table = s_.tables[static_cast<size_t>(s_.rope_of[static_cast<size_t>(layer_)])];
+    const bool is_long = table.switch_length > 0 && n_ > table.switch_length;
+    const at::Tensor angles = at::arange(n_, at::kDouble)
+                                  .unsqueeze(1)
+                                  .mul(rlt::test::vector_of(is_long ? s_.long_frequencies : s_.frequencies));
+    const double factor = is_long ? table.long_factor : (table.factor == 0 ? 1 : table.factor);
+    const int64_t half = c_.rotary_dim / 2;
+    const at::Tensor cos = angles.cos().mul(factor), sin = angles.sin().mul(factor),
+                     low = x.narrow(1, 0, half), high = x.narrow(1, half, half);
+    return at::cat({low.mul(cos).sub(high.mul(sin)), high.mul(cos).add(low.mul(sin)),
+                    x.narrow(1, 2 * half, c_.head_dim - 2 * half)},
+                   1);
+  }
+  at::Tensor attention(const at::Tensor& x) {
+    const int64_t d = c_.head_dim;
+    at::Tensor all;  // heads of q, then of k, then of v
+    if (c_.qkv == RLT_QKV_SPLIT) {
+      all = at::cat({linear(x, "q"), linear(x, "k"), linear(x, "v")}, 1);
+    } else {
+      all = linear(x, "qkv");
+      if (c_.qkv == RLT_QKV_INTERLEAVED) {
+        all = all.view({n_, c_.heads, 3, d}).transpose(1, 2).reshape({n_, 3 * c_.heads * d});
+      }
+    }
+    const auto head = [&](int64_t i) { return all.narrow(1, i * d, d); };
+    const auto normed = [&](const at::Tensor& t, const char* name) {
+      return c_.qk_norm ? norm(t, at(name)) : t;
+    };
+    const at::Tensor index = at::arange(n_, at::kLong), back = index.unsqueeze(1).sub(index.unsqueeze(0));
+    const int64_t window = s_.windows[static_cast<size_t>(layer_)];
+    at::Tensor hidden = back.lt(0);
+    if (window > 0) hidden = hidden.logical_or(back.ge(window));
+    std::vector<at::Tensor> columns;
+    for (int64_t h = 0; h < c_.heads; ++h) {
+      const int64_t kv = h / (c_.heads / c_.kv_heads);
+      const at::Tensor q = turned(normed(head(h), "q_norm")),
+                       k = turned(normed(head(c_.heads + kv), "k_norm"));
+      at::Tensor scores = q.matmul(k.t()).mul(c_.attention_scale);
+      if (c_.attention_softcap > 0)
+        scores = scores.div(c_.attention_softcap).tanh().mul(c_.attention_softcap);
+      columns.push_back(
+          scores.masked_fill(hidden, -INFINITY).softmax(-1).matmul(head(c_.heads + c_.kv_heads + kv)));
+    }
+    return linear(at::cat(columns, 1), "o");
+  }
+  at::Tensor activated(const at::Tensor& x) const {
+    switch (c_.activation) {
+      case RLT_ACT_SILU:
+        return at::silu(x);
+      case RLT_ACT_GELU:
+        return at::gelu(x);
+      case RLT_ACT_GELU_TANH:
+        return at::gelu(x, "tanh");
+      default:
+        return at::relu(x);
+    }
+  }
+  at::Tensor mlp(const at::Tensor& x) const {
+    if (!c_.gated) return linear(activated(linear(x, "up")), "down");
+    if (!c_.fused_gate_up) return linear(activated(linear(x, "gate")).mul(linear(x, "up")), "down");
+    const auto parts = linear(x, "gate_up").split(c_.intermediate_size, 1);
+    return linear(activated(parts[0]).mul(parts[1]), "down");
+  }
+
+  const Shape& s_;
+  const rlt_decoder_config& c_;
+  const Weights& weights_;
+  const Adapters& adapters_;
+  int64_t n_ = 0, layer_ = 0;
+};
+
+at::Tensor run(const Decoder& decoder, const Batch& batch, bool adapted, double dropout = 0,
+               bool checkpoint = false) {
+  AdapterPass pass;
+  pass.on = adapted;
+  pass.dropout = dropout;
+  if (dropout > 0) pass.row_keys = batch.keys;
+  return decoder.forward(batch.tokens, batch.positions, batch.cu, pass, checkpoint);
+}
+
+// Weights that are all trained, in the type of the pass.
+Weights trained(const Weights& weights, at::ScalarType type) {
+  Weights out;
+  for (const auto& [name, w] : weights) out[name] = leaf(w, type);
+  return out;
+}
+
+// Adapters on all linear layers but the last block's o.
+Adapters adapters_for(Random& random, const Shape& s) {
+  Adapters made;
+  for (int64_t n = 0; n < s.c.layers; ++n) {
+    for (const rlt::test::Layer& layer : linear_layers(s.c, n)) {
+      if (layer.name == "layers.1.o") continue;
+      made[layer.name] = {random.normal({3, layer.in}, 0.3), random.normal({layer.out, 3}, 0.3)};
+    }
+  }
+  return made;
+}
+Adapters leaves(const Adapters& adapters, at::ScalarType type) {
+  Adapters out;
+  for (const auto& [name, ab] : adapters) out[name] = {leaf(ab.a, type), leaf(ab.b, type)};
+  return out;
+}
+void put_on(Decoder& decoder, const Adapters& adapters) {
+  for (const auto& [name, ab] : adapters) decoder.adapt(name, ab.a, ab.b, kAdapterScale);
+}
+
+TEST(decoder_trained_whole_equals_the_plain_one) {
+  for (Shape& s : all_shapes()) {
+    Random random(91);
+    const Weights weights = random_weights(random, s), ours = trained(weights, at::kFloat),
+                  reference = trained(weights, at::kDouble);
+    const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
+    const at::Tensor y = run(Decoder(s.config(), ours), batch, false);
+    const at::Tensor want = Plain(s, reference, {}).forward(batch);
+    EXPECT_AT_MOST(relative(y, want), 1e-5, "hidden states of " + s.name);
+    const at::Tensor upstream = random.normal(y.sizes());
+    y.backward(upstream);
+    want.backward(upstream.to(at::kDouble));
+    for (const auto& [name, w] : ours) {
+      if (name == "head.weight") continue;
+      // A bias of k shifts all scores of a query alike: its gradient is 0 but for rounding.
+      if (name.find(".k.bias") != std::string::npos) continue;
+      EXPECT_AT_MOST(relative(w.grad(), reference.at(name).grad()), 2e-4,
+                     "gradient of " + name + " of " + s.name);
+    }
+  }
+}
+
+TEST(decoder_with_adapters_equals_the_plain_one) {
+  for (Shape& s : all_shapes()) {
+    Random random(92);
+    const Weights weights = random_weights(random, s);
+    const Adapters made = adapters_for(random, s), ours = leaves(made, at::kFloat),
+                   reference = leaves(made, at::kDouble);
+    Decoder decoder(s.config(), weights);
+    put_on(decoder, ours);
+    const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
+    const at::Tensor y = run(decoder, batch, true), want = Plain(s, weights, reference).forward(batch);
+    EXPECT_AT_MOST(relative(y, want), 2e-5, "hidden states of " + s.name);
+    const at::Tensor upstream = random.normal(y.sizes());
+    y.backward(upstream);
+    want.backward(upstream.to(at::kDouble));
+    for (const auto& [name, ab] : ours) {
+      EXPECT_AT_MOST(relative(ab.a.grad(), reference.at(name).a.grad()), 2e-4,
+                     "a of " + name + " of " + s.name);
+      EXPECT_AT_MOST(relative(ab.b.grad(), reference.at(name).b.grad()), 2e-4,
+                     "b of " + name + " of " + s.name);
+    }
+    for (const auto& [name, w] : weights) EXPECT(!w.grad().defined());
+    EXPECT(!run(decoder, batch, false).requires_grad());
+    EXPECT_AT_MOST(relative(run(decoder, batch, false), Plain(s, weights, {}).forward(batch)), 1e-5,
+                   "adapter off of " + s.name);
+  }
+}
+
+TEST(packed_decoder_equals_one_by_one) {
+  for (Shape& s : all_shapes()) {
+    Random random(93);
+    Decoder decoder(s.config(), random_weights(random, s));
+    put_on(decoder, adapters_for(random, s));
+    const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
+    const at::Tensor packed = run(decoder, batch, true, 0.2);
+    int64_t first = 0;
+    for (const int64_t n : kLengths) {
+      const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, n); };
+      const Batch one{{n}, part(batch.tokens), part(batch.positions), borders({n}), part(batch.keys)};
+      EXPECT_AT_MOST(distance(run(decoder, one, true, 0.2), part(packed)), 2e-5,
+                     s.name + ", sequence of " + std::to_string(n));
+      first += n;
+    }
+    EXPECT_EQUAL(run(decoder, random_batch(random, {}, 5), true).sizes(),
+                 c10::IntArrayRef({0, s.c.hidden_size}));
+  }
+}
+
+// Gradients of the adapters, or of all weights, with or without checkpointing; twice, to see repeatability.
+TEST(checkpointed_decoder_gives_the_same_gradients) {
+  for (Shape& s : all_shapes()) {
+    Random random(94);
+    const Weights weights = random_weights(random, s);
+    const Adapters made = adapters_for(random, s);
+    const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
+    const at::Tensor upstream = random.normal({total(kLengths), s.c.hidden_size});
+    const auto gradients = [&](bool whole, bool checkpoint) {
+      const Weights ours = whole ? trained(weights, at::kFloat) : weights;
+      const Adapters adapters = leaves(made, at::kFloat);
+      Decoder decoder(s.config(), ours);
+      if (!whole) put_on(decoder, adapters);
+      const at::Tensor y = run(decoder, batch, !whole, whole ? 0 : 0.3, checkpoint);
+      y.backward(upstream);
+      std::map<std::string, at::Tensor> found{{"hidden", y.detach()}};
+      for (const auto& [name, w] : ours) {
+        if (whole && name != "head.weight") found[name] = w.grad();
+      }
+      for (const auto& [name, ab] : adapters) {
+        if (whole) continue;
+        found[name + ".a"] = ab.a.grad();
+        found[name + ".b"] = ab.b.grad();
+      }
+      return found;
+    };
+    for (const bool whole : {false, true}) {
+      const auto want = gradients(whole, false), got = gradients(whole, true), again = gradients(whole, true);
+      for (const auto& [name, grad] : want) {
+        EXPECT_AT_MOST(relative(got.at(name), grad), 1e-6, name + " of " + s.name);
+        EXPECT(same_bits(got.at(name), again.at(name)));
+      }
+    }
+  }
+}
+
+TEST(checkpointing_without_gradients_is_a_plain_pass) {
+  Shape s("llama");
+  Random random(95);
+  const Decoder decoder(s.config(), random_weights(random, s));
+  const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
+  const at::AutoGradMode off(false);
+  EXPECT(same_bits(run(decoder, batch, true, 0, true), run(decoder, batch, true)));
+}
+
+TEST(decoder_names_the_weight_that_is_wrong) {
+  for (Shape& s : all_shapes()) {
+    Random random(96);
+    const Weights good = random_weights(random, s);
+    for (const auto& [name, w] : good) {
+      Weights weights = good;
+      weights[name] = at::empty({3, 1, 2}, at::kFloat);
+      EXPECT_THROWS("weight " + name + " has shape", Decoder(s.config(), weights));
+      weights.erase(name);
+      if (name == "head.weight" ||
+          (s.biases && name.find("norm") == std::string::npos && name.find(".bias") != std::string::npos)) {
+        Decoder(s.config(), weights);  // may be absent
+      } else {
+        EXPECT_THROWS("weight " + name + " is missing", Decoder(s.config(), weights));
+      }
+    }
+    Weights weights = good;
+    weights["layers.2.o.weight"] = random.normal({2, 2});
+    EXPECT_THROWS("no place for weight layers.2.o.weight", Decoder(s.config(), weights));
+  }
+  Shape s("llama");
+  Random random(97);
+  Weights weights = random_weights(random, s);
+  weights["norm.weight"] = weights["norm.weight"].to(at::kBFloat16);
+  EXPECT_THROWS("weight norm.weight is BFloat16", Decoder(s.config(), weights));
+  weights = random_weights(random, s);
+  weights["embed.weight"] = leaf(weights["embed.weight"], at::kBFloat16);
+  EXPECT_THROWS("trained must be float32", Decoder(s.config(), weights));
+}
+
+TEST(decoder_refuses_what_does_not_fit) {
+  Random random(98);
+  const auto refuse = [&](const std::string& part, void (*change)(Shape&)) {
+    Shape s("llama");
+    change(s);
+    EXPECT_THROWS(part, Decoder(s.config(), random_weights(random, Shape("llama"))));
+  };
+  refuse("positive", [](Shape& s) { s.c.layers = 0; });
+  refuse("positive", [](Shape& s) { s.c.hidden_size = -1; });
+  refuse("key heads", [](Shape& s) { s.c.kv_heads = 3; });
+  refuse("rotary_dim", [](Shape& s) { s.c.rotary_dim = 3; });
+  refuse("rotary_dim", [](Shape& s) { s.c.rotary_dim = 8; });
+  refuse("norm: unknown choice 3", [](Shape& s) { s.c.norm = 3; });
+  refuse("activation: unknown", [](Shape& s) { s.c.activation = -1; });
+  refuse("interleaved", [](Shape& s) { s.c.qkv = RLT_QKV_INTERLEAVED; });
+  refuse("fused_gate_up", [](Shape& s) {
+    s.c.fused_gate_up = 1;
+    s.c.gated = 0;
+  });
+  refuse("window", [](Shape& s) { s.windows[1] = -1; });
+  refuse("rope 1 of 1", [](Shape& s) { s.rope_of[0] = 1; });
+  refuse("negative", [](Shape& s) { s.c.attention_softcap = -1; });
+
+  Shape s("llama");
+  Weights weights = random_weights(random, s);
+  weights["layers.0.q.weight"].requires_grad_(true);
+  Decoder decoder(s.config(), weights);
+  const at::Tensor a = random.normal({2, 20}), b = random.normal({24, 2});
+  EXPECT_THROWS("trained itself", decoder.adapt("layers.0.q", a, b, 1));
+  EXPECT_THROWS("no linear layer", decoder.adapt("layers.0.qkv", a, b, 1));
+  EXPECT_THROWS("do not fit", decoder.adapt("layers.1.k", a, b, 1));
+}
+
+}  // namespace
