@@ -34,7 +34,13 @@
   X(rlt_decoder_new)                                                                            \
   X(rlt_model_adapt)                                                                            \
   X(rlt_model_forward)                                                                          \
-  X(rlt_model_free)
+  X(rlt_model_free)                                                                             \
+  X(rlt_engine_new)                                                                             \
+  X(rlt_engine_submit)                                                                          \
+  X(rlt_engine_step)                                                                            \
+  X(rlt_engine_cancel)                                                                          \
+  X(rlt_engine_refresh)                                                                         \
+  X(rlt_engine_free)
 
 #define DEFINE_SLOT(name)                                                 \
   __attribute__((visibility("hidden"))) void* rlt_slot_##name;            \

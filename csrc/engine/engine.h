@@ -20,6 +20,8 @@ class Engine {
   const std::vector<rlt_event>& step(int64_t max_tokens);
   void cancel(int64_t id, int32_t sample);
   void refresh();
+  // Whether every sample has ended and been reported.
+  bool idle() const { return requests_.empty() && cancelled_.empty(); }
 
  private:
   // A prompt and what its samples share.

@@ -1,0 +1,173 @@
+package torch
+
+// #include "loader.h"
+// #cgo noescape rlt_engine_step
+// #cgo nocallback rlt_engine_step
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Engine generates completions of prompts with a decoder, by continuous batching: samples enter and leave the
+// running batch at any step, and the keys and values of a prompt are computed once for all of its samples. A
+// sample's tokens are the same bits whatever runs beside it and however many threads compute. An Engine is for
+// one goroutine at a time.
+type Engine struct {
+	engine     *C.rlt_engine
+	model      *Model
+	cleanup    runtime.Cleanup
+	unfinished int
+	closed     bool
+}
+
+// EngineConfig says how an engine runs.
+type EngineConfig struct {
+	Slots int     // samples that run at the same time
+	EOS   []int32 // ids that end a sample
+}
+
+// NewEngine makes an engine for m, a decoder, which must be closed after it. It packs a copy of the weights in
+// their own types.
+func NewEngine(m *Model, c EngineConfig) (*Engine, error) {
+	e := &Engine{model: m}
+	err := nativeError("NewEngine", C.rlt_engine_new(m.model, C.int32_t(c.Slots), (*C.int32_t)(unsafe.SliceData(c.EOS)), C.int32_t(len(c.EOS)), &e.engine))
+	if err != nil {
+		return nil, err
+	}
+	e.cleanup = runtime.AddCleanup(e, func(native *C.rlt_engine) {
+		forgotten.Add(1)
+		C.rlt_engine_free(native)
+	}, e.engine)
+	return e, nil
+}
+
+// Close frees the engine, whatever still runs. A second Close does nothing.
+func (e *Engine) Close() {
+	if !e.closed {
+		e.closed = true
+		e.cleanup.Stop()
+		C.rlt_engine_free(e.engine)
+	}
+}
+
+// Sampling says how tokens are drawn. Its filters act in the order of the transformers library: repetition
+// penalty, temperature, top-k, top-p, min-p. A zero turns a filter off.
+type Sampling struct {
+	Temperature       float64 // at least 0; 0 takes the likeliest token, the lowest id among equals
+	TopK              int     // the k likeliest tokens, and those that equal the last of them
+	TopP              float64 // in [0, 1]: the fewest of the likeliest tokens with this mass
+	MinP              float64 // in [0, 1]: tokens with this share of the likeliest one's probability
+	RepetitionPenalty float64 // at least 0: divides positive logits of ids met before, multiplies negative ones
+}
+
+// Request asks for samples of a prompt.
+type Request struct {
+	Prompt   []int32 // ids, at least one
+	Samples  int
+	MaxNew   int // tokens of each sample at most; with the prompt, within the model's positions
+	Sampling Sampling
+	// A token is a function of the logits and of (Seed, Stream, sample, its index in the completion).
+	Seed, Stream uint64
+	Adapter      bool // false: by the model without its adapters, the reference policy
+}
+
+// Reason says why a sample ended.
+type Reason string
+
+// The reasons.
+const (
+	ReasonStop      Reason = "stop"      // the token is one of EngineConfig.EOS
+	ReasonLength    Reason = "length"    // the token is the MaxNew-th
+	ReasonCancelled Reason = "cancelled" // there is no token
+)
+
+// Event is a token of a sample, or its end.
+type Event struct {
+	Request int64   // as Submit returned it
+	Sample  int     // in [0, Request.Samples)
+	Token   int32   // -1 where cancelled
+	LogProb float32 // under the distribution the token was drawn from; 0 at temperature 0
+	Raw     float32 // log-softmax of the model's logits
+	Done    bool
+	Reason  Reason // empty until Done
+}
+
+// Submit queues a request and returns its number, from 1. Errors name the value that is out of range.
+func (e *Engine) Submit(r Request) (int64, error) {
+	native := C.rlt_request{
+		samples: C.int32_t(r.Samples), adapter: cBool(r.Adapter), max_new: C.int64_t(r.MaxNew),
+		sampling: C.rlt_sampling{
+			repetition_penalty: C.double(r.Sampling.RepetitionPenalty), temperature: C.double(r.Sampling.Temperature),
+			top_k: C.int64_t(r.Sampling.TopK), top_p: C.double(r.Sampling.TopP), min_p: C.double(r.Sampling.MinP),
+		},
+		seed: C.uint64_t(r.Seed), stream: C.uint64_t(r.Stream),
+	}
+	var id C.int64_t
+	err := nativeError("Submit", C.rlt_engine_submit(e.open(), &native, (*C.int32_t)(unsafe.SliceData(r.Prompt)), C.int64_t(len(r.Prompt)), &id))
+	runtime.KeepAlive(e)
+	if err != nil {
+		return 0, err
+	}
+	e.unfinished += r.Samples
+	return int64(id), nil
+}
+
+// Unfinished is the number of samples whose last event has not come yet.
+func (e *Engine) Unfinished() int { return e.unfinished }
+
+// Step runs the model once on at most maxTokens tokens, which must be at least the engine's slots: the last one
+// of each running sample, and as much of prompts as there is room for. It returns what was drawn. After an
+// error, such as logits that are not finite, the engine can only be closed.
+func (e *Engine) Step(maxTokens int) ([]Event, error) {
+	var found *C.rlt_event
+	var n C.int64_t
+	if err := nativeError("Step", C.rlt_engine_step(e.open(), C.int64_t(maxTokens), &found, &n)); err != nil {
+		return nil, err
+	}
+	events := make([]Event, n)
+	for i, native := range unsafe.Slice(found, n) {
+		events[i] = Event{
+			Request: int64(native.request), Sample: int(native.sample), Token: int32(native.token),
+			LogProb: float32(native.logprob), Raw: float32(native.raw),
+		}
+		switch native.reason {
+		case C.RLT_STOPPED:
+			events[i].Reason = ReasonStop
+		case C.RLT_LENGTH:
+			events[i].Reason = ReasonLength
+		case C.RLT_CANCELLED:
+			events[i].Reason = ReasonCancelled
+		}
+		if events[i].Reason != "" {
+			events[i].Done = true
+			e.unfinished--
+		}
+	}
+	runtime.KeepAlive(e)
+	return events, nil
+}
+
+// Cancel ends a sample: the next Step says so, and the sample's slot is free at once. A sample that has ended is
+// left alone. Errors: no such request or sample.
+func (e *Engine) Cancel(id int64, sample int) error {
+	err := nativeError("Cancel", C.rlt_engine_cancel(e.open(), C.int64_t(id), C.int32_t(sample)))
+	runtime.KeepAlive(e)
+	return err
+}
+
+// Refresh reads the adapters as Adapt put them on last, their values, and the weights that may have changed. It
+// is an error while samples are unfinished: a completion comes from one version of the model.
+func (e *Engine) Refresh() error {
+	err := nativeError("Refresh", C.rlt_engine_refresh(e.open()))
+	runtime.KeepAlive(e)
+	return err
+}
+
+func (e *Engine) open() *C.rlt_engine {
+	if e.closed || e.model.closed {
+		panic("torch: use of an Engine after it or its model was closed")
+	}
+	return e.engine
+}
