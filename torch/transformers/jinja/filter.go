@@ -128,7 +128,7 @@ func batch(c *call) Value {
 	for part := range slices.Chunk(c.r.items(c.self), size) {
 		part = slices.Clone(part)
 		if c.args[1] != nil {
-			c.r.repeats(8, int64(size-len(part)))
+			c.r.repeats(32, int64(size-len(part)))
 			for len(part) < size {
 				part = append(part, c.args[1])
 			}
@@ -216,7 +216,7 @@ func indent(c *call) Value {
 		step = strings.Repeat(" ", max(c.number(0), 0))
 	}
 	lines := splitText(c.r.str(c.self)+"\n", false)
-	c.r.repeats(len(step)+8, int64(len(lines)))
+	c.r.repeats(len(step)+32, int64(len(lines)))
 	for i, line := range lines {
 		if i == 0 && c.flag(1) || i > 0 && (line != "" || c.flag(2)) {
 			lines[i] = step + line
@@ -319,7 +319,7 @@ func key(r *run, v Value, attribute Value, caseSensitive bool) Value {
 type keyed struct{ key, item Value }
 
 func keyAll(c *call, items []Value, attribute Value, caseSensitive bool) []keyed {
-	c.r.built(16 * len(items))
+	c.r.listed(len(items))
 	out := make([]keyed, len(items))
 	for i, item := range items {
 		out[i] = keyed{key(c.r, item, attribute, caseSensitive), item}
@@ -425,7 +425,7 @@ func sum(c *call) Value {
 
 func reverse(c *call) Value {
 	items := slices.Clone(c.r.items(c.self))
-	c.r.built(8 * len(items))
+	c.r.listed(len(items))
 	slices.Reverse(items)
 	if s, ok := c.self.(string); ok {
 		b := make([]byte, 0, len(s))

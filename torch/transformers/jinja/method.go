@@ -51,7 +51,7 @@ var dictMethods = map[string]*builtin{
 
 func pairs(c *call, f func(key string, v Value) Value) *List {
 	d := c.self.(*Dict)
-	c.r.built(8 * d.Len())
+	c.r.listed(d.Len())
 	l := &List{}
 	for _, key := range d.keys {
 		l.Items = append(l.Items, f(key, d.values[key]))
@@ -237,7 +237,7 @@ func joinStrings(c *call, sep string) Value {
 
 // joined joins strings that have n bytes with their separators.
 func (r *run) joined(texts []string, sep string, n int) string {
-	if r.built(n + 8*len(texts)); n > maxOutput {
+	if r.built(n + 32*len(texts)); n > maxOutput {
 		r.fail("a string is longer than %d bytes", maxOutput)
 	}
 	return strings.Join(texts, sep)
@@ -317,7 +317,7 @@ func (c *call) separator() string {
 }
 
 func (c *call) parts(texts []string) Value {
-	c.r.built(8 * len(texts))
+	c.r.listed(len(texts))
 	return stringsList(texts)
 }
 
