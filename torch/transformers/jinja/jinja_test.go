@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -114,8 +115,9 @@ func TestErrorsNameTheLine(t *testing.T) {
 		if !ok || e.Line != tt.line || !strings.Contains(e.Error(), tt.want) || strings.Contains(e.Error(), "\n") {
 			t.Errorf("%q: %v, want line %d: %s", tt.template, err, tt.line, tt.want)
 		}
-		if IsRaised(err) != strings.Contains(tt.template, "raise_exception") {
-			t.Errorf("%q: IsRaised is %t", tt.template, IsRaised(err))
+		var raised *Raised
+		if errors.As(err, &raised) != strings.Contains(tt.template, "raise_exception") {
+			t.Errorf("%q: %v is raised by the template: %t", tt.template, err, raised != nil)
 		}
 	}
 }

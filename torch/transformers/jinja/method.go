@@ -276,10 +276,9 @@ func rsplit(c *call) Value {
 	var parts []string
 	if c.args[0] == nil {
 		for s = strings.TrimRightFunc(s, isSpace); s != ""; s = strings.TrimRightFunc(s, isSpace) {
-			_, width := utf8.DecodeRuneInString(s)
 			start := 0
 			if i := strings.LastIndexFunc(s, isSpace); i >= 0 && (limit < 0 || len(parts) < limit) {
-				_, width = utf8.DecodeRuneInString(s[i:])
+				_, width := utf8.DecodeRuneInString(s[i:])
 				start = i + width
 			}
 			parts = append(parts, s[start:])

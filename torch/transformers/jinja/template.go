@@ -9,7 +9,6 @@
 package jinja
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -96,12 +95,6 @@ func catch(err *error) {
 	default:
 		panic(e)
 	}
-}
-
-// IsRaised tells whether err comes from a template's raise_exception.
-func IsRaised(err error) bool {
-	var raised *Raised
-	return errors.As(err, &raised)
 }
 
 // run is the state of one rendering.
