@@ -3,8 +3,12 @@
 Trains small classifiers with bin/rltrain ($RLTRAIN names another) on the default model and on a random BERT folder,
 with both poolings; loads them by the Python code of their own README.md, unchanged but for the texts; and compares
 probabilities with those of `rltrain predict`. Warnings are errors, transformers' deprecations aside.
+
+Chat templates and tokenizers are compared the other way round: what transformers makes of every chat template in TRL,
+and of texts with the tokenizers that come with the Go module of tokenizers, is given as cases to the Go tests.
 """
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -21,11 +25,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # whatever is loaded must be in the folders
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain knows no setting of that name
 
+import cases  # noqa: E402
 import torch  # noqa: E402
 from peft import PeftModel  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer  # noqa: E402
 from transformers import BertConfig, BertForPreTraining  # noqa: E402
+from tokenizers import processors  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -199,6 +205,67 @@ def load_base(base, pooling, labels):
     return AutoModelForSequenceClassification.from_pretrained(base, num_labels=len(labels))
 
 
+def go(command, **environment):
+    """Output of a go command in the environment of the tests."""
+    done = subprocess.run(["bash", "-euc", f'env="$(scripts/setup/env.sh)"; eval "$env"; {command}'], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, **{k: str(v) for k, v in environment.items()}})
+    if done.returncode != 0:
+        raise RuntimeError(f"{command}: {(done.stdout + done.stderr).strip()[:2000]}")
+    return done.stdout
+
+
+def write_cases(path, rows):
+    count = 0
+    with open(path, "w", encoding="utf-8") as f:
+        for count, row in enumerate(rows, 1):
+            f.write(json.dumps(row) + "\n")
+    return count
+
+
+def check_chat_templates(scratch):
+    """Every template of TRL with conversations of every shape."""
+    folder = pathlib.Path(importlib.util.find_spec("trl").origin).parent / "chat_templates"
+    templates = sorted(folder.glob("*.jinja"))
+    path = scratch / "chats.jsonl"
+    count = write_cases(path, (case for t in templates for case in cases.chat_cases(t.stem, t.read_text(encoding="utf-8"))))
+    go("go test -count=1 -run TestRenderAsTransformers ./torch/transformers/chat", RLTRAIN_CHAT_CASES=path)
+    check("chat templates of TRL", templates, f"{len(templates)} templates, {count} conversations")
+
+
+def check_tokenizers(scratch):
+    """The tokenizer.json files of the Go module: ids, spans and texts of 1,000 mixed strings, and texts of
+    random ids."""
+    data = pathlib.Path(go("go list -m -f '{{.Dir}}' github.com/daulet/tokenizers").strip()) / "test" / "data"
+    configs = {"Meta-Llama-3-8B-Instruct": json.loads((data / "meta-llama-3-8b-instruct" / "tokenizer_config.json").read_text())}
+    words = sorted(set((data / "long_text.txt").read_text(encoding="utf-8").split()))
+    rows, named = [], []
+    for source in sorted(data.glob("*.json")):
+        file = json.loads(source.read_text(encoding="utf-8"))
+        if len(file["model"]["vocab"]) < 1000:
+            continue  # cut down to a few tokens, its unknown one not among them
+        folder = scratch / "tokenizers" / source.stem
+        folder.mkdir(parents=True)
+        shutil.copyfile(source, folder / "tokenizer.json")
+        config = {**configs.get(source.stem, {}), "tokenizer_class": "TokenizersBackend"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        if isinstance(tokenizer.backend_tokenizer.post_processor, processors.ByteLevel):
+            tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)  # as ours; no id changes
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+        texts = list(cases.mixed_texts(1000, words)) + ODD_TEXTS
+        rows += [cases.token_case(tokenizer, str(folder), text) for text in texts]
+        draw = random.Random(1)
+        fine = [i for t, i in tokenizer.get_vocab().items() if "Ā" not in t and t != "<0x00>"]  # no NUL
+        fine.sort()
+        rows += [cases.ids_case(tokenizer, str(folder), draw.choices(fine, k=draw.randrange(1, 60))) for _ in range(200)]
+        named.append(source.stem)
+    path = scratch / "tokenizers.jsonl"
+    count = write_cases(path, rows)
+    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers", RLTRAIN_TOKENIZER_CASES=path)
+    check("tokenizers of the Go module", len(named) > 1, f"{', '.join(named)}: {count} cases")
+
+
 def main():
     logging.set_verbosity_error()  # its report of a new classification head, for one: what matters is checked
     logging.disable_progress_bar()
@@ -211,6 +278,10 @@ def main():
         sys.exit(f"{minilm} has no model: run `make models`")
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
+        with attempt("chat templates of TRL"):
+            check_chat_templates(scratch)
+        with attempt("tokenizers of the Go module"):
+            check_tokenizers(scratch)
         tiny = scratch / "tiny-bert"
         random_bert(tiny)
         random_rows(scratch / "rows.jsonl")

@@ -99,7 +99,7 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 		return nil, err
 	}
 	raw["truncation"], raw["padding"] = json.RawMessage("null"), json.RawMessage("null")
-	if raw["added_tokens"], err = json.Marshal(slices.Concat([]addedToken{}, vocab.added)); err != nil {
+	if raw["added_tokens"], err = json.Marshal(append([]addedToken{}, vocab.added...)); err != nil {
 		return nil, err
 	}
 	if raw["post_processor"], err = json.Marshal(keepSpaces(file.PostProcessor)); err != nil {

@@ -18,16 +18,16 @@ var clock = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 // A chatCase is a conversation, and what transformers makes of it: the text and the bytes of its generation blocks,
 // or nothing where it raises.
 type chatCase struct {
-	Name      string          `json:"name"`
-	Template  string          `json:"template"`
-	Messages  []Message       `json:"messages"`
-	Tools     json.RawMessage `json:"tools"`
-	Documents json.RawMessage `json:"documents"`
-	Prompt    bool            `json:"add_generation_prompt"`
+	Name      string            `json:"name"`
+	Template  string            `json:"template"`
+	Messages  []Message         `json:"messages"`
+	Tools     json.RawMessage   `json:"tools"`
+	Documents json.RawMessage   `json:"documents"`
+	Prompt    bool              `json:"add_generation_prompt"`
 	Special   map[string]string `json:"special"`
-	Variables json.RawMessage `json:"variables"`
-	Text      *string         `json:"text"`
-	Generated [][2]int        `json:"generated"`
+	Variables json.RawMessage   `json:"variables"`
+	Text      *string           `json:"text"`
+	Generated [][2]int          `json:"generated"`
 }
 
 func (c chatCase) options(t *testing.T) Options {

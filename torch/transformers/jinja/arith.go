@@ -69,10 +69,10 @@ func (r *run) sequenceArith(op string, a, b Value) (Value, bool) {
 		n, isInt := integer(b)
 		switch {
 		case op == "+" && ok && x.Tuple == y.Tuple:
-			r.built(8 * (len(x.Items) + len(y.Items)))
+			r.listed(len(x.Items) + len(y.Items))
 			return &List{Items: append(x.Items[:len(x.Items):len(x.Items)], y.Items...), Tuple: x.Tuple}, true
 		case op == "*" && isInt:
-			r.repeats(8*len(x.Items), n)
+			r.repeats(32*len(x.Items), n)
 			out := &List{Tuple: x.Tuple}
 			for range max(n, 0) {
 				out.Items = append(out.Items, x.Items...)

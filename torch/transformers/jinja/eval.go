@@ -162,10 +162,10 @@ func (n *sliceExpr) eval(r *run, s *scope) Value {
 	switch x := x.(type) {
 	case string:
 		runes := []rune(x)
-		r.built(4 * len(runes))
+		r.listed(len(runes))
 		return string(slice(r, runes, at))
 	case *List:
-		r.built(8 * len(x.Items))
+		r.listed(len(x.Items))
 		return &List{Items: slice(r, x.Items, at), Tuple: x.Tuple}
 	case Undefined:
 		r.fail("%s", x.why)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // filters are those of jinja2 that chat templates use, tojson as transformers has it.
@@ -50,7 +51,7 @@ func init() { // map, select and their kin find other filters and tests by name
 		"sort":       define("reverse=false case_sensitive=false attribute=none", sortItems),
 		"string":     define("", func(c *call) Value { return c.r.str(c.self) }),
 		"sum":        define("attribute=none start=0", sum),
-		"title":      stringFilter("title", ""),
+		"title":      define("", titleFilter),
 		"tojson":     define("ensure_ascii=false indent=none separators=none sort_keys=false", toJSON),
 		"trim":       stringFilter("strip", "chars=none"),
 		"unique":     define("case_sensitive=false attribute=none", unique),
@@ -66,6 +67,19 @@ func stringFilter(name, signature string) *builtin {
 	return define(signature, func(c *call) Value {
 		return stringMethods[name].use(c.r, name, c.r.str(c.self), c.args, nil)
 	})
+}
+
+// titleFilter is not the method title: words end at white space, hyphens and opening brackets alone.
+func titleFilter(c *call) Value {
+	inWord := false
+	return strings.Map(func(r rune) rune {
+		first := !inWord
+		inWord = !isSpace(r) && !strings.ContainsRune("-({[<", r)
+		if first {
+			return unicode.ToUpper(r)
+		}
+		return unicode.ToLower(r)
+	}, c.r.str(c.self))
 }
 
 func lengthOf(c *call) Value {
@@ -114,7 +128,7 @@ func batch(c *call) Value {
 	for part := range slices.Chunk(c.r.items(c.self), size) {
 		part = slices.Clone(part)
 		if c.args[1] != nil {
-			c.r.repeats(8, int64(size-len(part)))
+			c.r.repeats(32, int64(size-len(part)))
 			for len(part) < size {
 				part = append(part, c.args[1])
 			}
@@ -143,8 +157,9 @@ func toInt(c *call) Value {
 			return int64(x)
 		}
 	case string:
-		x = strings.ReplaceAll(strings.TrimFunc(x, isSpace), "_", "")
-		if n, err := strconv.ParseInt(x, c.number(1), 64); err == nil && c.number(1) > 1 {
+		x = strings.ReplaceAll(strings.ToLower(strings.TrimFunc(x, isSpace)), "_", "")
+		digits := strings.TrimPrefix(x, map[int]string{2: "0b", 8: "0o", 16: "0x"}[c.number(1)])
+		if n, err := strconv.ParseInt(digits, min(max(c.number(1), 2), 36), 64); err == nil {
 			return n
 		}
 		if f, err := strconv.ParseFloat(x, 64); err == nil && math.Abs(f) < 1<<62 {
@@ -200,10 +215,10 @@ func indent(c *call) Value {
 		c.r.repeats(1, int64(c.number(0)))
 		step = strings.Repeat(" ", max(c.number(0), 0))
 	}
-	lines := strings.Split(c.r.str(c.self), "\n")
-	c.r.repeats(len(step)+8, int64(len(lines)))
+	lines := splitText(c.r.str(c.self)+"\n", false)
+	c.r.repeats(len(step)+32, int64(len(lines)))
 	for i, line := range lines {
-		if (i > 0 || c.flag(1)) && (line != "" || c.flag(2)) {
+		if i == 0 && c.flag(1) || i > 0 && (line != "" || c.flag(2)) {
 			lines[i] = step + line
 		}
 	}
@@ -304,7 +319,7 @@ func key(r *run, v Value, attribute Value, caseSensitive bool) Value {
 type keyed struct{ key, item Value }
 
 func keyAll(c *call, items []Value, attribute Value, caseSensitive bool) []keyed {
-	c.r.built(16 * len(items))
+	c.r.listed(len(items))
 	out := make([]keyed, len(items))
 	for i, item := range items {
 		out[i] = keyed{key(c.r, item, attribute, caseSensitive), item}
@@ -410,7 +425,7 @@ func sum(c *call) Value {
 
 func reverse(c *call) Value {
 	items := slices.Clone(c.r.items(c.self))
-	c.r.built(8 * len(items))
+	c.r.listed(len(items))
 	slices.Reverse(items)
 	if s, ok := c.self.(string); ok {
 		b := make([]byte, 0, len(s))

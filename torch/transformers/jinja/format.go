@@ -153,11 +153,12 @@ func (r *run) percent(format string, arg Value) string {
 		var v Value
 		byName := strings.HasPrefix(rest, "(") && isDict
 		if byName {
-			name, after, ok := strings.Cut(rest[1:], ")")
-			if v, ok = named.Get(name); !ok {
+			name, after, _ := strings.Cut(rest[1:], ")")
+			value, ok := named.Get(name)
+			if !ok {
 				r.fail("the format has no value for %q", name)
 			}
-			rest = after
+			v, rest = value, after
 		}
 		flags := len(rest) - len(strings.TrimLeft(rest, "-+ 0#123456789."))
 		if flags == len(rest) || flags > 8 {
@@ -181,16 +182,23 @@ func (r *run) percent(format string, arg Value) string {
 
 // place is one place of a format: its flags and width, its letter and its value.
 func (r *run) place(flags string, letter byte, v Value) string {
-	if d := strings.Trim(flags, "-+ 0#."); len(d) > 3 {
-		r.fail("the width %s of a format is too large", d)
+	digits := "0123456789"
+	width := strings.TrimLeft(flags, "-+ 0#")
+	precision := strings.TrimPrefix(strings.TrimLeft(width, digits), ".")
+	if strings.Trim(precision, digits) != "" || len(width) > 4 {
+		r.fail("the flags %q of a format are not supported", flags)
 	}
 	n, isInt := integer(v)
 	f, isNumber := number(v)
 	switch letter {
-	case 's':
-		return fmt.Sprintf("%"+flags+"s", r.str(v))
-	case 'r':
-		return fmt.Sprintf("%"+flags+"s", r.repr(v))
+	case 's', 'r': // for which 0 and the signs mean nothing
+		if strings.Contains(flags[:len(flags)-len(width)], "-") {
+			width = "-" + width
+		}
+		if letter == 'r' {
+			return fmt.Sprintf("%"+width+"s", r.repr(v))
+		}
+		return fmt.Sprintf("%"+width+"s", r.str(v))
 	case 'd', 'i', 'u':
 		if isNumber && !isInt {
 			n = int64(f)

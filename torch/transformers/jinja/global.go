@@ -33,7 +33,7 @@ func entries(c *call, d *Dict) *Dict {
 	switch from := c.args[0].(type) {
 	case nil:
 	case *Dict:
-		c.r.built(8 * from.Len())
+		c.r.listed(from.Len())
 		for _, key := range from.keys {
 			d.Set(key, from.values[key])
 		}
@@ -81,7 +81,7 @@ func rangeOf(c *call) Value {
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
 		l.Items = append(l.Items, int64(i))
 	}
-	c.r.built(8 * len(l.Items))
+	c.r.listed(len(l.Items))
 	return l
 }
 

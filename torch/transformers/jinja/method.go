@@ -51,7 +51,7 @@ var dictMethods = map[string]*builtin{
 
 func pairs(c *call, f func(key string, v Value) Value) *List {
 	d := c.self.(*Dict)
-	c.r.built(8 * d.Len())
+	c.r.listed(d.Len())
 	l := &List{}
 	for _, key := range d.keys {
 		l.Items = append(l.Items, f(key, d.values[key]))
@@ -137,8 +137,8 @@ func notFound(c *call) Value {
 	return nil
 }
 
-// pad fills s up to a width; left is the share of the fill that goes before it.
-func pad(left func(fill int) int) *builtin {
+// pad fills s up to a width; left is the share of the n characters of fill that goes before it.
+func pad(left func(n, width int) int) *builtin {
 	return define("width fill= ", func(c *call) Value {
 		s, fill := c.self.(string), " "
 		if c.args[1] != "" {
@@ -149,7 +149,8 @@ func pad(left func(fill int) int) *builtin {
 			return s
 		}
 		c.r.repeats(len(fill), int64(n))
-		return c.r.concat(strings.Repeat(fill, left(n)), s, strings.Repeat(fill, n-left(n)))
+		before := left(n, c.number(0))
+		return c.r.concat(strings.Repeat(fill, before), s, strings.Repeat(fill, n-before))
 	})
 }
 
@@ -210,9 +211,9 @@ func init() { // a map literal would refer to itself through join
 		"splitlines":   define("keepends=false", splitLines),
 		"partition":    partition(strings.Index, 0),
 		"rpartition":   partition(strings.LastIndex, 2),
-		"center":       pad(func(n int) int { return n / 2 }),
-		"ljust":        pad(func(int) int { return 0 }),
-		"rjust":        pad(func(n int) int { return n }),
+		"center":       pad(func(n, width int) int { return n/2 + n&width&1 }),
+		"ljust":        pad(func(_, _ int) int { return 0 }),
+		"rjust":        pad(func(n, _ int) int { return n }),
 		"zfill":        define("width", zeroFill),
 		"join":         define("items", func(c *call) Value { return joinStrings(c, c.self.(string)) }),
 		"format":       define("*", func(c *call) Value { return c.r.braces(c.self.(string), c.args, c.kw) }),
@@ -236,7 +237,7 @@ func joinStrings(c *call, sep string) Value {
 
 // joined joins strings that have n bytes with their separators.
 func (r *run) joined(texts []string, sep string, n int) string {
-	if r.built(n + 8*len(texts)); n > maxOutput {
+	if r.built(n + 32*len(texts)); n > maxOutput {
 		r.fail("a string is longer than %d bytes", maxOutput)
 	}
 	return strings.Join(texts, sep)
@@ -275,10 +276,9 @@ func rsplit(c *call) Value {
 	var parts []string
 	if c.args[0] == nil {
 		for s = strings.TrimRightFunc(s, isSpace); s != ""; s = strings.TrimRightFunc(s, isSpace) {
-			_, width := utf8.DecodeRuneInString(s)
 			start := 0
 			if i := strings.LastIndexFunc(s, isSpace); i >= 0 && (limit < 0 || len(parts) < limit) {
-				_, width = utf8.DecodeRuneInString(s[i:])
+				_, width := utf8.DecodeRuneInString(s[i:])
 				start = i + width
 			}
 			parts = append(parts, s[start:])
@@ -316,31 +316,31 @@ func (c *call) separator() string {
 }
 
 func (c *call) parts(texts []string) Value {
-	c.r.built(8 * len(texts))
+	c.r.listed(len(texts))
 	return stringsList(texts)
 }
 
-func splitLines(c *call) Value {
+func splitLines(c *call) Value { return c.parts(splitText(c.self.(string), c.flag(0))) }
+
+// splitText is str.splitlines.
+func splitText(s string, keepEnds bool) []string {
 	parts := []string{}
-	for s := c.self.(string); s != ""; {
-		end := strings.IndexFunc(s, func(r rune) bool { return strings.ContainsRune("\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029", r) })
-		next := len(s)
-		if end < 0 {
-			end = len(s)
-		} else {
-			_, width := utf8.DecodeRuneInString(s[end:])
-			if strings.HasPrefix(s[end:], "\r\n") {
+	for s != "" {
+		end, next := len(s), len(s)
+		if i := strings.IndexAny(s, "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029"); i >= 0 {
+			_, width := utf8.DecodeRuneInString(s[i:])
+			if strings.HasPrefix(s[i:], "\r\n") {
 				width = 2
 			}
-			next = end + width
+			end, next = i, i+width
 		}
-		if c.flag(0) {
+		if keepEnds {
 			end = next
 		}
 		parts = append(parts, s[:end])
 		s = s[next:]
 	}
-	return c.parts(parts)
+	return parts
 }
 
 func zeroFill(c *call) Value {

@@ -58,7 +58,7 @@ func (p *parser) end(k kind) {
 // the end of the template.
 func (p *parser) body(ends ...string) ([]node, string) {
 	p.nest()
-	line := p.cur().line
+	line := p.tokens[max(p.i-1, 0)].line // of the tag before
 	var nodes []node
 	for {
 		t := p.cur()

@@ -9,7 +9,6 @@
 package jinja
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -22,7 +21,7 @@ const (
 	maxChain  = 2000     // operators in one chain such as a ~ b ~ c
 	maxDepth  = 5000     // expressions and statements being evaluated, macros called by macros included
 	maxNest   = 500      // lists and dictionaries in one another when printed, compared or read
-	maxWork   = 20 << 20 // steps; building or scanning 64 bytes or 8 elements is one
+	maxWork   = 2 << 20  // steps; building or scanning 64 bytes or 2 elements is one
 	maxOutput = 64 << 20 // bytes of the text
 )
 
@@ -71,15 +70,11 @@ type Rendering struct {
 // for the time is an error. Errors are of type *Error, and wrap *Raised for raise_exception.
 func (t *Template) Render(variables *Dict, now time.Time) (out Rendering, err error) {
 	defer catch(&err)
-	r := &run{now: now, out: &strings.Builder{}}
-	globals := &scope{}
-	for name, f := range globalFuncs {
-		globals.set(name, f)
-	}
-	s := globals.child()
+	r := &run{now: now, line: 1, out: &strings.Builder{}}
+	s := &scope{}
 	for _, name := range variables.Keys() {
 		v, _ := variables.Get(name)
-		s.set(name, v)
+		s.vars = append(s.vars, variable{name, v})
 	}
 	if r.all(t.body, s) != flowOn {
 		fail(r.line, "break or continue outside a loop")
@@ -100,12 +95,6 @@ func catch(err *error) {
 	default:
 		panic(e)
 	}
-}
-
-// IsRaised tells whether err comes from a template's raise_exception.
-func IsRaised(err error) bool {
-	var raised *Raised
-	return errors.As(err, &raised)
 }
 
 // run is the state of one rendering.
@@ -129,6 +118,9 @@ func (r *run) spend(n int) {
 
 // built pays for a string of n bytes.
 func (r *run) built(n int) { r.spend(1 + n/64) }
+
+// listed pays for a list of n items.
+func (r *run) listed(n int) { r.spend(1 + n/2) }
 
 func (r *run) enter() {
 	r.spend(1)
@@ -159,26 +151,38 @@ func (r *run) capture(body []node, s *scope) string {
 	return text
 }
 
-// scope holds the variables of a template, a loop round, a macro call or a block.
+// scope holds the variables of a template, a loop round, a macro call or a block. Most hold a few, among which
+// looking through is faster than hashing.
 type scope struct {
-	vars map[string]Value
+	vars []variable
 	up   *scope
+}
+
+type variable struct {
+	name  string
+	value Value
 }
 
 func (s *scope) child() *scope { return &scope{up: s} }
 
 func (s *scope) set(name string, v Value) {
-	if s.vars == nil {
-		s.vars = map[string]Value{}
+	for i := range s.vars {
+		if s.vars[i].name == name {
+			s.vars[i].value = v
+			return
+		}
 	}
-	s.vars[name] = v
+	s.vars = append(s.vars, variable{name, v})
 }
 
 func (s *scope) get(name string) (Value, bool) {
 	for ; s != nil; s = s.up {
-		if v, ok := s.vars[name]; ok {
-			return v, true
+		for i := range s.vars {
+			if s.vars[i].name == name {
+				return s.vars[i].value, true
+			}
 		}
 	}
-	return nil, false
+	v, ok := globalFuncs[name]
+	return v, ok
 }

@@ -269,11 +269,11 @@ func (r *run) sequence(v Value) ([]Value, bool) {
 	case *List:
 		return v.Items, true
 	case *Dict:
-		r.built(8 * v.Len())
+		r.listed(v.Len())
 		return stringsList(v.keys).Items, true
 	case string:
 		n := utf8.RuneCountInString(v)
-		r.built(8 * n)
+		r.listed(n)
 		out := make([]Value, 0, n)
 		for _, c := range v {
 			out = append(out, string(c))

@@ -1,0 +1,131 @@
+package chat
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/transformers/jinja"
+)
+
+func folder(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestLoad(t *testing.T) {
+	list := `{"chat_template":[{"name":"default","template":"list"},{"name":"tool_use","template":"list tools"}]}`
+	tools := []*jinja.Dict{jinja.NewDict()}
+	tests := []struct {
+		name    string
+		files   map[string]string
+		options Options
+		want    string
+	}{
+		{"jinja wins over the config", map[string]string{"chat_template.jinja": "file", "tokenizer_config.json": `{"chat_template":"config"}`}, Options{}, "file"},
+		{"config wins over the processor's", map[string]string{"tokenizer_config.json": `{"chat_template":"config"}`, "chat_template.json": `{"chat_template":"processor"}`}, Options{}, "config"},
+		{"processor's", map[string]string{"tokenizer_config.json": `{"chat_template":null}`, "chat_template.json": `{"chat_template":"processor"}`}, Options{}, "processor"},
+		{"list", map[string]string{"tokenizer_config.json": list}, Options{}, "list"},
+		{"list with tools", map[string]string{"tokenizer_config.json": list}, Options{Tools: tools}, "list tools"},
+		{"list by name", map[string]string{"tokenizer_config.json": list}, Options{Name: "tool_use"}, "list tools"},
+		{"name wins over tools", map[string]string{"tokenizer_config.json": list}, Options{Name: "default", Tools: tools}, "list"},
+		{"folder", map[string]string{"chat_template.jinja": "file", "additional_chat_templates/rag.jinja": "rag"}, Options{Name: "rag"}, "rag"},
+		{"folder's tools", map[string]string{"chat_template.jinja": "file", "additional_chat_templates/tool_use.jinja": "t"}, Options{Tools: tools}, "t"},
+		{"folder wins over the config", map[string]string{"tokenizer_config.json": list, "additional_chat_templates/default.jinja": "d"}, Options{Tools: tools}, "d"},
+		{"odd folder name", map[string]string{"a[b]/chat_template.jinja": "odd", "a[b]/additional_chat_templates/x.jinja": "x"}, Options{}, "odd"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := folder(t, tt.files)
+			if tt.want == "odd" {
+				dir = filepath.Join(dir, "a[b]")
+			}
+			templates, err := Load(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := templates.Render([]Message{NewMessage("user", "x")}, tt.options)
+			if err != nil || out.Text != tt.want {
+				t.Errorf("%q, %v, want %q of %v", out.Text, err, tt.want, templates.Names())
+			}
+		})
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	tests := []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"bad template", map[string]string{"chat_template.jinja": "a\n{% if %}"}, "chat_template.jinja: line 2"},
+		{"bad template in a list", map[string]string{"tokenizer_config.json": `{"chat_template":[{"name":"x","template":"{{"}]}`}, `chat_template "x": line 1`},
+		{"bad JSON", map[string]string{"tokenizer_config.json": "{"}, "tokenizer_config.json"},
+		{"number", map[string]string{"tokenizer_config.json": `{"chat_template":3}`}, "tokenizer_config.json: chat_template"},
+		{"no name", map[string]string{"tokenizer_config.json": `{"chat_template":[{"template":"x"}]}`}, "entry 0 has no name"},
+	}
+	for _, tt := range tests {
+		if _, err := Load(folder(t, tt.files)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	for _, files := range []map[string]string{{}, {"tokenizer_config.json": "{}"}, {"tokenizer_config.json": `{"chat_template":[]}`}} {
+		if _, err := Load(folder(t, files)); !errors.Is(err, ErrNone) {
+			t.Errorf("%v: %v", files, err)
+		}
+	}
+}
+
+func TestRenderRefuses(t *testing.T) {
+	templates, err := Load(folder(t, map[string]string{"additional_chat_templates/rag.jinja": "{{ raise_exception('not so') }}"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := []Message{NewMessage("user", "x")}
+	tests := []struct {
+		name     string
+		messages []Message
+		options  Options
+		want     string
+	}{
+		{"no messages", nil, Options{Name: "rag"}, "no messages"},
+		{"no default", one, Options{}, `no chat template "default": the folder has rag`},
+		{"raised", one, Options{Name: "rag"}, "rag.jinja: line 1: not so"},
+		{"variable", one, Options{Name: "rag", Variables: map[string]jinja.Value{"messages": nil}}, `"messages" is set by an option`},
+	}
+	for _, tt := range tests {
+		if _, err := templates.Render(tt.messages, tt.options); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestMessage(t *testing.T) {
+	var m Message
+	if err := m.UnmarshalJSON([]byte(`{"content":null,"role":"assistant","z":1,"reasoning":"r","a":[]}`)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"thinking", "role", "z", "reasoning", "a", "reasoning_content"}, m.seen().Keys()); diff != "" || m.Role() != "assistant" {
+		t.Error(m.Role(), diff)
+	}
+	if err := m.UnmarshalJSON([]byte(`["x"]`)); err == nil || !strings.Contains(err.Error(), "a message is a JSON object") {
+		t.Error(err)
+	}
+	if (Message{}).Role() != "" || (Message{}).seen().Len() != 0 {
+		t.Error("the zero message is not empty")
+	}
+}

@@ -1,0 +1,328 @@
+package transformers
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/transformers/chat"
+)
+
+// change is a copy of a folder of testdata with fields of its files replaced; null stays null.
+func change(t testing.TB, dir string, files map[string]map[string]any) string {
+	t.Helper()
+	out := map[string]string{}
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		data, err := os.ReadFile(filepath.Join("testdata", dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[name] = string(data)
+	}
+	for name, fields := range files {
+		whole := map[string]any{}
+		if text, ok := out[name]; ok {
+			if err := json.Unmarshal([]byte(text), &whole); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for k, v := range fields {
+			whole[k] = v
+		}
+		data, err := json.Marshal(whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[name] = string(data)
+	}
+	return writeDir(t, out)
+}
+
+func config(fields map[string]any) map[string]map[string]any {
+	return map[string]map[string]any{"tokenizer_config.json": fields}
+}
+
+// Which token each name stands for, and which ids those that tokenizer.json lacks get, is what transformers prints
+// for the same folders.
+func TestSpecialTokens(t *testing.T) {
+	map4 := map[string]any{"bos_token": map[string]any{"content": "<c>", "special": true}, "eos_token": "<d>"}
+	tests := []struct {
+		name  string
+		dir   string
+		named map[string]string
+		added map[string]int32
+	}{
+		{"file", "testdata/bytes", map[string]string{"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": "<|endoftext|>"},
+			map[string]int32{"<|endoftext|>": 0, "<|im_start|>": 1, "<tool>": 330, "<|im_end|>": 331, "<|extra|>": 332}},
+		{"objects", "testdata/fallback", map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, map[string]int32{"<unk>": 0, "<s>": 1, "</s>": 2}},
+		{"padding names pad_token", change(t, "wordpiece", config(map[string]any{"pad_token": nil, "bos_token": "<b>", "image_token": "<img>", "extra_special_tokens": []any{"<e1>", "law"},
+			"additional_special_tokens": []any{"<q>"}})),
+			map[string]string{"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]", "bos_token": "<b>", "image_token": "<img>"},
+			map[string]int32{"<b>": 34, "<img>": 35, "<e1>": 36, "law": 6}},
+		{"special_tokens_map.json", change(t, "characters", map[string]map[string]any{"special_tokens_map.json": map4,
+			"tokenizer_config.json": {"extra_special_tokens": map[string]any{"audio_token": "<aud>"}}}),
+			map[string]string{"bos_token": "<c>", "eos_token": "<d>", "pad_token": "<pad>", "unk_token": "?", "audio_token": "<aud>"}, map[string]int32{"<c>": 21, "<d>": 22, "<aud>": 23}},
+		{"special_tokens_map.json beside added_tokens_decoder", change(t, "fallback", map[string]map[string]any{"special_tokens_map.json": map4}),
+			map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tok := load(t, tt.dir)
+			if diff := cmp.Diff(tt.named, tok.Special()); diff != "" {
+				t.Error(diff)
+			}
+			for token, want := range tt.added {
+				ids, err := tok.EncodeRaw(token, false)
+				if id, ok := tok.TokenID(token); !ok || id != want || err != nil || !cmp.Equal([]int32{want}, ids) {
+					t.Errorf("%s is %d, %t, and encoded as %v, %v; want %d", token, id, ok, ids, err, want)
+				}
+			}
+			if id, ok := tok.SpecialID("eos_token"); tt.named["eos_token"] != "" && (!ok || id != tok.vocab.ids[tt.named["eos_token"]]) {
+				t.Errorf("eos_token is %d, %t", id, ok)
+			}
+			if _, ok := tok.SpecialID("nope_token"); ok {
+				t.Error("there is a nope_token")
+			}
+		})
+	}
+}
+
+func TestSpecialTokensRefused(t *testing.T) {
+	added := func(id int, content string) map[string]any {
+		return map[string]any{"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}
+	}
+	tests := []struct {
+		name, dir, want string
+	}{
+		{"number", change(t, "characters", config(map[string]any{"eos_token": 3})), "eos_token is 3"},
+		{"no content", change(t, "characters", config(map[string]any{"eos_token": map[string]any{"lstrip": true}})), "eos_token: the token has no content"},
+		{"bad extra", change(t, "characters", config(map[string]any{"extra_special_tokens": []any{1}})), "entry 0 is 1"},
+		{"bad extra object", change(t, "characters", config(map[string]any{"extra_special_tokens": map[string]any{"x": 1}})), "x is 1"},
+		{"bad decoder", change(t, "characters", config(map[string]any{"added_tokens_decoder": map[string]any{"x": added(1, "a")}})), `"x" is not an id`},
+		{"id of a decoder", change(t, "characters", config(map[string]any{"added_tokens_decoder": map[string]any{"40": added(40, "<far>")}})), `gives "<far>" the id 40, but it is 21`},
+		{"id of the file", change(t, "characters", map[string]map[string]any{"tokenizer.json": {"added_tokens": []any{added(30, "<hole>")}}}), `gives "<hole>" the id 30, but the tokens before it make it 21`},
+		{"huge id", change(t, "characters", map[string]map[string]any{"tokenizer.json": {"model": map[string]any{"type": "WordLevel", "unk_token": "a", "vocab": map[string]any{"a": 1 << 30}}, "added_tokens": []any{}}}), "not between 0 and"},
+		{"deep", writeDir(t, map[string]string{"tokenizer.json": `{"model":{"vocab":{"a":0}},"normalizer":` + strings.Repeat(`{"x":`, 9000) + "0" + strings.Repeat("}", 9001)}), "from bytes"},
+		{"deeper", writeDir(t, map[string]string{"tokenizer.json": strings.Repeat("[", 1<<20)}), "max depth"},
+	}
+	for _, tt := range tests {
+		if _, err := LoadTokenizer(tt.dir); err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+// A tokenizer without an unknown token fails on what it does not know, and not on what has no tokens.
+func TestEncodeRawRefuses(t *testing.T) {
+	digits := map[string]any{"type": "WordLevel", "unk_token": "?", "vocab": map[string]any{"1": 0, "2": 1}}
+	tok := load(t, change(t, "characters", map[string]map[string]any{"tokenizer.json": {"model": digits, "added_tokens": []any{}}, "tokenizer_config.json": {"eos_token": nil, "pad_token": nil, "unk_token": nil}}))
+	if ids, err := tok.EncodeRaw("21", true); err != nil || !cmp.Equal([]int32{1, 0}, ids) {
+		t.Errorf("ids %v, %v", ids, err)
+	}
+	for text, want := range map[string]string{"2x": "cannot encode", "a\x00": "NUL byte at byte 1", "\xff": "not valid UTF-8 at byte 0"} {
+		if ids, err := tok.EncodeRaw(text, false); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, %v, want %q", text, ids, err, want)
+		}
+		if _, _, err := tok.EncodeSpans(text); err == nil {
+			t.Errorf("%q has spans", text)
+		}
+	}
+	blank := load(t, wordpiece)
+	if ids, err := blank.EncodeRaw(" \t", false); err != nil || len(ids) != 0 {
+		t.Errorf("blank text: %v, %v", ids, err)
+	}
+}
+
+func TestCheckModel(t *testing.T) {
+	tok := load(t, "testdata/bytes")
+	if err := tok.CheckModel(333); err != nil {
+		t.Error(err)
+	}
+	if err := tok.CheckModel(331); err == nil || !strings.Contains(err.Error(), `"<|im_end|>" has the id 331, but the model's vocab_size is 331`) {
+		t.Error(err)
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	tok := load(t, "testdata/bytes")
+	d := tok.NewDecoder(false)
+	for _, id := range []int32{-1, 333, 1 << 30} {
+		if _, err := tok.Decode([]int32{1, id}, false); err == nil || !strings.Contains(err.Error(), "no token has the id") {
+			t.Errorf("%d: %v", id, err)
+		}
+		if _, err := d.Push(id); err == nil {
+			t.Errorf("%d is pushed", id)
+		}
+	}
+	characters := load(t, change(t, "characters", map[string]map[string]any{"tokenizer.json": {"model": map[string]any{"type": "WordLevel", "unk_token": "a", "vocab": map[string]any{"a": 0, "\x00": 1}}, "added_tokens": []any{}}}))
+	if _, err := characters.Decode([]int32{0, 1}, false); err == nil || !strings.Contains(err.Error(), "NUL byte") {
+		t.Error(err)
+	}
+	tok.Close()
+	if _, err := tok.Decode([]int32{1}, false); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Error(err)
+	}
+}
+
+// A NUL byte cannot pass through the library; it becomes U+FFFD, as bytes that are not valid UTF-8 do.
+func TestDecodeNUL(t *testing.T) {
+	for dir, token := range map[string]string{"testdata/bytes": "Ā", "testdata/fallback": "<0x00>"} {
+		tok := load(t, dir)
+		ids, err := tok.EncodeRaw("the", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nul, _ := tok.TokenID(token)
+		ids = append(append(ids, nul), ids...)
+		text, err := tok.Decode(ids, false)
+		if err != nil || !strings.HasPrefix(text, "the\uFFFD") || !strings.HasSuffix(text, "the") {
+			t.Errorf("%s: %q, %v", dir, text, err)
+		}
+		if pushed := pushAll(t, tok, ids, false); pushed != text {
+			t.Errorf("%s: %q token by token, %q at once", dir, pushed, text)
+		}
+	}
+}
+
+// What Push gives is final: never half a character, and as soon as it is whole.
+func TestPush(t *testing.T) {
+	tests := []struct {
+		dir  string
+		ids  func(tok *Tokenizer) []int32
+		want []string // the last from Flush
+	}{
+		{"characters", func(*Tokenizer) []int32 { return []int32{2, 12, 3, 1} }, []string{"0", "+", "1", "<eos>", ""}},
+		{"fallback", func(tok *Tokenizer) []int32 {
+			return []int32{tok.vocab.ids["▁the"], tok.vocab.ids["<0xC3>"], tok.vocab.ids["<0xA9>"], tok.vocab.ids["▁law"]}
+		}, []string{"the", "", "", "é law", ""}},
+		{"bytes", func(tok *Tokenizer) []int32 {
+			return []int32{tok.vocab.ids["Ã"], tok.vocab.ids["©"], tok.vocab.ids["Ã"]}
+		}, []string{"", "é", "", "\uFFFD"}},
+	}
+	for _, tt := range tests {
+		tok := load(t, filepath.Join("testdata", tt.dir))
+		d := tok.NewDecoder(false)
+		var got []string
+		for _, id := range tt.ids(tok) {
+			text, err := d.Push(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, text)
+		}
+		rest, err := d.Flush()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, append(got, rest)); diff != "" {
+			t.Errorf("%s: %s", tt.dir, diff)
+		}
+	}
+}
+
+func TestRenderChat(t *testing.T) {
+	template := "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m.content }}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
+	templates, err := chat.Parse("template", template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok := load(t, "testdata/bytes")
+	ids, assistant, text, err := RenderChat(tok, templates, []chat.Message{chat.NewMessage("user", "the"), chat.NewMessage("assistant", " law é")}, chat.Options{})
+	if want := "<|im_start|>user\nthe<|im_end|>\n<|im_start|>assistant\n law é<|im_end|>\n"; err != nil || text != want {
+		t.Fatalf("%q, %v, want %q", text, err, want)
+	}
+	var of []int32
+	for i, is := range assistant {
+		if is {
+			of = append(of, ids[i])
+		}
+	}
+	if said, err := tok.Decode(of, false); err != nil || said != " law é<|im_end|>" {
+		t.Errorf("the assistant said %q, %v", said, err)
+	}
+	if again, err := tok.Decode(ids, false); err != nil || again != text {
+		t.Errorf("%q, %v", again, err)
+	}
+
+	if _, assistant, _, err := RenderChat(tok, templates, []chat.Message{chat.NewMessage("user", "the")}, chat.Options{}); err != nil || assistant != nil {
+		t.Errorf("without an assistant: %v, %v", assistant, err)
+	}
+	if _, _, text, err := RenderChat(tok, templates, []chat.Message{chat.NewMessage("user", "")}, chat.Options{Special: map[string]string{}}); err != nil || text != "<|im_start|>user\n\n" {
+		t.Errorf("without special tokens: %q, %v", text, err)
+	}
+	if _, _, _, err := RenderChat(tok, templates, []chat.Message{chat.NewMessage("user", "a\x00")}, chat.Options{}); err == nil {
+		t.Error("a NUL byte is encoded")
+	}
+}
+
+// Whatever the settings, they are read or refused, and tokens keep their ids.
+func FuzzTokenizerConfig(f *testing.F) {
+	for _, dir := range []string{"bytes", "fallback", "characters", "wordpiece"} {
+		data, err := os.ReadFile(filepath.Join("testdata", dir, "tokenizer_config.json"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		fields, err := parseObject(data)
+		if err != nil {
+			return
+		}
+		c, err := parseTokenizerConfig(fields)
+		if err != nil {
+			return
+		}
+		v, err := newVocabulary(map[string]int32{"a": 0, "b": 1}, []addedToken{{ID: 2, Content: "<s>", Special: true}}, c)
+		if err != nil {
+			return
+		}
+		for i, token := range v.added {
+			if v.ids[token.Content] != token.ID || int(token.ID) >= v.size() || v.at[token.Content] != i {
+				t.Errorf("%q has the id %d and is %d of %d", token.Content, token.ID, i, v.size())
+			}
+		}
+	})
+}
+
+// Whatever the ids, the decoder's texts are Decode's.
+func FuzzDecoder(f *testing.F) {
+	f.Add([]byte("\x00\x03\xe2\x82\xac\x01the"), false)
+	f.Add([]byte{233, 160, 180, 0, 233, 160}, true)
+	var toks []*Tokenizer
+	for _, dir := range []string{"bytes", "fallback", "characters", "wordpiece"} {
+		toks = append(toks, load(f, filepath.Join("testdata", dir)))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, skip bool) {
+		for _, tok := range toks {
+			ids := make([]int32, min(len(data)/2, 200))
+			for i := range ids {
+				ids[i] = int32(data[2*i])*int32(len(tok.vocab.known))/256 + int32(data[2*i+1])%3
+				ids[i] = min(ids[i], int32(len(tok.vocab.known)-1))
+			}
+			whole, err := tok.Decode(ids, skip)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pushed := pushAll(t, tok, ids, skip); pushed != whole {
+				t.Errorf("%v: %q token by token, %q at once", ids, pushed, whole)
+			}
+		}
+	})
+}
+
+func BenchmarkPush(b *testing.B) {
+	tok := load(b, "testdata/bytes")
+	ids, err := tok.EncodeRaw(strings.Repeat("the law of force, ", 20), false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		pushAll(b, tok, ids, true)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(ids)), "ns/token")
+}
