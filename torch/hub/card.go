@@ -103,7 +103,7 @@ func (c cardConfig) files(names []string, split string) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: data_files %.120q is no pattern", cardFile, text)
 		}
-		found := matching(names, pattern)
+		found := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !pattern.MatchString(name) })
 		if len(found) == 0 {
 			return nil, noData{fmt.Errorf("no file matches %s of split %s in %s", text, split, cardFile)}
 		}
