@@ -51,7 +51,7 @@ func TestEnvironment(t *testing.T) {
 		} {
 			t.Setenv(variable, tc.set[variable])
 		}
-		if got, _, err := token(home); err != nil || got != tc.token {
+		if got, _, err := userToken(home); err != nil || got != tc.token {
 			t.Errorf("%v: token %q, %v", tc.set, got, err)
 		}
 		if m, d := offline(modelKind), offline(datasetKind); m != tc.model || d != tc.dataset {
