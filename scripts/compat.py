@@ -2,12 +2,15 @@
 
 Trains small classifiers with bin/rltrain ($RLTRAIN names another) on the default model and on a random BERT folder,
 with both poolings; loads them by the Python code of their own README.md, unchanged but for the texts; and compares
-probabilities with those of `rltrain predict`. Warnings are errors, transformers' deprecations aside.
+probabilities with those of `rltrain predict`. Warnings are errors, transformers' deprecations aside. Lets both fetch a
+model from a Hub on this machine into caches that the other then reads.
 
 Chat templates and tokenizers are compared the other way round: what transformers makes of every chat template in TRL,
 and of texts with the tokenizers that come with the Go module of tokenizers, is given as cases to the Go tests.
 """
 import contextlib
+import hashlib
+import http.server
 import importlib.util
 import io
 import json
@@ -19,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # whatever is loaded must be in the folders
@@ -69,8 +73,8 @@ def unraisable(hint):
     check("no exception is ignored", False, str(hint.exc_value))  # a warning in a destructor ends here
 
 
-def rltrain(*args, text=""):
-    done = subprocess.run([BINARY, *map(str, args)], input=text, capture_output=True, text=True, encoding="utf-8")
+def rltrain(*args, text="", env=None):
+    done = subprocess.run([BINARY, *map(str, args)], input=text, capture_output=True, text=True, encoding="utf-8", env=env)
     if done.returncode != 0:
         raise RuntimeError(f"rltrain {args[0]} exits with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -266,6 +270,118 @@ def check_tokenizers(scratch):
     check("tokenizers of the Go module", len(named) > 1, f"{', '.join(named)}: {count} cases")
 
 
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A Hub with one repository, the files of the folder `served`; `log` has the requests for files."""
+    served, log, commit = None, [], "0123456789abcdef0123456789abcdef01234567"
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def files(self):
+        """Of every file the name, the bytes, git's SHA-1 and the ETag: the SHA-256 of a large file."""
+        for path in sorted(self.served.iterdir()):
+            data = path.read_bytes()
+            git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            yield path.name, data, git, hashlib.sha256(data).hexdigest() if path.suffix == ".safetensors" else git
+
+    def answer(self, status, data, headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": len(data), "X-Repo-Commit": self.commit, **headers}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    def do_GET(self):
+        path = self.path.partition("?")[0]
+        repo, _, name = path.partition("/resolve/")
+        name = name.partition("/")[2]
+        if path in ("/api/models/org/tiny-bert", "/api/models/org/tiny-bert/revision/main"):
+            siblings = [{"rfilename": name, "size": len(data), "blobId": git} for name, data, git, _ in self.files()]
+            return self.answer(200, json.dumps({"id": "org/tiny-bert", "sha": self.commit, "siblings": siblings}).encode(), {})
+        if repo == "/org/tiny-bert" and name:
+            self.log.append((self.command, name))
+            for other, data, _, etag in self.files():
+                if other == name:
+                    return self.answer(200, data, {"ETag": f'"{etag}"'})
+            return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+        # Python asks for more than there is: the tree below additional_chat_templates.
+        return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+
+    do_HEAD = do_GET
+
+    @classmethod
+    def taken(cls):
+        """The files sent since the last call."""
+        sent, cls.log = [name for command, name in cls.log if command == "GET"], []
+        return sent
+
+
+# Loads the model of the Hub by name and says what the cache is to huggingface_hub.
+LOAD = """
+import json, warnings
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+from huggingface_hub import _CACHED_NO_EXIST, scan_cache_dir, try_to_load_from_cache
+from transformers import AutoModel, AutoTokenizer
+model = AutoModel.from_pretrained("org/tiny-bert")
+tokenizer = AutoTokenizer.from_pretrained("org/tiny-bert")
+scan = scan_cache_dir()
+repo, = scan.repos
+print(json.dumps({
+    "sum": sum(p.double().sum().item() for p in model.parameters()), "ids": tokenizer("what is the law of force?")["input_ids"],
+    "warnings": [str(w) for w in scan.warnings], "refs": list(repo.refs), "files": sorted(f.file_name for r in repo.revisions for f in r.files),
+    "absent": try_to_load_from_cache("org/tiny-bert", "chat_template.jinja") is _CACHED_NO_EXIST,
+}))
+"""
+
+
+def check_hub(scratch, tiny):
+    """Both sides fetch tiny from a Hub by name, each into a cache of its own, and then read the other's."""
+    Hub.served = tiny
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))}
+
+    def env(cache, offline):
+        return clean | {"HF_HOME": str(scratch / cache), "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": str(int(offline))}
+
+    def load(cache, offline):
+        done = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, encoding="utf-8", env=env(cache, offline))
+        if done.returncode != 0:
+            raise RuntimeError(f"Python, {cache}: {done.stderr.strip().splitlines()[-1]}")
+        return json.loads(done.stdout)
+
+    def train(cache, offline):
+        output = scratch / f"{cache}-{'offline' if offline else 'online'}"
+        rltrain("--model", "org/tiny-bert", "--dataset", scratch / "rows.jsonl", "--mode", "supervised", "--max-steps", 1, "--output-dir", output,
+                env=env(cache, offline))
+        return json.loads((output / "intent_classifier_supervised" / "adapter_config.json").read_text())["base_model_name_or_path"]
+
+    needed = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    with attempt("hub: the cache of rltrain"):
+        check("hub: rltrain trains on a model of the Hub, and its adapter names it", train("ours", False) == "org/tiny-bert")
+        sent = Hub.taken()
+        check("hub: rltrain fetches every file once", sorted(sent) == needed, ", ".join(sent))
+        ours = load("ours", True)
+        check("hub: Python reads the cache of rltrain offline", ours["files"] == needed and ours["refs"] == ["main"] and not ours["warnings"], str(ours["warnings"] or ours["files"]))
+        check("hub: Python knows from it what the repository does not have", ours["absent"])
+        load("ours", False)
+        sent = Hub.taken()
+        check("hub: Python fetches nothing again into it", not sent, ", ".join(sent))
+    with attempt("hub: the cache of Python"):
+        theirs = load("theirs", False)
+        Hub.taken()
+        check("hub: both caches hold one model and one tokenizer", (theirs["sum"], theirs["ids"]) == (ours["sum"], ours["ids"]))
+        check("hub: rltrain reads the cache of Python offline", train("theirs", True) == "org/tiny-bert")
+        train("theirs", False)
+        sent = Hub.taken()
+        check("hub: rltrain fetches nothing again into it", not sent, ", ".join(sent))
+    server.shutdown()
+    server.server_close()
+
+
 def main():
     logging.set_verbosity_error()  # its report of a new classification head, for one: what matters is checked
     logging.disable_progress_bar()
@@ -292,6 +408,7 @@ def main():
             (tiny, ["--dataset", scratch / "rows.jsonl", "--learning-rate", "1e-2", "--rl-episodes", 2, "--rl-learning-rate", "5e-3",
                     "--reward", "calibration"], small + ODD_TEXTS, ["supervised", "rl"]),
         ]
+        check_hub(scratch, tiny)
         for model, args, texts, stages in runs:
             for pooling in ["mean", "family"]:
                 output = scratch / f"{model.name}-{pooling}"

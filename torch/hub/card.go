@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"path"
@@ -10,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/token"
 )
 
 // cardConfig is one of a dataset's configurations in the YAML of its README.md.
@@ -20,15 +21,52 @@ type cardConfig struct {
 	splits map[string][]string // patterns of data_files by split
 }
 
+// maxConfigs bounds the YAML of configurations, and maxDepth its brackets: the parser's time grows with their
+// square.
+const maxConfigs, maxDepth = 1 << 20, 8
+
+// configsOf cuts the key configs out of a README.md's YAML: datasets describe their columns there too, at length.
+func configsOf(card []byte) (string, error) {
+	head, found := strings.CutPrefix(strings.ReplaceAll(string(card), "\r\n", "\n"), "---\n")
+	if !found {
+		return "", nil
+	}
+	head, _, _ = strings.Cut(head, "\n---")
+	var cut strings.Builder
+	inside := false
+	for line := range strings.Lines(head) {
+		if !strings.ContainsAny(line[:1], " -#\n") {
+			inside = strings.HasPrefix(line, "configs:")
+		}
+		if inside {
+			cut.WriteString(line)
+		}
+	}
+	if cut.Len() > maxConfigs {
+		return "", fmt.Errorf("its configurations take %d bytes, more than %d", cut.Len(), maxConfigs)
+	}
+	depth := 0
+	for _, t := range lexer.Tokenize(cut.String()) {
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			depth++
+		case token.SequenceEndType, token.MappingEndType:
+			depth--
+		case token.AnchorType, token.AliasType:
+			return "", fmt.Errorf("its configurations hold the YAML anchor or alias %.40q, which is not read; quote patterns", t.Value)
+		}
+		if depth > maxDepth {
+			return "", fmt.Errorf("its configurations are nested more than %d deep", maxDepth)
+		}
+	}
+	return cut.String(), nil
+}
+
 // parseCard reads the configurations of a README.md, none where it has no such YAML.
 func parseCard(card []byte) ([]cardConfig, error) {
-	card = bytes.ReplaceAll(card, []byte("\r\n"), []byte("\n"))
-	head, found := bytes.CutPrefix(card, []byte("---\n"))
-	if !found {
-		return nil, nil
-	}
-	if head, _, found = bytes.Cut(head, []byte("\n---")); !found {
-		return nil, nil
+	text, err := configsOf(card)
+	if err != nil {
+		return nil, err
 	}
 	var list struct {
 		Configs []struct {
@@ -38,7 +76,7 @@ func parseCard(card []byte) ([]cardConfig, error) {
 			Files   any    `yaml:"data_files"`
 		} `yaml:"configs"`
 	}
-	if err := yaml.Unmarshal(head, &list); err != nil {
+	if err := yaml.Unmarshal([]byte(text), &list); err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		return nil, fmt.Errorf("its YAML: %s", first)
 	}
@@ -103,7 +141,7 @@ func (c cardConfig) files(names []string, split string) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: data_files %.120q is no pattern", cardFile, text)
 		}
-		found := matching(names, pattern)
+		found := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !pattern.MatchString(name) })
 		if len(found) == 0 {
 			return nil, noData{fmt.Errorf("no file matches %s of split %s in %s", text, split, cardFile)}
 		}

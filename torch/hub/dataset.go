@@ -163,14 +163,12 @@ func choose(names []string, card []byte, config, split string) ([]string, error)
 	if base != "" {
 		base += "/"
 	}
-	shards := regexp.MustCompile("^" + regexp.QuoteMeta(base+"data/"+split) + `-[^/]*\.parquet$`)
-	if found := matching(names, shards); len(found) > 0 {
+	if found := beginning(names, base+"data/"+split, `^-[^/]*\.parquet$`); len(found) > 0 {
 		return found, nil
 	}
 	for _, extension := range []string{"parquet", "jsonl", "json", "csv"} {
 		// What follows the split's name is no letter: training.csv is no file of train.
-		file := regexp.MustCompile("^" + regexp.QuoteMeta(base+split) + `([-._0-9][^/]*)?\.` + extension + `(\.gz)?$`)
-		if found := matching(names, file); len(found) > 0 {
+		if found := beginning(names, base+split, `^([-._0-9][^/]*)?\.`+extension+`(\.gz)?$`); len(found) > 0 {
 			return found, nil
 		}
 	}
@@ -194,15 +192,20 @@ func chooseConverted(names []string, config, split string) ([]string, error) {
 	default:
 		return nil, fmt.Errorf("name one of the configurations %s", strings.Join(configs, ", "))
 	}
-	found := matching(names, regexp.MustCompile("^"+regexp.QuoteMeta(config+"/"+split)+`/[^/]*\.parquet$`))
+	found := beginning(names, config+"/"+split, `^/[^/]*\.parquet$`)
 	if len(found) == 0 {
 		return nil, fmt.Errorf("there is no %s/%s/*.parquet", config, split)
 	}
 	return found, nil
 }
 
-func matching(names []string, pattern *regexp.Regexp) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !pattern.MatchString(name) })
+// beginning keeps the names that are a prefix and what an expression matches.
+func beginning(names []string, prefix, rest string) []string {
+	expression := regexp.MustCompile(rest)
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		after, ok := strings.CutPrefix(name, prefix)
+		return !ok || !expression.MatchString(after)
+	})
 }
 
 var shardPattern = regexp.MustCompile(`^(.*-)(\d{5})-of-(\d{5})(\..*)$`)

@@ -110,7 +110,7 @@ func (t *tree) download(ctx context.Context, name string) error {
 	}
 	t.advance(0, max(0, size)-max(0, t.files[name].size))
 	unlock, err := t.lock(ctx, etag, func() {
-		t.warn(fmt.Sprintf("%s %s: waiting for another process that downloads %s", t.kind, t.repo, name))
+		t.warn(fmt.Sprintf("%s %s: waiting for another download of %s", t.kind, t.repo, name))
 	})
 	if err != nil {
 		return err
@@ -209,6 +209,7 @@ func (t *tree) receive(ctx context.Context, name, etag string, size int64) error
 			return err
 		}
 		if !resumed {
+			_ = os.Remove(path)
 			return fmt.Errorf("what arrived has the checksum %s, the Hub announces %s; it was not kept: try again", sum, etag)
 		}
 	}
@@ -220,6 +221,9 @@ func (t *tree) receive(ctx context.Context, name, etag string, size int64) error
 
 // restart drops what is there.
 func (d *transfer) restart() error {
+	if d.offset == 0 {
+		return nil
+	}
 	d.advance(-d.offset, 0)
 	d.offset, d.validator = 0, ""
 	return d.file.Truncate(0)

@@ -65,7 +65,7 @@ func (c *Client) session(r repo) (*session, error) {
 		}
 		s.endpoint = given
 	}
-	if s.token, s.tokenFrom, err = token(home); err != nil {
+	if s.token, s.tokenFrom, err = userToken(home); err != nil {
 		return nil, err
 	}
 	if s.answerTimeout, err = seconds("HF_HUB_ETAG_TIMEOUT"); err != nil {
@@ -122,8 +122,8 @@ func expanded(variable, user string) string {
 	})
 }
 
-// token is the user's token and where it comes from.
-func token(home string) (value, from string, err error) {
+// userToken is the user's token and where it comes from.
+func userToken(home string) (value, from string, err error) {
 	if yes("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
 		return "", "", nil
 	}

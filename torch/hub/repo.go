@@ -31,7 +31,7 @@ var (
 func parseRepo(kind, text string) (repo, error) {
 	id, revision, given := strings.Cut(text, "@")
 	if !idPattern.MatchString(id) || strings.Contains(id, "--") || strings.Contains(id, "..") || strings.HasSuffix(id, ".git") {
-		return repo{}, errors.New("want org/name or org/name@revision of letters, digits, -, _ and .")
+		return repo{}, errors.New("want org/name or org/name@revision, of letters, digits and the signs - _ . in between")
 	}
 	if !given {
 		revision = mainBranch

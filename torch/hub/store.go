@@ -139,7 +139,7 @@ func (s store) lock(ctx context.Context, etag string, waiting func()) (unlock fu
 	got, err := file.TryLock()
 	if err == nil && !got {
 		waiting()
-		_, err = file.TryLockContext(ctx, 100*time.Millisecond)
+		_, err = file.TryLockContext(ctx, 50*time.Millisecond)
 	}
 	if err != nil {
 		_ = file.Close()

@@ -1,0 +1,491 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/google/go-cmp/cmp"
+)
+
+// weights are long enough for a cut connection to have brought something.
+var weights = strings.Repeat("0123456789abcdef", 1<<16)
+
+// oneFile publishes a model whose weights are one large file and returns where its blob goes.
+func oneFile(h *fakeHub) (blob string) {
+	h.publish(commit1, map[string]string{"config.json": "{}", "model.safetensors": weights}, name)
+	return filepath.Join(os.Getenv("HF_HOME"), "hub", "models--org--name", "blobs", sha256Of(weights))
+}
+
+func leave(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func storeLog(h *fakeHub) []string {
+	return slices.DeleteFunc(h.taken(), func(line string) bool { return !strings.HasPrefix(line, "STORE") })
+}
+
+func TestResume(t *testing.T) {
+	half := len(weights) / 2
+	rest := fmt.Sprintf("STORE model.safetensors bytes=%d-", half)
+	for what, tc := range map[string]struct {
+		left    string
+		deliver func(http.ResponseWriter, *http.Request, string) bool
+		want    []string
+	}{
+		"goes on":              {left: weights[:half], want: []string{rest}},
+		"all was there":        {left: weights, want: []string{}},
+		"another beginning":    {left: strings.Repeat("x", half), want: []string{rest, "STORE model.safetensors"}},
+		"too much":             {left: weights + "x", want: []string{"STORE model.safetensors"}},
+		"all there, but wrong": {left: strings.Repeat("x", len(weights)), want: []string{"STORE model.safetensors"}},
+		"a store without ranges": {left: weights[:half], want: []string{rest}, deliver: func(w http.ResponseWriter, _ *http.Request, content string) bool {
+			_, _ = w.Write([]byte(content))
+			return true
+		}},
+		"a store that sends another range": {left: weights[:half], want: []string{rest, "STORE model.safetensors"}, deliver: func(w http.ResponseWriter, r *http.Request, content string) bool {
+			if r.Header.Get("Range") == "" {
+				return false
+			}
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes 7-%d/%d", len(content)-1, len(content)))
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = w.Write([]byte(content[7:]))
+			return true
+		}},
+		"a store that refuses ranges": {left: weights[:half], want: []string{rest, "STORE model.safetensors"}, deliver: func(w http.ResponseWriter, r *http.Request, _ string) bool {
+			if r.Header.Get("Range") == "" {
+				return false
+			}
+			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+			return true
+		}},
+	} {
+		h, c := newFake(t), newTester()
+		blob := oneFile(h)
+		leave(t, blob+".incomplete", tc.left)
+		h.deliver = tc.deliver
+		c.get(t, "org/name")
+		if read(t, blob) != weights || exists(blob+".incomplete") {
+			t.Errorf("%s: the blob is not what the Hub has, or its beginning stayed", what)
+		}
+		if diff := cmp.Diff(tc.want, storeLog(h)); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+		if want := int64(len(weights) + 2); c.done != want || c.total != want {
+			t.Errorf("%s: progress ends at %d of %d, want %d", what, c.done, c.total, want)
+		}
+	}
+}
+
+func TestCutConnections(t *testing.T) {
+	h, c := newFake(t), newTester()
+	blob := oneFile(h)
+	cuts := []int{100, 200, 300}
+	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
+		if len(cuts) == 0 {
+			return false
+		}
+		from := 0
+		if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from); err == nil {
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(content)-1, len(content)))
+			w.Header().Set("Content-Length", fmt.Sprint(len(content)-from))
+			w.WriteHeader(http.StatusPartialContent)
+		}
+		n := cuts[0] - from
+		cuts = cuts[1:]
+		cut(w, content[from:], n)
+		return true
+	}
+	c.get(t, "org/name")
+	if read(t, blob) != weights {
+		t.Error("the blob is not what the Hub has")
+	}
+	want := []string{"STORE model.safetensors"}
+	for _, n := range []int{100, 200, 300} {
+		want = append(want, fmt.Sprintf(`STORE model.safetensors bytes=%d- "of-the-store"`, n))
+	}
+	if diff := cmp.Diff(want, storeLog(h)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]time.Duration{time.Second, 2 * time.Second, 4 * time.Second}, c.pauses); diff != "" {
+		t.Error(diff)
+	}
+
+	// A store that never delivers is given up, and what came stays for the next run.
+	h, c = newFake(t), newTester()
+	blob = oneFile(h)
+	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
+		if r.Header.Get("Range") != "" {
+			panic(http.ErrAbortHandler)
+		}
+		cut(w, content, 1000)
+		return true
+	}
+	c.refuses(t, "org/name", "model.safetensors: no connection to "+h.hub.URL, "tried 5 times")
+	if got := read(t, blob+".incomplete"); got != weights[:1000] {
+		t.Errorf("%d bytes stayed", len(got))
+	}
+	if diff := cmp.Diff([]time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}, c.pauses); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A store whose file changed between two parts sends the whole, by If-Range.
+func TestChangedBetweenParts(t *testing.T) {
+	h, c := newFake(t), newTester()
+	blob := oneFile(h)
+	parts := 0
+	h.deliver = func(w http.ResponseWriter, _ *http.Request, content string) bool {
+		parts++
+		w.Header().Set("ETag", fmt.Sprintf(`"version-%d"`, parts))
+		if parts == 1 {
+			cut(w, strings.Repeat("x", len(content)), 500)
+		}
+		return false
+	}
+	c.get(t, "org/name")
+	if read(t, blob) != weights {
+		t.Error("the blob is not what the Hub has")
+	}
+	if want := int64(len(weights) + 2); c.done != want || c.total != want {
+		t.Errorf("progress ends at %d of %d, want %d", c.done, c.total, want)
+	}
+}
+
+func TestWrongChecksum(t *testing.T) {
+	h, c := newFake(t), newTester()
+	blob := oneFile(h)
+	h.deliver = func(w http.ResponseWriter, _ *http.Request, content string) bool {
+		_, _ = w.Write([]byte(strings.Repeat("x", len(content))))
+		return true
+	}
+	c.refuses(t, "org/name", "model.safetensors: what arrived has the checksum", "the Hub announces "+sha256Of(weights), "try again")
+	if exists(blob) || exists(blob+".incomplete") {
+		t.Error("it was kept")
+	}
+	h.deliver = func(w http.ResponseWriter, _ *http.Request, content string) bool {
+		_, _ = w.Write([]byte(content + "x"))
+		return true
+	}
+	c.refuses(t, "org/name", "sends more than the 1048576 bytes that the Hub announces")
+
+	h, c = newFake(t), newTester()
+	h.publish(commit1, map[string]string{"config.json": "{}", "model.safetensors": "w"}, name)
+	h.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/config.json") {
+			_, _ = w.Write([]byte("[]"))
+			return true
+		}
+		return false
+	}
+	c.refuses(t, "org/name", "config.json: what arrived has the checksum "+gitOf("[]"), "the Hub announces "+gitOf("{}"))
+}
+
+func TestRefusals(t *testing.T) {
+	status := func(code int, headers ...string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, _ *http.Request) bool {
+			for i := 0; i < len(headers); i += 2 {
+				w.Header().Set(headers[i], headers[i+1])
+			}
+			w.WriteHeader(code)
+			return true
+		}
+	}
+	four := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
+	for what, tc := range map[string]struct {
+		token  string
+		answer func(http.ResponseWriter, *http.Request) bool
+		want   []string
+		pauses []time.Duration
+	}{
+		"no such repository": {answer: status(401, "X-Error-Code", "RepoNotFound"), want: []string{"is neither a folder nor in", "has no model org/name that can be seen without HF_TOKEN"}},
+		"no such repository for the token": {
+			token: "hf_secret", answer: status(404, "X-Error-Code", "RepoNotFound"), want: []string{"has no model org/name that the token in HF_TOKEN may see"},
+		},
+		"gated":               {answer: status(401, "X-Error-Code", "GatedRepo"), want: []string{"model org/name: it is gated: accept its terms at http://127.0.0.1", "/org/name, then set HF_TOKEN"}},
+		"gated for the token": {token: "hf_secret", answer: status(403, "X-Error-Code", "GatedRepo"), want: []string{"the account of the token in HF_TOKEN has no access: ask for it at"}},
+		"a bad token":         {token: "hf_secret", answer: status(401, "X-Error-Message", "Invalid credentials in Authorization header"), want: []string{"the Hub does not accept the token in HF_TOKEN: make a new one at"}},
+		"forbidden":           {answer: status(403, "X-Error-Message", "Access to this resource is disabled.\nOdd"), want: []string{`answers "403 Forbidden": "Access to this resource is disabled.`}},
+		"rate limited": {
+			answer: status(429, "Retry-After", "17"), want: []string{"takes no more requests for now: try again in 17s, or set HF_TOKEN for a higher limit; tried 5 times"},
+			pauses: []time.Duration{17 * time.Second, 17 * time.Second, 17 * time.Second, 17 * time.Second},
+		},
+		"rate limited for long": {
+			token: "hf_secret", answer: status(429, "RateLimit", `"api";r=0;t=1200`), want: []string{"try again in 20m0s"},
+		},
+		"rate limited until": {
+			answer: status(429, "Date", "Mon, 02 Nov 2026 10:00:00 GMT", "Retry-After", "Mon, 02 Nov 2026 10:00:02 GMT"), want: []string{"try again in 2s"},
+			pauses: []time.Duration{2 * time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second},
+		},
+		"broken":    {answer: status(503), want: []string{`answers "503 Service Unavailable"; tried 5 times`}, pauses: four},
+		"not a Hub": {answer: status(200), want: []string{"lists it in a form that is not the Hub's"}},
+		"a teapot":  {answer: status(418), want: []string{`answers "418 I'm a teapot"`}},
+		"cut off":   {answer: func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, want: []string{"no connection to", "tried 5 times"}, pauses: four},
+		"a carousel": {answer: func(w http.ResponseWriter, r *http.Request) bool {
+			http.Redirect(w, r, r.URL.String(), http.StatusFound)
+			return true
+		}, want: []string{"10 redirects"}, pauses: four},
+	} {
+		h, c := newFake(t), newTester()
+		t.Setenv("HF_TOKEN", tc.token)
+		h.publish(commit1, tinyModel(), name)
+		h.answer = tc.answer
+		c.refuses(t, "org/name", tc.want...)
+		if diff := cmp.Diff(tc.pauses, c.pauses); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+		// The same answers to requests for a file.
+		h = newFake(t)
+		t.Setenv("HF_TOKEN", tc.token)
+		h.publish(commit1, tinyModel(), name)
+		h.answer = func(w http.ResponseWriter, r *http.Request) bool {
+			return strings.Contains(r.URL.Path, "/resolve/") && tc.answer(w, r)
+		}
+		if _, err := newTester().Model(t.Context(), "org/name", Weights); err == nil || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "hf_secret") {
+			t.Errorf("%s for a file: %v", what, err)
+		}
+	}
+}
+
+// Requests to the store for which it has no good answer come back to the Hub, which signs them again.
+func TestStoreErrors(t *testing.T) {
+	h, c := newFake(t), newTester()
+	blob := oneFile(h)
+	codes := []int{403, 500, 429}
+	h.deliver = func(w http.ResponseWriter, _ *http.Request, _ string) bool {
+		if len(codes) == 0 {
+			return false
+		}
+		w.WriteHeader(codes[0])
+		codes = codes[1:]
+		return true
+	}
+	c.get(t, "org/name")
+	if read(t, blob) != weights || len(c.pauses) != 3 {
+		t.Errorf("pauses %v", c.pauses)
+	}
+}
+
+// The token stays at the Hub through every redirect: to another port, to another host and back.
+func TestTokenStaysAtTheHub(t *testing.T) {
+	h, c := newFake(t), newTester()
+	t.Setenv("HF_TOKEN", "hf_secret")
+	oneFile(h)
+	var mu sync.Mutex
+	seen := map[string][]string{}
+	note := func(place string, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if got := r.Header.Get("Authorization"); !slices.Contains(seen[place], got) {
+			seen[place] = append(seen[place], got)
+		}
+	}
+	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		note("far", r)
+		http.Redirect(w, r, h.hub.URL+"/back", http.StatusFound)
+	}))
+	defer far.Close()
+	h.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		note("hub", r)
+		switch {
+		case r.URL.Path == "/back":
+			_, _ = w.Write([]byte(weights))
+			return true
+		case strings.Contains(r.URL.Path, "/org/name/"): // the repository was renamed
+			http.Redirect(w, r, strings.Replace(r.URL.RequestURI(), "/org/name/", "/new/name/", 1), http.StatusTemporaryRedirect)
+			return true
+		}
+		return false
+	}
+	h.refs["models/new/name@main"] = commit1
+	h.deliver = func(w http.ResponseWriter, r *http.Request, _ string) bool {
+		note("store", r)
+		http.Redirect(w, r, strings.Replace(far.URL, "127.0.0.1", "localhost", 1), http.StatusFound)
+		return true
+	}
+	c.get(t, "org/name")
+	want := map[string][]string{"hub": {"Bearer hf_secret"}, "store": {""}, "far": {""}}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSilence(t *testing.T) {
+	h, c := newFake(t), newTester()
+	blob := oneFile(h)
+	silent := true
+	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
+		if !silent {
+			return false
+		}
+		silent = false
+		w.Header().Set("Content-Length", fmt.Sprint(len(content)))
+		_, _ = w.Write([]byte(content[:1000]))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return true
+	}
+	s, err := c.session(repo{modelKind, "org/name", mainBranch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.bytesTimeout = 10 * time.Millisecond
+	if _, err := s.model(t.Context(), Weights); err != nil {
+		t.Fatal(err)
+	}
+	if read(t, blob) != weights || silent {
+		t.Error("the blob is not what the Hub has")
+	}
+}
+
+func TestCancel(t *testing.T) {
+	h, c := newFake(t), newTester()
+	blob := oneFile(h)
+	ctx, cancel := context.WithCancel(t.Context())
+	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
+		w.Header().Set("Content-Length", fmt.Sprint(len(content)))
+		_, _ = w.Write([]byte(content[:1000]))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return true
+	}
+	c.Progress = func(done, _ int64) {
+		if done > 500 {
+			cancel()
+		}
+	}
+	if _, err := c.Model(ctx, "org/name", Weights); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	h.deliver, c.Progress = nil, nil
+	c.get(t, "org/name")
+	if log := storeLog(h); log[len(log)-1] != "STORE model.safetensors bytes=1000-" || read(t, blob) != weights {
+		t.Errorf("it did not go on where it stopped: %q", log)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	h, c := newFake(t), newTester()
+	blob := oneFile(h)
+	if err := os.MkdirAll(filepath.Dir(blob), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", blob+".incomplete"); err != nil {
+		t.Fatal(err)
+	}
+	c.refuses(t, "org/name", "model.safetensors: the disk of ", " is full; free some and run again")
+
+	// Where the listing says that it will not fit, nothing is begun.
+	h.publish(commit2, map[string]string{"config.json": "{}"})
+	h.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasPrefix(r.URL.Path, "/api/") {
+			return false
+		}
+		_, _ = fmt.Fprintf(w, `{"sha":%q,"siblings":[{"rfilename":"config.json"},{"rfilename":"model.safetensors","size":%d}]}`, commit2, int64(1)<<60)
+		return true
+	}
+	h.taken()
+	c.refuses(t, "org/name", "MB free, and 1152921504606 MB are to be fetched; free some")
+	if log := storeLog(h); len(log) > 0 {
+		t.Errorf("it began: %q", log)
+	}
+}
+
+func TestLock(t *testing.T) {
+	h, c := newFake(t), newTester()
+	oneFile(h)
+	locks := filepath.Join(os.Getenv("HF_HOME"), "hub", ".locks", "models--org--name")
+	if err := os.MkdirAll(locks, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// As the Python package does, by flock(2) on this file.
+	held, err := os.Create(filepath.Join(locks, sha256Of(weights)+".lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	c.Warn = func(message string) {
+		if !strings.Contains(message, "waiting for another download of model.safetensors") {
+			t.Errorf("warning %q", message)
+		}
+		if log := storeLog(h); len(log) > 0 {
+			t.Errorf("it did not wait: %q", log)
+		}
+		_ = held.Close()
+	}
+	c.get(t, "org/name")
+
+	h, c = newFake(t), newTester()
+	blob := oneFile(h)
+	ctx, cancel := context.WithCancel(t.Context())
+	locks = filepath.Join(os.Getenv("HF_HOME"), "hub", ".locks", "models--org--name")
+	if err := os.MkdirAll(locks, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	other := flock.New(filepath.Join(locks, sha256Of(weights)+".lock"))
+	if err := other.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	c.Warn = func(string) { cancel() }
+	if _, err := c.Model(ctx, "org/name", Weights); !errors.Is(err, context.Canceled) || exists(blob) {
+		t.Errorf("waiting for a lock does not end: %v", err)
+	}
+}
+
+// Goroutines and processes that want the same model at once download it once, and all get it.
+func TestAtOnce(t *testing.T) {
+	if os.Getenv("HUB_TEST_CHILD") != "" {
+		m, err := new(Client).Model(t.Context(), "org/name", Weights)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if read(t, filepath.Join(m.Dir, "model.safetensors")) != weights {
+			t.Fatal("the weights are not what the Hub has")
+		}
+		return
+	}
+	h := newFake(t)
+	oneFile(h)
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			m, err := newTester().Model(t.Context(), "org/name", Weights)
+			if err != nil {
+				t.Error(err)
+			} else if data, err := os.ReadFile(filepath.Join(m.Dir, "model.safetensors")); err != nil || string(data) != weights {
+				t.Errorf("the weights are not what the Hub has: %v", err)
+			}
+		})
+		all.Go(func() {
+			child := exec.Command(os.Args[0], "-test.run=^TestAtOnce$")
+			child.Env = append(os.Environ(), "HUB_TEST_CHILD=1")
+			if out, err := child.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	all.Wait()
+	if log := storeLog(h); len(log) != 1 {
+		t.Errorf("%d downloads, want 1: %q", len(log), log)
+	}
+}

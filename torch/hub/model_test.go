@@ -1,0 +1,294 @@
+package hub
+
+import (
+	"io/fs"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const name = "models/org/name@main"
+
+// tinyModel has two shards, an index, and files that nobody needs.
+func tinyModel() map[string]string {
+	return map[string]string{
+		"config.json": "{}", "tokenizer.json": `{"a":1}`, "generation_config.json": "{ }",
+		"additional_chat_templates/tool_use.jinja": "{{ tools }}",
+		"model.safetensors.index.json":             `{"metadata":{},"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors","c":"model-00001-of-00002.safetensors"}}`,
+		"model-00001-of-00002.safetensors":         "first shard", "model-00002-of-00002.safetensors": "second shard",
+		"pytorch_model.bin": "pickle", "onnx/model.onnx": "graph", "README.md": "# card", "consolidated.safetensors": "again",
+	}
+}
+
+func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
+	h, c := newFake(t), newTester()
+	t.Setenv("HF_TOKEN", "hf_secret")
+	h.publish(commit1, tinyModel(), name)
+	m := c.get(t, "org/name")
+	root := filepath.Join(os.Getenv("HF_HOME"), "hub", "models--org--name")
+	if want := (Model{Dir: filepath.Join(root, "snapshots", commit1), Name: "org/name", Commit: commit1}); m != want {
+		t.Errorf("got %+v, want %+v", m, want)
+	}
+	files := tinyModel()
+	for _, name := range []string{"pytorch_model.bin", "onnx/model.onnx", "README.md", "consolidated.safetensors"} {
+		delete(files, name)
+	}
+	got, absent, blobs := map[string]string{}, 0, map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		rel, _ := filepath.Rel(root, path)
+		switch top, rest, _ := strings.Cut(rel, "/"); top {
+		case "snapshots":
+			_, file, _ := strings.Cut(rest, "/")
+			target, err := os.Readlink(path)
+			if want := strings.Repeat("../", 2+strings.Count(file, "/")) + "blobs/"; err != nil || !strings.HasPrefix(target, want) {
+				t.Errorf("%s leads to %q, %v; want a link below %s", file, target, err, want)
+			}
+			got[file] = read(t, path)
+		case "blobs":
+			blobs[rest] = true
+		case ".no_exist":
+			absent++
+		case "refs":
+			if text := read(t, path); rest != "main" || text != commit1 {
+				t.Errorf("refs/%s is %q", rest, text)
+			}
+		default:
+			t.Errorf("unexpected %s", rel)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(files, got); diff != "" {
+		t.Error(diff)
+	}
+	wanted := map[string]bool{}
+	for name, content := range files {
+		if large(name) {
+			wanted[sha256Of(content)] = true
+		} else {
+			wanted[gitOf(content)] = true
+		}
+	}
+	if diff := cmp.Diff(wanted, blobs); diff != "" {
+		t.Error("blobs:", diff)
+	}
+	if want := len(smallFiles) - 3; absent != want {
+		t.Errorf("%d files are known to be absent, want %d", absent, want)
+	}
+	if h.leaks > 0 {
+		t.Errorf("the store saw the token %d times", h.leaks)
+	}
+	total := int64(0)
+	for _, content := range files {
+		total += int64(len(content))
+	}
+	if c.done != total || c.total != total {
+		t.Errorf("progress ends at %d of %d, want %d", c.done, c.total, total)
+	}
+	h.taken()
+	c.get(t, "org/name")
+	if diff := cmp.Diff([]string{"GET /api/models/org/name/revision/main"}, h.taken()); diff != "" {
+		t.Error("asking again:", diff)
+	}
+	c.get(t, "org/name@"+commit1)
+	if log := h.taken(); len(log) > 0 {
+		t.Errorf("a commit in the cache is asked for again: %q", log)
+	}
+	if len(c.warnings)+len(c.pauses) > 0 {
+		t.Errorf("warnings %q, pauses %v", c.warnings, c.pauses)
+	}
+}
+
+func TestModelFiles(t *testing.T) {
+	for what, tc := range map[string]struct {
+		files map[string]string
+		need  Need
+		want  []string
+		err   string
+	}{
+		"one file before shards": {
+			files: map[string]string{"config.json": "{}", "model.safetensors": "w", "model.safetensors.index.json": "{}", "pytorch_model.bin": "p"},
+			want:  []string{"config.json", "model.safetensors"},
+		},
+		"pickles where there is nothing better": {
+			files: map[string]string{"config.json": "{}", "pytorch_model.bin": "p", "vocab.txt": "v", "tf_model.h5": "t"},
+			want:  []string{"config.json", "pytorch_model.bin", "vocab.txt"},
+		},
+		"shards of pickles": {
+			files: map[string]string{
+				"config.json": "{}", "pytorch_model.bin.index.json": `{"weight_map":{"a":"pytorch_model-00001-of-00001.bin"}}`, "pytorch_model-00001-of-00001.bin": "p",
+			},
+			want: []string{"config.json", "pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"},
+		},
+		"adapter": {
+			files: map[string]string{"adapter_config.json": "{}", "adapter_model.safetensors": "ab", "adapter_model.bin": "p", "optimizer.bin": "o"},
+			want:  []string{"adapter_config.json", "adapter_model.safetensors"},
+		},
+		"encoder with pooling": {
+			files: map[string]string{"config.json": "{}", "modules.json": "[]", "1_Pooling/config.json": "{}", "model.safetensors": "w"},
+			want:  []string{"1_Pooling/config.json", "config.json", "model.safetensors", "modules.json"},
+		},
+		"no weights wanted": {
+			files: map[string]string{"config.json": "{}", "tokenizer.json": "{}", "model.safetensors": "w"},
+			need:  NoWeights, want: []string{"config.json", "tokenizer.json"},
+		},
+		"no weights there":   {files: map[string]string{"config.json": "{}", "tf_model.h5": "t"}, err: "model org/name: it has no weights in files of safetensors or PyTorch"},
+		"no model":           {files: map[string]string{"README.md": "# card"}, err: "it has neither config.json nor adapter_config.json"},
+		"a lost shard":       {files: map[string]string{"config.json": "{}", "model.safetensors.index.json": `{"weight_map":{"a":"b.safetensors"}}`}, err: "it has no file b.safetensors"},
+		"a shard outside":    {files: map[string]string{"config.json": "{}", "model.safetensors.index.json": `{"weight_map":{"a":"../b.safetensors"}}`}, err: "weight_map names \"../b.safetensors\""},
+		"an index of lists":  {files: map[string]string{"config.json": "{}", "model.safetensors.index.json": `{"weight_map":[]}`}, err: "model.safetensors.index.json: json"},
+		"names that lead up": {files: map[string]string{"config.json": "{}", "../model.safetensors": "w", "a/../../model.safetensors": "w"}, err: "it has no weights"},
+	} {
+		h, c := newFake(t), newTester()
+		h.publish(commit1, tc.files, name)
+		m, err := c.Model(t.Context(), "org/name", tc.need)
+		if tc.err != "" {
+			wantError(t, what, err, tc.err)
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		found, err := store{dir: filepath.Dir(filepath.Dir(m.Dir))}.files(commit1)
+		if diff := cmp.Diff(tc.want, slices.Sorted(maps.Keys(found))); diff != "" || err != nil {
+			t.Errorf("%s: %s%v", what, diff, err)
+		}
+	}
+}
+
+func TestRevisions(t *testing.T) {
+	h, c := newFake(t), newTester()
+	first, second := tinyModel(), tinyModel()
+	second["config.json"] = `{"new":true}`
+	h.publish(commit1, first, name, "models/org/name@v1/x")
+	h.publish(commit2, second)
+	c.get(t, "org/name")
+	h.taken()
+	h.publish(commit2, second, name)
+	m := c.get(t, "org/name")
+	if m.Commit != commit2 || read(t, filepath.Join(m.Dir, "config.json")) != second["config.json"] {
+		t.Errorf("after main moved: %+v", m)
+	}
+	if log := h.taken(); slices.ContainsFunc(log, func(line string) bool {
+		return strings.HasPrefix(line, "STORE") || strings.HasPrefix(line, "GET") && strings.Contains(line, "/resolve/") && !strings.HasSuffix(line, "/config.json")
+	}) {
+		t.Errorf("files that stayed the same came again: %q", log)
+	}
+	if m := c.get(t, "org/name@v1/x"); m.Commit != commit1 || m.Name != "org/name" {
+		t.Errorf("v1/x is %+v", m)
+	}
+	refs := filepath.Join(os.Getenv("HF_HOME"), "hub", "models--org--name", "refs")
+	if got := read(t, filepath.Join(refs, "main")) + read(t, filepath.Join(refs, "v1", "x")); got != commit2+commit1 {
+		t.Errorf("refs are %q", got)
+	}
+	c.refuses(t, "org/name@v9", `model org/name@v9: it has no branch, tag or commit "v9"`)
+}
+
+func TestOffline(t *testing.T) {
+	h, c := newFake(t), newTester()
+	h.publish(commit1, tinyModel(), name)
+	online := c.get(t, "org/name")
+	h.taken()
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	for _, model := range []string{"org/name", "org/name@" + commit1} {
+		if m := c.get(t, model); m != online {
+			t.Errorf("offline: %+v, want %+v", m, online)
+		}
+	}
+	c.refuses(t, "org/name@v1", "nothing of org/name@v1 is in the cache", "HF_HUB_OFFLINE forbids downloads")
+	shard := filepath.Join(online.Dir, "model-00002-of-00002.safetensors")
+	if err := os.Remove(shard); err != nil {
+		t.Fatal(err)
+	}
+	c.refuses(t, "org/name", "model-00002-of-00002.safetensors: not in the cache", "HF_HUB_OFFLINE forbids downloads")
+	if err := os.Remove(filepath.Join(online.Dir, "model.safetensors.index.json")); err != nil {
+		t.Fatal(err)
+	}
+	c.refuses(t, "org/name", "weights: not in the cache")
+	if err := os.WriteFile(filepath.Join(online.Dir, "..", "..", "refs", "main"), []byte("not a commit"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.refuses(t, "org/name", `"not a commit", which is no commit; remove the file`)
+	if log := h.taken(); len(log) > 0 {
+		t.Errorf("requests were made: %q", log)
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	h, c := newFake(t), newTester()
+	h.publish(commit1, tinyModel(), name)
+	online := c.get(t, "org/name")
+	down := func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true }
+	gone := func(w http.ResponseWriter, _ *http.Request) bool {
+		fail(w, http.StatusNotFound, "RevisionNotFound")
+		return true
+	}
+	h.answer = down
+	if m := c.get(t, "org/name"); m != online || len(c.warnings) != 1 || !strings.Contains(c.warnings[0], "502 Bad Gateway") {
+		t.Errorf("Hub down: %+v with warnings %q", m, c.warnings)
+	}
+	h.answer = gone
+	c.refuses(t, "org/name", "it has no branch, tag or commit")
+	h.answer = nil
+	h.hub.Close()
+	c.warnings, c.pauses = nil, nil
+	if m := c.get(t, "org/name"); m != online || len(c.warnings) != 1 || len(c.pauses) > 0 {
+		t.Errorf("no Hub: %+v with warnings %q and pauses %v", m, c.warnings, c.pauses)
+	}
+	c.refuses(t, "org/other", `model "org/other" is neither a folder nor in`, "no connection to "+h.hub.URL)
+}
+
+// A cache filled by others: files instead of links, blobs that are links, cut files, links to nothing.
+func TestOddCaches(t *testing.T) {
+	h, c := newFake(t), newTester()
+	files := map[string]string{"config.json": "{}", "tokenizer.json": "{ }", "vocab.txt": "words", "model.safetensors": "weights"}
+	h.publish(commit1, files, name)
+	root := filepath.Join(os.Getenv("HF_HOME"), "hub")
+	snapshot := filepath.Join(root, "models--org--name", "snapshots", commit1)
+	blobs := filepath.Join(root, "models--org--name", "blobs")
+	shared := filepath.Join(root, "blobs", "ab")
+	for _, dir := range []string{snapshot, blobs, shared} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, content := range map[string]string{
+		filepath.Join(snapshot, "config.json"): "{}", filepath.Join(snapshot, "vocab.txt"): "wor", filepath.Join(shared, "xet"): "weights",
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, target := range map[string]string{
+		filepath.Join(snapshot, "tokenizer.json"):          "../../blobs/gone",
+		filepath.Join(blobs, sha256Of("weights")):          "../../blobs/ab/xet",
+		filepath.Join(snapshot, "special_tokens_map.json"): "../../blobs/gone",
+	} {
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := c.get(t, "org/name")
+	for name, want := range files {
+		if got := read(t, filepath.Join(m.Dir, name)); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	for _, line := range h.taken() {
+		if strings.HasPrefix(line, "STORE") || strings.HasSuffix(line, "/config.json") {
+			t.Errorf("%s: it was there", line)
+		}
+	}
+}
