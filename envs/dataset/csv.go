@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"rltrain/internal/words"
 )
 
 func readCSV(in io.Reader, path string, want *wanted, each func(Record) error) error {
@@ -59,7 +61,7 @@ func chooseColumns(where place, first []string, want *wanted) (header []string, 
 			continue
 		}
 		if _, twice := columns.Get(name); twice {
-			return nil, nil, fmt.Errorf("%s: column %s occurs twice in the header: rename one", where, quote(name))
+			return nil, nil, fmt.Errorf("%s: column %s occurs twice in the header: rename one", where, words.Quote(name))
 		}
 		columns = append(columns, Field{Name: header[i]})
 		chosen = append(chosen, i)
@@ -68,7 +70,7 @@ func chooseColumns(where place, first []string, want *wanted) (header []string, 
 }
 
 func fieldCount(where place, got int, header []string) error {
-	return fmt.Errorf("%s: the record has %d fields, want %d (%s): add or remove a field, or put a field with a comma in quotes", where, got, len(header), list(header))
+	return fmt.Errorf("%s: the record has %d fields, want %d (%s): add or remove a field, or put a field with a comma in quotes", where, got, len(header), words.List(header))
 }
 
 func csvError(src *source, path string, err error) error {

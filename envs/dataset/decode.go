@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"rltrain/internal/words"
 )
 
 const (
@@ -32,7 +34,7 @@ func (d *decoder) object(where place, value []byte, want *wanted) (Object, error
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
-		return nil, fmt.Errorf("%s: %s, want an object%s", where, kind(v), want.columns())
+		return nil, fmt.Errorf("%s: %s, want an object%s", where, Kind(v), want.columns())
 	}
 	fields := make(Object, 0, 4)
 	d.seen = d.seen[:0]
@@ -44,7 +46,7 @@ func (d *decoder) object(where place, value []byte, want *wanted) (Object, error
 
 		key, err := keyOf(literal)
 		if err != nil {
-			return nil, fmt.Errorf("%s: key %s: %w", where, quote(string(literal)), err)
+			return nil, fmt.Errorf("%s: key %s: %w", where, words.Quote(string(literal)), err)
 		}
 		d.seen = append(d.seen, key)
 		if !want.has(key) {
@@ -52,12 +54,12 @@ func (d *decoder) object(where place, value []byte, want *wanted) (Object, error
 		}
 		v, err := d.value(member, 1)
 		if err != nil {
-			return nil, fmt.Errorf("%s: column %s: %w", where, quote(string(key)), err)
+			return nil, fmt.Errorf("%s: column %s: %w", where, words.Quote(string(key)), err)
 		}
 		fields = append(fields, Field{d.name(key), v})
 	}
 	if twice := repeated(d.seen); twice != nil {
-		return nil, fmt.Errorf("%s: key %s occurs twice: remove one", where, quote(string(twice)))
+		return nil, fmt.Errorf("%s: key %s occurs twice: remove one", where, words.Quote(string(twice)))
 	}
 	if err := want.check(where, fields, d.keys); err != nil {
 		return nil, err
@@ -132,7 +134,7 @@ func (d *decoder) fields(p []byte, depth int) (any, error) {
 		fields = append(fields, Field{d.name(key), v})
 	}
 	if twice := repeated(keys); twice != nil {
-		return nil, fmt.Errorf("key %s occurs twice: remove one", quote(string(twice)))
+		return nil, fmt.Errorf("key %s occurs twice: remove one", words.Quote(string(twice)))
 	}
 	return fields, nil
 }
@@ -183,7 +185,7 @@ func numberOf(text string) (any, error) {
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return nil, fmt.Errorf("the number %s is beyond the range of a float64", quote(text))
+		return nil, fmt.Errorf("the number %s is beyond the range of a float64", words.Quote(text))
 	}
 	return f, nil
 }
@@ -263,7 +265,7 @@ func stringOf(value []byte) (string, error) {
 		return string(inner), nil
 	}
 	if unpairedSurrogate(inner) {
-		return "", fmt.Errorf("unpaired surrogate escape in %s: write the character itself", quote(string(value)))
+		return "", fmt.Errorf("unpaired surrogate escape in %s: write the character itself", words.Quote(string(value)))
 	}
 	var s string
 	err := json.Unmarshal(value, &s)
@@ -301,4 +303,15 @@ func unpairedSurrogate(s []byte) bool {
 func codeUnit(s []byte) uint64 {
 	unit, _ := strconv.ParseUint(string(s[1:5]), 16, 16) // valid JSON: four digits
 	return unit
+}
+
+// Parse decodes one JSON value, such as a column holds as text. Its objects
+// keep their order, and it refuses what Records refuses.
+func Parse(text string) (any, error) {
+	p := bytes.Trim([]byte(text), " \t\r\n")
+	if !json.Valid(p) {
+		var value json.RawMessage
+		return nil, fmt.Errorf("invalid JSON: %w", json.Unmarshal(p, &value))
+	}
+	return new(decoder).value(p, 0)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"rltrain/internal/nearest"
+	"rltrain/internal/words"
 )
 
 // Labels returns the distinct labels of rows in the order of their bytes, the
@@ -22,7 +23,7 @@ func Labels(rows []Row) ([]string, error) {
 		if len(rows) == 0 {
 			return nil, fmt.Errorf("no rows to take labels from: training needs rows of at least two labels")
 		}
-		return nil, fmt.Errorf("%s: all %d rows have the label %s: training needs at least two labels", rows[0].File, len(rows), quote(labels[0]))
+		return nil, fmt.Errorf("%s: all %d rows have the label %s: training needs at least two labels", rows[0].File, len(rows), words.Quote(labels[0]))
 	}
 	return labels, nil
 }
@@ -46,6 +47,9 @@ func LabelIndex(rows []Row, labels []string) ([]int, error) {
 	return out, nil
 }
 
+// maxListed is the number of labels that an error lists.
+const maxListed = 20
+
 func unknownLabel(r Row, labels []string) error {
 	list := strings.Join(labels[:min(len(labels), maxListed)], ", ")
 	if more := len(labels) - maxListed; more > 0 {
@@ -53,7 +57,7 @@ func unknownLabel(r Row, labels []string) error {
 	}
 	hint := ""
 	if near := nearest.Name(r.Label, labels); near != "" {
-		hint = fmt.Sprintf("; did you mean %s?", quote(near))
+		hint = fmt.Sprintf("; did you mean %s?", words.Quote(near))
 	}
-	return fmt.Errorf("%s: label %s does not occur among the model's labels: %s%s", place{path: r.File, line: r.Line}, quote(r.Label), list, hint)
+	return fmt.Errorf("%s: label %s does not occur among the model's labels: %s%s", place{path: r.File, line: r.Line}, words.Quote(r.Label), list, hint)
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
+
+	"rltrain/internal/words"
 )
 
 func readParquet(path string, want *wanted, each func(Record) error) error {
@@ -66,7 +68,7 @@ func (p *parquetFile) open(want *wanted) error {
 	present, chosen := Object{}, Object{}
 	for _, node := range p.file.Root().Columns() {
 		if _, twice := present.Get(node.Name()); twice {
-			return fmt.Errorf("%s: column %s occurs twice: rename one", p.path, quote(node.Name()))
+			return fmt.Errorf("%s: column %s occurs twice: rename one", p.path, words.Quote(node.Name()))
 		}
 		present = append(present, Field{Name: node.Name()})
 		if !want.has([]byte(node.Name())) {
@@ -75,7 +77,7 @@ func (p *parquetFile) open(want *wanted) error {
 		chosen = append(chosen, Field{Name: node.Name()})
 		c, err := newColumn(node, &p.leaves)
 		if err != nil {
-			return fmt.Errorf("%s: column %s: %w", p.path, quote(node.Name()), err)
+			return fmt.Errorf("%s: column %s: %w", p.path, words.Quote(node.Name()), err)
 		}
 		p.columns = append(p.columns, c)
 	}
@@ -97,10 +99,10 @@ func (p *parquetFile) readGroup(i int, row *int, each func(Record) error) error 
 	err := guarded(func() error {
 		for _, l := range p.leaves {
 			if l.index >= len(p.meta.RowGroups[i].Columns) {
-				return fmt.Errorf("row group %d has no column %s", i, quote(l.name))
+				return fmt.Errorf("row group %d has no column %s", i, words.Quote(l.name))
 			}
 			if err := checkPages(p.r, p.size, &p.meta.RowGroups[i].Columns[l.index].MetaData); err != nil {
-				return fmt.Errorf("column %s: %w", quote(l.name), err)
+				return fmt.Errorf("column %s: %w", words.Quote(l.name), err)
 			}
 			l.pages = group.ColumnChunks()[l.index].Pages()
 		}
@@ -130,7 +132,7 @@ func (p *parquetFile) readGroup(i int, row *int, each func(Record) error) error 
 	err = guarded(func() error {
 		for _, l := range p.leaves {
 			if _, more, err := l.peek(); err != nil || more {
-				return errors.Join(err, fmt.Errorf("column %s has more values than the row group has rows", quote(l.name)))
+				return errors.Join(err, fmt.Errorf("column %s has more values than the row group has rows", words.Quote(l.name)))
 			}
 		}
 		return nil
@@ -146,7 +148,7 @@ func (p *parquetFile) readRow() (Object, error) {
 	for i, c := range p.columns {
 		value, err := c.read(0)
 		if err != nil {
-			return nil, fmt.Errorf("column %s: %w", quote(c.name), err)
+			return nil, fmt.Errorf("column %s: %w", words.Quote(c.name), err)
 		}
 		fields[i] = Field{c.name, value}
 	}

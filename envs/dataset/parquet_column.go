@@ -7,6 +7,8 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
+
+	"rltrain/internal/words"
 )
 
 // column is a node of the schema. A record is put together from the leaves'
@@ -52,7 +54,7 @@ func newColumn(node *parquet.Column, leaves *[]*leaf) (*column, error) {
 	seen := map[string]bool{}
 	for _, child := range node.Columns() {
 		if seen[child.Name()] {
-			return nil, fmt.Errorf("field %s occurs twice", quote(child.Name()))
+			return nil, fmt.Errorf("field %s occurs twice", words.Quote(child.Name()))
 		}
 		seen[child.Name()] = true
 		inner, err := newColumn(child, leaves)
@@ -110,7 +112,7 @@ func (c *column) read(rep int) (any, error) {
 				return nil, err
 			}
 			if v.DefinitionLevel() >= c.def {
-				return nil, fmt.Errorf("column %s has a value where %s has none", quote(l.name), quote(first.name))
+				return nil, fmt.Errorf("column %s has a value where %s has none", words.Quote(l.name), words.Quote(first.name))
 			}
 		}
 		if c.repeated {
@@ -147,7 +149,7 @@ func (c *column) once(rep int) (any, error) {
 			return nil, err
 		}
 		if v.DefinitionLevel() != c.def {
-			return nil, fmt.Errorf("column %s has no value where one has to be", quote(c.name))
+			return nil, fmt.Errorf("column %s has no value where one has to be", words.Quote(c.name))
 		}
 		return c.leaf.convert(v)
 	}
@@ -179,11 +181,11 @@ func mapOf(pairs any) (any, error) {
 			if number, isInt := pair[0].Value.(int64); isInt {
 				key = fmt.Sprint(number)
 			} else {
-				return nil, &badValue{fmt.Errorf("a map's key is %s, want text", kind(pair[0].Value))}
+				return nil, &badValue{fmt.Errorf("a map's key is %s, want text", Kind(pair[0].Value))}
 			}
 		}
 		if seen[key] {
-			return nil, &badValue{fmt.Errorf("key %s occurs twice in a map", quote(key))}
+			return nil, &badValue{fmt.Errorf("key %s occurs twice in a map", words.Quote(key))}
 		}
 		seen[key] = true
 		fields = append(fields, Field{key, pair[1].Value})
@@ -214,13 +216,13 @@ func (l *leaf) peek() (v parquet.Value, ok bool, err error) {
 				return v, false, nil
 			}
 			if err != nil {
-				return v, false, fmt.Errorf("column %s: %w", quote(l.name), err)
+				return v, false, fmt.Errorf("column %s: %w", words.Quote(l.name), err)
 			}
 			l.page, l.values = page, page.Values()
 		}
 		n, err := l.values.ReadValues(l.buffer[:])
 		if err != nil && err != io.EOF {
-			return v, false, fmt.Errorf("column %s: %w", quote(l.name), err)
+			return v, false, fmt.Errorf("column %s: %w", words.Quote(l.name), err)
 		}
 		l.next, l.filled = 0, n
 		if n == 0 {
@@ -240,14 +242,14 @@ func (l *leaf) take(rep int) (parquet.Value, error) {
 		return v, l.short()
 	}
 	if v.RepetitionLevel() != rep {
-		return v, fmt.Errorf("column %s starts a row or an element where the others do not", quote(l.name))
+		return v, fmt.Errorf("column %s starts a row or an element where the others do not", words.Quote(l.name))
 	}
 	l.next++
 	return v, nil
 }
 
 func (l *leaf) short() error {
-	return fmt.Errorf("column %s has fewer values than the row group has rows", quote(l.name))
+	return fmt.Errorf("column %s has fewer values than the row group has rows", words.Quote(l.name))
 }
 
 func (l *leaf) release() {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
+
+	"rltrain/internal/words"
 )
 
 // Layouts of times that have no zone.
@@ -79,7 +81,7 @@ func plainOf(v parquet.Value) (any, error) {
 func textOf(v parquet.Value) (any, error) {
 	text := string(v.ByteArray())
 	if !utf8.ValidString(text) {
-		return nil, &badValue{fmt.Errorf("invalid UTF-8 in %s: write the file with UTF-8 text", quote(text))}
+		return nil, &badValue{fmt.Errorf("invalid UTF-8 in %s: write the file with UTF-8 text", words.Quote(text))}
 	}
 	return text, nil
 }

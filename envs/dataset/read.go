@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"rltrain/internal/words"
 )
 
 // Names of the parts of a divided data set, as Row.Split holds them.
@@ -102,34 +104,34 @@ func (c *collector) values(fields Object) (text, label, part string, err error) 
 	value, _ := fields.Get(c.cols.Text)
 	text, ok := value.(string)
 	if !ok {
-		return "", "", "", fmt.Errorf("column %s: %s, want a string", quote(c.cols.Text), kind(value))
+		return "", "", "", fmt.Errorf("column %s: %s, want a string", words.Quote(c.cols.Text), Kind(value))
 	}
 	value, _ = fields.Get(c.cols.Label)
 	if label, err = labelOf(value); err != nil {
-		return "", "", "", fmt.Errorf("column %s: %w", quote(c.cols.Label), err)
+		return "", "", "", fmt.Errorf("column %s: %w", words.Quote(c.cols.Label), err)
 	}
 	split := ""
 	if value, _ = fields.Get(c.cols.Split); value != nil {
 		if split, ok = value.(string); !ok {
-			return "", "", "", fmt.Errorf("column %s: %s, want a string", quote(c.cols.Split), kind(value))
+			return "", "", "", fmt.Errorf("column %s: %s, want a string", words.Quote(c.cols.Split), Kind(value))
 		}
 	}
 	for _, v := range []struct{ name, value string }{{c.cols.Text, text}, {c.cols.Label, label}} {
 		if strings.TrimSpace(v.value) == "" {
-			return "", "", "", fmt.Errorf("column %s is empty: fill it or remove the row", quote(v.name))
+			return "", "", "", fmt.Errorf("column %s is empty: fill it or remove the row", words.Quote(v.name))
 		}
 		if i := strings.IndexByte(v.value, 0); i >= 0 {
-			return "", "", "", fmt.Errorf("column %s has a NUL at byte %d: remove it", quote(v.name), i+1)
+			return "", "", "", fmt.Errorf("column %s has a NUL at byte %d: remove it", words.Quote(v.name), i+1)
 		}
 	}
 	if part, err = partOf(split); err != nil {
-		return "", "", "", fmt.Errorf("column %s: %w", quote(c.cols.Split), err)
+		return "", "", "", fmt.Errorf("column %s: %w", words.Quote(c.cols.Split), err)
 	}
 	if part == "" && c.needSplit {
-		return "", "", "", fmt.Errorf("column %s is empty: want train, val or test in every row", quote(c.cols.Split))
+		return "", "", "", fmt.Errorf("column %s is empty: want train, val or test in every row", words.Quote(c.cols.Split))
 	}
 	if len(c.rows) > 0 && (part == "") != (c.rows[0].Split == "") {
-		return "", "", "", fmt.Errorf("column %s is filled in some rows only: fill it in every row or in none", quote(c.cols.Split))
+		return "", "", "", fmt.Errorf("column %s is filled in some rows only: fill it in every row or in none", words.Quote(c.cols.Split))
 	}
 	return text, label, part, nil
 }
@@ -145,7 +147,7 @@ func labelOf(value any) (string, error) {
 			return v.String(), nil
 		}
 	}
-	return "", fmt.Errorf("%s, want a string or an integer", kind(value))
+	return "", fmt.Errorf("%s, want a string or an integer", Kind(value))
 }
 
 func (c *collector) finish() ([]Row, error) {
@@ -162,5 +164,5 @@ func partOf(split string) (string, error) {
 	case "validation":
 		return Val, nil
 	}
-	return "", fmt.Errorf("unknown split %s: want train, val, validation or test", quote(split))
+	return "", fmt.Errorf("unknown split %s: want train, val, validation or test", words.Quote(split))
 }

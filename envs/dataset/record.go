@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"rltrain/internal/nearest"
+	"rltrain/internal/words"
 )
 
 // Record is one row of a file.
@@ -100,7 +101,7 @@ func readFile(path string, want *wanted, each func(Record) error) error {
 	case ext == ".parquet":
 		return fmt.Errorf("%s: a Parquet file inside another compression cannot be read as a stream: unpack it first (its pages are compressed as they are)", path)
 	case read == nil:
-		return fmt.Errorf("%s: unknown extension %s of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst) or .parquet", path, quote(filepath.Ext(path)))
+		return fmt.Errorf("%s: unknown extension %s of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst) or .parquet", path, words.Quote(filepath.Ext(path)))
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -148,7 +149,7 @@ func (w *wanted) columns() string {
 	}
 	names := make([]string, len(w.required))
 	for i, name := range w.required {
-		names[i] = quote(name)
+		names[i] = words.Quote(name)
 	}
 	if len(names) == 1 {
 		return " with the column " + names[0]
@@ -173,11 +174,11 @@ func (w *wanted) check(where place, fields Object, present func() []string) erro
 // missing describes a column that is not there.
 func missing(where place, name string, present []string) error {
 	if len(present) == 0 {
-		return fmt.Errorf("%s: no column %s: the object is empty", where, quote(name))
+		return fmt.Errorf("%s: no column %s: the object is empty", where, words.Quote(name))
 	}
 	hint := ""
 	if near := nearest.Name(name, present); near != "" {
-		hint = fmt.Sprintf("; did you mean %s?", quote(near))
+		hint = fmt.Sprintf("; did you mean %s?", words.Quote(near))
 	}
-	return fmt.Errorf("%s: no column %s; the columns are %s%s", where, quote(name), list(present), hint)
+	return fmt.Errorf("%s: no column %s; the columns are %s%s", where, words.Quote(name), words.List(present), hint)
 }

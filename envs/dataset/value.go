@@ -7,6 +7,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"rltrain/internal/words"
 )
 
 // Object is a JSON object that keeps the order of its fields; their names
@@ -130,7 +132,7 @@ func appendJSON(out []byte, value any) ([]byte, error) {
 		text, err := json.Marshal(v)
 		return append(out, text...), err
 	}
-	return nil, fmt.Errorf("JSON has no %s", kind(value))
+	return nil, fmt.Errorf("JSON has no %s", Kind(value))
 }
 
 func appendString(out []byte, s string) ([]byte, error) {
@@ -150,8 +152,8 @@ func floatText(v float64) string {
 	return s
 }
 
-// kind says what a value is, for errors.
-func kind(value any) string {
+// Kind says what a value is, for errors.
+func Kind(value any) string {
 	switch v := value.(type) {
 	case nil:
 		return "null"
@@ -160,11 +162,11 @@ func kind(value any) string {
 	case string:
 		return "a string"
 	case int64:
-		return "the number " + quote(strconv.FormatInt(v, 10))
+		return "the number " + words.Quote(strconv.FormatInt(v, 10))
 	case float64:
-		return "the number " + quote(strconv.FormatFloat(v, 'g', -1, 64))
+		return "the number " + words.Quote(strconv.FormatFloat(v, 'g', -1, 64))
 	case json.Number:
-		return "the number " + quote(v.String())
+		return "the number " + words.Quote(v.String())
 	case []byte:
 		return "binary data"
 	case []any:

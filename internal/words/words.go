@@ -1,4 +1,5 @@
-package dataset
+// Package words puts names and values of users' files into errors of one line.
+package words
 
 import (
 	"fmt"
@@ -11,8 +12,8 @@ const (
 	maxQuoted = 60 // runes of a value an error quotes
 )
 
-// quote returns s in quotes on one line, cut where it is long.
-func quote(s string) string {
+// Quote returns s in quotes on one line, cut behind 60 characters.
+func Quote(s string) string {
 	n := 0
 	for i := range s {
 		if n == maxQuoted {
@@ -23,11 +24,11 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// list returns names in quotes with commas, cut where they are many.
-func list(names []string) string {
+// List returns the names in quotes with commas, cut behind 20.
+func List(names []string) string {
 	shown := make([]string, 0, min(len(names), maxListed))
 	for _, name := range names[:min(len(names), maxListed)] {
-		shown = append(shown, quote(name))
+		shown = append(shown, Quote(name))
 	}
 	out := strings.Join(shown, ", ")
 	if more := len(names) - len(shown); more > 0 {

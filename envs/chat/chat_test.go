@@ -1,0 +1,241 @@
+package chat
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/envs/dataset"
+)
+
+func write(t testing.TB, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func read(path string, accept ...Format) (examples []Example, err error) {
+	for e, err := range Examples(dataset.Records(path), accept...) {
+		if err != nil {
+			return nil, err
+		}
+		examples = append(examples, e)
+	}
+	return examples, nil
+}
+
+func text(s string) Content { return Content{Text: s} }
+
+// chat makes a conversation of turns "role: text".
+func chat(turns ...string) Content {
+	c := Content{}
+	for _, t := range turns {
+		role, text, _ := strings.Cut(t, ": ")
+		c.Messages = append(c.Messages, turn(role, text))
+	}
+	return c
+}
+
+func TestExamples(t *testing.T) {
+	say := func(role, text string) string { return fmt.Sprintf(`{"role":%q,"content":%q}`, role, text) }
+	tests := []struct {
+		name, row string
+		accept    []Format
+		want      Example
+	}{
+		{"text", `{"text":"q","id":7}`, nil, Example{Format: LanguageModelling, Text: text("q"), Extra: dataset.Object{{Name: "id", Value: int64(7)}}}},
+		{"messages", `{"messages":[` + say("user", "q") + `,` + say("assistant", "a") + `],"tools":"[{\"name\":\"f\",\"x\":null}]","chat_template_kwargs":{"think":false}}`, nil,
+			Example{Format: LanguageModelling, Text: chat("user: q", "assistant: a"), Tools: []any{dataset.Object{{Name: "name", Value: "f"}}}, TemplateArgs: dataset.Object{{Name: "think", Value: false}}}},
+		{"prompt", `{"prompt":"q","answer":"72"}`, nil, Example{Format: PromptOnly, Prompt: text("q"), Extra: dataset.Object{{Name: "answer", Value: "72"}}}},
+		{"prompt with a completion beside it", `{"prompt":"q","completion":"a"}`, []Format{PromptOnly},
+			Example{Format: PromptOnly, Prompt: text("q"), Extra: dataset.Object{{Name: "completion", Value: "a"}}}},
+		{"prompt and completion", `{"completion":"","prompt":"q","label":3}`, nil,
+			Example{Format: PromptCompletion, Prompt: text("q"), Extra: dataset.Object{{Name: "label", Value: int64(3)}}}},
+		{"conversational prompt and completion", `{"prompt":[` + say("user", "q") + `],"completion":[` + say("assistant", "a") + `],"tools":[]}`, nil,
+			Example{Format: PromptCompletion, Prompt: chat("user: q"), Completion: chat("assistant: a")}},
+		{"unpaired", `{"prompt":"q","completion":"a","label":true}`, nil, Example{Format: Unpaired, Prompt: text("q"), Completion: text("a"), Label: true}},
+		{"unpaired, read for its completions", `{"prompt":"q","completion":"a","label":true}`, []Format{LanguageModelling, PromptCompletion},
+			Example{Format: PromptCompletion, Prompt: text("q"), Completion: text("a"), Extra: dataset.Object{{Name: "label", Value: true}}}},
+		{"unpaired conversation", `{"messages":[` + say("user", "q") + `,` + say("assistant", "a") + `],"label":false}`, nil,
+			Example{Format: Unpaired, Prompt: chat("user: q"), Completion: chat("assistant: a")}},
+		{"preference", `{"prompt":"q","chosen":"a","rejected":"b","score":0.5}`, nil,
+			Example{Format: Preference, Prompt: text("q"), Chosen: text("a"), Rejected: text("b"), Extra: dataset.Object{{Name: "score", Value: 0.5}}}},
+		{"implicit prompt", `{"chosen":[` + say("user", "q") + `,` + say("assistant", "a") + `],"rejected":[{"content":"q","role":"user"},` + say("assistant", "b") + `]}`, nil,
+			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b")}},
+		{"implicit prompt that a text repeats", `{"prompt":"q","chosen":[` + say("user", "q") + `,` + say("assistant", "a") + `],"rejected":[` + say("user", "q") + `,` + say("assistant", "a") + `]}`, nil,
+			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: a"), Extra: dataset.Object{{Name: "prompt", Value: "q"}}}},
+		{"ShareGPT", `{"conversations":[{"from":"human","value":"q","weight":1},{"from":"gpt","value":"a"}],"system":"s"}`, nil,
+			Example{Format: LanguageModelling, Text: Content{Messages: []Message{turn("system", "s"),
+				{{Name: "role", Value: "user"}, {Name: "content", Value: "q"}, {Name: "weight", Value: int64(1)}}, turn("assistant", "a")}}}},
+		{"ShareGPT calls", `{"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"{\"name\":\"f\",\"arguments\":{\"x\":1}}"},{"from":"observation","value":"o"}]}`, nil,
+			Example{Format: LanguageModelling, Text: Content{Messages: []Message{turn("user", "q"),
+				{{Name: "role", Value: "assistant"}, {Name: "tool_calls", Value: []any{dataset.Object{{Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
+					{Name: "name", Value: "f"}, {Name: "arguments", Value: dataset.Object{{Name: "x", Value: int64(1)}}}}}}}}},
+				turn("tool", "o")}}}},
+		{"ShareGPT preference", `{"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"},"rejected":{"from":"gpt","value":"b"}}`, nil,
+			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b")}},
+		{"Alpaca", `{"instruction":"i","input":"","output":"o"}`, nil, Example{Format: PromptCompletion, Prompt: chat("user: i"), Completion: chat("assistant: o")}},
+		{"Alpaca with all columns", `{"instruction":"i","input":"x","output":"o","system":"s","history":[["q","a"]]}`, nil,
+			Example{Format: PromptCompletion, Prompt: chat("system: s", "user: q", "assistant: a", "user: i\nx"), Completion: chat("assistant: o")}},
+		{"Alpaca preference", `{"instruction":"i","input":null,"chosen":"a","rejected":"b"}`, nil,
+			Example{Format: Preference, Prompt: chat("user: i"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b")}},
+		{"Alpaca label", `{"instruction":"i","output":"o","kto_tag":"False"}`, nil, Example{Format: Unpaired, Prompt: chat("user: i"), Completion: chat("assistant: o")}},
+		{"OpenAI preference", `{"input":{"messages":[` + say("user", "q") + `],"tools":[{"n":1}]},"preferred_output":[` + say("assistant", "a") + `],"non_preferred_output":[` + say("assistant", "b") + `]}`, nil,
+			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b"), Tools: []any{dataset.Object{{Name: "n", Value: int64(1)}}}}},
+		{"nulls and parts", `{"messages":[{"role":"user","name":null,"content":[{"type":"text","text":"a","image":null},{"type":"text","text":"b"}]},{"tool_calls":[{"f":{"x":null,"y":[null]}}],"content":null,"role":"assistant"}]}`, nil,
+			Example{Format: LanguageModelling, Text: Content{Messages: []Message{
+				{{Name: "role", Value: "user"}, {Name: "content", Value: []any{dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "a"}}, dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "b"}}}}},
+				{{Name: "tool_calls", Value: []any{dataset.Object{{Name: "f", Value: dataset.Object{{Name: "y", Value: []any{nil}}}}}}}, {Name: "content", Value: nil}, {Name: "role", Value: "assistant"}},
+			}}}},
+		{"a class label is no preference", `{"text":"q","label":"law"}`, nil, Example{Format: LanguageModelling, Text: text("q"), Extra: dataset.Object{{Name: "label", Value: "law"}}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := read(write(t, "a.jsonl", tt.row), tt.accept...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.want.Line = 1
+			if diff := cmp.Diff([]Example{tt.want}, got, cmpopts.IgnoreFields(Example{}, "File")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestImplicitText(t *testing.T) {
+	tests := []struct{ chosen, rejected, prompt string }{
+		{"The sky is blue.", "The sky is green.", "The sky is"},
+		{"The sun is in the sky.", "The sun is in the sea.", "The sun is in the s"},
+		{"é ab", "é ac", "é a"},
+		{"éa", "èa", ""}, // their first bytes are equal
+		{" a", " b", ""},
+		{"ab", "ab", "a"},
+		{"ab", "abcd", "a"},
+		{"a", "ab", ""},
+		{"x", "y", ""},
+	}
+	for _, tt := range tests {
+		row, err := json.Marshal(map[string]string{"chosen": tt.chosen, "rejected": tt.rejected})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := read(write(t, "a.jsonl", string(row)))
+		if err != nil {
+			t.Errorf("%v: %v", tt, err)
+			continue
+		}
+		want := []string{tt.prompt, tt.chosen[len(tt.prompt):], tt.rejected[len(tt.prompt):]}
+		if diff := cmp.Diff(want, []string{got[0].Prompt.Text, got[0].Chosen.Text, got[0].Rejected.Text}); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", tt, diff)
+		}
+	}
+}
+
+func TestExamplesErrors(t *testing.T) {
+	user := `{"role":"user","content":"q"}`
+	tests := []struct {
+		name, rows string
+		accept     []Format
+		want       string
+	}{
+		{"unknown columns", `{"question":"q","answer":"a"}`, []Format{PromptOnly}, `:1: not a data set of the kind prompt only: the columns are "question", "answer"; want prompt, or instruction`},
+		{"wrong kind", `{"text":"q"}`, []Format{Preference}, `:1: not a data set of the kind preference: the columns are "text"; want input + preferred_output + non_preferred_output, or conversations + chosen + rejected, or messages + chosen + rejected, or instruction + chosen + rejected, or prompt + chosen + rejected, or chosen + rejected`},
+		{"no columns", `{}`, []Format{PromptOnly}, `:1: not a data set of the kind prompt only: there are no columns; want prompt, or instruction`},
+		{"other columns later", `{"text":"q"}` + "\n" + `{"prompt":"q"}`, nil, `:2: the row has no column "text", which the first row has; its columns are "prompt"`},
+		{"null", `{"text":null}`, nil, `:1: column "text": null, want a string or a list of messages`},
+		{"number", `{"prompt":1,"completion":"a"}`, nil, `:1: column "prompt": the number "1", want a string or a list of messages`},
+		{"empty prompt", `{"prompt":"","completion":"a"}`, nil, `:1: column "prompt" is empty: fill it or remove the row`},
+		{"nul", `{"text":"a\u0000"}`, nil, `:1: column "text": NUL at byte 2: remove it`},
+		{"text beside a conversation", `{"prompt":[` + user + `],"completion":"a"}`, nil, `:1: column "prompt" is a conversation and column "completion" is plain text: make both the same`},
+		{"texts, then conversations", `{"prompt":"q"}` + "\n" + `{"prompt":[` + user + `]}`, nil, `:2: a conversation, but the rows before are plain text: divide the data set`},
+		{"no messages", `{"messages":[]}`, nil, `:1: column "messages": a conversation without messages: fill it or remove the row`},
+		{"null message", `{"messages":[` + user + `,null]}`, nil, `:1: column "messages": message 2: null, want an object with role and content`},
+		{"no role", `{"messages":[{"content":"q","rôle":"user"}]}`, nil, `:1: column "messages": message 1: role: null, want system, user, assistant or tool; the fields are "content", "rôle"`},
+		{"nothing said", `{"messages":[{"role":"user","content":null}]}`, nil, `:1: column "messages": message 1: neither content nor tool_calls`},
+		{"content of another type", `{"messages":[{"role":"user","content":{"a":1}}]}`, nil, `:1: column "messages": message 1: content: an object, want a string or a list of parts`},
+		{"image", `{"messages":[{"role":"user","content":[{"type":"image"}]}]}`, nil, `:1: column "messages": message 1: content: part 1 has the type "image": want parts of text, {"type": "text", "text": …}`},
+		{"nul in a call", `{"messages":[{"role":"assistant","tool_calls":[{"id":"\u0000"}]}]}`, nil, `:1: column "messages": message 1: "tool_calls": "id": NUL at byte 1: remove it`},
+		{"unknown speaker", `{"conversations":[{"from":"narrator","value":"q"}]}`, nil, `:1: column "conversations": message 1: from "narrator" is not known: want human, gpt, system, function_call or observation`},
+		{"call that is no JSON", `{"conversations":[{"from":"function_call","value":"f("}]}`, nil, `:1: column "conversations": message 1: function_call: invalid JSON: invalid character '(' in literal false (expecting 'a')`},
+		{"label without an answer", `{"messages":[` + user + `],"label":true}`, nil, `:1: column "messages": want a prompt, then the assistant's message that the label judges`},
+		{"label of another type", `{"prompt":"q","completion":"a","label":true}` + "\n" + `{"prompt":"q","completion":"a","label":1}`, nil, `:2: column "label": the number "1", want true or false`},
+		{"no common prompt", `{"chosen":[` + user + `],"rejected":[` + user + `]}`, nil, `:1: columns "chosen" and "rejected" do not start with the same message: they have no prompt in common, and there is no column "prompt" for it`},
+		{"history", `{"instruction":"i","output":"o","history":[["q"]]}`, nil, `:1: column "history": want a list of pairs of strings: a question and its answer`},
+		{"tools", `{"text":"q","tools":"{}"}`, nil, `:1: column "tools": an object, want a list`},
+		{"template arguments", `{"text":"q","chat_template_kwargs":"x"}`, nil, `:1: column "chat_template_kwargs": a string, want an object`},
+		{"half an object", `{"text":"q"`, nil, `:1:11: invalid JSON: unexpected end of JSON input`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := write(t, "a.jsonl", tt.rows)
+			examples, err := read(path, tt.accept...)
+			if err == nil {
+				t.Fatalf("no error: %v", examples)
+			}
+			if diff := cmp.Diff(tt.want, strings.TrimPrefix(err.Error(), path)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Whatever the columns hold, an example keeps what its documentation says.
+func FuzzExamples(f *testing.F) {
+	f.Add(`{"prompt":"q","completion":"a","label":true,"x":1}`)
+	f.Add(`{"chosen":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],"rejected":[{"role":"user","content":"q"},{"role":"assistant","content":"b"}],"prompt":"q"}`)
+	f.Add(`{"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"[{\"name\":\"f\",\"arguments\":null}]"}],"tools":"[]","system":"s"}`)
+	f.Add(`{"instruction":"i","input":"x","chosen":"a","rejected":"b","history":[["a","b"]]}`)
+	f.Add(`{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"chat_template_kwargs":{"a":null}}`)
+	f.Add(`{"chosen":"é ","rejected":"é b"}`)
+	f.Fuzz(func(t *testing.T, row string) {
+		value, err := dataset.Parse(row)
+		fields, ok := value.(dataset.Object)
+		if err != nil || !ok {
+			return
+		}
+		r := dataset.Record{File: "f", Line: 1, Fields: fields}
+		layout, err := Detect(r)
+		if err == nil {
+			var e Example
+			if e, err = layout.Example(r); err == nil {
+				checkExample(t, e, fields)
+			}
+		}
+		if err != nil && (!strings.HasPrefix(err.Error(), "f:1: ") || strings.ContainsAny(err.Error(), "\n\x00")) {
+			t.Fatalf("error %q", err)
+		}
+	})
+}
+
+func checkExample(t *testing.T, e Example, fields dataset.Object) {
+	t.Helper()
+	for _, c := range []Content{e.Text, e.Prompt, e.Completion, e.Chosen, e.Rejected} {
+		if strings.Contains(c.Text, "\x00") || c.Conversational() && (c.Text != "" || len(c.Messages) == 0) {
+			t.Fatalf("content %+v", c)
+		}
+		for _, m := range c.Messages {
+			if m.Role() == "" || strings.Contains(m.Text(), "\x00") {
+				t.Fatalf("message %v", m)
+			}
+		}
+	}
+	for _, f := range e.Extra {
+		if value, ok := fields.Get(f.Name); !ok || !dataset.Equal(value, f.Value) {
+			t.Fatalf("extra column %v", f)
+		}
+	}
+	if (e.Format == Preference && e.Chosen.Conversational() != e.Rejected.Conversational()) ||
+		(e.Format == LanguageModelling && !e.Text.Conversational() && e.Text.Text == "") {
+		t.Fatalf("example %+v", e)
+	}
+}

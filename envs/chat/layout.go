@@ -1,0 +1,148 @@
+package chat
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"rltrain/envs/dataset"
+	"rltrain/internal/words"
+)
+
+// Layout is a set of columns that hold a format.
+type Layout struct {
+	Format  Format
+	Columns []string // all there; others may be
+	// fits looks at the values of the first record where the names alone do
+	// not decide; nil means they do.
+	fits func(dataset.Object) bool
+	read func(*row, *Example) error
+}
+
+// layouts are the known ones. The first that fits counts, so those with more
+// columns come before those with fewer of the same.
+var layouts = []*Layout{
+	{Unpaired, []string{"prompt", "completion", "label"}, hasLabel("label"), func(r *row, e *Example) error {
+		return r.first(r.contents(&e.Prompt, "prompt", &e.Completion, "completion"), r.label(&e.Label, "label"))
+	}},
+	{Unpaired, []string{"messages", "label"}, hasLabel("label"), readLastTurn("messages")},
+	{Unpaired, []string{"conversations", "label"}, hasLabel("label"), readLastTurn("conversations")},
+	{Unpaired, []string{"instruction", "output", "kto_tag"}, hasLabel("kto_tag"), func(r *row, e *Example) error {
+		return r.first(r.alpaca(&e.Prompt), r.reply(&e.Completion, "output"), r.label(&e.Label, "kto_tag"))
+	}},
+	{Preference, []string{"input", "preferred_output", "non_preferred_output"}, hasMessages("input"), readOpenAI},
+	{Preference, []string{"conversations", "chosen", "rejected"}, nil, readReplies("conversations")},
+	{Preference, []string{"messages", "chosen", "rejected"}, hasList("messages"), readReplies("messages")},
+	{Preference, []string{"instruction", "chosen", "rejected"}, nil, func(r *row, e *Example) error {
+		return r.first(r.alpaca(&e.Prompt), r.reply(&e.Chosen, "chosen"), r.reply(&e.Rejected, "rejected"))
+	}},
+	{Preference, []string{"prompt", "chosen", "rejected"}, nil, readPreference},
+	{Preference, []string{"chosen", "rejected"}, nil, readImplicit},
+	{PromptCompletion, []string{"prompt", "completion"}, nil, func(r *row, e *Example) error {
+		return r.contents(&e.Prompt, "prompt", &e.Completion, "completion")
+	}},
+	{PromptCompletion, []string{"instruction", "output"}, nil, func(r *row, e *Example) error {
+		return r.first(r.alpaca(&e.Prompt), r.reply(&e.Completion, "output"))
+	}},
+	{LanguageModelling, []string{"messages"}, nil, readConversation("messages")},
+	{LanguageModelling, []string{"conversations"}, nil, readConversation("conversations")},
+	{LanguageModelling, []string{"text"}, nil, func(r *row, e *Example) error { return r.content(&e.Text, "text") }},
+	{PromptOnly, []string{"prompt"}, nil, func(r *row, e *Example) error { return r.content(&e.Prompt, "prompt") }},
+	{PromptOnly, []string{"instruction"}, nil, func(r *row, e *Example) error { return r.alpaca(&e.Prompt) }},
+}
+
+// String names the columns: "prompt + completion".
+func (l *Layout) String() string { return strings.Join(l.Columns, " + ") }
+
+// Detect finds the layout of the first record of a data set among those of the
+// accepted formats, of any format if none is named. Where several would fit,
+// the one that says most counts: unpaired preferences, preferences, prompts
+// with completions, language modelling, prompts. The error lists the columns
+// found and the layouts looked for.
+func Detect(r dataset.Record, accept ...Format) (*Layout, error) {
+	var known []string
+	for _, l := range layouts {
+		if len(accept) > 0 && !slices.Contains(accept, l.Format) {
+			continue
+		}
+		known = append(known, l.String())
+		if l.fit(r.Fields) {
+			return l, nil
+		}
+	}
+	columns := "there are no columns"
+	if len(r.Fields) > 0 {
+		columns = "the columns are " + words.List(r.Fields.Names())
+	}
+	what := "text, conversations or preferences"
+	if len(accept) > 0 {
+		names := make([]string, len(accept))
+		for i, f := range accept {
+			names[i] = f.String()
+		}
+		what = "a data set of the kind " + strings.Join(names, " or ")
+	}
+	return nil, fmt.Errorf("%s: not %s: %s; want %s", r.Place(), what, columns, strings.Join(known, ", or "))
+}
+
+func (l *Layout) fit(fields dataset.Object) bool {
+	for _, name := range l.Columns {
+		if _, ok := fields.Get(name); !ok {
+			return false
+		}
+	}
+	return l.fits == nil || l.fits(fields)
+}
+
+// Example reads one record that has this layout.
+func (l *Layout) Example(r dataset.Record) (Example, error) {
+	e := Example{File: r.File, Line: r.Line, Format: l.Format}
+	for _, name := range l.Columns {
+		if _, ok := r.Fields.Get(name); !ok {
+			columns := "it has no columns"
+			if len(r.Fields) > 0 {
+				columns = "its columns are " + words.List(r.Fields.Names())
+			}
+			return Example{}, fmt.Errorf("%s: the row has no column %s, which the first row has; %s", r.Place(), words.Quote(name), columns)
+		}
+	}
+	in := row{fields: r.Fields}
+	if err := in.first(l.read(&in, &e), in.tools(&e), in.templateArgs(&e)); err != nil {
+		return Example{}, fmt.Errorf("%s: %w", r.Place(), err)
+	}
+	for _, f := range r.Fields {
+		if !slices.Contains(in.used, f.Name) {
+			e.Extra = append(e.Extra, f)
+		}
+	}
+	return e, nil
+}
+
+// hasLabel asks for a column of labels true and false; one of class names or
+// numbers belongs to another kind of data set.
+func hasLabel(name string) func(dataset.Object) bool {
+	return func(fields dataset.Object) bool {
+		value, _ := fields.Get(name)
+		_, err := labelOf(value)
+		return err == nil
+	}
+}
+
+// hasList asks for a column of lists.
+func hasList(name string) func(dataset.Object) bool {
+	return func(fields dataset.Object) bool {
+		value, _ := fields.Get(name)
+		_, ok := value.([]any)
+		return ok
+	}
+}
+
+// hasMessages asks for a column of objects with "messages".
+func hasMessages(name string) func(dataset.Object) bool {
+	return func(fields dataset.Object) bool {
+		value, _ := fields.Get(name)
+		object, _ := value.(dataset.Object)
+		_, ok := object.Get("messages")
+		return ok
+	}
+}

@@ -1,0 +1,200 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+
+	"rltrain/envs/dataset"
+	"rltrain/internal/words"
+)
+
+// messages reads a conversation: a list of messages, or one.
+func messages(value any) ([]Message, error) {
+	turns, ok := value.([]any)
+	if !ok {
+		turns = []any{value}
+	}
+	if len(turns) == 0 {
+		return nil, errors.New("a conversation without messages: fill it or remove the row")
+	}
+	out := make([]Message, len(turns))
+	for i, value := range turns {
+		m, err := message(value)
+		if err != nil {
+			return nil, fmt.Errorf("message %d: %w", i+1, err)
+		}
+		out[i] = m
+	}
+	return out, nil
+}
+
+// message reads {"role", "content"}, or ShareGPT's {"from", "value"}.
+func message(value any) (Message, error) {
+	object, ok := value.(dataset.Object)
+	if !ok {
+		return nil, fmt.Errorf("%s, want an object with role and content", dataset.Kind(value))
+	}
+	if from, ok := object.Get("from"); ok && from != nil {
+		var err error
+		if object, err = shareGPT(object, from); err != nil {
+			return nil, err
+		}
+	}
+	m := Message{}
+	calls := false
+	for _, f := range object {
+		if f.Value == nil && f.Name != "content" {
+			continue
+		}
+		m = append(m, dataset.Field{Name: f.Name, Value: withoutNulls(f.Value)})
+		calls = calls || f.Name == "tool_calls"
+	}
+	role, _ := dataset.Object(m).Get("role")
+	if name, ok := role.(string); !ok || name == "" {
+		return nil, fmt.Errorf("role: %s, want system, user, assistant or tool; the fields are %s", dataset.Kind(role), words.List(object.Names()))
+	}
+	content, _ := dataset.Object(m).Get("content")
+	if content == nil && !calls {
+		return nil, errors.New("neither content nor tool_calls")
+	}
+	if err := checkContent(content); err != nil {
+		return nil, fmt.Errorf("content: %w", err)
+	}
+	return m, checkText(dataset.Object(m))
+}
+
+func checkContent(content any) error {
+	switch content := content.(type) {
+	case nil, string:
+		return nil
+	case []any:
+		for i, part := range content {
+			object, _ := part.(dataset.Object)
+			kind, _ := object.Get("type")
+			if text, _ := object.Get("text"); kind != "text" || dataset.Kind(text) != "a string" {
+				name, _ := kind.(string)
+				return fmt.Errorf("part %d has the type %s: want parts of text, {\"type\": \"text\", \"text\": …}", i+1, words.Quote(name))
+			}
+		}
+		return nil
+	default:
+		return fmt.Errorf("%s, want a string or a list of parts", dataset.Kind(content))
+	}
+}
+
+// checkText refuses text, at any depth, that tokenizers cut or change.
+func checkText(value any) error {
+	switch v := value.(type) {
+	case string:
+		return plain(v)
+	case dataset.Object:
+		for _, f := range v {
+			if err := checkText(f.Value); err != nil {
+				return fmt.Errorf("%s: %w", words.Quote(f.Name), err)
+			}
+		}
+	case []any:
+		for _, element := range v {
+			if err := checkText(element); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// withoutNulls leaves out the fields that are null, at any depth. Elements of
+// lists stay.
+func withoutNulls(value any) any {
+	switch v := value.(type) {
+	case dataset.Object:
+		out := dataset.Object{}
+		for _, f := range v {
+			if f.Value != nil {
+				out = append(out, dataset.Field{Name: f.Name, Value: withoutNulls(f.Value)})
+			}
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, element := range v {
+			out[i] = withoutNulls(element)
+		}
+		return out
+	}
+	return value
+}
+
+// roles are the names that ShareGPT's files give to who speaks.
+var roles = map[string]string{
+	"system": "system",
+	"human":  "user", "user": "user",
+	"gpt": "assistant", "assistant": "assistant", "model": "assistant", "chatgpt": "assistant",
+	"tool": "tool", "observation": "tool", "function_response": "tool",
+}
+
+// shareGPT turns {"from", "value"} into {"role", "content"}. A function_call
+// becomes an assistant's tool_calls.
+func shareGPT(object dataset.Object, from any) (dataset.Object, error) {
+	name, _ := from.(string)
+	value, _ := object.Get("value")
+	text, ok := value.(string)
+	if !ok {
+		return nil, fmt.Errorf("value: %s, want a string", dataset.Kind(value))
+	}
+	var out dataset.Object
+	if name == "function_call" {
+		calls, err := functionCalls(text)
+		if err != nil {
+			return nil, fmt.Errorf("function_call: %w", err)
+		}
+		out = dataset.Object{{Name: "role", Value: "assistant"}, {Name: "tool_calls", Value: calls}}
+	} else {
+		role, ok := roles[name]
+		if !ok {
+			return nil, fmt.Errorf("from %s is not known: want human, gpt, system, function_call or observation", words.Quote(name))
+		}
+		out = dataset.Object{{Name: "role", Value: role}, {Name: "content", Value: text}}
+	}
+	for _, f := range object {
+		switch f.Name {
+		case "from", "value":
+		case "role", "content", "tool_calls":
+			if f.Value != nil {
+				return nil, fmt.Errorf("the fields from and %s are both there: remove one", f.Name)
+			}
+		default:
+			out = append(out, f)
+		}
+	}
+	return out, nil
+}
+
+// functionCalls reads {"name", "arguments"} in JSON, or a list of them.
+func functionCalls(text string) ([]any, error) {
+	value, err := dataset.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	list, ok := value.([]any)
+	if !ok {
+		list = []any{value}
+	}
+	var calls []any
+	for _, value := range list {
+		object, _ := value.(dataset.Object)
+		name, _ := object.Get("name")
+		arguments, ok := object.Get("arguments")
+		if dataset.Kind(name) != "a string" || !ok {
+			return nil, fmt.Errorf("%s, want an object with name and arguments", dataset.Kind(value))
+		}
+		calls = append(calls, dataset.Object{
+			{Name: "type", Value: "function"},
+			{Name: "function", Value: dataset.Object{{Name: "name", Value: name}, {Name: "arguments", Value: arguments}}},
+		})
+	}
+	if len(calls) == 0 {
+		return nil, errors.New("an empty list, want a call with name and arguments")
+	}
+	return calls, nil
+}

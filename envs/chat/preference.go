@@ -1,0 +1,114 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"rltrain/envs/dataset"
+	"rltrain/internal/words"
+)
+
+// readConversation reads a conversation to train on as a whole.
+func readConversation(name string) func(*row, *Example) error {
+	return func(r *row, e *Example) error { return r.conversation(&e.Text, name) }
+}
+
+// readLastTurn reads a conversation whose last turn a label judges.
+func readLastTurn(name string) func(*row, *Example) error {
+	return func(r *row, e *Example) error {
+		var whole Content
+		if err := r.first(r.conversation(&whole, name), r.label(&e.Label, "label")); err != nil {
+			return err
+		}
+		last := len(whole.Messages) - 1
+		if last == 0 || whole.Messages[last].Role() != "assistant" {
+			return inColumn(name, errors.New("want a prompt, then the assistant's message that the label judges"))
+		}
+		e.Prompt.Messages, e.Completion.Messages = whole.Messages[:last:last], whole.Messages[last:]
+		return nil
+	}
+}
+
+// readReplies reads a conversation and two ways to go on, as LLaMA-Factory's
+// ranking data have them.
+func readReplies(name string) func(*row, *Example) error {
+	return func(r *row, e *Example) error {
+		return r.first(r.conversation(&e.Prompt, name),
+			r.answer(&e.Chosen, "chosen"), alike(&e.Prompt, name, &e.Chosen, "chosen"),
+			r.answer(&e.Rejected, "rejected"), alike(&e.Prompt, name, &e.Rejected, "rejected"))
+	}
+}
+
+// readOpenAI reads {"input": {"messages", "tools"}, "preferred_output",
+// "non_preferred_output"}.
+func readOpenAI(r *row, e *Example) error {
+	input, _ := r.get("input").(dataset.Object)
+	inner := row{fields: input}
+	if err := inner.first(inner.conversation(&e.Prompt, "messages"), inner.tools(e)); err != nil {
+		return inColumn("input", err)
+	}
+	return r.first(r.answer(&e.Chosen, "preferred_output"), alike(&e.Prompt, "input", &e.Chosen, "preferred_output"),
+		r.answer(&e.Rejected, "non_preferred_output"), alike(&e.Prompt, "input", &e.Rejected, "non_preferred_output"))
+}
+
+// readPreference reads an explicit prompt. A prompt that is a text beside
+// conversations only repeats what they start with, as in UltraFeedback; then the
+// prompt is implicit, and the text one of the extra columns.
+func readPreference(r *row, e *Example) error {
+	if prompt, _ := r.fields.Get("prompt"); dataset.Kind(prompt) == "a string" {
+		if chosen, _ := r.fields.Get("chosen"); dataset.Kind(chosen) != "a string" {
+			return readImplicit(r, e)
+		}
+	}
+	return r.first(r.contents(&e.Prompt, "prompt", &e.Chosen, "chosen"),
+		r.answer(&e.Rejected, "rejected"), alike(&e.Chosen, "chosen", &e.Rejected, "rejected"))
+}
+
+// readImplicit takes what chosen and rejected have in common for the prompt, as
+// TRL's extract_prompt does: the longest common prefix, of messages or of
+// characters, that leaves something of both; of characters, a space at its end
+// goes to the answers.
+func readImplicit(r *row, e *Example) error {
+	err := r.first(r.content(&e.Chosen, "chosen"), r.content(&e.Rejected, "rejected"), alike(&e.Chosen, "chosen", &e.Rejected, "rejected"))
+	if err != nil {
+		return err
+	}
+	if !e.Chosen.Conversational() {
+		n := commonText(e.Chosen.Text, e.Rejected.Text)
+		e.Prompt.Text, e.Chosen.Text, e.Rejected.Text = e.Chosen.Text[:n], e.Chosen.Text[n:], e.Rejected.Text[n:]
+		return nil
+	}
+	chosen, rejected := e.Chosen.Messages, e.Rejected.Messages
+	n := 0
+	for n < min(len(chosen), len(rejected))-1 && dataset.Equal(dataset.Object(chosen[n]), dataset.Object(rejected[n])) {
+		n++
+	}
+	if n == 0 {
+		return fmt.Errorf("columns %s and %s do not start with the same message: they have no prompt in common, and there is no column %s for it",
+			words.Quote("chosen"), words.Quote("rejected"), words.Quote("prompt"))
+	}
+	e.Prompt.Messages, e.Chosen.Messages, e.Rejected.Messages = chosen[:n:n], chosen[n:], rejected[n:]
+	return nil
+}
+
+// commonText returns the length in bytes of the implicit prompt of two texts
+// that are not empty.
+func commonText(chosen, rejected string) int {
+	n := 0
+	for {
+		a, size := utf8.DecodeRuneInString(chosen[n:])
+		b, other := utf8.DecodeRuneInString(rejected[n:])
+		if a != b {
+			break
+		}
+		if n+size == len(chosen) || n+other == len(rejected) {
+			return n // keep the last character for the answers
+		}
+		n += size
+	}
+	if n > 0 && chosen[n-1] == ' ' {
+		n--
+	}
+	return n
+}

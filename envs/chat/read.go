@@ -1,0 +1,249 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"rltrain/envs/dataset"
+	"rltrain/internal/words"
+)
+
+// row reads the columns of one record and remembers which.
+type row struct {
+	fields dataset.Object
+	used   []string
+}
+
+func (r *row) get(name string) any {
+	r.used = append(r.used, name)
+	value, _ := r.fields.Get(name)
+	return value
+}
+
+// first returns the first error.
+func (r *row) first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inColumn says to which column an error belongs.
+func inColumn(name string, err error) error {
+	return fmt.Errorf("column %s: %w", words.Quote(name), err)
+}
+
+// content reads a text or conversation that is not empty.
+func (r *row) content(to *Content, name string) error {
+	if err := r.answer(to, name); err != nil {
+		return err
+	}
+	if !to.Conversational() && to.Text == "" {
+		return fmt.Errorf("column %s is empty: fill it or remove the row", words.Quote(name))
+	}
+	return nil
+}
+
+// answer reads a text, which may be empty, or a conversation.
+func (r *row) answer(to *Content, name string) (err error) {
+	switch value := r.get(name).(type) {
+	case string:
+		if err := plain(value); err != nil {
+			return inColumn(name, err)
+		}
+		to.Text = value
+		return nil
+	case []any, dataset.Object:
+		if to.Messages, err = messages(value); err != nil {
+			return inColumn(name, err)
+		}
+		return nil
+	default:
+		return inColumn(name, fmt.Errorf("%s, want a string or a list of messages", dataset.Kind(value)))
+	}
+}
+
+// contents reads a prompt and what answers it.
+func (r *row) contents(prompt *Content, promptName string, answer *Content, answerName string) error {
+	return r.first(r.content(prompt, promptName), r.answer(answer, answerName), alike(prompt, promptName, answer, answerName))
+}
+
+// alike refuses a text beside a conversation.
+func alike(a *Content, aName string, b *Content, bName string) error {
+	if a.Conversational() == b.Conversational() {
+		return nil
+	}
+	return fmt.Errorf("column %s is %s and column %s is %s: make both the same", words.Quote(aName), form(a.Conversational()), words.Quote(bName), form(b.Conversational()))
+}
+
+// reply reads a string as the assistant's turn.
+func (r *row) reply(to *Content, name string) error {
+	value := r.get(name)
+	text, ok := value.(string)
+	if !ok {
+		return inColumn(name, fmt.Errorf("%s, want a string", dataset.Kind(value)))
+	}
+	if err := plain(text); err != nil {
+		return inColumn(name, err)
+	}
+	to.Messages = []Message{turn("assistant", text)}
+	return nil
+}
+
+func turn(role, text string) Message {
+	return Message{{Name: "role", Value: role}, {Name: "content", Value: text}}
+}
+
+// text reads a column of text that need not be there or filled.
+func (r *row) text(name string) (string, error) {
+	switch value := r.get(name).(type) {
+	case nil:
+		return "", nil
+	case string:
+		if err := plain(value); err != nil {
+			return "", inColumn(name, err)
+		}
+		return value, nil
+	default:
+		return "", inColumn(name, fmt.Errorf("%s, want a string", dataset.Kind(value)))
+	}
+}
+
+// alpaca reads the prompt of an Alpaca row as LLaMA-Factory does: the system
+// text, the earlier turns of "history", then "instruction" and "input" on lines
+// of their own.
+func (r *row) alpaca(to *Content) error {
+	system, err := r.text("system")
+	if err != nil {
+		return err
+	}
+	if system != "" {
+		to.Messages = append(to.Messages, turn("system", system))
+	}
+	history := r.get("history")
+	pairs, ok := history.([]any)
+	if !ok && history != nil {
+		return inColumn("history", fmt.Errorf("%s, want a list of pairs of strings", dataset.Kind(history)))
+	}
+	for _, pair := range pairs {
+		pair, _ := pair.([]any)
+		if len(pair) != 2 {
+			return inColumn("history", errors.New("want a list of pairs of strings: a question and its answer"))
+		}
+		for i, role := range []string{"user", "assistant"} {
+			text, ok := pair[i].(string)
+			if !ok {
+				return inColumn("history", fmt.Errorf("%s, want a string", dataset.Kind(pair[i])))
+			}
+			if err := plain(text); err != nil {
+				return inColumn("history", err)
+			}
+			to.Messages = append(to.Messages, turn(role, text))
+		}
+	}
+	instruction, err := r.text("instruction")
+	if err != nil {
+		return err
+	}
+	input, err := r.text("input")
+	if err != nil {
+		return err
+	}
+	query := strings.TrimSuffix(instruction+"\n"+input, "\n")
+	if instruction == "" {
+		query = input
+	}
+	if query == "" {
+		return fmt.Errorf("column %s is empty: fill it or remove the row", words.Quote("instruction"))
+	}
+	to.Messages = append(to.Messages, turn("user", query))
+	return nil
+}
+
+// conversation reads a list of messages, a filled column "system" before it.
+func (r *row) conversation(to *Content, name string) error {
+	if err := r.content(to, name); err != nil {
+		return err
+	}
+	if !to.Conversational() {
+		return inColumn(name, errors.New("a string, want a list of messages"))
+	}
+	system, err := r.text("system")
+	if err == nil && system != "" {
+		to.Messages = append([]Message{turn("system", system)}, to.Messages...)
+	}
+	return err
+}
+
+// label reads true or false; CSV has them as text.
+func (r *row) label(to *bool, name string) (err error) {
+	if *to, err = labelOf(r.get(name)); err != nil {
+		return inColumn(name, err)
+	}
+	return nil
+}
+
+func labelOf(value any) (bool, error) {
+	switch v := value.(type) {
+	case bool:
+		return v, nil
+	case string:
+		switch strings.ToLower(v) {
+		case "true":
+			return true, nil
+		case "false":
+			return false, nil
+		}
+	}
+	return false, fmt.Errorf("%s, want true or false", dataset.Kind(value))
+}
+
+// tools reads the functions a template may offer, a list or a list in JSON.
+func (r *row) tools(e *Example) error {
+	value := r.get("tools")
+	if text, ok := value.(string); ok {
+		value = nil
+		if text != "" {
+			var err error
+			if value, err = dataset.Parse(text); err != nil {
+				return inColumn("tools", err)
+			}
+		}
+	}
+	switch value := value.(type) {
+	case nil:
+	case []any:
+		if len(value) > 0 {
+			e.Tools = withoutNulls(value).([]any)
+		}
+	default:
+		return inColumn("tools", fmt.Errorf("%s, want a list", dataset.Kind(value)))
+	}
+	return nil
+}
+
+func (r *row) templateArgs(e *Example) error {
+	switch value := r.get("chat_template_kwargs").(type) {
+	case nil:
+	case dataset.Object:
+		e.TemplateArgs = withoutNulls(value).(dataset.Object)
+	default:
+		return inColumn("chat_template_kwargs", fmt.Errorf("%s, want an object", dataset.Kind(value)))
+	}
+	return nil
+}
+
+// plain refuses text that tokenizers cut or change.
+func plain(text string) error {
+	if i := strings.IndexByte(text, 0); i >= 0 {
+		return fmt.Errorf("NUL at byte %d: remove it", i+1)
+	}
+	if !utf8.ValidString(text) {
+		return errors.New("invalid UTF-8")
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package dataset
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+
+	"rltrain/internal/words"
+)
+
+// configuration is one configuration of a data set.
+type configuration struct {
+	name      string
+	isDefault bool
+	dir       string
+	files     []patterns // nil: by the names in dir
+}
+
+// patterns are the files of one split.
+type patterns struct {
+	split string
+	paths []string
+}
+
+// readConfigs reads "configs" in the YAML between the lines of dashes at the
+// start of a README.md; none where there is no such head.
+func readConfigs(readme []byte) ([]configuration, error) {
+	text := strings.ReplaceAll(string(bytes.TrimPrefix(readme, []byte("\ufeff"))), "\r\n", "\n")
+	head, ok := strings.CutPrefix(text, "---\n")
+	if !ok {
+		return nil, nil
+	}
+	if head, _, ok = strings.Cut("\n"+head, "\n---"); !ok || !strings.Contains(head, "configs") {
+		return nil, nil
+	}
+	var card struct {
+		Configs []struct {
+			Name    string `yaml:"config_name"`
+			Default bool   `yaml:"default"`
+			Dir     string `yaml:"data_dir"`
+			Files   any    `yaml:"data_files"`
+		} `yaml:"configs"`
+	}
+	if err := yaml.Unmarshal([]byte(head), &card); err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return nil, fmt.Errorf("README.md: the head is not valid YAML: %s", first)
+	}
+	var configs []configuration
+	for _, c := range card.Configs {
+		files, err := readPatterns(c.Files)
+		if err != nil {
+			return nil, fmt.Errorf("README.md: configuration %s: data_files: %w", words.Quote(c.Name), err)
+		}
+		configs = append(configs, configuration{name: c.Name, isDefault: c.Default, dir: c.Dir, files: files})
+	}
+	return configs, nil
+}
+
+// readPatterns reads a path, a list of paths, or a list of {split, path}.
+func readPatterns(value any) ([]patterns, error) {
+	if value == nil {
+		return nil, nil
+	}
+	if paths, err := stringsOf(value); err == nil {
+		return []patterns{{"train", paths}}, nil
+	}
+	list, ok := value.([]any)
+	if !ok {
+		return nil, fmt.Errorf("want a path, a list of paths, or a list of split and path")
+	}
+	var out []patterns
+	for _, item := range list {
+		fields, _ := item.(map[string]any)
+		split, _ := fields["split"].(string)
+		paths, err := stringsOf(fields["path"])
+		if split == "" || err != nil {
+			return nil, fmt.Errorf("want a path, a list of paths, or a list of split and path")
+		}
+		out = append(out, patterns{split, paths})
+	}
+	return out, nil
+}
+
+func stringsOf(value any) ([]string, error) {
+	if s, ok := value.(string); ok {
+		return []string{s}, nil
+	}
+	list, _ := value.([]any)
+	var out []string
+	for _, item := range list {
+		s, ok := item.(string)
+		if !ok {
+			return nil, fmt.Errorf("want strings")
+		}
+		out = append(out, s)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("want strings")
+	}
+	return out, nil
+}
+
+func pickConfig(configs []configuration, name string) (configuration, error) {
+	var names []string
+	for _, c := range configs {
+		if name != "" && c.name == name || name == "" && (c.isDefault || c.name == "default" || len(configs) == 1) {
+			return c, nil
+		}
+		names = append(names, c.name)
+	}
+	if name == "" {
+		return configuration{}, fmt.Errorf("the data set has several configurations: name one of %s", words.List(names))
+	}
+	return configuration{}, fmt.Errorf("the data set has no configuration %s; it has %s", words.Quote(name), words.List(names))
+}
+
+// parts finds the files of the patterns; each has to have some.
+func (c configuration) parts(names []string) ([]Part, error) {
+	var parts []Part
+	for _, p := range c.files {
+		part := Part{Split: p.split}
+		for _, glob := range p.paths {
+			match, err := globOf(glob)
+			if err != nil {
+				return nil, err
+			}
+			found := false
+			for _, name := range names {
+				if match.MatchString(name) {
+					found = true
+					if !slices.Contains(part.Files, name) {
+						part.Files = append(part.Files, name)
+					}
+				}
+			}
+			if !found {
+				return nil, fmt.Errorf("README.md names the files %s for the split %s%s: there are none", words.Quote(glob), words.Quote(p.split), ofConfig(c.name))
+			}
+		}
+		parts = append(parts, part)
+	}
+	return parts, nil
+}
+
+func ofConfig(name string) string {
+	if name == "" {
+		return ""
+	}
+	return " of the configuration " + words.Quote(name)
+}
+
+// characters is a set of them in a pattern of paths.
+var characters = regexp.MustCompile(`^\[[^\]\[\\^!]+\]`)
+
+// globOf compiles a pattern of paths: * and ? stay within one name, ** does
+// not, [ab] and [0-9] are one of these characters.
+func globOf(glob string) (*regexp.Regexp, error) {
+	var out strings.Builder
+	out.WriteString("^")
+	rest := strings.TrimPrefix(glob, "./")
+	for rest != "" {
+		set := characters.FindString(rest)
+		switch {
+		case strings.HasPrefix(rest, "**/"):
+			out.WriteString("(?:.*/)?")
+			rest = rest[3:]
+		case strings.HasPrefix(rest, "**"):
+			out.WriteString(".*")
+			rest = rest[2:]
+		case rest[0] == '*':
+			out.WriteString("[^/]*")
+			rest = rest[1:]
+		case rest[0] == '?':
+			out.WriteString("[^/]")
+			rest = rest[1:]
+		case set != "":
+			out.WriteString(set)
+			rest = rest[len(set):]
+		default:
+			_, size := utf8.DecodeRuneInString(rest)
+			out.WriteString(regexp.QuoteMeta(rest[:size]))
+			rest = rest[size:]
+		}
+	}
+	match, err := regexp.Compile(out.String() + "$")
+	if err != nil {
+		return nil, fmt.Errorf("README.md: pattern of files %s: %w", words.Quote(glob), err)
+	}
+	return match, nil
+}

@@ -1,0 +1,296 @@
+package dataset
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"rltrain/internal/words"
+)
+
+// Part is one split of a data set: "train", "validation", "test" or what else
+// its makers call it, and its files in the order to read them.
+type Part struct {
+	Split string
+	Files []string
+}
+
+// Find returns the parts of a data set of the user's: one file (all of it
+// "train"), several files (divided by their names), or a folder, divided as
+// Choose does with README.md in it. config names one of several configurations
+// of a folder.
+func Find(config string, paths ...string) ([]Part, error) {
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if err != nil {
+			return nil, fmt.Errorf("reading data set: %w", err)
+		}
+		if !info.IsDir() {
+			continue
+		}
+		if len(paths) > 1 {
+			return nil, fmt.Errorf("%s is a folder: name either one folder or files", p)
+		}
+		return findInFolder(config, p)
+	}
+	if config != "" {
+		return nil, fmt.Errorf("configuration %s of a data set: applies only to a folder", words.Quote(config))
+	}
+	if len(paths) == 1 {
+		return []Part{{"train", paths}}, nil
+	}
+	parts := divide(paths, func(p string) string { return splitWord(filepath.Base(p)) })
+	for _, part := range parts {
+		if part.Split == "" && len(parts) > 1 {
+			return nil, fmt.Errorf("%s: its name has no split, the other files' have: put train, validation or test into it", part.Files[0])
+		}
+		if part.Split == "" {
+			return []Part{{"train", paths}}, nil
+		}
+	}
+	return parts, nil
+}
+
+func findInFolder(config, dir string) ([]Part, error) {
+	var names []string
+	err := filepath.WalkDir(dir, func(p string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, p)
+		names = append(names, filepath.ToSlash(name))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading data set: %w", err)
+	}
+	readme, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading data set: %w", err)
+	}
+	parts, err := Choose(config, names, readme)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	for _, part := range parts {
+		for i, name := range part.Files {
+			part.Files[i] = filepath.Join(dir, filepath.FromSlash(name))
+		}
+	}
+	return parts, nil
+}
+
+// Choose divides the files of a folder or of a repository on the Hugging Face
+// hub, named by their paths inside it with slashes. The first rule that finds
+// files counts; they are those of the Hub:
+//
+//  1. "configs" at the head of README.md: the files of the configuration of
+//     that name; of the default or only one if config is "".
+//  2. CONFIG/SPLIT/0000.parquet, as the Hub's own conversion names them.
+//  3. data/SPLIT-00000-of-00001.*
+//  4. Folders, then files, with train, validation, test or their kin as a word
+//     in their names; the others are left out.
+//  5. Everything is "train".
+//
+// From the fourth rule on only files of the commonest format count, of parquet,
+// jsonl, json and csv the first where two are equally common.
+func Choose(config string, names []string, readme []byte) ([]Part, error) {
+	names = slices.DeleteFunc(slices.Clone(names), hidden)
+	slices.Sort(names)
+	configs, err := readConfigs(readme)
+	if err != nil {
+		return nil, err
+	}
+	if len(configs) > 0 {
+		chosen, err := pickConfig(configs, config)
+		if err != nil {
+			return nil, err
+		}
+		if chosen.files != nil {
+			return chosen.parts(names)
+		}
+		if chosen.dir != "" {
+			names = within(names, chosen.dir)
+		}
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return formatOf(name) == "" })
+	if len(configs) == 0 {
+		if parts, err := converted(config, names); parts != nil || err != nil {
+			return parts, err
+		}
+		if config != "" {
+			names = within(names, config)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no data files%s: want .parquet, .jsonl, .json or .csv", ofConfig(config))
+	}
+	shard := func(name string) string {
+		if m := shards.FindStringSubmatch(name); m != nil {
+			return m[1]
+		}
+		return ""
+	}
+	if parts := named(divide(names, shard)); len(parts) > 0 {
+		return parts, nil
+	}
+	names = commonest(names)
+	if parts := named(divide(names, func(name string) string { return splitWord(strings.Split(path.Dir(name), "/")...) })); len(parts) > 0 {
+		return parts, nil
+	}
+	if parts := named(divide(names, func(name string) string { return splitWord(path.Base(name)) })); len(parts) > 0 {
+		return parts, nil
+	}
+	return []Part{{"train", names}}, nil
+}
+
+// FilesOf returns the files of one split; "val" means validation.
+func FilesOf(parts []Part, split string) ([]string, error) {
+	var names []string
+	for _, part := range parts {
+		if part.Split == split || part.Split == "validation" && split == Val {
+			return part.Files, nil
+		}
+		names = append(names, part.Split)
+	}
+	return nil, fmt.Errorf("the data set has no split %s; it has %s", words.Quote(split), words.List(names))
+}
+
+var (
+	shards     = regexp.MustCompile(`^data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*$`)
+	hubParquet = regexp.MustCompile(`^([^/]+)/([^/]+)/\d{4}\.parquet$`)
+)
+
+// hidden says whether a file is never data.
+func hidden(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if strings.HasPrefix(part, ".") || strings.HasPrefix(part, "__") {
+			return true
+		}
+	}
+	switch path.Base(name) {
+	case "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json":
+		return true
+	}
+	return false
+}
+
+// formatOf returns the extension that says how a file is read, "" for a file
+// that Records cannot read.
+func formatOf(name string) string {
+	name, unpack := unpacker(name)
+	ext := strings.ToLower(path.Ext(name))
+	if ext == ".parquet" && unpack == nil || textReader(ext) != nil {
+		return ext
+	}
+	return ""
+}
+
+// commonest keeps the files of the format that most have.
+func commonest(names []string) []string {
+	count := map[string]int{}
+	for _, name := range names {
+		count[formatOf(name)]++
+	}
+	best := ""
+	for _, ext := range []string{".parquet", ".jsonl", ".json", ".csv"} {
+		if count[ext] > count[best] {
+			best = ext
+		}
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return formatOf(name) != best })
+}
+
+func within(names []string, dir string) []string {
+	dir = strings.Trim(path.Clean(dir), "/") + "/"
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, dir) })
+}
+
+// converted divides the files that the Hub made of a data set, nil if they are
+// not named so.
+func converted(config string, names []string) ([]Part, error) {
+	configs := map[string][]string{}
+	for _, name := range names {
+		m := hubParquet.FindStringSubmatch(name)
+		if m == nil {
+			return nil, nil
+		}
+		configs[m[1]] = append(configs[m[1]], name)
+	}
+	if len(configs) == 0 {
+		return nil, nil
+	}
+	var known []configuration
+	for name := range configs {
+		known = append(known, configuration{name: name})
+	}
+	slices.SortFunc(known, func(a, b configuration) int { return cmp.Compare(a.name, b.name) })
+	chosen, err := pickConfig(known, config)
+	if err != nil {
+		return nil, err
+	}
+	return divide(configs[chosen.name], func(name string) string { return path.Base(path.Dir(name)) }), nil
+}
+
+// divide groups names by what split says of them: train, validation, test, the
+// others in the order of their bytes.
+func divide(names []string, split func(string) string) []Part {
+	var parts []Part
+	for _, name := range names {
+		s := split(name)
+		i := slices.IndexFunc(parts, func(p Part) bool { return p.Split == s })
+		if i < 0 {
+			i = len(parts)
+			parts = append(parts, Part{Split: s})
+		}
+		parts[i].Files = append(parts[i].Files, name)
+	}
+	rank := func(s string) int {
+		if i := slices.Index([]string{"train", "validation", "test"}, s); i >= 0 {
+			return i
+		}
+		return 3
+	}
+	slices.SortFunc(parts, func(a, b Part) int {
+		return cmp.Or(cmp.Compare(rank(a.Split), rank(b.Split)), cmp.Compare(a.Split, b.Split))
+	})
+	return parts
+}
+
+// named leaves out the files without a split.
+func named(parts []Part) []Part {
+	return slices.DeleteFunc(parts, func(p Part) bool { return p.Split == "" })
+}
+
+// splitWords are the words in names that mean a split.
+var splitWords = []struct {
+	split string
+	words []string
+}{
+	{"train", []string{"train", "training"}},
+	{"validation", []string{"validation", "valid", "dev", "val"}},
+	{"test", []string{"test", "testing", "eval", "evaluation"}},
+}
+
+// splitWord returns the split whose word stands in one of the names, between
+// ends, dots, dashes, underscores, blanks and digits.
+func splitWord(names ...string) string {
+	for _, s := range splitWords {
+		for _, name := range names {
+			parts := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return strings.ContainsRune("-._ 0123456789", r) })
+			for _, word := range s.words {
+				if slices.Contains(parts, word) {
+					return s.split
+				}
+			}
+		}
+	}
+	return ""
+}

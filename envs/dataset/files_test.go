@@ -1,0 +1,129 @@
+package dataset
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestChoose(t *testing.T) {
+	readme := "---\nlicense: mit\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train-*\n  - split: test\n    path:\n    - \"main/b[0-9].json\"\n    - ./main/a?.json\n" +
+		"- config_name: socratic\n  data_files: \"**/s.csv\"\n- config_name: dir\n  data_dir: more\n---\n# A data set\n"
+	tests := []struct {
+		name, config, readme string
+		files                []string
+		want                 []Part
+		err                  string
+	}{
+		{"sharded", "", "", []string{"README.md", "data/test-00000-of-00001.parquet", "data/train_sft-00001-of-00002-ab.parquet", "data/train_sft-00000-of-00002-cd.parquet", "data/train.csv"},
+			[]Part{{"test", []string{"data/test-00000-of-00001.parquet"}}, {"train_sft", []string{"data/train_sft-00000-of-00002-cd.parquet", "data/train_sft-00001-of-00002-ab.parquet"}}}, ""},
+		{"file names", "", "", []string{"my_valid.jsonl", "train-1.jsonl", "train-0.jsonl", "eval.jsonl.gz", "latest.jsonl", ".hidden/train.jsonl"},
+			[]Part{{"train", []string{"train-0.jsonl", "train-1.jsonl"}}, {"validation", []string{"my_valid.jsonl"}}, {"test", []string{"eval.jsonl.gz"}}}, ""},
+		{"folder names", "", "", []string{"test/x.json", "en-train-2/a/y.json", "train.json"},
+			[]Part{{"train", []string{"en-train-2/a/y.json"}}, {"test", []string{"test/x.json"}}}, ""},
+		{"commonest format", "", "", []string{"a.csv", "b.csv", "train.json", "dataset_info.json", "state.json", "x.arrow"}, []Part{{"train", []string{"a.csv", "b.csv"}}}, ""},
+		{"two as common", "", "", []string{"a.csv", "b.jsonl"}, []Part{{"train", []string{"b.jsonl"}}}, ""},
+		{"no data", "", "", []string{"README.md", "a.txt", "b.parquet.gz"}, nil, `no data files: want .parquet, .jsonl, .json or .csv`},
+		{"folder of a configuration", "en", "", []string{"en/a.csv", "de/a.csv", "end/a.csv"}, []Part{{"train", []string{"en/a.csv"}}}, ""},
+		{"no such folder", "fr", "", []string{"en/a.csv"}, nil, `no data files of the configuration "fr": want .parquet, .jsonl, .json or .csv`},
+
+		{"converted", "b", "", []string{"a/train/0000.parquet", "b/train_x/0001.parquet", "b/train_x/0000.parquet", "b/test/0000.parquet"},
+			[]Part{{"test", []string{"b/test/0000.parquet"}}, {"train_x", []string{"b/train_x/0000.parquet", "b/train_x/0001.parquet"}}}, ""},
+		{"converted, default", "", "", []string{"default/train/0000.parquet", "z/train/0000.parquet"}, []Part{{"train", []string{"default/train/0000.parquet"}}}, ""},
+		{"converted, several", "", "", []string{"a/train/0000.parquet", "b/train/0000.parquet"}, nil, `the data set has several configurations: name one of "a", "b"`},
+		{"converted, none such", "c", "", []string{"a/train/0000.parquet"}, nil, `the data set has no configuration "c"; it has "a"`},
+
+		{"README", "main", readme, []string{"main/train-b.txt", "main/train-a.txt", "main/b1.json", "main/b11.json", "main/a1.json", "main/x/train-c"},
+			[]Part{{"train", []string{"main/train-a.txt", "main/train-b.txt"}}, {"test", []string{"main/b1.json", "main/a1.json"}}}, ""},
+		{"README, any depth", "socratic", readme, []string{"s.csv", "a/b/s.csv", "as.csv"}, []Part{{"train", []string{"a/b/s.csv", "s.csv"}}}, ""},
+		{"README, folder", "dir", readme, []string{"more/test.csv", "more/train.csv", "train.csv"}, []Part{{"train", []string{"more/train.csv"}}, {"test", []string{"more/test.csv"}}}, ""},
+		{"README, which", "", readme, nil, nil, `the data set has several configurations: name one of "main", "socratic", "dir"`},
+		{"README, no files", "main", readme, []string{"main/train-a"}, nil, `README.md names the files "main/b[0-9].json" for the split "test" of the configuration "main": there are none`},
+		{"README without configs", "", "---\nlicense: mit\n---\n", []string{"a.csv"}, []Part{{"train", []string{"a.csv"}}}, ""},
+		{"README that is not YAML", "", "---\nconfigs: [\n---\n", []string{"a.csv"}, nil, `README.md: the head is not valid YAML: [2:10] sequence end token ']' not found`},
+		{"README with other paths", "", "---\nconfigs:\n- config_name: a\n  data_files: {train: x}\n---\n", nil, nil, `README.md: configuration "a": data_files: want a path, a list of paths, or a list of split and path`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Choose(tt.config, tt.files, []byte(tt.readme))
+			if diff := cmp.Diff(tt.err, text(err)); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"sub/train.jsonl", "sub/test.jsonl", "other.csv", "plain.csv"} {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte("a\n1\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	tests := []struct {
+		name   string
+		config string
+		paths  []string
+		want   []Part
+		err    string
+	}{
+		{"folder", "", []string{in("sub")}, []Part{{"train", []string{in("sub/train.jsonl")}}, {"test", []string{in("sub/test.jsonl")}}}, ""},
+		{"file", "", []string{in("sub/test.jsonl")}, []Part{{"train", []string{in("sub/test.jsonl")}}}, ""},
+		{"files of splits", "", []string{in("sub/test.jsonl"), in("sub/train.jsonl")}, []Part{{"train", []string{in("sub/train.jsonl")}}, {"test", []string{in("sub/test.jsonl")}}}, ""},
+		{"files", "", []string{in("plain.csv"), in("other.csv")}, []Part{{"train", []string{in("plain.csv"), in("other.csv")}}}, ""},
+		{"files, some of splits", "", []string{in("sub/train.jsonl"), in("other.csv")}, nil, "DIR/other.csv: its name has no split, the other files' have: put train, validation or test into it"},
+		{"folder and file", "", []string{in("sub"), in("other.csv")}, nil, "DIR/sub is a folder: name either one folder or files"},
+		{"missing", "", []string{in("none")}, nil, "reading data set: stat DIR/none: no such file or directory"},
+		{"configuration of a file", "a", []string{in("other.csv")}, nil, `configuration "a" of a data set: applies only to a folder`},
+		{"configuration of a folder", "a", []string{in("sub")}, nil, `DIR/sub: no data files of the configuration "a": want .parquet, .jsonl, .json or .csv`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Find(tt.config, tt.paths...)
+			if diff := cmp.Diff(tt.err, strings.ReplaceAll(text(err), dir, "DIR")); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFilesOf(t *testing.T) {
+	parts := []Part{{"train", []string{"a"}}, {"validation", []string{"b"}}}
+	if got, err := FilesOf(parts, Val); err != nil || !cmp.Equal(got, []string{"b"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := FilesOf(parts, "test"); text(err) != `the data set has no split "test"; it has "train", "validation"` {
+		t.Error(err)
+	}
+}
+
+func FuzzChoose(f *testing.F) {
+	f.Add("", "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/tr[a-z]?n-*\n---\n", "main/train-1\ntest.csv")
+	f.Add("a", "---\nconfigs:\n- data_files: '**'\n---", "a/train/0000.parquet\ndata/x-00000-of-00001.csv")
+	f.Fuzz(func(t *testing.T, config, readme, files string) {
+		names := strings.Split(files, "\n")
+		parts, err := Choose(config, names, []byte(readme))
+		if err == nil && len(parts) == 0 {
+			t.Fatal("no parts and no error")
+		}
+		for _, part := range parts {
+			if part.Split == "" || len(part.Files) == 0 {
+				t.Fatalf("part %+v", part)
+			}
+		}
+	})
+}
