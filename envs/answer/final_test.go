@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -125,13 +126,13 @@ func FuzzFinal(f *testing.F) {
 }
 
 // The counts on a model's real answers are known; the file is not part of the
-// repository and named by the environment.
+// repository, and the environment names its folder.
 func TestGoldenCounts(t *testing.T) {
-	path := os.Getenv("RLTRAIN_GSM8K_COMPLETIONS")
-	if path == "" {
-		t.Skip("RLTRAIN_GSM8K_COMPLETIONS does not name the file of completions")
+	folder := os.Getenv("RLTRAIN_TASK_DATA")
+	if folder == "" {
+		t.Skip("RLTRAIN_TASK_DATA does not name the folder with llm_rl_eval")
 	}
-	file, err := os.Open(path)
+	file, err := os.Open(filepath.Join(folder, "llm_rl_eval", "l1b_ft_test.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

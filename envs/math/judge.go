@@ -1,0 +1,83 @@
+package math
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"rltrain/envs"
+)
+
+// ScoreReward asks a judge to score a step from 1 to 10 and pays the expected score,
+// divided by 10 and multiplied by scale: (scale/10)·Σ_k k·P(k).
+func ScoreReward(judge envs.Scorer, scale float64) envs.Reward {
+	choices := make([]string, 10)
+	for i := range choices {
+		choices[i] = strconv.Itoa(i + 1)
+	}
+	return func(ctx context.Context, c envs.Completion) (float64, error) {
+		shares, err := ask(ctx, judge, c, "Score the step from 1 (useless or wrong) to 10 (correct and helpful).", "Score (from 1 to 10):", choices)
+		if err != nil {
+			return 0, err
+		}
+		expected := 0.0
+		for i, p := range shares {
+			expected += float64(i+1) * p
+		}
+		return scale * expected / 10, nil
+	}
+}
+
+// questions are what AspectsReward asks about a step.
+var questions = []string{
+	"Does the step add something that the solution did not have yet?",
+	"Does the step bring the solution closer to the answer?",
+	"Is the step mathematically sound?",
+}
+
+// AspectsReward asks a judge three questions about a step (does it add something, does
+// it lead on, is it sound) and pays the mean of P(Yes); a step that gives the right
+// final answer is paid final instead.
+func AspectsReward(judge envs.Scorer, final float64) envs.Reward {
+	return func(ctx context.Context, c envs.Completion) (float64, error) {
+		if c.Info != nil && c.Info.Correct && c.Info.Formatted {
+			return final, nil
+		}
+		sum := 0.0
+		for _, question := range questions {
+			shares, err := ask(ctx, judge, c, question+" Answer with Yes or No.", "Answer:", []string{"No", "Yes"})
+			if err != nil {
+				return 0, err
+			}
+			sum += shares[1]
+		}
+		return sum / float64(len(questions)), nil
+	}
+}
+
+// ask shows the judge the problem, the solution so far and the step, and has it go on
+// after begin.
+func ask(ctx context.Context, judge envs.Scorer, c envs.Completion, instruction, begin string, choices []string) ([]float64, error) {
+	if len(c.Observation.Messages) == 0 {
+		return nil, fmt.Errorf("asking the judge: the completion has no conversation")
+	}
+	problem := c.Observation.Messages[len(c.Observation.Messages)-1].Content
+	before := strings.TrimSuffix(c.Text, c.Action.Text)
+	if strings.TrimSpace(before) == "" {
+		before = "(nothing yet)"
+	}
+	prompt := envs.Observation{Messages: []envs.Message{
+		{Role: envs.RoleSystem, Content: "You judge one step of the solution of a mathematics problem. " + instruction},
+		{Role: envs.RoleUser, Content: "Problem:\n" + problem + "\n\nSolution so far:\n" + strings.TrimSpace(before) + "\n\nNext step:\n" + strings.TrimSpace(c.Action.Text)},
+		{Role: envs.RoleAssistant, Content: begin},
+	}}
+	shares, err := judge.Choose(ctx, prompt, choices)
+	if err != nil {
+		return nil, fmt.Errorf("asking the judge: %w", err)
+	}
+	if len(shares) != len(choices) {
+		return nil, fmt.Errorf("asking the judge: %d probabilities for %d choices", len(shares), len(choices))
+	}
+	return shares, nil
+}

@@ -1,0 +1,175 @@
+package math
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode"
+
+	"rltrain/envs"
+	"rltrain/envs/answer"
+)
+
+// Names of the tasks.
+const (
+	GSM8K = "gsm8k" // grade-school problems with one number as the answer
+	MATH  = "math"  // competition problems whose answer is in \boxed{}
+)
+
+// announcement stands before the answer of a GSM8K solution.
+const announcement = "The answer is:"
+
+// Problem is one exercise with its solution.
+type Problem struct {
+	Task     string // GSM8K or MATH
+	Question string
+	Solution string // one step a line; it ends in "The answer is: n" or has a \boxed{}
+	Answer   string // of the solution
+}
+
+// NewProblem reads the answer out of a solution and brings the solution into the form
+// that a model is shown: for GSM8K "#### 18" becomes "The answer is: 18", for MATH
+// every sentence gets a line.
+func NewProblem(task, question, solution string) (Problem, error) {
+	p := Problem{Task: task, Question: strings.TrimSpace(question), Solution: strings.TrimSpace(solution)}
+	var found bool
+	switch task {
+	case GSM8K:
+		p.Solution = strings.ReplaceAll(p.Solution, "####", announcement)
+		p.Answer, found = answer.Phrase(p.Solution)
+	case MATH:
+		p.Solution = strings.ReplaceAll(p.Solution, ". ", ".\n")
+		p.Answer, found = answer.Boxed(p.Solution)
+	default:
+		return Problem{}, fmt.Errorf("task %q is not one of %s and %s", task, GSM8K, MATH)
+	}
+	switch {
+	case p.Question == "":
+		return Problem{}, errors.New("the question is empty")
+	case !found || p.Answer == "":
+		return Problem{}, fmt.Errorf("the solution has no answer: want one behind %q or \"####\" (gsm8k), in \\boxed{} (math)", announcement)
+	}
+	return p, nil
+}
+
+// Judge compares a written solution with the answer. With answer.Exact the answer is
+// what follows the last "the answer is" (GSM8K) or the last \boxed{} (MATH), else what
+// [answer.Final] finds. Formatted says whether it was given in that form.
+func (p Problem) Judge(text string, match answer.Match) *envs.Info {
+	info := &envs.Info{Truth: p.Answer, Tier: string(answer.TierNone)}
+	formal, formatted := answer.Phrase(text)
+	form := answer.TierPhrase
+	if p.Task == MATH {
+		formal, formatted = answer.Boxed(text)
+		form = answer.TierBoxed
+	}
+	info.Formatted = formatted
+	found, tier := answer.Final(text)
+	if match == answer.Exact || p.Task == MATH && formatted {
+		found, tier = formal, form
+		if !formatted {
+			tier = answer.TierNone
+		}
+	}
+	info.Answer, info.Tier = found, string(tier)
+	info.Correct = tier != answer.TierNone && match.Same(found, p.Answer)
+	return info
+}
+
+// Read reads the problems of a file: JSON objects, one after the other or in a list,
+// with the fields question and answer, or problem and solution; others are ignored.
+func Read(path, task string) ([]Problem, error) {
+	problems, _, err := read(path, task, "")
+	return problems, err
+}
+
+// ReadCompletions reads problems with a solution that a model wrote, which is in the
+// named field.
+func ReadCompletions(path, task, field string) (problems []Problem, completions []string, err error) {
+	return read(path, task, field)
+}
+
+func read(path, task, field string) (problems []Problem, completions []string, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading problems: %w", err)
+	}
+	err = eachObject(data, func(fields map[string]any) error {
+		question, solution := "problem", "solution"
+		if _, ok := fields["question"]; ok {
+			question, solution = "question", "answer"
+		}
+		names := []string{question, solution}
+		if field != "" {
+			names = append(names, field)
+		}
+		values := make([]string, len(names))
+		for i, name := range names {
+			text, ok := fields[name].(string)
+			if !ok {
+				return fmt.Errorf("field %q is missing or no text", name)
+			}
+			values[i] = text
+		}
+		p, err := NewProblem(task, values[0], values[1])
+		if err != nil {
+			return err
+		}
+		problems = append(problems, p)
+		if field != "" {
+			completions = append(completions, values[2])
+		}
+		return nil
+	})
+	if err == nil && len(problems) == 0 {
+		err = errors.New("the file has no problems")
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return problems, completions, nil
+}
+
+// eachObject calls each for every object of a list or a sequence; errors name the line
+// on which the object starts.
+func eachObject(data []byte, each func(fields map[string]any) error) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	list := bytes.HasPrefix(bytes.TrimLeftFunc(data, unicode.IsSpace), []byte("["))
+	line := func(offset int64) int {
+		rest := bytes.TrimLeft(data[offset:], " \t\r\n,")
+		return 1 + bytes.Count(data[:len(data)-len(rest)], []byte("\n"))
+	}
+	if list {
+		if _, err := dec.Token(); err != nil {
+			return err
+		}
+	}
+	for {
+		at := dec.InputOffset()
+		if list && !dec.More() {
+			if _, err := dec.Token(); err != nil {
+				return fmt.Errorf("line %d: the list does not end: %w", line(at), err)
+			}
+			list = false
+			continue
+		}
+		var fields map[string]any
+		err := dec.Decode(&fields)
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil && fields == nil {
+			err = errors.New("null, want an object")
+		}
+		if err == nil {
+			err = each(fields)
+		}
+		if err != nil {
+			return fmt.Errorf("line %d: %w", line(at), err)
+		}
+	}
+}

@@ -1,0 +1,470 @@
+package math
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	stdmath "math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+	"rltrain/envs/answer"
+)
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// official is n problems in the form of the GSM8K data set: i and i more.
+func official(n int) string {
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, `{"question": "What is %d+%d?", "answer": "We add %d+%d=<<%d+%d=%d>>%d.\n#### %d"}`+"\n", i, i, i, i, i, i, 2*i, 2*i, 2*i)
+	}
+	return text.String()
+}
+
+func TestRead(t *testing.T) {
+	for _, test := range []struct {
+		name, task, content string
+		want                []Problem
+	}{
+		{"official lines", GSM8K, official(2), []Problem{
+			{GSM8K, "What is 0+0?", "We add 0+0=<<0+0=0>>0.\nThe answer is: 0", "0"},
+			{GSM8K, "What is 1+1?", "We add 1+1=<<1+1=2>>2.\nThe answer is: 2", "2"},
+		}},
+		{"list", GSM8K, "\n[\n{\"id\": 3, \"problem\": \"p\", \"solution\": \"s\\nThe answer is: $1,200.\"}\n]\n", []Problem{
+			{GSM8K, "p", "s\nThe answer is: $1,200.", "1200"},
+		}},
+		{"math", MATH, `{"problem": "p", "solution": "First. Then $x=\\boxed{\\frac{1}{2}}$.", "level": "Level 1", "type": "Algebra"}`, []Problem{
+			{MATH, "p", "First.\nThen $x=\\boxed{\\frac{1}{2}}$.", `\frac{1}{2}`},
+		}},
+	} {
+		got, err := Read(write(t, "problems.json", test.content), test.task)
+		if err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+	problems, completions, err := ReadCompletions(write(t, "c.json", `{"problem":"p","solution":"#### 3","written":"The answer is: 3."}`), GSM8K, "written")
+	if err != nil || len(problems) != 1 || !cmp.Equal(completions, []string{"The answer is: 3."}) {
+		t.Errorf("%v, %v, %v", problems, completions, err)
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	for content, want := range map[string]string{
+		"":                                       "no problems",
+		"[]":                                     "no problems",
+		official(1) + "{\"question\": \"q\"}":    "line 2: field \"answer\" is missing",
+		`{"problem": "p"}`:                       "field \"solution\" is missing",
+		`{"problem": 3, "solution": "#### 1"}`:   "field \"problem\" is missing or no text",
+		`{"problem": "p", "solution": "s"}`:      "line 1: the solution has no answer",
+		`{"problem": " ", "solution": "#### 1"}`: "the question is empty",
+		official(2) + "nonsense":                 "line 3: invalid character",
+		"[" + strings.TrimSpace(official(1)):     "line 1: the list does not end",
+		"null":                                   "null, want an object",
+	} {
+		path := write(t, "problems.jsonl", content)
+		if _, err := Read(path, GSM8K); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path) {
+			t.Errorf("%q: error %v, want one with %q", content, err, want)
+		}
+	}
+}
+
+func FuzzEachObject(f *testing.F) {
+	f.Add(official(2))
+	f.Add("[{\"problem\":\"p\",\"solution\":\"#### 1\"}, {}]")
+	f.Add("[1,null")
+	f.Fuzz(func(t *testing.T, content string) {
+		n := 0
+		err := eachObject([]byte(content), func(fields map[string]any) error {
+			if fields == nil {
+				t.Fatal("no object")
+			}
+			n++
+			return nil
+		})
+		if err != nil && !strings.Contains(err.Error(), "line ") && !strings.Contains(err.Error(), "EOF") {
+			t.Fatalf("error %q", err)
+		}
+	})
+}
+
+func TestJudge(t *testing.T) {
+	number := Problem{Task: GSM8K, Answer: "18"}
+	boxed := Problem{Task: MATH, Answer: `\frac{1}{2}`}
+	letter := Problem{Task: MATH, Answer: "B"}
+	for _, test := range []struct {
+		problem            Problem
+		text               string
+		match              answer.Match
+		correct, formatted bool
+		tier               answer.Tier
+	}{
+		{number, "The answer is: 18", answer.Exact, true, true, answer.TierPhrase},
+		{number, "The answer is 18.", answer.Exact, true, true, answer.TierPhrase}, // the colon may be missing
+		{number, "The answer is: 18 dollars", answer.Exact, false, true, answer.TierPhrase},
+		{number, "The answer is: 18 dollars", answer.Numeric, false, true, answer.TierPhrase},
+		{number, "The answer is: 18 dollars", answer.Units, true, true, answer.TierPhrase},
+		{number, "The answer is: 18.00", answer.Exact, false, true, answer.TierPhrase},
+		{number, "The answer is: $18.00", answer.Numeric, true, true, answer.TierPhrase},
+		{number, "so 18", answer.Exact, false, false, answer.TierNone},
+		{number, "so 18", answer.Numeric, true, false, answer.TierLastNumber},
+		{number, "#### 18", answer.Numeric, true, false, answer.TierHash},
+		{number, "", answer.Units, false, false, answer.TierNone},
+		{boxed, `\boxed{\frac{1}{2}}`, answer.Exact, true, true, answer.TierBoxed},
+		{boxed, `\boxed{\frac12}`, answer.Exact, false, true, answer.TierBoxed},
+		{boxed, `\boxed{\frac12}`, answer.Numeric, true, true, answer.TierBoxed},
+		{boxed, `The answer is 3, no: \boxed{0.5}`, answer.Numeric, true, true, answer.TierBoxed},
+		{boxed, "it is 0.5", answer.Exact, false, false, answer.TierNone},
+		{letter, `\boxed{B}`, answer.Exact, true, true, answer.TierBoxed},
+		{letter, `\boxed{\text{b}}`, answer.Numeric, true, true, answer.TierBoxed},
+	} {
+		got := test.problem.Judge(test.text, test.match)
+		if got.Correct != test.correct || got.Formatted != test.formatted || got.Tier != string(test.tier) {
+			t.Errorf("%q by %s: %+v, want correct %t, formatted %t, tier %s", test.text, test.match, got, test.correct, test.formatted, test.tier)
+		}
+	}
+}
+
+func newTask(t *testing.T, name string, change func(*Options)) *Task {
+	t.Helper()
+	o := Defaults(name)
+	o.Train, o.FewShot = write(t, "train.jsonl", official(12)), 2
+	if change != nil {
+		change(&o)
+	}
+	task, err := New(name, 5, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return task
+}
+
+func start(t *testing.T, e envs.Env) envs.Observation {
+	t.Helper()
+	o, err := e.Reset(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func step(t *testing.T, e envs.Env, text string, stop envs.StopReason) envs.Step {
+	t.Helper()
+	s, err := e.Step(t.Context(), envs.Action{Text: text, Stop: stop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestTaskParts(t *testing.T) {
+	other := write(t, "other.jsonl", official(5))
+	for _, test := range []struct {
+		name                  string
+		change                func(*Options)
+		train, eval, examples int
+	}{
+		{"examples from the training file", nil, 10, 0, 2},
+		{"evaluation file untouched", func(o *Options) { o.Eval = other }, 10, 5, 2},
+		{"examples from the evaluation file", func(o *Options) { o.Train, o.Eval = "", other }, 0, 3, 2},
+		{"examples from their own file", func(o *Options) { o.FewShotFile = other }, 12, 0, 2},
+		{"no examples", func(o *Options) { o.FewShot = 0 }, 12, 0, 0},
+	} {
+		task := newTask(t, GSM8K, test.change)
+		if task.Len(envs.Train) != test.train || task.Len(envs.Eval) != test.eval || len(task.examples) != test.examples {
+			t.Errorf("%s: %d, %d and %d problems, want %d, %d and %d", test.name, task.Len(envs.Train), task.Len(envs.Eval), len(task.examples), test.train, test.eval, test.examples)
+		}
+	}
+}
+
+func TestTrainingProblemsAreShuffledEachTimeAround(t *testing.T) {
+	questions := func(task *Task, from, to int) []string {
+		var out []string
+		for i := from; i < to; i++ {
+			e, err := task.Episode(envs.Train, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, e.(*Episode).Problem().Question)
+		}
+		return out
+	}
+	task := newTask(t, GSM8K, nil)
+	first, second := questions(task, 0, 10), questions(task, 10, 20)
+	if cmp.Equal(first, second) || slices.IsSorted(first) {
+		t.Error("the order is not shuffled anew")
+	}
+	if diff := cmp.Diff(first, questions(task, 0, 10)); diff != "" {
+		t.Errorf("an episode depends on those made before it:\n%s", diff)
+	}
+	for _, order := range [][]string{first, second} {
+		if len(slices.Compact(slices.Sorted(slices.Values(order)))) != 10 {
+			t.Errorf("not every problem once: %v", order)
+		}
+	}
+	for _, index := range []int{-1, 0} {
+		if _, err := task.Episode(envs.Eval, index); err == nil {
+			t.Errorf("there is an evaluation episode %d", index)
+		}
+	}
+}
+
+func TestConversation(t *testing.T) {
+	task := newTask(t, GSM8K, func(o *Options) { o.Calculator = true })
+	o := start(t, task.episode(task.train[0]))
+	if len(o.Messages) != 6 || !strings.Contains(o.Messages[0].Content, "<<expression=result>>") || !strings.Contains(o.Messages[2].Content, "<<0+0=0>>") || o.Messages[5].Content != "What is 2+2?" {
+		t.Errorf("%+v", o.Messages)
+	}
+	if diff := cmp.Diff([]string{"\n", ">>"}, o.Stop); diff != "" {
+		t.Error(diff)
+	}
+	task = newTask(t, GSM8K, func(o *Options) { o.Annotate, o.Stepwise = false, false })
+	e := task.episode(task.train[0])
+	o = start(t, e)
+	if strings.Contains(fmt.Sprint(o.Messages), "<<") || o.Stop != nil {
+		t.Errorf("%+v", o)
+	}
+	if got := e.Solution(); got != "We add 2+2=4.\nThe answer is: 4" {
+		t.Errorf("solution %q", got)
+	}
+}
+
+func TestStepwise(t *testing.T) {
+	task := newTask(t, GSM8K, func(o *Options) { o.MaxSteps = 3 })
+	problem := task.train[0] // 2+2
+	e := task.episode(problem)
+	start(t, e)
+	if got := step(t, e, "We add.\nand more", envs.StopString); got.Keep != len("We add.\n") || got.Done || got.Continues {
+		t.Errorf("a line: %+v", got)
+	}
+	got := step(t, e, "The answer is: 4\n", envs.StopString)
+	if !got.Done || got.Reward != 1 || !got.Info.Correct {
+		t.Errorf("the answer: %+v", got)
+	}
+	if _, err := e.Step(t.Context(), envs.Action{Text: "x"}); err == nil {
+		t.Error("a step after the end is taken")
+	}
+
+	start(t, e)
+	for i := range 3 {
+		if got = step(t, e, "hm\n", envs.StopString); got.Done != (i == 2) || got.Reward != 0 {
+			t.Errorf("line %d: %+v", i, got)
+		}
+	}
+	start(t, e)
+	if got = step(t, e, "The answer is: 5\n", envs.StopString); !got.Done || got.Reward != 0 || got.Info.Correct {
+		t.Errorf("a wrong answer: %+v", got)
+	}
+	start(t, e)
+	if got = step(t, e, "it is 4", envs.StopEnd); !got.Done || got.Reward != 0 || got.Info.Formatted {
+		t.Errorf("the model stopped: %+v", got)
+	}
+	start(t, e)
+	if got = step(t, e, "half a li", envs.StopLength); got.Done || got.Continues {
+		t.Errorf("cut off: %+v", got)
+	}
+	if got = step(t, e, "x", envs.StopCancelled); !got.Done || !stdmath.IsNaN(got.Reward) {
+		t.Errorf("cancelled: %+v", got)
+	}
+}
+
+func TestWholeCompletion(t *testing.T) {
+	task := newTask(t, GSM8K, func(o *Options) { o.Stepwise = false })
+	e := task.episode(task.train[0])
+	start(t, e)
+	if got := step(t, e, "We add.\nThe answer is: 4\n", envs.StopEnd); !got.Done || got.Reward != 1 || got.Keep != 25 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestCalculator(t *testing.T) {
+	task := newTask(t, GSM8K, func(o *Options) { o.Calculator = true })
+	e := task.episode(task.train[0])
+	for _, test := range []struct {
+		name, text string
+		stop       envs.StopReason
+		want       envs.Step
+	}{
+		{"wrong result", "We add <<2+2=5>>", envs.StopString, envs.Step{Keep: len("We add <<2+2="), Append: "4>>4", Continues: true}},
+		{"no equals sign", "<<1/3>>", envs.StopString, envs.Step{Keep: len("<<1/3"), Append: "=0.33>>0.33", Continues: true}},
+		{"no expression", "<<a+b=c>>", envs.StopString, envs.Step{Keep: len("<<a+b=c>>"), Continues: true}},
+		{"never opened", "2>>", envs.StopString, envs.Step{Keep: 3, Continues: true}},
+		{"opened on another line", "<<2+2\n=4>>", envs.StopString, envs.Step{Keep: len("<<2+2\n")}},
+		{"a whole line at once", "<<1+1=2>> and <<2+2=5>>\n", envs.StopString, envs.Step{Keep: len("<<1+1="), Append: "2>>2", Continues: true}},
+	} {
+		start(t, e)
+		if diff := cmp.Diff(test.want, step(t, e, test.text, test.stop)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+	start(t, e)
+	for i := range 6 {
+		got := step(t, e, "<<2+2=5>>", envs.StopString)
+		if (got.Append != "") != (i < maxCalculations) || !got.Continues {
+			t.Errorf("calculation %d of a line: %+v", i, got)
+		}
+	}
+	step(t, e, " so\n", envs.StopString)
+	step(t, e, "The answer is: <<2+2=5>>", envs.StopString)
+	if got := step(t, e, ".\n", envs.StopString); got.Done != true {
+		t.Errorf("%+v", got)
+	}
+	start(t, e)
+	step(t, e, "Adding gives <<2+2=5>>", envs.StopString)
+	step(t, e, ".\n", envs.StopString)
+	if got := step(t, e, "The answer is: 4", envs.StopEnd); got.Reward != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestMATHEndsWithABox(t *testing.T) {
+	train := write(t, "math.json", `[{"problem":"a","solution":"\\boxed{1}"},{"problem":"b","solution":"So $\\boxed{A}$."}]`)
+	task := newTask(t, MATH, func(o *Options) { o.Train, o.FewShot = train, 1 })
+	e := task.episode(task.train[0])
+	start(t, e)
+	if got := step(t, e, "so \\boxed{\n", envs.StopString); got.Done {
+		t.Errorf("an open box: %+v", got)
+	}
+	if got := step(t, e, "a}\n", envs.StopString); !got.Done || got.Reward != 1 {
+		t.Errorf("a box over two lines: %+v", got)
+	}
+	start(t, e)
+	if got := step(t, e, "so \\boxed{a}\n", envs.StopString); !got.Done || got.Reward != 1 {
+		t.Errorf("a letter in another case: %+v", got)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	three := write(t, "three.jsonl", official(3))
+	for _, test := range []struct {
+		settings envs.Settings
+		want     string
+	}{
+		{nil, "no file of problems"},
+		{envs.Settings{"dataset": three}, "3 problems are too few for 8 worked examples"},
+		{envs.Settings{"dataset": three, "few_shot": "3"}, "3 problems are too few for 3"},
+		{envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot is -1"},
+		{envs.Settings{"dataset": three, "few_shot": "1", "max_steps": "0"}, "max_steps is 0"},
+		{envs.Settings{"dataset": three, "few_shot": "1", "sym_calc": "true", "annotate": "false"}, "sym_calc"},
+		{envs.Settings{"dataset": three, "answer_match": "fuzzy"}, `answer match "fuzzy"`},
+		{envs.Settings{"dataset": three, "max_step": "3"}, "did you mean max_steps?"},
+	} {
+		if _, err := envs.New(GSM8K, 1, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v: error %v, want one with %q", test.settings, err, test.want)
+		}
+	}
+	if _, err := envs.New(GSM8K, 1, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// judge answers every question alike and keeps what it was asked.
+type judge struct {
+	shares []float64
+	asked  []envs.Observation
+	err    error
+}
+
+func (j *judge) Choose(_ context.Context, prompt envs.Observation, choices []string) ([]float64, error) {
+	j.asked = append(j.asked, prompt)
+	return j.shares, j.err
+}
+
+func TestJudgeRewards(t *testing.T) {
+	c := envs.Completion{
+		Observation: envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: "What is 2+2?"}}},
+		Text:        "We add.\nIt is 4.\n",
+		Action:      envs.Action{Text: "It is 4.\n"},
+	}
+	scorer := &judge{shares: []float64{0, 0, 0, 0, 0.5, 0, 0, 0, 0, 0.5}}
+	got, err := ScoreReward(scorer, 0.2)(t.Context(), c)
+	if err != nil || stdmath.Abs(got-0.15) > 1e-12 { // .2·(.5·5+.5·10)/10
+		t.Errorf("score %v, %v, want 0.15", got, err)
+	}
+	text := scorer.asked[0].Messages[1].Content
+	for _, part := range []string{"Problem:\nWhat is 2+2?\n", "Solution so far:\nWe add.\n", "Next step:\nIt is 4."} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the judge is asked %q, without %q", text, part)
+		}
+	}
+	if last := scorer.asked[0].Messages[2]; last.Role != envs.RoleAssistant || last.Content != "Score (from 1 to 10):" {
+		t.Errorf("the judge begins with %+v", last)
+	}
+
+	aspects := &judge{shares: []float64{0.25, 0.75}}
+	if got, err := AspectsReward(aspects, 1)(t.Context(), c); got != 0.75 || err != nil || len(aspects.asked) != 3 {
+		t.Errorf("aspects %v, %v after %d questions", got, err, len(aspects.asked))
+	}
+	c.Info = &envs.Info{Correct: true, Formatted: true}
+	if got, err := AspectsReward(aspects, 2)(t.Context(), c); got != 2 || err != nil || len(aspects.asked) != 3 {
+		t.Errorf("the final answer is paid %v, %v", got, err)
+	}
+	for _, bad := range []*judge{{err: errors.New("no model")}, {shares: []float64{1}}} {
+		if _, err := ScoreReward(bad, 1)(t.Context(), c); err == nil || !strings.Contains(err.Error(), "asking the judge") {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
+// The official files and a model's real answers are not part of the repository; the
+// environment names their folder.
+func TestOfficialFiles(t *testing.T) {
+	folder := os.Getenv("RLTRAIN_TASK_DATA")
+	if folder == "" {
+		t.Skip("RLTRAIN_TASK_DATA does not name the folder with gsm8k and llm_rl_eval")
+	}
+	worked, agree := 0, 0
+	for name, n := range map[string]int{"train.jsonl": 7473, "test.jsonl": 1319} {
+		problems, err := Read(filepath.Join(folder, "gsm8k", name), GSM8K)
+		if err != nil || len(problems) != n {
+			t.Errorf("%s: %d problems, %v; want %d", name, len(problems), err, n)
+		}
+		for _, p := range problems {
+			for _, found := range annotation.FindAllString(p.Solution, -1) {
+				expression, result, _ := strings.Cut(strings.Trim(found, "<>"), "=")
+				if value, err := Evaluate(expression); err == nil {
+					worked++
+					if answer.Numeric.Same(Format(value), result) {
+						agree++
+					}
+				}
+			}
+			if info := p.Judge(p.Solution, answer.Exact); !info.Correct || !info.Formatted {
+				t.Errorf("the solution of %q is judged %+v", p.Question, info)
+			}
+		}
+	}
+	t.Logf("calculator: %d annotations worked out, %d agree", worked, agree)
+	problems, completions, err := ReadCompletions(filepath.Join(folder, "llm_rl_eval", "l1b_ft_test.json"), GSM8K, "generated_solution")
+	if err != nil {
+		t.Fatal(err)
+	}
+	correct := map[answer.Match]int{}
+	for i, p := range problems {
+		for _, match := range []answer.Match{answer.Exact, answer.Numeric, answer.Units} {
+			if p.Judge(completions[i], match).Correct {
+				correct[match]++
+			}
+		}
+	}
+	t.Logf("of %d: %v", len(problems), correct)
+	if len(problems) != 1319 || correct[answer.Exact] != 230 {
+		t.Errorf("%d of %d are exact matches, want 230 of 1319", correct[answer.Exact], len(problems))
+	}
+}
