@@ -108,22 +108,27 @@ func Constant(data []float32, dims ...int64) (v *Var, err error) {
 	return v, err
 }
 
-// Map is a read-only view of a file's bytes as a tensor: pages are read at first use. dtype other than F32
-// is converted, which takes memory of its own. The file must not change while the Var lives.
+// Map is a read-only view of a file's bytes as a tensor of dtype F32, BF16 or F16: pages are read at first
+// use. The file must not change while the Var lives.
 func Map(path string, offset int64, dtype DType, dims ...int64) (v *Var, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		cpath := C.CString(path)
 		defer C.free(unsafe.Pointer(cpath))
 		var h C.rlt_tensor
 		must("Map", C.rlt_tensor_map(cpath, C.int64_t(offset), C.int32_t(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int32_t(len(dims)), &h))
-		t := s.own(h)
-		if dtype != F32 {
-			t = s.toFloat(t)
-		}
-		v = s.Keep(t)
+		v = s.Keep(s.own(h))
 		return nil
 	})
 	return v, err
+}
+
+// To copies v into memory of its own as dtype, F32, BF16 or F16, rounding to nearest.
+func (v *Var) To(dtype DType) (converted *Var, err error) {
+	err = Do(NoGrad, func(s *Scope) error {
+		converted = s.Keep(s.to(v.T(), dtype))
+		return nil
+	})
+	return converted, err
 }
 
 // Read copies v out as float32, row major.

@@ -1,6 +1,7 @@
 package safetensors
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -184,6 +185,35 @@ func (m *Model) Float32s(name string) ([]float32, error) {
 		return nil, fmt.Errorf("safetensors: %s: no tensor %s", m.path, quote(name))
 	}
 	return f.Float32s(name)
+}
+
+// Same reports whether two tensors have one dtype, one shape and the same bytes.
+func (m *Model) Same(a, b string) (bool, error) {
+	fa, fb := m.home[a], m.home[b]
+	for name, f := range map[string]*File{a: fa, b: fb} {
+		if f == nil {
+			return false, fmt.Errorf("safetensors: %s: no tensor %s", m.path, quote(name))
+		}
+	}
+	ea, _ := fa.Lookup(a)
+	eb, _ := fb.Lookup(b)
+	if ea.DType != eb.DType || !slices.Equal(ea.Shape, eb.Shape) {
+		return false, nil
+	}
+	parts := [2][]byte{make([]byte, min(chunk, ea.Size)), make([]byte, min(chunk, ea.Size))}
+	for done := int64(0); done < ea.Size; done += chunk {
+		n := min(chunk, ea.Size-done)
+		if err := fa.readAt(parts[0][:n], ea, done); err != nil {
+			return false, err
+		}
+		if err := fb.readAt(parts[1][:n], eb, done); err != nil {
+			return false, err
+		}
+		if !bytes.Equal(parts[0][:n], parts[1][:n]) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // Close closes all files; tensors read before stay valid.

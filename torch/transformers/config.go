@@ -1,11 +1,7 @@
 package transformers
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"strconv"
 )
@@ -30,10 +26,6 @@ type Config struct {
 	// has one: len(ID2Label), else num_labels, else 2 as in transformers.
 	NumLabels int
 }
-
-// maxConfig bounds the JSON files of a model folder other than its tokenizer, in
-// bytes. Real ones take a few kilobytes, a megabyte with many labels.
-const maxConfig = 16 << 20
 
 // LoadConfig reads config.json of the model folder dir. Both dialects are read,
 // that of transformers 4 and that of 5. An unknown model_type, or a field that is
@@ -108,9 +100,7 @@ func (f *fields) refuse() {
 			f.fail("%s true is not supported: an encoder is wanted", key)
 		}
 	}
-	if q := value(f, "quantization_config", map[string]any{}); len(q) > 0 {
-		f.fail("quantization_config is not supported: use the folder that was quantised")
-	}
+	f.forbidQuantization()
 	if p := value(f, "pruned_heads", map[string]any{}); len(p) > 0 {
 		f.fail("pruned_heads is not supported")
 	}
@@ -150,107 +140,4 @@ func (f *fields) labels(c *Config) {
 		labels[i] = label
 	}
 	c.ID2Label, c.NumLabels = labels, len(labels)
-}
-
-// fields reads the members of a JSON object and keeps the first error.
-type fields struct {
-	raw map[string]json.RawMessage
-	err error
-}
-
-func (f *fields) fail(format string, args ...any) {
-	if f.err == nil {
-		f.err = fmt.Errorf(format, args...)
-	}
-}
-
-// value reads a member, absent where it is null or not there.
-func value[T any](f *fields, key string, absent T) T {
-	raw, ok := f.raw[key]
-	if !ok || string(raw) == "null" {
-		return absent
-	}
-	var v T
-	if err := json.Unmarshal(raw, &v); err != nil {
-		f.fail("%s: %.60s is not a %s", key, oneLine(raw), kindOf(v))
-		return absent
-	}
-	return v
-}
-
-func text(f *fields, key, absent string) string { return value(f, key, absent) }
-
-// required, as the default of a size, makes the field obligatory.
-const required = -1
-
-// size reads an integer from 1 to limit.
-func (f *fields) size(key string, absent, limit int) int {
-	n := value(f, key, absent)
-	switch {
-	case f.err != nil:
-	case n == required && !f.has(key):
-		f.fail("%s is missing", key)
-	case n < 1 || n > limit:
-		f.fail("%s %d is not between 1 and %d", key, n, limit)
-	}
-	return n
-}
-
-func (f *fields) has(key string) bool {
-	raw, ok := f.raw[key]
-	return ok && string(raw) != "null"
-}
-
-func kindOf(v any) string {
-	switch v.(type) {
-	case int:
-		return "whole number"
-	case float64:
-		return "number"
-	case string:
-		return "string"
-	case bool:
-		return "boolean"
-	case map[string]string:
-		return "map of strings"
-	}
-	return "JSON object"
-}
-
-// oneLine is raw JSON without line breaks.
-func oneLine(raw []byte) string {
-	var b bytes.Buffer
-	if err := json.Compact(&b, raw); err != nil {
-		return fmt.Sprintf("%q", raw)
-	}
-	return b.String()
-}
-
-// parseObject splits a JSON object into its members.
-func parseObject(data []byte) (map[string]json.RawMessage, error) {
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(data, &raw); err != nil {
-		return nil, fmt.Errorf("not a JSON object: %w", err)
-	}
-	if raw == nil {
-		return nil, fmt.Errorf("not a JSON object: found null")
-	}
-	return raw, nil
-}
-
-// readSmall reads a file of at most maxConfig bytes.
-func readSmall(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxConfig {
-		return nil, fmt.Errorf("%s: more than %d bytes", path, maxConfig)
-	}
-	return data, nil
 }

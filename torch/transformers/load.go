@@ -61,12 +61,12 @@ func Load(dir string) (*Model, error) {
 	}()
 	m := &Model{Dir: dir, Config: config}
 	for canonical, name := range names {
-		path, entry, _ := files.Entry(name)
-		v, err := torch.Map(path, entry.Offset, dtypes[entry.DType], entry.Shape...)
+		v, err := mapAs(files, name, torch.F32)
 		if err != nil {
-			return nil, fmt.Errorf("transformers: %s: tensor %s: %w", path, name, err)
+			return nil, err
 		}
 		weights[canonical] = v
+		_, entry, _ := files.Entry(name)
 		if canonical != "classifier.weight" && canonical != "classifier.bias" {
 			m.Parameters += entry.Size / entry.DType.Size()
 		}
@@ -91,6 +91,22 @@ func Load(dir string) (*Model, error) {
 
 // dtypes are the stored types that weights may have; Resolve has refused the others.
 var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F16, "BF16": torch.BF16}
+
+// mapAs is a tensor of a folder: mapped where it is stored as dtype, else a converted copy. A tensor that is
+// not aligned to its elements, which the format allows, is copied too.
+func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var, error) {
+	path, entry, _ := files.Entry(name)
+	v, err := torch.Map(path, entry.Offset, dtypes[entry.DType], entry.Shape...)
+	if err == nil && (dtypes[entry.DType] != dtype || entry.Offset%entry.DType.Size() != 0) {
+		mapped := v
+		v, err = mapped.To(dtype)
+		mapped.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("transformers: %s: tensor %s: %w", path, name, err)
+	}
+	return v, nil
+}
 
 func newEncoder(c *Config, weights map[string]*torch.Var) (*torch.Model, error) {
 	return torch.NewEncoder(torch.EncoderConfig{

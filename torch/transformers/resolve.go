@@ -18,18 +18,18 @@ import (
 // widens to float32, stored under two names, or unknown to the model is an error
 // that names it.
 func Resolve(c *Config, m *safetensors.Model) (map[string]string, error) {
-	names, err := resolve(c, m)
+	names, err := resolve(c.TensorNames(), families[c.ModelType].ignored, m)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", m.Path(), err)
 	}
 	return names, nil
 }
 
-func resolve(c *Config, m *safetensors.Model) (map[string]string, error) {
+func resolve(specs []TensorSpec, ignored []string, m *safetensors.Model) (map[string]string, error) {
 	names, used := map[string]string{}, map[string]bool{}
 	present := map[string]bool{} // groups of which a tensor was found
 	var missing []TensorSpec
-	for _, spec := range c.TensorNames() {
+	for _, spec := range specs {
 		name, err := find(spec, m)
 		if err != nil {
 			return nil, err
@@ -47,7 +47,7 @@ func resolve(c *Config, m *safetensors.Model) (map[string]string, error) {
 	})
 	var extra []string
 	for _, name := range m.Names() {
-		if !used[name] && !families[c.ModelType].ignores(name) {
+		if !used[name] && !ignores(ignored, name) {
 			extra = append(extra, name)
 		}
 	}
@@ -68,8 +68,8 @@ func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 		if found != "" {
 			return "", fmt.Errorf("tensor %s comes twice, as %s and as %s", spec.Name, found, name)
 		}
-		if !slices.Equal(e.Shape, spec.Shape) {
-			return "", fmt.Errorf("tensor %s has shape %v, config.json asks for %v", name, e.Shape, spec.Shape)
+		if want := spec.stored(); !slices.Equal(e.Shape, want) {
+			return "", fmt.Errorf("tensor %s has shape %v, config.json asks for %v", name, e.Shape, want)
 		}
 		switch e.DType {
 		case safetensors.F32, safetensors.F16, safetensors.BF16:
@@ -91,7 +91,7 @@ func leftovers(missing []TensorSpec, extra []string) error {
 	if len(missing) > 0 {
 		var list []string
 		for _, spec := range missing[:min(listed, len(missing))] {
-			list = append(list, fmt.Sprintf("%s %v", spec.Name, spec.Shape))
+			list = append(list, fmt.Sprintf("%s %v", spec.Candidates[0], spec.stored()))
 		}
 		parts = append(parts, "missing tensors: "+strings.Join(list, ", ")+more(len(missing)))
 	}

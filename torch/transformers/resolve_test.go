@@ -129,12 +129,12 @@ func TestLinears(t *testing.T) {
 	c := tiny()
 	got := c.Linears()
 	want := []Linear{
-		{"encoder.layer.0.attention.self.query", 8, 8},
-		{"encoder.layer.0.attention.self.key", 8, 8},
-		{"encoder.layer.0.attention.self.value", 8, 8},
-		{"encoder.layer.0.attention.output.dense", 8, 8},
-		{"encoder.layer.0.intermediate.dense", 8, 16},
-		{"encoder.layer.0.output.dense", 16, 8},
+		{Name: "encoder.layer.0.attention.self.query", Layer: "encoder.layer.0.attention.self.query", In: 8, Out: 8},
+		{Name: "encoder.layer.0.attention.self.key", Layer: "encoder.layer.0.attention.self.key", In: 8, Out: 8},
+		{Name: "encoder.layer.0.attention.self.value", Layer: "encoder.layer.0.attention.self.value", In: 8, Out: 8},
+		{Name: "encoder.layer.0.attention.output.dense", Layer: "encoder.layer.0.attention.output.dense", In: 8, Out: 8},
+		{Name: "encoder.layer.0.intermediate.dense", Layer: "encoder.layer.0.intermediate.dense", In: 8, Out: 16},
+		{Name: "encoder.layer.0.output.dense", Layer: "encoder.layer.0.output.dense", In: 16, Out: 8},
 	}
 	if diff := cmp.Diff(want, got[:6]); diff != "" {
 		t.Error(diff)

@@ -1,0 +1,193 @@
+package transformers
+
+import (
+	"fmt"
+	"slices"
+
+	"rltrain/torch"
+	"rltrain/torch/safetensors"
+)
+
+// Causal is the model folder of a causal language model, loaded.
+type Causal struct {
+	Dir    string
+	Config *CausalConfig
+	Model  *torch.Model
+	// Head is the weight of the output layer [V, H], the embedding's own where they are tied;
+	// HeadBias its bias [V], nil where it has none.
+	Head, HeadBias *torch.Var
+	Weights        map[string]*torch.Var // by the core's names, see rltrain.h
+	Parameters     int64                 // number of weights, tied ones counted once
+	Trainable      bool                  // Weights are parameters
+	// Generation is generation_config.json.
+	Generation GenerationConfig
+}
+
+// CausalOptions says how weights are held.
+type CausalOptions struct {
+	// DType of embedding and linear weights: "fp32", "bf16" or "fp16"; "" as stored. Norms,
+	// biases and learned positions are float32 always.
+	DType string
+	// Trainable makes every weight a float32 parameter in memory of its own.
+	Trainable bool
+}
+
+var dtypeOptions = map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16, "fp16": torch.F16}
+
+// LoadCausal reads the model folder of a causal language model. Weights that keep their dtype are
+// mapped, not copied: the files must not change while the model lives. Errors name the file, and
+// the field or tensor that is wrong.
+func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
+	if _, ok := dtypeOptions[o.DType]; !ok && o.DType != "" {
+		return nil, fmt.Errorf("transformers: dtype %.40q, want fp32, bf16 or fp16", o.DType)
+	}
+	if o.Trainable && o.DType != "" && o.DType != "fp32" {
+		return nil, fmt.Errorf("transformers: all weights are trained in float32: dtype %s is not possible", o.DType)
+	}
+	config, err := LoadCausalConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	generation, err := LoadGenerationConfig(dir, config)
+	if err != nil {
+		return nil, err
+	}
+	files, err := safetensors.OpenModel(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer files.Close()
+	names, err := config.Resolve(files)
+	if err != nil {
+		return nil, err
+	}
+	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, Generation: generation}
+	for _, spec := range config.TensorNames() {
+		if spec.Group == "tied" {
+			continue
+		}
+		v, err := o.load(files, names[spec.Name], spec)
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+		c.Weights[spec.Name] = v
+		c.Parameters += spec.elements()
+	}
+	if c.Model, err = torch.NewDecoder(config.Decoder(), c.Weights); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
+	}
+	c.Head, c.HeadBias = c.Weights["head.weight"], c.Weights["head.bias"]
+	if c.Head == nil {
+		c.Head = c.Weights["embed.weight"]
+	}
+	return c, nil
+}
+
+// Close frees the model and its weights.
+func (c *Causal) Close() {
+	if c.Model != nil {
+		c.Model.Close()
+	}
+	for _, v := range c.Weights {
+		v.Close()
+	}
+}
+
+// EOS are the tokens that end a text: those of config.json and of generation_config.json, rising.
+func (c *Causal) EOS() []int32 {
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Config.EOS, c.Generation.EOS))))
+}
+
+// load is one weight as the options want it.
+func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSpec) (*torch.Var, error) {
+	_, entry, _ := files.Entry(name)
+	dtype := torch.F32
+	if spec.matrix() && !o.Trainable {
+		if dtype = dtypes[entry.DType]; o.DType != "" {
+			dtype = dtypeOptions[o.DType]
+		}
+	}
+	if !spec.Transposed && !o.Trainable {
+		return mapAs(files, name, dtype)
+	}
+	data, err := spec.read(files, name)
+	if err != nil {
+		return nil, err
+	}
+	if o.Trainable {
+		return torch.Parameter(data, spec.Shape...)
+	}
+	v, err := torch.Constant(data, spec.Shape...)
+	if err != nil || dtype == torch.F32 {
+		return v, err
+	}
+	defer v.Close()
+	return v.To(dtype)
+}
+
+// matrix reports an embedding or a linear weight; the positions count among the small ones.
+func (s TensorSpec) matrix() bool { return len(s.Shape) == 2 && s.Name != "positions.weight" }
+
+func (s TensorSpec) elements() int64 {
+	n := int64(1)
+	for _, d := range s.Shape {
+		n *= d
+	}
+	return n
+}
+
+// read is the tensor's values as float32, in the shape of the spec.
+func (s TensorSpec) read(files *safetensors.Model, name string) ([]float32, error) {
+	data, err := files.Float32s(name)
+	if err == nil && s.Transposed {
+		data = transpose(data, int(s.Shape[1]), int(s.Shape[0]))
+	}
+	return data, err
+}
+
+// transpose turns m [rows, columns] into [columns, rows].
+func transpose(m []float32, rows, columns int) []float32 {
+	t := make([]float32, len(m))
+	for r := range rows {
+		for c, v := range m[r*columns : (r+1)*columns] {
+			t[c*rows+r] = v
+		}
+	}
+	return t
+}
+
+// Resolve finds the model's tensors in a folder's weights: the core's name to the name in the
+// file, which comes with or without the prefix of the model's class. An output layer that is
+// there although config.json ties it to the embedding must equal it.
+//
+// A tensor that is missing, misshapen, of a dtype other than F32, F16 and BF16, stored under two
+// names, or unknown to the model is an error that names it.
+func (c *CausalConfig) Resolve(m *safetensors.Model) (map[string]string, error) {
+	names, err := resolve(c.TensorNames(), c.family.ignored, m)
+	if err == nil && c.TieWordEmbeddings {
+		err = checkTied(names, m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("transformers: %s: %w", m.Path(), err)
+	}
+	return names, nil
+}
+
+// checkTied takes an output layer that only repeats the embedding out of names.
+func checkTied(names map[string]string, m *safetensors.Model) error {
+	head, embed := names["head.weight"], names["embed.weight"]
+	if head == "" {
+		return nil
+	}
+	same, err := m.Same(head, embed)
+	if err != nil {
+		return err
+	}
+	if !same {
+		return fmt.Errorf("tensor %s differs from %s, but tie_word_embeddings of config.json says that they are one: set it to false to use both", head, embed)
+	}
+	delete(names, "head.weight")
+	return nil
+}

@@ -1,0 +1,132 @@
+package transformers
+
+import "math"
+
+// maxWindow bounds attention windows; one this wide sees everything.
+const maxWindow = 1 << 30
+
+// window reads sliding_window: how many last keys a query sees, itself included; 0 means all,
+// for null.
+func (f *fields) window(absent int) int {
+	if f.isNull("sliding_window") || absent == 0 && !f.has("sliding_window") {
+		return 0
+	}
+	return f.size("sliding_window", absent, maxWindow)
+}
+
+// slideAll is one window for all layers; absent is its default, 0 for none.
+func slideAll(absent int) func(*fields, *CausalConfig) {
+	return func(f *fields, c *CausalConfig) {
+		f.noLayerTypes()
+		w := f.window(absent)
+		c.slide(f, w, func(int) bool { return w > 0 })
+	}
+}
+
+// slideLate is a window for the layers from max_window_layers on, where use_sliding_window asks
+// for it, unless layer_types says which.
+func slideLate(f *fields, c *CausalConfig) {
+	w := 0
+	if value(f, "use_sliding_window", false) {
+		w = f.window(4096)
+	}
+	from := value(f, "max_window_layers", 28)
+	c.slide(f, w, func(layer int) bool { return w > 0 && layer >= from })
+}
+
+// slide fills the windows of layers: those that layer_types names, or else by slides.
+func (c *CausalConfig) slide(f *fields, window int, slides func(layer int) bool) []bool {
+	sliding := make([]bool, c.NumHiddenLayers)
+	for i := range sliding {
+		sliding[i] = slides(i)
+	}
+	if types := value(f, "layer_types", []string(nil)); types != nil {
+		if len(types) != len(sliding) {
+			f.fail("layer_types has %d entries, want one for each of %d layers", len(types), len(sliding))
+			return sliding
+		}
+		for i, kind := range types {
+			if kind != "full_attention" && kind != "sliding_attention" {
+				f.fail("layer_types has %.40q, want \"full_attention\" or \"sliding_attention\"", kind)
+			}
+			sliding[i] = kind == "sliding_attention"
+		}
+	}
+	for i, s := range sliding {
+		if !s {
+			continue
+		}
+		if window == 0 {
+			f.fail("layer %d slides, but there is no sliding_window", i)
+			return sliding
+		}
+		if c.decoder.Windows == nil {
+			c.decoder.Windows = make([]int, len(sliding))
+		}
+		c.decoder.Windows[i] = window
+	}
+	return sliding
+}
+
+// noLayerTypes refuses layer_types where transformers does not look at them.
+func (f *fields) noLayerTypes() {
+	if f.has("layer_types") {
+		f.fail("layer_types is not supported for this model_type")
+	}
+}
+
+// forbid refuses a switch that is on.
+func (f *fields) forbid(key string) {
+	if value(f, key, false) {
+		f.fail("%s true is not supported", key)
+	}
+}
+
+// gemmaFields reads what the Gemma families share; caps are the defaults of the soft caps of
+// attention scores and logits.
+func gemmaFields(f *fields, c *CausalConfig, attentionCap, logitCap float64) {
+	f.forbid("use_bidirectional_attention")
+	// Neither norm nor bias follows the embedding's scale, so it is not rounded to the dtype of
+	// the weights as transformers does below float32.
+	c.decoder.EmbeddingScale = math.Sqrt(float64(c.HiddenSize))
+	c.decoder.AttentionScale = 1 / math.Sqrt(f.positive("query_pre_attn_scalar", 256))
+	c.decoder.AttentionSoftcap = f.softcap("attn_logit_softcapping", attentionCap)
+	c.decoder.LogitSoftcap = f.softcap("final_logit_softcapping", logitCap)
+}
+
+// softcap reads a cap; 0 means none, for null.
+func (f *fields) softcap(key string, absent float64) float64 {
+	if f.isNull(key) || absent == 0 && !f.has(key) {
+		return 0
+	}
+	return f.positive(key, absent)
+}
+
+func gemma2Fields(f *fields, c *CausalConfig) {
+	gemmaFields(f, c, 50, 30)
+	c.slide(f, f.window(4096), func(layer int) bool { return layer%2 == 0 })
+}
+
+// gemma3Fields: layers that slide rotate with a base of their own and without scaling, unless
+// rope_parameters says so by kind of layer.
+func gemma3Fields(f *fields, c *CausalConfig) {
+	gemmaFields(f, c, 0, 0)
+	pattern := f.size("sliding_window_pattern", 6, maxLayers)
+	if f.err != nil {
+		return
+	}
+	sliding := c.slide(f, f.window(4096), func(layer int) bool { return (layer+1)%pattern != 0 })
+	full, local := f.nestedRopes()
+	in := c.ropeInputs(f)
+	c.addRope(f, full, in)
+	in.theta = f.positive("rope_local_base_freq", 1e4)
+	c.addRope(f, local, in)
+	if f.err != nil {
+		return
+	}
+	for i, s := range sliding {
+		if s {
+			c.decoder.RopeOf[i] = 1
+		}
+	}
+}

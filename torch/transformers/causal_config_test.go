@@ -1,0 +1,217 @@
+package transformers
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch"
+)
+
+// small is config.json of a model_type with the fields that have no default, and more.
+func small(kind, more string) string {
+	if kind == "gpt2" {
+		return `{"model_type":"gpt2","vocab_size":50,"n_embd":16,"n_layer":2,"n_head":2,"n_positions":32` + more + `}`
+	}
+	return `{"model_type":"` + kind + `","vocab_size":50,"hidden_size":16,"num_hidden_layers":4,"num_attention_heads":4,"intermediate_size":24,"max_position_embeddings":32` + more + `}`
+}
+
+func mustParse(t *testing.T, text string) *CausalConfig {
+	t.Helper()
+	c, err := parseCausalConfig([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestCausalDefaults: what absent fields mean, family by family.
+func TestCausalDefaults(t *testing.T) {
+	tests := []struct {
+		kind, more             string
+		kvHeads, headDim       int
+		eps, scale             float64
+		activation             torch.Activation
+		tied                   bool
+		windows                []int
+		rotary                 int
+		theta                  float64
+		attentionCap, logitCap float64
+	}{
+		{"llama", ``, 4, 4, 1e-6, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
+		{"llama", `,"num_key_value_heads":null,"head_dim":null,"rope_scaling":null,"rope_theta":5e5,"tie_word_embeddings":true`, 4, 4, 1e-6, 0.5, torch.SiLU, true, nil, 4, 5e5, 0, 0},
+		{"mistral", `,"num_attention_heads":16,"head_dim":4`, 8, 4, 1e-6, 0.5, torch.SiLU, false, []int{4096, 4096, 4096, 4096}, 4, 1e4, 0, 0},
+		{"mistral", `,"num_key_value_heads":2,"sliding_window":null`, 2, 4, 1e-6, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
+		{"qwen2", `,"num_key_value_heads":2,"sliding_window":8,"max_window_layers":1`, 2, 4, 1e-6, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
+		{"qwen2", `,"num_key_value_heads":2,"sliding_window":8,"max_window_layers":3,"use_sliding_window":true`, 2, 4, 1e-6, 0.5, torch.SiLU, false, []int{0, 0, 0, 8}, 4, 1e4, 0, 0},
+		{"qwen3", `,"num_key_value_heads":2`, 2, 128, 1e-6, 1 / math.Sqrt(128), torch.SiLU, false, nil, 128, 1e4, 0, 0},
+		{"phi", ``, 4, 4, 1e-5, 0.5, torch.GELUTanh, false, nil, 2, 1e4, 0, 0},
+		{"phi3", ``, 4, 4, 1e-5, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
+		{"phi3", `,"sliding_window":7`, 4, 4, 1e-5, 0.5, torch.SiLU, false, []int{7, 7, 7, 7}, 4, 1e4, 0, 0},
+		{"gpt_neox", `,"hidden_size":32`, 4, 8, 1e-5, 1 / math.Sqrt(8), torch.GELU, false, nil, 2, 1e4, 0, 0},
+		{"gpt2", ``, 2, 8, 1e-5, 1 / math.Sqrt(8), torch.GELUTanh, true, nil, 0, 0, 0, 0},
+		{"gpt2", `,"scale_attn_weights":false,"n_inner":null`, 2, 8, 1e-5, 1, torch.GELUTanh, true, nil, 0, 0, 0, 0},
+		{"gemma2", `,"hidden_act":"relu","hidden_activation":null`, 4, 256, 1e-6, 1.0 / 16, torch.GELUTanh, true, []int{4096, 0, 4096, 0}, 256, 1e4, 50, 30},
+		{"gemma2", `,"attn_logit_softcapping":null,"final_logit_softcapping":null,"layer_types":["full_attention","full_attention","sliding_attention","full_attention"]`, 4, 256, 1e-6, 1.0 / 16, torch.GELUTanh, true, []int{0, 0, 4096, 0}, 256, 1e4, 0, 0},
+		{"gemma3_text", `,"sliding_window_pattern":3,"query_pre_attn_scalar":4`, 4, 256, 1e-6, 0.5, torch.GELUTanh, true, []int{4096, 4096, 0, 4096}, 256, 1e6, 0, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.kind+tt.more, func(t *testing.T) {
+			c := mustParse(t, small(tt.kind, tt.more))
+			d := c.Decoder()
+			theta := 0.0
+			if tt.rotary > 2 {
+				theta = math.Pow(d.Ropes[0].InvFreq[1], -float64(tt.rotary)/2)
+			} else {
+				theta = tt.theta // one frequency is 1 whatever the base
+			}
+			got := []any{c.NumKeyValueHeads, c.HeadDim, d.NormEps, d.AttentionScale, d.Activation, c.TieWordEmbeddings, d.RotaryDim, math.Round(theta), d.AttentionSoftcap, d.LogitSoftcap}
+			want := []any{tt.kvHeads, tt.headDim, tt.eps, tt.scale, tt.activation, tt.tied, tt.rotary, tt.theta, tt.attentionCap, tt.logitCap}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(tt.windows, d.Windows); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestGemma3TextConfig: the larger models say little of their language model and leave the rest to defaults.
+func TestGemma3TextConfig(t *testing.T) {
+	c := mustParse(t, `{"model_type":"gemma3","eos_token_id":[1,106],"text_config":{"hidden_size":2560,"intermediate_size":10240,"model_type":"gemma3_text","num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"},"sliding_window":1024},"vision_config":{}}`)
+	if c.VocabSize != 262208 || c.NumAttentionHeads != 8 || c.NumKeyValueHeads != 4 || c.HeadDim != 256 || !c.TieWordEmbeddings || c.MaxPositionEmbeddings != 131072 {
+		t.Errorf("shape %+v", c)
+	}
+	if diff := cmp.Diff([]int32{1, 106}, c.EOS); diff != "" {
+		t.Error(diff)
+	}
+	d := c.Decoder()
+	if d.Windows[5] != 0 || d.Windows[4] != 1024 || d.RopeOf[5] != 0 || d.RopeOf[4] != 1 || d.Ropes[0].InvFreq[0] != 1.0/8 || d.Ropes[1].InvFreq[0] != 1 {
+		t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)
+	}
+	names := c.TensorNames()
+	if names[0].Candidates[0] != "model.language_model.embed_tokens.weight" {
+		t.Errorf("the embedding is called %v", names[0].Candidates)
+	}
+}
+
+func TestCausalTokens(t *testing.T) {
+	for text, want := range map[string]string{
+		``:                                        "[] -1 -1",
+		`,"eos_token_id":2,"bos_token_id":1`:      "[2] 1 -1",
+		`,"eos_token_id":[2,5],"pad_token_id":-1`: "[2 5] -1 -1",
+		`,"eos_token_id":null,"pad_token_id":50`:  "[] -1 -1",
+		`,"eos_token_id":[],"pad_token_id":49`:    "[] -1 49",
+	} {
+		c := mustParse(t, small("llama", text))
+		if got := fmt.Sprint(c.EOS, c.BOS, c.Pad); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestMaxLength(t *testing.T) {
+	for text, want := range map[string]int{
+		small("llama", ``): 0, small("gpt2", ``): 32,
+		small("llama", `,"rope_scaling":{"type":"dynamic","factor":2.0}`): 32,
+	} {
+		if got := mustParse(t, text).MaxLength(); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
+		}
+	}
+}
+
+func TestLoadCausalConfigRefuses(t *testing.T) {
+	tests := []struct{ kind, more, want string }{
+		{"bert", ``, `model_type "bert" is not supported, want one of gemma2`},
+		{"llama", `,"hidden_size":null`, "hidden_size is missing"},
+		{"llama", `,"num_hidden_layers":2000`, "num_hidden_layers 2000 is not between 1 and 1024"},
+		{"llama", `,"num_attention_heads":3`, "hidden_size 16 is not a multiple of num_attention_heads 3"},
+		{"llama", `,"num_key_value_heads":3`, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"},
+		{"llama", `,"hidden_act":"tanh"`, `hidden_act "tanh" is not supported`},
+		{"llama", `,"rms_norm_eps":0`, "rms_norm_eps 0 is not between 0 and 1"},
+		{"llama", `,"attention_bias":1`, "attention_bias: 1 is not a boolean"},
+		{"llama", `,"quantization_config":{"bits":4}`, "quantization_config is not supported"},
+		{"llama", `,"layer_types":["full_attention"]`, "layer_types is not supported"},
+		{"llama", `,"partial_rotary_factor":0.5`, "partial_rotary_factor 0.5 is not supported"},
+		{"llama", `,"eos_token_id":50`, "eos_token_id 50 is outside the vocabulary of 50"},
+		{"llama", `,"eos_token_id":"2"`, `eos_token_id: "2" is not a whole number`},
+		{"llama", `,"rope_theta":0`, "rope_theta 0 is not above 0"},
+		{"llama", `,"rope_scaling":{"type":"mrope"}`, `rope_scaling.rope_type "mrope" is not supported`},
+		{"llama", `,"rope_scaling":{"type":"linear"}`, "rope_scaling.factor is missing"},
+		{"llama", `,"rope_parameters":{"rope_type":"linear","factor":-1}`, "rope_parameters.factor -1 is not above 0"},
+		{"llama", `,"rope_parameters":{"mrope_section":[1,2]}`, `rope_parameters."mrope_section" is not supported`},
+		{"llama", `,"rope_parameters":{"rope_type":"llama3","factor":8}`, "rope_parameters.low_freq_factor is missing"},
+		{"llama", `,"rope_parameters":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4}`, "high_freq_factor 4 is not above low_freq_factor 4"},
+		{"llama", `,"head_dim":5`, "5 of a head's 5 features would rotate"},
+		{"llama", `,"rope_scaling":[1]`, "rope_scaling: [1] is not a JSON object"},
+		{"llama", `,"rope_parameters":{"full_attention":{}}`, "full_attention is not supported for this model_type"},
+		{"mistral", `,"num_key_value_heads":4,"sliding_window":0`, "sliding_window 0 is not between"},
+		{"qwen2", `,"num_key_value_heads":4,"layer_types":["sliding_attention"]`, "layer_types has 1 entries, want one for each of 4"},
+		{"qwen2", `,"num_key_value_heads":4,"layer_types":["full_attention","full_attention","full_attention","sliding_attention"]`, "layer 3 slides, but there is no sliding_window"},
+		{"qwen3", `,"num_key_value_heads":4,"layer_types":["full_attention","full_attention","full_attention","chunked_attention"]`, `layer_types has "chunked_attention"`},
+		{"phi", `,"qk_layernorm":true`, "qk_layernorm true is not supported"},
+		{"phi3", `,"rope_scaling":{"type":"longrope","short_factor":[1],"long_factor":[1,1]}`, "short_factor has 1 numbers, want 2"},
+		{"gpt_neox", `,"rotary_pct":0.9`, "3 of a head's 4 features would rotate"},
+		{"gpt2", `,"n_embd":15`, "n_embd 15 is not a multiple of n_head 2"},
+		{"gpt2", `,"add_cross_attention":true`, "add_cross_attention true"},
+		{"gpt2", `,"scale_attn_by_inverse_layer_idx":true`, "scale_attn_by_inverse_layer_idx true"},
+		{"gemma2", `,"use_bidirectional_attention":true`, "use_bidirectional_attention true"},
+		{"gemma2", `,"sliding_window":null`, "layer 0 slides, but there is no sliding_window"},
+		{"gemma2", `,"query_pre_attn_scalar":0`, "query_pre_attn_scalar 0 is not above 0"},
+		{"gemma3_text", `,"rope_parameters":{"rope_type":"default"}`, `rope_parameters: "rope_type" is not supported`},
+		{"gemma3_text", `,"rope_parameters":{"full_attention":{"rope_type":"linear"}}`, "rope_parameters.full_attention.factor is missing"},
+		{"gemma3", ``, "text_config is missing"},
+		{"gemma3", `,"text_config":{"num_hidden_layers":0}`, "text_config.num_hidden_layers 0 is not between"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.kind+tt.more, func(t *testing.T) {
+			dir := writeDir(t, map[string]string{"config.json": small(tt.kind, tt.more)})
+			_, err := LoadCausalConfig(dir)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), filepath.Join(dir, "config.json")) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q and the path", err, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzParseCausalConfig(f *testing.F) {
+	for kind := range causalFamilies {
+		f.Add([]byte(small(kind, ``)))
+	}
+	for _, more := range []string{
+		`,"rope_scaling":{"type":"yarn","factor":4}`, `,"rope_scaling":{"type":"longrope","short_factor":[1,1],"long_factor":[2,2]}`,
+		`,"rope_parameters":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4}`,
+		`,"rope_parameters":{"rope_type":"proportional","partial_rotary_factor":0.5}`, `,"eos_token_id":[1,2]`,
+	} {
+		f.Add([]byte(small("llama", more)))
+	}
+	f.Add([]byte(small("gemma3_text", `,"layer_types":["full_attention","sliding_attention","full_attention","full_attention"],"rope_scaling":{"type":"linear","factor":2}`)))
+	f.Add([]byte(`{"model_type":"gemma3","text_config":{}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := parseCausalConfig(data)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+			return
+		}
+		d := c.Decoder()
+		if c.NumAttentionHeads%c.NumKeyValueHeads != 0 || c.HeadDim < 1 || d.RotaryDim%2 != 0 || d.RotaryDim > c.HeadDim {
+			t.Errorf("inconsistent: %+v", c)
+		}
+		for _, r := range d.Ropes {
+			if len(r.InvFreq) != d.RotaryDim/2 || r.LongInvFreq != nil && len(r.LongInvFreq) != d.RotaryDim/2 {
+				t.Errorf("%d and %d frequencies for %d features", len(r.InvFreq), len(r.LongInvFreq), d.RotaryDim)
+			}
+		}
+		if len(d.Windows) != 0 && len(d.Windows) != c.NumHiddenLayers || d.RotaryDim > 0 && len(d.RopeOf) != c.NumHiddenLayers {
+			t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)
+		}
+	})
+}

@@ -1,0 +1,247 @@
+package transformers
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"rltrain/torch"
+)
+
+// A causalFamily is what a model_type of causal language models means for fields, names and
+// shapes. Adding one is adding a table.
+//
+// Shapes are spelled by one letter a dimension: V vocabulary, P positions, H hidden, I
+// intermediate, G twice that, Q all query heads, K all key heads, F queries, keys and values,
+// D one head.
+type causalFamily struct {
+	// own are the family's spellings of fields, by the usual ones.
+	own map[string]string
+	// inner is the field that holds the language model's own fields, "" where they lie at the top.
+	inner string
+	sizes map[string]int // defaults of shape fields that need not be there
+
+	kvHeads, headDim int  // defaults; 0: as many as heads, hidden_size over heads
+	plainHeads       bool // no field may say otherwise
+	eps              float64
+	activation       string
+	theta            float64
+	partial          float64           // default share of a head that rotates; 0: all of it, always; -1: learned positions
+	ropeAlias        map[string]string // the family's other names of rope_types
+	tied             bool
+	fourfold         bool // intermediate_size defaults to 4·hidden_size
+	attentionBias    bool // default of the field
+
+	normKind torch.NormKind
+	qkv      torch.QKVLayout
+	residual torch.Residual
+	// special reads what only this family has.
+	special func(f *fields, c *CausalConfig)
+
+	// prefixes stand before the names of the base model; transformers' own comes first.
+	prefixes []string
+	// heads are names of the output layer; transformers' own in files comes first.
+	heads    []string
+	headBias bool
+	base     []causalRow // outside of the layers
+	layers   string      // "layers.N."
+	rows     []causalRow // within a layer
+	conv1D   bool        // files hold linear weights as [in, out]
+	ignored  []string    // as ignores reads them
+	// targets are PEFT's LoRA targets when nobody names any; for phi3, which PEFT has none
+	// for, the layer that is like those of the others.
+	targets []string
+}
+
+// A causalRow is one module: a linear layer, an embedding or, with one dimension, a norm.
+type causalRow struct {
+	layer  string // the core's name
+	module string // transformers' name
+	shape  string // of the weight
+	bias   string // "", always, or the field of config.json that asks for one
+}
+
+const always = "+"
+
+func rmsRows(names ...string) []causalRow {
+	var rows []causalRow
+	for i := 0; i < len(names); i += 2 {
+		rows = append(rows, causalRow{names[i], names[i+1], "H", ""})
+	}
+	return rows
+}
+
+// splitRows are attention with q, k and v of their own.
+func splitRows(qkvBias, oBias string) []causalRow {
+	return []causalRow{
+		{"q", "self_attn.q_proj", "QH", qkvBias},
+		{"k", "self_attn.k_proj", "KH", qkvBias},
+		{"v", "self_attn.v_proj", "KH", qkvBias},
+		{"o", "self_attn.o_proj", "HQ", oBias},
+	}
+}
+
+func gatedRows(bias string) []causalRow {
+	return []causalRow{
+		{"gate", "mlp.gate_proj", "IH", bias},
+		{"up", "mlp.up_proj", "IH", bias},
+		{"down", "mlp.down_proj", "HI", bias},
+	}
+}
+
+var (
+	llamaBase   = []causalRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "norm", "H", ""}}
+	llamaNorms  = rmsRows("attn_norm", "input_layernorm", "mlp_norm", "post_attention_layernorm")
+	headNorms   = []causalRow{{"q_norm", "self_attn.q_norm", "D", ""}, {"k_norm", "self_attn.k_norm", "D", ""}}
+	gemmaNorms  = rmsRows("attn_norm", "input_layernorm", "post_attn_norm", "post_attention_layernorm", "mlp_norm", "pre_feedforward_layernorm", "post_mlp_norm", "post_feedforward_layernorm")
+	modelPrefix = []string{"model.", ""}
+	lmHead      = []string{"lm_head"}
+	oldRotary   = []string{"*.rotary_emb.inv_freq"}
+	queryValue  = []string{"q_proj", "v_proj"}
+)
+
+var causalFamilies = map[string]*causalFamily{
+	"llama": {
+		eps: 1e-6, activation: "silu", theta: 1e4,
+		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
+		rows:    slices.Concat(llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
+		ignored: oldRotary, targets: queryValue,
+	},
+	"mistral": {
+		kvHeads: 8, eps: 1e-6, activation: "silu", theta: 1e4, special: slideAll(4096),
+		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
+		rows:    slices.Concat(llamaNorms, splitRows("", ""), gatedRows("")),
+		ignored: oldRotary, targets: queryValue,
+	},
+	"qwen2": {
+		kvHeads: 32, eps: 1e-6, activation: "silu", theta: 1e4, special: slideLate,
+		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
+		rows:    slices.Concat(llamaNorms, splitRows(always, ""), gatedRows("")),
+		ignored: oldRotary, targets: queryValue,
+	},
+	"qwen3": {
+		kvHeads: 32, headDim: 128, eps: 1e-6, activation: "silu", theta: 1e4, special: slideLate,
+		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
+		rows:    slices.Concat(llamaNorms, headNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
+		ignored: oldRotary, targets: queryValue,
+	},
+	"phi": {
+		eps: 1e-5, activation: "gelu_new", theta: 1e4, partial: 0.5, normKind: torch.NormLayer, residual: torch.ResidualSharedNorm,
+		special: func(f *fields, c *CausalConfig) {
+			f.forbid("qk_layernorm")
+		},
+		prefixes: modelPrefix, heads: lmHead, headBias: true, layers: "layers.N.",
+		base: []causalRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "final_layernorm", "H", always}},
+		rows: []causalRow{
+			{"attn_norm", "input_layernorm", "H", always},
+			{"q", "self_attn.q_proj", "QH", always},
+			{"k", "self_attn.k_proj", "KH", always},
+			{"v", "self_attn.v_proj", "KH", always},
+			{"o", "self_attn.dense", "HQ", always},
+			{"up", "mlp.fc1", "IH", always},
+			{"down", "mlp.fc2", "HI", always},
+		},
+		ignored: oldRotary, targets: []string{"q_proj", "v_proj", "fc1", "fc2"},
+	},
+	"phi3": {
+		eps: 1e-5, activation: "silu", theta: 1e4, partial: 1, qkv: torch.QKVFused, special: slideAll(0),
+		sizes:     map[string]int{"original_max_position_embeddings": 4096},
+		ropeAlias: map[string]string{"su": "longrope", "yarn": "longrope"},
+		prefixes:  modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
+		rows: append(slices.Clone(llamaNorms),
+			causalRow{"qkv", "self_attn.qkv_proj", "FH", ""},
+			causalRow{"o", "self_attn.o_proj", "HQ", ""},
+			causalRow{"gate_up", "mlp.gate_up_proj", "GH", ""},
+			causalRow{"down", "mlp.down_proj", "HI", ""}),
+		ignored: oldRotary, targets: []string{"qkv_proj"},
+	},
+	"gpt_neox": {
+		eps: 1e-5, activation: "gelu", theta: 1e4, partial: 0.25, attentionBias: true,
+		normKind: torch.NormLayer, qkv: torch.QKVInterleaved, residual: torch.ResidualParallel,
+		special: func(f *fields, c *CausalConfig) {
+			if !value(f, "use_parallel_residual", true) {
+				c.decoder.Residual = torch.ResidualSequential
+			}
+		},
+		own:        map[string]string{"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+		plainHeads: true,
+		prefixes:   []string{"gpt_neox.", ""}, heads: []string{"embed_out", "lm_head"}, layers: "layers.N.",
+		base: []causalRow{{"embed", "embed_in", "VH", ""}, {"norm", "final_layer_norm", "H", always}},
+		rows: []causalRow{
+			{"attn_norm", "input_layernorm", "H", always},
+			{"mlp_norm", "post_attention_layernorm", "H", always},
+			{"qkv", "attention.query_key_value", "FH", "attention_bias"},
+			{"o", "attention.dense", "HQ", "attention_bias"},
+			{"up", "mlp.dense_h_to_4h", "IH", always},
+			{"down", "mlp.dense_4h_to_h", "HI", always},
+		},
+		ignored: []string{"*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"},
+		targets: []string{"query_key_value"},
+	},
+	"gpt2": {
+		eps: 1e-5, activation: "gelu_new", partial: -1, tied: true,
+		normKind: torch.NormLayer, qkv: torch.QKVFused,
+		special: func(f *fields, c *CausalConfig) {
+			f.forbid("scale_attn_by_inverse_layer_idx")
+			f.forbid("add_cross_attention")
+			if !value(f, "scale_attn_weights", true) {
+				c.decoder.AttentionScale = 1
+			}
+		},
+		own: map[string]string{
+			"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+			"max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "layer_norm_eps": "layer_norm_epsilon",
+			"hidden_act": "activation_function",
+		},
+		plainHeads: true, fourfold: true,
+		prefixes: []string{"transformer.", ""}, heads: lmHead, layers: "h.N.", conv1D: true,
+		base: []causalRow{{"embed", "wte", "VH", ""}, {"positions", "wpe", "PH", ""}, {"norm", "ln_f", "H", always}},
+		rows: []causalRow{
+			{"attn_norm", "ln_1", "H", always},
+			{"mlp_norm", "ln_2", "H", always},
+			{"qkv", "attn.c_attn", "FH", always},
+			{"o", "attn.c_proj", "HQ", always},
+			{"up", "mlp.c_fc", "IH", always},
+			{"down", "mlp.c_proj", "HI", always},
+		},
+		ignored: []string{"*.attn.bias", "*.attn.masked_bias"}, targets: []string{"c_attn"},
+	},
+	"gemma2": {
+		kvHeads: 4, headDim: 256, eps: 1e-6, activation: "gelu_pytorch_tanh", theta: 1e4, tied: true,
+		normKind: torch.NormRMSPlusOne, special: gemma2Fields,
+		own:      map[string]string{"hidden_act": "hidden_activation"},
+		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
+		rows:    slices.Concat(gemmaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
+		ignored: oldRotary, targets: queryValue,
+	},
+	"gemma3_text": gemma3Family("", []string{"model.", ""}, []string{"lm_head"}, nil),
+	// The larger ones come with a vision tower, which stays out; text alone needs none of it.
+	"gemma3": gemma3Family("text_config",
+		[]string{"model.language_model.", "language_model.model.", "language_model."},
+		[]string{"lm_head", "language_model.lm_head"},
+		[]string{"model.vision_tower.*", "vision_tower.*", "model.multi_modal_projector.*", "multi_modal_projector.*"}),
+}
+
+func gemma3Family(inner string, prefixes, heads, ignored []string) *causalFamily {
+	return &causalFamily{
+		inner: inner, kvHeads: 4, headDim: 256, eps: 1e-6, activation: "gelu_pytorch_tanh", theta: 1e6, tied: true,
+		sizes: map[string]int{
+			"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+			"num_attention_heads": 8, "max_position_embeddings": 131072,
+		},
+		normKind: torch.NormRMSPlusOne, special: gemma3Fields,
+		own:      map[string]string{"hidden_act": "hidden_activation"},
+		prefixes: prefixes, heads: heads, base: llamaBase, layers: "layers.N.",
+		rows:    slices.Concat(gemmaNorms, headNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
+		ignored: append(slices.Clone(oldRotary), ignored...), targets: queryValue,
+	}
+}
+
+func causalTypes() string {
+	return strings.Join(slices.Sorted(maps.Keys(causalFamilies)), ", ")
+}
+
+// has reports a module of this name in each layer.
+func (fam *causalFamily) has(layer string) bool {
+	return slices.ContainsFunc(fam.rows, func(r causalRow) bool { return r.layer == layer })
+}

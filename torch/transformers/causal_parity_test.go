@@ -1,0 +1,249 @@
+package transformers_test
+
+import (
+	"encoding/binary"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"rltrain/torch"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// causalCase is a folder that scripts/fixtures/causal.py made, with what transformers and PEFT computed.
+type causalCase struct {
+	*transformers.Causal
+	expected  *safetensors.File
+	sequences [][]int32
+}
+
+func causalCases(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join("testdata", "causal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func openCausal(t *testing.T, name string, o transformers.CausalOptions) causalCase {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	dir := filepath.Join("testdata", "causal", name)
+	model, err := transformers.LoadCausal(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(model.Close)
+	expected, err := safetensors.Open(filepath.Join(dir, "expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = expected.Close() })
+	c := causalCase{Causal: model, expected: expected}
+	tokens := c.ids(t, "tokens")
+	for _, n := range c.ids(t, "lengths") {
+		c.sequences = append(c.sequences, tokens[:n])
+		tokens = tokens[n:]
+	}
+	return c
+}
+
+func (c causalCase) ids(t *testing.T, name string) []int32 {
+	t.Helper()
+	data, err := c.expected.Bytes(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make([]int32, len(data)/4)
+	for i := range ids {
+		ids[i] = int32(binary.LittleEndian.Uint32(data[4*i:]))
+	}
+	return ids
+}
+
+func (c causalCase) want(t *testing.T, name string) []float32 {
+	t.Helper()
+	data, err := c.expected.Float32s(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// logits are those of every token, [N, V], by plain operators.
+func (c causalCase) logits(s *torch.Scope, sequences [][]int32, adapter bool) torch.Tensor {
+	hidden, _ := s.Hidden(c.Model, torch.Pack(sequences), torch.Pass{Adapter: adapter})
+	return c.head(s, hidden)
+}
+
+func (c causalCase) head(s *torch.Scope, hidden torch.Tensor) torch.Tensor {
+	weight, err := c.Head.To(torch.F32)
+	if err != nil {
+		panic(err)
+	}
+	defer weight.Close()
+	bias := s.Floats(make([]float32, c.Config.VocabSize), int64(c.Config.VocabSize))
+	if c.HeadBias != nil {
+		bias = c.HeadBias.T()
+	}
+	logits := s.Linear(hidden, weight.T(), bias)
+	if limit := c.Config.Decoder().LogitSoftcap; limit > 0 {
+		logits = s.Scale(s.Tanh(s.Scale(logits, 1/limit)), limit)
+	}
+	return logits
+}
+
+func (c causalCase) read(t *testing.T, sequences [][]int32, adapter bool) []float32 {
+	t.Helper()
+	var data []float32
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		data = s.Read(c.logits(s, sequences, adapter))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestCausalLogitsEqualTransformers(t *testing.T) {
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
+			packed := c.read(t, c.sequences, false)
+			if d := torchtest.MaxDiff(packed, c.want(t, "logits")); d > tolerance {
+				t.Errorf("logits differ by %g", d)
+			}
+			var single []float32
+			for _, ids := range c.sequences {
+				single = append(single, c.read(t, [][]int32{ids}, false)...)
+			}
+			if d := torchtest.MaxDiff(single, packed); d > 1e-5 {
+				t.Errorf("packed and one by one differ by %g", d)
+			}
+		})
+	}
+}
+
+// TestCausalGreedyTokensEqualTransformers computes each token from the whole text before it.
+func TestCausalGreedyTokensEqualTransformers(t *testing.T) {
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
+			ids := slices.Clone(c.sequences[1])
+			for i, want := range c.ids(t, "greedy") {
+				logits := c.read(t, [][]int32{ids}, false)
+				last := logits[len(logits)-c.Config.VocabSize:]
+				got := int32(slices.Index(last, slices.Max(last)))
+				if got != want {
+					t.Fatalf("token %d is %d, want %d", i, got, want)
+				}
+				ids = append(ids, got)
+			}
+		})
+	}
+}
+
+func (c causalCase) adapt(t *testing.T) map[string]*torch.Var {
+	t.Helper()
+	params := map[string]*torch.Var{}
+	for _, linear := range c.Config.Linears() {
+		var pair [2]*torch.Var
+		for i, matrix := range []string{"lora_A", "lora_B"} {
+			key := linear.Name + "." + matrix + ".weight"
+			entry, ok := c.expected.Lookup(key)
+			if !ok {
+				t.Fatalf("no %s in the fixture", key)
+			}
+			v, err := torch.Parameter(c.want(t, key), entry.Shape...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(v.Close)
+			params[key], pair[i] = v, v
+		}
+		if err := c.Model.Adapt(linear.Layer, pair[0], pair[1], 3.0/2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return params
+}
+
+// meanLoss is the mean cross-entropy of every token after the first of its text.
+func (c causalCase) meanLoss(s *torch.Scope, adapter bool) torch.Tensor {
+	var rows, targets []int64
+	row := int64(0)
+	for _, ids := range c.sequences {
+		for i, id := range ids {
+			if i > 0 {
+				rows, targets = append(rows, row-1), append(targets, int64(id))
+			}
+			row++
+		}
+	}
+	n := int64(len(rows))
+	logits := s.Rows(c.logits(s, c.sequences, adapter), s.Ints(rows, n))
+	return s.Neg(s.Mean(s.Pick(s.LogSoftmax(logits), s.Ints(targets, n))))
+}
+
+func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
+			params := c.adapt(t)
+			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+				loss := c.meanLoss(s, true)
+				if d := torchtest.MaxDiff(s.Read(loss), c.want(t, "loss")); d > tolerance {
+					t.Errorf("loss differs by %g", d)
+				}
+				s.Backward(loss)
+				for _, key := range slices.Sorted(maps.Keys(params)) {
+					grad, ok := s.Grad(params[key])
+					if !ok {
+						t.Errorf("%s has no gradient", key)
+						continue
+					}
+					if e := torchtest.RelativeError(s.Read(grad), c.want(t, "grad."+key)); e > tolerance {
+						t.Errorf("gradient of %s: relative error %g", key, e)
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if d := torchtest.MaxDiff(c.read(t, c.sequences, false), c.want(t, "logits")); d > tolerance {
+				t.Errorf("without the adapter, logits differ by %g", d)
+			}
+		})
+	}
+}
+
+// TestDefaultTargetsAreLinears: each default target means a module of every layer.
+func TestDefaultTargetsAreLinears(t *testing.T) {
+	for _, name := range causalCases(t) {
+		config, err := transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range config.DefaultTargets() {
+			n := 0
+			for _, l := range config.Linears() {
+				if strings.HasSuffix(l.Name, "."+target) {
+					n++
+				}
+			}
+			if n != config.NumHiddenLayers {
+				t.Errorf("%s: %s means %d modules of %d layers", name, target, n, config.NumHiddenLayers)
+			}
+		}
+	}
+}

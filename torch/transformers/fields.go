@@ -1,0 +1,160 @@
+package transformers
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+)
+
+// maxConfig bounds the JSON files of a model folder other than its tokenizer, in
+// bytes. Real ones take a few kilobytes, a megabyte with many labels.
+const maxConfig = 16 << 20
+
+// fields reads the members of a JSON object and keeps the first error.
+type fields struct {
+	raw map[string]json.RawMessage
+	at  string            // where the object lies in the file, "rope_parameters."; "" for the file itself
+	own map[string]string // the family's spelling of a field that has one
+	err error
+}
+
+func (f *fields) fail(format string, args ...any) {
+	if f.err == nil {
+		f.err = fmt.Errorf(f.at+format, args...)
+	}
+}
+
+// spelled is the name of a field in the file.
+func (f *fields) spelled(key string) string { return cmp.Or(f.own[key], key) }
+
+// value reads a member, absent where it is null or not there.
+func value[T any](f *fields, key string, absent T) T {
+	key = f.spelled(key)
+	raw, ok := f.raw[key]
+	if !ok || string(raw) == "null" {
+		return absent
+	}
+	var v T
+	if err := json.Unmarshal(raw, &v); err != nil {
+		f.fail("%s: %.60s is not a %s", key, oneLine(raw), kindOf(v))
+		return absent
+	}
+	return v
+}
+
+func text(f *fields, key, absent string) string { return value(f, key, absent) }
+
+// required, as the default of a size or a positive number, makes the field obligatory.
+const required = -1
+
+// size reads an integer from 1 to limit.
+func (f *fields) size(key string, absent, limit int) int {
+	key = f.spelled(key)
+	n := value(f, key, absent)
+	switch {
+	case f.err != nil:
+	case n == required && !f.has(key):
+		f.fail("%s is missing", key)
+	case n < 1 || n > limit:
+		f.fail("%s %d is not between 1 and %d", key, n, limit)
+	}
+	return n
+}
+
+// positive reads a finite number above 0.
+func (f *fields) positive(key string, absent float64) float64 {
+	key = f.spelled(key)
+	x := value(f, key, absent)
+	switch {
+	case f.err != nil:
+	case x == required && !f.has(key):
+		f.fail("%s is missing", key)
+	case !(x > 0) || math.IsInf(x, 0):
+		f.fail("%s %g is not above 0", key, x)
+	}
+	return x
+}
+
+func (f *fields) has(key string) bool {
+	raw, ok := f.raw[f.spelled(key)]
+	return ok && string(raw) != "null"
+}
+
+// isNull reports a member that is there and null.
+func (f *fields) isNull(key string) bool { return string(f.raw[f.spelled(key)]) == "null" }
+
+// object reads a member that is an object of its own; its raw is nil where there is none.
+func (f *fields) object(key string) *fields {
+	return &fields{raw: value(f, key, map[string]json.RawMessage(nil)), at: f.at + key + "."}
+}
+
+// forbidQuantization refuses weights that are not what they say.
+func (f *fields) forbidQuantization() {
+	if q := value(f, "quantization_config", map[string]any{}); len(q) > 0 {
+		f.fail("quantization_config is not supported: use the folder that was quantised")
+	}
+}
+
+func kindOf(v any) string {
+	switch v.(type) {
+	case int, int32:
+		return "whole number"
+	case float64:
+		return "number"
+	case string:
+		return "string"
+	case bool:
+		return "boolean"
+	case map[string]string:
+		return "map of strings"
+	case []int32:
+		return "list of whole numbers"
+	case []float64:
+		return "list of numbers"
+	case []string:
+		return "list of strings"
+	}
+	return "JSON object"
+}
+
+// oneLine is raw JSON without line breaks.
+func oneLine(raw []byte) string {
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return fmt.Sprintf("%q", raw)
+	}
+	return b.String()
+}
+
+// parseObject splits a JSON object into its members.
+func parseObject(data []byte) (map[string]json.RawMessage, error) {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return nil, fmt.Errorf("not a JSON object: %w", err)
+	}
+	if raw == nil {
+		return nil, fmt.Errorf("not a JSON object: found null")
+	}
+	return raw, nil
+}
+
+// readSmall reads a file of at most maxConfig bytes.
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxConfig {
+		return nil, fmt.Errorf("%s: more than %d bytes", path, maxConfig)
+	}
+	return data, nil
+}

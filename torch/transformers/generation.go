@@ -1,0 +1,67 @@
+package transformers
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+)
+
+// GenerationConfig is generation_config.json: the tokens that end a text, and how the model's
+// makers would sample. The sampling fields are defaults for talking to the model; training
+// samples from the model's own distribution.
+type GenerationConfig struct {
+	EOS               []int32 // nil where the file names none
+	BOS, Pad          int32   // -1 where the file names none
+	DoSample          bool
+	Temperature       float64 // 1 where the file names none
+	TopK              int     // 0: off
+	TopP, MinP        float64 // TopP 1, MinP 0: off
+	RepetitionPenalty float64 // 1: off
+}
+
+// LoadGenerationConfig reads generation_config.json of the model folder dir; a folder without one
+// gives what a file without fields would. Token ids outside of the model's vocabulary and fields
+// out of range are errors that name the file and the field.
+func LoadGenerationConfig(dir string, c *CausalConfig) (GenerationConfig, error) {
+	path := filepath.Join(dir, "generation_config.json")
+	data, err := readSmall(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = []byte("{}"), nil
+	}
+	if err != nil {
+		return GenerationConfig{}, fmt.Errorf("transformers: %w", err)
+	}
+	g, err := parseGenerationConfig(data, c.VocabSize)
+	if err != nil {
+		return GenerationConfig{}, fmt.Errorf("transformers: %s: %w", path, err)
+	}
+	return g, nil
+}
+
+func parseGenerationConfig(data []byte, vocab int) (GenerationConfig, error) {
+	raw, err := parseObject(data)
+	if err != nil {
+		return GenerationConfig{}, err
+	}
+	f := &fields{raw: raw}
+	g := GenerationConfig{
+		EOS: f.tokens("eos_token_id", vocab), BOS: f.token("bos_token_id", vocab), Pad: f.token("pad_token_id", vocab),
+		DoSample:    value(f, "do_sample", false),
+		Temperature: value(f, "temperature", 1.0), TopK: value(f, "top_k", 0),
+		TopP: value(f, "top_p", 1.0), MinP: value(f, "min_p", 0.0),
+		RepetitionPenalty: f.positive("repetition_penalty", 1),
+	}
+	switch {
+	case f.err != nil:
+	case !(g.Temperature >= 0):
+		f.fail("temperature %g is below 0", g.Temperature)
+	case g.TopK < 0:
+		f.fail("top_k %d is below 0", g.TopK)
+	case !(g.TopP > 0 && g.TopP <= 1):
+		f.fail("top_p %g is not above 0 and at most 1", g.TopP)
+	case !(g.MinP >= 0 && g.MinP <= 1):
+		f.fail("min_p %g is not between 0 and 1", g.MinP)
+	}
+	return g, f.err
+}
