@@ -116,19 +116,7 @@ func (p *LabelPolicy) saveCommon(dir string) error {
 	if err := p.saveConfig(dir); err != nil {
 		return err
 	}
-	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"} {
-		data, err := os.ReadFile(filepath.Join(p.model.Dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := rl.WriteFileAtomic(filepath.Join(dir, name), data, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	return transformers.CopyExtras(dir, p.model.Dir)
 }
 
 // saveConfig copies the model's config.json and changes what changed: the labels.

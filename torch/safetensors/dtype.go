@@ -99,3 +99,31 @@ func half(h uint16) float32 {
 	}
 	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
 }
+
+// toBrain rounds v to bfloat16, ties to even.
+func toBrain(v float32) uint16 {
+	b := math.Float32bits(v)
+	if v != v {
+		return uint16(b>>16) | 0x40 // a quiet NaN, whatever bits are dropped
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// toHalf rounds v to IEEE 754 binary16, ties to even; what is too large becomes infinite.
+func toHalf(v float32) uint16 {
+	b := math.Float32bits(v)
+	sign := uint16(b >> 16 & 0x8000)
+	exp, frac := int(b>>23&0xff)-127+15, b&0x7fffff
+	switch {
+	case v != v:
+		return sign | 0x7e00
+	case exp >= 0x1f:
+		return sign | 0x7c00
+	case exp <= 0: // subnormal: counted in steps of 2^-24
+		steps := math.RoundToEven(math.Abs(float64(v)) * (1 << 24))
+		return sign | uint16(steps)
+	}
+	// A carry of the fraction runs into the exponent, as it should, up to infinity.
+	whole := uint32(exp)<<23 | frac
+	return sign | uint16((whole+0xfff+whole>>13&1)>>13)
+}

@@ -187,6 +187,15 @@ func (m *Model) Float32s(name string) ([]float32, error) {
 	return f.Float32s(name)
 }
 
+// Bytes reads a tensor as [File.Bytes] does.
+func (m *Model) Bytes(name string) ([]byte, error) {
+	f := m.home[name]
+	if f == nil {
+		return nil, fmt.Errorf("safetensors: %s: no tensor %s", m.path, quote(name))
+	}
+	return f.Bytes(name)
+}
+
 // Same reports whether two tensors have one dtype, one shape and the same bytes.
 func (m *Model) Same(a, b string) (bool, error) {
 	fa, fb := m.home[a], m.home[b]

@@ -70,6 +70,35 @@ func (t Tensor) check() error {
 	return nil
 }
 
+// FromFloat32sAs makes a tensor of data, each element rounded to the nearest of d, which is F32,
+// F16 or BF16; any other d panics.
+func FromFloat32sAs(d DType, name string, shape []int64, data []float32) Tensor {
+	if d == F32 {
+		return FromFloat32s(name, shape, data)
+	}
+	b := make([]byte, 0, 2*len(data))
+	for _, v := range data {
+		switch d {
+		case BF16:
+			b = binary.LittleEndian.AppendUint16(b, toBrain(v))
+		case F16:
+			b = binary.LittleEndian.AppendUint16(b, toHalf(v))
+		default:
+			panic(fmt.Sprintf("safetensors: float32 values as %s", d))
+		}
+	}
+	return Tensor{Name: name, DType: d, Shape: slices.Clone(shape), Data: b}
+}
+
+// A Source is a tensor whose data is made when it is its turn to be written, so that one at a
+// time is in memory. Data returns what [Tensor] holds.
+type Source struct {
+	Name  string
+	DType DType
+	Shape []int64
+	Data  func() ([]byte, error)
+}
+
 // Write writes a file that holds tensors. It is written beside path, synced and
 // renamed, so path holds the old content or all of the new. The bytes depend only
 // on the arguments, and not on the order of tensors: data lies by falling element
@@ -77,15 +106,29 @@ func (t Tensor) check() error {
 // "format": "pt" is added to metadata that has no format, since transformers 4
 // refuses a model without it.
 func Write(path string, tensors []Tensor, metadata map[string]string) error {
-	if err := write(path, tensors, metadata); err != nil {
+	sources := make([]Source, len(tensors))
+	for i, t := range tensors {
+		sources[i] = Source{t.Name, t.DType, t.Shape, func() ([]byte, error) { return t.Data, nil }}
+	}
+	for _, t := range tensors {
+		if err := t.check(); err != nil {
+			return fmt.Errorf("safetensors: writing %s: %w", path, err)
+		}
+	}
+	return WriteSources(path, sources, metadata)
+}
+
+// WriteSources is [Write] for tensors that are made one by one.
+func WriteSources(path string, sources []Source, metadata map[string]string) error {
+	if err := write(path, sources, metadata); err != nil {
 		return fmt.Errorf("safetensors: writing %s: %w", path, err)
 	}
 	return nil
 }
 
-func write(path string, tensors []Tensor, metadata map[string]string) error {
-	sorted := slices.Clone(tensors)
-	slices.SortFunc(sorted, func(a, b Tensor) int {
+func write(path string, sources []Source, metadata map[string]string) error {
+	sorted := slices.Clone(sources)
+	slices.SortFunc(sorted, func(a, b Source) int {
 		return cmp.Or(cmp.Compare(b.DType.Size(), a.DType.Size()), strings.Compare(a.Name, b.Name))
 	})
 	header, err := makeHeader(sorted, metadata)
@@ -100,16 +143,23 @@ func write(path string, tensors []Tensor, metadata map[string]string) error {
 	if _, err := out.Write(header); err != nil {
 		return err
 	}
-	for _, t := range sorted {
-		if _, err := out.Write(t.Data); err != nil {
-			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+	for _, s := range sorted {
+		data, err := s.Data()
+		if err == nil {
+			err = Tensor{s.Name, s.DType, s.Shape, data}.check()
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := out.Write(data); err != nil {
+			return fmt.Errorf("tensor %s: %w", quote(s.Name), err)
 		}
 	}
 	return out.CloseAtomicallyReplace()
 }
 
 // makeHeader is the length prefix and header for tensors that lie in this order.
-func makeHeader(tensors []Tensor, metadata map[string]string) ([]byte, error) {
+func makeHeader(tensors []Source, metadata map[string]string) ([]byte, error) {
 	meta := map[string]string{"format": "pt"}
 	maps.Copy(meta, metadata)
 	for k, v := range meta {
@@ -134,16 +184,17 @@ func makeHeader(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 			return nil, fmt.Errorf("tensor %s comes twice", quote(t.Name))
 		}
 		seen[t.Name] = true
-		if err := t.check(); err != nil {
-			return nil, err
+		size, err := byteSize(t.DType, t.Shape)
+		if err != nil {
+			return nil, fmt.Errorf("tensor %s: %w", quote(t.Name), err)
 		}
-		end := at + int64(len(t.Data))
+		end := at + size
 		buf.WriteByte(',')
 		if err := appendJSON(buf, t.Name); err != nil {
 			return nil, err
 		}
 		buf.WriteByte(':')
-		err := appendJSON(buf, struct {
+		err = appendJSON(buf, struct {
 			DType   DType    `json:"dtype"`
 			Shape   []int64  `json:"shape"`
 			Offsets [2]int64 `json:"data_offsets"`

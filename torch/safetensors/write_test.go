@@ -1,6 +1,7 @@
 package safetensors_test
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,5 +97,55 @@ func TestTensorFloat32sRefuses(t *testing.T) {
 	}
 	if _, err := safetensors.FromFloat32s("w", []int64{3}, []float32{1}).Float32s(); err == nil || !strings.Contains(err.Error(), "takes 12 bytes") {
 		t.Errorf("short data: %v", err)
+	}
+}
+
+// TestNarrowing: every value of a narrow type survives, what lies between rounds to the nearest, ties to even.
+func TestNarrowing(t *testing.T) {
+	as := func(d safetensors.DType, values ...float32) []float32 {
+		back, err := safetensors.FromFloat32sAs(d, "x", []int64{int64(len(values))}, values).Float32s()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return back
+	}
+	for _, d := range []safetensors.DType{safetensors.F16, safetensors.BF16} {
+		var data []byte
+		for bits := range 1 << 16 {
+			data = append(data, byte(bits), byte(bits>>8))
+		}
+		all, err := safetensors.Tensor{Name: "x", DType: d, Shape: []int64{1 << 16}, Data: data}.Float32s()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range as(d, all...) {
+			if v != all[i] && !(v != v && all[i] != all[i]) {
+				t.Fatalf("%s: bits %#x, %g, came back as %g", d, i, all[i], v)
+			}
+		}
+	}
+	inf := float32(math.Inf(1))
+	tests := []struct {
+		d        safetensors.DType
+		in, want float32
+	}{
+		{safetensors.BF16, 1 + 1.0/256, 1},
+		{safetensors.BF16, 1 + 3.0/256, 1 + 1.0/64},
+		{safetensors.BF16, 1 + 1.0/256 + 1e-6, 1 + 1.0/128},
+		{safetensors.BF16, math.MaxFloat32, inf},
+		{safetensors.F16, 1 + 1.0/2048, 1},
+		{safetensors.F16, -1 - 3.0/2048, -1 - 1.0/512},
+		{safetensors.F16, 65519, 65504},
+		{safetensors.F16, 65520, inf},
+		{safetensors.F16, 1e9, inf},
+		{safetensors.F16, 1.0 / (1 << 25), 0},
+		{safetensors.F16, 3.0 / (1 << 25), 1.0 / (1 << 23)},
+		{safetensors.F16, 1e-30, 0},
+		{safetensors.F32, 0.1, 0.1},
+	}
+	for _, tt := range tests {
+		if got := as(tt.d, tt.in)[0]; got != tt.want {
+			t.Errorf("%g as %s is %g, want %g", tt.in, tt.d, got, tt.want)
+		}
 	}
 }

@@ -102,8 +102,8 @@ func TestGemma3TextConfig(t *testing.T) {
 
 func TestCausalTokens(t *testing.T) {
 	for text, want := range map[string]string{
-		``:                                        "[] -1 -1",
-		`,"eos_token_id":2,"bos_token_id":1`:      "[2] 1 -1",
+		``:                                   "[] -1 -1",
+		`,"eos_token_id":2,"bos_token_id":1`: "[2] 1 -1",
 		`,"eos_token_id":[2,5],"pad_token_id":-1`: "[2 5] -1 -1",
 		`,"eos_token_id":null,"pad_token_id":50`:  "[] -1 -1",
 		`,"eos_token_id":[],"pad_token_id":49`:    "[] -1 49",

@@ -1,0 +1,392 @@
+package transformers_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/safetensors"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// folder copies a fixture's model into a new folder, its tensors changed by change.
+func folder(t *testing.T, name string, change func(map[string]safetensors.Tensor)) string {
+	t.Helper()
+	from, dir := filepath.Join("testdata", "causal", name), t.TempDir()
+	config, err := os.ReadFile(filepath.Join(from, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "config.json"), string(config))
+	tensors := tensorsOf(t, from)
+	change(tensors)
+	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), slices.Collect(maps.Values(tensors)), nil); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func tensorsOf(t *testing.T, dir string) map[string]safetensors.Tensor {
+	t.Helper()
+	files, err := safetensors.OpenModel(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.Close()
+	tensors := map[string]safetensors.Tensor{}
+	for _, name := range files.Names() {
+		_, e, _ := files.Entry(name)
+		data, err := files.Bytes(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tensors[name] = safetensors.Tensor{Name: name, DType: e.DType, Shape: e.Shape, Data: data}
+	}
+	return tensors
+}
+
+func TestLoadCausalRefuses(t *testing.T) {
+	const up = "model.layers.1.mlp.up_proj.weight"
+	zeros := func(name string, shape ...int64) safetensors.Tensor {
+		n := int64(1)
+		for _, d := range shape {
+			n *= d
+		}
+		return safetensors.FromFloat32s(name, shape, make([]float32, n))
+	}
+	tests := []struct {
+		name, model string
+		change      func(map[string]safetensors.Tensor)
+		want        string
+	}{
+		{"missing", "llama_yarn", func(m map[string]safetensors.Tensor) { delete(m, up) }, "missing tensors: " + up + " [40 24]"},
+		{"misshapen", "llama_yarn", func(m map[string]safetensors.Tensor) { m[up] = zeros(up, 24, 40) }, "tensor " + up + " has shape [24 40], config.json asks for [40 24]"},
+		{"other dtype", "llama_yarn", func(m map[string]safetensors.Tensor) {
+			m["model.norm.weight"] = safetensors.FromInt64s("model.norm.weight", []int64{24}, make([]int64, 24))
+		}, "tensor model.norm.weight has dtype I64"},
+		{"a bias too many", "llama_yarn", func(m map[string]safetensors.Tensor) {
+			m["b"] = zeros("model.layers.0.self_attn.q_proj.bias", 64)
+		}, `unknown tensors: "model.layers.0.self_attn.q_proj.bias"`},
+		{"two spellings", "llama_yarn", func(m map[string]safetensors.Tensor) { m["n"] = zeros("norm.weight", 24) }, "tensor norm.weight comes twice, as model.norm.weight and as norm.weight"},
+		{"no output layer", "llama_yarn", func(m map[string]safetensors.Tensor) { delete(m, "lm_head.weight") }, "missing tensors: lm_head.weight [61 24]"},
+		{"output layer of its own", "llama", func(m map[string]safetensors.Tensor) { m["h"] = zeros("lm_head.weight", 61, 24) }, "tensor lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings"},
+		{"not transposed", "gpt2", func(m map[string]safetensors.Tensor) {
+			m["h.0.attn.c_attn.weight"] = zeros("h.0.attn.c_attn.weight", 72, 24)
+		}, "tensor h.0.attn.c_attn.weight has shape [72 24], config.json asks for [24 72]"},
+		{"a classifier", "qwen3", func(m map[string]safetensors.Tensor) {
+			delete(m, "lm_head.weight")
+			m["s"] = zeros("score.weight", 1, 24)
+		}, `missing tensors: lm_head.weight [61 24]; unknown tensors: "score.weight"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			torchtest.NoLeaks(t)
+			dir := folder(t, tt.model, tt.change)
+			_, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestLoadCausalOptionsRefused(t *testing.T) {
+	for want, o := range map[string]transformers.CausalOptions{
+		`dtype "int8", want fp32, bf16 or fp16`: {DType: "int8"},
+		"all weights are trained in float32":    {DType: "bf16", Trainable: true},
+	} {
+		if _, err := transformers.LoadCausal(filepath.Join("testdata", "causal", "llama"), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// TestTiedOutputLayerMayBeThere: some folders repeat the embedding as the output layer.
+func TestTiedOutputLayerMayBeThere(t *testing.T) {
+	torchtest.NoLeaks(t)
+	dir := folder(t, "llama", func(m map[string]safetensors.Tensor) {
+		head := m["model.embed_tokens.weight"]
+		head.Name = "lm_head.weight"
+		m["h"] = head
+	})
+	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer model.Close()
+	if model.Head != model.Weights["embed.weight"] {
+		t.Error("the output layer is not the embedding")
+	}
+	saved := t.TempDir()
+	if err := model.Save(saved, transformers.SaveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := tensorsOf(t, saved)["lm_head.weight"]; ok {
+		t.Error("the output layer was saved beside the embedding")
+	}
+}
+
+// TestLoadCausalSpellings: names without the prefix of the model's class, and over several files.
+func TestLoadCausalSpellings(t *testing.T) {
+	c := openCausal(t, "llama", transformers.CausalOptions{})
+	want := tensorsOf(t, filepath.Join("testdata", "causal", "llama"))
+	dir := folder(t, "llama", func(m map[string]safetensors.Tensor) { clear(m) })
+	if err := os.Remove(filepath.Join(dir, "model.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	index := map[string]string{}
+	shards := map[string][]safetensors.Tensor{}
+	for i, name := range slices.Sorted(maps.Keys(want)) {
+		tensor := want[name]
+		tensor.Name = strings.TrimPrefix(name, "model.")
+		shard := []string{"a.safetensors", "b.safetensors"}[i%2]
+		index[tensor.Name] = shard
+		shards[shard] = append(shards[shard], tensor)
+	}
+	for shard, tensors := range shards {
+		if err := safetensors.Write(filepath.Join(dir, shard), tensors, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := json.Marshal(map[string]any{"weight_map": index})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "model.safetensors.index.json"), string(text))
+	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer model.Close()
+	c.Causal = model
+	if d := torchtest.MaxDiff(c.read(t, c.sequences, false), c.want(t, "logits")); d > tolerance {
+		t.Errorf("logits differ by %g", d)
+	}
+}
+
+func TestTrainableWeights(t *testing.T) {
+	for _, name := range []string{"llama_linear", "gpt2"} {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
+			if d := torchtest.MaxDiff(c.read(t, c.sequences, false), c.want(t, "logits")); d > tolerance {
+				t.Errorf("logits differ by %g", d)
+			}
+			// The weights are copies: what is written to one stays out of the file.
+			norm := c.Weights["norm.weight"]
+			if err := norm.Write(make([]float32, c.Config.HiddenSize)); err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			if err := c.Save(dir, transformers.SaveOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			saved := tensorsOf(t, dir)
+			for key, tensor := range tensorsOf(t, c.Dir) {
+				got := saved[key]
+				values, err := tensor.Float32s()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.HasSuffix(key, "norm.weight") && !strings.Contains(key, "layers") || strings.HasSuffix(key, "ln_f.weight") {
+					values = make([]float32, len(values))
+				}
+				read, err := got.Float32s()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d := torchtest.MaxDiff(read, values); d != 0 || len(read) != len(values) {
+					t.Errorf("%s was saved with a difference of %g", key, d)
+				}
+				if got.DType != safetensors.F32 && !strings.HasSuffix(key, ".attn.bias") {
+					t.Errorf("%s was saved as %s", key, got.DType)
+				}
+			}
+			if text, err := os.ReadFile(filepath.Join(dir, "config.json")); err != nil || strings.Contains(string(text), "bfloat16") {
+				t.Errorf("config.json: %v\n%s", err, text)
+			}
+		})
+	}
+}
+
+// TestSaveMerged: a merged model computes what the adapted one does.
+func TestSaveMerged(t *testing.T) {
+	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3"} {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
+			c.adapt(t)
+			want := c.read(t, c.sequences, true)
+			merge := map[string]func([]float32){}
+			for _, l := range c.Config.Linears() {
+				a, b := c.want(t, l.Name+".lora_A.weight"), c.want(t, l.Name+".lora_B.weight")
+				merge[l.Name] = func(w []float32) {
+					for o := range l.Out {
+						for i := range l.In {
+							w[o*l.In+i] += 1.5 * (b[2*o]*a[i] + b[2*o+1]*a[l.In+i])
+						}
+					}
+				}
+			}
+			dir := t.TempDir()
+			if err := c.Save(dir, transformers.SaveOptions{Merge: merge, DType: "fp32"}); err != nil {
+				t.Fatal(err)
+			}
+			merged, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer merged.Close()
+			if d := torchtest.MaxDiff(causalCase{Causal: merged}.read(t, c.sequences, false), want); d > tolerance {
+				t.Errorf("logits differ by %g", d)
+			}
+		})
+	}
+}
+
+// TestSaveUnchanged: nothing but what was merged differs, and the other files are copied as they are.
+func TestSaveUnchanged(t *testing.T) {
+	dir := folder(t, "llama_linear", func(map[string]safetensors.Tensor) {})
+	files := map[string]string{
+		"tokenizer.json": "{ \"odd\":1}", "chat_template.jinja": "{{ x }}\r\n", "generation_config.json": "{\"eos_token_id\": [3, 4]}",
+		"additional_chat_templates/tool_use.jinja": "tools", "pytorch_model.bin": "no",
+	}
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, name), text)
+	}
+	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer model.Close()
+	if diff := cmp.Diff([]int32{2, 3, 4}, model.EOS()); diff != "" {
+		t.Error(diff)
+	}
+	saved := t.TempDir()
+	const module = "model.layers.1.mlp.down_proj"
+	double := func(w []float32) {
+		for i := range w {
+			w[i] *= 2
+		}
+	}
+	if err := model.Save(saved, transformers.SaveOptions{Merge: map[string]func([]float32){module: double}}); err != nil {
+		t.Fatal(err)
+	}
+	delete(files, "pytorch_model.bin")
+	if _, err := os.Stat(filepath.Join(saved, "pytorch_model.bin")); err == nil {
+		t.Error("pytorch_model.bin was copied")
+	}
+	files["config.json"] = ""
+	for name := range files {
+		got, err := os.ReadFile(filepath.Join(saved, name))
+		want, wantErr := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || wantErr != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %q, %v, want %q, %v", name, got, err, want, wantErr)
+		}
+	}
+	got := tensorsOf(t, saved)
+	for name, tensor := range tensorsOf(t, dir) {
+		if name == module+".weight" {
+			values, err := tensor.Float32s()
+			if err != nil {
+				t.Fatal(err)
+			}
+			double(values)
+			tensor = safetensors.FromFloat32sAs(tensor.DType, name, tensor.Shape, values)
+		}
+		if diff := cmp.Diff(tensor, got[name]); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	err = model.Save(t.TempDir(), transformers.SaveOptions{Merge: map[string]func([]float32){"model.layers.2.mlp.down_proj": double}})
+	if err == nil || !strings.Contains(err.Error(), "1 of 1 modules are not linear modules") {
+		t.Errorf("a module that is not there: %v", err)
+	}
+}
+
+// TestWeightsAreOfTheDTypeAskedFor: matrices are rounded, norms are not.
+func TestWeightsAreOfTheDTypeAskedFor(t *testing.T) {
+	stored := tensorsOf(t, filepath.Join("testdata", "causal", "llama"))
+	for option, dtype := range map[string]safetensors.DType{"": safetensors.F32, "bf16": safetensors.BF16, "fp16": safetensors.F16} {
+		c := openCausal(t, "llama", transformers.CausalOptions{DType: option})
+		for layer, name := range map[string]string{
+			"embed": "model.embed_tokens", "layers.1.down": "model.layers.1.mlp.down_proj", "norm": "model.norm",
+		} {
+			as := dtype
+			if layer == "norm" {
+				as = safetensors.F32
+			}
+			exact, err := stored[name+".weight"].Float32s()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := safetensors.FromFloat32sAs(as, "x", stored[name+".weight"].Shape, exact).Float32s()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.Weights[layer+".weight"].Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("dtype %q: %s: %s", option, layer, diff)
+			}
+		}
+	}
+}
+
+func TestGenerationConfig(t *testing.T) {
+	config, err := transformers.LoadCausalConfig(filepath.Join("testdata", "causal", "llama"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		text, refused string
+		want          transformers.GenerationConfig
+	}{
+		{text: `{}`, want: transformers.GenerationConfig{BOS: -1, Pad: -1, Temperature: 1, TopP: 1, RepetitionPenalty: 1}},
+		{text: `{"eos_token_id":[5,6],"pad_token_id":3,"do_sample":true,"temperature":0.6,"top_k":20,"top_p":0.9,"min_p":0.1,"repetition_penalty":1.1,"max_length":9}`, want: transformers.GenerationConfig{
+			EOS: []int32{5, 6}, BOS: -1, Pad: 3, DoSample: true, Temperature: 0.6, TopK: 20, TopP: 0.9, MinP: 0.1, RepetitionPenalty: 1.1,
+		}},
+		{text: `{"eos_token_id":61}`, refused: "eos_token_id 61 is outside the vocabulary of 61"},
+		{text: `{"temperature":-1}`, refused: "temperature -1 is below 0"},
+		{text: `{"top_p":0}`, refused: "top_p 0 is not above 0"},
+		{text: `{"top_k":-1}`, refused: "top_k -1 is below 0"},
+		{text: `{"min_p":2}`, refused: "min_p 2 is not between"},
+		{text: `{"repetition_penalty":0}`, refused: "repetition_penalty 0 is not above 0"},
+		{text: `[]`, refused: "not a JSON object"},
+	}
+	for _, tt := range tests {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "generation_config.json"), tt.text)
+		got, err := transformers.LoadGenerationConfig(dir, config)
+		if tt.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.refused) || !strings.Contains(err.Error(), "generation_config.json") {
+				t.Errorf("%s: error %v, want %q", tt.text, err, tt.refused)
+			}
+			continue
+		}
+		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v %s", tt.text, err, diff)
+		}
+	}
+	if got, err := transformers.LoadGenerationConfig(t.TempDir(), config); err != nil || got.Temperature != 1 {
+		t.Errorf("without the file: %+v, %v", got, err)
+	}
+}

@@ -1,0 +1,224 @@
+package transformers
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/google/renameio/v2"
+
+	"rltrain/torch/safetensors"
+)
+
+// SaveOptions says what a saved model is besides its weights as they are now.
+type SaveOptions struct {
+	// Merge changes linear weights, as float32 [Out, In], by the Name of their module: adapters
+	// are added here.
+	Merge map[string]func(weight []float32)
+	// DType of the weights: "fp32", "bf16" or "fp16"; "" as the folder holds them, and float32
+	// where they were trained.
+	DType string
+}
+
+// Save fills the folder dir, which must exist, with the model: its weights under the names of the
+// folder it came from, config.json with nothing changed but the dtype, and the other files of a
+// model byte for byte. Tensors that the model has no use for, such as a vision tower, are copied.
+func (c *Causal) Save(dir string, o SaveOptions) error {
+	if err := c.save(dir, o); err != nil {
+		return fmt.Errorf("transformers: saving %s: %w", dir, err)
+	}
+	return nil
+}
+
+var fileDTypes = map[string]safetensors.DType{"fp32": safetensors.F32, "bf16": safetensors.BF16, "fp16": safetensors.F16}
+
+// configDTypes are the names of dtypes in config.json.
+var configDTypes = map[safetensors.DType]string{safetensors.F32: "float32", safetensors.BF16: "bfloat16", safetensors.F16: "float16"}
+
+func (c *Causal) save(dir string, o SaveOptions) error {
+	dtype, ok := fileDTypes[o.DType]
+	if !ok && o.DType != "" {
+		return fmt.Errorf("dtype %.40q, want fp32, bf16 or fp16", o.DType)
+	}
+	if !ok && c.Trainable {
+		dtype = safetensors.F32
+	}
+	files, err := safetensors.OpenModel(c.Dir)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	sources, err := c.sources(files, o.Merge, dtype)
+	if err != nil {
+		return err
+	}
+	if err := safetensors.WriteSources(filepath.Join(dir, "model.safetensors"), sources, nil); err != nil {
+		return err
+	}
+	if err := copyConfig(dir, c.Dir, dtype); err != nil {
+		return err
+	}
+	return CopyExtras(dir, c.Dir)
+}
+
+// sources are all tensors of the folder, those of the model as they are now.
+func (c *Causal) sources(files *safetensors.Model, merge map[string]func([]float32), dtype safetensors.DType) ([]safetensors.Source, error) {
+	names, err := c.Config.Resolve(files)
+	if err != nil {
+		return nil, err
+	}
+	changes := map[string]func([]float32){} // by canonical name
+	for _, l := range c.Config.Linears() {
+		if change := merge[l.Name]; change != nil {
+			changes[l.Layer+".weight"] = change
+		}
+	}
+	if len(changes) != len(merge) {
+		return nil, fmt.Errorf("merging: %d of %d modules are not linear modules of the model", len(merge)-len(changes), len(merge))
+	}
+	specs := map[string]TensorSpec{} // by name in the folder
+	repeated := map[string]bool{}    // output layers that only repeat the embedding
+	for _, spec := range c.Config.TensorNames() {
+		if name, ok := names[spec.Name]; ok {
+			specs[name] = spec
+			continue
+		}
+		for _, name := range spec.Candidates {
+			repeated[name] = true
+		}
+	}
+	var sources []safetensors.Source
+	for _, name := range files.Names() {
+		_, entry, _ := files.Entry(name)
+		spec, ours := specs[name]
+		source := safetensors.Source{Name: name, DType: entry.DType, Shape: entry.Shape}
+		switch {
+		case repeated[name]:
+			continue
+		case !ours:
+			source.Data = func() ([]byte, error) { return files.Bytes(name) }
+		default:
+			if dtype != "" {
+				source.DType = dtype
+			}
+			source.Data = func() ([]byte, error) { return c.stored(files, spec, source, changes[spec.Name]) }
+		}
+		sources = append(sources, source)
+	}
+	return sources, nil
+}
+
+// stored is the data of a weight as the file source describes holds it.
+func (c *Causal) stored(files *safetensors.Model, spec TensorSpec, source safetensors.Source, change func([]float32)) ([]byte, error) {
+	_, entry, _ := files.Entry(source.Name)
+	if change == nil && !c.Trainable && entry.DType == source.DType {
+		return files.Bytes(source.Name)
+	}
+	var data []float32
+	var err error
+	if c.Trainable {
+		data, err = c.Weights[spec.Name].Read()
+	} else {
+		data, err = spec.read(files, source.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if change != nil {
+		change(data)
+	}
+	if spec.Transposed {
+		data = transpose(data, int(spec.Shape[0]), int(spec.Shape[1]))
+	}
+	return safetensors.FromFloat32sAs(source.DType, source.Name, source.Shape, data).Data, nil
+}
+
+// copyConfig copies config.json; with a dtype, it changes the field that names it, at the top and
+// in the objects within.
+func copyConfig(dir, from string, dtype safetensors.DType) error {
+	path := filepath.Join(from, "config.json")
+	data, err := readSmall(path)
+	if err != nil {
+		return err
+	}
+	if dtype != "" {
+		raw, err := parseObject(data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if nameDType(raw, configDTypes[dtype]) {
+			if data, err = json.MarshalIndent(raw, "", "  "); err != nil {
+				return err
+			}
+			data = append(data, '\n')
+		}
+	}
+	return renameio.WriteFile(filepath.Join(dir, "config.json"), data, 0o644, renameio.WithTempDir(dir))
+}
+
+// nameDType sets the dtype where it is another, and reports whether it had to.
+func nameDType(raw map[string]json.RawMessage, name string) bool {
+	want, changed := []byte(`"`+name+`"`), false
+	for _, key := range slices.Sorted(maps.Keys(raw)) {
+		switch {
+		case key == "dtype" || key == "torch_dtype":
+			if !bytes.Equal(raw[key], want) {
+				raw[key], changed = want, true
+			}
+		case key == "text_config":
+			inner, err := parseObject(raw[key])
+			if err != nil || !nameDType(inner, name) {
+				continue
+			}
+			if text, err := json.Marshal(inner); err == nil {
+				raw[key], changed = text, true
+			}
+		}
+	}
+	return changed
+}
+
+// extras are the files of a model folder besides its weights and config.json.
+var extras = []string{
+	"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+	"vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model",
+	"chat_template.jinja", "chat_template.json", "additional_chat_templates",
+}
+
+// CopyExtras copies what else a model folder has into dir, byte for byte: tokenizer, chat
+// templates and generation_config.json.
+func CopyExtras(dir, from string) error {
+	for _, name := range extras {
+		source := filepath.Join(from, name)
+		info, err := os.Stat(source)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("transformers: %w", err)
+		}
+		if info.IsDir() {
+			err = os.CopyFS(filepath.Join(dir, name), os.DirFS(source))
+		} else {
+			err = copyFile(filepath.Join(dir, name), source)
+		}
+		if err != nil {
+			return fmt.Errorf("transformers: copying %s: %w", source, err)
+		}
+	}
+	return nil
+}
+
+func copyFile(to, from string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(to, data, 0o644, renameio.WithTempDir(filepath.Dir(to)))
+}

@@ -1,0 +1,101 @@
+package transformers_test
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+func TestTiny(t *testing.T) {
+	torchtest.NoLeaks(t)
+	dir := t.TempDir()
+	if err := transformers.WriteTiny(dir, 2, 64, 7); err != nil {
+		t.Fatal(err)
+	}
+	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer model.Close()
+	if got := model.EOS(); !cmp.Equal(got, []int32{1}) || model.Config.Pad != 0 || model.Config.BOS != -1 {
+		t.Errorf("ends with %v, padding %d, begins with %d", got, model.Config.Pad, model.Config.BOS)
+	}
+	// 99 tokens; a layer has 4 H² of attention, 12 H² of MLP and two norms.
+	if want := int64(99*64 + 2*(16*64*64+2*64) + 64); model.Parameters != want {
+		t.Errorf("%d parameters, want %d", model.Parameters, want)
+	}
+	tokenizer, err := transformers.LoadTokenizer(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tokenizer.Close()
+	const text = "What is 12*3?\n\n[ANSWER] {36} ~"
+	ids, cut, err := tokenizer.Encode(text, 100)
+	if err != nil || cut {
+		t.Fatal(err, cut)
+	}
+	if len(ids) != len(text) {
+		t.Fatalf("%d tokens for %d characters", len(ids), len(text))
+	}
+	for i, id := range ids {
+		want := int32(text[i]-' ') + 4
+		if text[i] == '\n' {
+			want = 3
+		}
+		if id != want {
+			t.Errorf("%q is token %d, want %d", text[i], id, want)
+		}
+	}
+	embedding, err := model.Weights["embed.weight"].Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum, squares float64
+	for _, v := range embedding[64:] {
+		sum += float64(v)
+		squares += float64(v) * float64(v)
+	}
+	n := float64(len(embedding) - 64)
+	if mean, deviation := sum/n, math.Sqrt(squares/n); math.Abs(mean) > 0.001 || math.Abs(deviation-0.02) > 0.001 {
+		t.Errorf("embeddings have mean %g and deviation %g", mean, deviation)
+	}
+	if d := torchtest.MaxDiff(embedding[:64], make([]float32, 64)); d != 0 {
+		t.Errorf("the padding token is embedded as %g", d)
+	}
+}
+
+func TestTinyIsAFunctionOfItsSeed(t *testing.T) {
+	read := func(layers int, seed uint64) []byte {
+		dir := t.TempDir()
+		if err := transformers.WriteTiny(dir, layers, 32, seed); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	if !bytes.Equal(read(1, 5), read(1, 5)) {
+		t.Error("one seed gave two models")
+	}
+	if bytes.Equal(read(1, 5), read(1, 6)) {
+		t.Error("two seeds gave one model")
+	}
+}
+
+func TestTinyRefuses(t *testing.T) {
+	for want, shape := range map[string][2]int{"0 layers": {0, 32}, "hidden size 48": {1, 48}, "hidden size 0": {1, 0}} {
+		if err := transformers.WriteTiny(t.TempDir(), shape[0], shape[1], 0); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
