@@ -1,0 +1,196 @@
+package torch_test
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+)
+
+type sampleKey struct {
+	request int64
+	sample  int
+}
+
+type completion struct {
+	Tokens        []int32
+	LogProbs, Raw []float32
+	Reason        torch.Reason
+}
+
+// complete steps until every sample has ended.
+func complete(t testing.TB, e *torch.Engine, maxTokens int) map[sampleKey]completion {
+	t.Helper()
+	all := map[sampleKey]completion{}
+	for e.Unfinished() > 0 {
+		events, err := e.Step(maxTokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, event := range events {
+			key := sampleKey{event.Request, event.Sample}
+			c := all[key]
+			if event.Token >= 0 {
+				c.Tokens = append(c.Tokens, event.Token)
+				c.LogProbs = append(c.LogProbs, event.LogProb)
+				c.Raw = append(c.Raw, event.Raw)
+			}
+			if event.Done != (event.Reason != "") {
+				t.Errorf("event %+v: Done and Reason disagree", event)
+			}
+			c.Reason = event.Reason
+			all[key] = c
+		}
+	}
+	return all
+}
+
+func newEngine(t testing.TB, m *torch.Model, c torch.EngineConfig) *torch.Engine {
+	t.Helper()
+	e, err := torch.NewEngine(m, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+func submit(t testing.TB, e *torch.Engine, r torch.Request) int64 {
+	t.Helper()
+	id, err := e.Submit(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestEngine(t *testing.T) {
+	torchtest.NoLeaks(t)
+	c := smallDecoder()
+	rng := rand.New(rand.NewPCG(8, 0))
+	m := newDecoder(t, c, decoderWeights(t, c, rng, torch.Constant))
+	base := newEngine(t, m, torch.EngineConfig{Slots: 1})
+	request := torch.Request{Prompt: []int32{3, 1, 4, 1, 5}, Samples: 3, MaxNew: 8, Sampling: torch.Sampling{Temperature: 1}, Seed: 7, Stream: 2}
+	submit(t, base, request)
+	want := complete(t, base, 4)
+	if len(want) != 3 || want[sampleKey{1, 0}].Reason != torch.ReasonLength || len(want[sampleKey{1, 2}].Tokens) != 8 {
+		t.Fatalf("completions %+v", want)
+	}
+	if cmp.Equal(want[sampleKey{1, 0}].Tokens, want[sampleKey{1, 1}].Tokens) {
+		t.Error("two samples are alike")
+	}
+
+	t.Run("batched", func(t *testing.T) {
+		e := newEngine(t, m, torch.EngineConfig{Slots: 5})
+		submit(t, e, request)
+		other := request
+		other.Stream++
+		id := submit(t, e, other)
+		got := complete(t, e, 100)
+		for key, c := range want {
+			if diff := cmp.Diff(c, got[key]); diff != "" {
+				t.Errorf("sample %v (-alone +batched):\n%s", key, diff)
+			}
+			if cmp.Equal(c.Tokens, got[sampleKey{id, key.sample}].Tokens) {
+				t.Error("another stream gave the same tokens")
+			}
+		}
+	})
+	t.Run("eos and cancel", func(t *testing.T) {
+		eos := want[sampleKey{1, 0}].Tokens[2]
+		e := newEngine(t, m, torch.EngineConfig{Slots: 3, EOS: []int32{eos}})
+		submit(t, e, request)
+		if err := e.Cancel(1, 2); err != nil {
+			t.Fatal(err)
+		}
+		got := complete(t, e, 100)
+		first := want[sampleKey{1, 0}].Tokens
+		for i, token := range first {
+			if token == eos {
+				first = first[:i+1]
+				break
+			}
+		}
+		if c := got[sampleKey{1, 0}]; c.Reason != torch.ReasonStop || !cmp.Equal(c.Tokens, first) {
+			t.Errorf("ended by %q after %v, want %q after %v", c.Reason, c.Tokens, torch.ReasonStop, first)
+		}
+		if c := got[sampleKey{1, 2}]; c.Reason != torch.ReasonCancelled || c.Tokens != nil {
+			t.Errorf("ended by %q after %v, want %q", c.Reason, c.Tokens, torch.ReasonCancelled)
+		}
+	})
+	t.Run("adapter", func(t *testing.T) {
+		e := newEngine(t, m, torch.EngineConfig{Slots: 3})
+		a, b := constant(t, rng, 2, 16), constant(t, rng, 16, 2)
+		if err := m.Adapt("layers.1.q", a, b, 2); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Refresh(); err != nil {
+			t.Fatal(err)
+		}
+		adapted := request
+		adapted.Adapter = true
+		submit(t, e, request)
+		submit(t, e, adapted)
+		got := complete(t, e, 100)
+		for key, c := range want {
+			if diff := cmp.Diff(c, got[key]); diff != "" {
+				t.Errorf("sample %v without the adapter changed:\n%s", key, diff)
+			}
+			if cmp.Equal(c.Raw, got[sampleKey{2, key.sample}].Raw) {
+				t.Error("the adapter changed nothing")
+			}
+		}
+	})
+}
+
+func constant(t testing.TB, rng *rand.Rand, dims ...int64) *torch.Var {
+	t.Helper()
+	v, err := torch.Constant(drawn(dims[0]*dims[1], func() float32 { return float32(rng.NormFloat64()) }), dims...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	return v
+}
+
+func TestEngineRefuses(t *testing.T) {
+	torchtest.NoLeaks(t)
+	c := smallDecoder()
+	m := newDecoder(t, c, decoderWeights(t, c, rand.New(rand.NewPCG(9, 0)), torch.Constant))
+	if _, err := torch.NewEngine(m, torch.EngineConfig{}); err == nil || !strings.Contains(err.Error(), "slots must be positive") {
+		t.Errorf("no slots: %v", err)
+	}
+	e := newEngine(t, m, torch.EngineConfig{Slots: 2})
+	good := torch.Request{Prompt: []int32{1}, Samples: 1, MaxNew: 2}
+	for _, tc := range []struct {
+		want   string
+		change func(*torch.Request)
+	}{
+		{"prompt is empty", func(r *torch.Request) { r.Prompt = nil }},
+		{"prompt: 23 at 1 is outside of [0, 23)", func(r *torch.Request) { r.Prompt = []int32{1, 23} }},
+		{"samples must be positive, got 0", func(r *torch.Request) { r.Samples = 0 }},
+		{"max_new 32 exceed the model's 32 positions", func(r *torch.Request) { r.MaxNew = 32 }},
+		{"temperature -0.1", func(r *torch.Request) { r.Sampling.Temperature = -0.1 }},
+		{"top_p 2 is outside", func(r *torch.Request) { r.Sampling.TopP = 2 }},
+	} {
+		r := good
+		tc.change(&r)
+		if _, err := e.Submit(r); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("got %v, want %q", err, tc.want)
+		}
+	}
+	if _, err := e.Step(1); err == nil || !strings.Contains(err.Error(), "max_tokens 1 is less than the engine's 2 slots") {
+		t.Errorf("too few tokens: %v", err)
+	}
+	if err := e.Cancel(1, 0); err == nil || !strings.Contains(err.Error(), "no request 1") {
+		t.Errorf("cancel of nothing: %v", err)
+	}
+	submit(t, e, good)
+	if err := e.Refresh(); err == nil || !strings.Contains(err.Error(), "1 samples have not ended") {
+		t.Errorf("refresh in the middle: %v", err)
+	}
+}
