@@ -61,6 +61,17 @@ func (s *Scope) Read(t Tensor) []float32 {
 	return data
 }
 
+// ReadInts copies an int64 tensor out, row major.
+func (s *Scope) ReadInts(t Tensor) []int64 {
+	n := int64(1)
+	for _, d := range s.Shape(t) {
+		n *= d
+	}
+	data := make([]int64, n)
+	must("ReadInts", C.rlt_tensor_read(t.handle, C.RLT_I64, unsafe.Pointer(unsafe.SliceData(data)), C.int64_t(8*n)))
+	return data
+}
+
 // Item is the value of a tensor of one element.
 func (s *Scope) Item(t Tensor) float64 {
 	s.check(t)
@@ -129,6 +140,15 @@ func (v *Var) To(dtype DType) (converted *Var, err error) {
 		return nil
 	})
 	return converted, err
+}
+
+// Shape is the size of each dimension of v.
+func (v *Var) Shape() (shape []int64, err error) {
+	err = Do(NoGrad, func(s *Scope) error {
+		shape = s.Shape(v.T())
+		return nil
+	})
+	return shape, err
 }
 
 // Read copies v out as float32, row major.

@@ -1,5 +1,5 @@
-// Command rltrain trains text classifiers with supervised LoRA and reinforcement learning, and measures,
-// compares, uses, merges and describes what it trained.
+// Command rltrain trains text classifiers and language models, supervised and by reinforcement learning, and
+// measures, compares, uses, merges and describes what it trained.
 package main
 
 import (
@@ -114,7 +114,7 @@ const version = "0.1.0"
 func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.App, error) {
 	app := &cli.App{
 		Name:  "rltrain",
-		Usage: "train text classifiers with supervised LoRA, then reinforcement learning",
+		Usage: "train text classifiers and language models, supervised and by reinforcement learning",
 		UsageText: `rltrain [train] [--option value ...]   train; rltrain train --help lists the options
 rltrain COMMAND --help                 explain a command`,
 		Version: version,
@@ -122,7 +122,7 @@ rltrain COMMAND --help                 explain a command`,
 		EnableBashCompletion: true,
 		Commands:             []*cli.Command{config.TrainCommand(environ, train)},
 	}
-	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand} {
+	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, scoreCommand} {
 		c, err := command()
 		if err != nil {
 			return nil, err

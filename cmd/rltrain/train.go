@@ -53,12 +53,16 @@ func train(ctx context.Context, c *config.Config) error {
 			return err
 		}
 	}
-	if err := t.loadData(); err != nil {
-		return err
+	run := t.chatStage
+	if c.Task == config.Intent {
+		run = t.run
+		if err := t.loadData(); err != nil {
+			return err
+		}
 	}
 	thread := torch.NewThread()
 	defer thread.Close()
-	err := thread.Do(ctx, t.run)
+	err := thread.Do(ctx, run)
 	if errors.Is(err, context.Canceled) {
 		return algo.ErrStopped // outside of a stage nothing is lost either
 	}
@@ -136,7 +140,11 @@ type stageResult struct {
 }
 
 func (t *trainer) stageDir(stage string) string {
-	return filepath.Join(t.config.OutputDir, "intent_classifier_"+stage)
+	task := t.config.Task
+	if task == config.Intent {
+		task = "intent_classifier"
+	}
+	return filepath.Join(t.config.OutputDir, task+"_"+stage)
 }
 
 // openStage opens the run folder of a stage; nil where a finished one is to be resumed.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -35,6 +36,18 @@ func (o Object) Get(name string) (value any, ok bool) {
 		}
 	}
 	return nil, false
+}
+
+// With returns o with a field of that name and value: in the place of the one it has, else at the end.
+func (o Object) With(name string, value any) Object {
+	out := slices.Clone(o)
+	for i := range out {
+		if out[i].Name == name {
+			out[i].Value = value
+			return out
+		}
+	}
+	return append(out, Field{name, value})
 }
 
 // Names returns the names in order.

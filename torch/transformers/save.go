@@ -36,6 +36,33 @@ func (c *Causal) Save(dir string, o SaveOptions) error {
 	return nil
 }
 
+// LoadWeights overwrites trainable weights with those of a folder that Save wrote.
+func (c *Causal) LoadWeights(dir string) error {
+	files, err := safetensors.OpenModel(dir)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	names, err := c.Config.Resolve(files)
+	if err != nil {
+		return err
+	}
+	for _, spec := range c.Config.TensorNames() {
+		v, ok := c.Weights[spec.Name]
+		if !ok {
+			continue
+		}
+		data, err := spec.read(files, names[spec.Name])
+		if err == nil {
+			err = v.Write(data)
+		}
+		if err != nil {
+			return fmt.Errorf("transformers: %s: %s: %w", dir, spec.Name, err)
+		}
+	}
+	return nil
+}
+
 var fileDTypes = map[string]safetensors.DType{"fp32": safetensors.F32, "bf16": safetensors.BF16, "fp16": safetensors.F16}
 
 // configDTypes are the names of dtypes in config.json.

@@ -218,6 +218,11 @@ func (c *Config) RewardSpec() (spec, key string) {
 	return "expr:" + quote + c.RewardExpr + quote, "reward_expr"
 }
 
+// FullTuning tells whether all weights of a language model are trained, and not an adapter.
+func (c *Config) FullTuning() bool {
+	return c.Tuning == "full" || c.Tuning == "auto" && c.Model == TinyModel
+}
+
 // Source tells where the value of a key comes from; the zero Source means the recipe.
 func (c *Config) Source(key string) Source { return c.sources[key] }
 

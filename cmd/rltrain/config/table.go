@@ -133,7 +133,7 @@ func needsLora(c *Config) string {
 	if missing := needsNewPolicy(c); missing != "" {
 		return missing
 	}
-	if c.Task == Chat && c.Tuning != "lora" {
+	if c.Task == Chat && c.FullTuning() {
 		return "--tuning lora"
 	}
 	return ""
@@ -185,7 +185,7 @@ var keys = [...]key{
 	{name: "lr_scheduler_type", group: supervised, scope: anyTask & withSupervision, allowed: []string{"cosine", "linear", "constant"}, help: "course of the rates after warm-up"},
 	{name: "warmup_ratio", group: supervised, scope: anyTask & withSupervision, limits: between(0, 1), help: "share of the updates over which the rates rise"},
 	{name: "max_grad_norm", group: supervised, scope: anyTask & withSupervision, limits: atLeast(0), help: "clip the gradient's norm; 0 = never"},
-	{name: "tuning", group: supervised, scope: chatTask & withSupervision, needs: needsNewPolicy, allowed: []string{"lora", "full"}, help: "what is trained: an adapter, or all weights"},
+	{name: "tuning", group: supervised, scope: chatTask & withSupervision, needs: needsNewPolicy, allowed: []string{"auto", "lora", "full"}, help: "what is trained: an adapter, or all weights; auto = all weights of the model tiny, an adapter on any other"},
 	{name: "lora_r", group: supervised, scope: anyTask & withSupervision, needs: needsLora, limits: between(1, 1024), help: "rank of the adapter"},
 	{name: "lora_alpha", group: supervised, scope: anyTask & withSupervision, needs: needsLora, limits: atLeast(1), help: "the adapter's output is scaled by lora_alpha / lora_r"},
 	{name: "lora_dropout", group: supervised, scope: anyTask & withSupervision, needs: needsLora, limits: bounds{min: 0, max: 1, openMax: true, set: true}, help: "dropout on the adapter's input"},

@@ -1,0 +1,243 @@
+package algo
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"rltrain/lora"
+	"rltrain/rl"
+	"rltrain/torch"
+	"rltrain/torch/transformers"
+	"rltrain/torch/transformers/chat"
+)
+
+// TokenPolicy is a policy whose actions are tokens: a causal language model, with an adapter on frozen
+// weights or trained whole.
+type TokenPolicy struct {
+	BaseModel string // hub id or folder, as saved files name it
+	Tokenizer *transformers.Tokenizer
+	Templates *chat.Templates // nil where the folder has no chat template
+
+	model   *transformers.Causal
+	adapter lora.Config
+	layers  []adaptedLayer // none where the policy is trained whole
+	eos     []int32        // ids that end a text, the one that training appends first
+}
+
+// TokenPolicyConfig says how a TokenPolicy is made of a model folder.
+type TokenPolicyConfig struct {
+	Dir       string // model folder
+	BaseModel string // what saved files call it; "" = Dir
+	DType     string // of frozen weights: "fp32", "bf16", "fp16"; "" = as stored
+	Full      bool   // train all weights, in fp32, instead of an adapter
+	R         int    // of the adapter; 0 = none: the policy can only be used
+	Alpha     float64
+	Dropout   float64
+	Targets   []string // endings of module names; empty = the family's
+	Seed      uint64
+}
+
+// NewTokenPolicy makes a policy on a pretrained model; an adapter changes nothing yet and is a function of
+// the seed.
+func NewTokenPolicy(c TokenPolicyConfig) (*TokenPolicy, error) {
+	model, err := transformers.LoadCausal(c.Dir, transformers.CausalOptions{DType: c.DType, Trainable: c.Full})
+	if err != nil {
+		return nil, err
+	}
+	p := &TokenPolicy{BaseModel: c.BaseModel, model: model}
+	if p.BaseModel == "" {
+		p.BaseModel = c.Dir
+	}
+	if err := p.prepare(c); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *TokenPolicy) prepare(c TokenPolicyConfig) error {
+	if err := p.loadText(c.Dir); err != nil {
+		return err
+	}
+	if c.Full || c.R == 0 {
+		return nil
+	}
+	targets := c.Targets
+	if len(targets) == 0 {
+		targets = p.model.Config.DefaultTargets()
+	}
+	p.adapter = lora.Config{
+		BaseModel: p.BaseModel, R: c.R, Alpha: c.Alpha, Dropout: c.Dropout, TargetModules: targets, TaskType: lora.CausalLM,
+		FanInFanOut: p.model.Config.FanInFanOut(),
+	}
+	pairs, err := initialPairs(p.model.Config.Linears(), targets, c.R, rl.Stream(c.Seed, streamInit, 0))
+	if err != nil {
+		return err
+	}
+	return p.attach(pairs)
+}
+
+// loadText reads what turns text into tokens and back.
+func (p *TokenPolicy) loadText(dir string) error {
+	var err error
+	if p.Tokenizer, err = transformers.LoadTokenizer(dir); err != nil {
+		return err
+	}
+	if err := p.Tokenizer.CheckModel(p.model.Config.Decoder().VocabSize); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if p.Templates, err = chat.Load(dir); err != nil && !errors.Is(err, chat.ErrNone) {
+		return err
+	}
+	if id, ok := p.Tokenizer.SpecialID("eos_token"); ok {
+		p.eos = append(p.eos, id)
+	}
+	for _, id := range p.model.EOS() {
+		if !slices.Contains(p.eos, id) {
+			p.eos = append(p.eos, id)
+		}
+	}
+	return nil
+}
+
+// EOS are the ids that end a text: the tokenizer's, those of config.json and of generation_config.json.
+func (p *TokenPolicy) EOS() []int32 { return slices.Clone(p.eos) }
+
+// A Sequence is a stream of tokens, some of which a loss reads.
+type Sequence struct {
+	IDs []int32
+	// Labels tells of each token whether it is one that training predicts; never of the first.
+	Labels []bool
+}
+
+func (q Sequence) labels() int {
+	n := 0
+	for _, label := range q.Labels {
+		if label {
+			n++
+		}
+	}
+	return n
+}
+
+// scored is what a policy says about the labels of a packed batch, [M] each, in the order of the tokens.
+type scored struct {
+	logProbs torch.Tensor // log π(x_t|x_<t)
+	entropy  torch.Tensor // of π(·|x_<t), in nats
+	rank     torch.Tensor // how many tokens were likelier; int64, without gradient
+}
+
+// score runs the policy on sequences and reads the labels off it; temperature divides the logits.
+func (p *TokenPolicy) score(s *torch.Scope, sequences []Sequence, pass torch.Pass, temperature float64) scored {
+	ids := make([][]int32, len(sequences))
+	var rows, targets []int64
+	begin := 0
+	for i, q := range sequences {
+		ids[i] = q.IDs
+		for t, label := range q.Labels {
+			if label {
+				// What comes before a token predicts it.
+				rows, targets = append(rows, int64(begin+t-1)), append(targets, int64(q.IDs[t]))
+			}
+		}
+		begin += len(q.IDs)
+	}
+	hidden, _ := s.Hidden(p.model.Model, torch.Pack(ids), pass)
+	m := int64(len(rows))
+	logProbs, entropy, rank := p.head(s, s.Rows(hidden, s.Ints(rows, m)), s.Ints(targets, m), temperature)
+	return scored{logProbs, entropy, rank}
+}
+
+func (p *TokenPolicy) head(s *torch.Scope, hidden, targets torch.Tensor, temperature float64) (logProbs, entropy, rank torch.Tensor) {
+	var bias *torch.Tensor
+	if p.model.HeadBias != nil {
+		b := p.model.HeadBias.T()
+		bias = &b
+	}
+	return s.TokenLogProbs(hidden, p.model.Head.T(), bias, targets, torch.HeadOptions{
+		Temperature: temperature, Softcap: p.model.Config.Decoder().LogitSoftcap,
+	})
+}
+
+// Close frees the policy.
+func (p *TokenPolicy) Close() {
+	for _, l := range p.layers {
+		torch.CloseAll(l.a, l.b)
+	}
+	if p.Tokenizer != nil {
+		_ = p.Tokenizer.Close()
+	}
+	p.model.Close()
+}
+
+// params are the trainable weights, in the order of snapshots.
+func (p *TokenPolicy) params() []*torch.Var {
+	var params []*torch.Var
+	for _, l := range p.layers {
+		params = append(params, l.a, l.b)
+	}
+	if p.model.Trainable {
+		for _, name := range slices.Sorted(maps.Keys(p.model.Weights)) {
+			params = append(params, p.model.Weights[name])
+		}
+	}
+	return params
+}
+
+// Parameters counts the weights: all of them, and those that training changes.
+func (p *TokenPolicy) Parameters() (total, trainable int64) {
+	total = p.model.Parameters
+	if p.model.Trainable {
+		return total, total
+	}
+	for _, l := range p.layers {
+		trainable += int64(p.adapter.R * (l.In + l.Out))
+	}
+	return total + trainable, trainable
+}
+
+// MaxLength is the number of positions that the model has.
+func (p *TokenPolicy) MaxLength() int { return p.model.Config.MaxLength() }
+
+// VocabSize is the number of token ids.
+func (p *TokenPolicy) VocabSize() int { return p.model.Config.Decoder().VocabSize }
+
+// optimizer is AdamW over the trainable weights; norms and biases, which have one dimension, do not decay.
+func (p *TokenPolicy) optimizer(weightDecay float64) (*torch.AdamW, error) {
+	var matrices, vectors []*torch.Var
+	for _, v := range p.params() {
+		shape, err := v.Shape()
+		if err != nil {
+			return nil, err
+		}
+		if len(shape) > 1 {
+			matrices = append(matrices, v)
+		} else {
+			vectors = append(vectors, v)
+		}
+	}
+	if len(matrices) == 0 {
+		return nil, errors.New("the policy has nothing to train: it was loaded without an adapter")
+	}
+	return torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: matrices, WeightDecay: weightDecay}, torch.ParamGroup{Params: vectors}), nil
+}
+
+func (p *TokenPolicy) attach(pairs []lora.Pair) error {
+	layers := map[string]string{}
+	for _, linear := range p.model.Config.Linears() {
+		layers[linear.Name] = linear.Layer
+	}
+	for _, pair := range pairs {
+		l, err := newAdaptedLayer(pair)
+		if err != nil {
+			return err
+		}
+		p.layers = append(p.layers, l)
+		if err := p.model.Model.Adapt(layers[pair.Module], l.a, l.b, p.adapter.Scale()); err != nil {
+			return fmt.Errorf("policy: %w", err)
+		}
+	}
+	return nil
+}
