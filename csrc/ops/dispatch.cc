@@ -2,6 +2,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "ops/block.h"
+#include "ops/head.h"
 #include "ops/linear.h"
 #include "ops/packed.h"
 
@@ -101,6 +102,32 @@ at::Tensor segment_mean(const at::Tensor& x, const at::Tensor& cu_seqlens) {
 at::Tensor segment_mean_backward(const at::Tensor& grad, const at::Tensor& cu_seqlens) {
   static const auto op = find<decltype(segment_mean_backward)>("rltrain::segment_mean_backward");
   return op.call(grad, cu_seqlens);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> token_logprobs(
+    const at::Tensor& hidden, const at::Tensor& weight, const OptionalTensor& bias, const at::Tensor& targets,
+    double temperature, double softcap, bool slope) {
+  static const auto op = find<decltype(token_logprobs)>("rltrain::token_logprobs");
+  return op.call(hidden, weight, bias, targets, temperature, softcap, slope);
+}
+
+at::Tensor token_logprobs_hidden_grad(const at::Tensor& grad_logprobs, const at::Tensor& grad_entropy,
+                                      const at::Tensor& hidden, const at::Tensor& weight,
+                                      const OptionalTensor& bias, const at::Tensor& targets,
+                                      const at::Tensor& entropy, const at::Tensor& lse, double temperature,
+                                      double softcap) {
+  static const auto op = find<decltype(token_logprobs_hidden_grad)>("rltrain::token_logprobs_hidden_grad");
+  return op.call(grad_logprobs, grad_entropy, hidden, weight, bias, targets, entropy, lse, temperature,
+                 softcap);
+}
+
+std::tuple<at::Tensor, at::Tensor> token_logprobs_weight_grad(
+    const at::Tensor& grad_logprobs, const at::Tensor& grad_entropy, const at::Tensor& hidden,
+    const at::Tensor& weight, const OptionalTensor& bias, const at::Tensor& targets,
+    const at::Tensor& entropy, const at::Tensor& lse, double temperature, double softcap) {
+  static const auto op = find<decltype(token_logprobs_weight_grad)>("rltrain::token_logprobs_weight_grad");
+  return op.call(grad_logprobs, grad_entropy, hidden, weight, bias, targets, entropy, lse, temperature,
+                 softcap);
 }
 
 }  // namespace rlt

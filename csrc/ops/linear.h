@@ -12,6 +12,8 @@ using OptionalTensor = std::optional<at::Tensor>;
 
 // x wᵀ + bias for dense x [N, in] and w [out, in], which may be a transposed view.
 at::Tensor dense_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias);
+// grad w, the gradient of x, for dense grad [N, out] and w [out, in] float32, bfloat16 or float16.
+at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& w);
 
 // Through the dispatcher: autograd above, the device's kernel below.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias);

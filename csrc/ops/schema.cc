@@ -2,7 +2,8 @@
 #include <torch/library.h>
 
 TORCH_LIBRARY(rltrain, m) {
-  // y = x wᵀ + bias. x [N, in], w [out, in], bias [out]; result [N, out].
+  // y = x wᵀ + bias. x [N, in], w [out, in], bias [out]; result [N, out]. w may be bfloat16 or float16 where
+  // it is frozen; the rest is float32.
   m.def("linear(Tensor x, Tensor w, Tensor? bias) -> Tensor");
 
   // y = x wᵀ + bias + scale · drop(x) aᵀ bᵀ, and drop(x) aᵀ, which backward needs (LoRA, Hu 2021, eq. 3).
@@ -54,4 +55,22 @@ TORCH_LIBRARY(rltrain, m) {
   // Mean of each sequence's rows. x [N, H], cu_seqlens [S+1] int32; result [S, H].
   m.def("segment_mean(Tensor x, Tensor cu_seqlens) -> Tensor");
   m.def("segment_mean_backward(Tensor grad, Tensor cu_seqlens) -> Tensor");
+
+  // log softmax(z) at the targets, the softmax's entropy, and the target's rank: how many logits exceed its
+  // own. z = c·tanh((h wᵀ + b)/c)/temperature, without the tanh where the softcap c is 0. hidden [M, H];
+  // weight [V, H] float32, bfloat16 or float16; bias [V]; targets [M] int64; results [M] each, then log Σ
+  // exp z, [M], and with slope the derivative of each log-probability by its hidden state, [M, H], both of
+  // which backward needs. No gradient for rank, lse and slope. Memory does not grow with V.
+  m.def(
+      "token_logprobs(Tensor hidden, Tensor weight, Tensor? bias, Tensor targets, float temperature=1.0, "
+      "float softcap=0.0, bool slope=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  // Gradient of hidden, and of weight and bias, from those of log-probabilities and entropies, [M] each.
+  m.def(
+      "token_logprobs_hidden_grad(Tensor grad_logprobs, Tensor grad_entropy, Tensor hidden, Tensor weight, "
+      "Tensor? bias, Tensor targets, Tensor entropy, Tensor lse, float temperature, float softcap) -> "
+      "Tensor");
+  m.def(
+      "token_logprobs_weight_grad(Tensor grad_logprobs, Tensor grad_entropy, Tensor hidden, Tensor weight, "
+      "Tensor? bias, Tensor targets, Tensor entropy, Tensor lse, float temperature, float softcap) -> "
+      "(Tensor, Tensor)");
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "check.h"
+#include "ops/cpu/widen.h"
 #include "support.h"
 
 namespace {
@@ -103,7 +104,52 @@ TEST(linear_refuses_what_does_not_fit) {
   EXPECT_THROWS("do not fit", rlt::linear(x, w, random.normal({3})));
   EXPECT_THROWS("do not fit", rlt::linear(x.select(0, 0), w, bias));
   EXPECT_THROWS("float32", rlt::linear(x.to(at::kDouble), w, bias));
-  EXPECT_THROWS("float32", rlt::linear(x, w.to(at::kHalf), bias));
+  EXPECT_THROWS("float32", rlt::linear(x, w.to(at::kDouble), bias));
+  EXPECT_THROWS("float32", rlt::linear(x, w, bias.to(at::kHalf)));
+  EXPECT_THROWS("must be dense", rlt::linear(x, random.normal({4, 2}).to(at::kHalf).t(), bias));
+  EXPECT_THROWS("trained weight must be float32", rlt::linear(x, leaf(w, at::kHalf), bias));
+}
+
+// Wide enough for more than one portion of widened rows, too.
+TEST(linear_of_weights_of_two_bytes) {
+  struct Case {
+    int64_t rows, in, out;
+  };
+  Random random(25);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const Case c :
+         {Case{1, 1, 1}, Case{7, 13, 5}, Case{33, 384, 96}, Case{3, 1100, 4100}, Case{0, 8, 4}}) {
+      const at::Tensor values = random.normal({c.rows, c.in}), bias = random.normal({c.out});
+      const at::Tensor w = random.normal({c.out, c.in}, 1 / std::sqrt(static_cast<double>(c.in))).to(type);
+      const at::Tensor weights = random.normal({c.rows, c.out});
+      const at::Tensor x = leaf(values), x_ref = leaf(values, at::kDouble);
+      const at::Tensor y = rlt::linear(x, w, bias), want = reference_linear(x_ref, w, bias);
+      const std::string at = std::string(" of ") + c10::toString(type) + " at " + std::to_string(c.in);
+      EXPECT_AT_MOST(distance(y, want), 1e-5, "forward" + at);
+      y.backward(weights);
+      want.backward(weights.to(at::kDouble));
+      EXPECT_AT_MOST(distance(x.grad(), x_ref.grad()), 1e-5 * (1 + rlt::test::largest(x_ref.grad())),
+                     "gradient of x" + at);
+    }
+  }
+}
+
+at::Tensor widened(const at::Tensor& w) {
+  at::Tensor out = at::empty(w.sizes(), at::kFloat);
+  rlt::float_rows(w, 0, w.size(0), out.mutable_data_ptr<float>());
+  return out;
+}
+
+TEST(widening_keeps_every_value) {
+  // All 65536 patterns: ±0, subnormals, infinities and NaN included.
+  std::vector<int16_t> patterns;
+  for (int i = -32768; i < 32768; ++i) patterns.push_back(static_cast<int16_t>(i));
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor w = vector_of(patterns).view(type).view({-1, 1});
+    const at::Tensor got = widened(w), want = w.to(at::kFloat);
+    EXPECT(same_bits(got.nan_to_num(0.5), want.nan_to_num(0.5)));
+    EXPECT(got.isnan().equal(want.isnan()));
+  }
 }
 
 struct Lora {
@@ -182,6 +228,16 @@ TEST(lora_linear_of_a_frozen_input) {
     EXPECT(!l.x.grad().defined());
     EXPECT_AT_MOST(relative(a.grad(), a_ref.grad()), 1e-5, "gradient of a");
     EXPECT_AT_MOST(relative(b.grad(), b_ref.grad()), 1e-5, "gradient of b");
+  }
+}
+
+TEST(lora_linear_on_a_weight_of_two_bytes) {
+  Random random(26);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    Lora l = random_lora(random, 12, 20, 6, 4);
+    l.w = l.w.to(type);
+    for (const double p : {0.0, 0.25})
+      compare_lora(l, p, 2, false, std::string(" of ") + c10::toString(type));
   }
 }
 

@@ -14,6 +14,8 @@ using torch::autograd::variable_list;
 
 // Which of x, w and bias are trained, noted in the forward pass and looked up in the backward pass.
 void note_needs(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
+  TORCH_CHECK(!w.requires_grad() || w.scalar_type() == at::kFloat,
+              "linear: a trained weight must be float32, got ", w.scalar_type());
   ctx->saved_data["needs_x"] = x.requires_grad();
   ctx->saved_data["needs_w"] = w.requires_grad();
   ctx->saved_data["needs_bias"] = bias && bias->requires_grad();
@@ -41,7 +43,7 @@ struct Linear : torch::autograd::Function<Linear> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &w = saved[0], &x = saved[1], grad = grads[0].contiguous();
     const auto [grad_w, grad_bias] = weight_grads(ctx, grad, x);
-    return {needs(ctx, "needs_x") ? dense_linear(grad, w.t(), std::nullopt) : Variable(), grad_w, grad_bias};
+    return {needs(ctx, "needs_x") ? linear_input_grad(grad, w) : Variable(), grad_w, grad_bias};
   }
 };
 
@@ -78,7 +80,7 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     const at::Tensor grad_a = at::mm(grad_low.t(), drop(x));
     at::Tensor grad_x;
     if (needs(ctx, "needs_x")) {
-      grad_x = dense_linear(grad, w.t(), std::nullopt);
+      grad_x = linear_input_grad(grad, w);
       if (p > 0) {
         grad_x.add_(drop(at::mm(grad_low, a)));
       } else {

@@ -1,0 +1,37 @@
+package torch
+
+// #include "loader.h"
+import "C"
+
+var opTokenLogProbs = &op{name: "rltrain::token_logprobs"}
+
+// HeadOptions is how an output head makes logits of its products x: c·tanh(x/c)/Temperature with the soft
+// cap c, x/Temperature without.
+type HeadOptions struct {
+	Temperature float64 // 0 means 1
+	Softcap     float64 // 0 means none
+}
+
+// TokenLogProbs judges given tokens: the log-softmax of hidden·weightᵀ + bias at each target, that
+// distribution's entropy, and the target's rank, how many logits exceed its own. No memory grows with the
+// vocabulary, and a frozen weight's backward pass is one product with what forward kept.
+// hidden [M, H] F32, only the rows that a loss reads; weight [V, H] F32, BF16 or F16; bias [V] F32 or nil;
+// targets [M] int64 in [0, V). Results [M]; rank is int64 and has no gradient.
+func (s *Scope) TokenLogProbs(hidden, weight Tensor, bias *Tensor, targets Tensor, o HeadOptions) (logprobs, entropy, rank Tensor) {
+	if o.Temperature == 0 {
+		o.Temperature = 1
+	}
+	s.argTensor(hidden).argTensor(weight)
+	if bias != nil {
+		s.argTensor(*bias)
+	} else {
+		s.argNone()
+	}
+	var results [5]C.rlt_tensor // the last two are for backward
+	s.argTensor(targets).argDouble(o.Temperature).argDouble(o.Softcap).callInto(opTokenLogProbs, results[:])
+	var owned [len(results)]Tensor
+	for i, h := range results {
+		owned[i] = s.own(h)
+	}
+	return owned[0], owned[1], owned[2]
+}

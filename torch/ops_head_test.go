@@ -1,0 +1,120 @@
+package torch_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+)
+
+// Logits 0, ln 2, ln 5 give probabilities 1/8, 2/8, 5/8; at temperature ½, squared, 1/30, 4/30, 25/30.
+func TestTokenLogProbs(t *testing.T) {
+	torchtest.NoLeaks(t)
+	ln := func(x float64) float32 { return float32(math.Log(x)) }
+	entropy := func(ps ...float64) float32 {
+		var h float64
+		for _, p := range ps {
+			h -= p * math.Log(p)
+		}
+		return float32(h)
+	}
+	weight := []float32{0, ln(2), ln(5)}
+	for _, tc := range []struct {
+		name          string
+		weight        []float32
+		bias          []float32
+		options       torch.HeadOptions
+		want, entropy []float32
+	}{
+		{"plain", weight, nil, torch.HeadOptions{}, []float32{ln(5.0 / 8), ln(1.0 / 8)}, []float32{entropy(1./8, 2./8, 5./8), entropy(1./8, 2./8, 5./8)}},
+		{"all bias", []float32{0, 0, 0}, weight, torch.HeadOptions{}, []float32{ln(5.0 / 8), ln(1.0 / 8)}, []float32{entropy(1./8, 2./8, 5./8), entropy(1./8, 2./8, 5./8)}},
+		{"temperature", weight, nil, torch.HeadOptions{Temperature: 0.5}, []float32{ln(25.0 / 30), ln(1.0 / 30)}, []float32{entropy(1./30, 4./30, 25./30), entropy(1./30, 4./30, 25./30)}},
+		{"tight softcap", weight, nil, torch.HeadOptions{Softcap: 1e-6}, []float32{ln(1.0 / 3), ln(1.0 / 3)}, []float32{ln(3), ln(3)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			hidden, err := torch.Parameter([]float32{1, 1}, 2, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer hidden.Close()
+			err = torch.Do(torch.Train, func(s *torch.Scope) error {
+				var bias *torch.Tensor
+				if tc.bias != nil {
+					b := s.Floats(tc.bias, 3)
+					bias = &b
+				}
+				logprobs, entropy, rank := s.TokenLogProbs(hidden.T(), s.Floats(tc.weight, 3, 1), bias, s.Ints([]int64{2, 0}, 2), tc.options)
+				if diff := torchtest.MaxDiff(s.Read(logprobs), tc.want); diff > 1e-5 {
+					t.Errorf("logprobs %v, want %v", s.Read(logprobs), tc.want)
+				}
+				if diff := torchtest.MaxDiff(s.Read(entropy), tc.entropy); diff > 1e-5 {
+					t.Errorf("entropy %v, want %v", s.Read(entropy), tc.entropy)
+				}
+				if diff := cmp.Diff([]float32{0, 2}, s.Read(rank)); diff != "" {
+					t.Errorf("rank (-want +got):\n%s", diff)
+				}
+				s.Backward(s.Sum(logprobs))
+				if tc.name == "plain" {
+					// The target's weight less its mean: ln 5 - (2 ln 2 + 5 ln 5)/8, and the same for 0.
+					grad, _ := s.Grad(hidden)
+					mean := (2*ln(2) + 5*ln(5)) / 8
+					if diff := torchtest.MaxDiff(s.Read(grad), []float32{ln(5) - mean, -mean}); diff > 1e-5 {
+						t.Errorf("gradient %v", s.Read(grad))
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestTokenLogProbsOfStoredWeights(t *testing.T) {
+	torchtest.NoLeaks(t)
+	exact, err := torch.Constant([]float32{1, -2, 0.5, 3, -0.25, 4}, 3, 2) // in every type
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exact.Close()
+	judge := func(weight *torch.Var) (values []float32) {
+		err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			logprobs, entropy, _ := s.TokenLogProbs(s.Floats([]float32{0.3, -0.7}, 1, 2), weight.T(), nil, s.Ints([]int64{1}, 1), torch.HeadOptions{})
+			values = append(s.Read(logprobs), s.Read(entropy)...)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return values
+	}
+	want := judge(exact)
+	for _, dtype := range []torch.DType{torch.BF16, torch.F16} {
+		stored, err := exact.To(dtype)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, judge(stored)); diff != "" {
+			t.Errorf("type %d (-want +got):\n%s", dtype, diff)
+		}
+		stored.Close()
+	}
+}
+
+func TestTokenLogProbsNamesABadTarget(t *testing.T) {
+	torchtest.NoLeaks(t)
+	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		s.TokenLogProbs(s.Floats([]float32{1, 1}, 2, 1), s.Floats([]float32{1, 1, 1}, 3, 1), nil, s.Ints([]int64{2, 3}, 2), torch.HeadOptions{})
+		return nil
+	})
+	var native *torch.Error
+	if !errors.As(err, &native) || !strings.Contains(native.Text, "target 3 at position 1") {
+		t.Errorf("error %v", err)
+	}
+}
