@@ -1,6 +1,7 @@
 package safetensors_test
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -146,6 +147,22 @@ func TestNarrowing(t *testing.T) {
 	for _, tt := range tests {
 		if got := as(tt.d, tt.in)[0]; got != tt.want {
 			t.Errorf("%g as %s is %g, want %g", tt.in, tt.d, got, tt.want)
+		}
+	}
+}
+
+func TestWriteSourcesRefuses(t *testing.T) {
+	for want, data := range map[string]func() ([]byte, error){
+		`tensor "x": F32 [2] takes 8 bytes, the data has 4`: func() ([]byte, error) { return make([]byte, 4), nil },
+		"the source is dry": func() ([]byte, error) { return nil, errors.New("the source is dry") },
+	} {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		err := safetensors.WriteSources(path, []safetensors.Source{{Name: "x", DType: safetensors.F32, Shape: []int64{2}, Data: data}}, nil)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+		if _, err := os.Stat(path); err == nil {
+			t.Error("half a file was left")
 		}
 	}
 }

@@ -86,8 +86,7 @@ func (f *fields) forbid(key string) {
 // attention scores and logits.
 func gemmaFields(f *fields, c *CausalConfig, attentionCap, logitCap float64) {
 	f.forbid("use_bidirectional_attention")
-	// Neither norm nor bias follows the embedding's scale, so it is not rounded to the dtype of
-	// the weights as transformers does below float32.
+	// transformers rounds it to the dtype of the weights; here hidden states are float32 always.
 	c.decoder.EmbeddingScale = math.Sqrt(float64(c.HiddenSize))
 	c.decoder.AttentionScale = 1 / math.Sqrt(f.positive("query_pre_attn_scalar", 256))
 	c.decoder.AttentionSoftcap = f.softcap("attn_logit_softcapping", attentionCap)

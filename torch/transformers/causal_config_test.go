@@ -116,12 +116,25 @@ func TestCausalTokens(t *testing.T) {
 }
 
 func TestMaxLength(t *testing.T) {
-	for text, want := range map[string]int{
-		small("llama", ``): 0, small("gpt2", ``): 32,
-		small("llama", `,"rope_scaling":{"type":"dynamic","factor":2.0}`): 32,
-	} {
-		if got := mustParse(t, text).MaxLength(); got != want {
-			t.Errorf("%s: %d, want %d", text, got, want)
+	tests := []struct {
+		text    string
+		want    int
+		refused string // of one token more
+	}{
+		{small("llama", ``), 0, ""},
+		{small("gpt2", ``), 32, "33 tokens are more than the 32 positions"},
+		{small("llama", `,"rope_scaling":{"type":"dynamic","factor":2.0}`), 32, "33 tokens are more than max_position_embeddings 32: dynamic RoPE"},
+	}
+	for _, tt := range tests {
+		c := mustParse(t, tt.text)
+		if got := c.MaxLength(); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.text, got, tt.want)
+		}
+		if err := c.CheckLength(32); err != nil {
+			t.Error(err)
+		}
+		if err := c.CheckLength(33); (err == nil) != (tt.refused == "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
+			t.Errorf("%s: error %v, want %q", tt.text, err, tt.refused)
 		}
 	}
 }
@@ -212,6 +225,29 @@ func FuzzParseCausalConfig(f *testing.F) {
 		}
 		if len(d.Windows) != 0 && len(d.Windows) != c.NumHiddenLayers || d.RotaryDim > 0 && len(d.RopeOf) != c.NumHiddenLayers {
 			t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)
+		}
+	})
+}
+
+func FuzzParseGenerationConfig(f *testing.F) {
+	f.Add([]byte(`{"eos_token_id":[1,2],"pad_token_id":0,"temperature":0.6,"top_k":20,"top_p":0.9}`))
+	f.Add([]byte(`{"eos_token_id":1,"bos_token_id":null,"repetition_penalty":1.1,"min_p":0.1}`))
+	f.Add([]byte("null"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		g, err := parseGenerationConfig(data, 10)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+			return
+		}
+		for _, id := range append(g.EOS, max(g.BOS, 0), max(g.Pad, 0)) {
+			if id < 0 || id >= 10 {
+				t.Errorf("token %d of 10", id)
+			}
+		}
+		if !(g.Temperature >= 0 && g.TopK >= 0 && g.TopP > 0 && g.TopP <= 1 && g.MinP >= 0 && g.RepetitionPenalty > 0) {
+			t.Errorf("out of range: %+v", g)
 		}
 	})
 }

@@ -216,6 +216,7 @@ var extras = []string{
 	"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model",
 	"chat_template.jinja", "chat_template.json", "additional_chat_templates",
+	"preprocessor_config.json", "processor_config.json",
 }
 
 // CopyExtras copies what else a model folder has into dir, byte for byte: tokenizer, chat
