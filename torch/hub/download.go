@@ -144,10 +144,10 @@ func (t *tree) head(ctx context.Context, name string) (etag string, size int64, 
 			if !etagPattern.MatchString(etag) {
 				return fmt.Errorf("%s gives it the ETag %.140q, which cannot name a file; HF_ENDPOINT must be a Hub", t.endpoint, etag)
 			}
-			size = -1
+			size = t.files[name].size
 			if n, err := strconv.ParseInt(r.Header.Get("X-Linked-Size"), 10, 64); err == nil && n >= 0 {
 				size = n
-			} else if r.StatusCode == http.StatusOK {
+			} else if r.StatusCode == http.StatusOK && r.ContentLength >= 0 {
 				size = r.ContentLength
 			}
 			return nil

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -327,15 +328,18 @@ func TestTokenStaysAtTheHub(t *testing.T) {
 	}
 }
 
+// A store that falls silent is asked again.
 func TestSilence(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)
-	silent := true
+	if _, err := c.Model(t.Context(), "org/name", NoWeights); err != nil {
+		t.Fatal(err)
+	}
+	var awake atomic.Bool
 	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
-		if !silent {
+		if awake.Load() {
 			return false
 		}
-		silent = false
 		w.Header().Set("Content-Length", fmt.Sprint(len(content)))
 		_, _ = w.Write([]byte(content[:1000]))
 		_ = http.NewResponseController(w).Flush()
@@ -347,10 +351,15 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.bytesTimeout = 10 * time.Millisecond
+	s.sleep = func(context.Context, time.Duration) error {
+		awake.Store(true)
+		s.bytesTimeout = time.Minute
+		return nil
+	}
 	if _, err := s.model(t.Context(), Weights); err != nil {
 		t.Fatal(err)
 	}
-	if read(t, blob) != weights || silent {
+	if read(t, blob) != weights || !awake.Load() {
 		t.Error("the blob is not what the Hub has")
 	}
 }

@@ -64,8 +64,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "rltrain"), nil
 }
 
-// Resolve finds, and downloads where it must, the folder of a base model and the name that saved files should
-// give it: Client.Model without progress, for callers that need a config.json.
+// Resolve finds, and downloads where it must, the folder of a base model and a name that finds it again, with the
+// revision where one was given: Client.Model without progress, for callers that need a config.json.
 func Resolve(model string) (dir, name string, err error) {
 	found, err := new(Client).Model(context.Background(), model, Weights)
 	if err != nil {
@@ -73,6 +73,9 @@ func Resolve(model string) (dir, name string, err error) {
 	}
 	if !exists(filepath.Join(found.Dir, configFile)) {
 		return "", "", fmt.Errorf("model folder %s has no %s: it holds an adapter, not a base model", found.Dir, configFile)
+	}
+	if found.Commit != "" {
+		return found.Dir, model, nil
 	}
 	return found.Dir, found.Name, nil
 }

@@ -236,14 +236,14 @@ func TestUnreachable(t *testing.T) {
 		return true
 	}
 	h.answer = down
-	if m := c.get(t, "org/name"); m != online || len(c.warnings) != 1 || !strings.Contains(c.warnings[0], "502 Bad Gateway") {
-		t.Errorf("Hub down: %+v with warnings %q", m, c.warnings)
+	if m := c.get(t, "org/name"); m != online || len(c.warnings) != 1 || !strings.Contains(c.warnings[0], "502 Bad Gateway") || len(c.pauses) > 0 {
+		t.Errorf("Hub down: %+v with warnings %q and pauses %v", m, c.warnings, c.pauses)
 	}
 	h.answer = gone
 	c.refuses(t, "org/name", "it has no branch, tag or commit")
 	h.answer = nil
 	h.hub.Close()
-	c.warnings, c.pauses = nil, nil
+	c.warnings = nil
 	if m := c.get(t, "org/name"); m != online || len(c.warnings) != 1 || len(c.pauses) > 0 {
 		t.Errorf("no Hub: %+v with warnings %q and pauses %v", m, c.warnings, c.pauses)
 	}

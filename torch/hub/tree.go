@@ -65,10 +65,11 @@ func (s *session) at(ctx context.Context, settled func(*tree) bool, read func(*t
 		}
 		return cached, read(cached)
 	}
-	if s.pinned() && settled(cached) && read(cached) == nil {
+	usable := cached.commit != "" && read(cached) == nil
+	if usable && s.pinned() && settled(cached) {
 		return cached, nil
 	}
-	listed, err := s.list(ctx)
+	listed, err := s.list(ctx, !usable)
 	if err == nil {
 		if err := read(listed); err != nil {
 			return nil, err
@@ -76,7 +77,7 @@ func (s *session) at(ctx context.Context, settled func(*tree) bool, read func(*t
 		return listed, s.setCommit(s.revision, listed.commit)
 	}
 	var gone missingRevision
-	if ctx.Err() == nil && !errors.As(err, &gone) && cached.commit != "" && read(cached) == nil {
+	if usable && ctx.Err() == nil && !errors.As(err, &gone) {
 		s.warn(fmt.Sprintf("%s %s: %v; using commit %s from the cache", s.kind, s.repo, err, cached.commit))
 		return cached, nil
 	}
@@ -101,11 +102,11 @@ func (s *session) inCache() (*tree, error) {
 	return t, nil
 }
 
-// list asks the Hub for the tree.
-func (s *session) list(ctx context.Context) (*tree, error) {
+// list asks the Hub for the tree, patiently or once.
+func (s *session) list(ctx context.Context, patiently bool) (*tree, error) {
 	address := s.endpoint + "/api/" + s.kind + "s/" + s.id + "/revision/" + url.PathEscape(s.revision) + "?blobs=true"
 	t := &tree{session: s}
-	err := s.retry(ctx, func() (bool, error) {
+	ask := func() (further bool, err error) {
 		return false, s.call(ctx, http.MethodGet, address, http.Header{}, s.answerTimeout, func(r *http.Response) error {
 			if r.StatusCode != http.StatusOK {
 				return s.refused(r, "")
@@ -119,8 +120,12 @@ func (s *session) list(ctx context.Context) (*tree, error) {
 			}
 			return nil
 		})
-	})
-	return t, err
+	}
+	if !patiently {
+		_, err := ask()
+		return t, err
+	}
+	return t, s.retry(ctx, ask)
 }
 
 // parseListing reads the commit and the files' sizes from the answer of /api/models/ID/revision/REVISION. Names
