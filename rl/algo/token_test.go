@@ -1,0 +1,364 @@
+package algo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs/chat"
+	"rltrain/rl/report"
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+)
+
+// tinyPolicy is a policy on a small character-level model, closed at the test's end.
+func tinyPolicy(t *testing.T, c TokenPolicyConfig) *TokenPolicy {
+	t.Helper()
+	c.Dir = filepath.Join(t.TempDir(), "tiny")
+	if err := TinyModel(c.Dir, 2, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewTokenPolicy(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func examplesOf(examples ...chat.Example) iter.Seq2[chat.Example, error] {
+	return func(yield func(chat.Example, error) bool) {
+		for _, e := range examples {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+func completionOf(prompt, completion string) chat.Example {
+	return chat.Example{File: "f", Line: 1, Format: chat.PromptCompletion, Prompt: chat.Content{Text: prompt}, Completion: chat.Content{Text: completion}}
+}
+
+// copies teaches to repeat a letter.
+func copies(t *testing.T, p *TokenPolicy) []Sequence {
+	t.Helper()
+	var examples []chat.Example
+	for i := range 26 {
+		letter := string(rune('a' + i))
+		examples = append(examples, completionOf(letter+":", letter))
+	}
+	encoded, err := p.Encode(examplesOf(examples...), EncodeOptions{CompletionOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encoded.Sequences
+}
+
+func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
+	p := tinyPolicy(t, TokenPolicyConfig{})
+	for _, c := range []struct {
+		name    string
+		example chat.Example
+		options EncodeOptions
+		labels  string // of "ab:cd" and the end, 1 where trained
+		cut     int
+		dropped int
+	}{
+		{"completion", completionOf("ab:", "cd"), EncodeOptions{CompletionOnly: true}, "000111", 0, 0},
+		{"all", completionOf("ab:", "cd"), EncodeOptions{}, "011111", 0, 0},
+		{"text", chat.Example{Format: chat.LanguageModelling, Text: chat.Content{Text: "ab:cd"}}, EncodeOptions{CompletionOnly: true}, "011111", 0, 0},
+		{"cut", completionOf("ab:", "cd"), EncodeOptions{CompletionOnly: true, MaxLength: 4}, "0001", 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := p.Encode(examplesOf(c.example), c.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			labels := ""
+			for _, label := range got.Sequences[0].Labels {
+				labels += map[bool]string{false: "0", true: "1"}[label]
+			}
+			if labels != c.labels || got.Cut != c.cut {
+				t.Errorf("labels %s, %d cut; want %s, %d", labels, got.Cut, c.labels, c.cut)
+			}
+			if ids := got.Sequences[0].IDs; c.cut == 0 && ids[len(ids)-1] != p.EOS()[0] {
+				t.Errorf("%v does not end with the end token %d", ids, p.EOS()[0])
+			}
+		})
+	}
+	mixed, err := p.Encode(examplesOf(completionOf("abcdef", "g"), completionOf("a", "b")), EncodeOptions{CompletionOnly: true, MaxLength: 4})
+	if err != nil || mixed.Dropped != 1 || len(mixed.Sequences) != 1 {
+		t.Errorf("%d dropped, %d kept, error %v; want 1 and 1", mixed.Dropped, len(mixed.Sequences), err)
+	}
+	if _, err := p.Encode(examplesOf(completionOf("abcdef", "g")), EncodeOptions{CompletionOnly: true, MaxLength: 4}); err == nil {
+		t.Error("a data set without a label is accepted")
+	}
+	messages := chat.Example{File: "f", Line: 3, Format: chat.LanguageModelling, Text: chat.Content{Messages: []chat.Message{{{Name: "role", Value: "user"}, {Name: "content", Value: "x"}}}}}
+	if _, err := p.Encode(examplesOf(messages), EncodeOptions{}); err == nil {
+		t.Error("messages are accepted without a chat template")
+	}
+}
+
+// gradients are those of one batch, divided as limit says.
+func gradients(t *testing.T, p *TokenPolicy, sequences []Sequence, limit int, checkpoint bool) [][]float32 {
+	t.Helper()
+	labels := 0
+	ids := make([][]int32, len(sequences))
+	for i, q := range sequences {
+		labels += q.labels()
+		ids[i] = q.IDs
+	}
+	for _, part := range microBatches(ids, limit) {
+		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			out := p.score(s, sequences[part[0]:part[1]], torch.Pass{Adapter: true, Checkpoint: checkpoint}, 1)
+			s.Backward(s.Scale(s.Sum(out.logProbs), -1/float64(labels)))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var grads [][]float32
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		for _, v := range p.params() {
+			g, ok := s.Grad(v)
+			if !ok {
+				return errors.New("a parameter has no gradient")
+			}
+			grads = append(grads, s.Read(g))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := torch.ZeroGrad(p.params()); err != nil {
+		t.Fatal(err)
+	}
+	return grads
+}
+
+func TestGradientsDoNotDependOnTheDivisionOfABatch(t *testing.T) {
+	for _, tuning := range []string{"lora", "full"} {
+		t.Run(tuning, func(t *testing.T) {
+			c := TokenPolicyConfig{Full: tuning == "full"}
+			if !c.Full {
+				c.R, c.Alpha = 4, 8
+			}
+			p := tinyPolicy(t, c)
+			sequences := copies(t, p)[:8]
+			sequences[3] = Sequence{IDs: append(sequences[3].IDs, 7, 8, 9), Labels: append(sequences[3].Labels, true, false, true)}
+			want := gradients(t, p, sequences, 0, false)
+			for _, limit := range []int{1, 8, 16, 32} {
+				for _, checkpoint := range []bool{false, true} {
+					got := gradients(t, p, sequences, limit, checkpoint)
+					for i := range want {
+						if d := relative(got[i], want[i]); d > 1e-5 {
+							t.Errorf("parts of %d tokens, checkpointing %t: gradient %d differs by %.1e", limit, checkpoint, i, d)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func relative(got, want []float32) float64 {
+	var diff, norm float64
+	for i := range want {
+		d := float64(got[i] - want[i])
+		diff, norm = diff+d*d, norm+float64(want[i])*float64(want[i])
+	}
+	if norm == 0 {
+		return math.Sqrt(diff)
+	}
+	return math.Sqrt(diff / norm)
+}
+
+var quickSFT = TokenSFTConfig{Epochs: 40, BatchSize: 26, LearningRate: 1e-2, Schedule: "constant", MaxGradNorm: 1, Seed: 3}
+
+func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p := tinyPolicy(t, TokenPolicyConfig{Full: true})
+	sequences := copies(t, p)
+	result, err := TokenSFT(t.Context(), p, sequences, sequences, quickSFT, Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Best.Loss > 0.05 || result.Best.Accuracy < 0.99 {
+		t.Errorf("loss %.3f, accuracy %.3f after %d updates", result.Best.Loss, result.Best.Accuracy, result.Updates)
+	}
+	dir := t.TempDir()
+	if err := p.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := LoadTokenPolicy(dir, "", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer loaded.Close()
+	sampler, err := loaded.NewSampler(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	var prompts, completions [][]int32
+	for _, letter := range []string{"a", "q", "z"} {
+		ids, err := loaded.Prompt(chat.Content{Text: letter + ":"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prompts = append(prompts, ids)
+	}
+	var texts []string
+	var logProbs [][]float32
+	if err := sampler.Generate(t.Context(), prompts, GenerateOptions{Samples: 1, MaxNew: 4, Adapter: true}, func(_ int, c []Completion) error {
+		texts, completions, logProbs = append(texts, c[0].Text+" "+string(c[0].Reason)), append(completions, c[0].IDs), append(logProbs, c[0].LogProbs)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a stop", "q stop", "z stop"}, texts); diff != "" {
+		t.Errorf("completions (-want +got):\n%s", diff)
+	}
+	scored, err := loaded.Score(t.Context(), prompts, completions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range scored {
+		for j, got := range scored[i].LogProbs {
+			if math.Abs(float64(got-logProbs[i][j])) > 1e-4 {
+				t.Errorf("token %d of completion %d: scored %v, sampled with %v", j, i, got, logProbs[i][j])
+			}
+			if scored[i].Rank[j] != 0 {
+				t.Errorf("token %d of completion %d has rank %d", j, i, scored[i].Rank[j])
+			}
+		}
+	}
+}
+
+func TestGenerateStopsAtStringsAndTellsFinalText(t *testing.T) {
+	p := tinyPolicy(t, TokenPolicyConfig{Full: true})
+	if _, err := TokenSFT(t.Context(), p, copies(t, p), nil, quickSFT, Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	sampler, err := p.NewSampler(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	prompt, err := p.Prompt(chat.Content{Text: "k:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := ""
+	o := GenerateOptions{Samples: 1, MaxNew: 4, Adapter: true, Stop: []string{"k"}, OnText: func(_, _ int, text string) { told += text }}
+	if err := sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, c []Completion) error {
+		if c[0].Text != "" || c[0].Reason != torch.ReasonStop || len(c[0].IDs) != 1 || told != "" {
+			t.Errorf("got %+v and told %q", c[0], told)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTokenSFTResumesAsIfItHadNotStopped(t *testing.T) {
+	for _, tuning := range []string{"lora", "full"} {
+		t.Run(tuning, func(t *testing.T) {
+			config := TokenPolicyConfig{Full: tuning == "full"}
+			if !config.Full {
+				config.R, config.Alpha, config.Dropout = 4, 8, 0.1
+			}
+			c := quickSFT
+			c.Epochs, c.BatchSize, c.Packing = 3, 2, 16
+			run := func(p *TokenPolicy, h Hooks, ctx context.Context) (string, error) {
+				rows := ""
+				h.Row = func(r report.Row) error {
+					rows += fmt.Sprintln(r)
+					return nil
+				}
+				sequences := copies(t, p)
+				_, err := TokenSFT(ctx, p, sequences, sequences[:5], c, h)
+				return rows, err
+			}
+			whole := tinyPolicy(t, config)
+			want, err := run(whole, Hooks{}, t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			dir := t.TempDir()
+			ctx, stop := context.WithCancel(t.Context())
+			stopAt := 4
+			hooks := Hooks{
+				Progress: func(done, _ int, _ string) {
+					if done == stopAt {
+						stop()
+					}
+				},
+				Save: func(_ int, write func(dir string) error) error { return write(dir) },
+			}
+			first, err := run(tinyPolicy(t, config), hooks, ctx)
+			if !errors.Is(err, ErrStopped) {
+				t.Fatalf("stopping: %v", err)
+			}
+			resumed := tinyPolicy(t, config)
+			rest, err := run(resumed, Hooks{Resume: dir}, t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, first+rest); diff != "" {
+				t.Errorf("metrics (-whole +resumed):\n%s", diff)
+			}
+			a, err := takeSnapshot(whole)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := takeSnapshot(resumed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !cmp.Equal(a, b) {
+				t.Error("the weights differ")
+			}
+		})
+	}
+}
+
+func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
+	p := tinyPolicy(t, TokenPolicyConfig{R: 4, Alpha: 8})
+	sequences := copies(t, p)
+	c := quickSFT
+	c.Epochs = 5
+	if _, err := TokenSFT(t.Context(), p, sequences, nil, c, Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	want, err := p.Validate(sequences)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adapter, merged := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "m")
+	if err := p.Save(adapter); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Merge(merged, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{adapter, merged} {
+		loaded, err := LoadTokenPolicy(dir, "", "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := loaded.Validate(sequences)
+		loaded.Close()
+		if err != nil || math.Abs(got.Loss-want.Loss) > 1e-5 {
+			t.Errorf("%s: loss %v, error %v; want %v", filepath.Base(dir), got.Loss, err, want.Loss)
+		}
+	}
+}
