@@ -38,25 +38,24 @@ func (t *trainer) chatStage(ctx context.Context) error {
 	if stage == nil {
 		return t.console.Print("The supervised stage in " + dir + " is finished; it is used as it is")
 	}
-	if err := t.beginChat(stage, policy, train, validation); err != nil {
-		return stage.Settle(err)
-	}
 	packing := 0
 	if c.Packing {
 		packing = c.MaxLength
 	}
-	result, err := algo.TokenSFT(ctx, policy, train.Sequences, validation.Sequences, algo.TokenSFTConfig{
-		Epochs: c.Epochs, MaxUpdates: c.MaxSteps, BatchSize: c.BatchSize, Packing: packing, LearningRate: c.LearningRate,
-		WeightDecay: c.WeightDecay, Schedule: c.LRSchedulerType, Warmup: c.WarmupRatio, MaxGradNorm: c.MaxGradNorm,
-		MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing, Seed: c.Seed,
-	}, stage.Hooks("supervised", "update"))
-	if err != nil {
-		return stage.Settle(err)
-	}
-	if err := t.endChat(stage, policy, result); err != nil {
-		return stage.Settle(err)
-	}
-	return stage.Close(rl.StatusFinished, "trained to the end")
+	return stage.Finish(func() error {
+		if err := t.beginChat(stage, policy, train, validation); err != nil {
+			return err
+		}
+		result, err := algo.TokenSFT(ctx, policy, train.Sequences, validation.Sequences, algo.TokenSFTConfig{
+			Epochs: c.Epochs, MaxUpdates: c.MaxSteps, BatchSize: c.BatchSize, Packing: packing, LearningRate: c.LearningRate,
+			WeightDecay: c.WeightDecay, Schedule: c.LRSchedulerType, Warmup: c.WarmupRatio, MaxGradNorm: c.MaxGradNorm,
+			MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing, Seed: c.Seed,
+		}, stage.Hooks("supervised", "update"))
+		if err != nil {
+			return err
+		}
+		return t.endChat(stage, policy, result)
+	})
 }
 
 // startingLanguageModel is the model of --model with what is to be trained, or that of --pretrained-model.

@@ -210,6 +210,14 @@ func (s *Stage) Close(status rl.Status, ending string) error {
 	return errors.Join(errs...)
 }
 
+// Finish runs the stage to its end and closes it, whichever way it ends.
+func (s *Stage) Finish(run func() error) error {
+	if err := run(); err != nil {
+		return s.Settle(err)
+	}
+	return s.Close(rl.StatusFinished, "trained to the end")
+}
+
 // Settle closes the stage after an error of the algorithm: stopped where it could be resumed, else failed.
 // It returns the error that the user should see.
 func (s *Stage) Settle(err error) error {

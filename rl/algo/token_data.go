@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 
+	"rltrain/envs"
 	"rltrain/envs/chat"
 	"rltrain/envs/dataset"
 	template "rltrain/torch/transformers/chat"
@@ -216,4 +217,13 @@ func templateValues(e chat.Example) (tools []*jinja.Dict, variables map[string]j
 		}
 	}
 	return tools, variables, nil
+}
+
+// Conversation is an environment's messages as examples have them.
+func Conversation(messages []envs.Message) []chat.Message {
+	out := make([]chat.Message, len(messages))
+	for i, m := range messages {
+		out[i] = chat.Message{{Name: "role", Value: m.Role}, {Name: "content", Value: m.Content}}
+	}
+	return out
 }

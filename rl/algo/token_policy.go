@@ -186,6 +186,9 @@ func (p *TokenPolicy) params() []*torch.Var {
 	return params
 }
 
+// Full tells whether all weights are trained.
+func (p *TokenPolicy) Full() bool { return p.model.Trainable }
+
 // Parameters counts the weights: all of them, and those that training changes.
 func (p *TokenPolicy) Parameters() (total, trainable int64) {
 	total = p.model.Parameters

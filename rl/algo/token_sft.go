@@ -25,6 +25,10 @@ type TokenSFTConfig struct {
 	MicroTokens  int     // tokens a forward pass may hold; 0 = the whole batch
 	Checkpoint   bool    // gradient checkpointing
 	Seed         uint64
+	// Check, where it is not nil, is asked after every CheckEvery updates whether the policy is good enough,
+	// which ends training.
+	Check      func(ctx context.Context, updates int) (done bool, err error)
+	CheckEvery int
 }
 
 // TokenSFTResult is how supervised training ended. The policy holds the weights of the best epoch.
@@ -51,6 +55,7 @@ type tokenSFTState struct {
 	BestEpoch int             `json:"best_epoch"`
 	Best      TokenValidation `json:"best"`
 	Tokens    int64           `json:"tokens"`
+	Done      bool            `json:"done"` // as Check found
 	Window    tokenWindow     `json:"window"`
 }
 
@@ -113,7 +118,7 @@ func TokenSFT(ctx context.Context, p *TokenPolicy, train, validation []Sequence,
 	}
 
 	var order []int
-	for t.state.Step < total {
+	for t.state.Step < total && !t.state.Done {
 		if ctx.Err() != nil {
 			if h.Save == nil {
 				return TokenSFTResult{}, ErrStopped
@@ -154,7 +159,12 @@ func TokenSFT(ctx context.Context, p *TokenPolicy, train, validation []Sequence,
 				return TokenSFTResult{}, err
 			}
 		}
-		if h.saveDue(t.state.Step) || h.Save != nil && t.state.Step == total {
+		if c.Check != nil && t.state.Step%c.CheckEvery == 0 {
+			if t.state.Done, err = c.Check(context.WithoutCancel(ctx), t.state.Step); err != nil {
+				return TokenSFTResult{}, err
+			}
+		}
+		if h.saveDue(t.state.Step) || h.Save != nil && (t.state.Step == total || t.state.Done) {
 			if err := save(); err != nil {
 				return TokenSFTResult{}, err
 			}
@@ -165,7 +175,7 @@ func TokenSFT(ctx context.Context, p *TokenPolicy, train, validation []Sequence,
 			return TokenSFTResult{}, err
 		}
 	}
-	return TokenSFTResult{Updates: total, BestEpoch: t.state.BestEpoch, Best: t.state.Best}, nil
+	return TokenSFTResult{Updates: t.state.Step, BestEpoch: t.state.BestEpoch, Best: t.state.Best}, nil
 }
 
 // update is one step of the optimiser on the sequences of indices.

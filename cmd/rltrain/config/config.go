@@ -18,6 +18,9 @@ import (
 const (
 	Intent = "intent" // a label for a text
 	Chat   = "chat"   // the continuation of a text or a conversation
+
+	SumDigits     = "sum_digits"     // the sum of all digits of some integers
+	ReverseDigits = "reverse_digits" // an integer read backwards
 )
 
 // TinyModel is the model name of a small language model with random weights.
@@ -51,6 +54,13 @@ type Config struct {
 	Device              string `yaml:"device"`
 	Threads             int    `yaml:"threads"`
 	TokensPerMicroBatch int    `yaml:"tokens_per_micro_batch"`
+	DigitsCount         int    `yaml:"digits_count"`
+	DigitsMax           int    `yaml:"digits_max"`
+	RequireTag          bool   `yaml:"require_tag"`
+	PromptForm          string `yaml:"prompt_form"`
+	MaxNewTokens        int    `yaml:"max_new_tokens"`
+	EvalSamples         int    `yaml:"eval_samples"`
+	Verbose             bool   `yaml:"verbose"`
 	Resume              bool   `yaml:"resume"`
 	ConfigFile          string `yaml:"config"`
 
@@ -70,6 +80,8 @@ type Config struct {
 	LoraTargetModules     []string `yaml:"lora_target_modules"`
 	Pooling               string   `yaml:"pooling"`
 	FeatureAlignment      float64  `yaml:"feature_alignment"`
+	WarmupUntil           float64  `yaml:"warmup_until"`
+	WarmupCheckEvery      int      `yaml:"warmup_check_every"`
 	ValidationShare       float64  `yaml:"validation_share"`
 	Packing               bool     `yaml:"packing"`
 	CompletionOnlyLoss    bool     `yaml:"completion_only_loss"`
@@ -78,6 +90,20 @@ type Config struct {
 	MetricForBestModel    string   `yaml:"metric_for_best_model"`
 
 	Algorithm         string  `yaml:"algorithm"`
+	NumSteps          int     `yaml:"num_steps"`
+	PromptsPerStep    int     `yaml:"prompts_per_step"`
+	SamplesPerPrompt  int     `yaml:"samples_per_prompt"`
+	NumGenerators     int     `yaml:"num_generators"`
+	Temperature       float64 `yaml:"temperature"`
+	Baseline          string  `yaml:"baseline"`
+	AdvantageScale    string  `yaml:"advantage_scale"`
+	Reduction         string  `yaml:"reduction"`
+	KLCoef            float64 `yaml:"kl_coef"`
+	KLType            string  `yaml:"kl_type"`
+	KLInReward        bool    `yaml:"kl_in_reward"`
+	MaskOverlong      bool    `yaml:"mask_overlong"`
+	DynamicSampling   bool    `yaml:"dynamic_sampling"`
+	EvalEvery         int     `yaml:"eval_every"`
 	RLEpisodes        int     `yaml:"rl_episodes"`
 	Reward            string  `yaml:"reward"`
 	RewardExpr        string  `yaml:"reward_expr"`

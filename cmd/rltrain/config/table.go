@@ -3,6 +3,7 @@ package config
 import (
 	"reflect"
 	"slices"
+	"strings"
 
 	"rltrain/cmd/rltrain/recipes"
 )
@@ -13,11 +14,16 @@ type scope uint32
 const (
 	intentTask scope = 0b111 << (3 * iota)
 	chatTask
-	anyTask = intentTask | chatTask
+	sumTask
+	reverseTask
+
+	digitsTask = sumTask | reverseTask
+	tokenTask  = chatTask | digitsTask
+	anyTask    = intentTask | tokenTask
 )
 
 // oncePerTask has the first bit of every task.
-const oncePerTask scope = 0o11
+const oncePerTask scope = 0o1111
 
 const (
 	supervisedOnly = oncePerTask << iota
@@ -36,6 +42,8 @@ var tasks = []struct {
 }{
 	{Intent, intentTask, recipes.Intent},
 	{Chat, chatTask & supervisedOnly, recipes.Chat},
+	{SumDigits, sumTask, recipes.SumDigits},
+	{ReverseDigits, reverseTask, recipes.ReverseDigits},
 }
 
 // modeNames are the modes in the order of their bits.
@@ -146,6 +154,18 @@ func needsMaxLength(c *Config) string {
 	return ""
 }
 
+func needsReinforce(c *Config) string { return needsAlgorithm(c, "reinforce") }
+func needsScale(c *Config) string     { return needsAlgorithm(c, "reinforce", "grpo") }
+func needsPPO(c *Config) string       { return needsAlgorithm(c, "ppo") }
+func needsClip(c *Config) string      { return needsAlgorithm(c, "ppo", "grpo", "rloo") }
+
+func needsAlgorithm(c *Config, names ...string) string {
+	if slices.Contains(names, c.Algorithm) {
+		return ""
+	}
+	return "--algorithm " + strings.Join(names, " or ")
+}
+
 func needsCustom(c *Config) string {
 	if c.Reward != customReward {
 		return "--reward custom"
@@ -155,29 +175,36 @@ func needsCustom(c *Config) string {
 
 // keys holds every setting once, in the order of Config's fields.
 var keys = [...]key{
-	{name: "task", group: general, scope: anyTask, allowed: taskNames, help: "what is learned: intent classifies texts, chat completes them"},
+	{name: "task", group: general, scope: anyTask, allowed: taskNames, help: "what is learned: intent classifies texts, chat completes them, sum_digits and reverse_digits reason about numbers"},
 	{name: "mode", group: general, scope: anyTask, allowed: []string{SupervisedThenRL, Supervised, RLOnly}, help: "which stages are trained"},
-	{name: "model", group: general, scope: anyTask, arg: "DIR|NAME", help: "pretrained model: a folder, or a name on the hub or in the cache; chat: also tiny, a small character-level model of random weights"},
+	{name: "model", group: general, scope: anyTask, arg: "DIR|NAME", help: "pretrained model: a folder, or a name on the hub or in the cache; or tiny, a small character-level model of random weights"},
 	{name: "pretrained_model", group: general, scope: anyTask & (supervisedOnly | rlOnly), arg: "DIR", help: "folder of a trained policy to go on from; rl_only needs it"},
-	{name: "dataset", group: general, scope: anyTask, arg: "FILE", help: "file of examples: csv, json, jsonl or parquet, also gzipped. intent: texts and labels, without it the built-in set. chat: text, messages, or prompt and completion"},
+	{name: "dataset", group: general, scope: intentTask | chatTask, arg: "FILE", help: "file of examples: csv, json, jsonl or parquet, also gzipped. intent: texts and labels, without it the built-in set. chat: text, messages, or prompt and completion"},
 	{name: "text_column", group: general, scope: intentTask, needs: needsDataset, help: "column of --dataset with the text"},
 	{name: "label_column", group: general, scope: intentTask, needs: needsDataset, help: "column of --dataset with the label"},
 	{name: "split_column", group: general, scope: intentTask, needs: needsDataset, help: "column of --dataset with train, val or test; without the column rows are split 70/15/15 by class"},
-	{name: "max_samples", group: general, scope: anyTask, limits: atLeast(0), help: "use at most this many rows, of classes equally many; 0 = all"},
-	{name: "max_length", group: general, scope: anyTask, limits: atLeast(0), help: "cut texts at this many tokens, special tokens included; chat: 0 = as many as the model reads"},
+	{name: "max_samples", group: general, scope: intentTask | chatTask, limits: atLeast(0), help: "use at most this many rows, of classes equally many; 0 = all"},
+	{name: "max_length", group: general, scope: intentTask | chatTask, limits: atLeast(0), help: "cut texts at this many tokens, special tokens included; chat: 0 = as many as the model reads"},
 	{name: "output_dir", group: general, scope: anyTask, arg: "DIR", incidental: true, help: "results go to a folder in DIR named after the task and the stage: DIR/intent_classifier_supervised"},
-	{name: "dtype", group: general, scope: chatTask, allowed: []string{"auto", "fp32", "bf16", "fp16"}, help: "how frozen weights are kept; computing is in fp32; auto = as stored"},
-	{name: "tiny_layers", group: general, scope: chatTask, needs: needsTiny, limits: between(1, 64), help: "layers of the model tiny"},
-	{name: "tiny_hidden", group: general, scope: chatTask, needs: needsTiny, limits: between(16, 4096), help: "width of the model tiny, a multiple of its 4 heads"},
+	{name: "dtype", group: general, scope: tokenTask, allowed: []string{"auto", "fp32", "bf16", "fp16"}, help: "how frozen weights are kept; computing is in fp32; auto = as stored"},
+	{name: "tiny_layers", group: general, scope: tokenTask, needs: needsTiny, limits: between(1, 64), help: "layers of the model tiny"},
+	{name: "tiny_hidden", group: general, scope: tokenTask, needs: needsTiny, limits: between(32, 4096), help: "width of the model tiny, a multiple of 32"},
 	{name: "seed", group: general, scope: anyTask, help: "of every random draw"},
 	{name: "device", group: general, scope: anyTask, allowed: []string{"auto", "cpu"}, refused: map[string]string{"cuda": "this build has no CUDA library; use auto or cpu"}, help: "where tensors live"},
 	{name: "threads", group: general, scope: anyTask, limits: between(0, 1024), incidental: true, help: "compute threads; 0 = one a core"},
 	{name: "tokens_per_micro_batch", group: general, scope: anyTask, limits: atLeast(0), help: "split batches at this many tokens to save memory; 0 = chosen from memory"},
+	{name: "digits_count", group: general, scope: sumTask, limits: between(2, 64), help: "integers in a list at most"},
+	{name: "digits_max", group: general, scope: digitsTask, limits: between(10, 1e15), help: "largest integer"},
+	{name: "require_tag", group: general, scope: digitsTask, help: "pay only answers with [ANSWER] in them"},
+	{name: "prompt_form", group: general, scope: digitsTask, allowed: []string{"auto", "short", "chat"}, help: "how an exercise is shown: in short, for small models over characters, or as a conversation with an example; auto = short for the model tiny"},
+	{name: "max_new_tokens", group: general, scope: digitsTask, limits: between(1, 1<<20), help: "tokens of an answer at most"},
+	{name: "eval_samples", group: general, scope: digitsTask, limits: between(1, 1<<20), help: "held-out exercises of an evaluation, answered greedily"},
+	{name: "verbose", group: general, scope: digitsTask, incidental: true, help: "print an answer of each step"},
 	{name: "resume", group: general, scope: anyTask, perCommand: true, incidental: true, help: "continue from the newest checkpoint in the output folder"},
 	{name: "config", group: general, scope: anyTask, arg: "FILE", perCommand: true, incidental: true, help: "YAML file of settings, such as the config.yaml of an earlier run"},
 
-	{name: "epochs", group: supervised, scope: anyTask & withSupervision, limits: atLeast(1), help: "passes over the training rows"},
-	{name: "max_steps", group: supervised, scope: anyTask & withSupervision, limits: atLeast(0), help: "updates; overrides epochs; 0 = as epochs say"},
+	{name: "epochs", group: supervised, scope: (intentTask | chatTask) & withSupervision, limits: atLeast(1), help: "passes over the training rows"},
+	{name: "max_steps", group: supervised, scope: anyTask & withSupervision, limits: atLeast(0), help: "updates; overrides epochs, where 0 = as epochs say; digits: at most, if warmup_until is not reached before"},
 	{name: "batch_size", group: supervised, scope: anyTask & withSupervision, limits: atLeast(1), help: "rows an update"},
 	{name: "learning_rate", group: supervised, scope: anyTask & withSupervision, limits: above(0), help: "peak rate of the adapter"},
 	{name: "head_learning_rate", group: supervised, scope: intentTask & withSupervision, limits: above(0), help: "peak rate of the classification head"},
@@ -185,38 +212,54 @@ var keys = [...]key{
 	{name: "lr_scheduler_type", group: supervised, scope: anyTask & withSupervision, allowed: []string{"cosine", "linear", "constant"}, help: "course of the rates after warm-up"},
 	{name: "warmup_ratio", group: supervised, scope: anyTask & withSupervision, limits: between(0, 1), help: "share of the updates over which the rates rise"},
 	{name: "max_grad_norm", group: supervised, scope: anyTask & withSupervision, limits: atLeast(0), help: "clip the gradient's norm; 0 = never"},
-	{name: "tuning", group: supervised, scope: chatTask & withSupervision, needs: needsNewPolicy, allowed: []string{"auto", "lora", "full"}, help: "what is trained: an adapter, or all weights; auto = all weights of the model tiny, an adapter on any other"},
+	{name: "tuning", group: supervised, scope: tokenTask & withSupervision, needs: needsNewPolicy, allowed: []string{"auto", "lora", "full"}, help: "what is trained: an adapter, or all weights; auto = all weights of the model tiny, an adapter on any other"},
 	{name: "lora_r", group: supervised, scope: anyTask & withSupervision, needs: needsLora, limits: between(1, 1024), help: "rank of the adapter"},
 	{name: "lora_alpha", group: supervised, scope: anyTask & withSupervision, needs: needsLora, limits: atLeast(1), help: "the adapter's output is scaled by lora_alpha / lora_r"},
 	{name: "lora_dropout", group: supervised, scope: anyTask & withSupervision, needs: needsLora, limits: bounds{min: 0, max: 1, openMax: true, set: true}, help: "dropout on the adapter's input"},
 	{name: "lora_target_modules", group: supervised, scope: anyTask & withSupervision, needs: needsLora, arg: "A,B,...", help: "modules that get an adapter, by the end of their name; empty = the model family's"},
 	{name: "pooling", group: supervised, scope: intentTask & withSupervision, needs: needsNewPolicy, allowed: []string{"auto", "mean", "family"}, help: "how a text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says"},
 	{name: "feature_alignment", group: supervised, scope: intentTask & withSupervision, limits: atLeast(0), help: "weight of the L2 penalty on the adapter's weights; 0 = none"},
+	{name: "warmup_until", group: supervised, scope: digitsTask & withSupervision, limits: between(0, 1), help: "stop at the first check at which this share of held-out answers is right"},
+	{name: "warmup_check_every", group: supervised, scope: digitsTask & withSupervision, limits: atLeast(1), help: "updates between checks"},
 	{name: "validation_share", group: supervised, scope: chatTask & withSupervision, limits: bounds{min: 0, max: 1, openMin: true, openMax: true, set: true}, help: "share of the rows kept for validation, where the data has no split for it"},
 	{name: "packing", group: supervised, scope: chatTask & withSupervision, needs: needsMaxLength, help: "count a batch in bins of max_length tokens, filled with as many whole examples as fit, instead of examples"},
 	{name: "completion_only_loss", group: supervised, scope: chatTask & withSupervision, help: "of prompt and completion train the completion only"},
 	{name: "assistant_only_loss", group: supervised, scope: chatTask & withSupervision, help: "of messages train what the assistant says only; needs a template that marks it"},
-	{name: "gradient_checkpointing", group: supervised, scope: chatTask & withSupervision, help: "keep each block's input only and compute the rest again: less memory, a third more time"},
+	{name: "gradient_checkpointing", group: supervised, scope: tokenTask & withSupervision, help: "keep each block's input only and compute the rest again: less memory, a third more time"},
 	{name: "metric_for_best_model", group: supervised, scope: intentTask & withSupervision, allowed: []string{"f1_weighted", "f1_macro", "accuracy", "loss"}, help: "validation figure that picks the best epoch"},
 
-	{name: "algorithm", group: rl, scope: intentTask & withRL, allowed: []string{"ppo"}, refused: map[string]string{"a2c": onlyPPO, "dqn": onlyPPO}, help: "how the policy is improved"},
+	{name: "algorithm", group: rl, scope: anyTask & withRL, allowed: []string{"ppo", "reinforce", "rloo", "grpo"}, refused: map[string]string{"a2c": notHere, "dqn": notHere}, help: "how the policy is improved; intent: ppo"},
+	{name: "num_steps", group: rl, scope: digitsTask & withRL, limits: atLeast(1), help: "rollouts, each followed by an update"},
+	{name: "prompts_per_step", group: rl, scope: digitsTask & withRL, limits: atLeast(1), help: "exercises of a rollout"},
+	{name: "samples_per_prompt", group: rl, scope: digitsTask & withRL, limits: atLeast(1), help: "answers to each exercise"},
+	{name: "num_generators", group: rl, scope: digitsTask & withRL, limits: between(1, 1024), help: "clients that share the work of a rollout; its results do not depend on it"},
+	{name: "temperature", group: rl, scope: digitsTask & withRL, limits: above(0), help: "of the answers that are learned from"},
+	{name: "baseline", group: rl, scope: digitsTask & withRL, needs: needsReinforce, allowed: []string{"none", "moving", "batch", "greedy", "group"}, help: "what is subtracted from a reward"},
+	{name: "advantage_scale", group: rl, scope: digitsTask & withRL, needs: needsScale, allowed: []string{"none", "group", "batch"}, help: "standard deviation that advantages are divided by"},
+	{name: "reduction", group: rl, scope: digitsTask & withRL, allowed: []string{"sequence", "token", "dr_grpo"}, help: "how tokens' losses are averaged: first in each answer, over all tokens, or by the longest answer"},
+	{name: "kl_coef", group: rl, scope: digitsTask & withRL, limits: atLeast(0), help: "weight of the divergence from the reference policy; 0 = none"},
+	{name: "kl_type", group: rl, scope: digitsTask & withRL, allowed: []string{"k1", "k2", "k3"}, help: "estimator of the divergence"},
+	{name: "kl_in_reward", group: rl, scope: digitsTask & withRL, help: "take the divergence off the reward instead of adding it to the loss"},
+	{name: "mask_overlong", group: rl, scope: digitsTask & withRL, help: "learn nothing from answers that were cut off"},
+	{name: "dynamic_sampling", group: rl, scope: digitsTask & withRL, help: "replace exercises whose answers all earn the same"},
+	{name: "eval_every", group: rl, scope: digitsTask & withRL, limits: atLeast(1), help: "steps between evaluations; the best policy is kept"},
 	{name: "rl_episodes", group: rl, scope: intentTask & withRL, limits: atLeast(1), help: "rollouts, each followed by an update; the best by validation is kept"},
 	{name: "reward", group: rl, scope: intentTask & withRL, arg: "LIST", help: "accuracy, f1, calibration, expr:'...', each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"},
 	{name: "reward_expr", group: rl, scope: intentTask & withRL, arg: "EXPR", needs: needsCustom, help: "expression over correct, confidence, predicted, label, probs and entropy"},
-	{name: "rl_learning_rate", group: rl, scope: intentTask & withRL, limits: above(0), help: "rate of the adapter and the classification head"},
-	{name: "value_learning_rate", group: rl, scope: intentTask & withRL, limits: above(0), help: "rate of the value head, whose gradient does not reach the adapter"},
+	{name: "rl_learning_rate", group: rl, scope: (intentTask | digitsTask) & withRL, limits: above(0), help: "rate of the adapter and the classification head"},
+	{name: "value_learning_rate", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsPPO, limits: above(0), help: "rate of the value head, whose gradient does not reach the adapter"},
 	{name: "rl_batch_size", group: rl, scope: intentTask & withRL, limits: atLeast(1), help: "texts a minibatch"},
-	{name: "update_epochs", group: rl, scope: intentTask & withRL, limits: atLeast(1), help: "passes over a rollout"},
-	{name: "gamma", group: rl, scope: intentTask & withRL, limits: between(0, 1), help: "discount of later rewards"},
-	{name: "gae_lambda", group: rl, scope: intentTask & withRL, limits: between(0, 1), help: "lambda of generalised advantage estimation"},
-	{name: "clip_low", group: rl, scope: intentTask & withRL, limits: bounds{min: 0, max: 1, openMin: true, openMax: true, set: true}, help: "the probability ratio is clipped at 1 - clip_low"},
-	{name: "clip_high", group: rl, scope: intentTask & withRL, limits: above(0), help: "and at 1 + clip_high"},
-	{name: "value_clip", group: rl, scope: intentTask & withRL, limits: atLeast(0), help: "clip the value's move to this; 0 = never"},
-	{name: "value_coef", group: rl, scope: intentTask & withRL, limits: atLeast(0), help: "weight of the value loss"},
-	{name: "entropy_coef", group: rl, scope: intentTask & withRL, limits: atLeast(0), help: "weight of the entropy bonus"},
-	{name: "target_kl", group: rl, scope: intentTask & withRL, limits: atLeast(0), help: "stop a rollout's update at this approximate KL; 0 = never"},
+	{name: "update_epochs", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsClip, limits: atLeast(1), help: "passes over a rollout"},
+	{name: "gamma", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsPPO, limits: between(0, 1), help: "discount of later rewards"},
+	{name: "gae_lambda", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsPPO, limits: between(0, 1), help: "lambda of generalised advantage estimation"},
+	{name: "clip_low", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsClip, limits: bounds{min: 0, max: 1, openMin: true, openMax: true, set: true}, help: "the probability ratio is clipped at 1 - clip_low"},
+	{name: "clip_high", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsClip, limits: above(0), help: "and at 1 + clip_high"},
+	{name: "value_clip", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsPPO, limits: atLeast(0), help: "clip the value's move to this; 0 = never"},
+	{name: "value_coef", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsPPO, limits: atLeast(0), help: "weight of the value loss"},
+	{name: "entropy_coef", group: rl, scope: (intentTask | digitsTask) & withRL, limits: atLeast(0), help: "weight of the entropy bonus"},
+	{name: "target_kl", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsClip, limits: atLeast(0), help: "stop a rollout's update at this approximate KL; 0 = never"},
 	{name: "whiten_advantages", group: rl, scope: intentTask & withRL, help: "scale advantages to mean 0 and deviation 1"},
-	{name: "rl_max_grad_norm", group: rl, scope: intentTask & withRL, limits: atLeast(0), help: "clip the gradient's norm; 0 = never"},
+	{name: "rl_max_grad_norm", group: rl, scope: (intentTask | digitsTask) & withRL, limits: atLeast(0), help: "clip the gradient's norm; 0 = never"},
 	{name: "buffer_size", group: rl, scope: intentTask & withRL, limits: atLeast(1), help: "most steps a rollout holds"},
 	{name: "rl_metric_for_best", group: rl, scope: intentTask & withRL, allowed: []string{"auto", "accuracy", "f1_macro", "f1_weighted", "brier", "ece"}, help: "validation figure that picks the best episode; auto = the one the reward is about"},
 
@@ -225,7 +268,7 @@ var keys = [...]key{
 	{name: "logging_steps", group: saving, scope: anyTask, limits: atLeast(1), incidental: true, help: "updates between log lines"},
 }
 
-const onlyPPO = "does not exist here; the algorithm is ppo"
+const notHere = "does not exist here; choose ppo, reinforce, rloo or grpo"
 
 var byName = func() map[string]*key {
 	m := make(map[string]*key, len(keys))

@@ -25,7 +25,7 @@ func (c *Config) validate(given map[string]assignment) error {
 		}
 		switch {
 		case len(k.scope.modes(c.Task)) == 0:
-			return a.source.errorf("does not apply to task %s; it applies to %s", c.Task, strings.Join(k.scope.tasks(), " and "))
+			return a.source.errorf("does not apply to task %s; it applies to %s", c.Task, strings.Join(k.scope.tasks(), ", "))
 		case !k.scope.has(c.Task, c.Mode):
 			return a.source.errorf("does not apply to mode %s%s; it applies to %s",
 				c.Mode, c.modeOrigin(), strings.Join(k.scope.modes(c.Task), " and "))
@@ -36,14 +36,17 @@ func (c *Config) validate(given map[string]assignment) error {
 			}
 		}
 	}
-	if c.Task == Chat {
-		return c.validateChat()
+	if c.Mode == RLOnly && c.PretrainedModel == "" {
+		return usagef("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage")
+	}
+	if c.Task != Intent {
+		return c.validateLanguage()
 	}
 	switch {
+	case c.Algorithm != "ppo":
+		return c.Errorf("algorithm", "%s: task intent has ppo", c.Algorithm)
 	case c.MaxLength < 3:
 		return c.Errorf("max_length", "%d leaves no room beside special tokens; it must be at least 3", c.MaxLength)
-	case c.Mode == RLOnly && c.PretrainedModel == "":
-		return usagef("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage")
 	case c.Dataset != "" && c.TextColumn == c.LabelColumn:
 		return usagef("text_column and label_column are both %q; name two columns", c.TextColumn)
 	case !withRL.has(c.Task, c.Mode):
@@ -71,12 +74,13 @@ func (c *Config) modeOrigin() string {
 	return ""
 }
 
-func (c *Config) validateChat() error {
+// validateLanguage is validate for the tasks of language models.
+func (c *Config) validateLanguage() error {
 	switch {
-	case c.Dataset == "":
+	case c.Task == Chat && c.Dataset == "":
 		return usagef("task chat needs --dataset FILE, with a column text or messages, or prompt and completion")
-	case c.Model == TinyModel && c.TinyHidden%8 != 0:
-		return c.Errorf("tiny_hidden", "%d is not a multiple of 8, two features for each of 4 heads", c.TinyHidden)
+	case c.Model == TinyModel && c.TinyHidden%32 != 0:
+		return c.Errorf("tiny_hidden", "%d is not a multiple of 32, the width of a head", c.TinyHidden)
 	}
 	return nil
 }

@@ -13,3 +13,13 @@ var Intent []byte
 //
 //go:embed chat.yaml
 var Chat []byte
+
+// SumDigits is the recipe of the sum_digits task.
+//
+//go:embed sum_digits.yaml
+var SumDigits []byte
+
+// ReverseDigits is the recipe of the reverse_digits task.
+//
+//go:embed reverse_digits.yaml
+var ReverseDigits []byte

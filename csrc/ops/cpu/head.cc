@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kTokens = 512;                 // of a tile, at most
 constexpr int64_t kWeights = int64_t{1} << 19;   // of a tile, at most where it is wider than kNarrow
-constexpr int64_t kNarrow = 32, kWide = 256;     // columns of a tile
+constexpr int64_t kNarrow = 32, kWide = 128;     // columns of a tile
 constexpr int64_t kPartials = int64_t{1} << 23;  // floats of partial results at most
 
 struct Head {
