@@ -118,12 +118,21 @@ func Map(path string, offset int64, dtype DType, dims ...int64) (v *Var, err err
 		must("Map", C.rlt_tensor_map(cpath, C.int64_t(offset), C.int32_t(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int32_t(len(dims)), &h))
 		t := s.own(h)
 		if dtype != F32 {
-			t = s.toFloat(t)
+			t = s.to(t, F32)
 		}
 		v = s.Keep(t)
 		return nil
 	})
 	return v, err
+}
+
+// To copies v into memory of its own as dtype, F32, BF16 or F16, rounding to nearest.
+func (v *Var) To(dtype DType) (converted *Var, err error) {
+	err = Do(NoGrad, func(s *Scope) error {
+		converted = s.Keep(s.to(v.T(), dtype))
+		return nil
+	})
+	return converted, err
 }
 
 // Read copies v out as float32, row major.

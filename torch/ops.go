@@ -116,8 +116,9 @@ func (s *Scope) Detach(a Tensor) Tensor { return s.argTensor(a).call(opDetach) }
 // Norm is the Euclidean norm of all elements, [].
 func (s *Scope) Norm(a Tensor) Tensor { return s.argTensor(a).call(opVectorNorm) }
 
-// toFloat converts a to F32.
-func (s *Scope) toFloat(a Tensor) Tensor {
-	const scalarTypeFloat = 6 // c10::ScalarType::Float
-	return s.argTensor(a).argInt(scalarTypeFloat).call(opTo)
+// to copies a as dtype, F32, BF16 or F16.
+func (s *Scope) to(a Tensor, dtype DType) Tensor {
+	scalarType := map[DType]int64{F32: 6, F16: 5, BF16: 15}[dtype] // c10::ScalarType
+	const nonBlocking, copied = false, true
+	return s.argTensor(a).argInt(scalarType).argBool(nonBlocking).argBool(copied).call(opTo)
 }

@@ -59,7 +59,7 @@ func benchCommand() *cli.Command {
 	var b classifierBench
 	return &cli.Command{
 		Name:  "bench",
-		Usage: "measure the speed and memory of training on this machine",
+		Usage: "measure the speed and memory of training and generation on this machine",
 		Subcommands: []*cli.Command{{
 			Name:  "classifier_step",
 			Usage: "a step of a label classifier: encoder of BERT-base's shape, random weights, adapters on query and value",
@@ -92,7 +92,7 @@ func benchCommand() *cli.Command {
 				}
 				return result.table(c.App.Writer)
 			},
-		}},
+		}, generateBenchCommand()},
 	}
 }
 
