@@ -193,4 +193,14 @@ TEST(abi_encoder_does_not_checkpoint) {
   EXPECT_ERROR("only a decoder", rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
 }
 
+TEST(abi_engine_needs_a_decoder) {
+  const NoLeaks check;
+  Random random(66);
+  Model m(random);
+  rlt_engine* engine = nullptr;
+  EXPECT_ERROR("an engine needs a decoder", rlt_engine_new(m.model, 1, nullptr, 0, &engine));
+  EXPECT(engine == nullptr);
+  rlt_engine_free(nullptr);
+}
+
 }  // namespace

@@ -1,0 +1,226 @@
+// The engine's kernels for each instruction set that this processor has, against sums in double.
+#include "engine/kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "rltrain.h"
+
+namespace rlt::engine {
+extern const Kernels kernels_base, kernels_avx2, kernels_avx512;
+}
+
+namespace {
+
+using rlt::engine::Kernels;
+using rlt::engine::kPanel;
+using rlt::engine::Store;
+using rlt::engine::Tile;
+
+struct Set {
+  const char* name;
+  const Kernels* kernels;
+};
+
+std::vector<Set> sets() {
+  std::vector<Set> found{{"base", &rlt::engine::kernels_base}};
+  if (__builtin_cpu_supports("x86-64-v3")) found.push_back({"avx2", &rlt::engine::kernels_avx2});
+  if (__builtin_cpu_supports("x86-64-v4")) found.push_back({"avx512", &rlt::engine::kernels_avx512});
+  return found;
+}
+
+std::vector<float> normal(size_t n, uint64_t seed, double spread = 1) {
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<double> draw(0, spread);
+  std::vector<float> x(n);
+  for (float& v : x) v = static_cast<float>(draw(engine));
+  return x;
+}
+
+enum Type { kF32, kBF16, kF16 };
+
+// A number that the type holds exactly, as bits and as a float.
+std::pair<uint16_t, float> rounded(float x, Type type) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  uint16_t half;
+  if (type == kBF16) {
+    half = static_cast<uint16_t>(bits >> 16);
+    bits = static_cast<uint32_t>(half) << 16;
+  } else {  // truncates; normal numbers only
+    const int32_t exponent = static_cast<int32_t>(bits >> 23 & 0xff) - 112;
+    if (exponent <= 0) return {0, 0.0f};
+    half = static_cast<uint16_t>((bits >> 16 & 0x8000) | static_cast<uint32_t>(exponent) << 10 |
+                                 (bits >> 13 & 0x3ff));
+    bits &= 0xffffe000U;
+  }
+  std::memcpy(&x, &bits, sizeof x);
+  return {half, x};
+}
+
+void check_tile(const Set& set, Type type, int rows, int64_t panels, int64_t k, Store store, bool with_bias) {
+  const int64_t n = panels * kPanel, padded = type == kBF16 ? (k + 1) / 2 * 2 : k;
+  const std::vector<float> a = normal(static_cast<size_t>(rows * k), 1),
+                           start = normal(static_cast<size_t>(rows * n), 2),
+                           bias = normal(static_cast<size_t>(n), 3);
+  std::vector<float> w = normal(static_cast<size_t>(k * n), 4), c = start;
+  std::vector<uint16_t> packed16(static_cast<size_t>(padded * n));
+  std::vector<float> packed32(static_cast<size_t>(k * n));
+  for (int64_t i = 0; i < k; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t p = j / kPanel, lane = j % kPanel;
+      float& value = w[static_cast<size_t>(i * n + j)];
+      packed32[static_cast<size_t>((p * k + i) * kPanel + lane)] = value;
+      if (type == kF32) continue;
+      const auto [half, wide] = rounded(value, type);
+      value = wide;
+      const int64_t at = type == kBF16 ? p * padded * kPanel + i / 2 * 2 * kPanel + lane * 2 + i % 2
+                                       : (p * k + i) * kPanel + lane;
+      packed16[static_cast<size_t>(at)] = half;
+    }
+  }
+  Tile t;
+  t.rows = rows;
+  for (int r = 0; r < rows; ++r) {
+    t.a[r] = a.data() + r * k;
+    t.c[r] = c.data() + r * n;
+  }
+  t.b = type == kF32 ? static_cast<const void*>(packed32.data()) : packed16.data();
+  t.k = k;
+  t.panels = panels;
+  t.panel_stride = padded * kPanel;
+  if (with_bias) t.bias = bias.data();
+  t.store = store;
+  (type == kF32    ? set.kernels->multiply_f32
+   : type == kBF16 ? set.kernels->multiply_bf16
+                   : set.kernels->multiply_f16)(t);
+  double worst = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < n; ++j) {
+      double want = store == Store::kSet ? 0 : start[static_cast<size_t>(r * n + j)];
+      if (with_bias) want += bias[static_cast<size_t>(j)];
+      for (int64_t i = 0; i < k; ++i) {
+        want += static_cast<double>(a[static_cast<size_t>(r * k + i)]) * w[static_cast<size_t>(i * n + j)];
+      }
+      worst = std::max(worst, std::abs(want - c[static_cast<size_t>(r * n + j)]));
+    }
+  }
+  EXPECT_AT_MOST(worst, 3e-5,
+                 std::string(set.name) + ", type " + std::to_string(type) + ", rows " + std::to_string(rows));
+}
+
+TEST(kernels_multiply_tiles) {
+  for (const Set& set : sets()) {
+    for (const Type type : {kF32, kBF16, kF16}) {
+      for (int rows = 1; rows <= rlt::engine::kTileRows; ++rows) {
+        for (const int64_t panels : {1, 2, 9}) {
+          check_tile(set, type, rows, panels, 37, Store::kSet, true);
+          check_tile(set, type, rows, panels, 40, Store::kAdd, true);
+          check_tile(set, type, rows, panels, 1, Store::kContinue, false);
+        }
+      }
+    }
+  }
+}
+
+// A row's result does not depend on the rows beside it, nor on the panels.
+TEST(kernels_multiply_the_same_bits_in_any_tile) {
+  constexpr int64_t k = 53, panels = 9;
+  const std::vector<float> a = normal(6 * k, 1), b = normal(k * panels * kPanel, 2);
+  for (const Set& set : sets()) {
+    std::vector<float> alone(6 * panels * kPanel), together = alone;
+    Tile t;
+    t.b = b.data();
+    t.k = k;
+    t.panel_stride = k * kPanel;
+    for (int r = 0; r < 6; ++r) {
+      for (int64_t p = 0; p < panels; ++p) {
+        t.rows = 1;
+        t.panels = 1;
+        t.a[0] = a.data() + r * k;
+        t.b = b.data() + p * k * kPanel;
+        t.c[0] = alone.data() + (r * panels + p) * kPanel;
+        set.kernels->multiply_f32(t);
+      }
+    }
+    t.b = b.data();
+    t.panels = panels;
+    for (t.rows = 1; t.rows <= 6; ++t.rows) {
+      for (int r = 0; r < t.rows; ++r) {
+        t.a[r] = a.data() + r * k;
+        t.c[r] = together.data() + r * panels * kPanel;
+      }
+      set.kernels->multiply_f32(t);
+    }
+    EXPECT(alone == together);
+  }
+}
+
+double activation(int32_t kind, double x) {
+  switch (kind) {
+    case RLT_ACT_SILU:
+      return x / (1 + std::exp(-x));
+    case RLT_ACT_GELU:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case RLT_ACT_GELU_TANH:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    default:
+      return std::max(x, 0.0);
+  }
+}
+
+TEST(kernels_of_rows) {
+  for (const Set& set : sets()) {
+    const Kernels& kernels = *set.kernels;
+    for (const int64_t n : {1, 15, 16, 77, 300}) {
+      const auto size = static_cast<size_t>(n);
+      const std::vector<float> x = normal(size, 1, 4), up = normal(size, 2);
+      std::vector<float> y(size);
+      for (const int32_t kind : {RLT_ACT_SILU, RLT_ACT_GELU, RLT_ACT_GELU_TANH, RLT_ACT_RELU}) {
+        double worst = 0;
+        kernels.gate(x.data(), up.data(), y.data(), n, kind);
+        for (size_t i = 0; i < size; ++i)
+          worst = std::max(worst, std::abs(y[i] - activation(kind, x[i]) * up[i]));
+        y = x;
+        kernels.activate(y.data(), n, kind);
+        for (size_t i = 0; i < size; ++i) worst = std::max(worst, std::abs(y[i] - activation(kind, x[i])));
+        EXPECT_AT_MOST(worst, 4e-6, std::string(set.name) + ", activation " + std::to_string(kind));
+      }
+      y = x;
+      kernels.softcap(y.data(), n, 3);
+      double worst = 0;
+      for (size_t i = 0; i < size; ++i) worst = std::max(worst, std::abs(y[i] - 3 * std::tanh(x[i] / 3.0)));
+      EXPECT_AT_MOST(worst, 2e-6, set.name);
+
+      const float peak = *std::max_element(x.begin(), x.end());
+      EXPECT_EQUAL(kernels.peak(x.data(), n), peak);
+      double sum = 0, tempered = 0;
+      for (const float v : x) {
+        sum += std::exp(static_cast<double>(v) - peak);
+        tempered += std::exp((static_cast<double>(v) - peak) * 0.5);
+      }
+      EXPECT_AT_MOST(std::abs(kernels.sum_exp(x.data(), n, peak) / sum - 1), 1e-6, set.name);
+      std::vector<double> sums(2);
+      EXPECT_AT_MOST(
+          std::abs(kernels.exp_blocks(x.data(), n, peak, 0.5f, y.data(), sums.data()) / tempered - 1), 1e-6,
+          set.name);
+      EXPECT_AT_MOST(std::abs((sums[0] + sums[1]) / tempered - 1), 1e-6, set.name);
+      y = x;
+      EXPECT_AT_MOST(std::abs(kernels.softmax(y.data(), n) / sum - 1), 1e-6, set.name);
+
+      std::vector<int32_t> ids(size), want;
+      for (size_t i = 0; i < size; ++i) {
+        if (x[i] >= 1.5f) want.push_back(static_cast<int32_t>(i));
+      }
+      ids.resize(static_cast<size_t>(kernels.at_least(x.data(), n, 1.5f, ids.data())));
+      EXPECT(ids == want);
+    }
+  }
+}
+
+}  // namespace
