@@ -264,6 +264,9 @@ type generated struct {
 }
 
 func generateFile(ctx context.Context, c *cli.Context, policy *algo.TokenPolicy, sampler *algo.Sampler, o algo.GenerateOptions) error {
+	if o.MaxNew >= policy.MaxLength() {
+		return usageErrorf("--max-new-tokens: %d leaves no room for a prompt in the model's %d positions", o.MaxNew, policy.MaxLength())
+	}
 	rows, cut, err := readPrompts(c.String("input"), policy, policy.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"os"
 	"path/filepath"
 
 	"rltrain/cmd/rltrain/config"
@@ -63,11 +64,7 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 	c := t.config
 	full := c.FullTuning()
 	if c.PretrainedModel != "" {
-		policy, err := algo.LoadTokenPolicy(c.PretrainedModel, "", dtypeOf(c), true)
-		if err != nil {
-			return nil, c.Errorf("pretrained_model", "%v", err)
-		}
-		return policy, nil
+		return t.trainedLanguageModel(c.PretrainedModel, supervisedStage)
 	}
 	dir, name := filepath.Join(c.OutputDir, "tiny"), ""
 	if c.Model == config.TinyModel {
@@ -86,6 +83,29 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 		policy.R, policy.Alpha, policy.Dropout, policy.Targets = c.LoraR, float64(c.LoraAlpha), c.LoraDropout, c.LoraTargetModules
 	}
 	return algo.NewTokenPolicy(policy)
+}
+
+// trainedLanguageModel loads the policy in dir to go on training it in a stage.
+func (t *trainer) trainedLanguageModel(dir, stage string) (*algo.TokenPolicy, error) {
+	c := t.config
+	if sameFolder(dir, t.stageDir(stage)) {
+		return nil, c.Errorf("pretrained_model", "%s is the folder that this run writes; choose another --output-dir", dir)
+	}
+	policy, err := algo.LoadTokenPolicy(dir, "", dtypeOf(c), true)
+	if err != nil {
+		return nil, c.Errorf("pretrained_model", "%v", err)
+	}
+	return policy, nil
+}
+
+// sameFolder is false too where one of them is not there.
+func sameFolder(a, b string) bool {
+	infoA, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	infoB, err := os.Stat(b)
+	return err == nil && os.SameFile(infoA, infoB)
 }
 
 func dtypeOf(c *config.Config) string {
