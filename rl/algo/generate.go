@@ -16,8 +16,9 @@ type GenerateOptions struct {
 	Sampling torch.Sampling
 	Stop     []string // strings that end a completion; they are left out of its text
 	Seed     uint64
-	Slots    int  // completions that run at the same time
-	Adapter  bool // false: by the base model, the reference policy
+	Streams  []uint64 // numbers of the prompts' random streams; nil = 0, 1, ...
+	Slots    int      // completions that run at the same time
+	Adapter  bool     // false: by the base model, the reference policy
 	// OnText hears the text of a completion as it becomes final.
 	OnText func(prompt, sample int, text string)
 }
@@ -86,9 +87,13 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 	submit := func() error {
 		// Enough for every slot and the next in line; the rest wait here, not in the core.
 		for submitted < len(prompts) && m.engine.Unfinished() < 2*m.slots {
+			stream := uint64(submitted)
+			if o.Streams != nil {
+				stream = o.Streams[submitted]
+			}
 			id, err := m.engine.Submit(torch.Request{
 				Prompt: prompts[submitted], Samples: o.Samples, MaxNew: o.MaxNew, Sampling: o.Sampling,
-				Seed: o.Seed, Stream: uint64(submitted), Adapter: o.Adapter,
+				Seed: o.Seed, Stream: stream, Adapter: o.Adapter,
 			})
 			if err != nil {
 				return fmt.Errorf("prompt %d: %w", submitted+1, err)

@@ -63,17 +63,21 @@ func (p *LabelPolicy) saveWeights(dir string) error {
 	if err := lora.Save(dir, p.adapter, pairs, extra); err != nil {
 		return err
 	}
-	width := int64(p.model.Config.HiddenSize)
-	weight, err := p.value.Weight.Read()
+	return writeValueHead(dir, p.value)
+}
+
+// writeValueHead writes a value head as TRL names it.
+func writeValueHead(dir string, head transformers.Dense) error {
+	weight, err := head.Weight.Read()
 	if err != nil {
 		return err
 	}
-	bias, err := p.value.Bias.Read()
+	bias, err := head.Bias.Read()
 	if err != nil {
 		return err
 	}
 	return safetensors.Write(filepath.Join(dir, valueFile), []safetensors.Tensor{
-		safetensors.FromFloat32s("v_head.summary.weight", []int64{1, width}, weight),
+		safetensors.FromFloat32s("v_head.summary.weight", []int64{1, int64(len(weight))}, weight),
 		safetensors.FromFloat32s("v_head.summary.bias", []int64{1}, bias),
 	}, nil)
 }
@@ -246,12 +250,17 @@ func (p *LabelPolicy) readHeads(dir string, extra map[string]safetensors.Tensor)
 	if err != nil {
 		return heads, err
 	}
-	valueWeight, valueBias := make([]float32, width), make([]float32, 1)
-	path := filepath.Join(dir, valueFile)
-	if _, statErr := os.Stat(path); statErr == nil {
-		valueWeight, valueBias, err = readPair(path, "v_head.summary.weight", "v_head.summary.bias", 1, width)
-	}
+	valueWeight, valueBias, err := readValueHead(dir, width)
 	return [4][]float32{weight, bias, valueWeight, valueBias}, err
+}
+
+// readValueHead reads the value head of dir for states of the given width: zeros where there is none.
+func readValueHead(dir string, width int64) (weight, bias []float32, err error) {
+	path := filepath.Join(dir, valueFile)
+	if _, err := os.Stat(path); err != nil {
+		return make([]float32, width), make([]float32, 1), nil
+	}
+	return readPair(path, "v_head.summary.weight", "v_head.summary.bias", 1, width)
 }
 
 func floats(tensors map[string]safetensors.Tensor, name string, count int64) ([]float32, error) {

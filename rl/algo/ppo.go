@@ -406,8 +406,8 @@ func divergence(logProb, old []float32, low, high float64) (kl, clipped float64)
 	return kl, clipped
 }
 
-func gather[T any](at []int, value func(at int) T) []T {
-	out := make([]T, len(at))
+func gather[T, V any](at []T, value func(at T) V) []V {
+	out := make([]V, len(at))
 	for i, n := range at {
 		out[i] = value(n)
 	}

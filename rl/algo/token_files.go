@@ -62,10 +62,13 @@ func (p *TokenPolicy) fit(pairs []lora.Pair) error {
 	return p.attach(pairs)
 }
 
-// saveWeights writes the adapter as PEFT does, or the whole model.
+// saveWeights writes the adapter as PEFT does, or the whole model, and the value head where there is one.
 func (p *TokenPolicy) saveWeights(dir string) error {
 	if p.model.Trainable {
-		return p.model.Save(dir, transformers.SaveOptions{})
+		if err := p.model.Save(dir, transformers.SaveOptions{}); err != nil {
+			return err
+		}
+		return p.saveValueHead(dir)
 	}
 	var pairs []lora.Pair
 	for _, l := range p.layers {
@@ -75,11 +78,17 @@ func (p *TokenPolicy) saveWeights(dir string) error {
 		}
 		pairs = append(pairs, pair)
 	}
-	return lora.Save(dir, p.adapter, pairs, nil)
+	if err := lora.Save(dir, p.adapter, pairs, nil); err != nil {
+		return err
+	}
+	return p.saveValueHead(dir)
 }
 
 // loadWeights puts back what saveWeights wrote.
 func (p *TokenPolicy) loadWeights(dir string) error {
+	if err := p.loadValueHead(dir); err != nil {
+		return err
+	}
 	if p.model.Trainable {
 		return p.model.LoadWeights(dir)
 	}

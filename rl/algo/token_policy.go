@@ -22,8 +22,9 @@ type TokenPolicy struct {
 
 	model   *transformers.Causal
 	adapter lora.Config
-	layers  []adaptedLayer // none where the policy is trained whole
-	eos     []int32        // ids that end a text, the one that training appends first
+	layers  []adaptedLayer      // none where the policy is trained whole
+	eos     []int32             // ids that end a text, the one that training appends first
+	value   *transformers.Dense // the value head, [1, H] and [1]; nil where there is none
 }
 
 // TokenPolicyConfig says how a TokenPolicy is made of a model folder.
@@ -127,6 +128,7 @@ type scored struct {
 	logProbs torch.Tensor // log π(x_t|x_<t)
 	entropy  torch.Tensor // of π(·|x_<t), in nats
 	rank     torch.Tensor // how many tokens were likelier; int64, without gradient
+	hidden   torch.Tensor // the states that predict the tokens, [M, H]
 }
 
 // score runs the policy on sequences and reads the labels off it; temperature divides the logits.
@@ -144,10 +146,17 @@ func (p *TokenPolicy) score(s *torch.Scope, sequences []Sequence, pass torch.Pas
 		}
 		begin += len(q.IDs)
 	}
-	hidden, _ := s.Hidden(p.model.Model, torch.Pack(ids), pass)
+	return p.scoreRows(s, ids, rows, targets, pass, temperature)
+}
+
+// scoreRows runs the policy on sequences and reads the tokens targets [M] off the positions rows [M] of the
+// sequences laid end to end.
+func (p *TokenPolicy) scoreRows(s *torch.Scope, ids [][]int32, rows, targets []int64, pass torch.Pass, temperature float64) scored {
+	all, _ := s.Hidden(p.model.Model, torch.Pack(ids), pass)
 	m := int64(len(rows))
-	logProbs, entropy, rank := p.head(s, s.Rows(hidden, s.Ints(rows, m)), s.Ints(targets, m), temperature)
-	return scored{logProbs, entropy, rank}
+	hidden := s.Rows(all, s.Ints(rows, m))
+	logProbs, entropy, rank := p.head(s, hidden, s.Ints(targets, m), temperature)
+	return scored{logProbs, entropy, rank, hidden}
 }
 
 func (p *TokenPolicy) head(s *torch.Scope, hidden, targets torch.Tensor, temperature float64) (logProbs, entropy, rank torch.Tensor) {
@@ -166,14 +175,17 @@ func (p *TokenPolicy) Close() {
 	for _, l := range p.layers {
 		torch.CloseAll(l.a, l.b)
 	}
+	p.value.Close()
 	if p.Tokenizer != nil {
 		_ = p.Tokenizer.Close()
 	}
 	p.model.Close()
 }
 
-// params are the trainable weights, in the order of snapshots.
-func (p *TokenPolicy) params() []*torch.Var {
+// params are the trainable weights, in the order of snapshots: the policy's and the value head's.
+func (p *TokenPolicy) params() []*torch.Var { return append(p.policyParams(), p.valueParams()...) }
+
+func (p *TokenPolicy) policyParams() []*torch.Var {
 	var params []*torch.Var
 	for _, l := range p.layers {
 		params = append(params, l.a, l.b)
@@ -207,10 +219,11 @@ func (p *TokenPolicy) MaxLength() int { return p.model.Config.Decoder().MaxPosit
 // VocabSize is the number of token ids.
 func (p *TokenPolicy) VocabSize() int { return p.model.Config.Decoder().VocabSize }
 
-// optimizer is AdamW over the trainable weights; norms and biases, which have one dimension, do not decay.
-func (p *TokenPolicy) optimizer(weightDecay float64) (*torch.AdamW, error) {
+// optimizer is AdamW over the trainable weights, matrices and vectors, and further groups; norms and biases,
+// which have one dimension, do not decay.
+func (p *TokenPolicy) optimizer(weightDecay float64, further ...torch.ParamGroup) (*torch.AdamW, error) {
 	var matrices, vectors []*torch.Var
-	for _, v := range p.params() {
+	for _, v := range p.policyParams() {
 		shape, err := v.Shape()
 		if err != nil {
 			return nil, err
@@ -224,7 +237,8 @@ func (p *TokenPolicy) optimizer(weightDecay float64) (*torch.AdamW, error) {
 	if len(matrices) == 0 {
 		return nil, errors.New("the policy has nothing to train: it was loaded without an adapter")
 	}
-	return torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: matrices, WeightDecay: weightDecay}, torch.ParamGroup{Params: vectors}), nil
+	groups := append([]torch.ParamGroup{{Params: matrices, WeightDecay: weightDecay}, {Params: vectors}}, further...)
+	return torch.NewAdamW(torch.AdamEps, groups...), nil
 }
 
 func (p *TokenPolicy) attach(pairs []lora.Pair) error {

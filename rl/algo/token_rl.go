@@ -1,0 +1,274 @@
+package algo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"rltrain/envs"
+	"rltrain/rl"
+	"rltrain/torch"
+)
+
+// TokenRLResult is how reinforcement learning ended. The policy holds the weights of the best evaluation; step
+// 0 is the policy as it was given, so the result is never worse than that on the episodes it is judged by.
+type TokenRLResult struct {
+	Steps       int
+	Version     uint64 // of the policy: how often it has changed
+	Generations int    // completions sampled
+	Tokens      int64  // read and written in them
+	BestStep    int
+	Before      rl.AnswerScores
+	Best        rl.AnswerScores
+	Last        rl.AnswerScores // of the weights after the last step
+}
+
+// tokenRLState is all that changes from step to step, the weights and the optimiser's moments aside.
+type tokenRLState struct {
+	Step        int                   `json:"step"`    // steps finished
+	Version     uint64                `json:"version"` // steps that changed the policy
+	Cursor      int                   `json:"cursor"`  // next episode
+	Generations int                   `json:"generations"`
+	Tokens      int64                 `json:"tokens"`
+	Moving      rl.MovingAverageState `json:"moving"`
+	KL          rl.KLControllerState  `json:"kl"`
+	History     []rl.Health           `json:"history"`
+	Before      rl.AnswerScores       `json:"before"`
+	Best        rl.AnswerScores       `json:"best"`
+	Last        rl.AnswerScores       `json:"last"`
+	BestStep    int                   `json:"best_step"`
+}
+
+// tokenRL is reinforcement learning under way.
+type tokenRL struct {
+	policy    *TokenPolicy
+	task      envs.Task
+	config    TokenRLConfig
+	hooks     Hooks
+	schedule  rl.Schedule
+	optimizer *torch.AdamW
+	sampler   *Sampler
+	moving    *rl.MovingAverage
+	kl        *rl.KLController
+	state     tokenRLState
+	best      snapshot // nil where nothing is evaluated
+}
+
+// TokenRL improves a policy by its rewards on the training episodes of a task. A step plays SamplesPerPrompt
+// samples of PromptsPerStep episodes, makes advantages of their rewards and descends on the algorithm's loss,
+// which its own file explains, plus
+//
+//   - KLCoef · KL(π‖π_ref) of each token, unless the rewards have it − EntropyCoef · H(π)
+//
+// weighted as the algorithm weights tokens. π_old is the trainer's own forward pass at the weights that
+// sampled, in the batches of the first update, so the first ratio is exactly 1. Dropout is off. The division
+// of a minibatch into forward passes changes nothing: losses are sums divided by counts of the minibatch.
+//
+// Samples whose reward failed are left out and counted. Every random choice is a function of (seed, step,
+// episode, sample), so a run resumed from a checkpoint ends with the same bytes as one that was never
+// stopped.
+func TokenRL(ctx context.Context, p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (TokenRLResult, error) {
+	t, err := newTokenRL(p, task, c, h)
+	if err != nil {
+		return TokenRLResult{}, fmt.Errorf("reinforcement learning: %w", err)
+	}
+	defer t.close()
+	if err := t.start(ctx); err != nil {
+		return TokenRLResult{}, t.stopped(err)
+	}
+	for t.state.Step < t.config.Steps {
+		if err := t.step(ctx); err != nil {
+			return TokenRLResult{}, t.stopped(err)
+		}
+	}
+	if t.best != nil {
+		if err := t.best.putBack(p); err != nil {
+			return TokenRLResult{}, err
+		}
+	}
+	s := t.state
+	return TokenRLResult{
+		Steps: s.Step, Version: s.Version, Generations: s.Generations, Tokens: s.Tokens, BestStep: s.BestStep,
+		Before: s.Before, Best: s.Best, Last: s.Last,
+	}, nil
+}
+
+func newTokenRL(p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (*tokenRL, error) {
+	c, err := c.complete(p)
+	if err != nil {
+		return nil, err
+	}
+	t := &tokenRL{policy: p, task: task, config: c, hooks: h}
+	if t.schedule, err = rl.NewSchedule(c.Schedule, c.Steps, c.Warmup); err != nil {
+		return nil, err
+	}
+	if t.moving, err = rl.NewMovingAverage(c.MovingStart, c.MovingDecay); err != nil {
+		return nil, err
+	}
+	if t.kl, err = rl.NewKLController(c.KLCoef, c.KLTarget, c.KLHorizon); err != nil {
+		return nil, err
+	}
+	var further []torch.ParamGroup
+	if c.Algorithm == TokenPPO {
+		if err := p.addValueHead(); err != nil {
+			return nil, err
+		}
+		further = append(further, torch.ParamGroup{Params: p.valueParams()})
+	}
+	t.optimizer, err = p.optimizer(c.WeightDecay, further...)
+	return t, err
+}
+
+func (t *tokenRL) close() {
+	t.optimizer.Close()
+	if t.sampler != nil {
+		t.sampler.Close()
+	}
+}
+
+// start resumes, or evaluates the policy as it was given.
+func (t *tokenRL) start(ctx context.Context) error {
+	var err error
+	if t.hooks.Resume != "" {
+		if t.best, err = restoreCheckpoint(t.policy, t.hooks.Resume, t.optimizer, &t.state); err != nil {
+			return err
+		}
+		t.moving.Restore(t.state.Moving)
+		t.kl.Restore(t.state.KL)
+	}
+	if t.sampler, err = t.policy.NewSampler(t.config.Generators * t.config.SamplesPerPrompt); err != nil {
+		return err
+	}
+	if t.hooks.Resume != "" || t.config.EvalSamples == 0 {
+		return nil
+	}
+	if err := t.evaluate(ctx); err != nil {
+		return err
+	}
+	t.state.Before = t.state.Last
+	return nil
+}
+
+// step plays, learns, reports, and evaluates and saves where it is time.
+func (t *tokenRL) step(ctx context.Context) error {
+	s := &t.state
+	r, err := t.collect(ctx)
+	if err != nil {
+		return err
+	}
+	// From here on the step is finished whatever ctx says: a checkpoint is made between steps.
+	began := t.hooks.now()
+	f, err := t.learn(r)
+	if err != nil {
+		return err
+	}
+	f.updating = t.hooks.now().Sub(began) - f.scoring
+	s.Step, s.Cursor = s.Step+1, r.cursor
+	s.Generations += len(r.played) * t.config.SamplesPerPrompt
+	if err := t.report(r, f); err != nil {
+		return err
+	}
+	last := s.Step == t.config.Steps
+	if t.config.EvalSamples > 0 && (last || t.config.EvalEvery > 0 && s.Step%t.config.EvalEvery == 0) {
+		if err := t.evaluate(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+	}
+	if t.hooks.saveDue(s.Step) || t.hooks.Save != nil && last {
+		return t.save()
+	}
+	return nil
+}
+
+func (t *tokenRL) save() error {
+	t.state.Moving, t.state.KL = t.moving.State(), t.kl.State()
+	return t.hooks.Save(t.state.Step, func(dir string) error {
+		return saveCheckpoint(t.policy, dir, t.optimizer, t.state, t.best)
+	})
+}
+
+// stopped makes a stop of what the end of a context has caused, and saves where it can. A step under way has
+// not touched anything yet; before the first evaluation is finished there is nothing to save.
+func (t *tokenRL) stopped(err error) error {
+	switch {
+	case !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+		return err
+	case t.hooks.Save == nil || t.config.EvalSamples > 0 && t.best == nil:
+		return ErrStopped
+	}
+	return errors.Join(ErrStopped, t.save())
+}
+
+// A collection is what the policy did in a step.
+type collection struct {
+	played  []rl.Group // all groups
+	groups  []rl.Group // those to learn from
+	greedy  []float64  // reward of each one's greedy answer, for the greedy baseline
+	dropped int        // groups that dynamic sampling has left out
+	cursor  int        // the next step's first episode
+
+	generation, environment time.Duration
+}
+
+// collect plays the episodes of a step.
+func (t *tokenRL) collect(ctx context.Context) (collection, error) {
+	c := t.config
+	if err := ctx.Err(); err != nil {
+		return collection{}, err
+	}
+	began := t.hooks.now()
+	play := &rollout{sampler: t.sampler, config: c.rollout(t.state.Step, t.state.Version), now: t.hooks.now}
+	r := collection{cursor: t.state.Cursor}
+	for len(r.groups) < c.PromptsPerStep && len(r.played) < maxOversampling*c.PromptsPerStep {
+		indices := make([]int, c.PromptsPerStep-len(r.groups))
+		for i := range indices {
+			indices[i] = r.cursor + i
+		}
+		r.cursor += len(indices)
+		groups, err := play.play(ctx, t.task, envs.Train, indices)
+		if err != nil {
+			return r, err
+		}
+		r.played = append(r.played, groups...)
+		if c.DynamicSampling {
+			var dropped int
+			groups, dropped = rl.FilterGroups(groups, rewardsOf(groups))
+			r.dropped += dropped
+		}
+		r.groups = append(r.groups, groups...)
+	}
+	if c.Baseline == rl.BaselineGreedy {
+		indices := gather(r.groups, func(g rl.Group) int { return g[0].Prompt })
+		play.config = play.config.greedy()
+		groups, err := play.play(ctx, t.task, envs.Train, indices)
+		if err != nil {
+			return r, err
+		}
+		r.greedy = gather(groups, func(g rl.Group) float64 { return g[0].Reward() })
+	}
+	r.environment = play.environment
+	r.generation = t.hooks.now().Sub(began) - r.environment
+	return r, nil
+}
+
+func rewardsOf(groups []rl.Group) [][]float64 {
+	return gather(groups, rl.Group.Rewards)
+}
+
+// evaluate judges the policy as the sampler has it, and keeps the weights where they are the best so far.
+func (t *tokenRL) evaluate(ctx context.Context) error {
+	c, s := t.config, &t.state
+	scores, err := t.policy.EvaluateTask(ctx, t.sampler, t.task, c.EvalSamples, c.rollout(s.Step, s.Version))
+	if err != nil {
+		return err
+	}
+	s.Last = scores
+	if t.best == nil || scores.Accuracy > s.Best.Accuracy {
+		s.Best, s.BestStep = scores, s.Step
+		if t.best, err = takeSnapshot(t.policy); err != nil {
+			return err
+		}
+	}
+	return t.reportEvaluation(scores)
+}
