@@ -53,8 +53,11 @@ func train(ctx context.Context, c *config.Config) error {
 			return err
 		}
 	}
-	run := t.chatStage
-	if c.Task == config.Intent {
+	run := t.digitsStages
+	switch c.Task {
+	case config.Chat:
+		run = t.chatStage
+	case config.Intent:
 		run = t.run
 		if err := t.loadData(); err != nil {
 			return err

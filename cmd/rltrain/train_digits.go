@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"path/filepath"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/envs/digits"
+	"rltrain/rl"
+	"rltrain/rl/algo"
+	"rltrain/rl/report"
+	"rltrain/torch"
+)
+
+// digitsEvaluation is logs/eval_results.json of a reinforcement learning stage.
+type digitsEvaluation struct {
+	Before rl.AnswerScores `json:"before"`
+	After  rl.AnswerScores `json:"after"`
+}
+
+// digitsStages trains sum_digits or reverse_digits: worked solutions until the policy answers often enough to
+// learn from its own answers, then those.
+func (t *trainer) digitsStages(ctx context.Context) error {
+	c := t.config
+	task, err := t.digitsTask()
+	if err != nil {
+		return err
+	}
+	start := c.PretrainedModel
+	if c.Mode != config.RLOnly {
+		if err := t.warmUp(ctx, task); err != nil {
+			return err
+		}
+		start = t.stageDir(supervisedStage)
+	}
+	if c.Mode == config.Supervised {
+		return nil
+	}
+	return t.reinforceDigits(ctx, task, start)
+}
+
+func (t *trainer) digitsTask() (*digits.Task, error) {
+	c := t.config
+	return digits.New(c.Task, c.Seed, digits.Options{
+		Count: c.DigitsCount, Max: c.DigitsMax, RequireTag: c.RequireTag,
+		Short: c.PromptForm == "short" || c.PromptForm == "auto" && c.Model == config.TinyModel,
+	})
+}
+
+// evaluation answers held-out exercises greedily.
+func (t *trainer) evaluation() algo.RolloutConfig {
+	return algo.RolloutConfig{Samples: 1, MaxNew: t.config.MaxNewTokens, Seed: t.config.Seed}
+}
+
+// samplerSlots is how many answers are written at the same time.
+const samplerSlots = 64
+
+// warmUp trains on worked solutions until enough held-out answers are right.
+func (t *trainer) warmUp(ctx context.Context, task *digits.Task) error {
+	c := t.config
+	policy, err := t.startingLanguageModel(ctx)
+	if err != nil {
+		return err
+	}
+	defer policy.Close()
+	stage, err := t.openStage(supervisedStage)
+	if err != nil {
+		return err
+	}
+	if stage == nil {
+		return t.console.Print("The supervised stage in " + t.stageDir(supervisedStage) + " is finished; it is used as it is")
+	}
+	return stage.Finish(func() error {
+		train, err := policy.Encode(solutions(ctx, policy, task, c.MaxSteps*c.BatchSize), algo.EncodeOptions{CompletionOnly: true})
+		if err != nil {
+			return err
+		}
+		t.data.name = "worked solutions"
+		if err := t.beginChat(stage, policy, train, algo.TokenExamples{}); err != nil {
+			return err
+		}
+		sampler, err := policy.NewSampler(samplerSlots)
+		if err != nil {
+			return err
+		}
+		defer sampler.Close()
+		check := func(ctx context.Context, updates int) (bool, error) {
+			if err := sampler.Refresh(); err != nil {
+				return false, err
+			}
+			scores, err := policy.EvaluateTask(ctx, sampler, task, c.EvalSamples, t.evaluation())
+			if err != nil {
+				return false, err
+			}
+			return scores.Accuracy >= c.WarmupUntil, stage.Printf("After %d updates: %s", updates, describeScores(scores))
+		}
+		result, err := algo.TokenSFT(ctx, policy, train.Sequences, nil, algo.TokenSFTConfig{
+			Epochs: 1, BatchSize: c.BatchSize, LearningRate: c.LearningRate, WeightDecay: c.WeightDecay, Schedule: c.LRSchedulerType,
+			Warmup: c.WarmupRatio, MaxGradNorm: c.MaxGradNorm, MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing,
+			Seed: c.Seed, Check: check, CheckEvery: c.WarmupCheckEvery,
+		}, stage.Hooks("supervised", "update"))
+		if err != nil {
+			return err
+		}
+		return t.endChat(stage, policy, result)
+	})
+}
+
+// solutions are n worked training exercises.
+func solutions(ctx context.Context, policy *algo.TokenPolicy, task *digits.Task, n int) iter.Seq2[chat.Example, error] {
+	return func(yield func(chat.Example, error) bool) {
+		for i := range n {
+			e, err := solution(ctx, policy, task, i)
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+func solution(ctx context.Context, policy *algo.TokenPolicy, task *digits.Task, i int) (chat.Example, error) {
+	e := chat.Example{File: "exercise", Line: i + 1, Format: chat.PromptCompletion}
+	episode, err := task.Episode(envs.Train, i)
+	if err != nil {
+		return e, err
+	}
+	shown, err := episode.Reset(ctx)
+	if err != nil {
+		return e, err
+	}
+	answer := episode.(envs.Worked).Solution()
+	if shown.Messages == nil {
+		e.Prompt.Text, e.Completion.Text = shown.Text, answer
+		return e, nil
+	}
+	e.Prompt.Messages = algo.Conversation(shown.Messages)
+	e.Completion.Messages = algo.Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: answer}})
+	return e, nil
+}
+
+// describeScores is an evaluation on one line.
+func describeScores(s rl.AnswerScores) string {
+	return fmt.Sprintf("%.1f %% of %d held-out answers right [%.1f, %.1f], %.1f %% in the form asked for",
+		100*s.Accuracy, s.N, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
+}
+
+// reinforceDigits improves the policy in start by its own answers.
+func (t *trainer) reinforceDigits(ctx context.Context, task *digits.Task, start string) error {
+	c := t.config
+	policy, err := t.trainedLanguageModel(start, rlStage)
+	if err != nil {
+		return err
+	}
+	defer policy.Close()
+	var reference *algo.TokenPolicy
+	if c.KLCoef > 0 && policy.Full() {
+		if reference, err = algo.LoadTokenPolicy(start, "", dtypeOf(c), false); err != nil {
+			return err
+		}
+		defer reference.Close()
+	}
+	stage, err := t.openStage(rlStage)
+	if err != nil {
+		return err
+	}
+	if stage == nil {
+		return t.console.Print("The RL stage in " + t.stageDir(rlStage) + " is finished; it is used as it is")
+	}
+	var baseline rl.Baseline // of the other algorithms it is part of what they are
+	if c.Algorithm == algo.Reinforce {
+		baseline = rl.Baseline(c.Baseline)
+	}
+	return stage.Finish(func() error {
+		if !stage.Resumed() {
+			total, trainable := policy.Parameters()
+			header := report.Header{
+				Task: c.Task, Stage: "reinforcement learning with " + c.Algorithm, Model: start, Total: total, Trainable: trainable,
+				Device: "cpu", Threads: torch.Threads(), Data: "endless exercises", Output: stage.Dir(),
+			}
+			if err := stage.Printf("%s", header.String()); err != nil {
+				return err
+			}
+		}
+		result, err := algo.TokenRL(ctx, policy, task, algo.TokenRLConfig{
+			Algorithm: c.Algorithm, Steps: c.NumSteps, PromptsPerStep: c.PromptsPerStep, SamplesPerPrompt: c.SamplesPerPrompt,
+			Generators: c.NumGenerators, UpdateEpochs: c.UpdateEpochs, Minibatches: 1, LearningRate: c.RLLearningRate,
+			ValueRate: c.ValueLearningRate, MaxGradNorm: c.RLMaxGradNorm, Temperature: c.Temperature, MaxNew: c.MaxNewTokens,
+			Baseline: baseline, Scale: rl.Scale(known(c.AdvantageScale)), ClipLow: c.ClipLow, ClipHigh: c.ClipHigh,
+			Reduction: known(c.Reduction), KLCoef: c.KLCoef, KLKind: rl.KLKind(c.KLType), KLInReward: c.KLInReward, Reference: reference,
+			EntropyCoef: c.EntropyCoef, Gamma: c.Gamma, Lambda: c.GAELambda, ValueClip: c.ValueClip, ValueCoef: c.ValueCoef,
+			TargetKL: c.TargetKL, MaskOverlong: c.MaskOverlong, DynamicSampling: c.DynamicSampling, Schedule: "constant",
+			MicroTokens: chatMicroTokens(c), EvalEvery: c.EvalEvery, EvalSamples: c.EvalSamples, Seed: c.Seed,
+		}, stage.Hooks(c.Algorithm, "step"))
+		if err != nil {
+			return err
+		}
+		return t.endDigits(stage, policy, result)
+	})
+}
+
+func (t *trainer) endDigits(stage *algo.Stage, policy *algo.TokenPolicy, result algo.TokenRLResult) error {
+	dir := stage.Dir()
+	if err := policy.Save(dir); err != nil {
+		return err
+	}
+	path, err := stage.File("logs", "eval_results.json")
+	if err != nil {
+		return err
+	}
+	if err := rl.SaveJSON(path, digitsEvaluation{result.Before, result.Best}); err != nil {
+		return err
+	}
+	rows, err := report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))
+	if err != nil {
+		return err
+	}
+	plot, err := stage.File("plots", "curves.png")
+	if err != nil {
+		return err
+	}
+	if err := report.Curves(plot, report.PanelsOf(rows)); err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		name   string
+		scores rl.AnswerScores
+	}{{"Before", result.Before}, {fmt.Sprintf("After step %d, the best", result.BestStep), result.Best}} {
+		if err := stage.Printf("%s: %s", part.name, describeScores(part.scores)); err != nil {
+			return err
+		}
+	}
+	return t.console.Print("Saved in " + dir)
+}
+
+// known is the name of a choice, "" for the algorithm's own.
+func known(choice string) string {
+	if choice == "auto" {
+		return ""
+	}
+	return choice
+}
