@@ -37,7 +37,7 @@ type AdamW struct {
 // AdamEps is the ε of AdamW that libtorch and transformers default to.
 const AdamEps = 1e-8
 
-// NewAdamW optimises groups. The caller keeps owning the parameters.
+// NewAdamW optimises groups, of which some may be empty. The caller keeps owning the parameters.
 func NewAdamW(eps float64, groups ...ParamGroup) *AdamW {
 	return &AdamW{groups: groups, eps: eps}
 }
@@ -126,6 +126,9 @@ func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error)
 		at := 0
 		for i, g := range o.groups {
 			n := len(g.Params)
+			if n == 0 {
+				continue
+			}
 			counts := tensors(o.counts[at : at+n])
 			s.argTensors(counts).argScalar(1).callInto(opForeachAdd, nil)
 			s.argTensors(tensors(g.Params)).argTensors(grads[at:at+n]).

@@ -211,7 +211,7 @@ func (p *TokenPolicy) Parameters() (total, trainable int64) {
 }
 
 // MaxLength is the number of positions that the model has.
-func (p *TokenPolicy) MaxLength() int { return p.model.Config.MaxLength() }
+func (p *TokenPolicy) MaxLength() int { return p.model.Config.Decoder().MaxPositions }
 
 // VocabSize is the number of token ids.
 func (p *TokenPolicy) VocabSize() int { return p.model.Config.Decoder().VocabSize }
