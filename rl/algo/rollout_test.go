@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -229,5 +230,45 @@ func TestRolloutStops(t *testing.T) {
 	cancel()
 	if _, err := sampler(t, p, 2).Rollout(ctx, letters{}, envs.Train, []int{0}, sampled); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestObservationsBecomeTokens(t *testing.T) {
+	dir := t.TempDir() + "/tiny"
+	if err := TinyModel(dir, 1, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	load := func() *TokenPolicy {
+		p, err := NewTokenPolicy(TokenPolicyConfig{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		return p
+	}
+	user, opened := envs.Message{Role: envs.RoleUser, Content: "two"}, envs.Message{Role: envs.RoleAssistant, Content: "so: "}
+	if _, err := load().observe(envs.Observation{Messages: []envs.Message{user}}); err == nil || !strings.Contains(err.Error(), "chat template") {
+		t.Errorf("error %v", err)
+	}
+	const template = "{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+	if err := os.WriteFile(dir+"/chat_template.jinja", []byte(template), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := load()
+	for _, test := range []struct {
+		shown envs.Observation
+		want  string
+	}{
+		{envs.Observation{Text: "as it is"}, "as it is"},
+		{envs.Observation{Messages: []envs.Message{user}}, "user:two assistant:"},
+		{envs.Observation{Messages: []envs.Message{user, opened}}, "user:two assistant:so: "},
+	} {
+		ids, err := p.observe(test.shown)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := p.Tokenizer.Decode(ids, false); err != nil || got != test.want {
+			t.Errorf("%q, %v; want %q", got, err, test.want)
+		}
 	}
 }

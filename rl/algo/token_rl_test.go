@@ -475,3 +475,43 @@ func TestStopIsNotAnError(t *testing.T) {
 		t.Errorf("error %v, saved %v", err, saved)
 	}
 }
+
+func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
+	c := rlConfig(GRPO)
+	c.Steps, c.UpdateEpochs, c.TargetKL, c.LearningRate, c.EvalSamples = 1, 20, 1e-3, 0.05, 0
+	var r recorded
+	if _, err := TokenRL(t.Context(), tiny(t, 0), letters{}, c, r.hooks()); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.rows[0]["updates"].(int); n == 0 || n > 5 || !strings.Contains(strings.Join(r.lines, "\n"), "KL past 1.5 × 0.001") {
+		t.Errorf("%d updates:\n%s", n, strings.Join(r.lines, "\n"))
+	}
+}
+
+// TestPenaltiesAreInTheReward gives every completion the same reward and lets the penalties tell them apart.
+func TestPenaltiesAreInTheReward(t *testing.T) {
+	c := rlConfig(RLOO)
+	c.OverlongBuffer, c.KLCoef, c.KLKind, c.KLInReward = 2, 0.5, rl.K1, true
+	p := tiny(t, 0)
+	c.Reference = tiny(t, 0)
+	tr, _ := collected(t, p, c)
+	short, long := trajectory([]int32{5, 6}, 1), trajectory([]int32{5, 6, 7, 8}, 1)
+	r := collection{groups: []rl.Group{{short, long}}}
+	samples := tr.samples(r)
+	if err := tr.score(samples); err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range samples {
+		for at := range x.penalty {
+			if x.penalty[at] != 0 { // the reference is the policy itself
+				t.Fatalf("penalty %v of its own", x.penalty[at])
+			}
+			x.penalty[at] = 0.1 * float64(i)
+		}
+	}
+	tr.compare(r, samples)
+	// Of 3 tokens at most, with a buffer of 2, one token costs nothing and three cost 1; and 3 × 0.1.
+	if a, b := samples[0].advantage[0], samples[1].advantage[0]; math.Abs(float64(a)-1.3) > 1e-6 || a != -b {
+		t.Errorf("advantages %v and %v, want ±1.3", a, b)
+	}
+}
