@@ -43,7 +43,7 @@ func LoadTokenPolicy(dir, adapter, dtype string, trainable bool) (*TokenPolicy, 
 	if err != nil {
 		return nil, err
 	}
-	p.adapter = config
+	p.dir, p.adapter = adapter, config
 	if err := p.fit(pairs); err != nil {
 		p.Close()
 		return nil, fmt.Errorf("%s does not fit %s: %w", adapter, c.Dir, err)

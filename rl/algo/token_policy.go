@@ -20,6 +20,7 @@ type TokenPolicy struct {
 	Tokenizer *transformers.Tokenizer
 	Templates *chat.Templates // nil where the folder has no chat template
 
+	dir     string // that it was loaded from
 	model   *transformers.Causal
 	adapter lora.Config
 	layers  []adaptedLayer      // none where the policy is trained whole
@@ -47,7 +48,7 @@ func NewTokenPolicy(c TokenPolicyConfig) (*TokenPolicy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &TokenPolicy{BaseModel: c.BaseModel, model: model}
+	p := &TokenPolicy{BaseModel: c.BaseModel, dir: c.Dir, model: model}
 	if p.BaseModel == "" {
 		p.BaseModel = c.Dir
 	}

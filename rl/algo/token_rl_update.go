@@ -70,8 +70,6 @@ func (t *tokenRL) learn(r collection) (tokenFigures, error) {
 		}
 		t.state.Version++
 		f.measure(c)
-	}
-	if c.KLCoef > 0 {
 		t.kl.Update(f.klSequence, len(f.samples))
 	}
 	return f, nil

@@ -7,13 +7,13 @@ import (
 	"rltrain/torch/transformers"
 )
 
-// addValueHead gives the policy a value head: that of the model's folder, or zeros. One that is there stays.
+// addValueHead gives the policy a value head: that of its folder, or zeros. One that is there stays.
 func (p *TokenPolicy) addValueHead() error {
 	if p.value != nil {
 		return nil
 	}
 	width := int64(p.model.Config.Decoder().HiddenSize)
-	weight, bias, err := readValueHead(p.model.Dir, width)
+	weight, bias, err := readValueHead(p.dir, width)
 	if err != nil {
 		return fmt.Errorf("value head: %w", err)
 	}
