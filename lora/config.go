@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 )
 
 // Task types, which decide how PEFT wraps the model.
@@ -25,29 +24,46 @@ const (
 // Config is adapter_config.json, as far as it is supported.
 type Config struct {
 	BaseModel string  // base_model_name_or_path: a folder or a hub id, "" for null
+	Revision  string  // revision of the base model: a branch, tag or commit, "" for null
 	R         int     // rank, from 1
 	Alpha     float64 // lora_alpha, above 0
 	Dropout   float64 // lora_dropout, in [0, 1)
 	RSLoRA    bool    // use_rslora: scale by α/√r (Kalajdzievski 2023, eq. 5)
-	// TargetModules are full module names or endings at a dot.
-	TargetModules []string
+	// RankPattern and AlphaPattern are rank_pattern and alpha_pattern: R and Alpha of
+	// the modules that a key matches. The first that matches counts.
+	RankPattern  []Pattern[int]
+	AlphaPattern []Pattern[float64]
+	// TargetModules are the adapted modules, but for ExcludeModules and ModulesToSave.
+	TargetModules  Modules
+	ExcludeModules Modules
+	// Layers is layers_to_transform: where there are any, modules that an ending means
+	// are adapted in these layers alone. LayersPattern is layers_pattern, expressions of
+	// what stands before a layer's number; without it, a name's first number counts
+	// that two parts stand before.
+	Layers        []int
+	LayersPattern []string
 	// ModulesToSave are modules that are stored whole, by endings of their names. PEFT
 	// adds "classifier" and "score" to those of a sequence classifier.
 	ModulesToSave []string
-	TaskType      string // FeatureExtraction, SequenceClassification or CausalLM
-	FanInFanOut   bool   // fan_in_fan_out: the base weights are stored as [in, out], as those of GPT-2
+	// TaskType is FeatureExtraction, SequenceClassification or CausalLM; "" for null,
+	// which names modules as the model does.
+	TaskType    string
+	FanInFanOut bool // fan_in_fan_out: the base weights are stored as [in, out], as those of GPT-2
 	// Prefix stands before the encoder's modules in the names of tensors: "bert." for
-	// a sequence classifier, "" for feature extraction. It is not in the JSON; Load
-	// finds it in the tensors.
+	// a sequence classifier, else "". It is not in the JSON; Load finds it in the
+	// tensors.
 	Prefix string
 }
 
-// Scale is what B·A is multiplied by: α/r, or α/√r with RSLoRA.
-func (c Config) Scale() float64 {
-	if c.RSLoRA {
-		return c.Alpha / math.Sqrt(float64(c.R))
+// Scale is what B·A is multiplied by where AlphaPattern and RankPattern say nothing
+// else: α/r, or α/√r with RSLoRA.
+func (c Config) Scale() float64 { return scaleOf(c.Alpha, c.R, c.RSLoRA) }
+
+func scaleOf(alpha float64, rank int, stabilised bool) float64 {
+	if stabilised {
+		return alpha / math.Sqrt(float64(rank))
 	}
-	return c.Alpha / float64(c.R)
+	return alpha / float64(rank)
 }
 
 // maxRank is far above any adapter; it keeps sizes from overflowing.
@@ -56,23 +72,45 @@ const maxRank = 1 << 16
 // validate reports the first field that cannot be used, by its name in the file.
 func (c Config) validate() error {
 	switch {
-	case c.R < 1 || c.R > maxRank:
+	case !validRank(c.R):
 		return fmt.Errorf("r %d is not between 1 and %d", c.R, maxRank)
-	case !(c.Alpha > 0) || math.IsInf(c.Alpha, 0):
+	case !validAlpha(c.Alpha):
 		return fmt.Errorf("lora_alpha %g is not above 0", c.Alpha)
 	case !(c.Dropout >= 0 && c.Dropout < 1):
 		return fmt.Errorf("lora_dropout %g is not in [0, 1)", c.Dropout)
-	case len(c.TargetModules) == 0:
+	case c.TargetModules.empty():
 		return errors.New("target_modules is empty")
-	case slices.Contains(c.TargetModules, ""):
+	case slices.Contains(c.TargetModules.Names, ""):
 		return errors.New("target_modules has an empty name")
+	case slices.Contains(c.ExcludeModules.Names, ""):
+		return errors.New("exclude_modules has an empty name")
 	case slices.Contains(c.ModulesToSave, ""):
 		return errors.New("modules_to_save has an empty name")
-	case !slices.Contains([]string{FeatureExtraction, SequenceClassification, CausalLM}, c.TaskType):
+	case slices.Contains(c.LayersPattern, ""):
+		return errors.New("layers_pattern has an empty name")
+	case c.TargetModules.Pattern != "" && len(c.Layers)+len(c.LayersPattern) > 0:
+		return fmt.Errorf("layers_to_transform and layers_pattern do not go with target_modules %.60q: list the modules by name", c.TargetModules.Pattern)
+	case len(c.LayersPattern) > 0 && len(c.Layers) == 0:
+		return errors.New("layers_pattern needs layers_to_transform")
+	case !slices.Contains([]string{"", FeatureExtraction, SequenceClassification, CausalLM}, c.TaskType):
 		return fmt.Errorf("task_type %.40q is not supported, want %q, %q or %q", c.TaskType, FeatureExtraction, SequenceClassification, CausalLM)
+	}
+	for _, p := range c.RankPattern {
+		if !validRank(p.Value) {
+			return fmt.Errorf("rank_pattern: %.60q has rank %d, which is not between 1 and %d", p.Key, p.Value, maxRank)
+		}
+	}
+	for _, p := range c.AlphaPattern {
+		if !validAlpha(p.Value) {
+			return fmt.Errorf("alpha_pattern: %.60q has alpha %g, which is not above 0", p.Key, p.Value)
+		}
 	}
 	return nil
 }
+
+func validRank(r int) bool { return r >= 1 && r <= maxRank }
+
+func validAlpha(alpha float64) bool { return alpha > 0 && !math.IsInf(alpha, 0) }
 
 // marshal writes the part of PEFT's fields that every release knows, sorted as
 // PEFT sorts them; a reader gives the absent ones the defaults that hold here.
@@ -83,43 +121,57 @@ func (c Config) marshal() ([]byte, error) {
 		}
 		return s
 	}
-	var modules any
-	if len(c.ModulesToSave) > 0 {
-		modules = c.ModulesToSave
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	err := enc.Encode(map[string]any{
-		"alpha_pattern":           map[string]float64{},
+	fields := map[string]any{
+		"alpha_pattern":           patterns[float64](c.AlphaPattern),
 		"auto_mapping":            nil,
 		"base_model_name_or_path": optional(c.BaseModel),
 		"bias":                    "none",
 		"fan_in_fan_out":          c.FanInFanOut,
 		"inference_mode":          true,
 		"init_lora_weights":       true,
-		"layers_pattern":          nil,
-		"layers_to_transform":     nil,
+		"layers_pattern":          c.LayersPattern,
+		"layers_to_transform":     c.Layers,
 		"lora_alpha":              c.Alpha,
 		"lora_dropout":            c.Dropout,
-		"modules_to_save":         modules,
+		"modules_to_save":         c.ModulesToSave,
 		"peft_type":               "LORA",
 		"r":                       c.R,
-		"rank_pattern":            map[string]int{},
-		"revision":                nil,
+		"rank_pattern":            patterns[int](c.RankPattern),
+		"revision":                optional(c.Revision),
 		"target_modules":          c.TargetModules,
-		"task_type":               c.TaskType,
+		"task_type":               optional(c.TaskType),
 		"use_dora":                false,
 		"use_rslora":              c.RSLoRA,
-	})
+	}
+	if !c.ExcludeModules.empty() { // PEFT before 0.14 does not know the field
+		fields["exclude_modules"] = c.ExcludeModules
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	err := enc.Encode(fields)
 	return b.Bytes(), err
 }
 
 // harmless are fields that change neither what an adapter computes nor what is in
 // its file, whatever they say. The value of any other field that Config does not
 // hold must be a neutral one.
-var harmless = []string{"auto_mapping", "inference_mode", "megatron_core", "peft_version", "qalora_group_size", "revision"}
+var harmless = []string{"auto_mapping", "eva_config", "inference_mode", "megatron_core", "peft_version", "qalora_group_size"}
+
+// unsupported says what features are whose names in the file do not.
+var unsupported = map[string]string{
+	"layer_replication":       "layers that are used more than once",
+	"lora_bias":               "low-rank pairs with a bias",
+	"target_parameters":       "adapters of parameters that are no linear module",
+	"trainable_token_indices": "adapters of single tokens' embeddings",
+	"use_dora":                "weight-decomposed adapters (DoRA)",
+}
+
+// innocentInits are the values of init_lora_weights that leave the base weights
+// alone. Other ways of starting (PiSSA, OLoRA, CorDA, LoftQ) change them, so that
+// the pairs alone are not the adapter.
+var innocentInits = []string{"", "null", "true", "false", `"gaussian"`, `"eva"`, `"orthogonal"`}
 
 // neutral are the values by which PEFT says that a feature is not used.
 var neutral = []string{"null", "false", "{}", "[]", `""`}
@@ -139,26 +191,27 @@ func parseConfig(data []byte) (Config, error) {
 	}
 	c := Config{R: 8, Alpha: 8} // PEFT's defaults of absent fields
 	r.get("base_model_name_or_path", &c.BaseModel)
+	r.get("revision", &c.Revision)
 	r.get("r", &c.R)
 	r.get("lora_alpha", &c.Alpha)
 	r.get("lora_dropout", &c.Dropout)
 	r.get("use_rslora", &c.RSLoRA)
+	r.get("rank_pattern", (*patterns[int])(&c.RankPattern))
+	r.get("alpha_pattern", (*patterns[float64])(&c.AlphaPattern))
 	r.get("fan_in_fan_out", &c.FanInFanOut)
 	r.get("task_type", &c.TaskType)
-	r.get("modules_to_save", &c.ModulesToSave)
-	if strings.HasPrefix(string(raw["target_modules"]), `"`) {
-		return Config{}, fmt.Errorf("target_modules %.60s is a pattern: list the modules by name", raw["target_modules"])
-	}
+	r.get("modules_to_save", (*oneOrMore[string])(&c.ModulesToSave))
 	r.get("target_modules", &c.TargetModules)
+	r.get("exclude_modules", &c.ExcludeModules)
+	r.get("layers_to_transform", (*oneOrMore[int])(&c.Layers))
+	r.get("layers_pattern", (*oneOrMore[string])(&c.LayersPattern))
 
 	var bias string
 	r.get("bias", &bias)
 	if bias != "" && bias != "none" {
 		return Config{}, fmt.Errorf("bias %.40q is not supported, want \"none\"", bias)
 	}
-	// Some ways of starting (PiSSA, OLoRA, CorDA, LoftQ) change the base weights, so
-	// the pairs alone are not the adapter.
-	if init := r.take("init_lora_weights"); !slices.Contains([]string{"", "null", "true", "false", `"gaussian"`}, init) {
+	if init := r.take("init_lora_weights"); !slices.Contains(innocentInits, init) {
 		return Config{}, fmt.Errorf("init_lora_weights %.40s is not supported: it may change the base weights", init)
 	}
 	if r.err != nil {
@@ -168,41 +221,18 @@ func parseConfig(data []byte) (Config, error) {
 		r.take(key)
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.raw)) {
-		if v := r.take(key); !slices.Contains(neutral, v) {
-			return Config{}, fmt.Errorf("%.60q is %.60s: not supported", key, v)
+		v := r.take(key)
+		if slices.Contains(neutral, v) {
+			continue
 		}
+		if what, ok := unsupported[key]; ok {
+			return Config{}, fmt.Errorf("%q is %.60s: %s are not supported", key, v, what)
+		}
+		return Config{}, fmt.Errorf("%.60q is %.60s: not supported", key, v)
 	}
-	return c, c.validate()
-}
-
-// reader takes members out of a JSON object and keeps the first error.
-type reader struct {
-	raw map[string]json.RawMessage
-	err error
-}
-
-// take removes a member and returns its JSON on one line, "" where there is none.
-func (r *reader) take(key string) string {
-	raw, ok := r.raw[key]
-	if !ok {
-		return ""
+	if err := c.validate(); err != nil {
+		return Config{}, err
 	}
-	delete(r.raw, key)
-	var b bytes.Buffer
-	if err := json.Compact(&b, raw); err != nil && r.err == nil {
-		r.err = fmt.Errorf("%s: %w", key, err)
-	}
-	return b.String()
-}
-
-// get reads a member into v, which keeps its value where the member is null or
-// not there.
-func (r *reader) get(key string, v any) {
-	text := r.take(key)
-	if text == "" || text == "null" || r.err != nil {
-		return
-	}
-	if err := json.Unmarshal([]byte(text), v); err != nil {
-		r.err = fmt.Errorf("%s: %.60s is not of the right kind", key, text)
-	}
+	_, err := c.rule()
+	return c, err
 }

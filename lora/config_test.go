@@ -26,7 +26,9 @@ func TestScale(t *testing.T) {
 
 func TestMarshal(t *testing.T) {
 	c := Config{
-		BaseModel: "a/<b>", R: 8, Alpha: 16, Dropout: 0.1, TargetModules: []string{"query", "output.dense"},
+		BaseModel: "a/<b>", R: 8, Alpha: 16, Dropout: 0.1, TargetModules: Modules{Names: []string{"query", "output.dense"}},
+		Revision: "v1", RankPattern: []Pattern[int]{{"z.query", 4}, {"query", 2}}, AlphaPattern: []Pattern[float64]{{`layer\.\d+\.output.dense`, 0.5}},
+		ExcludeModules: Modules{Pattern: `.*\.7\..*`}, Layers: []int{1, 3}, LayersPattern: []string{"layer"},
 		ModulesToSave: []string{"classifier", "score"}, TaskType: SequenceClassification, Prefix: "bert.",
 	}
 	got, err := c.marshal()
@@ -34,15 +36,23 @@ func TestMarshal(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{
-  "alpha_pattern": {},
+  "alpha_pattern": {
+    "layer\\.\\d+\\.output.dense": 0.5
+  },
   "auto_mapping": null,
   "base_model_name_or_path": "a/<b>",
   "bias": "none",
+  "exclude_modules": ".*\\.7\\..*",
   "fan_in_fan_out": false,
   "inference_mode": true,
   "init_lora_weights": true,
-  "layers_pattern": null,
-  "layers_to_transform": null,
+  "layers_pattern": [
+    "layer"
+  ],
+  "layers_to_transform": [
+    1,
+    3
+  ],
   "lora_alpha": 16,
   "lora_dropout": 0.1,
   "modules_to_save": [
@@ -51,8 +61,11 @@ func TestMarshal(t *testing.T) {
   ],
   "peft_type": "LORA",
   "r": 8,
-  "rank_pattern": {},
-  "revision": null,
+  "rank_pattern": {
+    "z.query": 4,
+    "query": 2
+  },
+  "revision": "v1",
   "target_modules": [
     "query",
     "output.dense"
@@ -82,14 +95,30 @@ func TestParseConfig(t *testing.T) {
 	}{
 		{
 			"defaults", `{"peft_type":"LORA","task_type":"FEATURE_EXTRACTION","target_modules":["query"]}`,
-			Config{R: 8, Alpha: 8, TargetModules: []string{"query"}, TaskType: FeatureExtraction},
+			Config{R: 8, Alpha: 8, TargetModules: Modules{Names: []string{"query"}}, TaskType: FeatureExtraction},
 		},
 		{
 			"features not in use, some unknown",
 			`{"peft_type":"LORA","task_type":"SEQ_CLS","target_modules":["query"],"r":2,"lora_alpha":3.5,"use_rslora":true,
 			  "init_lora_weights":"gaussian","peft_version":"9.9.9","revision":"main","megatron_core":"megatron.core","qalora_group_size":16,
 			  "auto_mapping":{"base_model_class":"BertModel"},"rank_pattern":{},"use_new":false,"new_config":null,"exclude_modules":[],"lora_bias":false}`,
-			Config{R: 2, Alpha: 3.5, RSLoRA: true, TargetModules: []string{"query"}, TaskType: SequenceClassification},
+			Config{Revision: "main", R: 2, Alpha: 3.5, RSLoRA: true, TargetModules: Modules{Names: []string{"query"}}, TaskType: SequenceClassification},
+		},
+		{
+			"patterns in order, one twice",
+			`{"peft_type":"LORA","target_modules":"All-Linear","exclude_modules":["query"],"rank_pattern":{"b":3,"a":4,"b":5},"alpha_pattern":{"z":1,"y":0.5}}`,
+			Config{
+				R: 8, Alpha: 8, TargetModules: Modules{Pattern: "All-Linear"}, ExcludeModules: Modules{Names: []string{"query"}},
+				RankPattern: []Pattern[int]{{"b", 5}, {"a", 4}}, AlphaPattern: []Pattern[float64]{{"z", 1}, {"y", 0.5}},
+			},
+		},
+		{
+			"one layer, of a language model",
+			`{"peft_type":"LORA","task_type":"CAUSAL_LM","target_modules":["c_attn"],"fan_in_fan_out":true,"layers_to_transform":2,"layers_pattern":"h","init_lora_weights":"eva","eva_config":{"rho":2}}`,
+			Config{
+				R: 8, Alpha: 8, TargetModules: Modules{Names: []string{"c_attn"}}, TaskType: CausalLM, FanInFanOut: true,
+				Layers: []int{2}, LayersPattern: []string{"h"},
+			},
 		},
 	}
 	for _, tt := range tests {
@@ -107,28 +136,36 @@ func TestParseConfig(t *testing.T) {
 
 func TestParseConfigRefuses(t *testing.T) {
 	tests := []struct{ name, member, want string }{
-		{"dora", `"use_dora":true`, `"use_dora" is true: not supported`},
-		{"bias of the pair", `"lora_bias":true`, `"lora_bias" is true`},
+		{"dora", `"use_dora":true`, `"use_dora" is true: weight-decomposed adapters (DoRA) are not supported`},
+		{"bias of the pair", `"lora_bias":true`, `"lora_bias" is true: low-rank pairs with a bias are not supported`},
 		{"bias of the model", `"bias":"all"`, `bias "all" is not supported`},
 		{"layer replication", `"layer_replication":[[0,4],[2,5]]`, `"layer_replication" is [[0,4],[2,5]]`},
-		{"alora", `"alora_invocation_tokens":[1,2]`, "alora_invocation_tokens"},
-		{"ranks by module", `"rank_pattern":{"query": 4}`, `"rank_pattern" is {"query":4}`},
-		{"alphas by module", `"alpha_pattern":{"query":4}`, "alpha_pattern"},
-		{"some layers", `"layers_to_transform":0`, `"layers_to_transform" is 0`},
-		{"excluded modules", `"exclude_modules":"query"`, "exclude_modules"},
+		{"alora", `"alora_invocation_tokens":[1,2]`, `"alora_invocation_tokens" is [1,2]: not supported`},
+		{"rank by module", `"rank_pattern":{"query":0}`, `rank_pattern: "query" has rank 0, which is not between`},
+		{"rank null", `"rank_pattern":{"query":null}`, `rank_pattern: {"query":null} is not of the right kind`},
+		{"ranks in a list", `"rank_pattern":[4]`, `rank_pattern: [4] is not of the right kind`},
+		{"expression of ranks", `"rank_pattern":{"a)|(b":4}`, `rank_pattern: the pattern "a)|(b" is not supported`},
+		{"alpha by module", `"alpha_pattern":{"query":-1}`, `alpha_pattern: "query" has alpha -1, which is not above 0`},
+		{"expression of alphas", `"alpha_pattern":{"q(?=u)":4}`, `alpha_pattern: the pattern "q(?=u)" is not supported, without lookaround and backreferences`},
+		{"expression in another meaning", `"target_modules":"q{,2}"`, `target_modules: the pattern "q{,2}" has a repetition from nothing`},
+		{"expression of exclusion", `"exclude_modules":"*"`, `exclude_modules: the pattern "*"`},
+		{"expression of layers", `"layers_to_transform":1,"layers_pattern":["h","("]`, `layers_pattern: the pattern "("`},
+		{"expression of whole modules", `"modules_to_save":["["]`, `modules_to_save: the pattern "["`},
+		{"layers of a pattern", `"target_modules":"q","layers_to_transform":1`, `layers_to_transform and layers_pattern do not go with target_modules "q"`},
+		{"no layers of a pattern", `"layers_pattern":"h"`, "layers_pattern needs layers_to_transform"},
+		{"layers as text", `"layers_to_transform":"1"`, `layers_to_transform: "1" is not of the right kind`},
+		{"empty exclusion", `"exclude_modules":[""]`, "exclude_modules has an empty name"},
 		{"parameters", `"target_parameters":["w"]`, "target_parameters"},
 		{"tokens", `"trainable_token_indices":[1]`, "trainable_token_indices"},
-		{"conv1d", `"fan_in_fan_out":true`, "fan_in_fan_out"},
 		{"unknown", `"use_magic":true`, `"use_magic" is true`},
 		{"start that changes the base", `"init_lora_weights":"pissa"`, `init_lora_weights "pissa"`},
-		{"pattern", `"target_modules":".*query"`, `target_modules ".*query" is a pattern`},
+		{"empty pattern", `"target_modules":""`, "target_modules is empty"},
+		{"other task", `"task_type":"SEQ_2_SEQ_LM"`, `task_type "SEQ_2_SEQ_LM"`},
 		{"no targets", `"target_modules":[]`, "target_modules is empty"},
 		{"empty target", `"target_modules":[""]`, "target_modules has an empty name"},
 		{"targets of another kind", `"target_modules":[1]`, "target_modules: [1] is not of the right kind"},
 		{"other method", `"peft_type":"IA3"`, `peft_type "IA3"`},
 		{"no method", `"peft_type":null`, `peft_type "" is not supported`},
-		{"other task", `"task_type":"CAUSAL_LM"`, `task_type "CAUSAL_LM"`},
-		{"no task", `"task_type":null`, `task_type ""`},
 		{"rank zero", `"r":0`, "r 0 is not between"},
 		{"rank fraction", `"r":1.5`, "r: 1.5 is not of the right kind"},
 		{"alpha", `"lora_alpha":0`, "lora_alpha 0 is not above 0"},
@@ -153,6 +190,9 @@ func TestParseConfigRefuses(t *testing.T) {
 func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"peft_type":"LORA","task_type":"FEATURE_EXTRACTION","target_modules":["query"],"r":4,"lora_alpha":1e2}`))
 	f.Add([]byte(`{"peft_type":"LORA","use_dora":true,"rank_pattern":{"a":1},"init_lora_weights":"pissa_niter_4"}`))
+	f.Add([]byte(`{"peft_type":"LORA","target_modules":"all-linear","exclude_modules":".*\\.mlp\\..*","rank_pattern":{"^a.b":1,"c<\u0007":2},"alpha_pattern":{"q_proj":0.5},"revision":"x"}`))
+	f.Add([]byte(`{"peft_type":"LORA","target_modules":["a"],"layers_to_transform":[0,-1],"layers_pattern":"h|layers","modules_to_save":["score"],"rank_pattern":{"a":2,"a":3}}`))
+	f.Add([]byte(`{"peft_type":"LORA","target_modules":"(a|b{2}){3}[^.]*\\d+","exclude_modules":[],"layers_to_transform":[],"rank_pattern":{}}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := parseConfig(data)
@@ -169,9 +209,6 @@ func FuzzParseConfig(f *testing.F) {
 		back, err := parseConfig(text)
 		if err != nil {
 			t.Fatalf("what was written is refused: %v\n%s", err, text)
-		}
-		if len(c.ModulesToSave) == 0 {
-			c.ModulesToSave = nil
 		}
 		if diff := cmp.Diff(c, back); diff != "" {
 			t.Error(diff)

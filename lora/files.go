@@ -1,9 +1,7 @@
 package lora
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"rltrain/internal/smallfile"
 	"rltrain/torch/safetensors"
 )
 
@@ -28,8 +27,8 @@ const (
 
 // Save writes an adapter that PEFT loads. dir is made where it is missing; each of
 // its two files is replaced as a whole. extra are the tensors of c.ModulesToSave by
-// their names in the model, such as "classifier.weight". The pairs must be those
-// that c describes: of rank c.R, each meant by a target, each target with a pair.
+// their names in the model, such as "classifier.weight". The pairs must be those that c
+// describes: each of the rank and scale that c gives its module, and of a target.
 func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error {
 	tensors, err := c.tensors(pairs, extra)
 	if err != nil {
@@ -60,6 +59,10 @@ func (c Config) tensors(pairs []Pair, extra []safetensors.Tensor) ([]safetensors
 	if classifier := c.TaskType == SequenceClassification; classifier != (c.Prefix != "") {
 		return nil, fmt.Errorf("prefix %q does not go with task_type %s", c.Prefix, c.TaskType)
 	}
+	rule, err := c.rule()
+	if err != nil {
+		return nil, err
+	}
 	var list []safetensors.Tensor
 	for _, p := range pairs {
 		if err := p.check(); err != nil {
@@ -75,33 +78,34 @@ func (c Config) tensors(pairs []Pair, extra []safetensors.Tensor) ([]safetensors
 		t.Name = wrapper + t.Name
 		list = append(list, t)
 	}
-	return list, c.describes(pairs, extra)
+	return list, rule.describes(pairs, extra)
 }
 
 // describes checks that an adapter's tensors are those its config speaks of.
-func (c Config) describes(pairs []Pair, extra []safetensors.Tensor) error {
-	var modules []string
-	for _, p := range pairs {
-		if p.R != c.R {
-			return fmt.Errorf("module %s has rank %d, r is %d", p.Module, p.R, c.R)
-		}
-		if !meantByAny(c.Prefix+p.Module, c.TargetModules) {
-			return fmt.Errorf("module %s is meant by none of target_modules (%s)", p.Module, strings.Join(c.TargetModules, ", "))
-		}
-		modules = append(modules, c.Prefix+p.Module)
+func (r *rule) describes(pairs []Pair, extra []safetensors.Tensor) error {
+	if len(pairs) == 0 {
+		return fmt.Errorf("there is no pair of a linear module (target_modules: %s)", r.TargetModules)
 	}
-	if err := unmatched(modules, c.TargetModules); err != nil {
-		return fmt.Errorf("target_modules: %w", err)
+	for _, p := range pairs {
+		rank, scale := r.size(r.Prefix + p.Module)
+		switch {
+		case p.R != rank:
+			return fmt.Errorf("module %s has rank %d, r and rank_pattern say %d", p.Module, p.R, rank)
+		case p.Scale != scale:
+			return fmt.Errorf("module %s has scale %g, lora_alpha, alpha_pattern and the rank say %g", p.Module, p.Scale, scale)
+		case !r.means(r.Prefix + p.Module):
+			return fmt.Errorf("module %s is not one that target_modules (%s) and the fields that limit them mean", p.Module, r.TargetModules)
+		}
 	}
 	for _, t := range extra {
-		if !c.savesWhole(t.Name) {
-			return fmt.Errorf("tensor %.120q is neither of a LoRA pair nor of modules_to_save (%s)", t.Name, strings.Join(c.ModulesToSave, ", "))
+		if !r.savesWhole(t.Name) {
+			return fmt.Errorf("tensor %.120q is neither of a LoRA pair nor of modules_to_save (%s)", t.Name, strings.Join(r.ModulesToSave, ", "))
 		}
 	}
 	// PEFT lists head names the model may not have, so a name without tensors is no
 	// error unless all are.
-	if len(c.ModulesToSave) > 0 && len(extra) == 0 {
-		return fmt.Errorf("there is no tensor of modules_to_save (%s)", strings.Join(c.ModulesToSave, ", "))
+	if len(r.ModulesToSave) > 0 && len(extra) == 0 {
+		return fmt.Errorf("there is no tensor of modules_to_save (%s)", strings.Join(r.ModulesToSave, ", "))
 	}
 	return nil
 }
@@ -124,7 +128,7 @@ func (c Config) savesWhole(name string) bool {
 // model is for [Config.Fits] to say.
 func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
 	path := filepath.Join(dir, ConfigFile)
-	data, err := readSmall(path)
+	data, err := smallfile.Read(path)
 	if err != nil {
 		return Config{}, nil, nil, fmt.Errorf("lora: %w", err)
 	}
@@ -170,6 +174,10 @@ func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safe
 	if c.Prefix, err = findPrefix(c.TaskType, names); err != nil {
 		return c, nil, nil, err
 	}
+	rule, err := c.rule()
+	if err != nil {
+		return c, nil, nil, err
+	}
 	var pairs []Pair
 	for _, name := range names {
 		switch modules[name] {
@@ -178,7 +186,7 @@ func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safe
 		case 2:
 			return c, nil, nil, fmt.Errorf("tensor %.120q is missing", wrapper+name+suffixA)
 		}
-		p, err := readPair(f, name, c.R)
+		p, err := readPair(f, name, rule)
 		if err != nil {
 			return c, nil, nil, err
 		}
@@ -189,7 +197,7 @@ func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safe
 	for _, t := range list {
 		extra[t.Name] = t
 	}
-	return c, pairs, extra, c.describes(pairs, list)
+	return c, pairs, extra, rule.describes(pairs, list)
 }
 
 // findPrefix is the first part of the names of a sequence classifier's modules,
@@ -217,16 +225,17 @@ func readTensor(f *safetensors.File, full, name string) (safetensors.Tensor, err
 }
 
 // readPair reads the pair of one module, whose both halves are there.
-func readPair(f *safetensors.File, module string, rank int) (Pair, error) {
-	p := Pair{R: rank}
+func readPair(f *safetensors.File, module string, r *rule) (Pair, error) {
+	rank, scale := r.size(module)
+	p := Pair{R: rank, Scale: scale}
 	nameA, nameB := wrapper+module+suffixA, wrapper+module+suffixB
 	a, _ := f.Lookup(nameA)
 	b, _ := f.Lookup(nameB)
 	if len(a.Shape) != 2 || a.Shape[0] != int64(rank) || a.Shape[1] < 1 {
-		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d in]", nameA, a.Shape, rank)
+		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d in] by r and rank_pattern", nameA, a.Shape, rank)
 	}
 	if len(b.Shape) != 2 || b.Shape[1] != int64(rank) || b.Shape[0] < 1 {
-		return p, fmt.Errorf("tensor %.120q has shape %v, want [out %d]", nameB, b.Shape, rank)
+		return p, fmt.Errorf("tensor %.120q has shape %v, want [out %d] by r and rank_pattern", nameB, b.Shape, rank)
 	}
 	p.In, p.Out = int(a.Shape[1]), int(b.Shape[0])
 	var err error
@@ -241,19 +250,24 @@ func readPair(f *safetensors.File, module string, rank int) (Pair, error) {
 // modules are shapes: canonical name to [out, in]. A module without its pair, a
 // pair without its module and a pair of another size are errors that name it.
 func (c Config) Fits(pairs []Pair, shapes map[string][2]int) error {
+	rule, err := c.rule()
+	if err != nil {
+		return fmt.Errorf("lora: %w", err)
+	}
+	names := slices.SortedFunc(maps.Keys(shapes), compareNames)
 	have := map[string]bool{}
 	for _, p := range pairs {
 		shape, ok := shapes[p.Module]
 		if !ok {
-			return fmt.Errorf("lora: the adapter has module %s, the model has not", p.Module)
+			return fmt.Errorf("lora: the adapter has module %s, the model has no such module that can be adapted (has %s)", p.Module, summary(names))
 		}
 		if shape != [2]int{p.Out, p.In} {
 			return fmt.Errorf("lora: module %s: the adapter is for a weight of %v, the model's is %v", p.Module, [2]int{p.Out, p.In}, shape)
 		}
 		have[p.Module] = true
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(shapes), compareNames) {
-		if meantByAny(c.Prefix+name, c.TargetModules) && !have[name] {
+	for _, name := range names {
+		if rule.means(c.Prefix+name) && !have[name] {
 			return fmt.Errorf("lora: target_modules mean module %s, the adapter has no tensors for it", name)
 		}
 	}
@@ -273,23 +287,4 @@ func compareNames(a, b string) int {
 
 func number(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
-}
-
-// maxConfig bounds adapter_config.json, in bytes.
-const maxConfig = 16 << 20
-
-func readSmall(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxConfig {
-		return nil, errors.New(path + ": too large for an adapter's config")
-	}
-	return data, nil
 }

@@ -17,12 +17,12 @@ import (
 
 // adapter is a small adapter of two layers, with B not zero.
 func adapter(task string) (lora.Config, []lora.Pair, []safetensors.Tensor) {
-	c := lora.Config{R: 2, Alpha: 6, Dropout: 0.1, TargetModules: []string{"attention.self.query", "intermediate.dense"}, TaskType: task}
+	c := lora.Config{R: 2, Alpha: 6, Dropout: 0.1, TargetModules: lora.Modules{Names: []string{"attention.self.query", "intermediate.dense"}}, TaskType: task}
 	rng := rand.New(rand.NewPCG(1, 2))
 	var pairs []lora.Pair
 	for i := range 2 {
 		layer := fmt.Sprintf("encoder.layer.%d.", i)
-		pairs = append(pairs, lora.Init(layer+"attention.self.query", 4, 4, 2, rng), lora.Init(layer+"intermediate.dense", 4, 6, 2, rng))
+		pairs = append(pairs, lora.Init(layer+"attention.self.query", 4, 4, 2, 3, rng), lora.Init(layer+"intermediate.dense", 4, 6, 2, 3, rng))
 	}
 	for _, p := range pairs {
 		for i := range p.B {
@@ -107,15 +107,15 @@ func TestLoadPEFT(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			slices.Sort(c.TargetModules) // PEFT's order is that of a set
-			tt.want.TargetModules = []string{"attention.self.query", "intermediate.dense"}
+			slices.Sort(c.TargetModules.Names) // PEFT's order is that of a set
+			tt.want.TargetModules.Names = []string{"attention.self.query", "intermediate.dense"}
 			if diff := cmp.Diff(tt.want, c); diff != "" {
 				t.Error(diff)
 			}
 			if c.Scale() != tt.scale {
 				t.Errorf("scale %v", c.Scale())
 			}
-			want := []lora.Pair{counted(0, "attention.self.query", 4), counted(0, "intermediate.dense", 6), counted(1, "attention.self.query", 4), counted(1, "intermediate.dense", 6)}
+			want := []lora.Pair{counted(0, "attention.self.query", 4, tt.scale), counted(0, "intermediate.dense", 6, tt.scale), counted(1, "attention.self.query", 4, tt.scale), counted(1, "intermediate.dense", 6, tt.scale)}
 			if diff := cmp.Diff(want, pairs); diff != "" {
 				t.Error(diff)
 			}
@@ -144,8 +144,8 @@ func TestLoadPEFT(t *testing.T) {
 	}
 }
 
-func counted(layer int, module string, out int) lora.Pair {
-	p := lora.Pair{Module: fmt.Sprintf("encoder.layer.%d.%s", layer, module), R: 2, In: 4, Out: out}
+func counted(layer int, module string, out int, scale float64) lora.Pair {
+	p := lora.Pair{Module: fmt.Sprintf("encoder.layer.%d.%s", layer, module), R: 2, In: 4, Out: out, Scale: scale}
 	for i := range 2 * 4 {
 		p.A = append(p.A, float32(i))
 	}
@@ -177,9 +177,8 @@ func TestLoadRefuses(t *testing.T) {
 	}{
 		{"no A", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, a) }, `tensor "` + a + `" is missing`},
 		{"no B", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, b) }, `tensor "` + b + `" is missing`},
-		{"no target's pair", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, ".query.") }, `target "attention.self.query" matches no module (have bert.encoder.layer.*.intermediate.dense)`},
 		{"no head", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, "classifier") }, "there is no tensor of modules_to_save (classifier, score)"},
-		{"nothing", func([]safetensors.Tensor) []safetensors.Tensor { return nil }, "matches no module"},
+		{"nothing", func([]safetensors.Tensor) []safetensors.Tensor { return nil }, "there is no pair of a linear module (target_modules: attention.self.query, intermediate.dense)"},
 		{"rank of A", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, a, 3, 4) }, `tensor "` + a + `" has shape [3 4], want [2 in]`},
 		{"rank of B", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, b, 4, 3) }, `tensor "` + b + `" has shape [4 3], want [out 2]`},
 		{"flat A", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, a, 8) }, "has shape [8]"},
@@ -189,7 +188,7 @@ func TestLoadRefuses(t *testing.T) {
 		}, "I64 has no float32 values"},
 		{"not meant", func(l []safetensors.Tensor) []safetensors.Tensor {
 			return add(add(l, strings.Replace(a, "query", "key", 1), 2, 4), strings.Replace(b, "query", "key", 1), 4, 2)
-		}, "module encoder.layer.0.attention.self.key is meant by none of target_modules"},
+		}, "module encoder.layer.0.attention.self.key is not one that target_modules (attention.self.query, intermediate.dense) and the fields that limit them mean"},
 		{"magnitude", func(l []safetensors.Tensor) []safetensors.Tensor {
 			return add(l, "base_model.model.bert.encoder.layer.0.attention.self.query.lora_magnitude_vector", 4)
 		}, "lora_magnitude_vector\" is neither"},
@@ -273,12 +272,15 @@ func TestSaveRefuses(t *testing.T) {
 		change func(*parts)
 		want   string
 	}{
-		{"rank", func(p *parts) { p.c.R = 4 }, "has rank 2, r is 4"},
+		{"rank", func(p *parts) { p.c.R = 4 }, "has rank 2, r and rank_pattern say 4"},
+		{"rank by pattern", func(p *parts) { p.c.RankPattern = []lora.Pattern[int]{{Key: "query", Value: 3}} }, "query has rank 2, r and rank_pattern say 3"},
+		{"scale", func(p *parts) { p.c.AlphaPattern = []lora.Pattern[float64]{{Key: "dense", Value: 8}} }, "dense has scale 3, lora_alpha, alpha_pattern and the rank say 4"},
+		{"pattern", func(p *parts) { p.c.ExcludeModules.Pattern = "(" }, "exclude_modules: the pattern"},
 		{"no prefix", func(p *parts) { p.c.Prefix = "" }, `prefix "" does not go with task_type SEQ_CLS`},
 		{"prefix", func(p *parts) { p.c.TaskType = lora.FeatureExtraction }, `prefix "bert." does not go with`},
-		{"task", func(p *parts) { p.c.TaskType = "" }, "task_type"},
-		{"target without pair", func(p *parts) { p.c.TargetModules = append(p.c.TargetModules, "value") }, `target "value" matches no module`},
-		{"pair without target", func(p *parts) { p.c.TargetModules = []string{"query"} }, "intermediate.dense is meant by none"},
+		{"task", func(p *parts) { p.c.TaskType = "SEQ_2_SEQ_LM" }, "task_type"},
+		{"no pairs", func(p *parts) { p.pairs = nil }, "there is no pair of a linear module"},
+		{"pair without target", func(p *parts) { p.c.TargetModules.Names = []string{"query"} }, "intermediate.dense is not one that target_modules (query)"},
 		{"extra", func(p *parts) { p.c.ModulesToSave = nil }, "is neither of a LoRA pair nor of modules_to_save"},
 		{"no extra", func(p *parts) { p.extra = nil }, "there is no tensor of modules_to_save"},
 		{"A", func(p *parts) { p.pairs[0].A = p.pairs[0].A[1:] }, "query: A has 7 elements, [2 4] takes 8"},
@@ -322,7 +324,7 @@ func TestFits(t *testing.T) {
 		change func(map[string][2]int)
 		want   string
 	}{
-		{"fewer layers", func(m map[string][2]int) { delete(m, "encoder.layer.1.intermediate.dense") }, "has module encoder.layer.1.intermediate.dense, the model has not"},
+		{"fewer layers", func(m map[string][2]int) { delete(m, "encoder.layer.1.intermediate.dense") }, "has module encoder.layer.1.intermediate.dense, the model has no such module that can be adapted (has encoder.layer.*.attention.self.key, encoder.layer.*.attention.self.query, encoder.layer.*.intermediate.dense)"},
 		{"more layers", func(m map[string][2]int) {
 			m["encoder.layer.10.intermediate.dense"] = [2]int{6, 4}
 			m["encoder.layer.2.intermediate.dense"] = [2]int{6, 4}

@@ -3,6 +3,7 @@ package lora
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,37 +13,148 @@ import (
 // a target is a full name, or an ending that follows a dot. A target that means
 // nothing is an error that lists what there is.
 func Match(names, targets []string) ([]string, error) {
-	if err := unmatched(names, targets); err != nil {
-		return nil, fmt.Errorf("lora: %w", err)
+	if len(targets) == 0 {
+		return nil, errors.New("lora: no target modules are named")
+	}
+	for _, target := range targets {
+		if !slices.ContainsFunc(names, func(name string) bool { return ends(name, target) }) {
+			return nil, fmt.Errorf("lora: target %.120q matches no module (have %s)", target, summary(names))
+		}
 	}
 	var list []string
 	for _, name := range names {
-		if meantByAny(name, targets) {
+		if endsInOne(name, targets) {
 			list = append(list, name)
 		}
 	}
 	return list, nil
 }
 
-// unmatched reports the first target that means none of names.
-func unmatched(names, targets []string) error {
-	if len(targets) == 0 {
-		return errors.New("no target modules are named")
-	}
-	for _, target := range targets {
-		if !slices.ContainsFunc(names, func(name string) bool { return meant(name, target) }) {
-			return fmt.Errorf("target %.120q matches no module (have %s)", target, summary(names))
-		}
-	}
-	return nil
-}
-
-func meant(name, target string) bool {
+func ends(name, target string) bool {
 	return name == target || strings.HasSuffix(name, "."+target)
 }
 
-func meantByAny(name string, targets []string) bool {
-	return slices.ContainsFunc(targets, func(target string) bool { return meant(name, target) })
+func endsInOne(name string, targets []string) bool {
+	return slices.ContainsFunc(targets, func(target string) bool { return ends(name, target) })
+}
+
+// rule says of full names of linear modules, prefix included, whether and how they
+// are adapted: a Config with its patterns compiled. It is PEFT's
+// check_target_module_exists and get_pattern_key (0.21).
+type rule struct {
+	Config
+	target, exclude *regexp.Regexp // nil where names are listed
+	whole           []*regexp.Regexp
+	layers          []*regexp.Regexp
+	ranks, alphas   []*regexp.Regexp
+}
+
+func (c Config) rule() (*rule, error) {
+	r := &rule{Config: c}
+	var err error
+	if p := c.TargetModules.Pattern; p != "" && !c.TargetModules.all() {
+		if r.target, err = compile(`\A(?:%s)\z`, p); err != nil {
+			return nil, fmt.Errorf("target_modules: %w", err)
+		}
+	}
+	if p := c.ExcludeModules.Pattern; p != "" {
+		if r.exclude, err = compile(`\A(?:%s)\z`, p); err != nil {
+			return nil, fmt.Errorf("exclude_modules: %w", err)
+		}
+	}
+	if r.whole, err = compileAll(`\A(^|.*\.)%s($|\..*)`, c.ModulesToSave); err != nil {
+		return nil, fmt.Errorf("modules_to_save: %w", err)
+	}
+	r.layers = []*regexp.Regexp{anyLayer}
+	if len(c.LayersPattern) > 0 {
+		if r.layers, err = compileAll(`\A(?:^|.*?\.)%s\.(?P<idx>\d+)\.`, c.LayersPattern); err != nil {
+			return nil, fmt.Errorf("layers_pattern: %w", err)
+		}
+	}
+	if r.ranks, err = compileAll(byModule, keys(c.RankPattern)); err != nil {
+		return nil, fmt.Errorf("rank_pattern: %w", err)
+	}
+	if r.alphas, err = compileAll(byModule, keys(c.AlphaPattern)); err != nil {
+		return nil, fmt.Errorf("alpha_pattern: %w", err)
+	}
+	return r, nil
+}
+
+// byModule makes a key of rank_pattern or alpha_pattern an expression of names.
+const byModule = `\A(.*\.)?(%s)$`
+
+// anyLayer finds the number of a layer where no layers_pattern says where it stands.
+var anyLayer = regexp.MustCompile(`\A.*?\.[^.]*\.(?P<idx>\d+)\.`)
+
+// compile puts a regular expression of Python's into format. One that Go does not
+// have, or takes in another meaning, is an error.
+func compile(format, pattern string) (*regexp.Regexp, error) {
+	if strings.Contains(pattern, "{,") || strings.Contains(pattern, "[:") {
+		return nil, fmt.Errorf("the pattern %.120q has a repetition from nothing or a nested class, which are not supported: list the modules by name", pattern)
+	}
+	// By itself first: parentheses that only the format closes are no pattern.
+	if _, err := regexp.Compile(pattern); err != nil {
+		return nil, fmt.Errorf("the pattern %.120q is not supported, without lookaround and backreferences: %.120q", pattern, err.Error())
+	}
+	return regexp.Compile(fmt.Sprintf(format, pattern))
+}
+
+func compileAll(format string, patterns []string) ([]*regexp.Regexp, error) {
+	var list []*regexp.Regexp
+	for _, p := range patterns {
+		re, err := compile(format, p)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, re)
+	}
+	return list, nil
+}
+
+func keys[T int | float64](patterns []Pattern[T]) []string {
+	var list []string
+	for _, p := range patterns {
+		list = append(list, p.Key)
+	}
+	return list
+}
+
+// means reports whether a linear module is adapted.
+func (r *rule) means(name string) bool {
+	matches := func(re *regexp.Regexp) bool { return re.MatchString(name) }
+	switch {
+	case r.exclude != nil && matches(r.exclude), endsInOne(name, r.ExcludeModules.Names), slices.ContainsFunc(r.whole, matches):
+		return false
+	case r.target != nil:
+		return matches(r.target)
+	case r.TargetModules.all(), slices.Contains(r.TargetModules.Names, name):
+		return true // layers_to_transform does not speak of full names
+	}
+	return endsInOne(name, r.TargetModules.Names) && (len(r.Layers) == 0 || r.ofLayers(name))
+}
+
+// ofLayers reports whether the module is one of Layers.
+func (r *rule) ofLayers(name string) bool {
+	for _, re := range r.layers {
+		if m := re.FindStringSubmatch(name); m != nil {
+			layer, err := strconv.Atoi(m[re.SubexpIndex("idx")])
+			return err == nil && slices.Contains(r.Layers, layer)
+		}
+	}
+	return false
+}
+
+// size is a module's rank and scale: those of the first pattern that matches, else
+// those of all modules.
+func (r *rule) size(name string) (rank int, scale float64) {
+	rank, alpha := r.R, r.Alpha
+	if i := slices.IndexFunc(r.ranks, func(re *regexp.Regexp) bool { return re.MatchString(name) }); i >= 0 {
+		rank = r.RankPattern[i].Value
+	}
+	if i := slices.IndexFunc(r.alphas, func(re *regexp.Regexp) bool { return re.MatchString(name) }); i >= 0 {
+		alpha = r.AlphaPattern[i].Value
+	}
+	return rank, scaleOf(alpha, rank, r.RSLoRA)
 }
 
 // summary lists names with layers folded into one, at most a screen line or two.

@@ -10,6 +10,7 @@ import (
 type Pair struct {
 	Module     string // canonical: "encoder.layer.0.attention.self.query"
 	R, In, Out int
+	Scale      float64   // what B·A is multiplied by
 	A          []float32 // [R, In], row-major
 	B          []float32 // [Out, R], row-major
 }
@@ -17,8 +18,8 @@ type Pair struct {
 // Init makes the pair training starts from: A uniform in ±1/√in, which is PEFT's
 // kaiming_uniform_ with a = √5, and B zero, so that the module computes as before.
 // A is a pure function of the draws of rng, row by row.
-func Init(module string, in, out, r int, rng *rand.Rand) Pair {
-	p := Pair{Module: module, R: r, In: in, Out: out, A: make([]float32, r*in), B: make([]float32, out*r)}
+func Init(module string, in, out, r int, scale float64, rng *rand.Rand) Pair {
+	p := Pair{Module: module, R: r, In: in, Out: out, Scale: scale, A: make([]float32, r*in), B: make([]float32, out*r)}
 	bound := 1 / math.Sqrt(float64(in))
 	for i := range p.A {
 		p.A[i] = float32((2*rng.Float64() - 1) * bound)
@@ -39,9 +40,9 @@ func (p Pair) check() error {
 	return nil
 }
 
-// MergeInto adds scale·B·A to w [Out, In], row-major. Products are summed in
+// MergeInto adds Scale·B·A to w [Out, In], row-major. Products are summed in
 // float64 and rounded once. A w of another size is a programming error and panics.
-func (p Pair) MergeInto(w []float32, scale float64) {
+func (p Pair) MergeInto(w []float32) {
 	if err := p.check(); err != nil {
 		panic("lora: " + err.Error())
 	}
@@ -52,7 +53,7 @@ func (p Pair) MergeInto(w []float32, scale float64) {
 	for o := range p.Out {
 		clear(sum)
 		for r := range p.R {
-			b := scale * float64(p.B[o*p.R+r])
+			b := p.Scale * float64(p.B[o*p.R+r])
 			for i, a := range p.A[r*p.In : (r+1)*p.In] {
 				sum[i] += b * float64(a)
 			}

@@ -51,7 +51,7 @@ func TestMatch(t *testing.T) {
 }
 
 func TestInit(t *testing.T) {
-	p := lora.Init("m", 64, 32, 8, rand.New(rand.NewPCG(1, 2)))
+	p := lora.Init("m", 64, 32, 8, 2, rand.New(rand.NewPCG(1, 2)))
 	if p.Module != "m" || len(p.A) != 8*64 || len(p.B) != 32*8 {
 		t.Fatalf("%s, %d, %d", p.Module, len(p.A), len(p.B))
 	}
@@ -75,19 +75,19 @@ func TestInit(t *testing.T) {
 			t.Fatal("B is not zero")
 		}
 	}
-	if diff := cmp.Diff(p, lora.Init("m", 64, 32, 8, rand.New(rand.NewPCG(1, 2)))); diff != "" {
+	if diff := cmp.Diff(p, lora.Init("m", 64, 32, 8, 2, rand.New(rand.NewPCG(1, 2)))); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestMergeInto(t *testing.T) {
 	p := lora.Pair{
-		Module: "m", R: 2, In: 3, Out: 2,
+		Module: "m", R: 2, In: 3, Out: 2, Scale: 0.5,
 		A: []float32{1, 2, 3, 4, 5, 6}, // [2, 3]
 		B: []float32{1, 0, -1, 2},      // [2, 2]
 	}
 	w := []float32{10, 20, 30, 40, 50, 60}
-	p.MergeInto(w, 0.5)
+	p.MergeInto(w)
 	// B·A = [[1 2 3] [7 8 9]]
 	if diff := cmp.Diff([]float32{10.5, 21, 31.5, 43.5, 54, 64.5}, w); diff != "" {
 		t.Error(diff)
@@ -100,13 +100,13 @@ func TestMergeIntoPanics(t *testing.T) {
 			t.Errorf("panic %s", r)
 		}
 	}()
-	lora.Init("m", 3, 2, 1, rand.New(rand.NewPCG(1, 2))).MergeInto(make([]float32, 5), 1)
+	lora.Init("m", 3, 2, 1, 1, rand.New(rand.NewPCG(1, 2))).MergeInto(make([]float32, 5))
 }
 
 func BenchmarkMergeInto(b *testing.B) {
-	p := lora.Init("m", 384, 1536, 8, rand.New(rand.NewPCG(1, 2)))
+	p := lora.Init("m", 384, 1536, 8, 2, rand.New(rand.NewPCG(1, 2)))
 	w := make([]float32, 384*1536)
 	for b.Loop() {
-		p.MergeInto(w, 2)
+		p.MergeInto(w)
 	}
 }

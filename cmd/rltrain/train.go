@@ -235,12 +235,12 @@ func (t *trainer) startingPolicy() (*algo.LabelPolicy, error) {
 	if c.PretrainedModel != "" {
 		return t.trained(c.PretrainedModel)
 	}
-	dir, name, err := hub.Resolve(c.Model)
+	model, err := hub.Resolve(c.Model)
 	if err != nil {
 		return nil, c.Errorf("model", "%v", err)
 	}
 	return algo.NewLabelPolicy(algo.PolicyConfig{
-		Dir: dir, BaseModel: name, Labels: t.data.labels, Pooling: poolingOf(c.Pooling), MaxLength: c.MaxLength,
+		Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, Labels: t.data.labels, Pooling: poolingOf(c.Pooling), MaxLength: c.MaxLength,
 		R: c.LoraR, Alpha: float64(c.LoraAlpha), Dropout: c.LoraDropout, Targets: c.LoraTargetModules, Seed: c.Seed,
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"rltrain/rl/algo"
 	"rltrain/rl/report"
 	"rltrain/torch"
+	"rltrain/torch/hub"
 )
 
 // streamValidation draws the rows that are kept for validation.
@@ -66,19 +67,18 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 	if c.PretrainedModel != "" {
 		return t.trainedLanguageModel(c.PretrainedModel, supervisedStage)
 	}
-	dir, name := filepath.Join(c.OutputDir, "tiny"), ""
+	model := hub.Model{Dir: filepath.Join(c.OutputDir, "tiny")}
 	if c.Model == config.TinyModel {
-		if err := algo.TinyModel(dir, c.TinyLayers, c.TinyHidden, c.Seed); err != nil {
+		if err := algo.TinyModel(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed); err != nil {
 			return nil, err
 		}
 	} else {
-		model, err := findModel(ctx, t.console, c.Model)
-		if err != nil {
+		var err error
+		if model, err = findModel(ctx, t.console, c.Model); err != nil {
 			return nil, c.Errorf("model", "%v", err)
 		}
-		dir, name = model.Dir, model.Name
 	}
-	policy := algo.TokenPolicyConfig{Dir: dir, BaseModel: name, DType: dtypeOf(c), Full: full, Seed: c.Seed}
+	policy := algo.TokenPolicyConfig{Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, DType: dtypeOf(c), Full: full, Seed: c.Seed}
 	if !full {
 		policy.R, policy.Alpha, policy.Dropout, policy.Targets = c.LoraR, float64(c.LoraAlpha), c.LoraDropout, c.LoraTargetModules
 	}

@@ -134,7 +134,7 @@ func (p *LabelPolicy) mergedTensors() ([]safetensors.Tensor, error) {
 			if err != nil {
 				return nil, err
 			}
-			pair.MergeInto(data, p.adapter.Scale())
+			pair.MergeInto(data)
 		}
 		tensors = append(tensors, safetensors.FromFloat32s(prefix+spec.Name, spec.Shape, data))
 	}
@@ -148,7 +148,7 @@ func (l adaptedLayer) pair() (lora.Pair, error) {
 		return lora.Pair{}, err
 	}
 	b, err := l.b.Read()
-	return lora.Pair{Module: l.Name, R: len(a) / l.In, In: l.In, Out: l.Out, A: a, B: b}, err
+	return lora.Pair{Module: l.Name, R: l.r, In: l.In, Out: l.Out, Scale: l.scale, A: a, B: b}, err
 }
 
 // describeMerged makes config.json tell what the weights are now.

@@ -35,13 +35,16 @@ type LabelPolicy struct {
 // adaptedLayer is a linear layer with its trainable low-rank pair.
 type adaptedLayer struct {
 	transformers.Linear
-	a, b *torch.Var // [r, in], [out, r]
+	r     int
+	scale float64    // what b·a is multiplied by
+	a, b  *torch.Var // [r, in], [out, r]
 }
 
 // PolicyConfig says how a new LabelPolicy is made.
 type PolicyConfig struct {
 	Dir       string // model folder
 	BaseModel string // what saved files call it; "" = Dir
+	Revision  string // commit of BaseModel, as saved files name it; "" = none
 	Labels    []string
 	Pooling   string // PoolMean, PoolFamily; "" = as the folder says
 	MaxLength int    // 0 = as many as the model has positions
@@ -122,7 +125,7 @@ func newLabelPolicy(model *transformers.Model, c PolicyConfig) (*LabelPolicy, er
 		targets = model.Config.DefaultTargets()
 	}
 	p.adapter = lora.Config{
-		BaseModel: p.BaseModel, R: c.R, Alpha: c.Alpha, Dropout: c.Dropout, TargetModules: targets,
+		BaseModel: p.BaseModel, Revision: c.Revision, R: c.R, Alpha: c.Alpha, Dropout: c.Dropout, TargetModules: lora.Modules{Names: targets},
 		TaskType: lora.FeatureExtraction,
 	}
 	if p.Pooling == transformers.PoolFamily {
@@ -132,7 +135,7 @@ func newLabelPolicy(model *transformers.Model, c PolicyConfig) (*LabelPolicy, er
 		p.adapter.TaskType, p.adapter.Prefix = lora.SequenceClassification, model.Config.Prefix()
 		p.adapter.ModulesToSave = []string{"classifier"}
 	}
-	pairs, err := initialPairs(p.model.Config.Linears(), targets, c.R, rl.Stream(c.Seed, streamInit, 0))
+	pairs, err := initialPairs(p.model.Config.Linears(), p.adapter, rl.Stream(c.Seed, streamInit, 0))
 	if err != nil {
 		return nil, err
 	}
@@ -147,21 +150,21 @@ func newLabelPolicy(model *transformers.Model, c PolicyConfig) (*LabelPolicy, er
 	return p, nil
 }
 
-// initialPairs draws an adapter of rank r for each linear layer that targets mean.
-func initialPairs(linears []transformers.Linear, targets []string, r int, rng *rand.Rand) ([]lora.Pair, error) {
+// initialPairs draws a pair for each linear layer that the targets of a config without patterns mean.
+func initialPairs(linears []transformers.Linear, c lora.Config, rng *rand.Rand) ([]lora.Pair, error) {
 	var names []string
 	byName := map[string]transformers.Linear{}
 	for _, linear := range linears {
 		names = append(names, linear.Name)
 		byName[linear.Name] = linear
 	}
-	chosen, err := lora.Match(names, targets)
+	chosen, err := lora.Match(names, c.TargetModules.Names)
 	if err != nil {
 		return nil, err
 	}
 	pairs := make([]lora.Pair, len(chosen))
 	for i, name := range chosen {
-		pairs[i] = lora.Init(name, byName[name].In, byName[name].Out, r, rng)
+		pairs[i] = lora.Init(name, byName[name].In, byName[name].Out, c.R, c.Scale(), rng)
 	}
 	return pairs, nil
 }
@@ -174,7 +177,7 @@ func (p *LabelPolicy) attach(pairs []lora.Pair) error {
 			return err
 		}
 		p.layers = append(p.layers, l)
-		if err := p.model.Encoder.Adapt(pair.Module, l.a, l.b, p.adapter.Scale()); err != nil {
+		if err := p.model.Encoder.Adapt(pair.Module, l.a, l.b, l.scale); err != nil {
 			return fmt.Errorf("policy: %w", err)
 		}
 	}
@@ -192,7 +195,9 @@ func newAdaptedLayer(pair lora.Pair) (adaptedLayer, error) {
 		a.Close()
 		return adaptedLayer{}, fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
 	}
-	return adaptedLayer{transformers.Linear{Name: pair.Module, In: pair.In, Out: pair.Out}, a, b}, nil
+	return adaptedLayer{
+		Linear: transformers.Linear{Name: pair.Module, In: pair.In, Out: pair.Out}, r: pair.R, scale: pair.Scale, a: a, b: b,
+	}, nil
 }
 
 // initHeads draws the classification head as torch.nn.Linear does, uniform in ±1/√H, or takes that of the
@@ -289,7 +294,7 @@ func (p *LabelPolicy) valueParams() []*torch.Var { return []*torch.Var{p.value.W
 // Parameters counts the weights: all of them, and those that training changes (value head included).
 func (p *LabelPolicy) Parameters() (total, trainable int64) {
 	for _, l := range p.layers {
-		trainable += int64(p.adapter.R * (l.In + l.Out))
+		trainable += int64(l.r * (l.In + l.Out))
 	}
 	trainable += int64((len(p.Labels) + 1) * (p.model.Config.HiddenSize + 1))
 	return p.model.Parameters + trainable, trainable

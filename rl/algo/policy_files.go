@@ -13,7 +13,6 @@ import (
 	"rltrain/lora"
 	"rltrain/rl"
 	"rltrain/torch"
-	"rltrain/torch/hub"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
 )
@@ -189,9 +188,11 @@ func (p *LabelPolicy) load(dir string) error {
 		if p.adapter, pairs, extra, err = lora.Load(dir); err != nil {
 			return err
 		}
-		if modelDir, _, err = hub.Resolve(p.adapter.BaseModel); err != nil {
-			return fmt.Errorf("%s: base_model_name_or_path: %w", filepath.Join(dir, lora.ConfigFile), err)
+		base, err := baseModel(dir, p.adapter)
+		if err != nil {
+			return err
 		}
+		modelDir = base.Dir
 	}
 	var err error
 	if p.model, err = transformers.Load(modelDir); err != nil {

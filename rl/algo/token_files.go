@@ -31,13 +31,18 @@ func LoadTokenPolicy(dir, adapter, dtype string, trainable bool) (*TokenPolicy, 
 	if err != nil {
 		return nil, err
 	}
+	if config.TaskType != "" && config.TaskType != lora.CausalLM {
+		return nil, fmt.Errorf("%s: task_type is %s: it is no adapter of a language model, which has %s", filepath.Join(adapter, lora.ConfigFile), config.TaskType, lora.CausalLM)
+	}
 	if len(extra) > 0 {
 		return nil, fmt.Errorf("%s: modules_to_save hold %s; only pairs of a language model's linear layers are read", adapter, slices.Sorted(maps.Keys(extra))[0])
 	}
 	if adapter == dir {
-		if c.Dir, c.BaseModel, err = hub.Resolve(config.BaseModel); err != nil {
-			return nil, fmt.Errorf("%s: base_model_name_or_path: %w", filepath.Join(adapter, lora.ConfigFile), err)
+		base, err := baseModel(adapter, config)
+		if err != nil {
+			return nil, err
 		}
+		c.Dir, c.BaseModel = base.Dir, base.Name
 	}
 	p, err := NewTokenPolicy(c)
 	if err != nil {
@@ -49,6 +54,20 @@ func LoadTokenPolicy(dir, adapter, dtype string, trainable bool) (*TokenPolicy, 
 		return nil, fmt.Errorf("%s does not fit %s: %w", adapter, c.Dir, err)
 	}
 	return p, nil
+}
+
+// baseModel finds the model that the adapter in dir is for, at the revision that it names.
+func baseModel(dir string, c lora.Config) (hub.Model, error) {
+	name := c.BaseModel
+	// A folder has no revisions.
+	if _, err := os.Stat(name); err != nil && c.Revision != "" && c.Revision != "main" {
+		name += "@" + c.Revision
+	}
+	model, err := hub.Resolve(name)
+	if err != nil {
+		return hub.Model{}, fmt.Errorf("%s: base_model_name_or_path: %w", filepath.Join(dir, lora.ConfigFile), err)
+	}
+	return model, nil
 }
 
 func (p *TokenPolicy) fit(pairs []lora.Pair) error {
@@ -128,7 +147,7 @@ func (p *TokenPolicy) Merge(dir, dtype string) error {
 		if err != nil {
 			return fmt.Errorf("merging: %w", err)
 		}
-		o.Merge[l.Name] = func(weight []float32) { pair.MergeInto(weight, p.adapter.Scale()) }
+		o.Merge[l.Name] = pair.MergeInto
 	}
 	if err := writeFolder(dir, func(dir string) error { return p.model.Save(dir, o) }); err != nil {
 		return fmt.Errorf("merging: %w", err)

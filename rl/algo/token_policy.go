@@ -32,6 +32,7 @@ type TokenPolicy struct {
 type TokenPolicyConfig struct {
 	Dir       string // model folder
 	BaseModel string // what saved files call it; "" = Dir
+	Revision  string // commit of BaseModel, as saved files name it; "" = none
 	DType     string // of frozen weights: "fp32", "bf16", "fp16"; "" = as stored
 	Full      bool   // train all weights, in fp32, instead of an adapter
 	R         int    // of the adapter; 0 = none: the policy can only be used
@@ -71,10 +72,10 @@ func (p *TokenPolicy) prepare(c TokenPolicyConfig) error {
 		targets = p.model.Config.DefaultTargets()
 	}
 	p.adapter = lora.Config{
-		BaseModel: p.BaseModel, R: c.R, Alpha: c.Alpha, Dropout: c.Dropout, TargetModules: targets, TaskType: lora.CausalLM,
-		FanInFanOut: p.model.Config.FanInFanOut(),
+		BaseModel: p.BaseModel, Revision: c.Revision, R: c.R, Alpha: c.Alpha, Dropout: c.Dropout,
+		TargetModules: lora.Modules{Names: targets}, TaskType: lora.CausalLM, FanInFanOut: p.model.Config.FanInFanOut(),
 	}
-	pairs, err := initialPairs(p.model.Config.Linears(), targets, c.R, rl.Stream(c.Seed, streamInit, 0))
+	pairs, err := initialPairs(p.model.Config.Linears(), p.adapter, rl.Stream(c.Seed, streamInit, 0))
 	if err != nil {
 		return err
 	}
@@ -209,7 +210,7 @@ func (p *TokenPolicy) Parameters() (total, trainable int64) {
 		return total, total
 	}
 	for _, l := range p.layers {
-		trainable += int64(p.adapter.R * (l.In + l.Out))
+		trainable += int64(l.r * (l.In + l.Out))
 	}
 	return total + trainable, trainable
 }
@@ -253,7 +254,7 @@ func (p *TokenPolicy) attach(pairs []lora.Pair) error {
 			return err
 		}
 		p.layers = append(p.layers, l)
-		if err := p.model.Model.Adapt(layers[pair.Module], l.a, l.b, p.adapter.Scale()); err != nil {
+		if err := p.model.Model.Adapt(layers[pair.Module], l.a, l.b, l.scale); err != nil {
 			return fmt.Errorf("policy: %w", err)
 		}
 	}

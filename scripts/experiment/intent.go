@@ -350,12 +350,12 @@ func (e *intentExperiment) runPeer(ctx context.Context, seed int, options []stri
 	if _, ok := e.find(peerRun, seed); ok {
 		return nil
 	}
-	model, _, err := hub.Resolve(e.results.Base)
+	model, err := hub.Resolve(e.results.Base)
 	if err != nil {
 		return err
 	}
 	words := strings.Fields(e.peer)
-	args := join(words[1:], []string{"--model", model, "--data", e.file(allRows), "--seed", strconv.Itoa(seed), "--max-length", strconv.Itoa(maxLength),
+	args := join(words[1:], []string{"--model", model.Dir, "--data", e.file(allRows), "--seed", strconv.Itoa(seed), "--max-length", strconv.Itoa(maxLength),
 		"--lr", options[1], "--head-lr", options[3]})
 	cpu, output, err := e.command(ctx, words[0], args...)
 	if err != nil {

@@ -64,20 +64,17 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "rltrain"), nil
 }
 
-// Resolve finds, and downloads where it must, the folder of a base model and a name that finds it again, with the
-// revision where one was given: Client.Model without progress, for callers that need a config.json.
-func Resolve(model string) (dir, name string, err error) {
+// Resolve finds, and downloads where it must, a base model: Client.Model without progress, for callers that need a
+// config.json.
+func Resolve(model string) (Model, error) {
 	found, err := new(Client).Model(context.Background(), model, Weights)
 	if err != nil {
-		return "", "", err
+		return Model{}, err
 	}
 	if !exists(filepath.Join(found.Dir, configFile)) {
-		return "", "", fmt.Errorf("model folder %s has no %s: it holds an adapter, not a base model", found.Dir, configFile)
+		return Model{}, fmt.Errorf("model folder %s has no %s: it holds an adapter, not a base model", found.Dir, configFile)
 	}
-	if found.Commit != "" {
-		return found.Dir, model, nil
-	}
-	return found.Dir, found.Name, nil
+	return found, nil
 }
 
 // Model finds a model: a folder; a name in the cache of `make` ("sentence-transformers/all-MiniLM-L6-v2", or its

@@ -47,15 +47,15 @@ func TestResolve(t *testing.T) {
 		{model: "", want: "does not exist"},
 		{model: "a/b/c", want: "does not exist"},
 	} {
-		dir, name, err := hub.Resolve(tc.model)
+		got, err := hub.Resolve(tc.model)
 		if tc.want != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%q: got %v, want %q", tc.model, err, tc.want)
 			}
 			continue
 		}
-		if err != nil || dir != tc.dir || name != tc.name {
-			t.Errorf("%q: got %q, %q, %v; want %q, %q", tc.model, dir, name, err, tc.dir, tc.name)
+		if want := (hub.Model{Dir: tc.dir, Name: tc.name}); err != nil || got != want {
+			t.Errorf("%q: got %+v, %v; want %+v", tc.model, got, err, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"path/filepath"
 
+	"rltrain/internal/smallfile"
 	"rltrain/torch"
 )
 
@@ -36,7 +37,7 @@ type CausalConfig struct {
 // the field.
 func LoadCausalConfig(dir string) (*CausalConfig, error) {
 	path := filepath.Join(dir, "config.json")
-	data, err := readSmall(path)
+	data, err := smallfile.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %w", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+
+	"rltrain/internal/smallfile"
 )
 
 // Config is the shape of an encoder and of the head a folder may carry. Fields
@@ -33,7 +35,7 @@ type Config struct {
 // the file and the field.
 func LoadConfig(dir string) (*Config, error) {
 	path := filepath.Join(dir, "config.json")
-	data, err := readSmall(path)
+	data, err := smallfile.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %w", err)
 	}

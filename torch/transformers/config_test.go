@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"rltrain/internal/smallfile"
 )
 
 // tinyConfig is config.json of a small model, as transformers 5.23.0 wrote it.
@@ -132,7 +134,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 	if _, err := LoadConfig(t.TempDir()); err == nil || !strings.Contains(err.Error(), "config.json") {
 		t.Errorf("no config.json: %v", err)
 	}
-	if _, err := LoadConfig(writeDir(t, map[string]string{"config.json": strings.Repeat(" ", maxConfig+1)})); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := LoadConfig(writeDir(t, map[string]string{"config.json": strings.Repeat(" ", smallfile.Limit+1)})); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("endless config.json: %v", err)
 	}
 }

@@ -5,14 +5,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
-	"os"
 )
-
-// maxConfig bounds the JSON files of a model folder other than its tokenizer, in
-// bytes. Real ones take a few kilobytes, a megabyte with many labels.
-const maxConfig = 16 << 20
 
 // fields reads the members of a JSON object and keeps the first error.
 type fields struct {
@@ -140,21 +134,4 @@ func parseObject(data []byte) (map[string]json.RawMessage, error) {
 		return nil, fmt.Errorf("not a JSON object: found null")
 	}
 	return raw, nil
-}
-
-// readSmall reads a file of at most maxConfig bytes.
-func readSmall(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxConfig {
-		return nil, fmt.Errorf("%s: more than %d bytes", path, maxConfig)
-	}
-	return data, nil
 }

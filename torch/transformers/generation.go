@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+
+	"rltrain/internal/smallfile"
 )
 
 // GenerationConfig is generation_config.json: the tokens that end a text, and how the model's
@@ -25,7 +27,7 @@ type GenerationConfig struct {
 // out of range are errors that name the file and the field.
 func LoadGenerationConfig(dir string, c *CausalConfig) (GenerationConfig, error) {
 	path := filepath.Join(dir, "generation_config.json")
-	data, err := readSmall(path)
+	data, err := smallfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		data, err = []byte("{}"), nil
 	}

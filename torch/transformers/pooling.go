@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+
+	"rltrain/internal/smallfile"
 )
 
 // How token vectors become one vector a text.
@@ -24,7 +26,7 @@ const (
 // read is an error.
 func PoolingOf(dir string) (string, error) {
 	path := filepath.Join(dir, "modules.json")
-	data, err := readSmall(path)
+	data, err := smallfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return PoolFamily, nil
 	}
@@ -55,7 +57,7 @@ func PoolingOf(dir string) (string, error) {
 // poolingMode reads both spellings of a Pooling config: one field that names the
 // mode, and one boolean a mode, of which only mean may be set.
 func poolingMode(path string) (string, error) {
-	data, err := readSmall(path)
+	data, err := smallfile.Read(path)
 	if err != nil {
 		return "", fmt.Errorf("transformers: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"rltrain/internal/smallfile"
 	"rltrain/torch/safetensors"
 )
 
@@ -170,7 +171,7 @@ func (c *Causal) stored(files *safetensors.Model, spec TensorSpec, source safete
 // in the objects within.
 func copyConfig(dir, from string, dtype safetensors.DType) error {
 	path := filepath.Join(from, "config.json")
-	data, err := readSmall(path)
+	data, err := smallfile.Read(path)
 	if err != nil {
 		return err
 	}

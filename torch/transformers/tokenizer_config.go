@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"rltrain/internal/smallfile"
 )
 
 // addedToken is a token beside the model's vocabulary, which text is searched for before it is split.
@@ -47,7 +49,7 @@ var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", 
 // readTokenizerConfig reads the settings of a model folder; a folder without the files has none.
 func readTokenizerConfig(dir string) (tokenizerConfig, error) {
 	path := filepath.Join(dir, "tokenizer_config.json")
-	data, err := readSmall(path)
+	data, err := smallfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		data, err = []byte("{}"), nil
 	}
@@ -61,7 +63,7 @@ func readTokenizerConfig(dir string) (tokenizerConfig, error) {
 	// Where tokenizer_config.json lists the added tokens itself, transformers leaves the older file alone.
 	if _, ok := config["added_tokens_decoder"]; !ok {
 		older := filepath.Join(dir, "special_tokens_map.json")
-		switch data, err := readSmall(older); {
+		switch data, err := smallfile.Read(older); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return tokenizerConfig{}, fmt.Errorf("transformers: %w", err)

@@ -1,0 +1,31 @@
+package smallfile_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/internal/smallfile"
+)
+
+func TestRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if _, err := smallfile.Read(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("no file: error %v", err)
+	}
+	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := smallfile.Read(path); err != nil || string(data) != "{}" {
+		t.Errorf("%q, error %v", data, err)
+	}
+	for size, fits := range map[int64]bool{smallfile.Limit: true, smallfile.Limit + 1: false} {
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := smallfile.Read(path); (err == nil) != fits || fits && int64(len(data)) != size {
+			t.Errorf("%d bytes: %d read, error %v", size, len(data), err)
+		}
+	}
+}
