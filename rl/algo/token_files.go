@@ -31,6 +31,9 @@ func LoadTokenPolicy(dir, adapter, dtype string, trainable bool) (*TokenPolicy, 
 	if err != nil {
 		return nil, err
 	}
+	if config.TaskType != lora.CausalLM {
+		return nil, fmt.Errorf("%s: task_type is %s, not %s: it is not the adapter of a language model", filepath.Join(adapter, lora.ConfigFile), config.TaskType, lora.CausalLM)
+	}
 	if len(extra) > 0 {
 		return nil, fmt.Errorf("%s: modules_to_save hold %s; only pairs of a language model's linear layers are read", adapter, slices.Sorted(maps.Keys(extra))[0])
 	}
