@@ -136,9 +136,9 @@ func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
 	if err != nil {
 		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", path, err)
 	}
-	f, err := safetensors.Open(filepath.Join(dir, tensorFile))
+	f, err := openTensors(dir)
 	if err != nil {
-		return Config{}, nil, nil, fmt.Errorf("lora: %w", err)
+		return Config{}, nil, nil, err
 	}
 	defer f.Close()
 	c, pairs, extra, err := readTensors(c, f)
@@ -146,6 +146,14 @@ func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
 		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", f.Path(), err)
 	}
 	return c, pairs, extra, nil
+}
+
+func openTensors(dir string) (*safetensors.File, error) {
+	f, err := safetensors.Open(filepath.Join(dir, tensorFile))
+	if err != nil {
+		return nil, fmt.Errorf("lora: %w", err)
+	}
+	return f, nil
 }
 
 func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safetensors.Tensor, error) {

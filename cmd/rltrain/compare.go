@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/cmd/rltrain/config"
 	"rltrain/rl"
 	"rltrain/rl/algo"
 	"rltrain/rl/report"
@@ -31,7 +32,7 @@ func compareCommand() (*cli.Command, error) {
 		Usage:       "measure two classifiers on the same texts",
 		ArgsUsage:   "DIR_A DIR_B",
 		Description: "Differences are those of B from A, with 95 % intervals of a paired bootstrap over the texts.",
-		Flags:       append(flags, &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"}),
+		Flags:       append(flags, taskFlag(config.Intent), &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"}),
 		Action:      compare,
 	}, nil
 }

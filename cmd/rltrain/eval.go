@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/cmd/rltrain/config"
 	"rltrain/rl"
 	"rltrain/rl/algo"
 	"rltrain/rl/report"
@@ -28,16 +30,32 @@ func evalCommand() (*cli.Command, error) {
 	}
 	return &cli.Command{
 		Name:  "eval",
-		Usage: "measure a trained classifier on labelled texts",
-		Description: `Prints accuracy, F1, calibration (ECE over 15 bins, Brier) with 95 % intervals, figures of each class and the
-latency of one text, and writes logs/eval_results.json and plots/ in the model's folder.`,
-		Flags: append(append([]cli.Flag{modelFlag()}, flags...),
-			&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "that of --model"}),
+		Usage: "measure a trained classifier on labelled texts, or answers that something else wrote",
+		Description: `Of a classifier, --model DIR: prints accuracy, F1, calibration (ECE over 15 bins, Brier) with 95 % intervals,
+figures of each class and the latency of one text, and writes logs/eval_results.json and plots/ in the model's
+folder.
+
+Of answers, --task gsm8k --completions FILE: prints how many are right by each --answer-match and how they were
+found, and writes logs/eval_results.json. Rows of gsm8k and math (JSON) have question and answer, or problem and
+solution; rows of sum_digits and reverse_digits (json, jsonl, csv, parquet) have answer, a number.`,
+		Flags: slices.Concat([]cli.Flag{modelFlag(), taskFlag(append([]string{config.Intent}, answerTasks...)...)}, flags,
+			[]cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "that of --model"}}, answerFlags()),
 		Action: eval,
 	}, nil
 }
 
 func eval(c *cli.Context) error {
+	if c.IsSet("completions") {
+		return evalAnswers(c)
+	}
+	if task := c.String("task"); task != config.Intent {
+		return usageErrorf("eval --task %s needs --completions FILE", task)
+	}
+	for _, name := range []string{"completion-field", "answer-match", "output"} {
+		if c.IsSet(name) {
+			return usageErrorf("--%s: applies only with --completions FILE", name)
+		}
+	}
 	dir, err := model(c)
 	if err != nil {
 		return err

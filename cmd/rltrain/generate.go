@@ -167,8 +167,13 @@ func generate(c *cli.Context) error {
 
 // eosNames shows the tokens that end a text.
 func eosNames(p *algo.TokenPolicy) string {
+	return tokenNames(p, p.EOS(), "their length only: the model names no end token")
+}
+
+// tokenNames shows tokens with their ids; none is what to say of no tokens.
+func tokenNames(p *algo.TokenPolicy, ids []int32, none string) string {
 	var names []string
-	for _, id := range p.EOS() {
+	for _, id := range ids {
 		text, err := p.Tokenizer.Decode([]int32{id}, false)
 		if err != nil {
 			text = "?"
@@ -176,7 +181,7 @@ func eosNames(p *algo.TokenPolicy) string {
 		names = append(names, fmt.Sprintf("%d %s", id, strconv.Quote(text)))
 	}
 	if names == nil {
-		return "their length only: the model names no end token"
+		return none
 	}
 	return "token " + strings.Join(names, ", ")
 }

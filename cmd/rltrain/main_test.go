@@ -119,7 +119,7 @@ func TestUsageErrors(t *testing.T) {
 		{"eval --modle MODEL", "unknown option --modle of eval; did you mean --model?"},
 		{"eval MODEL", `stray argument "MODEL": eval takes only options, written --name=value`},
 		{"eval", "eval needs --model DIR, the folder of a trained classifier"},
-		{"eval --task chat --model MODEL", `--task: "chat": the only choice is intent`},
+		{"compare --task chat MODEL MODEL", `--task: "chat": the only choice is intent`},
 		{"eval --model MODEL --device cuda", "--device: cuda: this build has no CUDA library; use auto or cpu"},
 		{"eval --model MODEL --split dev", `--split: "dev" is none of test, val, train and all`},
 		{"eval --model MODEL --text-column q", "--text-column: applies only with --dataset FILE"},

@@ -3,41 +3,83 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 
 	"github.com/urfave/cli/v2"
+
+	"rltrain/lora"
+	"rltrain/rl/algo"
 )
 
 func mergeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "merge",
-		Usage: "write a classifier as a full model without an adapter",
-		Description: `The result loads in transformers without peft: in AutoModelForSequenceClassification for pooling family, in
-AutoModel with head.safetensors for pooling mean. Its README.md shows how.`,
+		Usage: "write a classifier or a language model as a full model without an adapter",
+		Description: `The result loads in transformers without peft. A classifier: in AutoModelForSequenceClassification for pooling
+family, in AutoModel with head.safetensors for pooling mean; its README.md shows how. A language model: in
+AutoModelForCausalLM, and in vLLM.`,
 		Flags: []cli.Flag{
-			modelFlag(),
+			&cli.StringFlag{Name: "model", Usage: "folder of a trained classifier, or of a language model's adapter"},
 			&cli.StringFlag{Name: "output", Usage: "folder of the full model, new or empty"},
+			&cli.StringFlag{Name: "dtype", Usage: "of a language model's weights: fp32, bf16 or fp16", DefaultText: "as the base model is stored"},
 		},
-		Action: func(c *cli.Context) error {
-			dir, err := model(c)
-			if err != nil {
-				return err
-			}
-			output := c.String("output")
-			if output == "" {
-				return usageErrorf("merge needs --output DIR, the folder of the full model")
-			}
-			return onThread(c, func(context.Context) error {
-				policy, err := loadPolicy(dir)
-				if err != nil {
-					return err
-				}
-				defer policy.Close()
-				if err := policy.Merge(output); err != nil {
-					return err
-				}
-				_, err = fmt.Fprintln(c.App.Writer, output)
-				return err
-			})
-		},
+		Action: merge,
 	}
+}
+
+func merge(c *cli.Context) error {
+	dir, output, dtype := c.String("model"), c.String("output"), c.String("dtype")
+	switch {
+	case dir == "":
+		return usageErrorf("merge needs --model DIR, the folder of a trained classifier or of a language model's adapter")
+	case output == "":
+		return usageErrorf("merge needs --output DIR, the folder of the full model")
+	case dtype != "" && !slices.Contains([]string{"fp32", "bf16", "fp16"}, dtype):
+		return usageErrorf("--dtype: %q is none of fp32, bf16 and fp16", dtype)
+	}
+	if err := checkFolder(dir); err != nil {
+		return err
+	}
+	work := mergeLanguageModel
+	if algo.IsLabelFolder(dir) {
+		if dtype != "" {
+			return usageErrorf("--dtype: does not apply to %s, a classifier", dir)
+		}
+		work = mergeClassifier
+	} else if !isAdapter(dir) {
+		return fmt.Errorf("%s has no adapter to merge: neither label_policy.json nor %s%s", dir, lora.ConfigFile, stagesIn(dir))
+	}
+	return onThread(c, func(context.Context) error {
+		if err := work(dir, output, dtype); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(c.App.Writer, output)
+		return err
+	})
+}
+
+// isAdapter tells a folder with an adapter in it.
+func isAdapter(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, lora.ConfigFile))
+	return err == nil
+}
+
+func mergeClassifier(dir, output, _ string) error {
+	policy, err := loadPolicy(dir)
+	if err != nil {
+		return err
+	}
+	defer policy.Close()
+	return policy.Merge(output)
+}
+
+func mergeLanguageModel(dir, output, dtype string) error {
+	policy, err := algo.LoadTokenPolicy(dir, "", "", false)
+	if err != nil {
+		return err
+	}
+	defer policy.Close()
+	return policy.Merge(output, dtype)
 }

@@ -39,16 +39,24 @@ func onThread(c *cli.Context, work func(ctx context.Context) error) error {
 	return thread.Do(c.Context, work)
 }
 
-// loadPolicy reads the classifier in dir.
-func loadPolicy(dir string) (*algo.LabelPolicy, error) {
+// checkFolder is an error where dir is no folder.
+func checkFolder(dir string) error {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("model folder %s does not exist", dir)
+		return fmt.Errorf("model folder %s does not exist", dir)
 	case err != nil:
-		return nil, fmt.Errorf("model folder: %w", err)
+		return fmt.Errorf("model folder: %w", err)
 	case !info.IsDir():
-		return nil, fmt.Errorf("model %s is a file; name its folder", dir)
+		return fmt.Errorf("model %s is a file; name its folder", dir)
+	}
+	return nil
+}
+
+// loadPolicy reads the classifier in dir.
+func loadPolicy(dir string) (*algo.LabelPolicy, error) {
+	if err := checkFolder(dir); err != nil {
+		return nil, err
 	}
 	policy, err := algo.LoadLabelPolicy(dir)
 	if err != nil {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -13,7 +15,7 @@ import (
 
 // rowFlags choose the labelled rows that a command measures on, and how it computes.
 func rowFlags() ([]cli.Flag, error) {
-	flags, err := config.Flags("task", "dataset", "text_column", "label_column")
+	flags, err := config.Flags("dataset", "text_column", "label_column")
 	if err != nil {
 		return nil, err
 	}
@@ -25,6 +27,22 @@ func rowFlags() ([]cli.Flag, error) {
 		&cli.StringFlag{Name: "split-column", Usage: "column of --dataset with train, val or test", DefaultText: "split, where there is one"},
 		&cli.StringFlag{Name: "split", Usage: "rows to use: test, val, train or all", DefaultText: "test; all where rows have no split"})
 	return append(flags, more...), nil
+}
+
+// taskFlag is --task of a command that has some tasks only, or others than training; the first is the default.
+func taskFlag(names ...string) cli.Flag {
+	return &cli.StringFlag{
+		Name: "task", Value: names[0], Usage: "one of " + strings.Join(names, ", "),
+		Action: func(_ *cli.Context, value string) error {
+			if slices.Contains(names, value) {
+				return nil
+			}
+			if len(names) == 1 {
+				return usageErrorf("--task: %q: the only choice is %s", value, names[0])
+			}
+			return usageErrorf("--task: %q is none of %s", value, strings.Join(names, ", "))
+		},
+	}
 }
 
 // builtin is the name of the built-in data set.

@@ -150,9 +150,16 @@ func (p *LabelPolicy) id2Label() map[string]string {
 	return names
 }
 
-// LoadLabelPolicy reads a folder that Save wrote, with the base model that its adapter names, or one that
-// Merge wrote. Errors name the file and what is wrong in it.
-func LoadLabelPolicy(dir string) (*LabelPolicy, error) {
+// IsLabelFolder tells the folder of a LabelPolicy from others.
+func IsLabelFolder(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, policyFile))
+	return err == nil
+}
+
+// ReadLabelFolder reads what the folder of a LabelPolicy says of it beside the model: Labels, Pooling and
+// MaxLength. The policy has no weights: nothing can be asked of it,
+// and it need not be closed.
+func ReadLabelFolder(dir string) (*LabelPolicy, error) {
 	var record policyRecord
 	if err := rl.LoadJSON(filepath.Join(dir, policyFile), &record); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -164,7 +171,16 @@ func LoadLabelPolicy(dir string) (*LabelPolicy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &LabelPolicy{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, tokens: predictTokens}
+	return &LabelPolicy{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, tokens: predictTokens}, nil
+}
+
+// LoadLabelPolicy reads a folder that Save wrote, with the base model that its adapter names, or one that
+// Merge wrote. Errors name the file and what is wrong in it.
+func LoadLabelPolicy(dir string) (*LabelPolicy, error) {
+	p, err := ReadLabelFolder(dir)
+	if err != nil {
+		return nil, err
+	}
 	if err := p.load(dir); err != nil {
 		if p.model != nil {
 			p.Close()

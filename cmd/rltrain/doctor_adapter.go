@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"rltrain/lora"
+	"rltrain/torch/hub"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/transformers"
+)
+
+// describeAdapter tells what an adapter is and where it loads, and describes its base model, which find finds.
+func describeAdapter(s *sheet, find func(name string) (hub.Model, error), dir, task string) error {
+	inUse, err := lora.InUse(dir)
+	if err != nil {
+		return err
+	}
+	tensors, weights, err := lora.TensorNames(dir)
+	if err != nil {
+		return err
+	}
+	s.head("Adapter %s", dir)
+	const base = "base_model_name_or_path"
+	s.row("base model", "%s", textOf(inUse[base]))
+	for _, key := range slices.Sorted(maps.Keys(inUse)) {
+		if key != base {
+			s.row(key, "%.200s", inUse[key])
+		}
+	}
+	s.row("weights", "%s in %d tensors", millions(weights), len(tensors))
+	config, pairs, extra, loadErr := lora.Load(dir)
+	model, err := find(textOf(inUse[base]))
+	if err != nil {
+		describeUses(s, inUse, tensors, "", loadErr)
+		return fmt.Errorf("%s: %s: %w", filepath.Join(dir, lora.ConfigFile), base, err)
+	}
+	c, err := languageConfig(model.Dir)
+	if err != nil {
+		describeUses(s, inUse, tensors, "", loadErr)
+		return err
+	}
+	if loadErr == nil {
+		loadErr = fitsLanguageModel(config, pairs, extra, c)
+	}
+	describeUses(s, inUse, tensors, c.ModelType, loadErr)
+	return describeLanguageModel(s, model.Dir, task, weights)
+}
+
+// fitsLanguageModel says why an adapter cannot be used with a model, in the words of loading it.
+func fitsLanguageModel(config lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor, model *transformers.CausalConfig) error {
+	if config.TaskType != "" && config.TaskType != lora.CausalLM {
+		return fmt.Errorf("task_type is %s, not %s", config.TaskType, lora.CausalLM)
+	}
+	if len(extra) > 0 {
+		return errors.New("modules_to_save are in use")
+	}
+	shapes := map[string][2]int{}
+	for _, linear := range model.Linears() {
+		shapes[linear.Name] = [2]int{linear.Out, linear.In}
+	}
+	return config.Fits(pairs, shapes)
+}
+
+// describeUses tells where an adapter loads. loadErr is why it does not load here.
+func describeUses(s *sheet, inUse map[string]string, tensors []string, family string, loadErr error) {
+	if loadErr == nil {
+		s.row("rltrain", "loads it")
+	} else {
+		s.row("rltrain", "refuses it: %v", loadErr)
+	}
+	refused, notes := vllmVerdict(inUse, tensors, family)
+	if len(refused) == 0 {
+		s.row("vLLM", "has no reason to refuse it")
+	}
+	for _, reason := range refused {
+		s.row("vLLM", "refuses it: %s", reason)
+	}
+	for _, note := range notes {
+		s.row("vLLM", "takes it otherwise than meant: %s", note)
+	}
+}

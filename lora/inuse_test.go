@@ -1,0 +1,46 @@
+package lora
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestInUse(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		want map[string]string
+	}{
+		{`{}`, map[string]string{}},
+		{
+			`{"r": 8, "bias": "none", "use_dora": false, "init_lora_weights": true, "rank_pattern": {}, "modules_to_save": null,
+			"revision": "x", "peft_version": "0.21.2", "inference_mode": true, "target_modules": ["q_proj", "v_proj"]}`,
+			map[string]string{"r": "8", "target_modules": `["q_proj","v_proj"]`},
+		},
+		{
+			`{"bias": "all", "use_dora": true, "init_lora_weights": "pissa", "rank_pattern": {"q_proj": 4}}`,
+			map[string]string{"bias": `"all"`, "use_dora": "true", "init_lora_weights": `"pissa"`, "rank_pattern": `{"q_proj":4}`},
+		},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, ConfigFile), []byte(test.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got, err := InUse(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", test.text, diff)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, ConfigFile), []byte("[1]"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := InUse(dir); err == nil {
+		t.Error("a list was read as a config")
+	}
+}
