@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Measures `rltrain bench classifier_step` beside a peer that takes the same flags and prints the same figures.
+"""Measures `rltrain bench` beside peers that take the same flags and print the same figures.
 
-usage: bench_peers.py PEER_PYTHON PEER_SCRIPT [--tuned LIBRARY] [--reps N] [--rounds N] [--out FILE]
+usage: bench_peers.py PEER_PYTHON PEER_FOLDER [--cases classifier|language] [--only CASE ...] [--tuned LIBRARY]
+                      [--reps N] [--rounds N] [--out FILE]
 
-Each case runs ours, the peer and, with --tuned, the peer with LIBRARY preloaded, in turns, --rounds times; the best
-of all repetitions counts. A case in which other processes disturbed a side's every turn is marked and measured again
-by the next call; the other cases that --out already holds are not. --tuned is for a library that defines mkl_serv_intel_cpu_true, which sends MKL down the
-AVX512 path where the processor is not Intel's.
+The folder has a script for each subcommand of bench, NAME.py. Each case runs ours, the peer and, with --tuned, the
+peer with LIBRARY preloaded, in turns, --rounds times; the best of all repetitions counts. A case in which other
+processes disturbed a side's every turn is marked and measured again by the next call; the other cases that --out
+already holds are not. --tuned is for a library that defines mkl_serv_intel_cpu_true, which sends MKL down the AVX512
+path where the processor is not Intel's.
 """
 import argparse
 import json
@@ -15,12 +17,25 @@ import shlex
 import statistics
 import subprocess
 
-CASES = {
-    "sft b32 s32": "--mode sft --batch 32 --seq 32",
-    "sft b32 s32 mixed": "--mode sft --batch 32 --seq 32 --mixed",
-    "ppo b32 s32": "--mode ppo --batch 32 --seq 32",
-    "infer b32 s32": "--mode infer --batch 32 --seq 32",
-    "sft b32 s128 mixed": "--mode sft --batch 32 --seq 128 --mixed",
+# By file of results: name of the case, subcommand, flags, and what only the peer's or only our flags say.
+SETS = {
+    "classifier": {
+        "sft b32 s32": ("classifier_step", "--mode sft --batch 32 --seq 32"),
+        "sft b32 s32 mixed": ("classifier_step", "--mode sft --batch 32 --seq 32 --mixed"),
+        "ppo b32 s32": ("classifier_step", "--mode ppo --batch 32 --seq 32"),
+        "infer b32 s32": ("classifier_step", "--mode infer --batch 32 --seq 32"),
+        "sft b32 s128 mixed": ("classifier_step", "--mode sft --batch 32 --seq 128 --mixed"),
+    },
+    "language": {
+        "lora_step fp32": ("lora_step", "--shape smol135"),
+        "lora_step fp32 mixed, peer padded": ("lora_step", "--shape smol135", "--layout padded", "--layout mixed"),
+        "lora_step fp32 mixed, peer padding-free": ("lora_step", "--shape smol135", "--layout free", "--layout mixed"),
+        "lora_step bf16": ("lora_step", "--shape smol135 --dtype bf16"),
+        "logprob": ("logprob", ""),
+        "logprob with gradient": ("logprob", "--grad"),
+        "logprob with gradient, peer TRL": ("logprob", "--grad", "--impl trl"),
+        "startup": ("startup", "--shape smol135"),
+    },
 }
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -28,40 +43,52 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("python")
-    p.add_argument("script")
+    p.add_argument("folder")
+    p.add_argument("--cases", choices=SETS, default="classifier")
+    p.add_argument("--only", nargs="+", metavar="CASE", help="not all cases of the set")
     p.add_argument("--tuned", help="library to preload into the peer for a third column")
     p.add_argument("--reps", type=int, default=3, help="undisturbed repetitions of a turn")
     p.add_argument("--rounds", type=int, default=2, help="turns of each side")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--ours", default=os.path.join(HERE, "..", "bin", "rltrain"))
-    p.add_argument("--out", default=os.path.join(HERE, "..", "docs", "results", "bench_classifier.json"))
-    return p.parse_args()
+    p.add_argument("--out", help="default: docs/results/bench_CASES.json")
+    a = p.parse_args()
+    for case in a.only or []:
+        if case not in SETS[a.cases]:
+            p.error(f"no case is called {case!r}; there are " + ", ".join(SETS[a.cases]))
+    a.out = a.out or os.path.join(HERE, "..", "docs", "results", f"bench_{a.cases}.json")
+    return a
 
 
 def measure(command, preload=None):
     env = dict(os.environ, LD_PRELOAD=preload) if preload else None
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)
+    result = json.loads(done.stdout)
+    if "split" in result:  # of a peer's startup: nothing was resident before it
+        result["peak_rss_mb"] = result["step_extra_mb"] = result["split"]["rss_mb"]
+    return result
 
 
 def merge(turns):
-    """One result of several turns: the best time, the median of medians, the sum of repetitions, the least memory."""
+    """One result of several turns: the best time, the median of medians, the sum of repetitions, the least memory.
+    Not every peer prints all of them."""
     best = dict(min(turns, key=lambda t: t["best_s"]))
-    best["median_s"] = statistics.median(t["median_s"] for t in turns)
-    for key in ("reps", "clean_reps"):
-        best[key] = sum(t[key] for t in turns)
-    for key in ("peak_rss_mb", "step_extra_mb"):
-        best[key] = min(t[key] for t in turns)
+    combined = {"median_s": statistics.median, "reps": sum, "clean_reps": sum, "peak_rss_mb": min, "step_extra_mb": min}
+    for key, combine in combined.items():
+        if key in best:
+            best[key] = combine([t[key] for t in turns])
     best["load1"] = max(t["load1"] for t in turns)
     return best
 
 
 def run(case, a):
-    flags = shlex.split(CASES[case]) + ["--reps", str(a.reps), "--threads", str(a.threads)]
-    sides = {"ours": ([a.ours, "bench", "classifier_step", "--json"] + flags, None),
-             "peer": ([a.python, a.script] + flags, None)}
+    name, flags, peer_flags, our_flags = (*SETS[a.cases][case], "", "")[:4]
+    flags = shlex.split(flags) + ["--reps", str(a.reps), "--threads", str(a.threads)]
+    peer = [a.python, os.path.join(a.folder, name + ".py")] + flags + shlex.split(peer_flags)
+    sides = {"ours": ([a.ours, "bench", name, "--json"] + flags + shlex.split(our_flags), None),
+             "peer": (peer, None)}
     if a.tuned:
-        sides["peer_tuned"] = ([a.python, a.script] + flags, os.path.abspath(a.tuned))
+        sides["peer_tuned"] = (peer, os.path.abspath(a.tuned))
     turns = {name: [] for name in sides}
     for _ in range(a.rounds):
         for name, (command, preload) in sides.items():
@@ -70,7 +97,9 @@ def run(case, a):
     ours = result["ours"]
     for name in list(sides)[1:]:
         result["ratio_to_" + name] = round(result[name]["best_s"] / ours["best_s"], 3)
-    result["disturbed"] = any(side["clean_reps"] < a.reps for side in (merge(t) for t in turns.values()))
+        if result[name].get("real_tokens") != ours.get("real_tokens"):  # lengths drawn otherwise
+            result["tokens_ratio_to_" + name] = round(ours["tokens_per_s"] / result[name]["tokens_per_s"], 3)
+    result["disturbed"] = any(side.get("clean_reps", a.reps) < a.reps for side in result.values() if isinstance(side, dict))
     result["memory_of_peer"] = round(ours["step_extra_mb"] / result["peer"]["step_extra_mb"], 3)
     return result
 
@@ -82,7 +111,7 @@ def main():
         with open(a.out) as f:
             results = json.load(f)
     os.makedirs(os.path.dirname(os.path.abspath(a.out)), exist_ok=True)
-    for case in CASES:
+    for case in a.only or SETS[a.cases]:
         if case not in results or results[case]["disturbed"]:
             results[case] = run(case, a)
             with open(a.out + ".part", "w") as f:

@@ -49,7 +49,7 @@ type benchFigures struct {
 
 func benchCommand() *cli.Command {
 	command := &cli.Command{Name: "bench", Usage: "measure speed and memory on this machine"}
-	for _, c := range []benchCase{classifierBenchCase(), generateBenchCase(), logprobBenchCase()} {
+	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), startupBenchCase()} {
 		command.Subcommands = append(command.Subcommands, c.command())
 	}
 	return command
@@ -113,7 +113,7 @@ func checkBounds(bounds ...bound) error {
 // measureStep repeats step and gathers what all cases report, for computation in dtype.
 func measureStep(ctx context.Context, step func() error, reps int, dtype string) (f benchFigures, err error) {
 	debug.FreeOSMemory() // the weights' drafts, which are no part of the step
-	before, err := memoryStatus("VmRSS")
+	before, err := memoryStatus("self", "VmRSS")
 	if err != nil {
 		return f, err
 	}
@@ -123,21 +123,26 @@ func measureStep(ctx context.Context, step func() error, reps int, dtype string)
 	if err != nil {
 		return f, err
 	}
-	peak, err := memoryStatus("VmHWM")
+	peak, err := memoryStatus("self", "VmHWM")
 	if err != nil {
 		return f, err
 	}
+	return gather(t, dtype, peak, peak-before)
+}
+
+// gather adds to the times and the memory what all cases report.
+func gather(t timing, dtype string, peak, extra float64) (benchFigures, error) {
 	capability, err := torch.CPUCapability()
 	if err != nil {
-		return f, err
+		return benchFigures{}, err
 	}
 	load, err := loadAverage()
 	if err != nil {
-		return f, err
+		return benchFigures{}, err
 	}
 	return benchFigures{
 		DType: dtype, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean,
-		PeakRSS: peak, StepExtra: peak - before, CPU: capability, Load: load,
+		PeakRSS: peak, StepExtra: extra, CPU: capability, Load: load,
 		Versions: map[string]string{"libtorch": torch.LibtorchVersion, "go": strings.TrimPrefix(runtime.Version(), "go")},
 	}, nil
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
 
 	"rltrain/torch"
+	"rltrain/torch/transformers"
 )
 
 // generateBench is what `rltrain bench generate` repeats.
@@ -35,27 +35,6 @@ type generateResult struct {
 	benchFigures
 }
 
-// The shapes of decoders that generation is measured on, with a tied head.
-var generateShapes = map[string]torch.DecoderConfig{
-	"smol135": llamaShape(49152, 576, 30, 9, 3, 1536, 100000), // of SmolLM2-135M
-	"tiny":    llamaShape(64, 128, 4, 4, 4, 512, 10000),
-}
-
-func llamaShape(vocab, hidden, layers, heads, kvHeads, intermediate int, theta float64) torch.DecoderConfig {
-	d := hidden / heads
-	frequencies := make([]float64, d/2)
-	for i := range frequencies {
-		frequencies[i] = math.Pow(theta, -2*float64(i)/float64(d))
-	}
-	return torch.DecoderConfig{
-		VocabSize: vocab, HiddenSize: hidden, Layers: layers, Heads: heads, KVHeads: kvHeads, HeadDim: d,
-		IntermediateSize: intermediate, MaxPositions: 2048, RotaryDim: d, Norm: torch.NormRMS, Activation: torch.SiLU,
-		QKV: torch.QKVSplit, Residual: torch.ResidualSequential, Gated: true, NormEps: 1e-5,
-		AttentionScale: 1 / math.Sqrt(float64(d)), EmbeddingScale: 1,
-		RopeOf: make([]int, layers), Ropes: []torch.Rope{{InvFreq: frequencies, Factor: 1}},
-	}
-}
-
 func generateBenchCase() benchCase {
 	var b generateBench
 	return benchCase{
@@ -73,94 +52,33 @@ func generateBenchCase() benchCase {
 	}
 }
 
-func (b generateBench) check() error {
-	shape, ok := generateShapes[b.shape]
-	if !ok {
-		return fmt.Errorf("--shape %.40q is not tiny or smol135", b.shape)
-	}
-	if b.dtype != "fp32" && b.dtype != "bf16" {
-		return fmt.Errorf("--dtype %.40q is not fp32 or bf16", b.dtype)
-	}
-	return checkBounds(bound{"batch", b.batch, 1, 1 << 12}, bound{"prompt", b.prompt, 1, shape.MaxPositions - 2}, bound{"new", b.new, 2, shape.MaxPositions - b.prompt})
-}
-
-// model makes a decoder with random weights.
-func (b generateBench) model(rng *rand.Rand) (m *torch.Model, err error) {
-	c := generateShapes[b.shape]
-	weights := map[string]*torch.Var{}
-	defer func() {
-		for _, v := range weights {
-			v.Close()
-		}
-	}()
-	add := func(name string, centre, spread float64, dims ...int64) {
-		if err != nil {
-			return
-		}
-		n := int64(1)
-		for _, d := range dims {
-			n *= d
-		}
-		data := make([]float32, n)
-		for i := range data {
-			data[i] = float32(centre + spread*(rng.Float64()-0.5))
-		}
-		var v *torch.Var
-		if v, err = torch.Constant(data, dims...); err != nil {
-			return
-		}
-		if b.dtype == "bf16" && len(dims) == 2 {
-			wide := v
-			v, err = wide.To(torch.BF16)
-			wide.Close()
-			if err != nil {
-				return
-			}
-		}
-		weights[name+".weight"] = v
-	}
-	const spread = 0.07 // a standard deviation of 0.02
-	h, inner := int64(c.HiddenSize), int64(c.IntermediateSize)
-	q, kv := int64(c.Heads*c.HeadDim), int64(c.KVHeads*c.HeadDim)
-	add("embed", 0, spread, int64(c.VocabSize), h)
-	for n := range c.Layers {
-		at := fmt.Sprintf("layers.%d.", n)
-		add(at+"attn_norm", 1, 0, h)
-		add(at+"q", 0, spread, q, h)
-		add(at+"k", 0, spread, kv, h)
-		add(at+"v", 0, spread, kv, h)
-		add(at+"o", 0, spread, h, q)
-		add(at+"mlp_norm", 1, 0, h)
-		add(at+"gate", 0, spread, inner, h)
-		add(at+"up", 0, spread, inner, h)
-		add(at+"down", 0, spread, h, inner)
-	}
-	add("norm", 1, 0, h)
-	if err != nil {
-		return nil, err
-	}
-	return torch.NewDecoder(c, weights)
-}
-
 func (b generateBench) run(ctx context.Context, reps int) (result generateResult, err error) {
-	if err := b.check(); err != nil {
+	shape, err := llamaShape(b.shape)
+	if err != nil {
 		return result, err
 	}
-	rng := rand.New(rand.NewPCG(6, 0))
-	m, err := b.model(rng)
+	dtype, err := weightDType(b.dtype)
+	if err != nil {
+		return result, err
+	}
+	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 12}, bound{"prompt", b.prompt, 1, llamaLongest - 2}, bound{"new", b.new, 2, llamaLongest - b.prompt}); err != nil {
+		return result, err
+	}
+	m, err := transformers.RandomLlama(shape, dtype, 1)
 	if err != nil {
 		return result, err
 	}
 	defer m.Close()
-	engine, err := torch.NewEngine(m, torch.EngineConfig{Slots: b.batch})
+	engine, err := torch.NewEngine(m.Model, torch.EngineConfig{Slots: b.batch})
 	if err != nil {
 		return result, err
 	}
 	defer engine.Close()
+	rng := rand.New(rand.NewPCG(6, 0))
 	prompts := make([][]int32, b.batch)
 	for i := range prompts {
 		for range b.prompt {
-			prompts[i] = append(prompts[i], int32(3+rng.IntN(generateShapes[b.shape].VocabSize-3)))
+			prompts[i] = append(prompts[i], int32(firstWord+rng.IntN(shape.Vocab-firstWord)))
 		}
 	}
 	const chunk = 512 // tokens of a step while there are prompts to read

@@ -50,9 +50,9 @@ func (b logprobBench) run(ctx context.Context, reps int) (result logprobResult, 
 	if err := checkBounds(bound{"vocab", b.vocab, 1, 1 << 24}, bound{"hidden", b.hidden, 1, 1 << 16}, bound{"tokens", b.tokens, 1, 1 << 24}); err != nil {
 		return result, err
 	}
-	dtype, known := map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16}[b.dtype]
-	if !known {
-		return result, fmt.Errorf("--dtype %.40q is not fp32 or bf16", b.dtype)
+	dtype, err := weightDType(b.dtype)
+	if err != nil {
+		return result, err
 	}
 	rng := rand.New(rand.NewPCG(5, 0))
 	hidden, err := torch.Parameter(normals(rng, b.tokens*b.hidden, 1), int64(b.tokens), int64(b.hidden))

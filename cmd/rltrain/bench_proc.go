@@ -8,9 +8,10 @@ import (
 	"syscall"
 )
 
-// memoryStatus is a field of /proc/self/status, in MiB.
-func memoryStatus(field string) (float64, error) {
-	data, err := os.ReadFile("/proc/self/status")
+// memoryStatus is a field of /proc/PROCESS/status, in MiB.
+func memoryStatus(process, field string) (float64, error) {
+	path := "/proc/" + process + "/status"
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
@@ -20,10 +21,10 @@ func memoryStatus(field string) (float64, error) {
 			return kilobytes / 1024, err
 		}
 	}
-	return 0, fmt.Errorf("/proc/self/status has no field %s", field)
+	return 0, fmt.Errorf("%s has no field %s", path, field)
 }
 
-// othersBusy is the CPU time used so far by all processes but this one, in seconds.
+// othersBusy is the CPU time used so far by all processes but this one and those that it has waited for, in seconds.
 func othersBusy() (float64, error) {
 	const ticksPerSecond = 100 // of /proc/stat: fixed on Linux for user space
 	data, err := os.ReadFile("/proc/stat")
@@ -42,11 +43,14 @@ func othersBusy() (float64, error) {
 			busy += ticks / ticksPerSecond
 		}
 	}
-	var own syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
-		return 0, fmt.Errorf("getrusage: %w", err)
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var own syscall.Rusage
+		if err := syscall.Getrusage(who, &own); err != nil {
+			return 0, fmt.Errorf("getrusage: %w", err)
+		}
+		busy -= float64(own.Utime.Nano()+own.Stime.Nano()) / 1e9
 	}
-	return busy - float64(own.Utime.Nano()+own.Stime.Nano())/1e9, nil
+	return busy, nil
 }
 
 func loadAverage() (float64, error) {

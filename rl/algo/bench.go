@@ -28,6 +28,25 @@ func BenchSFT(p *LabelPolicy, e Examples) (update func() error, end func(), err 
 	return func() error { return t.update(all) }, t.optimizer.Close, nil
 }
 
+// BenchTokenSFT returns one supervised update on all sequences in one pass, to be repeated: forward, backward,
+// clipping and AdamW, as TokenSFT does it between validations. The caller calls end when done.
+func BenchTokenSFT(p *TokenPolicy, sequences []Sequence, checkpoint bool) (update func() error, end func(), err error) {
+	schedule, err := rl.NewSchedule("constant", 1, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &tokenSFT{policy: p, train: sequences, schedule: schedule,
+		config: TokenSFTConfig{LearningRate: benchRate, MaxGradNorm: 1, Checkpoint: checkpoint}}
+	if t.optimizer, err = p.optimizer(0); err != nil {
+		return nil, nil, err
+	}
+	all := make([]int, len(sequences))
+	for i := range all {
+		all[i] = i
+	}
+	return func() error { return t.update(all) }, t.optimizer.Close, nil
+}
+
 // BenchPPO returns a rollout of all examples and updates of the policy on all of it, to be repeated, as PPO
 // does it between validations. The caller calls end when done.
 func BenchPPO(p *LabelPolicy, e Examples, updates int) (round func() error, end func(), err error) {

@@ -53,17 +53,33 @@ func NewTokenPolicy(c TokenPolicyConfig) (*TokenPolicy, error) {
 	if p.BaseModel == "" {
 		p.BaseModel = c.Dir
 	}
-	if err := p.prepare(c); err != nil {
+	if err := p.loadText(c.Dir); err != nil {
+		p.Close()
+		return nil, err
+	}
+	if err := p.adapt(c); err != nil {
 		p.Close()
 		return nil, err
 	}
 	return p, nil
 }
 
-func (p *TokenPolicy) prepare(c TokenPolicyConfig) error {
-	if err := p.loadText(c.Dir); err != nil {
-		return err
+// RandomTokenPolicy is a policy without a tokenizer on a Llama of random weights of dtype, for benchmarks.
+func RandomTokenPolicy(shape transformers.LlamaShape, dtype torch.DType, c TokenPolicyConfig) (*TokenPolicy, error) {
+	model, err := transformers.RandomLlama(shape, dtype, c.Seed)
+	if err != nil {
+		return nil, err
 	}
+	p := &TokenPolicy{BaseModel: c.BaseModel, model: model}
+	if err := p.adapt(c); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// adapt puts on the adapter that c asks for.
+func (p *TokenPolicy) adapt(c TokenPolicyConfig) error {
 	if c.Full || c.R == 0 {
 		return nil
 	}

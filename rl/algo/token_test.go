@@ -15,6 +15,7 @@ import (
 	"rltrain/rl/report"
 	"rltrain/torch"
 	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
 )
 
 // tinyPolicy is a policy on a small character-level model, closed at the test's end.
@@ -359,6 +360,51 @@ func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
 		loaded.Close()
 		if err != nil || math.Abs(got.Loss-want.Loss) > 1e-5 {
 			t.Errorf("%s: loss %v, error %v; want %v", filepath.Base(dir), got.Loss, err, want.Loss)
+		}
+	}
+}
+
+// TestRandomTokenPolicy: the step that benchmarks repeat learns its sequences, checkpointed or not, on weights of
+// either dtype.
+func TestRandomTokenPolicy(t *testing.T) {
+	torchtest.NoLeaks(t)
+	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
+	for _, dtype := range []torch.DType{torch.F32, torch.BF16} {
+		p, err := RandomTokenPolicy(shape, dtype, TokenPolicyConfig{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		// q is 32 by 32, down 48 to 32.
+		if _, trainable := p.Parameters(); trainable != 2*4*(32+32+48+32) {
+			t.Errorf("%d trainable weights", trainable)
+		}
+		sequences := []Sequence{
+			{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
+			{IDs: []int32{5, 6}, Labels: []bool{false, true}},
+		}
+		before, err := p.Validate(sequences)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, checkpoint := range []bool{false, true} {
+			update, end, err := BenchTokenSFT(p, sequences, checkpoint)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 5 {
+				if err := update(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			end()
+		}
+		after, err := p.Validate(sequences)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if before.Labels != 4 || after.Loss >= before.Loss {
+			t.Errorf("%v: loss %g over %d labels, then %g", dtype, before.Loss, before.Labels, after.Loss)
 		}
 	}
 }

@@ -17,7 +17,9 @@ type benchResults map[string]struct {
 	Tuned        *benchSide `json:"peer_tuned"`
 	RatioToPeer  float64    `json:"ratio_to_peer"`
 	RatioToTuned float64    `json:"ratio_to_peer_tuned"`
+	TokensRatio  float64    `json:"tokens_ratio_to_peer"` // by tokens a second; 0 where both had the same batch
 	Memory       float64    `json:"memory_of_peer"`
+	Disturbed    bool       `json:"disturbed"`
 }
 
 type benchSide struct {
@@ -38,7 +40,8 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-func (b benchResults) markdown() string {
+// markdown is a table under a note on what is computed.
+func (b benchResults) markdown(what string) string {
 	var rows [][]string
 	note := ""
 	for _, name := range slices.Sorted(maps.Keys(b)) {
@@ -47,8 +50,15 @@ func (b benchResults) markdown() string {
 		if c.Tuned != nil {
 			tuned = fmt.Sprintf("%.2f (%.2f×)", c.Tuned.Best, c.RatioToTuned)
 		}
-		rows = append(rows, []string{name, fmt.Sprintf("%.2f", c.Ours.Best), fmt.Sprintf("%.2f (%.2f×)", c.Peer.Best, c.RatioToPeer), tuned, fmt.Sprintf("%.2f×", c.Memory)})
-		note = fmt.Sprintf("Seconds a step in fp32 on %d threads, %s, best of several in turns; in brackets how many times as long as ours.\n\n", c.Ours.Threads, c.Ours.CPU)
+		peer := fmt.Sprintf("%.2f (%.2f×)", c.Peer.Best, c.RatioToPeer)
+		if c.TokensRatio != 0 {
+			peer = fmt.Sprintf("%.2f (%.2f×; a token %.2f×)", c.Peer.Best, c.RatioToPeer, c.TokensRatio)
+		}
+		if c.Disturbed {
+			name += ", disturbed"
+		}
+		rows = append(rows, []string{name, fmt.Sprintf("%.2f", c.Ours.Best), peer, tuned, fmt.Sprintf("%.2f×", c.Memory)})
+		note = fmt.Sprintf("%s on %d threads, %s, best of several in turns; in brackets how many times as long as ours.\n\n", what, c.Ours.Threads, c.Ours.CPU)
 	}
-	return note + report.MarkdownTable([]string{"case", "rltrain", "transformers + PEFT", "the same, MKL's AVX512 path forced", "memory, ours to theirs"}, rows)
+	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "the same, MKL's AVX512 path forced", "memory, ours to theirs"}, rows)
 }

@@ -23,12 +23,16 @@ func writeTables(page, results string) error {
 	if err := rl.LoadJSON(filepath.Join(results, "intent_mmlu_pro.json"), &r); err != nil {
 		return err
 	}
-	var b benchResults
-	if err := readJSON(filepath.Join(results, "bench_classifier.json"), &b); err != nil {
-		return err
+	bodies := map[string]string{"intent_mmlu_pro": r.markdown()}
+	for name, what := range map[string]string{"bench_classifier": "Seconds a step in fp32", "bench_language": "Seconds a step"} {
+		var b benchResults
+		if err := readJSON(filepath.Join(results, name+".json"), &b); err != nil {
+			return err
+		}
+		bodies[name] = b.markdown(what)
 	}
 	out := string(text)
-	for name, body := range map[string]string{"intent_mmlu_pro": r.markdown(), "bench_classifier": b.markdown()} {
+	for name, body := range bodies {
 		if out, err = replaceBlock(out, name, body); err != nil {
 			return fmt.Errorf("%s: %w", page, err)
 		}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -38,5 +40,30 @@ func TestIntentTable(t *testing.T) {
 	}
 	if strings.Contains(text, "10.0 ") {
 		t.Errorf("the table shows the tuning runs:\n%s", text)
+	}
+}
+
+func TestBenchTable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bench.json")
+	if err := os.WriteFile(path, []byte(`{
+ "step": {"ours": {"best_s": 2, "cpu_capability": "AVX2", "threads": 2, "more": 1}, "peer": {"best_s": 5, "threads": 2},
+          "peer_tuned": {"best_s": 3, "threads": 2}, "ratio_to_peer": 2.5, "ratio_to_peer_tuned": 1.5, "memory_of_peer": 0.25, "disturbed": false},
+ "mixed": {"ours": {"best_s": 1, "cpu_capability": "AVX2", "threads": 2}, "peer": {"best_s": 2}, "ratio_to_peer": 2, "tokens_ratio_to_peer": 2.2,
+           "memory_of_peer": 0.5, "disturbed": true}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var b benchResults
+	if err := readJSON(path, &b); err != nil {
+		t.Fatal(err)
+	}
+	want := `Seconds a step on 2 threads, AVX2, best of several in turns; in brackets how many times as long as ours.
+
+| case             | rltrain |                      Python | the same, MKL's AVX512 path forced | memory, ours to theirs |
+| ---------------- | ------: | --------------------------: | ---------------------------------- | ---------------------: |
+| mixed, disturbed |    1.00 | 2.00 (2.00×; a token 2.20×) | not measured                       |                  0.50× |
+| step             |    2.00 |                5.00 (2.50×) | 3.00 (1.50×)                       |                  0.25× |
+`
+	if diff := cmp.Diff(want, b.markdown("Seconds a step")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

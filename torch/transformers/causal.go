@@ -74,15 +74,21 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 		c.Weights[spec.Name] = v
 		c.Parameters += spec.elements()
 	}
-	if c.Model, err = torch.NewDecoder(config.Decoder(), c.Weights); err != nil {
+	if err := c.build(); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
 	}
+	return c, nil
+}
+
+// build makes the model of the weights.
+func (c *Causal) build() (err error) {
 	c.Head, c.HeadBias = c.Weights["head.weight"], c.Weights["head.bias"]
 	if c.Head == nil {
 		c.Head = c.Weights["embed.weight"]
 	}
-	return c, nil
+	c.Model, err = torch.NewDecoder(c.Config.Decoder(), c.Weights)
+	return err
 }
 
 // Close frees the model and its weights.

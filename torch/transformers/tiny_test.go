@@ -5,11 +5,14 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"rltrain/torch"
+	"rltrain/torch/safetensors"
 	"rltrain/torch/torchtest"
 	"rltrain/torch/transformers"
 )
@@ -96,6 +99,55 @@ func TestTinyRefuses(t *testing.T) {
 	for want, shape := range map[string][2]int{"0 layers": {0, 32}, "hidden size 48": {1, 48}, "hidden size 0": {1, 0}} {
 		if err := transformers.WriteTiny(t.TempDir(), shape[0], shape[1], 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// TestRandomLlama: the model without files is the one with files, in each dtype.
+func TestRandomLlama(t *testing.T) {
+	torchtest.NoLeaks(t)
+	shape := transformers.LlamaShape{Vocab: 120, Hidden: 24, Layers: 2, Heads: 3, KVHeads: 1, Intermediate: 40, RopeTheta: 1e5}
+	for _, d := range []struct {
+		inFile safetensors.DType
+		dtype  torch.DType
+	}{{safetensors.F32, torch.F32}, {safetensors.BF16, torch.BF16}} {
+		dir := t.TempDir()
+		if err := transformers.WriteLlama(dir, shape, d.inFile, 7); err != nil {
+			t.Fatal(err)
+		}
+		stored, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stored.Close()
+		random, err := transformers.RandomLlama(shape, d.dtype, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer random.Close()
+		if random.Parameters != stored.Parameters || len(random.Weights) != len(stored.Weights) {
+			t.Errorf("%d parameters in %d weights, in files %d in %d", random.Parameters, len(random.Weights), stored.Parameters, len(stored.Weights))
+		}
+		for name, v := range random.Weights {
+			got, err := v.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := stored.Weights[name].Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s, %s: the values differ from those in the file", d.inFile, name)
+			}
+		}
+		tokenizer, err := transformers.LoadTokenizer(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tokenizer.Close()
+		if text, err := tokenizer.Decode([]int32{4 + 'a' - ' ', 119}, false); err != nil || text != "a<119>" {
+			t.Errorf("the last token decodes as %q, %v", text, err)
 		}
 	}
 }

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestLoraBenchSequences(t *testing.T) {
+	for layout, want := range map[string]int{"full": 4 * 256, "mixed": 32 + 106 + 181 + 256} {
+		sequences, tokens := loraBench{layout: layout, batch: 4, seq: 256}.sequences(64)
+		if tokens != want || len(sequences) != 4 {
+			t.Errorf("%s: %d tokens in %d sequences, want %d in 4", layout, tokens, len(sequences), want)
+		}
+		for _, q := range sequences {
+			if len(q.Labels) != len(q.IDs) || q.Labels[0] || !q.Labels[1] || !q.Labels[len(q.Labels)-1] {
+				t.Errorf("%s: labels %v", layout, q.Labels)
+			}
+			for _, id := range q.IDs {
+				if id < firstWord || id >= 64 {
+					t.Errorf("%s: token %d", layout, id)
+				}
+			}
+		}
+	}
+}
+
+func TestLanguageBenchRefuses(t *testing.T) {
+	for args, want := range map[string]string{
+		"lora_step --shape huge":             `bench lora_step: --shape "huge" is not tiny or smol135`,
+		"lora_step --layout padded":          `bench lora_step: --layout "padded" is not full or mixed`,
+		"lora_step --layout mixed --seq 31":  "bench lora_step: --seq 31 is below 32, the shortest length of --layout mixed",
+		"lora_step --dtype fp16":             `bench lora_step: --dtype "fp16" is not fp32 or bf16`,
+		"lora_step --r 129":                  "bench lora_step: --r 129 is outside of 1 to 128",
+		"generate --prompt 2000 --new 100":   "bench generate: --new 100 is outside of 2 to 48",
+		"startup --shape smol135 --dtype x":  `bench startup: --dtype "x" is not fp32 or bf16`,
+		"startup --shape tiny --threads 0":   "bench startup: --threads 0 is outside of 1 to 1024",
+		"lora_step --shape smol135 --reps 0": "bench lora_step: --reps 0 is outside of 1 to 65536",
+	} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), append([]string{"rltrain", "bench"}, strings.Fields(args)...), nil, strings.NewReader(""), &out, &errs); code == 0 {
+			t.Errorf("bench %s: exit code 0", args)
+		}
+		if diff := cmp.Diff("rltrain: "+want+"\n", errs.String()); diff != "" {
+			t.Errorf("bench %s (-want +got):\n%s", args, diff)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package transformers
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/renameio/v2"
+
+	"rltrain/torch"
+	"rltrain/torch/safetensors"
+)
+
+// LlamaShape is the shape of a Llama whose output layer is its embedding.
+type LlamaShape struct {
+	Vocab, Hidden, Layers, Heads, KVHeads, Intermediate int
+	RopeTheta                                           float64
+}
+
+// llamaPositions is the length that models of a LlamaShape are said to be made for.
+const llamaPositions = 2048
+
+// config is config.json.
+func (s LlamaShape) config(dtype safetensors.DType) ([]byte, error) {
+	return tidyJSON(map[string]any{
+		"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "vocab_size": s.Vocab,
+		"hidden_size": s.Hidden, "intermediate_size": s.Intermediate, "num_hidden_layers": s.Layers,
+		"num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads, "head_dim": s.Hidden / s.Heads,
+		"hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": s.RopeTheta, "max_position_embeddings": llamaPositions,
+		"initializer_range": 0.02, "tie_word_embeddings": true, "torch_dtype": torchNames[dtype],
+		"bos_token_id": nil, "eos_token_id": 1, "pad_token_id": 0,
+	})
+}
+
+var torchNames = map[safetensors.DType]string{safetensors.F32: "float32", safetensors.BF16: "bfloat16", safetensors.F16: "float16"}
+
+// WriteLlama makes dir the folder of a Llama with weights of dtype, F32, BF16 or F16, drawn from seed as
+// transformers draws them: normal with deviation 0.02, norms at one, the padding token's embedding at zero. Its
+// tokens are characters and, from the 100th on, words that no text has.
+func WriteLlama(dir string, s LlamaShape, dtype safetensors.DType, seed uint64) error {
+	if err := s.write(dir, dtype, seed); err != nil {
+		return fmt.Errorf("transformers: writing a Llama: %w", err)
+	}
+	return nil
+}
+
+func (s LlamaShape) write(dir string, dtype safetensors.DType, seed uint64) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	config, err := s.config(dtype)
+	if err != nil {
+		return err
+	}
+	vocabulary := tinyVocabulary()
+	for id := len(vocabulary); id < s.Vocab; id++ {
+		vocabulary = append(vocabulary, fmt.Sprintf("<%d>", id))
+	}
+	files := map[string][]byte{"config.json": config}
+	for name, content := range map[string]any{
+		"generation_config.json": map[string]any{"eos_token_id": 1, "pad_token_id": 0},
+		"tokenizer.json":         tinyTokenizer(vocabulary[:s.Vocab]),
+		"tokenizer_config.json": map[string]any{
+			"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": llamaPositions, "padding_side": "left",
+			"clean_up_tokenization_spaces": false,
+			"pad_token":                    "<pad>", "eos_token": "<eos>", "unk_token": "<unk>",
+		},
+	} {
+		if files[name], err = tidyJSON(content); err != nil {
+			return err
+		}
+	}
+	for name, text := range files {
+		if err := renameio.WriteFile(filepath.Join(dir, name), text, 0o644, renameio.WithTempDir(dir)); err != nil {
+			return err
+		}
+	}
+	c, err := parseCausalConfig(config)
+	if err != nil {
+		return err
+	}
+	var tensors []safetensors.Tensor
+	for spec, data := range randomWeights(c, seed) {
+		tensors = append(tensors, safetensors.FromFloat32sAs(dtype, spec.Candidates[0], spec.Shape, data))
+	}
+	return safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil)
+}
+
+// RandomLlama is the model of WriteLlama without files, for benchmarks. Matrices are of dtype, norms float32.
+func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) {
+	text, err := s.config(safetensors.F32)
+	if err != nil {
+		return nil, err
+	}
+	config, err := parseCausalConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	c := &Causal{Config: config, Weights: map[string]*torch.Var{}}
+	for spec, data := range randomWeights(config, seed) {
+		v, err := torch.Constant(data, spec.Shape...)
+		if err == nil && spec.matrix() && dtype != torch.F32 {
+			wide := v
+			v, err = wide.To(dtype)
+			wide.Close()
+		}
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+		c.Weights[spec.Name] = v
+		c.Parameters += spec.elements()
+	}
+	if err := c.build(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// randomWeights draws every tensor from a stream of its own: more layers leave the first as they are.
+func randomWeights(c *CausalConfig, seed uint64) iter.Seq2[TensorSpec, []float32] {
+	return func(yield func(TensorSpec, []float32) bool) {
+		for i, spec := range c.TensorNames() {
+			if spec.Group == "tied" {
+				continue
+			}
+			data := make([]float32, spec.elements())
+			rng := rand.New(rand.NewPCG(seed, uint64(i)))
+			for j := range data {
+				data[j] = 1
+				if !strings.HasSuffix(spec.Name, "norm.weight") {
+					data[j] = float32(rng.NormFloat64() * 0.02)
+				}
+			}
+			if spec.Name == "embed.weight" {
+				clear(data[:c.HiddenSize]) // the padding token's row
+			}
+			if !yield(spec, data) {
+				return
+			}
+		}
+	}
+}
+
+// tidyJSON is v in lines, with characters as they are.
+func tidyJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	err := enc.Encode(v)
+	return b.Bytes(), err
+}
