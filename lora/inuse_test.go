@@ -16,7 +16,7 @@ func TestInUse(t *testing.T) {
 		{`{}`, map[string]string{}},
 		{
 			`{"r": 8, "bias": "none", "use_dora": false, "init_lora_weights": true, "rank_pattern": {}, "modules_to_save": null,
-			"revision": "x", "peft_version": "0.21.2", "inference_mode": true, "target_modules": ["q_proj", "v_proj"]}`,
+			"peft_version": "0.21.2", "inference_mode": true, "target_modules": ["q_proj", "v_proj"]}`,
 			map[string]string{"r": "8", "target_modules": `["q_proj","v_proj"]`},
 		},
 		{
