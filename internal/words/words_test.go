@@ -8,7 +8,7 @@ import (
 
 func TestQuote(t *testing.T) {
 	for s, want := range map[string]string{
-		"a\n\"é": `"a\n\"é"`,
+		"a\n\"é":                `"a\n\"é"`,
 		strings.Repeat("é", 60): `"` + strings.Repeat("é", 60) + `"`,
 		strings.Repeat("é", 61): `"` + strings.Repeat("é", 60) + `"…`,
 	} {
