@@ -1,6 +1,7 @@
 package rl
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
@@ -29,26 +30,41 @@ type Comparison struct {
 // Tibshirani 1993, chapter 13). Figures are those of Evaluate. Without rows every
 // figure is 0. It panics when shapes or indices do not fit.
 func Compare(classes int, truth []int, a, b [][]float32) Comparison {
-	checkPredictions("rl.Compare", classes, truth, a)
-	checkPredictions("rl.Compare", classes, truth, b)
-	if len(truth) == 0 {
+	return CompareRuns(classes, truth, [][][]float32{a}, [][][]float32{b})
+}
+
+// CompareRuns is Compare of training runs of several seeds: b[i], of shape [rows][classes], belongs to a[i], and
+// every figure is the mean over the pairs. A resample draws the same rows for all runs, since what one run finds
+// hard the others do too; the interval speaks of other rows, not of other seeds.
+func CompareRuns(classes int, truth []int, a, b [][][]float32) Comparison {
+	if len(a) != len(b) {
+		panic(fmt.Sprintf("rl.CompareRuns: %d runs against %d", len(a), len(b)))
+	}
+	for i := range a {
+		checkPredictions("rl.Compare", classes, truth, a[i])
+		checkPredictions("rl.Compare", classes, truth, b[i])
+	}
+	if len(truth) == 0 || len(a) == 0 {
 		return Comparison{}
 	}
-	rowsA, rowsB := scoreRows(truth, a), scoreRows(truth, b)
-	wholeA, wholeB := scoresOf(classes, rowsA), scoresOf(classes, rowsB)
+	runsA, runsB := newRuns(classes, truth, a), newRuns(classes, truth, b)
+	for i := range truth {
+		runsA.add(i)
+		runsB.add(i)
+	}
+	wholeA, wholeB := runsA.mean(), runsB.mean()
 
-	tallyA, tallyB := newTally(classes), newTally(classes)
 	accuracy, f1, ece, brier := draws(), draws(), draws(), draws()
 	rng := Stream(bootstrapSeed, 2)
 	for range resamples {
-		tallyA.reset()
-		tallyB.reset()
+		runsA.reset()
+		runsB.reset()
 		for range truth {
 			i := rng.IntN(len(truth))
-			tallyA.add(&rowsA[i])
-			tallyB.add(&rowsB[i])
+			runsA.add(i)
+			runsB.add(i)
 		}
-		sa, sb := tallyA.scores(), tallyB.scores()
+		sa, sb := runsA.mean(), runsB.mean()
 		accuracy = append(accuracy, sb.accuracy-sa.accuracy)
 		f1 = append(f1, sb.f1Macro-sa.f1Macro)
 		ece = append(ece, sb.ece-sa.ece)
@@ -61,6 +77,46 @@ func Compare(classes int, truth []int, a, b [][]float32) Comparison {
 		ECE:      Difference{wholeA.ece, wholeB.ece, wholeB.ece - wholeA.ece, interval(ece)},
 		Brier:    Difference{wholeA.brier, wholeB.brier, wholeB.brier - wholeA.brier, interval(brier)},
 	}
+}
+
+// runs tallies the same rows of several prediction sets.
+type runs struct {
+	rows    [][]scoredRow
+	tallies []*tally
+}
+
+func newRuns(classes int, truth []int, probs [][][]float32) *runs {
+	r := &runs{}
+	for _, p := range probs {
+		r.rows = append(r.rows, scoreRows(truth, p))
+		r.tallies = append(r.tallies, newTally(classes))
+	}
+	return r
+}
+
+func (r *runs) reset() {
+	for _, t := range r.tallies {
+		t.reset()
+	}
+}
+
+func (r *runs) add(row int) {
+	for i, t := range r.tallies {
+		t.add(&r.rows[i][row])
+	}
+}
+
+func (r *runs) mean() scores {
+	var mean scores
+	n := float64(len(r.tallies))
+	for _, t := range r.tallies {
+		s := t.scores()
+		mean.accuracy += s.accuracy / n
+		mean.f1Macro += s.f1Macro / n
+		mean.ece += s.ece / n
+		mean.brier += s.brier / n
+	}
+	return mean
 }
 
 // bootstrapIntervals fills all intervals but that of accuracy, which has a closed form.

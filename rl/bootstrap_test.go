@@ -63,6 +63,20 @@ func TestCompareAgreesWithEvaluate(t *testing.T) {
 	}
 }
 
+func TestCompareRuns(t *testing.T) {
+	truth, a := classifier(7, 120, 0.6, 0.9)
+	_, b := classifier(7, 120, 0.8, 0.8)
+	alone := Compare(3, truth, a, b)
+	if diff := cmp.Diff(alone, CompareRuns(3, truth, [][][]float32{a, a}, [][][]float32{b, b})); diff != "" {
+		t.Errorf("the same pair twice is not the pair:\n%s", diff)
+	}
+	// Each set is once on either side: what one pair gains the other loses, on every resample.
+	c := CompareRuns(3, truth, [][][]float32{a, b}, [][][]float32{b, a})
+	if want := (alone.Brier.A + alone.Brier.B) / 2; math.Abs(c.Brier.A-want) > 1e-12 || c.Brier.Difference != 0 || c.Brier.Interval != (Interval{}) {
+		t.Errorf("Brier %+v, want %g on both sides and no difference", c.Brier, want)
+	}
+}
+
 // The same predictions with a better-fitting confidence on every row: pairing must see
 // the Brier gain that two separate intervals could not, and no change of accuracy.
 func TestCompareUsesThePairing(t *testing.T) {

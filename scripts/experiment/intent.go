@@ -35,6 +35,8 @@ type intentResults struct {
 	Base   string         `json:"base_model"`
 	Chosen string         `json:"chosen"` // setting of "tune" with the best validation macro F1
 	Runs   []intentRun    `json:"runs"`
+	// Pooled compares the runs of a setting with those that they went on from, all seeds together.
+	Pooled map[string]rl.Comparison `json:"pooled_against_start"`
 }
 
 // intentRun is one training run, on the test rows.
@@ -126,7 +128,90 @@ func (e *intentExperiment) run(ctx context.Context) error {
 			}
 		}
 	}
+	if err := e.pool(ctx); err != nil {
+		return err
+	}
 	return e.save()
+}
+
+// pool compares each arm with the checkpoints, all seeds together.
+func (e *intentExperiment) pool(ctx context.Context) error {
+	rows, err := dataset.Read(e.file(allRows), dataset.Columns{})
+	if err != nil {
+		return err
+	}
+	rows = slices.DeleteFunc(rows, func(r dataset.Row) bool { return r.Split != dataset.Test })
+	labels := map[string]int{}
+	var truth []int
+	for _, r := range rows {
+		if _, ok := labels[r.Label]; !ok {
+			labels[r.Label] = len(labels)
+		}
+		truth = append(truth, labels[r.Label])
+	}
+	predictions := func(setting, stage string) (all [][][]float32, err error) {
+		for seed := range e.seeds {
+			probs, err := e.predict(ctx, filepath.Join(e.folder(setting, seed), "intent_classifier_"+stage), rows, labels)
+			if err != nil {
+				return nil, fmt.Errorf("%s, seed %d: %w", setting, seed, err)
+			}
+			all = append(all, probs)
+		}
+		return all, nil
+	}
+	start, err := predictions(checkpoint, "supervised")
+	if err != nil {
+		return err
+	}
+	e.results.Pooled = map[string]rl.Comparison{}
+	arms := []string{continued}
+	for _, reward := range rewards {
+		arms = append(arms, "rl "+reward)
+	}
+	for _, arm := range arms {
+		stage := "rl"
+		if arm == continued {
+			stage = "supervised"
+		}
+		probs, err := predictions(arm, stage)
+		if err != nil {
+			return err
+		}
+		e.results.Pooled[arm] = rl.CompareRuns(len(labels), truth, start, probs)
+	}
+	return nil
+}
+
+// predict is the probabilities that the model in dir gives the labels of each row.
+func (e *intentExperiment) predict(ctx context.Context, dir string, rows []dataset.Row, labels map[string]int) ([][]float32, error) {
+	var input strings.Builder
+	for _, r := range rows {
+		input.WriteString(strings.Join(strings.Fields(r.Text), " ") + "\n") // a text is a line
+	}
+	command := exec.CommandContext(ctx, e.program, "predict", "--model", dir, "--json", "--top", strconv.Itoa(len(labels)))
+	command.Stdin, command.Stderr = strings.NewReader(input.String()), os.Stderr
+	output, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("predicting with %s: %w", dir, err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(output))
+	probs := make([][]float32, len(rows))
+	for i := range probs {
+		var line struct {
+			Top []struct {
+				Label       string  `json:"label"`
+				Probability float32 `json:"probability"`
+			} `json:"top"`
+		}
+		if err := decoder.Decode(&line); err != nil {
+			return nil, fmt.Errorf("predictions of %s: %w", dir, err)
+		}
+		probs[i] = make([]float32, len(labels))
+		for _, p := range line.Top {
+			probs[i][labels[p.Label]] = p.Probability
+		}
+	}
+	return probs, nil
 }
 
 // arms trains a checkpoint on three quarters of the training rows and goes on from it, in four ways, on the

@@ -71,11 +71,11 @@ func (r intentResults) markdown() string {
 				cpu = append(cpu, run.CPUSeconds)
 			}
 		}
-		rows = append(rows, []string{names(setting), fmt.Sprint(len(accuracy)), spread(accuracy, 1), spread(f1, 1), spread(ece, 4), spread(brier, 4), fmt.Sprintf("%.0f", mean(cpu))})
+		rows = append(rows, []string{names(setting), fmt.Sprint(len(accuracy)), spread(accuracy, 1), spread(f1, 1), spread(ece, 4), spread(brier, 4), fmt.Sprintf("%.0f", slices.Min(cpu))})
 	}
 	text := fmt.Sprintf("%s: %d training, %d validation and %d test rows; mean ± standard deviation over seeds, on the test rows. Chosen on validation: %s.\n\n",
 		r.Data, r.Rows["train"], r.Rows["val"], r.Rows["test"], r.Chosen)
-	text += report.MarkdownTable([]string{"run", "seeds", "accuracy %", "F1 macro %", "ECE", "Brier", "CPU s"}, rows)
+	text += report.MarkdownTable([]string{"run", "seeds", "accuracy %", "F1 macro %", "ECE", "Brier", "CPU s, least"}, rows)
 	rows = nil
 	for _, run := range r.Runs {
 		if c := run.Against; c != nil {
@@ -83,7 +83,13 @@ func (r intentResults) markdown() string {
 				difference(c.Accuracy, 100, 1), difference(c.F1Macro, 100, 1), difference(c.ECE, 1, 4), difference(c.Brier, 1, 4)})
 		}
 	}
-	text += "\nDifferences from the checkpoint that a run went on from, with 95 % paired bootstrap intervals:\n\n"
+	for _, setting := range settings {
+		if c, ok := r.Pooled[setting]; ok {
+			rows = append(rows, []string{names(setting), "all", "",
+				difference(c.Accuracy, 100, 1), difference(c.F1Macro, 100, 1), difference(c.ECE, 1, 4), difference(c.Brier, 1, 4)})
+		}
+	}
+	text += "\nDifferences from the checkpoint that a run went on from, with 95 % paired bootstrap intervals; \"all\" is the mean over seeds:\n\n"
 	return text + report.MarkdownTable([]string{"run", "seed", "updates", "accuracy, points", "F1 macro, points", "ECE", "Brier"}, rows)
 }
 
