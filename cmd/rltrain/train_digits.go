@@ -88,14 +88,17 @@ func (t *trainer) warmUp(ctx context.Context, task *digits.Task) error {
 			return err
 		}
 		defer sampler.Close()
+		var scores rl.AnswerScores
+		scored := -1 // updates of the policy that has the scores
 		check := func(ctx context.Context, updates int) (bool, error) {
-			if err := sampler.Refresh(); err != nil {
-				return false, err
-			}
-			scores, err := policy.EvaluateTask(ctx, sampler, task, c.EvalSamples, t.evaluation())
+			err := sampler.Refresh()
 			if err != nil {
 				return false, err
 			}
+			if scores, err = policy.EvaluateTask(ctx, sampler, task, c.EvalSamples, t.evaluation()); err != nil {
+				return false, err
+			}
+			scored = updates
 			return scores.Accuracy >= c.WarmupUntil, stage.Printf("After %d updates: %s", updates, describeScores(scores))
 		}
 		result, err := algo.TokenSFT(ctx, policy, train.Sequences, nil, algo.TokenSFTConfig{
@@ -104,6 +107,18 @@ func (t *trainer) warmUp(ctx context.Context, task *digits.Task) error {
 			Seed: c.Seed, Check: check, CheckEvery: c.WarmupCheckEvery,
 		}, stage.Hooks("supervised", "update"))
 		if err != nil {
+			return err
+		}
+		if scored != result.Updates {
+			if _, err := check(ctx, result.Updates); err != nil {
+				return err
+			}
+		}
+		path, err := stage.File("logs", "eval_results.json")
+		if err != nil {
+			return err
+		}
+		if err := rl.SaveJSON(path, scores); err != nil {
 			return err
 		}
 		return t.endChat(stage, policy, result)

@@ -99,12 +99,12 @@ func (e *intentExperiment) run(ctx context.Context) error {
 		return err
 	}
 	common := []string{"--max-length", strconv.Itoa(maxLength), "--save-steps", "1000"}
-	all := join(common, []string{"--dataset", e.file(allRows), "--mode", "supervised"})
+	all := slices.Concat(common, []string{"--dataset", e.file(allRows), "--mode", "supervised"})
 	best := ""
 	var rates []string
 	bestF1 := -1.0
 	for _, candidate := range tuned {
-		r, err := e.train(ctx, "tune "+candidate.name, 0, join(all, candidate.options), "supervised", "")
+		r, err := e.train(ctx, "tune "+candidate.name, 0, slices.Concat(all, candidate.options), "supervised", "")
 		if err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func (e *intentExperiment) run(ctx context.Context) error {
 		}
 	}
 	for seed := range e.seeds {
-		if err := e.supervise(ctx, seed, join(all, rates)); err != nil {
+		if err := e.supervise(ctx, seed, slices.Concat(all, rates)); err != nil {
 			return err
 		}
 		if e.peer != "" {
@@ -131,7 +131,7 @@ func (e *intentExperiment) run(ctx context.Context) error {
 	if err := e.pool(ctx); err != nil {
 		return err
 	}
-	return e.save()
+	return save(e.out, e.results)
 }
 
 // pool compares each arm with the checkpoints, all seeds together.
@@ -217,22 +217,22 @@ func (e *intentExperiment) predict(ctx context.Context, dir string, rows []datas
 // arms trains a checkpoint on three quarters of the training rows and goes on from it, in four ways, on the
 // last quarter: rows that the checkpoint has fitted have no more to say about its calibration.
 func (e *intentExperiment) arms(ctx context.Context, seed int, common, rates []string) error {
-	first := join(common, []string{"--dataset", e.file(firstRows), "--mode", "supervised"}, rates)
+	first := slices.Concat(common, []string{"--dataset", e.file(firstRows), "--mode", "supervised"}, rates)
 	if _, err := e.train(ctx, checkpoint, seed, first, "supervised", ""); err != nil {
 		return err
 	}
 	start := filepath.Join(e.folder(checkpoint, seed), "intent_classifier_supervised")
-	rest := join(common, []string{"--dataset", e.file(restRows), "--pretrained-model", start})
+	rest := slices.Concat(common, []string{"--dataset", e.file(restRows), "--pretrained-model", start})
 	most := 0
 	for _, reward := range rewards {
-		r, err := e.train(ctx, "rl "+reward, seed, join(rest, []string{"--mode", "rl_only", "--reward", reward}, rlOptions), "rl", start)
+		r, err := e.train(ctx, "rl "+reward, seed, slices.Concat(rest, []string{"--mode", "rl_only", "--reward", reward}, rlOptions), "rl", start)
 		if err != nil {
 			return err
 		}
 		most = max(most, r.Updates)
 	}
 	// As many updates as the longest RL arm made, on as many rows each and at the same rates.
-	_, err := e.train(ctx, continued, seed, join(rest, []string{"--mode", "supervised", "--max-steps", strconv.Itoa(most),
+	_, err := e.train(ctx, continued, seed, slices.Concat(rest, []string{"--mode", "supervised", "--max-steps", strconv.Itoa(most),
 		"--batch-size", "16", "--learning-rate", "1e-4", "--head-learning-rate", "1e-4"}), "supervised", start)
 	return err
 }
@@ -249,14 +249,6 @@ func (e *intentExperiment) supervise(ctx context.Context, seed int, options []st
 	r, _ := e.find("tune "+e.results.Chosen, 0)
 	r.Setting = supervised
 	return e.add(r)
-}
-
-func join(lists ...[]string) []string {
-	var all []string
-	for _, list := range lists {
-		all = append(all, list...)
-	}
-	return all
 }
 
 // Files of rows, all with the same validation and test rows.
@@ -332,13 +324,6 @@ func (e *intentExperiment) load() error {
 	return nil
 }
 
-func (e *intentExperiment) save() error {
-	if err := os.MkdirAll(filepath.Dir(e.out), 0o755); err != nil {
-		return err
-	}
-	return rl.SaveJSON(e.out, e.results)
-}
-
 func (e *intentExperiment) find(setting string, seed int) (intentRun, bool) {
 	for _, r := range e.results.Runs {
 		if r.Setting == setting && r.Seed == seed {
@@ -352,7 +337,7 @@ func (e *intentExperiment) add(r intentRun) error {
 	e.results.Runs = append(e.results.Runs, r)
 	fmt.Printf("%-22s seed %d  accuracy %.4f  F1 %.4f  ECE %.4f  Brier %.4f  %4d updates  %5.0f s of processor time\n",
 		r.Setting, r.Seed, r.Test.Accuracy, r.Test.F1Macro, r.Test.ECE, r.Test.Brier, r.Updates, r.CPUSeconds)
-	return e.save()
+	return save(e.out, e.results)
 }
 
 func (e *intentExperiment) folder(setting string, seed int) string {
@@ -366,13 +351,13 @@ func (e *intentExperiment) train(ctx context.Context, setting string, seed int, 
 		return r, nil
 	}
 	dir := e.folder(setting, seed)
-	options = join(options, []string{"--seed", strconv.Itoa(seed)})
-	cpu, _, err := e.command(ctx, e.program, join(options, []string{"--output-dir", dir})...)
+	options = slices.Concat(options, []string{"--seed", strconv.Itoa(seed)})
+	cpu, _, err := command(ctx, e.program, slices.Concat(options, []string{"--output-dir", dir})...)
 	if err != nil {
 		return intentRun{}, fmt.Errorf("%s, seed %d: %w", setting, seed, err)
 	}
 	model := filepath.Join(dir, "intent_classifier_"+stage)
-	r := intentRun{Setting: setting, Seed: seed, Options: e.portable(options), CPUSeconds: cpu}
+	r := intentRun{Setting: setting, Seed: seed, Options: portable(options, e.work), CPUSeconds: cpu}
 	var eval struct {
 		Cut int `json:"cut_texts"`
 		figures
@@ -389,10 +374,8 @@ func (e *intentExperiment) train(ctx context.Context, setting string, seed int, 
 	if err != nil {
 		return r, err
 	}
+	r.Updates = updatesIn(rows)
 	for _, row := range rows {
-		if step, ok := row["step"].(float64); ok {
-			r.Updates = max(r.Updates, int(step))
-		}
 		if f1, ok := row["eval_f1_macro"].(float64); ok {
 			r.ValF1 = max(r.ValF1, f1)
 		}
@@ -405,19 +388,10 @@ func (e *intentExperiment) train(ctx context.Context, setting string, seed int, 
 	return r, e.add(r)
 }
 
-// portable leaves the work folder out of recorded options.
-func (e *intentExperiment) portable(options []string) []string {
-	out := make([]string, len(options))
-	for i, o := range options {
-		out[i] = strings.Replace(o, e.work, "WORK", 1)
-	}
-	return out
-}
-
 // compare measures a run against the checkpoint it came from, on the same test rows.
 func (e *intentExperiment) compare(ctx context.Context, start, model string) (*rl.Comparison, error) {
 	file := e.file("comparison.json")
-	if _, _, err := e.command(ctx, e.program, "compare", start, model, "--dataset", e.file(allRows), "--output", file); err != nil {
+	if _, _, err := command(ctx, e.program, "compare", start, model, "--dataset", e.file(allRows), "--output", file); err != nil {
 		return nil, err
 	}
 	data, err := os.ReadFile(file)
@@ -440,9 +414,9 @@ func (e *intentExperiment) runPeer(ctx context.Context, seed int, options []stri
 		return err
 	}
 	words := strings.Fields(e.peer)
-	args := join(words[1:], []string{"--model", model.Dir, "--data", e.file(allRows), "--seed", strconv.Itoa(seed), "--max-length", strconv.Itoa(maxLength),
+	args := slices.Concat(words[1:], []string{"--model", model.Dir, "--data", e.file(allRows), "--seed", strconv.Itoa(seed), "--max-length", strconv.Itoa(maxLength),
 		"--lr", options[1], "--head-lr", options[3]})
-	cpu, output, err := e.command(ctx, words[0], args...)
+	cpu, output, err := command(ctx, words[0], args...)
 	if err != nil {
 		return fmt.Errorf("peer, seed %d: %w", seed, err)
 	}
@@ -452,15 +426,4 @@ func (e *intentExperiment) runPeer(ctx context.Context, seed int, options []stri
 		return fmt.Errorf("peer, seed %d: its last line is not JSON: %w", seed, err)
 	}
 	return e.add(r)
-}
-
-// command runs a program and returns its processor time in seconds and its standard output.
-func (e *intentExperiment) command(ctx context.Context, name string, args ...string) (float64, string, error) {
-	c := exec.CommandContext(ctx, name, args...)
-	var stdout, stderr bytes.Buffer
-	c.Stdout, c.Stderr = &stdout, &stderr
-	if err := c.Run(); err != nil {
-		return 0, "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(stderr.String()))
-	}
-	return (c.ProcessState.UserTime() + c.ProcessState.SystemTime()).Seconds(), stdout.String(), nil
 }

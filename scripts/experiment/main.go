@@ -1,6 +1,7 @@
 // Command experiment repeats the experiments whose figures the README shows.
 //
 //	go run ./scripts/experiment intent --source FILE [--peer COMMAND]
+//	go run ./scripts/experiment digits
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself, one (setting, seed) after another, and writes each result to
@@ -27,7 +28,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("name one of: intent, tables")
+		return fmt.Errorf("name one of: intent, digits, tables")
 	}
 	switch name := args[0]; name {
 	case "intent":
@@ -43,9 +44,20 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return e.run(ctx)
+	case "digits":
+		flags := flag.NewFlagSet(name, flag.ContinueOnError)
+		e := &digitsExperiment{}
+		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
+		flags.StringVar(&e.work, "work", "experiments/digits", "folder for the models")
+		flags.StringVar(&e.out, "out", "docs/results/digits.json", "results")
+		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return e.run(ctx)
 	case "tables":
 		return writeTables("README.md", "docs/results")
 	default:
-		return fmt.Errorf("no experiment is called %q; there are intent and tables", name)
+		return fmt.Errorf("no experiment is called %q; there are intent, digits and tables", name)
 	}
 }

@@ -23,7 +23,11 @@ func writeTables(page, results string) error {
 	if err := rl.LoadJSON(filepath.Join(results, "intent_mmlu_pro.json"), &r); err != nil {
 		return err
 	}
-	bodies := map[string]string{"intent_mmlu_pro": r.markdown()}
+	var digits digitsResults
+	if err := rl.LoadJSON(filepath.Join(results, "digits.json"), &digits); err != nil {
+		return err
+	}
+	bodies := map[string]string{"intent_mmlu_pro": r.markdown(), "digits": digits.markdown()}
 	for name, what := range map[string]string{"bench_classifier": "Seconds a step in fp32", "bench_language": "Seconds a step"} {
 		var b benchResults
 		if err := readJSON(filepath.Join(results, name+".json"), &b); err != nil {

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"rltrain/rl"
+	"rltrain/rl/report"
+)
+
+// command runs a program and returns its processor time in seconds and its standard output.
+func command(ctx context.Context, name string, args ...string) (float64, string, error) {
+	c := exec.CommandContext(ctx, name, args...)
+	var stdout, stderr bytes.Buffer
+	c.Stdout, c.Stderr = &stdout, &stderr
+	if err := c.Run(); err != nil {
+		return 0, "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(stderr.String()))
+	}
+	return (c.ProcessState.UserTime() + c.ProcessState.SystemTime()).Seconds(), stdout.String(), nil
+}
+
+// portable leaves the work folder out of recorded options.
+func portable(options []string, work string) []string {
+	out := make([]string, len(options))
+	for i, o := range options {
+		out[i] = strings.Replace(o, work, "WORK", 1)
+	}
+	return out
+}
+
+// updatesIn is the number of the last step that the metrics have.
+func updatesIn(rows []report.Row) int {
+	n := 0
+	for _, row := range rows {
+		if step, ok := row["step"].(float64); ok {
+			n = max(n, int(step))
+		}
+	}
+	return n
+}
+
+// save writes results whole or not at all.
+func save(path string, results any) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return rl.SaveJSON(path, results)
+}
