@@ -30,6 +30,11 @@ func (t *trainer) digitsStages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.Mode != config.Supervised {
+		if err := t.tokenRL().Check(); err != nil { // not only after the warm-up
+			return err
+		}
+	}
 	start := c.PretrainedModel
 	if c.Mode != config.RLOnly {
 		if err := t.warmUp(ctx, task); err != nil {
@@ -185,10 +190,6 @@ func (t *trainer) reinforceDigits(ctx context.Context, task *digits.Task, start 
 	if stage == nil {
 		return t.console.Print("The RL stage in " + t.stageDir(rlStage) + " is finished; it is used as it is")
 	}
-	var baseline rl.Baseline // of the other algorithms it is part of what they are
-	if c.Algorithm == algo.Reinforce {
-		baseline = rl.Baseline(c.Baseline)
-	}
 	return stage.Finish(func() error {
 		if !stage.Resumed() {
 			total, trainable := policy.Parameters()
@@ -200,21 +201,43 @@ func (t *trainer) reinforceDigits(ctx context.Context, task *digits.Task, start 
 				return err
 			}
 		}
-		result, err := algo.TokenRL(ctx, policy, task, algo.TokenRLConfig{
-			Algorithm: c.Algorithm, Steps: c.NumSteps, PromptsPerStep: c.PromptsPerStep, SamplesPerPrompt: c.SamplesPerPrompt,
-			Generators: c.NumGenerators, UpdateEpochs: c.UpdateEpochs, Minibatches: 1, LearningRate: c.RLLearningRate,
-			ValueRate: c.ValueLearningRate, MaxGradNorm: c.RLMaxGradNorm, Temperature: c.Temperature, MaxNew: c.MaxNewTokens,
-			Baseline: baseline, Scale: rl.Scale(known(c.AdvantageScale)), ClipLow: c.ClipLow, ClipHigh: c.ClipHigh,
-			Reduction: known(c.Reduction), KLCoef: c.KLCoef, KLKind: rl.KLKind(c.KLType), KLInReward: c.KLInReward, Reference: reference,
-			EntropyCoef: c.EntropyCoef, Gamma: c.Gamma, Lambda: c.GAELambda, ValueClip: c.ValueClip, ValueCoef: c.ValueCoef,
-			TargetKL: c.TargetKL, MaskOverlong: c.MaskOverlong, DynamicSampling: c.DynamicSampling, Schedule: "constant",
-			MicroTokens: chatMicroTokens(c), EvalEvery: c.EvalEvery, EvalSamples: c.EvalSamples, Seed: c.Seed,
-		}, stage.Hooks(c.Algorithm, "step"))
+		settings := t.tokenRL()
+		settings.Reference = reference
+		result, err := algo.TokenRL(ctx, policy, task, settings, stage.Hooks(c.Algorithm, "step"))
 		if err != nil {
 			return err
 		}
 		return t.endDigits(stage, policy, result)
 	})
+}
+
+// tokenRL is what reinforcement learning is to do, but for the reference policy.
+func (t *trainer) tokenRL() algo.TokenRLConfig {
+	c := t.config
+	a := algo.TokenRLConfig{
+		Algorithm: c.Algorithm, Steps: c.NumSteps, PromptsPerStep: c.PromptsPerStep, SamplesPerPrompt: c.SamplesPerPrompt,
+		Generators: c.NumGenerators, LearningRate: c.RLLearningRate, MaxGradNorm: c.RLMaxGradNorm, Schedule: "constant",
+		Temperature: c.Temperature, MaxNew: c.MaxNewTokens, EntropyCoef: c.EntropyCoef,
+		KLCoef: c.KLCoef, KLKind: rl.KLKind(c.KLType), KLInReward: c.KLInReward, KLTarget: c.KLTarget,
+		MaskOverlong: c.MaskOverlong, OverlongBuffer: c.OverlongBuffer, DynamicSampling: c.DynamicSampling,
+		MicroTokens: chatMicroTokens(c), EvalEvery: c.EvalEvery, EvalSamples: c.EvalSamples, Verbose: c.Verbose, Seed: c.Seed,
+	}
+	if c.KLTarget > 0 {
+		a.KLHorizon = c.KLHorizon
+	}
+	// What belongs to some algorithms only is left to the others themselves.
+	switch c.Algorithm {
+	case algo.Reinforce:
+		a.Baseline, a.MovingStart, a.MovingDecay = rl.Baseline(c.Baseline), c.BaselineStart, c.BaselineDecay
+		a.Scale, a.Reduction = rl.Scale(known(c.AdvantageScale)), known(c.Reduction)
+		return a
+	case algo.GRPO:
+		a.Scale, a.Reduction = rl.Scale(known(c.AdvantageScale)), known(c.Reduction)
+	case algo.TokenPPO:
+		a.Gamma, a.Lambda, a.ValueRate, a.ValueClip, a.ValueCoef = c.Gamma, c.GAELambda, c.ValueLearningRate, c.ValueClip, c.ValueCoef
+	}
+	a.ClipLow, a.ClipHigh, a.UpdateEpochs, a.Minibatches, a.TargetKL = c.ClipLow, c.ClipHigh, c.UpdateEpochs, c.Minibatches, c.TargetKL
+	return a
 }
 
 func (t *trainer) endDigits(stage *algo.Stage, policy *algo.TokenPolicy, result algo.TokenRLResult) error {

@@ -53,6 +53,8 @@ type tokenRL struct {
 	kl        *rl.KLController
 	state     tokenRLState
 	best      snapshot // nil where nothing is evaluated
+	began     time.Time
+	earlier   int // generations of the run that this one resumes
 }
 
 // TokenRL improves a policy by its rewards on the training episodes of a task. A step plays SamplesPerPrompt
@@ -87,6 +89,9 @@ func TokenRL(ctx context.Context, p *TokenPolicy, task envs.Task, c TokenRLConfi
 			return TokenRLResult{}, err
 		}
 	}
+	if err := t.reportEnd(); err != nil {
+		return TokenRLResult{}, err
+	}
 	s := t.state
 	return TokenRLResult{
 		Steps: s.Step, Version: s.Version, Generations: s.Generations, Tokens: s.Tokens, BestStep: s.BestStep,
@@ -95,9 +100,12 @@ func TokenRL(ctx context.Context, p *TokenPolicy, task envs.Task, c TokenRLConfi
 }
 
 func newTokenRL(p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (*tokenRL, error) {
-	c, err := c.complete(p)
+	c, err := c.complete()
 	if err != nil {
 		return nil, err
+	}
+	if c.KLCoef > 0 && len(p.layers) == 0 && c.Reference == nil {
+		return nil, errors.New("a KL penalty needs a reference policy, and a policy without an adapter is none itself: load its folder a second time")
 	}
 	t := &tokenRL{policy: p, task: task, config: c, hooks: h}
 	if t.schedule, err = rl.NewSchedule(c.Schedule, c.Steps, c.Warmup); err != nil {
@@ -137,6 +145,7 @@ func (t *tokenRL) start(ctx context.Context) error {
 		t.moving.Restore(t.state.Moving)
 		t.kl.Restore(t.state.KL)
 	}
+	t.began, t.earlier = t.hooks.now(), t.state.Generations
 	if t.sampler, err = t.policy.NewSampler(t.config.Generators * t.config.SamplesPerPrompt); err != nil {
 		return err
 	}

@@ -83,13 +83,21 @@ type TokenRLConfig struct {
 
 	EvalEvery   int // steps between evaluations; 0 = only before and after
 	EvalSamples int // episodes of an evaluation; 0 = none, and the last weights are kept
+
+	Verbose bool // log every sample with its reward
 }
 
 // maxOversampling bounds the prompts of a step with dynamic sampling, in multiples of PromptsPerStep.
 const maxOversampling = 4
 
+// Check says what TokenRL would refuse of c, whatever the policy.
+func (c TokenRLConfig) Check() error {
+	_, err := c.complete()
+	return err
+}
+
 // complete checks c and fills in what is left to the algorithm.
-func (c TokenRLConfig) complete(p *TokenPolicy) (TokenRLConfig, error) {
+func (c TokenRLConfig) complete() (TokenRLConfig, error) {
 	c.Generators, c.UpdateEpochs, c.Minibatches = max(1, c.Generators), max(1, c.UpdateEpochs), max(1, c.Minibatches)
 	fill := func(baseline rl.Baseline, scale rl.Scale, reduction string) {
 		if c.Baseline == "" {
@@ -142,14 +150,16 @@ func (c TokenRLConfig) complete(p *TokenPolicy) (TokenRLConfig, error) {
 			return c, fmt.Errorf("reduction %q is unknown: choose %s, %s or %s", c.Reduction, ReduceToken, ReduceSequence, ReduceDrGRPO)
 		}
 	}
-	return c, c.check(p)
+	return c, c.check()
 }
 
 // check is about the values that every algorithm has.
-func (c TokenRLConfig) check(p *TokenPolicy) error {
+func (c TokenRLConfig) check() error {
 	switch {
 	case c.Steps < 1 || c.PromptsPerStep < 1 || c.SamplesPerPrompt < 1 || c.MaxNew < 1:
 		return fmt.Errorf("%d steps of %d prompts with %d samples of at most %d tokens: each must be at least 1", c.Steps, c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew)
+	case c.Minibatches > c.PromptsPerStep*c.SamplesPerPrompt:
+		return fmt.Errorf("%d minibatches of %d samples: there must be at least one in each", c.Minibatches, c.PromptsPerStep*c.SamplesPerPrompt)
 	case !(c.Temperature > 0):
 		return fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
 	case c.Algorithm != Reinforce && !(c.ClipLow > 0 && c.ClipLow < 1 && c.ClipHigh > 0):
@@ -158,8 +168,6 @@ func (c TokenRLConfig) check(p *TokenPolicy) error {
 		return fmt.Errorf("a buffer of %d of at most %d tokens for the penalty of length: it must be within them", c.OverlongBuffer, c.MaxNew)
 	case c.KLCoef == 0:
 		return nil
-	case len(p.layers) == 0 && c.Reference == nil:
-		return errors.New("a KL penalty needs a reference policy, and a policy without an adapter is none itself: load its folder a second time")
 	}
 	_, err := rl.ParseKLKind(string(c.KLKind))
 	return err

@@ -84,6 +84,13 @@ func (t *tokenRL) report(r collection, f tokenFigures) error {
 		(r.generation + r.environment).Milliseconds(), (f.scoring + f.updating).Milliseconds(), s.Version); err != nil {
 		return err
 	}
+	if c.Verbose {
+		for _, x := range all {
+			if err := t.reportSample(x); err != nil {
+				return err
+			}
+		}
+	}
 	s.History = append(s.History, rl.Health{
 		ZeroStd: stats.ZeroStd, Truncated: truncated, Ended: share(all, ended), Correct: scores.Accuracy,
 		Formatted: scores.FormatRate, Tiers: scores.Tiers, KL: f.kl[2], Failed: float64(stats.Failed) / float64(len(all)),
@@ -191,6 +198,28 @@ func (t *tokenRL) warn(f tokenFigures) error {
 		return t.hooks.log("stopped the updates of step %d after %d: KL past 1.5 × %g", t.state.Step, len(f.minibatch), t.config.TargetKL)
 	}
 	return nil
+}
+
+// reportSample writes what the policy wrote, the environment's words between it included.
+func (t *tokenRL) reportSample(x *rl.Trajectory) error {
+	first := slices.Index(x.Source, rl.Sampled)
+	text := ""
+	if first >= 0 {
+		var err error
+		if text, err = t.policy.Tokenizer.Decode(x.Tokens[first:], false); err != nil {
+			return err
+		}
+	}
+	return t.hooks.log("  episode %d, sample %d: reward %g, %s: %q", x.Prompt, x.Sample, x.Reward(), x.Stop, text)
+}
+
+// reportEnd closes the lines of the steps. Where a run was resumed, it is about the part since then.
+func (t *tokenRL) reportEnd() error {
+	if t.hooks.Now == nil {
+		return nil
+	}
+	wall, n := t.hooks.now().Sub(t.began).Seconds(), t.state.Generations-t.earlier
+	return t.hooks.log("%.1f s wall time, %d generations, %.1f generations/s, policy version %d", wall, n, float64(n)/wall, t.state.Version)
 }
 
 func (t *tokenRL) reportEvaluation(scores rl.AnswerScores) error {

@@ -96,12 +96,17 @@ type Config struct {
 	NumGenerators     int     `yaml:"num_generators"`
 	Temperature       float64 `yaml:"temperature"`
 	Baseline          string  `yaml:"baseline"`
+	BaselineStart     float64 `yaml:"baseline_start"`
+	BaselineDecay     float64 `yaml:"baseline_decay"`
 	AdvantageScale    string  `yaml:"advantage_scale"`
 	Reduction         string  `yaml:"reduction"`
 	KLCoef            float64 `yaml:"kl_coef"`
 	KLType            string  `yaml:"kl_type"`
 	KLInReward        bool    `yaml:"kl_in_reward"`
+	KLTarget          float64 `yaml:"kl_target"`
+	KLHorizon         float64 `yaml:"kl_horizon"`
 	MaskOverlong      bool    `yaml:"mask_overlong"`
+	OverlongBuffer    int     `yaml:"overlong_buffer"`
 	DynamicSampling   bool    `yaml:"dynamic_sampling"`
 	EvalEvery         int     `yaml:"eval_every"`
 	RLEpisodes        int     `yaml:"rl_episodes"`
@@ -111,6 +116,7 @@ type Config struct {
 	ValueLearningRate float64 `yaml:"value_learning_rate"`
 	RLBatchSize       int     `yaml:"rl_batch_size"`
 	UpdateEpochs      int     `yaml:"update_epochs"`
+	Minibatches       int     `yaml:"minibatches"`
 	Gamma             float64 `yaml:"gamma"`
 	GAELambda         float64 `yaml:"gae_lambda"`
 	ClipLow           float64 `yaml:"clip_low"`

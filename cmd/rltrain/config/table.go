@@ -154,6 +154,27 @@ func needsMaxLength(c *Config) string {
 	return ""
 }
 
+func needsMoving(c *Config) string {
+	if c.Algorithm != "reinforce" || c.Baseline != "moving" {
+		return "--algorithm reinforce --baseline moving"
+	}
+	return ""
+}
+
+func needsKL(c *Config) string {
+	if c.KLCoef == 0 {
+		return "--kl-coef above 0"
+	}
+	return ""
+}
+
+func needsKLTarget(c *Config) string {
+	if c.KLCoef == 0 || c.KLTarget == 0 {
+		return "--kl-coef and --kl-target above 0"
+	}
+	return ""
+}
+
 func needsReinforce(c *Config) string { return needsAlgorithm(c, "reinforce") }
 func needsScale(c *Config) string     { return needsAlgorithm(c, "reinforce", "grpo") }
 func needsPPO(c *Config) string       { return needsAlgorithm(c, "ppo") }
@@ -199,7 +220,7 @@ var keys = [...]key{
 	{name: "prompt_form", group: general, scope: digitsTask, allowed: []string{"auto", "short", "chat"}, help: "how an exercise is shown: in short, for small models over characters, or as a conversation with an example; auto = short for the model tiny"},
 	{name: "max_new_tokens", group: general, scope: digitsTask, limits: between(1, 1<<20), help: "tokens of an answer at most"},
 	{name: "eval_samples", group: general, scope: digitsTask, limits: between(1, 1<<20), help: "held-out exercises of an evaluation, answered greedily"},
-	{name: "verbose", group: general, scope: digitsTask, incidental: true, help: "print an answer of each step"},
+	{name: "verbose", group: general, scope: digitsTask, incidental: true, help: "print the answers of each step"},
 	{name: "resume", group: general, scope: anyTask, perCommand: true, incidental: true, help: "continue from the newest checkpoint in the output folder"},
 	{name: "config", group: general, scope: anyTask, arg: "FILE", perCommand: true, incidental: true, help: "YAML file of settings, such as the config.yaml of an earlier run"},
 
@@ -235,12 +256,17 @@ var keys = [...]key{
 	{name: "num_generators", group: rl, scope: digitsTask & withRL, limits: between(1, 1024), help: "clients that share the work of a rollout; its results do not depend on it"},
 	{name: "temperature", group: rl, scope: digitsTask & withRL, limits: above(0), help: "of the answers that are learned from"},
 	{name: "baseline", group: rl, scope: digitsTask & withRL, needs: needsReinforce, allowed: []string{"none", "moving", "batch", "greedy", "group"}, help: "what is subtracted from a reward"},
+	{name: "baseline_start", group: rl, scope: digitsTask & withRL, needs: needsMoving, limits: between(-1e6, 1e6), help: "moving baseline before the first step"},
+	{name: "baseline_decay", group: rl, scope: digitsTask & withRL, needs: needsMoving, limits: bounds{min: 0, max: 1, openMin: true, openMax: true, set: true}, help: "of the moving baseline: b = decay * b + (1 - decay) * mean reward of the step"},
 	{name: "advantage_scale", group: rl, scope: digitsTask & withRL, needs: needsScale, allowed: []string{"auto", "none", "group", "batch"}, help: "standard deviation that advantages are divided by; auto = none for reinforce, group for grpo"},
-	{name: "reduction", group: rl, scope: digitsTask & withRL, needs: needsScale, allowed: []string{"auto", "sequence", "token", "dr_grpo"}, help: "how tokens' losses are averaged: first in each answer, over all tokens, or by the longest answer; auto = sequence for reinforce, token for grpo"},
+	{name: "reduction", group: rl, scope: digitsTask & withRL, needs: needsScale, allowed: []string{"auto", "sequence", "token", "dr_grpo"}, help: "how tokens' losses are averaged: first in each answer, over all tokens (DAPO), or by the longest answer there may be (Dr. GRPO); auto = sequence for reinforce, token for grpo"},
 	{name: "kl_coef", group: rl, scope: digitsTask & withRL, limits: atLeast(0), help: "weight of the divergence from the reference policy; 0 = none"},
-	{name: "kl_type", group: rl, scope: digitsTask & withRL, allowed: []string{"k1", "k2", "k3"}, help: "estimator of the divergence"},
-	{name: "kl_in_reward", group: rl, scope: digitsTask & withRL, help: "take the divergence off the reward instead of adding it to the loss"},
+	{name: "kl_type", group: rl, scope: digitsTask & withRL, needs: needsKL, allowed: []string{"k1", "k2", "k3"}, help: "estimator of the divergence"},
+	{name: "kl_in_reward", group: rl, scope: digitsTask & withRL, needs: needsKL, help: "take the divergence off the reward instead of adding it to the loss"},
+	{name: "kl_target", group: rl, scope: digitsTask & withRL, needs: needsKL, limits: atLeast(0), help: "adapt kl_coef so that an answer is this far from the reference, in nats; 0 = kl_coef stays"},
+	{name: "kl_horizon", group: rl, scope: digitsTask & withRL, needs: needsKLTarget, limits: above(0), help: "answers over which kl_coef adapts"},
 	{name: "mask_overlong", group: rl, scope: digitsTask & withRL, help: "learn nothing from answers that were cut off"},
+	{name: "overlong_buffer", group: rl, scope: digitsTask & withRL, limits: between(0, 1<<20), help: "tokens before max_new_tokens over which a penalty of the reward grows from 0 to 1; 0 = none"},
 	{name: "dynamic_sampling", group: rl, scope: digitsTask & withRL, help: "replace exercises whose answers all earn the same"},
 	{name: "eval_every", group: rl, scope: digitsTask & withRL, limits: atLeast(1), help: "steps between evaluations; the best policy is kept"},
 	{name: "rl_episodes", group: rl, scope: intentTask & withRL, limits: atLeast(1), help: "rollouts, each followed by an update; the best by validation is kept"},
@@ -250,6 +276,7 @@ var keys = [...]key{
 	{name: "value_learning_rate", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsPPO, limits: above(0), help: "rate of the value head, whose gradient does not reach the adapter"},
 	{name: "rl_batch_size", group: rl, scope: intentTask & withRL, limits: atLeast(1), help: "texts a minibatch"},
 	{name: "update_epochs", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsClip, limits: atLeast(1), help: "passes over a rollout"},
+	{name: "minibatches", group: rl, scope: digitsTask & withRL, needs: needsClip, limits: atLeast(1), help: "updates of a pass over a rollout, each on its own part of the answers"},
 	{name: "gamma", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsPPO, limits: between(0, 1), help: "discount of later rewards"},
 	{name: "gae_lambda", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsPPO, limits: between(0, 1), help: "lambda of generalised advantage estimation"},
 	{name: "clip_low", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsClip, limits: bounds{min: 0, max: 1, openMin: true, openMax: true, set: true}, help: "the probability ratio is clipped at 1 - clip_low"},

@@ -81,6 +81,12 @@ func (c *Config) validateLanguage() error {
 		return usagef("task chat needs --dataset FILE, with a column text or messages, or prompt and completion")
 	case c.Model == TinyModel && c.TinyHidden%32 != 0:
 		return c.Errorf("tiny_hidden", "%d is not a multiple of 32, the width of a head", c.TinyHidden)
+	case !withRL.has(c.Task, c.Mode):
+		return nil
+	case c.OverlongBuffer > c.MaxNewTokens:
+		return c.Errorf("overlong_buffer", "%d is more than max_new_tokens, %d", c.OverlongBuffer, c.MaxNewTokens)
+	case c.Minibatches > c.PromptsPerStep*c.SamplesPerPrompt:
+		return c.Errorf("minibatches", "%d is more than the %d answers of a step", c.Minibatches, c.PromptsPerStep*c.SamplesPerPrompt)
 	}
 	return nil
 }

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/rl"
+	"rltrain/rl/algo"
+)
+
+// TestOptionsReachTheAlgorithm compares what the options make of an algorithm with what they make of none.
+func TestOptionsReachTheAlgorithm(t *testing.T) {
+	settings := func(args string) algo.TokenRLConfig {
+		c, err := config.Load(strings.Fields("--task sum_digits "+args), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings := (&trainer{config: c}).tokenRL()
+		if err := settings.Check(); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+		return settings
+	}
+	for _, test := range []struct {
+		algorithm, options string
+		change             func(c *algo.TokenRLConfig)
+	}{
+		{"reinforce", "--baseline none", func(c *algo.TokenRLConfig) { c.Baseline = rl.BaselineNone }},
+		{"reinforce", "--baseline batch --advantage-scale batch", func(c *algo.TokenRLConfig) { c.Baseline, c.Scale = rl.BaselineBatch, rl.ScaleBatch }},
+		{"reinforce", "--baseline greedy", func(c *algo.TokenRLConfig) { c.Baseline = rl.BaselineGreedy }},
+		{"reinforce", "--baseline moving --baseline-start -1 --baseline-decay 0.5", func(c *algo.TokenRLConfig) {
+			c.Baseline, c.MovingStart, c.MovingDecay = rl.BaselineMoving, -1, 0.5
+		}},
+		{"reinforce", "--reduction token", func(c *algo.TokenRLConfig) { c.Reduction = algo.ReduceToken }},
+		{"grpo", "--reduction dr_grpo --advantage-scale none", func(c *algo.TokenRLConfig) { c.Reduction, c.Scale = algo.ReduceDrGRPO, rl.ScaleNone }},
+		{"grpo", "--epsilon 0.1 --epsilon-high 0.28", func(c *algo.TokenRLConfig) { c.ClipLow, c.ClipHigh = 0.1, 0.28 }},
+		{"grpo", "--update-epochs 2 --minibatches 4 --target-kl 0.02", func(c *algo.TokenRLConfig) { c.UpdateEpochs, c.Minibatches, c.TargetKL = 2, 4, 0.02 }},
+		{"rloo", "--kl-coef 0.05 --kl-type k1 --kl-in-reward", func(c *algo.TokenRLConfig) { c.KLCoef, c.KLKind, c.KLInReward = 0.05, rl.K1, true }},
+		{"rloo", "--kl-coef 0.05 --kl-type k2 --kl-target 6 --kl-horizon 500", func(c *algo.TokenRLConfig) {
+			c.KLCoef, c.KLKind, c.KLTarget, c.KLHorizon = 0.05, rl.K2, 6, 500
+		}},
+		{"rloo", "--mask-overlong --overlong-buffer 32", func(c *algo.TokenRLConfig) { c.MaskOverlong, c.OverlongBuffer = true, 32 }},
+		{"grpo", "--dynamic-sampling --entropy-coef 0.01", func(c *algo.TokenRLConfig) { c.DynamicSampling, c.EntropyCoef = true, 0.01 }},
+		{"ppo", "--gamma 0.9 --gae-lambda 0.8 --value-clip 0.1 --value-coef 0.3 --value-learning-rate 0.5", func(c *algo.TokenRLConfig) {
+			c.Gamma, c.Lambda, c.ValueClip, c.ValueCoef, c.ValueRate = 0.9, 0.8, 0.1, 0.3, 0.5
+		}},
+		{"ppo", "--prompts-per-step 3 --num-generations 5 --verbose", func(c *algo.TokenRLConfig) { c.PromptsPerStep, c.SamplesPerPrompt, c.Verbose = 3, 5, true }},
+	} {
+		want := settings("--algorithm " + test.algorithm)
+		test.change(&want)
+		if diff := cmp.Diff(want, settings("--algorithm "+test.algorithm+" "+test.options)); diff != "" {
+			t.Errorf("%s %s (-want +got):\n%s", test.algorithm, test.options, diff)
+		}
+	}
+}
+
+// TestCombinationsAreRefusedBeforeTraining gives what no single option shows to be wrong.
+func TestCombinationsAreRefusedBeforeTraining(t *testing.T) {
+	for args, want := range map[string]string{
+		"--baseline none --advantage-scale group":    "baseline none cannot be divided",
+		"--algorithm rloo --samples-per-prompt 1":    "at least 2 samples",
+		"--algorithm ppo --value-coef 0":             "value coefficient 0",
+		"--algorithm grpo --advantage-scale batch":   "",
+		"--baseline moving --advantage-scale batch":  "baseline moving cannot be divided",
+		"--algorithm grpo --samples-per-prompt 1":    "at least 2 samples",
+		"--algorithm ppo --samples-per-prompt 1":     "",
+		"--algorithm reinforce --baseline greedy":    "",
+		"--algorithm ppo --kl-coef 1 --kl-in-reward": "",
+	} {
+		c, err := config.Load(strings.Fields("--task sum_digits "+args), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = (&trainer{config: c}).tokenRL().Check()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
