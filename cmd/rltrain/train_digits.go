@@ -216,7 +216,7 @@ func (t *trainer) tokenRL() algo.TokenRLConfig {
 	c := t.config
 	a := algo.TokenRLConfig{
 		Algorithm: c.Algorithm, Steps: c.NumSteps, PromptsPerStep: c.PromptsPerStep, SamplesPerPrompt: c.SamplesPerPrompt,
-		Generators: c.NumGenerators, LearningRate: c.RLLearningRate, MaxGradNorm: c.RLMaxGradNorm, Schedule: "constant",
+		Generators: c.NumGenerators, LearningRate: c.RLLearningRate, MaxGradNorm: c.RLMaxGradNorm, Schedule: c.RLLRSchedulerType,
 		Temperature: c.Temperature, MaxNew: c.MaxNewTokens, EntropyCoef: c.EntropyCoef,
 		KLCoef: c.KLCoef, KLKind: rl.KLKind(c.KLType), KLInReward: c.KLInReward, KLTarget: c.KLTarget,
 		MaskOverlong: c.MaskOverlong, OverlongBuffer: c.OverlongBuffer, DynamicSampling: c.DynamicSampling,

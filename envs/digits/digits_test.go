@@ -42,8 +42,8 @@ func TestAnswerAndSolution(t *testing.T) {
 	}{
 		{Sum, []int{12, 345, 67}, "What is the total digit sum of [12, 345, 67]?", "+1=1 +2=3 +3=6 +4=10 +5=15 +6=21 +7=28 [ANSWER] 28"},
 		{Sum, []int{100, 10}, "What is the total digit sum of [100, 10]?", "+1=1 +0=1 +0=1 +1=2 +0=2 [ANSWER] 2"},
-		{Reverse, []int{1234}, "What is 1234 reversed?", "123,4 12,43 1,432 ,4321 [ANSWER] 4321"},
-		{Reverse, []int{1230}, "What is 1230 reversed?", "123,0 12,03 1,032 ,0321 [ANSWER] 321"},
+		{Reverse, []int{1234}, "What is 1234 reversed?", "1234, 123,4 12,43 1,432 ,4321 [ANSWER] 4321"},
+		{Reverse, []int{1230}, "What is 1230 reversed?", "1230, 123,0 12,03 1,032 ,0321 [ANSWER] 321"},
 	} {
 		e := &Episode{task: test.task, numbers: test.numbers}
 		if got := e.question(); got != test.question {

@@ -45,12 +45,14 @@ func (e *Episode) short() string {
 
 // Solution works the exercise out digit by digit, so that each piece follows from the
 // one before it: for [12, 345] the running sum "+1=1 +2=3 +3=6 +4=10 +5=15", for 1230
-// what is left beside what has been peeled off, "123,0 12,03 1,032 ,0321". Then comes
-// the answer behind [ANSWER].
+// what is left beside what has been peeled off, "1230, 123,0 12,03 1,032 ,0321", from
+// the whole number on, so that a digit is peeled off a number of any length. Then
+// comes the answer behind [ANSWER].
 func (e *Episode) Solution() string {
 	var text strings.Builder
 	if e.task == Reverse {
 		left, peeled := strconv.Itoa(e.numbers[0]), ""
+		fmt.Fprintf(&text, "%s, ", left)
 		for left != "" {
 			peeled += left[len(left)-1:]
 			left = left[:len(left)-1]

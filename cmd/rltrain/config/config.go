@@ -113,6 +113,7 @@ type Config struct {
 	Reward            string  `yaml:"reward"`
 	RewardExpr        string  `yaml:"reward_expr"`
 	RLLearningRate    float64 `yaml:"rl_learning_rate"`
+	RLLRSchedulerType string  `yaml:"rl_lr_scheduler_type"`
 	ValueLearningRate float64 `yaml:"value_learning_rate"`
 	RLBatchSize       int     `yaml:"rl_batch_size"`
 	UpdateEpochs      int     `yaml:"update_epochs"`

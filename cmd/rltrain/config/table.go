@@ -273,6 +273,7 @@ var keys = [...]key{
 	{name: "reward", group: rl, scope: intentTask & withRL, arg: "LIST", help: "accuracy, f1, calibration, expr:'...', each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"},
 	{name: "reward_expr", group: rl, scope: intentTask & withRL, arg: "EXPR", needs: needsCustom, help: "expression over correct, confidence, predicted, label, probs and entropy"},
 	{name: "rl_learning_rate", group: rl, scope: (intentTask | digitsTask) & withRL, limits: above(0), help: "rate of the adapter and the classification head"},
+	{name: "rl_lr_scheduler_type", group: rl, scope: digitsTask & withRL, allowed: []string{"cosine", "linear", "constant"}, help: "course of the rates of this stage"},
 	{name: "value_learning_rate", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsPPO, limits: above(0), help: "rate of the value head, whose gradient does not reach the adapter"},
 	{name: "rl_batch_size", group: rl, scope: intentTask & withRL, limits: atLeast(1), help: "texts a minibatch"},
 	{name: "update_epochs", group: rl, scope: (intentTask | digitsTask) & withRL, needs: needsClip, limits: atLeast(1), help: "passes over a rollout"},
