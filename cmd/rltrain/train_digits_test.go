@@ -13,6 +13,7 @@ import (
 
 // TestOptionsReachTheAlgorithm compares what the options make of an algorithm with what they make of none.
 func TestOptionsReachTheAlgorithm(t *testing.T) {
+	setAlgorithms()
 	settings := func(args string) algo.TokenRLConfig {
 		c, err := config.Load(strings.Fields("--task sum_digits "+args), nil)
 		if err != nil {
@@ -59,6 +60,7 @@ func TestOptionsReachTheAlgorithm(t *testing.T) {
 
 // TestCombinationsAreRefusedBeforeTraining gives what no single option shows to be wrong.
 func TestCombinationsAreRefusedBeforeTraining(t *testing.T) {
+	setAlgorithms()
 	for args, want := range map[string]string{
 		"--baseline none --advantage-scale group":    "baseline none cannot be divided",
 		"--algorithm rloo --samples-per-prompt 1":    "at least 2 samples",
