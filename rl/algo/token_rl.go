@@ -128,7 +128,7 @@ func newTokenRL(p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (*toke
 		}
 		further = append(further, torch.ParamGroup{Params: p.valueParams()})
 	}
-	t.optimizer, err = p.optimizer(c.WeightDecay, further...)
+	t.optimizer, err = p.Optimizer(c.WeightDecay, further...)
 	return t, err
 }
 

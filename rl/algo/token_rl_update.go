@@ -120,6 +120,14 @@ func (t *tokenRL) forward(mode torch.Mode, batch []*TokenSample, visit func(s *t
 	return nil
 }
 
+// LogProbs is log π of the sampled tokens of a batch and the entropy of their distributions, in nats, [M] each.
+// The logits are divided by temperature, as they were when the tokens were drawn. In mode torch.Train the
+// gradient goes to the policy's weights.
+func (p *TokenPolicy) LogProbs(s *torch.Scope, b *rl.Batch, temperature float64) (logProbs, entropy torch.Tensor) {
+	out := p.scoreBatch(s, b, torch.Pass{Adapter: true}, temperature)
+	return out.logProbs, out.entropy
+}
+
 func (p *TokenPolicy) scoreBatch(s *torch.Scope, b *rl.Batch, pass torch.Pass, temperature float64) scored {
 	return p.scoreRows(s, b.Sequences, b.Rows, b.Targets, pass, temperature)
 }
