@@ -56,6 +56,7 @@ func interruptible() context.Context {
 
 // run is the program without its process: it returns the exit code and prints an error as one line.
 func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	setAlgorithms()
 	app, err := newApp(environ, stdin, stdout, stderr)
 	if err == nil {
 		args, err = config.Arguments(app, args)
@@ -68,6 +69,17 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 		fmt.Fprintln(stderr, "rltrain: "+oneLine(message))
 	}
 	return code
+}
+
+// setAlgorithms tells the options of the algorithms that this program was built with.
+func setAlgorithms() {
+	var known []config.Algorithm
+	for _, a := range algo.Algorithms() {
+		known = append(known, config.Algorithm{
+			Name: a.Name, Baseline: a.Baseline, Scale: a.Scale, Reduction: a.Reduction, Ratio: a.Ratio != algo.NoRatio, Values: a.ValueLoss != nil,
+		})
+	}
+	config.SetAlgorithms(known)
 }
 
 // explain is the exit code of an error, and what to say about it.

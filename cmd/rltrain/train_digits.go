@@ -222,21 +222,24 @@ func (t *trainer) tokenRL() algo.TokenRLConfig {
 		MaskOverlong: c.MaskOverlong, OverlongBuffer: c.OverlongBuffer, DynamicSampling: c.DynamicSampling,
 		MicroTokens: chatMicroTokens(c), EvalEvery: c.EvalEvery, EvalSamples: c.EvalSamples, Verbose: c.Verbose, Seed: c.Seed,
 	}
-	if c.KLTarget > 0 {
-		a.KLHorizon = c.KLHorizon
+	// What means nothing to this algorithm is left out.
+	for name, take := range map[string]func(){
+		"kl_horizon":      func() { a.KLHorizon = c.KLHorizon },
+		"baseline":        func() { a.Baseline = rl.Baseline(c.Baseline) },
+		"baseline_start":  func() { a.MovingStart, a.MovingDecay = c.BaselineStart, c.BaselineDecay },
+		"advantage_scale": func() { a.Scale = rl.Scale(known(c.AdvantageScale)) },
+		"reduction":       func() { a.Reduction = known(c.Reduction) },
+		"clip_low": func() {
+			a.ClipLow, a.ClipHigh, a.UpdateEpochs, a.Minibatches, a.TargetKL = c.ClipLow, c.ClipHigh, c.UpdateEpochs, c.Minibatches, c.TargetKL
+		},
+		"value_coef": func() {
+			a.Gamma, a.Lambda, a.ValueRate, a.ValueClip, a.ValueCoef = c.Gamma, c.GAELambda, c.ValueLearningRate, c.ValueClip, c.ValueCoef
+		},
+	} {
+		if c.Applies(name) {
+			take()
+		}
 	}
-	// What belongs to some algorithms only is left to the others themselves.
-	switch c.Algorithm {
-	case algo.Reinforce:
-		a.Baseline, a.MovingStart, a.MovingDecay = rl.Baseline(c.Baseline), c.BaselineStart, c.BaselineDecay
-		a.Scale, a.Reduction = rl.Scale(known(c.AdvantageScale)), known(c.Reduction)
-		return a
-	case algo.GRPO:
-		a.Scale, a.Reduction = rl.Scale(known(c.AdvantageScale)), known(c.Reduction)
-	case algo.TokenPPO:
-		a.Gamma, a.Lambda, a.ValueRate, a.ValueClip, a.ValueCoef = c.Gamma, c.GAELambda, c.ValueLearningRate, c.ValueClip, c.ValueCoef
-	}
-	a.ClipLow, a.ClipHigh, a.UpdateEpochs, a.Minibatches, a.TargetKL = c.ClipLow, c.ClipHigh, c.UpdateEpochs, c.Minibatches, c.TargetKL
 	return a
 }
 

@@ -9,10 +9,12 @@ import (
 	"rltrain/cmd/rltrain/config"
 	"rltrain/rl"
 	"rltrain/rl/algo"
+	"rltrain/torch"
 )
 
 // TestOptionsReachTheAlgorithm compares what the options make of an algorithm with what they make of none.
 func TestOptionsReachTheAlgorithm(t *testing.T) {
+	setAlgorithms()
 	settings := func(args string) algo.TokenRLConfig {
 		c, err := config.Load(strings.Fields("--task sum_digits "+args), nil)
 		if err != nil {
@@ -59,6 +61,7 @@ func TestOptionsReachTheAlgorithm(t *testing.T) {
 
 // TestCombinationsAreRefusedBeforeTraining gives what no single option shows to be wrong.
 func TestCombinationsAreRefusedBeforeTraining(t *testing.T) {
+	setAlgorithms()
 	for args, want := range map[string]string{
 		"--baseline none --advantage-scale group":    "baseline none cannot be divided",
 		"--algorithm rloo --samples-per-prompt 1":    "at least 2 samples",
@@ -78,5 +81,24 @@ func TestCombinationsAreRefusedBeforeTraining(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
+	}
+}
+
+// TestOwnAlgorithm registers an algorithm as a program of one's own does and chooses it by its name.
+func TestOwnAlgorithm(t *testing.T) {
+	algo.Register(algo.Algorithm{
+		Name: "own", Ratio: algo.SequenceRatio, Advantages: func(algo.TokenRLConfig, *algo.Step) {},
+		Loss: func(s *torch.Scope, b *algo.LossBatch, _ algo.TokenRLConfig) torch.Tensor { return s.Sum(b.LogProb) },
+	})
+	setAlgorithms()
+	c, err := config.Load(strings.Fields("--task sum_digits --algorithm own --clip-low 0.1"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if settings := (&trainer{config: c}).tokenRL(); settings.Algorithm != "own" || settings.ClipLow != 0.1 || settings.Check() != nil {
+		t.Errorf("settings %+v, %v", settings, settings.Check())
+	}
+	if _, err := config.Load(strings.Fields("--task sum_digits --algorithm own --gamma 0.9"), nil); err == nil || !strings.Contains(err.Error(), "applies only with --algorithm ppo") {
+		t.Errorf("error %v", err)
 	}
 }

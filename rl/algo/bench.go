@@ -37,7 +37,7 @@ func BenchTokenSFT(p *TokenPolicy, sequences []Sequence, checkpoint bool) (updat
 	}
 	t := &tokenSFT{policy: p, train: sequences, schedule: schedule,
 		config: TokenSFTConfig{LearningRate: benchRate, MaxGradNorm: 1, Checkpoint: checkpoint}}
-	if t.optimizer, err = p.optimizer(0); err != nil {
+	if t.optimizer, err = p.Optimizer(0); err != nil {
 		return nil, nil, err
 	}
 	all := make([]int, len(sequences))

@@ -7,6 +7,20 @@ import (
 	"rltrain/torch"
 )
 
+func init() {
+	Register(Algorithm{
+		Name: GRPO, Scale: true, Reduction: true, Ratio: TokenRatio,
+		Complete: func(c *TokenRLConfig) error {
+			c.fill(rl.BaselineGroup, rl.ScaleGroup, ReduceToken)
+			return nil
+		},
+		Advantages: compared,
+		Loss: func(s *torch.Scope, b *LossBatch, c TokenRLConfig) torch.Tensor {
+			return grpoLoss(s, b.LogProb, b.Old, b.Advantage, b.Weight, c.ClipLow, c.ClipHigh)
+		},
+	})
+}
+
 // grpoLoss is −Σ w·min(ρA, clip(ρ, 1−low, 1+high)A) over tokens, with ρ = π/π_old (Shao et al. 2024, GRPO,
 // equation 3). Beside it stands klLoss. All tensors [M].
 func grpoLoss(s *torch.Scope, logProb, old, advantage, weight torch.Tensor, low, high float64) torch.Tensor {

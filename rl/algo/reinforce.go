@@ -1,6 +1,23 @@
 package algo
 
-import "rltrain/torch"
+import (
+	"rltrain/rl"
+	"rltrain/torch"
+)
+
+func init() {
+	Register(Algorithm{
+		Name: Reinforce, Baseline: true, Scale: true, Reduction: true,
+		Complete: func(c *TokenRLConfig) error {
+			c.fill(rl.BaselineMoving, rl.ScaleNone, ReduceSequence)
+			return nil
+		},
+		Advantages: compared,
+		Loss: func(s *torch.Scope, b *LossBatch, _ TokenRLConfig) torch.Tensor {
+			return reinforceLoss(s, b.LogProb, b.Advantage, b.Weight)
+		},
+	})
+}
 
 // reinforceLoss is −Σ w·A·log π of the sampled tokens (Williams 1992): its gradient is that of the expected
 // reward, and there is no ratio, so what it learns from must come from the policy as it is. logProb,

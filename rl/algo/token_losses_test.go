@@ -112,9 +112,14 @@ func TestTokenPPOLoss(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 0))
 	values, oldValues, returns := normal(rng, 16, 1), normal(rng, 16, 1), normal(rng, 16, 1)
 	config := TokenRLConfig{ClipLow: 0.2, ClipHigh: 0.2, ValueClip: 0.3}
+	ppo, err := findAlgorithm(TokenPPO)
+	if err != nil {
+		t.Fatal(err)
+	}
 	both := func(s *torch.Scope, logProb, values torch.Tensor) torch.Tensor {
-		policy, value := tokenPPOLoss(s, logProb, s.Floats(c.old, 16), s.Floats(c.advantage, 16), values, s.Floats(oldValues, 16), s.Floats(returns, 16), config)
-		return s.Add(policy, value)
+		b := &LossBatch{LogProb: logProb, Old: s.Floats(c.old, 16), Advantage: s.Floats(c.advantage, 16), Tokens: 16,
+			Value: values, OldValue: s.Floats(oldValues, 16), Return: s.Floats(returns, 16)}
+		return s.Add(ppo.Loss(s, b, config), ppo.ValueLoss(s, b, config))
 	}
 	oracle := func(logProb, values []float64) float64 {
 		sum := 0.0
@@ -125,7 +130,7 @@ func TestTokenPPOLoss(t *testing.T) {
 			moved := old + math.Min(math.Max(v-old, -0.3), 0.3)
 			sum += 0.5 * math.Max((v-r)*(v-r), (moved-r)*(moved-r))
 		}
-		return sum
+		return sum / 16
 	}
 	wide := func(x []float32) []float64 { return gather(x, func(v float32) float64 { return float64(v) }) }
 	value, grad := lossAndGrad(t, c.logProb, []int64{16}, func(s *torch.Scope, x torch.Tensor) torch.Tensor {
@@ -154,7 +159,7 @@ func TestTokenWeight(t *testing.T) {
 // TestEstimateAdvantages has two turns of two and one sampled tokens, with text of the environment between
 // them, and a penalty of each token.
 func TestEstimateAdvantages(t *testing.T) {
-	x := &tokenSample{Trajectory: &rl.Trajectory{}, overlong: -0.5}
+	x := &TokenSample{Trajectory: &rl.Trajectory{}, Overlong: -0.5}
 	x.Give(1, 2)
 	x.Draw(3, -1, -1)
 	x.Draw(4, -1, -1)
@@ -162,13 +167,13 @@ func TestEstimateAdvantages(t *testing.T) {
 	x.EndTurn(1)
 	x.Draw(6, -1, -1)
 	x.EndTurn(2)
-	x.old, x.penalty, x.value = make([]float32, 3), []float64{0.1, 0.2, 0.3}, []float32{0.5, 0.25, 1}
-	estimateAdvantages([]*tokenSample{x}, 1, 1)
+	x.Old, x.Penalty, x.Value = make([]float32, 3), []float64{0.1, 0.2, 0.3}, []float32{0.5, 0.25, 1}
+	estimateAdvantages([]*TokenSample{x}, 1, 1)
 	// Rewards −0.1, 1−0.2, 2−0.5−0.3: with γ = λ = 1 the returns are their sums from each token on.
 	want := []float64{1.9, 2, 1.2}
 	sum := 0.0
-	for i, r := range x.returns {
-		sum += float64(x.advantage[i])
+	for i, r := range x.Return {
+		sum += float64(x.Advantage[i])
 		if math.Abs(float64(r)-want[i]) > 1e-6 {
 			t.Errorf("return %d is %v, want %v", i, r, want[i])
 		}

@@ -237,9 +237,9 @@ func (p *TokenPolicy) MaxLength() int { return p.model.Config.Decoder().MaxPosit
 // VocabSize is the number of token ids.
 func (p *TokenPolicy) VocabSize() int { return p.model.Config.Decoder().VocabSize }
 
-// optimizer is AdamW over the trainable weights, matrices and vectors, and further groups; norms and biases,
+// Optimizer is AdamW over the trainable weights, matrices and vectors, and further groups; norms and biases,
 // which have one dimension, do not decay.
-func (p *TokenPolicy) optimizer(weightDecay float64, further ...torch.ParamGroup) (*torch.AdamW, error) {
+func (p *TokenPolicy) Optimizer(weightDecay float64, further ...torch.ParamGroup) (*torch.AdamW, error) {
 	var matrices, vectors []*torch.Var
 	for _, v := range p.policyParams() {
 		shape, err := v.Shape()

@@ -43,6 +43,7 @@ type tokenRLState struct {
 // tokenRL is reinforcement learning under way.
 type tokenRL struct {
 	policy    *TokenPolicy
+	algorithm Algorithm
 	task      envs.Task
 	config    TokenRLConfig
 	hooks     Hooks
@@ -108,6 +109,9 @@ func newTokenRL(p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (*toke
 		return nil, errors.New("a KL penalty needs a reference policy, and a policy without an adapter is none itself: load its folder a second time")
 	}
 	t := &tokenRL{policy: p, task: task, config: c, hooks: h}
+	if t.algorithm, err = findAlgorithm(c.Algorithm); err != nil {
+		return nil, err
+	}
 	if t.schedule, err = rl.NewSchedule(c.Schedule, c.Steps, c.Warmup); err != nil {
 		return nil, err
 	}
@@ -118,13 +122,13 @@ func newTokenRL(p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (*toke
 		return nil, err
 	}
 	var further []torch.ParamGroup
-	if c.Algorithm == TokenPPO {
+	if t.algorithm.ValueLoss != nil {
 		if err := p.addValueHead(); err != nil {
 			return nil, err
 		}
 		further = append(further, torch.ParamGroup{Params: p.valueParams()})
 	}
-	t.optimizer, err = p.optimizer(c.WeightDecay, further...)
+	t.optimizer, err = p.Optimizer(c.WeightDecay, further...)
 	return t, err
 }
 

@@ -1,16 +1,14 @@
 package algo
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"rltrain/rl"
 	"rltrain/torch"
 )
 
-// Algorithms of TokenRL.
+// Algorithms of TokenRL that are always there.
 const (
 	Reinforce = "reinforce"
 	RLOO      = "rloo"
@@ -28,7 +26,7 @@ const (
 // TokenRLConfig is what reinforcement learning of a token policy needs to know. A field that one algorithm
 // alone reads names it.
 type TokenRLConfig struct {
-	Algorithm        string // Reinforce, RLOO, GRPO or TokenPPO
+	Algorithm        string // Reinforce, RLOO, GRPO, TokenPPO, or another that is registered
 	Steps            int
 	PromptsPerStep   int
 	SamplesPerPrompt int
@@ -99,58 +97,49 @@ func (c TokenRLConfig) Check() error {
 // complete checks c and fills in what is left to the algorithm.
 func (c TokenRLConfig) complete() (TokenRLConfig, error) {
 	c.Generators, c.UpdateEpochs, c.Minibatches = max(1, c.Generators), max(1, c.UpdateEpochs), max(1, c.Minibatches)
-	fill := func(baseline rl.Baseline, scale rl.Scale, reduction string) {
-		if c.Baseline == "" {
-			c.Baseline = baseline
-			if c.Scale == "" {
-				c.Scale = scale
-			}
-		}
-		if c.Scale == "" {
-			c.Scale = rl.ScaleNone
-		}
-		if c.Reduction == "" {
-			c.Reduction = reduction
-		}
-	}
 	if c.MovingDecay == 0 {
 		c.MovingDecay = 0.9
 	}
-	switch c.Algorithm {
-	case Reinforce:
-		fill(rl.BaselineMoving, rl.ScaleNone, ReduceSequence)
-		if c.UpdateEpochs*c.Minibatches > 1 {
-			return c, fmt.Errorf("reinforce has no ratio that corrects a second update on the same samples: %d epochs of %d minibatches; choose 1 of 1, or another algorithm", c.UpdateEpochs, c.Minibatches)
-		}
-	case GRPO:
-		fill(rl.BaselineGroup, rl.ScaleGroup, ReduceToken)
-	case RLOO:
-		if c.Reduction != "" {
-			return c, errors.New("rloo takes a completion as one action: it has no reduction over tokens to choose")
-		}
-		fill(rl.BaselineLeaveOneOut, rl.ScaleNone, "")
-		if c.Baseline != rl.BaselineLeaveOneOut {
-			return c, fmt.Errorf("rloo has the baseline leave_one_out, not %s; choose reinforce for another", c.Baseline)
-		}
-	case TokenPPO:
-		if c.Baseline != "" || c.Scale != "" || c.Reduction != "" {
-			return c, errors.New("ppo has its values for a baseline, whitens advantages and takes the mean over tokens: choose no baseline, scale or reduction")
-		}
-		if !(c.Gamma >= 0 && c.Gamma <= 1 && c.Lambda >= 0 && c.Lambda <= 1) || c.ValueRate <= 0 || c.ValueCoef <= 0 {
-			return c, fmt.Errorf("ppo: gamma %v, lambda %v, value rate %v, value coefficient %v: want the first two in [0,1] and the others above 0", c.Gamma, c.Lambda, c.ValueRate, c.ValueCoef)
-		}
-	default:
-		return c, fmt.Errorf("algorithm %q is unknown: choose %s", c.Algorithm, strings.Join([]string{Reinforce, RLOO, GRPO, TokenPPO}, ", "))
+	a, err := findAlgorithm(c.Algorithm)
+	if err != nil {
+		return c, err
 	}
-	if c.Algorithm != TokenPPO {
+	if err := a.refuse(c); err != nil {
+		return c, err
+	}
+	if a.Complete != nil {
+		if err := a.Complete(&c); err != nil {
+			return c, fmt.Errorf("%s: %w", a.Name, err)
+		}
+	}
+	if c.Baseline != "" {
 		if err := (rl.Advantages{Baseline: c.Baseline, Scale: c.Scale}).Check(c.SamplesPerPrompt); err != nil {
-			return c, fmt.Errorf("%s: %w", c.Algorithm, err)
+			return c, fmt.Errorf("%s: %w", a.Name, err)
 		}
-		if c.Algorithm != RLOO && !slices.Contains([]string{ReduceToken, ReduceSequence, ReduceDrGRPO}, c.Reduction) {
-			return c, fmt.Errorf("reduction %q is unknown: choose %s, %s or %s", c.Reduction, ReduceToken, ReduceSequence, ReduceDrGRPO)
-		}
+	}
+	if a.Reduction && !slices.Contains([]string{ReduceToken, ReduceSequence, ReduceDrGRPO}, c.Reduction) {
+		return c, fmt.Errorf("reduction %q is unknown: choose %s, %s or %s", c.Reduction, ReduceToken, ReduceSequence, ReduceDrGRPO)
+	}
+	if a.Ratio != NoRatio && !(c.ClipLow > 0 && c.ClipLow < 1 && c.ClipHigh > 0) {
+		return c, fmt.Errorf("clip range [1−%v, 1+%v]: the lower part must be in (0,1), the upper above 0", c.ClipLow, c.ClipHigh)
 	}
 	return c, c.check()
+}
+
+// fill chooses what is left open. A scale of one's own stays, whatever the baseline.
+func (c *TokenRLConfig) fill(baseline rl.Baseline, scale rl.Scale, reduction string) {
+	if c.Scale == "" && c.Baseline == "" {
+		c.Scale = scale
+	}
+	if c.Scale == "" {
+		c.Scale = rl.ScaleNone
+	}
+	if c.Baseline == "" {
+		c.Baseline = baseline
+	}
+	if c.Reduction == "" {
+		c.Reduction = reduction
+	}
 }
 
 // check is about the values that every algorithm has.
@@ -162,8 +151,6 @@ func (c TokenRLConfig) check() error {
 		return fmt.Errorf("%d minibatches of %d samples: there must be at least one in each", c.Minibatches, c.PromptsPerStep*c.SamplesPerPrompt)
 	case !(c.Temperature > 0):
 		return fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
-	case c.Algorithm != Reinforce && !(c.ClipLow > 0 && c.ClipLow < 1 && c.ClipHigh > 0):
-		return fmt.Errorf("clip range [1−%v, 1+%v]: the lower part must be in (0,1), the upper above 0", c.ClipLow, c.ClipHigh)
 	case c.OverlongBuffer < 0 || c.OverlongBuffer > c.MaxNew:
 		return fmt.Errorf("a buffer of %d of at most %d tokens for the penalty of length: it must be within them", c.OverlongBuffer, c.MaxNew)
 	case c.KLCoef == 0:

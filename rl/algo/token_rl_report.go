@@ -16,10 +16,10 @@ func (f *tokenFigures) measure(c TokenRLConfig) {
 	for _, x := range f.samples {
 		at := 0
 		for token, source := range x.Source {
-			if source != rl.Sampled || at == len(x.old) {
+			if source != rl.Sampled || at == len(x.Old) {
 				continue
 			}
-			now := float64(x.old[at])
+			now := float64(x.Old[at])
 			sampled := x.LogProb[token]
 			if c.Temperature == 1 {
 				sampled = x.Raw[token] // of the whole distribution, whatever was filtered
@@ -27,8 +27,8 @@ func (f *tokenFigures) measure(c TokenRLConfig) {
 			gap := math.Abs(now - float64(sampled))
 			f.difference[0] += gap
 			f.difference[1] = max(f.difference[1], gap)
-			if x.reference != nil {
-				reference := float64(x.reference[at])
+			if x.Reference != nil {
+				reference := float64(x.Reference[at])
 				f.kl[0] += rl.K1.Value(now, reference)
 				f.kl[1] += rl.K2.Value(now, reference)
 				f.kl[2] += rl.K3.Value(now, reference)
@@ -61,7 +61,7 @@ func (t *tokenRL) report(r collection, f tokenFigures) error {
 		"learning_rate": t.schedule.At(s.Step-1) * c.LearningRate,
 	}
 	truncated := lengths(all, row)
-	u := f.row(c, row)
+	u := f.row(t.algorithm, c, row)
 	if c.KLCoef > 0 {
 		row["kl/k1"], row["kl/k2"], row["kl/k3"], row["kl_coef"] = f.kl[0], f.kl[1], f.kl[2], t.kl.Coef()
 	}
@@ -99,7 +99,7 @@ func (t *tokenRL) report(r collection, f tokenFigures) error {
 }
 
 // row adds the figures of the updates, and returns their means.
-func (f *tokenFigures) row(c TokenRLConfig, row report.Row) updateFigures {
+func (f *tokenFigures) row(a Algorithm, c TokenRLConfig, row report.Row) updateFigures {
 	if len(f.samples) == 0 {
 		return updateFigures{}
 	}
@@ -116,12 +116,12 @@ func (f *tokenFigures) row(c TokenRLConfig, row report.Row) updateFigures {
 	row["loss"], row["policy_loss"], row["grad_norm"] = sum.Loss, sum.Policy, sum.Norm
 	row["entropy"], row["updates"] = sum.Entropy/tokens, len(f.minibatch)
 	size := 0.0
-	advantages := flatten(f.samples, func(x *tokenSample) []float32 { return x.advantage })
-	for _, a := range advantages {
-		size += math.Abs(float64(a)) / float64(len(advantages))
+	advantages := flatten(f.samples, func(x *TokenSample) []float32 { return x.Advantage })
+	for _, x := range advantages {
+		size += math.Abs(float64(x)) / float64(len(advantages))
 	}
 	row["advantage_abs_mean"] = size
-	if c.Algorithm != Reinforce {
+	if a.Ratio != NoRatio {
 		row["approx_kl"] = sum.KL / tokens
 		row["clip_ratio/low_mean"], row["clip_ratio/high_mean"] = sum.Low/ratios, sum.High/ratios
 		row["clip_ratio/low_min"], row["clip_ratio/high_max"] = lowest, highest
@@ -130,8 +130,8 @@ func (f *tokenFigures) row(c TokenRLConfig, row report.Row) updateFigures {
 	if !math.IsNaN(f.baseline) {
 		row["baseline/mean"] = f.baseline
 	}
-	if c.Algorithm == TokenPPO {
-		row["value_loss"], row["explained_variance"] = sum.Value, f.explained
+	if a.ValueLoss != nil {
+		row["value_loss"], row["explained_variance"] = sum.Value, f.explained()
 	}
 	// Of a filtered distribution at another temperature than 1 the trainer has no counterpart.
 	if c.Temperature == 1 || !c.filtered() {

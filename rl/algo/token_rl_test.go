@@ -324,9 +324,9 @@ func TestTokenRLRefuses(t *testing.T) {
 		algorithm, want string
 		change          func(c *TokenRLConfig)
 	}{
-		{"sarsa", "unknown", nil},
+		{"gprpo", "unknown (did you mean grpo?)", nil},
 		{Reinforce, "no ratio", func(c *TokenRLConfig) { c.UpdateEpochs = 2 }},
-		{RLOO, "batch's standard deviation", func(c *TokenRLConfig) { c.Scale = rl.ScaleBatch }},
+		{RLOO, "rloo leaves no scale of advantages", func(c *TokenRLConfig) { c.Scale = rl.ScaleBatch }},
 		{RLOO, "at least 2", func(c *TokenRLConfig) { c.SamplesPerPrompt = 1 }},
 		{RLOO, "no reduction", func(c *TokenRLConfig) { c.Reduction = ReduceToken }},
 		{GRPO, "reduction", func(c *TokenRLConfig) { c.Reduction = "bnpo" }},

@@ -25,7 +25,7 @@ func TestFirstRatioIsOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, x := range samples {
-				x.advantage, x.returns = make([]float32, len(x.penalty)), make([]float32, len(x.penalty))
+				x.Advantage, x.Return = make([]float32, len(x.Penalty)), make([]float32, len(x.Penalty))
 			}
 			u, err := tr.gradient(tr.minibatches(samples, 0)[0])
 			if err != nil {
@@ -71,11 +71,7 @@ func TestMicroBatchesChangeNothing(t *testing.T) {
 			if err := tr.score(samples); err != nil {
 				t.Fatal(err)
 			}
-			if c.Algorithm == TokenPPO {
-				estimateAdvantages(samples, 1, 0.95)
-			} else {
-				tr.compare(r, samples)
-			}
+			tr.judge(r, samples)
 			if _, err := tr.gradient(samples); err != nil {
 				t.Fatal(err)
 			}
@@ -110,10 +106,10 @@ func TestAdvantagesOfAStep(t *testing.T) {
 	r := collection{groups: []rl.Group{group(0.1, 0.1, 0.1), group(1, math.NaN(), 0), group(1, 0, 0)}}
 	r.groups[2][0].Stop = envs.StopLength
 	samples := tr.samples(r)
-	tr.compare(r, samples)
+	tr.judge(r, samples)
 	var got [][]float32
 	for _, x := range samples {
-		got = append(got, x.advantage)
+		got = append(got, x.Advantage)
 	}
 	pair := float32(0.5 / (math.Sqrt(0.5) + 1e-4))
 	low := float32(-1. / 3 / (math.Sqrt(1./3) + 1e-4))
@@ -137,16 +133,16 @@ func TestPenaltiesAreInTheReward(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, x := range samples {
-		for at := range x.penalty {
-			if x.penalty[at] != 0 { // the reference is the policy itself
-				t.Fatalf("penalty %v of its own", x.penalty[at])
+		for at := range x.Penalty {
+			if x.Penalty[at] != 0 { // the reference is the policy itself
+				t.Fatalf("penalty %v of its own", x.Penalty[at])
 			}
-			x.penalty[at] = 0.1 * float64(i)
+			x.Penalty[at] = 0.1 * float64(i)
 		}
 	}
-	tr.compare(r, samples)
+	tr.judge(r, samples)
 	// Of 3 tokens at most, with a buffer of 2, one token costs nothing and three cost 1; and 3 × 0.1.
-	if a, b := samples[0].advantage[0], samples[1].advantage[0]; math.Abs(float64(a)-1.3) > 1e-6 || a != -b {
+	if a, b := samples[0].Advantage[0], samples[1].Advantage[0]; math.Abs(float64(a)-1.3) > 1e-6 || a != -b {
 		t.Errorf("advantages %v and %v, want ±1.3", a, b)
 	}
 }

@@ -104,7 +104,7 @@ func TokenSFT(ctx context.Context, p *TokenPolicy, train, validation []Sequence,
 		return TokenSFTResult{}, fmt.Errorf("supervised training: %w", err)
 	}
 	t := &tokenSFT{policy: p, train: train, bins: bins, config: c, schedule: schedule}
-	if t.optimizer, err = p.optimizer(c.WeightDecay); err != nil {
+	if t.optimizer, err = p.Optimizer(c.WeightDecay); err != nil {
 		return TokenSFTResult{}, fmt.Errorf("supervised training: %w", err)
 	}
 	defer t.optimizer.Close()

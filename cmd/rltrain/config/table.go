@@ -155,10 +155,10 @@ func needsMaxLength(c *Config) string {
 }
 
 func needsMoving(c *Config) string {
-	if c.Algorithm != "reinforce" || c.Baseline != "moving" {
-		return "--algorithm reinforce --baseline moving"
+	if missing := needsBaseline(c); missing != "" || c.Baseline == "moving" {
+		return missing
 	}
-	return ""
+	return "--baseline moving"
 }
 
 func needsKL(c *Config) string {
@@ -175,14 +175,31 @@ func needsKLTarget(c *Config) string {
 	return ""
 }
 
-func needsReinforce(c *Config) string { return needsAlgorithm(c, "reinforce") }
-func needsScale(c *Config) string     { return needsAlgorithm(c, "reinforce", "grpo") }
-func needsPPO(c *Config) string       { return needsAlgorithm(c, "ppo") }
-func needsClip(c *Config) string      { return needsAlgorithm(c, "ppo", "grpo", "rloo") }
+func needsBaseline(c *Config) string {
+	return needsAlgorithm(c, func(a Algorithm) bool { return a.Baseline })
+}
 
-func needsAlgorithm(c *Config, names ...string) string {
-	if slices.Contains(names, c.Algorithm) {
-		return ""
+func needsScale(c *Config) string {
+	return needsAlgorithm(c, func(a Algorithm) bool { return a.Scale })
+}
+
+func needsReduction(c *Config) string {
+	return needsAlgorithm(c, func(a Algorithm) bool { return a.Reduction })
+}
+
+func needsPPO(c *Config) string { return needsAlgorithm(c, func(a Algorithm) bool { return a.Values }) }
+
+func needsClip(c *Config) string { return needsAlgorithm(c, func(a Algorithm) bool { return a.Ratio }) }
+
+func needsAlgorithm(c *Config, has func(a Algorithm) bool) string {
+	var names []string
+	for _, a := range algorithms {
+		if has(a) {
+			names = append(names, a.Name)
+		}
+		if has(a) && a.Name == c.Algorithm {
+			return ""
+		}
 	}
 	return "--algorithm " + strings.Join(names, " or ")
 }
@@ -249,17 +266,17 @@ var keys = [...]key{
 	{name: "gradient_checkpointing", group: supervised, scope: tokenTask & withSupervision, help: "keep each block's input only and compute the rest again: less memory, a third more time"},
 	{name: "metric_for_best_model", group: supervised, scope: intentTask & withSupervision, allowed: []string{"f1_weighted", "f1_macro", "accuracy", "loss"}, help: "validation figure that picks the best epoch"},
 
-	{name: "algorithm", group: rl, scope: anyTask & withRL, allowed: []string{"ppo", "reinforce", "rloo", "grpo"}, refused: map[string]string{"a2c": notHere, "dqn": notHere}, help: "how the policy is improved; intent: ppo"},
+	{name: "algorithm", group: rl, scope: anyTask & withRL, refused: map[string]string{"a2c": notHere, "dqn": notHere}, help: "how the policy is improved; intent: ppo"},
 	{name: "num_steps", group: rl, scope: digitsTask & withRL, limits: atLeast(1), help: "rollouts, each followed by an update"},
 	{name: "prompts_per_step", group: rl, scope: digitsTask & withRL, limits: atLeast(1), help: "exercises of a rollout"},
 	{name: "samples_per_prompt", group: rl, scope: digitsTask & withRL, limits: atLeast(1), help: "answers to each exercise"},
 	{name: "num_generators", group: rl, scope: digitsTask & withRL, limits: between(1, 1024), help: "clients that share the work of a rollout; its results do not depend on it"},
 	{name: "temperature", group: rl, scope: digitsTask & withRL, limits: above(0), help: "of the answers that are learned from"},
-	{name: "baseline", group: rl, scope: digitsTask & withRL, needs: needsReinforce, allowed: []string{"none", "moving", "batch", "greedy", "group"}, help: "what is subtracted from a reward"},
+	{name: "baseline", group: rl, scope: digitsTask & withRL, needs: needsBaseline, allowed: []string{"none", "moving", "batch", "greedy", "group"}, help: "what is subtracted from a reward"},
 	{name: "baseline_start", group: rl, scope: digitsTask & withRL, needs: needsMoving, limits: between(-1e6, 1e6), help: "moving baseline before the first step"},
 	{name: "baseline_decay", group: rl, scope: digitsTask & withRL, needs: needsMoving, limits: bounds{min: 0, max: 1, openMin: true, openMax: true, set: true}, help: "of the moving baseline: b = decay * b + (1 - decay) * mean reward of the step"},
 	{name: "advantage_scale", group: rl, scope: digitsTask & withRL, needs: needsScale, allowed: []string{"auto", "none", "group", "batch"}, help: "standard deviation that advantages are divided by; auto = none for reinforce, group for grpo"},
-	{name: "reduction", group: rl, scope: digitsTask & withRL, needs: needsScale, allowed: []string{"auto", "sequence", "token", "dr_grpo"}, help: "how tokens' losses are averaged: first in each answer, over all tokens (DAPO), or by the longest answer there may be (Dr. GRPO); auto = sequence for reinforce, token for grpo"},
+	{name: "reduction", group: rl, scope: digitsTask & withRL, needs: needsReduction, allowed: []string{"auto", "sequence", "token", "dr_grpo"}, help: "how tokens' losses are averaged: first in each answer, over all tokens (DAPO), or by the longest answer there may be (Dr. GRPO); auto = sequence for reinforce, token for grpo"},
 	{name: "kl_coef", group: rl, scope: digitsTask & withRL, limits: atLeast(0), help: "weight of the divergence from the reference policy; 0 = none"},
 	{name: "kl_type", group: rl, scope: digitsTask & withRL, needs: needsKL, allowed: []string{"k1", "k2", "k3"}, help: "estimator of the divergence"},
 	{name: "kl_in_reward", group: rl, scope: digitsTask & withRL, needs: needsKL, help: "take the divergence off the reward instead of adding it to the loss"},
