@@ -15,6 +15,7 @@ import (
 
 	"rltrain/lora"
 	"rltrain/rl"
+	"rltrain/torch/hub"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
 )
@@ -107,7 +108,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(adapterCases)) {
 		t.Run(name, func(t *testing.T) {
 			base := adapterBase(t, adapterCases[name])
-			bare, err := LoadTokenPolicy(base, "", "", false)
+			bare, err := LoadTokenPolicy(t.Context(), &hub.Client{}, base, "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +116,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			checkScores(t, bare, want.IDs, want.LogProbs[adapterCases[name]])
 
 			// A folder names its base model itself.
-			p, err := LoadTokenPolicy(changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false)
+			p, err := LoadTokenPolicy(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +128,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			if err := p.Save(saved); err != nil {
 				t.Fatal(err)
 			}
-			q, err := LoadTokenPolicy(saved, "", "", false)
+			q, err := LoadTokenPolicy(t.Context(), &hub.Client{}, saved, "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +155,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			if err := p.Merge(merged, ""); err != nil {
 				t.Fatal(err)
 			}
-			m, err := LoadTokenPolicy(merged, "", "", false)
+			m, err := LoadTokenPolicy(t.Context(), &hub.Client{}, merged, "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +207,7 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 		{"no expression", llama, "regex", map[string]any{"target_modules": "(?!model).*"}, "target_modules: the pattern \"(?!model).*\" is not supported"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := LoadTokenPolicy(c.base, changeAdapter(t, c.adapter, c.change), "", false)
+			p, err := LoadTokenPolicy(t.Context(), &hub.Client{}, c.base, changeAdapter(t, c.adapter, c.change), "", false)
 			if err == nil {
 				p.Close()
 			}
@@ -223,10 +224,10 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	dir := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": "org/name", "revision": "v1.5"})
-	if _, err := LoadTokenPolicy(dir, "", "", false); err == nil || !strings.Contains(err.Error(), "org/name@v1.5") {
+	if _, err := LoadTokenPolicy(t.Context(), &hub.Client{}, dir, "", "", false); err == nil || !strings.Contains(err.Error(), "org/name@v1.5") {
 		t.Errorf("error %v, want one of org/name@v1.5", err)
 	}
-	p, err := LoadTokenPolicy(adapterBase(t, "llama"), dir, "", false)
+	p, err := LoadTokenPolicy(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -12,20 +13,32 @@ import (
 	"rltrain/torch/transformers"
 )
 
-// LoadTokenPolicy reads a model folder, or the folder of an adapter together with the base model that it
-// names. adapter, where it is not "", is the folder of an adapter for the model in dir. The policy goes on
-// training what the folder holds: the adapter, or with trainable all weights of a folder without one.
-func LoadTokenPolicy(dir, adapter, dtype string, trainable bool) (*TokenPolicy, error) {
-	c := TokenPolicyConfig{Dir: dir, DType: dtype}
-	if _, err := os.Stat(filepath.Join(dir, lora.ConfigFile)); err == nil {
-		if adapter != "" {
-			return nil, fmt.Errorf("%s is the folder of an adapter itself; give its base model, or leave the other adapter out", dir)
-		}
-		adapter = dir
+// LoadTokenPolicy loads a language model, or an adapter together with the base model that it names. model is a
+// folder or a name as hub.Client.Model takes it, and so is adapter, an adapter for model, where it is not "". The
+// policy goes on training what model holds: the adapter, or with trainable all weights of a model without one.
+func LoadTokenPolicy(ctx context.Context, client *hub.Client, model, adapter, dtype string, trainable bool) (*TokenPolicy, error) {
+	found, err := client.Model(ctx, model, hub.Weights)
+	if err != nil {
+		return nil, err
 	}
-	if adapter == "" {
+	c := TokenPolicyConfig{Dir: found.Dir, BaseModel: found.Name, Revision: found.Commit, DType: dtype}
+	own := false // the adapter is model's own
+	if _, err := os.Stat(filepath.Join(found.Dir, lora.ConfigFile)); err == nil {
+		if adapter != "" {
+			return nil, fmt.Errorf("%s is an adapter itself; give its base model, or leave the other adapter out", model)
+		}
+		adapter, own = found.Dir, true
+	}
+	switch {
+	case adapter == "":
 		c.Full = trainable
 		return NewTokenPolicy(c)
+	case !own:
+		found, err := client.Model(ctx, adapter, hub.Weights)
+		if err != nil {
+			return nil, fmt.Errorf("adapter: %w", err)
+		}
+		adapter = found.Dir
 	}
 	config, pairs, extra, err := lora.Load(adapter)
 	if err != nil {
@@ -37,8 +50,8 @@ func LoadTokenPolicy(dir, adapter, dtype string, trainable bool) (*TokenPolicy, 
 	if len(extra) > 0 {
 		return nil, fmt.Errorf("%s: modules_to_save hold %s; only pairs of a language model's linear layers are read", adapter, slices.Sorted(maps.Keys(extra))[0])
 	}
-	if adapter == dir {
-		base, err := baseModel(adapter, config)
+	if own {
+		base, err := baseModel(ctx, client, adapter, config)
 		if err != nil {
 			return nil, err
 		}
@@ -54,20 +67,6 @@ func LoadTokenPolicy(dir, adapter, dtype string, trainable bool) (*TokenPolicy, 
 		return nil, fmt.Errorf("%s does not fit %s: %w", adapter, c.Dir, err)
 	}
 	return p, nil
-}
-
-// baseModel finds the model that the adapter in dir is for, at the revision that it names.
-func baseModel(dir string, c lora.Config) (hub.Model, error) {
-	name := c.BaseModel
-	// A folder has no revisions.
-	if _, err := os.Stat(name); err != nil && c.Revision != "" && c.Revision != "main" {
-		name += "@" + c.Revision
-	}
-	model, err := hub.Resolve(name)
-	if err != nil {
-		return hub.Model{}, fmt.Errorf("%s: base_model_name_or_path: %w", filepath.Join(dir, lora.ConfigFile), err)
-	}
-	return model, nil
 }
 
 func (p *TokenPolicy) fit(pairs []lora.Pair) error {
