@@ -29,6 +29,7 @@ type Config struct {
 	Alpha     float64 // lora_alpha, above 0
 	Dropout   float64 // lora_dropout, in [0, 1)
 	RSLoRA    bool    // use_rslora: scale by α/√r (Kalajdzievski 2023, eq. 5)
+	DoRA      bool    // use_dora: pairs have a Magnitude (Liu et al. 2024, "DoRA", eq. 5)
 	// RankPattern and AlphaPattern are rank_pattern and alpha_pattern: R and Alpha of
 	// the modules that a key matches. The first that matches counts.
 	RankPattern  []Pattern[int]
@@ -45,6 +46,9 @@ type Config struct {
 	// ModulesToSave are modules that are stored whole, by endings of their names. PEFT
 	// adds "classifier" and "score" to those of a sequence classifier.
 	ModulesToSave []string
+	// WeightTying is ensure_weight_tying: where one of embedding and output layer is
+	// stored whole and they are one weight, the other is stored too.
+	WeightTying bool
 	// TaskType is FeatureExtraction, SequenceClassification or CausalLM; "" for null,
 	// which names modules as the model does.
 	TaskType    string
@@ -140,11 +144,14 @@ func (c Config) marshal() ([]byte, error) {
 		"revision":                optional(c.Revision),
 		"target_modules":          c.TargetModules,
 		"task_type":               optional(c.TaskType),
-		"use_dora":                false,
+		"use_dora":                c.DoRA,
 		"use_rslora":              c.RSLoRA,
 	}
 	if !c.ExcludeModules.empty() { // PEFT before 0.14 does not know the field
 		fields["exclude_modules"] = c.ExcludeModules
+	}
+	if c.WeightTying { // PEFT before 0.18 does not know the field
+		fields["ensure_weight_tying"] = true
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -165,7 +172,6 @@ var unsupported = map[string]string{
 	"lora_bias":               "low-rank pairs with a bias",
 	"target_parameters":       "adapters of parameters that are no linear module",
 	"trainable_token_indices": "adapters of single tokens' embeddings",
-	"use_dora":                "weight-decomposed adapters (DoRA)",
 }
 
 // innocentInits are the values of init_lora_weights that leave the base weights
@@ -196,11 +202,13 @@ func parseConfig(data []byte) (Config, error) {
 	r.get("lora_alpha", &c.Alpha)
 	r.get("lora_dropout", &c.Dropout)
 	r.get("use_rslora", &c.RSLoRA)
+	r.get("use_dora", &c.DoRA)
 	r.get("rank_pattern", (*patterns[int])(&c.RankPattern))
 	r.get("alpha_pattern", (*patterns[float64])(&c.AlphaPattern))
 	r.get("fan_in_fan_out", &c.FanInFanOut)
 	r.get("task_type", &c.TaskType)
 	r.get("modules_to_save", (*oneOrMore[string])(&c.ModulesToSave))
+	r.get("ensure_weight_tying", &c.WeightTying)
 	r.get("target_modules", &c.TargetModules)
 	r.get("exclude_modules", &c.ExcludeModules)
 	r.get("layers_to_transform", (*oneOrMore[int])(&c.Layers))

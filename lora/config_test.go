@@ -136,7 +136,7 @@ func TestParseConfig(t *testing.T) {
 
 func TestParseConfigRefuses(t *testing.T) {
 	tests := []struct{ name, member, want string }{
-		{"dora", `"use_dora":true`, `"use_dora" is true: weight-decomposed adapters (DoRA) are not supported`},
+		{"dora", `"use_dora":"yes"`, `use_dora: "yes" is not of the right kind`},
 		{"bias of the pair", `"lora_bias":true`, `"lora_bias" is true: low-rank pairs with a bias are not supported`},
 		{"bias of the model", `"bias":"all"`, `bias "all" is not supported`},
 		{"layer replication", `"layer_replication":[[0,4],[2,5]]`, `"layer_replication" is [[0,4],[2,5]]`},

@@ -23,6 +23,7 @@ const (
 	wrapper = "base_model.model."
 	suffixA = ".lora_A.weight"
 	suffixB = ".lora_B.weight"
+	suffixM = ".lora_magnitude_vector"
 )
 
 // Save writes an adapter that PEFT loads. dir is made where it is missing; each of
@@ -73,6 +74,9 @@ func (c Config) tensors(pairs []Pair, extra []safetensors.Tensor) ([]safetensors
 		list = append(list,
 			safetensors.FromFloat32s(name+suffixA, []int64{r, in}, p.A),
 			safetensors.FromFloat32s(name+suffixB, []int64{out, r}, p.B))
+		if p.Magnitude != nil {
+			list = append(list, safetensors.FromFloat32s(name+suffixM, []int64{out}, p.Magnitude))
+		}
 	}
 	for _, t := range extra {
 		t.Name = wrapper + t.Name
@@ -93,12 +97,15 @@ func (r *rule) describes(pairs []Pair, extra []safetensors.Tensor) error {
 			return fmt.Errorf("module %s has rank %d, r and rank_pattern say %d", p.Module, p.R, rank)
 		case p.Scale != scale:
 			return fmt.Errorf("module %s has scale %g, lora_alpha, alpha_pattern and the rank say %g", p.Module, p.Scale, scale)
+		case (p.Magnitude != nil) != r.DoRA:
+			return fmt.Errorf("module %s: use_dora is %t, the module has a magnitude vector: %t", p.Module, r.DoRA, p.Magnitude != nil)
 		case !r.means(r.Prefix + p.Module):
 			return fmt.Errorf("module %s is not one that target_modules (%s) and the fields that limit them mean", p.Module, r.TargetModules)
 		}
 	}
 	for _, t := range extra {
-		if !r.savesWhole(t.Name) {
+		tied := r.WeightTying && len(r.ModulesToSave) > 0 // to one of them: the model's names tell
+		if !tied && !r.savesWhole(t.Name) {
 			return fmt.Errorf("tensor %.120q is neither of a LoRA pair nor of modules_to_save (%s)", t.Name, strings.Join(r.ModulesToSave, ", "))
 		}
 	}
@@ -157,25 +164,28 @@ func openTensors(dir string) (*safetensors.File, error) {
 }
 
 func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safetensors.Tensor, error) {
-	// modules has a bit for each half of a pair.
+	// modules has a bit for each tensor of a pair.
 	modules := map[string]int{}
+	suffixes := []string{suffixA, suffixB}
+	if c.DoRA {
+		suffixes = append(suffixes, suffixM)
+	}
 	var list []safetensors.Tensor
 	for _, full := range f.Names() {
 		name, ok := strings.CutPrefix(full, wrapper)
 		if !ok {
 			return c, nil, nil, fmt.Errorf("tensor %.120q does not begin with %s", full, wrapper)
 		}
-		if module, ok := strings.CutSuffix(name, suffixA); ok {
-			modules[module] |= 1
-		} else if module, ok := strings.CutSuffix(name, suffixB); ok {
-			modules[module] |= 2
-		} else {
-			t, err := readTensor(f, full, name)
-			if err != nil {
-				return c, nil, nil, err
-			}
-			list = append(list, t)
+		i := slices.IndexFunc(suffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
+		if i >= 0 {
+			modules[strings.TrimSuffix(name, suffixes[i])] |= 1 << i
+			continue
 		}
+		t, err := readTensor(f, full, name)
+		if err != nil {
+			return c, nil, nil, err
+		}
+		list = append(list, t)
 	}
 	names := slices.SortedFunc(maps.Keys(modules), compareNames)
 	var err error
@@ -188,11 +198,10 @@ func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safe
 	}
 	var pairs []Pair
 	for _, name := range names {
-		switch modules[name] {
-		case 1:
-			return c, nil, nil, fmt.Errorf("tensor %.120q is missing", wrapper+name+suffixB)
-		case 2:
-			return c, nil, nil, fmt.Errorf("tensor %.120q is missing", wrapper+name+suffixA)
+		for i, suffix := range suffixes {
+			if modules[name]&(1<<i) == 0 {
+				return c, nil, nil, fmt.Errorf("tensor %.120q is missing", wrapper+name+suffix)
+			}
 		}
 		p, err := readPair(f, name, rule)
 		if err != nil {
@@ -232,7 +241,7 @@ func readTensor(f *safetensors.File, full, name string) (safetensors.Tensor, err
 	return safetensors.Tensor{Name: name, DType: e.DType, Shape: e.Shape, Data: data}, err
 }
 
-// readPair reads the pair of one module, whose both halves are there.
+// readPair reads the pair of one module, whose tensors are there.
 func readPair(f *safetensors.File, module string, r *rule) (Pair, error) {
 	rank, scale := r.size(module)
 	p := Pair{R: rank, Scale: scale}
@@ -250,7 +259,14 @@ func readPair(f *safetensors.File, module string, r *rule) (Pair, error) {
 	if p.A, err = f.Float32s(nameA); err != nil {
 		return p, err
 	}
-	p.B, err = f.Float32s(nameB)
+	if p.B, err = f.Float32s(nameB); err != nil || !r.DoRA {
+		return p, err
+	}
+	nameM := wrapper + module + suffixM
+	if m, _ := f.Lookup(nameM); len(m.Shape) != 1 || m.Shape[0] != b.Shape[0] {
+		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d], as many as %s has rows", nameM, m.Shape, b.Shape[0], nameB)
+	}
+	p.Magnitude, err = f.Float32s(nameM)
 	return p, err
 }
 

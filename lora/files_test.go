@@ -253,11 +253,40 @@ func TestLoadRefusesFiles(t *testing.T) {
 	if _, _, _, err := lora.Load(dir); err == nil || !strings.Contains(err.Error(), "adapter_model.safetensors") {
 		t.Errorf("cut file: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","use_dora":true,"task_type":"SEQ_CLS","target_modules":["q"]}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","lora_bias":true,"task_type":"SEQ_CLS","target_modules":["q"]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := lora.Load(dir); err == nil || !strings.Contains(err.Error(), `adapter_config.json: "use_dora" is true`) {
-		t.Errorf("DoRA: %v", err)
+	if _, _, _, err := lora.Load(dir); err == nil || !strings.Contains(err.Error(), `adapter_config.json: "lora_bias" is true`) {
+		t.Errorf("biases: %v", err)
+	}
+}
+
+func TestDoRAAndTying(t *testing.T) {
+	c, pairs, extra := adapter(lora.SequenceClassification)
+	c.DoRA, c.WeightTying = true, true
+	for i, p := range pairs {
+		pairs[i].Magnitude = make([]float32, p.Out)
+		pairs[i].Magnitude[0] = float32(i + 1)
+	}
+	extra = append(extra, safetensors.FromFloat32s("tied.weight", []int64{1}, []float32{7}))
+	dir := t.TempDir()
+	if err := lora.Save(dir, c, pairs, extra); err != nil {
+		t.Fatal(err)
+	}
+	gotConfig, gotPairs, gotExtra, err := lora.Load(dir)
+	if diff := cmp.Diff(pairs, gotPairs); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	if !gotConfig.DoRA || !gotConfig.WeightTying || len(gotExtra) != len(extra) {
+		t.Errorf("%+v, %d tensors", gotConfig, len(gotExtra))
+	}
+	f, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if e, ok := f.Lookup("base_model.model.bert." + pairs[0].Module + ".lora_magnitude_vector"); !ok || len(e.Shape) != 1 {
+		t.Errorf("%v", f.Names())
 	}
 }
 
@@ -285,6 +314,9 @@ func TestSaveRefuses(t *testing.T) {
 		{"no extra", func(p *parts) { p.extra = nil }, "there is no tensor of modules_to_save"},
 		{"A", func(p *parts) { p.pairs[0].A = p.pairs[0].A[1:] }, "query: A has 7 elements, [2 4] takes 8"},
 		{"B", func(p *parts) { p.pairs[1].B = nil }, "dense: B has 0 elements, [6 2] takes 12"},
+		{"magnitude", func(p *parts) { p.pairs[1].Magnitude = []float32{1} }, "dense: the magnitude vector has 1 elements, want 6"},
+		{"magnitude without DoRA", func(p *parts) { p.pairs[1].Magnitude = make([]float32, 6) }, "dense: use_dora is false, the module has a magnitude vector: true"},
+		{"DoRA without magnitude", func(p *parts) { p.c.DoRA = true }, "query: use_dora is true, the module has a magnitude vector: false"},
 		{"sizes", func(p *parts) { p.pairs[0].In = 0 }, "are not all above 0"},
 		{"twice", func(p *parts) { p.pairs = append(p.pairs, p.pairs[0]) }, "comes twice"},
 	}

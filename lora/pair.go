@@ -13,6 +13,8 @@ type Pair struct {
 	Scale      float64   // what B·A is multiplied by
 	A          []float32 // [R, In], row-major
 	B          []float32 // [Out, R], row-major
+	// Magnitude is the length of each row of the adapted weight, [Out], with DoRA; nil without.
+	Magnitude []float32
 }
 
 // Init makes the pair training starts from: A uniform in ±1/√in, which is PEFT's
@@ -36,11 +38,15 @@ func (p Pair) check() error {
 		return fmt.Errorf("module %s: A has %d elements, [%d %d] takes %d", p.Module, len(p.A), p.R, p.In, p.R*p.In)
 	case len(p.B) != p.Out*p.R:
 		return fmt.Errorf("module %s: B has %d elements, [%d %d] takes %d", p.Module, len(p.B), p.Out, p.R, p.Out*p.R)
+	case p.Magnitude != nil && len(p.Magnitude) != p.Out:
+		return fmt.Errorf("module %s: the magnitude vector has %d elements, want %d", p.Module, len(p.Magnitude), p.Out)
 	}
 	return nil
 }
 
-// MergeInto adds Scale·B·A to w [Out, In], row-major. Products are summed in
+// MergeInto adds Scale·B·A to w [Out, In], row-major, and gives each row the length
+// of Magnitude where there is one (Liu et al. 2024, "DoRA: Weight-Decomposed Low-Rank
+// Adaptation", eq. 5, by PEFT's rows: a column there is an output here). Sums are in
 // float64 and rounded once. A w of another size is a programming error and panics.
 func (p Pair) MergeInto(w []float32) {
 	if err := p.check(); err != nil {
@@ -58,8 +64,18 @@ func (p Pair) MergeInto(w []float32) {
 				sum[i] += b * float64(a)
 			}
 		}
-		for i, row := 0, w[o*p.In:(o+1)*p.In]; i < p.In; i++ {
-			row[i] = float32(float64(row[i]) + sum[i])
+		row := w[o*p.In : (o+1)*p.In]
+		squares := 0.0
+		for i := range row {
+			sum[i] += float64(row[i])
+			squares += sum[i] * sum[i]
+		}
+		scale := 1.0
+		if p.Magnitude != nil {
+			scale = float64(p.Magnitude[o]) / math.Sqrt(squares)
+		}
+		for i := range row {
+			row[i] = float32(scale * sum[i])
 		}
 	}
 }

@@ -94,6 +94,17 @@ func TestMergeInto(t *testing.T) {
 	}
 }
 
+func TestMergeIntoByMagnitude(t *testing.T) {
+	p := lora.Pair{
+		Module: "m", R: 1, In: 2, Out: 2, Scale: 2, A: []float32{1, 0}, B: []float32{1, -1}, Magnitude: []float32{10, 0.5},
+	}
+	w := []float32{1, 4, 2, -3} // and 2·B·A = [[2 0] [-2 0]]: rows [3 4] and [0 -3], of lengths 5 and 3
+	p.MergeInto(w)
+	if diff := cmp.Diff([]float32{6, 8, 0, -0.5}, w); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestMergeIntoPanics(t *testing.T) {
 	defer func() {
 		if r := fmt.Sprint(recover()); !strings.Contains(r, "module m: the weight has 5 elements, [2 3] takes 6") {

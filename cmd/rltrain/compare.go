@@ -44,12 +44,12 @@ func compare(c *cli.Context) error {
 	}
 	output := c.String("output")
 	return onThread(c, func(ctx context.Context) error {
-		a, err := loadPolicy(c.Args().Get(0))
+		a, err := loadPolicy(c, c.Args().Get(0))
 		if err != nil {
 			return err
 		}
 		defer a.Close()
-		b, err := loadPolicy(c.Args().Get(1))
+		b, err := loadPolicy(c, c.Args().Get(1))
 		if err != nil {
 			return err
 		}

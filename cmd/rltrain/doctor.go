@@ -41,7 +41,8 @@ func doctor(c *cli.Context) error {
 		return usageErrorf("doctor needs --model DIR, the folder of a model, an adapter or a classifier")
 	}
 	// The weights of a model on the hub are left there.
-	client := hub.Client{Warn: func(message string) { fmt.Fprintln(c.App.ErrWriter, "rltrain: warning: "+message) }}
+	client, done := hubOf(c)
+	defer done()
 	find := func(name string) (hub.Model, error) { return client.Model(c.Context, name, hub.NoWeights) }
 	found, err := find(name)
 	if err != nil {

@@ -1,16 +1,14 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
 
 	"rltrain/lora"
+	"rltrain/rl/algo"
 	"rltrain/torch/hub"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
 )
 
 // describeAdapter tells what an adapter is and where it loads, and describes its base model, which find finds.
@@ -44,25 +42,10 @@ func describeAdapter(s *sheet, find func(name string) (hub.Model, error), dir, t
 		return err
 	}
 	if loadErr == nil {
-		loadErr = fitsLanguageModel(config, pairs, extra, c)
+		loadErr = algo.FitsLanguageModel(c, config, pairs, extra)
 	}
 	describeUses(s, inUse, tensors, c.ModelType, loadErr)
 	return describeLanguageModel(s, model.Dir, task, weights)
-}
-
-// fitsLanguageModel says why an adapter cannot be used with a model, in the words of loading it.
-func fitsLanguageModel(config lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor, model *transformers.CausalConfig) error {
-	if config.TaskType != "" && config.TaskType != lora.CausalLM {
-		return fmt.Errorf("task_type is %s, not %s", config.TaskType, lora.CausalLM)
-	}
-	if len(extra) > 0 {
-		return errors.New("modules_to_save are in use")
-	}
-	shapes := map[string][2]int{}
-	for _, linear := range model.Linears() {
-		shapes[linear.Name] = [2]int{linear.Out, linear.In}
-	}
-	return config.Fits(pairs, shapes)
 }
 
 // describeUses tells where an adapter loads. loadErr is why it does not load here.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -60,12 +61,15 @@ func eval(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if _, err := os.Stat(dir); err != nil && c.String("output-dir") == "" {
+		return usageErrorf("eval --model %s, which is no folder, needs --output-dir DIR for its results", dir)
+	}
 	chosen, err := chooseRows(c)
 	if err != nil {
 		return err
 	}
 	return onThread(c, func(ctx context.Context) error {
-		policy, err := loadPolicy(dir)
+		policy, err := loadPolicy(c, dir)
 		if err != nil {
 			return err
 		}

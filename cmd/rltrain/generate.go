@@ -21,7 +21,6 @@ import (
 	"rltrain/rl/algo"
 	"rltrain/rl/report"
 	"rltrain/torch"
-	"rltrain/torch/hub"
 )
 
 // languageModelFlags choose a language model and how it computes.
@@ -32,7 +31,7 @@ func languageModelFlags() ([]cli.Flag, error) {
 	}
 	return append([]cli.Flag{
 		&cli.StringFlag{Name: "model", Usage: "language model: a folder, that of an adapter too, or a name on the hub or in the cache"},
-		&cli.StringFlag{Name: "adapter", Usage: "folder of a LoRA adapter for --model"},
+		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder, or a name on the hub"},
 		&cli.StringFlag{Name: "dtype", Usage: "how weights are kept: fp32, bf16 or fp16", DefaultText: "as stored"},
 		&cli.BoolFlag{Name: "bf16", Usage: "the same as --dtype bf16"},
 	}, flags...), nil
@@ -51,30 +50,13 @@ func languageModel(c *cli.Context) (*algo.TokenPolicy, error) {
 		}
 		dtype = "bf16"
 	}
-	found, err := findModel(c.Context, report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now), name)
+	client, done := hubOf(c)
+	defer done()
+	policy, err := algo.LoadTokenPolicy(c.Context, client, name, c.String("adapter"), dtype, false)
 	if err != nil {
 		return nil, fmt.Errorf("--model: %w", err)
 	}
-	return algo.LoadTokenPolicy(found.Dir, c.String("adapter"), dtype, false)
-}
-
-// findModel finds, and downloads where it must, a model, with a progress bar.
-func findModel(ctx context.Context, console *report.Console, name string) (hub.Model, error) {
-	var bar *report.Bar
-	client := hub.Client{
-		Progress: func(done, total int64) {
-			if bar == nil {
-				bar = console.Bar("download", "MiB", int(done>>20), int(total>>20))
-			}
-			bar.Set(int(done>>20), name)
-		},
-		Warn: func(message string) { _ = console.Print("warning: " + message) },
-	}
-	found, err := client.Model(ctx, name, hub.Weights)
-	if bar != nil {
-		bar.Done()
-	}
-	return found, err
+	return policy, nil
 }
 
 func generateCommand() (*cli.Command, error) {

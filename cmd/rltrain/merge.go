@@ -11,6 +11,7 @@ import (
 
 	"rltrain/lora"
 	"rltrain/rl/algo"
+	"rltrain/torch/hub"
 )
 
 func mergeCommand() *cli.Command {
@@ -21,7 +22,7 @@ func mergeCommand() *cli.Command {
 family, in AutoModel with head.safetensors for pooling mean; its README.md shows how. A language model: in
 AutoModelForCausalLM, and in vLLM.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "folder of a trained classifier, or of a language model's adapter"},
+			&cli.StringFlag{Name: "model", Usage: "trained classifier or adapter of a language model: a folder, or a name on the hub"},
 			&cli.StringFlag{Name: "output", Usage: "folder of the full model, new or empty"},
 			&cli.StringFlag{Name: "dtype", Usage: "of a language model's weights: fp32, bf16 or fp16", DefaultText: "as the base model is stored"},
 		},
@@ -39,20 +40,23 @@ func merge(c *cli.Context) error {
 	case dtype != "" && !slices.Contains([]string{"fp32", "bf16", "fp16"}, dtype):
 		return usageErrorf("--dtype: %q is none of fp32, bf16 and fp16", dtype)
 	}
-	if err := checkFolder(dir); err != nil {
-		return err
+	client, done := hubOf(c)
+	defer done()
+	found, err := client.Model(c.Context, dir, hub.Weights)
+	if err != nil {
+		return fmt.Errorf("--model: %w%s", err, stagesIn(dir))
 	}
 	work := mergeLanguageModel
-	if algo.IsLabelFolder(dir) {
+	if algo.IsLabelFolder(found.Dir) {
 		if dtype != "" {
 			return usageErrorf("--dtype: does not apply to %s, a classifier", dir)
 		}
 		work = mergeClassifier
-	} else if !isAdapter(dir) {
+	} else if !isAdapter(found.Dir) {
 		return fmt.Errorf("%s has no adapter to merge: neither label_policy.json nor %s%s", dir, lora.ConfigFile, stagesIn(dir))
 	}
-	return onThread(c, func(context.Context) error {
-		if err := work(dir, output, dtype); err != nil {
+	return onThread(c, func(ctx context.Context) error {
+		if err := work(ctx, client, dir, output, dtype); err != nil {
 			return err
 		}
 		_, err := fmt.Fprintln(c.App.Writer, output)
@@ -66,8 +70,8 @@ func isAdapter(dir string) bool {
 	return err == nil
 }
 
-func mergeClassifier(dir, output, _ string) error {
-	policy, err := loadPolicy(dir)
+func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ string) error {
+	policy, err := algo.LoadLabelPolicy(ctx, client, model)
 	if err != nil {
 		return err
 	}
@@ -75,8 +79,8 @@ func mergeClassifier(dir, output, _ string) error {
 	return policy.Merge(output)
 }
 
-func mergeLanguageModel(dir, output, dtype string) error {
-	policy, err := algo.LoadTokenPolicy(dir, "", "", false)
+func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, dtype string) error {
+	policy, err := algo.LoadTokenPolicy(ctx, client, model, "", "", false)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func TestMergedFolderWithoutConfig(t *testing.T) {
 	f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged")
 	f.remove(t, "TMP/merged/config.json")
 	code, _, stderr := f.rltrain("the cat\n", "predict", "--model", "TMP/merged")
-	want := f.expand("rltrain: loading the model: transformers: open TMP/merged/config.json: no such file or directory\n")
+	want := f.expand("rltrain: loading the model: model folder TMP/merged has no config.json: it is not a model in the Hugging Face layout\n")
 	if code != 1 || stderr != want {
 		t.Errorf("exit code %d\n got %swant %s", code, stderr, want)
 	}
@@ -140,7 +140,7 @@ func TestMergeRefuses(t *testing.T) {
 		{"merge --output TMP/m", "merge needs --model DIR, the folder of a trained classifier or of a language model's adapter", 2},
 		{"merge --model CLASSIFIER --output TMP/m --dtype bf16", "--dtype: does not apply to CLASSIFIER, a classifier", 2},
 		{"merge --model BASE --output TMP/m", "BASE has no adapter to merge: neither label_policy.json nor adapter_config.json", 1},
-		{"merge --model TMP/none --output TMP/m", "model folder TMP/none does not exist", 1},
+		{"merge --model TMP/none --output TMP/m", "--model: model folder TMP/none does not exist", 1},
 		{"merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder", 1},
 	} {
 		expand := strings.NewReplacer("CLASSIFIER", classifier.model).Replace
@@ -151,7 +151,7 @@ func TestMergeRefuses(t *testing.T) {
 	}
 	f.edit(t, "MODEL/adapter_config.json", "CAUSAL_LM", "FEATURE_EXTRACTION")
 	_, _, stderr := f.rltrain("", "merge", "--model", "MODEL", "--output", "TMP/m")
-	if want := f.expand("rltrain: MODEL/adapter_config.json: task_type is FEATURE_EXTRACTION: it is no adapter of a language model, which has CAUSAL_LM\n"); stderr != want {
+	if want := f.expand("rltrain: MODEL does not fit BASE: task_type is FEATURE_EXTRACTION: it is no adapter of a language model, which has CAUSAL_LM\n"); stderr != want {
 		t.Errorf("got %q, want %q", stderr, want)
 	}
 }

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -18,10 +16,10 @@ import (
 
 // modelFlag names the classifier that a command works on.
 func modelFlag() cli.Flag {
-	return &cli.StringFlag{Name: "model", Usage: "folder of a trained classifier, such as models/intent_classifier_rl"}
+	return &cli.StringFlag{Name: "model", Usage: "trained classifier: a folder, such as models/intent_classifier_rl, or a name on the hub"}
 }
 
-// model is the folder that --model names.
+// model is what --model names.
 func model(c *cli.Context) (string, error) {
 	if dir := c.String("model"); dir != "" {
 		return dir, nil
@@ -39,28 +37,13 @@ func onThread(c *cli.Context, work func(ctx context.Context) error) error {
 	return thread.Do(c.Context, work)
 }
 
-// checkFolder is an error where dir is no folder.
-func checkFolder(dir string) error {
-	info, err := os.Stat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("model folder %s does not exist", dir)
-	case err != nil:
-		return fmt.Errorf("model folder: %w", err)
-	case !info.IsDir():
-		return fmt.Errorf("model %s is a file; name its folder", dir)
-	}
-	return nil
-}
-
-// loadPolicy reads the classifier in dir.
-func loadPolicy(dir string) (*algo.LabelPolicy, error) {
-	if err := checkFolder(dir); err != nil {
-		return nil, err
-	}
-	policy, err := algo.LoadLabelPolicy(dir)
+// loadPolicy loads a classifier by its folder or name.
+func loadPolicy(c *cli.Context, name string) (*algo.LabelPolicy, error) {
+	client, done := hubOf(c)
+	defer done()
+	policy, err := algo.LoadLabelPolicy(c.Context, client, name)
 	if err != nil {
-		return nil, fmt.Errorf("loading the model: %w%s", err, stagesIn(dir))
+		return nil, fmt.Errorf("loading the model: %w%s", err, stagesIn(name))
 	}
 	return policy, nil
 }

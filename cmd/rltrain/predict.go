@@ -52,7 +52,7 @@ func predict(c *cli.Context) error {
 		return usageErrorf("--top: %d is out of range; it must be at least 1", c.Int("top"))
 	}
 	return onThread(c, func(ctx context.Context) error {
-		policy, err := loadPolicy(dir)
+		policy, err := loadPolicy(c, dir)
 		if err != nil {
 			return err
 		}

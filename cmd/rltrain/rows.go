@@ -15,7 +15,7 @@ import (
 
 // rowFlags choose the labelled rows that a command measures on, and how it computes.
 func rowFlags() ([]cli.Flag, error) {
-	flags, err := config.Flags("dataset", "text_column", "label_column")
+	flags, err := config.Flags("dataset", "dataset_config", "text_column", "label_column")
 	if err != nil {
 		return nil, err
 	}
@@ -116,9 +116,15 @@ func readRows(c *cli.Context) ([]dataset.Row, error) {
 		if columns.Text == columns.Label {
 			return nil, usageErrorf("--text-column and --label-column are both %q; name two columns", columns.Text)
 		}
-		return dataset.Read(path, columns)
+		client, done := hubOf(c)
+		defer done()
+		parts, err := algo.FindDataset(c.Context, client, path, c.String("dataset-config"), classifierParts...)
+		if err != nil {
+			return nil, fmt.Errorf("--dataset: %w", err)
+		}
+		return dataset.ReadParts(parts, columns)
 	}
-	for _, flag := range []string{"text-column", "label-column", "split-column"} {
+	for _, flag := range []string{"dataset-config", "text-column", "label-column", "split-column"} {
 		if c.IsSet(flag) {
 			return nil, usageErrorf("--%s: applies only with --dataset FILE", flag)
 		}

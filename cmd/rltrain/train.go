@@ -26,6 +26,7 @@ type trainer struct {
 	config  *config.Config
 	command []string
 	console *report.Console
+	hub     *hub.Client
 	data    data
 }
 
@@ -45,6 +46,9 @@ const (
 // train runs the stages of c.Mode.
 func train(ctx context.Context, c *config.Config) error {
 	t := &trainer{config: c, command: os.Args, console: report.NewConsole(os.Stdout, os.Stderr, time.Now)}
+	client, done := newHub(t.console)
+	defer done()
+	t.hub = client
 	if err := torch.Open(c.Threads); err != nil {
 		return err
 	}
@@ -59,7 +63,7 @@ func train(ctx context.Context, c *config.Config) error {
 		run = t.chatStage
 	case config.Intent:
 		run = t.run
-		if err := t.loadData(); err != nil {
+		if err := t.loadData(ctx); err != nil {
 			return err
 		}
 	}
@@ -94,7 +98,7 @@ func (t *trainer) run(ctx context.Context) error {
 }
 
 // loadData reads the rows, divides them and fixes the labels.
-func (t *trainer) loadData() error {
+func (t *trainer) loadData(ctx context.Context) error {
 	c := t.config
 	var rows []dataset.Row
 	if c.Dataset == "" {
@@ -104,8 +108,11 @@ func (t *trainer) loadData() error {
 		if c.Source("split_column") != (config.Source{}) {
 			columns.Split = c.SplitColumn
 		}
-		var err error
-		if rows, err = dataset.Read(c.Dataset, columns); err != nil {
+		parts, err := algo.FindDataset(ctx, t.hub, c.Dataset, c.DatasetConfig, classifierParts...)
+		if err != nil {
+			return c.Errorf("dataset", "%v", err)
+		}
+		if rows, err = dataset.ReadParts(parts, columns); err != nil {
 			return err
 		}
 		t.data.name = c.Dataset
@@ -132,6 +139,9 @@ func (t *trainer) loadData() error {
 	}
 	return nil
 }
+
+// classifierParts are the parts of a data set that a classifier is trained or measured on.
+var classifierParts = []string{"train", "validation", "test"}
 
 // stageResult is a finished stage on the test rows.
 type stageResult struct {
@@ -196,7 +206,7 @@ func (t *trainer) sameConfig(dir string) error {
 func (t *trainer) supervised(ctx context.Context) (stageResult, error) {
 	c := t.config
 	// Everything that can be wrong with what the user gave is found before the output folder is touched.
-	policy, err := t.startingPolicy()
+	policy, err := t.startingPolicy(ctx)
 	if err != nil {
 		return stageResult{}, err
 	}
@@ -230,14 +240,14 @@ func (t *trainer) supervised(ctx context.Context) (stageResult, error) {
 }
 
 // startingPolicy is a new policy on c.Model, or the trained one of c.PretrainedModel.
-func (t *trainer) startingPolicy() (*algo.LabelPolicy, error) {
+func (t *trainer) startingPolicy(ctx context.Context) (*algo.LabelPolicy, error) {
 	c := t.config
 	if c.PretrainedModel != "" {
-		return t.trained(c.PretrainedModel)
+		return t.trained(ctx, c.PretrainedModel)
 	}
-	model, err := hub.Resolve(c.Model)
+	model, err := t.baseModel(ctx)
 	if err != nil {
-		return nil, c.Errorf("model", "%v", err)
+		return nil, err
 	}
 	return algo.NewLabelPolicy(algo.PolicyConfig{
 		Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, Labels: t.data.labels, Pooling: poolingOf(c.Pooling), MaxLength: c.MaxLength,
@@ -245,10 +255,22 @@ func (t *trainer) startingPolicy() (*algo.LabelPolicy, error) {
 	})
 }
 
-// trained loads the policy in dir to go on training it.
-func (t *trainer) trained(dir string) (*algo.LabelPolicy, error) {
+// baseModel finds the model of --model.
+func (t *trainer) baseModel(ctx context.Context) (hub.Model, error) {
+	model, err := t.hub.Model(ctx, t.config.Model, hub.Weights)
+	if err == nil {
+		err = model.CheckBase()
+	}
+	if err != nil {
+		return hub.Model{}, t.config.Errorf("model", "%v", err)
+	}
+	return model, nil
+}
+
+// trained loads a policy, by its folder or name, to go on training it.
+func (t *trainer) trained(ctx context.Context, dir string) (*algo.LabelPolicy, error) {
 	c := t.config
-	policy, err := algo.LoadLabelPolicy(dir)
+	policy, err := algo.LoadLabelPolicy(ctx, t.hub, dir)
 	if err != nil {
 		return nil, c.Errorf("pretrained_model", "%v", err)
 	}
@@ -266,7 +288,7 @@ func (t *trainer) trained(dir string) (*algo.LabelPolicy, error) {
 // stage of this run has given it.
 func (t *trainer) reinforce(ctx context.Context, start string) (results []stageResult, err error) {
 	c := t.config
-	policy, err := t.trained(start)
+	policy, err := t.trained(ctx, start)
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func (t *trainer) chatStage(ctx context.Context) error {
 		return err
 	}
 	defer policy.Close()
-	train, validation, err := t.loadSequences(policy)
+	train, validation, err := t.loadSequences(ctx, policy)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 	c := t.config
 	full := c.FullTuning()
 	if c.PretrainedModel != "" {
-		return t.trainedLanguageModel(c.PretrainedModel, supervisedStage)
+		return t.trainedLanguageModel(ctx, c.PretrainedModel, supervisedStage)
 	}
 	model := hub.Model{Dir: filepath.Join(c.OutputDir, "tiny")}
 	if c.Model == config.TinyModel {
@@ -74,8 +74,8 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 		}
 	} else {
 		var err error
-		if model, err = findModel(ctx, t.console, c.Model); err != nil {
-			return nil, c.Errorf("model", "%v", err)
+		if model, err = t.baseModel(ctx); err != nil {
+			return nil, err
 		}
 	}
 	policy := algo.TokenPolicyConfig{Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, DType: dtypeOf(c), Full: full, Seed: c.Seed}
@@ -85,13 +85,13 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 	return algo.NewTokenPolicy(policy)
 }
 
-// trainedLanguageModel loads the policy in dir to go on training it in a stage.
-func (t *trainer) trainedLanguageModel(dir, stage string) (*algo.TokenPolicy, error) {
+// trainedLanguageModel loads a policy, by its folder or name, to go on training it in a stage.
+func (t *trainer) trainedLanguageModel(ctx context.Context, dir, stage string) (*algo.TokenPolicy, error) {
 	c := t.config
 	if sameFolder(dir, t.stageDir(stage)) {
 		return nil, c.Errorf("pretrained_model", "%s is the folder that this run writes; choose another --output-dir", dir)
 	}
-	policy, err := algo.LoadTokenPolicy(dir, "", dtypeOf(c), true)
+	policy, err := algo.LoadTokenPolicy(ctx, t.hub, dir, "", dtypeOf(c), true)
 	if err != nil {
 		return nil, c.Errorf("pretrained_model", "%v", err)
 	}
@@ -125,10 +125,10 @@ func chatMicroTokens(c *config.Config) int {
 
 // loadSequences reads the data set's training and validation examples. Without a validation split a share of
 // the training rows is kept for it.
-func (t *trainer) loadSequences(policy *algo.TokenPolicy) (train, validation algo.TokenExamples, err error) {
+func (t *trainer) loadSequences(ctx context.Context, policy *algo.TokenPolicy) (train, validation algo.TokenExamples, err error) {
 	c := t.config
 	t.data.name = c.Dataset
-	parts, err := dataset.Find("", c.Dataset)
+	parts, err := algo.FindDataset(ctx, t.hub, c.Dataset, c.DatasetConfig, "train", "validation")
 	if err != nil {
 		return train, validation, c.Errorf("dataset", "%v", err)
 	}

@@ -171,14 +171,14 @@ func describeScores(s rl.AnswerScores) string {
 // reinforceDigits improves the policy in start by its own answers.
 func (t *trainer) reinforceDigits(ctx context.Context, task *digits.Task, start string) error {
 	c := t.config
-	policy, err := t.trainedLanguageModel(start, rlStage)
+	policy, err := t.trainedLanguageModel(ctx, start, rlStage)
 	if err != nil {
 		return err
 	}
 	defer policy.Close()
 	var reference *algo.TokenPolicy
 	if c.KLCoef > 0 && policy.Full() {
-		if reference, err = algo.LoadTokenPolicy(start, "", dtypeOf(c), false); err != nil {
+		if reference, err = algo.LoadTokenPolicy(ctx, t.hub, start, "", dtypeOf(c), false); err != nil {
 			return err
 		}
 		defer reference.Close()

@@ -30,7 +30,7 @@ func (t *trainer) finished(ctx context.Context, stage string, p parts) (stageRes
 	if err := t.console.Print("The " + stage + " stage in " + dir + " is finished; it is used as it is"); err != nil {
 		return stageResult{}, err
 	}
-	policy, err := algo.LoadLabelPolicy(dir)
+	policy, err := algo.LoadLabelPolicy(ctx, t.hub, dir)
 	if err != nil {
 		return stageResult{}, err
 	}

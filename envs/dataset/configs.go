@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/token"
 
 	"rltrain/internal/words"
 )
@@ -30,13 +32,9 @@ type patterns struct {
 // readConfigs reads "configs" in the YAML between the lines of dashes at the
 // start of a README.md; none where there is no such head.
 func readConfigs(readme []byte) ([]configuration, error) {
-	text := strings.ReplaceAll(string(bytes.TrimPrefix(readme, []byte("\ufeff"))), "\r\n", "\n")
-	head, ok := strings.CutPrefix(text, "---\n")
-	if !ok {
-		return nil, nil
-	}
-	if head, _, ok = strings.Cut("\n"+head, "\n---"); !ok || !strings.Contains(head, "configs") {
-		return nil, nil
+	head, err := configsOf(readme)
+	if err != nil {
+		return nil, fmt.Errorf("README.md: %w", err)
 	}
 	var card struct {
 		Configs []struct {
@@ -59,6 +57,51 @@ func readConfigs(readme []byte) ([]configuration, error) {
 		configs = append(configs, configuration{name: c.Name, isDefault: c.Default, dir: c.Dir, files: files})
 	}
 	return configs, nil
+}
+
+// maxConfigs bounds the YAML of configurations, and maxBrackets how deep its
+// brackets go: the parser's time grows with their square.
+const maxConfigs, maxBrackets = 1 << 20, 8
+
+// configsOf cuts the key "configs" out of the YAML at the start of a README.md:
+// data sets describe their columns there too, at length.
+func configsOf(readme []byte) (string, error) {
+	text := strings.ReplaceAll(string(bytes.TrimPrefix(readme, []byte("\ufeff"))), "\r\n", "\n")
+	head, found := strings.CutPrefix(text, "---\n")
+	if !found {
+		return "", nil
+	}
+	if head, _, found = strings.Cut("\n"+head, "\n---"); !found {
+		return "", nil
+	}
+	var cut strings.Builder
+	inside := false
+	for line := range strings.Lines(head) {
+		if !strings.ContainsAny(line[:1], " -#\n") {
+			inside = strings.HasPrefix(line, "configs:")
+		}
+		if inside {
+			cut.WriteString(line)
+		}
+	}
+	if cut.Len() > maxConfigs {
+		return "", fmt.Errorf("its configurations take %d bytes, more than %d", cut.Len(), maxConfigs)
+	}
+	depth := 0
+	for _, t := range lexer.Tokenize(cut.String()) {
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			depth++
+		case token.SequenceEndType, token.MappingEndType:
+			depth--
+		case token.AnchorType, token.AliasType:
+			return "", fmt.Errorf("its configurations hold the YAML anchor or alias %s, which is not read: quote patterns", words.Quote(t.Value))
+		}
+		if depth > maxBrackets {
+			return "", fmt.Errorf("its configurations are nested more than %d deep", maxBrackets)
+		}
+	}
+	return cut.String(), nil
 }
 
 // readPatterns reads a path, a list of paths, or a list of {split, path}.
@@ -119,10 +162,14 @@ func pickConfig(configs []configuration, name string) (configuration, error) {
 	return configuration{}, fmt.Errorf("the data set has no configuration %s; it has %s", words.Quote(name), words.List(names))
 }
 
-// parts finds the files of the patterns; each has to have some.
-func (c configuration) parts(names []string) ([]Part, error) {
+// parts finds the files of the patterns of the splits, of all with none; each
+// has to have some.
+func (c configuration) parts(names, splits []string) ([]Part, error) {
 	var parts []Part
 	for _, p := range c.files {
+		if len(splits) > 0 && !slices.Contains(splits, p.split) {
+			continue
+		}
 		part := Part{Split: p.split}
 		for _, glob := range p.paths {
 			match, err := globOf(glob)

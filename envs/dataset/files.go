@@ -25,7 +25,7 @@ type Part struct {
 // Find returns the parts of a data set of the user's: one file (all of it
 // "train"), several files (divided by their names), or a folder, divided as
 // Choose does with README.md in it. config names one of several configurations
-// of a folder.
+// of a folder. [rltrain/rl/algo.FindDataset] knows the data sets of the Hub too.
 func Find(config string, paths ...string) ([]Part, error) {
 	for _, p := range paths {
 		info, err := os.Stat(p)
@@ -79,12 +79,20 @@ func findInFolder(config, dir string) ([]Part, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
+	return Under(dir, parts), nil
+}
+
+// Under is the parts with their files, named inside dir with slashes, as paths.
+func Under(dir string, parts []Part) []Part {
+	var under []Part
 	for _, part := range parts {
-		for i, name := range part.Files {
-			part.Files[i] = filepath.Join(dir, filepath.FromSlash(name))
+		p := Part{Split: part.Split}
+		for _, name := range part.Files {
+			p.Files = append(p.Files, filepath.Join(dir, filepath.FromSlash(name)))
 		}
+		under = append(under, p)
 	}
-	return parts, nil
+	return under
 }
 
 // Choose divides the files of a folder or of a repository on the Hugging Face
@@ -101,7 +109,21 @@ func findInFolder(config, dir string) ([]Part, error) {
 //
 // From the fourth rule on only files of the commonest format count, of parquet,
 // jsonl, json and csv the first where two are equally common.
-func Choose(config string, names []string, readme []byte) ([]Part, error) {
+//
+// Only the parts of the splits are returned, and all with none: the files of
+// the others may be missing.
+func Choose(config string, names []string, readme []byte, splits ...string) ([]Part, error) {
+	parts, err := choose(config, names, readme, splits)
+	if len(splits) > 0 {
+		parts = slices.DeleteFunc(parts, func(p Part) bool { return !slices.Contains(splits, p.Split) })
+	}
+	if err == nil && len(parts) == 0 {
+		err = fmt.Errorf("the data set has no split %s", words.List(splits))
+	}
+	return parts, err
+}
+
+func choose(config string, names []string, readme []byte, splits []string) ([]Part, error) {
 	names = slices.DeleteFunc(slices.Clone(names), hidden)
 	slices.Sort(names)
 	configs, err := readConfigs(readme)
@@ -114,7 +136,7 @@ func Choose(config string, names []string, readme []byte) ([]Part, error) {
 			return nil, err
 		}
 		if chosen.files != nil {
-			return chosen.parts(names)
+			return chosen.parts(names, splits)
 		}
 		if chosen.dir != "" {
 			names = within(names, chosen.dir)

@@ -43,7 +43,11 @@ func TestChoose(t *testing.T) {
 		{"README, which", "", readme, nil, nil, `the data set has several configurations: name one of "main", "socratic", "dir"`},
 		{"README, no files", "main", readme, []string{"main/train-a"}, nil, `README.md names the files "main/b[0-9].json" for the split "test" of the configuration "main": there are none`},
 		{"README without configs", "", "---\nlicense: mit\n---\n", []string{"a.csv"}, []Part{{"train", []string{"a.csv"}}}, ""},
-		{"README that is not YAML", "", "---\nconfigs: [\n---\n", []string{"a.csv"}, nil, `README.md: the head is not valid YAML: [2:10] sequence end token ']' not found`},
+		{"README that is not YAML", "", "---\nconfigs: [\n---\n", []string{"a.csv"}, nil, `README.md: the head is not valid YAML: [1:10] sequence end token ']' not found`},
+		{"README with broken YAML behind", "", strings.Replace(readme, "---\n# A", "dataset_info: [{\n---\n# A", 1), []string{"a.csv"}, nil, `the data set has several configurations: name one of "main", "socratic", "dir"`},
+		{"README with an alias", "", "---\nconfigs:\n- data_files: *.csv\n---\n", nil, nil, `README.md: its configurations hold the YAML anchor or alias "*", which is not read: quote patterns`},
+		{"README with deep YAML", "", "---\nconfigs: " + strings.Repeat("[", 1<<12) + "\n---\n", nil, nil, "README.md: its configurations are nested more than 8 deep"},
+		{"README with long YAML", "", "---\nconfigs:\n" + strings.Repeat("- data_dir: a\n", 1<<17) + "---\n", nil, nil, "README.md: its configurations take 1835016 bytes, more than 1048576"},
 		{"README with other paths", "", "---\nconfigs:\n- config_name: a\n  data_files: {train: x}\n---\n", nil, nil, `README.md: configuration "a": data_files: want a path, a list of paths, or a list of split and path`},
 	}
 	for _, tt := range tests {
@@ -108,6 +112,22 @@ func TestFilesOf(t *testing.T) {
 	}
 	if _, err := FilesOf(parts, "test"); text(err) != `the data set has no split "test"; it has "train", "validation"` {
 		t.Error(err)
+	}
+}
+
+func TestChooseSplits(t *testing.T) {
+	readme := []byte("---\nconfigs:\n- data_files:\n  - {split: train, path: a.csv}\n  - {split: test, path: b.csv}\n---\n")
+	got, err := Choose("", []string{"a.csv"}, readme, "train", "validation")
+	if diff := cmp.Diff([]Part{{"train", []string{"a.csv"}}}, got); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	_, err = Choose("", []string{"a.csv"}, readme, "test")
+	if want := `README.md names the files "b.csv" for the split "test": there are none`; text(err) != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	_, err = Choose("", []string{"a.csv"}, readme, "dev")
+	if want := `the data set has no split "dev"`; text(err) != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

@@ -43,26 +43,50 @@ type Columns struct {
 // text or label, a split column with other values or in some rows only, a file
 // without rows, and what Records refuses.
 func Read(path string, cols Columns) ([]Row, error) {
-	c := newCollector(path, cols)
-	if err := readFile(path, c.want(), c.add); err != nil {
-		return nil, err
+	return ReadParts([]Part{{Train, []string{path}}}, cols)
+}
+
+// ReadParts is Read of the files of a data set's parts, one after the other.
+// Where there are several parts, rows are in the split that their part is;
+// otherwise the split column tells.
+func ReadParts(parts []Part, cols Columns) ([]Row, error) {
+	c := newCollector(cols)
+	if len(parts) > 1 && c.needSplit {
+		return nil, fmt.Errorf("column %s: the data set is divided into files of %s and %s already", words.Quote(c.cols.Split), parts[0].Split, parts[1].Split)
 	}
-	return c.finish()
+	for _, part := range parts {
+		if len(parts) > 1 {
+			var err error
+			if c.part, err = partOf(part.Split); err != nil {
+				return nil, err
+			}
+		}
+		for _, path := range part.Files {
+			before := len(c.rows)
+			if err := readFile(path, c.want(), c.add); err != nil {
+				return nil, err
+			}
+			if len(c.rows) == before {
+				return nil, fmt.Errorf("%s: the file has no rows", path)
+			}
+		}
+	}
+	return c.rows, nil
 }
 
 // collector checks one record after another and keeps its row.
 type collector struct {
-	path      string
 	cols      Columns
-	needSplit bool // the caller named the split column
+	part      string // of all rows; "" = as the split column says
+	needSplit bool   // the caller named the split column
 	rows      []Row
 	// labels shares one string among all rows of a class; without it every
 	// label would keep its own copy.
 	labels map[string]string
 }
 
-func newCollector(path string, cols Columns) *collector {
-	c := &collector{path: path, cols: cols, needSplit: cols.Split != "", labels: map[string]string{}}
+func newCollector(cols Columns) *collector {
+	c := &collector{cols: cols, needSplit: cols.Split != "", labels: map[string]string{}}
 	if c.cols.Text == "" {
 		c.cols.Text = "text"
 	}
@@ -77,6 +101,9 @@ func newCollector(path string, cols Columns) *collector {
 
 func (c *collector) want() *wanted {
 	w := &wanted{required: []string{c.cols.Text, c.cols.Label}}
+	if c.part != "" {
+		return w
+	}
 	if c.needSplit {
 		w.required = append(w.required, c.cols.Split)
 	} else {
@@ -96,7 +123,7 @@ func (c *collector) add(r Record) error {
 		shared = label
 		c.labels[shared] = shared
 	}
-	c.rows = append(c.rows, Row{Text: text, Label: shared, Split: part, File: c.path, Line: r.Line})
+	c.rows = append(c.rows, Row{Text: text, Label: shared, Split: part, File: r.File, Line: r.Line})
 	return nil
 }
 
@@ -124,6 +151,9 @@ func (c *collector) values(fields Object) (text, label, part string, err error) 
 			return "", "", "", fmt.Errorf("column %s has a NUL at byte %d: remove it", words.Quote(v.name), i+1)
 		}
 	}
+	if c.part != "" {
+		return text, label, c.part, nil
+	}
 	if part, err = partOf(split); err != nil {
 		return "", "", "", fmt.Errorf("column %s: %w", words.Quote(c.cols.Split), err)
 	}
@@ -148,13 +178,6 @@ func labelOf(value any) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%s, want a string or an integer", Kind(value))
-}
-
-func (c *collector) finish() ([]Row, error) {
-	if len(c.rows) == 0 {
-		return nil, fmt.Errorf("%s: the file has no rows", c.path)
-	}
-	return c.rows, nil
 }
 
 func partOf(split string) (string, error) {

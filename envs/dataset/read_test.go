@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -19,11 +20,14 @@ type row struct {
 
 // readFrom is Read of a text file that need not exist.
 func readFrom(in io.Reader, name string, cols Columns) ([]Row, error) {
-	c := newCollector(name, cols)
+	c := newCollector(cols)
 	if err := textReader(filepath.Ext(name))(in, name, c.want(), c.add); err != nil {
 		return nil, err
 	}
-	return c.finish()
+	if len(c.rows) == 0 {
+		return nil, fmt.Errorf("%s: the file has no rows", name)
+	}
+	return c.rows, nil
 }
 
 func write(t *testing.T, name, content string) string {
@@ -265,4 +269,26 @@ func text(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+func TestReadParts(t *testing.T) {
+	train, more, test := write(t, "a.jsonl", `{"text":"a","label":1,"split":"odd"}`), write(t, "b.csv", "text,label\nb,2\n"), write(t, "c.jsonl", `{"text":"c","label":1}`)
+	rows, err := ReadParts([]Part{{"train", []string{train, more}}, {"validation", []string{test}}}, Columns{})
+	want := []Row{{"a", "1", Train, train, 1}, {"b", "2", Train, more, 2}, {"c", "1", Val, test, 1}}
+	if diff := cmp.Diff(want, rows); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	for name, tt := range map[string]struct {
+		parts []Part
+		cols  Columns
+		want  string
+	}{
+		"a part of another name": {[]Part{{"train", []string{more}}, {"extra", []string{test}}}, Columns{}, `unknown split "extra": want train, val, validation or test`},
+		"a split column too":     {[]Part{{"train", []string{more}}, {"test", []string{test}}}, Columns{Split: "s"}, `column "s": the data set is divided into files of train and test already`},
+		"an empty file":          {[]Part{{"train", []string{more, write(t, "d.csv", "text,label\n")}}}, Columns{}, "d.csv: the file has no rows"},
+	} {
+		if _, err := ReadParts(tt.parts, tt.cols); !strings.HasSuffix(text(err), tt.want) {
+			t.Errorf("%s: got %v, want %s", name, err, tt.want)
+		}
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"rltrain/lora"
 	"rltrain/rl"
+	"rltrain/torch/hub"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
 )
@@ -23,7 +24,11 @@ import (
 // are the log-probabilities of tokens behind the first, from PEFT.
 var adapterCases = map[string]string{
 	"patterns": "llama", "rslora": "llama", "regex": "llama", "all_linear": "llama", "layers": "llama", "conv1d": "gpt2",
+	"dora": "llama", "dora_conv1d": "gpt2", "embedding": "llama", "head": "llama", "tied": "llama",
 }
+
+// mergedCases are those that are merged as they are loaded.
+var mergedCases = []string{"dora", "dora_conv1d", "embedding", "head", "tied"}
 
 type adapterExpectation struct {
 	IDs      []int32              `json:"ids"`
@@ -107,7 +112,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(adapterCases)) {
 		t.Run(name, func(t *testing.T) {
 			base := adapterBase(t, adapterCases[name])
-			bare, err := LoadTokenPolicy(base, "", "", false)
+			bare, err := LoadTokenPolicy(t.Context(), &hub.Client{}, base, "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,19 +120,37 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			checkScores(t, bare, want.IDs, want.LogProbs[adapterCases[name]])
 
 			// A folder names its base model itself.
-			p, err := LoadTokenPolicy(changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false)
+			p, err := LoadTokenPolicy(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer p.Close()
 			checkScores(t, p, want.IDs, want.LogProbs[name])
 
+			merged := filepath.Join(t.TempDir(), "merged")
+			if err := p.Merge(merged, ""); err != nil {
+				t.Fatal(err)
+			}
+			m, err := LoadTokenPolicy(t.Context(), &hub.Client{}, merged, "", "", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			checkScores(t, m, want.IDs, want.LogProbs[name])
+			if slices.Contains(mergedCases, name) {
+				_, err := LoadTokenPolicy(t.Context(), &hub.Client{}, base, adapterData(name), "", true)
+				if err == nil || !strings.Contains(err.Error(), "it can be used and merged but not be trained further; write a full model of it with rltrain merge") {
+					t.Errorf("training it: %v", err)
+				}
+				return
+			}
+
 			// What is saved means the same, and is the same when it is saved again.
 			saved, again := t.TempDir(), t.TempDir()
 			if err := p.Save(saved); err != nil {
 				t.Fatal(err)
 			}
-			q, err := LoadTokenPolicy(saved, "", "", false)
+			q, err := LoadTokenPolicy(t.Context(), &hub.Client{}, saved, "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -149,17 +172,6 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			if total, trainable := p.Parameters(); trainable != weightsOf(t, adapterData(name)) || total <= trainable {
 				t.Errorf("%d of %d parameters are trainable, the file has %d", trainable, total, weightsOf(t, adapterData(name)))
 			}
-
-			merged := filepath.Join(t.TempDir(), "merged")
-			if err := p.Merge(merged, ""); err != nil {
-				t.Fatal(err)
-			}
-			m, err := LoadTokenPolicy(merged, "", "", false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer m.Close()
-			checkScores(t, m, want.IDs, want.LogProbs[name])
 		})
 	}
 }
@@ -200,13 +212,16 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 		{"a pair that is not meant", llama, "layers", map[string]any{"target_modules": []string{"q_proj", "o_proj"}}, "module model.layers.0.mlp.up_proj is not one that target_modules (q_proj, o_proj)"},
 		{"too few pairs", llama, "layers", map[string]any{"layers_to_transform": nil, "layers_pattern": nil}, "target_modules mean module model.layers.0.self_attn.o_proj, the adapter has no tensors for it"},
 		{"other ranks", llama, "patterns", map[string]any{"rank_pattern": nil}, "self_attn.q_proj.lora_A.weight\" has shape [3 32], want [4 in]"},
-		{"DoRA", llama, "rslora", map[string]any{"use_dora": true}, "weight-decomposed adapters (DoRA) are not supported"},
+		{"DoRA without magnitudes", llama, "rslora", map[string]any{"use_dora": true}, "self_attn.k_proj.lora_magnitude_vector\" is missing"},
+		{"magnitudes without DoRA", llama, "dora", map[string]any{"use_dora": false}, "down_proj.lora_magnitude_vector\" is neither of a LoRA pair nor of modules_to_save"},
+		{"whole modules of another width", other, "head", map[string]any{"target_modules": []string{"v_proj"}}, "the adapter is for a weight of [16 32], the model's is [64 64]"},
+		{"an output layer of another family", gpt2, "head", nil, "the adapter has module model.layers.0.self_attn.v_proj"},
 		{"biases of pairs", llama, "rslora", map[string]any{"lora_bias": true}, "low-rank pairs with a bias are not supported"},
 		{"a classifier's", llama, "rslora", map[string]any{"task_type": lora.FeatureExtraction}, "it is no adapter of a language model"},
 		{"no expression", llama, "regex", map[string]any{"target_modules": "(?!model).*"}, "target_modules: the pattern \"(?!model).*\" is not supported"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := LoadTokenPolicy(c.base, changeAdapter(t, c.adapter, c.change), "", false)
+			p, err := LoadTokenPolicy(t.Context(), &hub.Client{}, c.base, changeAdapter(t, c.adapter, c.change), "", false)
 			if err == nil {
 				p.Close()
 			}
@@ -223,10 +238,10 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	dir := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": "org/name", "revision": "v1.5"})
-	if _, err := LoadTokenPolicy(dir, "", "", false); err == nil || !strings.Contains(err.Error(), "org/name@v1.5") {
+	if _, err := LoadTokenPolicy(t.Context(), &hub.Client{}, dir, "", "", false); err == nil || !strings.Contains(err.Error(), "org/name@v1.5") {
 		t.Errorf("error %v, want one of org/name@v1.5", err)
 	}
-	p, err := LoadTokenPolicy(adapterBase(t, "llama"), dir, "", false)
+	p, err := LoadTokenPolicy(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}

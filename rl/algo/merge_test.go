@@ -13,6 +13,7 @@ import (
 	"rltrain/rl"
 	"rltrain/rl/algo"
 	"rltrain/rl/algo/algotest"
+	"rltrain/torch/hub"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/torchtest"
 	"rltrain/torch/transformers"
@@ -20,7 +21,7 @@ import (
 
 func loadPolicy(t *testing.T, dir string) *algo.LabelPolicy {
 	t.Helper()
-	p, err := algo.LoadLabelPolicy(dir)
+	p, err := algo.LoadLabelPolicy(t.Context(), &hub.Client{}, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -186,6 +186,9 @@ func (p *LabelPolicy) attach(pairs []lora.Pair) error {
 
 // newAdaptedLayer makes the parameters of a pair.
 func newAdaptedLayer(pair lora.Pair) (adaptedLayer, error) {
+	if pair.Magnitude != nil {
+		return adaptedLayer{}, fmt.Errorf("policy: adapter of %s: it is of DoRA, which is not supported here", pair.Module)
+	}
 	a, err := torch.Parameter(pair.A, int64(pair.R), int64(pair.In))
 	if err != nil {
 		return adaptedLayer{}, fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)

@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"rltrain/lora"
 	"rltrain/rl"
 	"rltrain/torch"
+	"rltrain/torch/hub"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
 )
@@ -174,14 +176,18 @@ func ReadLabelFolder(dir string) (*LabelPolicy, error) {
 	return &LabelPolicy{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, tokens: predictTokens}, nil
 }
 
-// LoadLabelPolicy reads a folder that Save wrote, with the base model that its adapter names, or one that
-// Merge wrote. Errors name the file and what is wrong in it.
-func LoadLabelPolicy(dir string) (*LabelPolicy, error) {
-	p, err := ReadLabelFolder(dir)
+// LoadLabelPolicy loads what Save wrote, with the base model that its adapter names, or what Merge wrote. model
+// is the folder, or a name as hub.Client.Model takes it. Errors name the file and what is wrong in it.
+func LoadLabelPolicy(ctx context.Context, client *hub.Client, model string) (*LabelPolicy, error) {
+	found, err := client.Model(ctx, model, hub.Weights)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.load(dir); err != nil {
+	p, err := ReadLabelFolder(found.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.load(ctx, client, found.Dir); err != nil {
 		if p.model != nil {
 			p.Close()
 		}
@@ -190,7 +196,7 @@ func LoadLabelPolicy(dir string) (*LabelPolicy, error) {
 	return p, nil
 }
 
-func (p *LabelPolicy) load(dir string) error {
+func (p *LabelPolicy) load(ctx context.Context, client *hub.Client, dir string) error {
 	if p.Pooling != transformers.PoolMean && p.Pooling != transformers.PoolFamily {
 		return fmt.Errorf("%s: pooling is %q, want %q or %q", filepath.Join(dir, policyFile), p.Pooling, transformers.PoolMean, transformers.PoolFamily)
 	}
@@ -204,7 +210,7 @@ func (p *LabelPolicy) load(dir string) error {
 		if p.adapter, pairs, extra, err = lora.Load(dir); err != nil {
 			return err
 		}
-		base, err := baseModel(dir, p.adapter)
+		base, err := baseModel(ctx, client, dir, p.adapter)
 		if err != nil {
 			return err
 		}

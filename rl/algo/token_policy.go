@@ -23,9 +23,10 @@ type TokenPolicy struct {
 	dir     string // that it was loaded from
 	model   *transformers.Causal
 	adapter lora.Config
-	layers  []adaptedLayer      // none where the policy is trained whole
-	eos     []int32             // ids that end a text, the one that training appends first
-	value   *transformers.Dense // the value head, [1, H] and [1]; nil where there is none
+	layers  []adaptedLayer             // none where the policy is trained whole
+	merged  map[string]func([]float32) // changes of model's weights that an adapter made, by name; nil for none
+	eos     []int32                    // ids that end a text, the one that training appends first
+	value   *transformers.Dense        // the value head, [1, H] and [1]; nil where there is none
 }
 
 // TokenPolicyConfig says how a TokenPolicy is made of a model folder.
@@ -40,16 +41,18 @@ type TokenPolicyConfig struct {
 	Dropout   float64
 	Targets   []string // endings of module names; empty = the family's
 	Seed      uint64
+
+	merged map[string]func([]float32) // an adapter's changes of the weights
 }
 
 // NewTokenPolicy makes a policy on a pretrained model; an adapter changes nothing yet and is a function of
 // the seed.
 func NewTokenPolicy(c TokenPolicyConfig) (*TokenPolicy, error) {
-	model, err := transformers.LoadCausal(c.Dir, transformers.CausalOptions{DType: c.DType, Trainable: c.Full})
+	model, err := transformers.LoadCausal(c.Dir, transformers.CausalOptions{DType: c.DType, Trainable: c.Full, Change: c.merged})
 	if err != nil {
 		return nil, err
 	}
-	p := &TokenPolicy{BaseModel: c.BaseModel, dir: c.Dir, model: model}
+	p := &TokenPolicy{BaseModel: c.BaseModel, dir: c.Dir, model: model, merged: c.merged}
 	if p.BaseModel == "" {
 		p.BaseModel = c.Dir
 	}
@@ -253,7 +256,7 @@ func (p *TokenPolicy) Optimizer(weightDecay float64, further ...torch.ParamGroup
 		}
 	}
 	if len(matrices) == 0 {
-		return nil, errors.New("the policy has nothing to train: it was loaded without an adapter")
+		return nil, errors.New("the policy has nothing to train: it was loaded without an adapter, or with one that is merged")
 	}
 	groups := append([]torch.ParamGroup{{Params: matrices, WeightDecay: weightDecay}, {Params: vectors}}, further...)
 	return torch.NewAdamW(torch.AdamEps, groups...), nil

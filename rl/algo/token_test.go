@@ -14,6 +14,7 @@ import (
 	"rltrain/envs/chat"
 	"rltrain/rl/report"
 	"rltrain/torch"
+	"rltrain/torch/hub"
 	"rltrain/torch/torchtest"
 	"rltrain/torch/transformers"
 )
@@ -198,7 +199,7 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	if err := p.Save(dir); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := LoadTokenPolicy(dir, "", "", false)
+	loaded, err := LoadTokenPolicy(t.Context(), &hub.Client{}, dir, "", "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +353,7 @@ func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{adapter, merged} {
-		loaded, err := LoadTokenPolicy(dir, "", "", false)
+		loaded, err := LoadTokenPolicy(t.Context(), &hub.Client{}, dir, "", "", false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -66,6 +66,18 @@ func (c *Console) Print(text string) error {
 	return nil
 }
 
+// Warn prints text as one line or more beside the progress, where out may be data for a program. An error
+// is of no use to anyone: it is dropped.
+func (c *Console) Warn(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	shown := c.clear()
+	_, _ = io.WriteString(c.bars, strings.TrimSuffix(text, "\n")+"\n")
+	if shown {
+		c.bar.draw()
+	}
+}
+
 // clear takes the bar off the screen and tells whether there was one.
 func (c *Console) clear() bool {
 	if !c.drawn {

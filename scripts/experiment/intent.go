@@ -409,7 +409,7 @@ func (e *intentExperiment) runPeer(ctx context.Context, seed int, options []stri
 	if _, ok := e.find(peerRun, seed); ok {
 		return nil
 	}
-	model, err := hub.Resolve(e.results.Base)
+	model, err := new(hub.Client).Model(ctx, e.results.Base, hub.Weights)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func (s *session) advance(done, total int64) {
 	s.done += done
 	s.total += total
 	if s.progress != nil {
-		s.progress(s.done, s.total)
+		s.progress(s.repo.String(), s.done, s.total)
 	}
 }
 

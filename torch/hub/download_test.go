@@ -375,7 +375,7 @@ func TestCancel(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	}
-	c.Progress = func(done, _ int64) {
+	c.Progress = func(_ string, done, _ int64) {
 		if done > 500 {
 			cancel()
 		}

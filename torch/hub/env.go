@@ -35,7 +35,7 @@ type session struct {
 	warn    func(message string)
 	reached atomic.Bool // the Hub has answered before
 
-	progress    func(done, total int64)
+	progress    func(repository string, done, total int64)
 	mu          sync.Mutex // guards what follows, and calls of progress
 	done, total int64
 }

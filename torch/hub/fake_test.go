@@ -212,7 +212,7 @@ func newTester() *tester {
 		defer c.mu.Unlock()
 		c.warnings = append(c.warnings, message)
 	}
-	c.Progress = func(done, total int64) { c.done, c.total = done, total }
+	c.Progress = func(_ string, done, total int64) { c.done, c.total = done, total }
 	return c
 }
 

@@ -24,9 +24,9 @@ import (
 
 // A Client finds models and datasets and downloads what is missing. The zero value is ready to use.
 type Client struct {
-	// Progress hears how far the downloads of one Model or Dataset call are, in bytes. total grows when the
-	// shards of a model become known. Calls never overlap.
-	Progress func(done, total int64)
+	// Progress hears how far the downloads of one Model or Dataset call for a repository are, in bytes. total
+	// grows when more files become known, such as the shards of a model. Calls never overlap.
+	Progress func(repository string, done, total int64)
 	// Warn hears, in one line, what the user should know though the call goes on. Calls may overlap.
 	Warn func(message string)
 
@@ -40,7 +40,7 @@ type Need int
 const (
 	// Weights come too: safetensors, pytorch_model.bin only where there are none, adapters and heads.
 	Weights Need = iota
-	// NoWeights leaves them on the Hub.
+	// NoWeights leaves the model's own on the Hub; adapters and heads come.
 	NoWeights
 )
 
@@ -64,19 +64,6 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "rltrain"), nil
 }
 
-// Resolve finds, and downloads where it must, a base model: Client.Model without progress, for callers that need a
-// config.json.
-func Resolve(model string) (Model, error) {
-	found, err := new(Client).Model(context.Background(), model, Weights)
-	if err != nil {
-		return Model{}, err
-	}
-	if !exists(filepath.Join(found.Dir, configFile)) {
-		return Model{}, fmt.Errorf("model folder %s has no %s: it holds an adapter, not a base model", found.Dir, configFile)
-	}
-	return found, nil
-}
-
 // Model finds a model: a folder; a name in the cache of `make` ("sentence-transformers/all-MiniLM-L6-v2", or its
 // last part where that is not ambiguous); or a repository of the Hub, org/name or org/name@revision, where a
 // revision is a branch, a tag or a commit and "main" by default. Of a repository it fetches what is needed and
@@ -87,6 +74,9 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 		return folder(model, info)
 	} else if !errors.Is(statErr, fs.ErrNotExist) {
 		return Model{}, fmt.Errorf("model: %w", statErr)
+	}
+	if filepath.IsAbs(model) || strings.HasPrefix(model, ".") {
+		return Model{}, fmt.Errorf("model folder %s does not exist", model)
 	}
 	cache, err := CacheDir()
 	if err != nil {
@@ -150,6 +140,14 @@ func ownCache(models, model string) (Model, error) {
 	default:
 		return Model{}, fmt.Errorf("model %q is ambiguous: %s; give the whole name", model, strings.Join(found, ", "))
 	}
+}
+
+// CheckBase is an error where the folder holds no model of its own: an adapter.
+func (m Model) CheckBase() error {
+	if exists(filepath.Join(m.Dir, configFile)) {
+		return nil
+	}
+	return fmt.Errorf("%s has no %s: it holds an adapter, not a base model", m.Dir, configFile)
 }
 
 func exists(path string) bool {

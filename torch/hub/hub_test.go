@@ -19,7 +19,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestResolve(t *testing.T) {
+func TestModelsOfOnesOwn(t *testing.T) {
 	cache, here := t.TempDir(), t.TempDir()
 	t.Setenv("RLTRAIN_CACHE", cache)
 	t.Setenv("HF_HOME", t.TempDir())
@@ -47,7 +47,10 @@ func TestResolve(t *testing.T) {
 		{model: "", want: "does not exist"},
 		{model: "a/b/c", want: "does not exist"},
 	} {
-		got, err := hub.Resolve(tc.model)
+		got, err := new(hub.Client).Model(t.Context(), tc.model, hub.Weights)
+		if err == nil {
+			err = got.CheckBase()
+		}
 		if tc.want != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%q: got %v, want %q", tc.model, err, tc.want)

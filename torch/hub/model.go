@@ -72,10 +72,11 @@ func (t *tree) fetchModel(ctx context.Context, need Need) error {
 		}
 		return fmt.Errorf("it has neither %s nor %s: it is not a model in the Hugging Face layout", configFile, adapterFile)
 	}
+	extra := t.has(extraWeights...)
 	if need == NoWeights {
-		return t.fetch(ctx, small)
+		return t.fetch(ctx, append(small, extra...))
 	}
-	weights, index := t.has(extraWeights...), ""
+	weights, index := extra, ""
 	for _, layout := range weightFiles {
 		if len(t.has(layout.file)) > 0 {
 			weights = append(weights, layout.file)

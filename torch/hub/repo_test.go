@@ -2,7 +2,6 @@ package hub
 
 import (
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -113,28 +112,6 @@ func FuzzParseIndex(f *testing.F) {
 		for _, shard := range shards {
 			if filepath.Dir(filepath.Join("/cache", shard)) != "/cache" {
 				t.Errorf("shard %q", shard)
-			}
-		}
-	})
-}
-
-func FuzzChoose(f *testing.F) {
-	for _, card := range []string{
-		"---\nconfigs:\n- config_name: a\n  data_files:\n  - split: train\n    path: '**/*.csv'\n---\n", "---\nconfigs:\n- data_dir: ../x\n  data_files: ['[a', 'b*']\n---\n",
-		"---\nconfigs: {a: [}\n---", "---\n&a [*a]\n---\n", "# none",
-	} {
-		f.Add([]byte(card), "a", "train")
-	}
-	f.Add([]byte("0"), "0", "\xff")
-	names := []string{"README.md", "a/train.csv", "data/train-00000-of-00001.parquet", "train.jsonl"}
-	f.Fuzz(func(t *testing.T, card []byte, config, split string) {
-		got, err := choose(names, card, config, split)
-		if err != nil && strings.Contains(err.Error(), "\n") && !strings.Contains(config+split+string(card), "\n") {
-			t.Errorf("%q", err)
-		}
-		for _, name := range got {
-			if !slices.Contains(names, name) {
-				t.Errorf("chose %q", name)
 			}
 		}
 	})

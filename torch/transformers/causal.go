@@ -21,6 +21,8 @@ type Causal struct {
 	Trainable      bool                  // Weights are parameters
 	// Generation is generation_config.json.
 	Generation GenerationConfig
+
+	untied bool // a change made two of the embedding and the output layer, which are one in Dir
 }
 
 // CausalOptions says how weights are held.
@@ -30,6 +32,10 @@ type CausalOptions struct {
 	DType string
 	// Trainable makes every weight a float32 parameter in memory of its own.
 	Trainable bool
+	// Change changes weights as they are read, as float32 in the shape of their TensorSpec, by a name of the
+	// tensor in the folder: adapters are merged here. An embedding and an output layer that are one become two
+	// where only one of them, or each, is changed.
+	Change map[string]func(weight []float32)
 }
 
 var dtypeOptions = map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16, "fp16": torch.F16}
@@ -61,12 +67,21 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, Generation: generation}
+	changes, err := config.changes(o.Change)
+	if err != nil {
+		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
+	}
+	untied := config.TieWordEmbeddings && (changes["embed.weight"] != nil || changes["head.weight"] != nil)
+	if untied {
+		config.TieWordEmbeddings = false
+		names["head.weight"] = names["embed.weight"]
+	}
+	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, Generation: generation, untied: untied}
 	for _, spec := range config.TensorNames() {
 		if spec.Group == "tied" {
 			continue
 		}
-		v, err := o.load(files, names[spec.Name], spec)
+		v, err := o.load(files, names[spec.Name], spec, changes[spec.Name])
 		if err != nil {
 			c.Close()
 			return nil, err
@@ -107,7 +122,7 @@ func (c *Causal) EOS() []int32 {
 }
 
 // load is one weight as the options want it.
-func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSpec) (*torch.Var, error) {
+func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSpec, change func([]float32)) (*torch.Var, error) {
 	_, entry, _ := files.Entry(name)
 	dtype := torch.F32
 	if spec.matrix() && !o.Trainable {
@@ -115,12 +130,15 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 			dtype = dtypeOptions[o.DType]
 		}
 	}
-	if !spec.Transposed && !o.Trainable {
+	if !spec.Transposed && !o.Trainable && change == nil {
 		return mapAs(files, name, dtype)
 	}
 	data, err := spec.read(files, name)
 	if err != nil {
 		return nil, err
+	}
+	if change != nil {
+		change(data)
 	}
 	if o.Trainable {
 		return torch.Parameter(data, spec.Shape...)
@@ -131,6 +149,22 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 	}
 	defer v.Close()
 	return v.To(dtype)
+}
+
+// changes gives changes of tensors by the core's names.
+func (c *CausalConfig) changes(change map[string]func([]float32)) (map[string]func([]float32), error) {
+	changes := map[string]func([]float32){}
+	for _, spec := range c.TensorNames() {
+		for _, name := range spec.Candidates {
+			if f := change[name]; f != nil {
+				changes[spec.Name] = f
+			}
+		}
+	}
+	if len(changes) != len(change) {
+		return nil, fmt.Errorf("%d of %d tensors to change are not the model's", len(change)-len(changes), len(change))
+	}
+	return changes, nil
 }
 
 // matrix reports an embedding or a linear weight; the positions count among the small ones.

@@ -65,22 +65,28 @@ func (c *CausalConfig) TensorNames() []TensorSpec {
 	}
 	norm := fam.base[len(fam.base)-1]
 	add(norm.layer, norm.module, norm, false)
+	specs = append(specs, c.headSpec())
+	if fam.headBias {
+		specs = append(specs, c.headPart(".bias", "V", ""))
+	}
+	return specs
+}
+
+// headSpec is the weight of the output layer.
+func (c *CausalConfig) headSpec() TensorSpec {
 	group := ""
 	if c.TieWordEmbeddings {
 		group = "tied"
 	}
-	head := func(end string, shape string, group string) {
-		spec := TensorSpec{Name: "head" + end, Shape: c.shape(shape), Group: group}
-		for _, name := range fam.heads {
-			spec.Candidates = append(spec.Candidates, name+end)
-		}
-		specs = append(specs, spec)
+	return c.headPart(".weight", "VH", group)
+}
+
+func (c *CausalConfig) headPart(end, shape, group string) TensorSpec {
+	spec := TensorSpec{Name: "head" + end, Shape: c.shape(shape), Group: group}
+	for _, name := range c.family.heads {
+		spec.Candidates = append(spec.Candidates, name+end)
 	}
-	head(".weight", "VH", group)
-	if fam.headBias {
-		head(".bias", "V", "")
-	}
-	return specs
+	return spec
 }
 
 func (c *CausalConfig) shape(letters string) []int64 {

@@ -233,7 +233,7 @@ func TestSaveMerged(t *testing.T) {
 			merge := map[string]func([]float32){}
 			for _, l := range c.Config.Linears() {
 				a, b := c.want(t, l.Name+".lora_A.weight"), c.want(t, l.Name+".lora_B.weight")
-				merge[l.Name] = func(w []float32) {
+				merge[l.Name+".weight"] = func(w []float32) {
 					for o := range l.Out {
 						for i := range l.In {
 							w[o*l.In+i] += 1.5 * (b[2*o]*a[i] + b[2*o+1]*a[l.In+i])
@@ -242,7 +242,7 @@ func TestSaveMerged(t *testing.T) {
 				}
 			}
 			dir := t.TempDir()
-			if err := c.Save(dir, transformers.SaveOptions{Merge: merge, DType: "fp32"}); err != nil {
+			if err := c.Save(dir, transformers.SaveOptions{Change: merge, DType: "fp32"}); err != nil {
 				t.Fatal(err)
 			}
 			merged, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
@@ -285,7 +285,7 @@ func TestSaveUnchanged(t *testing.T) {
 			w[i] *= 2
 		}
 	}
-	if err := model.Save(saved, transformers.SaveOptions{Merge: map[string]func([]float32){module: double}}); err != nil {
+	if err := model.Save(saved, transformers.SaveOptions{Change: map[string]func([]float32){module + ".weight": double}}); err != nil {
 		t.Fatal(err)
 	}
 	delete(files, "pytorch_model.bin")
@@ -314,8 +314,8 @@ func TestSaveUnchanged(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	err = model.Save(t.TempDir(), transformers.SaveOptions{Merge: map[string]func([]float32){"model.layers.2.mlp.down_proj": double}})
-	if err == nil || !strings.Contains(err.Error(), "1 of 1 modules are not linear modules") {
+	err = model.Save(t.TempDir(), transformers.SaveOptions{Change: map[string]func([]float32){"model.layers.2.mlp.down_proj.weight": double}})
+	if err == nil || !strings.Contains(err.Error(), "1 of 1 tensors to change are not the model") {
 		t.Errorf("a module that is not there: %v", err)
 	}
 }

@@ -19,16 +19,17 @@ import (
 
 // SaveOptions says what a saved model is besides its weights as they are now.
 type SaveOptions struct {
-	// Merge changes linear weights, as float32 [Out, In], by the Name of their module: adapters
-	// are added here.
-	Merge map[string]func(weight []float32)
+	// Change is that of CausalOptions: it changes weights as the folder holds them, or as they were
+	// trained. Those that LoadCausal changed must be changed again.
+	Change map[string]func(weight []float32)
 	// DType of the weights: "fp32", "bf16" or "fp16"; "" as the folder holds them, and float32
 	// where they were trained.
 	DType string
 }
 
 // Save fills the folder dir, which must exist, with the model: its weights under the names of the
-// folder it came from, config.json with nothing changed but the dtype, and the other files of a
+// folder it came from, config.json with nothing changed but the dtype and whether the output layer
+// is the embedding, and the other files of a
 // model byte for byte. Tensors that the model has no use for, such as a vision tower, are copied.
 func (c *Causal) Save(dir string, o SaveOptions) error {
 	if err := c.save(dir, o); err != nil {
@@ -82,37 +83,34 @@ func (c *Causal) save(dir string, o SaveOptions) error {
 		return err
 	}
 	defer files.Close()
-	sources, err := c.sources(files, o.Merge, dtype)
+	sources, err := c.sources(files, o.Change, dtype)
 	if err != nil {
 		return err
 	}
 	if err := safetensors.WriteSources(filepath.Join(dir, "model.safetensors"), sources, nil); err != nil {
 		return err
 	}
-	if err := copyConfig(dir, c.Dir, dtype); err != nil {
+	if err := copyConfig(dir, c.Dir, dtype, c.untied); err != nil {
 		return err
 	}
 	return CopyExtras(dir, c.Dir)
 }
 
 // sources are all tensors of the folder, those of the model as they are now.
-func (c *Causal) sources(files *safetensors.Model, merge map[string]func([]float32), dtype safetensors.DType) ([]safetensors.Source, error) {
-	names, err := c.Config.Resolve(files)
+func (c *Causal) sources(files *safetensors.Model, change map[string]func([]float32), dtype safetensors.DType) ([]safetensors.Source, error) {
+	config := *c.Config
+	config.TieWordEmbeddings = config.TieWordEmbeddings || c.untied // as the folder has it
+	names, err := config.Resolve(files)
 	if err != nil {
 		return nil, err
 	}
-	changes := map[string]func([]float32){} // by canonical name
-	for _, l := range c.Config.Linears() {
-		if change := merge[l.Name]; change != nil {
-			changes[l.Layer+".weight"] = change
-		}
-	}
-	if len(changes) != len(merge) {
-		return nil, fmt.Errorf("merging: %d of %d modules are not linear modules of the model", len(merge)-len(changes), len(merge))
+	changes, err := c.Config.changes(change)
+	if err != nil {
+		return nil, err
 	}
 	specs := map[string]TensorSpec{} // by name in the folder
 	repeated := map[string]bool{}    // output layers that only repeat the embedding
-	for _, spec := range c.Config.TensorNames() {
+	for _, spec := range config.TensorNames() {
 		if name, ok := names[spec.Name]; ok {
 			specs[name] = spec
 			continue
@@ -135,25 +133,31 @@ func (c *Causal) sources(files *safetensors.Model, merge map[string]func([]float
 			if dtype != "" {
 				source.DType = dtype
 			}
-			source.Data = func() ([]byte, error) { return c.stored(files, spec, source, changes[spec.Name]) }
+			source.Data = func() ([]byte, error) { return c.stored(files, name, spec, source, changes[spec.Name]) }
 		}
 		sources = append(sources, source)
+		if spec.Name == "embed.weight" && c.untied {
+			head := c.Config.headSpec()
+			source.Name = head.Candidates[0]
+			source.Data = func() ([]byte, error) { return c.stored(files, name, head, source, changes[head.Name]) }
+			sources = append(sources, source)
+		}
 	}
 	return sources, nil
 }
 
-// stored is the data of a weight as the file source describes holds it.
-func (c *Causal) stored(files *safetensors.Model, spec TensorSpec, source safetensors.Source, change func([]float32)) ([]byte, error) {
-	_, entry, _ := files.Entry(source.Name)
+// stored is the data of the weight name of the folder, as the file source describes holds it.
+func (c *Causal) stored(files *safetensors.Model, name string, spec TensorSpec, source safetensors.Source, change func([]float32)) ([]byte, error) {
+	_, entry, _ := files.Entry(name)
 	if change == nil && !c.Trainable && entry.DType == source.DType {
-		return files.Bytes(source.Name)
+		return files.Bytes(name)
 	}
 	var data []float32
 	var err error
 	if c.Trainable {
 		data, err = c.Weights[spec.Name].Read()
 	} else {
-		data, err = spec.read(files, source.Name)
+		data, err = spec.read(files, name)
 	}
 	if err != nil {
 		return nil, err
@@ -168,19 +172,24 @@ func (c *Causal) stored(files *safetensors.Model, spec TensorSpec, source safete
 }
 
 // copyConfig copies config.json; with a dtype, it changes the field that names it, at the top and
-// in the objects within.
-func copyConfig(dir, from string, dtype safetensors.DType) error {
+// in the objects within. untied says there that the output layer is not the embedding.
+func copyConfig(dir, from string, dtype safetensors.DType, untied bool) error {
 	path := filepath.Join(from, "config.json")
 	data, err := smallfile.Read(path)
 	if err != nil {
 		return err
 	}
-	if dtype != "" {
+	if dtype != "" || untied {
 		raw, err := parseObject(data)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if nameDType(raw, configDTypes[dtype]) {
+		if untied {
+			if err := untie(raw); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+		}
+		if dtype != "" && nameDType(raw, configDTypes[dtype]) || untied {
 			if data, err = json.MarshalIndent(raw, "", "  "); err != nil {
 				return err
 			}
@@ -188,6 +197,23 @@ func copyConfig(dir, from string, dtype safetensors.DType) error {
 		}
 	}
 	return renameio.WriteFile(filepath.Join(dir, "config.json"), data, 0o644, renameio.WithTempDir(dir))
+}
+
+// untie says that the output layer is a weight of its own.
+func untie(raw map[string]json.RawMessage) error {
+	const key = "tie_word_embeddings"
+	raw[key] = []byte("false")
+	text, ok := raw["text_config"]
+	if !ok {
+		return nil
+	}
+	inner, err := parseObject(text)
+	if err != nil {
+		return err
+	}
+	inner[key] = []byte("false")
+	raw["text_config"], err = json.Marshal(inner)
+	return err
 }
 
 // nameDType sets the dtype where it is another, and reports whether it had to.

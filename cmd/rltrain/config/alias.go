@@ -30,6 +30,7 @@ var aliases = []alias{
 	{name: routerSection + "reward_metric", key: "reward"},
 
 	{name: "model_name_or_path", key: "model"},
+	{name: "dataset_name", key: "dataset"},
 	{name: "num_train_epochs", key: "epochs"},
 	{name: "per_device_train_batch_size", key: "batch_size"},
 	{name: "max_seq_length", key: "max_length"},
@@ -65,7 +66,6 @@ var refused = map[string]string{
 	"vf_coef":                     "write value_coef",
 	"use_cpu":                     "write device=cpu",
 	"eval_strategy":               "every epoch and every episode is evaluated",
-	"dataset_name":                "write dataset=FILE",
 	"resume_from_checkpoint":      "write resume",
 }
 

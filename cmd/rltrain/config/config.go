@@ -41,6 +41,7 @@ type Config struct {
 	Model               string `yaml:"model"`
 	PretrainedModel     string `yaml:"pretrained_model"`
 	Dataset             string `yaml:"dataset"`
+	DatasetConfig       string `yaml:"dataset_config"`
 	TextColumn          string `yaml:"text_column"`
 	LabelColumn         string `yaml:"label_column"`
 	SplitColumn         string `yaml:"split_column"`

@@ -58,6 +58,7 @@ mode: supervised  # --mode
 model: sentence-transformers/all-MiniLM-L6-v2
 pretrained_model: ""
 dataset: d.csv  # --dataset
+dataset_config: ""
 text_column: text
 label_column: label
 split_column: split
