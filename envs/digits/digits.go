@@ -119,7 +119,7 @@ func (t *Task) find(part envs.Part, index int) (numbers []int, ok bool) {
 	copy(key[16:], part)
 	rng := rand.New(rand.NewChaCha8(key))
 	for range maxDraws {
-		numbers = t.draw(rng.IntN)
+		numbers = t.draw(part, rng.IntN)
 		if partOf(t.name, numbers) == part {
 			return numbers, true
 		}
@@ -127,11 +127,20 @@ func (t *Task) find(part envs.Part, index int) (numbers []int, ok bool) {
 	return nil, false
 }
 
-// draw makes one exercise; below(n) is uniform on [0,n).
-func (t *Task) draw(below func(n int) int) []int {
+// draw makes one exercise; below(n) is uniform on [0,n). Of numbers to reverse one in ten is shorter than the
+// others, too rare to be learned by the time the others are: to train on, both lengths are as likely.
+func (t *Task) draw(part envs.Part, below func(n int) int) []int {
 	between := func(low, high int) int { return low + below(high-low+1) }
 	if t.name == Reverse {
-		return []int{between(reverseMin(t.options.Max), t.options.Max)}
+		low, high := reverseMin(t.options.Max), t.options.Max
+		if longer := 10 * low; part == envs.Train && longer <= high {
+			if below(2) == 0 {
+				high = longer - 1
+			} else {
+				low = longer
+			}
+		}
+		return []int{between(low, high)}
 	}
 	numbers := make([]int, between(2, t.options.Count))
 	for i := range numbers {

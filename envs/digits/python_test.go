@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"testing"
 
+	"rltrain/envs"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -19,7 +21,7 @@ func TestDrawsAsPythonDoes(t *testing.T) {
 	}{
 		{[]int{124, 35, 769, 291}, 49}, {[]int{238, 152}, 21}, {[]int{114, 702, 768, 923}, 50},
 	} {
-		e := &Episode{task: Sum, numbers: sum.draw(draws.below)}
+		e := &Episode{task: Sum, numbers: sum.draw(envs.Eval, draws.below)}
 		if diff := cmp.Diff(want.numbers, e.numbers); diff != "" || e.Answer() != want.answer {
 			t.Errorf("list %d with answer %d (-want +got):\n%s", i, e.Answer(), diff)
 		}
@@ -30,7 +32,7 @@ func TestDrawsAsPythonDoes(t *testing.T) {
 		number int
 		answer int64
 	}{{1967825, 5287691}, {519610, 16915}} {
-		e := &Episode{task: Reverse, numbers: reverse.draw(draws.below)}
+		e := &Episode{task: Reverse, numbers: reverse.draw(envs.Eval, draws.below)}
 		if e.numbers[0] != want.number || e.Answer() != want.answer {
 			t.Errorf("number %d is %d, reversed %d; want %+v", i, e.numbers[0], e.Answer(), want)
 		}

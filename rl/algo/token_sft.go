@@ -25,7 +25,7 @@ type TokenSFTConfig struct {
 	MicroTokens  int     // tokens a forward pass may hold; 0 = the whole batch
 	Checkpoint   bool    // gradient checkpointing
 	Seed         uint64
-	// Check, where it is not nil, is asked after every CheckEvery updates whether the policy is good enough,
+	// Check, where it is not nil, is asked before the first and after every CheckEvery updates whether the policy is good enough,
 	// which ends training.
 	Check      func(ctx context.Context, updates int) (done bool, err error)
 	CheckEvery int
@@ -115,6 +115,15 @@ func TokenSFT(ctx context.Context, p *TokenPolicy, train, validation []Sequence,
 	}
 	save := func() error {
 		return h.Save(t.state.Step, func(dir string) error { return saveCheckpoint(p, dir, t.optimizer, t.state, t.best) })
+	}
+
+	if c.Check != nil && h.Resume == "" {
+		if t.state.Done, err = c.Check(ctx, 0); err != nil {
+			if ctx.Err() != nil {
+				return TokenSFTResult{}, ErrStopped
+			}
+			return TokenSFTResult{}, err
+		}
 	}
 
 	var order []int
