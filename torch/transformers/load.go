@@ -2,6 +2,8 @@ package transformers
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"rltrain/torch"
 	"rltrain/torch/safetensors"
@@ -13,14 +15,17 @@ type Model struct {
 	Dir     string
 	Config  *Config
 	Encoder *torch.Model
-	// Pooler is the dense layer [H, H] on the first token, and Head the classifier [C, H]; nil where the
-	// folder has none.
-	Pooler, Head *Dense
+	// Pooler is the frozen dense layer [H, H] of family pooling, PoolerNorm the norm [H] after it; nil where
+	// the folder or the family has none.
+	Pooler, PoolerNorm *Dense
+	// Head gives the logits, [C, H], and Dense is the head's layer [H, H] before it; nil where the folder has
+	// no head, Dense also where the family's has one layer.
+	Dense, Head *Dense
 	// Parameters is the number of weights of the encoder and, where there is one, the pooler.
 	Parameters int64
 }
 
-// Dense is a linear layer's weight [out, in] and bias [out].
+// Dense is a linear layer's weight [out, in] and bias [out], or a norm's, both [H].
 type Dense struct{ Weight, Bias *torch.Var }
 
 // Close frees d; a nil d is fine.
@@ -33,8 +38,9 @@ func (d *Dense) Close() {
 // Close frees the model.
 func (m *Model) Close() {
 	m.Encoder.Close()
-	m.Pooler.Close()
-	m.Head.Close()
+	for _, d := range []*Dense{m.Pooler, m.PoolerNorm, m.Dense, m.Head} {
+		d.Close()
+	}
 }
 
 // Load reads a model folder. Weights are mapped, not copied, where the file holds F32; the files must not
@@ -53,40 +59,53 @@ func Load(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	weights := make(map[string]*torch.Var, len(names))
+	weights, rest := map[string]*torch.Var{}, map[string]*torch.Var{} // of the encoder by the core's names, others by their own
 	defer func() {
-		for _, v := range weights {
+		for _, v := range slices.AppendSeq(slices.Collect(maps.Values(weights)), maps.Values(rest)) {
 			v.Close()
 		}
 	}()
 	m := &Model{Dir: dir, Config: config}
-	for canonical, name := range names {
+	for _, spec := range config.TensorNames() {
+		name, ok := names[spec.Name]
+		if !ok {
+			continue
+		}
 		v, err := mapAs(files, name, torch.F32)
 		if err != nil {
 			return nil, err
 		}
-		weights[canonical] = v
-		_, entry, _ := files.Entry(name)
-		if canonical != "classifier.weight" && canonical != "classifier.bias" {
-			m.Parameters += entry.Size / entry.DType.Size()
+		if spec.Group == "" {
+			weights[spec.Core] = v
+		} else {
+			rest[spec.Name] = v
+		}
+		if spec.Group != "head" {
+			m.Parameters += spec.elements()
 		}
 	}
 	m.Encoder, err = newEncoder(config, weights)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
 	}
-	take := func(layer string) *Dense {
-		weight, ok := weights[layer+".weight"]
+	m.takeHead(rest)
+	return m, nil
+}
+
+// takeHead moves the pooler and the head out of rest.
+func (m *Model) takeHead(rest map[string]*torch.Var) {
+	take := func(module string) *Dense {
+		weight, ok := rest[module+".weight"]
 		if !ok {
 			return nil
 		}
-		d := &Dense{Weight: weight, Bias: weights[layer+".bias"]}
-		delete(weights, layer+".weight")
-		delete(weights, layer+".bias")
+		d := &Dense{Weight: weight, Bias: rest[module+".bias"]}
+		delete(rest, module+".weight")
+		delete(rest, module+".bias")
 		return d
 	}
-	m.Pooler, m.Head = take("pooler.dense"), take("classifier")
-	return m, nil
+	dense, out := m.Config.HeadLayers()
+	m.Pooler, m.Dense, m.Head = take(m.Config.PoolerName()), take(dense), take(out)
 }
 
 // dtypes are the stored types that weights may have; Resolve has refused the others.
@@ -112,6 +131,6 @@ func newEncoder(c *Config, weights map[string]*torch.Var) (*torch.Model, error) 
 	return torch.NewEncoder(torch.EncoderConfig{
 		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, Layers: c.NumHiddenLayers, Heads: c.NumAttentionHeads,
 		IntermediateSize: c.IntermediateSize, MaxPositions: c.MaxPositionEmbeddings,
-		TokenTypes: c.TypeVocabSize, NormEps: c.LayerNormEps,
+		TokenTypes: c.TypeVocabSize, FirstPosition: c.firstPosition(), Activation: activations[c.HiddenAct], NormEps: c.LayerNormEps,
 	}, weights)
 }
