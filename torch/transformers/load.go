@@ -112,9 +112,16 @@ func (m *Model) takeHead(rest map[string]*torch.Var) {
 var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F16, "BF16": torch.BF16}
 
 // mapAs is a tensor of a folder: mapped where it is stored as dtype, else a converted copy. A tensor that is
-// not aligned to its elements, which the format allows, is copied too.
+// not aligned to its elements or has strides, which the formats allow, is copied too.
 func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var, error) {
 	path, entry, _ := files.Entry(name)
+	if entry.Strides != nil {
+		data, err := files.Float32s(name)
+		if err != nil {
+			return nil, err
+		}
+		return constantAs(data, entry.Shape, dtype)
+	}
 	v, err := torch.Map(path, entry.Offset, dtypes[entry.DType], entry.Shape...)
 	if err == nil && (dtypes[entry.DType] != dtype || entry.Offset%entry.DType.Size() != 0) {
 		mapped := v
@@ -125,6 +132,16 @@ func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var
 		return nil, fmt.Errorf("transformers: %s: tensor %s: %w", path, name, err)
 	}
 	return v, nil
+}
+
+// constantAs is a tensor of data.
+func constantAs(data []float32, shape []int64, dtype torch.DType) (*torch.Var, error) {
+	v, err := torch.Constant(data, shape...)
+	if err != nil || dtype == torch.F32 {
+		return v, err
+	}
+	defer v.Close()
+	return v.To(dtype)
 }
 
 func newEncoder(c *Config, weights map[string]*torch.Var) (*torch.Model, error) {
