@@ -12,7 +12,7 @@ import (
 // Config is the shape of an encoder and of the head a folder may carry. Fields
 // bear the names of config.json.
 type Config struct {
-	ModelType             string // "bert", "roberta", "distilbert"
+	ModelType             string // "bert", "roberta", "distilbert", "modernbert"
 	VocabSize             int
 	HiddenSize            int // a multiple of NumAttentionHeads
 	NumHiddenLayers       int
@@ -29,6 +29,8 @@ type Config struct {
 	ClassifierMean bool
 	// ClassifierActivation follows the dense layer of the family's head where a field says which.
 	ClassifierActivation string
+	// Blocks is what the core builds of a family that is not of post-norm blocks with learned positions.
+	Blocks *torch.DecoderConfig
 	// ID2Label names the classes in order; nil where the file has no id2label.
 	ID2Label []string
 	// NumLabels is the number of classes of the folder's classification head, if it

@@ -32,6 +32,8 @@ type family struct {
 	// embeddings and head come once, layer once a layer with "N" for its number, finals after
 	// all layers. pooler and head are optional, each as a whole.
 	embeddings, layer, finals, pooler, head []moduleRow
+	// without is the one module of layer that is not there.
+	without string
 	// plainPooler: the pooler is the task model's own and takes no prefix.
 	plainPooler bool
 	// dense is the layer of the head before the one that gives the logits, "" where there is none.
@@ -130,6 +132,34 @@ var families = map[string]*family{
 		old:     bertOld,
 		ignored: append([]string{"vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*"}, oldBuffers...),
 	},
+	"modernbert": {
+		classes: "ModernBert", pad: 50283, eps: 1e-5, special: modernBert,
+		own:    map[string]string{"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"},
+		prefix: "model.",
+		embeddings: []moduleRow{
+			{"embed", "embeddings.tok_embeddings", "VH", ""},
+			{"embed_norm", "embeddings.norm", "H", "norm_bias"},
+		},
+		layer: []moduleRow{
+			{"layers.N.attn_norm", "layers.N.attn_norm", "H", "norm_bias"},
+			{"layers.N.qkv", "layers.N.attn.Wqkv", "FH", "attention_bias"},
+			{"layers.N.o", "layers.N.attn.Wo", "HH", "attention_bias"},
+			{"layers.N.mlp_norm", "layers.N.mlp_norm", "H", "norm_bias"},
+			{"layers.N.gate_up", "layers.N.mlp.Wi", "GH", "mlp_bias"},
+			{"layers.N.down", "layers.N.mlp.Wo", "HI", "mlp_bias"},
+		},
+		without: "layers.0.attn_norm", // the norm of the embeddings is right before
+		finals:  []moduleRow{{"norm", "final_norm", "H", "norm_bias"}},
+		pooler: []moduleRow{
+			sameName("head.dense", "HH", "classifier_bias"),
+			sameName("head.norm", "H", "norm_bias"),
+		},
+		plainPooler: true,
+		head:        []moduleRow{sameName("classifier", "CH", always)},
+		out:         "classifier",
+		targets:     []string{"Wqkv"},
+		ignored:     []string{"decoder.*"}, // of pretraining
+	},
 }
 
 func modelTypes() string {
@@ -146,6 +176,9 @@ func (c *Config) TensorNames() []TensorSpec {
 			prefix = ""
 		}
 		for _, row := range rows {
+			if numbered(row.module, layer) == fam.without {
+				continue
+			}
 			tensor := func(end, shape string) {
 				name := numbered(row.module, layer) + end
 				specs = append(specs, TensorSpec{

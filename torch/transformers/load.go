@@ -88,24 +88,37 @@ func Load(dir string) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
 	}
-	m.takeHead(rest)
+	if err := m.takeHead(rest); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
+	}
 	return m, nil
 }
 
 // takeHead moves the pooler and the head out of rest.
-func (m *Model) takeHead(rest map[string]*torch.Var) {
-	take := func(module string) *Dense {
+func (m *Model) takeHead(rest map[string]*torch.Var) error {
+	dense, out := m.Config.HeadLayers()
+	parts := map[string]**Dense{dense: &m.Dense, out: &m.Head}
+	for i, row := range families[m.Config.ModelType].pooler {
+		parts[row.module] = []**Dense{&m.Pooler, &m.PoolerNorm}[i]
+	}
+	for module, into := range parts {
 		weight, ok := rest[module+".weight"]
 		if !ok {
-			return nil
+			continue
 		}
-		d := &Dense{Weight: weight, Bias: rest[module+".bias"]}
+		bias := rest[module+".bias"]
+		if bias == nil { // modernbert's may have none
+			var err error
+			if bias, err = torch.Constant(make([]float32, m.Config.HiddenSize), int64(m.Config.HiddenSize)); err != nil {
+				return err
+			}
+		}
+		*into = &Dense{Weight: weight, Bias: bias}
 		delete(rest, module+".weight")
 		delete(rest, module+".bias")
-		return d
 	}
-	dense, out := m.Config.HeadLayers()
-	m.Pooler, m.Dense, m.Head = take(m.Config.PoolerName()), take(dense), take(out)
+	return nil
 }
 
 // dtypes are the stored types that weights may have; Resolve has refused the others.
@@ -145,6 +158,9 @@ func constantAs(data []float32, shape []int64, dtype torch.DType) (*torch.Var, e
 }
 
 func newEncoder(c *Config, weights map[string]*torch.Var) (*torch.Model, error) {
+	if c.Blocks != nil {
+		return torch.NewDecoder(*c.Blocks, weights)
+	}
 	return torch.NewEncoder(torch.EncoderConfig{
 		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, Layers: c.NumHiddenLayers, Heads: c.NumAttentionHeads,
 		IntermediateSize: c.IntermediateSize, MaxPositions: c.MaxPositionEmbeddings,
