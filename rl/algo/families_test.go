@@ -1,6 +1,7 @@
 package algo_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,11 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 				merged := filepath.Join(t.TempDir(), "merged")
 				if err := adapted.Merge(merged); err != nil {
 					t.Fatal(err)
+				}
+				var config map[string]json.RawMessage
+				readJSON(t, filepath.Join(merged, "config.json"), &config)
+				if n, ok := config["initializer_cutoff_factor"]; ok && string(n) != "2.0" {
+					t.Errorf("a float of config.json became %s, which transformers refuses", n)
 				}
 				want := probabilities(t, adapted)
 				if diff := torchtest.MaxDiff(probabilities(t, loadPolicy(t, merged)), want); diff > 1e-5 {

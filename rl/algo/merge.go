@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -154,14 +155,14 @@ func (l adaptedLayer) pair() (lora.Pair, error) {
 
 // describeMerged makes config.json tell what the weights are now.
 func describeMerged(path, architecture string) error {
-	var config map[string]any
+	var config map[string]json.RawMessage
 	if err := rl.LoadJSON(path, &config); err != nil {
 		return err
 	}
-	config["architectures"] = []string{architecture}
+	config["architectures"] = fmt.Appendf(nil, "[%q]", architecture)
 	for _, key := range []string{"dtype", "torch_dtype"} {
 		if _, ok := config[key]; ok {
-			config[key] = "float32"
+			config[key] = json.RawMessage(`"float32"`)
 		}
 	}
 	return rl.SaveJSON(path, config)

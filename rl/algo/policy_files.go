@@ -120,9 +120,13 @@ func (p *LabelPolicy) saveConfig(dir string) error {
 	if err != nil {
 		return err
 	}
-	var config map[string]any
-	if err := json.Unmarshal(data, &config); err != nil {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(p.model.Dir, "config.json"), err)
+	}
+	config := map[string]any{}
+	for key, value := range raw { // as it is written: transformers tells 2.0 from 2
+		config[key] = value
 	}
 	label2id := map[string]int{}
 	for i, label := range p.Labels {
