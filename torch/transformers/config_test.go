@@ -146,6 +146,8 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(tinyConfig))
 	f.Add([]byte(`{"model_type":"bert","vocab_size":10,"hidden_size":4,"num_hidden_layers":1,"num_attention_heads":1,"intermediate_size":4,"max_position_embeddings":5}`))
 	f.Add([]byte(`{"model_type":"bert","num_labels":-1,"id2label":{"00":"a"}}`))
+	f.Add([]byte(modernConfig))
+	f.Add([]byte(`{"model_type":"distilbert","vocab_size":10,"dim":4,"n_layers":1,"n_heads":1,"hidden_dim":4,"max_position_embeddings":5}`))
 	f.Add([]byte(`{"model_type":1}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -156,7 +158,7 @@ func FuzzParseConfig(f *testing.F) {
 			}
 			return
 		}
-		for _, n := range []int{c.VocabSize, c.HiddenSize, c.NumHiddenLayers, c.IntermediateSize, c.MaxPositionEmbeddings, c.TypeVocabSize, c.NumLabels} {
+		for _, n := range []int{c.VocabSize, c.HiddenSize, c.NumHiddenLayers, c.IntermediateSize, c.MaxLength(), c.TypeVocabSize + 1, c.NumLabels} {
 			if n < 1 {
 				t.Errorf("a size below 1 passed: %+v", c)
 			}
