@@ -19,7 +19,7 @@ const (
 	NormLayer      NormKind = C.RLT_NORM_LAYER
 )
 
-// Activation is the non-linearity of a decoder's MLP.
+// Activation is the non-linearity of an MLP.
 type Activation int32
 
 // GELUTanh is GELU's approximation by tanh, which config.json calls gelu_new or gelu_pytorch_tanh.
@@ -61,7 +61,7 @@ type Rope struct {
 	SwitchLength         int
 }
 
-// DecoderConfig is the shape and the choices of a pre-norm causal transformer.
+// DecoderConfig is the shape and the choices of a pre-norm transformer.
 type DecoderConfig struct {
 	VocabSize, HiddenSize, Layers, Heads, KVHeads, HeadDim, IntermediateSize, MaxPositions int
 	// RotaryDim is how many leading features of a head rotate, even; 0 means learned positions.
@@ -75,12 +75,14 @@ type DecoderConfig struct {
 	Gated, FusedGateUp bool
 	PostNorms          bool // a norm on what attention and MLP add
 	QKNorm             bool // an RMS norm of each head's q and k before they rotate
+	EmbedNorm          bool // a norm of the embeddings; the first layer has none before its attention then
+	Bidirectional      bool // attention sees what comes after a token too: an encoder
 	NormEps            float64
 	AttentionScale     float64 // of q·k
 	EmbeddingScale     float64 // of token embeddings; 1 changes nothing
 	AttentionSoftcap   float64 // c·tanh(score/c); 0 changes nothing
 	LogitSoftcap       float64 // of the logits, for the engine; 0 changes nothing
-	Windows            []int   // [Layers] how many last keys a query sees, itself included, 0 = all; nil: all 0
+	Windows            []int   // [Layers] only keys less than so many tokens away are seen, 0 = all; nil: all 0
 	RopeOf             []int   // [Layers] index into Ropes; nil with RotaryDim 0
 	Ropes              []Rope
 }
@@ -143,6 +145,7 @@ func NewDecoder(c DecoderConfig, weights map[string]*Var) (*Model, error) {
 		intermediate_size: C.int64_t(c.IntermediateSize), max_positions: C.int64_t(c.MaxPositions), rotary_dim: C.int64_t(c.RotaryDim),
 		norm: C.int32_t(c.Norm), activation: C.int32_t(c.Activation), qkv: C.int32_t(c.QKV), residual: C.int32_t(c.Residual),
 		gated: cBool(c.Gated), fused_gate_up: cBool(c.FusedGateUp), post_norms: cBool(c.PostNorms), qk_norm: cBool(c.QKNorm),
+		embed_norm: cBool(c.EmbedNorm), bidirectional: cBool(c.Bidirectional),
 		norm_eps: C.double(c.NormEps), attention_scale: C.double(c.AttentionScale), embedding_scale: C.double(c.EmbeddingScale),
 		attention_softcap: C.double(c.AttentionSoftcap), logit_softcap: C.double(c.LogitSoftcap),
 		windows: &windows[0], n_ropes: C.int32_t(len(ropes)),

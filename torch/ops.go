@@ -11,6 +11,10 @@ var (
 	opNeg         = &op{name: "aten::neg"}
 	opExp         = &op{name: "aten::exp"}
 	opTanh        = &op{name: "aten::tanh"}
+	opReLU        = &op{name: "aten::relu"}
+	opGELU        = &op{name: "aten::gelu"}
+	opSiLU        = &op{name: "aten::silu"}
+	opLayerNorm   = &op{name: "aten::layer_norm"}
 	opClamp       = &op{name: "aten::clamp"}
 	opMinimum     = &op{name: "aten::minimum"}
 	opMaximum     = &op{name: "aten::maximum"}
@@ -56,6 +60,20 @@ func (s *Scope) Exp(a Tensor) Tensor { return s.argTensor(a).call(opExp) }
 
 // Tanh is elementwise.
 func (s *Scope) Tanh(a Tensor) Tensor { return s.argTensor(a).call(opTanh) }
+
+// ReLU is max(a, 0).
+func (s *Scope) ReLU(a Tensor) Tensor { return s.argTensor(a).call(opReLU) }
+
+// GELU is a·Φ(a), the exact one with erf.
+func (s *Scope) GELU(a Tensor) Tensor { return s.argTensor(a).call(opGELU) }
+
+// SiLU is a·sigmoid(a).
+func (s *Scope) SiLU(a Tensor) Tensor { return s.argTensor(a).call(opSiLU) }
+
+// LayerNorm is (x - mean)/√(variance + eps)·w + b of each row (Ba 2016). x [S, H], w, b [H].
+func (s *Scope) LayerNorm(x, w, b Tensor, eps float64) Tensor {
+	return s.argTensor(x).argInts(s.Shape(w)[0]).argTensor(w).argTensor(b).argDouble(eps).call(opLayerNorm)
+}
 
 // Clamp limits a to [low, high]; its gradient is 0 outside.
 func (s *Scope) Clamp(a Tensor, low, high float64) Tensor {

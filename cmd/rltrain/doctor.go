@@ -173,8 +173,13 @@ func languageConfig(dir string) (*transformers.CausalConfig, error) {
 
 // storedWeights describes the weights in a folder and counts their bytes: 0 where there are none.
 func storedWeights(dir string, c *transformers.CausalConfig) (text string, bytes int64, err error) {
-	if found, err := filepath.Glob(filepath.Join(dir, "model*.safetensors")); err == nil && len(found) == 0 {
-		return "no safetensors in the folder", 0, nil
+	found := false
+	for _, pattern := range []string{"model*.safetensors", "pytorch_model*.bin"} {
+		names, err := filepath.Glob(filepath.Join(dir, pattern))
+		found = found || err == nil && len(names) > 0
+	}
+	if !found {
+		return "no safetensors and no pytorch_model.bin in the folder", 0, nil
 	}
 	files, err := safetensors.OpenModel(dir)
 	if err != nil {

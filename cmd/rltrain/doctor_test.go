@@ -49,7 +49,7 @@ func TestDoctorOnALanguageModel(t *testing.T) {
 	)
 	f.remove(t, "BASE/model.safetensors")
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "BASE", "--task", "sum_digits")),
-		"weights no safetensors in the folder",
+		"weights no safetensors and no pytorch_model.bin in the folder",
 		"First prompt of sum_digits (a text, for there is no chat template)",
 		"weights 0.1 MiB as fp32, 0.1 MiB as bf16",
 	)

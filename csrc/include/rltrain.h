@@ -16,7 +16,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 1
+#define RLT_ABI_VERSION 2
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, lives for ever */
@@ -98,10 +98,16 @@ void rlt_tensor_free(const rlt_tensor* ts, int32_t n);
 
 /* ---- model ---- */
 
-/* What the blocks of an encoder are: post-norm layer norm, learned positions, plain GELU MLP with
- * biases, bidirectional attention. */
+/* GELU_TANH is what config.json calls gelu_new or gelu_pytorch_tanh. */
+enum { RLT_ACT_SILU = 0, RLT_ACT_GELU = 1, RLT_ACT_GELU_TANH = 2, RLT_ACT_RELU = 3 };
+
+/* What the blocks of an encoder are: post-norm layer norm, learned positions, plain MLP with biases,
+ * bidirectional attention. */
 typedef struct {
-  int64_t vocab_size, hidden_size, layers, heads, intermediate_size, max_positions, token_types;
+  int64_t vocab_size, hidden_size, layers, heads, intermediate_size, max_positions;
+  int64_t token_types;    /* 0: no embeddings of types; else that of type 0 is added to all tokens */
+  int64_t first_position; /* row of the position table, max_positions long, that position 0 takes */
+  int32_t activation;
   double norm_eps;
 } rlt_model_config;
 
@@ -114,11 +120,9 @@ rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* name
  * a [r, in], b [out, r]. A second call for the layer replaces the first. */
 rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b, double scale);
 
-/* ---- decoder: a pre-norm causal transformer; its choices span many families ---- */
+/* ---- decoder: a pre-norm transformer, mostly causal; its choices span many families ---- */
 
 enum { RLT_NORM_RMS = 0, RLT_NORM_RMS_PLUS_ONE = 1 /* x·(1 + w) */, RLT_NORM_LAYER = 2 };
-/* GELU_TANH is what config.json calls gelu_new or gelu_pytorch_tanh. */
-enum { RLT_ACT_SILU = 0, RLT_ACT_GELU = 1, RLT_ACT_GELU_TANH = 2, RLT_ACT_RELU = 3 };
 /* Which linear layers make q, k and v: three of their own ("q", "k", "v"); one ("qkv") whose outputs are
  * all of q, then of k, then of v; or one whose outputs are q, k, v of head 0, then of head 1 and so on. */
 enum { RLT_QKV_SPLIT = 0, RLT_QKV_FUSED = 1, RLT_QKV_INTERLEAVED = 2 };
@@ -143,24 +147,26 @@ typedef struct {
   int32_t fused_gate_up; /* gate and up are one layer, "gate_up", gate first; only with gated */
   int32_t post_norms;    /* a norm on what attention and MLP add ("post_attn_norm", "post_mlp_norm") */
   int32_t qk_norm;       /* an RMS norm of each head's q and k before they rotate; kind as norm */
+  int32_t embed_norm;    /* a norm of the embeddings, "embed_norm"; the first layer has no "attn_norm" then */
+  int32_t bidirectional; /* attention sees what comes after a token too: an encoder, not for the engine */
   double norm_eps;
   double attention_scale;   /* of q·k */
   double embedding_scale;   /* of token embeddings, 1 = none */
   double attention_softcap; /* c·tanh(score/c), 0 = none */
   double logit_softcap;     /* of the logits, 0 = none: the heads' business, kept for the engine */
-  const int64_t* windows;   /* [layers] how many last keys a query sees, itself included; 0 = all */
+  const int64_t* windows;   /* [layers] only keys less than so many tokens away are seen; 0 = all */
   const int32_t* ropes;     /* [layers] index into rope_tables; NULL with rotary_dim 0 */
   const rlt_rope* rope_tables;
   int32_t n_ropes;
 } rlt_decoder_config;
 
 /* Builds a decoder on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H]
- * where rotary_dim is 0; layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm, k_norm [d],
- * o [H, heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H], down [H, I],
+ * where rotary_dim is 0; embed_norm; layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm,
+ * k_norm [d], o [H, heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H], down [H, I],
  * post_mlp_norm; norm; head [V, H], absent where the output is tied to embed. Each ".weight", and ".bias"
- * where the model has one (layer norms always have). Linear weights may be F32, BF16 or F16, the others are
- * F32; a weight that requires a gradient is trained. What config points to is copied. Errors name a missing,
- * superfluous or misshapen weight. */
+ * where the model has one (layer norms of a causal model always have). Linear weights may be F32, BF16 or
+ * F16, the others are F32; a weight that requires a gradient is trained. What config points to is copied.
+ * Errors name a missing, superfluous or misshapen weight. */
 rlt_error* rlt_decoder_new(const rlt_decoder_config* config, const char* const* names,
                            const rlt_tensor* tensors, int32_t n, rlt_model** model);
 

@@ -108,11 +108,13 @@ Decoder::Decoder(const rlt_decoder_config& config, const Weights& weights)
   Loader load(weights);
   const auto norm = [&](const std::string& name, int64_t n) {
     DecoderNorm made{load.tensor(name + ".weight", {n}), {}};
-    if (c.norm == RLT_NORM_LAYER) made.bias = load.tensor(name + ".bias", {n});
+    const bool may_lack_bias = c.bidirectional != 0 && !load.has(name + ".bias");
+    if (c.norm == RLT_NORM_LAYER && !may_lack_bias) made.bias = load.tensor(name + ".bias", {n});
     return made;
   };
   embed_ = load.stored("embed.weight", {c.vocab_size, width});
   if (c.rotary_dim == 0) positions_ = load.tensor("positions.weight", {c.max_positions, width});
+  if (c.embed_norm) embed_norm_ = norm("embed_norm", width);
 
   blocks_.resize(static_cast<size_t>(c.layers));
   int64_t index = 0;
@@ -124,7 +126,7 @@ Decoder::Decoder(const rlt_decoder_config& config, const Weights& weights)
       into.index = index++;
       linears_[at + name] = &into;
     };
-    block.attn_norm = norm(at + "attn_norm", width);
+    if (n > 0 || !c.embed_norm) block.attn_norm = norm(at + "attn_norm", width);
     if (c.qkv == RLT_QKV_SPLIT) {
       take(block.q, "q", width, queries);
       take(block.k, "k", width, keys);
@@ -176,6 +178,7 @@ at::Tensor Decoder::forward(const at::Tensor& tokens, const at::Tensor& position
   at::Tensor x = at::embedding(embed_, tokens).to(at::kFloat);
   if (c.embedding_scale != 1) x = x.mul(c.embedding_scale);
   if (c.rotary_dim == 0) x = x.add(at::embedding(positions_, positions));
+  if (c.embed_norm) x = apply_norm(c, embed_norm_, x);
   for (size_t n = 0; n < blocks_.size(); ++n) {
     batch.window = c.layer_windows[n];
     if (c.rotary_dim > 0) batch.rotation = rotations[static_cast<size_t>(c.layer_ropes[n])];

@@ -1,4 +1,4 @@
-// The causal transformer, on packed batches.
+// The pre-norm transformer, causal or bidirectional, on packed batches.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace rlt::nn {
 
-// Scale of an RMS norm, or scale and shift of a layer norm, [H] or [head_dim].
+// Scale of an RMS norm, or scale and, where it has one, shift of a layer norm, [H] or [head_dim].
 struct DecoderNorm {
   at::Tensor weight, bias;
 };
@@ -63,7 +63,7 @@ class Decoder {
  private:
   std::shared_ptr<const DecoderConfig> config_;  // shared with the graphs of passes whose backward is due
   at::Tensor embed_, positions_;
-  DecoderNorm norm_;
+  DecoderNorm embed_norm_, norm_;
   Linear head_;
   std::vector<DecoderBlock> blocks_;
   std::map<std::string, Linear*> linears_;  // point into blocks_, whose buffer moves never copy

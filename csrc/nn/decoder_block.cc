@@ -1,12 +1,10 @@
 #include "nn/decoder_block.h"
 
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "nn/activate.h"
 #include "ops/block.h"
 #include "ops/packed.h"
 
@@ -49,24 +47,11 @@ at::Tensor place(const BlockPass& pass, const DecoderNorm& norm, const at::Tenso
 at::Tensor attend(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
   const DecoderConfig& c = *pass.config;
   const Heads heads = project(block, pass, x);
-  const at::Tensor mixed = std::get<0>(
-      varlen_attention(place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v,
-                       pass.cu_seqlens, c.heads, c.attention_scale, true, pass.window, c.attention_softcap));
+  const at::Tensor mixed = std::get<0>(varlen_attention(
+      place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens,
+      c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap));
   const at::Tensor y = block.o.forward(mixed, pass.adapter);
   return c.post_norms ? apply_norm(c, block.post_attn_norm, y) : y;
-}
-
-at::Tensor activate(int32_t activation, const at::Tensor& x) {
-  switch (activation) {
-    case RLT_ACT_SILU:
-      return at::silu(x);
-    case RLT_ACT_GELU:
-      return at::gelu(x);
-    case RLT_ACT_GELU_TANH:
-      return at::gelu(x, "tanh");
-    default:
-      return at::relu(x);
-  }
 }
 
 at::Tensor widen(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
@@ -156,7 +141,7 @@ at::Tensor apply_norm(const DecoderConfig& c, const DecoderNorm& norm, const at:
 
 at::Tensor block_forward(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
   const DecoderConfig& c = *pass.config;
-  const at::Tensor normed = apply_norm(c, block.attn_norm, x);
+  const at::Tensor normed = block.attn_norm.weight.defined() ? apply_norm(c, block.attn_norm, x) : x;
   const at::Tensor attended = attend(block, pass, normed);
   switch (c.residual) {
     case RLT_RESIDUAL_SHARED_NORM:

@@ -1,4 +1,4 @@
-// One block of the causal transformer.
+// One block of the pre-norm transformer.
 #pragma once
 
 #include <memory>

@@ -33,6 +33,7 @@ class Encoder {
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& cu_seqlens,
                      const AdapterPass& pass) const;
 
+  // max_positions counts from first_position.
   const rlt_model_config& config() const { return config_; }
 
   // Puts an adapter on the named linear layer.
@@ -42,7 +43,7 @@ class Encoder {
   at::Tensor embed(const at::Tensor& tokens, const at::Tensor& positions) const;
 
   rlt_model_config config_;
-  at::Tensor words_, positions_, types_;  // [V, H], [P, H], [T, H]
+  at::Tensor words_, positions_, types_;  // [V, H], [P, H] from first_position on, [T, H] or undefined
   Norm embedding_norm_;
   std::vector<Block> blocks_;
   std::map<std::string, Linear*> linears_;  // point into blocks_, whose buffer moves never copy

@@ -19,8 +19,8 @@ TORCH_LIBRARY(rltrain, m) {
 
   // Attention inside each sequence of a packed batch (Vaswani 2017, eq. 1). q [N, heads·d];
   // k, v [N, kv_heads·d], each head of which serves heads/kv_heads queries (Ainslie 2023); rows may be
-  // strided; cu_seqlens [S+1] int32. causal: a query sees the keys up to its own, with a window only the
-  // last so many. softcap c: scores become c·tanh(score/c). Result [N, heads·d], and the log of the
+  // strided; cu_seqlens [S+1] int32. causal: a query sees the keys up to its own. window w, unless 0: only
+  // keys less than w away. softcap c: scores become c·tanh(score/c). Result [N, heads·d], and the log of the
   // softmax's denominator, [heads, N], which backward needs. Memory is linear in N.
   m.def(
       "varlen_attention(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, int heads, float scale, "

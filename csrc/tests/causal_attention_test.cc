@@ -1,4 +1,4 @@
-// Causal attention: windows, softcap, grouped heads, strided rows.
+// Causal attention: windows, softcap, grouped heads, strided rows; and windows without causality.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 
@@ -22,12 +22,13 @@ using Lengths = std::vector<int64_t>;
 struct Rule {
   int64_t heads, kv_heads, head_dim, window;
   double softcap;
+  bool causal = true;
 };
 
 std::string text(const Rule& r) {
   return " with " + std::to_string(r.heads) + "/" + std::to_string(r.kv_heads) + " heads of " +
          std::to_string(r.head_dim) + ", window " + std::to_string(r.window) + ", softcap " +
-         std::to_string(r.softcap);
+         std::to_string(r.softcap) + (r.causal ? "" : ", bidirectional");
 }
 
 constexpr double kScale = 0.4;
@@ -35,7 +36,7 @@ constexpr double kScale = 0.4;
 at::Tensor ours(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Lengths& lengths,
                 const Rule& r) {
   return std::get<0>(
-      rlt::varlen_attention(q, k, v, borders(lengths), r.heads, kScale, true, r.window, r.softcap));
+      rlt::varlen_attention(q, k, v, borders(lengths), r.heads, kScale, r.causal, r.window, r.softcap));
 }
 
 // Sequence by sequence and head by head, of composite operators.
@@ -46,8 +47,8 @@ at::Tensor looped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   for (const int64_t n : lengths) {
     const at::Tensor index = at::arange(n, at::kLong);
     const at::Tensor back = index.unsqueeze(1).sub(index.unsqueeze(0));  // how far behind its query a key is
-    at::Tensor hidden = back.lt(0);
-    if (r.window > 0) hidden = hidden.logical_or(back.ge(r.window));
+    at::Tensor hidden = r.causal ? back.lt(0) : back.gt(n);
+    if (r.window > 0) hidden = hidden.logical_or(back.abs().ge(r.window));
     std::vector<at::Tensor> columns;
     for (int64_t h = 0; h < r.heads; ++h) {
       const auto part = [&](const at::Tensor& t, int64_t head) {
@@ -80,9 +81,11 @@ const Lengths kLengths{1, 2, 3, 0, 17, 63, 64, 65, 127, 128, 129, 200, 255, 300}
 
 TEST(causal_attention_equals_masked_attention) {
   Random random(71);
-  for (const Rule& r : {Rule{3, 3, 8, 0, 0}, Rule{6, 2, 8, 0, 0}, Rule{3, 1, 12, 0, 0}, Rule{2, 1, 16, 1, 0},
-                        Rule{2, 2, 8, 7, 0}, Rule{4, 2, 8, 64, 0}, Rule{2, 1, 8, 100, 3},
-                        Rule{3, 3, 8, 0, 1.5}, Rule{2, 2, 5, 1000, 30}}) {
+  for (const Rule& r :
+       {Rule{3, 3, 8, 0, 0}, Rule{6, 2, 8, 0, 0}, Rule{3, 1, 12, 0, 0}, Rule{2, 1, 16, 1, 0},
+        Rule{2, 2, 8, 7, 0}, Rule{4, 2, 8, 64, 0}, Rule{2, 1, 8, 100, 3}, Rule{3, 3, 8, 0, 1.5},
+        Rule{2, 2, 5, 1000, 30}, Rule{2, 2, 8, 7, 0, false}, Rule{4, 2, 8, 65, 0, false},
+        Rule{2, 1, 8, 100, 3, false}, Rule{2, 2, 8, 1, 0, false}, Rule{2, 2, 8, 1000, 0, false}}) {
     const int64_t rows = total(kLengths);
     const Inputs in = random_inputs(random, rows, r), got = leaves(in, at::kFloat),
                  want = leaves(in, at::kDouble);
@@ -169,8 +172,8 @@ TEST(causal_attention_refuses_what_does_not_fit) {
   const auto call = [&](const at::Tensor& keys, bool causal, int64_t window, double softcap) {
     return rlt::varlen_attention(q, keys, keys, cu, 4, 1, causal, window, softcap);
   };
-  EXPECT_THROWS("without causal", call(k, false, 4, 0));
   EXPECT_THROWS("a window of -1", call(k, true, -1, 0));
+  EXPECT_THROWS("a window of -1", call(k, false, -1, 0));
   EXPECT_THROWS("softcap", call(k, true, 0, -2));
   EXPECT_THROWS("softcap", call(k, true, 0, NAN));
   EXPECT_THROWS("do not fit", call(random.normal({6, 12}), true, 0, 0));  // 3 heads do not divide 4

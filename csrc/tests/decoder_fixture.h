@@ -47,7 +47,7 @@ struct Shape {
 
   std::string name;
   rlt_decoder_config c{};
-  bool biases = false, tied = false;
+  bool biases = false, norm_biases = true, tied = false;
   std::vector<double> frequencies, long_frequencies;
   std::vector<int64_t> windows;
   std::vector<int32_t> rope_of;
@@ -134,6 +134,19 @@ inline std::vector<Shape> all_shapes() {
               s.c.rotary_dim = 0;
             }),
       shape("silu_plain", [](Shape& s) { s.c.gated = 0; }),
+      shape("modernbert",
+            [](Shape& s) {
+              s.c.norm = RLT_NORM_LAYER;
+              s.norm_biases = false;
+              s.c.embed_norm = s.c.bidirectional = s.c.fused_gate_up = s.tied = true;
+              s.c.qkv = RLT_QKV_FUSED;
+              s.c.kv_heads = 4;
+              s.c.activation = RLT_ACT_GELU;
+              s.windows = {0, 4};
+              s.tables.push_back({});
+              s.tables[1].factor = 0.5;
+              s.rope_of = {1, 0};
+            }),
   };
 }
 
@@ -172,13 +185,14 @@ inline nn::Weights random_weights(Random& random, const Shape& s) {
   nn::Weights w;
   const auto norm = [&](const std::string& name, int64_t n) {
     w[name + ".weight"] = random.normal({n}, 0.2, c.norm == RLT_NORM_RMS_PLUS_ONE ? 0 : 1);
-    if (c.norm == RLT_NORM_LAYER) w[name + ".bias"] = random.normal({n}, 0.2);
+    if (c.norm == RLT_NORM_LAYER && s.norm_biases) w[name + ".bias"] = random.normal({n}, 0.2);
   };
   w["embed.weight"] = random.normal({c.vocab_size, c.hidden_size});
   if (c.rotary_dim == 0) w["positions.weight"] = random.normal({c.max_positions, c.hidden_size});
+  if (c.embed_norm) norm("embed_norm", c.hidden_size);
   for (int64_t n = 0; n < c.layers; ++n) {
     const std::string at = "layers." + std::to_string(n) + ".";
-    norm(at + "attn_norm", c.hidden_size);
+    if (n > 0 || !c.embed_norm) norm(at + "attn_norm", c.hidden_size);
     if (c.residual != RLT_RESIDUAL_SHARED_NORM) norm(at + "mlp_norm", c.hidden_size);
     if (c.qk_norm) {
       norm(at + "q_norm", c.head_dim);

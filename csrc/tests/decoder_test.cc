@@ -78,8 +78,10 @@ class Plain {
     n_ = tokens.numel();
     at::Tensor x = at::embedding(weight("embed.weight"), tokens).mul(c_.embedding_scale);
     if (c_.rotary_dim == 0) x = x.add(weight("positions.weight").narrow(0, 0, n_));
+    if (c_.embed_norm) x = norm(x, "embed_norm");
     for (layer_ = 0; layer_ < c_.layers; ++layer_) {
-      const at::Tensor attended = post("post_attn_norm", attention(norm(x, at("attn_norm"))));
+      const bool bare = c_.embed_norm && layer_ == 0;
+      const at::Tensor attended = post("post_attn_norm", attention(bare ? x : norm(x, at("attn_norm"))));
       if (c_.residual == RLT_RESIDUAL_SEQUENTIAL) {
         x = x.add(attended);
         x = x.add(post("post_mlp_norm", mlp(norm(x, at("mlp_norm")))));
@@ -96,7 +98,8 @@ class Plain {
   at::Tensor norm(const at::Tensor& x, const std::string& name) const {
     const at::Tensor w = weight(name + ".weight");
     if (c_.norm == RLT_NORM_LAYER) {
-      return at::layer_norm(x, {x.size(-1)}, w, weight(name + ".bias"), c_.norm_eps);
+      const at::Tensor bias = s_.norm_biases ? weight(name + ".bias") : at::Tensor();
+      return at::layer_norm(x, {x.size(-1)}, w, bias, c_.norm_eps);
     }
     return x.mul(x.square().mean(-1, true).add(c_.norm_eps).rsqrt())
         .mul(c_.norm == RLT_NORM_RMS_PLUS_ONE ? w.add(1) : w);
@@ -144,8 +147,8 @@ class Plain {
     };
     const at::Tensor index = at::arange(n_, at::kLong), back = index.unsqueeze(1).sub(index.unsqueeze(0));
     const int64_t window = s_.windows[static_cast<size_t>(layer_)];
-    at::Tensor hidden = back.lt(0);
-    if (window > 0) hidden = hidden.logical_or(back.ge(window));
+    at::Tensor hidden = c_.bidirectional ? back.gt(n_) : back.lt(0);
+    if (window > 0) hidden = hidden.logical_or(back.abs().ge(window));
     std::vector<at::Tensor> columns;
     for (int64_t h = 0; h < c_.heads; ++h) {
       const int64_t kv = h / (c_.heads / c_.kv_heads);

@@ -10,8 +10,9 @@
 namespace rlt::test {
 
 inline const rlt_model_config kConfig{
-    /*vocab_size=*/50,        /*hidden_size=*/24,   /*layers=*/2,      /*heads=*/3,
-    /*intermediate_size=*/40, /*max_positions=*/32, /*token_types=*/2, /*norm_eps=*/1e-12};
+    /*vocab_size=*/50,           /*hidden_size=*/24,   /*layers=*/2,      /*heads=*/3,
+    /*intermediate_size=*/40,    /*max_positions=*/32, /*token_types=*/2, /*first_position=*/0,
+    /*activation=*/RLT_ACT_GELU, /*norm_eps=*/1e-12};
 
 // In the order of their dropout layers.
 inline std::vector<std::string> linear_layers() {

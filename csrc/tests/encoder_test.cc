@@ -297,6 +297,34 @@ TEST(encoder_names_the_weight_that_is_wrong) {
   EXPECT_THROWS("heads", Encoder(config, good));
   config.heads = 0;
   EXPECT_THROWS("heads", Encoder(config, good));
+  config = kConfig;
+  config.activation = 4;
+  EXPECT_THROWS("activation: unknown choice 4", Encoder(config, good));
+  config = kConfig;
+  config.first_position = config.max_positions;
+  EXPECT_THROWS("first_position", Encoder(config, good));
+}
+
+// Positions that begin further down the table are those of a table that is cut off there.
+TEST(encoder_without_types_at_a_later_position) {
+  Random random(50);
+  Weights weights = random_weights(random);
+  weights.erase("embeddings.token_type_embeddings.weight");
+  rlt_model_config config = kConfig;
+  config.token_types = 0;
+  config.activation = RLT_ACT_SILU;
+  config.first_position = 5;
+  const Encoder encoder(config, weights);
+  EXPECT_EQUAL(encoder.config().max_positions, kConfig.max_positions - 5);
+  const Batch batch = random_batch(random, {3, 9});
+  const at::Tensor y = run(encoder, batch, false);
+  at::Tensor& table = weights["embeddings.position_embeddings.weight"];
+  table = table.narrow(0, 5, kConfig.max_positions - 5).clone();
+  config.first_position = 0;
+  config.max_positions -= 5;
+  EXPECT(same_bits(y, run(Encoder(config, weights), batch, false)));
+  config.activation = RLT_ACT_GELU;
+  EXPECT(distance(y, run(Encoder(config, weights), batch, false)) > 1e-3);
 }
 
 TEST(encoder_refuses_adapters_that_do_not_fit) {

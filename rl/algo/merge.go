@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,15 +71,13 @@ func (p *LabelPolicy) writeMerged(dir string) error {
 	if err != nil {
 		return err
 	}
-	architecture, prefix := "BertModel", "head."
-	if p.Pooling == transformers.PoolFamily {
-		architecture, prefix = "BertForSequenceClassification", "classifier."
-	}
-	head, err := p.headTensors(prefix)
+	architecture, classifier := p.model.Config.Architectures()
+	head, err := p.headTensors()
 	if err != nil {
 		return err
 	}
 	if p.Pooling == transformers.PoolFamily {
+		architecture = classifier
 		tensors = append(tensors, head...)
 	} else if err := safetensors.Write(filepath.Join(dir, headFile), head, nil); err != nil {
 		return err
@@ -115,15 +114,18 @@ func (p *LabelPolicy) mergedTensors() ([]safetensors.Tensor, error) {
 	for _, l := range p.layers {
 		adapted[l.Name+".weight"] = l
 	}
-	prefix := ""
-	if p.Pooling == transformers.PoolFamily {
-		prefix = p.model.Config.Prefix()
-	}
 	var tensors []safetensors.Tensor
 	for _, spec := range p.model.Config.TensorNames() {
 		stored, ok := names[spec.Name]
 		if !ok || spec.Group == "head" { // the policy has its own head
 			continue
+		}
+		name := spec.Prefix + spec.Name
+		if p.Pooling == transformers.PoolMean {
+			if spec.Prefix == "" { // of task models alone
+				continue
+			}
+			name = spec.Name
 		}
 		data, err := files.Float32s(stored)
 		if err != nil {
@@ -136,7 +138,7 @@ func (p *LabelPolicy) mergedTensors() ([]safetensors.Tensor, error) {
 			}
 			pair.MergeInto(data)
 		}
-		tensors = append(tensors, safetensors.FromFloat32s(prefix+spec.Name, spec.Shape, data))
+		tensors = append(tensors, safetensors.FromFloat32s(name, spec.Shape, data))
 	}
 	return tensors, nil
 }
@@ -153,14 +155,14 @@ func (l adaptedLayer) pair() (lora.Pair, error) {
 
 // describeMerged makes config.json tell what the weights are now.
 func describeMerged(path, architecture string) error {
-	var config map[string]any
+	var config map[string]json.RawMessage
 	if err := rl.LoadJSON(path, &config); err != nil {
 		return err
 	}
-	config["architectures"] = []string{architecture}
+	config["architectures"] = fmt.Appendf(nil, "[%q]", architecture)
 	for _, key := range []string{"dtype", "torch_dtype"} {
 		if _, ok := config[key]; ok {
-			config[key] = "float32"
+			config[key] = json.RawMessage(`"float32"`)
 		}
 	}
 	return rl.SaveJSON(path, config)

@@ -28,6 +28,7 @@ type LabelPolicy struct {
 	adapter   lora.Config
 	layers    []adaptedLayer
 	head      transformers.Dense // [C, H], [C]
+	dense     transformers.Dense // [H, H], [H]: the head's layer before; empty where it has none
 	value     transformers.Dense // [1, H], [1]
 	tokens    int                // a batch of predictions holds about this many
 }
@@ -117,7 +118,7 @@ func newLabelPolicy(model *transformers.Model, c PolicyConfig) (*LabelPolicy, er
 		}
 		p.Pooling = pooling
 	}
-	if limit := model.Config.MaxPositionEmbeddings; p.MaxLength == 0 || p.MaxLength > limit {
+	if limit := model.Config.MaxLength(); p.MaxLength == 0 || p.MaxLength > limit {
 		p.MaxLength = limit
 	}
 	targets := c.Targets
@@ -129,8 +130,8 @@ func newLabelPolicy(model *transformers.Model, c PolicyConfig) (*LabelPolicy, er
 		TaskType: lora.FeatureExtraction,
 	}
 	if p.Pooling == transformers.PoolFamily {
-		if model.Pooler == nil {
-			return nil, fmt.Errorf("policy: %s has no pooler.dense weights, which pooling %q needs; choose pooling %q", model.Dir, transformers.PoolFamily, transformers.PoolMean)
+		if name := model.Config.PoolerName(); name != "" && model.Pooler == nil {
+			return nil, fmt.Errorf("policy: %s has no %s weights, which pooling %q needs; choose pooling %q", model.Dir, name, transformers.PoolFamily, transformers.PoolMean)
 		}
 		p.adapter.TaskType, p.adapter.Prefix = lora.SequenceClassification, model.Config.Prefix()
 		p.adapter.ModulesToSave = []string{"classifier"}
@@ -171,13 +172,17 @@ func initialPairs(linears []transformers.Linear, c lora.Config, rng *rand.Rand) 
 
 // attach puts pairs on the encoder's layers as parameters.
 func (p *LabelPolicy) attach(pairs []lora.Pair) error {
+	layers := map[string]string{} // the core's names
+	for _, linear := range p.model.Config.Linears() {
+		layers[linear.Name] = linear.Layer
+	}
 	for _, pair := range pairs {
 		l, err := newAdaptedLayer(pair)
 		if err != nil {
 			return err
 		}
 		p.layers = append(p.layers, l)
-		if err := p.model.Encoder.Adapt(pair.Module, l.a, l.b, l.scale); err != nil {
+		if err := p.model.Encoder.Adapt(layers[pair.Module], l.a, l.b, l.scale); err != nil {
 			return fmt.Errorf("policy: %w", err)
 		}
 	}
@@ -206,30 +211,77 @@ func newAdaptedLayer(pair lora.Pair) (adaptedLayer, error) {
 // initHeads draws the classification head as torch.nn.Linear does, uniform in ±1/√H, or takes that of the
 // folder where it has one for these labels.
 func (p *LabelPolicy) initHeads(seed uint64) error {
-	classes, width := len(p.Labels), p.model.Config.HiddenSize
-	weight, bias := make([]float32, classes*width), make([]float32, classes)
+	var heads [][]float32
 	if p.Pooling == transformers.PoolFamily && p.model.Head != nil {
 		if err := p.sameLabels(); err != nil {
 			return err
 		}
 		var err error
-		if weight, err = p.model.Head.Weight.Read(); err != nil {
-			return err
-		}
-		if bias, err = p.model.Head.Bias.Read(); err != nil {
+		if heads, err = p.folderHead(); err != nil {
 			return err
 		}
 	} else {
 		rng := rl.Stream(seed, streamInit, 1)
-		bound := 1 / math.Sqrt(float64(width))
-		for i := range weight {
-			weight[i] = float32((2*rng.Float64() - 1) * bound)
-		}
-		for i := range bias {
-			bias[i] = float32((2*rng.Float64() - 1) * bound)
+		bound := 1 / math.Sqrt(float64(p.model.Config.HiddenSize))
+		for _, part := range p.headParts() {
+			data := make([]float32, part.size())
+			for i := range data {
+				data[i] = float32((2*rng.Float64() - 1) * bound)
+			}
+			heads = append(heads, data)
 		}
 	}
-	return p.setHeads(weight, bias, make([]float32, width), make([]float32, 1))
+	return p.setHeads(append(heads, make([]float32, p.model.Config.HiddenSize), make([]float32, 1)))
+}
+
+// folderHead is the head that came with the model, in the order of headParts.
+func (p *LabelPolicy) folderHead() ([][]float32, error) {
+	vars := []*torch.Var{p.model.Head.Weight, p.model.Head.Bias}
+	if dense := p.model.Dense; dense != nil {
+		vars = append(vars, dense.Weight, dense.Bias)
+	}
+	var heads [][]float32
+	for _, v := range vars {
+		data, err := v.Read()
+		if err != nil {
+			return nil, err
+		}
+		heads = append(heads, data)
+	}
+	return heads, nil
+}
+
+// headPart is a tensor of a head.
+type headPart struct {
+	name string // in files
+	dims []int64
+	v    **torch.Var
+}
+
+func (h headPart) size() int64 {
+	n := int64(1)
+	for _, d := range h.dims {
+		n *= d
+	}
+	return n
+}
+
+// headParts are the tensors of the classification head, in the order of headParams: that of the family, or
+// one layer on the mean.
+func (p *LabelPolicy) headParts() []headPart {
+	classes, width := int64(len(p.Labels)), int64(p.model.Config.HiddenSize)
+	dense, out := "", "head"
+	if p.Pooling == transformers.PoolFamily {
+		dense, out = p.model.Config.HeadLayers()
+	}
+	parts := []headPart{
+		{out + ".weight", []int64{classes, width}, &p.head.Weight}, {out + ".bias", []int64{classes}, &p.head.Bias},
+	}
+	if dense != "" {
+		parts = append(parts, headPart{dense + ".weight", []int64{width, width}, &p.dense.Weight},
+			headPart{dense + ".bias", []int64{width}, &p.dense.Bias})
+	}
+	return parts
 }
 
 // sameLabels refuses to drop a trained head in silence.
@@ -245,21 +297,16 @@ func (p *LabelPolicy) sameLabels() error {
 	return nil
 }
 
-func (p *LabelPolicy) setHeads(weight, bias, valueWeight, valueBias []float32) error {
-	classes, width := int64(len(p.Labels)), int64(p.model.Config.HiddenSize)
-	for _, part := range []struct {
-		into **torch.Var
-		data []float32
-		dims []int64
-	}{
-		{&p.head.Weight, weight, []int64{classes, width}}, {&p.head.Bias, bias, []int64{classes}},
-		{&p.value.Weight, valueWeight, []int64{1, width}}, {&p.value.Bias, valueBias, []int64{1}},
-	} {
-		v, err := torch.Parameter(part.data, part.dims...)
+// setHeads makes parameters of the heads' values, in the order of headParams and valueParams.
+func (p *LabelPolicy) setHeads(heads [][]float32) error {
+	parts := append(p.headParts(), headPart{dims: []int64{1, int64(p.model.Config.HiddenSize)}, v: &p.value.Weight},
+		headPart{dims: []int64{1}, v: &p.value.Bias})
+	for i, part := range parts {
+		v, err := torch.Parameter(heads[i], part.dims...)
 		if err != nil {
 			return fmt.Errorf("policy: heads: %w", err)
 		}
-		*part.into = v
+		*part.v = v
 	}
 	return nil
 }
@@ -278,6 +325,7 @@ func (p *LabelPolicy) closeTrainable() {
 		torch.CloseAll(l.a, l.b)
 	}
 	p.head.Close()
+	p.dense.Close()
 	p.value.Close()
 }
 
@@ -291,7 +339,14 @@ func (p *LabelPolicy) adapterParams() []*torch.Var {
 	return params
 }
 
-func (p *LabelPolicy) headParams() []*torch.Var  { return []*torch.Var{p.head.Weight, p.head.Bias} }
+func (p *LabelPolicy) headParams() []*torch.Var {
+	var params []*torch.Var
+	for _, part := range p.headParts() {
+		params = append(params, *part.v)
+	}
+	return params
+}
+
 func (p *LabelPolicy) valueParams() []*torch.Var { return []*torch.Var{p.value.Weight, p.value.Bias} }
 
 // Parameters counts the weights: all of them, and those that training changes (value head included).
@@ -299,7 +354,10 @@ func (p *LabelPolicy) Parameters() (total, trainable int64) {
 	for _, l := range p.layers {
 		trainable += int64(l.r * (l.In + l.Out))
 	}
-	trainable += int64((len(p.Labels) + 1) * (p.model.Config.HiddenSize + 1))
+	for _, part := range p.headParts() {
+		trainable += part.size()
+	}
+	trainable += int64(p.model.Config.HiddenSize + 1)
 	return p.model.Parameters + trainable, trainable
 }
 
@@ -313,12 +371,7 @@ func (p *LabelPolicy) features(s *torch.Scope, sequences [][]int32, dropout torc
 	if p.Pooling == transformers.PoolMean {
 		return s.SegmentMean(hidden, cu)
 	}
-	firsts := make([]int64, packed.Len())
-	for i := range firsts {
-		firsts[i] = int64(packed.CuSeqlens[i])
-	}
-	pooler := p.model.Pooler
-	return s.Tanh(s.FrozenLinear(s.Rows(hidden, s.Ints(firsts, int64(len(firsts)))), pooler.Weight.T(), pooler.Bias.T()))
+	return p.model.Features(s, packed, hidden, cu, &p.dense)
 }
 
 // logProbs is log π(a|x) of every label, [S, C], from the pooled vectors z [S, H].

@@ -47,11 +47,7 @@ func (p *LabelPolicy) saveWeights(dir string) error {
 		}
 		pairs = append(pairs, pair)
 	}
-	prefix := "head."
-	if p.Pooling == transformers.PoolFamily {
-		prefix = "classifier."
-	}
-	head, err := p.headTensors(prefix)
+	head, err := p.headTensors()
 	if err != nil {
 		return err
 	}
@@ -83,20 +79,16 @@ func writeValueHead(dir string, head transformers.Dense) error {
 	}, nil)
 }
 
-func (p *LabelPolicy) headTensors(prefix string) ([]safetensors.Tensor, error) {
-	classes, width := int64(len(p.Labels)), int64(p.model.Config.HiddenSize)
-	weight, err := p.head.Weight.Read()
-	if err != nil {
-		return nil, err
+func (p *LabelPolicy) headTensors() ([]safetensors.Tensor, error) {
+	var tensors []safetensors.Tensor
+	for _, part := range p.headParts() {
+		data, err := (*part.v).Read()
+		if err != nil {
+			return nil, err
+		}
+		tensors = append(tensors, safetensors.FromFloat32s(part.name, part.dims, data))
 	}
-	bias, err := p.head.Bias.Read()
-	if err != nil {
-		return nil, err
-	}
-	return []safetensors.Tensor{
-		safetensors.FromFloat32s(prefix+"weight", []int64{classes, width}, weight),
-		safetensors.FromFloat32s(prefix+"bias", []int64{classes}, bias),
-	}, nil
+	return tensors, nil
 }
 
 // Save writes a folder that LoadLabelPolicy, PEFT and (with pooling family) AutoModelForSequenceClassification
@@ -130,9 +122,13 @@ func (p *LabelPolicy) saveConfig(dir string) error {
 	if err != nil {
 		return err
 	}
-	var config map[string]any
-	if err := json.Unmarshal(data, &config); err != nil {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(p.model.Dir, "config.json"), err)
+	}
+	config := map[string]any{}
+	for key, value := range raw { // as it is written: transformers tells 2.0 from 2
+		config[key] = value
 	}
 	label2id := map[string]int{}
 	for i, label := range p.Labels {
@@ -221,11 +217,11 @@ func (p *LabelPolicy) load(ctx context.Context, client *hub.Client, dir string) 
 		return err
 	}
 	p.BaseModel = p.adapter.BaseModel
-	if p.MaxLength < 1 || p.MaxLength > p.model.Config.MaxPositionEmbeddings {
-		return fmt.Errorf("%s: max_length is %d, the model has %d positions", filepath.Join(dir, policyFile), p.MaxLength, p.model.Config.MaxPositionEmbeddings)
+	if limit := p.model.Config.MaxLength(); p.MaxLength < 1 || p.MaxLength > limit {
+		return fmt.Errorf("%s: max_length is %d, the model has %d positions", filepath.Join(dir, policyFile), p.MaxLength, limit)
 	}
-	if p.Pooling == transformers.PoolFamily && p.model.Pooler == nil {
-		return fmt.Errorf("%s has no pooler.dense weights, which pooling %q needs", modelDir, p.Pooling)
+	if name := p.model.Config.PoolerName(); name != "" && p.Pooling == transformers.PoolFamily && p.model.Pooler == nil {
+		return fmt.Errorf("%s has no %s weights, which pooling %q needs", modelDir, name, p.Pooling)
 	}
 	if !merged {
 		shapes := map[string][2]int{}
@@ -243,7 +239,7 @@ func (p *LabelPolicy) load(ctx context.Context, client *hub.Client, dir string) 
 	if err != nil {
 		return err
 	}
-	if err := p.setHeads(heads[0], heads[1], heads[2], heads[3]); err != nil {
+	if err := p.setHeads(heads); err != nil {
 		return err
 	}
 	p.tokenizer, err = transformers.LoadTokenizer(dir)
@@ -252,29 +248,31 @@ func (p *LabelPolicy) load(ctx context.Context, client *hub.Client, dir string) 
 
 // readHeads reads the heads of dir, in the order of headParams and valueParams; extra holds what travelled
 // with the adapter.
-func (p *LabelPolicy) readHeads(dir string, extra map[string]safetensors.Tensor) (heads [4][]float32, err error) {
-	classes, width := int64(len(p.Labels)), int64(p.model.Config.HiddenSize)
-	var weight, bias []float32
+func (p *LabelPolicy) readHeads(dir string, extra map[string]safetensors.Tensor) ([][]float32, error) {
+	width := int64(p.model.Config.HiddenSize)
+	var heads [][]float32
+	var err error
 	switch {
 	case p.Pooling == transformers.PoolMean:
-		weight, bias, err = readPair(filepath.Join(dir, headFile), "head.weight", "head.bias", classes, width)
+		var weight, bias []float32
+		weight, bias, err = readPair(filepath.Join(dir, headFile), "head.weight", "head.bias", int64(len(p.Labels)), width)
+		heads = [][]float32{weight, bias}
 	case p.model.Head != nil && extra == nil:
-		if weight, err = p.model.Head.Weight.Read(); err == nil {
-			bias, err = p.model.Head.Bias.Read()
-		}
+		heads, err = p.folderHead()
 	default:
-		if weight, err = floats(extra, "classifier.weight", classes*width); err == nil {
-			bias, err = floats(extra, "classifier.bias", classes)
-		}
-		if err != nil {
-			err = fmt.Errorf("%s: %w", dir, err)
+		for _, part := range p.headParts() {
+			data, err := floats(extra, part.name, part.size())
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", dir, err)
+			}
+			heads = append(heads, data)
 		}
 	}
 	if err != nil {
-		return heads, err
+		return nil, err
 	}
 	valueWeight, valueBias, err := readValueHead(dir, width)
-	return [4][]float32{weight, bias, valueWeight, valueBias}, err
+	return append(heads, valueWeight, valueBias), err
 }
 
 // readValueHead reads the value head of dir for states of the given width: zeros where there is none.

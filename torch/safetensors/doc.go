@@ -1,5 +1,6 @@
 // Package safetensors reads and writes the safetensors format: tensors in one
-// file behind a JSON header, and folders that shard them over several files.
+// file behind a JSON header, and folders that shard them over several files. Of
+// folders that have none, it reads the files of torch.save.
 //
 // A file is a little-endian uint64 header length, the header, and the data. The
 // header maps each tensor's name to its dtype, shape and half-open byte range

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// File is an open safetensors file whose header has been validated. Its methods
+// File is an open file of weights whose header has been validated. Its methods
 // may be called from several goroutines at once, Close excepted.
 type File struct {
 	f        *os.File
@@ -75,7 +75,7 @@ func newFile(f *os.File) (*File, error) {
 // Path is the path that Open was given.
 func (f *File) Path() string { return f.f.Name() }
 
-// Names lists the tensors in the order of their data.
+// Names lists the tensors in the order of their data, or of a pickle's dictionary.
 func (f *File) Names() []string {
 	names := make([]string, len(f.entries))
 	for i, e := range f.entries {
@@ -91,7 +91,7 @@ func (f *File) Lookup(name string) (Entry, bool) {
 		return Entry{}, false
 	}
 	e := f.entries[i]
-	e.Shape = slices.Clone(e.Shape)
+	e.Shape, e.Strides = slices.Clone(e.Shape), slices.Clone(e.Strides)
 	return e, true
 }
 
@@ -105,11 +105,14 @@ func (f *File) Metadata() map[string]string {
 // Close closes the file; tensors read before stay valid.
 func (f *File) Close() error { return f.f.Close() }
 
-// Bytes reads a tensor's data as it lies in the file: little-endian, row-major.
+// Bytes reads a tensor's data as it is stored: little-endian, row-major.
 func (f *File) Bytes(name string) ([]byte, error) {
 	e, ok := f.Lookup(name)
 	if !ok {
 		return nil, f.missing(name)
+	}
+	if e.Strides != nil {
+		return f.gather(e)
 	}
 	data := make([]byte, e.Size)
 	if err := f.readAt(data, e, 0); err != nil {
@@ -134,6 +137,14 @@ func (f *File) Float32s(name string) ([]float32, error) {
 	}
 	width := e.DType.Size()
 	data := make([]float32, e.Size/width)
+	if e.Strides != nil {
+		stored, err := f.gather(e)
+		if err != nil {
+			return nil, err
+		}
+		widen(data, e.DType, stored)
+		return data, nil
+	}
 	buf := make([]byte, min(chunk, e.Size))
 	for done := int64(0); done < e.Size; {
 		part := buf[:min(chunk, e.Size-done)]

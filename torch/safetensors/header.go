@@ -27,6 +27,9 @@ type Entry struct {
 	// Offset is where the data begins, counted from the start of the file; Size is
 	// its length. Both are in bytes.
 	Offset, Size int64
+	// Strides, in elements, are those of a tensor in a pytorch_model.bin whose elements do not
+	// lie row-major one after another; nil elsewhere. Bytes and Float32s give them row-major.
+	Strides []int64
 }
 
 // parseHeader reads a header whose data begins at byte dataStart of the file and

@@ -12,7 +12,7 @@ func FuzzParseIndex(f *testing.F) {
 	f.Add([]byte(`{"weight_map":{"a":null},"weight_map":{}}`))
 	f.Add([]byte(`{"metadata":[[[[1e999]]]]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		weightMap, err := parseIndex(data)
+		weightMap, err := parseIndex(data, ".safetensors")
 		if err != nil {
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("more than one line: %q", err)

@@ -13,10 +13,18 @@ import (
 	"unicode/utf8"
 )
 
-const (
-	modelFile = "model.safetensors"
-	indexFile = "model.safetensors.index.json"
-)
+// A layout is a way in which a folder holds weights.
+type layout struct {
+	file, index string
+	end         string // of the names of an index's files
+	open        func(path string) (*File, error)
+}
+
+// layouts are those that OpenModel knows, the preferred one first.
+var layouts = []layout{
+	{"model.safetensors", "model.safetensors.index.json", ".safetensors", Open},
+	{"pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", openBin},
+}
 
 // Model is the weights of a model folder: one file, or several that an index
 // joins. Its methods may be called from several goroutines at once, Close
@@ -29,19 +37,34 @@ type Model struct {
 }
 
 // OpenModel opens model.safetensors in dir or, where it is absent, all files that
-// model.safetensors.index.json names. The index must tell the truth: each tensor
+// model.safetensors.index.json names; else pytorch_model.bin or the files of its
+// index, which package pickle reads. An index must tell the truth: each tensor
 // lies in the file it names, and no file holds a tensor the index puts elsewhere
 // or leaves out.
 func OpenModel(dir string) (*Model, error) {
-	single := filepath.Join(dir, modelFile)
+	for _, l := range layouts {
+		m, err := l.openModel(dir)
+		if errors.Is(err, errNone) {
+			continue
+		}
+		return m, err
+	}
+	return nil, fmt.Errorf("safetensors: %s has neither %s nor %s, nor %s or %s", dir, layouts[0].file, layouts[0].index, layouts[1].file, layouts[1].index)
+}
+
+// errNone says that a folder has no weights of a layout.
+var errNone = errors.New("no weights")
+
+func (l layout) openModel(dir string) (*Model, error) {
+	single := filepath.Join(dir, l.file)
 	_, err := os.Stat(single)
 	if errors.Is(err, fs.ErrNotExist) {
-		return openSharded(dir)
+		return l.openSharded(dir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
-	f, err := Open(single)
+	f, err := l.open(single)
 	if err != nil {
 		return nil, err
 	}
@@ -50,27 +73,27 @@ func OpenModel(dir string) (*Model, error) {
 	return m, nil
 }
 
-func openSharded(dir string) (*Model, error) {
-	path := filepath.Join(dir, indexFile)
-	weightMap, err := readIndex(path)
+func (l layout) openSharded(dir string) (*Model, error) {
+	path := filepath.Join(dir, l.index)
+	weightMap, err := l.readIndex(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("safetensors: %s has neither %s nor %s%s", dir, modelFile, indexFile, hint(dir))
+		return nil, errNone
 	}
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
 	}
 	m := &Model{path: path, home: map[string]*File{}}
-	if err := m.openShards(dir, weightMap); err != nil {
+	if err := m.openShards(dir, weightMap, l.open); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
 	}
 	return m, nil
 }
 
-func (m *Model) openShards(dir string, weightMap map[string]string) error {
+func (m *Model) openShards(dir string, weightMap map[string]string, open func(path string) (*File, error)) error {
 	shards := slices.Compact(slices.Sorted(maps.Values(weightMap)))
 	for _, shard := range shards {
-		f, err := Open(filepath.Join(dir, shard))
+		f, err := open(filepath.Join(dir, shard))
 		if err != nil {
 			return err
 		}
@@ -101,7 +124,7 @@ func (m *Model) add(f *File) {
 }
 
 // readIndex is the weight_map of an index: tensor name to file name.
-func readIndex(path string) (map[string]string, error) {
+func (l layout) readIndex(path string) (map[string]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -113,10 +136,10 @@ func readIndex(path string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseIndex(data)
+	return parseIndex(data, l.end)
 }
 
-func parseIndex(data []byte) (map[string]string, error) {
+func parseIndex(data []byte, end string) (map[string]string, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8")
 	}
@@ -145,21 +168,11 @@ func parseIndex(data []byte) (map[string]string, error) {
 		// A shard is a neighbour of its index. Anything else would let a downloaded
 		// folder read files outside itself.
 		shard := weightMap[name]
-		if strings.ContainsAny(shard, `/\`) || !filepath.IsLocal(shard) || !strings.HasSuffix(shard, ".safetensors") {
-			return nil, fmt.Errorf("weight_map puts tensor %s in %s, want a .safetensors file of the same folder", quote(name), quote(shard))
+		if strings.ContainsAny(shard, `/\`) || !filepath.IsLocal(shard) || !strings.HasSuffix(shard, end) {
+			return nil, fmt.Errorf("weight_map puts tensor %s in %s, want a %s file of the same folder", quote(name), quote(shard), end)
 		}
 	}
 	return weightMap, nil
-}
-
-// hint says what to do where a folder has weights of another kind.
-func hint(dir string) string {
-	for _, name := range []string{"pytorch_model.bin", "pytorch_model.bin.index.json"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			return "; convert its " + name + " to safetensors"
-		}
-	}
-	return ""
 }
 
 // Path is the file that describes the model: the one file, or the index.
@@ -208,6 +221,14 @@ func (m *Model) Same(a, b string) (bool, error) {
 	eb, _ := fb.Lookup(b)
 	if ea.DType != eb.DType || !slices.Equal(ea.Shape, eb.Shape) {
 		return false, nil
+	}
+	if ea.Strides != nil || eb.Strides != nil {
+		da, err := fa.Bytes(a)
+		if err != nil {
+			return false, err
+		}
+		db, err := fb.Bytes(b)
+		return bytes.Equal(da, db), err
 	}
 	parts := [2][]byte{make([]byte, min(chunk, ea.Size)), make([]byte, min(chunk, ea.Size))}
 	for done := int64(0); done < ea.Size; done += chunk {

@@ -143,12 +143,7 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 	if o.Trainable {
 		return torch.Parameter(data, spec.Shape...)
 	}
-	v, err := torch.Constant(data, spec.Shape...)
-	if err != nil || dtype == torch.F32 {
-		return v, err
-	}
-	defer v.Close()
-	return v.To(dtype)
+	return constantAs(data, spec.Shape, dtype)
 }
 
 // changes gives changes of tensors by the core's names.

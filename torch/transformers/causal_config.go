@@ -199,11 +199,7 @@ func (c *CausalConfig) readDecoder(f *fields) {
 	if !(eps > 0 && eps < 1) {
 		f.fail("%s %g is not between 0 and 1", f.spelled(epsKey), eps)
 	}
-	name := text(f, "hidden_act", fam.activation)
-	activation, ok := activations[name]
-	if !ok {
-		f.fail("%s %.40q is not supported, want \"silu\", \"gelu\", \"gelu_new\" or \"relu\"", f.spelled("hidden_act"), name)
-	}
+	activation := f.activation("hidden_act", text(f, "hidden_act", fam.activation))
 	c.biases = map[string]bool{}
 	for _, row := range fam.rows {
 		if row.bias != "" && row.bias != always {

@@ -43,9 +43,9 @@ type causalFamily struct {
 	// heads are names of the output layer; transformers' own in files comes first.
 	heads    []string
 	headBias bool
-	base     []causalRow // outside of the layers
+	base     []moduleRow // outside of the layers
 	layers   string      // "layers.N."
-	rows     []causalRow // within a layer
+	rows     []moduleRow // within a layer
 	conv1D   bool        // files hold linear weights as [in, out]
 	ignored  []string    // as ignores reads them
 	// targets are PEFT's LoRA targets when nobody names any; for phi3, which PEFT has none
@@ -53,27 +53,17 @@ type causalFamily struct {
 	targets []string
 }
 
-// A causalRow is one module: a linear layer, an embedding or, with one dimension, a norm.
-type causalRow struct {
-	layer  string // the core's name
-	module string // transformers' name
-	shape  string // of the weight
-	bias   string // "", always, or the field of config.json that asks for one
-}
-
-const always = "+"
-
-func rmsRows(names ...string) []causalRow {
-	var rows []causalRow
+func rmsRows(names ...string) []moduleRow {
+	var rows []moduleRow
 	for i := 0; i < len(names); i += 2 {
-		rows = append(rows, causalRow{names[i], names[i+1], "H", ""})
+		rows = append(rows, moduleRow{names[i], names[i+1], "H", ""})
 	}
 	return rows
 }
 
 // splitRows are attention with q, k and v of their own.
-func splitRows(qkvBias, oBias string) []causalRow {
-	return []causalRow{
+func splitRows(qkvBias, oBias string) []moduleRow {
+	return []moduleRow{
 		{"q", "self_attn.q_proj", "QH", qkvBias},
 		{"k", "self_attn.k_proj", "KH", qkvBias},
 		{"v", "self_attn.v_proj", "KH", qkvBias},
@@ -81,8 +71,8 @@ func splitRows(qkvBias, oBias string) []causalRow {
 	}
 }
 
-func gatedRows(bias string) []causalRow {
-	return []causalRow{
+func gatedRows(bias string) []moduleRow {
+	return []moduleRow{
 		{"gate", "mlp.gate_proj", "IH", bias},
 		{"up", "mlp.up_proj", "IH", bias},
 		{"down", "mlp.down_proj", "HI", bias},
@@ -90,9 +80,9 @@ func gatedRows(bias string) []causalRow {
 }
 
 var (
-	llamaBase   = []causalRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "norm", "H", ""}}
+	llamaBase   = []moduleRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "norm", "H", ""}}
 	llamaNorms  = rmsRows("attn_norm", "input_layernorm", "mlp_norm", "post_attention_layernorm")
-	headNorms   = []causalRow{{"q_norm", "self_attn.q_norm", "D", ""}, {"k_norm", "self_attn.k_norm", "D", ""}}
+	headNorms   = []moduleRow{{"q_norm", "self_attn.q_norm", "D", ""}, {"k_norm", "self_attn.k_norm", "D", ""}}
 	gemmaNorms  = rmsRows("attn_norm", "input_layernorm", "post_attn_norm", "post_attention_layernorm", "mlp_norm", "pre_feedforward_layernorm", "post_mlp_norm", "post_feedforward_layernorm")
 	modelPrefix = []string{"model.", ""}
 	lmHead      = []string{"lm_head"}
@@ -131,8 +121,8 @@ var causalFamilies = map[string]*causalFamily{
 			f.forbid("qk_layernorm")
 		},
 		prefixes: modelPrefix, heads: lmHead, headBias: true, layers: "layers.N.",
-		base: []causalRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "final_layernorm", "H", always}},
-		rows: []causalRow{
+		base: []moduleRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "final_layernorm", "H", always}},
+		rows: []moduleRow{
 			{"attn_norm", "input_layernorm", "H", always},
 			{"q", "self_attn.q_proj", "QH", always},
 			{"k", "self_attn.k_proj", "KH", always},
@@ -149,10 +139,10 @@ var causalFamilies = map[string]*causalFamily{
 		ropeAlias: map[string]string{"su": "longrope", "yarn": "longrope"},
 		prefixes:  modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
 		rows: append(slices.Clone(llamaNorms),
-			causalRow{"qkv", "self_attn.qkv_proj", "FH", ""},
-			causalRow{"o", "self_attn.o_proj", "HQ", ""},
-			causalRow{"gate_up", "mlp.gate_up_proj", "GH", ""},
-			causalRow{"down", "mlp.down_proj", "HI", ""}),
+			moduleRow{"qkv", "self_attn.qkv_proj", "FH", ""},
+			moduleRow{"o", "self_attn.o_proj", "HQ", ""},
+			moduleRow{"gate_up", "mlp.gate_up_proj", "GH", ""},
+			moduleRow{"down", "mlp.down_proj", "HI", ""}),
 		ignored: oldRotary, targets: []string{"qkv_proj"},
 	},
 	"gpt_neox": {
@@ -166,8 +156,8 @@ var causalFamilies = map[string]*causalFamily{
 		own:        map[string]string{"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
 		plainHeads: true,
 		prefixes:   []string{"gpt_neox.", ""}, heads: []string{"embed_out", "lm_head"}, layers: "layers.N.",
-		base: []causalRow{{"embed", "embed_in", "VH", ""}, {"norm", "final_layer_norm", "H", always}},
-		rows: []causalRow{
+		base: []moduleRow{{"embed", "embed_in", "VH", ""}, {"norm", "final_layer_norm", "H", always}},
+		rows: []moduleRow{
 			{"attn_norm", "input_layernorm", "H", always},
 			{"mlp_norm", "post_attention_layernorm", "H", always},
 			{"qkv", "attention.query_key_value", "FH", "attention_bias"},
@@ -195,8 +185,8 @@ var causalFamilies = map[string]*causalFamily{
 		},
 		plainHeads: true, fourfold: true,
 		prefixes: []string{"transformer.", ""}, heads: lmHead, layers: "h.N.", conv1D: true,
-		base: []causalRow{{"embed", "wte", "VH", ""}, {"positions", "wpe", "PH", ""}, {"norm", "ln_f", "H", always}},
-		rows: []causalRow{
+		base: []moduleRow{{"embed", "wte", "VH", ""}, {"positions", "wpe", "PH", ""}, {"norm", "ln_f", "H", always}},
+		rows: []moduleRow{
 			{"attn_norm", "ln_1", "H", always},
 			{"mlp_norm", "ln_2", "H", always},
 			{"qkv", "attn.c_attn", "FH", always},
@@ -243,5 +233,5 @@ func causalTypes() string {
 
 // has reports a module of this name in each layer.
 func (fam *causalFamily) has(layer string) bool {
-	return slices.ContainsFunc(fam.rows, func(r causalRow) bool { return r.layer == layer })
+	return slices.ContainsFunc(fam.rows, func(r moduleRow) bool { return r.layer == layer })
 }

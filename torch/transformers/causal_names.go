@@ -36,7 +36,7 @@ func (c *CausalConfig) FanInFanOut() bool { return c.family.conv1D }
 func (c *CausalConfig) TensorNames() []TensorSpec {
 	fam := c.family
 	var specs []TensorSpec
-	add := func(layer, module string, row causalRow, transposed bool) {
+	add := func(layer, module string, row moduleRow, transposed bool) {
 		names := func(end string) []string {
 			var all []string
 			for _, prefix := range fam.prefixes {

@@ -6,22 +6,31 @@ import (
 	"strconv"
 
 	"rltrain/internal/smallfile"
+	"rltrain/torch"
 )
 
 // Config is the shape of an encoder and of the head a folder may carry. Fields
 // bear the names of config.json.
 type Config struct {
-	ModelType             string // "bert"
+	ModelType             string // "bert", "roberta", "distilbert", "modernbert"
 	VocabSize             int
 	HiddenSize            int // a multiple of NumAttentionHeads
 	NumHiddenLayers       int
 	NumAttentionHeads     int
 	IntermediateSize      int
-	HiddenAct             string // "gelu", the exact one with erf
+	HiddenAct             string // "gelu", the exact one with erf, or another of those the core knows
 	LayerNormEps          float64
 	MaxPositionEmbeddings int
-	TypeVocabSize         int
+	TypeVocabSize         int // 0 where the family has no token types
 	PadTokenID            int // -1 where the file says null
+	// Biases are the fields that say whether layers have biases.
+	Biases map[string]bool
+	// ClassifierMean: the family's classifier reads the mean over a text's tokens, not the first.
+	ClassifierMean bool
+	// ClassifierActivation follows the dense layer of the family's head where a field says which.
+	ClassifierActivation string
+	// Blocks is what the core builds of a family that is not of post-norm blocks with learned positions.
+	Blocks *torch.DecoderConfig
 	// ID2Label names the classes in order; nil where the file has no id2label.
 	ID2Label []string
 	// NumLabels is the number of classes of the folder's classification head, if it
@@ -59,9 +68,11 @@ func parseConfig(data []byte) (*Config, error) {
 	if c.ModelType == "" {
 		return nil, fmt.Errorf("model_type is missing, want one of %s", modelTypes())
 	}
-	if families[c.ModelType] == nil {
+	fam := families[c.ModelType]
+	if fam == nil {
 		return nil, fmt.Errorf("model_type %.40q is not supported, want one of %s", c.ModelType, modelTypes())
 	}
+	f.own = fam.own
 	// The upper bounds are far above any real model. They keep a hostile file from
 	// asking for unbounded work before its tensors can prove it wrong.
 	c.VocabSize = f.size("vocab_size", required, 1<<24)
@@ -70,10 +81,15 @@ func parseConfig(data []byte) (*Config, error) {
 	c.NumAttentionHeads = f.size("num_attention_heads", required, 1<<10)
 	c.IntermediateSize = f.size("intermediate_size", required, 1<<20)
 	c.MaxPositionEmbeddings = f.size("max_position_embeddings", required, 1<<24)
-	c.TypeVocabSize = f.size("type_vocab_size", 2, 1<<16)
-	c.LayerNormEps = value(f, "layer_norm_eps", 1e-12)
+	if fam.types > 0 {
+		c.TypeVocabSize = f.size("type_vocab_size", fam.types, 1<<16)
+	}
+	c.LayerNormEps = fam.eps
+	if !fam.fixedEps {
+		c.LayerNormEps = value(f, "layer_norm_eps", fam.eps)
+	}
 	c.HiddenAct = text(f, "hidden_act", "gelu")
-	c.PadTokenID = f.padToken(c.VocabSize)
+	c.PadTokenID = f.padToken(fam.pad, c.VocabSize)
 	f.labels(c)
 	f.refuse()
 	if f.err != nil {
@@ -81,13 +97,28 @@ func parseConfig(data []byte) (*Config, error) {
 	}
 	switch {
 	case c.HiddenSize%c.NumAttentionHeads != 0:
-		return nil, fmt.Errorf("hidden_size %d is not a multiple of num_attention_heads %d", c.HiddenSize, c.NumAttentionHeads)
+		f.fail("%s %d is not a multiple of %s %d", f.spelled("hidden_size"), c.HiddenSize, f.spelled("num_attention_heads"), c.NumAttentionHeads)
 	case !(c.LayerNormEps > 0 && c.LayerNormEps < 1):
-		return nil, fmt.Errorf("layer_norm_eps %g is not between 0 and 1", c.LayerNormEps)
-	case c.HiddenAct != "gelu":
-		return nil, fmt.Errorf("hidden_act %.40q is not supported, want \"gelu\"", c.HiddenAct)
+		f.fail("%s %g is not between 0 and 1", f.spelled("layer_norm_eps"), c.LayerNormEps)
+	case fam.offset && c.PadTokenID < 0:
+		f.fail("pad_token_id is null, but positions begin after it")
+	case c.MaxLength() < 1:
+		f.fail("max_position_embeddings %d leaves no position after pad_token_id %d", c.MaxPositionEmbeddings, c.PadTokenID)
 	}
-	return c, nil
+	f.activation("hidden_act", c.HiddenAct)
+	if fam.special != nil && f.err == nil {
+		fam.special(f, c)
+	}
+	return c, f.err
+}
+
+// activation finds the core's number of a named one.
+func (f *fields) activation(key, name string) torch.Activation {
+	found, ok := activations[name]
+	if !ok {
+		f.fail("%s %.40q is not supported, want \"silu\", \"gelu\", \"gelu_new\" or \"relu\"", f.spelled(key), name)
+	}
+	return found
 }
 
 // refuse reports fields that would make the folder another model than the one
@@ -108,12 +139,12 @@ func (f *fields) refuse() {
 	}
 }
 
-// padToken reads pad_token_id, which defaults to 0 and may be null.
-func (f *fields) padToken(vocab int) int {
+// padToken reads pad_token_id, which may be null.
+func (f *fields) padToken(absent, vocab int) int {
 	if string(f.raw["pad_token_id"]) == "null" {
 		return -1
 	}
-	id := value(f, "pad_token_id", 0)
+	id := value(f, "pad_token_id", absent)
 	if f.err == nil && (id < 0 || id >= vocab) {
 		f.fail("pad_token_id %d is outside the vocabulary of %d", id, vocab)
 	}

@@ -98,7 +98,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"not JSON", tinyConfig, "{", "not a JSON object"},
 		{"null", tinyConfig, "null", "found null"},
 		{"no model_type", `"model_type": "bert"`, `"x": 1`, "model_type is missing, want one of bert"},
-		{"other model_type", `"bert"`, `"roberta"`, `model_type "roberta" is not supported, want one of bert`},
+		{"other model_type", `"bert"`, `"deberta"`, `model_type "deberta" is not supported, want one of bert, distilbert`},
 		{"missing", `"hidden_size": 8`, `"x": 8`, "hidden_size is missing"},
 		{"null size", `"vocab_size": 32`, `"vocab_size": null`, "vocab_size is missing"},
 		{"zero", `"num_hidden_layers": 2`, `"num_hidden_layers": 0`, "num_hidden_layers 0 is not between 1 and 1024"},
@@ -107,7 +107,10 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"fraction", `"hidden_size": 8`, `"hidden_size": 8.5`, "hidden_size: 8.5 is not a whole number"},
 		{"text", `"hidden_size": 8`, `"hidden_size": "8"`, `hidden_size: "8" is not a whole number`},
 		{"heads", `"num_attention_heads": 2`, `"num_attention_heads": 3`, "hidden_size 8 is not a multiple of num_attention_heads 3"},
-		{"activation", `"hidden_act": "gelu"`, `"hidden_act": "relu"`, `hidden_act "relu" is not supported`},
+		{"activation", `"hidden_act": "gelu"`, `"hidden_act": "mish"`, `hidden_act "mish" is not supported`},
+		{"roberta without padding", `"use_cache": true`, `"model_type": "roberta", "pad_token_id": null`, "pad_token_id is null, but positions begin after it"},
+		{"roberta without positions", `"use_cache": true`, `"model_type": "roberta", "pad_token_id": 15`, "max_position_embeddings 16 leaves no position after pad_token_id 15"},
+		{"distilbert's names", `"model_type": "bert"`, `"model_type": "distilbert"`, "dim is missing"},
 		{"epsilon", "1e-12", "0", "layer_norm_eps 0 is not between"},
 		{"positions", `"use_cache": true`, `"position_embedding_type": "relative_key"`, `position_embedding_type "relative_key"`},
 		{"decoder", `"is_decoder": false`, `"is_decoder": true`, "is_decoder true"},
@@ -143,6 +146,8 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(tinyConfig))
 	f.Add([]byte(`{"model_type":"bert","vocab_size":10,"hidden_size":4,"num_hidden_layers":1,"num_attention_heads":1,"intermediate_size":4,"max_position_embeddings":5}`))
 	f.Add([]byte(`{"model_type":"bert","num_labels":-1,"id2label":{"00":"a"}}`))
+	f.Add([]byte(modernConfig))
+	f.Add([]byte(`{"model_type":"distilbert","vocab_size":10,"dim":4,"n_layers":1,"n_heads":1,"hidden_dim":4,"max_position_embeddings":5}`))
 	f.Add([]byte(`{"model_type":1}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -153,7 +158,7 @@ func FuzzParseConfig(f *testing.F) {
 			}
 			return
 		}
-		for _, n := range []int{c.VocabSize, c.HiddenSize, c.NumHiddenLayers, c.IntermediateSize, c.MaxPositionEmbeddings, c.TypeVocabSize, c.NumLabels} {
+		for _, n := range []int{c.VocabSize, c.HiddenSize, c.NumHiddenLayers, c.IntermediateSize, c.MaxLength(), c.TypeVocabSize + 1, c.NumLabels} {
 			if n < 1 {
 				t.Errorf("a size below 1 passed: %+v", c)
 			}

@@ -9,6 +9,8 @@ import (
 // A TensorSpec is a tensor the model has, or may have.
 type TensorSpec struct {
 	Name       string   // canonical
+	Core       string   // what an encoder's core calls it, where it has a place for it
+	Prefix     string   // what task models put before Name
 	Shape      []int64  // weights of linear modules are [out, in]
 	Transposed bool     // files hold a matrix as [in, out]
 	Candidates []string // what a folder may call it
@@ -24,6 +26,16 @@ func (s TensorSpec) stored() []int64 {
 	}
 	return s.Shape
 }
+
+// A moduleRow is one module of a family: a linear layer, an embedding or, with one dimension, a norm.
+type moduleRow struct {
+	layer  string // the core's name
+	module string // transformers' name
+	shape  string // of the weight
+	bias   string // "", always, or the field of config.json that asks for one
+}
+
+const always = "+"
 
 // Linear is a linear module that can carry LoRA; its weight is [Out, In].
 type Linear struct {

@@ -2,6 +2,8 @@ package transformers
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"rltrain/torch"
 	"rltrain/torch/safetensors"
@@ -13,14 +15,17 @@ type Model struct {
 	Dir     string
 	Config  *Config
 	Encoder *torch.Model
-	// Pooler is the dense layer [H, H] on the first token, and Head the classifier [C, H]; nil where the
-	// folder has none.
-	Pooler, Head *Dense
+	// Pooler is the frozen dense layer [H, H] of family pooling, PoolerNorm the norm [H] after it; nil where
+	// the folder or the family has none.
+	Pooler, PoolerNorm *Dense
+	// Head gives the logits, [C, H], and Dense is the head's layer [H, H] before it; nil where the folder has
+	// no head, Dense also where the family's has one layer.
+	Dense, Head *Dense
 	// Parameters is the number of weights of the encoder and, where there is one, the pooler.
 	Parameters int64
 }
 
-// Dense is a linear layer's weight [out, in] and bias [out].
+// Dense is a linear layer's weight [out, in] and bias [out], or a norm's, both [H].
 type Dense struct{ Weight, Bias *torch.Var }
 
 // Close frees d; a nil d is fine.
@@ -33,8 +38,9 @@ func (d *Dense) Close() {
 // Close frees the model.
 func (m *Model) Close() {
 	m.Encoder.Close()
-	m.Pooler.Close()
-	m.Head.Close()
+	for _, d := range []*Dense{m.Pooler, m.PoolerNorm, m.Dense, m.Head} {
+		d.Close()
+	}
 }
 
 // Load reads a model folder. Weights are mapped, not copied, where the file holds F32; the files must not
@@ -53,49 +59,82 @@ func Load(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	weights := make(map[string]*torch.Var, len(names))
+	weights, rest := map[string]*torch.Var{}, map[string]*torch.Var{} // of the encoder by the core's names, others by their own
 	defer func() {
-		for _, v := range weights {
+		for _, v := range slices.AppendSeq(slices.Collect(maps.Values(weights)), maps.Values(rest)) {
 			v.Close()
 		}
 	}()
 	m := &Model{Dir: dir, Config: config}
-	for canonical, name := range names {
+	for _, spec := range config.TensorNames() {
+		name, ok := names[spec.Name]
+		if !ok {
+			continue
+		}
 		v, err := mapAs(files, name, torch.F32)
 		if err != nil {
 			return nil, err
 		}
-		weights[canonical] = v
-		_, entry, _ := files.Entry(name)
-		if canonical != "classifier.weight" && canonical != "classifier.bias" {
-			m.Parameters += entry.Size / entry.DType.Size()
+		if spec.Group == "" {
+			weights[spec.Core] = v
+		} else {
+			rest[spec.Name] = v
+		}
+		if spec.Group != "head" {
+			m.Parameters += spec.elements()
 		}
 	}
 	m.Encoder, err = newEncoder(config, weights)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
 	}
-	take := func(layer string) *Dense {
-		weight, ok := weights[layer+".weight"]
-		if !ok {
-			return nil
-		}
-		d := &Dense{Weight: weight, Bias: weights[layer+".bias"]}
-		delete(weights, layer+".weight")
-		delete(weights, layer+".bias")
-		return d
+	if err := m.takeHead(rest); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
 	}
-	m.Pooler, m.Head = take("pooler.dense"), take("classifier")
 	return m, nil
+}
+
+// takeHead moves the pooler and the head out of rest.
+func (m *Model) takeHead(rest map[string]*torch.Var) error {
+	dense, out := m.Config.HeadLayers()
+	parts := map[string]**Dense{dense: &m.Dense, out: &m.Head}
+	for i, row := range families[m.Config.ModelType].pooler {
+		parts[row.module] = []**Dense{&m.Pooler, &m.PoolerNorm}[i]
+	}
+	for module, into := range parts {
+		weight, ok := rest[module+".weight"]
+		if !ok {
+			continue
+		}
+		bias := rest[module+".bias"]
+		if bias == nil { // modernbert's may have none
+			var err error
+			if bias, err = torch.Constant(make([]float32, m.Config.HiddenSize), int64(m.Config.HiddenSize)); err != nil {
+				return err
+			}
+		}
+		*into = &Dense{Weight: weight, Bias: bias}
+		delete(rest, module+".weight")
+		delete(rest, module+".bias")
+	}
+	return nil
 }
 
 // dtypes are the stored types that weights may have; Resolve has refused the others.
 var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F16, "BF16": torch.BF16}
 
 // mapAs is a tensor of a folder: mapped where it is stored as dtype, else a converted copy. A tensor that is
-// not aligned to its elements, which the format allows, is copied too.
+// not aligned to its elements or has strides, which the formats allow, is copied too.
 func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var, error) {
 	path, entry, _ := files.Entry(name)
+	if entry.Strides != nil {
+		data, err := files.Float32s(name)
+		if err != nil {
+			return nil, err
+		}
+		return constantAs(data, entry.Shape, dtype)
+	}
 	v, err := torch.Map(path, entry.Offset, dtypes[entry.DType], entry.Shape...)
 	if err == nil && (dtypes[entry.DType] != dtype || entry.Offset%entry.DType.Size() != 0) {
 		mapped := v
@@ -108,10 +147,23 @@ func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var
 	return v, nil
 }
 
+// constantAs is a tensor of data.
+func constantAs(data []float32, shape []int64, dtype torch.DType) (*torch.Var, error) {
+	v, err := torch.Constant(data, shape...)
+	if err != nil || dtype == torch.F32 {
+		return v, err
+	}
+	defer v.Close()
+	return v.To(dtype)
+}
+
 func newEncoder(c *Config, weights map[string]*torch.Var) (*torch.Model, error) {
+	if c.Blocks != nil {
+		return torch.NewDecoder(*c.Blocks, weights)
+	}
 	return torch.NewEncoder(torch.EncoderConfig{
 		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, Layers: c.NumHiddenLayers, Heads: c.NumAttentionHeads,
 		IntermediateSize: c.IntermediateSize, MaxPositions: c.MaxPositionEmbeddings,
-		TokenTypes: c.TypeVocabSize, NormEps: c.LayerNormEps,
+		TokenTypes: c.TypeVocabSize, FirstPosition: c.firstPosition(), Activation: activations[c.HiddenAct], NormEps: c.LayerNormEps,
 	}, weights)
 }

@@ -103,6 +103,11 @@ func TestHiddenStatesEqualTransformers(t *testing.T) {
 // adapt puts the fixture's adapters on and returns their matrices by name.
 func (f fixture) adapt(t *testing.T) map[string]*torch.Var {
 	t.Helper()
+	return f.adaptFrom(t, 6.0/4)
+}
+
+func (f fixture) adaptFrom(t *testing.T, scale float64) map[string]*torch.Var {
+	t.Helper()
 	params := map[string]*torch.Var{}
 	for _, linear := range f.model.Config.Linears() {
 		var pair [2]*torch.Var
@@ -119,7 +124,7 @@ func (f fixture) adapt(t *testing.T) map[string]*torch.Var {
 			t.Cleanup(v.Close)
 			params[key], pair[i] = v, v
 		}
-		if err := f.model.Encoder.Adapt(linear.Name, pair[0], pair[1], 6.0/4); err != nil {
+		if err := f.model.Encoder.Adapt(linear.Layer, pair[0], pair[1], scale); err != nil {
 			t.Fatal(err)
 		}
 	}

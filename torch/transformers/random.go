@@ -28,7 +28,7 @@ func Random(config *Config, seed uint64) (*Model, error) {
 		}
 		data := make([]float32, n)
 		switch {
-		case strings.HasSuffix(spec.Name, "LayerNorm.weight"):
+		case len(spec.Shape) == 1 && strings.HasSuffix(spec.Name, ".weight"):
 			for i := range data {
 				data[i] = 1
 			}
@@ -41,7 +41,7 @@ func Random(config *Config, seed uint64) (*Model, error) {
 		if err != nil {
 			return nil, err
 		}
-		weights[spec.Name] = v
+		weights[spec.Core] = v
 		m.Parameters += n
 	}
 	var err error

@@ -78,8 +78,7 @@ Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
   TORCH_CHECK(rule.scale >= 0 && rule.softcap >= 0,
               "varlen_attention: scale and softcap must not be negative, got ", rule.scale, " and ",
               rule.softcap);
-  TORCH_CHECK(rule.window >= 0 && (rule.causal || rule.window == 0), "varlen_attention: a window of ",
-              rule.window, rule.causal ? "" : " without causal");
+  TORCH_CHECK(rule.window >= 0, "varlen_attention: a window of ", rule.window);
   const int64_t head_dim = q.size(1) / heads;
   return {q.size(0),
           heads,
@@ -96,8 +95,8 @@ Matrix head_of(const at::Tensor& t, int64_t first, int64_t head, int64_t head_di
 }
 float* writable(const Matrix& m) { return const_cast<float*>(m.data); }
 
-// Queries that are scored together. A causal block computes half of its own square in vain.
-int64_t block_rows(const Rule& rule) { return rule.causal ? 64 : 512; }
+// Queries that are scored together. A block that does not see all keys computes some of its square in vain.
+int64_t block_rows(const Rule& rule) { return rule.causal || rule.window > 0 ? 64 : 512; }
 
 // A block of queries and the keys that any of them sees, counted from the sequence's first row.
 struct Block {
@@ -111,8 +110,9 @@ struct Block {
 
 Block block_at(const Rule& rule, int64_t begin, int64_t length) {
   const int64_t end = std::min(begin + block_rows(rule), length);
-  return {begin, end, rule.window > 0 ? std::max<int64_t>(0, begin - rule.window + 1) : 0,
-          rule.causal ? end : length};
+  if (rule.window == 0) return {begin, end, 0, rule.causal ? end : length};
+  return {begin, end, std::max<int64_t>(0, begin - rule.window + 1),
+          rule.causal ? end : std::min(end + rule.window - 1, length)};
 }
 
 // The keys [from, to) of the block that its i-th query sees.
@@ -121,10 +121,13 @@ struct Seen {
 };
 
 Seen seen(const Rule& rule, const Block& b, int64_t i) {
-  if (!rule.causal) return {0, b.keys()};
   const int64_t query = b.begin + i;
-  const int64_t from = rule.window > 0 ? std::max(b.first_key, query - rule.window + 1) : b.first_key;
-  return {from - b.first_key, query + 1 - b.first_key};
+  int64_t from = b.first_key, to = rule.causal ? query + 1 : b.last_key;
+  if (rule.window > 0) {
+    from = std::max(from, query - rule.window + 1);
+    to = std::min(to, query + rule.window);
+  }
+  return {from - b.first_key, to - b.first_key};
 }
 
 void hide_rest(float* row, const Seen& s, int64_t keys) {

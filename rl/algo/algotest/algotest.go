@@ -43,12 +43,29 @@ func Encoder(t testing.TB) string {
 	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil); err != nil {
 		t.Fatal(err)
 	}
+	writeTokenizer(t, dir)
+	return dir
+}
+
+// Fixture copies a parity fixture of package transformers, such as "encoders/roberta", and gives it a
+// tokenizer.
+func Fixture(t testing.TB, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("..", "..", "torch", "transformers", "testdata", name))); err != nil {
+		t.Fatal(err)
+	}
+	writeTokenizer(t, dir)
+	return dir
+}
+
+func writeTokenizer(t testing.TB, dir string) {
+	t.Helper()
 	tokenizer, err := json.Marshal(tokenizer())
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(dir, "tokenizer.json"), tokenizer)
-	return dir
 }
 
 // Classifier writes the folder of a trained classifier on encoder, with pooling mean or family. Its adapter

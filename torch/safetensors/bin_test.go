@@ -1,0 +1,153 @@
+package safetensors_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch/safetensors"
+)
+
+// kinds is a folder with a pytorch_model.bin; scripts/fixtures/pickles.py makes it.
+var kinds = filepath.Join("testdata", "kinds")
+
+func openKinds(t *testing.T) *safetensors.Model {
+	t.Helper()
+	m, err := safetensors.OpenModel(kinds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// TestBinEqualsSafetensors: every dtype, views with strides and offsets and shared storages give the bytes of
+// the same tensors in safetensors.
+func TestBinEqualsSafetensors(t *testing.T) {
+	m := openKinds(t)
+	want, err := safetensors.Open(filepath.Join(kinds, "same.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer want.Close()
+	if diff := cmp.Diff(slices.Sorted(slices.Values(want.Names())), slices.Sorted(slices.Values(m.Names()))); diff != "" {
+		t.Fatal(diff)
+	}
+	if first := m.Names()[0]; first != "f32" {
+		t.Errorf("the first tensor is %s, want the dictionary's", first)
+	}
+	strided := 0
+	for _, name := range m.Names() {
+		path, e, _ := m.Entry(name)
+		same, _ := want.Lookup(name)
+		if e.DType != same.DType || !slices.Equal(e.Shape, same.Shape) || e.Size != same.Size {
+			t.Errorf("%s is %+v, want %+v", name, e, same)
+			continue
+		}
+		got, err := m.Bytes(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := want.Bytes(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, data) {
+			t.Errorf("%s is %x, want %x", name, got, data)
+		}
+		if e.Strides != nil {
+			strided++
+		} else if !bytes.Equal(at(t, path, e), data) {
+			t.Errorf("%s: the bytes at %d differ", name, e.Offset)
+		}
+		if e.DType != safetensors.F32 && e.DType != safetensors.BF16 {
+			continue
+		}
+		floats, err := m.Float32s(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wide, err := want.Float32s(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(floats, wide) {
+			t.Errorf("%s is %v, want %v", name, floats, wide)
+		}
+	}
+	if strided != 5 { // column, turned, steps, turned_bf16, deep
+		t.Errorf("%d tensors with strides", strided)
+	}
+	for pair, want := range map[[2]string]bool{{"turned", "turned"}: true, {"whole", "whole"}: true, {"whole", "rows"}: false} {
+		if same, err := m.Same(pair[0], pair[1]); err != nil || same != want {
+			t.Errorf("%v are the same: %v, %v", pair, same, err)
+		}
+	}
+}
+
+func at(t *testing.T, path string, e safetensors.Entry) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data[e.Offset:][:e.Size]
+}
+
+func TestOpenModelPrefersSafetensors(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "pytorch_model.bin"), "nonsense")
+	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil); err != nil {
+		t.Fatal(err)
+	}
+	m, err := safetensors.OpenModel(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if diff := cmp.Diff([]string{"x"}, m.Names()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestOpenModelRefusesBin(t *testing.T) {
+	whole, err := os.ReadFile(filepath.Join(kinds, "pytorch_model.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.ReadFile(filepath.Join(kinds, "legacy.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const index = "pytorch_model.bin.index.json"
+	tests := []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"nothing", map[string]string{"pytorch_model.bin": ""}, "pytorch_model.bin: it does not begin as a zip archive"},
+		{"cut", map[string]string{"pytorch_model.bin": string(whole[:len(whole)-30])}, "is it cut short?"},
+		{"legacy", map[string]string{"pytorch_model.bin": string(old)}, "before PyTorch 1.6"},
+		{"index of other files", map[string]string{index: `{"weight_map":{"a":"model.safetensors"}}`}, "want a .bin file of the same folder"},
+		{"index elsewhere", map[string]string{index: `{"weight_map":{"a":"../x.bin"}}`}, "want a .bin file of the same folder"},
+		{"index without its file", map[string]string{index: `{"weight_map":{"a":"x.bin"}}`}, "x.bin: no such file"},
+		{"index that lies", map[string]string{index: `{"weight_map":{"f32":"x.bin"}}`, "x.bin": string(whole)}, `tensor "f16" of x.bin is not in weight_map`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, text := range tt.files {
+				writeFile(t, filepath.Join(dir, name), text)
+			}
+			_, err := safetensors.OpenModel(dir)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}

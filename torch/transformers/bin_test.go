@@ -1,0 +1,75 @@
+package transformers_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// TestBinLoadsAsSafetensors: the same weights in pytorch_model.bin, whole or in shards, make the same model, bit
+// for bit. scripts/fixtures/pickles.py makes them.
+func TestBinLoadsAsSafetensors(t *testing.T) {
+	torchtest.NoLeaks(t)
+	var states [2][]float32
+	for i, dir := range []string{"encoders", "bin"} {
+		model, err := transformers.Load(filepath.Join("testdata", dir, "distilbert_odd"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer model.Close()
+		states[i] = hiddenOf(t, model.Encoder)
+	}
+	if d := torchtest.MaxDiff(states[0], states[1]); d != 0 {
+		t.Errorf("the encoders differ by %g", d)
+	}
+	for _, options := range []transformers.CausalOptions{{}, {Trainable: true}, {DType: "bf16"}} {
+		for i, dir := range []string{"causal", "bin"} {
+			model, err := transformers.LoadCausal(filepath.Join("testdata", dir, "llama_dynamic"), options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer model.Close()
+			states[i] = hiddenOf(t, model.Model)
+		}
+		if d := torchtest.MaxDiff(states[0], states[1]); d != 0 {
+			t.Errorf("with %+v, the language models differ by %g", options, d)
+		}
+	}
+}
+
+func hiddenOf(t *testing.T, model *torch.Model) (data []float32) {
+	t.Helper()
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		hidden, _ := s.Hidden(model, torch.Pack([][]int32{{5, 6, 7, 8}, {9}}), torch.Pass{})
+		data = s.Read(hidden)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestBinSavesAsSafetensors: a model that came as pytorch_model.bin is saved in safetensors.
+func TestBinSavesAsSafetensors(t *testing.T) {
+	torchtest.NoLeaks(t)
+	from, err := transformers.LoadCausal(filepath.Join("testdata", "bin", "llama_dynamic"), transformers.CausalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	dir := t.TempDir()
+	if err := from.Save(dir, transformers.SaveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if d := torchtest.MaxDiff(hiddenOf(t, from.Model), hiddenOf(t, again.Model)); d != 0 {
+		t.Errorf("the saved model differs by %g", d)
+	}
+}

@@ -1,0 +1,63 @@
+package transformers
+
+import (
+	"cmp"
+
+	"rltrain/torch"
+)
+
+// HeadLayers names the linear modules of the family's classification head: out, which gives the logits,
+// and dense before it, "" where there is none or it is frozen with the encoder, as BERT's pooler is.
+func (c *Config) HeadLayers() (dense, out string) {
+	fam := families[c.ModelType]
+	return fam.dense, fam.out
+}
+
+// PoolerName is the module that family pooling needs a folder to have, "" where it needs none.
+func (c *Config) PoolerName() string {
+	if pooler := families[c.ModelType].pooler; len(pooler) > 0 {
+		return pooler[0].module
+	}
+	return ""
+}
+
+// Architectures are the names of transformers' classes of the encoder and of its sequence classifier.
+func (c *Config) Architectures() (encoder, classifier string) {
+	name := families[c.ModelType].classes
+	return name + "Model", name + "ForSequenceClassification"
+}
+
+// Features is what the family's sequence classifiers multiply their last weights with, [S, H], of a batch
+// and its hidden states [N, H]: one vector a text through a dense layer and its activation. dense is that
+// layer of the head as it is trained, where the family's head has one; else Pooler is used.
+func (m *Model) Features(s *torch.Scope, packed torch.Packed, hidden, cuSeqlens torch.Tensor, dense *Dense) torch.Tensor {
+	var x torch.Tensor
+	if m.Config.ClassifierMean {
+		x = s.SegmentMean(hidden, cuSeqlens)
+	} else {
+		firsts := make([]int64, packed.Len())
+		for i := range firsts {
+			firsts[i] = int64(packed.CuSeqlens[i])
+		}
+		x = s.Rows(hidden, s.Ints(firsts, int64(len(firsts))))
+	}
+	if families[m.Config.ModelType].dense != "" {
+		x = s.Linear(x, dense.Weight.T(), dense.Bias.T())
+	} else {
+		x = s.FrozenLinear(x, m.Pooler.Weight.T(), m.Pooler.Bias.T())
+	}
+	x = headActivations[m.Config.headActivation()](s, x)
+	if m.PoolerNorm != nil {
+		x = s.LayerNorm(x, m.PoolerNorm.Weight.T(), m.PoolerNorm.Bias.T(), m.Config.LayerNormEps)
+	}
+	return x
+}
+
+func (c *Config) headActivation() string {
+	return cmp.Or(c.ClassifierActivation, families[c.ModelType].act)
+}
+
+// headActivations are those that heads may have.
+var headActivations = map[string]func(*torch.Scope, torch.Tensor) torch.Tensor{
+	"tanh": (*torch.Scope).Tanh, "relu": (*torch.Scope).ReLU, "gelu": (*torch.Scope).GELU, "silu": (*torch.Scope).SiLU,
+}

@@ -1,0 +1,170 @@
+package transformers_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// encoderCases are the folders that scripts/fixtures/encoder_families.py made.
+func encoderCases(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join("testdata", "encoders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, filepath.Join("encoders", e.Name()))
+	}
+	return names
+}
+
+// logits are those of the family's sequence classifier with a head of these tensors.
+func (f fixture) logits(s *torch.Scope, sequences [][]int32, head map[string]*torch.Var, adapter bool) torch.Tensor {
+	packed := torch.Pack(sequences)
+	hidden, cu := s.Hidden(f.model.Encoder, packed, torch.Pass{Adapter: adapter})
+	dense, out := f.model.Config.HeadLayers()
+	x := f.model.Features(s, packed, hidden, cu, &transformers.Dense{Weight: head[dense+".weight"], Bias: head[dense+".bias"]})
+	return s.Linear(x, head[out+".weight"].T(), head[out+".bias"].T())
+}
+
+// headParams are the head's tensors as parameters: those of the fixture, and where the folder has a head,
+// they must be its own.
+func (f fixture) headParams(t *testing.T) map[string]*torch.Var {
+	t.Helper()
+	params := map[string]*torch.Var{}
+	dense, out := f.model.Config.HeadLayers()
+	for module, own := range map[string]*transformers.Dense{dense: f.model.Dense, out: f.model.Head} {
+		for _, end := range []string{".weight", ".bias"} {
+			if module == "" {
+				continue
+			}
+			entry, ok := f.expected.Lookup(module + end)
+			if !ok {
+				t.Fatalf("no %s in the fixture", module+end)
+			}
+			want := f.want(t, module+end)
+			v, err := torch.Parameter(want, entry.Shape...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(v.Close)
+			params[module+end] = v
+			if own == nil {
+				continue
+			}
+			stored := own.Weight
+			if end == ".bias" {
+				stored = own.Bias
+			}
+			got, err := stored.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := torchtest.MaxDiff(got, want); d != 0 {
+				t.Errorf("%s of the folder differs by %g", module+end, d)
+			}
+		}
+	}
+	return params
+}
+
+func TestEncoderFamiliesEqualTransformers(t *testing.T) {
+	for _, name := range encoderCases(t) {
+		t.Run(name, func(t *testing.T) {
+			f := open(t, name)
+			head := f.headParams(t)
+			if odd := strings.HasSuffix(name, "_odd"); f.model.PoolerNorm == nil && odd != (f.model.Head == nil) {
+				t.Errorf("a folder with a head: %v", !odd)
+			}
+			read := func(sequences [][]int32) (hidden, logits []float32) {
+				if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+					h, _ := s.Hidden(f.model.Encoder, torch.Pack(sequences), torch.Pass{})
+					hidden, logits = s.Read(h), s.Read(f.logits(s, sequences, head, false))
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				return hidden, logits
+			}
+			hidden, logits := read(f.sequences)
+			if d := torchtest.MaxDiff(hidden, f.want(t, "hidden")); d > tolerance {
+				t.Errorf("hidden states differ by %g", d)
+			}
+			if d := torchtest.MaxDiff(logits, f.want(t, "logits")); d > tolerance {
+				t.Errorf("logits differ by %g", d)
+			}
+			var single, singleLogits []float32
+			for _, ids := range f.sequences {
+				h, l := read([][]int32{ids})
+				single, singleLogits = append(single, h...), append(singleLogits, l...)
+			}
+			if d := max(torchtest.MaxDiff(single, hidden), torchtest.MaxDiff(singleLogits, logits)); d > 1e-5 {
+				t.Errorf("packed and one by one differ by %g", d)
+			}
+		})
+	}
+}
+
+func TestEncoderFamiliesGradientsEqualPEFT(t *testing.T) {
+	for _, name := range encoderCases(t) {
+		t.Run(name, func(t *testing.T) {
+			f := open(t, name)
+			head := f.headParams(t)
+			params := f.adaptFrom(t, 3.0/2)
+			maps.Copy(params, head)
+			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+				logits := f.logits(s, f.sequences, head, true)
+				if d := torchtest.MaxDiff(s.Read(logits), f.want(t, "adapted_logits")); d > tolerance {
+					t.Errorf("logits differ by %g", d)
+				}
+				loss := s.Neg(s.Mean(s.Pick(s.LogSoftmax(logits), s.Ints(f.labels, int64(len(f.labels))))))
+				if d := torchtest.MaxDiff(s.Read(loss), f.want(t, "loss")); d > tolerance {
+					t.Errorf("loss differs by %g", d)
+				}
+				s.Backward(loss)
+				for _, key := range slices.Sorted(maps.Keys(params)) {
+					grad, ok := s.Grad(params[key])
+					if !ok {
+						t.Errorf("%s has no gradient", key)
+						continue
+					}
+					if e := torchtest.RelativeError(s.Read(grad), f.want(t, "grad."+key)); e > tolerance {
+						t.Errorf("gradient of %s: relative error %g", key, e)
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestEncoderDefaultTargetsAreLinears(t *testing.T) {
+	for _, name := range encoderCases(t) {
+		config, err := transformers.LoadConfig(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range config.DefaultTargets() {
+			n := 0
+			for _, l := range config.Linears() {
+				if strings.HasSuffix(l.Name, "."+target) {
+					n++
+				}
+			}
+			if n != config.NumHiddenLayers {
+				t.Errorf("%s: %s means %d modules of %d layers", name, target, n, config.NumHiddenLayers)
+			}
+		}
+	}
+}
