@@ -102,42 +102,16 @@ func (r *Rewards) Score(ctx context.Context, completions []envs.Completion, para
 	return s, nil
 }
 
-// judge returns NaN with every error. The goroutine of a judgement that was given up
-// ends when the judgement does.
+// judge returns NaN with every error.
 func (r WeightedReward) judge(ctx context.Context, c envs.Completion) (float64, error) {
-	if r.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, r.Timeout)
-		defer cancel()
+	value, err := Within(ctx, r.Timeout, func(ctx context.Context) (float64, error) { return r.Judge(ctx, c) })
+	if err == nil && !isFinite(r.Weight*value) {
+		err = fmt.Errorf("the value is %v", value)
 	}
-	type outcome struct {
-		value float64
-		err   error
+	if err != nil {
+		return math.NaN(), fmt.Errorf("reward %s: %w", r.Name, err)
 	}
-	done := make(chan outcome, 1)
-	go func() {
-		var o outcome
-		defer func() {
-			if p := recover(); p != nil {
-				o = outcome{err: fmt.Errorf("panic: %v", p)}
-			}
-			done <- o
-		}()
-		o.value, o.err = r.Judge(ctx, c)
-	}()
-	var o outcome
-	select {
-	case o = <-done:
-	case <-ctx.Done():
-		o.err = fmt.Errorf("no judgement within %v", r.Timeout)
-	}
-	if o.err == nil && !isFinite(r.Weight*o.value) {
-		o.err = fmt.Errorf("the value is %v", o.value)
-	}
-	if o.err != nil {
-		return math.NaN(), fmt.Errorf("reward %s: %w", r.Name, o.err)
-	}
-	return o.value, nil
+	return value, nil
 }
 
 func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

@@ -54,7 +54,7 @@ func TestRewards(t *testing.T) {
 		Rewards: []RewardScores{
 			// mean 21/6 = 3.5; squares 6.25+.25+2.25+2.25+.25+.25 = 11.5
 			{Name: "length", Values: []float64{1, 4, 5, 5, 3, 3}, Mean: 3.5, Std: math.Sqrt(11.5 / 5)},
-			{Name: "mood", Values: []float64{1, nan, nan, nan, nan, 1}, Mean: 1, Failures: 4, Failure: "reward mood: no judgement within 20ms"},
+			{Name: "mood", Values: []float64{1, nan, nan, nan, nan, 1}, Mean: 1, Failures: 4, Failure: "reward mood: no answer within 20ms"},
 		},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmpopts.EquateApprox(0, 1e-12)); diff != "" {

@@ -34,9 +34,16 @@ SETS = {
         "logprob": ("logprob", ""),
         "logprob with gradient": ("logprob", "--grad"),
         "logprob with gradient, peer TRL": ("logprob", "--grad", "--impl trl"),
+        "grpo_step tiny": ("grpo_step", ""),
+        "grpo_step tiny, KL": ("grpo_step", "--beta 0.04"),
+        "grpo_step fp32": ("grpo_step", "--shape smol135"),
+        "grpo_step fp32, KL": ("grpo_step", "--shape smol135 --beta 0.04"),
+        "grpo_step bf16": ("grpo_step", "--shape smol135 --dtype bf16"),
         "startup": ("startup", "--shape smol135"),
     },
 }
+# Peers that count steps instead of repetitions: the first two and the last of them are not measured.
+STEPPED = {"grpo_step": 3}
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -64,6 +71,8 @@ def measure(command, preload=None):
     env = dict(os.environ, LD_PRELOAD=preload) if preload else None
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
     result = json.loads(done.stdout)
+    if "steps_measured" in result:
+        result["reps"] = result.pop("steps_measured")
     if "split" in result:  # of a peer's startup: nothing was resident before it
         result["peak_rss_mb"] = result["step_extra_mb"] = result["split"]["rss_mb"]
     return result
@@ -83,9 +92,11 @@ def merge(turns):
 
 def run(case, a):
     name, flags, peer_flags, our_flags = (*SETS[a.cases][case], "", "")[:4]
-    flags = shlex.split(flags) + ["--reps", str(a.reps), "--threads", str(a.threads)]
-    peer = [a.python, os.path.join(a.folder, name + ".py")] + flags + shlex.split(peer_flags)
-    sides = {"ours": ([a.ours, "bench", name, "--json"] + flags + shlex.split(our_flags), None),
+    flags = shlex.split(flags) + ["--threads", str(a.threads)]
+    reps = ["--reps", str(a.reps)]
+    peer_reps = ["--steps", str(a.reps + STEPPED[name])] if name in STEPPED else reps
+    peer = [a.python, os.path.join(a.folder, name + ".py")] + flags + peer_reps + shlex.split(peer_flags)
+    sides = {"ours": ([a.ours, "bench", name, "--json"] + flags + reps + shlex.split(our_flags), None),
              "peer": (peer, None)}
     if a.tuned:
         sides["peer_tuned"] = (peer, os.path.abspath(a.tuned))
@@ -100,7 +111,8 @@ def run(case, a):
         if result[name].get("real_tokens") != ours.get("real_tokens"):  # lengths drawn otherwise
             result["tokens_ratio_to_" + name] = round(ours["tokens_per_s"] / result[name]["tokens_per_s"], 3)
     result["disturbed"] = any(side.get("clean_reps", a.reps) < a.reps for side in result.values() if isinstance(side, dict))
-    result["memory_of_peer"] = round(ours["step_extra_mb"] / result["peer"]["step_extra_mb"], 3)
+    memory = "step_extra_mb" if "step_extra_mb" in result["peer"] else "peak_rss_mb"
+    result["memory_of_peer"] = round(ours[memory] / result["peer"][memory], 3)
     return result
 
 

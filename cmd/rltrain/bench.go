@@ -49,7 +49,7 @@ type benchFigures struct {
 
 func benchCommand() *cli.Command {
 	command := &cli.Command{Name: "bench", Usage: "measure speed and memory on this machine"}
-	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), startupBenchCase()} {
+	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), grpoBenchCase(), startupBenchCase()} {
 		command.Subcommands = append(command.Subcommands, c.command())
 	}
 	return command

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"path/filepath"
+	"time"
 
 	"rltrain/cmd/rltrain/config"
 	"rltrain/envs"
@@ -219,12 +220,14 @@ func (t *trainer) tokenRL() algo.TokenRLConfig {
 		Generators: c.NumGenerators, LearningRate: c.RLLearningRate, MaxGradNorm: c.RLMaxGradNorm, Schedule: c.RLLRSchedulerType,
 		Temperature: c.Temperature, MaxNew: c.MaxNewTokens, EntropyCoef: c.EntropyCoef,
 		KLCoef: c.KLCoef, KLKind: rl.KLKind(c.KLType), KLInReward: c.KLInReward, KLTarget: c.KLTarget,
+		Timeout: time.Duration(c.StepTimeout * float64(time.Second)), Async: c.Async,
 		MaskOverlong: c.MaskOverlong, OverlongBuffer: c.OverlongBuffer, DynamicSampling: c.DynamicSampling,
 		MicroTokens: chatMicroTokens(c), EvalEvery: c.EvalEvery, EvalSamples: c.EvalSamples, Verbose: c.Verbose, Seed: c.Seed,
 	}
 	// What means nothing to this algorithm is left out.
 	for name, take := range map[string]func(){
 		"kl_horizon":      func() { a.KLHorizon = c.KLHorizon },
+		"max_staleness":   func() { a.MaxStaleness = c.MaxStaleness },
 		"baseline":        func() { a.Baseline = rl.Baseline(c.Baseline) },
 		"baseline_start":  func() { a.MovingStart, a.MovingDecay = c.BaselineStart, c.BaselineDecay },
 		"advantage_scale": func() { a.Scale = rl.Scale(known(c.AdvantageScale)) },

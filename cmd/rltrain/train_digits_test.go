@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -50,6 +51,8 @@ func TestOptionsReachTheAlgorithm(t *testing.T) {
 			c.Gamma, c.Lambda, c.ValueClip, c.ValueCoef, c.ValueRate = 0.9, 0.8, 0.1, 0.3, 0.5
 		}},
 		{"ppo", "--prompts-per-step 3 --num-generations 5 --verbose", func(c *algo.TokenRLConfig) { c.PromptsPerStep, c.SamplesPerPrompt, c.Verbose = 3, 5, true }},
+		{"reinforce", "--step-timeout 1.5", func(c *algo.TokenRLConfig) { c.Timeout = 1500 * time.Millisecond }},
+		{"grpo", "--async --max-staleness 2", func(c *algo.TokenRLConfig) { c.Async, c.MaxStaleness = true, 2 }},
 	} {
 		want := settings("--algorithm " + test.algorithm)
 		test.change(&want)
@@ -66,6 +69,8 @@ func TestCombinationsAreRefusedBeforeTraining(t *testing.T) {
 		"--baseline none --advantage-scale group":    "baseline none cannot be divided",
 		"--algorithm rloo --samples-per-prompt 1":    "at least 2 samples",
 		"--algorithm ppo --value-coef 0":             "value coefficient 0",
+		"--async --baseline greedy":                  "greedy cannot go with async",
+		"--async --dynamic-sampling":                 "dynamic sampling cannot go with async",
 		"--algorithm grpo --advantage-scale batch":   "",
 		"--baseline moving --advantage-scale batch":  "baseline moving cannot be divided",
 		"--algorithm grpo --samples-per-prompt 1":    "at least 2 samples",

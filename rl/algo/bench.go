@@ -2,7 +2,9 @@ package algo
 
 import (
 	"context"
+	"time"
 
+	"rltrain/envs"
 	"rltrain/envs/intent"
 	"rltrain/rl"
 	"rltrain/torch"
@@ -45,6 +47,38 @@ func BenchTokenSFT(p *TokenPolicy, sequences []Sequence, checkpoint bool) (updat
 		all[i] = i
 	}
 	return func() error { return t.update(all) }, t.optimizer.Close, nil
+}
+
+// TokenRLTimes are the parts of a step of TokenRL.
+type TokenRLTimes struct{ Generation, Environment, LogProbs, Update time.Duration }
+
+// BenchTokenRL returns one step of TokenRL, to be repeated: a rollout, its advantages and the updates, without
+// report and evaluation. No token ends a completion, so that all steps are equally long. The caller calls end
+// when done.
+func BenchTokenRL(p *TokenPolicy, task envs.Task, c TokenRLConfig, now func() time.Time) (step func(ctx context.Context) (TokenRLTimes, error), end func(), err error) {
+	p.eos = nil
+	c.Steps, c.LearningRate, c.Schedule, c.MaxGradNorm = 1, benchRate, "constant", 1
+	t, err := newTokenRL(p, task, c, Hooks{Now: now})
+	if err != nil {
+		return nil, nil, err
+	}
+	if t.sampler, err = p.NewSampler(c.PromptsPerStep * c.SamplesPerPrompt); err != nil {
+		t.close()
+		return nil, nil, err
+	}
+	return func(ctx context.Context) (TokenRLTimes, error) {
+		r, err := t.collect(ctx)
+		if err != nil {
+			return TokenRLTimes{}, err
+		}
+		began := now()
+		f, err := t.learn(r)
+		if err != nil {
+			return TokenRLTimes{}, err
+		}
+		t.state.Step, t.state.Cursor = t.state.Step+1, r.cursor
+		return TokenRLTimes{Generation: r.generation, Environment: r.environment, LogProbs: f.scoring, Update: now().Sub(began) - f.scoring}, nil
+	}, t.close, nil
 }
 
 // BenchPPO returns a rollout of all examples and updates of the policy on all of it, to be repeated, as PPO

@@ -24,7 +24,17 @@ type RolloutConfig struct {
 	Seed     uint64
 	Step     uint64 // of the run: the same episode is played with other random numbers in another step
 	Version  uint64 // of the policy, noted in the trajectories
+
+	// Timeout of each Reset and Step of an episode; 0 = none. With one, episodes answer on goroutines of their
+	// own, while the policy writes on: they must not compute with tensors.
+	Timeout time.Duration
+	// Failed hears of each episode that failed to answer, which ends there without a reward. nil = that ends
+	// the rollout.
+	Failed func(episode, sample int, err error)
 }
+
+// parallelEpisodes is how many episodes answer at the same time at most, where they have goroutines.
+const parallelEpisodes = 64
 
 // Rollout plays the episodes of a part and returns their samples, in the order of indices: what was shown,
 // written and answered, as tokens, with the rewards and the sampler's log-probabilities. A sample is a
@@ -43,7 +53,13 @@ type rollout struct {
 	sampler     *Sampler
 	config      RolloutConfig
 	now         func() time.Time
-	environment time.Duration // time spent on the episodes' side
+	environment time.Duration // time spent on the episodes' side, or waiting for it
+	ahead       bool          // episodes answer on goroutines of their own
+	slots       chan struct{} // of those goroutines
+
+	groups  []rl.Group
+	running []*episode     // those that go on
+	first   [][]Completion // the first actions, by episode; none where no sample of it could begin
 }
 
 // episode is one sample of an episode.
@@ -51,88 +67,205 @@ type episode struct {
 	rl.Trajectory
 	env      envs.Env
 	stop     []string
-	answered int // actions so far
+	action   *action // handed over, and not answered yet
+	answered int     // actions so far
 	done     bool
 }
 
+// action is a completion on its way through the environment.
+type action struct {
+	envs.Action
+	Completion
+	text   string // of the completion, of which the action may be the beginning
+	ends   []int  // how long the text is after each token
+	answer chan answer
+}
+
+type answer struct {
+	envs.Step
+	err error
+}
+
 func (r *rollout) play(ctx context.Context, task envs.Task, part envs.Part, indices []int) ([]rl.Group, error) {
-	groups := make([]rl.Group, len(indices))
-	var running []*episode
-	prompts := make([][]int32, len(indices))
-	streams := make([]uint64, len(indices))
+	if err := r.start(ctx, task, part, indices, nil); err != nil {
+		return nil, err
+	}
+	return r.finish(ctx)
+}
+
+// start begins the episodes and has the policy write their first actions; written, where it is not nil, is
+// what it has written before.
+func (r *rollout) start(ctx context.Context, task envs.Task, part envs.Part, indices []int, written [][]Completion) error {
+	r.ahead = r.ahead || r.config.Timeout > 0
+	r.slots = make(chan struct{}, parallelEpisodes)
+	r.groups = make([]rl.Group, len(indices))
+	var prompts [][]int32
+	var streams []uint64
 	for i, index := range indices {
+		var prompt []int32
+		var begun []*episode
 		for sample := range r.config.Samples {
-			e, prompt, err := r.begin(ctx, task, part, index, sample)
+			e, shown, err := r.begin(ctx, task, part, index, sample)
 			if err != nil {
-				return nil, fmt.Errorf("episode %d: %w", index, err)
+				return fmt.Errorf("episode %d: %w", index, err)
 			}
-			groups[i] = append(groups[i], &e.Trajectory)
-			running = append(running, e)
-			prompts[i] = prompt
+			if len(shown) > 0 {
+				prompt = shown
+			}
+			r.groups[i] = append(r.groups[i], &e.Trajectory)
+			begun = append(begun, e)
 		}
-		streams[i] = uint64(index)
+		if prompt != nil {
+			r.running = append(r.running, begun...)
+			prompts, streams = append(prompts, prompt), append(streams, uint64(index))
+		}
 	}
 	// The first action of all samples of an episode has one prompt, the later ones have their own.
-	err := r.act(ctx, running, prompts, streams, r.config.Samples)
-	for err == nil {
-		running = unfinished(running, r.sampler.policy.MaxLength()-r.config.MaxNew)
-		if len(running) == 0 {
-			return groups, nil
+	r.first = make([][]Completion, len(prompts))
+	keep := func(prompt int, completions []Completion) error {
+		r.first[prompt] = completions
+		return r.hand(ctx, r.running[prompt*r.config.Samples:], completions)
+	}
+	if written == nil {
+		return r.act(ctx, prompts, streams, r.config.Samples, keep)
+	}
+	if len(written) != len(prompts) {
+		return fmt.Errorf("%d episodes begin that were %d before: the task has changed", len(prompts), len(written))
+	}
+	for prompt, completions := range written {
+		if err := keep(prompt, completions); err != nil {
+			return err
 		}
-		prompts, streams = nil, nil
-		for _, e := range running {
+	}
+	return nil
+}
+
+// finish plays the episodes to their ends.
+func (r *rollout) finish(ctx context.Context) ([]rl.Group, error) {
+	for {
+		for _, e := range r.running {
+			if err := r.settle(ctx, e); err != nil {
+				return nil, fmt.Errorf("episode %d, sample %d: %w", e.Prompt, e.Sample, err)
+			}
+		}
+		r.running = unfinished(r.running, r.sampler.policy.MaxLength()-r.config.MaxNew)
+		if len(r.running) == 0 {
+			return r.groups, nil
+		}
+		var prompts [][]int32
+		var streams []uint64
+		for _, e := range r.running {
 			prompts = append(prompts, e.Tokens)
 			streams = append(streams, rl.Stream(uint64(e.Prompt), uint64(e.Sample), uint64(e.answered)).Uint64())
 		}
-		err = r.act(ctx, running, prompts, streams, 1)
+		if err := r.act(ctx, prompts, streams, 1, func(prompt int, completions []Completion) error {
+			return r.hand(ctx, r.running[prompt:], completions)
+		}); err != nil {
+			return nil, err
+		}
 	}
-	return nil, err
 }
 
-// begin starts a sample and returns the tokens of what it shows.
+// begin starts a sample and returns the tokens of what it shows; none where the episode failed.
 func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, index, sample int) (*episode, []int32, error) {
+	e := &episode{Trajectory: rl.Trajectory{Prompt: index, Sample: sample, Version: r.config.Version}}
 	began := r.now()
 	env, err := task.Episode(part, index)
 	if err != nil {
 		return nil, nil, err
 	}
-	shown, err := env.Reset(ctx)
+	shown, err := asked(ctx, r, env.Reset)
 	r.environment += r.now().Sub(began)
 	if err != nil {
-		return nil, nil, err
+		e.done = true
+		return e, nil, r.fail(ctx, e, err)
 	}
 	prompt, err := r.sampler.policy.observe(shown)
 	if err != nil {
 		return nil, nil, err
 	}
-	e := &episode{env: env, stop: shown.Stop, Trajectory: rl.Trajectory{Prompt: index, Sample: sample, Version: r.config.Version}}
+	e.env, e.stop = env, shown.Stop
 	e.Give(prompt...)
 	return e, prompt, nil
 }
 
-// act lets the policy write an action for each episode, samples of them behind each prompt, and hands it over.
-func (r *rollout) act(ctx context.Context, running []*episode, prompts [][]int32, streams []uint64, samples int) error {
+// asked is what an environment answers within the time it has.
+func asked[T any](ctx context.Context, r *rollout, do func(ctx context.Context) (T, error)) (T, error) {
+	if !r.ahead {
+		return do(ctx)
+	}
+	return rl.Within(ctx, r.config.Timeout, do)
+}
+
+// fail tells of an episode that did not answer.
+func (r *rollout) fail(ctx context.Context, e *episode, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case r.config.Failed == nil:
+		return err
+	}
+	r.config.Failed(e.Prompt, e.Sample, err)
+	return nil
+}
+
+// act lets the policy write samples actions behind each prompt, of the running episodes.
+func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, samples int, done func(prompt int, completions []Completion) error) error {
 	c := r.config
 	o := GenerateOptions{
 		Samples: samples, MaxNew: c.MaxNew, Sampling: c.Sampling, Seed: rl.Stream(c.Seed, streamRollout, c.Step).Uint64(),
 		Streams: streams, Adapter: true,
 	}
-	for _, e := range running {
-		if o.Stop = running[0].stop; !slices.Equal(e.stop, o.Stop) {
-			return fmt.Errorf("episodes %d and %d of a task have different stop strings, %q and %q", running[0].Prompt, e.Prompt, o.Stop, e.stop)
+	var named *episode // whose stop strings o has
+	for _, e := range r.running {
+		if e.done {
+			continue
+		}
+		if named == nil {
+			named, o.Stop = e, e.stop
+		}
+		if !slices.Equal(e.stop, o.Stop) {
+			return fmt.Errorf("episodes %d and %d of a task have different stop strings, %q and %q", named.Prompt, e.Prompt, o.Stop, e.stop)
 		}
 	}
-	return r.sampler.Generate(ctx, prompts, o, func(prompt int, completions []Completion) error {
-		began := r.now()
-		defer func() { r.environment += r.now().Sub(began) }()
-		for sample, completion := range completions {
-			e := running[prompt*samples+sample]
-			if err := r.sampler.policy.answer(ctx, e, completion); err != nil {
-				return fmt.Errorf("episode %d, sample %d: %w", e.Prompt, e.Sample, err)
-			}
+	return r.sampler.Generate(ctx, prompts, o, done)
+}
+
+// hand gives completions to the episodes that they continue, in their order.
+func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []Completion) error {
+	for i, completion := range completions {
+		e := episodes[i]
+		if e.done {
+			continue // it failed to begin
 		}
-		return nil
-	})
+		text, ends, err := r.sampler.policy.spell(completion.IDs)
+		if err != nil {
+			return err
+		}
+		a := &action{Completion: completion, Action: envs.Action{Text: text, Stop: envs.StopEnd}, text: text, ends: ends, answer: make(chan answer, 1)}
+		if at, stop := firstStop(text, e.stop); at >= 0 {
+			a.Action = envs.Action{Text: text[:at+len(stop)], Stop: envs.StopString}
+		} else if completion.Reason == torch.ReasonLength {
+			a.Stop = envs.StopLength
+		}
+		e.action = a
+		step := func() {
+			s, err := asked(ctx, r, func(ctx context.Context) (envs.Step, error) { return e.env.Step(ctx, a.Action) })
+			a.answer <- answer{s, err}
+		}
+		if !r.ahead {
+			began := r.now()
+			step()
+			r.environment += r.now().Sub(began)
+			continue
+		}
+		go func() {
+			r.slots <- struct{}{}
+			defer func() { <-r.slots }()
+			step()
+		}()
+	}
+	return nil
 }
 
 // unfinished are the episodes that go on. One with more than limit tokens is given up.
@@ -176,47 +309,58 @@ func (p *TokenPolicy) observe(o envs.Observation) ([]int32, error) {
 	return p.Tokenizer.EncodeRaw(rendered.Text+opening, false)
 }
 
-// answer hands a completion over as an action and appends it and what follows to the trajectory.
-func (p *TokenPolicy) answer(ctx context.Context, e *episode, c Completion) error {
-	text, ends, err := p.spell(c.IDs)
-	if err != nil {
-		return err
+// settle waits for what an episode answers, and appends the action and what follows to its trajectory.
+func (r *rollout) settle(ctx context.Context, e *episode) error {
+	a := e.action
+	if a == nil {
+		return nil
 	}
-	action := envs.Action{Text: text, Stop: envs.StopEnd}
-	if at, stop := firstStop(text, e.stop); at >= 0 {
-		action = envs.Action{Text: text[:at+len(stop)], Stop: envs.StopString}
-	} else if c.Reason == torch.ReasonLength {
-		action.Stop = envs.StopLength
+	began := r.now()
+	said := <-a.answer
+	r.environment += r.now().Sub(began)
+	e.action, e.Stop = nil, a.Stop
+	if said.err != nil {
+		e.done = true
+		for i, id := range a.IDs {
+			e.Draw(id, a.Drawn[i], a.LogProbs[i])
+		}
+		e.EndTurn(math.NaN())
+		return r.fail(ctx, e, said.err)
 	}
-	step, err := e.env.Step(ctx, action)
-	if err != nil {
-		return err
-	}
-	if step.Keep < 0 || step.Keep > len(action.Text) {
-		return fmt.Errorf("the environment keeps %d bytes of an action of %d", step.Keep, len(action.Text))
+	return r.sampler.policy.settle(e, a, said.Step)
+}
+
+// settle appends an action and the step that answers it.
+func (p *TokenPolicy) settle(e *episode, a *action, step envs.Step) error {
+	if step.Keep < 0 || step.Keep > len(a.Action.Text) {
+		return fmt.Errorf("the environment keeps %d bytes of an action of %d", step.Keep, len(a.Action.Text))
 	}
 	if step.Keep == 0 && step.Append == "" && !step.Done {
 		return errors.New("the environment takes an action back, adds nothing and goes on, which has no end")
 	}
-	kept := len(c.IDs)
+	if math.IsInf(step.Reward, 0) {
+		return fmt.Errorf("the environment gives the reward %v; a reward is finite, or NaN where there is none", step.Reward)
+	}
+	ends := a.ends
+	kept := len(a.IDs)
 	for kept > 0 && ends[kept-1] > step.Keep {
 		kept--
 	}
-	if kept < len(c.IDs) {
+	if kept < len(a.IDs) {
 		// Tokens that end within a character wrote it together with one that is taken back.
 		for kept > 0 && ends[kept-1] == endBefore(ends, kept-1) {
 			kept--
 		}
 	}
-	for i, id := range c.IDs[:kept] {
-		e.Draw(id, c.Drawn[i], c.LogProbs[i])
+	for i, id := range a.IDs[:kept] {
+		e.Draw(id, a.Drawn[i], a.LogProbs[i])
 	}
-	given, err := p.Tokenizer.EncodeRaw(text[endBefore(ends, kept):max(step.Keep, endBefore(ends, kept))]+step.Append, false)
+	given, err := p.Tokenizer.EncodeRaw(a.text[endBefore(ends, kept):max(step.Keep, endBefore(ends, kept))]+step.Append, false)
 	if err != nil {
 		return err
 	}
 	e.Give(given...)
-	e.Stop, e.Info, e.done = action.Stop, step.Info, step.Done
+	e.Info, e.done = step.Info, step.Done
 	e.answered++
 	if step.Done || !step.Continues {
 		e.EndTurn(step.Reward)

@@ -38,6 +38,7 @@ type tokenRLState struct {
 	Best        rl.AnswerScores       `json:"best"`
 	Last        rl.AnswerScores       `json:"last"`
 	BestStep    int                   `json:"best_step"`
+	Flights     []flightState         `json:"flights,omitempty"` // of coming steps
 }
 
 // tokenRL is reinforcement learning under way.
@@ -50,6 +51,7 @@ type tokenRL struct {
 	schedule  rl.Schedule
 	optimizer *torch.AdamW
 	sampler   *Sampler
+	flights   []*flight // of state.Flights, as far as they are taken up
 	moving    *rl.MovingAverage
 	kl        *rl.KLController
 	state     tokenRLState
@@ -68,7 +70,8 @@ type tokenRL struct {
 // sampled, in the batches of the first update, so the first ratio is exactly 1. Dropout is off. The division
 // of a minibatch into forward passes changes nothing: losses are sums divided by counts of the minibatch.
 //
-// Samples whose reward failed are left out and counted. Every random choice is a function of (seed, step,
+// Samples whose reward failed, or whose episode did not answer, are left out and counted. With Async a step
+// samples before it learns from what a step before it has sampled: see collectAhead. Every random choice is a function of (seed, step,
 // episode, sample), so a run resumed from a checkpoint ends with the same bytes as one that was never
 // stopped.
 func TokenRL(ctx context.Context, p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (TokenRLResult, error) {
@@ -218,8 +221,9 @@ type collection struct {
 	played  []rl.Group // all groups
 	groups  []rl.Group // those to learn from
 	greedy  []float64  // reward of each one's greedy answer, for the greedy baseline
-	dropped int        // groups that dynamic sampling has left out
-	cursor  int        // the next step's first episode
+	failed  failures
+	dropped int // groups that dynamic sampling has left out
+	cursor  int // the next step's first episode
 
 	generation, environment time.Duration
 }
@@ -230,16 +234,25 @@ func (t *tokenRL) collect(ctx context.Context) (collection, error) {
 	if err := ctx.Err(); err != nil {
 		return collection{}, err
 	}
+	if c.Async {
+		return t.collectAhead(ctx)
+	}
 	began := t.hooks.now()
-	play := &rollout{sampler: t.sampler, config: c.rollout(t.state.Step, t.state.Version), now: t.hooks.now}
 	r := collection{cursor: t.state.Cursor}
+	play := func(indices []int, config RolloutConfig) ([]rl.Group, error) {
+		config.Failed = r.failed.add
+		p := &rollout{sampler: t.sampler, config: config, now: t.hooks.now}
+		defer func() { r.environment += p.environment }()
+		return p.play(ctx, t.task, envs.Train, indices)
+	}
+	config := c.rollout(t.state.Step, t.state.Version)
 	for len(r.groups) < c.PromptsPerStep && len(r.played) < maxOversampling*c.PromptsPerStep {
 		indices := make([]int, c.PromptsPerStep-len(r.groups))
 		for i := range indices {
 			indices[i] = r.cursor + i
 		}
 		r.cursor += len(indices)
-		groups, err := play.play(ctx, t.task, envs.Train, indices)
+		groups, err := play(indices, config)
 		if err != nil {
 			return r, err
 		}
@@ -253,14 +266,12 @@ func (t *tokenRL) collect(ctx context.Context) (collection, error) {
 	}
 	if c.Baseline == rl.BaselineGreedy {
 		indices := gather(r.groups, func(g rl.Group) int { return g[0].Prompt })
-		play.config = play.config.greedy()
-		groups, err := play.play(ctx, t.task, envs.Train, indices)
+		groups, err := play(indices, config.greedy())
 		if err != nil {
 			return r, err
 		}
 		r.greedy = gather(groups, func(g rl.Group) float64 { return g[0].Reward() })
 	}
-	r.environment = play.environment
 	r.generation = t.hooks.now().Sub(began) - r.environment
 	return r, nil
 }
@@ -272,9 +283,17 @@ func rewardsOf(groups []rl.Group) [][]float64 {
 // evaluate judges the policy as the sampler has it, and keeps the weights where they are the best so far.
 func (t *tokenRL) evaluate(ctx context.Context) error {
 	c, s := t.config, &t.state
-	scores, err := t.policy.EvaluateTask(ctx, t.sampler, t.task, c.EvalSamples, c.rollout(s.Step, s.Version))
+	config := c.rollout(s.Step, s.Version)
+	var failed failures
+	config.Failed = failed.add
+	scores, err := t.policy.EvaluateTask(ctx, t.sampler, t.task, c.EvalSamples, config)
 	if err != nil {
 		return err
+	}
+	if failed.n > 0 {
+		if err := t.hooks.log("warning: %d of %d episodes of the evaluation failed and count as not right; the first: %v", failed.n, scores.N, failed.first); err != nil {
+			return err
+		}
 	}
 	s.Last = scores
 	if t.best == nil || scores.Accuracy > s.Best.Accuracy {

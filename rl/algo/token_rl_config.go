@@ -1,8 +1,10 @@
 package algo
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"rltrain/rl"
 	"rltrain/torch"
@@ -79,6 +81,13 @@ type TokenRLConfig struct {
 	OverlongBuffer  int
 	DynamicSampling bool // draw further prompts instead of those whose rewards do not differ
 
+	Timeout time.Duration // of each answer of an episode, which is left out beyond it; 0 = none
+
+	// Async lets episodes answer while others are sampled and learnt from. What is learnt from is up to
+	// MaxStaleness policies old, 0 = 1, and weighted by what the policy has come to think of it.
+	Async        bool
+	MaxStaleness int
+
 	EvalEvery   int // steps between evaluations; 0 = only before and after
 	EvalSamples int // episodes of an evaluation; 0 = none, and the last weights are kept
 
@@ -123,7 +132,13 @@ func (c TokenRLConfig) complete() (TokenRLConfig, error) {
 	if a.Ratio != NoRatio && !(c.ClipLow > 0 && c.ClipLow < 1 && c.ClipHigh > 0) {
 		return c, fmt.Errorf("clip range [1−%v, 1+%v]: the lower part must be in (0,1), the upper above 0", c.ClipLow, c.ClipHigh)
 	}
-	return c, c.check()
+	if err := c.check(); err != nil {
+		return c, err
+	}
+	if c.Async {
+		c.MaxStaleness = max(1, c.MaxStaleness)
+	}
+	return c, nil
 }
 
 // fill chooses what is left open. A scale of one's own stays, whatever the baseline.
@@ -149,6 +164,16 @@ func (c TokenRLConfig) check() error {
 		return fmt.Errorf("%d steps of %d prompts with %d samples of at most %d tokens: each must be at least 1", c.Steps, c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew)
 	case c.Minibatches > c.PromptsPerStep*c.SamplesPerPrompt:
 		return fmt.Errorf("%d minibatches of %d samples: there must be at least one in each", c.Minibatches, c.PromptsPerStep*c.SamplesPerPrompt)
+	case c.Timeout < 0 || c.MaxStaleness < 0:
+		return fmt.Errorf("timeout %v, staleness %d: neither can be below 0", c.Timeout, c.MaxStaleness)
+	case c.MaxStaleness > 0 && !c.Async:
+		return errors.New("a staleness means nothing without async: every step learns from its own policy's samples")
+	case c.Async && c.DynamicSampling:
+		return errors.New("dynamic sampling cannot go with async: what to sample next depends on rewards that are not there yet")
+	case c.Async && c.Baseline == rl.BaselineGreedy:
+		return errors.New("baseline greedy cannot go with async: the greedy answers would be another policy's; choose baseline group or batch")
+	case c.Async && c.filtered():
+		return errors.New("async weighs samples by their probability under the whole distribution: choose no top-k, top-p, min-p or repetition penalty")
 	case !(c.Temperature > 0):
 		return fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
 	case c.OverlongBuffer < 0 || c.OverlongBuffer > c.MaxNew:
@@ -163,7 +188,7 @@ func (c TokenRLConfig) check() error {
 // rollout is how the episodes of a step are played.
 func (c TokenRLConfig) rollout(step int, version uint64) RolloutConfig {
 	return RolloutConfig{
-		Samples: c.SamplesPerPrompt, MaxNew: c.MaxNew, Seed: c.Seed, Step: uint64(step), Version: version,
+		Samples: c.SamplesPerPrompt, MaxNew: c.MaxNew, Seed: c.Seed, Step: uint64(step), Version: version, Timeout: c.Timeout,
 		Sampling: torch.Sampling{
 			Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP, RepetitionPenalty: c.RepetitionPenalty,
 		},

@@ -14,16 +14,8 @@ import (
 func (f *tokenFigures) measure(c TokenRLConfig) {
 	n := 0.0
 	for _, x := range f.samples {
-		at := 0
-		for token, source := range x.Source {
-			if source != rl.Sampled || at == len(x.Old) {
-				continue
-			}
+		for at, sampled := range x.sampledLogProbs(c.Temperature) {
 			now := float64(x.Old[at])
-			sampled := x.LogProb[token]
-			if c.Temperature == 1 {
-				sampled = x.Raw[token] // of the whole distribution, whatever was filtered
-			}
 			gap := math.Abs(now - float64(sampled))
 			f.difference[0] += gap
 			f.difference[1] = max(f.difference[1], gap)
@@ -33,7 +25,6 @@ func (f *tokenFigures) measure(c TokenRLConfig) {
 				f.kl[1] += rl.K2.Value(now, reference)
 				f.kl[2] += rl.K3.Value(now, reference)
 			}
-			at++
 			n++
 		}
 	}
@@ -65,6 +56,14 @@ func (t *tokenRL) report(r collection, f tokenFigures) error {
 	if c.KLCoef > 0 {
 		row["kl/k1"], row["kl/k2"], row["kl/k3"], row["kl_coef"] = f.kl[0], f.kl[1], f.kl[2], t.kl.Coef()
 	}
+	row["failed_episodes"], row["timeouts"] = r.failed.n, r.failed.timeouts
+	if c.Async {
+		row["staleness"] = t.staleness(f.samples)
+		if len(f.samples) > 0 {
+			const name = "sampling/importance_sampling_ratio/"
+			row[name+"min"], row[name+"mean"], row[name+"max"] = f.ratios[0], f.ratios[1], f.ratios[2]
+		}
+	}
 	if c.DynamicSampling {
 		row["dropped_prompts"] = r.dropped
 	}
@@ -95,7 +94,21 @@ func (t *tokenRL) report(r collection, f tokenFigures) error {
 		ZeroStd: stats.ZeroStd, Truncated: truncated, Ended: share(all, ended), Correct: scores.Accuracy,
 		Formatted: scores.FormatRate, Tiers: scores.Tiers, KL: f.kl[2], Failed: float64(stats.Failed) / float64(len(all)),
 	})
+	if r.failed.n > 0 {
+		if err := t.hooks.log("warning: %d episodes of step %d failed, %d of them by running out of time, and are left out; the first: %v", r.failed.n, s.Step, r.failed.timeouts, r.failed.first); err != nil {
+			return err
+		}
+	}
 	return t.warn(f)
+}
+
+// staleness is how many updates the policy that was learning was ahead of the oldest of its samples.
+func (t *tokenRL) staleness(samples []*TokenSample) uint64 {
+	oldest := t.state.Version
+	for _, x := range samples {
+		oldest = min(oldest, x.Version+1) // the update since then is this step's
+	}
+	return t.state.Version - oldest
 }
 
 // row adds the figures of the updates, and returns their means.

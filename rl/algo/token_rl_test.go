@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,16 +95,22 @@ func (r *recorded) steps() []report.Row {
 	return rows
 }
 
+// TestEachAlgorithmLearns along the curve that it learnt along when the test was written: the mean reward of each
+// five steps. Rounding alone moves it by less than the tolerance.
 func TestEachAlgorithmLearns(t *testing.T) {
+	const tolerance = 0.1
 	for _, test := range []struct {
 		name   string
+		curve  []float64
 		change func(c *TokenRLConfig)
 	}{
-		{Reinforce, nil},
-		{Reinforce + " greedy", func(c *TokenRLConfig) { c.Baseline = rl.BaselineGreedy }},
-		{RLOO, nil},
-		{GRPO, nil},
-		{TokenPPO, func(c *TokenRLConfig) { c.UpdateEpochs, c.EntropyCoef = 2, 1e-3 }},
+		{Reinforce, []float64{0.356, 0.588, 0.856, 0.988, 1}, nil},
+		{Reinforce + " greedy", []float64{0.369, 0.5, 0.85, 0.981, 0.994}, func(c *TokenRLConfig) { c.Baseline = rl.BaselineGreedy }},
+		{Reinforce + " async", []float64{0.319, 0.475, 0.75, 0.95, 0.994}, func(c *TokenRLConfig) { c.Async = true }},
+		{RLOO, []float64{0.356, 0.619, 0.869, 0.988, 1}, nil},
+		{GRPO, []float64{0.356, 0.569, 0.844, 0.981, 0.994}, nil},
+		{TokenPPO, []float64{0.363, 0.606, 0.856, 0.988, 0.994}, nil},
+		{TokenPPO + " twice", []float64{0.381, 0.681, 0.931, 0.994, 0.994}, func(c *TokenRLConfig) { c.UpdateEpochs, c.EntropyCoef = 2, 1e-3 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := tiny(t, 0)
@@ -125,8 +132,19 @@ func TestEachAlgorithmLearns(t *testing.T) {
 			if result.Best.Accuracy < result.Before.Accuracy || result.Best.Accuracy < 0.9 {
 				t.Errorf("evaluation went from %+v to %+v", result.Before, result.Best)
 			}
+			curve := make([]float64, len(test.curve))
+			off := false
 			for i, row := range rows {
-				if d := row["sampling/sampling_logp_difference/max"].(float64); d > 1e-4 {
+				curve[i/5] += row["reward"].(float64) / 5
+			}
+			for i := range curve {
+				off = off || math.Abs(curve[i]-test.curve[i]) > tolerance
+			}
+			if off {
+				t.Errorf("learnt along %.3f, not %.3f", curve, test.curve)
+			}
+			for i, row := range rows {
+				if d := row["sampling/sampling_logp_difference/max"].(float64); d > 1e-4 && !c.Async {
 					t.Errorf("step %d: sampler and trainer differ by %v", i+1, d)
 				}
 				if row["policy_version"] != uint64(i+1) {
@@ -137,6 +155,34 @@ func TestEachAlgorithmLearns(t *testing.T) {
 				t.Errorf("lines:\n%s", strings.Join(r.lines, "\n"))
 			}
 		})
+	}
+}
+
+// TestAlarmsTellOfACollapse lets a trained policy learn from a loss with the wrong sign.
+func TestAlarmsTellOfACollapse(t *testing.T) {
+	wrong, err := findAlgorithm(GRPO)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right := wrong.Loss
+	wrong.Name = "wrong_sign"
+	wrong.Loss = func(s *torch.Scope, b *LossBatch, c TokenRLConfig) torch.Tensor { return s.Neg(right(s, b, c)) }
+	Register(wrong)
+	defer delete(algorithms, wrong.Name)
+
+	p := tiny(t, 0)
+	c := rlConfig(GRPO)
+	c.Steps, c.EvalSamples = 12, 0
+	if _, err := TokenRL(t.Context(), p, letters{}, c, Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	c.Algorithm, c.Steps, c.LearningRate, c.Seed = wrong.Name, 15, 0.01, 2
+	var r recorded
+	if _, err := TokenRL(t.Context(), p, letters{}, c, r.hooks()); err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Join(r.lines, "\n"); !strings.Contains(lines, "warning: collapse: right answers fell from ") {
+		t.Errorf("no alarm in\n%s", lines)
 	}
 }
 

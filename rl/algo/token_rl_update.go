@@ -20,6 +20,7 @@ type tokenFigures struct {
 	updating   time.Duration
 	kl         [3]float64 // k1, k2, k3 of a token, means
 	klSequence float64    // k1 of a sequence, mean
+	ratios     [3]float64 // π_old to the sampler's: least, mean, greatest; with Async
 	difference [2]float64 // of the sampler's and the trainer's log-probabilities: mean and maximum
 }
 
@@ -51,6 +52,9 @@ func (t *tokenRL) learn(r collection) (tokenFigures, error) {
 		return f, fmt.Errorf("step %d: %w", t.state.Step+1, err)
 	}
 	f.baseline = t.judge(r, f.samples)
+	if c.Async {
+		f.ratios = t.correct(f.samples)
+	}
 	if len(f.samples) > 0 {
 		if err := t.updates(&f); err != nil {
 			return f, err
@@ -141,7 +145,7 @@ func (t *tokenRL) score(samples []*TokenSample) error {
 		return nil
 	}
 	values := t.algorithm.ValueLoss != nil
-	ahead := values || c.UpdateEpochs*c.Minibatches > 1 || c.KLCoef > 0 && c.KLInReward
+	ahead := values || c.Async || c.UpdateEpochs*c.Minibatches > 1 || c.KLCoef > 0 && c.KLInReward
 	reference, pass := t.policy, torch.Pass{Adapter: false}
 	if c.Reference != nil {
 		reference, pass = c.Reference, torch.Pass{Adapter: true}

@@ -109,6 +109,9 @@ type Config struct {
 	MaskOverlong      bool    `yaml:"mask_overlong"`
 	OverlongBuffer    int     `yaml:"overlong_buffer"`
 	DynamicSampling   bool    `yaml:"dynamic_sampling"`
+	StepTimeout       float64 `yaml:"step_timeout"`
+	Async             bool    `yaml:"async"`
+	MaxStaleness      int     `yaml:"max_staleness"`
 	EvalEvery         int     `yaml:"eval_every"`
 	RLEpisodes        int     `yaml:"rl_episodes"`
 	Reward            string  `yaml:"reward"`

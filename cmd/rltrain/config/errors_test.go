@@ -28,6 +28,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=sum_digits", "--minibatches=2"}, want: "--minibatches: applies only with --algorithm grpo or ppo or rloo"},
 		{args: []string{"--task=sum_digits", "--baseline-start=0"}, want: "--baseline-start: applies only with --baseline moving"},
 		{args: []string{"--task=sum_digits", "--algorithm=gpro"}, want: `--algorithm: "gpro" is not one of grpo, ppo, reinforce, rloo; did you mean grpo?`},
+		{args: []string{"--task=sum_digits", "--max-staleness=2"}, want: "--max-staleness: applies only with --async"},
 		{args: []string{"--task=sum_digits", "--kl-type=k1"}, want: "--kl-type: applies only with --kl-coef above 0"},
 		{args: []string{"--task=sum_digits", "--kl-coef=0.1", "--kl-horizon=9"}, want: "--kl-horizon: applies only with --kl-coef and --kl-target above 0"},
 		{args: []string{"--task=sum_digits", "--overlong-buffer=200"}, want: "--overlong-buffer: 200 is more than max_new_tokens, 160"},

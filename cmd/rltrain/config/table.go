@@ -175,6 +175,13 @@ func needsKLTarget(c *Config) string {
 	return ""
 }
 
+func needsAsync(c *Config) string {
+	if !c.Async {
+		return "--async"
+	}
+	return ""
+}
+
 func needsBaseline(c *Config) string {
 	return needsAlgorithm(c, func(a Algorithm) bool { return a.Baseline })
 }
@@ -286,6 +293,9 @@ var keys = [...]key{
 	{name: "mask_overlong", group: rl, scope: digitsTask & withRL, help: "learn nothing from answers that were cut off"},
 	{name: "overlong_buffer", group: rl, scope: digitsTask & withRL, limits: between(0, 1<<20), help: "tokens before max_new_tokens over which a penalty of the reward grows from 0 to 1; 0 = none"},
 	{name: "dynamic_sampling", group: rl, scope: digitsTask & withRL, help: "replace exercises whose answers all earn the same"},
+	{name: "step_timeout", group: rl, scope: digitsTask & withRL, limits: atLeast(0), help: "seconds that an exercise may take to answer; beyond, its sample is left out and counted; 0 = no limit"},
+	{name: "async", group: rl, scope: digitsTask & withRL, help: "sample for the next steps while exercises answer, and weigh what an older policy wrote by what the policy thinks of it"},
+	{name: "max_staleness", group: rl, scope: digitsTask & withRL, needs: needsAsync, limits: between(1, 64), help: "updates that the policy may be ahead of the one that wrote what it learns from"},
 	{name: "eval_every", group: rl, scope: digitsTask & withRL, limits: atLeast(1), help: "steps between evaluations; the best policy is kept"},
 	{name: "rl_episodes", group: rl, scope: intentTask & withRL, limits: atLeast(1), help: "rollouts, each followed by an update; the best by validation is kept"},
 	{name: "reward", group: rl, scope: intentTask & withRL, arg: "LIST", help: "accuracy, f1, calibration, expr:'...', each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"},
