@@ -2,10 +2,10 @@ package chat
 
 import (
 	"bufio"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -73,12 +73,12 @@ const (
 
 // TestMemory: what is held while a file is read does not grow with it.
 func TestMemory(t *testing.T) {
-	question := func(i int) string { return fmt.Sprintf("What is %d times %d?", i, i+1) }
+	question := func(i int) string { return "What is " + strconv.Itoa(i) + " times " + strconv.Itoa(i+1) + "?" }
 	for name, write := range map[string]func(f *os.File) error{
 		"many.jsonl": func(f *os.File) error {
 			w := bufio.NewWriterSize(f, 1<<20)
 			for i := range manyRows {
-				if _, err := fmt.Fprintf(w, `{"prompt":"%s","answer":%d}`+"\n", question(i), i*(i+1)); err != nil {
+				if _, err := w.WriteString(`{"prompt":"` + question(i) + `","answer":` + strconv.Itoa(i) + "}\n"); err != nil {
 					return err
 				}
 			}
