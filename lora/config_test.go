@@ -137,6 +137,9 @@ func TestParseConfig(t *testing.T) {
 func TestParseConfigRefuses(t *testing.T) {
 	tests := []struct{ name, member, want string }{
 		{"dora", `"use_dora":"yes"`, `use_dora: "yes" is not of the right kind`},
+		{"deep", `"rank_pattern":` + strings.Repeat(`{"a":`, 1<<15) + "1" + strings.Repeat("}", 1<<15), "not a JSON object: invalid character '{' exceeded max depth"},
+		{"deep but readable", `"lora_ga_config":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000), `"lora_ga_config" is [[[`},
+		{"NUL in a name", `"target_modules":"q\u0000("`, "target_modules: the pattern \"q\\x00(\" is not supported"},
 		{"bias of the pair", `"lora_bias":true`, `"lora_bias" is true: low-rank pairs with a bias are not supported`},
 		{"bias of the model", `"bias":"all"`, `bias "all" is not supported`},
 		{"layer replication", `"layer_replication":[[0,4],[2,5]]`, `"layer_replication" is [[0,4],[2,5]]`},

@@ -5,6 +5,8 @@ with both poolings; loads them by the Python code of their own README.md, unchan
 probabilities with those of `rltrain predict`. Warnings are errors, transformers' deprecations aside. Lets both fetch a
 model from a Hub on this machine into caches that the other then reads.
 
+Adapters of small language models of every family go to PEFT and come from there, and merged ones go to transformers.
+
 Chat templates and tokenizers are compared the other way round: what transformers makes of every chat template in TRL,
 and of texts with the tokenizers that come with the Go module of tokenizers, is given as cases to the Go tests.
 """
@@ -31,18 +33,15 @@ os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain knows no setting of that name
 
 import cases  # noqa: E402
 import torch  # noqa: E402
-from peft import PeftModel  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+from checks import LIMIT, ROOT, attempt, check, loads_in_peft, results, rltrain  # noqa: E402
+from language import check_language_models  # noqa: E402
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer  # noqa: E402
 from transformers import BertConfig, BertForPreTraining  # noqa: E402
 from tokenizers import processors  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("RLTRAIN_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rltrain")
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-BINARY = os.environ.get("RLTRAIN", str(ROOT / "bin" / "rltrain"))
-LIMIT = 1e-4
 
 # What the built-in questions do not have: cuts at the length limit, other scripts, special tokens as text, odd space.
 ODD_TEXTS = [
@@ -51,33 +50,8 @@ ODD_TEXTS = [
     "∫ e^{-x²} dx = √π", "don't can't o'clock e.g. 3.14 1,000", "zero\u200bwidth\u00adhyphen", "<b>html</b> & {json: [1]}",
 ]
 
-passed = failed = 0
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    print(f"{'ok  ' if good else 'FAIL'} {name}{': ' if detail else ''}{detail}", flush=True)
-
-
-@contextlib.contextmanager
-def attempt(name):
-    """An exception is one failed check, and the others go on."""
-    try:
-        yield
-    except Exception as e:
-        check(name, False, f"{type(e).__name__}: {e}")
-
-
 def unraisable(hint):
     check("no exception is ignored", False, str(hint.exc_value))  # a warning in a destructor ends here
-
-
-def rltrain(*args, text="", env=None):
-    done = subprocess.run([BINARY, *map(str, args)], input=text, capture_output=True, text=True, encoding="utf-8", env=env)
-    if done.returncode != 0:
-        raise RuntimeError(f"rltrain {args[0]} exits with {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def predicted(folder, texts, labels):
@@ -109,19 +83,6 @@ def compare(name, logits, probs):
     in_logs = (wanted - probs.log()).abs().max().item()
     plain = (wanted.exp() - probs).abs().max().item()
     check(name, in_logs <= LIMIT and plain <= LIMIT, f"log-probabilities differ by {in_logs:.1e}, probabilities by {plain:.1e}")
-
-
-def loads_in_peft(name, base, folder):
-    """The folder's adapter loads into base, and what is in the model afterwards is what is in the file."""
-    stored = load_file(folder / "adapter_model.safetensors")
-    model = PeftModel.from_pretrained(base, folder).eval()
-    held = {k.replace(".modules_to_save.default.", ".").replace(".default.", "."): v for k, v in model.state_dict().items()
-            if ".lora_" in k or ".modules_to_save.default." in k}
-    same = stored.keys() == held.keys() and all(torch.equal(stored[k], held[k]) for k in stored)
-    check(name, same, f"{len(stored)} tensors" if same else f"tensors differ: {sorted(stored.keys() ^ held.keys())[:4]}")
-    moved = max(v.abs().max().item() for k, v in stored.items() if ".lora_B." in k)
-    if moved < 1e-3:
-        check(f"{name}: it has been trained", False, f"no entry of B is above {moved:.1e}, so equal outputs would show nothing")
 
 
 def random_bert(folder):
@@ -320,19 +281,20 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 # Loads the model of the Hub by name and says what the cache is to huggingface_hub.
 LOAD = """
-import json, warnings
+import json, os, warnings
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", category=DeprecationWarning)
-from huggingface_hub import _CACHED_NO_EXIST, scan_cache_dir, try_to_load_from_cache
+from huggingface_hub import _CACHED_NO_EXIST, scan_cache_dir, snapshot_download, try_to_load_from_cache
 from transformers import AutoModel, AutoTokenizer
 model = AutoModel.from_pretrained("org/tiny-bert")
 tokenizer = AutoTokenizer.from_pretrained("org/tiny-bert")
 scan = scan_cache_dir()
 repo, = scan.repos
+snapshot = snapshot_download("org/tiny-bert", local_files_only=True)
 print(json.dumps({
     "sum": sum(p.double().sum().item() for p in model.parameters()), "ids": tokenizer("what is the law of force?")["input_ids"],
     "warnings": [str(w) for w in scan.warnings], "refs": list(repo.refs), "files": sorted(f.file_name for r in repo.revisions for f in r.files),
-    "absent": try_to_load_from_cache("org/tiny-bert", "chat_template.jinja") is _CACHED_NO_EXIST,
+    "snapshot": sorted(os.listdir(snapshot)), "absent": try_to_load_from_cache("org/tiny-bert", "chat_template.jinja") is _CACHED_NO_EXIST,
 }))
 """
 
@@ -366,6 +328,7 @@ def check_hub(scratch, tiny):
         check("hub: rltrain fetches every file once", sorted(sent) == needed, ", ".join(sent))
         ours = load("ours", True)
         check("hub: Python reads the cache of rltrain offline", ours["files"] == needed and ours["refs"] == ["main"] and not ours["warnings"], str(ours["warnings"] or ours["files"]))
+        check("hub: snapshot_download finds the same files without the network", ours["snapshot"] == needed, str(ours["snapshot"]))
         check("hub: Python knows from it what the repository does not have", ours["absent"])
         load("ours", False)
         sent = Hub.taken()
@@ -398,6 +361,8 @@ def main():
             check_chat_templates(scratch)
         with attempt("tokenizers of the Go module"):
             check_tokenizers(scratch)
+        with attempt("language models"):
+            check_language_models(scratch)
         tiny = scratch / "tiny-bert"
         random_bert(tiny)
         random_rows(scratch / "rows.jsonl")
@@ -416,8 +381,8 @@ def main():
                     rltrain("--model", model, "--pooling", pooling, "--output-dir", output, "--save-steps", 4, "--save-total-limit", 1, *args)
                     for stage in stages:
                         check_classifier(f"{output.name} {stage}", output / f"intent_classifier_{stage}", model, pooling, texts)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    print(f"{results['passed']} passed, {results['failed']} failed")
+    sys.exit(results["failed"] > 0)
 
 
 main()

@@ -50,10 +50,13 @@ func describeAdapter(s *sheet, find func(name string) (hub.Model, error), dir, t
 
 // describeUses tells where an adapter loads. loadErr is why it does not load here.
 func describeUses(s *sheet, inUse map[string]string, tensors []string, family string, loadErr error) {
-	if loadErr == nil {
-		s.row("rltrain", "loads it")
-	} else {
+	switch {
+	case loadErr != nil:
 		s.row("rltrain", "refuses it: %v", loadErr)
+	case family != "" && (inUse["use_dora"] != "" || inUse["modules_to_save"] != ""):
+		s.row("rltrain", "loads it merged: it can be used, not trained further")
+	default:
+		s.row("rltrain", "loads it")
 	}
 	refused, notes := vllmVerdict(inUse, tensors, family)
 	if len(refused) == 0 {

@@ -61,9 +61,6 @@ func eval(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(dir); err != nil && c.String("output-dir") == "" {
-		return usageErrorf("eval --model %s, which is no folder, needs --output-dir DIR for its results", dir)
-	}
 	chosen, err := chooseRows(c)
 	if err != nil {
 		return err
@@ -74,6 +71,9 @@ func eval(c *cli.Context) error {
 			return err
 		}
 		defer policy.Close()
+		if _, err := os.Stat(dir); err != nil && c.String("output-dir") == "" {
+			return usageErrorf("eval --model %s, which is no folder, needs --output-dir DIR for its results", dir)
+		}
 		examples, err := chosen.encode(policy)
 		if err != nil {
 			return err

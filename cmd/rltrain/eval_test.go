@@ -157,8 +157,8 @@ func TestBadInput(t *testing.T) {
 		args string
 		want string
 	}{
-		{"no model folder", nil, "eval --model TMP/none", "model folder TMP/none does not exist"},
-		{"model is a file", file("TMP/file", ""), "predict --model TMP/file", "model TMP/file is a file; name its folder"},
+		{"no model folder", nil, "eval --model TMP/none", "loading the model: model folder TMP/none does not exist"},
+		{"model is a file", file("TMP/file", ""), "predict --model TMP/file", "loading the model: model TMP/file is a file; name its folder"},
 		{"encoder in place of a classifier", nil, "predict --model BASE",
 			"loading the model: BASE has no label_policy.json: it is not the folder of a trained policy"},
 		{"output folder of a run", func(t *testing.T, f folders) {
@@ -168,7 +168,7 @@ func TestBadInput(t *testing.T) {
 			if err := os.Mkdir(f.model, 0o755); err != nil {
 				t.Fatal(err)
 			}
-		}, "predict --model TMP", "loading the model: TMP has no label_policy.json: it is not the folder of a trained policy; did you mean TMP/intent_classifier_rl?"},
+		}, "predict --model TMP", "loading the model: model folder TMP has no config.json: it is not a model in the Hugging Face layout; did you mean TMP/intent_classifier_rl?"},
 		{"no config.json", func(t *testing.T, f folders) { f.remove(t, "BASE/config.json") }, "predict --model MODEL",
 			"loading the model: MODEL/adapter_config.json: base_model_name_or_path: model folder BASE has no config.json: it is not a model in the Hugging Face layout"},
 		{"unknown model_type", func(t *testing.T, f folders) { f.edit(t, "BASE/config.json", `"bert"`, `"gpt5"`) }, "predict --model MODEL",
@@ -194,7 +194,7 @@ func TestBadInput(t *testing.T) {
 		{"no labels", func(t *testing.T, f folders) { f.remove(t, "MODEL/category_mapping.json") }, "predict --model MODEL",
 			"loading the model: reading labels: open MODEL/category_mapping.json: no such file or directory"},
 
-		{"no data file", nil, onFile("none.csv"), "reading data set: open TMP/none.csv: no such file or directory"},
+		{"no data file", nil, onFile("none.csv"), "--dataset: reading data set: stat TMP/none.csv: no such file or directory"},
 		{"unknown label", file("TMP/d.csv", "text,label\na cat,animals\na court,laws\n"), onFile("d.csv"),
 			`TMP/d.csv:3: label "laws" does not occur among the model's labels: animals, law, physics; did you mean "law"?`},
 		{"empty file", file("TMP/d.csv", ""), onFile("d.csv"),

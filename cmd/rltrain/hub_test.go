@@ -112,11 +112,11 @@ func TestLanguageModelsByName(t *testing.T) {
 		t.Errorf("offline: exit code %d, %q, %d downloads", code, stderr, *downloads-before)
 	}
 	for args, want := range map[string]string{
-		"generate --model org/none":                                        "--model: model \"org/none\" is neither a folder nor in",
-		"--task chat --model org/tiny --dataset org/none":                  "dataset \"org/none\" is neither a file nor a folder",
-		"--task chat --model org/adapter --dataset org/data":               "it holds an adapter, not a base model",
-		"--task chat --model org/tiny --dataset org/data":                  `name one of "main", "none"`,
-		"--task chat --model org/tiny --dataset-config x --dataset BASE.x": "does not exist",
+		"generate --model org/none":                                          "--model: model \"org/none\" is neither a folder nor in",
+		"--task chat --model org/tiny --dataset org/none":                    "dataset \"org/none\" is neither a file nor a folder",
+		"--task chat --model org/adapter --dataset org/data":                 "it holds an adapter, not a base model",
+		"--task chat --model org/tiny --dataset org/data":                    `name one of "main", "none"`,
+		"--task chat --model org/tiny --dataset-config x --dataset rows.csv": "stat rows.csv: no such file or directory",
 	} {
 		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d, %q, want %q", args, code, stderr, want)

@@ -204,6 +204,9 @@ func hidden(name string) bool {
 	return false
 }
 
+// Readable says whether a file of this name is in a format that Records reads.
+func Readable(name string) bool { return formatOf(filepath.ToSlash(name)) != "" }
+
 // formatOf returns the extension that says how a file is read, "" for a file
 // that Records cannot read.
 func formatOf(name string) string {

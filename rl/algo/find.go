@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"rltrain/envs/dataset"
 	"rltrain/lora"
@@ -17,7 +18,8 @@ import (
 // Hub, org/name or org/name@revision, of which client fetches the files of the splits ("train", "validation",
 // "test"), of all with none. config names one of several configurations, "" the default or only one.
 func FindDataset(ctx context.Context, client *hub.Client, name, config string, splits ...string) ([]dataset.Part, error) {
-	if _, err := os.Stat(name); err == nil || !errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Stat(name)
+	if path := filepath.IsAbs(name) || strings.HasPrefix(name, ".") || dataset.Readable(name); path || !errors.Is(err, fs.ErrNotExist) {
 		return dataset.Find(config, name)
 	}
 	var parts []dataset.Part

@@ -76,6 +76,9 @@ func TestLoadRefuses(t *testing.T) {
 		{"bad template in a list", map[string]string{"tokenizer_config.json": `{"chat_template":[{"name":"x","template":"{{"}]}`}, `chat_template "x": line 1`},
 		{"bad JSON", map[string]string{"tokenizer_config.json": "{"}, "tokenizer_config.json"},
 		{"number", map[string]string{"tokenizer_config.json": `{"chat_template":3}`}, "tokenizer_config.json: chat_template"},
+		{"nested without end", map[string]string{"chat_template.jinja": strings.Repeat("{% if x %}", 1<<16)}, "chat_template.jinja: line 1"},
+		{"deep JSON", map[string]string{"tokenizer_config.json": `{"chat_template":` + strings.Repeat("[", 1<<16)}, "exceeded max depth"},
+		{"deep JSON elsewhere", map[string]string{"chat_template.json": `{"x":` + strings.Repeat(`{"x":`, 1<<16)}, "exceeded max depth"},
 		{"no name", map[string]string{"tokenizer_config.json": `{"chat_template":[{"template":"x"}]}`}, "entry 0 has no name"},
 	}
 	for _, tt := range tests {
@@ -91,7 +94,10 @@ func TestLoadRefuses(t *testing.T) {
 }
 
 func TestRenderRefuses(t *testing.T) {
-	templates, err := Load(folder(t, map[string]string{"additional_chat_templates/rag.jinja": "{{ raise_exception('not so') }}"}))
+	templates, err := Load(folder(t, map[string]string{
+		"additional_chat_templates/rag.jinja":     "{{ raise_exception('not so') }}",
+		"additional_chat_templates/recurse.jinja": "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(messages) }}",
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,8 +109,9 @@ func TestRenderRefuses(t *testing.T) {
 		want     string
 	}{
 		{"no messages", nil, Options{Name: "rag"}, "no messages"},
-		{"no default", one, Options{}, `no chat template "default": the folder has rag`},
+		{"no default", one, Options{}, `no chat template "default": the folder has rag, recurse`},
 		{"raised", one, Options{Name: "rag"}, "rag.jinja: line 1: not so"},
+		{"recurses without end", one, Options{Name: "recurse"}, "recurse.jinja: line 1"},
 		{"variable", one, Options{Name: "rag", Variables: map[string]jinja.Value{"messages": nil}}, `"messages" is set by an option`},
 	}
 	for _, tt := range tests {
@@ -123,6 +130,10 @@ func TestMessage(t *testing.T) {
 		t.Error(m.Role(), diff)
 	}
 	if err := m.UnmarshalJSON([]byte(`["x"]`)); err == nil || !strings.Contains(err.Error(), "a message is a JSON object") {
+		t.Error(err)
+	}
+	deep := `{"role":"user","content":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}"
+	if err := m.UnmarshalJSON([]byte(deep)); err == nil || !strings.Contains(err.Error(), "nests more than 500 deep") {
 		t.Error(err)
 	}
 	if (Message{}).Role() != "" || (Message{}).seen().Len() != 0 {

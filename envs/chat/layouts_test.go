@@ -1,0 +1,145 @@
+package chat
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/parquet-go/parquet-go"
+
+	"rltrain/envs/dataset"
+)
+
+// TestLayoutsOfTRL: the files in testdata, which the datasets library wrote with every message's fields in every
+// message, mean the same in both formats, without the nulls.
+func TestLayoutsOfTRL(t *testing.T) {
+	call := dataset.Object{{Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
+		{Name: "name", Value: "weather"}, {Name: "arguments", Value: dataset.Object{{Name: "city", Value: "Bern"}}}}}}
+	calls := Message{{Name: "role", Value: "assistant"}, {Name: "content", Value: nil}, {Name: "tool_calls", Value: []any{call}}}
+	result := Message{{Name: "role", Value: "tool"}, {Name: "content", Value: "dry"}, {Name: "name", Value: "weather"}}
+	kind := func(name string) dataset.Object { return dataset.Object{{Name: "type", Value: name}} }
+	tools := []any{dataset.Object{{Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
+		{Name: "name", Value: "weather"}, {Name: "parameters", Value: dataset.Object{{Name: "type", Value: "object"},
+			{Name: "properties", Value: dataset.Object{{Name: "city", Value: kind("string")}, {Name: "days", Value: kind("integer")}}},
+			{Name: "required", Value: []any{"city"}}}}}}}}
+	with := func(first Content, more ...Message) Content {
+		first.Messages = append(first.Messages, more...)
+		return first
+	}
+	extra := func(name string, value any) dataset.Object { return dataset.Object{{Name: name, Value: value}} }
+	asked, other, said, worse := chat("user: Rain?"), chat("user: And ☃?"), chat("assistant: No."), chat("assistant: Maybe.")
+	for name, want := range map[string][]Example{
+		"sft_text": {{Format: LanguageModelling, Text: text("Rain? No.")}, {Format: LanguageModelling, Text: text("Snow?")}},
+		"sft_messages": {{Format: LanguageModelling, Text: chat("user: Rain?", "assistant: No."), Extra: extra("id", int64(1))},
+			{Format: LanguageModelling, Text: chat("user: And ☃?", "assistant: Maybe.", "user: Rain?", "assistant: No."), Extra: extra("id", nil)}},
+		"sft_tools": {{Format: LanguageModelling, Text: with(chat("user: Rain?"), calls, result, turn("assistant", "No.")), Tools: tools},
+			{Format: LanguageModelling, Text: chat("user: And ☃?", "assistant: No.")}},
+		"sft_tools_as_json": {{Format: LanguageModelling, Text: chat("user: Rain?", "assistant: No."), Tools: tools}},
+		"sft_completion": {{Format: PromptCompletion, Prompt: asked, Completion: with(Content{}, calls)},
+			{Format: PromptCompletion, Prompt: other, Completion: said}},
+		"dpo": {{Format: Preference, Prompt: asked, Chosen: said, Rejected: worse, Extra: extra("score", 0.5)},
+			{Format: Preference, Prompt: other, Chosen: with(Content{}, calls), Rejected: said, Extra: extra("score", nil)}},
+		"dpo_text":     {{Format: Preference, Prompt: text("Rain? "), Chosen: text("No."), Rejected: text("Maybe.")}},
+		"dpo_implicit": {{Format: Preference, Prompt: asked, Chosen: said, Rejected: worse}},
+		"kto": {{Format: Unpaired, Prompt: asked, Completion: said, Label: true},
+			{Format: Unpaired, Prompt: asked, Completion: worse}},
+		"grpo": {{Format: PromptOnly, Prompt: asked, Extra: dataset.Object{{Name: "solution", Value: "No."}, {Name: "level", Value: int64(3)}}},
+			{Format: PromptOnly, Prompt: chat("user: Rain?", "assistant: No.", "user: And ☃?"), Extra: dataset.Object{{Name: "solution", Value: nil}, {Name: "level", Value: nil}}}},
+		"grpo_text": {{Format: PromptOnly, Prompt: text("2 + 2 ="), Extra: extra("answer", "4")}},
+	} {
+		for _, extension := range []string{".jsonl", ".parquet"} {
+			got, err := read(filepath.Join("testdata", name+extension))
+			if err != nil {
+				t.Errorf("%s%s: %v", name, extension, err)
+				continue
+			}
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Example{}, "File", "Line")); diff != "" {
+				t.Errorf("%s%s (-want +got):\n%s", name, extension, diff)
+			}
+		}
+	}
+}
+
+// manyRows is the size of the files of TestMemory, and maxGrowth what reading one may add to the heap, in bytes.
+const (
+	manyRows  = 1_000_000
+	maxGrowth = 32 << 20
+)
+
+// TestMemory: what is held while a file is read does not grow with it.
+func TestMemory(t *testing.T) {
+	question := func(i int) string { return "What is " + strconv.Itoa(i) + " times " + strconv.Itoa(i+1) + "?" }
+	for name, write := range map[string]func(f *os.File) error{
+		"many.jsonl": func(f *os.File) error {
+			w := bufio.NewWriterSize(f, 1<<20)
+			for i := range manyRows {
+				if _, err := w.WriteString(`{"prompt":"` + question(i) + `","answer":` + strconv.Itoa(i) + "}\n"); err != nil {
+					return err
+				}
+			}
+			return w.Flush()
+		},
+		"many.parquet": func(f *os.File) error {
+			type row struct {
+				Prompt string `parquet:"prompt"`
+				Answer int64  `parquet:"answer"`
+			}
+			w := parquet.NewGenericWriter[row](f)
+			rows := make([]row, 10_000)
+			for begin := 0; begin < manyRows; begin += len(rows) {
+				for i := range rows {
+					rows[i] = row{question(begin + i), int64(begin + i)}
+				}
+				if _, err := w.Write(rows); err != nil {
+					return err
+				}
+				if begin%250_000 == 0 {
+					if err := w.Flush(); err != nil { // ends a row group
+						return err
+					}
+				}
+			}
+			return w.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), name)
+			f, err := os.Create(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := write(f); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			heap := func() uint64 {
+				runtime.GC()
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				return m.HeapAlloc
+			}
+			before, most, n := heap(), uint64(0), 0
+			for e, err := range Examples(dataset.Records(path), PromptOnly) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n++; n%100_000 == 0 {
+					most = max(most, heap())
+					if e.Prompt.Text != question(n-1) {
+						t.Fatalf("row %d is %q", n, e.Prompt.Text)
+					}
+				}
+			}
+			if n != manyRows || most > before+maxGrowth {
+				t.Errorf("%d rows; the heap grew from %d to %d bytes", n, before, most)
+			}
+		})
+	}
+}
