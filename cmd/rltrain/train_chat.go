@@ -67,22 +67,29 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 	if c.PretrainedModel != "" {
 		return t.trainedLanguageModel(c.PretrainedModel, supervisedStage)
 	}
-	model := hub.Model{Dir: filepath.Join(c.OutputDir, "tiny")}
-	if c.Model == config.TinyModel {
-		if err := algo.TinyModel(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed); err != nil {
-			return nil, err
-		}
-	} else {
-		var err error
-		if model, err = findModel(ctx, t.console, c.Model); err != nil {
-			return nil, c.Errorf("model", "%v", err)
-		}
+	model, err := t.modelFolder(ctx)
+	if err != nil {
+		return nil, err
 	}
 	policy := algo.TokenPolicyConfig{Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, DType: dtypeOf(c), Full: full, Seed: c.Seed}
 	if !full {
 		policy.R, policy.Alpha, policy.Dropout, policy.Targets = c.LoraR, float64(c.LoraAlpha), c.LoraDropout, c.LoraTargetModules
 	}
 	return algo.NewTokenPolicy(policy)
+}
+
+// modelFolder is the folder of --model; of the model tiny it is made.
+func (t *trainer) modelFolder(ctx context.Context) (hub.Model, error) {
+	c := t.config
+	if c.Model == config.TinyModel {
+		model := hub.Model{Dir: filepath.Join(c.OutputDir, "tiny")}
+		return model, algo.TinyModel(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed)
+	}
+	model, err := findModel(ctx, t.console, c.Model)
+	if err != nil {
+		return model, c.Errorf("model", "%v", err)
+	}
+	return model, nil
 }
 
 // trainedLanguageModel loads the policy in dir to go on training it in a stage.
