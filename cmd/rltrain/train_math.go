@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -224,7 +225,7 @@ func (t *trainer) problemReference(ctx context.Context, policy *algo.TokenPolicy
 	return algo.LoadTokenPolicy(model.Dir, "", dtypeOf(c), false)
 }
 
-// judge loads the model that pays the steps; nil where there is none.
+// judge loads the model that pays the steps; the reward is nil where there is none.
 func (t *trainer) judge(ctx context.Context) (reward envs.Reward, end func(), err error) {
 	c := t.config
 	if c.Judge == "" {
@@ -239,19 +240,22 @@ func (t *trainer) judge(ctx context.Context) (reward envs.Reward, end func(), er
 		return nil, nil, c.Errorf("judge", "%v", err)
 	}
 	if c.JudgeReward == config.JudgeAspects {
-		reward = math.AspectsReward(judge, 1)
-	} else {
-		reward = math.ScoreReward(judge, c.JudgeScale)
+		return t.telling(math.AspectsReward(judge, 1)), judge.Close, nil
 	}
-	failed := false
+	return t.telling(math.ScoreReward(judge, c.JudgeScale)), judge.Close, nil
+}
+
+// telling prints the first failure of a reward: what failed is left out of training, and counted.
+func (t *trainer) telling(reward envs.Reward) envs.Reward {
+	told := false
 	return func(ctx context.Context, completion envs.Completion) (float64, error) {
 		value, err := reward(ctx, completion)
-		if err != nil && !failed {
-			failed = true
-			return value, t.console.Print("warning: the judge failed, and its turn has no reward: " + err.Error())
+		if err != nil && !told {
+			told = true
+			err = errors.Join(err, t.console.Print("warning: the judge failed, and its turn has no reward: "+err.Error()))
 		}
 		return value, err
-	}, judge.Close, nil
+	}
 }
 
 // replayProblems learns from single turns of solutions.
