@@ -14,8 +14,7 @@ import (
 // turnSample is a turn drawn from the buffer.
 type turnSample struct {
 	rl.Experience
-	tokens    int       // that were sampled in it
-	reference []float32 // log π_ref of each; nil without a reference
+	reference []float32 // log π_ref of its sampled tokens; nil without a reference
 }
 
 // replayFigures are what a step is judged by.
