@@ -42,6 +42,8 @@ type Info struct {
 	Threads  int               `json:"threads"`
 	CPU      string            `json:"cpu"` // processor type, e.g. the model name
 	Seed     uint64            `json:"seed"`
+	// Environment holds the variables that tell other programs about the run, WANDB_PROJECT and its kin.
+	Environment map[string]string `json:"environment,omitempty"`
 	// Started is when the process that begins, or goes on with, the run did so.
 	Started time.Time `json:"started"`
 }

@@ -61,6 +61,8 @@ func train(ctx context.Context, c *config.Config) error {
 	switch c.Task {
 	case config.Chat:
 		run = t.chatStage
+	case config.GSM8K, config.MATH:
+		run = t.problemStages
 	case config.Intent:
 		run = t.run
 		if err := t.loadData(ctx); err != nil {
@@ -173,7 +175,7 @@ func (t *trainer) openStage(stage string) (*algo.Stage, error) {
 		Dir: dir, Resume: c.Resume, SaveEvery: c.SaveSteps, Keep: c.SaveTotalLimit, LogEvery: c.LoggingSteps,
 		Console: t.console, Now: time.Now,
 		Info: rl.Info{Task: c.Task, Stage: stage, Command: t.command, Versions: versions(), Device: "cpu",
-			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.Seed, Started: time.Now()},
+			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ())},
 	})
 	if errors.Is(err, algo.ErrFinished) {
 		return nil, nil
@@ -410,6 +412,22 @@ func bestMetric(c *config.Config, rewards *intent.Rewards) string {
 
 func versions() map[string]string {
 	return map[string]string{"rltrain": version, "go": runtime.Version(), "libtorch": torch.LibtorchVersion}
+}
+
+// wandbVariables are the settings of Weights & Biases that a run was started with, without what is secret.
+func wandbVariables(environ []string) map[string]string {
+	var kept map[string]string
+	for _, pair := range environ {
+		name, value, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(name, "WANDB_") || name == "WANDB_API_KEY" {
+			continue
+		}
+		if kept == nil {
+			kept = map[string]string{}
+		}
+		kept[name] = value
+	}
+	return kept
 }
 
 // cpuModel is the processor's name and the vector extension in use.

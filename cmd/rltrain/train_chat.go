@@ -67,22 +67,25 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 	if c.PretrainedModel != "" {
 		return t.trainedLanguageModel(ctx, c.PretrainedModel, supervisedStage)
 	}
-	model := hub.Model{Dir: filepath.Join(c.OutputDir, "tiny")}
-	if c.Model == config.TinyModel {
-		if err := algo.TinyModel(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed); err != nil {
-			return nil, err
-		}
-	} else {
-		var err error
-		if model, err = t.baseModel(ctx); err != nil {
-			return nil, err
-		}
+	model, err := t.modelFolder(ctx)
+	if err != nil {
+		return nil, err
 	}
 	policy := algo.TokenPolicyConfig{Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, DType: dtypeOf(c), Full: full, Seed: c.Seed}
 	if !full {
 		policy.R, policy.Alpha, policy.Dropout, policy.Targets = c.LoraR, float64(c.LoraAlpha), c.LoraDropout, c.LoraTargetModules
 	}
 	return algo.NewTokenPolicy(policy)
+}
+
+// modelFolder is the folder of --model; of the model tiny it is made.
+func (t *trainer) modelFolder(ctx context.Context) (hub.Model, error) {
+	c := t.config
+	if c.Model == config.TinyModel {
+		model := hub.Model{Dir: filepath.Join(c.OutputDir, "tiny")}
+		return model, algo.TinyModel(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed)
+	}
+	return t.baseModel(ctx)
 }
 
 // trainedLanguageModel loads a policy, by its folder or name, to go on training it in a stage.

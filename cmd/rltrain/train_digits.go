@@ -81,7 +81,7 @@ func (t *trainer) warmUp(ctx context.Context, task *digits.Task) error {
 		return t.console.Print("The supervised stage in " + t.stageDir(supervisedStage) + " is finished; it is used as it is")
 	}
 	return stage.Finish(func() error {
-		train, err := policy.Encode(solutions(ctx, policy, task, c.MaxSteps*c.BatchSize), algo.EncodeOptions{CompletionOnly: true})
+		train, err := policy.Encode(solutions(ctx, task, envs.Train, c.MaxSteps*c.BatchSize), algo.EncodeOptions{CompletionOnly: true})
 		if err != nil {
 			return err
 		}
@@ -131,11 +131,11 @@ func (t *trainer) warmUp(ctx context.Context, task *digits.Task) error {
 	})
 }
 
-// solutions are n worked training exercises.
-func solutions(ctx context.Context, policy *algo.TokenPolicy, task *digits.Task, n int) iter.Seq2[chat.Example, error] {
+// solutions are the first n worked exercises of a part.
+func solutions(ctx context.Context, task envs.Task, part envs.Part, n int) iter.Seq2[chat.Example, error] {
 	return func(yield func(chat.Example, error) bool) {
 		for i := range n {
-			e, err := solution(ctx, policy, task, i)
+			e, err := solution(ctx, task, part, i)
 			if !yield(e, err) {
 				return
 			}
@@ -143,9 +143,9 @@ func solutions(ctx context.Context, policy *algo.TokenPolicy, task *digits.Task,
 	}
 }
 
-func solution(ctx context.Context, policy *algo.TokenPolicy, task *digits.Task, i int) (chat.Example, error) {
+func solution(ctx context.Context, task envs.Task, part envs.Part, i int) (chat.Example, error) {
 	e := chat.Example{File: "exercise", Line: i + 1, Format: chat.PromptCompletion}
-	episode, err := task.Episode(envs.Train, i)
+	episode, err := task.Episode(part, i)
 	if err != nil {
 		return e, err
 	}
@@ -184,6 +184,13 @@ func (t *trainer) reinforceDigits(ctx context.Context, task *digits.Task, start 
 		}
 		defer reference.Close()
 	}
+	t.data.name = "endless exercises"
+	return t.reinforceTokens(ctx, task, policy, reference, start)
+}
+
+// reinforceTokens improves a policy, which is called start, by its own answers.
+func (t *trainer) reinforceTokens(ctx context.Context, task envs.Task, policy, reference *algo.TokenPolicy, start string) error {
+	c := t.config
 	stage, err := t.openStage(rlStage)
 	if err != nil {
 		return err
@@ -196,7 +203,7 @@ func (t *trainer) reinforceDigits(ctx context.Context, task *digits.Task, start 
 			total, trainable := policy.Parameters()
 			header := report.Header{
 				Task: c.Task, Stage: "reinforcement learning with " + c.Algorithm, Model: start, Total: total, Trainable: trainable,
-				Device: "cpu", Threads: torch.Threads(), Data: "endless exercises", Output: stage.Dir(),
+				Device: "cpu", Threads: torch.Threads(), Data: t.data.name, Output: stage.Dir(), Splits: splitsOf(task),
 			}
 			if err := stage.Printf("%s", header.String()); err != nil {
 				return err
@@ -218,11 +225,11 @@ func (t *trainer) tokenRL() algo.TokenRLConfig {
 	a := algo.TokenRLConfig{
 		Algorithm: c.Algorithm, Steps: c.NumSteps, PromptsPerStep: c.PromptsPerStep, SamplesPerPrompt: c.SamplesPerPrompt,
 		Generators: c.NumGenerators, LearningRate: c.RLLearningRate, MaxGradNorm: c.RLMaxGradNorm, Schedule: c.RLLRSchedulerType,
-		Temperature: c.Temperature, MaxNew: c.MaxNewTokens, EntropyCoef: c.EntropyCoef,
+		Temperature: c.Temperature, MaxNew: t.actionTokens(), EntropyCoef: c.EntropyCoef,
 		KLCoef: c.KLCoef, KLKind: rl.KLKind(c.KLType), KLInReward: c.KLInReward, KLTarget: c.KLTarget,
 		Timeout: time.Duration(c.StepTimeout * float64(time.Second)), Async: c.Async,
 		MaskOverlong: c.MaskOverlong, OverlongBuffer: c.OverlongBuffer, DynamicSampling: c.DynamicSampling,
-		MicroTokens: chatMicroTokens(c), EvalEvery: c.EvalEvery, EvalSamples: c.EvalSamples, Verbose: c.Verbose, Seed: c.Seed,
+		MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing, EvalEvery: c.EvalEvery, EvalSamples: c.EvalSamples, Verbose: c.Verbose, Seed: c.Seed,
 	}
 	// What means nothing to this algorithm is left out.
 	for name, take := range map[string]func(){

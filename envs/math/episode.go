@@ -10,6 +10,9 @@ import (
 	"rltrain/envs/answer"
 )
 
+// calculated ends a calculation.
+const calculated = ">>"
+
 // maxCalculations is how many calculations of a line are worked out.
 const maxCalculations = 4
 
@@ -20,6 +23,7 @@ type Episode struct {
 	problem  Problem
 
 	written      string // what stands so far
+	turn         int    // where in it the turn under way began
 	steps        int    // finished turns
 	calculations int    // worked out in this line
 	done         bool
@@ -33,13 +37,21 @@ func (e *Episode) Solution() string { return shown(e.options, e.problem) }
 
 // Reset shows the problem.
 func (e *Episode) Reset(context.Context) (envs.Observation, error) {
-	e.written, e.steps, e.calculations, e.done = "", 0, 0, false
-	o := envs.Observation{Messages: conversation(e.options, e.examples, e.problem)}
-	if e.options.Stepwise {
+	e.written, e.turn, e.steps, e.calculations, e.done = "", 0, 0, 0, false
+	var o envs.Observation
+	if e.options.Plain {
+		o.Text = plain(e.options, e.examples, e.problem)
+	} else {
+		o.Messages = conversation(e.options, e.examples, e.problem)
+	}
+	switch {
+	case e.options.Stepwise:
 		o.Stop = append(o.Stop, "\n")
+	case e.options.Plain:
+		o.Stop = append(o.Stop, questionMark)
 	}
 	if e.options.Calculator {
-		o.Stop = append(o.Stop, ">>")
+		o.Stop = append(o.Stop, calculated)
 	}
 	return o, nil
 }
@@ -51,9 +63,10 @@ func (e *Episode) Reset(context.Context) (envs.Observation, error) {
 // and any after the fourth of a line, stands as written.
 //
 // The episode ends with the line that has "the answer is:" (GSM8K) or a \boxed{} (MATH),
-// when the model ends its turn, or after MaxSteps lines. It pays 1 for an answer that is
-// right and given in that form, else 0. A cancelled action has no reward.
-func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+// when the model ends its turn or begins another problem, or after MaxSteps lines. It
+// pays 1 for an answer that is right and given in that form, else 0, or what
+// Options.Reward makes of the turn. A cancelled action has no reward.
+func (e *Episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
 		return envs.Step{}, errors.New("the problem has been solved or given up: Reset starts it over")
 	}
@@ -64,6 +77,8 @@ func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	text := a.Text
 	if newline := strings.IndexByte(text, '\n'); e.options.Stepwise && newline >= 0 {
 		text = text[:newline+1]
+	} else if a.Stop == envs.StopString {
+		text = strings.TrimSuffix(text, questionMark)
 	}
 	if e.options.Calculator {
 		if step, ok := e.calculate(text); ok {
@@ -72,20 +87,36 @@ func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	}
 	step := envs.Step{Keep: len(text)}
 	e.note(text)
-	if a.Stop == envs.StopString && !(e.options.Stepwise && strings.HasSuffix(text, "\n")) {
+	if a.Stop == envs.StopString && strings.HasSuffix(text, calculated) {
 		step.Continues = true
 		return step, nil
 	}
 	e.steps++
 	e.done = !e.options.Stepwise || a.Stop == envs.StopEnd && len(text) == len(a.Text) || e.steps >= e.options.MaxSteps || e.answered()
-	if step.Done = e.done; !e.done {
-		return step, nil
+	if step.Done = e.done; e.done {
+		step.Info = e.problem.Judge(e.written, e.options.Match)
 	}
-	step.Info = e.problem.Judge(e.written, e.options.Match)
-	if step.Info.Correct && step.Info.Formatted {
-		step.Reward = 1
-	}
+	step.Reward = e.pay(ctx, step.Info, a.Stop)
+	e.turn = len(e.written)
 	return step, nil
+}
+
+// pay is the reward of the turn that ends here.
+func (e *Episode) pay(ctx context.Context, info *envs.Info, stop envs.StopReason) float64 {
+	if e.options.Reward == nil {
+		if info != nil && info.Correct && info.Formatted {
+			return 1
+		}
+		return 0
+	}
+	reward, err := e.options.Reward(ctx, envs.Completion{
+		Observation: envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: e.problem.Question}}},
+		Text:        e.written, Info: info, Action: envs.Action{Text: e.written[e.turn:], Stop: stop},
+	})
+	if err != nil {
+		return math.NaN()
+	}
+	return reward
 }
 
 // note adds text that stands.
@@ -98,7 +129,7 @@ func (e *Episode) note(text string) {
 
 // calculate works the first calculation of text out.
 func (e *Episode) calculate(text string) (step envs.Step, ok bool) {
-	end := strings.Index(text, ">>")
+	end := strings.Index(text, calculated)
 	if end < 0 {
 		return envs.Step{}, false
 	}
@@ -118,7 +149,7 @@ func (e *Episode) calculate(text string) (step envs.Step, ok bool) {
 		return envs.Step{}, false
 	}
 	result := Format(value)
-	step = envs.Step{Keep: start + 2 + len(expression), Append: result + ">>" + result, Continues: true}
+	step = envs.Step{Keep: start + 2 + len(expression), Append: result + calculated + result, Continues: true}
 	if equals {
 		step.Keep++
 	} else {

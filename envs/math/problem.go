@@ -1,17 +1,13 @@
 package math
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
-	"unicode"
 
 	"rltrain/envs"
 	"rltrain/envs/answer"
+	"rltrain/envs/dataset"
 )
 
 // Names of the tasks.
@@ -80,7 +76,7 @@ func (p Problem) Judge(text string, match answer.Match) *envs.Info {
 	return info
 }
 
-// Read reads the problems of a file: JSON objects, one after the other or in a list,
+// Read reads the problems of a file, in any format that [dataset.Records] reads: rows
 // with the fields question and answer, or problem and solution; others are ignored.
 func Read(path, task string) ([]Problem, error) {
 	problems, _, err := read(path, task, "")
@@ -94,13 +90,12 @@ func ReadCompletions(path, task, field string) (problems []Problem, completions 
 }
 
 func read(path, task, field string) (problems []Problem, completions []string, err error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading problems: %w", err)
-	}
-	err = eachObject(data, func(fields map[string]any) error {
+	for r, err := range dataset.Records(path) {
+		if err != nil {
+			return nil, nil, err
+		}
 		question, solution := "problem", "solution"
-		if _, ok := fields["question"]; ok {
+		if _, ok := r.Fields.Get("question"); ok {
 			question, solution = "question", "answer"
 		}
 		names := []string{question, solution}
@@ -109,67 +104,24 @@ func read(path, task, field string) (problems []Problem, completions []string, e
 		}
 		values := make([]string, len(names))
 		for i, name := range names {
-			text, ok := fields[name].(string)
+			value, _ := r.Fields.Get(name)
+			text, ok := value.(string)
 			if !ok {
-				return fmt.Errorf("field %q is missing or no text", name)
+				return nil, nil, fmt.Errorf("%s: field %q is missing or no text", r.Place(), name)
 			}
 			values[i] = text
 		}
 		p, err := NewProblem(task, values[0], values[1])
 		if err != nil {
-			return err
+			return nil, nil, fmt.Errorf("%s: %w", r.Place(), err)
 		}
 		problems = append(problems, p)
 		if field != "" {
 			completions = append(completions, values[2])
 		}
-		return nil
-	})
-	if err == nil && len(problems) == 0 {
-		err = errors.New("the file has no problems")
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	if len(problems) == 0 {
+		return nil, nil, fmt.Errorf("%s: the file has no problems", path)
 	}
 	return problems, completions, nil
-}
-
-// eachObject calls each for every object of a list or a sequence; errors name the line
-// on which the object starts.
-func eachObject(data []byte, each func(fields map[string]any) error) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	list := bytes.HasPrefix(bytes.TrimLeftFunc(data, unicode.IsSpace), []byte("["))
-	line := func(offset int64) int {
-		rest := bytes.TrimLeft(data[offset:], " \t\r\n,")
-		return 1 + bytes.Count(data[:len(data)-len(rest)], []byte("\n"))
-	}
-	if list {
-		if _, err := dec.Token(); err != nil {
-			return err
-		}
-	}
-	for {
-		at := dec.InputOffset()
-		if list && !dec.More() {
-			if _, err := dec.Token(); err != nil {
-				return fmt.Errorf("line %d: the list does not end: %w", line(at), err)
-			}
-			list = false
-			continue
-		}
-		var fields map[string]any
-		err := dec.Decode(&fields)
-		if err == io.EOF {
-			return nil
-		}
-		if err == nil && fields == nil {
-			err = errors.New("null, want an object")
-		}
-		if err == nil {
-			err = each(fields)
-		}
-		if err != nil {
-			return fmt.Errorf("line %d: %w", line(at), err)
-		}
-	}
 }

@@ -2,6 +2,7 @@ package math
 
 import (
 	"regexp"
+	"strings"
 
 	"rltrain/envs"
 )
@@ -18,22 +19,44 @@ const (
 
 var annotation = regexp.MustCompile(`<<[^<>\n]*>>`)
 
+// Marks of a plain prompt. A model that goes on after its solution writes the first.
+const (
+	questionMark = "\n\nQ: "
+	solutionMark = "\nA: "
+)
+
+// instruction is what the model is told before the first problem.
+func instruction(o Options, task string) string {
+	switch {
+	case o.Instruction != "":
+		return o.Instruction
+	case task == MATH:
+		return competitionInstruction
+	case !o.Annotate:
+		return plainInstruction
+	}
+	return calculatorInstruction
+}
+
 // conversation is the instruction, the worked examples as turns, and the question.
 func conversation(o Options, examples []Problem, p Problem) []envs.Message {
-	instruction := calculatorInstruction
-	switch {
-	case p.Task == MATH:
-		instruction = competitionInstruction
-	case !o.Annotate:
-		instruction = plainInstruction
-	}
-	messages := []envs.Message{{Role: envs.RoleSystem, Content: instruction}}
+	messages := []envs.Message{{Role: envs.RoleSystem, Content: instruction(o, p.Task)}}
 	for _, example := range examples {
 		messages = append(messages,
 			envs.Message{Role: envs.RoleUser, Content: example.Question},
 			envs.Message{Role: envs.RoleAssistant, Content: shown(o, example)})
 	}
 	return append(messages, envs.Message{Role: envs.RoleUser, Content: p.Question})
+}
+
+// plain is the same as text. A model that is made for it needs no instruction but one
+// that the user gives.
+func plain(o Options, examples []Problem, p Problem) string {
+	text := o.Instruction
+	for _, example := range examples {
+		text += questionMark + example.Question + solutionMark + shown(o, example)
+	}
+	return strings.TrimLeft(text+questionMark+p.Question+solutionMark, "\n")
 }
 
 // shown is a solution as a model is to write it.

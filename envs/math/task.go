@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"rltrain/envs"
@@ -18,7 +19,8 @@ func init() {
 			match := string(o.Match)
 			if err := settings.Read(map[string]any{
 				"dataset": &o.Train, "eval_dataset": &o.Eval, "few_shot_dataset": &o.FewShotFile, "few_shot": &o.FewShot,
-				"step_mode": &o.Stepwise, "max_steps": &o.MaxSteps, "sym_calc": &o.Calculator, "annotate": &o.Annotate,
+				"hold_out": &o.HoldOut, "step_mode": &o.Stepwise, "eval_stepwise": &o.EvalStepwise, "max_steps": &o.MaxSteps,
+				"sym_calc": &o.Calculator, "annotate": &o.Annotate, "plain": &o.Plain, "instruction": &o.Instruction,
 				"answer_match": &match,
 			}); err != nil {
 				return nil, err
@@ -38,16 +40,26 @@ type Options struct {
 	Eval        string // file of the problems to be judged by, "" for none
 	FewShotFile string // file of the worked examples; "" takes them from Train, else from Eval
 	FewShot     int    // the first so many problems of that file are the examples
-	Stepwise    bool   // an action is a line; else all of the solution
-	MaxSteps    int    // lines at most, stepwise
-	Calculator  bool   // work out <<expression=…>>
-	Annotate    bool   // GSM8K: show and ask for <<expression=result>>
-	Match       answer.Match
+	// HoldOut is how many of the last problems of Train are kept to be judged by, where
+	// Eval is "".
+	HoldOut int
+
+	Stepwise     bool   // an action is a line; else all of the solution
+	EvalStepwise bool   // the same for the problems to be judged by
+	MaxSteps     int    // lines at most, stepwise
+	Calculator   bool   // work out <<expression=…>>
+	Annotate     bool   // GSM8K: show and ask for <<expression=result>>
+	Plain        bool   // show text, for models without a chat template, instead of messages
+	Instruction  string // what the model is told first; "" is the task's own
+	Match        answer.Match
+	// Reward pays each turn of the problems to learn from; nil pays 1 for the right answer
+	// and 0 for all else. Where it fails the turn has no reward.
+	Reward envs.Reward
 }
 
 // Defaults are 8 examples and up to 10 lines, 15 for MATH, judged by exact text.
 func Defaults(name string) Options {
-	o := Options{FewShot: 8, Stepwise: true, MaxSteps: 10, Annotate: true, Match: answer.Exact}
+	o := Options{FewShot: 8, Stepwise: true, EvalStepwise: true, MaxSteps: 10, Annotate: true, Match: answer.Exact}
 	if name == MATH {
 		o.MaxSteps = 15
 	}
@@ -66,7 +78,9 @@ type Task struct {
 	order []int // of epoch; nil before the first
 }
 
-// New reads the files. The worked examples are no problems of the part they come from.
+// New reads the files and keeps their parts apart: no worked example is a problem to
+// solve, and a problem to learn from that is also one to be judged by is an error where
+// the two come from different files; of one file only the latter stays.
 func New(name string, seed uint64, o Options) (*Task, error) {
 	if name != GSM8K && name != MATH {
 		return nil, fmt.Errorf("task %q is not one of %s and %s", name, GSM8K, MATH)
@@ -74,9 +88,9 @@ func New(name string, seed uint64, o Options) (*Task, error) {
 	switch {
 	case o.Train == "" && o.Eval == "":
 		return nil, errors.New("no file of problems: name one as dataset or eval_dataset")
-	case o.FewShot < 0:
-		return nil, fmt.Errorf("few_shot is %d: must not be negative", o.FewShot)
-	case o.Stepwise && o.MaxSteps < 1:
+	case o.FewShot < 0 || o.HoldOut < 0:
+		return nil, fmt.Errorf("few_shot is %d, hold_out %d: must not be negative", o.FewShot, o.HoldOut)
+	case (o.Stepwise || o.EvalStepwise) && o.MaxSteps < 1:
 		return nil, fmt.Errorf("max_steps is %d: at least one line is needed", o.MaxSteps)
 	case o.Calculator && !o.Annotate:
 		return nil, errors.New("sym_calc works on <<expression=result>>, which annotate=false keeps from the prompt: choose one")
@@ -94,28 +108,74 @@ func New(name string, seed uint64, o Options) (*Task, error) {
 			return nil, err
 		}
 	}
-	return t, t.takeExamples(name)
+	if err := t.takeExamples(name); err != nil {
+		return nil, err
+	}
+	return t, t.divide()
 }
 
+// takeExamples sets the worked examples apart.
 func (t *Task) takeExamples(name string) error {
-	source, path := &t.train, t.options.Train
+	source, path := t.train, t.options.Train
 	switch {
 	case t.options.FewShotFile != "":
 		path = t.options.FewShotFile
-		problems, err := Read(path, name)
-		if err != nil {
+		var err error
+		if source, err = Read(path, name); err != nil {
 			return err
 		}
-		source = &problems
 	case path == "":
-		source, path = &t.eval, t.options.Eval
+		source, path = t.eval, t.options.Eval
 	}
 	n := t.options.FewShot
-	if n >= len(*source) && (n > len(*source) || t.options.FewShotFile == "") {
-		return fmt.Errorf("%s: %d problems are too few for %d worked examples and some to solve", path, len(*source), n)
+	if n > len(source) {
+		return fmt.Errorf("%s: %d problems are too few for %d worked examples", path, len(source), n)
 	}
-	t.examples, *source = (*source)[:n:n], (*source)[n:]
+	t.examples = source[:n:n]
+	for _, part := range []struct {
+		path string
+		of   *[]Problem
+	}{{t.options.Train, &t.train}, {t.options.Eval, &t.eval}} {
+		*part.of = without(*part.of, t.examples)
+		if part.path != "" && len(*part.of) == 0 {
+			return fmt.Errorf("%s: %d worked examples leave no problem to solve", part.path, n)
+		}
+	}
 	return nil
+}
+
+// divide sees to it that no problem is both learnt from and judged by.
+func (t *Task) divide() error {
+	if t.options.Eval == "" {
+		keep := len(t.train) - t.options.HoldOut
+		if keep < 1 {
+			return fmt.Errorf("%s: %d problems are too few to keep %d to be judged by", t.options.Train, len(t.train), t.options.HoldOut)
+		}
+		t.eval = t.train[keep:]
+		t.train = without(t.train[:keep:keep], t.eval)
+		return nil
+	}
+	judged := asked(t.eval)
+	for _, p := range t.train {
+		if judged[p.Question] {
+			return fmt.Errorf("%s and %s both have the problem %.60q: what is judged by must not be learnt from; use another file for one of them, or leave the second out to hold problems of the first back", t.options.Train, t.options.Eval, p.Question)
+		}
+	}
+	return nil
+}
+
+func asked(problems []Problem) map[string]bool {
+	questions := make(map[string]bool, len(problems))
+	for _, p := range problems {
+		questions[p.Question] = true
+	}
+	return questions
+}
+
+// without is the problems whose question none of the others has.
+func without(problems, others []Problem) []Problem {
+	questions := asked(others)
+	return slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return questions[p.Question] })
 }
 
 // Len is the number of problems of a part.
@@ -130,16 +190,20 @@ func (t *Task) Len(part envs.Part) int {
 // order that the seed shuffles anew each time around.
 func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
 	if part == envs.Train && index >= 0 && len(t.train) > 0 {
-		return t.episode(t.train[t.shuffled(index)]), nil
+		return t.episode(part, t.train[t.shuffled(index)]), nil
 	}
 	if part == envs.Eval && index >= 0 && index < len(t.eval) {
-		return t.episode(t.eval[index]), nil
+		return t.episode(part, t.eval[index]), nil
 	}
 	return nil, fmt.Errorf("there is no episode %d of part %q, which has %d problems", index, part, t.Len(part))
 }
 
-func (t *Task) episode(p Problem) *Episode {
-	return &Episode{options: t.options, examples: t.examples, problem: p}
+func (t *Task) episode(part envs.Part, p Problem) *Episode {
+	e := &Episode{options: t.options, examples: t.examples, problem: p}
+	if part == envs.Eval {
+		e.options.Stepwise, e.options.Reward = t.options.EvalStepwise, nil
+	}
+	return e
 }
 
 func (t *Task) shuffled(index int) int {

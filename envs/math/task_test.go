@@ -67,15 +67,13 @@ func TestRead(t *testing.T) {
 
 func TestReadRefuses(t *testing.T) {
 	for content, want := range map[string]string{
-		"":                                       "no problems",
-		"[]":                                     "no problems",
-		official(1) + "{\"question\": \"q\"}":    "line 2: field \"answer\" is missing",
+		"":                                       "the file is empty",
+		official(1) + "{\"question\": \"q\"}":    ":2: field \"answer\" is missing",
 		`{"problem": "p"}`:                       "field \"solution\" is missing",
 		`{"problem": 3, "solution": "#### 1"}`:   "field \"problem\" is missing or no text",
-		`{"problem": "p", "solution": "s"}`:      "line 1: the solution has no answer",
+		`{"problem": "p", "solution": "s"}`:      ":1: the solution has no answer",
 		`{"problem": " ", "solution": "#### 1"}`: "the question is empty",
-		official(2) + "nonsense":                 "line 3: invalid character",
-		"[" + strings.TrimSpace(official(1)):     "line 1: the list does not end",
+		official(2) + "nonsense":                 ":3:2: invalid JSON",
 		"null":                                   "null, want an object",
 	} {
 		path := write(t, "problems.jsonl", content)
@@ -85,21 +83,21 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-func FuzzEachObject(f *testing.F) {
-	f.Add(official(2))
-	f.Add("[{\"problem\":\"p\",\"solution\":\"#### 1\"}, {}]")
-	f.Add("[1,null")
-	f.Fuzz(func(t *testing.T, content string) {
-		n := 0
-		err := eachObject([]byte(content), func(fields map[string]any) error {
-			if fields == nil {
-				t.Fatal("no object")
-			}
-			n++
-			return nil
-		})
-		if err != nil && !strings.Contains(err.Error(), "line ") && !strings.Contains(err.Error(), "EOF") {
-			t.Fatalf("error %q", err)
+func FuzzNewProblem(f *testing.F) {
+	f.Add(GSM8K, "What is 1+1?", "We add <<1+1=2>>2.\n#### 2")
+	f.Add(GSM8K, "p", "The answer is: $1,200.")
+	f.Add(MATH, "p", `First. Then $x=\boxed{\frac{1}{2}}$.`)
+	f.Add(MATH, "p", `\boxed{\boxed{1}`)
+	f.Fuzz(func(t *testing.T, task, question, solution string) {
+		p, err := NewProblem(task, question, solution)
+		if err != nil {
+			return
+		}
+		if p.Question == "" || p.Answer == "" {
+			t.Fatalf("%q, %q: %+v", question, solution, p)
+		}
+		if info := p.Judge(p.Solution, answer.Exact); !info.Correct || !info.Formatted {
+			t.Fatalf("the solution of %+v is judged %+v", p, info)
 		}
 	})
 }
@@ -141,6 +139,13 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func TestReadRefusesAFileWithoutProblems(t *testing.T) {
+	path := write(t, "problems.json", "[]")
+	if _, err := Read(path, GSM8K); err == nil || err.Error() != path+": the file has no problems" {
+		t.Errorf("error %v", err)
+	}
+}
+
 func newTask(t *testing.T, name string, change func(*Options)) *Task {
 	t.Helper()
 	o := Defaults(name)
@@ -174,7 +179,8 @@ func step(t *testing.T, e envs.Env, text string, stop envs.StopReason) envs.Step
 }
 
 func TestTaskParts(t *testing.T) {
-	other := write(t, "other.jsonl", official(5))
+	other := write(t, "other.jsonl", strings.ReplaceAll(official(5), "What is", "How much is"))
+	first := write(t, "first.jsonl", official(3))
 	for _, test := range []struct {
 		name                  string
 		change                func(*Options)
@@ -184,12 +190,71 @@ func TestTaskParts(t *testing.T) {
 		{"evaluation file untouched", func(o *Options) { o.Eval = other }, 10, 5, 2},
 		{"examples from the evaluation file", func(o *Options) { o.Train, o.Eval = "", other }, 0, 3, 2},
 		{"examples from their own file", func(o *Options) { o.FewShotFile = other }, 12, 0, 2},
+		{"examples from another file with the same problems", func(o *Options) { o.FewShotFile = first }, 10, 0, 2},
 		{"no examples", func(o *Options) { o.FewShot = 0 }, 12, 0, 0},
+		{"held out", func(o *Options) { o.HoldOut = 4 }, 6, 4, 2},
+		{"an evaluation file instead", func(o *Options) { o.Eval, o.HoldOut = other, 4 }, 10, 5, 2},
+		{"held out of problems that come twice", func(o *Options) {
+			o.Train, o.HoldOut = write(t, "twice.jsonl", official(6)+official(6)), 3
+		}, 2, 3, 2}, // without 0 and 1, of 2 3 4 5 2 3 4 5 the last three, and 3, 4 and 5 not learnt from
 	} {
 		task := newTask(t, GSM8K, test.change)
 		if task.Len(envs.Train) != test.train || task.Len(envs.Eval) != test.eval || len(task.examples) != test.examples {
 			t.Errorf("%s: %d, %d and %d problems, want %d, %d and %d", test.name, task.Len(envs.Train), task.Len(envs.Eval), len(task.examples), test.train, test.eval, test.examples)
 		}
+	}
+}
+
+// TestPlainText shows problems to a model without a chat template.
+func TestPlainText(t *testing.T) {
+	task := newTask(t, GSM8K, func(o *Options) { o.Plain, o.Stepwise, o.Annotate, o.FewShot = true, false, false, 1 })
+	e := task.episode(envs.Train, task.train[0])
+	want := envs.Observation{
+		Text: "Q: What is 0+0?\nA: We add 0+0=0.\nThe answer is: 0\n\nQ: What is 1+1?\nA: ",
+		Stop: []string{"\n\nQ: "},
+	}
+	if diff := cmp.Diff(want, start(t, e)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := step(t, e, "The answer is: 2\n\nQ: ", envs.StopString); !got.Done || got.Keep != len("The answer is: 2") || got.Reward != 1 {
+		t.Errorf("%+v", got)
+	}
+	task = newTask(t, GSM8K, func(o *Options) { o.Plain, o.Instruction, o.FewShot = true, "Think.", 0 })
+	if got := start(t, task.episode(envs.Train, task.train[0])).Text; got != "Think.\n\nQ: What is 0+0?\nA: " {
+		t.Errorf("with an instruction: %q", got)
+	}
+}
+
+// TestRewardOfTurns replaces the reward of what is learnt from, and of that only.
+func TestRewardOfTurns(t *testing.T) {
+	var judged []envs.Completion
+	task := newTask(t, GSM8K, func(o *Options) {
+		o.HoldOut, o.EvalStepwise = 1, false
+		o.Reward = func(_ context.Context, c envs.Completion) (float64, error) {
+			judged = append(judged, c)
+			if len(judged) == 3 {
+				return 0, errors.New("no judgement")
+			}
+			return 0.25, nil
+		}
+	})
+	e := task.episode(envs.Train, task.train[0])
+	start(t, e)
+	for i, line := range []string{"We add.\n", "2+2=4.\n", "The answer is: 4\n"} {
+		got := step(t, e, line, envs.StopString)
+		if i < 2 && got.Reward != 0.25 || i == 2 && !stdmath.IsNaN(got.Reward) {
+			t.Errorf("line %d pays %v", i, got.Reward)
+		}
+		if c := judged[i]; c.Action.Text != line || !strings.HasSuffix(c.Text, line) || (c.Info != nil) != (i == 2) || c.Observation.Messages[0].Content != "What is 2+2?" {
+			t.Errorf("line %d is judged as %+v", i, c)
+		}
+	}
+	e = task.episode(envs.Eval, task.eval[0])
+	if o := start(t, e); o.Stop != nil {
+		t.Errorf("stops at %q", o.Stop)
+	}
+	if got := step(t, e, "We add.\nThe answer is: 22\n", envs.StopEnd); got.Reward != 1 || len(judged) != 3 {
+		t.Errorf("evaluation pays %v", got.Reward)
 	}
 }
 
@@ -227,7 +292,7 @@ func TestTrainingProblemsAreShuffledEachTimeAround(t *testing.T) {
 
 func TestConversation(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.Calculator = true })
-	o := start(t, task.episode(task.train[0]))
+	o := start(t, task.episode(envs.Train, task.train[0]))
 	if len(o.Messages) != 6 || !strings.Contains(o.Messages[0].Content, "<<expression=result>>") || !strings.Contains(o.Messages[2].Content, "<<0+0=0>>") || o.Messages[5].Content != "What is 2+2?" {
 		t.Errorf("%+v", o.Messages)
 	}
@@ -235,7 +300,7 @@ func TestConversation(t *testing.T) {
 		t.Error(diff)
 	}
 	task = newTask(t, GSM8K, func(o *Options) { o.Annotate, o.Stepwise = false, false })
-	e := task.episode(task.train[0])
+	e := task.episode(envs.Train, task.train[0])
 	o = start(t, e)
 	if strings.Contains(fmt.Sprint(o.Messages), "<<") || o.Stop != nil {
 		t.Errorf("%+v", o)
@@ -248,7 +313,7 @@ func TestConversation(t *testing.T) {
 func TestStepwise(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.MaxSteps = 3 })
 	problem := task.train[0] // 2+2
-	e := task.episode(problem)
+	e := task.episode(envs.Train, problem)
 	start(t, e)
 	if got := step(t, e, "We add.\nand more", envs.StopString); got.Keep != len("We add.\n") || got.Done || got.Continues {
 		t.Errorf("a line: %+v", got)
@@ -286,7 +351,7 @@ func TestStepwise(t *testing.T) {
 
 func TestWholeCompletion(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.Stepwise = false })
-	e := task.episode(task.train[0])
+	e := task.episode(envs.Train, task.train[0])
 	start(t, e)
 	if got := step(t, e, "We add.\nThe answer is: 4\n", envs.StopEnd); !got.Done || got.Reward != 1 || got.Keep != 25 {
 		t.Errorf("%+v", got)
@@ -295,7 +360,7 @@ func TestWholeCompletion(t *testing.T) {
 
 func TestCalculator(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.Calculator = true })
-	e := task.episode(task.train[0])
+	e := task.episode(envs.Train, task.train[0])
 	for _, test := range []struct {
 		name, text string
 		stop       envs.StopReason
@@ -336,7 +401,7 @@ func TestCalculator(t *testing.T) {
 func TestMATHEndsWithABox(t *testing.T) {
 	train := write(t, "math.json", `[{"problem":"a","solution":"\\boxed{1}"},{"problem":"b","solution":"So $\\boxed{A}$."}]`)
 	task := newTask(t, MATH, func(o *Options) { o.Train, o.FewShot = train, 1 })
-	e := task.episode(task.train[0])
+	e := task.episode(envs.Train, task.train[0])
 	start(t, e)
 	if got := step(t, e, "so \\boxed{\n", envs.StopString); got.Done {
 		t.Errorf("an open box: %+v", got)
@@ -352,13 +417,16 @@ func TestMATHEndsWithABox(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	three := write(t, "three.jsonl", official(3))
+	five := write(t, "five.jsonl", official(5))
 	for _, test := range []struct {
 		settings envs.Settings
 		want     string
 	}{
 		{nil, "no file of problems"},
 		{envs.Settings{"dataset": three}, "3 problems are too few for 8 worked examples"},
-		{envs.Settings{"dataset": three, "few_shot": "3"}, "3 problems are too few for 3"},
+		{envs.Settings{"dataset": three, "few_shot": "3"}, "3 worked examples leave no problem to solve"},
+		{envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `both have the problem "What is 1+1?"`},
+		{envs.Settings{"dataset": three, "few_shot": "1", "hold_out": "2"}, "2 problems are too few to keep 2"},
 		{envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot is -1"},
 		{envs.Settings{"dataset": three, "few_shot": "1", "max_steps": "0"}, "max_steps is 0"},
 		{envs.Settings{"dataset": three, "few_shot": "1", "sym_calc": "true", "annotate": "false"}, "sym_calc"},

@@ -120,10 +120,11 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 			return fmt.Errorf("generating: %w", err)
 		}
 		for _, e := range events {
-			r := byRequest[e.Request][e.Sample]
-			if r.done {
-				continue // a stop string has ended it
+			samples, ours := byRequest[e.Request]
+			if !ours || samples[e.Sample].done {
+				continue // a stop string has ended it, perhaps in an earlier call
 			}
+			r := samples[e.Sample]
 			if err := m.take(r, e, o); err != nil {
 				return err
 			}

@@ -64,6 +64,8 @@ const (
 	streamRollout
 	streamMinibatch
 	streamAction
+	streamReplay
+	streamEvaluation
 )
 
 // predictTokens bounds a batch of predictions: large enough for full matrix products, small enough that

@@ -412,6 +412,11 @@ func firstStop(text string, stop []string) (at int, found string) {
 // EvaluateTask plays the first n episodes of the evaluation part once each, greedily, and counts the answers;
 // fewer where the part has no more. Of c it takes what a greedy choice leaves open.
 func (p *TokenPolicy) EvaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, n int, c RolloutConfig) (rl.AnswerScores, error) {
+	return p.evaluateTask(ctx, sampler, task, n, c.greedy())
+}
+
+// evaluateTask is EvaluateTask with answers drawn as c says, one each.
+func (p *TokenPolicy) evaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, n int, c RolloutConfig) (rl.AnswerScores, error) {
 	if most := task.Len(envs.Eval); most > 0 {
 		n = min(n, most)
 	}
@@ -419,7 +424,7 @@ func (p *TokenPolicy) EvaluateTask(ctx context.Context, sampler *Sampler, task e
 	for i := range indices {
 		indices[i] = i
 	}
-	groups, err := sampler.Rollout(ctx, task, envs.Eval, indices, c.greedy())
+	groups, err := sampler.Rollout(ctx, task, envs.Eval, indices, c)
 	if err != nil {
 		return rl.AnswerScores{}, fmt.Errorf("evaluating: %w", err)
 	}

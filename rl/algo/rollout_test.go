@@ -3,6 +3,7 @@ package algo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -270,5 +271,48 @@ func TestObservationsBecomeTokens(t *testing.T) {
 		if got, err := p.Tokenizer.Decode(ids, false); err != nil || got != test.want {
 			t.Errorf("%q, %v; want %q", got, err, test.want)
 		}
+	}
+}
+
+// lines has episodes of several turns that end at stop strings.
+type lines struct{ letters }
+
+func (lines) Episode(part envs.Part, index int) (envs.Env, error) {
+	return &lineEpisode{spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index)}}, nil
+}
+
+type lineEpisode struct{ spellingEpisode }
+
+func (e *lineEpisode) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: e.shown, Stop: strings.Split("abcdefghijklmnopqrstuvwxyz", "")}, nil
+}
+
+// TestTurnsEndedByStopStrings plays turns that are cancelled in the engine when their stop string is there: what
+// the engine says of them later is not for the next turn.
+func TestTurnsEndedByStopStrings(t *testing.T) {
+	p := tiny(t, 0)
+	sampler, err := p.NewSampler(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	c := RolloutConfig{Samples: 2, MaxNew: 12, Sampling: torch.Sampling{Temperature: 1}, Seed: 4}
+	groups, err := sampler.Rollout(t.Context(), lines{}, envs.Train, []int{0, 1, 2, 3, 4, 5, 6}, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := 0
+	for _, g := range groups {
+		for _, x := range g {
+			if len(x.Turns) != 3 {
+				t.Errorf("%d turns", len(x.Turns))
+			}
+			if x.Stop == envs.StopString {
+				stopped++
+			}
+		}
+	}
+	if stopped < 7 {
+		t.Errorf("%d of 14 ended at a letter", stopped)
 	}
 }

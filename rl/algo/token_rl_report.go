@@ -194,15 +194,8 @@ func share(all []*rl.Trajectory, so func(x *rl.Trajectory) bool) float64 {
 
 // warn tells of the alarms that were not raised the step before, and of a step without an update.
 func (t *tokenRL) warn(f tokenFigures) error {
-	history, limits := t.state.History, rl.DefaultAlarmLimits()
-	before := rl.Alarms(history[:len(history)-1], limits)
-	for _, alarm := range rl.Alarms(history, limits) {
-		if slices.ContainsFunc(before, func(a rl.Alarm) bool { return a.Name == alarm.Name }) {
-			continue
-		}
-		if err := t.hooks.log("warning: %s: %s", alarm.Name, alarm.Text); err != nil {
-			return err
-		}
+	if err := t.hooks.alarms(t.state.History); err != nil {
+		return err
 	}
 	switch {
 	case len(f.samples) == 0:
@@ -237,11 +230,5 @@ func (t *tokenRL) reportEnd() error {
 
 func (t *tokenRL) reportEvaluation(scores rl.AnswerScores) error {
 	s := t.state
-	if err := t.hooks.row(report.Row{
-		"step": s.Step, "policy_version": s.Version, "eval_accuracy": scores.Accuracy, "eval_format_rate": scores.FormatRate,
-	}); err != nil {
-		return err
-	}
-	return t.hooks.log("Evaluation: %d/%d correct (%.1f %%, 95 %% interval %.1f to %.1f), %.1f %% formatted (best step: %d)",
-		scores.Correct, scores.N, 100*scores.Accuracy, 100*scores.Interval[0], 100*scores.Interval[1], 100*scores.FormatRate, s.BestStep)
+	return t.hooks.evaluated(s.Step, s.Version, s.BestStep, scores)
 }

@@ -11,6 +11,8 @@ type alias struct {
 	name, key string
 	onTrue    any // a switch's value for true
 	onFalse   any
+	only      scope  // the tasks that have it; 0 = all that have the key
+	instead   string // what the others hear
 }
 
 // routerSection is where a semantic router's configuration file keeps the settings of RL training.
@@ -39,7 +41,6 @@ var aliases = []alias{
 	{name: "use_lora", key: "tuning", onTrue: "lora", onFalse: "full"},
 	{name: "use_peft", key: "tuning", onTrue: "lora", onFalse: "full"},
 	{name: "num_ppo_epochs", key: "update_epochs"},
-	{name: "num_iterations", key: "update_epochs"},
 	{name: "num_mini_batches", key: "minibatches"},
 	{name: "num_generations", key: "samples_per_prompt"},
 	{name: "max_completion_length", key: "max_new_tokens"},
@@ -49,24 +50,53 @@ var aliases = []alias{
 	{name: "epsilon_high", key: "clip_high"},
 	{name: "lam", key: "gae_lambda"},
 	{name: "cliprange_value", key: "value_clip"},
+
+	// Those of the stepwise trainer of mathematics.
+	{name: "gsm8k_path", key: "dataset", only: gsm8kTask, instead: "write dataset"},
+	{name: "test_gsm8k_path", key: "eval_dataset", only: gsm8kTask, instead: "write eval_dataset"},
+	{name: "train_data_file", key: "few_shot_dataset"},
+	{name: "sys_prompt_path", key: "system_prompt"},
+	{name: "n_few_shot", key: "few_shot"},
+	{name: "n_few_shot_examples", key: "few_shot"},
+	{name: "num_iterations", key: "num_steps", only: problemTask, instead: "write update_epochs for updates on the same rollout, num_steps for rollouts"},
+	{name: "num_collection_episodes", key: "prompts_per_step", only: problemTask, instead: "write prompts_per_step"},
+	{name: "gradient_accumulation_steps", key: "rl_batch_size", only: problemTask, instead: "one batch is one update; write batch_size, and tokens_per_micro_batch to save memory"},
+	{name: "n_eval_steps", key: "eval_samples", only: problemTask, instead: "write eval_samples"},
+	{name: "evaluation_iterations", key: "eval_every", only: problemTask, instead: "write eval_every"},
+	{name: "stepwise_eval", key: "eval_stepwise"},
+	{name: "n_save_iterations", key: "save_steps", only: problemTask, instead: "write save_steps"},
+	{name: "save_path", key: "output_dir"},
+	{name: "kl_coeff", key: "kl_coef"},
+	{name: "nll_coeff", key: "nll_coef"},
+	{name: "update_ref_iterations", key: "ref_update_every"},
+	{name: "ref_model_name", key: "reference_model"},
+	{name: "buffer_cache_path", key: "buffer_cache"},
+	{name: "load_buffer_from_cache_at_start", key: "load_buffer"},
+	{name: "reward_model_name", key: "judge"},
 }
 
 // fixed holds TRL names with one possible value: what is always so here.
 var fixed = map[string]struct{ value, why string }{
 	"report_to":   {"none", "runs are reported to files only; use none"},
 	"push_to_hub": {"false", "nothing is uploaded; use false"},
+
+	"evaluation_at_start": {"true", "the policy is always evaluated before it is trained; use true"},
+	"save_best_model":     {"true", "the best policy of all evaluations is what is saved at the end; use true"},
 }
 
 // refused holds names a user of other trainers may bring that have no equal here.
 var refused = map[string]string{
-	"lr":                          "write learning_rate (supervised stage) or rl_learning_rate",
-	"warmup_steps":                "write warmup_ratio",
-	"gradient_accumulation_steps": "one batch is one update; write batch_size, and tokens_per_micro_batch to save memory",
-	"cliprange":                   "write clip_low and clip_high",
-	"vf_coef":                     "write value_coef",
-	"use_cpu":                     "write device=cpu",
-	"eval_strategy":               "every epoch and every episode is evaluated",
-	"resume_from_checkpoint":      "write resume",
+	"lr":                           "write learning_rate (supervised stage) or rl_learning_rate",
+	"warmup_steps":                 "write warmup_ratio",
+	"cliprange":                    "write clip_low and clip_high",
+	"vf_coef":                      "write value_coef",
+	"use_cpu":                      "write device=cpu",
+	"eval_strategy":                "every epoch and every episode is evaluated",
+	"resume_from_checkpoint":       "write resume",
+	"cache_dir":                    "models are kept where the variables HF_HOME and HF_HUB_CACHE say",
+	"qlora":                        "there are no 4-bit weights; write dtype=bf16 and tuning=lora to save memory",
+	"local_test":                   "write model=tiny for a trial without a download",
+	"reward_model_sys_prompt_path": "the judge's prompt is built in; write judge_reward to choose one",
 }
 
 var aliasByName = func() map[string]*alias {
@@ -129,6 +159,7 @@ type assignment struct {
 	value   any
 	source  Source
 	dormant bool // given in a router's section, which the mode may switch off
+	alias   *alias
 }
 
 // resolve reads the values of one layer. Two entries for one key must agree.
@@ -148,7 +179,7 @@ func resolve(entries []entry) (map[string]assignment, error) {
 		before, twice := layer[k.name]
 		switch {
 		case !twice:
-			layer[k.name] = assignment{value, e.source, strings.HasPrefix(e.name, routerSection)}
+			layer[k.name] = assignment{value, e.source, strings.HasPrefix(e.name, routerSection), aliasByName[e.name]}
 		case !reflect.DeepEqual(before.value, value):
 			return nil, disagreement(k, before, assignment{value: value, source: e.source})
 		}

@@ -21,6 +21,9 @@ const (
 
 	SumDigits     = "sum_digits"     // the sum of all digits of some integers
 	ReverseDigits = "reverse_digits" // an integer read backwards
+
+	GSM8K = "gsm8k" // grade-school problems from a file
+	MATH  = "math"  // competition problems from a file
 )
 
 // TinyModel is the model name of a small language model with random weights.
@@ -33,6 +36,20 @@ const (
 	RLOnly           = "rl_only"            // reinforcement learning from the adapter in pretrained_model
 )
 
+// Losses of algorithm reinforce. All but the last replay turns of a buffer.
+const (
+	LossStable    = "stable"
+	LossReinforce = "reinforce"
+	LossDistiller = "distiller"
+	LossOnPolicy  = "on_policy"
+)
+
+// What a judge is asked.
+const (
+	JudgeScore   = "score"
+	JudgeAspects = "aspects"
+)
+
 // Config is the effective configuration of one run. Ranges and meanings of the fields stand in the table of keys
 // (table.go), under the name in the yaml tag; the order is the table's.
 type Config struct {
@@ -42,6 +59,13 @@ type Config struct {
 	PretrainedModel     string `yaml:"pretrained_model"`
 	Dataset             string `yaml:"dataset"`
 	DatasetConfig       string `yaml:"dataset_config"`
+	EvalDataset         string `yaml:"eval_dataset"`
+	FewShotDataset      string `yaml:"few_shot_dataset"`
+	FewShot             int    `yaml:"few_shot"`
+	SystemPrompt        string `yaml:"system_prompt"`
+	Annotate            bool   `yaml:"annotate"`
+	SymCalc             bool   `yaml:"sym_calc"`
+	AnswerMatch         string `yaml:"answer_match"`
 	TextColumn          string `yaml:"text_column"`
 	LabelColumn         string `yaml:"label_column"`
 	SplitColumn         string `yaml:"split_column"`
@@ -60,6 +84,8 @@ type Config struct {
 	RequireTag          bool   `yaml:"require_tag"`
 	PromptForm          string `yaml:"prompt_form"`
 	MaxNewTokens        int    `yaml:"max_new_tokens"`
+	MaxLineTokens       int    `yaml:"max_line_tokens"`
+	MaxTrajectorySteps  int    `yaml:"max_trajectory_steps"`
 	EvalSamples         int    `yaml:"eval_samples"`
 	Verbose             bool   `yaml:"verbose"`
 	Resume              bool   `yaml:"resume"`
@@ -91,6 +117,8 @@ type Config struct {
 	MetricForBestModel    string   `yaml:"metric_for_best_model"`
 
 	Algorithm         string  `yaml:"algorithm"`
+	ReinforceLoss     string  `yaml:"reinforce_loss"`
+	StepMode          string  `yaml:"step_mode"`
 	NumSteps          int     `yaml:"num_steps"`
 	PromptsPerStep    int     `yaml:"prompts_per_step"`
 	SamplesPerPrompt  int     `yaml:"samples_per_prompt"`
@@ -113,6 +141,21 @@ type Config struct {
 	Async             bool    `yaml:"async"`
 	MaxStaleness      int     `yaml:"max_staleness"`
 	EvalEvery         int     `yaml:"eval_every"`
+	EvalStepwise      bool    `yaml:"eval_stepwise"`
+	EvalTemperature   float64 `yaml:"eval_temperature"`
+	EvalTopP          float64 `yaml:"eval_top_p"`
+	NumUpdateSteps    int     `yaml:"num_update_steps"`
+	NLLCoef           float64 `yaml:"nll_coef"`
+	RefUpdateEvery    int     `yaml:"ref_update_every"`
+	ReferenceModel    string  `yaml:"reference_model"`
+	ReturnMin         float64 `yaml:"return_min"`
+	ReturnMax         float64 `yaml:"return_max"`
+	BufferCache       string  `yaml:"buffer_cache"`
+	CacheBuffer       bool    `yaml:"cache_buffer"`
+	LoadBuffer        bool    `yaml:"load_buffer"`
+	Judge             string  `yaml:"judge"`
+	JudgeReward       string  `yaml:"judge_reward"`
+	JudgeScale        float64 `yaml:"judge_scale"`
 	RLEpisodes        int     `yaml:"rl_episodes"`
 	Reward            string  `yaml:"reward"`
 	RewardExpr        string  `yaml:"reward_expr"`
@@ -258,6 +301,21 @@ func (c *Config) RewardSpec() (spec, key string) {
 // FullTuning tells whether all weights of a language model are trained, and not an adapter.
 func (c *Config) FullTuning() bool {
 	return c.Tuning == "full" || c.Tuning == "auto" && c.Model == TinyModel
+}
+
+// Replay tells whether turns are learnt from out of a replay buffer.
+func (c *Config) Replay() bool {
+	return c.Algorithm == "reinforce" && c.ReinforceLoss != "" && c.ReinforceLoss != LossOnPolicy
+}
+
+// Lines tells whether an action is a line of a solution, and not all of it.
+func (c *Config) Lines() bool {
+	return c.StepMode == "line" || c.StepMode == "auto" && c.Replay()
+}
+
+// OwnReference tells whether the reference policy begins as the policy itself.
+func (c *Config) OwnReference() bool {
+	return c.ReferenceModel == "" || c.ReferenceModel == c.Model
 }
 
 // Source tells where the value of a key comes from; the zero Source means the recipe.

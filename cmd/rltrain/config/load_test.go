@@ -157,6 +157,60 @@ func TestLoadCommands(t *testing.T) {
 	}
 }
 
+// TestMathematicsCommands are those of the stepwise trainer of mathematics, without the options that have no equal.
+func TestMathematicsCommands(t *testing.T) {
+	for _, test := range []struct {
+		command, task string
+		want          func(*Config)
+	}{
+		{"--task gsm8k --gsm8k_path data/train_all.json --train_data_file data/train_all.json --test_gsm8k_path data/test_all.json " +
+			"--sys_prompt_path policy/stepwise_solver_sys.txt --model_name_or_path meta-llama/Llama-3.2-1B-Instruct " +
+			"--ref_model_name meta-llama/Llama-3.2-1B-Instruct --n_few_shot_examples 5 --num_iterations 20 --num_collection_episodes 100 " +
+			"--max_trajectory_steps 10 --num_update_steps 4096 --cache_buffer --evaluation_iterations 1 --n_eval_steps 101 " +
+			"--buffer_cache_path data/buffer_cache_l1b_k25.jsonl --gradient_accumulation_steps 32 --save_path data/policy_l1b_k25 " +
+			"--n_save_iterations 1 --kl_coeff 0.25 --sym_calc --evaluation_at_start --update_ref_iterations 2", GSM8K, func(c *Config) {
+			c.Dataset, c.FewShotDataset, c.EvalDataset = "data/train_all.json", "data/train_all.json", "data/test_all.json"
+			c.SystemPrompt, c.Model = "policy/stepwise_solver_sys.txt", "meta-llama/Llama-3.2-1B-Instruct"
+			c.ReferenceModel, c.FewShot, c.NumSteps, c.PromptsPerStep = "meta-llama/Llama-3.2-1B-Instruct", 5, 20, 100
+			c.MaxTrajectorySteps, c.NumUpdateSteps, c.CacheBuffer, c.EvalEvery, c.EvalSamples = 10, 4096, true, 1, 101
+			c.BufferCache, c.RLBatchSize, c.OutputDir = "data/buffer_cache_l1b_k25.jsonl", 32, "data/policy_l1b_k25"
+			c.SaveSteps, c.KLCoef, c.SymCalc, c.RefUpdateEvery = 1, 0.25, true, 2
+		}},
+		{"--task gsm8k --reinforce-loss distiller --gsm8k_path t.json --test_gsm8k_path v.json --model_name_or_path m --ref_model_name r " +
+			"--num_iterations 10 --num_collection_episodes 200 --nll_coeff 2.0 --stepwise_eval --use_lora --lora_rank 128 --lora_alpha 256 " +
+			"--load_buffer_from_cache_at_start --buffer_cache_path b.jsonl --buffer_size 10 --temperature 0.8", GSM8K, func(c *Config) {
+			c.ReinforceLoss, c.Dataset, c.EvalDataset, c.Model, c.ReferenceModel = LossDistiller, "t.json", "v.json", "m", "r"
+			c.NumSteps, c.PromptsPerStep, c.NLLCoef, c.EvalStepwise, c.Tuning, c.LoraR, c.LoraAlpha = 10, 200, 2, true, "lora", 128, 256
+			c.LoadBuffer, c.BufferCache, c.BufferSize, c.Temperature = true, "b.jsonl", 10, 0.8
+		}},
+		{"--task math --dataset math.parquet --num_iterations 1 --num_collection_episodes 5000 --max_trajectory_steps 16 --num_update_steps 100 " +
+			"--gradient_accumulation_steps 16 --kl_coeff 0.5 --buffer_size 100000 --n_few_shot 8 --reward_model_name j --save_best_model", MATH, func(c *Config) {
+			c.Dataset, c.NumSteps, c.PromptsPerStep, c.MaxTrajectorySteps, c.NumUpdateSteps = "math.parquet", 1, 5000, 16, 100
+			c.RLBatchSize, c.KLCoef, c.BufferSize, c.FewShot, c.Judge = 16, 0.5, 100000, 8, "j"
+		}},
+		{"--task gsm8k --dataset d --algorithm grpo --samples-per-prompt 4 --kl-coef 0.01 --max-new-tokens 300", GSM8K, func(c *Config) {
+			c.Dataset, c.Algorithm, c.SamplesPerPrompt, c.KLCoef, c.MaxNewTokens = "d", "grpo", 4, 0.01, 300
+		}},
+		{"--task math --dataset d --mode supervised --epochs 2 --tuning full", MATH, func(c *Config) {
+			c.Dataset, c.Mode, c.Epochs, c.Tuning = "d", Supervised, 2, "full"
+		}},
+	} {
+		got, err := Load(strings.Fields(test.command), nil)
+		if err != nil {
+			t.Errorf("%s: %v", test.command, err)
+			continue
+		}
+		want, err := Defaults(test.task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test.want(want)
+		if diff := cmp.Diff(want, got, ignoreOrigin); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", test.command, diff)
+		}
+	}
+}
+
 func TestPrintedRecipeServesEveryMode(t *testing.T) {
 	recipe, err := os.ReadFile("../recipes/intent.yaml")
 	if err != nil {

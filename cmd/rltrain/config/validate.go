@@ -1,6 +1,7 @@
 package config
 
 import (
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -24,6 +25,8 @@ func (c *Config) validate(given map[string]assignment) error {
 			continue
 		}
 		switch {
+		case a.alias != nil && a.alias.only != 0 && a.alias.only.of(c.Task) == 0:
+			return a.source.errorf("%s", a.alias.instead)
 		case len(k.scope.modes(c.Task)) == 0:
 			return a.source.errorf("does not apply to task %s; it applies to %s", c.Task, strings.Join(k.scope.tasks(), ", "))
 		case !k.scope.has(c.Task, c.Mode):
@@ -36,7 +39,7 @@ func (c *Config) validate(given map[string]assignment) error {
 			}
 		}
 	}
-	if c.Mode == RLOnly && c.PretrainedModel == "" {
+	if c.Mode == RLOnly && c.PretrainedModel == "" && problemTask.of(c.Task) == 0 {
 		return usagef("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage")
 	}
 	if c.Task != Intent {
@@ -81,12 +84,26 @@ func (c *Config) validateLanguage() error {
 		return usagef("task chat needs --dataset FILE, with a column text or messages, or prompt and completion")
 	case c.Model == TinyModel && c.TinyHidden%32 != 0:
 		return c.Errorf("tiny_hidden", "%d is not a multiple of 32, the width of a head", c.TinyHidden)
+	case problemTask.of(c.Task) != 0 && c.Dataset == "":
+		return usagef("task %s needs --dataset FILE, with columns question and answer, or problem and solution", c.Task)
+	case c.SymCalc && !c.Annotate:
+		return c.Errorf("sym_calc", "works on <<expression=result>>, which annotate=false keeps from the prompt; choose one")
 	case !withRL.has(c.Task, c.Mode):
 		return nil
 	case c.OverlongBuffer > c.MaxNewTokens:
 		return c.Errorf("overlong_buffer", "%d is more than max_new_tokens, %d", c.OverlongBuffer, c.MaxNewTokens)
 	case c.Minibatches > c.PromptsPerStep*c.SamplesPerPrompt:
 		return c.Errorf("minibatches", "%d is more than the %d answers of a step", c.Minibatches, c.PromptsPerStep*c.SamplesPerPrompt)
+	case c.Judge != "" && (c.StepTimeout > 0 || c.Async):
+		return c.Errorf("judge", "computes where the policy does: it goes neither with step_timeout nor with async")
+	case !c.Replay():
+		return nil
+	case c.RLBatchSize > c.NumUpdateSteps:
+		return usagef("rl_batch_size %d is more than num_update_steps %d: no update would have as many turns", c.RLBatchSize, c.NumUpdateSteps)
+	case c.ReturnMin > c.ReturnMax:
+		return c.Errorf("return_min", "%v is more than return_max, %v", c.ReturnMin, c.ReturnMax)
+	case slices.Contains([]string{".pkl", ".pickle"}, filepath.Ext(c.BufferCache)):
+		return c.Errorf("buffer_cache", "%s is the name of a Python pickle, and reading one runs code; the buffer is kept as JSON lines: name it .jsonl", c.BufferCache)
 	}
 	return nil
 }

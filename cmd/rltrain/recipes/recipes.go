@@ -23,3 +23,13 @@ var SumDigits []byte
 //
 //go:embed reverse_digits.yaml
 var ReverseDigits []byte
+
+// GSM8K is the recipe of the gsm8k task.
+//
+//go:embed gsm8k.yaml
+var GSM8K []byte
+
+// MATH is the recipe of the math task.
+//
+//go:embed math.yaml
+var MATH []byte
