@@ -283,7 +283,7 @@ func (t *trainer) replayProblems(ctx context.Context, task *math.Task, policy, r
 		o := algo.TokenReplayConfig{
 			Loss: c.ReinforceLoss, Steps: c.NumSteps, Episodes: c.PromptsPerStep, Draws: c.NumUpdateSteps, BatchSize: c.RLBatchSize,
 			Capacity: c.BufferSize, Slots: min(samplerSlots, max(c.PromptsPerStep, c.EvalSamples)), MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing,
-			Seed: c.Seed, LearningRate: c.RLLearningRate, MaxGradNorm: c.RLMaxGradNorm, Schedule: c.RLLRSchedulerType, Temperature: c.Temperature,
+			Seed: c.Seed, LearningRate: c.RLLearningRate, MaxGradNorm: c.RLMaxGradNorm, Schedule: c.RLLRSchedulerType, Warmup: c.RLWarmupRatio, Temperature: c.Temperature,
 			MaxNew: t.actionTokens(), Gamma: c.Gamma, ReturnMin: c.ReturnMin, ReturnMax: c.ReturnMax, KLCoef: c.KLCoef, NLLCoef: c.NLLCoef,
 			Reference: reference, ReferenceEvery: c.RefUpdateEvery, EvalEvery: c.EvalEvery, EvalSamples: c.EvalSamples, EvalMaxNew: c.MaxNewTokens,
 			EvalSampling: torch.Sampling{Temperature: c.EvalTemperature},

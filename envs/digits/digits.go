@@ -127,30 +127,33 @@ func (t *Task) find(part envs.Part, index int) (numbers []int, ok bool) {
 	return nil, false
 }
 
-// draw makes one exercise; below(n) is uniform on [0,n). Of numbers to reverse one in ten is shorter than the
-// others, too rare to be learned by the time the others are: to train on, both lengths are as likely.
+// draw makes one exercise; below(n) is uniform on [0,n).
 func (t *Task) draw(part envs.Part, below func(n int) int) []int {
-	between := func(low, high int) int { return low + below(high-low+1) }
 	if t.name == Reverse {
-		low, high := reverseMin(t.options.Max), t.options.Max
-		if longer := 10 * low; part == envs.Train && longer <= high {
-			if below(2) == 0 {
-				high = longer - 1
-			} else {
-				low = longer
-			}
-		}
-		return []int{between(low, high)}
+		return []int{drawNumber(part, shorterMin(t.options.Max), t.options.Max, 2, below)}
 	}
-	numbers := make([]int, between(2, t.options.Count))
+	numbers := make([]int, 2+below(t.options.Count-1))
 	for i := range numbers {
-		numbers[i] = between(10, t.options.Max)
+		numbers[i] = drawNumber(part, 10, t.options.Max, 4, below)
 	}
 	return numbers
 }
 
-// reverseMin is the least number with one digit fewer than most, and at least 10.
-func reverseMin(most int) int {
+// drawNumber draws from low to high. One in ten is shorter than the others, which is
+// too rare to be learned by the time the others are: to train on, one in shorter is.
+func drawNumber(part envs.Part, low, high, shorter int, below func(n int) int) int {
+	if long := 10 * shorterMin(high); part == envs.Train && low < long && long <= high {
+		if below(shorter) == 0 {
+			high = long - 1
+		} else {
+			low = long
+		}
+	}
+	return low + below(high-low+1)
+}
+
+// shorterMin is the least number with one digit fewer than most, and at least 10.
+func shorterMin(most int) int {
 	low := 1
 	for low*100 <= most {
 		low *= 10

@@ -2,14 +2,12 @@ package digits
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"rltrain/envs/answer"
 )
-
-// Alphabet has every character of the short form and its worked solutions.
-const Alphabet = "\n +,=0123456789[]AENRSWemrsuv"
 
 const instruction = "You are a helpful assistant. Solve the task step by step, then give the final answer on a line of its own as " +
 	answer.Tag + " <number>.\n\nExample:\n"
@@ -43,29 +41,32 @@ func (e *Episode) short() string {
 	return fmt.Sprintf("sum %s\n", e.list())
 }
 
-// Solution works the exercise out digit by digit, so that each piece follows from the
-// one before it: for [12, 345] the running sum "+1=1 +2=3 +3=6 +4=10 +5=15", for 1230
-// what is left beside what has been peeled off, "1230, 123,0 12,03 1,032 ,0321", from
-// the whole number on, so that a digit is peeled off a number of any length. Then
-// comes the answer behind [ANSWER].
+// Solution works the exercise out digit by digit, with a letter for each digit, so that
+// a model looks up the digit of a letter rather than count positions: for [12, 345] the
+// running sum "a1=01 b2=03 c3=06 d4=10 e5=15", for 1230 the digits forwards and
+// backwards "a1b2c3d0,d0c3b2a1". Then comes the answer behind [ANSWER].
 func (e *Episode) Solution() string {
 	var text strings.Builder
 	if e.task == Reverse {
-		left, peeled := strconv.Itoa(e.numbers[0]), ""
-		fmt.Fprintf(&text, "%s, ", left)
-		for left != "" {
-			peeled += left[len(left)-1:]
-			left = left[:len(left)-1]
-			fmt.Fprintf(&text, "%s,%s ", left, peeled)
+		var digits []string
+		for i, digit := range strconv.Itoa(e.numbers[0]) {
+			digits = append(digits, fmt.Sprintf("%c%c", letter(i), digit))
 		}
+		text.WriteString(strings.Join(digits, "") + ",")
+		slices.Reverse(digits)
+		text.WriteString(strings.Join(digits, "") + " ")
 	} else {
-		sum := 0
+		sum, at := 0, 0
 		for _, n := range e.numbers {
 			for _, digit := range strconv.Itoa(n) {
 				sum += int(digit - '0')
-				fmt.Fprintf(&text, "+%c=%d ", digit, sum)
+				fmt.Fprintf(&text, "%c%c=%02d ", letter(at), digit, sum)
+				at++
 			}
 		}
 	}
 	return text.String() + answer.Tag + " " + strconv.FormatInt(e.Answer(), 10)
 }
+
+// letter is that of digit i: from z on it starts over.
+func letter(i int) byte { return 'a' + byte(i%26) }

@@ -1,15 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+	"rltrain/envs/digits"
 	"rltrain/rl"
 	"rltrain/rl/report"
 )
@@ -27,21 +33,30 @@ type digitsResults struct {
 	Runs []digitsRun `json:"runs"`
 }
 
-// digitsRun is one training run, judged on held-out exercises with greedy answers.
+// digitsRun is one training run, judged by greedy answers: Held to the held-out exercises by which the run itself
+// stopped or chose its best step, Test to as many again as testSize that it never saw.
 type digitsRun struct {
 	Setting    string          `json:"setting"`
 	Seed       int             `json:"seed"`
 	Options    []string        `json:"options"`
-	CPUSeconds float64         `json:"cpu_seconds"`
+	CPUSeconds float64         `json:"cpu_seconds"` // of training
 	Updates    int             `json:"updates"`
+	Held       rl.AnswerScores `json:"held"`
 	Test       rl.AnswerScores `json:"test"`
 }
 
+// testSize exercises of the seed testSeed are a test.
+const (
+	testSize = 1000
+	testSeed = 1 << 40
+)
+
 // A digitsStart is a policy that arms go on from, and the settings of its task.
 type digitsStart struct {
-	name    string
-	options []string
-	arms    []digitsArm
+	name      string
+	options   []string
+	exercises digits.Options // that the options ask for
+	arms      []digitsArm
 }
 
 type digitsArm struct {
@@ -50,25 +65,24 @@ type digitsArm struct {
 	options []string
 }
 
-// rlUpdates and rlRows are the updates of an RL arm and the answers in each, which the continued arms have too.
-const (
-	rlUpdates = 30
-	rlRows    = 256
-)
+// rlRows is how many answers an update of an RL arm has, and how many solutions one of a continued arm.
+const rlRows = 256
 
-// further are the arms that go on with worked solutions, at the warm-up's rate and at a quarter of it.
-var further = []digitsArm{
-	{"supervised continued, lr 2e-3", false, []string{"--learning-rate", "2e-3"}},
-	{"supervised continued, lr 5e-4", false, []string{"--learning-rate", "5e-4"}},
+// further goes on with worked solutions: as many updates, of as many rows, as the RL arm has. Its rate falls from
+// a third of the warm-up's.
+func further(updates int) digitsArm {
+	n := strconv.Itoa(updates)
+	return digitsArm{"supervised continued", false, []string{"--max-steps", n, "--batch-size", strconv.Itoa(rlRows),
+		"--learning-rate", "5e-4", "--lr-scheduler-type", "linear", "--warmup-until", "1", "--warmup-check-every", n}}
 }
 
 var digitsStarts = []digitsStart{
-	{"sum_digits", []string{"--task", "sum_digits"}, slices.Concat([]digitsArm{{"reinforce", true, nil}}, further)},
-	{"reverse_digits", []string{"--task", "reverse_digits"}, slices.Concat([]digitsArm{{"reinforce", true, nil}}, further)},
-	{"sum_digits, two integers below 100", []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"}, []digitsArm{
-		{"rloo", true, []string{"--algorithm", "rloo"}},
-		{"grpo", true, []string{"--algorithm", "grpo"}},
-		{"ppo", true, []string{"--algorithm", "ppo"}},
+	{"sum_digits", []string{"--task", "sum_digits"}, digits.Options{Count: 4, Max: 999, Short: true}, []digitsArm{{"reinforce", true, nil}, further(30)}},
+	{"reverse_digits", []string{"--task", "reverse_digits"}, digits.Options{Max: 9999999, Short: true}, []digitsArm{{"reinforce", true, nil}, further(40)}},
+	{"sum_digits, two integers below 100", []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"}, digits.Options{Count: 2, Max: 99, Short: true}, []digitsArm{
+		{"rloo", true, []string{"--algorithm", "rloo", "--num-steps", "15"}},
+		{"grpo", true, []string{"--algorithm", "grpo", "--num-steps", "15"}},
+		{"ppo", true, []string{"--algorithm", "ppo", "--num-steps", "15"}},
 	}},
 }
 
@@ -89,19 +103,18 @@ func (e *digitsExperiment) run(ctx context.Context) error {
 func (e *digitsExperiment) arms(ctx context.Context, start digitsStart, seed int) error {
 	task := start.options[1]
 	warm := start.name + ": warm-up"
-	err := e.train(ctx, warm, seed, slices.Concat(start.options, []string{"--mode", "supervised"}), task+"_supervised")
+	err := e.train(ctx, start, warm, seed, slices.Concat(start.options, []string{"--mode", "supervised"}), task+"_supervised")
 	if err != nil {
 		return err
 	}
 	from := slices.Concat(start.options, []string{"--pretrained-model", filepath.Join(e.folder(warm, seed), task+"_supervised")})
 	for _, arm := range start.arms {
-		options, stage := slices.Concat(from, []string{"--mode", "rl_only", "--num-steps", strconv.Itoa(rlUpdates)}), task+"_rl"
-		if !arm.rl {
-			// The check that ends a warm-up comes after the last update.
-			options, stage = slices.Concat(from, []string{"--mode", "supervised", "--max-steps", strconv.Itoa(rlUpdates), "--batch-size", strconv.Itoa(rlRows),
-				"--warmup-check-every", strconv.Itoa(rlUpdates)}), task+"_supervised"
+		mode, stage := "supervised", task+"_supervised"
+		if arm.rl {
+			mode, stage = "rl_only", task+"_rl"
 		}
-		if err := e.train(ctx, start.name+": "+arm.name, seed, slices.Concat(options, arm.options), stage); err != nil {
+		options := slices.Concat(from, []string{"--mode", mode}, arm.options)
+		if err := e.train(ctx, start, start.name+": "+arm.name, seed, options, stage); err != nil {
 			return err
 		}
 	}
@@ -113,7 +126,7 @@ func (e *digitsExperiment) folder(setting string, seed int) string {
 }
 
 // train runs the program for one (setting, seed), unless the results have it already.
-func (e *digitsExperiment) train(ctx context.Context, setting string, seed int, options []string, stage string) error {
+func (e *digitsExperiment) train(ctx context.Context, start digitsStart, setting string, seed int, options []string, stage string) error {
 	if slices.ContainsFunc(e.results.Runs, func(r digitsRun) bool { return r.Setting == setting && r.Seed == seed }) {
 		return nil
 	}
@@ -132,19 +145,66 @@ func (e *digitsExperiment) train(ctx context.Context, setting string, seed int, 
 	if err := rl.LoadJSON(filepath.Join(logs, "eval_results.json"), &scores); err != nil {
 		return err
 	}
-	r.Test = scores.AnswerScores
+	r.Held = scores.AnswerScores
 	if scores.After != nil {
-		r.Test = *scores.After
+		r.Held = *scores.After
+	}
+	if r.Test, err = e.test(ctx, start, dir, filepath.Join(dir, stage)); err != nil {
+		return fmt.Errorf("%s, seed %d: %w", setting, seed, err)
 	}
 	rows, err := report.ReadMetrics(filepath.Join(logs, "metrics.jsonl"))
 	if err != nil {
 		return err
 	}
 	r.Updates = updatesIn(rows)
-	fmt.Printf("%-64s seed %d  accuracy %.3f  format %.3f  %4d updates  %5.0f s of processor time\n",
-		r.Setting, r.Seed, r.Test.Accuracy, r.Test.FormatRate, r.Updates, r.CPUSeconds)
+	fmt.Printf("%-64s seed %d  accuracy %.3f (own %.3f)  format %.3f  %4d updates  %5.0f s of processor time\n",
+		r.Setting, r.Seed, r.Test.Accuracy, r.Held.Accuracy, r.Test.FormatRate, r.Updates, r.CPUSeconds)
 	e.results.Runs = append(e.results.Runs, r)
 	return save(e.out, e.results)
+}
+
+// test judges a model's greedy answers to exercises that no run has seen.
+func (e *digitsExperiment) test(ctx context.Context, start digitsStart, dir, model string) (rl.AnswerScores, error) {
+	none := rl.AnswerScores{}
+	task, err := digits.New(start.options[1], testSeed, start.exercises)
+	if err != nil {
+		return none, err
+	}
+	var prompts bytes.Buffer
+	episodes := make([]envs.Env, testSize)
+	for i := range episodes {
+		if episodes[i], err = task.Episode(envs.Eval, i); err != nil {
+			return none, err
+		}
+		shown, err := episodes[i].Reset(ctx)
+		if err != nil {
+			return none, err
+		}
+		if err := json.NewEncoder(&prompts).Encode(map[string]string{"prompt": shown.Text}); err != nil {
+			return none, err
+		}
+	}
+	input, output := filepath.Join(dir, "test.jsonl"), filepath.Join(dir, "test_answers.jsonl")
+	if err := os.WriteFile(input, prompts.Bytes(), 0o644); err != nil {
+		return none, err
+	}
+	if _, _, err := command(ctx, e.program, "generate", "--model", model, "--input", input, "--output", output,
+		"--temperature", "0", "--max-new-tokens", "160"); err != nil {
+		return none, err
+	}
+	var infos []*envs.Info
+	for r, err := range dataset.Records(output) {
+		if err != nil {
+			return none, err
+		}
+		text, _ := r.Fields.Get("completion")
+		step, err := episodes[len(infos)].Step(ctx, envs.Action{Text: text.(string)})
+		if err != nil {
+			return none, err
+		}
+		infos = append(infos, step.Info)
+	}
+	return rl.ScoreAnswers(infos), nil
 }
 
 // markdown is the experiment's table.
@@ -156,24 +216,24 @@ func (r digitsResults) markdown() string {
 		}
 	}
 	var rows [][]string
-	n := 0
 	for _, start := range digitsStarts {
 		for _, setting := range settings {
 			if !strings.HasPrefix(setting, start.name+":") {
 				continue
 			}
-			var accuracy, least, format, updates, cpu []float64
+			var accuracy, own, least, format, updates, cpu []float64
 			for _, run := range r.Runs {
 				if run.Setting == setting {
-					n = run.Test.N
-					accuracy, format = append(accuracy, 100*run.Test.Accuracy), append(format, 100*run.Test.FormatRate)
-					least, updates, cpu = append(least, 100*run.Test.Interval[0]), append(updates, float64(run.Updates)), append(cpu, run.CPUSeconds)
+					own, accuracy = append(own, 100*run.Held.Accuracy), append(accuracy, 100*run.Test.Accuracy)
+					least, format = append(least, 100*run.Test.Interval[0]), append(format, 100*run.Test.FormatRate)
+					updates, cpu = append(updates, float64(run.Updates)), append(cpu, run.CPUSeconds)
 				}
 			}
-			rows = append(rows, []string{setting, fmt.Sprint(len(accuracy)), fmt.Sprintf("%.0f", mean(updates)), spread(accuracy, 1),
+			rows = append(rows, []string{setting, fmt.Sprint(len(accuracy)), fmt.Sprintf("%.0f", mean(updates)), spread(own, 1), spread(accuracy, 1),
 				fmt.Sprintf("%.1f", slices.Min(accuracy)), fmt.Sprintf("%.1f", slices.Min(least)), spread(format, 1), fmt.Sprintf("%.0f", slices.Min(cpu))})
 		}
 	}
-	text := fmt.Sprintf("%d held-out exercises, answered greedily; mean ± standard deviation over seeds. An update has %d answers or solutions, of a warm-up 16.\n\n", n, rlRows)
-	return text + report.MarkdownTable([]string{"run", "seeds", "updates", "accuracy %", "least", "its 95 % interval from", "format %", "CPU s, least"}, rows)
+	text := fmt.Sprintf("Greedy answers; mean ± standard deviation over seeds. A run stops, or chooses its best step, by its own 200 held-out exercises; "+
+		"accuracy and format are of %s others. RL and continued training have %d answers or solutions an update.\n\n", report.Count(testSize), rlRows)
+	return text + report.MarkdownTable([]string{"run", "seeds", "updates", "own %", "accuracy %", "least", "its 95 % interval from", "format %", "CPU s, least"}, rows)
 }

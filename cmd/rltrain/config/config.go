@@ -161,6 +161,7 @@ type Config struct {
 	RewardExpr        string  `yaml:"reward_expr"`
 	RLLearningRate    float64 `yaml:"rl_learning_rate"`
 	RLLRSchedulerType string  `yaml:"rl_lr_scheduler_type"`
+	RLWarmupRatio     float64 `yaml:"rl_warmup_ratio"`
 	ValueLearningRate float64 `yaml:"value_learning_rate"`
 	RLBatchSize       int     `yaml:"rl_batch_size"`
 	UpdateEpochs      int     `yaml:"update_epochs"`
