@@ -224,7 +224,8 @@ func (t *trainer) tokenRL() algo.TokenRLConfig {
 	c := t.config
 	a := algo.TokenRLConfig{
 		Algorithm: c.Algorithm, Steps: c.NumSteps, PromptsPerStep: c.PromptsPerStep, SamplesPerPrompt: c.SamplesPerPrompt,
-		Generators: c.NumGenerators, LearningRate: c.RLLearningRate, MaxGradNorm: c.RLMaxGradNorm, Schedule: c.RLLRSchedulerType, Warmup: c.RLWarmupRatio,
+		Generators: c.NumGenerators, LearningRate: c.RLLearningRate, MaxGradNorm: c.RLMaxGradNorm,
+		Schedule: c.RLLRSchedulerType, Warmup: c.RLWarmupRatio,
 		Temperature: c.Temperature, MaxNew: t.actionTokens(), EntropyCoef: c.EntropyCoef,
 		KLCoef: c.KLCoef, KLKind: rl.KLKind(c.KLType), KLInReward: c.KLInReward, KLTarget: c.KLTarget,
 		Timeout: time.Duration(c.StepTimeout * float64(time.Second)), Async: c.Async,

@@ -203,7 +203,34 @@ func TestDifficulty(t *testing.T) {
 	}
 }
 
-func TestReverseMin(t *testing.T) {
+func TestShorterNumbersAreOftenTrainedOn(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		long        int
+		train, eval float64 // share of shorter numbers
+	}{
+		{Sum, 100, 1. / 4, 90. / 990},
+		{Reverse, 1000000, 1. / 2, 900. / 9900},
+	} {
+		for part, want := range map[envs.Part]float64{envs.Train: test.train, envs.Eval: test.eval} {
+			task := newTask(t, test.name, 3, nil)
+			short, all := 0, 0
+			for i := range 2000 {
+				for _, n := range episode(t, task, part, i).numbers {
+					all++
+					if n < test.long {
+						short++
+					}
+				}
+			}
+			if got := float64(short) / float64(all); got < want-0.03 || got > want+0.03 {
+				t.Errorf("%s: a share of %.3f of the numbers to %s are short, want %.3f", test.name, got, part, want)
+			}
+		}
+	}
+}
+
+func TestShorterMin(t *testing.T) {
 	for most, want := range map[int]int{10: 10, 99: 10, 100: 10, 999: 10, 1000: 100, 9999999: 100000, 10000000: 1000000} {
 		if got := shorterMin(most); got != want {
 			t.Errorf("shorterMin(%d) = %d, want %d", most, got, want)

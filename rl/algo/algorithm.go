@@ -26,6 +26,10 @@ type Algorithm struct {
 	// Ratio is what of π/π_old the loss has, and so ClipLow, ClipHigh, and more than one update a step.
 	Ratio Ratio
 
+	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples
+	// need no backward pass.
+	ByAdvantage bool
+
 	// Complete fills in what the configuration leaves open, and refuses what is wrong in it. nil = nothing.
 	Complete func(c *TokenRLConfig) error
 

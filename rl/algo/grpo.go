@@ -9,7 +9,7 @@ import (
 
 func init() {
 	Register(Algorithm{
-		Name: GRPO, Scale: true, Reduction: true, Ratio: TokenRatio,
+		Name: GRPO, Scale: true, Reduction: true, Ratio: TokenRatio, ByAdvantage: true,
 		Complete: func(c *TokenRLConfig) error {
 			c.fill(rl.BaselineGroup, rl.ScaleGroup, ReduceToken)
 			return nil

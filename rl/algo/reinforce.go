@@ -7,7 +7,7 @@ import (
 
 func init() {
 	Register(Algorithm{
-		Name: Reinforce, Baseline: true, Scale: true, Reduction: true,
+		Name: Reinforce, Baseline: true, Scale: true, Reduction: true, ByAdvantage: true,
 		Complete: func(c *TokenRLConfig) error {
 			c.fill(rl.BaselineMoving, rl.ScaleNone, ReduceSequence)
 			return nil

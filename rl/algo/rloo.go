@@ -7,7 +7,7 @@ import (
 
 func init() {
 	Register(Algorithm{
-		Name: RLOO, Ratio: SequenceRatio,
+		Name: RLOO, Ratio: SequenceRatio, ByAdvantage: true,
 		Complete: func(c *TokenRLConfig) error {
 			c.fill(rl.BaselineLeaveOneOut, rl.ScaleNone, "")
 			return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"rltrain/rl"
@@ -107,6 +108,9 @@ func (t *tokenRL) minibatches(samples []*TokenSample, epoch int) [][]*TokenSampl
 
 // forward runs visit on each part of a batch.
 func (t *tokenRL) forward(mode torch.Mode, batch []*TokenSample, visit func(s *torch.Scope, part []*TokenSample, b *rl.Batch)) error {
+	if len(batch) == 0 {
+		return nil
+	}
 	ids := gather(batch, func(x *TokenSample) []int32 { return x.Tokens })
 	for _, bounds := range microBatches(ids, t.config.MicroTokens) {
 		part := batch[bounds[0]:bounds[1]]
@@ -144,8 +148,7 @@ func (t *tokenRL) score(samples []*TokenSample) error {
 	if len(samples) == 0 {
 		return nil
 	}
-	values := t.algorithm.ValueLoss != nil
-	ahead := values || c.Async || c.UpdateEpochs*c.Minibatches > 1 || c.KLCoef > 0 && c.KLInReward
+	values, ahead := t.algorithm.ValueLoss != nil, t.ahead()
 	reference, pass := t.policy, torch.Pass{Adapter: false}
 	if c.Reference != nil {
 		reference, pass = c.Reference, torch.Pass{Adapter: true}
@@ -249,6 +252,32 @@ func (t *tokenRL) updates(f *tokenFigures) error {
 	return nil
 }
 
+// ahead says whether log π_old has to be known before the first update.
+func (t *tokenRL) ahead() bool {
+	c := t.config
+	return t.algorithm.ValueLoss != nil || c.Async || c.UpdateEpochs*c.Minibatches > 1 || c.KLCoef > 0 && c.KLInReward
+}
+
+// idle divides a batch into the samples that have a part in the gradient and those that have none: where the
+// answers to a prompt all earn the same, there is nothing to learn from them.
+func (t *tokenRL) idle(batch []*TokenSample) (learning, idle []*TokenSample) {
+	c := t.config
+	if !t.algorithm.ByAdvantage || t.ahead() || c.EntropyCoef != 0 || c.KLCoef > 0 {
+		return batch, nil
+	}
+	for _, x := range batch {
+		if slices.ContainsFunc(x.Advantage, func(a float32) bool { return a != 0 }) {
+			learning = append(learning, x)
+		} else {
+			idle = append(idle, x)
+		}
+	}
+	if len(learning) == 0 { // the optimiser wants a gradient, if of zeros
+		return batch, nil
+	}
+	return learning, idle
+}
+
 // gradient accumulates the gradient of a minibatch's loss.
 func (t *tokenRL) gradient(batch []*TokenSample) (updateFigures, error) {
 	c, p := t.config, t.policy
@@ -258,7 +287,17 @@ func (t *tokenRL) gradient(batch []*TokenSample) (updateFigures, error) {
 		tokens += len(x.Penalty)
 	}
 	f.Tokens = float64(tokens)
-	err := t.forward(torch.Train, batch, func(s *torch.Scope, part []*TokenSample, b *rl.Batch) {
+	learning, idle := t.idle(batch)
+	if err := t.forward(torch.NoGrad, idle, func(s *torch.Scope, part []*TokenSample, b *rl.Batch) {
+		out := p.scoreBatch(s, b, torch.Pass{Adapter: true}, c.Temperature)
+		now := s.Read(out.logProbs)
+		spread(part, now, func(x *TokenSample, v []float32) { x.Old = v })
+		f.Entropy += s.Item(s.Sum(out.entropy))
+		f.count(part, now, t.algorithm.Ratio, c)
+	}); err != nil {
+		return f, err
+	}
+	err := t.forward(torch.Train, learning, func(s *torch.Scope, part []*TokenSample, b *rl.Batch) {
 		out := p.scoreBatch(s, b, torch.Pass{Adapter: true, Checkpoint: c.Checkpoint}, c.Temperature)
 		m := int64(len(b.Rows))
 		vector := func(list func(x *TokenSample) []float32) torch.Tensor { return s.Floats(flatten(part, list), m) }

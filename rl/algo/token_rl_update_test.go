@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"rltrain/envs"
 	"rltrain/rl"
@@ -84,6 +85,46 @@ func TestMicroBatchesChangeNothing(t *testing.T) {
 			} else if e := torchtest.RelativeError(got, want); !(e < 1e-5) {
 				t.Errorf("%s %s, %d tokens a pass: the gradient differs by %v", test.algorithm, test.reduction, limit, e)
 			}
+		}
+	}
+}
+
+// TestSamplesWithoutAdvantageNeedNoBackwardPass compares a step that leaves them out of the backward pass with
+// one that does not: the same gradient and the same figures.
+func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
+	for _, algorithm := range []string{Reinforce, RLOO, GRPO} {
+		p := tiny(t, 4)
+		c := rlConfig(algorithm)
+		c.Baseline = map[string]rl.Baseline{Reinforce: rl.BaselineGroup}[algorithm]
+		tr, r := collected(t, p, c)
+		for _, x := range r.groups[0] {
+			x.Turns[0].Reward = 1
+		}
+		step := func(spare bool) ([]float32, updateFigures, int) {
+			tr.algorithm.ByAdvantage = spare
+			samples := tr.samples(r)
+			tr.judge(r, samples)
+			_, idle := tr.idle(samples)
+			f, err := tr.gradient(samples)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gradient := gradientsOf(t, p)
+			if err := torch.ZeroGrad(p.params()); err != nil {
+				t.Fatal(err)
+			}
+			return gradient, f, len(idle)
+		}
+		want, wantFigures, none := step(false)
+		got, figures, idle := step(true)
+		if none != 0 || idle < len(r.groups[0]) {
+			t.Fatalf("%s: %d and %d samples are left out", algorithm, none, idle)
+		}
+		if e := torchtest.RelativeError(got, want); !(e < 1e-5) {
+			t.Errorf("%s: the gradient differs by %v", algorithm, e)
+		}
+		if diff := cmp.Diff(wantFigures, figures, cmpopts.EquateApprox(1e-5, 1e-6)); diff != "" {
+			t.Errorf("%s: figures (-with +without):\n%s", algorithm, diff)
 		}
 	}
 }

@@ -55,7 +55,9 @@ const (
 type digitsStart struct {
 	name      string
 	options   []string
+	warmup    []string       // options of the warm-up alone
 	exercises digits.Options // that the options ask for
+	once      bool           // with the first seed only
 	arms      []digitsArm
 }
 
@@ -77,13 +79,23 @@ func further(updates int) digitsArm {
 }
 
 var digitsStarts = []digitsStart{
-	{"sum_digits", []string{"--task", "sum_digits"}, digits.Options{Count: 4, Max: 999, Short: true}, []digitsArm{{"reinforce", true, nil}, further(30)}},
-	{"reverse_digits", []string{"--task", "reverse_digits"}, digits.Options{Max: 9999999, Short: true}, []digitsArm{{"reinforce", true, nil}, further(40)}},
-	{"sum_digits, two integers below 100", []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"}, digits.Options{Count: 2, Max: 99, Short: true}, []digitsArm{
-		{"rloo", true, []string{"--algorithm", "rloo", "--num-steps", "15"}},
-		{"grpo", true, []string{"--algorithm", "grpo", "--num-steps", "15"}},
-		{"ppo", true, []string{"--algorithm", "ppo", "--num-steps", "15"}},
-	}},
+	{
+		name: "sum_digits", options: []string{"--task", "sum_digits"}, exercises: digits.Options{Count: 4, Max: 999, Short: true},
+		warmup: []string{"--warmup-until", "0.6"}, arms: []digitsArm{{"reinforce", true, nil}, further(30)},
+	},
+	{
+		name: "reverse_digits", options: []string{"--task", "reverse_digits"}, exercises: digits.Options{Max: 9999999, Short: true},
+		arms: []digitsArm{{"reinforce", true, nil}, further(40)},
+	},
+	{
+		name: "sum_digits, two integers below 100", options: []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"},
+		exercises: digits.Options{Count: 2, Max: 99, Short: true}, once: true,
+		arms: []digitsArm{
+			{"rloo", true, []string{"--algorithm", "rloo", "--num-steps", "15"}},
+			{"grpo", true, []string{"--algorithm", "grpo", "--num-steps", "15"}},
+			{"ppo", true, []string{"--algorithm", "ppo", "--num-steps", "15"}},
+		},
+	},
 }
 
 func (e *digitsExperiment) run(ctx context.Context) error {
@@ -92,6 +104,9 @@ func (e *digitsExperiment) run(ctx context.Context) error {
 	}
 	for seed := range e.seeds {
 		for _, start := range digitsStarts {
+			if start.once && seed > 0 {
+				continue
+			}
 			if err := e.arms(ctx, start, seed); err != nil {
 				return err
 			}
@@ -103,7 +118,7 @@ func (e *digitsExperiment) run(ctx context.Context) error {
 func (e *digitsExperiment) arms(ctx context.Context, start digitsStart, seed int) error {
 	task := start.options[1]
 	warm := start.name + ": warm-up"
-	err := e.train(ctx, start, warm, seed, slices.Concat(start.options, []string{"--mode", "supervised"}), task+"_supervised")
+	err := e.train(ctx, start, warm, seed, slices.Concat(start.options, start.warmup, []string{"--mode", "supervised"}), task+"_supervised")
 	if err != nil {
 		return err
 	}
@@ -140,7 +155,8 @@ func (e *digitsExperiment) train(ctx context.Context, start digitsStart, setting
 	logs := filepath.Join(dir, stage, "logs")
 	var scores struct {
 		rl.AnswerScores
-		After *rl.AnswerScores `json:"after"` // of an RL stage
+		Before, After *rl.AnswerScores // of an RL stage
+		BestStep      int              `json:"best_step"`
 	}
 	if err := rl.LoadJSON(filepath.Join(logs, "eval_results.json"), &scores); err != nil {
 		return err
