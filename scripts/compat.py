@@ -1,7 +1,7 @@
 """Checks, with transformers and PEFT, what rltrain writes: run by `make compat`; nothing that runs needs Python.
 
-Trains small classifiers with bin/rltrain ($RLTRAIN names another) on the default model and on a random BERT folder,
-with both poolings; loads them by the Python code of their own README.md, unchanged but for the texts; and compares
+Trains small classifiers with bin/rltrain ($RLTRAIN names another) on the default model and on random encoders of every
+family, with both poolings; loads them by the Python code of their own README.md, unchanged but for the texts; and compares
 probabilities with those of `rltrain predict`. Warnings are errors, transformers' deprecations aside. Lets both fetch a
 model from a Hub on this machine into caches that the other then reads.
 
@@ -35,8 +35,8 @@ import cases  # noqa: E402
 import torch  # noqa: E402
 from checks import LIMIT, ROOT, attempt, check, loads_in_peft, results, rltrain  # noqa: E402
 from language import check_language_models  # noqa: E402
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer  # noqa: E402
-from transformers import BertConfig, BertForPreTraining  # noqa: E402
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer  # noqa: E402
+from transformers import BertConfig, BertForPreTraining, DistilBertConfig, ModernBertConfig, RobertaConfig  # noqa: E402
 from tokenizers import processors  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
@@ -85,17 +85,30 @@ def compare(name, logits, probs):
     check(name, in_logs <= LIMIT and plain <= LIMIT, f"log-probabilities differ by {in_logs:.1e}, probabilities by {plain:.1e}")
 
 
-def random_bert(folder):
-    """A small BERT in the layout of the original ones: names begin with bert., and the pretraining heads are there."""
+SHAPE = dict(vocab_size=61, hidden_size=36, num_hidden_layers=3, num_attention_heads=3, intermediate_size=50, max_position_embeddings=48)
+ENCODERS = {  # by family: a configuration, and what transformers calls its classes
+    "bert": (BertConfig(**SHAPE, layer_norm_eps=1e-5), "Bert"),
+    "roberta": (RobertaConfig(**{**SHAPE, "max_position_embeddings": 50}, type_vocab_size=1, pad_token_id=0), "Roberta"),
+    "distilbert": (DistilBertConfig(vocab_size=61, dim=36, n_layers=3, n_heads=3, hidden_dim=50, max_position_embeddings=48), "DistilBert"),
+    "modernbert": (ModernBertConfig(**SHAPE, pad_token_id=0, local_attention=8, global_attn_every_n_layers=2), "ModernBert"),
+}
+
+
+def random_encoder(folder, family):
+    """A small encoder as its pretraining left it: names have the family's prefix, and the pretraining heads are there."""
     torch.manual_seed(3)
-    model = BertForPreTraining(BertConfig(vocab_size=61, hidden_size=36, num_hidden_layers=3, num_attention_heads=3,
-                                          intermediate_size=50, max_position_embeddings=48, layer_norm_eps=1e-5))
+    config, _ = ENCODERS[family]
+    model = BertForPreTraining(config) if family == "bert" else AutoModelForMaskedLM.from_config(config)
     with torch.no_grad():  # away from biases of zero and scales of one, which would hide a missing term
         for name, p in model.named_parameters():
-            p.copy_((1 if name.endswith("LayerNorm.weight") else 0) + 0.15 * torch.randn(p.shape))
+            p.copy_((1 if p.dim() == 1 and name.endswith("weight") else 0) + 0.15 * torch.randn(p.shape))
     model.save_pretrained(folder)
-    for name in ["tokenizer.json", "tokenizer_config.json"]:
-        shutil.copy(ROOT / "torch" / "transformers" / "testdata" / "wordpiece" / name, folder)
+    words = ROOT / "torch" / "transformers" / "testdata" / "wordpiece"
+    shutil.copy(words / "tokenizer.json", folder)
+    settings = json.loads((words / "tokenizer_config.json").read_text())
+    if family != "bert":
+        settings.update(tokenizer_class="PreTrainedTokenizerFast", model_input_names=["input_ids", "attention_mask"])
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def random_rows(path):
@@ -135,7 +148,8 @@ def check_classifier(name, folder, base, pooling, texts):
     with attempt(f"{name}: README.md's code"):
         card = by_the_card(folder, texts)
         kind = type(card["model"].base_model.model).__name__
-        check(f"{name}: README.md's code loads PEFT on {kind}", kind == ("BertModel" if pooling == "mean" else "BertForSequenceClassification"))
+        prefix = ENCODERS[card["model"].config.model_type][1]
+        check(f"{name}: README.md's code loads PEFT on {kind}", kind == prefix + ("Model" if pooling == "mean" else "ForSequenceClassification"))
         compare(f"{name}: README.md's code = rltrain predict, {len(texts)} texts", card["logits"], probs)
         answers = [labels[i] for i in probs.argmax(1)]
         check(f"{name}: README.md's code prints rltrain's answers", [line.split(" 0.")[0].split(" 1.0")[0] for line in card["printed"]] == answers)
@@ -363,17 +377,17 @@ def main():
             check_tokenizers(scratch)
         with attempt("language models"):
             check_language_models(scratch)
-        tiny = scratch / "tiny-bert"
-        random_bert(tiny)
+        for family in ENCODERS:
+            random_encoder(scratch / f"tiny-{family}", family)
         random_rows(scratch / "rows.jsonl")
         small = "the law of force|what is the cat|where is the dog?|un happiness|running , 東京 !|café zzz".split("|")
         runs = [  # model, its arguments, texts; the stages that are checked
             (minilm, ["--max-samples", 56, "--epochs", 1, "--learning-rate", "5e-3", "--rl-episodes", 1, "--update-epochs", 1,
                       "--rl-learning-rate", "1e-3"], built_in_texts() + ODD_TEXTS, ["rl"]),
-            (tiny, ["--dataset", scratch / "rows.jsonl", "--learning-rate", "1e-2", "--rl-episodes", 2, "--rl-learning-rate", "5e-3",
-                    "--reward", "calibration"], small + ODD_TEXTS, ["supervised", "rl"]),
+            *((scratch / f"tiny-{family}", ["--dataset", scratch / "rows.jsonl", "--learning-rate", "1e-2", "--rl-episodes", 2, "--rl-learning-rate", "5e-3",
+                                            "--reward", "calibration"], small + ODD_TEXTS, ["supervised", "rl"]) for family in ENCODERS),
         ]
-        check_hub(scratch, tiny)
+        check_hub(scratch, scratch / "tiny-bert")
         for model, args, texts, stages in runs:
             for pooling in ["mean", "family"]:
                 output = scratch / f"{model.name}-{pooling}"

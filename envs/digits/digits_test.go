@@ -43,7 +43,7 @@ func TestAnswerAndSolution(t *testing.T) {
 		{Sum, []int{12, 345, 67}, "What is the total digit sum of [12, 345, 67]?", "a1=01 b2=03 c3=06 d4=10 e5=15 f6=21 g7=28 [ANSWER] 28"},
 		{Sum, []int{100, 10}, "What is the total digit sum of [100, 10]?", "a1=01 b0=01 c0=01 d1=02 e0=02 [ANSWER] 2"},
 		{Reverse, []int{1234}, "What is 1234 reversed?", "a1b2c3d4,d4c3b2a1 [ANSWER] 4321"},
-		{Reverse, []int{1230}, "What is 1230 reversed?", "a1b2c3d0,d0c3b2a1 [ANSWER] 321"},
+		{Reverse, []int{1230}, "What is 1230 reversed?", "a1b2c3d0,d0c3b2a1 [ANSWER] 0321"},
 	} {
 		e := &Episode{task: test.task, numbers: test.numbers}
 		if got := e.question(); got != test.question {

@@ -2,7 +2,6 @@ package digits
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -44,28 +43,30 @@ func (e *Episode) short() string {
 // Solution works the exercise out digit by digit, with a letter for each digit, so that
 // a model looks up the digit of a letter rather than count positions: for [12, 345] the
 // running sum "a1=01 b2=03 c3=06 d4=10 e5=15", for 1230 the digits forwards and
-// backwards "a1b2c3d0,d0c3b2a1". Then comes the answer behind [ANSWER].
+// backwards "a1b2c3d0,d0c3b2a1". Then comes the answer behind [ANSWER]. Reversed numbers
+// keep the zeros in front, 0321, so that one rule serves for all.
 func (e *Episode) Solution() string {
-	var text strings.Builder
 	if e.task == Reverse {
-		var digits []string
-		for i, digit := range strconv.Itoa(e.numbers[0]) {
-			digits = append(digits, fmt.Sprintf("%c%c", letter(i), digit))
+		digits := []byte(strconv.Itoa(e.numbers[0]))
+		var forwards, backwards, plain []byte
+		for i, digit := range digits {
+			last := len(digits) - 1 - i
+			forwards = append(forwards, letter(i), digit)
+			backwards = append(backwards, letter(last), digits[last])
+			plain = append(plain, digits[last])
 		}
-		text.WriteString(strings.Join(digits, "") + ",")
-		slices.Reverse(digits)
-		text.WriteString(strings.Join(digits, "") + " ")
-	} else {
-		sum, at := 0, 0
-		for _, n := range e.numbers {
-			for _, digit := range strconv.Itoa(n) {
-				sum += int(digit - '0')
-				fmt.Fprintf(&text, "%c%c=%02d ", letter(at), digit, sum)
-				at++
-			}
+		return fmt.Sprintf("%s,%s %s %s", forwards, backwards, answer.Tag, plain)
+	}
+	var text strings.Builder
+	sum, at := 0, 0
+	for _, n := range e.numbers {
+		for _, digit := range strconv.Itoa(n) {
+			sum += int(digit - '0')
+			fmt.Fprintf(&text, "%c%c=%02d ", letter(at), digit, sum)
+			at++
 		}
 	}
-	return text.String() + answer.Tag + " " + strconv.FormatInt(e.Answer(), 10)
+	return fmt.Sprintf("%s%s %d", text.String(), answer.Tag, sum)
 }
 
 // letter is that of digit i: from z on it starts over.

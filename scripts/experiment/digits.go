@@ -85,15 +85,15 @@ var digitsStarts = []digitsStart{
 	},
 	{
 		name: "reverse_digits", options: []string{"--task", "reverse_digits"}, exercises: digits.Options{Max: 9999999, Short: true},
-		arms: []digitsArm{{"reinforce", true, nil}, further(40)},
+		arms: []digitsArm{{"reinforce", true, nil}, further(30)},
 	},
 	{
 		name: "sum_digits, two integers below 100", options: []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"},
 		exercises: digits.Options{Count: 2, Max: 99, Short: true}, once: true,
 		arms: []digitsArm{
-			{"rloo", true, []string{"--algorithm", "rloo", "--num-steps", "15"}},
-			{"grpo", true, []string{"--algorithm", "grpo", "--num-steps", "15"}},
-			{"ppo", true, []string{"--algorithm", "ppo", "--num-steps", "15"}},
+			{"rloo", true, []string{"--algorithm", "rloo", "--num-steps", "25"}},
+			{"grpo", true, []string{"--algorithm", "grpo", "--num-steps", "25"}},
+			{"ppo", true, []string{"--algorithm", "ppo", "--num-steps", "25"}},
 		},
 	},
 }
