@@ -138,14 +138,6 @@ func bootstrapIntervals(classes int, rows []scoredRow) Intervals {
 	return Intervals{F1Macro: interval(f1Macro), F1Weighted: interval(f1Weighted), ECE: interval(ece), Brier: interval(brier)}
 }
 
-func scoresOf(classes int, rows []scoredRow) scores {
-	t := newTally(classes)
-	for i := range rows {
-		t.add(&rows[i])
-	}
-	return t.scores()
-}
-
 func draws() []float64 { return make([]float64, 0, resamples) }
 
 func interval(draws []float64) Interval {
