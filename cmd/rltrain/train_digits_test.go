@@ -51,6 +51,7 @@ func TestOptionsReachTheAlgorithm(t *testing.T) {
 			c.Gamma, c.Lambda, c.ValueClip, c.ValueCoef, c.ValueRate = 0.9, 0.8, 0.1, 0.3, 0.5
 		}},
 		{"ppo", "--prompts-per-step 3 --num-generations 5 --verbose", func(c *algo.TokenRLConfig) { c.PromptsPerStep, c.SamplesPerPrompt, c.Verbose = 3, 5, true }},
+		{"reinforce", "--rl-lr-scheduler-type cosine --rl-warmup-ratio 0.5", func(c *algo.TokenRLConfig) { c.Schedule, c.Warmup = "cosine", 0.5 }},
 		{"reinforce", "--step-timeout 1.5", func(c *algo.TokenRLConfig) { c.Timeout = 1500 * time.Millisecond }},
 		{"grpo", "--async --max-staleness 2", func(c *algo.TokenRLConfig) { c.Async, c.MaxStaleness = true, 2 }},
 	} {

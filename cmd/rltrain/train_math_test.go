@@ -140,6 +140,8 @@ func TestEveryOptionChangesWhatItShould(t *testing.T) {
 		{"loss", []string{"--return-min", "5"}, nil},
 		{"loss", []string{"--gamma", "0"}, nil},
 		{"learning_rate", []string{"--rl-learning-rate", "0.02"}, nil},
+		{"learning_rate", []string{"--rl-lr-scheduler-type", "constant"}, nil},
+		{"learning_rate", []string{"--rl-warmup-ratio", "0.5"}, nil},
 		{"loss", []string{"--rl-max-grad-norm", "1e-9"}, nil},
 		{"reward", []string{"--judge-reward", "aspects"}, nil},
 		{"reward", []string{"--judge-scale", "0.5"}, nil},
