@@ -91,9 +91,9 @@ var digitsStarts = []digitsStart{
 		name: "sum_digits, two integers below 100", options: []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"},
 		exercises: digits.Options{Count: 2, Max: 99, Short: true}, once: true, warmup: []string{"--warmup-until", "0.6"},
 		arms: []digitsArm{
-			{"rloo", true, []string{"--algorithm", "rloo", "--num-steps", "25"}},
-			{"grpo", true, []string{"--algorithm", "grpo", "--num-steps", "25"}},
-			{"ppo", true, []string{"--algorithm", "ppo", "--num-steps", "25"}},
+			{"rloo", true, []string{"--algorithm", "rloo", "--num-steps", "45"}},
+			{"grpo", true, []string{"--algorithm", "grpo", "--num-steps", "45"}},
+			{"ppo", true, []string{"--algorithm", "ppo", "--num-steps", "45"}},
 		},
 	},
 }
