@@ -85,7 +85,7 @@ var digitsStarts = []digitsStart{
 	},
 	{
 		name: "reverse_digits", options: []string{"--task", "reverse_digits"}, exercises: digits.Options{Max: 9999999, Short: true},
-		arms: []digitsArm{{"reinforce", true, nil}, further(30)},
+		arms: []digitsArm{{"reinforce", true, nil}, further(40)},
 	},
 	{
 		name: "sum_digits, two integers below 100", options: []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"},
