@@ -189,6 +189,19 @@ func (t *trainer) openStage(stage string) (*algo.Stage, error) {
 	return s, nil
 }
 
+// trainStage runs a stage of a language model, unless an earlier process has finished it.
+func (t *trainer) trainStage(name string, train func(stage *algo.Stage) error) error {
+	stage, err := t.openStage(name)
+	if err != nil {
+		return err
+	}
+	if stage == nil {
+		called := map[string]string{supervisedStage: "supervised", rlStage: "RL"}[name]
+		return t.console.Print("The " + called + " stage in " + t.stageDir(name) + " is finished; it is used as it is")
+	}
+	return stage.Finish(func() error { return train(stage) })
+}
+
 // sameConfig refuses to resume a run under other settings than it began with.
 func (t *trainer) sameConfig(dir string) error {
 	path := filepath.Join(dir, "config.yaml")

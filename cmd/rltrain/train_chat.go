@@ -32,32 +32,30 @@ func (t *trainer) chatStage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dir := t.stageDir(supervisedStage)
-	stage, err := t.openStage(supervisedStage)
-	if err != nil {
-		return err
-	}
-	if stage == nil {
-		return t.console.Print("The supervised stage in " + dir + " is finished; it is used as it is")
-	}
-	packing := 0
-	if c.Packing {
-		packing = c.MaxLength
-	}
-	return stage.Finish(func() error {
+	return t.trainStage(supervisedStage, func(stage *algo.Stage) error {
 		if err := t.beginChat(stage, policy, train, validation); err != nil {
 			return err
 		}
-		result, err := algo.TokenSFT(ctx, policy, train.Sequences, validation.Sequences, algo.TokenSFTConfig{
-			Epochs: c.Epochs, MaxUpdates: c.MaxSteps, BatchSize: c.BatchSize, Packing: packing, LearningRate: c.LearningRate,
-			WeightDecay: c.WeightDecay, Schedule: c.LRSchedulerType, Warmup: c.WarmupRatio, MaxGradNorm: c.MaxGradNorm,
-			MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing, Seed: c.Seed,
-		}, stage.Hooks("supervised", "update"))
+		settings := t.tokenSFT()
+		settings.Epochs, settings.MaxUpdates = c.Epochs, c.MaxSteps
+		if c.Packing {
+			settings.Packing = c.MaxLength
+		}
+		result, err := algo.TokenSFT(ctx, policy, train.Sequences, validation.Sequences, settings, stage.Hooks("supervised", "update"))
 		if err != nil {
 			return err
 		}
 		return t.endChat(stage, policy, result)
 	})
+}
+
+// tokenSFT is what supervised training is to do, but for how long.
+func (t *trainer) tokenSFT() algo.TokenSFTConfig {
+	c := t.config
+	return algo.TokenSFTConfig{
+		BatchSize: c.BatchSize, LearningRate: c.LearningRate, WeightDecay: c.WeightDecay, Schedule: c.LRSchedulerType,
+		Warmup: c.WarmupRatio, MaxGradNorm: c.MaxGradNorm, MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing, Seed: c.Seed,
+	}
 }
 
 // startingLanguageModel is the model of --model with what is to be trained, or that of --pretrained-model.

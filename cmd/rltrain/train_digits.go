@@ -73,14 +73,7 @@ func (t *trainer) warmUp(ctx context.Context, task *digits.Task) error {
 		return err
 	}
 	defer policy.Close()
-	stage, err := t.openStage(supervisedStage)
-	if err != nil {
-		return err
-	}
-	if stage == nil {
-		return t.console.Print("The supervised stage in " + t.stageDir(supervisedStage) + " is finished; it is used as it is")
-	}
-	return stage.Finish(func() error {
+	return t.trainStage(supervisedStage, func(stage *algo.Stage) error {
 		train, err := policy.Encode(solutions(ctx, task, envs.Train, c.MaxSteps*c.BatchSize), algo.EncodeOptions{CompletionOnly: true})
 		if err != nil {
 			return err
@@ -107,11 +100,9 @@ func (t *trainer) warmUp(ctx context.Context, task *digits.Task) error {
 			scored = updates
 			return scores.Accuracy >= c.WarmupUntil, stage.Printf("After %d updates: %s", updates, describeScores(scores))
 		}
-		result, err := algo.TokenSFT(ctx, policy, train.Sequences, nil, algo.TokenSFTConfig{
-			Epochs: 1, BatchSize: c.BatchSize, LearningRate: c.LearningRate, WeightDecay: c.WeightDecay, Schedule: c.LRSchedulerType,
-			Warmup: c.WarmupRatio, MaxGradNorm: c.MaxGradNorm, MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing,
-			Seed: c.Seed, Check: check, CheckEvery: c.WarmupCheckEvery,
-		}, stage.Hooks("supervised", "update"))
+		settings := t.tokenSFT()
+		settings.Epochs, settings.Check, settings.CheckEvery = 1, check, c.WarmupCheckEvery
+		result, err := algo.TokenSFT(ctx, policy, train.Sequences, nil, settings, stage.Hooks("supervised", "update"))
 		if err != nil {
 			return err
 		}
@@ -120,11 +111,7 @@ func (t *trainer) warmUp(ctx context.Context, task *digits.Task) error {
 				return err
 			}
 		}
-		path, err := stage.File("logs", "eval_results.json")
-		if err != nil {
-			return err
-		}
-		if err := rl.SaveJSON(path, scores); err != nil {
+		if err := saveScores(stage, scores); err != nil {
 			return err
 		}
 		return t.endChat(stage, policy, result)
@@ -163,6 +150,15 @@ func solution(ctx context.Context, task envs.Task, part envs.Part, i int) (chat.
 	return e, nil
 }
 
+// saveScores writes the evaluation of a stage.
+func saveScores(stage *algo.Stage, scores any) error {
+	path, err := stage.File("logs", "eval_results.json")
+	if err != nil {
+		return err
+	}
+	return rl.SaveJSON(path, scores)
+}
+
 // describeScores is an evaluation on one line.
 func describeScores(s rl.AnswerScores) string {
 	return fmt.Sprintf("%.1f %% of %d held-out answers right [%.1f, %.1f], %.1f %% in the form asked for",
@@ -190,28 +186,28 @@ func (t *trainer) reinforceDigits(ctx context.Context, task *digits.Task, start 
 
 // reinforceTokens improves a policy, which is called start, by its own answers.
 func (t *trainer) reinforceTokens(ctx context.Context, task envs.Task, policy, reference *algo.TokenPolicy, start string) error {
+	return t.reinforceStage(task, policy, start, t.config.Algorithm, func(hooks algo.Hooks) (algo.TokenRLResult, error) {
+		settings := t.tokenRL()
+		settings.Reference = reference
+		return algo.TokenRL(ctx, policy, task, settings, hooks)
+	})
+}
+
+// reinforceStage runs the RL stage of a policy, which is called start, by a way of learning.
+func (t *trainer) reinforceStage(task envs.Task, policy *algo.TokenPolicy, start, way string, learn func(hooks algo.Hooks) (algo.TokenRLResult, error)) error {
 	c := t.config
-	stage, err := t.openStage(rlStage)
-	if err != nil {
-		return err
-	}
-	if stage == nil {
-		return t.console.Print("The RL stage in " + t.stageDir(rlStage) + " is finished; it is used as it is")
-	}
-	return stage.Finish(func() error {
+	return t.trainStage(rlStage, func(stage *algo.Stage) error {
 		if !stage.Resumed() {
 			total, trainable := policy.Parameters()
 			header := report.Header{
-				Task: c.Task, Stage: "reinforcement learning with " + c.Algorithm, Model: start, Total: total, Trainable: trainable,
+				Task: c.Task, Stage: "reinforcement learning with " + way, Model: start, Total: total, Trainable: trainable,
 				Device: "cpu", Threads: torch.Threads(), Data: t.data.name, Output: stage.Dir(), Splits: splitsOf(task),
 			}
 			if err := stage.Printf("%s", header.String()); err != nil {
 				return err
 			}
 		}
-		settings := t.tokenRL()
-		settings.Reference = reference
-		result, err := algo.TokenRL(ctx, policy, task, settings, stage.Hooks(c.Algorithm, "step"))
+		result, err := learn(stage.Hooks(c.Algorithm, "step"))
 		if err != nil {
 			return err
 		}
@@ -259,11 +255,7 @@ func (t *trainer) endDigits(stage *algo.Stage, policy *algo.TokenPolicy, result 
 	if err := policy.Save(dir); err != nil {
 		return err
 	}
-	path, err := stage.File("logs", "eval_results.json")
-	if err != nil {
-		return err
-	}
-	if err := rl.SaveJSON(path, digitsEvaluation{result.Before, result.Best}); err != nil {
+	if err := saveScores(stage, digitsEvaluation{result.Before, result.Best}); err != nil {
 		return err
 	}
 	rows, err := report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))

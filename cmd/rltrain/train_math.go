@@ -11,7 +11,6 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/answer"
 	"rltrain/envs/math"
-	"rltrain/rl"
 	"rltrain/rl/algo"
 	"rltrain/rl/report"
 	"rltrain/torch"
@@ -114,22 +113,13 @@ func (t *trainer) imitateSolutions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stage, err := t.openStage(supervisedStage)
-	if err != nil {
-		return err
-	}
-	if stage == nil {
-		return t.console.Print("The supervised stage in " + t.stageDir(supervisedStage) + " is finished; it is used as it is")
-	}
-	return stage.Finish(func() error {
+	return t.trainStage(supervisedStage, func(stage *algo.Stage) error {
 		if err := t.beginChat(stage, policy, train, held); err != nil {
 			return err
 		}
-		result, err := algo.TokenSFT(ctx, policy, train.Sequences, held.Sequences, algo.TokenSFTConfig{
-			Epochs: c.Epochs, MaxUpdates: c.MaxSteps, BatchSize: c.BatchSize, LearningRate: c.LearningRate, WeightDecay: c.WeightDecay,
-			Schedule: c.LRSchedulerType, Warmup: c.WarmupRatio, MaxGradNorm: c.MaxGradNorm, MicroTokens: chatMicroTokens(c),
-			Checkpoint: c.GradientCheckpointing, Seed: c.Seed,
-		}, stage.Hooks("supervised", "update"))
+		settings := t.tokenSFT()
+		settings.Epochs, settings.MaxUpdates = c.Epochs, c.MaxSteps
+		result, err := algo.TokenSFT(ctx, policy, train.Sequences, held.Sequences, settings, stage.Hooks("supervised", "update"))
 		if err != nil {
 			return err
 		}
@@ -155,11 +145,7 @@ func (t *trainer) scoreSolutions(ctx context.Context, stage *algo.Stage, policy 
 	if err != nil {
 		return err
 	}
-	path, err := stage.File("logs", "eval_results.json")
-	if err != nil {
-		return err
-	}
-	if err := rl.SaveJSON(path, scores); err != nil {
+	if err := saveScores(stage, scores); err != nil {
 		return err
 	}
 	return stage.Printf("After supervised training: %s", describeScores(scores))
@@ -262,24 +248,7 @@ func (t *trainer) telling(reward envs.Reward) envs.Reward {
 // replayProblems learns from single turns of solutions.
 func (t *trainer) replayProblems(ctx context.Context, task *math.Task, policy, reference *algo.TokenPolicy, start string) error {
 	c := t.config
-	stage, err := t.openStage(rlStage)
-	if err != nil {
-		return err
-	}
-	if stage == nil {
-		return t.console.Print("The RL stage in " + t.stageDir(rlStage) + " is finished; it is used as it is")
-	}
-	return stage.Finish(func() error {
-		if !stage.Resumed() {
-			total, trainable := policy.Parameters()
-			header := report.Header{
-				Task: c.Task, Stage: "reinforcement learning with " + c.Algorithm + ", loss " + c.ReinforceLoss, Model: start, Total: total, Trainable: trainable,
-				Device: "cpu", Threads: torch.Threads(), Data: t.data.name, Output: stage.Dir(), Splits: splitsOf(task),
-			}
-			if err := stage.Printf("%s", header.String()); err != nil {
-				return err
-			}
-		}
+	return t.reinforceStage(task, policy, start, c.Algorithm+", loss "+c.ReinforceLoss, func(hooks algo.Hooks) (algo.TokenRLResult, error) {
 		o := algo.TokenReplayConfig{
 			Loss: c.ReinforceLoss, Steps: c.NumSteps, Episodes: c.PromptsPerStep, Draws: c.NumUpdateSteps, BatchSize: c.RLBatchSize,
 			Capacity: c.BufferSize, Slots: min(samplerSlots, max(c.PromptsPerStep, c.EvalSamples)), MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing,
@@ -303,11 +272,7 @@ func (t *trainer) replayProblems(ctx context.Context, task *math.Task, policy, r
 		if c.CacheBuffer {
 			o.SaveBuffer = bufferTarget(c.BufferCache, c.LoadBuffer)
 		}
-		result, err := algo.TokenReplay(ctx, policy, task, o, stage.Hooks(c.Algorithm, "step"))
-		if err != nil {
-			return err
-		}
-		return t.endDigits(stage, policy, result)
+		return algo.TokenReplay(ctx, policy, task, o, hooks)
 	})
 }
 
