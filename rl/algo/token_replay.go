@@ -2,7 +2,6 @@ package algo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -18,34 +17,14 @@ const (
 	referenceFile = "reference.safetensors" // <parameter>, in the order of params
 )
 
-// tokenReplayState is all that changes from step to step; weights, the optimiser's moments, the buffer and the
-// reference aside.
-type tokenReplayState struct {
-	Step        int             `json:"step"`    // steps finished
-	Version     uint64          `json:"version"` // steps that changed the policy
-	Cursor      int             `json:"cursor"`  // next episode
-	Generations int             `json:"generations"`
-	Tokens      int64           `json:"tokens"`
-	History     []rl.Health     `json:"history"`
-	Before      rl.AnswerScores `json:"before"`
-	Best        rl.AnswerScores `json:"best"`
-	Last        rl.AnswerScores `json:"last"`
-	BestStep    int             `json:"best_step"`
-}
-
-// tokenReplay is a run of TokenReplay under way.
+// tokenReplay is a run of TokenReplay under way. What changes from step to step is its state, the weights, the
+// optimiser's moments, the buffer and the reference.
 type tokenReplay struct {
-	policy    *TokenPolicy
-	task      envs.Task
+	tokenRun
 	config    TokenReplayConfig
-	hooks     Hooks
-	schedule  rl.Schedule
-	optimizer *torch.AdamW
-	sampler   *Sampler
 	buffer    *rl.Replay
 	reference snapshot // nil where none is read, or it is another policy
-	state     tokenReplayState
-	best      snapshot // nil where nothing is evaluated
+	state     tokenCourse
 }
 
 // TokenReplay improves a policy by REINFORCE over single turns out of a replay buffer, as in stepwise
@@ -66,24 +45,10 @@ func TokenReplay(ctx context.Context, p *TokenPolicy, task envs.Task, c TokenRep
 		return TokenRLResult{}, fmt.Errorf("reinforcement learning with a replay buffer: %w", err)
 	}
 	defer t.close()
-	if err := t.start(ctx); err != nil {
-		return TokenRLResult{}, t.stopped(err)
+	if err := t.run(ctx, &t.state, tokenPlan{t.config.Steps, t.config.EvalSamples, t.config.EvalEvery}, t); err != nil {
+		return TokenRLResult{}, err
 	}
-	for t.state.Step < t.config.Steps {
-		if err := t.step(ctx); err != nil {
-			return TokenRLResult{}, t.stopped(err)
-		}
-	}
-	if t.best != nil {
-		if err := t.best.putBack(p); err != nil {
-			return TokenRLResult{}, err
-		}
-	}
-	s := t.state
-	return TokenRLResult{
-		Steps: s.Step, Version: s.Version, Generations: s.Generations, Tokens: s.Tokens, BestStep: s.BestStep,
-		Before: s.Before, Best: s.Best, Last: s.Last,
-	}, nil
+	return t.state.result(), nil
 }
 
 func newTokenReplay(p *TokenPolicy, task envs.Task, c TokenReplayConfig, h Hooks) (*tokenReplay, error) {
@@ -94,7 +59,7 @@ func newTokenReplay(p *TokenPolicy, task envs.Task, c TokenReplayConfig, h Hooks
 	if c.Reference != nil && c.Reference.VocabSize() != p.VocabSize() {
 		return nil, fmt.Errorf("the reference %s has %d tokens, the policy %d: choose a model of the same family", c.Reference.BaseModel, c.Reference.VocabSize(), p.VocabSize())
 	}
-	t := &tokenReplay{policy: p, task: task, config: c, hooks: h}
+	t := &tokenReplay{tokenRun: tokenRun{policy: p, task: task, hooks: h}, config: c}
 	var err error
 	if t.schedule, err = rl.NewSchedule(c.Schedule, c.Steps, c.Warmup); err != nil {
 		return nil, err
@@ -106,17 +71,9 @@ func newTokenReplay(p *TokenPolicy, task envs.Task, c TokenReplayConfig, h Hooks
 	return t, err
 }
 
-func (t *tokenReplay) close() {
-	t.optimizer.Close()
-	if t.sampler != nil {
-		t.sampler.Close()
-	}
-}
-
-// start resumes, or makes the reference, reads the buffer and evaluates the policy as it was given.
-func (t *tokenReplay) start(ctx context.Context) error {
+// start resumes, or makes the reference and reads the buffer.
+func (t *tokenReplay) start() (err error) {
 	c, dir := t.config, t.hooks.Resume
-	var err error
 	switch {
 	case dir != "":
 		err = t.restore(dir)
@@ -131,17 +88,8 @@ func (t *tokenReplay) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if t.sampler, err = t.policy.NewSampler(c.Slots); err != nil {
-		return err
-	}
-	if dir != "" || c.EvalSamples == 0 {
-		return nil
-	}
-	if err := t.evaluate(ctx); err != nil {
-		return err
-	}
-	t.state.Before = t.state.Last
-	return nil
+	t.sampler, err = t.policy.NewSampler(c.Slots)
+	return err
 }
 
 // loadBuffer reads a buffer and checks that its tokens are the policy's.
@@ -198,18 +146,6 @@ func (t *tokenReplay) save() error {
 	})
 }
 
-// stopped makes a stop of what the end of a context has caused, and saves where it can.
-func (t *tokenReplay) stopped(err error) error {
-	switch {
-	case !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
-		return err
-	case t.hooks.Save == nil || t.config.EvalSamples > 0 && t.best == nil:
-		return ErrStopped
-	}
-	return errors.Join(ErrStopped, t.save())
-}
-
-// step plays, learns, reports, and evaluates and saves where it is time.
 func (t *tokenReplay) step(ctx context.Context) error {
 	c, s := t.config, &t.state
 	r, err := t.collect(ctx)
@@ -236,19 +172,7 @@ func (t *tokenReplay) step(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := t.report(r, f); err != nil {
-		return err
-	}
-	last := s.Step == c.Steps
-	if c.EvalSamples > 0 && (last || c.EvalEvery > 0 && s.Step%c.EvalEvery == 0) {
-		if err := t.evaluate(context.WithoutCancel(ctx)); err != nil {
-			return err
-		}
-	}
-	if t.hooks.saveDue(s.Step) || t.hooks.Save != nil && last {
-		return t.save()
-	}
-	return nil
+	return t.report(r, f)
 }
 
 // played is what the policy did in a step.
@@ -284,8 +208,7 @@ func (t *tokenReplay) collect(ctx context.Context) (played, error) {
 	return r, nil
 }
 
-// evaluate judges the policy as the sampler has it, and keeps the weights where they are the best so far.
-// Every evaluation draws the same random numbers.
+// evaluate judges the policy as the sampler has it. Every evaluation draws the same random numbers.
 func (t *tokenReplay) evaluate(ctx context.Context) error {
 	c, s := t.config, &t.state
 	scores, err := t.policy.evaluateTask(ctx, t.sampler, t.task, c.EvalSamples, RolloutConfig{
@@ -294,12 +217,5 @@ func (t *tokenReplay) evaluate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.Last = scores
-	if t.best == nil || scores.Accuracy > s.Best.Accuracy {
-		s.Best, s.BestStep = scores, s.Step
-		if t.best, err = takeSnapshot(t.policy); err != nil {
-			return err
-		}
-	}
-	return t.hooks.evaluated(s.Step, s.Version, s.BestStep, scores)
+	return t.judged(s, scores)
 }

@@ -26,36 +26,21 @@ type TokenRLResult struct {
 
 // tokenRLState is all that changes from step to step, the weights and the optimiser's moments aside.
 type tokenRLState struct {
-	Step        int                   `json:"step"`    // steps finished
-	Version     uint64                `json:"version"` // steps that changed the policy
-	Cursor      int                   `json:"cursor"`  // next episode
-	Generations int                   `json:"generations"`
-	Tokens      int64                 `json:"tokens"`
-	Moving      rl.MovingAverageState `json:"moving"`
-	KL          rl.KLControllerState  `json:"kl"`
-	History     []rl.Health           `json:"history"`
-	Before      rl.AnswerScores       `json:"before"`
-	Best        rl.AnswerScores       `json:"best"`
-	Last        rl.AnswerScores       `json:"last"`
-	BestStep    int                   `json:"best_step"`
-	Flights     []flightState         `json:"flights,omitempty"` // of coming steps
+	tokenCourse
+	Moving  rl.MovingAverageState `json:"moving"`
+	KL      rl.KLControllerState  `json:"kl"`
+	Flights []flightState         `json:"flights,omitempty"` // of coming steps
 }
 
 // tokenRL is reinforcement learning under way.
 type tokenRL struct {
-	policy    *TokenPolicy
+	tokenRun
 	algorithm Algorithm
-	task      envs.Task
 	config    TokenRLConfig
-	hooks     Hooks
-	schedule  rl.Schedule
-	optimizer *torch.AdamW
-	sampler   *Sampler
 	flights   []*flight // of state.Flights, as far as they are taken up
 	moving    *rl.MovingAverage
 	kl        *rl.KLController
 	state     tokenRLState
-	best      snapshot // nil where nothing is evaluated
 	began     time.Time
 	earlier   int // generations of the run that this one resumes
 }
@@ -80,27 +65,13 @@ func TokenRL(ctx context.Context, p *TokenPolicy, task envs.Task, c TokenRLConfi
 		return TokenRLResult{}, fmt.Errorf("reinforcement learning: %w", err)
 	}
 	defer t.close()
-	if err := t.start(ctx); err != nil {
-		return TokenRLResult{}, t.stopped(err)
-	}
-	for t.state.Step < t.config.Steps {
-		if err := t.step(ctx); err != nil {
-			return TokenRLResult{}, t.stopped(err)
-		}
-	}
-	if t.best != nil {
-		if err := t.best.putBack(p); err != nil {
-			return TokenRLResult{}, err
-		}
+	if err := t.run(ctx, &t.state.tokenCourse, tokenPlan{t.config.Steps, t.config.EvalSamples, t.config.EvalEvery}, t); err != nil {
+		return TokenRLResult{}, err
 	}
 	if err := t.reportEnd(); err != nil {
 		return TokenRLResult{}, err
 	}
-	s := t.state
-	return TokenRLResult{
-		Steps: s.Step, Version: s.Version, Generations: s.Generations, Tokens: s.Tokens, BestStep: s.BestStep,
-		Before: s.Before, Best: s.Best, Last: s.Last,
-	}, nil
+	return t.state.result(), nil
 }
 
 func newTokenRL(p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (*tokenRL, error) {
@@ -111,7 +82,7 @@ func newTokenRL(p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (*toke
 	if c.KLCoef > 0 && len(p.layers) == 0 && c.Reference == nil {
 		return nil, errors.New("a KL penalty needs a reference policy, and a policy without an adapter is none itself: load its folder a second time")
 	}
-	t := &tokenRL{policy: p, task: task, config: c, hooks: h}
+	t := &tokenRL{tokenRun: tokenRun{policy: p, task: task, hooks: h}, config: c}
 	if t.algorithm, err = findAlgorithm(c.Algorithm); err != nil {
 		return nil, err
 	}
@@ -135,16 +106,7 @@ func newTokenRL(p *TokenPolicy, task envs.Task, c TokenRLConfig, h Hooks) (*toke
 	return t, err
 }
 
-func (t *tokenRL) close() {
-	t.optimizer.Close()
-	if t.sampler != nil {
-		t.sampler.Close()
-	}
-}
-
-// start resumes, or evaluates the policy as it was given.
-func (t *tokenRL) start(ctx context.Context) error {
-	var err error
+func (t *tokenRL) start() (err error) {
 	if t.hooks.Resume != "" {
 		if t.best, err = restoreCheckpoint(t.policy, t.hooks.Resume, t.optimizer, &t.state); err != nil {
 			return err
@@ -153,20 +115,10 @@ func (t *tokenRL) start(ctx context.Context) error {
 		t.kl.Restore(t.state.KL)
 	}
 	t.began, t.earlier = t.hooks.now(), t.state.Generations
-	if t.sampler, err = t.policy.NewSampler(t.config.Generators * t.config.SamplesPerPrompt); err != nil {
-		return err
-	}
-	if t.hooks.Resume != "" || t.config.EvalSamples == 0 {
-		return nil
-	}
-	if err := t.evaluate(ctx); err != nil {
-		return err
-	}
-	t.state.Before = t.state.Last
-	return nil
+	t.sampler, err = t.policy.NewSampler(t.config.Generators * t.config.SamplesPerPrompt)
+	return err
 }
 
-// step plays, learns, reports, and evaluates and saves where it is time.
 func (t *tokenRL) step(ctx context.Context) error {
 	s := &t.state
 	r, err := t.collect(ctx)
@@ -182,19 +134,7 @@ func (t *tokenRL) step(ctx context.Context) error {
 	f.updating = t.hooks.now().Sub(began) - f.scoring
 	s.Step, s.Cursor = s.Step+1, r.cursor
 	s.Generations += len(r.played) * t.config.SamplesPerPrompt
-	if err := t.report(r, f); err != nil {
-		return err
-	}
-	last := s.Step == t.config.Steps
-	if t.config.EvalSamples > 0 && (last || t.config.EvalEvery > 0 && s.Step%t.config.EvalEvery == 0) {
-		if err := t.evaluate(context.WithoutCancel(ctx)); err != nil {
-			return err
-		}
-	}
-	if t.hooks.saveDue(s.Step) || t.hooks.Save != nil && last {
-		return t.save()
-	}
-	return nil
+	return t.report(r, f)
 }
 
 func (t *tokenRL) save() error {
@@ -202,18 +142,6 @@ func (t *tokenRL) save() error {
 	return t.hooks.Save(t.state.Step, func(dir string) error {
 		return saveCheckpoint(t.policy, dir, t.optimizer, t.state, t.best)
 	})
-}
-
-// stopped makes a stop of what the end of a context has caused, and saves where it can. A step under way has
-// not touched anything yet; before the first evaluation is finished there is nothing to save.
-func (t *tokenRL) stopped(err error) error {
-	switch {
-	case !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
-		return err
-	case t.hooks.Save == nil || t.config.EvalSamples > 0 && t.best == nil:
-		return ErrStopped
-	}
-	return errors.Join(ErrStopped, t.save())
 }
 
 // A collection is what the policy did in a step.
@@ -280,7 +208,7 @@ func rewardsOf(groups []rl.Group) [][]float64 {
 	return gather(groups, rl.Group.Rewards)
 }
 
-// evaluate judges the policy as the sampler has it, and keeps the weights where they are the best so far.
+// evaluate judges the policy as the sampler has it.
 func (t *tokenRL) evaluate(ctx context.Context) error {
 	c, s := t.config, &t.state
 	config := c.rollout(s.Step, s.Version)
@@ -295,12 +223,5 @@ func (t *tokenRL) evaluate(ctx context.Context) error {
 			return err
 		}
 	}
-	s.Last = scores
-	if t.best == nil || scores.Accuracy > s.Best.Accuracy {
-		s.Best, s.BestStep = scores, s.Step
-		if t.best, err = takeSnapshot(t.policy); err != nil {
-			return err
-		}
-	}
-	return t.reportEvaluation(scores)
+	return t.judged(&s.tokenCourse, scores)
 }

@@ -227,8 +227,3 @@ func (t *tokenRL) reportEnd() error {
 	wall, n := t.hooks.now().Sub(t.began).Seconds(), t.state.Generations-t.earlier
 	return t.hooks.log("%.1f s wall time, %d generations, %.1f generations/s, policy version %d", wall, n, float64(n)/wall, t.state.Version)
 }
-
-func (t *tokenRL) reportEvaluation(scores rl.AnswerScores) error {
-	s := t.state
-	return t.hooks.evaluated(s.Step, s.Version, s.BestStep, scores)
-}

@@ -195,7 +195,7 @@ func collected(t *testing.T, p *TokenPolicy, c TokenRLConfig) (*tokenRL, collect
 	}
 	t.Cleanup(tr.close)
 	tr.config.EvalSamples = 0
-	if err := tr.start(t.Context()); err != nil {
+	if err := tr.start(); err != nil {
 		t.Fatal(err)
 	}
 	r, err := tr.collect(t.Context())
