@@ -10,9 +10,11 @@ package torch
 import "C"
 
 import (
+	"bufio"
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -26,29 +28,40 @@ import (
 // LibtorchVersion is the only libtorch that the core is built and tested with.
 const LibtorchVersion = "2.11.0"
 
-var library struct {
+var library = struct {
 	once    sync.Once
-	err     error
 	threads int
-}
+	loaded  chan struct{} // closed once err says how it went
+	err     error
+}{loaded: make(chan struct{})}
 
-// Open loads the native core and sets its number of compute threads; 0 means one a core. Only the first
-// call does anything: later ones return its result. Do opens the core by itself where Open was not
-// called.
-//
-// Errors name the library, and what is missing or broken in it or in the libtorch behind it.
-func Open(threads int) error {
+// Start begins to load the native core, with a number of compute threads; 0 means one a core. It takes some
+// 0.3 s of one core, in which a caller can read files; whatever needs the core waits for it. Only the first
+// call of Start or Open does anything.
+func Start(threads int) {
 	library.once.Do(func() {
 		if threads <= 0 {
 			threads = runtime.NumCPU()
 		}
 		library.threads = threads
-		library.err = open(threads)
+		go func() {
+			defer close(library.loaded)
+			library.err = open(threads)
+		}()
 	})
+}
+
+// Open loads the native core as Start does, and waits until it is there. Do opens the core by itself where
+// neither was called.
+//
+// Errors name the library, and what is missing or broken in it or in the libtorch behind it.
+func Open(threads int) error {
+	Start(threads)
+	<-library.loaded
 	return library.err
 }
 
-// Threads is the number of compute threads; 0 before the core is open.
+// Threads is the number of compute threads; 0 before Start and Open.
 func Threads() int { return library.threads }
 
 // CPUCapability is the widest vector extension that libtorch uses here, such as "AVX512".
@@ -150,12 +163,12 @@ func checkWhole(path string, seen map[string]bool) error {
 			return fmt.Errorf("torch: %s is cut short: %d bytes, but its section %s ends at %d", path, info.Size(), section.Name, section.Offset+section.FileSize)
 		}
 	}
-	needed, err := file.ImportedLibraries()
+	needed, dirs, err := dependencies(file, filepath.Dir(path))
 	if err != nil {
 		return fmt.Errorf("torch: reading what %s needs: %w", path, err)
 	}
 	for _, name := range needed {
-		for _, dir := range searchPath(file, path) {
+		for _, dir := range dirs {
 			dependency := filepath.Join(dir, name)
 			if _, err := os.Stat(dependency); err != nil {
 				continue
@@ -169,18 +182,41 @@ func checkWhole(path string, seen map[string]bool) error {
 	return nil
 }
 
-func searchPath(file *elf.File, path string) []string {
-	var dirs []string
-	for _, tag := range []elf.DynTag{elf.DT_RPATH, elf.DT_RUNPATH} {
-		values, err := file.DynString(tag)
+// dependencies are the names of the libraries that a shared library in the folder origin needs, and the folders of
+// its own search path. Of its table of strings only these are read: libtorch's has megabytes of symbols.
+func dependencies(file *elf.File, origin string) (needed, dirs []string, err error) {
+	for _, tag := range []elf.DynTag{elf.DT_NEEDED, elf.DT_RPATH, elf.DT_RUNPATH} {
+		offsets, err := file.DynValue(tag)
 		if err != nil {
-			continue
+			return nil, nil, err
 		}
-		for _, value := range values {
-			for _, dir := range strings.Split(value, ":") {
-				dirs = append(dirs, strings.ReplaceAll(dir, "$ORIGIN", filepath.Dir(path)))
+		for _, offset := range offsets {
+			text, err := dynamicString(file, int64(offset))
+			if err != nil {
+				return nil, nil, err
+			}
+			if tag == elf.DT_NEEDED {
+				needed = append(needed, text)
+				continue
+			}
+			for _, dir := range strings.Split(text, ":") {
+				dirs = append(dirs, strings.ReplaceAll(dir, "$ORIGIN", origin))
 			}
 		}
 	}
-	return dirs
+	return needed, dirs, nil
+}
+
+// dynamicString is what stands at an offset of the strings of the dynamic section.
+func dynamicString(file *elf.File, offset int64) (string, error) {
+	dynamic := file.SectionByType(elf.SHT_DYNAMIC)
+	if dynamic == nil || int(dynamic.Link) >= len(file.Sections) {
+		return "", errors.New("its dynamic section has no strings")
+	}
+	table := file.Sections[dynamic.Link]
+	text, err := bufio.NewReader(io.NewSectionReader(table, offset, int64(table.Size)-offset)).ReadString(0)
+	if err != nil {
+		return "", fmt.Errorf("string %d of its dynamic section: %w", offset, err)
+	}
+	return strings.TrimSuffix(text, "\x00"), nil
 }

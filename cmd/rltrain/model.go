@@ -27,11 +27,10 @@ func model(c *cli.Context) (string, error) {
 	return "", usageErrorf("%s needs --model DIR, the folder of a trained classifier", c.Command.Name)
 }
 
-// onThread runs work where libtorch computes best, after loading it with the threads of --threads.
+// onThread runs work where libtorch computes best, with the threads of --threads. The native core is still being loaded
+// when work begins.
 func onThread(c *cli.Context, work func(ctx context.Context) error) error {
-	if err := torch.Open(c.Int("threads")); err != nil {
-		return err
-	}
+	torch.Start(c.Int("threads"))
 	thread := torch.NewThread()
 	defer thread.Close()
 	return thread.Do(c.Context, work)

@@ -49,9 +49,7 @@ func train(ctx context.Context, c *config.Config) error {
 	client, done := newHub(t.console)
 	defer done()
 	t.hub = client
-	if err := torch.Open(c.Threads); err != nil {
-		return err
-	}
+	torch.Start(c.Threads)
 	for _, section := range c.Skipped() {
 		if err := t.console.Print("note: left unread in " + c.ConfigFile + ": " + section); err != nil {
 			return err
@@ -68,6 +66,10 @@ func train(ctx context.Context, c *config.Config) error {
 		if err := t.loadData(ctx); err != nil {
 			return err
 		}
+	}
+	// Nothing is written before it is certain that there is something to compute with.
+	if err := torch.Open(c.Threads); err != nil {
+		return err
 	}
 	thread := torch.NewThread()
 	defer thread.Close()

@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -48,11 +49,23 @@ type TokenPolicyConfig struct {
 // NewTokenPolicy makes a policy on a pretrained model; an adapter changes nothing yet and is a function of
 // the seed.
 func NewTokenPolicy(c TokenPolicyConfig) (*TokenPolicy, error) {
+	// Reading a large vocabulary takes about as long as opening the native core, which the weights wait for.
+	p := &TokenPolicy{BaseModel: c.BaseModel, dir: c.Dir, model: &transformers.Causal{}, merged: c.merged}
+	var failed error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.Tokenizer, failed = transformers.LoadTokenizer(c.Dir)
+	}()
 	model, err := transformers.LoadCausal(c.Dir, transformers.CausalOptions{DType: c.DType, Trainable: c.Full, Change: c.merged})
-	if err != nil {
+	if err == nil {
+		p.model = model
+	}
+	<-done
+	if err := cmp.Or(err, failed); err != nil {
+		p.Close()
 		return nil, err
 	}
-	p := &TokenPolicy{BaseModel: c.BaseModel, dir: c.Dir, model: model, merged: c.merged}
 	if p.BaseModel == "" {
 		p.BaseModel = c.Dir
 	}
@@ -101,18 +114,16 @@ func (p *TokenPolicy) adapt(c TokenPolicyConfig) error {
 	return p.attach(pairs)
 }
 
-// loadText reads what turns text into tokens and back.
+// loadText reads what goes with the tokenizer, and checks that it is the model's.
 func (p *TokenPolicy) loadText(dir string) error {
-	var err error
-	if p.Tokenizer, err = transformers.LoadTokenizer(dir); err != nil {
-		return err
-	}
 	if err := p.Tokenizer.CheckModel(p.model.Config.Decoder().VocabSize); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
-	if p.Templates, err = chat.Load(dir); err != nil && !errors.Is(err, chat.ErrNone) {
+	templates, err := chat.Load(dir)
+	if err != nil && !errors.Is(err, chat.ErrNone) {
 		return err
 	}
+	p.Templates = templates
 	if id, ok := p.Tokenizer.SpecialID("eos_token"); ok {
 		p.eos = append(p.eos, id)
 	}

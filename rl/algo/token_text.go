@@ -13,7 +13,11 @@ func ReadTokenFolder(dir string) (*TokenPolicy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &TokenPolicy{BaseModel: dir, model: &transformers.Causal{Dir: dir, Config: config, Generation: generation}}
+	tokenizer, err := transformers.LoadTokenizer(dir)
+	if err != nil {
+		return nil, err
+	}
+	p := &TokenPolicy{BaseModel: dir, Tokenizer: tokenizer, model: &transformers.Causal{Dir: dir, Config: config, Generation: generation}}
 	if err := p.loadText(dir); err != nil {
 		p.Close()
 		return nil, err
