@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -33,7 +34,12 @@ func onThread(c *cli.Context, work func(ctx context.Context) error) error {
 	torch.Start(c.Int("threads"))
 	thread := torch.NewThread()
 	defer thread.Close()
-	return thread.Do(c.Context, work)
+	err := thread.Do(c.Context, work)
+	if err == nil {
+		return nil
+	}
+	// Without the core it is not at fault what could not be done with it.
+	return cmp.Or(torch.Open(0), err)
 }
 
 // loadPolicy loads a classifier by its folder or name.

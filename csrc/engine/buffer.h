@@ -17,13 +17,12 @@ class Buffer {
   Buffer() = default;
   explicit Buffer(int64_t size) : size_(size) {
     constexpr size_t kLine = 64, kHugePage = size_t{2} << 20;
-    size_t bytes = static_cast<size_t>(std::max<int64_t>(size, 1)) * sizeof(T);
-    const size_t unit = bytes >= kHugePage ? kHugePage : kLine;
-    bytes = (bytes + unit - 1) / unit * unit;
-    void* memory = std::aligned_alloc(unit, bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    // Streams of weights cross few page borders this way; where the system refuses, nothing is lost.
-    if (unit == kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
+    const size_t bytes = static_cast<size_t>(std::max<int64_t>(size, 1)) * sizeof(T);
+    void* memory = nullptr;
+    if (posix_memalign(&memory, bytes >= kHugePage ? kHugePage : kLine, bytes) != 0) throw std::bad_alloc();
+    // Streams of weights cross few page borders this way; where the system refuses, nothing is lost. What does
+    // not fill a huge page at the end takes none.
+    if (bytes >= kHugePage) madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
     data_.reset(static_cast<T*>(memory));
   }
 
