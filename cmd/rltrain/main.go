@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"rltrain/cmd/rltrain/config"
+	"rltrain/envs"
 	"rltrain/rl/algo"
 )
 
@@ -56,7 +57,7 @@ func interruptible() context.Context {
 
 // run is the program without its process: it returns the exit code and prints an error as one line.
 func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	setAlgorithms()
+	setNames()
 	app, err := newApp(environ, stdin, stdout, stderr)
 	if err == nil {
 		args, err = config.Arguments(app, args)
@@ -71,8 +72,8 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 	return code
 }
 
-// setAlgorithms tells the options of the algorithms that this program was built with.
-func setAlgorithms() {
+// setNames tells the options of the algorithms and tasks that this program was built with.
+func setNames() {
 	var known []config.Algorithm
 	for _, a := range algo.Algorithms() {
 		known = append(known, config.Algorithm{
@@ -80,6 +81,7 @@ func setAlgorithms() {
 		})
 	}
 	config.SetAlgorithms(known)
+	config.SetTasks(envs.Names())
 }
 
 // explain is the exit code of an error, and what to say about it.

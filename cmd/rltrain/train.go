@@ -55,7 +55,7 @@ func train(ctx context.Context, c *config.Config) error {
 			return err
 		}
 	}
-	run := t.digitsStages
+	run := t.exerciseStages
 	switch c.Task {
 	case config.Chat:
 		run = t.chatStage

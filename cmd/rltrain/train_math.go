@@ -163,13 +163,7 @@ func (t *trainer) reinforceProblems(ctx context.Context, start string) error {
 	if err != nil {
 		return err
 	}
-	var policy *algo.TokenPolicy
-	if start != "" {
-		policy, err = t.trainedLanguageModel(ctx, start, rlStage)
-	} else {
-		policy, err = t.startingLanguageModel(ctx)
-		start = c.Model
-	}
+	policy, start, err := t.policyToReinforce(ctx, start)
 	if err != nil {
 		return err
 	}
@@ -177,7 +171,7 @@ func (t *trainer) reinforceProblems(ctx context.Context, start string) error {
 	if task, err = t.shownTo(policy, task, reward); err != nil {
 		return err
 	}
-	reference, err := t.problemReference(ctx, policy, start)
+	reference, err := t.referenceOf(ctx, policy, start)
 	if err != nil {
 		return err
 	}
@@ -190,8 +184,8 @@ func (t *trainer) reinforceProblems(ctx context.Context, start string) error {
 	return t.reinforceTokens(ctx, task, policy, reference, start)
 }
 
-// problemReference is the model that the policy is held to, nil where it needs no copy of its own.
-func (t *trainer) problemReference(ctx context.Context, policy *algo.TokenPolicy, start string) (*algo.TokenPolicy, error) {
+// referenceOf is the model that the policy is held to, nil where it needs no copy of its own.
+func (t *trainer) referenceOf(ctx context.Context, policy *algo.TokenPolicy, start string) (*algo.TokenPolicy, error) {
 	c := t.config
 	switch {
 	case c.Replay() && !c.OwnReference() && c.ReinforceLoss != config.LossReinforce:

@@ -217,7 +217,7 @@ func TestProblemsEndToEnd(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"WANDB_PROJECT": "apples"}, record.Environment); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	var scores digitsEvaluation
+	var scores beforeAndAfter
 	if err := rl.LoadJSON(f.expand("TMP/both/gsm8k_rl/logs/eval_results.json"), &scores); err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,8 @@
 package config
 
-// The algorithms that every program has.
+// The algorithms that every program has, and a task as some have.
 func init() {
+	SetTasks([]string{"own"})
 	SetAlgorithms([]Algorithm{
 		{Name: "reinforce", Baseline: true, Scale: true, Reduction: true},
 		{Name: "rloo", Ratio: true},

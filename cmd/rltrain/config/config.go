@@ -53,43 +53,44 @@ const (
 // Config is the effective configuration of one run. Ranges and meanings of the fields stand in the table of keys
 // (table.go), under the name in the yaml tag; the order is the table's.
 type Config struct {
-	Task                string `yaml:"task"`
-	Mode                string `yaml:"mode"`
-	Model               string `yaml:"model"`
-	PretrainedModel     string `yaml:"pretrained_model"`
-	Dataset             string `yaml:"dataset"`
-	DatasetConfig       string `yaml:"dataset_config"`
-	EvalDataset         string `yaml:"eval_dataset"`
-	FewShotDataset      string `yaml:"few_shot_dataset"`
-	FewShot             int    `yaml:"few_shot"`
-	SystemPrompt        string `yaml:"system_prompt"`
-	Annotate            bool   `yaml:"annotate"`
-	SymCalc             bool   `yaml:"sym_calc"`
-	AnswerMatch         string `yaml:"answer_match"`
-	TextColumn          string `yaml:"text_column"`
-	LabelColumn         string `yaml:"label_column"`
-	SplitColumn         string `yaml:"split_column"`
-	MaxSamples          int    `yaml:"max_samples"`
-	MaxLength           int    `yaml:"max_length"`
-	OutputDir           string `yaml:"output_dir"`
-	DType               string `yaml:"dtype"`
-	TinyLayers          int    `yaml:"tiny_layers"`
-	TinyHidden          int    `yaml:"tiny_hidden"`
-	Seed                uint64 `yaml:"seed"`
-	Device              string `yaml:"device"`
-	Threads             int    `yaml:"threads"`
-	TokensPerMicroBatch int    `yaml:"tokens_per_micro_batch"`
-	DigitsCount         int    `yaml:"digits_count"`
-	DigitsMax           int    `yaml:"digits_max"`
-	RequireTag          bool   `yaml:"require_tag"`
-	PromptForm          string `yaml:"prompt_form"`
-	MaxNewTokens        int    `yaml:"max_new_tokens"`
-	MaxLineTokens       int    `yaml:"max_line_tokens"`
-	MaxTrajectorySteps  int    `yaml:"max_trajectory_steps"`
-	EvalSamples         int    `yaml:"eval_samples"`
-	Verbose             bool   `yaml:"verbose"`
-	Resume              bool   `yaml:"resume"`
-	ConfigFile          string `yaml:"config"`
+	Task                string   `yaml:"task"`
+	Mode                string   `yaml:"mode"`
+	Model               string   `yaml:"model"`
+	PretrainedModel     string   `yaml:"pretrained_model"`
+	Dataset             string   `yaml:"dataset"`
+	DatasetConfig       string   `yaml:"dataset_config"`
+	EvalDataset         string   `yaml:"eval_dataset"`
+	FewShotDataset      string   `yaml:"few_shot_dataset"`
+	FewShot             int      `yaml:"few_shot"`
+	SystemPrompt        string   `yaml:"system_prompt"`
+	Annotate            bool     `yaml:"annotate"`
+	SymCalc             bool     `yaml:"sym_calc"`
+	AnswerMatch         string   `yaml:"answer_match"`
+	TextColumn          string   `yaml:"text_column"`
+	LabelColumn         string   `yaml:"label_column"`
+	SplitColumn         string   `yaml:"split_column"`
+	MaxSamples          int      `yaml:"max_samples"`
+	MaxLength           int      `yaml:"max_length"`
+	OutputDir           string   `yaml:"output_dir"`
+	DType               string   `yaml:"dtype"`
+	TinyLayers          int      `yaml:"tiny_layers"`
+	TinyHidden          int      `yaml:"tiny_hidden"`
+	Seed                uint64   `yaml:"seed"`
+	Device              string   `yaml:"device"`
+	Threads             int      `yaml:"threads"`
+	TokensPerMicroBatch int      `yaml:"tokens_per_micro_batch"`
+	DigitsCount         int      `yaml:"digits_count"`
+	DigitsMax           int      `yaml:"digits_max"`
+	RequireTag          bool     `yaml:"require_tag"`
+	TaskOptions         []string `yaml:"task_options"`
+	PromptForm          string   `yaml:"prompt_form"`
+	MaxNewTokens        int      `yaml:"max_new_tokens"`
+	MaxLineTokens       int      `yaml:"max_line_tokens"`
+	MaxTrajectorySteps  int      `yaml:"max_trajectory_steps"`
+	EvalSamples         int      `yaml:"eval_samples"`
+	Verbose             bool     `yaml:"verbose"`
+	Resume              bool     `yaml:"resume"`
+	ConfigFile          string   `yaml:"config"`
 
 	Epochs                int      `yaml:"epochs"`
 	MaxSteps              int      `yaml:"max_steps"`
@@ -245,7 +246,7 @@ func Defaults(task string) (*Config, error) {
 		return nil, err
 	}
 	c := *all[task]
-	c.LoraTargetModules = slices.Clone(c.LoraTargetModules)
+	c.LoraTargetModules, c.TaskOptions = slices.Clone(c.LoraTargetModules), slices.Clone(c.TaskOptions)
 	c.sources = map[string]Source{}
 	return &c, nil
 }

@@ -20,16 +20,18 @@ const (
 	reverseTask
 	gsm8kTask
 	mathTask
+	ownTask // of all tasks that a program was built with beside these
 
-	digitsTask  = sumTask | reverseTask
-	problemTask = gsm8kTask | mathTask
-	answerTask  = digitsTask | problemTask // those that reason towards an answer
-	tokenTask   = chatTask | answerTask
-	anyTask     = intentTask | tokenTask
+	digitsTask   = sumTask | reverseTask
+	problemTask  = gsm8kTask | mathTask
+	exerciseTask = digitsTask | ownTask       // those whose exercises a program makes up
+	answerTask   = exerciseTask | problemTask // those that reason towards an answer
+	tokenTask    = chatTask | answerTask
+	anyTask      = intentTask | tokenTask
 )
 
 // oncePerTask has the first bit of every task.
-const oncePerTask scope = 0o111111
+const oncePerTask scope = 0o1111111
 
 const (
 	supervisedOnly = oncePerTask << iota
@@ -39,16 +41,20 @@ const (
 	withSupervision = supervisedOnly | both
 	withRL          = both | rlOnly
 
-	// The policy may be a new one without a supervised stage only where a pretrained model solves problems at once.
-	newPolicy = withSupervision | problemTask
+	// The policy may be a new one without a supervised stage only where a pretrained model solves problems at once,
+	// or might.
+	newPolicy = withSupervision | untaught
+	untaught  = problemTask | ownTask
 )
 
-// tasks are the tasks in the order of their bits, each with the modes it has.
-var tasks = []struct {
+type task struct {
 	name   string
-	scope  scope
+	scope  scope // the modes it has
 	recipe []byte
-}{
+}
+
+// tasks are the tasks in the order of their bits.
+var tasks = []task{
 	{Intent, intentTask, recipes.Intent},
 	{Chat, chatTask & supervisedOnly, recipes.Chat},
 	{SumDigits, sumTask, recipes.SumDigits},
@@ -342,10 +348,10 @@ func needsCustom(c *Config) string {
 
 // keys holds every setting once, in the order of Config's fields.
 var keys = [...]key{
-	{name: "task", group: general, scope: anyTask, allowed: taskNames, help: "what is learned: intent classifies texts, chat completes them, sum_digits and reverse_digits reason about numbers, gsm8k and math solve problems of a file"},
+	{name: "task", group: general, scope: anyTask, allowed: taskNames, help: "what is learned: intent classifies texts, chat completes them, sum_digits and reverse_digits reason about numbers, gsm8k and math solve problems of a file; or a task that the program was built with"},
 	{name: "mode", group: general, scope: anyTask, allowed: []string{SupervisedThenRL, Supervised, RLOnly}, help: "which stages are trained"},
 	{name: "model", group: general, scope: anyTask, arg: "DIR|NAME", help: "pretrained model: a folder, or a name on the hub or in the cache; or tiny, a small character-level model of random weights"},
-	{name: "pretrained_model", group: general, scope: anyTask & (supervisedOnly | rlOnly), arg: "DIR|NAME", help: "trained policy to go on from, a folder or a name on the hub; rl_only needs it, but for gsm8k and math"},
+	{name: "pretrained_model", group: general, scope: anyTask & (supervisedOnly | rlOnly), arg: "DIR|NAME", help: "trained policy to go on from, a folder or a name on the hub; rl_only needs it, but for gsm8k, math and tasks of one's own"},
 	{name: "dataset", group: general, scope: intentTask | chatTask | problemTask, arg: "FILE|NAME", help: "examples: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub. intent: texts and labels, without it the built-in set. chat: text, messages, or prompt and completion. gsm8k and math: a file with question and answer, or problem and solution"},
 	{name: "dataset_config", group: general, scope: intentTask | chatTask, arg: "NAME", needs: needsDataset, help: "one of several configurations of --dataset"},
 	{name: "eval_dataset", group: general, scope: problemTask, arg: "FILE", help: "file of the problems to be judged by; without it the last eval_samples problems of --dataset are held back"},
@@ -371,12 +377,13 @@ var keys = [...]key{
 	{name: "digits_count", group: general, scope: sumTask, limits: between(2, 64), help: "integers in a list at most"},
 	{name: "digits_max", group: general, scope: digitsTask, limits: between(10, 1e15), help: "largest integer"},
 	{name: "require_tag", group: general, scope: digitsTask, help: "pay only answers with [ANSWER] in them"},
-	{name: "prompt_form", group: general, scope: answerTask, allowed: []string{"auto", "short", "chat"}, help: "how an exercise is shown: in short, for small models over characters, or as a conversation with an example; auto = short for the model tiny"},
+	{name: "task_options", group: general, scope: ownTask, arg: "A=1,B=2,...", help: "options that the task itself has"},
+	{name: "prompt_form", group: general, scope: digitsTask | problemTask, allowed: []string{"auto", "short", "chat"}, help: "how an exercise is shown: in short, for small models over characters, or as a conversation with an example; auto = short for the model tiny"},
 	{name: "max_new_tokens", group: general, scope: answerTask, limits: between(1, 1<<20), help: "tokens of an answer at most, of a line see max_line_tokens"},
 	{name: "max_line_tokens", group: general, scope: problemTask & withRL, needs: needsLines, limits: between(1, 1<<20), help: "tokens of a line at most"},
 	{name: "max_trajectory_steps", group: general, scope: problemTask & withRL, needs: needsLines, limits: between(1, 1<<20), help: "lines of a solution at most"},
 	{name: "eval_samples", group: general, scope: answerTask, limits: between(1, 1<<20), help: "held-out exercises of an evaluation, answered greedily"},
-	{name: "verbose", group: general, scope: digitsTask, incidental: true, help: "print the answers of each step"},
+	{name: "verbose", group: general, scope: exerciseTask, incidental: true, help: "print the answers of each step"},
 	{name: "resume", group: general, scope: anyTask, perCommand: true, incidental: true, help: "continue from the newest checkpoint in the output folder"},
 	{name: "config", group: general, scope: anyTask, arg: "FILE", perCommand: true, incidental: true, help: "YAML file of settings, such as the config.yaml of an earlier run"},
 
@@ -396,8 +403,8 @@ var keys = [...]key{
 	{name: "lora_target_modules", group: supervised, scope: anyTask & newPolicy, needs: needsLora, arg: "A,B,...", help: "modules that get an adapter, by the end of their name; empty = the model family's"},
 	{name: "pooling", group: supervised, scope: intentTask & withSupervision, needs: needsNewPolicy, allowed: []string{"auto", "mean", "family"}, help: "how a text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says"},
 	{name: "feature_alignment", group: supervised, scope: intentTask & withSupervision, limits: atLeast(0), help: "weight of the L2 penalty on the adapter's weights; 0 = none"},
-	{name: "warmup_until", group: supervised, scope: digitsTask & withSupervision, limits: between(0, 1), help: "stop at the first check at which this share of held-out answers is right"},
-	{name: "warmup_check_every", group: supervised, scope: digitsTask & withSupervision, limits: atLeast(1), help: "updates between checks"},
+	{name: "warmup_until", group: supervised, scope: exerciseTask & withSupervision, limits: between(0, 1), help: "stop at the first check at which this share of held-out answers is right"},
+	{name: "warmup_check_every", group: supervised, scope: exerciseTask & withSupervision, limits: atLeast(1), help: "updates between checks"},
 	{name: "validation_share", group: supervised, scope: chatTask & withSupervision, limits: bounds{min: 0, max: 1, openMin: true, openMax: true, set: true}, help: "share of the rows kept for validation, where the data has no split for it"},
 	{name: "packing", group: supervised, scope: chatTask & withSupervision, needs: needsMaxLength, help: "count a batch in bins of max_length tokens, filled with as many whole examples as fit, instead of examples"},
 	{name: "completion_only_loss", group: supervised, scope: chatTask & withSupervision, help: "of prompt and completion train the completion only"},

@@ -39,7 +39,7 @@ func (c *Config) validate(given map[string]assignment) error {
 			}
 		}
 	}
-	if c.Mode == RLOnly && c.PretrainedModel == "" && problemTask.of(c.Task) == 0 {
+	if c.Mode == RLOnly && c.PretrainedModel == "" && untaught.of(c.Task) == 0 {
 		return usagef("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage")
 	}
 	if c.Task != Intent {

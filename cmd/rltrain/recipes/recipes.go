@@ -33,3 +33,8 @@ var GSM8K []byte
 //
 //go:embed math.yaml
 var MATH []byte
+
+// Own is the recipe of a task called own, which stands for those that are no part of this program.
+//
+//go:embed own.yaml
+var Own []byte

@@ -15,7 +15,7 @@ import (
 
 // TestOptionsReachTheAlgorithm compares what the options make of an algorithm with what they make of none.
 func TestOptionsReachTheAlgorithm(t *testing.T) {
-	setAlgorithms()
+	setNames()
 	settings := func(args string) algo.TokenRLConfig {
 		c, err := config.Load(strings.Fields("--task sum_digits "+args), nil)
 		if err != nil {
@@ -65,7 +65,7 @@ func TestOptionsReachTheAlgorithm(t *testing.T) {
 
 // TestCombinationsAreRefusedBeforeTraining gives what no single option shows to be wrong.
 func TestCombinationsAreRefusedBeforeTraining(t *testing.T) {
-	setAlgorithms()
+	setNames()
 	for args, want := range map[string]string{
 		"--baseline none --advantage-scale group":    "baseline none cannot be divided",
 		"--algorithm rloo --samples-per-prompt 1":    "at least 2 samples",
@@ -96,7 +96,7 @@ func TestOwnAlgorithm(t *testing.T) {
 		Name: "own", Ratio: algo.SequenceRatio, Advantages: func(algo.TokenRLConfig, *algo.Step) {},
 		Loss: func(s *torch.Scope, b *algo.LossBatch, _ algo.TokenRLConfig) torch.Tensor { return s.Sum(b.LogProb) },
 	})
-	setAlgorithms()
+	setNames()
 	c, err := config.Load(strings.Fields("--task sum_digits --algorithm own --clip-low 0.1"), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"rltrain/cmd/rltrain/config"
@@ -17,17 +19,17 @@ import (
 	"rltrain/torch"
 )
 
-// digitsEvaluation is logs/eval_results.json of a reinforcement learning stage.
-type digitsEvaluation struct {
+// beforeAndAfter is logs/eval_results.json of a reinforcement learning stage.
+type beforeAndAfter struct {
 	Before rl.AnswerScores `json:"before"`
 	After  rl.AnswerScores `json:"after"`
 }
 
-// digitsStages trains sum_digits or reverse_digits: worked solutions until the policy answers often enough to
-// learn from its own answers, then those.
-func (t *trainer) digitsStages(ctx context.Context) error {
+// exerciseStages trains sum_digits, reverse_digits or a task that the program was built with: worked solutions until
+// the policy answers often enough to learn from its own answers, then those.
+func (t *trainer) exerciseStages(ctx context.Context) error {
 	c := t.config
-	task, err := t.digitsTask()
+	task, err := t.exerciseTask()
 	if err != nil {
 		return err
 	}
@@ -38,6 +40,9 @@ func (t *trainer) digitsStages(ctx context.Context) error {
 	}
 	start := c.PretrainedModel
 	if c.Mode != config.RLOnly {
+		if _, err := solution(ctx, task, envs.Train, 0); err != nil {
+			return c.Errorf("mode", "%s: %v", c.Mode, err)
+		}
 		if err := t.warmUp(ctx, task); err != nil {
 			return err
 		}
@@ -46,15 +51,37 @@ func (t *trainer) digitsStages(ctx context.Context) error {
 	if c.Mode == config.Supervised {
 		return nil
 	}
-	return t.reinforceDigits(ctx, task, start)
+	return t.reinforceExercises(ctx, task, start)
 }
 
-func (t *trainer) digitsTask() (*digits.Task, error) {
+func (t *trainer) exerciseTask() (envs.Task, error) {
 	c := t.config
+	if c.Own() {
+		return ownTask(c)
+	}
 	return digits.New(c.Task, c.Seed, digits.Options{
 		Count: c.DigitsCount, Max: c.DigitsMax, RequireTag: c.RequireTag,
 		Short: c.PromptForm == "short" || c.PromptForm == "auto" && c.Model == config.TinyModel,
 	})
+}
+
+func ownTask(c *config.Config) (envs.Task, error) {
+	options := envs.Settings{}
+	for _, option := range c.TaskOptions {
+		name, value, ok := strings.Cut(option, "=")
+		if !ok {
+			return nil, c.Errorf("task_options", "%.80q is not NAME=VALUE", option)
+		}
+		options[name] = value
+	}
+	task, err := envs.New(c.Task, c.Seed, options)
+	if err != nil {
+		return nil, c.Errorf("task_options", "%v", err)
+	}
+	if n := task.Len(envs.Eval); n > 0 && n < c.EvalSamples {
+		return nil, c.Errorf("eval_samples", "%d: task %s has %d episodes to be judged by", c.EvalSamples, c.Task, n)
+	}
+	return task, nil
 }
 
 // evaluation answers held-out exercises greedily.
@@ -66,7 +93,7 @@ func (t *trainer) evaluation() algo.RolloutConfig {
 const samplerSlots = 64
 
 // warmUp trains on worked solutions until enough held-out answers are right.
-func (t *trainer) warmUp(ctx context.Context, task *digits.Task) error {
+func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 	c := t.config
 	policy, err := t.startingLanguageModel(ctx)
 	if err != nil {
@@ -140,7 +167,11 @@ func solution(ctx context.Context, task envs.Task, part envs.Part, i int) (chat.
 	if err != nil {
 		return e, err
 	}
-	answer := episode.(envs.Worked).Solution()
+	worked, ok := episode.(envs.Worked)
+	if !ok {
+		return e, errors.New("the task has no worked solutions to imitate; choose --mode rl_only")
+	}
+	answer := worked.Solution()
 	if shown.Messages == nil {
 		e.Prompt.Text, e.Completion.Text = shown.Text, answer
 		return e, nil
@@ -165,23 +196,32 @@ func describeScores(s rl.AnswerScores) string {
 		100*s.Accuracy, s.N, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
 }
 
-// reinforceDigits improves the policy in start by its own answers.
-func (t *trainer) reinforceDigits(ctx context.Context, task *digits.Task, start string) error {
-	c := t.config
-	policy, err := t.trainedLanguageModel(ctx, start, rlStage)
+// reinforceExercises improves the policy in start, or without one a new policy, by its own answers.
+func (t *trainer) reinforceExercises(ctx context.Context, task envs.Task, start string) error {
+	policy, start, err := t.policyToReinforce(ctx, start)
 	if err != nil {
 		return err
 	}
 	defer policy.Close()
-	var reference *algo.TokenPolicy
-	if c.KLCoef > 0 && policy.Full() {
-		if reference, err = algo.LoadTokenPolicy(ctx, t.hub, start, "", dtypeOf(c), false); err != nil {
-			return err
-		}
+	reference, err := t.referenceOf(ctx, policy, start)
+	if err != nil {
+		return err
+	}
+	if reference != nil {
 		defer reference.Close()
 	}
-	t.data.name = "endless exercises"
+	t.data.name = "exercises of " + t.config.Task
 	return t.reinforceTokens(ctx, task, policy, reference, start)
+}
+
+// policyToReinforce loads the policy in start, or without one makes a new policy, and says what it is called.
+func (t *trainer) policyToReinforce(ctx context.Context, start string) (policy *algo.TokenPolicy, name string, err error) {
+	if start == "" {
+		policy, err = t.startingLanguageModel(ctx)
+		return policy, t.config.Model, err
+	}
+	policy, err = t.trainedLanguageModel(ctx, start, rlStage)
+	return policy, start, err
 }
 
 // reinforceTokens improves a policy, which is called start, by its own answers.
@@ -211,7 +251,7 @@ func (t *trainer) reinforceStage(task envs.Task, policy *algo.TokenPolicy, start
 		if err != nil {
 			return err
 		}
-		return t.endDigits(stage, policy, result)
+		return t.endReinforcement(stage, policy, result)
 	})
 }
 
@@ -250,12 +290,12 @@ func (t *trainer) tokenRL() algo.TokenRLConfig {
 	return a
 }
 
-func (t *trainer) endDigits(stage *algo.Stage, policy *algo.TokenPolicy, result algo.TokenRLResult) error {
+func (t *trainer) endReinforcement(stage *algo.Stage, policy *algo.TokenPolicy, result algo.TokenRLResult) error {
 	dir := stage.Dir()
 	if err := policy.Save(dir); err != nil {
 		return err
 	}
-	if err := saveScores(stage, digitsEvaluation{result.Before, result.Best}); err != nil {
+	if err := saveScores(stage, beforeAndAfter{result.Before, result.Best}); err != nil {
 		return err
 	}
 	rows, err := report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))
