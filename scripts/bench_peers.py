@@ -31,6 +31,7 @@ SETS = {
         "lora_step fp32 mixed, peer padded": ("lora_step", "--shape smol135", "--layout padded", "--layout mixed"),
         "lora_step fp32 mixed, peer padding-free": ("lora_step", "--shape smol135", "--layout free", "--layout mixed"),
         "lora_step bf16": ("lora_step", "--shape smol135 --dtype bf16"),
+        "lora_step bf16 mixed, peer padding-free": ("lora_step", "--shape smol135 --dtype bf16", "--layout free", "--layout mixed"),
         "logprob": ("logprob", ""),
         "logprob with gradient": ("logprob", "--grad"),
         "logprob with gradient, peer TRL": ("logprob", "--grad", "--impl trl"),

@@ -88,6 +88,9 @@ func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor)
 		dropout:    C.double(pass.Dropout.P),
 		checkpoint: cBool(pass.Checkpoint),
 	}
+	if p.Continues != nil {
+		input.continues = s.Int32s(p.Continues, int64(len(p.Continues))).handle
+	}
 	if pass.Dropout.P > 0 {
 		input.row_keys = s.Ints(pass.Dropout.rowKeys(p), n).handle
 	}

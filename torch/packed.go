@@ -3,8 +3,12 @@ package torch
 // Packed is a batch of sequences laid end to end, without padding.
 type Packed struct {
 	Tokens    []int64 // [N]
-	Positions []int64 // [N], from 0 in each sequence
+	Positions []int64 // [N], from 0 in each sequence that continues none
 	CuSeqlens []int32 // [S+1]: sequence i is tokens CuSeqlens[i] to CuSeqlens[i+1]
+	// Continues [S] is the sequence of which each is the rest, -1 for none; nil: all -1. The rests of a
+	// sequence come right behind it and see its tokens. For decoders alone, without Dropout, and without a
+	// Rope that switches.
+	Continues []int32
 }
 
 // Pack lays sequences end to end.
@@ -22,6 +26,61 @@ func Pack(sequences [][]int32) Packed {
 		p.CuSeqlens = append(p.CuSeqlens, int32(len(p.Tokens)))
 	}
 	return p
+}
+
+// leastShared tokens at the beginning of several sequences are worth being computed once.
+const leastShared = 8
+
+// PackShared is Pack with what neighbouring sequences begin with laid down only once, as a sequence that they
+// continue: the answers to a prompt share it (Liu 2025, Prefix Grouper, §3). Of sequence i at most the first
+// limits[i] tokens are shared. place is where in the result each token of the sequences laid end to end is.
+func PackShared(sequences [][]int32, limits []int) (p Packed, place []int64) {
+	p.CuSeqlens = []int32{0}
+	add := func(ids []int32, from int, continues int32) {
+		for i, id := range ids {
+			p.Tokens, p.Positions = append(p.Tokens, int64(id)), append(p.Positions, int64(from+i))
+		}
+		p.CuSeqlens, p.Continues = append(p.CuSeqlens, int32(len(p.Tokens))), append(p.Continues, continues)
+	}
+	for first := 0; first < len(sequences); {
+		end, shared := alike(sequences[first:], limits[first:])
+		if end == 1 {
+			shared = 0
+		}
+		start, family := int64(len(p.Tokens)), int32(-1)
+		if shared > 0 {
+			family = int32(p.Len())
+			add(sequences[first][:shared], 0, -1)
+		}
+		for _, ids := range sequences[first : first+end] {
+			for i := range shared {
+				place = append(place, start+int64(i))
+			}
+			for i := range ids[shared:] {
+				place = append(place, int64(len(p.Tokens)+i))
+			}
+			add(ids[shared:], shared, family)
+		}
+		first += end
+	}
+	return p, place
+}
+
+// alike is how many of the sequences, from the first on, are best laid down together, and how many tokens they
+// share. Another one joins where that saves no fewer tokens.
+func alike(sequences [][]int32, limits []int) (n, shared int) {
+	n, shared = 1, limits[0]
+	for n < len(sequences) {
+		ids, k := sequences[n], 0
+		for k < min(shared, limits[n]) && ids[k] == sequences[0][k] {
+			k++
+		}
+		if k < leastShared || n*k < (n-1)*shared {
+			break
+		}
+		n, shared = n+1, k
+	}
+	return n, shared
 }
 
 // Len is the number of sequences.

@@ -66,10 +66,12 @@ rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_inp
     pass.dropout = input->dropout;
     if (input->dropout > 0) pass.row_keys = rlt::borrow(input->row_keys);
     const bool checkpoint = input->checkpoint != 0;
+    const at::Tensor continues = input->continues == 0 ? at::Tensor() : rlt::borrow(input->continues);
     if (const auto* decoder = std::get_if<rlt::nn::Decoder>(&model->net)) {
-      *hidden = rlt::give(decoder->forward(tokens, positions, cu_seqlens, pass, checkpoint));
+      *hidden = rlt::give(decoder->forward(tokens, positions, cu_seqlens, continues, pass, checkpoint));
       return;
     }
+    TORCH_CHECK(!continues.defined(), "continues: the sequences of an encoder stand alone");
     TORCH_CHECK(!checkpoint,
                 "checkpoint: an encoder keeps its activations; only a decoder computes them again");
     *hidden = rlt::give(std::get<rlt::nn::Encoder>(model->net).forward(tokens, positions, cu_seqlens, pass));

@@ -16,7 +16,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 2
+#define RLT_ABI_VERSION 3
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, lives for ever */
@@ -173,8 +173,10 @@ rlt_error* rlt_decoder_new(const rlt_decoder_config* config, const char* const* 
 /* One packed batch. */
 typedef struct {
   rlt_tensor tokens;     /* [N] int64 */
-  rlt_tensor positions;  /* [N] int64, restarts at 0 in each sequence */
+  rlt_tensor positions;  /* [N] int64, from 0 in each sequence that continues none */
   rlt_tensor cu_seqlens; /* [S+1] int32, starts at 0, ends at N */
+  rlt_tensor continues;  /* [S] int32, or 0: the sequence whose rest each is, -1 for none; the rests follow
+                            right behind it and go on with its positions. Decoders without a switch_length */
   int32_t adapter;       /* 0: as if no adapter had been put on, the reference policy */
   double dropout;        /* of the adapters' input, 0 = off */
   rlt_tensor row_keys;   /* [N] int64, a key for each token; only with dropout */

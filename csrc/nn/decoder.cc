@@ -167,12 +167,15 @@ void Decoder::adapt(const std::string& layer, const at::Tensor& a, const at::Ten
 }
 
 at::Tensor Decoder::forward(const at::Tensor& tokens, const at::Tensor& positions,
-                            const at::Tensor& cu_seqlens, const AdapterPass& pass, bool checkpoint) const {
+                            const at::Tensor& cu_seqlens, const at::Tensor& continues,
+                            const AdapterPass& pass, bool checkpoint) const {
   const DecoderConfig& c = *config_;
-  BlockPass batch{config_, cu_seqlens, {}, pass};
+  BlockPass batch{config_, cu_seqlens, continues, {}, pass};
   const int32_t* cu = checked_cu_seqlens(cu_seqlens, tokens.numel());
   std::vector<Rotation> rotations;
   for (const Rope& rope : c.rope_list) {
+    TORCH_CHECK(rope.switch_length == 0 || !continues.defined(),
+                "a rope that switches by length does not let sequences continue another");
     rotations.push_back(rotate(rope, positions, cu, cu_seqlens.numel() - 1));
   }
   at::Tensor x = at::embedding(embed_, tokens).to(at::kFloat);

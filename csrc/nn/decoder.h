@@ -45,10 +45,11 @@ class Decoder {
   // Takes its weights by name from weights; errors name one that is missing, superfluous or misshapen.
   Decoder(const rlt_decoder_config& config, const Weights& weights);
 
-  // Hidden states after the final norm, [N, H] fp32. tokens, positions [N] int64; cu_seqlens [S+1] int32.
+  // Hidden states after the final norm, [N, H] fp32. tokens, positions [N] int64; cu_seqlens [S+1] int32;
+  // continues [S] int32, undefined for none, as varlen_attention has it, with positions that go on.
   // With checkpoint, only each block's input is kept for backward, which computes the rest again.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& cu_seqlens,
-                     const AdapterPass& pass, bool checkpoint = false) const;
+                     const at::Tensor& continues, const AdapterPass& pass, bool checkpoint = false) const;
 
   // Puts an adapter on the named linear layer, "layers.0.q".
   void adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale);

@@ -49,7 +49,7 @@ at::Tensor attend(const DecoderBlock& block, const BlockPass& pass, const at::Te
   const Heads heads = project(block, pass, x);
   const at::Tensor mixed = std::get<0>(varlen_attention(
       place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens,
-      c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap));
+      c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap, pass.continues));
   const at::Tensor y = block.o.forward(mixed, pass.adapter);
   return c.post_norms ? apply_norm(c, block.post_attn_norm, y) : y;
 }

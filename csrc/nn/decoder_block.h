@@ -15,8 +15,8 @@ struct Rotation {
 // What a block needs to know of the batch and of its own place.
 struct BlockPass {
   std::shared_ptr<const DecoderConfig> config;
-  at::Tensor cu_seqlens;
-  Rotation rotation;  // undefined with learned positions
+  at::Tensor cu_seqlens, continues;  // continues undefined where no sequence continues another
+  Rotation rotation;                 // undefined with learned positions
   AdapterPass adapter;
   int64_t window = 0;
 };

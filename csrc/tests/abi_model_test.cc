@@ -70,7 +70,8 @@ TEST(abi_model_forward_refuses_bad_batches) {
   EXPECT_OK(rlt_model_adapt(m.model, "encoder.layer.0.attention.self.query", a, b, 1));
   using Ids = std::vector<int64_t>;
   const auto ids = [&](const Ids& values) { return h.give(rlt::test::vector_of(values)); };
-  const rlt_model_input good{ids({0, 49, 3}), ids({0, 1, 0}), h.give(rlt::test::borders({2, 1})), 1, 0, 0, 0};
+  const rlt_model_input good{
+      ids({0, 49, 3}), ids({0, 1, 0}), h.give(rlt::test::borders({2, 1})), 0, 1, 0, 0, 0};
   rlt_tensor hidden = 0;
   const auto run = [&](rlt_tensor rlt_model_input::*field, rlt_tensor value) {
     rlt_model_input input = good;

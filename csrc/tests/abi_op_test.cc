@@ -245,7 +245,7 @@ TEST(abi_op_call_survives_random_arguments) {
                 a = keep(random.normal({3, 8})), b = keep(random.normal({8, 3})),
                 lse = keep(random.normal({2, 6})), cu = keep(rlt::test::borders({2, 4})),
                 means = keep(random.normal({2, 8})), angles = keep(random.normal({6, 2})),
-                keys = keep(random.ints(6, 5));
+                keys = keep(random.ints(6, 5)), rests = keep(rlt::test::vector_of<int32_t>({-1, 0}));
   for (const at::Tensor& t :
        {random.normal({8, 6}).t(), random.normal({16}).slice(0, 0, 16, 2),
         random.normal({12}).slice(0, 0, 12, 2), random.normal({0, 8}), random.normal({0}),
@@ -271,9 +271,9 @@ TEST(abi_op_call_survives_random_arguments) {
       {"linear", {t(x), t(square), t(vector)}},
       {"lora_linear", {t(x), t(square), t(vector), t(a), t(b), d(2), d(0.5), t(keys), i(1)}},
       {"hash_dropout", {t(x), t(keys), i(3), d(0.25)}},
-      {"varlen_attention", {t(x), t(x), t(x), t(cu), i(2), d(0.5), yes, i(3), d(0.5)}},
+      {"varlen_attention", {t(x), t(x), t(x), t(cu), i(2), d(0.5), yes, i(3), d(0.5), t(rests)}},
       {"varlen_attention_backward",
-       {t(x), t(x), t(x), t(x), t(x), t(lse), t(cu), i(2), d(0.5), yes, i(3), d(0.5)}},
+       {t(x), t(x), t(x), t(x), t(x), t(lse), t(cu), i(2), d(0.5), yes, i(3), d(0.5), t(rests)}},
       {"rms_norm", {t(x), t(vector), d(1e-5), yes}},
       {"rms_norm_backward", {t(x), t(x), t(vector), t(rows), yes}},
       {"rope", {t(x), t(angles), t(angles), i(4), yes}},

@@ -104,6 +104,75 @@ TEST(causal_attention_equals_masked_attention) {
   }
 }
 
+// A sequence of so many rows, and so many that continue it.
+struct Family {
+  int64_t beginning;
+  Lengths rests;
+};
+
+TEST(attention_of_rests_equals_whole_sequences) {
+  const std::vector<Family> families{{5, {1, 7}}, {70, {3, 130, 64}}, {9, {}}, {1, {1}}, {128, {128, 1}}};
+  Lengths lengths, whole;          // of the batch that shares beginnings, and of the one that repeats them
+  std::vector<int32_t> continues;  // of the first
+  std::vector<int64_t> rows,
+      places;  // the first's row for each of the second's, and a place for each of the first's
+  int64_t first = 0;
+  for (const Family& f : families) {
+    const auto parent = static_cast<int32_t>(lengths.size());
+    lengths.push_back(f.beginning);
+    continues.push_back(-1);
+    for (int64_t i = 0; i < f.beginning; ++i) places.push_back(static_cast<int64_t>(rows.size()) + i);
+    int64_t rest = first + f.beginning;
+    for (const int64_t length : f.rests.empty() ? Lengths{0} : f.rests) {
+      for (int64_t i = 0; i < f.beginning; ++i) rows.push_back(first + i);
+      for (int64_t i = 0; i < length; ++i) {
+        places.push_back(static_cast<int64_t>(rows.size()));
+        rows.push_back(rest++);
+      }
+      whole.push_back(f.beginning + length);
+      if (f.rests.empty()) break;
+      lengths.push_back(length);
+      continues.push_back(parent);
+    }
+    first += f.beginning + total(f.rests);
+  }
+  const at::Tensor parents = rlt::test::vector_of(continues), repeat = rlt::test::vector_of(rows),
+                   pick = rlt::test::vector_of(places);
+  Random random(73);
+  for (const Rule& r : {Rule{3, 3, 8, 0, 0}, Rule{6, 2, 8, 0, 0}, Rule{4, 2, 8, 7, 0}, Rule{4, 2, 8, 100, 0},
+                        Rule{2, 1, 8, 100, 3}, Rule{3, 3, 8, 0, 1.5}}) {
+    const Inputs in = random_inputs(random, first, r), got = leaves(in, at::kFloat),
+                 want = leaves(in, at::kDouble);
+    const at::Tensor y = std::get<0>(rlt::varlen_attention(got.q, got.k, got.v, borders(lengths), r.heads,
+                                                           kScale, true, r.window, r.softcap, parents));
+    const auto repeated = [&](const at::Tensor& t) { return t.index_select(0, repeat); };
+    const at::Tensor expected =
+        looped(repeated(want.q), repeated(want.k), repeated(want.v), whole, r).index_select(0, pick);
+    EXPECT_AT_MOST(distance(y, expected), 1e-5, "forward" + text(r));
+    const at::Tensor upstream = random.normal(y.sizes());
+    y.backward(upstream);
+    expected.backward(upstream.to(at::kDouble));
+    EXPECT_AT_MOST(relative(got.q.grad(), want.q.grad()), 1e-4, "gradient of q" + text(r));
+    EXPECT_AT_MOST(relative(got.k.grad(), want.k.grad()), 1e-4, "gradient of k" + text(r));
+    EXPECT_AT_MOST(relative(got.v.grad(), want.v.grad()), 1e-4, "gradient of v" + text(r));
+  }
+}
+
+TEST(attention_refuses_rests_that_follow_nothing) {
+  Random random(74);
+  const Rule r{2, 1, 8, 0, 0};
+  const Inputs in = random_inputs(random, 6, r);
+  const auto attend = [&](const std::vector<int32_t>& continues, bool causal) {
+    return rlt::varlen_attention(in.q, in.k, in.v, borders({1, 2, 3}), r.heads, kScale, causal, 0, 0,
+                                 rlt::test::vector_of(continues));
+  };
+  for (const std::vector<int32_t>& wrong : std::vector<std::vector<int32_t>>{
+           {0, -1, -1}, {-1, 1, -1}, {-1, -1, 0}, {-1, 0, 1}, {-1, -2, -1}, {-1, 0}, {}}) {
+    EXPECT_THROWS("continue", attend(wrong, true));
+  }
+  EXPECT_THROWS("causal", attend({-1, 0, 0}, false));
+}
+
 TEST(causal_attention_at_each_length_alone) {
   Random random(72);
   const Rule r{2, 1, 8, 0, 0};

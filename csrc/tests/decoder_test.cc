@@ -194,7 +194,7 @@ at::Tensor run(const Decoder& decoder, const Batch& batch, bool adapted, double 
   pass.on = adapted;
   pass.dropout = dropout;
   if (dropout > 0) pass.row_keys = batch.keys;
-  return decoder.forward(batch.tokens, batch.positions, batch.cu, pass, checkpoint);
+  return decoder.forward(batch.tokens, batch.positions, batch.cu, {}, pass, checkpoint);
 }
 
 // Weights that are all trained, in the type of the pass.

@@ -117,7 +117,7 @@ inline at::Tensor full_forward(const nn::Decoder& decoder, const std::vector<int
   nn::AdapterPass pass;
   pass.on = adapter;
   const at::Tensor hidden = decoder.forward(vector_of(tokens), vector_of(positions),
-                                            borders({static_cast<int64_t>(ids.size())}), pass);
+                                            borders({static_cast<int64_t>(ids.size())}), {}, pass);
   const nn::Linear& head = decoder.head();
   at::Tensor logits = at::linear(hidden, head.weight.to(at::kFloat));
   if (head.bias.defined()) logits = logits.add(head.bias);

@@ -181,14 +181,38 @@ func (p *TokenPolicy) score(s *torch.Scope, sequences []Sequence, pass torch.Pas
 	return p.scoreRows(s, ids, rows, targets, pass, temperature)
 }
 
-// scoreRows runs the policy on sequences and reads the tokens targets [M] off the positions rows [M] of the
-// sequences laid end to end.
+// scoreRows runs the policy on sequences and reads the tokens targets [M] off the positions rows [M], rising, of
+// the sequences laid end to end.
 func (p *TokenPolicy) scoreRows(s *torch.Scope, ids [][]int32, rows, targets []int64, pass torch.Pass, temperature float64) scored {
-	all, _ := s.Hidden(p.model.Model, torch.Pack(ids), pass)
+	packed, rows := p.pack(ids, rows, pass)
+	all, _ := s.Hidden(p.model.Model, packed, pass)
 	m := int64(len(rows))
 	hidden := s.Rows(all, s.Ints(rows, m))
 	logProbs, entropy, rank := p.head(s, hidden, s.Ints(targets, m), temperature)
 	return scored{logProbs, entropy, rank, hidden}
+}
+
+// pack lays sequences end to end, and only once what neighbours begin with, up to the first token that is read. It
+// returns where the rows are then.
+func (p *TokenPolicy) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Packed, []int64) {
+	if pass.Dropout.P > 0 || slices.ContainsFunc(p.model.Config.Decoder().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
+		return torch.Pack(ids), rows
+	}
+	// The token after a row is no prompt any more.
+	limits := make([]int, len(ids))
+	first, next := 0, 0 // of the sequence's tokens, of rows
+	for i, sequence := range ids {
+		limits[i] = len(sequence)
+		if next < len(rows) && int(rows[next]) < first+len(sequence) {
+			limits[i] = int(rows[next]) - first + 1
+		}
+		first += len(sequence)
+		for next < len(rows) && int(rows[next]) < first {
+			next++
+		}
+	}
+	packed, place := torch.PackShared(ids, limits)
+	return packed, gather(rows, func(row int64) int64 { return place[row] })
 }
 
 func (p *TokenPolicy) head(s *torch.Scope, hidden, targets torch.Tensor, temperature float64) (logProbs, entropy, rank torch.Tensor) {

@@ -93,13 +93,14 @@ func (t *tokenRL) overlong(x *rl.Trajectory) float64 {
 	return rl.OverlongPenalty(x.Length(), t.config.MaxNew, t.config.OverlongBuffer)
 }
 
-// minibatches divides the samples for one epoch.
+// minibatches divides the samples for one epoch, those of a prompt side by side.
 func (t *tokenRL) minibatches(samples []*TokenSample, epoch int) [][]*TokenSample {
 	order := rl.Stream(t.config.Seed, streamMinibatch, uint64(t.state.Step), uint64(epoch)).Perm(len(samples))
 	var batches [][]*TokenSample
 	for i := range t.config.Minibatches {
 		from, to := i*len(order)/t.config.Minibatches, (i+1)*len(order)/t.config.Minibatches
 		if from < to {
+			slices.Sort(order[from:to])
 			batches = append(batches, gather(order[from:to], func(at int) *TokenSample { return samples[at] }))
 		}
 	}

@@ -14,10 +14,11 @@ using torch::autograd::variable_list;
 struct Attention : torch::autograd::Function<Attention> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& v, const at::Tensor& cu_seqlens, int64_t heads, double scale,
-                               bool causal, int64_t window, double softcap) {
+                               bool causal, int64_t window, double softcap,
+                               const std::optional<at::Tensor>& continues) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [out, lse] = varlen_attention(q, k, v, cu_seqlens, heads, scale, causal, window, softcap);
-    ctx->save_for_backward({q, k, v, out, lse, cu_seqlens});
+    auto [out, lse] = varlen_attention(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues);
+    ctx->save_for_backward({q, k, v, out, lse, cu_seqlens, continues.value_or(at::Tensor())});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["causal"] = causal;
@@ -30,11 +31,11 @@ struct Attention : torch::autograd::Function<Attention> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto s = ctx->get_saved_variables();
     auto& data = ctx->saved_data;
-    auto [q, k, v] =
-        varlen_attention_backward(grads[0].contiguous(), s[0], s[1], s[2], s[3], s[4], s[5],
-                                  data["heads"].toInt(), data["scale"].toDouble(), data["causal"].toBool(),
-                                  data["window"].toInt(), data["softcap"].toDouble());
-    return {q, k, v, Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
+    auto [q, k, v] = varlen_attention_backward(
+        grads[0].contiguous(), s[0], s[1], s[2], s[3], s[4], s[5], data["heads"].toInt(),
+        data["scale"].toDouble(), data["causal"].toBool(), data["window"].toInt(), data["softcap"].toDouble(),
+        s[6].defined() ? std::optional<at::Tensor>(s[6]) : std::nullopt);
+    return {q, k, v, Variable(), Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
   }
 };
 
@@ -70,8 +71,9 @@ struct SegmentMean : torch::autograd::Function<SegmentMean> {
 std::tuple<at::Tensor, at::Tensor> attention_autograd(const at::Tensor& q, const at::Tensor& k,
                                                       const at::Tensor& v, const at::Tensor& cu_seqlens,
                                                       int64_t heads, double scale, bool causal,
-                                                      int64_t window, double softcap) {
-  const auto out = Attention::apply(q, k, v, cu_seqlens, heads, scale, causal, window, softcap);
+                                                      int64_t window, double softcap,
+                                                      const std::optional<at::Tensor>& continues) {
+  const auto out = Attention::apply(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues);
   return {out[0], out[1]};
 }
 

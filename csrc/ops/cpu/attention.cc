@@ -1,4 +1,5 @@
-// Attention inside each sequence of a packed batch, parallel over (sequence, head). A block of queries is
+// Attention inside each sequence of a packed batch, parallel over (family, head); a family is a sequence and
+// those that continue it, which are alone in adding to the gradients of its keys. A block of queries is
 // scored against all the keys it sees, and against no others; nothing of a length squared is ever kept:
 // backward recomputes the probabilities from the saved log denominators (Dao 2022, §3.1).
 #include <ATen/Parallel.h>
@@ -6,6 +7,8 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "ops/cpu/block_rows.h"
 #include "ops/cpu/rows.h"
@@ -33,6 +36,20 @@ const int32_t* checked_cu_seqlens(const at::Tensor& cu_seqlens, int64_t rows) {
   return cu;
 }
 
+const int32_t* checked_continues(const std::optional<at::Tensor>& continues, int64_t n) {
+  if (!continues.has_value() || !continues->defined()) return nullptr;
+  TORCH_CHECK(continues->scalar_type() == at::kInt && continues->dim() == 1 && continues->numel() == n &&
+                  continues->is_contiguous() && continues->device().is_cpu(),
+              "continues must be a dense int32 vector of ", n, " elements, got ", continues->scalar_type(),
+              " ", continues->sizes());
+  const int32_t* of = continues->const_data_ptr<int32_t>();
+  for (int64_t s = 0; s < n; ++s) {
+    TORCH_CHECK(of[s] == -1 || (s > 0 && (of[s] == of[s - 1] || (of[s] == s - 1 && of[s - 1] == -1))),
+                "continues: sequence ", s, " cannot continue ", of[s]);
+  }
+  return of;
+}
+
 namespace {
 
 // A row-major matrix of one head inside a packed tensor, or of scratch.
@@ -50,8 +67,20 @@ void gemm(char trans_a, char trans_b, int m, int n, int k, Matrix a, Matrix b, f
 
 struct Shape {
   int64_t rows, heads, kv_heads, head_dim, sequences;
-  const int32_t* cu;
+  const int32_t *cu, *continues;
 };
+
+// The rows of a sequence, and those of the one that it continues.
+struct Span {
+  int64_t first, length, before, before_length;
+};
+
+Span span_of(const Shape& s, int64_t sequence) {
+  const auto rows = [&](int64_t i) { return s.cu[i + 1] - s.cu[i]; };
+  const int64_t before = s.continues == nullptr ? -1 : s.continues[sequence];
+  if (before < 0) return {s.cu[sequence], rows(sequence), 0, 0};
+  return {s.cu[sequence], rows(sequence), s.cu[before], rows(before)};
+}
 
 // What a query may see, and how its scores become probabilities.
 struct Rule {
@@ -65,7 +94,7 @@ bool dense_rows(const at::Tensor& t) {
 }
 
 Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& cu_seqlens,
-            int64_t heads, const Rule& rule) {
+            const std::optional<at::Tensor>& continues, int64_t heads, const Rule& rule) {
   TORCH_CHECK(q.dim() == 2 && k.dim() == 2 && k.size(0) == q.size(0) && v.sizes() == k.sizes() && heads > 0 &&
                   q.size(1) > 0 && q.size(1) % heads == 0 && k.size(1) > 0 &&
                   k.size(1) % (q.size(1) / heads) == 0 && q.size(1) % k.size(1) == 0,
@@ -79,13 +108,16 @@ Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
               "varlen_attention: scale and softcap must not be negative, got ", rule.scale, " and ",
               rule.softcap);
   TORCH_CHECK(rule.window >= 0, "varlen_attention: a window of ", rule.window);
-  const int64_t head_dim = q.size(1) / heads;
+  TORCH_CHECK(rule.causal || !continues.has_value() || !continues->defined(),
+              "varlen_attention: only causal sequences continue others");
+  const int64_t head_dim = q.size(1) / heads, sequences = cu_seqlens.numel() - 1;
   return {q.size(0),
           heads,
           k.size(1) / head_dim,
           head_dim,
-          cu_seqlens.numel() - 1,
-          checked_cu_seqlens(cu_seqlens, q.size(0))};
+          sequences,
+          checked_cu_seqlens(cu_seqlens, q.size(0)),
+          checked_continues(continues, sequences)};
 }
 
 // One head of a packed tensor at a sequence's first row.
@@ -98,7 +130,8 @@ float* writable(const Matrix& m) { return const_cast<float*>(m.data); }
 // Queries that are scored together. A block that does not see all keys computes some of its square in vain.
 int64_t block_rows(const Rule& rule) { return rule.causal || rule.window > 0 ? 64 : 512; }
 
-// A block of queries and the keys that any of them sees, counted from the sequence's first row.
+// A block of queries, counted from the sequence's first row, and the keys that any of them sees, counted from
+// the first row of what it continues.
 struct Block {
   int64_t begin, end, first_key, last_key;
 
@@ -108,11 +141,22 @@ struct Block {
   int64_t stride() const { return (keys() + 15) / 16 * 16; }
 };
 
-Block block_at(const Rule& rule, int64_t begin, int64_t length) {
-  const int64_t end = std::min(begin + block_rows(rule), length);
-  if (rule.window == 0) return {begin, end, 0, rule.causal ? end : length};
-  return {begin, end, std::max<int64_t>(0, begin - rule.window + 1),
-          rule.causal ? end : std::min(end + rule.window - 1, length)};
+Block block_at(const Rule& rule, const Span& s, int64_t begin) {
+  const int64_t end = std::min(begin + block_rows(rule), s.length), before = s.before_length;
+  if (rule.window == 0) return {begin, end, 0, before + (rule.causal ? end : s.length)};
+  return {begin, end, std::max<int64_t>(0, before + begin - rule.window + 1),
+          before + (rule.causal ? end : std::min(end + rule.window - 1, s.length))};
+}
+
+// Keys of a block that lie together: count of them from a row on, scored from a column on.
+struct Piece {
+  int64_t row, column, count;
+};
+
+std::array<Piece, 2> pieces(const Span& s, const Block& b) {
+  const int64_t own = std::max(b.first_key, s.before_length);
+  return {Piece{s.before + b.first_key, 0, std::max<int64_t>(0, s.before_length - b.first_key)},
+          Piece{s.first + own - s.before_length, own - b.first_key, b.last_key - own}};
 }
 
 // The keys [from, to) of the block that its i-th query sees.
@@ -120,8 +164,8 @@ struct Seen {
   int64_t from, to;
 };
 
-Seen seen(const Rule& rule, const Block& b, int64_t i) {
-  const int64_t query = b.begin + i;
+Seen seen(const Rule& rule, const Span& s, const Block& b, int64_t i) {
+  const int64_t query = s.before_length + b.begin + i;
   int64_t from = b.first_key, to = rule.causal ? query + 1 : b.last_key;
   if (rule.window > 0) {
     from = std::max(from, query - rule.window + 1);
@@ -135,19 +179,28 @@ void hide_rest(float* row, const Seen& s, int64_t keys) {
   std::fill(row + s.to, row + keys, 0.0f);
 }
 
-// Calls body(first row, length, head, scratch) for each of n_heads heads of each sequence, scratch being
-// n_scratch matrices of the calling thread, each as large as a block's scores.
+// Calls body(span, head, scratch) for each of n_heads heads of each sequence, those of a family in their
+// order, scratch being n_scratch matrices of the calling thread, each as large as a block's scores.
 template <typename Body>
 void for_each_head(const Shape& s, int64_t n_heads, const Rule& rule, int n_scratch, const Body& body) {
-  at::parallel_for(0, s.sequences * n_heads, 1, [&](int64_t begin, int64_t end) {
+  std::vector<int64_t> families;  // the first sequence of each, and the end of the last
+  for (int64_t i = 0; i < s.sequences; ++i) {
+    if (s.continues == nullptr || s.continues[i] < 0) families.push_back(i);
+  }
+  const int64_t n = static_cast<int64_t>(families.size());
+  families.push_back(s.sequences);
+  at::parallel_for(0, n * n_heads, 1, [&](int64_t begin, int64_t end) {
     at::Tensor scratch;
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t sequence = task / n_heads;
-      const int64_t length = s.cu[sequence + 1] - s.cu[sequence];
-      if (length == 0) continue;
-      const int64_t need = n_scratch * std::min(length, block_rows(rule)) * ((length + 15) / 16 * 16);
-      if (!scratch.defined() || scratch.numel() < need) scratch = at::empty({need}, at::kFloat);
-      body(s.cu[sequence], length, task % n_heads, scratch.mutable_data_ptr<float>());
+      const size_t family = static_cast<size_t>(task / n_heads);
+      for (int64_t sequence = families[family]; sequence < families[family + 1]; ++sequence) {
+        const Span span = span_of(s, sequence);
+        if (span.length == 0) continue;
+        const int64_t keys = span.before_length + span.length;
+        const int64_t need = n_scratch * std::min(span.length, block_rows(rule)) * ((keys + 15) / 16 * 16);
+        if (!scratch.defined() || scratch.numel() < need) scratch = at::empty({need}, at::kFloat);
+        body(span, task % n_heads, scratch.mutable_data_ptr<float>());
+      }
     }
   });
 }
@@ -155,31 +208,41 @@ void for_each_head(const Shape& s, int64_t n_heads, const Rule& rule, int n_scra
 std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::Tensor& k,
                                                  const at::Tensor& v, const at::Tensor& cu_seqlens,
                                                  int64_t heads, double scale, bool causal, int64_t window,
-                                                 double softcap) {
+                                                 double softcap, const std::optional<at::Tensor>& continues) {
   const Rule rule{causal, window, static_cast<float>(scale), static_cast<float>(softcap)};
-  const Shape s = check(q, k, v, cu_seqlens, heads, rule);
+  const Shape s = check(q, k, v, cu_seqlens, continues, heads, rule);
   at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor lse = at::empty({heads, s.rows}, q.options());
   const int d = static_cast<int>(s.head_dim);
   const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
-  for_each_head(s, s.heads, rule, 1, [&](int64_t first, int64_t length, int64_t head, float* scores) {
+  for_each_head(s, s.heads, rule, 1, [&](const Span& span, int64_t head, float* scores) {
     const int64_t kv = head / (s.heads / s.kv_heads);
-    float* sums = lse.mutable_data_ptr<float>() + head * s.rows + first;
-    for (int64_t at = 0; at < length; at += block_rows(rule)) {
-      const Block b = block_at(rule, at, length);
-      const Matrix qm = head_of(q, first + b.begin, head, d), km = head_of(k, first + b.first_key, kv, d),
-                   vm = head_of(v, first + b.first_key, kv, d), om = head_of(out, first + b.begin, head, d);
+    float* sums = lse.mutable_data_ptr<float>() + head * s.rows + span.first;
+    for (int64_t at = 0; at < span.length; at += block_rows(rule)) {
+      const Block b = block_at(rule, span, at);
+      const Matrix qm = head_of(q, span.first + b.begin, head, d),
+                   om = head_of(out, span.first + b.begin, head, d);
       const int rows = static_cast<int>(b.rows()), keys = static_cast<int>(b.keys()),
                 stride = static_cast<int>(b.stride());
-      gemm('N', 'T', rows, keys, d, qm, km, scores, stride);
+      for (const Piece& p : pieces(span, b)) {
+        if (p.count == 0) continue;
+        gemm('N', 'T', rows, static_cast<int>(p.count), d, qm, head_of(k, p.row, kv, d), scores + p.column,
+             stride);
+      }
       for (int64_t i = 0; i < rows; ++i) {
         float* row = scores + i * stride;
-        const Seen r = seen(rule, b, i);
+        const Seen r = seen(rule, span, b, i);
         if (rule.softcap > 0) softcap_row(row + r.from, r.to - r.from, rule.scale, rule.softcap);
         sums[b.begin + i] = softmax_row(row + r.from, r.to - r.from, after_cap);
         hide_rest(row, r, keys);
       }
-      gemm('N', 'N', rows, d, keys, {scores, stride}, vm, writable(om), om.stride);
+      bool add = false;
+      for (const Piece& p : pieces(span, b)) {
+        if (p.count == 0) continue;
+        gemm('N', 'N', rows, d, static_cast<int>(p.count), {scores + p.column, stride},
+             head_of(v, p.row, kv, d), writable(om), om.stride, add);
+        add = true;
+      }
     }
   });
   return {out, lse};
@@ -189,9 +252,9 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale,
-    bool causal, int64_t window, double softcap) {
+    bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues) {
   const Rule rule{causal, window, static_cast<float>(scale), static_cast<float>(softcap)};
-  const Shape s = check(q, k, v, cu_seqlens, heads, rule);
+  const Shape s = check(q, k, v, cu_seqlens, continues, heads, rule);
   TORCH_CHECK(grad.sizes() == q.sizes() && grad.is_contiguous() && out.sizes() == q.sizes() &&
                   out.is_contiguous() && lse.numel() == heads * s.rows && lse.is_contiguous(),
               "varlen_attention_backward: grad ", grad.sizes(), ", out ", out.sizes(), " and lse ",
@@ -202,27 +265,29 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
   const int64_t group = s.heads / s.kv_heads;
   const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
   const int n_scratch = rule.softcap > 0 ? 3 : 2;
-  for_each_head(s, s.kv_heads, rule, n_scratch, [&](int64_t first, int64_t length, int64_t kv, float* probs) {
+  for_each_head(s, s.kv_heads, rule, n_scratch, [&](const Span& span, int64_t kv, float* probs) {
     for (const at::Tensor& t : {grad_k, grad_v}) {
-      const Matrix m = head_of(t, first, kv, d);
-      for (int64_t i = 0; i < length; ++i) std::fill_n(writable(m) + i * m.stride, d, 0.0f);
+      const Matrix m = head_of(t, span.first, kv, d);
+      for (int64_t i = 0; i < span.length; ++i) std::fill_n(writable(m) + i * m.stride, d, 0.0f);
     }
     for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-      const float* sums = lse.const_data_ptr<float>() + head * s.rows + first;
-      for (int64_t at = 0; at < length; at += block_rows(rule)) {
-        const Block b = block_at(rule, at, length);
+      const float* sums = lse.const_data_ptr<float>() + head * s.rows + span.first;
+      for (int64_t at = 0; at < span.length; at += block_rows(rule)) {
+        const Block b = block_at(rule, span, at);
         const int rows = static_cast<int>(b.rows()), keys = static_cast<int>(b.keys()),
                   stride = static_cast<int>(b.stride());
         float *scores = probs + b.rows() * b.stride(), *capped = scores + b.rows() * b.stride();
-        const int64_t row0 = first + b.begin, key0 = first + b.first_key;
+        const int64_t row0 = span.first + b.begin;
         const Matrix qm = head_of(q, row0, head, d), gm = head_of(grad, row0, head, d),
-                     om = head_of(out, row0, head, d), gq = head_of(grad_q, row0, head, d),
-                     km = head_of(k, key0, kv, d), vm = head_of(v, key0, kv, d),
-                     gk = head_of(grad_k, key0, kv, d), gv = head_of(grad_v, key0, kv, d);
-        gemm('N', 'T', rows, keys, d, qm, km, probs, stride);
+                     om = head_of(out, row0, head, d), gq = head_of(grad_q, row0, head, d);
+        for (const Piece& p : pieces(span, b)) {
+          if (p.count == 0) continue;
+          gemm('N', 'T', rows, static_cast<int>(p.count), d, qm, head_of(k, p.row, kv, d), probs + p.column,
+               stride);
+        }
         for (int64_t i = 0; i < rows; ++i) {
           float* row = probs + i * stride;
-          const Seen r = seen(rule, b, i);
+          const Seen r = seen(rule, span, b, i);
           if (rule.softcap > 0) {
             softcap_row(row + r.from, r.to - r.from, rule.scale, rule.softcap);
             std::copy(row + r.from, row + r.to, capped + i * stride + r.from);
@@ -230,11 +295,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
           exp_row(row + r.from, r.to - r.from, after_cap, sums[b.begin + i]);
           hide_rest(row, r, keys);
         }
-        gemm('T', 'N', keys, d, rows, {probs, stride}, gm, writable(gv), gv.stride, true);
-        gemm('N', 'T', rows, keys, d, gm, vm, scores, stride);
+        for (const Piece& p : pieces(span, b)) {
+          if (p.count == 0) continue;
+          const int count = static_cast<int>(p.count);
+          const Matrix gv = head_of(grad_v, p.row, kv, d);
+          gemm('T', 'N', count, d, rows, {probs + p.column, stride}, gm, writable(gv), gv.stride, true);
+          gemm('N', 'T', rows, count, d, gm, head_of(v, p.row, kv, d), scores + p.column, stride);
+        }
         for (int64_t i = 0; i < rows; ++i) {
           float* row = scores + i * stride;
-          const Seen r = seen(rule, b, i);
+          const Seen r = seen(rule, span, b, i);
           const float delta = dot_row(gm.data + i * gm.stride, om.data + i * om.stride, d);
           softmax_backward_row(row + r.from, probs + i * stride + r.from, r.to - r.from, delta, rule.scale);
           if (rule.softcap > 0) {
@@ -242,8 +312,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
           }
           hide_rest(row, r, keys);
         }
-        gemm('N', 'N', rows, d, keys, {scores, stride}, km, writable(gq), gq.stride);
-        gemm('T', 'N', keys, d, rows, {scores, stride}, qm, writable(gk), gk.stride, true);
+        bool add = false;
+        for (const Piece& p : pieces(span, b)) {
+          if (p.count == 0) continue;
+          const int count = static_cast<int>(p.count);
+          const Matrix gk = head_of(grad_k, p.row, kv, d);
+          gemm('N', 'N', rows, d, count, {scores + p.column, stride}, head_of(k, p.row, kv, d), writable(gq),
+               gq.stride, add);
+          gemm('T', 'N', count, d, rows, {scores + p.column, stride}, qm, writable(gk), gk.stride, true);
+          add = true;
+        }
       }
     }
   });
