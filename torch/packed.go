@@ -67,7 +67,7 @@ func PackShared(sequences [][]int32, limits []int) (p Packed, place []int64) {
 }
 
 // alike is how many of the sequences, from the first on, are best laid down together, and how many tokens they
-// share. Another one joins where that saves no fewer tokens.
+// share. Another one joins where that saves more tokens.
 func alike(sequences [][]int32, limits []int) (n, shared int) {
 	n, shared = 1, limits[0]
 	for n < len(sequences) {
@@ -75,7 +75,7 @@ func alike(sequences [][]int32, limits []int) (n, shared int) {
 		for k < min(shared, limits[n]) && ids[k] == sequences[0][k] {
 			k++
 		}
-		if k < leastShared || n*k < (n-1)*shared {
+		if k < leastShared || n*k <= (n-1)*shared {
 			break
 		}
 		n, shared = n+1, k

@@ -1,10 +1,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <malloc.h>
 #include <torch/headeronly/version.h>
 
 #include <atomic>
-#include <climits>
 #include <cstdlib>
 #include <new>
 
@@ -101,11 +99,6 @@ rlt_error* rlt_init(int32_t threads) {
     // grow for as long as batches of new lengths come. Read once, at its first use.
     setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", 0);
     at::set_num_threads(threads);
-    // Activations are freed and taken again at every step; handing their pages back to the system
-    // and faulting them in anew costs about a seventh of a training step.
-    mallopt(M_MMAP_MAX, 0);
-    mallopt(M_TRIM_THRESHOLD, INT_MAX);
-    mallopt(M_ARENA_MAX, 1);
   });
 }
 

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -155,6 +156,12 @@ func TestGradientsDoNotDependOnTheDivisionOfABatch(t *testing.T) {
 			p := tinyPolicy(t, c)
 			sequences := copies(t, p)[:8]
 			sequences[3] = Sequence{IDs: append(sequences[3].IDs, 7, 8, 9), Labels: append(sequences[3].Labels, true, false, true)}
+			for i := range int32(4) { // these share what they begin with
+				sequences = append(sequences, Sequence{
+					IDs:    append([]int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 20+i, 30-i, 9)[:11+(i+1)%3],
+					Labels: append(make([]bool, 10), true, false, i%2 == 0)[:11+(i+1)%3],
+				})
+			}
 			want := gradients(t, p, sequences, 0, false)
 			for _, limit := range []int{1, 8, 16, 32} {
 				for _, checkpoint := range []bool{false, true} {
@@ -167,6 +174,35 @@ func TestGradientsDoNotDependOnTheDivisionOfABatch(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAnswersShareTheirPrompt(t *testing.T) {
+	p := tinyPolicy(t, TokenPolicyConfig{R: 4, Alpha: 8})
+	prompt := []int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+	ids := [][]int32{append(prompt[:10:10], 20, 21), append(prompt[:10:10], 30, 31, 32), {40, 41, 42}}
+	rows, targets := []int64{9, 10, 21, 22, 23, 25, 26}, []int64{20, 21, 30, 31, 32, 41, 42}
+	packed, _ := p.pack(ids, rows, torch.Pass{})
+	if n := len(packed.Tokens); n != 18 {
+		t.Errorf("%d tokens are computed, want 10 of the prompt and 8 others", n)
+	}
+	if packed, _ := p.pack(ids, rows, torch.Pass{Dropout: torch.Dropout{P: 0.1}}); len(packed.Tokens) != 28 {
+		t.Errorf("with dropout %d tokens are computed, want all 28: each answer drops features of its own", len(packed.Tokens))
+	}
+	score := func(ids [][]int32, rows, targets []int64) (logProbs []float32) {
+		t.Helper()
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			logProbs = s.Read(p.scoreRows(s, ids, rows, targets, torch.Pass{Adapter: true}, 1).logProbs)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return logProbs
+	}
+	together := score(ids, rows, targets)
+	alone := slices.Concat(score(ids[:1], []int64{9, 10}, targets[:2]), score(ids[1:2], []int64{9, 10, 11}, targets[2:5]), score(ids[2:], []int64{0, 1}, targets[5:]))
+	if d := relative(together, alone); d > 1e-6 {
+		t.Errorf("log-probabilities differ by %.1e from those of each sequence alone", d)
 	}
 }
 

@@ -1,0 +1,12 @@
+// How this process takes memory from the system, settled before it has a second thread.
+#include <malloc.h>
+
+// Activations are freed and taken again at every step; handing their pages back to the system and faulting
+// them in anew costs about a seventh of a training step. So large blocks are no mappings of their own, the
+// heap never shrinks, and there is a single one: those of further threads are unmapped as soon as they are
+// empty, whatever the other settings are, and a thread keeps the one that it began with.
+__attribute__((constructor)) static void keep_memory(void) {
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
+}
