@@ -1,5 +1,7 @@
 // Gradients of the linear layer and of the adapter on it. A frozen weight costs nothing: x is saved for it
 // only where it is trained.
+#include <ATen/Version.h>
+#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -23,10 +25,16 @@ void note_needs(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, 
 
 bool needs(AutogradContext* ctx, const char* what) { return ctx->saved_data[what].toBool(); }
 
-// dW = dyᵀ x and the bias's gradient, each undefined where it is frozen.
+// dyᵀ x. oneDNN copies both into a layout of its own, which it wins back only where it is ahead of MKL.
+at::Tensor weight_grad(const at::Tensor& grad, const at::Tensor& x) {
+  static const bool wide = at::get_cpu_capability().rfind("AVX512", 0) == 0;
+  return wide ? dense_linear(grad.t(), x.t(), std::nullopt) : at::mm(grad.t(), x);
+}
+
+// dW and the bias's gradient, each undefined where it is frozen.
 std::pair<at::Tensor, at::Tensor> weight_grads(AutogradContext* ctx, const at::Tensor& grad,
                                                const at::Tensor& x) {
-  return {needs(ctx, "needs_w") ? dense_linear(grad.t(), x.t(), std::nullopt) : at::Tensor(),
+  return {needs(ctx, "needs_w") ? weight_grad(grad, x) : at::Tensor(),
           needs(ctx, "needs_bias") ? grad.sum(0) : at::Tensor()};
 }
 
