@@ -70,7 +70,8 @@ type digitsArm struct {
 // rlRows is how many answers an update of an RL arm has, and how many solutions one of a continued arm.
 const rlRows = 256
 
-// further goes on with worked solutions: as many updates, of as many rows, as the RL arm has. Its rate falls to 0.
+// further goes on with worked solutions: as many updates, of as many rows, as the RL arm has. Its rate falls from
+// a third of the warm-up's.
 func further(updates int) digitsArm {
 	n := strconv.Itoa(updates)
 	return digitsArm{"supervised continued", false, []string{"--max-steps", n, "--batch-size", strconv.Itoa(rlRows),
@@ -145,8 +146,7 @@ func (e *digitsExperiment) train(ctx context.Context, start digitsStart, setting
 		return nil
 	}
 	dir := e.folder(setting, seed)
-	// On one thread a run's results do not depend on the machine's cores.
-	options = slices.Concat(options, []string{"--seed", strconv.Itoa(seed), "--threads", "1"})
+	options = slices.Concat(options, []string{"--seed", strconv.Itoa(seed)})
 	cpu, _, err := command(ctx, e.program, slices.Concat(options, []string{"--output-dir", dir})...)
 	if err != nil {
 		return fmt.Errorf("%s, seed %d: %w", setting, seed, err)
