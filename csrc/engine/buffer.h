@@ -20,8 +20,8 @@ class Buffer {
     const size_t bytes = static_cast<size_t>(std::max<int64_t>(size, 1)) * sizeof(T);
     void* memory = nullptr;
     if (posix_memalign(&memory, bytes >= kHugePage ? kHugePage : kLine, bytes) != 0) throw std::bad_alloc();
-    // Streams of weights cross few page borders this way; where the system refuses, nothing is lost. What does
-    // not fill a huge page at the end takes none.
+    // Streams of weights cross few page borders this way; where the system refuses, nothing is lost. What
+    // does not fill a huge page at the end takes none.
     if (bytes >= kHugePage) madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
     data_.reset(static_cast<T*>(memory));
   }

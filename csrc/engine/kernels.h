@@ -30,10 +30,16 @@ struct Tile {
   int64_t panel_stride = 0;     // elements from a panel to the next
   int64_t k_stride = kPanel;    // from a row of a panel to the next; F32 only
   const float* bias = nullptr;  // [16·panels] or null
+  // Memory to bring into the caches meanwhile: for each panel ahead_step bytes a row of k, from ahead on for
+  // the first and as far behind each other as the panels are. Null: what comes next in b.
+  const char* ahead = nullptr;
+  int64_t ahead_step = 0;
   Store store = Store::kSet;
 };
 
 struct Kernels {
+  // Panels that a tile of more than one row takes at once, at most.
+  int64_t panels_at_once;
   void (*multiply_f32)(const Tile&);
   // Rows 2i and 2i + 1 of a panel share 16 words: the even row is their low halves.
   void (*multiply_bf16)(const Tile&);

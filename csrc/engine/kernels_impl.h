@@ -135,12 +135,19 @@ RLT_INLINE void multiply_panels(const Tile& t, int64_t first) {
       sum[i][j] = t.store == Store::kContinue ? vec(t.c[i] + first * kPanel + j * kLanes) : V{};
     }
   }
+  constexpr auto kSize = static_cast<int64_t>(sizeof(Element));
   const Element* b = static_cast<const Element*>(t.b) + first * t.panel_stride;
   const int64_t panel_stride = t.panel_stride, step = W::kStep * t.k_stride;
+  const char* ahead = reinterpret_cast<const char*>(b + kAhead * step);
+  int64_t ahead_step = step * kSize;
+  if (t.ahead != nullptr) {
+    ahead = t.ahead + first * panel_stride * kSize;
+    ahead_step = W::kStep * t.ahead_step;
+  }
   int64_t k = 0;
-  for (; k + W::kStep <= t.k; k += W::kStep, b += step) {
+  for (; k + W::kStep <= t.k; k += W::kStep, b += step, ahead += ahead_step) {
     RLT_UNROLL for (int p = 0; p < Panels; ++p) {
-      _mm_prefetch(reinterpret_cast<const char*>(b + p * panel_stride + kAhead * step), _MM_HINT_T0);
+      _mm_prefetch(ahead + p * panel_stride * kSize, _MM_HINT_T0);
     }
     multiply_row<W, Rows, Panels, 0>(a, k, b, panel_stride, sum);
     if (W::kStep == 2) multiply_row<W, Rows, Panels, W::kStep - 1>(a, k, b, panel_stride, sum);
@@ -185,9 +192,23 @@ void multiply(const Tile& t) {
 
 #include "engine/rows_impl.h"
 
-constexpr Kernels kKernels{
-    multiply<F32>, multiply<BF16>, multiply<F16>, rms_norm, layer_norm, rotate,  scale,      add,
-    activate,      gate,           softcap,       softmax,  peak,       sum_exp, exp_blocks, at_least};
+constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
+                           multiply<F32>,
+                           multiply<BF16>,
+                           multiply<F16>,
+                           rms_norm,
+                           layer_norm,
+                           rotate,
+                           scale,
+                           add,
+                           activate,
+                           gate,
+                           softcap,
+                           softmax,
+                           peak,
+                           sum_exp,
+                           exp_blocks,
+                           at_least};
 
 }  // namespace
 }  // namespace rlt::engine

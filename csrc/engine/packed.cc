@@ -7,11 +7,11 @@
 namespace rlt::engine {
 namespace {
 
-// Bytes of weights that one pass over the rows should take: they, and a tile's rows, fit a second-level
-// cache.
+// Bytes of weights that one pass over the rows should take: they, as many that come next, and a tile's rows
+// fit a second-level cache.
 constexpr int64_t kCacheBytes = 192 << 10;
 // Panels that multiply_gated computes before it applies the activation.
-constexpr int64_t kGatedPanels = 8;
+constexpr int64_t kGatedPanels = 4;
 
 // Rows are cut into tiles of nearly equal height: 8 into 4 and 4, not into 6 and 2.
 int64_t tiles_of(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
@@ -158,9 +158,17 @@ void PackedLinear::low(const Rows& x, float* u) const {
   });
 }
 
-int64_t PackedLinear::panels_in_cache() const {
+int64_t PackedLinear::panels_in_cache(int64_t multiple) const {
   const int64_t bytes = static_cast<int64_t>(element_size()) * kPanel * padded_in();
-  return std::max(kGatedPanels, kCacheBytes / bytes / kGatedPanels * kGatedPanels);
+  return std::max(multiple, kCacheBytes / bytes / multiple * multiple);
+}
+
+// The first tile finds its own panels in memory where nothing has fetched them, so it leaves that to them.
+void PackedLinear::fetch(Tile& t, int64_t i, int64_t n, int64_t next, int64_t end) const {
+  if (i == 0 || next >= end) return;
+  const int64_t line = static_cast<int64_t>(element_size()) * kPanel;
+  t.ahead = static_cast<const char*>(panel(next)) + line * padded_in() * (i - 1) / (n - 1);
+  t.ahead_step = (line + n - 2) / (n - 1);
 }
 
 // t has its rows; u is the first one's low-rank input.
@@ -176,6 +184,7 @@ void PackedLinear::tile(Tile t, const float* u, int64_t first, int64_t panels, b
   (type_ == at::kFloat ? k.multiply_f32 : type_ == at::kBFloat16 ? k.multiply_bf16 : k.multiply_f16)(t);
   if (!adapted || low_panels_ == 0) return;
   t.bias = nullptr;
+  t.ahead = nullptr;
   t.panels = 1;
   t.store = Store::kAdd;
   for (int64_t p = first; p < first + panels; ++p) {
@@ -192,14 +201,16 @@ void PackedLinear::tile(Tile t, const float* u, int64_t first, int64_t panels, b
 
 namespace {
 
-// Calls f(first row, rows, adapted) for each tile of x; a tile is either all adapted or not at all.
+// Calls f(i, n, first row, rows, adapted) for tile i of n of x; a tile is either all adapted or not at all.
 template <class F>
 void for_tiles(const Rows& x, const F& f) {
+  const int64_t n = tiles_of(x.adapted) + tiles_of(x.count - x.adapted);
+  int64_t done = 0;
   const auto part = [&](int64_t begin, int64_t end, bool adapted) {
     const int64_t rows = end - begin, tiles = tiles_of(rows);
     for (int64_t i = 0; i < tiles; ++i) {
       const int64_t row = tile_begin(rows, tiles, i);
-      f(begin + row, static_cast<int>(tile_begin(rows, tiles, i + 1) - row), adapted);
+      f(done++, n, begin + row, static_cast<int>(tile_begin(rows, tiles, i + 1) - row), adapted);
     }
   };
   part(0, x.adapted, true);
@@ -210,11 +221,12 @@ void for_tiles(const Rows& x, const F& f) {
 
 void PackedLinear::multiply(const Rows& x, const float* u, int64_t begin, int64_t end, float* y,
                             int64_t y_stride, Store store) const {
-  const int64_t group = panels_in_cache();
+  const int64_t group = panels_in_cache(kernels().panels_at_once);
   for (int64_t p = begin; p < end; p += group) {
-    for_tiles(x, [&](int64_t row, int rows, bool adapted) {
+    for_tiles(x, [&](int64_t index, int64_t count, int64_t row, int rows, bool adapted) {
       Tile t;
       t.rows = rows;
+      fetch(t, index, count, p + group, end);
       for (int r = 0; r < rows; ++r) {
         t.a[r] = x.data + (row + r) * x.stride;
         t.c[r] = y + (row + r) * y_stride + p * kPanel;
@@ -226,16 +238,17 @@ void PackedLinear::multiply(const Rows& x, const float* u, int64_t begin, int64_
 
 void PackedLinear::multiply_gated(const Rows& x, const float* u, int64_t begin, int64_t end,
                                   int32_t activation, float* y, int64_t y_stride) const {
-  const int64_t group = panels_in_cache();
+  const int64_t group = panels_in_cache(kGatedPanels);
   begin *= 2;
   end *= 2;
   for (int64_t g = begin; g < end; g += group) {
-    for_tiles(x, [&](int64_t row, int rows, bool adapted) {
+    for_tiles(x, [&](int64_t index, int64_t count, int64_t row, int rows, bool adapted) {
       alignas(64) float both[kTileRows][kGatedPanels * kPanel];
       for (int64_t p = g; p < std::min(g + group, end); p += kGatedPanels) {
         const int64_t panels = std::min(kGatedPanels, end - p);
         Tile t;
         t.rows = rows;
+        fetch(t, index, count, p + group, end);
         for (int r = 0; r < rows; ++r) {
           t.a[r] = x.data + (row + r) * x.stride;
           t.c[r] = both[r];

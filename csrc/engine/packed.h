@@ -65,8 +65,10 @@ class PackedLinear {
   void pack_panel(int64_t p, const at::Tensor& weight);
   void pack_bias();
   void pack_adapters();
-  // Panels that are multiplied while their weights stay in the second-level cache.
-  int64_t panels_in_cache() const;
+  // Panels, a multiple of so many, that are multiplied while their weights stay in the second-level cache.
+  int64_t panels_in_cache(int64_t multiple) const;
+  // Has t, the i-th of n tiles that go over the same panels, fetch its part of the panels from next on.
+  void fetch(Tile& t, int64_t i, int64_t n, int64_t next, int64_t end) const;
   void tile(Tile t, const float* u, int64_t first, int64_t panels, bool adapted, Store store) const;
 
   std::vector<const nn::Linear*> layers_;
