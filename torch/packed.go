@@ -43,16 +43,13 @@ func PackShared(sequences [][]int32, limits []int) (p Packed, place []int64) {
 		p.CuSeqlens, p.Continues = append(p.CuSeqlens, int32(len(p.Tokens))), append(p.Continues, continues)
 	}
 	for first := 0; first < len(sequences); {
-		end, shared := alike(sequences[first:], limits[first:])
-		if end == 1 {
-			shared = 0
-		}
+		n, shared := alike(sequences[first:], limits[first:])
 		start, family := int64(len(p.Tokens)), int32(-1)
 		if shared > 0 {
 			family = int32(p.Len())
 			add(sequences[first][:shared], 0, -1)
 		}
-		for _, ids := range sequences[first : first+end] {
+		for _, ids := range sequences[first : first+n] {
 			for i := range shared {
 				place = append(place, start+int64(i))
 			}
@@ -61,7 +58,7 @@ func PackShared(sequences [][]int32, limits []int) (p Packed, place []int64) {
 			}
 			add(ids[shared:], shared, family)
 		}
-		first += end
+		first += n
 	}
 	return p, place
 }
@@ -79,6 +76,9 @@ func alike(sequences [][]int32, limits []int) (n, shared int) {
 			break
 		}
 		n, shared = n+1, k
+	}
+	if n == 1 {
+		return 1, 0
 	}
 	return n, shared
 }

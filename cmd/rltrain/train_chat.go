@@ -220,15 +220,7 @@ func (t *trainer) endChat(stage *algo.Stage, policy *algo.TokenPolicy, result al
 	if err := policy.Save(dir); err != nil {
 		return err
 	}
-	rows, err := report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))
-	if err != nil {
-		return err
-	}
-	plot, err := stage.File("plots", "curves.png")
-	if err != nil {
-		return err
-	}
-	if err := report.Curves(plot, report.PanelsOf(rows)); err != nil {
+	if err := drawCurves(stage); err != nil {
 		return err
 	}
 	line := fmt.Sprintf("Supervised training complete after %d updates", result.Updates)

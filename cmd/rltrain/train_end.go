@@ -56,31 +56,32 @@ func (t *trainer) write(ctx context.Context, stage *algo.Stage, policy *algo.Lab
 	if err != nil {
 		return result, err
 	}
-	path, err := stage.File("logs", "eval_results.json")
-	if err != nil {
-		return result, err
-	}
 	latency, err := measureLatency(ctx, policy, p.test.IDs)
 	if err != nil {
 		return result, err
 	}
 	result.evaluation.SetLatency(latency)
-	if err := rl.SaveJSON(path, evalResults{Model: dir, Dataset: t.data.name, Split: "test", Cut: p.test.Cut, Evaluation: result.evaluation}); err != nil {
+	if err := saveScores(stage, evalResults{Model: dir, Dataset: t.data.name, Split: "test", Cut: p.test.Cut, Evaluation: result.evaluation}); err != nil {
 		return result, err
 	}
-	rows, err := report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))
-	if err != nil {
-		return result, err
-	}
-	plot, err := stage.File("plots", "curves.png")
-	if err != nil {
-		return result, err
-	}
-	if err := report.Curves(plot, report.PanelsOf(rows)); err != nil {
+	if err := drawCurves(stage); err != nil {
 		return result, err
 	}
 	_, err = report.WriteCard(dir, t.card(policy, result))
 	return result, err
+}
+
+// drawCurves draws the metrics of a stage.
+func drawCurves(stage *algo.Stage) error {
+	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
+	if err != nil {
+		return err
+	}
+	plot, err := stage.File("plots", "curves.png")
+	if err != nil {
+		return err
+	}
+	return report.Curves(plot, report.PanelsOf(rows))
 }
 
 func (t *trainer) card(policy *algo.LabelPolicy, r stageResult) report.Card {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -298,15 +297,7 @@ func (t *trainer) endReinforcement(stage *algo.Stage, policy *algo.TokenPolicy, 
 	if err := saveScores(stage, beforeAndAfter{result.Before, result.Best}); err != nil {
 		return err
 	}
-	rows, err := report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))
-	if err != nil {
-		return err
-	}
-	plot, err := stage.File("plots", "curves.png")
-	if err != nil {
-		return err
-	}
-	if err := report.Curves(plot, report.PanelsOf(rows)); err != nil {
+	if err := drawCurves(stage); err != nil {
 		return err
 	}
 	for _, part := range []struct {

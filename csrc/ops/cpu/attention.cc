@@ -11,13 +11,9 @@
 #include <vector>
 
 #include "ops/cpu/block_rows.h"
+#include "ops/cpu/gemm.h"
 #include "ops/cpu/rows.h"
 #include "ops/packed.h"
-
-// From the BLAS inside libtorch. Inside at::parallel_for it runs on the calling thread alone.
-extern "C" void sgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k,
-                       const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-                       const float* beta, float* c, const int* ldc);
 
 namespace rlt {
 
@@ -51,19 +47,6 @@ const int32_t* checked_continues(const std::optional<at::Tensor>& continues, int
 }
 
 namespace {
-
-// A row-major matrix of one head inside a packed tensor, or of scratch.
-struct Matrix {
-  const float* data;
-  int stride;
-};
-
-// c = op(a) op(b), or c += with add; row major, c [m, n], inner length k; an upper-case T transposes.
-void gemm(char trans_a, char trans_b, int m, int n, int k, Matrix a, Matrix b, float* c, int c_stride,
-          bool add = false) {
-  const float one = 1, keep = add ? 1 : 0;
-  sgemm_(&trans_b, &trans_a, &n, &m, &k, &one, b.data, &b.stride, a.data, &a.stride, &keep, c, &c_stride);
-}
 
 struct Shape {
   int64_t rows, heads, kv_heads, head_dim, sequences;
