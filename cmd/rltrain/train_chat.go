@@ -80,7 +80,8 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 func (t *trainer) modelFolder(ctx context.Context) (hub.Model, error) {
 	c := t.config
 	if c.Model == config.TinyModel {
-		model := hub.Model{Dir: filepath.Join(c.OutputDir, "tiny")}
+		name := fmt.Sprintf("tiny-%dx%d-seed%d", c.TinyLayers, c.TinyHidden, c.Seed)
+		model := hub.Model{Dir: filepath.Join(c.OutputDir, name)}
 		return model, algo.TinyModel(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed)
 	}
 	return t.baseModel(ctx)

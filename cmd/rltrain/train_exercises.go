@@ -91,6 +91,10 @@ func (t *trainer) evaluation() algo.RolloutConfig {
 // samplerSlots is how many answers are written at the same time.
 const samplerSlots = 64
 
+// firstLook exercises show whether a check of the warm-up is worth all of them: where not even half of the share
+// that it waits for is right, the whole of it would not be.
+const firstLook = 50
+
 // warmUp trains on worked solutions until enough held-out answers are right.
 func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 	c := t.config
@@ -114,17 +118,28 @@ func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 		}
 		defer sampler.Close()
 		var scores rl.AnswerScores
-		scored := -1 // updates of the policy that has the scores
+		scored := -1 // updates of the policy that has the scores of all exercises
+		evaluate := func(ctx context.Context, updates int, looks ...int) error {
+			if err := sampler.Refresh(); err != nil {
+				return err
+			}
+			for _, n := range looks {
+				found, err := policy.EvaluateTask(ctx, sampler, task, n, t.evaluation())
+				if err != nil {
+					return err
+				}
+				if scores = found; n == c.EvalSamples {
+					scored = updates
+				}
+				if scores.Accuracy < c.WarmupUntil/2 {
+					break
+				}
+			}
+			return stage.Printf("After %d updates: %s", updates, describeScores(scores))
+		}
 		check := func(ctx context.Context, updates int) (bool, error) {
-			err := sampler.Refresh()
-			if err != nil {
-				return false, err
-			}
-			if scores, err = policy.EvaluateTask(ctx, sampler, task, c.EvalSamples, t.evaluation()); err != nil {
-				return false, err
-			}
-			scored = updates
-			return scores.Accuracy >= c.WarmupUntil, stage.Printf("After %d updates: %s", updates, describeScores(scores))
+			err := evaluate(ctx, updates, min(firstLook, c.EvalSamples), c.EvalSamples)
+			return scored == updates && scores.Accuracy >= c.WarmupUntil, err
 		}
 		settings := t.tokenSFT()
 		settings.Epochs, settings.Check, settings.CheckEvery = 1, check, c.WarmupCheckEvery
@@ -133,7 +148,7 @@ func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 			return err
 		}
 		if scored != result.Updates {
-			if _, err := check(ctx, result.Updates); err != nil {
+			if err := evaluate(ctx, result.Updates, c.EvalSamples); err != nil {
 				return err
 			}
 		}

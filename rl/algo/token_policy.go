@@ -192,27 +192,35 @@ func (p *TokenPolicy) scoreRows(s *torch.Scope, ids [][]int32, rows, targets []i
 	return scored{logProbs, entropy, rank, hidden}
 }
 
-// pack lays sequences end to end, and only once what neighbours begin with, up to the first token that is read. It
-// returns where the rows are then.
+// pack lays sequences end to end, each up to the last of its rows, and only once what neighbours begin with, up to
+// the first token that is read. It returns where the rows are then.
 func (p *TokenPolicy) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Packed, []int64) {
-	if pass.Dropout.P > 0 || slices.ContainsFunc(p.model.Config.Decoder().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
-		return torch.Pack(ids), rows
+	if slices.ContainsFunc(p.model.Config.Decoder().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
+		return torch.Pack(ids), rows // a token's state depends on how long its sequence is
 	}
-	// The token after a row is no prompt any more.
-	limits := make([]int, len(ids))
-	first, next := 0, 0 // of the sequence's tokens, of rows
+	read := make([][]int32, len(ids))
+	limits := make([]int, len(ids)) // the token after a row is no prompt any more
+	moved := make([]int64, 0, len(rows))
+	first, begin := 0, 0 // of the sequence's tokens, before and after cutting
 	for i, sequence := range ids {
-		limits[i] = len(sequence)
-		if next < len(rows) && int(rows[next]) < first+len(sequence) {
-			limits[i] = int(rows[next]) - first + 1
+		own := rows[len(moved):]
+		if n := slices.IndexFunc(own, func(row int64) bool { return int(row) >= first+len(sequence) }); n >= 0 {
+			own = own[:n]
 		}
-		first += len(sequence)
-		for next < len(rows) && int(rows[next]) < first {
-			next++
+		read[i], limits[i] = sequence, len(sequence)
+		if len(own) > 0 {
+			read[i], limits[i] = sequence[:int(own[len(own)-1])-first+1], int(own[0])-first+1
 		}
+		for _, row := range own {
+			moved = append(moved, row-int64(first-begin))
+		}
+		first, begin = first+len(sequence), begin+len(read[i])
 	}
-	packed, place := torch.PackShared(ids, limits)
-	return packed, gather(rows, func(row int64) int64 { return place[row] })
+	if pass.Dropout.P > 0 {
+		return torch.Pack(read), moved
+	}
+	packed, place := torch.PackShared(read, limits)
+	return packed, gather(moved, func(row int64) int64 { return place[row] })
 }
 
 func (p *TokenPolicy) head(s *torch.Scope, hidden, targets torch.Tensor, temperature float64) (logProbs, entropy, rank torch.Tensor) {

@@ -183,11 +183,11 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	ids := [][]int32{append(prompt[:10:10], 20, 21), append(prompt[:10:10], 30, 31, 32), {40, 41, 42}}
 	rows, targets := []int64{9, 10, 21, 22, 23, 25, 26}, []int64{20, 21, 30, 31, 32, 41, 42}
 	packed, _ := p.pack(ids, rows, torch.Pass{})
-	if n := len(packed.Tokens); n != 18 {
-		t.Errorf("%d tokens are computed, want 10 of the prompt and 8 others", n)
+	if n := len(packed.Tokens); n != 15 {
+		t.Errorf("%d tokens are computed, want 10 of the prompt and 5 others: nothing is read off the last ones", n)
 	}
-	if packed, _ := p.pack(ids, rows, torch.Pass{Dropout: torch.Dropout{P: 0.1}}); len(packed.Tokens) != 28 {
-		t.Errorf("with dropout %d tokens are computed, want all 28: each answer drops features of its own", len(packed.Tokens))
+	if packed, _ := p.pack(ids, rows, torch.Pass{Dropout: torch.Dropout{P: 0.1}}); len(packed.Tokens) != 25 {
+		t.Errorf("with dropout %d tokens are computed, want 25: each answer drops features of its own", len(packed.Tokens))
 	}
 	score := func(ids [][]int32, rows, targets []int64) (logProbs []float32) {
 		t.Helper()
@@ -200,7 +200,8 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 		return logProbs
 	}
 	together := score(ids, rows, targets)
-	alone := slices.Concat(score(ids[:1], []int64{9, 10}, targets[:2]), score(ids[1:2], []int64{9, 10, 11}, targets[2:5]), score(ids[2:], []int64{0, 1}, targets[5:]))
+	// Alone, every last token is read too, so that none is left out.
+	alone := slices.Concat(score(ids[:1], []int64{9, 10, 11}, []int64{20, 21, 0})[:2], score(ids[1:2], []int64{9, 10, 11, 12}, []int64{30, 31, 32, 0})[:3], score(ids[2:], []int64{0, 1, 2}, []int64{41, 42, 0})[:2])
 	if d := relative(together, alone); d > 1e-6 {
 		t.Errorf("log-probabilities differ by %.1e from those of each sequence alone", d)
 	}
