@@ -150,9 +150,13 @@ func TestClassifiersByName(t *testing.T) {
 	for _, args := range []string{
 		"predict --model org/classifier", "predict --model TMP/out/intent_classifier_supervised", "merge --model org/classifier --output TMP/merged",
 		"eval --model org/classifier --dataset org/data --output-dir TMP/eval", "compare org/classifier TMP/merged --dataset TMP/data",
-		"--task intent --mode rl_only --pretrained-model org/classifier --dataset org/data --rl-episodes 1 --output-dir TMP/rl",
+		"--task intent --mode rl_only --pretrained-model org/classifier --model org/encoder --dataset org/data --rl-episodes 1 --output-dir TMP/rl",
 	} {
 		f.says(t, "the cat\n", strings.Fields(args)...)
+	}
+	refused := "--task intent --mode rl_only --pretrained-model org/classifier --model org/other --dataset org/data --output-dir TMP/other"
+	if code, _, stderr := f.rltrain("", strings.Fields(refused)...); code != 2 || !strings.Contains(stderr, "--model: org/other: the policy in org/classifier stands on org/encoder") {
+		t.Errorf("another base model: exit code %d, %q", code, stderr)
 	}
 	if code, _, stderr := f.rltrain("", "eval", "--model", "org/classifier", "--dataset", "org/data"); code != 2 || !strings.Contains(stderr, "needs --output-dir DIR") {
 		t.Errorf("exit code %d, %q", code, stderr)

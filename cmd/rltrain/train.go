@@ -295,8 +295,13 @@ func (t *trainer) trained(ctx context.Context, dir string) (*algo.LabelPolicy, e
 		policy.Close()
 		return nil, c.Errorf("pretrained_model", "%s holds a merged model without an adapter to train", dir)
 	}
-	if c.Source("model") == (config.Source{}) {
+	switch {
+	case c.Source("model") == (config.Source{}):
 		c.Model = policy.BaseModel
+	case dir == c.PretrainedModel && c.Model != policy.BaseModel && !sameFolder(c.Model, policy.BaseModel):
+		base := policy.BaseModel
+		policy.Close()
+		return nil, c.Errorf("model", "%s: the policy in %s stands on %s; leave --model out", c.Model, dir, base)
 	}
 	return policy, nil
 }

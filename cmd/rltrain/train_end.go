@@ -71,10 +71,11 @@ func (t *trainer) write(ctx context.Context, stage *algo.Stage, policy *algo.Lab
 	return result, err
 }
 
-// drawCurves draws the metrics of a stage.
+// drawCurves draws the metrics of a stage, where it has any: a policy that is right often enough from the start
+// is not warmed up.
 func drawCurves(stage *algo.Stage) error {
 	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
-	if err != nil {
+	if err != nil || len(rows) == 0 {
 		return err
 	}
 	plot, err := stage.File("plots", "curves.png")

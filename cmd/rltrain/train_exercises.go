@@ -28,7 +28,7 @@ type beforeAndAfter struct {
 // the policy answers often enough to learn from its own answers, then those.
 func (t *trainer) exerciseStages(ctx context.Context) error {
 	c := t.config
-	task, err := t.exerciseTask()
+	task, err := t.exerciseTask(c.PromptForm == "short")
 	if err != nil {
 		return err
 	}
@@ -53,15 +53,20 @@ func (t *trainer) exerciseStages(ctx context.Context) error {
 	return t.reinforceExercises(ctx, task, start)
 }
 
-func (t *trainer) exerciseTask() (envs.Task, error) {
+func (t *trainer) exerciseTask(short bool) (envs.Task, error) {
 	c := t.config
 	if c.Own() {
 		return ownTask(c)
 	}
-	return digits.New(c.Task, c.Seed, digits.Options{
-		Count: c.DigitsCount, Max: c.DigitsMax, RequireTag: c.RequireTag,
-		Short: c.PromptForm == "short" || c.PromptForm == "auto" && c.Model == config.TinyModel,
-	})
+	return digits.New(c.Task, c.Seed, digits.Options{Count: c.DigitsCount, Max: c.DigitsMax, RequireTag: c.RequireTag, Short: short})
+}
+
+// exercisesShownTo is the task in the form that the policy reads: short, where it has no chat template.
+func (t *trainer) exercisesShownTo(policy *algo.TokenPolicy, task envs.Task) (envs.Task, error) {
+	if !t.config.Own() && t.config.PromptForm == "auto" && policy.Templates == nil {
+		return t.exerciseTask(true)
+	}
+	return task, nil
 }
 
 func ownTask(c *config.Config) (envs.Task, error) {
@@ -103,6 +108,9 @@ func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 		return err
 	}
 	defer policy.Close()
+	if task, err = t.exercisesShownTo(policy, task); err != nil {
+		return err
+	}
 	return t.trainStage(supervisedStage, func(stage *algo.Stage) error {
 		train, err := policy.Encode(solutions(ctx, task, envs.Train, c.MaxSteps*c.BatchSize), algo.EncodeOptions{CompletionOnly: true})
 		if err != nil {
@@ -217,6 +225,9 @@ func (t *trainer) reinforceExercises(ctx context.Context, task envs.Task, start 
 		return err
 	}
 	defer policy.Close()
+	if task, err = t.exercisesShownTo(policy, task); err != nil {
+		return err
+	}
 	reference, err := t.referenceOf(ctx, policy, start)
 	if err != nil {
 		return err

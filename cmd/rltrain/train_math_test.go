@@ -224,7 +224,7 @@ func TestProblemsEndToEnd(t *testing.T) {
 	if scores.Before.N != 6 || scores.After.N != 6 {
 		t.Errorf("%+v", scores)
 	}
-	rows := f.learn(t, with(drop(options, "--max-steps", "--batch-size"), "--mode", "rl_only",
+	rows := f.learn(t, with(drop(options, "--model", "--tiny-layers", "--tiny-hidden", "--max-steps", "--batch-size"), "--mode", "rl_only",
 		"--pretrained-model", "TMP/both/gsm8k_supervised", "--load-buffer", "", "--output-dir", "TMP/more")...)
 	if size := rows[1]["buffer/size"].(float64); size <= 4 {
 		t.Errorf("%v turns after a start with a buffer", size)

@@ -37,6 +37,8 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=chat", "--dataset=d", "--mode=rl_only"}, want: "--mode: rl_only: task chat has no such stage; it has supervised"},
 		{args: []string{"--task=chat"}, want: "task chat needs --dataset FILE, with a column text or messages, or prompt and completion"},
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--tiny-layers=2"}, want: "--tiny-layers: applies only with --model tiny"},
+		{args: []string{"--task=sum_digits", "--mode=rl_only", "--pretrained-model=p", "--tiny-layers=2"}, want: "--tiny-layers: applies only with a new policy, so no --pretrained-model"},
+		{args: []string{"--task=sum_digits", "--mode=rl_only", "--pretrained-model=p", "--model=m"}, want: "--model: applies only with a new policy, so no --pretrained-model"},
 		{args: []string{"--task=chat", "--dataset=d", "--tuning=full", "--lora-r=2"}, want: "--lora-r: applies only with --tuning lora"},
 		{args: []string{"--task=gsm8k"}, want: "task gsm8k needs --dataset FILE, with columns question and answer, or problem and solution"},
 		{args: []string{"--gradient-accumulation-steps=4"}, want: "--gradient-accumulation-steps: one batch is one update; write batch_size, and tokens_per_micro_batch to save memory"},

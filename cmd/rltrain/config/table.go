@@ -147,7 +147,18 @@ func needsNewPolicy(c *Config) string {
 	return ""
 }
 
+// needsModel is the condition of model. A classifier may name the one that its policy stands on.
+func needsModel(c *Config) string {
+	if c.Task == Intent {
+		return ""
+	}
+	return needsNewPolicy(c)
+}
+
 func needsTiny(c *Config) string {
+	if missing := needsNewPolicy(c); missing != "" {
+		return missing
+	}
 	if c.Model != TinyModel {
 		return "--model " + TinyModel
 	}
@@ -350,7 +361,7 @@ func needsCustom(c *Config) string {
 var keys = [...]key{
 	{name: "task", group: general, scope: anyTask, allowed: taskNames, help: "what is learned: intent classifies texts, chat completes them, sum_digits and reverse_digits reason about numbers, gsm8k and math solve problems of a file; or a task that the program was built with"},
 	{name: "mode", group: general, scope: anyTask, allowed: []string{SupervisedThenRL, Supervised, RLOnly}, help: "which stages are trained"},
-	{name: "model", group: general, scope: anyTask, arg: "DIR|NAME", help: "pretrained model: a folder, or a name on the hub or in the cache; or tiny, a small character-level model of random weights"},
+	{name: "model", group: general, scope: anyTask, needs: needsModel, arg: "DIR|NAME", help: "pretrained model: a folder, or a name on the hub or in the cache; or tiny, a small character-level model of random weights"},
 	{name: "pretrained_model", group: general, scope: anyTask & (supervisedOnly | rlOnly), arg: "DIR|NAME", help: "trained policy to go on from, a folder or a name on the hub; rl_only needs it, but for gsm8k, math and tasks of one's own"},
 	{name: "dataset", group: general, scope: intentTask | chatTask | problemTask, arg: "FILE|NAME", help: "examples: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub. intent: texts and labels, without it the built-in set. chat: text, messages, or prompt and completion. gsm8k and math: a file with question and answer, or problem and solution"},
 	{name: "dataset_config", group: general, scope: intentTask | chatTask, arg: "NAME", needs: needsDataset, help: "one of several configurations of --dataset"},
@@ -378,7 +389,7 @@ var keys = [...]key{
 	{name: "digits_max", group: general, scope: digitsTask, limits: between(10, 1e15), help: "largest integer"},
 	{name: "require_tag", group: general, scope: digitsTask, help: "pay only answers with [ANSWER] in them"},
 	{name: "task_options", group: general, scope: ownTask, arg: "A=1,B=2,...", help: "options that the task itself has"},
-	{name: "prompt_form", group: general, scope: digitsTask | problemTask, allowed: []string{"auto", "short", "chat"}, help: "how an exercise is shown: in short, for small models over characters, or as a conversation with an example; auto = short for the model tiny"},
+	{name: "prompt_form", group: general, scope: digitsTask | problemTask, allowed: []string{"auto", "short", "chat"}, help: "how an exercise is shown: in short, for small models over characters, or as a conversation with an example; auto = short where the model, as tiny, has no chat template"},
 	{name: "max_new_tokens", group: general, scope: answerTask, limits: between(1, 1<<20), help: "tokens of an answer at most, of a line see max_line_tokens"},
 	{name: "max_line_tokens", group: general, scope: problemTask & withRL, needs: needsLines, limits: between(1, 1<<20), help: "tokens of a line at most"},
 	{name: "max_trajectory_steps", group: general, scope: problemTask & withRL, needs: needsLines, limits: between(1, 1<<20), help: "lines of a solution at most"},
