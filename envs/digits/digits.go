@@ -127,23 +127,26 @@ func (t *Task) find(part envs.Part, index int) (numbers []int, ok bool) {
 	return nil, false
 }
 
-// draw makes one exercise; below(n) is uniform on [0,n).
+// draw makes one exercise; below(n) is uniform on [0,n). Numbers with fewer digits than most are rare, one in ten,
+// too rare to be learned by the time the others are. To train on, half of those to reverse are shorter, and of every
+// other list half of the numbers.
 func (t *Task) draw(part envs.Part, below func(n int) int) []int {
+	train := part == envs.Train
 	if t.name == Reverse {
-		return []int{drawNumber(part, shorterMin(t.options.Max), t.options.Max, 2, below)}
+		return []int{drawNumber(shorterMin(t.options.Max), t.options.Max, train, below)}
 	}
 	numbers := make([]int, 2+below(t.options.Count-1))
+	mixed := train && below(2) == 0
 	for i := range numbers {
-		numbers[i] = drawNumber(part, 10, t.options.Max, 4, below)
+		numbers[i] = drawNumber(10, t.options.Max, mixed, below)
 	}
 	return numbers
 }
 
-// drawNumber draws from low to high. One in ten is shorter than the others, which is
-// too rare to be learned by the time the others are: to train on, one in shorter is.
-func drawNumber(part envs.Part, low, high, shorter int, below func(n int) int) int {
-	if long := 10 * shorterMin(high); part == envs.Train && low < long && long <= high {
-		if below(shorter) == 0 {
+// drawNumber draws from low to high, mixed one time in two from those with fewer digits than most.
+func drawNumber(low, high int, mixed bool, below func(n int) int) int {
+	if long := 10 * shorterMin(high); mixed && low < long && long <= high {
+		if below(2) == 0 {
 			high = long - 1
 		} else {
 			low = long

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"rltrain/envs"
 	"rltrain/envs/dataset"
@@ -24,7 +25,8 @@ import (
 // the held-out exercises are right, then reinforcement learning, beside as many updates on further solutions.
 type digitsExperiment struct {
 	program, work, out string
-	seeds              int
+	seeds, jobs        int
+	mutex              sync.Mutex // of results and their file
 	results            digitsResults
 }
 
@@ -55,7 +57,6 @@ const (
 type digitsStart struct {
 	name      string
 	options   []string
-	warmup    []string       // options of the warm-up alone
 	exercises digits.Options // that the options ask for
 	once      bool           // with the first seed only
 	arms      []digitsArm
@@ -70,30 +71,32 @@ type digitsArm struct {
 // rlRows is how many answers an update of an RL arm has, and how many solutions one of a continued arm.
 const rlRows = 256
 
-// further goes on with worked solutions: as many updates, of as many rows, as the RL arm has. Its rate falls from
-// a third of the warm-up's.
+// further goes on with worked solutions: as many updates, of as many rows, as the RL arm has, at a falling rate.
 func further(updates int) digitsArm {
 	n := strconv.Itoa(updates)
 	return digitsArm{"supervised continued", false, []string{"--max-steps", n, "--batch-size", strconv.Itoa(rlRows),
 		"--learning-rate", "5e-4", "--lr-scheduler-type", "linear", "--warmup-until", "1", "--warmup-check-every", n}}
 }
 
+// warmup is how far a start is taken: from less RL takes longer.
+var warmup = []string{"--warmup-until", "0.6"}
+
 var digitsStarts = []digitsStart{
 	{
 		name: "sum_digits", options: []string{"--task", "sum_digits"}, exercises: digits.Options{Count: 4, Max: 999, Short: true},
-		warmup: []string{"--warmup-until", "0.6"}, arms: []digitsArm{{"reinforce", true, nil}, further(30)},
+		arms: []digitsArm{{"reinforce", true, nil}, further(35)},
 	},
 	{
 		name: "reverse_digits", options: []string{"--task", "reverse_digits"}, exercises: digits.Options{Max: 9999999, Short: true},
-		arms: []digitsArm{{"reinforce", true, nil}, further(40)},
+		arms: []digitsArm{{"reinforce", true, nil}, further(60)},
 	},
 	{
 		name: "sum_digits, two integers below 100", options: []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"},
-		exercises: digits.Options{Count: 2, Max: 99, Short: true}, once: true, warmup: []string{"--warmup-until", "0.6"},
+		exercises: digits.Options{Count: 2, Max: 99, Short: true}, once: true,
 		arms: []digitsArm{
-			{"rloo", true, []string{"--algorithm", "rloo", "--num-steps", "45"}},
-			{"grpo", true, []string{"--algorithm", "grpo", "--num-steps", "45"}},
-			{"ppo", true, []string{"--algorithm", "ppo", "--num-steps", "45"}},
+			{"rloo", true, []string{"--algorithm", "rloo"}},
+			{"grpo", true, []string{"--algorithm", "grpo"}},
+			{"ppo", true, []string{"--algorithm", "ppo"}},
 		},
 	},
 }
@@ -102,23 +105,39 @@ func (e *digitsExperiment) run(ctx context.Context) error {
 	if err := rl.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	type job struct {
+		start digitsStart
+		seed  int
+	}
+	jobs := make(chan job)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var workers sync.WaitGroup
+	for range e.jobs {
+		workers.Go(func() {
+			for j := range jobs {
+				if err := e.arms(ctx, j.start, j.seed); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
 	for seed := range e.seeds {
 		for _, start := range digitsStarts {
-			if start.once && seed > 0 {
-				continue
-			}
-			if err := e.arms(ctx, start, seed); err != nil {
-				return err
+			if (!start.once || seed == 0) && ctx.Err() == nil {
+				jobs <- job{start, seed}
 			}
 		}
 	}
-	return nil
+	close(jobs)
+	workers.Wait()
+	return context.Cause(ctx)
 }
 
 func (e *digitsExperiment) arms(ctx context.Context, start digitsStart, seed int) error {
 	task := start.options[1]
 	warm := start.name + ": warm-up"
-	err := e.train(ctx, start, warm, seed, slices.Concat(start.options, start.warmup, []string{"--mode", "supervised"}), task+"_supervised")
+	err := e.train(ctx, start, warm, seed, slices.Concat(start.options, warmup, []string{"--mode", "supervised"}), task+"_supervised")
 	if err != nil {
 		return err
 	}
@@ -140,13 +159,19 @@ func (e *digitsExperiment) folder(setting string, seed int) string {
 	return filepath.Join(e.work, strings.NewReplacer(" ", "_", ",", "", ":", "").Replace(setting)+"-"+strconv.Itoa(seed))
 }
 
+func (e *digitsExperiment) has(setting string, seed int) bool {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	return slices.ContainsFunc(e.results.Runs, func(r digitsRun) bool { return r.Setting == setting && r.Seed == seed })
+}
+
 // train runs the program for one (setting, seed), unless the results have it already.
 func (e *digitsExperiment) train(ctx context.Context, start digitsStart, setting string, seed int, options []string, stage string) error {
-	if slices.ContainsFunc(e.results.Runs, func(r digitsRun) bool { return r.Setting == setting && r.Seed == seed }) {
+	if e.has(setting, seed) {
 		return nil
 	}
 	dir := e.folder(setting, seed)
-	options = slices.Concat(options, []string{"--seed", strconv.Itoa(seed)})
+	options = slices.Concat(options, []string{"--seed", strconv.Itoa(seed), "--threads", "1"})
 	cpu, _, err := command(ctx, e.program, slices.Concat(options, []string{"--output-dir", dir})...)
 	if err != nil {
 		return fmt.Errorf("%s, seed %d: %w", setting, seed, err)
@@ -175,6 +200,8 @@ func (e *digitsExperiment) train(ctx context.Context, start digitsStart, setting
 	r.Updates = updatesIn(rows)
 	fmt.Printf("%-64s seed %d  accuracy %.3f (own %.3f)  format %.3f  %4d updates  %5.0f s of processor time\n",
 		r.Setting, r.Seed, r.Test.Accuracy, r.Held.Accuracy, r.Test.FormatRate, r.Updates, r.CPUSeconds)
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
 	e.results.Runs = append(e.results.Runs, r)
 	return save(e.out, e.results)
 }
@@ -205,7 +232,7 @@ func (e *digitsExperiment) test(ctx context.Context, start digitsStart, dir, mod
 		return none, err
 	}
 	if _, _, err := command(ctx, e.program, "generate", "--model", model, "--input", input, "--output", output,
-		"--temperature", "0", "--max-new-tokens", "160"); err != nil {
+		"--temperature", "0", "--max-new-tokens", "160", "--threads", "1"); err != nil {
 		return none, err
 	}
 	var infos []*envs.Info

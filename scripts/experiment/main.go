@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 )
 
 func main() {
@@ -51,8 +52,12 @@ func run(ctx context.Context, args []string) error {
 		flags.StringVar(&e.work, "work", "experiments/digits", "folder for the models")
 		flags.StringVar(&e.out, "out", "docs/results/digits.json", "results")
 		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
+		flags.IntVar(&e.jobs, "jobs", runtime.NumCPU(), "runs at the same time, each on one thread")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
+		}
+		if e.jobs < 1 {
+			return fmt.Errorf("--jobs %d: want at least 1", e.jobs)
 		}
 		return e.run(ctx)
 	case "tables":
