@@ -21,6 +21,10 @@ void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
   at::parallel_for(0, tasks, std::max<int64_t>(1, (1 << 17) / task_work), [&](int64_t begin, int64_t end) {
     float* scores = w.scores.data() + at::get_thread_num() * score_area(w);
     for (int64_t i = begin; i < end; ++i) {
+      const int64_t next = i + 1;
+      if (next < end && next % parts == 0) {
+        fetch(layer, w, w.order[static_cast<size_t>(next / parts / c.kv_heads)], next / parts % c.kv_heads);
+      }
       const int64_t part = i % parts, head = i / parts % c.kv_heads;
       const int64_t first = group * part / parts;
       attend(block, layer, w, w.order[static_cast<size_t>(i / parts / c.kv_heads)], head,
@@ -60,6 +64,27 @@ void Network::place_row(const Block& block, int64_t layer, Workspace& w, int64_t
       span.tail->write(layer, h, position - span.prefix_length, k, v);
     }
   }
+}
+
+// Asks for the first keys and values that the next token of a sequence will be compared with: since the pass
+// before, all weights have gone through the caches. What comes behind them the processor sees coming.
+void Network::fetch(int64_t layer, const Workspace& w, const Workspace::Query& query, int64_t head) const {
+  constexpr int64_t kPositions = 64, kLine = 16;  // floats
+  const auto ask = [](const float* data, int64_t count) {
+    for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(data + i, 0, 2);
+  };
+  const CacheShape shape = cache_shape();
+  const auto [s, position] = w.rows[static_cast<size_t>(query.row)];
+  const Span& span = w.spans[static_cast<size_t>(s)];
+  if (span.count > 1) return;  // a prompt's are there: its tokens have just written them
+  const int64_t end = position + 1, cut = std::min(end, span.prefix_length);
+  const auto ask_segment = [&](Segment& segment, int64_t positions) {
+    const int64_t n = std::min(positions, kPositions);
+    ask(segment.keys(layer, head), panels_of(n) * kPanel * shape.head_dim);
+    ask(segment.values(layer, head), n * shape.value_dim());
+  };
+  if (cut > 0) ask_segment(*span.prefix, cut);
+  if (end > cut) ask_segment(*span.tail, end - cut);
 }
 
 // Query heads [first, first + heads), which share key head `head`, of a query's rows. scores is the

@@ -92,6 +92,7 @@ class Network {
   void fill_rotations(Workspace& w) const;
   void attention(const Block& block, int64_t layer, Workspace& w) const;
   void place_row(const Block& block, int64_t layer, Workspace& w, int64_t row) const;
+  void fetch(int64_t layer, const Workspace& w, const Workspace::Query& query, int64_t head) const;
   void attend(const Block& block, int64_t layer, Workspace& w, const Workspace::Query& query, int64_t head,
               int64_t first, int64_t heads, float* scores) const;
   void mlp(const Block& block, Workspace& w) const;

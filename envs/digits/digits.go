@@ -128,17 +128,18 @@ func (t *Task) find(part envs.Part, index int) (numbers []int, ok bool) {
 }
 
 // draw makes one exercise; below(n) is uniform on [0,n). Numbers with fewer digits than most are rare, one in ten,
-// too rare to be learned by the time the others are. To train on, half of those to reverse are shorter, and of every
-// other list half of the numbers.
+// too rare to be learned by the time the others are: in every other exercise to train on half of the numbers are.
 func (t *Task) draw(part envs.Part, below func(n int) int) []int {
-	train := part == envs.Train
+	low, count := 10, 1
 	if t.name == Reverse {
-		return []int{drawNumber(shorterMin(t.options.Max), t.options.Max, train, below)}
+		low = shorterMin(t.options.Max)
+	} else {
+		count = 2 + below(t.options.Count-1)
 	}
-	numbers := make([]int, 2+below(t.options.Count-1))
-	mixed := train && below(2) == 0
+	mixed := part == envs.Train && below(2) == 0
+	numbers := make([]int, count)
 	for i := range numbers {
-		numbers[i] = drawNumber(10, t.options.Max, mixed, below)
+		numbers[i] = drawNumber(low, t.options.Max, mixed, below)
 	}
 	return numbers
 }

@@ -15,6 +15,7 @@ import (
 type tokenFigures struct {
 	samples    []*TokenSample // that were learnt from
 	minibatch  []updateFigures
+	updates    int     // of the weights: one a minibatch that there is something to learn from
 	stopped    bool    // by the target KL
 	baseline   float64 // mean of what was subtracted from rewards; NaN without one
 	scoring    time.Duration
@@ -39,6 +40,7 @@ type updateFigures struct {
 	Low, High                    float64 // ratios that the clip holds back
 	Ratios, Tokens               float64 // how many there are
 	Norm                         float64
+	Idle                         bool // there is no gradient
 }
 
 // learn makes the policy better by a collection.
@@ -239,18 +241,26 @@ func (t *tokenRL) updates(f *tokenFigures) error {
 				f.stopped = true
 				return torch.ZeroGrad(t.policy.params())
 			}
-			rate := t.schedule.At(t.state.Step)
-			rates := []float64{rate * c.LearningRate, rate * c.LearningRate}
-			if t.algorithm.ValueLoss != nil {
-				rates = append(rates, rate*c.ValueRate)
-			}
-			if u.Norm, err = t.optimizer.Step(rates, c.MaxGradNorm); err != nil {
-				return t.explain(batch, err)
+			if !u.Idle { // a step of the momentum alone would lead away from what was learnt
+				if u.Norm, err = t.optimizer.Step(t.rates(), c.MaxGradNorm); err != nil {
+					return t.explain(batch, err)
+				}
+				f.updates++
 			}
 			f.minibatch = append(f.minibatch, u)
 		}
 	}
 	return nil
+}
+
+// rates are those of the policy's weights, by group, and of the value head.
+func (t *tokenRL) rates() []float64 {
+	rate := t.schedule.At(t.state.Step)
+	rates := []float64{rate * t.config.LearningRate, rate * t.config.LearningRate}
+	if t.algorithm.ValueLoss != nil {
+		rates = append(rates, rate*t.config.ValueRate)
+	}
+	return rates
 }
 
 // ahead says whether log π_old has to be known before the first update.
@@ -260,10 +270,11 @@ func (t *tokenRL) ahead() bool {
 }
 
 // idle divides a batch into the samples that have a part in the gradient and those that have none: where the
-// answers to a prompt all earn the same, there is nothing to learn from them.
+// answers to a prompt all earn the same, there is nothing to learn from them. Log-probabilities that were asked for
+// ahead are reproduced by the whole batch only, so it is not divided then.
 func (t *tokenRL) idle(batch []*TokenSample) (learning, idle []*TokenSample) {
 	c := t.config
-	if !t.algorithm.ByAdvantage || t.ahead() || c.EntropyCoef != 0 || c.KLCoef > 0 {
+	if !t.algorithm.ByAdvantage || t.algorithm.ValueLoss != nil || c.EntropyCoef != 0 || c.KLCoef > 0 {
 		return batch, nil
 	}
 	for _, x := range batch {
@@ -273,7 +284,7 @@ func (t *tokenRL) idle(batch []*TokenSample) (learning, idle []*TokenSample) {
 			idle = append(idle, x)
 		}
 	}
-	if len(learning) == 0 { // the optimiser wants a gradient, if of zeros
+	if t.ahead() && len(learning) > 0 {
 		return batch, nil
 	}
 	return learning, idle
@@ -289,10 +300,13 @@ func (t *tokenRL) gradient(batch []*TokenSample) (updateFigures, error) {
 	}
 	f.Tokens = float64(tokens)
 	learning, idle := t.idle(batch)
+	f.Idle = len(learning) == 0
 	if err := t.forward(torch.NoGrad, idle, func(s *torch.Scope, part []*TokenSample, b *rl.Batch) {
 		out := p.scoreBatch(s, b, torch.Pass{Adapter: true}, c.Temperature)
 		now := s.Read(out.logProbs)
-		spread(part, now, func(x *TokenSample, v []float32) { x.Old = v })
+		if part[0].Old == nil {
+			spread(part, now, func(x *TokenSample, v []float32) { x.Old = v })
+		}
 		f.Entropy += s.Item(s.Sum(out.entropy))
 		f.count(part, now, t.algorithm.Ratio, c)
 	}); err != nil {

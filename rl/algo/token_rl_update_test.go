@@ -129,6 +129,62 @@ func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
 	}
 }
 
+// TestNothingToLearnChangesNothing has an update with advantages, and so a momentum, and then one without any.
+func TestNothingToLearnChangesNothing(t *testing.T) {
+	for _, test := range []struct {
+		algorithm string
+		epochs    int
+		change    func(c *TokenRLConfig)
+		idle      bool
+	}{
+		{Reinforce, 1, func(c *TokenRLConfig) {}, true},
+		{GRPO, 2, func(c *TokenRLConfig) {}, true},
+		{GRPO, 1, func(c *TokenRLConfig) { c.EntropyCoef = 0.1 }, false},
+		{GRPO, 1, func(c *TokenRLConfig) { c.KLCoef, c.KLKind = 0.1, rl.K3 }, false},
+		{TokenPPO, 1, func(c *TokenRLConfig) {}, false},
+	} {
+		p := tiny(t, 4)
+		c := rlConfig(test.algorithm)
+		c.UpdateEpochs = test.epochs
+		test.change(&c)
+		tr, r := collected(t, p, c)
+		weights := func() (all [][]float32) {
+			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				all = gather(p.params(), func(v *torch.Var) []float32 { return s.Read(v.T()) })
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return all
+		}
+		update := func(advantage float32) tokenFigures {
+			f := tokenFigures{samples: tr.samples(r)}
+			if err := tr.score(f.samples); err != nil {
+				t.Fatal(err)
+			}
+			for i, x := range f.samples {
+				x.Advantage, x.Return = make([]float32, len(x.Penalty)), make([]float32, len(x.Penalty))
+				for j := range x.Advantage {
+					x.Advantage[j] = advantage * float32(1-2*(i%2))
+				}
+			}
+			if err := tr.updates(&f); err != nil {
+				t.Fatal(err)
+			}
+			return f
+		}
+		before := weights()
+		if f := update(1); f.updates != test.epochs || cmp.Equal(before, weights()) {
+			t.Errorf("%s: %d updates with advantages, weights changed: %t", test.algorithm, f.updates, !cmp.Equal(before, weights()))
+		}
+		before = weights()
+		f := update(0)
+		if same := cmp.Equal(before, weights()); same != test.idle || (f.updates == 0) != test.idle {
+			t.Errorf("%s, entropy %v, KL %v: %d updates without advantages, weights the same: %t", test.algorithm, c.EntropyCoef, c.KLCoef, f.updates, same)
+		}
+	}
+}
+
 // TestAdvantagesOfAStep checks what reaches the tokens: equal rewards nothing at all, a failed reward nothing
 // and no other sample's advantage.
 func TestAdvantagesOfAStep(t *testing.T) {

@@ -88,7 +88,7 @@ var digitsStarts = []digitsStart{
 	},
 	{
 		name: "reverse_digits", options: []string{"--task", "reverse_digits"}, exercises: digits.Options{Max: 9999999, Short: true},
-		arms: []digitsArm{{"reinforce", true, nil}, further(60)},
+		arms: []digitsArm{{"reinforce", true, nil}, further(45)},
 	},
 	{
 		name: "sum_digits, two integers below 100", options: []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"},
