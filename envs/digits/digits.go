@@ -128,18 +128,17 @@ func (t *Task) find(part envs.Part, index int) (numbers []int, ok bool) {
 }
 
 // draw makes one exercise; below(n) is uniform on [0,n). Numbers with fewer digits than most are rare, one in ten,
-// too rare to be learned by the time the others are: in every other exercise to train on half of the numbers are.
+// too rare to be learned by the time the others are. To train on, half of the numbers to reverse are, and half of
+// those of every other list.
 func (t *Task) draw(part envs.Part, below func(n int) int) []int {
-	low, count := 10, 1
+	train := part == envs.Train
 	if t.name == Reverse {
-		low = shorterMin(t.options.Max)
-	} else {
-		count = 2 + below(t.options.Count-1)
+		return []int{drawNumber(shorterMin(t.options.Max), t.options.Max, train, below)}
 	}
-	mixed := part == envs.Train && below(2) == 0
-	numbers := make([]int, count)
+	numbers := make([]int, 2+below(t.options.Count-1))
+	mixed := train && below(2) == 0
 	for i := range numbers {
-		numbers[i] = drawNumber(low, t.options.Max, mixed, below)
+		numbers[i] = drawNumber(10, t.options.Max, mixed, below)
 	}
 	return numbers
 }

@@ -57,6 +57,7 @@ const (
 type digitsStart struct {
 	name      string
 	options   []string
+	warmup    []string       // options of the warm-up alone
 	exercises digits.Options // that the options ask for
 	once      bool           // with the first seed only
 	arms      []digitsArm
@@ -78,21 +79,19 @@ func further(updates int) digitsArm {
 		"--learning-rate", "5e-4", "--lr-scheduler-type", "linear", "--warmup-until", "1", "--warmup-check-every", n}}
 }
 
-// warmup is how far a start is taken: from less RL takes longer.
-var warmup = []string{"--warmup-until", "0.6"}
-
 var digitsStarts = []digitsStart{
 	{
 		name: "sum_digits", options: []string{"--task", "sum_digits"}, exercises: digits.Options{Count: 4, Max: 999, Short: true},
-		arms: []digitsArm{{"reinforce", true, nil}, further(35)},
+		warmup: []string{"--warmup-until", "0.6"}, arms: []digitsArm{{"reinforce", true, nil}, further(35)},
 	},
 	{
 		name: "reverse_digits", options: []string{"--task", "reverse_digits"}, exercises: digits.Options{Max: 9999999, Short: true},
-		arms: []digitsArm{{"reinforce", true, nil}, further(45)},
+		arms: []digitsArm{{"reinforce", true, nil}, further(50)},
 	},
 	{
 		name: "sum_digits, two integers below 100", options: []string{"--task", "sum_digits", "--digits-count", "2", "--digits-max", "99"},
 		exercises: digits.Options{Count: 2, Max: 99, Short: true}, once: true,
+		warmup: []string{"--warmup-until", "0.6"},
 		arms: []digitsArm{
 			{"rloo", true, []string{"--algorithm", "rloo"}},
 			{"grpo", true, []string{"--algorithm", "grpo"}},
@@ -137,7 +136,7 @@ func (e *digitsExperiment) run(ctx context.Context) error {
 func (e *digitsExperiment) arms(ctx context.Context, start digitsStart, seed int) error {
 	task := start.options[1]
 	warm := start.name + ": warm-up"
-	err := e.train(ctx, start, warm, seed, slices.Concat(start.options, warmup, []string{"--mode", "supervised"}), task+"_supervised")
+	err := e.train(ctx, start, warm, seed, slices.Concat(start.options, start.warmup, []string{"--mode", "supervised"}), task+"_supervised")
 	if err != nil {
 		return err
 	}
