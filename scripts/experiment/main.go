@@ -4,9 +4,9 @@
 //	go run ./scripts/experiment digits
 //	go run ./scripts/experiment tables
 //
-// An experiment runs the program itself, one (setting, seed) after another, and writes each result to
-// docs/results at once: a repeated call goes on where an earlier one ended. tables writes the README's
-// tables from those files.
+// An experiment runs the program itself for each (setting, seed), that of digits for several at the same time,
+// and writes each result to docs/results at once: a repeated call goes on where an earlier one ended. tables
+// writes the README's tables from those files.
 package main
 
 import (
