@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 
 	"rltrain/lora"
 	"rltrain/rl"
@@ -181,8 +182,8 @@ func (p *TokenPolicy) score(s *torch.Scope, sequences []Sequence, pass torch.Pas
 	return p.scoreRows(s, ids, rows, targets, pass, temperature)
 }
 
-// scoreRows runs the policy on sequences and reads the tokens targets [M] off the positions rows [M], rising, of
-// the sequences laid end to end.
+// scoreRows runs the policy on sequences and reads the tokens targets [M] off the positions rows [M] of the
+// sequences laid end to end.
 func (p *TokenPolicy) scoreRows(s *torch.Scope, ids [][]int32, rows, targets []int64, pass torch.Pass, temperature float64) scored {
 	packed, rows := p.pack(ids, rows, pass)
 	all, _ := s.Hidden(p.model.Model, packed, pass)
@@ -198,29 +199,37 @@ func (p *TokenPolicy) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.
 	if slices.ContainsFunc(p.model.Config.Decoder().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
 		return torch.Pack(ids), rows // a token's state depends on how long its sequence is
 	}
-	read := make([][]int32, len(ids))
-	limits := make([]int, len(ids)) // the token after a row is no prompt any more
-	moved := make([]int64, 0, len(rows))
-	first, begin := 0, 0 // of the sequence's tokens, before and after cutting
+	starts := make([]int, len(ids)+1)
+	first, last := make([]int, len(ids)), make([]int, len(ids)) // rows of each sequence
 	for i, sequence := range ids {
-		own := rows[len(moved):]
-		if n := slices.IndexFunc(own, func(row int64) bool { return int(row) >= first+len(sequence) }); n >= 0 {
-			own = own[:n]
-		}
-		read[i], limits[i] = sequence, len(sequence)
-		if len(own) > 0 {
-			read[i], limits[i] = sequence[:int(own[len(own)-1])-first+1], int(own[0])-first+1
-		}
-		for _, row := range own {
-			moved = append(moved, row-int64(first-begin))
-		}
-		first, begin = first+len(sequence), begin+len(read[i])
+		starts[i+1] = starts[i] + len(sequence)
+		first[i], last[i] = len(sequence)-1, -1
 	}
+	sequenceOf := func(row int64) int {
+		return sort.Search(len(ids), func(i int) bool { return starts[i+1] > int(row) })
+	}
+	for _, row := range rows {
+		i := sequenceOf(row)
+		first[i], last[i] = min(first[i], int(row)-starts[i]), max(last[i], int(row)-starts[i])
+	}
+	read, limits := slices.Clone(ids), make([]int, len(ids))
+	moved := make([]int, len(ids)+1) // starts after cutting
+	for i, sequence := range ids {
+		if last[i] >= 0 {
+			read[i] = sequence[:last[i]+1]
+		}
+		limits[i] = first[i] + 1 // the token after a row is no prompt any more
+		moved[i+1] = moved[i] + len(read[i])
+	}
+	rows = gather(rows, func(row int64) int64 {
+		i := sequenceOf(row)
+		return row - int64(starts[i]-moved[i])
+	})
 	if pass.Dropout.P > 0 {
-		return torch.Pack(read), moved
+		return torch.Pack(read), rows
 	}
 	packed, place := torch.PackShared(read, limits)
-	return packed, gather(moved, func(row int64) int64 { return place[row] })
+	return packed, gather(rows, func(row int64) int64 { return place[row] })
 }
 
 func (p *TokenPolicy) head(s *torch.Scope, hidden, targets torch.Tensor, temperature float64) (logProbs, entropy, rank torch.Tensor) {

@@ -205,6 +205,13 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	if d := relative(together, alone); d > 1e-6 {
 		t.Errorf("log-probabilities differ by %.1e from those of each sequence alone", d)
 	}
+	slices.Reverse(rows)
+	slices.Reverse(targets)
+	backwards := score(ids, rows, targets)
+	slices.Reverse(backwards)
+	if diff := cmp.Diff(together, backwards); diff != "" {
+		t.Errorf("read from the last to the first (-want +got):\n%s", diff)
+	}
 }
 
 func relative(got, want []float32) float64 {
