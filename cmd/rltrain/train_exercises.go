@@ -61,9 +61,9 @@ func (t *trainer) exerciseTask(short bool) (envs.Task, error) {
 	return digits.New(c.Task, c.Seed, digits.Options{Count: c.DigitsCount, Max: c.DigitsMax, RequireTag: c.RequireTag, Short: short})
 }
 
-// exercisesShownTo is the task in the form that the policy reads: short, where it has no chat template.
+// exercisesShownTo is the task in the form that the policy reads.
 func (t *trainer) exercisesShownTo(policy *algo.TokenPolicy, task envs.Task) (envs.Task, error) {
-	if !t.config.Own() && t.config.PromptForm == "auto" && policy.Templates == nil {
+	if t.readsText(policy) {
 		return t.exerciseTask(true)
 	}
 	return task, nil
@@ -139,7 +139,7 @@ func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 				if scores = found; n == c.EvalSamples {
 					scored = updates
 				}
-				if scores.Accuracy < c.WarmupUntil/2 {
+				if scored == updates || scores.Accuracy < c.WarmupUntil/2 {
 					break
 				}
 			}

@@ -74,9 +74,15 @@ func (t *trainer) actionTokens() int {
 	return t.config.MaxNewTokens
 }
 
-// shownTo is the task in the form that the policy reads: text, where it has no chat template.
+// readsText says that the policy is to be shown text instead of a conversation: left to choose, where it has no
+// chat template.
+func (t *trainer) readsText(policy *algo.TokenPolicy) bool {
+	return t.config.PromptForm == "auto" && policy.Templates == nil
+}
+
+// shownTo is the task in the form that the policy reads.
 func (t *trainer) shownTo(policy *algo.TokenPolicy, task *math.Task, reward envs.Reward) (*math.Task, error) {
-	if t.config.PromptForm == "auto" && policy.Templates == nil {
+	if t.readsText(policy) {
 		return t.problemTask(true, reward)
 	}
 	return task, nil

@@ -20,15 +20,17 @@ void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
   const int64_t task_work = 2 * longest * c.head_dim * std::min<int64_t>(kTileRows, group);
   at::parallel_for(0, tasks, std::max<int64_t>(1, (1 << 17) / task_work), [&](int64_t begin, int64_t end) {
     float* scores = w.scores.data() + at::get_thread_num() * score_area(w);
+    const auto query_of = [&](int64_t task) {
+      return w.order[static_cast<size_t>(task / parts / c.kv_heads)];
+    };
+    const auto head_of = [&](int64_t task) { return task / parts % c.kv_heads; };
     for (int64_t i = begin; i < end; ++i) {
       const int64_t next = i + 1;
-      if (next < end && next % parts == 0) {
-        fetch(layer, w, w.order[static_cast<size_t>(next / parts / c.kv_heads)], next / parts % c.kv_heads);
-      }
-      const int64_t part = i % parts, head = i / parts % c.kv_heads;
+      if (next < end && next % parts == 0) fetch(layer, w, query_of(next), head_of(next));
+      const int64_t part = i % parts, head = head_of(i);
       const int64_t first = group * part / parts;
-      attend(block, layer, w, w.order[static_cast<size_t>(i / parts / c.kv_heads)], head,
-             head * group + first, group * (part + 1) / parts - first, scores);
+      attend(block, layer, w, query_of(i), head, head * group + first, group * (part + 1) / parts - first,
+             scores);
     }
   });
 }

@@ -205,12 +205,12 @@ func (p *TokenPolicy) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.
 		starts[i+1] = starts[i] + len(sequence)
 		first[i], last[i] = len(sequence)-1, -1
 	}
-	sequenceOf := func(row int64) int {
+	of := gather(rows, func(row int64) int {
 		return sort.Search(len(ids), func(i int) bool { return starts[i+1] > int(row) })
-	}
-	for _, row := range rows {
-		i := sequenceOf(row)
-		first[i], last[i] = min(first[i], int(row)-starts[i]), max(last[i], int(row)-starts[i])
+	})
+	for j, i := range of {
+		at := int(rows[j]) - starts[i]
+		first[i], last[i] = min(first[i], at), max(last[i], at)
 	}
 	read, limits := slices.Clone(ids), make([]int, len(ids))
 	moved := make([]int, len(ids)+1) // starts after cutting
@@ -221,10 +221,10 @@ func (p *TokenPolicy) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.
 		limits[i] = first[i] + 1 // the token after a row is no prompt any more
 		moved[i+1] = moved[i] + len(read[i])
 	}
-	rows = gather(rows, func(row int64) int64 {
-		i := sequenceOf(row)
-		return row - int64(starts[i]-moved[i])
-	})
+	rows = slices.Clone(rows)
+	for j, i := range of {
+		rows[j] -= int64(starts[i] - moved[i])
+	}
 	if pass.Dropout.P > 0 {
 		return torch.Pack(read), rows
 	}

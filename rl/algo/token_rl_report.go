@@ -127,7 +127,7 @@ func (f *tokenFigures) row(a Algorithm, c TokenRLConfig, row report.Row) updateF
 	}
 	tokens, ratios := max(1, sum.Tokens), max(1, sum.Ratios)
 	row["loss"], row["policy_loss"], row["grad_norm"] = sum.Loss, sum.Policy, sum.Norm
-	row["entropy"], row["updates"] = sum.Entropy/tokens, f.updates
+	row["entropy"], row["updates"] = sum.Entropy/tokens, f.updates()
 	size := 0.0
 	advantages := flatten(f.samples, func(x *TokenSample) []float32 { return x.Advantage })
 	for _, x := range advantages {
@@ -201,7 +201,7 @@ func (t *tokenRL) warn(f tokenFigures) error {
 	case len(f.samples) == 0:
 		return t.hooks.log("warning: step %d has no sample to learn from; the policy stays as it is", t.state.Step)
 	case f.stopped:
-		return t.hooks.log("stopped the updates of step %d after %d: KL past 1.5 × %g", t.state.Step, f.updates, t.config.TargetKL)
+		return t.hooks.log("stopped the updates of step %d after %d: KL past 1.5 × %g", t.state.Step, f.updates(), t.config.TargetKL)
 	}
 	return nil
 }

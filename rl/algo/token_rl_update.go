@@ -15,7 +15,6 @@ import (
 type tokenFigures struct {
 	samples    []*TokenSample // that were learnt from
 	minibatch  []updateFigures
-	updates    int     // of the weights: one a minibatch that there is something to learn from
 	stopped    bool    // by the target KL
 	baseline   float64 // mean of what was subtracted from rewards; NaN without one
 	scoring    time.Duration
@@ -41,6 +40,17 @@ type updateFigures struct {
 	Ratios, Tokens               float64 // how many there are
 	Norm                         float64
 	Idle                         bool // there is no gradient
+}
+
+// updates of the weights: one a minibatch that there was something to learn from.
+func (f *tokenFigures) updates() int {
+	n := 0
+	for _, u := range f.minibatch {
+		if !u.Idle {
+			n++
+		}
+	}
+	return n
 }
 
 // learn makes the policy better by a collection.
@@ -245,7 +255,6 @@ func (t *tokenRL) updates(f *tokenFigures) error {
 				if u.Norm, err = t.optimizer.Step(t.rates(), c.MaxGradNorm); err != nil {
 					return t.explain(batch, err)
 				}
-				f.updates++
 			}
 			f.minibatch = append(f.minibatch, u)
 		}
