@@ -30,8 +30,9 @@ struct Tile {
   int64_t panel_stride = 0;     // elements from a panel to the next
   int64_t k_stride = kPanel;    // from a row of a panel to the next; F32 only
   const float* bias = nullptr;  // [16·panels] or null
-  // Memory to bring into the caches meanwhile: for each panel ahead_step bytes a row of k, from ahead on for
-  // the first and as far behind each other as the panels are. Null: what comes next in b.
+  // Memory to bring into the caches meanwhile: for each panel ahead_step bytes a row of k, at most two cache
+  // lines every four rows of F32 or F16 and every eight of BF16, from ahead on for the first and as far
+  // behind each other as the panels are; k_stride is kPanel then. Null: what comes next in b.
   const char* ahead = nullptr;
   int64_t ahead_step = 0;
   Store store = Store::kSet;

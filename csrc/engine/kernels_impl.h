@@ -121,12 +121,14 @@ RLT_INLINE void multiply_row(const float* const* a, int64_t k, const typename W:
   }
 }
 
-// Panels [first, first + Panels) of t.
+// Panels [first, first + Panels) of t. What the loops over k do besides multiplying counts where two threads
+// share a core's instruction slots, so they are unrolled, and the steps are constants where panels are dense.
 template <class W, int Rows, int Panels>
 RLT_INLINE void multiply_panels(const Tile& t, int64_t first) {
   using Element = typename W::Element;
-  // Cache lines to fetch ahead: the processor's own prefetching stops at the end of each page.
+  // Rows to fetch ahead: the processor's own prefetching stops at the end of each page.
   constexpr int64_t kAhead = 24;
+  constexpr int64_t kUnrolled = 4 * W::kStep, kDense = W::kStep * kPanel;
   const float* a[Rows];
   V sum[Rows][Panels * kVectors];
   RLT_UNROLL for (int i = 0; i < Rows; ++i) {
@@ -135,22 +137,42 @@ RLT_INLINE void multiply_panels(const Tile& t, int64_t first) {
       sum[i][j] = t.store == Store::kContinue ? vec(t.c[i] + first * kPanel + j * kLanes) : V{};
     }
   }
-  constexpr auto kSize = static_cast<int64_t>(sizeof(Element));
   const Element* b = static_cast<const Element*>(t.b) + first * t.panel_stride;
-  const int64_t panel_stride = t.panel_stride, step = W::kStep * t.k_stride;
-  const char* ahead = reinterpret_cast<const char*>(b + kAhead * step);
-  int64_t ahead_step = step * kSize;
-  if (t.ahead != nullptr) {
-    ahead = t.ahead + first * panel_stride * kSize;
-    ahead_step = W::kStep * t.ahead_step;
-  }
+  const int64_t panel_stride = t.panel_stride;
   int64_t k = 0;
-  for (; k + W::kStep <= t.k; k += W::kStep, b += step, ahead += ahead_step) {
+  const auto multiply_step = [&](int64_t i, int64_t step) __attribute__((always_inline)) {
+    multiply_row<W, Rows, Panels, 0>(a, k + i * W::kStep, b + i * step, panel_stride, sum);
+    if (W::kStep == 1) return;
+    multiply_row<W, Rows, Panels, W::kStep - 1>(a, k + i * W::kStep, b + i * step, panel_stride, sum);
+  };
+  const auto fetch = [&](int64_t i, int64_t step) __attribute__((always_inline)) {
     RLT_UNROLL for (int p = 0; p < Panels; ++p) {
-      _mm_prefetch(ahead + p * panel_stride * kSize, _MM_HINT_T0);
+      _mm_prefetch(b + p * panel_stride + (kAhead + i) * step, _MM_HINT_T0);
     }
-    multiply_row<W, Rows, Panels, 0>(a, k, b, panel_stride, sum);
-    if (W::kStep == 2) multiply_row<W, Rows, Panels, W::kStep - 1>(a, k, b, panel_stride, sum);
+  };
+  if (t.ahead != nullptr) {
+    const int64_t half = kUnrolled / 2 * t.ahead_step;
+    const auto panel_bytes = panel_stride * static_cast<int64_t>(sizeof(Element));
+    const char* ahead = t.ahead + first * panel_bytes;
+    for (; k + kUnrolled <= t.k; k += kUnrolled, b += 4 * kDense, ahead += 2 * half) {
+      RLT_UNROLL for (int p = 0; p < Panels; ++p) {
+        _mm_prefetch(ahead + p * panel_bytes, _MM_HINT_T0);
+        _mm_prefetch(ahead + p * panel_bytes + half, _MM_HINT_T0);
+      }
+      RLT_UNROLL for (int i = 0; i < 4; ++i) multiply_step(i, kDense);
+    }
+  } else if (t.k_stride == kPanel) {
+    for (; k + kUnrolled <= t.k; k += kUnrolled, b += 4 * kDense) {
+      RLT_UNROLL for (int i = 0; i < 4; ++i) {
+        fetch(i, kDense);
+        multiply_step(i, kDense);
+      }
+    }
+  }
+  const int64_t step = W::kStep * t.k_stride;
+  for (; k + W::kStep <= t.k; k += W::kStep, b += step) {
+    fetch(0, step);
+    multiply_step(0, step);
   }
   if (k < t.k) multiply_row<W, Rows, Panels, 0>(a, k, b, panel_stride, sum);
   RLT_UNROLL for (int i = 0; i < Rows; ++i) {
