@@ -2,69 +2,71 @@
 #include <ATen/Parallel.h>
 
 #include "engine/network.h"
+#include "engine/share.h"
+#include "ops/cpu/rows.h"
 
 namespace rlt::engine {
 
 void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
   const nn::DecoderConfig& c = config();
   const auto rows = static_cast<int64_t>(w.rows.size());
-  const int64_t work = 8 * (c.heads + 2 * c.kv_heads) * c.head_dim;
-  at::parallel_for(0, rows, std::max<int64_t>(1, (1 << 16) / work), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) place_row(block, layer, w, i);
-  });
-  // A tile has kTileRows rows: the queries of a group of heads that share their keys, or some of them.
-  const int64_t group = c.heads / c.kv_heads, parts = (group + kTileRows - 1) / kTileRows;
-  const int64_t tasks = static_cast<int64_t>(w.order.size()) * c.kv_heads * parts;
+  const int64_t group = c.heads / c.kv_heads, width = (group + 2) * c.head_dim;
   int64_t longest = 1;
   for (const Span& span : w.spans) longest = std::max(longest, span.position + span.count);
-  const int64_t task_work = 2 * longest * c.head_dim * std::min<int64_t>(kTileRows, group);
-  at::parallel_for(0, tasks, std::max<int64_t>(1, (1 << 17) / task_work), [&](int64_t begin, int64_t end) {
+  // Queries of a prompt need the keys of the tokens before them, a single token only its own.
+  const bool single = w.spans.size() == w.rows.size();
+  if (!single) {
+    at::parallel_for(0, rows * c.kv_heads, grain(8 * width), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) place(block, layer, w, i / c.kv_heads, i % c.kv_heads);
+    });
+  }
+  // A tile has kTileRows rows: the queries of a group of heads that share their keys, or some of them.
+  const int64_t parts = (group + kTileRows - 1) / kTileRows;
+  const int64_t tasks = static_cast<int64_t>(w.queries.size()) * c.kv_heads;
+  const int64_t work = 8 * width + 2 * longest * c.head_dim * group;
+  share(tasks, 1, std::max<int64_t>(1, (1 << 17) / work), [&](int64_t i, int64_t, int64_t next) {
+    const auto query_of = [&](int64_t task) { return w.queries[static_cast<size_t>(task / c.kv_heads)]; };
+    const Workspace::Query query = query_of(i);
+    const int64_t head = i % c.kv_heads;
     float* scores = w.scores.data() + at::get_thread_num() * score_area(w);
-    const auto query_of = [&](int64_t task) {
-      return w.order[static_cast<size_t>(task / parts / c.kv_heads)];
-    };
-    const auto head_of = [&](int64_t task) { return task / parts % c.kv_heads; };
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t next = i + 1;
-      if (next < end && next % parts == 0) fetch(layer, w, query_of(next), head_of(next));
-      const int64_t part = i % parts, head = head_of(i);
+    if (single) place(block, layer, w, query.row, head);
+    if (next < tasks) fetch(layer, w, query_of(next), next % c.kv_heads);
+    for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = group * part / parts;
-      attend(block, layer, w, query_of(i), head, head * group + first, group * (part + 1) / parts - first,
-             scores);
+      attend(block, layer, w, query, head, head * group + first, group * (part + 1) / parts - first, scores);
     }
   });
 }
 
-// Norms, rotates and scales a row's queries, and moves its keys and values to the cache.
-void Network::place_row(const Block& block, int64_t layer, Workspace& w, int64_t row) const {
+// Norms, rotates and scales a row's queries of the heads that share key head `head`, and moves that head's
+// key and value to the cache.
+void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head) const {
   const nn::DecoderConfig& c = config();
   const auto [s, position] = w.rows[static_cast<size_t>(row)];
   const Span& span = w.spans[static_cast<size_t>(s)];
   float* base = w.qkv.data() + row * block.qkv.width();
-  const int64_t half = c.rotary_dim / 2;
+  const int64_t half = c.rotary_dim / 2, group = c.heads / c.kv_heads;
   const float* rotation = nullptr;
   if (half > 0) {
     const auto ropes = static_cast<int64_t>(c.rope_list.size());
     rotation = w.rotations.data() + (row * ropes + c.layer_ropes[static_cast<size_t>(layer)]) * c.rotary_dim;
   }
-  const auto place = [&](float* x, const Norm& norm) {
+  const auto turn = [&](float* x, const Norm& norm) {
     if (c.qk_norm) apply(norm, x, x, c.head_dim);
     if (half > 0) kernels().rotate(x, rotation, rotation + half, half);
   };
-  for (int64_t h = 0; h < c.heads; ++h) {
+  for (int64_t h = head * group; h < (head + 1) * group; ++h) {
     float* q = base + block.q + h * block.stride;
-    place(q, block.q_norm);
+    turn(q, block.q_norm);
     kernels().scale(q, static_cast<float>(c.attention_scale), c.head_dim);
   }
-  for (int64_t h = 0; h < c.kv_heads; ++h) {
-    float* k = base + block.k + h * block.stride;
-    place(k, block.k_norm);
-    const float* v = base + block.v + h * block.stride;
-    if (position < span.prefix_length) {
-      span.prefix->write(layer, h, position, k, v);
-    } else {
-      span.tail->write(layer, h, position - span.prefix_length, k, v);
-    }
+  float* k = base + block.k + head * block.stride;
+  const float* v = base + block.v + head * block.stride;
+  turn(k, block.k_norm);
+  if (position < span.prefix_length) {
+    span.prefix->write(layer, head, position, k, v);
+  } else {
+    span.tail->write(layer, head, position - span.prefix_length, k, v);
   }
 }
 

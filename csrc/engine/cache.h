@@ -8,8 +8,6 @@
 
 namespace rlt::engine {
 
-inline int64_t panels_of(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
-
 // What the segments of one model have in common.
 struct CacheShape {
   int64_t layers = 0, heads = 0, head_dim = 0;  // heads: of keys

@@ -11,6 +11,7 @@ namespace rlt::engine {
 // Columns of a panel. A matrix B [k, n] is held as panels of 16 columns, each [k][16]; an n that does not
 // divide is filled up with zeros.
 constexpr int64_t kPanel = 16;
+inline int64_t panels_of(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 // Rows of a tile: six by sixteen floats fill the registers of AVX2.
 constexpr int kTileRows = 6;
 
@@ -57,8 +58,9 @@ struct Kernels {
   void (*add)(const float* x, float* y, int64_t n);
   // x = activation(x); activation as in rltrain.h.
   void (*activate)(float* x, int64_t n, int32_t activation);
-  // y = activation(gate) · up
-  void (*gate)(const float* gate, const float* up, float* y, int64_t n, int32_t activation);
+  // y [rows, 16·pairs] = activation(gate) · up from rows of 2·pairs panels, alternately gate and up.
+  void (*gate)(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t rows, int64_t pairs,
+               int32_t activation);
   // x = cap · tanh(x / cap)
   void (*softcap)(float* x, int64_t n, float cap);
   // x = exp(x - max x); returns the sum.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "engine/share.h"
 #include "ops/cpu/rows.h"
 
 namespace rlt::engine {
@@ -170,7 +171,6 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
   w.spans.reserve(static_cast<size_t>(rows));
   w.rows.reserve(static_cast<size_t>(rows));
   w.queries.reserve(static_cast<size_t>(rows));
-  w.order.reserve(static_cast<size_t>(rows));
   w.last.reserve(outs * c.hidden_size);
   w.logits.reserve(outs * logits_stride());
   w.x.reserve(rows * c.hidden_size);
@@ -200,12 +200,6 @@ void Network::list_rows(Workspace& w) const {
       }
       w.rows.push_back({static_cast<int32_t>(s), span.position + i});
     }
-  }
-  // Later queries of a prompt see more keys. Dealt out in turn, as many of them fall to each thread.
-  const auto threads = static_cast<size_t>(at::get_num_threads());
-  w.order.clear();
-  for (size_t t = 0; t < threads; ++t) {
-    for (size_t i = t; i < w.queries.size(); i += threads) w.order.push_back(w.queries[i]);
   }
 }
 
@@ -269,11 +263,7 @@ void Network::forward(Workspace& w) const {
     const Block& block = blocks_[n];
     apply_rows(block.attn_norm, w.x, w.h.data(), rows);
     const Rows in = rows_of(w, w.h, c.hidden_size);
-    block.qkv.low(in, w.low.data());
-    at::parallel_for(
-        0, block.qkv.panels(), grain_of(kPanel * rows * c.hidden_size), [&](int64_t begin, int64_t end) {
-          block.qkv.multiply(in, w.low.data(), begin, end, w.qkv.data(), block.qkv.width(), Store::kSet);
-        });
+    multiply(block.qkv, in, w, w.qkv.data(), block.qkv.width(), Store::kSet);
     attention(block, static_cast<int64_t>(n), w);
     if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
     add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);
@@ -289,37 +279,41 @@ void Network::forward(Workspace& w) const {
   }
 }
 
+// y [rows, layer.width()] = layer(in)
+void Network::multiply(const PackedLinear& layer, const Rows& in, Workspace& w, float* y, int64_t y_stride,
+                       Store store) const {
+  layer.low(in, w.low.data());
+  share(layer.panels(), layer.group(kernels().panels_at_once), grain_of(kPanel * in.count * layer.in()),
+        [&](int64_t begin, int64_t end, int64_t next) {
+          layer.multiply(in, w.low.data(), begin, end, next, y, y_stride, store);
+        });
+}
+
 void Network::mlp(const Block& block, Workspace& w) const {
   const nn::DecoderConfig& c = config();
   const Rows in = rows_of(w, w.h, c.hidden_size);
-  block.up.low(in, w.low.data());
-  const int64_t panels = inner_width_ / kPanel;
-  at::parallel_for(
-      0, panels, grain_of((c.gated ? 2 : 1) * kPanel * in.count * c.hidden_size),
-      [&](int64_t begin, int64_t end) {
-        if (c.gated) {
-          block.up.multiply_gated(in, w.low.data(), begin, end, c.activation, w.inner.data(), inner_width_);
-          return;
-        }
-        block.up.multiply(in, w.low.data(), begin, end, w.inner.data(), inner_width_, Store::kSet);
-        for (int64_t i = 0; i < in.count; ++i) {
-          kernels().activate(w.inner.data() + i * inner_width_ + begin * kPanel, (end - begin) * kPanel,
-                             c.activation);
-        }
-      });
+  float* const inner = w.inner.data();
+  if (c.gated) {
+    block.up.low(in, w.low.data());
+    share(block.up.panels(), block.up.group(kGatedPanels), grain_of(kPanel * in.count * c.hidden_size),
+          [&](int64_t begin, int64_t end, int64_t next) {
+            block.up.multiply_gated(in, w.low.data(), begin, end, next, c.activation, inner, inner_width_);
+          });
+  } else {
+    multiply(block.up, in, w, inner, inner_width_, Store::kSet);
+    at::parallel_for(0, in.count, grain(inner_width_), [&](int64_t begin, int64_t end) {
+      kernels().activate(inner + begin * inner_width_, (end - begin) * inner_width_, c.activation);
+    });
+  }
   add_linear(block.down, block.post_mlp_norm, rows_of(w, w.inner, inner_width_), w);
 }
 
 void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const {
   const int64_t n = config().hidden_size;
-  layer.low(in, w.low.data());
   // A width that is no multiple of a panel, or a norm on the way, needs a place of its own for the product.
   const bool direct = n % kPanel == 0 && norm.weight.empty();
-  at::parallel_for(0, layer.panels(), grain_of(kPanel * in.count * layer.in()),
-                   [&](int64_t begin, int64_t end) {
-                     layer.multiply(in, w.low.data(), begin, end, direct ? w.x.data() : w.qkv.data(),
-                                    layer.width(), direct ? Store::kAdd : Store::kSet);
-                   });
+  multiply(layer, in, w, direct ? w.x.data() : w.qkv.data(), layer.width(),
+           direct ? Store::kAdd : Store::kSet);
   if (direct) return;
   at::parallel_for(0, in.count, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -333,15 +327,15 @@ void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows
 void Network::head(Workspace& w, int64_t outs) const {
   const nn::DecoderConfig& c = config();
   const Rows in{w.last.data(), c.hidden_size, outs, 0};
-  at::parallel_for(0, head_.panels(), grain_of(kPanel * outs * c.hidden_size),
-                   [&](int64_t begin, int64_t end) {
-                     head_.multiply(in, nullptr, begin, end, w.logits.data(), logits_stride(), Store::kSet);
-                     if (c.logit_softcap == 0) return;
-                     for (int64_t i = 0; i < outs; ++i) {
-                       kernels().softcap(w.logits.data() + i * logits_stride() + begin * kPanel,
-                                         (end - begin) * kPanel, static_cast<float>(c.logit_softcap));
-                     }
-                   });
+  share(head_.panels(), head_.group(kernels().panels_at_once), grain_of(kPanel * outs * c.hidden_size),
+        [&](int64_t begin, int64_t end, int64_t next) {
+          head_.multiply(in, nullptr, begin, end, next, w.logits.data(), logits_stride(), Store::kSet);
+          if (c.logit_softcap == 0) return;
+          for (int64_t i = 0; i < outs; ++i) {
+            kernels().softcap(w.logits.data() + i * logits_stride() + begin * kPanel, (end - begin) * kPanel,
+                              static_cast<float>(c.logit_softcap));
+          }
+        });
 }
 
 }  // namespace rlt::engine

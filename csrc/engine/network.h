@@ -45,7 +45,7 @@ struct Workspace {
     int64_t row;
     int32_t count;
   };
-  std::vector<Query> queries, order;
+  std::vector<Query> queries;
 };
 
 class Network {
@@ -91,10 +91,12 @@ class Network {
   void embed(Workspace& w) const;
   void fill_rotations(Workspace& w) const;
   void attention(const Block& block, int64_t layer, Workspace& w) const;
-  void place_row(const Block& block, int64_t layer, Workspace& w, int64_t row) const;
+  void place(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head) const;
   void fetch(int64_t layer, const Workspace& w, const Workspace::Query& query, int64_t head) const;
   void attend(const Block& block, int64_t layer, Workspace& w, const Workspace::Query& query, int64_t head,
               int64_t first, int64_t heads, float* scores) const;
+  void multiply(const PackedLinear& layer, const Rows& in, Workspace& w, float* y, int64_t y_stride,
+                Store store) const;
   void mlp(const Block& block, Workspace& w) const;
   // x += layer(in), through norm where there is one.
   void add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const;

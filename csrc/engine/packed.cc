@@ -10,8 +10,6 @@ namespace {
 // Bytes of weights that one pass over the rows should take: they, as many that come next, and a tile's rows
 // fit a second-level cache.
 constexpr int64_t kCacheBytes = 192 << 10;
-// Panels that multiply_gated computes before it applies the activation.
-constexpr int64_t kGatedPanels = 4;
 
 // Rows are cut into tiles of nearly equal height: 8 into 4 and 4, not into 6 and 2.
 int64_t tiles_of(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
@@ -92,18 +90,18 @@ void PackedLinear::pack_bias() {
 
 void PackedLinear::pack_adapters() {
   low_.assign(panels_.size(), {});
-  low_panels_ = 0;
   std::vector<at::Tensor> as(layers_.size()), bs(layers_.size());
   std::vector<int64_t> column(layers_.size());
-  int64_t b_size = 0;
+  int64_t columns = 0, b_size = 0;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const nn::Linear& layer = *layers_[i];
     if (!layer.a.defined()) continue;
     as[i] = layer.a.detach().to(at::kFloat).contiguous();
     bs[i] = layer.b.detach().to(at::kFloat).contiguous();
-    column[i] = low_panels_ * kPanel;
-    low_panels_ += (layer.a.size(0) + kPanel - 1) / kPanel;
+    column[i] = columns;
+    columns += layer.a.size(0);
   }
+  low_panels_ = panels_of(columns);
   if (low_panels_ == 0) return;
   for (size_t p = 0; p < panels_.size(); ++p) {
     const auto i = static_cast<size_t>(panels_[p].layer);
@@ -118,7 +116,8 @@ void PackedLinear::pack_adapters() {
     if (!as[i].defined()) continue;
     const float* a = as[i].const_data_ptr<float>();
     for (int64_t j = 0; j < as[i].size(0); ++j) {
-      float* out = a_.data() + (column[i] + j / kPanel * kPanel) * in_ + j % kPanel;
+      const int64_t at = column[i] + j;
+      float* out = a_.data() + at / kPanel * kPanel * in_ + at % kPanel;
       for (int64_t k = 0; k < in_; ++k) out[k * kPanel] = a[j * in_ + k];
     }
   }
@@ -158,25 +157,24 @@ void PackedLinear::low(const Rows& x, float* u) const {
   });
 }
 
-int64_t PackedLinear::panels_in_cache(int64_t multiple) const {
+int64_t PackedLinear::group(int64_t multiple) const {
   const int64_t bytes = static_cast<int64_t>(element_size()) * kPanel * padded_in();
   return std::max(multiple, kCacheBytes / bytes / multiple * multiple);
 }
 
 // The first tile finds its own panels in memory where nothing has fetched them, so it leaves that to them.
-void PackedLinear::fetch(Tile& t, int64_t i, int64_t n, int64_t next, int64_t end) const {
-  if (i == 0 || next >= end) return;
+void PackedLinear::fetch(Tile& t, int64_t i, int64_t n, int64_t next) const {
+  if (i == 0 || next + t.panels > panels()) return;
   const int64_t line = static_cast<int64_t>(element_size()) * kPanel;
   t.ahead = static_cast<const char*>(panel(next)) + line * padded_in() * (i - 1) / (n - 1);
   t.ahead_step = (line + n - 2) / (n - 1);
 }
 
-// t has its rows; u is the first one's low-rank input.
-void PackedLinear::tile(Tile t, const float* u, int64_t first, int64_t panels, bool adapted,
-                        Store store) const {
+// t has its rows and counts its panels; u is the first row's low-rank input.
+void PackedLinear::tile(Tile t, const float* u, int64_t first, bool adapted, Store store) const {
+  const int64_t panels = t.panels;
   t.b = panel(first);
   t.k = in_;
-  t.panels = panels;
   t.panel_stride = kPanel * padded_in();
   t.store = store;
   if (bias_.size() > 0) t.bias = bias_.data() + first * kPanel;
@@ -219,50 +217,39 @@ void for_tiles(const Rows& x, const F& f) {
 
 }  // namespace
 
-void PackedLinear::multiply(const Rows& x, const float* u, int64_t begin, int64_t end, float* y,
+void PackedLinear::multiply(const Rows& x, const float* u, int64_t begin, int64_t end, int64_t next, float* y,
                             int64_t y_stride, Store store) const {
-  const int64_t group = panels_in_cache(kernels().panels_at_once);
-  for (int64_t p = begin; p < end; p += group) {
-    for_tiles(x, [&](int64_t index, int64_t count, int64_t row, int rows, bool adapted) {
-      Tile t;
-      t.rows = rows;
-      fetch(t, index, count, p + group, end);
-      for (int r = 0; r < rows; ++r) {
-        t.a[r] = x.data + (row + r) * x.stride;
-        t.c[r] = y + (row + r) * y_stride + p * kPanel;
-      }
-      tile(t, u + row * low_width(), p, std::min(group, end - p), adapted, store);
-    });
-  }
+  for_tiles(x, [&](int64_t index, int64_t count, int64_t row, int rows, bool adapted) {
+    Tile t;
+    t.rows = rows;
+    t.panels = end - begin;
+    fetch(t, index, count, next);
+    for (int r = 0; r < rows; ++r) {
+      t.a[r] = x.data + (row + r) * x.stride;
+      t.c[r] = y + (row + r) * y_stride + begin * kPanel;
+    }
+    tile(t, u + row * low_width(), begin, adapted, store);
+  });
 }
 
-void PackedLinear::multiply_gated(const Rows& x, const float* u, int64_t begin, int64_t end,
+void PackedLinear::multiply_gated(const Rows& x, const float* u, int64_t begin, int64_t end, int64_t next,
                                   int32_t activation, float* y, int64_t y_stride) const {
-  const int64_t group = panels_in_cache(kGatedPanels);
-  begin *= 2;
-  end *= 2;
-  for (int64_t g = begin; g < end; g += group) {
-    for_tiles(x, [&](int64_t index, int64_t count, int64_t row, int rows, bool adapted) {
-      alignas(64) float both[kTileRows][kGatedPanels * kPanel];
-      for (int64_t p = g; p < std::min(g + group, end); p += kGatedPanels) {
-        const int64_t panels = std::min(kGatedPanels, end - p);
-        Tile t;
-        t.rows = rows;
-        fetch(t, index, count, p + group, end);
-        for (int r = 0; r < rows; ++r) {
-          t.a[r] = x.data + (row + r) * x.stride;
-          t.c[r] = both[r];
-        }
-        tile(t, u + row * low_width(), p, panels, adapted, Store::kSet);
-        for (int r = 0; r < rows; ++r) {
-          for (int64_t i = 0; i < panels; i += 2) {
-            kernels().gate(both[r] + i * kPanel, both[r] + (i + 1) * kPanel,
-                           y + (row + r) * y_stride + (p + i) / 2 * kPanel, kPanel, activation);
-          }
-        }
+  for_tiles(x, [&](int64_t index, int64_t count, int64_t row, int rows, bool adapted) {
+    alignas(64) float both[kTileRows][kGatedPanels * kPanel];
+    for (int64_t p = begin; p < end; p += kGatedPanels) {
+      Tile t;
+      t.rows = rows;
+      t.panels = std::min(kGatedPanels, end - p);
+      fetch(t, index, count, next + p - begin);
+      for (int r = 0; r < rows; ++r) {
+        t.a[r] = x.data + (row + r) * x.stride;
+        t.c[r] = both[r];
       }
-    });
-  }
+      tile(t, u + row * low_width(), p, adapted, Store::kSet);
+      kernels().gate(both[0], kGatedPanels * kPanel, y + row * y_stride + p / 2 * kPanel, y_stride, rows,
+                     t.panels / 2, activation);
+    }
+  });
 }
 
 }  // namespace rlt::engine

@@ -10,6 +10,9 @@
 
 namespace rlt::engine {
 
+// Panels that multiply_gated computes before it applies the activation.
+constexpr int64_t kGatedPanels = 4;
+
 // Rows of a matrix, the first `adapted` of which go through the adapters.
 struct Rows {
   const float* data = nullptr;
@@ -41,14 +44,17 @@ class PackedLinear {
 
   // u [rows.adapted, low_width()] = x·Aᵀ of every adapter.
   void low(const Rows& x, float* u) const;
+  // Panels, a multiple of so many, that are best multiplied at once: their weights stay in the second-level
+  // cache while all rows go over them.
+  int64_t group(int64_t multiple) const;
   // y [rows, …] = x·Wᵀ + bias, and the adapters' share from u, for panels [begin, end); panel p is columns
-  // [16·p, 16·p + 16) of y. kAdd adds to y.
-  void multiply(const Rows& x, const float* u, int64_t begin, int64_t end, float* y, int64_t y_stride,
-                Store store) const;
-  // y [rows, …] = activation(gate)·up for layers whose panels alternate between gate and up; pairs
-  // [begin, end), pair p is columns [16·p, 16·p + 16) of y.
-  void multiply_gated(const Rows& x, const float* u, int64_t begin, int64_t end, int32_t activation, float* y,
-                      int64_t y_stride) const;
+  // [16·p, 16·p + 16) of y. kAdd adds to y. As many panels from next on are fetched meanwhile.
+  void multiply(const Rows& x, const float* u, int64_t begin, int64_t end, int64_t next, float* y,
+                int64_t y_stride, Store store) const;
+  // y [rows, …] = activation(gate)·up for layers whose panels alternate between gate and up; pair p is
+  // columns [16·p, 16·p + 16) of y. begin, end and next count panels and are even.
+  void multiply_gated(const Rows& x, const float* u, int64_t begin, int64_t end, int64_t next,
+                      int32_t activation, float* y, int64_t y_stride) const;
 
  private:
   // What a refresh saw, so that the next one can tell whether a weight has changed.
@@ -65,11 +71,9 @@ class PackedLinear {
   void pack_panel(int64_t p, const at::Tensor& weight);
   void pack_bias();
   void pack_adapters();
-  // Panels, a multiple of so many, that are multiplied while their weights stay in the second-level cache.
-  int64_t panels_in_cache(int64_t multiple) const;
   // Has t, the i-th of n tiles that go over the same panels, fetch its part of the panels from next on.
-  void fetch(Tile& t, int64_t i, int64_t n, int64_t next, int64_t end) const;
-  void tile(Tile t, const float* u, int64_t first, int64_t panels, bool adapted, Store store) const;
+  void fetch(Tile& t, int64_t i, int64_t n, int64_t next) const;
+  void tile(Tile t, const float* u, int64_t first, bool adapted, Store store) const;
 
   std::vector<const nn::Linear*> layers_;
   std::vector<Panel> panels_;

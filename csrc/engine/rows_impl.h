@@ -82,17 +82,23 @@ RLT_INLINE void map(const float* x, float* y, int64_t n, F f) {
 }
 
 template <class A>
-void gate_with(const float* g, const float* up, float* y, int64_t n) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) vec(y + i) = A::of(vec(g + i)) * vec(up + i);
-  for (; i < n; ++i) y[i] = A::of(splat(g[i]))[0] * up[i];
+void gate_with(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t rows, int64_t pairs) {
+  for (int64_t i = 0; i < rows; ++i, x += x_stride, y += y_stride) {
+    for (int64_t p = 0; p < pairs; ++p) {
+      const float* both = x + 2 * p * kPanel;
+      RLT_UNROLL for (int64_t j = 0; j < kPanel; j += kLanes) {
+        vec(y + p * kPanel + j) = A::of(vec(both + j)) * vec(both + kPanel + j);
+      }
+    }
+  }
 }
 
 // The activations' numbers are those of rltrain.h, whose order they follow.
-void gate(const float* g, const float* up, float* y, int64_t n, int32_t activation) {
-  constexpr void (*kGates[])(const float*, const float*, float*, int64_t) = {
+void gate(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t rows, int64_t pairs,
+          int32_t activation) {
+  static constexpr void (*kGates[])(const float*, int64_t, float*, int64_t, int64_t, int64_t) = {
       gate_with<Silu>, gate_with<Gelu>, gate_with<GeluTanh>, gate_with<Relu>};
-  kGates[activation](g, up, y, n);
+  kGates[activation](x, x_stride, y, y_stride, rows, pairs);
 }
 
 template <class A>
@@ -102,8 +108,8 @@ void activate_with(float* x, int64_t n) {
 }
 
 void activate(float* x, int64_t n, int32_t activation) {
-  constexpr void (*kActivations[])(float*, int64_t) = {activate_with<Silu>, activate_with<Gelu>,
-                                                       activate_with<GeluTanh>, activate_with<Relu>};
+  static constexpr void (*kActivations[])(float*, int64_t) = {activate_with<Silu>, activate_with<Gelu>,
+                                                              activate_with<GeluTanh>, activate_with<Relu>};
   kActivations[activation](x, n);
 }
 
