@@ -2,6 +2,7 @@
 // only where it is trained.
 #include <ATen/Version.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -82,19 +83,12 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     const at::Tensor grad = grads[0].contiguous();
     const auto drop = [&](const at::Tensor& t) { return p > 0 ? hash_dropout(t, row_keys, layer, p) : t; };
 
-    // Of the ways to write these two, the fastest: libtorch's BLAS is slow where r is the last dimension.
-    const at::Tensor grad_b = at::mm(low.t(), grad).mul_(scale).t().contiguous();
-    const at::Tensor grad_low = dense_linear(grad, b.t(), std::nullopt).mul_(scale);
-    const at::Tensor grad_a = at::mm(grad_low.t(), drop(x));
     at::Tensor grad_x;
-    if (needs(ctx, "needs_x")) {
-      grad_x = linear_input_grad(grad, w);
-      if (p > 0) {
-        grad_x.add_(drop(at::mm(grad_low, a)));
-      } else {
-        grad_x.addmm_(grad_low, a);
-      }
-    }
+    if (needs(ctx, "needs_x")) grad_x = linear_input_grad(grad, w);
+    at::Tensor grad_dropped = p > 0 && grad_x.defined() ? at::zeros_like(grad_x) : grad_x;
+    const auto [grad_a, grad_b] = low_rank_grads(grad, drop(x), low, a.contiguous(), b.contiguous(), scale,
+                                                 grad_x.defined() ? &grad_dropped : nullptr);
+    if (p > 0 && grad_x.defined()) grad_x.add_(drop(grad_dropped));
     const auto [grad_w, grad_bias] = weight_grads(ctx, grad, x);
     return {grad_x, grad_w, grad_bias, grad_a, grad_b, Variable(), Variable(), Variable(), Variable()};
   }

@@ -106,7 +106,7 @@ Shape check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
 // One head of a packed tensor at a sequence's first row.
 Matrix head_of(const at::Tensor& t, int64_t first, int64_t head, int64_t head_dim) {
   return {t.const_data_ptr<float>() + first * t.stride(0) + head * head_dim,
-          static_cast<int>(std::max(t.stride(0), t.size(1)))};
+          std::max(t.stride(0), t.size(1))};
 }
 float* writable(const Matrix& m) { return const_cast<float*>(m.data); }
 

@@ -1,23 +1,38 @@
-// Products of row-major matrices by the BLAS inside libtorch. Inside at::parallel_for it runs on the calling
-// thread alone.
+// Products of row-major float32 matrices on the calling thread, by the engine's tile kernels. Each element is
+// summed in an order of its own, which neither the elements beside it nor where a matrix lies in memory
+// change.
 #pragma once
 
-extern "C" void sgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k,
-                       const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-                       const float* beta, float* c, const int* ldc);
+#include <cstdint>
 
 namespace rlt {
 
 struct Matrix {
   const float* data;
-  int stride;
+  int64_t stride;
 };
 
-// c = op(a) op(b), or c += with add; row major, c [m, n], inner length k; an upper-case T transposes.
-inline void gemm(char trans_a, char trans_b, int m, int n, int k, Matrix a, Matrix b, float* c, int c_stride,
-                 bool add = false) {
-  const float one = 1, keep = add ? 1 : 0;
-  sgemm_(&trans_b, &trans_a, &n, &m, &k, &one, b.data, &b.stride, a.data, &a.stride, &keep, c, &c_stride);
-}
+// A matrix [k, n] as panels of 16 columns: row i of panel p begins at data + p·panel_stride + i·row_stride.
+struct Panels {
+  const float* data;
+  int64_t panel_stride, row_stride;
+};
+
+// Floats that pack writes.
+int64_t packed_size(int64_t k, int64_t n);
+// op(b) [k, n] times scale as dense panels at out, the last filled up with zeros; an upper-case T transposes.
+Panels pack(char trans, int64_t k, int64_t n, Matrix b, float* out, float scale = 1);
+// b [k, n] where it is; n must be a multiple of 16.
+inline Panels in_place(Matrix b) { return {b.data, 16, b.stride}; }
+
+// c [m, n] = a [m, k] b, or c += with add.
+void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c, int64_t c_stride,
+              bool add = false);
+// c [m, n] = op(a) op(b), or c += with add.
+void gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, float* c,
+          int64_t c_stride, bool add = false);
+
+// y [n, m] = xᵀ for x [m, n]
+void transpose(int64_t m, int64_t n, Matrix x, float* y, int64_t y_stride);
 
 }  // namespace rlt

@@ -127,9 +127,7 @@ std::tuple<at::Tensor, at::Tensor> lora_linear_cpu(const at::Tensor& x_any, cons
   const at::Tensor x = x_any.contiguous();
   at::Tensor y = any_linear(x, w, bias);
   const at::Tensor dropped = p > 0 ? hash_dropout(x, *row_keys, layer, p) : x;
-  at::Tensor low = dense_linear(dropped, a, std::nullopt);
-  y.addmm_(low, b.t(), 1.0, scale);
-  return {y, low};
+  return {y, add_low_rank(dropped, a.contiguous(), b.contiguous(), scale, y)};
 }
 
 }  // namespace

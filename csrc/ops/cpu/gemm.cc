@@ -1,0 +1,119 @@
+#include "ops/cpu/gemm.h"
+
+#include <xmmintrin.h>
+
+#include <algorithm>
+
+#include "engine/buffer.h"
+
+#include "engine/kernels.h"
+
+namespace rlt {
+namespace {
+
+using engine::kPanel;
+using engine::kTileRows;
+using engine::Store;
+using engine::Tile;
+
+// Bytes of b that stay in a second-level cache while the rows of a go over them.
+constexpr int64_t kCacheBytes = 192 << 10;
+
+// The columns of c that do not fill a panel.
+void multiply_last(Tile t, int64_t columns, const float* b, bool add) {
+  float whole[kTileRows][kPanel];
+  float* c[kTileRows];
+  for (int i = 0; i < t.rows; ++i) {
+    c[i] = t.c[i];
+    t.c[i] = whole[i];
+  }
+  t.b = b;
+  t.panels = 1;
+  t.store = Store::kSet;
+  engine::kernels().multiply_f32(t);
+  for (int i = 0; i < t.rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) c[i][j] = add ? c[i][j] + whole[i][j] : whole[i][j];
+  }
+}
+
+}  // namespace
+
+int64_t packed_size(int64_t k, int64_t n) { return engine::panels_of(n) * kPanel * k; }
+
+void transpose(int64_t m, int64_t n, Matrix x, float* y, int64_t y_stride) {
+  const int64_t m4 = m / 4 * 4, n4 = n / 4 * 4;
+  for (int64_t i = 0; i < m4; i += 4) {
+    const float* from = x.data + i * x.stride;
+    for (int64_t j = 0; j < n4; j += 4) {
+      __m128 a = _mm_loadu_ps(from + j), b = _mm_loadu_ps(from + x.stride + j),
+             c = _mm_loadu_ps(from + 2 * x.stride + j), d = _mm_loadu_ps(from + 3 * x.stride + j);
+      _MM_TRANSPOSE4_PS(a, b, c, d);
+      float* to = y + j * y_stride + i;
+      _mm_storeu_ps(to, a);
+      _mm_storeu_ps(to + y_stride, b);
+      _mm_storeu_ps(to + 2 * y_stride, c);
+      _mm_storeu_ps(to + 3 * y_stride, d);
+    }
+  }
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = i < m4 ? n4 : 0; j < n; ++j) y[j * y_stride + i] = x.data[i * x.stride + j];
+  }
+}
+
+Panels pack(char trans, int64_t k, int64_t n, Matrix b, float* out, float scale) {
+  for (int64_t column = 0; column < n; column += kPanel) {
+    const int64_t columns = std::min(kPanel, n - column);
+    float* panel = out + column * k;
+    if (columns < kPanel) std::fill_n(panel, k * kPanel, 0.0f);
+    if (trans == 'T') {
+      transpose(columns, k, {b.data + column * b.stride, b.stride}, panel, kPanel);
+    } else {
+      for (int64_t i = 0; i < k; ++i)
+        std::copy_n(b.data + i * b.stride + column, columns, panel + i * kPanel);
+    }
+  }
+  if (scale != 1) engine::kernels().scale(out, scale, packed_size(k, n));
+  return {out, k * kPanel, kPanel};
+}
+
+void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c, int64_t c_stride,
+              bool add) {
+  const int64_t whole = n / kPanel, tiles = (m + kTileRows - 1) / kTileRows;
+  const int64_t group = std::max<int64_t>(
+      1, kCacheBytes / std::max<int64_t>(1, k * kPanel * static_cast<int64_t>(sizeof(float))));
+  for (int64_t p = 0; p < engine::panels_of(n); p += group) {
+    for (int64_t i = 0; i < tiles; ++i) {
+      const int64_t row = m * i / tiles;
+      Tile t;
+      t.rows = static_cast<int>(m * (i + 1) / tiles - row);
+      t.k = k;
+      t.panel_stride = b.panel_stride;
+      t.k_stride = b.row_stride;
+      for (int r = 0; r < t.rows; ++r) {
+        t.a[r] = a.data + (row + r) * a.stride;
+        t.c[r] = c + (row + r) * c_stride + p * kPanel;
+      }
+      t.b = b.data + p * b.panel_stride;
+      t.panels = std::min(group, whole - p);
+      t.store = add ? Store::kAdd : Store::kSet;
+      engine::kernels().multiply_f32(t);
+      if (p + group <= whole || whole * kPanel == n) continue;
+      for (int r = 0; r < t.rows; ++r) t.c[r] += t.panels * kPanel;
+      multiply_last(t, n - whole * kPanel, b.data + whole * b.panel_stride, add);
+    }
+  }
+}
+
+void gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, float* c,
+          int64_t c_stride, bool add) {
+  static thread_local engine::Buffer<float> rows, panels;
+  if (trans_a == 'T') {
+    rows.reserve(m * k);
+    transpose(k, m, a, rows.data(), k);
+    a = {rows.data(), k};
+  }
+  panels.reserve(packed_size(k, n));
+  multiply(m, n, k, a, pack(trans_b, k, n, b, panels.data()), c, c_stride, add);
+}
+
+}  // namespace rlt
