@@ -1,4 +1,5 @@
-// The engine's inner loops, compiled for each instruction set and chosen when the library is loaded.
+// The inner loops of the engine and of products that are too small or too thin for a BLAS, compiled for each
+// instruction set and chosen when the library is loaded.
 //
 // Each output is reduced in an order of its own that neither the rows beside it nor the number of threads
 // change: that is what makes a completion the same bits in any batch.

@@ -204,7 +204,7 @@ TEST(lora_linear_equals_its_composition) {
   };
   Random random(15);
   for (const Case c : {Case{1, 1, 1, 1}, Case{7, 13, 5, 3}, Case{50, 384, 384, 8}, Case{33, 384, 1536, 16},
-                       Case{20, 1536, 384, 4}}) {
+                       Case{20, 1536, 384, 4}, Case{300, 48, 80, 20}, Case{211, 37, 29, 5}}) {
     const Lora l = random_lora(random, c.rows, c.in, c.out, c.r);
     for (const double p : {0.0, 0.1, 0.5, 0.9}) {
       const std::string at = " at " + std::to_string(c.rows) + "x" + std::to_string(c.in) + "x" +

@@ -120,7 +120,7 @@ struct Block {
 
   int64_t rows() const { return end - begin; }
   int64_t keys() const { return last_key - first_key; }
-  // A multiple of 16 floats, so that each matrix of scratch is aligned: the BLAS rounds differently else.
+  // A multiple of 16 floats, so that every row of scratch begins a cache line.
   int64_t stride() const { return (keys() + 15) / 16 * 16; }
 };
 
@@ -196,7 +196,7 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
   const Shape s = check(q, k, v, cu_seqlens, continues, heads, rule);
   at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor lse = at::empty({heads, s.rows}, q.options());
-  const int d = static_cast<int>(s.head_dim);
+  const int64_t d = s.head_dim;
   const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
   for_each_head(s, s.heads, rule, 1, [&](const Span& span, int64_t head, float* scores) {
     const int64_t kv = head / (s.heads / s.kv_heads);
@@ -205,12 +205,10 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
       const Block b = block_at(rule, span, at);
       const Matrix qm = head_of(q, span.first + b.begin, head, d),
                    om = head_of(out, span.first + b.begin, head, d);
-      const int rows = static_cast<int>(b.rows()), keys = static_cast<int>(b.keys()),
-                stride = static_cast<int>(b.stride());
+      const int64_t rows = b.rows(), keys = b.keys(), stride = b.stride();
       for (const Piece& p : pieces(span, b)) {
         if (p.count == 0) continue;
-        gemm('N', 'T', rows, static_cast<int>(p.count), d, qm, head_of(k, p.row, kv, d), scores + p.column,
-             stride);
+        gemm('N', 'T', rows, p.count, d, qm, head_of(k, p.row, kv, d), scores + p.column, stride);
       }
       for (int64_t i = 0; i < rows; ++i) {
         float* row = scores + i * stride;
@@ -222,8 +220,8 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
       bool add = false;
       for (const Piece& p : pieces(span, b)) {
         if (p.count == 0) continue;
-        gemm('N', 'N', rows, d, static_cast<int>(p.count), {scores + p.column, stride},
-             head_of(v, p.row, kv, d), writable(om), om.stride, add);
+        gemm('N', 'N', rows, d, p.count, {scores + p.column, stride}, head_of(v, p.row, kv, d), writable(om),
+             om.stride, add);
         add = true;
       }
     }
@@ -244,7 +242,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
               lse.sizes(), " do not fit q ", q.sizes(), ", or are not dense");
   at::Tensor grad_q = at::empty(q.sizes(), q.options()), grad_k = at::empty(k.sizes(), k.options()),
              grad_v = at::empty(v.sizes(), v.options());
-  const int d = static_cast<int>(s.head_dim);
+  const int64_t d = s.head_dim;
   const int64_t group = s.heads / s.kv_heads;
   const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
   const int n_scratch = rule.softcap > 0 ? 3 : 2;
@@ -257,16 +255,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
       const float* sums = lse.const_data_ptr<float>() + head * s.rows + span.first;
       for (int64_t at = 0; at < span.length; at += block_rows(rule)) {
         const Block b = block_at(rule, span, at);
-        const int rows = static_cast<int>(b.rows()), keys = static_cast<int>(b.keys()),
-                  stride = static_cast<int>(b.stride());
+        const int64_t rows = b.rows(), keys = b.keys(), stride = b.stride();
         float *scores = probs + b.rows() * b.stride(), *capped = scores + b.rows() * b.stride();
         const int64_t row0 = span.first + b.begin;
         const Matrix qm = head_of(q, row0, head, d), gm = head_of(grad, row0, head, d),
                      om = head_of(out, row0, head, d), gq = head_of(grad_q, row0, head, d);
         for (const Piece& p : pieces(span, b)) {
           if (p.count == 0) continue;
-          gemm('N', 'T', rows, static_cast<int>(p.count), d, qm, head_of(k, p.row, kv, d), probs + p.column,
-               stride);
+          gemm('N', 'T', rows, p.count, d, qm, head_of(k, p.row, kv, d), probs + p.column, stride);
         }
         for (int64_t i = 0; i < rows; ++i) {
           float* row = probs + i * stride;
@@ -280,10 +276,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
         }
         for (const Piece& p : pieces(span, b)) {
           if (p.count == 0) continue;
-          const int count = static_cast<int>(p.count);
           const Matrix gv = head_of(grad_v, p.row, kv, d);
-          gemm('T', 'N', count, d, rows, {probs + p.column, stride}, gm, writable(gv), gv.stride, true);
-          gemm('N', 'T', rows, count, d, gm, head_of(v, p.row, kv, d), scores + p.column, stride);
+          gemm('T', 'N', p.count, d, rows, {probs + p.column, stride}, gm, writable(gv), gv.stride, true);
+          gemm('N', 'T', rows, p.count, d, gm, head_of(v, p.row, kv, d), scores + p.column, stride);
         }
         for (int64_t i = 0; i < rows; ++i) {
           float* row = scores + i * stride;
@@ -298,11 +293,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
         bool add = false;
         for (const Piece& p : pieces(span, b)) {
           if (p.count == 0) continue;
-          const int count = static_cast<int>(p.count);
           const Matrix gk = head_of(grad_k, p.row, kv, d);
-          gemm('N', 'N', rows, d, count, {scores + p.column, stride}, head_of(k, p.row, kv, d), writable(gq),
-               gq.stride, add);
-          gemm('T', 'N', count, d, rows, {scores + p.column, stride}, qm, writable(gk), gk.stride, true);
+          gemm('N', 'N', rows, d, p.count, {scores + p.column, stride}, head_of(k, p.row, kv, d),
+               writable(gq), gq.stride, add);
+          gemm('T', 'N', p.count, d, rows, {scores + p.column, stride}, qm, writable(gk), gk.stride, true);
           add = true;
         }
       }

@@ -70,7 +70,7 @@ struct Head {
 
 // A thread's memory for one tile.
 struct Scratch {
-  at::Tensor buffer;  // aligned like every tensor: the BLAS rounds differently at other alignments
+  at::Tensor buffer;
   float *logits, *weights;
 
   Scratch(const Head& head, int64_t rows)
@@ -93,8 +93,8 @@ Tile make_tile(const Head& head, int64_t row, int64_t rows, int64_t number, cons
   Tile t{row, rows, number * head.columns, 0, nullptr, scratch.logits};
   t.columns = std::min(head.columns, head.vocab - t.column);
   t.w = float_rows(head.weight, t.column, t.columns, scratch.weights);
-  const int n = static_cast<int>(t.columns), k = static_cast<int>(head.width);
-  gemm('N', 'T', static_cast<int>(rows), n, k, {head.h + row * head.width, k}, {t.w, k}, t.z, n);
+  const int64_t n = t.columns, k = head.width;
+  gemm('N', 'T', rows, n, k, {head.h + row * k, k}, {t.w, k}, t.z, n);
   for (int64_t i = 0; i < rows; ++i) {
     logits_row(t.z + i * t.columns, head.bias == nullptr ? nullptr : head.bias + t.column, t.columns,
                head.map);
@@ -140,8 +140,8 @@ void for_each_tile(const Head& head, const Plan& plan, const Body& body) {
 
 // out += z w, or = where this is the first.
 void add_product(const Head& head, const Tile& t, float* out, bool first) {
-  const int m = static_cast<int>(t.rows), k = static_cast<int>(t.columns), n = static_cast<int>(head.width);
-  gemm('N', 'N', m, n, k, {t.z, k}, {t.w, n}, out + t.row * head.width, n, !first);
+  const int64_t m = t.rows, k = t.columns, n = head.width;
+  gemm('N', 'N', m, n, k, {t.z, k}, {t.w, n}, out + t.row * n, n, !first);
 }
 
 // The logit of each target by a product of its own: the threshold of its rank.
@@ -312,9 +312,9 @@ std::tuple<at::Tensor, at::Tensor> weight_grad_cpu(const at::Tensor& grad_logpro
       for (int64_t row = 0; row < head.tokens; row += rows) {
         const Tile t = make_tile(head, row, std::min(rows, head.tokens - row), number, scratch);
         grads.into(head, t);
-        const int m = static_cast<int>(t.columns), n = static_cast<int>(head.width);
-        gemm('T', 'N', m, n, static_cast<int>(t.rows), {t.z, m}, {head.h + row * head.width, n},
-             grad_weight.mutable_data_ptr<float>() + t.column * head.width, n, row > 0);
+        const int64_t m = t.columns, n = head.width;
+        gemm('T', 'N', m, n, t.rows, {t.z, m}, {head.h + row * n, n},
+             grad_weight.mutable_data_ptr<float>() + t.column * n, n, row > 0);
         float* sums = grad_bias.mutable_data_ptr<float>() + t.column;
         for (int64_t i = 0; i < t.rows; ++i) add_row(t.z + i * t.columns, sums, t.columns);
       }

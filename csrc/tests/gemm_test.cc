@@ -1,0 +1,69 @@
+#include "ops/cpu/gemm.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "support.h"
+
+namespace {
+
+using rlt::Matrix;
+using rlt::test::Random;
+
+// op(x)[i][j]
+double at(char trans, const Matrix& x, int64_t i, int64_t j) {
+  return trans == 'T' ? x.data[j * x.stride + i] : x.data[i * x.stride + j];
+}
+
+TEST(gemm_equals_sums_in_double) {
+  struct Case {
+    int64_t m, n, k;
+  };
+  Random random(41);
+  for (const Case c : {Case{1, 1, 1}, Case{6, 16, 4}, Case{13, 37, 29}, Case{32, 64, 48}, Case{5, 200, 700},
+                       Case{3, 20, 0}}) {
+    for (const char trans_a : {'N', 'T'}) {
+      for (const char trans_b : {'N', 'T'}) {
+        for (const bool add : {false, true}) {
+          // Rows lie three elements apart, and what is between those of the result must stay as it is.
+          const int64_t stride = std::max({c.m, c.n, c.k}) + 3;
+          const at::Tensor a = random.normal({stride, stride}), b = random.normal({stride, stride}),
+                           before = random.normal({c.m, stride}), after = before.clone();
+          const Matrix am{a.const_data_ptr<float>(), stride}, bm{b.const_data_ptr<float>(), stride};
+          rlt::gemm(trans_a, trans_b, c.m, c.n, c.k, am, bm, after.mutable_data_ptr<float>(), stride, add);
+          double worst = 0;
+          for (int64_t i = 0; i < c.m; ++i) {
+            for (int64_t j = 0; j < stride; ++j) {
+              const double old = before.const_data_ptr<float>()[i * stride + j];
+              double want = j < c.n && !add ? 0 : old;
+              for (int64_t k = 0; j < c.n && k < c.k; ++k)
+                want += at(trans_a, am, i, k) * at(trans_b, bm, k, j);
+              worst = std::max(worst, std::abs(after.const_data_ptr<float>()[i * stride + j] - want));
+            }
+          }
+          EXPECT_AT_MOST(worst, 2e-6 * (4 + static_cast<double>(c.k)),
+                         std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " " +
+                             trans_a + trans_b + (add ? ", added" : ""));
+        }
+      }
+    }
+  }
+}
+
+TEST(gemm_of_a_row_is_the_same_bits_in_any_block) {
+  Random random(42);
+  const int64_t m = 23, n = 50, k = 300;
+  const at::Tensor a = random.normal({m, k}), b = random.normal({k, n});
+  const at::Tensor all = at::empty({m, n}), one = at::empty({m, n});
+  const float* rows = a.const_data_ptr<float>();
+  const Matrix bm{b.const_data_ptr<float>(), n};
+  rlt::gemm('N', 'N', m, n, k, {rows, k}, bm, all.mutable_data_ptr<float>(), n);
+  for (int64_t i = 0; i < m; ++i) {
+    rlt::gemm('N', 'N', 1, n, k, {rows + i * k, k}, bm, one.mutable_data_ptr<float>() + i * n, n);
+  }
+  EXPECT(all.equal(one));
+}
+
+}  // namespace
