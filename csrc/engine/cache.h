@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "engine/buffer.h"
-#include "engine/kernels.h"
+#include "engine/tiles.h"
 
 namespace rlt::engine {
 

@@ -12,7 +12,6 @@ namespace rlt::engine {
 // Columns of a panel. A matrix B [k, n] is held as panels of 16 columns, each [k][16]; an n that does not
 // divide is filled up with zeros.
 constexpr int64_t kPanel = 16;
-inline int64_t panels_of(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 // Rows of a tile: six by sixteen floats fill the registers of AVX2.
 constexpr int kTileRows = 6;
 

@@ -263,7 +263,7 @@ void Network::forward(Workspace& w) const {
     const Block& block = blocks_[n];
     apply_rows(block.attn_norm, w.x, w.h.data(), rows);
     const Rows in = rows_of(w, w.h, c.hidden_size);
-    multiply(block.qkv, in, w, w.qkv.data(), block.qkv.width(), Store::kSet);
+    multiply(block.qkv, in, w, w.qkv.data(), Store::kSet);
     attention(block, static_cast<int64_t>(n), w);
     if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
     add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);
@@ -279,13 +279,11 @@ void Network::forward(Workspace& w) const {
   }
 }
 
-// y [rows, layer.width()] = layer(in)
-void Network::multiply(const PackedLinear& layer, const Rows& in, Workspace& w, float* y, int64_t y_stride,
-                       Store store) const {
+void Network::multiply(const PackedLinear& layer, const Rows& in, Workspace& w, float* y, Store store) const {
   layer.low(in, w.low.data());
   share(layer.panels(), layer.group(kernels().panels_at_once), grain_of(kPanel * in.count * layer.in()),
         [&](int64_t begin, int64_t end, int64_t next) {
-          layer.multiply(in, w.low.data(), begin, end, next, y, y_stride, store);
+          layer.multiply(in, w.low.data(), begin, end, next, y, layer.width(), store);
         });
 }
 
@@ -300,7 +298,7 @@ void Network::mlp(const Block& block, Workspace& w) const {
             block.up.multiply_gated(in, w.low.data(), begin, end, next, c.activation, inner, inner_width_);
           });
   } else {
-    multiply(block.up, in, w, inner, inner_width_, Store::kSet);
+    multiply(block.up, in, w, inner, Store::kSet);
     at::parallel_for(0, in.count, grain(inner_width_), [&](int64_t begin, int64_t end) {
       kernels().activate(inner + begin * inner_width_, (end - begin) * inner_width_, c.activation);
     });
@@ -312,8 +310,7 @@ void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows
   const int64_t n = config().hidden_size;
   // A width that is no multiple of a panel, or a norm on the way, needs a place of its own for the product.
   const bool direct = n % kPanel == 0 && norm.weight.empty();
-  multiply(layer, in, w, direct ? w.x.data() : w.qkv.data(), layer.width(),
-           direct ? Store::kAdd : Store::kSet);
+  multiply(layer, in, w, direct ? w.x.data() : w.qkv.data(), direct ? Store::kAdd : Store::kSet);
   if (direct) return;
   at::parallel_for(0, in.count, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

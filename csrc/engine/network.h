@@ -95,8 +95,8 @@ class Network {
   void fetch(int64_t layer, const Workspace& w, const Workspace::Query& query, int64_t head) const;
   void attend(const Block& block, int64_t layer, Workspace& w, const Workspace::Query& query, int64_t head,
               int64_t first, int64_t heads, float* scores) const;
-  void multiply(const PackedLinear& layer, const Rows& in, Workspace& w, float* y, int64_t y_stride,
-                Store store) const;
+  // y [rows, layer.width()] = layer(in)
+  void multiply(const PackedLinear& layer, const Rows& in, Workspace& w, float* y, Store store) const;
   void mlp(const Block& block, Workspace& w) const;
   // x += layer(in), through norm where there is one.
   void add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const;

@@ -4,19 +4,9 @@
 
 #include <cstring>
 
+#include "engine/tiles.h"
+
 namespace rlt::engine {
-namespace {
-
-// Bytes of weights that one pass over the rows should take: they, as many that come next, and a tile's rows
-// fit a second-level cache.
-constexpr int64_t kCacheBytes = 192 << 10;
-
-// Rows are cut into tiles of nearly equal height: 8 into 4 and 4, not into 6 and 2.
-int64_t tiles_of(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
-int64_t tile_begin(int64_t rows, int64_t tiles, int64_t i) { return rows * i / tiles; }
-
-}  // namespace
-
 PackedLinear::PackedLinear(std::vector<const nn::Linear*> layers, std::vector<Panel> panels)
     : layers_(std::move(layers)), panels_(std::move(panels)), seen_(layers_.size()) {
   in_ = layers_[0]->weight.size(1);

@@ -6,7 +6,7 @@
 
 #include "engine/buffer.h"
 
-#include "engine/kernels.h"
+#include "engine/tiles.h"
 
 namespace rlt {
 namespace {
@@ -15,9 +15,6 @@ using engine::kPanel;
 using engine::kTileRows;
 using engine::Store;
 using engine::Tile;
-
-// Bytes of b that stay in a second-level cache while the rows of a go over them.
-constexpr int64_t kCacheBytes = 192 << 10;
 
 // The columns of c that do not fill a panel.
 void multiply_last(Tile t, int64_t columns, const float* b, bool add) {
@@ -78,14 +75,14 @@ Panels pack(char trans, int64_t k, int64_t n, Matrix b, float* out, float scale)
 
 void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c, int64_t c_stride,
               bool add) {
-  const int64_t whole = n / kPanel, tiles = (m + kTileRows - 1) / kTileRows;
+  const int64_t whole = n / kPanel, tiles = engine::tiles_of(m);
   const int64_t group = std::max<int64_t>(
-      1, kCacheBytes / std::max<int64_t>(1, k * kPanel * static_cast<int64_t>(sizeof(float))));
+      1, engine::kCacheBytes / std::max<int64_t>(1, k * kPanel * static_cast<int64_t>(sizeof(float))));
   for (int64_t p = 0; p < engine::panels_of(n); p += group) {
     for (int64_t i = 0; i < tiles; ++i) {
-      const int64_t row = m * i / tiles;
+      const int64_t row = engine::tile_begin(m, tiles, i);
       Tile t;
-      t.rows = static_cast<int>(m * (i + 1) / tiles - row);
+      t.rows = static_cast<int>(engine::tile_begin(m, tiles, i + 1) - row);
       t.k = k;
       t.panel_stride = b.panel_stride;
       t.k_stride = b.row_stride;

@@ -49,13 +49,13 @@ at::Tensor add_low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tens
                         at::Tensor& y) {
   const int64_t in = a.size(1), r = a.size(0), out = b.size(0);
   at::Tensor low = at::empty({x.size(0), r}, x.options());
-  const Packed at('T', in, r, dense(a)), bt('T', r, out, dense(b), static_cast<float>(scale));
+  const Packed by_a('T', in, r, dense(a)), by_b('T', r, out, dense(b), static_cast<float>(scale));
   const Matrix xs = dense(x);
   float *lows = low.mutable_data_ptr<float>(), *ys = y.mutable_data_ptr<float>();
   at::parallel_for(0, x.size(0), grain(r * (in + out)), [&](int64_t begin, int64_t end) {
     for_blocks(begin, end, [&](int64_t row, int64_t rows) {
-      multiply(rows, r, in, rows_from(xs, row), at.panels, lows + row * r, r);
-      multiply(rows, out, r, {lows + row * r, r}, bt.panels, ys + row * out, out, true);
+      multiply(rows, r, in, rows_from(xs, row), by_a.panels, lows + row * r, r);
+      multiply(rows, out, r, {lows + row * r, r}, by_b.panels, ys + row * out, out, true);
     });
   });
   return low;
