@@ -7,6 +7,7 @@
 #include "engine/tiles.h"
 
 namespace rlt::engine {
+
 PackedLinear::PackedLinear(std::vector<const nn::Linear*> layers, std::vector<Panel> panels)
     : layers_(std::move(layers)), panels_(std::move(panels)), seen_(layers_.size()) {
   in_ = layers_[0]->weight.size(1);
