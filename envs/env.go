@@ -71,6 +71,7 @@ type Info struct {
 	Tier      string `json:"tier"`      // how the answer was found, see envs/answer
 	Answer    string `json:"answer"`    // as found, "" where there is none
 	Truth     string `json:"truth"`
+	Kind      string `json:"kind,omitempty"` // of the episode, where a task has several that are learnt at their own pace
 }
 
 // Env is a single episode. It is used by one goroutine at a time.
