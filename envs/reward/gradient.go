@@ -1,4 +1,4 @@
-package intent
+package reward
 
 import "math"
 
@@ -138,7 +138,7 @@ func (e *evaluation) compute(n *node) float64 {
 	case opLessEqual:
 		return truthValue(a <= b)
 	}
-	panic("intent: a reward expression holds an operation without a meaning")
+	panic("reward: a reward expression holds an operation without a meaning")
 }
 
 // extreme returns the largest or smallest argument, NaN when one is NaN.

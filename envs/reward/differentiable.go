@@ -1,14 +1,10 @@
-package intent
+package reward
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/expr-lang/expr/ast"
-	"github.com/expr-lang/expr/file"
-	"github.com/expr-lang/expr/parser"
 )
 
 // expression is a reward expression, checked and ready to be evaluated and
@@ -72,34 +68,15 @@ const (
 	opLessEqual
 )
 
-const (
-	// maxExpression bounds the length of an expression in bytes, and with it the depth
-	// of the recursion over it.
-	maxExpression = 4096
-	// maxNodes bounds the work of an evaluation. Length alone does not: each link of a
-	// chained comparison a < b < c stands twice in expr's tree.
-	maxNodes = 10000
-)
-
 var (
 	expressionNames     = []string{"confidence", "correct", "entropy", "label", "predicted", "probs"}
 	expressionFunctions = []string{"abs", "exp", "log", "max", "min", "pow", "sqrt"}
 )
 
-// compileReward parses and checks the expression of a reward.
-func compileReward(source string, labels []string) (*expression, error) {
-	if len(source) > maxExpression {
-		return nil, fmt.Errorf("the expression has %d bytes: write at most %d", len(source), maxExpression)
-	}
-	if strings.TrimSpace(source) == "" {
-		return nil, errors.New("the expression is empty")
-	}
-	tree, err := parser.Parse(source)
+// compileDifferentiable parses and checks the expression of a label reward.
+func compileDifferentiable(source string, labels []string) (*expression, error) {
+	tree, err := parseExpression(source)
 	if err != nil {
-		var syntax *file.Error
-		if errors.As(err, &syntax) {
-			return nil, fmt.Errorf("column %d: %s", syntax.From+1, strings.ReplaceAll(syntax.Message, "\n", " "))
-		}
 		return nil, err
 	}
 	c := &compiler{labels: labels}
@@ -107,8 +84,8 @@ func compileReward(source string, labels []string) (*expression, error) {
 	if err != nil {
 		return nil, err
 	}
-	if root.kind != number {
-		return nil, errorAt(tree.Node, "the reward is %s, not a number: write (… ? 1 : 0)", root.kind)
+	if root.kind == labelName {
+		return nil, errorAt(tree.Node, "the reward is a label, not a number or a condition")
 	}
 	return &expression{root: root, nodes: c.nodes}, nil
 }
@@ -116,15 +93,6 @@ func compileReward(source string, labels []string) (*expression, error) {
 type compiler struct {
 	labels []string
 	nodes  int
-}
-
-// errorAt names the column, counted in characters from 1, where a node begins or has
-// its operator.
-func errorAt(n ast.Node, format string, args ...any) error {
-	if c, ok := n.(*ast.ConditionalNode); ok {
-		n = c.Cond // expr gives a conditional no place, or that of its end
-	}
-	return fmt.Errorf("column %d: %s", n.Location().From+1, fmt.Sprintf(format, args...))
 }
 
 func (c *compiler) node(op operation, kind valueKind, args ...*node) *node {
@@ -149,7 +117,7 @@ func (c *compiler) constant(kind valueKind, value float64) *node {
 
 func (c *compiler) compile(n ast.Node) (*node, error) {
 	if c.nodes > maxNodes {
-		return nil, errorAt(n, "the expression has more than %d operations: make it simpler", maxNodes)
+		return nil, errTooMany(n)
 	}
 	switch n := n.(type) {
 	case *ast.IntegerNode:

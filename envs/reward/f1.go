@@ -1,4 +1,4 @@
-package intent
+package reward
 
 // f1Counts holds the running counts behind the f1 reward and turns them into a reward
 // for one choice.
@@ -68,21 +68,6 @@ func (f *f1Counts) observe(action, truth int) {
 	if action == truth {
 		f.truePositive[truth]++
 	}
-}
-
-// observeExpected counts an example whose prediction is spread over the labels by probs.
-func (f *f1Counts) observeExpected(probs []float64, truth int) {
-	for _, p := range probs {
-		if !finite(p) {
-			return
-		}
-	}
-	f.fade()
-	f.truth[truth]++
-	for a, p := range probs {
-		f.predicted[a] += p
-	}
-	f.truePositive[truth] += probs[truth]
 }
 
 func (f *f1Counts) fade() {
