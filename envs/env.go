@@ -113,6 +113,8 @@ type Completion struct {
 	Text        string // what was written before, and the action
 	Action      Action // the turn to be judged
 	Info        *Info  // how the episode judged it; nil where it did not
+	// Reward is what the episode itself pays for the turn; NaN where judging failed.
+	Reward float64
 }
 
 // Reward judges a completion. An error, or a value that is not finite, means that there

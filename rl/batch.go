@@ -9,7 +9,7 @@ type Batch struct {
 	Rows    []int64  // [M]
 	Actions []int64  // [M]
 	Lengths []int    // [S] actions of each sequence
-	Dropout []uint64 // [S] keys of the dropout masks
+	Dropout []uint64 // [S] keys of the dropout masks; nil where there is no dropout
 }
 
 // NewBatch lays out samples, each with at least one action.
@@ -25,7 +25,6 @@ func NewBatch(samples []*Sample) *Batch {
 		}
 		begin += int64(len(s.Tokens))
 		b.Sequences, b.Lengths = append(b.Sequences, s.Tokens), append(b.Lengths, s.Len())
-		b.Dropout = append(b.Dropout, s.Dropout)
 	}
 	return b
 }

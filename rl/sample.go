@@ -17,7 +17,6 @@ type Sample struct {
 	Rows    []int   // [M] index of the token whose state predicts each action; nil where the whole text does (a label)
 	Actions []int32 // [M] ids of tokens, or the index of the label
 	Truth   int32   // the right label, where samples have labels
-	Dropout uint64  // key of the sample's dropout mask, for sources whose samples are trained with dropout
 
 	Prompt  int    // which prompt or row of the task this is, for messages and logs
 	Index   int    // which sample of its prompt

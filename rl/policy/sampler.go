@@ -180,7 +180,7 @@ func (m *Sampler) take(r *running, e torch.Event, o GenerateOptions) error {
 		r.done, r.Reason = true, e.Reason
 	}
 	whole := r.text.String()
-	if at := firstOf(whole, o.Stop); at >= 0 {
+	if at, _ := FirstStop(whole, o.Stop); at >= 0 {
 		if !e.Done {
 			if err := m.engine.Cancel(e.Request, e.Sample); err != nil {
 				return err
@@ -206,15 +206,17 @@ func (m *Sampler) take(r *running, e torch.Event, o GenerateOptions) error {
 	return nil
 }
 
-// firstOf is where the first of the stop strings in text begins, −1 where there is none.
-func firstOf(text string, stop []string) int {
-	first := -1
+// FirstStop is where the first of the stop strings in text begins, and the longest that begins there; −1 where there
+// is none.
+func FirstStop(text string, stop []string) (at int, found string) {
+	at = -1
 	for _, s := range stop {
-		if at := strings.Index(text, s); at >= 0 && (first < 0 || at < first) {
-			first = at
+		i := strings.Index(text, s)
+		if i >= 0 && (at < 0 || i < at || i == at && len(s) > len(found)) {
+			at, found = i, s
 		}
 	}
-	return first
+	return at, found
 }
 
 // heldBack is the length of the longest end of text that begins a stop string.

@@ -1,4 +1,7 @@
-package algo
+// Package rollout plays the episodes of tasks with a policy: what it shows, writes and is paid becomes samples to learn
+// from. Its sources give a trainer its steps: rollouts of language models, at once or fetched ahead, draws from a
+// buffer of what was played before, and the choices of a classifier.
+package rollout
 
 import (
 	"context"
@@ -10,14 +13,16 @@ import (
 	"time"
 
 	"rltrain/envs"
-	"rltrain/envs/chat"
+	"rltrain/envs/reward"
+	"rltrain/internal/within"
 	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/run"
 	"rltrain/torch"
-	template "rltrain/torch/transformers/chat"
 )
 
-// RolloutConfig says how episodes are played.
-type RolloutConfig struct {
+// Config says how episodes are played.
+type Config struct {
 	Samples  int // times each episode is played
 	MaxNew   int // tokens of an action at most
 	Sampling torch.Sampling
@@ -25,57 +30,84 @@ type RolloutConfig struct {
 	Step     uint64 // of the run: the same episode is played with other random numbers in another step
 	Version  uint64 // of the policy, noted in the trajectories
 
+	// Rewards judge the turns instead of the episodes themselves; nil = the episodes do.
+	Rewards *reward.Text
+
 	// Timeout of each Reset and Step of an episode; 0 = none. With one, episodes answer on goroutines of their
 	// own, while the policy writes on: they must not compute with tensors.
 	Timeout time.Duration
-	// Failed hears of each episode that failed to answer, which ends there without a reward. nil = that ends
-	// the rollout.
+	// Failed hears of each episode that failed to answer, or that the policy cannot read, which ends there without
+	// a reward. nil = that ends the rollout.
 	Failed func(episode, sample int, err error)
 }
 
-// parallelEpisodes is how many episodes answer at the same time at most, where they have goroutines.
+// parallelEpisodes is how many episodes answer at the same time at most, where they have goroutines; the same
+// number of completions is judged at the same time.
 const parallelEpisodes = 64
 
-// Rollout plays the episodes of a part and returns their samples, in the order of indices: what was shown,
+// Played is what a rollout gives.
+type Played struct {
+	Groups      []rl.Group    // the samples of each episode
+	Scores      reward.Scores // of Config.Rewards; empty without them
+	Environment time.Duration // spent on the episodes' side, or waiting for it; 0 without a clock
+}
+
+// Play plays the episodes of a part and returns their samples, in the order of indices: what was shown,
 // written and answered, as tokens, with the rewards and the sampler's log-probabilities. A sample is a
 // function of the weights, the task and (Seed, Step, episode index, sample) alone, whatever else is asked for
 // in the same call.
 //
-// An episode of several turns goes on behind its own tokens; it is given up, without a reward for the turn
-// under way, where MaxNew more would be past the model's positions.
-func (m *Sampler) Rollout(ctx context.Context, task envs.Task, part envs.Part, indices []int, c RolloutConfig) ([]rl.Group, error) {
-	r := &rollout{sampler: m, config: c, now: Hooks{}.now}
-	return r.play(ctx, task, part, indices)
+// An episode of several turns goes on behind its own tokens. Where MaxNew more would be past the model's
+// positions it ends as if it had been cut off by the limit of tokens, and a turn under way earns 0.
+func Play(ctx context.Context, sampler *policy.Sampler, task envs.Task, part envs.Part, indices []int, c Config) (Played, error) {
+	return play(ctx, sampler, task, part, indices, c, run.Hooks{}.Time)
+}
+
+func play(ctx context.Context, sampler *policy.Sampler, task envs.Task, part envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
+	r := &rollout{sampler: sampler, config: c, now: now}
+	if err := r.start(ctx, task, part, indices, nil); err != nil {
+		return Played{}, err
+	}
+	return r.finish(ctx)
 }
 
 // rollout is a rollout under way.
 type rollout struct {
-	sampler     *Sampler
-	config      RolloutConfig
+	sampler     *policy.Sampler
+	config      Config
 	now         func() time.Time
-	environment time.Duration // time spent on the episodes' side, or waiting for it
-	ahead       bool          // episodes answer on goroutines of their own
+	environment time.Duration
+	prefetched  bool          // episodes answer on goroutines of their own
 	slots       chan struct{} // of those goroutines
 
 	groups  []rl.Group
-	running []*episode     // those that go on
-	first   [][]Completion // the first actions, by episode; none where no sample of it could begin
+	running []*episode            // those that go on
+	first   [][]policy.Completion // the first actions, by episode; none where no sample of it could begin
+	judged  []judged              // finished turns, for Config.Rewards
+}
+
+// judged is a turn and what a reward is to see of it.
+type judged struct {
+	trajectory *rl.Trajectory
+	turn       int
+	completion envs.Completion
 }
 
 // episode is one sample of an episode.
 type episode struct {
 	rl.Trajectory
 	env      envs.Env
-	stop     []string
-	action   *action // handed over, and not answered yet
-	answered int     // actions so far
+	shown    envs.Observation
+	written  strings.Builder // the text so far, the environment's included
+	action   *action         // handed over, and not answered yet
+	answered int             // actions so far
 	done     bool
 }
 
 // action is a completion on its way through the environment.
 type action struct {
 	envs.Action
-	Completion
+	policy.Completion
 	text   string // of the completion, of which the action may be the beginning
 	ends   []int  // how long the text is after each token
 	answer chan answer
@@ -86,17 +118,10 @@ type answer struct {
 	err error
 }
 
-func (r *rollout) play(ctx context.Context, task envs.Task, part envs.Part, indices []int) ([]rl.Group, error) {
-	if err := r.start(ctx, task, part, indices, nil); err != nil {
-		return nil, err
-	}
-	return r.finish(ctx)
-}
-
 // start begins the episodes and has the policy write their first actions; written, where it is not nil, is
 // what it has written before.
-func (r *rollout) start(ctx context.Context, task envs.Task, part envs.Part, indices []int, written [][]Completion) error {
-	r.ahead = r.ahead || r.config.Timeout > 0
+func (r *rollout) start(ctx context.Context, task envs.Task, part envs.Part, indices []int, written [][]policy.Completion) error {
+	r.prefetched = r.prefetched || r.config.Timeout > 0
 	r.slots = make(chan struct{}, parallelEpisodes)
 	r.groups = make([]rl.Group, len(indices))
 	var prompts [][]int32
@@ -121,8 +146,8 @@ func (r *rollout) start(ctx context.Context, task envs.Task, part envs.Part, ind
 		}
 	}
 	// The first action of all samples of an episode has one prompt, the later ones have their own.
-	r.first = make([][]Completion, len(prompts))
-	keep := func(prompt int, completions []Completion) error {
+	r.first = make([][]policy.Completion, len(prompts))
+	keep := func(prompt int, completions []policy.Completion) error {
 		r.first[prompt] = completions
 		return r.hand(ctx, r.running[prompt*r.config.Samples:], completions)
 	}
@@ -140,35 +165,59 @@ func (r *rollout) start(ctx context.Context, task envs.Task, part envs.Part, ind
 	return nil
 }
 
-// finish plays the episodes to their ends.
-func (r *rollout) finish(ctx context.Context) ([]rl.Group, error) {
+// finish plays the episodes to their ends, and judges them.
+func (r *rollout) finish(ctx context.Context) (Played, error) {
+	if err := r.playOut(ctx); err != nil {
+		return Played{}, err
+	}
+	p := Played{Groups: r.groups}
+	if r.config.Rewards != nil {
+		began := r.now()
+		completions := make([]envs.Completion, len(r.judged))
+		for i, j := range r.judged {
+			completions[i] = j.completion
+		}
+		var err error
+		if p.Scores, err = r.config.Rewards.Score(ctx, completions, parallelEpisodes); err != nil {
+			return Played{}, err
+		}
+		for i, j := range r.judged {
+			j.trajectory.Turns[j.turn].Reward += p.Scores.Total[i]
+		}
+		r.environment += r.now().Sub(began)
+	}
+	p.Environment = r.environment
+	return p, nil
+}
+
+func (r *rollout) playOut(ctx context.Context) error {
 	for {
 		for _, e := range r.running {
 			if err := r.settle(ctx, e); err != nil {
-				return nil, fmt.Errorf("episode %d, sample %d: %w", e.Prompt, e.Sample, err)
+				return fmt.Errorf("episode %d, sample %d: %w", e.Prompt, e.Index, err)
 			}
 		}
-		r.running = unfinished(r.running, r.sampler.policy.MaxLength()-r.config.MaxNew)
+		r.running = unfinished(r.running, r.sampler.Policy().MaxLength()-r.config.MaxNew)
 		if len(r.running) == 0 {
-			return r.groups, nil
+			return nil
 		}
 		var prompts [][]int32
 		var streams []uint64
 		for _, e := range r.running {
 			prompts = append(prompts, e.Tokens)
-			streams = append(streams, rl.Stream(uint64(e.Prompt), uint64(e.Sample), uint64(e.answered)).Uint64())
+			streams = append(streams, rl.Stream(uint64(e.Prompt), uint64(e.Index), uint64(e.answered)).Uint64())
 		}
-		if err := r.act(ctx, prompts, streams, 1, func(prompt int, completions []Completion) error {
+		if err := r.act(ctx, prompts, streams, 1, func(prompt int, completions []policy.Completion) error {
 			return r.hand(ctx, r.running[prompt:], completions)
 		}); err != nil {
-			return nil, err
+			return err
 		}
 	}
 }
 
 // begin starts a sample and returns the tokens of what it shows; none where the episode failed.
 func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, index, sample int) (*episode, []int32, error) {
-	e := &episode{Trajectory: rl.Trajectory{Prompt: index, Sample: sample, Version: r.config.Version}}
+	e := &episode{Trajectory: rl.Trajectory{Prompt: index, Index: sample, Version: r.config.Version}}
 	began := r.now()
 	env, err := task.Episode(part, index)
 	if err != nil {
@@ -180,21 +229,28 @@ func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, ind
 		e.done = true
 		return e, nil, r.fail(ctx, e, err)
 	}
-	prompt, err := r.sampler.policy.observe(shown)
+	prompt, err := r.sampler.Policy().Observe(shown)
 	if err != nil {
 		return nil, nil, err
 	}
-	e.env, e.stop = env, shown.Stop
+	if limit := r.sampler.Policy().MaxLength(); len(prompt)+r.config.MaxNew > limit {
+		e.done = true
+		return e, nil, r.fail(ctx, e, fmt.Errorf("%w: its prompt has %d tokens, which with %d new ones is more than the model's %d positions", ErrTooLong, len(prompt), r.config.MaxNew, limit))
+	}
+	e.env, e.shown = env, shown
 	e.Give(prompt...)
 	return e, prompt, nil
 }
 
+// ErrTooLong is the error of an episode whose prompt the policy cannot read.
+var ErrTooLong = errors.New("too long")
+
 // asked is what an environment answers within the time it has.
 func asked[T any](ctx context.Context, r *rollout, do func(ctx context.Context) (T, error)) (T, error) {
-	if !r.ahead {
+	if !r.prefetched {
 		return do(ctx)
 	}
-	return rl.Within(ctx, r.config.Timeout, do)
+	return within.Do(ctx, r.config.Timeout, do)
 }
 
 // fail tells of an episode that did not answer.
@@ -205,16 +261,16 @@ func (r *rollout) fail(ctx context.Context, e *episode, err error) error {
 	case r.config.Failed == nil:
 		return err
 	}
-	r.config.Failed(e.Prompt, e.Sample, err)
+	r.config.Failed(e.Prompt, e.Index, err)
 	return nil
 }
 
 // act lets the policy write samples actions behind each prompt, of the running episodes.
-func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, samples int, done func(prompt int, completions []Completion) error) error {
+func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, samples int, done func(prompt int, completions []policy.Completion) error) error {
 	c := r.config
-	o := GenerateOptions{
-		Samples: samples, MaxNew: c.MaxNew, Sampling: c.Sampling, Seed: rl.Stream(c.Seed, streamRollout, c.Step).Uint64(),
-		Streams: streams, Adapter: true,
+	o := policy.GenerateOptions{
+		Samples: samples, MaxNew: c.MaxNew, Sampling: c.Sampling, Seed: rl.Stream(c.Seed, rl.StreamRollout, c.Step).Uint64(),
+		Streams: streams,
 	}
 	var named *episode // whose stop strings o has
 	for _, e := range r.running {
@@ -222,28 +278,28 @@ func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, 
 			continue
 		}
 		if named == nil {
-			named, o.Stop = e, e.stop
+			named, o.Stop = e, e.shown.Stop
 		}
-		if !slices.Equal(e.stop, o.Stop) {
-			return fmt.Errorf("episodes %d and %d of a task have different stop strings, %q and %q", named.Prompt, e.Prompt, o.Stop, e.stop)
+		if !slices.Equal(e.shown.Stop, o.Stop) {
+			return fmt.Errorf("episodes %d and %d of a task have different stop strings, %q and %q", named.Prompt, e.Prompt, o.Stop, e.shown.Stop)
 		}
 	}
 	return r.sampler.Generate(ctx, prompts, o, done)
 }
 
 // hand gives completions to the episodes that they continue, in their order.
-func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []Completion) error {
+func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []policy.Completion) error {
 	for i, completion := range completions {
 		e := episodes[i]
 		if e.done {
 			continue // it failed to begin
 		}
-		text, ends, err := r.sampler.policy.spell(completion.IDs)
+		text, ends, err := r.sampler.Policy().Spell(completion.IDs)
 		if err != nil {
 			return err
 		}
 		a := &action{Completion: completion, Action: envs.Action{Text: text, Stop: envs.StopEnd}, text: text, ends: ends, answer: make(chan answer, 1)}
-		if at, stop := firstStop(text, e.stop); at >= 0 {
+		if at, stop := policy.FirstStop(text, e.shown.Stop); at >= 0 {
 			a.Action = envs.Action{Text: text[:at+len(stop)], Stop: envs.StopString}
 		} else if completion.Reason == torch.ReasonLength {
 			a.Stop = envs.StopLength
@@ -253,7 +309,7 @@ func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []C
 			s, err := asked(ctx, r, func(ctx context.Context) (envs.Step, error) { return e.env.Step(ctx, a.Action) })
 			a.answer <- answer{s, err}
 		}
-		if !r.ahead {
+		if !r.prefetched {
 			began := r.now()
 			step()
 			r.environment += r.now().Sub(began)
@@ -268,16 +324,16 @@ func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []C
 	return nil
 }
 
-// unfinished are the episodes that go on. One with more than limit tokens is given up.
+// unfinished are the episodes that go on. One with more than limit tokens is cut off.
 func unfinished(running []*episode, limit int) []*episode {
 	var left []*episode
 	for _, e := range running {
 		switch {
 		case e.done:
 		case len(e.Tokens) > limit:
-			e.Stop = envs.StopCancelled
+			e.Stop = envs.StopLength
 			if n := len(e.Turns); n == 0 || e.Turns[n-1].End < len(e.Tokens) {
-				e.EndTurn(math.NaN())
+				e.EndTurn(0)
 			}
 		default:
 			left = append(left, e)
@@ -304,11 +360,11 @@ func (r *rollout) settle(ctx context.Context, e *episode) error {
 		e.EndTurn(math.NaN())
 		return r.fail(ctx, e, said.err)
 	}
-	return r.sampler.policy.settle(e, a, said.Step)
+	return r.keep(e, a, said.Step)
 }
 
-// settle appends an action and the step that answers it.
-func (p *TokenPolicy) settle(e *episode, a *action, step envs.Step) error {
+// keep appends an action and the step that answers it.
+func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	if step.Keep < 0 || step.Keep > len(a.Action.Text) {
 		return fmt.Errorf("the environment keeps %d bytes of an action of %d", step.Keep, len(a.Action.Text))
 	}
@@ -318,31 +374,46 @@ func (p *TokenPolicy) settle(e *episode, a *action, step envs.Step) error {
 	if math.IsInf(step.Reward, 0) {
 		return fmt.Errorf("the environment gives the reward %v; a reward is finite, or NaN where there is none", step.Reward)
 	}
-	ends := a.ends
-	kept := len(a.IDs)
-	for kept > 0 && ends[kept-1] > step.Keep {
-		kept--
-	}
-	if kept < len(a.IDs) {
-		// Tokens that end within a character wrote it together with one that is taken back.
-		for kept > 0 && ends[kept-1] == endBefore(ends, kept-1) {
-			kept--
-		}
-	}
+	kept := keptTokens(a, step.Keep)
 	for i, id := range a.IDs[:kept] {
 		e.Draw(id, a.Drawn[i], a.LogProbs[i])
 	}
-	given, err := p.Tokenizer.EncodeRaw(a.text[endBefore(ends, kept):max(step.Keep, endBefore(ends, kept))]+step.Append, false)
+	at := endBefore(a.ends, kept)
+	given, err := r.sampler.Policy().Tokenizer.EncodeRaw(a.text[at:max(step.Keep, at)]+step.Append, false)
 	if err != nil {
 		return err
 	}
 	e.Give(given...)
 	e.Info, e.done = step.Info, step.Done
 	e.answered++
-	if step.Done || !step.Continues {
+	e.written.WriteString(a.text[:step.Keep])
+	switch {
+	case !step.Done && step.Continues:
+	case r.config.Rewards == nil:
 		e.EndTurn(step.Reward)
+	default:
+		e.EndTurn(0) // until it is judged
+		r.judged = append(r.judged, judged{&e.Trajectory, len(e.Turns) - 1, envs.Completion{
+			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward,
+		}})
 	}
+	e.written.WriteString(step.Append)
 	return nil
+}
+
+// keptTokens is how many of an action's tokens stand where its first bytes are kept.
+func keptTokens(a *action, bytes int) int {
+	kept := len(a.IDs)
+	for kept > 0 && a.ends[kept-1] > bytes {
+		kept--
+	}
+	if kept < len(a.IDs) {
+		// Tokens that end within a character wrote it together with one that is taken back.
+		for kept > 0 && a.ends[kept-1] == endBefore(a.ends, kept-1) {
+			kept--
+		}
+	}
+	return kept
 }
 
 // endBefore is how much of the text the first n tokens wrote.
@@ -351,48 +422,4 @@ func endBefore(ends []int, n int) int {
 		return 0
 	}
 	return ends[n-1]
-}
-
-// firstStop is where the first of the stop strings in text begins, and which it is.
-func firstStop(text string, stop []string) (at int, found string) {
-	at = firstOf(text, stop)
-	for _, s := range stop {
-		if at >= 0 && len(text) >= at+len(s) && text[at:at+len(s)] == s && len(s) > len(found) {
-			found = s
-		}
-	}
-	return at, found
-}
-
-// EvaluateTask plays the first n episodes of the evaluation part once each, greedily, and counts the answers;
-// fewer where the part has no more. Of c it takes what a greedy choice leaves open.
-func (p *TokenPolicy) EvaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, n int, c RolloutConfig) (rl.AnswerScores, error) {
-	return p.evaluateTask(ctx, sampler, task, n, c.greedy())
-}
-
-// evaluateTask is EvaluateTask with answers drawn as c says, one each.
-func (p *TokenPolicy) evaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, n int, c RolloutConfig) (rl.AnswerScores, error) {
-	if most := task.Len(envs.Eval); most > 0 {
-		n = min(n, most)
-	}
-	indices := make([]int, n)
-	for i := range indices {
-		indices[i] = i
-	}
-	groups, err := sampler.Rollout(ctx, task, envs.Eval, indices, c)
-	if err != nil {
-		return rl.AnswerScores{}, fmt.Errorf("evaluating: %w", err)
-	}
-	infos := make([]*envs.Info, n)
-	for i, g := range groups {
-		infos[i] = g[0].Info
-	}
-	return rl.ScoreAnswers(infos), nil
-}
-
-// greedy is c with one sample of the likeliest tokens.
-func (c RolloutConfig) greedy() RolloutConfig {
-	c.Samples = 1
-	c.Sampling = torch.Sampling{RepetitionPenalty: c.Sampling.RepetitionPenalty}
-	return c
 }
