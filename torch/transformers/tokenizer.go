@@ -31,6 +31,7 @@ type Tokenizer struct {
 	// probe is a text that has tokens, whatever stands before it.
 	probe string
 	bytes byteTokens
+	llama bool
 }
 
 // LoadTokenizer reads tokenizer.json of the model folder dir, and tokenizer_config.json and special_tokens_map.json
@@ -73,13 +74,32 @@ type tokenizerFile struct {
 	} `json:"model"`
 }
 
+// readTokenizerFile reads the parts of tokenizer.json.
+func readTokenizerFile(parts map[string]json.RawMessage) (file tokenizerFile, err error) {
+	for name, into := range map[string]any{
+		"truncation": &file.Truncation, "padding": &file.Padding, "normalizer": &file.Normalizer, "added_tokens": &file.AddedTokens,
+		"post_processor": &file.PostProcessor, "decoder": &file.Decoder, "model": &file.Model,
+	} {
+		if err := unmarshalField(parts, name, into); err != nil {
+			return file, err
+		}
+	}
+	return file, nil
+}
+
 func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	raw, err := parseObject(data)
 	if err != nil {
 		return nil, err
 	}
-	var file tokenizerFile
-	if err := json.Unmarshal(data, &file); err != nil {
+	llama := false
+	if settings.llama != nil {
+		if llama, err = settings.llama.rebuild(raw); err != nil {
+			return nil, err
+		}
+	}
+	file, err := readTokenizerFile(raw)
+	if err != nil {
 		return nil, err
 	}
 	// transformers builds BERT's normalizer from tokenizer_config.json. Where the two
@@ -113,7 +133,7 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	if err != nil {
 		return nil, errors.New(strings.Join(strings.Fields(err.Error()), " "))
 	}
-	t := &Tokenizer{tk: tk, vocab: vocab, named: map[string]string{}, bytes: findByteTokens(vocab, file.Decoder),
+	t := &Tokenizer{tk: tk, vocab: vocab, llama: llama, named: map[string]string{}, bytes: findByteTokens(vocab, file.Decoder),
 		cutLeft: settings.truncationSide == "left" || settings.truncationSide == "" && strings.EqualFold(file.Truncation.Direction, "left")}
 	for _, named := range settings.named {
 		t.named[named.name] = named.token.Content
@@ -297,6 +317,10 @@ func (t *Tokenizer) CheckModel(vocabSize int) error {
 	}
 	return nil
 }
+
+// LlamaClass tells that the folder names transformers' class LlamaTokenizer, whose way to begin a text stands in for
+// that of tokenizer.json.
+func (t *Tokenizer) LlamaClass() bool { return t.llama }
 
 // Special are the special tokens by name, such as "eos_token" to "</s>", that the folder names.
 func (t *Tokenizer) Special() map[string]string { return maps.Clone(t.named) }
