@@ -117,9 +117,9 @@ func TestProgramAnswersLargeBatches(t *testing.T) {
 `+good)
 	r := parseText(t, command, nil, Options{})
 	for range 2 {
-		texts := slices.Repeat([]string{strings.Repeat("x", 2000)}, 500)
+		texts := slices.Repeat([]string{strings.Repeat("x", 1000)}, 300)
 		scores, err := r.Score(t.Context(), completions(texts...), 1)
-		if err != nil || scores.Rewards[0].N != 500 || scores.Rewards[0].Mean != 1 {
+		if err != nil || scores.Rewards[0].N != 300 || scores.Rewards[0].Mean != 1 {
 			t.Fatalf("%+v, %v", scores.Rewards[0], err)
 		}
 	}
@@ -234,7 +234,8 @@ func held(t *testing.T, dir string) <-chan struct{} {
 }
 
 func TestProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
-	command, dir := shell(t, `case $line in *hang*) sleep 1000 > "$dir/held" & echo stuck >&2; wait ;; esac; `+good)
+	t.Parallel()
+	command, dir := shell(t, `case $line in *hang*) exec 9> "$dir/held"; sleep 1000 & echo stuck >&2; wait ;; esac; `+good)
 	gone := held(t, dir)
 	values, errs := judge(t, parseText(t, command, nil, Options{Timeout: 2 * time.Second}), "a", "hang", "b")
 	if diff := cmp.Diff([]float64{1, nan, 1}, values, cmpopts.EquateNaNs()); diff != "" {
@@ -246,8 +247,19 @@ func TestProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	<-gone
 }
 
+// A program may take one question after the other: the time that a question waits for those
+// before it is not its own.
+func TestSlowProgramIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	command, _ := shell(t, "sleep 0.7; "+good)
+	values, errs := judge(t, parseText(t, command, nil, Options{Timeout: 2 * time.Second}), "a", "b", "c", "d")
+	if diff := cmp.Diff([]float64{1, 1, 1, 1}, values, cmpopts.EquateNaNs()); diff != "" {
+		t.Errorf("values (-want +got):\n%s\n%q", diff, errs)
+	}
+}
+
 func TestProgramEndsWithTheContext(t *testing.T) {
-	command, dir := shell(t, `case $line in *hang*) sleep 1000 > "$dir/held" & echo > "$dir/asked"; wait ;; esac; `+good)
+	command, dir := shell(t, `case $line in *hang*) exec 9> "$dir/held"; sleep 1000 & echo > "$dir/asked"; wait ;; esac; `+good)
 	gone := held(t, dir)
 	asked := filepath.Join(dir, "asked")
 	if err := syscall.Mkfifo(asked, 0o600); err != nil {
