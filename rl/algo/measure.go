@@ -35,9 +35,26 @@ func (t *Trainer) weighByImportance(step *rl.Step) {
 	}
 }
 
-// measure compares, over all actions learnt from, the trainer with the policy that acted, where it was this version of
-// it, and the policy with its reference, both as they were before the updates.
-func (t *Trainer) measure(step *rl.Step, acted uint64) {
+// compareSampler compares what the trainer says of a batch, before its weights move, with the policy that acted, where
+// it was this version of it.
+func (t *Trainer) compareSampler(m rl.Meter, batch []*rl.Sample) {
+	if !t.needs.Rewards {
+		return
+	}
+	for _, x := range batch {
+		if x.Drawn == nil || x.Version != t.state.Version {
+			continue
+		}
+		for i, drawn := range x.Drawn {
+			gap := math.Abs(float64(x.Old[i]) - float64(drawn))
+			m.Mean("sampling/sampling_logp_difference/mean", gap, 1)
+			m.Max("sampling/sampling_logp_difference/max", gap)
+		}
+	}
+}
+
+// measure compares, over all actions learnt from, the policy as it was first asked about each with its reference.
+func (t *Trainer) measure(step *rl.Step) {
 	if !t.needs.Rewards || len(step.Samples) == 0 {
 		return
 	}
@@ -47,14 +64,8 @@ func (t *Trainer) measure(step *rl.Step, acted uint64) {
 		size := 0.0
 		for i, a := range x.Advantage {
 			size += math.Abs(float64(a))
-			now := float64(x.Old[i])
-			if x.Drawn != nil && x.Version == acted {
-				gap := math.Abs(now - float64(x.Drawn[i]))
-				m.Mean("sampling/sampling_logp_difference/mean", gap, 1)
-				m.Max("sampling/sampling_logp_difference/max", gap)
-			}
 			if x.Reference != nil {
-				reference := float64(x.Reference[i])
+				now, reference := float64(x.Old[i]), float64(x.Reference[i])
 				for name, kind := range map[string]rl.KLKind{"kl/k1": rl.K1, "kl/k2": rl.K2, "kl/k3": rl.K3} {
 					m.Mean(name, kind.Value(now, reference), 1)
 				}
