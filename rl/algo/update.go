@@ -168,6 +168,7 @@ func (t *Trainer) askReference(samples []*rl.Sample, p policy.Policy, base bool)
 func (t *Trainer) updates(step *rl.Step) (moved int, err error) {
 	c := t.config
 	total := 0
+	defer func() { step.Figures.Total("updates", float64(moved)) }() // where the divergence stops them too
 	for epoch := range c.Epochs {
 		kl, actions := 0.0, 0.0
 		for _, batch := range t.minibatches(step.Samples, epoch) {
@@ -195,7 +196,6 @@ func (t *Trainer) updates(step *rl.Step) (moved int, err error) {
 			u.fill(step.Figures, norm, t.needs)
 		}
 	}
-	step.Figures.Total("updates", float64(moved))
 	return moved, nil
 }
 
