@@ -8,8 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/renameio/v2"
-
+	"rltrain/internal/outfile"
 	"rltrain/internal/smallfile"
 	"rltrain/torch/safetensors"
 )
@@ -35,6 +34,9 @@ func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error 
 	if err != nil {
 		return fmt.Errorf("lora: saving %s: %w", dir, err)
 	}
+	if c, err = c.recorded(dir); err != nil {
+		return fmt.Errorf("lora: saving %s: %w", dir, err)
+	}
 	config, err := c.marshal()
 	if err != nil {
 		return fmt.Errorf("lora: saving %s: %w", dir, err)
@@ -42,12 +44,16 @@ func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
-	if err := safetensors.Write(filepath.Join(dir, tensorFile), tensors, nil); err != nil {
+	metadata := map[string]string{}
+	if c.BaseHash != "" {
+		metadata[baseHashKey] = c.BaseHash
+	}
+	if err := safetensors.Write(filepath.Join(dir, tensorFile), tensors, metadata); err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
 	path := filepath.Join(dir, ConfigFile)
-	if err := renameio.WriteFile(path, config, 0o644, renameio.WithTempDir(dir)); err != nil {
-		return fmt.Errorf("lora: writing %s: %w", path, err)
+	if err := outfile.Write(path, config, 0o644); err != nil {
+		return fmt.Errorf("lora: %w", err)
 	}
 	return nil
 }
@@ -143,11 +149,15 @@ func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
 	if err != nil {
 		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", path, err)
 	}
+	if c, err = c.located(dir); err != nil {
+		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", path, err)
+	}
 	f, err := openTensors(dir)
 	if err != nil {
 		return Config{}, nil, nil, err
 	}
 	defer f.Close()
+	c.BaseHash = f.Metadata()[baseHashKey]
 	c, pairs, extra, err := readTensors(c, f)
 	if err != nil {
 		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", f.Path(), err)
