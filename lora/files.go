@@ -1,7 +1,9 @@
 package lora
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,6 +20,7 @@ const ConfigFile = "adapter_config.json"
 
 const (
 	tensorFile = "adapter_model.safetensors"
+	pickleFile = "adapter_model.bin" // as PEFT wrote before 0.7
 	// wrapper stands before each name of a model that PEFT has wrapped.
 	wrapper = "base_model.model."
 	suffixA = ".lora_A.weight"
@@ -111,7 +114,7 @@ func (r *rule) describes(pairs []Pair, extra []safetensors.Tensor) error {
 	}
 	for _, t := range extra {
 		tied := r.WeightTying && len(r.ModulesToSave) > 0 // to one of them: the model's names tell
-		if !tied && !r.savesWhole(t.Name) {
+		if !tied && !r.savesWhole(t.Name) && !isTable(t.Name) {
 			return fmt.Errorf("tensor %.120q is neither of a LoRA pair nor of modules_to_save (%s)", t.Name, strings.Join(r.ModulesToSave, ", "))
 		}
 	}
@@ -136,7 +139,8 @@ func (c Config) savesWhole(name string) bool {
 
 // Load reads an adapter that Save or PEFT wrote: its config, its pairs in the order
 // of their names with numbers by value, and the tensors of modules_to_save by their
-// names in the model. Unsupported features, missing, extra and misshapen tensors
+// names in the model; where an embedding or output layer is stored under its adapter,
+// both are merged into one of these. Unsupported features, missing, extra and misshapen tensors
 // are errors that name the file and the field or tensor. Whether the pairs fit a
 // model is for [Config.Fits] to say.
 func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
@@ -167,6 +171,12 @@ func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
 
 func openTensors(dir string) (*safetensors.File, error) {
 	f, err := safetensors.Open(filepath.Join(dir, tensorFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		var older error
+		if f, older = safetensors.OpenBin(filepath.Join(dir, pickleFile)); !errors.Is(older, fs.ErrNotExist) {
+			err = older
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lora: %w", err)
 	}
@@ -224,7 +234,14 @@ func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safe
 	for _, t := range list {
 		extra[t.Name] = t
 	}
-	return c, pairs, extra, rule.describes(pairs, list)
+	all := pairs
+	if pairs, err = mergeStored(f, c, rule, slices.Clone(pairs), extra); err != nil {
+		return c, nil, nil, err
+	}
+	if len(all) == 0 && len(extra) > 0 && len(c.ModulesToSave) == 0 {
+		return c, nil, extra, nil // embeddings are all that it adapts
+	}
+	return c, pairs, extra, rule.describes(all, slices.SortedFunc(maps.Values(extra), func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) }))
 }
 
 // findPrefix is the first part of the names of a sequence classifier's modules,

@@ -107,7 +107,7 @@ func FitsLanguageModel(model *transformers.CausalConfig, c lora.Config, pairs []
 		case spec.Transposed:
 			return fmt.Errorf("modules_to_save: tensor %s is a weight of a Conv1D, which is not supported as a whole", name)
 		case !slices.Equal(spec.Shape, extra[name].Shape):
-			return fmt.Errorf("modules_to_save: tensor %s has shape %v, the model's has %v", name, extra[name].Shape, spec.Shape)
+			return fmt.Errorf("modules_to_save: tensor %s has shape %v, the model's has %v: where the vocabulary was resized for the adapter, the model has to be too", name, extra[name].Shape, spec.Shape)
 		}
 	}
 	return nil
