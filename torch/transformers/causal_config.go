@@ -275,15 +275,3 @@ func (c *CausalConfig) MaxLength() int {
 	}
 	return 0
 }
-
-// CheckLength refuses a sequence of n tokens that is above MaxLength.
-func (c *CausalConfig) CheckLength(n int) error {
-	limit := c.MaxLength()
-	switch {
-	case limit == 0 || n <= limit:
-		return nil
-	case c.dynamic:
-		return fmt.Errorf("transformers: %d tokens are more than max_position_embeddings %d: dynamic RoPE is supported up to there", n, limit)
-	}
-	return fmt.Errorf("transformers: %d tokens are more than the %d positions of the model", n, limit)
-}

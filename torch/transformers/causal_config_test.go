@@ -116,25 +116,13 @@ func TestCausalTokens(t *testing.T) {
 }
 
 func TestMaxLength(t *testing.T) {
-	tests := []struct {
-		text    string
-		want    int
-		refused string // of one token more
-	}{
-		{small("llama", ``), 0, ""},
-		{small("gpt2", ``), 32, "33 tokens are more than the 32 positions"},
-		{small("llama", `,"rope_scaling":{"type":"dynamic","factor":2.0}`), 32, "33 tokens are more than max_position_embeddings 32: dynamic RoPE"},
-	}
-	for _, tt := range tests {
-		c := mustParse(t, tt.text)
-		if got := c.MaxLength(); got != tt.want {
-			t.Errorf("%s: %d, want %d", tt.text, got, tt.want)
-		}
-		if err := c.CheckLength(32); err != nil {
-			t.Error(err)
-		}
-		if err := c.CheckLength(33); (err == nil) != (tt.refused == "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
-			t.Errorf("%s: error %v, want %q", tt.text, err, tt.refused)
+	for text, want := range map[string]int{
+		small("llama", ``): 0,
+		small("gpt2", ``):  32,
+		small("llama", `,"rope_scaling":{"type":"dynamic","factor":2.0}`): 32,
+	} {
+		if got := mustParse(t, text).MaxLength(); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
 		}
 	}
 }
