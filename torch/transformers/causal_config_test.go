@@ -107,6 +107,8 @@ func TestCausalTokens(t *testing.T) {
 		`,"eos_token_id":[2,5],"pad_token_id":-1`: "[2 5] -1 -1",
 		`,"eos_token_id":null,"pad_token_id":50`:  "[] -1 -1",
 		`,"eos_token_id":[],"pad_token_id":49`:    "[] -1 49",
+		`,"eos_token_id":50`:                      "[] -1 -1",
+		`,"eos_token_id":[2,50,-1]`:               "[2] -1 -1",
 	} {
 		c := mustParse(t, small("llama", text))
 		if got := fmt.Sprint(c.EOS, c.BOS, c.Pad); got != want {
@@ -140,7 +142,6 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"llama", `,"quantization_config":{"bits":4}`, "quantization_config is not supported"},
 		{"llama", `,"layer_types":["full_attention"]`, "layer_types is not supported"},
 		{"llama", `,"partial_rotary_factor":0.5`, "partial_rotary_factor 0.5 is not supported"},
-		{"llama", `,"eos_token_id":50`, "eos_token_id 50 is outside the vocabulary of 50"},
 		{"llama", `,"eos_token_id":"2"`, `eos_token_id: "2" is not a whole number`},
 		{"llama", `,"rope_theta":0`, "rope_theta 0 is not above 0"},
 		{"llama", `,"rope_scaling":{"type":"mrope"}`, `rope_scaling.rope_type "mrope" is not supported`},
