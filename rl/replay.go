@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"rltrain/internal/outfile"
 	"slices"
 )
 
@@ -144,7 +145,7 @@ func (e ReplayEntry) appendTo(items []Experience) ([]Experience, error) {
 	return items, nil
 }
 
-const replayFormat = "rltrain replay buffer 1"
+const replayFormat = "rltrain replay buffer 2"
 
 type replayHeader struct {
 	Format   string `json:"format"`
@@ -165,7 +166,7 @@ func (r *Replay) Save(path string) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	return WriteFileAtomic(path, buf.Bytes(), 0o644)
+	return outfile.Write(path, buf.Bytes(), 0o644)
 }
 
 // Load adds what [Replay.Save] wrote to path to the buffer; the capacity stays, and

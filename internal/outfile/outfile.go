@@ -114,7 +114,7 @@ func Write(path string, data []byte, perm fs.FileMode) error {
 func Folder(path string, write func(dir string) error) error {
 	target, info, err := resolve(path)
 	if err != nil && !errors.Is(err, errFolder) {
-		return err
+		return fmt.Errorf("%w; choose a new folder", err)
 	}
 	if info != nil {
 		entries, err := os.ReadDir(target)

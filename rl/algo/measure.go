@@ -1,0 +1,111 @@
+package algo
+
+import (
+	"math"
+
+	"rltrain/rl"
+	"rltrain/torch"
+)
+
+// importanceCap bounds the weights of samples that an older policy drew, as truncated importance sampling does
+// (Ionides 2008; the bound is TRL's).
+const importanceCap = 3
+
+// weighByImportance weighs each advantage by π_old/π_sampler, of the action, or of the whole sample where that is what
+// the loss has the ratio of, up to importanceCap.
+func (t *Trainer) weighByImportance(step *rl.Step) {
+	least, most, sum, n := math.Inf(1), 0.0, 0.0, 0.0
+	for _, x := range step.Samples {
+		logs := make([]float64, x.Len())
+		whole := 0.0
+		for i, drawn := range x.Drawn {
+			logs[i] = float64(x.Old[i]) - float64(drawn)
+			whole += logs[i]
+		}
+		for i := range logs {
+			if t.needs.Ratio == SequenceRatio {
+				logs[i] = whole
+			}
+			w := math.Exp(logs[i])
+			x.Advantage[i] *= float32(min(w, importanceCap))
+			least, most, sum, n = min(least, w), max(most, w), sum+w, n+1
+		}
+	}
+	if n > 0 {
+		const name = "sampling/importance_sampling_ratio/"
+		step.Figures.Min(name+"min", least)
+		step.Figures.Mean(name+"mean", sum, n)
+		step.Figures.Max(name+"max", most)
+	}
+}
+
+// compareSampler compares what the trainer says of a batch, before its weights move, with the policy that acted, where
+// it was this version of it.
+func (t *Trainer) compareSampler(m rl.Meter, batch []*rl.Sample) {
+	if !t.needs.Rewards {
+		return
+	}
+	sum, widest, n := 0.0, 0.0, 0.0
+	for _, x := range batch {
+		if x.Drawn == nil || x.Version != t.state.Version {
+			continue
+		}
+		for i, drawn := range x.Drawn {
+			gap := math.Abs(float64(x.Old[i]) - float64(drawn))
+			sum, widest, n = sum+gap, max(widest, gap), n+1
+		}
+	}
+	if n > 0 {
+		m.Mean("sampling/sampling_logp_difference/mean", sum, n)
+		m.Max("sampling/sampling_logp_difference/max", widest)
+	}
+}
+
+// measure compares, over all actions learnt from, the policy as it was first asked about each with its reference.
+func (t *Trainer) measure(step *rl.Step) {
+	if !t.needs.Rewards || len(step.Samples) == 0 {
+		return
+	}
+	m := step.Figures
+	size, actions := 0.0, 0.0
+	var kl [3]float64 // k1, k2, k3
+	refers := step.Samples[0].Reference != nil
+	for _, x := range step.Samples {
+		actions += float64(x.Len())
+		for i, a := range x.Advantage {
+			size += math.Abs(float64(a))
+			if refers {
+				now, reference := float64(x.Old[i]), float64(x.Reference[i])
+				for k, kind := range []rl.KLKind{rl.K1, rl.K2, rl.K3} {
+					kl[k] += kind.Value(now, reference)
+				}
+			}
+		}
+	}
+	m.Mean("advantage_abs_mean", size, actions)
+	if refers {
+		for k, name := range []string{"kl/k1", "kl/k2", "kl/k3"} {
+			m.Mean(name, kl[k], actions)
+		}
+	}
+	if t.config.KLCoef > 0 {
+		n := len(step.Samples)
+		t.kl.Update(kl[0]/float64(n), n)
+	}
+}
+
+// klBound is where k3 stops to grow exponentially, as in rl.KLKind.Value.
+const klBound = 20
+
+// klOf is the estimate k(d) of the divergence from d = log π − log π_ref.
+func klOf(s *torch.Scope, kind string, d torch.Tensor) torch.Tensor {
+	switch rl.KLKind(kind) {
+	case rl.K2:
+		return s.Scale(s.Mul(d, d), 0.5)
+	case rl.K3:
+		near := s.Clamp(d, -klBound, math.MaxFloat32)
+		beyond := s.Shift(s.Clamp(d, -math.MaxFloat32, -klBound), klBound)
+		return s.Add(s.Shift(s.Add(s.Exp(s.Neg(near)), near), -1), s.Scale(beyond, 1-math.Exp(klBound)))
+	}
+	return d
+}

@@ -1,0 +1,39 @@
+package rl
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+)
+
+func TestScoreAnswers(t *testing.T) {
+	got := ScoreAnswers([]*envs.Info{
+		{Correct: true, Formatted: true, Tier: "tag"}, {Formatted: true, Tier: "tag"}, {Correct: true, Tier: "last_number"}, nil,
+	})
+	want := AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: wilson(2, 4), FormatRate: 0.5,
+		Tiers: map[string]float64{"tag": 0.5, "last_number": 0.25, "none": 0.25}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(AnswerScores{Tiers: map[string]float64{}}, ScoreAnswers(nil)); diff != "" {
+		t.Error(diff)
+	}
+	if got.Weakest() != 0.5 {
+		t.Errorf("without kinds the weakest is %v, want the accuracy", got.Weakest())
+	}
+}
+
+func TestKindsAreScoredApart(t *testing.T) {
+	got := ScoreAnswers([]*envs.Info{
+		{Correct: true, Kind: "2x1"}, {Correct: true, Kind: "2x1"}, {Kind: "4x3"}, {Correct: true, Kind: "4x3"}, {Kind: "4x3"}, nil,
+	})
+	want := map[string]KindScore{"2x1": {2, 2, 1}, "4x3": {3, 1, 1. / 3}}
+	if diff := cmp.Diff(want, got.Kinds); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got.Weakest() != 1./3 || got.Accuracy != 0.5 {
+		t.Errorf("the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
+	}
+}

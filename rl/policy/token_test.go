@@ -1,0 +1,380 @@
+package policy
+
+import (
+	"errors"
+	"iter"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs/chat"
+	"rltrain/rl"
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+	template "rltrain/torch/transformers/chat"
+)
+
+// tinyPolicy is a policy on a small character-level model, closed at the test's end.
+func tinyPolicy(t *testing.T, c TokenConfig) *Token {
+	t.Helper()
+	c.Dir = filepath.Join(t.TempDir(), "tiny")
+	if err := TinyModel(c.Dir, 2, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewToken(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func examplesOf(examples ...chat.Example) iter.Seq2[chat.Example, error] {
+	return func(yield func(chat.Example, error) bool) {
+		for _, e := range examples {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+func completionOf(prompt, completion string) chat.Example {
+	return chat.Example{File: "f", Line: 1, Format: chat.PromptCompletion, Prompt: chat.Content{Text: prompt}, Completion: chat.Content{Text: completion}}
+}
+
+// copies teaches to repeat a letter.
+func copies(t *testing.T, p *Token) []Sequence {
+	t.Helper()
+	var examples []chat.Example
+	for i := range 26 {
+		letter := string(rune('a' + i))
+		examples = append(examples, completionOf(letter+":", letter))
+	}
+	encoded, err := p.Encode(examplesOf(examples...), EncodeOptions{CompletionOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encoded.Sequences
+}
+
+func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{})
+	for _, c := range []struct {
+		name    string
+		example chat.Example
+		options EncodeOptions
+		labels  string // of "ab:cd" and the end, 1 where trained
+		cut     int
+		dropped int
+	}{
+		{"completion", completionOf("ab:", "cd"), EncodeOptions{CompletionOnly: true}, "000111", 0, 0},
+		{"all", completionOf("ab:", "cd"), EncodeOptions{}, "011111", 0, 0},
+		{"text", chat.Example{Format: chat.LanguageModelling, Text: chat.Content{Text: "ab:cd"}}, EncodeOptions{CompletionOnly: true}, "011111", 0, 0},
+		{"cut", completionOf("ab:", "cd"), EncodeOptions{CompletionOnly: true, MaxLength: 4}, "0001", 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := p.Encode(examplesOf(c.example), c.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			labels := ""
+			for _, label := range got.Sequences[0].Labels {
+				labels += map[bool]string{false: "0", true: "1"}[label]
+			}
+			if labels != c.labels || got.Cut != c.cut {
+				t.Errorf("labels %s, %d cut; want %s, %d", labels, got.Cut, c.labels, c.cut)
+			}
+			if ids := got.Sequences[0].IDs; c.cut == 0 && ids[len(ids)-1] != p.EOS()[0] {
+				t.Errorf("%v does not end with the end token %d", ids, p.EOS()[0])
+			}
+		})
+	}
+	mixed, err := p.Encode(examplesOf(completionOf("abcdef", "g"), completionOf("a", "b")), EncodeOptions{CompletionOnly: true, MaxLength: 4})
+	if err != nil || mixed.Dropped != 1 || len(mixed.Sequences) != 1 {
+		t.Errorf("%d dropped, %d kept, error %v; want 1 and 1", mixed.Dropped, len(mixed.Sequences), err)
+	}
+	if _, err := p.Encode(examplesOf(completionOf("abcdef", "g")), EncodeOptions{CompletionOnly: true, MaxLength: 4}); err == nil {
+		t.Error("a data set without a label is accepted")
+	}
+	if _, err := p.Encode(examplesOf(conversationOf("user", "x")), EncodeOptions{}); err == nil {
+		t.Error("messages are accepted without a chat template")
+	}
+}
+
+// conversationOf is an example of messages: role, content, role, content.
+func conversationOf(turns ...string) chat.Example {
+	e := chat.Example{File: "f", Line: 3, Format: chat.LanguageModelling}
+	for i := 0; i < len(turns); i += 2 {
+		e.Text.Messages = append(e.Text.Messages, chat.Message{{Name: "role", Value: turns[i]}, {Name: "content", Value: turns[i+1]}})
+	}
+	return e
+}
+
+// A text that ends with the end token has one, not two.
+func TestEncodeEndsOnce(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{})
+	text := func(s string) chat.Example {
+		return chat.Example{Format: chat.LanguageModelling, Text: chat.Content{Text: s}}
+	}
+	got, err := p.Encode(examplesOf(text("ab"), text("ab<eos>"), completionOf("a", "b<eos>"), completionOf("a", "b")), EncodeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, q := range got.Sequences {
+		if !slices.Equal(q.IDs, got.Sequences[0].IDs) || !slices.Equal(q.Labels, []bool{false, true, true}) {
+			t.Errorf("row %d: %v %v, want %v and all but the first trained", i+1, q.IDs, q.Labels, got.Sequences[0].IDs)
+		}
+	}
+}
+
+// What the assistant says is trained, whether its template marks it or not.
+func TestEncodeAssistantOnly(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewToken(TokenConfig{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	bare, err := template.Parse("bare", "{% for m in messages %}{{ m.role + ': ' + m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := p.Templates
+	for _, tt := range []struct {
+		templates *template.Templates
+		want      string
+	}{{marked, "yo<eos>ok<eos>"}, {bare, "yo<eos>\nok<eos>\n"}} {
+		p.Templates = tt.templates
+		got, err := p.Encode(examplesOf(conversationOf("user", "hi", "assistant", "yo", "user", "so", "assistant", "ok")), EncodeOptions{AssistantOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var trained []int32
+		for i, label := range got.Sequences[0].Labels {
+			if label {
+				trained = append(trained, got.Sequences[0].IDs[i])
+			}
+		}
+		if text, err := p.Tokenizer.Decode(trained, false); text != tt.want || err != nil {
+			t.Errorf("%q is trained, want %q; %v", text, tt.want, err)
+		}
+	}
+}
+
+// gradients are those of one batch, divided as limit says.
+func gradients(t *testing.T, p *Token, sequences []Sequence, limit int, checkpoint bool) [][]float32 {
+	t.Helper()
+	samples, actions := Samples(sequences), 0
+	for _, x := range samples {
+		actions += x.Len()
+	}
+	for _, part := range rl.MicroBatches(len(samples), limit, func(i int) int { return len(samples[i].Tokens) }) {
+		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			out := p.Forward(s, rl.NewBatch(samples[part[0]:part[1]]), Pass{Checkpoint: checkpoint, Temperature: 1})
+			s.Backward(s.Scale(s.Sum(out.LogProbs), -1/float64(actions)))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var grads [][]float32
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		for _, v := range p.Params() {
+			g, ok := s.Grad(v)
+			if !ok {
+				return errors.New("a parameter has no gradient")
+			}
+			grads = append(grads, s.Read(g))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := torch.ZeroGrad(p.Params()); err != nil {
+		t.Fatal(err)
+	}
+	return grads
+}
+
+func TestGradientsDoNotDependOnTheDivisionOfABatch(t *testing.T) {
+	for _, tuning := range []string{"lora", "full"} {
+		t.Run(tuning, func(t *testing.T) {
+			c := TokenConfig{Full: tuning == "full"}
+			if !c.Full {
+				c.R, c.Alpha = 4, 8
+			}
+			p := tinyPolicy(t, c)
+			sequences := copies(t, p)[:8]
+			sequences[3] = Sequence{IDs: append(sequences[3].IDs, 7, 8, 9), Labels: append(sequences[3].Labels, true, false, true)}
+			for i := range int32(4) { // these share what they begin with
+				sequences = append(sequences, Sequence{
+					IDs:    append([]int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 20+i, 30-i, 9)[:11+(i+1)%3],
+					Labels: append(make([]bool, 10), true, false, i%2 == 0)[:11+(i+1)%3],
+				})
+			}
+			want := gradients(t, p, sequences, 0, false)
+			for _, limit := range []int{1, 8, 16, 32} {
+				for _, checkpoint := range []bool{false, true} {
+					got := gradients(t, p, sequences, limit, checkpoint)
+					for i := range want {
+						if d := relative(got[i], want[i]); d > 1e-5 {
+							t.Errorf("parts of %d tokens, checkpointing %t: gradient %d differs by %.1e", limit, checkpoint, i, d)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestAnswersShareTheirPrompt(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{R: 4, Alpha: 8})
+	prompt := []int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+	ids := [][]int32{append(prompt[:10:10], 20, 21), append(prompt[:10:10], 30, 31, 32), {40, 41, 42}}
+	rows, targets := []int64{9, 10, 21, 22, 23, 25, 26}, []int64{20, 21, 30, 31, 32, 41, 42}
+	packed, _ := p.pack(ids, rows, torch.Pass{})
+	if n := len(packed.Tokens); n != 15 {
+		t.Errorf("%d tokens are computed, want 10 of the prompt and 5 others: nothing is read off the last ones", n)
+	}
+	if packed, _ := p.pack(ids, rows, torch.Pass{Dropout: torch.Dropout{P: 0.1}}); len(packed.Tokens) != 25 {
+		t.Errorf("with dropout %d tokens are computed, want 25: each answer drops features of its own", len(packed.Tokens))
+	}
+	score := func(ids [][]int32, rows, targets []int64) (logProbs []float32) {
+		t.Helper()
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			logProbs = s.Read(p.Forward(s, &rl.Batch{Sequences: ids, Rows: rows, Actions: targets}, Pass{Temperature: 1}).LogProbs)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return logProbs
+	}
+	together := score(ids, rows, targets)
+	// Alone, every last token is read too, so that none is left out.
+	alone := slices.Concat(score(ids[:1], []int64{9, 10, 11}, []int64{20, 21, 0})[:2], score(ids[1:2], []int64{9, 10, 11, 12}, []int64{30, 31, 32, 0})[:3], score(ids[2:], []int64{0, 1, 2}, []int64{41, 42, 0})[:2])
+	if d := relative(together, alone); d > 1e-6 {
+		t.Errorf("log-probabilities differ by %.1e from those of each sequence alone", d)
+	}
+	slices.Reverse(rows)
+	slices.Reverse(targets)
+	backwards := score(ids, rows, targets)
+	slices.Reverse(backwards)
+	if diff := cmp.Diff(together, backwards); diff != "" {
+		t.Errorf("read from the last to the first (-want +got):\n%s", diff)
+	}
+}
+
+func relative(got, want []float32) float64 {
+	var diff, norm float64
+	for i := range want {
+		d := float64(got[i] - want[i])
+		diff, norm = diff+d*d, norm+float64(want[i])*float64(want[i])
+	}
+	if norm == 0 {
+		return math.Sqrt(diff)
+	}
+	return math.Sqrt(diff / norm)
+}
+
+// TestStopStringsEndCompletions takes what a policy writes, and has it write the same up to a part of it.
+func TestStopStringsEndCompletions(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{})
+	sampler, err := p.NewSampler(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	prompt, err := p.Prompt(chat.Content{Text: "k:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	generate := func(stop ...string) (c Completion, told string) {
+		t.Helper()
+		o := GenerateOptions{Samples: 1, MaxNew: 12, Sampling: torch.Sampling{Temperature: 1}, Seed: 3, Stop: stop, OnText: func(_, _ int, text string) { told += text }}
+		if err := sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, all []Completion) error { c = all[0]; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return c, told
+	}
+	whole, told := generate()
+	if len(whole.Text) < 8 || told != whole.Text {
+		t.Fatalf("the policy writes %q and tells %q: too little for this test", whole.Text, told)
+	}
+	stop := whole.Text[4:6]
+	at := strings.Index(whole.Text, stop)
+	for _, also := range []string{"", stop + "\x00", whole.Text[6:]} {
+		got, told := generate(stop, also+"\x00")
+		if got.Text != whole.Text[:at] || got.Reason != torch.ReasonStop || told != got.Text || len(got.IDs) != at+2 {
+			t.Errorf("stopped at %q of %q: %+v, and told %q", stop, whole.Text, got, told)
+		}
+		if diff := cmp.Diff(whole.IDs[:len(got.IDs)], got.IDs); diff != "" {
+			t.Errorf("other tokens (-whole +stopped):\n%s", diff)
+		}
+	}
+}
+
+// TestScoreAgreesWithSampling compares what the policy says of a completion with what it said while it wrote it.
+func TestScoreAgreesWithSampling(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{})
+	sampler, err := p.NewSampler(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	prompts, completions := [][]int32{{5, 6, 7}, {8}}, make([][]int32, 2)
+	var sampled [][]float32
+	o := GenerateOptions{Samples: 1, MaxNew: 6, Sampling: torch.Sampling{Temperature: 0.5, TopK: 5}, Seed: 3}
+	if err := sampler.Generate(t.Context(), prompts, o, func(prompt int, c []Completion) error {
+		completions[prompt], sampled = c[0].IDs, append(sampled, c[0].LogProbs)
+		for i, drawn := range c[0].Drawn {
+			if drawn < c[0].LogProbs[i] || drawn > 0 {
+				t.Errorf("token %d was drawn from fewer with %v, of all it has %v", i, drawn, c[0].LogProbs[i])
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	scored, err := p.Score(t.Context(), prompts, completions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range scored {
+		for j, l := range x.LogProbs {
+			if math.Abs(float64(l-sampled[i][j])) > 1e-4 || x.Rank[j] >= 5 {
+				t.Errorf("token %d of completion %d: scored %v, sampled with %v; rank %d", j, i, l, sampled[i][j], x.Rank[j])
+			}
+		}
+	}
+}
+
+// TestRandomToken counts the weights of a model made for benchmarks, and asks it for what it holds of some sequences.
+func TestRandomToken(t *testing.T) {
+	torchtest.NoLeaks(t)
+	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
+	p, err := RandomToken(shape, torch.F32, TokenConfig{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	// q is 32 by 32, down 48 to 32.
+	if _, trainable := p.Parameters(); trainable != 2*4*(32+32+48+32) {
+		t.Errorf("%d trainable weights", trainable)
+	}
+	v, err := p.Validate(t.Context(), Samples([]Sequence{
+		{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
+		{IDs: []int32{5, 6}, Labels: []bool{false, true}},
+	}))
+	if err != nil || v.Labels != 4 || v.Loss < 2 || v.Loss > 6 {
+		t.Errorf("%+v, %v; want 4 labels at about log 40", v, err)
+	}
+}
