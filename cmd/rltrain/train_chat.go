@@ -80,9 +80,13 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 func (t *trainer) modelFolder(ctx context.Context) (hub.Model, error) {
 	c := t.config
 	if c.Model == config.TinyModel {
-		name := fmt.Sprintf("tiny-%dx%d-seed%d", c.TinyLayers, c.TinyHidden, c.Seed)
+		kind, write := "tiny", algo.TinyModel
+		if c.Task == "chat" {
+			kind, write = "tiny-chat", algo.TinyChatModel
+		}
+		name := fmt.Sprintf("%s-%dx%d-seed%d", kind, c.TinyLayers, c.TinyHidden, c.Seed)
 		model := hub.Model{Dir: filepath.Join(c.OutputDir, name)}
-		return model, algo.TinyModel(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed)
+		return model, write(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed)
 	}
 	return t.baseModel(ctx)
 }
@@ -135,19 +139,18 @@ func (t *trainer) loadSequences(ctx context.Context, policy *algo.TokenPolicy) (
 		return train, validation, c.Errorf("dataset", "%v", err)
 	}
 	options := algo.EncodeOptions{MaxLength: c.MaxLength, CompletionOnly: c.CompletionOnlyLoss, AssistantOnly: c.AssistantOnlyLoss}
-	read := func(split string) (algo.TokenExamples, error) {
-		files, err := dataset.FilesOf(parts, split)
-		if err != nil {
-			return algo.TokenExamples{}, err
-		}
-		return policy.Encode(first(chat.Examples(dataset.Records(files...), chat.LanguageModelling, chat.PromptCompletion), c.MaxSamples), options)
+	read := func(records iter.Seq2[dataset.Record, error]) (algo.TokenExamples, error) {
+		return policy.Encode(first(chat.Examples(records, chat.LanguageModelling, chat.PromptCompletion), c.MaxSamples), options)
 	}
-	if train, err = read(dataset.Train); err != nil {
+	divided, err := dataset.Divide(parts)
+	if err != nil {
 		return train, validation, err
 	}
-	for _, part := range parts {
-		if part.Split == "validation" {
-			validation, err = read(part.Split)
+	if train, err = read(divided.Train); err != nil {
+		return train, validation, err
+	}
+	if divided.Given {
+		if validation, err = read(divided.Validation); err != nil || len(validation.Sequences) > 0 {
 			return train, validation, err
 		}
 	}
@@ -207,6 +210,11 @@ func (t *trainer) beginChat(stage *algo.Stage, policy *algo.TokenPolicy, train, 
 	}
 	if cut := train.Cut + validation.Cut; cut > 0 {
 		if err := stage.Printf("%d examples were longer than %d tokens and were cut", cut, min(t.config.MaxLength, policy.MaxLength())); err != nil {
+			return err
+		}
+	}
+	if null := train.Null + validation.Null; null > 0 {
+		if err := stage.Printf("%d rows were left out: they have null instead of a text", null); err != nil {
 			return err
 		}
 	}

@@ -721,7 +721,7 @@ func (c oracleCase) compare(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, value := range want {
-			if !got.Has(name) || math.Abs(got.Get(name)-value) > 2e-4*(0.05+math.Abs(value)) {
+			if _, has := got[name]; !has || math.Abs(got.Get(name)-value) > 2e-4*(0.05+math.Abs(value)) {
 				t.Errorf("step %d: %s is %v, by hand %v", at+1, name, got.Get(name), value)
 			}
 		}

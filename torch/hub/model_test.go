@@ -292,3 +292,57 @@ func TestOddCaches(t *testing.T) {
 		}
 	}
 }
+
+// An adapter of older days is pickled; it is fetched where there is nothing newer.
+func TestModelFetchesPickledAdapters(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		h, c := newFake(t), newTester()
+		files := map[string]string{"adapter_config.json": "{}", "adapter_model.bin": "pickle"}
+		if both {
+			files["adapter_model.safetensors"] = "tensors"
+		}
+		h.publish(commit1, files, name)
+		m := c.get(t, "org/name")
+		if _, err := os.Stat(filepath.Join(m.Dir, "adapter_model.bin")); (err == nil) == both {
+			t.Errorf("beside safetensors: %t; the pickled one is there: %t", both, err == nil)
+		}
+	}
+}
+
+// A commit in short is found in the cache, without the network too; where two begin so, the Hub is to say which.
+func TestModelOfAShortCommit(t *testing.T) {
+	h, c := newFake(t), newTester()
+	h.publish(commit1, tinyModel(), name)
+	c.get(t, "org/name")
+	h.taken()
+	m := c.get(t, "org/name@1111111")
+	if m.Commit != commit1 || len(h.taken()) != 0 {
+		t.Errorf("%+v, and the Hub was asked", m)
+	}
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	if m := c.get(t, "org/name@"+commit1[:12]); m.Commit != commit1 {
+		t.Errorf("%+v", m)
+	}
+	for _, revision := range []string{"111111", "1111112", "g111111"} {
+		c.refuses(t, "org/name@"+revision, "nothing of org/name@"+revision+" is in the cache")
+	}
+	other := filepath.Join(filepath.Dir(m.Dir), "1111111"+commit2[7:])
+	if err := os.Mkdir(other, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.refuses(t, "org/name@1111111", "nothing of")
+}
+
+// What has the form of a path is never asked of the Hub, with whatever token.
+func TestPathsNeverGoToTheHub(t *testing.T) {
+	h, c := newFake(t), newTester()
+	t.Setenv("HF_TOKEN", "hf_secret")
+	for _, path := range []string{"./org/name", "../name", "/org/name", "~/name", "org/name/", "a/b/c", `org\name`, ".", ".."} {
+		if _, err := c.Model(t.Context(), path, Weights); err == nil {
+			t.Errorf("%s is a model", path)
+		}
+	}
+	if log := h.taken(); len(log) > 0 {
+		t.Errorf("the Hub was asked: %q", log)
+	}
+}
