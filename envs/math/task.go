@@ -12,28 +12,6 @@ import (
 	"rltrain/envs/answer"
 )
 
-func init() {
-	for _, name := range []string{GSM8K, MATH} {
-		envs.Register(name, func(seed uint64, settings envs.Settings) (envs.Task, error) {
-			o := Defaults(name)
-			match := string(o.Match)
-			if err := settings.Read(map[string]any{
-				"dataset": &o.Train, "eval_dataset": &o.Eval, "few_shot_dataset": &o.FewShotFile, "few_shot": &o.FewShot,
-				"hold_out": &o.HoldOut, "step_mode": &o.Stepwise, "eval_stepwise": &o.EvalStepwise, "max_steps": &o.MaxSteps,
-				"sym_calc": &o.Calculator, "annotate": &o.Annotate, "plain": &o.Plain, "instruction": &o.Instruction,
-				"answer_match": &match,
-			}); err != nil {
-				return nil, err
-			}
-			var err error
-			if o.Match, err = answer.ParseMatch(match); err != nil {
-				return nil, err
-			}
-			return New(name, seed, o)
-		})
-	}
-}
-
 // Options say where the problems are and how they are shown and judged.
 type Options struct {
 	Train       string // file of the problems to learn from, "" for none

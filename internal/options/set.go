@@ -1,0 +1,188 @@
+package options
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// Option is one declared option and the field that holds its value.
+type Option struct {
+	Name       string
+	Group      string
+	Help       string
+	Arg        string // what the help text calls the value; never empty, but for a bool
+	Kind       reflect.Kind
+	Allowed    []string
+	Range      Range
+	Incidental bool
+	PerCommand bool
+
+	prefix string
+	needs  []condition // all of them
+	start  any         // the default
+	value  reflect.Value
+}
+
+// Set is the options of some structs, in the order of their fields.
+type Set struct {
+	list   []*Option
+	byName map[string]*Option
+}
+
+// Read finds the options of structs, given by pointers, and sets each to its default. An error is a mistake in a
+// declaration: a tag that cannot be read, or a name that occurs twice.
+func Read(structs ...any) (*Set, error) {
+	s := &Set{byName: map[string]*Option{}}
+	for _, one := range structs {
+		v := reflect.ValueOf(one)
+		if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+			return nil, fmt.Errorf("options: %T is no pointer to a struct", one)
+		}
+		if err := s.read(v.Elem(), outer{}); err != nil {
+			return nil, fmt.Errorf("options: %T: %w", one, err)
+		}
+	}
+	return s, nil
+}
+
+// outer is what the tags of enclosing fields say.
+type outer struct {
+	prefix, group string
+	needs         []condition
+	defaults      map[string]string // by the names inside
+}
+
+func (s *Set) read(v reflect.Value, o outer) error {
+	for i := range v.NumField() {
+		field, value := v.Type().Field(i), v.Field(i)
+		if !field.IsExported() && !field.Anonymous {
+			continue
+		}
+		if _, ok := field.Tag.Lookup("option"); ok {
+			option, err := newOption(field, value, o)
+			if err == nil && s.byName[option.Name] != nil {
+				err = fmt.Errorf("the name %s occurs twice", option.Name)
+			}
+			if err != nil {
+				return fmt.Errorf("field %s: %w", field.Name, err)
+			}
+			s.list = append(s.list, option)
+			s.byName[option.Name] = option
+			continue
+		}
+		if value.Kind() == reflect.Pointer && !value.IsNil() {
+			value = value.Elem()
+		}
+		if value.Kind() != reflect.Struct {
+			continue
+		}
+		inner, err := o.enter(field.Tag)
+		if err == nil {
+			err = s.read(value, inner)
+		}
+		if err != nil {
+			return fmt.Errorf("field %s: %w", field.Name, err)
+		}
+	}
+	return nil
+}
+
+// enter adds the tags of a field that holds further options.
+func (o outer) enter(tag reflect.StructTag) (outer, error) {
+	if group := tag.Get("group"); group != "" {
+		o.group = group
+	}
+	needs, err := parseNeeds(tag.Get("needs"), o.prefix)
+	if err != nil {
+		return o, err
+	}
+	o.needs = append(o.needs[:len(o.needs):len(o.needs)], needs...)
+	prefix := tag.Get("prefix")
+	defaults := map[string]string{}
+	for name, value := range o.defaults { // those of further out win
+		if inside, ok := strings.CutPrefix(name, prefix); ok {
+			defaults[inside] = value
+		}
+	}
+	if list := tag.Get("defaults"); list != "" {
+		for _, pair := range strings.Split(list, ",") {
+			name, value, ok := strings.Cut(pair, "=")
+			if !ok {
+				return o, fmt.Errorf("defaults %q: %q is not name=value", list, pair)
+			}
+			if _, set := defaults[name]; !set {
+				defaults[name] = value
+			}
+		}
+	}
+	o.prefix, o.defaults = o.prefix+prefix, defaults
+	return o, nil
+}
+
+func newOption(field reflect.StructField, value reflect.Value, o outer) (*Option, error) {
+	tag := field.Tag
+	inside := tag.Get("option")
+	option := &Option{
+		Name: o.prefix + inside, Group: o.group, Help: tag.Get("help"), Arg: tag.Get("arg"), Kind: field.Type.Kind(),
+		Incidental: tag.Get("incidental") == "true", PerCommand: tag.Get("percommand") == "true", prefix: o.prefix, value: value,
+	}
+	if group := tag.Get("group"); group != "" {
+		option.Group = group
+	}
+	if option.Arg == "" {
+		option.Arg = map[reflect.Kind]string{reflect.Int: "N", reflect.Uint64: "N", reflect.Float64: "X", reflect.String: "NAME", reflect.Slice: "A,B,..."}[option.Kind]
+	}
+	if option.Arg == "" && option.Kind != reflect.Bool || option.Kind == reflect.Slice && field.Type.Elem().Kind() != reflect.String {
+		return nil, fmt.Errorf("an option cannot be of type %v", field.Type)
+	}
+	if inside == "" || option.Help == "" {
+		return nil, fmt.Errorf("the name of the option or its help is missing")
+	}
+	if allowed := tag.Get("allowed"); allowed != "" {
+		option.Allowed = strings.Split(allowed, ",")
+	}
+	var err error
+	if option.Range, err = ParseRange(tag.Get("range")); err != nil {
+		return nil, err
+	}
+	if option.needs, err = parseNeeds(tag.Get("needs"), o.prefix); err != nil {
+		return nil, err
+	}
+	option.needs = append(o.needs[:len(o.needs):len(o.needs)], option.needs...)
+	start, given := o.defaults[inside]
+	if !given {
+		start, given = tag.Lookup("default")
+	}
+	option.start = option.Get()
+	if given {
+		if option.start, err = option.Parse(Value{Text: start}); err != nil {
+			return nil, fmt.Errorf("default: %w", err)
+		}
+	}
+	option.Set(option.start)
+	return option, nil
+}
+
+// All lists the options in the order of their fields.
+func (s *Set) All() []*Option { return s.list }
+
+// Find returns the option of that name, or nil.
+func (s *Set) Find(name string) *Option { return s.byName[name] }
+
+// Get is the option's value now.
+func (o *Option) Get() any {
+	if o.Kind == reflect.String {
+		return o.value.String() // whatever the name of the field's type
+	}
+	return o.value.Interface()
+}
+
+// Default is the option's value before it was set.
+func (o *Option) Default() any { return o.start }
+
+// Set changes the value; v comes from Parse.
+func (o *Option) Set(v any) { o.value.Set(reflect.ValueOf(v).Convert(o.value.Type())) }
+
+// Flag is the option as it is written on a command line.
+func Flag(name string) string { return "--" + strings.ReplaceAll(name, "_", "-") }
