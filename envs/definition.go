@@ -16,7 +16,8 @@ type Definition struct {
 
 	// Options returns a pointer to a new struct of the task's own options, fields with the tags of
 	// rltrain/internal/options. What a task gives is what this struct can do: it is one or several of RowSource,
-	// RecordSource, EpisodeSource and AnswerSource.
+	// RecordSource, EpisodeSource and AnswerSource. A method Check() error, where it has one, says what is wrong with
+	// its values.
 	Options func() any
 
 	// Recipe is YAML with the settings, of the task and of training, whose defaults are others for this task.

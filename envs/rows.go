@@ -18,11 +18,16 @@ type LabelledRows struct {
 	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"use at most this many rows, of classes equally many; 0 = all"`
 }
 
+// Check refuses what goes against each other.
+func (o *LabelledRows) Check() error {
+	if o.TextColumn == o.LabelColumn {
+		return fmt.Errorf("text_column and label_column are both %q; name two columns", o.TextColumn)
+	}
+	return nil
+}
+
 // Rows reads the data set.
 func (o *LabelledRows) Rows(ctx context.Context, s Setup) ([]dataset.Row, error) {
-	if o.TextColumn == o.LabelColumn {
-		return nil, &OptionError{"text_column", fmt.Errorf("text_column and label_column are both %q; name two columns", o.TextColumn)}
-	}
 	parts, err := s.Find(ctx, o.Dataset, o.DatasetConfig, "train", "validation", "test")
 	if err != nil {
 		return nil, &OptionError{"dataset", err}

@@ -19,9 +19,9 @@
 //	incidental  "true": it changes no result, so a run may be resumed with another value
 //	percommand  "true": it belongs to one command, and is neither read from a file nor written to one
 //
-// A field without the tag option is searched for options if it is a struct, or a pointer to one. Its own tags count for
+// A field without the tag option is searched for options if it is a struct, or a pointer to one that is not nil. Its own tags count for
 // all options in it: group, needs, prefix (put before their names) and defaults ("a=1,b=2", names without the prefix).
 //
 // Conditions are joined by commas, and all of them must hold: "name" (true, or not empty), "!name", "name=a|b",
-// "name!=a", "name>0". Alternatives are joined by " or ", which binds less than " and ".
+// "name!=a", "name=@other" (the value of another option), "name>0". Alternatives are joined by " or ", which binds less than " and ".
 package options

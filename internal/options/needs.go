@@ -14,8 +14,7 @@ type condition [][]test
 
 // test is one comparison with the value of an option.
 type test struct {
-	name   string   // of the option
-	prefix string   // tried before the name first
+	name   string   // of the option; one with the prefix of the option that needs it comes first
 	op     string   // "" (true, or not empty), "!", "=", "!=", ">"
 	values []string // of = and !=
 	limit  float64  // of >
@@ -23,7 +22,7 @@ type test struct {
 
 var testSyntax = regexp.MustCompile(`^(!?)([a-z][a-z0-9_]*)(?:(=|!=|>)(.+))?$`)
 
-func parseNeeds(text, prefix string) (all []condition, err error) {
+func parseNeeds(text string) (all []condition, err error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -36,7 +35,7 @@ func parseNeeds(text, prefix string) (all []condition, err error) {
 				if m == nil || m[1] != "" && m[3] != "" {
 					return nil, fmt.Errorf("needs %q: %q is no condition", text, one)
 				}
-				t := test{name: m[2], prefix: prefix, op: m[1] + m[3], values: strings.Split(m[4], "|")}
+				t := test{name: m[2], op: m[1] + m[3], values: strings.Split(m[4], "|")}
 				if t.op == ">" {
 					if t.limit, err = strconv.ParseFloat(m[4], 64); err != nil {
 						return nil, fmt.Errorf("needs %q: %q is no number", text, m[4])
@@ -51,12 +50,12 @@ func parseNeeds(text, prefix string) (all []condition, err error) {
 	return all, nil
 }
 
-// Missing says what the option needs in order to mean something, "" where it has it.
+// Missing says what the option needs in order to mean something, as what follows "applies only"; "" where it has it.
 func (s *Set) Missing(o *Option) string {
-	for _, c := range o.needs {
+	for _, c := range slices.Concat(o.outer, o.needs) {
 		first := ""
 		for i, tests := range c {
-			missing := s.missingOf(tests)
+			missing := s.missingOf(o.prefix, tests)
 			if missing == "" {
 				first = ""
 				break
@@ -72,9 +71,9 @@ func (s *Set) Missing(o *Option) string {
 	return ""
 }
 
-func (s *Set) missingOf(tests []test) string {
+func (s *Set) missingOf(prefix string, tests []test) string {
 	for _, t := range tests {
-		if missing := s.missing(t); missing != "" {
+		if missing := s.missing(prefix, t); missing != "" {
 			return missing
 		}
 	}
@@ -82,8 +81,8 @@ func (s *Set) missingOf(tests []test) string {
 }
 
 // missing is what a test wants. An option that does not apply itself holds nothing that another could need.
-func (s *Set) missing(t test) string {
-	o := s.byName[t.prefix+t.name]
+func (s *Set) missing(prefix string, t test) string {
+	o := s.byName[prefix+t.name]
 	if o == nil {
 		o = s.byName[t.name]
 	}
@@ -91,30 +90,35 @@ func (s *Set) missing(t test) string {
 		if t.op == "!" || t.op == "!=" {
 			return ""
 		}
-		return Flag(t.name)
+		return "with " + Flag(t.name)
 	}
 	if t.op == "" || t.op == "=" || t.op == ">" {
 		if missing := s.Missing(o); missing != "" {
 			return missing
 		}
 	}
-	text := fmt.Sprint(o.Get())
+	text, values := fmt.Sprint(o.Get()), slices.Clone(t.values)
+	for i, value := range values {
+		if name, ok := strings.CutPrefix(value, "@"); ok && s.byName[name] != nil {
+			values[i] = fmt.Sprint(s.byName[name].Get())
+		}
+	}
 	empty := o.value.IsZero() || o.Kind == reflect.Slice && o.value.Len() == 0
 	switch {
 	case t.op == "" && empty && o.Kind == reflect.Bool:
-		return Flag(o.Name)
+		return "with " + Flag(o.Name)
 	case t.op == "" && empty:
-		return Flag(o.Name) + " " + o.Arg
+		return "with " + Flag(o.Name) + " " + o.Arg
 	case t.op == "!" && !empty && o.Kind == reflect.Bool:
-		return Flag(o.Name) + "=false"
+		return "with " + Flag(o.Name) + "=false"
 	case t.op == "!" && !empty:
-		return "no " + Flag(o.Name)
-	case t.op == "=" && !slices.Contains(t.values, text):
-		return Flag(o.Name) + " " + strings.Join(t.values, " or ")
-	case t.op == "!=" && slices.Contains(t.values, text):
-		return "another " + Flag(o.Name) + " than " + text
+		return "without " + Flag(o.Name)
+	case t.op == "=" && !slices.Contains(values, text):
+		return "with " + Flag(o.Name) + " " + strings.Join(values, " or ")
+	case t.op == "!=" && slices.Contains(values, text):
+		return "with another " + Flag(o.Name) + " than " + text
 	case t.op == ">" && !(number(o.value) > t.limit):
-		return fmt.Sprintf("%s above %v", Flag(o.Name), t.limit)
+		return fmt.Sprintf("with %s above %v", Flag(o.Name), t.limit)
 	}
 	return ""
 }

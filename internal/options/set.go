@@ -8,18 +8,12 @@ import (
 
 // Option is one declared option and the field that holds its value.
 type Option struct {
-	Name       string
-	Group      string
-	Help       string
-	Arg        string // what the help text calls the value; never empty, but for a bool
-	Kind       reflect.Kind
-	Allowed    []string
-	Range      Range
-	Incidental bool
-	PerCommand bool
+	Declaration
+	Name  string // with the prefixes of the enclosing fields
+	Group string
 
 	prefix string
-	needs  []condition // all of them
+	outer  []condition // of the enclosing fields
 	start  any         // the default
 	value  reflect.Value
 }
@@ -60,7 +54,7 @@ func (s *Set) read(v reflect.Value, o outer) error {
 			continue
 		}
 		if _, ok := field.Tag.Lookup("option"); ok {
-			option, err := newOption(field, value, o)
+			option, err := newOption(v.Type(), i, value, o)
 			if err == nil && s.byName[option.Name] != nil {
 				err = fmt.Errorf("the name %s occurs twice", option.Name)
 			}
@@ -71,7 +65,7 @@ func (s *Set) read(v reflect.Value, o outer) error {
 			s.byName[option.Name] = option
 			continue
 		}
-		if value.Kind() == reflect.Pointer && !value.IsNil() {
+		for (value.Kind() == reflect.Interface || value.Kind() == reflect.Pointer) && !value.IsNil() {
 			value = value.Elem()
 		}
 		if value.Kind() != reflect.Struct {
@@ -93,7 +87,7 @@ func (o outer) enter(tag reflect.StructTag) (outer, error) {
 	if group := tag.Get("group"); group != "" {
 		o.group = group
 	}
-	needs, err := parseNeeds(tag.Get("needs"), o.prefix)
+	needs, err := parseNeeds(tag.Get("needs"))
 	if err != nil {
 		return o, err
 	}
@@ -120,42 +114,17 @@ func (o outer) enter(tag reflect.StructTag) (outer, error) {
 	return o, nil
 }
 
-func newOption(field reflect.StructField, value reflect.Value, o outer) (*Option, error) {
-	tag := field.Tag
-	inside := tag.Get("option")
-	option := &Option{
-		Name: o.prefix + inside, Group: o.group, Help: tag.Get("help"), Arg: tag.Get("arg"), Kind: field.Type.Kind(),
-		Incidental: tag.Get("incidental") == "true", PerCommand: tag.Get("percommand") == "true", prefix: o.prefix, value: value,
-	}
-	if group := tag.Get("group"); group != "" {
-		option.Group = group
-	}
-	if option.Arg == "" {
-		option.Arg = map[reflect.Kind]string{reflect.Int: "N", reflect.Uint64: "N", reflect.Float64: "X", reflect.String: "NAME", reflect.Slice: "A,B,..."}[option.Kind]
-	}
-	if option.Arg == "" && option.Kind != reflect.Bool || option.Kind == reflect.Slice && field.Type.Elem().Kind() != reflect.String {
-		return nil, fmt.Errorf("an option cannot be of type %v", field.Type)
-	}
-	if inside == "" || option.Help == "" {
-		return nil, fmt.Errorf("the name of the option or its help is missing")
-	}
-	if allowed := tag.Get("allowed"); allowed != "" {
-		option.Allowed = strings.Split(allowed, ",")
-	}
-	var err error
-	if option.Range, err = ParseRange(tag.Get("range")); err != nil {
+func newOption(in reflect.Type, i int, value reflect.Value, o outer) (*Option, error) {
+	declared, err := declarationOf(in, i)
+	if err != nil {
 		return nil, err
 	}
-	if option.needs, err = parseNeeds(tag.Get("needs"), o.prefix); err != nil {
-		return nil, err
+	option := &Option{Declaration: *declared, Name: o.prefix + declared.name, Group: o.group, prefix: o.prefix, outer: o.needs, value: value}
+	if declared.group != "" {
+		option.Group = declared.group
 	}
-	option.needs = append(o.needs[:len(o.needs):len(o.needs)], option.needs...)
-	start, given := o.defaults[inside]
-	if !given {
-		start, given = tag.Lookup("default")
-	}
-	option.start = option.Get()
-	if given {
+	option.start = declared.start
+	if start, given := o.defaults[declared.name]; given {
 		if option.start, err = option.Parse(Value{Text: start}); err != nil {
 			return nil, fmt.Errorf("default: %w", err)
 		}

@@ -1,0 +1,106 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"rltrain/envs"
+)
+
+// wrong is what is wrong with the value of an option.
+func wrong(option, format string, args ...any) error {
+	return &envs.OptionError{Option: option, Err: fmt.Errorf(format, args...)}
+}
+
+// Blame makes an error about an option, as a task's, a *UsageError that names where it was given.
+func (c *Config) Blame(err error) error {
+	if fault := (*envs.OptionError)(nil); errors.As(err, &fault) {
+		return c.Errorf(fault.Option, "%v", fault.Err)
+	}
+	return err
+}
+
+// checkNeeds refuses given settings that mean nothing beside the others. A file may spell out defaults.
+func (l *loading) checkNeeds() {
+	var recipe *Config
+	for _, key := range l.order {
+		o, given := l.set.Find(key), l.given[key]
+		missing := l.set.Missing(o)
+		if missing == "" {
+			continue
+		}
+		if given.source.Layer == File {
+			if recipe == nil {
+				recipe, _ = l.withRecipe()
+			}
+			if reflect.DeepEqual(given.value, recipe.set.Find(key).Get()) {
+				continue
+			}
+		}
+		l.found.add(given.source.errorf("applies only %s", missing))
+	}
+}
+
+// check finds what no single value can show.
+func (c *Config) check() (found []error) {
+	add := func(err error) {
+		if blamed := c.Blame(err); blamed != err {
+			found = append(found, blamed)
+		} else if err != nil {
+			found = append(found, usagef("%v", err))
+		}
+	}
+	parts := reflect.ValueOf(c).Elem()
+	for i := range parts.NumField() {
+		if field := parts.Field(i); field.CanInterface() && (field.Kind() == reflect.Pointer || field.Kind() == reflect.Interface) && !field.IsNil() {
+			if part, ok := field.Interface().(interface{ Check() error }); ok {
+				add(part.Check())
+			}
+		}
+	}
+	if c.Task.Needs != "" && c.Text("dataset") == "" {
+		add(fmt.Errorf("task %s needs --dataset FILE, with %s", c.Task.Name, c.Task.Needs))
+	}
+	if c.Tokens != nil && c.Pretrained() != "" && c.General.Model != c.ofRecipe("model", TinyModel) {
+		add(wrong("model", "applies only without --pretrained-model"))
+	}
+	// A policy that nobody has taught earns too little to learn from, unless the task's recipe thinks otherwise.
+	if c.General.Mode == envs.RLOnly && c.Pretrained() == "" && c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly && (c.Labels != nil || c.General.Model == TinyModel) {
+		add(errors.New("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage"))
+	}
+	if f := c.Fresh; f != nil {
+		if f.OverlongBuffer > c.Answers.MaxNewTokens {
+			add(wrong("overlong_buffer", "%d is more than max_new_tokens, %d", f.OverlongBuffer, c.Answers.MaxNewTokens))
+		}
+		if o, answers := c.set.Find("minibatches"), c.Rollouts.Prompts*f.Samples; o != nil && o.Get().(int) > answers {
+			add(wrong("minibatches", "%d is more than the %d answers of a step", o.Get(), answers))
+		}
+		if c.Judge != nil && c.Judge.Model != "" && (f.StepTimeout > 0 || f.Async) {
+			add(wrong("judge", "computes where the policy does: it goes neither with step_timeout nor with async"))
+		}
+	}
+	return found
+}
+
+// ofRecipe is what the task's recipe says of an option, or else usual.
+func (c *Config) ofRecipe(key, usual string) string {
+	recipe, _ := recipeOf(c.Task)
+	if value, e := pick(key, [][]entry{recipe}); e != nil {
+		return value
+	}
+	return usual
+}
+
+// modeOrigin tells where the mode was chosen if that is not in view, on the same command line.
+func (c *Config) modeOrigin() string {
+	switch s := c.sources["mode"]; s.Layer {
+	case File:
+		return " (chosen at " + s.Position + ")"
+	case Env:
+		return " (chosen by " + s.Name + ")"
+	case Recipe:
+		return " (the default)"
+	}
+	return ""
+}
