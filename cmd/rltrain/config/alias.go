@@ -2,12 +2,15 @@ package config
 
 import (
 	"strings"
+
+	"rltrain/envs"
 )
 
 // alias is another name of a key.
 type alias struct {
 	name, key string
 	replay    string            // the key where turns are replayed, if it is another
+	oneStage  string            // the key where a run has one stage, if it is another
 	also      string            // a second key that gets the value, unless that has one of its own
 	values    map[string]string // what its values are called here; with true and false alone it is a switch
 }
@@ -25,7 +28,7 @@ var aliases = []alias{
 	{name: "reward_metric", key: "reward"},
 	{name: "lora_rank", key: "lora_r"},
 	{name: "enable_feature_alignment", key: "feature_alignment", values: onOff("0.1", "0")},
-	{name: routerSection + "enabled", key: "mode", values: onOff("supervised_then_rl", "supervised")},
+	{name: routerSection + "enabled", key: "mode", values: onOff(envs.SupervisedThenRL, envs.Supervised)},
 	{name: routerSection + "algorithm", key: "algorithm"},
 	{name: routerSection + "learning_rate", key: "rl_learning_rate"},
 	{name: routerSection + "gamma", key: "gamma"},
@@ -33,6 +36,7 @@ var aliases = []alias{
 	{name: routerSection + "update_epochs", key: "update_epochs"},
 	{name: routerSection + "reward_metric", key: "reward"},
 
+	{name: "lr", oneStage: "learning_rate"},
 	{name: "model_name_or_path", key: "model"},
 	{name: "dataset_name", key: "dataset"},
 	{name: "dataset_text_field", key: "text_column"},
@@ -83,6 +87,8 @@ var aliases = []alias{
 	{name: "load_buffer_from_cache_at_start", key: "load_buffer"},
 	{name: "reward_model_name", key: "judge"},
 
+	{name: "episodes", key: "num_steps"},
+	{name: "generation_temp", key: "temperature"},
 	{name: "save_dir", key: "output_dir"},
 	{name: "eval_interval", key: "eval_every"},
 	{name: "group_size", key: "samples_per_prompt"},
@@ -139,6 +145,7 @@ var refused = map[string]string{
 	"resume_from_checkpoint":       "write resume",
 	"cache_dir":                    "models are kept where the variables HF_HOME and HF_HUB_CACHE say",
 	"qlora":                        "there are no 4-bit weights; write dtype=bf16 and tuning=lora to save memory",
+	"process_supervision":          "lines are rewarded with step_mode=line and a judge",
 	"local_test":                   "write model=tiny for a trial without a download",
 	"reward_model_sys_prompt_path": "the judge's prompt is built in; write judge_reward to choose one",
 	"gradient_accumulation_steps":  "one batch is one update; write batch_size, and tokens_per_micro_batch to save memory",
@@ -159,11 +166,14 @@ var aliasByName = func() map[string]*alias {
 // target is the key that a name stands for in a run, "" where it stands for none.
 func (ch choice) target(c *Config, name string) string {
 	if a := aliasByName[name]; a != nil {
-		if name = a.key; ch.replay && a.replay != "" {
+		switch name = a.key; {
+		case ch.replay && a.replay != "":
 			name = a.replay
+		case ch.mode != envs.SupervisedThenRL && a.oneStage != "":
+			name = a.oneStage
 		}
 	}
-	if ch.mode == "rl_only" && c.set.Find(name) == nil {
+	if ch.mode == envs.RLOnly && c.set.Find(name) == nil {
 		for _, other := range ofTheStage[name] {
 			if c.set.Find(other) != nil {
 				return other

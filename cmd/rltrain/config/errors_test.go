@@ -19,7 +19,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--batch"}, want: "unknown option --batch; did you mean --batch-size?"},
 		{args: []string{"--zzz"}, want: "unknown option --zzz"},
 		{args: []string{"-epochs", "3"}, want: "unknown option -epochs; did you mean --epochs?"},
-		{args: []string{"--lr=1"}, want: "unknown option --lr: write learning_rate (supervised stage) or rl_learning_rate"},
+		{args: []string{"--lr=1"}, want: "--lr: write learning_rate (supervised stage) or rl_learning_rate"},
 		{args: []string{"--bf16"}, want: "--bf16: does not apply to task intent; it applies to chat, gsm8k, math, reverse_digits, sum_digits"},
 		{args: []string{"--task=chat", "--dataset=d", "--pooling=mean"}, want: "--pooling: does not apply to task chat; it applies to intent"},
 		{args: []string{"--algorithm=grpo"}, want: `--algorithm: "grpo": the only choice is ppo`},
