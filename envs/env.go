@@ -71,6 +71,7 @@ type Info struct {
 	Tier      string `json:"tier"`      // how the answer was found, see envs/answer
 	Answer    string `json:"answer"`    // as found, "" where there is none
 	Truth     string `json:"truth"`
+	Kind      string `json:"kind,omitempty"` // of the episode, where a task has several that are learnt at their own pace
 }
 
 // Env is a single episode. It is used by one goroutine at a time.
@@ -112,6 +113,8 @@ type Completion struct {
 	Text        string // what was written before, and the action
 	Action      Action // the turn to be judged
 	Info        *Info  // how the episode judged it; nil where it did not
+	// Reward is what the episode itself pays for the turn; NaN where judging failed.
+	Reward float64
 }
 
 // Reward judges a completion. An error, or a value that is not finite, means that there

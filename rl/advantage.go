@@ -39,7 +39,9 @@ const scaleEpsilon = 1e-4
 //
 // Standard deviations are unbiased. Where all rewards that a mean is taken over are
 // equal, the advantage is exactly 0; computing it would divide the rounding error of
-// the mean. A reward that is NaN is missing: it takes no part in means and deviations,
+// the mean. Where penalties alone tell the rewards of a group apart, their difference
+// stays as it is: divided by its own deviation, the least penalty would count as much
+// as a wrong answer. A reward that is NaN is missing: it takes no part in means and deviations,
 // and its own advantage is 0. So is that of a sample left without anything to be
 // compared with.
 //
@@ -84,16 +86,17 @@ func join[T ~string](names []T) string {
 }
 
 // Of returns the advantage of each reward. groups holds the rewards of each prompt's
-// samples; given is one baseline a prompt for moving and greedy, where NaN is a
-// missing one, and nil for the others. The combination must have passed Check.
-func (a Advantages) Of(groups [][]float64, given []float64) [][]float64 {
+// samples with penalties, raw without; given is one baseline a prompt for moving and
+// greedy, where NaN is a missing one, and nil for the others. The combination must have
+// passed Check.
+func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 	all := slices.Concat(groups...)
 	out := make([][]float64, len(groups))
 	for g, rewards := range groups {
 		out[g] = make([]float64, len(rewards))
-		reference := rewards
+		reference, unpaid := rewards, raw[g]
 		if a.Baseline == BaselineBatch {
-			reference = all
+			reference, unpaid = all, slices.Concat(raw...)
 		}
 		mean, _, n := rewardMoments(reference)
 		equal := !Differ(reference)
@@ -114,11 +117,11 @@ func (a Advantages) Of(groups [][]float64, given []float64) [][]float64 {
 				out[g][i] = r - mean
 			}
 		}
-		if a.Scale == ScaleNone || equal {
-			continue
-		}
 		if a.Scale == ScaleBatch {
-			reference = all
+			reference, unpaid = all, slices.Concat(raw...)
+		}
+		if a.Scale == ScaleNone || !Differ(unpaid) {
+			continue
 		}
 		_, std, _ := rewardMoments(reference)
 		for i := range out[g] {
@@ -224,16 +227,4 @@ func StatsOf(groups [][]float64) GroupStats {
 		}
 	}
 	return GroupStats{Mean: mean, Std: std, ZeroStd: ratio(flat, len(groups)), Failed: len(all) - n}
-}
-
-// FilterGroups keeps the groups whose raw rewards differ: the others have advantages of
-// 0 only (dynamic sampling; Yu et al. 2025, DAPO, section 3.2). raw is the reward
-// before any penalty is added to it, which would make every group differ.
-func FilterGroups(groups []Group, raw [][]float64) (kept []Group, dropped int) {
-	for i, g := range groups {
-		if Differ(raw[i]) {
-			kept = append(kept, g)
-		}
-	}
-	return kept, len(groups) - len(kept)
 }

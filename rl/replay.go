@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+
+	"rltrain/internal/files"
 )
 
 // Experience is one turn of a trajectory with the return it led to.
@@ -144,7 +146,7 @@ func (e ReplayEntry) appendTo(items []Experience) ([]Experience, error) {
 	return items, nil
 }
 
-const replayFormat = "rltrain replay buffer 1"
+const replayFormat = "rltrain replay buffer 2"
 
 type replayHeader struct {
 	Format   string `json:"format"`
@@ -165,7 +167,7 @@ func (r *Replay) Save(path string) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	return WriteFileAtomic(path, buf.Bytes(), 0o644)
+	return files.WriteAtomic(path, buf.Bytes(), 0o644)
 }
 
 // Load adds what [Replay.Save] wrote to path to the buffer; the capacity stays, and

@@ -22,3 +22,15 @@ func Stream(seed uint64, ids ...uint64) *rand.Rand {
 	key := sha256.Sum256(words)
 	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:16])))
 }
+
+// Purposes of random streams: the first id after the seed. Their numbers are part of what a seed means.
+const (
+	StreamInit = iota + 1
+	StreamShuffle
+	StreamDropout
+	StreamRollout
+	StreamMinibatch
+	StreamAction
+	StreamReplay
+	StreamEvaluation
+)

@@ -13,40 +13,37 @@ type Schedule struct {
 	Warmup int    // optimiser steps of warm-up
 }
 
-// NewSchedule checks and returns a schedule over total optimiser steps. A warmup below
-// 1 is a share of total, rounded up; from 1 on it is a number of steps and must be
-// whole.
-func NewSchedule(kind string, total int, warmup float64) (Schedule, error) {
+// NewSchedule checks and returns a schedule over total optimiser steps. The warm-up is ratio, a share of total in
+// [0,1], rounded up, or steps where that is above 0.
+func NewSchedule(kind string, total int, ratio float64, steps int) (Schedule, error) {
 	switch kind {
 	case "linear", "cosine", "constant":
 	default:
 		return Schedule{}, fmt.Errorf("learning-rate schedule %q is unknown: choose linear, cosine or constant", kind)
 	}
-	if total < 0 {
-		return Schedule{}, fmt.Errorf("learning-rate schedule: %d steps in total: must not be negative", total)
+	if total < 0 || steps < 0 || !(ratio >= 0 && ratio <= 1) {
+		return Schedule{}, fmt.Errorf("learning-rate schedule of %d steps with a warm-up of %v of them, or %d: the share must be in [0,1] and the numbers not negative", total, ratio, steps)
 	}
-	if !(warmup >= 0) || warmup > math.MaxInt32 || warmup >= 1 && warmup != math.Trunc(warmup) {
-		return Schedule{}, fmt.Errorf("learning-rate schedule: warm-up %v: give a share of the run in [0,1) or a whole number of steps", warmup)
+	if steps == 0 {
+		steps = int(math.Ceil(ratio * float64(total)))
 	}
-	if warmup < 1 {
-		warmup = math.Ceil(warmup * float64(total))
-	}
-	return Schedule{Kind: kind, Total: total, Warmup: int(warmup)}, nil
+	return Schedule{Kind: kind, Total: total, Warmup: steps}, nil
 }
 
 // At returns the factor in [0,1] to multiply the peak learning rate by for the update
 // that follows step finished updates (the first update is step 0; step is never negative).
 //
-//	warm-up    step/Warmup                          while step < Warmup
+//	warm-up    (step+1)/(Warmup+1)                  while step < Warmup
 //	linear     (Total−step)/(Total−Warmup)          after it, 0 from Total on
 //	cosine     ½(1+cos π·(step−Warmup)/(Total−Warmup))
 //	constant   1
 //
 // These are the factors of transformers' get_{linear,cosine,constant}_schedule_with_warmup
-// (half a cosine wave), except that past Total the cosine stays at 0 where theirs rises again.
+// (half a cosine wave), except that its warm-up, step/Warmup, wastes the first update on a
+// rate of 0, and that past Total the cosine stays at 0 where theirs rises again.
 func (s Schedule) At(step int) float64 {
 	if step < s.Warmup {
-		return float64(step) / float64(s.Warmup)
+		return float64(step+1) / float64(s.Warmup+1)
 	}
 	if s.Kind == "constant" {
 		return 1

@@ -18,17 +18,17 @@ const (
 )
 
 // Trajectory is one episode as the token stream that the policy read and wrote. Tokens
-// stay the tokens that were sampled; nothing is tokenized again. Tokens, Source, LogProb
-// and Raw have one entry a token; turns lie end to end and cover every sampled token.
+// stay the tokens that were sampled; nothing is tokenized again. Tokens, Source, Drawn
+// and LogProbs have one entry a token; turns lie end to end and cover every sampled token.
 type Trajectory struct {
 	Prompt  int    `json:"prompt"`  // which episode of the task
-	Sample  int    `json:"sample"`  // which sample of it, from 0
+	Index   int    `json:"sample"`  // which sample of it, from 0
 	Version uint64 `json:"version"` // of the policy that wrote it
 
-	Tokens  []int32   `json:"tokens"`
-	Source  []Source  `json:"source"`
-	LogProb []float32 `json:"logprob"` // nats, under the distribution drawn from; 0 where given
-	Raw     []float32 `json:"raw"`     // nats, under the policy at temperature 1; 0 where given
+	Tokens   []int32   `json:"tokens"`
+	Source   []Source  `json:"source"`
+	Drawn    []float32 `json:"drawn"`    // nats, under the distribution drawn from; 0 where given
+	LogProbs []float32 `json:"logprobs"` // log π in nats, at temperature 1 and unfiltered; 0 where given
 
 	Turns []Turn          `json:"turns"`
 	Stop  envs.StopReason `json:"stop"` // why the last action ended
@@ -76,24 +76,20 @@ func (t *Trajectory) Give(tokens ...int32) {
 }
 
 // Draw appends a token that the policy drew, with its two log-probabilities.
-func (t *Trajectory) Draw(token int32, logProb, raw float32) { t.add(token, Sampled, logProb, raw) }
+func (t *Trajectory) Draw(token int32, drawn, logProb float32) { t.add(token, Sampled, drawn, logProb) }
 
-func (t *Trajectory) add(token int32, source Source, logProb, raw float32) {
+func (t *Trajectory) add(token int32, source Source, drawn, logProb float32) {
 	t.Tokens, t.Source = append(t.Tokens, token), append(t.Source, source)
-	t.LogProb, t.Raw = append(t.LogProb, logProb), append(t.Raw, raw)
+	t.Drawn, t.LogProbs = append(t.Drawn, drawn), append(t.LogProbs, logProb)
 }
 
-// Cut takes back all but the first n tokens. It panics where that reaches into a
-// finished turn.
-func (t *Trajectory) Cut(n int) {
-	if n > len(t.Tokens) || n < t.turnStart(len(t.Turns)) {
-		panic(fmt.Sprintf("rl.Trajectory.Cut: %d of %d tokens, turns end at %d", n, len(t.Tokens), t.turnStart(len(t.Turns))))
-	}
-	t.Tokens, t.Source, t.LogProb, t.Raw = t.Tokens[:n], t.Source[:n], t.LogProb[:n], t.Raw[:n]
-}
-
-// EndTurn closes a turn behind the last token.
+// EndTurn closes a turn behind the last token. Where there is no token since the turn before, its reward goes to
+// that turn.
 func (t *Trajectory) EndTurn(reward float64) {
+	if n := len(t.Turns); n > 0 && t.Turns[n-1].End == len(t.Tokens) {
+		t.Turns[n-1].Reward += reward
+		return
+	}
 	t.Turns = append(t.Turns, Turn{End: len(t.Tokens), Reward: reward})
 }
 
@@ -126,8 +122,8 @@ func (t *Trajectory) Rewards() []float64 {
 	return rewards
 }
 
-// Length is the number of sampled tokens.
-func (t *Trajectory) Length() int {
+// Len is the number of sampled tokens.
+func (t *Trajectory) Len() int {
 	n := 0
 	for _, s := range t.Source {
 		n += int(s)
@@ -135,11 +131,47 @@ func (t *Trajectory) Length() int {
 	return n
 }
 
+// Sample is the trajectory as something to learn from: its sampled tokens are the actions, and the reward of a
+// turn is that of the turn's last action. What a turn without an action earned goes to the action before it, or to
+// the first. temperature is that of the trainer, which divides the logits by it too.
+func (t *Trajectory) Sample(temperature float64) *Sample {
+	return t.sample(0, len(t.Turns), temperature)
+}
+
+// TurnSample is one turn of the trajectory, with all that stands before it as context.
+func (t *Trajectory) TurnSample(turn int, temperature float64) *Sample {
+	return t.sample(turn, turn+1, temperature)
+}
+
+func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
+	s := &Sample{Prompt: t.Prompt, Index: t.Index, Version: t.Version, Truncated: t.Stop == envs.StopLength}
+	logProbs := t.Drawn
+	if temperature == 1 {
+		logProbs = t.LogProbs // whatever was filtered
+	}
+	owed := 0.0
+	for turn := from; turn < to; turn++ {
+		for at := t.turnStart(turn); at < t.Turns[turn].End; at++ {
+			if t.Source[at] != Sampled {
+				continue
+			}
+			s.Rows, s.Actions = append(s.Rows, at-1), append(s.Actions, t.Tokens[at])
+			s.Drawn, s.Rewards = append(s.Drawn, logProbs[at]), append(s.Rewards, 0)
+			s.Tokens = t.Tokens[:at+1]
+		}
+		if owed += t.Turns[turn].Reward; len(s.Rewards) > 0 {
+			s.Rewards[len(s.Rewards)-1] += owed
+			owed = 0
+		}
+	}
+	return s
+}
+
 // Validate checks what the fields promise each other.
 func (t *Trajectory) Validate() error {
 	n := len(t.Tokens)
-	if len(t.Source) != n || len(t.LogProb) != n || len(t.Raw) != n {
-		return fmt.Errorf("trajectory of %d tokens has %d sources, %d and %d log-probabilities", n, len(t.Source), len(t.LogProb), len(t.Raw))
+	if len(t.Source) != n || len(t.Drawn) != n || len(t.LogProbs) != n {
+		return fmt.Errorf("trajectory of %d tokens has %d sources, %d and %d log-probabilities", n, len(t.Source), len(t.Drawn), len(t.LogProbs))
 	}
 	if n == 0 {
 		return errors.New("trajectory without tokens")

@@ -21,6 +21,7 @@ var (
 type ParamGroup struct {
 	Params      []*Var
 	WeightDecay float64
+	Apart       bool // its gradient is clipped by its own norm, and is no part of the others'
 }
 
 // AdamW is Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), β = (0.9, 0.999),
@@ -96,9 +97,9 @@ type NonFiniteError struct{ Norm float64 }
 
 func (e *NonFiniteError) Error() string { return fmt.Sprintf("the gradient's norm is %v", e.Norm) }
 
-// Step clips the gradients of all groups to the norm maxNorm (0 = no clipping), moves each group by its
-// learning rate rates[i], and drops the gradients. It returns the norm before clipping. Every parameter
-// must have a gradient.
+// Step clips the gradients of all groups together to the norm maxNorm (0 = no clipping), those that are Apart each on
+// its own, moves each group by its learning rate rates[i], and drops the gradients. It returns the norm before clipping,
+// without the groups apart. Every parameter must have a gradient.
 func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error) {
 	if len(rates) != len(o.groups) {
 		return 0, fmt.Errorf("torch: AdamW: %d learning rates for %d groups", len(rates), len(o.groups))
@@ -107,20 +108,38 @@ func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error)
 		return 0, fmt.Errorf("torch: AdamW: making its state: %w", err)
 	}
 	err = Do(NoGrad, func(s *Scope) error {
-		var grads []Tensor
-		for _, p := range o.params() {
-			g, ok := s.Grad(p)
-			if !ok {
-				return fmt.Errorf("torch: AdamW: a parameter of shape %v has no gradient", s.Shape(p.T()))
+		var grads, together []Tensor
+		var clipped [][]Tensor // what is clipped by one norm
+		for _, g := range o.groups {
+			begin := len(grads)
+			for _, p := range g.Params {
+				grad, ok := s.Grad(p)
+				if !ok {
+					return fmt.Errorf("torch: AdamW: a parameter of shape %v has no gradient", s.Shape(p.T()))
+				}
+				grads = append(grads, grad)
 			}
-			grads = append(grads, g)
+			if g.Apart && len(g.Params) > 0 {
+				clipped = append(clipped, grads[begin:])
+			} else {
+				together = append(together, grads[begin:]...)
+			}
 		}
-		norm = s.globalNorm(grads)
-		if math.IsNaN(norm) || math.IsInf(norm, 0) {
-			return &NonFiniteError{norm}
+		norms := make([]float64, len(clipped))
+		for i, part := range clipped {
+			norms[i] = s.globalNorm(part)
 		}
-		if maxNorm > 0 && norm > maxNorm {
-			s.argTensors(grads).argScalar(maxNorm/norm).callInto(opForeachScale, nil)
+		norm = s.globalNorm(together)
+		clipped, norms = append(clipped, together), append(norms, norm)
+		for _, n := range norms {
+			if math.IsNaN(n) || math.IsInf(n, 0) {
+				return &NonFiniteError{n}
+			}
+		}
+		for i, n := range norms {
+			if maxNorm > 0 && n > maxNorm {
+				s.argTensors(clipped[i]).argScalar(maxNorm/n).callInto(opForeachScale, nil)
+			}
 		}
 		o.steps++
 		at := 0

@@ -2,7 +2,6 @@
 // a fixed set for one text, right or wrong.
 //
 // It holds the built-in data set (questions written for this program, 14
-// subjects, a fixed division into training, validation and test questions),
-// the files that carry a model's labels beside its weights, and the rewards of
-// the reinforcement stage.
+// subjects, a fixed division into training, validation and test questions)
+// and the files that carry a model's labels beside its weights.
 package intent

@@ -3,46 +3,55 @@ package algo
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"sync"
 
 	"rltrain/internal/nearest"
 	"rltrain/rl"
+	"rltrain/rl/policy"
 	"rltrain/torch"
 )
 
-// An Algorithm is what one way of learning from samples has of its own: how rewards become advantages, and
-// the loss that a policy descends on. Register makes it known to TokenRL and to the command by its name.
-type Algorithm struct {
-	Name string
+// Algorithm is one way of learning: what it makes of the samples of a step, and the loss that the policy descends on.
+// The fields of its type are its options, by their tags.
+//
+// In each step the trainer asks the source for samples, takes the log-probabilities and values that Needs names, calls
+// Prepare once, and then Loss for each forward pass of each update.
+type Algorithm interface {
+	// Check refuses options that are wrong, given how many samples of a prompt are compared.
+	Check(samplesPerPrompt int) error
 
-	// What of a TokenRLConfig the algorithm leaves to choose. A choice that it does not leave is an error.
-	Baseline  bool // Baseline
-	Scale     bool // Scale
-	Reduction bool // Reduction
+	// Needs says what the algorithm reads.
+	Needs() Needs
 
-	// Ratio is what of π/π_old the loss has, and so ClipLow, ClipHigh, and more than one update a step.
-	Ratio Ratio
+	// Prepare turns the rewards of a step into the Advantage of each of its samples, and with values into Return.
+	// What it measures goes into the step's figures.
+	Prepare(step *rl.Step) error
 
-	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples
-	// need no backward pass.
+	// Loss of the M actions of a batch, a scalar. It is a sum over the batch of what Weight, 1/Samples or 1/Actions
+	// divides by the counts of the whole minibatch, so that its division into batches changes no gradient:
+	//
+	//	∇L = Σ_batches ∇Loss(batch)
+	Loss(s *torch.Scope, b *Batch) torch.Tensor
+}
+
+// Needs is what an algorithm reads beside log π of the actions.
+type Needs struct {
+	Rewards   bool  // samples are what a policy did and was paid for, not what it is to imitate
+	Ratio     Ratio // of what the loss has π/π_old: more than one update a step needs one
+	Clip      Clip  // of that ratio, for the figures
+	Repeats   bool  // more than one update a step although there is no ratio
+	Values    bool  // Value, and Batch.Value: the policy gets a value head
+	Reference bool  // Reference, and Batch.Reference
+	Labels    bool  // Batch.Labels: the algorithm is for classifiers alone
+	Dropout   bool  // the adapter's dropout is on
+	Reduction string
+	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples need
+	// no backward pass.
 	ByAdvantage bool
 
-	// Complete fills in what the configuration leaves open, and refuses what is wrong in it. nil = nothing.
-	Complete func(c *TokenRLConfig) error
-
-	// Advantages sets the Advantage of every sample of the step.
-	Advantages func(c TokenRLConfig, step *Step)
-
-	// Loss of the tokens of a batch, a scalar. It is a sum, over the batch, of what Weight or 1/N divides by the
-	// counts of the whole minibatch, so that its division into batches changes no gradient.
-	Loss func(s *torch.Scope, b *LossBatch, c TokenRLConfig) torch.Tensor
-
-	// ValueLoss, where there is one, gives the policy a value head: Step's samples have Values, ValueCoef times
-	// this is added to the loss, and Gamma, Lambda, ValueRate, ValueClip and ValueCoef are read.
-	ValueLoss func(s *torch.Scope, b *LossBatch, c TokenRLConfig) torch.Tensor
+	accuracy string // what the share of right actions is called
 }
 
 // Ratio says of what a loss takes the ratio π/π_old, and clips it.
@@ -50,145 +59,126 @@ type Ratio int
 
 const (
 	NoRatio       Ratio = iota // samples serve one update
-	TokenRatio                 // of each token
-	SequenceRatio              // of each whole completion
+	ActionRatio                // of each action
+	SequenceRatio              // of all actions of a sample together
 )
 
-// Step is what a policy has done in a step, for an algorithm to judge.
-type Step struct {
-	Groups  []rl.Group
-	Rewards [][]float64 // of the samples of each group, with penalties; NaN where judging failed
-	Given   []float64   // a baseline for each group, where Baseline is moving or greedy; NaN where there is none
-	Samples []*TokenSample
-	// Removed is the mean of what was taken off the rewards as a baseline, for the log; NaN where there is no
-	// such figure.
-	Removed float64
+// Clip is the range [1−Low, 1+High] that a ratio is held in.
+type Clip struct {
+	Low  float64 `option:"clip_low" default:"0.2" range:"(0,1)" help:"the probability ratio is clipped at 1 - clip_low"`
+	High float64 `option:"clip_high" default:"0.2" range:"(0,)" help:"and at 1 + clip_high"`
 }
 
-// TokenSample is a trajectory that is learnt from, with an entry for each sampled token.
-type TokenSample struct {
-	*rl.Trajectory
-	Old       []float32 // log π_old; nil until the first update where nothing needs it before
-	Reference []float32 // log π_ref; nil without a reference
-	Penalty   []float64 // of KL, in the reward
-	Overlong  float64   // penalty of the length, in the reward, at most 0
-	Advantage []float32
-	Value     []float32 // V_old, where there is a value head
-	Return    []float32 // what V is to become
+// Check refuses an empty range.
+func (c Clip) Check() error {
+	if !(c.Low > 0 && c.Low < 1 && c.High > 0) {
+		return fmt.Errorf("clip range [1−%v, 1+%v]: the lower part must be in (0,1), the upper above 0", c.Low, c.High)
+	}
+	return nil
 }
 
-// LossBatch is M sampled tokens of S whole sequences of a minibatch.
-type LossBatch struct {
-	LogProb   torch.Tensor // [M] log π, through which the gradient goes
+// Batch is M actions of S whole samples of a minibatch, as a loss sees them.
+type Batch struct {
+	LogProbs  torch.Tensor // [M] log π, through which the gradient goes
 	Old       torch.Tensor // [M] log π_old
-	Advantage torch.Tensor // [M]
-	Weight    torch.Tensor // [M] share of each token in the mean over the minibatch, by Reduction; by token where that is no choice
-	N         int          // sequences of the whole minibatch
-	Tokens    int          // sampled tokens of the whole minibatch
+	Reference torch.Tensor // [M] log π_ref; with Needs.Reference, or where the trainer has one
+	Advantage torch.Tensor // [M]; with Needs.Rewards
+	Weight    torch.Tensor // [M] share of each action in the mean over the minibatch, by Needs.Reduction
+	Entropy   torch.Tensor // [M] in nats
 
-	Value    torch.Tensor // [M] V, where there is a value head
+	Value    torch.Tensor // [M] V, with Needs.Values
 	OldValue torch.Tensor // [M]
 	Return   torch.Tensor // [M]
+	Labels   torch.Tensor // [S, C] log π of every label, with Needs.Labels
 
-	part []*TokenSample
-	rows *rl.Batch
+	Samples int // of the whole minibatch
+	Actions int // of the whole minibatch
+	First   bool
+	Body    []torch.Tensor // the weights that are trained, but for the heads
+	Part    []*rl.Sample   // the S samples
+
+	figures map[string]float64 // sums of what Note was told
 }
 
-// Sequences returns member [S, M], 1 where a token is of a sequence, and the advantage [S] of each sequence's
-// first token.
-func (b *LossBatch) Sequences(s *torch.Scope) (member, advantage torch.Tensor) {
-	first := gather(b.part, func(x *TokenSample) float32 { return x.Advantage[0] })
-	return membership(s, b.rows), s.Floats(first, int64(len(first)))
+// Note adds a term of the loss, as it is weighted there, to a figure of the update.
+func (b *Batch) Note(s *torch.Scope, name string, term torch.Tensor) { b.figures[name] += s.Item(term) }
+
+// Sequences returns member [S, M], 1 where an action is of a sample, and the advantage [S] of each sample's first
+// action.
+func (b *Batch) Sequences(s *torch.Scope) (member, advantage torch.Tensor) {
+	n, m := len(b.Part), 0
+	first := make([]float32, n)
+	for i, x := range b.Part {
+		first[i] = x.Advantage[0]
+		m += x.Len()
+	}
+	ones := make([]float32, n*m)
+	at := 0
+	for i, x := range b.Part {
+		for range x.Actions {
+			ones[i*m+at] = 1
+			at++
+		}
+	}
+	return s.Floats(ones, int64(n), int64(m)), s.Floats(first, int64(n))
 }
 
-// Spread gives all tokens of each sample the advantage of its reward: an entry for each of Rewards.
-func (step *Step) Spread(advantages [][]float64) {
-	of := map[*rl.Trajectory]float32{}
-	for g, group := range step.Groups {
-		for i, x := range group {
-			of[x] = float32(advantages[g][i])
-		}
-	}
-	for _, x := range step.Samples {
-		x.Advantage = make([]float32, len(x.Penalty))
-		for i := range x.Advantage {
-			x.Advantage[i] = of[x.Trajectory]
-		}
-	}
+// Definition makes an algorithm known by its name.
+type Definition struct {
+	Name, Help string
+	Labels     bool // it trains classifiers
+	Tokens     bool // it trains language models
+	// New is the algorithm with the defaults of its options: a pointer to a struct whose tagged fields they are.
+	New func() Algorithm
 }
 
-// compared is the advantage of each reward over the baseline. Samples that are not learnt from take part.
-func compared(c TokenRLConfig, step *Step) {
-	advantages := rl.Advantages{Baseline: c.Baseline, Scale: c.Scale}.Of(step.Rewards, step.Given)
-	step.Spread(advantages)
-	removed, n := 0.0, 0.0
-	for g, rewards := range step.Rewards {
-		for i, r := range rewards {
-			if c.Scale == rl.ScaleNone && !math.IsNaN(r) {
-				removed += r - advantages[g][i]
-				n++
-			}
-		}
+// Fits says whether the algorithm trains policies of this kind.
+func (d Definition) Fits(p policy.Policy) bool {
+	if _, isLabel := p.(*policy.Label); isLabel {
+		return d.Labels
 	}
-	step.Removed = removed / n
+	return d.Tokens
 }
 
 var (
-	algorithmsLock sync.RWMutex
-	algorithms     = map[string]Algorithm{}
+	registryLock sync.RWMutex
+	registry     = map[string]Definition{}
 )
 
-// Register makes an algorithm known, usually from an init function. It panics where the name is empty or
-// taken, or where Advantages or Loss is missing.
-func Register(a Algorithm) {
-	algorithmsLock.Lock()
-	defer algorithmsLock.Unlock()
-	if _, taken := algorithms[a.Name]; taken || a.Name == "" || a.Advantages == nil || a.Loss == nil {
-		panic(fmt.Sprintf("algo.Register: the name %q is empty or taken, or the algorithm has no advantages or no loss", a.Name))
+// Register makes an algorithm known, usually from an init function. It panics where the name is empty or taken, or
+// where New is missing.
+func Register(d Definition) {
+	registryLock.Lock()
+	defer registryLock.Unlock()
+	if _, taken := registry[d.Name]; taken || d.Name == "" || d.New == nil {
+		panic(fmt.Sprintf("algo.Register: the name %q is empty or taken, or New is missing", d.Name))
 	}
-	algorithms[a.Name] = a
+	registry[d.Name] = d
 }
 
-// Algorithms lists the algorithms registered, by name.
-func Algorithms() []Algorithm {
-	algorithmsLock.RLock()
-	defer algorithmsLock.RUnlock()
-	var all []Algorithm
-	for _, name := range slices.Sorted(maps.Keys(algorithms)) {
-		all = append(all, algorithms[name])
+// Definitions lists the algorithms registered, by name.
+func Definitions() []Definition {
+	registryLock.RLock()
+	defer registryLock.RUnlock()
+	var all []Definition
+	for _, name := range slices.Sorted(maps.Keys(registry)) {
+		all = append(all, registry[name])
 	}
 	return all
 }
 
-func findAlgorithm(name string) (Algorithm, error) {
+// Find is the definition of an algorithm.
+func Find(name string) (Definition, error) {
 	var names []string
-	for _, a := range Algorithms() {
-		if a.Name == name {
-			return a, nil
+	for _, d := range Definitions() {
+		if d.Name == name {
+			return d, nil
 		}
-		names = append(names, a.Name)
+		names = append(names, d.Name)
 	}
 	hint := ""
 	if near := nearest.Name(name, names); near != "" {
 		hint = fmt.Sprintf(" (did you mean %s?)", near)
 	}
-	return Algorithm{}, fmt.Errorf("algorithm %q is unknown%s: choose %s", name, hint, strings.Join(names, ", "))
-}
-
-// refuse names a choice in c that the algorithm does not leave.
-func (a Algorithm) refuse(c TokenRLConfig) error {
-	for _, choice := range []struct {
-		name string
-		made bool
-	}{
-		{"baseline", !a.Baseline && c.Baseline != ""},
-		{"scale of advantages", !a.Scale && c.Scale != ""},
-		{"reduction over tokens", !a.Reduction && c.Reduction != ""},
-		{"second update on the same samples, having no ratio that corrects it,", a.Ratio == NoRatio && c.UpdateEpochs*c.Minibatches > 1},
-	} {
-		if choice.made {
-			return fmt.Errorf("%s leaves no %s to choose: leave it out, or choose another algorithm", a.Name, choice.name)
-		}
-	}
-	return nil
+	return Definition{}, fmt.Errorf("algorithm %q is unknown%s: choose %s", name, hint, strings.Join(names, ", "))
 }

@@ -1,49 +1,65 @@
 package algo
 
 import (
-	"math"
-
 	"rltrain/rl"
 	"rltrain/torch"
 )
 
+// GRPO compares the samples of a prompt with each other (Shao et al. 2024, equations 3 and 4): with the advantage
+// A = (r − mean)/(std + 1e-4) over the samples of the prompt and ρ = π/π_old of each action,
+//
+//	L = −Σ w·min(ρA, clip(ρ, 1−low, 1+high)·A)
+//
+// The divergence from a reference, where one is asked for, is the trainer's.
+type GRPO struct {
+	Scale string `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that advantages are divided by; auto = none for reinforce, group for grpo"`
+	Reduction
+	Clip
+}
+
 func init() {
-	Register(Algorithm{
-		Name: GRPO, Scale: true, Reduction: true, Ratio: TokenRatio, ByAdvantage: true,
-		Complete: func(c *TokenRLConfig) error {
-			c.fill(rl.BaselineGroup, rl.ScaleGroup, ReduceToken)
-			return nil
-		},
-		Advantages: compared,
-		Loss: func(s *torch.Scope, b *LossBatch, c TokenRLConfig) torch.Tensor {
-			return grpoLoss(s, b.LogProb, b.Old, b.Advantage, b.Weight, c.ClipLow, c.ClipHigh)
-		},
-	})
+	Register(Definition{Name: "grpo", Help: "samples of a prompt compared with each other (GRPO; with its options also Dr. GRPO and DAPO)", Tokens: true,
+		New: func() Algorithm { return &GRPO{Clip: Clip{0.2, 0.2}} }})
 }
 
-// grpoLoss is −Σ w·min(ρA, clip(ρ, 1−low, 1+high)A) over tokens, with ρ = π/π_old (Shao et al. 2024, GRPO,
-// equation 3). Beside it stands klLoss. All tensors [M].
-func grpoLoss(s *torch.Scope, logProb, old, advantage, weight torch.Tensor, low, high float64) torch.Tensor {
-	ratio := s.Exp(s.Sub(logProb, old))
-	clipped := s.Clamp(ratio, 1-low, 1+high)
-	return s.Neg(s.Sum(s.Mul(weight, s.Minimum(s.Mul(ratio, advantage), s.Mul(clipped, advantage)))))
-}
-
-// klBound is where k3 stops to grow exponentially, as in rl.KLKind.Value.
-const klBound = 20
-
-// klLoss is Σ w·k(log π − log π_ref) over tokens, all [M]. Below −20 the third estimator goes on along its
-// tangent: it stays finite, and still pulls back the tokens that have run away, which a clamp would let go.
-func klLoss(s *torch.Scope, kind rl.KLKind, logProb, reference, weight torch.Tensor) torch.Tensor {
-	d := s.Sub(logProb, reference)
-	k := d
-	switch kind {
-	case rl.K2:
-		k = s.Scale(s.Mul(d, d), 0.5)
-	case rl.K3:
-		near := s.Clamp(d, -klBound, math.MaxFloat32)
-		beyond := s.Shift(s.Clamp(d, -math.MaxFloat32, -klBound), klBound)
-		k = s.Add(s.Shift(s.Add(s.Exp(s.Neg(near)), near), -1), s.Scale(beyond, 1-math.Exp(klBound)))
+func (a *GRPO) advantages() rl.Advantages {
+	by := rl.Advantages{Baseline: rl.BaselineGroup, Scale: rl.ScaleGroup}
+	if a.Scale != "" && a.Scale != "auto" {
+		by.Scale = rl.Scale(a.Scale)
 	}
-	return s.Sum(s.Mul(weight, k))
+	return by
+}
+
+// Check implements Algorithm.
+func (a *GRPO) Check(samples int) error {
+	if err := a.advantages().Check(samples); err != nil {
+		return err
+	}
+	if err := a.Reduction.check(); err != nil {
+		return err
+	}
+	return a.Clip.Check()
+}
+
+// Needs implements Algorithm.
+func (a *GRPO) Needs() Needs {
+	return Needs{Rewards: true, Ratio: ActionRatio, Clip: a.Clip, Reduction: a.Reduction.or(ReduceToken), ByAdvantage: true}
+}
+
+// Prepare implements Algorithm.
+func (a *GRPO) Prepare(step *rl.Step) error {
+	compare(step, a.advantages(), nil)
+	return nil
+}
+
+// Loss implements Algorithm.
+func (a *GRPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
+	return surrogateLoss(s, b.LogProbs, b.Old, b.Advantage, b.Weight, a.Clip)
+}
+
+// surrogateLoss is −Σ w·min(ρA, clip(ρ)·A) with ρ = exp(logProbs − old) (Schulman et al. 2017, equation 7). All [M].
+func surrogateLoss(s *torch.Scope, logProbs, old, advantage, weight torch.Tensor, c Clip) torch.Tensor {
+	ratio := s.Exp(s.Sub(logProbs, old))
+	clipped := s.Clamp(ratio, 1-c.Low, 1+c.High)
+	return s.Neg(s.Sum(s.Mul(weight, s.Minimum(s.Mul(ratio, advantage), s.Mul(clipped, advantage)))))
 }

@@ -6,119 +6,187 @@ import (
 	"math"
 
 	"rltrain/envs"
-	"rltrain/torch"
+	"rltrain/envs/reward"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/rollout"
 )
 
-// Judge is a language model whose opinion is read off the probabilities of its answers.
-type Judge struct {
-	policy *TokenPolicy
+// Figures that the best weights of a classifier can be picked by.
+const (
+	MetricLoss       = "loss"
+	MetricAccuracy   = "accuracy"
+	MetricF1Macro    = "f1_macro"
+	MetricF1Weighted = "f1_weighted"
+	MetricBrier      = "brier"
+	MetricECE        = "ece"
+	MetricReward     = "reward" // the reward expected over the policy's own choice
+)
+
+// LabelScores is a classifier measured on rows that it does not train on.
+type LabelScores struct {
+	rl.Evaluation
+	Loss   float64 // mean cross-entropy in nats
+	Reward float64 // mean expected reward; 0 without rewards
 }
 
-// NewJudge loads the model in dir, which needs a chat template. dtype is that of its weights, "" = as stored.
-func NewJudge(dir, dtype string) (*Judge, error) {
-	p, err := NewTokenPolicy(TokenPolicyConfig{Dir: dir, DType: dtype})
-	if err != nil {
-		return nil, fmt.Errorf("judge: %w", err)
+// by is the named figure, turned so that more is better.
+func (v LabelScores) by(metric string) (float64, error) {
+	switch metric {
+	case MetricLoss:
+		return -v.Loss, nil
+	case MetricAccuracy:
+		return v.Accuracy, nil
+	case MetricF1Macro:
+		return v.F1Macro, nil
+	case MetricF1Weighted:
+		return v.F1Weighted, nil
+	case MetricBrier:
+		return -v.Brier, nil
+	case MetricECE:
+		return -v.ECE, nil
+	case MetricReward:
+		return v.Reward, nil
 	}
-	if p.Templates == nil {
-		p.Close()
-		return nil, fmt.Errorf("judge: %s has no chat template, and questions are messages; choose a model that is made for conversations", dir)
-	}
-	return &Judge{p}, nil
+	return 0, fmt.Errorf("unknown metric %q", metric)
 }
 
-// Close frees the judge.
-func (j *Judge) Close() { j.policy.Close() }
-
-// Choose implements envs.Scorer: the probability of each choice behind the prompt and a space, scaled to sum to
-// 1. A choice of several tokens has the product of their probabilities; one that another goes on from, as "10"
-// goes on from "1" where digits are tokens, is counted without that other.
-func (j *Judge) Choose(ctx context.Context, prompt envs.Observation, choices []string) ([]float64, error) {
-	if err := ctx.Err(); err != nil {
+// JudgeLabels judges a classifier on validation rows by a metric, every so many steps. With rewards, which may be nil,
+// it measures the reward expected over the policy's own choice too, where they can be enumerated.
+func JudgeLabels(p *policy.Label, validation policy.Examples, metric string, every int, rewards *reward.Labels) (*Evaluation, error) {
+	if validation.Len() == 0 {
+		return nil, fmt.Errorf("no validation rows")
+	}
+	if _, err := (LabelScores{}).by(metric); err != nil {
 		return nil, err
 	}
-	ids, err := j.policy.observe(prompt)
-	if err != nil {
-		return nil, err
-	}
-	// Each different beginning of the choices is a sequence, the last position of which predicts what follows.
-	written := make([][]int32, len(choices))
-	var contexts [][]int32
-	index := map[string]int{}
-	var rows, targets []int64
-	begin := 0
-	for i, choice := range choices {
-		if written[i], err = j.policy.Tokenizer.EncodeRaw(" "+choice, false); err != nil {
-			return nil, err
+	return &Evaluation{Every: every, First: rewards != nil, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+		probs, err := p.Probs(context.WithoutCancel(ctx), validation.IDs)
+		if err != nil {
+			return Scores{}, err
 		}
-		if n := len(ids) + len(written[i]); n > j.policy.MaxLength() {
-			return nil, fmt.Errorf("a question of %d tokens is longer than the judge's %d positions", n, j.policy.MaxLength())
+		v := LabelScores{Evaluation: rl.Evaluate(p.Labels, validation.Labels, probs), Loss: crossEntropy(validation.Labels, probs)}
+		row := report.Row{
+			"eval_accuracy": v.Accuracy, "eval_f1_macro": v.F1Macro, "eval_f1_weighted": v.F1Weighted,
+			"eval_brier": v.Brier, "eval_ece": v.ECE, "eval_loss": v.Loss,
 		}
-		for at, token := range written[i] {
-			key := fmt.Sprint(written[i][:at])
-			if _, known := index[key]; !known {
-				context := append(ids[:len(ids):len(ids)], written[i][:at]...)
-				begin += len(context)
-				index[key] = begin - 1
-				contexts = append(contexts, context)
-			}
-			rows, targets = append(rows, int64(index[key])), append(targets, int64(token))
+		if rewards == nil {
+			epoch := (steps + every - 1) / every
+			row["epoch"] = float64(epoch)
+			return v.scores(metric, row, func(int) string {
+				return fmt.Sprintf("Epoch %d: validation loss=%.4f, accuracy=%.4f, f1_weighted=%.4f, f1_macro=%.4f, ece=%.4f, brier=%.4f",
+					epoch, v.Loss, v.Accuracy, v.F1Weighted, v.F1Macro, v.ECE, v.Brier)
+			})
 		}
-	}
-	var logProbs []float32
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		logProbs = s.Read(j.policy.scoreRows(s, contexts, rows, targets, torch.Pass{Adapter: true}, 1).logProbs)
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("judge: %w", err)
-	}
-	sums := make([]float64, len(choices))
-	for i := range choices {
-		for range written[i] {
-			sums[i] += float64(logProbs[0])
-			logProbs = logProbs[1:]
+		if rewards.Enumerable() {
+			v.Reward = expectedReward(rewards, validation.Labels, probs)
+			row["eval_reward"] = v.Reward
 		}
-	}
-	return sharesOf(written, sums), nil
+		return v.scores(metric, row, func(best int) string {
+			return fmt.Sprintf("Validation: accuracy=%.4f, f1_macro=%.4f, ece=%.4f, brier=%.4f, reward=%.4f (best episode: %d)",
+				v.Accuracy, v.F1Macro, v.ECE, v.Brier, v.Reward, best)
+		})
+	}}, nil
 }
 
-// sharesOf turns the log-probabilities of sequences of tokens into shares.
-func sharesOf(written [][]int32, logProbs []float64) []float64 {
-	highest := math.Inf(-1)
-	for _, l := range logProbs {
-		highest = max(highest, l)
+func (v LabelScores) scores(metric string, row report.Row, line func(best int) string) (Scores, error) {
+	score, err := v.by(metric)
+	return Scores{Score: score, Row: row, Line: line, Value: v}, err
+}
+
+// expectedReward is the mean over the rows whose reward did not fail.
+func expectedReward(rewards *reward.Labels, truths []int, probs [][]float32) float64 {
+	var flat []float32
+	for _, row := range probs {
+		flat = append(flat, row...)
 	}
-	mass := make([]float64, len(written))
-	for i, l := range logProbs {
-		mass[i] = math.Exp(l - highest)
-	}
-	shares := append([]float64(nil), mass...)
-	for i := range written {
-		longest := -1 // the longest choice that this one goes on from
-		for k := range written {
-			if len(written[k]) < len(written[i]) && startsWith(written[i], written[k]) && (longest < 0 || len(written[k]) > len(written[longest])) {
-				longest = k
-			}
-		}
-		if longest >= 0 {
-			shares[longest] = max(0, shares[longest]-mass[i])
+	scores, _ := rewards.Expected(truths, flat)
+	sum, n := 0.0, 0.0
+	for _, total := range scores.Total {
+		if !math.IsNaN(total) {
+			sum, n = sum+total, n+1
 		}
 	}
+	return sum / max(1, n)
+}
+
+// crossEntropy is the mean of −log π(label). A probability that underflowed counts as the smallest one.
+func crossEntropy(labels []int, probs [][]float32) float64 {
 	sum := 0.0
-	for _, share := range shares {
-		sum += share
+	for i, y := range labels {
+		sum -= math.Log(math.Max(float64(probs[i][y]), math.SmallestNonzeroFloat32))
 	}
-	for i := range shares {
-		shares[i] /= sum
-	}
-	return shares
+	return sum / float64(max(1, len(labels)))
 }
 
-func startsWith(ids, prefix []int32) bool {
-	for i, id := range prefix {
-		if ids[i] != id {
-			return false
-		}
+// JudgeLoss judges a language model by its loss on samples that it does not train on, every so many steps, an epoch.
+// Without samples it is nil: nothing is judged.
+func JudgeLoss(p *policy.Token, validation []*rl.Sample, every int) *Evaluation {
+	if len(validation) == 0 {
+		return nil
 	}
-	return true
+	return &Evaluation{Every: every, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+		v, err := p.Validate(context.WithoutCancel(ctx), validation)
+		if err != nil {
+			return Scores{}, err
+		}
+		epoch := (steps + every - 1) / every
+		return Scores{
+			Score: -v.Loss, Value: v,
+			Row: report.Row{
+				"epoch": float64(epoch), "eval_loss": v.Loss, "eval_perplexity": v.Perplexity(),
+				"eval_mean_token_accuracy": v.Accuracy, "eval_entropy": v.Entropy,
+			},
+			Line: func(int) string {
+				return fmt.Sprintf("Epoch %d: validation loss=%.4f, perplexity=%.3f, token accuracy=%.4f", epoch, v.Loss, v.Perplexity(), v.Accuracy)
+			},
+		}, nil
+	}}
+}
+
+// JudgeAnswers judges a language model by its answers to the first n held-out episodes of a task, played as c says,
+// before the first step, every so many steps, and after the last; with n 0 not at all.
+func JudgeAnswers(sampler *policy.Sampler, task envs.Task, n, every int, c rollout.Config) *Evaluation {
+	if n == 0 {
+		return nil
+	}
+	return &Evaluation{Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+		failed := 0
+		var first error
+		c.Failed = func(episode, sample int, err error) {
+			if failed++; failed == 1 {
+				first = fmt.Errorf("episode %d: %w", episode, err)
+			}
+		}
+		scores, err := rollout.Evaluate(ctx, sampler, task, 0, n, c)
+		if err != nil {
+			return Scores{}, err
+		}
+		if failed == scores.N && failed > 0 {
+			return Scores{}, fmt.Errorf("none of %d episodes of the evaluation could be played; the first: %w", failed, first)
+		}
+		return Scores{Score: scores.Accuracy, Value: scores, Row: AnswerRow(scores), Line: func(best int) string {
+			line := "Evaluation: " + DescribeAnswers(scores)
+			if failed > 0 {
+				line += fmt.Sprintf("; %d episodes failed and count as not right, the first: %v", failed, first)
+			}
+			return line + fmt.Sprintf(" (best step: %d)", best)
+		}}, nil
+	}}
+}
+
+// AnswerRow is an evaluation for the metrics.
+func AnswerRow(s rl.AnswerScores) report.Row {
+	row := report.Row{"eval_accuracy": s.Accuracy, "eval_format_rate": s.FormatRate}
+	for kind, score := range s.Kinds {
+		row["eval_accuracy/"+kind] = score.Accuracy
+	}
+	return row
+}
+
+// DescribeAnswers is an evaluation for people, on one line.
+func DescribeAnswers(s rl.AnswerScores) string {
+	return fmt.Sprintf("%d/%d correct (%.1f %%, 95 %% interval %.1f to %.1f), %.1f %% formatted",
+		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
 }

@@ -3,43 +3,79 @@ package algo
 import (
 	"rltrain/rl"
 	"rltrain/torch"
+	"slices"
 )
 
+// Reinforce is REINFORCE with a baseline (Williams 1992): with the advantage A of a sample, its reward less the
+// baseline,
+//
+//	L = −Σ w·A·log π          ∇L = −∇E[reward], where what it learns from comes from the policy as it is
+//
+// There is no ratio, so a step has one update.
+type Reinforce struct {
+	Baseline string  `option:"baseline" default:"auto" allowed:"auto,none,group,leave_one_out,batch,moving,greedy" help:"what is subtracted from a reward; auto = moving"`
+	Start    float64 `option:"baseline_start" default:"0" needs:"baseline=auto|moving" help:"moving baseline before the first step"`
+	Decay    float64 `option:"baseline_decay" default:"0.9" range:"[0,1)" needs:"baseline=auto|moving" help:"of the moving baseline: b = decay * b + (1 - decay) * mean reward of the step"`
+	Scale    string  `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that advantages are divided by; auto = none for reinforce, group for grpo"`
+	Reduction
+
+	moving
+}
+
 func init() {
-	Register(Algorithm{
-		Name: Reinforce, Baseline: true, Scale: true, Reduction: true, ByAdvantage: true,
-		Complete: func(c *TokenRLConfig) error {
-			c.fill(rl.BaselineMoving, rl.ScaleNone, ReduceSequence)
-			return nil
-		},
-		Advantages: compared,
-		Loss: func(s *torch.Scope, b *LossBatch, _ TokenRLConfig) torch.Tensor {
-			return reinforceLoss(s, b.LogProb, b.Advantage, b.Weight)
-		},
-	})
+	Register(Definition{Name: "reinforce", Help: "REINFORCE with a baseline", Labels: true, Tokens: true,
+		New: func() Algorithm { return &Reinforce{Decay: 0.9} }})
 }
 
-// reinforceLoss is −Σ w·A·log π of the sampled tokens (Williams 1992): its gradient is that of the expected
-// reward, and there is no ratio, so what it learns from must come from the policy as it is. logProb,
-// advantage and weight [M].
-func reinforceLoss(s *torch.Scope, logProb, advantage, weight torch.Tensor) torch.Tensor {
-	return s.Neg(s.Sum(s.Mul(s.Mul(weight, advantage), logProb)))
-}
-
-// tokenWeight is the share of each of a sequence's tokens in the mean over a minibatch of n sequences with
-// tokens sampled tokens in all:
-//
-//	token     1/tokens            every token counts the same (Yu et al. 2025, DAPO, equation 12)
-//	sequence  1/(n·length)        every sequence counts the same (Shao et al. 2024, GRPO, equation 3)
-//	dr_grpo   1/(n·longest)       and length has no say (Liu et al. 2025, Dr. GRPO, section 3.2)
-//
-// with longest the most tokens that a completion may have.
-func tokenWeight(reduction string, length, n, tokens, longest int) float64 {
-	switch reduction {
-	case ReduceSequence:
-		return 1 / (float64(n) * float64(length))
-	case ReduceDrGRPO:
-		return 1 / (float64(n) * float64(longest))
+func (a *Reinforce) advantages() rl.Advantages {
+	by := rl.Advantages{Baseline: rl.BaselineMoving, Scale: rl.ScaleNone}
+	if a.Baseline != "" && a.Baseline != "auto" {
+		by.Baseline = rl.Baseline(a.Baseline)
 	}
-	return 1 / float64(tokens)
+	if a.Scale != "" && a.Scale != "auto" {
+		by.Scale = rl.Scale(a.Scale)
+	}
+	return by
+}
+
+// Check implements Algorithm.
+func (a *Reinforce) Check(samples int) (err error) {
+	if err := a.advantages().Check(samples); err != nil {
+		return err
+	}
+	if a.moving.average == nil {
+		if a.moving.average, err = rl.NewMovingAverage(a.Start, a.Decay); err != nil {
+			return err
+		}
+	}
+	return a.Reduction.check()
+}
+
+// Needs implements Algorithm.
+func (a *Reinforce) Needs() Needs {
+	return Needs{Rewards: true, Reduction: a.Reduction.or(ReduceSequence), ByAdvantage: true}
+}
+
+// Prepare implements Algorithm.
+func (a *Reinforce) Prepare(step *rl.Step) error {
+	by, given := a.advantages(), step.Greedy
+	if by.Baseline == rl.BaselineMoving {
+		given = make([]float64, len(step.Groups))
+		for g := range given {
+			given[g] = a.average.Value()
+		}
+	}
+	compare(step, by, given)
+	a.average.Update(slices.Concat(step.Penalised()...))
+	return nil
+}
+
+// Loss implements Algorithm.
+func (a *Reinforce) Loss(s *torch.Scope, b *Batch) torch.Tensor {
+	return reinforceLoss(s, b.LogProbs, b.Advantage, b.Weight)
+}
+
+// reinforceLoss is −Σ w·A·log π. logProbs, advantage and weight [M].
+func reinforceLoss(s *torch.Scope, logProbs, advantage, weight torch.Tensor) torch.Tensor {
+	return s.Neg(s.Sum(s.Mul(s.Mul(weight, advantage), logProbs)))
 }

@@ -5,36 +5,43 @@ import (
 	"rltrain/torch"
 )
 
+// RLOO is REINFORCE that takes a whole completion for one action (Ahmadian et al. 2024, sections 3.2 and 4.1): with the
+// advantage A_i, the reward less the mean of the prompt's other samples, and ρ_i = exp Σ_t (log π − log π_old),
+//
+//	L = −(1/n) Σ_i min(ρ_i A_i, clip(ρ_i, 1−low, 1+high)·A_i)
+type RLOO struct{ Clip }
+
 func init() {
-	Register(Algorithm{
-		Name: RLOO, Ratio: SequenceRatio, ByAdvantage: true,
-		Complete: func(c *TokenRLConfig) error {
-			c.fill(rl.BaselineLeaveOneOut, rl.ScaleNone, "")
-			return nil
-		},
-		Advantages: compared,
-		Loss: func(s *torch.Scope, b *LossBatch, c TokenRLConfig) torch.Tensor {
-			member, advantage := b.Sequences(s)
-			return s.Scale(rlooLoss(s, b.LogProb, b.Old, member, advantage, c.ClipLow, c.ClipHigh), 1/float64(b.N))
-		},
-	})
+	Register(Definition{Name: "rloo", Help: "REINFORCE of whole answers, each compared with the others (RLOO)", Tokens: true,
+		New: func() Algorithm { return &RLOO{Clip{0.2, 0.2}} }})
 }
 
-// rlooLoss is −Σ_i min(ρ_i A_i, clip(ρ_i, 1−low, 1+high) A_i) over sequences, with
-// ρ_i = exp Σ_t (log π − log π_old): a completion is one action (Ahmadian et al. 2024, section 3.2).
-// logProb and old [M]; member [S, M] is 1 where a token is of a sequence; advantage [S].
-func rlooLoss(s *torch.Scope, logProb, old, member, advantage torch.Tensor, low, high float64) torch.Tensor {
-	ratio := s.Exp(s.SumLast(s.Mul(member, s.Sub(logProb, old))))
-	clipped := s.Clamp(ratio, 1-low, 1+high)
-	return s.Neg(s.Sum(s.Minimum(s.Mul(ratio, advantage), s.Mul(clipped, advantage))))
-}
+var leaveOneOut = rl.Advantages{Baseline: rl.BaselineLeaveOneOut, Scale: rl.ScaleNone}
 
-// membership [S, M] is 1 where a token is of a sequence.
-func membership(s *torch.Scope, b *rl.Batch) torch.Tensor {
-	n, m := len(b.Sequences), len(b.Sequence)
-	member := make([]float32, n*m)
-	for i, sequence := range b.Sequence {
-		member[sequence*m+i] = 1
+// Check implements Algorithm.
+func (a *RLOO) Check(samples int) error {
+	if err := leaveOneOut.Check(samples); err != nil {
+		return err
 	}
-	return s.Floats(member, int64(n), int64(m))
+	return a.Clip.Check()
+}
+
+// Needs implements Algorithm.
+func (a *RLOO) Needs() Needs {
+	return Needs{Rewards: true, Ratio: SequenceRatio, Clip: a.Clip, ByAdvantage: true}
+}
+
+// Prepare implements Algorithm.
+func (a *RLOO) Prepare(step *rl.Step) error {
+	compare(step, leaveOneOut, nil)
+	return nil
+}
+
+// Loss implements Algorithm.
+func (a *RLOO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
+	member, advantage := b.Sequences(s)
+	ratio := s.Exp(s.SumLast(s.Mul(member, s.Sub(b.LogProbs, b.Old))))
+	clipped := s.Clamp(ratio, 1-a.Low, 1+a.High)
+	worst := s.Minimum(s.Mul(ratio, advantage), s.Mul(clipped, advantage))
+	return s.Scale(s.Sum(worst), -1/float64(b.Samples))
 }

@@ -44,7 +44,7 @@ func (h Header) String() string {
 	lines := [][2]string{
 		{"model", h.Model},
 		{"trainable", fmt.Sprintf("%s of %s parameters (%.2f%%)", Count(h.Trainable), Count(h.Total), share)},
-		{"device", fmt.Sprintf("%s, %s", h.Device, plural(h.Threads, "thread"))},
+		{"device", fmt.Sprintf("%s, %s", h.Device, Plural(h.Threads, "thread"))},
 		{"data", data},
 		{"output", h.Output},
 	}
@@ -195,7 +195,8 @@ func Clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", s/60, s%60)
 }
 
-func plural(n int, what string) string {
+// Plural is a count with its word, in the singular for one.
+func Plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

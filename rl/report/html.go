@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
+	"rltrain/internal/files"
 	"rltrain/rl"
 )
 
@@ -33,17 +33,20 @@ type picture struct {
 	Data template.URL
 }
 
+// About is what run.json says of a run.
+type About struct {
+	Title   string
+	Facts   []Setting
+	Inexact []string // why a resumed run may differ from one that never stopped
+}
+
 // WriteHTML writes dir/report.html, one page that needs no other file, about
-// the run in dir: run.json, logs/eval_results.json, the curves of
+// the run in dir: its About, logs/eval_results.json, the curves of
 // logs/metrics.jsonl (drawn anew into plots/), the other pictures of plots/,
-// and config.yaml. What is not there yet is left out, save run.json. It
-// returns the path of the page.
-func WriteHTML(dir string) (string, error) {
-	record, err := rl.ReadRun(dir)
-	if err != nil {
-		return "", err
-	}
-	p := page{Title: record.Task + ": " + record.Stage, Facts: facts(record), Inexact: record.Inexact}
+// and config.yaml. What is not there yet is left out. It returns the path of
+// the page.
+func WriteHTML(dir string, about About) (string, error) {
+	p := page{Title: about.Title, Facts: about.Facts, Inexact: about.Inexact}
 	for _, read := range []func(string, *page) error{readCurves, readScores, readPictures, readConfig} {
 		if err := read(dir, &p); err != nil {
 			return "", fmt.Errorf("report of %s: %w", dir, err)
@@ -55,35 +58,7 @@ func WriteHTML(dir string) (string, error) {
 		return "", fmt.Errorf("report of %s: %w", dir, err)
 	}
 	path := filepath.Join(dir, "report.html")
-	return path, rl.WriteFileAtomic(path, []byte(b.String()), 0o644)
-}
-
-func facts(r rl.Record) []Setting {
-	out := []Setting{
-		{"status", string(r.Status)},
-		{"command", strings.Join(r.Command, " ")},
-		{"started", r.Started.UTC().Format(time.RFC3339)},
-		{"device", fmt.Sprintf("%s, %s, %s", r.Device, plural(r.Threads, "thread"), r.CPU)},
-		{"seed", fmt.Sprint(r.Seed)},
-	}
-	if r.Ending != "" {
-		out[0].Value += ": " + r.Ending
-	}
-	if r.Ended != nil {
-		out = slices.Insert(out, 3, Setting{"took", Duration(r.Ended.Sub(r.Started))})
-	}
-	if n := len(r.Resumed); n > 0 {
-		out = append(out, Setting{"resumed", plural(n, "time")})
-	}
-	names := make([]string, 0, len(r.Versions))
-	for name := range r.Versions {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		out = append(out, Setting{name, r.Versions[name]})
-	}
-	return out
+	return path, files.WriteAtomic(path, []byte(b.String()), 0o644)
 }
 
 func readCurves(dir string, p *page) error {

@@ -7,11 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"rltrain/internal/files"
 	"strings"
 	"text/template"
 
 	"github.com/goccy/go-yaml"
-	"rltrain/rl"
 )
 
 // cardMarker stands in a model card that may be overwritten.
@@ -73,7 +73,7 @@ func WriteCard(dir string, card Card) (written bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("model card %s: %w", path, err)
 	}
-	return true, rl.WriteFileAtomic(path, []byte(text), 0o644)
+	return true, files.WriteAtomic(path, []byte(text), 0o644)
 }
 
 // Markdown is the text of the card. An unknown Pooling or a MaxLength below 1

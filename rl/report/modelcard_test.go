@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"rltrain/internal/files"
 	"rltrain/rl"
 )
 
@@ -72,17 +72,16 @@ func TestAnEditedCardIsKept(t *testing.T) {
 
 func TestHTML(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "odd [name]*")
-	started := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	run, err := rl.Create(dir, rl.Info{
-		Task: "intent", Stage: "rl", Command: []string{"rltrain", "--dataset", "<b>.csv"}, Versions: map[string]string{"libtorch": "2.11.0"},
-		Device: "cpu", Threads: 2, CPU: "some cpu", Seed: 42, Started: started,
-	})
-	if err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	about := About{Title: "intent: rl", Facts: []Setting{
+		{"status", "running"}, {"command", "rltrain --dataset <b>.csv"}, {"started", "2026-03-01T12:00:00Z"},
+		{"device", "cpu, 2 threads, some cpu"}, {"seed", "42"}, {"libtorch", "2.11.0"},
+	}}
 	page := func() string {
 		t.Helper()
-		path, err := WriteHTML(dir)
+		path, err := WriteHTML(dir, about)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,11 +89,7 @@ func TestHTML(t *testing.T) {
 	}
 	golden(t, "report_started.html", page())
 
-	metrics, err := run.File("logs", "metrics.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := CreateMetrics(metrics)
+	m, err := CreateMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,19 +100,14 @@ func TestHTML(t *testing.T) {
 	}
 	m.Close()
 	e := rl.Evaluate([]string{"a", "b"}, []int{0, 0, 1, 1}, [][]float32{{0.9, 0.1}, {0.4, 0.6}, {0.2, 0.8}, {0.3, 0.7}})
-	if err := rl.SaveJSON(filepath.Join(dir, "logs", "eval_results.json"), e); err != nil {
+	if err := files.SaveJSON(filepath.Join(dir, "logs", "eval_results.json"), e); err != nil {
 		t.Fatal(err)
 	}
 	writeFile(t, filepath.Join(dir, "config.yaml"), "mode: rl_only\nreward: 'a < b'\n")
-	if err := run.AddInexact("threads was 4, is now 2"); err != nil {
-		t.Fatal(err)
-	}
-	if err := run.Finish(rl.StatusFinished, "trained to the end", started.Add(185*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	about.Inexact = []string{"threads was 4, is now 2"}
 	got := page()
 	for _, want := range []string{
-		"finished: trained to the end", "3 min 05 s", "rltrain --dataset &lt;b&gt;.csv", "threads was 4", "0.7500", "95 % interval",
+		"rltrain --dataset &lt;b&gt;.csv", "threads was 4", "0.7500", "95 % interval",
 		`src="data:image/png;base64,iVBOR`, "explained_variance", "a &lt; b",
 	} {
 		if !strings.Contains(got, want) {
@@ -133,9 +123,7 @@ func TestHTML(t *testing.T) {
 		writeFile(t, filepath.Join(keep, "report.html"), got)
 	}
 
-	writeFile(t, metrics, "{}\nrubbish\n")
-	_, err = WriteHTML(dir)
+	writeFile(t, filepath.Join(dir, "logs", "metrics.jsonl"), "{}\nrubbish\n")
+	_, err = WriteHTML(dir, about)
 	wantError(t, err, "metrics.jsonl: line 2")
-	_, err = WriteHTML(t.TempDir())
-	wantError(t, err, "not the folder of a run")
 }

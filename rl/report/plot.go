@@ -7,6 +7,7 @@ import (
 	"image/color"
 	"math"
 	"path/filepath"
+	"rltrain/internal/files"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -16,7 +17,6 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgsvg"
-	"rltrain/rl"
 )
 
 // Style is how a series is drawn.
@@ -344,7 +344,7 @@ func writePlots(path string, grid [][]*plot.Plot, width, height vg.Length) error
 		if _, err := out.canvas.WriteTo(&buf); err != nil {
 			return fmt.Errorf("drawing %s: %w", filepath.Base(out.path), err)
 		}
-		if err := rl.WriteFileAtomic(out.path, buf.Bytes(), 0o644); err != nil {
+		if err := files.WriteAtomic(out.path, buf.Bytes(), 0o644); err != nil {
 			return err
 		}
 	}

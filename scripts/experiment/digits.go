@@ -101,7 +101,7 @@ var digitsStarts = []digitsStart{
 }
 
 func (e *digitsExperiment) run(ctx context.Context) error {
-	if err := rl.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := files.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	type job struct {
@@ -182,7 +182,7 @@ func (e *digitsExperiment) train(ctx context.Context, start digitsStart, setting
 		Before, After *rl.AnswerScores // of an RL stage
 		BestStep      int              `json:"best_step"`
 	}
-	if err := rl.LoadJSON(filepath.Join(logs, "eval_results.json"), &scores); err != nil {
+	if err := files.LoadJSON(filepath.Join(logs, "eval_results.json"), &scores); err != nil {
 		return err
 	}
 	r.Held = scores.AnswerScores

@@ -311,13 +311,13 @@ func (e *intentExperiment) write(name string, rows []dataset.Row) error {
 	if err := os.MkdirAll(e.work, 0o755); err != nil {
 		return err
 	}
-	return rl.WriteFileAtomic(e.file(name), b.Bytes(), 0o644)
+	return files.WriteAtomic(e.file(name), b.Bytes(), 0o644)
 }
 
 // load reads the runs of an earlier call.
 func (e *intentExperiment) load() error {
 	var old intentResults
-	if err := rl.LoadJSON(e.out, &old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := files.LoadJSON(e.out, &old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	e.results.Runs = old.Runs

@@ -49,5 +49,5 @@ func save(path string, results any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return rl.SaveJSON(path, results)
+	return files.SaveJSON(path, results)
 }

@@ -20,11 +20,11 @@ func writeTables(page, results string) error {
 		return err
 	}
 	var r intentResults
-	if err := rl.LoadJSON(filepath.Join(results, "intent_mmlu_pro.json"), &r); err != nil {
+	if err := files.LoadJSON(filepath.Join(results, "intent_mmlu_pro.json"), &r); err != nil {
 		return err
 	}
 	var digits digitsResults
-	if err := rl.LoadJSON(filepath.Join(results, "digits.json"), &digits); err != nil {
+	if err := files.LoadJSON(filepath.Join(results, "digits.json"), &digits); err != nil {
 		return err
 	}
 	bodies := map[string]string{"intent_mmlu_pro": r.markdown(), "digits": digits.markdown()}
@@ -41,7 +41,7 @@ func writeTables(page, results string) error {
 			return fmt.Errorf("%s: %w", page, err)
 		}
 	}
-	return rl.WriteFileAtomic(page, []byte(out), 0o644)
+	return files.WriteAtomic(page, []byte(out), 0o644)
 }
 
 func replaceBlock(text, name, body string) (string, error) {

@@ -1,0 +1,44 @@
+// Package reward turns what a user writes as a list of rewards into numbers.
+//
+// A list is NAME[=WEIGHT], joined by commas, and the total of a sample is the sum of
+// weight·reward. NAME is a reward that the task has, an expression, or a program:
+//
+//	accuracy,expr:'length > 200 ? -1 : 0'=0.5,cmd:./judge=0.2
+//
+// A weight is a finite number other than 0, from −1e6 to 1e6, and 1 where none is given.
+// An expression or a command stands in quotes, ' or ". They may be left out, as where a
+// shell has removed them: an expression then ends at the next comma outside of brackets
+// and string literals, a command at the next comma outside of quotes, and a single =
+// begins the weight. Spaces around pieces do not matter.
+//
+// [Labels] judges classifiers, whose action is one of a fixed list of labels; [Text]
+// judges what language models write. A reward that fails, by an error, by taking too long
+// or with a value that is not finite, is missing data: the sample has no total. It never
+// counts as 0.
+//
+// # Programs
+//
+// cmd:PROGRAM ARGS starts a program at the first question, without a shell: words are
+// parted by spaces, and may stand in quotes. It reads a question a line and writes an
+// answer a line, both JSON, in any order, and ends when its input does. Up to 64
+// questions wait at a time; a line has 1 MiB at most. Asked about a text:
+//
+//	{"id":7,"prompt":"1 + 1?","text":"It is 2.","written":"It is 2.","answer":"2","truth":"2","correct":true,"formatted":false}
+//
+// text is the turn to be judged and written all that was written up to its end; answer,
+// truth, correct and formatted are null where the task has not judged the episode yet.
+// Asked about a label:
+//
+//	{"id":7,"text":"Who may sue?","predicted":"law","label":"law"}
+//
+// The answer has a finite number, or says why there is none:
+//
+//	{"id":7,"reward":0.5}
+//	{"id":8,"reward":null,"error":"the model is busy"}
+//
+// The question that has waited longest is given up after [Options.Timeout]: the program
+// is killed, with all that it started in its process group, and started again for the
+// other questions. The same happens to a program that writes something else. One that
+// ends is started again too; the question that had waited longest is given up where it
+// ended without an answer. After three such ends in a row all questions fail.
+package reward

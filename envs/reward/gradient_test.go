@@ -1,0 +1,148 @@
+package reward
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// randomNumber writes a random differentiable expression over three labels, kept away
+// from poles: divisors, logarithms and roots see 1 + x².
+func randomNumber(rng *rand.Rand, depth int) string {
+	leaves := []string{
+		"confidence", "entropy", "probs[0]", "probs.b", `probs["c"]`, "probs[label]", "probs[predicted]",
+		"correct", "0.7", "2", "max(probs)", "min(probs)",
+	}
+	if depth == 0 {
+		return leaves[rng.IntN(len(leaves))]
+	}
+	x, y := randomNumber(rng, depth-1), randomNumber(rng, depth-1)
+	forms := []string{
+		"(%s + %s)", "(%s - %s)", "(%s * %s)", "(%s / (1 + (%s)^2))", "max(%s, %s)", "min(%s, 0.5, %s)",
+		"(correct ? %s : -%s)", "(label == \"a\" or predicted in [\"b\"] ? %s : %s)", "(0 < correct <= 1 ? %s : %s)",
+		"exp(-(%s)**2) - abs(%s - 0.3)", "log(1 + (%s)^2) + sqrt(1 + (%s)^2)", "pow(1 + (%s)^2, %s)",
+	}
+	return fmt.Sprintf(forms[rng.IntN(len(forms))], x, y)
+}
+
+func randomProbs(rng *rand.Rand, n int) []float64 {
+	probs, sum := make([]float64, n), 0.0
+	for i := range probs {
+		probs[i] = 0.05 + rng.Float64()
+		sum += probs[i]
+	}
+	for i := range probs {
+		probs[i] /= sum
+	}
+	return probs
+}
+
+// checkGradient compares the gradient at probs with central differences in each
+// coordinate.
+func checkGradient(t *testing.T, spec string, r *Rewards, truth int, probs []float64) {
+	t.Helper()
+	const h = 1e-6
+	grad, scratch := make([]float64, len(probs)), make([]float64, len(probs))
+	j, ok := r.expected(truth, probs, grad)
+	if !ok {
+		t.Fatalf("%s at %v: failed", spec, probs)
+	}
+	rounding := 1e-9 * math.Abs(j) // of a difference of two J, over 2h
+	for k := range probs {
+		at := func(delta float64) float64 {
+			moved := append([]float64(nil), probs...)
+			moved[k] += delta
+			j, _ := r.expected(truth, moved, scratch)
+			return j
+		}
+		want := (at(h) - at(-h)) / (2 * h)
+		if math.Abs(grad[k]-want) > 1e-6*(1+math.Abs(want))+rounding {
+			t.Errorf("%s, truth %d at %v: ∂J/∂π_%d = %g, by differences %g", spec, truth, probs, k, grad[k], want)
+		}
+	}
+}
+
+func TestGradientAgainstDifferences(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	specs := []string{"accuracy", "f1=2", "calibration", "accuracy=0.3,f1,calibration=-2,expr:confidence*entropy=0.5", "expr:if correct { confidence } else { -confidence^2 }"}
+	for range 300 {
+		specs = append(specs, "expr:"+randomNumber(rng, 1+rng.IntN(3)))
+	}
+	for _, spec := range specs {
+		r := parseRewards(t, spec, "a", "b", "c")
+		if r.f1 != nil {
+			for range 50 {
+				r.f1.observe(rng.IntN(3), rng.IntN(3))
+			}
+		}
+		checkGradient(t, spec, r, rng.IntN(3), randomProbs(rng, 3))
+	}
+}
+
+func TestGradientAtKinks(t *testing.T) {
+	probs := []float32{0.5, 0.5}
+	for _, test := range []struct {
+		spec string
+		want []float64 // ∂J/∂π with R = 0 at this point
+	}{
+		{"expr:max(probs[0], probs[1]) - 0.5", []float64{1, 0}},
+		{"expr:min(probs[1], probs[0]) - 0.5", []float64{0, 1}},
+		{"expr:abs(probs[0] - 0.5)", []float64{0, 0}},
+		{"expr:(probs[0] - 0.5)^0 - 1", []float64{0, 0}},
+	} {
+		grad := make([]float64, 2)
+		if _, ok := parseRewards(t, test.spec, "a", "b").Expected(0, probs, grad); !ok || grad[0] != test.want[0] || grad[1] != test.want[1] {
+			t.Errorf("%s: gradient %v, ok %t; want %v", test.spec, grad, ok, test.want)
+		}
+	}
+}
+
+// ascend trains a policy softmax(0, logit) on one input whose label is 1 with
+// probability 0.7, by gradient ascent on the expected reward, and returns π(1).
+func ascend(t *testing.T, spec string, steps int, rate float64) float64 {
+	t.Helper()
+	r := parseRewards(t, spec, "0", "1")
+	rng := rand.New(rand.NewPCG(7, 8))
+	logit, grad := 0.0, make([]float64, 2)
+	for step := range steps {
+		p := 1 / (1 + math.Exp(-logit))
+		truth := 0
+		if rng.Float64() < 0.7 {
+			truth = 1
+		}
+		if _, ok := r.Expected(truth, []float32{float32(1 - p), float32(p)}, grad); !ok {
+			t.Fatalf("%s: failed at p = %g", spec, p)
+		}
+		// Softmax: ∂J/∂logit = Σ_k g_k ∂π_k/∂logit = p(1−p)(g_1 − g_0). The rate falls so
+		// that the noise of single truths averages out.
+		logit += rate / (1 + float64(step)/200) * p * (1 - p) * (grad[1] - grad[0])
+	}
+	return 1 / (1 + math.Exp(-logit))
+}
+
+func TestCalibrationRewardEndsAtTheTrueFrequency(t *testing.T) {
+	for _, spec := range []string{
+		"calibration",
+		"expr:'1 - 0.5*((probs[0] - (label == \"0\" ? 1 : 0))^2 + (probs[1] - (label == \"1\" ? 1 : 0))^2)'",
+		"expr:log(probs[label])=0.3",
+		// Proper too when read through the label scored: E J = ½ Σ_a (2·P(a)·π_a − π_a²).
+		"expr:correct - confidence/2",
+	} {
+		if p := ascend(t, spec, 20000, 2); math.Abs(p-0.7) > 0.02 {
+			t.Errorf("%s: π(1) ends at %.3f, want 0.70 ± 0.02", spec, p)
+		}
+	}
+}
+
+// 1 − |p − correct|, with p the probability of the label chosen, is not a proper
+// scoring rule. Enumerated, J = Σ_a π_a·R_a is π_1 where 1 is right and 1 − π_1 where it
+// is not, so on average 0.7·π_1 + 0.3·(1 − π_1): a straight line, highest at the corner
+// π_1 = 1. It rewards certainty, as accuracy does.
+func TestDistanceRewardEndsAtACorner(t *testing.T) {
+	for _, spec := range []string{"expr:1 - abs(confidence - correct)", "expr:correct*confidence + (1 - correct)*(1 - confidence)"} {
+		if p := ascend(t, spec, 20000, 2); p < 0.95 {
+			t.Errorf("%s: π(1) ends at %.3f, want the corner", spec, p)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package reward
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+type namedWeight struct {
+	Name   string
+	Weight float64
+}
+
+func TestParseRewards(t *testing.T) {
+	tests := []struct {
+		spec string
+		want []namedWeight
+	}{
+		{"accuracy", []namedWeight{{"accuracy", 1}}},
+		{" f1 = 0.5 , calibration ", []namedWeight{{"f1", 0.5}, {"calibration", 1}}},
+		{"accuracy,expr:'max(correct, confidence)'=0.5,f1=-1", []namedWeight{{"accuracy", 1}, {"expr:max(correct, confidence)", 0.5}, {"f1", -1}}},
+		{`expr:"correct"`, []namedWeight{{"expr:correct", 1}}},
+		{`expr:'label == "a" ? 1 : 0' = 1e-3`, []namedWeight{{`expr:label == "a" ? 1 : 0`, 1e-3}}},
+		{`expr:"label == 'a' ? 1 : 0"`, []namedWeight{{"expr:label == 'a' ? 1 : 0", 1}}},
+		{"expr:correct=2", []namedWeight{{"expr:correct", 2}}},
+		{"expr:max(correct, confidence)=0.5,f1", []namedWeight{{"expr:max(correct, confidence)", 0.5}, {"f1", 1}}},
+		{`expr:label in ["a", "b"] ? 1 : 0,f1`, []namedWeight{{`expr:label in ["a", "b"] ? 1 : 0`, 1}, {"f1", 1}}},
+		{"expr:correct==1 ? 1 : 0", []namedWeight{{"expr:correct==1 ? 1 : 0", 1}}},
+		{"expr:(correct>=1 ? 1 : 0)=0.25", []namedWeight{{"expr:(correct>=1 ? 1 : 0)", 0.25}}},
+		{`expr:probs["x=,1"]=2`, []namedWeight{{`expr:probs["x=,1"]`, 2}}},
+	}
+	for _, test := range tests {
+		r, err := ParseRewards(test.spec, []string{"a", "b", "x=,1"})
+		if err != nil {
+			t.Errorf("%s: %v", test.spec, err)
+			continue
+		}
+		var got []namedWeight
+		for _, s := range r.Stats() {
+			got = append(got, namedWeight{s.Name, s.Weight})
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.spec, diff)
+		}
+	}
+}
+
+func TestParseRewardsErrors(t *testing.T) {
+	tests := []struct{ spec, want string }{
+		{"", "empty piece"},
+		{"accuracy,", "empty piece"},
+		{"accuracy,,f1", "empty piece"},
+		{"acuracy", `"acuracy" is unknown, did you mean "accuracy"?`},
+		{"F1", `"F1" is unknown, did you mean "f1"?`},
+		{"quality", `"quality" is unknown: choose`},
+		{"cmd:./judge=0.2", "a program cannot judge a label policy"},
+		{"accuracy,accuracy=2", `"accuracy" is given twice`},
+		{"accuracy=", `reward "accuracy" has the weight ""`},
+		{"accuracy=0", `the weight "0"`},
+		{"f1=NaN", `the weight "NaN"`},
+		{"f1=inf", `the weight "inf"`},
+		{"f1=one", `the weight "one"`},
+		{"expr", "write expr:'EXPR'"},
+		{"expr:", "expression is empty"},
+		{"expr:''", "expression is empty"},
+		{"expr:'correct", "quote is not closed"},
+		{"expr:'a' == label ? 1 : 0", "follows the closing quote"},
+		{"expr:'correct'x", "follows the closing quote"},
+		{"expr:'correct +'", `reward "expr:correct +": column 9: unexpected token EOF`},
+		{"expr:'1 + accurate'", `column 5: unknown name "accurate"`},
+		{"expr:'1 + confidense'", `column 5: unknown name "confidense", did you mean "confidence"?`},
+		{"expr:'2*sqr(confidence)'", `column 3: function "sqr" is not available in rewards, did you mean "sqrt"?`},
+		{"expr:'floor(confidence)'", `column 1: function "floor" is not available`},
+		{"expr:'sum(probs, # * 2)'", `column 1: function "sum" is not available`},
+		{"expr:'1 + len(probs)'", `column 5: function "len"`},
+		{"expr:'confidence > 0.5 ? 1 : 0'", "column 12: a condition on probabilities jumps"},
+		{"expr:'correct && entropy ? 1 : 0'", "column 12: a condition on probabilities jumps"},
+		{"expr:'confidence in [1] ? 1 : 0'", "column 12: a condition on probabilities jumps"},
+		{"expr:'confidence % 2'", "column 12: operator % is not available"},
+		{"expr:'label'", "column 1: the reward is a label, not a number"},
+		{"expr:'label == predicted'", "the reward is a condition, not a number"},
+		{`expr:'label == "maths" ? 1 : 0'`, `column 10: "maths" is not a label, did you mean "math"?`},
+		{"expr:'label == 1 ? 1 : 0'", "column 7: a label is compared with a number"},
+		{"expr:'label < predicted ? 1 : 0'", "column 7: a label is ordered by <"},
+		{"expr:'1 + label'", "column 5: a label stands where a number is needed"},
+		{"expr:'label ? 1 : 0'", "column 1: a label stands where a condition is needed"},
+		{"expr:'correct ? label : 0'", "column 11: a label stands where a number is needed"},
+		{"expr:'probs'", "column 1: probs is a list"},
+		{"expr:'probs[2]'", "column 7: index 2 is out of range: there are 2 labels"},
+		{"expr:'probs[-1]'", "column 7: the index of probs must be"},
+		{"expr:'probs[0.5]'", "column 7: the index of probs must be"},
+		{`expr:'probs["mat"]'`, `column 7: "mat" is not a label, did you mean "math"?`},
+		{"expr:'label[0]'", "only probs has elements"},
+		{"expr:'probs?.math'", "no derivative here"},
+		{"expr:'let x = 1; x'", "no derivative here"},
+		{"expr:'{a: 1}.a'", "only probs has elements"},
+		{"expr:'nil'", "no derivative here"},
+		{"expr:'pow(1)'", "column 1: pow is given 1 arguments"},
+		{"expr:'log(1, 2)'", "column 1: log is given 2 arguments"},
+		{"expr:'log(probs)'", "column 5: probs is a list"},
+		{"expr:'" + strings.Repeat("1+", 3000) + "1'", "write at most 4096"},
+	}
+	for _, test := range tests {
+		_, err := ParseRewards(test.spec, []string{"law", "math"})
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s:\n got  %v\n want …%s…", test.spec, err, test.want)
+			continue
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: the error has several lines: %q", test.spec, err)
+		}
+	}
+	if _, err := ParseRewards("accuracy", nil); err == nil {
+		t.Error("no labels: no error")
+	}
+}
+
+// A chained comparison doubles its middle in expr's tree; nesting it must not take
+// exponential time.
+func TestParseRewardsBoundsChainedComparisons(t *testing.T) {
+	spec := "correct"
+	for range 60 {
+		spec = "(0 < (" + spec + ") < 2 ? 1 : 0)"
+	}
+	if _, err := ParseRewards("expr:"+spec, []string{"a"}); err == nil || !strings.Contains(err.Error(), "operations") {
+		t.Errorf("error %v, want one about the number of operations", err)
+	}
+}
+
+func FuzzParseRewards(f *testing.F) {
+	for _, seed := range []string{
+		"accuracy", "f1=0.5,calibration", "accuracy,expr:'correct*confidence'=0.5", `expr:"label == 'law' ? 1 : 0"`,
+		"expr:max(probs)-min(probs)=2", "expr:log(probs[label])", "expr:probs.math", "expr:if correct { 1 } else { entropy }",
+		"expr:pow(confidence, 2) + confidence ** 3 ^ 2", "expr:-abs(1/confidence)", "expr:label not in ['law'] ? 1 : 0", "cmd:./judge",
+		"expr:1 < correct < 2 ? 1 : 0", "expr:confidence | abs()", "expr:sum(map(probs, # * 2))", "expr:probs[1:]", "expr:'", "expr:((((", "expr:let x = 1; x", "expr:1 ?? 2", "expr:a.b?.c()",
+	} {
+		f.Add(seed)
+	}
+	probs := []float32{0.25, 0.75}
+	f.Fuzz(func(t *testing.T, spec string) {
+		r, err := ParseRewards(spec, []string{"law", "math"})
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\r") {
+				t.Errorf("the error has several lines: %q", err)
+			}
+			return
+		}
+		grad := make([]float64, 2)
+		objective, ok := r.Expected(1, probs, grad)
+		for _, v := range append(grad, objective) {
+			if math.IsNaN(v) || math.IsInf(v, 0) || !ok && v != 0 {
+				t.Errorf("J %g, ok %t, gradient %v", objective, ok, grad)
+			}
+		}
+		if !r.ReadsProbs() {
+			r.Score(0, 1)
+		}
+	})
+}

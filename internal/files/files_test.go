@@ -1,0 +1,103 @@
+package files
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestJSON(t *testing.T) {
+	type state struct {
+		Step int     `json:"step"`
+		Best float64 `json:"best"`
+		Text string  `json:"text"`
+	}
+	path := filepath.Join(t.TempDir(), "state.json")
+	want := state{1 << 53, 0.1 + 0.2, "<a & b>"}
+	if err := SaveJSON(path, want); err != nil {
+		t.Fatal(err)
+	}
+	var got state
+	if err := LoadJSON(path, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	wantError(t, SaveJSON(path, state{Best: math.NaN()}), path, "NaN")
+	if err := LoadJSON(path, &got); err != nil {
+		t.Errorf("a refused value damaged the file: %v", err)
+	}
+	for _, test := range []struct{ text, want string }{
+		{"{\n\"step\": 1,\n\"speed\": 2}", `unknown field "speed"`},
+		{"{\n\"step\": \"1\"}", "line 2"},
+		{"{\n\"step\": 1,\n}", "line 3"},
+		{"{\"step\": 1}\n{}", "line 2: text after the end"},
+		{"{\"step\": 1}\n\n]", "line 3: text after the end"},
+		{"{\"step\": 1", "ends too early"},
+		{"", "ends too early"},
+	} {
+		put(t, path, test.text)
+		wantError(t, LoadJSON(path, &got), path, test.want)
+	}
+}
+
+func TestWriteAtomic(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	for _, text := range []string{"one", "two"} {
+		if err := WriteAtomic(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if diff := cmp.Diff([]string{"f"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+	wantError(t, WriteAtomic(filepath.Join(dir, "f", "g"), nil, 0o600), "writing")
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list
+}
+
+// wantError checks that err is one line that holds every part.
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; want one with %q", parts)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("error of several lines: %q", err)
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("error %q lacks %q", err, p)
+		}
+	}
+}

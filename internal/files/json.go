@@ -1,0 +1,57 @@
+// Package files writes files whole or not at all, and reads JSON strictly.
+package files
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// SaveJSON writes v to path, indented, atomically. A value that JSON cannot
+// hold (NaN, an infinity) is an error and leaves the file as it was.
+func SaveJSON(path string, v any) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return WriteAtomic(path, buf.Bytes(), 0o644)
+}
+
+// LoadJSON reads path into what into points to. An unknown field, a wrong
+// type or anything after the value is an error that names the file and, where
+// it is known, the line.
+func LoadJSON(path string, into any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		var syntax *json.SyntaxError
+		var kind *json.UnmarshalTypeError
+		switch {
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+			return fmt.Errorf("%s: ends too early", path)
+		case errors.As(err, &syntax):
+			return fmt.Errorf("%s: line %d: %w", path, lineAt(data, syntax.Offset), err)
+		case errors.As(err, &kind):
+			return fmt.Errorf("%s: line %d: %w", path, lineAt(data, kind.Offset), err)
+		}
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if rest := bytes.TrimSpace(data[dec.InputOffset():]); len(rest) > 0 {
+		return fmt.Errorf("%s: line %d: text after the end of the value", path, lineAt(data, int64(len(data)-len(rest))))
+	}
+	return nil
+}
+
+func lineAt(data []byte, offset int64) int {
+	return 1 + bytes.Count(data[:min(offset, int64(len(data)))], []byte("\n"))
+}

@@ -1,0 +1,37 @@
+package within
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestDo(t *testing.T) {
+	stop := errors.New("stop")
+	for _, test := range []struct {
+		name string
+		do   func(ctx context.Context) (int, error)
+		want string
+	}{
+		{"answers", func(context.Context) (int, error) { return 7, nil }, ""},
+		{"fails", func(context.Context) (int, error) { return 0, stop }, "stop"},
+		{"panics", func(context.Context) (int, error) { panic(3) }, "panic: 3"},
+		{"heeds its context", func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }, "no answer within 1m0s"},
+		{"heeds nothing", func(context.Context) (int, error) { time.Sleep(time.Hour); return 7, nil }, "no answer within 1m0s"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			defer time.Sleep(2 * time.Hour) // of the bubble: whatever was given up ends before it
+			value, err := Do(t.Context(), time.Minute, test.do)
+			if test.want == "" && (value != 7 || err != nil) || test.want != "" && (value != 0 || err == nil || err.Error() != test.want) {
+				t.Errorf("%s: %d, %v", test.name, value, err)
+			}
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Do(ctx, 0, func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, nil }); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,84 @@
+package algo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"rltrain/rl"
+)
+
+// Epochs is a source of samples to imitate: a data set, shuffled anew in each epoch, so many samples a step, the last
+// of an epoch perhaps fewer. Its order is a function of the seed and the step, so it has no state but a count.
+type Epochs struct {
+	bins      [][]*rl.Sample // samples that count as one
+	batchSize int
+	seed      uint64
+	tokens    int64
+	order     []int // of epoch
+	epoch     int
+}
+
+// NewEpochs makes a source of the samples. With packing above 0 a batch is not so many samples, but so many bins of at
+// most packing tokens.
+func NewEpochs(samples []*rl.Sample, batchSize, packing int, seed uint64) (*Epochs, error) {
+	if len(samples) == 0 || batchSize < 1 {
+		return nil, errors.New("supervised training: no training rows, or no row a batch")
+	}
+	e := &Epochs{batchSize: batchSize, seed: seed, epoch: -1}
+	for _, bin := range packBins(samples, packing) {
+		var members []*rl.Sample
+		for _, i := range bin {
+			members = append(members, samples[i])
+		}
+		e.bins = append(e.bins, members)
+	}
+	return e, nil
+}
+
+// PerEpoch is the number of steps of an epoch.
+func (e *Epochs) PerEpoch() int { return (len(e.bins) + e.batchSize - 1) / e.batchSize }
+
+// Next implements Source.
+func (e *Epochs) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	epoch, batch := at.Step/e.PerEpoch(), at.Step%e.PerEpoch()
+	if epoch != e.epoch {
+		e.epoch, e.order = epoch, rl.Stream(e.seed, rl.StreamShuffle, uint64(epoch)).Perm(len(e.bins))
+	}
+	step := &rl.Step{Figures: rl.Meter{}}
+	for _, bin := range e.order[batch*e.batchSize : min((batch+1)*e.batchSize, len(e.order))] {
+		for _, x := range e.bins[bin] {
+			step.Samples = append(step.Samples, x)
+			e.tokens += int64(len(x.Tokens))
+		}
+	}
+	step.Figures.Last("epoch", float64(at.Step+1)/float64(e.PerEpoch()))
+	step.Figures.Last("num_tokens", float64(e.tokens))
+	return step, nil
+}
+
+// State implements rl.Stateful.
+func (e *Epochs) State() any { return e.tokens }
+
+// Restore implements rl.Stateful.
+func (e *Epochs) Restore(state json.RawMessage) error { return json.Unmarshal(state, &e.tokens) }
+
+// packBins gathers samples into bins of at most size tokens, best fit, longest first (the packing of
+// Krell et al. 2021); a longer one has a bin of its own. With size 0 each sample is a bin.
+func packBins(samples []*rl.Sample, size int) [][]int {
+	order := make([]int, len(samples))
+	for i := range order {
+		order[i] = i
+	}
+	if size == 0 {
+		bins := make([][]int, len(order))
+		for i := range bins {
+			bins[i] = order[i : i+1]
+		}
+		return bins
+	}
+	return bestFit(order, func(i int) int { return len(samples[i].Tokens) }, size)
+}

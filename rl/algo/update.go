@@ -1,0 +1,401 @@
+package algo
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// learn makes the policy better by the samples of a step.
+func (t *Trainer) learn(step *rl.Step) error {
+	began := t.hooks.Time()
+	t.scored = t.scoredFirst() || step.Prefetched
+	if err := t.score(step.Samples); err != nil {
+		return fmt.Errorf("step %d: %w", t.state.Step+1, err)
+	}
+	scoring := t.hooks.Time().Sub(began)
+	step.Figures.Mean("time/logprobs", scoring.Seconds(), 1)
+	if err := t.algorithm.Prepare(step); err != nil {
+		return fmt.Errorf("step %d: %w", t.state.Step+1, err)
+	}
+	if step.Prefetched {
+		t.weighByImportance(step)
+	}
+	m, acted := step.Figures, t.state.Version
+	m.Last("learning_rate", t.schedule.At(t.state.Step)*t.config.LearningRate)
+	if t.config.KLCoef > 0 {
+		m.Last("kl_coef", t.kl.Coef())
+	}
+	updates, err := t.updates(step)
+	if err != nil {
+		return err
+	}
+	if updates > 0 {
+		t.policy.Changed()
+		t.state.Version++
+	}
+	t.measure(step, acted)
+	t.state.Step++
+	if every := t.config.ReferenceEvery; every > 0 && t.state.Step%every == 0 && t.reference.weights != nil {
+		if err := t.reference.take(t.policy); err != nil {
+			return err
+		}
+	}
+	spent := t.hooks.Time().Sub(began) - scoring
+	m.Mean("time/update", spent.Seconds(), 1)
+	m.Mean("time/step", spent.Seconds()+scoring.Seconds()+m.Get("time/generation")+m.Get("time/environment"), 1)
+	if t.needs.Rewards && len(step.Samples) == 0 {
+		step.Notes = append(step.Notes, fmt.Sprintf("warning: step %d has no sample to learn from; the policy stays as it is", t.state.Step))
+	}
+	return nil
+}
+
+// minibatches divides the samples for one pass.
+func (t *Trainer) minibatches(samples []*rl.Sample, epoch int) [][]*rl.Sample {
+	var batches [][]*rl.Sample
+	for _, part := range rl.Minibatches(t.config.Seed, t.state.Step, epoch, len(samples), t.config.Minibatches, t.config.MinibatchSize) {
+		batch := make([]*rl.Sample, len(part))
+		for i, n := range part {
+			batch[i] = samples[n]
+		}
+		batches = append(batches, batch)
+	}
+	return batches
+}
+
+// forward runs visit on each part of a batch.
+func (t *Trainer) forward(mode torch.Mode, batch []*rl.Sample, visit func(s *torch.Scope, part []*rl.Sample, b *rl.Batch)) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	for _, bounds := range rl.MicroBatches(len(batch), t.config.MicroTokens, func(i int) int { return len(batch[i].Tokens) }) {
+		part := batch[bounds[0]:bounds[1]]
+		if err := torch.Do(mode, func(s *torch.Scope) error {
+			visit(s, part, rl.NewBatch(part))
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spread hands each sample its share of values, one an action.
+func spread(part []*rl.Sample, values []float32, take func(x *rl.Sample, v []float32)) {
+	for _, x := range part {
+		n := x.Len()
+		take(x, values[:n:n])
+		values = values[n:]
+	}
+}
+
+// scoredFirst says whether log π_old has to be known before the first update.
+func (t *Trainer) scoredFirst() bool {
+	c := t.config
+	repeats := c.Epochs*c.Minibatches > 1 || c.MinibatchSize > 0
+	return t.needs.Values || t.needs.Ratio != NoRatio && repeats || c.KLCoef > 0 && c.KLInReward
+}
+
+// score asks the policy and its reference about the samples, in the minibatches of the first pass: forward passes in
+// just these give log-probabilities that the first update reproduces bit by bit. A single update that needs neither
+// values nor penalties before takes its own instead.
+func (t *Trainer) score(samples []*rl.Sample) error {
+	if !t.needs.Rewards || len(samples) == 0 {
+		return nil
+	}
+	c := t.config
+	if t.scored {
+		for _, batch := range t.minibatches(samples, 0) {
+			if batch[0].Old != nil && (batch[0].Value != nil || !t.needs.Values) {
+				continue // the source has asked already
+			}
+			if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+				out := t.policy.Forward(s, b, policy.Pass{Values: t.needs.Values, Temperature: c.Temperature})
+				spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
+				if t.needs.Values {
+					spread(part, s.Read(out.Values), func(x *rl.Sample, v []float32) { x.Value = v })
+				}
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	if !t.refers() {
+		return nil
+	}
+	if err := t.reference.ask(t.policy, func(p policy.Policy, base bool) error { return t.askReference(samples, p, base) }); err != nil {
+		return err
+	}
+	if c.KLInReward {
+		kind := rl.KLKind(c.KLType)
+		for _, x := range samples {
+			x.Penalty = make([]float64, x.Len())
+			for i := range x.Penalty {
+				x.Penalty[i] = t.kl.Coef() * kind.Value(float64(x.Old[i]), float64(x.Reference[i]))
+			}
+		}
+	}
+	return nil
+}
+
+// askReference asks about each sample once, however often it was drawn.
+func (t *Trainer) askReference(samples []*rl.Sample, p policy.Policy, base bool) error {
+	known := map[*rl.Sample]bool{}
+	var different []*rl.Sample
+	for _, x := range samples {
+		if !known[x] {
+			known[x] = true
+			different = append(different, x)
+		}
+	}
+	for _, batch := range t.minibatches(different, 0) {
+		if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+			out := p.Forward(s, b, referencePass(base, t.config.Temperature))
+			spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Reference = v })
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// updates descends on the loss in passes of minibatches, and returns how many of them moved the weights.
+func (t *Trainer) updates(step *rl.Step) (moved int, err error) {
+	c := t.config
+	total := 0
+	for epoch := range c.Epochs {
+		kl, actions := 0.0, 0.0
+		for _, batch := range t.minibatches(step.Samples, epoch) {
+			u, err := t.gradient(batch)
+			if err != nil {
+				return moved, t.explain(batch, err)
+			}
+			// A minibatch alone is too small a sample to stop at.
+			kl, actions = kl+u.kl, actions+u.actions
+			if c.TargetKL > 0 && kl/actions > 1.5*c.TargetKL {
+				step.Notes = append(step.Notes, fmt.Sprintf("stopped the updates of step %d after %d: KL past 1.5 × %g", t.state.Step+1, total, c.TargetKL))
+				return moved, torch.ZeroGrad(t.policy.Params())
+			}
+			norm := 0.0
+			if !u.idle { // a step of the momentum alone would lead away from what was learnt
+				if norm, err = t.optimizer.Step(t.rates(), c.MaxGradNorm); err != nil {
+					return moved, t.explain(batch, err)
+				}
+				moved++
+			}
+			total++
+			u.fill(step.Figures, norm, t.needs)
+		}
+	}
+	step.Figures.Total("updates", float64(moved))
+	return moved, nil
+}
+
+// update is what one update of the weights measured: sums over its minibatch.
+type update struct {
+	figures         map[string]float64 // terms of the loss, as they are weighted there
+	entropy, kl     float64            // nats; kl is ρ − 1 − log ρ
+	low, high       float64            // ratios that the clip holds back
+	ratios, actions float64            // how many there are
+	right           float64            // actions that were the likeliest
+	idle            bool               // there is no gradient
+}
+
+// fill adds the update to the figures of its step.
+func (u *update) fill(m rl.Meter, norm float64, needs Needs) {
+	for name, sum := range u.figures {
+		m.Mean(name, sum, 1)
+	}
+	m.Mean("grad_norm", norm, 1)
+	m.Mean("entropy", u.entropy, u.actions)
+	if !needs.Rewards {
+		m.Mean(needs.accuracy, u.right, u.actions)
+	}
+	if needs.Ratio != NoRatio {
+		m.Mean("approx_kl", u.kl, u.actions)
+		m.Mean("clip_ratio/low_mean", u.low, u.ratios)
+		m.Mean("clip_ratio/high_mean", u.high, u.ratios)
+		m.Min("clip_ratio/low_min", u.low/u.ratios)
+		m.Max("clip_ratio/high_max", u.high/u.ratios)
+		m.Mean("clip_ratio/region_mean", u.low+u.high, u.ratios)
+	}
+}
+
+// idle divides a batch into the samples that have a part in the gradient and those that have none: where the
+// answers to a prompt all earn the same, there is nothing to learn from them. Log-probabilities that were asked for
+// before are reproduced by the whole batch only, so it is not divided then.
+func (t *Trainer) idle(batch []*rl.Sample) (learning, idle []*rl.Sample) {
+	c := t.config
+	if !t.needs.ByAdvantage || c.EntropyCoef != 0 || c.KLCoef > 0 {
+		return batch, nil
+	}
+	for _, x := range batch {
+		if slices.ContainsFunc(x.Advantage, func(a float32) bool { return a != 0 }) {
+			learning = append(learning, x)
+		} else {
+			idle = append(idle, x)
+		}
+	}
+	if t.scored && len(learning) > 0 {
+		return batch, nil
+	}
+	return learning, idle
+}
+
+// gradient accumulates the gradient of a minibatch's loss.
+func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
+	u := &update{figures: map[string]float64{}}
+	for _, x := range batch {
+		u.actions += float64(x.Len())
+	}
+	learning, idle := t.idle(batch)
+	u.idle = len(learning) == 0
+	if err := t.forward(torch.NoGrad, idle, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
+		u.count(s, part, out, t.needs)
+	}); err != nil {
+		return u, err
+	}
+	first := true
+	err := t.forward(torch.Train, learning, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		pass := policy.Pass{Values: t.needs.Values, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
+		if t.needs.Dropout {
+			pass.Dropout = true
+			for _, x := range part {
+				b.Dropout = append(b.Dropout, rl.Stream(t.config.Seed, rl.StreamDropout, uint64(t.state.Step), uint64(x.Prompt)).Uint64())
+			}
+		}
+		out := t.policy.Forward(s, b, pass)
+		u.count(s, part, out, t.needs)
+		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
+		lb.First, first = first, false
+		s.Backward(t.loss(s, lb))
+	})
+	return u, err
+}
+
+// count adds what a pass says of a part. Where nothing was asked before, what it says is log π_old.
+func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, needs Needs) {
+	u.entropy += s.Item(s.Sum(out.Entropy))
+	if !needs.Rewards {
+		for _, rank := range out.Rank(s) {
+			if rank == 0 {
+				u.right++
+			}
+		}
+		return
+	}
+	spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) {
+		if x.Old == nil {
+			x.Old = v
+		}
+		sum := 0.0
+		for i := range v {
+			d := float64(v[i]) - float64(x.Old[i])
+			u.kl += math.Expm1(d) - d
+			sum += d
+			if needs.Ratio == ActionRatio {
+				u.clip(d, float64(x.Advantage[i]), needs.Clip)
+			}
+		}
+		if needs.Ratio == SequenceRatio {
+			u.clip(sum, float64(x.Advantage[0]), needs.Clip)
+		}
+	})
+}
+
+// clip counts a ratio e^d, and whether the clip holds it back.
+func (u *update) clip(d, advantage float64, c Clip) {
+	switch ratio := math.Exp(d); {
+	case ratio < 1-c.Low && advantage < 0:
+		u.low++
+	case ratio > 1+c.High && advantage > 0:
+		u.high++
+	}
+	u.ratios++
+}
+
+// batch is a part as a loss sees it; n and actions are counts of the whole minibatch.
+func (t *Trainer) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output, n, actions int, figures map[string]float64) *Batch {
+	m := int64(len(b.Actions))
+	vector := func(list func(x *rl.Sample) []float32) torch.Tensor {
+		all := make([]float32, 0, m)
+		for _, x := range part {
+			all = append(all, list(x)...)
+		}
+		return s.Floats(all, m)
+	}
+	shares := make([]float64, len(part))
+	for i, x := range part {
+		shares[i] = weight(t.needs.Reduction, x.Len(), n, actions, t.config.Longest)
+	}
+	lb := &Batch{
+		LogProbs: out.LogProbs, Entropy: out.Entropy, Labels: out.Labels, Weight: s.Floats(b.Spread(shares), m),
+		Samples: n, Actions: actions, Part: part, figures: figures,
+	}
+	if t.needs.Rewards {
+		lb.Old = vector(func(x *rl.Sample) []float32 { return x.Old })
+		lb.Advantage = vector(func(x *rl.Sample) []float32 { return x.Advantage })
+	} else {
+		for _, g := range t.policy.Groups() {
+			if g.Role == policy.Body {
+				for _, v := range g.Params {
+					lb.Body = append(lb.Body, v.T())
+				}
+			}
+		}
+	}
+	if t.refers() {
+		lb.Reference = vector(func(x *rl.Sample) []float32 { return x.Reference })
+	}
+	if t.needs.Values {
+		lb.Value = out.Values
+		lb.OldValue, lb.Return = vector(func(x *rl.Sample) []float32 { return x.Value }), vector(func(x *rl.Sample) []float32 { return x.Return })
+	}
+	return lb
+}
+
+// loss is the algorithm's with what the trainer adds to it.
+func (t *Trainer) loss(s *torch.Scope, b *Batch) torch.Tensor {
+	c := t.config
+	loss := t.algorithm.Loss(s, b)
+	if !t.needs.Rewards {
+		return loss
+	}
+	if !t.needs.Values { // else the algorithm tells its terms apart
+		b.Note(s, "policy_loss", loss)
+	}
+	if c.EntropyCoef != 0 {
+		loss = s.Sub(loss, s.Scale(s.Sum(s.Mul(b.Weight, b.Entropy)), c.EntropyCoef))
+	}
+	if c.KLCoef > 0 && !c.KLInReward {
+		loss = s.Add(loss, s.Scale(lossOfKL(s, c.KLType, b.LogProbs, b.Reference, b.Weight), t.kl.Coef()))
+	}
+	b.Note(s, "loss", loss)
+	return loss
+}
+
+// explain names the samples of a minibatch whose gradient is not finite.
+func (t *Trainer) explain(batch []*rl.Sample, err error) error {
+	var nonFinite *torch.NonFiniteError
+	if !errors.As(err, &nonFinite) {
+		return fmt.Errorf("step %d: %w", t.state.Step+1, err)
+	}
+	var prompts, indices []int
+	var tokens, actions [][]int32
+	var rewards []float64
+	var advantages, old [][]float32
+	for _, x := range batch {
+		prompts, indices = append(prompts, x.Prompt), append(indices, x.Index)
+		tokens, actions = append(tokens, x.Tokens), append(actions, x.Actions)
+		rewards, advantages, old = append(rewards, x.Reward()), append(advantages, x.Advantage), append(old, x.Old)
+	}
+	return t.hooks.Broken(t.state.Step+1, prompts, map[string]any{
+		"samples": indices, "tokens": tokens, "actions": actions, "rewards": rewards, "advantages": advantages, "logprobs": old,
+	}, err)
+}

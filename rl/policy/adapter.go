@@ -1,0 +1,166 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"rltrain/lora"
+	"rltrain/torch"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/transformers"
+)
+
+// adapter is trainable low-rank pairs on linear layers of a frozen model.
+type adapter struct {
+	config lora.Config
+	layers []adaptedLayer // none where there is no adapter
+}
+
+// adaptedLayer is a linear layer with its pair.
+type adaptedLayer struct {
+	transformers.Linear
+	r     int
+	scale float64    // what b·a is multiplied by
+	a, b  *torch.Var // [r, in], [out, r]
+}
+
+// initialPairs draws a pair for each linear layer that the targets of a config without patterns mean.
+func initialPairs(linears []transformers.Linear, c lora.Config, rng *rand.Rand) ([]lora.Pair, error) {
+	var names []string
+	byName := map[string]transformers.Linear{}
+	for _, linear := range linears {
+		names = append(names, linear.Name)
+		byName[linear.Name] = linear
+	}
+	chosen, err := lora.Match(names, c.TargetModules.Names)
+	if err != nil {
+		return nil, err
+	}
+	pairs := make([]lora.Pair, len(chosen))
+	for i, name := range chosen {
+		pairs[i] = lora.Init(name, byName[name].In, byName[name].Out, c.R, c.Scale(), rng)
+	}
+	return pairs, nil
+}
+
+// attach puts pairs on the model's layers as parameters.
+func (a *adapter) attach(model *torch.Model, linears []transformers.Linear, pairs []lora.Pair) error {
+	layers := map[string]string{} // the core's names
+	for _, linear := range linears {
+		layers[linear.Name] = linear.Layer
+	}
+	for _, pair := range pairs {
+		l, err := newAdaptedLayer(pair)
+		if err != nil {
+			return fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
+		}
+		a.layers = append(a.layers, l)
+		if err := model.Adapt(layers[pair.Module], l.a, l.b, l.scale); err != nil {
+			return fmt.Errorf("policy: %w", err)
+		}
+	}
+	return nil
+}
+
+// newAdaptedLayer makes the parameters of a pair.
+func newAdaptedLayer(pair lora.Pair) (adaptedLayer, error) {
+	if pair.Magnitude != nil {
+		return adaptedLayer{}, errors.New("it is of DoRA, which is not supported here")
+	}
+	a, err := torch.Parameter(pair.A, int64(pair.R), int64(pair.In))
+	if err != nil {
+		return adaptedLayer{}, err
+	}
+	b, err := torch.Parameter(pair.B, int64(pair.Out), int64(pair.R))
+	if err != nil {
+		a.Close()
+		return adaptedLayer{}, err
+	}
+	return adaptedLayer{
+		Linear: transformers.Linear{Name: pair.Module, In: pair.In, Out: pair.Out}, r: pair.R, scale: pair.Scale, a: a, b: b,
+	}, nil
+}
+
+func (l adaptedLayer) pair() (lora.Pair, error) {
+	a, err := l.a.Read()
+	if err != nil {
+		return lora.Pair{}, err
+	}
+	b, err := l.b.Read()
+	return lora.Pair{Module: l.Name, R: l.r, In: l.In, Out: l.Out, Scale: l.scale, A: a, B: b}, err
+}
+
+// params are A and B of each layer.
+func (a *adapter) params() []*torch.Var {
+	var params []*torch.Var
+	for _, l := range a.layers {
+		params = append(params, l.a, l.b)
+	}
+	return params
+}
+
+// size is the number of trainable weights.
+func (a *adapter) size() (n int64) {
+	for _, l := range a.layers {
+		n += int64(l.r * (l.In + l.Out))
+	}
+	return n
+}
+
+// fresh says whether the adapter leaves the model as it is: every B is 0.
+func (a *adapter) fresh() (bool, error) {
+	for _, l := range a.layers {
+		b, err := l.b.Read()
+		if err != nil {
+			return false, err
+		}
+		for _, x := range b {
+			if x != 0 {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// save writes the adapter as PEFT does, with extra tensors that travel with it.
+func (a *adapter) save(dir string, extra []safetensors.Tensor) error {
+	var pairs []lora.Pair
+	for _, l := range a.layers {
+		pair, err := l.pair()
+		if err != nil {
+			return err
+		}
+		pairs = append(pairs, pair)
+	}
+	return lora.Save(dir, a.config, pairs, extra)
+}
+
+// load puts back the values that save wrote, and returns the extra tensors.
+func (a *adapter) load(dir string) (extra map[string]safetensors.Tensor, err error) {
+	_, pairs, extra, err := lora.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	loaded := map[string]lora.Pair{}
+	for _, pair := range pairs {
+		loaded[pair.Module] = pair
+	}
+	for _, l := range a.layers {
+		pair, ok := loaded[l.Name]
+		if !ok {
+			return nil, fmt.Errorf("%s: no adapter of %s", dir, l.Name)
+		}
+		if err := errors.Join(l.a.Write(pair.A), l.b.Write(pair.B)); err != nil {
+			return nil, fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)
+		}
+	}
+	return extra, nil
+}
+
+func (a *adapter) close() {
+	for _, l := range a.layers {
+		torch.CloseAll(l.a, l.b)
+	}
+}

@@ -1,0 +1,264 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/internal/files"
+	"rltrain/lora"
+	"rltrain/torch/hub"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/transformers"
+)
+
+// adapterCases are the adapters in testdata, which PEFT wrote, and the models they are for. In expected.json
+// are the log-probabilities of tokens behind the first, from PEFT.
+var adapterCases = map[string]string{
+	"patterns": "llama", "rslora": "llama", "regex": "llama", "all_linear": "llama", "layers": "llama", "conv1d": "gpt2",
+	"dora": "llama", "dora_conv1d": "gpt2", "embedding": "llama", "head": "llama", "tied": "llama",
+}
+
+// mergedCases are those that are merged as they are loaded.
+var mergedCases = []string{"dora", "dora_conv1d", "embedding", "head", "tied"}
+
+type adapterExpectation struct {
+	IDs      []int32              `json:"ids"`
+	LogProbs map[string][]float64 `json:"log_probs"`
+}
+
+func adapterData(names ...string) string {
+	return filepath.Join(append([]string{"testdata", "adapters"}, names...)...)
+}
+
+// adapterBase is a copy of a model in testdata, with the tokenizer that goes with it.
+func adapterBase(t *testing.T, model string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), model)
+	if err := transformers.WriteTiny(dir, 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	copyFiles(t, adapterData(model), dir)
+	return dir
+}
+
+func copyFiles(t *testing.T, from, to string) {
+	t.Helper()
+	files, err := os.ReadDir(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(filepath.Join(from, f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, f.Name()), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// changeAdapter copies an adapter in testdata with other members in its configuration.
+func changeAdapter(t *testing.T, name string, members map[string]any) string {
+	t.Helper()
+	dir := t.TempDir()
+	copyFiles(t, adapterData(name), dir)
+	path := filepath.Join(dir, lora.ConfigFile)
+	var config map[string]json.RawMessage
+	if err := files.LoadJSON(path, &config); err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range members {
+		text, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config[key] = text
+	}
+	if err := files.SaveJSON(path, config); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// checkScores compares what the policy says of the tokens with what PEFT says.
+func checkScores(t *testing.T, p *Token, ids []int32, want []float64) {
+	t.Helper()
+	scored, err := p.Score(context.Background(), [][]int32{ids[:1]}, [][]int32{ids[1:]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range scored[0].LogProbs {
+		if math.Abs(float64(got)-want[i]) > 1e-4 {
+			t.Errorf("token %d: log-probability %g, want %g", i+1, got, want[i])
+		}
+	}
+}
+
+func TestAdaptersOfPEFT(t *testing.T) {
+	var want adapterExpectation
+	if err := files.LoadJSON(adapterData("expected.json"), &want); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(adapterCases)) {
+		t.Run(name, func(t *testing.T) {
+			base := adapterBase(t, adapterCases[name])
+			bare, err := LoadToken(t.Context(), &hub.Client{}, base, "", "", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer bare.Close()
+			checkScores(t, bare, want.IDs, want.LogProbs[adapterCases[name]])
+
+			// A folder names its base model itself.
+			p, err := LoadToken(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			checkScores(t, p, want.IDs, want.LogProbs[name])
+
+			merged := filepath.Join(t.TempDir(), "merged")
+			if err := p.Merge(merged, ""); err != nil {
+				t.Fatal(err)
+			}
+			m, err := LoadToken(t.Context(), &hub.Client{}, merged, "", "", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			checkScores(t, m, want.IDs, want.LogProbs[name])
+			if slices.Contains(mergedCases, name) {
+				_, err := LoadToken(t.Context(), &hub.Client{}, base, adapterData(name), "", true)
+				if err == nil || !strings.Contains(err.Error(), "it can be used and merged but not be trained further; write a full model of it with rltrain merge") {
+					t.Errorf("training it: %v", err)
+				}
+				return
+			}
+
+			// What is saved means the same, and is the same when it is saved again.
+			saved, again := t.TempDir(), t.TempDir()
+			if err := p.Save(saved); err != nil {
+				t.Fatal(err)
+			}
+			q, err := LoadToken(t.Context(), &hub.Client{}, saved, "", "", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer q.Close()
+			checkScores(t, q, want.IDs, want.LogProbs[name])
+			if diff := cmp.Diff(p.adapter, q.adapter); diff != "" {
+				t.Error(diff)
+			}
+			if err := q.Save(again); err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range []string{lora.ConfigFile, "adapter_model.safetensors"} {
+				one, errOne := os.ReadFile(filepath.Join(saved, file))
+				two, errTwo := os.ReadFile(filepath.Join(again, file))
+				if errOne != nil || errTwo != nil || !slices.Equal(one, two) {
+					t.Errorf("%s changes as it is saved again", file)
+				}
+			}
+			if total, trainable := p.Parameters(); trainable != weightsOf(t, adapterData(name)) || total <= trainable {
+				t.Errorf("%d of %d parameters are trainable, the file has %d", trainable, total, weightsOf(t, adapterData(name)))
+			}
+		})
+	}
+}
+
+// weightsOf counts the values of an adapter's tensors.
+func weightsOf(t *testing.T, dir string) int64 {
+	t.Helper()
+	f, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var n int64
+	for _, name := range f.Names() {
+		e, _ := f.Lookup(name)
+		size := int64(1)
+		for _, d := range e.Shape {
+			size *= d
+		}
+		n += size
+	}
+	return n
+}
+
+func TestAdaptersThatDoNotFit(t *testing.T) {
+	llama, gpt2 := adapterBase(t, "llama"), adapterBase(t, "gpt2")
+	other := filepath.Join(t.TempDir(), "other") // one layer of another width
+	if err := TinyModel(other, 1, 64, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, base, adapter string
+		change              map[string]any
+		want                string
+	}{
+		{"another family", gpt2, "rslora", nil, "the adapter has module model.layers.0.self_attn.k_proj, the model has no such module that can be adapted (has transformer.h.*.attn.c_attn,"},
+		{"another width", other, "patterns", nil, "module model.layers.0.mlp.down_proj: the adapter is for a weight of [32 48], the model's is [64 256]"},
+		{"a pair that is not meant", llama, "layers", map[string]any{"target_modules": []string{"q_proj", "o_proj"}}, "module model.layers.0.mlp.up_proj is not one that target_modules (q_proj, o_proj)"},
+		{"too few pairs", llama, "layers", map[string]any{"layers_to_transform": nil, "layers_pattern": nil}, "target_modules mean module model.layers.0.self_attn.o_proj, the adapter has no tensors for it"},
+		{"other ranks", llama, "patterns", map[string]any{"rank_pattern": nil}, "self_attn.q_proj.lora_A.weight\" has shape [3 32], want [4 in]"},
+		{"DoRA without magnitudes", llama, "rslora", map[string]any{"use_dora": true}, "self_attn.k_proj.lora_magnitude_vector\" is missing"},
+		{"magnitudes without DoRA", llama, "dora", map[string]any{"use_dora": false}, "down_proj.lora_magnitude_vector\" is neither of a LoRA pair nor of modules_to_save"},
+		{"whole modules of another width", other, "head", map[string]any{"target_modules": []string{"v_proj"}}, "the adapter is for a weight of [16 32], the model's is [64 64]"},
+		{"an output layer of another family", gpt2, "head", nil, "the adapter has module model.layers.0.self_attn.v_proj"},
+		{"biases of pairs", llama, "rslora", map[string]any{"lora_bias": true}, "low-rank pairs with a bias are not supported"},
+		{"a classifier's", llama, "rslora", map[string]any{"task_type": lora.FeatureExtraction}, "it is no adapter of a language model"},
+		{"no expression", llama, "regex", map[string]any{"target_modules": "(?!model).*"}, "target_modules: the pattern \"(?!model).*\" is not supported"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := LoadToken(t.Context(), &hub.Client{}, c.base, changeAdapter(t, c.adapter, c.change), "", false)
+			if err == nil {
+				p.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q on one line", err, c.want)
+			}
+		})
+	}
+}
+
+// TestAdapterNamesItsRevision: the revision of the base model is looked for with its name, and kept.
+func TestAdapterNamesItsRevision(t *testing.T) {
+	t.Setenv("RLTRAIN_CACHE", t.TempDir())
+	t.Setenv("HF_HOME", t.TempDir())
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	dir := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": "org/name", "revision": "v1.5"})
+	if _, err := LoadToken(t.Context(), &hub.Client{}, dir, "", "", false); err == nil || !strings.Contains(err.Error(), "org/name@v1.5") {
+		t.Errorf("error %v, want one of org/name@v1.5", err)
+	}
+	p, err := LoadToken(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	saved := t.TempDir()
+	if err := p.Save(saved); err != nil {
+		t.Fatal(err)
+	}
+	config, _, _, err := lora.Load(saved)
+	if err != nil || config.BaseModel != "org/name" || config.Revision != "v1.5" {
+		t.Errorf("%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
+	}
+	fresh := tinyPolicy(t, TokenConfig{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"})
+	if err := fresh.Save(saved); err != nil {
+		t.Fatal(err)
+	}
+	if config, _, _, err = lora.Load(saved); err != nil || config.Revision != "0123" {
+		t.Errorf("revision %q, error %v; want 0123", config.Revision, err)
+	}
+}

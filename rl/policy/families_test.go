@@ -1,0 +1,87 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl/policy"
+	"rltrain/rl/policy/policytest"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// TestFamiliesSaveAsPEFTAndMerge: a classifier on an encoder of each family has the tensors that PEFT gives it, and predicts
+// the same when it is read again, and as one full model.
+func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
+	folders, err := os.ReadDir(filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range folders {
+		for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
+			t.Run(folder.Name()+"/"+pooling, func(t *testing.T) {
+				torchtest.NoLeaks(t)
+				encoder := policytest.Fixture(t, filepath.Join("encoders", folder.Name()))
+				dir := policytest.Classifier(t, encoder, pooling, "LABEL_0", "LABEL_1", "LABEL_2")
+				adapted := loadPolicy(t, dir)
+				if limit := adapted.MaxLength; limit < 19 {
+					t.Errorf("texts of %d tokens at most", limit)
+				}
+				if pooling == transformers.PoolFamily {
+					var want []string
+					readJSON(t, filepath.Join(encoder, "adapter_names.json"), &want)
+					if diff := cmp.Diff(want, tensorNames(t, filepath.Join(dir, "adapter_model.safetensors"))); diff != "" {
+						t.Errorf("tensors of the adapter (-PEFT +ours)\n%s", diff)
+					}
+				}
+				merged := filepath.Join(t.TempDir(), "merged")
+				if err := adapted.Merge(merged); err != nil {
+					t.Fatal(err)
+				}
+				var config map[string]json.RawMessage
+				readJSON(t, filepath.Join(merged, "config.json"), &config)
+				if n, ok := config["initializer_cutoff_factor"]; ok && string(n) != "2.0" {
+					t.Errorf("a float of config.json became %s, which transformers refuses", n)
+				}
+				want := probabilities(t, adapted)
+				if diff := torchtest.MaxDiff(probabilities(t, loadPolicy(t, merged)), want); diff > 1e-5 {
+					t.Errorf("merged, probabilities differ by %g", diff)
+				}
+				if pooling == transformers.PoolMean {
+					return
+				}
+				// The merged folder has the layout that the fixture came with, where that is not bare.
+				again, err := policy.NewLabel(policy.LabelConfig{Dir: merged, Labels: adapted.Labels, R: 2, Alpha: 4})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer again.Close()
+				if diff := torchtest.MaxDiff(probabilities(t, again), want); diff > 1e-5 {
+					t.Errorf("as a base model, probabilities differ by %g", diff)
+				}
+				fixture, names := tensorNames(t, filepath.Join(encoder, "model.safetensors")), tensorNames(t, filepath.Join(merged, "model.safetensors"))
+				if slices.Contains(fixture, "classifier.bias") || slices.Contains(fixture, "classifier.out_proj.bias") {
+					if diff := cmp.Diff(fixture, names); diff != "" {
+						t.Errorf("tensors of the merged model (-transformers +ours)\n%s", diff)
+					}
+				}
+			})
+		}
+	}
+}
+
+func tensorNames(t *testing.T, path string) []string {
+	t.Helper()
+	file, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	return slices.Sorted(slices.Values(file.Names()))
+}

@@ -1,0 +1,115 @@
+package policy
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/envs"
+	task "rltrain/envs/math"
+	"rltrain/torch/torchtest"
+)
+
+// tinyJudge is a judge of random weights over characters, and its folder.
+func tinyJudge(t *testing.T) (*Judge, string) {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	dir := filepath.Join(t.TempDir(), "judge")
+	if err := TinyModel(dir, 2, 32, 9); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewJudge(dir, ""); err == nil || !strings.Contains(err.Error(), "no chat template") {
+		t.Fatalf("a judge without a template: error %v", err)
+	}
+	text := "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
+	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j, err := NewJudge(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(j.Close)
+	return j, dir
+}
+
+func question(begin string) envs.Observation {
+	return envs.Observation{Messages: []envs.Message{
+		{Role: envs.RoleSystem, Content: "You judge."}, {Role: envs.RoleUser, Content: "2+2=4"}, {Role: envs.RoleAssistant, Content: begin},
+	}}
+}
+
+// TestJudgeChoosesByProbability compares a judge with the same model scoring each choice as a completion.
+func TestJudgeChoosesByProbability(t *testing.T) {
+	j, _ := tinyJudge(t)
+	prompt, err := j.policy.observe(question("Answer:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := j.policy.Tokenizer.Decode(prompt, false); err != nil || text != "[system] You judge.\n[user] 2+2=4\n[assistant] Answer:" {
+		t.Errorf("the judge reads %q, %v", text, err)
+	}
+	for _, choices := range [][]string{{"No", "Yes"}, {"1", "2", "10", "100"}} {
+		var prompts, completions [][]int32
+		for _, choice := range choices {
+			ids, err := j.policy.Tokenizer.EncodeRaw(" "+choice, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			prompts, completions = append(prompts, prompt), append(completions, ids)
+		}
+		scored, err := j.policy.Score(t.Context(), prompts, completions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mass, want, sum := make([]float64, len(choices)), make([]float64, len(choices)), 0.0
+		for i, s := range scored {
+			for _, l := range s.LogProbs {
+				mass[i] += float64(l)
+			}
+			mass[i] = math.Exp(mass[i])
+			want[i] = mass[i]
+		}
+		if len(choices) == 4 {
+			want[0] -= mass[2] // 1 and not 10
+			want[2] -= mass[3] // 10 and not 100
+		}
+		for _, w := range want {
+			sum += w
+		}
+		for i := range want {
+			want[i] /= sum
+		}
+		got, err := j.Choose(t.Context(), question("Answer:"), choices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-4, 0)); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", choices, diff)
+		}
+	}
+	if _, err := j.Choose(t.Context(), question(strings.Repeat("so ", 700)), []string{"No", "Yes"}); err == nil || !strings.Contains(err.Error(), "2048 positions") {
+		t.Errorf("a question too long: error %v", err)
+	}
+}
+
+// TestJudgeRewardsSteps has a model judge the lines of a solution.
+func TestJudgeRewardsSteps(t *testing.T) {
+	j, _ := tinyJudge(t)
+	c := envs.Completion{
+		Observation: envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: "What is 2+2?"}}},
+		Text:        "We add.\nIt is 4.\n", Action: envs.Action{Text: "It is 4.\n"},
+	}
+	// A model of random weights knows nothing: about 5.5 of 10, and as much Yes as No for each of three letters.
+	if got, err := task.ScoreReward(j, 0.2)(t.Context(), c); err != nil || !(got > 0.02 && got < 0.2) {
+		t.Errorf("score %v, %v", got, err)
+	}
+	if got, err := task.AspectsReward(j, 1)(t.Context(), c); err != nil || !(got > 0 && got < 1) {
+		t.Errorf("aspects %v, %v", got, err)
+	}
+}

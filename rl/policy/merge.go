@@ -1,0 +1,235 @@
+package policy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"rltrain/internal/files"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/transformers"
+)
+
+// Merge writes dir, which must be new or empty: the policy as one full model in float32, every adapted weight
+// W replaced by W + scale·B·A (Hu et al. 2021, section 4.1). LoadLabel reads it; so does transformers
+// without PEFT, as AutoModelForSequenceClassification for PoolFamily and as AutoModel beside
+// head.safetensors for PoolMean. The value head stays behind: a merged model has no adapter to train.
+//
+// The folder appears whole or not at all.
+func (p *Label) Merge(dir string) error {
+	if len(p.adapter.layers) == 0 {
+		return fmt.Errorf("merging: %s is a full model already", p.model.Dir)
+	}
+	if err := writeFolder(dir, p.writeMerged); err != nil {
+		return fmt.Errorf("merging: %w", err)
+	}
+	return nil
+}
+
+// writeFolder makes dir through write, which fills a folder beside it.
+func writeFolder(dir string, write func(dir string) error) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	switch {
+	case err == nil && len(entries) > 0:
+		return fmt.Errorf("%s is not empty; choose a new folder", dir)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w; choose a new folder", err)
+	}
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	beside, err := os.MkdirTemp(parent, "."+filepath.Base(dir)+"-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(beside)
+	if err := os.Chmod(beside, 0o755); err != nil {
+		return err
+	}
+	if err := write(beside); err != nil {
+		return err
+	}
+	// os.Rename does not replace a folder, not even an empty one.
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Rename(beside, dir)
+}
+
+func (p *Label) writeMerged(dir string) error {
+	tensors, err := p.mergedTensors()
+	if err != nil {
+		return err
+	}
+	architecture, classifier := p.model.Config.Architectures()
+	head, err := p.headTensors()
+	if err != nil {
+		return err
+	}
+	if p.Pooling == transformers.PoolFamily {
+		architecture = classifier
+		tensors = append(tensors, head...)
+	} else if err := safetensors.Write(filepath.Join(dir, headFile), head, nil); err != nil {
+		return err
+	} else if err := p.saveMeanPooling(dir); err != nil {
+		return err
+	}
+	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil); err != nil {
+		return err
+	}
+	if err := p.saveCommon(dir); err != nil {
+		return err
+	}
+	if err := describeMerged(filepath.Join(dir, "config.json"), architecture); err != nil {
+		return err
+	}
+	if err := files.SaveJSON(filepath.Join(dir, "id2label.json"), p.id2Label()); err != nil {
+		return err
+	}
+	return p.writeMergedCard(dir)
+}
+
+// mergedTensors are the base model's tensors under the names of the merged model, adapters added.
+func (p *Label) mergedTensors() ([]safetensors.Tensor, error) {
+	files, err := safetensors.OpenModel(p.model.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer files.Close()
+	names, err := transformers.Resolve(p.model.Config, files)
+	if err != nil {
+		return nil, err
+	}
+	adapted := map[string]adaptedLayer{}
+	for _, l := range p.adapter.layers {
+		adapted[l.Name+".weight"] = l
+	}
+	var tensors []safetensors.Tensor
+	for _, spec := range p.model.Config.TensorNames() {
+		stored, ok := names[spec.Name]
+		if !ok || spec.Group == "head" { // the policy has its own head
+			continue
+		}
+		name := spec.Prefix + spec.Name
+		if p.Pooling == transformers.PoolMean {
+			if spec.Prefix == "" { // of task models alone
+				continue
+			}
+			name = spec.Name
+		}
+		data, err := files.Float32s(stored)
+		if err != nil {
+			return nil, err
+		}
+		if l, ok := adapted[spec.Name]; ok {
+			pair, err := l.pair()
+			if err != nil {
+				return nil, err
+			}
+			pair.MergeInto(data)
+		}
+		tensors = append(tensors, safetensors.FromFloat32s(name, spec.Shape, data))
+	}
+	return tensors, nil
+}
+
+// pair is the layer's adapter as files hold it.
+// describeMerged makes config.json tell what the weights are now.
+func describeMerged(path, architecture string) error {
+	var config map[string]json.RawMessage
+	if err := files.LoadJSON(path, &config); err != nil {
+		return err
+	}
+	config["architectures"] = fmt.Appendf(nil, "[%q]", architecture)
+	for _, key := range []string{"dtype", "torch_dtype"} {
+		if _, ok := config[key]; ok {
+			config[key] = json.RawMessage(`"float32"`)
+		}
+	}
+	return files.SaveJSON(path, config)
+}
+
+// saveMeanPooling says, in the files of sentence-transformers, that texts are the mean of their tokens. Those
+// of the base model may go on to normalise, which the head does not expect.
+func (p *Label) saveMeanPooling(dir string) error {
+	type module struct {
+		Index int    `json:"idx"`
+		Name  string `json:"name"`
+		Path  string `json:"path"`
+		Type  string `json:"type"`
+	}
+	const folder = "1_Pooling"
+	if err := files.SaveJSON(filepath.Join(dir, "modules.json"), []module{
+		{0, "0", "", "sentence_transformers.models.Transformer"},
+		{1, "1", folder, "sentence_transformers.models.Pooling"},
+	}); err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Join(dir, folder), 0o755); err != nil {
+		return err
+	}
+	return files.SaveJSON(filepath.Join(dir, folder, "config.json"), map[string]any{
+		"word_embedding_dimension": p.model.Config.HiddenSize,
+		"pooling_mode_cls_token":   false, "pooling_mode_mean_tokens": true,
+		"pooling_mode_max_tokens": false, "pooling_mode_mean_sqrt_len_tokens": false,
+	})
+}
+
+// writeMergedCard writes README.md.
+func (p *Label) writeMergedCard(dir string) error {
+	load := `model = AutoModelForSequenceClassification.from_pretrained(".").eval()`
+	imports := "from transformers import AutoModelForSequenceClassification, AutoTokenizer"
+	logits := "    logits = model(**batch).logits"
+	if p.Pooling == transformers.PoolMean {
+		imports = "from safetensors.torch import load_file\nfrom transformers import AutoModel, AutoTokenizer"
+		load = `model = AutoModel.from_pretrained(".").eval()
+head = load_file("head.safetensors")  # head.weight [C, H], head.bias [C]`
+		logits = `    hidden = model(**batch).last_hidden_state  # [S, T, H]
+    mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+    pooled = (hidden * mask).sum(1) / mask.sum(1)  # mean over tokens, not normalised
+    logits = pooled @ head["head.weight"].T + head["head.bias"]`
+	}
+	text := fmt.Sprintf(mergedCard, p.BaseModel, len(p.Labels), strings.Join(p.Labels, ", "), imports, load, p.MaxLength, logits)
+	return files.WriteAtomic(filepath.Join(dir, "README.md"), []byte(text), 0o644)
+}
+
+const mergedCard = `---
+library_name: transformers
+pipeline_tag: text-classification
+tags:
+- rltrain
+---
+
+# A text classifier
+
+%s with its LoRA adapter merged into the weights. It sorts a text into one of %d classes: %s.
+
+With rltrain, one text a line:
+
+` + "```sh\nrltrain predict --model . < texts.txt\n```" + `
+
+With Python, in this folder (` + "`pip install torch transformers safetensors`" + `):
+
+` + "```python" + `
+import torch
+%s
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+%s
+texts = ["Which enzyme unwinds DNA?"]
+batch = tokenizer(texts, padding=True, truncation=True, max_length=%d, return_tensors="pt")
+with torch.no_grad():
+%s
+for text, p in zip(texts, logits.softmax(-1)):
+    print(model.config.id2label[int(p.argmax())], round(float(p.max()), 4), text)
+` + "```" + `
+`

@@ -1,0 +1,210 @@
+package policy_test
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/internal/files"
+	"rltrain/rl/policy"
+	"rltrain/rl/policy/policytest"
+	"rltrain/torch/hub"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+func loadPolicy(t *testing.T, dir string) *policy.Label {
+	t.Helper()
+	p, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// probabilities of some texts, of 3 to 12 tokens.
+func probabilities(t *testing.T, p *policy.Label) []float32 {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(3, 0))
+	var ids [][]int32
+	for n := 3; n <= 12; n++ {
+		sequence := make([]int32, n)
+		for i := range sequence {
+			sequence[i] = int32(rng.IntN(17))
+		}
+		ids = append(ids, sequence)
+	}
+	probs, err := p.Probs(context.Background(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var flat []float32
+	for _, row := range probs {
+		flat = append(flat, row...)
+	}
+	return flat
+}
+
+func TestMergedPolicyPredictsTheSame(t *testing.T) {
+	for _, test := range []struct {
+		pooling, architecture string
+		tensors               int // 5 embeddings, 2 layers of 16, pooler, head
+		sample                string
+		files                 []string
+	}{
+		{transformers.PoolMean, "BertModel", 39, "encoder.layer.0.attention.self.query.weight", []string{
+			"1_Pooling", "README.md", "category_mapping.json", "config.json", "head.safetensors", "id2label.json", "label_mapping.json",
+			"label_policy.json", "model.safetensors", "modules.json", "tokenizer.json"}},
+		{transformers.PoolFamily, "BertForSequenceClassification", 41, "bert.encoder.layer.0.attention.self.query.weight", []string{
+			"README.md", "category_mapping.json", "config.json", "id2label.json", "label_mapping.json", "label_policy.json", "model.safetensors",
+			"tokenizer.json"}},
+	} {
+		t.Run(test.pooling, func(t *testing.T) {
+			torchtest.NoLeaks(t)
+			encoder := policytest.Encoder(t)
+			adapted := loadPolicy(t, policytest.Classifier(t, encoder, test.pooling, "law", "physics", "animals"))
+			dir := filepath.Join(t.TempDir(), "new", "merged")
+			if err := adapted.Merge(dir); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.files, namesIn(t, dir)); diff != "" {
+				t.Errorf("files (-want +got)\n%s", diff)
+			}
+			merged := loadPolicy(t, dir)
+			if diff := cmp.Diff(adapted.Labels, merged.Labels); diff != "" {
+				t.Errorf("labels (-want +got)\n%s", diff)
+			}
+			want := probabilities(t, adapted)
+			if diff := torchtest.MaxDiff(probabilities(t, merged), want); diff > 1e-5 {
+				t.Errorf("probabilities differ by %g", diff)
+			}
+			plain, err := policy.NewLabel(policy.LabelConfig{Dir: encoder, Labels: adapted.Labels, Pooling: test.pooling, R: 2, Alpha: 4, Seed: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer plain.Close()
+			if diff := torchtest.MaxDiff(probabilities(t, plain), want); diff < 1e-2 {
+				t.Errorf("the adapter changes probabilities by %g only: the test shows nothing", diff)
+			}
+
+			var config struct {
+				Architectures []string          `json:"architectures"`
+				ID2Label      map[string]string `json:"id2label"`
+				Label2ID      map[string]int    `json:"label2id"`
+			}
+			readJSON(t, filepath.Join(dir, "config.json"), &config)
+			if diff := cmp.Diff([]string{test.architecture}, config.Architectures); diff != "" {
+				t.Errorf("architectures (-want +got)\n%s", diff)
+			}
+			if config.ID2Label["2"] != "animals" || config.Label2ID["animals"] != 2 {
+				t.Errorf("labels in config.json: %v, %v", config.ID2Label, config.Label2ID)
+			}
+			file, err := safetensors.Open(filepath.Join(dir, "model.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			if _, ok := file.Lookup(test.sample); !ok || len(file.Names()) != test.tensors {
+				t.Errorf("%d tensors, want %d and %s among them: %v", len(file.Names()), test.tensors, test.sample, file.Names())
+			}
+			// A run that starts from the merged model takes its pooling from the folder.
+			if pooling, err := transformers.PoolingOf(dir); err != nil || pooling != test.pooling {
+				t.Errorf("pooling %q, %v", pooling, err)
+			}
+		})
+	}
+}
+
+func TestMergeRefuses(t *testing.T) {
+	torchtest.NoLeaks(t)
+	policy := loadPolicy(t, policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "law", "physics"))
+	parent := t.TempDir()
+	full, file := filepath.Join(parent, "full"), filepath.Join(parent, "file")
+	if err := os.Mkdir(full, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, filepath.Join(full, "mine")} {
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for dir, want := range map[string]string{
+		full:                      "merging: " + full + " is not empty; choose a new folder",
+		file:                      "merging: open " + file + ": not a directory; choose a new folder",
+		filepath.Join(file, "in"): "merging: open " + filepath.Join(file, "in") + ": not a directory; choose a new folder",
+	} {
+		if err := policy.Merge(dir); err == nil || err.Error() != want {
+			t.Errorf("\n got %v\nwant %s", err, want)
+		}
+	}
+	if diff := cmp.Diff([]string{"file", "full"}, namesIn(t, parent)); diff != "" {
+		t.Errorf("left behind (-want +got)\n%s", diff)
+	}
+
+	empty := filepath.Join(parent, "empty")
+	if err := os.Mkdir(empty, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := policy.Merge(empty); err != nil {
+		t.Fatal(err)
+	}
+	again := filepath.Join(parent, "again")
+	if err := loadPolicy(t, empty).Merge(again); err == nil || err.Error() != "merging: "+empty+" is a full model already" {
+		t.Errorf("merging a merged model: %v", err)
+	}
+	if diff := cmp.Diff([]string{"empty", "file", "full"}, namesIn(t, parent)); diff != "" {
+		t.Errorf("left behind (-want +got)\n%s", diff)
+	}
+}
+
+// A base model in another dtype is merged in float32, and its config.json says so.
+func TestMergedConfigNamesItsDType(t *testing.T) {
+	torchtest.NoLeaks(t)
+	encoder := policytest.Encoder(t)
+	var config map[string]any
+	readJSON(t, filepath.Join(encoder, "config.json"), &config)
+	config["dtype"] = "bfloat16"
+	if err := files.SaveJSON(filepath.Join(encoder, "config.json"), config); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "merged")
+	if err := loadPolicy(t, policytest.Classifier(t, encoder, transformers.PoolMean, "law", "physics")).Merge(dir); err != nil {
+		t.Fatal(err)
+	}
+	clear(config)
+	readJSON(t, filepath.Join(dir, "config.json"), &config)
+	if config["dtype"] != "float32" {
+		t.Errorf("dtype %v", config["dtype"])
+	}
+}
+
+func namesIn(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func readJSON(t *testing.T, path string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

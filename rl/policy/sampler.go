@@ -1,0 +1,321 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+
+	"rltrain/rl"
+	"rltrain/torch"
+	"rltrain/torch/transformers"
+)
+
+// GenerateOptions say how prompts are completed.
+type GenerateOptions struct {
+	Samples  int // completions of each prompt
+	MaxNew   int // tokens of each at most
+	Sampling torch.Sampling
+	Stop     []string // strings that end a completion; they are left out of its text
+	Seed     uint64
+	Streams  []uint64 // numbers of the prompts' random streams; nil = 0, 1, ...
+	Base     bool     // by the base model, without the adapter
+	// OnText hears the text of a completion as it becomes final.
+	OnText func(prompt, sample int, text string)
+}
+
+// Completion is what the policy wrote behind a prompt.
+type Completion struct {
+	Text     string
+	IDs      []int32   // with the token that ended it
+	LogProbs []float32 // log π of each token, of the logits as they are
+	Drawn    []float32 // log-probability of each token in the distribution that it was drawn from; 0 where greedy
+	Reason   torch.Reason
+}
+
+// stepTokens bounds the tokens of a step of the engine: long prompts are read in pieces of this size.
+const stepTokens = 512
+
+// Sampler completes prompts with a policy. It holds a packed copy of the weights.
+type Sampler struct {
+	policy  *Token
+	engine  *torch.Engine
+	slots   int
+	version uint64 // of the weights that the engine has
+}
+
+// NewSampler makes a sampler that runs slots completions at a time; it must be closed before the policy.
+func (p *Token) NewSampler(slots int) (*Sampler, error) {
+	engine, err := torch.NewEngine(p.model.Model, torch.EngineConfig{Slots: slots, EOS: p.eos})
+	if err != nil {
+		return nil, fmt.Errorf("generating: %w", err)
+	}
+	return &Sampler{policy: p, engine: engine, slots: slots, version: p.version}, nil
+}
+
+// Close frees the sampler.
+func (m *Sampler) Close() { m.engine.Close() }
+
+// Policy is the policy that writes.
+func (m *Sampler) Policy() *Token { return m.policy }
+
+// refresh takes over the policy's weights as training has left them.
+func (m *Sampler) refresh() error {
+	if m.version == m.policy.version {
+		return nil
+	}
+	if err := m.engine.Refresh(); err != nil {
+		return fmt.Errorf("generating: %w", err)
+	}
+	m.version = m.policy.version
+	return nil
+}
+
+// running is a completion under way.
+type running struct {
+	prompt, sample int
+	Completion
+	decoder *transformers.Decoder
+	text    strings.Builder
+	told    int // bytes of the text that OnText has heard
+	done    bool
+}
+
+// Generate completes prompts of token ids. done hears the completions of each prompt in the order of the
+// prompts, as soon as they are there. Completion (i, j) is a function of the weights, the prompt, the
+// options and the seed alone.
+func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOptions, done func(prompt int, completions []Completion) error) error {
+	if err := m.refresh(); err != nil {
+		return err
+	}
+	limit := m.policy.MaxLength()
+	for i, ids := range prompts {
+		if len(ids) == 0 {
+			return fmt.Errorf("generating: prompt %d is empty", i+1)
+		}
+		if len(ids)+o.MaxNew > limit {
+			return fmt.Errorf("generating: prompt %d has %d tokens, which with %d new ones is more than the model's %d positions", i+1, len(ids), o.MaxNew, limit)
+		}
+	}
+	byRequest := map[int64][]*running{}
+	open := make([]int, len(prompts)) // completions of each prompt that still run
+	finished := make([][]Completion, len(prompts))
+	next, submitted := 0, 0
+	submit := func() error {
+		// Enough for every slot and the next in line; the rest wait here, not in the core.
+		for submitted < len(prompts) && m.engine.Unfinished() < 2*m.slots {
+			stream := uint64(submitted)
+			if o.Streams != nil {
+				stream = o.Streams[submitted]
+			}
+			id, err := m.engine.Submit(torch.Request{
+				Prompt: prompts[submitted], Samples: o.Samples, MaxNew: o.MaxNew, Sampling: o.Sampling,
+				Seed: o.Seed, Stream: stream, Adapter: !o.Base,
+			})
+			if err != nil {
+				return fmt.Errorf("prompt %d: %w", submitted+1, err)
+			}
+			samples := make([]*running, o.Samples)
+			for s := range samples {
+				samples[s] = &running{prompt: submitted, sample: s, decoder: m.policy.Tokenizer.NewDecoder(true)}
+			}
+			byRequest[id], open[submitted] = samples, o.Samples
+			finished[submitted] = make([]Completion, o.Samples)
+			submitted++
+		}
+		return nil
+	}
+	for next < len(prompts) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := submit(); err != nil {
+			return err
+		}
+		events, err := m.engine.Step(max(stepTokens, m.slots))
+		if err != nil {
+			return fmt.Errorf("generating: %w", err)
+		}
+		for _, e := range events {
+			samples, ours := byRequest[e.Request]
+			if !ours || samples[e.Sample].done {
+				continue // a stop string has ended it, perhaps in an earlier call
+			}
+			r := samples[e.Sample]
+			if err := m.take(r, e, o); err != nil {
+				return err
+			}
+			if !r.done {
+				continue
+			}
+			r.Text = r.text.String()
+			finished[r.prompt][r.sample] = r.Completion
+			open[r.prompt]--
+		}
+		for next < submitted && open[next] == 0 {
+			if err := done(next, finished[next]); err != nil {
+				return err
+			}
+			finished[next] = nil
+			next++
+		}
+	}
+	return nil
+}
+
+// take adds a token to a completion.
+func (m *Sampler) take(r *running, e torch.Event, o GenerateOptions) error {
+	r.IDs, r.LogProbs, r.Drawn = append(r.IDs, e.Token), append(r.LogProbs, e.Raw), append(r.Drawn, e.LogProb)
+	text, err := r.decoder.Push(e.Token)
+	if err != nil {
+		return err
+	}
+	r.text.WriteString(text)
+	if e.Done {
+		rest, err := r.decoder.Flush()
+		if err != nil {
+			return err
+		}
+		r.text.WriteString(rest)
+		r.done, r.Reason = true, e.Reason
+	}
+	whole := r.text.String()
+	if at, _ := FirstStop(whole, o.Stop); at >= 0 {
+		if !e.Done {
+			if err := m.engine.Cancel(e.Request, e.Sample); err != nil {
+				return err
+			}
+		}
+		whole = whole[:at]
+		r.text.Reset()
+		r.text.WriteString(whole)
+		r.done, r.Reason = true, torch.ReasonStop
+	}
+	if o.OnText == nil {
+		return nil
+	}
+	// What may be the beginning of a stop string is not final.
+	final := len(whole)
+	if !r.done {
+		final -= heldBack(whole, o.Stop)
+	}
+	if final > r.told {
+		o.OnText(r.prompt, r.sample, whole[r.told:final])
+		r.told = final
+	}
+	return nil
+}
+
+// FirstStop is where the first of the stop strings in text begins, and the longest that begins there; −1 where there
+// is none.
+func FirstStop(text string, stop []string) (at int, found string) {
+	at = -1
+	for _, s := range stop {
+		i := strings.Index(text, s)
+		if i >= 0 && (at < 0 || i < at || i == at && len(s) > len(found)) {
+			at, found = i, s
+		}
+	}
+	return at, found
+}
+
+// heldBack is the length of the longest end of text that begins a stop string.
+func heldBack(text string, stop []string) int {
+	longest := 0
+	for _, s := range stop {
+		for n := min(len(s)-1, len(text)); n > longest; n-- {
+			if strings.HasSuffix(text, s[:n]) {
+				longest = n
+			}
+		}
+	}
+	return longest
+}
+
+// Scored is what the policy says about a given completion, token by token.
+type Scored struct {
+	IDs      []int32
+	LogProbs []float32 // log π of each token
+	Entropy  []float32 // of the distribution at each token, in nats
+	Rank     []int64   // how many tokens were likelier
+}
+
+// Score runs the policy on prompts with given completions. Neither may be empty.
+func (p *Token) Score(ctx context.Context, prompts, completions [][]int32) ([]Scored, error) {
+	sequences := make([]Sequence, len(prompts))
+	for i, prompt := range prompts {
+		n := len(prompt) + len(completions[i])
+		if len(prompt) == 0 || len(completions[i]) == 0 || n > p.MaxLength() {
+			return nil, fmt.Errorf("scoring: row %d has %d prompt and %d completion tokens; both must be there and fit the model's %d positions", i+1, len(prompt), len(completions[i]), p.MaxLength())
+		}
+		sequences[i] = Sequence{IDs: append(append(make([]int32, 0, n), prompt...), completions[i]...), Labels: make([]bool, n)}
+		for t := len(prompt); t < n; t++ {
+			sequences[i].Labels[t] = true
+		}
+	}
+	var all []Scored
+	err := p.predict(ctx, Samples(sequences), func(s *torch.Scope, part []*rl.Sample, out Output) {
+		logProbs, entropy, rank := s.Read(out.LogProbs), s.Read(out.Entropy), out.Rank(s)
+		for _, x := range part {
+			n := x.Len()
+			all = append(all, Scored{x.Actions, logProbs[:n:n], entropy[:n:n], rank[:n:n]})
+			logProbs, entropy, rank = logProbs[n:], entropy[n:], rank[n:]
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("scoring: %w", err)
+	}
+	return all, nil
+}
+
+// predict runs the policy on samples, some at a time, without gradient.
+func (p *Token) predict(ctx context.Context, samples []*rl.Sample, visit func(s *torch.Scope, part []*rl.Sample, out Output)) error {
+	for _, bounds := range rl.MicroBatches(len(samples), predictTokens, func(i int) int { return len(samples[i].Tokens) }) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		part := samples[bounds[0]:bounds[1]]
+		if len(part) == 0 {
+			return nil
+		}
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			visit(s, part, p.Forward(s, rl.NewBatch(part), Pass{Temperature: 1}))
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Validation is a language model measured on what it is to imitate, over all labels.
+type Validation struct {
+	Loss     float64 `json:"loss"` // mean −log π in nats
+	Accuracy float64 `json:"accuracy"`
+	Entropy  float64 `json:"entropy"` // mean, in nats
+	Labels   int     `json:"labels"`
+}
+
+// Perplexity is e to the loss.
+func (v Validation) Perplexity() float64 { return math.Exp(v.Loss) }
+
+// Validate measures the policy on the actions of samples.
+func (p *Token) Validate(ctx context.Context, samples []*rl.Sample) (Validation, error) {
+	var v Validation
+	err := p.predict(ctx, samples, func(s *torch.Scope, part []*rl.Sample, out Output) {
+		v.Loss -= s.Item(s.Sum(out.LogProbs))
+		v.Entropy += s.Item(s.Sum(out.Entropy))
+		for _, rank := range out.Rank(s) {
+			v.Labels++
+			if rank == 0 {
+				v.Accuracy++
+			}
+		}
+	})
+	if err != nil {
+		return Validation{}, fmt.Errorf("validating: %w", err)
+	}
+	n := float64(max(1, v.Labels))
+	v.Loss, v.Accuracy, v.Entropy = v.Loss/n, v.Accuracy/n, v.Entropy/n
+	return v, nil
+}

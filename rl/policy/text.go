@@ -1,0 +1,87 @@
+package policy
+
+import (
+	"fmt"
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/torch/transformers"
+	template "rltrain/torch/transformers/chat"
+	"strings"
+)
+
+// ReadTokenFolder makes a policy of a model folder whose weights stay unread: it renders and encodes texts as
+// training would, and can do nothing else. Close it after use.
+func ReadTokenFolder(dir string) (*Token, error) {
+	config, err := transformers.LoadCausalConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	generation, err := transformers.LoadGenerationConfig(dir, config)
+	if err != nil {
+		return nil, err
+	}
+	tokenizer, err := transformers.LoadTokenizer(dir)
+	if err != nil {
+		return nil, err
+	}
+	p := &Token{BaseModel: dir, Tokenizer: tokenizer, model: &transformers.Causal{Dir: dir, Config: config, Generation: generation}}
+	if err := p.loadText(dir); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Observe is the tokens of what an episode shows first.
+func (p *Token) Observe(o envs.Observation) ([]int32, error) {
+	if len(o.Messages) == 0 {
+		return p.Prompt(chat.Content{Text: o.Text})
+	}
+	if p.Templates == nil {
+		return nil, fmt.Errorf("the task shows messages, but %s %w", p.model.Dir, template.ErrNone)
+	}
+	messages, opening := o.Messages, ""
+	if last := messages[len(messages)-1]; last.Role == envs.RoleAssistant {
+		messages, opening = messages[:len(messages)-1], last.Content
+	}
+	converted := make([]template.Message, len(messages))
+	for i, m := range messages {
+		converted[i] = template.NewMessage(m.Role, m.Content)
+	}
+	rendered, err := p.Templates.Render(converted, template.Options{AddGenerationPrompt: true, Special: p.Tokenizer.Special()})
+	if err != nil {
+		return nil, err
+	}
+	return p.Tokenizer.EncodeRaw(rendered.Text+opening, false)
+}
+
+// Spell is the text of tokens, and how long it is after each of them. A special token has no text.
+func (p *Token) Spell(ids []int32) (text string, ends []int, err error) {
+	var b strings.Builder
+	decoder := p.Tokenizer.NewDecoder(true)
+	for i, id := range ids {
+		piece, err := decoder.Push(id)
+		if err != nil {
+			return "", nil, err
+		}
+		if i == len(ids)-1 {
+			rest, err := decoder.Flush()
+			if err != nil {
+				return "", nil, err
+			}
+			piece += rest
+		}
+		b.WriteString(piece)
+		ends = append(ends, b.Len())
+	}
+	return b.String(), ends, nil
+}
+
+// each is value of every item.
+func each[T, V any](items []T, value func(item T) V) []V {
+	out := make([]V, len(items))
+	for i, item := range items {
+		out[i] = value(item)
+	}
+	return out
+}

@@ -1,0 +1,102 @@
+package policy
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"rltrain/torch"
+	"rltrain/torch/safetensors"
+)
+
+// valueFile holds v_head.summary.weight [1, H] and v_head.summary.bias [1], as TRL names them.
+const valueFile = "value_head.safetensors"
+
+// valueHead is a linear layer from a state of width H to a value.
+type valueHead struct {
+	weight, bias *torch.Var // [1, H], [1]
+}
+
+// newValueHead makes the head that lies in dir, or one of zeros; dir may be "".
+func newValueHead(dir string, width int64) (*valueHead, error) {
+	weight, bias, err := readValueHead(dir, width)
+	if err != nil {
+		return nil, fmt.Errorf("value head: %w", err)
+	}
+	h := &valueHead{}
+	if h.weight, err = torch.Parameter(weight, 1, width); err != nil {
+		return nil, fmt.Errorf("value head: %w", err)
+	}
+	if h.bias, err = torch.Parameter(bias, 1); err != nil {
+		h.weight.Close()
+		return nil, fmt.Errorf("value head: %w", err)
+	}
+	return h, nil
+}
+
+func readValueHead(dir string, width int64) (weight, bias []float32, err error) {
+	path := filepath.Join(dir, valueFile)
+	if _, err := os.Stat(path); dir == "" || err != nil {
+		return make([]float32, width), make([]float32, 1), nil
+	}
+	return readPair(path, "v_head.summary.weight", "v_head.summary.bias", 1, width)
+}
+
+// The methods of a head that is not there do nothing.
+
+func (h *valueHead) params() []*torch.Var {
+	if h == nil {
+		return nil
+	}
+	return []*torch.Var{h.weight, h.bias}
+}
+
+func (h *valueHead) groups() []Group {
+	if h == nil {
+		return nil
+	}
+	return []Group{{Role: Value, Params: h.params()}}
+}
+
+func (h *valueHead) save(dir string) error {
+	if h == nil {
+		return nil
+	}
+	weight, err := h.weight.Read()
+	if err != nil {
+		return err
+	}
+	bias, err := h.bias.Read()
+	if err != nil {
+		return err
+	}
+	return safetensors.Write(filepath.Join(dir, valueFile), []safetensors.Tensor{
+		safetensors.FromFloat32s("v_head.summary.weight", []int64{1, int64(len(weight))}, weight),
+		safetensors.FromFloat32s("v_head.summary.bias", []int64{1}, bias),
+	}, nil)
+}
+
+// load puts back what save wrote.
+func (h *valueHead) load(dir string) error {
+	if h == nil {
+		return nil
+	}
+	shape, err := h.weight.Shape()
+	if err != nil {
+		return err
+	}
+	weight, bias, err := readValueHead(dir, shape[1])
+	if err != nil {
+		return err
+	}
+	if err := h.weight.Write(weight); err != nil {
+		return fmt.Errorf("%s: value head: %w", dir, err)
+	}
+	return h.bias.Write(bias)
+}
+
+func (h *valueHead) close() {
+	if h != nil {
+		torch.CloseAll(h.weight, h.bias)
+	}
+}

@@ -1,0 +1,227 @@
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+
+	"rltrain/envs/reward"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// LabelOptions say what a step of a classifier's rollouts is.
+type LabelOptions struct {
+	BufferSize int `option:"buffer_size" default:"2048" range:"[1,)" help:"most steps a rollout holds"`
+	BatchSize  int `option:"rl_batch_size" default:"64" range:"[1,)" help:"samples an update"`
+}
+
+// LabelsConfig is what a Labels needs to know.
+type LabelsConfig struct {
+	LabelOptions
+	Steps       int // of the run, for its lines
+	Values      bool
+	MicroTokens int // tokens a forward pass may hold; 0 = a whole minibatch
+	Seed        uint64
+	Log         func(format string, args ...any) error // nil = silence
+}
+
+// Labels is a source of a classifier's choices: a step draws BufferSize of the training texts, a label a ~ π(·|x) for
+// each, and pays for it. An episode is one text. What the policy thought of its choices, and of the texts where values
+// are wanted, is taken in the minibatches of the step's first pass, so that the first update reproduces it bit by bit.
+// Texts whose reward failed are left out.
+type Labels struct {
+	config  LabelsConfig
+	policy  *policy.Label
+	texts   []string
+	train   policy.Examples
+	rewards *reward.Labels
+	state   labelsState
+}
+
+type labelsState struct {
+	Rewards    reward.LabelsState `json:"rewards"`
+	Scores     []reward.Score     `json:"scores"`      // of the last step
+	BestReturn float64            `json:"best_return"` // highest mean reward of a step
+}
+
+// NewLabels makes a source of the training examples; texts are theirs, for rewards that are programs.
+func NewLabels(p *policy.Label, texts []string, train policy.Examples, rewards *reward.Labels, c LabelsConfig) (*Labels, error) {
+	if train.Len() == 0 || c.BufferSize < 1 || c.BatchSize < 1 {
+		return nil, fmt.Errorf("%d training rows, rollouts of %d and updates of %d of them: each must be at least 1", train.Len(), c.BufferSize, c.BatchSize)
+	}
+	if c.Log == nil {
+		c.Log = func(string, ...any) error { return nil }
+	}
+	return &Labels{config: c, policy: p, texts: texts, train: train, rewards: rewards}, nil
+}
+
+// BestReturn is the highest mean reward of a step so far.
+func (l *Labels) BestReturn() float64 { return l.state.BestReturn }
+
+// Scores are what each reward said about the last step.
+func (l *Labels) Scores() []reward.Score { return l.state.Scores }
+
+// State implements rl.Stateful.
+func (l *Labels) State() any {
+	l.state.Rewards = l.rewards.State()
+	return l.state
+}
+
+// Restore implements rl.Stateful.
+func (l *Labels) Restore(state json.RawMessage) error {
+	if err := json.Unmarshal(state, &l.state); err != nil {
+		return err
+	}
+	return l.rewards.Restore(l.state.Rewards)
+}
+
+// Next implements algo.Source.
+func (l *Labels) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
+	c := l.config
+	if err := c.Log("PPO Episode %d/%d", at.Step+1, c.Steps); err != nil {
+		return nil, err
+	}
+	drawn := rl.Stream(c.Seed, rl.StreamRollout, uint64(at.Step)).Perm(l.train.Len())
+	drawn = drawn[:min(len(drawn), c.BufferSize)]
+	samples := make([]*rl.Sample, len(drawn))
+	probs := make([]float32, len(drawn)*len(l.policy.Labels))
+	for _, batch := range rl.Minibatches(c.Seed, at.Step, 0, len(drawn), 0, c.BatchSize) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := l.act(batch, drawn, samples, probs, at); err != nil {
+			return nil, fmt.Errorf("rollout of step %d: %w", at.Step+1, err)
+		}
+	}
+	scores, err := l.judge(ctx, samples, probs)
+	if err != nil {
+		return nil, err
+	}
+	return l.step(samples, scores, at)
+}
+
+// act runs the policy on the drawn texts of one batch and samples a label for each.
+func (l *Labels) act(batch, drawn []int, samples []*rl.Sample, probs []float32, at rl.At) error {
+	classes := len(l.policy.Labels)
+	for _, n := range batch {
+		row := drawn[n]
+		samples[n] = &rl.Sample{Tokens: l.train.IDs[row], Actions: []int32{0}, Truth: int32(l.train.Labels[row]), Prompt: row, Version: at.Version}
+	}
+	return torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		for _, part := range rl.MicroBatches(len(batch), l.config.MicroTokens, func(i int) int { return len(samples[batch[i]].Tokens) }) {
+			indices := batch[part[0]:part[1]]
+			texts := make([]*rl.Sample, len(indices))
+			for i, n := range indices {
+				texts[i] = samples[n]
+			}
+			out := l.policy.Forward(s, rl.NewBatch(texts), policy.Pass{Values: l.config.Values})
+			logProbs := s.Read(out.Labels)
+			var values []float32
+			if l.config.Values {
+				values = s.Read(out.Values)
+			}
+			for i, n := range indices {
+				row := logProbs[i*classes : (i+1)*classes]
+				x := samples[n]
+				pi := probs[n*classes : (n+1)*classes]
+				for k, lp := range row {
+					pi[k] = float32(math.Exp(float64(lp)))
+				}
+				action := draw(pi, rl.Stream(l.config.Seed, rl.StreamAction, uint64(at.Step), uint64(x.Prompt)))
+				x.Actions[0] = int32(action)
+				x.Drawn = []float32{row[action]}
+				x.Old = x.Drawn
+				if values != nil {
+					x.Value = values[i : i+1 : i+1]
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// draw draws an index with the probabilities pi.
+func draw(pi []float32, rng *rand.Rand) int {
+	total := 0.0
+	for _, p := range pi {
+		total += float64(p)
+	}
+	u := rng.Float64() * total
+	last := 0
+	for k, p := range pi {
+		if p > 0 {
+			last = k
+		}
+		if u -= float64(p); u < 0 {
+			return k
+		}
+	}
+	return last
+}
+
+// judge pays for each choice, or where rewards read the policy's probabilities, takes what is expected over its
+// choice.
+func (l *Labels) judge(ctx context.Context, samples []*rl.Sample, probs []float32) (scores reward.Scores, err error) {
+	truths := make([]int, len(samples))
+	choices := make([]reward.Choice, len(samples))
+	for i, x := range samples {
+		truths[i] = int(x.Truth)
+		choices[i] = reward.Choice{Action: int(x.Actions[0]), Truth: truths[i]}
+		if l.texts != nil {
+			choices[i].Text = l.texts[x.Prompt]
+		}
+	}
+	if l.rewards.ReadsProbs() {
+		scores, _ = l.rewards.Expected(truths, probs)
+	} else if scores, err = l.rewards.Score(ctx, choices); err != nil {
+		return scores, err
+	}
+	l.rewards.Observe(choices)
+	l.state.Scores = scores.Rewards
+	return scores, scores.AllFailed()
+}
+
+// step makes the samples whose reward did not fail a step.
+func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl.Step, error) {
+	step := &rl.Step{Figures: rl.Meter{}}
+	rewardFigures(step.Figures, scores)
+	rewards := scores.Total
+	sum, equal, failed := 0.0, true, 0
+	for i, x := range samples {
+		x.Rewards, x.Episode = rewards[i:i+1:i+1], i
+		if !x.Judged() {
+			failed++
+			continue
+		}
+		sum += rewards[i]
+		step.Samples = append(step.Samples, x)
+		step.Groups = append(step.Groups, []*rl.Sample{x})
+		equal = equal && rewards[i] == step.Samples[0].Rewards[0]
+	}
+	n := len(step.Samples)
+	mean := sum / float64(max(1, n))
+	if at.Step == 0 || mean > l.state.BestReturn {
+		l.state.BestReturn = mean
+	}
+	step.Figures.Mean("reward", sum, float64(n))
+	step.Figures.Total("failed_rewards", float64(failed))
+	if err := l.config.Log("Collected rollout: %d steps, avg return=%.4f, reward_metric=%s", n, mean, strings.Join(l.rewards.Names(), ",")); err != nil {
+		return nil, err
+	}
+	if equal && n > 0 && !l.rewards.ReadsProbs() {
+		step.Notes = append(step.Notes, fmt.Sprintf("warning: every reward of the rollout is %.4g, so it teaches the policy nothing", mean))
+	}
+	if failed > 0 {
+		step.Notes = append(step.Notes, fmt.Sprintf("warning: the reward of %d of %d texts failed; they are left out", failed, n+failed))
+	}
+	step.Line = func(m rl.Meter) string {
+		return fmt.Sprintf("PPO Update: policy_loss=%.4f, value_loss=%.4f, entropy=%.4f, clip_fraction=%.3f, approx_kl=%.5f, explained_variance=%.3f, grad_norm=%.3f",
+			m.Get("policy_loss"), m.Get("value_loss"), m.Get("entropy"), m.Get("clip_ratio/region_mean"), m.Get("approx_kl"), m.Get("explained_variance"), m.Get("grad_norm"))
+	}
+	return step, nil
+}

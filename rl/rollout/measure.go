@@ -1,0 +1,135 @@
+package rollout
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"rltrain/envs"
+	"rltrain/envs/reward"
+	"rltrain/rl"
+)
+
+// measure fills in the figures of a step, what the alarms look at, and its line.
+func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) {
+	m := step.Figures
+	var all []*rl.Trajectory
+	rewards := make([][]float64, len(r.groups))
+	for i, g := range r.groups {
+		all = append(all, g...)
+		rewards[i] = g.Rewards()
+	}
+	step.Health = describe(m, all, rewards)
+	for _, x := range all {
+		t.state.Tokens += int64(len(x.Tokens))
+	}
+	m.Last("num_tokens", float64(t.state.Tokens))
+	m.Mean("frac_reward_zero_std", step.Health.ZeroStd, 1)
+	m.Total("failed_episodes", float64(r.failed.n))
+	m.Total("timeouts", float64(r.failed.timeouts))
+	if t.config.DynamicSampling {
+		m.Total("dropped_prompts", float64(r.dropped))
+	}
+	rewardFigures(m, r.scores)
+	if t.config.Async {
+		oldest := at.Version
+		for _, x := range step.Samples {
+			oldest = min(oldest, x.Version)
+		}
+		m.Max("staleness", float64(at.Version-oldest))
+	}
+	m.Mean("time/generation", r.generation.Seconds(), 1)
+	m.Mean("time/environment", r.environment.Seconds(), 1)
+	step.Line = syncLine(rl.ScoreAnswers(infos(all)), "")
+}
+
+func infos(all []*rl.Trajectory) []*envs.Info {
+	list := make([]*envs.Info, len(all))
+	for i, x := range all {
+		list[i] = x.Info
+	}
+	return list
+}
+
+// describe measures what was played, by group of rewards.
+func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health {
+	stats := rl.StatsOf(rewards)
+	scores := rl.ScoreAnswers(infos(all))
+	n := float64(len(all))
+	if judged := n - float64(stats.Failed); judged > 0 {
+		m.Mean("reward", stats.Mean*judged, judged)
+		m.Mean("reward_std", stats.Std, 1)
+	}
+	m.Total("failed_rewards", float64(stats.Failed))
+	m.Mean("accuracy", float64(scores.Correct), n)
+	m.Mean("format_rate", scores.FormatRate*n, n)
+	for kind, score := range scores.Kinds {
+		m.Mean("accuracy/"+kind, float64(score.Correct), float64(score.N))
+	}
+	ended := 0.0
+	for _, x := range all {
+		if x.Stop == envs.StopEnd || x.Stop == envs.StopString {
+			ended++
+		}
+	}
+	return &rl.Health{
+		ZeroStd: stats.ZeroStd, Truncated: lengths(m, all), Ended: ended / n, Correct: scores.Accuracy,
+		Formatted: scores.FormatRate, Tiers: scores.Tiers, Failed: float64(stats.Failed) / n,
+	}
+}
+
+// lengths measures how long the completions are, and returns the share of those cut off.
+func lengths(m rl.Meter, all []*rl.Trajectory) (truncated float64) {
+	add := func(name string, n []int) {
+		if len(n) == 0 {
+			return
+		}
+		sum := 0
+		for _, length := range n {
+			sum += length
+		}
+		m.Mean("completions/mean_"+name, float64(sum), float64(len(n)))
+		m.Min("completions/min_"+name, float64(slices.Min(n)))
+		m.Max("completions/max_"+name, float64(slices.Max(n)))
+	}
+	var whole, terminated []int
+	for _, x := range all {
+		whole = append(whole, x.Len())
+		if x.Stop != envs.StopLength {
+			terminated = append(terminated, x.Len())
+		}
+	}
+	add("length", whole)
+	add("terminated_length", terminated)
+	cut := float64(len(all) - len(terminated))
+	m.Mean("completions/clipped_ratio", cut, float64(len(all)))
+	return cut / float64(len(all))
+}
+
+// rewardFigures are those of each reward of a list.
+func rewardFigures(m rl.Meter, scores reward.Scores) {
+	for _, score := range scores.Rewards {
+		sum, squares, n := 0.0, 0.0, 0.0
+		for _, v := range score.Values {
+			if isNumber(v) {
+				sum, squares, n = sum+v, squares+v*v, n+1
+			}
+		}
+		m.Mean("rewards/"+score.Name+"/mean", sum, n)
+		if n > 1 {
+			m.Mean("rewards/"+score.Name+"/std", math.Sqrt(max(0, squares-sum*sum/n)/(n-1)), 1)
+		}
+		m.Total("rewards/"+score.Name+"/failures", float64(score.Failures))
+	}
+}
+
+// syncLine is the line of a step; more is put between its figures.
+func syncLine(scores rl.AnswerScores, more string) func(m rl.Meter) string {
+	return func(m rl.Meter) string {
+		milliseconds := func(a, b string) int64 { return int64(1000 * (m.Get("time/"+a) + m.Get("time/"+b))) }
+		formatted := int(math.Round(scores.FormatRate * float64(scores.N)))
+		return fmt.Sprintf("[SYNC %2.0f] %d/%d correct %d/%d formatted loss=%.4f reward=%.3f %sgen=%dms train=%dms version=%.0f",
+			m.Get("step"), scores.Correct, scores.N, formatted, scores.N, m.Get("loss"), m.Get("reward"), more,
+			milliseconds("generation", "environment"), milliseconds("logprobs", "update"), m.Get("policy_version"))
+	}
+}

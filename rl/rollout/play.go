@@ -1,0 +1,425 @@
+// Package rollout plays the episodes of tasks with a policy: what it shows, writes and is paid becomes samples to learn
+// from. Its sources give a trainer its steps: rollouts of language models, at once or fetched ahead, draws from a
+// buffer of what was played before, and the choices of a classifier.
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"rltrain/envs"
+	"rltrain/envs/reward"
+	"rltrain/internal/within"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/run"
+	"rltrain/torch"
+)
+
+// Config says how episodes are played.
+type Config struct {
+	Samples  int // times each episode is played
+	MaxNew   int // tokens of an action at most
+	Sampling torch.Sampling
+	Seed     uint64
+	Step     uint64 // of the run: the same episode is played with other random numbers in another step
+	Version  uint64 // of the policy, noted in the trajectories
+
+	// Rewards judge the turns instead of the episodes themselves; nil = the episodes do.
+	Rewards *reward.Text
+
+	// Timeout of each Reset and Step of an episode; 0 = none. With one, episodes answer on goroutines of their
+	// own, while the policy writes on: they must not compute with tensors.
+	Timeout time.Duration
+	// Failed hears of each episode that failed to answer, or that the policy cannot read, which ends there without
+	// a reward. nil = that ends the rollout.
+	Failed func(episode, sample int, err error)
+}
+
+// parallelEpisodes is how many episodes answer at the same time at most, where they have goroutines; the same
+// number of completions is judged at the same time.
+const parallelEpisodes = 64
+
+// Played is what a rollout gives.
+type Played struct {
+	Groups      []rl.Group    // the samples of each episode
+	Scores      reward.Scores // of Config.Rewards; empty without them
+	Environment time.Duration // spent on the episodes' side, or waiting for it; 0 without a clock
+}
+
+// Play plays the episodes of a part and returns their samples, in the order of indices: what was shown,
+// written and answered, as tokens, with the rewards and the sampler's log-probabilities. A sample is a
+// function of the weights, the task and (Seed, Step, episode index, sample) alone, whatever else is asked for
+// in the same call.
+//
+// An episode of several turns goes on behind its own tokens. Where MaxNew more would be past the model's
+// positions it ends as if it had been cut off by the limit of tokens, and a turn under way earns 0.
+func Play(ctx context.Context, sampler *policy.Sampler, task envs.Task, part envs.Part, indices []int, c Config) (Played, error) {
+	return play(ctx, sampler, task, part, indices, c, run.Hooks{}.Time)
+}
+
+func play(ctx context.Context, sampler *policy.Sampler, task envs.Task, part envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
+	r := &rollout{sampler: sampler, config: c, now: now}
+	if err := r.start(ctx, task, part, indices, nil); err != nil {
+		return Played{}, err
+	}
+	return r.finish(ctx)
+}
+
+// rollout is a rollout under way.
+type rollout struct {
+	sampler     *policy.Sampler
+	config      Config
+	now         func() time.Time
+	environment time.Duration
+	prefetched  bool          // episodes answer on goroutines of their own
+	slots       chan struct{} // of those goroutines
+
+	groups  []rl.Group
+	running []*episode            // those that go on
+	first   [][]policy.Completion // the first actions, by episode; none where no sample of it could begin
+	judged  []judged              // finished turns, for Config.Rewards
+}
+
+// judged is a turn and what a reward is to see of it.
+type judged struct {
+	trajectory *rl.Trajectory
+	turn       int
+	completion envs.Completion
+}
+
+// episode is one sample of an episode.
+type episode struct {
+	rl.Trajectory
+	env      envs.Env
+	shown    envs.Observation
+	written  strings.Builder // the text so far, the environment's included
+	action   *action         // handed over, and not answered yet
+	answered int             // actions so far
+	done     bool
+}
+
+// action is a completion on its way through the environment.
+type action struct {
+	envs.Action
+	policy.Completion
+	text   string // of the completion, of which the action may be the beginning
+	ends   []int  // how long the text is after each token
+	answer chan answer
+}
+
+type answer struct {
+	envs.Step
+	err error
+}
+
+// start begins the episodes and has the policy write their first actions; written, where it is not nil, is
+// what it has written before.
+func (r *rollout) start(ctx context.Context, task envs.Task, part envs.Part, indices []int, written [][]policy.Completion) error {
+	r.prefetched = r.prefetched || r.config.Timeout > 0
+	r.slots = make(chan struct{}, parallelEpisodes)
+	r.groups = make([]rl.Group, len(indices))
+	var prompts [][]int32
+	var streams []uint64
+	for i, index := range indices {
+		var prompt []int32
+		var begun []*episode
+		for sample := range r.config.Samples {
+			e, shown, err := r.begin(ctx, task, part, index, sample)
+			if err != nil {
+				return fmt.Errorf("episode %d: %w", index, err)
+			}
+			if len(shown) > 0 {
+				prompt = shown
+			}
+			r.groups[i] = append(r.groups[i], &e.Trajectory)
+			begun = append(begun, e)
+		}
+		if prompt != nil {
+			r.running = append(r.running, begun...)
+			prompts, streams = append(prompts, prompt), append(streams, uint64(index))
+		}
+	}
+	// The first action of all samples of an episode has one prompt, the later ones have their own.
+	r.first = make([][]policy.Completion, len(prompts))
+	keep := func(prompt int, completions []policy.Completion) error {
+		r.first[prompt] = completions
+		return r.hand(ctx, r.running[prompt*r.config.Samples:], completions)
+	}
+	if written == nil {
+		return r.act(ctx, prompts, streams, r.config.Samples, keep)
+	}
+	if len(written) != len(prompts) {
+		return fmt.Errorf("%d episodes begin that were %d before: the task has changed", len(prompts), len(written))
+	}
+	for prompt, completions := range written {
+		if err := keep(prompt, completions); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish plays the episodes to their ends, and judges them.
+func (r *rollout) finish(ctx context.Context) (Played, error) {
+	if err := r.playOut(ctx); err != nil {
+		return Played{}, err
+	}
+	p := Played{Groups: r.groups}
+	if r.config.Rewards != nil {
+		began := r.now()
+		completions := make([]envs.Completion, len(r.judged))
+		for i, j := range r.judged {
+			completions[i] = j.completion
+		}
+		var err error
+		if p.Scores, err = r.config.Rewards.Score(ctx, completions, parallelEpisodes); err != nil {
+			return Played{}, err
+		}
+		for i, j := range r.judged {
+			j.trajectory.Turns[j.turn].Reward += p.Scores.Total[i]
+		}
+		r.environment += r.now().Sub(began)
+	}
+	p.Environment = r.environment
+	return p, nil
+}
+
+func (r *rollout) playOut(ctx context.Context) error {
+	for {
+		for _, e := range r.running {
+			if err := r.settle(ctx, e); err != nil {
+				return fmt.Errorf("episode %d, sample %d: %w", e.Prompt, e.Index, err)
+			}
+		}
+		r.running = unfinished(r.running, r.sampler.Policy().MaxLength()-r.config.MaxNew)
+		if len(r.running) == 0 {
+			return nil
+		}
+		var prompts [][]int32
+		var streams []uint64
+		for _, e := range r.running {
+			prompts = append(prompts, e.Tokens)
+			streams = append(streams, rl.Stream(uint64(e.Prompt), uint64(e.Index), uint64(e.answered)).Uint64())
+		}
+		if err := r.act(ctx, prompts, streams, 1, func(prompt int, completions []policy.Completion) error {
+			return r.hand(ctx, r.running[prompt:], completions)
+		}); err != nil {
+			return err
+		}
+	}
+}
+
+// begin starts a sample and returns the tokens of what it shows; none where the episode failed.
+func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, index, sample int) (*episode, []int32, error) {
+	e := &episode{Trajectory: rl.Trajectory{Prompt: index, Index: sample, Version: r.config.Version}}
+	began := r.now()
+	env, err := task.Episode(part, index)
+	if err != nil {
+		return nil, nil, err
+	}
+	shown, err := asked(ctx, r, env.Reset)
+	r.environment += r.now().Sub(began)
+	if err != nil {
+		e.done = true
+		return e, nil, r.fail(ctx, e, err)
+	}
+	prompt, err := r.sampler.Policy().Observe(shown)
+	if err != nil {
+		return nil, nil, err
+	}
+	if limit := r.sampler.Policy().MaxLength(); len(prompt)+r.config.MaxNew > limit {
+		e.done = true
+		return e, nil, r.fail(ctx, e, fmt.Errorf("%w: its prompt has %d tokens, which with %d new ones is more than the model's %d positions", ErrTooLong, len(prompt), r.config.MaxNew, limit))
+	}
+	e.env, e.shown = env, shown
+	e.Give(prompt...)
+	return e, prompt, nil
+}
+
+// ErrTooLong is the error of an episode whose prompt the policy cannot read.
+var ErrTooLong = errors.New("too long")
+
+// asked is what an environment answers within the time it has.
+func asked[T any](ctx context.Context, r *rollout, do func(ctx context.Context) (T, error)) (T, error) {
+	if !r.prefetched {
+		return do(ctx)
+	}
+	return within.Do(ctx, r.config.Timeout, do)
+}
+
+// fail tells of an episode that did not answer.
+func (r *rollout) fail(ctx context.Context, e *episode, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case r.config.Failed == nil:
+		return err
+	}
+	r.config.Failed(e.Prompt, e.Index, err)
+	return nil
+}
+
+// act lets the policy write samples actions behind each prompt, of the running episodes.
+func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, samples int, done func(prompt int, completions []policy.Completion) error) error {
+	c := r.config
+	o := policy.GenerateOptions{
+		Samples: samples, MaxNew: c.MaxNew, Sampling: c.Sampling, Seed: rl.Stream(c.Seed, rl.StreamRollout, c.Step).Uint64(),
+		Streams: streams,
+	}
+	var named *episode // whose stop strings o has
+	for _, e := range r.running {
+		if e.done {
+			continue
+		}
+		if named == nil {
+			named, o.Stop = e, e.shown.Stop
+		}
+		if !slices.Equal(e.shown.Stop, o.Stop) {
+			return fmt.Errorf("episodes %d and %d of a task have different stop strings, %q and %q", named.Prompt, e.Prompt, o.Stop, e.shown.Stop)
+		}
+	}
+	return r.sampler.Generate(ctx, prompts, o, done)
+}
+
+// hand gives completions to the episodes that they continue, in their order.
+func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []policy.Completion) error {
+	for i, completion := range completions {
+		e := episodes[i]
+		if e.done {
+			continue // it failed to begin
+		}
+		text, ends, err := r.sampler.Policy().Spell(completion.IDs)
+		if err != nil {
+			return err
+		}
+		a := &action{Completion: completion, Action: envs.Action{Text: text, Stop: envs.StopEnd}, text: text, ends: ends, answer: make(chan answer, 1)}
+		if at, stop := policy.FirstStop(text, e.shown.Stop); at >= 0 {
+			a.Action = envs.Action{Text: text[:at+len(stop)], Stop: envs.StopString}
+		} else if completion.Reason == torch.ReasonLength {
+			a.Stop = envs.StopLength
+		}
+		e.action = a
+		step := func() {
+			s, err := asked(ctx, r, func(ctx context.Context) (envs.Step, error) { return e.env.Step(ctx, a.Action) })
+			a.answer <- answer{s, err}
+		}
+		if !r.prefetched {
+			began := r.now()
+			step()
+			r.environment += r.now().Sub(began)
+			continue
+		}
+		go func() {
+			r.slots <- struct{}{}
+			defer func() { <-r.slots }()
+			step()
+		}()
+	}
+	return nil
+}
+
+// unfinished are the episodes that go on. One with more than limit tokens is cut off.
+func unfinished(running []*episode, limit int) []*episode {
+	var left []*episode
+	for _, e := range running {
+		switch {
+		case e.done:
+		case len(e.Tokens) > limit:
+			e.Stop = envs.StopLength
+			if n := len(e.Turns); n == 0 || e.Turns[n-1].End < len(e.Tokens) {
+				e.EndTurn(0)
+			}
+		default:
+			left = append(left, e)
+		}
+	}
+	return left
+}
+
+// settle waits for what an episode answers, and appends the action and what follows to its trajectory.
+func (r *rollout) settle(ctx context.Context, e *episode) error {
+	a := e.action
+	if a == nil {
+		return nil
+	}
+	began := r.now()
+	said := <-a.answer
+	r.environment += r.now().Sub(began)
+	e.action, e.Stop = nil, a.Stop
+	if said.err != nil {
+		e.done = true
+		for i, id := range a.IDs {
+			e.Draw(id, a.Drawn[i], a.LogProbs[i])
+		}
+		e.EndTurn(math.NaN())
+		return r.fail(ctx, e, said.err)
+	}
+	return r.keep(e, a, said.Step)
+}
+
+// keep appends an action and the step that answers it.
+func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
+	if step.Keep < 0 || step.Keep > len(a.Action.Text) {
+		return fmt.Errorf("the environment keeps %d bytes of an action of %d", step.Keep, len(a.Action.Text))
+	}
+	if step.Keep == 0 && step.Append == "" && !step.Done {
+		return errors.New("the environment takes an action back, adds nothing and goes on, which has no end")
+	}
+	if math.IsInf(step.Reward, 0) {
+		return fmt.Errorf("the environment gives the reward %v; a reward is finite, or NaN where there is none", step.Reward)
+	}
+	kept := keptTokens(a, step.Keep)
+	for i, id := range a.IDs[:kept] {
+		e.Draw(id, a.Drawn[i], a.LogProbs[i])
+	}
+	at := endBefore(a.ends, kept)
+	given, err := r.sampler.Policy().Tokenizer.EncodeRaw(a.text[at:max(step.Keep, at)]+step.Append, false)
+	if err != nil {
+		return err
+	}
+	e.Give(given...)
+	e.Info, e.done = step.Info, step.Done
+	e.answered++
+	e.written.WriteString(a.text[:step.Keep])
+	switch {
+	case !step.Done && step.Continues:
+	case r.config.Rewards == nil:
+		e.EndTurn(step.Reward)
+	default:
+		e.EndTurn(0) // until it is judged
+		r.judged = append(r.judged, judged{&e.Trajectory, len(e.Turns) - 1, envs.Completion{
+			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward,
+		}})
+	}
+	e.written.WriteString(step.Append)
+	return nil
+}
+
+// keptTokens is how many of an action's tokens stand where its first bytes are kept.
+func keptTokens(a *action, bytes int) int {
+	kept := len(a.IDs)
+	for kept > 0 && a.ends[kept-1] > bytes {
+		kept--
+	}
+	if kept < len(a.IDs) {
+		// Tokens that end within a character wrote it together with one that is taken back.
+		for kept > 0 && a.ends[kept-1] == endBefore(a.ends, kept-1) {
+			kept--
+		}
+	}
+	return kept
+}
+
+// endBefore is how much of the text the first n tokens wrote.
+func endBefore(ends []int, n int) int {
+	if n == 0 {
+		return 0
+	}
+	return ends[n-1]
+}

@@ -1,0 +1,215 @@
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"rltrain/envs"
+	"rltrain/envs/reward"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// ReplayOptions say what a step that replays turns out of a buffer is.
+type ReplayOptions struct {
+	PromptsPerStep int     `option:"prompts_per_step" default:"8" range:"[1,1048576]" help:"exercises of a rollout"`
+	NumUpdateSteps int     `option:"num_update_steps" default:"8" range:"[1,1048576]" help:"turns drawn from the buffer in a step; at most as many as it holds"`
+	BatchSize      int     `option:"rl_batch_size" default:"1" range:"[1,1048576]" help:"samples an update"`
+	BufferSize     int     `option:"buffer_size" default:"1000" range:"[1,)" help:"most turns kept to learn from; the oldest go first"`
+	Temperature    float64 `option:"temperature" default:"1" range:"(0,)" help:"of the answers that are learnt from"`
+	Gamma          float64 `option:"gamma" default:"1" range:"[0,1]" help:"discount of later rewards"`
+	BufferCache    string  `option:"buffer_cache" arg:"FILE" help:"file of the buffer, which load_buffer and cache_buffer mean"`
+	LoadBuffer     bool    `option:"load_buffer" needs:"buffer_cache" help:"begin with the turns of buffer_cache"`
+	CacheBuffer    bool    `option:"cache_buffer" needs:"buffer_cache" help:"write the buffer after each rollout; beside the file that it began with, which stays as it is"`
+}
+
+// ReplayConfig is what a Replay needs to know.
+type ReplayConfig struct {
+	ReplayOptions
+	MaxNew  int          // tokens of an action at most
+	Rewards *reward.Text // nil = the task's own
+	Seed    uint64
+	Load    string // file to start the buffer with; "" = empty
+	Save    string // file that the buffer is written to in each step; "" = none
+	Now     func() time.Time
+}
+
+// Replay is a source of single turns out of a buffer, as in stepwise mathematics, where a turn is a line. A step
+// plays PromptsPerStep episodes, gives each turn its discounted return G_t = r_t + γ·G_{t+1}, puts the turns into the
+// buffer, and draws NumUpdateSteps of them with replacement. The reward of a sample is its turn's return.
+//
+// The buffer is first in, first out, and what it holds stays across steps: a policy learns from what earlier versions
+// of it wrote, without importance weights, which is biased. Turns whose reward failed, and turns in which no token was
+// sampled, are left out.
+type Replay struct {
+	config  ReplayConfig
+	sampler *policy.Sampler
+	task    envs.Task
+	buffer  *rl.Replay
+	state   replayState
+}
+
+type replayState struct {
+	Cursor int            `json:"cursor"`
+	Tokens int64          `json:"tokens"`
+	Buffer rl.ReplayState `json:"buffer"`
+}
+
+// NewReplay makes a source, with the buffer of the file that is to be loaded. The caller keeps owning the sampler.
+func NewReplay(sampler *policy.Sampler, task envs.Task, c ReplayConfig) (*Replay, error) {
+	switch {
+	case c.PromptsPerStep < 1 || c.NumUpdateSteps < 1 || c.MaxNew < 1:
+		return nil, fmt.Errorf("%d episodes a step with at most %d tokens an action, %d turns drawn: each must be at least 1", c.PromptsPerStep, c.MaxNew, c.NumUpdateSteps)
+	case !(c.Temperature > 0):
+		return nil, fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
+	case !(c.Gamma >= 0 && c.Gamma <= 1):
+		return nil, fmt.Errorf("gamma %v: want one in [0,1]", c.Gamma)
+	}
+	if c.Now == nil {
+		c.Now = func() time.Time { return time.Time{} }
+	}
+	buffer, err := rl.NewReplay(c.BufferSize)
+	if err != nil {
+		return nil, err
+	}
+	r := &Replay{config: c, sampler: sampler, task: task, buffer: buffer}
+	if c.Load == "" {
+		return r, nil
+	}
+	return r, r.load(c.Load)
+}
+
+// load reads a buffer and checks that its tokens are the policy's.
+func (r *Replay) load(path string) error {
+	if err := r.buffer.Load(path); err != nil {
+		return err
+	}
+	p := r.sampler.Policy()
+	for _, e := range r.buffer.State().Entries {
+		x := e.Trajectory
+		if len(x.Tokens) > p.MaxLength() {
+			return fmt.Errorf("%s: a trajectory has %d tokens, more than the model's %d positions", path, len(x.Tokens), p.MaxLength())
+		}
+		for _, token := range x.Tokens {
+			if token < 0 || int(token) >= p.VocabSize() {
+				return fmt.Errorf("%s: token %d is none of the model's %d: the buffer is another model's", path, token, p.VocabSize())
+			}
+		}
+		for _, turn := range e.Turns {
+			if x.TurnSample(turn, 1).Len() == 0 {
+				return fmt.Errorf("%s: a turn has no sampled token to learn from", path)
+			}
+		}
+	}
+	return nil
+}
+
+// Len is the number of turns in the buffer.
+func (r *Replay) Len() int { return r.buffer.Len() }
+
+// State implements rl.Stateful.
+func (r *Replay) State() any {
+	r.state.Buffer = r.buffer.State()
+	return r.state
+}
+
+// Restore implements rl.Stateful.
+func (r *Replay) Restore(state json.RawMessage) error {
+	if err := json.Unmarshal(state, &r.state); err != nil {
+		return err
+	}
+	return r.buffer.Restore(r.state.Buffer)
+}
+
+// Next implements algo.Source.
+func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
+	c := r.config
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	began := c.Now()
+	p, err := play(ctx, r.sampler, r.task, envs.Train, upFrom(r.state.Cursor, c.PromptsPerStep), Config{
+		Samples: 1, MaxNew: c.MaxNew, Seed: c.Seed, Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards,
+		Sampling: torch.Sampling{Temperature: c.Temperature},
+	}, c.Now)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Scores.AllFailed(); err != nil {
+		return nil, err
+	}
+	r.state.Cursor += c.PromptsPerStep
+	step := &rl.Step{Figures: rl.Meter{}}
+	step.Figures.Mean("time/generation", (c.Now().Sub(began) - p.Environment).Seconds(), 1)
+	step.Figures.Mean("time/environment", p.Environment.Seconds(), 1)
+	added, skipped := r.keep(p.Groups)
+	if c.Save != "" {
+		if err := r.buffer.Save(c.Save); err != nil {
+			return nil, err
+		}
+	}
+	r.draw(step, at)
+	r.measure(step, p, added, skipped)
+	return step, nil
+}
+
+// keep puts the turns of a step into the buffer.
+func (r *Replay) keep(groups []rl.Group) (added, skipped int) {
+	for _, g := range groups {
+		x := g[0]
+		returns := rl.ReturnsToGo(x.Rewards(), r.config.Gamma)
+		for i := range returns {
+			if x.TurnSample(i, 1).Len() == 0 {
+				returns[i] = math.NaN()
+			}
+		}
+		n := r.buffer.Add(x, returns)
+		added, skipped = added+len(returns)-n, skipped+n
+	}
+	return added, skipped
+}
+
+// draw takes the samples of a step out of the buffer; one that is drawn again is the same sample.
+func (r *Replay) draw(step *rl.Step, at rl.At) {
+	c := r.config
+	drawn := r.buffer.Draw(rl.Stream(c.Seed, rl.StreamReplay, uint64(at.Step)), min(c.NumUpdateSteps, r.buffer.Len()))
+	known := map[rl.Experience]*rl.Sample{}
+	for _, e := range drawn {
+		x := known[e]
+		if x == nil {
+			x = e.Trajectory.TurnSample(e.Turn, c.Temperature)
+			x.Rewards = make([]float64, x.Len())
+			x.Rewards[x.Len()-1] = e.Return
+			known[e] = x
+		}
+		step.Samples = append(step.Samples, x)
+		step.Figures.Mean("buffer/staleness", float64(at.Version-min(at.Version, e.Trajectory.Version)), 1)
+	}
+}
+
+// measure fills in the figures of a step.
+func (r *Replay) measure(step *rl.Step, p Played, added, skipped int) {
+	m := step.Figures
+	all := slices.Concat(p.Groups...)
+	var rewards []float64
+	turns := 0
+	for _, x := range all {
+		rewards = append(rewards, x.Reward())
+		r.state.Tokens += int64(len(x.Tokens))
+		turns += len(x.Turns)
+	}
+	step.Health = describe(m, all, [][]float64{rewards})
+	step.Health.ZeroStd = 0 // episodes are played once each, so there are no groups whose rewards could be equal
+	rewardFigures(m, p.Scores)
+	m.Last("num_tokens", float64(r.state.Tokens))
+	m.Last("buffer/size", float64(r.buffer.Len()))
+	m.Total("buffer/added", float64(added))
+	m.Total("buffer/skipped", float64(skipped))
+	m.Mean("episode_length", float64(turns), float64(len(all)))
+	step.Line = syncLine(rl.ScoreAnswers(infos(all)), fmt.Sprintf("buffer=%d ", r.buffer.Len()))
+}

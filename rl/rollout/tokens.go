@@ -1,0 +1,335 @@
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"rltrain/envs"
+	"rltrain/envs/reward"
+	"rltrain/internal/within"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// Sampling says how a policy draws the tokens that it learns from.
+type Sampling struct {
+	Temperature       float64 `option:"temperature" default:"1" range:"(0,)" help:"of the answers that are learnt from"`
+	TopK              int     `option:"top_k" default:"0" range:"[0,)" help:"draw from the so many likeliest tokens; 0 = from all"`
+	TopP              float64 `option:"top_p" default:"1" range:"(0,1]" help:"draw from the likeliest tokens that have this share of the probability"`
+	MinP              float64 `option:"min_p" default:"0" range:"[0,1]" help:"draw from tokens at least this share as likely as the likeliest"`
+	RepetitionPenalty float64 `option:"repetition_penalty" default:"1" range:"(0,)" help:"divide the logits of tokens that stand there already; 1 = none"`
+}
+
+// Torch is the sampling as the native core takes it.
+func (s Sampling) Torch() torch.Sampling {
+	return torch.Sampling{Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP, RepetitionPenalty: s.RepetitionPenalty}
+}
+
+// filtered says whether tokens are drawn from a part of the distribution.
+func (s Sampling) filtered() bool {
+	return s.TopK > 0 || s.TopP > 0 && s.TopP < 1 || s.MinP > 0 || s.RepetitionPenalty > 0 && s.RepetitionPenalty != 1
+}
+
+// Options say what a step of a language model's rollouts is.
+type Options struct {
+	PromptsPerStep   int `option:"prompts_per_step" default:"8" range:"[1,1048576]" help:"exercises of a rollout"`
+	SamplesPerPrompt int `option:"samples_per_prompt" default:"8" range:"[1,65536]" help:"answers to each exercise"`
+	NumGenerators    int `option:"num_generators" default:"2" range:"[1,4096]" help:"exercises that are answered at the same time; results do not depend on it"`
+	Sampling
+	MaskOverlong    bool    `option:"mask_overlong" help:"learn nothing from answers that were cut off"`
+	OverlongBuffer  int     `option:"overlong_buffer" default:"0" range:"[0,1048576]" help:"tokens before the longest answer over which a penalty of the reward grows from 0 to 1; 0 = none"`
+	DynamicSampling bool    `option:"dynamic_sampling" help:"replace exercises whose answers all earn the same"`
+	StepTimeout     float64 `option:"step_timeout" default:"0" range:"[0,1e6]" help:"seconds that an exercise may take to answer; beyond, its sample is left out and counted; 0 = no limit"`
+	Async           bool    `option:"async" help:"sample for the next steps while exercises answer, and weigh what an older policy wrote by what the policy thinks of it"`
+	MaxStaleness    int     `option:"max_staleness" default:"1" range:"[1,64]" needs:"async" help:"updates that the policy may be ahead of the one that wrote what it learns from"`
+}
+
+// TokensConfig is what a Tokens needs to know.
+type TokensConfig struct {
+	Options
+	Steps    int // of the run: nothing is fetched ahead for steps behind the last
+	MaxNew   int // tokens of an action at most
+	MaxTotal int // tokens that the policy may write in an episode, over all its actions; 0 = MaxNew
+	Greedy   bool
+	Rewards  *reward.Text // nil = the task's own
+	Seed     uint64
+	Verbose  bool // note every sample
+	Now      func() time.Time
+}
+
+// maxOversampling bounds the prompts of a step with dynamic sampling, in multiples of PromptsPerStep.
+const maxOversampling = 4
+
+// Tokens is a source of rollouts of a language model: a step plays SamplesPerPrompt samples of PromptsPerStep episodes
+// of a task's training part. Samples whose reward failed, or whose episode did not answer, are left out and
+// counted. With Async the source begins the episodes of coming steps before it finishes those of this one.
+type Tokens struct {
+	config  TokensConfig
+	sampler *policy.Sampler
+	task    envs.Task
+	state   tokensState
+	flights []*flight // of state.Flights, as far as they are taken up
+}
+
+// tokensState is all that changes from step to step.
+type tokensState struct {
+	Cursor      int           `json:"cursor"` // next episode
+	Generations int           `json:"generations"`
+	Tokens      int64         `json:"tokens"`
+	Flights     []flightState `json:"flights,omitempty"` // of coming steps
+}
+
+// NewTokens makes a source. The caller keeps owning the sampler.
+func NewTokens(sampler *policy.Sampler, task envs.Task, c TokensConfig) (*Tokens, error) {
+	if c.MaxTotal == 0 {
+		c.MaxTotal = c.MaxNew
+	}
+	if c.Now == nil {
+		c.Now = func() time.Time { return time.Time{} }
+	}
+	return &Tokens{config: c, sampler: sampler, task: task}, c.Check()
+}
+
+// Check says what is wrong with the configuration.
+func (c TokensConfig) Check() error {
+	switch {
+	case c.PromptsPerStep < 1 || c.SamplesPerPrompt < 1 || c.MaxNew < 1:
+		return fmt.Errorf("%d prompts a step with %d samples of at most %d tokens: each must be at least 1", c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew)
+	case !(c.Temperature > 0):
+		return fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
+	case c.StepTimeout < 0 || c.StepTimeout > 0 && c.StepTimeout < 1e-3 || c.StepTimeout > 1e6:
+		return fmt.Errorf("step_timeout %v: want 0 for none, or 0.001 to 1000000 seconds", c.StepTimeout)
+	case c.Async && c.DynamicSampling:
+		return errors.New("dynamic sampling cannot go with async: what to sample next depends on rewards that are not there yet")
+	case c.Async && c.Greedy:
+		return errors.New("baseline greedy cannot go with async: the greedy answers would be another policy's; choose baseline group or batch")
+	case c.Async && c.filtered():
+		return errors.New("async weighs samples by their probability under the whole distribution: choose no top_k, top_p, min_p or repetition_penalty")
+	case c.OverlongBuffer < 0 || c.MaxTotal > 0 && c.OverlongBuffer > c.MaxTotal:
+		return fmt.Errorf("a buffer of %d of at most %d tokens for the penalty of length: it must be within them", c.OverlongBuffer, c.MaxTotal)
+	}
+	return nil
+}
+
+// State implements rl.Stateful.
+func (t *Tokens) State() any { return t.state }
+
+// Restore implements rl.Stateful.
+func (t *Tokens) Restore(state json.RawMessage) error { return json.Unmarshal(state, &t.state) }
+
+// Generations is the number of completions sampled so far.
+func (t *Tokens) Generations() int { return t.state.Generations }
+
+// rollout is how the episodes of a step are played.
+func (t *Tokens) rollout(at rl.At) Config {
+	c := t.config
+	return Config{
+		Samples: c.SamplesPerPrompt, MaxNew: c.MaxNew, Sampling: c.Sampling.Torch(), Seed: c.Seed,
+		Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Timeout: seconds(c.StepTimeout),
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// collection is what the policy did in a step.
+type collection struct {
+	groups  []rl.Group // all that were played
+	kept    []rl.Group // those to learn from
+	greedy  []float64  // reward of each one's greedy answer
+	scores  reward.Scores
+	failed  failures
+	dropped int // groups that dynamic sampling has left out
+
+	generation, environment time.Duration
+}
+
+// failures are the episodes that did not answer.
+type failures struct {
+	n, timeouts, tooLong int
+	first                error
+}
+
+func (f *failures) add(episode, sample int, err error) {
+	if f.n++; f.n == 1 {
+		f.first = fmt.Errorf("episode %d, sample %d: %w", episode, sample, err)
+	}
+	if errors.Is(err, within.ErrTimeout) {
+		f.timeouts++
+	}
+	if errors.Is(err, ErrTooLong) {
+		f.tooLong++
+	}
+}
+
+// Next implements algo.Source. Until it returns without an error nothing has changed that a checkpoint holds.
+func (t *Tokens) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	collect := t.collect
+	if t.config.Async {
+		collect = t.collectPrefetched
+	}
+	r, err := collect(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.scores.AllFailed(); err != nil {
+		return nil, err
+	}
+	return t.step(r, at)
+}
+
+// collect plays the episodes of a step.
+func (t *Tokens) collect(ctx context.Context, at rl.At) (collection, error) {
+	c := t.config
+	began := c.Now()
+	var r collection
+	cursor := t.state.Cursor
+	play := func(indices []int, config Config) ([]rl.Group, error) {
+		config.Failed = r.failed.add
+		p, err := play(ctx, t.sampler, t.task, envs.Train, indices, config, c.Now)
+		r.environment += p.Environment
+		r.scores = joinScores(r.scores, p.Scores)
+		return p.Groups, err
+	}
+	config := t.rollout(at)
+	for len(r.kept) < c.PromptsPerStep && len(r.groups) < maxOversampling*c.PromptsPerStep {
+		indices := upFrom(cursor, c.PromptsPerStep-len(r.kept))
+		cursor += len(indices)
+		groups, err := play(indices, config)
+		if err != nil {
+			return r, err
+		}
+		r.groups = append(r.groups, groups...)
+		for _, g := range groups {
+			if c.DynamicSampling && !rl.Differ(g.Rewards()) {
+				r.dropped++
+				continue
+			}
+			r.kept = append(r.kept, g)
+		}
+	}
+	if c.Greedy {
+		indices := make([]int, len(r.kept))
+		for i, g := range r.kept {
+			indices[i] = g[0].Prompt
+		}
+		config = config.Greedy()
+		config.Samples = 1
+		groups, err := play(indices, config)
+		if err != nil {
+			return r, err
+		}
+		for _, g := range groups {
+			r.greedy = append(r.greedy, g[0].Reward())
+		}
+	}
+	t.state.Cursor = cursor
+	r.generation = c.Now().Sub(began) - r.environment
+	return r, nil
+}
+
+func upFrom(first, n int) []int {
+	indices := make([]int, n)
+	for i := range indices {
+		indices[i] = first + i
+	}
+	return indices
+}
+
+// joinScores lays the scores of two batches end to end.
+func joinScores(a, b reward.Scores) reward.Scores {
+	if len(a.Rewards) == 0 {
+		return b
+	}
+	a.Total = append(a.Total, b.Total...)
+	for i := range b.Rewards {
+		x, y := &a.Rewards[i], b.Rewards[i]
+		x.Values = append(x.Values, y.Values...)
+		if x.Failures += y.Failures; x.Failure == "" {
+			x.Failure = y.Failure
+		}
+	}
+	return a
+}
+
+// step makes samples of a collection.
+func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
+	c := t.config
+	step := &rl.Step{Greedy: r.greedy, Prefetched: c.Async, Figures: rl.Meter{}}
+	episode := 0
+	for _, group := range r.kept {
+		var samples []*rl.Sample
+		for _, trajectory := range group {
+			if len(trajectory.Turns) > 0 {
+				if err := trajectory.Validate(); err != nil {
+					return nil, fmt.Errorf("episode %d, sample %d: %w", trajectory.Prompt, trajectory.Index, err)
+				}
+			}
+			x := trajectory.Sample(c.Temperature)
+			x.Episode = episode
+			episode++
+			if x.Len() == 0 {
+				x.Rewards = []float64{trajectory.Reward()} // it is compared with the others, but not learnt from
+			}
+			if c.OverlongBuffer > 0 {
+				x.Overlong = rl.OverlongPenalty(x.Len(), c.MaxTotal, c.OverlongBuffer)
+			}
+			samples = append(samples, x)
+			if x.Judged() && x.Len() > 0 && !(c.MaskOverlong && x.Truncated) {
+				step.Samples = append(step.Samples, x)
+			}
+		}
+		step.Groups = append(step.Groups, samples)
+	}
+	t.state.Generations += len(r.groups) * c.SamplesPerPrompt
+	t.measure(step, r, at)
+	return step, t.notes(step, r, at)
+}
+
+// notes are what people hear of a step beside its line.
+func (t *Tokens) notes(step *rl.Step, r collection, at rl.At) error {
+	note := func(format string, args ...any) { step.Notes = append(step.Notes, fmt.Sprintf(format, args...)) }
+	if t.config.Verbose {
+		for _, g := range r.groups {
+			for _, x := range g {
+				text, err := t.written(x)
+				if err != nil {
+					return err
+				}
+				note("  episode %d, sample %d: reward %g, %s: %q", x.Prompt, x.Index, x.Reward(), x.Stop, text)
+			}
+		}
+	}
+	if f := r.failed; f.n > 0 {
+		note("warning: %d episodes of step %d failed, %d of them by running out of time, and are left out; the first: %v", f.n, at.Step+1, f.timeouts, f.first)
+		if f.tooLong == len(r.groups)*t.config.SamplesPerPrompt {
+			return fmt.Errorf("no prompt of step %d fits the model; the first: %w; shorten the prompts or give fewer examples in them (few_shot)", at.Step+1, f.first)
+		}
+	}
+	for _, score := range r.scores.Rewards {
+		if score.Failures > 0 {
+			note("warning: %d of %d judgements by reward %s failed, and their samples are left out; the first: %s", score.Failures, len(score.Values), score.Name, score.Failure)
+		}
+	}
+	return nil
+}
+
+// written is what the policy wrote, the environment's words between it included.
+func (t *Tokens) written(x *rl.Trajectory) (string, error) {
+	for first, source := range x.Source {
+		if source == rl.Sampled {
+			return t.sampler.Policy().Tokenizer.Decode(x.Tokens[first:], false)
+		}
+	}
+	return "", nil
+}
+
+// isNumber says that there is a value.
+func isNumber(x float64) bool { return !math.IsNaN(x) }

@@ -1,0 +1,305 @@
+package run
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"rltrain/internal/files"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const (
+	checkpointsDir   = "checkpoints"
+	checkpointPrefix = "checkpoint-"
+	unfinishedSuffix = ".tmp"
+	manifestFile     = "manifest.json"
+)
+
+// manifest is a checkpoint's own list of what it consists of. It is written
+// last, so a folder whose manifest verifies is complete.
+type manifest struct {
+	Step  int             `json:"step"`
+	Files []manifestEntry `json:"files"`
+}
+
+type manifestEntry struct {
+	Name   string `json:"name"` // relative to the checkpoint, with slashes
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// SaveCheckpoint writes runDir/checkpoints/checkpoint-<step>. write fills the
+// empty folder that it is given; sizes and SHA-256 sums go into manifest.json,
+// everything is synced to disk, and only then does the folder get its name.
+// Afterwards all but the newest keep checkpoints are removed; the one just
+// written stays and does not count. A process
+// killed at any point leaves a state that [LatestCheckpoint] can use; an error
+// leaves the checkpoints that were there.
+func SaveCheckpoint(runDir string, step, keep int, write func(dir string) error) error {
+	if step < 0 || keep < 1 {
+		return fmt.Errorf("checkpoint %d, keeping %d: the step must be at least 0 and one must be kept", step, keep)
+	}
+	if err := saveCheckpoint(runDir, step, write); err != nil {
+		return fmt.Errorf("checkpoint %d: %w", step, err)
+	}
+	if err := rotate(runDir, step, keep); err != nil {
+		return fmt.Errorf("removing old checkpoints: %w", err)
+	}
+	return nil
+}
+
+func saveCheckpoint(runDir string, step int, write func(dir string) error) error {
+	root := filepath.Join(runDir, checkpointsDir)
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	if err := settle(root); err != nil {
+		return fmt.Errorf("clearing what a killed process left: %w", err)
+	}
+	final := checkpointPath(root, step)
+	tmp := final + unfinishedSuffix
+	if err := os.Mkdir(tmp, 0o755); err != nil {
+		return err
+	}
+	err := write(tmp)
+	if err == nil {
+		err = seal(tmp, step)
+	}
+	if err != nil {
+		_ = os.RemoveAll(tmp) // what stays is cleared by the next save
+		return err
+	}
+	return promote(tmp, final)
+}
+
+// LatestCheckpoint finds the newest checkpoint of runDir whose every file has
+// the size and SHA-256 of its manifest. Newer ones that are damaged are
+// skipped, each described in skipped. With no checkpoint at all, dir is empty;
+// where there are some and none is whole, that is an error.
+func LatestCheckpoint(runDir string) (dir string, step int, skipped []string, err error) {
+	root := filepath.Join(runDir, checkpointsDir)
+	found, err := listCheckpoints(root)
+	if err != nil {
+		return "", 0, nil, err
+	}
+	for _, c := range found {
+		damage := verify(c.dir, c.step)
+		if damage == nil {
+			return c.dir, c.step, skipped, nil
+		}
+		// A folder without its final name is usually just half written.
+		if !c.unfinished {
+			skipped = append(skipped, fmt.Sprintf("%s: %v", filepath.Base(c.dir), damage))
+		}
+	}
+	if len(skipped) > 0 {
+		return "", 0, skipped, fmt.Errorf("%s: no whole checkpoint (%s)", root, strings.Join(skipped, "; "))
+	}
+	return "", 0, nil, nil
+}
+
+type checkpointEntry struct {
+	dir        string
+	step       int
+	unfinished bool
+}
+
+func checkpointPath(root string, step int) string {
+	return filepath.Join(root, checkpointPrefix+strconv.Itoa(step))
+}
+
+// listCheckpoints returns the checkpoint folders, newest first; of one step,
+// the finished before the unfinished.
+func listCheckpoints(root string) ([]checkpointEntry, error) {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []checkpointEntry
+	for _, e := range entries {
+		name, unfinished := strings.CutSuffix(e.Name(), unfinishedSuffix)
+		digits, ok := strings.CutPrefix(name, checkpointPrefix)
+		step, err := strconv.Atoi(digits)
+		if !e.IsDir() || !ok || err != nil || strconv.Itoa(step) != digits || step < 0 {
+			continue
+		}
+		found = append(found, checkpointEntry{filepath.Join(root, e.Name()), step, unfinished})
+	}
+	slices.SortFunc(found, func(a, b checkpointEntry) int {
+		if a.step != b.step {
+			return b.step - a.step
+		}
+		return len(a.dir) - len(b.dir)
+	})
+	return found, nil
+}
+
+// settle ends what a killed process began: a complete checkpoint without its
+// final name gets it, the others go.
+func settle(root string) error {
+	found, err := listCheckpoints(root)
+	if err != nil {
+		return err
+	}
+	for _, c := range found {
+		if !c.unfinished {
+			continue
+		}
+		if verify(c.dir, c.step) == nil {
+			err = promote(c.dir, checkpointPath(root, c.step))
+		} else {
+			err = os.RemoveAll(c.dir)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// promote gives a complete folder its final name, in place of an older
+// checkpoint of the same step. In between, the complete folder still counts.
+func promote(tmp, final string) error {
+	if err := os.RemoveAll(final); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, final); err != nil {
+		return err
+	}
+	return syncPath(filepath.Dir(final))
+}
+
+// rotate removes the oldest checkpoints beyond keep. Those of a later step
+// than the one just written are what a resumed run stepped back from: the
+// damaged ones go, so that they never count as newest.
+func rotate(runDir string, written, keep int) error {
+	root := filepath.Join(runDir, checkpointsDir)
+	found, err := listCheckpoints(root)
+	if err != nil {
+		return err
+	}
+	kept := 1 // the one just written
+	for _, c := range found {
+		if c.step == written || c.unfinished {
+			continue
+		}
+		stale := c.step > written && verify(c.dir, c.step) != nil
+		if !stale && kept < keep {
+			kept++
+			continue
+		}
+		if err := os.RemoveAll(c.dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seal writes the manifest of what lies in dir and syncs files and folders.
+func seal(dir string, step int) error {
+	m := manifest{Step: step, Files: []manifestEntry{}}
+	var folders []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			folders = append(folders, path)
+			return nil
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		if !e.Type().IsRegular() || name == manifestFile {
+			return fmt.Errorf("%s cannot be part of a checkpoint", name)
+		}
+		size, sum, err := digest(path)
+		if err != nil {
+			return err
+		}
+		m.Files = append(m.Files, manifestEntry{Name: filepath.ToSlash(name), Size: size, SHA256: sum})
+		return syncPath(path)
+	})
+	if err != nil {
+		return err
+	}
+	if err := files.SaveJSON(filepath.Join(dir, manifestFile), m); err != nil {
+		return err
+	}
+	slices.Reverse(folders) // children before their parents
+	for _, folder := range folders {
+		if err := syncPath(folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify compares dir with its manifest.
+func verify(dir string, step int) error {
+	var m manifest
+	if err := files.LoadJSON(filepath.Join(dir, manifestFile), &m); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is missing", manifestFile)
+	} else if err != nil {
+		return err
+	}
+	if m.Step != step {
+		return fmt.Errorf("%s is of step %d", manifestFile, m.Step)
+	}
+	for _, f := range m.Files {
+		if !filepath.IsLocal(filepath.FromSlash(f.Name)) {
+			return fmt.Errorf("%s names %q, which is not inside the checkpoint", manifestFile, f.Name)
+		}
+		path := filepath.Join(dir, filepath.FromSlash(f.Name))
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s is missing", f.Name)
+		}
+		if err != nil {
+			return err
+		}
+		if info.Size() != f.Size {
+			return fmt.Errorf("%s has %d bytes, not %d", f.Name, info.Size(), f.Size)
+		}
+		_, sum, err := digest(path)
+		if err != nil {
+			return err
+		}
+		if sum != f.SHA256 {
+			return fmt.Errorf("%s has another SHA-256 than when it was written", f.Name)
+		}
+	}
+	return nil
+}
+
+func digest(path string) (size int64, sum string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	size, err = io.Copy(h, f)
+	return size, hex.EncodeToString(h.Sum(nil)), err
+}
+
+// syncPath waits until a file or folder is on disk.
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}

@@ -1,0 +1,261 @@
+package run
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// saveStep writes a checkpoint whose files tell its step.
+func saveStep(t *testing.T, run string, step, keep int) {
+	t.Helper()
+	err := SaveCheckpoint(run, step, keep, func(dir string) error {
+		put(t, filepath.Join(dir, "state.json"), strconv.Itoa(step))
+		put(t, filepath.Join(dir, "buffers", "rewards.bin"), strings.Repeat("r", 100))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func latest(t *testing.T, run string) (int, []string) {
+	t.Helper()
+	dir, step, skipped, err := LatestCheckpoint(run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dir == "" {
+		return -1, skipped
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "state.json"))
+	if err != nil || string(text) != strconv.Itoa(step) {
+		t.Fatalf("%s says %q, %v; want step %d", dir, text, err, step)
+	}
+	return step, skipped
+}
+
+func TestCheckpointRotation(t *testing.T) {
+	run := t.TempDir()
+	root := filepath.Join(run, "checkpoints")
+	if step, _ := latest(t, run); step != -1 {
+		t.Errorf("a run without checkpoints gives step %d", step)
+	}
+	for step := 8; step <= 12; step++ {
+		saveStep(t, run, step, 2)
+	}
+	if diff := cmp.Diff([]string{"checkpoint-11", "checkpoint-12"}, names(t, root)); diff != "" {
+		t.Error(diff)
+	}
+	if step, skipped := latest(t, run); step != 12 || skipped != nil {
+		t.Errorf("latest is %d, skipped %v", step, skipped)
+	}
+	saveStep(t, run, 13, 1)
+	if diff := cmp.Diff([]string{"checkpoint-13"}, names(t, root)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCheckpointSavedTwice(t *testing.T) {
+	run := t.TempDir()
+	saveStep(t, run, 5, 1)
+	put(t, filepath.Join(run, "checkpoints", "checkpoint-5", "old"), "")
+	saveStep(t, run, 5, 1)
+	if diff := cmp.Diff([]string{"buffers", "manifest.json", "state.json"}, names(t, filepath.Join(run, "checkpoints", "checkpoint-5"))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCheckpointWriteFails(t *testing.T) {
+	full := errors.New("no space left")
+	tests := []struct {
+		name  string
+		write func(dir string) error
+		want  string
+	}{
+		{"error after half a file", func(dir string) error {
+			if err := os.WriteFile(filepath.Join(dir, "state.json"), []byte("ha"), 0o644); err != nil {
+				return err
+			}
+			return full
+		}, "no space left"},
+		{"a link", func(dir string) error { return os.Symlink("/etc/hosts", filepath.Join(dir, "hosts")) }, "hosts"},
+		{"its own manifest", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "manifest.json"), nil, 0o644)
+		}, "manifest.json"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			run := t.TempDir()
+			saveStep(t, run, 1, 1)
+			wantError(t, SaveCheckpoint(run, 2, 1, test.write), "checkpoint 2", test.want)
+			if diff := cmp.Diff([]string{"checkpoint-1"}, names(t, filepath.Join(run, "checkpoints"))); diff != "" {
+				t.Error(diff)
+			}
+			if step, _ := latest(t, run); step != 1 {
+				t.Errorf("latest is %d", step)
+			}
+		})
+	}
+	wantError(t, SaveCheckpoint(t.TempDir(), 1, 0, nil), "keeping 0")
+	wantError(t, SaveCheckpoint(t.TempDir(), -1, 1, nil), "checkpoint -1")
+}
+
+func TestDamagedCheckpoints(t *testing.T) {
+	damages := []struct {
+		name   string
+		damage func(dir string) error
+		want   string
+	}{
+		{"truncated file", func(dir string) error { return os.Truncate(filepath.Join(dir, "buffers/rewards.bin"), 99) }, "buffers/rewards.bin has 99 bytes, not 100"},
+		{"flipped byte", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "buffers/rewards.bin"), []byte(strings.Repeat("r", 99)+"s"), 0o644)
+		}, "buffers/rewards.bin has another SHA-256"},
+		{"missing file", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, "state.json is missing"},
+		{"no manifest", func(dir string) error { return os.Remove(filepath.Join(dir, "manifest.json")) }, "manifest.json is missing"},
+		{"truncated manifest", func(dir string) error { return os.Truncate(filepath.Join(dir, "manifest.json"), 20) }, "ends too early"},
+		{"empty manifest", func(dir string) error { return os.Truncate(filepath.Join(dir, "manifest.json"), 0) }, "ends too early"},
+		{"copied from another step", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(`{"step":1,"files":[]}`), 0o644)
+		}, "is of step 1"},
+		{"a name that leads outside", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(`{"step":3,"files":[{"name":"../x","size":0,"sha256":""}]}`), 0o644)
+		}, "not inside"},
+	}
+	for _, d := range damages {
+		t.Run(d.name, func(t *testing.T) {
+			run := t.TempDir()
+			for step := 1; step <= 3; step++ {
+				saveStep(t, run, step, 5)
+			}
+			if err := d.damage(filepath.Join(run, "checkpoints", "checkpoint-3")); err != nil {
+				t.Fatal(err)
+			}
+			step, skipped := latest(t, run)
+			if step != 2 || len(skipped) != 1 || !strings.HasPrefix(skipped[0], "checkpoint-3: ") || !strings.Contains(skipped[0], d.want) {
+				t.Errorf("latest is %d, skipped %q; want 2 and checkpoint-3: %s", step, skipped, d.want)
+			}
+			// The run goes back to 2 and saves at another step than before: the
+			// damaged later one must neither survive nor push out a whole one.
+			saveStep(t, run, 2, 2)
+			if diff := cmp.Diff([]string{"checkpoint-1", "checkpoint-2"}, names(t, filepath.Join(run, "checkpoints"))); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	t.Run("all of them", func(t *testing.T) {
+		run := t.TempDir()
+		saveStep(t, run, 1, 5)
+		saveStep(t, run, 2, 5)
+		for _, name := range []string{"checkpoint-1", "checkpoint-2"} {
+			if err := os.Remove(filepath.Join(run, "checkpoints", name, "state.json")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, _, skipped, err := LatestCheckpoint(run)
+		wantError(t, err, "checkpoint-1", "checkpoint-2", "state.json is missing")
+		if len(skipped) != 2 {
+			t.Errorf("skipped %q", skipped)
+		}
+	})
+}
+
+// TestCheckpointKilled rebuilds what a kill leaves at each point of a save and
+// of the save after it.
+func TestCheckpointKilled(t *testing.T) {
+	copyDir := func(t *testing.T, from, to string) {
+		t.Helper()
+		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// At the start checkpoints 1 and 2 are whole and 3 is being written.
+	tests := []struct {
+		name  string
+		leave func(t *testing.T, root, whole3 string)
+		want  int
+	}{
+		{"empty .tmp", func(t *testing.T, root, _ string) {
+			if err := os.Mkdir(filepath.Join(root, "checkpoint-3.tmp"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, 2},
+		{"half a file", func(t *testing.T, root, _ string) {
+			put(t, filepath.Join(root, "checkpoint-3.tmp", "state.json"), "")
+		}, 2},
+		{"before the manifest", func(t *testing.T, root, whole3 string) {
+			copyDir(t, whole3, filepath.Join(root, "checkpoint-3.tmp"))
+			if err := os.Remove(filepath.Join(root, "checkpoint-3.tmp", "manifest.json")); err != nil {
+				t.Fatal(err)
+			}
+		}, 2},
+		{"before the rename", func(t *testing.T, root, whole3 string) {
+			copyDir(t, whole3, filepath.Join(root, "checkpoint-3.tmp"))
+		}, 3},
+		{"while an older 3 is removed", func(t *testing.T, root, whole3 string) {
+			copyDir(t, whole3, filepath.Join(root, "checkpoint-3.tmp"))
+			put(t, filepath.Join(root, "checkpoint-3", "buffers", "rewards.bin"), "")
+		}, 3},
+		{"before the rotation", func(t *testing.T, root, whole3 string) {
+			copyDir(t, whole3, filepath.Join(root, "checkpoint-3"))
+		}, 3},
+		{"in the rotation", func(t *testing.T, root, whole3 string) {
+			copyDir(t, whole3, filepath.Join(root, "checkpoint-3"))
+			if err := os.Remove(filepath.Join(root, "checkpoint-1", "state.json")); err != nil {
+				t.Fatal(err)
+			}
+		}, 3},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			other := t.TempDir()
+			saveStep(t, other, 3, 1)
+			run := t.TempDir()
+			root := filepath.Join(run, "checkpoints")
+			saveStep(t, run, 1, 2)
+			saveStep(t, run, 2, 2)
+			test.leave(t, root, filepath.Join(other, "checkpoints", "checkpoint-3"))
+			before := names(t, root)
+			step, skipped := latest(t, run)
+			if step != test.want || (test.want == 2 && skipped != nil) {
+				t.Errorf("latest is %d, skipped %v; want %d", step, skipped, test.want)
+			}
+			if diff := cmp.Diff(before, names(t, root)); diff != "" {
+				t.Errorf("looking changed the folder: %s", diff)
+			}
+			saveStep(t, run, step+1, 2)
+			want := []string{"checkpoint-" + strconv.Itoa(step), "checkpoint-" + strconv.Itoa(step+1)}
+			if diff := cmp.Diff(want, names(t, root)); diff != "" {
+				t.Errorf("after the next save: %s", diff)
+			}
+		})
+	}
+}
+
+func TestForeignNamesAreNoCheckpoints(t *testing.T) {
+	run := t.TempDir()
+	saveStep(t, run, 7, 1)
+	root := filepath.Join(run, "checkpoints")
+	for _, name := range []string{"checkpoint-", "checkpoint-x", "checkpoint-08", "checkpoint--9", "checkpoint-9.bak", "notes"} {
+		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, filepath.Join(root, "checkpoint-10"), "a file")
+	before := names(t, root)
+	if step, skipped := latest(t, run); step != 7 || skipped != nil {
+		t.Errorf("latest is %d, skipped %v", step, skipped)
+	}
+	saveStep(t, run, 8, 2)
+	want := append(before, "checkpoint-8")
+	slices.Sort(want)
+	if diff := cmp.Diff(want, names(t, root)); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,267 @@
+package run
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func testInfo() Info {
+	return Info{
+		Task: "intent", Stage: "supervised", Command: []string{"rltrain", "--mode", "supervised"},
+		Versions: map[string]string{"rltrain": "1", "libtorch": "2.11.0"},
+		Device:   "cpu", Threads: 2, CPU: "some cpu", Seed: 42, Started: noon,
+	}
+}
+
+func mustCreate(t *testing.T, dir string) *Run {
+	t.Helper()
+	r, err := Create(dir, testInfo())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entryNames(entries)
+}
+
+// wantError checks that err is one line that holds every part.
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; want one with %q", parts)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("error of several lines: %q", err)
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("error %q lacks %q", err, p)
+		}
+	}
+}
+
+func TestRunFromCreateToFinish(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "models", "out")
+	r := mustCreate(t, dir)
+	running, err := ReadRun(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Record{Program: "rltrain", Info: testInfo(), PID: os.Getpid(), Status: StatusRunning}
+	if diff := cmp.Diff(want, running); diff != "" {
+		t.Error(diff)
+	}
+	path, err := r.File("logs", "metrics.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, path, "")
+	end := noon.Add(time.Hour)
+	if err := r.Finish(StatusFinished, "trained to the end", end); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, r.Finish(StatusFailed, "", end), "finished twice")
+
+	want.Status, want.Ending, want.Ended = StatusFinished, "trained to the end", &end
+	finished, err := ReadRun(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, finished); diff != "" {
+		t.Error(diff)
+	}
+	if facts := finished.About().Facts; facts[0].Value != "finished: trained to the end" || facts[3].Value != "60 min 00 s" && facts[3].Value != "1 h 00 min" {
+		t.Errorf("facts %v", facts)
+	}
+	if diff := cmp.Diff([]string{"logs", "run.json"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+	_, err = Resume(dir)
+	wantError(t, err, dir, "finished", "nothing to resume")
+}
+
+func TestCreateMovesAPreviousRunAside(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	for i := range 3 {
+		r := mustCreate(t, dir)
+		put(t, filepath.Join(dir, "run-"+strconv.Itoa(i)), "")
+		if err := r.Finish(StatusStopped, "", noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"run-2", "run.json"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"run-1", "run.json"}, names(t, dir+".previous")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCreateFollowsALinkToAnotherDisk(t *testing.T) {
+	base := t.TempDir()
+	disk, link := filepath.Join(base, "disk"), filepath.Join(base, "out")
+	if err := os.Mkdir(disk, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(disk, link); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := mustCreate(t, link).Finish(StatusFinished, "", noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"disk", "disk.previous", "out"}, names(t, base)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCreateTouchesNothingForeign(t *testing.T) {
+	tests := []struct {
+		name  string
+		files map[string]string // relative to the parent of out
+		want  []string
+	}{
+		{"files", map[string]string{"out/thesis.tex": "x"}, []string{"thesis.tex", "empty it"}},
+		{"many files", map[string]string{"out/a": "", "out/b": "", "out/c": "", "out/d": "", "out/e": ""}, []string{"a, b, c and 2 more"}},
+		{"another program's run.json", map[string]string{"out/run.json": `{"program":"other"}`}, []string{"run.json"}},
+		{"a damaged run.json", map[string]string{"out/run.json": `{"progr`}, []string{"run.json"}},
+		{"a file in its place", map[string]string{"out": "x"}, []string{"out"}},
+		{
+			"foreign .previous",
+			map[string]string{"out/run.json": `{"program":"rltrain"}`, "out.previous/photo.jpg": "x"},
+			[]string{"out.previous", "photo.jpg", "move it away"},
+		},
+		{
+			".previous is a file",
+			map[string]string{"out/run.json": `{"program":"rltrain"}`, "out.previous": "x"},
+			[]string{"out.previous"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			base := t.TempDir()
+			for name, text := range test.files {
+				put(t, filepath.Join(base, name), text)
+			}
+			_, err := Create(filepath.Join(base, "out"), testInfo())
+			wantError(t, err, append(test.want, "output folder")...)
+			for name, text := range test.files {
+				if got, err := os.ReadFile(filepath.Join(base, name)); err != nil || string(got) != text {
+					t.Errorf("%s is now %q, %v", name, got, err)
+				}
+			}
+		})
+	}
+}
+
+func TestCreateAfterAKillDuringCreate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	put(t, filepath.Join(dir, ".lock"), "")
+	put(t, filepath.Join(dir, ".run.json12345"), `{"prog`)
+	mustCreate(t, dir)
+}
+
+func TestCreateUnwritable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	put(t, file, "")
+	_, err := Create(filepath.Join(file, "out"), testInfo())
+	wantError(t, err, "output folder", file)
+}
+
+func TestOneProcessAFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	r := mustCreate(t, dir)
+	pid := "pid " + strconv.Itoa(os.Getpid())
+	_, err := Create(dir, testInfo())
+	wantError(t, err, dir, pid)
+	_, err = Resume(dir)
+	wantError(t, err, dir, pid)
+	if err := r.Finish(StatusStopped, "interrupted", noon); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Resume(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Finish(StatusStopped, "interrupted", noon); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestResume(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	mustCreate(t, dir).lock.release() // as if killed
+	r, err := Resume(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := testInfo()
+	now.Started = noon.Add(time.Hour)
+	now.Threads = 8
+	now.Versions = map[string]string{"rltrain": "1", "go": "go1.26"}
+	got, err := r.Continue(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"version of go was none, is now go1.26",
+		"version of libtorch was 2.11.0, is now none",
+		"threads was 2, is now 8",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	record, err := ReadRun(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, record.Inexact); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]time.Time{now.Started}, record.Resumed); diff != "" {
+		t.Error(diff)
+	}
+	if record.Threads != 2 || record.Status != StatusRunning {
+		t.Errorf("record is now %+v", record)
+	}
+}
+
+func TestResumeWhereThereIsNoRun(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Resume(dir)
+	wantError(t, err, dir, "not the folder of a run")
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Error("does not wrap fs.ErrNotExist")
+	}
+	put(t, filepath.Join(dir, "run.json"), "{\n\"program\": 1}")
+	_, err = Resume(dir)
+	wantError(t, err, "run.json", "line 2")
+}

@@ -1,0 +1,231 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"time"
+
+	"rltrain/internal/files"
+	"rltrain/rl/report"
+)
+
+// StageConfig says where a stage of training keeps its run folder.
+type StageConfig struct {
+	Dir       string
+	Info      Info
+	Resume    bool // go on with the run in Dir, if there is one that did not finish
+	SaveEvery int  // updates between checkpoints
+	Keep      int  // newest checkpoints to keep; 0 = all
+	LogEvery  int  // updates between rows
+	Console   *report.Console
+	Now       func() time.Time
+}
+
+// Stage is one stage of training with its run folder: logs, metrics and checkpoints.
+type Stage struct {
+	config     StageConfig
+	run        *Run
+	log        *report.Log
+	metrics    *report.Metrics
+	bar        *report.Bar
+	checkpoint string // to continue from; "" = from the start
+}
+
+// ErrFinished is returned by OpenStage where the run to resume has already finished.
+var ErrFinished = errors.New("the run is finished")
+
+const offsetsFile = "offsets.json"
+
+// offsets are the lengths of the logs when a checkpoint was made: what was written later is written again.
+type offsets struct {
+	Metrics int64 `json:"metrics"`
+	Log     int64 `json:"log"`
+}
+
+// OpenStage makes the run folder, or opens it again at its newest whole checkpoint.
+func OpenStage(c StageConfig) (*Stage, error) {
+	s := &Stage{config: c}
+	var err error
+	if c.Resume {
+		record, readErr := ReadRun(c.Dir)
+		switch {
+		case readErr == nil && record.Status == StatusFinished:
+			return nil, ErrFinished
+		case readErr == nil:
+			err = s.reopen()
+		case errors.Is(readErr, fs.ErrNotExist):
+			s.run, err = Create(c.Dir, c.Info)
+		default:
+			err = readErr
+		}
+	} else {
+		s.run, err = Create(c.Dir, c.Info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.openLogs(); err != nil {
+		return nil, errors.Join(err, s.Close(StatusFailed, err.Error()))
+	}
+	return s, nil
+}
+
+func (s *Stage) reopen() error {
+	var err error
+	if s.run, err = Resume(s.config.Dir); err != nil {
+		return err
+	}
+	dir, step, skipped, err := LatestCheckpoint(s.config.Dir)
+	if err != nil {
+		return err
+	}
+	for _, damaged := range skipped {
+		if err := s.config.Console.Print("warning: skipped a damaged checkpoint: " + damaged); err != nil {
+			return err
+		}
+	}
+	s.checkpoint = dir
+	differences, err := s.run.Continue(s.config.Info)
+	if err != nil {
+		return err
+	}
+	for _, d := range differences {
+		if err := s.config.Console.Print("warning: the rest may differ from an uninterrupted run: " + d); err != nil {
+			return err
+		}
+	}
+	if dir == "" {
+		return s.config.Console.Print("Resuming " + s.config.Dir + " from its start: it has no checkpoint yet")
+	}
+	return s.config.Console.Print(fmt.Sprintf("Resuming %s after update %d", s.config.Dir, step))
+}
+
+func (s *Stage) openLogs() error {
+	metricsPath, err := s.run.File("logs", "metrics.jsonl")
+	if err != nil {
+		return err
+	}
+	logPath, err := s.run.File("logs", "training_log.txt")
+	if err != nil {
+		return err
+	}
+	if s.checkpoint == "" {
+		if s.metrics, err = report.CreateMetrics(metricsPath); err != nil {
+			return err
+		}
+		s.log, err = report.CreateLog(logPath, s.config.Console)
+		return err
+	}
+	var at offsets
+	if err := files.LoadJSON(filepath.Join(s.checkpoint, offsetsFile), &at); err != nil {
+		return err
+	}
+	if s.metrics, err = report.OpenMetricsAt(metricsPath, at.Metrics); err != nil {
+		return err
+	}
+	s.log, err = report.OpenLogAt(logPath, at.Log, s.config.Console)
+	return err
+}
+
+// Resumed says whether the stage goes on from a checkpoint.
+func (s *Stage) Resumed() bool { return s.checkpoint != "" }
+
+// Dir is the run folder.
+func (s *Stage) Dir() string { return s.run.Dir() }
+
+// File is the path of a file in one of the run's folders, which is made if it is not there yet.
+func (s *Stage) File(folder, name string) (string, error) { return s.run.File(folder, name) }
+
+// Printf writes a line to the console and to logs/training_log.txt.
+func (s *Stage) Printf(format string, args ...any) error { return s.log.Printf(format, args...) }
+
+// Hooks connect an algorithm to the run folder; label and unit name its progress bar.
+func (s *Stage) Hooks(label, unit string) Hooks {
+	return Hooks{
+		Log: s.log.Printf, Row: s.metrics.Write, LogEvery: s.config.LogEvery, Now: s.config.Now,
+		Progress: func(done, total int, note string) {
+			if s.bar == nil {
+				s.bar = s.config.Console.Bar(label, unit, done-1, total)
+			}
+			s.bar.Set(done, note)
+			if done == total {
+				s.endBar()
+			}
+		},
+		SaveEvery: s.config.SaveEvery, Save: s.save, Resume: s.checkpoint, Dump: s.dump,
+	}
+}
+
+func (s *Stage) endBar() {
+	if s.bar != nil {
+		s.bar.Done()
+		s.bar = nil
+	}
+}
+
+func (s *Stage) save(step int, write func(dir string) error) error {
+	var at offsets
+	var err error
+	if at.Metrics, err = s.metrics.Offset(); err != nil {
+		return err
+	}
+	if at.Log, err = s.log.Offset(); err != nil {
+		return err
+	}
+	keep := s.config.Keep
+	if keep == 0 {
+		keep = math.MaxInt
+	}
+	return SaveCheckpoint(s.run.Dir(), step, keep, func(dir string) error {
+		if err := write(dir); err != nil {
+			return err
+		}
+		return files.SaveJSON(filepath.Join(dir, offsetsFile), at)
+	})
+}
+
+func (s *Stage) dump(name string, v any) (string, error) {
+	path, err := s.run.File("logs", name)
+	if err != nil {
+		return "", err
+	}
+	return path, files.SaveJSON(path, v)
+}
+
+// Close ends the stage: status and ending go to run.json, and the folder is given back.
+func (s *Stage) Close(status Status, ending string) error {
+	s.endBar()
+	var errs []error
+	if s.metrics != nil {
+		errs = append(errs, s.metrics.Close())
+	}
+	if s.log != nil {
+		errs = append(errs, s.log.Close())
+	}
+	errs = append(errs, s.run.Finish(status, ending, s.config.Now()))
+	return errors.Join(errs...)
+}
+
+// Finish runs the stage to its end and closes it, whichever way it ends.
+func (s *Stage) Finish(run func() error) error {
+	if err := run(); err != nil {
+		return s.Settle(err)
+	}
+	return s.Close(StatusFinished, "trained to the end")
+}
+
+// Settle closes the stage after an error of the algorithm: stopped where it could be resumed, else failed.
+// It returns the error that the user should see.
+func (s *Stage) Settle(err error) error {
+	if errors.Is(err, context.Canceled) {
+		err = ErrStopped // in what follows training, whose end is saved
+	}
+	if errors.Is(err, ErrStopped) {
+		return errors.Join(err, s.Close(StatusStopped, "stopped by the user, after saving"))
+	}
+	return errors.Join(err, s.Close(StatusFailed, err.Error()))
+}

@@ -1,0 +1,215 @@
+package run
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"rltrain/internal/files"
+	"rltrain/torch"
+	"rltrain/torch/safetensors"
+)
+
+// Weights are the trainable weights of a policy.
+type Weights interface {
+	Params() []*torch.Var         // in a fixed order
+	SaveWeights(dir string) error // as the files that users load
+	LoadWeights(dir string) error // what SaveWeights wrote, into Params
+	// Changed says that Params have new values: whoever keeps a copy of them, as a sampler does, takes them over before
+	// it computes again.
+	Changed()
+}
+
+// Snapshot is the values of all trainable weights, in the order of Params.
+type Snapshot [][]float32
+
+// TakeSnapshot copies the weights.
+func TakeSnapshot(w Weights) (Snapshot, error) {
+	var s Snapshot
+	for _, v := range w.Params() {
+		data, err := v.Read()
+		if err != nil {
+			return nil, fmt.Errorf("copying weights: %w", err)
+		}
+		s = append(s, data)
+	}
+	return s, nil
+}
+
+// PutBack writes the values into the weights.
+func (s Snapshot) PutBack(w Weights) error {
+	params := w.Params()
+	if len(s) != len(params) {
+		return fmt.Errorf("putting weights back: %d values for %d weights", len(s), len(params))
+	}
+	for i, v := range params {
+		if err := v.Write(s[i]); err != nil {
+			return fmt.Errorf("putting weights back: %w", err)
+		}
+	}
+	w.Changed()
+	return nil
+}
+
+// Files of a checkpoint, beside those of SaveWeights.
+const (
+	optimizerFile = "optimizer.safetensors" // <moment>.<parameter>, in the order of the optimiser's groups
+	bestFile      = "best.safetensors"      // <parameter>, in the order of Params: the best weights so far
+	referenceFile = "reference.safetensors" // the same: the weights of the reference policy
+	stateFile     = "state.json"
+)
+
+// TrainingState is all that changes while a policy is trained.
+type TrainingState struct {
+	Weights   Weights
+	Optimizer *torch.AdamW
+	Best      Snapshot // nil where there is none yet
+	Reference Snapshot // nil where the reference policy is not a copy of the weights
+	State     any      // everything else; encodes to JSON and comes back exactly
+}
+
+// encodedState is the content of state.json.
+type encodedState struct {
+	OptimizerSteps int             `json:"optimizer_steps"`
+	State          json.RawMessage `json:"state"`
+}
+
+// Save writes the state into the folder of a checkpoint.
+func (t *TrainingState) Save(dir string) error {
+	if err := t.save(dir); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+func (t *TrainingState) save(dir string) error {
+	if err := t.Weights.SaveWeights(dir); err != nil {
+		return err
+	}
+	moments, err := t.Optimizer.State()
+	if err != nil {
+		return err
+	}
+	var tensors []safetensors.Tensor
+	for i := range moments.First {
+		tensors = append(tensors,
+			flat("first."+strconv.Itoa(i), moments.First[i]), flat("second."+strconv.Itoa(i), moments.Second[i]))
+	}
+	if err := safetensors.Write(filepath.Join(dir, optimizerFile), tensors, nil); err != nil {
+		return err
+	}
+	for name, s := range map[string]Snapshot{bestFile: t.Best, referenceFile: t.Reference} {
+		if s == nil {
+			continue
+		}
+		if err := s.write(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	encoded, err := json.Marshal(t.State)
+	if err != nil {
+		return err
+	}
+	return files.SaveJSON(filepath.Join(dir, stateFile), encodedState{moments.Steps, encoded})
+}
+
+// Restore puts back what Save wrote: weights and moments into Weights and Optimizer, the rest into t, what is not
+// weights through the pointer State.
+func (t *TrainingState) Restore(dir string) error {
+	if err := t.restore(dir); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+func (t *TrainingState) restore(dir string) error {
+	if err := t.Weights.LoadWeights(dir); err != nil {
+		return err
+	}
+	t.Weights.Changed()
+	var saved encodedState
+	if err := files.LoadJSON(filepath.Join(dir, stateFile), &saved); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(saved.State, t.State); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(dir, stateFile), err)
+	}
+	moments, err := readMoments(filepath.Join(dir, optimizerFile))
+	if err != nil {
+		return err
+	}
+	moments.Steps = saved.OptimizerSteps
+	if err := t.Optimizer.Restore(moments); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	n := len(t.Weights.Params())
+	for name, s := range map[string]*Snapshot{bestFile: &t.Best, referenceFile: &t.Reference} {
+		if *s, err = readSnapshot(filepath.Join(dir, name), n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func readMoments(path string) (torch.AdamWState, error) {
+	var moments torch.AdamWState
+	err := readAll(path, func(file *safetensors.File) error {
+		for i := range len(file.Names()) / 2 {
+			first, err := file.Float32s("first." + strconv.Itoa(i))
+			if err != nil {
+				return err
+			}
+			second, err := file.Float32s("second." + strconv.Itoa(i))
+			if err != nil {
+				return err
+			}
+			moments.First, moments.Second = append(moments.First, first), append(moments.Second, second)
+		}
+		return nil
+	})
+	return moments, err
+}
+
+func (s Snapshot) write(path string) error {
+	var tensors []safetensors.Tensor
+	for i, data := range s {
+		tensors = append(tensors, flat(strconv.Itoa(i), data))
+	}
+	return safetensors.Write(path, tensors, nil)
+}
+
+// readSnapshot reads the n weights that write wrote.
+func readSnapshot(path string, n int) (s Snapshot, err error) {
+	if _, err := os.Stat(path); err != nil {
+		return nil, err
+	}
+	err = readAll(path, func(file *safetensors.File) error {
+		for i := range n {
+			data, err := file.Float32s(strconv.Itoa(i))
+			if err != nil {
+				return err
+			}
+			s = append(s, data)
+		}
+		return nil
+	})
+	return s, err
+}
+
+// readAll opens a file of tensors for read.
+func readAll(path string, read func(file *safetensors.File) error) error {
+	file, err := safetensors.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return read(file)
+}
+
+func flat(name string, data []float32) safetensors.Tensor {
+	return safetensors.FromFloat32s(name, []int64{int64(len(data))}, data)
+}
