@@ -3,6 +3,7 @@ package envs
 import (
 	"context"
 	"iter"
+	"slices"
 
 	"rltrain/envs/answer"
 	"rltrain/envs/dataset"
@@ -28,10 +29,10 @@ type Definition struct {
 	Default bool   // it is the task of a command without --task
 
 	// What its episodes can do, of an EpisodeSource.
-	Worked  bool           // all are Worked: they can be imitated
-	Forms   bool           // they are shown as text or as messages, as Setup.Text says
-	Lines   bool           // an action is a line or the whole, as Setup.Lines says
-	Rewards []JudgedReward // that need a model to judge; the first is the default
+	Worked  bool          // all are Worked: they can be imitated
+	Forms   bool          // they are shown as text or as messages, as Setup.Text says
+	Lines   bool          // an action is a line or the whole, as Setup.Lines says
+	Rewards []NamedReward // beside accuracy, which every task has
 }
 
 // RowSource gives texts with labels. A task that has them trains a classifier.
@@ -66,11 +67,17 @@ type AnswerSource interface {
 // Judge compares one completion with the right answer.
 type Judge func(match answer.Match) *Info
 
-// JudgedReward is a reward that asks a language model.
-type JudgedReward struct {
+// NamedReward is a reward of the task's own, for lists of rewards.
+type NamedReward struct {
 	Name, Help string
-	// New makes the reward; options is what Definition.Options returned, with its values.
+	Judged     bool // it asks a language model; the first such is the reward of a run that has a judge and names none
+	// New makes the reward; options is what Definition.Options returned, with its values, judge nil unless Judged.
 	New func(options any, judge Scorer) Reward
+}
+
+// Judged tells whether a reward of the task asks a language model.
+func (d Definition) Judged() bool {
+	return slices.ContainsFunc(d.Rewards, func(r NamedReward) bool { return r.Judged })
 }
 
 // Setup is how a run uses a task.
@@ -82,10 +89,9 @@ type Setup struct {
 	HeldOut int  // episodes of Eval that the run asks for at most
 	Text    bool // Forms: show text, for a model without a chat template
 
-	Lines     bool   // Lines: an action is a line of a solution; else all of it
-	EvalLines bool   // Lines: the same for Eval
-	MaxLines  int    // Lines: of a solution at most
-	Reward    Reward // Rewards: pays the turns of Train instead of the task's own reward; nil = that
+	Lines     bool // Lines: an action is a line of a solution; else all of it
+	EvalLines bool // Lines: the same for Eval
+	MaxLines  int  // Lines: of a solution at most
 }
 
 // OptionError is what is wrong with the value of a task's option.

@@ -30,13 +30,11 @@ func init() {
 }
 
 // judged are the rewards that ask a model.
-var judged = []envs.JudgedReward{
-	{Name: "score", Help: "a score from 1 to 10", New: func(o any, judge envs.Scorer) envs.Reward {
-		return ScoreReward(judge, o.(interface{ judgeScale() float64 }).judgeScale())
-	}},
-	{Name: "aspects", Help: "three questions whose answer is yes or no", New: func(_ any, judge envs.Scorer) envs.Reward {
-		return AspectsReward(judge, 1)
-	}},
+var judged = []envs.NamedReward{
+	{Name: "score", Help: "a score of each step from 1 to 10, divided by 10", Judged: true,
+		New: func(_ any, judge envs.Scorer) envs.Reward { return ScoreReward(judge, 1) }},
+	{Name: "aspects", Help: "three questions about each step whose answer is yes or no", Judged: true,
+		New: func(_ any, judge envs.Scorer) envs.Reward { return AspectsReward(judge, 1) }},
 }
 
 // problems are the options of both tasks.
@@ -47,16 +45,13 @@ type problems struct {
 	FewShot        int          `option:"few_shot" default:"8" range:"[0,1000]" help:"worked examples in the prompt"`
 	SystemPrompt   string       `option:"system_prompt" arg:"FILE" help:"text file with what the model is told first, instead of the built-in instruction"`
 	Match          answer.Match `option:"answer_match" default:"exact" allowed:"exact,numeric,units" help:"when an answer is right: the same text, the same number, or the same quantity whatever is around it"`
-	JudgeScale     float64      `option:"judge_scale" default:"1" range:"(0,)" needs:"judge,judge_reward=score" help:"the expected score divided by 10 is multiplied by this"`
 }
-
-func (o *problems) judgeScale() float64 { return o.JudgeScale }
 
 // task makes the episodes of a task; more sets what it has beside the common options.
 func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Task, error) {
 	options := Options{
 		Train: o.Dataset, Eval: o.EvalDataset, FewShotFile: o.FewShotDataset, FewShot: o.FewShot, HoldOut: s.HeldOut,
-		Stepwise: s.Lines, EvalStepwise: s.EvalLines, MaxSteps: s.MaxLines, Plain: s.Text, Match: o.Match, Reward: s.Reward,
+		Stepwise: s.Lines, EvalStepwise: s.EvalLines, MaxSteps: s.MaxLines, Plain: s.Text, Match: o.Match,
 	}
 	if more != nil {
 		more(&options)

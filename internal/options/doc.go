@@ -23,5 +23,5 @@
 // all options in it: group, needs, prefix (put before their names) and defaults ("a=1,b=2", names without the prefix).
 //
 // Conditions are joined by commas, and all of them must hold: "name" (true, or not empty), "!name", "name=a|b",
-// "name!=a", "name=@other" (the value of another option), "name>0". Alternatives are joined by " or ", which binds less than " and ".
+// "name!=a", "name=@other" (the value of another option), "name>0"; "name" may also be a fact of Set.Fact. Alternatives are joined by " or ", which binds less than " and ".
 package options

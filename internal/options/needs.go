@@ -86,6 +86,9 @@ func (s *Set) missing(prefix string, t test) string {
 	if o == nil {
 		o = s.byName[t.name]
 	}
+	if missing, ok := s.facts[t.name]; o == nil && ok {
+		return missing
+	}
 	if o == nil {
 		if t.op == "!" || t.op == "!=" {
 			return ""

@@ -30,7 +30,6 @@ type all struct {
 	Empty *rates `prefix:"empty_"`
 	Any   any
 	Plain string
-
 }
 
 func read(t *testing.T, structs ...any) *Set {

@@ -22,6 +22,7 @@ type Option struct {
 type Set struct {
 	list   []*Option
 	byName map[string]*Option
+	facts  map[string]string // by name; "" where it holds, else what is missing
 }
 
 // Read finds the options of structs, given by pointers, and sets each to its default. An error is a mistake in a
@@ -138,6 +139,17 @@ func (s *Set) All() []*Option { return s.list }
 
 // Find returns the option of that name, or nil.
 func (s *Set) Find(name string) *Option { return s.byName[name] }
+
+// Fact lets conditions name what is no option: whether it holds, and what to say after "applies only" where not.
+func (s *Set) Fact(name string, holds bool, missing string) {
+	if holds {
+		missing = ""
+	}
+	if s.facts == nil {
+		s.facts = map[string]string{}
+	}
+	s.facts[name] = missing
+}
 
 // Get is the option's value now.
 func (o *Option) Get() any {

@@ -86,6 +86,7 @@ var aliases = []alias{
 	{name: "buffer_cache_path", key: "buffer_cache"},
 	{name: "load_buffer_from_cache_at_start", key: "load_buffer"},
 	{name: "reward_model_name", key: "judge"},
+	{name: "judge_reward", key: "reward"},
 
 	{name: "episodes", key: "num_steps"},
 	{name: "generation_temp", key: "temperature"},
@@ -147,12 +148,9 @@ var refused = map[string]string{
 	"qlora":                        "there are no 4-bit weights; write dtype=bf16 and tuning=lora to save memory",
 	"process_supervision":          "lines are rewarded with step_mode=line and a judge",
 	"local_test":                   "write model=tiny for a trial without a download",
-	"reward_model_sys_prompt_path": "the judge's prompt is built in; write judge_reward to choose one",
+	"reward_model_sys_prompt_path": "the judge's prompt is built in; write reward to choose one",
+	"judge_scale":                  "write a weight in the list of rewards, as reward=score=0.2",
 	"gradient_accumulation_steps":  "one batch is one update; write batch_size, and tokens_per_micro_batch to save memory",
-	"top_p":                        "answers to learn from are drawn from the whole distribution; write temperature",
-	"top_k":                        "answers to learn from are drawn from the whole distribution; write temperature",
-	"min_p":                        "answers to learn from are drawn from the whole distribution; write temperature",
-	"repetition_penalty":           "answers to learn from are drawn from the whole distribution; write temperature",
 }
 
 var aliasByName = func() map[string]*alias {
@@ -167,7 +165,7 @@ var aliasByName = func() map[string]*alias {
 func (ch choice) target(c *Config, name string) string {
 	if a := aliasByName[name]; a != nil {
 		switch name = a.key; {
-		case ch.replay && a.replay != "":
+		case ch.loss != "" && a.replay != "":
 			name = a.replay
 		case ch.mode != envs.SupervisedThenRL && a.oneStage != "":
 			name = a.oneStage

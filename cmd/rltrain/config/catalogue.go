@@ -10,6 +10,7 @@ import (
 	"rltrain/envs"
 	"rltrain/internal/nearest"
 	"rltrain/internal/options"
+	"rltrain/rl/algo"
 )
 
 // catalogue is every name of an option, whatever the run.
@@ -30,7 +31,7 @@ func everything() *catalogue {
 	catalogueLock.Lock()
 	defer catalogueLock.Unlock()
 	definitions := envs.Definitions()
-	if size := [2]int{len(definitions), len(algorithms)}; lastCatalogue == nil || size != lastSize {
+	if size := [2]int{len(definitions), len(algo.Definitions())}; lastCatalogue == nil || size != lastSize {
 		lastCatalogue, lastSize = newCatalogue(definitions), size
 	}
 	return lastCatalogue
@@ -97,8 +98,10 @@ func choicesOf(d envs.Definition) []choice {
 		}
 		for _, a := range algorithmsOf(d.Labels()) {
 			all = append(all, choice{task: d, mode: mode, algorithm: a})
-			if a.Name == "reinforce" {
-				all = append(all, choice{task: d, mode: mode, algorithm: a, replay: true})
+			for _, loss := range []string{LossStable, LossReinforce, LossDistiller} {
+				if a.Name == reinforce && !d.Labels() {
+					all = append(all, choice{task: d, mode: mode, algorithm: a, loss: loss})
+				}
 			}
 		}
 	}
@@ -154,8 +157,7 @@ func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 // elsewhere says why a run does not have an option that others have; origin tells where its mode was chosen.
 func (ch choice) elsewhere(key, origin string) string {
-	var tasks, modes, ways []string
-	replay := false
+	var tasks, modes, ways, losses []string
 	for _, other := range everything().choices()[key] {
 		tasks = appendNew(tasks, other.task.Name)
 		if other.task.Name != ch.task.Name {
@@ -164,34 +166,38 @@ func (ch choice) elsewhere(key, origin string) string {
 		modes = appendNew(modes, other.mode)
 		switch {
 		case other.mode != ch.mode:
-		case other.replay:
-			replay = true
+		case other.loss != "":
+			losses = appendNew(losses, other.loss)
 		default:
 			ways = appendNew(ways, other.algorithm.Name)
 		}
 	}
+	const only = "applies only with "
+	fresh := slices.Contains(ways, reinforce)
 	switch {
 	case modes == nil:
 		return fmt.Sprintf("does not apply to task %s; it applies to %s", ch.task.Name, strings.Join(tasks, ", "))
 	case !slices.Contains(modes, ch.mode):
 		return fmt.Sprintf("does not apply to mode %s%s; it applies to %s", ch.mode, origin, strings.Join(modes, " and "))
-	case ch.replay && len(ways) == len(algorithmsOf(false)):
-		return "applies only with --reinforce-loss on_policy, or another --algorithm"
+	case ch.loss != "" && losses != nil:
+		return only + "--reinforce-loss " + strings.Join(losses, " or ")
+	case ch.loss != "" && len(ways) == len(algorithmsOf(ch.task.Labels())):
+		return only + "--reinforce-loss on_policy, or another --algorithm"
 	}
-	const replays = "--algorithm reinforce and a --reinforce-loss that replays: stable, reinforce or distiller"
+	var parts []string
+	if ch.loss != "" && fresh {
+		parts, ways = []string{"--reinforce-loss on_policy"}, slices.DeleteFunc(ways, func(name string) bool { return name == reinforce })
+	}
+	if len(ways) > 0 {
+		parts = append(parts, "--algorithm "+strings.Join(ways, " or "))
+	}
 	switch {
-	case ways == nil:
-		return "applies only with " + replays
-	case replay:
-		return "applies only with --algorithm " + strings.Join(ways, " or ") + ", or " + replays
-	case ch.replay && slices.Contains(ways, "reinforce"):
-		text := "applies only with --reinforce-loss on_policy"
-		if others := slices.DeleteFunc(ways, func(name string) bool { return name == "reinforce" }); len(others) > 0 {
-			text += ", or --algorithm " + strings.Join(others, " or ")
-		}
-		return text
+	case len(losses) == len(replayed):
+		parts = append(parts, "--algorithm reinforce and a --reinforce-loss that replays: stable, reinforce or distiller")
+	case len(losses) > 0:
+		parts = append(parts, "--algorithm reinforce and --reinforce-loss "+strings.Join(losses, " or "))
 	}
-	return "applies only with --algorithm " + strings.Join(ways, " or ")
+	return only + strings.Join(parts, ", or ")
 }
 
 func appendNew(list []string, name string) []string {

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 
 	"rltrain/envs"
+	"rltrain/rl"
+	"rltrain/rl/rollout"
 )
 
 // wrong is what is wrong with the value of an option.
@@ -28,6 +31,12 @@ func (l *loading) checkNeeds() {
 		o, given := l.set.Find(key), l.given[key]
 		missing := l.set.Missing(o)
 		if missing == "" {
+			continue
+		}
+		if strings.HasPrefix(given.source.Name, routerSection) {
+			// The section has its settings whether or not they mean something.
+			l.skipped = append(l.skipped, given.source.Name)
+			o.Set(o.Default())
 			continue
 		}
 		if given.source.Layer == File {
@@ -67,14 +76,26 @@ func (c *Config) check() (found []error) {
 	}
 	// A policy that nobody has taught earns too little to learn from, unless the task's recipe thinks otherwise.
 	if c.General.Mode == envs.RLOnly && c.Pretrained() == "" && c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly && (c.Labels != nil || c.General.Model == TinyModel) {
-		add(errors.New("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage"))
+		add(errUntaught)
+	}
+	samples := 1
+	if c.Fresh != nil {
+		samples = c.Fresh.SamplesPerPrompt
+	}
+	if c.Learning != nil {
+		add(c.Learning.Check(samples))
 	}
 	if f := c.Fresh; f != nil {
-		if f.OverlongBuffer > c.Answers.MaxNewTokens {
-			add(wrong("overlong_buffer", "%d is more than max_new_tokens, %d", f.OverlongBuffer, c.Answers.MaxNewTokens))
+		if longest := c.LongestAnswer(); f.OverlongBuffer > longest {
+			add(wrong("overlong_buffer", "%d is more than the %d tokens that an answer may have", f.OverlongBuffer, longest))
+		} else {
+			add(rollout.TokensConfig{Options: f.Options, MaxNew: c.ActionTokens(), MaxTotal: longest, Greedy: c.Greedy()}.Check())
 		}
-		if o, answers := c.set.Find("minibatches"), c.Rollouts.Prompts*f.Samples; o != nil && o.Get().(int) > answers {
-			add(wrong("minibatches", "%d is more than the %d answers of a step", o.Get(), answers))
+		if answers := f.PromptsPerStep * f.SamplesPerPrompt; c.Minibatches != nil && c.Minibatches.Minibatches > answers {
+			add(wrong("minibatches", "%d is more than the %d answers of a step", c.Minibatches.Minibatches, answers))
+		}
+		if r := c.Regularisation; r.KLCoef > 0 && r.KLType == string(rl.K1) && !r.KLInReward {
+			add(wrong("kl_type", "k1 as a loss has a gradient of mean 0, which holds nothing back: choose k2 or k3, or kl_in_reward"))
 		}
 		if c.Judge != nil && c.Judge.Model != "" && (f.StepTimeout > 0 || f.Async) {
 			add(wrong("judge", "computes where the policy does: it goes neither with step_timeout nor with async"))

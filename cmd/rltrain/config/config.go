@@ -13,6 +13,8 @@ import (
 
 	"rltrain/envs"
 	"rltrain/internal/options"
+	"rltrain/rl"
+	"rltrain/rl/algo"
 )
 
 // TinyModel is the model name of a small language model with random weights.
@@ -28,16 +30,15 @@ const (
 
 // Config is the effective configuration of one run: the options of its parts, those that it does not have being nil.
 type Config struct {
-	General  General     `group:"General"`
-	Start    *Start      `group:"General"`
-	Settings any         `group:"Task"` // the task's own
-	Form     *PromptForm `group:"Task"`
-	Answers  *Answers    `group:"Task"`
-	Lines    *Lines      `group:"Task"`
-
-	ReplayLines *Lines `group:"Task" defaults:"step_mode=line"`
-
-	Judge *Judge `group:"Task"`
+	General     General      `group:"General"`
+	Start       *Start       `group:"General"`
+	Settings    any          `group:"Task"` // the task's own
+	Form        *PromptForm  `group:"Task"`
+	Answers     *Answers     `group:"Task"`
+	Lines       *Lines       `group:"Task"`
+	ReplayLines *Lines       `group:"Task" defaults:"step_mode=line"`
+	Rewards     *TextRewards `group:"Task"`
+	Judge       *Judge       `group:"Task"`
 
 	Labels   *LabelModel    `group:"Model"`
 	NewLabel *NewLabelModel `group:"Model"`
@@ -48,14 +49,18 @@ type Config struct {
 	TextSFT   *TextImitation  `group:"Supervised stage"`
 	Warmup    *Warmup         `group:"Supervised stage"`
 
-	RL            *RL            `group:"Reinforcement learning stage"`
-	Loss          *ReinforceLoss `group:"Reinforcement learning stage"`
-	LabelRollouts *LabelRollouts `group:"Reinforcement learning stage"`
-	Rollouts      *Rollouts      `group:"Reinforcement learning stage"`
-	Fresh         *FreshRollouts `group:"Reinforcement learning stage"`
-	Learning      any            `group:"Reinforcement learning stage"` // the algorithm's own
-	Replay        *Replay        `group:"Reinforcement learning stage"`
-	StepwiseEval  *StepwiseEval  `group:"Reinforcement learning stage"`
+	RL             *RL                  `group:"Reinforcement learning stage"`
+	Loss           *ReinforceLoss       `group:"Reinforcement learning stage"`
+	LabelRollouts  *LabelRollouts       `group:"Reinforcement learning stage"`
+	Rounds         *Rounds              `group:"Reinforcement learning stage"`
+	Fresh          *FreshRollouts       `group:"Reinforcement learning stage"`
+	Replay         *Replay              `group:"Reinforcement learning stage"`
+	StepwiseEval   *StepwiseEval        `group:"Reinforcement learning stage"`
+	Updates        *algo.Updates        `group:"Reinforcement learning stage"`
+	Minibatches    *Minibatches         `group:"Reinforcement learning stage"`
+	Learning       algo.Algorithm       `group:"Reinforcement learning stage"`
+	Values         *Values              `group:"Reinforcement learning stage"`
+	Regularisation *algo.Regularisation `group:"Reinforcement learning stage"`
 
 	Saving Saving `group:"Saving and logging"`
 
@@ -80,29 +85,12 @@ type General struct {
 	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" help:"YAML file of settings, such as the config.yaml of an earlier run"`
 }
 
-// Start is what a run of one stage may begin with.
-type Start struct {
-	PretrainedModel string `option:"pretrained_model" arg:"DIR|NAME" help:"trained policy to go on from, a folder or a name on the hub"`
-}
-
-// Imitation is the supervised stage.
-type Imitation struct {
-	Epochs
-	Optimisation
-}
-
-// RL is the stage of reinforcement learning.
-type RL struct {
-	Algorithm    string       `option:"algorithm" help:"how the policy is improved"`
-	Optimisation Optimisation `prefix:"rl_" defaults:"learning_rate=0.0001,warmup_ratio=0.1"`
-}
-
 // choice is what decides which options there are.
 type choice struct {
 	task      envs.Definition
 	mode      string
-	algorithm Algorithm // of a mode with reinforcement learning
-	replay    bool      // reinforce learns from a buffer
+	algorithm algo.Definition // of a mode with reinforcement learning
+	loss      string          // of algorithm reinforce where it learns from a buffer; else ""
 }
 
 // parts puts the parts of a run together.
@@ -142,14 +130,13 @@ func (ch choice) build() (*Config, error) {
 	c.allow("task", taskNames())
 	c.allow("mode", ch.task.Modes())
 	c.allow("algorithm", algorithmNames(ch.task.Labels()))
-	var rewards []string
-	for _, r := range ch.task.Rewards {
-		rewards = append(rewards, r.Name)
-	}
-	c.allow("judge_reward", rewards)
+	c.set.Fact("episodes", !ch.task.Labels(), "where an episode has several actions")
 	c.General.Task, c.General.Mode = ch.task.Name, ch.mode
 	if c.RL != nil {
 		c.RL.Algorithm = ch.algorithm.Name
+	}
+	if ch.loss != "" {
+		c.Loss.Loss = ch.loss
 	}
 	return c, nil
 }
@@ -168,30 +155,45 @@ func (ch choice) imitate(c *Config, labels, plays bool) {
 
 func (ch choice) reinforce(c *Config, labels bool) {
 	c.RL = &RL{}
-	if labels {
-		c.LabelRollouts, c.Learning = &LabelRollouts{}, ch.algorithm.Labels()
-		return
-	}
-	c.Rollouts = &Rollouts{}
-	if ch.algorithm.Name == "reinforce" {
-		c.Loss = &ReinforceLoss{}
-	}
-	if ch.replay {
-		c.Replay = &Replay{}
+	if ch.loss != "" {
+		c.Learning, c.Replay = replayed[ch.loss](), &Replay{}
 	} else {
-		c.Fresh, c.Learning = &FreshRollouts{}, ch.algorithm.Text()
-	}
-	if ch.task.Lines {
-		if ch.replay {
-			c.ReplayLines, c.StepwiseEval = &Lines{}, &StepwiseEval{}
-		} else {
-			c.Lines = &Lines{}
+		c.Learning, c.Regularisation = ch.algorithm.New(), &algo.Regularisation{}
+		needs := c.Learning.Needs()
+		if needs.Ratio != algo.NoRatio {
+			c.Updates = &algo.Updates{}
+		}
+		if needs.Ratio != algo.NoRatio && !labels {
+			c.Minibatches = &Minibatches{}
+		}
+		if needs.Values {
+			c.Values = &Values{}
 		}
 	}
-	if len(ch.task.Rewards) > 0 {
+	if labels {
+		c.LabelRollouts = &LabelRollouts{}
+		return
+	}
+	c.Rounds, c.Rewards = &Rounds{}, &TextRewards{}
+	if ch.algorithm.Name == reinforce {
+		c.Loss = &ReinforceLoss{}
+	}
+	if ch.loss == "" {
+		c.Fresh = &FreshRollouts{}
+	}
+	switch {
+	case ch.task.Lines && ch.loss != "":
+		c.ReplayLines, c.StepwiseEval = &Lines{}, &StepwiseEval{}
+	case ch.task.Lines:
+		c.Lines = &Lines{}
+	}
+	if ch.task.Judged() {
 		c.Judge = &Judge{}
 	}
 }
+
+// reinforce is the algorithm that can learn from a buffer, and the usual one.
+const reinforce = "reinforce"
 
 // allow lists the values of an option that has them from elsewhere; the first is the default.
 func (c *Config) allow(name string, values []string) {
@@ -217,10 +219,38 @@ func algorithmNames(labels bool) []string {
 	return names
 }
 
-func algorithmsOf(labels bool) []Algorithm {
-	return slices.DeleteFunc(slices.Clone(algorithms), func(a Algorithm) bool {
-		return labels && a.Labels == nil || !labels && a.Text == nil
-	})
+func algorithmsOf(labels bool) []algo.Definition {
+	return slices.DeleteFunc(algo.Definitions(), func(d algo.Definition) bool { return labels && !d.Labels || !labels && !d.Tokens })
+}
+
+// StepLines says how the lines of solutions are learnt from; nil where the task has none.
+func (c *Config) StepLines() *Lines {
+	if c.ReplayLines != nil {
+		return c.ReplayLines
+	}
+	return c.Lines
+}
+
+// ActionTokens is how many tokens an action of reinforcement learning may have.
+func (c *Config) ActionTokens() int {
+	if lines := c.StepLines(); lines != nil && lines.StepMode == "line" {
+		return lines.MaxTokens
+	}
+	return c.Answers.MaxNewTokens
+}
+
+// LongestAnswer is how many tokens the policy may write in an episode, over all its actions.
+func (c *Config) LongestAnswer() int {
+	if lines := c.StepLines(); lines != nil && lines.StepMode == "line" {
+		return lines.MaxTokens * lines.MaxLines
+	}
+	return c.Answers.MaxNewTokens
+}
+
+// Greedy tells whether the algorithm compares answers with the greedy one.
+func (c *Config) Greedy() bool {
+	r, ok := c.Learning.(*algo.Reinforce)
+	return ok && r.Baseline == string(rl.BaselineGreedy)
 }
 
 // Pretrained is the trained policy that the run goes on from, "" for none.

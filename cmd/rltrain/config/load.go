@@ -126,19 +126,25 @@ func choose(layers [][]entry) (choice, error) {
 		return ch, nil
 	}
 	name, _ := pick("algorithm", layers)
-	for _, want := range []string{name, "reinforce"} {
-		for _, a := range algorithmsOf(ch.task.Labels()) {
-			if ch.algorithm.Name == "" && a.Name == want {
-				ch.algorithm = a
+	for _, want := range []string{name, usualAlgorithm(ch.task)} {
+		for _, d := range algorithmsOf(ch.task.Labels()) {
+			if ch.algorithm.Name == "" && d.Name == want {
+				ch.algorithm = d
 			}
 		}
 	}
-	if ch.algorithm.Name == "" {
-		ch.algorithm = algorithmsOf(ch.task.Labels())[0]
+	if loss, _ := pick("reinforce_loss", layers); ch.algorithm.Name == reinforce && !ch.task.Labels() && replayed[loss] != nil {
+		ch.loss = loss
 	}
-	loss, _ := pick("reinforce_loss", layers)
-	ch.replay = ch.algorithm.Name == "reinforce" && slices.Contains([]string{LossStable, LossReinforce, LossDistiller}, loss)
 	return ch, nil
+}
+
+// usualAlgorithm is that of a command that names none.
+func usualAlgorithm(d envs.Definition) string {
+	if d.Labels() {
+		return "ppo"
+	}
+	return reinforce
 }
 
 // pick is the value of a key in the highest layer that has it.
@@ -186,9 +192,6 @@ func (ch choice) withRecipe() (*Config, error) {
 			return nil, e.source.errorf("%v", err)
 		}
 		o.Set(value)
-	}
-	if c.Loss != nil && ch.replay {
-		c.Loss.Loss = LossStable
 	}
 	return c, nil
 }

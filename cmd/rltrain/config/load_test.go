@@ -58,8 +58,8 @@ func changes(t testing.TB, c *Config) map[string]string {
 		recipe[o.Name] = yamlValue(o.Get())
 	}
 	recipe["mode"], recipe["algorithm"] = usual.mode, usual.algorithm.Name
-	if usual.replay {
-		recipe["reinforce_loss"] = LossStable
+	if usual.loss != "" {
+		recipe["reinforce_loss"] = usual.loss
 	}
 	changed := map[string]string{}
 	for name, value := range values(c) {
@@ -226,8 +226,8 @@ func TestFlagBeatsVariableForTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Imitation.Epochs.Epochs != 12 || got.General.ConfigFile != "other.yaml" {
-		t.Errorf("epochs %d from %s, want 12 from other.yaml", got.Imitation.Epochs.Epochs, got.General.ConfigFile)
+	if got.Imitation.Epochs != 12 || got.General.ConfigFile != "other.yaml" {
+		t.Errorf("epochs %d from %s, want 12 from other.yaml", got.Imitation.Epochs, got.General.ConfigFile)
 	}
 }
 

@@ -83,14 +83,14 @@ epochs: 3  # c.yaml:1:1
 max_steps: 0
 batch_size: 8
 learning_rate: 1.0e-05  # --learning-rate
-weight_decay: 0.01
 lr_scheduler_type: cosine
 warmup_ratio: 0.06
 warmup_steps: 0
+weight_decay: 0.01
 max_grad_norm: 1
 head_learning_rate: 0.001
-feature_alignment: 0
 metric_for_best_model: f1_weighted
+feature_alignment: 0
 
 # Saving and logging
 save_steps: 50
