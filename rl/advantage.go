@@ -90,13 +90,13 @@ func join[T ~string](names []T) string {
 // greedy, where NaN is a missing one, and nil for the others. The combination must have
 // passed Check.
 func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
-	all := slices.Concat(groups...)
+	all, allRaw := slices.Concat(groups...), slices.Concat(raw...)
 	out := make([][]float64, len(groups))
 	for g, rewards := range groups {
 		out[g] = make([]float64, len(rewards))
 		reference, unpaid := rewards, raw[g]
 		if a.Baseline == BaselineBatch {
-			reference, unpaid = all, slices.Concat(raw...)
+			reference, unpaid = all, allRaw
 		}
 		mean, _, n := rewardMoments(reference)
 		equal := !Differ(reference)
@@ -118,7 +118,7 @@ func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 			}
 		}
 		if a.Scale == ScaleBatch {
-			reference, unpaid = all, slices.Concat(raw...)
+			reference, unpaid = all, allRaw
 		}
 		if a.Scale == ScaleNone || !Differ(unpaid) {
 			continue

@@ -80,9 +80,13 @@ func (t *trainer) startingLanguageModel(ctx context.Context) (*algo.TokenPolicy,
 func (t *trainer) modelFolder(ctx context.Context) (hub.Model, error) {
 	c := t.config
 	if c.Model == config.TinyModel {
-		name := fmt.Sprintf("tiny-%dx%d-seed%d", c.TinyLayers, c.TinyHidden, c.Seed)
+		kind, write := "tiny", algo.TinyModel
+		if c.Task == "chat" {
+			kind, write = "tiny-chat", algo.TinyChatModel
+		}
+		name := fmt.Sprintf("%s-%dx%d-seed%d", kind, c.TinyLayers, c.TinyHidden, c.Seed)
 		model := hub.Model{Dir: filepath.Join(c.OutputDir, name)}
-		return model, algo.TinyModel(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed)
+		return model, write(model.Dir, c.TinyLayers, c.TinyHidden, c.Seed)
 	}
 	return t.baseModel(ctx)
 }

@@ -14,24 +14,28 @@ const importanceCap = 3
 // weighByImportance weighs each advantage by π_old/π_sampler, of the action, or of the whole sample where that is what
 // the loss has the ratio of, up to importanceCap.
 func (t *Trainer) weighByImportance(step *rl.Step) {
-	const name = "sampling/importance_sampling_ratio/"
+	least, most, sum, n := math.Inf(1), 0.0, 0.0, 0.0
 	for _, x := range step.Samples {
 		logs := make([]float64, x.Len())
-		sum := 0.0
+		whole := 0.0
 		for i, drawn := range x.Drawn {
 			logs[i] = float64(x.Old[i]) - float64(drawn)
-			sum += logs[i]
+			whole += logs[i]
 		}
 		for i := range logs {
 			if t.needs.Ratio == SequenceRatio {
-				logs[i] = sum
+				logs[i] = whole
 			}
 			w := math.Exp(logs[i])
 			x.Advantage[i] *= float32(min(w, importanceCap))
-			step.Figures.Min(name+"min", w)
-			step.Figures.Mean(name+"mean", w, 1)
-			step.Figures.Max(name+"max", w)
+			least, most, sum, n = min(least, w), max(most, w), sum+w, n+1
 		}
+	}
+	if n > 0 {
+		const name = "sampling/importance_sampling_ratio/"
+		step.Figures.Min(name+"min", least)
+		step.Figures.Mean(name+"mean", sum, n)
+		step.Figures.Max(name+"max", most)
 	}
 }
 
@@ -42,29 +46,39 @@ func (t *Trainer) measure(step *rl.Step, acted uint64) {
 		return
 	}
 	m := step.Figures
-	sequence := 0.0
+	var gap, widest, compared, size, actions float64
+	var kl [3]float64 // k1, k2, k3
+	refers := step.Samples[0].Reference != nil
 	for _, x := range step.Samples {
-		size := 0.0
+		actions += float64(x.Len())
 		for i, a := range x.Advantage {
 			size += math.Abs(float64(a))
 			now := float64(x.Old[i])
 			if x.Drawn != nil && x.Version == acted {
-				gap := math.Abs(now - float64(x.Drawn[i]))
-				m.Mean("sampling/sampling_logp_difference/mean", gap, 1)
-				m.Max("sampling/sampling_logp_difference/max", gap)
+				d := math.Abs(now - float64(x.Drawn[i]))
+				gap, widest, compared = gap+d, max(widest, d), compared+1
 			}
-			if x.Reference != nil {
+			if refers {
 				reference := float64(x.Reference[i])
-				for name, kind := range map[string]rl.KLKind{"kl/k1": rl.K1, "kl/k2": rl.K2, "kl/k3": rl.K3} {
-					m.Mean(name, kind.Value(now, reference), 1)
+				for k, kind := range []rl.KLKind{rl.K1, rl.K2, rl.K3} {
+					kl[k] += kind.Value(now, reference)
 				}
-				sequence += now - reference
 			}
 		}
-		m.Mean("advantage_abs_mean", size, float64(x.Len()))
+	}
+	m.Mean("advantage_abs_mean", size, actions)
+	if compared > 0 {
+		m.Mean("sampling/sampling_logp_difference/mean", gap, compared)
+		m.Max("sampling/sampling_logp_difference/max", widest)
+	}
+	if refers {
+		for k, name := range []string{"kl/k1", "kl/k2", "kl/k3"} {
+			m.Mean(name, kl[k], actions)
+		}
 	}
 	if t.config.KLCoef > 0 {
-		t.kl.Update(sequence/float64(len(step.Samples)), len(step.Samples))
+		n := len(step.Samples)
+		t.kl.Update(kl[0]/float64(n), n)
 	}
 }
 

@@ -115,6 +115,7 @@ type Trainer struct {
 	schedule  rl.Schedule
 	optimizer *torch.AdamW
 	roles     []policy.Role // of the optimiser's groups
+	body      []*torch.Var  // the weights that are trained, but for the heads
 	kl        *rl.KLController
 	reference *reference
 	best      run.Snapshot
@@ -154,8 +155,12 @@ func New(p policy.Policy, src Source, a Algorithm, c Config, h run.Hooks) (*Trai
 	if err := t.check(); err != nil {
 		return nil, err
 	}
+	_, labels := p.(*policy.Label)
+	if t.needs.Labels && !labels {
+		return nil, errors.New("the algorithm is for classifiers: it reads the probability of every label")
+	}
 	t.needs.accuracy = "mean_token_accuracy"
-	if _, ok := p.(*policy.Label); ok {
+	if labels {
 		t.needs.accuracy = "accuracy"
 	}
 	var err error
@@ -212,7 +217,6 @@ func (t *Trainer) check() error {
 
 func (t *Trainer) newOptimizer() error {
 	var groups []torch.ParamGroup
-	trainable := 0
 	for _, g := range t.policy.Groups() {
 		if g.Role == policy.Value && !t.needs.Values {
 			continue
@@ -222,11 +226,11 @@ func (t *Trainer) newOptimizer() error {
 			group.WeightDecay = t.config.WeightDecay
 		}
 		if g.Role == policy.Body {
-			trainable += len(g.Params)
+			t.body = append(t.body, g.Params...)
 		}
 		groups, t.roles = append(groups, group), append(t.roles, g.Role)
 	}
-	if trainable == 0 {
+	if len(t.body) == 0 {
 		return errors.New("the policy has nothing to train: it was loaded without an adapter, or with one that is merged")
 	}
 	t.optimizer = torch.NewAdamW(torch.AdamEps, groups...)

@@ -342,12 +342,8 @@ func (t *Trainer) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 		lb.Old = vector(func(x *rl.Sample) []float32 { return x.Old })
 		lb.Advantage = vector(func(x *rl.Sample) []float32 { return x.Advantage })
 	} else {
-		for _, g := range t.policy.Groups() {
-			if g.Role == policy.Body {
-				for _, v := range g.Params {
-					lb.Body = append(lb.Body, v.T())
-				}
-			}
+		for _, v := range t.body {
+			lb.Body = append(lb.Body, v.T())
 		}
 	}
 	if t.refers() {

@@ -97,18 +97,19 @@ func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions)
 func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error) {
 	switch {
 	case e.Format == chat.LanguageModelling && !e.Conversational():
-		return p.encodeText(e.Text.Text, 0)
+		return p.encodeText(e.Text.Text, 0, o.MaxLength)
 	case e.Format == chat.LanguageModelling:
-		rendered, err := p.render(e.Text.Messages, e, false)
+		how := (*template.Templates).Render
+		if o.AssistantOnly {
+			how = (*template.Templates).RenderAssistant
+		}
+		rendered, err := p.render(e.Text.Messages, e, false, how)
 		if err != nil {
 			return Sequence{}, err
 		}
-		q, spans, err := p.encodeRendered(rendered.Text)
+		q, spans, err := p.encodeRendered(rendered.Text, o.MaxLength)
 		if err != nil || !o.AssistantOnly {
 			return q.all(), err
-		}
-		if len(rendered.Generated) == 0 || rendered.Unplaced {
-			return Sequence{}, errors.New("the chat template does not mark what the assistant says with {% generation %}, which assistant_only_loss needs")
 		}
 		q.Labels = make([]bool, len(q.IDs))
 		for i := 1; i < len(spans); i++ {
@@ -122,20 +123,20 @@ func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error)
 		if o.CompletionOnly {
 			from = len(e.Prompt.Text)
 		}
-		return p.encodeText(e.Prompt.Text+e.Completion.Text, from)
+		return p.encodeText(e.Prompt.Text+e.Completion.Text, from, o.MaxLength)
 	}
-	prompt, err := p.render(e.Prompt.Messages, e, true)
+	prompt, err := p.render(e.Prompt.Messages, e, true, (*template.Templates).Render)
 	if err != nil {
 		return Sequence{}, err
 	}
-	whole, err := p.render(slices.Concat(e.Prompt.Messages, e.Completion.Messages), e, false)
+	whole, err := p.render(slices.Concat(e.Prompt.Messages, e.Completion.Messages), e, false, (*template.Templates).Render)
 	if err != nil {
 		return Sequence{}, err
 	}
 	if len(whole.Text) < len(prompt.Text) || whole.Text[:len(prompt.Text)] != prompt.Text {
 		return Sequence{}, errors.New("the chat template writes the prompt in another way when the completion follows; give the conversation as messages")
 	}
-	q, spans, err := p.encodeRendered(whole.Text)
+	q, spans, err := p.encodeRendered(whole.Text, o.MaxLength)
 	if err != nil || !o.CompletionOnly {
 		return q.all(), err
 	}
@@ -143,27 +144,27 @@ func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error)
 	return q, nil
 }
 
-// encodeText is the tokens of a text of which the bytes from from on are trained, and its end.
-func (p *Token) encodeText(text string, from int) (Sequence, error) {
-	ids, spans, err := p.Tokenizer.EncodeSpans(text)
-	if err != nil {
-		return Sequence{}, err
-	}
-	labels := after(spans, from)
-	if begin := p.Tokenizer.Opening(); len(begin) > 0 {
-		ids, labels = slices.Concat(begin, ids), slices.Concat(make([]bool, len(begin)), labels)
-	}
+// encodeText is the tokens of a text of which the bytes from from on are trained, and its end; of a longer text one
+// more than limit.
+func (p *Token) encodeText(text string, from, limit int) (Sequence, error) {
+	end := int32(-1)
 	if len(p.eos) > 0 {
-		ids, labels = append(ids, p.eos[0]), append(labels, true)
+		end = p.eos[0]
 	}
-	if len(labels) > 0 {
-		labels[0] = false
+	ids, spans, err := p.Tokenizer.EncodeDocument(text, end, limit+1)
+	q := Sequence{IDs: ids}
+	if err != nil || from == 0 {
+		return q.all(), err
 	}
-	return Sequence{IDs: ids, Labels: labels}, nil
+	q.Labels = after(spans, from)
+	if len(q.Labels) > 0 {
+		q.Labels[0] = false
+	}
+	return q, nil
 }
 
-func (p *Token) encodeRendered(text string) (Sequence, []jinja.Span, error) {
-	ids, spans, err := p.Tokenizer.EncodeSpans(text)
+func (p *Token) encodeRendered(text string, limit int) (Sequence, []jinja.Span, error) {
+	ids, spans, err := p.Tokenizer.EncodeStart(text, limit+1)
 	return Sequence{IDs: ids}, spans, err
 }
 
@@ -185,8 +186,11 @@ func after(spans []jinja.Span, from int) []bool {
 	return labels
 }
 
+// renderer is a way to render a conversation.
+type renderer = func(*template.Templates, []template.Message, template.Options) (jinja.Rendering, error)
+
 // render writes messages as the chat template does; prompt opens the assistant's next turn.
-func (p *Token) render(messages []chat.Message, e chat.Example, prompt bool) (jinja.Rendering, error) {
+func (p *Token) render(messages []chat.Message, e chat.Example, prompt bool, how renderer) (jinja.Rendering, error) {
 	if p.Templates == nil {
 		return jinja.Rendering{}, fmt.Errorf("the data has messages, but %s %w", p.model.Dir, template.ErrNone)
 	}
@@ -205,14 +209,14 @@ func (p *Token) render(messages []chat.Message, e chat.Example, prompt bool) (ji
 			return jinja.Rendering{}, fmt.Errorf("message %d: %w", i+1, err)
 		}
 	}
-	return p.Templates.Render(converted, o)
+	return how(p.Templates, converted, o)
 }
 
 // Prompt is the tokens of a prompt: a text behind what the tokenizer opens texts with, or a conversation
 // whose next turn is the assistant's.
 func (p *Token) Prompt(c chat.Content) ([]int32, error) {
 	if c.Conversational() {
-		rendered, err := p.render(c.Messages, chat.Example{}, true)
+		rendered, err := p.render(c.Messages, chat.Example{}, true, (*template.Templates).Render)
 		if err != nil {
 			return nil, err
 		}

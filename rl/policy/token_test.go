@@ -18,6 +18,7 @@ import (
 	"rltrain/torch/hub"
 	"rltrain/torch/torchtest"
 	"rltrain/torch/transformers"
+	template "rltrain/torch/transformers/chat"
 )
 
 // tinyPolicy is a policy on a small character-level model, closed at the test's end.
@@ -103,9 +104,71 @@ func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
 	if _, err := p.Encode(examplesOf(completionOf("abcdef", "g")), EncodeOptions{CompletionOnly: true, MaxLength: 4}); err == nil {
 		t.Error("a data set without a label is accepted")
 	}
-	messages := chat.Example{File: "f", Line: 3, Format: chat.LanguageModelling, Text: chat.Content{Messages: []chat.Message{{{Name: "role", Value: "user"}, {Name: "content", Value: "x"}}}}}
-	if _, err := p.Encode(examplesOf(messages), EncodeOptions{}); err == nil {
+	if _, err := p.Encode(examplesOf(conversationOf("user", "x")), EncodeOptions{}); err == nil {
 		t.Error("messages are accepted without a chat template")
+	}
+}
+
+// conversationOf is an example of messages: role, content, role, content.
+func conversationOf(turns ...string) chat.Example {
+	e := chat.Example{File: "f", Line: 3, Format: chat.LanguageModelling}
+	for i := 0; i < len(turns); i += 2 {
+		e.Text.Messages = append(e.Text.Messages, chat.Message{{Name: "role", Value: turns[i]}, {Name: "content", Value: turns[i+1]}})
+	}
+	return e
+}
+
+// A text that ends with the end token has one, not two.
+func TestEncodeEndsOnce(t *testing.T) {
+	p := tinyPolicy(t, TokenPolicyConfig{})
+	text := func(s string) chat.Example {
+		return chat.Example{Format: chat.LanguageModelling, Text: chat.Content{Text: s}}
+	}
+	got, err := p.Encode(examplesOf(text("ab"), text("ab<eos>"), completionOf("a", "b<eos>"), completionOf("a", "b")), EncodeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, q := range got.Sequences {
+		if !slices.Equal(q.IDs, got.Sequences[0].IDs) || !slices.Equal(q.Labels, []bool{false, true, true}) {
+			t.Errorf("row %d: %v %v, want %v and all but the first trained", i+1, q.IDs, q.Labels, got.Sequences[0].IDs)
+		}
+	}
+}
+
+// What the assistant says is trained, whether its template marks it or not.
+func TestEncodeAssistantOnly(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewToken(TokenPolicyConfig{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	bare, err := template.Parse("bare", "{% for m in messages %}{{ m.role + ': ' + m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := p.Templates
+	for _, tt := range []struct {
+		templates *template.Templates
+		want      string
+	}{{marked, "yo<eos>ok<eos>"}, {bare, "yo<eos>\nok<eos>\n"}} {
+		p.Templates = tt.templates
+		got, err := p.Encode(examplesOf(conversationOf("user", "hi", "assistant", "yo", "user", "so", "assistant", "ok")), EncodeOptions{AssistantOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var trained []int32
+		for i, label := range got.Sequences[0].Labels {
+			if label {
+				trained = append(trained, got.Sequences[0].IDs[i])
+			}
+		}
+		if text, err := p.Tokenizer.Decode(trained, false); text != tt.want || err != nil {
+			t.Errorf("%q is trained, want %q; %v", text, tt.want, err)
+		}
 	}
 }
 
@@ -409,9 +472,9 @@ func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
 	}
 }
 
-// TestRandomTokenPolicy: the step that benchmarks repeat learns its sequences, checkpointed or not, on weights of
+// TestRandomToken: the step that benchmarks repeat learns its sequences, checkpointed or not, on weights of
 // either dtype.
-func TestRandomTokenPolicy(t *testing.T) {
+func TestRandomToken(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
 	for _, dtype := range []torch.DType{torch.F32, torch.BF16} {

@@ -23,7 +23,8 @@ type LabelOptions struct {
 // LabelsConfig is what a Labels needs to know.
 type LabelsConfig struct {
 	LabelOptions
-	Steps       int // of the run, for its lines
+	Algorithm   string // for the lines of the log
+	Steps       int    // of the run, for the same
 	Values      bool
 	MicroTokens int // tokens a forward pass may hold; 0 = a whole minibatch
 	Seed        uint64
@@ -83,7 +84,7 @@ func (l *Labels) Restore(state json.RawMessage) error {
 // Next implements algo.Source.
 func (l *Labels) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	c := l.config
-	if err := c.Log("PPO Episode %d/%d", at.Step+1, c.Steps); err != nil {
+	if err := c.Log("%s Episode %d/%d", strings.ToUpper(c.Algorithm), at.Step+1, c.Steps); err != nil {
 		return nil, err
 	}
 	drawn := rl.Stream(c.Seed, rl.StreamRollout, uint64(at.Step)).Perm(l.train.Len())
@@ -220,8 +221,8 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 		step.Notes = append(step.Notes, fmt.Sprintf("warning: the reward of %d of %d texts failed; they are left out", failed, n+failed))
 	}
 	step.Line = func(m rl.Meter) string {
-		return fmt.Sprintf("PPO Update: policy_loss=%.4f, value_loss=%.4f, entropy=%.4f, clip_fraction=%.3f, approx_kl=%.5f, explained_variance=%.3f, grad_norm=%.3f",
-			m.Get("policy_loss"), m.Get("value_loss"), m.Get("entropy"), m.Get("clip_ratio/region_mean"), m.Get("approx_kl"), m.Get("explained_variance"), m.Get("grad_norm"))
+		return fmt.Sprintf("%s Update: policy_loss=%.4f, value_loss=%.4f, entropy=%.4f, clip_fraction=%.3f, approx_kl=%.5f, explained_variance=%.3f, grad_norm=%.3f",
+			strings.ToUpper(l.config.Algorithm), m.Get("policy_loss"), m.Get("value_loss"), m.Get("entropy"), m.Get("clip_ratio/region_mean"), m.Get("approx_kl"), m.Get("explained_variance"), m.Get("grad_norm"))
 	}
 	return step, nil
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"rltrain/envs/dataset"
+	"rltrain/internal/files"
 	"rltrain/rl"
 	"rltrain/rl/report"
 	"rltrain/torch/hub"

@@ -4,8 +4,7 @@
 //	go run ./scripts/experiment digits
 //	go run ./scripts/experiment tables
 //
-// An experiment runs the program itself for each (setting, seed), that of digits for several at the same time,
-// and writes each result to docs/results at once: a repeated call goes on where an earlier one ended. tables
+// An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a repeated call goes on where an earlier one ended. tables
 // writes the README's tables from those files.
 package main
 
@@ -15,7 +14,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 )
 
 func main() {
@@ -51,13 +49,9 @@ func run(ctx context.Context, args []string) error {
 		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
 		flags.StringVar(&e.work, "work", "experiments/digits", "folder for the models")
 		flags.StringVar(&e.out, "out", "docs/results/digits.json", "results")
-		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
-		flags.IntVar(&e.jobs, "jobs", runtime.NumCPU(), "runs at the same time, each on one thread")
+		flags.IntVar(&e.seeds, "seeds", 5, "number of seeds, from 1")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
-		}
-		if e.jobs < 1 {
-			return fmt.Errorf("--jobs %d: want at least 1", e.jobs)
 		}
 		return e.run(ctx)
 	case "tables":

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"rltrain/rl"
+	"rltrain/internal/files"
 	"rltrain/rl/report"
 )
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"rltrain/internal/files"
 	"rltrain/rl"
 	"rltrain/rl/report"
 )

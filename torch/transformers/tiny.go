@@ -2,6 +2,9 @@ package transformers
 
 import (
 	"fmt"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
 
 	"rltrain/torch/safetensors"
 )
@@ -42,6 +45,32 @@ func WriteTiny(dir string, layers, hidden int, seed uint64) error {
 		Intermediate: 4 * hidden, RopeTheta: 1e4,
 	}, safetensors.F32, seed)
 }
+
+// WriteTinyChat is WriteTiny with a chat template. What has one is shown conversations, which are longer than the
+// texts that exercises can be.
+func WriteTinyChat(dir string, layers, hidden int, seed uint64) error {
+	if err := WriteTiny(dir, layers, hidden, seed); err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(tinyTemplate), 0o644, renameio.WithTempDir(dir)); err != nil {
+		return fmt.Errorf("transformers: tiny: %w", err)
+	}
+	return nil
+}
+
+// tinyTemplate is chat_template.jinja: a line for each message, "user: Hi", and the end token behind what the assistant
+// says.
+const tinyTemplate = `{%- for message in messages -%}
+{{ message['role'] + ': ' }}
+{%- if message['role'] == 'assistant' -%}
+{%- generation -%}{{ message['content'] + eos_token }}{%- endgeneration -%}
+{%- else -%}
+{{ message['content'] }}
+{%- endif -%}
+{{ '\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ 'assistant: ' }}{%- endif -%}
+`
 
 // tinyTokenizer is tokenizer.json: each character is a word of its own.
 func tinyTokenizer(vocabulary []string) map[string]any {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,6 +31,9 @@ type Tokenizer struct {
 	// probe is a text that has tokens, whatever stands before it.
 	probe string
 	bytes byteTokens
+	llama bool
+	// longest are the bytes of a text that the library is given at most.
+	longest int
 }
 
 // LoadTokenizer reads tokenizer.json of the model folder dir, and tokenizer_config.json and special_tokens_map.json
@@ -38,7 +41,7 @@ type Tokenizer struct {
 // to choose.
 func LoadTokenizer(dir string) (*Tokenizer, error) {
 	path := filepath.Join(dir, "tokenizer.json")
-	data, err := os.ReadFile(path)
+	data, err := readTokenizerJSON(path)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %w", err)
 	}
@@ -73,13 +76,32 @@ type tokenizerFile struct {
 	} `json:"model"`
 }
 
+// readTokenizerFile reads the parts of tokenizer.json.
+func readTokenizerFile(parts map[string]json.RawMessage) (file tokenizerFile, err error) {
+	for name, into := range map[string]any{
+		"truncation": &file.Truncation, "padding": &file.Padding, "normalizer": &file.Normalizer, "added_tokens": &file.AddedTokens,
+		"post_processor": &file.PostProcessor, "decoder": &file.Decoder, "model": &file.Model,
+	} {
+		if err := unmarshalField(parts, name, into); err != nil {
+			return file, err
+		}
+	}
+	return file, nil
+}
+
 func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	raw, err := parseObject(data)
 	if err != nil {
 		return nil, err
 	}
-	var file tokenizerFile
-	if err := json.Unmarshal(data, &file); err != nil {
+	llama := false
+	if settings.llama != nil {
+		if llama, err = settings.llama.rebuild(raw); err != nil {
+			return nil, err
+		}
+	}
+	file, err := readTokenizerFile(raw)
+	if err != nil {
 		return nil, err
 	}
 	// transformers builds BERT's normalizer from tokenizer_config.json. Where the two
@@ -98,6 +120,10 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	longest, err := longestText(raw)
+	if err != nil {
+		return nil, err
+	}
 	raw["truncation"], raw["padding"] = json.RawMessage("null"), json.RawMessage("null")
 	if raw["added_tokens"], err = json.Marshal(append([]addedToken{}, vocab.added...)); err != nil {
 		return nil, err
@@ -113,7 +139,7 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	if err != nil {
 		return nil, errors.New(strings.Join(strings.Fields(err.Error()), " "))
 	}
-	t := &Tokenizer{tk: tk, vocab: vocab, named: map[string]string{}, bytes: findByteTokens(vocab, file.Decoder),
+	t := &Tokenizer{tk: tk, vocab: vocab, llama: llama, longest: longest, named: map[string]string{}, bytes: findByteTokens(vocab, file.Decoder),
 		cutLeft: settings.truncationSide == "left" || settings.truncationSide == "" && strings.EqualFold(file.Truncation.Direction, "left")}
 	for _, named := range settings.named {
 		t.named[named.name] = named.token.Content
@@ -151,7 +177,7 @@ func keepSpaces(processor any) any {
 // empty text has all of them and nothing else; a short one shows where they part.
 func (t *Tokenizer) countSpecials() error {
 	n := len(t.tk.EncodeWithOptions("", true).IDs)
-	texts := slices.DeleteFunc(append([]string{"a"}, t.vocab.byID()...), func(s string) bool {
+	texts := slices.DeleteFunc(append([]string{"a"}, t.vocab.texts...), func(s string) bool {
 		return s == "" || strings.ContainsRune(s, 0)
 	})
 	for _, text := range texts[:min(len(texts), 5000)] {
@@ -188,6 +214,9 @@ func (t *Tokenizer) encode(text string, special bool, options ...tokenizers.Enco
 	if err := check(text); err != nil {
 		return tokenizers.Encoding{}, err
 	}
+	if len(text) > t.longest {
+		return tokenizers.Encoding{}, fmt.Errorf("transformers: the text has %d bytes, more than the %d that this tokenizer is given at once", len(text), t.longest)
+	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if t.tk == nil {
@@ -205,6 +234,21 @@ func (t *Tokenizer) encode(text string, special bool, options ...tokenizers.Enco
 	return e, nil
 }
 
+// encodePart is encode of as much of text as has its first n tokens, with left its last ones; a text need not be
+// tokenized whole to be cut. It may have more.
+func (t *Tokenizer) encodePart(text string, n int, left, special bool, options ...tokenizers.EncodeOption) (tokenizers.Encoding, error) {
+	if err := check(text); err != nil {
+		return tokenizers.Encoding{}, err
+	}
+	for bytesPerToken := 8; ; bytesPerToken *= 4 {
+		part := start(text, n, bytesPerToken, left)
+		e, err := t.encode(part, special, options...)
+		if err != nil || len(part) == len(text) || len(e.IDs) >= n+slack {
+			return e, err
+		}
+	}
+}
+
 // Encode is the ids of text between the special tokens of a single sequence. Where
 // they are more than maxLength, the text's own tokens are cut, at the end unless
 // the folder says left, so that the special tokens stay; cut tells. This is what
@@ -215,7 +259,7 @@ func (t *Tokenizer) Encode(text string, maxLength int) (ids []int32, cut bool, e
 	if maxLength <= specials {
 		return nil, false, fmt.Errorf("transformers: maxLength %d leaves no room beside %d special tokens", maxLength, specials)
 	}
-	e, err := t.encode(text, true)
+	e, err := t.encodePart(text, maxLength, t.cutLeft, true)
 	if err != nil {
 		return nil, false, err
 	}
@@ -248,15 +292,45 @@ func (t *Tokenizer) Opening() []int32 { return slices.Clone(t.opening) }
 // EncodeSpans is EncodeRaw without special tokens around the text, and the bytes of the text that each token stands
 // for. Tokens that share a character all have its bytes; a token that stands for nothing in the text has no bytes.
 func (t *Tokenizer) EncodeSpans(text string) (ids []int32, spans []jinja.Span, err error) {
-	e, err := t.encode(text, false, tokenizers.WithReturnOffsets())
+	return t.EncodeStart(text, math.MaxInt)
+}
+
+// EncodeStart is EncodeSpans of the first limit tokens. Of a text that is much longer only the start is tokenized.
+func (t *Tokenizer) EncodeStart(text string, limit int) (ids []int32, spans []jinja.Span, err error) {
+	e, err := t.encodePart(text, min(limit, math.MaxInt-slack), false, false, tokenizers.WithReturnOffsets())
 	if err != nil {
 		return nil, nil, err
 	}
-	spans = make([]jinja.Span, len(e.Offsets))
-	for i, o := range e.Offsets {
+	n := min(limit, len(e.IDs))
+	spans = make([]jinja.Span, n)
+	for i, o := range e.Offsets[:n] {
 		spans[i] = jinja.Span{Start: int(o[0]), End: int(o[1])}
 	}
-	return signed(e.IDs), spans, nil
+	return signed(e.IDs[:n]), spans, nil
+}
+
+// EncodeDocument is the first limit ids of a text to train on, and the bytes of text that each stands for: the special
+// tokens that open a text, with no bytes, the text's own, and end, the token that ends texts, behind the last byte. A
+// text that ends with that token itself gets no second one. An end below 0 is none.
+func (t *Tokenizer) EncodeDocument(text string, end int32, limit int) (ids []int32, spans []jinja.Span, err error) {
+	written := ""
+	if end >= 0 && int(end) < t.vocab.size() {
+		written = t.vocab.texts[end]
+	}
+	_, added := t.vocab.at[written]
+	if added && !strings.HasSuffix(text, written) {
+		text += written // as the text's own, so that its flags count: it may take the spaces before it
+	}
+	ids, spans, err = t.EncodeStart(text, limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	ids, spans = slices.Concat(t.opening, ids), slices.Concat(make([]jinja.Span, len(t.opening)), spans)
+	if end >= 0 && !added && (len(ids) == 0 || ids[len(ids)-1] != end) {
+		ids, spans = append(ids, end), append(spans, jinja.Span{Start: len(text), End: len(text) + 1})
+	}
+	n := min(limit, len(ids))
+	return ids[:n], spans[:n], nil
 }
 
 func signed(ids []uint32) []int32 {
@@ -297,6 +371,10 @@ func (t *Tokenizer) CheckModel(vocabSize int) error {
 	}
 	return nil
 }
+
+// LlamaClass tells that the folder names transformers' class LlamaTokenizer, whose way to begin a text stands in for
+// that of tokenizer.json.
+func (t *Tokenizer) LlamaClass() bool { return t.llama }
 
 // Special are the special tokens by name, such as "eos_token" to "</s>", that the folder names.
 func (t *Tokenizer) Special() map[string]string { return maps.Clone(t.named) }

@@ -32,6 +32,7 @@ type addedToken struct {
 type tokenizerConfig struct {
 	truncationSide string
 	doLowerCase    *bool
+	llama          *llamaSettings // nil where the class is another
 	// named are the special tokens by name, such as bos_token, in the order in which transformers adds them.
 	named []namedToken
 	// extra are special tokens without names; declared are those of added_tokens_decoder, by index.
@@ -75,15 +76,23 @@ func readTokenizerConfig(dir string) (tokenizerConfig, error) {
 			maps.Copy(config, fields)
 		}
 	}
-	c, err := parseTokenizerConfig(config)
+	llama, err := llamaClass(dir, config)
+	if err != nil {
+		return tokenizerConfig{}, err
+	}
+	c, err := parseTokenizerConfig(config, llama)
 	if err != nil {
 		return c, fmt.Errorf("transformers: %s: %w", path, err)
 	}
 	return c, nil
 }
 
-func parseTokenizerConfig(fields map[string]json.RawMessage) (tokenizerConfig, error) {
-	var c tokenizerConfig
+func parseTokenizerConfig(fields map[string]json.RawMessage, llama bool) (c tokenizerConfig, err error) {
+	if llama {
+		if c.llama, err = parseLlama(fields); err != nil {
+			return c, err
+		}
+	}
 	for name, into := range map[string]any{"truncation_side": &c.truncationSide, "do_lower_case": &c.doLowerCase} {
 		if err := unmarshalField(fields, name, into); err != nil {
 			return c, err

@@ -137,6 +137,19 @@ func TestEncodeRawRefuses(t *testing.T) {
 	}
 }
 
+// Whose way to begin a text is used is seen from outside.
+func TestLlamaClass(t *testing.T) {
+	for dir, want := range map[string]bool{"llama/first": true, "llama/always": true, "llama/never": true, "llama/mistral": false, "llama/other": false, "bytes": false} {
+		if got := load(t, filepath.Join("testdata", dir)).LlamaClass(); got != want {
+			t.Errorf("%s: %t", dir, got)
+		}
+	}
+	bytes := load(t, change(t, "bytes", config(map[string]any{"tokenizer_class": "LlamaTokenizer"})))
+	if bytes.LlamaClass() {
+		t.Error("a tokenizer of bytes is rebuilt")
+	}
+}
+
 func TestCheckModel(t *testing.T) {
 	tok := load(t, "testdata/bytes")
 	if err := tok.CheckModel(333); err != nil {
@@ -273,7 +286,7 @@ func FuzzTokenizerConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c, err := parseTokenizerConfig(fields)
+		c, err := parseTokenizerConfig(fields, len(data)%2 == 0)
 		if err != nil {
 			return
 		}

@@ -20,6 +20,7 @@ type vocabulary struct {
 	special map[int32]bool
 	// known tells, for each id up to the greatest, whether there is such a token.
 	known []bool
+	texts []string // by id, "" where there is none
 }
 
 // maxID bounds ids, so that a wrong one does not ask for gigabytes.
@@ -54,9 +55,9 @@ func newVocabulary(base map[string]int32, file []addedToken, c tokenizerConfig) 
 		}
 		last = max(last, id)
 	}
-	v.known = make([]bool, last+1)
-	for _, id := range v.ids {
-		v.known[id] = true
+	v.known, v.texts = make([]bool, last+1), make([]string, last+1)
+	for text, id := range v.ids {
+		v.known[id], v.texts[id] = true, text
 	}
 	for _, token := range v.added {
 		if token.Special {
@@ -129,22 +130,12 @@ func parseVocab(raw json.RawMessage) (map[string]int32, error) {
 // size is one more than the greatest id.
 func (v *vocabulary) size() int { return len(v.known) }
 
-// byID are the tokens by id, "" where there is none.
-func (v *vocabulary) byID() []string {
-	texts := make([]string, v.size())
-	for text, id := range v.ids {
-		texts[id] = text
-	}
-	return texts
-}
-
 // beyond is the first token whose id is size or above.
 func (v *vocabulary) beyond(size int) (token string, id int32, found bool) {
-	texts := v.byID()
-	i := slices.IndexFunc(texts[min(size, len(texts)):], func(text string) bool { return text != "" })
+	i := slices.IndexFunc(v.texts[min(size, len(v.texts)):], func(text string) bool { return text != "" })
 	if i < 0 {
 		return "", 0, false
 	}
 	id = int32(size + i)
-	return texts[id], id, true
+	return v.texts[id], id, true
 }

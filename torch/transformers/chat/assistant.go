@@ -1,0 +1,102 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"rltrain/torch/transformers/jinja"
+)
+
+// RenderAssistant is Render, with what the assistant says in Generated whether the template marks it or not. Where it
+// does not, a turn is what the conversation up to and with it has behind the conversation before it and the opening of
+// the assistant's turn: the message and what ends it. A template that writes a turn
+// in another way once others follow, so that its place cannot be told, is an error.
+func (t *Templates) RenderAssistant(messages []Message, o Options) (jinja.Rendering, error) {
+	whole, err := t.Render(messages, o)
+	if err != nil || len(whole.Generated) > 0 && !whole.Unplaced {
+		return whole, err
+	}
+	whole.Generated, whole.Unplaced = nil, false
+	for i, m := range messages {
+		if m.Role() != "assistant" {
+			continue
+		}
+		span, err := t.turn(whole.Text, messages, i, o)
+		if err != nil {
+			return jinja.Rendering{}, fmt.Errorf("chat: message %d: %w", i+1, err)
+		}
+		// An assistant's second message in a row may go on with the turn of the first.
+		if n := len(whole.Generated); n > 0 && span.Start < whole.Generated[n-1].End {
+			span.Start = min(whole.Generated[n-1].End, span.End)
+		}
+		whole.Generated = append(whole.Generated, span)
+	}
+	return whole, nil
+}
+
+// turn is where message i, one of the assistant's, stands in the text of a conversation.
+func (t *Templates) turn(text string, messages []Message, i int, o Options) (jinja.Span, error) {
+	before, opened, err := t.opening(text, messages, i, o)
+	if err != nil {
+		return jinja.Span{}, fmt.Errorf("rendering what comes before it: %w", err)
+	}
+	o.AddGenerationPrompt = false
+	with, err := t.Render(messages[:i+1], o)
+	if err != nil {
+		return jinja.Span{}, fmt.Errorf("rendering the conversation up to it: %w", err)
+	}
+	// The opening may begin a thought, which is not in the text where the template drops thoughts of earlier turns.
+	start := common(opened, text)
+	if start < len(before) {
+		return jinja.Span{}, errUnplaced
+	}
+	own := with.Text[common(with.Text, text[:start]):]
+	if !strings.HasPrefix(text[start:], own) { // a text's last turn may have the end of the text
+		own = strings.TrimSuffix(own, o.Special["eos_token"])
+	}
+	for from := range own {
+		// What the template leaves out once others follow, a thought, stands at the turn's start.
+		if strings.HasPrefix(text[start:], own[from:]) {
+			if strings.TrimSpace(own[from:]) == "" {
+				break
+			}
+			return jinja.Span{Start: start, End: start + len(own) - from}, nil
+		}
+	}
+	return jinja.Span{}, errUnplaced
+}
+
+var errUnplaced = errors.New("the chat template writes the turn in another way when others follow, so that what the assistant says cannot be told; give a template that marks it with {% generation %}")
+
+// opening is the text of the first n messages, and with what opens the assistant's next turn.
+func (t *Templates) opening(text string, messages []Message, n int, o Options) (before, opened string, err error) {
+	o.AddGenerationPrompt = false
+	without, err := t.Render(messages[:max(n, 1)], o)
+	if err != nil {
+		return "", "", err
+	}
+	o.AddGenerationPrompt = true
+	with, err := t.Render(messages[:max(n, 1)], o)
+	if err != nil || n > 0 {
+		return without.Text, with.Text, err
+	}
+	// The first turn is opened as the next one would be.
+	opener := with.Text[common(with.Text, without.Text):]
+	at := strings.Index(text, opener)
+	if opener == "" || at < 0 {
+		return "", "", nil
+	}
+	return text[:at], text[:at+len(opener)], nil
+}
+
+// common is the length of what two texts begin with.
+func common(a, b string) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}

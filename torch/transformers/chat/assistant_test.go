@@ -1,0 +1,128 @@
+package chat
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Templates of the kinds in use, without marks of what the assistant says.
+var unmarked = map[string]string{
+	"chatml": `{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}`,
+	"brackets": `{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}`,
+	"end of the text": `{% for m in messages %}<|{{ m.role }}|>
+{{ m.content }}<|end|>
+{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% else %}{{ eos_token }}{% endif %}`,
+	"thoughts of the last turn": `{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and loop.last %}<think>
+</think>
+{% endif %}{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}`,
+	"opened thoughts": `{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|><think>
+{% endif %}`,
+	"tools": `{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for call in m.tool_calls or [] %}[{{ call.name }}]{% endfor %};{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`,
+}
+
+func TestRenderAssistant(t *testing.T) {
+	talk := []Message{NewMessage("user", "a <|end|> b"), NewMessage("assistant", "one"), NewMessage("user", "c"), NewMessage("assistant", "one one")}
+	tests := []struct {
+		template string
+		messages []Message
+		want     []string
+	}{
+		{"chatml", talk, []string{"one<|im_end|>\n", "one one<|im_end|>\n"}},
+		{"chatml", talk[:3], []string{"one<|im_end|>\n"}},
+		{"chatml", talk[:1], nil},
+		{"chatml", talk[1:], []string{"one<|im_end|>\n", "one one<|im_end|>\n"}},
+		{"chatml", []Message{talk[0], talk[1], talk[1]}, []string{"one<|im_end|>\n", "one<|im_end|>\n"}},
+		{"brackets", talk, []string{" one</s>", " one one</s>"}},
+		{"end of the text", talk, []string{"one<|end|>\n", "one one<|end|>\n</s>"}},
+		{"thoughts of the last turn", talk, []string{"one<|end|>", "<think>\n</think>\none one<|end|>"}},
+		{"opened thoughts", talk, []string{"one<|end|>", "one one<|end|>"}},
+		{"tools", []Message{talk[0], parsed(t, `{"role":"assistant","content":null,"tool_calls":[{"name":"f"}]}`), parsed(t, `{"role":"tool","content":"21"}`), talk[1]}, []string{"[f];", "one;"}},
+	}
+	for _, tt := range tests {
+		templates, err := Parse(tt.template, unmarked[tt.template])
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Special: map[string]string{"bos_token": "<s>", "eos_token": "</s>"}}
+		plain, err := templates.Render(tt.messages, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := templates.RenderAssistant(tt.messages, o)
+		if err != nil || out.Text != plain.Text {
+			t.Errorf("%s: %v; the text is the one without spans: %t", tt.template, err, out.Text == plain.Text)
+			continue
+		}
+		var got []string
+		for _, s := range out.Generated {
+			got = append(got, out.Text[s.Start:s.End])
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s of %d messages: %s", tt.template, len(tt.messages), diff)
+		}
+	}
+}
+
+func parsed(t *testing.T, text string) Message {
+	t.Helper()
+	var m Message
+	if err := m.UnmarshalJSON([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// Where the template marks what the assistant says, the marks count; and they are what is found without them.
+func TestRenderAssistantMarked(t *testing.T) {
+	marked := `{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>{% endgeneration %}{% else %}{{ m.content }}</s>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
+	messages := []Message{NewMessage("user", "a"), NewMessage("assistant", "one"), NewMessage("user", "c"), NewMessage("assistant", "two")}
+	for name, of := range map[string]string{"marked": marked, "in a macro": "{% macro all() %}" + marked + "{% endmacro %}{{ all() }}"} {
+		templates, err := Parse(name, of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with, err := templates.RenderAssistant(messages, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bare, err := Parse("bare", strings.NewReplacer("{% generation %}", "", "{% endgeneration %}", "").Replace(of))
+		if err != nil {
+			t.Fatal(err)
+		}
+		without, err := bare.RenderAssistant(messages, Options{})
+		if diff := cmp.Diff(with, without); diff != "" || err != nil {
+			t.Errorf("%s: %v, %s", name, err, diff)
+		}
+	}
+	whole, err := Parse("header", strings.Replace(marked, "<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}", "{% if m.role == 'assistant' %}{% generation %}<assistant>", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := whole.RenderAssistant(messages[:2], Options{})
+	if err != nil || len(out.Generated) != 1 || out.Text[out.Generated[0].Start:out.Generated[0].End] != "<assistant>one</s>" {
+		t.Errorf("%v, %v", out, err)
+	}
+}
+
+func TestRenderAssistantRefuses(t *testing.T) {
+	messages := []Message{NewMessage("user", "a"), NewMessage("assistant", "one"), NewMessage("user", "c")}
+	for text, want := range map[string]string{
+		`{% for m in messages %}{{ m.content }}{% if loop.last %}.{% else %},{% endif %}{% endfor %}`:                             "message 2: the chat template writes the turn in another way when others follow",
+		`{% for m in messages %}{{ m.content }}{% endfor %}{% if messages | length == 1 %}{{ raise_exception('no') }}{% endif %}`: "message 2: rendering what comes before it",
+		`{{ messages | length }}`: "message 2: the chat template writes",
+	} {
+		templates, err := Parse("template", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := templates.RenderAssistant(messages, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %q", text, out, err, want)
+		}
+	}
+}

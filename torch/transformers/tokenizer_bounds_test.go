@@ -1,0 +1,188 @@
+package transformers
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// splitting is the tokenizer.json of a tokenizer of words that a pattern splits.
+func splitting(t testing.TB, pattern string) string {
+	return words(t, map[string]any{"pre_tokenizer": map[string]any{
+		"type": "Split", "pattern": map[string]string{"Regex": pattern}, "behavior": "Isolated", "invert": false,
+	}})
+}
+
+// words is the tokenizer.json of a tokenizer of two words, with some parts.
+func words(t testing.TB, parts map[string]any) string {
+	t.Helper()
+	file := map[string]any{
+		"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": []any{}, "normalizer": nil, "pre_tokenizer": nil, "post_processor": nil, "decoder": nil,
+		"model": map[string]any{"type": "WordLevel", "vocab": map[string]int{"a": 0, "?": 1}, "unk_token": "?"},
+	}
+	for name, part := range parts {
+		file[name] = part
+	}
+	data, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestTokenizerRefusesWhatHasNoBound(t *testing.T) {
+	replace := func(content string) map[string]any {
+		return map[string]any{"type": "Replace", "pattern": map[string]string{"String": "a"}, "content": content}
+	}
+	sequence := func(normalizers ...any) map[string]any {
+		return map[string]any{"normalizer": map[string]any{"type": "Sequence", "normalizers": normalizers}}
+	}
+	table := base64.StdEncoding.EncodeToString([]byte("\x04\x00\x00\x00tree" + strings.Repeat("x", 1<<20) + "\x00"))
+	tests := []struct{ name, file, want string }{
+		{"steps that double", splitting(t, `(a+)+$`), `pre_tokenizer: the pattern "(a+)+$" cannot be used: it repeats a group`},
+		{"cubes of steps", splitting(t, `a*a*a*b`), "it can take more than 8e+06 steps for a text of 500 characters"},
+		{"in a normalizer", words(t, map[string]any{"normalizer": map[string]any{"type": "Replace", "pattern": map[string]string{"Regex": `(a|a)*b`}, "content": ""}}), "normalizer: the pattern"},
+		{"expansion", words(t, map[string]any{"normalizer": replace(strings.Repeat("a", 1<<20))}), "normalizer: it can make a text 1.048576e+06 times as long"},
+		{"expansions in turn", words(t, sequence(replace(strings.Repeat("a", 1000)), replace(strings.Repeat("a", 1000)))), "normalizer: it can make a text 1e+06 times as long"},
+		{"prefix", words(t, sequence(map[string]any{"type": "Prepend", "prepend": strings.Repeat("a", 1<<20)})), "normalizer: it can make"},
+		{"table", words(t, sequence(map[string]any{"type": "Precompiled", "precompiled_charsmap": table})), "normalizer: it can make"},
+		{"short table", words(t, sequence(map[string]any{"type": "Precompiled", "precompiled_charsmap": "/////w=="})), "precompiled_charsmap: the table is shorter"},
+	}
+	for _, tt := range tests {
+		if _, err := LoadTokenizer(writeDir(t, map[string]string{"tokenizer.json": tt.file})); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %.300v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestTokenizerFileTooLarge(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "tokenizer.json")
+	if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 20<<30); err != nil { // takes no room on disk
+		t.Skip(err)
+	}
+	if _, err := LoadTokenizer(dir); err == nil || !strings.Contains(err.Error(), "tokenizer.json has 21474836480 bytes, more than") {
+		t.Error(err)
+	}
+}
+
+// A text that is too long at once is an error; where only its start is wanted, there is no need for the rest.
+func TestLongTexts(t *testing.T) {
+	tok := load(t, "testdata/bytes")
+	long := strings.Repeat("the law of force ", 1<<20)
+	if _, err := tok.EncodeRaw(long, false); err == nil || !strings.Contains(err.Error(), "the text has 17825792 bytes, more than the 4194304") {
+		t.Error(err)
+	}
+	want, err := tok.EncodeRaw(long[:1<<12], false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, spans, err := tok.EncodeStart(long, 100)
+	if err != nil || !cmp.Equal(want[:100], ids) || len(spans) != 100 {
+		t.Errorf("%v, %d spans, %v", ids, len(spans), err)
+	}
+	if ids, cut, err := tok.Encode(long, 100); err != nil || !cut || !cmp.Equal(want[:100], ids) {
+		t.Errorf("%v, %t, %v", ids, cut, err)
+	}
+	if _, _, err := tok.EncodeStart(long+"\xff", 100); err == nil {
+		t.Error("invalid UTF-8 far behind the tokens that are wanted is not seen")
+	}
+	spaces := strings.Repeat(" ", 11_000_000)
+	split := load(t, writeDir(t, map[string]string{"tokenizer.json": splitting(t, published["llama3"])}))
+	if _, _, err := split.EncodeStart(spaces, 512); err == nil || !strings.Contains(err.Error(), "bytes, more than the") {
+		t.Error(err)
+	}
+}
+
+// The first tokens of a long text, and the last where a folder cuts from the left, are those of the whole.
+func TestStartIsThatOfTheWhole(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	units := []string{"the ", "law", " of", "force", "\n", "  ", "1234", "東京", "é", "👩‍🔬", "don't ", "<s>", "</s>", "x", "\t"}
+	for _, dir := range []string{"bytes", "fallback", "llama/first", "characters", "wordpiece"} {
+		right := load(t, filepath.Join("testdata", dir))
+		left := load(t, change(t, dir, config(map[string]any{"truncation_side": "left"})))
+		for range 6 {
+			var b strings.Builder
+			for range 2000 + rng.IntN(8000) {
+				b.WriteString(units[rng.IntN(len(units))])
+			}
+			text, n := b.String(), 5+rng.IntN(300)
+			whole, spans, err := right.EncodeSpans(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids, places, err := right.EncodeStart(text, n)
+			if err != nil || !cmp.Equal(whole[:n], ids) || !cmp.Equal(spans[:n], places) {
+				t.Fatalf("%s: the first %d tokens are others than the whole text's: %v", dir, n, err)
+			}
+			full, err := left.EncodeRaw(text, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids, cut, err := left.Encode(text, n)
+			own := n - left.before - left.after
+			last := full[len(full)-left.after-own : len(full)-left.after]
+			if err != nil || !cut || !cmp.Equal(last, ids[left.before:n-left.after]) {
+				t.Fatalf("%s: the last %d tokens are others than the whole text's: %v", dir, n, err)
+			}
+		}
+	}
+}
+
+// The text's end is written once, and it is one of the labels' tokens: its span lies behind the text.
+func TestEncodeDocument(t *testing.T) {
+	tests := []struct {
+		name, dir, text string
+		end             int32
+		limit           int
+		ids             []int32
+		last            int // where the last span begins
+	}{
+		{"appended", "llama/first", "the law", 2, 99, []int32{1, 294, 297, 2}, 7},
+		{"there already", "llama/first", "the law</s>", 2, 99, []int32{1, 294, 297, 2}, 7},
+		{"twice by the text's own will", "llama/first", "the law</s></s>", 2, 99, []int32{1, 294, 297, 2, 2}, 11},
+		{"none", "llama/first", "the law", -1, 99, []int32{1, 294, 297}, 3},
+		{"cut", "llama/first", "the law", 2, 3, []int32{1, 294, 297}, 3},
+		{"empty", "llama/first", "", 2, 99, []int32{1, 2}, 0},
+		{"not an added token", "characters", "12", 2, 99, nil, 2},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tok := load(t, filepath.Join("testdata", tt.dir))
+			if tt.ids == nil { // a character as the end
+				tt.end, _ = tok.TokenID("=")
+				one, _ := tok.TokenID("1")
+				two, _ := tok.TokenID("2")
+				tt.ids = []int32{one, two, tt.end}
+			}
+			ids, spans, err := tok.EncodeDocument(tt.text, tt.end, tt.limit)
+			if diff := cmp.Diff(tt.ids, ids); diff != "" || err != nil || len(spans) != len(ids) {
+				t.Fatalf("%v, %d spans, %v", diff, len(spans), err)
+			}
+			if got := spans[len(spans)-1].Start; got != tt.last {
+				t.Errorf("the last token begins at byte %d, want %d", got, tt.last)
+			}
+		})
+	}
+}
+
+// A row of twenty megabytes at a usual length.
+func BenchmarkEncodeLong(b *testing.B) {
+	tok := load(b, "testdata/bytes")
+	long := strings.Repeat("the law of force ", 20<<20/17)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := tok.Encode(long, 512); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
