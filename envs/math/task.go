@@ -156,6 +156,22 @@ func without(problems, others []Problem) []Problem {
 	return slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return questions[p.Question] })
 }
 
+// Sift implements envs.Sifting.
+func (t *Task) Sift(keep func(envs.Env) (bool, error)) (dropped int, err error) {
+	var kept []Problem
+	for _, p := range t.train {
+		ok, err := keep(t.episode(envs.Train, p))
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			kept = append(kept, p)
+		}
+	}
+	dropped, t.train = len(t.train)-len(kept), kept
+	return dropped, nil
+}
+
 // Len is the number of problems of a part.
 func (t *Task) Len(part envs.Part) int {
 	if part == envs.Train {

@@ -1,6 +1,6 @@
-// Command rltrain trains text classifiers and language models, supervised and by reinforcement learning, and
-// measures, compares, uses, merges and describes what it trained.
-package main
+// Package app is the program rltrain as a function, for programs of one's own: one that imports its own tasks,
+// algorithms and rewards, which register themselves, and calls Main has them beside the built-in ones.
+package app
 
 import (
 	"context"
@@ -9,27 +9,31 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
-	"unicode"
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/cmd/rltrain/bench"
 	"rltrain/cmd/rltrain/config"
-	"rltrain/envs"
-	"rltrain/rl/algo"
+	"rltrain/cmd/rltrain/doctor"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/cmd/rltrain/train"
+	_ "rltrain/envs/chat"
+	_ "rltrain/envs/digits"
+	_ "rltrain/envs/intent"
+	_ "rltrain/envs/math"
+	"rltrain/rl/run"
 )
 
-// Exit codes. A stop that the user asked for ends with 128 and the signal's number: 130 or 143.
+// Exit codes beside shared.ExitUsage. A stop that the user asked for ends with 128 and the signal's number: 130 or 143.
 const (
 	exitFailure = 1
-	exitUsage   = 2
 	exitSignal  = 128
 )
 
-func main() {
-	os.Exit(run(interruptible(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+// Main runs the program with the arguments of the process, and ends the process.
+func Main() {
+	os.Exit(Run(interruptible(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 }
 
 // interrupted is why the program's context ended.
@@ -55,9 +59,9 @@ func interruptible() context.Context {
 	return ctx
 }
 
-// run is the program without its process: it returns the exit code and prints an error as one line.
-func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	setNames()
+// Run is the program without its process: it returns the exit code and prints an error as one line. args are those of
+// os.Args.
+func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	app, err := newApp(environ, stdin, stdout, stderr)
 	if err == nil {
 		args, err = config.Arguments(app, args)
@@ -67,21 +71,9 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 	}
 	code, message := explain(ctx, err)
 	if message != "" {
-		fmt.Fprintln(stderr, "rltrain: "+oneLine(message))
+		fmt.Fprintln(stderr, "rltrain: "+shared.OneLine(message))
 	}
 	return code
-}
-
-// setNames tells the options of the algorithms and tasks that this program was built with.
-func setNames() {
-	var known []config.Algorithm
-	for _, a := range algo.Algorithms() {
-		known = append(known, config.Algorithm{
-			Name: a.Name, Baseline: a.Baseline, Scale: a.Scale, Reduction: a.Reduction, Ratio: a.Ratio != algo.NoRatio, Values: a.ValueLoss != nil,
-		})
-	}
-	config.SetAlgorithms(known)
-	config.SetTasks(envs.Names())
 }
 
 // explain is the exit code of an error, and what to say about it.
@@ -92,38 +84,17 @@ func explain(ctx context.Context, err error) (code int, message string) {
 	switch {
 	case err == nil, errors.Is(err, syscall.EPIPE): // whoever read our output has had enough
 		return 0, ""
-	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, algo.ErrStopped):
+	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, run.ErrStopped):
 		return exitSignal + int(stop.signal), err.Error() + "; to go on, give the same command with --resume"
 	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, context.Canceled):
 		return exitSignal + int(stop.signal), stop.Error()
 	case errors.As(err, &usage):
-		return exitUsage, err.Error()
+		return shared.ExitUsage, err.Error()
 	case errors.As(err, &exit):
 		return exit.ExitCode(), err.Error()
 	}
 	return exitFailure, err.Error()
 }
-
-// usageErrorf is a mistake in what the user typed, found by a command.
-func usageErrorf(format string, args ...any) error {
-	return cli.Exit(fmt.Sprintf(format, args...), exitUsage)
-}
-
-// oneLine keeps a message on one line and free of control characters, whatever names it quotes.
-func oneLine(message string) string {
-	var b strings.Builder
-	for _, r := range strings.ReplaceAll(message, "\n", "; ") {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-	}
-	return b.String()
-}
-
-// version is the program's own; run.json and the model card record it.
-const version = "0.1.0"
 
 func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.App, error) {
 	app := &cli.App{
@@ -131,10 +102,10 @@ func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.A
 		Usage: "train text classifiers and language models, supervised and by reinforcement learning",
 		UsageText: `rltrain [train] [--option value ...]   train; rltrain train --help lists the options
 rltrain COMMAND --help                 explain a command`,
-		Version: version,
+		Version: shared.Version,
 		Reader:  stdin, Writer: stdout, ErrWriter: stderr,
 		EnableBashCompletion: true,
-		Commands:             []*cli.Command{config.TrainCommand(environ, train)},
+		Commands:             []*cli.Command{config.TrainCommand(environ, train.Run)},
 	}
 	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, scoreCommand} {
 		c, err := command()
@@ -143,7 +114,7 @@ rltrain COMMAND --help                 explain a command`,
 		}
 		app.Commands = append(app.Commands, c)
 	}
-	app.Commands = append(app.Commands, mergeCommand(), doctorCommand(), reportCommand(), benchCommand(), completionCommand())
+	app.Commands = append(app.Commands, mergeCommand(), doctor.Command(), reportCommand(), bench.Command(), completionCommand())
 	for _, c := range app.Commands {
 		// Otherwise a folder called help could not be an argument.
 		c.HideHelpCommand = true

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -9,17 +9,18 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/internal/files"
 	"rltrain/rl"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/rl/report"
 )
 
 // compareResults is what compare writes to --output.
 type compareResults struct {
-	A          evalResults   `json:"a"`
-	B          evalResults   `json:"b"`
-	Comparison rl.Comparison `json:"comparison"`
+	A          shared.LabelResults `json:"a"`
+	B          shared.LabelResults `json:"b"`
+	Comparison rl.Comparison       `json:"comparison"`
 }
 
 func compareCommand() (*cli.Command, error) {
@@ -32,7 +33,7 @@ func compareCommand() (*cli.Command, error) {
 		Usage:       "measure two classifiers on the same texts",
 		ArgsUsage:   "DIR_A DIR_B",
 		Description: "Differences are those of B from A, with 95 % intervals of a paired bootstrap over the texts.",
-		Flags:       append(flags, taskFlag(config.Intent), &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"}),
+		Flags:       append(flags, shared.TaskFlag(labelTasks()...), &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"}),
 		Action:      compare,
 	}, nil
 }
@@ -43,7 +44,7 @@ func compare(c *cli.Context) error {
 		return err
 	}
 	output := c.String("output")
-	return onThread(c, func(ctx context.Context) error {
+	return shared.OnThread(c, func(ctx context.Context) error {
 		a, err := loadPolicy(c, c.Args().Get(0))
 		if err != nil {
 			return err
@@ -58,9 +59,9 @@ func compare(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		var examples [2]algo.Examples
-		for i, policy := range []*algo.LabelPolicy{a, b} {
-			if examples[i], err = chosen.encode(policy); err != nil {
+		var examples [2]policy.Examples
+		for i, p := range []*policy.Label{a, b} {
+			if examples[i], err = chosen.encode(p); err != nil {
 				return err
 			}
 		}
@@ -82,7 +83,7 @@ func compare(c *cli.Context) error {
 		}
 		results.Comparison = rl.Compare(len(a.Labels), examples[0].Labels, probsA, probsB)
 		if output != "" {
-			if err := rl.SaveJSON(output, results); err != nil {
+			if err := files.SaveJSON(output, results); err != nil {
 				return err
 			}
 		}
@@ -135,7 +136,7 @@ func reorder(p []float32, order []int) []float32 {
 // String is the tables that compare prints.
 func (r compareResults) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, split %s: %s\nA: %s\nB: %s\n\n", r.A.Dataset, r.A.Split, texts(r.A.N, max(r.A.Cut, r.B.Cut)), r.A.Model, r.B.Model)
+	fmt.Fprintf(&b, "%s, split %s: %s\nA: %s\nB: %s\n\n", r.A.Dataset, r.A.Split, shared.Texts(r.A.N, max(r.A.Cut, r.B.Cut)), r.A.Model, r.B.Model)
 	rows := [][]string{}
 	for _, f := range []struct {
 		name string

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"os"
@@ -6,16 +6,17 @@ import (
 	"strings"
 	"testing"
 
+	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs/intent"
 	"rltrain/rl"
-	"rltrain/rl/algo/algotest"
+	"rltrain/rl/policy/policytest"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
 )
 
 func TestCompare(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
-	other := algotest.Classifier(t, f.base, transformers.PoolFamily, labels...)
+	other := policytest.Classifier(t, f.base, transformers.PoolFamily, labels...)
 	data := evalFile(t, f)
 	out := f.must(t, "", "compare", "MODEL", other, "--dataset", data, "--output", "TMP/new/results.json")
 	var results compareResults
@@ -45,7 +46,7 @@ func TestCompare(t *testing.T) {
 	}
 	// It evaluates as eval does, and writes nowhere else.
 	f.must(t, "", "eval", "--model", other, "--dataset", data, "--output-dir", "TMP/eval")
-	var alone evalResults
+	var alone shared.LabelResults
 	readResults(t, f.expand("TMP/eval/logs/eval_results.json"), &alone)
 	if alone.Brier != results.B.Brier || alone.Accuracy != results.B.Accuracy {
 		t.Errorf("eval gives accuracy %v and Brier %v, compare %v and %v", alone.Accuracy, alone.Brier, results.B.Accuracy, results.B.Brier)
@@ -104,7 +105,7 @@ func TestCompareNeedsTheSameLabels(t *testing.T) {
 		{[]string{"animals", "law", "chemistry"}, `only MODEL has "physics"; only OTHER has "chemistry"`},
 		{[]string{"a", "animals", "b", "c", "d", "e", "f", "law", "physics"}, `only OTHER has "a", "b", "c", "d", "e" and 1 more`},
 	} {
-		other := algotest.Classifier(t, f.base, transformers.PoolMean, test.labels...)
+		other := policytest.Classifier(t, f.base, transformers.PoolMean, test.labels...)
 		code, _, stderr := f.rltrain("", "compare", "MODEL", other, "--dataset", evalFile(t, f))
 		want := "rltrain: the models do not have the same labels: " + strings.ReplaceAll(f.expand(test.want), "OTHER", other) + "\n"
 		if code != 1 || stderr != want {

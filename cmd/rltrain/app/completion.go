@@ -1,10 +1,12 @@
-package main
+package app
 
 import (
 	"fmt"
 	"io"
 
 	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/shared"
 )
 
 func completionCommand() *cli.Command {
@@ -28,7 +30,7 @@ fish: rltrain completion fish | source`,
 					return fmt.Errorf("completion for fish: %w", err)
 				}
 			default:
-				return usageErrorf("completion: %q is none of bash, zsh and fish", shell)
+				return shared.UsageErrorf("completion: %q is none of bash, zsh and fish", shell)
 			}
 			_, err := io.WriteString(c.App.Writer, script)
 			return err

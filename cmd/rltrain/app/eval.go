@@ -1,28 +1,19 @@
-package main
+package app
 
 import (
 	"context"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/internal/files"
 	"rltrain/rl"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/rl/report"
 )
-
-// evalResults is the content of logs/eval_results.json.
-type evalResults struct {
-	Model   string `json:"model"`
-	Dataset string `json:"dataset"`
-	Split   string `json:"split"`
-	Cut     int    `json:"cut_texts"` // texts longer than the model reads
-	rl.Evaluation
-}
 
 func evalCommand() (*cli.Command, error) {
 	flags, err := rowFlags()
@@ -36,10 +27,10 @@ func evalCommand() (*cli.Command, error) {
 figures of each class and the latency of one text, and writes logs/eval_results.json and plots/ in the model's
 folder.
 
-Of answers, --task gsm8k --completions FILE: prints how many are right by each --answer-match and how they were
-found, and writes logs/eval_results.json. Rows of gsm8k and math (JSON) have question and answer, or problem and
-solution; rows of sum_digits and reverse_digits (json, jsonl, csv, parquet) have answer, a number.`,
-		Flags: slices.Concat([]cli.Flag{modelFlag(), taskFlag(append([]string{config.Intent}, answerTasks...)...)}, flags,
+Of answers, --task NAME --completions FILE: prints how many are right by each --answer-match and how they were
+found, and writes logs/eval_results.json. Rows of problems have question and answer, or problem and solution; rows of
+exercises with numbers have answer, a number.`,
+		Flags: slices.Concat([]cli.Flag{modelFlag(), shared.TaskFlag(append(labelTasks(), answerTasks()...)...)}, flags,
 			[]cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "that of --model"}}, answerFlags()),
 		Action: eval,
 	}, nil
@@ -49,12 +40,12 @@ func eval(c *cli.Context) error {
 	if c.IsSet("completions") {
 		return evalAnswers(c)
 	}
-	if task := c.String("task"); task != config.Intent {
-		return usageErrorf("eval --task %s needs --completions FILE", task)
+	if task := c.String("task"); !slices.Contains(labelTasks(), task) {
+		return shared.UsageErrorf("eval --task %s needs --completions FILE", task)
 	}
 	for _, name := range []string{"completion-field", "answer-match", "output"} {
 		if c.IsSet(name) {
-			return usageErrorf("--%s: applies only with --completions FILE", name)
+			return shared.UsageErrorf("--%s: applies only with --completions FILE", name)
 		}
 	}
 	dir, err := model(c)
@@ -65,16 +56,16 @@ func eval(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return onThread(c, func(ctx context.Context) error {
-		policy, err := loadPolicy(c, dir)
+	return shared.OnThread(c, func(ctx context.Context) error {
+		p, err := loadPolicy(c, dir)
 		if err != nil {
 			return err
 		}
-		defer policy.Close()
+		defer p.Close()
 		if _, err := os.Stat(dir); err != nil && c.String("output-dir") == "" {
-			return usageErrorf("eval --model %s, which is no folder, needs --output-dir DIR for its results", dir)
+			return shared.UsageErrorf("eval --model %s, which is no folder, needs --output-dir DIR for its results", dir)
 		}
-		examples, err := chosen.encode(policy)
+		examples, err := chosen.encode(p)
 		if err != nil {
 			return err
 		}
@@ -82,15 +73,15 @@ func eval(c *cli.Context) error {
 		if err := makeDirs(logs, plots); err != nil {
 			return err
 		}
-		results, probs, err := evaluate(ctx, c, dir, chosen, policy, examples)
+		results, probs, err := evaluate(ctx, c, dir, chosen, p, examples)
 		if err != nil {
 			return err
 		}
-		if err := drawEvaluation(plots, results.Evaluation, policy.Labels, examples.Labels, probs); err != nil {
+		if err := drawEvaluation(plots, results.Evaluation, p.Labels, examples.Labels, probs); err != nil {
 			return err
 		}
 		path := logs + "/eval_results.json"
-		if err := rl.SaveJSON(path, results); err != nil {
+		if err := files.SaveJSON(path, results); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s, %s/reliability.png, %s/confusion.png\n", results, path, plots, plots)
@@ -99,14 +90,14 @@ func eval(c *cli.Context) error {
 }
 
 // evaluate measures the policy that was loaded from dir.
-func evaluate(ctx context.Context, c *cli.Context, dir string, chosen chosenRows, policy *algo.LabelPolicy, examples algo.Examples) (evalResults, [][]float32, error) {
-	results := evalResults{Model: dir, Dataset: chosen.name, Split: chosen.split, Cut: examples.Cut}
-	probs, err := predictAll(ctx, c, "evaluating", policy, examples.IDs)
+func evaluate(ctx context.Context, c *cli.Context, dir string, chosen chosenRows, p *policy.Label, examples policy.Examples) (shared.LabelResults, [][]float32, error) {
+	results := shared.LabelResults{Model: dir, Dataset: chosen.name, Split: chosen.split, Cut: examples.Cut}
+	probs, err := predictAll(ctx, c, "evaluating", p, examples.IDs)
 	if err != nil {
 		return results, nil, err
 	}
-	results.Evaluation = rl.Evaluate(policy.Labels, examples.Labels, probs)
-	latency, err := measureLatency(ctx, policy, examples.IDs)
+	results.Evaluation = rl.Evaluate(p.Labels, examples.Labels, probs)
+	latency, err := shared.MeasureLatency(ctx, p, examples.IDs)
 	if err != nil {
 		return results, nil, err
 	}
@@ -125,43 +116,4 @@ func drawEvaluation(plots string, e rl.Evaluation, labels []string, truth []int,
 		return err
 	}
 	return report.Confusion(plots+"/confusion.png", labels, e.Confusion)
-}
-
-// String is the tables that eval prints.
-func (r evalResults) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s on %s, split %s: %s\n\n", r.Model, r.Dataset, r.Split, texts(r.N, r.Cut))
-	rows := [][]string{}
-	for _, f := range []struct {
-		name  string
-		value float64
-		in    rl.Interval
-	}{
-		{"accuracy", r.Accuracy, r.Intervals.Accuracy},
-		{"F1 macro", r.F1Macro, r.Intervals.F1Macro},
-		{"F1 weighted", r.F1Weighted, r.Intervals.F1Weighted},
-		{"ECE", r.ECE, r.Intervals.ECE},
-		{"Brier", r.Brier, r.Intervals.Brier},
-	} {
-		rows = append(rows, []string{f.name, fmt.Sprintf("%.4f", f.value), fmt.Sprintf("%.4f to %.4f", f.in[0], f.in[1])})
-	}
-	if r.LatencyP50 != nil {
-		rows = append(rows, []string{"latency p50, ms", fmt.Sprintf("%.2f", *r.LatencyP50)}, []string{"latency p95, ms", fmt.Sprintf("%.2f", *r.LatencyP95)})
-	}
-	b.WriteString(report.RenderTable([]string{"figure", "value", "95 % interval"}, rows) + "\n")
-	rows = nil
-	for _, class := range r.Classes {
-		rows = append(rows, []string{class.Label, fmt.Sprintf("%.4f", class.Precision), fmt.Sprintf("%.4f", class.Recall),
-			fmt.Sprintf("%.4f", class.F1), report.Count(int64(class.Support))})
-	}
-	b.WriteString(report.RenderTable([]string{"class", "precision", "recall", "F1", "texts"}, rows))
-	return b.String()
-}
-
-func texts(n, cut int) string {
-	text := report.Count(int64(n)) + " texts"
-	if cut > 0 {
-		text += ", " + report.Count(int64(cut)) + " of them cut to the model's length"
-	}
-	return text
 }

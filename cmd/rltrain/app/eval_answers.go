@@ -1,28 +1,30 @@
-package main
+package app
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"maps"
-	"math/big"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs"
 	"rltrain/envs/answer"
-	"rltrain/envs/dataset"
-	"rltrain/envs/digits"
-	"rltrain/envs/math"
+	"rltrain/internal/files"
 	"rltrain/rl"
 	"rltrain/rl/report"
 )
 
 // answerTasks are the tasks whose answers are scored from a file.
-var answerTasks = []string{math.GSM8K, math.MATH, digits.Sum, digits.Reverse}
+func answerTasks() []string {
+	return tasksWhere(func(d envs.Definition) bool {
+		_, ok := d.Options().(envs.AnswerSource)
+		return ok
+	})
+}
 
 // answerMatches are the rules of comparison, in the order of the table.
 var answerMatches = []answer.Match{answer.Exact, answer.Numeric, answer.Units}
@@ -32,7 +34,7 @@ func answerFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "completions", Usage: "file of questions, right answers and completions that something else wrote"},
 		&cli.StringFlag{Name: "completion-field", Usage: "field of --completions with the completion", DefaultText: "completion"},
-		&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact or units", DefaultText: "exact for gsm8k and math, numeric for digits"},
+		&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact or units", DefaultText: "the task's own"},
 		&cli.StringFlag{Name: "output", Usage: "file of the results of --completions", DefaultText: "logs/eval_results.json"},
 	}
 }
@@ -53,38 +55,37 @@ func evalAnswers(c *cli.Context) error {
 	results := answerResults{
 		Task: c.String("task"), Completions: c.String("completions"), Field: "completion", Matches: map[answer.Match]rl.AnswerScores{},
 	}
-	if !slices.Contains(answerTasks, results.Task) {
-		return usageErrorf("--completions: answers have a --task of their own: %s", strings.Join(answerTasks, ", "))
+	if !slices.Contains(answerTasks(), results.Task) {
+		return shared.UsageErrorf("--completions: answers have a --task of their own: %s", strings.Join(answerTasks(), ", "))
 	}
 	for _, name := range c.FlagNames() {
-		if !slices.Contains([]string{"task", "completions", "completion-field", "answer-match", "output"}, name) {
-			return usageErrorf("--%s: does not apply with --completions FILE", name)
+		if !slices.Contains([]string{"task", "completions", "completion-field", "answer-match", "output", "output-dir"}, name) {
+			return shared.UsageErrorf("--%s: does not apply with --completions FILE", name)
 		}
 	}
 	if c.IsSet("completion-field") {
 		if results.Field = c.String("completion-field"); results.Field == "" {
-			return usageErrorf("--completion-field: name the field")
+			return shared.UsageErrorf("--completion-field: name the field")
 		}
 	}
-	digitsTask := results.Task == digits.Sum || results.Task == digits.Reverse
-	results.Match = math.Defaults(results.Task).Match
-	if digitsTask {
-		results.Match = answer.Numeric
-	}
-	if c.IsSet("answer-match") {
-		var err error
-		if results.Match, err = answer.ParseMatch(c.String("answer-match")); err != nil {
-			return usageErrorf("--answer-match: %v", err)
-		}
-	}
-	read := mathAnswers
-	if digitsTask {
-		read = digitAnswers
-	}
-	judges, err := read(results.Completions, results.Task, results.Field)
+	d, err := envs.Find(results.Task)
 	if err != nil {
 		return err
 	}
+	o := d.Options()
+	if err := (envs.Settings{}).Set(o); err != nil {
+		return err
+	}
+	if c.IsSet("answer-match") {
+		if results.Match, err = answer.ParseMatch(c.String("answer-match")); err != nil {
+			return shared.UsageErrorf("--answer-match: %v", err)
+		}
+	}
+	judges, usual, err := o.(envs.AnswerSource).Answers(results.Completions, results.Field)
+	if err != nil {
+		return err
+	}
+	results.Match = cmp.Or(results.Match, usual)
 	for _, match := range answerMatches {
 		infos := make([]*envs.Info, len(judges))
 		for i, judge := range judges {
@@ -94,80 +95,20 @@ func evalAnswers(c *cli.Context) error {
 	}
 	results.AnswerScores = results.Matches[results.Match]
 	output := c.String("output")
-	if output == "" {
-		output = filepath.Join("logs", "eval_results.json")
+	switch {
+	case output != "" && c.String("output-dir") != "":
+		return shared.UsageErrorf("--output and --output-dir both say where the results go; keep one")
+	case output == "":
+		output = filepath.Join(c.String("output-dir"), "logs", "eval_results.json")
 	}
 	if err := makeDirs(filepath.Dir(output)); err != nil {
 		return err
 	}
-	if err := rl.SaveJSON(output, results); err != nil {
+	if err := files.SaveJSON(output, results); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s\n", results, output)
 	return err
-}
-
-// A judge compares one completion with the right answer.
-type judge func(match answer.Match) *envs.Info
-
-func mathAnswers(path, task, field string) ([]judge, error) {
-	problems, completions, err := math.ReadCompletions(path, task, field)
-	if err != nil {
-		return nil, err
-	}
-	judges := make([]judge, len(problems))
-	for i, p := range problems {
-		judges[i] = func(match answer.Match) *envs.Info { return p.Judge(completions[i], match) }
-	}
-	return judges, nil
-}
-
-// digitAnswers reads rows with a number called answer and a completion.
-func digitAnswers(path, _, field string) ([]judge, error) {
-	var judges []judge
-	for r, err := range dataset.Records(path) {
-		if err != nil {
-			return nil, err
-		}
-		value, _ := r.Fields.Get("answer")
-		truth, err := wholeNumber(value)
-		if err != nil {
-			return nil, fmt.Errorf("%s: field \"answer\": %w", r.Place(), err)
-		}
-		completion, _ := r.Fields.Get(field)
-		text, ok := completion.(string)
-		if !ok {
-			return nil, fmt.Errorf("%s: field %q is missing or no text", r.Place(), field)
-		}
-		found := answer.Extract(text)
-		info := envs.Info{Formatted: answer.Tagged(text), Tier: string(found.Tier), Answer: found.Text, Truth: strconv.FormatInt(truth, 10)}
-		judges = append(judges, func(match answer.Match) *envs.Info {
-			// What Extract finds has a value and no unit: apart from its spelling there is one rule, that of the tasks.
-			judged := info
-			judged.Correct = found.Value != nil && found.Value.Cmp(new(big.Rat).SetInt64(truth)) == 0 &&
-				(match != answer.Exact || match.Same(found.Text, info.Truth))
-			return &judged
-		})
-	}
-	if len(judges) == 0 {
-		return nil, fmt.Errorf("%s has no rows", path)
-	}
-	return judges, nil
-}
-
-// wholeNumber reads a number of a row, which may be text.
-func wholeNumber(value any) (int64, error) {
-	switch v := value.(type) {
-	case nil:
-		return 0, errors.New("it is missing")
-	case int64:
-		return v, nil
-	case string:
-		if n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64); err == nil {
-			return n, nil
-		}
-	}
-	return 0, fmt.Errorf("%.40q is not a whole number", fmt.Sprint(value))
 }
 
 // String is the tables that eval prints.

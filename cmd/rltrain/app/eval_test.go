@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"encoding/json"
@@ -9,8 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs/intent"
-	"rltrain/rl/algo/algotest"
+	"rltrain/rl/policy/policytest"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
 )
@@ -49,7 +50,7 @@ func TestEval(t *testing.T) {
 		t.Run(pooling, func(t *testing.T) {
 			f := newFolders(t, pooling)
 			out := f.must(t, "", "eval", "--task", "intent", "--model", "MODEL", "--dataset", evalFile(t, f))
-			var results evalResults
+			var results shared.LabelResults
 			readResults(t, f.expand("MODEL/logs/eval_results.json"), &results)
 
 			// The figures agree with what predict answers.
@@ -122,7 +123,7 @@ func TestEvalChoosesRows(t *testing.T) {
 		{"--split-column part --max-samples 2", "test", 2},
 	} {
 		f.must(t, "", append(args, strings.Fields(test.more)...)...)
-		var results evalResults
+		var results shared.LabelResults
 		readResults(t, f.expand("TMP/out/logs/eval_results.json"), &results)
 		if results.Split != test.split || results.N != test.n {
 			t.Errorf("%q: %d rows of split %s, want %d of %s", test.more, results.N, results.Split, test.n, test.split)
@@ -136,9 +137,9 @@ func TestEvalChoosesRows(t *testing.T) {
 // Without --dataset the built-in test questions are used; a classifier of other labels is told so.
 func TestEvalBuiltin(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
-	f.model = algotest.Classifier(t, f.base, transformers.PoolMean, intent.Labels()...)
+	f.model = policytest.Classifier(t, f.base, transformers.PoolMean, intent.Labels()...)
 	f.must(t, "", "eval", "--model", "MODEL", "--max-samples", "28")
-	var results evalResults
+	var results shared.LabelResults
 	readResults(t, f.model+"/logs/eval_results.json", &results)
 	if results.N != 28 || results.Split != "test" || results.Dataset != "built-in questions" {
 		t.Errorf("%d rows of %s, split %s", results.N, results.Dataset, results.Split)

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"bufio"
@@ -9,16 +9,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs/chat"
 	"rltrain/envs/dataset"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/torch"
 )
@@ -38,25 +37,25 @@ func languageModelFlags() ([]cli.Flag, error) {
 }
 
 // languageModel loads what languageModelFlags name.
-func languageModel(c *cli.Context) (*algo.TokenPolicy, error) {
+func languageModel(c *cli.Context) (*policy.Token, error) {
 	name := c.String("model")
 	if name == "" {
-		return nil, usageErrorf("%s needs --model DIR, the folder of a language model or of an adapter", c.Command.Name)
+		return nil, shared.UsageErrorf("%s needs --model DIR, the folder of a language model or of an adapter", c.Command.Name)
 	}
 	dtype := c.String("dtype")
 	if c.Bool("bf16") {
 		if dtype != "" && dtype != "bf16" {
-			return nil, usageErrorf("--bf16 and --dtype %s disagree; keep one", dtype)
+			return nil, shared.UsageErrorf("--bf16 and --dtype %s disagree; keep one", dtype)
 		}
 		dtype = "bf16"
 	}
-	client, done := hubOf(c)
+	client, done := shared.HubOf(c)
 	defer done()
-	policy, err := algo.LoadTokenPolicy(c.Context, client, name, c.String("adapter"), dtype, false)
+	p, err := policy.LoadToken(c.Context, client, name, c.String("adapter"), dtype, false)
 	if err != nil {
 		return nil, fmt.Errorf("--model: %w", err)
 	}
-	return policy, nil
+	return p, nil
 }
 
 func generateCommand() (*cli.Command, error) {
@@ -90,9 +89,9 @@ it is written.`,
 	}, nil
 }
 
-func generateOptions(c *cli.Context) (algo.GenerateOptions, error) {
-	o := algo.GenerateOptions{
-		Samples: c.Int("n"), MaxNew: c.Int("max-new-tokens"), Stop: c.StringSlice("stop"), Seed: c.Uint64("seed"), Adapter: true,
+func generateOptions(c *cli.Context) (policy.GenerateOptions, error) {
+	o := policy.GenerateOptions{
+		Samples: c.Int("n"), MaxNew: c.Int("max-new-tokens"), Stop: c.StringSlice("stop"), Seed: c.Uint64("seed"),
 		Sampling: torch.Sampling{
 			Temperature: c.Float64("temperature"), TopK: c.Int("top-k"), TopP: c.Float64("top-p"), MinP: c.Float64("min-p"),
 			RepetitionPenalty: c.Float64("repetition-penalty"),
@@ -109,12 +108,12 @@ func generateOptions(c *cli.Context) (algo.GenerateOptions, error) {
 		{"repetition-penalty", o.Sampling.RepetitionPenalty, 0, 1e6},
 	} {
 		if !(limit.value >= limit.low && limit.value <= limit.high) {
-			return o, usageErrorf("--%s: %v is out of range; it must be %v to %v", limit.flag, limit.value, limit.low, limit.high)
+			return o, shared.UsageErrorf("--%s: %v is out of range; it must be %v to %v", limit.flag, limit.value, limit.low, limit.high)
 		}
 	}
 	for _, stop := range o.Stop {
 		if stop == "" {
-			return o, usageErrorf("--stop: an empty text would end every completion at once")
+			return o, shared.UsageErrorf("--stop: an empty text would end every completion at once")
 		}
 	}
 	return o, nil
@@ -125,47 +124,26 @@ func generate(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return onThread(c, func(ctx context.Context) error {
-		policy, err := languageModel(c)
+	return shared.OnThread(c, func(ctx context.Context) error {
+		p, err := languageModel(c)
 		if err != nil {
 			return err
 		}
-		defer policy.Close()
-		sampler, err := policy.NewSampler(c.Int("batch-size"))
+		defer p.Close()
+		sampler, err := p.NewSampler(c.Int("batch-size"))
 		if err != nil {
 			return err
 		}
 		defer sampler.Close()
-		fmt.Fprintln(c.App.ErrWriter, "rltrain: texts end at "+eosNames(policy))
+		fmt.Fprintln(c.App.ErrWriter, "rltrain: texts end at "+shared.EOSNames(p))
 		if c.String("input") == "" {
 			if c.String("output") != "" {
-				return usageErrorf("--output needs --input FILE")
+				return shared.UsageErrorf("--output needs --input FILE")
 			}
-			return converse(ctx, c, policy, sampler, o)
+			return converse(ctx, c, p, sampler, o)
 		}
-		return generateFile(ctx, c, policy, sampler, o)
+		return generateFile(ctx, c, p, sampler, o)
 	})
-}
-
-// eosNames shows the tokens that end a text.
-func eosNames(p *algo.TokenPolicy) string {
-	return tokenNames(p, p.EOS(), "their length only: the model names no end token")
-}
-
-// tokenNames shows tokens with their ids; none is what to say of no tokens.
-func tokenNames(p *algo.TokenPolicy, ids []int32, none string) string {
-	var names []string
-	for _, id := range ids {
-		text, err := p.Tokenizer.Decode([]int32{id}, false)
-		if err != nil {
-			text = "?"
-		}
-		names = append(names, fmt.Sprintf("%d %s", id, strconv.Quote(text)))
-	}
-	if names == nil {
-		return none
-	}
-	return "token " + strings.Join(names, ", ")
 }
 
 // promptRow is a row of input.
@@ -176,12 +154,12 @@ type promptRow struct {
 
 // readPrompts reads the prompts of a file. room is what a prompt may take; longer ones are refused, or with
 // truncate cut at their beginning and counted.
-func readPrompts(path string, policy *algo.TokenPolicy, room int, truncate bool) (rows []promptRow, cut int, err error) {
+func readPrompts(path string, p *policy.Token, room int, truncate bool) (rows []promptRow, cut int, err error) {
 	for r, err := range dataset.Records(path) {
 		if err != nil {
 			return nil, 0, err
 		}
-		ids, err := promptIDs(r, policy)
+		ids, err := promptIDs(r, p)
 		if err != nil {
 			return nil, 0, fmt.Errorf("%s: %w", r.Place(), err)
 		}
@@ -189,7 +167,7 @@ func readPrompts(path string, policy *algo.TokenPolicy, room int, truncate bool)
 		case len(ids) == 0:
 			return nil, 0, fmt.Errorf("%s: the prompt is empty", r.Place())
 		case len(ids) > room && !truncate:
-			return nil, 0, fmt.Errorf("%s: the prompt has %d tokens, more than the %d that the model's %d positions leave; shorten it, lower --max-new-tokens, or allow --truncate-prompts", r.Place(), len(ids), room, policy.MaxLength())
+			return nil, 0, fmt.Errorf("%s: the prompt has %d tokens, more than the %d that the model's %d positions leave; shorten it, lower --max-new-tokens, or allow --truncate-prompts", r.Place(), len(ids), room, p.MaxLength())
 		case len(ids) > room:
 			ids, cut = ids[len(ids)-room:], cut+1
 		}
@@ -202,13 +180,13 @@ func readPrompts(path string, policy *algo.TokenPolicy, room int, truncate bool)
 }
 
 // promptIDs is the prompt of a row: prompt_ids, prompt or messages.
-func promptIDs(r dataset.Record, policy *algo.TokenPolicy) ([]int32, error) {
+func promptIDs(r dataset.Record, p *policy.Token) ([]int32, error) {
 	if value, ok := r.Fields.Get("prompt_ids"); ok {
-		return tokenIDs("prompt_ids", value, policy.VocabSize())
+		return tokenIDs("prompt_ids", value, p.VocabSize())
 	}
 	if value, ok := r.Fields.Get("prompt"); ok {
 		if text, ok := value.(string); ok {
-			return policy.Prompt(chat.Content{Text: text})
+			return p.Prompt(chat.Content{Text: text})
 		}
 	}
 	if messages, ok := r.Fields.Get("messages"); ok {
@@ -222,7 +200,7 @@ func promptIDs(r dataset.Record, policy *algo.TokenPolicy) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
-	return policy.Prompt(e.Prompt)
+	return p.Prompt(e.Prompt)
 }
 
 // tokenIDs reads a list of ids below limit.
@@ -250,11 +228,11 @@ type generated struct {
 	FinishReason  torch.Reason `json:"finish_reason"`
 }
 
-func generateFile(ctx context.Context, c *cli.Context, policy *algo.TokenPolicy, sampler *algo.Sampler, o algo.GenerateOptions) error {
-	if o.MaxNew >= policy.MaxLength() {
-		return usageErrorf("--max-new-tokens: %d leaves no room for a prompt in the model's %d positions", o.MaxNew, policy.MaxLength())
+func generateFile(ctx context.Context, c *cli.Context, p *policy.Token, sampler *policy.Sampler, o policy.GenerateOptions) error {
+	if o.MaxNew >= p.MaxLength() {
+		return shared.UsageErrorf("--max-new-tokens: %d leaves no room for a prompt in the model's %d positions", o.MaxNew, p.MaxLength())
 	}
-	rows, cut, err := readPrompts(c.String("input"), policy, policy.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
+	rows, cut, err := readPrompts(c.String("input"), p, p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
 	if err != nil {
 		return err
 	}
@@ -269,7 +247,7 @@ func generateFile(ctx context.Context, c *cli.Context, policy *algo.TokenPolicy,
 		bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("generate", "prompts", 0, len(rows))
 		defer bar.Done()
 		tokens, finished := 0, 0
-		return sampler.Generate(ctx, prompts, o, func(i int, completions []algo.Completion) error {
+		return sampler.Generate(ctx, prompts, o, func(i int, completions []policy.Completion) error {
 			for _, done := range completions {
 				if err := writeRow(out, rows[i].record.Fields, generated{done.Text, done.IDs, done.LogProbs, done.Reason}); err != nil {
 					return err
@@ -328,9 +306,9 @@ func writeRow(out io.Writer, row dataset.Object, added any) error {
 }
 
 // converse completes the lines of standard input one by one, and prints each completion as it comes.
-func converse(ctx context.Context, c *cli.Context, policy *algo.TokenPolicy, sampler *algo.Sampler, o algo.GenerateOptions) error {
+func converse(ctx context.Context, c *cli.Context, p *policy.Token, sampler *policy.Sampler, o policy.GenerateOptions) error {
 	if o.Samples != 1 {
-		return usageErrorf("--n %d needs --input FILE: lines of standard input have one completion each", o.Samples)
+		return shared.UsageErrorf("--n %d needs --input FILE: lines of standard input have one completion each", o.Samples)
 	}
 	out := bufio.NewWriter(c.App.Writer)
 	o.OnText = func(_, _ int, text string) {
@@ -350,7 +328,7 @@ func converse(ctx context.Context, c *cli.Context, policy *algo.TokenPolicy, sam
 			if l.err != nil {
 				return fmt.Errorf("standard input, line %d: %w", number, l.err)
 			}
-			ids, err := policy.Prompt(chat.Content{Text: l.text})
+			ids, err := p.Prompt(chat.Content{Text: l.text})
 			if err != nil {
 				return fmt.Errorf("standard input, line %d: %w", number, err)
 			}
@@ -358,7 +336,7 @@ func converse(ctx context.Context, c *cli.Context, policy *algo.TokenPolicy, sam
 				fmt.Fprintln(out)
 				continue
 			}
-			if err := sampler.Generate(ctx, [][]int32{ids}, o, func(int, []algo.Completion) error {
+			if err := sampler.Generate(ctx, [][]int32{ids}, o, func(int, []policy.Completion) error {
 				fmt.Fprintln(out)
 				return out.Flush()
 			}); err != nil {

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/torch/torchtest"
 )
 
@@ -20,7 +20,7 @@ func tiny(t *testing.T) folders {
 	torchtest.NoLeaks(t)
 	tmp := t.TempDir()
 	model := filepath.Join(tmp, "tiny")
-	if err := algo.TinyModel(model, 2, 32, 5); err != nil {
+	if err := policy.TinyModel(model, 2, 32, 5); err != nil {
 		t.Fatal(err)
 	}
 	return folders{model: model, tmp: tmp}

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"bytes"
@@ -12,8 +12,9 @@ import (
 	"testing"
 
 	"rltrain/cmd/rltrain/config"
-	"rltrain/rl/algo"
-	"rltrain/rl/algo/algotest"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/rl/policy/policytest"
+	"rltrain/rl/run"
 	"rltrain/torch/torchtest"
 	"rltrain/torch/transformers"
 )
@@ -27,8 +28,8 @@ type folders struct{ model, base, tmp string }
 func newFolders(t *testing.T, pooling string) folders {
 	t.Helper()
 	torchtest.NoLeaks(t)
-	base := algotest.Encoder(t)
-	return folders{model: algotest.Classifier(t, base, pooling, labels...), base: base, tmp: t.TempDir()}
+	base := policytest.Encoder(t)
+	return folders{model: policytest.Classifier(t, base, pooling, labels...), base: base, tmp: t.TempDir()}
 }
 
 func (f folders) expand(text string) string {
@@ -42,7 +43,7 @@ func (f folders) rltrain(stdin string, args ...string) (code int, stdout, stderr
 		argv = append(argv, f.expand(a))
 	}
 	var out, errs bytes.Buffer
-	code = run(context.Background(), argv, nil, strings.NewReader(stdin), &out, &errs)
+	code = Run(context.Background(), argv, nil, strings.NewReader(stdin), &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -159,10 +160,10 @@ func TestExplain(t *testing.T) {
 		{context.Background(), nil, 0, ""},
 		{context.Background(), errors.New("broken"), 1, "broken"},
 		{context.Background(), fmt.Errorf("while loading: %w", usage), 2, "while loading: " + usage.Error()},
-		{context.Background(), usageErrorf("--top: %d", 0), 2, "--top: 0"},
+		{context.Background(), shared.UsageErrorf("--top: %d", 0), 2, "--top: 0"},
 		{context.Background(), fmt.Errorf("printing: %w", syscall.EPIPE), 0, ""},
-		{stopped(syscall.SIGINT), fmt.Errorf("ppo: %w", algo.ErrStopped), 130, "ppo: stopped before the end; to go on, give the same command with --resume"},
-		{stopped(syscall.SIGTERM), algo.ErrStopped, 143, "stopped before the end; to go on, give the same command with --resume"},
+		{stopped(syscall.SIGINT), fmt.Errorf("ppo: %w", run.ErrStopped), 130, "ppo: stopped before the end; to go on, give the same command with --resume"},
+		{stopped(syscall.SIGTERM), run.ErrStopped, 143, "stopped before the end; to go on, give the same command with --resume"},
 		{stopped(syscall.SIGINT), fmt.Errorf("predicting: %w", context.Canceled), 130, "stopped by SIGINT"},
 		{stopped(syscall.SIGTERM), errors.New("disk full"), 1, "disk full"},
 	} {
@@ -178,7 +179,7 @@ func TestOneLine(t *testing.T) {
 		"two\nlines":           "two; lines",
 		"tab\tand\x1b[31m red": `tab\tand\x1b[31m red`,
 	} {
-		if got := oneLine(message); got != want {
+		if got := shared.OneLine(message); got != want {
 			t.Errorf("%q: got %q, want %q", message, got, want)
 		}
 	}
@@ -188,7 +189,7 @@ func TestHelpAndVersion(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
 		"--help":         "rltrain COMMAND --help",
-		"--version":      "rltrain version " + version,
+		"--version":      "rltrain version " + shared.Version,
 		"eval --help":    "--split value",
 		"help compare":   "rltrain compare [command options] DIR_A DIR_B",
 		"predict --help": "--top value",

@@ -1,16 +1,15 @@
-package main
+package app
 
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/cmd/rltrain/shared"
 	"rltrain/lora"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/torch/hub"
 )
 
@@ -34,28 +33,28 @@ func merge(c *cli.Context) error {
 	dir, output, dtype := c.String("model"), c.String("output"), c.String("dtype")
 	switch {
 	case dir == "":
-		return usageErrorf("merge needs --model DIR, the folder of a trained classifier or of a language model's adapter")
+		return shared.UsageErrorf("merge needs --model DIR, the folder of a trained classifier or of a language model's adapter")
 	case output == "":
-		return usageErrorf("merge needs --output DIR, the folder of the full model")
+		return shared.UsageErrorf("merge needs --output DIR, the folder of the full model")
 	case dtype != "" && !slices.Contains([]string{"fp32", "bf16", "fp16"}, dtype):
-		return usageErrorf("--dtype: %q is none of fp32, bf16 and fp16", dtype)
+		return shared.UsageErrorf("--dtype: %q is none of fp32, bf16 and fp16", dtype)
 	}
-	client, done := hubOf(c)
+	client, done := shared.HubOf(c)
 	defer done()
 	found, err := client.Model(c.Context, dir, hub.Weights)
 	if err != nil {
 		return fmt.Errorf("--model: %w%s", err, stagesIn(dir))
 	}
 	work := mergeLanguageModel
-	if algo.IsLabelFolder(found.Dir) {
+	if policy.IsLabelFolder(found.Dir) {
 		if dtype != "" {
-			return usageErrorf("--dtype: does not apply to %s, a classifier", dir)
+			return shared.UsageErrorf("--dtype: does not apply to %s, a classifier", dir)
 		}
 		work = mergeClassifier
-	} else if !isAdapter(found.Dir) {
+	} else if !shared.IsAdapter(found.Dir) {
 		return fmt.Errorf("%s has no adapter to merge: neither label_policy.json nor %s%s", dir, lora.ConfigFile, stagesIn(dir))
 	}
-	return onThread(c, func(ctx context.Context) error {
+	return shared.OnThread(c, func(ctx context.Context) error {
 		if err := work(ctx, client, dir, output, dtype); err != nil {
 			return err
 		}
@@ -64,14 +63,8 @@ func merge(c *cli.Context) error {
 	})
 }
 
-// isAdapter tells a folder with an adapter in it.
-func isAdapter(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, lora.ConfigFile))
-	return err == nil
-}
-
 func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ string) error {
-	policy, err := algo.LoadLabelPolicy(ctx, client, model)
+	policy, err := policy.LoadLabel(ctx, client, model)
 	if err != nil {
 		return err
 	}
@@ -80,7 +73,7 @@ func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ s
 }
 
 func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, dtype string) error {
-	policy, err := algo.LoadTokenPolicy(ctx, client, model, "", "", false)
+	policy, err := policy.LoadToken(ctx, client, model, "", "", false)
 	if err != nil {
 		return err
 	}

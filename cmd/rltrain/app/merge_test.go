@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"encoding/json"
@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"rltrain/internal/files"
 	"rltrain/lora"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/torchtest"
 	"rltrain/torch/transformers"
@@ -50,10 +51,10 @@ func newLanguageModel(t *testing.T) folders {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	f := folders{model: t.TempDir(), base: filepath.Join(t.TempDir(), "tiny"), tmp: t.TempDir()}
-	if err := algo.TinyModel(f.base, 2, 32, 7); err != nil {
+	if err := policy.TinyModel(f.base, 2, 32, 7); err != nil {
 		t.Fatal(err)
 	}
-	p, err := algo.NewTokenPolicy(algo.TokenPolicyConfig{Dir: f.base, R: 4, Alpha: 8, Seed: 1})
+	p, err := policy.NewToken(policy.TokenConfig{Dir: f.base, R: 4, Alpha: 8, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

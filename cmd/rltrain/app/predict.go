@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"bufio"
@@ -16,7 +16,8 @@ import (
 	"golang.org/x/term"
 
 	"rltrain/cmd/rltrain/config"
-	"rltrain/rl/algo"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/rl/policy"
 )
 
 const (
@@ -49,16 +50,16 @@ func predict(c *cli.Context) error {
 		return err
 	}
 	if c.Int("top") < 1 {
-		return usageErrorf("--top: %d is out of range; it must be at least 1", c.Int("top"))
+		return shared.UsageErrorf("--top: %d is out of range; it must be at least 1", c.Int("top"))
 	}
-	return onThread(c, func(ctx context.Context) error {
+	return shared.OnThread(c, func(ctx context.Context) error {
 		policy, err := loadPolicy(c, dir)
 		if err != nil {
 			return err
 		}
 		defer policy.Close()
 		if top := c.Int("top"); top > len(policy.Labels) {
-			return usageErrorf("--top: %d is out of range; the model has %d labels", top, len(policy.Labels))
+			return shared.UsageErrorf("--top: %d is out of range; the model has %d labels", top, len(policy.Labels))
 		}
 		input, regular := c.App.Reader, false
 		if file, ok := input.(*os.File); ok {
@@ -115,7 +116,7 @@ func readLines(ctx context.Context, r io.Reader, lines chan<- line) {
 
 // predictor answers lines of text.
 type predictor struct {
-	policy     *algo.LabelPolicy
+	policy     *policy.Label
 	out        *bufio.Writer
 	top        int
 	json       bool

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"bufio"
@@ -13,7 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl/algo/algotest"
+	"rltrain/envs/answer"
+	"rltrain/rl/policy/policytest"
 	"rltrain/torch/transformers"
 )
 
@@ -21,7 +22,7 @@ func TestPredict(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	var texts []string
 	for i := range 100 { // more than three batches
-		texts = append(texts, algotest.Words[i%13]+" "+algotest.Words[i%7]+" "+algotest.Words[i%5])
+		texts = append(texts, policytest.Words[i%13]+" "+policytest.Words[i%7]+" "+policytest.Words[i%5])
 	}
 	lines := func(out string) []string { return strings.Split(strings.TrimSuffix(out, "\n"), "\n") }
 	answers := lines(f.must(t, strings.Join(texts, "\n")+"\n", "predict", "--model", "MODEL"))

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"rltrain/rl/report"
+	"rltrain/rl/run"
 )
 
 func reportCommand() *cli.Command {
@@ -14,7 +15,12 @@ func reportCommand() *cli.Command {
 		Usage:     "write report.html, one page about a training run",
 		ArgsUsage: "DIR",
 		Action: func(c *cli.Context) error {
-			path, err := report.WriteHTML(c.Args().First())
+			dir := c.Args().First()
+			record, err := run.ReadRun(dir)
+			if err != nil {
+				return err
+			}
+			path, err := report.WriteHTML(dir, record.About())
 			if err != nil {
 				return err
 			}

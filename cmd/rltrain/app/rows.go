@@ -1,16 +1,19 @@
-package main
+package app
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
 	"rltrain/envs/dataset"
-	"rltrain/envs/intent"
-	"rltrain/rl/algo"
+	"rltrain/internal/options"
+	"rltrain/rl/policy"
 )
 
 // rowFlags choose the labelled rows that a command measures on, and how it computes.
@@ -29,20 +32,24 @@ func rowFlags() ([]cli.Flag, error) {
 	return append(flags, more...), nil
 }
 
-// taskFlag is --task of a command that has some tasks only, or others than training; the first is the default.
-func taskFlag(names ...string) cli.Flag {
-	return &cli.StringFlag{
-		Name: "task", Value: names[0], Usage: "one of " + strings.Join(names, ", "),
-		Action: func(_ *cli.Context, value string) error {
-			if slices.Contains(names, value) {
-				return nil
-			}
-			if len(names) == 1 {
-				return usageErrorf("--task: %q: the only choice is %s", value, names[0])
-			}
-			return usageErrorf("--task: %q is none of %s", value, strings.Join(names, ", "))
-		},
+// labelTasks are the tasks whose rows have labels, the default one first.
+func labelTasks() []string {
+	return tasksWhere(envs.Definition.Labels)
+}
+
+// tasksWhere are the names of some tasks, the default one first.
+func tasksWhere(fits func(envs.Definition) bool) []string {
+	var names []string
+	for _, d := range envs.Definitions() {
+		switch {
+		case !fits(d):
+		case d.Default:
+			names = append([]string{d.Name}, names...)
+		default:
+			names = append(names, d.Name)
+		}
 	}
+	return names
 }
 
 // builtin is the name of the built-in data set.
@@ -66,7 +73,7 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 	case "validation":
 		chosen.split = dataset.Val
 	default:
-		return chosen, usageErrorf("--split: %q is none of test, val, train and all", chosen.split)
+		return chosen, shared.UsageErrorf("--split: %q is none of test, val, train and all", chosen.split)
 	}
 	rows, err := readRows(c)
 	if err != nil {
@@ -82,7 +89,7 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 	case chosen.split == "":
 		chosen.split = all
 	case chosen.split != all && !divided:
-		return chosen, usageErrorf("--split %s: the rows of %s have no split; use --split all, or add a column with train, val or test", chosen.split, chosen.name)
+		return chosen, shared.UsageErrorf("--split %s: the rows of %s have no split; use --split all, or add a column with train, val or test", chosen.split, chosen.name)
 	}
 	for _, r := range rows {
 		if chosen.split == all || r.Split == chosen.split {
@@ -94,40 +101,53 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 	}
 	if limit := c.Int("max-samples"); limit > 0 {
 		if chosen.rows = dataset.Balance(chosen.rows, limit); len(chosen.rows) == 0 {
-			return chosen, usageErrorf("--max-samples: %d rows are fewer than the labels; give at least one row a label", limit)
+			return chosen, shared.UsageErrorf("--max-samples: %d rows are fewer than the labels; give at least one row a label", limit)
 		}
 	}
 	return chosen, nil
 }
 
 // encode turns the rows into examples of the policy's.
-func (r chosenRows) encode(policy *algo.LabelPolicy) (algo.Examples, error) {
-	examples, err := policy.Encode(r.rows)
+func (r chosenRows) encode(p *policy.Label) (policy.Examples, error) {
+	examples, err := p.Encode(r.rows)
 	if err != nil && r.name == builtin {
 		return examples, fmt.Errorf("%s: %w; name the model's kind of texts with --dataset FILE", builtin, err)
 	}
 	return examples, err
 }
 
+// readRows reads the rows of the task: those of --dataset, or the built-in ones.
 func readRows(c *cli.Context) ([]dataset.Row, error) {
-	path := c.String("dataset")
-	if path != "" {
-		columns := dataset.Columns{Text: c.String("text-column"), Label: c.String("label-column"), Split: c.String("split-column")}
-		if columns.Text == columns.Label {
-			return nil, usageErrorf("--text-column and --label-column are both %q; name two columns", columns.Text)
+	settings := envs.Settings{}
+	for _, flag := range []string{"dataset", "dataset-config", "text-column", "label-column", "split-column"} {
+		if !c.IsSet(flag) {
+			continue
 		}
-		client, done := hubOf(c)
-		defer done()
-		parts, err := algo.FindDataset(c.Context, client, path, c.String("dataset-config"), classifierParts...)
-		if err != nil {
-			return nil, fmt.Errorf("--dataset: %w", err)
+		if c.String("dataset") == "" {
+			return nil, shared.UsageErrorf("--%s: applies only with --dataset FILE", flag)
 		}
-		return dataset.ReadParts(parts, columns)
+		settings[strings.ReplaceAll(flag, "-", "_")] = c.String(flag)
 	}
-	for _, flag := range []string{"dataset-config", "text-column", "label-column", "split-column"} {
-		if c.IsSet(flag) {
-			return nil, usageErrorf("--%s: applies only with --dataset FILE", flag)
+	d, err := envs.Find(c.String("task"))
+	if err != nil {
+		return nil, err
+	}
+	o := d.Options()
+	if err := settings.Set(o); err != nil {
+		return nil, err
+	}
+	if checked, ok := o.(interface{ Check() error }); ok {
+		if err := checked.Check(); err != nil {
+			return nil, shared.UsageErrorf("%v", err)
 		}
 	}
-	return intent.Builtin(), nil
+	client, done := shared.HubOf(c)
+	defer done()
+	rows, err := o.(envs.RowSource).Rows(c.Context, envs.Setup{Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+		return shared.FindDataset(ctx, client, name, config, splits...)
+	}})
+	if fault := (*envs.OptionError)(nil); errors.As(err, &fault) {
+		return nil, fmt.Errorf("%s: %w", options.Flag(fault.Option), fault.Err)
+	}
+	return rows, err
 }

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -10,8 +10,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs/dataset"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/rl/report"
 )
 
@@ -48,26 +49,26 @@ const scoreRows = 64
 
 func score(c *cli.Context) error {
 	if c.String("input") == "" {
-		return usageErrorf("score needs --input FILE with prompts and completions")
+		return shared.UsageErrorf("score needs --input FILE with prompts and completions")
 	}
-	return onThread(c, func(ctx context.Context) error {
-		policy, err := languageModel(c)
+	return shared.OnThread(c, func(ctx context.Context) error {
+		p, err := languageModel(c)
 		if err != nil {
 			return err
 		}
-		defer policy.Close()
-		rows, _, err := readPrompts(c.String("input"), policy, policy.MaxLength()-1, false)
+		defer p.Close()
+		rows, _, err := readPrompts(c.String("input"), p, p.MaxLength()-1, false)
 		if err != nil {
 			return err
 		}
 		prompts, completions := make([][]int32, len(rows)), make([][]int32, len(rows))
 		for i, r := range rows {
 			prompts[i] = r.ids
-			if completions[i], err = completionIDs(r.record, policy); err != nil {
+			if completions[i], err = completionIDs(r.record, p); err != nil {
 				return fmt.Errorf("%s: %w", r.record.Place(), err)
 			}
-			if n := len(prompts[i]) + len(completions[i]); n > policy.MaxLength() {
-				return fmt.Errorf("%s: %d tokens are more than the model's %d positions", r.record.Place(), n, policy.MaxLength())
+			if n := len(prompts[i]) + len(completions[i]); n > p.MaxLength() {
+				return fmt.Errorf("%s: %d tokens are more than the model's %d positions", r.record.Place(), n, p.MaxLength())
 			}
 		}
 		return toOutput(c, func(out io.Writer) error {
@@ -75,7 +76,7 @@ func score(c *cli.Context) error {
 			defer bar.Done()
 			for begin := 0; begin < len(rows); begin += scoreRows {
 				end := min(begin+scoreRows, len(rows))
-				scored, err := policy.Score(ctx, prompts[begin:end], completions[begin:end])
+				scored, err := p.Score(ctx, prompts[begin:end], completions[begin:end])
 				if err != nil {
 					return err
 				}
@@ -96,15 +97,15 @@ func score(c *cli.Context) error {
 }
 
 // completionIDs is the completion of a row: completion_ids or completion.
-func completionIDs(r dataset.Record, policy *algo.TokenPolicy) (ids []int32, err error) {
+func completionIDs(r dataset.Record, p *policy.Token) (ids []int32, err error) {
 	if value, ok := r.Fields.Get("completion_ids"); ok {
-		ids, err = tokenIDs("completion_ids", value, policy.VocabSize())
+		ids, err = tokenIDs("completion_ids", value, p.VocabSize())
 	} else if value, ok := r.Fields.Get("completion"); ok {
 		text, isText := value.(string)
 		if !isText {
 			return nil, errors.New("completion is not a text")
 		}
-		ids, err = policy.Tokenizer.EncodeRaw(text, false)
+		ids, err = p.Tokenizer.EncodeRaw(text, false)
 	} else {
 		return nil, fmt.Errorf("no completion or completion_ids; the row has %v", slices.Sorted(slices.Values(r.Fields.Names())))
 	}

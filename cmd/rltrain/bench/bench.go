@@ -1,10 +1,11 @@
-package main
+package bench
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/rl/algo"
 	"rltrain/torch"
 )
 
@@ -47,7 +49,8 @@ type benchFigures struct {
 	Versions  map[string]string `json:"versions"`
 }
 
-func benchCommand() *cli.Command {
+// Command measures speed and memory.
+func Command() *cli.Command {
 	command := &cli.Command{Name: "bench", Usage: "measure speed and memory on this machine"}
 	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), grpoBenchCase(), startupBenchCase()} {
 		command.Subcommands = append(command.Subcommands, c.command())
@@ -152,6 +155,16 @@ func (f benchFigures) times(w io.Writer, speed string) {
 	fmt.Fprintf(w, "best\t%.4f s\t%s\n", f.Best, speed)
 	fmt.Fprintf(w, "median\t%.4f s\t%d repetitions, %d undisturbed\n", f.Median, f.Reps, f.CleanReps)
 	fmt.Fprintf(w, "memory\t%.0f MiB at most\t%.0f MiB by the step\n", f.PeakRSS, f.StepExtra)
+}
+
+// benchRate is the learning rate of repeated updates: it only has to keep the numbers ordinary.
+const benchRate = 1e-4
+
+// training is how a step of training is repeated, without end.
+func training(c algo.Config) algo.Config {
+	c.Steps = math.MaxInt32
+	c.Optimisation = algo.Optimisation{LearningRate: benchRate, Schedule: "constant", MaxGradNorm: 1}
+	return c
 }
 
 // timing is the outcome of bestOf, in seconds.

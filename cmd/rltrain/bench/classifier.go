@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -12,7 +12,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/envs/reward"
 	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+	"rltrain/rl/rollout"
+	"rltrain/rl/run"
 	"rltrain/torch/transformers"
 )
 
@@ -84,7 +88,7 @@ const (
 
 // examples draws token ids and labels. The lengths of --mixed are spread evenly from the shortest to --seq, so
 // their sum is what drawing them uniformly gives on average.
-func (b classifierBench) examples() (e algo.Examples, tokens int) {
+func (b classifierBench) examples() (e policy.Examples, tokens int) {
 	rng := rand.New(rand.NewPCG(5, 0))
 	for _, n := range rng.Perm(b.batch) {
 		length := b.seq
@@ -109,26 +113,24 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 	for i := range labels {
 		labels[i] = strconv.Itoa(i)
 	}
-	policy, err := algo.RandomLabelPolicy(bertBase, algo.PolicyConfig{
+	p, err := policy.RandomLabel(bertBase, policy.LabelConfig{
 		BaseModel: "random", Labels: labels, Pooling: transformers.PoolMean, R: b.r, Alpha: 2 * float64(b.r),
 		Targets: []string{"query", "value"}, Seed: 1,
 	})
 	if err != nil {
 		return result, err
 	}
-	defer policy.Close()
+	defer p.Close()
 	examples, tokens := b.examples()
-	step, end := func() error { _, err := policy.Probs(ctx, examples.IDs); return err }, func() {}
-	switch b.mode {
-	case "sft":
-		step, end, err = algo.BenchSFT(policy, examples)
-	case "ppo":
-		step, end, err = algo.BenchPPO(policy, examples, b.epochs)
+	step := func() error { _, err := p.Probs(ctx, examples.IDs); return err }
+	if b.mode != "infer" {
+		trainer, err := b.trainer(p, examples)
+		if err != nil {
+			return result, err
+		}
+		defer trainer.Close()
+		step = func() error { _, err := trainer.Step(ctx); return err }
 	}
-	if err != nil {
-		return result, err
-	}
-	defer end()
 
 	figures, err := measureStep(ctx, step, reps, "fp32")
 	if err != nil {
@@ -142,6 +144,31 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 		result.Epochs = b.epochs
 	}
 	return result, nil
+}
+
+// trainer repeats supervised updates on all examples, or rollouts of all of them with updates on all of each.
+func (b classifierBench) trainer(p *policy.Label, examples policy.Examples) (*algo.Trainer, error) {
+	if b.mode == "sft" {
+		source, err := algo.NewEpochs(examples.Samples(), b.batch, 0, 0)
+		if err != nil {
+			return nil, err
+		}
+		return algo.New(p, source, &algo.SFT{}, training(algo.Config{}), run.Hooks{})
+	}
+	rewards, err := reward.ParseLabels("accuracy", p.Labels, reward.Options{})
+	if err != nil {
+		return nil, err
+	}
+	source, err := rollout.NewLabels(p, nil, examples, rewards, rollout.LabelsConfig{
+		LabelOptions: rollout.LabelOptions{BufferSize: b.batch, BatchSize: b.batch}, Values: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ppo := &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Gamma: 1, ValueCoef: 0.5, Whiten: true}
+	return algo.New(p, source, ppo, training(algo.Config{
+		Updates: algo.Updates{Epochs: b.epochs}, Regularisation: algo.Regularisation{EntropyCoef: 0.01},
+	}), run.Hooks{})
 }
 
 func (r classifierResult) table(w io.Writer) error {

@@ -1,10 +1,13 @@
-package main
+package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,8 +17,12 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"rltrain/envs"
+	"rltrain/internal/files"
 	"rltrain/rl"
 	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+	"rltrain/rl/rollout"
+	"rltrain/rl/run"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
 )
@@ -96,26 +103,40 @@ func (b grpoBench) run(ctx context.Context, reps int) (result grpoResult, err er
 	if _, err := weightDType(b.dtype); err != nil {
 		return result, err
 	}
-	policy, err := b.policy()
+	p, err := b.policy()
 	if err != nil {
 		return result, err
 	}
-	defer policy.Close()
-	step, end, err := algo.BenchTokenRL(policy, digitSums{tokens: b.prompt}, algo.TokenRLConfig{
-		Algorithm: algo.GRPO, PromptsPerStep: b.batch / b.group, SamplesPerPrompt: b.group, Generators: b.batch / b.group,
-		UpdateEpochs: b.iters, Temperature: 1, MaxNew: b.new, ClipLow: 0.2, ClipHigh: 0.2, KLCoef: b.beta, KLKind: rl.K3, Seed: 3,
-	}, time.Now)
+	defer p.Close()
+	sampler, err := p.NewSampler(b.batch)
 	if err != nil {
 		return result, err
 	}
-	defer end()
+	defer sampler.Close()
+	source, err := rollout.NewTokens(sampler, digitSums{tokens: b.prompt}, rollout.TokensConfig{
+		Options: rollout.Options{
+			PromptsPerStep: b.batch / b.group, SamplesPerPrompt: b.group, NumGenerators: b.batch / b.group, Sampling: rollout.Sampling{Temperature: 1},
+		},
+		Steps: math.MaxInt32, MaxNew: b.new, Seed: 3, Now: time.Now,
+	})
+	if err != nil {
+		return result, err
+	}
+	trainer, err := algo.New(p, source, &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}, training(algo.Config{
+		Updates: algo.Updates{Epochs: b.iters}, Regularisation: algo.Regularisation{KLCoef: b.beta, KLType: string(rl.K3)},
+		Samples: b.group, Longest: b.new, Seed: 3,
+	}), run.Hooks{Now: time.Now})
+	if err != nil {
+		return result, err
+	}
+	defer trainer.Close()
 	var best grpoSplit
 	figures, err := measureStep(ctx, func() error {
 		began := time.Now()
-		times, err := step(ctx)
+		m, err := trainer.Step(ctx)
 		split := grpoSplit{
-			Step: time.Since(began).Seconds(), Generate: times.Generation.Seconds(), LogProbs: times.LogProbs.Seconds(),
-			Update: times.Update.Seconds(), Environment: times.Environment.Seconds(),
+			Step: time.Since(began).Seconds(), Generate: m.Get("time/generation"), LogProbs: m.Get("time/logprobs"),
+			Update: m.Get("time/update"), Environment: m.Get("time/environment"),
 		}
 		if best.Step == 0 || split.Step < best.Step {
 			best = split
@@ -131,8 +152,9 @@ func (b grpoBench) run(ctx context.Context, reps int) (result grpoResult, err er
 	}, nil
 }
 
-// policy is an adapter on a Llama of random weights with a tokenizer of characters.
-func (b grpoBench) policy() (*algo.TokenPolicy, error) {
+// policy is an adapter on a Llama of random weights with a tokenizer of characters. No token ends a text, so that all
+// steps are equally long.
+func (b grpoBench) policy() (*policy.Token, error) {
 	dir, err := os.MkdirTemp("", "rltrain-bench-")
 	if err != nil {
 		return nil, err
@@ -146,10 +168,33 @@ func (b grpoBench) policy() (*algo.TokenPolicy, error) {
 	if err := transformers.WriteLlama(model, llamaShapes[b.shape], stored, 1); err != nil {
 		return nil, err
 	}
-	return algo.NewTokenPolicy(algo.TokenPolicyConfig{
+	if err := forgetEnd(model); err != nil {
+		return nil, err
+	}
+	return policy.NewToken(policy.TokenConfig{
 		Dir: model, DType: b.dtype, R: b.r, Alpha: 2 * float64(b.r), Seed: 1,
 		Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
 	})
+}
+
+// forgetEnd takes out of a model's folder which token ends a text.
+func forgetEnd(dir string) error {
+	for _, name := range []string{"config.json", "generation_config.json", "tokenizer_config.json"} {
+		path := filepath.Join(dir, name)
+		var fields map[string]json.RawMessage
+		switch err := files.LoadJSON(path, &fields); {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return err
+		}
+		delete(fields, "eos_token")
+		delete(fields, "eos_token_id")
+		if err := files.SaveJSON(path, fields); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // digitSums shows random characters, and pays the sum of the digits written.

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+	"rltrain/rl/run"
 	"rltrain/torch"
 	"rltrain/torch/transformers"
 )
@@ -94,14 +96,14 @@ func llamaShape(name string) (transformers.LlamaShape, error) {
 
 // sequences draws token ids, of which all but the first are labels. The lengths of --layout mixed are spread
 // evenly from the shortest to --seq, so their sum is what drawing them uniformly gives on average.
-func (b loraBench) sequences(vocab int) (sequences []algo.Sequence, tokens int) {
+func (b loraBench) sequences(vocab int) (sequences []policy.Sequence, tokens int) {
 	rng := rand.New(rand.NewPCG(7, 0))
 	for _, n := range rng.Perm(b.batch) {
 		length := b.seq
 		if b.layout == "mixed" && b.batch > 1 {
 			length = mixedShortest + n*(b.seq-mixedShortest)/(b.batch-1)
 		}
-		q := algo.Sequence{IDs: make([]int32, length), Labels: make([]bool, length)}
+		q := policy.Sequence{IDs: make([]int32, length), Labels: make([]bool, length)}
 		for i := range q.IDs {
 			q.IDs[i], q.Labels[i] = int32(firstWord+rng.IntN(vocab-firstWord)), i > 0
 		}
@@ -119,25 +121,29 @@ func (b loraBench) run(ctx context.Context, reps int) (result loraResult, err er
 	if err != nil {
 		return result, err
 	}
-	policy, err := algo.RandomTokenPolicy(llamaShapes[b.shape], dtype, algo.TokenPolicyConfig{
+	p, err := policy.RandomToken(llamaShapes[b.shape], dtype, policy.TokenConfig{
 		BaseModel: "random", R: b.r, Alpha: 2 * float64(b.r), Seed: 1,
 		Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
 	})
 	if err != nil {
 		return result, err
 	}
-	defer policy.Close()
-	sequences, tokens := b.sequences(policy.VocabSize())
-	step, end, err := algo.BenchTokenSFT(policy, sequences, b.checkpoint)
+	defer p.Close()
+	sequences, tokens := b.sequences(p.VocabSize())
+	source, err := algo.NewEpochs(policy.Samples(sequences), b.batch, 0, 0)
 	if err != nil {
 		return result, err
 	}
-	defer end()
-	figures, err := measureStep(ctx, step, reps, b.dtype)
+	trainer, err := algo.New(p, source, &algo.SFT{}, training(algo.Config{Checkpoint: b.checkpoint}), run.Hooks{})
 	if err != nil {
 		return result, err
 	}
-	_, trainable := policy.Parameters()
+	defer trainer.Close()
+	figures, err := measureStep(ctx, func() error { _, err := trainer.Step(ctx); return err }, reps, b.dtype)
+	if err != nil {
+		return result, err
+	}
+	_, trainable := p.Parameters()
 	return loraResult{
 		Case: "lora_step", Shape: b.shape, R: b.r, Batch: b.batch, Seq: b.seq, Layout: b.layout, Checkpoint: b.checkpoint,
 		RealTokens: tokens, RowTokens: tokens, TokensPerS: float64(tokens) / figures.Best, Trainable: trainable,

@@ -1,11 +1,13 @@
-package main
+package bench
 
 import (
-	"bytes"
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v2"
+
 )
 
 func TestLoraBenchSequences(t *testing.T) {
@@ -42,11 +44,13 @@ func TestLanguageBenchRefuses(t *testing.T) {
 		"startup --shape tiny --threads 0":   "bench startup: --threads 0 is outside of 1 to 1024",
 		"lora_step --shape smol135 --reps 0": "bench lora_step: --reps 0 is outside of 1 to 65536",
 	} {
-		var out, errs bytes.Buffer
-		if code := run(t.Context(), append([]string{"rltrain", "bench"}, strings.Fields(args)...), nil, strings.NewReader(""), &out, &errs); code == 0 {
-			t.Errorf("bench %s: exit code 0", args)
+		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: io.Discard, ExitErrHandler: func(*cli.Context, error) {}}
+		err := app.RunContext(t.Context(), append([]string{"rltrain", "bench"}, strings.Fields(args)...))
+		if err == nil {
+			t.Errorf("bench %s: no error", args)
+			continue
 		}
-		if diff := cmp.Diff("rltrain: "+want+"\n", errs.String()); diff != "" {
+		if diff := cmp.Diff(want, err.Error()); diff != "" {
 			t.Errorf("bench %s (-want +got):\n%s", args, diff)
 		}
 	}

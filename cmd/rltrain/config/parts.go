@@ -26,7 +26,7 @@ type LoRA struct {
 
 // LabelModel is how a classifier reads.
 type LabelModel struct {
-	MaxLength int `option:"max_length" default:"512" range:"[3,)" help:"cut texts at this many tokens, special tokens included"`
+	MaxLength int `option:"max_length" default:"512" range:"[3,)" needs:"!pretrained_model" help:"cut texts at this many tokens, special tokens included"`
 }
 
 // NewLabelModel is a classifier that begins untrained.

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"rltrain/lora"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/torch/hub"
 )
 
@@ -42,7 +42,7 @@ func describeAdapter(s *sheet, find func(name string) (hub.Model, error), dir, t
 		return err
 	}
 	if loadErr == nil {
-		loadErr = algo.FitsLanguageModel(c, config, pairs, extra)
+		loadErr = policy.FitsLanguageModel(c, config, pairs, extra)
 	}
 	describeUses(s, inUse, tensors, c.ModelType, loadErr)
 	return describeLanguageModel(s, model.Dir, task, weights)

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"encoding/json"
@@ -11,16 +11,17 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
 	"rltrain/lora"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/torch/hub"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
 )
 
-func doctorCommand() *cli.Command {
+// Command describes a model.
+func Command() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "describe a model before it is used or trained, without loading its weights",
@@ -29,7 +30,7 @@ and the tokens of it that supervised training trains, and what memory to expect.
 of PEFT are in use, whether it loads here, and what vLLM would refuse. Of a classifier: labels and base model.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "folder of a model, an adapter or a classifier, or a name on the hub or in the cache"},
-			taskFlag(config.Chat, config.SumDigits, config.ReverseDigits),
+			shared.TaskFlag(exampleTasks()...),
 		},
 		Action: doctor,
 	}
@@ -38,10 +39,10 @@ of PEFT are in use, whether it loads here, and what vLLM would refuse. Of a clas
 func doctor(c *cli.Context) error {
 	name := c.String("model")
 	if name == "" {
-		return usageErrorf("doctor needs --model DIR, the folder of a model, an adapter or a classifier")
+		return shared.UsageErrorf("doctor needs --model DIR, the folder of a model, an adapter or a classifier")
 	}
 	// The weights of a model on the hub are left there.
-	client, done := hubOf(c)
+	client, done := shared.HubOf(c)
 	defer done()
 	find := func(name string) (hub.Model, error) { return client.Model(c.Context, name, hub.NoWeights) }
 	found, err := find(name)
@@ -50,12 +51,12 @@ func doctor(c *cli.Context) error {
 	}
 	var s sheet
 	switch {
-	case algo.IsLabelFolder(found.Dir):
+	case policy.IsLabelFolder(found.Dir):
 		if c.IsSet("task") {
-			return usageErrorf("--task: does not apply to %s, a classifier", name)
+			return shared.UsageErrorf("--task: does not apply to %s, a classifier", name)
 		}
 		err = describeClassifier(&s, found.Dir)
-	case isAdapter(found.Dir):
+	case shared.IsAdapter(found.Dir):
 		err = describeAdapter(&s, find, found.Dir, c.String("task"))
 	default:
 		err = describeLanguageModel(&s, found.Dir, c.String("task"), 0)
@@ -73,20 +74,20 @@ func (s *sheet) head(format string, args ...any) {
 	if s.Len() > 0 {
 		s.WriteString("\n")
 	}
-	s.WriteString(oneLine(fmt.Sprintf(format, args...)) + "\n")
+	s.WriteString(shared.OneLine(fmt.Sprintf(format, args...)) + "\n")
 }
 
 func (s *sheet) row(name, format string, args ...any) {
-	fmt.Fprintf(s, "  %-17s %s\n", name, oneLine(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(s, "  %-17s %s\n", name, shared.OneLine(fmt.Sprintf(format, args...)))
 }
 
 func describeClassifier(s *sheet, dir string) error {
-	policy, err := algo.ReadLabelFolder(dir)
+	policy, err := policy.ReadLabelFolder(dir)
 	if err != nil {
 		return err
 	}
 	base := "its own weights: the adapter is merged"
-	if isAdapter(dir) {
+	if shared.IsAdapter(dir) {
 		inUse, err := lora.InUse(dir)
 		if err != nil {
 			return err
@@ -117,7 +118,7 @@ func describeLanguageModel(s *sheet, dir, task string, adapter int64) error {
 	if err != nil {
 		return err
 	}
-	policy, err := algo.ReadTokenFolder(dir)
+	policy, err := policy.ReadTokenFolder(dir)
 	if err != nil {
 		return err
 	}
@@ -144,9 +145,9 @@ func describeLanguageModel(s *sheet, dir, task string, adapter int64) error {
 		context = "more are impossible"
 	}
 	s.row("context", "%s tokens, %s", report.Count(int64(c.MaxPositionEmbeddings)), context)
-	s.row("texts end at", "%s", eosNames(policy))
+	s.row("texts end at", "%s", shared.EOSNames(policy))
 	s.row("special tokens", "%s", specialTokens(policy))
-	s.row("texts begin with", "%s", tokenNames(policy, policy.Tokenizer.Opening(), "no token of their own"))
+	s.row("texts begin with", "%s", shared.TokenNames(policy, policy.Tokenizer.Opening(), "no token of their own"))
 	if policy.Templates == nil {
 		s.row("chat template", "none: messages are refused, texts are used as they are")
 	} else {
@@ -219,7 +220,7 @@ func millions(n int64) string {
 	return text
 }
 
-func specialTokens(p *algo.TokenPolicy) string {
+func specialTokens(p *policy.Token) string {
 	special := p.Tokenizer.Special()
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(special)) {

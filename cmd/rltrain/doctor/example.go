@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"context"
@@ -7,17 +7,15 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/cmd/rltrain/config"
 	"rltrain/envs"
 	"rltrain/envs/chat"
-	"rltrain/envs/digits"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/rl/report"
 )
 
 // describeExample shows the first prompt of a task as the model gets it, and which tokens of a prompt with its
 // completion supervised training trains. What the chat template refuses is told and no error.
-func describeExample(s *sheet, p *algo.TokenPolicy, task string) error {
+func describeExample(s *sheet, p *policy.Token, task string) error {
 	example, err := firstExample(task, p.Templates != nil)
 	if err != nil {
 		return err
@@ -47,7 +45,7 @@ func describeExample(s *sheet, p *algo.TokenPolicy, task string) error {
 	s.row("ids", "%s", strings.Trim(fmt.Sprint(ids), "[]"))
 
 	s.head("Labels of a prompt with its completion")
-	encoded, err := p.Encode(func(yield func(chat.Example, error) bool) { yield(example, nil) }, algo.EncodeOptions{CompletionOnly: true})
+	encoded, err := p.Encode(func(yield func(chat.Example, error) bool) { yield(example, nil) }, policy.EncodeOptions{CompletionOnly: true})
 	if err != nil {
 		s.row("problem", "%v", err)
 		return nil
@@ -66,7 +64,7 @@ const (
 	tokensLast   = 6
 )
 
-func labelRows(s *sheet, p *algo.TokenPolicy, q algo.Sequence) error {
+func labelRows(s *sheet, p *policy.Token, q policy.Sequence) error {
 	first, trained, ends := len(q.Labels), 0, false
 	for i, label := range q.Labels {
 		if label {
@@ -100,6 +98,21 @@ func labelRows(s *sheet, p *algo.TokenPolicy, q algo.Sequence) error {
 	return nil
 }
 
+// exampleTasks are the tasks of language models that can show an example without data, those that imitate first.
+func exampleTasks() []string {
+	var imitate, play []string
+	for _, d := range envs.Definitions() {
+		switch {
+		case d.Labels():
+		case !d.Plays():
+			imitate = append(imitate, d.Name)
+		case d.Needs == "" && d.Worked:
+			play = append(play, d.Name)
+		}
+	}
+	return append(imitate, play...)
+}
+
 // firstExample is a prompt of a task with its completion: messages, or texts for a model without a chat template.
 func firstExample(task string, messages bool) (chat.Example, error) {
 	example := chat.Example{File: task, Line: 1, Format: chat.PromptCompletion}
@@ -107,10 +120,12 @@ func firstExample(task string, messages bool) (chat.Example, error) {
 	if messages {
 		prompt, completion = envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: "What is 2 + 2?"}}}, "4"
 	}
-	if task != config.Chat {
-		o := digits.Defaults(task)
-		o.Short = !messages
-		exercises, err := digits.New(task, 0, o)
+	d, err := envs.Find(task)
+	if err != nil {
+		return example, err
+	}
+	if d.Plays() {
+		exercises, err := envs.New(task, envs.Setup{Text: !messages}, nil)
 		if err != nil {
 			return example, err
 		}
@@ -124,8 +139,8 @@ func firstExample(task string, messages bool) (chat.Example, error) {
 		completion = episode.(envs.Worked).Solution()
 	}
 	if messages {
-		example.Prompt.Messages = algo.Conversation(prompt.Messages)
-		example.Completion.Messages = algo.Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: completion}})
+		example.Prompt.Messages = policy.Conversation(prompt.Messages)
+		example.Completion.Messages = policy.Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: completion}})
 		return example, nil
 	}
 	example.Prompt.Text, example.Completion.Text = prompt.Text, completion

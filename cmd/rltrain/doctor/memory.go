@@ -1,9 +1,10 @@
-package main
+package doctor
 
 import (
 	"fmt"
 
 	"rltrain/cmd/rltrain/config"
+	"rltrain/internal/options"
 	"rltrain/lora"
 	"rltrain/torch/transformers"
 )
@@ -22,14 +23,15 @@ func memoryRows(s *sheet, c *transformers.CausalConfig, parameters, stored, adap
 	s.row("KV cache", "%.1f KiB a token, %s for 1,000 tokens", float64(token)/(1<<10), mebibytes(1000*token))
 	what := "an adapter of this size"
 	if adapter == 0 {
-		defaults, err := config.Defaults(config.Chat)
-		if err != nil {
+		var usual config.LoRA
+		if _, err := options.Read(&usual); err != nil {
 			return err
 		}
-		if adapter, err = newAdapter(c, defaults.LoraR); err != nil {
+		var err error
+		if adapter, err = newAdapter(c, usual.R); err != nil {
 			return err
 		}
-		what = fmt.Sprintf("a LoRA of rank %d", defaults.LoraR)
+		what = fmt.Sprintf("a LoRA of rank %d", usual.R)
 	}
 	// A weight, its gradient and AdamW's two moments, and per token what the backward pass reads again: the
 	// inputs of norms and linears, queries, keys, values and the steps of the MLP.

@@ -1,6 +1,6 @@
 //go:build crash
 
-package main
+package app
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rltrain/rl"
+	"rltrain/rl/run"
 )
 
 // crashArgs train both stages on a few rows. The rates are high enough that the best episode is not the
@@ -52,7 +53,7 @@ func (b blow) String() string {
 // equal what a run leaves that was never stopped, byte by byte.
 func TestCrash(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "rltrain")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", binary, "..").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	for _, threads := range []int{1, 2} {
@@ -193,14 +194,14 @@ func (p program) interrupt(t *testing.T, dir string, b blow, args ...string) {
 	if want := 128 + int(b.signal); code != want {
 		t.Errorf("%s: exit code %d, want %d:\n%s", b, code, want, output)
 	}
-	want := rl.StatusRunning // a killed process cannot say more
+	want := run.StatusRunning // a killed process cannot say more
 	if b.signal != syscall.SIGKILL {
-		want = rl.StatusStopped
+		want = run.StatusStopped
 		if lines := strings.Split(strings.TrimSpace(output), "\n"); !strings.Contains(lines[len(lines)-1], "--resume") {
 			t.Errorf("%s: the last line does not say how to resume:\n%s", b, output)
 		}
 	}
-	if record, err := rl.ReadRun(filepath.Join(dir, b.stage)); err != nil {
+	if record, err := run.ReadRun(filepath.Join(dir, b.stage)); err != nil {
 		t.Error(err)
 	} else if record.Status != want {
 		t.Errorf("%s: run.json says %q, want %q", b, record.Status, want)

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"fmt"
@@ -11,9 +11,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rltrain/internal/files"
 	"rltrain/rl"
-	"rltrain/rl/algo"
+	"rltrain/rl/policy"
 	"rltrain/rl/report"
+	"rltrain/rl/run"
 )
 
 // problems writes n problems of the official form of GSM8K, from number first on.
@@ -30,7 +32,7 @@ func (f folders) problems(t *testing.T, name string, first, n int) {
 func school(t *testing.T) folders {
 	t.Helper()
 	f := tiny(t)
-	if err := algo.TinyModel(f.expand("TMP/judge"), 1, 32, 8); err != nil {
+	if err := policy.TinyModel(f.expand("TMP/judge"), 1, 32, 8); err != nil {
 		t.Fatal(err)
 	}
 	f.write(t, "TMP/judge/chat_template.jinja", "{% for m in messages %}{{ m.content }}\n{% endfor %}")
@@ -143,8 +145,9 @@ func TestEveryOptionChangesWhatItShould(t *testing.T) {
 		{"learning_rate", []string{"--rl-lr-scheduler-type", "constant"}, nil},
 		{"learning_rate", []string{"--rl-warmup-ratio", "0.5"}, nil},
 		{"loss", []string{"--rl-max-grad-norm", "1e-9"}, nil},
-		{"reward", []string{"--judge-reward", "aspects"}, nil},
-		{"reward", []string{"--judge-scale", "0.5"}, nil},
+		{"reward", []string{"--reward", "aspects"}, nil},
+		{"reward", []string{"--reward", "score=0.5"}, nil},
+		{"reward", []string{"--reward", "score,expr:'length'=0.1"}, nil},
 		{"reward", []string{"--seed", "3"}, nil},
 		{"none", []string{"--gradient-checkpointing", ""}, nil},
 		{"none", []string{"--tokens-per-micro-batch", "100000"}, nil},
@@ -210,18 +213,18 @@ func TestProblemsEndToEnd(t *testing.T) {
 		"--buffer-cache", "TMP/buffer.jsonl", "--cache-buffer", "--output-dir", "TMP/both",
 	}
 	f.must(t, "", options...)
-	var record rl.Record
-	if err := rl.LoadJSON(f.expand("TMP/both/gsm8k_rl/run.json"), &record); err != nil {
+	var record run.Record
+	if err := files.LoadJSON(f.expand("TMP/both/gsm8k_rl/run.json"), &record); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"WANDB_PROJECT": "apples"}, record.Environment); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	var scores beforeAndAfter
-	if err := rl.LoadJSON(f.expand("TMP/both/gsm8k_rl/logs/eval_results.json"), &scores); err != nil {
+	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
+	if err := files.LoadJSON(f.expand("TMP/both/gsm8k_rl/logs/eval_results.json"), &scores); err != nil {
 		t.Fatal(err)
 	}
-	if scores.Before.N != 6 || scores.After.N != 6 {
+	if scores.Before.N != 6 || scores.After.N != 6 || scores.Last.N != 6 || scores.Fresh != nil {
 		t.Errorf("%+v", scores)
 	}
 	rows := f.learn(t, with(drop(options, "--model", "--tiny-layers", "--tiny-hidden", "--max-steps", "--batch-size"), "--mode", "rl_only",

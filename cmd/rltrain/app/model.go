@@ -1,7 +1,6 @@
-package main
+package app
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -10,9 +9,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/rl/algo"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/rl/policy"
 	"rltrain/rl/report"
-	"rltrain/torch"
 )
 
 // modelFlag names the classifier that a command works on.
@@ -25,37 +24,23 @@ func model(c *cli.Context) (string, error) {
 	if dir := c.String("model"); dir != "" {
 		return dir, nil
 	}
-	return "", usageErrorf("%s needs --model DIR, the folder of a trained classifier", c.Command.Name)
-}
-
-// onThread runs work where libtorch computes best, with the threads of --threads. The native core is still being loaded
-// when work begins.
-func onThread(c *cli.Context, work func(ctx context.Context) error) error {
-	torch.Start(c.Int("threads"))
-	thread := torch.NewThread()
-	defer thread.Close()
-	err := thread.Do(c.Context, work)
-	if err == nil {
-		return nil
-	}
-	// Without the core it is not at fault what could not be done with it.
-	return cmp.Or(torch.Open(0), err)
+	return "", shared.UsageErrorf("%s needs --model DIR, the folder of a trained classifier", c.Command.Name)
 }
 
 // loadPolicy loads a classifier by its folder or name.
-func loadPolicy(c *cli.Context, name string) (*algo.LabelPolicy, error) {
-	client, done := hubOf(c)
+func loadPolicy(c *cli.Context, name string) (*policy.Label, error) {
+	client, done := shared.HubOf(c)
 	defer done()
-	policy, err := algo.LoadLabelPolicy(c.Context, client, name)
+	p, err := policy.LoadLabel(c.Context, client, name)
 	if err != nil {
 		return nil, fmt.Errorf("loading the model: %w%s", err, stagesIn(name))
 	}
-	return policy, nil
+	return p, nil
 }
 
 // stagesIn points from the --output-dir of a training run to the classifiers in it.
 func stagesIn(dir string) string {
-	found, err := filepath.Glob(filepath.Join(dir, "intent_classifier_*", "label_mapping.json"))
+	found, err := filepath.Glob(filepath.Join(dir, "*", "label_mapping.json"))
 	if err != nil || len(found) == 0 {
 		return ""
 	}
@@ -66,12 +51,12 @@ func stagesIn(dir string) string {
 const progressTexts = 64
 
 // predictAll is π(·|x) of each sequence, with a progress bar.
-func predictAll(ctx context.Context, c *cli.Context, label string, policy *algo.LabelPolicy, ids [][]int32) ([][]float32, error) {
+func predictAll(ctx context.Context, c *cli.Context, label string, p *policy.Label, ids [][]int32) ([][]float32, error) {
 	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar(label, "texts", 0, len(ids))
 	defer bar.Done()
 	probs := make([][]float32, 0, len(ids))
 	for len(probs) < len(ids) {
-		part, err := policy.Probs(ctx, ids[len(probs):min(len(ids), len(probs)+progressTexts)])
+		part, err := p.Probs(ctx, ids[len(probs):min(len(ids), len(probs)+progressTexts)])
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,7 @@
+// Command rltrain trains text classifiers and language models, supervised and by reinforcement learning, and
+// measures, compares, uses, merges and describes what it trained.
+package main
+
+import "rltrain/cmd/rltrain/app"
+
+func main() { app.Main() }
