@@ -49,7 +49,7 @@ type RecordSource interface {
 // Records are rows in the layouts of rltrain/envs/chat.
 type Records struct {
 	Train      iter.Seq2[dataset.Record, error]
-	Validation iter.Seq2[dataset.Record, error] // nil: a share of Train is kept for it
+	Validation iter.Seq2[dataset.Record, error] // nil, or without a row: a share of Train is kept for it
 }
 
 // EpisodeSource gives episodes for a language model to play.

@@ -23,13 +23,19 @@ const (
 
 // Config is adapter_config.json, as far as it is supported.
 type Config struct {
-	BaseModel string  // base_model_name_or_path: a folder or a hub id, "" for null
-	Revision  string  // revision of the base model: a branch, tag or commit, "" for null
-	R         int     // rank, from 1
-	Alpha     float64 // lora_alpha, above 0
-	Dropout   float64 // lora_dropout, in [0, 1)
-	RSLoRA    bool    // use_rslora: scale by α/√r (Kalajdzievski 2023, eq. 5)
-	DoRA      bool    // use_dora: pairs have a Magnitude (Liu et al. 2024, "DoRA", eq. 5)
+	// BaseModel is base_model_name_or_path: a folder or a hub id, "" for null. Save writes
+	// a folder as its path from the adapter's own where both stand in one folder, else as
+	// an absolute path; Load gives an absolute one.
+	BaseModel string
+	// BaseHash is the HashWeights of a base model that is a folder, "" where it is not
+	// known. It is in the tensors' file, and Save finds it itself.
+	BaseHash string
+	Revision string  // revision of the base model: a branch, tag or commit, "" for null
+	R        int     // rank, from 1
+	Alpha    float64 // lora_alpha, above 0
+	Dropout  float64 // lora_dropout, in [0, 1)
+	RSLoRA   bool    // use_rslora: scale by α/√r (Kalajdzievski 2023, eq. 5)
+	DoRA     bool    // use_dora: pairs have a Magnitude (Liu et al. 2024, "DoRA", eq. 5)
 	// RankPattern and AlphaPattern are rank_pattern and alpha_pattern: R and Alpha of
 	// the modules that a key matches. The first that matches counts.
 	RankPattern  []Pattern[int]

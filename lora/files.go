@@ -1,15 +1,16 @@
 package lora
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/google/renameio/v2"
-
+	"rltrain/internal/outfile"
 	"rltrain/internal/smallfile"
 	"rltrain/torch/safetensors"
 )
@@ -19,6 +20,7 @@ const ConfigFile = "adapter_config.json"
 
 const (
 	tensorFile = "adapter_model.safetensors"
+	pickleFile = "adapter_model.bin" // as PEFT wrote before 0.7
 	// wrapper stands before each name of a model that PEFT has wrapped.
 	wrapper = "base_model.model."
 	suffixA = ".lora_A.weight"
@@ -35,6 +37,9 @@ func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error 
 	if err != nil {
 		return fmt.Errorf("lora: saving %s: %w", dir, err)
 	}
+	if c, err = c.recorded(dir); err != nil {
+		return fmt.Errorf("lora: saving %s: %w", dir, err)
+	}
 	config, err := c.marshal()
 	if err != nil {
 		return fmt.Errorf("lora: saving %s: %w", dir, err)
@@ -42,12 +47,16 @@ func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
-	if err := safetensors.Write(filepath.Join(dir, tensorFile), tensors, nil); err != nil {
+	metadata := map[string]string{}
+	if c.BaseHash != "" {
+		metadata[baseHashKey] = c.BaseHash
+	}
+	if err := safetensors.Write(filepath.Join(dir, tensorFile), tensors, metadata); err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
 	path := filepath.Join(dir, ConfigFile)
-	if err := renameio.WriteFile(path, config, 0o644, renameio.WithTempDir(dir)); err != nil {
-		return fmt.Errorf("lora: writing %s: %w", path, err)
+	if err := outfile.Write(path, config, 0o644); err != nil {
+		return fmt.Errorf("lora: %w", err)
 	}
 	return nil
 }
@@ -105,7 +114,7 @@ func (r *rule) describes(pairs []Pair, extra []safetensors.Tensor) error {
 	}
 	for _, t := range extra {
 		tied := r.WeightTying && len(r.ModulesToSave) > 0 // to one of them: the model's names tell
-		if !tied && !r.savesWhole(t.Name) {
+		if !tied && !r.savesWhole(t.Name) && !isTable(t.Name) {
 			return fmt.Errorf("tensor %.120q is neither of a LoRA pair nor of modules_to_save (%s)", t.Name, strings.Join(r.ModulesToSave, ", "))
 		}
 	}
@@ -130,7 +139,8 @@ func (c Config) savesWhole(name string) bool {
 
 // Load reads an adapter that Save or PEFT wrote: its config, its pairs in the order
 // of their names with numbers by value, and the tensors of modules_to_save by their
-// names in the model. Unsupported features, missing, extra and misshapen tensors
+// names in the model; where an embedding or output layer is stored under its adapter,
+// both are merged into one of these. Unsupported features, missing, extra and misshapen tensors
 // are errors that name the file and the field or tensor. Whether the pairs fit a
 // model is for [Config.Fits] to say.
 func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
@@ -143,11 +153,15 @@ func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
 	if err != nil {
 		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", path, err)
 	}
+	if c, err = c.located(dir); err != nil {
+		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", path, err)
+	}
 	f, err := openTensors(dir)
 	if err != nil {
 		return Config{}, nil, nil, err
 	}
 	defer f.Close()
+	c.BaseHash = f.Metadata()[baseHashKey]
 	c, pairs, extra, err := readTensors(c, f)
 	if err != nil {
 		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", f.Path(), err)
@@ -157,6 +171,12 @@ func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
 
 func openTensors(dir string) (*safetensors.File, error) {
 	f, err := safetensors.Open(filepath.Join(dir, tensorFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		var older error
+		if f, older = safetensors.OpenBin(filepath.Join(dir, pickleFile)); !errors.Is(older, fs.ErrNotExist) {
+			err = older
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lora: %w", err)
 	}
@@ -214,7 +234,14 @@ func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safe
 	for _, t := range list {
 		extra[t.Name] = t
 	}
-	return c, pairs, extra, rule.describes(pairs, list)
+	all := pairs
+	if pairs, err = mergeStored(f, c, rule, slices.Clone(pairs), extra); err != nil {
+		return c, nil, nil, err
+	}
+	if len(all) == 0 && len(extra) > 0 && len(c.ModulesToSave) == 0 {
+		return c, nil, extra, nil // embeddings are all that it adapts
+	}
+	return c, pairs, extra, rule.describes(all, slices.SortedFunc(maps.Values(extra), func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) }))
 }
 
 // findPrefix is the first part of the names of a sequence classifier's modules,

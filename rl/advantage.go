@@ -94,9 +94,9 @@ func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 	out := make([][]float64, len(groups))
 	for g, rewards := range groups {
 		out[g] = make([]float64, len(rewards))
-		reference, unpaid := rewards, raw[g]
+		reference, unpenalised := rewards, raw[g]
 		if a.Baseline == BaselineBatch {
-			reference, unpaid = all, allRaw
+			reference, unpenalised = all, allRaw
 		}
 		mean, _, n := rewardMoments(reference)
 		equal := !Differ(reference)
@@ -118,9 +118,9 @@ func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 			}
 		}
 		if a.Scale == ScaleBatch {
-			reference, unpaid = all, allRaw
+			reference, unpenalised = all, allRaw
 		}
-		if a.Scale == ScaleNone || !Differ(unpaid) {
+		if a.Scale == ScaleNone || !Differ(unpenalised) {
 			continue
 		}
 		_, std, _ := rewardMoments(reference)

@@ -12,6 +12,8 @@ import (
 
 var nan = math.NaN()
 
+func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
 func TestAdvantages(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -41,7 +43,7 @@ func TestAdvantages(t *testing.T) {
 		{"all failed", Advantages{BaselineGroup, ScaleGroup}, [][]float64{{nan, nan}}, nil, [][]float64{{0, 0}}},
 		{"nothing", Advantages{BaselineBatch, ScaleBatch}, [][]float64{{}}, nil, [][]float64{{}}},
 	} {
-		if diff := cmp.Diff(test.want, test.kind.Of(test.groups, test.given), cmpopts.EquateApprox(0, 1e-12)); diff != "" {
+		if diff := cmp.Diff(test.want, test.kind.Of(test.groups, test.groups, test.given), cmpopts.EquateApprox(0, 1e-12)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 	}
@@ -55,13 +57,49 @@ func TestEqualRewardsHaveAdvantageZero(t *testing.T) {
 				for i := range group {
 					group[i] = value
 				}
-				for i, a := range kind.Of([][]float64{group}, nil)[0] {
+				for i, a := range kind.Of([][]float64{group}, [][]float64{group}, nil)[0] {
 					if a != 0 {
 						t.Fatalf("%+v, %d×%g: advantage %d is %g", kind, n, value, i, a)
 					}
 				}
 			}
 		}
+	}
+}
+
+// TestPenaltiesAloneAreNotScaledUp has eight right answers that penalties tell apart, beside a prompt with answers of
+// both kinds.
+func TestPenaltiesAloneAreNotScaledUp(t *testing.T) {
+	var right, wrongToo, paid, unpaid []float64
+	for i := range 8 {
+		penalty := 0.001 * float64(i)
+		right, paid = append(right, 1), append(paid, 1-penalty)
+		wrongToo, unpaid = append(wrongToo, float64(i%2)), append(unpaid, float64(i%2)-penalty)
+	}
+	scaled := []Advantages{{BaselineGroup, ScaleGroup}, {BaselineGroup, ScaleBatch}, {BaselineBatch, ScaleBatch}}
+	for _, kind := range append(scaled, Advantages{BaselineGroup, ScaleNone}, Advantages{BaselineLeaveOneOut, ScaleNone}) {
+		got := kind.Of([][]float64{paid}, [][]float64{right}, nil)[0]
+		for i, a := range got {
+			want := 0.001 * (3.5 - float64(i)) // of a mean penalty of 0.0035
+			if kind.Baseline == BaselineLeaveOneOut {
+				want *= 8. / 7
+			}
+			if math.Abs(a-want) > 1e-12 {
+				t.Errorf("%+v: answer %d has the advantage %g, want %g", kind, i, a, want)
+			}
+		}
+	}
+	for _, kind := range scaled {
+		got := kind.Of([][]float64{unpaid}, [][]float64{wrongToo}, nil)[0]
+		for i, a := range got {
+			if (a > 0) != (i%2 == 1) || math.Abs(a) < 0.9 {
+				t.Errorf("%+v: answer %d of right and wrong ones has the advantage %g", kind, i, a)
+			}
+		}
+	}
+	got := Advantages{BaselineGroup, ScaleGroup}.Of([][]float64{paid, unpaid}, [][]float64{right, wrongToo}, nil)
+	if math.Abs(got[0][0]-0.0035) > 1e-12 || got[1][1] < 0.9 {
+		t.Errorf("side by side: %v", got)
 	}
 }
 
@@ -74,7 +112,7 @@ func TestAdvantageProperties(t *testing.T) {
 		}
 	}
 	for _, kind := range []Advantages{{BaselineGroup, ScaleGroup}, {BaselineLeaveOneOut, ScaleNone}} {
-		for g, advantages := range kind.Of(groups, nil) {
+		for g, advantages := range kind.Of(groups, groups, nil) {
 			sum := 0.0
 			for i, a := range advantages {
 				sum += a
@@ -135,7 +173,8 @@ func FuzzAdvantages(f *testing.F) {
 			}
 		}
 		for _, kind := range []Advantages{{BaselineGroup, ScaleGroup}, {BaselineBatch, ScaleBatch}, {BaselineLeaveOneOut, ScaleNone}} {
-			for _, group := range kind.Of([][]float64{{a, b, c}, {d, d}}, nil) {
+			groups := [][]float64{{a, b, c}, {d, d}}
+			for _, group := range kind.Of(groups, groups, nil) {
 				for _, x := range group {
 					if !isFinite(x) {
 						t.Fatalf("%+v of %v %v %v | %v: %v", kind, a, b, c, d, x)
@@ -198,7 +237,7 @@ func throughJSON[T any](t *testing.T, state T) T {
 	return back
 }
 
-func TestStatsAndFilter(t *testing.T) {
+func TestStatsOf(t *testing.T) {
 	raw := [][]float64{{1, 0}, {1, 1}, {nan, 2}, {nan, nan}}
 	got := StatsOf(raw)
 	// judged: 1 0 1 1 2, mean 1, squares 0+1+0+0+1, unbiased variance 2/4
@@ -208,11 +247,6 @@ func TestStatsAndFilter(t *testing.T) {
 	}
 	if diff := cmp.Diff(GroupStats{}, StatsOf(nil)); diff != "" {
 		t.Error(diff)
-	}
-	groups := []Group{{twoTurns()}, {}, {}, {}}
-	kept, dropped := FilterGroups(groups, raw)
-	if len(kept) != 1 || len(kept[0]) != 1 || dropped != 3 {
-		t.Errorf("kept %d, dropped %d", len(kept), dropped)
 	}
 }
 
@@ -226,6 +260,6 @@ func BenchmarkAdvantages(b *testing.B) {
 	}
 	kind := Advantages{BaselineGroup, ScaleGroup}
 	for b.Loop() {
-		kind.Of(groups, nil)
+		kind.Of(groups, groups, nil)
 	}
 }

@@ -1,10 +1,11 @@
 package rl
 
 import (
-	"rltrain/envs"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
 )
 
 func TestScoreAnswers(t *testing.T) {
@@ -18,5 +19,21 @@ func TestScoreAnswers(t *testing.T) {
 	}
 	if diff := cmp.Diff(AnswerScores{Tiers: map[string]float64{}}, ScoreAnswers(nil)); diff != "" {
 		t.Error(diff)
+	}
+	if got.Weakest() != 0.5 {
+		t.Errorf("without kinds the weakest is %v, want the accuracy", got.Weakest())
+	}
+}
+
+func TestKindsAreScoredApart(t *testing.T) {
+	got := ScoreAnswers([]*envs.Info{
+		{Correct: true, Kind: "2x1"}, {Correct: true, Kind: "2x1"}, {Kind: "4x3"}, {Correct: true, Kind: "4x3"}, {Kind: "4x3"}, nil,
+	})
+	want := map[string]KindScore{"2x1": {2, 2, 1}, "4x3": {3, 1, 1. / 3}}
+	if diff := cmp.Diff(want, got.Kinds); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got.Weakest() != 1./3 || got.Accuracy != 0.5 {
+		t.Errorf("the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
 	}
 }

@@ -27,8 +27,8 @@ type Comparison struct {
 // Compare scores probabilities a and b, both of shape [rows][classes], against the same
 // truth and gives the paired percentile bootstrap interval of each difference: 2,000
 // resamples of the rows, each applied to both sets, from a fixed stream (Efron and
-// Tibshirani 1993, chapter 13). Figures are those of Evaluate. Without rows every
-// figure is 0. It panics when shapes or indices do not fit.
+// Tibshirani 1993, chapter 13), stretched to hold the difference itself where it does not.
+// Figures are those of Evaluate. Without rows every figure is 0. It panics when shapes or indices do not fit.
 func Compare(classes int, truth []int, a, b [][]float32) Comparison {
 	return CompareRuns(classes, truth, [][][]float32{a}, [][][]float32{b})
 }
@@ -72,11 +72,15 @@ func CompareRuns(classes int, truth []int, a, b [][][]float32) Comparison {
 	}
 	return Comparison{
 		N:        len(truth),
-		Accuracy: Difference{wholeA.accuracy, wholeB.accuracy, wholeB.accuracy - wholeA.accuracy, interval(accuracy)},
-		F1Macro:  Difference{wholeA.f1Macro, wholeB.f1Macro, wholeB.f1Macro - wholeA.f1Macro, interval(f1)},
-		ECE:      Difference{wholeA.ece, wholeB.ece, wholeB.ece - wholeA.ece, interval(ece)},
-		Brier:    Difference{wholeA.brier, wholeB.brier, wholeB.brier - wholeA.brier, interval(brier)},
+		Accuracy: newDifference(wholeA.accuracy, wholeB.accuracy, accuracy),
+		F1Macro:  newDifference(wholeA.f1Macro, wholeB.f1Macro, f1),
+		ECE:      newDifference(wholeA.ece, wholeB.ece, ece),
+		Brier:    newDifference(wholeA.brier, wholeB.brier, brier),
 	}
+}
+
+func newDifference(a, b float64, draws []float64) Difference {
+	return Difference{a, b, b - a, interval(draws, b-a)}
 }
 
 // runs tallies the same rows of several prediction sets.
@@ -119,8 +123,9 @@ func (r *runs) mean() scores {
 	return mean
 }
 
-// bootstrapIntervals fills all intervals but that of accuracy, which has a closed form.
-func bootstrapIntervals(classes int, rows []scoredRow) Intervals {
+// bootstrapIntervals fills all intervals but that of accuracy, which has a closed form; whole are the figures of all
+// rows.
+func bootstrapIntervals(classes int, rows []scoredRow, whole scores) Intervals {
 	f1Macro, f1Weighted, ece, brier := draws(), draws(), draws(), draws()
 	sample := newTally(classes)
 	rng := Stream(bootstrapSeed, 1)
@@ -135,14 +140,19 @@ func bootstrapIntervals(classes int, rows []scoredRow) Intervals {
 		ece = append(ece, s.ece)
 		brier = append(brier, s.brier)
 	}
-	return Intervals{F1Macro: interval(f1Macro), F1Weighted: interval(f1Weighted), ECE: interval(ece), Brier: interval(brier)}
+	return Intervals{
+		F1Macro: interval(f1Macro, whole.f1Macro), F1Weighted: interval(f1Weighted, whole.f1Weighted),
+		ECE: interval(ece, whole.ece), Brier: interval(brier, whole.brier),
+	}
 }
 
 func draws() []float64 { return make([]float64, 0, resamples) }
 
-func interval(draws []float64) Interval {
+// interval is the percentile interval of draws, stretched to estimate where that lies outside. Resamples of a
+// calibration error are mostly above it: each bin's miss counts with its size, and a resample has more noise to miss by.
+func interval(draws []float64, estimate float64) Interval {
 	p := percentiles(draws, 0.025, 0.975)
-	return Interval{p[0], p[1]}
+	return Interval{min(p[0], estimate), max(p[1], estimate)}
 }
 
 // percentiles returns the given quantiles of x, interpolated linearly between order

@@ -127,6 +127,37 @@ func TestCompareCoverage(t *testing.T) {
 	}
 }
 
+// TestIntervalsHoldTheirEstimates has well-calibrated classifiers on few rows, whose resamples nearly all miss by more.
+func TestIntervalsHoldTheirEstimates(t *testing.T) {
+	labels := []string{"x", "y", "z"}
+	atAnEnd := 0
+	for seed := range uint64(60) {
+		truth, a := classifier(100+seed, 20+int(seed), 0.8, 0.85)
+		_, b := classifier(100+seed, 20+int(seed), 0.6, 0.9)
+		e := Evaluate(labels, truth, a)
+		c := Compare(3, truth, a, b)
+		if e.Intervals.ECE[0] == e.ECE {
+			atAnEnd++
+		}
+		for name, test := range map[string]struct {
+			estimate float64
+			in       Interval
+		}{
+			"accuracy": {e.Accuracy, e.Intervals.Accuracy}, "f1_macro": {e.F1Macro, e.Intervals.F1Macro},
+			"f1_weighted": {e.F1Weighted, e.Intervals.F1Weighted}, "ece": {e.ECE, e.Intervals.ECE}, "brier": {e.Brier, e.Intervals.Brier},
+			"difference of accuracy": {c.Accuracy.Difference, c.Accuracy.Interval}, "difference of f1_macro": {c.F1Macro.Difference, c.F1Macro.Interval},
+			"difference of ece": {c.ECE.Difference, c.ECE.Interval}, "difference of brier": {c.Brier.Difference, c.Brier.Interval},
+		} {
+			if test.estimate < test.in[0] || test.estimate > test.in[1] {
+				t.Errorf("seed %d, %d rows: %s %g lies outside %v", seed, len(truth), name, test.estimate, test.in)
+			}
+		}
+	}
+	if atAnEnd == 0 {
+		t.Error("no calibration error lies below the percentiles of its resamples: the test shows nothing")
+	}
+}
+
 func TestCompareWithoutRows(t *testing.T) {
 	if diff := cmp.Diff(Comparison{}, Compare(3, nil, nil, nil)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

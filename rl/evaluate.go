@@ -18,7 +18,8 @@ type ClassScores struct {
 }
 
 // Intervals holds the 95 % intervals of the summary figures: Wilson's for accuracy,
-// percentile bootstrap intervals over rows for the others.
+// percentile bootstrap intervals over rows for the others. Each holds its figure: where the
+// percentiles leave it out, as those of a calibration error can, the nearer end is the figure.
 type Intervals struct {
 	Accuracy   Interval `json:"accuracy"`
 	F1Macro    Interval `json:"f1_macro"`
@@ -88,7 +89,7 @@ func Evaluate(labels []string, truth []int, probs [][]float32) Evaluation {
 		}
 	}
 	if len(rows) > 0 {
-		e.Intervals = bootstrapIntervals(len(labels), rows)
+		e.Intervals = bootstrapIntervals(len(labels), rows, s)
 		e.Intervals.Accuracy = wilson(hits, len(rows))
 	}
 	return e

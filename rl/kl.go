@@ -53,19 +53,6 @@ func (k KLKind) Value(logProb, reference float64) float64 {
 	return math.Expm1(-d) + d
 }
 
-// Sum is the estimate of a sequence: the sum over its tokens. It panics when the
-// lengths differ.
-func (k KLKind) Sum(logProbs, reference []float32) float64 {
-	if len(logProbs) != len(reference) {
-		panic(fmt.Sprintf("rl.KLKind.Sum: %d and %d log-probabilities", len(logProbs), len(reference)))
-	}
-	sum := 0.0
-	for i, l := range logProbs {
-		sum += k.Value(float64(l), float64(reference[i]))
-	}
-	return sum
-}
-
 // KLController holds the coefficient of a KL penalty: fixed, or adapted so that the
 // divergence stays near a target (Ziegler et al. 2019, section 2.2):
 //

@@ -7,8 +7,8 @@ import (
 
 // Meter collects the figures of a run between two lines of its metrics. Each figure has a kind of its own: a
 // mean over whatever was counted, a greatest or a least value, a total, or the last one. It encodes to JSON and comes back
-// exactly, so that a resumed run writes what an uninterrupted one does. A value that is not finite is no
-// measurement and is left out.
+// exactly, so that a resumed run writes what an uninterrupted one does. A value that is not finite, or that makes a
+// sum infinite, is no measurement and is left out.
 type Meter map[string]Figure
 
 // Figure is one entry of a Meter.
@@ -56,9 +56,6 @@ func (m Meter) Merge(other Meter) {
 }
 
 func (m Meter) add(name string, f Figure) {
-	if math.IsNaN(f.Value) || math.IsInf(f.Value, 0) {
-		return
-	}
 	before, known := m[name]
 	if known && before.Kind == f.Kind {
 		switch f.Kind {
@@ -72,7 +69,9 @@ func (m Meter) add(name string, f Figure) {
 			f.Value += before.Value
 		}
 	}
-	m[name] = f
+	if !math.IsNaN(f.Value) && !math.IsInf(f.Value, 0) {
+		m[name] = f
+	}
 }
 
 // Get is the value of a figure, 0 where there is none.
@@ -82,12 +81,6 @@ func (m Meter) Get(name string) float64 {
 		return f.Value / f.Count
 	}
 	return f.Value
-}
-
-// Has says whether there is a figure of that name.
-func (m Meter) Has(name string) bool {
-	_, ok := m[name]
-	return ok
 }
 
 // Fill writes all figures into a row of metrics.

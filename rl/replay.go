@@ -10,9 +10,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"rltrain/internal/outfile"
 	"slices"
-
-	"rltrain/internal/files"
 )
 
 // Experience is one turn of a trajectory with the return it led to.
@@ -167,7 +166,7 @@ func (r *Replay) Save(path string) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	return files.WriteAtomic(path, buf.Bytes(), 0o644)
+	return outfile.Write(path, buf.Bytes(), 0o644)
 }
 
 // Load adds what [Replay.Save] wrote to path to the buffer; the capacity stays, and

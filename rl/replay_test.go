@@ -113,15 +113,16 @@ func TestReplayFile(t *testing.T) {
 }
 
 func TestReplayRefusesFiles(t *testing.T) {
-	const header = `{"format":"rltrain replay buffer 1","capacity":5,"entries":1}` + "\n"
+	const header = `{"format":"rltrain replay buffer 2","capacity":5,"entries":1}` + "\n"
 	for name, test := range map[string]struct{ content, want string }{
 		"pickle":       {"\x80\x04\x95", "Python pickle"},
 		"empty":        {"", "line 1: the file ends too early"},
+		"first format": {strings.Replace(header, "buffer 2", "buffer 1", 1), `line 1: format "rltrain replay buffer 1", want`},
 		"other":        {"{\"format\":\"x\",\"capacity\":1,\"entries\":0}\n", "line 1: format"},
 		"short":        {header, "line 2: the file ends too early"},
 		"broken":       {header + "{}}\n", "line 2"},
 		"unknown":      {header + `{"x":1}` + "\n", "line 2: not a line"},
-		"no turn":      {header + `{"trajectory":{"tokens":[1],"source":[0],"logprob":[0],"raw":[0],"turns":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: turn 0 of a trajectory of 0"},
+		"no turn":      {header + `{"trajectory":{"tokens":[1],"source":[0],"drawn":[0],"logprobs":[0],"turns":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: turn 0 of a trajectory of 0"},
 		"more entries": {strings.Replace(header, `"entries":1`, `"entries":0`, 1) + "{}\n", "line 2: more than the 0 entries"},
 	} {
 		path := filepath.Join(t.TempDir(), "buffer")
@@ -140,9 +141,9 @@ func TestReplayRefusesFiles(t *testing.T) {
 
 func FuzzReadReplay(f *testing.F) {
 	f.Add("\x80\x02")
-	f.Add(`{"format":"rltrain replay buffer 1","capacity":5,"entries":1}` + "\n" +
-		`{"trajectory":{"tokens":[1,2],"source":[0,1],"logprob":[0,-1],"raw":[0,-1],"turns":[{"end":2,"reward":null}],"stop":"stop"},"turns":[0],"returns":[1]}` + "\n")
-	f.Add(`{"format":"rltrain replay buffer 1","entries":-1}` + "\n")
+	f.Add(`{"format":"rltrain replay buffer 2","capacity":5,"entries":1}` + "\n" +
+		`{"trajectory":{"tokens":[1,2],"source":[0,1],"drawn":[0,-1],"logprobs":[0,-1],"turns":[{"end":2,"reward":null}],"stop":"stop"},"turns":[0],"returns":[1]}` + "\n")
+	f.Add(`{"format":"rltrain replay buffer 2","entries":-1}` + "\n")
 	f.Fuzz(func(t *testing.T, content string) {
 		items, err := readReplay(strings.NewReader(content))
 		if err != nil {

@@ -1,10 +1,6 @@
 package rl
 
-import (
-	"fmt"
-
-	"rltrain/envs"
-)
+import "fmt"
 
 // ReturnsToGo returns G_t = r_t + γ·G_{t+1} for the rewards of one episode, oldest
 // first. A missing reward, NaN, makes its own return and all before it missing.
@@ -16,17 +12,6 @@ func ReturnsToGo(rewards []float64, gamma float64) []float64 {
 		returns[t] = next
 	}
 	return returns
-}
-
-// OverlongMask says which trajectories a loss may learn from: those that were not cut
-// off by the limit of tokens. What was cut off was judged before it was finished (Yu et
-// al. 2025, DAPO, section 3.4, "overlong filtering").
-func OverlongMask(trajectories []*Trajectory) []bool {
-	mask := make([]bool, len(trajectories))
-	for i, t := range trajectories {
-		mask[i] = t.Stop != envs.StopLength
-	}
-	return mask
 }
 
 // OverlongPenalty is the soft penalty of a completion of length tokens, to be added to

@@ -5,8 +5,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"rltrain/envs"
 )
 
 func TestReturnsToGo(t *testing.T) {
@@ -41,11 +39,7 @@ func TestReturnsToGoAreGAEWithoutValues(t *testing.T) {
 	}
 }
 
-func TestOverlong(t *testing.T) {
-	mask := OverlongMask([]*Trajectory{{Stop: envs.StopEnd}, {Stop: envs.StopLength}, {Stop: envs.StopString}})
-	if diff := cmp.Diff([]bool{true, false, true}, mask); diff != "" {
-		t.Error(diff)
-	}
+func TestOverlongPenalty(t *testing.T) {
 	for length, want := range map[int]float64{0: 0, 80: 0, 81: -0.05, 90: -0.5, 100: -1, 101: -1, 500: -1} {
 		if got := OverlongPenalty(length, 100, 20); got != want {
 			t.Errorf("penalty of %d tokens is %g, want %g", length, got, want)

@@ -15,11 +15,9 @@ import (
 // twoTurns is a prompt of two tokens, a turn with a given token in it, and a turn that
 // failed to be judged.
 func twoTurns() *Trajectory {
-	t := &Trajectory{Prompt: 3, Sample: 1, Version: 7, Stop: envs.StopEnd}
+	t := &Trajectory{Prompt: 3, Index: 1, Version: 7, Stop: envs.StopEnd}
 	t.Give(10, 11)
 	t.Draw(20, -0.5, -0.6)
-	t.Draw(99, -9, -9)
-	t.Cut(3)
 	t.Give(12)
 	t.Draw(21, -0.25, -0.35)
 	t.EndTurn(0.5)
@@ -34,18 +32,18 @@ func TestTrajectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Trajectory{
-		Prompt: 3, Sample: 1, Version: 7, Stop: envs.StopEnd,
-		Tokens:  []int32{10, 11, 20, 12, 21, 22},
-		Source:  []Source{Given, Given, Sampled, Given, Sampled, Sampled},
-		LogProb: []float32{0, 0, -0.5, 0, -0.25, -1},
-		Raw:     []float32{0, 0, -0.6, 0, -0.35, -1.5},
-		Turns:   []Turn{{5, 0.5}, {6, math.NaN()}},
+		Prompt: 3, Index: 1, Version: 7, Stop: envs.StopEnd,
+		Tokens:   []int32{10, 11, 20, 12, 21, 22},
+		Source:   []Source{Given, Given, Sampled, Given, Sampled, Sampled},
+		Drawn:    []float32{0, 0, -0.5, 0, -0.25, -1},
+		LogProbs: []float32{0, 0, -0.6, 0, -0.35, -1.5},
+		Turns:    []Turn{{5, 0.5}, {6, math.NaN()}},
 	}
 	if diff := cmp.Diff(want, tr, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if tr.Length() != 3 || !math.IsNaN(tr.Reward()) {
-		t.Errorf("length %d, reward %v", tr.Length(), tr.Reward())
+	if tr.Len() != 3 || !math.IsNaN(tr.Reward()) {
+		t.Errorf("length %d, reward %v", tr.Len(), tr.Reward())
 	}
 	tr.Turns[1].Reward = 2
 	if tr.Reward() != 2.5 {
@@ -77,7 +75,7 @@ func TestTrajectoryValidate(t *testing.T) {
 		change func(*Trajectory)
 		want   string
 	}{
-		"lengths":                {func(t *Trajectory) { t.Raw = t.Raw[1:] }, "6 and 5 log-probabilities"},
+		"lengths":                {func(t *Trajectory) { t.LogProbs = t.LogProbs[1:] }, "6 and 5 log-probabilities"},
 		"empty":                  {func(t *Trajectory) { *t = Trajectory{} }, "without tokens"},
 		"turns out of order":     {func(t *Trajectory) { t.Turns[1].End = 5 }, "turn 1 ends at 5"},
 		"turn beyond the end":    {func(t *Trajectory) { t.Turns[1].End = 7 }, "turn 1 ends at 7"},
@@ -93,58 +91,12 @@ func TestTrajectoryValidate(t *testing.T) {
 	}
 }
 
-func TestCutKeepsFinishedTurns(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("a finished turn was cut")
-		}
-	}()
-	twoTurns().Cut(5)
-}
-
-func TestBatch(t *testing.T) {
-	first, second := twoTurns(), &Trajectory{}
-	second.Give(1)
-	second.Draw(2, -2, -3)
-	second.EndTurn(1)
-	second.Give(5) // what the environment says last is in no turn
-	b, err := NewBatch([]*Trajectory{first, second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := &Batch{
-		Sequences: [][]int32{{10, 11, 20, 12, 21}, {1}},
-		Rows:      []int64{1, 3, 4, 5},
-		Targets:   []int64{20, 21, 22, 2},
-		Sequence:  []int{0, 0, 0, 1},
-		Turn:      []int{0, 0, 1, 0},
-		LogProb:   []float32{-0.5, -0.25, -1, -2},
-		Raw:       []float32{-0.6, -0.35, -1.5, -3},
-		Length:    []int{3, 1},
-	}
-	if diff := cmp.Diff(want, b); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]float32{7, 7, 7, 8}, b.Spread([]float64{7, 8})); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]float32{1, 1, 2, 3}, b.SpreadTurns([][]float64{{1, 2}, {3}})); diff != "" {
-		t.Error(diff)
-	}
-	b, err = NewTurnBatch([]Experience{{Trajectory: second}, {Trajectory: first, Turn: 1}, {Trajectory: first, Turn: 0}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]int64{0, 5, 7, 9}, b.Rows); diff != "" {
-		t.Errorf("rows of single turns (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([][]int32{{1}, {10, 11, 20, 12, 21}, {10, 11, 20, 12}}, b.Sequences); diff != "" {
-		t.Errorf("sequences of single turns (-want +got):\n%s", diff)
-	}
-	silent := &Trajectory{}
-	silent.Give(1, 2)
-	silent.EndTurn(0)
-	if _, err := NewBatch([]*Trajectory{first, silent}); err == nil || !strings.Contains(err.Error(), "sequence 1 has no sampled token") {
-		t.Errorf("error %v", err)
+// TestEndTurnWithoutATokenPaysTheTurnBefore has an environment that takes an action back and ends.
+func TestEndTurnWithoutATokenPaysTheTurnBefore(t *testing.T) {
+	tr := twoTurns()
+	tr.Turns[1].Reward = 2
+	tr.EndTurn(-0.5)
+	if len(tr.Turns) != 2 || tr.Turns[1] != (Turn{6, 1.5}) || tr.Validate() != nil {
+		t.Errorf("turns %v, %v", tr.Turns, tr.Validate())
 	}
 }

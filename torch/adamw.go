@@ -174,6 +174,9 @@ func tensors(vs []*Var) []Tensor {
 
 // globalNorm is the Euclidean norm of all elements of ts together.
 func (s *Scope) globalNorm(ts []Tensor) float64 {
+	if len(ts) == 0 {
+		return 0
+	}
 	results := make([]C.rlt_tensor, len(ts))
 	n := s.argTensors(ts).argScalar(2).callInto(opForeachNorm, results)
 	norms := make([]Tensor, n)

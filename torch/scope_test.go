@@ -191,6 +191,88 @@ func TestAdamW(t *testing.T) {
 	}
 }
 
+// TestAdamWClipsGroupsApart reads off the first moments, a tenth of the clipped gradients, by which norm each group was
+// clipped: two groups by that of both, one by its own.
+func TestAdamWClipsGroupsApart(t *testing.T) {
+	torchtest.NoLeaks(t)
+	const limit = 5
+	var params []*torch.Var
+	for _, x := range []float32{3, 4, 100} { // the gradients of ½Σx²
+		p, err := torch.Parameter([]float32{x}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		params = append(params, p)
+	}
+	backward := func(scale float64) {
+		t.Helper()
+		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			for _, p := range params {
+				s.Backward(s.Scale(s.Sum(s.Mul(p.T(), p.T())), scale/2))
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		apart [3]bool
+		limit float64
+		norm  float64
+		want  [3]float64
+	}{
+		{[3]bool{false, false, true}, limit, 5, [3]float64{3, 4, limit}},
+		{[3]bool{true, true, true}, 3.5, 0, [3]float64{3, 3.5, 3.5}},
+		{[3]bool{}, limit, math.Sqrt(10025), [3]float64{15 / math.Sqrt(10025), 20 / math.Sqrt(10025), 500 / math.Sqrt(10025)}},
+		{[3]bool{false, false, true}, 0, 5, [3]float64{3, 4, 100}},
+	} {
+		var groups []torch.ParamGroup
+		for i, p := range params {
+			groups = append(groups, torch.ParamGroup{Params: []*torch.Var{p}, Apart: test.apart[i]})
+		}
+		o := torch.NewAdamW(torch.AdamEps, append(groups, torch.ParamGroup{Apart: true})...)
+		backward(1)
+		norm, err := o.Step(make([]float64, 4), test.limit) // a rate of 0: the parameters stay
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, err := o.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range test.want {
+			if got := 10 * float64(state.First[i][0]); math.Abs(got-want) > 1e-4 || math.Abs(norm-test.norm) > 1e-4 {
+				t.Errorf("%+v: gradient %d is clipped to %v, the norm is %v", test, i, got, norm)
+			}
+		}
+		o.Close()
+	}
+
+	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: params[:2]}, torch.ParamGroup{Params: params[2:], Apart: true})
+	defer o.Close()
+	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		for i, p := range params {
+			s.Backward(s.Scale(s.Sum(p.T()), []float64{1, 1, math.Inf(1)}[i]))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var nonFinite *torch.NonFiniteError
+	if _, err := o.Step([]float64{1, 1}, limit); !errors.As(err, &nonFinite) {
+		t.Errorf("error %v, want that a norm is not finite", err)
+	}
+	for i, want := range []float32{3, 4, 100} {
+		if got, err := params[i].Read(); err != nil || got[0] != want {
+			t.Errorf("a refused step leaves %v, %v; want %v", got, err, want)
+		}
+	}
+	if err := torch.ZeroGrad(params); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAdamWStateContinuesExactly(t *testing.T) {
 	torchtest.NoLeaks(t)
 	run := func(interrupt bool) []float32 {

@@ -8,6 +8,7 @@
 package chat
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -104,26 +105,37 @@ func (e Example) Conversational() bool {
 	return false
 }
 
+// ErrNull says that a row has null where its text should be: a row that a data
+// set's makers left empty.
+var ErrNull = errors.New("null instead of a text or a conversation: fill it or remove the row")
+
 // Examples reads the records as one of the accepted formats, any if none is
 // named. The first record decides on the layout of the columns (see Detect);
-// all others must have it. The first error ends the sequence.
+// all others must have it. The first error ends the sequence, but for rows that
+// are ErrNull, which come with File and Line and an error that says so: they can
+// be counted and left out.
 func Examples(records iter.Seq2[dataset.Record, error], accept ...Format) iter.Seq2[Example, error] {
 	return func(yield func(Example, error) bool) {
 		var layout *Layout
-		conversational := false
+		first, conversational := true, false // of the rows that have something
 		for r, err := range records {
 			if err != nil {
 				yield(Example{}, err)
 				return
 			}
-			first := layout == nil
-			if first {
+			if layout == nil {
 				if layout, err = Detect(r, accept...); err != nil {
 					yield(Example{}, err)
 					return
 				}
 			}
 			e, err := layout.Example(r)
+			if errors.Is(err, ErrNull) {
+				if !yield(Example{File: r.File, Line: r.Line}, err) {
+					return
+				}
+				continue
+			}
 			if err == nil && !first && e.Conversational() != conversational {
 				err = fmt.Errorf("%s: %s, but the rows before are %s: divide the data set", r.Place(), form(e.Conversational()), form(conversational))
 			}
@@ -131,7 +143,7 @@ func Examples(records iter.Seq2[dataset.Record, error], accept ...Format) iter.S
 				yield(Example{}, err)
 				return
 			}
-			conversational = e.Conversational()
+			first, conversational = false, e.Conversational()
 			if !yield(e, nil) {
 				return
 			}

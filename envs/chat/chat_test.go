@@ -2,6 +2,7 @@ package chat
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -152,7 +153,7 @@ func TestExamplesErrors(t *testing.T) {
 		{"wrong kind", `{"text":"q"}`, []Format{Preference}, `:1: not a data set of the kind preference: the columns are "text"; want input + preferred_output + non_preferred_output, or conversations + chosen + rejected, or messages + chosen + rejected, or instruction + chosen + rejected, or prompt + chosen + rejected, or chosen + rejected`},
 		{"no columns", `{}`, []Format{PromptOnly}, `:1: not a data set of the kind prompt only: there are no columns; want prompt, or instruction`},
 		{"other columns later", `{"text":"q"}` + "\n" + `{"prompt":"q"}`, nil, `:2: the row has no column "text", which the first row has; its columns are "prompt"`},
-		{"null", `{"text":null}`, nil, `:1: column "text": null, want a string or a list of messages`},
+		{"null", `{"text":null}`, nil, `:1: column "text": null instead of a text or a conversation: fill it or remove the row`},
 		{"number", `{"prompt":1,"completion":"a"}`, nil, `:1: column "prompt": the number "1", want a string or a list of messages`},
 		{"empty prompt", `{"prompt":"","completion":"a"}`, nil, `:1: column "prompt" is empty: fill it or remove the row`},
 		{"nul", `{"text":"a\u0000"}`, nil, `:1: column "text": NUL at byte 2: remove it`},
@@ -237,5 +238,53 @@ func checkExample(t *testing.T, e Example, fields dataset.Object) {
 	if (e.Format == Preference && e.Chosen.Conversational() != e.Rejected.Conversational()) ||
 		(e.Format == LanguageModelling && !e.Text.Conversational() && e.Text.Text == "") {
 		t.Fatalf("example %+v", e)
+	}
+}
+
+// A row that is null where its text should be is told and left out; others follow.
+func TestExamplesOfNullRows(t *testing.T) {
+	path := write(t, "rows.jsonl", `{"text":null}
+{"text":"a"}
+{"text":null}
+{"text":"b"}
+`)
+	var texts []string
+	var null []int
+	for e, err := range Examples(dataset.Records(path)) {
+		switch {
+		case errors.Is(err, ErrNull):
+			null = append(null, e.Line)
+			if !strings.Contains(err.Error(), fmt.Sprintf(`rows.jsonl:%d: column "text": null instead of a text`, e.Line)) {
+				t.Error(err)
+			}
+		case err != nil:
+			t.Fatal(err)
+		default:
+			texts = append(texts, e.Text.Text)
+		}
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, texts) + cmp.Diff([]int{1, 3}, null); diff != "" {
+		t.Error(diff)
+	}
+	conversation := `{"prompt":"q","completion":null}` + "\n" + `{"prompt":"q","completion":"a"}`
+	if _, err := read(write(t, "rows.jsonl", conversation)); !errors.Is(err, ErrNull) {
+		t.Error(err)
+	}
+}
+
+// The list of messages may be text, as CSV has it.
+func TestMessagesInJSON(t *testing.T) {
+	path := write(t, "rows.csv", "messages,id\n\"[{\"\"role\"\":\"\"user\"\",\"\"content\"\":\"\"q\"\"},{\"\"role\"\":\"\"assistant\"\",\"\"content\"\":\"\"a\"\"}]\",7\n")
+	got, err := read(path)
+	if err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	if diff := cmp.Diff(chat("user: q", "assistant: a"), got[0].Text); diff != "" {
+		t.Error(diff)
+	}
+	for _, bad := range []string{`"hello"`, `"{}"`, `"[1]"`, `"["`} {
+		if _, err := read(write(t, "rows.jsonl", `{"messages":`+bad+`}`)); err == nil || !strings.Contains(err.Error(), `column "messages"`) {
+			t.Errorf("%s: %v", bad, err)
+		}
 	}
 }

@@ -62,6 +62,8 @@ func (r *row) answer(to *Content, name string) (err error) {
 			return inColumn(name, err)
 		}
 		return nil
+	case nil:
+		return inColumn(name, ErrNull)
 	default:
 		return inColumn(name, fmt.Errorf("%s, want a string or a list of messages", dataset.Kind(value)))
 	}
@@ -84,6 +86,9 @@ func alike(a *Content, aName string, b *Content, bName string) error {
 func (r *row) reply(to *Content, name string) error {
 	value := r.get(name)
 	text, ok := value.(string)
+	if value == nil {
+		return inColumn(name, ErrNull)
+	}
 	if !ok {
 		return inColumn(name, fmt.Errorf("%s, want a string", dataset.Kind(value)))
 	}
@@ -169,8 +174,15 @@ func (r *row) conversation(to *Content, name string) error {
 	if err := r.content(to, name); err != nil {
 		return err
 	}
-	if !to.Conversational() {
-		return inColumn(name, errors.New("a string, want a list of messages"))
+	if !to.Conversational() { // CSV and some Parquet files have the list as text
+		value, err := dataset.Parse(to.Text)
+		if _, ok := value.([]any); err != nil || !ok {
+			return inColumn(name, errors.New("a string, want a list of messages, or one in JSON"))
+		}
+		to.Text = ""
+		if to.Messages, err = messages(value); err != nil {
+			return inColumn(name, err)
+		}
 	}
 	system, err := r.text("system")
 	if err == nil && system != "" {

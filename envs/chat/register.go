@@ -31,15 +31,13 @@ func (o *texts) Records(ctx context.Context, s envs.Setup) (envs.Records, error)
 	if err != nil {
 		return envs.Records{}, &envs.OptionError{Option: "dataset", Err: err}
 	}
-	files, err := dataset.FilesOf(parts, dataset.Train)
+	divided, err := dataset.Divide(parts)
 	if err != nil {
 		return envs.Records{}, err
 	}
-	records := envs.Records{Train: first(dataset.Records(files...), o.MaxSamples)}
-	for _, part := range parts {
-		if part.Split == "validation" {
-			records.Validation = first(dataset.Records(part.Files...), o.MaxSamples)
-		}
+	records := envs.Records{Train: first(divided.Train, o.MaxSamples)}
+	if divided.Given {
+		records.Validation = first(divided.Validation, o.MaxSamples)
 	}
 	return records, nil
 }

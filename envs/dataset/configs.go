@@ -167,7 +167,7 @@ func pickConfig(configs []configuration, name string) (configuration, error) {
 func (c configuration) parts(names, splits []string) ([]Part, error) {
 	var parts []Part
 	for _, p := range c.files {
-		if len(splits) > 0 && !slices.Contains(splits, p.split) {
+		if len(splits) > 0 && !slices.Contains(splits, p.split) && !slices.Contains(splits, usualSplit(p.split)) {
 			continue
 		}
 		part := Part{Split: p.split}

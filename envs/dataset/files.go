@@ -110,10 +110,16 @@ func Under(dir string, parts []Part) []Part {
 // From the fourth rule on only files of the commonest format count, of parquet,
 // jsonl, json and csv the first where two are equally common.
 //
-// Only the parts of the splits are returned, and all with none: the files of
-// the others may be missing.
+// Splits that are called val, valid or dev become "validation", and so on, where
+// no other has that name. Only the parts of the splits are returned, and all with
+// none: the files of the others may be missing.
 func Choose(config string, names []string, readme []byte, splits ...string) ([]Part, error) {
 	parts, err := choose(config, names, readme, splits)
+	for i, part := range parts {
+		if name := usualSplit(part.Split); !slices.ContainsFunc(parts, func(p Part) bool { return p.Split == name }) {
+			parts[i].Split = name
+		}
+	}
 	if len(splits) > 0 {
 		parts = slices.DeleteFunc(parts, func(p Part) bool { return !slices.Contains(splits, p.Split) })
 	}
@@ -302,6 +308,16 @@ var splitWords = []struct {
 	{"train", []string{"train", "training"}},
 	{"validation", []string{"validation", "valid", "dev", "val"}},
 	{"test", []string{"test", "testing", "eval", "evaluation"}},
+}
+
+// usualSplit is a split's usual name: validation for val, valid and dev.
+func usualSplit(name string) string {
+	for _, s := range splitWords {
+		if slices.Contains(s.words, strings.ToLower(name)) {
+			return s.split
+		}
+	}
+	return name
 }
 
 // splitWord returns the split whose word stands in one of the names, between

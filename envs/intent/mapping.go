@@ -13,7 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/google/renameio/v2"
+	"rltrain/internal/outfile"
 )
 
 // The files beside a classifier's weights that name its outputs. Both hold the
@@ -34,7 +34,7 @@ func WriteMapping(dir string, labels []string) error {
 		return fmt.Errorf("writing labels to %s: %w", dir, err)
 	}
 	for _, name := range []string{labelMapping, categoryMapping} {
-		if err := renameio.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+		if err := outfile.Write(filepath.Join(dir, name), content, 0o644); err != nil {
 			return fmt.Errorf("writing labels: %w", err)
 		}
 	}

@@ -18,10 +18,10 @@
 //
 // # Programs
 //
-// cmd:PROGRAM ARGS starts a program at the first question, without a shell: words are
-// parted by spaces, and may stand in quotes. It reads a question a line and writes an
-// answer a line, both JSON, in any order, and ends when its input does. Up to 64
-// questions wait at a time; a line has 1 MiB at most. Asked about a text:
+// cmd:PROGRAM ARGS starts a program at the first question, in the folder of this process and
+// without a shell: words are parted by spaces, and may stand in quotes. It reads a question a
+// line and writes an answer a line, both JSON, in any order, and ends when its input does. Up
+// to 64 questions wait at a time; a line has 1 MiB at most. Asked about a text:
 //
 //	{"id":7,"prompt":"1 + 1?","text":"It is 2.","written":"It is 2.","answer":"2","truth":"2","correct":true,"formatted":false}
 //
@@ -36,9 +36,14 @@
 //	{"id":7,"reward":0.5}
 //	{"id":8,"reward":null,"error":"the model is busy"}
 //
-// The question that has waited longest is given up after [Options.Timeout]: the program
-// is killed, with all that it started in its process group, and started again for the
-// other questions. The same happens to a program that writes something else. One that
-// ends is started again too; the question that had waited longest is given up where it
-// ended without an answer. After three such ends in a row all questions fail.
+// What the program writes must reach its standard output at once: most languages keep lines
+// back unless told to flush them.
+//
+// Each question has [Options.Timeout] from when those before it were answered, the first one
+// from the program's start. After it the question has failed, and the program is killed, with
+// all that it started in its process group, and started again for the other questions. The
+// same happens where it writes something else than an answer. A program that ends is started
+// again too, and asked again what it left open; where it ended without any answer, the first
+// of its questions has failed. After three starts in a row without an answer all questions
+// fail. Errors quote the last line that the program wrote to its standard error.
 package reward

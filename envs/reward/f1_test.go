@@ -107,7 +107,7 @@ var imbalanced = []cell{{0.8, 0.02}, {0.12, 0.32}, {0.08, 0.45}}
 // probability, both exact.
 func reinforce(t *testing.T, spec string) (f1, accuracy float64) {
 	t.Helper()
-	r := parseRewards(t, spec, "common", "rare")
+	r := parseLabels(t, spec, "common", "rare")
 	rng := rand.New(rand.NewPCG(11, 12))
 	logits := make([]float64, len(imbalanced))
 	baseline := make([]float64, len(imbalanced))
@@ -126,11 +126,8 @@ func reinforce(t *testing.T, spec string) (f1, accuracy float64) {
 		if rng.Float64() < p {
 			action = 1
 		}
-		score, ok := r.Score(action, truth)
-		if !ok {
-			t.Fatal("a reward failed")
-		}
-		advantage := float64(score) - baseline[x]
+		advantage := score(t, r, action, truth) - baseline[x]
+		r.Observe([]Choice{{Action: action, Truth: truth}})
 		baseline[x] += 0.01 * advantage
 		rate := 0.1 * (1 - float64(step)/steps)
 		logits[x] += rate * advantage * (float64(action) - p)

@@ -40,12 +40,12 @@ func randomProbs(rng *rand.Rand, n int) []float64 {
 
 // checkGradient compares the gradient at probs with central differences in each
 // coordinate.
-func checkGradient(t *testing.T, spec string, r *Rewards, truth int, probs []float64) {
+func checkGradient(t *testing.T, spec string, r *Labels, truth int, probs []float64) {
 	t.Helper()
 	const h = 1e-6
-	grad, scratch := make([]float64, len(probs)), make([]float64, len(probs))
-	j, ok := r.expected(truth, probs, grad)
-	if !ok {
+	scores, grad := r.expected([]int{truth}, probs)
+	j := scores.Total[0]
+	if math.IsNaN(j) {
 		t.Fatalf("%s at %v: failed", spec, probs)
 	}
 	rounding := 1e-9 * math.Abs(j) // of a difference of two J, over 2h
@@ -53,8 +53,8 @@ func checkGradient(t *testing.T, spec string, r *Rewards, truth int, probs []flo
 		at := func(delta float64) float64 {
 			moved := append([]float64(nil), probs...)
 			moved[k] += delta
-			j, _ := r.expected(truth, moved, scratch)
-			return j
+			scores, _ := r.expected([]int{truth}, moved)
+			return scores.Total[0]
 		}
 		want := (at(h) - at(-h)) / (2 * h)
 		if math.Abs(grad[k]-want) > 1e-6*(1+math.Abs(want))+rounding {
@@ -70,7 +70,7 @@ func TestGradientAgainstDifferences(t *testing.T) {
 		specs = append(specs, "expr:"+randomNumber(rng, 1+rng.IntN(3)))
 	}
 	for _, spec := range specs {
-		r := parseRewards(t, spec, "a", "b", "c")
+		r := parseLabels(t, spec, "a", "b", "c")
 		if r.f1 != nil {
 			for range 50 {
 				r.f1.observe(rng.IntN(3), rng.IntN(3))
@@ -91,9 +91,9 @@ func TestGradientAtKinks(t *testing.T) {
 		{"expr:abs(probs[0] - 0.5)", []float64{0, 0}},
 		{"expr:(probs[0] - 0.5)^0 - 1", []float64{0, 0}},
 	} {
-		grad := make([]float64, 2)
-		if _, ok := parseRewards(t, test.spec, "a", "b").Expected(0, probs, grad); !ok || grad[0] != test.want[0] || grad[1] != test.want[1] {
-			t.Errorf("%s: gradient %v, ok %t; want %v", test.spec, grad, ok, test.want)
+		scores, grad := parseLabels(t, test.spec, "a", "b").Expected([]int{0}, probs)
+		if math.IsNaN(scores.Total[0]) || grad[0] != test.want[0] || grad[1] != test.want[1] {
+			t.Errorf("%s: J = %g, gradient %v; want %v", test.spec, scores.Total[0], grad, test.want)
 		}
 	}
 }
@@ -102,16 +102,17 @@ func TestGradientAtKinks(t *testing.T) {
 // probability 0.7, by gradient ascent on the expected reward, and returns π(1).
 func ascend(t *testing.T, spec string, steps int, rate float64) float64 {
 	t.Helper()
-	r := parseRewards(t, spec, "0", "1")
+	r := parseLabels(t, spec, "0", "1")
 	rng := rand.New(rand.NewPCG(7, 8))
-	logit, grad := 0.0, make([]float64, 2)
+	logit := 0.0
 	for step := range steps {
 		p := 1 / (1 + math.Exp(-logit))
 		truth := 0
 		if rng.Float64() < 0.7 {
 			truth = 1
 		}
-		if _, ok := r.Expected(truth, []float32{float32(1 - p), float32(p)}, grad); !ok {
+		scores, grad := r.Expected([]int{truth}, []float32{float32(1 - p), float32(p)})
+		if math.IsNaN(scores.Total[0]) {
 			t.Fatalf("%s: failed at p = %g", spec, p)
 		}
 		// Softmax: ∂J/∂logit = Σ_k g_k ∂π_k/∂logit = p(1−p)(g_1 − g_0). The rate falls so

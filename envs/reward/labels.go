@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 )
@@ -49,7 +50,7 @@ type Choice struct {
 //	calibration   a proper scoring rule of the probabilities, see [Labels.Expected]
 //
 // EXPR is written in the language of github.com/expr-lang/expr, restricted to what can be
-// differentiated:
+// differentiated, and yields a number or a condition, which counts as 1 or 0. It knows
 //
 //	correct      1 when the label scored is the true one, else 0; also a condition
 //	confidence   the policy's probability of the label scored
@@ -219,18 +220,25 @@ func (r *Labels) Expected(truths []int, probs []float32) (scores Scores, grad []
 	if len(probs) != len(truths)*classes || !r.Enumerable() {
 		panic(fmt.Sprintf("reward.Labels.Expected: %d probabilities for %d samples of %d labels, enumerable: %t", len(probs), len(truths), classes, r.Enumerable()))
 	}
+	exact := make([]float64, len(probs))
+	for i, p := range probs {
+		exact[i] = float64(p)
+	}
+	return r.expected(truths, exact)
+}
+
+func (r *Labels) expected(truths []int, probs []float64) (scores Scores, grad []float64) {
+	classes := len(r.labels)
 	grad = make([]float64, len(probs))
-	row, slope := make([]float64, classes), make([]float64, classes)
+	slope := make([]float64, classes)
 	said := make([]judged, len(r.rewards))
 	for j, judge := range r.rewards {
 		said[j] = newJudged(len(truths))
 		for i, truth := range truths {
-			for k := range row {
-				row[k], slope[k] = float64(probs[i*classes+k]), 0
-			}
-			said[j].values[i] = judge.expected(truth, row, slope)
+			clear(slope)
+			said[j].values[i] = judge.expected(truth, probs[i*classes:(i+1)*classes], slope)
 			for k, g := range slope {
-				if !fits(g, r.pieces[j].weight, len(r.pieces)) {
+				if finite(said[j].values[i]) && !fits(g, r.pieces[j].weight, len(r.pieces)) {
 					said[j].errs[i] = errGradient
 				}
 				grad[i*classes+k] += r.pieces[j].weight * g
@@ -239,7 +247,7 @@ func (r *Labels) Expected(truths []int, probs []float32) (scores Scores, grad []
 	}
 	scores = weigh(r.pieces, said, len(truths))
 	for i, total := range scores.Total {
-		if total != total { // NaN
+		if math.IsNaN(total) {
 			clear(grad[i*classes : (i+1)*classes])
 		}
 	}

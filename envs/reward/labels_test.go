@@ -11,13 +11,25 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-func parseRewards(t testing.TB, spec string, labels ...string) *Rewards {
+var nan = math.NaN()
+
+func parseLabels(t testing.TB, spec string, labels ...string) *Labels {
 	t.Helper()
-	r, err := ParseRewards(spec, labels)
+	r, err := ParseLabels(spec, labels, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// score is the total of one choice, NaN where it failed.
+func score(t testing.TB, r *Labels, action, truth int) float64 {
+	t.Helper()
+	scores, err := r.Score(t.Context(), []Choice{{Action: action, Truth: truth}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scores.Total[0]
 }
 
 func TestScore(t *testing.T) {
@@ -25,7 +37,7 @@ func TestScore(t *testing.T) {
 	tests := []struct {
 		spec          string
 		action, truth int
-		want          float32
+		want          float64
 	}{
 		{"accuracy", 1, 1, 1},
 		{"accuracy", 1, 0, 0},
@@ -37,14 +49,16 @@ func TestScore(t *testing.T) {
 		{"expr:correct ? 2 : -1", 0, 0, 2},
 		{`accuracy,expr:'label in ["law", "math"] and not correct ? -1 : 0'=0.25`, 2, 0, -0.25},
 		{`expr:'predicted == "other" && label != predicted ? 1 : 0'`, 2, 0, 1},
+		{`expr:'label == predicted'=2`, 2, 2, 2},
+		{`expr:'not correct'`, 2, 2, 0},
 	}
 	for _, test := range tests {
-		r := parseRewards(t, test.spec, labels...)
+		r := parseLabels(t, test.spec, labels...)
 		if r.ReadsProbs() {
 			t.Errorf("%s: reads probabilities", test.spec)
 		}
-		if got, ok := r.Score(test.action, test.truth); !ok || got != test.want {
-			t.Errorf("%s: Score(%d, %d) = %g, %t; want %g", test.spec, test.action, test.truth, got, ok, test.want)
+		if got := score(t, r, test.action, test.truth); got != test.want {
+			t.Errorf("%s: action %d where %d is right scores %g, want %g", test.spec, test.action, test.truth, got, test.want)
 		}
 	}
 }
@@ -56,7 +70,7 @@ func TestReadsProbs(t *testing.T) {
 		"expr:probs[0]": true, "expr:max(probs)": true, "expr:correct ? log(probs[label]) : 0": true,
 		`expr:label == "a" ? 1 : 0`: false,
 	} {
-		if got := parseRewards(t, spec, "a", "b").ReadsProbs(); got != want {
+		if got := parseLabels(t, spec, "a", "b").ReadsProbs(); got != want {
 			t.Errorf("%s: ReadsProbs %t, want %t", spec, got, want)
 		}
 	}
@@ -68,7 +82,7 @@ func TestScorePanicsWhereProbabilitiesAreRead(t *testing.T) {
 			t.Error("no panic")
 		}
 	}()
-	parseRewards(t, "accuracy,calibration", "a", "b").Score(0, 0)
+	score(t, parseLabels(t, "accuracy,calibration", "a", "b"), 0, 0)
 }
 
 func TestExpectedByHand(t *testing.T) {
@@ -97,11 +111,10 @@ func TestExpectedByHand(t *testing.T) {
 		{"calibration,expr:confidence=2", 0.5625 + 0.75, []float64{2.0625, 2.3125, 1.3125}},
 	}
 	for _, test := range tests {
-		r := parseRewards(t, test.spec, "a", "b", "c")
-		grad := []float64{9, 9, 9}
-		got, ok := r.Expected(1, probs, grad)
-		if !ok || math.Abs(got-test.want) > 1e-12 {
-			t.Errorf("%s: J = %g, %t; want %g", test.spec, got, ok, test.want)
+		r := parseLabels(t, test.spec, "a", "b", "c")
+		scores, grad := r.Expected([]int{1}, probs)
+		if got := scores.Total[0]; !(math.Abs(got-test.want) <= 1e-12) {
+			t.Errorf("%s: J = %g, want %g", test.spec, got, test.want)
 		}
 		if diff := cmp.Diff(test.grad, grad, near); diff != "" {
 			t.Errorf("%s: gradient (-want +got):\n%s", test.spec, diff)
@@ -111,104 +124,141 @@ func TestExpectedByHand(t *testing.T) {
 
 func TestExpectedOfSampledRewardsIsTheMeanScore(t *testing.T) {
 	for _, spec := range []string{"accuracy", "f1=2", "accuracy,f1,expr:'predicted == \"b\" ? -0.3 : 0.1'=2"} {
+		r := parseLabels(t, spec, "a", "b", "c")
+		for i := range 20 {
+			r.Observe([]Choice{{Action: i % 2, Truth: i % 3}})
+		}
 		probs := []float64{0.2, 0.5, 0.3}
 		want, rewards := 0.0, make([]float64, 3)
-		warm := func() *Rewards {
-			r := parseRewards(t, spec, "a", "b", "c")
-			for i := range 20 {
-				r.Score(i%2, i%3)
-			}
-			return r
-		}
 		for a, p := range probs {
-			score, _ := warm().Score(a, 2)
-			rewards[a] = float64(score)
-			want += p * float64(score)
+			rewards[a] = score(t, r, a, 2)
+			want += p * rewards[a]
 		}
-		grad := make([]float64, 3)
-		got, ok := warm().expected(2, probs, grad)
-		if !ok || math.Abs(got-want) > 1e-6 {
-			t.Errorf("%s: J = %g, %t; want %g", spec, got, ok, want)
+		scores, grad := r.expected([]int{2}, probs)
+		if got := scores.Total[0]; !(math.Abs(got-want) <= 1e-12) {
+			t.Errorf("%s: J = %g, want %g", spec, got, want)
 		}
-		if diff := cmp.Diff(rewards, grad, cmpopts.EquateApprox(0, 1e-6)); diff != "" {
+		if diff := cmp.Diff(rewards, grad, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
 			t.Errorf("%s: gradient (-want +got):\n%s", spec, diff)
 		}
 	}
 }
 
-func TestFailedRewardsAreMissingAndCounted(t *testing.T) {
-	r := parseRewards(t, "accuracy,expr:1/correct", "a", "b")
-	if got, ok := r.Score(0, 1); ok {
-		t.Errorf("1/0 scored %g", got)
+func TestExpectedOfABatchIsThatOfItsSamples(t *testing.T) {
+	r := parseLabels(t, "calibration,expr:log(probs[label])=0.5,f1", "a", "b")
+	truths, probs := []int{0, 1, 1, 0}, []float32{0.25, 0.75, 0.5, 0.5, 1, 0, 0.125, 0.875}
+	scores, grad := r.Expected(truths, probs)
+	for i := range truths {
+		one, slope := r.Expected(truths[i:i+1], probs[2*i:2*i+2])
+		if i == 2 != math.IsNaN(scores.Total[i]) { // log 0
+			t.Errorf("sample %d: total %g", i, scores.Total[i])
+		}
+		if diff := cmp.Diff(one.Total[0], scores.Total[i], cmpopts.EquateNaNs()); diff != "" {
+			t.Errorf("sample %d: total (-alone +in the batch):\n%s", i, diff)
+		}
+		if diff := cmp.Diff(slope, grad[2*i:2*i+2]); diff != "" {
+			t.Errorf("sample %d: gradient (-alone +in the batch):\n%s", i, diff)
+		}
 	}
-	if got, ok := r.Score(1, 1); !ok || got != 2 {
-		t.Errorf("got %g, %t; want 2", got, ok)
+}
+
+func TestFailedLabelRewardsAreMissingAndCounted(t *testing.T) {
+	r := parseLabels(t, "accuracy,expr:1/correct", "a", "b")
+	got, err := r.Score(t.Context(), []Choice{{Action: 0, Truth: 1}, {Action: 1, Truth: 1}, {Action: 0, Truth: 0}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	want := []RewardStats{
-		{Name: "accuracy", Weight: 1, N: 2, Mean: 0.5, Std: 0.5},
-		{Name: "expr:1/correct", Weight: 1, N: 1, Mean: 1, Failures: 1},
+	want := Scores{
+		Total: []float64{nan, 2, 2},
+		Rewards: []Score{
+			{Name: "accuracy", Weight: 1, Values: []float64{0, 1, 1}, N: 3, Mean: 2. / 3, Std: math.Sqrt(1. / 3)},
+			{Name: "expr:1/correct", Weight: 1, Values: []float64{nan, 1, 1}, N: 2, Mean: 1, Failures: 1, Failure: "reward expr:1/correct: the value is +Inf"},
+		},
 	}
-	if diff := cmp.Diff(want, r.Stats()); diff != "" {
-		t.Errorf("statistics (-want +got):\n%s", diff)
-	}
-	r.ResetStats()
-	if s := r.Stats()[1]; s.N != 0 || s.Failures != 0 || s.Std != 0 {
-		t.Errorf("after ResetStats: %+v", s)
+	if diff := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmpopts.EquateApprox(0, 1e-12)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 
 	for _, test := range []struct {
-		spec  string
-		probs []float32
+		spec    string
+		probs   []float32
+		failure string
 	}{
-		{"calibration,expr:log(confidence)", []float32{1, 0}},
-		{"expr:sqrt(probs[1])", []float32{1, 0}}, // finite value, infinite slope
-		{"expr:exp(1000*confidence)", []float32{0.9, 0.1}},
-		{"calibration", []float32{float32(math.NaN()), 0}},
-		{"expr:log(confidence - 0.5)", []float32{0.9, 0.1}},
-		{"expr:max(confidence, log(-1))", []float32{0.9, 0.1}},
+		{"calibration,expr:log(confidence)", []float32{1, 0}, "reward expr:log(confidence): the value is NaN"},
+		{"expr:sqrt(probs[1])", []float32{1, 0}, "reward expr:sqrt(probs[1]): the gradient is not finite"},
+		{"expr:exp(1000*confidence)", []float32{0.9, 0.1}, "reward expr:exp(1000*confidence): "},
+		{"calibration", []float32{float32(math.NaN()), 0}, "reward calibration: "},
+		{"expr:log(confidence - 0.5)", []float32{0.9, 0.1}, "reward expr:log(confidence - 0.5): "},
+		{"expr:max(confidence, log(-1))", []float32{0.9, 0.1}, "reward expr:max(confidence, log(-1)): "},
 	} {
-		r := parseRewards(t, test.spec, "a", "b")
-		grad := []float64{7, 7}
-		got, ok := r.Expected(0, test.probs, grad)
-		if ok || got != 0 || grad[0] != 0 || grad[1] != 0 {
-			t.Errorf("%s at %v: J = %g, %t, gradient %v; want a failure", test.spec, test.probs, got, ok, grad)
+		scores, grad := parseLabels(t, test.spec, "a", "b").Expected([]int{0}, test.probs)
+		if !math.IsNaN(scores.Total[0]) || grad[0] != 0 || grad[1] != 0 {
+			t.Errorf("%s at %v: J = %g, gradient %v; want a failure", test.spec, test.probs, scores.Total[0], grad)
 		}
-		if stats := r.Stats(); stats[len(stats)-1].Failures != 1 {
-			t.Errorf("%s: %+v, want one failure", test.spec, stats)
+		last := scores.Rewards[len(scores.Rewards)-1]
+		if last.Failures != 1 || !strings.HasPrefix(last.Failure, test.failure) {
+			t.Errorf("%s: %+v, want one failure, %q", test.spec, last, test.failure)
 		}
 	}
 }
 
 func TestEntropyAtACornerIsFinite(t *testing.T) {
-	r := parseRewards(t, "expr:entropy", "a", "b")
-	grad := make([]float64, 2)
-	if got, ok := r.Expected(0, []float32{1, 0}, grad); !ok || got != 0 || !finite(grad[1]) {
-		t.Errorf("J = %g, %t, gradient %v", got, ok, grad)
+	scores, grad := parseLabels(t, "expr:entropy", "a", "b").Expected([]int{0}, []float32{1, 0})
+	if scores.Total[0] != 0 || !finite(grad[1]) {
+		t.Errorf("J = %g, gradient %v", scores.Total[0], grad)
 	}
 }
 
-func TestRewardsStateRoundTrip(t *testing.T) {
+// A rollout is looked at in each epoch of its update, and a validation set now and then: only
+// what is observed may change a reward.
+func TestLookingObservesNothing(t *testing.T) {
+	r := parseLabels(t, "f1,expr:0*confidence", "a", "b")
+	sampled := parseLabels(t, "f1", "a", "b")
+	truths, probs := []int{0, 1}, []float32{0.75, 0.25, 0.5, 0.5}
+	rollout := []Choice{{Action: 0, Truth: 0}, {Action: 0, Truth: 1}}
+	before, _ := r.Expected(truths, probs)
+	for range 5 {
+		again, _ := r.Expected(truths, probs)
+		if diff := cmp.Diff(before, again); diff != "" {
+			t.Fatalf("the same rollout again (-first +now):\n%s", diff)
+		}
+		if got := score(t, sampled, 0, 0); got != 1 {
+			t.Fatalf("a right choice scores %g before anything is observed, want 1", got)
+		}
+	}
+	r.Observe(rollout)
+	after, _ := r.Expected(truths, probs)
+	if cmp.Equal(before.Total, after.Total) {
+		t.Error("observing a rollout changes nothing")
+	}
+	want := &F1State{TruePositive: []float64{1, 0}, Predicted: []float64{2, 0}, True: []float64{1, 1}}
+	if diff := cmp.Diff(want, r.State().F1, cmpopts.EquateApprox(0.01, 0)); diff != "" { // counts fade
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
+func TestLabelsStateRoundTrip(t *testing.T) {
 	const spec = "accuracy,f1=0.5,expr:'1/(correct + 0.3*(predicted == \"c\" ? -1 : 1))'"
 	labels := []string{"a", "b", "c"}
-	rng := rand.New(rand.NewPCG(1, 2))
-	play := func(r *Rewards, rng *rand.Rand, n int) (scores []float32) {
+	play := func(r *Labels, rng *rand.Rand, n int) (scores []float64) {
 		for range n {
-			score, _ := r.Score(rng.IntN(3), rng.IntN(3))
-			scores = append(scores, score)
+			c := Choice{Action: rng.IntN(3), Truth: rng.IntN(3)}
+			scores = append(scores, score(t, r, c.Action, c.Truth))
+			r.Observe([]Choice{c})
 		}
 		return scores
 	}
-	r := parseRewards(t, spec, labels...)
-	play(r, rng, 500)
+	r := parseLabels(t, spec, labels...)
+	play(r, rand.New(rand.NewPCG(1, 2)), 500)
 	encoded, err := json.Marshal(r.State())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var state RewardsState
+	var state LabelsState
 	if err := json.Unmarshal(encoded, &state); err != nil {
 		t.Fatal(err)
 	}
-	restored := parseRewards(t, spec, labels...)
+	restored := parseLabels(t, spec, labels...)
 	if err := restored.Restore(state); err != nil {
 		t.Fatal(err)
 	}
@@ -222,20 +272,31 @@ func TestRewardsStateRoundTrip(t *testing.T) {
 	}
 }
 
-func TestRewardsRestoreRefusesOtherRewards(t *testing.T) {
-	state := parseRewards(t, "accuracy,f1", "a", "b").State()
+func TestRestoreRefuses(t *testing.T) {
+	state := parseLabels(t, "accuracy,f1", "a", "b").State()
+	broken := parseLabels(t, "accuracy,f1", "a", "b").State()
+	broken.F1.Predicted[1] = -1
+	without := LabelsState{Rewards: state.Rewards}
 	for _, test := range []struct {
 		spec   string
 		labels []string
+		state  LabelsState
 		want   string
 	}{
-		{"accuracy", []string{"a", "b"}, "2 rewards"},
-		{"f1,accuracy", []string{"a", "b"}, `"accuracy" in place 1`},
-		{"accuracy,f1", []string{"a", "b", "c"}, "2 entries for 3 labels"},
+		{"accuracy", []string{"a", "b"}, state, `the state is of ["accuracy" "f1"], the list is ["accuracy"]`},
+		{"f1,accuracy", []string{"a", "b"}, state, `the list is ["f1" "accuracy"]`},
+		{"accuracy,f1", []string{"a", "b", "c"}, state, "2 entries for 3 labels"},
+		{"accuracy,f1", []string{"a", "b"}, without, "field f1 is missing"},
+		{"accuracy,f1", []string{"a", "b"}, broken, "field f1.predicted has the count -1"},
 	} {
-		err := parseRewards(t, test.spec, test.labels...).Restore(state)
+		r := parseLabels(t, test.spec, test.labels...)
+		before := r.State()
+		err := r.Restore(test.state)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: error %v, want one with %q", test.spec, err, test.want)
+		}
+		if diff := cmp.Diff(before, r.State()); diff != "" {
+			t.Errorf("%s: a refused state has changed it:\n%s", test.spec, diff)
 		}
 	}
 }
@@ -246,16 +307,15 @@ func BenchmarkExpected(b *testing.B) {
 	for i := range probs {
 		probs[i] = 1 / float32(len(probs))
 	}
-	grad := make([]float64, len(labels))
 	for name, spec := range map[string]string{
 		"calibration": "calibration",
 		"expr":        "expr:'correct - 0.5*(1 - correct)*confidence + 0.01*entropy'",
 	} {
 		b.Run(name, func(b *testing.B) {
-			r := parseRewards(b, spec, labels...)
+			r := parseLabels(b, spec, labels...)
 			b.ReportAllocs()
 			for b.Loop() {
-				r.Expected(3, probs, grad)
+				r.Expected([]int{3}, probs)
 			}
 		})
 	}

@@ -8,14 +8,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-type namedWeight struct {
-	Name   string
-	Weight float64
-}
-
-func TestParseRewards(t *testing.T) {
+func TestParseList(t *testing.T) {
+	type namedWeight struct {
+		Name   string
+		Weight float64
+	}
 	tests := []struct {
-		spec string
+		list string
 		want []namedWeight
 	}{
 		{"accuracy", []namedWeight{{"accuracy", 1}}},
@@ -30,24 +29,44 @@ func TestParseRewards(t *testing.T) {
 		{"expr:correct==1 ? 1 : 0", []namedWeight{{"expr:correct==1 ? 1 : 0", 1}}},
 		{"expr:(correct>=1 ? 1 : 0)=0.25", []namedWeight{{"expr:(correct>=1 ? 1 : 0)", 0.25}}},
 		{`expr:probs["x=,1"]=2`, []namedWeight{{`expr:probs["x=,1"]`, 2}}},
+		{"expr:text contains \"a\\\"b,c\" and `x,y` in text", []namedWeight{{"expr:text contains \"a\\\"b,c\" and `x,y` in text", 1}}},
+		{"accuracy=1e6,f1=-1e6", []namedWeight{{"accuracy", 1e6}, {"f1", -1e6}}},
+		{"cmd:./judge=0.2,f1", []namedWeight{{"cmd:./judge", 0.2}, {"f1", 1}}},
+		{"cmd: python3 judge.py --level 2 = 0.2", []namedWeight{{"cmd:python3 judge.py --level 2", 0.2}}},
+		{`cmd:'./judge --level=2'=0.5`, []namedWeight{{"cmd:./judge --level=2", 0.5}}},
+		{`cmd:'./judge "a, b"',accuracy`, []namedWeight{{`cmd:./judge "a, b"`, 1}, {"accuracy", 1}}},
+		{`cmd:./judge 'a, b=c' [x,f1`, []namedWeight{{"cmd:./judge 'a, b=c' [x", 1}, {"f1", 1}}},
+		{"cmd:./judge,cmd:./judge -v", []namedWeight{{"cmd:./judge", 1}, {"cmd:./judge -v", 1}}},
 	}
 	for _, test := range tests {
-		r, err := ParseRewards(test.spec, []string{"a", "b", "x=,1"})
+		pieces, err := parseList(test.list, Options{}, []string{"accuracy", "calibration", "f1"})
 		if err != nil {
-			t.Errorf("%s: %v", test.spec, err)
+			t.Errorf("%s: %v", test.list, err)
 			continue
 		}
 		var got []namedWeight
-		for _, s := range r.Stats() {
-			got = append(got, namedWeight{s.Name, s.Weight})
+		for _, p := range pieces {
+			got = append(got, namedWeight{p.name, p.weight})
 		}
 		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.spec, diff)
+			t.Errorf("%s (-want +got):\n%s", test.list, diff)
 		}
 	}
 }
 
-func TestParseRewardsErrors(t *testing.T) {
+func TestAnEmptyListIsTheDefault(t *testing.T) {
+	for _, list := range []string{"", "  "} {
+		r, err := ParseLabels(list, []string{"a"}, Options{Default: "accuracy,f1=2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"accuracy", "f1"}, r.Names()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestParseLabelsErrors(t *testing.T) {
 	tests := []struct{ spec, want string }{
 		{"", "empty piece"},
 		{"accuracy,", "empty piece"},
@@ -55,7 +74,21 @@ func TestParseRewardsErrors(t *testing.T) {
 		{"acuracy", `"acuracy" is unknown, did you mean "accuracy"?`},
 		{"F1", `"F1" is unknown, did you mean "f1"?`},
 		{"quality", `"quality" is unknown: choose`},
-		{"cmd:./judge=0.2", "a program cannot judge a label policy"},
+		{"cmd", "write cmd:'PROGRAM ARGS'"},
+		{"cmd:", "the command names no program"},
+		{"cmd:''", "the command names no program"},
+		{"cmd:\"''\"", "the command names no program"},
+		{"cmd:'./judge", "the quote is not closed"},
+		{"cmd:./judge 'x", "a quote in the command is not closed"},
+		{"cmd:./judge x\\", "ends in a backslash"},
+		{"cmd:'./judge' x", "follows the closing quote"},
+		{"cmd:./judge --level=2", "whether = belongs to --level or begins the weight: put quotes around the command"},
+		{"cmd:env LEVEL=2 ./judge", `has the weight "2 ./judge"`},
+		{"cmd:./no-such-judge", `reward "cmd:./no-such-judge": exec: "./no-such-judge": stat ./no-such-judge: no such file`},
+		{"cmd:cat,calibration", "the two cannot be in one list"},
+		{"expr:confidence,cmd:cat", "the two cannot be in one list"},
+		{"accuracy=1000001", `has the weight "1000001": write a number other than 0 from -1e6 to 1e6`},
+		{"accuracy=1e308,f1=1e308", `has the weight "1e308"`},
 		{"accuracy,accuracy=2", `"accuracy" is given twice`},
 		{"accuracy=", `reward "accuracy" has the weight ""`},
 		{"accuracy=0", `the weight "0"`},
@@ -79,8 +112,7 @@ func TestParseRewardsErrors(t *testing.T) {
 		{"expr:'correct && entropy ? 1 : 0'", "column 12: a condition on probabilities jumps"},
 		{"expr:'confidence in [1] ? 1 : 0'", "column 12: a condition on probabilities jumps"},
 		{"expr:'confidence % 2'", "column 12: operator % is not available"},
-		{"expr:'label'", "column 1: the reward is a label, not a number"},
-		{"expr:'label == predicted'", "the reward is a condition, not a number"},
+		{"expr:'label'", "column 1: the reward is a label, not a number or a condition"},
 		{`expr:'label == "maths" ? 1 : 0'`, `column 10: "maths" is not a label, did you mean "math"?`},
 		{"expr:'label == 1 ? 1 : 0'", "column 7: a label is compared with a number"},
 		{"expr:'label < predicted ? 1 : 0'", "column 7: a label is ordered by <"},
@@ -103,7 +135,7 @@ func TestParseRewardsErrors(t *testing.T) {
 		{"expr:'" + strings.Repeat("1+", 3000) + "1'", "write at most 4096"},
 	}
 	for _, test := range tests {
-		_, err := ParseRewards(test.spec, []string{"law", "math"})
+		_, err := ParseLabels(test.spec, []string{"law", "math"}, Options{})
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s:\n got  %v\n want …%s…", test.spec, err, test.want)
 			continue
@@ -112,50 +144,92 @@ func TestParseRewardsErrors(t *testing.T) {
 			t.Errorf("%s: the error has several lines: %q", test.spec, err)
 		}
 	}
-	if _, err := ParseRewards("accuracy", nil); err == nil {
+	if _, err := ParseLabels("accuracy", nil, Options{}); err == nil {
 		t.Error("no labels: no error")
 	}
 }
 
 // A chained comparison doubles its middle in expr's tree; nesting it must not take
 // exponential time.
-func TestParseRewardsBoundsChainedComparisons(t *testing.T) {
+func TestParseLabelsBoundsChainedComparisons(t *testing.T) {
 	spec := "correct"
 	for range 60 {
 		spec = "(0 < (" + spec + ") < 2 ? 1 : 0)"
 	}
-	if _, err := ParseRewards("expr:"+spec, []string{"a"}); err == nil || !strings.Contains(err.Error(), "operations") {
+	if _, err := ParseLabels("expr:"+spec, []string{"a"}, Options{}); err == nil || !strings.Contains(err.Error(), "operations") {
 		t.Errorf("error %v, want one about the number of operations", err)
 	}
 }
 
-func FuzzParseRewards(f *testing.F) {
+func TestParseRefusesANegativeTimeout(t *testing.T) {
+	if _, err := ParseText("", nil, Options{Default: "expr:1", Timeout: -1}); err == nil || !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := ParseLabels("accuracy", []string{"a"}, Options{Timeout: -1}); err == nil || !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestSplitWords(t *testing.T) {
+	for command, want := range map[string][]string{
+		"./judge":                      {"./judge"},
+		"  python3\tjudge.py\n -v ":    {"python3", "judge.py", "-v"},
+		`a 'b c' "d e"`:                {"a", "b c", "d e"},
+		`a b'c'"d"e ''`:                {"a", "bcde", ""},
+		`a "say \"no\" \\ \n" 'x\y'`:   {"a", `say "no" \ \n`, `x\y`},
+		`my\ judge \' "it's" '"' "\$"`: {"my judge", "'", "it's", `"`, `\$`},
+		"sh -c 'echo $HOME; a | b'":    {"sh", "-c", "echo $HOME; a | b"},
+	} {
+		got, err := splitWords(command)
+		if err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", command, diff)
+		}
+	}
+}
+
+func FuzzParseLabels(f *testing.F) {
 	for _, seed := range []string{
 		"accuracy", "f1=0.5,calibration", "accuracy,expr:'correct*confidence'=0.5", `expr:"label == 'law' ? 1 : 0"`,
 		"expr:max(probs)-min(probs)=2", "expr:log(probs[label])", "expr:probs.math", "expr:if correct { 1 } else { entropy }",
-		"expr:pow(confidence, 2) + confidence ** 3 ^ 2", "expr:-abs(1/confidence)", "expr:label not in ['law'] ? 1 : 0", "cmd:./judge",
+		"expr:pow(confidence, 2) + confidence ** 3 ^ 2", "expr:-abs(1/confidence)", "expr:label not in ['law'] ? 1 : 0", "cmd:./judge=2,f1", "cmd:cat 'a' \"b\"=1",
 		"expr:1 < correct < 2 ? 1 : 0", "expr:confidence | abs()", "expr:sum(map(probs, # * 2))", "expr:probs[1:]", "expr:'", "expr:((((", "expr:let x = 1; x", "expr:1 ?? 2", "expr:a.b?.c()",
 	} {
 		f.Add(seed)
 	}
 	probs := []float32{0.25, 0.75}
 	f.Fuzz(func(t *testing.T, spec string) {
-		r, err := ParseRewards(spec, []string{"law", "math"})
+		r, err := ParseLabels(spec, []string{"law", "math"}, Options{})
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\n\r") {
 				t.Errorf("the error has several lines: %q", err)
 			}
 			return
 		}
-		grad := make([]float64, 2)
-		objective, ok := r.Expected(1, probs, grad)
-		for _, v := range append(grad, objective) {
-			if math.IsNaN(v) || math.IsInf(v, 0) || !ok && v != 0 {
-				t.Errorf("J %g, ok %t, gradient %v", objective, ok, grad)
+		for _, p := range r.pieces {
+			if !finite(p.weight) || p.weight == 0 || math.Abs(p.weight) > 1e6 {
+				t.Errorf("weight %v", p.weight)
+			}
+		}
+		if !r.Enumerable() {
+			return // and start no program
+		}
+		scores, grad := r.Expected([]int{1}, probs)
+		failed := math.IsNaN(scores.Total[0])
+		if failed == (scores.AllFailed() == nil) {
+			t.Errorf("the total is %v, AllFailed says %v", scores.Total[0], scores.AllFailed())
+		}
+		for _, g := range grad {
+			if !finite(float64(float32(g))) || failed && g != 0 {
+				t.Errorf("J %g, gradient %v", scores.Total[0], grad)
 			}
 		}
 		if !r.ReadsProbs() {
-			r.Score(0, 1)
+			if total := score(t, r, 0, 1); math.IsInf(float64(float32(total)), 0) {
+				t.Errorf("total %g", total)
+			}
 		}
 	})
 }

@@ -37,7 +37,7 @@ type textReward interface {
 //	prompt               what the episode showed: its text, or the last message of the user
 //	length words lines   of the turn: characters, words between spaces, lines
 //	+ - * / % ** ^   == != < <= > >=   and or not && || !   c ? a : b   in [a, b]
-//	contains startsWith endsWith matches   text[i] text[i:j]
+//	contains startsWith endsWith matches   text[i:j] (bytes)
 //	abs ceil exp float floor int log max min pow round sqrt string
 //	hasPrefix hasSuffix indexOf lastIndexOf len lower split trim trimPrefix trimSuffix upper
 //
@@ -55,7 +55,7 @@ func ParseText(spec string, own map[string]envs.Reward, o Options) (*Text, error
 	}
 	for name := range own {
 		if name == "" || name == "expr" || name == "cmd" || strings.ContainsAny(name, ",=:'\"` \t\n") {
-			return nil, fmt.Errorf("the task names a reward %q: a name is not expr or cmd, and has no space, quote or any of , = :", name)
+			return nil, fmt.Errorf("the task names a reward %q: a name is not expr or cmd, and has no space, quote, comma, equals sign or colon", name)
 		}
 	}
 	r := &Text{}

@@ -240,7 +240,9 @@ func (x *textExpression) read(c *envs.Completion) *completionValues {
 		v.Length = utf8.RuneCountInString(text)
 	}
 	if x.names["words"] {
-		v.Words = len(strings.Fields(text))
+		for range strings.FieldsSeq(text) {
+			v.Words++
+		}
 	}
 	if x.names["lines"] {
 		v.Lines = strings.Count(text, "\n")

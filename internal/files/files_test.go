@@ -46,23 +46,6 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-func TestWriteAtomic(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "f")
-	for _, text := range []string{"one", "two"} {
-		if err := WriteAtomic(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := os.ReadFile(path); err != nil || string(got) != text {
-			t.Errorf("%q, %v", got, err)
-		}
-	}
-	if diff := cmp.Diff([]string{"f"}, names(t, dir)); diff != "" {
-		t.Error(diff)
-	}
-	wantError(t, WriteAtomic(filepath.Join(dir, "f", "g"), nil, 0o600), "writing")
-}
-
 func put(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

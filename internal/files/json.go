@@ -1,4 +1,4 @@
-// Package files writes files whole or not at all, and reads JSON strictly.
+// Package files writes JSON whole or not at all, and reads it strictly.
 package files
 
 import (
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"rltrain/internal/outfile"
 )
 
 // SaveJSON writes v to path, indented, atomically. A value that JSON cannot
@@ -20,7 +21,7 @@ func SaveJSON(path string, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	return WriteAtomic(path, buf.Bytes(), 0o644)
+	return outfile.Write(path, buf.Bytes(), 0o644)
 }
 
 // LoadJSON reads path into what into points to. An unknown field, a wrong

@@ -39,27 +39,43 @@ func (t *Trainer) weighByImportance(step *rl.Step) {
 	}
 }
 
-// measure compares, over all actions learnt from, the trainer with the policy that acted, where it was this version of
-// it, and the policy with its reference, both as they were before the updates.
-func (t *Trainer) measure(step *rl.Step, acted uint64) {
+// compareSampler compares what the trainer says of a batch, before its weights move, with the policy that acted, where
+// it was this version of it.
+func (t *Trainer) compareSampler(m rl.Meter, batch []*rl.Sample) {
+	if !t.needs.Rewards {
+		return
+	}
+	sum, widest, n := 0.0, 0.0, 0.0
+	for _, x := range batch {
+		if x.Drawn == nil || x.Version != t.state.Version {
+			continue
+		}
+		for i, drawn := range x.Drawn {
+			gap := math.Abs(float64(x.Old[i]) - float64(drawn))
+			sum, widest, n = sum+gap, max(widest, gap), n+1
+		}
+	}
+	if n > 0 {
+		m.Mean("sampling/sampling_logp_difference/mean", sum, n)
+		m.Max("sampling/sampling_logp_difference/max", widest)
+	}
+}
+
+// measure compares, over all actions learnt from, the policy as it was first asked about each with its reference.
+func (t *Trainer) measure(step *rl.Step) {
 	if !t.needs.Rewards || len(step.Samples) == 0 {
 		return
 	}
 	m := step.Figures
-	var gap, widest, compared, size, actions float64
+	size, actions := 0.0, 0.0
 	var kl [3]float64 // k1, k2, k3
 	refers := step.Samples[0].Reference != nil
 	for _, x := range step.Samples {
 		actions += float64(x.Len())
 		for i, a := range x.Advantage {
 			size += math.Abs(float64(a))
-			now := float64(x.Old[i])
-			if x.Drawn != nil && x.Version == acted {
-				d := math.Abs(now - float64(x.Drawn[i]))
-				gap, widest, compared = gap+d, max(widest, d), compared+1
-			}
 			if refers {
-				reference := float64(x.Reference[i])
+				now, reference := float64(x.Old[i]), float64(x.Reference[i])
 				for k, kind := range []rl.KLKind{rl.K1, rl.K2, rl.K3} {
 					kl[k] += kind.Value(now, reference)
 				}
@@ -67,10 +83,6 @@ func (t *Trainer) measure(step *rl.Step, acted uint64) {
 		}
 	}
 	m.Mean("advantage_abs_mean", size, actions)
-	if compared > 0 {
-		m.Mean("sampling/sampling_logp_difference/mean", gap, compared)
-		m.Max("sampling/sampling_logp_difference/max", widest)
-	}
 	if refers {
 		for k, name := range []string{"kl/k1", "kl/k2", "kl/k3"} {
 			m.Mean(name, kl[k], actions)

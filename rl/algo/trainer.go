@@ -155,12 +155,8 @@ func New(p policy.Policy, src Source, a Algorithm, c Config, h run.Hooks) (*Trai
 	if err := t.check(); err != nil {
 		return nil, err
 	}
-	_, labels := p.(*policy.Label)
-	if t.needs.Labels && !labels {
-		return nil, errors.New("the algorithm is for classifiers: it reads the probability of every label")
-	}
 	t.needs.accuracy = "mean_token_accuracy"
-	if labels {
+	if _, labels := p.(*policy.Label); labels {
 		t.needs.accuracy = "accuracy"
 	}
 	var err error

@@ -26,7 +26,7 @@ func (t *Trainer) learn(step *rl.Step) error {
 	if step.Prefetched {
 		t.weighByImportance(step)
 	}
-	m, acted := step.Figures, t.state.Version
+	m := step.Figures
 	m.Last("learning_rate", t.schedule.At(t.state.Step)*t.config.LearningRate)
 	if t.config.KLCoef > 0 {
 		m.Last("kl_coef", t.kl.Coef())
@@ -39,7 +39,7 @@ func (t *Trainer) learn(step *rl.Step) error {
 		t.policy.Changed()
 		t.state.Version++
 	}
-	t.measure(step, acted)
+	t.measure(step)
 	t.state.Step++
 	if every := t.config.ReferenceEvery; every > 0 && t.state.Step%every == 0 && t.reference.weights != nil {
 		if err := t.reference.take(t.policy); err != nil {
@@ -168,12 +168,16 @@ func (t *Trainer) askReference(samples []*rl.Sample, p policy.Policy, base bool)
 func (t *Trainer) updates(step *rl.Step) (moved int, err error) {
 	c := t.config
 	total := 0
+	defer func() { step.Figures.Total("updates", float64(moved)) }() // where the divergence stops them too
 	for epoch := range c.Epochs {
 		kl, actions := 0.0, 0.0
 		for _, batch := range t.minibatches(step.Samples, epoch) {
 			u, err := t.gradient(batch)
 			if err != nil {
 				return moved, t.explain(batch, err)
+			}
+			if epoch == 0 && (t.scored || total == 0) {
+				t.compareSampler(step.Figures, batch)
 			}
 			// A minibatch alone is too small a sample to stop at.
 			kl, actions = kl+u.kl, actions+u.actions
@@ -192,7 +196,6 @@ func (t *Trainer) updates(step *rl.Step) (moved int, err error) {
 			u.fill(step.Figures, norm, t.needs)
 		}
 	}
-	step.Figures.Total("updates", float64(moved))
 	return moved, nil
 }
 

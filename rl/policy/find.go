@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -19,7 +20,7 @@ func baseModel(ctx context.Context, client *hub.Client, dir string, c lora.Confi
 	}
 	model, err := client.Model(ctx, name, hub.Weights)
 	if err == nil {
-		err = model.CheckBase()
+		err = cmp.Or(model.CheckBase(), c.CheckBase(model.Dir))
 	}
 	if err != nil {
 		return hub.Model{}, fmt.Errorf("%s: base_model_name_or_path: %w", filepath.Join(dir, lora.ConfigFile), err)

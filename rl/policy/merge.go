@@ -2,14 +2,13 @@ package policy
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"rltrain/internal/files"
+	"rltrain/internal/outfile"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
 )
@@ -24,45 +23,10 @@ func (p *Label) Merge(dir string) error {
 	if len(p.adapter.layers) == 0 {
 		return fmt.Errorf("merging: %s is a full model already", p.model.Dir)
 	}
-	if err := writeFolder(dir, p.writeMerged); err != nil {
+	if err := outfile.Folder(dir, p.writeMerged); err != nil {
 		return fmt.Errorf("merging: %w", err)
 	}
 	return nil
-}
-
-// writeFolder makes dir through write, which fills a folder beside it.
-func writeFolder(dir string, write func(dir string) error) error {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(dir)
-	switch {
-	case err == nil && len(entries) > 0:
-		return fmt.Errorf("%s is not empty; choose a new folder", dir)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w; choose a new folder", err)
-	}
-	parent := filepath.Dir(dir)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return err
-	}
-	beside, err := os.MkdirTemp(parent, "."+filepath.Base(dir)+"-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(beside)
-	if err := os.Chmod(beside, 0o755); err != nil {
-		return err
-	}
-	if err := write(beside); err != nil {
-		return err
-	}
-	// os.Rename does not replace a folder, not even an empty one.
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.Rename(beside, dir)
 }
 
 func (p *Label) writeMerged(dir string) error {
@@ -199,7 +163,7 @@ head = load_file("head.safetensors")  # head.weight [C, H], head.bias [C]`
     logits = pooled @ head["head.weight"].T + head["head.bias"]`
 	}
 	text := fmt.Sprintf(mergedCard, p.BaseModel, len(p.Labels), strings.Join(p.Labels, ", "), imports, load, p.MaxLength, logits)
-	return files.WriteAtomic(filepath.Join(dir, "README.md"), []byte(text), 0o644)
+	return outfile.Write(filepath.Join(dir, "README.md"), []byte(text), 0o644)
 }
 
 const mergedCard = `---

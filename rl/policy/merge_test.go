@@ -138,7 +138,7 @@ func TestMergeRefuses(t *testing.T) {
 	for dir, want := range map[string]string{
 		full:                      "merging: " + full + " is not empty; choose a new folder",
 		file:                      "merging: open " + file + ": not a directory; choose a new folder",
-		filepath.Join(file, "in"): "merging: open " + filepath.Join(file, "in") + ": not a directory; choose a new folder",
+		filepath.Join(file, "in"): "merging: lstat " + filepath.Join(file, "in") + ": not a directory; choose a new folder",
 	} {
 		if err := policy.Merge(dir); err == nil || err.Error() != want {
 			t.Errorf("\n got %v\nwant %s", err, want)

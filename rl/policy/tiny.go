@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"rltrain/internal/outfile"
 	"rltrain/torch/transformers"
 )
 
@@ -26,7 +27,7 @@ func tinyModel(dir string, write func(dir string) error) error {
 	if made() {
 		return nil
 	}
-	err := writeFolder(dir, write)
+	err := outfile.Folder(dir, write)
 	if err != nil && made() { // by a run beside this one
 		return nil
 	}

@@ -53,6 +53,7 @@ type TokenExamples struct {
 	Sequences []Sequence
 	Cut       int // examples that were longer than the limit
 	Dropped   int // examples without a label, or with none left after cutting
+	Null      int // rows without a text
 }
 
 // EncodeOptions say what of an example is trained.
@@ -71,6 +72,10 @@ func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions)
 	}
 	var out TokenExamples
 	for e, err := range examples {
+		if errors.Is(err, chat.ErrNull) {
+			out.Null++
+			continue
+		}
 		if err != nil {
 			return out, err
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"rltrain/internal/outfile"
 	"rltrain/lora"
 	"rltrain/torch/hub"
 	"rltrain/torch/safetensors"
@@ -107,7 +108,7 @@ func FitsLanguageModel(model *transformers.CausalConfig, c lora.Config, pairs []
 		case spec.Transposed:
 			return fmt.Errorf("modules_to_save: tensor %s is a weight of a Conv1D, which is not supported as a whole", name)
 		case !slices.Equal(spec.Shape, extra[name].Shape):
-			return fmt.Errorf("modules_to_save: tensor %s has shape %v, the model's has %v", name, extra[name].Shape, spec.Shape)
+			return fmt.Errorf("modules_to_save: tensor %s has shape %v, the model's has %v: where the vocabulary was resized for the adapter, the model has to be too", name, extra[name].Shape, spec.Shape)
 		}
 	}
 	return nil
@@ -194,7 +195,7 @@ func (p *Token) Merge(dir, dtype string) error {
 		}
 		o.Change[l.Name+".weight"] = pair.MergeInto
 	}
-	if err := writeFolder(dir, func(dir string) error { return p.model.Save(dir, o) }); err != nil {
+	if err := outfile.Folder(dir, func(dir string) error { return p.model.Save(dir, o) }); err != nil {
 		return fmt.Errorf("merging: %w", err)
 	}
 	return nil

@@ -1,21 +1,19 @@
 package policy
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"rltrain/envs/chat"
-	"rltrain/rl/report"
+	"rltrain/rl"
 	"rltrain/torch"
-	"rltrain/torch/hub"
 	"rltrain/torch/torchtest"
 	"rltrain/torch/transformers"
 	template "rltrain/torch/transformers/chat"
@@ -120,7 +118,7 @@ func conversationOf(turns ...string) chat.Example {
 
 // A text that ends with the end token has one, not two.
 func TestEncodeEndsOnce(t *testing.T) {
-	p := tinyPolicy(t, TokenPolicyConfig{})
+	p := tinyPolicy(t, TokenConfig{})
 	text := func(s string) chat.Example {
 		return chat.Example{Format: chat.LanguageModelling, Text: chat.Content{Text: s}}
 	}
@@ -141,7 +139,7 @@ func TestEncodeAssistantOnly(t *testing.T) {
 	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewToken(TokenPolicyConfig{Dir: dir})
+	p, err := NewToken(TokenConfig{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,16 +173,14 @@ func TestEncodeAssistantOnly(t *testing.T) {
 // gradients are those of one batch, divided as limit says.
 func gradients(t *testing.T, p *Token, sequences []Sequence, limit int, checkpoint bool) [][]float32 {
 	t.Helper()
-	labels := 0
-	ids := make([][]int32, len(sequences))
-	for i, q := range sequences {
-		labels += q.labels()
-		ids[i] = q.IDs
+	samples, actions := Samples(sequences), 0
+	for _, x := range samples {
+		actions += x.Len()
 	}
-	for _, part := range microBatches(ids, limit) {
+	for _, part := range rl.MicroBatches(len(samples), limit, func(i int) int { return len(samples[i].Tokens) }) {
 		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
-			out := p.score(s, sequences[part[0]:part[1]], torch.Pass{Adapter: true, Checkpoint: checkpoint}, 1)
-			s.Backward(s.Scale(s.Sum(out.logProbs), -1/float64(labels)))
+			out := p.Forward(s, rl.NewBatch(samples[part[0]:part[1]]), Pass{Checkpoint: checkpoint, Temperature: 1})
+			s.Backward(s.Scale(s.Sum(out.LogProbs), -1/float64(actions)))
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -255,7 +251,7 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	score := func(ids [][]int32, rows, targets []int64) (logProbs []float32) {
 		t.Helper()
 		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			logProbs = s.Read(p.scoreRows(s, ids, rows, targets, torch.Pass{Adapter: true}, 1).logProbs)
+			logProbs = s.Read(p.Forward(s, &rl.Batch{Sequences: ids, Rows: rows, Actions: targets}, Pass{Temperature: 1}).LogProbs)
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -289,73 +285,9 @@ func relative(got, want []float32) float64 {
 	return math.Sqrt(diff / norm)
 }
 
-var quickSFT = TokenSFTConfig{Epochs: 40, BatchSize: 26, LearningRate: 1e-2, Schedule: "constant", MaxGradNorm: 1, Seed: 3}
-
-func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
-	torchtest.NoLeaks(t)
-	p := tinyPolicy(t, TokenConfig{Full: true})
-	sequences := copies(t, p)
-	result, err := TokenSFT(t.Context(), p, sequences, sequences, quickSFT, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if result.Best.Loss > 0.05 || result.Best.Accuracy < 0.99 {
-		t.Errorf("loss %.3f, accuracy %.3f after %d updates", result.Best.Loss, result.Best.Accuracy, result.Updates)
-	}
-	dir := t.TempDir()
-	if err := p.Save(dir); err != nil {
-		t.Fatal(err)
-	}
-	loaded, err := LoadToken(t.Context(), &hub.Client{}, dir, "", "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer loaded.Close()
-	sampler, err := loaded.NewSampler(4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sampler.Close()
-	var prompts, completions [][]int32
-	for _, letter := range []string{"a", "q", "z"} {
-		ids, err := loaded.Prompt(chat.Content{Text: letter + ":"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		prompts = append(prompts, ids)
-	}
-	var texts []string
-	var logProbs [][]float32
-	if err := sampler.Generate(t.Context(), prompts, GenerateOptions{Samples: 1, MaxNew: 4, Adapter: true}, func(_ int, c []Completion) error {
-		texts, completions, logProbs = append(texts, c[0].Text+" "+string(c[0].Reason)), append(completions, c[0].IDs), append(logProbs, c[0].LogProbs)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"a stop", "q stop", "z stop"}, texts); diff != "" {
-		t.Errorf("completions (-want +got):\n%s", diff)
-	}
-	scored, err := loaded.Score(t.Context(), prompts, completions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range scored {
-		for j, got := range scored[i].LogProbs {
-			if math.Abs(float64(got-logProbs[i][j])) > 1e-4 {
-				t.Errorf("token %d of completion %d: scored %v, sampled with %v", j, i, got, logProbs[i][j])
-			}
-			if scored[i].Rank[j] != 0 {
-				t.Errorf("token %d of completion %d has rank %d", j, i, scored[i].Rank[j])
-			}
-		}
-	}
-}
-
-func TestGenerateStopsAtStringsAndTellsFinalText(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{Full: true})
-	if _, err := TokenSFT(t.Context(), p, copies(t, p), nil, quickSFT, Hooks{}); err != nil {
-		t.Fatal(err)
-	}
+// TestStopStringsEndCompletions takes what a policy writes, and has it write the same up to a part of it.
+func TestStopStringsEndCompletions(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{})
 	sampler, err := p.NewSampler(2)
 	if err != nil {
 		t.Fatal(err)
@@ -365,154 +297,84 @@ func TestGenerateStopsAtStringsAndTellsFinalText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := ""
-	o := GenerateOptions{Samples: 1, MaxNew: 4, Adapter: true, Stop: []string{"k"}, OnText: func(_, _ int, text string) { told += text }}
-	if err := sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, c []Completion) error {
-		if c[0].Text != "" || c[0].Reason != torch.ReasonStop || len(c[0].IDs) != 1 || told != "" {
-			t.Errorf("got %+v and told %q", c[0], told)
+	generate := func(stop ...string) (c Completion, told string) {
+		t.Helper()
+		o := GenerateOptions{Samples: 1, MaxNew: 12, Sampling: torch.Sampling{Temperature: 1}, Seed: 3, Stop: stop, OnText: func(_, _ int, text string) { told += text }}
+		if err := sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, all []Completion) error { c = all[0]; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return c, told
+	}
+	whole, told := generate()
+	if len(whole.Text) < 8 || told != whole.Text {
+		t.Fatalf("the policy writes %q and tells %q: too little for this test", whole.Text, told)
+	}
+	stop := whole.Text[4:6]
+	at := strings.Index(whole.Text, stop)
+	for _, also := range []string{"", stop + "\x00", whole.Text[6:]} {
+		got, told := generate(stop, also+"\x00")
+		if got.Text != whole.Text[:at] || got.Reason != torch.ReasonStop || told != got.Text || len(got.IDs) != at+2 {
+			t.Errorf("stopped at %q of %q: %+v, and told %q", stop, whole.Text, got, told)
+		}
+		if diff := cmp.Diff(whole.IDs[:len(got.IDs)], got.IDs); diff != "" {
+			t.Errorf("other tokens (-whole +stopped):\n%s", diff)
+		}
+	}
+}
+
+// TestScoreAgreesWithSampling compares what the policy says of a completion with what it said while it wrote it.
+func TestScoreAgreesWithSampling(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{})
+	sampler, err := p.NewSampler(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	prompts, completions := [][]int32{{5, 6, 7}, {8}}, make([][]int32, 2)
+	var sampled [][]float32
+	o := GenerateOptions{Samples: 1, MaxNew: 6, Sampling: torch.Sampling{Temperature: 0.5, TopK: 5}, Seed: 3}
+	if err := sampler.Generate(t.Context(), prompts, o, func(prompt int, c []Completion) error {
+		completions[prompt], sampled = c[0].IDs, append(sampled, c[0].LogProbs)
+		for i, drawn := range c[0].Drawn {
+			if drawn < c[0].LogProbs[i] || drawn > 0 {
+				t.Errorf("token %d was drawn from fewer with %v, of all it has %v", i, drawn, c[0].LogProbs[i])
+			}
 		}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func TestTokenSFTResumesAsIfItHadNotStopped(t *testing.T) {
-	for _, tuning := range []string{"lora", "full"} {
-		t.Run(tuning, func(t *testing.T) {
-			config := TokenConfig{Full: tuning == "full"}
-			if !config.Full {
-				config.R, config.Alpha, config.Dropout = 4, 8, 0.1
-			}
-			c := quickSFT
-			c.Epochs, c.BatchSize, c.Packing = 3, 2, 16
-			run := func(p *Token, h Hooks, ctx context.Context) (string, error) {
-				rows := ""
-				h.Row = func(r report.Row) error {
-					rows += fmt.Sprintln(r)
-					return nil
-				}
-				sequences := copies(t, p)
-				_, err := TokenSFT(ctx, p, sequences, sequences[:5], c, h)
-				return rows, err
-			}
-			whole := tinyPolicy(t, config)
-			want, err := run(whole, Hooks{}, t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			dir := t.TempDir()
-			ctx, stop := context.WithCancel(t.Context())
-			stopAt := 4
-			hooks := Hooks{
-				Progress: func(done, _ int, _ string) {
-					if done == stopAt {
-						stop()
-					}
-				},
-				Save: func(_ int, write func(dir string) error) error { return write(dir) },
-			}
-			first, err := run(tinyPolicy(t, config), hooks, ctx)
-			if !errors.Is(err, ErrStopped) {
-				t.Fatalf("stopping: %v", err)
-			}
-			resumed := tinyPolicy(t, config)
-			rest, err := run(resumed, Hooks{Resume: dir}, t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, first+rest); diff != "" {
-				t.Errorf("metrics (-whole +resumed):\n%s", diff)
-			}
-			a, err := takeSnapshot(whole)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, err := takeSnapshot(resumed)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !cmp.Equal(a, b) {
-				t.Error("the weights differ")
-			}
-		})
-	}
-}
-
-func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{R: 4, Alpha: 8})
-	sequences := copies(t, p)
-	c := quickSFT
-	c.Epochs = 5
-	if _, err := TokenSFT(t.Context(), p, sequences, nil, c, Hooks{}); err != nil {
-		t.Fatal(err)
-	}
-	want, err := p.Validate(sequences)
+	scored, err := p.Score(t.Context(), prompts, completions)
 	if err != nil {
 		t.Fatal(err)
 	}
-	adapter, merged := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "m")
-	if err := p.Save(adapter); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Merge(merged, ""); err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{adapter, merged} {
-		loaded, err := LoadToken(t.Context(), &hub.Client{}, dir, "", "", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := loaded.Validate(sequences)
-		loaded.Close()
-		if err != nil || math.Abs(got.Loss-want.Loss) > 1e-5 {
-			t.Errorf("%s: loss %v, error %v; want %v", filepath.Base(dir), got.Loss, err, want.Loss)
+	for i, x := range scored {
+		for j, l := range x.LogProbs {
+			if math.Abs(float64(l-sampled[i][j])) > 1e-4 || x.Rank[j] >= 5 {
+				t.Errorf("token %d of completion %d: scored %v, sampled with %v; rank %d", j, i, l, sampled[i][j], x.Rank[j])
+			}
 		}
 	}
 }
 
-// TestRandomToken: the step that benchmarks repeat learns its sequences, checkpointed or not, on weights of
-// either dtype.
+// TestRandomToken counts the weights of a model made for benchmarks, and asks it for what it holds of some sequences.
 func TestRandomToken(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
-	for _, dtype := range []torch.DType{torch.F32, torch.BF16} {
-		p, err := RandomToken(shape, dtype, TokenConfig{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
-		// q is 32 by 32, down 48 to 32.
-		if _, trainable := p.Parameters(); trainable != 2*4*(32+32+48+32) {
-			t.Errorf("%d trainable weights", trainable)
-		}
-		sequences := []Sequence{
-			{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
-			{IDs: []int32{5, 6}, Labels: []bool{false, true}},
-		}
-		before, err := p.Validate(sequences)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, checkpoint := range []bool{false, true} {
-			update, end, err := BenchTokenSFT(p, sequences, checkpoint)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range 5 {
-				if err := update(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			end()
-		}
-		after, err := p.Validate(sequences)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if before.Labels != 4 || after.Loss >= before.Loss {
-			t.Errorf("%v: loss %g over %d labels, then %g", dtype, before.Loss, before.Labels, after.Loss)
-		}
+	p, err := RandomToken(shape, torch.F32, TokenConfig{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	// q is 32 by 32, down 48 to 32.
+	if _, trainable := p.Parameters(); trainable != 2*4*(32+32+48+32) {
+		t.Errorf("%d trainable weights", trainable)
+	}
+	v, err := p.Validate(t.Context(), Samples([]Sequence{
+		{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
+		{IDs: []int32{5, 6}, Labels: []bool{false, true}},
+	}))
+	if err != nil || v.Labels != 4 || v.Loss < 2 || v.Loss > 6 {
+		t.Errorf("%+v, %v; want 4 labels at about log 40", v, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/internal/files"
+	"rltrain/internal/outfile"
 	"rltrain/rl"
 )
 
@@ -58,7 +58,7 @@ func WriteHTML(dir string, about About) (string, error) {
 		return "", fmt.Errorf("report of %s: %w", dir, err)
 	}
 	path := filepath.Join(dir, "report.html")
-	return path, files.WriteAtomic(path, []byte(b.String()), 0o644)
+	return path, outfile.Write(path, []byte(b.String()), 0o644)
 }
 
 func readCurves(dir string, p *page) error {

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"rltrain/internal/files"
+	"rltrain/internal/outfile"
 	"strings"
 	"text/template"
 
@@ -73,7 +73,7 @@ func WriteCard(dir string, card Card) (written bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("model card %s: %w", path, err)
 	}
-	return true, files.WriteAtomic(path, []byte(text), 0o644)
+	return true, outfile.Write(path, []byte(text), 0o644)
 }
 
 // Markdown is the text of the card. An unknown Pooling or a MaxLength below 1

@@ -7,7 +7,7 @@ import (
 	"image/color"
 	"math"
 	"path/filepath"
-	"rltrain/internal/files"
+	"rltrain/internal/outfile"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -344,7 +344,7 @@ func writePlots(path string, grid [][]*plot.Plot, width, height vg.Length) error
 		if _, err := out.canvas.WriteTo(&buf); err != nil {
 			return fmt.Errorf("drawing %s: %w", filepath.Base(out.path), err)
 		}
-		if err := files.WriteAtomic(out.path, buf.Bytes(), 0o644); err != nil {
+		if err := outfile.Write(out.path, buf.Bytes(), 0o644); err != nil {
 			return err
 		}
 	}

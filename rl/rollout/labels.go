@@ -34,7 +34,7 @@ type LabelsConfig struct {
 // Labels is a source of a classifier's choices: a step draws BufferSize of the training texts, a label a ~ π(·|x) for
 // each, and pays for it. An episode is one text. What the policy thought of its choices, and of the texts where values
 // are wanted, is taken in the minibatches of the step's first pass, so that the first update reproduces it bit by bit.
-// Texts whose reward failed are left out.
+// Texts whose reward failed are left out; the trainer asks about the others then.
 type Labels struct {
 	config  LabelsConfig
 	policy  *policy.Label
@@ -218,6 +218,10 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 		step.Notes = append(step.Notes, fmt.Sprintf("warning: every reward of the rollout is %.4g, so it teaches the policy nothing", mean))
 	}
 	if failed > 0 {
+		// Fewer samples make other minibatches, whose passes round in another way: the trainer asks again.
+		for _, x := range step.Samples {
+			x.Old, x.Value = nil, nil
+		}
 		step.Notes = append(step.Notes, fmt.Sprintf("warning: the reward of %d of %d texts failed; they are left out", failed, n+failed))
 	}
 	step.Line = func(m rl.Meter) string {

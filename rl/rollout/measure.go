@@ -25,8 +25,6 @@ func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) {
 	}
 	m.Last("num_tokens", float64(t.state.Tokens))
 	m.Mean("frac_reward_zero_std", step.Health.ZeroStd, 1)
-	m.Total("failed_episodes", float64(r.failed.n))
-	m.Total("timeouts", float64(r.failed.timeouts))
 	if t.config.DynamicSampling {
 		m.Total("dropped_prompts", float64(r.dropped))
 	}

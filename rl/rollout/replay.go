@@ -44,8 +44,8 @@ type ReplayConfig struct {
 // buffer, and draws NumUpdateSteps of them with replacement. The reward of a sample is its turn's return.
 //
 // The buffer is first in, first out, and what it holds stays across steps: a policy learns from what earlier versions
-// of it wrote, without importance weights, which is biased. Turns whose reward failed, and turns in which no token was
-// sampled, are left out.
+// of it wrote, without importance weights, which is biased. Turns whose reward failed, turns in which no token was
+// sampled, and episodes that did not answer are left out.
 type Replay struct {
 	config  ReplayConfig
 	sampler *policy.Sampler
@@ -133,9 +133,10 @@ func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 		return nil, err
 	}
 	began := c.Now()
+	var failed failures
 	p, err := play(ctx, r.sampler, r.task, envs.Train, upFrom(r.state.Cursor, c.PromptsPerStep), Config{
 		Samples: 1, MaxNew: c.MaxNew, Seed: c.Seed, Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards,
-		Sampling: torch.Sampling{Temperature: c.Temperature},
+		Sampling: torch.Sampling{Temperature: c.Temperature}, Failed: failed.add,
 	}, c.Now)
 	if err != nil {
 		return nil, err
@@ -143,8 +144,11 @@ func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err := p.Scores.AllFailed(); err != nil {
 		return nil, err
 	}
-	r.state.Cursor += c.PromptsPerStep
 	step := &rl.Step{Figures: rl.Meter{}}
+	if err := failed.tell(step, at.Step, p.Groups); err != nil {
+		return nil, err
+	}
+	r.state.Cursor += c.PromptsPerStep
 	step.Figures.Mean("time/generation", (c.Now().Sub(began) - p.Environment).Seconds(), 1)
 	step.Figures.Mean("time/environment", p.Environment.Seconds(), 1)
 	added, skipped := r.keep(p.Groups)

@@ -10,7 +10,6 @@ import (
 
 	"rltrain/envs"
 	"rltrain/envs/reward"
-	"rltrain/internal/within"
 	"rltrain/rl"
 	"rltrain/rl/policy"
 	"rltrain/torch"
@@ -148,24 +147,6 @@ type collection struct {
 	generation, environment time.Duration
 }
 
-// failures are the episodes that did not answer.
-type failures struct {
-	n, timeouts, tooLong int
-	first                error
-}
-
-func (f *failures) add(episode, sample int, err error) {
-	if f.n++; f.n == 1 {
-		f.first = fmt.Errorf("episode %d, sample %d: %w", episode, sample, err)
-	}
-	if errors.Is(err, within.ErrTimeout) {
-		f.timeouts++
-	}
-	if errors.Is(err, ErrTooLong) {
-		f.tooLong++
-	}
-}
-
 // Next implements algo.Source. Until it returns without an error nothing has changed that a checkpoint holds.
 func (t *Tokens) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err := ctx.Err(); err != nil {
@@ -191,23 +172,23 @@ func (t *Tokens) collect(ctx context.Context, at rl.At) (collection, error) {
 	began := c.Now()
 	var r collection
 	cursor := t.state.Cursor
-	play := func(indices []int, config Config) ([]rl.Group, error) {
-		config.Failed = r.failed.add
+	config := t.rollout(at)
+	config.Failed = r.failed.add
+	play := func(indices []int) (Played, error) {
 		p, err := play(ctx, t.sampler, t.task, envs.Train, indices, config, c.Now)
 		r.environment += p.Environment
-		r.scores = joinScores(r.scores, p.Scores)
-		return p.Groups, err
+		return p, err
 	}
-	config := t.rollout(at)
 	for len(r.kept) < c.PromptsPerStep && len(r.groups) < maxOversampling*c.PromptsPerStep {
 		indices := upFrom(cursor, c.PromptsPerStep-len(r.kept))
 		cursor += len(indices)
-		groups, err := play(indices, config)
+		p, err := play(indices)
 		if err != nil {
 			return r, err
 		}
-		r.groups = append(r.groups, groups...)
-		for _, g := range groups {
+		r.scores = joinScores(r.scores, p.Scores)
+		r.groups = append(r.groups, p.Groups...)
+		for _, g := range p.Groups {
 			if c.DynamicSampling && !rl.Differ(g.Rewards()) {
 				r.dropped++
 				continue
@@ -222,11 +203,11 @@ func (t *Tokens) collect(ctx context.Context, at rl.At) (collection, error) {
 		}
 		config = config.Greedy()
 		config.Samples = 1
-		groups, err := play(indices, config)
+		p, err := play(indices)
 		if err != nil {
 			return r, err
 		}
-		for _, g := range groups {
+		for _, g := range p.Groups {
 			r.greedy = append(r.greedy, g[0].Reward())
 		}
 	}
@@ -307,11 +288,8 @@ func (t *Tokens) notes(step *rl.Step, r collection, at rl.At) error {
 			}
 		}
 	}
-	if f := r.failed; f.n > 0 {
-		note("warning: %d episodes of step %d failed, %d of them by running out of time, and are left out; the first: %v", f.n, at.Step+1, f.timeouts, f.first)
-		if f.tooLong == len(r.groups)*t.config.SamplesPerPrompt {
-			return fmt.Errorf("no prompt of step %d fits the model; the first: %w; shorten the prompts or give fewer examples in them (few_shot)", at.Step+1, f.first)
-		}
+	if err := r.failed.tell(step, at.Step, r.groups); err != nil {
+		return err
 	}
 	for _, score := range r.scores.Rewards {
 		if score.Failures > 0 {

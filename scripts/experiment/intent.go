@@ -16,6 +16,7 @@ import (
 
 	"rltrain/envs/dataset"
 	"rltrain/internal/files"
+	"rltrain/internal/outfile"
 	"rltrain/rl"
 	"rltrain/rl/report"
 	"rltrain/torch/hub"
@@ -312,7 +313,7 @@ func (e *intentExperiment) write(name string, rows []dataset.Row) error {
 	if err := os.MkdirAll(e.work, 0o755); err != nil {
 		return err
 	}
-	return files.WriteAtomic(e.file(name), b.Bytes(), 0o644)
+	return outfile.Write(e.file(name), b.Bytes(), 0o644)
 }
 
 // load reads the runs of an earlier call.

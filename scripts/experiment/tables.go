@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"rltrain/internal/files"
+	"rltrain/internal/outfile"
 	"rltrain/rl"
 	"rltrain/rl/report"
 )
@@ -42,7 +43,7 @@ func writeTables(page, results string) error {
 			return fmt.Errorf("%s: %w", page, err)
 		}
 	}
-	return files.WriteAtomic(page, []byte(out), 0o644)
+	return outfile.Write(page, []byte(out), 0o644)
 }
 
 func replaceBlock(text, name, body string) (string, error) {

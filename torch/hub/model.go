@@ -73,6 +73,9 @@ func (t *tree) fetchModel(ctx context.Context, need Need) error {
 		return fmt.Errorf("it has neither %s nor %s: it is not a model in the Hugging Face layout", configFile, adapterFile)
 	}
 	extra := t.has(extraWeights...)
+	if len(t.has(adapterFile)) > 0 && !slices.Contains(extra, extraWeights[0]) {
+		extra = append(extra, t.has("adapter_model.bin")...) // as PEFT wrote before 0.7
+	}
 	if need == NoWeights {
 		return t.fetch(ctx, append(small, extra...))
 	}

@@ -292,3 +292,19 @@ func TestOddCaches(t *testing.T) {
 		}
 	}
 }
+
+// An adapter of older days is pickled; it is fetched where there is nothing newer.
+func TestModelFetchesPickledAdapters(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		h, c := newFake(t), newTester()
+		files := map[string]string{"adapter_config.json": "{}", "adapter_model.bin": "pickle"}
+		if both {
+			files["adapter_model.safetensors"] = "tensors"
+		}
+		h.publish(commit1, files, name)
+		m := c.get(t, "org/name")
+		if _, err := os.Stat(filepath.Join(m.Dir, "adapter_model.bin")); (err == nil) == both {
+			t.Errorf("beside safetensors: %t; the pickled one is there: %t", both, err == nil)
+		}
+	}
+}

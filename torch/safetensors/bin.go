@@ -7,9 +7,9 @@ import (
 	"rltrain/torch/pickle"
 )
 
-// openBin opens a file of torch.save, such as pytorch_model.bin, as [Open] does one of safetensors; its
+// OpenBin opens a file of torch.save, such as pytorch_model.bin, as [Open] does one of safetensors; its
 // tensors keep the order of its dictionary. It reads all of the file once, to verify its checksums.
-func openBin(path string) (*File, error) {
+func OpenBin(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)

@@ -23,7 +23,7 @@ type layout struct {
 // layouts are those that OpenModel knows, the preferred one first.
 var layouts = []layout{
 	{"model.safetensors", "model.safetensors.index.json", ".safetensors", Open},
-	{"pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", openBin},
+	{"pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", OpenBin},
 }
 
 // Model is the weights of a model folder: one file, or several that an index

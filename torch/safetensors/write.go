@@ -9,12 +9,11 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/google/renameio/v2"
+	"rltrain/internal/outfile"
 )
 
 // Tensor is a tensor in memory. Data holds the elements little-endian and
@@ -135,11 +134,11 @@ func write(path string, sources []Source, metadata map[string]string) error {
 	if err != nil {
 		return err
 	}
-	out, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(0o644))
+	out, err := outfile.Create(path, 0o644)
 	if err != nil {
 		return err
 	}
-	defer out.Cleanup()
+	defer out.Close()
 	if _, err := out.Write(header); err != nil {
 		return err
 	}
@@ -155,7 +154,7 @@ func write(path string, sources []Source, metadata map[string]string) error {
 			return fmt.Errorf("tensor %s: %w", quote(s.Name), err)
 		}
 	}
-	return out.CloseAtomicallyReplace()
+	return out.Commit()
 }
 
 // makeHeader is the length prefix and header for tensors that lie in this order.

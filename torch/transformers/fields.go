@@ -89,7 +89,8 @@ func (f *fields) object(key string) *fields {
 // forbidQuantization refuses weights that are not what they say.
 func (f *fields) forbidQuantization() {
 	if q := value(f, "quantization_config", map[string]any{}); len(q) > 0 {
-		f.fail("quantization_config is not supported: use the folder that was quantised")
+		how, _ := q["quant_method"].(string)
+		f.fail("quantization_config is not supported: the weights are quantised (%s); name the model that they were made of, with --model where an adapter names this one", cmp.Or(how, "no quant_method"))
 	}
 }
 

@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/google/renameio/v2"
-
+	"rltrain/internal/outfile"
 	"rltrain/torch"
 	"rltrain/torch/safetensors"
 )
@@ -76,7 +75,7 @@ func (s LlamaShape) write(dir string, dtype safetensors.DType, seed uint64) erro
 		}
 	}
 	for name, text := range files {
-		if err := renameio.WriteFile(filepath.Join(dir, name), text, 0o644, renameio.WithTempDir(dir)); err != nil {
+		if err := outfile.Write(filepath.Join(dir, name), text, 0o644); err != nil {
 			return err
 		}
 	}

@@ -11,8 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/google/renameio/v2"
-
+	"rltrain/internal/outfile"
 	"rltrain/internal/smallfile"
 	"rltrain/torch/safetensors"
 )
@@ -196,7 +195,7 @@ func copyConfig(dir, from string, dtype safetensors.DType, untied bool) error {
 			data = append(data, '\n')
 		}
 	}
-	return renameio.WriteFile(filepath.Join(dir, "config.json"), data, 0o644, renameio.WithTempDir(dir))
+	return outfile.Write(filepath.Join(dir, "config.json"), data, 0o644)
 }
 
 // untie says that the output layer is a weight of its own.
@@ -275,5 +274,5 @@ func copyFile(to, from string) error {
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(to, data, 0o644, renameio.WithTempDir(filepath.Dir(to)))
+	return outfile.Write(to, data, 0o644)
 }

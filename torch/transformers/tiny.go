@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/google/renameio/v2"
-
+	"rltrain/internal/outfile"
 	"rltrain/torch/safetensors"
 )
 
@@ -52,7 +51,7 @@ func WriteTinyChat(dir string, layers, hidden int, seed uint64) error {
 	if err := WriteTiny(dir, layers, hidden, seed); err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(tinyTemplate), 0o644, renameio.WithTempDir(dir)); err != nil {
+	if err := outfile.Write(filepath.Join(dir, "chat_template.jinja"), []byte(tinyTemplate), 0o644); err != nil {
 		return fmt.Errorf("transformers: tiny: %w", err)
 	}
 	return nil

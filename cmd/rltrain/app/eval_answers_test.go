@@ -113,7 +113,11 @@ func TestDigitAnswersAreJudgedAsInTraining(t *testing.T) {
 	}
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/a.csv", "answer,completion\n"+step.Info.Truth+",\""+text+"\"\n")
-	judges, err := digitAnswers(f.expand("TMP/a.csv"), digits.Sum, "completion")
+	d, err := envs.Find(digits.Sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	judges, _, err := d.Options().(envs.AnswerSource).Answers(f.expand("TMP/a.csv"), "completion")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -17,6 +15,7 @@ import (
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs/chat"
 	"rltrain/envs/dataset"
+	"rltrain/internal/outfile"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/torch"
@@ -268,20 +267,19 @@ func toOutput(c *cli.Context, write func(io.Writer) error) (err error) {
 		out := bufio.NewWriter(c.App.Writer)
 		return cmp.Or(write(out), out.Flush())
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".rltrain-*")
+	file, err := outfile.Create(path, 0o644)
 	if err != nil {
 		return fmt.Errorf("--output: %w", err)
 	}
-	defer os.Remove(file.Name())
 	defer file.Close()
 	out := bufio.NewWriter(file)
 	if err := write(out); err != nil {
 		return err
 	}
-	if err := cmp.Or(out.Flush(), file.Chmod(0o644), file.Sync()); err != nil {
+	if err := cmp.Or(out.Flush(), file.Commit()); err != nil {
 		return fmt.Errorf("--output: %w", err)
 	}
-	return os.Rename(file.Name(), path)
+	return nil
 }
 
 // writeRow writes the fields of a row, and those of added in the place of fields of the same name.

@@ -206,7 +206,9 @@ func (t *trainer) records(ctx context.Context, p *policy.Token) (train, held pol
 	}
 	if records.Validation != nil {
 		held, err = p.Encode(chat.Examples(records.Validation, chat.LanguageModelling, chat.PromptCompletion), o)
-		return train, held, err
+		if err != nil || len(held.Sequences) > 0 {
+			return train, held, err
+		}
 	}
 	all := train.Sequences
 	keep := int(c.TextSFT.ValidationShare * float64(len(all)))
@@ -248,6 +250,11 @@ func (t *trainer) beginText(stage *run.Stage, p *policy.Token, train, held polic
 			limit = min(limit, o.MaxLength)
 		}
 		if err := stage.Printf("%d examples were longer than %d tokens and were cut", cut, limit); err != nil {
+			return err
+		}
+	}
+	if null := train.Null + held.Null; null > 0 {
+		if err := stage.Printf("%d rows were left out: they have null instead of a text", null); err != nil {
 			return err
 		}
 	}

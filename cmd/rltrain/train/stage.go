@@ -12,6 +12,7 @@ import (
 	"rltrain/cmd/rltrain/config"
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/internal/files"
+	"rltrain/internal/outfile"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
 	"rltrain/torch"
@@ -40,7 +41,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		return false, err
 	}
 	return false, stage.Finish(func() error {
-		if err := files.WriteAtomic(filepath.Join(dir, "config.yaml"), c.YAML(), 0o644); err != nil {
+		if err := outfile.Write(filepath.Join(dir, "config.yaml"), c.YAML(), 0o644); err != nil {
 			return err
 		}
 		return train(stage)

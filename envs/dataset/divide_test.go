@@ -1,0 +1,83 @@
+package dataset
+
+import (
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// idsOf are the records' column "id".
+func idsOf(t *testing.T, records iter.Seq2[Record, error]) string {
+	t.Helper()
+	var ids []string
+	for r, err := range records {
+		if err != nil {
+			return "error: " + err.Error()
+		}
+		id, _ := r.Fields.Get("id")
+		ids = append(ids, id.(string))
+	}
+	return strings.Join(ids, " ")
+}
+
+func TestDivide(t *testing.T) {
+	const column = `{"id":"a","split":"train"}
+{"id":"b","split":"validation"}
+{"id":"c","split":"test"}
+{"id":"d","split":"train"}
+{"id":"e","split":"val"}
+`
+	tests := []struct {
+		name              string
+		files             map[string]string
+		config            string
+		train, validation string
+		given             bool
+	}{
+		{"column", map[string]string{"rows.jsonl": column}, "", "a d", "b e", true},
+		{"files win over the column", map[string]string{"train.jsonl": column, "valid.jsonl": `{"id":"x"}`}, "", "a b c d e", "x", true},
+		{"files called val", map[string]string{"data/train-00000-of-00001.jsonl": column, "data/val-00000-of-00001.jsonl": `{"id":"x"}`}, "", "a b c d e", "x", true},
+		{"README's dev", map[string]string{"README.md": "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: a.jsonl\n  - split: dev\n    path: b.jsonl\n---\n", "a.jsonl": `{"id":"x"}`, "b.jsonl": `{"id":"y"}`}, "", "x", "y", true},
+		{"none", map[string]string{"rows.jsonl": `{"id":"a"}` + "\n" + `{"id":"b"}`}, "", "a b", "", false},
+		{"another meaning", map[string]string{"rows.jsonl": `{"id":"a","split":"left"}` + "\n" + `{"id":"b","split":"train"}`}, "", "a b", "", false},
+		{"some rows only", map[string]string{"rows.jsonl": `{"id":"a","split":"train"}` + "\n" + `{"id":"b"}`}, "",
+			`error: DIR/rows.jsonl:2: column "split": null, want train, val, validation or test in every row`, `error: DIR/rows.jsonl:2: column "split": null, want train, val, validation or test in every row`, true},
+		{"unknown split", map[string]string{"rows.jsonl": `{"id":"a","split":"train"}` + "\n" + `{"id":"b","split":"x"}`}, "",
+			`error: DIR/rows.jsonl:2: column "split": unknown split "x": want train, val, validation or test`, `error: DIR/rows.jsonl:2: column "split": unknown split "x": want train, val, validation or test`, true},
+		{"test only", map[string]string{"train.jsonl": `{"id":"a"}`, "test.jsonl": `{"id":"b"}`}, "", "a", "", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, content := range tt.files {
+				path := filepath.Join(dir, filepath.FromSlash(name))
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			parts, err := Find("", dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := Divide(parts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := func(ids string) string { return strings.ReplaceAll(ids, dir, "DIR") }
+			got := []string{in(idsOf(t, d.Train)), in(idsOf(t, d.Validation))}
+			if diff := cmp.Diff([]string{tt.train, tt.validation}, got); diff != "" || d.Given != tt.given {
+				t.Errorf("given is %t: %s", d.Given, diff)
+			}
+		})
+	}
+	if _, err := Divide([]Part{{Test, nil}}); err == nil || !strings.Contains(err.Error(), "no split") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,368 @@
+package reward
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/envs"
+)
+
+// shell writes a program that has $id and $line of each question in its body, and $dir, a
+// folder of its own.
+func shell(t *testing.T, body string) (command, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	path := filepath.Join(dir, "judge.sh")
+	script := "dir='" + dir + "'\nwhile IFS= read -r line; do\nid=${line#*:}; id=${id%%,*}\n" + body + "\ndone\n"
+	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "cmd:'sh " + path + "'", dir
+}
+
+const good = `echo "{\"id\":$id,\"reward\":1}"`
+
+// judge scores texts by one program and returns the values and the failures.
+func judge(t *testing.T, r *Text, texts ...string) (values []float64, errs []string) {
+	t.Helper()
+	said := r.rewards[0].judge(t.Context(), completions(texts...), 1)
+	for _, err := range said.errs {
+		if err == nil {
+			errs = append(errs, "")
+		} else {
+			errs = append(errs, err.Error())
+		}
+	}
+	return said.values, errs
+}
+
+func TestProgramIsAskedAboutTexts(t *testing.T) {
+	command, dir := shell(t, `printf '%s\n' "$line" >> "$dir/asked"; `+good)
+	r := parseText(t, command+"=0.5,expr:1", nil, Options{})
+	if _, err := os.Stat(filepath.Join(dir, "asked")); err == nil {
+		t.Error("the program runs before it is asked")
+	}
+	batch := []envs.Completion{sample, {Observation: envs.Observation{Text: "Say <a> & \"b\".\n"}, Text: "no", Action: envs.Action{Text: "o"}}}
+	scores, err := r.Score(t.Context(), batch, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]float64{1.5, 1.5}, scores.Total); diff != "" {
+		t.Errorf("totals (-want +got):\n%s", diff)
+	}
+	want := `{"id":1,"prompt":"6 times 7?","text":"is the answer: Öl 42\n","written":"6 times 7\nis the answer: Öl 42\n","answer":"42","truth":"42.0","correct":true,"formatted":false}
+{"id":2,"prompt":"Say <a> & \"b\".\n","text":"o","written":"no","answer":null,"truth":null,"correct":null,"formatted":null}
+`
+	got, err := os.ReadFile(filepath.Join(dir, "asked"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("questions (-want +got):\n%s", diff)
+	}
+}
+
+func TestProgramJudgesLabels(t *testing.T) {
+	command, dir := shell(t, `printf '%s\n' "$line" >> "$dir/asked"
+case $line in *moody*) echo "{\"id\":$id,\"error\":\"no \\\"idea\\\"\"}" ;; *) echo "{\"id\":$id,\"reward\":-0.25}" ;; esac`)
+	r := parseLabels(t, "accuracy,"+command+"=2", "law", "math")
+	defer r.Close()
+	if r.Enumerable() || r.ReadsProbs() {
+		t.Errorf("enumerable %t, reads probabilities %t", r.Enumerable(), r.ReadsProbs())
+	}
+	scores, err := r.Score(t.Context(), []Choice{{"Who may sue?", 0, 0}, {"Count!", 0, 1}, {"moody", 1, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]float64{0.5, -0.5, nan}, scores.Total, cmpopts.EquateNaNs()); diff != "" {
+		t.Errorf("totals (-want +got):\n%s", diff)
+	}
+	if got := scores.Rewards[1]; got.Failures != 1 || !strings.HasSuffix(got.Failure, `the program says "no \"idea\""`) {
+		t.Errorf("%+v", got)
+	}
+	want := `{"id":1,"text":"Who may sue?","predicted":"law","label":"law"}
+{"id":2,"text":"Count!","predicted":"law","label":"math"}
+{"id":3,"text":"moody","predicted":"math","label":"math"}
+`
+	if got, _ := os.ReadFile(filepath.Join(dir, "asked")); string(got) != want {
+		t.Errorf("questions (-want +got):\n%s", cmp.Diff(want, string(got)))
+	}
+}
+
+func TestExpectedPanicsWithAProgram(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	parseLabels(t, "accuracy,cmd:cat", "a").Expected([]int{0}, []float32{1})
+}
+
+// More questions than fit a pipe, of a program that has begun once.
+func TestProgramAnswersLargeBatches(t *testing.T) {
+	command, dir := shell(t, `[ "$id" = 1 ] && echo begun >> "$dir/begun"
+`+good)
+	r := parseText(t, command, nil, Options{})
+	for range 2 {
+		texts := slices.Repeat([]string{strings.Repeat("x", 1000)}, 300)
+		scores, err := r.Score(t.Context(), completions(texts...), 1)
+		if err != nil || scores.Rewards[0].N != 300 || scores.Rewards[0].Mean != 1 {
+			t.Fatalf("%+v, %v", scores.Rewards[0], err)
+		}
+	}
+	if got, _ := os.ReadFile(filepath.Join(dir, "begun")); string(got) != "begun\n" {
+		t.Errorf("the program began %q", got)
+	}
+}
+
+const python = `
+import json, sys
+waiting = []
+for line in sys.stdin:
+    waiting.append(json.loads(line))
+    if len(waiting) == 5:
+        for q in reversed(waiting):
+            text = q["text"]
+            reward = float("nan") if text == "nan" else len(text) / 10
+            print(json.dumps({"reward": reward, "id": q["id"], "extra": [1]}), flush=True)
+        waiting = []
+`
+
+func TestProgramAnswersInAnyOrder(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3")
+	}
+	path := filepath.Join(t.TempDir(), "judge.py")
+	if err := os.WriteFile(path, []byte(python), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	values, errs := judge(t, parseText(t, "cmd:python3 "+path, nil, Options{}), "a", "bb", "nan", "Ölöl\n", "", "1", "22", "333", "4444", "55555")
+	if diff := cmp.Diff([]float64{0.1, 0.2, nan, 0.5, 0, 0.1, 0.2, 0.3, 0.4, 0.5}, values, cmpopts.EquateNaNs()); diff != "" {
+		t.Errorf("values (-want +got):\n%s", diff)
+	}
+	if errs[2] != "the value is NaN" {
+		t.Errorf("errors %q", errs)
+	}
+}
+
+func TestProgramsThatMisbehave(t *testing.T) {
+	for _, test := range []struct {
+		name, body string
+		texts      []string
+		want       []float64
+		failure    string // of those that are NaN
+	}{
+		{"dies after every third answer", good + "\n" + `n=$((n+1)); [ $n = 3 ] && exit 1`, []string{"a", "b", "c", "d", "e", "f", "g"}, []float64{1, 1, 1, 1, 1, 1, 1}, ""},
+		{"ends after every answer", good + "; exit 0", []string{"a", "b", "c"}, []float64{1, 1, 1}, ""},
+		{"dies of one text", `case $line in *poison*) echo first >&2; echo "it is poison " >&2; exit 7 ;; esac; ` + good, []string{"a", "poison", "b", "c"}, []float64{1, nan, 1, 1},
+			`the program ended without an answer: exit status 7; its last line of errors: "it is poison"`},
+		{"dies of three texts in a row", `case $line in *poison*) exit 7 ;; esac; ` + good, []string{"a", "poison", "poison", "b", "poison", "c"}, []float64{1, nan, nan, 1, nan, 1},
+			"the program ended without an answer: exit status 7"},
+		{"chats", `case $line in *chat*) echo "let me see" ;; esac; ` + good, []string{"a", "chat", "b"}, []float64{1, nan, 1}, `the program writes "let me see", not a line such as {"id":7,"reward":0.5}`},
+		{"writes another kind of value", `case $line in *odd*) echo "{\"id\":$id,\"reward\":\"1\"}" ;; *) ` + good + " ;; esac", []string{"a", "odd", "b"}, []float64{1, nan, 1}, `the program writes "{\"id\":2,\"reward\":\"1\"}"`},
+		{"writes a long line", `case $line in *long*) head -c 1100000 /dev/zero | tr '\0' x; echo ;; *) ` + good + " ;; esac", []string{"long", "b"}, []float64{nan, 1}, `the program writes "a line of more than 1048576 bytes"`},
+		{"answers another question", `case $line in *other*) id=77 ;; esac; ` + good, []string{"a", "other", "b"}, []float64{1, nan, 1}, "the program answers question 77, which is not open"},
+		{"answers twice", `case $line in *twice*) ` + good + " ;; esac; " + good, []string{"a", "b", "twice"}, []float64{1, 1, 1}, ""},
+		{"has no answer", `case $line in *none*) echo "{\"id\":$id,\"reward\":null,\"error\":null}" ;; *) ` + good + " ;; esac", []string{"a", "none"}, []float64{1, nan}, "the program gives no reward"},
+		{"is asked a long question", good, []string{strings.Repeat("x", 1<<20), "b"}, []float64{nan, 1}, "at most 1048576 can be asked"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			command, _ := shell(t, test.body)
+			values, errs := judge(t, parseText(t, command, nil, Options{}), test.texts...)
+			if diff := cmp.Diff(test.want, values, cmpopts.EquateNaNs()); diff != "" {
+				t.Errorf("values (-want +got):\n%s\n%q", diff, errs)
+			}
+			for i, err := range errs {
+				if failed := test.want[i] != test.want[i]; failed && !strings.Contains(err, test.failure) || !failed && err != "" {
+					t.Errorf("sample %d: error %q, want one with %q", i, err, test.failure)
+				}
+			}
+		})
+	}
+}
+
+func TestProgramThatNeverAnswersIsGivenUp(t *testing.T) {
+	command, dir := shell(t, `echo begun >> "$dir/begun"; echo "no model" >&2; exit 3`)
+	r := parseText(t, command, nil, Options{})
+	for range 2 {
+		scores, err := r.Score(t.Context(), completions("a", "b", "c", "d", "e"), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if scores.Rewards[0].Failures != 5 || scores.AllFailed() == nil {
+			t.Errorf("%+v", scores.Rewards[0])
+		}
+	}
+	want := `the program was started 3 times in a row and gave no answer, the last time: the program ended without an answer: exit status 3; its last line of errors: "no model"`
+	if _, errs := judge(t, r, "a"); errs[0] != want {
+		t.Errorf("got  %s\nwant %s", errs[0], want)
+	}
+	if got, _ := os.ReadFile(filepath.Join(dir, "begun")); strings.Count(string(got), "begun") != 3 {
+		t.Errorf("the program began %d times, want 3", strings.Count(string(got), "begun"))
+	}
+}
+
+// held makes a FIFO that a program and all that it starts hold open; the channel is closed
+// when all of them are gone.
+func held(t *testing.T, dir string) <-chan struct{} {
+	t.Helper()
+	path := filepath.Join(dir, "held")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		if _, err := os.ReadFile(path); err != nil {
+			t.Error(err)
+		}
+	}()
+	return gone
+}
+
+func TestProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
+	t.Parallel()
+	command, dir := shell(t, `case $line in *hang*) exec 9> "$dir/held"; sleep 1000 & echo stuck >&2; wait ;; esac; `+good)
+	gone := held(t, dir)
+	values, errs := judge(t, parseText(t, command, nil, Options{Timeout: 2 * time.Second}), "a", "hang", "b")
+	if diff := cmp.Diff([]float64{1, nan, 1}, values, cmpopts.EquateNaNs()); diff != "" {
+		t.Errorf("values (-want +got):\n%s\n%q", diff, errs)
+	}
+	if want := `no answer within 2s; its last line of errors: "stuck"`; errs[1] != want {
+		t.Errorf("error %q, want %q", errs[1], want)
+	}
+	<-gone
+}
+
+// A program may take one question after the other: the time that a question waits for those
+// before it is not its own.
+func TestSlowProgramIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	command, _ := shell(t, "sleep 0.7; "+good)
+	values, errs := judge(t, parseText(t, command, nil, Options{Timeout: 2 * time.Second}), "a", "b", "c", "d")
+	if diff := cmp.Diff([]float64{1, 1, 1, 1}, values, cmpopts.EquateNaNs()); diff != "" {
+		t.Errorf("values (-want +got):\n%s\n%q", diff, errs)
+	}
+}
+
+func TestProgramEndsWithTheContext(t *testing.T) {
+	command, dir := shell(t, `case $line in *hang*) exec 9> "$dir/held"; sleep 1000 & echo > "$dir/asked"; wait ;; esac; `+good)
+	gone := held(t, dir)
+	asked := filepath.Join(dir, "asked")
+	if err := syscall.Mkfifo(asked, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		if _, err := os.ReadFile(asked); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	}()
+	r := parseText(t, command, nil, Options{})
+	if _, err := r.Score(ctx, completions("a", "hang", "b"), 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	<-gone
+	if values, errs := judge(t, r, "a"); values[0] != 1 {
+		t.Errorf("the next batch: %v, %q", values, errs)
+	}
+}
+
+func TestCloseLetsAProgramFinish(t *testing.T) {
+	command, dir := shell(t, good+"\ndone\necho finished > \"$dir/finished\"\nwhile false; do :")
+	r := parseText(t, command, nil, Options{})
+	if values, errs := judge(t, r, "a"); values[0] != 1 {
+		t.Fatalf("%v, %q", values, errs)
+	}
+	r.Close()
+	if _, err := os.Stat(filepath.Join(dir, "finished")); err != nil {
+		t.Error(err)
+	}
+	r.Close()
+	if _, errs := judge(t, r, "a"); errs[0] != "the program has been closed" {
+		t.Errorf("after Close: %q", errs)
+	}
+}
+
+func TestTextIsUsedByManyAtATime(t *testing.T) {
+	command, _ := shell(t, `reward=0; case $line in *y*) reward=3 ;; esac; echo "{\"id\":$id,\"reward\":$reward}"`)
+	r := parseText(t, "length,expr:length=2,"+command, map[string]envs.Reward{"length": lengthReward}, Options{})
+	for i := range 8 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			var texts []string
+			var want []float64
+			for k := range 50 {
+				text := strings.Repeat("x", i)
+				total := 3 * float64(i)
+				if k%3 == 0 {
+					text, total = text+"y", total+3+3
+				}
+				texts, want = append(texts, text), append(want, total)
+			}
+			scores, err := r.Score(t.Context(), completions(texts...), 4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, scores.Total); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	var l lastLine
+	for _, step := range []struct{ write, want string }{
+		{"", ""}, {"one", "one"}, {" more\n", "one more"}, {"\n  \n", "one more"}, {"a\nb\r\nc", "c"}, {"\n" + strings.Repeat("d", 1000), strings.Repeat("d", 512)},
+	} {
+		if n, err := l.Write([]byte(step.write)); n != len(step.write) || err != nil {
+			t.Errorf("%q: wrote %d, %v", step.write, n, err)
+		}
+		if got := l.String(); got != step.want {
+			t.Errorf("after %q: %q, want %q", step.write, got, step.want)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		`{"id":1,"reward":0.5}`, `{"id":2,"reward":null,"error":"no"}`, `{"id":3,"reward": NaN}`, `{"id":4,"reward":-Infinity}`, `{"id":5}`, `{"reward":1}`,
+		`{"id":1e3,"reward":1e999}`, "", "null", "[]", `{"id":-1}`, `{"id":18446744073709551615,"reward":-0.0}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		a, err := decode(line)
+		if err != nil || a.err != nil {
+			if strings.ContainsAny(errors.Join(err, a.err).Error(), "\n\r") {
+				t.Errorf("the error has several lines: %v, %v", err, a.err)
+			}
+			return
+		}
+		if !finite(a.value) {
+			t.Errorf("value %v", a.value)
+		}
+		again, err := json.Marshal(map[string]any{"id": a.ID, "reward": a.value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := decode(again); err != nil || b != a {
+			t.Errorf("%s is read as %+v, %s as %+v, %v", line, a, again, b, err)
+		}
+	})
+}

@@ -1,0 +1,200 @@
+package reward
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"rltrain/envs"
+)
+
+var sample = envs.Completion{
+	Observation: envs.Observation{Messages: []envs.Message{{Role: envs.RoleSystem, Content: "Be brief."}, {Role: envs.RoleUser, Content: "6 times 7?"}}},
+	Text:        "6 times 7\nis the answer: Öl 42\n",
+	Action:      envs.Action{Text: "is the answer: Öl 42\n"},
+	Info:        &envs.Info{Correct: true, Answer: "42", Truth: "42.0"},
+}
+
+func TestTextExpressions(t *testing.T) {
+	for source, want := range map[string]float64{
+		"correct": 1, "formatted": 0, "correct + 2*formatted": 1,
+		"correct ? 3 : 4": 3, "formatted ? 3 : 4": 4, "not formatted": 1, "correct and not formatted": 1, "correct && formatted || formatted": 0,
+		"if formatted { 1 } else { -1.5 }": -1.5,
+		"length":                           21, "words": 5, "lines": 1, "len(written)": 31, "len(text) == length": 1,
+		`text contains "answer"`: 1, `text startsWith "is"`: 1, `text endsWith "42\n"`: 1, `trim(text) endsWith "42"`: 1,
+		`text matches "[0-9]+\\s*$"`: 1, `text matches "^[0-9]+$"`: 0, `upper(answer) == answer`: 1, `lower(text) contains "öl"`: 1,
+		`prompt == "6 times 7?"`: 1, "answer == truth": 0, `float(answer) == float(truth)`: 1, `int(answer) - 40`: 2,
+		`len(split(written, "\n"))`: 3, `text[0:2] == "is" ? 0.25 : 0`: 0.25, `"e" in split("a e", " ")`: 1, `answer in ["41", "42"]`: 1,
+		`hasPrefix(text, "is") and hasSuffix(text, "\n")`: 1, `indexOf(text, "the")`: 3, `lastIndexOf(text, "nope")`: -1,
+		"max(0, 1 - length/42)": 0.5, "min([3, 1, 2])": 1, "abs(-2) + ceil(0.2) + floor(0.8) + round(2.5)": 6,
+		"exp(0) + log(1) + sqrt(4) + sqrt(correct) + pow(2, 3) + 2**2 + 2^3": 1 + 0 + 2 + 1 + 8 + 4 + 8, "length % 4": 1, "7 / 2": 3.5,
+		"0 < length < 22": 1, `trimPrefix(trimSuffix(text, "42\n"), "is ") == "the answer: Öl "`: 1, `string(length) == "21"`: 1,
+	} {
+		if got, err := evaluate(t, source, sample); err != nil || got != want {
+			t.Errorf("%s is %g, error %v; want %g", source, got, err, want)
+		}
+	}
+}
+
+func evaluate(t *testing.T, source string, c envs.Completion) (float64, error) {
+	t.Helper()
+	x, err := compileText(source)
+	if err != nil {
+		t.Fatalf("%s: %v", source, err)
+	}
+	said := weigh([]piece{{weight: 1}}, []judged{x.judge(t.Context(), []envs.Completion{c}, 1)}, 1)
+	if said.Rewards[0].Failures > 0 {
+		err = errors.New(said.Rewards[0].Failure)
+	}
+	return said.Total[0], err
+}
+
+func TestLinesAndWords(t *testing.T) {
+	for text, want := range map[string]float64{"": 0, "a": 101, "a\n": 101, "a b\nc": 203, "\n\n": 200, " a  b ": 102} {
+		r := parseText(t, "expr:lines*100 + words", nil, Options{})
+		scores, err := r.Score(t.Context(), completions(text), 1)
+		if err != nil || scores.Total[0] != want {
+			t.Errorf("%q: %v, %v; want %g", text, scores.Total, err, want)
+		}
+	}
+}
+
+func TestExpressionsThatFail(t *testing.T) {
+	unjudged := sample
+	unjudged.Info = nil
+	for _, test := range []struct {
+		source     string
+		completion envs.Completion
+		want       string
+	}{
+		{"correct", unjudged, "the task has not judged the episode"},
+		{"1 + formatted", unjudged, "the task has not judged the episode"},
+		{`length > 5 or answer == ""`, unjudged, "the task has not judged the episode"},
+		{"truth == '1' ? 1 : 0", unjudged, "the task has not judged the episode"},
+		{"1/formatted", sample, "the value is +Inf"},
+		{"log(-1)", sample, "the value is NaN"},
+		{"length % formatted", sample, "column 8: "},
+		{"int(text)", sample, "column 1: "},
+		{"int(split(text, 'x')[5])", sample, "column 21: index out of range"},
+		{"text matches truth + '('", sample, "column 6: "},
+		{"max(['a', 'b'])", sample, "column 1: "},
+	} {
+		value, err := evaluate(t, test.source, test.completion)
+		if err == nil || !math.IsNaN(value) || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: value %g, error %v; want one with %q", test.source, value, err, test.want)
+		}
+	}
+	// What is not read need not be there.
+	if value, err := evaluate(t, "length", unjudged); err != nil || value != 21 {
+		t.Errorf("length of an episode that was not judged: %v, %v", value, err)
+	}
+}
+
+func TestTextExpressionErrors(t *testing.T) {
+	for _, test := range []struct{ source, want string }{
+		{"lenght", `column 1: unknown name "lenght", did you mean "length"?`},
+		{"1 + confidence", "column 5: confidence is known only of classifiers"},
+		{"probs[0]", "column 1: probs is known only of classifiers"},
+		{"$env", `column 1: unknown name "$env"`},
+		{"text", "column 1: the reward is a string, not a number or a condition"},
+		{"[1, 2]", "the reward is a slice, not a number"},
+		{"length + text", "column 8: "},
+		{"correct == true", "column 9: "},
+		{"len(length)", "column 1: "},
+		{"sqrt(text)", "column 6: "},
+		{"pow(2)", "column 1: "},
+		{"length ? 1 : 0", "column 1: "},
+		{"text.foo", "column 6: "},
+		{`text matches "("`, "column 6: "},
+		{"1..1000000", "column 2: operator .. is not available"},
+		{"sum(map(1..10, # * 2))", `function "sum" is not available`},
+		{"count(split(text, ''), true)", `function "count" is not available`},
+		{"repeat(text, 1000000)", `function "repeat" is not available`},
+		{"len(replace(text, '', text))", `column 5: function "replace" is not available`},
+		{"now() > 0", `function "now" is not available`},
+		{"lenn(text)", `function "lenn" is not available in rewards, did you mean "len"?`},
+		{"let x = text + text; len(x + x)", "this construct is not available"},
+		{"length; 1", "this construct is not available"},
+		{"{'a': 1}.a", "this construct is not available"},
+		{"nil ?? 1", "this construct is not available"},
+		{"text?.a", "this construct is not available"},
+		{"text.upper()", "this construct is not available"},
+		{"len(text | filter(true))", `function "filter" is not available`},
+		{"1 % 0", "divide by zero"},
+		{strings.Repeat("1+", 3000) + "1", "write at most 4096"},
+	} {
+		_, err := compileText(test.source)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s:\n got  %v\n want …%s…", test.source, err, test.want)
+			continue
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: the error has several lines: %q", test.source, err)
+		}
+	}
+}
+
+// Each link of a chained comparison stands twice in expr's tree.
+func TestTextExpressionsAreBounded(t *testing.T) {
+	source := "length"
+	for range 60 {
+		source = "(0 < (" + source + ") < 2 ? 1 : 0)"
+	}
+	if _, err := compileText(source); err == nil || !strings.Contains(err.Error(), "operations") {
+		t.Errorf("error %v, want one about the number of operations", err)
+	}
+}
+
+func FuzzTextExpression(f *testing.F) {
+	for _, seed := range []string{
+		"correct", "length > 10 ? -1 : 0", `text contains "a" and not formatted`, `text matches "a+$"`, "max(words, lines) / len(prompt)", "text[1:3] == answer",
+		`split(text, " ")[0] in ["a", "b"]`, "1 < length < 5", "if correct { 1 } else { 2 }", `float(answer) - float(truth)`, "pow(length, 2) ** 2 ^ 0.5", "1..5", "let a = 1; a",
+		"text | trim() | len()", "upper(text)[-1:]", "#", "nil", "{}", "[[[1]]]", "-length % 3", "0x7fffffffffffffff + 1", "'\\u00e9' == text", "string(1e300)", "correct ?: 2", "text[length]",
+	} {
+		f.Add(seed, "some text\nwith 42")
+	}
+	f.Fuzz(func(t *testing.T, source, text string) {
+		x, err := compileText(source)
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\r") {
+				t.Errorf("the error has several lines: %q", err)
+			}
+			return
+		}
+		c := completions(text)[0]
+		c.Info = &envs.Info{Correct: true, Answer: "1", Truth: text}
+		said := x.judge(t.Context(), []envs.Completion{c, {}}, 1)
+		for i, err := range said.errs {
+			if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
+				t.Errorf("sample %d: the error has several lines: %q", i, err)
+			}
+		}
+	})
+}
+
+func BenchmarkTextScore(b *testing.B) {
+	var batch []envs.Completion
+	for i := range 1000 {
+		c := sample
+		c.Action.Text = strings.Repeat(fmt.Sprintf("Step %d is a line of some length, as a model writes it.\n", i), 10)
+		batch = append(batch, c)
+	}
+	for name, spec := range map[string]string{
+		"numbers": "expr:'correct - (length > 200 ? 0.5 : 0)'",
+		"words":   "expr:'words > 50 and lines < 20'",
+		"regexp":  `expr:'text matches "answer: [0-9]+$"'`,
+		"three":   "expr:'correct',expr:'length/1000'=-0.1,expr:'text contains \"Step\"'=0.2",
+	} {
+		b.Run(name, func(b *testing.B) {
+			r := parseText(b, spec, nil, Options{})
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := r.Score(b.Context(), batch, 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,258 @@
+package outfile
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func content(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// names are the entries of a folder.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{}
+	for _, entry := range entries {
+		all = append(all, entry.Name())
+	}
+	return all
+}
+
+func TestWriteRegular(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	if err := Write(path, []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	if err := Write(path, []byte("two"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old, err := io.ReadAll(before)
+	info, statErr := os.Stat(path)
+	if err != nil || statErr != nil || string(old) != "one" || content(t, path) != "two" || info.Mode().Perm() != 0o640 {
+		t.Errorf("who had it open reads %q, then it is %q with %v; %v, %v", old, content(t, path), info.Mode(), err, statErr)
+	}
+	if diff := cmp.Diff([]string{"out"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWriteThroughLinks(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.Mkdir(at("far"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at("far/file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for link, target := range map[string]string{"link": "far/file", "second": "link", "dangling": "far/new", "round": "round", "absolute": at("far/third")} {
+		if err := os.Symlink(target, at(link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, file := range map[string]string{"second": "far/file", "dangling": "far/new", "absolute": "far/third"} {
+		if err := Write(at(link), []byte(link), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(at(link))
+		if err != nil || info.Mode()&os.ModeSymlink == 0 || content(t, at(file)) != link {
+			t.Errorf("%s is %v, %s has %q; %v", link, info.Mode(), file, content(t, at(file)), err)
+		}
+	}
+	if err := Write(at("round"), nil, 0o644); err == nil || !strings.Contains(err.Error(), "too many symbolic links") {
+		t.Error(err)
+	}
+	if err := Write(at("far"), nil, 0o644); !errors.Is(err, errFolder) {
+		t.Error(err)
+	}
+}
+
+// What is not a regular file stays what it is.
+func TestWriteToDevicesAndPipes(t *testing.T) {
+	if err := Write(os.DevNull, []byte("x"), 0o644); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(os.DevNull); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		t.Errorf("%s is %v, %v", os.DevNull, info.Mode(), err)
+	}
+	if err := Write("/dev/full", []byte("x"), 0o644); !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("/dev/full takes a byte: %v", err)
+	}
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("pipe", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pipe", "link"} {
+		got := make(chan string)
+		go func() {
+			data, err := os.ReadFile(pipe)
+			got <- string(data) + errorText(err)
+		}()
+		if err := Write(filepath.Join(dir, name), []byte("through"), 0o644); err != nil {
+			t.Error(err)
+		}
+		if text := <-got; text != "through" {
+			t.Errorf("%q came out of the pipe", text)
+		}
+	}
+	if diff := cmp.Diff([]string{"link", "pipe"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	defer write.Close()
+	if err := Write("/dev/fd/"+fdOf(write), []byte("x"), 0o644); err != nil {
+		t.Errorf("as the shell's >(…) has it: %v", err)
+	}
+}
+
+func fdOf(f *os.File) string {
+	digits := ""
+	for fd := f.Fd(); ; fd /= 10 {
+		digits = string(rune('0'+fd%10)) + digits
+		if fd < 10 {
+			return digits
+		}
+	}
+}
+
+func errorText(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func TestCloseGivesUp(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file, err := Create(path, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteString("half"); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil || content(t, path) != "old" {
+		t.Errorf("%v; the file is %q", err, content(t, path))
+	}
+	if diff := cmp.Diff([]string{"out"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A killed process's file goes away with the next write, one that is being written stays.
+func TestStaleFilesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	stale, folder, other := besideName(path), besideName(path), besideName(filepath.Join(dir, "other"))
+	if err := errors.Join(os.WriteFile(stale, []byte("half"), 0o644), os.MkdirAll(filepath.Join(folder, "deep"), 0o755), os.WriteFile(other, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	writing, err := Create(path, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, []byte("new"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{filepath.Base(other), filepath.Base(writing.Name()), "out"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+	if err := writing.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := writing.Close(); err != nil || content(t, path) != "" {
+		t.Errorf("%v; the last to commit does not win: %q", err, content(t, path))
+	}
+}
+
+func TestWriteAtTheSameTime(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for range 20 {
+				if err := Write(path, []byte(strings.Repeat(string(rune('a'+i)), 1000)), 0o644); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if text := content(t, path); len(text) != 1000 || strings.Trim(text, text[:1]) != "" {
+		t.Errorf("%d bytes of several writers", len(text))
+	}
+	if diff := cmp.Diff([]string{"out"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFolder(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a", "made")
+	fill := func(in string) error { return os.WriteFile(filepath.Join(in, "file"), []byte("x"), 0o644) }
+	broken := errors.New("broken")
+	if err := Folder(path, func(in string) error { return errors.Join(fill(in), broken) }); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{}, names(t, filepath.Dir(path))); diff != "" {
+		t.Error(diff)
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(besideName(path), "left"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := Folder(path, fill); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"made"}, names(t, filepath.Dir(path))); diff != "" {
+		t.Error(diff)
+	}
+	if err := Folder(path, fill); err == nil || !strings.Contains(err.Error(), "is not empty; choose a new folder") {
+		t.Error(err)
+	}
+	if err := Folder(filepath.Join(path, "file"), fill); err == nil || !strings.Contains(err.Error(), "choose a new folder") {
+		t.Error(err)
+	}
+}

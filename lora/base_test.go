@@ -1,0 +1,183 @@
+package lora
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// baseFolder makes a model folder with some weights.
+func baseFolder(t *testing.T, dir, weights string) string {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "model.safetensors"), []byte(weights), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func saveFor(t *testing.T, dir, base string) {
+	t.Helper()
+	c := Config{BaseModel: base, R: 1, Alpha: 1, TargetModules: Modules{Names: []string{"q"}}, TaskType: CausalLM}
+	pair := Pair{Module: "a.q", R: 1, In: 2, Out: 2, Scale: 1, A: []float32{1, 2}, B: []float32{3, 4}}
+	if err := Save(dir, c, []Pair{pair}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inFile is base_model_name_or_path as the file has it.
+func inFile(t *testing.T, dir string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, ConfigFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c struct {
+		Base string `json:"base_model_name_or_path"`
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		t.Fatal(err)
+	}
+	return c.Base
+}
+
+func loadBase(t *testing.T, dir string) Config {
+	t.Helper()
+	c, _, _, err := Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestBaseModelIsFoundWhereItIsMoved(t *testing.T) {
+	root := t.TempDir()
+	at := func(name string) string { return filepath.Join(root, filepath.FromSlash(name)) }
+	tiny, far := baseFolder(t, at("out/tiny"), "w"), baseFolder(t, at("models/qwen"), "v")
+	tests := []struct{ adapter, base, want string }{
+		{"out/stage", tiny, "../tiny"},
+		{"out/stage/checkpoints/checkpoint-5", tiny, "../../../tiny"},
+		{"out/deep/run/stage", tiny, tiny},
+		{"runs/stage", far, far},
+		{"models/run/stage", far, far},
+		{"models/stage", "org/name", "org/name"},
+	}
+	for _, tt := range tests {
+		saveFor(t, at(tt.adapter), tt.base)
+		if got := inFile(t, at(tt.adapter)); got != tt.want {
+			t.Errorf("%s for %s: %s, want %s", tt.adapter, tt.base, got, tt.want)
+		}
+		if got := loadBase(t, at(tt.adapter)).BaseModel; got != tt.base {
+			t.Errorf("%s for %s is loaded with %s", tt.adapter, tt.base, got)
+		}
+	}
+	if err := os.Rename(at("out"), at("moved")); err != nil {
+		t.Fatal(err)
+	}
+	c := loadBase(t, at("moved/stage"))
+	if c.BaseModel != at("moved/tiny") || c.CheckBase(c.BaseModel) != nil {
+		t.Errorf("after a move: %s, %v", c.BaseModel, c.CheckBase(c.BaseModel))
+	}
+	if err := os.Rename(at("runs"), at("elsewhere")); err != nil {
+		t.Fatal(err)
+	}
+	if c := loadBase(t, at("elsewhere/stage")); c.BaseModel != far {
+		t.Error(c.BaseModel)
+	}
+}
+
+// A relative folder as the user typed it is not what the file has.
+func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	baseFolder(t, "models/tiny", "w")
+	saveFor(t, "models/stage", "models/tiny")
+	if got := inFile(t, "models/stage"); got != "../tiny" {
+		t.Error(got)
+	}
+	adapter, err := filepath.Abs("models/stage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if c := loadBase(t, adapter); c.BaseModel != filepath.Join(filepath.Dir(adapter), "tiny") {
+		t.Error(c.BaseModel)
+	}
+	// What PEFT wrote is seen from where the program runs, where there is nothing else.
+	baseFolder(t, "here/base", "w")
+	data, err := os.ReadFile(filepath.Join(adapter, ConfigFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(adapter, ConfigFile), []byte(strings.Replace(string(data), "../tiny", "./here/base", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	here, err := filepath.Abs("here/base")
+	if c := loadBase(t, adapter); c.BaseModel != here || err != nil {
+		t.Error(c.BaseModel, err)
+	}
+}
+
+func TestCheckBase(t *testing.T) {
+	root := t.TempDir()
+	base := baseFolder(t, filepath.Join(root, "base"), "w")
+	saveFor(t, filepath.Join(root, "stage"), base)
+	c := loadBase(t, filepath.Join(root, "stage"))
+	if c.BaseHash == "" || c.CheckBase(base) != nil {
+		t.Errorf("%q, %v", c.BaseHash, c.CheckBase(base))
+	}
+	baseFolder(t, base, "other")
+	later := time.Now().Add(time.Hour)
+	if err := os.Chtimes(filepath.Join(base, "model.safetensors"), later, later); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CheckBase(base); err == nil || !strings.Contains(err.Error(), "are not those that the adapter was trained on") {
+		t.Error(err)
+	}
+	if err := (Config{}).CheckBase(base); err != nil {
+		t.Errorf("an adapter that does not say: %v", err)
+	}
+	// The folder is gone at the end of a run: the adapter is saved all the same.
+	if err := os.RemoveAll(base); err != nil {
+		t.Fatal(err)
+	}
+	saveFor(t, filepath.Join(root, "later"), base)
+	if got := inFile(t, filepath.Join(root, "later")); got != base {
+		t.Error(got)
+	}
+}
+
+func TestHashWeights(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, text string) {
+		path := filepath.Join(root, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("none/config.json", "{}")
+	write("one/model.safetensors", "a")
+	write("same/model.safetensors", "a")
+	write("same/pytorch_model.bin", "not read")
+	write("shards/model-00001-of-00002.safetensors", "a")
+	write("shards/model-00002-of-00002.safetensors", "b")
+	write("bin/pytorch_model.bin", "c")
+	got := map[string]string{}
+	for _, name := range []string{"none", "one", "same", "shards", "bin"} {
+		hash, err := HashWeights(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[name] = hash
+	}
+	if got["none"] != "" || got["one"] != got["same"] || got["one"] == got["shards"] || got["one"] == got["bin"] || len(got["bin"]) != 64 {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,321 @@
+package algo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/run"
+)
+
+// resumable is a run that can be begun anew as often as one likes.
+type resumable func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error)
+
+func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packing int, judge func(t *testing.T, p policy.Policy) *Evaluation) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		p := p(t)
+		source, err := NewEpochs(samples, 3, packing, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Config{Steps: 7, HeadRate: 3e-2, Seed: 3, Evaluate: judge(t, p),
+			Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 3, WeightDecay: 0.1, MaxGradNorm: 0.5}}
+		result, err := Train(ctx, p, source, &SFT{FeatureAlignment: 0.01}, c, h)
+		return p, result, err
+	}
+}
+
+func ofLabels(rewards string, change func(r *labelRun)) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		r := newLabelRun(rewards)
+		r.Steps, r.train, r.validation, r.BufferSize, r.BatchSize, r.MinibatchSize, r.Epochs = 7, tinyExamples(40, 1), tinyExamples(20, 2), 24, 8, 8, 2
+		change(&r)
+		p := tinyLabel(t)
+		result, err := r.on(ctx, t, p, h)
+		return p, result, err
+	}
+}
+
+func ofTokens(algorithm func() Algorithm, p func(t testing.TB, r int) *policy.Token, rank int, change func(r *tokenRun)) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		r := newTokenRun(algorithm)
+		r.Steps, r.Schedule, r.LearningRate, r.evaluated, r.every = 7, "linear", 0.005, 5, 2
+		change(&r)
+		p := p(t, rank)
+		result, err := r.on(ctx, t, p, h)
+		return p, result, err
+	}
+}
+
+func ofReplays(a Algorithm, rank int) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		r := newReplayRun(a)
+		r.Steps, r.evaluated, r.every = 7, 5, 3
+		if a.Needs().Reference {
+			r.ReferenceEvery = 3
+		}
+		p := tinyToken(t, rank)
+		result, err := r.on(ctx, t, p, h)
+		return p, result, err
+	}
+}
+
+// TestResumedRunEqualsUninterrupted ends each pair of a source and an algorithm one step behind each checkpoint, so
+// that work is lost, and goes on from the checkpoint with a policy, a source and an algorithm made anew. Rows, lines,
+// result and weights come out the same, byte for byte.
+func TestResumedRunEqualsUninterrupted(t *testing.T) {
+	label := func(t *testing.T) policy.Policy { return tinyLabel(t) }
+	token := func(t *testing.T) policy.Policy { return tinyToken(t, 4) }
+	judgeLabels := func(t *testing.T, p policy.Policy) *Evaluation {
+		e, err := JudgeLabels(p.(*policy.Label), tinyExamples(20, 2), MetricLoss, 2, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	judgeLoss := func(t *testing.T, p policy.Policy) *Evaluation {
+		return JudgeLoss(p.(*policy.Token), policy.Samples(texts(5)), 2)
+	}
+	bounds := Returns{0, 10}
+	nothing := func(*tokenRun) {}
+	for name, again := range map[string]resumable{
+		"epochs × sft of labels":  supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
+		"epochs × sft of tokens":  supervised(token, policy.Samples(texts(13)), 0, judgeLoss),
+		"packed epochs × sft":     supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
+		"labels × ppo":            ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
+		"labels × expected":       ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
+		"labels × reinforce":      ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &Reinforce{Decay: 0.5}, 1, 0 }),
+		"tokens × reinforce":      ofTokens(func() Algorithm { return &Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
+		"tokens × greedy":         ofTokens(func() Algorithm { return &Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
+		"tokens × rloo":           ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
+		"tokens × ppo":            ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
+		"async tokens × rloo":     ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"replay × replayed":       ofReplays(&Replayed{bounds}, 0),
+		"replay × stable":         ofReplays(&Stable{bounds, 0.25}, 0),
+		"replay × stable adapter": ofReplays(&Stable{bounds, 0.25}, 4),
+		"replay × distiller":      ofReplays(&Distiller{bounds, 0.25}, 4),
+		"tokens × grpo, adaptive": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
+			r.Epochs, r.Minibatches, r.DynamicSampling = 2, 2, true
+			r.KLCoef, r.KLType, r.KLTarget, r.KLHorizon = 0.1, "k3", 0.001, 100
+		}),
+		"tokens × grpo, trained adapter": ofTokens(newGRPO, trainedToken, 4, func(r *tokenRun) {
+			r.KLCoef, r.KLType, r.KLInReward, r.ReferenceEvery = 0.1, "k1", true, 3
+		}),
+		"several turns × ppo": ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
+	} {
+		t.Run(name, func(t *testing.T) { resumes(t, again) })
+	}
+}
+
+func resumes(t *testing.T, again resumable) {
+	var whole recorded
+	h := whole.hooks()
+	h.LogEvery = 3
+	p, want, err := again(t.Context(), t, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantWeights := weightsOf(t, p)
+	if want.Version < 5 {
+		t.Fatalf("only %d of %d steps changed the policy", want.Version, want.Steps)
+	}
+
+	dir, resume := t.TempDir(), ""
+	var kept, parts recorded // as of the checkpoint, and so far
+	for attempt := 0; ; attempt++ {
+		if attempt > 20 {
+			t.Fatal("the run does not come to its end")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		parts = recorded{rows: slices.Clone(kept.rows), lines: slices.Clone(kept.lines)}
+		saved := false
+		h := parts.hooks()
+		h.LogEvery, h.SaveEvery, h.Resume = 3, 2, resume
+		h.Row = func(row report.Row) error { parts.rows = append(parts.rows, maps.Clone(row)); return nil }
+		h.Progress = func(done, total int, _ string) {
+			if saved && done < total {
+				cancel()
+			}
+		}
+		h.Save = func(step int, write func(dir string) error) error {
+			if ctx.Err() != nil {
+				return nil // as if killed: the last checkpoint stays
+			}
+			saved = true
+			resume = filepath.Join(dir, fmt.Sprint(attempt, "-", step))
+			kept = recorded{rows: slices.Clone(parts.rows), lines: slices.Clone(parts.lines)}
+			if err := os.MkdirAll(resume, 0o755); err != nil {
+				return err
+			}
+			return write(resume)
+		}
+		p, got, err := again(ctx, t, h)
+		cancel()
+		if errors.Is(err, run.ErrStopped) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if attempt < 2 {
+			t.Errorf("the run was resumed %d times", attempt)
+		}
+		if diff := cmp.Diff(plain(t, want), plain(t, got)); diff != "" {
+			t.Errorf("result (-uninterrupted +resumed):\n%s", diff)
+		}
+		if !slices.EqualFunc(wantWeights, weightsOf(t, p), slices.Equal) {
+			t.Error("the weights differ")
+		}
+		break
+	}
+	if diff := cmp.Diff(encoded(t, whole.rows), encoded(t, parts.rows)); diff != "" {
+		t.Errorf("rows (-uninterrupted +resumed):\n%s", diff)
+	}
+	if diff := cmp.Diff(whole.lines, parts.lines); diff != "" {
+		t.Errorf("lines (-uninterrupted +resumed):\n%s", diff)
+	}
+}
+
+// plain is a result without the line breaks that a checkpoint puts into it.
+func plain(t *testing.T, r Result) string {
+	t.Helper()
+	line, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(line)
+}
+
+func weightsOf(t *testing.T, p run.Weights) run.Snapshot {
+	t.Helper()
+	weights, err := run.TakeSnapshot(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return weights
+}
+
+// TestStoppedPrefetchGoesOnExactly stops an asynchronous run in the middle of a step and takes it up again, with the
+// actions of two steps under way.
+func TestStoppedPrefetchGoesOnExactly(t *testing.T) {
+	r := newTokenRun(newRLOO)
+	r.Steps, r.Async, r.MaxStaleness = 6, true, 2
+	again := func(ctx context.Context, h run.Hooks, task envs.Task) (run.Snapshot, error) {
+		r := r
+		r.task = task
+		p := tinyToken(t, 0)
+		_, err := r.on(ctx, t, p, h)
+		return weightsOf(t, p), err
+	}
+	var whole, parts recorded
+	want, err := again(t.Context(), whole.hooks(), spelling{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	h := parts.hooks()
+	h.Save = func(step int, write func(dir string) error) error {
+		h.Resume = filepath.Join(t.TempDir(), fmt.Sprint(step))
+		if err := os.MkdirAll(h.Resume, 0o755); err != nil {
+			return err
+		}
+		return write(h.Resume)
+	}
+	if _, err := again(ctx, h, cancelling{spelling{}, 13, cancel}); !errors.Is(err, run.ErrStopped) {
+		t.Fatalf("error %v", err)
+	}
+	if n := len(parts.rows); n == 0 || n == r.Steps {
+		t.Fatalf("stopped after %d steps", n)
+	}
+	got, err := again(t.Context(), h, spelling{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.EqualFunc(want, got, slices.Equal) {
+		t.Error("the weights differ")
+	}
+	if diff := cmp.Diff(encoded(t, whole.rows), encoded(t, parts.rows)); diff != "" {
+		t.Errorf("rows (-uninterrupted +resumed):\n%s", diff)
+	}
+}
+
+// cancelling ends a context where an episode is asked for.
+type cancelling struct {
+	envs.Task
+	at     int
+	cancel func()
+}
+
+func (c cancelling) Episode(part envs.Part, index int) (envs.Env, error) {
+	if index == c.at {
+		c.cancel()
+	}
+	return c.Task.Episode(part, index)
+}
+
+// TestResultsDoNotDependOnGenerators answers different numbers of exercises at the same time.
+func TestResultsDoNotDependOnGenerators(t *testing.T) {
+	var want []string
+	for _, generators := range []int{1, 2, 16} {
+		r := newTokenRun(newGRPO)
+		r.Steps, r.NumGenerators, r.task, r.evaluated = 3, generators, spelling{}, 5
+		var said recorded
+		if _, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks()); err != nil {
+			t.Fatal(err)
+		}
+		got := encoded(t, said.rows)
+		if want == nil {
+			want = got
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%d generators (-1 +%d):\n%s", generators, generators, diff)
+		}
+	}
+	want = nil
+	for _, slots := range []int{1, 4} {
+		r := newReplayRun(&Replayed{Returns{0, 10}})
+		r.Steps, r.slots = 3, slots
+		var said recorded
+		if _, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks()); err != nil {
+			t.Fatal(err)
+		}
+		if got := encoded(t, said.rows); want == nil {
+			want = got
+		} else if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%d slots: %s", slots, diff)
+		}
+	}
+}
+
+// TestStopIsNotAnError ends the context between two steps: the step under way is finished, and a checkpoint made.
+func TestStopIsNotAnError(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var saved []int
+	h := run.Hooks{
+		Row: func(row report.Row) error {
+			if row["step"] == 2.0 {
+				cancel()
+			}
+			return nil
+		},
+		Save: func(step int, write func(string) error) error { saved = append(saved, step); return write(t.TempDir()) },
+	}
+	_, err := newTokenRun(newReinforce).on(ctx, t, tinyToken(t, 0), h)
+	if !errors.Is(err, run.ErrStopped) || !cmp.Equal(saved, []int{2}) {
+		t.Errorf("error %v, saved %v", err, saved)
+	}
+}

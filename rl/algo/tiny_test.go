@@ -1,0 +1,351 @@
+package algo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"rltrain/envs"
+	"rltrain/envs/reward"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/rollout"
+	"rltrain/rl/run"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// recorded is what a run wrote.
+type recorded struct {
+	rows  []report.Row
+	lines []string
+}
+
+func (r *recorded) hooks() run.Hooks {
+	return run.Hooks{
+		Row: func(row report.Row) error { r.rows = append(r.rows, row); return nil },
+		Log: func(format string, args ...any) error {
+			r.lines = append(r.lines, fmt.Sprintf(format, args...))
+			return nil
+		},
+	}
+}
+
+// steps are the rows of steps, without those of evaluations.
+func (r *recorded) steps() []report.Row {
+	var rows []report.Row
+	for _, row := range r.rows {
+		if _, ok := row["learning_rate"]; ok {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// figure is one figure of every step.
+func (r *recorded) figure(name string) []float64 {
+	var values []float64
+	for _, row := range r.steps() {
+		value, _ := row[name].(float64)
+		values = append(values, value)
+	}
+	return values
+}
+
+// encoded is the rows as they stand in a file.
+func encoded(t *testing.T, rows []report.Row) []string {
+	t.Helper()
+	lines := make([]string, len(rows))
+	for i, row := range rows {
+		line, err := json.Marshal(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines[i] = string(line)
+	}
+	return lines
+}
+
+var labelNames = []string{"a", "b", "c"}
+
+// tinyLabel is a random encoder of 2 layers and 32 features, with adapters on all its linear layers.
+func tinyLabel(t testing.TB) *policy.Label {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	p, err := policy.RandomLabel(&transformers.Config{
+		ModelType: "bert", VocabSize: 50, HiddenSize: 32, NumHiddenLayers: 2, NumAttentionHeads: 4,
+		IntermediateSize: 64, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
+	}, policy.LabelConfig{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// tinyExamples are sequences of 3 to 12 noise tokens around two tokens that tell the label.
+func tinyExamples(n int, seed uint64) policy.Examples {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	var e policy.Examples
+	for range n {
+		label := rng.IntN(len(labelNames))
+		ids := make([]int32, 3+rng.IntN(10))
+		for i := range ids {
+			ids[i] = int32(10 + rng.IntN(40))
+		}
+		ids[rng.IntN(len(ids))] = int32(1 + label)
+		ids[rng.IntN(len(ids))] = int32(4 + label)
+		e.IDs, e.Labels = append(e.IDs, ids), append(e.Labels, label)
+	}
+	return e
+}
+
+func labelRewards(t testing.TB, list string) *reward.Labels {
+	t.Helper()
+	r, err := reward.ParseLabels(list, labelNames, reward.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// labelRun is a small run on a classifier's choices.
+type labelRun struct {
+	algorithm Algorithm // nil = Expected, or PPO where the rewards do not read probabilities
+	rewards   string
+	rollout.LabelOptions
+	train, validation policy.Examples
+	metric            string
+	Config
+}
+
+func newLabelRun(rewards string) labelRun {
+	return labelRun{
+		rewards: rewards, LabelOptions: rollout.LabelOptions{BufferSize: 256, BatchSize: 32}, metric: MetricAccuracy,
+		train: tinyExamples(256, 1), validation: tinyExamples(128, 2),
+		Config: Config{
+			Steps: 6, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "linear", MaxGradNorm: 1}, ValueRate: 1e-2,
+			Updates: Updates{Epochs: 4}, MinibatchSize: 32, Regularisation: Regularisation{EntropyCoef: 0.01}, Seed: 3,
+		},
+	}
+}
+
+func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Label, h run.Hooks) (Result, error) {
+	t.Helper()
+	rewards := labelRewards(t, r.rewards)
+	defer rewards.Close()
+	a := r.algorithm
+	if a == nil {
+		a = &PPO{Clip: Clip{0.2, 0.2}, Gamma: 0.99, Lambda: 0.95, ValueClip: 0.2, ValueCoef: 0.5, Whiten: true}
+		if rewards.ReadsProbs() {
+			a = &Expected{Rewards: rewards, Clip: Clip{0.2, 0.2}}
+		}
+	}
+	source, err := rollout.NewLabels(p, nil, r.train, rewards, rollout.LabelsConfig{
+		LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Evaluate, err = JudgeLabels(p, r.validation, r.metric, 1, rewards); err != nil {
+		t.Fatal(err)
+	}
+	return Train(ctx, p, source, a, r.Config, h)
+}
+
+// tinyToken is a policy on a model of 2 layers: all of its weights, or with r an adapter.
+func tinyToken(t testing.TB, r int) *policy.Token {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	dir := t.TempDir()
+	if err := policy.TinyModel(dir+"/tiny", 2, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.NewToken(policy.TokenConfig{Dir: dir + "/tiny", Full: r == 0, R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// trainedToken is one with an adapter that an earlier stage has trained.
+func trainedToken(t testing.TB, r int) *policy.Token {
+	t.Helper()
+	p := tinyToken(t, r)
+	rng := rand.New(rand.NewPCG(7, 0))
+	for i, v := range p.Params() {
+		values, err := v.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range values {
+			if i%2 == 1 { // a B, which is 0 in a new adapter
+				values[j] = float32(0.1 * rng.NormFloat64())
+			}
+		}
+		if err := v.Write(values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Changed()
+	return p
+}
+
+// letters pays 1 for an action that begins with a small letter and 0 for others. It is a bandit with many
+// arms, of which a quarter pay.
+type letters struct{}
+
+func (letters) Len(envs.Part) int { return 0 }
+func (letters) Episode(part envs.Part, index int) (envs.Env, error) {
+	return &letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}, nil
+}
+
+type letterEpisode struct{ shown string }
+
+func (e *letterEpisode) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: e.shown}, nil
+}
+
+func small(text string) bool { return text != "" && text[0] >= 'a' && text[0] <= 'z' }
+
+func (e *letterEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	info := &envs.Info{Correct: small(a.Text), Formatted: a.Stop == envs.StopEnd, Tier: "letter"}
+	step := envs.Step{Keep: len(a.Text), Done: true, Info: info}
+	if info.Correct {
+		step.Reward = 1
+	}
+	return step, nil
+}
+
+// spelling pays 1 for each action that begins with a small letter, and ends after three.
+type spelling struct{}
+
+func (spelling) Len(envs.Part) int { return 0 }
+func (spelling) Episode(part envs.Part, index int) (envs.Env, error) {
+	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5)}, nil
+}
+
+type spellingEpisode struct {
+	shown        string
+	turns, right int
+}
+
+func (e *spellingEpisode) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: e.shown}, nil
+}
+
+func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	step := envs.Step{Keep: len(a.Text), Append: ";"}
+	if small(a.Text) {
+		step.Reward = 1
+		e.right++
+	}
+	e.turns++
+	if step.Done = e.turns == 3; step.Done {
+		step.Info = &envs.Info{Correct: e.right == 3, Formatted: true, Tier: "letters"}
+	}
+	return step, nil
+}
+
+// tokenRun is a small run on a language model's rollouts.
+type tokenRun struct {
+	algorithm func() Algorithm // anew for each run: algorithms have state
+	task      envs.Task
+	rollout.Options
+	maxNew    int
+	greedy    bool
+	evaluated int // episodes of an evaluation
+	every     int // steps between evaluations
+	Config
+}
+
+func newTokenRun(algorithm func() Algorithm) tokenRun {
+	return tokenRun{
+		algorithm: algorithm, task: letters{}, maxNew: 3,
+		Options: rollout.Options{PromptsPerStep: 4, SamplesPerPrompt: 8, NumGenerators: 2, Sampling: rollout.Sampling{Temperature: 1}, MaxStaleness: 1},
+		Config: Config{
+			Steps: 25, Optimisation: Optimisation{LearningRate: 0.02, Schedule: "constant", MaxGradNorm: 1}, ValueRate: 0.02,
+			MicroTokens: 200, Longest: 3, Seed: 1,
+		},
+	}
+}
+
+// source is that of the run's rollouts; closing it is the test's.
+func (r tokenRun) source(t testing.TB, p *policy.Token) (*rollout.Tokens, *policy.Sampler) {
+	t.Helper()
+	sampler, err := p.NewSampler(r.NumGenerators * r.SamplesPerPrompt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := rollout.NewTokens(sampler, r.task, rollout.TokensConfig{
+		Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Seed: r.Seed,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source, sampler
+}
+
+func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.Token, h run.Hooks) (Result, error) {
+	t.Helper()
+	source, sampler := r.source(t, p)
+	defer sampler.Close()
+	r.Samples, r.Temperature = r.SamplesPerPrompt, r.Options.Temperature
+	if r.Evaluate == nil {
+		r.Evaluate = JudgeAnswers(sampler, r.task, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
+	}
+	return Train(ctx, p, source, r.algorithm(), r.Config, h)
+}
+
+// replayRun is a small run on turns out of a buffer.
+type replayRun struct {
+	algorithm Algorithm
+	rollout.ReplayOptions
+	load, save string
+	maxNew     int
+	slots      int
+	evaluated  int
+	every      int
+	Config
+}
+
+func newReplayRun(a Algorithm) replayRun {
+	return replayRun{
+		algorithm: a, maxNew: 2, slots: 4,
+		ReplayOptions: rollout.ReplayOptions{PromptsPerStep: 8, NumUpdateSteps: 32, BufferSize: 48, Temperature: 1, Gamma: 0.5},
+		Config: Config{
+			Steps: 20, Optimisation: Optimisation{LearningRate: 0.01, Schedule: "linear", MaxGradNorm: 1}, MinibatchSize: 8,
+			MicroTokens: 100, Seed: 1,
+		},
+	}
+}
+
+func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.Token, h run.Hooks) (Result, error) {
+	t.Helper()
+	sampler, err := p.NewSampler(r.slots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	source, err := rollout.NewReplay(sampler, spelling{}, rollout.ReplayConfig{
+		ReplayOptions: r.ReplayOptions, MaxNew: r.maxNew, Seed: r.Seed, Load: r.load, Save: r.save,
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	r.Config.Temperature = r.ReplayOptions.Temperature
+	if r.Evaluate == nil {
+		r.Evaluate = JudgeAnswers(sampler, spelling{}, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
+	}
+	return Train(ctx, p, source, r.algorithm, r.Config, h)
+}
+
+func newReinforce() Algorithm { return &Reinforce{Decay: 0.9} }
+func newRLOO() Algorithm      { return &RLOO{Clip{0.2, 0.2}} }
+func newGRPO() Algorithm      { return &GRPO{Clip: Clip{0.2, 0.2}} }
+func newPPO() Algorithm {
+	return &PPO{Clip: Clip{0.2, 0.2}, Gamma: 1, Lambda: 0.95, ValueClip: 0.2, ValueCoef: 0.5, Whiten: true}
+}

@@ -1,0 +1,316 @@
+package policy_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/policy/policytest"
+	"rltrain/rl/run"
+	"rltrain/torch"
+	"rltrain/torch/hub"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// tinyToken is a policy on a small language model: all of its weights, or with r an adapter.
+func tinyToken(t *testing.T, r int) *policy.Token {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := policy.TinyModel(dir, 1, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.NewToken(policy.TokenConfig{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// kind is a kind of policy, with a batch for it.
+type kind struct {
+	name  string
+	batch *rl.Batch
+	make  func(t *testing.T) policy.Policy
+	load  func(t *testing.T, dir string) policy.Policy
+}
+
+var kinds = []kind{
+	{
+		name: "token",
+		batch: rl.NewBatch([]*rl.Sample{
+			{Tokens: []int32{5, 6, 7, 8}, Rows: []int{1, 2}, Actions: []int32{7, 8}}, {Tokens: []int32{9, 4}, Rows: []int{0}, Actions: []int32{4}},
+		}),
+		make: func(t *testing.T) policy.Policy { return tinyToken(t, 2) },
+		load: func(t *testing.T, dir string) policy.Policy {
+			p, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(p.Close)
+			return p
+		},
+	},
+	{
+		name: "label",
+		batch: rl.NewBatch([]*rl.Sample{
+			{Tokens: []int32{2, 5, 3}, Actions: []int32{1}}, {Tokens: []int32{2, 7, 8, 3}, Actions: []int32{0}},
+		}),
+		make: func(t *testing.T) policy.Policy {
+			p, err := policy.NewLabel(policy.LabelConfig{
+				Dir: policytest.Encoder(t), Labels: []string{"law", "physics"}, Pooling: transformers.PoolMean, R: 2, Alpha: 4, Seed: 1,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(p.Close)
+			return p
+		},
+		load: func(t *testing.T, dir string) policy.Policy { return loadPolicy(t, dir) },
+	},
+}
+
+// valuesOf is V of a batch.
+func valuesOf(t *testing.T, p policy.Policy, b *rl.Batch) (values []float32) {
+	t.Helper()
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		values = s.Read(p.Forward(s, b, policy.Pass{Values: true, Temperature: 1}).Values)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+func hasValueFile(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "value_head.safetensors"))
+	return err == nil
+}
+
+// TestValueHeads are there only where they are asked for, begin at 0, and travel with the weights.
+func TestValueHeads(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			torchtest.NoLeaks(t)
+			p, b := kind.make(t), kind.batch
+			dir := t.TempDir()
+			if err := p.SaveWeights(dir); err != nil {
+				t.Fatal(err)
+			}
+			isValue := func(g policy.Group) bool { return g.Role == policy.Value }
+			without := len(p.Params())
+			if hasValueFile(dir) || slices.ContainsFunc(p.Groups(), isValue) {
+				t.Error("a policy that needs no values has a value head")
+			}
+			for range 2 { // the second time nothing happens
+				if err := p.AddValueHead(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := len(p.Params()); n != without+2 || !slices.ContainsFunc(p.Groups(), isValue) {
+				t.Errorf("%d weights with a value head, %d without", n, without)
+			}
+			for _, v := range valuesOf(t, p, b) {
+				if v != 0 {
+					t.Errorf("a new value head says %v", v)
+				}
+			}
+			head := p.Params()[without:]
+			shape, err := head[0].Shape()
+			if err != nil {
+				t.Fatal(err)
+			}
+			weight := make([]float32, shape[1])
+			for i := range weight {
+				weight[i] = 0.1 * float32(i%5-2)
+			}
+			if err := head[0].Write(weight); err != nil {
+				t.Fatal(err)
+			}
+			if err := head[1].Write([]float32{0.75}); err != nil {
+				t.Fatal(err)
+			}
+			want := valuesOf(t, p, b)
+
+			saved := t.TempDir()
+			if err := p.(interface{ Save(dir string) error }).Save(saved); err != nil {
+				t.Fatal(err)
+			}
+			loaded := kind.load(t, saved)
+			if len(loaded.Params()) != without {
+				t.Error("a policy that is loaded has a value head before it is asked for one")
+			}
+			if err := loaded.AddValueHead(); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, valuesOf(t, loaded, b)); diff != "" {
+				t.Errorf("values (-saved +loaded):\n%s", diff)
+			}
+
+			// A checkpoint puts them back into the policy.
+			if err := head[0].Write(make([]float32, len(weight))); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.LoadWeights(saved); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, valuesOf(t, p, b)); diff != "" {
+				t.Errorf("values (-saved +put back):\n%s", diff)
+			}
+			// Weights of a policy without a value head give it one of zeros.
+			if err := p.LoadWeights(dir); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range valuesOf(t, p, b) {
+				if v != 0 {
+					t.Errorf("a value head of no file says %v", v)
+				}
+			}
+		})
+	}
+}
+
+// TestValuesSendNoGradientToTheBody differentiates values alone.
+func TestValuesSendNoGradientToTheBody(t *testing.T) {
+	for _, kind := range kinds {
+		p := kind.make(t)
+		if err := p.AddValueHead(); err != nil {
+			t.Fatal(err)
+		}
+		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			s.Backward(s.Sum(p.Forward(s, kind.batch, policy.Pass{Values: true, Temperature: 1}).Values))
+			for _, g := range p.Groups() {
+				for _, v := range g.Params {
+					if _, has := s.Grad(v); has != (g.Role == policy.Value) {
+						t.Errorf("%s: weights of the %s have a gradient: %t", kind.name, g.Role, has)
+					}
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := torch.ZeroGrad(p.Params()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDecaySparesVectors looks at which weights decay: matrices, not norms, biases and value heads.
+func TestDecaySparesVectors(t *testing.T) {
+	for _, kind := range kinds {
+		for _, p := range []policy.Policy{kind.make(t), tinyToken(t, 0)} {
+			if err := p.AddValueHead(); err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for _, g := range p.Groups() {
+				for _, v := range g.Params {
+					shape, err := v.Shape()
+					if err != nil {
+						t.Fatal(err)
+					}
+					n++
+					if g.Decay != (len(shape) > 1 && g.Role != policy.Value) {
+						t.Errorf("%s: weights of shape %v of the %s decay: %t", kind.name, shape, g.Role, g.Decay)
+					}
+				}
+			}
+			if n != len(p.Params()) {
+				t.Errorf("%s: the groups have %d of %d weights", kind.name, n, len(p.Params()))
+			}
+		}
+	}
+}
+
+// TestFresh tells an adapter that was never trained from others.
+func TestFresh(t *testing.T) {
+	adapted := tinyToken(t, 2)
+	check := func(p policy.Policy, want bool, what string) {
+		t.Helper()
+		if fresh, err := p.Fresh(); err != nil || fresh != want {
+			t.Errorf("%s: fresh %t, %v", what, fresh, err)
+		}
+	}
+	check(tinyToken(t, 0), false, "a policy trained whole")
+	check(adapted, true, "a new adapter")
+	snapshot, err := run.TakeSnapshot(adapted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := len(snapshot) - 1 // a B
+	snapshot[last][3] = 1e-6
+	if err := snapshot.PutBack(adapted); err != nil {
+		t.Fatal(err)
+	}
+	check(adapted, false, "an adapter of which one weight was trained")
+	dir := t.TempDir()
+	if err := adapted.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer loaded.Close()
+	check(loaded, false, "a trained adapter that was loaded")
+	check(kinds[1].make(t), false, "a classifier, whose head is part of it")
+}
+
+// TestSamplersTakeChangedWeightsOver has two samplers of a policy write before and after its weights change.
+func TestSamplersTakeChangedWeightsOver(t *testing.T) {
+	for _, r := range []int{0, 4} {
+		p := tinyToken(t, r)
+		old, err := p.NewSampler(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		type written struct {
+			IDs      []int32
+			LogProbs []float32
+		}
+		write := func(m *policy.Sampler) (w written) {
+			t.Helper()
+			o := policy.GenerateOptions{Samples: 1, MaxNew: 6, Sampling: torch.Sampling{Temperature: 1}, Seed: 3}
+			if err := m.Generate(t.Context(), [][]int32{{5, 6, 7}}, o, func(_ int, c []policy.Completion) error {
+				w = written{c[0].IDs, c[0].LogProbs}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return w
+		}
+		before := write(old)
+		snapshot, err := run.TakeSnapshot(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, weights := range snapshot {
+			for i := range weights {
+				weights[i] += 0.05 * float32(i%7-3)
+			}
+		}
+		if err := snapshot.PutBack(p); err != nil { // which says Changed
+			t.Fatal(err)
+		}
+		after := write(old)
+		fresh, err := p.NewSampler(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer fresh.Close()
+		if diff := cmp.Diff(write(fresh), after); diff != "" {
+			t.Errorf("rank %d: a sampler from before and a new one differ (-new +before):\n%s", r, diff)
+		}
+		if cmp.Equal(before, after) {
+			t.Errorf("rank %d: other weights write the same: the test shows nothing", r)
+		}
+	}
+}

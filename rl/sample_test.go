@@ -1,0 +1,202 @@
+package rl
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/envs"
+)
+
+func TestSampleOfATrajectory(t *testing.T) {
+	tr := twoTurns()
+	tr.Turns[1].Reward = 2
+	for _, test := range []struct {
+		name string
+		got  *Sample
+		want *Sample
+	}{
+		{"whole", tr.Sample(1), &Sample{
+			Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{1, 3, 4}, Actions: []int32{20, 21, 22},
+			Rewards: []float64{0, 0.5, 2}, Drawn: []float32{-0.6, -0.35, -1.5},
+		}},
+		// What was drawn at another temperature is compared with the trainer at that temperature.
+		{"temperature", tr.Sample(0.7), &Sample{
+			Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{1, 3, 4}, Actions: []int32{20, 21, 22},
+			Rewards: []float64{0, 0.5, 2}, Drawn: []float32{-0.5, -0.25, -1},
+		}},
+		{"first turn", tr.TurnSample(0, 1), &Sample{
+			Tokens: []int32{10, 11, 20, 12, 21}, Rows: []int{1, 3}, Actions: []int32{20, 21}, Rewards: []float64{0, 0.5}, Drawn: []float32{-0.6, -0.35},
+		}},
+		{"second turn", tr.TurnSample(1, 1), &Sample{
+			Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{4}, Actions: []int32{22}, Rewards: []float64{2}, Drawn: []float32{-1.5},
+		}},
+	} {
+		test.want.Prompt, test.want.Index, test.want.Version = 3, 1, 7
+		if diff := cmp.Diff(test.want, test.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+	tr.Stop = envs.StopLength
+	if !tr.Sample(1).Truncated {
+		t.Error("a trajectory that a limit cut off is not truncated")
+	}
+}
+
+// TestRewardsOfTurnsWithoutActions go to the action before them, or where there is none yet to the first.
+func TestRewardsOfTurnsWithoutActions(t *testing.T) {
+	build := func(turns ...[2]float64) *Trajectory { // sampled tokens and reward of each
+		tr := &Trajectory{}
+		tr.Give(1)
+		for _, turn := range turns {
+			tr.Give(2)
+			for range int(turn[0]) {
+				tr.Draw(3, -1, -1)
+			}
+			tr.EndTurn(turn[1])
+		}
+		return tr
+	}
+	for _, test := range []struct {
+		turns [][2]float64
+		want  []float64
+	}{
+		{[][2]float64{{2, 1}, {0, 0.5}, {1, 4}}, []float64{0, 1.5, 4}},
+		{[][2]float64{{0, 1}, {0, 0.5}, {2, 4}}, []float64{0, 5.5}},
+		{[][2]float64{{1, 1}, {0, -3}}, []float64{-2}},
+		{[][2]float64{{0, 1}}, nil},
+		{[][2]float64{{1, nan}, {1, 1}}, []float64{nan, 1}},
+	} {
+		tr := build(test.turns...)
+		s := tr.Sample(1)
+		if diff := cmp.Diff(test.want, s.Rewards, cmpopts.EquateNaNs()); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", test.turns, diff)
+		}
+		if len(s.Rewards) > 0 && s.Judged() && s.Reward() != tr.Reward() {
+			t.Errorf("%v: the sample earned %v, its trajectory %v", test.turns, s.Reward(), tr.Reward())
+		}
+	}
+}
+
+func TestPenalties(t *testing.T) {
+	s := &Sample{Actions: []int32{5, 6}, Rewards: []float64{0.25, 1}, Overlong: -0.5, Penalty: []float64{0.125, -0.25}}
+	if s.Reward() != 1.25 || s.Penalised() != 1.25-0.5-0.125+0.25 || !s.Judged() {
+		t.Errorf("reward %v, with penalties %v, judged: %t", s.Reward(), s.Penalised(), s.Judged())
+	}
+	s.Rewards[0] = math.NaN()
+	if s.Judged() || !math.IsNaN(s.Penalised()) {
+		t.Error("a sample that was not judged has a reward")
+	}
+	s.Fill(-2)
+	if diff := cmp.Diff([]float32{-2, -2}, s.Advantage); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestBatch(t *testing.T) {
+	tr := twoTurns()
+	second := &Trajectory{}
+	second.Give(1)
+	second.Draw(2, -2, -3)
+	second.EndTurn(1)
+	second.Give(5) // what the environment says last is in no turn
+	got := NewBatch([]*Sample{second.Sample(1), tr.TurnSample(1, 1), tr.TurnSample(0, 1)})
+	want := &Batch{
+		Sequences: [][]int32{{1, 2}, {10, 11, 20, 12, 21, 22}, {10, 11, 20, 12, 21}},
+		Rows:      []int64{0, 2 + 4, 8 + 1, 8 + 3},
+		Actions:   []int64{2, 22, 20, 21},
+		Lengths:   []int{1, 1, 2},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]float32{7, 8, 9, 9}, got.Spread([]float64{7, 8, 9})); diff != "" {
+		t.Error(diff)
+	}
+	labels := NewBatch([]*Sample{{Tokens: []int32{4, 5}, Actions: []int32{2}}, {Tokens: []int32{6}, Actions: []int32{0}}})
+	if diff := cmp.Diff(&Batch{Sequences: [][]int32{{4, 5}, {6}}, Actions: []int64{2, 0}, Lengths: []int{1, 1}}, labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+}
+
+func TestMicroBatches(t *testing.T) {
+	lengths := []int{5, 3, 9, 1, 1, 4}
+	for _, test := range []struct {
+		limit int
+		want  [][2]int
+	}{
+		{0, [][2]int{{0, 6}}},
+		{100, [][2]int{{0, 6}}},
+		{8, [][2]int{{0, 2}, {2, 3}, {3, 6}}},
+		{10, [][2]int{{0, 2}, {2, 4}, {4, 6}}},
+		{1, [][2]int{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 6}}}, // one sequence at least
+	} {
+		if diff := cmp.Diff(test.want, MicroBatches(len(lengths), test.limit, func(i int) int { return lengths[i] })); diff != "" {
+			t.Errorf("%d tokens (-want +got):\n%s", test.limit, diff)
+		}
+	}
+}
+
+func TestMinibatches(t *testing.T) {
+	for _, test := range []struct {
+		n, count, size int
+		want           []int // sizes of the parts
+	}{
+		{10, 1, 0, []int{10}},
+		{10, 3, 0, []int{3, 3, 4}},
+		{10, 4, 0, []int{2, 3, 2, 3}},
+		{2, 3, 0, []int{1, 1}}, // none is empty
+		{10, 0, 4, []int{4, 4, 2}},
+		{10, 7, 4, []int{4, 4, 2}}, // the size decides
+		{8, 0, 4, []int{4, 4}},
+		{3, 0, 64, []int{3}},
+		{0, 4, 0, nil},
+		{0, 0, 4, nil},
+	} {
+		parts := Minibatches(5, 2, 1, test.n, test.count, test.size)
+		var sizes, all []int
+		for _, part := range parts {
+			sizes, all = append(sizes, len(part)), append(all, part...)
+			if !slices.IsSorted(part) {
+				t.Errorf("%+v: part %v is not in order", test, part)
+			}
+		}
+		if diff := cmp.Diff(test.want, sizes); diff != "" {
+			t.Errorf("%+v: sizes (-want +got):\n%s", test, diff)
+		}
+		slices.Sort(all)
+		for i, index := range all {
+			if i != index {
+				t.Errorf("%+v: the parts have %v", test, all)
+				break
+			}
+		}
+		if len(all) != test.n {
+			t.Errorf("%+v: the parts have %d samples", test, len(all))
+		}
+	}
+}
+
+// TestMinibatchesAreAFunctionOfTheirArguments gives the same division for the same arguments, whatever was divided in
+// between, and another one for another seed, step or epoch.
+func TestMinibatchesAreAFunctionOfTheirArguments(t *testing.T) {
+	seen := map[string][3]int{}
+	for round := range 2 {
+		for seed := range 3 {
+			for step := range 3 {
+				for epoch := range 3 {
+					key := fmt.Sprint(Minibatches(uint64(seed), step, epoch, 40, 4, 0))
+					who := [3]int{seed, step, epoch}
+					if other, taken := seen[key]; taken != (round == 1) || taken && other != who {
+						t.Errorf("seed, step and epoch %v have the parts of %v", who, other)
+					}
+					seen[key] = who
+				}
+			}
+		}
+	}
+}
