@@ -2,6 +2,7 @@ package app
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -59,7 +60,7 @@ func TestCompare(t *testing.T) {
 // A model whose outputs stand in another order is compared label by label.
 func TestCompareReordersLabels(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
-	other := f.tmp + "/other"
+	other := filepath.Join(filepath.Dir(f.model), "other") // beside its base model, which it names from there
 	if err := os.CopyFS(other, os.DirFS(f.model)); err != nil {
 		t.Fatal(err)
 	}

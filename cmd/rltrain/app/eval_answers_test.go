@@ -140,8 +140,8 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		want string
 	}{
 		{"--task gsm8k", 2, "eval --task gsm8k needs --completions FILE"},
-		{"--task chat", 2, `--task: "chat" is none of intent, gsm8k, math, sum_digits, reverse_digits`},
-		{"--completions TMP/a.jsonl", 2, "--completions: answers have a --task of their own: gsm8k, math, sum_digits, reverse_digits"},
+		{"--task chat", 2, `--task: "chat" is none of intent, gsm8k, math, reverse_digits, sum_digits`},
+		{"--completions TMP/a.jsonl", 2, "--completions: answers have a --task of their own: gsm8k, math, reverse_digits, sum_digits"},
 		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
 		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},
 		{"--task math --text-column q --completions TMP/a.jsonl", 2, "--text-column: does not apply with --completions FILE"},

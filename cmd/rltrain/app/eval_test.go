@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -179,7 +180,7 @@ func TestBadInput(t *testing.T) {
 		}, "predict --model MODEL",
 			"loading the model: transformers: BASE/model.safetensors: tensor encoder.layer.0.intermediate.dense.weight has shape [24 16], config.json asks for [23 16]"},
 		{"base cut short", func(t *testing.T, f folders) { f.cut(t, "BASE/model.safetensors", 1) }, "predict --model MODEL",
-			`loading the model: safetensors: BASE/model.safetensors: reading the header: tensor "pooler.dense.weight": data_offsets [18816, 19840] leave the 19839 bytes of data (is the file cut short?)`},
+			`loading the model: MODEL/adapter_config.json: base_model_name_or_path: the weights in BASE are not those that the adapter was trained on...`},
 		{"adapter cut short", func(t *testing.T, f folders) { f.cut(t, "MODEL/adapter_model.safetensors", 1) }, "predict --model MODEL",
 			`loading the model: lora: safetensors: MODEL/adapter_model.safetensors: reading the header: tensor "base_model.model.encoder.layer.1.output.dense.lora_B.weight": data_offsets [3200, 3328] leave the 3327 bytes of data (is the file cut short?)`},
 		{"head cut short", func(t *testing.T, f folders) { f.cut(t, "MODEL/head.safetensors", 4) }, "eval --model MODEL",
@@ -218,7 +219,7 @@ func TestBadInput(t *testing.T) {
 		{"comparison below a file", file("TMP/file", ""), "compare MODEL MODEL --dataset EVAL --output TMP/file/results.json",
 			"folder of results: mkdir TMP/file: not a directory; choose one that can be written"},
 		{"merging below a file", file("TMP/file", ""), "merge --model MODEL --output TMP/file/merged",
-			"merging: open TMP/file/merged: not a directory; choose a new folder"},
+			"merging: lstat TMP/file/merged: not a directory; choose a new folder"},
 		{"merging into the model", nil, "merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder"},
 		{"report of no run", nil, "report TMP", "TMP is not the folder of a run: open TMP/run.json: no such file or directory"},
 	}
@@ -234,7 +235,8 @@ func TestBadInput(t *testing.T) {
 			if code != 1 || stdout != "" {
 				t.Errorf("exit code %d, printed %q", code, stdout)
 			}
-			if want := "rltrain: " + f.expand(test.want) + "\n"; stderr != want {
+			want := "rltrain: " + f.expand(test.want) + "\n"
+			if begin, more := strings.CutSuffix(want, "...\n"); stderr != want && !(more && strings.HasPrefix(stderr, begin)) {
 				t.Errorf("\n got %swant %s", stderr, want)
 			}
 			if diff := cmp.Diff(before, f.files(t)); diff != "" {
@@ -254,7 +256,7 @@ func TestModelCutAnywhere(t *testing.T) {
 		for i := range 12 {
 			f.write(t, name, string(whole[:i*len(whole)/12]))
 			code, stdout, stderr := f.rltrain("a cat\n", "predict", "--model", "MODEL")
-			if code != 1 || stdout != "" || !strings.Contains(stderr, f.expand(name)) || strings.Count(stderr, "\n") != 1 {
+			if code != 1 || stdout != "" || !strings.Contains(stderr, f.expand(filepath.Dir(name))) || strings.Count(stderr, "\n") != 1 {
 				t.Errorf("%s cut to %d of %d bytes: exit code %d, printed %q, error %q", name, i*len(whole)/12, len(whole), code, stdout, stderr)
 			}
 		}

@@ -124,7 +124,7 @@ func TestUsageErrors(t *testing.T) {
 		{"eval --model MODEL --device cuda", "--device: cuda: this build has no CUDA library; use auto or cpu"},
 		{"eval --model MODEL --split dev", `--split: "dev" is none of test, val, train and all`},
 		{"eval --model MODEL --text-column q", "--text-column: applies only with --dataset FILE"},
-		{"eval --model MODEL --dataset TMP/plain.csv --text-column label", `--text-column and --label-column are both "label"; name two columns`},
+		{"eval --model MODEL --dataset TMP/plain.csv --text-column label", `text_column and label_column are both "label"; name two columns`},
 		{"eval --model MODEL --dataset TMP/plain.csv --split test", "--split test: the rows of TMP/plain.csv have no split; use --split all, or add a column with train, val or test"},
 		{"eval --model MODEL --max-samples 3", "--max-samples: 3 rows are fewer than the labels; give at least one row a label"},
 		{"compare MODEL", "compare takes 2 arguments, DIR_A DIR_B, not 1"},
@@ -134,7 +134,7 @@ func TestUsageErrors(t *testing.T) {
 		{"predict --model MODEL --top many", `--top: "many" is not a valid value`},
 		{"predict --model MODEL --threads -1", "--threads: -1 is out of range; it must be 0 to 1024"},
 		{"merge --model MODEL", "merge needs --output DIR, the folder of the full model"},
-		{"report", "report takes 1 arguments, DIR, not 0"},
+		{"report", "report takes 1 argument, DIR, not 0"},
 		{"completion tcsh", `completion: "tcsh" is none of bash, zsh and fish`},
 	} {
 		code, stdout, stderr := f.rltrain("", strings.Fields(test.args)...)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/internal/files"
 	"rltrain/lora"
 	"rltrain/rl/policy"
 	"rltrain/torch/safetensors"

@@ -69,7 +69,7 @@ func TestOwnTask(t *testing.T) {
 	options := strings.Fields(`train --task a_letter --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 1
 		--eval-samples 4 --num-steps 25 --prompts-per-step 4 --samples-per-prompt 16 --rl-learning-rate 0.02 --output-dir TMP`)
 	f.must(t, "", append(options, "--letters", "xyz", "--held", "4")...)
-	var scores struct{ Before, After rl.AnswerScores }
+	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
 	dir := filepath.Join(f.tmp, "a_letter_rl")
 	if err := files.LoadJSON(filepath.Join(dir, "logs", "eval_results.json"), &scores); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs/answer"
 	"rltrain/rl/policy/policytest"
 	"rltrain/torch/transformers"
 )
@@ -122,7 +121,7 @@ func TestPredictAnswersAtOnce(t *testing.T) {
 	answers, out := io.Pipe()
 	done := make(chan int)
 	go func() {
-		done <- run(t.Context(), []string{"rltrain", "predict", "--model", f.model}, nil, in, out, io.Discard)
+		done <- Run(t.Context(), []string{"rltrain", "predict", "--model", f.model}, nil, in, out, io.Discard)
 	}()
 	reader := bufio.NewReader(answers)
 	for range 3 {
@@ -148,7 +147,7 @@ func TestPredictStops(t *testing.T) {
 	var stderr strings.Builder
 	done := make(chan int)
 	go func() {
-		done <- run(ctx, []string{"rltrain", "predict", "--model", f.model}, nil, in, out, &stderr)
+		done <- Run(ctx, []string{"rltrain", "predict", "--model", f.model}, nil, in, out, &stderr)
 	}()
 	if _, err := io.WriteString(question, "the cat\n"); err != nil {
 		t.Fatal(err)
@@ -170,7 +169,7 @@ func (closedPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 func TestPredictEndsQuietlyWithItsReader(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	var stderr strings.Builder
-	code := run(t.Context(), []string{"rltrain", "predict", "--model", f.model}, nil, strings.NewReader("the cat\n"), closedPipe{}, &stderr)
+	code := Run(t.Context(), []string{"rltrain", "predict", "--model", f.model}, nil, strings.NewReader("the cat\n"), closedPipe{}, &stderr)
 	if code != 0 || stderr.String() != "" {
 		t.Errorf("exit code %d, error %q", code, stderr.String())
 	}

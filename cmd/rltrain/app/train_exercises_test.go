@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/cmd/rltrain/config"
 )
 
 // TestWarmUpOfDigits has a policy that is right often enough from the start, which is handed on as it is, beside one

@@ -165,7 +165,7 @@ func TestEveryOptionChangesWhatItShould(t *testing.T) {
 		{"loss", []string{"--algorithm", "rloo"}},
 		{"loss", []string{"--algorithm", "ppo"}},
 		{"baseline/mean", []string{"--algorithm", "reinforce", "--reinforce-loss", "on_policy"}},
-		{"kl/k3", []string{"--kl-coef", "0"}},
+		{"kl/k3", []string{"--kl-coef", "0.25"}},
 		{"reward", []string{"--samples-per-prompt", "3"}},
 		{"completions/max_length", []string{"--max-new-tokens", "5"}},
 		{"completions/mean_length", []string{"--step-mode", "line", "--max-line-tokens", "5", "--max-trajectory-steps", "3"}},

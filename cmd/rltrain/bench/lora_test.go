@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
-
 )
 
 func TestLoraBenchSequences(t *testing.T) {

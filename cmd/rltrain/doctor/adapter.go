@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"rltrain/lora"
 	"rltrain/rl/policy"
@@ -23,7 +24,7 @@ func describeAdapter(s *sheet, find func(name string) (hub.Model, error), dir, t
 	}
 	s.head("Adapter %s", dir)
 	const base = "base_model_name_or_path"
-	s.row("base model", "%s", textOf(inUse[base]))
+	s.row("base model", "%s", baseOf(dir, inUse))
 	for _, key := range slices.Sorted(maps.Keys(inUse)) {
 		if key != base {
 			s.row(key, "%.200s", inUse[key])
@@ -31,7 +32,7 @@ func describeAdapter(s *sheet, find func(name string) (hub.Model, error), dir, t
 	}
 	s.row("weights", "%s in %d tensors", millions(weights), len(tensors))
 	config, pairs, extra, loadErr := lora.Load(dir)
-	model, err := find(textOf(inUse[base]))
+	model, err := find(baseOf(dir, inUse))
 	if err != nil {
 		describeUses(s, inUse, tensors, "", loadErr)
 		return fmt.Errorf("%s: %s: %w", filepath.Join(dir, lora.ConfigFile), base, err)
@@ -46,6 +47,15 @@ func describeAdapter(s *sheet, find func(name string) (hub.Model, error), dir, t
 	}
 	describeUses(s, inUse, tensors, c.ModelType, loadErr)
 	return describeLanguageModel(s, model.Dir, task, weights)
+}
+
+// baseOf is the base model of the adapter in dir; a path beside the adapter holds wherever the program runs.
+func baseOf(dir string, inUse map[string]string) string {
+	name := textOf(inUse["base_model_name_or_path"])
+	if strings.HasPrefix(name, "./") || strings.HasPrefix(name, "../") {
+		return filepath.Join(dir, filepath.FromSlash(name))
+	}
+	return name
 }
 
 // describeUses tells where an adapter loads. loadErr is why it does not load here.

@@ -92,7 +92,7 @@ func describeClassifier(s *sheet, dir string) error {
 		if err != nil {
 			return err
 		}
-		base = textOf(inUse["base_model_name_or_path"])
+		base = baseOf(dir, inUse)
 	}
 	s.head("Text classifier %s", dir)
 	s.row("labels", "%d: %s", len(policy.Labels), strings.Join(policy.Labels, ", "))

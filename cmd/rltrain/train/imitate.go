@@ -103,11 +103,11 @@ func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *pol
 		if _, err := w.evaluate(ctx, t.config.Answers.EvalSamples); err != nil {
 			return err
 		}
+		if err := stage.Printf("After %d updates: %s", result.Steps, describe(w.scores)); err != nil {
+			return err
+		}
 	}
 	if err := save(stage, "eval_results.json", w.scores); err != nil {
-		return err
-	}
-	if err := stage.Printf("After %d updates: %s", result.Steps, describe(w.scores)); err != nil {
 		return err
 	}
 	return t.endText(stage, p, fmt.Sprintf("Supervised training complete after %d updates", result.Steps))

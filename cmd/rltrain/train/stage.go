@@ -95,14 +95,15 @@ func save(stage *run.Stage, name string, what any) error {
 // is not warmed up.
 func drawCurves(stage *run.Stage) error {
 	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
-	if err != nil || len(rows) == 0 {
+	panels := report.PanelsOf(rows)
+	if err != nil || len(panels) == 0 {
 		return err
 	}
 	plot, err := stage.File("plots", "curves.png")
 	if err != nil {
 		return err
 	}
-	return report.Curves(plot, report.PanelsOf(rows))
+	return report.Curves(plot, panels)
 }
 
 func versions() map[string]string {
