@@ -12,6 +12,24 @@ type AnswerScores struct {
 	FormatRate float64 `json:"format_rate"`
 	// Tiers is the share of answers found in each way, "none" among them.
 	Tiers map[string]float64 `json:"tiers"`
+	// Kinds has each kind of episode on its own, where the task tells kinds apart.
+	Kinds map[string]KindScore `json:"kinds,omitempty"`
+}
+
+// KindScore says how well episodes of one kind are answered.
+type KindScore struct {
+	N        int     `json:"n"`
+	Correct  int     `json:"correct"`
+	Accuracy float64 `json:"accuracy"`
+}
+
+// Weakest is the least accuracy of a kind, or where there are no kinds that of all episodes.
+func (s AnswerScores) Weakest() float64 {
+	least := s.Accuracy
+	for _, kind := range s.Kinds {
+		least = min(least, kind.Accuracy)
+	}
+	return least
 }
 
 // ScoreAnswers counts the judgements of an evaluation. An episode that ended without
@@ -20,6 +38,7 @@ type AnswerScores struct {
 func ScoreAnswers(infos []*envs.Info) AnswerScores {
 	s := AnswerScores{N: len(infos), Tiers: map[string]float64{}}
 	formatted := 0
+	kinds := map[string]KindScore{}
 	tiers := map[string]int{}
 	for _, info := range infos {
 		if info == nil {
@@ -30,6 +49,15 @@ func ScoreAnswers(infos []*envs.Info) AnswerScores {
 		if info.Correct {
 			s.Correct++
 		}
+		if info.Kind != "" {
+			kind := kinds[info.Kind]
+			kind.N++
+			if info.Correct {
+				kind.Correct++
+			}
+			kind.Accuracy = ratio(kind.Correct, kind.N)
+			kinds[info.Kind] = kind
+		}
 		if info.Formatted {
 			formatted++
 		}
@@ -38,6 +66,9 @@ func ScoreAnswers(infos []*envs.Info) AnswerScores {
 		s.Interval = wilson(s.Correct, s.N)
 	}
 	s.Accuracy, s.FormatRate = ratio(s.Correct, s.N), ratio(formatted, s.N)
+	if len(kinds) > 0 {
+		s.Kinds = kinds
+	}
 	for tier, n := range tiers {
 		s.Tiers[tier] = ratio(n, s.N)
 	}

@@ -106,3 +106,23 @@ func TestScoreAnswers(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestScoreAnswersByKind(t *testing.T) {
+	got := ScoreAnswers([]*envs.Info{{Correct: true, Kind: "easy"}, {Correct: true, Kind: "easy"}, {Kind: "hard"}, {Correct: true, Kind: "hard"}, nil})
+	want := map[string]KindScore{"easy": {N: 2, Correct: 2, Accuracy: 1}, "hard": {N: 2, Correct: 1, Accuracy: 0.5}}
+	if diff := cmp.Diff(want, got.Kinds); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, test := range []struct {
+		scores AnswerScores
+		want   float64
+	}{
+		{got, 0.5},
+		{AnswerScores{Accuracy: 0.3}, 0.3},
+		{AnswerScores{Accuracy: 0.8, Kinds: map[string]KindScore{"a": {N: 9, Correct: 9, Accuracy: 1}, "b": {N: 2}}}, 0},
+	} {
+		if least := test.scores.Weakest(); least != test.want {
+			t.Errorf("the weakest kind of %+v has %g, want %g", test.scores, least, test.want)
+		}
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,8 +23,14 @@ import (
 // beforeAndAfter is logs/eval_results.json of a reinforcement learning stage.
 type beforeAndAfter struct {
 	Before rl.AnswerScores `json:"before"`
-	After  rl.AnswerScores `json:"after"`
+	After  rl.AnswerScores `json:"after"` // the best evaluation, whose weights are kept: it is chosen by these very episodes
+	Last   rl.AnswerScores `json:"last"`  // after the last step
+	// Fresh is of the kept weights on episodes that the run has not used; nil where the task has none left.
+	Fresh *rl.AnswerScores `json:"fresh,omitempty"`
 }
+
+// freshSamples is how many unused episodes the kept weights are judged by in the end.
+const freshSamples = 1000
 
 // exerciseStages trains sum_digits, reverse_digits or a task that the program was built with: worked solutions until
 // the policy answers often enough to learn from its own answers, then those.
@@ -39,7 +47,7 @@ func (t *trainer) exerciseStages(ctx context.Context) error {
 	}
 	start := c.PretrainedModel
 	if c.Mode != config.RLOnly {
-		if _, err := solution(ctx, task, envs.Train, 0); err != nil {
+		if _, err := solution(ctx, task, envs.Warmup, 0); err != nil {
 			return c.Errorf("mode", "%s: %v", c.Mode, err)
 		}
 		if err := t.warmUp(ctx, task); err != nil {
@@ -112,7 +120,7 @@ func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 		return err
 	}
 	return t.trainStage(supervisedStage, func(stage *algo.Stage) error {
-		train, err := policy.Encode(solutions(ctx, task, envs.Train, c.MaxSteps*c.BatchSize), algo.EncodeOptions{CompletionOnly: true})
+		train, err := policy.Encode(solutions(ctx, task, envs.Warmup, c.MaxSteps*c.BatchSize), algo.EncodeOptions{CompletionOnly: true})
 		if err != nil {
 			return err
 		}
@@ -132,7 +140,7 @@ func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 				return err
 			}
 			for _, n := range looks {
-				found, err := policy.EvaluateTask(ctx, sampler, task, n, t.evaluation())
+				found, err := policy.EvaluateTask(ctx, sampler, task, 0, n, t.evaluation())
 				if err != nil {
 					return err
 				}
@@ -147,7 +155,7 @@ func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 		}
 		check := func(ctx context.Context, updates int) (bool, error) {
 			err := evaluate(ctx, updates, min(firstLook, c.EvalSamples), c.EvalSamples)
-			return scored == updates && scores.Accuracy >= c.WarmupUntil, err
+			return scored == updates && scores.Weakest() >= c.WarmupUntil, err
 		}
 		settings := t.tokenSFT()
 		settings.Epochs, settings.Check, settings.CheckEvery = 1, check, c.WarmupCheckEvery
@@ -214,8 +222,12 @@ func saveScores(stage *algo.Stage, scores any) error {
 
 // describeScores is an evaluation on one line.
 func describeScores(s rl.AnswerScores) string {
-	return fmt.Sprintf("%.1f %% of %d held-out answers right [%.1f, %.1f], %.1f %% in the form asked for",
+	text := fmt.Sprintf("%.1f %% of %d held-out answers right [%.1f, %.1f], %.1f %% in the form asked for",
 		100*s.Accuracy, s.N, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
+	for _, name := range slices.Sorted(maps.Keys(s.Kinds)) {
+		text += fmt.Sprintf("; %s %d/%d", name, s.Kinds[name].Correct, s.Kinds[name].N)
+	}
+	return text
 }
 
 // reinforceExercises improves the policy in start, or without one a new policy, by its own answers.
@@ -251,7 +263,7 @@ func (t *trainer) policyToReinforce(ctx context.Context, start string) (policy *
 
 // reinforceTokens improves a policy, which is called start, by its own answers.
 func (t *trainer) reinforceTokens(ctx context.Context, task envs.Task, policy, reference *algo.TokenPolicy, start string) error {
-	return t.reinforceStage(task, policy, start, t.config.Algorithm, func(hooks algo.Hooks) (algo.TokenRLResult, error) {
+	return t.reinforceStage(ctx, task, policy, start, t.config.Algorithm, func(hooks algo.Hooks) (algo.TokenRLResult, error) {
 		settings := t.tokenRL()
 		settings.Reference = reference
 		return algo.TokenRL(ctx, policy, task, settings, hooks)
@@ -259,7 +271,7 @@ func (t *trainer) reinforceTokens(ctx context.Context, task envs.Task, policy, r
 }
 
 // reinforceStage runs the RL stage of a policy, which is called start, by a way of learning.
-func (t *trainer) reinforceStage(task envs.Task, policy *algo.TokenPolicy, start, way string, learn func(hooks algo.Hooks) (algo.TokenRLResult, error)) error {
+func (t *trainer) reinforceStage(ctx context.Context, task envs.Task, policy *algo.TokenPolicy, start, way string, learn func(hooks algo.Hooks) (algo.TokenRLResult, error)) error {
 	c := t.config
 	return t.trainStage(rlStage, func(stage *algo.Stage) error {
 		if !stage.Resumed() {
@@ -276,7 +288,11 @@ func (t *trainer) reinforceStage(task envs.Task, policy *algo.TokenPolicy, start
 		if err != nil {
 			return err
 		}
-		return t.endReinforcement(stage, policy, result)
+		fresh, err := t.evaluateFresh(ctx, task, policy)
+		if err != nil {
+			return err
+		}
+		return t.endReinforcement(stage, policy, result, fresh)
 	})
 }
 
@@ -315,12 +331,27 @@ func (t *trainer) tokenRL() algo.TokenRLConfig {
 	return a
 }
 
-func (t *trainer) endReinforcement(stage *algo.Stage, policy *algo.TokenPolicy, result algo.TokenRLResult) error {
+// evaluateFresh judges a policy by episodes that the run has not used; nil where the task has none left.
+func (t *trainer) evaluateFresh(ctx context.Context, task envs.Task, policy *algo.TokenPolicy) (*rl.AnswerScores, error) {
+	c := t.config
+	if n := task.Len(envs.Eval); n > 0 && n <= c.EvalSamples || c.Task == config.GSM8K || c.Task == config.MATH {
+		return nil, nil
+	}
+	sampler, err := policy.NewSampler(samplerSlots)
+	if err != nil {
+		return nil, err
+	}
+	defer sampler.Close()
+	scores, err := policy.EvaluateTask(ctx, sampler, task, c.EvalSamples, freshSamples, t.evaluation())
+	return &scores, err
+}
+
+func (t *trainer) endReinforcement(stage *algo.Stage, policy *algo.TokenPolicy, result algo.TokenRLResult, fresh *rl.AnswerScores) error {
 	dir := stage.Dir()
 	if err := policy.Save(dir); err != nil {
 		return err
 	}
-	if err := saveScores(stage, beforeAndAfter{result.Before, result.Best}); err != nil {
+	if err := saveScores(stage, beforeAndAfter{result.Before, result.Best, result.Last, fresh}); err != nil {
 		return err
 	}
 	if err := drawCurves(stage); err != nil {
@@ -331,6 +362,11 @@ func (t *trainer) endReinforcement(stage *algo.Stage, policy *algo.TokenPolicy, 
 		scores rl.AnswerScores
 	}{{"Before", result.Before}, {fmt.Sprintf("After step %d, the best", result.BestStep), result.Best}} {
 		if err := stage.Printf("%s: %s", part.name, describeScores(part.scores)); err != nil {
+			return err
+		}
+	}
+	if fresh != nil {
+		if err := stage.Printf("On episodes that the run has not used: %s", describeScores(*fresh)); err != nil {
 			return err
 		}
 	}

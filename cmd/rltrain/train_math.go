@@ -147,7 +147,7 @@ func (t *trainer) scoreSolutions(ctx context.Context, stage *algo.Stage, policy 
 	if t.evalLines() {
 		o.MaxNew = t.config.MaxLineTokens
 	}
-	scores, err := policy.EvaluateTask(ctx, sampler, task, t.config.EvalSamples, o)
+	scores, err := policy.EvaluateTask(ctx, sampler, task, 0, t.config.EvalSamples, o)
 	if err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (t *trainer) telling(reward envs.Reward) envs.Reward {
 // replayProblems learns from single turns of solutions.
 func (t *trainer) replayProblems(ctx context.Context, task *math.Task, policy, reference *algo.TokenPolicy, start string) error {
 	c := t.config
-	return t.reinforceStage(task, policy, start, c.Algorithm+", loss "+c.ReinforceLoss, func(hooks algo.Hooks) (algo.TokenRLResult, error) {
+	return t.reinforceStage(ctx, task, policy, start, c.Algorithm+", loss "+c.ReinforceLoss, func(hooks algo.Hooks) (algo.TokenRLResult, error) {
 		o := algo.TokenReplayConfig{
 			Loss: c.ReinforceLoss, Steps: c.NumSteps, Episodes: c.PromptsPerStep, Draws: c.NumUpdateSteps, BatchSize: c.RLBatchSize,
 			Capacity: c.BufferSize, Slots: min(samplerSlots, max(c.PromptsPerStep, c.EvalSamples)), MicroTokens: chatMicroTokens(c), Checkpoint: c.GradientCheckpointing,

@@ -409,20 +409,20 @@ func firstStop(text string, stop []string) (at int, found string) {
 	return at, found
 }
 
-// EvaluateTask plays the first n episodes of the evaluation part once each, greedily, and counts the answers;
-// fewer where the part has no more. Of c it takes what a greedy choice leaves open.
-func (p *TokenPolicy) EvaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, n int, c RolloutConfig) (rl.AnswerScores, error) {
-	return p.evaluateTask(ctx, sampler, task, n, c.greedy())
+// EvaluateTask plays n episodes of the evaluation part from the first on, once each, greedily, and counts the
+// answers; fewer where the part has no more. Of c it takes what a greedy choice leaves open.
+func (p *TokenPolicy) EvaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, first, n int, c RolloutConfig) (rl.AnswerScores, error) {
+	return p.evaluateTask(ctx, sampler, task, first, n, c.greedy())
 }
 
 // evaluateTask is EvaluateTask with answers drawn as c says, one each.
-func (p *TokenPolicy) evaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, n int, c RolloutConfig) (rl.AnswerScores, error) {
+func (p *TokenPolicy) evaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, first, n int, c RolloutConfig) (rl.AnswerScores, error) {
 	if most := task.Len(envs.Eval); most > 0 {
-		n = min(n, most)
+		n = max(0, min(n, most-first))
 	}
 	indices := make([]int, n)
 	for i := range indices {
-		indices[i] = i
+		indices[i] = first + i
 	}
 	groups, err := sampler.Rollout(ctx, task, envs.Eval, indices, c)
 	if err != nil {

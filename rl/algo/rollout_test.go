@@ -210,13 +210,13 @@ func TestEvaluateTaskIsGreedy(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := sampler(t, p, 4)
-	first, err := p.EvaluateTask(t.Context(), m, task, 5, sampled)
+	first, err := p.EvaluateTask(t.Context(), m, task, 0, 5, sampled)
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := sampled
 	other.Seed = 77
-	second, err := p.EvaluateTask(t.Context(), m, task, 5, other)
+	second, err := p.EvaluateTask(t.Context(), m, task, 0, 5, other)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -214,7 +214,7 @@ func (t *tokenRL) evaluate(ctx context.Context) error {
 	config := c.rollout(s.Step, s.Version)
 	var failed failures
 	config.Failed = failed.add
-	scores, err := t.policy.EvaluateTask(ctx, t.sampler, t.task, c.EvalSamples, config)
+	scores, err := t.policy.EvaluateTask(ctx, t.sampler, t.task, 0, c.EvalSamples, config)
 	if err != nil {
 		return err
 	}
