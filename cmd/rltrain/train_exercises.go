@@ -101,6 +101,14 @@ func (t *trainer) evaluation() algo.RolloutConfig {
 	return algo.RolloutConfig{Samples: 1, MaxNew: t.config.MaxNewTokens, Seed: t.config.Seed}
 }
 
+// tries are answers as RL draws them: it learns from what the policy tries, not from what it holds likeliest. A policy
+// of which half of the greedy answers were right has had one in twenty right when it sampled, and RL took it to none.
+func (t *trainer) tries() algo.RolloutConfig {
+	c := t.evaluation()
+	c.Sampling = torch.Sampling{Temperature: t.config.Temperature}
+	return c
+}
+
 // samplerSlots is how many answers are written at the same time.
 const samplerSlots = 64
 
@@ -108,7 +116,7 @@ const samplerSlots = 64
 // that it waits for is right, the whole of it would not be.
 const firstLook = 50
 
-// warmUp trains on worked solutions until enough held-out answers are right.
+// warmUp trains on worked solutions until enough tries at held-out exercises of each kind are right.
 func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 	c := t.config
 	policy, err := t.startingLanguageModel(ctx)
@@ -133,29 +141,21 @@ func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 			return err
 		}
 		defer sampler.Close()
-		var scores rl.AnswerScores
-		scored := -1 // updates of the policy that has the scores of all exercises
-		evaluate := func(ctx context.Context, updates int, looks ...int) error {
-			if err := sampler.Refresh(); err != nil {
-				return err
-			}
-			for _, n := range looks {
-				found, err := policy.EvaluateTask(ctx, sampler, task, 0, n, t.evaluation())
-				if err != nil {
-					return err
-				}
-				if scores = found; n == c.EvalSamples {
-					scored = updates
-				}
-				if scored == updates || scores.Accuracy < c.WarmupUntil/2 {
-					break
-				}
-			}
-			return stage.Printf("After %d updates: %s", updates, describeScores(scores))
-		}
 		check := func(ctx context.Context, updates int) (bool, error) {
-			err := evaluate(ctx, updates, min(firstLook, c.EvalSamples), c.EvalSamples)
-			return scored == updates && scores.Weakest() >= c.WarmupUntil, err
+			if err := sampler.Refresh(); err != nil {
+				return false, err
+			}
+			for _, n := range []int{min(firstLook, c.EvalSamples), c.EvalSamples} {
+				tried, err := policy.TryTask(ctx, sampler, task, 0, n, t.tries())
+				if err != nil {
+					return false, err
+				}
+				enough := tried.Weakest() >= c.WarmupUntil
+				if n == c.EvalSamples || !enough && tried.Accuracy < c.WarmupUntil/2 {
+					return enough, stage.Printf("After %d updates, answers drawn as RL draws them: %s", updates, describeScores(tried))
+				}
+			}
+			return false, nil
 		}
 		settings := t.tokenSFT()
 		settings.Epochs, settings.Check, settings.CheckEvery = 1, check, c.WarmupCheckEvery
@@ -163,10 +163,12 @@ func (t *trainer) warmUp(ctx context.Context, task envs.Task) error {
 		if err != nil {
 			return err
 		}
-		if scored != result.Updates {
-			if err := evaluate(ctx, result.Updates, c.EvalSamples); err != nil {
-				return err
-			}
+		if err := sampler.Refresh(); err != nil {
+			return err
+		}
+		scores, err := policy.EvaluateTask(ctx, sampler, task, 0, c.EvalSamples, t.evaluation())
+		if err != nil {
+			return err
 		}
 		if err := saveScores(stage, scores); err != nil {
 			return err

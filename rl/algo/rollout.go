@@ -412,11 +412,11 @@ func firstStop(text string, stop []string) (at int, found string) {
 // EvaluateTask plays n episodes of the evaluation part from the first on, once each, greedily, and counts the
 // answers; fewer where the part has no more. Of c it takes what a greedy choice leaves open.
 func (p *TokenPolicy) EvaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, first, n int, c RolloutConfig) (rl.AnswerScores, error) {
-	return p.evaluateTask(ctx, sampler, task, first, n, c.greedy())
+	return p.TryTask(ctx, sampler, task, first, n, c.greedy())
 }
 
-// evaluateTask is EvaluateTask with answers drawn as c says, one each.
-func (p *TokenPolicy) evaluateTask(ctx context.Context, sampler *Sampler, task envs.Task, first, n int, c RolloutConfig) (rl.AnswerScores, error) {
+// TryTask is EvaluateTask with answers drawn as c says, one each.
+func (p *TokenPolicy) TryTask(ctx context.Context, sampler *Sampler, task envs.Task, first, n int, c RolloutConfig) (rl.AnswerScores, error) {
 	if most := task.Len(envs.Eval); most > 0 {
 		n = max(0, min(n, most-first))
 	}

@@ -211,7 +211,7 @@ func (t *tokenReplay) collect(ctx context.Context) (played, error) {
 // evaluate judges the policy as the sampler has it. Every evaluation draws the same random numbers.
 func (t *tokenReplay) evaluate(ctx context.Context) error {
 	c, s := t.config, &t.state
-	scores, err := t.policy.evaluateTask(ctx, t.sampler, t.task, 0, c.EvalSamples, RolloutConfig{
+	scores, err := t.policy.TryTask(ctx, t.sampler, t.task, 0, c.EvalSamples, RolloutConfig{
 		Samples: 1, MaxNew: c.EvalMaxNew, Sampling: c.EvalSampling, Seed: rl.Stream(c.Seed, streamEvaluation).Uint64(),
 	})
 	if err != nil {

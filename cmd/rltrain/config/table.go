@@ -414,7 +414,7 @@ var keys = [...]key{
 	{name: "lora_target_modules", group: supervised, scope: anyTask & newPolicy, needs: needsLora, arg: "A,B,...", help: "modules that get an adapter, by the end of their name; empty = the model family's"},
 	{name: "pooling", group: supervised, scope: intentTask & withSupervision, needs: needsNewPolicy, allowed: []string{"auto", "mean", "family"}, help: "how a text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says"},
 	{name: "feature_alignment", group: supervised, scope: intentTask & withSupervision, limits: atLeast(0), help: "weight of the L2 penalty on the adapter's weights; 0 = none"},
-	{name: "warmup_until", group: supervised, scope: exerciseTask & withSupervision, limits: between(0, 1), help: "stop at the first check at which this share of held-out answers of each kind is right"},
+	{name: "warmup_until", group: supervised, scope: exerciseTask & withSupervision, limits: between(0, 1), help: "stop at the first check at which this share of tries at held-out exercises of each kind is right"},
 	{name: "warmup_check_every", group: supervised, scope: exerciseTask & withSupervision, limits: atLeast(1), help: "updates between checks"},
 	{name: "validation_share", group: supervised, scope: chatTask & withSupervision, limits: bounds{min: 0, max: 1, openMin: true, openMax: true, set: true}, help: "share of the rows kept for validation, where the data has no split for it"},
 	{name: "packing", group: supervised, scope: chatTask & withSupervision, needs: needsMaxLength, help: "count a batch in bins of max_length tokens, filled with as many whole examples as fit, instead of examples"},
