@@ -35,6 +35,8 @@ type data struct {
 	name             string
 	labels           []string
 	train, val, test []dataset.Row
+	imitated         []dataset.Row // of train, by the supervised stage
+	reinforced       []dataset.Row // of train, by the RL stage
 }
 
 // stages of an intent classifier, as the names of their folders end.
@@ -133,6 +135,12 @@ func (t *trainer) loadData(ctx context.Context) error {
 	}
 	t.data.labels = labels
 	t.data.train, t.data.val, t.data.test = dataset.Split(rows, c.Seed)
+	t.data.imitated, t.data.reinforced = t.data.train, t.data.train
+	if c.Mode == config.SupervisedThenRL {
+		if rest, apart := dataset.SetApart(t.data.train, apartForRL); len(apart) > 0 { // else the rows are too few to share
+			t.data.imitated, t.data.reinforced = rest, apart
+		}
+	}
 	for _, part := range []struct {
 		name string
 		rows []dataset.Row
@@ -143,6 +151,10 @@ func (t *trainer) loadData(ctx context.Context) error {
 	}
 	return nil
 }
+
+// apartForRL: where both stages are trained, one training row in this many is for RL alone. A policy is nearly certain of
+// the rows that it has imitated: there is little left to be paid for, and they do not tell how sure it should be of others.
+const apartForRL = 4
 
 // classifierParts are the parts of a data set that a classifier is trained or measured on.
 var classifierParts = []string{"train", "validation", "test"}
@@ -228,7 +240,7 @@ func (t *trainer) supervised(ctx context.Context) (stageResult, error) {
 		return stageResult{}, err
 	}
 	defer policy.Close()
-	parts, err := t.encode(policy)
+	parts, err := t.encode(policy, t.data.imitated)
 	if err != nil {
 		return stageResult{}, err
 	}
@@ -320,7 +332,7 @@ func (t *trainer) reinforce(ctx context.Context, start string) (results []stageR
 	if err != nil {
 		return nil, c.Errorf(key, "%v", err)
 	}
-	parts, err := t.encode(policy)
+	parts, err := t.encode(policy, t.data.reinforced)
 	if err != nil {
 		return nil, err
 	}
@@ -363,11 +375,11 @@ func (t *trainer) reinforce(ctx context.Context, start string) (results []stageR
 // parts are the rows as a policy sees them.
 type parts struct{ train, val, test algo.Examples }
 
-func (t *trainer) encode(policy *algo.LabelPolicy) (p parts, err error) {
+func (t *trainer) encode(policy *algo.LabelPolicy, train []dataset.Row) (p parts, err error) {
 	for _, part := range []struct {
 		into *algo.Examples
 		rows []dataset.Row
-	}{{&p.train, t.data.train}, {&p.val, t.data.val}, {&p.test, t.data.test}} {
+	}{{&p.train, train}, {&p.val, t.data.val}, {&p.test, t.data.test}} {
 		if *part.into, err = policy.Encode(part.rows); err != nil {
 			return p, err
 		}
