@@ -63,6 +63,9 @@ func (c *Context) float(n *big.Int, bits int) Real {
 	z.rad = power(guard/2 - bits)
 	c.Steps += 20
 	c.finish(&z)
+	if z.mid.Sign() != 0 {
+		z.rad = z.rad.add(power(z.mid.MantExp(nil) - int(c.prec)))
+	}
 	return z
 }
 

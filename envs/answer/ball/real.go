@@ -83,7 +83,9 @@ func (c *Context) finish(z *Real) {
 		return
 	}
 	c.Span = max(c.Span, e, -e)
-	z.rad = z.rad.add(power(e - int(c.prec)))
+	if z.mid.Acc() != big.Exact {
+		z.rad = z.rad.add(power(e - int(c.prec)))
+	}
 }
 
 // Rat is a rational number.
