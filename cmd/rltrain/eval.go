@@ -52,7 +52,7 @@ func eval(c *cli.Context) error {
 	if task := c.String("task"); task != config.Intent {
 		return usageErrorf("eval --task %s needs --completions FILE", task)
 	}
-	for _, name := range []string{"completion-field", "answer-match", "output"} {
+	for _, name := range []string{"completion-field", "answer-match", "output", "output-rows"} {
 		if c.IsSet(name) {
 			return usageErrorf("--%s: applies only with --completions FILE", name)
 		}

@@ -143,7 +143,7 @@ rltrain COMMAND --help                 explain a command`,
 		}
 		app.Commands = append(app.Commands, c)
 	}
-	app.Commands = append(app.Commands, mergeCommand(), doctorCommand(), reportCommand(), benchCommand(), completionCommand())
+	app.Commands = append(app.Commands, mergeCommand(), doctorCommand(), reportCommand(), benchCommand(), answerCommand(), completionCommand())
 	for _, c := range app.Commands {
 		// Otherwise a folder called help could not be an argument.
 		c.HideHelpCommand = true

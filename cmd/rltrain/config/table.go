@@ -371,7 +371,7 @@ var keys = [...]key{
 	{name: "system_prompt", group: general, scope: problemTask, arg: "FILE", help: "text file with what the model is told first, instead of the built-in instruction"},
 	{name: "annotate", group: general, scope: gsm8kTask, help: "show and ask for calculations as <<expression=result>>"},
 	{name: "sym_calc", group: general, scope: gsm8kTask, help: "work the calculations out that the model writes as <<expression=...>>, at most four a line"},
-	{name: "answer_match", group: general, scope: problemTask, allowed: []string{"exact", "numeric", "units"}, help: "when an answer is right: the same text, the same number, or the same quantity whatever is around it"},
+	{name: "answer_match", group: general, scope: problemTask, allowed: []string{"exact", "numeric", "units", "math"}, help: "when an answer is right: the same text, the same number, the same quantity whatever is around it, or the same meaning"},
 	{name: "text_column", group: general, scope: intentTask, needs: needsDataset, help: "column of --dataset with the text"},
 	{name: "label_column", group: general, scope: intentTask, needs: needsDataset, help: "column of --dataset with the label"},
 	{name: "split_column", group: general, scope: intentTask, needs: needsDataset, help: "column of --dataset with train, val or test; without the column rows are split 70/15/15 by class"},

@@ -62,7 +62,6 @@ func (c *Context) float(n *big.Int, bits int) Real {
 	z.mid.SetMantExp(&z.mid, -bits)
 	z.rad = power(guard/2 - bits)
 	c.Steps += 20
-	c.finish(&z)
 	if z.mid.Sign() != 0 {
 		z.rad = z.rad.add(power(z.mid.MantExp(nil) - int(c.prec)))
 	}
@@ -145,6 +144,7 @@ func (c *Context) Log(x *Real) Real {
 		}
 		z.rad = z.rad.add(x.rad.div(below(least)))
 	}
+	c.note(&z)
 	return z
 }
 
@@ -189,6 +189,8 @@ func (c *Context) SinCos(x *Real) (sin, cos Real) {
 	}
 	sin, cos = c.float(s, bits), c.float(co, bits)
 	sin.rad, cos.rad = sin.rad.add(x.rad), cos.rad.add(x.rad)
+	c.note(&sin)
+	c.note(&cos)
 	return sin, cos
 }
 
@@ -231,6 +233,7 @@ func (c *Context) Atan(x *Real) Real {
 	}
 	z := c.float(sum.Lsh(sum, halvings), bits)
 	z.rad = z.rad.add(x.rad)
+	c.note(&z)
 	return z
 }
 

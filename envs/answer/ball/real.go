@@ -82,9 +82,17 @@ func (c *Context) finish(z *Real) {
 		*z = undefined()
 		return
 	}
-	c.Span = max(c.Span, e, -e)
 	if z.mid.Acc() != big.Exact {
 		z.rad = z.rad.add(power(e - int(c.prec)))
+	}
+	c.note(z)
+}
+
+// note counts the size of a number, but not of what rounding may have left of 0.
+func (c *Context) note(z *Real) {
+	if z.mid.Sign() != 0 && z.rad.less(below(&z.mid)) {
+		e := z.mid.MantExp(nil)
+		c.Span = max(c.Span, e, -e)
 	}
 }
 

@@ -76,6 +76,7 @@ func (c *comparison) at(a, b *f.Node, p point, variables bool) outcome {
 		x := e.eval(a)
 		y := e.eval(b)
 		c.arithmetic += e.ball.Steps * (bits + 256) / 384
+		span := e.ball.Span
 		if c.arithmetic > maxArithmetic || !x.Valid() || !y.Valid() {
 			return unknown
 		}
@@ -84,12 +85,11 @@ func (c *comparison) at(a, b *f.Node, p point, variables bool) outcome {
 		}
 		realX, realY := e.ball.Meets(&x.Im, &ball.Real{}), e.ball.Meets(&y.Im, &ball.Real{})
 		if !e.ball.Meets(&x.Re, &y.Re) || !e.ball.Meets(&x.Im, &y.Im) {
-			if variables && !realX && !realY && !p.complex() {
+			if variables && !realX && !realY && !(p.complex() && complexNames(a, b)) {
 				return unknown // outside of the real numbers, where branches are a matter of taste
 			}
 			return differ
 		}
-		span := e.ball.Span
 		if span > maxSpan {
 			return unknown
 		}
@@ -186,6 +186,16 @@ func (c *comparison) approximate(n *f.Node) (*big.Rat, bool) {
 	}
 	r, _ := v.Re.Mid().Rat(nil)
 	return r, r != nil
+}
+
+// complexNames says whether a variable stands for complex numbers.
+func complexNames(a, b *f.Node) bool {
+	for _, name := range names(b, names(a, nil)) {
+		if name == "z" || name == "w" {
+			return true
+		}
+	}
+	return false
 }
 
 func plainLog(n *f.Node) bool {

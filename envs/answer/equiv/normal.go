@@ -293,6 +293,26 @@ func ratio(p, q polynomial) (*big.Rat, bool) {
 	return r, true
 }
 
+// cleared says whether an equation "fraction = 0" keeps its solutions without what is
+// below the line: one term that has no variable in common with what is above.
+func (n *normal) cleared(e fraction) bool {
+	if len(e.below) != 1 || !n.decides() {
+		return false
+	}
+	for below := range e.below {
+		for i, power := range below {
+			common := power > 0
+			for above := range e.above {
+				common = common && above[i] > 0
+			}
+			if common {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // linear reads slope·x + rest as the name x, the slope, and the root −rest/slope.
 func (n *normal) linear(e fraction) (name string, slope, root *big.Rat, ok bool) {
 	below, ok := e.below.value()

@@ -99,6 +99,11 @@ func (c *comparison) proportional(a, b *f.Node, positive bool) bool {
 			if factor, ok := n.factor(p, q); ok {
 				return factor.Sign() > 0 || !positive
 			}
+			if !positive && n.cleared(p) && n.cleared(q) {
+				if _, ok := ratio(p.above, q.above); ok {
+					return true
+				}
+			}
 			if n.decides() {
 				return false
 			}

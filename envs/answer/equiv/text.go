@@ -39,9 +39,15 @@ func plainNumber(s string) (value int64, places int, ok bool) {
 	s = strings.TrimPrefix(s, "-")
 	digits := 0
 	point := false
-	for i := range len(s) {
+	for i := 0; i < len(s); i++ {
 		switch {
-		case '0' <= s[i] && s[i] <= '9':
+		case s[i] == ',' && !point && value > 0 && value < 1000 && digits <= 3 && groups(s[i:]):
+			for ; i < len(s) && s[i] == ','; i += 4 {
+				value = value*1000 + int64(s[i+1]-'0')*100 + int64(s[i+2]-'0')*10 + int64(s[i+3]-'0')
+				digits += 3
+			}
+			i--
+		case isDigit(s[i]):
 			value = value*10 + int64(s[i]-'0')
 			if digits++; digits > maxPlain {
 				return 0, 0, false
@@ -60,6 +66,19 @@ func plainNumber(s string) (value int64, places int, ok bool) {
 	}
 	return value, places, digits > 0
 }
+
+// groups says whether s is groups of three digits, each behind a comma, and perhaps
+// decimals, up to fifteen digits in all.
+func groups(s string) bool {
+	n := 0
+	for len(s) >= 4 && s[0] == ',' && isDigit(s[1]) && isDigit(s[2]) && isDigit(s[3]) {
+		s = s[4:]
+		n++
+	}
+	return n > 0 && n <= 4 && (s == "" || s[0] == '.')
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 // choice is the letter of an answer to a question of multiple choice, in upper case:
 // B, (B), B. and (B) with the text of that answer; 0 where it is none. A lower-case

@@ -29,7 +29,9 @@ func Clean(s string) string {
 		s = strings.ReplaceAll(s, `\\`, `\`)
 	}
 	s = unfence(s)
-	s = layout.Replace(s)
+	if strings.ContainsAny(s, "\\$\r\t") {
+		s = layout.Replace(s)
+	}
 	s = money(s)
 	return unfence(punctuation(s))
 }

@@ -1,6 +1,7 @@
 package formula
 
 import (
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -19,6 +20,9 @@ var symbols = map[rune]string{
 	'⅙': `\frac{1}{6}`, '⅚': `\frac{5}{6}`, '⅛': `\frac{1}{8}`, '⅜': `\frac{3}{8}`, '⅝': `\frac{5}{8}`, '⅞': `\frac{7}{8}`,
 }
 
+// typedArea is m² and m³ behind a number, where m cannot be a variable.
+var typedArea = regexp.MustCompile(`(\d) ?m([²³])`)
+
 const (
 	raised  = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿˣ"
 	lowered = "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₓ"
@@ -31,6 +35,7 @@ func plainText(s string) string {
 	if isASCII(s) {
 		return s
 	}
+	s = typedArea.ReplaceAllString(s, `$1 \text{m}$2`)
 	var b strings.Builder
 	script := byte(0) // '^' or '_' while inside raised or lowered characters
 	for _, r := range s {

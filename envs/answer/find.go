@@ -1,0 +1,243 @@
+package answer
+
+import (
+	"regexp"
+	"strings"
+
+	"rltrain/envs/answer/formula"
+)
+
+// The further tiers of [Find].
+const (
+	TierBold    Tier = "bold"    // the last part in **bold**
+	TierFormula Tier = "formula" // the last formula between dollar signs or \( \), \[ \]
+	TierWhole   Tier = "whole"   // the text is nothing but an answer
+)
+
+// maxSearched bounds the end of a text in which an answer is looked for.
+const maxSearched = 1 << 14
+
+var (
+	announcement = regexp.MustCompile(`(?i)\banswers?\s*[*_]*\s*(?:is|are|:|=)[\s:*_]*|\[answer\][\s:]*|####`)
+	element      = regexp.MustCompile(`(?is)<answer>(.*?)</answer>`)
+	bold         = regexp.MustCompile(`\*\*([^*\n]{1,80})\*\*`)
+	inline       = regexp.MustCompile(`\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\(((?s:.)+?)\\\)|\\\[((?s:.)+?)\\\]`)
+	between      = regexp.MustCompile(`^(?:[\s$,;&]|\\[\[\]()]|\\quad|\\qquad|\\text\{ ?(?:and|or) ?\}|\\\\|\band\b|\bor\b)*$`)
+	ends         = strings.NewReplacer(endTurn, "", "<|im_end|>", "", "</s>", "", "<|endoftext|>", "")
+	// because starts what only explains an answer.
+	because = regexp.MustCompile(`(?i),? (?:because|since|which|so that|as (?:we|it|the))\b`)
+)
+
+// Find finds the answer that a text ends in, for the match Math. Of what announces one,
+// "the answer is", "Answer:", "####", <answer> and \boxed{}, the last counts; boxes that
+// only a comma, "and" or "or" parts are one list. Else it takes the text where that is
+// nothing but mathematics, else the last part in bold, the last formula, and at last the
+// last number.
+func Find(text string) (answer string, tier Tier) {
+	text = strings.TrimSpace(ends.Replace(tail(text)))
+	if answer, tier = announcedAnswer(text); tier != TierNone {
+		return answer, tier
+	}
+	if isFormula(text) {
+		return text, TierWhole
+	}
+	if marks := bold.FindAllStringSubmatch(text, -1); marks != nil {
+		if inside := strings.Trim(marks[len(marks)-1][1], " .:"); isFormula(inside) {
+			return inside, TierBold
+		}
+	}
+	if formulas := inline.FindAllStringSubmatch(text, -1); formulas != nil {
+		last := formulas[len(formulas)-1]
+		if inside := strings.TrimSpace(last[1] + last[2] + last[3] + last[4]); inside != "" {
+			return inside, TierFormula
+		}
+	}
+	if answer, ok := lastNumber(text); ok && !hedged(text, answer) {
+		return answer, TierLastNumber
+	}
+	return "", TierNone
+}
+
+// hedged says whether the last number of a text is one of several, or is denied.
+func hedged(text, number string) bool {
+	words := strings.Fields(text[:strings.LastIndex(text, number)])
+	if len(words) == 0 {
+		return false
+	}
+	switch strings.ToLower(strings.Trim(words[len(words)-1], "(*_,")) {
+	case "or", "and", "not", "to", "than", "except":
+		return true
+	}
+	return false
+}
+
+// proseWords is how many words make a text prose, of which the end is an answer.
+const proseWords = 6
+
+var denied = regexp.MustCompile(`(?i)\b(?:not|never|no|cannot|wrong)\b|n't\b`)
+
+// Decide compares a text with the right answer by the match Math: as it is, else what
+// [Find] finds in it. Short texts that announce nothing are only compared as they are.
+// The right answer may be a solution that announces its answer. The tier says what was
+// compared.
+func Decide(gold, text string) (Verdict, Tier) {
+	if announced, tier := announcedAnswer(strings.TrimSpace(tail(gold))); tier != TierNone {
+		gold = announced
+	}
+	v := Math.Compare(gold, text)
+	found, tier := Find(text)
+	switch {
+	case v.Equal, tier == TierNone, tier == TierWhole:
+		return v, TierWhole
+	case tier == TierLastNumber && (len(strings.Fields(text)) < proseWords || denied.MatchString(text)):
+		return v, TierWhole
+	case tier == TierFormula && (denied.MatchString(text) || !closingFormula(text)):
+		return v, TierWhole
+	}
+	return Math.Compare(gold, found), tier
+}
+
+// closingFormula says whether the last formula of a text is what the text says: no word
+// is joined to it, as in "the $x$-axis", and it ends the text or stands in a sentence.
+func closingFormula(text string) bool {
+	places := inline.FindAllStringIndex(text, -1)
+	if len(places) == 0 {
+		return false
+	}
+	last := places[len(places)-1]
+	rest := text[last[1]:]
+	if rest != "" && strings.IndexByte(" .,;!\n\r\t", rest[0]) < 0 {
+		return false
+	}
+	return strings.Trim(rest, " .,;!\n\r\t") == "" || len(strings.Fields(text[:last[0]])) > 0
+}
+
+// tail is the end of a text that is searched.
+func tail(text string) string {
+	if len(text) <= maxSearched {
+		return text
+	}
+	return strings.ToValidUTF8(text[len(text)-maxSearched:], "")
+}
+
+// isFormula says whether a text is nothing but mathematics.
+func isFormula(text string) bool {
+	if len(text) > formula.MaxLength || strings.Contains(text, "\n\n") {
+		return false
+	}
+	n, err := formula.Parse(text)
+	return err == nil && n.Kind != formula.Text
+}
+
+func announcedAnswer(text string) (answer string, tier Tier) {
+	at := -1
+	tier = TierNone
+	if inside, from, ok := boxes(text); ok {
+		answer, tier, at = inside, TierBoxed, from
+	}
+	if m := element.FindAllStringSubmatchIndex(text, -1); m != nil {
+		if last := m[len(m)-1]; last[0] > at {
+			answer, tier, at = strings.TrimSpace(text[last[2]:last[3]]), TierTag, last[0]
+		}
+	}
+	places := announcement.FindAllStringIndex(text, -1)
+	for i := len(places) - 1; i >= 0 && places[i][0] > at; i-- {
+		said := sentence(text[places[i][1]:])
+		if said == "" || !telling(said) {
+			continue
+		}
+		switch {
+		case text[places[i][0]] == '#':
+			return said, TierHash
+		case text[places[i][0]] == '[':
+			return said, TierTag
+		}
+		return said, TierPhrase
+	}
+	return answer, tier
+}
+
+// telling says whether what follows an announcement can be an answer: a formula, or few
+// words, or something with a digit.
+func telling(said string) bool {
+	return strings.ContainsAny(said, "0123456789$\\") || len(strings.Fields(said)) <= 6
+}
+
+// boxes is the inside of the last \boxed{} or \fbox{}, and of those before it that
+// belong to the same list, and where the last begins.
+func boxes(text string) (inside string, from int, ok bool) {
+	type box struct{ from, to, open int }
+	var found []box
+	var open []int
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '{':
+			open = append(open, i)
+		case '}':
+			if len(open) == 0 {
+				continue
+			}
+			brace := open[len(open)-1]
+			open = open[:len(open)-1]
+			before := strings.TrimRight(text[:brace], " ")
+			for _, command := range []string{`\boxed`, `\fbox`} {
+				if strings.HasSuffix(before, command) {
+					b := box{len(before) - len(command), i + 1, brace + 1}
+					for len(found) > 0 && found[len(found)-1].from > b.from { // nested
+						found = found[:len(found)-1]
+					}
+					found = append(found, b)
+				}
+			}
+		}
+	}
+	if len(found) == 0 {
+		return "", 0, false
+	}
+	last := len(found) - 1
+	first := last
+	for first > 0 && between.MatchString(text[found[first-1].to:found[first].from]) {
+		first--
+	}
+	var parts []string
+	for _, b := range found[first:] {
+		part := strings.TrimSpace(text[b.open : b.to-1])
+		if len(parts) == 0 || part != parts[len(parts)-1] {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ", "), found[last].from, true
+}
+
+// sentence is what the first line says, up to the end of its sentence; of a formula set
+// on lines of its own it is the formula.
+func sentence(s string) string {
+	s = strings.TrimLeft(s, " \t\r\n:*_\"“")
+	for _, fence := range [][2]string{{"$$", "$$"}, {`\[`, `\]`}} {
+		if rest, found := strings.CutPrefix(s, fence[0]); found {
+			if inside, _, found := strings.Cut(rest, fence[1]); found {
+				return strings.TrimSpace(inside)
+			}
+		}
+	}
+	s, _, _ = strings.Cut(s, "\n")
+	dollars := 0
+	for i := 0; i < len(s); i++ {
+		if s[i] == '$' && (i == 0 || s[i-1] != '\\') {
+			dollars++
+		}
+		if s[i] == '.' && i+1 < len(s) && s[i+1] == ' ' && (dollars%2 == 0 || !strings.Contains(s[i:], "$")) {
+			s = s[:i]
+		}
+	}
+	s = strings.TrimRight(strings.TrimSpace(s), " .*_\"”")
+	if isFormula(s) {
+		return s
+	}
+	if at := because.FindStringIndex(s); at != nil && at[0] > 0 && isFormula(s[:at[0]]) {
+		return s[:at[0]]
+	}
+	return s
+}
