@@ -48,7 +48,7 @@ func Find(text string) (answer string, tier Tier) {
 	}
 	if formulas := inline.FindAllStringSubmatch(text, -1); formulas != nil {
 		last := formulas[len(formulas)-1]
-		if inside := strings.TrimSpace(last[1] + last[2] + last[3] + last[4]); inside != "" {
+		if inside := strings.TrimSpace(last[1] + last[2] + last[3] + last[4]); isFormula(inside) {
 			return inside, TierFormula
 		}
 	}

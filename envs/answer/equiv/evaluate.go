@@ -72,11 +72,10 @@ func (c *comparison) at(a, b *f.Node, p point, variables bool) outcome {
 		bits = pointBits
 	}
 	for range 2 {
-		e := &evaluator{c: c, ball: ball.New(bits), point: p}
+		e := newEvaluator(c, bits, p)
 		x := e.eval(a)
 		y := e.eval(b)
-		c.arithmetic += e.ball.Steps * (bits + 256) / 384
-		span := e.ball.Span
+		span := e.finish()
 		if c.arithmetic > maxArithmetic || !x.Valid() || !y.Valid() {
 			return unknown
 		}
@@ -131,11 +130,10 @@ func (c *comparison) ratioIsConstant(a, b *f.Node, positive bool) bool {
 	var first *ball.Complex
 	agreed := 0
 	for k := range realPoints {
-		e := &evaluator{c: c, ball: ball.New(pointBits), point: point{index: k}}
+		e := newEvaluator(c, pointBits, point{index: k})
 		x, y := e.eval(a), e.eval(b)
 		r := e.ball.CDiv(&x, &y)
-		c.arithmetic += e.ball.Steps
-		if c.arithmetic > maxArithmetic || !r.Valid() || e.ball.Span > maxSpan/10 {
+		if span := e.finish(); c.arithmetic > maxArithmetic || !r.Valid() || span > maxSpan/10 {
 			continue
 		}
 		if !r.IsReal() && !e.ball.Meets(&r.Im, &ball.Real{}) || r.Re.Sign() == 0 || positive && r.Re.Sign() < 0 {
@@ -163,9 +161,9 @@ func (c *comparison) order(a, b *f.Node) (order int, ok bool) {
 	if a.String() == b.String() {
 		return 0, true
 	}
-	e := &evaluator{c: c, ball: ball.New(constantBits)}
+	e := newEvaluator(c, constantBits, point{})
 	v, w := e.eval(a), e.eval(b)
-	c.arithmetic += e.ball.Steps
+	e.finish()
 	if c.arithmetic > maxArithmetic || !v.Valid() || !w.Valid() || !v.IsReal() || !w.IsReal() {
 		return 0, false
 	}
@@ -178,9 +176,9 @@ func (c *comparison) order(a, b *f.Node) (order int, ok bool) {
 
 // approximate is a rational number very close to a real constant.
 func (c *comparison) approximate(n *f.Node) (*big.Rat, bool) {
-	e := &evaluator{c: c, ball: ball.New(constantBits)}
+	e := newEvaluator(c, constantBits, point{})
 	v := e.eval(n)
-	c.arithmetic += e.ball.Steps
+	e.finish()
 	if c.arithmetic > maxArithmetic || !v.Valid() || e.ball.Span > maxSpan || !v.IsReal() || !v.Re.Accurate(spareBits) || plainLog(n) {
 		return nil, false
 	}

@@ -53,10 +53,23 @@ type evaluator struct {
 	c     *comparison
 	ball  *ball.Context
 	point point
+	// Steps cost weight/384 each, for they take longer with more bits.
+	weight, limit int
+}
+
+func newEvaluator(c *comparison, bits int, p point) *evaluator {
+	weight := bits + 256
+	return &evaluator{c: c, ball: ball.New(bits), point: p, weight: weight, limit: (maxArithmetic - c.arithmetic) * 384 / weight}
+}
+
+// finish books the work, and returns the span of the exponents.
+func (e *evaluator) finish() (span int) {
+	e.c.arithmetic += e.ball.Steps * e.weight / 384
+	return e.ball.Span
 }
 
 func (e *evaluator) eval(n *f.Node) ball.Complex {
-	if e.ball.Steps > maxArithmetic {
+	if e.ball.Steps > e.limit {
 		return ball.Undefined()
 	}
 	e.ball.Steps++

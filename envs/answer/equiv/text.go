@@ -34,6 +34,9 @@ func plainNumbers(gold, answer string) (v Verdict, ok bool) {
 
 // plainNumber reads digits with a sign and a point as value·10^-places.
 func plainNumber(s string) (value int64, places int, ok bool) {
+	if len(s) > 4*maxPlain {
+		return 0, 0, false
+	}
 	s = strings.TrimSpace(s)
 	negative := strings.HasPrefix(s, "-")
 	s = strings.TrimPrefix(s, "-")
@@ -84,6 +87,9 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 // B, (B), B. and (B) with the text of that answer; 0 where it is none. A lower-case
 // letter alone is one too.
 func choice(s string) byte {
+	if len(s) > f.MaxLength {
+		return 0
+	}
 	s = f.Clean(s)
 	letter, rest := byte(0), ""
 	switch {
@@ -114,8 +120,7 @@ func bare(s string) bool { return len(strings.Trim(f.Clean(s), "().: ")) == 1 }
 // normalText is text without what does not count: case, commands of layout and font,
 // space, quotes, a full stop at the end, articles.
 func normalText(s string) string {
-	if len(s) > 4*f.MaxLength {
-		s = strings.TrimSpace(s)
+	if len(s) > f.MaxLength {
 		return s
 	}
 	s = f.Clean(s)

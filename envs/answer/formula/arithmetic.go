@@ -202,6 +202,9 @@ func (p *parser) readable(t *token) bool {
 	if _, unit := unitNames[word]; unit && len(word) > 1 && p.at > 0 && p.tokens[p.at-1].kind == numberToken {
 		return false
 	}
+	if len(word) > 1 && t.space && p.at > 0 && p.tokens[p.at-1].kind == numberToken && p.ahead(1).kind == wordToken && p.ahead(1).space {
+		return false // 72 Mb per hour
+	}
 	if isProduct(word) {
 		return true
 	}

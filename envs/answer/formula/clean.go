@@ -36,9 +36,16 @@ func Clean(s string) string {
 	return unfence(punctuation(s))
 }
 
+// maxFences bounds the wraps around each other.
+const maxFences = 6
+
 // unfence takes the wraps off.
 func unfence(s string) string {
-	for changed := true; changed; {
+	changed := true
+	for range maxFences {
+		if !changed {
+			break
+		}
 		changed = false
 		s = strings.TrimSpace(s)
 		for _, f := range fences {

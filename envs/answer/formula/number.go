@@ -179,7 +179,7 @@ func (l *lexer) takeExponent() (exponent string, ok bool) {
 	for end < len(rest) && isDigit(rest[end]) {
 		end++
 	}
-	if end == from || end > from+3 || end < len(rest) && isLetter(rest[end]) {
+	if end == from || end > from+2 || end < len(rest) && isLetter(rest[end]) {
 		return "", false
 	}
 	l.at += end

@@ -23,11 +23,17 @@ var symbols = map[rune]string{
 // typedArea is m² and m³ behind a number, where m cannot be a variable.
 var typedArea = regexp.MustCompile(`(\d) ?m([²³])`)
 
-const (
-	raised  = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿˣ"
-	lowered = "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₓ"
-	level   = "0123456789+-()nx"
-)
+// scripts are the raised and lowered characters: which of the two, and what they are.
+var scripts = func() map[rune]struct{ mark, plain byte } {
+	const level = "0123456789+-()nx"
+	table := map[rune]struct{ mark, plain byte }{}
+	for mark, characters := range map[byte]string{'^': "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿˣ", '_': "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₓ"} {
+		for i, r := range []rune(characters) {
+			table[r] = struct{ mark, plain byte }{mark, level[i]}
+		}
+	}
+	return table
+}()
 
 // plainText turns characters of mathematics into ASCII and LaTeX: full-width forms,
 // signs, fractions, and raised and lowered digits. Characters that it does not know stay.
@@ -39,12 +45,8 @@ func plainText(s string) string {
 	var b strings.Builder
 	script := byte(0) // '^' or '_' while inside raised or lowered characters
 	for _, r := range s {
-		kind, at := byte(0), -1
-		if at = runeIndex(raised, r); at >= 0 {
-			kind = '^'
-		} else if at = runeIndex(lowered, r); at >= 0 {
-			kind = '_'
-		}
+		shifted := scripts[r]
+		kind := shifted.mark
 		if kind != script {
 			if script != 0 {
 				b.WriteByte('}')
@@ -56,8 +58,8 @@ func plainText(s string) string {
 			script = kind
 		}
 		switch text, known := symbols[r]; {
-		case at >= 0:
-			b.WriteByte(level[at])
+		case kind != 0:
+			b.WriteByte(shifted.plain)
 		case known:
 			b.WriteString(text)
 		case '！' <= r && r <= '～': // full width
@@ -81,16 +83,4 @@ func isASCII(s string) bool {
 		}
 	}
 	return true
-}
-
-// runeIndex is the place of r among the characters of s, -1 where it is not one.
-func runeIndex(s string, r rune) int {
-	at := 0
-	for _, other := range s {
-		if r == other {
-			return at
-		}
-		at++
-	}
-	return -1
 }

@@ -38,8 +38,8 @@ var scales = map[string]int64{
 
 // notUnits are words that no unit has: what they say changes the answer.
 var notUnits = map[string]bool{
-	"if": true, "when": true, "where": true, "or": true, "not": true, "and": true, "for": true, "unless": true, "plus": true, "minus": true, "times": true, "over": true, "than": true, "half": true, "but": true, "except": true, "remainder": true, "mod": true, "is": true, "are": true,
-	"to": true, "then": true, "nor": true, "no": true, "wrong": true, "least": true, "most": true, "with": true, "double": true, "twice": true, "negative": true, "between": true, "through": true, "maybe": true, "from": true, "union": true, "base": true, "squared": false,
+	"if": true, "when": true, "or": true, "not": true, "and": true, "unless": true, "plus": true, "minus": true, "times": true, "over": true, "than": true, "half": true, "but": true, "except": true, "remainder": true, "mod": true, "is": true,
+	"then": true, "nor": true, "no": true, "wrong": true, "least": true, "most": true, "without": true, "double": true, "twice": true, "negative": true, "between": true, "through": true, "maybe": true, "perhaps": true, "union": true, "base": true, "more": true, "less": true, "fewer": true,
 }
 
 // maxUnitWords bounds what may be a unit; more is prose.
