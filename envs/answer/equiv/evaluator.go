@@ -163,6 +163,9 @@ func (e *evaluator) power(n *f.Node) ball.Complex {
 	}
 	base := e.eval(n.Args[0])
 	if ok {
+		if exponent.Sign() == 0 && base.Re.Sign() == 0 && base.Im.Sign() == 0 {
+			return ball.Undefined()
+		}
 		return e.ball.CPowRat(&base, exponent)
 	}
 	v := e.eval(n.Args[1])

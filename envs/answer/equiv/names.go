@@ -214,7 +214,7 @@ func (c *comparison) named(a, b *f.Node) (equal, ok bool) {
 		if b.Kind == f.List {
 			v, brackets = b.Args, "()"
 		}
-		equal = v != nil && (brackets == "()" || brackets == "") && c.inOrder(x.values, v)
+		equal = c.decide("values in order", v != nil && (brackets == "()" || brackets == "") && c.inOrder(x.values, v))
 	}
 	if equal {
 		c.rule = "value without its name: " + c.rule

@@ -218,7 +218,7 @@ func (n *normal) power(e *f.Node) (out fraction, ok bool) {
 		return out, false
 	}
 	times, degree := exponent.Num().Int64(), exponent.Denom().Int64()
-	if times > maxPower || times < -maxPower {
+	if times > maxPower || times < -maxPower || times == 0 && len(base.above) == 0 {
 		return out, false
 	}
 	if degree != 1 {

@@ -110,6 +110,9 @@ func (c *comparison) written(a, b *f.Node) bool {
 	}
 	places := decimalPlaces(a)
 	v, ok := exact(b)
+	if ok && terminates(v) {
+		return false // it could have been written out
+	}
 	if !ok {
 		if v, ok = c.approximate(b); !ok {
 			return false
@@ -127,6 +130,12 @@ func (c *comparison) written(a, b *f.Node) bool {
 		return false
 	}
 	return new(big.Rat).Mul(off, big.NewRat(2, 1)).Cmp(unit) <= 0 || beyond && off.Cmp(unit) < 0
+}
+
+// terminates says whether a number has finitely many decimals.
+func terminates(v *big.Rat) bool {
+	_, exact := v.FloatPrec()
+	return exact
 }
 
 // single says whether n is one decimal, with a sign or not.

@@ -193,13 +193,13 @@ var starters = map[string]bool{"frac": true, "dfrac": true, "tfrac": true, "cfra
 // readable says whether a word is mathematics here: a function, a constant, variables.
 func (p *parser) readable(t *token) bool {
 	word := t.text
+	if p.typedUnit(t) {
+		return false
+	}
 	if _, known := functions[word]; known || word == "sqrt" || word == "pi" || constantNames[word] != "" {
 		return true
 	}
 	if word == "or" || word == "and" || word == "U" && p.ahead(1).text == "(" || word == "in" && t.space {
-		return false
-	}
-	if _, unit := unitNames[word]; unit && len(word) > 1 && p.at > 0 && p.tokens[p.at-1].kind == numberToken {
 		return false
 	}
 	if len(word) > 1 && t.space && p.at > 0 && p.tokens[p.at-1].kind == numberToken && p.ahead(1).kind == wordToken && p.ahead(1).space {
@@ -210,6 +210,17 @@ func (p *parser) readable(t *token) bool {
 	}
 	_, _, ok := splitFunction(word)
 	return ok
+}
+
+// typedUnit says whether a word behind a number is a unit: 5 cm, and 5 min but not
+// 5 min(1, 2).
+func (p *parser) typedUnit(t *token) bool {
+	if _, unit := unitNames[t.text]; !unit || len(t.text) < 2 || p.at == 0 || p.tokens[p.at-1].kind != numberToken {
+		return false
+	}
+	_, function := functions[t.text]
+	next := p.ahead(1)
+	return !function || next.kind == endToken || next.kind == symbolToken && (next.text == "," || next.text == ")")
 }
 
 // splitFunction takes sinx apart.

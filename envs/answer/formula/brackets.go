@@ -90,12 +90,12 @@ func (p *parser) set() (*Node, error) {
 		}
 		return n, err
 	}
-	bars := p.bars
-	p.bars = 0
-	if p.conditional() {
+	bars, colon := p.bars, p.colon
+	p.bars, p.colon = 0, p.conditional(":")
+	if p.conditional("|") {
 		p.bars = 1
 	}
-	defer func() { p.bars = bars }()
+	defer func() { p.bars, p.colon = bars, colon }()
 	n, err := p.list(symbolToken, `\}`)
 	if err != nil {
 		return nil, err
@@ -128,11 +128,11 @@ func (p *parser) set() (*Node, error) {
 	return Of(Set, "", n), nil
 }
 
-// conditional says whether a single bar stands before the brace that closes.
-func (p *parser) conditional() bool {
+// conditional says whether a single bar or colon stands before the brace that closes.
+func (p *parser) conditional(mark string) bool {
 	count := 0
 	for i := p.at; i < len(p.tokens) && !(p.tokens[i].kind == symbolToken && p.tokens[i].text == `\}`); i++ {
-		if p.tokens[i].kind == symbolToken && p.tokens[i].text == "|" {
+		if p.tokens[i].kind == symbolToken && p.tokens[i].text == mark {
 			count++
 		}
 	}

@@ -47,12 +47,12 @@ func unfence(s string) string {
 			break
 		}
 		changed = false
-		s = strings.TrimSpace(s)
+		s = trim(s)
 		for _, f := range fences {
 			if len(s) >= len(f[0])+len(f[1]) && strings.HasPrefix(s, f[0]) && strings.HasSuffix(s, f[1]) {
 				inside := s[len(f[0]) : len(s)-len(f[1])]
 				if wrapsWhole(f[0], f[1], inside) {
-					s, changed = strings.TrimSpace(inside), true
+					s, changed = trim(inside), true
 				}
 			}
 		}
@@ -86,15 +86,28 @@ func wrapsWhole(open, shut, inside string) bool {
 
 // punctuation takes full stops, commas and the like off the end.
 func punctuation(s string) string {
-	s = strings.TrimSpace(s)
-	for s != "" {
-		last := s[len(s)-1]
-		if strings.IndexByte(".,;:?", last) < 0 || strings.HasSuffix(s, "...") || strings.HasSuffix(s, `\,`) || strings.HasSuffix(s, `\;`) || strings.HasSuffix(s, `\:`) {
-			return s
-		}
-		s = strings.TrimSpace(s[:len(s)-1])
+	s = trim(s)
+	for s != "" && strings.IndexByte(".,;:?", s[len(s)-1]) >= 0 && !strings.HasSuffix(s, "...") {
+		s = trim(s[:len(s)-1])
 	}
 	return s
+}
+
+// trim takes the space off both ends, and the commands that only leave room.
+func trim(s string) string {
+	for {
+		before := len(s)
+		s = strings.TrimSpace(s)
+		for _, space := range []string{`\,`, `\;`, `\:`, `\!`, "~"} {
+			s = strings.TrimPrefix(s, space)
+			if !strings.HasSuffix(s, `\`+space) {
+				s = strings.TrimSuffix(s, space)
+			}
+		}
+		if len(s) == before {
+			return s
+		}
+	}
 }
 
 // money keeps the dollar signs that stand before or behind a number where they cannot

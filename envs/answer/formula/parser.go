@@ -63,6 +63,7 @@ type parser struct {
 	bars   int // of |…| that are open
 	nodes  int
 	french bool // inside ]…[, where [ closes
+	colon  bool // a colon stands before the condition of a set
 }
 
 func parse(s string, c commas) (*Node, error) {
@@ -106,7 +107,7 @@ func textAlone(tokens []token) *Node {
 			if _, known := constantNames[t.text]; known {
 				return nil
 			}
-			long = long || !isProduct(t.text)
+			long = long || !isProduct(t.text) && t.text != "and" && t.text != "or"
 			words = append(words, t.text)
 		case t.kind == symbolToken && strings.Contains(`-'",.!?()`, t.text):
 			words = append(words, t.text)
@@ -338,7 +339,7 @@ func (p *parser) value() (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if (p.symbol(":") || p.is(commandToken, "colon")) && p.ahead(1).kind != endToken {
+	if !p.colon && (p.symbol(":") || p.is(commandToken, "colon")) && p.ahead(1).kind != endToken {
 		ratio := Of(Ratio, "", n)
 		for p.take(symbolToken, ":") || p.take(commandToken, "colon") {
 			part, err := p.sum()
