@@ -58,9 +58,14 @@ func Find(text string) (answer string, tier Tier) {
 	return "", TierNone
 }
 
-// hedged says whether the last number of a text is one of several, or is denied.
+// hedged says whether the last number of a text is one of several, is denied, or stands
+// in a box that was cut off.
 func hedged(text, number string) bool {
-	words := strings.Fields(text[:strings.LastIndex(text, number)])
+	before := text[:strings.LastIndex(text, number)]
+	if strings.Contains(before, `\boxed`) {
+		return true
+	}
+	words := strings.Fields(before)
 	if len(words) == 0 {
 		return false
 	}

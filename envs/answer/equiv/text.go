@@ -2,6 +2,7 @@ package equiv
 
 import (
 	"math/big"
+	"slices"
 	"strings"
 
 	f "rltrain/envs/answer/formula"
@@ -102,7 +103,7 @@ func choice(s string) byte {
 	default:
 		return 0
 	}
-	if rest != "" && rest[0] != ' ' {
+	if rest != "" && !slices.ContainsFunc([]string{" ", `\ `, `\,`, `\;`, `\:`, `\quad`, `\text`, "~"}, func(space string) bool { return strings.HasPrefix(rest, space) }) {
 		return 0
 	}
 	if 'a' <= letter && letter <= 'j' && rest == "" && letter != 'e' && letter != 'i' {
