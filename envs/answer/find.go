@@ -58,8 +58,8 @@ func Find(text string) (answer string, tier Tier) {
 	return "", TierNone
 }
 
-// hedged says whether the last number of a text is one of several, is denied, or stands
-// in a box that was cut off.
+// hedged says whether the last number of a text is one of several, is denied, is part of
+// a calculation without a result, or stands in a box that was cut off.
 func hedged(text, number string) bool {
 	before := text[:strings.LastIndex(text, number)]
 	if strings.Contains(before, `\boxed`) {
@@ -68,6 +68,9 @@ func hedged(text, number string) bool {
 	words := strings.Fields(before)
 	if len(words) == 0 {
 		return false
+	}
+	if strings.ContainsAny(words[len(words)-1][len(words[len(words)-1])-1:], "*/+^") {
+		return true
 	}
 	switch strings.ToLower(strings.Trim(words[len(words)-1], "(*_,")) {
 	case "or", "and", "not", "to", "than", "except":

@@ -48,6 +48,8 @@ func TestFind(t *testing.T) {
 		{"it is either 17 or 18", "", TierNone},
 		{`after all, the box holds \boxed{10`, "", TierNone},
 		{"it is certainly not 18", "", TierNone},
+		{"which takes 1 and 1/2 weeks", "", TierNone},
+		{"that makes 12 + x = 3 * 4, and 12 + y = 3 * 4", "", TierNone},
 		{"I do not know", "", TierNone},
 		{"", "", TierNone},
 	} {

@@ -115,8 +115,8 @@ func exactRoot(v *big.Rat, degree int64) (*big.Rat, bool) {
 }
 
 func wholeRoot(v *big.Int, degree int64) (*big.Int, bool) {
-	if v.BitLen() > 600 {
-		return nil, false
+	if v.BitLen() > 600 || v.Sign() == 0 {
+		return new(big.Int), v.Sign() == 0
 	}
 	n, d := big.NewInt(1), big.NewInt(degree)
 	if degree == 2 {

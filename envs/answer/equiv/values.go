@@ -101,18 +101,15 @@ func (c *comparison) written(a, b *f.Node) bool {
 	if !hasDecimals(a) {
 		a, b = b, a
 	}
-	if !constant(a) || !constant(b) {
-		return c.evaluate(a, b, true)
-	}
-	d, ok := exact(a)
-	if !ok || !single(a) {
-		return c.evaluate(a, b, true)
-	}
-	places := decimalPlaces(a)
 	v, ok := exact(b)
 	if ok && terminates(v) {
 		return false // it could have been written out
 	}
+	d, rational := exact(a)
+	if !rational || !single(a) || !constant(b) {
+		return c.evaluate(a, b, true)
+	}
+	places := decimalPlaces(a)
 	if !ok {
 		if v, ok = c.approximate(b); !ok {
 			return false

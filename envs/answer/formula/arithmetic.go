@@ -288,8 +288,8 @@ func (p *parser) postfix(n *Node) (*Node, error) {
 			n = Of(Call, name, n)
 		case p.symbol("^") || p.symbol("**"):
 			p.at++
-			if degree := p.degree(); degree {
-				n = Of(Quantity, "deg", n)
+			if p.degree() {
+				n = p.temperature(n)
 				continue
 			}
 			exponent, err := p.exponent()
@@ -306,12 +306,23 @@ func (p *parser) postfix(n *Node) (*Node, error) {
 			n = Of(Quantity, "%", n)
 		case p.is(commandToken, "degree") || p.is(commandToken, "circ"):
 			p.at++
-			n = Of(Quantity, "deg", n)
+			n = p.temperature(n)
 		default:
 			return n, nil
 		}
 	}
 	return nil, ErrTooLong
+}
+
+// temperature is degrees, of Celsius or Fahrenheit where C or F follows.
+func (p *parser) temperature(n *Node) *Node {
+	for _, scale := range []string{"C", "F"} {
+		if (p.is(wordToken, scale) || p.is(textToken, scale)) && p.ahead(1).text != "(" {
+			p.at++
+			return Of(Quantity, "°"+scale, n)
+		}
+	}
+	return Of(Quantity, "deg", n)
 }
 
 // degree takes \circ, in braces or not, behind ^.

@@ -134,7 +134,10 @@ func (p *parser) arguments(name string) ([]*Node, error) {
 			return nil, p.unexpected()
 		}
 		n, err := p.factor()
-		return []*Node{Negative(n)}, err
+		if err != nil {
+			return nil, err
+		}
+		return []*Node{Negative(n)}, nil
 	}
 	var n *Node
 	for n == nil || p.startsFactor() && p.simple() {

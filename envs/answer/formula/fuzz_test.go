@@ -10,7 +10,7 @@ var seeds = []string{
 	"18", "1,234.5", "1.000,50", `11,\! 111`, "2 1/2", `2\frac12`, `\dfrac{x+2}{7}`, "1e-5", `0.1\overline{6}`, "204_5", "½x²⁻³√2", `x \ge 5`, `[5,\infty)`, `(-\infty,2)\cup\{3\}`,
 	`\{x \mid x > 3\}`, `]1,2[`, `x=4 \text{ or } x=-8`, `1 \pm \sqrt[3]{19}`, `(p,q)=(3,2)`, `\sin^2 2x\cos y`, `\begin{pmatrix}1&2\\3&4\end{pmatrix}`, `\left\{\begin{array}{l}x=1\\y=2\end{array}\right.`,
 	`15\mbox{ cm}^2`, "12 square meters", `90^\circ`, `28\%`, "$1,000.99", "3 thousand", "18 apples (3 red)", `\text{(A)}`, `|x-|y||`, `\lfloor x\rfloor!`, `\binom{n}{k}`, `{n \choose k}`, `\log_2 8`, `F_{n-1}'`,
-	`\sum_{k=0}^{n-1} k^2`, "12:00", "f(x+1)", `\overline{AB}`, `z\bar{z}`, `m\angle ABC = 90`, `\$5`, "5€", "x**2", "a <= b != c", `\mathbb{R} \setminus \{3\}`, `\\frac{1}{2}`, `\boxed{\boxed{7}}`, "**18**",
+	`\sum_{k=0}^{n-1} k^2`, "12:00", "f(x+1)", `\overline{AB}`, `z\bar{z}`, `m\angle ABC = 90`, `\$5`, "5€", "x**2", "a <= b != c", `\mathbb{R} \setminus \{3\}`, `\\frac{1}{2}`, "cos-", "-$", `\sqrt`, `\sin^`, `\boxed{\boxed{7}}`, "**18**",
 }
 
 func FuzzParse(f *testing.F) {

@@ -135,8 +135,11 @@ func measure(n *Node, words []string) (*Node, error) {
 	if len(words) > maxUnitWords+3 {
 		return nil, errors.New("prose")
 	}
-	for _, word := range words {
-		if notUnits[strings.ToLower(word)] {
+	for i, word := range words {
+		lower := strings.ToLower(word)
+		_, known := unitNames[word]
+		letter := len(word) == 1 && isLetter(word[0]) && !known && lower != "a"
+		if notUnits[lower] || letter || i == 0 && (lower == "squared" || lower == "cubed") {
 			return nil, errors.New("the words behind the value change it")
 		}
 	}
@@ -225,7 +228,7 @@ func canonicalUnit(words []string) string {
 		}
 		out = append(out, word)
 	}
-	return strings.Trim(strings.ReplaceAll(strings.Join(out, " "), " / ", "/"), " ")
+	return strings.Trim(strings.NewReplacer(" / ", "/", "deg °", "°").Replace(strings.Join(out, " ")), " ")
 }
 
 func raise(words []string, power string) []string {
@@ -242,6 +245,16 @@ func singular(word string) string {
 	word = strings.ToLower(word)
 	if name, known := unitNames[word]; known && len(word) > 1 {
 		return name
+	}
+	for _, ending := range []string{"xes", "ches", "shes", "sses"} { // boxes, inches
+		if strings.HasSuffix(word, ending) {
+			return strings.TrimSuffix(word, "es")
+		}
+	}
+	for _, ending := range []string{"ies", "ie"} { // berries, cookies
+		if trimmed := strings.TrimSuffix(word, ending); trimmed != word && len(trimmed) > 2 {
+			return trimmed + "y"
+		}
 	}
 	if trimmed := strings.TrimSuffix(word, "s"); len(trimmed) > 2 {
 		if name, known := unitNames[trimmed]; known {
