@@ -14,14 +14,14 @@ const (
 	TierWhole   Tier = "whole"   // the text is nothing but an answer
 )
 
-// maxSearched bounds the end of a text in which an answer is looked for.
-const maxSearched = 1 << 14
+const (
+	maxSearched      = 1 << 14 // bytes at the end of a text in which an answer is looked for
+	maxAnnouncements = 16      // that are tried, from the last
+	maxSentence      = 1 << 11 // bytes of what an announcement says
+)
 
 var (
 	announcement = regexp.MustCompile(`(?i)\banswers?\s*[*_]*\s*(?:is|are|:|=)[\s:*_]*|\[answer\][\s:]*|####`)
-	element      = regexp.MustCompile(`(?is)<answer>(.*?)</answer>`)
-	bold         = regexp.MustCompile(`\*\*([^*\n]{1,80})\*\*`)
-	inline       = regexp.MustCompile(`\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\(((?s:.)+?)\\\)|\\\[((?s:.)+?)\\\]`)
 	between      = regexp.MustCompile(`^(?:[\s$,;&]|\\[\[\]()]|\\quad|\\qquad|\\text\{ ?(?:and|or) ?\}|\\\\|\band\b|\bor\b)*$`)
 	ends         = strings.NewReplacer(endTurn, "", "<|im_end|>", "", "</s>", "", "<|endoftext|>", "")
 	// because starts what only explains an answer.
@@ -41,16 +41,11 @@ func Find(text string) (answer string, tier Tier) {
 	if isFormula(text) {
 		return text, TierWhole
 	}
-	if marks := bold.FindAllStringSubmatch(text, -1); marks != nil {
-		if inside := strings.Trim(marks[len(marks)-1][1], " .:"); isFormula(inside) {
-			return inside, TierBold
-		}
+	if inside := bold(text); isFormula(inside) {
+		return inside, TierBold
 	}
-	if formulas := inline.FindAllStringSubmatch(text, -1); formulas != nil {
-		last := formulas[len(formulas)-1]
-		if inside := strings.TrimSpace(last[1] + last[2] + last[3] + last[4]); isFormula(inside) {
-			return inside, TierFormula
-		}
+	if inside, _, _ := lastFormula(text); isFormula(inside) {
+		return inside, TierFormula
 	}
 	if answer, ok := lastNumber(text); ok && !hedged(text, answer) {
 		return answer, TierLastNumber
@@ -108,16 +103,12 @@ func Decide(gold, text string) (Verdict, Tier) {
 // closingFormula says whether the last formula of a text is what the text says: no word
 // is joined to it, as in "the $x$-axis", and it ends the text or stands in a sentence.
 func closingFormula(text string) bool {
-	places := inline.FindAllStringIndex(text, -1)
-	if len(places) == 0 {
-		return false
-	}
-	last := places[len(places)-1]
-	rest := text[last[1]:]
+	_, from, to := lastFormula(text)
+	rest := text[to:]
 	if rest != "" && strings.IndexByte(" .,;!\n\r\t", rest[0]) < 0 {
 		return false
 	}
-	return strings.Trim(rest, " .,;!\n\r\t") == "" || len(strings.Fields(text[:last[0]])) > 0
+	return strings.Trim(rest, " .,;!\n\r\t") == "" || len(strings.Fields(text[:from])) > 0
 }
 
 // tail is the end of a text that is searched.
@@ -143,13 +134,11 @@ func announcedAnswer(text string) (answer string, tier Tier) {
 	if inside, from, ok := boxes(text); ok {
 		answer, tier, at = inside, TierBoxed, from
 	}
-	if m := element.FindAllStringSubmatchIndex(text, -1); m != nil {
-		if last := m[len(m)-1]; last[0] > at {
-			answer, tier, at = strings.TrimSpace(text[last[2]:last[3]]), TierTag, last[0]
-		}
+	if inside, from := element(text); from > at {
+		answer, tier, at = inside, TierTag, from
 	}
 	places := announcement.FindAllStringIndex(text, -1)
-	for i := len(places) - 1; i >= 0 && places[i][0] > at; i-- {
+	for i := len(places) - 1; i >= max(0, len(places)-maxAnnouncements) && places[i][0] > at; i-- {
 		said := sentence(text[places[i][1]:])
 		if said == "" || !telling(said) {
 			continue
@@ -163,6 +152,63 @@ func announcedAnswer(text string) (answer string, tier Tier) {
 		return said, TierPhrase
 	}
 	return answer, tier
+}
+
+// element is the inside of the last <answer>…</answer>, and where it begins, -1 where
+// there is none.
+func element(text string) (inside string, from int) {
+	const open, shut = "<answer>", "</answer>"
+	end := lastFold(text, shut)
+	if end < 0 {
+		return "", -1
+	}
+	if from = lastFold(text[:end], open); from < 0 {
+		return "", -1
+	}
+	return strings.TrimSpace(text[from+len(open) : end]), from
+}
+
+// bold is the inside of the last **…** on one line.
+func bold(text string) string {
+	end := strings.LastIndex(text, "**")
+	if end < 0 {
+		return ""
+	}
+	from := strings.LastIndex(text[:end], "**")
+	if from < 0 || strings.Contains(text[from:end], "\n") {
+		return ""
+	}
+	return strings.Trim(text[from+2:end], " .:*")
+}
+
+// lastFormula is the last formula between delimiters, and where they begin and end.
+func lastFormula(text string) (inside string, from, to int) {
+	missing := map[string]bool{} // delimiters that do not come again
+	for i := 0; i < len(text); {
+		open, shut := "", ""
+		for _, pair := range [][2]string{{"$$", "$$"}, {"$", "$"}, {`\(`, `\)`}, {`\[`, `\]`}} {
+			if strings.HasPrefix(text[i:], pair[0]) {
+				open, shut = pair[0], pair[1]
+				break
+			}
+		}
+		if open == "" || missing[shut] {
+			i += max(1, len(open))
+			continue
+		}
+		start := i + len(open)
+		end := strings.Index(text[start:], shut)
+		switch {
+		case end < 0:
+			missing[shut] = true
+		case end > 0 && !(open == "$" && strings.Contains(text[start:start+end], "\n")):
+			inside, from, to = strings.TrimSpace(text[start:start+end]), i, start+end+len(shut)
+			i = to
+			continue
+		}
+		i = start
+	}
+	return inside, from, to
 }
 
 // telling says whether what follows an announcement can be an answer: a formula, or few
@@ -229,6 +275,9 @@ func sentence(s string) string {
 				return strings.TrimSpace(inside)
 			}
 		}
+	}
+	if len(s) > maxSentence {
+		s = strings.ToValidUTF8(s[:maxSentence], "")
 	}
 	s, _, _ = strings.Cut(s, "\n")
 	dollars := 0

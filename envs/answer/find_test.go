@@ -117,9 +117,41 @@ func FuzzFind(f *testing.F) {
 	})
 }
 
+// lengthy are texts that would cost much if the search were not bounded.
+var lengthy = map[string]string{
+	"announcements": strings.Repeat("the answer is ", 70000),
+	"boxes":         strings.Repeat(`\boxed{`, 100000),
+	"small boxes":   strings.Repeat(`\boxed{1}, `, 100000),
+	"formulas":      strings.Repeat("$x$ ", 250000),
+	"dollars":       strings.Repeat("$", 1000000),
+	"stars":         strings.Repeat("*", 1000000),
+	"hashes":        strings.Repeat("#### ", 200000),
+	"elements":      strings.Repeat("<answer>", 100000),
+	"digits":        strings.Repeat("9", 1000000),
+	"numbers":       strings.Repeat("9 or ", 200000),
+	"spaces":        strings.Repeat(" ", 1000000) + "1",
+	"braces":        strings.Repeat("{ ", 500000),
+	"brackets":      strings.Repeat(`\[`, 500000),
+}
+
+func TestFindInLengthyTexts(t *testing.T) {
+	for name, text := range lengthy {
+		if got, tier := Find(text); len(got) > maxSearched || tier == TierNone && got != "" {
+			t.Errorf("%s: found %d bytes, %s", name, len(got), tier)
+		}
+		if v, _ := Decide("18", text); v.Equal {
+			t.Errorf("%s: equal by %s", name, v.Rule)
+		}
+	}
+}
+
 func BenchmarkFind(b *testing.B) {
-	text := strings.Repeat("So $x = 3$ and then some more words about it. ", 30) + `The answer is $\boxed{28}$.`
-	for b.Loop() {
-		Find(text)
+	lengthy["a solution"] = strings.Repeat("So $x = 3$ and then some more words about it. ", 30) + `The answer is $\boxed{28}$.`
+	for name, text := range lengthy {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				Find(text)
+			}
+		})
 	}
 }

@@ -64,15 +64,14 @@ func (p Problem) Judge(text string, match answer.Match) *envs.Info {
 		form = answer.TierBoxed
 	}
 	info.Formatted = formatted
-	found, tier := answer.Final(text)
+	found, tier := formal, form
 	switch {
 	case match == answer.Math:
 		found, tier = answer.Find(text)
-	case match == answer.Exact || p.Task == MATH && formatted:
-		found, tier = formal, form
-		if !formatted {
-			tier = answer.TierNone
-		}
+	case match != answer.Exact && !(p.Task == MATH && formatted):
+		found, tier = answer.Final(text)
+	case !formatted:
+		tier = answer.TierNone
 	}
 	info.Answer, info.Tier = found, string(tier)
 	info.Correct = tier != answer.TierNone && match.Same(found, p.Answer)

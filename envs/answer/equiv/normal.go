@@ -2,6 +2,7 @@ package equiv
 
 import (
 	"math/big"
+	"strings"
 
 	f "rltrain/envs/answer/formula"
 )
@@ -320,7 +321,9 @@ func (n *normal) linear(e fraction) (name string, slope, root *big.Rat, ok bool)
 		return "", nil, nil, false
 	}
 	for key := range n.atoms {
-		name = key[2:]
+		if name, ok = strings.CutPrefix(key, "x "); !ok {
+			return "", nil, nil, false
+		}
 	}
 	rest := new(big.Rat)
 	for m, v := range e.above {

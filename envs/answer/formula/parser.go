@@ -350,5 +350,20 @@ func (p *parser) value() (*Node, error) {
 		}
 		n = ratio
 	}
+	if n, err = p.modulus(n); err != nil {
+		return nil, err
+	}
 	return p.unit(n)
+}
+
+// modulus reads \pmod{7} behind a value, as its unit.
+func (p *parser) modulus(n *Node) (*Node, error) {
+	if !p.take(commandToken, "pmod") && !p.take(commandToken, "bmod") && !p.take(commandToken, "mod") {
+		return n, nil
+	}
+	m, err := p.argument()
+	if err != nil {
+		return nil, err
+	}
+	return Of(Quantity, "mod "+m.String(), n), nil
 }
