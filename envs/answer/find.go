@@ -35,6 +35,10 @@ var (
 // last number.
 func Find(text string) (answer string, tier Tier) {
 	text = strings.TrimSpace(ends.Replace(tail(text)))
+	if said, _, found := strings.Cut(text, nextTurn); found && strings.TrimSpace(said) != "" {
+		text = strings.TrimSpace(said)
+	}
+	text = strings.TrimSpace(strings.TrimSuffix(text, "I hope it is correct."))
 	if answer, tier = announcedAnswer(text); tier != TierNone {
 		return answer, tier
 	}
@@ -47,10 +51,43 @@ func Find(text string) (answer string, tier Tier) {
 	if inside, _, _ := lastFormula(text); isFormula(inside) {
 		return inside, TierFormula
 	}
+	if answer := stated(lastSentence(text)); answer != "" {
+		return answer, TierLastNumber
+	}
 	if answer, ok := lastNumber(text); ok && !hedged(text, answer) {
 		return answer, TierLastNumber
 	}
 	return "", TierNone
+}
+
+// nextTurn begins what a model adds behind its own turn.
+const nextTurn = "<|im_start|>"
+
+// verb stands before what a sentence states.
+var verb = regexp.MustCompile(`(?i)^.*(?:\b(?:is|are|equals|was|be|by|get|gives|yields|than)\b|=|≈)`)
+
+// stated is the formula that a sentence ends in, behind its last verb, "" where it
+// ends in none or denies something.
+func stated(sentence string) string {
+	to := verb.FindStringIndex(sentence)
+	if to == nil || denied.MatchString(sentence) || strings.HasSuffix(strings.ToLower(sentence[:to[1]]), "than") {
+		return ""
+	}
+	rest := strings.Trim(sentence[to[1]:], " .:*")
+	if !isFormula(rest) {
+		return ""
+	}
+	return rest
+}
+
+// lastSentence is the last sentence of the last line.
+func lastSentence(text string) string {
+	line := LastLine(text)
+	if len(line) > maxSentence {
+		line = strings.ToValidUTF8(line[len(line)-maxSentence:], "")
+	}
+	line = strings.TrimRight(line, " .")
+	return line[strings.LastIndex(line, ". ")+1:]
 }
 
 // hedged says whether the last number of a text is one of several, is denied, is part of
@@ -295,6 +332,9 @@ func sentence(s string) string {
 	}
 	if at := because.FindStringIndex(s); at != nil && at[0] > 0 && isFormula(s[:at[0]]) {
 		return s[:at[0]]
+	}
+	if value := stated(s); value != "" { // Final answer: the largest n is 34
+		return value
 	}
 	return s
 }

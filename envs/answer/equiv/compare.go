@@ -102,6 +102,9 @@ func (c *comparison) same(a, b *f.Node) bool {
 	if c.comparisons++; c.comparisons > maxComparisons {
 		return c.decide("too much to compare", false)
 	}
+	if x, y := member(a), member(b); x != "" && y != "" && x != y {
+		return c.decide("sets of different names", false)
+	}
 	a, b = c.simplify(a), c.simplify(b)
 	if a.String() == b.String() {
 		if c.rule == "" {

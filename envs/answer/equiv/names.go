@@ -28,6 +28,24 @@ func isName(n *f.Node) bool {
 	return false
 }
 
+// member is the name that an answer says is in a set, or is bounded; "" where it is none.
+func member(n *f.Node) string {
+	if n.Kind != f.Relation {
+		return ""
+	}
+	switch n.Ops[0] {
+	case "in":
+		if isName(n.Args[0]) {
+			return n.Args[0].String()
+		}
+	case "<", "<=", ">", ">=", "!=":
+		if all := names(n, nil); len(all) == 1 {
+			return all[0]
+		}
+	}
+	return ""
+}
+
 // assigned are names with their values: x = 1, y = 2.
 type assigned struct {
 	names  []string

@@ -24,7 +24,7 @@ var (
 // whole, delimiters of formulas, sizes, punctuation at its end. A dollar sign that is
 // money becomes \$.
 func Clean(s string) string {
-	s = strings.TrimSpace(plainText(s))
+	s = strings.TrimSpace(plainText(unescaped(s)))
 	if strings.Contains(s, `\\`) && (!strings.Contains(s, `\begin`) || strings.Contains(s, `\\begin`)) && doubled.MatchString(s) {
 		s = strings.ReplaceAll(s, `\\`, `\`)
 	}
@@ -33,7 +33,42 @@ func Clean(s string) string {
 		s = layout.Replace(s)
 	}
 	s = money(s)
-	return unfence(punctuation(s))
+	return unfence(punctuation(balanced(s)))
+}
+
+// swallowed are commands whose backslash and first letter were read as a character, as
+// in strings of programs and of JSON: \f in \frac, \t in \times.
+var swallowed = regexp.MustCompile("[\a\x08\f\v]([a-z])|\t(ext|imes|heta|frac|riangle|au\\b|an\\b)|\r(ight|ho\\b|angle)")
+
+func unescaped(s string) string {
+	if !strings.ContainsAny(s, "\a\b\f\v\t\r") {
+		return s
+	}
+	letters := map[byte]string{'\a': "a", '\b': "b", '\f': "f", '\v': "v", '\t': "t", '\r': "r"}
+	return swallowed.ReplaceAllStringFunc(s, func(m string) string { return `\` + letters[m[0]] + m[1:] })
+}
+
+// balanced takes braces off the end that nothing opens.
+func balanced(s string) string {
+	for strings.HasSuffix(s, "}") && !strings.HasSuffix(s, `\}`) {
+		depth, extra := 0, false
+		for i := 0; i < len(s); i++ {
+			switch s[i] {
+			case '\\':
+				i++
+			case '{':
+				depth++
+			case '}':
+				depth--
+				extra = extra || depth < 0
+			}
+		}
+		if !extra || depth != -1 {
+			return s
+		}
+		s = strings.TrimSpace(s[:len(s)-1])
+	}
+	return s
 }
 
 // maxFences bounds the wraps around each other.

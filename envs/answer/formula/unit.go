@@ -54,7 +54,7 @@ func (p *parser) unit(n *Node) (*Node, error) {
 		switch {
 		case t.kind == textToken && !separates(t.text):
 			words = append(words, strings.Fields(strings.NewReplacer("/", " / ", "(", " ( ", ")", " ) ", ",", " , ", "^", " ^ ").Replace(t.text))...)
-		case t.kind == wordToken && !separates(t.text) && !(t.text == "in" && p.ahead(1).kind != endToken && len(words) == 0) && t.text != "U":
+		case t.kind == wordToken && !separates(t.text) && t.text != "U" && (t.text != "in" || len(words) > 0 || p.ahead(1).kind == endToken || p.ahead(1).kind == wordToken && (n.Kind == Number || n.Kind == Quantity)):
 			words = append(words, t.text)
 		case t.kind == symbolToken && (t.text == `\$` || t.text == "€" || t.text == "£" || t.text == "¥" || t.text == "¢"):
 			name := moneySigns[t.text]
