@@ -43,9 +43,6 @@ func (p *parser) sign() (sign string, found bool) {
 		switch {
 		case p.symbol("+"):
 			next = "+"
-			if t := p.ahead(1); t.kind == symbolToken && (t.text == "-" || t.text == "/") && !t.space && p.ahead(2).text != "(" && t.text == "/" {
-				return sign, found
-			}
 		case p.symbol("-"):
 			next = "-"
 		case p.is(commandToken, "pm"):

@@ -43,7 +43,7 @@ func (p *parser) rooted() (*Node, error) {
 		}
 		return n, err
 	case t.kind == numberToken:
-		if n := len(t.text); n > 1 && !t.space && p.tokens[p.at-1].kind == commandToken {
+		if len(t.text) > 1 && !t.space && p.tokens[p.at-1].kind == commandToken { // \sqrt23
 			return nil, errors.New("it is not clear what the root is of")
 		}
 		p.at++
