@@ -225,8 +225,8 @@ next:
 	return true
 }
 
-// lists compares bare lists and sets, in any order; a bare list and a tuple must be in
-// the same order. A set of one entry is that entry.
+// lists compares bare lists and sets, in any order; a list of commas alone and a tuple
+// must be in the same order. A set of one entry is that entry.
 func (c *comparison) lists(a, b *f.Node) (equal, ok bool) {
 	x, y := entries(a), entries(b)
 	switch {
@@ -239,7 +239,7 @@ func (c *comparison) lists(a, b *f.Node) (equal, ok bool) {
 	if x == nil {
 		a, b, x = b, a, y
 	}
-	if v, brackets := vector(b); v != nil && a.Kind == f.List && (brackets == "()" || brackets == "") {
+	if v, brackets := vector(b); v != nil && a.Kind == f.List && a.Text == "" && (brackets == "()" || brackets == "") {
 		equal = c.inOrder(x, v)
 		return c.decide("list against a tuple", equal), true
 	}

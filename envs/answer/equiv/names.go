@@ -226,7 +226,7 @@ func (c *comparison) named(a, b *f.Node) (equal, ok bool) {
 	case len(x.values) == 1 && !x.tuple:
 		equal = c.same(x.values[0], b)
 	case x.one() && !x.tuple:
-		equal = c.same(f.Of(f.List, "", x.values...), b)
+		equal = c.same(f.Of(f.List, "or", x.values...), b)
 	default:
 		v, brackets := vector(b)
 		if b.Kind == f.List {
