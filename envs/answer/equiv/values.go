@@ -106,7 +106,10 @@ func (c *comparison) written(a, b *f.Node) bool {
 		return false // it could have been written out
 	}
 	d, rational := exact(a)
-	if !rational || !single(a) || !constant(b) {
+	switch {
+	case rational && !single(a):
+		return false // 1/2.10 is 10/21
+	case !rational || !constant(b):
 		return c.evaluate(a, b, true)
 	}
 	places := decimalPlaces(a)
