@@ -49,7 +49,7 @@ const maxAnswer = 2000
 // Same says whether two answers are the same. It is symmetric.
 func (m Match) Same(a, b string) bool {
 	if m == Math {
-		return equiv.Compare(a, b).Equal
+		return equiv.Equal(a, b)
 	}
 	if strings.EqualFold(strings.TrimSpace(a), strings.TrimSpace(b)) {
 		return true

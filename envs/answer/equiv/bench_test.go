@@ -6,7 +6,7 @@ func benchmark(b *testing.B, pairs [][2]string) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		p := pairs[i%len(pairs)]
-		Compare(p[0], p[1])
+		Equal(p[0], p[1])
 	}
 }
 

@@ -17,43 +17,66 @@ type Verdict struct {
 
 // Compare says whether an answer means the same as the right one. It is symmetric.
 func Compare(gold, answer string) Verdict {
-	if v, ok := plainNumbers(gold, answer); ok {
-		return v
+	if equal, ok := plainNumbers(gold, answer); ok {
+		return Verdict{equal, "numbers", strings.TrimSpace(gold), strings.TrimSpace(answer)}
 	}
-	gold, answer = strings.TrimSpace(gold), strings.TrimSpace(answer)
+	d := decide(strings.TrimSpace(gold), strings.TrimSpace(answer))
+	return Verdict{d.equal, d.rule, show(d.gold, gold), show(d.answer, answer)}
+}
+
+// Equal is Compare without the reasons.
+func Equal(gold, answer string) bool {
+	if equal, ok := plainNumbers(gold, answer); ok {
+		return equal
+	}
+	return decide(strings.TrimSpace(gold), strings.TrimSpace(answer)).equal
+}
+
+// decision is a verdict with the readings that it is about, nil for text.
+type decision struct {
+	equal        bool
+	rule         string
+	gold, answer *f.Node
+}
+
+func decide(gold, answer string) (d decision) {
 	a, errA := f.Readings(gold)
 	b, errB := f.Readings(answer)
-	v := Verdict{Gold: show(a, gold), Answer: show(b, answer)}
+	if errA == nil {
+		d.gold = a[0]
+	}
+	if errB == nil {
+		d.answer = b[0]
+	}
 	if gold == answer {
-		v.Equal, v.Rule = true, "the same text"
-		return v
+		d.equal, d.rule = true, "the same text"
+		return d
 	}
 	if x, y := choice(gold), choice(answer); x != 0 && y != 0 && (x == y || bare(gold) && bare(answer)) {
-		v.Equal, v.Rule = x == y, "multiple choice"
-		return v
+		d.equal, d.rule = x == y, "multiple choice"
+		return d
 	}
-	if errA == nil && errB == nil {
-		for i, x := range a {
-			for j, y := range b {
-				if i > 0 && j > 0 || i > 0 && !other(y, a[i]) || j > 0 && !other(x, b[j]) {
-					continue
-				}
-				c := &comparison{}
-				equal := c.same(x, y)
-				if i+j == 0 || equal {
-					v.Equal, v.Rule = equal, c.rule
-				}
-				if equal {
-					v.Gold, v.Answer = x.String(), y.String()
-					return v
-				}
+	if errA != nil || errB != nil {
+		d.equal, d.rule = sameText(gold, answer), "text"
+		return d
+	}
+	for i, x := range a {
+		for j, y := range b {
+			if i > 0 && j > 0 || i > 0 && !other(y, x) || j > 0 && !other(x, y) {
+				continue
+			}
+			c := &comparison{}
+			equal := c.same(x, y)
+			if i+j == 0 || equal {
+				d.equal, d.rule = equal, c.rule
+			}
+			if equal {
+				d.gold, d.answer = x, y
+				return d
 			}
 		}
-		return v
 	}
-	v.Rule = "text"
-	v.Equal = sameText(gold, answer)
-	return v
+	return d
 }
 
 // other says whether another reading may be taken: a list where the other side is one,
@@ -62,11 +85,11 @@ func other(primary, reading *f.Node) bool {
 	return (primary.Kind == f.List || primary.Kind == f.Tuple) == (reading.Kind == f.List || reading.Kind == f.Tuple)
 }
 
-func show(readings []*f.Node, answer string) string {
-	if len(readings) == 0 {
-		return "“" + cut(normalText(answer)) + "”"
+func show(n *f.Node, answer string) string {
+	if n == nil {
+		return "“" + cut(normalText(strings.TrimSpace(answer))) + "”"
 	}
-	return cut(readings[0].String())
+	return cut(n.String())
 }
 
 // cut keeps what is shown short.
@@ -106,6 +129,9 @@ func (c *comparison) same(a, b *f.Node) bool {
 		return c.decide("sets of different names", false)
 	}
 	a, b = c.simplify(a), c.simplify(b)
+	if a.Kind == f.Number && b.Kind == f.Number {
+		return c.numbers(a, b)
+	}
 	if a.String() == b.String() {
 		if c.rule == "" {
 			c.rule = "the same form"
