@@ -44,7 +44,7 @@ type problems struct {
 	FewShotDataset string       `option:"few_shot_dataset" arg:"FILE" help:"file of the worked examples; without it they are the first of --dataset. No example is a problem to solve"`
 	FewShot        int          `option:"few_shot" default:"8" range:"[0,1000]" help:"worked examples in the prompt"`
 	SystemPrompt   string       `option:"system_prompt" arg:"FILE" help:"text file with what the model is told first, instead of the built-in instruction"`
-	Match          answer.Match `option:"answer_match" default:"exact" allowed:"exact,numeric,units" help:"when an answer is right: the same text, the same number, or the same quantity whatever is around it"`
+	Match          answer.Match `option:"answer_match" default:"exact" allowed:"exact,numeric,units,math" help:"when an answer is right: the same text, the same number, the same quantity whatever is around it, or the same meaning"`
 }
 
 // task makes the episodes of a task; more sets what it has beside the common options.

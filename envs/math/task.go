@@ -35,11 +35,12 @@ type Options struct {
 	Reward envs.Reward
 }
 
-// Defaults are 8 examples and up to 10 lines, 15 for MATH, judged by exact text.
+// Defaults are 8 examples and up to 10 lines, judged by exact text; 15 lines for MATH,
+// judged by meaning.
 func Defaults(name string) Options {
 	o := Options{FewShot: 8, Stepwise: true, EvalStepwise: true, MaxSteps: 10, Annotate: true, Match: answer.Exact}
 	if name == MATH {
-		o.MaxSteps = 15
+		o.MaxSteps, o.Match = 15, answer.Math
 	}
 	return o
 }

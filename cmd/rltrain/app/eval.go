@@ -43,7 +43,7 @@ func eval(c *cli.Context) error {
 	if task := c.String("task"); !slices.Contains(labelTasks(), task) {
 		return shared.UsageErrorf("eval --task %s needs --completions FILE", task)
 	}
-	for _, name := range []string{"completion-field", "answer-match", "output"} {
+	for _, name := range []string{"completion-field", "answer-match", "output", "output-rows"} {
 		if c.IsSet(name) {
 			return shared.UsageErrorf("--%s: applies only with --completions FILE", name)
 		}

@@ -1,7 +1,9 @@
 package app
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/answer"
 	"rltrain/internal/files"
+	"rltrain/internal/outfile"
 	"rltrain/rl"
 	"rltrain/rl/report"
 )
@@ -27,15 +30,16 @@ func answerTasks() []string {
 }
 
 // answerMatches are the rules of comparison, in the order of the table.
-var answerMatches = []answer.Match{answer.Exact, answer.Numeric, answer.Units}
+var answerMatches = []answer.Match{answer.Exact, answer.Numeric, answer.Units, answer.Math}
 
 // answerFlags are those of eval that go with --completions.
 func answerFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "completions", Usage: "file of questions, right answers and completions that something else wrote"},
 		&cli.StringFlag{Name: "completion-field", Usage: "field of --completions with the completion", DefaultText: "completion"},
-		&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact or units", DefaultText: "the task's own"},
+		&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact, units or math", DefaultText: "the task's own"},
 		&cli.StringFlag{Name: "output", Usage: "file of the results of --completions", DefaultText: "logs/eval_results.json"},
+		&cli.StringFlag{Name: "output-rows", Usage: "file of JSON lines with both answers as they were read and the verdict, for each row of --completions"},
 	}
 }
 
@@ -59,7 +63,7 @@ func evalAnswers(c *cli.Context) error {
 		return shared.UsageErrorf("--completions: answers have a --task of their own: %s", strings.Join(answerTasks(), ", "))
 	}
 	for _, name := range c.FlagNames() {
-		if !slices.Contains([]string{"task", "completions", "completion-field", "answer-match", "output", "output-dir"}, name) {
+		if !slices.Contains([]string{"task", "completions", "completion-field", "answer-match", "output", "output-dir", "output-rows"}, name) {
 			return shared.UsageErrorf("--%s: does not apply with --completions FILE", name)
 		}
 	}
@@ -94,6 +98,11 @@ func evalAnswers(c *cli.Context) error {
 		results.Matches[match] = rl.ScoreAnswers(infos)
 	}
 	results.AnswerScores = results.Matches[results.Match]
+	if path := c.String("output-rows"); path != "" {
+		if err := saveAnswerRows(path, judges, results.Match); err != nil {
+			return err
+		}
+	}
 	output := c.String("output")
 	switch {
 	case output != "" && c.String("output-dir") != "":
@@ -109,6 +118,43 @@ func evalAnswers(c *cli.Context) error {
 	}
 	_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s\n", results, output)
 	return err
+}
+
+// answerRow is a line of --output-rows.
+type answerRow struct {
+	Row        int    `json:"row"` // from 1
+	Correct    bool   `json:"correct"`
+	Gold       string `json:"gold"`   // as given
+	Answer     string `json:"answer"` // as found
+	Tier       string `json:"tier"`   // how it was found
+	GoldRead   string `json:"gold_read"`
+	AnswerRead string `json:"answer_read"`
+	Rule       string `json:"rule"` // that decided
+}
+
+// saveAnswerRows writes how each completion was judged.
+func saveAnswerRows(path string, judges []envs.Judge, match answer.Match) error {
+	if err := makeDirs(filepath.Dir(path)); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	lines := json.NewEncoder(&b)
+	lines.SetEscapeHTML(false)
+	for i, judge := range judges {
+		info := judge(match)
+		row := answerRow{Row: i + 1, Correct: info.Correct, Gold: info.Truth, Answer: info.Answer, Tier: info.Tier, Rule: "no answer"}
+		if info.Tier != string(answer.TierNone) {
+			verdict := match.Compare(info.Truth, info.Answer)
+			row.GoldRead, row.AnswerRead, row.Rule = verdict.Gold, verdict.Answer, verdict.Rule
+		}
+		if err := lines.Encode(row); err != nil {
+			return fmt.Errorf("writing row %d: %w", i+1, err)
+		}
+	}
+	if err := outfile.Write(path, b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	return nil
 }
 
 // String is the tables that eval prints.

@@ -30,19 +30,19 @@ func TestEvalAnswers(t *testing.T) {
 	}{
 		{
 			name: "school", task: "gsm8k", file: "a.jsonl", text: schoolAnswers, match: answer.Exact,
-			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 2, answer.Units: 3},
+			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 2, answer.Units: 3, answer.Math: 3},
 			tiers:   map[string]float64{"phrase": 0.8, "none": 0.2}, format: 0.8,
 		},
 		{
 			name: "units", task: "gsm8k", file: "a.jsonl", text: schoolAnswers, args: "--answer-match units", match: answer.Units,
-			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 2, answer.Units: 3},
+			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 2, answer.Units: 3, answer.Math: 3},
 			tiers:   map[string]float64{"phrase": 0.8, "none": 0.2}, format: 0.8,
 		},
 		{
-			name: "competition", task: "math", file: "a.json", args: "--completion-field out", match: answer.Exact,
+			name: "competition", task: "math", file: "a.json", args: "--completion-field out", match: answer.Math,
 			text: `[{"problem": "p", "solution": "\\boxed{\\frac{1}{2}}", "out": "so \\boxed{0.5}", "other": 1},
 				{"problem": "p", "solution": "\\boxed{7}", "out": "so \\boxed{7}"}]`,
-			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 2, answer.Units: 2},
+			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 2, answer.Units: 2, answer.Math: 2},
 			tiers:   map[string]float64{"boxed": 1}, format: 1,
 		},
 		{
@@ -52,12 +52,12 @@ func TestEvalAnswers(t *testing.T) {
 {"answer": 28, "completion": "the answer is 28"}
 {"answer": 28, "completion": "27, no, 28 or 29"}
 `,
-			correct: map[answer.Match]int{answer.Exact: 2, answer.Numeric: 3, answer.Units: 3},
+			correct: map[answer.Match]int{answer.Exact: 2, answer.Numeric: 3, answer.Units: 3, answer.Math: 3},
 			tiers:   map[string]float64{"tag": 0.5, "phrase": 0.25, "last_number": 0.25}, format: 0.5,
 		},
 		{
 			name: "digits in columns", task: "reverse_digits", file: "a.csv", match: answer.Numeric, text: "answer,completion\n4321,[ANSWER] 4321\n12,[ANSWER] 21\n",
-			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 1, answer.Units: 1},
+			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 1, answer.Units: 1, answer.Math: 1},
 			tiers:   map[string]float64{"tag": 1}, format: 1,
 		},
 	} {
@@ -84,7 +84,7 @@ func TestEvalAnswers(t *testing.T) {
 			if diff := cmp.Diff(results.Matches[test.match], results.AnswerScores); diff != "" {
 				t.Errorf("scores are not those of %s\n%s", test.match, diff)
 			}
-			for _, want := range []string{"exact ", "numeric ", "units ", f.expand("Written: TMP/logs/results.json")} {
+			for _, want := range []string{"exact ", "numeric ", "units ", "math ", f.expand("Written: TMP/logs/results.json")} {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
 				}
@@ -145,9 +145,10 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
 		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},
 		{"--task math --text-column q --completions TMP/a.jsonl", 2, "--text-column: does not apply with --completions FILE"},
-		{"--task gsm8k --answer-match fuzzy --completions TMP/a.jsonl", 2, `--answer-match: answer match "fuzzy" is unknown: choose numeric, exact or units`},
+		{"--task gsm8k --answer-match fuzzy --completions TMP/a.jsonl", 2, `--answer-match: answer match "fuzzy" is unknown: choose numeric, exact, units or math`},
 		{"--task gsm8k --completion-field= --completions TMP/a.jsonl", 2, "--completion-field: name the field"},
 		{"--model MODEL --answer-match exact", 2, "--answer-match: applies only with --completions FILE"},
+		{"--model MODEL --output-rows x.jsonl", 2, "--output-rows: applies only with --completions FILE"},
 		{"--model MODEL --output x.json", 2, "--output: applies only with --completions FILE"},
 		{"--task gsm8k --completions TMP/no.jsonl", 1, "reading data set: open TMP/no.jsonl: no such file or directory"},
 		{"--task gsm8k --completions TMP/a.jsonl --completion-field out", 1, `TMP/a.jsonl:1: field "out" is missing or no text`},

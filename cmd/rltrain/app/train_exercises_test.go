@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
 )
 
 // TestWarmUpOfDigits has a policy that is right often enough from the start, which is handed on as it is, beside one
