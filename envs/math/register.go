@@ -69,12 +69,12 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 }
 
 // answers reads problems with completions.
-func (o *problems) answers(path, task, field string) (judges []envs.Judge, usual answer.Match, err error) {
+func (o *problems) answers(path, task, field string) (judges []envs.Judge, err error) {
 	problems, completions, err := ReadCompletions(path, task, field)
 	for i, p := range problems {
 		judges = append(judges, func(match answer.Match) *envs.Info { return p.Judge(completions[i], match) })
 	}
-	return judges, o.Match, err
+	return judges, err
 }
 
 // competitionProblems are the options of math.
@@ -83,7 +83,8 @@ type competitionProblems struct{ problems }
 func (o *competitionProblems) Task(s envs.Setup) (envs.Task, error) { return o.task(MATH, s, nil) }
 
 func (o *competitionProblems) Answers(path, field string) ([]envs.Judge, answer.Match, error) {
-	return o.answers(path, MATH, field)
+	judges, err := o.answers(path, MATH, field)
+	return judges, answer.Math, err
 }
 
 // schoolProblems are the options of gsm8k.
@@ -106,5 +107,6 @@ func (o *schoolProblems) Task(s envs.Setup) (envs.Task, error) {
 }
 
 func (o *schoolProblems) Answers(path, field string) ([]envs.Judge, answer.Match, error) {
-	return o.answers(path, GSM8K, field)
+	judges, err := o.answers(path, GSM8K, field)
+	return judges, answer.Exact, err
 }
