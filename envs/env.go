@@ -107,6 +107,13 @@ type Task interface {
 	Episode(part Part, index int) (Env, error)
 }
 
+// Sifting is a task that can leave episodes of Train out for good, as those that a model cannot read.
+type Sifting interface {
+	Task
+	// Sift leaves out the episodes that keep refuses, and says how many there were.
+	Sift(keep func(Env) (bool, error)) (dropped int, err error)
+}
+
 // Completion is what a reward judges: one finished episode of one action, or one turn.
 type Completion struct {
 	Observation Observation

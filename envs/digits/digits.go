@@ -16,7 +16,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/big"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -31,22 +30,6 @@ const (
 	Sum     = "sum_digits"
 	Reverse = "reverse_digits"
 )
-
-func init() {
-	for _, name := range []string{Sum, Reverse} {
-		envs.Register(name, func(seed uint64, settings envs.Settings) (envs.Task, error) {
-			o := Defaults(name)
-			fields := map[string]any{"digits_max": &o.Max, "require_tag": &o.RequireTag, "short_prompt": &o.Short}
-			if name == Sum {
-				fields["digits_count"] = &o.Count
-			}
-			if err := settings.Read(fields); err != nil {
-				return nil, err
-			}
-			return New(name, seed, o)
-		})
-	}
-}
 
 // Options are the difficulty of the exercises and their form.
 type Options struct {
@@ -201,15 +184,7 @@ func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 		return envs.Step{}, errors.New("the exercise has been answered: Reset starts it over")
 	}
 	e.done = true
-	found := answer.Extract(a.Text)
-	truth := e.Answer()
-	info := &envs.Info{
-		Correct:   found.Value != nil && found.Value.Cmp(new(big.Rat).SetInt64(truth)) == 0,
-		Formatted: answer.Tagged(a.Text),
-		Tier:      string(found.Tier),
-		Answer:    found.Text,
-		Truth:     strconv.FormatInt(truth, 10),
-	}
+	info := judge(answer.Extract(a.Text), a.Text, e.Answer())
 	reward := -1.0
 	if info.Correct && (info.Formatted || !e.options.RequireTag) {
 		reward = 1

@@ -263,16 +263,16 @@ func TestNewRefuses(t *testing.T) {
 		settings envs.Settings
 		want     string
 	}{
-		{Sum, envs.Settings{"digits_count": "1"}, "digits_count is 1"},
-		{Sum, envs.Settings{"digits_max": "9"}, "digits_max is 9"},
+		{Sum, envs.Settings{"digits_count": "1"}, "digits_count: 1 is out of range"},
+		{Sum, envs.Settings{"digits_max": "9"}, "digits_max: 9 is out of range"},
 		{Sum, envs.Settings{"digits_count": "2", "digits_max": "10"}, "too few exercises"},
-		{Reverse, envs.Settings{"digits_count": "3"}, "digits_count does not apply"},
+		{Reverse, envs.Settings{"digits_count": "3"}, "digits_count: does not apply"},
 	} {
-		if _, err := envs.New(test.name, 1, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := envs.New(test.name, envs.Setup{Seed: 1}, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s %v: error %v, want %q", test.name, test.settings, err, test.want)
 		}
 	}
-	if _, err := envs.New(Sum, 1, envs.Settings{"digits_count": "3", "digits_max": "99", "require_tag": "true", "short_prompt": "true"}); err != nil {
+	if _, err := envs.New(Sum, envs.Setup{Seed: 1, Text: true}, envs.Settings{"digits_count": "3", "digits_max": "99", "require_tag": "true"}); err != nil {
 		t.Error(err)
 	}
 }

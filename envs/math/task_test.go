@@ -419,25 +419,27 @@ func TestNewRefuses(t *testing.T) {
 	three := write(t, "three.jsonl", official(3))
 	five := write(t, "five.jsonl", official(5))
 	for _, test := range []struct {
+		setup    envs.Setup
 		settings envs.Settings
 		want     string
 	}{
-		{nil, "no file of problems"},
-		{envs.Settings{"dataset": three}, "3 problems are too few for 8 worked examples"},
-		{envs.Settings{"dataset": three, "few_shot": "3"}, "3 worked examples leave no problem to solve"},
-		{envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `both have the problem "What is 1+1?"`},
-		{envs.Settings{"dataset": three, "few_shot": "1", "hold_out": "2"}, "2 problems are too few to keep 2"},
-		{envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot is -1"},
-		{envs.Settings{"dataset": three, "few_shot": "1", "max_steps": "0"}, "max_steps is 0"},
-		{envs.Settings{"dataset": three, "few_shot": "1", "sym_calc": "true", "annotate": "false"}, "sym_calc"},
-		{envs.Settings{"dataset": three, "answer_match": "fuzzy"}, `answer match "fuzzy"`},
-		{envs.Settings{"dataset": three, "max_step": "3"}, "did you mean max_steps?"},
+		{envs.Setup{}, nil, "no file of problems"},
+		{envs.Setup{}, envs.Settings{"dataset": three}, "3 problems are too few for 8 worked examples"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "3"}, "3 worked examples leave no problem to solve"},
+		{envs.Setup{}, envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `both have the problem "What is 1+1?"`},
+		{envs.Setup{HeldOut: 2}, envs.Settings{"dataset": three, "few_shot": "1"}, "2 problems are too few to keep 2"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot: -1 is out of range"},
+		{envs.Setup{Lines: true}, envs.Settings{"dataset": three, "few_shot": "1"}, "max_steps is 0"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "1", "sym_calc": "true", "annotate": "false"}, "sym_calc"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "answer_match": "fuzzy"}, `"fuzzy" is not one of exact, numeric, units`},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shots": "3"}, "did you mean few_shot?"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "system_prompt": three + ".txt"}, "option system_prompt: open "},
 	} {
-		if _, err := envs.New(GSM8K, 1, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := envs.New(GSM8K, test.setup, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v: error %v, want one with %q", test.settings, err, test.want)
 		}
 	}
-	if _, err := envs.New(GSM8K, 1, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"}); err != nil {
+	if _, err := envs.New(GSM8K, envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"}); err != nil {
 		t.Error(err)
 	}
 }
