@@ -149,6 +149,26 @@ func TestRewardsOfAStep(t *testing.T) {
 	}
 }
 
+// TestRewardsOfReplacedPromptsCount too, where dynamic sampling plays more than one round.
+func TestRewardsOfReplacedPromptsCount(t *testing.T) {
+	c := tokensConfig()
+	c.DynamicSampling = true
+	var err error
+	if c.Rewards, err = reward.ParseText("flaky", map[string]envs.Reward{"flaky": func(_ context.Context, c envs.Completion) (float64, error) {
+		if c.Observation.Text == "go" { // of every second episode
+			return 0, errors.New("not today")
+		}
+		return c.Reward, nil
+	}}, reward.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	src := tokens(t, sampler(t, tiny(t), 8), fixed, c)
+	f := next(t, src, 0).Figures
+	if want := 8 * ((src.state.Cursor + 1) / 2); src.state.Cursor < 5 || f.Get("rewards/flaky/failures") != float64(want) || f.Get("failed_rewards") != float64(want) {
+		t.Errorf("%v and %v of %d episodes' judgements failed, want %d", f.Get("rewards/flaky/failures"), f.Get("failed_rewards"), src.state.Cursor, want)
+	}
+}
+
 // moments are the mean and the unbiased standard deviation.
 func moments(values []float64) (mean, std float64) {
 	for _, v := range values {

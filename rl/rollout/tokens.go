@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"rltrain/envs"
@@ -308,6 +307,3 @@ func (t *Tokens) written(x *rl.Trajectory) (string, error) {
 	}
 	return "", nil
 }
-
-// isNumber says that there is a value.
-func isNumber(x float64) bool { return !math.IsNaN(x) }
