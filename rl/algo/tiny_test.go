@@ -144,7 +144,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Label, h run.H
 		}
 	}
 	source, err := rollout.NewLabels(p, nil, r.train, rewards, rollout.LabelsConfig{
-		LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
+		Algorithm: "ppo", LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
 	})
 	if err != nil {
 		t.Fatal(err)
