@@ -77,16 +77,16 @@ func TestLoadCommands(t *testing.T) {
 			c.Mode, c.PretrainedModel = RLOnly, "models/intent_classifier_supervised"
 		}},
 		{command: "--model bert-base-uncased", want: func(c *Config) { c.Model = "bert-base-uncased" }},
-		{command: "--epochs 2 --rl-episodes 3 --batch-size 8", want: func(*Config) {}},
+		{command: "--epochs 2 --rl-episodes 3 --batch-size 8", want: func(c *Config) { c.Epochs = 2 }},
 		{command: "--epochs 5 --rl-episodes 10 --batch-size 16", want: func(c *Config) {
 			c.Epochs, c.RLEpisodes, c.BatchSize = 5, 10, 16
 		}},
-		{command: "--reward-metric accuracy", want: func(*Config) {}},
+		{command: "--reward-metric accuracy", want: func(c *Config) { c.Reward = "accuracy" }},
 		{command: "--reward-metric f1", want: func(c *Config) { c.Reward = "f1" }},
 		{command: "--reward-metric calibration", want: func(c *Config) { c.Reward = "calibration" }},
 		{command: "--output-dir out", want: func(c *Config) { c.OutputDir = "out" }},
 		{command: "--mode supervised_then_rl --model bert-base-uncased --epochs 2 --rl-episodes 3 --batch-size 8 --reward-metric accuracy --output-dir models",
-			want: func(c *Config) { c.Model = "bert-base-uncased" }},
+			want: func(c *Config) { c.Model, c.Epochs, c.Reward = "bert-base-uncased", 2, "accuracy" }},
 		// The flags of its supervised trainer.
 		{command: "--mode supervised --model bert-base-uncased --epochs 3 --max-samples 5000 --lora-rank 16 --lora-alpha 32 --learning-rate 3e-5 --enable-feature-alignment",
 			want: func(c *Config) {

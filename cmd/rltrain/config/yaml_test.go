@@ -106,16 +106,16 @@ func TestDiff(t *testing.T) {
 		}
 		return c
 	}
-	a := load("--epochs=2")
+	a := load("--epochs=3")
 	if d := Diff(a, load("--resume", "--output-dir=elsewhere", "--logging-steps=1", "--save-steps=5", "--threads=3")); d != nil {
 		t.Errorf("incidental settings differ: %v", d)
 	}
-	want := []Difference{{"epochs", "2", "3"}, {"reward", "accuracy", "f1"}}
-	if diff := cmp.Diff(want, Diff(a, load("--epochs=3", "--reward=f1"))); diff != "" {
+	want := []Difference{{"epochs", "3", "4"}, {"reward", "calibration", "f1"}}
+	if diff := cmp.Diff(want, Diff(a, load("--epochs=4", "--reward=f1"))); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	modes := Diff(load("--mode=supervised"), load("--mode=rl_only", "--pretrained-model=m"))
-	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "2", ""}, {"gamma", "", "0.99"}} {
+	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "3", ""}, {"gamma", "", "0.99"}} {
 		if !strings.Contains(diffText(modes), diffText([]Difference{d})) {
 			t.Errorf("%v is missing in %v", d, modes)
 		}
