@@ -2,6 +2,7 @@ package rl
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -185,5 +186,28 @@ func BenchmarkCompare(b *testing.B) {
 	_, y := classifier(9, 1000, 0.7, 0.9)
 	for b.Loop() {
 		Compare(3, truth, x, y)
+	}
+}
+
+func TestCompareMeans(t *testing.T) {
+	var a, b []float64
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		x := rng.Float64()
+		a, b = append(a, x), append(b, x+0.01+0.02*rng.NormFloat64())
+	}
+	d := CompareMeans(append(a, math.NaN(), 1), append(b, 1, math.NaN()))
+	if d.Difference < 0.005 || d.Difference > 0.015 || math.Abs(d.B-d.A-d.Difference) > 1e-12 {
+		t.Errorf("difference %+v, want about 0.01", d)
+	}
+	// The pairing is used: the means themselves are uncertain by 0.04.
+	if d.Interval[0] <= 0 || d.Interval[1]-d.Interval[0] > 0.01 {
+		t.Errorf("interval %v, want one of about ±0.003 that leaves 0 out", d.Interval)
+	}
+	if same := CompareMeans(a, a); same.Difference != 0 || same.Interval != (Interval{}) {
+		t.Errorf("a set against itself: %+v", same)
+	}
+	if none := CompareMeans([]float64{math.NaN()}, []float64{1}); none != (Difference{}) {
+		t.Errorf("without rows: %+v", none)
 	}
 }

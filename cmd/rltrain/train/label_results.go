@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs/reward"
+	"rltrain/internal/files"
 	"rltrain/rl"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
@@ -77,12 +80,47 @@ func (t *labelRun) compare(results []labelResult) error {
 		return err
 	}
 	if len(results) == 2 {
-		c := rl.Compare(len(t.data.labels), results[0].truth, results[0].probs, results[1].probs)
-		if err := t.console.Print(fmt.Sprintf("Difference made by RL, with 95 %% paired intervals: accuracy %+.1f points [%+.1f, %+.1f], Brier %+.4f [%+.4f, %+.4f]\n",
-			100*c.Accuracy.Difference, 100*c.Accuracy.Interval[0], 100*c.Accuracy.Interval[1], c.Brier.Difference, c.Brier.Interval[0], c.Brier.Interval[1])); err != nil {
+		if err := t.difference(results[0], results[1]); err != nil {
 			return err
 		}
 	}
 	last := results[len(results)-1].dir
 	return t.console.Print("Saved in " + last + ". Try: echo 'Why does ice float on water?' | rltrain predict --model " + last)
+}
+
+// labelDifference is logs/comparison.json of an RL stage: what the stage has changed, on the test rows.
+type labelDifference struct {
+	Before string `json:"before"` // folder of the policy that the stage began with
+	// Reward is the reward expected over the policy's own choice of label, which is what the stage is trained for; absent
+	// where labels cannot be enumerated.
+	Reward *rl.Difference `json:"reward,omitempty"`
+	rl.Comparison
+}
+
+// difference prints and saves what RL has changed.
+func (t *labelRun) difference(before, after labelResult) error {
+	d := labelDifference{Before: before.dir, Comparison: rl.Compare(len(t.data.labels), before.truth, before.probs, after.probs)}
+	rewards, err := t.labelRewards(t.data.labels)
+	if err != nil {
+		return err
+	}
+	defer rewards.Close()
+	line := ""
+	if rewards.Enumerable() {
+		r := rl.CompareMeans(expected(rewards, before), expected(rewards, after))
+		d.Reward = &r
+		line = fmt.Sprintf("expected reward %+.4f [%+.4f, %+.4f], ", r.Difference, r.Interval[0], r.Interval[1])
+	}
+	if err := files.SaveJSON(filepath.Join(after.dir, "logs", "comparison.json"), d); err != nil {
+		return err
+	}
+	return t.console.Print(fmt.Sprintf("Difference made by RL, with 95 %% paired intervals: %saccuracy %+.1f points [%+.1f, %+.1f], ECE %+.4f [%+.4f, %+.4f], Brier %+.4f [%+.4f, %+.4f]\n",
+		line, 100*d.Accuracy.Difference, 100*d.Accuracy.Interval[0], 100*d.Accuracy.Interval[1],
+		d.ECE.Difference, d.ECE.Interval[0], d.ECE.Interval[1], d.Brier.Difference, d.Brier.Interval[0], d.Brier.Interval[1]))
+}
+
+// expected is the reward of each test row expected over the policy's choice of label.
+func expected(rewards *reward.Labels, r labelResult) []float64 {
+	scores, _ := rewards.Expected(r.truth, slices.Concat(r.probs...))
+	return scores.Total
 }

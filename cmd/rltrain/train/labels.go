@@ -194,10 +194,9 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		return nil, err
 	}
 	defer p.Close()
-	spec, key := o.RewardSpec()
-	rewards, err := reward.ParseLabels(spec, p.Labels, reward.Options{})
+	rewards, err := t.labelRewards(p.Labels)
 	if err != nil {
-		return nil, c.Errorf(key, "%v", err)
+		return nil, err
 	}
 	defer rewards.Close()
 	e, err := t.encode(p, t.data.reinforced)
@@ -245,6 +244,16 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		return save(stage, "rewards.json", source.Scores())
 	})
 	return append(results, after), err
+}
+
+// labelRewards are those of the RL stage.
+func (t *labelRun) labelRewards(labels []string) (*reward.Labels, error) {
+	spec, key := t.config.LabelRollouts.RewardSpec()
+	rewards, err := reward.ParseLabels(spec, labels, reward.Options{})
+	if err != nil {
+		return nil, t.config.Errorf(key, "%v", err)
+	}
+	return rewards, nil
 }
 
 // learning is what the trainer is to do in the RL stage, for so many steps.
