@@ -127,13 +127,29 @@ func TestCompareCoverage(t *testing.T) {
 	}
 }
 
-// TestIntervalsHoldTheirEstimates has well-calibrated classifiers on few rows, whose resamples nearly all miss by more.
+// calibrated are predictions of every confidence that are right as often as it says: their calibration error is noise,
+// and resamples have more of it.
+func calibrated(seed uint64, n int) (truth []int, probs [][]float32) {
+	rng := Stream(seed, 5)
+	for range n {
+		confidence, guess := 0.4+0.6*rng.Float32(), rng.IntN(3)
+		p := []float32{(1 - confidence) / 2, (1 - confidence) / 2, (1 - confidence) / 2}
+		p[guess] = confidence
+		if rng.Float32() >= confidence {
+			guess = (guess + 1 + rng.IntN(2)) % 3
+		}
+		truth, probs = append(truth, guess), append(probs, p)
+	}
+	return truth, probs
+}
+
+// TestIntervalsHoldTheirEstimates has few rows, and calibration errors that nearly all resamples exceed.
 func TestIntervalsHoldTheirEstimates(t *testing.T) {
 	labels := []string{"x", "y", "z"}
 	atAnEnd := 0
 	for seed := range uint64(60) {
-		truth, a := classifier(100+seed, 20+int(seed), 0.8, 0.85)
-		_, b := classifier(100+seed, 20+int(seed), 0.6, 0.9)
+		truth, a := calibrated(100+seed, 40+4*int(seed))
+		_, b := calibrated(200+seed, 40+4*int(seed)) // of other rows: most of these are wrong
 		e := Evaluate(labels, truth, a)
 		c := Compare(3, truth, a, b)
 		if e.Intervals.ECE[0] == e.ECE {

@@ -32,7 +32,8 @@ type EngineConfig struct {
 // their own types.
 func NewEngine(m *Model, c EngineConfig) (*Engine, error) {
 	e := &Engine{model: m}
-	err := nativeError("NewEngine", C.rlt_engine_new(m.model, C.int32_t(c.Slots), (*C.int32_t)(unsafe.SliceData(c.EOS)), C.int32_t(len(c.EOS)), &e.engine))
+	err := nativeError("NewEngine", C.rlt_engine_new(m.open(), C.int32_t(c.Slots), (*C.int32_t)(unsafe.SliceData(c.EOS)), C.int32_t(len(c.EOS)), &e.engine))
+	runtime.KeepAlive(m)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func newModel(call string, weights map[string]*Var, build func(names **C.char, t
 	handles := make([]C.rlt_tensor, 0, len(weights))
 	for name, v := range weights {
 		names = append(names, C.CString(name))
-		handles = append(handles, v.handle)
+		handles = append(handles, v.open())
 	}
 	defer func() {
 		for _, name := range names {
@@ -55,12 +55,20 @@ func (m *Model) Close() {
 	}
 }
 
+func (m *Model) open() *C.rlt_model {
+	if m.closed {
+		panic("torch: use of a Model after it was closed")
+	}
+	return m.model
+}
+
 // Adapt puts the adapter y += scale·B·A·dropout(x) on the named linear layer. a [r, in], b [out, r]. The
 // model retains both; a second call for the layer replaces the first.
 func (m *Model) Adapt(layer string, a, b *Var, scale float64) error {
 	name := C.CString(layer)
 	defer C.free(unsafe.Pointer(name))
-	err := nativeError("Adapt", C.rlt_model_adapt(m.model, name, a.handle, b.handle, C.double(scale)))
+	err := nativeError("Adapt", C.rlt_model_adapt(m.open(), name, a.open(), b.open(), C.double(scale)))
+	runtime.KeepAlive(m)
 	runtime.KeepAlive(a)
 	runtime.KeepAlive(b)
 	return err
@@ -95,7 +103,7 @@ func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor)
 		input.row_keys = s.Ints(pass.Dropout.rowKeys(p), n).handle
 	}
 	var h C.rlt_tensor
-	must("Hidden", C.rlt_model_forward(m.model, C.int32_t(s.mode), &input, &h))
+	must("Hidden", C.rlt_model_forward(m.open(), C.int32_t(s.mode), &input, &h))
 	runtime.KeepAlive(m)
 	return s.own(h), cuSeqlens
 }

@@ -18,7 +18,6 @@ var (
 	opClamp       = &op{name: "aten::clamp"}
 	opMinimum     = &op{name: "aten::minimum"}
 	opMaximum     = &op{name: "aten::maximum"}
-	opMean        = &op{name: "aten::mean"}
 	opSum         = &op{name: "aten::sum"}
 	opSumDim      = &op{name: "aten::sum", overload: "dim_IntList"}
 	opLogSoftmax  = &op{name: "aten::log_softmax", overload: "int"}
@@ -85,9 +84,6 @@ func (s *Scope) Minimum(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b)
 
 // Maximum is the larger of a and b, element by element.
 func (s *Scope) Maximum(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opMaximum) }
-
-// Mean is the mean of all elements, [].
-func (s *Scope) Mean(a Tensor) Tensor { return s.argTensor(a).call(opMean) }
 
 // Sum is the sum of all elements, [].
 func (s *Scope) Sum(a Tensor) Tensor { return s.argTensor(a).call(opSum) }

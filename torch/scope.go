@@ -146,6 +146,14 @@ func (s *Scope) Keep(t Tensor) *Var {
 // T is v as an operand.
 func (v *Var) T() Tensor { return Tensor{v.handle, &v.owner} }
 
+// open is the tensor of a Var that is not closed.
+func (v *Var) open() C.rlt_tensor {
+	if v.closed.Load() {
+		panic("torch: use of a Var after it was closed")
+	}
+	return v.handle
+}
+
 // Close frees v. A second Close does nothing.
 func (v *Var) Close() {
 	if v.closed.CompareAndSwap(false, true) {

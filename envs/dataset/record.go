@@ -91,6 +91,11 @@ var errStop = fmt.Errorf("no more records wanted")
 type reader func(in io.Reader, path string, want *wanted, each func(Record) error) error
 
 func readFile(path string, want *wanted, each func(Record) error) error {
+	// A pipe would be waited for, and what it brings is there once, where some data sets are read twice.
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("reading data set: %s is not a regular file: copy what it gives into one", path)
+	}
 	name, unpack := unpacker(path)
 	ext := strings.ToLower(filepath.Ext(name))
 	if ext == ".parquet" && unpack == nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -258,4 +259,19 @@ func TestEqual(t *testing.T) {
 			t.Errorf("Equal(%s, %s) = %t", tt.a, tt.b, got)
 		}
 	}
+}
+
+// A pipe that nobody writes to is refused and not waited for.
+func TestRecordsOfAPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.jsonl")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Skip(err)
+	}
+	for _, err := range Records(path) {
+		if err == nil || !strings.Contains(err.Error(), "rows.jsonl is not a regular file: copy what it gives into one") {
+			t.Error(err)
+		}
+		return
+	}
+	t.Error("a pipe is an empty data set")
 }

@@ -101,7 +101,7 @@ func (c TokensConfig) Check() error {
 		return fmt.Errorf("%d prompts a step with %d samples of at most %d tokens: each must be at least 1", c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew)
 	case !(c.Temperature > 0):
 		return fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
-	case c.StepTimeout < 0 || c.StepTimeout > 0 && c.StepTimeout < 1e-3 || c.StepTimeout > 1e6:
+	case c.StepTimeout != 0 && !(c.StepTimeout >= 1e-3 && c.StepTimeout <= 1e6):
 		return fmt.Errorf("step_timeout %v: want 0 for none, or 0.001 to 1000000 seconds", c.StepTimeout)
 	case c.Async && c.DynamicSampling:
 		return errors.New("dynamic sampling cannot go with async: what to sample next depends on rewards that are not there yet")
@@ -147,7 +147,7 @@ type collection struct {
 	generation, environment time.Duration
 }
 
-// Next implements algo.Source. Until it returns without an error nothing has changed that a checkpoint holds.
+// Next implements algo.Source. Where ctx ends, a checkpoint made then goes on as if the step had not been asked for.
 func (t *Tokens) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -21,13 +21,15 @@ import (
 
 const (
 	atOnce = 4 // downloads at the same time
+	// maxUnsized bounds a file whose size nobody tells: the Hub tells that of each large one.
+	maxUnsized = 1 << 30
 	// furtherBy is how far a try must get to count as one that got further, which bounds their number.
 	furtherBy = 1 << 20
 )
 
 // fetch puts files of the tree into the cache. Those that are there stay; of a tree that is the cache's, all
 // must be.
-func (t *tree) fetch(ctx context.Context, names []string) error {
+func (t *tree) fetch(caller context.Context, names []string) error {
 	if lost := t.lacks(names...); len(lost) > 0 {
 		if t.cached {
 			return t.absence(some(lost))
@@ -58,7 +60,7 @@ func (t *tree) fetch(ctx context.Context, names []string) error {
 		return err
 	}
 	t.advance(0, bytes)
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(caller)
 	defer cancel(nil)
 	slots := make(chan struct{}, atOnce)
 	var workers sync.WaitGroup
@@ -72,6 +74,9 @@ func (t *tree) fetch(ctx context.Context, names []string) error {
 		})
 	}
 	workers.Wait()
+	if err := caller.Err(); err != nil {
+		return err
+	}
 	return context.Cause(ctx)
 }
 
@@ -271,6 +276,9 @@ func (d *transfer) accept(r *http.Response) error {
 	buffer := make([]byte, 256<<10)
 	for {
 		n, err := r.Body.Read(buffer)
+		if d.size < 0 && d.offset+int64(n) > d.unsized {
+			return fmt.Errorf("%s sends more than %d bytes of a file whose size the Hub does not tell", r.Request.URL.Host, d.unsized)
+		}
 		if d.size >= 0 && d.offset+int64(n) > d.size {
 			return fmt.Errorf("%s sends more than the %d bytes that the Hub announces", r.Request.URL.Host, d.size)
 		}

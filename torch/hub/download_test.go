@@ -390,6 +390,79 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// A signal has a reason of its own; what comes back is still the caller's end.
+func TestCancelWithAReason(t *testing.T) {
+	h, c := newFake(t), newTester()
+	oneFile(h)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
+		_ = http.NewResponseController(w).Flush()
+		cancel(errors.New("interrupt"))
+		<-r.Context().Done()
+		return true
+	}
+	if _, err := c.Model(ctx, "org/name", Weights); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A store that drips is asked again for the rest, and given up where that does not help.
+func TestDrip(t *testing.T) {
+	h, c := newFake(t), newTester()
+	oneFile(h)
+	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
+		var from int
+		_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
+		if from > 0 {
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(content)-1, len(content)))
+			w.WriteHeader(http.StatusPartialContent)
+		}
+		for i := from; r.Context().Err() == nil && i < len(content); i++ {
+			_, _ = w.Write([]byte(content[i : i+1]))
+			_ = http.NewResponseController(w).Flush()
+		}
+		return true
+	}
+	s, err := c.session(repo{modelKind, "org/name", mainBranch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ticks atomic.Int64
+	s.now = func() time.Time { return time.Unix(ticks.Add(1), 0) } // a second for each look at the clock
+	_, err = s.model(t.Context(), Weights)
+	wantError(t, "drip", err, "model.safetensors: ", " sends ", " bytes in 1m", "; tried 5 times")
+	if log := storeLog(h); len(log) != 5 || !strings.Contains(log[4], "bytes=") {
+		t.Errorf("it did not go on where it stopped: %q", log)
+	}
+}
+
+// A file whose size nobody tells has a bound.
+func TestUnsizedFile(t *testing.T) {
+	h, c := newFake(t), newTester()
+	h.publish(commit1, map[string]string{"config.json": "{}"}, name)
+	h.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/api/"):
+			_, _ = fmt.Fprintf(w, `{"sha":%q,"siblings":[{"rfilename":"config.json"}]}`, commit1)
+		case r.Method == http.MethodHead:
+			w.Header().Set("ETag", `"endless"`)
+			w.Header().Set("Transfer-Encoding", "chunked")
+		default:
+			for r.Context().Err() == nil {
+				_, _ = w.Write([]byte(weights[:1000]))
+			}
+		}
+		return true
+	}
+	s, err := c.session(repo{modelKind, "org/name", mainBranch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.unsized = 1 << 20
+	_, err = s.model(t.Context(), NoWeights)
+	wantError(t, "endless", err, "config.json: ", " sends more than 1048576 bytes of a file whose size the Hub does not tell")
+}
+
 func TestFullDisk(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)

@@ -32,6 +32,8 @@ type session struct {
 
 	http    *http.Client
 	sleep   func(ctx context.Context, d time.Duration) error
+	now     func() time.Time
+	unsized int64 // bytes of a file whose size the Hub does not tell, at most
 	warn    func(message string)
 	reached atomic.Bool // the Hub has answered before
 
@@ -51,7 +53,7 @@ func (c *Client) session(r repo) (*session, error) {
 			dir: filepath.Join(cache, r.cacheName()), locks: filepath.Join(cache, ".locks", r.cacheName()),
 		},
 		endpoint: publicHub, offlineVar: offline(r.kind),
-		sleep: c.sleep, warn: c.Warn, progress: c.Progress,
+		sleep: c.sleep, warn: c.Warn, progress: c.Progress, now: time.Now, unsized: maxUnsized,
 	}
 	if s.sleep == nil {
 		s.sleep = wait

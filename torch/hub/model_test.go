@@ -308,3 +308,41 @@ func TestModelFetchesPickledAdapters(t *testing.T) {
 		}
 	}
 }
+
+// A commit in short is found in the cache, without the network too; where two begin so, the Hub is to say which.
+func TestModelOfAShortCommit(t *testing.T) {
+	h, c := newFake(t), newTester()
+	h.publish(commit1, tinyModel(), name)
+	c.get(t, "org/name")
+	h.taken()
+	m := c.get(t, "org/name@1111111")
+	if m.Commit != commit1 || len(h.taken()) != 0 {
+		t.Errorf("%+v, and the Hub was asked", m)
+	}
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	if m := c.get(t, "org/name@"+commit1[:12]); m.Commit != commit1 {
+		t.Errorf("%+v", m)
+	}
+	for _, revision := range []string{"111111", "1111112", "g111111"} {
+		c.refuses(t, "org/name@"+revision, "nothing of org/name@"+revision+" is in the cache")
+	}
+	other := filepath.Join(filepath.Dir(m.Dir), "1111111"+commit2[7:])
+	if err := os.Mkdir(other, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.refuses(t, "org/name@1111111", "nothing of")
+}
+
+// What has the form of a path is never asked of the Hub, with whatever token.
+func TestPathsNeverGoToTheHub(t *testing.T) {
+	h, c := newFake(t), newTester()
+	t.Setenv("HF_TOKEN", "hf_secret")
+	for _, path := range []string{"./org/name", "../name", "/org/name", "~/name", "org/name/", "a/b/c", `org\name`, ".", ".."} {
+		if _, err := c.Model(t.Context(), path, Weights); err == nil {
+			t.Errorf("%s is a model", path)
+		}
+	}
+	if log := h.taken(); len(log) > 0 {
+		t.Errorf("the Hub was asked: %q", log)
+	}
+}

@@ -24,6 +24,7 @@ type repo struct {
 var (
 	idPattern       = regexp.MustCompile(`^(\w([\w.-]{0,94}\w)?/)?\w([\w.-]{0,94}\w)?$`)
 	revisionPattern = regexp.MustCompile(`^[\w.+@%/-]{1,200}$`)
+	shortPattern    = regexp.MustCompile(`^[0-9a-f]{7,39}$`)
 	commitPattern   = regexp.MustCompile(`^[0-9a-f]{40}$`)
 )
 
@@ -52,6 +53,11 @@ func (r repo) String() string {
 
 // pinned says that the revision is a commit, which never changes.
 func (r repo) pinned() bool { return commitPattern.MatchString(r.revision) }
+
+// shortens says that the revision is the beginning of a commit, as Git writes it in short.
+func (r repo) shortens(commit string) bool {
+	return shortPattern.MatchString(r.revision) && strings.HasPrefix(commit, r.revision)
+}
 
 // cacheName is the name of the repository's folder in the cache.
 func (r repo) cacheName() string {

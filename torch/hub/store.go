@@ -49,6 +49,28 @@ func (s store) commit(revision string) (string, error) {
 	return commit, nil
 }
 
+// begins is the one commit in the cache that begins with what may be a commit in short, "" where there is none.
+func (s store) begins(short string) (string, error) {
+	if !shortPattern.MatchString(short) {
+		return "", nil
+	}
+	entries, err := os.ReadDir(filepath.Join(s.dir, "snapshots"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	found := ""
+	for _, entry := range entries {
+		if !commitPattern.MatchString(entry.Name()) || !strings.HasPrefix(entry.Name(), short) {
+			continue
+		}
+		if found != "" {
+			return "", nil // the Hub is to say which
+		}
+		found = entry.Name()
+	}
+	return found, nil
+}
+
 // setCommit records what a revision points at. A cache that cannot be written stays as it is: what was read
 // from it is there.
 func (s store) setCommit(revision, commit string) error {

@@ -66,7 +66,7 @@ func (s *session) at(ctx context.Context, settled func(*tree) bool, read func(*t
 		return cached, read(cached)
 	}
 	usable := cached.commit != "" && read(cached) == nil
-	if usable && s.pinned() && settled(cached) {
+	if usable && (s.pinned() || s.shortens(cached.commit)) && settled(cached) {
 		return cached, nil
 	}
 	listed, err := s.list(ctx, !usable)
@@ -89,7 +89,10 @@ func (s *session) inCache() (*tree, error) {
 	t := &tree{session: s, commit: s.revision, cached: true}
 	var err error
 	if !s.pinned() {
-		if t.commit, err = s.store.commit(s.revision); t.commit == "" {
+		if t.commit, err = s.store.commit(s.revision); t.commit == "" && err == nil {
+			t.commit, err = s.store.begins(s.revision)
+		}
+		if t.commit == "" {
 			return t, err
 		}
 	}

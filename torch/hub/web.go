@@ -96,8 +96,8 @@ func (s *session) retry(ctx context.Context, f func() (further bool, err error))
 
 // call sends one request and hands its response to use. It gives up when no byte comes for the timeout. Errors
 // of the connection are temporary.
-func (s *session) call(ctx context.Context, method, address string, header http.Header, timeout time.Duration, use func(*http.Response) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (s *session) call(parent context.Context, method, address string, header http.Header, timeout time.Duration, use func(*http.Response) error) error {
+	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	r, err := http.NewRequestWithContext(ctx, method, address, nil)
 	if err != nil {
@@ -111,20 +111,24 @@ func (s *session) call(ctx context.Context, method, address string, header http.
 	response, err := s.http.Do(r)
 	timer.Stop()
 	if err != nil {
-		return s.lost(ctx, err)
+		return s.lost(parent, ctx, err)
 	}
 	defer response.Body.Close()
 	s.reached.Store(true)
-	response.Body = &body{ReadCloser: response.Body, timer: timer, timeout: timeout, failed: func(err error) error { return s.lost(ctx, err) }}
+	response.Body = &body{
+		ReadCloser: response.Body, timer: timer, timeout: timeout, host: response.Request.URL.Host,
+		now: s.now, since: s.now(), failed: func(err error) error { return s.lost(parent, ctx, err) },
+	}
 	return use(response)
 }
 
 // lost is the error of a connection, without the address, which may carry a signature.
-func (s *session) lost(ctx context.Context, err error) error {
+func (s *session) lost(parent, ctx context.Context, err error) error {
+	// A caller that gave up has its own reason, a signal for one, which is no fault of the Hub.
+	if err := parent.Err(); err != nil {
+		return err
+	}
 	if cause := context.Cause(ctx); cause != nil {
-		if errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
-			return cause
-		}
 		err = cause
 	} else {
 		var outer *url.Error
@@ -143,12 +147,24 @@ func (s *session) lost(ctx context.Context, err error) error {
 	return temporary{error: err}
 }
 
-// body runs the timer while it is read from, and only then: what is done with the bytes may take its time.
+// A download that brings fewer bytes than slowBytes in slowTime goes nowhere: it is begun again, from where it was.
+const (
+	slowTime  = time.Minute
+	slowBytes = 60 << 10
+)
+
+// body reads a response. Each wait for bytes has a limit, and so has the time that they drip in; the timer runs only
+// while it is read from, for what is done with the bytes may take its time.
 type body struct {
 	io.ReadCloser
 	timer   *time.Timer
 	timeout time.Duration
 	failed  func(error) error
+
+	host  string
+	now   func() time.Time
+	since time.Time // when the bytes began to be counted
+	bytes int
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -156,7 +172,13 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.timer.Stop()
 	if err != nil && err != io.EOF {
-		err = b.failed(err)
+		return n, b.failed(err)
+	}
+	if b.bytes += n; err == nil && b.now().Sub(b.since) >= slowTime {
+		if b.bytes < slowBytes {
+			return n, temporary{error: fmt.Errorf("%s sends %d bytes in %v", b.host, b.bytes, b.now().Sub(b.since).Round(time.Second))}
+		}
+		b.since, b.bytes = b.now(), 0
 	}
 	return n, err
 }

@@ -95,6 +95,7 @@ func TestRead(t *testing.T) {
 		word("turned"), parameter+"("+tensor(in(halfStorage, "0", 6), 1, numbers(2, 2), numbers(1, 3))+"\x88"+emptyHooks+"tR",
 		word("scalar"), tensor(in(halfStorage, "0", 6), 5, ")", ")"),
 		word("none"), tensor(in(halfStorage, "0", 6), 6, numbers(0, 9), numbers(9, 1)),
+		word("odd"), tensor(in(halfStorage, "0", 6), 0, numbers(0, 3, 2), numbers(1<<30, 1<<30, 7)),
 	))
 	got, err := read(data)
 	if err != nil {
@@ -106,6 +107,7 @@ func TestRead(t *testing.T) {
 		{Name: "turned", DType: "F16", Shape: []int64{2, 2}, Strides: []int64{1, 3}, Offset: start + 2},
 		{Name: "scalar", DType: "F16", Shape: []int64{}, Offset: start + 10},
 		{Name: "none", DType: "F16", Shape: []int64{0, 9}, Offset: start + 12},
+		{Name: "odd", DType: "F16", Shape: []int64{0, 3, 2}, Offset: start},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

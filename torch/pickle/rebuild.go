@@ -3,6 +3,7 @@ package pickle
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // maxDims bounds the dimensions of a tensor; PyTorch's own limit is 64.
@@ -138,11 +139,11 @@ func (v *view) outside() error {
 
 // dense reports that the elements lie one after another, the last dimension fastest.
 func (v *view) dense() bool {
+	if slices.Contains(v.shape, 0) {
+		return true // its strides may be anything
+	}
 	next := int64(1)
 	for i := len(v.shape) - 1; i >= 0; i-- {
-		if v.shape[i] == 0 {
-			return true
-		}
 		if v.shape[i] > 1 && v.strides[i] != next {
 			return false
 		}

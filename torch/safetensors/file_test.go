@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -316,5 +317,17 @@ func BenchmarkFloat32s(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// A header of nothing but empty tensors ends at a bound.
+func TestOpenRefusesTooManyTensors(t *testing.T) {
+	var header strings.Builder
+	for i := range 1<<18 + 1 {
+		header.WriteString("," + entry(strconv.Itoa(i), "F32", "[0]", "[0,0]"))
+	}
+	_, err := safetensors.Open(writeRaw(t, rawFile("{"+header.String()[1:]+"}", "")))
+	if err == nil || !strings.Contains(err.Error(), "it has more than 262144 tensors") {
+		t.Errorf("%.200v", err)
 	}
 }

@@ -19,6 +19,9 @@ const maxHeader = 100_000_000
 // metadataKey is the header's one key that is no tensor.
 const metadataKey = "__metadata__"
 
+// maxTensors bounds the tensors of a file: models of hundreds of experts have a tenth of it in all their files.
+const maxTensors = 1 << 18
+
 // Entry is one tensor of a file as its header describes it.
 type Entry struct {
 	Name  string
@@ -50,6 +53,9 @@ func parseHeader(header []byte, dataStart, dataLen int64) ([]Entry, map[string]s
 		e, err := readEntry(r, dataLen)
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", quote(name), err)
+		}
+		if len(entries) == maxTensors {
+			return fmt.Errorf("it has more than %d tensors", maxTensors)
 		}
 		e.Name = name
 		entries = append(entries, e)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 
 	"rltrain/internal/smallfile"
 	"rltrain/torch"
@@ -158,7 +159,8 @@ func (c *CausalConfig) readTokens(top, f *fields) {
 	c.Pad = where("pad_token_id").token("pad_token_id", c.VocabSize)
 }
 
-// tokens reads a token id or a list of them.
+// tokens reads a token id or a list of them. As in transformers, one that is outside of the vocabulary is one that no
+// text has: it is left out.
 func (f *fields) tokens(key string, vocab int) []int32 {
 	var ids []int32
 	if raw := f.raw[key]; len(raw) > 0 && raw[0] == '[' {
@@ -166,12 +168,7 @@ func (f *fields) tokens(key string, vocab int) []int32 {
 	} else if f.has(key) {
 		ids = []int32{value(f, key, int32(0))}
 	}
-	for _, id := range ids {
-		if f.err == nil && (id < 0 || int(id) >= vocab) {
-			f.fail("%s %d is outside the vocabulary of %d", key, id, vocab)
-		}
-	}
-	return ids
+	return slices.DeleteFunc(ids, func(id int32) bool { return id < 0 || int(id) >= vocab })
 }
 
 // token reads one token id. Models give ids outside of their vocabulary for tokens that they do
@@ -274,16 +271,4 @@ func (c *CausalConfig) MaxLength() int {
 		return c.MaxPositionEmbeddings
 	}
 	return 0
-}
-
-// CheckLength refuses a sequence of n tokens that is above MaxLength.
-func (c *CausalConfig) CheckLength(n int) error {
-	limit := c.MaxLength()
-	switch {
-	case limit == 0 || n <= limit:
-		return nil
-	case c.dynamic:
-		return fmt.Errorf("transformers: %d tokens are more than max_position_embeddings %d: dynamic RoPE is supported up to there", n, limit)
-	}
-	return fmt.Errorf("transformers: %d tokens are more than the %d positions of the model", n, limit)
 }

@@ -107,6 +107,8 @@ func TestCausalTokens(t *testing.T) {
 		`,"eos_token_id":[2,5],"pad_token_id":-1`: "[2 5] -1 -1",
 		`,"eos_token_id":null,"pad_token_id":50`:  "[] -1 -1",
 		`,"eos_token_id":[],"pad_token_id":49`:    "[] -1 49",
+		`,"eos_token_id":50`:                      "[] -1 -1",
+		`,"eos_token_id":[2,50,-1]`:               "[2] -1 -1",
 	} {
 		c := mustParse(t, small("llama", text))
 		if got := fmt.Sprint(c.EOS, c.BOS, c.Pad); got != want {
@@ -116,25 +118,13 @@ func TestCausalTokens(t *testing.T) {
 }
 
 func TestMaxLength(t *testing.T) {
-	tests := []struct {
-		text    string
-		want    int
-		refused string // of one token more
-	}{
-		{small("llama", ``), 0, ""},
-		{small("gpt2", ``), 32, "33 tokens are more than the 32 positions"},
-		{small("llama", `,"rope_scaling":{"type":"dynamic","factor":2.0}`), 32, "33 tokens are more than max_position_embeddings 32: dynamic RoPE"},
-	}
-	for _, tt := range tests {
-		c := mustParse(t, tt.text)
-		if got := c.MaxLength(); got != tt.want {
-			t.Errorf("%s: %d, want %d", tt.text, got, tt.want)
-		}
-		if err := c.CheckLength(32); err != nil {
-			t.Error(err)
-		}
-		if err := c.CheckLength(33); (err == nil) != (tt.refused == "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
-			t.Errorf("%s: error %v, want %q", tt.text, err, tt.refused)
+	for text, want := range map[string]int{
+		small("llama", ``): 0,
+		small("gpt2", ``):  32,
+		small("llama", `,"rope_scaling":{"type":"dynamic","factor":2.0}`): 32,
+	} {
+		if got := mustParse(t, text).MaxLength(); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
 		}
 	}
 }
@@ -152,7 +142,6 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"llama", `,"quantization_config":{"bits":4}`, "quantization_config is not supported"},
 		{"llama", `,"layer_types":["full_attention"]`, "layer_types is not supported"},
 		{"llama", `,"partial_rotary_factor":0.5`, "partial_rotary_factor 0.5 is not supported"},
-		{"llama", `,"eos_token_id":50`, "eos_token_id 50 is outside the vocabulary of 50"},
 		{"llama", `,"eos_token_id":"2"`, `eos_token_id: "2" is not a whole number`},
 		{"llama", `,"rope_theta":0`, "rope_theta 0 is not above 0"},
 		{"llama", `,"rope_scaling":{"type":"mrope"}`, `rope_scaling.rope_type "mrope" is not supported`},

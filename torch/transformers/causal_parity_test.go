@@ -192,7 +192,7 @@ func (c causalCase) meanLoss(s *torch.Scope, adapter bool) torch.Tensor {
 	}
 	n := int64(len(rows))
 	logits := s.Rows(c.logits(s, c.sequences, adapter), s.Ints(rows, n))
-	return s.Neg(s.Mean(s.Pick(s.LogSoftmax(logits), s.Ints(targets, n))))
+	return s.Scale(s.Sum(s.Pick(s.LogSoftmax(logits), s.Ints(targets, n))), -1/float64(n))
 }
 
 func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {

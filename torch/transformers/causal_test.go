@@ -364,7 +364,7 @@ func TestGenerationConfig(t *testing.T) {
 		{text: `{"eos_token_id":[5,6],"pad_token_id":3,"do_sample":true,"temperature":0.6,"top_k":20,"top_p":0.9,"min_p":0.1,"repetition_penalty":1.1,"max_length":9}`, want: transformers.GenerationConfig{
 			EOS: []int32{5, 6}, BOS: -1, Pad: 3, DoSample: true, Temperature: 0.6, TopK: 20, TopP: 0.9, MinP: 0.1, RepetitionPenalty: 1.1,
 		}},
-		{text: `{"eos_token_id":61}`, refused: "eos_token_id 61 is outside the vocabulary of 61"},
+		{text: `{"eos_token_id":[61,5]}`, want: transformers.GenerationConfig{EOS: []int32{5}, BOS: -1, Pad: -1, Temperature: 1, TopP: 1, RepetitionPenalty: 1}},
 		{text: `{"temperature":-1}`, refused: "temperature -1 is below 0"},
 		{text: `{"top_p":0}`, refused: "top_p 0 is not above 0"},
 		{text: `{"top_k":-1}`, refused: "top_k -1 is below 0"},
