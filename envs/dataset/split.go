@@ -27,6 +27,26 @@ func Balance(rows []Row, limit int) []Row {
 	return kept
 }
 
+// SetApart divides rows: of the different texts of each label every n-th goes to apart,
+// the others to rest. Both keep the order of rows. Rows of equal text stay together,
+// whatever their labels.
+func SetApart(rows []Row, n int) (rest, apart []Row) {
+	chosen := map[string]bool{} // by text
+	texts := map[string]int{}   // of a label
+	for _, r := range rows {
+		if _, met := chosen[r.Text]; !met {
+			texts[r.Label]++
+			chosen[r.Text] = texts[r.Label]%n == 0
+		}
+		if chosen[r.Text] {
+			apart = append(apart, r)
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	return rest, apart
+}
+
 // splitStream keeps the draws of Split apart from others under the same seed.
 const splitStream = 0x5b11_7da7_a5e7
 

@@ -79,7 +79,7 @@ type TextImitation struct {
 
 // Warmup is how long worked solutions are imitated.
 type Warmup struct {
-	Until      float64 `option:"warmup_until" default:"0.5" range:"[0,1]" needs:"warmup_check_every>0" help:"stop at the first check at which this share of held-out answers is right, of every kind of exercise"`
+	Until      float64 `option:"warmup_until" default:"0.5" range:"[0,1]" needs:"warmup_check_every>0" help:"stop at the first check at which this share of tries at held-out exercises of each kind is right, drawn as RL draws them"`
 	CheckEvery int     `option:"warmup_check_every" default:"50" range:"[0,)" help:"updates between checks; 0 = there are none"`
 }
 
@@ -119,7 +119,8 @@ type RL struct {
 
 // LabelRollouts is what a classifier learns from.
 type LabelRollouts struct {
-	Episodes int `option:"rl_episodes" default:"3" range:"[1,)" help:"rollouts, each followed by an update; the best by validation is kept"`
+	Episodes int     `option:"rl_episodes" default:"3" range:"[1,)" help:"rollouts, each followed by an update; the best by validation is kept"`
+	Share    float64 `option:"rl_share" default:"0.25" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
 	rollout.LabelOptions
 	Reward     string `option:"reward" default:"accuracy" arg:"LIST" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`

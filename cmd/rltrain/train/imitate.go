@@ -15,6 +15,7 @@ import (
 	"rltrain/rl/report"
 	"rltrain/rl/rollout"
 	"rltrain/rl/run"
+	"rltrain/torch"
 )
 
 // streamValidation draws the rows that are kept for validation.
@@ -83,15 +84,15 @@ func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.
 	return t.endText(stage, p, line)
 }
 
-// imitateSolutions trains on worked solutions, until enough held-out answers are right where that is looked at, and
-// measures how many are in the end.
+// imitateSolutions trains on worked solutions, until enough tries at held-out exercises of each kind are right where
+// that is looked at, and measures how many greedy answers are in the end.
 func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, source *algo.Epochs, settings algo.Config) error {
 	sampler, err := p.NewSampler(samplerSlots)
 	if err != nil {
 		return err
 	}
 	defer sampler.Close()
-	w := &warmup{trainer: t, sampler: sampler, task: task}
+	w := &warmup{t, sampler, task}
 	if every := t.config.Warmup.CheckEvery; every > 0 {
 		settings.Evaluate = &algo.Evaluation{Every: every, First: true, Run: w.check}
 	}
@@ -99,15 +100,14 @@ func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *pol
 	if err != nil {
 		return err
 	}
-	if !w.whole || w.updates != result.Steps {
-		if _, err := w.evaluate(ctx, t.config.Answers.EvalSamples); err != nil {
-			return err
-		}
-		if err := stage.Printf("After %d updates: %s", result.Steps, describe(w.scores)); err != nil {
-			return err
-		}
+	scores, err := rollout.Evaluate(ctx, sampler, task, 0, t.config.Answers.EvalSamples, t.evaluation())
+	if err != nil {
+		return err
 	}
-	if err := save(stage, "eval_results.json", w.scores); err != nil {
+	if err := stage.Printf("After %d updates: %s", result.Steps, describe(scores)); err != nil {
+		return err
+	}
+	if err := save(stage, "eval_results.json", scores); err != nil {
 		return err
 	}
 	return t.endText(stage, p, fmt.Sprintf("Supervised training complete after %d updates", result.Steps))
@@ -125,36 +125,37 @@ type warmup struct {
 	*trainer
 	sampler *policy.Sampler
 	task    envs.Task
-	scores  rl.AnswerScores // of the last look
-	whole   bool            // at all exercises
-	updates int             // before it
 }
 
-// check looks at a few answers, and where they promise enough at all.
+// check looks at a few answers, and where they promise enough at all. The answers are drawn as RL draws them: it learns
+// from what the policy tries, not from what it holds likeliest. A policy of which half of the greedy answers were right
+// has had one in twenty right when it sampled, and RL took it to none. A warm-up is over when every kind of exercise is
+// answered now and then: a kind that never is has nothing to learn from.
 func (w *warmup) check(ctx context.Context, updates int) (algo.Scores, error) {
 	all, until := w.config.Answers.EvalSamples, w.config.Warmup.Until
+	tries := w.evaluation()
+	tries.Sampling = torch.Sampling{Temperature: 1}
+	if w.config.Fresh != nil {
+		tries.Sampling = w.config.Fresh.Sampling.Torch()
+	}
+	var scores rl.AnswerScores
+	enough := false
 	for _, n := range []int{min(firstLook, all), all} {
 		var err error
-		if w.whole, err = w.evaluate(ctx, n); err != nil {
+		if scores, err = rollout.Evaluate(ctx, w.sampler, w.task, 0, n, tries); err != nil {
 			return algo.Scores{}, err
 		}
-		if w.whole || w.scores.Accuracy < until/2 {
+		enough = n == all && scores.Weakest() >= until
+		if !enough && scores.Accuracy < until/2 {
 			break
 		}
 	}
-	w.updates = updates
-	scores := w.scores
 	return algo.Scores{
-		Score: scores.Accuracy, Row: algo.AnswerRow(scores), Value: scores,
-		Line: func(int) string { return fmt.Sprintf("After %d updates: %s", updates, describe(scores)) },
-		Done: w.whole && scores.Weakest() >= until,
+		Score: scores.Accuracy, Row: algo.AnswerRow(scores), Value: scores, Done: enough,
+		Line: func(int) string {
+			return fmt.Sprintf("After %d updates, answers drawn as RL draws them: %s", updates, describe(scores))
+		},
 	}, nil
-}
-
-// evaluate answers n held-out exercises, and says whether these are all.
-func (w *warmup) evaluate(ctx context.Context, n int) (whole bool, err error) {
-	w.scores, err = rollout.Evaluate(ctx, w.sampler, w.task, 0, n, w.evaluation())
-	return n == w.config.Answers.EvalSamples, err
 }
 
 // evaluation is how held-out exercises are answered: greedily, unless the replay trainer says otherwise.
@@ -176,14 +177,15 @@ const endlessUpdates = 1500
 // worked are worked solutions to imitate, and those of held-out episodes where the task has so many and no more.
 func (t *trainer) worked(ctx context.Context, p *policy.Token, task envs.Task) (train, held policy.TokenExamples, err error) {
 	c, options := t.config, policy.EncodeOptions{CompletionOnly: true}
-	n := task.Len(envs.Train)
+	n, part := task.Len(envs.Train), envs.Train
 	if n == 0 {
+		part = envs.Warmup
 		if c.Imitation.MaxSteps == 0 {
 			c.Imitation.MaxSteps = endlessUpdates
 		}
 		n = c.Imitation.MaxSteps * c.Imitation.BatchSize
 	}
-	if train, err = p.Encode(solutions(ctx, task, envs.Train, n), options); err != nil {
+	if train, err = p.Encode(solutions(ctx, task, part, n), options); err != nil {
 		return train, held, err
 	}
 	if most := task.Len(envs.Eval); most > 0 && task.Len(envs.Train) > 0 {

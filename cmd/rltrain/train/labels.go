@@ -3,6 +3,8 @@ package train
 import (
 	"context"
 	"fmt"
+	"math"
+	"strings"
 
 	"rltrain/cmd/rltrain/config"
 	"rltrain/cmd/rltrain/shared"
@@ -27,6 +29,8 @@ type labelRun struct {
 type labelled struct {
 	labels           []string
 	train, val, test []dataset.Row
+	imitated         []dataset.Row // of train, by the supervised stage
+	reinforced       []dataset.Row // of train, by the RL stage
 }
 
 // labelledRows reads the rows, divides them and fixes the labels.
@@ -47,17 +51,25 @@ func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
 			return d, fmt.Errorf("%s: no rows are left for %s; it needs more rows, or a split column that has all three parts", t.dataName(), part.name)
 		}
 	}
+	d.imitated, d.reinforced = d.train, d.train
+	if o := t.config.LabelRollouts; o != nil && t.config.Imitation != nil && o.Share > 0 {
+		// A policy is nearly certain of the rows that it has imitated: there is little left to be paid for, and they do not
+		// tell how sure it should be of others.
+		if rest, apart := dataset.SetApart(d.train, int(math.Round(1/o.Share))); len(apart) > 0 {
+			d.imitated, d.reinforced = rest, apart
+		}
+	}
 	return d, nil
 }
 
 // examples are the rows as a policy sees them.
 type examples struct{ train, val, test policy.Examples }
 
-func (t *labelRun) encode(p *policy.Label) (e examples, err error) {
+func (t *labelRun) encode(p *policy.Label, train []dataset.Row) (e examples, err error) {
 	for _, part := range []struct {
 		into *policy.Examples
 		rows []dataset.Row
-	}{{&e.train, t.data.train}, {&e.val, t.data.val}, {&e.test, t.data.test}} {
+	}{{&e.train, train}, {&e.val, t.data.val}, {&e.test, t.data.test}} {
 		if *part.into, err = p.Encode(part.rows); err != nil {
 			return e, err
 		}
@@ -94,7 +106,7 @@ func (t *labelRun) imitate(ctx context.Context) (result labelResult, err error) 
 		return result, err
 	}
 	defer p.Close()
-	e, err := t.encode(p)
+	e, err := t.encode(p, t.data.imitated)
 	if err != nil {
 		return result, err
 	}
@@ -188,7 +200,7 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		return nil, c.Errorf(key, "%v", err)
 	}
 	defer rewards.Close()
-	e, err := t.encode(p)
+	e, err := t.encode(p, t.data.reinforced)
 	if err != nil {
 		return nil, err
 	}
@@ -203,16 +215,17 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		}
 		results = append(results, before)
 	}
-	learning := c.Learning
+	learning, way := c.Learning, c.RL.Algorithm
 	if rewards.ReadsProbs() { // which a policy gradient does not see
+		way = "the exact gradient of the expected reward"
 		expected := &algo.Expected{Rewards: rewards}
 		expected.Clip = learning.Needs().Clip
 		learning = expected
 	}
-	after, err := t.trained(ctx, rlStage, p, e, "reinforcement learning with "+c.RL.Algorithm, func(stage *run.Stage) error {
-		source, err := rollout.NewLabels(p, textsOf(t.data.train), e.train, rewards, rollout.LabelsConfig{
+	after, err := t.trained(ctx, rlStage, p, e, "reinforcement learning with "+way, func(stage *run.Stage) error {
+		source, err := rollout.NewLabels(p, textsOf(t.data.reinforced), e.train, rewards, rollout.LabelsConfig{
 			LabelOptions: o.LabelOptions, Steps: o.Episodes, Values: learning.Needs().Values,
-			MicroTokens: t.microTokens(labelMicroTokens), Seed: c.General.Seed, Log: stage.Printf,
+			MicroTokens: t.microTokens(labelMicroTokens), Seed: c.General.Seed, Log: stage.Printf, Algorithm: c.RL.Algorithm,
 		})
 		if err != nil {
 			return err
@@ -226,7 +239,7 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		if err != nil {
 			return err
 		}
-		if err := stage.Printf("PPO training complete. Best return: %.4f (best episode by validation: %d)", source.BestReturn(), found.BestStep); err != nil {
+		if err := stage.Printf("%s training complete. Best return: %.4f (best episode by validation: %d)", strings.ToUpper(c.RL.Algorithm), source.BestReturn(), found.BestStep); err != nil {
 			return err
 		}
 		return save(stage, "rewards.json", source.Scores())
