@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"rltrain/torch/transformers"
@@ -18,9 +19,9 @@ const commit = "0123456789abcdef0123456789abcdef01234567"
 
 // serve makes folders the repositories of a Hub on this machine, "models/org/name" or "datasets/org/name" to a
 // folder. downloads counts the files that were fetched.
-func serve(t *testing.T, repositories map[string]string) (downloads *int) {
+func serve(t *testing.T, repositories map[string]string) (downloads *atomic.Int64) {
 	t.Helper()
-	downloads = new(int)
+	downloads = new(atomic.Int64)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if rest, ok := strings.CutPrefix(r.URL.Path, "/api/"); ok {
 			id, _, _ := strings.Cut(rest, "/revision/")
@@ -52,7 +53,7 @@ func serve(t *testing.T, repositories map[string]string) (downloads *int) {
 			return
 		}
 		if r.Method == http.MethodGet {
-			*downloads++
+			downloads.Add(1)
 		}
 		w.Header().Set("ETag", fmt.Sprintf("%q", fmt.Sprintf("%x", sha1.Sum(data))))
 		_, _ = w.Write(data)
@@ -83,8 +84,8 @@ func TestLanguageModelsByName(t *testing.T) {
 		t.Fatalf("exit code %d, %q", code, stderr)
 	}
 	// Of the model weights, two configurations and the tokenizer's two files; of the data a card and two splits.
-	if *downloads != 5+3 {
-		t.Errorf("%d files were fetched", *downloads)
+	if downloads.Load() != 5+3 {
+		t.Errorf("%d files were fetched", downloads.Load())
 	}
 	var adapter map[string]any
 	if err := json.Unmarshal(readFile(t, f.expand("TMP/out/chat_supervised/adapter_config.json")), &adapter); err != nil {
@@ -106,10 +107,10 @@ func TestLanguageModelsByName(t *testing.T) {
 	}
 	f.says(t, "", "merge", "--model", "org/adapter", "--output", "TMP/merged")
 	f.says(t, "", "doctor", "--model", "org/adapter")
-	before := *downloads
+	before := downloads.Load()
 	t.Setenv("HF_HUB_OFFLINE", "1")
-	if code, _, stderr := f.rltrain("", append(train, "--output-dir", "TMP/again")...); code != 0 || *downloads != before {
-		t.Errorf("offline: exit code %d, %q, %d downloads", code, stderr, *downloads-before)
+	if code, _, stderr := f.rltrain("", append(train, "--output-dir", "TMP/again")...); code != 0 || downloads.Load() != before {
+		t.Errorf("offline: exit code %d, %q, %d downloads", code, stderr, downloads.Load()-before)
 	}
 	for args, want := range map[string]string{
 		"generate --model org/none":                                          "--model: model \"org/none\" is neither a folder nor in",

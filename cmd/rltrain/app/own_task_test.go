@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"rltrain/envs"
 	"rltrain/internal/files"
 	"rltrain/rl"
+	"rltrain/rl/report"
 )
 
 // aLetter asks for one of some letters; there are as many exercises to be judged by as it is told.
@@ -99,5 +101,36 @@ func TestOwnTask(t *testing.T) {
 		if code != shared.ExitUsage || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: exit %d, %q; want %q", wrong, code, stderr, want)
 		}
+	}
+}
+
+// TestExampleTask builds the program of docs/example-task, a module of its own, and learns its task.
+func TestExampleTask(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "example-task")
+	run := func(in, name string, args ...string) string {
+		c := exec.CommandContext(t.Context(), name, args...)
+		c.Dir = in
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	run(filepath.Join("..", "..", "..", "docs", "example-task"), "go", "build", "-o", program, ".")
+	help := run(dir, program, "--task", "count_letters", "--help")
+	for _, want := range []string{"--word-length N", "brief: 1 for an answer of one word", "--max-steps N", "(default 400)"} {
+		if !strings.Contains(strings.Join(strings.Fields(help), " "), want) {
+			t.Errorf("no %q in\n%s", want, help)
+		}
+	}
+	run(dir, program, strings.Fields(`--task count_letters --letters xy --tiny-layers 1 --tiny-hidden 32 --max-steps 2 --batch-size 4
+		--warmup-check-every 0 --eval-samples 2 --fresh-samples 2 --num-steps 1 --prompts-per-step 2 --samples-per-prompt 2 --reward accuracy,brief=0.1`)...)
+	rows, err := report.ReadMetrics(filepath.Join(dir, "models", "count_letters_rl", "logs", "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mean, ok := rows[1]["rewards/brief/mean"].(float64); !ok || mean <= 0 {
+		t.Errorf("metrics %v", rows[1])
 	}
 }

@@ -130,6 +130,11 @@ func (ch choice) build() (*Config, error) {
 	c.allow("task", taskNames())
 	c.allow("mode", ch.task.Modes())
 	c.allow("algorithm", algorithmNames(ch.task.Labels()))
+	if o := c.set.Find("reward"); o != nil {
+		for _, r := range ch.task.Rewards {
+			o.Help += "; " + r.Name + ": " + r.Help
+		}
+	}
 	c.set.Fact("episodes", !ch.task.Labels(), "where an episode has several actions")
 	c.General.Task, c.General.Mode = ch.task.Name, ch.mode
 	if c.RL != nil {
