@@ -3,6 +3,7 @@ package app
 import (
 	"encoding/json"
 	"os"
+	"rltrain/cmd/rltrain/shared"
 	"strings"
 	"testing"
 
@@ -29,7 +30,7 @@ func TestAnswer(t *testing.T) {
 		{"1", "answer takes 2 arguments, GOLD ANSWER, not 1"},
 		{"--answer-match fuzzy 1 2", `--answer-match: answer match "fuzzy" is unknown: choose numeric, exact, units or math`},
 	} {
-		if code, _, stderr := f.rltrain("", append([]string{"answer"}, strings.Fields(test.args)...)...); code != exitUsage || stderr != "rltrain: "+test.want+"\n" {
+		if code, _, stderr := f.rltrain("", append([]string{"answer"}, strings.Fields(test.args)...)...); code != shared.ExitUsage || stderr != "rltrain: "+test.want+"\n" {
 			t.Errorf("%s: exit code %d, %s", test.args, code, stderr)
 		}
 	}
