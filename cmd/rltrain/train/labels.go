@@ -51,6 +51,9 @@ func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
 			return d, fmt.Errorf("%s: no rows are left for %s; it needs more rows, or a split column that has all three parts", t.dataName(), part.name)
 		}
 	}
+	if err := t.warnOfOverlap(d); err != nil {
+		return d, err
+	}
 	d.imitated, d.reinforced = d.train, d.train
 	if o := t.config.LabelRollouts; o != nil && t.config.Imitation != nil && o.Share > 0 {
 		// A policy is nearly certain of the rows that it has imitated: there is little left to be paid for, and they do not
@@ -60,6 +63,27 @@ func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
 		}
 	}
 	return d, nil
+}
+
+// warnOfOverlap tells what makes the figures on held-out rows say less than they seem.
+func (t *trainer) warnOfOverlap(d labelled) error {
+	for _, part := range []struct {
+		name string
+		rows []dataset.Row
+	}{{"validation", d.val}, {"test", d.test}} {
+		texts, labels := dataset.Overlap(d.train, part.rows)
+		if len(texts) > 0 {
+			if err := t.console.Print(fmt.Sprintf("warning: %d of %d %s texts are training texts too, the first in %s:%d: figures on them are too good", len(texts), len(part.rows), part.name, texts[0].File, texts[0].Line)); err != nil {
+				return err
+			}
+		}
+		if len(labels) > 0 {
+			if err := t.console.Print(fmt.Sprintf("warning: %s rows have labels that no training row has: %s", part.name, strings.Join(labels, ", "))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // examples are the rows as a policy sees them.
