@@ -2,6 +2,7 @@ package algo
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -27,12 +28,13 @@ type action struct {
 
 // oracle is the state of a training run by hand.
 type oracle struct {
-	c      oracleCase
-	x      []float64 // logits, bias, values
-	m, v   []float64 // moments of AdamW
-	count  int       // its steps
-	coef   float64   // of the divergence
-	moving float64
+	c       oracleCase
+	x       []float64 // logits, bias, values
+	m, v    []float64 // moments of AdamW
+	count   int       // its steps
+	coef    float64   // of the divergence
+	moving  float64   // baseline of the next step
+	removed float64   // mean baseline of this step
 }
 
 // oracleCase is an algorithm with the formulas that it has to follow.
@@ -43,6 +45,7 @@ type oracleCase struct {
 	labels     bool
 	prefetched bool
 	joined     bool // samples two by two make an episode
+	asked      bool // the source brings log π_old and V, and they are far from those of the weights
 	reduction  string
 	penalty    float64 // feature alignment
 
@@ -211,6 +214,7 @@ func (o *oracle) quiet() float64 {
 // step takes one step and returns the figures that the trainer is to report.
 func (o *oracle) step(at int, factor float64, step *rl.Step, reference []float64) map[string]float64 {
 	c := o.c.config
+	needs := o.c.algorithm().Needs()
 	acts := map[*rl.Sample][]action{}
 	figures := map[string]float64{"learning_rate": factor * c.LearningRate}
 	sequence, seen := 0.0, 0.0
@@ -219,6 +223,9 @@ func (o *oracle) step(at int, factor float64, step *rl.Step, reference []float64
 		asked := o.look(reference, list)
 		for i := range list {
 			list[i].old, list[i].oldV, list[i].ref = list[i].lp, list[i].v, asked[i].lp
+			if o.c.asked && x.Old != nil {
+				list[i].old, list[i].oldV = float64(x.Old[i]), float64(x.Value[i])
+			}
 		}
 		acts[x] = list
 	}
@@ -234,9 +241,12 @@ func (o *oracle) step(at int, factor float64, step *rl.Step, reference []float64
 	if o.c.advantages != nil {
 		o.c.advantages(o, step, acts)
 	}
+	if needs.Values {
+		figures["explained_variance"] = explained(step, acts)
+	}
 	if o.c.prefetched {
-		for _, list := range acts {
-			o.importance(list)
+		for _, x := range step.Samples {
+			figures["sampling/importance_sampling_ratio/mean"] += o.importance(acts[x]) / seen
 		}
 	}
 	for _, kind := range []string{"kl/k1", "kl/k2", "kl/k3"} {
@@ -261,29 +271,45 @@ passes:
 				figures["approx_kl"] += math.Exp(d) - 1 - d
 				terms++
 			}
-			held, ratios := o.heldBack(now)
-			figures["clip_ratio/region_mean"], compared = figures["clip_ratio/region_mean"]+held, compared+ratios
+			low, high, ratios := o.heldBack(now)
+			figures["clip_ratio/low_mean"], figures["clip_ratio/high_mean"] = figures["clip_ratio/low_mean"]+low, figures["clip_ratio/high_mean"]+high
+			figures["clip_ratio/region_mean"], compared = figures["clip_ratio/region_mean"]+low+high, compared+ratios
 			if c.TargetKL > 0 && kl/looked > 1.5*c.TargetKL {
 				stopped = true
 				break passes
 			}
 			figures["loss"] += o.total(o.x, batch, n) - o.quiet()
+			if needs.Values {
+				policy := surrogate(o, now, n)
+				figures["policy_loss"] += policy
+				figures["value_loss"] += (o.c.loss(o, now, n) - policy) / valueCoef
+			} else if needs.Rewards {
+				figures["policy_loss"] += o.c.loss(o, now, n)
+			}
 			g := o.gradient(batch, n)
 			figures["grad_norm"] += norm(g[:atValue])
 			o.adamW(g, factor)
 			updates++
 		}
 	}
-	figures["loss"], figures["grad_norm"] = figures["loss"]/updates, figures["grad_norm"]/updates
+	for _, name := range []string{"loss", "policy_loss", "value_loss", "grad_norm"} {
+		if _, known := figures[name]; known {
+			figures[name] /= updates
+		}
+	}
 	figures["entropy"], figures["approx_kl"] = figures["entropy"]/terms, figures["approx_kl"]/terms
-	figures["clip_ratio/region_mean"] /= compared
-	needs := o.c.algorithm().Needs()
+	held := []string{"clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"}
+	for _, name := range held {
+		figures[name] /= compared
+	}
 	if stopped { // the minibatch that stopped the step is in no figure
 		delete(figures, "entropy")
 	}
 	if stopped || needs.Ratio == NoRatio {
 		delete(figures, "approx_kl")
-		delete(figures, "clip_ratio/region_mean")
+		for _, name := range held {
+			delete(figures, name)
+		}
 	}
 	if c.MinibatchSize > 0 || c.KLCoef == 0 { // replayed turns are asked about one minibatch after the other
 		for _, name := range []string{"kl/k1", "kl/k2", "kl/k3"} {
@@ -311,8 +337,8 @@ passes:
 	return figures
 }
 
-// heldBack counts the ratios of a minibatch, and those that the clip holds back.
-func (o *oracle) heldBack(acts []action) (held, ratios float64) {
+// heldBack counts the ratios of a minibatch, and those that the clip holds back from below and from above.
+func (o *oracle) heldBack(acts []action) (low, high, ratios float64) {
 	together := map[*rl.Sample]float64{}
 	for _, a := range acts {
 		together[a.x] += a.lp - a.old
@@ -326,15 +352,18 @@ func (o *oracle) heldBack(acts []action) (held, ratios float64) {
 			}
 		}
 		ratios++
-		if r := math.Exp(d); r < 1-o.c.clip.Low && a.adv < 0 || r > 1+o.c.clip.High && a.adv > 0 {
-			held++
+		if r := math.Exp(d); r < 1-o.c.clip.Low && a.adv < 0 {
+			low++
+		} else if r > 1+o.c.clip.High && a.adv > 0 {
+			high++
 		}
 	}
-	return held, ratios
+	return low, high, ratios
 }
 
-// importance weighs the advantages of a sample that an older policy drew.
-func (o *oracle) importance(acts []action) {
+// importance weighs the advantages of a sample that an older policy drew, and returns the sum of the weights before
+// they are bounded.
+func (o *oracle) importance(acts []action) (sum float64) {
 	together := 0.0
 	for _, a := range acts {
 		together += a.old - float64(a.x.Drawn[a.at])
@@ -345,7 +374,20 @@ func (o *oracle) importance(acts []action) {
 			d = together
 		}
 		acts[i].adv *= min(3, math.Exp(d))
+		sum += math.Exp(d)
 	}
+	return sum
+}
+
+// explained is the share of the returns' variance that the values tell.
+func explained(step *rl.Step, acts map[*rl.Sample][]action) float64 {
+	var returns, left []float64
+	for _, x := range step.Samples {
+		for _, a := range acts[x] {
+			returns, left = append(returns, a.ret), append(left, a.ret-a.oldV)
+		}
+	}
+	return 1 - deviation(left)*deviation(left)/deviation(returns)/deviation(returns)
 }
 
 // paid is what a sample earned, and what it earned less the penalties.
@@ -383,6 +425,7 @@ func compared(advantage func(o *oracle, g int, step *rl.Step, r float64, group, 
 			}
 			groups, raws = append(groups, rewards), append(raws, raw)
 		}
+		var removed []float64
 		differ := func(x []float64) bool { return slices.Max(x) != slices.Min(x) }
 		for g, group := range step.Groups {
 			for _, x := range group {
@@ -390,6 +433,7 @@ func compared(advantage func(o *oracle, g int, step *rl.Step, r float64, group, 
 				a := 0.0
 				if !math.IsNaN(r) {
 					a = advantage(o, g, step, r, groups[g], slices.Concat(groups...), differ(raws[g]), differ(slices.Concat(raws...)))
+					removed = append(removed, r-a)
 				}
 				for i := range acts[x] {
 					acts[x][i].adv = a
@@ -397,6 +441,7 @@ func compared(advantage func(o *oracle, g int, step *rl.Step, r float64, group, 
 			}
 		}
 		o.moving = 0.7*o.moving + 0.3*average(slices.Concat(groups...))
+		o.removed = average(removed)
 	}
 }
 
@@ -501,7 +546,9 @@ func sequenceSurrogate(o *oracle, acts []action, n float64) (sum float64) {
 	return sum
 }
 
-func actorCritic(valueClip, valueCoef float64) func(o *oracle, acts []action, n float64) float64 {
+const valueCoef = 0.7
+
+func actorCritic(valueClip float64) func(o *oracle, acts []action, n float64) float64 {
 	return func(o *oracle, acts []action, n float64) float64 {
 		sum := surrogate(o, acts, n)
 		for _, a := range acts {
@@ -623,7 +670,7 @@ func oracleCases(t *testing.T) []oracleCase {
 	rloo := func() Algorithm { return &RLOO{clip} }
 	ppo := func(gamma, valueClip float64, whiten bool) func() Algorithm {
 		return func() Algorithm {
-			return &PPO{Clip: clip, Gamma: gamma, Lambda: 0.9, ValueClip: valueClip, ValueCoef: 0.7, Whiten: whiten}
+			return &PPO{Clip: clip, Gamma: gamma, Lambda: 0.9, ValueClip: valueClip, ValueCoef: valueCoef, Whiten: whiten}
 		}
 	}
 	rewards, err := reward.ParseLabels("calibration,accuracy=2,expr:'correct - 0.5*(1-correct)*confidence'=0.5", []string{"a", "b", "c", "d", "e"}, reward.Options{})
@@ -650,6 +697,7 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "reinforce of labels", labels: true, algorithm: reinforce("", "", ""), config: with(entropy), reduction: "sequence", advantages: moving, loss: policyGradient},
 
 		{name: "rloo", clip: clip, algorithm: rloo, config: with(twice, entropy), advantages: others, loss: sequenceSurrogate},
+		{name: "rloo, far from the old policy", asked: true, clip: clip, algorithm: rloo, config: with(twice, entropy), advantages: others, loss: sequenceSurrogate},
 		{name: "rloo, prefetched", clip: clip, prefetched: true, algorithm: rloo, config: with(twice, kl("k2", false)), advantages: others, loss: sequenceSurrogate},
 		{name: "rloo, divergence in the reward", clip: clip, algorithm: rloo, config: with(twice, kl("k3", true)), advantages: others, loss: sequenceSurrogate},
 
@@ -660,13 +708,15 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "grpo, k1 in the reward", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k1", true), adaptive), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, k2 in the reward, by all", clip: clip, algorithm: grpo("batch", ""), config: with(twice, kl("k2", true)), reduction: "token", advantages: byAll, loss: surrogate},
 		{name: "grpo, prefetched", clip: clip, prefetched: true, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, far from the old policy", asked: true, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, stopped", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.001 }), reduction: "token", advantages: scaled, loss: surrogate},
 
-		{name: "ppo", clip: clip, algorithm: ppo(1, 0.1, true), config: with(twice, entropy, clipped), advantages: estimated(1, 0.9, true), loss: actorCritic(0.1, 0.7)},
-		{name: "ppo, discounted, no clip of values", clip: clip, algorithm: ppo(0.8, 0, false), config: with(twice, kl("k3", false)), advantages: estimated(0.8, 0.9, false), loss: actorCritic(0, 0.7)},
-		{name: "ppo, divergence in the reward", clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice, kl("k1", true), adaptive), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1, 0.7)},
-		{name: "ppo, episodes of two samples", joined: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1, 0.7)},
-		{name: "ppo of labels", labels: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice, entropy), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1, 0.7)},
+		{name: "ppo", clip: clip, algorithm: ppo(1, 0.1, true), config: with(twice, entropy, clipped), advantages: estimated(1, 0.9, true), loss: actorCritic(0.1)},
+		{name: "ppo, discounted, no clip of values", clip: clip, algorithm: ppo(0.8, 0, false), config: with(twice, kl("k3", false)), advantages: estimated(0.8, 0.9, false), loss: actorCritic(0)},
+		{name: "ppo, divergence in the reward", clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice, kl("k1", true), adaptive), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
+		{name: "ppo, episodes of two samples", joined: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
+		{name: "ppo, far from the old policy", asked: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
+		{name: "ppo of labels", labels: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice, entropy), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
 
 		{name: "expected", labels: true, clip: clip, algorithm: func() Algorithm { return &Expected{Rewards: rewards, Clip: clip} }, config: with(twice, entropy, kl("k3", false)), loss: expectation},
 		{name: "replayed", algorithm: func() Algorithm { return &Replayed{bounds} }, config: with(drawn, entropy), reduction: "sequence", advantages: returned, loss: policyGradient},
@@ -698,6 +748,12 @@ func (c oracleCase) compare(t *testing.T) {
 		if c.joined {
 			for i, x := range step.Samples {
 				x.Episode = i / 2
+			}
+		}
+		if c.asked {
+			rng := rand.New(rand.NewPCG(uint64(at), 6))
+			for _, x := range step.Samples {
+				x.Old, x.Value = x.Drawn, normals(rng, x.Len(), 0.5)
 			}
 		}
 		return step

@@ -1,5 +1,5 @@
 // Command mutants puts faults into the code, one line at a time, and runs the test that is to notice each. Run it from
-// the root of the repository; arguments choose faults by a part of their file's name. It ends with status 1 where a
+// the root of the repository; arguments choose faults by a part of their file's or test's name. It ends with status 1 where a
 // fault goes unnoticed, does not fit the code any more, or does not compile.
 package main
 
@@ -41,7 +41,7 @@ func run(chosen []string) error {
 		return fmt.Errorf("%s: %w", list, err)
 	}
 	faults = slices.DeleteFunc(faults, func(f fault) bool {
-		return len(chosen) > 0 && !slices.ContainsFunc(chosen, func(part string) bool { return strings.Contains(f.file, part) })
+		return len(chosen) > 0 && !slices.ContainsFunc(chosen, func(part string) bool { return strings.Contains(f.file+" "+f.test, part) })
 	})
 	work, err := os.MkdirTemp("", "mutants")
 	if err != nil {
