@@ -7,8 +7,9 @@ model from a Hub on this machine into caches that the other then reads.
 
 Adapters of small language models of every family go to PEFT and come from there, and merged ones go to transformers.
 
-Chat templates and tokenizers are compared the other way round: what transformers makes of every chat template in TRL,
-and of texts with the tokenizers that come with the Go module of tokenizers, is given as cases to the Go tests.
+Chat templates, tokenizers and data sets are compared the other way round: what transformers makes of every chat template
+in TRL, and of texts with the tokenizers that come with the Go module of tokenizers and with ones of Llama's kind, and what
+TRL's SFTTrainer makes of data sets is given as cases to the Go tests.
 """
 import contextlib
 import hashlib
@@ -35,6 +36,8 @@ import cases  # noqa: E402
 import torch  # noqa: E402
 from checks import LIMIT, ROOT, attempt, check, loads_in_peft, results, rltrain  # noqa: E402
 from language import check_language_models  # noqa: E402
+from llama_tokenizers import llama_cases  # noqa: E402
+from sft import sft_cases  # noqa: E402
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer  # noqa: E402
 from transformers import BertConfig, BertForPreTraining, DistilBertConfig, ModernBertConfig, RobertaConfig  # noqa: E402
 from tokenizers import processors  # noqa: E402
@@ -245,6 +248,24 @@ def check_tokenizers(scratch):
     check("tokenizers of the Go module", len(named) > 1, f"{', '.join(named)}: {count} cases")
 
 
+def check_llama_tokenizers(scratch):
+    """Tokenizers of Llama's kind, by the class and the model type that decide how transformers begins a text."""
+    data = pathlib.Path(go("go list -m -f '{{.Dir}}' github.com/daulet/tokenizers").strip()) / "test" / "data"
+    path = scratch / "llama-tokenizers.jsonl"
+    count = write_cases(path, llama_cases(scratch, (data / "long_text.txt").read_text(encoding="utf-8")))
+    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers", RLTRAIN_TOKENIZER_CASES=path)
+    check("tokenizers of Llama's kind", count >= 1800, f"{count} cases")
+
+
+def check_sft(scratch):
+    """Token ids, labels and the loss of data sets, in TRL's SFTTrainer."""
+    texts = [text for text in cases.mixed_texts(300, "the law of force is that a body at rest".split()) if text.strip() and len(text) < 30]
+    path = scratch / "sft.jsonl"
+    count = write_cases(path, sft_cases(scratch, texts))
+    go("go test -count=1 -run TestEncodeAsTRL ./rl/policy", RLTRAIN_SFT_CASES=path)
+    check("ids, labels and loss of TRL's SFTTrainer", count > 50, f"{count} data sets")
+
+
 class Hub(http.server.BaseHTTPRequestHandler):
     """A Hub with one repository, the files of the folder `served`; `log` has the requests for files."""
     served, log, commit = None, [], "0123456789abcdef0123456789abcdef01234567"
@@ -375,6 +396,10 @@ def main():
             check_chat_templates(scratch)
         with attempt("tokenizers of the Go module"):
             check_tokenizers(scratch)
+        with attempt("tokenizers of Llama's kind"):
+            check_llama_tokenizers(scratch)
+        with attempt("data sets of TRL's SFTTrainer"):
+            check_sft(scratch)
         with attempt("language models"):
             check_language_models(scratch)
         for family in ENCODERS:

@@ -25,7 +25,7 @@ type Part struct {
 // Find returns the parts of a data set of the user's: one file (all of it
 // "train"), several files (divided by their names), or a folder, divided as
 // Choose does with README.md in it. config names one of several configurations
-// of a folder. [rltrain/rl/algo.FindDataset] knows the data sets of the Hub too.
+// of a folder. The command knows the data sets of the Hub too.
 func Find(config string, paths ...string) ([]Part, error) {
 	for _, p := range paths {
 		info, err := os.Stat(p)
@@ -207,7 +207,8 @@ func hidden(name string) bool {
 	case "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json":
 		return true
 	}
-	return false
+	// What the datasets library computed from a folder that it saved, it keeps there too.
+	return strings.HasPrefix(path.Base(name), "cache-") && path.Ext(name) == ".arrow"
 }
 
 // Readable says whether a file of this name is in a format that Records reads.
@@ -218,7 +219,7 @@ func Readable(name string) bool { return formatOf(filepath.ToSlash(name)) != "" 
 func formatOf(name string) string {
 	name, unpack := unpacker(name)
 	ext := strings.ToLower(path.Ext(name))
-	if ext == ".parquet" && unpack == nil || textReader(ext) != nil {
+	if (ext == ".parquet" || ext == ".arrow") && unpack == nil || textReader(ext) != nil {
 		return ext
 	}
 	return ""
@@ -231,7 +232,7 @@ func commonest(names []string) []string {
 		count[formatOf(name)]++
 	}
 	best := ""
-	for _, ext := range []string{".parquet", ".jsonl", ".json", ".csv"} {
+	for _, ext := range []string{".parquet", ".jsonl", ".json", ".csv", ".arrow"} {
 		if count[ext] > count[best] {
 			best = ext
 		}

@@ -136,7 +136,7 @@ func TestReadErrors(t *testing.T) {
 		cols                Columns
 		want                string // behind the path
 	}{
-		{"extension", "a.txt", "", Columns{}, `: unknown extension ".txt" of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst) or .parquet`},
+		{"extension", "a.txt", "", Columns{}, `: unknown extension ".txt" of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow`},
 		{"empty csv", "a.csv", "", Columns{}, `: the file is empty: want a header row with the columns "text" and "label"`},
 		{"empty json", "a.json", " \n", Columns{}, `: the file is empty: want an array of objects`},
 		{"empty jsonl", "a.jsonl", "", Columns{}, `: the file is empty: want one JSON object a line`},

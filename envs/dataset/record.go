@@ -54,6 +54,8 @@ func (p place) String() string {
 //     header, all of them strings.
 //   - .parquet: lists, structs and maps become []any and Object (a map's keys
 //     are text); dates and times become RFC 3339 text.
+//   - .arrow: Arrow's streaming format, as datasets' save_to_disk writes it; values
+//     as those of .parquet.
 //   - any of the first three followed by .gz or .zst.
 //
 // Text is UTF-8; a byte order mark at the start is accepted. The first error
@@ -98,15 +100,18 @@ func readFile(path string, want *wanted, each func(Record) error) error {
 	}
 	name, unpack := unpacker(path)
 	ext := strings.ToLower(filepath.Ext(name))
-	if ext == ".parquet" && unpack == nil {
+	switch {
+	case ext == ".parquet" && unpack == nil:
 		return readParquet(path, want, each)
+	case ext == ".arrow" && unpack == nil:
+		return readArrow(path, want, each)
 	}
 	read := textReader(ext)
 	switch {
 	case ext == ".parquet":
 		return fmt.Errorf("%s: a Parquet file inside another compression cannot be read as a stream: unpack it first (its pages are compressed as they are)", path)
 	case read == nil:
-		return fmt.Errorf("%s: unknown extension %s of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst) or .parquet", path, words.Quote(filepath.Ext(path)))
+		return fmt.Errorf("%s: unknown extension %s of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow", path, words.Quote(filepath.Ext(path)))
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -107,7 +107,7 @@ func TestRecordsErrors(t *testing.T) {
 		{"not zstd", "a.json.zst", "[]  and more", `:1: reading data set: unpacking zstd data: invalid input: magic number mismatch`},
 		{"cut gz", "a.jsonl.gz", string(gz[:len(gz)-9]), `:100: reading data set: the gzip data are cut short: fetch the file again`},
 		{"compressed parquet", "a.parquet.gz", "", `: a Parquet file inside another compression cannot be read as a stream: unpack it first (its pages are compressed as they are)`},
-		{"compressed something", "a.txt.gz", "", `: unknown extension ".gz" of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst) or .parquet`},
+		{"compressed something", "a.txt.gz", "", `: unknown extension ".gz" of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow`},
 		{"empty parquet", "a.parquet", "", `: the file is empty: want a Parquet file`},
 		{"not parquet", "a.parquet", strings.Repeat(ok, 2), `: not a Parquet file: it starts with "{\"te", want "PAR1"`},
 		{"parquet cut", "a.parquet", string(pq[:len(pq)-100]), `: the Parquet file is cut short: it ends with "AAIA", want "PAR1"; fetch or write it again`},

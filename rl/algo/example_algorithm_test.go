@@ -59,7 +59,7 @@ func (a *plusPlus) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 // An algorithm of one's own is a type with its options, what it makes of rewards, and its loss; registered by name, as
 // those that are built in are.
 func ExampleRegister() {
-	trainTiny(vowelThenDigit{}, must(algo.Find("reinforce_pp")).New(), 0.01, algo.Updates{Epochs: 2})
+	trainTiny(&vowelThenDigit{}, must(algo.Find("reinforce_pp")).New(), 0.01, algo.Updates{Epochs: 2})
 	// Output:
 	// right before: 0 %, at best: 100 %
 }

@@ -16,15 +16,20 @@ import (
 	"rltrain/rl/run"
 )
 
-// vowelThenDigit is a task of two turns: asked for a vowel, then for a digit, the policy is paid for each.
+// vowelThenDigit is a task of two turns: asked for a vowel, then for a digit, the policy is paid for each. It has no
+// options, so the struct of them is the task as well.
 type vowelThenDigit struct{}
 
-func (vowelThenDigit) Len(envs.Part) int { return 0 }
+func (t *vowelThenDigit) Task(envs.Setup) (envs.Task, error) { return t, nil }
 
-func (vowelThenDigit) Episode(envs.Part, int) (envs.Env, error) { return &interview{}, nil }
+func (*vowelThenDigit) Len(envs.Part) int { return 0 }
+
+func (*vowelThenDigit) Episode(envs.Part, int) (envs.Env, error) { return &interview{}, nil }
 
 func init() {
-	envs.Register("vowel_then_digit", func(uint64, envs.Settings) (envs.Task, error) { return vowelThenDigit{}, nil })
+	envs.Register(envs.Definition{
+		Name: "vowel_then_digit", Help: "write a vowel, then a digit", Options: func() any { return &vowelThenDigit{} },
+	})
 }
 
 // interview is one episode of it.
@@ -54,7 +59,7 @@ func (v *interview) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 // A task of one's own has episodes of as many turns as it likes. Its text stands in the trajectory as tokens
 // that are given, and only what the policy wrote is learnt from.
 func ExampleTrain_turns() {
-	task := must(envs.New("vowel_then_digit", 1, nil))
+	task := must(envs.New("vowel_then_digit", envs.Setup{Seed: 1}, nil))
 	trainTiny(task, &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}, 0.02, algo.Updates{})
 	// Output:
 	// right before: 0 %, at best: 100 %

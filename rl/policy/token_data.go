@@ -102,7 +102,8 @@ func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions)
 func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error) {
 	switch {
 	case e.Format == chat.LanguageModelling && !e.Conversational():
-		return p.encodeText(e.Text.Text, 0, o.MaxLength)
+		ids, err := p.Tokenizer.EncodeDocument(e.Text.Text, p.end(), o.MaxLength+1)
+		return Sequence{IDs: ids}.all(), err
 	case e.Format == chat.LanguageModelling:
 		how := (*template.Templates).Render
 		if o.AssistantOnly {
@@ -112,7 +113,8 @@ func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error)
 		if err != nil {
 			return Sequence{}, err
 		}
-		q, spans, err := p.encodeRendered(rendered.Text, o.MaxLength)
+		ids, spans, err := p.Tokenizer.EncodeStart(rendered.Text, o.MaxLength+1)
+		q := Sequence{IDs: ids}
 		if err != nil || !o.AssistantOnly {
 			return q.all(), err
 		}
@@ -124,11 +126,12 @@ func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error)
 		}
 		return q, nil
 	case !e.Conversational():
-		from := 0
-		if o.CompletionOnly {
-			from = len(e.Prompt.Text)
+		ids, err := p.Tokenizer.EncodeDocument(e.Prompt.Text+e.Completion.Text, p.end(), o.MaxLength+1)
+		if err != nil || !o.CompletionOnly {
+			return Sequence{IDs: ids}.all(), err
 		}
-		return p.encodeText(e.Prompt.Text+e.Completion.Text, from, o.MaxLength)
+		prompt, err := p.Tokenizer.EncodeDocument(e.Prompt.Text, -1, o.MaxLength+1)
+		return Sequence{IDs: ids}.behind(prompt), err
 	}
 	prompt, err := p.render(e.Prompt.Messages, e, true, (*template.Templates).Render)
 	if err != nil {
@@ -141,36 +144,20 @@ func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error)
 	if len(whole.Text) < len(prompt.Text) || whole.Text[:len(prompt.Text)] != prompt.Text {
 		return Sequence{}, errors.New("the chat template writes the prompt in another way when the completion follows; give the conversation as messages")
 	}
-	q, spans, err := p.encodeRendered(whole.Text, o.MaxLength)
+	ids, _, err := p.Tokenizer.EncodeStart(whole.Text, o.MaxLength+1)
 	if err != nil || !o.CompletionOnly {
-		return q.all(), err
+		return Sequence{IDs: ids}.all(), err
 	}
-	q.Labels = after(spans, len(prompt.Text))
-	return q, nil
+	given, _, err := p.Tokenizer.EncodeStart(prompt.Text, o.MaxLength+1)
+	return Sequence{IDs: ids}.behind(given), err
 }
 
-// encodeText is the tokens of a text of which the bytes from from on are trained, and its end; of a longer text one
-// more than limit.
-func (p *Token) encodeText(text string, from, limit int) (Sequence, error) {
-	end := int32(-1)
-	if len(p.eos) > 0 {
-		end = p.eos[0]
+// end is the token that ends a text, -1 where there is none.
+func (p *Token) end() int32 {
+	if len(p.eos) == 0 {
+		return -1
 	}
-	ids, spans, err := p.Tokenizer.EncodeDocument(text, end, limit+1)
-	q := Sequence{IDs: ids}
-	if err != nil || from == 0 {
-		return q.all(), err
-	}
-	q.Labels = after(spans, from)
-	if len(q.Labels) > 0 {
-		q.Labels[0] = false
-	}
-	return q, nil
-}
-
-func (p *Token) encodeRendered(text string, limit int) (Sequence, []jinja.Span, error) {
-	ids, spans, err := p.Tokenizer.EncodeStart(text, limit+1)
-	return Sequence{IDs: ids}, spans, err
+	return p.eos[0]
 }
 
 // all is q with every token but the first as a label.
@@ -182,13 +169,15 @@ func (q Sequence) all() Sequence {
 	return q
 }
 
-// after tells the tokens that have a byte at from or behind it.
-func after(spans []jinja.Span, from int) []bool {
-	labels := make([]bool, len(spans))
-	for i, span := range spans {
-		labels[i] = span.End > from
+// behind is q with the tokens as labels that are not the prompt's own: those from the first on that is another than the
+// prompt has, as in TRL. Tokens may go over the prompt's end.
+func (q Sequence) behind(prompt []int32) Sequence {
+	q.Labels = make([]bool, len(q.IDs))
+	for i, same := 0, true; i < len(q.IDs); i++ {
+		same = same && i < len(prompt) && q.IDs[i] == prompt[i]
+		q.Labels[i] = i > 0 && !same
 	}
-	return labels
+	return q
 }
 
 // renderer is a way to render a conversation.

@@ -103,6 +103,17 @@ func TestFailuresOfARolloutAreErrors(t *testing.T) {
 	}
 }
 
+// TestNoEpisodeBegins leaves a step without samples, which is no fault of the prompts.
+func TestNoEpisodeBegins(t *testing.T) {
+	closed := endless(func(part envs.Part, index int) envs.Env {
+		return &unreliableEpisode{Env: letters(part, index), index: 3}
+	})
+	step := next(t, tokens(t, sampler(t, tiny(t), 8), closed, tokensConfig()), 0)
+	if notes := strings.Join(step.Notes, "\n"); len(step.Samples) != 0 || !strings.Contains(notes, "warning: 32 episodes of step 1 failed") || !strings.Contains(notes, "no room") {
+		t.Errorf("%d samples, notes %q", len(step.Samples), notes)
+	}
+}
+
 // TestFailedEpisodesKeepWhatTheyWrote, as a turn without a reward; those that did not begin have no tokens.
 func TestFailedEpisodesKeepWhatTheyWrote(t *testing.T) {
 	c := sampled

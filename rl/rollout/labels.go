@@ -16,8 +16,8 @@ import (
 
 // LabelOptions say what a step of a classifier's rollouts is.
 type LabelOptions struct {
-	BufferSize int `option:"buffer_size" default:"2048" range:"[1,)" help:"most steps a rollout holds"`
-	BatchSize  int `option:"rl_batch_size" default:"64" range:"[1,)" help:"samples an update"`
+	BufferSize int `option:"buffer_size" default:"2000" range:"[1,)" help:"most steps a rollout holds"`
+	BatchSize  int `option:"rl_batch_size" default:"16" range:"[1,)" help:"samples an update"`
 }
 
 // LabelsConfig is what a Labels needs to know.

@@ -14,6 +14,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/digits"
 	"rltrain/rl"
+	"rltrain/rl/policy"
 	"rltrain/torch"
 )
 
@@ -126,12 +127,58 @@ func TestActionsTakenBack(t *testing.T) {
 		"second turn":          {[]envs.Step{{Append: ";", Reward: 1}, done}, []float64{1.5}},
 		"after half a turn":    {[]envs.Step{{Append: ";", Continues: true, Reward: 1}, done}, []float64{0.5}},
 		"second, not judged":   {[]envs.Step{{Append: ";", Reward: 1}, {Done: true, Reward: math.NaN()}}, []float64{math.NaN()}},
+		"done and continues":   {[]envs.Step{{Append: ";", Reward: 1}, {Append: ".", Done: true, Continues: true, Reward: 2}}, []float64{1, 2}},
 		"with something added": {[]envs.Step{{Append: ";", Reward: 1}, {Append: ".", Done: true, Reward: 2}}, []float64{1, 2}},
 	} {
 		for _, x := range played(t, m, script(scripted{steps: test.steps}), []int{0}, sampled).Groups[0] {
 			if diff := cmp.Diff(test.want, x.Rewards(), cmpopts.EquateNaNs()); diff != "" || x.Validate() != nil {
 				t.Errorf("%s: %v, rewards (-want +got):\n%s", name, x.Validate(), diff)
 			}
+		}
+	}
+}
+
+// TestLogProbabilities compares what a trajectory says of its tokens with what the trainer's forward pass says: of the
+// whole distribution at temperature 1, and of the one that was drawn from where nothing was filtered.
+func TestLogProbabilities(t *testing.T) {
+	p := tiny(t)
+	m := sampler(t, p, 4)
+	for _, test := range []struct {
+		sampling torch.Sampling
+		trainer  float64 // the trainer's temperature
+	}{
+		{torch.Sampling{Temperature: 1}, 1},
+		{torch.Sampling{Temperature: 0.5}, 0.5},
+		{torch.Sampling{Temperature: 1, TopK: 3}, 1},
+		{torch.Sampling{Temperature: 0.5}, 1},
+	} {
+		c := sampled
+		c.Sampling = test.sampling
+		var samples []*rl.Sample
+		filtered := false
+		for _, x := range slices.Concat(played(t, m, dialogues(3), []int{0, 1}, c).Groups...) {
+			samples = append(samples, x.Sample(test.trainer))
+			for i := range x.Drawn {
+				filtered = filtered || x.Drawn[i] > x.LogProbs[i]+0.01
+			}
+		}
+		if want := test.sampling != (torch.Sampling{Temperature: 1}); filtered != want {
+			t.Errorf("%+v: tokens were drawn from another distribution: %t", test.sampling, filtered)
+		}
+		var logProbs []float32
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: test.trainer}).LogProbs)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range samples {
+			for i, drawn := range x.Drawn {
+				if math.Abs(float64(drawn-logProbs[i])) > 1e-4 {
+					t.Errorf("%+v, trainer at %v: log π is %v, the trainer says %v", test.sampling, test.trainer, drawn, logProbs[i])
+				}
+			}
+			logProbs = logProbs[x.Len():]
 		}
 	}
 }

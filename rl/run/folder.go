@@ -1,3 +1,6 @@
+// Package run keeps what a run leaves behind: its folder, locked against other processes, the stage of training that
+// writes logs, metrics and checkpoints there, and all that a checkpoint holds. How a checkpoint is written is changed
+// here and nowhere else.
 package run
 
 import (

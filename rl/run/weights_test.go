@@ -162,9 +162,11 @@ func TestTrainingStateRefuses(t *testing.T) {
 		change func(dir string) error
 		want   []string
 	}{
-		"weights missing":   {func(dir string) error { return os.Remove(filepath.Join(dir, "pair.safetensors")) }, []string{"pair.safetensors"}},
-		"state missing":     {func(dir string) error { return os.Remove(filepath.Join(dir, stateFile)) }, []string{stateFile}},
-		"state broken":      {func(dir string) error { return os.WriteFile(filepath.Join(dir, stateFile), []byte(`{"state":[]}`), 0o600) }, []string{stateFile}},
+		"weights missing": {func(dir string) error { return os.Remove(filepath.Join(dir, "pair.safetensors")) }, []string{"pair.safetensors"}},
+		"state missing":   {func(dir string) error { return os.Remove(filepath.Join(dir, stateFile)) }, []string{stateFile}},
+		"state broken": {func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, stateFile), []byte(`{"state":[]}`), 0o600)
+		}, []string{stateFile}},
 		"optimiser missing": {func(dir string) error { return os.Remove(filepath.Join(dir, optimizerFile)) }, []string{optimizerFile}},
 		"optimiser of others": {func(dir string) error {
 			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{flat("first.0", []float32{1, 2}), flat("second.0", []float32{1, 2})}, nil)

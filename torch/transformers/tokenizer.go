@@ -309,10 +309,9 @@ func (t *Tokenizer) EncodeStart(text string, limit int) (ids []int32, spans []ji
 	return signed(e.IDs[:n]), spans, nil
 }
 
-// EncodeDocument is the first limit ids of a text to train on, and the bytes of text that each stands for: the special
-// tokens that open a text, with no bytes, the text's own, and end, the token that ends texts, behind the last byte. A
-// text that ends with that token itself gets no second one. An end below 0 is none.
-func (t *Tokenizer) EncodeDocument(text string, end int32, limit int) (ids []int32, spans []jinja.Span, err error) {
+// EncodeDocument is the first limit ids of a text to train on: the special tokens that open a text, the text's own, and
+// end, the token that ends texts; -1 is none. A text that ends with that token itself gets no second one.
+func (t *Tokenizer) EncodeDocument(text string, end int32, limit int) ([]int32, error) {
 	written := ""
 	if end >= 0 && int(end) < t.vocab.size() {
 		written = t.vocab.texts[end]
@@ -321,16 +320,15 @@ func (t *Tokenizer) EncodeDocument(text string, end int32, limit int) (ids []int
 	if added && !strings.HasSuffix(text, written) {
 		text += written // as the text's own, so that its flags count: it may take the spaces before it
 	}
-	ids, spans, err = t.EncodeStart(text, limit)
+	ids, _, err := t.EncodeStart(text, limit)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	ids, spans = slices.Concat(t.opening, ids), slices.Concat(make([]jinja.Span, len(t.opening)), spans)
+	ids = slices.Concat(t.opening, ids)
 	if end >= 0 && !added && (len(ids) == 0 || ids[len(ids)-1] != end) {
-		ids, spans = append(ids, end), append(spans, jinja.Span{Start: len(text), End: len(text) + 1})
+		ids = append(ids, end)
 	}
-	n := min(limit, len(ids))
-	return ids[:n], spans[:n], nil
+	return ids[:min(limit, len(ids))], nil
 }
 
 func signed(ids []uint32) []int32 {

@@ -1,0 +1,133 @@
+package dataset
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+)
+
+// readArrow reads a file of Arrow's streaming format, in which the save_to_disk of Hugging Face's datasets writes.
+func readArrow(path string, want *wanted, each func(Record) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("reading data set: %w", err)
+	}
+	defer f.Close()
+	return readArrowFrom(f, path, want, each)
+}
+
+// errDamaged says that a file's bytes are no Arrow.
+var errDamaged = errors.New("not a stream of Arrow, or a damaged one")
+
+func readArrowFrom(in io.Reader, path string, want *wanted, each func(Record) error) error {
+	row := 0
+	r, err := openArrow(in)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer r.Release()
+	for {
+		batch, err := nextBatch(r)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		columns, err := arrowColumns(batch, path, want)
+		if err != nil {
+			return err
+		}
+		for i := range int(batch.NumRows()) {
+			row++
+			fields := make(Object, len(columns))
+			for j, c := range columns {
+				value, err := arrowValue(c.values, i, 0)
+				if err != nil {
+					return fmt.Errorf("%s:%d: column %q: %w", path, row, c.name, err)
+				}
+				fields[j] = Field{c.name, value}
+			}
+			if err := each(Record{File: path, Line: row, Fields: fields}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// arrowColumn is a column of a batch that is wanted.
+type arrowColumn struct {
+	name   string
+	values arrow.Array
+}
+
+func arrowColumns(batch arrow.RecordBatch, path string, want *wanted) ([]arrowColumn, error) {
+	var columns []arrowColumn
+	var chosen Object
+	var present []string
+	for i, field := range batch.Schema().Fields() {
+		if slices.Contains(present, field.Name) {
+			return nil, fmt.Errorf("%s: the column %q comes twice", path, field.Name)
+		}
+		present = append(present, field.Name)
+		if want.has([]byte(field.Name)) {
+			columns = append(columns, arrowColumn{field.Name, batch.Column(i)})
+			chosen = append(chosen, Field{Name: field.Name})
+		}
+	}
+	return columns, want.check(place{path: path}, chosen, func() []string { return present })
+}
+
+// The library panics on some damaged files.
+func openArrow(in io.Reader) (r *ipc.Reader, err error) {
+	defer undamaged(&err)
+	r, err = ipc.NewReader(in, ipc.WithAllocator(bounded{memory.NewGoAllocator()}))
+	return r, arrowError(err)
+}
+
+func nextBatch(r *ipc.Reader) (batch arrow.RecordBatch, err error) {
+	defer undamaged(&err)
+	batch, err = r.Read()
+	if err == io.EOF {
+		return nil, err
+	}
+	return batch, arrowError(err)
+}
+
+func undamaged(err *error) {
+	if failure := recover(); failure != nil {
+		*err = arrowError(fmt.Errorf("%v", failure))
+	}
+}
+
+func arrowError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w (%.200s)", errDamaged, strings.Join(strings.Fields(err.Error()), " "))
+}
+
+// bounded gives no more memory at once than a batch can need.
+type bounded struct{ memory.Allocator }
+
+func (b bounded) Allocate(size int) []byte {
+	if size < 0 || size > math.MaxInt32 {
+		panic(fmt.Sprintf("it asks for %d bytes at once", size))
+	}
+	return b.Allocator.Allocate(size)
+}
+
+func (b bounded) Reallocate(size int, old []byte) []byte {
+	if size < 0 || size > math.MaxInt32 {
+		panic(fmt.Sprintf("it asks for %d bytes at once", size))
+	}
+	return b.Allocator.Reallocate(size, old)
+}

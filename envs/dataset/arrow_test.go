@@ -1,0 +1,100 @@
+package dataset
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A folder of save_to_disk has the splits and the rows that were saved.
+func TestSaveToDisk(t *testing.T) {
+	parts, err := Find("", filepath.Join("testdata", "saved"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := Divide(parts)
+	if err != nil || !d.Given {
+		t.Fatal(d.Given, err)
+	}
+	want := all(t, filepath.Join("testdata", "messages.jsonl"))
+	var train, held []Object
+	for r, err := range d.Train {
+		if err != nil {
+			t.Fatal(err)
+		}
+		train = append(train, r.Fields)
+	}
+	for r, err := range d.Validation {
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, r.Fields)
+	}
+	if diff := cmp.Diff(want, train) + cmp.Diff(want[:1], held); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	alone, err := Find("", filepath.Join("testdata", "saved_alone"))
+	if err != nil || len(alone) != 1 || alone[0].Split != "train" || len(alone[0].Files) != 3 {
+		t.Fatal(alone, err)
+	}
+	var ids []int64
+	for _, fields := range all(t, alone[0].Files...) {
+		id, _ := fields.Get("id")
+		ids = append(ids, id.(int64))
+	}
+	if diff := cmp.Diff([]int64{0, 1, 2, 3, 4, 5, 6}, ids); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestArrowRefused(t *testing.T) {
+	saved, err := os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"empty": nil, "text": []byte("hello, this is no Arrow"), "short": saved[:len(saved)/2], "zeros": make([]byte, 4096)} {
+		path := filepath.Join(t.TempDir(), "rows.arrow")
+		if err := os.WriteFile(path, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var failed error
+		for _, err := range Records(path) {
+			failed = err
+		}
+		if name == "zeros" && failed == nil {
+			continue // a stream that ends at once
+		}
+		if failed == nil || !strings.Contains(failed.Error(), "rows.arrow: not a stream of Arrow, or a damaged one") || strings.Contains(failed.Error(), "\n") {
+			t.Errorf("%s: %v", name, failed)
+		}
+	}
+	rows, err := ReadParts([]Part{{"train", []string{filepath.Join("testdata", "saved_alone", "data-00000-of-00003.arrow")}}}, Columns{Label: "nope"})
+	if err == nil || !strings.Contains(err.Error(), `no column "nope"; the columns are`) {
+		t.Error(rows, err)
+	}
+}
+
+// Whatever the bytes, there are records or an error of one line.
+func FuzzArrow(f *testing.F) {
+	saved, err := os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(saved)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n := 0
+		err := readArrowFrom(bytes.NewReader(data), "x.arrow", nil, func(Record) error {
+			if n++; n > 10000 {
+				return errStop
+			}
+			return nil
+		})
+		if err != nil && strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q", err)
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package policy
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs/chat"
+	"rltrain/envs/dataset"
+	"rltrain/rl"
+	"rltrain/torch"
+)
+
+// trlCase is a data set, and what TRL's SFTTrainer makes of it.
+type trlCase struct {
+	Name       string    `json:"name"`
+	Model      string    `json:"model"` // a folder
+	Data       string    `json:"data"`  // a file or a folder
+	Validation bool      `json:"validation"`
+	MaxLength  int       `json:"max_length"`
+	Completion bool      `json:"completion_only_loss"`
+	Assistant  bool      `json:"assistant_only_loss"`
+	IDs        [][]int32 `json:"input_ids"`
+	Labels     [][]int32 `json:"labels"` // -100 where nothing is trained
+	Loss       float64   `json:"loss"`
+}
+
+// The cases are those of the file that $RLTRAIN_SFT_CASES names: make compat writes it.
+func TestEncodeAsTRL(t *testing.T) {
+	file := os.Getenv("RLTRAIN_SFT_CASES")
+	if file == "" {
+		t.Skip("RLTRAIN_SFT_CASES is not set")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		var c trlCase
+		if err := json.Unmarshal([]byte(line), &c); err != nil {
+			t.Fatal(err)
+		}
+		t.Run(c.Name, func(t *testing.T) { checkAsTRL(t, c) })
+	}
+}
+
+func checkAsTRL(t *testing.T, c trlCase) {
+	p, err := NewToken(TokenConfig{Dir: c.Model})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	parts, err := dataset.Find("", c.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	divided, err := dataset.Divide(parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := divided.Train
+	if c.Validation {
+		records = divided.Validation
+	}
+	examples := chat.Examples(records, chat.LanguageModelling, chat.PromptCompletion)
+	encoded, err := p.Encode(examples, EncodeOptions{MaxLength: c.MaxLength, CompletionOnly: c.Completion, AssistantOnly: c.Assistant})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids, labels [][]int32
+	for _, q := range encoded.Sequences {
+		trained := make([]int32, len(q.IDs))
+		for i, id := range q.IDs {
+			trained[i] = -100
+			if q.Labels[i] {
+				trained[i] = id
+			}
+		}
+		ids, labels = append(ids, q.IDs), append(labels, trained)
+	}
+	if diff := cmp.Diff(c.IDs, ids); diff != "" {
+		t.Fatalf("ids (-TRL +ours): %s", diff)
+	}
+	for i := range c.Labels {
+		c.Labels[i][0] = -100 // TRL names a label of the first token, which nothing predicts
+	}
+	if diff := cmp.Diff(c.Labels, labels); diff != "" {
+		t.Fatalf("labels (-TRL +ours): %s", diff)
+	}
+	if got := lossOf(t, p, encoded.Sequences); math.Abs(got-c.Loss) > 1e-5*c.Loss {
+		t.Errorf("loss %.7f, TRL's is %.7f", got, c.Loss)
+	}
+}
+
+// lossOf is the mean of -log p over all labels.
+func lossOf(t *testing.T, p *Token, sequences []Sequence) float64 {
+	t.Helper()
+	var batch rl.Batch
+	begin := 0
+	for _, q := range sequences {
+		batch.Sequences = append(batch.Sequences, q.IDs)
+		for i, label := range q.Labels {
+			if label {
+				batch.Rows, batch.Actions = append(batch.Rows, int64(begin+i-1)), append(batch.Actions, int64(q.IDs[i]))
+			}
+		}
+		begin += len(q.IDs)
+	}
+	loss := 0.0
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		for _, x := range s.Read(p.Forward(s, &batch, Pass{Temperature: 1}).LogProbs) {
+			loss -= float64(x) / float64(len(batch.Rows))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return loss
+}
