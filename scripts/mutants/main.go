@@ -95,7 +95,7 @@ func healthy(faults []fault) error {
 		}
 	}
 	for pkg, names := range tests {
-		output, err := test(pkg, "^("+strings.Join(names, "|")+")$")
+		output, err := test(4*timeout, pkg, "^("+strings.Join(names, "|")+")$")
 		if err != nil {
 			return fmt.Errorf("the tests of %s fail without a fault: %w\n%s", pkg, err, output)
 		}
@@ -103,9 +103,9 @@ func healthy(faults []fault) error {
 	return nil
 }
 
-// test runs tests of a package.
-func test(pkg, pattern string, more ...string) (output string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+// test runs tests of a package, for so long at most.
+func test(limit time.Duration, pkg, pattern string, more ...string) (output string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	// Most of the time goes into linking, which is shorter without what debuggers read.
 	args := append([]string{"test", "-vet=off", "-ldflags=-s -w", "-failfast", "-run", pattern}, more...)
@@ -142,7 +142,7 @@ func (f fault) try(work string) error {
 	for i, part := range parts {
 		parts[i] = "^" + part + "$"
 	}
-	output, err := test(f.pkg, strings.Join(parts, "/"), "-overlay", overlay)
+	output, err := test(timeout, f.pkg, strings.Join(parts, "/"), "-overlay", overlay)
 	switch {
 	case err == nil && strings.Contains(output, "no tests to run"):
 		return errors.New("there is no such test")
