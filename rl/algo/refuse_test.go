@@ -47,4 +47,3 @@ func TestTrainRefuses(t *testing.T) {
 		}
 	}
 }
-
