@@ -20,7 +20,7 @@ import (
 // parallel is how many faults are tried at the same time: while one is linked, another one computes.
 const parallel = 4
 
-// timeout ends a test that a fault has sent into a loop.
+// timeout ends what takes too long, which says nothing of the fault.
 const timeout = 5 * time.Minute
 
 func main() {
@@ -61,7 +61,7 @@ func run(chosen []string) error {
 				verdicts[i] = faults[i].try(filepath.Join(work, fmt.Sprint(i)))
 				verdict := "noticed"
 				if verdicts[i] != nil {
-					verdict = strings.ToUpper(verdicts[i].Error())
+					verdict = "FAILED: " + verdicts[i].Error()
 				}
 				fmt.Printf("%s:%d (%s, %s): %s\n", faults[i].file, faults[i].line, faults[i].pkg, faults[i].test, verdict)
 			}
@@ -150,7 +150,9 @@ func (f fault) try(work string) error {
 		return errors.New("unnoticed")
 	case strings.Contains(output, "[build failed]") || strings.Contains(output, "[setup failed]"):
 		return errors.New("does not compile:\n" + output)
-	case !strings.Contains(output, "--- FAIL") && !strings.Contains(output, "panic:") && !errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded):
+		return errors.New("not finished in time")
+	case !strings.Contains(output, "--- FAIL") && !strings.Contains(output, "panic:"):
 		return errors.New("the test did not run:\n" + output)
 	}
 	return nil
