@@ -3,12 +3,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := all
 
 # Packages that must build and pass without cgo.
-PURE := ./internal/... ./envs/... ./rl ./rl/report ./lora ./torch/pickle ./torch/safetensors ./torch/hub ./torch/transformers/jinja ./torch/transformers/chat ./cmd/rltrain/config
+PURE := ./internal/... ./envs/... ./rl ./rl/report ./lora ./torch/pickle ./torch/safetensors ./torch/hub ./torch/transformers/jinja ./torch/transformers/chat
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all core cli models env test lint race fuzz bench compat crash fixtures clean help
+.PHONY: all core cli models env test lint race fuzz bench compat crash mutants fixtures clean help
 
 all: core cli models ## everything: the core, bin/rltrain and the default model (the default)
 
@@ -51,6 +51,9 @@ compat: all ## compare with transformers and peft (needs Python; makes a virtual
 
 crash: all ## kill training runs and resume them
 	@$(GOENV) go test -count=1 -timeout 30m -run Crash -tags crash ./cmd/...
+
+mutants: core ## put faults into the code, one line at a time; the tests have to notice each
+	@$(GOENV) go run ./scripts/mutants
 
 fixtures: ## regenerate the committed parity fixtures (needs Python)
 	@for script in scripts/fixtures/*.py; do scripts/compat.sh "$$script"; done

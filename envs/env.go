@@ -93,8 +93,9 @@ type Worked interface {
 type Part string
 
 const (
-	Train Part = "train"
-	Eval  Part = "eval"
+	Train  Part = "train"
+	Eval   Part = "eval"
+	Warmup Part = "warmup" // whose solutions are imitated before Train is learnt from; a task may give those of Train
 )
 
 // Task makes episodes. It may be used by several goroutines.
@@ -103,8 +104,15 @@ type Task interface {
 	Len(part Part) int
 	// Episode returns episode index of a part, from 0. It is a pure function of its
 	// arguments and of the task's seed: equal calls give equal episodes. Past Len the
-	// episodes of Train come again, in another order; past Len Eval is an error.
+	// episodes of Train and Warmup come again, in another order; past Len Eval is an error.
 	Episode(part Part, index int) (Env, error)
+}
+
+// Sifting is a task that can leave episodes of Train out for good, as those that a model cannot read.
+type Sifting interface {
+	Task
+	// Sift leaves out the episodes that keep refuses, and says how many there were.
+	Sift(keep func(Env) (bool, error)) (dropped int, err error)
 }
 
 // Completion is what a reward judges: one finished episode of one action, or one turn.

@@ -12,11 +12,11 @@ import (
 // guess is a game of several turns: find a number from 1 to 100; after each guess the
 // game says whether the number is higher or lower.
 type guess struct {
-	number, left int
+	number, guesses, left int
 }
 
 func (g *guess) Reset(context.Context) (envs.Observation, error) {
-	g.left = 7
+	g.left = g.guesses
 	return envs.Observation{Text: "Find the number from 1 to 100.\n> ", Stop: []string{"\n"}}, nil
 }
 
@@ -42,29 +42,36 @@ func (g *guess) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	return step, nil
 }
 
-// guessing counts through the numbers; those that end in 0 are kept for evaluation.
-type guessing struct{}
+// guessing counts through the numbers; those that end in 0 are kept for evaluation. Its fields are its options, so it is
+// what Definition.Options returns, and the task as well.
+type guessing struct {
+	Guesses int `option:"guesses" default:"7" range:"[1,100]" help:"guesses that a game allows"`
+}
 
-func (guessing) Len(part envs.Part) int {
+func (o *guessing) Task(envs.Setup) (envs.Task, error) { return o, nil }
+
+func (*guessing) Len(part envs.Part) int {
 	if part == envs.Eval {
 		return 10
 	}
 	return 0
 }
 
-func (guessing) Episode(part envs.Part, index int) (envs.Env, error) {
+func (o *guessing) Episode(part envs.Part, index int) (envs.Env, error) {
 	if part == envs.Eval {
-		return &guess{number: 10 * (index + 1)}, nil
+		return &guess{number: 10 * (index + 1), guesses: o.Guesses}, nil
 	}
 	index += index / 9 // leave the tens out
-	return &guess{number: 1 + index%100}, nil
+	return &guess{number: 1 + index%100, guesses: o.Guesses}, nil
 }
 
 // A task of one's own is registered by name; its episodes may have several turns.
 func Example() {
-	envs.Register("guess", func(uint64, envs.Settings) (envs.Task, error) { return guessing{}, nil })
+	envs.Register(envs.Definition{
+		Name: "guess", Help: "find a number by halving", Options: func() any { return &guessing{} },
+	})
 
-	task, err := envs.New("guess", 1, nil)
+	task, err := envs.New("guess", envs.Setup{Seed: 1}, envs.Settings{"guesses": "6"})
 	if err != nil {
 		panic(err)
 	}

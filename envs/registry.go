@@ -1,99 +1,121 @@
 package envs
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
 	"rltrain/internal/nearest"
+	"rltrain/internal/options"
 )
-
-// Settings are a task's options by canonical name, as text.
-type Settings map[string]string
-
-// Builder makes a task. Every random choice of the task derives from seed.
-type Builder func(seed uint64, settings Settings) (Task, error)
 
 var (
 	registryLock sync.RWMutex
-	registry     = map[string]Builder{}
+	registry     = map[string]Definition{}
 )
 
-// Register makes a task known by name, usually from an init function. It panics when
-// the name is empty or taken.
-func Register(name string, build Builder) {
+// Register makes a task known, usually from an init function. It panics where the definition has a mistake: the name is
+// empty or taken, the options cannot be read, or they give nothing to learn from.
+func Register(d Definition) {
 	registryLock.Lock()
 	defer registryLock.Unlock()
-	if _, taken := registry[name]; taken || name == "" {
-		panic(fmt.Sprintf("envs.Register: the name %q is empty or taken", name))
+	if err := d.check(); err != nil {
+		panic(fmt.Sprintf("envs.Register: task %q: %v", d.Name, err))
 	}
-	registry[name] = build
+	registry[d.Name] = d
 }
 
-// Names lists the tasks registered, sorted.
-func Names() []string {
+func (d Definition) check() error {
+	if _, taken := registry[d.Name]; taken || d.Name == "" || d.Help == "" || d.Options == nil {
+		return errors.New("the name is empty or taken, or help or options are missing")
+	}
+	for _, other := range registry {
+		if d.Default && other.Default {
+			return fmt.Errorf("%s is the default already", other.Name)
+		}
+	}
+	o := d.Options()
+	switch o.(type) {
+	case RowSource, RecordSource, EpisodeSource:
+	default:
+		return fmt.Errorf("%T gives neither rows nor records nor episodes", o)
+	}
+	_, err := options.Read(o)
+	return err
+}
+
+// Definitions lists the tasks registered, by name.
+func Definitions() []Definition {
 	registryLock.RLock()
 	defer registryLock.RUnlock()
-	return slices.Sorted(maps.Keys(registry))
+	var all []Definition
+	for _, name := range slices.Sorted(maps.Keys(registry)) {
+		all = append(all, registry[name])
+	}
+	return all
 }
 
-// New makes the task of that name.
-func New(name string, seed uint64, settings Settings) (Task, error) {
-	registryLock.RLock()
-	build, known := registry[name]
-	registryLock.RUnlock()
-	if !known {
-		return nil, fmt.Errorf("task %q is unknown%s: choose %s", name, didYouMean(name, Names()), strings.Join(Names(), ", "))
+// Find returns the task of that name.
+func Find(name string) (Definition, error) {
+	var names []string
+	for _, d := range Definitions() {
+		if d.Name == name {
+			return d, nil
+		}
+		names = append(names, d.Name)
 	}
-	task, err := build(seed, settings)
+	return Definition{}, fmt.Errorf("task %q is unknown%s: choose %s", name, didYouMean(name, names), strings.Join(names, ", "))
+}
+
+// Settings are a task's options by name, as text.
+type Settings map[string]string
+
+// Set gives the options of a struct, which Definition.Options made, their defaults and then these values.
+func (s Settings) Set(o any) error {
+	set, err := options.Read(o)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, option := range set.All() {
+		names = append(names, option.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		option := set.Find(name)
+		if option == nil {
+			return &OptionError{name, fmt.Errorf("does not apply%s: choose from %s", didYouMean(name, names), strings.Join(names, ", "))}
+		}
+		value, err := option.Parse(options.Value{Text: s[name]})
+		if err != nil {
+			return &OptionError{name, err}
+		}
+		option.Set(value)
+	}
+	return nil
+}
+
+// New makes the episodes of the task of that name with some of its options set.
+func New(name string, setup Setup, settings Settings) (Task, error) {
+	d, err := Find(name)
+	if err != nil {
+		return nil, err
+	}
+	o := d.Options()
+	if err := settings.Set(o); err != nil {
+		return nil, fmt.Errorf("task %s: %w", name, err)
+	}
+	source, ok := o.(EpisodeSource)
+	if !ok {
+		return nil, fmt.Errorf("task %s has no episodes", name)
+	}
+	task, err := source.Task(setup)
 	if err != nil {
 		return nil, fmt.Errorf("task %s: %w", name, err)
 	}
 	return task, nil
-}
-
-// Read puts each setting into the variable that fields holds for its name: a pointer to
-// string, bool, int or float64. What is not set stays as it is; a setting without a
-// field is an error.
-func (s Settings) Read(fields map[string]any) error {
-	for _, name := range slices.Sorted(maps.Keys(s)) {
-		field, known := fields[name]
-		if !known {
-			names := slices.Sorted(maps.Keys(fields))
-			return fmt.Errorf("option %s does not apply%s: choose from %s", name, didYouMean(name, names), strings.Join(names, ", "))
-		}
-		if err := set(field, s[name]); err != nil {
-			return fmt.Errorf("option %s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-func set(field any, text string) error {
-	var err error
-	var want string
-	switch field := field.(type) {
-	case *string:
-		*field = text
-	case *bool:
-		want = "true or false"
-		*field, err = strconv.ParseBool(text)
-	case *int:
-		want = "a whole number"
-		*field, err = strconv.Atoi(text)
-	case *float64:
-		want = "a number"
-		*field, err = strconv.ParseFloat(text, 64)
-	default:
-		panic(fmt.Sprintf("envs.Settings.Read: a field of type %T", field))
-	}
-	if err != nil {
-		return fmt.Errorf("%q, want %s", text, want)
-	}
-	return nil
 }
 
 func didYouMean(name string, known []string) string {

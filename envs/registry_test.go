@@ -8,22 +8,39 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-type noTask struct{ seed uint64 }
+// countdown is a task without a point: its options are what these tests look at.
+type countdown struct {
+	From  int     `option:"from" default:"10" range:"[1,100]" help:"where it begins"`
+	Share float64 `option:"share" range:"[0,1]" help:"a share"`
+	Loud  bool    `option:"loud" help:"whether it is heard"`
+	Word  string  `option:"word" default:"go" allowed:"go,stop" help:"the last word"`
 
-func (noTask) Len(Part) int                   { return 0 }
-func (noTask) Episode(Part, int) (Env, error) { return nil, nil }
+	seed uint64
+}
+
+func (o *countdown) Task(s Setup) (Task, error) {
+	o.seed = s.Seed
+	return o, nil
+}
+
+func (*countdown) Len(Part) int                   { return 0 }
+func (*countdown) Episode(Part, int) (Env, error) { return nil, nil }
+
+func define(name string) Definition {
+	return Definition{Name: name, Help: "count", Options: func() any { return &countdown{} }}
+}
 
 func TestRegistry(t *testing.T) {
-	Register("countdown", func(seed uint64, s Settings) (Task, error) {
-		from := 10
-		return noTask{seed}, s.Read(map[string]any{"from": &from})
-	})
-	if !slices.Contains(Names(), "countdown") {
-		t.Errorf("Names() = %v", Names())
+	Register(define("countdown"))
+	if !slices.ContainsFunc(Definitions(), func(d Definition) bool { return d.Name == "countdown" }) {
+		t.Errorf("countdown is missing in %v", Definitions())
 	}
-	task, err := New("countdown", 7, Settings{"from": "3"})
-	if err != nil || task != (noTask{7}) {
-		t.Errorf("New = %v, %v", task, err)
+	task, err := New("countdown", Setup{Seed: 7}, Settings{"from": "3", "share": "0.25", "loud": "True"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(countdown{From: 3, Share: 0.25, Loud: true, Word: "go", seed: 7}, *task.(*countdown), cmp.AllowUnexported(countdown{})); diff != "" {
+		t.Error(diff)
 	}
 	for _, test := range []struct {
 		name     string
@@ -31,34 +48,52 @@ func TestRegistry(t *testing.T) {
 		want     string
 	}{
 		{"countdwn", nil, `task "countdwn" is unknown (did you mean countdown?)`},
-		{"countdown", Settings{"form": "3"}, "task countdown: option form does not apply (did you mean from?): choose from from"},
-		{"countdown", Settings{"from": "x"}, `task countdown: option from: "x", want a whole number`},
+		{"countdown", Settings{"form": "3"}, "task countdown: option form: does not apply (did you mean from?): choose from from, share, loud, word"},
+		{"countdown", Settings{"from": "x"}, `task countdown: option from: "x" is not a whole number`},
+		{"countdown", Settings{"from": "0"}, "task countdown: option from: 0 is out of range; it must be 1 to 100"},
+		{"countdown", Settings{"word": "stip"}, `"stip" is not one of go, stop; did you mean stop?`},
 	} {
-		if _, err := New(test.name, 0, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := New(test.name, Setup{}, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("New(%q, %v): error %v, want %q", test.name, test.settings, err, test.want)
 		}
 	}
-	defer func() {
-		if recover() == nil {
-			t.Error("a name was registered twice")
-		}
-	}()
-	Register("countdown", nil)
 }
 
-func TestSettingsRead(t *testing.T) {
-	type values struct {
-		Text  string
-		Flag  bool
-		Count int
-		Share float64
-	}
-	got := values{Text: "kept", Count: 1}
-	fields := map[string]any{"text": &got.Text, "flag": &got.Flag, "count": &got.Count, "share": &got.Share}
-	if err := (Settings{"flag": "true", "count": "5", "share": "0.25"}).Read(fields); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(values{"kept", true, 5, 0.25}, got); diff != "" {
+func TestModes(t *testing.T) {
+	played := define("played")
+	worked := define("worked")
+	worked.Worked = true
+	if diff := cmp.Diff([][]string{{RLOnly}, {SupervisedThenRL, Supervised, RLOnly}}, [][]string{played.Modes(), worked.Modes()}); diff != "" {
 		t.Error(diff)
+	}
+	if played.Labels() || !played.Plays() {
+		t.Error("a task of episodes is taken for one of labels")
+	}
+}
+
+func TestRegisterRefuses(t *testing.T) {
+	Register(define("taken"))
+	giving := func(o any) Definition {
+		return Definition{Name: "new", Help: "new", Options: func() any { return o }}
+	}
+	for name, d := range map[string]Definition{
+		"taken": define("taken"), "no name": define(""), "nothing to learn from": giving(&struct{}{}), "no pointer": giving(3),
+		"a bad default": giving(&struct {
+			countdown
+			Size int `option:"size" default:"big" help:"size"`
+		}{}),
+		"a name twice": giving(&struct {
+			countdown
+			From int `option:"from" help:"again"`
+		}{}),
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: it was registered", name)
+				}
+			}()
+			Register(d)
+		}()
 	}
 }

@@ -79,6 +79,37 @@ func CompareRuns(classes int, truth []int, a, b [][][]float32) Comparison {
 	}
 }
 
+// CompareMeans gives the paired percentile bootstrap interval of the difference of two means over the same rows. A row
+// where either is NaN is left out; without rows every figure is 0. It panics when the lengths differ.
+func CompareMeans(a, b []float64) Difference {
+	if len(a) != len(b) {
+		panic(fmt.Sprintf("rl.CompareMeans: %d rows against %d", len(a), len(b)))
+	}
+	var rows [][2]float64
+	var whole [2]float64
+	for i := range a {
+		if !math.IsNaN(a[i]) && !math.IsNaN(b[i]) {
+			rows = append(rows, [2]float64{a[i], b[i]})
+			whole[0], whole[1] = whole[0]+a[i], whole[1]+b[i]
+		}
+	}
+	if len(rows) == 0 {
+		return Difference{}
+	}
+	n := float64(len(rows))
+	differences := draws()
+	rng := Stream(bootstrapSeed, 3)
+	for range resamples {
+		sum := 0.0
+		for range rows {
+			row := rows[rng.IntN(len(rows))]
+			sum += row[1] - row[0]
+		}
+		differences = append(differences, sum/n)
+	}
+	return newDifference(whole[0]/n, whole[1]/n, differences)
+}
+
 func newDifference(a, b float64, draws []float64) Difference {
 	return Difference{a, b, b - a, interval(draws, b-a)}
 }

@@ -2,6 +2,7 @@ package rl
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -127,13 +128,29 @@ func TestCompareCoverage(t *testing.T) {
 	}
 }
 
-// TestIntervalsHoldTheirEstimates has well-calibrated classifiers on few rows, whose resamples nearly all miss by more.
+// calibrated are predictions of every confidence that are right as often as it says: their calibration error is noise,
+// and resamples have more of it.
+func calibrated(seed uint64, n int) (truth []int, probs [][]float32) {
+	rng := Stream(seed, 5)
+	for range n {
+		confidence, guess := 0.4+0.6*rng.Float32(), rng.IntN(3)
+		p := []float32{(1 - confidence) / 2, (1 - confidence) / 2, (1 - confidence) / 2}
+		p[guess] = confidence
+		if rng.Float32() >= confidence {
+			guess = (guess + 1 + rng.IntN(2)) % 3
+		}
+		truth, probs = append(truth, guess), append(probs, p)
+	}
+	return truth, probs
+}
+
+// TestIntervalsHoldTheirEstimates has few rows, and calibration errors that nearly all resamples exceed.
 func TestIntervalsHoldTheirEstimates(t *testing.T) {
 	labels := []string{"x", "y", "z"}
 	atAnEnd := 0
 	for seed := range uint64(60) {
-		truth, a := classifier(100+seed, 20+int(seed), 0.8, 0.85)
-		_, b := classifier(100+seed, 20+int(seed), 0.6, 0.9)
+		truth, a := calibrated(100+seed, 40+4*int(seed))
+		_, b := calibrated(200+seed, 40+4*int(seed)) // of other rows: most of these are wrong
 		e := Evaluate(labels, truth, a)
 		c := Compare(3, truth, a, b)
 		if e.Intervals.ECE[0] == e.ECE {
@@ -169,5 +186,28 @@ func BenchmarkCompare(b *testing.B) {
 	_, y := classifier(9, 1000, 0.7, 0.9)
 	for b.Loop() {
 		Compare(3, truth, x, y)
+	}
+}
+
+func TestCompareMeans(t *testing.T) {
+	var a, b []float64
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		x := rng.Float64()
+		a, b = append(a, x), append(b, x+0.01+0.02*rng.NormFloat64())
+	}
+	d := CompareMeans(append(a, math.NaN(), 1), append(b, 1, math.NaN()))
+	if d.Difference < 0.005 || d.Difference > 0.015 || math.Abs(d.B-d.A-d.Difference) > 1e-12 {
+		t.Errorf("difference %+v, want about 0.01", d)
+	}
+	// The pairing is used: the means themselves are uncertain by 0.04.
+	if d.Interval[0] <= 0 || d.Interval[1]-d.Interval[0] > 0.01 {
+		t.Errorf("interval %v, want one of about ±0.003 that leaves 0 out", d.Interval)
+	}
+	if same := CompareMeans(a, a); same.Difference != 0 || same.Interval != (Interval{}) {
+		t.Errorf("a set against itself: %+v", same)
+	}
+	if none := CompareMeans([]float64{math.NaN()}, []float64{1}); none != (Difference{}) {
+		t.Errorf("without rows: %+v", none)
 	}
 }

@@ -1,9 +1,10 @@
-// Package rl holds the parts of learning that need no tensors: random streams,
-// advantages, rollout buffers, schedules, evaluation and what a run leaves behind.
+// Package rl holds the parts of learning that need no tensors: trajectories and the
+// samples made of them, advantages and returns, the replay buffer, schedules, figures,
+// evaluation, random streams.
 //
-// Everything here is plain Go on slices and builds without cgo; the algorithms that
-// turn these numbers into tensor losses live in rl/algo. Nothing here reads the clock
-// or a global random source, and everything that carries state has State and Restore,
-// whose values encode to JSON and come back exactly, so that a resumed run continues
-// as if it had never stopped.
+// Everything here is plain Go on slices and builds without cgo. What acts is in
+// rl/policy, how episodes are played in rl/rollout, what a run leaves behind in rl/run,
+// the losses in rl/algo. Nothing here reads the clock or a global random source. What
+// carries state has State and Restore; a state encodes to JSON and comes back exactly,
+// so that a resumed run goes on as if it had never stopped.
 package rl

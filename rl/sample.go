@@ -23,7 +23,9 @@ type Sample struct {
 	Episode int    // number of its episode in the step; samples of an episode lie side by side, in order
 	Version uint64 // of the policy that acted
 
-	Rewards   []float64 // [M] what each action earned, without penalties; NaN where judging failed
+	// Rewards are what each action earned, [M], without penalties; NaN where judging failed. A sample without actions,
+	// which others are compared with, has one.
+	Rewards   []float64
 	Overlong  float64   // penalty of the episode's length, at most 0
 	Truncated bool      // cut off by a limit of tokens
 	Drawn     []float32 // [M] log π of each action as the policy had it that acted; nil where nothing acted

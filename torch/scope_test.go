@@ -223,6 +223,7 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 		want  [3]float64
 	}{
 		{[3]bool{false, false, true}, limit, 5, [3]float64{3, 4, limit}},
+		{[3]bool{false, false, true}, 4, 5, [3]float64{2.4, 3.2, 4}},
 		{[3]bool{true, true, true}, 3.5, 0, [3]float64{3, 3.5, 3.5}},
 		{[3]bool{}, limit, math.Sqrt(10025), [3]float64{15 / math.Sqrt(10025), 20 / math.Sqrt(10025), 500 / math.Sqrt(10025)}},
 		{[3]bool{false, false, true}, 0, 5, [3]float64{3, 4, 100}},

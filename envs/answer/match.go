@@ -5,6 +5,8 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+
+	"rltrain/envs/answer/equiv"
 )
 
 // Match is a rule for when two answers are the same.
@@ -25,15 +27,19 @@ const (
 	// or as \text{}. Where both sides have one, the units must agree; one missing unit
 	// is forgiven. A percent sign may be a unit or a factor: 20\% is both 20 and 1/5.
 	Units Match = "units"
+	// Math compares meanings: the LaTeX or plain text of both is parsed, and expressions,
+	// equations, lists, sets, intervals, matrices and units are compared as what they
+	// are; see package equiv. Where it is in doubt two answers differ.
+	Math Match = "math"
 )
 
 // ParseMatch reads the name of a rule.
 func ParseMatch(name string) (Match, error) {
 	switch m := Match(name); m {
-	case Exact, Numeric, Units:
+	case Exact, Numeric, Units, Math:
 		return m, nil
 	}
-	return "", fmt.Errorf("answer match %q is unknown: choose numeric, exact or units", name)
+	return "", fmt.Errorf("answer match %q is unknown: choose numeric, exact, units or math", name)
 }
 
 // maxAnswer bounds the bytes of an answer worth comparing as mathematics; a longer one
@@ -42,6 +48,9 @@ const maxAnswer = 2000
 
 // Same says whether two answers are the same. It is symmetric.
 func (m Match) Same(a, b string) bool {
+	if m == Math {
+		return equiv.Equal(a, b)
+	}
 	if strings.EqualFold(strings.TrimSpace(a), strings.TrimSpace(b)) {
 		return true
 	}
@@ -49,6 +58,21 @@ func (m Match) Same(a, b string) bool {
 		return false
 	}
 	return m.sameMath(cleanLaTeX(a), cleanLaTeX(b))
+}
+
+// Verdict is the outcome of a comparison, both sides as they were read, and what decided.
+type Verdict = equiv.Verdict
+
+// Compare is Same with its reasons.
+func (m Match) Compare(gold, answer string) Verdict {
+	if m == Math {
+		return equiv.Compare(gold, answer)
+	}
+	v := Verdict{Equal: m.Same(gold, answer), Rule: string(m), Gold: strings.TrimSpace(gold), Answer: strings.TrimSpace(answer)}
+	if m != Exact && len(gold) <= maxAnswer && len(answer) <= maxAnswer {
+		v.Gold, v.Answer = cleanLaTeX(gold), cleanLaTeX(answer)
+	}
+	return v
 }
 
 // sameMath compares cleaned LaTeX.

@@ -107,12 +107,12 @@ func TestMatch(t *testing.T) {
 }
 
 func TestParseMatch(t *testing.T) {
-	for _, name := range []string{"exact", "numeric", "units"} {
+	for _, name := range []string{"exact", "numeric", "units", "math"} {
 		if m, err := ParseMatch(name); err != nil || string(m) != name {
 			t.Errorf("ParseMatch(%q) = %q, %v", name, m, err)
 		}
 	}
-	if _, err := ParseMatch("fuzzy"); err == nil || !strings.Contains(err.Error(), "numeric, exact or units") {
+	if _, err := ParseMatch("fuzzy"); err == nil || !strings.Contains(err.Error(), "numeric, exact, units or math") {
 		t.Errorf("error %v", err)
 	}
 }

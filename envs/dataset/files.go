@@ -25,7 +25,7 @@ type Part struct {
 // Find returns the parts of a data set of the user's: one file (all of it
 // "train"), several files (divided by their names), or a folder, divided as
 // Choose does with README.md in it. config names one of several configurations
-// of a folder. [rltrain/rl/algo.FindDataset] knows the data sets of the Hub too.
+// of a folder. The command knows the data sets of the Hub too.
 func Find(config string, paths ...string) ([]Part, error) {
 	for _, p := range paths {
 		info, err := os.Stat(p)

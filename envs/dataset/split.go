@@ -8,23 +8,73 @@ import (
 
 // Balance keeps the first limit/C rows of each of the C labels, rounded down, in
 // the order they have. A label with fewer rows keeps them all; a limit below C
-// keeps none.
+// keeps none. Where rows carry a split, each split keeps its share of limit and
+// is balanced on its own.
 func Balance(rows []Row, limit int) []Row {
-	left := map[string]int{}
+	sizes := map[string]int{}
 	for _, r := range rows {
-		left[r.Label] = 0
+		sizes[r.Split]++
 	}
-	for label := range left {
-		left[label] = limit / len(left)
+	type group struct{ split, label string }
+	left := map[group]int{}
+	labels := map[string]int{} // of a split
+	for _, r := range rows {
+		g := group{r.Split, r.Label}
+		if _, met := left[g]; !met {
+			left[g] = 0
+			labels[r.Split]++
+		}
+	}
+	for g := range left {
+		left[g] = limit * sizes[g.split] / len(rows) / labels[g.split]
 	}
 	var kept []Row
 	for _, r := range rows {
-		if left[r.Label] > 0 {
-			left[r.Label]--
+		if g := (group{r.Split, r.Label}); left[g] > 0 {
+			left[g]--
 			kept = append(kept, r)
 		}
 	}
 	return kept
+}
+
+// Overlap counts what makes a figure on rows to be judged by say less than it seems: texts
+// that are also in train, and labels that train does not have. Both are in the order of rows.
+func Overlap(train, rows []Row) (texts []Row, labels []string) {
+	seen, known := map[string]bool{}, map[string]bool{}
+	for _, r := range train {
+		seen[r.Text], known[r.Label] = true, true
+	}
+	for _, r := range rows {
+		if seen[r.Text] {
+			texts = append(texts, r)
+		}
+		if !known[r.Label] {
+			known[r.Label] = true
+			labels = append(labels, r.Label)
+		}
+	}
+	return texts, labels
+}
+
+// SetApart divides rows: of the different texts of each label every n-th goes to apart,
+// the others to rest. Both keep the order of rows. Rows of equal text stay together,
+// whatever their labels.
+func SetApart(rows []Row, n int) (rest, apart []Row) {
+	chosen := map[string]bool{} // by text
+	texts := map[string]int{}   // of a label
+	for _, r := range rows {
+		if _, met := chosen[r.Text]; !met {
+			texts[r.Label]++
+			chosen[r.Text] = texts[r.Label]%n == 0
+		}
+		if chosen[r.Text] {
+			apart = append(apart, r)
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	return rest, apart
 }
 
 // splitStream keeps the draws of Split apart from others under the same seed.

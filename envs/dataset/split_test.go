@@ -3,6 +3,7 @@ package dataset
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -202,5 +203,46 @@ func TestSplitOfFile(t *testing.T) {
 	train, val, test := Split(rows, 1)
 	if diff := cmp.Diff([][]Row{{rows[1], rows[2]}, nil, {rows[0]}}, [][]Row{train, val, test}); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestSetApart(t *testing.T) {
+	row := func(text, label string) Row { return Row{Text: text, Label: label} }
+	rows := []Row{row("a1", "a"), row("b1", "b"), row("a2", "a"), row("a2", "b"), row("a1", "a"), row("a3", "a"), row("b2", "b"), row("a4", "a")}
+	rest, apart := SetApart(rows, 2)
+	wantRest := []Row{row("a1", "a"), row("b1", "b"), row("a1", "a"), row("a3", "a")}
+	wantApart := []Row{row("a2", "a"), row("a2", "b"), row("b2", "b"), row("a4", "a")}
+	if diff := cmp.Diff(wantRest, rest); diff != "" {
+		t.Errorf("rest (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(wantApart, apart); diff != "" {
+		t.Errorf("apart (-want +got):\n%s", diff)
+	}
+}
+
+func TestBalanceKeepsEverySplit(t *testing.T) {
+	var rows []Row
+	for _, split := range []struct {
+		name string
+		n    int
+	}{{Train, 60}, {Val, 20}, {Test, 20}} {
+		for i := range split.n {
+			rows = append(rows, Row{Text: split.name + strconv.Itoa(i), Label: string(rune('a' + i%2)), Split: split.name})
+		}
+	}
+	train, val, test := Split(Balance(rows, 50), 1)
+	if len(train) != 30 || len(val) != 10 || len(test) != 10 {
+		t.Errorf("50 of 60, 20 and 20 rows are %d, %d and %d, want 30, 10 and 10", len(train), len(val), len(test))
+	}
+}
+
+func TestOverlap(t *testing.T) {
+	train := []Row{{Text: "x", Label: "a"}, {Text: "y", Label: "b"}}
+	texts, labels := Overlap(train, []Row{{Text: "y", Label: "b"}, {Text: "z", Label: "c"}, {Text: "w", Label: "c"}})
+	if diff := cmp.Diff([]Row{{Text: "y", Label: "b"}}, texts); diff != "" {
+		t.Errorf("texts (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"c"}, labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
 	}
 }

@@ -6,18 +6,15 @@
 // worked example, for instruction-tuned models, or in a short form for a small model
 // over single characters; both know a worked solution that goes digit by digit.
 //
-// An exercise belongs to training or to evaluation by a hash of its numbers: whatever
-// the seed, no exercise of one is ever an exercise of the other.
+// An exercise belongs to the warm-up, to training or to evaluation by a hash of its numbers:
+// whatever the seed, no exercise of one is ever an exercise of another. Those of a part come
+// without repetition.
 package digits
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/big"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,22 +28,6 @@ const (
 	Sum     = "sum_digits"
 	Reverse = "reverse_digits"
 )
-
-func init() {
-	for _, name := range []string{Sum, Reverse} {
-		envs.Register(name, func(seed uint64, settings envs.Settings) (envs.Task, error) {
-			o := Defaults(name)
-			fields := map[string]any{"digits_max": &o.Max, "require_tag": &o.RequireTag, "short_prompt": &o.Short}
-			if name == Sum {
-				fields["digits_count"] = &o.Count
-			}
-			if err := settings.Read(fields); err != nil {
-				return nil, err
-			}
-			return New(name, seed, o)
-		})
-	}
-}
 
 // Options are the difficulty of the exercises and their form.
 type Options struct {
@@ -70,6 +51,7 @@ type Task struct {
 	name    string
 	seed    uint64
 	options Options
+	parts   map[envs.Part]*sequence
 }
 
 // New checks the options and returns the task of that name.
@@ -83,60 +65,53 @@ func New(name string, seed uint64, o Options) (*Task, error) {
 	if name == Sum && (o.Count < 2 || o.Count > 1000) {
 		return nil, fmt.Errorf("digits_count is %d: choose from 2 to 1000", o.Count)
 	}
-	t := &Task{name: name, seed: seed, options: o}
-	for _, part := range []envs.Part{envs.Train, envs.Eval} {
-		if _, ok := t.find(part, 0); !ok {
+	t := &Task{name: name, seed: seed, options: o, parts: map[envs.Part]*sequence{}}
+	for _, part := range []envs.Part{envs.Train, envs.Warmup, envs.Eval} {
+		t.parts[part] = t.sequence(part)
+		if _, ok := t.parts[part].at(0); !ok {
 			return nil, fmt.Errorf("digits_max %d leaves too few exercises to keep some for evaluation: raise it", o.Max)
 		}
 	}
 	return t, nil
 }
 
-// Len is 0: the exercises do not end.
-func (t *Task) Len(envs.Part) int { return 0 }
+// Len is the number of different exercises of a part where they are few, else 0.
+func (t *Task) Len(part envs.Part) int {
+	s, ok := t.parts[part]
+	if !ok {
+		return 0
+	}
+	return s.size()
+}
 
-// Episode returns exercise index of a part, drawn from its own random stream.
+// Episode returns exercise index of a part.
 func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
-	if index < 0 || part != envs.Train && part != envs.Eval {
+	s, ok := t.parts[part]
+	if index < 0 || !ok {
 		return nil, fmt.Errorf("there is no episode %d of part %q", index, part)
 	}
-	numbers, ok := t.find(part, index)
+	numbers, ok := s.at(index)
 	if !ok {
-		return nil, fmt.Errorf("episode %d of %s: no exercise of that part in %d draws", index, part, maxDraws)
+		return nil, fmt.Errorf("there is no episode %d of %s: all %d different exercises of that part come before it", index, part, len(s.drawn))
 	}
 	return &Episode{task: t.name, options: t.options, numbers: numbers}, nil
 }
 
-// maxDraws is more than ever needed where both parts have at least one exercise in a
-// thousand.
-const maxDraws = 20000
-
-// find draws exercises until one is of the part.
-func (t *Task) find(part envs.Part, index int) (numbers []int, ok bool) {
-	var key [32]byte
-	binary.LittleEndian.PutUint64(key[0:], t.seed)
-	binary.LittleEndian.PutUint64(key[8:], uint64(index))
-	copy(key[16:], part)
-	rng := rand.New(rand.NewChaCha8(key))
-	for range maxDraws {
-		numbers = t.draw(part, rng.IntN)
-		if partOf(t.name, numbers) == part {
-			return numbers, true
-		}
-	}
-	return nil, false
-}
-
 // draw makes one exercise; below(n) is uniform on [0,n). Numbers with fewer digits than most are rare, one in ten,
-// too rare to be learned by the time the others are. To train on, half of the numbers to reverse are, and half of
-// those of every other list.
+// too rare to be learned by the time the others are; and of the places of a list the last are seen least. Where they
+// are to be learnt, half of the numbers to reverse are short, and half of those of every other list, and every other
+// list is as long as lists get.
 func (t *Task) draw(part envs.Part, below func(n int) int) []int {
-	train := part == envs.Train
+	learn := part != envs.Eval
 	if t.name == Reverse {
-		return []int{drawNumber(shorterMin(t.options.Max), t.options.Max, train, below)}
+		return []int{drawNumber(shorterMin(t.options.Max), t.options.Max, learn, below)}
 	}
-	numbers := make([]int, 2+below(t.options.Count-1))
-	mixed := train && below(2) == 0
+	count := 2 + below(t.options.Count-1)
+	if learn && below(2) == 0 {
+		count = t.options.Count
+	}
+	numbers := make([]int, count)
+	mixed := learn && below(2) == 0
 	for i := range numbers {
 		numbers[i] = drawNumber(10, t.options.Max, mixed, below)
 	}
@@ -145,7 +120,7 @@ func (t *Task) draw(part envs.Part, below func(n int) int) []int {
 
 // drawNumber draws from low to high, mixed one time in two from those with fewer digits than most.
 func drawNumber(low, high int, mixed bool, below func(n int) int) int {
-	if long := 10 * shorterMin(high); mixed && low < long && long <= high {
+	if long := longMin(high); mixed && low < long && long <= high {
 		if below(2) == 0 {
 			high = long - 1
 		} else {
@@ -164,15 +139,8 @@ func shorterMin(most int) int {
 	return max(10, low)
 }
 
-// partOf puts one exercise in five aside for evaluation. The order of a list does not
-// matter: the same numbers in another order are no unseen exercise.
-func partOf(name string, numbers []int) envs.Part {
-	text := fmt.Sprint(name, slices.Sorted(slices.Values(numbers)))
-	if sum := sha256.Sum256([]byte(text)); binary.LittleEndian.Uint64(sum[:])%5 == 0 {
-		return envs.Eval
-	}
-	return envs.Train
-}
+// longMin is the least number with as many digits as most numbers up to most.
+func longMin(most int) int { return 10 * shorterMin(most) }
 
 // Episode is one exercise.
 type Episode struct {
@@ -201,20 +169,31 @@ func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 		return envs.Step{}, errors.New("the exercise has been answered: Reset starts it over")
 	}
 	e.done = true
-	found := answer.Extract(a.Text)
-	truth := e.Answer()
-	info := &envs.Info{
-		Correct:   found.Value != nil && found.Value.Cmp(new(big.Rat).SetInt64(truth)) == 0,
-		Formatted: answer.Tagged(a.Text),
-		Tier:      string(found.Tier),
-		Answer:    found.Text,
-		Truth:     strconv.FormatInt(truth, 10),
-	}
+	info := judge(answer.Extract(a.Text), a.Text, e.Answer())
+	info.Kind = e.kind()
 	reward := -1.0
 	if info.Correct && (info.Formatted || !e.options.RequireTag) {
 		reward = 1
 	}
 	return envs.Step{Keep: len(a.Text), Reward: reward, Done: true, Info: info}, nil
+}
+
+// kind is how many numbers the exercise has, and whether all have as many digits as most: longer lists are learnt
+// later, and short numbers shift what stands behind them.
+func (e *Episode) kind() string {
+	name := "long"
+	if e.task == Sum {
+		name = fmt.Sprintf("%d numbers", len(e.numbers))
+	}
+	long := longMin(e.options.Max)
+	switch {
+	case long > e.options.Max || slices.Min(e.numbers) >= long:
+		return name
+	case e.task == Reverse:
+		return "short"
+	default:
+		return name + ", short ones"
+	}
 }
 
 // Answer is the right answer.

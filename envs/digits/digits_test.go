@@ -40,8 +40,8 @@ func TestAnswerAndSolution(t *testing.T) {
 		numbers            []int
 		question, solution string
 	}{
-		{Sum, []int{12, 345, 67}, "What is the total digit sum of [12, 345, 67]?", "a1=01 b2=03 c3=06 d4=10 e5=15 f6=21 g7=28 [ANSWER] 28"},
-		{Sum, []int{100, 10}, "What is the total digit sum of [100, 10]?", "a1=01 b0=01 c0=01 d1=02 e0=02 [ANSWER] 2"},
+		{Sum, []int{12, 345, 67}, "What is the total digit sum of [12, 345, 67]?", "a101b203c306d410e515f621g728 [ANSWER] 28"},
+		{Sum, []int{100, 10}, "What is the total digit sum of [100, 10]?", "a101b001c001d102e002 [ANSWER] 02"},
 		{Reverse, []int{1234}, "What is 1234 reversed?", "a1b2c3d4,d4c3b2a1 [ANSWER] 4321"},
 		{Reverse, []int{1230}, "What is 1230 reversed?", "a1b2c3d0,d0c3b2a1 [ANSWER] 0321"},
 	} {
@@ -93,14 +93,14 @@ func TestStepJudges(t *testing.T) {
 		reward     float64
 		info       envs.Info
 	}{
-		{"[ANSWER] 28", true, 1, envs.Info{Correct: true, Formatted: true, Tier: "tag", Answer: "28", Truth: "28"}},
-		{"The answer is 28", false, 1, envs.Info{Correct: true, Tier: "phrase", Answer: "28", Truth: "28"}},
-		{"The answer is 28", true, -1, envs.Info{Correct: true, Tier: "phrase", Answer: "28", Truth: "28"}},
-		{"[ANSWER] 27", false, -1, envs.Info{Formatted: true, Tier: "tag", Answer: "27", Truth: "28"}},
-		{"[ANSWER] 028.0", true, 1, envs.Info{Correct: true, Formatted: true, Tier: "tag", Answer: "028.0", Truth: "28"}},
-		{"", false, -1, envs.Info{Tier: "none", Truth: "28"}},
+		{"[ANSWER] 28", true, 1, envs.Info{Correct: true, Formatted: true, Tier: "tag", Answer: "28", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"The answer is 28", false, 1, envs.Info{Correct: true, Tier: "phrase", Answer: "28", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"The answer is 28", true, -1, envs.Info{Correct: true, Tier: "phrase", Answer: "28", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"[ANSWER] 27", false, -1, envs.Info{Formatted: true, Tier: "tag", Answer: "27", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"[ANSWER] 028.0", true, 1, envs.Info{Correct: true, Formatted: true, Tier: "tag", Answer: "028.0", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"", false, -1, envs.Info{Tier: "none", Truth: "28", Kind: "3 numbers, short ones"}},
 	} {
-		e := &Episode{task: Sum, numbers: []int{12, 345, 67}, options: Options{RequireTag: test.requireTag}}
+		e := &Episode{task: Sum, numbers: []int{12, 345, 67}, options: Options{Count: 4, Max: 999, RequireTag: test.requireTag}}
 		step, err := e.Step(t.Context(), envs.Action{Text: test.text})
 		if err != nil {
 			t.Fatal(err)
@@ -132,38 +132,6 @@ func TestEpisodesAreAFunctionOfSeedPartAndIndex(t *testing.T) {
 	}{{envs.Train, -1}, {"test", 0}} {
 		if _, err := task.Episode(bad.part, bad.index); err == nil {
 			t.Errorf("there is an episode %d of part %q", bad.index, bad.part)
-		}
-	}
-}
-
-func TestPartsAreDisjointWhateverTheSeed(t *testing.T) {
-	small := func(name string) func(*Options) {
-		return func(o *Options) {
-			o.Max = 99
-			if name == Sum {
-				o.Count = 2
-			}
-		}
-	}
-	for _, name := range []string{Sum, Reverse} {
-		train := map[string]bool{}
-		for seed := range uint64(3) {
-			task := newTask(t, name, seed, small(name))
-			for i := range 500 {
-				train[(&Episode{numbers: slices.Sorted(slices.Values(episode(t, task, envs.Train, i).numbers))}).list()] = true
-			}
-		}
-		evaluated := map[string]bool{}
-		task := newTask(t, name, 9, small(name))
-		for i := range 500 {
-			list := (&Episode{numbers: slices.Sorted(slices.Values(episode(t, task, envs.Eval, i).numbers))}).list()
-			evaluated[list] = true
-			if train[list] {
-				t.Fatalf("%s: %s is in training and in evaluation", name, list)
-			}
-		}
-		if len(train) < 3*len(evaluated)/2 || len(evaluated) < 10 {
-			t.Errorf("%s: %d exercises in training, %d in evaluation", name, len(train), len(evaluated))
 		}
 	}
 }
@@ -263,16 +231,16 @@ func TestNewRefuses(t *testing.T) {
 		settings envs.Settings
 		want     string
 	}{
-		{Sum, envs.Settings{"digits_count": "1"}, "digits_count is 1"},
-		{Sum, envs.Settings{"digits_max": "9"}, "digits_max is 9"},
+		{Sum, envs.Settings{"digits_count": "1"}, "digits_count: 1 is out of range"},
+		{Sum, envs.Settings{"digits_max": "9"}, "digits_max: 9 is out of range"},
 		{Sum, envs.Settings{"digits_count": "2", "digits_max": "10"}, "too few exercises"},
-		{Reverse, envs.Settings{"digits_count": "3"}, "digits_count does not apply"},
+		{Reverse, envs.Settings{"digits_count": "3"}, "digits_count: does not apply"},
 	} {
-		if _, err := envs.New(test.name, 1, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := envs.New(test.name, envs.Setup{Seed: 1}, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s %v: error %v, want %q", test.name, test.settings, err, test.want)
 		}
 	}
-	if _, err := envs.New(Sum, 1, envs.Settings{"digits_count": "3", "digits_max": "99", "require_tag": "true", "short_prompt": "true"}); err != nil {
+	if _, err := envs.New(Sum, envs.Setup{Seed: 1, Text: true}, envs.Settings{"digits_count": "3", "digits_max": "99", "require_tag": "true"}); err != nil {
 		t.Error(err)
 	}
 }

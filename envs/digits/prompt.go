@@ -41,10 +41,12 @@ func (e *Episode) short() string {
 }
 
 // Solution works the exercise out digit by digit, with a letter for each digit, so that
-// a model looks up the digit of a letter rather than count positions: for [12, 345] the
-// running sum "a1=01 b2=03 c3=06 d4=10 e5=15", for 1230 the digits forwards and
-// backwards "a1b2c3d0,d0c3b2a1". Then comes the answer behind [ANSWER]. Reversed numbers
-// keep the zeros in front, 0321, so that one rule serves for all.
+// a model looks up the digit of a letter rather than count positions: for [12, 345] each
+// digit with the sum so far, "a101b203c306d410e515", for 1230 the digits forwards and
+// backwards, "a1b2c3d0,d0c3b2a1". Nothing stands between them: the fewer characters, the
+// sooner they are learnt, and the cheaper are answers. Then comes the answer behind
+// [ANSWER], as it stands before: reversed numbers and small sums keep the zeros in front,
+// 0321 and 09, so that one rule serves for all.
 func (e *Episode) Solution() string {
 	if e.task == Reverse {
 		digits := []byte(strconv.Itoa(e.numbers[0]))
@@ -62,11 +64,11 @@ func (e *Episode) Solution() string {
 	for _, n := range e.numbers {
 		for _, digit := range strconv.Itoa(n) {
 			sum += int(digit - '0')
-			fmt.Fprintf(&text, "%c%c=%02d ", letter(at), digit, sum)
+			fmt.Fprintf(&text, "%c%c%02d", letter(at), digit, sum)
 			at++
 		}
 	}
-	return fmt.Sprintf("%s%s %d", text.String(), answer.Tag, sum)
+	return fmt.Sprintf("%s %s %02d", text.String(), answer.Tag, sum)
 }
 
 // letter is that of digit i: from z on it starts over.

@@ -59,10 +59,13 @@ func AspectsReward(judge envs.Scorer, final float64) envs.Reward {
 // ask shows the judge the problem, the solution so far and the step, and has it go on
 // after begin.
 func ask(ctx context.Context, judge envs.Scorer, c envs.Completion, instruction, begin string, choices []string) ([]float64, error) {
-	if len(c.Observation.Messages) == 0 {
-		return nil, fmt.Errorf("asking the judge: the completion has no conversation")
+	problem := strings.TrimSpace(strings.TrimSuffix(c.Observation.Text, solutionMark))
+	if at := strings.LastIndex(problem, strings.TrimLeft(questionMark, "\n")); at >= 0 {
+		problem = problem[at+len(strings.TrimLeft(questionMark, "\n")):]
 	}
-	problem := c.Observation.Messages[len(c.Observation.Messages)-1].Content
+	if n := len(c.Observation.Messages); n > 0 {
+		problem = c.Observation.Messages[n-1].Content
+	}
 	before := strings.TrimSuffix(c.Text, c.Action.Text)
 	if strings.TrimSpace(before) == "" {
 		before = "(nothing yet)"

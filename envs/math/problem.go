@@ -53,8 +53,8 @@ func NewProblem(task, question, solution string) (Problem, error) {
 }
 
 // Judge compares a written solution with the answer. With answer.Exact the answer is
-// what follows the last "the answer is" (GSM8K) or the last \boxed{} (MATH), else what
-// [answer.Final] finds. Formatted says whether it was given in that form.
+// what follows the last "the answer is" (GSM8K) or the last \boxed{} (MATH), with
+// answer.Math what [answer.Find] finds, else what [answer.Final] finds. Formatted says whether it was given in that form.
 func (p Problem) Judge(text string, match answer.Match) *envs.Info {
 	info := &envs.Info{Truth: p.Answer, Tier: string(answer.TierNone)}
 	formal, formatted := answer.Phrase(text)
@@ -64,12 +64,14 @@ func (p Problem) Judge(text string, match answer.Match) *envs.Info {
 		form = answer.TierBoxed
 	}
 	info.Formatted = formatted
-	found, tier := answer.Final(text)
-	if match == answer.Exact || p.Task == MATH && formatted {
-		found, tier = formal, form
-		if !formatted {
-			tier = answer.TierNone
-		}
+	found, tier := formal, form
+	switch {
+	case match == answer.Math:
+		found, tier = answer.Find(text)
+	case match != answer.Exact && !(p.Task == MATH && formatted):
+		found, tier = answer.Final(text)
+	case !formatted:
+		tier = answer.TierNone
 	}
 	info.Answer, info.Tier = found, string(tier)
 	info.Correct = tier != answer.TierNone && match.Same(found, p.Answer)

@@ -12,28 +12,6 @@ import (
 	"rltrain/envs/answer"
 )
 
-func init() {
-	for _, name := range []string{GSM8K, MATH} {
-		envs.Register(name, func(seed uint64, settings envs.Settings) (envs.Task, error) {
-			o := Defaults(name)
-			match := string(o.Match)
-			if err := settings.Read(map[string]any{
-				"dataset": &o.Train, "eval_dataset": &o.Eval, "few_shot_dataset": &o.FewShotFile, "few_shot": &o.FewShot,
-				"hold_out": &o.HoldOut, "step_mode": &o.Stepwise, "eval_stepwise": &o.EvalStepwise, "max_steps": &o.MaxSteps,
-				"sym_calc": &o.Calculator, "annotate": &o.Annotate, "plain": &o.Plain, "instruction": &o.Instruction,
-				"answer_match": &match,
-			}); err != nil {
-				return nil, err
-			}
-			var err error
-			if o.Match, err = answer.ParseMatch(match); err != nil {
-				return nil, err
-			}
-			return New(name, seed, o)
-		})
-	}
-}
-
 // Options say where the problems are and how they are shown and judged.
 type Options struct {
 	Train       string // file of the problems to learn from, "" for none
@@ -57,11 +35,12 @@ type Options struct {
 	Reward envs.Reward
 }
 
-// Defaults are 8 examples and up to 10 lines, 15 for MATH, judged by exact text.
+// Defaults are 8 examples and up to 10 lines, judged by exact text; 15 lines for MATH,
+// judged by meaning.
 func Defaults(name string) Options {
 	o := Options{FewShot: 8, Stepwise: true, EvalStepwise: true, MaxSteps: 10, Annotate: true, Match: answer.Exact}
 	if name == MATH {
-		o.MaxSteps = 15
+		o.MaxSteps, o.Match = 15, answer.Math
 	}
 	return o
 }
@@ -176,6 +155,22 @@ func asked(problems []Problem) map[string]bool {
 func without(problems, others []Problem) []Problem {
 	questions := asked(others)
 	return slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return questions[p.Question] })
+}
+
+// Sift implements envs.Sifting.
+func (t *Task) Sift(keep func(envs.Env) (bool, error)) (dropped int, err error) {
+	var kept []Problem
+	for _, p := range t.train {
+		ok, err := keep(t.episode(envs.Train, p))
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			kept = append(kept, p)
+		}
+	}
+	dropped, t.train = len(t.train)-len(kept), kept
+	return dropped, nil
 }
 
 // Len is the number of problems of a part.

@@ -15,6 +15,7 @@ import (
 
 	"rltrain/envs"
 	"rltrain/envs/answer"
+	"rltrain/envs/answer/formula"
 )
 
 func write(t *testing.T, name, content string) string {
@@ -131,6 +132,12 @@ func TestJudge(t *testing.T) {
 		{boxed, "it is 0.5", answer.Exact, false, false, answer.TierNone},
 		{letter, `\boxed{B}`, answer.Exact, true, true, answer.TierBoxed},
 		{letter, `\boxed{\text{b}}`, answer.Numeric, true, true, answer.TierBoxed},
+		{number, "Answer: 18 apples (3 red)", answer.Math, true, false, answer.TierPhrase},
+		{number, "The answer is: 18 or 19", answer.Math, false, true, answer.TierPhrase},
+		{boxed, `so \boxed{\frac{2}{4}}.`, answer.Math, true, true, answer.TierBoxed},
+		{boxed, `\boxed{2x+\frac12=1}`, answer.Math, false, true, answer.TierBoxed},
+		{boxed, "a half, that is **0.5**", answer.Math, true, false, answer.TierBold},
+		{letter, `\boxed{(B)\ 12}`, answer.Math, true, true, answer.TierBoxed},
 	} {
 		got := test.problem.Judge(test.text, test.match)
 		if got.Correct != test.correct || got.Formatted != test.formatted || got.Tier != string(test.tier) {
@@ -419,25 +426,27 @@ func TestNewRefuses(t *testing.T) {
 	three := write(t, "three.jsonl", official(3))
 	five := write(t, "five.jsonl", official(5))
 	for _, test := range []struct {
+		setup    envs.Setup
 		settings envs.Settings
 		want     string
 	}{
-		{nil, "no file of problems"},
-		{envs.Settings{"dataset": three}, "3 problems are too few for 8 worked examples"},
-		{envs.Settings{"dataset": three, "few_shot": "3"}, "3 worked examples leave no problem to solve"},
-		{envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `both have the problem "What is 1+1?"`},
-		{envs.Settings{"dataset": three, "few_shot": "1", "hold_out": "2"}, "2 problems are too few to keep 2"},
-		{envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot is -1"},
-		{envs.Settings{"dataset": three, "few_shot": "1", "max_steps": "0"}, "max_steps is 0"},
-		{envs.Settings{"dataset": three, "few_shot": "1", "sym_calc": "true", "annotate": "false"}, "sym_calc"},
-		{envs.Settings{"dataset": three, "answer_match": "fuzzy"}, `answer match "fuzzy"`},
-		{envs.Settings{"dataset": three, "max_step": "3"}, "did you mean max_steps?"},
+		{envs.Setup{}, nil, "no file of problems"},
+		{envs.Setup{}, envs.Settings{"dataset": three}, "3 problems are too few for 8 worked examples"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "3"}, "3 worked examples leave no problem to solve"},
+		{envs.Setup{}, envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `both have the problem "What is 1+1?"`},
+		{envs.Setup{HeldOut: 2}, envs.Settings{"dataset": three, "few_shot": "1"}, "2 problems are too few to keep 2"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot: -1 is out of range"},
+		{envs.Setup{Lines: true}, envs.Settings{"dataset": three, "few_shot": "1"}, "max_steps is 0"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "1", "sym_calc": "true", "annotate": "false"}, "sym_calc"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "answer_match": "fuzzy"}, `"fuzzy" is not one of exact, numeric, units, math`},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shots": "3"}, "did you mean few_shot?"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "system_prompt": three + ".txt"}, "option system_prompt: open "},
 	} {
-		if _, err := envs.New(GSM8K, 1, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := envs.New(GSM8K, test.setup, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v: error %v, want one with %q", test.settings, err, test.want)
 		}
 	}
-	if _, err := envs.New(GSM8K, 1, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"}); err != nil {
+	if _, err := envs.New(GSM8K, envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -513,8 +522,13 @@ func TestOfficialFiles(t *testing.T) {
 					}
 				}
 			}
-			if info := p.Judge(p.Solution, answer.Exact); !info.Correct || !info.Formatted {
-				t.Errorf("the solution of %q is judged %+v", p.Question, info)
+			for _, match := range []answer.Match{answer.Exact, answer.Math} {
+				if info := p.Judge(p.Solution, match); !info.Correct || !info.Formatted {
+					t.Errorf("the solution of %q is judged %+v by %s", p.Question, info, match)
+				}
+			}
+			if n, err := formula.Parse(p.Answer); err != nil || n.Kind != formula.Number {
+				t.Errorf("the answer %q is no number: %v", p.Answer, err)
 			}
 		}
 	}
@@ -525,7 +539,7 @@ func TestOfficialFiles(t *testing.T) {
 	}
 	correct := map[answer.Match]int{}
 	for i, p := range problems {
-		for _, match := range []answer.Match{answer.Exact, answer.Numeric, answer.Units} {
+		for _, match := range []answer.Match{answer.Exact, answer.Numeric, answer.Units, answer.Math} {
 			if p.Judge(completions[i], match).Correct {
 				correct[match]++
 			}

@@ -4,12 +4,12 @@ package nearest
 import "strings"
 
 // Name returns the candidate nearest to name by edit distance (insertion, deletion, substitution, and
-// swapping two neighbours), or "" where none is near: at most one edit for every three letters, since
+// swapping two neighbours), or "" where none is near: at most about one edit for every four letters, since
 // further away a hint misleads. A candidate that name begins is near too. Case, and dashes against
 // underscores, do not count.
 func Name(name string, candidates []string) string {
 	name = fold(name)
-	best, distance := "", (len(name)+2)/3+1
+	best, distance := "", (len(name)+2)/4+1
 	for _, c := range candidates {
 		if len(c) > 3*len(name)+3 && !strings.HasPrefix(fold(c), name) {
 			continue // too far in any case, and texts given as labels can be long

@@ -3,12 +3,13 @@ package nearest
 import "testing"
 
 func TestName(t *testing.T) {
-	candidates := []string{"epochs", "rl_episodes", "learning_rate", "seed", "mode"}
+	candidates := []string{"epochs", "rl_episodes", "learning_rate", "seed", "mode", "beta"}
 	for name, want := range map[string]string{
 		"epohcs":       "epochs", // a swap is one edit
 		"rl-episode":   "rl_episodes",
 		"learning-rat": "learning_rate",
 		"see":          "seed",
+		"delta":        "", // two edits of five letters
 		"x":            "",
 		"":             "",
 		"temperature":  "",

@@ -102,7 +102,8 @@ func TestReinforcementOfLabelsLearns(t *testing.T) {
 	}
 	t.Run("reinforce", func(t *testing.T) {
 		r := newLabelRun("accuracy")
-		r.algorithm, r.Epochs, r.MinibatchSize, r.Steps, r.BufferSize, r.BatchSize = newReinforce(), 1, 0, 60, 64, 64
+		r.algorithm, r.Epochs, r.MinibatchSize, r.Steps, r.BufferSize, r.BatchSize = newReinforce(), 1, 0, 120, 64, 64
+		r.Schedule, r.LearningRate, r.HeadRate = "constant", 0.03, 0.03
 		result, err := r.on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks())
 		if err != nil {
 			t.Fatal(err)
@@ -271,7 +272,7 @@ func TestNothingWorseIsHandedOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.LearningRate, r.Steps = 3, 2
+	r.LearningRate, r.HeadRate, r.Steps = 0.7, 0.7, 2
 	result, err := r.on(t.Context(), t, p, (&recorded{}).hooks())
 	if err != nil {
 		t.Fatal(err)

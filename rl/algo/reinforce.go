@@ -14,7 +14,7 @@ import (
 // There is no ratio, so a step has one update.
 type Reinforce struct {
 	Baseline string  `option:"baseline" default:"auto" allowed:"auto,none,group,leave_one_out,batch,moving,greedy" help:"what is subtracted from a reward; auto = moving"`
-	Start    float64 `option:"baseline_start" default:"0" needs:"baseline=auto|moving" help:"moving baseline before the first step"`
+	Start    float64 `option:"baseline_start" default:"0.5" needs:"baseline=auto|moving" help:"moving baseline before the first step"`
 	Decay    float64 `option:"baseline_decay" default:"0.9" range:"[0,1)" needs:"baseline=auto|moving" help:"of the moving baseline: b = decay * b + (1 - decay) * mean reward of the step"`
 	Scale    string  `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that advantages are divided by; auto = none for reinforce, group for grpo"`
 	Reduction

@@ -60,7 +60,7 @@ func (a *Replayed) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 // log π = ½ log π_ref: besides holding the policy back it makes what is replayed likelier, even at a return of 0.
 type Stable struct {
 	Returns
-	Coef float64 `option:"kl_coef" default:"0" range:"[0,)" help:"weight of the divergence from the reference policy; 0 = none"`
+	Coef float64 `option:"kl_coef" default:"0.25" range:"[0,)" help:"weight of the divergence from the reference policy; 0 = none"`
 }
 
 // Check implements Algorithm.
@@ -93,7 +93,7 @@ func (a *Stable) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 // gradient.
 type Distiller struct {
 	Returns
-	Coef float64 `option:"nll_coef" default:"0" range:"[0,)" help:"weight of the reference's log-likelihood in the loss, which has no gradient and is logged only; 0 = none"`
+	Coef float64 `option:"nll_coef" default:"0.25" range:"[0,)" help:"weight of the reference's log-likelihood in the loss, which has no gradient and is logged only; 0 = none"`
 }
 
 // Check implements Algorithm.

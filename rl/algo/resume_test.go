@@ -115,11 +115,25 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		}),
 		"several turns × ppo": ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
 	} {
-		t.Run(name, func(t *testing.T) { resumes(t, again) })
+		t.Run(name, func(t *testing.T) { resumes(t, again, true) })
 	}
 }
 
-func resumes(t *testing.T, again resumable) {
+// TestStoppedRunEqualsUninterrupted stops runs between two steps, as a user does: the step that was to come is given up
+// and leaves nothing behind.
+func TestStoppedRunEqualsUninterrupted(t *testing.T) {
+	for name, again := range map[string]resumable{
+		"labels × ppo":        ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
+		"tokens × grpo":       ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
+		"async tokens × rloo": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"replay × stable":     ofReplays(&Stable{Returns{0, 10}, 0.25}, 4),
+	} {
+		t.Run(name, func(t *testing.T) { resumes(t, again, false) })
+	}
+}
+
+// resumes compares a run with one in parts. Killed, a part ends behind its last checkpoint; else at it.
+func resumes(t *testing.T, again resumable, killed bool) {
 	var whole recorded
 	h := whole.hooks()
 	h.LogEvery = 3
@@ -142,15 +156,18 @@ func resumes(t *testing.T, again resumable) {
 		parts = recorded{rows: slices.Clone(kept.rows), lines: slices.Clone(kept.lines)}
 		saved := false
 		h := parts.hooks()
-		h.LogEvery, h.SaveEvery, h.Resume = 3, 2, resume
+		h.LogEvery, h.Resume = 3, resume
+		if killed {
+			h.SaveEvery = 2
+		}
 		h.Row = func(row report.Row) error { parts.rows = append(parts.rows, maps.Clone(row)); return nil }
 		h.Progress = func(done, total int, _ string) {
-			if saved && done < total {
+			if (saved || !killed && done%2 == 0) && done < total {
 				cancel()
 			}
 		}
 		h.Save = func(step int, write func(dir string) error) error {
-			if ctx.Err() != nil {
+			if killed && ctx.Err() != nil {
 				return nil // as if killed: the last checkpoint stays
 			}
 			saved = true

@@ -70,13 +70,13 @@ func encoded(t *testing.T, rows []report.Row) []string {
 
 var labelNames = []string{"a", "b", "c"}
 
-// tinyLabel is a random encoder of 2 layers and 32 features, with adapters on all its linear layers.
+// tinyLabel is a random encoder of 2 layers and 16 features, with adapters on all its linear layers.
 func tinyLabel(t testing.TB) *policy.Label {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	p, err := policy.RandomLabel(&transformers.Config{
-		ModelType: "bert", VocabSize: 50, HiddenSize: 32, NumHiddenLayers: 2, NumAttentionHeads: 4,
-		IntermediateSize: 64, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
+		ModelType: "bert", VocabSize: 50, HiddenSize: 16, NumHiddenLayers: 2, NumAttentionHeads: 2,
+		IntermediateSize: 32, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
 	}, policy.LabelConfig{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
 	if err != nil {
 		t.Fatal(err)
@@ -126,8 +126,8 @@ func newLabelRun(rewards string) labelRun {
 		rewards: rewards, LabelOptions: rollout.LabelOptions{BufferSize: 256, BatchSize: 32}, metric: MetricAccuracy,
 		train: tinyExamples(256, 1), validation: tinyExamples(128, 2),
 		Config: Config{
-			Steps: 6, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "linear", MaxGradNorm: 1}, ValueRate: 1e-2,
-			Updates: Updates{Epochs: 4}, MinibatchSize: 32, Regularisation: Regularisation{EntropyCoef: 0.01}, Seed: 3,
+			Steps: 6, Optimisation: Optimisation{LearningRate: 2e-2, Schedule: "linear", MaxGradNorm: 1}, ValueRate: 2e-2, HeadRate: 2e-2,
+			Updates: Updates{Epochs: 3}, MinibatchSize: 32, Regularisation: Regularisation{EntropyCoef: 0.01}, Seed: 3,
 		},
 	}
 }
@@ -144,7 +144,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Label, h run.H
 		}
 	}
 	source, err := rollout.NewLabels(p, nil, r.train, rewards, rollout.LabelsConfig{
-		LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
+		Algorithm: "ppo", LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
 	})
 	if err != nil {
 		t.Fatal(err)

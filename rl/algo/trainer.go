@@ -28,7 +28,7 @@ type Source interface {
 
 // Optimisation says how gradients become weights.
 type Optimisation struct {
-	LearningRate float64 `option:"learning_rate" default:"1e-4" range:"[0,)" help:"peak rate of the weights that are trained"`
+	LearningRate float64 `option:"learning_rate" default:"1e-4" range:"(0,)" help:"peak rate of the weights that are trained"`
 	Schedule     string  `option:"lr_scheduler_type" default:"linear" allowed:"linear,cosine,constant" help:"course of the rates after warm-up"`
 	WarmupRatio  float64 `option:"warmup_ratio" default:"0" range:"[0,1]" help:"share of the updates over which the rates rise"`
 	WarmupSteps  int     `option:"warmup_steps" default:"0" range:"[0,)" help:"number of the updates over which the rates rise; overrides the share"`

@@ -256,9 +256,7 @@ func (p *Label) Parameters() (total, trainable int64) {
 	for _, part := range p.headParts() {
 		trainable += part.size()
 	}
-	if p.value != nil {
-		trainable += int64(p.model.Config.HiddenSize + 1)
-	}
+	trainable += p.value.size(p.model.Config.HiddenSize)
 	return p.model.Parameters + trainable, trainable
 }
 

@@ -106,7 +106,6 @@ func (p *Label) mergedTensors() ([]safetensors.Tensor, error) {
 	return tensors, nil
 }
 
-// pair is the layer's adapter as files hold it.
 // describeMerged makes config.json tell what the weights are now.
 func describeMerged(path, architecture string) error {
 	var config map[string]json.RawMessage

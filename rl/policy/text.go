@@ -2,11 +2,12 @@ package policy
 
 import (
 	"fmt"
+	"strings"
+
 	"rltrain/envs"
 	"rltrain/envs/chat"
 	"rltrain/torch/transformers"
 	template "rltrain/torch/transformers/chat"
-	"strings"
 )
 
 // ReadTokenFolder makes a policy of a model folder whose weights stay unread: it renders and encodes texts as
@@ -75,13 +76,4 @@ func (p *Token) Spell(ids []int32) (text string, ends []int, err error) {
 		ends = append(ends, b.Len())
 	}
 	return b.String(), ends, nil
-}
-
-// each is value of every item.
-func each[T, V any](items []T, value func(item T) V) []V {
-	out := make([]V, len(items))
-	for i, item := range items {
-		out[i] = value(item)
-	}
-	return out
 }

@@ -196,6 +196,15 @@ func (p *Token) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Packed
 	return packed, each(rows, func(row int64) int64 { return place[row] })
 }
 
+// each is value of every item.
+func each[T, V any](items []T, value func(item T) V) []V {
+	out := make([]V, len(items))
+	for i, item := range items {
+		out[i] = value(item)
+	}
+	return out
+}
+
 func (p *Token) head(s *torch.Scope, hidden, targets torch.Tensor, temperature float64) (logProbs, entropy, rank torch.Tensor) {
 	var bias *torch.Tensor
 	if p.model.HeadBias != nil {
@@ -268,13 +277,14 @@ func (p *Token) Trainable() bool { return len(p.body()) > 0 }
 // Full tells whether all weights are trained.
 func (p *Token) Full() bool { return p.model.Trainable }
 
-// Parameters counts the weights: all of them, and those that training changes.
+// Parameters counts the weights: all of them, and those that training changes (a value head included).
 func (p *Token) Parameters() (total, trainable int64) {
-	total = p.model.Parameters
+	total, trainable = p.model.Parameters+p.adapter.size(), p.adapter.size()
 	if p.model.Trainable {
-		return total, total
+		trainable = total
 	}
-	return total + p.adapter.size(), p.adapter.size()
+	head := p.value.size(p.model.Config.Decoder().HiddenSize)
+	return total + head, trainable + head
 }
 
 // MaxLength is the number of positions that the model has.

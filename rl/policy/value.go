@@ -42,7 +42,15 @@ func readValueHead(dir string, width int64) (weight, bias []float32, err error) 
 	return readPair(path, "v_head.summary.weight", "v_head.summary.bias", 1, width)
 }
 
-// The methods of a head that is not there do nothing.
+// The methods of a head that is not there, nil, do nothing.
+
+// size is the number of weights on a state of some width.
+func (h *valueHead) size(width int) int64 {
+	if h == nil {
+		return 0
+	}
+	return int64(width + 1)
+}
 
 func (h *valueHead) params() []*torch.Var {
 	if h == nil {

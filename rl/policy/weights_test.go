@@ -88,23 +88,30 @@ func valuesOf(t *testing.T, p policy.Policy, b *rl.Batch) (values []float32) {
 	return values
 }
 
+// parametersOf counts the weights of a policy.
+func parametersOf(p policy.Policy) (total, trainable int64) {
+	return p.(interface {
+		Parameters() (total, trainable int64)
+	}).Parameters()
+}
+
 func hasValueFile(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "value_head.safetensors"))
 	return err == nil
 }
 
-// TestValueHeads are there only where they are asked for, begin at 0, and travel with the weights.
+// TestValueHeads are there only where they are asked for, and begin at 0.
 func TestValueHeads(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			torchtest.NoLeaks(t)
-			p, b := kind.make(t), kind.batch
-			dir := t.TempDir()
+			p, dir := kind.make(t), t.TempDir()
 			if err := p.SaveWeights(dir); err != nil {
 				t.Fatal(err)
 			}
 			isValue := func(g policy.Group) bool { return g.Role == policy.Value }
 			without := len(p.Params())
+			total, trainable := parametersOf(p)
 			if hasValueFile(dir) || slices.ContainsFunc(p.Groups(), isValue) {
 				t.Error("a policy that needs no values has a value head")
 			}
@@ -116,27 +123,51 @@ func TestValueHeads(t *testing.T) {
 			if n := len(p.Params()); n != without+2 || !slices.ContainsFunc(p.Groups(), isValue) {
 				t.Errorf("%d weights with a value head, %d without", n, without)
 			}
-			for _, v := range valuesOf(t, p, b) {
+			shape, err := p.Params()[without].Shape()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, b := parametersOf(p); a != total+shape[1]+1 || b != trainable+shape[1]+1 {
+				t.Errorf("%d of %d weights are trainable, %d of %d without the head", b, a, trainable, total)
+			}
+			for _, v := range valuesOf(t, p, kind.batch) {
 				if v != 0 {
 					t.Errorf("a new value head says %v", v)
 				}
 			}
-			head := p.Params()[without:]
-			shape, err := head[0].Shape()
-			if err != nil {
+		})
+	}
+}
+
+// TestValueHeadsTravelWithTheWeights into a folder, a policy that is loaded from it, and back.
+func TestValueHeadsTravelWithTheWeights(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			torchtest.NoLeaks(t)
+			p, headless := kind.make(t), t.TempDir()
+			if err := p.SaveWeights(headless); err != nil {
 				t.Fatal(err)
 			}
-			weight := make([]float32, shape[1])
-			for i := range weight {
-				weight[i] = 0.1 * float32(i%5-2)
-			}
-			if err := head[0].Write(weight); err != nil {
+			without := len(p.Params())
+			if err := p.AddValueHead(); err != nil {
 				t.Fatal(err)
 			}
-			if err := head[1].Write([]float32{0.75}); err != nil {
-				t.Fatal(err)
+			fill := func(scale float32) {
+				t.Helper()
+				weights, err := run.TakeSnapshot(p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range weights[without] {
+					weights[without][i] = scale * float32(i%5-2)
+				}
+				weights[without+1][0] = scale
+				if err := weights.PutBack(p); err != nil {
+					t.Fatal(err)
+				}
 			}
-			want := valuesOf(t, p, b)
+			fill(0.1)
+			want := valuesOf(t, p, kind.batch)
 
 			saved := t.TempDir()
 			if err := p.(interface{ Save(dir string) error }).Save(saved); err != nil {
@@ -149,25 +180,23 @@ func TestValueHeads(t *testing.T) {
 			if err := loaded.AddValueHead(); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, valuesOf(t, loaded, b)); diff != "" {
+			if diff := cmp.Diff(want, valuesOf(t, loaded, kind.batch)); diff != "" {
 				t.Errorf("values (-saved +loaded):\n%s", diff)
 			}
 
 			// A checkpoint puts them back into the policy.
-			if err := head[0].Write(make([]float32, len(weight))); err != nil {
-				t.Fatal(err)
-			}
+			fill(0.3)
 			if err := p.LoadWeights(saved); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, valuesOf(t, p, b)); diff != "" {
+			if diff := cmp.Diff(want, valuesOf(t, p, kind.batch)); diff != "" {
 				t.Errorf("values (-saved +put back):\n%s", diff)
 			}
 			// Weights of a policy without a value head give it one of zeros.
-			if err := p.LoadWeights(dir); err != nil {
+			if err := p.LoadWeights(headless); err != nil {
 				t.Fatal(err)
 			}
-			for _, v := range valuesOf(t, p, b) {
+			for _, v := range valuesOf(t, p, kind.batch) {
 				if v != 0 {
 					t.Errorf("a value head of no file says %v", v)
 				}

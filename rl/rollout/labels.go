@@ -16,8 +16,8 @@ import (
 
 // LabelOptions say what a step of a classifier's rollouts is.
 type LabelOptions struct {
-	BufferSize int `option:"buffer_size" default:"2048" range:"[1,)" help:"most steps a rollout holds"`
-	BatchSize  int `option:"rl_batch_size" default:"64" range:"[1,)" help:"samples an update"`
+	BufferSize int `option:"buffer_size" default:"2000" range:"[1,)" help:"most steps a rollout holds"`
+	BatchSize  int `option:"rl_batch_size" default:"16" range:"[1,)" help:"samples an update"`
 }
 
 // LabelsConfig is what a Labels needs to know.
@@ -84,9 +84,6 @@ func (l *Labels) Restore(state json.RawMessage) error {
 // Next implements algo.Source.
 func (l *Labels) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	c := l.config
-	if err := c.Log("%s Episode %d/%d", strings.ToUpper(c.Algorithm), at.Step+1, c.Steps); err != nil {
-		return nil, err
-	}
 	drawn := rl.Stream(c.Seed, rl.StreamRollout, uint64(at.Step)).Perm(l.train.Len())
 	drawn = drawn[:min(len(drawn), c.BufferSize)]
 	samples := make([]*rl.Sample, len(drawn))
@@ -211,6 +208,10 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 	}
 	step.Figures.Mean("reward", sum, float64(n))
 	step.Figures.Total("failed_rewards", float64(failed))
+	// Only now: a step that is given up has said nothing that it would say again when the run goes on.
+	if err := l.config.Log("%s Episode %d/%d", strings.ToUpper(l.config.Algorithm), at.Step+1, l.config.Steps); err != nil {
+		return nil, err
+	}
 	if err := l.config.Log("Collected rollout: %d steps, avg return=%.4f, reward_metric=%s", n, mean, strings.Join(l.rewards.Names(), ",")); err != nil {
 		return nil, err
 	}

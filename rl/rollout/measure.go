@@ -109,7 +109,7 @@ func rewardFigures(m rl.Meter, scores reward.Scores) {
 	for _, score := range scores.Rewards {
 		sum, squares, n := 0.0, 0.0, 0.0
 		for _, v := range score.Values {
-			if isNumber(v) {
+			if !math.IsNaN(v) {
 				sum, squares, n = sum+v, squares+v*v, n+1
 			}
 		}

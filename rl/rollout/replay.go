@@ -17,12 +17,12 @@ import (
 
 // ReplayOptions say what a step that replays turns out of a buffer is.
 type ReplayOptions struct {
-	PromptsPerStep int     `option:"prompts_per_step" default:"8" range:"[1,1048576]" help:"exercises of a rollout"`
-	NumUpdateSteps int     `option:"num_update_steps" default:"8" range:"[1,1048576]" help:"turns drawn from the buffer in a step; at most as many as it holds"`
-	BatchSize      int     `option:"rl_batch_size" default:"1" range:"[1,1048576]" help:"samples an update"`
-	BufferSize     int     `option:"buffer_size" default:"1000" range:"[1,)" help:"most turns kept to learn from; the oldest go first"`
+	PromptsPerStep int     `option:"prompts_per_step" default:"32" range:"[1,1048576]" help:"exercises of a rollout"`
+	NumUpdateSteps int     `option:"num_update_steps" default:"256" range:"[1,1048576]" help:"turns drawn from the buffer in a step; at most as many as it holds"`
+	BatchSize      int     `option:"rl_batch_size" default:"32" range:"[1,1048576]" help:"samples an update"`
+	BufferSize     int     `option:"buffer_size" default:"100000" range:"[1,)" help:"most turns kept to learn from; the oldest go first"`
 	Temperature    float64 `option:"temperature" default:"1" range:"(0,)" help:"of the answers that are learnt from"`
-	Gamma          float64 `option:"gamma" default:"1" range:"[0,1]" help:"discount of later rewards"`
+	Gamma          float64 `option:"gamma" default:"0.99" range:"[0,1]" help:"discount of later rewards"`
 	BufferCache    string  `option:"buffer_cache" arg:"FILE" help:"file of the buffer, which load_buffer and cache_buffer mean"`
 	LoadBuffer     bool    `option:"load_buffer" needs:"buffer_cache" help:"begin with the turns of buffer_cache"`
 	CacheBuffer    bool    `option:"cache_buffer" needs:"buffer_cache" help:"write the buffer after each rollout; beside the file that it began with, which stays as it is"`

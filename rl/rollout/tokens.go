@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"rltrain/envs"
@@ -36,14 +35,14 @@ func (s Sampling) filtered() bool {
 
 // Options say what a step of a language model's rollouts is.
 type Options struct {
-	PromptsPerStep   int `option:"prompts_per_step" default:"8" range:"[1,1048576]" help:"exercises of a rollout"`
+	PromptsPerStep   int `option:"prompts_per_step" default:"32" range:"[1,1048576]" help:"exercises of a rollout"`
 	SamplesPerPrompt int `option:"samples_per_prompt" default:"8" range:"[1,65536]" help:"answers to each exercise"`
 	NumGenerators    int `option:"num_generators" default:"2" range:"[1,4096]" help:"exercises that are answered at the same time; results do not depend on it"`
 	Sampling
 	MaskOverlong    bool    `option:"mask_overlong" help:"learn nothing from answers that were cut off"`
 	OverlongBuffer  int     `option:"overlong_buffer" default:"0" range:"[0,1048576]" help:"tokens before the longest answer over which a penalty of the reward grows from 0 to 1; 0 = none"`
 	DynamicSampling bool    `option:"dynamic_sampling" help:"replace exercises whose answers all earn the same"`
-	StepTimeout     float64 `option:"step_timeout" default:"0" range:"[0,1e6]" help:"seconds that an exercise may take to answer; beyond, its sample is left out and counted; 0 = no limit"`
+	StepTimeout     float64 `option:"step_timeout" default:"0" range:"0|[0.001,1e6]" help:"seconds that an exercise may take to answer; beyond, its sample is left out and counted; 0 = no limit"`
 	Async           bool    `option:"async" help:"sample for the next steps while exercises answer, and weigh what an older policy wrote by what the policy thinks of it"`
 	MaxStaleness    int     `option:"max_staleness" default:"1" range:"[1,64]" needs:"async" help:"updates that the policy may be ahead of the one that wrote what it learns from"`
 }
@@ -101,7 +100,7 @@ func (c TokensConfig) Check() error {
 		return fmt.Errorf("%d prompts a step with %d samples of at most %d tokens: each must be at least 1", c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew)
 	case !(c.Temperature > 0):
 		return fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
-	case c.StepTimeout < 0 || c.StepTimeout > 0 && c.StepTimeout < 1e-3 || c.StepTimeout > 1e6:
+	case c.StepTimeout != 0 && !(c.StepTimeout >= 1e-3 && c.StepTimeout <= 1e6):
 		return fmt.Errorf("step_timeout %v: want 0 for none, or 0.001 to 1000000 seconds", c.StepTimeout)
 	case c.Async && c.DynamicSampling:
 		return errors.New("dynamic sampling cannot go with async: what to sample next depends on rewards that are not there yet")
@@ -147,7 +146,7 @@ type collection struct {
 	generation, environment time.Duration
 }
 
-// Next implements algo.Source. Until it returns without an error nothing has changed that a checkpoint holds.
+// Next implements algo.Source. Where ctx ends, a checkpoint made then goes on as if the step had not been asked for.
 func (t *Tokens) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -308,6 +307,3 @@ func (t *Tokens) written(x *rl.Trajectory) (string, error) {
 	}
 	return "", nil
 }
-
-// isNumber says that there is a value.
-func isNumber(x float64) bool { return !math.IsNaN(x) }

@@ -9,10 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"rltrain/internal/files"
 	"slices"
 	"strconv"
 	"strings"
+
+	"rltrain/internal/files"
 )
 
 const (

@@ -1,7 +1,9 @@
+// Package run keeps what a run leaves behind: its folder, locked against other processes, the stage of training that
+// writes logs, metrics and checkpoints there, and all that a checkpoint holds. How a checkpoint is written is changed
+// here and nowhere else.
 package run
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -66,32 +68,38 @@ type Record struct {
 
 // Run is an open run folder, locked against other processes until Finish.
 type Run struct {
-	dir    string
-	record Record
-	lock   *dirLock
+	home     string // where the run is to lie
+	dir      string // where it lies now: home, or beside it until it has something worth keeping
+	keepRuns int
+	record   Record
+	lock     *dirLock
 }
 
-// Create makes dir the folder of a new run and locks it. A run that is already
-// there moves to dir+".previous", replacing an older one; anything else in the
-// way is an error that names it and touches nothing.
-func Create(dir string, info Info) (*Run, error) {
-	dir = resolve(dir)
-	if err := moveAside(dir); err != nil {
-		return nil, fmt.Errorf("output folder %s: %w", dir, err)
+// Create makes dir the folder of a new run and locks it. Where a run that is
+// worth keeping lies in dir, the new one lies in dir+".new" until [Run.Settle];
+// the old one then moves to dir+".1", those before to ".2" and so on, of which
+// keepRuns stay. Anything else in the way is an error that names it and touches
+// nothing.
+func Create(dir string, keepRuns int, info Info) (*Run, error) {
+	home := resolve(dir)
+	at, err := placeFor(home)
+	if err != nil {
+		return nil, fmt.Errorf("output folder %s: %w", home, err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(at, 0o755); err != nil {
 		return nil, fmt.Errorf("output folder: %w; choose a folder that can be written", err)
 	}
-	lock, err := lockDir(dir)
+	lock, err := lockDir(at)
 	if err != nil {
-		return nil, fmt.Errorf("output folder %s: %w", dir, err)
+		return nil, fmt.Errorf("output folder %s: %w", home, err)
 	}
-	// Between the move and the lock another process may have made its run here.
-	if _, err := os.Lstat(filepath.Join(dir, runFile)); err == nil {
+	// Between the look and the lock another process may have made its run here.
+	if _, err := os.Lstat(filepath.Join(at, runFile)); err == nil {
 		lock.release()
-		return nil, fmt.Errorf("output folder %s: another run has just started in it; choose another folder", dir)
+		return nil, fmt.Errorf("output folder %s: another run has just started in it; choose another folder", home)
 	}
-	r := &Run{dir: dir, lock: lock, record: Record{Program: program, Info: info, PID: os.Getpid(), Status: StatusRunning}}
+	r := &Run{home: home, dir: at, keepRuns: keepRuns, lock: lock,
+		record: Record{Program: program, Info: info, PID: os.Getpid(), Status: StatusRunning}}
 	if err := r.write(); err != nil {
 		lock.release()
 		return nil, err
@@ -103,6 +111,9 @@ func Create(dir string, info Info) (*Run, error) {
 // [Run.Continue] before the first step.
 func Resume(dir string) (*Run, error) {
 	dir = resolve(dir)
+	if err := finishMove(dir); err != nil {
+		return nil, err
+	}
 	if _, err := ReadRun(dir); err != nil {
 		return nil, err
 	}
@@ -119,7 +130,7 @@ func Resume(dir string) (*Run, error) {
 		lock.release()
 		return nil, err
 	}
-	return &Run{dir: dir, record: record, lock: lock}, nil
+	return &Run{home: dir, dir: dir, record: record, lock: lock}, nil
 }
 
 // Continue marks a resumed run as running in this process. now describes this
@@ -178,8 +189,11 @@ func (r *Run) Finish(status Status, ending string, at time.Time) error {
 	return err
 }
 
-// Dir is the run's folder.
+// Dir is where the run's folder lies now.
 func (r *Run) Dir() string { return r.dir }
+
+// Home is where it lies once it has something worth keeping.
+func (r *Run) Home() string { return r.home }
 
 // Record is what run.json says now.
 func (r *Run) Record() Record { return r.record }
@@ -234,103 +248,6 @@ func (r Record) About() report.About {
 		facts = append(facts, report.Setting{Name: name, Value: r.Versions[name]})
 	}
 	return report.About{Title: r.Task + ": " + r.Stage, Facts: facts, Inexact: r.Inexact}
-}
-
-// resolve follows symbolic links, so that a folder linked to a bigger disk
-// stays there when a run is moved aside.
-func resolve(dir string) string {
-	dir = filepath.Clean(dir)
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
-		return real
-	}
-	return dir
-}
-
-// moveAside frees dir for a new run.
-func moveAside(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if !isRun(dir) {
-		// A process killed while it created its run leaves no more than these.
-		foreign := slices.DeleteFunc(entryNames(entries), func(name string) bool {
-			return name == lockFile || strings.HasPrefix(name, "."+runFile)
-		})
-		if len(foreign) > 0 {
-			return fmt.Errorf("holds %s and no run of %s; choose another folder or empty it", someOf(foreign), program)
-		}
-		return nil
-	}
-	previous := dir + ".previous"
-	if kept, err := os.ReadDir(previous); err == nil && len(kept) > 0 && !isRun(previous) {
-		return fmt.Errorf("%s, where the run in it would move, holds %s and no run of %s; move it away",
-			previous, someOf(entryNames(kept)), program)
-	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	lock, err := lockDir(dir)
-	if err != nil {
-		return err
-	}
-	defer lock.release()
-	if err := removeRun(previous); err != nil {
-		return fmt.Errorf("removing the run before the previous one: %w", err)
-	}
-	if err := os.Rename(dir, previous); err != nil {
-		return fmt.Errorf("moving the previous run aside: %w", err)
-	}
-	lock.moved(previous)
-	return nil
-}
-
-// isRun tells whether dir was written by this program, in any of its versions.
-func isRun(dir string) bool {
-	data, err := os.ReadFile(filepath.Join(dir, runFile))
-	var mark struct {
-		Program string `json:"program"`
-	}
-	return err == nil && json.Unmarshal(data, &mark) == nil && mark.Program == program
-}
-
-// removeRun deletes the folder with run.json last: a deletion cut short leaves
-// a folder that can still be recognised.
-func removeRun(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.Name() == runFile {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-			return err
-		}
-	}
-	return os.RemoveAll(dir)
-}
-
-func entryNames(entries []fs.DirEntry) []string {
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
-	}
-	return names
-}
-
-func someOf(names []string) string {
-	const shown = 3
-	if len(names) > shown {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
-	}
-	return strings.Join(names, ", ")
 }
 
 func orNone(s string) string {

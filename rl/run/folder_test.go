@@ -25,7 +25,7 @@ func testInfo() Info {
 
 func mustCreate(t *testing.T, dir string) *Run {
 	t.Helper()
-	r, err := Create(dir, testInfo())
+	r, err := Create(dir, 3, testInfo())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,20 +107,92 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	wantError(t, err, dir, "finished", "nothing to resume")
 }
 
-func TestCreateMovesAPreviousRunAside(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "out")
-	for i := range 3 {
-		r := mustCreate(t, dir)
-		put(t, filepath.Join(dir, "run-"+strconv.Itoa(i)), "")
-		if err := r.Finish(StatusStopped, "", noon); err != nil {
+// end marks a run with a file of that name and ends it; a checkpoint makes it worth keeping.
+func end(t *testing.T, r *Run, name string, checkpoint bool, status Status) {
+	t.Helper()
+	put(t, filepath.Join(r.Dir(), name), "")
+	if checkpoint {
+		saveStep(t, r.Dir(), 1, 1)
+	}
+	if checkpoint || status == StatusFinished {
+		if err := r.Settle(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff([]string{"run-2", "run.json"}, names(t, dir)); diff != "" {
-		t.Error(diff)
+	if err := r.Finish(status, "", noon); err != nil {
+		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"run-1", "run.json"}, names(t, dir+".previous")); diff != "" {
-		t.Error(diff)
+}
+
+// where tells in which folder beside dir each mark of end lies.
+func where(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, folder := range names(t, filepath.Dir(dir)) {
+		for _, name := range names(t, filepath.Join(filepath.Dir(dir), folder)) {
+			if strings.HasPrefix(name, "mark-") {
+				found[name] = folder
+			}
+		}
+	}
+	return found
+}
+
+func TestANewRunTakesTheFolderWhenItHasSavedSomething(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	end(t, mustCreate(t, dir), "mark-done", false, StatusFinished)
+
+	r := mustCreate(t, dir)
+	if r.Dir() != dir+".new" || r.Home() != dir {
+		t.Errorf("the new run lies in %s, at home in %s", r.Dir(), r.Home())
+	}
+	end(t, r, "mark-failed", false, StatusFailed)
+	if diff := cmp.Diff(map[string]string{"mark-done": "out", "mark-failed": "out.new"}, where(t, dir)); diff != "" {
+		t.Errorf("after a run that saved nothing (-want +got):\n%s", diff)
+	}
+
+	end(t, mustCreate(t, dir), "mark-stopped", true, StatusStopped)
+	if diff := cmp.Diff(map[string]string{"mark-done": "out.1", "mark-stopped": "out"}, where(t, dir)); diff != "" {
+		t.Errorf("after a run with a checkpoint (-want +got):\n%s", diff)
+	}
+}
+
+func TestTheLastFinishedRunStays(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	end(t, mustCreate(t, dir), "mark-done", false, StatusFinished)
+	for i := range 5 {
+		end(t, mustCreate(t, dir), "mark-"+strconv.Itoa(i), true, StatusStopped)
+	}
+	want := map[string]string{"mark-4": "out", "mark-3": "out.1", "mark-2": "out.2", "mark-1": "out.3", "mark-done": "out.4"}
+	if diff := cmp.Diff(want, where(t, dir)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for i := range 4 {
+		end(t, mustCreate(t, dir), "mark-new-"+strconv.Itoa(i), false, StatusFinished)
+	}
+	want = map[string]string{"mark-new-3": "out", "mark-new-2": "out.1", "mark-new-1": "out.2", "mark-new-0": "out.3"}
+	if diff := cmp.Diff(want, where(t, dir)); diff != "" {
+		t.Errorf("after further finished ones (-want +got):\n%s", diff)
+	}
+}
+
+func TestAKillBetweenTheTwoMoves(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	r := mustCreate(t, dir)
+	end(t, r, "mark-old", false, StatusFinished)
+	end(t, mustCreate(t, dir), "mark-new", true, StatusStopped)
+	if err := os.Rename(dir, dir+newSuffix); err != nil { // as it was before the second move
+		t.Fatal(err)
+	}
+	again, err := Resume(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Finish(StatusStopped, "", noon); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"mark-old": "out.1", "mark-new": "out"}, where(t, dir)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -134,11 +206,9 @@ func TestCreateFollowsALinkToAnotherDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := mustCreate(t, link).Finish(StatusFinished, "", noon); err != nil {
-			t.Fatal(err)
-		}
+		end(t, mustCreate(t, link), "mark", false, StatusFinished)
 	}
-	if diff := cmp.Diff([]string{"disk", "disk.previous", "out"}, names(t, base)); diff != "" {
+	if diff := cmp.Diff([]string{"disk", "disk.1", "out"}, names(t, base)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -155,14 +225,9 @@ func TestCreateTouchesNothingForeign(t *testing.T) {
 		{"a damaged run.json", map[string]string{"out/run.json": `{"progr`}, []string{"run.json"}},
 		{"a file in its place", map[string]string{"out": "x"}, []string{"out"}},
 		{
-			"foreign .previous",
-			map[string]string{"out/run.json": `{"program":"rltrain"}`, "out.previous/photo.jpg": "x"},
-			[]string{"out.previous", "photo.jpg", "move it away"},
-		},
-		{
-			".previous is a file",
-			map[string]string{"out/run.json": `{"program":"rltrain"}`, "out.previous": "x"},
-			[]string{"out.previous"},
+			"foreign .new",
+			map[string]string{"out/run.json": `{"program":"rltrain","status":"finished"}`, "out.new/photo.jpg": "x"},
+			[]string{"out.new", "photo.jpg", "empty it"},
 		},
 	}
 	for _, test := range tests {
@@ -171,7 +236,7 @@ func TestCreateTouchesNothingForeign(t *testing.T) {
 			for name, text := range test.files {
 				put(t, filepath.Join(base, name), text)
 			}
-			_, err := Create(filepath.Join(base, "out"), testInfo())
+			_, err := Create(filepath.Join(base, "out"), 3, testInfo())
 			wantError(t, err, append(test.want, "output folder")...)
 			for name, text := range test.files {
 				if got, err := os.ReadFile(filepath.Join(base, name)); err != nil || string(got) != text {
@@ -192,7 +257,7 @@ func TestCreateAfterAKillDuringCreate(t *testing.T) {
 func TestCreateUnwritable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	put(t, file, "")
-	_, err := Create(filepath.Join(file, "out"), testInfo())
+	_, err := Create(filepath.Join(file, "out"), 3, testInfo())
 	wantError(t, err, "output folder", file)
 }
 
@@ -200,7 +265,7 @@ func TestOneProcessAFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
 	r := mustCreate(t, dir)
 	pid := "pid " + strconv.Itoa(os.Getpid())
-	_, err := Create(dir, testInfo())
+	_, err := Create(dir, 3, testInfo())
 	wantError(t, err, dir, pid)
 	_, err = Resume(dir)
 	wantError(t, err, dir, pid)

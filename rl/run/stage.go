@@ -20,6 +20,7 @@ type StageConfig struct {
 	Resume    bool // go on with the run in Dir, if there is one that did not finish
 	SaveEvery int  // updates between checkpoints
 	Keep      int  // newest checkpoints to keep; 0 = all
+	KeepRuns  int  // runs to keep that lay in Dir before; 0 = 1
 	LogEvery  int  // updates between rows
 	Console   *report.Console
 	Now       func() time.Time
@@ -58,12 +59,12 @@ func OpenStage(c StageConfig) (*Stage, error) {
 		case readErr == nil:
 			err = s.reopen()
 		case errors.Is(readErr, fs.ErrNotExist):
-			s.run, err = Create(c.Dir, c.Info)
+			s.run, err = Create(c.Dir, c.KeepRuns, c.Info)
 		default:
 			err = readErr
 		}
 	} else {
-		s.run, err = Create(c.Dir, c.Info)
+		s.run, err = Create(c.Dir, c.KeepRuns, c.Info)
 	}
 	if err != nil {
 		return nil, err
@@ -134,8 +135,11 @@ func (s *Stage) openLogs() error {
 // Resumed says whether the stage goes on from a checkpoint.
 func (s *Stage) Resumed() bool { return s.checkpoint != "" }
 
-// Dir is the run folder.
+// Dir is where the run folder lies now.
 func (s *Stage) Dir() string { return s.run.Dir() }
+
+// Home is where it lies once the run has something worth keeping.
+func (s *Stage) Home() string { return s.run.Home() }
 
 // File is the path of a file in one of the run's folders, which is made if it is not there yet.
 func (s *Stage) File(folder, name string) (string, error) { return s.run.File(folder, name) }
@@ -180,12 +184,15 @@ func (s *Stage) save(step int, write func(dir string) error) error {
 	if keep == 0 {
 		keep = math.MaxInt
 	}
-	return SaveCheckpoint(s.run.Dir(), step, keep, func(dir string) error {
+	if err := SaveCheckpoint(s.run.Dir(), step, keep, func(dir string) error {
 		if err := write(dir); err != nil {
 			return err
 		}
 		return files.SaveJSON(filepath.Join(dir, offsetsFile), at)
-	})
+	}); err != nil {
+		return err
+	}
+	return s.run.Settle()
 }
 
 func (s *Stage) dump(name string, v any) (string, error) {
@@ -205,6 +212,9 @@ func (s *Stage) Close(status Status, ending string) error {
 	}
 	if s.log != nil {
 		errs = append(errs, s.log.Close())
+	}
+	if status == StatusFinished {
+		errs = append(errs, s.run.Settle())
 	}
 	errs = append(errs, s.run.Finish(status, ending, s.config.Now()))
 	return errors.Join(errs...)

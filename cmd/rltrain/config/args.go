@@ -1,6 +1,11 @@
 package config
 
-import "strings"
+import (
+	"slices"
+	"strings"
+
+	"rltrain/internal/options"
+)
 
 // option is one --name with its value, as typed.
 type option struct {
@@ -10,14 +15,12 @@ type option struct {
 }
 
 // scan splits arguments into options and positional arguments. kind tells of a canonical name whether it exists and
-// whether it is a boolean, which takes a value only after "="; unknown makes the error for one that does not exist.
-func scan(args []string, kind func(name string) (known, boolean bool), unknown func(typed string) error) ([]option, []string, error) {
-	var options []option
-	var positional []string
+// whether it is a boolean, which may stand alone; unknown makes the error for one that does not exist.
+func scan(args []string, kind func(name string) (known, boolean bool), unknown func(typed string) error, found *faults) (given []option, positional []string) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		if arg == "--" {
-			return options, append(positional, args[i+1:]...), nil
+			return given, append(positional, args[i+1:]...)
 		}
 		if len(arg) < 2 || arg[0] != '-' || arg[1] >= '0' && arg[1] <= '9' {
 			positional = append(positional, arg)
@@ -25,55 +28,62 @@ func scan(args []string, kind func(name string) (known, boolean bool), unknown f
 		}
 		typed, value, assigned := strings.Cut(arg, "=")
 		name := canonical(strings.TrimPrefix(typed, "--"))
+		if len(typed) == 2 {
+			name = typed[1:] // -n
+		}
 		known, boolean := kind(name)
+		follows := i+1 < len(args) && !strings.HasPrefix(args[i+1], "--")
 		switch {
-		case !known || !strings.HasPrefix(typed, "--"):
-			return nil, nil, unknown(typed)
+		case !known || !strings.HasPrefix(typed, "--") && len(typed) > 2:
+			found.add(unknown(typed))
+			if !assigned && follows && !strings.HasPrefix(args[i+1], "-") {
+				i++ // most likely its value
+			}
+			continue
 		case assigned:
 		case boolean:
 			value = "true"
-			if i+1 < len(args) && (args[i+1] == "true" || args[i+1] == "false") {
-				return nil, nil, usagef("%s %s: write %s=%s", typed, args[i+1], typed, args[i+1])
+			if follows && slices.Contains([]string{"true", "false", "True", "False"}, args[i+1]) {
+				i++
+				value = args[i]
 			}
 		case i+1 == len(args):
-			return nil, nil, usagef("%s: needs a value", typed)
-		case strings.HasPrefix(args[i+1], "--"):
-			return nil, nil, usagef("%s: needs a value, but %s follows; write %s=VALUE if the value starts with --", typed, args[i+1], typed)
+			found.add(usagef("%s: needs a value", typed))
+			continue
+		case !follows:
+			found.add(usagef("%s: needs a value, but %s follows; write %s=VALUE if the value starts with --", typed, args[i+1], typed))
+			continue
 		default:
 			i++
 			value = args[i]
 		}
-		options = append(options, option{name, typed, value})
+		given = append(given, option{name, typed, value})
 	}
-	return options, positional, nil
+	return given, positional
 }
 
 // flagEntries reads the training command's arguments.
-func flagEntries(args []string) ([]entry, error) {
-	options, stray, err := scan(args, func(name string) (bool, bool) {
+func flagEntries(args []string, found *faults) []entry {
+	given, stray := scan(args, func(name string) (bool, bool) {
 		return isName(name), isBoolean(name)
 	}, func(typed string) error {
-		return unknownName("unknown option "+typed, strings.TrimLeft(typed, "-"), flagName)
-	})
-	if err != nil {
-		return nil, err
-	}
+		return unknownName("unknown option "+typed, strings.TrimLeft(typed, "-"), options.Flag)
+	}, found)
 	if len(stray) > 0 {
-		return nil, usagef("stray argument %q: every setting is given as --name=value", stray[0])
+		found.add(usagef("stray argument %q: every setting is given as --name=value", stray[0]))
 	}
-	entries := make([]entry, len(options))
-	for i, o := range options {
-		entries[i] = entry{name: o.name, value: rawValue{text: o.value}, source: Source{Layer: Flag, Name: o.typed}}
+	entries := make([]entry, len(given))
+	for i, o := range given {
+		entries[i] = entry{name: o.name, value: options.Value{Text: o.value}, source: Source{Layer: Flag, Name: o.typed}}
 	}
-	return entries, nil
+	return entries
 }
 
 // Environment variables that are read elsewhere and are no settings of a run.
 var otherVariables = map[string]bool{"RLTRAIN_LIB": true, "RLTRAIN_CACHE": true, "RLTRAIN_PYTHON": true, "RLTRAIN_TEST_THREADS": true}
 
 // envEntries reads the variables RLTRAIN_<NAME>.
-func envEntries(environ []string) ([]entry, error) {
-	var entries []entry
+func envEntries(environ []string, found *faults) (entries []entry) {
 	for _, pair := range environ {
 		variable, value, _ := strings.Cut(pair, "=")
 		upper, ours := strings.CutPrefix(variable, "RLTRAIN_")
@@ -82,11 +92,12 @@ func envEntries(environ []string) ([]entry, error) {
 		}
 		name := strings.ToLower(upper)
 		if upper != strings.ToUpper(upper) || !isName(name) {
-			return nil, unknownName("unknown environment variable "+variable, name, envName)
+			found.add(unknownName("unknown environment variable "+variable, name, envName))
+			continue
 		}
-		entries = append(entries, entry{name: name, value: rawValue{text: value}, source: Source{Layer: Env, Name: variable}})
+		entries = append(entries, entry{name: name, value: options.Value{Text: value}, source: Source{Layer: Env, Name: variable}})
 	}
-	return entries, nil
+	return entries
 }
 
 func envName(key string) string { return "RLTRAIN_" + strings.ToUpper(key) }

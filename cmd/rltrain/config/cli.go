@@ -3,12 +3,13 @@ package config
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"rltrain/internal/options"
 )
 
 // TrainCommand is the default subcommand: it loads the configuration from its arguments and environ and hands it to run.
@@ -29,7 +30,7 @@ func TrainCommand(environ []string, run func(context.Context, *Config) error) *c
 					return err
 				}
 				_, err = fmt.Fprintf(c.App.Writer, "Usage: %s train [--option value ...]\n\nOptions of task %s; --task NAME --help shows those of another: %s.\n\n%s",
-					c.App.Name, task, strings.Join(taskNames, ", "), text)
+					c.App.Name, task, strings.Join(taskNames(), ", "), text)
 				return err
 			}
 			loaded, err := Load(args, environ)
@@ -47,56 +48,63 @@ func asksForHelp(args []string) bool {
 
 // taskOf is the task that --help is about.
 func taskOf(args []string) string {
-	for i, arg := range args {
-		name, value, assigned := strings.Cut(arg, "=")
-		if !assigned && i+1 < len(args) {
-			value = args[i+1]
-		}
-		if name == "--task" && slices.Contains(taskNames, value) {
-			return value
+	given, _ := scan(args, func(name string) (bool, bool) { return isName(name), isBoolean(name) }, func(string) error { return nil }, &faults{})
+	for _, o := range given {
+		if o.name == "task" && slices.Contains(taskNames(), o.value) {
+			return o.value
 		}
 	}
-	return Intent
+	ch, err := choose(nil)
+	if err != nil {
+		return ""
+	}
+	return ch.task.Name
 }
 
 // completionFlags are the training options as shell completion wants them.
 func completionFlags() []cli.Flag {
-	flags := make([]cli.Flag, len(keys))
-	for i := range keys {
-		name := strings.ReplaceAll(keys[i].name, "_", "-")
-		if keys[i].kind == reflect.Bool {
-			flags[i] = &cli.BoolFlag{Name: name, Usage: keys[i].help}
+	var flags []cli.Flag
+	all := everything()
+	for _, name := range all.names {
+		flag := strings.ReplaceAll(name, "_", "-")
+		if all.boolean[name] {
+			flags = append(flags, &cli.BoolFlag{Name: flag})
 		} else {
-			flags[i] = &cli.StringFlag{Name: name, Usage: keys[i].help}
+			flags = append(flags, &cli.StringFlag{Name: flag})
 		}
 	}
 	return flags
 }
 
-// Flags makes cli flags of the named keys, with their help and the recipe's defaults, for other subcommands.
+// Flags makes cli flags of the named keys of the default task, with their help and the recipe's defaults, for other
+// subcommands.
 func Flags(keys ...string) ([]cli.Flag, error) {
-	defaults, err := Defaults(Intent)
+	ch, err := choose(nil)
+	if err != nil {
+		return nil, err
+	}
+	c, err := ch.withRecipe()
 	if err != nil {
 		return nil, err
 	}
 	flags := make([]cli.Flag, len(keys))
 	for i, name := range keys {
-		k := find(name)
-		if k == nil {
-			return nil, fmt.Errorf("no setting is called %s%s", name, didYouMean(name, names(), plain))
+		o := c.set.Find(name)
+		if o == nil {
+			return nil, fmt.Errorf("task %s has no setting called %s%s", ch.task.Name, name, didYouMean(name, names(), plain))
 		}
 		flag := strings.ReplaceAll(name, "_", "-")
-		switch v := defaults.field(k).Interface().(type) {
+		switch v := o.Get().(type) {
 		case bool:
-			flags[i] = &cli.BoolFlag{Name: flag, Usage: k.help, Value: v}
+			flags[i] = &cli.BoolFlag{Name: flag, Usage: o.Help, Value: v}
 		case int:
-			flags[i] = &cli.IntFlag{Name: flag, Usage: k.help, Value: v, Action: checked[int](k)}
+			flags[i] = &cli.IntFlag{Name: flag, Usage: o.Help, Value: v, Action: checked[int](o)}
 		case uint64:
-			flags[i] = &cli.Uint64Flag{Name: flag, Usage: k.help, Value: v, Action: checked[uint64](k)}
+			flags[i] = &cli.Uint64Flag{Name: flag, Usage: o.Help, Value: v, Action: checked[uint64](o)}
 		case float64:
-			flags[i] = &cli.Float64Flag{Name: flag, Usage: k.help, Value: v, Action: checked[float64](k)}
+			flags[i] = &cli.Float64Flag{Name: flag, Usage: o.Help, Value: v, Action: checked[float64](o)}
 		case string:
-			flags[i] = &cli.StringFlag{Name: flag, Usage: k.help, Value: v, Action: checked[string](k)}
+			flags[i] = &cli.StringFlag{Name: flag, Usage: o.Help, Value: v, Action: checked[string](o)}
 		default:
 			return nil, fmt.Errorf("%s has no plain flag", name)
 		}
@@ -104,11 +112,11 @@ func Flags(keys ...string) ([]cli.Flag, error) {
 	return flags, nil
 }
 
-// checked holds a flag of another subcommand to the limits of its key.
-func checked[T any](k *key) func(*cli.Context, T) error {
+// checked holds a flag of another subcommand to the range and the values of its option.
+func checked[T any](o *options.Option) func(*cli.Context, T) error {
 	return func(_ *cli.Context, value T) error {
-		if _, err := k.parse(rawValue{text: fmt.Sprint(value)}); err != nil {
-			return usagef("%s: %v", flagName(k.name), err)
+		if _, err := parse(o, entry{name: o.Name, value: options.Value{Text: fmt.Sprint(value)}}); err != nil {
+			return usagef("%s: %v", options.Flag(o.Name), err)
 		}
 		return nil
 	}
@@ -179,25 +187,30 @@ func commandArguments(command *cli.Command, args []string) ([]string, error) {
 			all = append(all, name)
 		}
 	}
-	options, positional, err := scan(args, func(name string) (bool, bool) {
+	var found faults
+	given, positional := scan(args, func(name string) (bool, bool) {
 		isBool, known := boolean[name]
 		return known, isBool
 	}, func(typed string) error {
-		return usagef("unknown option %s of %s%s", typed, command.Name, didYouMean(strings.TrimLeft(typed, "-"), all, flagName))
-	})
-	if err != nil {
-		return nil, err
-	}
+		return usagef("unknown option %s of %s%s", typed, command.Name, didYouMean(strings.TrimLeft(typed, "-"), all, options.Flag))
+	}, &found)
 	wanted := strings.Fields(command.ArgsUsage)
 	switch {
 	case len(positional) > 0 && len(wanted) == 0:
-		return nil, usagef("stray argument %q: %s takes only options, written --name=value", positional[0], command.Name)
-	case len(positional) != len(wanted):
-		return nil, usagef("%s takes %d arguments, %s, not %d", command.Name, len(wanted), command.ArgsUsage, len(positional))
+		found.add(usagef("stray argument %q: %s takes only options, written --name=value", positional[0], command.Name))
+	case len(positional) != len(wanted) && found.none():
+		noun := "arguments"
+		if len(wanted) == 1 {
+			noun = "argument"
+		}
+		found.add(usagef("%s takes %d %s, %s, not %d", command.Name, len(wanted), noun, command.ArgsUsage, len(positional)))
+	}
+	if err := found.err(); err != nil {
+		return nil, err
 	}
 	var parsed []string
-	for _, o := range options {
-		parsed = append(parsed, flagName(o.name)+"="+o.value)
+	for _, o := range given {
+		parsed = append(parsed, options.Flag(o.name)+"="+o.value)
 	}
 	return append(append(parsed, "--"), positional...), nil
 }

@@ -1,21 +1,21 @@
 package config
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
+
+	"rltrain/envs"
 )
 
 // newApp is an application as main builds it; what ran is appended to log.
 func newApp(t *testing.T, log *strings.Builder) *cli.App {
 	t.Helper()
-	flags, err := Flags("dataset", "text_column", "batch_size", "gamma", "seed", "resume", "device")
+	flags, err := Flags("dataset", "text_column", "batch_size", "lora_dropout", "seed", "resume", "device")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func newApp(t *testing.T, log *strings.Builder) *cli.App {
 		ErrWriter: log,
 		Commands: []*cli.Command{
 			TrainCommand(nil, func(_ context.Context, c *Config) error {
-				log.WriteString("train " + c.Mode)
+				log.WriteString("train " + c.General.Mode)
 				return nil
 			}),
 			{Name: "eval", Flags: flags, Action: record},
@@ -86,11 +86,12 @@ func TestAppErrors(t *testing.T) {
 		{"eval --dataset", "--dataset: needs a value"},
 		{"eval A", `stray argument "A": eval takes only options, written --name=value`},
 		{"eval --dataset d A", `stray argument "A": eval takes only options, written --name=value`},
+		{"eval A --datset d --batch 3", `unknown option --datset of eval; did you mean --dataset?; unknown option --batch of eval; did you mean --batch-size?; stray argument "A": eval takes only options, written --name=value`},
 		{"compare A", "compare takes 2 arguments, DIR_A DIR_B, not 1"},
 		{"eval --batch-size two", `--batch-size: "two" is not a valid value`},
 		{"eval --resume=maybe", `--resume: "maybe" is not a valid value`},
 		{"eval --batch-size 0", "--batch-size: 0 is out of range; it must be at least 1"},
-		{"eval --gamma 2", "--gamma: 2 is out of range; it must be 0 to 1"},
+		{"eval --lora-dropout 2", "--lora-dropout: 2 is out of range; it must be at least 0 and less than 1"},
 		{"eval --device cuda", "--device: cuda: this build has no CUDA library; use auto or cpu"},
 	}
 	for _, test := range tests {
@@ -131,24 +132,12 @@ func TestAppHelp(t *testing.T) {
 }
 
 func TestHelpGolden(t *testing.T) {
-	for _, task := range tasks {
-		got, err := Help(task.name)
+	for _, task := range taskNames() {
+		got, err := Help(task)
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := "testdata/help_" + task.name + ".txt"
-		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(want, []byte(got)) {
-			t.Errorf("go test -update rewrites %s (-want +got)\n%s", file, cmp.Diff(string(want), got))
-		}
+		golden(t, "testdata/help_"+task+".txt", got)
 		for line := range strings.Lines(got) {
 			if len(line) > helpWidth+1 {
 				t.Errorf("line of %d columns: %s", len(line)-1, line)
@@ -159,7 +148,7 @@ func TestHelpGolden(t *testing.T) {
 
 func TestFlagsOfUnknownKey(t *testing.T) {
 	_, err := Flags("datset")
-	if err == nil || err.Error() != "no setting is called datset; did you mean dataset?" {
+	if err == nil || err.Error() != "task intent has no setting called datset; did you mean dataset?" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -178,14 +167,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-func BenchmarkParseRecipe(b *testing.B) {
-	recipe, err := os.ReadFile("../recipes/intent.yaml")
-	if err != nil {
-		b.Fatal(err)
-	}
+func BenchmarkCatalogue(b *testing.B) {
 	for b.Loop() {
-		if _, err := loadBytes(recipe); err != nil {
-			b.Fatal(err)
-		}
+		newCatalogue(envs.Definitions())
 	}
 }

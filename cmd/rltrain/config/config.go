@@ -2,39 +2,23 @@
 //
 // Settings come in four layers, the later one winning: the task's recipe, the file of --config, environment variables
 // RLTRAIN_<KEY>, and command-line options. A setting has one canonical key, flat snake_case, which is its name in all
-// four (dashes and underscores are equal); aliases.go lists the other names that are understood. Every mistake is a
-// *UsageError of one line that names the option, the variable, or the file, line and column it stands at.
+// four (dashes and underscores are equal); alias.go lists the other names that are understood. Which settings there are
+// follows from the task, the mode and the algorithm: a Config is put together from the structs that declare them. Every
+// mistake is part of a *UsageError of one line that names the option, the variable, or the file, line and column.
 package config
 
 import (
-	"maps"
-	"reflect"
 	"slices"
 	"strings"
-	"sync"
-)
 
-// Tasks.
-const (
-	Intent = "intent" // a label for a text
-	Chat   = "chat"   // the continuation of a text or a conversation
-
-	SumDigits     = "sum_digits"     // the sum of all digits of some integers
-	ReverseDigits = "reverse_digits" // an integer read backwards
-
-	GSM8K = "gsm8k" // grade-school problems from a file
-	MATH  = "math"  // competition problems from a file
+	"rltrain/envs"
+	"rltrain/internal/options"
+	"rltrain/rl"
+	"rltrain/rl/algo"
 )
 
 // TinyModel is the model name of a small language model with random weights.
 const TinyModel = "tiny"
-
-// Modes of training.
-const (
-	Supervised       = "supervised"         // the supervised stage alone
-	SupervisedThenRL = "supervised_then_rl" // the supervised stage, then reinforcement learning from its best epoch
-	RLOnly           = "rl_only"            // reinforcement learning from the adapter in pretrained_model
-)
 
 // Losses of algorithm reinforce. All but the last replay turns of a buffer.
 const (
@@ -44,298 +28,269 @@ const (
 	LossOnPolicy  = "on_policy"
 )
 
-// What a judge is asked.
-const (
-	JudgeScore   = "score"
-	JudgeAspects = "aspects"
-)
-
-// Config is the effective configuration of one run. Ranges and meanings of the fields stand in the table of keys
-// (table.go), under the name in the yaml tag; the order is the table's.
+// Config is the effective configuration of one run: the options of its parts, those that it does not have being nil.
 type Config struct {
-	Task                string   `yaml:"task"`
-	Mode                string   `yaml:"mode"`
-	Model               string   `yaml:"model"`
-	PretrainedModel     string   `yaml:"pretrained_model"`
-	Dataset             string   `yaml:"dataset"`
-	DatasetConfig       string   `yaml:"dataset_config"`
-	EvalDataset         string   `yaml:"eval_dataset"`
-	FewShotDataset      string   `yaml:"few_shot_dataset"`
-	FewShot             int      `yaml:"few_shot"`
-	SystemPrompt        string   `yaml:"system_prompt"`
-	Annotate            bool     `yaml:"annotate"`
-	SymCalc             bool     `yaml:"sym_calc"`
-	AnswerMatch         string   `yaml:"answer_match"`
-	TextColumn          string   `yaml:"text_column"`
-	LabelColumn         string   `yaml:"label_column"`
-	SplitColumn         string   `yaml:"split_column"`
-	MaxSamples          int      `yaml:"max_samples"`
-	MaxLength           int      `yaml:"max_length"`
-	OutputDir           string   `yaml:"output_dir"`
-	DType               string   `yaml:"dtype"`
-	TinyLayers          int      `yaml:"tiny_layers"`
-	TinyHidden          int      `yaml:"tiny_hidden"`
-	Seed                uint64   `yaml:"seed"`
-	Device              string   `yaml:"device"`
-	Threads             int      `yaml:"threads"`
-	TokensPerMicroBatch int      `yaml:"tokens_per_micro_batch"`
-	DigitsCount         int      `yaml:"digits_count"`
-	DigitsMax           int      `yaml:"digits_max"`
-	RequireTag          bool     `yaml:"require_tag"`
-	TaskOptions         []string `yaml:"task_options"`
-	PromptForm          string   `yaml:"prompt_form"`
-	MaxNewTokens        int      `yaml:"max_new_tokens"`
-	MaxLineTokens       int      `yaml:"max_line_tokens"`
-	MaxTrajectorySteps  int      `yaml:"max_trajectory_steps"`
-	EvalSamples         int      `yaml:"eval_samples"`
-	Verbose             bool     `yaml:"verbose"`
-	Resume              bool     `yaml:"resume"`
-	ConfigFile          string   `yaml:"config"`
+	General     General      `group:"General"`
+	Start       *Start       `group:"General"`
+	Settings    any          `group:"Task"` // the task's own
+	Form        *PromptForm  `group:"Task"`
+	Answers     *Answers     `group:"Task"`
+	Lines       *Lines       `group:"Task"`
+	ReplayLines *Lines       `group:"Task" defaults:"step_mode=line"`
+	Rewards     *TextRewards `group:"Task"`
+	Judge       *Judge       `group:"Task"`
 
-	Epochs                int      `yaml:"epochs"`
-	MaxSteps              int      `yaml:"max_steps"`
-	BatchSize             int      `yaml:"batch_size"`
-	LearningRate          float64  `yaml:"learning_rate"`
-	HeadLearningRate      float64  `yaml:"head_learning_rate"`
-	WeightDecay           float64  `yaml:"weight_decay"`
-	LRSchedulerType       string   `yaml:"lr_scheduler_type"`
-	WarmupRatio           float64  `yaml:"warmup_ratio"`
-	MaxGradNorm           float64  `yaml:"max_grad_norm"`
-	Tuning                string   `yaml:"tuning"`
-	LoraR                 int      `yaml:"lora_r"`
-	LoraAlpha             int      `yaml:"lora_alpha"`
-	LoraDropout           float64  `yaml:"lora_dropout"`
-	LoraTargetModules     []string `yaml:"lora_target_modules"`
-	Pooling               string   `yaml:"pooling"`
-	FeatureAlignment      float64  `yaml:"feature_alignment"`
-	WarmupUntil           float64  `yaml:"warmup_until"`
-	WarmupCheckEvery      int      `yaml:"warmup_check_every"`
-	ValidationShare       float64  `yaml:"validation_share"`
-	Packing               bool     `yaml:"packing"`
-	CompletionOnlyLoss    bool     `yaml:"completion_only_loss"`
-	AssistantOnlyLoss     bool     `yaml:"assistant_only_loss"`
-	GradientCheckpointing bool     `yaml:"gradient_checkpointing"`
-	MetricForBestModel    string   `yaml:"metric_for_best_model"`
+	Labels   *LabelModel    `group:"Model"`
+	NewLabel *NewLabelModel `group:"Model"`
+	Tokens   *TokenModel    `group:"Model"`
 
-	Algorithm         string  `yaml:"algorithm"`
-	ReinforceLoss     string  `yaml:"reinforce_loss"`
-	StepMode          string  `yaml:"step_mode"`
-	NumSteps          int     `yaml:"num_steps"`
-	PromptsPerStep    int     `yaml:"prompts_per_step"`
-	SamplesPerPrompt  int     `yaml:"samples_per_prompt"`
-	NumGenerators     int     `yaml:"num_generators"`
-	Temperature       float64 `yaml:"temperature"`
-	Baseline          string  `yaml:"baseline"`
-	BaselineStart     float64 `yaml:"baseline_start"`
-	BaselineDecay     float64 `yaml:"baseline_decay"`
-	AdvantageScale    string  `yaml:"advantage_scale"`
-	Reduction         string  `yaml:"reduction"`
-	KLCoef            float64 `yaml:"kl_coef"`
-	KLType            string  `yaml:"kl_type"`
-	KLInReward        bool    `yaml:"kl_in_reward"`
-	KLTarget          float64 `yaml:"kl_target"`
-	KLHorizon         float64 `yaml:"kl_horizon"`
-	MaskOverlong      bool    `yaml:"mask_overlong"`
-	OverlongBuffer    int     `yaml:"overlong_buffer"`
-	DynamicSampling   bool    `yaml:"dynamic_sampling"`
-	StepTimeout       float64 `yaml:"step_timeout"`
-	Async             bool    `yaml:"async"`
-	MaxStaleness      int     `yaml:"max_staleness"`
-	EvalEvery         int     `yaml:"eval_every"`
-	EvalStepwise      bool    `yaml:"eval_stepwise"`
-	EvalTemperature   float64 `yaml:"eval_temperature"`
-	EvalTopP          float64 `yaml:"eval_top_p"`
-	NumUpdateSteps    int     `yaml:"num_update_steps"`
-	NLLCoef           float64 `yaml:"nll_coef"`
-	RefUpdateEvery    int     `yaml:"ref_update_every"`
-	ReferenceModel    string  `yaml:"reference_model"`
-	ReturnMin         float64 `yaml:"return_min"`
-	ReturnMax         float64 `yaml:"return_max"`
-	BufferCache       string  `yaml:"buffer_cache"`
-	CacheBuffer       bool    `yaml:"cache_buffer"`
-	LoadBuffer        bool    `yaml:"load_buffer"`
-	Judge             string  `yaml:"judge"`
-	JudgeReward       string  `yaml:"judge_reward"`
-	JudgeScale        float64 `yaml:"judge_scale"`
-	RLEpisodes        int     `yaml:"rl_episodes"`
-	Reward            string  `yaml:"reward"`
-	RewardExpr        string  `yaml:"reward_expr"`
-	RLLearningRate    float64 `yaml:"rl_learning_rate"`
-	RLLRSchedulerType string  `yaml:"rl_lr_scheduler_type"`
-	RLWarmupRatio     float64 `yaml:"rl_warmup_ratio"`
-	ValueLearningRate float64 `yaml:"value_learning_rate"`
-	RLBatchSize       int     `yaml:"rl_batch_size"`
-	UpdateEpochs      int     `yaml:"update_epochs"`
-	Minibatches       int     `yaml:"minibatches"`
-	Gamma             float64 `yaml:"gamma"`
-	GAELambda         float64 `yaml:"gae_lambda"`
-	ClipLow           float64 `yaml:"clip_low"`
-	ClipHigh          float64 `yaml:"clip_high"`
-	ValueClip         float64 `yaml:"value_clip"`
-	ValueCoef         float64 `yaml:"value_coef"`
-	EntropyCoef       float64 `yaml:"entropy_coef"`
-	TargetKL          float64 `yaml:"target_kl"`
-	WhitenAdvantages  bool    `yaml:"whiten_advantages"`
-	RLMaxGradNorm     float64 `yaml:"rl_max_grad_norm"`
-	BufferSize        int     `yaml:"buffer_size"`
-	RLMetricForBest   string  `yaml:"rl_metric_for_best"`
+	Imitation *Imitation      `group:"Supervised stage"`
+	LabelSFT  *LabelImitation `group:"Supervised stage"`
+	TextSFT   *TextImitation  `group:"Supervised stage"`
+	Warmup    *Warmup         `group:"Supervised stage"`
 
-	SaveSteps      int `yaml:"save_steps"`
-	SaveTotalLimit int `yaml:"save_total_limit"`
-	LoggingSteps   int `yaml:"logging_steps"`
+	RL             *RL                  `group:"Reinforcement learning stage"`
+	Loss           *ReinforceLoss       `group:"Reinforcement learning stage"`
+	LabelRollouts  *LabelRollouts       `group:"Reinforcement learning stage"`
+	Rounds         *Rounds              `group:"Reinforcement learning stage"`
+	Fresh          *FreshRollouts       `group:"Reinforcement learning stage"`
+	Replay         *Replay              `group:"Reinforcement learning stage"`
+	StepwiseEval   *StepwiseEval        `group:"Reinforcement learning stage"`
+	Updates        *algo.Updates        `group:"Reinforcement learning stage"`
+	Minibatches    *Minibatches         `group:"Reinforcement learning stage"`
+	Learning       algo.Algorithm       `group:"Reinforcement learning stage"`
+	Values         *Values              `group:"Reinforcement learning stage"`
+	Regularisation *algo.Regularisation `group:"Reinforcement learning stage"`
 
+	Saving Saving `group:"Saving and logging"`
+
+	Task envs.Definition
+
+	set     *options.Set
 	sources map[string]Source
 	skipped []string
 }
 
-// Load reads the configuration from the arguments after the subcommand's name (os.Args[1:] or [2:]) and the environment
-// in the form of os.Environ. It opens the file that --config or RLTRAIN_CONFIG names, and nothing else.
-// Every error is a *UsageError, but for a --config file that cannot be read.
-func Load(args, environ []string) (*Config, error) {
-	flags, err := flagEntries(args)
-	if err != nil {
-		return nil, err
+// General is what every run has.
+type General struct {
+	Task        string `option:"task" help:"what is learned"`
+	Mode        string `option:"mode" help:"which stages are trained"`
+	Model       string `option:"model" default:"tiny" arg:"DIR|NAME" help:"pretrained model: a folder, or a name on the hub or in the cache; or tiny, a small character-level language model of random weights"`
+	OutputDir   string `option:"output_dir" default:"models" arg:"DIR" incidental:"true" help:"results go to a folder in DIR named after the task and the stage"`
+	Seed        uint64 `option:"seed" default:"42" help:"of every random draw"`
+	Device      string `option:"device" default:"auto" allowed:"auto,cpu" help:"where tensors live"`
+	Threads     int    `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads; 0 = one a core"`
+	MicroTokens int    `option:"tokens_per_micro_batch" range:"[0,)" help:"split batches at this many tokens to save memory; 0 = chosen from memory"`
+	Resume      bool   `option:"resume" percommand:"true" incidental:"true" help:"continue from the newest checkpoint in the output folder"`
+	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" help:"YAML file of settings, such as the config.yaml of an earlier run"`
+}
+
+// choice is what decides which options there are.
+type choice struct {
+	task      envs.Definition
+	mode      string
+	algorithm algo.Definition // of a mode with reinforcement learning
+	loss      string          // of algorithm reinforce where it learns from a buffer; else ""
+}
+
+// parts puts the parts of a run together.
+func (ch choice) parts() *Config {
+	c := &Config{Task: ch.task, Settings: ch.task.Options(), sources: map[string]Source{}}
+	labels, plays := ch.task.Labels(), ch.task.Plays()
+	if ch.mode != envs.SupervisedThenRL {
+		c.Start = &Start{}
 	}
-	env, err := envEntries(environ)
-	if err != nil {
-		return nil, err
+	if labels {
+		c.Labels = &LabelModel{}
+	} else {
+		c.Tokens = &TokenModel{}
 	}
-	given := map[string]assignment{}
-	top := map[string]assignment{} // environment and flags, which may name the file
-	for _, entries := range [][]entry{env, flags} {
-		layer, err := resolve(entries)
-		if err != nil {
-			return nil, err
+	if plays {
+		c.Answers = &Answers{}
+		if ch.task.Forms {
+			c.Form = &PromptForm{}
 		}
-		maps.Copy(top, layer)
 	}
-	var skippedSections []string
-	if path, ok := top["config"]; ok && path.value != "" {
-		entries, skipped, err := readFile(path.value.(string))
-		if err != nil {
-			return nil, err
-		}
-		layer, err := resolve(entries)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(given, layer)
-		skippedSections = skipped
+	if ch.mode != envs.RLOnly {
+		ch.imitate(c, labels, plays)
 	}
-	maps.Copy(given, top)
-	task := Intent
-	if a, ok := given["task"]; ok {
-		task = a.value.(string)
+	if ch.mode != envs.Supervised {
+		ch.reinforce(c, labels)
 	}
-	c, err := Defaults(task)
-	if err != nil {
+	return c
+}
+
+// build is the run with the defaults that its parts declare.
+func (ch choice) build() (*Config, error) {
+	c := ch.parts()
+	var err error
+	if c.set, err = options.Read(c); err != nil {
 		return nil, err
 	}
-	c.skipped = skippedSections
-	c.assign(given)
-	if err := c.validate(given); err != nil {
-		return nil, err
+	c.allow("task", taskNames())
+	c.allow("mode", ch.task.Modes())
+	c.allow("algorithm", algorithmNames(ch.task.Labels()))
+	if o := c.set.Find("reward"); o != nil {
+		for _, r := range ch.task.Rewards {
+			o.Help += "; " + r.Name + ": " + r.Help
+		}
+	}
+	c.set.Fact("episodes", !ch.task.Labels(), "where an episode has several actions")
+	c.General.Task, c.General.Mode = ch.task.Name, ch.mode
+	if c.RL != nil {
+		c.RL.Algorithm = ch.algorithm.Name
+	}
+	if ch.loss != "" {
+		c.Loss.Loss = ch.loss
 	}
 	return c, nil
 }
 
-// Defaults returns a fresh copy of the settings in a task's recipe.
-func Defaults(task string) (*Config, error) {
-	all, err := parseRecipes()
-	if err != nil {
-		return nil, err
-	}
-	c := *all[task]
-	c.LoraTargetModules, c.TaskOptions = slices.Clone(c.LoraTargetModules), slices.Clone(c.TaskOptions)
-	c.sources = map[string]Source{}
-	return &c, nil
-}
-
-var parseRecipes = sync.OnceValues(func() (map[string]*Config, error) {
-	all := map[string]*Config{}
-	for _, t := range tasks {
-		entries, _, err := parseFile("recipes/"+t.name+".yaml", t.recipe)
-		if err != nil {
-			return nil, err
-		}
-		layer, err := resolve(entries)
-		if err != nil {
-			return nil, err
-		}
-		c := &Config{sources: map[string]Source{}}
-		c.assign(layer)
-		all[t.name] = c
-	}
-	return all, nil
-})
-
-// assign writes the given settings into c. The RL settings of a router's file are left out where the mode has no RL
-// stage: there they stand in a section that is switched off.
-func (c *Config) assign(given map[string]assignment) {
-	if a, ok := given["task"]; ok {
-		c.Task = a.value.(string)
-	}
-	if a, ok := given["mode"]; ok {
-		c.Mode = a.value.(string)
-	}
-	maps.DeleteFunc(given, func(name string, a assignment) bool {
-		return a.dormant && !find(name).scope.has(c.Task, c.Mode)
-	})
-	for name, a := range given {
-		find(name).set(c, a.value)
-		c.sources[name] = a.source
+func (ch choice) imitate(c *Config, labels, plays bool) {
+	c.Imitation = &Imitation{}
+	switch {
+	case labels:
+		c.NewLabel, c.LabelSFT = &NewLabelModel{}, &LabelImitation{}
+	case plays:
+		c.Warmup = &Warmup{}
+	default:
+		c.TextSFT = &TextImitation{}
 	}
 }
 
-// RewardSpec is the list of rewards in the syntax of intent.ParseRewards: reward, or for custom the expression of
-// reward_expr. Complaints about it belong to the key that it returns.
-func (c *Config) RewardSpec() (spec, key string) {
-	if c.Reward != customReward {
-		return c.Reward, "reward"
+func (ch choice) reinforce(c *Config, labels bool) {
+	c.RL = &RL{}
+	if ch.loss != "" {
+		c.Learning, c.Replay = replayed[ch.loss](), &Replay{}
+	} else {
+		c.Learning, c.Regularisation = ch.algorithm.New(), &algo.Regularisation{}
+		needs := c.Learning.Needs()
+		if needs.Ratio != algo.NoRatio {
+			c.Updates = &algo.Updates{}
+		}
+		if needs.Ratio != algo.NoRatio && !labels {
+			c.Minibatches = &Minibatches{}
+		}
+		if needs.Values {
+			c.Values = &Values{}
+		}
 	}
-	quote := "'"
-	if strings.Contains(c.RewardExpr, quote) {
-		quote = `"`
+	if labels {
+		c.LabelRollouts = &LabelRollouts{}
+		return
 	}
-	return "expr:" + quote + c.RewardExpr + quote, "reward_expr"
+	c.Rounds, c.Rewards = &Rounds{}, &TextRewards{}
+	if ch.algorithm.Name == reinforce {
+		c.Loss = &ReinforceLoss{}
+	}
+	if ch.loss == "" {
+		c.Fresh = &FreshRollouts{}
+	}
+	switch {
+	case ch.task.Lines && ch.loss != "":
+		c.ReplayLines, c.StepwiseEval = &Lines{}, &StepwiseEval{}
+	case ch.task.Lines:
+		c.Lines = &Lines{}
+	}
+	if ch.task.Judged() {
+		c.Judge = &Judge{}
+	}
+}
+
+// reinforce is the algorithm that can learn from a buffer, and the usual one.
+const reinforce = "reinforce"
+
+// allow lists the values of an option that has them from elsewhere; the first is the default.
+func (c *Config) allow(name string, values []string) {
+	if o := c.set.Find(name); o != nil && len(values) > 0 {
+		o.Allowed = values
+		o.Set(values[0])
+	}
+}
+
+func taskNames() []string {
+	var names []string
+	for _, d := range envs.Definitions() {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+func algorithmNames(labels bool) []string {
+	var names []string
+	for _, a := range algorithmsOf(labels) {
+		names = append(names, a.Name)
+	}
+	return names
+}
+
+func algorithmsOf(labels bool) []algo.Definition {
+	return slices.DeleteFunc(algo.Definitions(), func(d algo.Definition) bool { return labels && !d.Labels || !labels && !d.Tokens })
+}
+
+// StepLines says how the lines of solutions are learnt from; nil where the task has none.
+func (c *Config) StepLines() *Lines {
+	if c.ReplayLines != nil {
+		return c.ReplayLines
+	}
+	return c.Lines
+}
+
+// ActionTokens is how many tokens an action of reinforcement learning may have.
+func (c *Config) ActionTokens() int {
+	if lines := c.StepLines(); lines != nil && lines.StepMode == "line" {
+		return lines.MaxTokens
+	}
+	return c.Answers.MaxNewTokens
+}
+
+// LongestAnswer is how many tokens the policy may write in an episode, over all its actions.
+func (c *Config) LongestAnswer() int {
+	if lines := c.StepLines(); lines != nil && lines.StepMode == "line" {
+		return lines.MaxTokens * lines.MaxLines
+	}
+	return c.Answers.MaxNewTokens
+}
+
+// Greedy tells whether the algorithm compares answers with the greedy one.
+func (c *Config) Greedy() bool {
+	r, ok := c.Learning.(*algo.Reinforce)
+	return ok && r.Baseline == string(rl.BaselineGreedy)
+}
+
+// Pretrained is the trained policy that the run goes on from, "" for none.
+func (c *Config) Pretrained() string {
+	if c.Start == nil {
+		return ""
+	}
+	return c.Start.PretrainedModel
 }
 
 // FullTuning tells whether all weights of a language model are trained, and not an adapter.
 func (c *Config) FullTuning() bool {
-	return c.Tuning == "full" || c.Tuning == "auto" && c.Model == TinyModel
-}
-
-// Replay tells whether turns are learnt from out of a replay buffer.
-func (c *Config) Replay() bool {
-	return c.Algorithm == "reinforce" && c.ReinforceLoss != "" && c.ReinforceLoss != LossOnPolicy
-}
-
-// Lines tells whether an action is a line of a solution, and not all of it.
-func (c *Config) Lines() bool {
-	return c.StepMode == "line" || c.StepMode == "auto" && c.Replay()
-}
-
-// OwnReference tells whether the reference policy begins as the policy itself.
-func (c *Config) OwnReference() bool {
-	return c.ReferenceModel == "" || c.ReferenceModel == c.Model
+	return c.Tokens.Tuning == "full" || c.Tokens.Tuning == "auto" && c.General.Model == TinyModel
 }
 
 // Source tells where the value of a key comes from; the zero Source means the recipe.
 func (c *Config) Source(key string) Source { return c.sources[key] }
 
-// Skipped lists the sections of a router's file that are not ours and were left unread.
+// Skipped lists what of a router's file is not ours and was left unread.
 func (c *Config) Skipped() []string { return c.skipped }
+
+// Text is the value of an option in words, "" where the run has no such option.
+func (c *Config) Text(key string) string {
+	o := c.set.Find(key)
+	if o == nil {
+		return ""
+	}
+	return strings.Trim(yamlValue(o.Get()), `"`)
+}
 
 // Errorf makes a *UsageError that blames the value of key, where the user gave it.
 func (c *Config) Errorf(key, format string, args ...any) error {
 	s := c.sources[key]
 	if s == (Source{}) {
-		s.Name = flagName(key)
+		s.Name = options.Flag(key)
 	}
 	return s.errorf(format, args...)
 }
-
-// field returns the addressable struct field of a key.
-func (c *Config) field(k *key) reflect.Value { return reflect.ValueOf(c).Elem().Field(k.index) }
-
-func flagName(key string) string { return "--" + strings.ReplaceAll(key, "_", "-") }

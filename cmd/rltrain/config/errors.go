@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -60,4 +61,22 @@ func (s Source) String() string {
 
 func (s Source) errorf(format string, args ...any) error {
 	return usagef("%s: %s", s, fmt.Sprintf(format, args...))
+}
+
+// faults gathers the mistakes of a command, to tell them all at once.
+type faults struct{ list []string }
+
+func (f *faults) none() bool { return len(f.list) == 0 }
+
+func (f *faults) add(err error) {
+	if err != nil && !slices.Contains(f.list, err.Error()) {
+		f.list = append(f.list, err.Error())
+	}
+}
+
+func (f *faults) err() error {
+	if f.none() {
+		return nil
+	}
+	return &UsageError{strings.Join(f.list, "; ")}
 }

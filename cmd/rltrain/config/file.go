@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"rltrain/internal/nearest"
+	"rltrain/internal/options"
 )
 
 // maxFileSize is far above any configuration; it keeps a data file given by mistake from being parsed.
@@ -183,13 +184,13 @@ func (r *fileReader) add(name, at string, node ast.Node) error {
 	source := Source{Layer: File, Name: name, Position: at}
 	value, err := scalar(node)
 	if list, ok := node.(*ast.SequenceNode); ok {
-		value.kind, err = listKind, nil
+		value.Syntax, err = options.List, nil
 		for _, item := range list.Values {
 			v, itemErr := scalar(item)
 			if itemErr != nil {
 				err = itemErr
 			}
-			value.list = append(value.list, v.text)
+			value.List = append(value.List, v.Text)
 		}
 	}
 	if err != nil {
@@ -200,25 +201,25 @@ func (r *fileReader) add(name, at string, node ast.Node) error {
 }
 
 // scalar reads a value and what its syntax says about its type.
-func scalar(node ast.Node) (rawValue, error) {
+func scalar(node ast.Node) (options.Value, error) {
 	switch n := node.(type) {
 	case *ast.StringNode:
 		if n.Token.Type == token.StringType {
-			return rawValue{kind: untyped, text: n.Value}, nil
+			return options.Value{Syntax: options.Untyped, Text: n.Value}, nil
 		}
-		return rawValue{kind: textKind, text: n.Value}, nil
+		return options.Value{Syntax: options.Text, Text: n.Value}, nil
 	case *ast.LiteralNode:
-		return rawValue{kind: textKind, text: n.Value.Value}, nil
+		return options.Value{Syntax: options.Text, Text: n.Value.Value}, nil
 	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
-		return rawValue{kind: numberKind, text: n.GetToken().Value}, nil
+		return options.Value{Syntax: options.Number, Text: n.GetToken().Value}, nil
 	case *ast.BoolNode:
-		return rawValue{kind: boolKind, text: n.GetToken().Value}, nil
+		return options.Value{Syntax: options.Bool, Text: n.GetToken().Value}, nil
 	case *ast.NullNode:
-		return rawValue{}, errors.New("has no value; give one or leave the key out")
+		return options.Value{}, errors.New("has no value; give one or leave the key out")
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		return rawValue{}, errors.New("anchors, aliases and tags are not read; write the value")
+		return options.Value{}, errors.New("anchors, aliases and tags are not read; write the value")
 	}
-	return rawValue{}, errors.New("is a single value or a list, not a section")
+	return options.Value{}, errors.New("is a single value or a list, not a section")
 }
 
 func (r *fileReader) at(t *token.Token) string {

@@ -3,7 +3,11 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
+
+	"rltrain/envs"
+	"rltrain/internal/options"
 )
 
 const (
@@ -11,39 +15,45 @@ const (
 	helpIndent = 36 // column at which explanations start
 )
 
+// helpGroup is the options under one heading.
+type helpGroup struct {
+	name    string
+	modes   []string
+	options []*options.Option
+	notes   []string // what each option applies only with
+}
+
 // Help describes the training command's options that a task has, in groups, at most 100 columns wide.
 func Help(task string) (string, error) {
-	defaults, err := Defaults(task)
+	groups, err := helpGroups(task)
+	if err != nil {
+		return "", err
+	}
+	d, err := envs.Find(task)
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	group := ""
-	for i := range keys {
-		k := &keys[i]
-		if k.scope.of(task) == 0 {
-			continue
-		}
-		if k.group != group {
-			group = k.group
-			fmt.Fprintf(&b, "\n%s%s:\n", group, onlyIn(k.scope, task))
-		}
-		left := "  " + flagName(k.name)
-		switch {
-		case k.kind != reflect.Bool:
-			left += " " + k.placeholder()
-		case defaults.field(k).Bool():
-			left += "[=false]"
-		}
-		if len(left) > helpIndent-2 {
-			b.WriteString(left + "\n")
-			left = ""
-		}
-		for j, line := range wrap(k.explanation(defaults), helpWidth-helpIndent) {
-			if j > 0 {
+	for _, g := range groups {
+		fmt.Fprintf(&b, "\n%s%s:\n", g.name, onlyIn(g.modes, d.Modes()))
+		for i, o := range g.options {
+			left := "  " + options.Flag(o.Name)
+			switch {
+			case o.Kind != reflect.Bool:
+				left += " " + o.Arg
+			case o.Get().(bool):
+				left += "[=false]"
+			}
+			if len(left) > helpIndent-2 {
+				b.WriteString(left + "\n")
 				left = ""
 			}
-			fmt.Fprintf(&b, "%-*s%s\n", helpIndent, left, line)
+			for j, line := range wrap(explanation(o)+g.notes[i], helpWidth-helpIndent) {
+				if j > 0 {
+					left = ""
+				}
+				fmt.Fprintf(&b, "%-*s%s\n", helpIndent, left, line)
+			}
 		}
 	}
 	b.WriteString(`
@@ -54,11 +64,48 @@ the file.
 	return strings.TrimPrefix(b.String(), "\n"), nil
 }
 
+// helpGroups gathers the options of all runs of a task, those of its default run first.
+func helpGroups(task string) ([]*helpGroup, error) {
+	usual, err := choose([][]entry{{{name: "task", value: options.Value{Text: task}}}})
+	if err != nil {
+		return nil, err
+	}
+	var groups []*helpGroup
+	seen := map[string]bool{}
+	for n, ch := range append([]choice{usual}, choicesOf(usual.task)...) {
+		c, err := ch.withRecipe()
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range c.set.All() {
+			i := slices.IndexFunc(groups, func(g *helpGroup) bool { return g.name == o.Group })
+			if i < 0 {
+				i = len(groups)
+				groups = append(groups, &helpGroup{name: o.Group})
+			}
+			g := groups[i]
+			g.modes = appendNew(g.modes, ch.mode)
+			if seen[o.Name] {
+				continue
+			}
+			seen[o.Name] = true
+			note := ""
+			if why := usual.elsewhere(o.Name, ""); n > 0 && strings.HasPrefix(why, "applies only") {
+				note = "; " + strings.TrimPrefix(why, "applies ")
+			}
+			g.options, g.notes = append(g.options, o), append(g.notes, note)
+		}
+	}
+	order := []string{"General", "Task", "Model", "Supervised stage", "Reinforcement learning stage", "Saving and logging"}
+	slices.SortStableFunc(groups, func(a, b *helpGroup) int { return slices.Index(order, a.name) - slices.Index(order, b.name) })
+	return groups, nil
+}
+
 // onlyIn tells in which of the task's modes a group means nothing.
-func onlyIn(s scope, task string) string {
+func onlyIn(modes, all []string) string {
 	var missing []string
-	for _, mode := range anyTask.modes(task) {
-		if !s.has(task, mode) {
+	for _, mode := range all {
+		if !slices.Contains(modes, mode) {
 			missing = append(missing, mode)
 		}
 	}
@@ -68,35 +115,32 @@ func onlyIn(s scope, task string) string {
 	return " (not with --mode " + strings.Join(missing, " or ") + ")"
 }
 
-func (k *key) placeholder() string {
-	switch {
-	case k.arg != "":
-		return k.arg
-	case k.kind == reflect.Int, k.kind == reflect.Uint64:
-		return "N"
-	case k.kind == reflect.Float64:
-		return "X"
-	}
-	return "NAME"
-}
-
 // explanation is the help text, the allowed values, the default, and the other names.
-func (k *key) explanation(defaults *Config) string {
-	text := k.help
-	if len(k.allowed) > 1 {
-		text += "; one of " + strings.Join(k.allowed, ", ")
+func explanation(o *options.Option) string {
+	text := o.Help
+	if o.Name == "task" {
+		for _, d := range envs.Definitions() {
+			text += "; " + d.Name + ": " + d.Help
+		}
+	} else if len(o.Allowed) > 1 {
+		text += "; one of " + strings.Join(o.Allowed, ", ")
 	}
-	if value := defaults.field(k); !value.IsZero() || value.CanInt() || value.CanFloat() {
+	switch value := o.Get(); value.(type) {
+	case int, uint64, float64:
 		text += fmt.Sprintf(" (default %s)", yamlValue(value))
+	default:
+		if !reflect.ValueOf(value).IsZero() {
+			text += fmt.Sprintf(" (default %s)", yamlValue(value))
+		}
 	}
 	var others []string
 	for _, a := range aliases {
-		if a.key != k.name || !isName(a.name) {
+		if a.key != o.Name || !plainAlias(a.name) {
 			continue
 		}
-		other := flagName(a.name)
-		if a.onTrue != nil {
-			other += fmt.Sprintf(" for %v", a.onTrue)
+		other := options.Flag(a.name)
+		if a.isSwitch() {
+			other += " for " + a.values["true"]
 		}
 		others = append(others, other)
 	}

@@ -2,19 +2,37 @@ package config
 
 import (
 	"fmt"
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
 )
 
-// YAML renders every setting that applies to c, in the table's order; given back through --config it makes the same
-// configuration. A comment tells where a value came from if that is not the recipe.
+// YAML renders every setting that applies to c, in groups; given back through --config it makes the same configuration.
+// A comment tells where a value came from if that is not the recipe.
 func (c *Config) YAML() []byte {
-	return c.render(func(k *key) bool { return k.applies(c) }, func(k *key) string { return c.commentOn(k.name) })
+	var b strings.Builder
+	group := ""
+	for _, o := range c.set.All() {
+		if o.PerCommand || !c.set.Applies(o) {
+			continue
+		}
+		if o.Group != group {
+			if group != "" {
+				b.WriteByte('\n')
+			}
+			group = o.Group
+			fmt.Fprintf(&b, "# %s\n", group)
+		}
+		line := o.Name + ": " + yamlValue(o.Get())
+		if text := c.comment(o.Name); text != "" {
+			line += "  # " + printable(text)
+		}
+		b.WriteString(line + "\n")
+	}
+	return []byte(b.String())
 }
 
-func (c *Config) commentOn(key string) string {
+func (c *Config) comment(key string) string {
 	switch s := c.sources[key]; {
 	case s.Layer == Recipe:
 		return ""
@@ -25,48 +43,23 @@ func (c *Config) commentOn(key string) string {
 	}
 }
 
-// render writes the included settings of c with a comment for each.
-func (c *Config) render(include func(*key) bool, comment func(*key) string) []byte {
-	var b strings.Builder
-	group := ""
-	for i := range keys {
-		k := &keys[i]
-		if k.perCommand || !include(k) {
-			continue
-		}
-		if k.group != group {
-			if group != "" {
-				b.WriteByte('\n')
-			}
-			group = k.group
-			fmt.Fprintf(&b, "# %s\n", group)
-		}
-		line := k.name + ": " + yamlValue(c.field(k))
-		if text := comment(k); text != "" {
-			line += "  # " + printable(text)
-		}
-		b.WriteString(line + "\n")
-	}
-	return []byte(b.String())
-}
-
 // plainText are strings that need no quotes and that no YAML reader takes for something else.
 var plainText = regexp.MustCompile(`^[A-Za-z_./][A-Za-z0-9_./-]*$`)
 
-func yamlValue(v reflect.Value) string {
-	switch v.Kind() {
-	case reflect.Float64:
-		return yamlFloat(v.Float())
-	case reflect.String:
-		return yamlString(v.String())
-	case reflect.Slice:
+func yamlValue(value any) string {
+	switch v := value.(type) {
+	case float64:
+		return yamlFloat(v)
+	case string:
+		return yamlString(v)
+	case []string:
 		var items []string
-		for i := range v.Len() {
-			items = append(items, yamlString(v.Index(i).String()))
+		for _, item := range v {
+			items = append(items, yamlString(item))
 		}
 		return "[" + strings.Join(items, ", ") + "]"
 	}
-	return fmt.Sprint(v.Interface())
+	return fmt.Sprint(value)
 }
 
 // yamlFloat writes a point before an exponent: readers of YAML 1.1 take 1e-05 for text.
@@ -96,21 +89,20 @@ type Difference struct{ Key, A, B string }
 // Diff lists the settings that a run in progress cannot change: those in which a and b differ, but for what leaves the
 // results as they are (folders moved, threads, saving, logging).
 func Diff(a, b *Config) []Difference {
+	values := func(c *Config) map[string]string {
+		all := map[string]string{}
+		for _, o := range c.set.All() {
+			if !o.Incidental && c.set.Applies(o) {
+				all[o.Name] = yamlValue(o.Get())
+			}
+		}
+		return all
+	}
+	ofA, ofB := values(a), values(b)
 	var differences []Difference
-	for i := range keys {
-		k := &keys[i]
-		if k.incidental {
-			continue
-		}
-		d := Difference{Key: k.name}
-		if k.applies(a) {
-			d.A = yamlValue(a.field(k))
-		}
-		if k.applies(b) {
-			d.B = yamlValue(b.field(k))
-		}
-		if d.A != d.B {
-			differences = append(differences, d)
+	for _, key := range everything().names {
+		if ofA[key] != ofB[key] {
+			differences = append(differences, Difference{key, ofA[key], ofB[key]})
 		}
 	}
 	return differences

@@ -1,0 +1,123 @@
+// Package app is the program rltrain as a function, for programs of one's own: one that imports its own tasks,
+// algorithms and rewards, which register themselves, and calls Main has them beside the built-in ones.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/bench"
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/doctor"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/cmd/rltrain/train"
+	_ "rltrain/envs/chat"
+	_ "rltrain/envs/digits"
+	_ "rltrain/envs/intent"
+	_ "rltrain/envs/math"
+	"rltrain/rl/run"
+)
+
+// Exit codes beside shared.ExitUsage. A stop that the user asked for ends with 128 and the signal's number: 130 or 143.
+const (
+	exitFailure = 1
+	exitSignal  = 128
+)
+
+// Main runs the program with the arguments of the process, and ends the process.
+func Main() {
+	os.Exit(Run(interruptible(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+}
+
+// interrupted is why the program's context ended.
+type interrupted struct{ signal syscall.Signal }
+
+func (i interrupted) Error() string {
+	if i.signal == syscall.SIGTERM {
+		return "stopped by SIGTERM"
+	}
+	return "stopped by SIGINT"
+}
+
+// interruptible ends its context at the first SIGINT or SIGTERM; the second ends the process at once.
+func interruptible() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		first := <-signals
+		signal.Reset(syscall.SIGINT, syscall.SIGTERM)
+		cancel(interrupted{first.(syscall.Signal)})
+	}()
+	return ctx
+}
+
+// Run is the program without its process: it returns the exit code and prints an error as one line. args are those of
+// os.Args.
+func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	app, err := newApp(environ, stdin, stdout, stderr)
+	if err == nil {
+		args, err = config.Arguments(app, args)
+	}
+	if err == nil {
+		err = app.RunContext(ctx, args)
+	}
+	code, message := explain(ctx, err)
+	if message != "" {
+		fmt.Fprintln(stderr, "rltrain: "+shared.OneLine(message))
+	}
+	return code
+}
+
+// explain is the exit code of an error, and what to say about it.
+func explain(ctx context.Context, err error) (code int, message string) {
+	var usage *config.UsageError
+	var exit cli.ExitCoder
+	var stop interrupted
+	switch {
+	case err == nil, errors.Is(err, syscall.EPIPE): // whoever read our output has had enough
+		return 0, ""
+	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, run.ErrStopped):
+		return exitSignal + int(stop.signal), err.Error() + "; to go on, give the same command with --resume"
+	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, context.Canceled):
+		return exitSignal + int(stop.signal), stop.Error()
+	case errors.As(err, &usage):
+		return shared.ExitUsage, err.Error()
+	case errors.As(err, &exit):
+		return exit.ExitCode(), err.Error()
+	}
+	return exitFailure, err.Error()
+}
+
+func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.App, error) {
+	app := &cli.App{
+		Name:  "rltrain",
+		Usage: "train text classifiers and language models, supervised and by reinforcement learning",
+		UsageText: `rltrain [train] [--option value ...]   train; rltrain train --help lists the options
+rltrain COMMAND --help                 explain a command`,
+		Version: shared.Version,
+		Reader:  stdin, Writer: stdout, ErrWriter: stderr,
+		EnableBashCompletion: true,
+		Commands:             []*cli.Command{config.TrainCommand(environ, train.Run)},
+	}
+	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, scoreCommand} {
+		c, err := command()
+		if err != nil {
+			return nil, err
+		}
+		app.Commands = append(app.Commands, c)
+	}
+	app.Commands = append(app.Commands, mergeCommand(), doctor.Command(), reportCommand(), bench.Command(), answerCommand(), completionCommand())
+	for _, c := range app.Commands {
+		// Otherwise a folder called help could not be an argument.
+		c.HideHelpCommand = true
+	}
+	return app, nil
+}

@@ -1,0 +1,168 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/internal/files"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+)
+
+// compareResults is what compare writes to --output.
+type compareResults struct {
+	A          shared.LabelResults `json:"a"`
+	B          shared.LabelResults `json:"b"`
+	Comparison rl.Comparison       `json:"comparison"`
+}
+
+func compareCommand() (*cli.Command, error) {
+	flags, err := rowFlags()
+	if err != nil {
+		return nil, err
+	}
+	return &cli.Command{
+		Name:        "compare",
+		Usage:       "measure two classifiers on the same texts",
+		ArgsUsage:   "DIR_A DIR_B",
+		Description: "Differences are those of B from A, with 95 % intervals of a paired bootstrap over the texts.",
+		Flags:       append(flags, shared.TaskFlag(labelTasks()...), &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"}),
+		Action:      compare,
+	}, nil
+}
+
+func compare(c *cli.Context) error {
+	chosen, err := chooseRows(c)
+	if err != nil {
+		return err
+	}
+	output := c.String("output")
+	return shared.OnThread(c, func(ctx context.Context) error {
+		a, err := loadPolicy(c, c.Args().Get(0))
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		b, err := loadPolicy(c, c.Args().Get(1))
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		order, err := matchLabels(c.Args().Slice(), a.Labels, b.Labels)
+		if err != nil {
+			return err
+		}
+		var examples [2]policy.Examples
+		for i, p := range []*policy.Label{a, b} {
+			if examples[i], err = chosen.encode(p); err != nil {
+				return err
+			}
+		}
+		if output != "" {
+			if err := makeDirs(filepath.Dir(output)); err != nil {
+				return err
+			}
+		}
+		var results compareResults
+		var probsA, probsB [][]float32
+		if results.A, probsA, err = evaluate(ctx, c, c.Args().Get(0), chosen, a, examples[0]); err != nil {
+			return err
+		}
+		if results.B, probsB, err = evaluate(ctx, c, c.Args().Get(1), chosen, b, examples[1]); err != nil {
+			return err
+		}
+		for i, p := range probsB {
+			probsB[i] = reorder(p, order)
+		}
+		results.Comparison = rl.Compare(len(a.Labels), examples[0].Labels, probsA, probsB)
+		if output != "" {
+			if err := files.SaveJSON(output, results); err != nil {
+				return err
+			}
+		}
+		_, err = fmt.Fprint(c.App.Writer, results)
+		return err
+	})
+}
+
+// matchLabels finds each of a's labels in b. The two must be the same set; dirs names the models.
+func matchLabels(dirs, a, b []string) (order []int, err error) {
+	var parts []string
+	for i, sets := range [2][2][]string{{a, b}, {b, a}} {
+		var only []string
+		for _, label := range sets[0] {
+			if !slices.Contains(sets[1], label) {
+				only = append(only, fmt.Sprintf("%q", label))
+			}
+		}
+		if len(only) > 0 {
+			parts = append(parts, fmt.Sprintf("only %s has %s", dirs[i], shortList(only)))
+		}
+	}
+	if len(parts) > 0 {
+		return nil, fmt.Errorf("the models do not have the same labels: %s", strings.Join(parts, "; "))
+	}
+	for _, label := range a {
+		order = append(order, slices.Index(b, label))
+	}
+	return order, nil
+}
+
+// shortList joins names, the first few of many.
+func shortList(names []string) string {
+	const most = 5
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// reorder is p in another order of labels.
+func reorder(p []float32, order []int) []float32 {
+	out := make([]float32, len(p))
+	for i, from := range order {
+		out[i] = p[from]
+	}
+	return out
+}
+
+// String is the tables that compare prints.
+func (r compareResults) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, split %s: %s\nA: %s\nB: %s\n\n", r.A.Dataset, r.A.Split, shared.Texts(r.A.N, max(r.A.Cut, r.B.Cut)), r.A.Model, r.B.Model)
+	rows := [][]string{}
+	for _, f := range []struct {
+		name string
+		d    rl.Difference
+	}{
+		{"accuracy", r.Comparison.Accuracy}, {"F1 macro", r.Comparison.F1Macro}, {"ECE", r.Comparison.ECE}, {"Brier", r.Comparison.Brier},
+	} {
+		rows = append(rows, []string{f.name, fmt.Sprintf("%.4f", f.d.A), fmt.Sprintf("%.4f", f.d.B), fmt.Sprintf("%+.4f", f.d.Difference),
+			fmt.Sprintf("%+.4f to %+.4f", f.d.Interval[0], f.d.Interval[1])})
+	}
+	for _, f := range []struct {
+		name string
+		a, b *float64
+	}{{"latency p50, ms", r.A.LatencyP50, r.B.LatencyP50}, {"latency p95, ms", r.A.LatencyP95, r.B.LatencyP95}} {
+		rows = append(rows, []string{f.name, fmt.Sprintf("%.2f", *f.a), fmt.Sprintf("%.2f", *f.b), fmt.Sprintf("%+.2f", *f.b-*f.a)})
+	}
+	b.WriteString(report.RenderTable([]string{"figure", "A", "B", "B - A", "95 % interval"}, rows) + "\n")
+	rows = nil
+	f1 := map[string]float64{}
+	for _, class := range r.B.Classes {
+		f1[class.Label] = class.F1
+	}
+	for _, class := range r.A.Classes {
+		rows = append(rows, []string{class.Label, fmt.Sprintf("%.4f", class.F1), fmt.Sprintf("%.4f", f1[class.Label]),
+			fmt.Sprintf("%+.4f", f1[class.Label]-class.F1), report.Count(int64(class.Support))})
+	}
+	b.WriteString(report.RenderTable([]string{"F1 of class", "A", "B", "B - A", "texts"}, rows))
+	return b.String()
+}

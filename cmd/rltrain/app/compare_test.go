@@ -1,0 +1,116 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs/intent"
+	"rltrain/rl"
+	"rltrain/rl/policy/policytest"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/transformers"
+)
+
+func TestCompare(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	other := policytest.Classifier(t, f.base, transformers.PoolFamily, labels...)
+	data := evalFile(t, f)
+	out := f.must(t, "", "compare", "MODEL", other, "--dataset", data, "--output", "TMP/new/results.json")
+	var results compareResults
+	readResults(t, f.expand("TMP/new/results.json"), &results)
+	for _, figure := range []struct {
+		name string
+		d    rl.Difference
+		a, b float64
+	}{
+		{"accuracy", results.Comparison.Accuracy, results.A.Accuracy, results.B.Accuracy},
+		{"F1", results.Comparison.F1Macro, results.A.F1Macro, results.B.F1Macro},
+		{"ECE", results.Comparison.ECE, results.A.ECE, results.B.ECE},
+		{"Brier", results.Comparison.Brier, results.A.Brier, results.B.Brier},
+	} {
+		d := figure.d
+		if d.A != figure.a || d.B != figure.b || d.Difference != d.B-d.A || d.Interval[0] > d.Difference || d.Interval[1] < d.Difference {
+			t.Errorf("%s: %+v of %v and %v", figure.name, d, figure.a, figure.b)
+		}
+	}
+	if results.A.Model != f.model || results.B.Model != other || results.Comparison.N != len(evalTexts) {
+		t.Errorf("A %s, B %s, %d texts", results.A.Model, results.B.Model, results.Comparison.N)
+	}
+	for _, want := range []string{"A: " + f.model, "B: " + other, "B - A", "animals"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	// It evaluates as eval does, and writes nowhere else.
+	f.must(t, "", "eval", "--model", other, "--dataset", data, "--output-dir", "TMP/eval")
+	var alone shared.LabelResults
+	readResults(t, f.expand("TMP/eval/logs/eval_results.json"), &alone)
+	if alone.Brier != results.B.Brier || alone.Accuracy != results.B.Accuracy {
+		t.Errorf("eval gives accuracy %v and Brier %v, compare %v and %v", alone.Accuracy, alone.Brier, results.B.Accuracy, results.B.Brier)
+	}
+	if _, err := os.Stat(f.model + "/logs"); err == nil {
+		t.Error("compare wrote into the model's folder")
+	}
+}
+
+// A model whose outputs stand in another order is compared label by label.
+func TestCompareReordersLabels(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	other := filepath.Join(filepath.Dir(f.model), "other") // beside its base model, which it names from there
+	if err := os.CopyFS(other, os.DirFS(f.model)); err != nil {
+		t.Fatal(err)
+	}
+	head, err := safetensors.Open(other + "/head.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	weight, err := head.Float32s("head.weight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bias, err := head.Float32s("head.bias")
+	if err != nil {
+		t.Fatal(err)
+	}
+	head.Close()
+	width := len(weight) / len(labels)
+	turned := slices.Concat(weight[width:], weight[:width]) // law, physics, animals
+	if err := safetensors.Write(other+"/head.safetensors", []safetensors.Tensor{
+		safetensors.FromFloat32s("head.weight", []int64{3, int64(width)}, turned),
+		safetensors.FromFloat32s("head.bias", []int64{3}, append(bias[1:3:3], bias[0])),
+	}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := intent.WriteMapping(other, []string{"law", "physics", "animals"}); err != nil {
+		t.Fatal(err)
+	}
+	f.must(t, "", "compare", "MODEL", other, "--dataset", evalFile(t, f), "--output", "TMP/results.json")
+	var results compareResults
+	readResults(t, f.expand("TMP/results.json"), &results)
+	if c := results.Comparison; c.Accuracy.Difference != 0 || c.F1Macro.Difference != 0 || max(c.Brier.Difference, -c.Brier.Difference) > 1e-6 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestCompareNeedsTheSameLabels(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	for _, test := range []struct {
+		labels []string
+		want   string
+	}{
+		{[]string{"animals", "law"}, `only MODEL has "physics"`},
+		{[]string{"animals", "law", "chemistry"}, `only MODEL has "physics"; only OTHER has "chemistry"`},
+		{[]string{"a", "animals", "b", "c", "d", "e", "f", "law", "physics"}, `only OTHER has "a", "b", "c", "d", "e" and 1 more`},
+	} {
+		other := policytest.Classifier(t, f.base, transformers.PoolMean, test.labels...)
+		code, _, stderr := f.rltrain("", "compare", "MODEL", other, "--dataset", evalFile(t, f))
+		want := "rltrain: the models do not have the same labels: " + strings.ReplaceAll(f.expand(test.want), "OTHER", other) + "\n"
+		if code != 1 || stderr != want {
+			t.Errorf("exit code %d\n got %swant %s", code, stderr, want)
+		}
+	}
+}

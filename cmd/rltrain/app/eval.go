@@ -1,0 +1,119 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/internal/files"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+)
+
+func evalCommand() (*cli.Command, error) {
+	flags, err := rowFlags()
+	if err != nil {
+		return nil, err
+	}
+	return &cli.Command{
+		Name:  "eval",
+		Usage: "measure a trained classifier on labelled texts, or answers that something else wrote",
+		Description: `Of a classifier, --model DIR: prints accuracy, F1, calibration (ECE over 15 bins, Brier) with 95 % intervals,
+figures of each class and the latency of one text, and writes logs/eval_results.json and plots/ in the model's
+folder.
+
+Of answers, --task NAME --completions FILE: prints how many are right by each --answer-match and how they were
+found, and writes logs/eval_results.json. Rows of problems have question and answer, or problem and solution; rows of
+exercises with numbers have answer, a number.`,
+		Flags: slices.Concat([]cli.Flag{modelFlag(), shared.TaskFlag(append(labelTasks(), answerTasks()...)...)}, flags,
+			[]cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "that of --model"}}, answerFlags()),
+		Action: eval,
+	}, nil
+}
+
+func eval(c *cli.Context) error {
+	if c.IsSet("completions") {
+		return evalAnswers(c)
+	}
+	if task := c.String("task"); !slices.Contains(labelTasks(), task) {
+		return shared.UsageErrorf("eval --task %s needs --completions FILE", task)
+	}
+	for _, name := range []string{"completion-field", "answer-match", "output", "output-rows"} {
+		if c.IsSet(name) {
+			return shared.UsageErrorf("--%s: applies only with --completions FILE", name)
+		}
+	}
+	dir, err := model(c)
+	if err != nil {
+		return err
+	}
+	chosen, err := chooseRows(c)
+	if err != nil {
+		return err
+	}
+	return shared.OnThread(c, func(ctx context.Context) error {
+		p, err := loadPolicy(c, dir)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if _, err := os.Stat(dir); err != nil && c.String("output-dir") == "" {
+			return shared.UsageErrorf("eval --model %s, which is no folder, needs --output-dir DIR for its results", dir)
+		}
+		examples, err := chosen.encode(p)
+		if err != nil {
+			return err
+		}
+		logs, plots := inFolder(c, dir, "logs"), inFolder(c, dir, "plots")
+		if err := makeDirs(logs, plots); err != nil {
+			return err
+		}
+		results, probs, err := evaluate(ctx, c, dir, chosen, p, examples)
+		if err != nil {
+			return err
+		}
+		if err := drawEvaluation(plots, results.Evaluation, p.Labels, examples.Labels, probs); err != nil {
+			return err
+		}
+		path := logs + "/eval_results.json"
+		if err := files.SaveJSON(path, results); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s, %s/reliability.png, %s/confusion.png\n", results, path, plots, plots)
+		return err
+	})
+}
+
+// evaluate measures the policy that was loaded from dir.
+func evaluate(ctx context.Context, c *cli.Context, dir string, chosen chosenRows, p *policy.Label, examples policy.Examples) (shared.LabelResults, [][]float32, error) {
+	results := shared.LabelResults{Model: dir, Dataset: chosen.name, Split: chosen.split, Cut: examples.Cut}
+	probs, err := predictAll(ctx, c, "evaluating", p, examples.IDs)
+	if err != nil {
+		return results, nil, err
+	}
+	results.Evaluation = rl.Evaluate(p.Labels, examples.Labels, probs)
+	latency, err := shared.MeasureLatency(ctx, p, examples.IDs)
+	if err != nil {
+		return results, nil, err
+	}
+	results.SetLatency(latency)
+	return results, probs, nil
+}
+
+// drawEvaluation writes reliability.png and confusion.png, each with its .svg, to the folder plots.
+func drawEvaluation(plots string, e rl.Evaluation, labels []string, truth []int, probs [][]float32) error {
+	confidence, correct := make([]float32, len(probs)), make([]bool, len(probs))
+	for i, p := range probs {
+		best := ranked(p)[0]
+		confidence[i], correct[i] = p[best], best == truth[i]
+	}
+	if err := report.Reliability(plots+"/reliability.png", report.Bins(confidence, correct)); err != nil {
+		return err
+	}
+	return report.Confusion(plots+"/confusion.png", labels, e.Confusion)
+}

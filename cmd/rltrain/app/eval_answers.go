@@ -1,0 +1,178 @@
+package app
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/envs/answer"
+	"rltrain/internal/files"
+	"rltrain/internal/outfile"
+	"rltrain/rl"
+	"rltrain/rl/report"
+)
+
+// answerTasks are the tasks whose answers are scored from a file.
+func answerTasks() []string {
+	return tasksWhere(func(d envs.Definition) bool {
+		_, ok := d.Options().(envs.AnswerSource)
+		return ok
+	})
+}
+
+// answerMatches are the rules of comparison, in the order of the table.
+var answerMatches = []answer.Match{answer.Exact, answer.Numeric, answer.Units, answer.Math}
+
+// answerFlags are those of eval that go with --completions.
+func answerFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "completions", Usage: "file of questions, right answers and completions that something else wrote"},
+		&cli.StringFlag{Name: "completion-field", Usage: "field of --completions with the completion", DefaultText: "completion"},
+		&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact, units or math", DefaultText: "the task's own"},
+		&cli.StringFlag{Name: "output", Usage: "file of the results of --completions", DefaultText: "logs/eval_results.json"},
+		&cli.StringFlag{Name: "output-rows", Usage: "file of JSON lines with both answers as they were read and the verdict, for each row of --completions"},
+	}
+}
+
+// answerResults is the content of logs/eval_results.json for completions from a file.
+type answerResults struct {
+	Task        string       `json:"task"`
+	Completions string       `json:"completions"`
+	Field       string       `json:"completion_field"`
+	Match       answer.Match `json:"answer_match"`
+	rl.AnswerScores
+	// Matches are the scores by each rule, that of Match among them.
+	Matches map[answer.Match]rl.AnswerScores `json:"matches"`
+}
+
+// evalAnswers scores the completions of a file.
+func evalAnswers(c *cli.Context) error {
+	results := answerResults{
+		Task: c.String("task"), Completions: c.String("completions"), Field: "completion", Matches: map[answer.Match]rl.AnswerScores{},
+	}
+	if !slices.Contains(answerTasks(), results.Task) {
+		return shared.UsageErrorf("--completions: answers have a --task of their own: %s", strings.Join(answerTasks(), ", "))
+	}
+	for _, name := range c.FlagNames() {
+		if !slices.Contains([]string{"task", "completions", "completion-field", "answer-match", "output", "output-dir", "output-rows"}, name) {
+			return shared.UsageErrorf("--%s: does not apply with --completions FILE", name)
+		}
+	}
+	if c.IsSet("completion-field") {
+		if results.Field = c.String("completion-field"); results.Field == "" {
+			return shared.UsageErrorf("--completion-field: name the field")
+		}
+	}
+	d, err := envs.Find(results.Task)
+	if err != nil {
+		return err
+	}
+	o := d.Options()
+	if err := (envs.Settings{}).Set(o); err != nil {
+		return err
+	}
+	if c.IsSet("answer-match") {
+		if results.Match, err = answer.ParseMatch(c.String("answer-match")); err != nil {
+			return shared.UsageErrorf("--answer-match: %v", err)
+		}
+	}
+	judges, usual, err := o.(envs.AnswerSource).Answers(results.Completions, results.Field)
+	if err != nil {
+		return err
+	}
+	results.Match = cmp.Or(results.Match, usual)
+	for _, match := range answerMatches {
+		infos := make([]*envs.Info, len(judges))
+		for i, judge := range judges {
+			infos[i] = judge(match)
+		}
+		results.Matches[match] = rl.ScoreAnswers(infos)
+	}
+	results.AnswerScores = results.Matches[results.Match]
+	if path := c.String("output-rows"); path != "" {
+		if err := saveAnswerRows(path, judges, results.Match); err != nil {
+			return err
+		}
+	}
+	output := c.String("output")
+	switch {
+	case output != "" && c.String("output-dir") != "":
+		return shared.UsageErrorf("--output and --output-dir both say where the results go; keep one")
+	case output == "":
+		output = filepath.Join(c.String("output-dir"), "logs", "eval_results.json")
+	}
+	if err := makeDirs(filepath.Dir(output)); err != nil {
+		return err
+	}
+	if err := files.SaveJSON(output, results); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s\n", results, output)
+	return err
+}
+
+// answerRow is a line of --output-rows.
+type answerRow struct {
+	Row        int    `json:"row"` // from 1
+	Correct    bool   `json:"correct"`
+	Gold       string `json:"gold"`   // as given
+	Answer     string `json:"answer"` // as found
+	Tier       string `json:"tier"`   // how it was found
+	GoldRead   string `json:"gold_read"`
+	AnswerRead string `json:"answer_read"`
+	Rule       string `json:"rule"` // that decided
+}
+
+// saveAnswerRows writes how each completion was judged.
+func saveAnswerRows(path string, judges []envs.Judge, match answer.Match) error {
+	if err := makeDirs(filepath.Dir(path)); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	lines := json.NewEncoder(&b)
+	lines.SetEscapeHTML(false)
+	for i, judge := range judges {
+		info := judge(match)
+		row := answerRow{Row: i + 1, Correct: info.Correct, Gold: info.Truth, Answer: info.Answer, Tier: info.Tier, Rule: "no answer"}
+		if info.Tier != string(answer.TierNone) {
+			verdict := match.Compare(info.Truth, info.Answer)
+			row.GoldRead, row.AnswerRead, row.Rule = verdict.Gold, verdict.Answer, verdict.Rule
+		}
+		if err := lines.Encode(row); err != nil {
+			return fmt.Errorf("writing row %d: %w", i+1, err)
+		}
+	}
+	if err := outfile.Write(path, b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	return nil
+}
+
+// String is the tables that eval prints.
+func (r answerResults) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, task %s: %s answers, %.1f %% in the form asked for, judged by match %s\n\n",
+		r.Completions, r.Task, report.Count(int64(r.N)), 100*r.FormatRate, r.Match)
+	var rows [][]string
+	for _, match := range answerMatches {
+		s := r.Matches[match]
+		rows = append(rows, []string{string(match), report.Count(int64(s.Correct)), fmt.Sprintf("%.4f", s.Accuracy),
+			fmt.Sprintf("%.4f to %.4f", s.Interval[0], s.Interval[1])})
+	}
+	b.WriteString(report.RenderTable([]string{"match", "correct", "accuracy", "95 % interval"}, rows) + "\n")
+	rows = nil
+	for _, tier := range slices.Sorted(maps.Keys(r.Tiers)) {
+		rows = append(rows, []string{tier, fmt.Sprintf("%.4f", r.Tiers[tier])})
+	}
+	b.WriteString(report.RenderTable([]string{"answer found by", "share"}, rows))
+	return b.String()
+}

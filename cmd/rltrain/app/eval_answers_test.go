@@ -1,0 +1,166 @@
+package app
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+	"rltrain/envs/answer"
+	"rltrain/envs/digits"
+)
+
+// schoolAnswers are right by each rule, by units, by numeric alone, wrong, and without an answer.
+const schoolAnswers = `{"question": "2+1?", "answer": "2+1=3\n#### 3", "completion": "It is 3.\nThe answer is: 3"}
+{"question": "2+1?", "answer": "2+1=3\n#### 3", "completion": "The answer is: 3 bolts."}
+{"question": "2+1?", "answer": "2+1=3\n#### 3", "completion": "The answer is: 3.0"}
+{"question": "2+1?", "answer": "2+1=3\n#### 3", "completion": "The answer is: 4"}
+{"question": "2+1?", "answer": "2+1=3\n#### 3", "completion": "I do not know"}
+`
+
+func TestEvalAnswers(t *testing.T) {
+	for _, test := range []struct {
+		name, task, file, text string
+		args                   string
+		match                  answer.Match
+		correct                map[answer.Match]int
+		tiers                  map[string]float64
+		format                 float64
+	}{
+		{
+			name: "school", task: "gsm8k", file: "a.jsonl", text: schoolAnswers, match: answer.Exact,
+			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 2, answer.Units: 3, answer.Math: 3},
+			tiers:   map[string]float64{"phrase": 0.8, "none": 0.2}, format: 0.8,
+		},
+		{
+			name: "units", task: "gsm8k", file: "a.jsonl", text: schoolAnswers, args: "--answer-match units", match: answer.Units,
+			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 2, answer.Units: 3, answer.Math: 3},
+			tiers:   map[string]float64{"phrase": 0.8, "none": 0.2}, format: 0.8,
+		},
+		{
+			name: "competition", task: "math", file: "a.json", args: "--completion-field out", match: answer.Math,
+			text: `[{"problem": "p", "solution": "\\boxed{\\frac{1}{2}}", "out": "so \\boxed{0.5}", "other": 1},
+				{"problem": "p", "solution": "\\boxed{7}", "out": "so \\boxed{7}"}]`,
+			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 2, answer.Units: 2, answer.Math: 2},
+			tiers:   map[string]float64{"boxed": 1}, format: 1,
+		},
+		{
+			name: "digits", task: "sum_digits", file: "a.jsonl", match: answer.Numeric,
+			text: `{"answer": 28, "completion": "+1=1 [ANSWER] 28"}
+{"answer": "28", "completion": "[ANSWER] 28.0"}
+{"answer": 28, "completion": "the answer is 28"}
+{"answer": 28, "completion": "27, no, 28 or 29"}
+`,
+			correct: map[answer.Match]int{answer.Exact: 2, answer.Numeric: 3, answer.Units: 3, answer.Math: 3},
+			tiers:   map[string]float64{"tag": 0.5, "phrase": 0.25, "last_number": 0.25}, format: 0.5,
+		},
+		{
+			name: "digits in columns", task: "reverse_digits", file: "a.csv", match: answer.Numeric, text: "answer,completion\n4321,[ANSWER] 4321\n12,[ANSWER] 21\n",
+			correct: map[answer.Match]int{answer.Exact: 1, answer.Numeric: 1, answer.Units: 1, answer.Math: 1},
+			tiers:   map[string]float64{"tag": 1}, format: 1,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := folders{tmp: t.TempDir()}
+			f.write(t, "TMP/"+test.file, test.text)
+			args := []string{"eval", "--task", test.task, "--completions", "TMP/" + test.file, "--output", "TMP/logs/results.json"}
+			out := f.must(t, "", append(args, strings.Fields(test.args)...)...)
+			var results answerResults
+			readResults(t, f.expand("TMP/logs/results.json"), &results)
+			got := map[answer.Match]int{}
+			for match, scores := range results.Matches {
+				got[match] = scores.Correct
+			}
+			if diff := cmp.Diff(test.correct, got); diff != "" {
+				t.Errorf("correct (-want +got)\n%s", diff)
+			}
+			if diff := cmp.Diff(test.tiers, results.Tiers); diff != "" {
+				t.Errorf("tiers (-want +got)\n%s", diff)
+			}
+			if results.Match != test.match || results.FormatRate != test.format || results.Task != test.task {
+				t.Errorf("match %s, format rate %v, task %s", results.Match, results.FormatRate, results.Task)
+			}
+			if diff := cmp.Diff(results.Matches[test.match], results.AnswerScores); diff != "" {
+				t.Errorf("scores are not those of %s\n%s", test.match, diff)
+			}
+			for _, want := range []string{"exact ", "numeric ", "units ", "math ", f.expand("Written: TMP/logs/results.json")} {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+// Answers to digits are judged from a file as they are in training.
+func TestDigitAnswersAreJudgedAsInTraining(t *testing.T) {
+	task, err := digits.New(digits.Sum, 1, digits.Defaults(digits.Sum))
+	if err != nil {
+		t.Fatal(err)
+	}
+	episode, err := task.Episode(envs.Train, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := episode.Reset(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text := episode.(*digits.Episode).Solution()
+	step, err := episode.Step(t.Context(), envs.Action{Text: text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := folders{tmp: t.TempDir()}
+	f.write(t, "TMP/a.csv", "answer,completion\n"+step.Info.Truth+",\""+text+"\"\n")
+	d, err := envs.Find(digits.Sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	judges, _, err := d.Options().(envs.AnswerSource).Answers(f.expand("TMP/a.csv"), "completion")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(step.Info, judges[0](answer.Numeric)); diff != "" {
+		t.Errorf("(-training +file)\n%s", diff)
+	}
+}
+
+func TestEvalAnswersRefuses(t *testing.T) {
+	f := folders{model: "models/x", tmp: t.TempDir()}
+	f.write(t, "TMP/a.jsonl", schoolAnswers)
+	f.write(t, "TMP/none.jsonl", "")
+	f.write(t, "TMP/none.csv", "answer,completion\n")
+	f.write(t, "TMP/d.jsonl", `{"answer": 1.5, "completion": "1"}`+"\n")
+	f.write(t, "TMP/e.jsonl", `{"answer": 1, "completion": 1}`+"\n")
+	f.write(t, "TMP/f.jsonl", `{"completion": "1"}`+"\n")
+	for _, test := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"--task gsm8k", 2, "eval --task gsm8k needs --completions FILE"},
+		{"--task chat", 2, `--task: "chat" is none of intent, gsm8k, math, reverse_digits, sum_digits`},
+		{"--completions TMP/a.jsonl", 2, "--completions: answers have a --task of their own: gsm8k, math, reverse_digits, sum_digits"},
+		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
+		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},
+		{"--task math --text-column q --completions TMP/a.jsonl", 2, "--text-column: does not apply with --completions FILE"},
+		{"--task gsm8k --answer-match fuzzy --completions TMP/a.jsonl", 2, `--answer-match: answer match "fuzzy" is unknown: choose numeric, exact, units or math`},
+		{"--task gsm8k --completion-field= --completions TMP/a.jsonl", 2, "--completion-field: name the field"},
+		{"--model MODEL --answer-match exact", 2, "--answer-match: applies only with --completions FILE"},
+		{"--model MODEL --output-rows x.jsonl", 2, "--output-rows: applies only with --completions FILE"},
+		{"--model MODEL --output x.json", 2, "--output: applies only with --completions FILE"},
+		{"--task gsm8k --completions TMP/no.jsonl", 1, "reading data set: open TMP/no.jsonl: no such file or directory"},
+		{"--task gsm8k --completions TMP/a.jsonl --completion-field out", 1, `TMP/a.jsonl:1: field "out" is missing or no text`},
+		{"--task gsm8k --completions TMP/none.jsonl", 1, "TMP/none.jsonl: the file is empty: want one JSON object a line"},
+		{"--task sum_digits --completions TMP/none.csv", 1, "TMP/none.csv has no rows"},
+		{"--task sum_digits --completions TMP/d.jsonl", 1, `TMP/d.jsonl:1: field "answer": "1.5" is not a whole number`},
+		{"--task sum_digits --completions TMP/e.jsonl", 1, `TMP/e.jsonl:1: field "completion" is missing or no text`},
+		{"--task sum_digits --completions TMP/f.jsonl", 1, `TMP/f.jsonl:1: field "answer": it is missing`},
+	} {
+		code, stdout, stderr := f.rltrain("", append([]string{"eval"}, strings.Fields(test.args)...)...)
+		if want := "rltrain: " + f.expand(test.want) + "\n"; code != test.code || stderr != want || stdout != "" {
+			t.Errorf("%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
+		}
+	}
+}

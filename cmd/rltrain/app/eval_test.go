@@ -1,0 +1,265 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs/intent"
+	"rltrain/rl/policy/policytest"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/transformers"
+)
+
+// evalTexts are labelled texts; the last is longer than the model's 12 positions.
+var evalTexts = [][2]string{
+	{"the cat", "animals"}, {"a dog ?", "animals"}, {"is the horse a cat", "animals"}, {"the judge", "law"},
+	{"a court is the law", "law"}, {"light is a wave", "physics"}, {"the force", "physics"},
+	{strings.Repeat("wave force ", 10), "physics"},
+}
+
+// evalFile writes evalTexts and returns the file's name.
+func evalFile(t *testing.T, f folders) string {
+	t.Helper()
+	text := "text,label\n"
+	for _, row := range evalTexts {
+		text += row[0] + "," + row[1] + "\n"
+	}
+	f.write(t, "TMP/eval.csv", text)
+	return "TMP/eval.csv"
+}
+
+func readResults(t *testing.T, path string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEval(t *testing.T) {
+	for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
+		t.Run(pooling, func(t *testing.T) {
+			f := newFolders(t, pooling)
+			out := f.must(t, "", "eval", "--task", "intent", "--model", "MODEL", "--dataset", evalFile(t, f))
+			var results shared.LabelResults
+			readResults(t, f.expand("MODEL/logs/eval_results.json"), &results)
+
+			// The figures agree with what predict answers.
+			input := ""
+			for _, row := range evalTexts {
+				input += row[0] + "\n"
+			}
+			_, answers, _ := f.rltrain(input, "predict", "--model", "MODEL")
+			hits, support := 0, map[string]int{}
+			for i, answer := range strings.Split(strings.TrimSuffix(answers, "\n"), "\n") {
+				if label, _, _ := strings.Cut(answer, "\t"); label == evalTexts[i][1] {
+					hits++
+				}
+				support[evalTexts[i][1]]++
+			}
+			if want := float64(hits) / float64(len(evalTexts)); results.Accuracy != want || results.N != len(evalTexts) {
+				t.Errorf("accuracy %v over %d, want %v over %d", results.Accuracy, results.N, want, len(evalTexts))
+			}
+			for i, class := range results.Classes {
+				if class.Label != labels[i] || class.Support != support[class.Label] {
+					t.Errorf("class %d is %s with %d texts, want %s with %d", i, class.Label, class.Support, labels[i], support[labels[i]])
+				}
+			}
+			if results.Cut != 1 || results.Split != "all" || results.Dataset != f.expand("TMP/eval.csv") || results.Model != f.model {
+				t.Errorf("cut %d, split %s, dataset %s, model %s", results.Cut, results.Split, results.Dataset, results.Model)
+			}
+			if in := results.Intervals.Accuracy; in[0] > results.Accuracy || in[1] < results.Accuracy || in[0] == in[1] {
+				t.Errorf("interval %v around %v", in, results.Accuracy)
+			}
+			if results.LatencyP50 == nil || results.LatencyP95 == nil || *results.LatencyP50 <= 0 || *results.LatencyP95 < *results.LatencyP50 {
+				t.Errorf("latency %v, %v", results.LatencyP50, results.LatencyP95)
+			}
+			for _, want := range []string{
+				"split all: 8 texts, 1 of them cut to the model's length", fmt.Sprintf("accuracy         %.4f", results.Accuracy), "animals",
+				f.expand("Written: MODEL/logs/eval_results.json, MODEL/plots/reliability.png, MODEL/plots/confusion.png"),
+			} {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+			for _, name := range []string{"reliability.png", "reliability.svg", "confusion.png", "confusion.svg"} {
+				if info, err := os.Stat(f.model + "/plots/" + name); err != nil || info.Size() == 0 {
+					t.Errorf("plots/%s: %v", name, err)
+				}
+			}
+		})
+	}
+}
+
+func TestEvalChoosesRows(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	f.write(t, "TMP/parts.jsonl", `{"q": "a cat", "subject": "animals", "part": "train"}
+{"q": "a dog", "subject": "animals", "part": "test"}
+{"q": "a judge", "subject": "law", "part": "test"}
+{"q": "a horse", "subject": "animals", "part": "test"}
+{"q": "a law", "subject": "law", "part": "validation"}
+`)
+	args := []string{"eval", "--model", "MODEL", "--output-dir", "TMP/out", "--dataset", "TMP/parts.jsonl", "--text-column", "q", "--label_column", "subject"}
+	for _, test := range []struct {
+		more  string
+		split string
+		n     int
+	}{
+		{"", "all", 5},
+		{"--split-column part", "test", 3},
+		{"--split-column part --split val", "val", 1},
+		{"--split-column part --split validation", "val", 1},
+		{"--split-column part --split train", "train", 1},
+		{"--split-column part --split all", "all", 5},
+		{"--split-column part --max-samples 2", "test", 2},
+	} {
+		f.must(t, "", append(args, strings.Fields(test.more)...)...)
+		var results shared.LabelResults
+		readResults(t, f.expand("TMP/out/logs/eval_results.json"), &results)
+		if results.Split != test.split || results.N != test.n {
+			t.Errorf("%q: %d rows of split %s, want %d of %s", test.more, results.N, results.Split, test.n, test.split)
+		}
+	}
+	if _, err := os.Stat(f.model + "/logs"); err == nil {
+		t.Error("--output-dir left logs in the model's folder")
+	}
+}
+
+// Without --dataset the built-in test questions are used; a classifier of other labels is told so.
+func TestEvalBuiltin(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	f.model = policytest.Classifier(t, f.base, transformers.PoolMean, intent.Labels()...)
+	f.must(t, "", "eval", "--model", "MODEL", "--max-samples", "28")
+	var results shared.LabelResults
+	readResults(t, f.model+"/logs/eval_results.json", &results)
+	if results.N != 28 || results.Split != "test" || results.Dataset != "built-in questions" {
+		t.Errorf("%d rows of %s, split %s", results.N, results.Dataset, results.Split)
+	}
+}
+
+// Every failure is one line on standard error, exit code 1, and leaves the folders as they were.
+func TestBadInput(t *testing.T) {
+	file := func(name, text string) func(*testing.T, folders) {
+		return func(t *testing.T, f folders) { f.write(t, name, text) }
+	}
+	onFile := func(name string) string { return "eval --model MODEL --dataset TMP/" + name }
+	tests := []struct {
+		name string
+		harm func(t *testing.T, f folders)
+		args string
+		want string
+	}{
+		{"no model folder", nil, "eval --model TMP/none", "loading the model: model folder TMP/none does not exist"},
+		{"model is a file", file("TMP/file", ""), "predict --model TMP/file", "loading the model: model TMP/file is a file; name its folder"},
+		{"encoder in place of a classifier", nil, "predict --model BASE",
+			"loading the model: BASE has no label_policy.json: it is not the folder of a trained policy"},
+		{"output folder of a run", func(t *testing.T, f folders) {
+			if err := os.Rename(f.model, f.tmp+"/intent_classifier_rl"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Mkdir(f.model, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, "predict --model TMP", "loading the model: model folder TMP has no config.json: it is not a model in the Hugging Face layout; did you mean TMP/intent_classifier_rl?"},
+		{"no config.json", func(t *testing.T, f folders) { f.remove(t, "BASE/config.json") }, "predict --model MODEL",
+			"loading the model: MODEL/adapter_config.json: base_model_name_or_path: model folder BASE has no config.json: it is not a model in the Hugging Face layout"},
+		{"unknown model_type", func(t *testing.T, f folders) { f.edit(t, "BASE/config.json", `"bert"`, `"gpt5"`) }, "predict --model MODEL",
+			`loading the model: transformers: BASE/config.json: model_type "gpt5" is not supported, want one of bert, distilbert, modernbert, roberta`},
+		{"weights of another shape", func(t *testing.T, f folders) {
+			f.edit(t, "BASE/config.json", `"intermediate_size": 24`, `"intermediate_size": 23`)
+		}, "predict --model MODEL",
+			"loading the model: transformers: BASE/model.safetensors: tensor encoder.layer.0.intermediate.dense.weight has shape [24 16], config.json asks for [23 16]"},
+		{"base cut short", func(t *testing.T, f folders) { f.cut(t, "BASE/model.safetensors", 1) }, "predict --model MODEL",
+			`loading the model: MODEL/adapter_config.json: base_model_name_or_path: the weights in BASE are not those that the adapter was trained on...`},
+		{"adapter cut short", func(t *testing.T, f folders) { f.cut(t, "MODEL/adapter_model.safetensors", 1) }, "predict --model MODEL",
+			`loading the model: lora: safetensors: MODEL/adapter_model.safetensors: reading the header: tensor "base_model.model.encoder.layer.1.output.dense.lora_B.weight": data_offsets [3200, 3328] leave the 3327 bytes of data (is the file cut short?)`},
+		{"head cut short", func(t *testing.T, f folders) { f.cut(t, "MODEL/head.safetensors", 4) }, "eval --model MODEL",
+			`loading the model: safetensors: MODEL/head.safetensors: reading the header: tensor "head.weight": data_offsets [12, 204] leave the 200 bytes of data (is the file cut short?)`},
+		{"head of other labels", func(t *testing.T, f folders) {
+			if err := safetensors.Write(f.model+"/head.safetensors", []safetensors.Tensor{
+				safetensors.FromFloat32s("head.weight", []int64{2, 16}, make([]float32, 32)),
+				safetensors.FromFloat32s("head.bias", []int64{2}, make([]float32, 2)),
+			}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}, "predict --model MODEL", "loading the model: MODEL/head.safetensors: a head of 32 and 2 values, want [3 16] and [3]"},
+		{"no labels", func(t *testing.T, f folders) { f.remove(t, "MODEL/category_mapping.json") }, "predict --model MODEL",
+			"loading the model: reading labels: open MODEL/category_mapping.json: no such file or directory"},
+
+		{"no data file", nil, onFile("none.csv"), "--dataset: reading data set: stat TMP/none.csv: no such file or directory"},
+		{"unknown label", file("TMP/d.csv", "text,label\na cat,animals\na court,laws\n"), onFile("d.csv"),
+			`TMP/d.csv:3: label "laws" does not occur among the model's labels: animals, law, physics; did you mean "law"?`},
+		{"empty file", file("TMP/d.csv", ""), onFile("d.csv"),
+			`TMP/d.csv: the file is empty: want a header row with the columns "text" and "label"`},
+		{"invalid UTF-8", file("TMP/d.jsonl", "{\"text\": \"a cat\", \"label\": \"animals\"}\n{\"text\": \"a \xff\", \"label\": \"law\"}\n"), onFile("d.jsonl"),
+			"TMP/d.jsonl:2: invalid UTF-8 at byte 13 of the line: save the file as UTF-8 text"},
+		{"NUL", file("TMP/d.csv", "text,label\na \x00cat,animals\n"), onFile("d.csv"), "TMP/d.csv:2: NUL at byte 3 of the line: save the file as UTF-8 text"},
+		{"short row", file("TMP/d.csv", "text,label\na cat,animals\na court\n"), onFile("d.csv"),
+			`TMP/d.csv:3: the record has 1 fields, want 2 ("text", "label"): add or remove a field, or put a field with a comma in quotes`},
+		{"missing column", file("TMP/d.csv", "text,labels\na cat,animals\n"), onFile("d.csv"),
+			`TMP/d.csv:1: no column "label"; the columns are "text", "labels"; did you mean "labels"?`},
+		{"no rows of the split", file("TMP/d.csv", "text,label,split\na cat,animals,train\n"), onFile("d.csv"),
+			"TMP/d.csv has no test rows; choose another --split"},
+		{"labels of another task", nil, "eval --model MODEL", `built-in questions: data/biology.jsonl:16: label "biology" does not occur among the model's labels: animals, law, physics; name the model's kind of texts with --dataset FILE`},
+
+		{"results below a file", file("TMP/file", ""), "eval --model MODEL --dataset EVAL --output-dir TMP/file",
+			"folder of results: mkdir TMP/file: not a directory; choose one that can be written"},
+		{"results in place of a folder", file("MODEL/logs", ""), "eval --model MODEL --dataset EVAL",
+			"folder of results: mkdir MODEL/logs: not a directory; choose one that can be written"},
+		{"comparison below a file", file("TMP/file", ""), "compare MODEL MODEL --dataset EVAL --output TMP/file/results.json",
+			"folder of results: mkdir TMP/file: not a directory; choose one that can be written"},
+		{"merging below a file", file("TMP/file", ""), "merge --model MODEL --output TMP/file/merged",
+			"merging: lstat TMP/file/merged: not a directory; choose a new folder"},
+		{"merging into the model", nil, "merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder"},
+		{"report of no run", nil, "report TMP", "TMP is not the folder of a run: open TMP/run.json: no such file or directory"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := newFolders(t, transformers.PoolMean)
+			args := strings.ReplaceAll(test.args, "EVAL", evalFile(t, f))
+			if test.harm != nil {
+				test.harm(t, f)
+			}
+			before := f.files(t)
+			code, stdout, stderr := f.rltrain("a cat\n", strings.Fields(args)...)
+			if code != 1 || stdout != "" {
+				t.Errorf("exit code %d, printed %q", code, stdout)
+			}
+			want := "rltrain: " + f.expand(test.want) + "\n"
+			if begin, more := strings.CutSuffix(want, "...\n"); stderr != want && !(more && strings.HasPrefix(stderr, begin)) {
+				t.Errorf("\n got %swant %s", stderr, want)
+			}
+			if diff := cmp.Diff(before, f.files(t)); diff != "" {
+				t.Errorf("files (-before +after)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestModelCutAnywhere(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	for _, name := range []string{"MODEL/head.safetensors", "MODEL/adapter_model.safetensors", "MODEL/label_policy.json", "BASE/model.safetensors"} {
+		whole, err := os.ReadFile(f.expand(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 12 {
+			f.write(t, name, string(whole[:i*len(whole)/12]))
+			code, stdout, stderr := f.rltrain("a cat\n", "predict", "--model", "MODEL")
+			if code != 1 || stdout != "" || !strings.Contains(stderr, f.expand(filepath.Dir(name))) || strings.Count(stderr, "\n") != 1 {
+				t.Errorf("%s cut to %d of %d bytes: exit code %d, printed %q, error %q", name, i*len(whole)/12, len(whole), code, stdout, stderr)
+			}
+		}
+		f.write(t, name, string(whole))
+	}
+}

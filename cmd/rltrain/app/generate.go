@@ -1,0 +1,345 @@
+package app
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs/chat"
+	"rltrain/envs/dataset"
+	"rltrain/internal/outfile"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/torch"
+)
+
+// languageModelFlags choose a language model and how it computes.
+func languageModelFlags() ([]cli.Flag, error) {
+	flags, err := config.Flags("threads", "device")
+	if err != nil {
+		return nil, err
+	}
+	return append([]cli.Flag{
+		&cli.StringFlag{Name: "model", Usage: "language model: a folder, that of an adapter too, or a name on the hub or in the cache"},
+		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder, or a name on the hub"},
+		&cli.StringFlag{Name: "dtype", Usage: "how weights are kept: fp32, bf16 or fp16", DefaultText: "as stored"},
+		&cli.BoolFlag{Name: "bf16", Usage: "the same as --dtype bf16"},
+	}, flags...), nil
+}
+
+// languageModel loads what languageModelFlags name.
+func languageModel(c *cli.Context) (*policy.Token, error) {
+	name := c.String("model")
+	if name == "" {
+		return nil, shared.UsageErrorf("%s needs --model DIR, the folder of a language model or of an adapter", c.Command.Name)
+	}
+	dtype := c.String("dtype")
+	if c.Bool("bf16") {
+		if dtype != "" && dtype != "bf16" {
+			return nil, shared.UsageErrorf("--bf16 and --dtype %s disagree; keep one", dtype)
+		}
+		dtype = "bf16"
+	}
+	client, done := shared.HubOf(c)
+	defer done()
+	p, err := policy.LoadToken(c.Context, client, name, c.String("adapter"), dtype, false)
+	if err != nil {
+		return nil, fmt.Errorf("--model: %w", err)
+	}
+	return p, nil
+}
+
+func generateCommand() (*cli.Command, error) {
+	flags, err := languageModelFlags()
+	if err != nil {
+		return nil, err
+	}
+	return &cli.Command{
+		Name:  "generate",
+		Usage: "complete prompts with a language model",
+		Description: `Rows of --input have a prompt (text), prompt_ids or messages; a row of output has completion, completion_ids,
+logprobs (of the model's own distribution), finish_reason (stop or length) and what the input row had, in the
+order of the input. Without --input each line of standard input is a prompt, and its completion is printed as
+it is written.`,
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "input", Usage: "file of prompts: json, jsonl, csv or parquet, also gzipped"},
+			&cli.StringFlag{Name: "output", Usage: "JSON Lines file to write", DefaultText: "standard output"},
+			&cli.IntFlag{Name: "max-new-tokens", Value: 256, Usage: "tokens of a completion at most"},
+			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "divides the logits; 0 takes the likeliest token"},
+			&cli.Float64Flag{Name: "top-p", Usage: "draw from the fewest likeliest tokens with this much of the mass; 0 = all"},
+			&cli.IntFlag{Name: "top-k", Usage: "draw from this many likeliest tokens; 0 = all"},
+			&cli.Float64Flag{Name: "min-p", Usage: "draw from tokens with this share of the likeliest one's probability; 0 = all"},
+			&cli.Float64Flag{Name: "repetition-penalty", Usage: "divide the logits of tokens met before by this; 0 = off"},
+			&cli.StringSliceFlag{Name: "stop", Usage: "end a completion before this text; may be given several times"},
+			&cli.IntFlag{Name: "n", Value: 1, Usage: "completions of each prompt"},
+			&cli.Uint64Flag{Name: "seed", Value: 42, Usage: "of the draws: completion j of prompt i is a function of it, whatever runs beside it"},
+			&cli.IntFlag{Name: "batch-size", Value: 32, Usage: "completions that are written at the same time; results do not depend on it"},
+			&cli.BoolFlag{Name: "truncate-prompts", Usage: "cut prompts that are too long for the model at their beginning, instead of refusing them"},
+		}, flags...),
+		Action: generate,
+	}, nil
+}
+
+func generateOptions(c *cli.Context) (policy.GenerateOptions, error) {
+	o := policy.GenerateOptions{
+		Samples: c.Int("n"), MaxNew: c.Int("max-new-tokens"), Stop: c.StringSlice("stop"), Seed: c.Uint64("seed"),
+		Sampling: torch.Sampling{
+			Temperature: c.Float64("temperature"), TopK: c.Int("top-k"), TopP: c.Float64("top-p"), MinP: c.Float64("min-p"),
+			RepetitionPenalty: c.Float64("repetition-penalty"),
+		},
+	}
+	for _, limit := range []struct {
+		flag      string
+		value     float64
+		low, high float64
+	}{
+		{"max-new-tokens", float64(o.MaxNew), 1, 1 << 30}, {"n", float64(o.Samples), 1, 1 << 20},
+		{"batch-size", float64(c.Int("batch-size")), 1, 1 << 16}, {"temperature", o.Sampling.Temperature, 0, 1e6},
+		{"top-k", float64(o.Sampling.TopK), 0, 1 << 30}, {"top-p", o.Sampling.TopP, 0, 1}, {"min-p", o.Sampling.MinP, 0, 1},
+		{"repetition-penalty", o.Sampling.RepetitionPenalty, 0, 1e6},
+	} {
+		if !(limit.value >= limit.low && limit.value <= limit.high) {
+			return o, shared.UsageErrorf("--%s: %v is out of range; it must be %v to %v", limit.flag, limit.value, limit.low, limit.high)
+		}
+	}
+	for _, stop := range o.Stop {
+		if stop == "" {
+			return o, shared.UsageErrorf("--stop: an empty text would end every completion at once")
+		}
+	}
+	return o, nil
+}
+
+func generate(c *cli.Context) error {
+	o, err := generateOptions(c)
+	if err != nil {
+		return err
+	}
+	return shared.OnThread(c, func(ctx context.Context) error {
+		p, err := languageModel(c)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		sampler, err := p.NewSampler(c.Int("batch-size"))
+		if err != nil {
+			return err
+		}
+		defer sampler.Close()
+		fmt.Fprintln(c.App.ErrWriter, "rltrain: texts end at "+shared.EOSNames(p))
+		if c.String("input") == "" {
+			if c.String("output") != "" {
+				return shared.UsageErrorf("--output needs --input FILE")
+			}
+			return converse(ctx, c, p, sampler, o)
+		}
+		return generateFile(ctx, c, p, sampler, o)
+	})
+}
+
+// promptRow is a row of input.
+type promptRow struct {
+	record dataset.Record
+	ids    []int32
+}
+
+// readPrompts reads the prompts of a file. room is what a prompt may take; longer ones are refused, or with
+// truncate cut at their beginning and counted.
+func readPrompts(path string, p *policy.Token, room int, truncate bool) (rows []promptRow, cut int, err error) {
+	for r, err := range dataset.Records(path) {
+		if err != nil {
+			return nil, 0, err
+		}
+		ids, err := promptIDs(r, p)
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", r.Place(), err)
+		}
+		switch {
+		case len(ids) == 0:
+			return nil, 0, fmt.Errorf("%s: the prompt is empty", r.Place())
+		case len(ids) > room && !truncate:
+			return nil, 0, fmt.Errorf("%s: the prompt has %d tokens, more than the %d that the model's %d positions leave; shorten it, lower --max-new-tokens, or allow --truncate-prompts", r.Place(), len(ids), room, p.MaxLength())
+		case len(ids) > room:
+			ids, cut = ids[len(ids)-room:], cut+1
+		}
+		rows = append(rows, promptRow{r, ids})
+	}
+	if len(rows) == 0 {
+		return nil, 0, fmt.Errorf("%s has no rows", path)
+	}
+	return rows, cut, nil
+}
+
+// promptIDs is the prompt of a row: prompt_ids, prompt or messages.
+func promptIDs(r dataset.Record, p *policy.Token) ([]int32, error) {
+	if value, ok := r.Fields.Get("prompt_ids"); ok {
+		return tokenIDs("prompt_ids", value, p.VocabSize())
+	}
+	if value, ok := r.Fields.Get("prompt"); ok {
+		if text, ok := value.(string); ok {
+			return p.Prompt(chat.Content{Text: text})
+		}
+	}
+	if messages, ok := r.Fields.Get("messages"); ok {
+		r.Fields = dataset.Object{{Name: "prompt", Value: messages}}
+	}
+	layout, err := chat.Detect(r, chat.PromptOnly)
+	if err != nil {
+		return nil, fmt.Errorf("no prompt, prompt_ids or messages: %w", err)
+	}
+	e, err := layout.Example(r)
+	if err != nil {
+		return nil, err
+	}
+	return p.Prompt(e.Prompt)
+}
+
+// tokenIDs reads a list of ids below limit.
+func tokenIDs(field string, value any, limit int) ([]int32, error) {
+	list, ok := value.([]any)
+	if !ok {
+		return nil, fmt.Errorf("%s is not a list of token ids", field)
+	}
+	ids := make([]int32, len(list))
+	for i, v := range list {
+		id, ok := v.(int64)
+		if !ok || id < 0 || id >= int64(limit) {
+			return nil, fmt.Errorf("%s[%d]: %v is not a token id from 0 to %d", field, i, v, limit-1)
+		}
+		ids[i] = int32(id)
+	}
+	return ids, nil
+}
+
+// generated is what output rows add to those of the input.
+type generated struct {
+	Completion    string       `json:"completion"`
+	CompletionIDs []int32      `json:"completion_ids"`
+	LogProbs      []float32    `json:"logprobs"`
+	FinishReason  torch.Reason `json:"finish_reason"`
+}
+
+func generateFile(ctx context.Context, c *cli.Context, p *policy.Token, sampler *policy.Sampler, o policy.GenerateOptions) error {
+	if o.MaxNew >= p.MaxLength() {
+		return shared.UsageErrorf("--max-new-tokens: %d leaves no room for a prompt in the model's %d positions", o.MaxNew, p.MaxLength())
+	}
+	rows, cut, err := readPrompts(c.String("input"), p, p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
+	if err != nil {
+		return err
+	}
+	if cut > 0 {
+		fmt.Fprintf(c.App.ErrWriter, "rltrain: %d of %d prompts were cut at their beginning\n", cut, len(rows))
+	}
+	prompts := make([][]int32, len(rows))
+	for i, r := range rows {
+		prompts[i] = r.ids
+	}
+	return toOutput(c, func(out io.Writer) error {
+		bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("generate", "prompts", 0, len(rows))
+		defer bar.Done()
+		tokens, finished := 0, 0
+		return sampler.Generate(ctx, prompts, o, func(i int, completions []policy.Completion) error {
+			for _, done := range completions {
+				if err := writeRow(out, rows[i].record.Fields, generated{done.Text, done.IDs, done.LogProbs, done.Reason}); err != nil {
+					return err
+				}
+				tokens += len(done.IDs)
+			}
+			finished++
+			bar.Set(finished, fmt.Sprintf("%d tokens", tokens))
+			return nil
+		})
+	})
+}
+
+// toOutput gives write the file of --output, which appears whole or not at all, or standard output.
+func toOutput(c *cli.Context, write func(io.Writer) error) (err error) {
+	path := c.String("output")
+	if path == "" {
+		out := bufio.NewWriter(c.App.Writer)
+		return cmp.Or(write(out), out.Flush())
+	}
+	file, err := outfile.Create(path, 0o644)
+	if err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	defer file.Close()
+	out := bufio.NewWriter(file)
+	if err := write(out); err != nil {
+		return err
+	}
+	if err := cmp.Or(out.Flush(), file.Commit()); err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	return nil
+}
+
+// writeRow writes the fields of a row, and those of added in the place of fields of the same name.
+func writeRow(out io.Writer, row dataset.Object, added any) error {
+	data, err := json.Marshal(added)
+	if err != nil {
+		return err
+	}
+	more, err := dataset.Parse(string(data))
+	if err != nil {
+		return err
+	}
+	for _, field := range more.(dataset.Object) {
+		row = row.With(field.Name, field.Value)
+	}
+	line, err := row.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(append(line, '\n'))
+	return err
+}
+
+// converse completes the lines of standard input one by one, and prints each completion as it comes.
+func converse(ctx context.Context, c *cli.Context, p *policy.Token, sampler *policy.Sampler, o policy.GenerateOptions) error {
+	if o.Samples != 1 {
+		return shared.UsageErrorf("--n %d needs --input FILE: lines of standard input have one completion each", o.Samples)
+	}
+	out := bufio.NewWriter(c.App.Writer)
+	o.OnText = func(_, _ int, text string) {
+		_, _ = out.WriteString(text)
+		_ = out.Flush() // an error comes again with the line feed
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lines := make(chan line)
+	go readLines(ctx, c.App.Reader, lines)
+	for number := 1; ; number++ {
+		batch, err := nextLines(ctx, lines, false)
+		if err != nil || len(batch) == 0 {
+			return err
+		}
+		for _, l := range batch {
+			if l.err != nil {
+				return fmt.Errorf("standard input, line %d: %w", number, l.err)
+			}
+			ids, err := p.Prompt(chat.Content{Text: l.text})
+			if err != nil {
+				return fmt.Errorf("standard input, line %d: %w", number, err)
+			}
+			if len(ids) == 0 {
+				fmt.Fprintln(out)
+				continue
+			}
+			if err := sampler.Generate(ctx, [][]int32{ids}, o, func(int, []policy.Completion) error {
+				fmt.Fprintln(out)
+				return out.Flush()
+			}); err != nil {
+				return fmt.Errorf("standard input, line %d: %w", number, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package app
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/rl/policy"
+	"rltrain/torch/torchtest"
+)
+
+// tiny is a folder of a small language model beside room for other files; arguments name them MODEL and TMP.
+func tiny(t *testing.T) folders {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	tmp := t.TempDir()
+	model := filepath.Join(tmp, "tiny")
+	if err := policy.TinyModel(model, 2, 32, 5); err != nil {
+		t.Fatal(err)
+	}
+	return folders{model: model, tmp: tmp}
+}
+
+type outputRow struct {
+	ID            int       `json:"id"`
+	Completion    string    `json:"completion"`
+	CompletionIDs []int32   `json:"completion_ids"`
+	LogProbs      []float64 `json:"logprobs"`
+	FinishReason  string    `json:"finish_reason"`
+	Entropy       []float64 `json:"entropy"`
+	Rank          []int     `json:"rank"`
+	SumLogProb    float64   `json:"sum_logprob"`
+}
+
+func readOutput(t *testing.T, path string) []outputRow {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []outputRow
+	for line := range bytes.Lines(data) {
+		var r outputRow
+		if err := json.Unmarshal(line, &r); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+func TestGenerateThenScore(t *testing.T) {
+	f := tiny(t)
+	var prompts strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&prompts, `{"id":%d,"prompt":%q}`+"\n", i, strings.Repeat("ab ", 1+i%9))
+	}
+	f.write(t, "TMP/in.jsonl", prompts.String())
+	outputs := map[string]string{}
+	for _, batch := range []string{"1", "7", "32"} {
+		code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/"+batch+".jsonl",
+			"--max-new-tokens", "12", "--n", "3", "--batch-size", batch)
+		if code != 0 || !strings.Contains(stderr, `texts end at token 1 "<eos>"`) {
+			t.Fatalf("exit code %d, %q", code, stderr)
+		}
+		data, err := os.ReadFile(f.expand("TMP/" + batch + ".jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		outputs[batch] = string(data)
+	}
+	if outputs["1"] != outputs["7"] || outputs["1"] != outputs["32"] {
+		t.Error("completions depend on --batch-size")
+	}
+	rows := readOutput(t, f.expand("TMP/7.jsonl"))
+	if len(rows) != 120 {
+		t.Fatalf("%d rows, want 120", len(rows))
+	}
+	distinct := map[string]bool{}
+	for i, r := range rows {
+		distinct[r.Completion] = true
+		if r.ID != i/3 || len(r.LogProbs) != len(r.CompletionIDs) || r.FinishReason != "length" && r.FinishReason != "stop" {
+			t.Errorf("row %d: %+v", i, r)
+		}
+	}
+	if len(distinct) < 100 {
+		t.Errorf("%d different completions of 120", len(distinct))
+	}
+	f.must(t, "", "score", "--model", "MODEL", "--input", "TMP/7.jsonl", "--output", "TMP/scored.jsonl")
+	for i, r := range readOutput(t, f.expand("TMP/scored.jsonl")) {
+		sum := 0.0
+		for j, p := range r.LogProbs {
+			sum += p
+			if math.Abs(p-rows[i].LogProbs[j]) > 1e-4 {
+				t.Errorf("row %d, token %d: scored %v, generated with %v", i, j, p, rows[i].LogProbs[j])
+			}
+		}
+		if math.Abs(sum-r.SumLogProb) > 1e-4 || len(r.Entropy) != len(r.LogProbs) || len(r.Rank) != len(r.LogProbs) {
+			t.Errorf("row %d: %+v", i, r)
+		}
+	}
+}
+
+func TestGenerateAnswersLines(t *testing.T) {
+	f := tiny(t)
+	code, out, _ := f.rltrain("ab\n\ncd", "generate", "--model", "MODEL", "--temperature", "0", "--max-new-tokens", "5")
+	if lines := strings.Split(out, "\n"); code != 0 || len(lines) < 4 || lines[1] != "" {
+		t.Errorf("exit code %d, %q", code, out)
+	}
+}
+
+func TestLanguageCommandsRefuse(t *testing.T) {
+	f := tiny(t)
+	f.write(t, "TMP/good.jsonl", `{"prompt":"a","completion":"b"}`+"\n")
+	f.write(t, "TMP/empty.jsonl", `{"prompt":"a"}`+"\n"+`{"prompt":""}`+"\n")
+	f.write(t, "TMP/ids.jsonl", `{"prompt_ids":[1,99]}`+"\n")
+	f.write(t, "TMP/long.jsonl", fmt.Sprintf(`{"prompt":%q}`+"\n", strings.Repeat("a", 2040)))
+	f.write(t, "TMP/messages.jsonl", `{"messages":[{"role":"user","content":"a"}]}`+"\n")
+	f.write(t, "TMP/nothing.jsonl", `{"text":"a"}`+"\n")
+	for _, c := range []struct{ args, want string }{
+		{"generate --input TMP/good.jsonl", "generate needs --model DIR"},
+		{"generate --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:2: the prompt is empty"},
+		{"generate --model MODEL --input TMP/ids.jsonl", "TMP/ids.jsonl:1: prompt_ids[1]: 99 is not a token id from 0 to 98"},
+		{"generate --model MODEL --input TMP/long.jsonl --max-new-tokens 9", "TMP/long.jsonl:1: the prompt has 2040 tokens, more than the 2039"},
+		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 4000", "--max-new-tokens: 4000 leaves no room"},
+		{"generate --model MODEL --input TMP/messages.jsonl", "no chat template"},
+		{"generate --model MODEL --input TMP/nothing.jsonl", "TMP/nothing.jsonl:1"},
+		{"generate --model MODEL --input TMP/good.jsonl --temperature -1", "--temperature: -1 is out of range"},
+		{"generate --model MODEL --bf16 --dtype fp32", "--bf16 and --dtype fp32 disagree"},
+		{"score --model MODEL", "score needs --input FILE"},
+		{"score --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:2: the prompt is empty"},
+		{"score --model MODEL --input TMP/long.jsonl", "no completion or completion_ids"},
+	} {
+		code, out, stderr := f.rltrain("", strings.Fields(c.args)...)
+		if code == 0 || out != "" || !strings.Contains(stderr, f.expand(c.want)) {
+			t.Errorf("%s: exit code %d, error %q, want %q", c.args, code, stderr, c.want)
+		}
+	}
+	code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/long.jsonl", "--max-new-tokens", "9", "--truncate-prompts", "--output", "TMP/cut.jsonl")
+	if code != 0 || !strings.Contains(stderr, "1 of 1 prompts were cut at their beginning") {
+		t.Errorf("truncating: exit code %d, %q", code, stderr)
+	}
+}
+
+func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
+	f := tiny(t)
+	var rows strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&rows, `{"prompt":"%d:","completion":"%d"}`+"\n", i%10, i%10)
+	}
+	f.write(t, "TMP/rows.jsonl", rows.String())
+	train := func(output string, args ...string) (int, string) {
+		code, _, stderr := f.rltrain("", append([]string{"--task", "chat", "--dataset", "TMP/rows.jsonl", "--output-dir", output,
+			"--epochs", "2", "--batch-size", "4"}, args...)...)
+		return code, stderr
+	}
+	if code, stderr := train("TMP/out", "--tiny-layers", "1", "--tiny-hidden", "32"); code != 0 {
+		t.Fatalf("exit code %d, %q", code, stderr)
+	}
+	code, out, _ := f.rltrain("3:", "generate", "--model", "TMP/out/chat_supervised", "--max-new-tokens", "3")
+	if code != 0 || out == "" {
+		t.Errorf("generating: exit code %d, %q", code, out)
+	}
+	if code, stderr := train("TMP/more", "--pretrained-model", "TMP/out/chat_supervised"); code != 0 {
+		t.Errorf("going on: exit code %d, %q", code, stderr)
+	}
+	code, stderr := train("TMP/out", "--pretrained-model", "TMP/out/chat_supervised")
+	if code == 0 || !strings.Contains(stderr, "is the folder that this run writes") {
+		t.Errorf("going on in place: exit code %d, %q", code, stderr)
+	}
+}

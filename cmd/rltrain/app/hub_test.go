@@ -1,0 +1,165 @@
+package app
+
+import (
+	"crypto/sha1"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"rltrain/torch/transformers"
+)
+
+const commit = "0123456789abcdef0123456789abcdef01234567"
+
+// serve makes folders the repositories of a Hub on this machine, "models/org/name" or "datasets/org/name" to a
+// folder. downloads counts the files that were fetched.
+func serve(t *testing.T, repositories map[string]string) (downloads *atomic.Int64) {
+	t.Helper()
+	downloads = new(atomic.Int64)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if rest, ok := strings.CutPrefix(r.URL.Path, "/api/"); ok {
+			id, _, _ := strings.Cut(rest, "/revision/")
+			dir, ok := repositories[id]
+			if !ok {
+				w.Header().Set("X-Error-Code", "RepoNotFound")
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			siblings := []map[string]any{}
+			_ = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+				if err == nil && !entry.IsDir() {
+					name, _ := filepath.Rel(dir, path)
+					info, _ := entry.Info()
+					siblings = append(siblings, map[string]any{"rfilename": filepath.ToSlash(name), "size": info.Size()})
+				}
+				return err
+			})
+			_ = json.NewEncoder(w).Encode(map[string]any{"sha": commit, "siblings": siblings})
+			return
+		}
+		id, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/resolve/"+commit+"/")
+		if !strings.HasPrefix(id, "datasets/") {
+			id = "models/" + id
+		}
+		data, err := os.ReadFile(filepath.Join(repositories[id], rest))
+		if err != nil {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		if r.Method == http.MethodGet {
+			downloads.Add(1)
+		}
+		w.Header().Set("ETag", fmt.Sprintf("%q", fmt.Sprintf("%x", sha1.Sum(data))))
+		_, _ = w.Write(data)
+	}))
+	t.Cleanup(server.Close)
+	t.Setenv("HF_ENDPOINT", server.URL)
+	t.Setenv("HF_HOME", t.TempDir())
+	for _, variable := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"} {
+		t.Setenv(variable, "")
+	}
+	return downloads
+}
+
+func TestLanguageModelsByName(t *testing.T) {
+	f := tiny(t)
+	data := filepath.Join(f.tmp, "data")
+	for _, split := range []string{"train", "validation", "test"} {
+		if err := os.MkdirAll(filepath.Join(data, "main", split), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		f.write(t, "TMP/data/main/"+split+"/rows.jsonl", strings.Repeat(`{"prompt":"1:","completion":"1","of":"`+split+`"}`+"\n", 8))
+	}
+	f.write(t, "TMP/data/README.md", "---\nconfigs:\n- config_name: main\n  data_dir: main\n- config_name: none\n  data_dir: none\n---\n")
+	downloads := serve(t, map[string]string{"models/org/tiny": f.model, "datasets/org/data": data, "models/org/adapter": f.expand("TMP/out/chat_supervised")})
+	train := []string{"--task", "chat", "--model", "org/tiny", "--dataset-name", "org/data@main", "--dataset-config", "main",
+		"--epochs", "1", "--batch-size", "4", "--tuning", "lora"}
+	if code, _, stderr := f.rltrain("", append(train, "--output-dir", "TMP/out")...); code != 0 || stderr != "" {
+		t.Fatalf("exit code %d, %q", code, stderr)
+	}
+	// Of the model weights, two configurations and the tokenizer's two files; of the data a card and two splits.
+	if downloads.Load() != 5+3 {
+		t.Errorf("%d files were fetched", downloads.Load())
+	}
+	var adapter map[string]any
+	if err := json.Unmarshal(readFile(t, f.expand("TMP/out/chat_supervised/adapter_config.json")), &adapter); err != nil {
+		t.Fatal(err)
+	}
+	if adapter["base_model_name_or_path"] != "org/tiny" || adapter["revision"] != commit {
+		t.Errorf("the adapter names %v at %v", adapter["base_model_name_or_path"], adapter["revision"])
+	}
+	byFolder := f.says(t, "1:", "generate", "--model", "TMP/out/chat_supervised", "--max-new-tokens", "5")
+	for name, args := range map[string][]string{
+		"an adapter":        {"--model", "org/adapter"},
+		"with its model":    {"--model", "org/tiny", "--adapter", "org/adapter"},
+		"with a revision":   {"--model", "org/tiny@" + commit, "--adapter", "org/adapter@main"},
+		"without the cache": {"--model", "org/adapter"},
+	} {
+		if got := f.says(t, "1:", append([]string{"generate", "--max-new-tokens", "5"}, args...)...); got != byFolder {
+			t.Errorf("%s: %q, want %q", name, got, byFolder)
+		}
+	}
+	f.says(t, "", "merge", "--model", "org/adapter", "--output", "TMP/merged")
+	f.says(t, "", "doctor", "--model", "org/adapter")
+	before := downloads.Load()
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	if code, _, stderr := f.rltrain("", append(train, "--output-dir", "TMP/again")...); code != 0 || downloads.Load() != before {
+		t.Errorf("offline: exit code %d, %q, %d downloads", code, stderr, downloads.Load()-before)
+	}
+	for args, want := range map[string]string{
+		"generate --model org/none":                                          "--model: model \"org/none\" is neither a folder nor in",
+		"--task chat --model org/tiny --dataset org/none":                    "dataset \"org/none\" is neither a file nor a folder",
+		"--task chat --model org/adapter --dataset org/data":                 "it holds an adapter, not a base model",
+		"--task chat --model org/tiny --dataset org/data":                    `name one of "main", "none"`,
+		"--task chat --model org/tiny --dataset-config x --dataset rows.csv": "stat rows.csv: no such file or directory",
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, %q, want %q", args, code, stderr, want)
+		}
+	}
+}
+
+// says runs the program and returns what it prints on standard output.
+func (f folders) says(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := f.rltrain(stdin, args...)
+	if code != 0 {
+		t.Fatalf("rltrain %s: exit code %d, error %q", strings.Join(args, " "), code, stderr)
+	}
+	return stdout
+}
+
+func TestClassifiersByName(t *testing.T) {
+	f := newFolders(t, transformers.PoolFamily)
+	data := filepath.Join(f.tmp, "data")
+	if err := os.Mkdir(data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	rows := string(readFile(t, f.expand(evalFile(t, f))))
+	for i, split := range []string{"train", "validation", "test"} {
+		f.write(t, "TMP/data/"+split+".csv", rows+strings.Repeat("the cat,"+labels[0]+"\n", i))
+	}
+	serve(t, map[string]string{"models/org/encoder": f.base, "models/org/classifier": f.model, "datasets/org/data": data})
+	f.says(t, "", "--task", "intent", "--mode", "supervised", "--model", "org/encoder", "--dataset", "org/data", "--max-steps", "1", "--output-dir", "TMP/out")
+	f.edit(t, "MODEL/adapter_config.json", "../"+filepath.Base(f.base), "org/encoder")
+	for _, args := range []string{
+		"predict --model org/classifier", "predict --model TMP/out/intent_classifier_supervised", "merge --model org/classifier --output TMP/merged",
+		"eval --model org/classifier --dataset org/data --output-dir TMP/eval", "compare org/classifier TMP/merged --dataset TMP/data",
+		"--task intent --mode rl_only --pretrained-model org/classifier --model org/encoder --dataset org/data --rl-episodes 1 --output-dir TMP/rl",
+	} {
+		f.says(t, "the cat\n", strings.Fields(args)...)
+	}
+	refused := "--task intent --mode rl_only --pretrained-model org/classifier --model org/other --dataset org/data --output-dir TMP/other"
+	if code, _, stderr := f.rltrain("", strings.Fields(refused)...); code != 2 || !strings.Contains(stderr, "--model: org/other: the policy in org/classifier stands on org/encoder") {
+		t.Errorf("another base model: exit code %d, %q", code, stderr)
+	}
+	if code, _, stderr := f.rltrain("", "eval", "--model", "org/classifier", "--dataset", "org/data"); code != 2 || !strings.Contains(stderr, "needs --output-dir DIR") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}

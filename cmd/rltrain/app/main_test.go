@@ -1,0 +1,235 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/rl/policy/policytest"
+	"rltrain/rl/run"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// labels of the classifiers of these tests.
+var labels = []string{"animals", "law", "physics"}
+
+// folders are the model folders of one test; arguments and messages name them in capitals.
+type folders struct{ model, base, tmp string }
+
+func newFolders(t *testing.T, pooling string) folders {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	base := policytest.Encoder(t)
+	return folders{model: policytest.Classifier(t, base, pooling, labels...), base: base, tmp: t.TempDir()}
+}
+
+func (f folders) expand(text string) string {
+	return strings.NewReplacer("MODEL", f.model, "BASE", f.base, "TMP", f.tmp).Replace(text)
+}
+
+// rltrain runs the program in this process.
+func (f folders) rltrain(stdin string, args ...string) (code int, stdout, stderr string) {
+	argv := []string{"rltrain"}
+	for _, a := range args {
+		argv = append(argv, f.expand(a))
+	}
+	var out, errs bytes.Buffer
+	code = Run(context.Background(), argv, nil, strings.NewReader(stdin), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// must runs the program and fails the test where it fails.
+func (f folders) must(t *testing.T, stdin string, args ...string) (stdout string) {
+	t.Helper()
+	code, stdout, stderr := f.rltrain(stdin, args...)
+	if code != 0 || stderr != "" {
+		t.Fatalf("rltrain %s: exit code %d, error %q", strings.Join(args, " "), code, stderr)
+	}
+	return stdout
+}
+
+func (f folders) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(f.expand(name), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// edit replaces old by new in a file.
+func (f folders) edit(t *testing.T, name, old, new string) {
+	t.Helper()
+	data, err := os.ReadFile(f.expand(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(data), old) {
+		t.Fatalf("%s has no %q", name, old)
+	}
+	f.write(t, name, strings.Replace(string(data), old, new, 1))
+}
+
+// cut drops the last bytes of a file.
+func (f folders) cut(t *testing.T, name string, bytes int64) {
+	t.Helper()
+	info, err := os.Stat(f.expand(name))
+	if err == nil {
+		err = os.Truncate(f.expand(name), info.Size()-bytes)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f folders) remove(t *testing.T, name string) {
+	t.Helper()
+	if err := os.Remove(f.expand(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// files lists all there is below the folders.
+func (f folders) files(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	for _, root := range []string{f.model, f.base, f.tmp} {
+		err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+			list = append(list, path)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return list
+}
+
+func TestUsageErrors(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	f.write(t, "TMP/plain.csv", "text,label\na cat,animals\n")
+	for _, test := range []struct{ args, want string }{
+		{"evil", "unknown command evil; did you mean eval?"},
+		{"eval --modle MODEL", "unknown option --modle of eval; did you mean --model?"},
+		{"eval MODEL", `stray argument "MODEL": eval takes only options, written --name=value`},
+		{"eval", "eval needs --model DIR, the folder of a trained classifier"},
+		{"compare --task chat MODEL MODEL", `--task: "chat": the only choice is intent`},
+		{"eval --model MODEL --device cuda", "--device: cuda: this build has no CUDA library; use auto or cpu"},
+		{"eval --model MODEL --split dev", `--split: "dev" is none of test, val, train and all`},
+		{"eval --model MODEL --text-column q", "--text-column: applies only with --dataset FILE"},
+		{"eval --model MODEL --dataset TMP/plain.csv --text-column label", `text_column and label_column are both "label"; name two columns`},
+		{"eval --model MODEL --dataset TMP/plain.csv --split test", "--split test: the rows of TMP/plain.csv have no split; use --split all, or add a column with train, val or test"},
+		{"eval --model MODEL --max-samples 3", "--max-samples: 3 rows are fewer than the labels; give at least one row a label"},
+		{"compare MODEL", "compare takes 2 arguments, DIR_A DIR_B, not 1"},
+		{"predict", "predict needs --model DIR, the folder of a trained classifier"},
+		{"predict --model MODEL --top 0", "--top: 0 is out of range; it must be at least 1"},
+		{"predict --model MODEL --top 4", "--top: 4 is out of range; the model has 3 labels"},
+		{"predict --model MODEL --top many", `--top: "many" is not a valid value`},
+		{"predict --model MODEL --threads -1", "--threads: -1 is out of range; it must be 0 to 1024"},
+		{"merge --model MODEL", "merge needs --output DIR, the folder of the full model"},
+		{"report", "report takes 1 argument, DIR, not 0"},
+		{"completion tcsh", `completion: "tcsh" is none of bash, zsh and fish`},
+	} {
+		code, stdout, stderr := f.rltrain("", strings.Fields(test.args)...)
+		if want := "rltrain: " + f.expand(test.want) + "\n"; code != 2 || stderr != want || stdout != "" {
+			t.Errorf("%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	_, usage := config.Load([]string{"--nonsense"}, nil)
+	stopped := func(s syscall.Signal) context.Context {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cancel(interrupted{s})
+		return ctx
+	}
+	for _, test := range []struct {
+		ctx  context.Context
+		err  error
+		code int
+		want string
+	}{
+		{context.Background(), nil, 0, ""},
+		{context.Background(), errors.New("broken"), 1, "broken"},
+		{context.Background(), fmt.Errorf("while loading: %w", usage), 2, "while loading: " + usage.Error()},
+		{context.Background(), shared.UsageErrorf("--top: %d", 0), 2, "--top: 0"},
+		{context.Background(), fmt.Errorf("printing: %w", syscall.EPIPE), 0, ""},
+		{stopped(syscall.SIGINT), fmt.Errorf("ppo: %w", run.ErrStopped), 130, "ppo: stopped before the end; to go on, give the same command with --resume"},
+		{stopped(syscall.SIGTERM), run.ErrStopped, 143, "stopped before the end; to go on, give the same command with --resume"},
+		{stopped(syscall.SIGINT), fmt.Errorf("predicting: %w", context.Canceled), 130, "stopped by SIGINT"},
+		{stopped(syscall.SIGTERM), errors.New("disk full"), 1, "disk full"},
+	} {
+		if code, message := explain(test.ctx, test.err); code != test.code || message != test.want {
+			t.Errorf("%v: got %d %q, want %d %q", test.err, code, message, test.code, test.want)
+		}
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	for message, want := range map[string]string{
+		"plain, with ü and 東":  "plain, with ü and 東",
+		"two\nlines":           "two; lines",
+		"tab\tand\x1b[31m red": `tab\tand\x1b[31m red`,
+	} {
+		if got := shared.OneLine(message); got != want {
+			t.Errorf("%q: got %q, want %q", message, got, want)
+		}
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	var f folders
+	for args, want := range map[string]string{
+		"--help":         "rltrain COMMAND --help",
+		"--version":      "rltrain version " + shared.Version,
+		"eval --help":    "--split value",
+		"help compare":   "rltrain compare [command options] DIR_A DIR_B",
+		"predict --help": "--top value",
+		"train --help":   "--rl-episodes N",
+		"merge -h":       "head.safetensors",
+	} {
+		if out := f.must(t, "", strings.Fields(args)...); !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", args, want, out)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	f.write(t, "MODEL/run.json", `{"program": "rltrain", "task": "intent", "stage": "supervised", "status": "finished", "command": ["rltrain"],
+		"versions": {}, "device": "cpu", "threads": 2, "cpu": "", "seed": 1, "started": "2025-01-02T03:04:05Z", "pid": 1}`)
+	f.must(t, "", "eval", "--model", "MODEL", "--dataset", evalFile(t, f))
+	if got, want := f.must(t, "", "report", "MODEL"), f.expand("MODEL/report.html\n"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	page, err := os.ReadFile(f.expand("MODEL/report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"intent: supervised", "<h2>Evaluation</h2>", "<h2>reliability</h2>"} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("report.html has no %q", want)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	var f folders
+	for shell, want := range map[string]string{
+		"bash": "complete -o bashdefault -o default -F _rltrain rltrain",
+		"zsh":  "bashcompinit",
+		"fish": "complete -c rltrain",
+	} {
+		if out := f.must(t, "", "completion", shell); !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", shell, want, out)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package app
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/lora"
+	"rltrain/rl/policy"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+func TestMergedFolderServesEveryCommand(t *testing.T) {
+	for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
+		t.Run(pooling, func(t *testing.T) {
+			f := newFolders(t, pooling)
+			if got, want := f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged"), f.expand("TMP/merged\n"); got != want {
+				t.Errorf("printed %q, want %q", got, want)
+			}
+			input := "the cat\na court is the law\nlight is a wave\n"
+			if err := os.RemoveAll(f.base); err != nil { // a merged model stands alone
+				t.Fatal(err)
+			}
+			if got := f.must(t, input, "predict", "--model", "TMP/merged"); strings.Count(got, "\t") != 3 {
+				t.Errorf("predicted %q", got)
+			}
+			f.must(t, "", "eval", "--model", "TMP/merged", "--dataset", evalFile(t, f))
+		})
+	}
+}
+
+func TestMergedFolderWithoutConfig(t *testing.T) {
+	f := newFolders(t, transformers.PoolFamily)
+	f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged")
+	f.remove(t, "TMP/merged/config.json")
+	code, _, stderr := f.rltrain("the cat\n", "predict", "--model", "TMP/merged")
+	want := f.expand("rltrain: loading the model: model folder TMP/merged has no config.json: it is not a model in the Hugging Face layout\n")
+	if code != 1 || stderr != want {
+		t.Errorf("exit code %d\n got %swant %s", code, stderr, want)
+	}
+}
+
+// newLanguageModel makes BASE a small language model and MODEL an adapter on it.
+func newLanguageModel(t *testing.T) folders {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	f := folders{model: t.TempDir(), base: filepath.Join(t.TempDir(), "tiny"), tmp: t.TempDir()}
+	if err := policy.TinyModel(f.base, 2, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.NewToken(policy.TokenConfig{Dir: f.base, R: 4, Alpha: 8, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Save(f.model); err != nil {
+		t.Fatal(err)
+	}
+	c, pairs, _, err := lora.Load(f.model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pair := range pairs { // an adapter that changes nothing would hide mistakes
+		for i := range pair.B {
+			pair.B[i] = float32(i%7-3) / 4
+		}
+	}
+	if err := lora.Save(f.model, c, pairs, nil); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestMergeLanguageModel(t *testing.T) {
+	f := newLanguageModel(t)
+	f.write(t, "TMP/p.jsonl", `{"prompt": "ab", "completion": "cd"}`+"\n")
+	scores := func(model string) string {
+		return f.must(t, "", "score", "--model", model, "--input", "TMP/p.jsonl", "--dtype", "fp32", "--output", "TMP/scores.jsonl") +
+			string(readFile(t, f.expand("TMP/scores.jsonl")))
+	}
+	sum := func(line string) float64 {
+		var row struct {
+			Sum float64 `json:"sum_logprob"`
+		}
+		if err := json.Unmarshal([]byte(line), &row); err != nil {
+			t.Fatal(err)
+		}
+		return row.Sum
+	}
+	want, base := sum(scores("MODEL")), sum(scores("BASE"))
+	if math.Abs(want-base) < 0.01 {
+		t.Fatalf("the adapter does not matter: %v with it, %v without", want, base)
+	}
+	for dtype, limit := range map[string]float64{"": 1e-4, "fp32": 1e-4, "bf16": 0.05, "fp16": 0.01} {
+		out := "TMP/merged" + dtype
+		args := []string{"merge", "--model", "MODEL", "--output", out}
+		if dtype != "" {
+			args = append(args, "--dtype", dtype)
+		}
+		if got, want := f.must(t, "", args...), f.expand(out+"\n"); got != want {
+			t.Errorf("printed %q, want %q", got, want)
+		}
+		if got := sum(scores(out)); math.Abs(got-want) > limit {
+			t.Errorf("dtype %q: the merged model says %v, the adapter %v", dtype, got, want)
+		}
+		files, err := safetensors.OpenModel(f.expand(out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, entry, _ := files.Entry("model.embed_tokens.weight")
+		files.Close()
+		if want := map[string]safetensors.DType{"": "F32", "fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype]; entry.DType != want {
+			t.Errorf("dtype %q: stored as %s", dtype, entry.DType)
+		}
+	}
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestMergeRefuses(t *testing.T) {
+	f := newLanguageModel(t)
+	classifier := newFolders(t, transformers.PoolFamily)
+	for _, test := range []struct {
+		args, want string
+		code       int
+	}{
+		{"merge --model MODEL --output TMP/m --dtype int8", `--dtype: "int8" is none of fp32, bf16 and fp16`, 2},
+		{"merge --output TMP/m", "merge needs --model DIR, the folder of a trained classifier or of a language model's adapter", 2},
+		{"merge --model CLASSIFIER --output TMP/m --dtype bf16", "--dtype: does not apply to CLASSIFIER, a classifier", 2},
+		{"merge --model BASE --output TMP/m", "BASE has no adapter to merge: neither label_policy.json nor adapter_config.json", 1},
+		{"merge --model TMP/none --output TMP/m", "--model: model folder TMP/none does not exist", 1},
+		{"merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder", 1},
+	} {
+		expand := strings.NewReplacer("CLASSIFIER", classifier.model).Replace
+		code, stdout, stderr := f.rltrain("", strings.Fields(expand(test.args))...)
+		if want := "rltrain: " + f.expand(expand(test.want)) + "\n"; code != test.code || stderr != want || stdout != "" {
+			t.Errorf("%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
+		}
+	}
+	f.edit(t, "MODEL/adapter_config.json", "CAUSAL_LM", "FEATURE_EXTRACTION")
+	_, _, stderr := f.rltrain("", "merge", "--model", "MODEL", "--output", "TMP/m")
+	if want := f.expand("rltrain: MODEL does not fit BASE: task_type is FEATURE_EXTRACTION: it is no adapter of a language model, which has CAUSAL_LM\n"); stderr != want {
+		t.Errorf("got %q, want %q", stderr, want)
+	}
+}

@@ -1,0 +1,85 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+)
+
+// modelFlag names the classifier that a command works on.
+func modelFlag() cli.Flag {
+	return &cli.StringFlag{Name: "model", Usage: "trained classifier: a folder, such as models/intent_classifier_rl, or a name on the hub"}
+}
+
+// model is what --model names.
+func model(c *cli.Context) (string, error) {
+	if dir := c.String("model"); dir != "" {
+		return dir, nil
+	}
+	return "", shared.UsageErrorf("%s needs --model DIR, the folder of a trained classifier", c.Command.Name)
+}
+
+// loadPolicy loads a classifier by its folder or name.
+func loadPolicy(c *cli.Context, name string) (*policy.Label, error) {
+	client, done := shared.HubOf(c)
+	defer done()
+	p, err := policy.LoadLabel(c.Context, client, name)
+	if err != nil {
+		return nil, fmt.Errorf("loading the model: %w%s", err, stagesIn(name))
+	}
+	return p, nil
+}
+
+// stagesIn points from the --output-dir of a training run to the classifiers in it.
+func stagesIn(dir string) string {
+	found, err := filepath.Glob(filepath.Join(dir, "*", "label_mapping.json"))
+	if err != nil || len(found) == 0 {
+		return ""
+	}
+	return "; did you mean " + filepath.Dir(found[0]) + "?"
+}
+
+// progressTexts is how many texts are predicted between two looks at the progress bar.
+const progressTexts = 64
+
+// predictAll is π(·|x) of each sequence, with a progress bar.
+func predictAll(ctx context.Context, c *cli.Context, label string, p *policy.Label, ids [][]int32) ([][]float32, error) {
+	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar(label, "texts", 0, len(ids))
+	defer bar.Done()
+	probs := make([][]float32, 0, len(ids))
+	for len(probs) < len(ids) {
+		part, err := p.Probs(ctx, ids[len(probs):min(len(ids), len(probs)+progressTexts)])
+		if err != nil {
+			return nil, err
+		}
+		probs = append(probs, part...)
+		bar.Set(len(probs), "")
+	}
+	return probs, nil
+}
+
+// makeDirs makes folders of results before the work whose results they take.
+func makeDirs(dirs ...string) error {
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("folder of results: %w; choose one that can be written", err)
+		}
+	}
+	return nil
+}
+
+// inFolder is base in the folder that --output-dir names, or else in dir.
+func inFolder(c *cli.Context, dir, base string) string {
+	if out := c.String("output-dir"); out != "" {
+		dir = out
+	}
+	return filepath.Join(dir, base)
+}

@@ -1,0 +1,136 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/internal/files"
+	"rltrain/rl"
+	"rltrain/rl/report"
+)
+
+// aLetter asks for one of some letters; there are as many exercises to be judged by as it is told.
+type aLetter struct {
+	Letters string `option:"letters" default:"aeiou" help:"those to write"`
+	Held    int    `option:"held" range:"[0,)" help:"exercises to be judged by; 0 = they do not end"`
+}
+
+func init() {
+	envs.Register(envs.Definition{Name: "a_letter", Help: "write one of some letters", Options: func() any { return &aLetter{} }})
+}
+
+func (t *aLetter) Task(envs.Setup) (envs.Task, error) {
+	if t.Letters == "" {
+		return nil, &envs.OptionError{Option: "letters", Err: errors.New("is empty")}
+	}
+	return t, nil
+}
+
+func (t *aLetter) Len(part envs.Part) int {
+	if part == envs.Eval {
+		return t.Held
+	}
+	return 0
+}
+
+func (t *aLetter) Episode(envs.Part, int) (envs.Env, error) { return t, nil }
+
+func (*aLetter) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: "a letter? "}, nil
+}
+
+func (t *aLetter) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	step := envs.Step{Keep: len(a.Text), Done: true, Info: &envs.Info{Formatted: true, Tier: "letter", Answer: a.Text}}
+	if a.Text != "" && strings.Contains(t.Letters, a.Text) {
+		step.Reward, step.Info.Correct = 1, true
+	}
+	return step, nil
+}
+
+// TestOwnTaskHasHelp lists the options of a task of one's own beside those of training.
+func TestOwnTaskHasHelp(t *testing.T) {
+	var f folders
+	out := f.must(t, "", "--task", "a_letter", "--help")
+	for _, want := range []string{"--letters NAME", "those to write (default aeiou)", "--held N", "a_letter: write one of some letters", "--num-steps N"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestOwnTask chooses a task by its name in a program that was built with it, and learns it.
+func TestOwnTask(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	options := strings.Fields(`train --task a_letter --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 1
+		--eval-samples 4 --num-steps 25 --prompts-per-step 4 --samples-per-prompt 16 --rl-learning-rate 0.02 --output-dir TMP`)
+	f.must(t, "", append(options, "--letters", "xyz", "--held", "4")...)
+	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
+	dir := filepath.Join(f.tmp, "a_letter_rl")
+	if err := files.LoadJSON(filepath.Join(dir, "logs", "eval_results.json"), &scores); err != nil {
+		t.Fatal(err)
+	}
+	if scores.Before.Accuracy != 0 || scores.After.Accuracy != 1 {
+		t.Errorf("right before: %v, after: %v; want 0 and 1", scores.Before.Accuracy, scores.After.Accuracy)
+	}
+	repeats, err := os.ReadFile(filepath.Join(dir, "config.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\ntask: a_letter", "letters: xyz  # --letters", "held: 4  # --held"} {
+		if !strings.Contains("\n"+string(repeats), want) {
+			t.Errorf("config.yaml has no %q:\n%s", want, repeats)
+		}
+	}
+	for wrong, want := range map[string]string{
+		"--mode supervised_then_rl": `--mode: "supervised_then_rl": the only choice is rl_only`,
+		"--size 3":                  "unknown option --size",
+		"--leters a":                "unknown option --leters; did you mean --letters?",
+		"--letters=":                "--letters: is empty",
+		"--held 3":                  "a_letter has 3 episodes to be judged by",
+		"--held -1":                 "--held: -1 is out of range; it must be at least 0",
+		"--digits-max 99":           "does not apply to task a_letter",
+	} {
+		code, _, stderr := f.rltrain("", append(options, strings.Fields(wrong)...)...)
+		if code != shared.ExitUsage || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit %d, %q; want %q", wrong, code, stderr, want)
+		}
+	}
+}
+
+// TestExampleTask builds the program of docs/example-task, a module of its own, and learns its task.
+func TestExampleTask(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "example-task")
+	run := func(in, name string, args ...string) string {
+		c := exec.CommandContext(t.Context(), name, args...)
+		c.Dir = in
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	run(filepath.Join("..", "..", "..", "docs", "example-task"), "go", "build", "-o", program, ".")
+	help := run(dir, program, "--task", "count_letters", "--help")
+	for _, want := range []string{"--word-length N", "brief: 1 for an answer of one word", "--max-steps N", "(default 400)"} {
+		if !strings.Contains(strings.Join(strings.Fields(help), " "), want) {
+			t.Errorf("no %q in\n%s", want, help)
+		}
+	}
+	run(dir, program, strings.Fields(`--task count_letters --letters xy --tiny-layers 1 --tiny-hidden 32 --max-steps 2 --batch-size 4
+		--warmup-check-every 0 --eval-samples 2 --fresh-samples 2 --num-steps 1 --prompts-per-step 2 --samples-per-prompt 2 --reward accuracy,brief=0.1`)...)
+	rows, err := report.ReadMetrics(filepath.Join(dir, "models", "count_letters_rl", "logs", "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mean, ok := rows[1]["rewards/brief/mean"].(float64); !ok || mean <= 0 {
+		t.Errorf("metrics %v", rows[1])
+	}
+}

@@ -1,0 +1,273 @@
+package app
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/rl/policy"
+)
+
+const (
+	predictLines = 32      // lines predicted together at most
+	maxLine      = 1 << 20 // bytes of a line of input
+)
+
+func predictCommand() (*cli.Command, error) {
+	flags, err := config.Flags("threads", "device")
+	if err != nil {
+		return nil, err
+	}
+	return &cli.Command{
+		Name:  "predict",
+		Usage: "classify lines of standard input",
+		Description: `Prints the label and its probability, with a tab between, for each line in order. A blank line gives a blank line.
+Answers come as soon as the lines are there.`,
+		Flags: append([]cli.Flag{
+			modelFlag(),
+			&cli.IntFlag{Name: "top", Value: 1, Usage: "print this many labels a line, the most probable first"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON Lines; a blank line gives null"},
+		}, flags...),
+		Action: predict,
+	}, nil
+}
+
+func predict(c *cli.Context) error {
+	dir, err := model(c)
+	if err != nil {
+		return err
+	}
+	if c.Int("top") < 1 {
+		return shared.UsageErrorf("--top: %d is out of range; it must be at least 1", c.Int("top"))
+	}
+	return shared.OnThread(c, func(ctx context.Context) error {
+		policy, err := loadPolicy(c, dir)
+		if err != nil {
+			return err
+		}
+		defer policy.Close()
+		if top := c.Int("top"); top > len(policy.Labels) {
+			return shared.UsageErrorf("--top: %d is out of range; the model has %d labels", top, len(policy.Labels))
+		}
+		input, regular := c.App.Reader, false
+		if file, ok := input.(*os.File); ok {
+			info, err := file.Stat()
+			regular = err == nil && info.Mode().IsRegular()
+			if term.IsTerminal(int(file.Fd())) {
+				fmt.Fprintln(c.App.ErrWriter, "Type one text a line; Ctrl-D ends.")
+			}
+		}
+		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), top: c.Int("top"), json: c.Bool("json")}
+		err = p.run(ctx, input, regular)
+		if p.cut > 0 {
+			fmt.Fprintf(c.App.ErrWriter, "rltrain: %d of %d texts were cut at %d tokens\n", p.cut, p.texts, policy.MaxLength)
+		}
+		return err
+	})
+}
+
+// line is one line of the input, or the error that ended it.
+type line struct {
+	text string
+	err  error
+}
+
+// readLines sends the lines of r, and where it cannot go on the reason, until ctx ends.
+func readLines(ctx context.Context, r io.Reader, lines chan<- line) {
+	defer close(lines)
+	send := func(l line) bool {
+		select {
+		case lines <- l:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(make([]byte, 64<<10), maxLine)
+	for first := true; scanner.Scan(); first = false {
+		text := scanner.Text()
+		if first {
+			text = strings.TrimPrefix(text, "\ufeff")
+		}
+		if !send(line{text: text}) {
+			return
+		}
+	}
+	switch err := scanner.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		send(line{err: fmt.Errorf("longer than %d bytes", maxLine)})
+	case err != nil:
+		send(line{err: err})
+	}
+}
+
+// predictor answers lines of text.
+type predictor struct {
+	policy     *policy.Label
+	out        *bufio.Writer
+	top        int
+	json       bool
+	read       int // lines
+	texts, cut int // lines that were not blank, and those of them that were too long for the model
+}
+
+// run answers every line of r. Lines that are there are taken together; a regular file always has more to
+// come, so that its lines fall into the same groups, and get the same last digits, every time.
+func (p *predictor) run(ctx context.Context, r io.Reader, regular bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lines := make(chan line, predictLines)
+	go readLines(ctx, r, lines)
+	for {
+		batch, err := nextLines(ctx, lines, regular)
+		if err != nil || len(batch) == 0 {
+			return err
+		}
+		if err := p.answer(ctx, batch); err != nil {
+			return err
+		}
+	}
+}
+
+// nextLines waits for a line and takes those behind it that are there already, or with wait all that are to
+// come. It returns none at the end of the input.
+func nextLines(ctx context.Context, lines <-chan line, wait bool) (batch []line, err error) {
+	for len(batch) < predictLines {
+		if len(batch) > 0 && !wait {
+			select {
+			case l, ok := <-lines:
+				if !ok {
+					return batch, nil
+				}
+				batch = append(batch, l)
+				continue
+			default:
+				return batch, nil
+			}
+		}
+		select {
+		case l, ok := <-lines:
+			if !ok {
+				return batch, nil
+			}
+			batch = append(batch, l)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return batch, nil
+}
+
+// answer prints one line for each of batch, up to the first that cannot be read, which is an error.
+func (p *predictor) answer(ctx context.Context, batch []line) error {
+	var ids [][]int32
+	var blank []bool
+	var bad error
+	for _, l := range batch {
+		p.read++
+		empty := l.err == nil && strings.TrimSpace(l.text) == ""
+		if !empty {
+			encoded, cut, err := p.encode(l)
+			if err != nil {
+				bad = fmt.Errorf("standard input, line %d: %w", p.read, err)
+				break
+			}
+			p.texts++
+			if cut {
+				p.cut++
+			}
+			ids = append(ids, encoded)
+		}
+		blank = append(blank, empty)
+	}
+	probs, err := p.policy.Probs(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, empty := range blank {
+		var answer []float32
+		if !empty {
+			answer, probs = probs[0], probs[1:]
+		}
+		if err := p.print(answer); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(p.out.Flush(), bad)
+}
+
+func (p *predictor) encode(l line) (ids []int32, cut bool, err error) {
+	if l.err != nil {
+		return nil, false, l.err
+	}
+	return p.policy.EncodeText(l.text)
+}
+
+// scored is a label and its probability.
+type scored struct {
+	Label       string  `json:"label"`
+	Probability float32 `json:"probability"`
+}
+
+// prediction is a line of --json.
+type prediction struct {
+	scored
+	Top []scored `json:"top,omitempty"` // with --top above 1
+}
+
+// plain keeps an odd label on its line and in its column.
+var plain = strings.NewReplacer("\t", " ", "\n", " ", "\r", " ")
+
+// print writes the answer for one line; nil probabilities are those of a blank one.
+func (p *predictor) print(probs []float32) error {
+	if probs == nil {
+		text := "\n"
+		if p.json {
+			text = "null\n"
+		}
+		_, err := p.out.WriteString(text)
+		return err
+	}
+	var best []scored
+	for _, i := range ranked(probs)[:p.top] {
+		best = append(best, scored{p.policy.Labels[i], probs[i]})
+	}
+	if p.json {
+		answer := prediction{scored: best[0]}
+		if p.top > 1 {
+			answer.Top = best
+		}
+		encoder := json.NewEncoder(p.out)
+		encoder.SetEscapeHTML(false)
+		return encoder.Encode(answer)
+	}
+	var cells []string
+	for _, s := range best {
+		cells = append(cells, plain.Replace(s.Label), fmt.Sprintf("%.4f", s.Probability))
+	}
+	_, err := p.out.WriteString(strings.Join(cells, "\t") + "\n")
+	return err
+}
+
+// ranked lists the classes by falling probability, the first of equals first.
+func ranked(probs []float32) []int {
+	order := make([]int, len(probs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(probs[j], probs[i]) })
+	return order
+}

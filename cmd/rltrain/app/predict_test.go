@@ -1,0 +1,176 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl/policy/policytest"
+	"rltrain/torch/transformers"
+)
+
+func TestPredict(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	var texts []string
+	for i := range 100 { // more than three batches
+		texts = append(texts, policytest.Words[i%13]+" "+policytest.Words[i%7]+" "+policytest.Words[i%5])
+	}
+	lines := func(out string) []string { return strings.Split(strings.TrimSuffix(out, "\n"), "\n") }
+	answers := lines(f.must(t, strings.Join(texts, "\n")+"\n", "predict", "--model", "MODEL"))
+	if len(answers) != len(texts) {
+		t.Fatalf("%d answers to %d texts", len(answers), len(texts))
+	}
+	details := lines(f.must(t, strings.Join(texts, "\n"), "predict", "--model", "MODEL", "--json", "--top", "3"))
+	distinct := map[string]bool{}
+	for i, line := range details {
+		var answer struct {
+			Label       string
+			Probability float64
+			Top         []struct {
+				Label       string
+				Probability float64
+			}
+		}
+		if err := json.Unmarshal([]byte(line), &answer); err != nil {
+			t.Fatalf("line %d: %v", i+1, err)
+		}
+		if want := fmt.Sprintf("%s\t%.4f", answer.Label, answer.Probability); answers[i] != want {
+			t.Errorf("line %d is %q, with --json %q", i+1, answers[i], want)
+		}
+		sum, last := 0.0, 1.0
+		for _, s := range answer.Top {
+			if s.Probability > last {
+				t.Errorf("line %d: labels out of order in %s", i+1, line)
+			}
+			sum, last = sum+s.Probability, s.Probability
+		}
+		if len(answer.Top) != 3 || answer.Top[0].Label != answer.Label || math.Abs(sum-1) > 1e-5 {
+			t.Errorf("line %d: %s", i+1, line)
+		}
+		distinct[answers[i]] = true
+	}
+	if len(distinct) < 10 {
+		t.Errorf("only %d different answers: order is not tested", len(distinct))
+	}
+	// One line alone gives what it gives among others.
+	for _, i := range []int{0, 31, 32, 99} {
+		if alone := lines(f.must(t, texts[i], "predict", "--model", "MODEL")); alone[0] != answers[i] {
+			t.Errorf("text %d alone gives %q, among others %q", i, alone[0], answers[i])
+		}
+	}
+	if got := f.must(t, "", "predict", "--model", "MODEL"); got != "" {
+		t.Errorf("no input gives %q", got)
+	}
+}
+
+func TestPredictLines(t *testing.T) {
+	f := newFolders(t, transformers.PoolFamily)
+	cat := f.must(t, "the cat", "predict", "--model", "MODEL")
+	catJSON := f.must(t, "the cat", "predict", "--model", "MODEL", "--json")
+	both := f.must(t, "the cat", "predict", "--model", "MODEL", "--top", "2")
+	if strings.Count(both, "\t") != 3 || !strings.HasPrefix(both, strings.TrimSuffix(cat, "\n")+"\t") {
+		t.Errorf("--top 2 gives %q, one label is %q", both, cat)
+	}
+	long := strings.Repeat("cat ", 11)
+	for _, test := range []struct {
+		name, stdin, args string
+		code              int
+		stdout, stderr    string
+	}{
+		{"blank lines", "the cat\n\n \t\nthe cat\n", "", 0, cat + "\n\n" + cat, ""},
+		{"blank lines as JSON", "\nthe cat\n", "--json", 0, "null\n" + catJSON, ""},
+		{"CRLF and byte order mark", "\ufeffthe cat\r\nthe cat\r\n", "", 0, cat + cat, ""},
+		{"invalid UTF-8", "the cat\nthe \xff\nthe cat\n", "", 1, cat, "standard input, line 2: transformers: the text is not valid UTF-8 at byte 4"},
+		{"NUL", "the cat\n\nthe \x00cat\n", "", 1, cat + "\n", "standard input, line 3: transformers: the text has a NUL byte at byte 4"},
+		{"NUL in a later batch", strings.Repeat("the cat\n", 40) + "\x00\n", "", 1, strings.Repeat(cat, 40), "standard input, line 41: transformers: the text has a NUL byte at byte 0"},
+		{"endless line", "the cat\n" + strings.Repeat("x", 1<<20+1), "", 1, cat, "standard input, line 2: longer than 1048576 bytes"},
+		{"long text", long + "\nthe cat\n", "", 0, f.first(t, long) + cat, "1 of 2 texts were cut at 12 tokens"},
+	} {
+		code, stdout, stderr := f.rltrain(test.stdin, append([]string{"predict", "--model", "MODEL"}, strings.Fields(test.args)...)...)
+		if test.stderr != "" {
+			test.stderr = "rltrain: " + test.stderr + "\n"
+		}
+		if code != test.code || stdout != test.stdout || stderr != test.stderr {
+			t.Errorf("%s: exit code %d, want %d\n%s%s", test.name, code, test.code, cmp.Diff(test.stdout, stdout), cmp.Diff(test.stderr, stderr))
+		}
+	}
+}
+
+// first is the answer to one text.
+func (f folders) first(t *testing.T, text string) string {
+	t.Helper()
+	code, stdout, _ := f.rltrain(text, "predict", "--model", "MODEL")
+	if code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	return stdout
+}
+
+// Each answer is there before the next text is given, as a program on the other ends of two pipes needs.
+func TestPredictAnswersAtOnce(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	in, question := io.Pipe()
+	answers, out := io.Pipe()
+	done := make(chan int)
+	go func() {
+		done <- Run(t.Context(), []string{"rltrain", "predict", "--model", f.model}, nil, in, out, io.Discard)
+	}()
+	reader := bufio.NewReader(answers)
+	for range 3 {
+		if _, err := io.WriteString(question, "the cat\n"); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := reader.ReadString('\n'); err != nil || !strings.Contains(line, "\t") {
+			t.Fatalf("answered %q, %v", line, err)
+		}
+	}
+	question.Close()
+	if code := <-done; code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestPredictStops(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	in, question := io.Pipe()
+	defer question.Close()
+	answers, out := io.Pipe()
+	var stderr strings.Builder
+	done := make(chan int)
+	go func() {
+		done <- Run(ctx, []string{"rltrain", "predict", "--model", f.model}, nil, in, out, &stderr)
+	}()
+	if _, err := io.WriteString(question, "the cat\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(answers).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	cancel(interrupted{syscall.SIGINT}) // while it waits for the next line
+	if code := <-done; code != 130 || stderr.String() != "rltrain: stopped by SIGINT\n" {
+		t.Errorf("exit code %d, error %q", code, stderr.String())
+	}
+}
+
+// closedPipe is standard output whose reader has gone.
+type closedPipe struct{}
+
+func (closedPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+func TestPredictEndsQuietlyWithItsReader(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	var stderr strings.Builder
+	code := Run(t.Context(), []string{"rltrain", "predict", "--model", f.model}, nil, strings.NewReader("the cat\n"), closedPipe{}, &stderr)
+	if code != 0 || stderr.String() != "" {
+		t.Errorf("exit code %d, error %q", code, stderr.String())
+	}
+}

@@ -1,0 +1,153 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+	"rltrain/internal/options"
+	"rltrain/rl/policy"
+)
+
+// rowFlags choose the labelled rows that a command measures on, and how it computes.
+func rowFlags() ([]cli.Flag, error) {
+	flags, err := config.Flags("dataset", "dataset_config", "text_column", "label_column")
+	if err != nil {
+		return nil, err
+	}
+	more, err := config.Flags("max_samples", "threads", "device")
+	if err != nil {
+		return nil, err
+	}
+	flags = append(flags,
+		&cli.StringFlag{Name: "split-column", Usage: "column of --dataset with train, val or test", DefaultText: "split, where there is one"},
+		&cli.StringFlag{Name: "split", Usage: "rows to use: test, val, train or all", DefaultText: "test; all where rows have no split"})
+	return append(flags, more...), nil
+}
+
+// labelTasks are the tasks whose rows have labels, the default one first.
+func labelTasks() []string {
+	return tasksWhere(envs.Definition.Labels)
+}
+
+// tasksWhere are the names of some tasks, the default one first.
+func tasksWhere(fits func(envs.Definition) bool) []string {
+	var names []string
+	for _, d := range envs.Definitions() {
+		switch {
+		case !fits(d):
+		case d.Default:
+			names = append([]string{d.Name}, names...)
+		default:
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
+// builtin is the name of the built-in data set.
+const builtin = "built-in questions"
+
+// all is the value of --split that takes every row.
+const all = "all"
+
+// chosenRows are the rows of one split of a data set.
+type chosenRows struct {
+	name  string // of the data set
+	split string // dataset.Train, Val or Test, or all
+	rows  []dataset.Row
+}
+
+// chooseRows reads the data set of rowFlags, the built-in one where none is named.
+func chooseRows(c *cli.Context) (chosenRows, error) {
+	chosen := chosenRows{name: c.String("dataset"), split: c.String("split")}
+	switch chosen.split {
+	case "", all, dataset.Train, dataset.Val, dataset.Test:
+	case "validation":
+		chosen.split = dataset.Val
+	default:
+		return chosen, shared.UsageErrorf("--split: %q is none of test, val, train and all", chosen.split)
+	}
+	rows, err := readRows(c)
+	if err != nil {
+		return chosen, err
+	}
+	if chosen.name == "" {
+		chosen.name = builtin
+	}
+	divided := rows[0].Split != ""
+	switch {
+	case chosen.split == "" && divided:
+		chosen.split = dataset.Test
+	case chosen.split == "":
+		chosen.split = all
+	case chosen.split != all && !divided:
+		return chosen, shared.UsageErrorf("--split %s: the rows of %s have no split; use --split all, or add a column with train, val or test", chosen.split, chosen.name)
+	}
+	for _, r := range rows {
+		if chosen.split == all || r.Split == chosen.split {
+			chosen.rows = append(chosen.rows, r)
+		}
+	}
+	if len(chosen.rows) == 0 {
+		return chosen, fmt.Errorf("%s has no %s rows; choose another --split", chosen.name, chosen.split)
+	}
+	if limit := c.Int("max-samples"); limit > 0 {
+		if chosen.rows = dataset.Balance(chosen.rows, limit); len(chosen.rows) == 0 {
+			return chosen, shared.UsageErrorf("--max-samples: %d rows are fewer than the labels; give at least one row a label", limit)
+		}
+	}
+	return chosen, nil
+}
+
+// encode turns the rows into examples of the policy's.
+func (r chosenRows) encode(p *policy.Label) (policy.Examples, error) {
+	examples, err := p.Encode(r.rows)
+	if err != nil && r.name == builtin {
+		return examples, fmt.Errorf("%s: %w; name the model's kind of texts with --dataset FILE", builtin, err)
+	}
+	return examples, err
+}
+
+// readRows reads the rows of the task: those of --dataset, or the built-in ones.
+func readRows(c *cli.Context) ([]dataset.Row, error) {
+	settings := envs.Settings{}
+	for _, flag := range []string{"dataset", "dataset-config", "text-column", "label-column", "split-column"} {
+		if !c.IsSet(flag) {
+			continue
+		}
+		if c.String("dataset") == "" {
+			return nil, shared.UsageErrorf("--%s: applies only with --dataset FILE", flag)
+		}
+		settings[strings.ReplaceAll(flag, "-", "_")] = c.String(flag)
+	}
+	d, err := envs.Find(c.String("task"))
+	if err != nil {
+		return nil, err
+	}
+	o := d.Options()
+	if err := settings.Set(o); err != nil {
+		return nil, err
+	}
+	if checked, ok := o.(interface{ Check() error }); ok {
+		if err := checked.Check(); err != nil {
+			return nil, shared.UsageErrorf("%v", err)
+		}
+	}
+	client, done := shared.HubOf(c)
+	defer done()
+	rows, err := o.(envs.RowSource).Rows(c.Context, envs.Setup{Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+		return shared.FindDataset(ctx, client, name, config, splits...)
+	}})
+	if fault := (*envs.OptionError)(nil); errors.As(err, &fault) {
+		return nil, fmt.Errorf("%s: %w", options.Flag(fault.Option), fault.Err)
+	}
+	return rows, err
+}

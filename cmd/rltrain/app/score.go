@@ -1,0 +1,116 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs/dataset"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+)
+
+func scoreCommand() (*cli.Command, error) {
+	flags, err := languageModelFlags()
+	if err != nil {
+		return nil, err
+	}
+	return &cli.Command{
+		Name:  "score",
+		Usage: "judge given completions with a language model, token by token",
+		Description: `Rows of --input have a prompt (text), prompt_ids or messages, and a completion (text) or completion_ids. A row of
+output has completion_ids, logprobs, entropy and rank (how many tokens were likelier) of each token, sum_logprob,
+and what the input row had. A text gets no end token: give completion_ids to have it judged.`,
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "input", Usage: "file of prompts and completions: json, jsonl, csv or parquet, also gzipped"},
+			&cli.StringFlag{Name: "output", Usage: "JSON Lines file to write", DefaultText: "standard output"},
+		}, flags...),
+		Action: score,
+	}, nil
+}
+
+// judged is what output rows add to those of the input.
+type judged struct {
+	CompletionIDs []int32   `json:"completion_ids"`
+	LogProbs      []float32 `json:"logprobs"`
+	Entropy       []float32 `json:"entropy"`
+	Rank          []int64   `json:"rank"`
+	SumLogProb    float64   `json:"sum_logprob"`
+}
+
+// scoreRows is how many rows are judged between two looks at the progress bar.
+const scoreRows = 64
+
+func score(c *cli.Context) error {
+	if c.String("input") == "" {
+		return shared.UsageErrorf("score needs --input FILE with prompts and completions")
+	}
+	return shared.OnThread(c, func(ctx context.Context) error {
+		p, err := languageModel(c)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		rows, _, err := readPrompts(c.String("input"), p, p.MaxLength()-1, false)
+		if err != nil {
+			return err
+		}
+		prompts, completions := make([][]int32, len(rows)), make([][]int32, len(rows))
+		for i, r := range rows {
+			prompts[i] = r.ids
+			if completions[i], err = completionIDs(r.record, p); err != nil {
+				return fmt.Errorf("%s: %w", r.record.Place(), err)
+			}
+			if n := len(prompts[i]) + len(completions[i]); n > p.MaxLength() {
+				return fmt.Errorf("%s: %d tokens are more than the model's %d positions", r.record.Place(), n, p.MaxLength())
+			}
+		}
+		return toOutput(c, func(out io.Writer) error {
+			bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("score", "rows", 0, len(rows))
+			defer bar.Done()
+			for begin := 0; begin < len(rows); begin += scoreRows {
+				end := min(begin+scoreRows, len(rows))
+				scored, err := p.Score(ctx, prompts[begin:end], completions[begin:end])
+				if err != nil {
+					return err
+				}
+				for i, s := range scored {
+					sum := 0.0
+					for _, p := range s.LogProbs {
+						sum += float64(p)
+					}
+					if err := writeRow(out, rows[begin+i].record.Fields, judged{s.IDs, s.LogProbs, s.Entropy, s.Rank, sum}); err != nil {
+						return err
+					}
+				}
+				bar.Set(end, "")
+			}
+			return nil
+		})
+	})
+}
+
+// completionIDs is the completion of a row: completion_ids or completion.
+func completionIDs(r dataset.Record, p *policy.Token) (ids []int32, err error) {
+	if value, ok := r.Fields.Get("completion_ids"); ok {
+		ids, err = tokenIDs("completion_ids", value, p.VocabSize())
+	} else if value, ok := r.Fields.Get("completion"); ok {
+		text, isText := value.(string)
+		if !isText {
+			return nil, errors.New("completion is not a text")
+		}
+		ids, err = p.Tokenizer.EncodeRaw(text, false)
+	} else {
+		return nil, fmt.Errorf("no completion or completion_ids; the row has %v", slices.Sorted(slices.Values(r.Fields.Names())))
+	}
+	if err == nil && len(ids) == 0 {
+		err = errors.New("the completion is empty")
+	}
+	return ids, err
+}

@@ -1,0 +1,112 @@
+package app
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/internal/files"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+)
+
+// TestWarmUpOfDigits has a policy that is right often enough from the start, which is handed on as it is, beside one
+// of another size in the same folder; reinforcement goes on in the form of prompt that the policy reads.
+func TestWarmUpOfDigits(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	options := strings.Fields(`train --task reverse_digits --tiny-layers 1 --tiny-hidden 32 --eval-samples 2 --max-new-tokens 8 --output-dir TMP`)
+	f.must(t, "", with(options, "--mode", "supervised", "--warmup-until", "0", "--max-steps", "2")...)
+	dir := filepath.Join(f.tmp, "reverse_digits_supervised")
+	if got := string(readFile(t, filepath.Join(dir, "logs", "training_log.txt"))); !strings.Contains(got, "Supervised training complete after 0 updates") {
+		t.Errorf("log:\n%s", got)
+	}
+	f.must(t, "", append(drop(options, "--tiny-layers", "--tiny-hidden"), "--mode", "rl_only", "--pretrained-model", dir,
+		"--num-steps", "1", "--prompts-per-step", "2", "--samples-per-prompt", "2", "--fresh-samples", "3")...)
+	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
+	if err := files.LoadJSON(filepath.Join(f.tmp, "reverse_digits_rl", "logs", "eval_results.json"), &scores); err != nil {
+		t.Fatal(err)
+	}
+	if scores.Before.N != 2 || scores.After.N != 2 || scores.Last.N != 2 || scores.Fresh.N != 3 || scores.Fresh.Interval[1] == 0 {
+		t.Errorf("evaluations %+v", scores)
+	}
+	f.must(t, "", with(options, "--mode", "supervised", "--warmup-until", "0", "--max-steps", "2", "--tiny-hidden", "64")...)
+	var saved struct {
+		Hidden int `json:"hidden_size"`
+	}
+	if err := json.Unmarshal(readFile(t, filepath.Join(dir, "config.json")), &saved); err != nil {
+		t.Fatal(err)
+	}
+	if saved.Hidden != 64 {
+		t.Errorf("a model of width %d, want 64", saved.Hidden)
+	}
+}
+
+// exercise are options of a run that takes a moment.
+func exercise(more ...string) []string {
+	return append(strings.Fields(`train --task sum_digits --mode rl_only --tiny-layers 1 --tiny-hidden 32 --pretrained-model TMP/start
+		--num-steps 1 --prompts-per-step 2 --samples-per-prompt 2 --eval-samples 2 --fresh-samples 0 --max-new-tokens 6 --output-dir TMP/out`), more...)
+}
+
+// TestRewards trains by a list of rewards, and ends with an error where every one of them fails.
+func TestRewards(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	options := drop(exercise(), "--tiny-layers", "--tiny-hidden")
+	f.must(t, "", append(options, "--reward", "accuracy,expr:'length'=0.5")...)
+	rows, err := report.ReadMetrics(f.expand("TMP/out/sum_digits_rl/logs/metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reward, length := rows[1]["reward"].(float64), rows[1]["rewards/expr:length/mean"].(float64); reward <= 0 || reward != length/2 {
+		t.Errorf("a reward of %v where the mean length is %v", reward, length)
+	}
+	for reward, want := range map[string]string{
+		"expr:'1/0'": "none of 4 samples could be rewarded",
+		"acuracy":    `--reward: reward "acuracy" is unknown, did you mean "accuracy"?`,
+		"score":      `--reward: reward "score" is unknown`,
+	} {
+		code, _, stderr := f.rltrain("", append(options, "--reward", reward)...)
+		if code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, %q; want %q", reward, code, stderr, want)
+		}
+	}
+	f.problems(t, "TMP/train.jsonl", 0, 20)
+	for args, want := range map[string]string{
+		"--reward score":                  "--reward: score asks a language model: name one with --judge",
+		"--reward accuracy --judge TMP/x": "--judge: no reward in accuracy asks a language model",
+	} {
+		code, _, stderr := f.rltrain("", append(strings.Fields("--task gsm8k --dataset TMP/train.jsonl --model TMP/start --output-dir TMP/out --eval-samples 2"), strings.Fields(args)...)...)
+		if code != shared.ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, %q; want %q", args, code, stderr, want)
+		}
+	}
+}
+
+// TestLongPrompts leaves prompts out that the model cannot read, and says what to do where all are.
+func TestLongPrompts(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	f.problems(t, "TMP/train.jsonl", 0, 10)
+	long := strings.Repeat("x", 3000)
+	f.write(t, "TMP/some.jsonl", string(readFile(t, f.expand("TMP/train.jsonl")))+`{"question": "`+long+`", "answer": "#### 1"}`+"\n")
+	f.write(t, "TMP/all.jsonl", `{"question": "`+long+`", "answer": "#### 1"}`+"\n"+string(readFile(t, f.expand("TMP/train.jsonl"))))
+	options := strings.Fields(`--task gsm8k --model TMP/start --eval-dataset TMP/test.jsonl --num-steps 1 --prompts-per-step 20 --num-update-steps 2
+		--rl-batch-size 2 --max-line-tokens 4 --max-trajectory-steps 1 --max-new-tokens 8 --eval-samples 2 --output-dir TMP/out`)
+	f.problems(t, "TMP/test.jsonl", 50, 4)
+	f.must(t, "", append(options, "--dataset", "TMP/some.jsonl", "--few-shot", "0")...)
+	log := string(readFile(t, f.expand("TMP/out/gsm8k_rl/logs/training_log.txt")))
+	if want := "warning: 1 of 11 training prompts leave no room for an answer of 4 tokens in the model's 2048 positions, and are left out\n"; !strings.Contains(log, want) {
+		t.Errorf("no %q in\n%s", want, log)
+	}
+	code, _, stderr := f.rltrain("", append(options, "--dataset", "TMP/all.jsonl", "--few-shot", "1")...)
+	if want := "10 of 10 training prompts leave no room for an answer of 4 tokens in the model's 2048 positions; give fewer worked examples in the prompt, as with --few-shot 0"; code != 1 || !strings.Contains(stderr, want) {
+		t.Errorf("exit code %d, %q; want %q", code, stderr, want)
+	}
+}

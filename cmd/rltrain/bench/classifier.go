@@ -1,0 +1,180 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/envs/reward"
+	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+	"rltrain/rl/rollout"
+	"rltrain/rl/run"
+	"rltrain/torch/transformers"
+)
+
+// classifierBench is what `rltrain bench classifier_step` repeats.
+type classifierBench struct {
+	mode                           string
+	batch, seq, r, classes, epochs int
+	mixed, autocast                bool
+}
+
+type classifierResult struct {
+	Case        string  `json:"case"`
+	Mode        string  `json:"mode"`
+	Batch       int     `json:"batch"`
+	Seq         int     `json:"seq"`
+	Mixed       bool    `json:"mixed"`
+	R           int     `json:"r"`
+	Epochs      int     `json:"epochs"` // updates of one rollout; 1 outside of ppo
+	Tokens      int     `json:"tokens"` // of the batch, without padding
+	SamplesPerS float64 `json:"samples_per_s"`
+	benchFigures
+}
+
+func classifierBenchCase() benchCase {
+	var b classifierBench
+	return benchCase{
+		name:  "classifier_step",
+		usage: "a step of a label classifier: encoder of BERT-base's shape, random weights, adapters on query and value",
+		flags: []cli.Flag{
+			&cli.StringFlag{Name: "mode", Value: "sft", Usage: "sft, ppo (a rollout and updates on it) or infer", Destination: &b.mode},
+			&cli.IntFlag{Name: "batch", Value: 8, Usage: "sequences", Destination: &b.batch},
+			&cli.IntFlag{Name: "seq", Value: 32, Usage: "tokens of the longest sequence, at most 512", Destination: &b.seq},
+			&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &b.r},
+			&cli.IntFlag{Name: "classes", Value: 14, Usage: "labels", Destination: &b.classes},
+			&cli.IntFlag{Name: "epochs", Value: 4, Usage: "updates of one rollout", Destination: &b.epochs},
+			&cli.BoolFlag{Name: "mixed", Usage: "lengths spread from 8 to --seq", Destination: &b.mixed},
+			&cli.BoolFlag{Name: "autocast", Usage: "not implemented: computation is in fp32", Destination: &b.autocast},
+		},
+		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
+	}
+}
+
+func (b classifierBench) check() error {
+	if b.autocast {
+		return errors.New("--autocast is not implemented, computation is in fp32; leave it out")
+	}
+	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 16}, bound{"seq", b.seq, 1, bertBase.MaxPositionEmbeddings},
+		bound{"r", b.r, 1, bertBase.HiddenSize}, bound{"classes", b.classes, 2, 1 << 16}, bound{"epochs", b.epochs, 1, 1 << 16}); err != nil {
+		return err
+	}
+	if b.mixed && b.seq < shortest {
+		return fmt.Errorf("--seq %d is below %d, the shortest length of --mixed", b.seq, shortest)
+	}
+	if !slices.Contains([]string{"sft", "ppo", "infer"}, b.mode) {
+		return fmt.Errorf("--mode %.40q is not sft, ppo or infer", b.mode)
+	}
+	return nil
+}
+
+var bertBase = &transformers.Config{
+	ModelType: "bert", VocabSize: 30522, HiddenSize: 768, NumHiddenLayers: 12, NumAttentionHeads: 12, IntermediateSize: 3072,
+	HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 512, TypeVocabSize: 2,
+}
+
+const (
+	shortest             = 8 // tokens of a sequence of --mixed
+	firstToken, endToken = 1000, 30000
+)
+
+// examples draws token ids and labels. The lengths of --mixed are spread evenly from the shortest to --seq, so
+// their sum is what drawing them uniformly gives on average.
+func (b classifierBench) examples() (e policy.Examples, tokens int) {
+	rng := rand.New(rand.NewPCG(5, 0))
+	for _, n := range rng.Perm(b.batch) {
+		length := b.seq
+		if b.mixed && b.batch > 1 {
+			length = shortest + n*(b.seq-shortest)/(b.batch-1)
+		}
+		ids := make([]int32, length)
+		for i := range ids {
+			ids[i] = int32(firstToken + rng.IntN(endToken-firstToken))
+		}
+		e.IDs, e.Labels = append(e.IDs, ids), append(e.Labels, rng.IntN(b.classes))
+		tokens += length
+	}
+	return e, tokens
+}
+
+func (b classifierBench) run(ctx context.Context, reps int) (result classifierResult, err error) {
+	if err := b.check(); err != nil {
+		return result, err
+	}
+	labels := make([]string, b.classes)
+	for i := range labels {
+		labels[i] = strconv.Itoa(i)
+	}
+	p, err := policy.RandomLabel(bertBase, policy.LabelConfig{
+		BaseModel: "random", Labels: labels, Pooling: transformers.PoolMean, R: b.r, Alpha: 2 * float64(b.r),
+		Targets: []string{"query", "value"}, Seed: 1,
+	})
+	if err != nil {
+		return result, err
+	}
+	defer p.Close()
+	examples, tokens := b.examples()
+	step := func() error { _, err := p.Probs(ctx, examples.IDs); return err }
+	if b.mode != "infer" {
+		trainer, err := b.trainer(p, examples)
+		if err != nil {
+			return result, err
+		}
+		defer trainer.Close()
+		step = func() error { _, err := trainer.Step(ctx); return err }
+	}
+
+	figures, err := measureStep(ctx, step, reps, "fp32")
+	if err != nil {
+		return result, err
+	}
+	result = classifierResult{
+		Case: "classifier_step", Mode: b.mode, Batch: b.batch, Seq: b.seq, Mixed: b.mixed, R: b.r, Epochs: 1, Tokens: tokens,
+		SamplesPerS: float64(b.batch) / figures.Best, benchFigures: figures,
+	}
+	if b.mode == "ppo" {
+		result.Epochs = b.epochs
+	}
+	return result, nil
+}
+
+// trainer repeats supervised updates on all examples, or rollouts of all of them with updates on all of each.
+func (b classifierBench) trainer(p *policy.Label, examples policy.Examples) (*algo.Trainer, error) {
+	if b.mode == "sft" {
+		source, err := algo.NewEpochs(examples.Samples(), b.batch, 0, 0)
+		if err != nil {
+			return nil, err
+		}
+		return algo.New(p, source, &algo.SFT{}, training(algo.Config{}), run.Hooks{})
+	}
+	rewards, err := reward.ParseLabels("accuracy", p.Labels, reward.Options{})
+	if err != nil {
+		return nil, err
+	}
+	source, err := rollout.NewLabels(p, nil, examples, rewards, rollout.LabelsConfig{
+		LabelOptions: rollout.LabelOptions{BufferSize: b.batch, BatchSize: b.batch}, Values: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ppo := &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Gamma: 1, ValueCoef: 0.5, Whiten: true}
+	return algo.New(p, source, ppo, training(algo.Config{
+		Updates: algo.Updates{Epochs: b.epochs}, Regularisation: algo.Regularisation{EntropyCoef: 0.01},
+	}), run.Hooks{})
+}
+
+func (r classifierResult) table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "case\t%s, %s, r %d, %s, %d threads, %s\n", r.Case, r.Mode, r.R, r.DType, r.Threads, r.CPU)
+	fmt.Fprintf(t, "batch\t%d sequences, %d tokens\n", r.Batch, r.Tokens)
+	r.times(t, fmt.Sprintf("%.1f samples/s", r.SamplesPerS))
+	return t.Flush()
+}

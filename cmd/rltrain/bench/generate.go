@@ -1,0 +1,130 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/torch"
+	"rltrain/torch/transformers"
+)
+
+// generateBench is what `rltrain bench generate` repeats.
+type generateBench struct {
+	shape, dtype       string
+	batch, prompt, new int
+	sample             bool
+}
+
+// generateResult is one line of JSON: the figure names that other benchmarks of generation use.
+type generateResult struct {
+	Case             string  `json:"case"`
+	Shape            string  `json:"shape"`
+	Batch            int     `json:"batch"`
+	Prompt           int     `json:"prompt"`
+	New              int     `json:"new"`
+	Mode             string  `json:"mode"`
+	TokensPerS       float64 `json:"tokens_per_s"`
+	FirstToken       float64 `json:"first_token_s"`
+	DecodeTokensPerS float64 `json:"decode_tokens_per_s"`
+	DecodeStep       float64 `json:"decode_step_ms"`
+	benchFigures
+}
+
+func generateBenchCase() benchCase {
+	var b generateBench
+	return benchCase{
+		name:  "generate",
+		usage: "completions of prompts by a causal language model with random weights",
+		flags: []cli.Flag{
+			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: "tiny or smol135", Destination: &b.shape},
+			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the weights: fp32 or bf16", Destination: &b.dtype},
+			&cli.IntFlag{Name: "batch", Value: 8, Usage: "prompts", Destination: &b.batch},
+			&cli.IntFlag{Name: "prompt", Value: 64, Usage: "tokens of each prompt", Destination: &b.prompt},
+			&cli.IntFlag{Name: "new", Value: 128, Usage: "tokens to generate for each, at least 2", Destination: &b.new},
+			&cli.BoolFlag{Name: "sample", Usage: "draw at temperature 1 instead of taking the likeliest token", Destination: &b.sample},
+		},
+		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
+	}
+}
+
+func (b generateBench) run(ctx context.Context, reps int) (result generateResult, err error) {
+	shape, err := llamaShape(b.shape)
+	if err != nil {
+		return result, err
+	}
+	dtype, err := weightDType(b.dtype)
+	if err != nil {
+		return result, err
+	}
+	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 12}, bound{"prompt", b.prompt, 1, llamaLongest - 2}, bound{"new", b.new, 2, llamaLongest - b.prompt}); err != nil {
+		return result, err
+	}
+	m, err := transformers.RandomLlama(shape, dtype, 1)
+	if err != nil {
+		return result, err
+	}
+	defer m.Close()
+	engine, err := torch.NewEngine(m.Model, torch.EngineConfig{Slots: b.batch})
+	if err != nil {
+		return result, err
+	}
+	defer engine.Close()
+	rng := rand.New(rand.NewPCG(6, 0))
+	prompts := make([][]int32, b.batch)
+	for i := range prompts {
+		for range b.prompt {
+			prompts[i] = append(prompts[i], int32(firstWord+rng.IntN(shape.Vocab-firstWord)))
+		}
+	}
+	const chunk = 512 // tokens of a step while there are prompts to read
+	generate := func(tokens int) error {
+		for _, prompt := range prompts {
+			r := torch.Request{Prompt: prompt, Samples: 1, MaxNew: tokens, Seed: 1}
+			if b.sample {
+				r.Sampling.Temperature = 1
+			}
+			if _, err := engine.Submit(r); err != nil {
+				return err
+			}
+		}
+		for engine.Unfinished() > 0 {
+			if _, err := engine.Step(max(chunk, b.batch)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	full, err := measureStep(ctx, func() error { return generate(b.new) }, reps, b.dtype)
+	if err != nil {
+		return result, err
+	}
+	first, err := bestOf(ctx, func() error { return generate(1) }, reps)
+	if err != nil {
+		return result, err
+	}
+	mode := "greedy"
+	if b.sample {
+		mode = "sample"
+	}
+	decode := full.Best - first.best
+	return generateResult{
+		Case: "generate", Shape: b.shape, Batch: b.batch, Prompt: b.prompt, New: b.new, Mode: mode,
+		TokensPerS: float64(b.batch*b.new) / full.Best, FirstToken: first.best,
+		DecodeTokensPerS: float64(b.batch*(b.new-1)) / decode, DecodeStep: 1e3 * decode / float64(b.new-1),
+		benchFigures: full,
+	}, nil
+}
+
+func (r generateResult) table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "case\t%s, %s, %s, %s, %d threads, %s\n", r.Case, r.Shape, r.DType, r.Mode, r.Threads, r.CPU)
+	fmt.Fprintf(t, "batch\t%d prompts of %d tokens, %d new tokens each\n", r.Batch, r.Prompt, r.New)
+	fmt.Fprintf(t, "first token\t%.4f s\tthen %.3f ms a step, %.1f tokens/s\n", r.FirstToken, r.DecodeStep, r.DecodeTokensPerS)
+	r.times(t, fmt.Sprintf("%.1f tokens/s", r.TokensPerS))
+	return t.Flush()
+}

@@ -1,0 +1,169 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+	"rltrain/rl/run"
+	"rltrain/torch"
+	"rltrain/torch/transformers"
+)
+
+// loraBench is what `rltrain bench lora_step` repeats.
+type loraBench struct {
+	shape, dtype, layout string
+	r, batch, seq        int
+	checkpoint           bool
+}
+
+type loraResult struct {
+	Case       string  `json:"case"`
+	Shape      string  `json:"shape"`
+	R          int     `json:"r"`
+	Batch      int     `json:"batch"`
+	Seq        int     `json:"seq"`
+	Layout     string  `json:"layout"`
+	Checkpoint bool    `json:"ckpt"`
+	RealTokens int     `json:"real_tokens"`
+	RowTokens  int     `json:"row_tokens"` // with padding, of which there is none
+	TokensPerS float64 `json:"tokens_per_s"`
+	Trainable  int64   `json:"trainable"`
+	RSSBefore  float64 `json:"rss_before_mb"` // MiB
+	benchFigures
+}
+
+// llamaShapes are those of the language models that are measured.
+var llamaShapes = map[string]transformers.LlamaShape{
+	"smol135": {Vocab: 49152, Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3, Intermediate: 1536, RopeTheta: 1e5}, // of SmolLM2-135M
+	"tiny":    {Vocab: 64, Hidden: 128, Layers: 4, Heads: 4, KVHeads: 4, Intermediate: 512, RopeTheta: 1e4},
+}
+
+const (
+	mixedShortest = 32 // tokens of a sequence of --layout mixed
+	llamaLongest  = 2048
+	firstWord     = 3 // the ids before it are special
+)
+
+func loraBenchCase() benchCase {
+	var b loraBench
+	return benchCase{
+		name:  "lora_step",
+		usage: "a supervised step of a language model: Llama of random weights, adapters on all linear layers",
+		flags: []cli.Flag{
+			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: "tiny or smol135", Destination: &b.shape},
+			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &b.dtype},
+			&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &b.r},
+			&cli.IntFlag{Name: "batch", Value: 8, Usage: "sequences", Destination: &b.batch},
+			&cli.IntFlag{Name: "seq", Value: 256, Usage: "tokens of the longest sequence, at most 2048", Destination: &b.seq},
+			&cli.StringFlag{Name: "layout", Value: "full", Usage: "full: all sequences --seq long; mixed: lengths spread from 32 to --seq, not padded", Destination: &b.layout},
+			&cli.BoolFlag{Name: "ckpt", Usage: "gradient checkpointing", Destination: &b.checkpoint},
+		},
+		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
+	}
+}
+
+func (b loraBench) check() error {
+	shape, err := llamaShape(b.shape)
+	if err != nil {
+		return err
+	}
+	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 16}, bound{"seq", b.seq, 2, llamaLongest}, bound{"r", b.r, 1, shape.Hidden}); err != nil {
+		return err
+	}
+	switch {
+	case b.layout != "full" && b.layout != "mixed":
+		return fmt.Errorf("--layout %.40q is not full or mixed", b.layout)
+	case b.layout == "mixed" && b.seq < mixedShortest:
+		return fmt.Errorf("--seq %d is below %d, the shortest length of --layout mixed", b.seq, mixedShortest)
+	}
+	return nil
+}
+
+func llamaShape(name string) (transformers.LlamaShape, error) {
+	shape, known := llamaShapes[name]
+	if !known {
+		return shape, fmt.Errorf("--shape %.40q is not tiny or smol135", name)
+	}
+	return shape, nil
+}
+
+// sequences draws token ids, of which all but the first are labels. The lengths of --layout mixed are spread
+// evenly from the shortest to --seq, so their sum is what drawing them uniformly gives on average.
+func (b loraBench) sequences(vocab int) (sequences []policy.Sequence, tokens int) {
+	rng := rand.New(rand.NewPCG(7, 0))
+	for _, n := range rng.Perm(b.batch) {
+		length := b.seq
+		if b.layout == "mixed" && b.batch > 1 {
+			length = mixedShortest + n*(b.seq-mixedShortest)/(b.batch-1)
+		}
+		q := policy.Sequence{IDs: make([]int32, length), Labels: make([]bool, length)}
+		for i := range q.IDs {
+			q.IDs[i], q.Labels[i] = int32(firstWord+rng.IntN(vocab-firstWord)), i > 0
+		}
+		sequences = append(sequences, q)
+		tokens += length
+	}
+	return sequences, tokens
+}
+
+func (b loraBench) run(ctx context.Context, reps int) (result loraResult, err error) {
+	if err := b.check(); err != nil {
+		return result, err
+	}
+	dtype, err := weightDType(b.dtype)
+	if err != nil {
+		return result, err
+	}
+	p, err := policy.RandomToken(llamaShapes[b.shape], dtype, policy.TokenConfig{
+		BaseModel: "random", R: b.r, Alpha: 2 * float64(b.r), Seed: 1,
+		Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
+	})
+	if err != nil {
+		return result, err
+	}
+	defer p.Close()
+	sequences, tokens := b.sequences(p.VocabSize())
+	source, err := algo.NewEpochs(policy.Samples(sequences), b.batch, 0, 0)
+	if err != nil {
+		return result, err
+	}
+	trainer, err := algo.New(p, source, &algo.SFT{}, training(algo.Config{Checkpoint: b.checkpoint}), run.Hooks{})
+	if err != nil {
+		return result, err
+	}
+	defer trainer.Close()
+	figures, err := measureStep(ctx, func() error { _, err := trainer.Step(ctx); return err }, reps, b.dtype)
+	if err != nil {
+		return result, err
+	}
+	_, trainable := p.Parameters()
+	return loraResult{
+		Case: "lora_step", Shape: b.shape, R: b.r, Batch: b.batch, Seq: b.seq, Layout: b.layout, Checkpoint: b.checkpoint,
+		RealTokens: tokens, RowTokens: tokens, TokensPerS: float64(tokens) / figures.Best, Trainable: trainable,
+		RSSBefore: figures.PeakRSS - figures.StepExtra, benchFigures: figures,
+	}, nil
+}
+
+// weightDType is the dtype that --dtype names.
+func weightDType(name string) (torch.DType, error) {
+	dtype, known := map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16}[name]
+	if !known {
+		return dtype, fmt.Errorf("--dtype %.40q is not fp32 or bf16", name)
+	}
+	return dtype, nil
+}
+
+func (r loraResult) table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "case\t%s, %s, r %d, %s, %d threads, %s\n", r.Case, r.Shape, r.R, r.DType, r.Threads, r.CPU)
+	fmt.Fprintf(t, "batch\t%d sequences, %s, %d tokens\n", r.Batch, r.Layout, r.RealTokens)
+	r.times(t, fmt.Sprintf("%.1f tokens/s", r.TokensPerS))
+	return t.Flush()
+}

@@ -1,0 +1,232 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"rltrain/envs"
+	"rltrain/internal/nearest"
+	"rltrain/internal/options"
+	"rltrain/rl/algo"
+)
+
+// catalogue is every name of an option, whatever the run.
+type catalogue struct {
+	names   []string        // in the order of help
+	boolean map[string]bool // of names; every name is in it
+	choices func() map[string][]choice
+}
+
+var (
+	catalogueLock sync.Mutex
+	lastCatalogue *catalogue
+	lastSize      [2]int
+)
+
+// everything is the catalogue of the tasks and algorithms that are registered now.
+func everything() *catalogue {
+	catalogueLock.Lock()
+	defer catalogueLock.Unlock()
+	definitions := envs.Definitions()
+	if size := [2]int{len(definitions), len(algo.Definitions())}; lastCatalogue == nil || size != lastSize {
+		lastCatalogue, lastSize = newCatalogue(definitions), size
+	}
+	return lastCatalogue
+}
+
+// newCatalogue reads each part that runs have once; which runs have an option is found out where somebody asks.
+func newCatalogue(definitions []envs.Definition) *catalogue {
+	all := &catalogue{boolean: map[string]bool{}}
+	seen := map[reflect.Type]bool{}
+	var choices []choice
+	for _, d := range definitions {
+		choices = append(choices, choicesOf(d)...)
+	}
+	for _, ch := range choices {
+		c := reflect.ValueOf(ch.parts()).Elem()
+		for i := range c.NumField() {
+			part := c.Field(i)
+			if part.Kind() == reflect.Interface {
+				part = part.Elem()
+			}
+			if part.Kind() == reflect.Struct && part.CanInterface() {
+				part = part.Addr()
+			}
+			if part.Kind() != reflect.Pointer || part.IsNil() || seen[part.Type()] || !part.CanInterface() {
+				continue
+			}
+			seen[part.Type()] = true
+			for _, o := range mustRead(part.Interface()).All() {
+				if _, known := all.boolean[o.Name]; !known {
+					all.names = append(all.names, o.Name)
+				}
+				all.boolean[o.Name] = o.Kind == reflect.Bool
+			}
+		}
+	}
+	all.choices = sync.OnceValue(func() map[string][]choice {
+		having := map[string][]choice{}
+		for _, ch := range choices {
+			for _, o := range mustRead(ch.parts()).All() {
+				having[o.Name] = append(having[o.Name], ch)
+			}
+		}
+		return having
+	})
+	return all
+}
+
+// mustRead reads options that were read when their task was registered, or that a test reads.
+func mustRead(part any) *options.Set {
+	set, err := options.Read(part)
+	if err != nil {
+		panic(err)
+	}
+	return set
+}
+
+// choicesOf are all ways of training a task.
+func choicesOf(d envs.Definition) []choice {
+	var all []choice
+	for _, mode := range d.Modes() {
+		if mode == envs.Supervised {
+			all = append(all, choice{task: d, mode: mode})
+			continue
+		}
+		for _, a := range algorithmsOf(d.Labels()) {
+			all = append(all, choice{task: d, mode: mode, algorithm: a})
+			for _, loss := range []string{LossStable, LossReinforce, LossDistiller} {
+				if a.Name == reinforce && !d.Labels() {
+					all = append(all, choice{task: d, mode: mode, algorithm: a, loss: loss})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// isName tells whether a flat name is understood: a key, an alias, or one with a fixed value.
+func isName(name string) bool {
+	_, isFixed := fixed[name]
+	_, isKey := everything().boolean[name]
+	return isKey || isFixed || plainAlias(name)
+}
+
+// isBoolean tells whether a name takes true or false.
+func isBoolean(name string) bool {
+	if f, ok := fixed[name]; ok {
+		return f.value == "true" || f.value == "false"
+	}
+	if a := aliasByName[name]; a != nil {
+		return a.isSwitch() || a.values == nil && everything().boolean[a.key]
+	}
+	return everything().boolean[name]
+}
+
+// names lists what isName accepts, keys first, for suggestions.
+func names() []string {
+	list := slices.Clone(everything().names)
+	for _, a := range aliases {
+		if plainAlias(a.name) {
+			list = append(list, a.name)
+		}
+	}
+	return list
+}
+
+// unknownName is the error for a name that is none of ours; format renders the suggestion.
+func unknownName(blame, name string, format func(string) string) error {
+	if why, ok := refused[canonical(name)]; ok {
+		return usagef("%s: %s", blame, why)
+	}
+	return usagef("%s%s", blame, didYouMean(name, names(), format))
+}
+
+// didYouMean is the tail of a message about an unknown name; format renders the suggestion.
+func didYouMean(name string, candidates []string, format func(string) string) string {
+	if s := nearest.Name(name, candidates); s != "" {
+		return "; did you mean " + format(s) + "?"
+	}
+	return ""
+}
+
+func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
+
+// elsewhere says why a run does not have an option that others have; origin tells where its mode was chosen.
+func (ch choice) elsewhere(key, origin string) string {
+	var tasks, modes, ways, losses []string
+	for _, other := range everything().choices()[key] {
+		tasks = appendNew(tasks, other.task.Name)
+		if other.task.Name != ch.task.Name {
+			continue
+		}
+		modes = appendNew(modes, other.mode)
+		switch {
+		case other.mode != ch.mode:
+		case other.loss != "":
+			losses = appendNew(losses, other.loss)
+		default:
+			ways = appendNew(ways, other.algorithm.Name)
+		}
+	}
+	const only = "applies only with "
+	fresh := slices.Contains(ways, reinforce)
+	switch {
+	case modes == nil:
+		return fmt.Sprintf("does not apply to task %s; it applies to %s", ch.task.Name, strings.Join(tasks, ", "))
+	case !slices.Contains(modes, ch.mode):
+		return fmt.Sprintf("does not apply to mode %s%s; it applies to %s", ch.mode, origin, strings.Join(modes, " and "))
+	case ch.loss != "" && losses != nil:
+		return only + "--reinforce-loss " + strings.Join(losses, " or ")
+	case ch.loss != "" && len(ways) == len(algorithmsOf(ch.task.Labels())):
+		return only + "--reinforce-loss on_policy, or another --algorithm"
+	}
+	var parts []string
+	if ch.loss != "" && fresh {
+		parts, ways = []string{"--reinforce-loss on_policy"}, slices.DeleteFunc(ways, func(name string) bool { return name == reinforce })
+	}
+	if len(ways) > 0 {
+		parts = append(parts, "--algorithm "+strings.Join(ways, " or "))
+	}
+	switch {
+	case len(losses) == len(replayed):
+		parts = append(parts, "--algorithm reinforce and a --reinforce-loss that replays: stable, reinforce or distiller")
+	case len(losses) > 0:
+		parts = append(parts, "--algorithm reinforce and --reinforce-loss "+strings.Join(losses, " or "))
+	}
+	return only + strings.Join(parts, ", or ")
+}
+
+func appendNew(list []string, name string) []string {
+	if slices.Contains(list, name) {
+		return list
+	}
+	return append(list, name)
+}
+
+// somewhere is an option as a run has it that is as near to ch as possible, for checks of a value that ch has no use for.
+func (ch choice) somewhere(key string) *options.Option {
+	best := -1
+	var found *Config
+	for _, other := range everything().choices()[key] {
+		near := 0
+		if other.task.Name == ch.task.Name {
+			near += 2
+		}
+		if other.algorithm.Name == ch.algorithm.Name {
+			near++
+		}
+		if near > best {
+			if c, err := other.withRecipe(); err == nil {
+				best, found = near, c
+			}
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	return found.set.Find(key)
+}

@@ -1,0 +1,127 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"rltrain/envs"
+	"rltrain/rl"
+	"rltrain/rl/rollout"
+)
+
+// wrong is what is wrong with the value of an option.
+func wrong(option, format string, args ...any) error {
+	return &envs.OptionError{Option: option, Err: fmt.Errorf(format, args...)}
+}
+
+// Blame makes an error about an option, as a task's, a *UsageError that names where it was given.
+func (c *Config) Blame(err error) error {
+	if fault := (*envs.OptionError)(nil); errors.As(err, &fault) {
+		return c.Errorf(fault.Option, "%v", fault.Err)
+	}
+	return err
+}
+
+// checkNeeds refuses given settings that mean nothing beside the others. A file may spell out defaults.
+func (l *loading) checkNeeds() {
+	var recipe *Config
+	for _, key := range l.order {
+		o, given := l.set.Find(key), l.given[key]
+		missing := l.set.Missing(o)
+		if missing == "" {
+			continue
+		}
+		if strings.HasPrefix(given.source.Name, routerSection) {
+			// The section has its settings whether or not they mean something.
+			l.skipped = append(l.skipped, given.source.Name)
+			o.Set(o.Default())
+			continue
+		}
+		if given.source.Layer == File {
+			if recipe == nil {
+				recipe, _ = l.withRecipe()
+			}
+			if reflect.DeepEqual(given.value, recipe.set.Find(key).Get()) {
+				continue
+			}
+		}
+		l.found.add(given.source.errorf("applies only %s", missing))
+	}
+}
+
+// check finds what no single value can show.
+func (c *Config) check() (found []error) {
+	add := func(err error) {
+		if blamed := c.Blame(err); blamed != err {
+			found = append(found, blamed)
+		} else if err != nil {
+			found = append(found, usagef("%v", err))
+		}
+	}
+	parts := reflect.ValueOf(c).Elem()
+	for i := range parts.NumField() {
+		if field := parts.Field(i); field.CanInterface() && (field.Kind() == reflect.Pointer || field.Kind() == reflect.Interface) && !field.IsNil() {
+			if part, ok := field.Interface().(interface{ Check() error }); ok {
+				add(part.Check())
+			}
+		}
+	}
+	if c.Task.Needs != "" && c.Text("dataset") == "" {
+		add(fmt.Errorf("task %s needs --dataset FILE, with %s", c.Task.Name, c.Task.Needs))
+	}
+	if c.Tokens != nil && c.Pretrained() != "" && c.General.Model != c.ofRecipe("model", TinyModel) {
+		add(wrong("model", "applies only without --pretrained-model"))
+	}
+	// A policy that nobody has taught earns too little to learn from, unless the task's recipe thinks otherwise.
+	if c.General.Mode == envs.RLOnly && c.Pretrained() == "" && c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly && (c.Labels != nil || c.General.Model == TinyModel) {
+		add(errUntaught)
+	}
+	samples := 1
+	if c.Fresh != nil {
+		samples = c.Fresh.SamplesPerPrompt
+	}
+	if c.Learning != nil {
+		add(c.Learning.Check(samples))
+	}
+	if f := c.Fresh; f != nil {
+		if longest := c.LongestAnswer(); f.OverlongBuffer > longest {
+			add(wrong("overlong_buffer", "%d is more than the %d tokens that an answer may have", f.OverlongBuffer, longest))
+		} else {
+			add(rollout.TokensConfig{Options: f.Options, MaxNew: c.ActionTokens(), MaxTotal: longest, Greedy: c.Greedy()}.Check())
+		}
+		if answers := f.PromptsPerStep * f.SamplesPerPrompt; c.Minibatches != nil && c.Minibatches.Minibatches > answers {
+			add(wrong("minibatches", "%d is more than the %d answers of a step", c.Minibatches.Minibatches, answers))
+		}
+		if r := c.Regularisation; r.KLCoef > 0 && r.KLType == string(rl.K1) && !r.KLInReward {
+			add(wrong("kl_type", "k1 as a loss has a gradient of mean 0, which holds nothing back: choose k2 or k3, or kl_in_reward"))
+		}
+		if c.Judge != nil && c.Judge.Model != "" && (f.StepTimeout > 0 || f.Async) {
+			add(wrong("judge", "computes where the policy does: it goes neither with step_timeout nor with async"))
+		}
+	}
+	return found
+}
+
+// ofRecipe is what the task's recipe says of an option, or else usual.
+func (c *Config) ofRecipe(key, usual string) string {
+	recipe, _ := recipeOf(c.Task)
+	if value, e := pick(key, [][]entry{recipe}); e != nil {
+		return value
+	}
+	return usual
+}
+
+// modeOrigin tells where the mode was chosen if that is not in view, on the same command line.
+func (c *Config) modeOrigin() string {
+	switch s := c.sources["mode"]; s.Layer {
+	case File:
+		return " (chosen at " + s.Position + ")"
+	case Env:
+		return " (chosen by " + s.Name + ")"
+	case Recipe:
+		return " (the default)"
+	}
+	return ""
+}

@@ -1,0 +1,341 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"rltrain/envs"
+	"rltrain/internal/options"
+)
+
+// entry is one setting as given in a layer, its name understood but its value not yet read.
+type entry struct {
+	name   string // a key, an alias, or a fixed name
+	value  options.Value
+	source Source
+}
+
+// Load reads the configuration from the arguments after the subcommand's name (os.Args[1:] or [2:]) and the environment
+// in the form of os.Environ. It opens the file that --config or RLTRAIN_CONFIG names, and nothing else.
+// Every error is a *UsageError, but for a --config file that cannot be read.
+func Load(args, environ []string) (*Config, error) {
+	var found faults
+	flags := flagEntries(args, &found)
+	env := envEntries(environ, &found)
+	var file []entry
+	var skipped []string
+	if path := lastOf("config", env, flags); path != "" {
+		var err error
+		if file, skipped, err = readFile(path); err != nil {
+			if usage := (*UsageError)(nil); !errors.As(err, &usage) {
+				return nil, err
+			}
+			found.add(err)
+		}
+	}
+	c := load([][]entry{file, env, flags}, &found)
+	if err := found.err(); err != nil {
+		return nil, err
+	}
+	c.skipped = append(skipped, c.skipped...)
+	return c, nil
+}
+
+// Defaults are the settings of a task without any given.
+func Defaults(task string) (*Config, error) {
+	var found faults
+	c := load([][]entry{{{name: "task", value: options.Value{Text: task}, source: Source{Layer: Flag, Name: "--task"}}}}, &found)
+	return c, found.err()
+}
+
+// loading is a configuration under way.
+type loading struct {
+	choice
+	*Config
+	found *faults
+	given map[string]assignment
+	order []string // of given
+}
+
+// assignment is a value of a key's type and where it was given.
+type assignment struct {
+	value  any
+	source Source
+}
+
+// load makes the configuration that layers of entries say, the lowest first. It is nil where the task is unknown.
+func load(layers [][]entry, found *faults) *Config {
+	ch, err := choose(layers)
+	if err != nil {
+		found.add(err)
+		return nil
+	}
+	c, err := ch.withRecipe()
+	if err != nil {
+		found.add(err)
+		return nil
+	}
+	l := loading{choice: ch, Config: c, found: found, given: map[string]assignment{}}
+	l.origin("mode", layers)
+	for _, entries := range layers {
+		l.layer(entries)
+	}
+	for _, key := range l.order {
+		c.set.Find(key).Set(l.given[key].value)
+		c.sources[key] = l.given[key].source
+	}
+	l.checkNeeds()
+	if found.none() {
+		for _, err := range c.check() {
+			found.add(err)
+		}
+	}
+	return c
+}
+
+// choose finds the task, the mode and the algorithm in the layers, in the task's recipe, or the defaults.
+func choose(layers [][]entry) (choice, error) {
+	var ch choice
+	for _, d := range envs.Definitions() {
+		if d.Default || ch.task.Name == "" {
+			ch.task = d
+		}
+	}
+	if name, e := pick("task", layers); e != nil {
+		d, err := envs.Find(name)
+		if err != nil {
+			_, wrong := (&options.Option{Declaration: options.Declaration{Kind: reflect.String, Allowed: taskNames()}}).Parse(e.value)
+			return ch, e.source.errorf("%v", wrong)
+		}
+		ch.task = d
+	}
+	recipe, err := recipeOf(ch.task)
+	if err != nil {
+		return ch, err
+	}
+	layers = append([][]entry{recipe}, layers...)
+	if ch.mode, _ = pick("mode", layers); !slices.Contains(ch.task.Modes(), ch.mode) {
+		ch.mode = ch.task.Modes()[0]
+	}
+	if ch.mode == envs.Supervised {
+		return ch, nil
+	}
+	name, _ := pick("algorithm", layers)
+	for _, want := range []string{name, usualAlgorithm(ch.task)} {
+		for _, d := range algorithmsOf(ch.task.Labels()) {
+			if ch.algorithm.Name == "" && d.Name == want {
+				ch.algorithm = d
+			}
+		}
+	}
+	if loss, _ := pick("reinforce_loss", layers); ch.algorithm.Name == reinforce && !ch.task.Labels() && replayed[loss] != nil {
+		ch.loss = loss
+	}
+	return ch, nil
+}
+
+// usualAlgorithm is that of a command that names none.
+func usualAlgorithm(d envs.Definition) string {
+	if d.Labels() {
+		return "ppo"
+	}
+	return reinforce
+}
+
+// pick is the value of a key in the highest layer that has it.
+func pick(key string, layers [][]entry) (string, *entry) {
+	for _, entries := range slices.Backward(layers) {
+		for i, e := range entries {
+			a := aliasByName[e.name]
+			switch {
+			case e.name == key:
+				return e.value.Text, &entries[i]
+			case a != nil && a.key == key && a.values != nil:
+				if on, err := options.ParseBool(e.value); err == nil {
+					return a.values[fmt.Sprint(on)], &entries[i]
+				}
+			case a != nil && a.key == key:
+				return e.value.Text, &entries[i]
+			}
+		}
+	}
+	return "", nil
+}
+
+func lastOf(key string, layers ...[]entry) string {
+	value, _ := pick(key, layers)
+	return value
+}
+
+// withRecipe is the run with the defaults of its task. What the recipe says of other runs of the task is left out.
+func (ch choice) withRecipe() (*Config, error) {
+	c, err := ch.build()
+	if err != nil {
+		return nil, err
+	}
+	recipe, err := recipeOf(ch.task)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range recipe {
+		o := c.set.Find(e.name)
+		if o == nil || slices.Contains(selectors, e.name) {
+			continue
+		}
+		value, err := o.Parse(e.value)
+		if err != nil {
+			return nil, e.source.errorf("%v", err)
+		}
+		o.Set(value)
+	}
+	return c, nil
+}
+
+// selectors are the options that decide which others there are.
+var selectors = []string{"task", "mode", "algorithm", "reinforce_loss"}
+
+var (
+	recipeLock sync.Mutex
+	recipes    = map[string][]entry{} // by task
+)
+
+// recipeOf is a task's recipe.
+func recipeOf(d envs.Definition) ([]entry, error) {
+	recipeLock.Lock()
+	defer recipeLock.Unlock()
+	if entries, ok := recipes[d.Name]; ok || d.Recipe == "" {
+		return entries, nil
+	}
+	entries, _, err := parseFile("recipe of "+d.Name, []byte(d.Recipe))
+	if err == nil {
+		recipes[d.Name] = entries
+	}
+	return entries, err
+}
+
+// origin notes where a selector was given, for messages about what it decides.
+func (l *loading) origin(key string, layers [][]entry) {
+	if _, e := pick(key, layers); e != nil {
+		l.sources[key] = e.source
+	}
+}
+
+// layer reads the values of one layer. Two entries for one key must agree.
+func (l *loading) layer(entries []entry) {
+	seen := map[string]assignment{}
+	put := func(key string, a assignment) {
+		before, twice := seen[key]
+		if twice && !reflect.DeepEqual(before.value, a.value) {
+			l.found.add(disagreement(key, before, a))
+			return
+		}
+		if _, ok := l.given[key]; !ok {
+			l.order = append(l.order, key)
+		}
+		if !twice {
+			seen[key], l.given[key] = a, a
+		}
+	}
+	var also []func()
+	for _, e := range entries {
+		key, value, err := l.read(e)
+		if err != nil {
+			l.found.add(e.source.errorf("%v", err))
+			continue
+		}
+		if key == "" {
+			continue
+		}
+		put(key, assignment{value, e.source})
+		if a := aliasByName[e.name]; a != nil && a.also != "" {
+			also = append(also, func() {
+				if _, ok := l.given[a.also]; !ok {
+					put(a.also, assignment{value, e.source})
+				}
+			})
+		}
+	}
+	for _, set := range also {
+		set()
+	}
+}
+
+// read finds the key and the value of an entry. The key is "" where there is nothing to set.
+func (l *loading) read(e entry) (key string, value any, err error) {
+	if f, ok := fixed[e.name]; ok {
+		if same := strings.EqualFold(e.value.Text, f.value); !same || e.value.Syntax == options.List {
+			return "", nil, fmt.Errorf("%s: %s", e.value, f.why)
+		}
+		return "", nil, nil
+	}
+	key = l.target(l.Config, e.name)
+	if key == "" {
+		return "", nil, errors.New(refused[e.name])
+	}
+	o := l.set.Find(key)
+	here := o != nil
+	if !here {
+		o = l.somewhere(key)
+	}
+	if value, err = parse(o, e); err != nil {
+		return "", nil, err
+	}
+	switch {
+	case o.PerCommand && e.source.Layer == File:
+		return "", nil, errors.New("is given with the command, not in a file; leave it out")
+	case here:
+		return key, value, nil
+	case strings.HasPrefix(e.name, routerSection):
+		// The section has its settings whether or not they mean something.
+		if l.RL != nil {
+			l.skipped = append(l.skipped, e.name)
+		}
+		return "", nil, nil
+	case e.source.Layer == File && reflect.DeepEqual(value, o.Get()):
+		return "", nil, nil // a file may spell out what it leaves as it is
+	}
+	return "", nil, errors.New(l.elsewhere(key, l.modeOrigin()))
+}
+
+// parse reads the value of an entry for an option, by this or another name of both.
+func parse(o *options.Option, e entry) (any, error) {
+	v := e.value
+	if a := aliasByName[e.name]; a != nil && a.values != nil {
+		text := v.Text
+		if on, err := options.ParseBool(v); err == nil {
+			text = fmt.Sprint(on)
+		} else if a.isSwitch() {
+			return nil, err
+		}
+		known, ok := a.values[text]
+		if !ok {
+			return nil, fmt.Errorf("%v is not one of %s", v, strings.Join(slices.Sorted(maps.Keys(a.values)), ", "))
+		}
+		v = options.Value{Text: known}
+	}
+	if known, ok := otherValues[o.Name][v.Text]; ok && v.Syntax != options.List {
+		v.Text = known
+	}
+	kind, _, _ := strings.Cut(v.Text, ":") // cuda:0 is a cuda
+	if why, ok := refusedValues[o.Name][kind]; ok {
+		return nil, fmt.Errorf("%s: %s", v.Text, why)
+	}
+	return o.Parse(v)
+}
+
+func disagreement(key string, a, b assignment) error {
+	if a.source == b.source || a.source.Name == b.source.Name {
+		return b.source.errorf("given twice, with %v and %v; keep one", a.value, b.value)
+	}
+	where := ""
+	if b.source.Position != "" {
+		where = b.source.Position + ": "
+	}
+	return usagef("%s%s and %s set %s to different values, %v and %v; keep one",
+		where, a.source.Name, b.source.Name, key, a.value, b.value)
+}

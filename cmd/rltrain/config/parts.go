@@ -1,0 +1,225 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"rltrain/rl/algo"
+	"rltrain/rl/rollout"
+)
+
+// Start is what a run of one stage may begin with.
+type Start struct {
+	PretrainedModel string `option:"pretrained_model" arg:"DIR|NAME" help:"trained policy to go on from, a folder or a name on the hub"`
+}
+
+// LoRA is the adapter of a new policy.
+type LoRA struct {
+	R       int      `option:"lora_r" default:"16" range:"[1,1024]" help:"rank of the adapter"`
+	Alpha   int      `option:"lora_alpha" default:"32" range:"[1,)" help:"the adapter's output is scaled by lora_alpha / lora_r"`
+	Dropout float64  `option:"lora_dropout" range:"[0,1)" help:"dropout on the adapter's input"`
+	Targets []string `option:"lora_target_modules" help:"modules that get an adapter, by the end of their name; empty = the model family's"`
+}
+
+// LabelModel is how a classifier reads.
+type LabelModel struct {
+	MaxLength int `option:"max_length" default:"512" range:"[3,)" needs:"!pretrained_model" help:"cut texts at this many tokens, special tokens included"`
+}
+
+// NewLabelModel is a classifier that begins untrained.
+type NewLabelModel struct {
+	LoRA    LoRA   `needs:"!pretrained_model"`
+	Pooling string `option:"pooling" default:"auto" allowed:"auto,mean,family" needs:"!pretrained_model" help:"how a text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says"`
+}
+
+// TokenModel is a language model.
+type TokenModel struct {
+	DType                 string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how frozen weights are kept; computing is in fp32; auto = as stored"`
+	GradientCheckpointing bool   `option:"gradient_checkpointing" help:"keep each block's input only and compute the rest again: less memory, a third more time"`
+	Tuning                string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"what is trained: an adapter, or all weights; auto = all weights of the model tiny, an adapter on any other"`
+	LoRA                  LoRA   `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
+	Layers                int    `option:"tiny_layers" default:"4" range:"[1,64]" needs:"!pretrained_model,model=tiny" help:"layers of the model tiny"`
+	Hidden                int    `option:"tiny_hidden" default:"128" range:"[32,4096]" needs:"!pretrained_model,model=tiny" help:"width of the model tiny, a multiple of 32"`
+}
+
+// Check refuses a width that is not whole heads.
+func (o *TokenModel) Check() error {
+	if o.Hidden%32 != 0 {
+		return wrong("tiny_hidden", "%d is not a multiple of 32, the width of a head", o.Hidden)
+	}
+	return nil
+}
+
+// Imitation is the supervised stage.
+type Imitation struct {
+	Epochs            int `option:"epochs" default:"1" range:"[1,)" help:"passes over the training rows"`
+	MaxSteps          int `option:"max_steps" range:"[0,)" help:"updates, instead of epochs; 0 = as epochs say, or 1500 where exercises do not end"`
+	BatchSize         int `option:"batch_size" default:"32" range:"[1,)" help:"rows an update"`
+	algo.Optimisation `defaults:"learning_rate=0.001,lr_scheduler_type=constant,warmup_ratio=0.02"`
+}
+
+// LabelImitation is supervised training of a classifier.
+type LabelImitation struct {
+	HeadLearningRate float64 `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak rate of the classification head"`
+	Metric           string  `option:"metric_for_best_model" default:"f1_weighted" allowed:"f1_weighted,f1_macro,accuracy,loss" help:"validation figure that picks the best epoch"`
+	algo.SFT
+}
+
+// TextImitation is how a data set of texts is imitated.
+type TextImitation struct {
+	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"cut texts at this many tokens; 0 = as many as the model reads"`
+	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"share of the rows kept for validation, where the data has no split for it"`
+	Packing         bool    `option:"packing" needs:"max_length" help:"count a batch in bins of max_length tokens, filled with as many whole examples as fit, instead of examples"`
+	CompletionOnly  bool    `option:"completion_only_loss" default:"true" help:"of prompt and completion train the completion only"`
+	AssistantOnly   bool    `option:"assistant_only_loss" help:"of messages train what the assistant says only; needs a template that marks it"`
+}
+
+// Warmup is how long worked solutions are imitated.
+type Warmup struct {
+	Until      float64 `option:"warmup_until" default:"0.5" range:"[0,1]" needs:"warmup_check_every>0" help:"stop at the first check at which this share of tries at held-out exercises of each kind is right, drawn as RL draws them"`
+	CheckEvery int     `option:"warmup_check_every" default:"50" range:"[0,)" help:"updates between checks; 0 = there are none"`
+}
+
+// Answers is how exercises are answered and judged.
+type Answers struct {
+	MaxNewTokens int `option:"max_new_tokens" default:"160" range:"[1,1048576]" help:"tokens of an answer at most, of a line see max_line_tokens"`
+	EvalSamples  int `option:"eval_samples" default:"200" range:"[1,1048576]" help:"held-out exercises of an evaluation, answered greedily"`
+}
+
+// PromptForm is of tasks that have two.
+type PromptForm struct {
+	Form string `option:"prompt_form" default:"auto" allowed:"auto,short,chat" help:"how an exercise is shown: in short, for small models over characters, or as a conversation with an example; auto = short where the model, as tiny, has no chat template"`
+}
+
+// Lines is of tasks whose solutions have lines.
+type Lines struct {
+	StepMode  string `option:"step_mode" default:"whole" allowed:"line,whole" help:"what an action is: a line of the solution, or all of it"`
+	MaxTokens int    `option:"max_line_tokens" default:"64" range:"[1,1048576]" needs:"step_mode=line or eval_stepwise" help:"tokens of a line at most"`
+	MaxLines  int    `option:"max_trajectory_steps" default:"10" range:"[1,1048576]" needs:"step_mode=line or eval_stepwise" help:"lines of a solution at most"`
+}
+
+// TextRewards is what a language model's answers earn.
+type TextRewards struct {
+	Reward string `option:"reward" arg:"LIST" help:"instead of the task's own: accuracy, expr:'...', cmd:PROGRAM, and what else the task has, each with =WEIGHT if wanted, joined by commas"`
+}
+
+// Judge is of tasks with rewards that ask a model.
+type Judge struct {
+	Model string `option:"judge" arg:"DIR|NAME" help:"language model that rewards each step, as --reward says, instead of the right answer alone"`
+}
+
+// RL is the stage of reinforcement learning.
+type RL struct {
+	Algorithm    string            `option:"algorithm" help:"how the policy is improved"`
+	Optimisation algo.Optimisation `prefix:"rl_" defaults:"lr_scheduler_type=constant,warmup_ratio=0.1"`
+}
+
+// LabelRollouts is what a classifier learns from.
+type LabelRollouts struct {
+	Episodes int     `option:"rl_episodes" default:"3" range:"[1,)" help:"rollouts, each followed by an update; the best by validation is kept"`
+	Share    float64 `option:"rl_share" default:"0.25" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
+	rollout.LabelOptions
+	Reward     string `option:"reward" default:"accuracy" arg:"LIST" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
+	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`
+	Metric     string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation figure that picks the best episode; auto = the one the reward is about"`
+}
+
+const customReward = "custom"
+
+// RewardSpec is the list of rewards: reward, or for custom the expression of reward_expr. Complaints about it belong to
+// the key that it returns.
+func (o *LabelRollouts) RewardSpec() (spec, key string) {
+	if o.Reward != customReward {
+		return o.Reward, "reward"
+	}
+	quote := "'"
+	if strings.Contains(o.RewardExpr, quote) {
+		quote = `"`
+	}
+	return "expr:" + quote + o.RewardExpr + quote, "reward_expr"
+}
+
+// Check refuses what goes against each other.
+func (o *LabelRollouts) Check() error {
+	switch {
+	case o.Reward == customReward && o.RewardExpr == "":
+		return wrong("reward", "custom needs --reward-expr, an expression such as 'correct - 0.5*(1-correct)*confidence'")
+	case strings.Contains(o.RewardExpr, "'") && strings.Contains(o.RewardExpr, `"`):
+		return wrong("reward_expr", "has quotes of both kinds; write one kind")
+	case o.BufferSize < o.BatchSize:
+		return fmt.Errorf("buffer_size %d is less than rl_batch_size %d: a minibatch would never fill", o.BufferSize, o.BatchSize)
+	}
+	return nil
+}
+
+// Rounds is how often a language model is improved and judged.
+type Rounds struct {
+	Steps        int `option:"num_steps" default:"30" range:"[1,)" help:"rollouts, each followed by an update"`
+	EvalEvery    int `option:"eval_every" default:"5" range:"[1,)" help:"steps between evaluations; the best policy is kept"`
+	FreshSamples int `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"exercises that the policy is judged by in the end, none of which was used before; 0 = there are none"`
+}
+
+// FreshRollouts are learnt from once, by the policy that wrote them.
+type FreshRollouts struct {
+	rollout.Options
+	Verbose bool `option:"verbose" incidental:"true" help:"print the answers of each step"`
+}
+
+// Minibatches divides a rollout of answers.
+type Minibatches struct {
+	Minibatches int `option:"minibatches" default:"1" range:"[1,)" help:"updates of a pass over a rollout, each on its own part of the answers"`
+}
+
+// Values is the value head.
+type Values struct {
+	LearningRate float64 `option:"value_learning_rate" default:"0.001" range:"(0,)" help:"rate of the value head, whose gradient does not reach the adapter"`
+}
+
+// ReinforceLoss chooses between fresh answers and a replay buffer.
+type ReinforceLoss struct {
+	Loss string `option:"reinforce_loss" default:"on_policy" allowed:"stable,reinforce,distiller,on_policy" help:"loss of algorithm reinforce. on_policy: of what was just sampled, with --baseline. The others replay turns of a buffer: reinforce, stable with a penalty for leaving the reference, distiller which logs it only"`
+}
+
+// Replay is how turns out of a buffer are learnt from.
+type Replay struct {
+	rollout.ReplayOptions
+	ReferenceModel  string  `option:"reference_model" arg:"DIR|NAME" needs:"reinforce_loss=stable|distiller" help:"another model for the reference, with the same tokens; without it the policy as it was"`
+	RefUpdateEvery  int     `option:"ref_update_every" default:"2" range:"[0,)" needs:"reinforce_loss=stable|distiller,!reference_model or reference_model=@model" help:"steps after which the reference becomes a copy of the policy; 0 = never"`
+	EvalTemperature float64 `option:"eval_temperature" range:"[0,)" help:"of the answers that are evaluated; 0 = greedy"`
+	EvalTopP        float64 `option:"eval_top_p" default:"0.9" range:"(0,1]" needs:"eval_temperature>0" help:"share of the probability that those answers are drawn from"`
+}
+
+// Check refuses what goes against each other.
+func (o *Replay) Check() error {
+	if o.BatchSize > o.NumUpdateSteps {
+		return fmt.Errorf("rl_batch_size %d is more than num_update_steps %d: no update would have as many turns", o.BatchSize, o.NumUpdateSteps)
+	}
+	if slices.Contains([]string{".pkl", ".pickle"}, filepath.Ext(o.BufferCache)) {
+		return wrong("buffer_cache", "%s is the name of a Python pickle, and reading one runs code; the buffer is kept as JSON lines: name it .jsonl", o.BufferCache)
+	}
+	return nil
+}
+
+// StepwiseEval is of replays of solutions that have lines.
+type StepwiseEval struct {
+	Stepwise bool `option:"eval_stepwise" help:"evaluate line by line instead of in one go"`
+}
+
+// Saving is what a run leaves behind on its way.
+type Saving struct {
+	SaveSteps    int `option:"save_steps" default:"50" range:"[1,)" incidental:"true" help:"updates between checkpoints"`
+	Keep         int `option:"save_total_limit" default:"2" range:"[0,)" incidental:"true" help:"newest checkpoints to keep; 0 = all"`
+	LoggingSteps int `option:"logging_steps" default:"5" range:"[1,)" incidental:"true" help:"updates between log lines"`
+}
+
+// replayed are the losses of algorithm reinforce that learn from a buffer.
+var replayed = map[string]func() algo.Algorithm{
+	LossReinforce: func() algo.Algorithm { return &algo.Replayed{} },
+	LossStable:    func() algo.Algorithm { return &algo.Stable{} },
+	LossDistiller: func() algo.Algorithm { return &algo.Distiller{} },
+}
+
+var errUntaught = errors.New("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage")

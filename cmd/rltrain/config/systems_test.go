@@ -1,0 +1,52 @@
+package config
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestSystems pastes the commands of other trainers.
+func TestSystems(t *testing.T) {
+	data, err := os.ReadFile("testdata/systems.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command, tested := "", 0
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if rest, ok := strings.CutPrefix(line, "$ "); ok {
+			command = rest
+		}
+		if command == "" || !strings.HasPrefix(line, "=") && !strings.HasPrefix(line, "!") {
+			continue
+		}
+		tested++
+		c, err := Load(strings.Fields(command), nil)
+		if want, ok := strings.CutPrefix(line, "! "); ok {
+			if err == nil || err.Error() != want {
+				t.Errorf("%s\n got %v\nwant %s", command, err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", command, err)
+			continue
+		}
+		want := pairs(strings.TrimPrefix(line, "="))
+		got := changes(t, c)
+		for name, value := range want {
+			if got[name] == "" && c.Text(name) == strings.Trim(value, `"`) && c.set.Applies(c.set.Find(name)) {
+				delete(want, name) // said for clarity: it is so without being given
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", command, diff)
+		}
+	}
+	if tested < 25 {
+		t.Errorf("%d commands were tested, want all", tested)
+	}
+}

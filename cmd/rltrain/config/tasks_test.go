@@ -1,0 +1,8 @@
+package config
+
+import (
+	_ "rltrain/envs/chat"
+	_ "rltrain/envs/digits"
+	_ "rltrain/envs/intent"
+	_ "rltrain/envs/math"
+)

@@ -1,0 +1,148 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+)
+
+// describeExample shows the first prompt of a task as the model gets it, and which tokens of a prompt with its
+// completion supervised training trains. What the chat template refuses is told and no error.
+func describeExample(s *sheet, p *policy.Token, task string) error {
+	example, err := firstExample(task, p.Templates != nil)
+	if err != nil {
+		return err
+	}
+	kind := "a text, for there is no chat template"
+	if p.Templates != nil {
+		kind = "messages"
+	}
+	s.head("First prompt of %s (%s)", task, kind)
+	ids, err := p.Prompt(example.Prompt)
+	if err != nil {
+		s.row("problem", "%v", err)
+		return nil
+	}
+	text, err := p.Tokenizer.Decode(ids, false)
+	if err != nil {
+		return err
+	}
+	s.row("tokens", "%d", len(ids))
+	for i, line := range strings.Split(text, "\n") {
+		name := ""
+		if i == 0 {
+			name = "text"
+		}
+		s.row(name, "%s", line)
+	}
+	s.row("ids", "%s", strings.Trim(fmt.Sprint(ids), "[]"))
+
+	s.head("Labels of a prompt with its completion")
+	encoded, err := p.Encode(func(yield func(chat.Example, error) bool) { yield(example, nil) }, policy.EncodeOptions{CompletionOnly: true})
+	if err != nil {
+		s.row("problem", "%v", err)
+		return nil
+	}
+	if len(encoded.Sequences) == 0 {
+		s.row("problem", "no token of it would be trained within the model's %d positions", p.MaxLength())
+		return nil
+	}
+	return labelRows(s, p, encoded.Sequences[0])
+}
+
+// Of the tokens from shortly before the first label on, a table shows the first and the last.
+const (
+	tokensBefore = 3
+	tokensFirst  = 16
+	tokensLast   = 6
+)
+
+func labelRows(s *sheet, p *policy.Token, q policy.Sequence) error {
+	first, trained, ends := len(q.Labels), 0, false
+	for i, label := range q.Labels {
+		if label {
+			first, trained = min(first, i), trained+1
+			ends = ends || slices.Contains(p.EOS(), q.IDs[i])
+		}
+	}
+	s.row("tokens", "%d, of which %d are trained", len(q.IDs), trained)
+	if !ends {
+		s.row("problem", "none that ends a text is trained: the model would not learn to stop")
+	}
+	first = max(0, first-tokensBefore)
+	var rows [][]string
+	for i := first; i < len(q.IDs); i++ {
+		if i == first+tokensFirst && i < len(q.IDs)-tokensLast {
+			rows = append(rows, []string{"", "", "...", ""})
+			i = len(q.IDs) - tokensLast
+		}
+		text, err := p.Tokenizer.Decode(q.IDs[i:i+1], false)
+		if err != nil {
+			return err
+		}
+		label := "no"
+		if q.Labels[i] {
+			label = "yes"
+		}
+		rows = append(rows, []string{strconv.Itoa(i), strconv.Itoa(int(q.IDs[i])), strconv.Quote(text), label})
+	}
+	table := report.RenderTable([]string{"token", "id", "text", "trained"}, rows)
+	s.WriteString("  " + strings.ReplaceAll(strings.TrimSuffix(table, "\n"), "\n", "\n  ") + "\n")
+	return nil
+}
+
+// exampleTasks are the tasks of language models that can show an example without data, those that imitate first.
+func exampleTasks() []string {
+	var imitate, play []string
+	for _, d := range envs.Definitions() {
+		switch {
+		case d.Labels():
+		case !d.Plays():
+			imitate = append(imitate, d.Name)
+		case d.Needs == "" && d.Worked:
+			play = append(play, d.Name)
+		}
+	}
+	return append(imitate, play...)
+}
+
+// firstExample is a prompt of a task with its completion: messages, or texts for a model without a chat template.
+func firstExample(task string, messages bool) (chat.Example, error) {
+	example := chat.Example{File: task, Line: 1, Format: chat.PromptCompletion}
+	prompt, completion := envs.Observation{Text: "What is 2 + 2?"}, " 4"
+	if messages {
+		prompt, completion = envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: "What is 2 + 2?"}}}, "4"
+	}
+	d, err := envs.Find(task)
+	if err != nil {
+		return example, err
+	}
+	if d.Plays() {
+		exercises, err := envs.New(task, envs.Setup{Text: !messages}, nil)
+		if err != nil {
+			return example, err
+		}
+		episode, err := exercises.Episode(envs.Train, 0)
+		if err != nil {
+			return example, err
+		}
+		if prompt, err = episode.Reset(context.Background()); err != nil {
+			return example, err
+		}
+		completion = episode.(envs.Worked).Solution()
+	}
+	if messages {
+		example.Prompt.Messages = policy.Conversation(prompt.Messages)
+		example.Completion.Messages = policy.Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: completion}})
+		return example, nil
+	}
+	example.Prompt.Text, example.Completion.Text = prompt.Text, completion
+	return example, nil
+}

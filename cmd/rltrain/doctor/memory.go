@@ -1,0 +1,69 @@
+package doctor
+
+import (
+	"fmt"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/internal/options"
+	"rltrain/lora"
+	"rltrain/torch/transformers"
+)
+
+// memoryRows estimate what a model takes: its weights, the cache of generating, and a training step with LoRA.
+// stored are the bytes of the weights on disk, 0 where they are not there; adapter is the number of an adapter's
+// weights, 0 for that of a new one.
+func memoryRows(s *sheet, c *transformers.CausalConfig, parameters, stored, adapter int64) error {
+	if stored > 0 {
+		s.row("weights", "%s as stored, %s as fp32", mebibytes(stored), mebibytes(4*parameters))
+	} else {
+		s.row("weights", "%s as fp32, %s as bf16", mebibytes(4*parameters), mebibytes(2*parameters))
+	}
+	// A key and a value of each key head, in fp32.
+	token := int64(2 * 4 * c.NumHiddenLayers * c.NumKeyValueHeads * c.HeadDim)
+	s.row("KV cache", "%.1f KiB a token, %s for 1,000 tokens", float64(token)/(1<<10), mebibytes(1000*token))
+	what := "an adapter of this size"
+	if adapter == 0 {
+		var usual config.LoRA
+		if _, err := options.Read(&usual); err != nil {
+			return err
+		}
+		var err error
+		if adapter, err = newAdapter(c, usual.R); err != nil {
+			return err
+		}
+		what = fmt.Sprintf("a LoRA of rank %d", usual.R)
+	}
+	// A weight, its gradient and AdamW's two moments, and per token what the backward pass reads again: the
+	// inputs of norms and linears, queries, keys, values and the steps of the MLP.
+	queries, keys := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
+	perToken := int64(4 * c.NumHiddenLayers * (4*c.HiddenSize + 2*queries + 2*keys + 3*c.IntermediateSize))
+	s.row("training", "%s has %s weights: %s with gradients and AdamW; about %s of activations for 1,000 tokens of a micro-batch",
+		what, millions(adapter), mebibytes(16*adapter), mebibytes(1000*perToken))
+	return nil
+}
+
+// newAdapter is the number of weights of an adapter of rank r on the family's modules.
+func newAdapter(c *transformers.CausalConfig, r int) (int64, error) {
+	var names []string
+	sizes := map[string]int{}
+	for _, linear := range c.Linears() {
+		names = append(names, linear.Name)
+		sizes[linear.Name] = linear.In + linear.Out
+	}
+	adapted, err := lora.Match(names, c.DefaultTargets())
+	if err != nil {
+		return 0, err
+	}
+	total := 0
+	for _, name := range adapted {
+		total += r * sizes[name]
+	}
+	return int64(total), nil
+}
+
+func mebibytes(bytes int64) string {
+	if bytes >= 10<<30 {
+		return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+	}
+	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+}

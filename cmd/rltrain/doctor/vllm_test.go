@@ -1,0 +1,61 @@
+package doctor
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestVLLMVerdict(t *testing.T) {
+	const layer = "base_model.model.model.layers.0."
+	pair := []string{layer + "self_attn.q_proj.lora_A.weight", layer + "self_attn.q_proj.lora_B.weight"}
+	plain := func(more ...string) map[string]string {
+		fields := map[string]string{"r": "16", "lora_alpha": "32", "target_modules": `["q_proj"]`}
+		for i := 0; i < len(more); i += 2 {
+			fields[more[i]] = more[i+1]
+		}
+		return fields
+	}
+	for _, test := range []struct {
+		name    string
+		fields  map[string]string
+		tensors []string
+		family  string
+		refused []string
+		notes   []string
+	}{
+		{"plain", plain(), pair, "llama", nil, nil},
+		{"rank below the list's", plain("r", "12"), pair, "llama", nil, nil},
+		{"rank above the default", plain("r", "24"), pair, "llama", []string{"rank 24 is above 16, unless it is started with --max-lora-rank 32"}, nil},
+		{"rank of the list", plain("r", "64"), pair, "llama", []string{"rank 64 is above 16, unless it is started with --max-lora-rank 64"}, nil},
+		{"rank above all", plain("r", "600"), pair, "llama", []string{"rank 600 is above 512, the highest --max-lora-rank"}, nil},
+		{
+			"rank of a module", plain("rank_pattern", `{"q_proj":40}`), pair, "llama",
+			[]string{"rank 40 is above 16, unless it is started with --max-lora-rank 64"},
+			[]string{"rank_pattern is not read: modules with a rank or alpha of their own are scaled wrongly; merge the adapter"},
+		},
+		{"dora", plain("use_dora", "true"), append(pair, layer+"self_attn.q_proj.lora_magnitude_vector"), "llama", []string{
+			"use_dora is true: it has no such adapters; merge this one",
+			"tensor " + layer + "self_attn.q_proj.lora_magnitude_vector is neither of a LoRA pair nor of a score or classifier",
+		}, nil},
+		{"pissa", plain("init_lora_weights", `"pissa_niter_16"`), pair, "llama", []string{`init_lora_weights is "pissa_niter_16": such adapters change the base weights too`}, nil},
+		{"gaussian", plain("init_lora_weights", `"gaussian"`), pair, "llama", nil, nil},
+		{"head", plain("modules_to_save", `["score","lm_head"]`), append(pair, "base_model.model.lm_head.weight"), "llama", []string{
+			"modules_to_save has lm_head: only classifier and score may be stored whole",
+			"tensor base_model.model.lm_head.weight is neither of a LoRA pair nor of a score or classifier",
+		}, nil},
+		{"score", plain("modules_to_save", `["score"]`), append(pair, "base_model.model.score.weight"), "llama", nil, nil},
+		{"split modules", plain(), pair, "phi3", []string{"module q_proj is not one that it adapts (qkv_proj, o_proj, gate_up_proj, down_proj, embed_tokens, lm_head)"}, nil},
+		{"no list", plain(), pair, "gpt_neox", nil, nil},
+		{"gpt2", plain(), nil, "gpt2", []string{"it has no LoRA for gpt2: merge the adapter"}, nil},
+		{"empty", nil, nil, "", []string{"r is missing", "lora_alpha is missing", "target_modules is missing"}, nil},
+	} {
+		refused, notes := vllmVerdict(test.fields, test.tensors, test.family)
+		if diff := cmp.Diff(test.refused, refused); diff != "" {
+			t.Errorf("%s: refused (-want +got)\n%s", test.name, diff)
+		}
+		if diff := cmp.Diff(test.notes, notes); diff != "" {
+			t.Errorf("%s: notes (-want +got)\n%s", test.name, diff)
+		}
+	}
+}

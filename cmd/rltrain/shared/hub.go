@@ -1,0 +1,89 @@
+// Package shared is what several commands do alike: finding models and data, computing on a thread, and telling a user
+// of mistakes.
+package shared
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/envs/dataset"
+	"rltrain/lora"
+	"rltrain/rl/report"
+	"rltrain/torch/hub"
+)
+
+// NewHub is how a command reaches models and data sets by name: with a progress bar, and with warnings where
+// bars are. done takes away the bar that a download left unfinished.
+func NewHub(console *report.Console) (client *hub.Client, done func()) {
+	var bar *report.Bar
+	size := int64(-1)
+	done = func() {
+		if bar != nil {
+			bar.Done()
+		}
+		bar, size = nil, -1
+	}
+	client = &hub.Client{
+		Progress: func(repository string, finished, total int64) {
+			if total != size {
+				bar, size = console.Bar("download", "MiB", int(finished>>20), int(total>>20)), total
+			}
+			bar.Set(int(finished>>20), repository)
+			if finished >= total {
+				done()
+			}
+		},
+		Warn: func(message string) { console.Warn("rltrain: warning: " + message) },
+	}
+	return client, done
+}
+
+// HubOf is NewHub of a command without a console of its own.
+func HubOf(c *cli.Context) (client *hub.Client, done func()) {
+	return NewHub(report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now))
+}
+
+// FindDataset finds the parts of a data set: a file or a folder, as dataset.Find does, or a repository of the
+// Hub, org/name or org/name@revision, of which client fetches the files of the splits ("train", "validation",
+// "test"), of all with none. config names one of several configurations, "" the default or only one.
+func FindDataset(ctx context.Context, client *hub.Client, name, config string, splits ...string) ([]dataset.Part, error) {
+	_, err := os.Stat(name)
+	if path := filepath.IsAbs(name) || strings.HasPrefix(name, ".") || dataset.Readable(name); path || !errors.Is(err, fs.ErrNotExist) {
+		return dataset.Find(config, name)
+	}
+	var parts []dataset.Part
+	dir, err := client.Dataset(ctx, name, func(names []string, readme []byte) (files []string, err error) {
+		parts, err = dataset.Choose(config, names, readme, splits...)
+		for _, part := range parts {
+			files = append(files, part.Files...)
+		}
+		return files, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return dataset.Under(dir, parts), nil
+}
+
+// IsAdapter tells a folder with an adapter in it.
+func IsAdapter(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, lora.ConfigFile))
+	return err == nil
+}
+
+// SameFolder is false too where one of them is not there.
+func SameFolder(a, b string) bool {
+	infoA, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	infoB, err := os.Stat(b)
+	return err == nil && os.SameFile(infoA, infoB)
+}

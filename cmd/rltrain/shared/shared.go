@@ -1,0 +1,142 @@
+package shared
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/torch"
+)
+
+// Version is the program's own; run.json and the model card record it.
+const Version = "0.1.0"
+
+// ExitUsage is the exit code of a mistake in what the user typed.
+const ExitUsage = 2
+
+// UsageErrorf is a mistake in what the user typed, found by a command.
+func UsageErrorf(format string, args ...any) error {
+	return cli.Exit(fmt.Sprintf(format, args...), ExitUsage)
+}
+
+// OneLine keeps a message on one line and free of control characters, whatever names it quotes.
+func OneLine(message string) string {
+	var b strings.Builder
+	for _, r := range strings.ReplaceAll(message, "\n", "; ") {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
+}
+
+// OnThread runs work where libtorch computes best, with the threads of --threads. The native core is still being loaded
+// when work begins.
+func OnThread(c *cli.Context, work func(ctx context.Context) error) error {
+	torch.Start(c.Int("threads"))
+	thread := torch.NewThread()
+	defer thread.Close()
+	err := thread.Do(c.Context, work)
+	if err == nil {
+		return nil
+	}
+	// Without the core it is not at fault what could not be done with it.
+	return cmp.Or(torch.Open(0), err)
+}
+
+// TaskFlag is --task of a command that has some tasks only, or others than training; the first is the default.
+func TaskFlag(names ...string) cli.Flag {
+	return &cli.StringFlag{
+		Name: "task", Value: names[0], Usage: "one of " + strings.Join(names, ", "),
+		Action: func(_ *cli.Context, value string) error {
+			if slices.Contains(names, value) {
+				return nil
+			}
+			if len(names) == 1 {
+				return UsageErrorf("--task: %q: the only choice is %s", value, names[0])
+			}
+			return UsageErrorf("--task: %q is none of %s", value, strings.Join(names, ", "))
+		},
+	}
+}
+
+// EOSNames shows the tokens that end a text.
+func EOSNames(p *policy.Token) string {
+	return TokenNames(p, p.EOS(), "their length only: the model names no end token")
+}
+
+// TokenNames shows tokens with their ids; none is what to say of no tokens.
+func TokenNames(p *policy.Token, ids []int32, none string) string {
+	var names []string
+	for _, id := range ids {
+		text, err := p.Tokenizer.Decode([]int32{id}, false)
+		if err != nil {
+			text = "?"
+		}
+		names = append(names, fmt.Sprintf("%d %s", id, strconv.Quote(text)))
+	}
+	if names == nil {
+		return none
+	}
+	return "token " + strings.Join(names, ", ")
+}
+
+// LabelResults is a classifier measured on labelled rows: the content of logs/eval_results.json.
+type LabelResults struct {
+	Model   string `json:"model"`
+	Dataset string `json:"dataset"`
+	Split   string `json:"split"`
+	Cut     int    `json:"cut_texts"` // texts longer than the model reads
+	rl.Evaluation
+}
+
+// String is the tables that people see.
+func (r LabelResults) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s on %s, split %s: %s\n\n", r.Model, r.Dataset, r.Split, Texts(r.N, r.Cut))
+	rows := [][]string{}
+	for _, f := range []struct {
+		name  string
+		value float64
+		in    rl.Interval
+	}{
+		{"accuracy", r.Accuracy, r.Intervals.Accuracy},
+		{"F1 macro", r.F1Macro, r.Intervals.F1Macro},
+		{"F1 weighted", r.F1Weighted, r.Intervals.F1Weighted},
+		{"ECE", r.ECE, r.Intervals.ECE},
+		{"Brier", r.Brier, r.Intervals.Brier},
+	} {
+		rows = append(rows, []string{f.name, fmt.Sprintf("%.4f", f.value), fmt.Sprintf("%.4f to %.4f", f.in[0], f.in[1])})
+	}
+	if r.LatencyP50 != nil {
+		rows = append(rows, []string{"latency p50, ms", fmt.Sprintf("%.2f", *r.LatencyP50)}, []string{"latency p95, ms", fmt.Sprintf("%.2f", *r.LatencyP95)})
+	}
+	b.WriteString(report.RenderTable([]string{"figure", "value", "95 % interval"}, rows) + "\n")
+	rows = nil
+	for _, class := range r.Classes {
+		rows = append(rows, []string{class.Label, fmt.Sprintf("%.4f", class.Precision), fmt.Sprintf("%.4f", class.Recall),
+			fmt.Sprintf("%.4f", class.F1), report.Count(int64(class.Support))})
+	}
+	b.WriteString(report.RenderTable([]string{"class", "precision", "recall", "F1", "texts"}, rows))
+	return b.String()
+}
+
+// Texts says how many texts there are, and how many of them were cut.
+func Texts(n, cut int) string {
+	text := report.Count(int64(n)) + " texts"
+	if cut > 0 {
+		text += ", " + report.Count(int64(cut)) + " of them cut to the model's length"
+	}
+	return text
+}

@@ -1,0 +1,280 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/envs/dataset"
+	"rltrain/rl"
+	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/rollout"
+	"rltrain/rl/run"
+	"rltrain/torch"
+)
+
+// streamValidation draws the rows that are kept for validation.
+const streamValidation = 100
+
+// imitate is the supervised stage of a language model.
+func (t *trainer) imitate(ctx context.Context) error {
+	c := t.config
+	p, err := t.startingModel(ctx, c.Pretrained(), supervisedStage)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	var task envs.Task
+	var train, held policy.TokenExamples
+	packing := 0
+	if c.Task.Plays() {
+		if task, err = t.taskFor(p); err == nil {
+			train, held, err = t.worked(ctx, p, task)
+		}
+	} else {
+		train, held, err = t.records(ctx, p)
+	}
+	if err != nil {
+		return err
+	}
+	if c.TextSFT != nil && c.TextSFT.Packing {
+		packing = c.TextSFT.MaxLength
+	}
+	source, err := algo.NewEpochs(policy.Samples(train.Sequences), c.Imitation.BatchSize, packing, c.General.Seed)
+	if err != nil {
+		return err
+	}
+	_, err = t.stage(supervisedStage, func(stage *run.Stage) error {
+		if err := t.beginText(stage, p, train, held); err != nil {
+			return err
+		}
+		settings := algo.Config{
+			Steps: imitationSteps(c.Imitation, source), Optimisation: c.Imitation.Optimisation, MicroTokens: t.microTokens(tokenMicroTokens),
+			Checkpoint: c.Tokens.GradientCheckpointing, Seed: c.General.Seed, Summary: "loss",
+			Evaluate: algo.JudgeLoss(p, policy.Samples(held.Sequences), source.PerEpoch()),
+		}
+		if task == nil {
+			return t.imitateTexts(ctx, stage, p, source, settings)
+		}
+		return t.imitateSolutions(ctx, stage, p, task, source, settings)
+	})
+	return err
+}
+
+// imitateTexts trains on a data set.
+func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.Token, source *algo.Epochs, settings algo.Config) error {
+	result, err := algo.Train(ctx, p, source, &algo.SFT{}, settings, stage.Hooks("supervised", "update"))
+	if err != nil {
+		return err
+	}
+	line := fmt.Sprintf("Supervised training complete after %d updates", result.Steps)
+	if result.Best != nil {
+		var best policy.Validation
+		if err := json.Unmarshal(result.Best, &best); err != nil {
+			return err
+		}
+		epoch := (result.BestStep + source.PerEpoch() - 1) / source.PerEpoch()
+		line += fmt.Sprintf(". Best epoch: %d (validation loss %.4f, perplexity %.3f)", epoch, best.Loss, best.Perplexity())
+	}
+	return t.endText(stage, p, line)
+}
+
+// imitateSolutions trains on worked solutions, until enough tries at held-out exercises of each kind are right where
+// that is looked at, and measures how many greedy answers are in the end.
+func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, source *algo.Epochs, settings algo.Config) error {
+	sampler, err := p.NewSampler(samplerSlots)
+	if err != nil {
+		return err
+	}
+	defer sampler.Close()
+	w := &warmup{t, sampler, task}
+	if every := t.config.Warmup.CheckEvery; every > 0 {
+		settings.Evaluate = &algo.Evaluation{Every: every, First: true, Run: w.check}
+	}
+	result, err := algo.Train(ctx, p, source, &algo.SFT{}, settings, stage.Hooks("supervised", "update"))
+	if err != nil {
+		return err
+	}
+	scores, err := rollout.Evaluate(ctx, sampler, task, 0, t.config.Answers.EvalSamples, t.evaluation())
+	if err != nil {
+		return err
+	}
+	if err := stage.Printf("After %d updates: %s", result.Steps, describe(scores)); err != nil {
+		return err
+	}
+	if err := save(stage, "eval_results.json", scores); err != nil {
+		return err
+	}
+	return t.endText(stage, p, fmt.Sprintf("Supervised training complete after %d updates", result.Steps))
+}
+
+// samplerSlots is how many answers are written at the same time.
+const samplerSlots = 64
+
+// firstLook exercises show whether a check of the warm-up is worth all of them: where not even half of the share
+// that it waits for is right, the whole of it would not be.
+const firstLook = 50
+
+// warmup judges a policy that imitates worked solutions.
+type warmup struct {
+	*trainer
+	sampler *policy.Sampler
+	task    envs.Task
+}
+
+// check looks at a few answers, and where they promise enough at all. The answers are drawn as RL draws them: it learns
+// from what the policy tries, not from what it holds likeliest. A policy of which half of the greedy answers were right
+// has had one in twenty right when it sampled, and RL took it to none. A warm-up is over when every kind of exercise is
+// answered now and then: a kind that never is has nothing to learn from.
+func (w *warmup) check(ctx context.Context, updates int) (algo.Scores, error) {
+	all, until := w.config.Answers.EvalSamples, w.config.Warmup.Until
+	tries := w.evaluation()
+	tries.Sampling = torch.Sampling{Temperature: 1}
+	if w.config.Fresh != nil {
+		tries.Sampling = w.config.Fresh.Sampling.Torch()
+	}
+	var scores rl.AnswerScores
+	enough := false
+	for _, n := range []int{min(firstLook, all), all} {
+		var err error
+		if scores, err = rollout.Evaluate(ctx, w.sampler, w.task, 0, n, tries); err != nil {
+			return algo.Scores{}, err
+		}
+		enough = n == all && scores.Weakest() >= until
+		if !enough && scores.Accuracy < until/2 {
+			break
+		}
+	}
+	return algo.Scores{
+		Score: scores.Accuracy, Row: algo.AnswerRow(scores), Value: scores, Done: enough,
+		Line: func(int) string {
+			return fmt.Sprintf("After %d updates, answers drawn as RL draws them: %s", updates, describe(scores))
+		},
+	}, nil
+}
+
+// evaluation is how held-out exercises are answered: greedily, unless the replay trainer says otherwise.
+func (t *trainer) evaluation() rollout.Config {
+	c := t.config
+	o := rollout.Config{Samples: 1, MaxNew: c.Answers.MaxNewTokens, Seed: c.General.Seed, Failed: func(int, int, error) {}}
+	if t.evalLines() {
+		o.MaxNew = c.StepLines().MaxTokens
+	}
+	if c.Replay != nil && c.Replay.EvalTemperature > 0 {
+		o.Sampling.Temperature, o.Sampling.TopP = c.Replay.EvalTemperature, c.Replay.EvalTopP
+	}
+	return o
+}
+
+// endlessUpdates is how long exercises that do not end are imitated where nothing is said.
+const endlessUpdates = 1500
+
+// worked are worked solutions to imitate, and those of held-out episodes where the task has so many and no more.
+func (t *trainer) worked(ctx context.Context, p *policy.Token, task envs.Task) (train, held policy.TokenExamples, err error) {
+	c, options := t.config, policy.EncodeOptions{CompletionOnly: true}
+	n, part := task.Len(envs.Train), envs.Train
+	if n == 0 {
+		part = envs.Warmup
+		if c.Imitation.MaxSteps == 0 {
+			c.Imitation.MaxSteps = endlessUpdates
+		}
+		n = c.Imitation.MaxSteps * c.Imitation.BatchSize
+	}
+	if train, err = p.Encode(solutions(ctx, task, part, n), options); err != nil {
+		return train, held, err
+	}
+	if most := task.Len(envs.Eval); most > 0 && task.Len(envs.Train) > 0 {
+		held, err = p.Encode(solutions(ctx, task, envs.Eval, min(c.Answers.EvalSamples, most)), options)
+	}
+	return train, held, err
+}
+
+// records reads the data set's training and validation examples. Without a validation split a share of the training
+// rows is kept for it.
+func (t *trainer) records(ctx context.Context, p *policy.Token) (train, held policy.TokenExamples, err error) {
+	c := t.config
+	records, err := c.Settings.(envs.RecordSource).Records(ctx, t.setup())
+	if err != nil {
+		return train, held, c.Blame(err)
+	}
+	o := policy.EncodeOptions{MaxLength: c.TextSFT.MaxLength, CompletionOnly: c.TextSFT.CompletionOnly, AssistantOnly: c.TextSFT.AssistantOnly}
+	if train, err = p.Encode(chat.Examples(records.Train, chat.LanguageModelling, chat.PromptCompletion), o); err != nil {
+		return train, held, err
+	}
+	if records.Validation != nil {
+		held, err = p.Encode(chat.Examples(records.Validation, chat.LanguageModelling, chat.PromptCompletion), o)
+		if err != nil || len(held.Sequences) > 0 {
+			return train, held, err
+		}
+	}
+	all := train.Sequences
+	keep := int(c.TextSFT.ValidationShare * float64(len(all)))
+	kept := map[int]bool{}
+	for _, i := range rl.Stream(c.General.Seed, streamValidation).Perm(len(all))[:keep] {
+		kept[i] = true
+	}
+	train.Sequences = nil
+	for i, q := range all {
+		if kept[i] {
+			held.Sequences = append(held.Sequences, q)
+		} else {
+			train.Sequences = append(train.Sequences, q)
+		}
+	}
+	if len(train.Sequences) == 0 {
+		return train, held, fmt.Errorf("%s: no rows are left for training", t.dataName())
+	}
+	return train, held, nil
+}
+
+func (t *trainer) beginText(stage *run.Stage, p *policy.Token, train, held policy.TokenExamples) error {
+	if stage.Resumed() {
+		return nil
+	}
+	what := "supervised fine-tuning with LoRA"
+	if t.config.FullTuning() {
+		what = "supervised fine-tuning of all weights"
+	}
+	if err := t.begin(stage, p, what, p.BaseModel, []report.Split{{Name: dataset.Train, Rows: len(train.Sequences)}, {Name: "validation", Rows: len(held.Sequences)}}); err != nil {
+		return err
+	}
+	if err := stage.Printf("Texts end at %s", shared.EOSNames(p)); err != nil {
+		return err
+	}
+	if cut := train.Cut + held.Cut; cut > 0 {
+		limit := p.MaxLength()
+		if o := t.config.TextSFT; o != nil && o.MaxLength > 0 {
+			limit = min(limit, o.MaxLength)
+		}
+		if err := stage.Printf("%d examples were longer than %d tokens and were cut", cut, limit); err != nil {
+			return err
+		}
+	}
+	if null := train.Null + held.Null; null > 0 {
+		if err := stage.Printf("%d rows were left out: they have null instead of a text", null); err != nil {
+			return err
+		}
+	}
+	if dropped := train.Dropped + held.Dropped; dropped > 0 {
+		return stage.Printf("%d examples were left out: they have no token to train", dropped)
+	}
+	return nil
+}
+
+func (t *trainer) endText(stage *run.Stage, p *policy.Token, line string) error {
+	if err := p.Save(stage.Dir()); err != nil {
+		return err
+	}
+	if err := drawCurves(stage); err != nil {
+		return err
+	}
+	if err := stage.Printf("%s", line); err != nil {
+		return err
+	}
+	return t.console.Print("Saved in " + stage.Dir() + ". Try: echo 'Hello' | rltrain generate --model " + stage.Dir())
+}

@@ -1,0 +1,126 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs/reward"
+	"rltrain/internal/files"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/run"
+	"rltrain/torch"
+)
+
+// write saves the trained policy, measures it on the test rows, and draws its curves.
+func (t *labelRun) write(ctx context.Context, stage *run.Stage, p *policy.Label, e examples, name string) (labelResult, error) {
+	dir := stage.Dir()
+	if err := p.Save(dir); err != nil {
+		return labelResult{}, err
+	}
+	result, err := measure(ctx, p, e.test, name, dir)
+	if err != nil {
+		return result, err
+	}
+	latency, err := shared.MeasureLatency(ctx, p, e.test.IDs)
+	if err != nil {
+		return result, err
+	}
+	result.evaluation.SetLatency(latency)
+	if err := save(stage, "eval_results.json", shared.LabelResults{Model: dir, Dataset: t.dataName(), Split: "test", Cut: e.test.Cut, Evaluation: result.evaluation}); err != nil {
+		return result, err
+	}
+	if err := drawCurves(stage); err != nil {
+		return result, err
+	}
+	_, err = report.WriteCard(dir, t.card(p, result))
+	return result, err
+}
+
+func (t *labelRun) card(p *policy.Label, r labelResult) report.Card {
+	e := r.evaluation
+	card := report.Card{
+		Name: filepath.Base(r.dir), Stage: r.name, BaseModel: p.BaseModel, Pooling: p.Pooling,
+		MaxLength: p.MaxLength, Labels: p.Labels,
+		Data: fmt.Sprintf("%s: %d training, %d validation and %d test rows", t.dataName(), len(t.data.train), len(t.data.val), len(t.data.test)),
+		Results: report.Table{
+			Headers: []string{"n", "accuracy", "F1 macro", "F1 weighted", "ECE", "Brier"},
+			Rows: [][]string{{strconv.Itoa(e.N), fmt.Sprintf("%.4f", e.Accuracy), fmt.Sprintf("%.4f", e.F1Macro),
+				fmt.Sprintf("%.4f", e.F1Weighted), fmt.Sprintf("%.4f", e.ECE), fmt.Sprintf("%.4f", e.Brier)}},
+		},
+		Versions: []report.Setting{{Name: "rltrain", Value: shared.Version}, {Name: "libtorch", Value: torch.LibtorchVersion}, {Name: "Go", Value: runtime.Version()}},
+	}
+	for line := range strings.Lines(string(t.config.YAML())) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
+			value, _, _ = strings.Cut(value, "  # ") // where a value came from
+			card.Settings = append(card.Settings, report.Setting{Name: key, Value: value})
+		}
+	}
+	return card
+}
+
+// compare prints the stages side by side on the test rows.
+func (t *labelRun) compare(results []labelResult) error {
+	percent := func(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) }
+	rows := [][]string{}
+	for _, r := range results {
+		e := r.evaluation
+		rows = append(rows, []string{r.name, strconv.Itoa(e.N),
+			fmt.Sprintf("%s  [%s, %s]", percent(e.Accuracy), percent(e.Intervals.Accuracy[0]), percent(e.Intervals.Accuracy[1])),
+			percent(e.F1Macro), percent(e.F1Weighted), fmt.Sprintf("%.4f", e.ECE), fmt.Sprintf("%.4f", e.Brier)})
+	}
+	if err := t.console.Print("\nHeld-out test rows:\n" + report.RenderTable([]string{"stage", "n", "accuracy % [95 %]", "F1 macro %", "F1 weighted %", "ECE", "Brier"}, rows)); err != nil {
+		return err
+	}
+	if len(results) == 2 {
+		if err := t.difference(results[0], results[1]); err != nil {
+			return err
+		}
+	}
+	last := results[len(results)-1].dir
+	return t.console.Print("Saved in " + last + ". Try: echo 'Why does ice float on water?' | rltrain predict --model " + last)
+}
+
+// labelDifference is logs/comparison.json of an RL stage: what the stage has changed, on the test rows.
+type labelDifference struct {
+	Before string `json:"before"` // folder of the policy that the stage began with
+	// Reward is the reward expected over the policy's own choice of label, which is what the stage is trained for; absent
+	// where labels cannot be enumerated.
+	Reward *rl.Difference `json:"reward,omitempty"`
+	rl.Comparison
+}
+
+// difference prints and saves what RL has changed.
+func (t *labelRun) difference(before, after labelResult) error {
+	d := labelDifference{Before: before.dir, Comparison: rl.Compare(len(t.data.labels), before.truth, before.probs, after.probs)}
+	rewards, err := t.labelRewards(t.data.labels)
+	if err != nil {
+		return err
+	}
+	defer rewards.Close()
+	line := ""
+	if rewards.Enumerable() {
+		r := rl.CompareMeans(expected(rewards, before), expected(rewards, after))
+		d.Reward = &r
+		line = fmt.Sprintf("expected reward %+.4f [%+.4f, %+.4f], ", r.Difference, r.Interval[0], r.Interval[1])
+	}
+	if err := files.SaveJSON(filepath.Join(after.dir, "logs", "comparison.json"), d); err != nil {
+		return err
+	}
+	return t.console.Print(fmt.Sprintf("Difference made by RL, with 95 %% paired intervals: %saccuracy %+.1f points [%+.1f, %+.1f], ECE %+.4f [%+.4f, %+.4f], Brier %+.4f [%+.4f, %+.4f]\n",
+		line, 100*d.Accuracy.Difference, 100*d.Accuracy.Interval[0], 100*d.Accuracy.Interval[1],
+		d.ECE.Difference, d.ECE.Interval[0], d.ECE.Interval[1], d.Brier.Difference, d.Brier.Interval[0], d.Brier.Interval[1]))
+}
+
+// expected is the reward of each test row expected over the policy's choice of label.
+func expected(rewards *reward.Labels, r labelResult) []float64 {
+	scores, _ := rewards.Expected(r.truth, slices.Concat(r.probs...))
+	return scores.Total
+}

@@ -1,0 +1,372 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+	"rltrain/envs/reward"
+	"rltrain/rl"
+	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/rollout"
+	"rltrain/rl/run"
+)
+
+// labelRun trains a classifier.
+type labelRun struct {
+	*trainer
+	data labelled
+}
+
+// labelled is the labelled text of a run in its three parts.
+type labelled struct {
+	labels           []string
+	train, val, test []dataset.Row
+	imitated         []dataset.Row // of train, by the supervised stage
+	reinforced       []dataset.Row // of train, by the RL stage
+}
+
+// labelledRows reads the rows, divides them and fixes the labels.
+func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
+	rows, err := t.config.Settings.(envs.RowSource).Rows(ctx, t.setup())
+	if err != nil {
+		return d, t.config.Blame(err)
+	}
+	if d.labels, err = dataset.Labels(rows); err != nil {
+		return d, err
+	}
+	d.train, d.val, d.test = dataset.Split(rows, t.config.General.Seed)
+	for _, part := range []struct {
+		name string
+		rows []dataset.Row
+	}{{"training", d.train}, {"validation", d.val}, {"test", d.test}} {
+		if len(part.rows) == 0 {
+			return d, fmt.Errorf("%s: no rows are left for %s; it needs more rows, or a split column that has all three parts", t.dataName(), part.name)
+		}
+	}
+	if err := t.warnOfOverlap(d); err != nil {
+		return d, err
+	}
+	d.imitated, d.reinforced = d.train, d.train
+	if o := t.config.LabelRollouts; o != nil && t.config.Imitation != nil && o.Share > 0 {
+		// A policy is nearly certain of the rows that it has imitated: there is little left to be paid for, and they do not
+		// tell how sure it should be of others.
+		if rest, apart := dataset.SetApart(d.train, int(math.Round(1/o.Share))); len(apart) > 0 {
+			d.imitated, d.reinforced = rest, apart
+		}
+	}
+	return d, nil
+}
+
+// warnOfOverlap tells what makes the figures on held-out rows say less than they seem.
+func (t *trainer) warnOfOverlap(d labelled) error {
+	for _, part := range []struct {
+		name string
+		rows []dataset.Row
+	}{{"validation", d.val}, {"test", d.test}} {
+		texts, labels := dataset.Overlap(d.train, part.rows)
+		if len(texts) > 0 {
+			if err := t.console.Print(fmt.Sprintf("warning: %d of %d %s texts are training texts too, the first in %s:%d: figures on them are too good", len(texts), len(part.rows), part.name, texts[0].File, texts[0].Line)); err != nil {
+				return err
+			}
+		}
+		if len(labels) > 0 {
+			if err := t.console.Print(fmt.Sprintf("warning: %s rows have labels that no training row has: %s", part.name, strings.Join(labels, ", "))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// examples are the rows as a policy sees them.
+type examples struct{ train, val, test policy.Examples }
+
+func (t *labelRun) encode(p *policy.Label, train []dataset.Row) (e examples, err error) {
+	for _, part := range []struct {
+		into *policy.Examples
+		rows []dataset.Row
+	}{{&e.train, train}, {&e.val, t.data.val}, {&e.test, t.data.test}} {
+		if *part.into, err = p.Encode(part.rows); err != nil {
+			return e, err
+		}
+	}
+	return e, nil
+}
+
+func (t *labelRun) run(ctx context.Context) error {
+	var results []labelResult
+	start := t.config.Pretrained()
+	if t.config.Imitation != nil {
+		result, err := t.imitate(ctx)
+		if err != nil {
+			return err
+		}
+		results, start = append(results, result), result.dir
+	}
+	if t.config.RL != nil {
+		more, err := t.reinforce(ctx, start)
+		if err != nil {
+			return err
+		}
+		results = append(results, more...)
+	}
+	return t.compare(results)
+}
+
+// imitate trains the supervised stage.
+func (t *labelRun) imitate(ctx context.Context) (result labelResult, err error) {
+	c := t.config
+	// Everything that can be wrong with what the user gave is found before the output folder is touched.
+	p, err := t.startingPolicy(ctx)
+	if err != nil {
+		return result, err
+	}
+	defer p.Close()
+	e, err := t.encode(p, t.data.imitated)
+	if err != nil {
+		return result, err
+	}
+	source, err := algo.NewEpochs(e.train.Samples(), c.Imitation.BatchSize, 0, c.General.Seed)
+	if err != nil {
+		return result, err
+	}
+	judge, err := algo.JudgeLabels(p, e.val, c.LabelSFT.Metric, source.PerEpoch(), nil)
+	if err != nil {
+		return result, err
+	}
+	return t.trained(ctx, supervisedStage, p, e, "supervised fine-tuning with LoRA", func(stage *run.Stage) error {
+		found, err := algo.Train(ctx, p, source, &c.LabelSFT.SFT, algo.Config{
+			Steps: imitationSteps(c.Imitation, source), Optimisation: c.Imitation.Optimisation, HeadRate: c.LabelSFT.HeadLearningRate,
+			MicroTokens: t.microTokens(labelMicroTokens), Seed: c.General.Seed, Evaluate: judge, Summary: "loss",
+		}, stage.Hooks("supervised", "update"))
+		if err != nil {
+			return err
+		}
+		best := (found.BestStep + source.PerEpoch() - 1) / source.PerEpoch()
+		return stage.Printf("Supervised training complete after %d updates. Best epoch: %d (%s)", found.Steps, best, c.LabelSFT.Metric)
+	})
+}
+
+// labelMicroTokens keeps a step's activations under a few gigabytes at the sizes of common encoders.
+const labelMicroTokens = 16384
+
+// imitationSteps is how many updates a data set is imitated for.
+func imitationSteps(o *config.Imitation, source *algo.Epochs) int {
+	if o.MaxSteps > 0 {
+		return o.MaxSteps
+	}
+	return o.Epochs * source.PerEpoch()
+}
+
+// startingPolicy is a new policy on --model, or the trained one of --pretrained-model.
+func (t *labelRun) startingPolicy(ctx context.Context) (*policy.Label, error) {
+	c := t.config
+	if start := c.Pretrained(); start != "" {
+		return t.load(ctx, start)
+	}
+	model, err := t.baseModel(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pooling := c.NewLabel.Pooling
+	if pooling == "auto" {
+		pooling = ""
+	}
+	lora := c.NewLabel.LoRA
+	return policy.NewLabel(policy.LabelConfig{
+		Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, Labels: t.data.labels, Pooling: pooling, MaxLength: c.Labels.MaxLength,
+		R: lora.R, Alpha: float64(lora.Alpha), Dropout: lora.Dropout, Targets: lora.Targets, Seed: c.General.Seed,
+	})
+}
+
+// load loads a policy, by its folder or name, to go on training it.
+func (t *labelRun) load(ctx context.Context, dir string) (*policy.Label, error) {
+	c := t.config
+	p, err := policy.LoadLabel(ctx, t.hub, dir)
+	if err != nil {
+		return nil, c.Errorf("pretrained_model", "%v", err)
+	}
+	if !p.Trainable() {
+		p.Close()
+		return nil, c.Errorf("pretrained_model", "%s holds a merged model without an adapter to train", dir)
+	}
+	switch {
+	case c.Source("model") == (config.Source{}):
+		c.General.Model = p.BaseModel
+	case dir == c.Pretrained() && c.General.Model != p.BaseModel && !shared.SameFolder(c.General.Model, p.BaseModel):
+		base := p.BaseModel
+		p.Close()
+		return nil, c.Errorf("model", "%s: the policy in %s stands on %s; leave --model out", c.General.Model, dir, base)
+	}
+	return p, nil
+}
+
+// reinforce trains the RL stage from the policy in start. Its result follows that of start itself, where no
+// stage of this run has given it.
+func (t *labelRun) reinforce(ctx context.Context, start string) (results []labelResult, err error) {
+	c, o := t.config, t.config.LabelRollouts
+	p, err := t.load(ctx, start)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	rewards, err := t.labelRewards(p.Labels)
+	if err != nil {
+		return nil, err
+	}
+	defer rewards.Close()
+	e, err := t.encode(p, t.data.reinforced)
+	if err != nil {
+		return nil, err
+	}
+	judge, err := algo.JudgeLabels(p, e.val, bestMetric(o.Metric, rewards.Names()), 1, rewards)
+	if err != nil {
+		return nil, err
+	}
+	if c.Imitation == nil {
+		before, err := measure(ctx, p, e.test, "before RL", start)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, before)
+	}
+	learning, way := c.Learning, c.RL.Algorithm
+	if rewards.ReadsProbs() { // which a policy gradient does not see
+		way = "the exact gradient of the expected reward"
+		expected := &algo.Expected{Rewards: rewards}
+		expected.Clip = learning.Needs().Clip
+		learning = expected
+	}
+	after, err := t.trained(ctx, rlStage, p, e, "reinforcement learning with "+way, func(stage *run.Stage) error {
+		source, err := rollout.NewLabels(p, textsOf(t.data.reinforced), e.train, rewards, rollout.LabelsConfig{
+			LabelOptions: o.LabelOptions, Steps: o.Episodes, Values: learning.Needs().Values,
+			MicroTokens: t.microTokens(labelMicroTokens), Seed: c.General.Seed, Log: stage.Printf, Algorithm: c.RL.Algorithm,
+		})
+		if err != nil {
+			return err
+		}
+		settings := t.learning(o.Episodes, labelMicroTokens)
+		if learning.Needs().Ratio != algo.NoRatio {
+			settings.MinibatchSize = o.BatchSize
+		}
+		settings.Evaluate, settings.Summary = judge, "reward"
+		found, err := algo.Train(ctx, p, source, learning, settings, stage.Hooks(c.RL.Algorithm, "rollout"))
+		if err != nil {
+			return err
+		}
+		if err := stage.Printf("%s training complete. Best return: %.4f (best episode by validation: %d)", strings.ToUpper(c.RL.Algorithm), source.BestReturn(), found.BestStep); err != nil {
+			return err
+		}
+		return save(stage, "rewards.json", source.Scores())
+	})
+	return append(results, after), err
+}
+
+// labelRewards are those of the RL stage.
+func (t *labelRun) labelRewards(labels []string) (*reward.Labels, error) {
+	spec, key := t.config.LabelRollouts.RewardSpec()
+	rewards, err := reward.ParseLabels(spec, labels, reward.Options{})
+	if err != nil {
+		return nil, t.config.Errorf(key, "%v", err)
+	}
+	return rewards, nil
+}
+
+// learning is what the trainer is to do in the RL stage, for so many steps.
+func (t *trainer) learning(steps, microTokens int) algo.Config {
+	c := t.config
+	settings := algo.Config{Steps: steps, Optimisation: c.RL.Optimisation, MicroTokens: t.microTokens(microTokens), Seed: c.General.Seed}
+	if c.Updates != nil {
+		settings.Updates = *c.Updates
+	}
+	if c.Regularisation != nil {
+		settings.Regularisation = *c.Regularisation
+	}
+	if c.Values != nil {
+		settings.ValueRate = c.Values.LearningRate
+	}
+	return settings
+}
+
+func textsOf(rows []dataset.Row) []string {
+	texts := make([]string, len(rows))
+	for i, r := range rows {
+		texts[i] = r.Text
+	}
+	return texts
+}
+
+// bestMetric is the validation figure that picks the best weights: with auto the one that the reward is about.
+func bestMetric(metric string, rewards []string) string {
+	if metric != "auto" {
+		return metric
+	}
+	if len(rewards) == 1 {
+		switch rewards[0] {
+		case "accuracy":
+			return algo.MetricAccuracy
+		case "f1":
+			return algo.MetricF1Macro
+		case "calibration":
+			return algo.MetricBrier
+		}
+	}
+	return algo.MetricReward
+}
+
+// trained runs a stage and measures what it gives on the test rows; of a stage that an earlier process has finished too.
+func (t *labelRun) trained(ctx context.Context, stage string, p *policy.Label, e examples, what string, train func(stage *run.Stage) error) (result labelResult, err error) {
+	finished, err := t.stage(stage, func(s *run.Stage) error {
+		if err := t.begin(s, p, what, p.BaseModel, []report.Split{
+			{Name: "train", Rows: e.train.Len()}, {Name: "validation", Rows: e.val.Len()}, {Name: "test", Rows: e.test.Len()},
+		}); err != nil {
+			return err
+		}
+		if cut := e.train.Cut + e.val.Cut + e.test.Cut; cut > 0 && !s.Resumed() {
+			if err := s.Printf("%d of %d texts were cut at %d tokens", cut, e.train.Len()+e.val.Len()+e.test.Len(), p.MaxLength); err != nil {
+				return err
+			}
+		}
+		if err := train(s); err != nil {
+			return err
+		}
+		result, err = t.write(ctx, s, p, e, stage)
+		return err
+	})
+	if err != nil || !finished {
+		return result, err
+	}
+	dir := t.stageDir(stage)
+	earlier, err := policy.LoadLabel(ctx, t.hub, dir)
+	if err != nil {
+		return result, err
+	}
+	defer earlier.Close()
+	return measure(ctx, earlier, e.test, stage, dir)
+}
+
+// labelResult is a finished stage on the test rows.
+type labelResult struct {
+	name       string
+	dir        string
+	evaluation rl.Evaluation
+	truth      []int
+	probs      [][]float32
+}
+
+// measure runs the policy on the test rows.
+func measure(ctx context.Context, p *policy.Label, test policy.Examples, name, dir string) (labelResult, error) {
+	probs, err := p.Probs(ctx, test.IDs)
+	if err != nil {
+		return labelResult{}, err
+	}
+	return labelResult{name: name, dir: dir, truth: test.Labels, probs: probs, evaluation: rl.Evaluate(p.Labels, test.Labels, probs)}, nil
+}

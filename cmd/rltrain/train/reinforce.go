@@ -1,0 +1,256 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/envs"
+	"rltrain/envs/reward"
+	"rltrain/rl"
+	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/rollout"
+	"rltrain/rl/run"
+)
+
+// answerResults is logs/eval_results.json of an RL stage.
+type answerResults struct {
+	Before *rl.AnswerScores `json:"before"`
+	After  *rl.AnswerScores `json:"after"` // of the weights that are kept: the best evaluation, so chosen by these episodes
+	Last   *rl.AnswerScores `json:"last"`  // after the last step
+	// Fresh is of the kept weights, on episodes that the run has not used; nil where the task has none left.
+	Fresh *rl.AnswerScores `json:"fresh,omitempty"`
+}
+
+// reinforce improves the policy in start, or without one a new policy, by its own answers.
+func (t *trainer) reinforce(ctx context.Context, start string) error {
+	c := t.config
+	rewards, done, err := t.rewards(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	p, err := t.startingModel(ctx, start, rlStage)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	if start == "" {
+		start = c.General.Model
+	}
+	task, err := t.taskFor(p)
+	if err != nil {
+		return err
+	}
+	note, err := t.sift(ctx, p, task)
+	if err != nil {
+		return err
+	}
+	settings := t.learning(c.Rounds.Steps, tokenMicroTokens)
+	if settings.Reference, err = t.reference(ctx); err != nil {
+		return err
+	}
+	if other, ok := settings.Reference.(*policy.Token); ok {
+		defer other.Close()
+	}
+	way := c.RL.Algorithm
+	if c.Replay != nil {
+		way += ", loss " + c.Loss.Loss
+	}
+	_, err = t.stage(rlStage, func(stage *run.Stage) error {
+		var splits []report.Split // none of an endless task
+		if n := task.Len(envs.Train); n > 0 {
+			splits = []report.Split{{Name: "train", Rows: n}, {Name: "held out", Rows: task.Len(envs.Eval)}}
+		}
+		if err := t.begin(stage, p, "reinforcement learning with "+way, start, splits); err != nil {
+			return err
+		}
+		if note != "" && !stage.Resumed() {
+			if err := stage.Printf("%s", note); err != nil {
+				return err
+			}
+		}
+		return t.learn(ctx, stage, p, task, rewards, settings)
+	})
+	return err
+}
+
+// learn trains, and measures what has come of it.
+func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, rewards *reward.Text, settings algo.Config) error {
+	c := t.config
+	sampler, err := p.NewSampler(t.slots())
+	if err != nil {
+		return err
+	}
+	defer sampler.Close()
+	source, err := t.source(sampler, task, rewards)
+	if err != nil {
+		return err
+	}
+	settings.Checkpoint, settings.Summary = c.Tokens.GradientCheckpointing, "reward"
+	settings.Longest = c.LongestAnswer()
+	if c.Replay != nil {
+		settings.MinibatchSize, settings.Temperature = c.Replay.BatchSize, c.Replay.Temperature
+		settings.Longest = c.ActionTokens()
+		if settings.Reference == nil {
+			settings.ReferenceEvery = c.Replay.RefUpdateEvery
+		}
+	} else {
+		settings.Samples, settings.Temperature = c.Fresh.SamplesPerPrompt, c.Fresh.Temperature
+	}
+	if c.Minibatches != nil {
+		settings.Minibatches = c.Minibatches.Minibatches
+	}
+	settings.Evaluate = algo.JudgeAnswers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, t.evaluation())
+	result, err := algo.Train(ctx, p, source, c.Learning, settings, stage.Hooks(c.RL.Algorithm, "step"))
+	if err != nil {
+		return err
+	}
+	var scores answerResults
+	for _, one := range []struct {
+		from json.RawMessage
+		into **rl.AnswerScores
+	}{{result.Before, &scores.Before}, {result.Best, &scores.After}, {result.Last, &scores.Last}} {
+		if err := json.Unmarshal(one.from, one.into); err != nil {
+			return err
+		}
+	}
+	if scores.Fresh, err = t.fresh(ctx, sampler, task); err != nil {
+		return err
+	}
+	return t.endReinforcement(stage, p, result.BestStep, scores)
+}
+
+// slots is how many answers are written at the same time.
+func (t *trainer) slots() int {
+	c := t.config
+	if c.Fresh != nil {
+		return c.Fresh.NumGenerators * c.Fresh.SamplesPerPrompt
+	}
+	return min(samplerSlots, max(c.Replay.PromptsPerStep, c.Answers.EvalSamples))
+}
+
+// source is what the policy learns from.
+func (t *trainer) source(sampler *policy.Sampler, task envs.Task, rewards *reward.Text) (algo.Source, error) {
+	c := t.config
+	if c.Replay == nil {
+		return rollout.NewTokens(sampler, task, rollout.TokensConfig{
+			Options: c.Fresh.Options, Steps: c.Rounds.Steps, MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Greedy(),
+			Rewards: rewards, Seed: c.General.Seed, Verbose: c.Fresh.Verbose, Now: time.Now,
+		})
+	}
+	o := rollout.ReplayConfig{ReplayOptions: c.Replay.ReplayOptions, MaxNew: c.ActionTokens(), Rewards: rewards, Seed: c.General.Seed, Now: time.Now}
+	if c.Replay.LoadBuffer {
+		o.Load = c.Replay.BufferCache
+	}
+	if c.Replay.CacheBuffer {
+		o.Save = bufferTarget(c.Replay.BufferCache, c.Replay.LoadBuffer)
+	}
+	return rollout.NewReplay(sampler, task, o)
+}
+
+// bufferTarget is where the buffer is written: beside the file that it began with, which stays as it is.
+func bufferTarget(path string, loaded bool) string {
+	if !loaded {
+		return path
+	}
+	ext := filepath.Ext(path)
+	return strings.TrimSuffix(path, ext) + "_updated" + ext
+}
+
+// reference is another model that the policy is held to; nil where it is held to what it was.
+func (t *trainer) reference(ctx context.Context) (policy.Policy, error) {
+	c := t.config
+	if c.Replay == nil || c.Replay.ReferenceModel == "" || c.Replay.ReferenceModel == c.General.Model || c.Loss.Loss == config.LossReinforce {
+		return nil, nil
+	}
+	p, err := policy.LoadToken(ctx, t.hub, c.Replay.ReferenceModel, "", t.dtype(), false)
+	if err != nil {
+		return nil, c.Errorf("reference_model", "%v", err)
+	}
+	return p, nil
+}
+
+// sift leaves out training prompts that leave the policy no room for a token, and says how many there were.
+func (t *trainer) sift(ctx context.Context, p *policy.Token, task envs.Task) (note string, err error) {
+	sifting, ok := task.(envs.Sifting)
+	if !ok {
+		return "", nil
+	}
+	all := task.Len(envs.Train)
+	dropped, err := sifting.Sift(func(episode envs.Env) (bool, error) {
+		shown, err := episode.Reset(ctx)
+		if err != nil {
+			return false, err
+		}
+		ids, err := p.Observe(shown)
+		return len(ids)+t.config.ActionTokens() <= p.MaxLength(), err
+	})
+	if err != nil || dropped == 0 {
+		return "", err
+	}
+	hint := ""
+	if shots := t.config.Text("few_shot"); shots != "" && shots != "0" {
+		hint = "; give fewer worked examples in the prompt, as with --few-shot 0"
+	}
+	note = fmt.Sprintf("%d of %d training prompts leave no room for an answer of %d tokens in the model's %d positions", dropped, all, t.config.ActionTokens(), p.MaxLength())
+	if dropped == all {
+		return "", fmt.Errorf("%s%s", note, hint)
+	}
+	return "warning: " + note + ", and are left out" + hint, nil
+}
+
+// fresh judges the kept weights by episodes that the run has not used; nil where the task has none left.
+func (t *trainer) fresh(ctx context.Context, sampler *policy.Sampler, task envs.Task) (*rl.AnswerScores, error) {
+	from, n := t.config.Answers.EvalSamples, t.config.Rounds.FreshSamples
+	if most := task.Len(envs.Eval); n == 0 || most > 0 && most <= from {
+		return nil, nil
+	}
+	scores, err := rollout.Evaluate(ctx, sampler, task, from, n, t.evaluation())
+	return &scores, err
+}
+
+func (t *trainer) endReinforcement(stage *run.Stage, p *policy.Token, best int, scores answerResults) error {
+	if err := p.Save(stage.Dir()); err != nil {
+		return err
+	}
+	if err := save(stage, "eval_results.json", scores); err != nil {
+		return err
+	}
+	if err := drawCurves(stage); err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		name   string
+		scores *rl.AnswerScores
+	}{
+		{"Before", scores.Before}, {fmt.Sprintf("After step %d, the best", best), scores.After},
+		{"After the last step", scores.Last}, {"On exercises that the run has not used", scores.Fresh},
+	} {
+		if part.scores == nil {
+			continue
+		}
+		if err := stage.Printf("%s: %s", part.name, describe(*part.scores)); err != nil {
+			return err
+		}
+	}
+	return t.console.Print("Saved in " + stage.Dir())
+}
+
+// describe is an evaluation on one line, by kind of exercise where the task tells kinds.
+func describe(s rl.AnswerScores) string {
+	text := fmt.Sprintf("%.1f %% of %d held-out answers right [%.1f, %.1f], %.1f %% in the form asked for",
+		100*s.Accuracy, s.N, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
+	for _, name := range slices.Sorted(maps.Keys(s.Kinds)) {
+		text += fmt.Sprintf("; %s %d/%d", name, s.Kinds[name].Correct, s.Kinds[name].N)
+	}
+	return text
+}

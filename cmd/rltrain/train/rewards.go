@@ -1,0 +1,84 @@
+package train
+
+import (
+	"context"
+
+	"rltrain/envs"
+	"rltrain/envs/reward"
+	"rltrain/rl/policy"
+	"rltrain/torch"
+	"rltrain/torch/hub"
+)
+
+// rewards are those of --reward, with the model of --judge where they ask one; nil are the task's own.
+func (t *trainer) rewards(ctx context.Context) (rewards *reward.Text, done func(), err error) {
+	c, done := t.config, func() {}
+	judge := ""
+	if c.Judge != nil {
+		judge = c.Judge.Model
+	}
+	spec, judged, own := c.Rewards.Reward, map[string]bool{}, map[string]envs.Reward{"accuracy": accuracy}
+	model := &judgeModel{}
+	for _, r := range c.Task.Rewards {
+		own[r.Name], judged[r.Name] = r.New(c.Settings, model), r.Judged
+		if r.Judged && judge != "" && spec == "" {
+			spec = r.Name
+		}
+	}
+	if spec == "" {
+		return nil, done, nil
+	}
+	if rewards, err = reward.ParseText(spec, own, reward.Options{}); err != nil {
+		return nil, nil, c.Errorf("reward", "%v", err)
+	}
+	asks := ""
+	for _, name := range rewards.Names() {
+		if judged[name] {
+			asks = name
+		}
+	}
+	switch {
+	case asks != "" && judge == "":
+		return nil, nil, c.Errorf("reward", "%s asks a language model: name one with --judge", asks)
+	case asks == "" && judge != "":
+		return nil, nil, c.Errorf("judge", "no reward in %s asks a language model", spec)
+	case asks == "":
+		return rewards, rewards.Close, nil
+	}
+	found, err := t.hub.Model(ctx, judge, hub.Weights)
+	if err == nil {
+		model.judge, err = policy.NewJudge(found.Dir, t.dtype())
+	}
+	if err != nil {
+		return nil, nil, c.Errorf("judge", "%v", err)
+	}
+	model.thread = torch.NewThread()
+	return rewards, func() {
+		rewards.Close()
+		model.thread.Close()
+		model.judge.Close()
+	}, nil
+}
+
+// accuracy pays 1 for an answer that the task finds right, and 0 for one that it does not, or not yet.
+func accuracy(_ context.Context, c envs.Completion) (float64, error) {
+	if c.Info != nil && c.Info.Correct {
+		return 1, nil
+	}
+	return 0, nil
+}
+
+// judgeModel is the judge on a thread of its own: rewards ask it from many goroutines, while the policy waits for them.
+type judgeModel struct {
+	judge  *policy.Judge
+	thread *torch.Thread
+}
+
+// Choose implements envs.Scorer.
+func (m *judgeModel) Choose(ctx context.Context, prompt envs.Observation, choices []string) (shares []float64, err error) {
+	err = m.thread.Do(ctx, func(ctx context.Context) error {
+		shares, err = m.judge.Choose(ctx, prompt, choices)
+		return err
+	})
+	return shares, err
+}

@@ -1,0 +1,145 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/internal/files"
+	"rltrain/internal/outfile"
+	"rltrain/rl/report"
+	"rltrain/rl/run"
+	"rltrain/torch"
+)
+
+// stage runs a stage, unless an earlier process has finished it; then finished is true.
+func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finished bool, err error) {
+	c := t.config
+	dir := t.stageDir(name)
+	if c.General.Resume {
+		if err := t.sameConfig(dir); err != nil {
+			return false, err
+		}
+	}
+	stage, err := run.OpenStage(run.StageConfig{
+		Dir: dir, Resume: c.General.Resume, SaveEvery: c.Saving.SaveSteps, Keep: c.Saving.Keep, LogEvery: c.Saving.LoggingSteps,
+		Console: t.console, Now: time.Now,
+		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",
+			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ())},
+	})
+	if errors.Is(err, run.ErrFinished) {
+		called := map[string]string{supervisedStage: "supervised", rlStage: "RL"}[name]
+		return true, t.console.Print("The " + called + " stage in " + dir + " is finished; it is used as it is")
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, stage.Finish(func() error {
+		if err := outfile.Write(filepath.Join(dir, "config.yaml"), c.YAML(), 0o644); err != nil {
+			return err
+		}
+		return train(stage)
+	})
+}
+
+// sameConfig refuses to resume a run under other settings than it began with.
+func (t *trainer) sameConfig(dir string) error {
+	path := filepath.Join(dir, "config.yaml")
+	if _, err := os.Stat(path); err != nil {
+		return nil // nothing to resume yet
+	}
+	old, err := config.Load([]string{"--config", path}, nil)
+	if err != nil {
+		return fmt.Errorf("resuming %s: %w", dir, err)
+	}
+	for _, d := range config.Diff(old, t.config) {
+		return t.config.Errorf(d.Key, "the run in %s began with %v, this command says %v; resume it as it began, or start anew without --resume", dir, d.A, d.B)
+	}
+	return nil
+}
+
+// counted is a policy that knows its size.
+type counted interface {
+	Parameters() (total, trainable int64)
+}
+
+// begin prints what is about to happen, unless it is going on.
+func (t *trainer) begin(stage *run.Stage, p counted, what, model string, splits []report.Split) error {
+	if stage.Resumed() {
+		return nil
+	}
+	total, trainable := p.Parameters()
+	header := report.Header{
+		Task: t.config.Task.Name, Stage: what, Model: model, Total: total, Trainable: trainable, Device: "cpu",
+		Threads: torch.Threads(), Data: t.dataName(), Output: stage.Dir(), Splits: splits,
+	}
+	return stage.Printf("%s", header.String())
+}
+
+// save writes JSON to logs/.
+func save(stage *run.Stage, name string, what any) error {
+	path, err := stage.File("logs", name)
+	if err != nil {
+		return err
+	}
+	return files.SaveJSON(path, what)
+}
+
+// drawCurves draws the metrics of a stage, where it has any: a policy that is right often enough from the start
+// is not warmed up.
+func drawCurves(stage *run.Stage) error {
+	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
+	panels := report.PanelsOf(rows)
+	if err != nil || len(panels) == 0 {
+		return err
+	}
+	plot, err := stage.File("plots", "curves.png")
+	if err != nil {
+		return err
+	}
+	return report.Curves(plot, panels)
+}
+
+func versions() map[string]string {
+	return map[string]string{"rltrain": shared.Version, "go": runtime.Version(), "libtorch": torch.LibtorchVersion}
+}
+
+// wandbVariables are the settings of Weights & Biases that a run was started with, without what is secret.
+func wandbVariables(environ []string) map[string]string {
+	var kept map[string]string
+	for _, pair := range environ {
+		name, value, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(name, "WANDB_") || name == "WANDB_API_KEY" {
+			continue
+		}
+		if kept == nil {
+			kept = map[string]string{}
+		}
+		kept[name] = value
+	}
+	return kept
+}
+
+// cpuModel is the processor's name and the vector extension in use.
+func cpuModel() string {
+	name := "unknown processor"
+	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(data)) {
+			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
+				name = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	capability, err := torch.CPUCapability()
+	if err != nil {
+		return name
+	}
+	return name + ", " + capability
+}

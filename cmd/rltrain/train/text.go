@@ -1,0 +1,156 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"path/filepath"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/rl/policy"
+	"rltrain/torch/hub"
+)
+
+// text trains a language model: it imitates, then learns from what it does itself, as the mode says.
+func (t *trainer) text(ctx context.Context) error {
+	c := t.config
+	start := c.Pretrained()
+	if c.Task.Plays() {
+		// What is wrong with the task is found before anything is made.
+		if _, err := t.task(c.Form != nil && c.Form.Form == "short"); err != nil {
+			return err
+		}
+	}
+	if c.Imitation != nil {
+		if err := t.imitate(ctx); err != nil {
+			return err
+		}
+		start = t.stageDir(supervisedStage)
+	}
+	if c.RL == nil {
+		return nil
+	}
+	return t.reinforce(ctx, start)
+}
+
+// task makes the task's episodes; asText shows them without messages.
+func (t *trainer) task(asText bool) (envs.Task, error) {
+	c, s := t.config, t.setup()
+	s.HeldOut, s.Text = c.Answers.EvalSamples, asText
+	if lines := c.StepLines(); lines != nil {
+		s.Lines, s.EvalLines, s.MaxLines = lines.StepMode == "line", t.evalLines(), lines.MaxLines
+	}
+	task, err := c.Settings.(envs.EpisodeSource).Task(s)
+	if err != nil {
+		return nil, c.Blame(err)
+	}
+	if n := task.Len(envs.Eval); n > 0 && n < c.Answers.EvalSamples && c.Task.Needs == "" {
+		return nil, c.Errorf("eval_samples", "%d: task %s has %d episodes to be judged by", c.Answers.EvalSamples, c.Task.Name, n)
+	}
+	return task, nil
+}
+
+// evalLines tells whether solutions are evaluated line by line.
+func (t *trainer) evalLines() bool {
+	c := t.config
+	if c.StepwiseEval != nil {
+		return c.StepwiseEval.Stepwise
+	}
+	return c.Lines != nil && c.Lines.StepMode == "line"
+}
+
+// taskFor is the task in the form that the policy reads: left to choose, as text where it has no chat template.
+func (t *trainer) taskFor(p *policy.Token) (envs.Task, error) {
+	form := t.config.Form
+	return t.task(form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil))
+}
+
+// startingModel is the model of --model with what is to be trained, or the trained policy in start.
+func (t *trainer) startingModel(ctx context.Context, start, stage string) (*policy.Token, error) {
+	c := t.config
+	if start != "" {
+		if shared.SameFolder(start, t.stageDir(stage)) {
+			return nil, c.Errorf("pretrained_model", "%s is the folder that this run writes; choose another --output-dir", start)
+		}
+		p, err := policy.LoadToken(ctx, t.hub, start, "", t.dtype(), true)
+		if err != nil {
+			return nil, c.Errorf("pretrained_model", "%v", err)
+		}
+		return p, nil
+	}
+	model, err := t.modelFolder(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o := policy.TokenConfig{Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, DType: t.dtype(), Full: c.FullTuning(), Seed: c.General.Seed}
+	if lora := c.Tokens.LoRA; !o.Full {
+		o.R, o.Alpha, o.Dropout, o.Targets = lora.R, float64(lora.Alpha), lora.Dropout, lora.Targets
+	}
+	return policy.NewToken(o)
+}
+
+// modelFolder is the folder of --model; of the model tiny it is made, with a chat template for tasks that imitate.
+func (t *trainer) modelFolder(ctx context.Context) (hub.Model, error) {
+	c := t.config
+	if c.General.Model != config.TinyModel {
+		return t.baseModel(ctx)
+	}
+	kind, write := "tiny", policy.TinyModel
+	if !c.Task.Plays() {
+		kind, write = "tiny-chat", policy.TinyChatModel
+	}
+	name := fmt.Sprintf("%s-%dx%d-seed%d", kind, c.Tokens.Layers, c.Tokens.Hidden, c.General.Seed)
+	model := hub.Model{Dir: filepath.Join(c.General.OutputDir, name)}
+	return model, write(model.Dir, c.Tokens.Layers, c.Tokens.Hidden, c.General.Seed)
+}
+
+// dtype is how weights are kept, "" as they are stored.
+func (t *trainer) dtype() string {
+	if dtype := t.config.Tokens.DType; dtype != "auto" {
+		return dtype
+	}
+	return ""
+}
+
+// tokenMicroTokens keeps a step's activations under a few gigabytes at the sizes of small language models.
+const tokenMicroTokens = 4096
+
+// solutions are the first n worked episodes of a part.
+func solutions(ctx context.Context, task envs.Task, part envs.Part, n int) iter.Seq2[chat.Example, error] {
+	return func(yield func(chat.Example, error) bool) {
+		for i := range n {
+			e, err := solution(ctx, task, part, i)
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func solution(ctx context.Context, task envs.Task, part envs.Part, i int) (chat.Example, error) {
+	e := chat.Example{File: "exercise", Line: i + 1, Format: chat.PromptCompletion}
+	episode, err := task.Episode(part, i)
+	if err != nil {
+		return e, err
+	}
+	shown, err := episode.Reset(ctx)
+	if err != nil {
+		return e, err
+	}
+	worked, ok := episode.(envs.Worked)
+	if !ok {
+		return e, errors.New("the task has no worked solutions to imitate; choose --mode rl_only")
+	}
+	answer := worked.Solution()
+	if shown.Messages == nil {
+		e.Prompt.Text, e.Completion.Text = shown.Text, answer
+		return e, nil
+	}
+	e.Prompt.Messages = policy.Conversation(shown.Messages)
+	e.Completion.Messages = policy.Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: answer}})
+	return e, nil
+}

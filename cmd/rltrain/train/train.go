@@ -1,0 +1,113 @@
+// Package train runs the stages of a training run: it makes the policy, the source of samples and the algorithm that a
+// configuration says, and writes what a stage leaves behind.
+package train
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+	"rltrain/rl/report"
+	"rltrain/rl/run"
+	"rltrain/torch"
+	"rltrain/torch/hub"
+)
+
+// Stages, as the names of their folders end.
+const (
+	supervisedStage = "supervised"
+	rlStage         = "rl"
+)
+
+// trainer carries what the stages of one run share.
+type trainer struct {
+	config  *config.Config
+	command []string
+	console *report.Console
+	hub     *hub.Client
+}
+
+// Run runs the stages of the configuration's mode.
+func Run(ctx context.Context, c *config.Config) error {
+	t := &trainer{config: c, command: os.Args, console: report.NewConsole(os.Stdout, os.Stderr, time.Now)}
+	client, done := shared.NewHub(t.console)
+	defer done()
+	t.hub = client
+	torch.Start(c.General.Threads)
+	for _, section := range c.Skipped() {
+		if err := t.console.Print("note: left unread in " + c.General.ConfigFile + ": " + section); err != nil {
+			return err
+		}
+	}
+	work := t.text
+	if c.Labels != nil {
+		data, err := t.labelledRows(ctx)
+		if err != nil {
+			return err
+		}
+		work = (&labelRun{trainer: t, data: data}).run
+	}
+	// Nothing is written before it is certain that there is something to compute with.
+	if err := torch.Open(c.General.Threads); err != nil {
+		return err
+	}
+	thread := torch.NewThread()
+	defer thread.Close()
+	err := thread.Do(ctx, work)
+	if errors.Is(err, context.Canceled) {
+		return run.ErrStopped // outside of a stage nothing is lost either
+	}
+	return err
+}
+
+// setup is how the task is used.
+func (t *trainer) setup() envs.Setup {
+	return envs.Setup{Seed: t.config.General.Seed, Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+		return shared.FindDataset(ctx, t.hub, name, config, splits...)
+	}}
+}
+
+// dataName is what the run learns from, for people.
+func (t *trainer) dataName() string {
+	switch name := t.config.Text("dataset"); {
+	case name != "":
+		return name
+	case t.config.Labels != nil:
+		return "built-in questions"
+	}
+	return "exercises of " + t.config.Task.Name
+}
+
+func (t *trainer) stageDir(stage string) string {
+	folder := t.config.Task.Folder
+	if folder == "" {
+		folder = t.config.Task.Name
+	}
+	return filepath.Join(t.config.General.OutputDir, folder+"_"+stage)
+}
+
+// baseModel finds the model of --model.
+func (t *trainer) baseModel(ctx context.Context) (hub.Model, error) {
+	model, err := t.hub.Model(ctx, t.config.General.Model, hub.Weights)
+	if err == nil {
+		err = model.CheckBase()
+	}
+	if err != nil {
+		return hub.Model{}, t.config.Errorf("model", "%v", err)
+	}
+	return model, nil
+}
+
+// microTokens is how many tokens a forward pass may hold, of usual where nothing is said.
+func (t *trainer) microTokens(usual int) int {
+	if n := t.config.General.MicroTokens; n > 0 {
+		return n
+	}
+	return usual
+}

@@ -1,0 +1,132 @@
+package equiv
+
+import (
+	"math/big"
+	"os"
+	"strings"
+	"testing"
+
+	f "rltrain/envs/answer/formula"
+)
+
+// pair is a line of testdata/pairs.txt.
+type pair struct {
+	rule, a, b string
+	equal      bool
+}
+
+func pairs(t testing.TB) []pair {
+	t.Helper()
+	text, err := os.ReadFile("testdata/pairs.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []pair
+	rule := ""
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		sign, rest, _ := strings.Cut(line, " ")
+		if sign == "#" {
+			rule = rest
+			continue
+		}
+		a, b, ok := strings.Cut(rest, " ;; ")
+		if !ok || sign != "=" && sign != "!" {
+			t.Fatalf("testdata/pairs.txt: %q", line)
+		}
+		out = append(out, pair{rule, a, b, sign == "="})
+	}
+	return out
+}
+
+func TestPairs(t *testing.T) {
+	equal, different := 0, 0
+	for _, p := range pairs(t) {
+		if p.equal {
+			equal++
+		} else {
+			different++
+		}
+		if v := Compare(p.a, p.b); v.Equal != p.equal {
+			t.Errorf("%s: %q and %q: %t by %s: %s, %s", p.rule, p.a, p.b, v.Equal, v.Rule, v.Gold, v.Answer)
+		}
+		if v := Compare(p.b, p.a); v.Equal != p.equal {
+			t.Errorf("%s: %q and %q: %t by %s: %s, %s", p.rule, p.b, p.a, v.Equal, v.Rule, v.Gold, v.Answer)
+		}
+	}
+	if equal+different < 400 || different*9 < equal*8 {
+		t.Errorf("%d pairs are equal, %d different: want 400, about half of them different", equal, different)
+	}
+}
+
+// Every answer equals itself, and stays the same with other spaces and brackets that
+// grow.
+func TestSpelling(t *testing.T) {
+	grow := strings.NewReplacer("(", `\left(`, ")", `\right)`, "[", `\left[`, "]", `\right]`)
+	for _, p := range pairs(t) {
+		for _, s := range []string{p.a, p.b} {
+			spellings := map[string]string{"itself": s, "space around": "  " + s + "\n", "dollars": "$" + s + "$", "box": `\boxed{` + s + "}", "display": `\[ ` + s + ` \]`}
+			if !strings.ContainsAny(s, `$\`) || strings.Contains(s, "$") {
+				delete(spellings, "dollars")
+			}
+			if !strings.Contains(s, "]") || !strings.HasPrefix(s, "]") {
+				if !strings.Contains(s, "sqrt[") && !strings.Contains(s, "left") && !strings.Contains(s, "sqrt(") {
+					spellings["growing brackets"] = grow.Replace(s)
+				}
+			}
+			if n, err := f.Parse(s); err == nil && n.Kind != f.Text {
+				spellings["thin spaces"] = `\,` + s + `\;`
+				spellings["spaces around operators"] = strings.NewReplacer("+", " + ", "=", " = ", "<", " < ", ">", " > ", "< =", "<=", "> =", ">=").Replace(s)
+			}
+			for name, spelling := range spellings {
+				if name == "spaces around operators" && (strings.ContainsAny(s, "'*") || strings.Contains(s, ">=") || strings.Contains(s, "<=") || strings.HasPrefix(s, "+")) {
+					continue
+				}
+				if v := Compare(s, spelling); !v.Equal {
+					t.Errorf("%s: %q and %q differ by %s: %s, %s", name, s, spelling, v.Rule, v.Gold, v.Answer)
+				}
+			}
+		}
+	}
+}
+
+// moved is an exact number with a thousandth of it added.
+func moved(s string) (string, bool) {
+	n, err := f.Parse(s)
+	if err != nil {
+		return "", false
+	}
+	v, ok := exact(n)
+	if !ok || v.Sign() == 0 || !small(v) {
+		return "", false
+	}
+	return new(big.Rat).Mul(v, big.NewRat(1001, 1000)).RatString(), true
+}
+
+func TestThousandthIsSeen(t *testing.T) {
+	checked := 0
+	for _, p := range pairs(t) {
+		for _, s := range []string{p.a, p.b} {
+			other, ok := moved(s)
+			if !ok {
+				continue
+			}
+			checked++
+			if v := Compare(s, other); v.Equal {
+				t.Errorf("%q and %q are equal by %s", s, other, v.Rule)
+			}
+			r, _ := new(big.Rat).SetString(other)
+			if decimal := r.FloatString(12); Compare(s, decimal).Equal {
+				t.Errorf("%q and %q are equal", s, decimal)
+			}
+		}
+	}
+	for _, s := range []string{`\sqrt{2}`, `\pi`, `\frac{x}{7}`, `e^x`, `\sin x`, `(a+b)^3`, `\frac{1+\sqrt5}{2}`, `x^2+y^2`} {
+		if v := Compare(s, `\frac{1001}{1000}(`+s+")"); v.Equal {
+			t.Errorf("%q is equal to itself and a thousandth by %s", s, v.Rule)
+		}
+		checked++
+	}
+	if checked < 150 {
+		t.Errorf("only %d numbers", checked)
+	}
+}

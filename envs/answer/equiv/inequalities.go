@@ -1,0 +1,154 @@
+package equiv
+
+import (
+	"slices"
+
+	f "rltrain/envs/answer/formula"
+)
+
+// relationRegion reads inequalities of one name with constants as a set of its values:
+// x ≥ 5, −2 < x ≤ 7, x ≠ 3, −x > −1.
+func (c *comparison) relationRegion(n *f.Node) (r region, ok bool) {
+	r.parts, r.strong = []interval{{}}, true
+	for _, s := range steps(n) {
+		if s.op == "notin" {
+			return r, false
+		}
+		name, bound, op, ok := c.solve(s)
+		if !ok || r.name != "" && name != r.name {
+			return r, false
+		}
+		r.name = name
+		if op == "!=" {
+			if r.parts, ok = c.without(r.parts, bound); !ok {
+				return r, false
+			}
+			continue
+		}
+		part := interval{}
+		switch op {
+		case "<", "<=":
+			part.high, part.highClosed = bound, op == "<="
+		case ">", ">=":
+			part.low, part.lowClosed = bound, op == ">="
+		default:
+			return r, false
+		}
+		if r.parts, ok = c.intersect(r.parts, part); !ok {
+			return r, false
+		}
+	}
+	return r, true
+}
+
+// solve brings a linear inequality of one name into the form name, operator, bound.
+func (c *comparison) solve(s step) (name string, bound *f.Node, op string, ok bool) {
+	switch s.op {
+	case "<", "<=", ">", ">=", "!=":
+	default:
+		return "", nil, "", false
+	}
+	plain := func(n *f.Node) bool { return constant(n) && !shaped(n) && !hasSign(n) }
+	switch {
+	case s.left.Kind == f.Name && plain(s.right) && infinity(s.right) == 0:
+		return s.left.Text, s.right, s.op, true
+	case s.right.Kind == f.Name && plain(s.left) && infinity(s.left) == 0:
+		return s.right.Text, s.left, flipped[s.op], true
+	case infinity(s.left) != 0 && s.right.Kind == f.Name, infinity(s.right) != 0:
+		return "", nil, "", false
+	}
+	if shaped(s.left) || shaped(s.right) {
+		return "", nil, "", false
+	}
+	n := newNormal(c)
+	form, ok := n.form(difference(s))
+	if !ok {
+		return "", nil, "", false
+	}
+	name, slope, root, ok := n.linear(form)
+	if !ok {
+		return "", nil, "", false
+	}
+	op = s.op
+	if slope.Sign() < 0 {
+		op = flipped[op]
+	}
+	return name, &f.Node{Kind: f.Number, Num: root}, op, true
+}
+
+func (c *comparison) intersect(parts []interval, with interval) (out []interval, ok bool) {
+	for _, p := range parts {
+		if with.low != nil {
+			order := -1
+			if p.low != nil {
+				if order, ok = c.order(p.low, with.low); !ok {
+					return nil, false
+				}
+			}
+			if order < 0 || order == 0 && !with.lowClosed {
+				p.low, p.lowClosed = with.low, with.lowClosed
+			}
+		}
+		if with.high != nil {
+			order := 1
+			if p.high != nil {
+				if order, ok = c.order(p.high, with.high); !ok {
+					return nil, false
+				}
+			}
+			if order > 0 || order == 0 && !with.highClosed {
+				p.high, p.highClosed = with.high, with.highClosed
+			}
+		}
+		out = append(out, p)
+	}
+	return out, true
+}
+
+// listRegion reads several inequalities: "or" joins them, "and" cuts them, a comma cuts
+// them where something is left.
+func (c *comparison) listRegion(n *f.Node) (r region, ok bool) {
+	var all []region
+	excluded := true
+	for i, arg := range n.Args {
+		if arg.Kind != f.Relation && !(i > 0 && excluded) && !(arg.Kind == f.Tuple && n.Text == "or") {
+			return r, false
+		}
+		if arg.Kind != f.Relation && arg.Kind != f.Tuple && excluded { // x ≠ 1, 2
+			arg = &f.Node{Kind: f.Relation, Ops: []string{"!="}, Args: []*f.Node{f.Of(f.Name, all[0].name), arg}}
+		}
+		part, ok := c.region(c.simplify(arg))
+		if !ok || part.name == "" && arg.Kind != f.Tuple && !(arg.Kind == f.Relation && arg.Ops[0] == "in") || i > 0 && part.name != all[0].name {
+			return r, false
+		}
+		excluded = excluded && arg.Kind == f.Relation && arg.Ops[0] == "!="
+		all = append(all, part)
+	}
+	r = region{name: all[0].name, strong: true}
+	if n.Text != "or" {
+		r.parts = all[0].parts
+		for _, part := range all[1:] {
+			var cut []interval
+			for _, p := range part.parts {
+				piece, ok := c.intersect(r.parts, p)
+				if !ok {
+					return r, false
+				}
+				cut = append(cut, piece...)
+			}
+			r.parts = cut
+		}
+		merged, ok := c.merge(r.parts)
+		if !ok {
+			return r, false
+		}
+		if len(merged) > 0 || n.Text == "and" {
+			return r, true
+		}
+		r.parts = nil
+	}
+	for _, part := range all {
+		r.parts = append(slices.Clone(r.parts), part.parts...)
+	}
+	return r, true
+}

@@ -1,0 +1,151 @@
+package equiv
+
+import (
+	"math/big"
+
+	f "rltrain/envs/answer/formula"
+)
+
+// values compares single values, with their units.
+func (c *comparison) values(a, b *f.Node) bool {
+	if shaped(a) || shaped(b) {
+		return c.decide("of different shapes", false)
+	}
+	x, unitX := split(a)
+	y, unitY := split(b)
+	if unitX == unitY {
+		return c.numbers(x, y)
+	}
+	if unitX == "" {
+		x, unitX, y, unitY = y, unitY, x, unitX
+	}
+	if unitY == "" {
+		if c.numbers(x, y) {
+			c.rule += ", a unit on one side"
+			return true
+		}
+		if (unitX == "%" || unitX == "deg") && c.numbers(f.Of(f.Quantity, unitX, x), y) {
+			c.rule += ", with the sign taken as a factor"
+			return true
+		}
+		return false
+	}
+	if factor, ok := conversion(unitX, unitY); ok {
+		return c.numbers(f.Of(f.Product, "", &f.Node{Kind: f.Number, Num: factor}, x), y)
+	}
+	return c.decide("different units", false)
+}
+
+// split takes the unit off a value.
+func split(n *f.Node) (value *f.Node, unit string) {
+	switch {
+	case n.Kind == f.Quantity:
+		return n.Args[0], n.Text
+	case n.Kind == f.Product && len(n.Args) == 2 && n.Args[0].Kind == f.Number && n.Args[1].Kind == f.Quantity && n.Args[0].Num.Cmp(big.NewRat(-1, 1)) == 0:
+		return f.Negative(n.Args[1].Args[0]), n.Args[1].Text
+	}
+	return n, ""
+}
+
+// numbers compares expressions without units: rational numbers exactly, decimals to the
+// precision that is written, others by normal form or evaluation.
+func (c *comparison) numbers(a, b *f.Node) bool {
+	x, okX := exact(a)
+	y, okY := exact(b)
+	if okX && okY && x.Cmp(y) == 0 {
+		return c.decide("numbers", true)
+	}
+	if !okX || !okY {
+		n := newNormal(c)
+		if p, ok := n.form(a); ok {
+			if q, ok := n.form(b); ok {
+				equal, ok := n.equal(p, q)
+				if ok && (equal || n.decides() && !hasDecimals(a) && !hasDecimals(b)) {
+					return c.decide("normal form", equal)
+				}
+			}
+		}
+		if equal := c.evaluate(a, b, false); equal {
+			return true
+		}
+	} else {
+		c.rule = "numbers"
+	}
+	if hasDecimals(a) != hasDecimals(b) && c.written(a, b) {
+		return c.decide("decimal to the precision written", true)
+	}
+	return false
+}
+
+// leastDigits is how many significant digits a decimal must have to stand for a number
+// that is not itself.
+const leastDigits = 3
+
+// hasDecimals says whether a decimal of enough digits occurs.
+func hasDecimals(n *f.Node) bool {
+	if n.Kind == f.Number && n.Places > 0 && n.Digits >= leastDigits {
+		return true
+	}
+	for _, arg := range n.Args {
+		if hasDecimals(arg) {
+			return true
+		}
+	}
+	return false
+}
+
+// written compares a decimal with an exact value: it must be that value, rounded or cut
+// off after its last digit, and less than a thousandth of it away. Within expressions
+// each decimal stands for what rounds to it.
+func (c *comparison) written(a, b *f.Node) bool {
+	if !hasDecimals(a) {
+		a, b = b, a
+	}
+	v, ok := exact(b)
+	if ok && terminates(v) {
+		return false // it could have been written out
+	}
+	d, rational := exact(a)
+	switch {
+	case rational && !single(a):
+		return false // 1/2.10 is 10/21
+	case !rational || !constant(b):
+		return c.evaluate(a, b, true)
+	}
+	places := decimalPlaces(a)
+	if !ok {
+		if v, ok = c.approximate(b); !ok {
+			return false
+		}
+	}
+	if v.Sign() == 0 || v.Sign() != d.Sign() {
+		return false
+	}
+	unit := new(big.Rat).SetFrac(big.NewInt(1), new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(places)), nil))
+	off := new(big.Rat).Sub(v, d)
+	beyond := off.Sign() == v.Sign() // the value goes on behind the last digit
+	off.Abs(off)
+	share := new(big.Rat).Quo(off, new(big.Rat).Abs(v))
+	if share.Cmp(big.NewRat(1, 1000)) > 0 {
+		return false
+	}
+	return new(big.Rat).Mul(off, big.NewRat(2, 1)).Cmp(unit) <= 0 || beyond && off.Cmp(unit) < 0
+}
+
+// terminates says whether a number has finitely many decimals.
+func terminates(v *big.Rat) bool {
+	_, exact := v.FloatPrec()
+	return exact
+}
+
+// single says whether n is one decimal, with a sign or not.
+func single(n *f.Node) bool {
+	return n.Kind == f.Number || n.Is(f.Quantity, "%") && n.Args[0].Kind == f.Number
+}
+
+func decimalPlaces(n *f.Node) int {
+	if n.Kind == f.Quantity {
+		return n.Args[0].Places + 2
+	}
+	return n.Places
+}

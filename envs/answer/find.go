@@ -1,0 +1,340 @@
+package answer
+
+import (
+	"regexp"
+	"strings"
+
+	"rltrain/envs/answer/formula"
+)
+
+// The further tiers of [Find].
+const (
+	TierBold    Tier = "bold"    // the last part in **bold**
+	TierFormula Tier = "formula" // the last formula between dollar signs or \( \), \[ \]
+	TierWhole   Tier = "whole"   // the text is nothing but an answer
+)
+
+const (
+	maxSearched      = 1 << 14 // bytes at the end of a text in which an answer is looked for
+	maxAnnouncements = 16      // that are tried, from the last
+	maxSentence      = 1 << 11 // bytes of what an announcement says
+)
+
+var (
+	announcement = regexp.MustCompile(`(?i)\banswers?\s*[*_]*\s*(?:is|are|:|=)[\s:*_]*|\[answer\][\s:]*|####`)
+	between      = regexp.MustCompile(`^(?:[\s$,;&]|\\[\[\]()]|\\quad|\\qquad|\\text\{ ?(?:and|or) ?\}|\\\\|\band\b|\bor\b)*$`)
+	ends         = strings.NewReplacer(endTurn, "", "<|im_end|>", "", "</s>", "", "<|endoftext|>", "")
+	// because starts what only explains an answer.
+	because = regexp.MustCompile(`(?i),? (?:because|since|which|so that|as (?:we|it|the))\b`)
+)
+
+// Find finds the answer that a text ends in, for the match Math. Of what announces one,
+// "the answer is", "Answer:", "####", <answer> and \boxed{}, the last counts; boxes that
+// only a comma, "and" or "or" parts are one list. Else it takes the text where that is
+// nothing but mathematics, else the last part in bold, the last formula, and at last the
+// last number.
+func Find(text string) (answer string, tier Tier) {
+	text = strings.TrimSpace(ends.Replace(tail(text)))
+	if said, _, found := strings.Cut(text, nextTurn); found && strings.TrimSpace(said) != "" {
+		text = strings.TrimSpace(said)
+	}
+	text = strings.TrimSpace(strings.TrimSuffix(text, "I hope it is correct."))
+	if answer, tier = announcedAnswer(text); tier != TierNone {
+		return answer, tier
+	}
+	if isFormula(text) {
+		return text, TierWhole
+	}
+	if inside := bold(text); isFormula(inside) {
+		return inside, TierBold
+	}
+	if inside, _, _ := lastFormula(text); isFormula(inside) {
+		return inside, TierFormula
+	}
+	if answer := stated(lastSentence(text)); answer != "" {
+		return answer, TierLastNumber
+	}
+	if answer, ok := lastNumber(text); ok && !hedged(text, answer) {
+		return answer, TierLastNumber
+	}
+	return "", TierNone
+}
+
+// nextTurn begins what a model adds behind its own turn.
+const nextTurn = "<|im_start|>"
+
+// verb stands before what a sentence states.
+var verb = regexp.MustCompile(`(?i)^.*(?:\b(?:is|are|equals|was|be|by|get|gives|yields|than)\b|=|≈)`)
+
+// stated is the formula that a sentence ends in, behind its last verb, "" where it
+// ends in none or denies something.
+func stated(sentence string) string {
+	to := verb.FindStringIndex(sentence)
+	if to == nil || denied.MatchString(sentence) || strings.HasSuffix(strings.ToLower(sentence[:to[1]]), "than") {
+		return ""
+	}
+	rest := strings.Trim(sentence[to[1]:], " .:*")
+	if !isFormula(rest) {
+		return ""
+	}
+	return rest
+}
+
+// lastSentence is the last sentence of the last line.
+func lastSentence(text string) string {
+	line := LastLine(text)
+	if len(line) > maxSentence {
+		line = strings.ToValidUTF8(line[len(line)-maxSentence:], "")
+	}
+	line = strings.TrimRight(line, " .")
+	return line[strings.LastIndex(line, ". ")+1:]
+}
+
+// hedged says whether the last number of a text is one of several, is denied, is part of
+// a calculation without a result, or stands in a box that was cut off.
+func hedged(text, number string) bool {
+	before := text[:strings.LastIndex(text, number)]
+	if strings.Contains(before, `\boxed`) {
+		return true
+	}
+	words := strings.Fields(before)
+	if len(words) == 0 {
+		return false
+	}
+	if strings.ContainsAny(words[len(words)-1][len(words[len(words)-1])-1:], "*/+^") {
+		return true
+	}
+	switch strings.ToLower(strings.Trim(words[len(words)-1], "(*_,")) {
+	case "or", "and", "not", "to", "than", "except":
+		return true
+	}
+	return false
+}
+
+// proseWords is how many words make a text prose, of which the end is an answer.
+const proseWords = 6
+
+var denied = regexp.MustCompile(`(?i)\b(?:not|never|no|cannot|wrong)\b|n't\b`)
+
+// Decide compares a text with the right answer by the match Math: as it is, else what
+// [Find] finds in it. Short texts that announce nothing are only compared as they are.
+// The right answer may be a solution that announces its answer. The tier says what was
+// compared.
+func Decide(gold, text string) (Verdict, Tier) {
+	if announced, tier := announcedAnswer(strings.TrimSpace(tail(gold))); tier != TierNone {
+		gold = announced
+	}
+	v := Math.Compare(gold, text)
+	found, tier := Find(text)
+	switch {
+	case v.Equal, tier == TierNone, tier == TierWhole:
+		return v, TierWhole
+	case tier == TierLastNumber && (len(strings.Fields(text)) < proseWords || denied.MatchString(text)):
+		return v, TierWhole
+	case tier == TierFormula && (denied.MatchString(text) || !closingFormula(text)):
+		return v, TierWhole
+	}
+	return Math.Compare(gold, found), tier
+}
+
+// closingFormula says whether the last formula of a text is what the text says: no word
+// is joined to it, as in "the $x$-axis", and it ends the text or stands in a sentence.
+func closingFormula(text string) bool {
+	_, from, to := lastFormula(text)
+	rest := text[to:]
+	if rest != "" && strings.IndexByte(" .,;!\n\r\t", rest[0]) < 0 {
+		return false
+	}
+	return strings.Trim(rest, " .,;!\n\r\t") == "" || len(strings.Fields(text[:from])) > 0
+}
+
+// tail is the end of a text that is searched.
+func tail(text string) string {
+	if len(text) <= maxSearched {
+		return text
+	}
+	return strings.ToValidUTF8(text[len(text)-maxSearched:], "")
+}
+
+// isFormula says whether a text is nothing but mathematics.
+func isFormula(text string) bool {
+	if len(text) > formula.MaxLength || strings.Contains(text, "\n\n") {
+		return false
+	}
+	n, err := formula.Parse(text)
+	return err == nil && n.Kind != formula.Text
+}
+
+func announcedAnswer(text string) (answer string, tier Tier) {
+	at := -1
+	tier = TierNone
+	if inside, from, ok := boxes(text); ok {
+		answer, tier, at = inside, TierBoxed, from
+	}
+	if inside, from := element(text); from > at {
+		answer, tier, at = inside, TierTag, from
+	}
+	places := announcement.FindAllStringIndex(text, -1)
+	for i := len(places) - 1; i >= max(0, len(places)-maxAnnouncements) && places[i][0] > at; i-- {
+		said := sentence(text[places[i][1]:])
+		if said == "" || !telling(said) {
+			continue
+		}
+		switch {
+		case text[places[i][0]] == '#':
+			return said, TierHash
+		case text[places[i][0]] == '[':
+			return said, TierTag
+		}
+		return said, TierPhrase
+	}
+	return answer, tier
+}
+
+// element is the inside of the last <answer>…</answer>, and where it begins, -1 where
+// there is none.
+func element(text string) (inside string, from int) {
+	const open, shut = "<answer>", "</answer>"
+	end := lastFold(text, shut)
+	if end < 0 {
+		return "", -1
+	}
+	if from = lastFold(text[:end], open); from < 0 {
+		return "", -1
+	}
+	return strings.TrimSpace(text[from+len(open) : end]), from
+}
+
+// bold is the inside of the last **…** on one line.
+func bold(text string) string {
+	end := strings.LastIndex(text, "**")
+	if end < 0 {
+		return ""
+	}
+	from := strings.LastIndex(text[:end], "**")
+	if from < 0 || strings.Contains(text[from:end], "\n") {
+		return ""
+	}
+	return strings.Trim(text[from+2:end], " .:*")
+}
+
+// lastFormula is the last formula between delimiters, and where they begin and end.
+func lastFormula(text string) (inside string, from, to int) {
+	missing := map[string]bool{} // delimiters that do not come again
+	for i := 0; i < len(text); {
+		open, shut := "", ""
+		for _, pair := range [][2]string{{"$$", "$$"}, {"$", "$"}, {`\(`, `\)`}, {`\[`, `\]`}} {
+			if strings.HasPrefix(text[i:], pair[0]) {
+				open, shut = pair[0], pair[1]
+				break
+			}
+		}
+		if open == "" || missing[shut] {
+			i += max(1, len(open))
+			continue
+		}
+		start := i + len(open)
+		end := strings.Index(text[start:], shut)
+		switch {
+		case end < 0:
+			missing[shut] = true
+		case end > 0 && !(open == "$" && strings.Contains(text[start:start+end], "\n")):
+			inside, from, to = strings.TrimSpace(text[start:start+end]), i, start+end+len(shut)
+			i = to
+			continue
+		}
+		i = start
+	}
+	return inside, from, to
+}
+
+// telling says whether what follows an announcement can be an answer: a formula, or few
+// words, or something with a digit.
+func telling(said string) bool {
+	return strings.ContainsAny(said, "0123456789$\\") || len(strings.Fields(said)) <= 6
+}
+
+// boxes is the inside of the last \boxed{} or \fbox{}, and of those before it that
+// belong to the same list, and where the last begins.
+func boxes(text string) (inside string, from int, ok bool) {
+	type box struct{ from, to, open int }
+	var found []box
+	var open []int
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '{':
+			open = append(open, i)
+		case '}':
+			if len(open) == 0 {
+				continue
+			}
+			brace := open[len(open)-1]
+			open = open[:len(open)-1]
+			before := strings.TrimRight(text[:brace], " ")
+			for _, command := range []string{`\boxed`, `\fbox`} {
+				if strings.HasSuffix(before, command) {
+					b := box{len(before) - len(command), i + 1, brace + 1}
+					for len(found) > 0 && found[len(found)-1].from > b.from { // nested
+						found = found[:len(found)-1]
+					}
+					found = append(found, b)
+				}
+			}
+		}
+	}
+	if len(found) == 0 {
+		return "", 0, false
+	}
+	last := len(found) - 1
+	first := last
+	for first > 0 && between.MatchString(text[found[first-1].to:found[first].from]) {
+		first--
+	}
+	var parts []string
+	for _, b := range found[first:] {
+		part := strings.TrimSpace(text[b.open : b.to-1])
+		if len(parts) == 0 || part != parts[len(parts)-1] {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ", "), found[last].from, true
+}
+
+// sentence is what the first line says, up to the end of its sentence; of a formula set
+// on lines of its own it is the formula.
+func sentence(s string) string {
+	s = strings.TrimLeft(s, " \t\r\n:*_\"“")
+	for _, fence := range [][2]string{{"$$", "$$"}, {`\[`, `\]`}} {
+		if rest, found := strings.CutPrefix(s, fence[0]); found {
+			if inside, _, found := strings.Cut(rest, fence[1]); found {
+				return strings.TrimSpace(inside)
+			}
+		}
+	}
+	if len(s) > maxSentence {
+		s = strings.ToValidUTF8(s[:maxSentence], "")
+	}
+	s, _, _ = strings.Cut(s, "\n")
+	dollars := 0
+	for i := 0; i < len(s); i++ {
+		if s[i] == '$' && (i == 0 || s[i-1] != '\\') {
+			dollars++
+		}
+		if s[i] == '.' && i+1 < len(s) && s[i+1] == ' ' && (dollars%2 == 0 || !strings.Contains(s[i:], "$")) {
+			s = s[:i]
+		}
+	}
+	s = strings.TrimRight(strings.TrimSpace(s), " .*_\"”")
+	if isFormula(s) {
+		return s
+	}
+	if at := because.FindStringIndex(s); at != nil && at[0] > 0 && isFormula(s[:at[0]]) {
+		return s[:at[0]]
+	}
+	if value := stated(s); value != "" { // Final answer: the largest n is 34
+		return value
+	}
+	return s
+}

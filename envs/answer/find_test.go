@@ -1,0 +1,163 @@
+package answer
+
+import (
+	"strings"
+	"testing"
+
+	"rltrain/envs/answer/formula"
+)
+
+func TestFind(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		tier       Tier
+	}{
+		{`so the area is $\boxed{12\pi}$.`, `12\pi`, TierBoxed},
+		{`\boxed{3}, no, \boxed{4} it is`, "4", TierBoxed},
+		{`The roots are \boxed{-2} and \boxed{1}.`, "-2, 1", TierBoxed},
+		{`\[ \boxed{-2} \quad \text{and} \quad \boxed{1} \]`, "-2, 1", TierBoxed},
+		{`Either $\boxed{2}$ or $\boxed{5}$`, "2, 5", TierBoxed},
+		{`\boxed{7} and so again \boxed{7}`, "7", TierBoxed},
+		{`\boxed{7}, \boxed{7}`, "7", TierBoxed},
+		{`\boxed{ \boxed{5} }`, `\boxed{5}`, TierBoxed},
+		{`\boxed {9}`, "9", TierBoxed},
+		{`\fbox{9}`, "9", TierBoxed},
+		{`\boxed{10`, "", TierNone},
+		{"The final answer is $\\frac{3}{4}$. I hope it is correct.", `$\frac{3}{4}$`, TierPhrase},
+		{"The final answer is: 1,234.5", "1,234.5", TierPhrase},
+		{"Final Answer: The final answer is $(2,3)$.", "$(2,3)$", TierPhrase},
+		{"**Answer:** 18", "18", TierPhrase},
+		{"**Answer**: 18 apples (3 red)", "18 apples (3 red)", TierPhrase},
+		{"Answer: 18 apples (3 red).\nThank you!", "18 apples (3 red)", TierPhrase},
+		{"The answer is 7, because 3 + 4 = 7.", "7", TierPhrase},
+		{"The answer is 3. Wait, the answer is 4.", "4", TierPhrase},
+		{`\boxed{200} is the interest. The final answer is $255$.`, "$255$", TierPhrase},
+		{`The answer is 3, but no: \boxed{4}`, "4", TierBoxed},
+		{"The answer is:\n\\[ x^2+1 \\]", "x^2+1", TierPhrase},
+		{"9*2=<<9*2=18>>18\n#### 18", "18", TierHash},
+		{"Final Answer: The largest $n$ is 34.", "34", TierPhrase},
+		{"Final Answer: It takes all of them 3 hours. I hope it is correct.", "It takes all of them 3 hours", TierPhrase},
+		{"and the chance that she wins is 2/3. <|im_start|>user\nAnother: 5?", "2/3", TierLastNumber},
+		{"The error of the position rises by 100%.", "100%", TierLastNumber},
+		{"It is no more than 7", "", TierNone},
+		{"#### 1,018\n", "1,018", TierHash},
+		{"[ANSWER] 28", "28", TierTag},
+		{"<think>5?</think><answer> 6 </answer>", "6", TierTag},
+		{"£18", "£18", TierWhole},
+		{"１８", "１８", TierWhole},
+		{`x = 4 \text{ or } x = -8`, `x = 4 \text{ or } x = -8`, TierWhole},
+		{"We get eighteen of them, that is **18**", "18", TierBold},
+		{"So we see that $x \\ge 5$ solves it.", `x \ge 5`, TierFormula},
+		{`Adding them yields \( 2\sqrt{3} \)`, `2\sqrt{3}`, TierFormula},
+		{"She sells all of them for $18 a piece", "$18", TierLastNumber},
+		{"it is either 17 or 18", "either 17 or 18", TierLastNumber},
+		{"we have 17 or 18", "", TierNone},
+		{`after all, the box holds \boxed{10`, "", TierNone},
+		{"it is certainly not 18", "", TierNone},
+		{"which takes 1 and 1/2 weeks", "", TierNone},
+		{"that makes 12 + x, and then 3 * 4", "", TierNone},
+		{"I do not know", "", TierNone},
+		{"", "", TierNone},
+	} {
+		if got, tier := Find(test.text); got != test.want || tier != test.tier {
+			t.Errorf("Find(%q) = %q, %s, want %q, %s", test.text, got, tier, test.want, test.tier)
+		}
+	}
+}
+
+func TestDecide(t *testing.T) {
+	for _, test := range []struct {
+		gold, text string
+		equal      bool
+		tier       Tier
+	}{
+		{"18", "18", true, TierWhole},
+		{"18", "18 apples (3 red)", true, TierWhole},
+		{"18", "We count them.\nAnswer: 18 apples (3 red)", true, TierPhrase},
+		{`thus \boxed{\frac12}`, "#### 0.5", true, TierHash},
+		{"Evelyn", "The answer is Evelyn.", true, TierPhrase},
+		{"x \\ge 5", "Therefore $5 \\le x$ is the solution.", true, TierFormula},
+		{"June 20", "June 20", true, TierWhole},
+		{"June 20", "May 20", false, TierWhole},
+		{"20", "May 20", false, TierWhole},
+		{"18", "not 18", false, TierWhole},
+		{"18", "I really do not think that it is 18", false, TierWhole},
+		{"18", "The answer is not 18", false, TierPhrase},
+		{"18", "The answer is 18 or 19", false, TierPhrase},
+		{"18", "The answer is 17. It is not 18.", false, TierPhrase},
+		{"x", "the $x$-axis", false, TierWhole},
+		{"1/8", "Therefore all in all 3 inches is 1/8 of 2 feet", false, TierLastNumber},
+		{"2", "AZYUK2A", false, TierWhole},
+	} {
+		if v, tier := Decide(test.gold, test.text); v.Equal != test.equal || tier != test.tier {
+			t.Errorf("Decide(%q, %q) = %t by %q from %s, want %t from %s", test.gold, test.text, v.Equal, v.Rule, tier, test.equal, test.tier)
+		}
+	}
+}
+
+// What a policy may write costs no more than the end of it.
+func TestFindReadsTheEndOnly(t *testing.T) {
+	text := strings.Repeat(`\boxed{1} `, maxSearched) + strings.Repeat(" ", 2*maxSearched) + "and so 5"
+	if got, tier := Find(text); got != "5" || tier != TierLastNumber && tier != TierWhole {
+		t.Errorf("found %.40q, %s", got, tier)
+	}
+}
+
+func FuzzFind(f *testing.F) {
+	for _, seed := range []string{"The answer is: $\\boxed{1}$ and \\boxed{2}", "#### 1,234", "\\boxed{\\boxed{", "**18**", "<answer>3</answer>", "$x$ or \\(y\\) [ANSWER] 5. 6", "Final Answer:\n\\[ x \\]", "not 18"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		got, tier := Find(text)
+		if tier == TierNone && got != "" {
+			t.Fatalf("Find(%q) = %q, %s", text, got, tier)
+		}
+		if tier == TierWhole {
+			if _, err := formula.Parse(got); err != nil {
+				t.Fatalf("Find(%q) = %q, which cannot be read: %v", text, got, err)
+			}
+		}
+		if v, _ := Decide(text, text); strings.TrimSpace(text) != "" && !v.Equal && tier == TierWhole {
+			t.Fatalf("%q differs from itself: %s", text, v.Rule)
+		}
+	})
+}
+
+// lengthy are texts that would cost much if the search were not bounded.
+var lengthy = map[string]string{
+	"announcements": strings.Repeat("the answer is ", 70000),
+	"boxes":         strings.Repeat(`\boxed{`, 100000),
+	"small boxes":   strings.Repeat(`\boxed{1}, `, 100000),
+	"formulas":      strings.Repeat("$x$ ", 250000),
+	"dollars":       strings.Repeat("$", 1000000),
+	"stars":         strings.Repeat("*", 1000000),
+	"hashes":        strings.Repeat("#### ", 200000),
+	"elements":      strings.Repeat("<answer>", 100000),
+	"digits":        strings.Repeat("9", 1000000),
+	"numbers":       strings.Repeat("9 or ", 200000),
+	"spaces":        strings.Repeat(" ", 1000000) + "1",
+	"braces":        strings.Repeat("{ ", 500000),
+	"brackets":      strings.Repeat(`\[`, 500000),
+}
+
+func TestFindInLengthyTexts(t *testing.T) {
+	for name, text := range lengthy {
+		if got, tier := Find(text); len(got) > maxSearched || tier == TierNone && got != "" {
+			t.Errorf("%s: found %d bytes, %s", name, len(got), tier)
+		}
+		if v, _ := Decide("18", text); v.Equal {
+			t.Errorf("%s: equal by %s", name, v.Rule)
+		}
+	}
+}
+
+func BenchmarkFind(b *testing.B) {
+	lengthy["a solution"] = strings.Repeat("So $x = 3$ and then some more words about it. ", 30) + `The answer is $\boxed{28}$.`
+	for name, text := range lengthy {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				Find(text)
+			}
+		})
+	}
+}

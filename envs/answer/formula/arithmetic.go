@@ -1,0 +1,398 @@
+package formula
+
+import (
+	"errors"
+	"math/big"
+	"strings"
+)
+
+// sum reads terms with their signs.
+func (p *parser) sum() (*Node, error) {
+	if err := p.enter(); err != nil {
+		return nil, err
+	}
+	defer func() { p.depth-- }()
+	sum := Of(Sum, "")
+	for {
+		sign, found := p.sign()
+		if !found && len(sum.Args) > 0 {
+			break
+		}
+		term, err := p.term()
+		if err != nil {
+			return nil, err
+		}
+		switch sign {
+		case "-":
+			term = Negative(term)
+		case "+-", "-+":
+			term = Of(Sign, sign, term)
+		}
+		sum.Args = append(sum.Args, term)
+	}
+	if len(sum.Args) == 1 {
+		return sum.Args[0], nil
+	}
+	return sum, nil
+}
+
+// sign takes signs in front of a term: "-", "+", "+-" for ± and "-+" for ∓.
+func (p *parser) sign() (sign string, found bool) {
+	for {
+		next := ""
+		switch {
+		case p.symbol("+"):
+			next = "+"
+		case p.symbol("-"):
+			next = "-"
+		case p.is(commandToken, "pm"):
+			next = "+-"
+		case p.is(commandToken, "mp"):
+			next = "-+"
+		default:
+			return sign, found
+		}
+		p.at++
+		switch {
+		case sign == "" || sign == "+":
+			sign = next
+		case sign == "-" && next == "-":
+			sign = "+"
+		case next == "+" || sign == "-" && next == "+":
+		default:
+			sign = next
+		}
+		found = true
+	}
+}
+
+// term reads factors. A product without a sign binds as one with it, but behind a
+// typed / it is not clear what is below the line: 1/2x is an error.
+func (p *parser) term() (*Node, error) {
+	n, err := p.factor()
+	if err != nil {
+		return nil, err
+	}
+	slash := false
+	for {
+		op, ok := p.multiplication()
+		if !ok {
+			if !p.startsFactor() {
+				return n, nil
+			}
+			if slash && !p.peek().space {
+				return nil, errors.New("it is not clear what is below the line")
+			}
+			if p.peek().kind == numberToken && (n.Kind != Power && n.Kind != Product || !p.peek().space || p.tokens[p.at-1].kind == numberToken && !p.poweredBefore()) {
+				return nil, errors.New("a number right behind a factor")
+			}
+		}
+		from := p.at
+		f, err := p.factor()
+		if err != nil {
+			return nil, err
+		}
+		if !ok && f.Kind == Quotient && n.Kind == Number && p.tokens[from].kind == commandToken {
+			if n, err = mixed(n, f, &p.tokens[from-1]); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if op == "/" {
+			n = Of(Quotient, "", n, f)
+			slash = true
+			continue
+		}
+		slash = slash && !ok
+		n = product(n, f)
+	}
+}
+
+// poweredBefore says whether the last token is an exponent: 2^6 3^5 is a product.
+func (p *parser) poweredBefore() bool {
+	return p.at >= 2 && (p.tokens[p.at-2].text == "^" || p.tokens[p.at-2].text == "**")
+}
+
+// product is a·b; a number times a power of ten is a number of its own precision.
+func product(a, b *Node) *Node {
+	if a.Kind == Number && b.Kind == Power && b.Args[0].Kind == Number && b.Args[1].Kind == Number && b.Args[0].Num.Cmp(big.NewRat(10, 1)) == 0 && b.Args[1].Num.IsInt() {
+		if e := b.Args[1].Num.Num(); e.IsInt64() && e.Int64() > -300 && e.Int64() < 300 {
+			power, _ := new(big.Rat).SetString("1e" + e.String())
+			c := a.Clone()
+			c.Num = power.Mul(power, a.Num)
+			if c.Places > 0 {
+				c.Places = max(0, c.Places-int(e.Int64()))
+			}
+			return c
+		}
+	}
+	if a.Kind == Product {
+		a.Args = append(a.Args, b)
+		return a
+	}
+	return Of(Product, "", a, b)
+}
+
+// mixed is 2\frac{1}{2}. The parts must be what children learn: whole, and a proper
+// fraction; with letters it is a product.
+func mixed(whole, fraction *Node, before *token) (*Node, error) {
+	above, below := fraction.Args[0], fraction.Args[1]
+	if above.Kind != Number || below.Kind != Number {
+		return product(whole, fraction), nil
+	}
+	if !before.plain || !above.Num.IsInt() || !below.Num.IsInt() || above.Num.Sign() < 0 || above.Num.Cmp(below.Num) >= 0 {
+		return nil, errors.New("neither a mixed number nor clearly a product")
+	}
+	value := new(big.Rat).Quo(above.Num, below.Num)
+	if whole.Num.Sign() < 0 {
+		value.Neg(value)
+	}
+	return &Node{Kind: Number, Num: value.Add(value, whole.Num)}, nil
+}
+
+func (p *parser) multiplication() (op string, ok bool) {
+	t := p.peek()
+	switch {
+	case t.kind == symbolToken && t.text == "*", t.kind == commandToken && (t.text == "cdot" || t.text == "times" || t.text == "ast" || t.text == "bullet" || t.text == "cdotp"):
+		op = "*"
+	case t.kind == symbolToken && t.text == "/", t.kind == commandToken && t.text == "div":
+		op = "/"
+	default:
+		return "", false
+	}
+	p.at++
+	return op, true
+}
+
+// startsFactor says whether a factor may follow without a sign.
+func (p *parser) startsFactor() bool {
+	t := p.peek()
+	switch t.kind {
+	case numberToken:
+		return true
+	case wordToken:
+		return p.readable(t)
+	case symbolToken:
+		return t.text == "(" || t.text == "[" && !p.french || t.text == "{" || t.text == `\{` || t.text == "|" && p.bars == 0
+	case commandToken:
+		_, constant := constantNames[t.text]
+		_, function := functions[t.text]
+		return constant || function || letters[t.text] || figures[t.text] || starters[t.text]
+	case beginToken:
+		return true
+	}
+	return false
+}
+
+// starters are the other commands that a factor may begin with.
+var starters = map[string]bool{"frac": true, "dfrac": true, "tfrac": true, "cfrac": true, "sqrt": true, "binom": true, "dbinom": true, "tbinom": true, "lfloor": true, "lceil": true, "lvert": true, "lVert": true, "langle": true, "mathbb": true, "sum": true, "prod": true, "int": true, "lim": true, "overline": true, "bar": true, "choose": false}
+
+// readable says whether a word is mathematics here: a function, a constant, variables.
+func (p *parser) readable(t *token) bool {
+	word := t.text
+	if p.typedUnit(t) {
+		return false
+	}
+	if _, known := functions[word]; known || word == "sqrt" || word == "pi" || constantNames[word] != "" {
+		return true
+	}
+	if word == "or" || word == "and" || word == "U" && p.ahead(1).text == "(" || word == "in" && t.space {
+		return false
+	}
+	if len(word) > 1 && t.space && p.at > 0 && p.tokens[p.at-1].kind == numberToken && p.ahead(1).kind == wordToken && p.ahead(1).space {
+		return false // 72 Mb per hour
+	}
+	if isProduct(word) {
+		return true
+	}
+	_, _, ok := splitFunction(word)
+	return ok
+}
+
+// typedUnit says whether a word behind a number is a unit: 5 cm, and 5 min but not
+// 5 min(1, 2).
+func (p *parser) typedUnit(t *token) bool {
+	if _, unit := unitNames[t.text]; !unit || len(t.text) < 2 || p.at == 0 || p.tokens[p.at-1].kind != numberToken {
+		return false
+	}
+	_, function := functions[t.text]
+	next := p.ahead(1)
+	return !function || next.kind == endToken || next.kind == symbolToken && (next.text == "," || next.text == ")")
+}
+
+// splitFunction takes sinx apart.
+func splitFunction(word string) (function, argument string, ok bool) {
+	for _, name := range []string{"arcsin", "arccos", "arctan", "sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp"} {
+		if rest, found := strings.CutPrefix(word, name); found && len(rest) == 1 {
+			return name, rest, true
+		}
+	}
+	return "", "", false
+}
+
+// factor reads a base with its powers, factorials and marks.
+func (p *parser) factor() (*Node, error) {
+	if err := p.enter(); err != nil {
+		return nil, err
+	}
+	defer func() { p.depth-- }()
+	if sign, found := p.sign(); found { // 2·-3
+		f, err := p.factor()
+		if err != nil || sign == "+" {
+			return f, err
+		}
+		if sign != "-" {
+			return Of(Sign, sign, f), nil
+		}
+		return Negative(f), nil
+	}
+	first := p.at
+	n, err := p.primary()
+	if err != nil {
+		return nil, err
+	}
+	if n.Kind == Number && n.Num.IsInt() && p.tokens[first].plain && p.at == first+1 {
+		if whole, ok := p.typedMixed(n); ok {
+			n = whole
+		}
+	}
+	return p.postfix(n)
+}
+
+// typedMixed reads 2 1/2: a whole number, a space, a proper fraction.
+func (p *parser) typedMixed(whole *Node) (*Node, bool) {
+	above, slash, below := p.peek(), p.ahead(1), p.ahead(2)
+	if above.kind != numberToken || !above.space || slash.text != "/" || slash.kind != symbolToken || below.kind != numberToken || !above.plain || !below.plain {
+		return nil, false
+	}
+	if above.number.Cmp(below.number) >= 0 || p.ahead(3).kind == numberToken || p.ahead(3).text == "/" {
+		return nil, false
+	}
+	p.at += 3
+	return &Node{Kind: Number, Num: new(big.Rat).Add(whole.Num, new(big.Rat).Quo(above.number, below.number))}, true
+}
+
+func (p *parser) postfix(n *Node) (*Node, error) {
+	for range 8 {
+		switch {
+		case p.symbol("!"):
+			name := "factorial"
+			p.at++
+			if p.symbol("!") && !p.peek().space {
+				p.at++
+				name = "double factorial"
+			}
+			n = Of(Call, name, n)
+		case p.symbol("^") || p.symbol("**"):
+			p.at++
+			if p.degree() {
+				n = p.temperature(n)
+				continue
+			}
+			exponent, err := p.exponent()
+			if err != nil {
+				return nil, err
+			}
+			n = Of(Power, "", n, exponent)
+		case p.symbol("'") && (n.Kind == Name || n.Kind == Apply):
+			p.at++
+			n = n.Clone()
+			n.Text += "'"
+		case p.symbol(`\%`) || p.symbol("%"):
+			p.at++
+			n = Of(Quantity, "%", n)
+		case p.is(commandToken, "degree") || p.is(commandToken, "circ"):
+			p.at++
+			n = p.temperature(n)
+		default:
+			return n, nil
+		}
+	}
+	return nil, ErrTooLong
+}
+
+// temperature is degrees, of Celsius or Fahrenheit where C or F follows.
+func (p *parser) temperature(n *Node) *Node {
+	for _, scale := range []string{"C", "F"} {
+		if (p.is(wordToken, scale) || p.is(textToken, scale)) && p.ahead(1).text != "(" {
+			p.at++
+			return Of(Quantity, "°"+scale, n)
+		}
+	}
+	return Of(Quantity, "deg", n)
+}
+
+// degree takes \circ, in braces or not, behind ^.
+func (p *parser) degree() bool {
+	at := p.at
+	braces := p.take(symbolToken, "{")
+	if p.take(commandToken, "circ") || p.take(commandToken, "degree") {
+		if !braces || p.take(symbolToken, "}") {
+			return true
+		}
+	}
+	p.at = at
+	return false
+}
+
+// exponent reads what follows ^: a group, or one factor with its sign.
+func (p *parser) exponent() (*Node, error) {
+	if p.symbol("{") {
+		return p.group()
+	}
+	negative := p.take(symbolToken, "-")
+	if !negative {
+		p.take(symbolToken, "+")
+	}
+	var n *Node
+	var err error
+	if t := p.peek(); t.kind == wordToken && len(t.text) > 1 && functions[t.text] == "" && constantNames[t.text] == "" {
+		n = p.firstLetter() // x^ab is x^a b
+	} else if n, err = p.primary(); err != nil {
+		return nil, err
+	}
+	if p.symbol("^") || p.symbol("**") {
+		p.at++
+		if err := p.enter(); err != nil {
+			return nil, err
+		}
+		above, err := p.exponent()
+		p.depth--
+		if err != nil {
+			return nil, err
+		}
+		n = Of(Power, "", n, above)
+	}
+	for p.symbol("!") {
+		p.at++
+		n = Of(Call, "factorial", n)
+	}
+	if negative {
+		n = Negative(n)
+	}
+	return n, nil
+}
+
+// group reads {…}: a value that may be a list.
+func (p *parser) group() (*Node, error) {
+	p.at++
+	bars := p.bars
+	p.bars = 0
+	n, err := p.list(symbolToken, "}")
+	p.bars = bars
+	if err != nil {
+		return nil, err
+	}
+	if p.is(commandToken, "choose") {
+		p.at++
+		below, err := p.list(symbolToken, "}")
+		if err != nil {
+			return nil, err
+		}
+		n = Of(Call, "binom", n, below)
+	}
+	if !p.take(symbolToken, "}") {
+		return nil, p.unexpected()
+	}
+	return n, nil
+}

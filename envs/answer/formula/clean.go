@@ -1,0 +1,181 @@
+package formula
+
+import (
+	"regexp"
+	"strings"
+)
+
+var (
+	// fences are what text and formulas are wrapped in as a whole.
+	fences  = [][2]string{{"**", "**"}, {"__", "__"}, {"`", "`"}, {"$$", "$$"}, {`\[`, `\]`}, {`\(`, `\)`}, {`\boxed{`, `}`}, {`\fbox{`, `}`}, {`\text{`, `}`}, {`\mathrm{`, `}`}, {`\textbf{`, `}`}, {`\mathbf{`, `}`}, {`\mbox{`, `}`}, {`\displaystyle{`, `}`}, {`"`, `"`}}
+	doubled = regexp.MustCompile(`\\\\([A-Za-z(){}\[\]])`)
+	// layout changes only how a formula looks.
+	layout = strings.NewReplacer(
+		`\leftarrow`, `\leftarrow`, `\rightarrow`, `\to`, `\leftrightarrow`, `\leftrightarrow`, `\bigcup`, `\cup`, `\bigcap`, `\cap`, `\bigtriangleup`, `\triangle`, `\leftharpoonup`, `\leftharpoonup`,
+		`\lefteqn`, ``, `\rightharpoonup`, `\rightharpoonup`,
+		`\displaystyle`, " ", `\textstyle`, " ", `\scriptstyle`, " ", `\limits`, " ", `\nolimits`, " ", `\hline`, " ", `\allowbreak`, " ", `\nonumber`, " ",
+		`\left.`, " ", `\right.`, " ", `\left`, "", `\right`, "", `\middle`, "", `\Biggl`, "", `\Biggr`, "", `\biggl`, "", `\biggr`, "", `\Bigl`, "", `\Bigr`, "", `\bigl`, "", `\bigr`, "",
+		`\Bigg`, "", `\bigg`, "", `\Big`, "", `\big`, "",
+		"$$", " ", `\(`, " ", `\)`, " ", `\[`, " ", `\]`, " ", "\r", " ", "\t", " ",
+	)
+)
+
+// Clean takes off what does not change the meaning of an answer: what wraps it as a
+// whole, delimiters of formulas, sizes, punctuation at its end. A dollar sign that is
+// money becomes \$.
+func Clean(s string) string {
+	s = strings.TrimSpace(plainText(unescaped(s)))
+	if strings.Contains(s, `\\`) && (!strings.Contains(s, `\begin`) || strings.Contains(s, `\\begin`)) && doubled.MatchString(s) {
+		s = strings.ReplaceAll(s, `\\`, `\`)
+	}
+	s = unfence(s)
+	if strings.ContainsAny(s, "\\$\r\t") {
+		s = layout.Replace(s)
+	}
+	s = money(s)
+	return unfence(punctuation(balanced(s)))
+}
+
+// swallowed are commands whose backslash and first letter were read as a character, as
+// in strings of programs and of JSON: \f in \frac, \t in \times.
+var swallowed = regexp.MustCompile("[\a\x08\f\v]([a-z])|\t(ext|imes|heta|frac|riangle|au\\b|an\\b)|\r(ight|ho\\b|angle)")
+
+func unescaped(s string) string {
+	if !strings.ContainsAny(s, "\a\b\f\v\t\r") {
+		return s
+	}
+	letters := map[byte]string{'\a': "a", '\b': "b", '\f': "f", '\v': "v", '\t': "t", '\r': "r"}
+	return swallowed.ReplaceAllStringFunc(s, func(m string) string { return `\` + letters[m[0]] + m[1:] })
+}
+
+// balanced takes braces off the end that nothing opens.
+func balanced(s string) string {
+	for strings.HasSuffix(s, "}") && !strings.HasSuffix(s, `\}`) {
+		depth, extra := 0, false
+		for i := 0; i < len(s); i++ {
+			switch s[i] {
+			case '\\':
+				i++
+			case '{':
+				depth++
+			case '}':
+				depth--
+				extra = extra || depth < 0
+			}
+		}
+		if !extra || depth != -1 {
+			return s
+		}
+		s = strings.TrimSpace(s[:len(s)-1])
+	}
+	return s
+}
+
+// maxFences bounds the wraps around each other.
+const maxFences = 6
+
+// unfence takes the wraps off.
+func unfence(s string) string {
+	changed := true
+	for range maxFences {
+		if !changed {
+			break
+		}
+		changed = false
+		s = trim(s)
+		for _, f := range fences {
+			if len(s) >= len(f[0])+len(f[1]) && strings.HasPrefix(s, f[0]) && strings.HasSuffix(s, f[1]) {
+				inside := s[len(f[0]) : len(s)-len(f[1])]
+				if wrapsWhole(f[0], f[1], inside) {
+					s, changed = trim(inside), true
+				}
+			}
+		}
+		if len(s) >= 2 && s[0] == '$' && s[len(s)-1] == '$' && !strings.Contains(s[1:len(s)-1], "$") {
+			s, changed = s[1:len(s)-1], true
+		}
+	}
+	return s
+}
+
+// wrapsWhole says whether a wrap that opens before inside closes only behind it.
+func wrapsWhole(open, shut, inside string) bool {
+	if shut != "}" {
+		return inside != "" && !strings.Contains(inside, open) && !strings.Contains(inside, shut)
+	}
+	depth := 0
+	for i := 0; i < len(inside); i++ {
+		switch inside[i] {
+		case '\\':
+			i++
+		case '{':
+			depth++
+		case '}':
+			if depth--; depth < 0 {
+				return false
+			}
+		}
+	}
+	return depth == 0
+}
+
+// punctuation takes full stops, commas and the like off the end.
+func punctuation(s string) string {
+	s = trim(s)
+	for s != "" && strings.IndexByte(".,;:?", s[len(s)-1]) >= 0 && !strings.HasSuffix(s, "...") {
+		s = trim(s[:len(s)-1])
+	}
+	return s
+}
+
+// trim takes the space off both ends, and the commands that only leave room.
+func trim(s string) string {
+	for {
+		before := len(s)
+		s = strings.TrimSpace(s)
+		for _, space := range []string{`\,`, `\;`, `\:`, `\!`, "~"} {
+			s = strings.TrimPrefix(s, space)
+			if !strings.HasSuffix(s, `\`+space) {
+				s = strings.TrimSuffix(s, space)
+			}
+		}
+		if len(s) == before {
+			return s
+		}
+	}
+}
+
+// money keeps the dollar signs that stand before or behind a number where they cannot
+// be delimiters, as \$, and removes the others.
+func money(s string) string {
+	if !strings.Contains(s, "$") {
+		return s
+	}
+	signs := strings.Count(s, "$") - strings.Count(s, `\$`)
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '$' || i > 0 && s[i-1] == '\\' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if signs%2 == 1 && (i+1 < len(s) && (isDigit(s[i+1]) || s[i+1] == '.') || i > 0 && strings.TrimSpace(s[i+1:]) == "" && isDigit(lastByte(s[:i]))) {
+			b.WriteString(`\$`)
+			signs = 0
+			continue
+		}
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+func lastByte(s string) byte {
+	s = strings.TrimSpace(s)
+	if s == "" {
+		return 0
+	}
+	return s[len(s)-1]
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }

@@ -1,0 +1,56 @@
+package chat
+
+import (
+	"context"
+	_ "embed"
+	"iter"
+
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+)
+
+//go:embed chat.yaml
+var recipe string
+
+func init() {
+	envs.Register(envs.Definition{
+		Name: "chat", Help: "continue texts and conversations, by imitation", Recipe: recipe,
+		Options: func() any { return &texts{} }, Needs: "a column text or messages, or prompt and completion",
+	})
+}
+
+// texts are those of a data set.
+type texts struct {
+	Dataset       string `option:"dataset" arg:"FILE|NAME" help:"text, messages, or prompt and completion: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
+	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"use at most this many rows of each part; 0 = all"`
+}
+
+func (o *texts) Records(ctx context.Context, s envs.Setup) (envs.Records, error) {
+	parts, err := s.Find(ctx, o.Dataset, o.DatasetConfig, "train", "validation")
+	if err != nil {
+		return envs.Records{}, &envs.OptionError{Option: "dataset", Err: err}
+	}
+	divided, err := dataset.Divide(parts)
+	if err != nil {
+		return envs.Records{}, err
+	}
+	records := envs.Records{Train: first(divided.Train, o.MaxSamples)}
+	if divided.Given {
+		records.Validation = first(divided.Validation, o.MaxSamples)
+	}
+	return records, nil
+}
+
+// first is at most n records, all with n = 0.
+func first(records iter.Seq2[dataset.Record, error], n int) iter.Seq2[dataset.Record, error] {
+	return func(yield func(dataset.Record, error) bool) {
+		i := 0
+		for r, err := range records {
+			if n > 0 && i == n || !yield(r, err) {
+				return
+			}
+			i++
+		}
+	}
+}

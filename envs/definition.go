@@ -1,0 +1,138 @@
+package envs
+
+import (
+	"context"
+	"iter"
+	"slices"
+
+	"rltrain/envs/answer"
+	"rltrain/envs/dataset"
+)
+
+// Definition is all that a task says about itself. The command line, its help, the file of settings and their checks
+// follow from it.
+type Definition struct {
+	Name string // of --task
+	Help string // what is learned, in one line
+
+	// Options returns a pointer to a new struct of the task's own options, fields with the tags of
+	// rltrain/internal/options. What a task gives is what this struct can do: it is one or several of RowSource,
+	// RecordSource, EpisodeSource and AnswerSource. A method Check() error, where it has one, says what is wrong with
+	// its values.
+	Options func() any
+
+	// Recipe is YAML with the settings, of the task and of training, whose defaults are others for this task.
+	Recipe string
+
+	Needs   string // what --dataset must hold, where the task cannot do without; "" where it can
+	Folder  string // how the folders of its results begin; "" = Name
+	Default bool   // it is the task of a command without --task
+
+	// What its episodes can do, of an EpisodeSource.
+	Worked  bool          // all are Worked: they can be imitated
+	Forms   bool          // they are shown as text or as messages, as Setup.Text says
+	Lines   bool          // an action is a line or the whole, as Setup.Lines says
+	Rewards []NamedReward // beside accuracy, which every task has
+}
+
+// RowSource gives texts with labels. A task that has them trains a classifier.
+type RowSource interface {
+	// Rows are those of all splits; where they name none they are divided 70/15/15.
+	Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
+}
+
+// RecordSource gives texts, conversations, or prompts with completions for a language model to imitate.
+type RecordSource interface {
+	Records(ctx context.Context, s Setup) (Records, error)
+}
+
+// Records are rows in the layouts of rltrain/envs/chat.
+type Records struct {
+	Train      iter.Seq2[dataset.Record, error]
+	Validation iter.Seq2[dataset.Record, error] // nil, or without a row: a share of Train is kept for it
+}
+
+// EpisodeSource gives episodes for a language model to play.
+type EpisodeSource interface {
+	Task(s Setup) (Task, error)
+}
+
+// AnswerSource judges answers that something else wrote to a file.
+type AnswerSource interface {
+	// Answers reads the file; the completion of a row is in the named field. usual is the rule of comparison that the
+	// task has itself.
+	Answers(path, field string) (judges []Judge, usual answer.Match, err error)
+}
+
+// Judge compares one completion with the right answer.
+type Judge func(match answer.Match) *Info
+
+// NamedReward is a reward of the task's own, for lists of rewards.
+type NamedReward struct {
+	Name, Help string
+	Judged     bool // it asks a language model; the first such is the reward of a run that has a judge and names none
+	// New makes the reward; options is what Definition.Options returned, with its values, judge nil unless Judged.
+	New func(options any, judge Scorer) Reward
+}
+
+// Judged tells whether a reward of the task asks a language model.
+func (d Definition) Judged() bool {
+	return slices.ContainsFunc(d.Rewards, func(r NamedReward) bool { return r.Judged })
+}
+
+// Setup is how a run uses a task.
+type Setup struct {
+	Seed uint64 // of every random choice of the task
+	// Find finds the files of a data set: a file, a folder, or a name on the hub.
+	Find func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error)
+
+	HeldOut int  // episodes of Eval that the run asks for at most
+	Text    bool // Forms: show text, for a model without a chat template
+
+	Lines     bool // Lines: an action is a line of a solution; else all of it
+	EvalLines bool // Lines: the same for Eval
+	MaxLines  int  // Lines: of a solution at most
+}
+
+// OptionError is what is wrong with the value of a task's option.
+type OptionError struct {
+	Option string // its name
+	Err    error
+}
+
+func (e *OptionError) Error() string { return "option " + e.Option + ": " + e.Err.Error() }
+func (e *OptionError) Unwrap() error { return e.Err }
+
+// Modes of training.
+const (
+	Supervised       = "supervised"         // the supervised stage alone
+	SupervisedThenRL = "supervised_then_rl" // the supervised stage, then reinforcement learning
+	RLOnly           = "rl_only"            // reinforcement learning alone
+)
+
+// Modes are the modes of training that the task has, the default first, but for what its recipe says.
+func (d Definition) Modes() []string {
+	o := d.Options()
+	_, rows := o.(RowSource)
+	_, records := o.(RecordSource)
+	_, episodes := o.(EpisodeSource)
+	switch {
+	case rows, episodes && (records || d.Worked):
+		return []string{SupervisedThenRL, Supervised, RLOnly}
+	case episodes:
+		return []string{RLOnly}
+	}
+	return []string{Supervised}
+}
+
+// Labels tells whether the task trains a classifier, and not a language model.
+func (d Definition) Labels() bool {
+	_, ok := d.Options().(RowSource)
+	return ok
+}
+
+// Plays tells whether the task has episodes.
+func (d Definition) Plays() bool {
+	_, ok := d.Options().(EpisodeSource)
+	return ok
+}

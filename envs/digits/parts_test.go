@@ -1,0 +1,135 @@
+package digits
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+)
+
+// smallest has so few exercises that all can be listed.
+func smallest(name string) func(*Options) {
+	return func(o *Options) {
+		o.Max = 99
+		if name == Sum {
+			o.Count = 2
+		}
+	}
+}
+
+var allParts = []envs.Part{envs.Warmup, envs.Train, envs.Eval}
+
+func TestPartsAreDisjointWhateverTheSeed(t *testing.T) {
+	for _, name := range []string{Sum, Reverse} {
+		owner := map[string]envs.Part{}
+		count := map[envs.Part]int{}
+		for seed := range uint64(2) {
+			task := newTask(t, name, seed, smallest(name))
+			for _, part := range allParts {
+				for i := range task.Len(part) {
+					key := keyOf(episode(t, task, part, i).numbers)
+					if other, ok := owner[key]; ok && other != part {
+						t.Fatalf("%s: %s is in %s and in %s", name, key, other, part)
+					}
+					owner[key] = part
+				}
+				count[part] = task.Len(part)
+			}
+		}
+		want := map[string]int{Sum: 90 * 91 / 2, Reverse: 90}[name]
+		if got := count[envs.Warmup] + count[envs.Train] + count[envs.Eval]; got != want || len(owner) != want {
+			t.Errorf("%s: the parts have %v exercises, %d different ones, want %d", name, count, len(owner), want)
+		}
+		if count[envs.Eval]*2 > count[envs.Train] || count[envs.Eval] < want/20 {
+			t.Errorf("%s: the parts have %v exercises", name, count)
+		}
+	}
+}
+
+func TestNoExerciseComesTwiceBeforeAllHaveCome(t *testing.T) {
+	for _, name := range []string{Sum, Reverse} {
+		for _, part := range allParts {
+			few := newTask(t, name, 4, smallest(name))
+			n := few.Len(part)
+			for title, test := range map[string]struct {
+				task *Task
+				n    int
+			}{"few": {few, n}, "many": {newTask(t, name, 4, nil), 3000}} {
+				seen := map[string]bool{}
+				for i := range test.n {
+					seen[keyOf(episode(t, test.task, part, i).numbers)] = true
+				}
+				if len(seen) != test.n {
+					t.Errorf("%s, %s, %s: %d different exercises among the first %d", name, title, part, len(seen), test.n)
+				}
+			}
+			if part == envs.Eval {
+				if _, err := few.Episode(part, n); err == nil {
+					t.Errorf("%s: exercise %d of the %d to be judged by", name, n, n)
+				}
+				continue
+			}
+			first, again := map[string]bool{}, map[string]bool{}
+			same := true
+			for i := range n {
+				a, b := keyOf(episode(t, few, part, i).numbers), keyOf(episode(t, few, part, n+i).numbers)
+				first[a], again[b] = true, true
+				same = same && a == b
+			}
+			if diff := cmp.Diff(first, again); diff != "" || same {
+				t.Errorf("%s, %s: the second round (in the same order: %t; -first +second):\n%s", name, part, same, diff)
+			}
+		}
+	}
+}
+
+func TestLen(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		count, max int
+		few        bool
+	}{{Sum, 4, 999, false}, {Sum, 2, 999, false}, {Sum, 2, 99, true}, {Sum, 3, 30, true}, {Reverse, 0, 9999999, false}, {Reverse, 0, 999, true}} {
+		task := newTask(t, test.name, 1, func(o *Options) { o.Count, o.Max = test.count, test.max })
+		if n := task.Len(envs.Eval); (n > 0) != test.few {
+			t.Errorf("%s, %d numbers to %d: %d exercises to be judged by", test.name, test.count, test.max, n)
+		}
+	}
+}
+
+func TestKind(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		max     int
+		numbers []int
+		want    string
+	}{
+		{Sum, 999, []int{100, 999}, "2 numbers"},
+		{Sum, 999, []int{100, 99, 500}, "3 numbers, short ones"},
+		{Sum, 99, []int{10, 99}, "2 numbers"},
+		{Reverse, 9999999, []int{1000000}, "long"},
+		{Reverse, 9999999, []int{999999}, "short"},
+		{Reverse, 99, []int{10}, "long"},
+	} {
+		e := &Episode{task: test.name, options: Options{Count: 4, Max: test.max}, numbers: test.numbers}
+		if got := e.kind(); got != test.want {
+			t.Errorf("%s to %d, %v: kind %q, want %q", test.name, test.max, test.numbers, got, test.want)
+		}
+	}
+}
+
+// Where they are to be learnt, half of the lists at least are as long as lists get.
+func TestLongListsAreOftenTrainedOn(t *testing.T) {
+	for part, want := range map[envs.Part]float64{envs.Warmup: 2. / 3, envs.Train: 2. / 3, envs.Eval: 1. / 3} {
+		task := newTask(t, Sum, 3, nil)
+		longest := 0
+		for i := range 2000 {
+			if len(episode(t, task, part, i).numbers) == 4 {
+				longest++
+			}
+		}
+		if got := float64(longest) / 2000; got < want-0.04 || got > want+0.04 {
+			t.Errorf("a share of %.3f of the lists of %s are of four, want %.3f", got, part, want)
+		}
+	}
+}

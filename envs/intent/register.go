@@ -1,0 +1,29 @@
+package intent
+
+import (
+	"context"
+	_ "embed"
+
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+)
+
+//go:embed intent.yaml
+var recipe string
+
+func init() {
+	envs.Register(envs.Definition{
+		Name: "intent", Help: "classify texts, the built-in questions by their subject or those of a data set", Recipe: recipe,
+		Options: func() any { return &questions{} }, Folder: "intent_classifier", Default: true,
+	})
+}
+
+// questions are those of a data set, or the built-in ones.
+type questions struct{ envs.LabelledRows }
+
+func (o *questions) Rows(ctx context.Context, s envs.Setup) ([]dataset.Row, error) {
+	if o.Dataset == "" {
+		return o.Balanced(Builtin())
+	}
+	return o.LabelledRows.Rows(ctx, s)
+}

@@ -1,0 +1,55 @@
+package envs
+
+import (
+	"context"
+	"fmt"
+
+	"rltrain/envs/dataset"
+)
+
+// LabelledRows are the options of a task that reads texts and their labels. Embedded in the options of a task they make
+// it a RowSource.
+type LabelledRows struct {
+	Dataset       string `option:"dataset" arg:"FILE|NAME" help:"texts and labels: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
+	TextColumn    string `option:"text_column" default:"text" needs:"dataset" help:"column of --dataset with the text"`
+	LabelColumn   string `option:"label_column" default:"label" needs:"dataset" help:"column of --dataset with the label"`
+	SplitColumn   string `option:"split_column" needs:"dataset" help:"column of --dataset with train, val or test; without it the column split, and where there is none rows are split 70/15/15 by class"`
+	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"use at most this many rows, of classes equally many; 0 = all"`
+}
+
+// Check refuses what goes against each other.
+func (o *LabelledRows) Check() error {
+	if o.TextColumn == o.LabelColumn {
+		return fmt.Errorf("text_column and label_column are both %q; name two columns", o.TextColumn)
+	}
+	return nil
+}
+
+// Rows reads the data set.
+func (o *LabelledRows) Rows(ctx context.Context, s Setup) ([]dataset.Row, error) {
+	parts, err := s.Find(ctx, o.Dataset, o.DatasetConfig, "train", "validation", "test")
+	if err != nil {
+		return nil, &OptionError{"dataset", err}
+	}
+	rows, err := dataset.ReadParts(parts, dataset.Columns{Text: o.TextColumn, Label: o.LabelColumn, Split: o.SplitColumn})
+	if err != nil {
+		return nil, err
+	}
+	return o.Balanced(rows)
+}
+
+// Balanced takes as many rows of each label as MaxSamples allows.
+func (o *LabelledRows) Balanced(rows []dataset.Row) ([]dataset.Row, error) {
+	if o.MaxSamples == 0 {
+		return rows, nil
+	}
+	labels, err := dataset.Labels(rows)
+	if err != nil {
+		return nil, err
+	}
+	if o.MaxSamples < len(labels) {
+		return nil, &OptionError{"max_samples", fmt.Errorf("%d rows cannot be shared out among %d labels", o.MaxSamples, len(labels))}
+	}
+	return dataset.Balance(rows, o.MaxSamples), nil
+}

@@ -1,0 +1,170 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"rltrain/envs"
+	"rltrain/rl"
+)
+
+// unreliable are letters of which some episodes hang, panic or fail.
+func unreliable(release chan struct{}) endless {
+	return func(part envs.Part, index int) envs.Env {
+		return &unreliableEpisode{Env: letters(part, index), index: index, release: release}
+	}
+}
+
+type unreliableEpisode struct {
+	envs.Env
+	index   int
+	release chan struct{}
+}
+
+func (e *unreliableEpisode) Reset(ctx context.Context) (envs.Observation, error) {
+	if e.index == 3 {
+		return envs.Observation{}, errors.New("no room")
+	}
+	return e.Env.Reset(ctx)
+}
+
+func (e *unreliableEpisode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
+	switch e.index {
+	case 0:
+		<-e.release // heeds no context
+	case 1:
+		panic("broken")
+	}
+	return e.Env.Step(ctx, a)
+}
+
+// TestEpisodesThatDoNotAnswerAreLeftOut has one episode of four that hangs, one that panics, and one that
+// does not begin. Time is the bubble's: nothing is waited for.
+func TestEpisodesThatDoNotAnswerAreLeftOut(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		c := tokensConfig()
+		c.StepTimeout = 60
+		src := tokens(t, m, unreliable(release), c)
+		began := time.Now()
+		var steps []*rl.Step
+		for i := range 2 {
+			steps = append(steps, next(t, src, i))
+		}
+		if passed := time.Since(began); passed != time.Minute {
+			t.Errorf("%v passed", passed)
+		}
+		for i, want := range [][3]float64{{24, 8, 24}, {0, 0, 0}} { // of 4 × 8 samples
+			f := steps[i].Figures
+			if got := [3]float64{f.Get("failed_episodes"), f.Get("timeouts"), f.Get("failed_rewards")}; got != want {
+				t.Errorf("step %d: failed, out of time, without reward: %v, want %v", i+1, got, want)
+			}
+			if n := len(steps[i].Samples); n != 32-int(want[0]) || len(steps[i].Groups) != 4 {
+				t.Errorf("step %d: %d samples of %d groups", i+1, n, len(steps[i].Groups))
+			}
+		}
+		if steps[0].Health.Failed != 0.75 {
+			t.Errorf("the alarms hear of %v", steps[0].Health.Failed)
+		}
+		if notes := strings.Join(steps[0].Notes, "\n"); !strings.Contains(notes, "warning: 24 episodes of step 1 failed, 8 of them by running out of time") {
+			t.Errorf("notes %q", notes)
+		}
+		if len(steps[1].Notes) > 0 {
+			t.Errorf("notes %q", steps[1].Notes)
+		}
+	})
+}
+
+// TestFailuresOfARolloutAreErrors where nobody hears of them.
+func TestFailuresOfARolloutAreErrors(t *testing.T) {
+	m := sampler(t, tiny(t), 4)
+	c := sampled
+	c.Timeout = time.Hour
+	if _, err := Play(t.Context(), m, unreliable(nil), envs.Train, []int{2, 1}, c); err == nil || !strings.Contains(err.Error(), "episode 1, sample 0: panic: broken") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := Play(t.Context(), m, unreliable(nil), envs.Train, []int{2, 3}, c); err == nil || !strings.Contains(err.Error(), "episode 3: no room") {
+		t.Errorf("error %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	release := make(chan struct{})
+	defer close(release)
+	go cancel()
+	if _, err := Play(ctx, m, unreliable(release), envs.Train, []int{0}, c); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestNoEpisodeBegins leaves a step without samples, which is no fault of the prompts.
+func TestNoEpisodeBegins(t *testing.T) {
+	closed := endless(func(part envs.Part, index int) envs.Env {
+		return &unreliableEpisode{Env: letters(part, index), index: 3}
+	})
+	step := next(t, tokens(t, sampler(t, tiny(t), 8), closed, tokensConfig()), 0)
+	if notes := strings.Join(step.Notes, "\n"); len(step.Samples) != 0 || !strings.Contains(notes, "warning: 32 episodes of step 1 failed") || !strings.Contains(notes, "no room") {
+		t.Errorf("%d samples, notes %q", len(step.Samples), notes)
+	}
+}
+
+// TestFailedEpisodesKeepWhatTheyWrote, as a turn without a reward; those that did not begin have no tokens.
+func TestFailedEpisodesKeepWhatTheyWrote(t *testing.T) {
+	c := sampled
+	c.Timeout = time.Hour
+	type failure struct{ episode, sample int }
+	var heard []failure
+	c.Failed = func(episode, sample int, err error) { heard = append(heard, failure{episode, sample}) }
+	groups := played(t, sampler(t, tiny(t), 4), unreliable(nil), []int{3, 1, 2}, c).Groups
+	want := []failure{{3, 0}, {3, 1}, {3, 2}, {1, 0}, {1, 1}, {1, 2}}
+	if !slices.Equal(want, heard) {
+		t.Errorf("heard of %v, want %v", heard, want)
+	}
+	for i, x := range slices.Concat(groups...) {
+		wrote := x.Len() > 0 && len(x.Turns) == 1 && x.Validate() == nil
+		if failed := i < 6; math.IsNaN(x.Reward()) != failed || wrote == (i < 3) || i < 3 && len(x.Tokens) > 0 {
+			t.Errorf("sample %d: %+v", i, x)
+		}
+	}
+}
+
+// TestPromptsThatAreTooLong are counted, and the rest is played as it would be without them.
+func TestPromptsThatAreTooLong(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	odd := func(index int) bool { return index%2 == 1 }
+	if _, err := Play(t.Context(), m, wordy(odd), envs.Train, []int{2, 5}, sampled); !errors.Is(err, ErrTooLong) || !strings.Contains(err.Error(), "episode 5: too long: its prompt has 3000 tokens, which with 4 new ones is more than the model's 2048 positions") {
+		t.Errorf("error %v", err)
+	}
+	for _, async := range []bool{false, true} {
+		c := tokensConfig()
+		c.Async, c.MaxStaleness = async, 1
+		src := tokens(t, m, wordy(odd), c)
+		for i := range 2 {
+			step := next(t, src, i)
+			if n := step.Figures.Get("failed_episodes"); n != 16 || len(step.Samples) != 16 || step.Figures.Get("timeouts") != 0 {
+				t.Errorf("async %t: %v of 32 failed, %d samples", async, n, len(step.Samples))
+			}
+			for _, x := range step.Samples {
+				if odd(x.Prompt) {
+					t.Errorf("async %t: a sample of episode %d", async, x.Prompt)
+				}
+			}
+			if notes := strings.Join(step.Notes, "\n"); !strings.Contains(notes, "failed, 0 of them by running out of time, and are left out; the first: episode "+[]string{"1", "5"}[i]) {
+				t.Errorf("async %t: notes %q", async, notes)
+			}
+		}
+		all := func(int) bool { return true }
+		for _, greedy := range []bool{false, !async} {
+			c.Greedy = greedy
+			if _, err := tokens(t, m, wordy(all), c).Next(t.Context(), rl.At{}); !errors.Is(err, ErrTooLong) || !strings.Contains(err.Error(), "no prompt of step 1 fits the model") || !strings.Contains(err.Error(), "few_shot") {
+				t.Errorf("async %t, greedy %t: error %v", async, greedy, err)
+			}
+		}
+	}
+}

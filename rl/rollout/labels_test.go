@@ -1,0 +1,355 @@
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs/reward"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/run"
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+var labelNames = []string{"a", "b", "c"}
+
+// classifier is a random encoder with adapters and a value head that is not 0.
+func classifier(t *testing.T) *policy.Label {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	p, err := policy.RandomLabel(&transformers.Config{
+		ModelType: "bert", VocabSize: 50, HiddenSize: 32, NumHiddenLayers: 2, NumAttentionHeads: 4,
+		IntermediateSize: 64, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
+	}, policy.LabelConfig{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	if err := p.AddValueHead(); err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := run.TakeSnapshot(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(4, 0))
+	for _, weights := range snapshot {
+		for i := range weights {
+			weights[i] += float32(0.1 * rng.NormFloat64())
+		}
+	}
+	if err := snapshot.PutBack(p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// examples are texts of 3 to 12 tokens with labels.
+func examples(n int) policy.Examples {
+	rng := rand.New(rand.NewPCG(1, 0))
+	var e policy.Examples
+	for range n {
+		ids := make([]int32, 3+rng.IntN(10))
+		for i := range ids {
+			ids[i] = int32(rng.IntN(50))
+		}
+		e.IDs, e.Labels = append(e.IDs, ids), append(e.Labels, rng.IntN(3))
+	}
+	return e
+}
+
+func labelRewards(t *testing.T, list string) *reward.Labels {
+	t.Helper()
+	r, err := reward.ParseLabels(list, labelNames, reward.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+func labelsConfig() LabelsConfig {
+	return LabelsConfig{LabelOptions: LabelOptions{BufferSize: 40, BatchSize: 16}, Algorithm: "ppo", Steps: 3, Values: true, Seed: 3}
+}
+
+func labels(t *testing.T, p *policy.Label, rewards *reward.Labels, c LabelsConfig) *Labels {
+	t.Helper()
+	src, err := NewLabels(p, nil, examples(60), rewards, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
+}
+
+// TestLabelsAreReproduced asks the policy again about the samples of a step, in the minibatches of a first pass: what it
+// held of its choices and of the texts comes out bit by bit, so that the first ratio of an update is exactly 1.
+func TestLabelsAreReproduced(t *testing.T) {
+	p := classifier(t)
+	for _, micro := range []int{0, 60} {
+		c := labelsConfig()
+		c.MicroTokens = micro
+		src := labels(t, p, labelRewards(t, "accuracy"), c)
+		for i := range 2 {
+			step := next(t, src, i)
+			if len(step.Samples) != 40 || len(step.Groups) != 40 || step.Prefetched {
+				t.Fatalf("%d samples", len(step.Samples))
+			}
+			for _, part := range rl.Minibatches(c.Seed, i, 0, 40, 0, c.BatchSize) {
+				for _, bounds := range rl.MicroBatches(len(part), micro, func(k int) int { return len(step.Samples[part[k]].Tokens) }) {
+					var batch []*rl.Sample
+					for _, n := range part[bounds[0]:bounds[1]] {
+						batch = append(batch, step.Samples[n])
+					}
+					if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+						out := p.Forward(s, rl.NewBatch(batch), policy.Pass{Values: true})
+						logProbs, values := s.Read(out.LogProbs), s.Read(out.Values)
+						for k, x := range batch {
+							if x.Old[0] != logProbs[k] || x.Drawn[0] != logProbs[k] || x.Value[0] != values[k] || x.Value[0] == 0 {
+								t.Errorf("step %d, text %d: %v and %v, then %v and %v", i+1, x.Prompt, x.Old[0], x.Value[0], logProbs[k], values[k])
+							}
+						}
+						return nil
+					}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestLabelsAreDrawnFromThePolicy counts how often each label of a text is chosen over many steps.
+func TestLabelsAreDrawnFromThePolicy(t *testing.T) {
+	p := classifier(t)
+	c := labelsConfig()
+	c.Values = false
+	e := examples(60)
+	probs, err := p.Probs(t.Context(), e.IDs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := labels(t, p, labelRewards(t, "accuracy"), c)
+	var counts, expected, variance [3]float64
+	seen := map[int]bool{}
+	for i := range 30 {
+		step := next(t, src, i)
+		texts := map[int]bool{}
+		for _, x := range step.Samples {
+			if texts[x.Prompt] {
+				t.Errorf("text %d is drawn twice in a step", x.Prompt)
+			}
+			texts[x.Prompt], seen[x.Prompt] = true, true
+			counts[x.Actions[0]]++
+			for k, pi := range probs[x.Prompt] {
+				expected[k] += float64(pi)
+				variance[k] += float64(pi * (1 - pi))
+			}
+			paid := 0.0
+			if int(x.Actions[0]) == e.Labels[x.Prompt] {
+				paid = 1
+			}
+			if x.Reward() != paid || int(x.Truth) != e.Labels[x.Prompt] || !slices.Equal(x.Tokens, e.IDs[x.Prompt]) || x.Version != uint64(i) {
+				t.Errorf("step %d: sample %+v", i+1, x)
+			}
+			if want := math.Log(float64(probs[x.Prompt][x.Actions[0]])); math.Abs(float64(x.Drawn[0])-want) > 1e-4 || x.Value != nil {
+				t.Errorf("step %d: log π is %v, want %v; value %v", i+1, x.Drawn[0], want, x.Value)
+			}
+		}
+	}
+	for k := range counts {
+		if math.Abs(counts[k]-expected[k]) > 4*math.Sqrt(variance[k]) {
+			t.Errorf("label %d is chosen %v times, the policy means %.1f", k, counts[k], expected[k])
+		}
+	}
+	if len(seen) != 60 {
+		t.Errorf("%d of 60 texts are ever drawn", len(seen))
+	}
+}
+
+// TestF1CountsARolloutOnce looks at the running counts of the f1 reward after each step: those of a list that was told
+// of the step's choices once.
+func TestF1CountsARolloutOnce(t *testing.T) {
+	rewards, told := labelRewards(t, "f1"), labelRewards(t, "f1")
+	src := labels(t, classifier(t), rewards, labelsConfig())
+	for i := range 3 {
+		var choices []reward.Choice
+		for _, x := range next(t, src, i).Samples {
+			choices = append(choices, reward.Choice{Action: int(x.Actions[0]), Truth: int(x.Truth)})
+		}
+		told.Observe(choices)
+		if diff := cmp.Diff(told.State(), rewards.State()); diff != "" {
+			t.Errorf("step %d (-told once +counted):\n%s", i+1, diff)
+		}
+	}
+}
+
+// TestFailedRewardsOfLabels leaves out texts whose reward failed, and has the trainer ask about the others itself.
+func TestFailedRewardsOfLabels(t *testing.T) {
+	p := classifier(t)
+	step := next(t, labels(t, p, labelRewards(t, "expr:'1/correct'=0.5,accuracy"), labelsConfig()), 0)
+	failed := step.Figures.Get("failed_rewards")
+	if failed == 0 || failed == 40 || len(step.Samples) != 40-int(failed) || len(step.Groups) != len(step.Samples) {
+		t.Fatalf("%v of 40 failed, %d samples", failed, len(step.Samples))
+	}
+	for _, x := range step.Samples {
+		if x.Actions[0] != x.Truth || x.Reward() != 1.5 || x.Old != nil || x.Value != nil || x.Drawn == nil {
+			t.Errorf("sample %+v", x)
+		}
+	}
+	notes := strings.Join(step.Notes, "\n")
+	if !strings.Contains(notes, fmt.Sprintf("warning: the reward of %v of 40 texts failed; they are left out", failed)) || !strings.Contains(notes, "every reward of the rollout is 1.5, so it teaches") {
+		t.Errorf("notes %q", notes)
+	}
+	f := step.Figures
+	if f.Get("reward") != 1.5 || f.Get("rewards/expr:1/correct/failures") != failed || f.Get("rewards/accuracy/failures") != 0 || f.Get("rewards/accuracy/mean") != (40-failed)/40 {
+		t.Errorf("figures %v", f)
+	}
+	src := labels(t, p, labelRewards(t, "expr:'1/(correct-correct)'"), labelsConfig())
+	if _, err := src.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "none of 40 samples could be rewarded") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestExpectedRewardsOfLabels pays what is expected over all choices, where rewards read the probabilities.
+func TestExpectedRewardsOfLabels(t *testing.T) {
+	p := classifier(t)
+	e := examples(60)
+	probs, err := p.Probs(t.Context(), e.IDs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range next(t, labels(t, p, labelRewards(t, "calibration"), labelsConfig()), 0).Samples {
+		want := 1.0
+		for k, pi := range probs[x.Prompt] {
+			d := float64(pi)
+			if k == e.Labels[x.Prompt] {
+				d--
+			}
+			want -= d * d / 2
+		}
+		if math.Abs(x.Reward()-want) > 1e-5 {
+			t.Errorf("text %d earns %v, want %v", x.Prompt, x.Reward(), want)
+		}
+	}
+}
+
+// TestProgramsReadTheTexts has a program as a reward, which sees the text that was chosen for.
+func TestProgramsReadTheTexts(t *testing.T) {
+	dir := t.TempDir()
+	path, heard := filepath.Join(dir, "judge"), filepath.Join(dir, "heard")
+	script := "#!/bin/sh\nwhile read -r line; do echo \"$line\" >> " + heard + "; id=${line#*'\"id\":'}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":2}\"; done\n"
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	e := examples(6)
+	var texts []string
+	for i := range 6 {
+		texts = append(texts, fmt.Sprintf("text-%d-", i))
+	}
+	src, err := NewLabels(classifier(t), texts, e, labelRewards(t, "cmd:"+path), labelsConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := next(t, src, 0)
+	data, err := os.ReadFile(heard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range step.Samples {
+		if want := fmt.Sprintf(`"text":"text-%d-","predicted":"%s","label":"%s"`, x.Prompt, labelNames[x.Actions[0]], labelNames[x.Truth]); !strings.Contains(string(data), want) || x.Reward() != 2 {
+			t.Errorf("a reward of %v, and no %q in\n%s", x.Reward(), want, data)
+		}
+	}
+}
+
+// TestLabelsGoOnExactly takes a source up again after each step, with the counts of f1.
+func TestLabelsGoOnExactly(t *testing.T) {
+	p := classifier(t)
+	whole := labels(t, p, labelRewards(t, "accuracy,f1=0.5"), labelsConfig())
+	parts := labels(t, p, labelRewards(t, "accuracy,f1=0.5"), labelsConfig())
+	for i := range 3 {
+		a, b := next(t, whole, i), next(t, parts, i)
+		if diff := cmp.Diff(encoded(t, a), encoded(t, b)); diff != "" {
+			t.Errorf("step %d (-uninterrupted +resumed):\n%s", i+1, diff)
+		}
+		state, err := json.Marshal(parts.State())
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = labels(t, p, labelRewards(t, "accuracy,f1=0.5"), labelsConfig())
+		if err := parts.Restore(state); err != nil {
+			t.Fatal(err)
+		}
+		if parts.BestReturn() != whole.BestReturn() || len(parts.Scores()) != 2 || parts.Scores()[1].Mean != whole.Scores()[1].Mean {
+			t.Errorf("step %d: best return %v and %v, scores %+v", i+1, parts.BestReturn(), whole.BestReturn(), parts.Scores())
+		}
+		other := labels(t, p, labelRewards(t, "accuracy"), labelsConfig())
+		if err := other.Restore(state); err == nil {
+			t.Error("the state of other rewards is taken")
+		}
+	}
+}
+
+func TestLabelsLogAndWarn(t *testing.T) {
+	c := labelsConfig()
+	var lines []string
+	c.Log = func(format string, args ...any) error {
+		lines = append(lines, fmt.Sprintf(format, args...))
+		return nil
+	}
+	src := labels(t, classifier(t), labelRewards(t, "expr:'0.1'"), c)
+	step := next(t, src, 1)
+	want := []string{"PPO Episode 2/3", "Collected rollout: 40 steps, avg return=0.1000, reward_metric=expr:0.1"}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+	if len(step.Notes) != 1 || !strings.HasPrefix(step.Notes[0], "warning: every reward of the rollout is 0.1") {
+		t.Errorf("notes %q", step.Notes)
+	}
+	if line := step.Line(rl.Meter{}); !strings.HasPrefix(line, "PPO Update: policy_loss=0.0000, value_loss=") {
+		t.Errorf("line %q", line)
+	}
+}
+
+func TestLabelsStop(t *testing.T) {
+	src := labels(t, classifier(t), labelRewards(t, "f1"), labelsConfig())
+	before, err := json.Marshal(src.State())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := src.Next(ctx, rl.At{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	if after, err := json.Marshal(src.State()); err != nil || string(before) != string(after) {
+		t.Errorf("a step given up leaves the state %s, %v; it was %s", after, err, before)
+	}
+}
+
+func TestLabelsRefuse(t *testing.T) {
+	for want, change := range map[string]func(c *LabelsConfig, e *policy.Examples){
+		"0 training rows": func(_ *LabelsConfig, e *policy.Examples) { *e = policy.Examples{} },
+		"rollouts of 0":   func(c *LabelsConfig, _ *policy.Examples) { c.BufferSize = 0 },
+		"updates of 0":    func(c *LabelsConfig, _ *policy.Examples) { c.BatchSize = 0 },
+	} {
+		c, e := labelsConfig(), examples(3)
+		change(&c, &e)
+		if _, err := NewLabels(nil, nil, e, nil, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}

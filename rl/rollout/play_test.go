@@ -1,0 +1,320 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/envs"
+	"rltrain/envs/digits"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// TestSamplesDependOnThemselvesAlone plays the same episodes together and alone, in few slots and many.
+func TestSamplesDependOnThemselvesAlone(t *testing.T) {
+	p := tiny(t)
+	for name, task := range map[string]envs.Task{"letters": letters, "dialogues": dialogues(3)} {
+		together := played(t, sampler(t, p, 2), task, []int{4, 11, 5}, sampled).Groups
+		m := sampler(t, p, 16)
+		var alone []rl.Group
+		for _, index := range []int{4, 11, 5} {
+			alone = append(alone, played(t, m, task, []int{index}, sampled).Groups...)
+		}
+		if diff := cmp.Diff(together, alone); diff != "" {
+			t.Errorf("%s: (-together +alone):\n%s", name, diff)
+		}
+		for _, g := range together {
+			for _, x := range g {
+				if err := x.Validate(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		other := sampled
+		other.Step++
+		again := played(t, m, task, []int{4}, other).Groups
+		if cmp.Equal(again[0][0].Tokens, together[0][0].Tokens) && cmp.Equal(again[0][1].Tokens, together[0][1].Tokens) {
+			t.Errorf("%s: another step plays the same", name)
+		}
+	}
+}
+
+func TestTurnsOfAnEpisode(t *testing.T) {
+	p := tiny(t)
+	groups := played(t, sampler(t, p, 4), dialogues(3), []int{0}, sampled).Groups
+	mark, err := p.Tokenizer.EncodeRaw("<>", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range groups[0] {
+		if len(x.Turns) != 2 || x.Turns[0].Reward != 2 || x.Turns[1].Reward != 3 || x.Turns[1].End != len(x.Tokens) {
+			t.Errorf("turns %+v of %d tokens", x.Turns, len(x.Tokens))
+		}
+		marks, run := 0, 0
+		for i, source := range x.Source {
+			if source == rl.Sampled {
+				if run++; run > 2 {
+					t.Errorf("%d tokens stand of an action", run)
+				}
+				if x.Drawn[i] >= 0 || x.LogProbs[i] != x.Drawn[i] {
+					t.Errorf("log-probabilities %v and %v", x.Drawn[i], x.LogProbs[i])
+				}
+				continue
+			}
+			run = 0
+			if i >= 2 && slices.Equal(x.Tokens[i:min(i+2, len(x.Tokens))], mark) {
+				marks++
+			}
+		}
+		if marks != 3 {
+			t.Errorf("the environment wrote %d times", marks)
+		}
+	}
+}
+
+// TestOutOfPositionsIsTruncation lets episodes run until there is no room for an action, in the middle of a turn or at
+// the end of one. What was earned stays, the turn under way earns nothing, and the sample is truncated.
+func TestOutOfPositionsIsTruncation(t *testing.T) {
+	m := sampler(t, tiny(t), 1)
+	long := strings.Repeat("x", 600)
+	for name, test := range map[string]struct {
+		step  envs.Step
+		turns []float64
+	}{
+		"inside a turn": {envs.Step{Append: long, Continues: true, Reward: 5}, []float64{0}},
+		"after a turn":  {envs.Step{Append: long, Reward: 5}, []float64{5, 5}},
+	} {
+		for _, whole := range []bool{false, true} {
+			c := sampled
+			c.Samples, c.MaxNew = 1, 900
+			c.Sampling.TopK = 1 // which repeats itself and does not end soon
+			steps := slices.Repeat([]envs.Step{test.step}, 9)
+			x := played(t, m, script(scripted{steps: steps, whole: whole}), []int{0}, c).Groups[0][0]
+			if err := x.Validate(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			rewards, want := x.Rewards(), test.turns
+			if whole && name == "after a turn" {
+				want = want[:len(rewards)] // an action takes positions too
+			}
+			if diff := cmp.Diff(want, rewards); diff != "" || x.Stop != envs.StopLength || len(rewards) == 0 {
+				t.Errorf("%s: stop %q, rewards (-want +got):\n%s", name, x.Stop, diff)
+			}
+			if s := x.Sample(1); !s.Truncated || s.Len() > 0 && !s.Judged() {
+				t.Errorf("%s: truncated %t, reward %v", name, s.Truncated, s.Reward())
+			}
+		}
+	}
+}
+
+// TestActionsTakenBack has environments that keep nothing of an action and are done, in the first turn and the second.
+func TestActionsTakenBack(t *testing.T) {
+	m := sampler(t, tiny(t), 2)
+	done := envs.Step{Done: true, Reward: 0.5}
+	for name, test := range map[string]struct {
+		steps []envs.Step
+		want  []float64 // rewards of turns
+	}{
+		"first turn":           {[]envs.Step{done}, []float64{0.5}},
+		"second turn":          {[]envs.Step{{Append: ";", Reward: 1}, done}, []float64{1.5}},
+		"after half a turn":    {[]envs.Step{{Append: ";", Continues: true, Reward: 1}, done}, []float64{0.5}},
+		"second, not judged":   {[]envs.Step{{Append: ";", Reward: 1}, {Done: true, Reward: math.NaN()}}, []float64{math.NaN()}},
+		"done and continues":   {[]envs.Step{{Append: ";", Reward: 1}, {Append: ".", Done: true, Continues: true, Reward: 2}}, []float64{1, 2}},
+		"with something added": {[]envs.Step{{Append: ";", Reward: 1}, {Append: ".", Done: true, Reward: 2}}, []float64{1, 2}},
+	} {
+		for _, x := range played(t, m, script(scripted{steps: test.steps}), []int{0}, sampled).Groups[0] {
+			if diff := cmp.Diff(test.want, x.Rewards(), cmpopts.EquateNaNs()); diff != "" || x.Validate() != nil {
+				t.Errorf("%s: %v, rewards (-want +got):\n%s", name, x.Validate(), diff)
+			}
+		}
+	}
+}
+
+// TestLogProbabilities compares what a trajectory says of its tokens with what the trainer's forward pass says: of the
+// whole distribution at temperature 1, and of the one that was drawn from where nothing was filtered.
+func TestLogProbabilities(t *testing.T) {
+	p := tiny(t)
+	m := sampler(t, p, 4)
+	for _, test := range []struct {
+		sampling torch.Sampling
+		trainer  float64 // the trainer's temperature
+	}{
+		{torch.Sampling{Temperature: 1}, 1},
+		{torch.Sampling{Temperature: 0.5}, 0.5},
+		{torch.Sampling{Temperature: 1, TopK: 3}, 1},
+		{torch.Sampling{Temperature: 0.5}, 1},
+	} {
+		c := sampled
+		c.Sampling = test.sampling
+		var samples []*rl.Sample
+		filtered := false
+		for _, x := range slices.Concat(played(t, m, dialogues(3), []int{0, 1}, c).Groups...) {
+			samples = append(samples, x.Sample(test.trainer))
+			for i := range x.Drawn {
+				filtered = filtered || x.Drawn[i] > x.LogProbs[i]+0.01
+			}
+		}
+		if want := test.sampling != (torch.Sampling{Temperature: 1}); filtered != want {
+			t.Errorf("%+v: tokens were drawn from another distribution: %t", test.sampling, filtered)
+		}
+		var logProbs []float32
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: test.trainer}).LogProbs)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range samples {
+			for i, drawn := range x.Drawn {
+				if math.Abs(float64(drawn-logProbs[i])) > 1e-4 {
+					t.Errorf("%+v, trainer at %v: log π is %v, the trainer says %v", test.sampling, test.trainer, drawn, logProbs[i])
+				}
+			}
+			logProbs = logProbs[x.Len():]
+		}
+	}
+}
+
+func TestStepsThatMeanNothing(t *testing.T) {
+	m := sampler(t, tiny(t), 2)
+	for want, step := range map[string]envs.Step{
+		"which has no end":              {},
+		"keeps -1 bytes of an action":   {Keep: -1},
+		"keeps 9999 bytes of an action": {Keep: 9999, Done: true},
+		"the reward +Inf":               {Reward: math.Inf(1), Done: true},
+	} {
+		if _, err := Play(t.Context(), m, script(scripted{steps: []envs.Step{step}}), envs.Train, []int{6}, sampled); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "episode 6, sample 0") {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// stopTask ends an action at most characters and remembers what it was told.
+type stopTask struct{ heard *[]envs.Action }
+
+func (stopTask) Len(envs.Part) int                          { return 0 }
+func (s stopTask) Episode(envs.Part, int) (envs.Env, error) { return s, nil }
+func (stopTask) Reset(context.Context) (envs.Observation, error) {
+	stop := []string{"nope"}
+	for c := ' '; c < 'p'; c++ {
+		stop = append(stop, string(c))
+	}
+	return envs.Observation{Text: "go", Stop: stop}, nil
+}
+
+func (s stopTask) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	*s.heard = append(*s.heard, a)
+	return envs.Step{Keep: len(a.Text), Reward: math.NaN(), Done: true}, nil
+}
+
+func TestStopStringsEndActions(t *testing.T) {
+	var heard []envs.Action
+	c := sampled
+	c.Samples = 20
+	groups := played(t, sampler(t, tiny(t), 8), stopTask{&heard}, []int{0}, c).Groups
+	stopped := 0
+	for i, a := range heard {
+		if a.Stop != envs.StopString {
+			continue
+		}
+		stopped++
+		if last := a.Text[len(a.Text)-1]; last < ' ' || last >= 'p' {
+			t.Errorf("action %q ended at a stop string", a.Text)
+		}
+		if x := groups[0][i]; x.Stop != envs.StopString || x.Len() < len(a.Text) || !math.IsNaN(x.Reward()) {
+			t.Errorf("action %q: stop %q, %d tokens, reward %v", a.Text, x.Stop, x.Len(), x.Reward())
+		}
+	}
+	if stopped < 10 {
+		t.Errorf("%d of %d actions ended at a stop string", stopped, len(heard))
+	}
+}
+
+// TestTurnsEndedByStopStrings plays turns that are cancelled in the engine when their stop string is there: what
+// the engine says of them later is not for the next turn.
+func TestTurnsEndedByStopStrings(t *testing.T) {
+	c := Config{Samples: 2, MaxNew: 12, Sampling: torch.Sampling{Temperature: 1}, Seed: 4}
+	stopped := 0
+	for _, g := range played(t, sampler(t, tiny(t), 3), lines, []int{0, 1, 2, 3, 4, 5, 6}, c).Groups {
+		for _, x := range g {
+			if len(x.Turns) != 3 {
+				t.Errorf("%d turns", len(x.Turns))
+			}
+			if x.Stop == envs.StopString {
+				stopped++
+			}
+		}
+	}
+	if stopped < 7 {
+		t.Errorf("%d of 14 ended at a letter", stopped)
+	}
+}
+
+func TestEvaluateIsGreedyWhereItIsAskedToBe(t *testing.T) {
+	task, err := digits.New(digits.Sum, 1, digits.Options{Count: 2, Max: 99, Short: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := sampler(t, tiny(t), 4)
+	evaluate := func(c Config, from, n int) rl.AnswerScores {
+		t.Helper()
+		scores, err := Evaluate(t.Context(), m, task, from, n, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return scores
+	}
+	first := evaluate(sampled.Greedy(), 0, 5)
+	other := sampled.Greedy()
+	other.Seed = 77
+	if diff := cmp.Diff(first, evaluate(other, 0, 5)); diff != "" || first.N != 5 {
+		t.Errorf("%d episodes; seeds differ (-one +other):\n%s", first.N, diff)
+	}
+	if g := (Config{Sampling: torch.Sampling{Temperature: 2, TopK: 3, TopP: 0.5, MinP: 0.1, RepetitionPenalty: 1.5}}).Greedy(); g.Sampling != (torch.Sampling{RepetitionPenalty: 1.5}) {
+		t.Errorf("greedy is %+v", g.Sampling)
+	}
+}
+
+// short has ten held-out episodes, each its own index's parity.
+type short struct{ envs.Task }
+
+func (short) Len(part envs.Part) int {
+	if part == envs.Eval {
+		return 10
+	}
+	return 0
+}
+
+func (short) Episode(part envs.Part, index int) (envs.Env, error) {
+	if part != envs.Eval || index >= 10 {
+		return nil, errors.New("no such episode")
+	}
+	return &scripted{whole: true, steps: []envs.Step{{Done: true, Info: &envs.Info{Correct: index%2 == 0, Tier: "tag"}}}}, nil
+}
+
+// TestEvaluateTakesWhatThereIs of a part with an end, from the episode asked for.
+func TestEvaluateTakesWhatThereIs(t *testing.T) {
+	m := sampler(t, tiny(t), 4)
+	for _, test := range []struct{ from, n, count, correct int }{{0, 4, 4, 2}, {1, 4, 4, 2}, {1, 3, 3, 1}, {8, 100, 2, 1}, {10, 5, 0, 0}, {99, 5, 0, 0}} {
+		scores, err := Evaluate(t.Context(), m, short{}, test.from, test.n, sampled)
+		if err != nil || scores.N != test.count || scores.Correct != test.correct {
+			t.Errorf("%+v: %d of %d, %v", test, scores.Correct, scores.N, err)
+		}
+	}
+}
+
+func TestPlayStops(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Play(ctx, sampler(t, tiny(t), 2), letters, envs.Train, []int{0}, sampled); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}

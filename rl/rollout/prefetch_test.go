@@ -1,0 +1,176 @@
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+	"rltrain/rl"
+)
+
+// slow are episodes that take an hour to answer.
+type slow struct{ envs.Task }
+
+func (s slow) Episode(part envs.Part, index int) (envs.Env, error) {
+	e, err := s.Task.Episode(part, index)
+	return slowEpisode{e}, err
+}
+
+type slowEpisode struct{ envs.Env }
+
+func (e slowEpisode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
+	time.Sleep(time.Hour)
+	return e.Env.Step(ctx, a)
+}
+
+// TestPrefetching counts the hours that slow episodes keep a run of six steps waiting, and looks at the samples' ages.
+func TestPrefetching(t *testing.T) {
+	for _, test := range []struct {
+		staleness int // 0 = nothing is prefetched
+		task      envs.Task
+		hours     int
+	}{{1, letters, 3}, {5, letters, 1}, {1, dialogues(2), 7}} {
+		p := tiny(t)
+		m := sampler(t, p, 8)
+		synctest.Test(t, func(t *testing.T) {
+			c := tokensConfig()
+			c.Steps, c.Async, c.MaxStaleness = 6, true, test.staleness
+			src := tokens(t, m, slow{test.task}, c)
+			began := time.Now()
+			for i := range c.Steps {
+				step := next(t, src, i)
+				learn(t, p, i)
+				age := uint64(min(i, test.staleness))
+				if got := step.Figures.Get("staleness"); got != float64(age) || !step.Prefetched {
+					t.Errorf("step %d: staleness %v, want %d", i+1, got, age)
+				}
+				for _, x := range step.Samples {
+					if x.Version != uint64(i)-age {
+						t.Errorf("step %d: a sample of version %d", i+1, x.Version)
+					}
+				}
+			}
+			if hours := int(time.Since(began) / time.Hour); hours != test.hours {
+				t.Errorf("staleness %d: %d hours, want %d", test.staleness, hours, test.hours)
+			}
+			if n := len(src.state.Flights); n != 0 || src.state.Cursor != c.Steps*c.PromptsPerStep {
+				t.Errorf("%d rollouts are begun that no step asks for; the next episode is %d", n, src.state.Cursor)
+			}
+		})
+	}
+}
+
+// TestPrefetchedEpisodesAreThoseOfTheStep: nothing but the version that writes is another one than without prefetching.
+func TestPrefetchedEpisodesAreThoseOfTheStep(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	plain := tokens(t, m, dialogues(2), c)
+	c.Async, c.MaxStaleness = true, 3
+	ahead := tokens(t, m, dialogues(2), c)
+	for i := range 5 { // of a policy that never changes
+		a, b := next(t, plain, i), next(t, ahead, i)
+		for k, x := range a.Samples {
+			y := b.Samples[k]
+			if !cmp.Equal(x.Tokens, y.Tokens) || !cmp.Equal(x.Drawn, y.Drawn) || !cmp.Equal(x.Rewards, y.Rewards) || x.Prompt != y.Prompt {
+				t.Fatalf("step %d, sample %d: without prefetching %+v, with it %+v", i+1, k, x, y)
+			}
+		}
+	}
+}
+
+// TestStoppedAheadGoesOnExactly stops prefetched rollouts in the middle of a step and takes them up again with a policy
+// made anew, with the actions of two steps under way.
+func TestStoppedAheadGoesOnExactly(t *testing.T) {
+	c := tokensConfig()
+	c.Steps, c.Async, c.MaxStaleness = 6, true, 2
+	task := dialogues(2)
+	p := tiny(t)
+	whole := tokens(t, sampler(t, p, 8), task, c)
+	var want []string
+	for i := range c.Steps {
+		want = append(want, encoded(t, next(t, whole, i)))
+		learn(t, p, i)
+	}
+
+	for _, at := range []int{1, 9, 13, 22} { // the episode at which the context ends
+		ctx, cancel := context.WithCancel(t.Context())
+		first := tiny(t)
+		src := tokens(t, sampler(t, first, 8), cancelling{task, at, cancel}, c)
+		stopped := 0
+		var state []byte
+		for ; ; stopped++ {
+			step, err := src.Next(ctx, rl.At{Step: stopped, Version: uint64(stopped)})
+			if err == nil {
+				if diff := cmp.Diff(want[stopped], encoded(t, step)); diff != "" {
+					t.Errorf("step %d, before the stop at episode %d:\n%s", stopped+1, at, diff)
+				}
+				learn(t, first, stopped)
+				continue
+			}
+			if !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			if state, err = json.Marshal(src.State()); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+		second := tiny(t)
+		for i := range stopped {
+			learn(t, second, i)
+		}
+		resumed := tokens(t, sampler(t, second, 5), task, c)
+		if err := resumed.Restore(state); err != nil {
+			t.Fatal(err)
+		}
+		for i := stopped; i < c.Steps; i++ {
+			if diff := cmp.Diff(want[i], encoded(t, next(t, resumed, i))); diff != "" {
+				t.Errorf("step %d, stopped at episode %d (-uninterrupted +resumed):\n%s", i+1, at, diff)
+			}
+			learn(t, second, i)
+		}
+		if flights := len(resumed.state.Flights); flights != 0 {
+			t.Errorf("%d rollouts are left", flights)
+		}
+	}
+}
+
+// cancelling ends a context where an episode is asked for.
+type cancelling struct {
+	envs.Task
+	at     int
+	cancel func()
+}
+
+func (c cancelling) Episode(part envs.Part, index int) (envs.Env, error) {
+	if index == c.at {
+		c.cancel()
+	}
+	return c.Task.Episode(part, index)
+}
+
+// TestPrefetchedOfAnotherTask refuses actions of episodes that do not begin any more.
+func TestPrefetchedOfAnotherTask(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	c.Async, c.MaxStaleness = true, 1
+	src := tokens(t, m, letters, c)
+	next(t, src, 0)
+	state, err := json.Marshal(src.State())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := tokens(t, m, wordy(func(index int) bool { return index == 5 }), c)
+	if err := other.Restore(state); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Next(t.Context(), rl.At{Step: 1, Version: 1}); err == nil || err.Error() != "3 episodes begin that were 4 before: the task has changed" {
+		t.Errorf("error %v", err)
+	}
+}

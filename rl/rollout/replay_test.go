@@ -1,0 +1,242 @@
+package rollout
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+)
+
+func replayOptions() ReplayOptions {
+	return ReplayOptions{PromptsPerStep: 8, NumUpdateSteps: 32, BatchSize: 8, BufferSize: 48, Temperature: 1, Gamma: 0.5}
+}
+
+func replayConfig() ReplayConfig {
+	return ReplayConfig{ReplayOptions: replayOptions(), MaxNew: 2, Seed: 1}
+}
+
+func replay(t *testing.T, m *policy.Sampler, task envs.Task, c ReplayConfig) *Replay {
+	t.Helper()
+	r, err := NewReplay(m, task, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestReplayGivesTurnsWithTheirReturns compares what is drawn with what was played.
+func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
+	p := tiny(t)
+	m := sampler(t, p, 8)
+	c := replayConfig()
+	src := replay(t, m, spelling, c)
+	versions := map[uint64]bool{}
+	for i := range 4 {
+		step := next(t, src, i)
+		learn(t, p, i)
+		f := step.Figures
+		if f.Get("buffer/size") != float64(min(48, 24*(i+1))) || src.Len() != min(48, 24*(i+1)) || f.Get("buffer/added") != 24 || f.Get("buffer/skipped") != 0 || f.Get("episode_length") != 3 {
+			t.Errorf("step %d: %v", i+1, f)
+		}
+		if want := min(32, src.Len()); len(step.Samples) != want || len(step.Groups) != 0 || step.Prefetched {
+			t.Errorf("step %d: %d samples, want %d", i+1, len(step.Samples), want)
+		}
+		oldest, age := uint64(i), 0.0
+		for _, x := range step.Samples {
+			oldest = min(oldest, x.Version)
+			age += float64(uint64(i)-x.Version) / float64(len(step.Samples))
+			versions[x.Version] = true
+			held := false
+			for _, e := range src.buffer.State().Entries {
+				for k, turn := range e.Turns {
+					same := e.Trajectory.TurnSample(turn, 1)
+					if e.Trajectory.Prompt == x.Prompt && e.Trajectory.Version == x.Version && cmp.Equal(same.Tokens, x.Tokens) && cmp.Equal(same.Rows, x.Rows) {
+						rewards := e.Trajectory.Rewards()[turn:]
+						want := 0.0
+						for n, r := range rewards {
+							want += math.Pow(0.5, float64(n)) * r
+						}
+						held = held || e.Returns[k] == want && x.Reward() == want && cmp.Equal(same.Drawn, x.Drawn)
+					}
+				}
+			}
+			if !held {
+				t.Errorf("step %d: sample %+v is of no turn in the buffer", i+1, x)
+			}
+		}
+		if oldest+2 < uint64(i) || math.Abs(f.Get("buffer/staleness")-age) > 1e-9 {
+			t.Errorf("step %d: the oldest sample is of version %d, mean age %v, want %v", i+1, oldest, f.Get("buffer/staleness"), age)
+		}
+		if !strings.Contains(step.Line(f), "buffer=") {
+			t.Errorf("line %q", step.Line(f))
+		}
+	}
+	if len(versions) != 4 {
+		t.Errorf("samples of the versions %v only", versions)
+	}
+}
+
+// TestReplayLeavesOut turns that failed to be judged, with all before them in their episode, and those in which nothing
+// was sampled; episodes that are too long are counted.
+func TestReplayLeavesOut(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	for name, test := range map[string]struct {
+		task                           envs.Task
+		added, skipped, failed, reward float64
+	}{
+		"a failed reward":       {script(scripted{whole: true, steps: []envs.Step{{Append: ";", Reward: 1}, {Append: ";", Reward: math.NaN()}, {Done: true, Reward: 4}}}), 8, 16, 0, 0},
+		"a turn without tokens": {script(scripted{steps: []envs.Step{{Append: ";", Reward: 1}, {Append: ";", Done: true, Reward: 4}}}), 0, 16, 0, 5},
+		"a prompt too long":     {wordy(func(index int) bool { return index == 3 }), 7, 0, 1, math.NaN()},
+	} {
+		c := replayConfig()
+		c.NumUpdateSteps = 200
+		step := next(t, replay(t, m, test.task, c), 0)
+		f := step.Figures
+		if f.Get("buffer/added") != test.added || f.Get("buffer/skipped") != test.skipped || f.Get("failed_episodes") != test.failed || len(step.Samples) != int(test.added) {
+			t.Errorf("%s: %d samples, %v", name, len(step.Samples), f)
+		}
+		if !math.IsNaN(test.reward) && f.Get("reward") != test.reward {
+			t.Errorf("%s: reward %v", name, f.Get("reward"))
+		}
+		if warned := len(step.Notes) > 0; warned != (test.failed > 0) {
+			t.Errorf("%s: notes %q", name, step.Notes)
+		}
+		for _, x := range step.Samples {
+			if !x.Judged() || x.Len() == 0 {
+				t.Errorf("%s: sample %+v", name, x)
+			}
+		}
+	}
+	all := replay(t, m, wordy(func(int) bool { return true }), replayConfig())
+	if _, err := all.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "no prompt of step 1 fits the model") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestReplayGoesOnExactly takes a source up again after each step, buffer included.
+func TestReplayGoesOnExactly(t *testing.T) {
+	p := tiny(t)
+	c := replayConfig()
+	whole, parts := replay(t, sampler(t, p, 8), spelling, c), replay(t, sampler(t, p, 3), spelling, c)
+	for i := range 4 {
+		a, b := next(t, whole, i), next(t, parts, i)
+		learn(t, p, i)
+		if diff := cmp.Diff(encoded(t, a), encoded(t, b)); diff != "" {
+			t.Errorf("step %d (-uninterrupted +resumed):\n%s", i+1, diff)
+		}
+		state, err := json.Marshal(parts.State())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.BufferSize = 5 // that of the checkpoint counts
+		parts = replay(t, sampler(t, p, 3), spelling, c)
+		if err := parts.Restore(state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, state := range []string{`{"buffer":{"capacity":0}}`, `[]`} {
+		before := parts.Len()
+		if err := parts.Restore(json.RawMessage(state)); err == nil || parts.Len() != before {
+			t.Errorf("state %s: error %v, %d turns", state, err, parts.Len())
+		}
+	}
+}
+
+// TestReplayBuffer starts a source with what another one has written.
+func TestReplayBuffer(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "buffer.jsonl")
+	c := replayConfig()
+	c.Save = path
+	first := replay(t, m, spelling, c)
+	next(t, first, 0)
+	next(t, first, 1)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Load, c.Save, c.BufferSize = path, "", 1000
+	second := replay(t, m, spelling, c)
+	if second.Len() != 48 {
+		t.Errorf("the buffer starts with %d turns", second.Len())
+	}
+	if step := next(t, second, 0); step.Figures.Get("buffer/size") != 48+24 {
+		t.Errorf("%v turns", step.Figures.Get("buffer/size"))
+	}
+	if after, err := os.ReadFile(path); err != nil || string(before) != string(after) {
+		t.Errorf("the file that the buffer was read from has changed, %v", err)
+	}
+}
+
+func TestReplayRefusesForeignBuffers(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	dir := t.TempDir()
+	write := func(name string, tokens []int32, given int) string {
+		t.Helper()
+		buffer, err := rl.NewReplay(10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := &rl.Trajectory{}
+		x.Give(tokens[:given]...)
+		for _, token := range tokens[given:] {
+			x.Draw(token, -1, -1)
+		}
+		x.EndTurn(1)
+		buffer.Add(x, []float64{1})
+		path := filepath.Join(dir, name)
+		if err := buffer.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	pickle := filepath.Join(dir, "buffer.pkl")
+	if err := os.WriteFile(pickle, []byte("\x80\x04]\x94."), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		write("foreign", []int32{5, 100_000}, 1):          "token 100000 is none of the model's",
+		write("negative", []int32{-1, 5}, 1):              "token -1 is none of the model's",
+		write("long", slices.Repeat([]int32{5}, 2049), 1): "2049 tokens, more than the model's 2048 positions",
+		write("silent", []int32{5, 6}, 2):                 "a turn has no sampled token",
+		pickle:                                            "Python pickle",
+		filepath.Join(dir, "is not here"):                 "no such file",
+	} {
+		c := replayConfig()
+		c.Load = path
+		if _, err := NewReplay(m, spelling, c); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+func TestReplayRefuses(t *testing.T) {
+	for _, test := range []struct {
+		want   string
+		change func(c *ReplayConfig)
+	}{
+		{"each must be at least 1", func(c *ReplayConfig) { c.NumUpdateSteps = 0 }},
+		{"0 episodes a step", func(c *ReplayConfig) { c.PromptsPerStep = 0 }},
+		{"at most 0 tokens", func(c *ReplayConfig) { c.MaxNew = 0 }},
+		{"temperature 0", func(c *ReplayConfig) { c.Temperature = 0 }},
+		{"gamma 2", func(c *ReplayConfig) { c.Gamma = 2 }},
+		{"gamma NaN", func(c *ReplayConfig) { c.Gamma = math.NaN() }},
+		{"capacity 0", func(c *ReplayConfig) { c.BufferSize = 0 }},
+	} {
+		c := replayConfig()
+		test.change(&c)
+		if _, err := NewReplay(nil, spelling, c); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("error %v, want %q", err, test.want)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/envs"
+	"rltrain/envs/reward"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+)
+
+// TestRewardsJudgeTurns has two rewards of three turns, of which one fails where a turn begins with a small letter.
+func TestRewardsJudgeTurns(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := sampled
+	c.Samples, c.MaxNew = 8, 2
+	var seen []envs.Completion
+	own := map[string]envs.Reward{
+		"size": func(_ context.Context, c envs.Completion) (float64, error) { return float64(len(c.Action.Text)), nil },
+		"flaky": func(_ context.Context, c envs.Completion) (float64, error) {
+			if small(c.Action.Text) {
+				return 0, errors.New("a letter")
+			}
+			return 10, nil
+		},
+	}
+	parse := func(list string) *reward.Text {
+		t.Helper()
+		r, err := reward.ParseText(list, own, reward.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	plain := played(t, m, spelling, []int{0, 1}, c)
+	c.Rewards = parse("size=2,flaky")
+	judged := played(t, m, spelling, []int{0, 1}, c)
+	failures := 0
+	for i, x := range slices.Concat(judged.Groups...) {
+		before := slices.Concat(plain.Groups...)[i]
+		if diff := cmp.Diff(before.Tokens, x.Tokens); diff != "" {
+			t.Errorf("rewards change what is written:\n%s", diff)
+		}
+		for turn := range x.Turns {
+			text := turnText(t, m.Policy(), x, turn)
+			want := 2*float64(len(text)) + 10
+			if small(text) {
+				want = math.NaN()
+				failures++
+			}
+			if diff := cmp.Diff(want, x.Turns[turn].Reward, cmpopts.EquateNaNs()); diff != "" {
+				t.Errorf("turn %q: %s", text, diff)
+			}
+		}
+	}
+	if len(judged.Scores.Total) != 2*8*3 || failures == 0 || judged.Scores.Rewards[1].Failures != failures || judged.Scores.Rewards[0].Failures != 0 {
+		t.Errorf("%d judgements, %d failures: %+v", len(judged.Scores.Total), failures, judged.Scores.Rewards)
+	}
+
+	// What a reward sees: the prompt, all that was written, the turn, and what the task itself says.
+	own["look"] = func(_ context.Context, c envs.Completion) (float64, error) { seen = append(seen, c); return 1, nil }
+	c.Samples, c.Rewards = 1, parse("look")
+	x := played(t, m, spelling, []int{4}, c).Groups[0][0]
+	written := ""
+	slices.SortFunc(seen, func(a, b envs.Completion) int { return len(a.Text) - len(b.Text) }) // they are judged side by side
+	for turn, s := range seen {
+		text := turnText(t, m.Policy(), x, turn)
+		earned := 0.0
+		if small(text) {
+			earned = 1
+		}
+		if written += text; s.Observation.Text != "train 4:" || s.Text != written || s.Action.Text != text || s.Reward != earned || (s.Info != nil) != (turn == 2) {
+			t.Errorf("turn %d: the reward sees %+v, want the turn %q of %q", turn, s, text, written)
+		}
+		written += ";"
+	}
+	if len(seen) != 3 || x.Reward() != 3 {
+		t.Errorf("%d judgements, a reward of %v", len(seen), x.Reward())
+	}
+}
+
+// turnText is what the policy wrote in a turn.
+func turnText(t *testing.T, p *policy.Token, x *rl.Trajectory, turn int) string {
+	t.Helper()
+	text, err := p.Tokenizer.Decode(x.TurnSample(turn, 1).Actions, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestRewardsOfAStep looks at the figures, the samples that are left, and the note.
+func TestRewardsOfAStep(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	own := map[string]envs.Reward{"flaky": func(_ context.Context, c envs.Completion) (float64, error) {
+		if !small(c.Action.Text) {
+			return 0, errors.New("no letter")
+		}
+		return float64(c.Action.Text[0]), nil
+	}}
+	var err error
+	if c.Rewards, err = reward.ParseText("flaky,expr:'length'=0.5", own, reward.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, greedy := range []bool{false, true} {
+		c.Greedy = greedy
+		step := next(t, tokens(t, m, letters, c), 0)
+		f := step.Figures
+		failed := f.Get("failed_rewards")
+		if failed == 0 || failed == 32 || len(step.Samples) != 32-int(failed) || f.Get("rewards/flaky/failures") != failed || f.Get("rewards/expr:length/failures") != 0 {
+			t.Errorf("%v of 32 failed, %d samples: %v", failed, len(step.Samples), f)
+		}
+		var flaky, length, total []float64
+		for _, x := range slices.Concat(step.Groups...) {
+			text, err := m.Policy().Tokenizer.Decode(x.Actions, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			length = append(length, float64(len([]rune(text))))
+			if small(text) {
+				flaky = append(flaky, float64(text[0]))
+				total = append(total, flaky[len(flaky)-1]+0.5*length[len(length)-1])
+			}
+		}
+		for name, values := range map[string][]float64{"rewards/flaky": flaky, "rewards/expr:length": length} {
+			mean, std := moments(values)
+			if math.Abs(f.Get(name+"/mean")-mean) > 1e-9 || math.Abs(f.Get(name+"/std")-std) > 1e-9 {
+				t.Errorf("%s: mean %v, deviation %v, want %v and %v", name, f.Get(name+"/mean"), f.Get(name+"/std"), mean, std)
+			}
+		}
+		mean, std := moments(total)
+		if math.Abs(f.Get("reward")-mean) > 1e-9 || math.Abs(f.Get("reward_std")-std) > 1e-9 {
+			t.Errorf("reward %v, deviation %v, want %v and %v", f.Get("reward"), f.Get("reward_std"), mean, std)
+		}
+		want := fmt.Sprintf("warning: %v of 32 judgements by reward flaky failed, and their samples are left out; the first: reward flaky: no letter", failed)
+		if !slices.Contains(step.Notes, want) {
+			t.Errorf("notes %q, want %q", step.Notes, want)
+		}
+	}
+}
+
+// TestRewardsOfReplacedPromptsCount too, where dynamic sampling plays more than one round.
+func TestRewardsOfReplacedPromptsCount(t *testing.T) {
+	c := tokensConfig()
+	c.DynamicSampling = true
+	var err error
+	if c.Rewards, err = reward.ParseText("flaky", map[string]envs.Reward{"flaky": func(_ context.Context, c envs.Completion) (float64, error) {
+		if c.Observation.Text == "go" { // of every second episode
+			return 0, errors.New("not today")
+		}
+		return c.Reward, nil
+	}}, reward.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	src := tokens(t, sampler(t, tiny(t), 8), fixed, c)
+	f := next(t, src, 0).Figures
+	if want := 8 * ((src.state.Cursor + 1) / 2); src.state.Cursor < 5 || f.Get("rewards/flaky/failures") != float64(want) || f.Get("failed_rewards") != float64(want) {
+		t.Errorf("%v and %v of %d episodes' judgements failed, want %d", f.Get("rewards/flaky/failures"), f.Get("failed_rewards"), src.state.Cursor, want)
+	}
+}
+
+// moments are the mean and the unbiased standard deviation.
+func moments(values []float64) (mean, std float64) {
+	for _, v := range values {
+		mean += v / float64(len(values))
+	}
+	for _, v := range values {
+		std += (v - mean) * (v - mean) / float64(len(values)-1)
+	}
+	return mean, math.Sqrt(std)
+}
+
+// TestNoRewardAtAllIsAnError for every source that plays episodes.
+func TestNoRewardAtAllIsAnError(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	rewards, err := reward.ParseText("expr:'1/(length-length)'", nil, reward.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, async := range []bool{false, true} {
+		c := tokensConfig()
+		c.Rewards, c.Async, c.MaxStaleness = rewards, async, 1
+		if _, err := tokens(t, m, letters, c).Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "none of 32 samples could be rewarded: reward expr:") {
+			t.Errorf("async %t: error %v", async, err)
+		}
+	}
+	replay, err := NewReplay(m, spelling, ReplayConfig{ReplayOptions: replayOptions(), MaxNew: 2, Rewards: rewards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := replay.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "none of 24 samples could be rewarded") {
+		t.Errorf("replay: error %v", err)
+	}
+}

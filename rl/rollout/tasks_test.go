@@ -1,0 +1,202 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/envs"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/run"
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+)
+
+// tiny is a policy on a model of 2 layers and 2,048 positions, of random weights.
+func tiny(t *testing.T) *policy.Token {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := policy.TinyModel(dir, 2, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.NewToken(policy.TokenConfig{Dir: dir, Full: true, Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func sampler(t *testing.T, p *policy.Token, slots int) *policy.Sampler {
+	t.Helper()
+	m, err := p.NewSampler(slots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+var sampled = Config{Samples: 3, MaxNew: 4, Sampling: torch.Sampling{Temperature: 1}, Seed: 9, Step: 2}
+
+// played is what Play gives, without an error.
+func played(t *testing.T, m *policy.Sampler, task envs.Task, indices []int, c Config) Played {
+	t.Helper()
+	p, err := Play(t.Context(), m, task, envs.Train, indices, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// learn moves the weights as a step of training would, by a function of the step.
+func learn(t *testing.T, p *policy.Token, step int) {
+	t.Helper()
+	snapshot, err := run.TakeSnapshot(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, weights := range snapshot {
+		for i := range weights {
+			weights[i] += 1e-3 * float32((i+step)%7-3)
+		}
+	}
+	if err := snapshot.PutBack(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// next is a step of a source, without an error.
+func next(t *testing.T, src interface {
+	Next(ctx context.Context, at rl.At) (*rl.Step, error)
+}, step int) *rl.Step {
+	t.Helper()
+	s, err := src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// endless is a task without a last episode, and index makes its episodes.
+type endless func(part envs.Part, index int) envs.Env
+
+func (endless) Len(envs.Part) int { return 0 }
+
+func (e endless) Episode(part envs.Part, index int) (envs.Env, error) { return e(part, index), nil }
+
+// letters pays 1 for an action that begins with a small letter and 0 for others. It is a bandit with many
+// arms, of which a quarter pay.
+var letters = endless(func(part envs.Part, index int) envs.Env {
+	return &letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}
+})
+
+type letterEpisode struct{ shown string }
+
+func (e *letterEpisode) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: e.shown}, nil
+}
+
+func small(text string) bool { return text != "" && text[0] >= 'a' && text[0] <= 'z' }
+
+func (e *letterEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	info := &envs.Info{Correct: small(a.Text), Formatted: a.Stop == envs.StopEnd, Tier: "letter"}
+	reward := 0.0
+	if info.Correct {
+		reward = 1
+	}
+	return envs.Step{Keep: len(a.Text), Reward: reward, Done: true, Info: info}, nil
+}
+
+// dialogues of so many actions keep two bytes of each and answer with a mark; the first of two actions is half a turn.
+func dialogues(turns int) endless {
+	return func(envs.Part, int) envs.Env { return &dialogue{turns: turns} }
+}
+
+type dialogue struct{ turns, step int }
+
+func (d *dialogue) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: "go"}, nil
+}
+
+func (d *dialogue) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	d.step++
+	return envs.Step{
+		Keep: min(2, len(a.Text)), Append: "<>", Continues: d.step%2 == 1 && d.step < d.turns, Reward: float64(d.step), Done: d.step == d.turns,
+	}, nil
+}
+
+// spelling pays 1 for each action that begins with a small letter, and ends after three.
+var spelling = endless(func(part envs.Part, index int) envs.Env {
+	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5)}
+})
+
+// lines is spelling with actions that end at stop strings.
+var lines = endless(func(part envs.Part, index int) envs.Env {
+	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5), stop: strings.Split("abcdefghijklmnopqrstuvwxyz", "")}
+})
+
+type spellingEpisode struct {
+	shown        string
+	stop         []string
+	turns, right int
+}
+
+func (e *spellingEpisode) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: e.shown, Stop: e.stop}, nil
+}
+
+func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	step := envs.Step{Keep: len(a.Text), Append: ";"}
+	if small(a.Text) {
+		step.Reward = 1
+		e.right++
+	}
+	e.turns++
+	if step.Done = e.turns == 3; step.Done {
+		step.Info = &envs.Info{Correct: e.right == 3, Formatted: true, Tier: "letters"}
+	}
+	return step, nil
+}
+
+// wordy shows prompts of which those that long says are longer than the context.
+func wordy(long func(index int) bool) endless {
+	return func(part envs.Part, index int) envs.Env {
+		shown := fmt.Sprintf("%s %d:", part, index)
+		if long(index) {
+			shown = strings.Repeat("x", 3000)
+		}
+		return &letterEpisode{shown}
+	}
+}
+
+// scripted is an episode that answers each action as steps say, in order.
+type scripted struct {
+	steps []envs.Step
+	whole bool // of each action all is kept
+}
+
+// script is a task of such episodes.
+func script(s scripted) endless {
+	return func(envs.Part, int) envs.Env { return &scripted{steps: s.steps, whole: s.whole} }
+}
+
+func (s *scripted) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: "go"}, nil
+}
+
+func (s *scripted) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	if len(s.steps) == 0 {
+		return envs.Step{}, errors.New("the episode is done")
+	}
+	step := s.steps[0]
+	if s.steps = s.steps[1:]; s.whole {
+		step.Keep = len(a.Text)
+	}
+	return step, nil
+}

@@ -1,0 +1,292 @@
+package rollout
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+)
+
+// tokensConfig is a small run.
+func tokensConfig() TokensConfig {
+	return TokensConfig{Options: Options{PromptsPerStep: 4, SamplesPerPrompt: 8, Sampling: Sampling{Temperature: 1}}, Steps: 25, MaxNew: 3, Seed: 1}
+}
+
+func tokens(t *testing.T, m *policy.Sampler, task envs.Task, c TokensConfig) *Tokens {
+	t.Helper()
+	src, err := NewTokens(m, task, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
+}
+
+// encoded is a step as JSON, with rewards that failed as null.
+func encoded(t *testing.T, step *rl.Step) string {
+	t.Helper()
+	text := ""
+	for _, x := range step.Samples {
+		line, err := json.Marshal(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(line) + "\n"
+	}
+	figures, err := json.Marshal(step.Figures)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text + string(figures) + strings.Join(step.Notes, "\n")
+}
+
+// TestSamplesOfAStep looks at what becomes of trajectories.
+func TestSamplesOfAStep(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew, c.MaxTotal, c.OverlongBuffer = 2, 3, 2, 6, 4
+	src := tokens(t, m, spelling, c)
+	step, err := src.Next(t.Context(), rl.At{Step: 3, Version: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(step.Groups) != 2 || len(step.Samples) != 6 || step.Prefetched || step.Greedy != nil || src.Generations() != 6 {
+		t.Fatalf("%d groups, %d samples, %d generations", len(step.Groups), len(step.Samples), src.Generations())
+	}
+	for i, x := range step.Samples {
+		if x != step.Groups[i/3][i%3] || x.Episode != i || x.Prompt != i/3 || x.Index != i%3 || x.Version != 7 {
+			t.Errorf("sample %d: prompt %d, sample %d, episode %d, version %d", i, x.Prompt, x.Index, x.Episode, x.Version)
+		}
+		// Three turns of at most two tokens: the limit is the episode's, not the turn's.
+		if want := rl.OverlongPenalty(x.Len(), 6, 4); x.Overlong != want || x.Len() < 3 {
+			t.Errorf("sample %d: penalty %v of %d tokens, want %v", i, x.Overlong, x.Len(), want)
+		}
+		paid := 0
+		for _, r := range x.Rewards {
+			if r != 0 {
+				paid++
+			}
+		}
+		if len(x.Rewards) != x.Len() || x.Reward() != float64(paid) {
+			t.Errorf("sample %d: rewards %v", i, x.Rewards)
+		}
+	}
+}
+
+// TestSamplesHaveTheTrainersTemperature: what was drawn at another temperature than 1 is compared with the trainer at it.
+func TestSamplesHaveTheTrainersTemperature(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	c.Temperature = 0.5
+	config := sampled
+	config.Samples, config.MaxNew, config.Seed, config.Step, config.Sampling.Temperature = 8, 3, c.Seed, 0, 0.5
+	groups := played(t, m, letters, []int{0, 1, 2, 3}, config).Groups
+	for i, x := range next(t, tokens(t, m, letters, c), 0).Samples {
+		if diff := cmp.Diff(slices.Concat(groups...)[i].Sample(0.5).Drawn, x.Drawn); diff != "" {
+			t.Errorf("sample %d (-at temperature 0.5 +got):\n%s", i, diff)
+		}
+	}
+}
+
+// TestOverlongCountsTheEpisode: five lines that each reach the limit of a line, within that of an episode.
+func TestOverlongCountsTheEpisode(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew, c.MaxTotal, c.OverlongBuffer, c.MaskOverlong = 1, 4, 2, 40, 16, true
+	var steps []envs.Step
+	for i := range 5 {
+		steps = append(steps, envs.Step{Append: ";", Reward: 1, Done: i == 4})
+	}
+	for _, x := range next(t, tokens(t, m, script(scripted{steps: steps, whole: true}), c), 0).Groups[0] {
+		if x.Overlong != 0 || x.Len() > 10 {
+			t.Errorf("%d tokens have the penalty %v", x.Len(), x.Overlong)
+		}
+	}
+}
+
+func TestMaskOverlong(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	c.MaxNew, c.Temperature = 20, 2 // hot enough for some to end
+	all := next(t, tokens(t, m, letters, c), 0)
+	c.MaskOverlong = true
+	masked := next(t, tokens(t, m, letters, c), 0)
+	want := 0
+	for _, x := range all.Samples {
+		if !x.Truncated {
+			want++
+		}
+	}
+	if want == 0 || want == 32 {
+		t.Fatalf("%d of 32 end: the test shows nothing", want)
+	}
+	if len(masked.Samples) != want || len(slices.Concat(masked.Groups...)) != 32 {
+		t.Errorf("%d samples to learn from, want %d; %d to compare", len(masked.Samples), want, len(slices.Concat(masked.Groups...)))
+	}
+	if slices.ContainsFunc(masked.Samples, func(x *rl.Sample) bool { return x.Truncated }) {
+		t.Error("a sample that was cut off is learnt from")
+	}
+	if got, want := masked.Figures.Get("completions/clipped_ratio"), 1-float64(want)/32; got != want || masked.Health.Truncated != want {
+		t.Errorf("%v are cut off, want %v", got, want)
+	}
+}
+
+// fixed pays the same for every answer to an even episode, and by chance for others.
+var fixed = endless(func(part envs.Part, index int) envs.Env {
+	if index%2 == 0 {
+		return &scripted{whole: true, steps: []envs.Step{{Done: true, Reward: 1, Info: &envs.Info{Correct: true, Tier: "tag", Kind: "even"}}}}
+	}
+	return letters(part, index)
+})
+
+func TestDynamicSampling(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	c.DynamicSampling = true
+	src := tokens(t, m, fixed, c)
+	step := next(t, src, 0)
+	dropped := int(step.Figures.Get("dropped_prompts"))
+	for _, g := range step.Groups {
+		if g[0].Prompt%2 == 0 || !rl.Differ([]float64{slices.MinFunc(g, byReward).Reward(), slices.MaxFunc(g, byReward).Reward()}) {
+			t.Errorf("episode %d is kept", g[0].Prompt)
+		}
+	}
+	if len(step.Groups) != 4 || dropped < 3 || src.state.Cursor != 4+dropped || src.Generations() != 8*(4+dropped) {
+		t.Errorf("%d groups are kept, %d dropped, the next episode is %d, %d generations", len(step.Groups), dropped, src.state.Cursor, src.Generations())
+	}
+	// Where nothing differs there is an end to it.
+	none := next(t, tokens(t, m, script(scripted{whole: true, steps: []envs.Step{{Done: true}}}), c), 0)
+	if len(none.Groups) != 0 || none.Figures.Get("dropped_prompts") != maxOversampling*4 {
+		t.Errorf("%d groups are kept, %v dropped", len(none.Groups), none.Figures.Get("dropped_prompts"))
+	}
+}
+
+func byReward(a, b *rl.Sample) int { return int(a.Reward() - b.Reward()) }
+
+func TestGreedyAnswersOfAStep(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	plain := next(t, tokens(t, m, letters, c), 0)
+	c.Greedy = true
+	step := next(t, tokens(t, m, letters, c), 0)
+	if diff := cmp.Diff(plain.Groups, step.Groups); diff != "" {
+		t.Errorf("the answers are others (-without +with):\n%s", diff)
+	}
+	greedy := sampled.Greedy()
+	greedy.Samples, greedy.MaxNew = 1, 3
+	for i, g := range played(t, m, letters, []int{0, 1, 2, 3}, greedy).Groups {
+		if step.Greedy[i] != g[0].Reward() {
+			t.Errorf("episode %d: the greedy answer earns %v, want %v", i, step.Greedy[i], g[0].Reward())
+		}
+	}
+}
+
+// TestFiguresOfAStep counts them from the trajectories.
+func TestFiguresOfAStep(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	c.MaxNew, c.Temperature = 20, 2
+	src := tokens(t, m, fixed, c)
+	step := next(t, src, 0)
+	var right, formatted, ended, even, sum, prompts float64
+	longest, shortest := 0, 99
+	for _, x := range slices.Concat(step.Groups...) {
+		n := x.Len()
+		sum, longest, shortest = sum+float64(n), max(longest, n), min(shortest, n)
+		prompts += float64(len(x.Tokens))
+		right += x.Reward()
+		if !x.Truncated {
+			ended++
+		}
+		if x.Prompt%2 == 0 {
+			even++
+		} else if !x.Truncated {
+			formatted++
+		}
+	}
+	f := step.Figures
+	for name, want := range map[string]float64{
+		"accuracy": right / 32, "reward": right / 32, "format_rate": formatted / 32, "accuracy/even": 1, "failed_rewards": 0, "failed_episodes": 0,
+		"completions/mean_length": sum / 32, "completions/max_length": float64(longest), "completions/min_length": float64(shortest),
+		"completions/clipped_ratio": 1 - ended/32, "num_tokens": prompts,
+	} {
+		if got := f.Get(name); math.Abs(got-want) > 1e-12 {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if share := f.Get("frac_reward_zero_std"); share < 0.5 || share != step.Health.ZeroStd {
+		t.Errorf("%v of the prompts have equal rewards, the alarms hear %v", share, step.Health.ZeroStd)
+	}
+	if line := step.Line(f); !strings.HasPrefix(line, fmt.Sprintf("[SYNC  0] %.0f/32 correct %.0f/32 formatted ", right, formatted)) {
+		t.Errorf("line %q", line)
+	}
+	again := next(t, src, 1)
+	if n := again.Figures.Get("num_tokens"); n <= prompts {
+		t.Errorf("%v tokens after another step, %v before", n, prompts)
+	}
+}
+
+func TestVerboseNotesEverySample(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	c.Verbose, c.PromptsPerStep, c.SamplesPerPrompt = true, 2, 2
+	step := next(t, tokens(t, m, letters, c), 0)
+	if len(step.Notes) != 4 || !strings.HasPrefix(step.Notes[3], "  episode 1, sample 1: reward ") {
+		t.Errorf("notes %q", step.Notes)
+	}
+}
+
+// TestTokensGoOnExactly takes a source up again after each step, and divides its work over other slots.
+func TestTokensGoOnExactly(t *testing.T) {
+	p := tiny(t)
+	c := tokensConfig()
+	c.DynamicSampling = true
+	whole := tokens(t, sampler(t, p, 32), fixed, c)
+	parts := tokens(t, sampler(t, p, 3), fixed, c)
+	for i := range 4 {
+		if diff := cmp.Diff(encoded(t, next(t, whole, i)), encoded(t, next(t, parts, i))); diff != "" {
+			t.Errorf("step %d (-uninterrupted +resumed):\n%s", i+1, diff)
+		}
+		state, err := json.Marshal(parts.State())
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = tokens(t, sampler(t, p, 3), fixed, c)
+		if err := parts.Restore(state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := parts.Restore(json.RawMessage(`{"cursor":"x"}`)); err == nil {
+		t.Error("a state that is none is taken")
+	}
+}
+
+func TestTokensRefuse(t *testing.T) {
+	for want, change := range map[string]func(c *TokensConfig){
+		"0 prompts a step":        func(c *TokensConfig) { c.PromptsPerStep = 0 },
+		"at most 0 tokens":        func(c *TokensConfig) { c.MaxNew = 0 },
+		"temperature 0":           func(c *TokensConfig) { c.Temperature = 0 },
+		"dynamic sampling cannot": func(c *TokensConfig) { c.Async, c.DynamicSampling = true, true },
+		"baseline greedy cannot":  func(c *TokensConfig) { c.Async, c.Greedy = true, true },
+		"choose no top_k":         func(c *TokensConfig) { c.Async, c.TopK = true, 5 },
+		"step_timeout -1":         func(c *TokensConfig) { c.StepTimeout = -1 },
+		"step_timeout 1e-12":      func(c *TokensConfig) { c.StepTimeout = 1e-12 },
+		"step_timeout 1e+300":     func(c *TokensConfig) { c.StepTimeout = 1e300 },
+		"step_timeout NaN":        func(c *TokensConfig) { c.StepTimeout = math.NaN() },
+		"a buffer of 4 of at":     func(c *TokensConfig) { c.OverlongBuffer = 4 },
+		"a buffer of -1":          func(c *TokensConfig) { c.OverlongBuffer = -1 },
+	} {
+		c := tokensConfig()
+		change(&c)
+		if _, err := NewTokens(nil, letters, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}

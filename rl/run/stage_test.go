@@ -1,0 +1,193 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl/report"
+)
+
+// stage opens a stage in dir, whose console is returned.
+func stage(t *testing.T, dir string, resume bool) (*Stage, *strings.Builder, error) {
+	t.Helper()
+	out := &strings.Builder{}
+	s, err := OpenStage(StageConfig{
+		Dir: dir, Info: testInfo(), Resume: resume, SaveEvery: 2, Keep: 1, LogEvery: 1,
+		Console: report.NewConsole(out, io.Discard, func() time.Time { return noon }), Now: func() time.Time { return noon },
+	})
+	return s, out, err
+}
+
+func mustStage(t *testing.T, dir string, resume bool) (*Stage, *strings.Builder) {
+	t.Helper()
+	s, out, err := stage(t, dir, resume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, out
+}
+
+// steps writes a line, a row and where it is due a checkpoint for each of some steps.
+func steps(t *testing.T, s *Stage, from, to int) {
+	t.Helper()
+	h := s.Hooks("train", "step")
+	for step := from; step <= to; step++ {
+		if err := errors.Join(h.Logf("step %d", step), h.Write(report.Row{"step": step})); err != nil {
+			t.Fatal(err)
+		}
+		h.Advance(step, to, "")
+		if h.SaveDue(step) {
+			if err := h.Save(step, func(dir string) error {
+				return os.WriteFile(filepath.Join(dir, "weights"), fmt.Append(nil, step), 0o600)
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, parts ...string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(parts...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// TestStageGoesOnWhereItsCheckpointWas writes three steps, of which the last is lost, and goes on: the logs are those of
+// a stage that never stopped.
+func TestStageGoesOnWhereItsCheckpointWas(t *testing.T) {
+	whole, dir := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "parts")
+	s, _ := mustStage(t, whole, false)
+	steps(t, s, 1, 5)
+	if err := s.Finish(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+
+	first, _ := mustStage(t, dir, true) // where there is nothing to resume it begins
+	if first.Resumed() || first.Hooks("", "").Resume != "" {
+		t.Error("a stage that begins is resumed")
+	}
+	steps(t, first, 1, 3)
+	if err := first.Settle(ErrStopped); !errors.Is(err, ErrStopped) {
+		t.Errorf("error %v", err)
+	}
+	second, out := mustStage(t, dir, true)
+	if !second.Resumed() || !strings.Contains(out.String(), "Resuming "+dir+" after update 2") {
+		t.Errorf("resumed %t, console %q", second.Resumed(), out)
+	}
+	if got := read(t, second.Hooks("", "").Resume, "weights"); got != "2" {
+		t.Errorf("the checkpoint to go on from is of step %s", got)
+	}
+	steps(t, second, 3, 5)
+	if err := second.Finish(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"metrics.jsonl", "training_log.txt"} {
+		if diff := cmp.Diff(read(t, whole, "logs", name), read(t, dir, "logs", name)); diff != "" {
+			t.Errorf("%s (-uninterrupted +resumed):\n%s", name, diff)
+		}
+	}
+	if diff := cmp.Diff([]string{"checkpoint-4"}, names(t, filepath.Join(dir, "checkpoints"))); diff != "" {
+		t.Errorf("checkpoints (-want +got):\n%s", diff)
+	}
+	if _, _, err := stage(t, dir, true); !errors.Is(err, ErrFinished) {
+		t.Errorf("resuming a finished stage: %v", err)
+	}
+}
+
+// TestStageSkipsADamagedCheckpoint and says so.
+func TestStageSkipsADamagedCheckpoint(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	s, _ := mustStage(t, dir, false)
+	s.config.Keep = 0 // all
+	steps(t, s, 1, 4)
+	if err := s.Close(StatusStopped, "stopped"); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(dir, "checkpoints", "checkpoint-4", "weights"), "5")
+	again, out := mustStage(t, dir, true)
+	if !strings.Contains(out.String(), "warning: skipped a damaged checkpoint: checkpoint-4") || !strings.Contains(out.String(), "after update 2") {
+		t.Errorf("console %q", out)
+	}
+	if err := again.Close(StatusStopped, "stopped"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestStageEnds looks at how each ending is recorded, and at what the user sees of it.
+func TestStageEnds(t *testing.T) {
+	broken := errors.New("broken")
+	for name, test := range map[string]struct {
+		err, want error
+		status    Status
+		ending    string
+	}{
+		"to the end":   {nil, nil, StatusFinished, "trained to the end"},
+		"stopped":      {ErrStopped, ErrStopped, StatusStopped, "stopped by the user, after saving"},
+		"stopped late": {fmt.Errorf("report: %w", context.Canceled), ErrStopped, StatusStopped, "stopped by the user, after saving"},
+		"failed":       {broken, broken, StatusFailed, "broken"},
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		s, _ := mustStage(t, dir, false)
+		if err := s.Finish(func() error { return test.err }); !errors.Is(err, test.want) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		record, err := ReadRun(dir)
+		if err != nil || record.Status != test.status || record.Ending != test.ending {
+			t.Errorf("%s: %s, %q, %v", name, record.Status, record.Ending, err)
+		}
+	}
+}
+
+// TestHooksOfNothing train in silence.
+func TestHooksOfNothing(t *testing.T) {
+	var h Hooks
+	if err := errors.Join(h.Logf("x"), h.Write(report.Row{})); err != nil {
+		t.Error(err)
+	}
+	h.Advance(1, 2, "")
+	if h.SaveDue(4) || !h.LogDue(3) || !h.Time().IsZero() {
+		t.Error("what is not there is due")
+	}
+	h.LogEvery, h.SaveEvery = 3, 3
+	if h.SaveDue(3) || h.LogDue(4) || !h.LogDue(6) {
+		t.Error("every third step is not every third step, or nothing is saved to nowhere")
+	}
+}
+
+// TestBrokenSamplesAreKept in a file where there is a folder for it, and named in the error.
+func TestBrokenSamplesAreKept(t *testing.T) {
+	cause := errors.New("the gradient's norm is NaN")
+	var silent Hooks
+	err := silent.Broken(4, []int{7, 9}, map[string]any{"rewards": []float64{1}}, cause)
+	wantError(t, err, "step 4 (prompts [7 9])", cause.Error(), "a lower learning rate")
+
+	dir := filepath.Join(t.TempDir(), "run")
+	s, _ := mustStage(t, dir, false)
+	err = s.Hooks("", "").Broken(4, []int{7, 9}, map[string]any{"rewards": []float64{1}}, cause)
+	path := filepath.Join(dir, "logs", "nonfinite.json")
+	wantError(t, err, "step 4: ", cause.Error(), path)
+	if !errors.Is(err, cause) {
+		t.Error("the cause is lost")
+	}
+	text := strings.Join(strings.Fields(read(t, path)), "")
+	for _, part := range []string{`"step":4`, `"prompts":[7,9]`, `"cause":"thegradient'snormisNaN"`, `"rewards":[1]`} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %s in %s", part, text)
+		}
+	}
+	if err := s.Close(StatusFailed, "broken"); err != nil {
+		t.Fatal(err)
+	}
+}

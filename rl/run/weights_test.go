@@ -1,0 +1,194 @@
+package run
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/torch"
+	"rltrain/torch/safetensors"
+	"rltrain/torch/torchtest"
+)
+
+// pair is a weight of two numbers and one of three, in a file.
+type pair struct {
+	vars    []*torch.Var
+	changed int
+}
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	p := &pair{}
+	for _, data := range [][]float32{{1, 2}, {3, 4, 5}} {
+		v, err := torch.Parameter(data, int64(len(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(v.Close)
+		p.vars = append(p.vars, v)
+	}
+	return p
+}
+
+func (p *pair) Params() []*torch.Var { return p.vars }
+func (p *pair) Changed()             { p.changed++ }
+
+func (p *pair) SaveWeights(dir string) error {
+	s, err := TakeSnapshot(p)
+	if err != nil {
+		return err
+	}
+	return safetensors.Write(filepath.Join(dir, "pair.safetensors"), []safetensors.Tensor{flat("a", s[0]), flat("b", s[1])}, nil)
+}
+
+func (p *pair) LoadWeights(dir string) error {
+	return readAll(filepath.Join(dir, "pair.safetensors"), func(file *safetensors.File) error {
+		for i, name := range []string{"a", "b"} {
+			data, err := file.Float32s(name)
+			if err != nil {
+				return err
+			}
+			if err := p.vars[i].Write(data); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (p *pair) values(t *testing.T) Snapshot {
+	t.Helper()
+	s, err := TakeSnapshot(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// step descends on the sum of squares.
+func (p *pair) step(t *testing.T, o *torch.AdamW) {
+	t.Helper()
+	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		for _, v := range p.vars {
+			s.Backward(s.Sum(s.Mul(v.T(), v.T())))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Step([]float64{0.1}, 0); err != nil {
+		t.Fatal(err)
+	}
+	p.Changed()
+}
+
+func TestSnapshots(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p := newPair(t)
+	s := p.values(t)
+	s[1][2] = 50
+	if diff := cmp.Diff(Snapshot{{1, 2}, {3, 4, 5}}, p.values(t)); diff != "" {
+		t.Errorf("a snapshot is the weights themselves (-want +got):\n%s", diff)
+	}
+	if err := s.PutBack(p); err != nil || p.changed != 1 {
+		t.Errorf("error %v, told of %d changes", err, p.changed)
+	}
+	if diff := cmp.Diff(Snapshot{{1, 2}, {3, 4, 50}}, p.values(t)); diff != "" {
+		t.Errorf("put back (-want +got):\n%s", diff)
+	}
+	wantError(t, s[:1].PutBack(p), "1 values for 2 weights")
+	wantError(t, Snapshot{{1, 2}, {3}}.PutBack(p), "putting weights back")
+}
+
+type counters struct {
+	Step int     `json:"step"`
+	Best float64 `json:"best"`
+}
+
+// TestTrainingStateGoesOnExactly trains a few steps on either side of a checkpoint.
+func TestTrainingStateGoesOnExactly(t *testing.T) {
+	torchtest.NoLeaks(t)
+	optimizer := func(p *pair) *torch.AdamW {
+		o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.vars, WeightDecay: 0.1})
+		t.Cleanup(o.Close)
+		return o
+	}
+	for name, extra := range map[string]struct{ best, reference Snapshot }{
+		"nothing else": {}, "best": {best: Snapshot{{7, 8}, {9, 0.1, 0.2}}}, "both": {Snapshot{{7, 8}, {9, 0.1, 0.2}}, Snapshot{{1, 1}, {1, 1, 1.0 / 3}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			whole := newPair(t)
+			o := optimizer(whole)
+			whole.step(t, o)
+			whole.step(t, o)
+			saved := TrainingState{Weights: whole, Optimizer: o, Best: extra.best, Reference: extra.reference, State: counters{2, 1.0 / 3}}
+			if err := saved.Save(dir); err != nil {
+				t.Fatal(err)
+			}
+			whole.step(t, o)
+
+			resumed := newPair(t)
+			back := TrainingState{Weights: resumed, Optimizer: optimizer(resumed), State: &counters{}}
+			if err := back.Restore(dir); err != nil {
+				t.Fatal(err)
+			}
+			if resumed.changed != 1 {
+				t.Errorf("the weights were told of %d changes", resumed.changed)
+			}
+			if diff := cmp.Diff(&counters{2, 1.0 / 3}, back.State); diff != "" {
+				t.Errorf("state (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]Snapshot{extra.best, extra.reference}, []Snapshot{back.Best, back.Reference}); diff != "" {
+				t.Errorf("best and reference (-want +got):\n%s", diff)
+			}
+			resumed.step(t, back.Optimizer)
+			if diff := cmp.Diff(whole.values(t), resumed.values(t)); diff != "" {
+				t.Errorf("weights a step later (-uninterrupted +resumed):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTrainingStateRefuses(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p := newPair(t)
+	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.vars})
+	defer o.Close()
+	p.step(t, o)
+	for name, test := range map[string]struct {
+		change func(dir string) error
+		want   []string
+	}{
+		"weights missing": {func(dir string) error { return os.Remove(filepath.Join(dir, "pair.safetensors")) }, []string{"pair.safetensors"}},
+		"state missing":   {func(dir string) error { return os.Remove(filepath.Join(dir, stateFile)) }, []string{stateFile}},
+		"state broken": {func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, stateFile), []byte(`{"state":[]}`), 0o600)
+		}, []string{stateFile}},
+		"optimiser missing": {func(dir string) error { return os.Remove(filepath.Join(dir, optimizerFile)) }, []string{optimizerFile}},
+		"optimiser of others": {func(dir string) error {
+			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{flat("first.0", []float32{1, 2}), flat("second.0", []float32{1, 2})}, nil)
+		}, []string{"state of 1 parameters for 2"}},
+		"moment misshapen": {func(dir string) error {
+			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{
+				flat("first.0", []float32{1}), flat("second.0", []float32{1}), flat("first.1", []float32{1}), flat("second.1", []float32{1}),
+			}, nil)
+		}, []string{"first moment of parameter 0"}},
+		"best cut short": {func(dir string) error { return Snapshot{{1, 2}}.write(filepath.Join(dir, bestFile)) }, []string{bestFile}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			saved := TrainingState{Weights: p, Optimizer: o, State: counters{}}
+			if err := saved.Save(dir); err != nil {
+				t.Fatal(err)
+			}
+			if err := test.change(dir); err != nil {
+				t.Fatal(err)
+			}
+			back := TrainingState{Weights: p, Optimizer: o, State: &counters{}}
+			wantError(t, back.Restore(dir), append(test.want, "checkpoint: ")...)
+		})
+	}
+}

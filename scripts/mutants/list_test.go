@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParse(t *testing.T) {
+	got, err := parse("Losses\n@ a.go\n- x + y\n+ x - y\n= a TestSum/of two\n- 1\n+ 2\n= b TestOne\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []fault{{"a.go", "x + y", "x - y", "a", "TestSum/of two", 3}, {"a.go", "1", "2", "b", "TestOne", 6}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(fault{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, text := range []string{"", "@ a.go\n- x\n+ x\n= a Test", "- x\n+ y\n= a Test", "@ a.go\n- x\n+ y\n= a"} {
+		if _, err := parse(text); err == nil {
+			t.Errorf("%q is read", text)
+		}
+	}
+}
+
+// TestListFitsTheCode tells at once of a fault whose line has changed.
+func TestListFitsTheCode(t *testing.T) {
+	text, err := os.ReadFile("list.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	faults, err := parse(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(faults) < 60 {
+		t.Errorf("%d faults", len(faults))
+	}
+	for _, f := range faults {
+		f.file = filepath.Join("..", "..", f.file)
+		if _, err := f.apply(); err != nil {
+			t.Errorf("list.txt:%d: %s: %v", f.line, f.file, err)
+		}
+		function, _, _ := strings.Cut(f.test, "/")
+		found := false
+		tests, err := filepath.Glob(filepath.Join("..", "..", f.pkg, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range tests {
+			source, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = found || strings.Contains(string(source), "func "+function+"(")
+		}
+		if !found {
+			t.Errorf("list.txt:%d: %s has no %s", f.line, f.pkg, function)
+		}
+	}
+}

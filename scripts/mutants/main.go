@@ -1,0 +1,169 @@
+// Command mutants puts faults into the code, one line at a time, and runs the test that is to notice each. Run it from
+// the root of the repository; arguments choose faults by a part of their file's name. It ends with status 1 where a
+// fault goes unnoticed, does not fit the code any more, or does not compile.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// parallel is how many faults are tried at the same time: while one is linked, another one computes.
+const parallel = 4
+
+// timeout ends a test that a fault has sent into a loop.
+const timeout = 5 * time.Minute
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(chosen []string) error {
+	list := filepath.Join("scripts", "mutants", "list.txt")
+	text, err := os.ReadFile(list)
+	if err != nil {
+		return err
+	}
+	faults, err := parse(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", list, err)
+	}
+	faults = slices.DeleteFunc(faults, func(f fault) bool {
+		return len(chosen) > 0 && !slices.ContainsFunc(chosen, func(part string) bool { return strings.Contains(f.file, part) })
+	})
+	work, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if err := healthy(faults); err != nil {
+		return err
+	}
+
+	verdicts := make([]error, len(faults))
+	var wait sync.WaitGroup
+	next := make(chan int)
+	for range parallel {
+		wait.Go(func() {
+			for i := range next {
+				verdicts[i] = faults[i].try(filepath.Join(work, fmt.Sprint(i)))
+				verdict := "noticed"
+				if verdicts[i] != nil {
+					verdict = strings.ToUpper(verdicts[i].Error())
+				}
+				fmt.Printf("%s:%d (%s, %s): %s\n", faults[i].file, faults[i].line, faults[i].pkg, faults[i].test, verdict)
+			}
+		})
+	}
+	for i := range faults {
+		next <- i
+	}
+	close(next)
+	wait.Wait()
+	failed := 0
+	for _, verdict := range verdicts {
+		if verdict != nil {
+			failed++
+		}
+	}
+	fmt.Printf("%d of %d faults are noticed\n", len(faults)-failed, len(faults))
+	if failed > 0 {
+		return fmt.Errorf("%d faults go unnoticed or could not be tried", failed)
+	}
+	return nil
+}
+
+// healthy checks that the tests pass where there is no fault.
+func healthy(faults []fault) error {
+	tests := map[string][]string{} // names of the functions, by package
+	for _, f := range faults {
+		name, _, _ := strings.Cut(f.test, "/")
+		if !slices.Contains(tests[f.pkg], name) {
+			tests[f.pkg] = append(tests[f.pkg], name)
+		}
+	}
+	for pkg, names := range tests {
+		output, err := test(pkg, "^("+strings.Join(names, "|")+")$")
+		if err != nil {
+			return fmt.Errorf("the tests of %s fail without a fault: %w\n%s", pkg, err, output)
+		}
+	}
+	return nil
+}
+
+// test runs tests of a package.
+func test(pkg, pattern string, more ...string) (output string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	// Most of the time goes into linking, which is shorter without what debuggers read.
+	args := append([]string{"test", "-vet=off", "-ldflags=-s -w", "-failfast", "-run", pattern}, more...)
+	out, err := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...).CombinedOutput()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return string(out), err
+}
+
+// try puts a fault in and says why it was not noticed.
+func (f fault) try(work string) error {
+	changed, err := f.apply()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return err
+	}
+	file, err := filepath.Abs(f.file)
+	if err != nil {
+		return err
+	}
+	// The tree stays as it is: the compiler is told to read another file in place of this one.
+	copied, overlay := filepath.Join(work, filepath.Base(f.file)), filepath.Join(work, "overlay.json")
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {file: copied}})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.WriteFile(copied, []byte(changed), 0o644), os.WriteFile(overlay, replace, 0o644)); err != nil {
+		return err
+	}
+	parts := strings.Split(f.test, "/")
+	for i, part := range parts {
+		parts[i] = "^" + part + "$"
+	}
+	output, err := test(f.pkg, strings.Join(parts, "/"), "-overlay", overlay)
+	switch {
+	case err == nil && strings.Contains(output, "no tests to run"):
+		return errors.New("there is no such test")
+	case err == nil:
+		return errors.New("unnoticed")
+	case strings.Contains(output, "[build failed]") || strings.Contains(output, "[setup failed]"):
+		return errors.New("does not compile:\n" + output)
+	case !strings.Contains(output, "--- FAIL") && !strings.Contains(output, "panic:") && !errors.Is(err, context.DeadlineExceeded):
+		return errors.New("the test did not run:\n" + output)
+	}
+	return nil
+}
+
+// apply is the text of the file with the fault in it.
+func (f fault) apply() (string, error) {
+	text, err := os.ReadFile(f.file)
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(text), f.before); n != 1 {
+		return "", fmt.Errorf("does not fit: the file has %q %d times", f.before, n)
+	}
+	return strings.Replace(string(text), f.before, f.after, 1), nil
+}
