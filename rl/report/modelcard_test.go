@@ -104,6 +104,7 @@ func TestHTML(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeFile(t, filepath.Join(dir, "config.yaml"), "mode: rl_only\nreward: 'a < b'\n")
+	about.Stage = Reinforced
 	about.Inexact = []string{"threads was 4, is now 2"}
 	got := page()
 	for _, want := range []string{
