@@ -217,7 +217,8 @@ func widen(a *plot.Axis, share float64) {
 	if a.Max-a.Min <= 1e-9*max(math.Abs(a.Max), math.Abs(a.Min)) {
 		half := 0.05 * math.Abs(a.Max)
 		if half == 0 {
-			half = 1
+			a.Min, a.Max = 0, 1
+			return
 		}
 		a.Min, a.Max = a.Min-half, a.Max+half
 		return

@@ -181,7 +181,7 @@ func (s *Stage) Hooks(label, unit string) Hooks {
 		Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
 		Progress: func(done, total int, note string) {
 			if s.bar == nil {
-				s.bar = s.config.Console.Bar(label, unit, done-1, total)
+				s.bar = s.config.Console.Bar(label, unit, done, total) // the first step was not timed
 			}
 			s.bar.Set(done, note)
 			if done == total {

@@ -133,7 +133,7 @@ func TestUsageErrors(t *testing.T) {
 		{"predict --model MODEL --top 4", "--top: 4 is out of range; the model has 3 labels"},
 		{"predict --model MODEL --top many", `--top: "many" is not a valid value`},
 		{"predict --model MODEL --threads -1", "--threads: -1 is out of range; it must be 0 to 1024"},
-		{"merge --model MODEL", "merge needs --output DIR, the folder of the full model"},
+		{"merge --model MODEL", "merge needs --output-dir DIR, the folder of the full model"},
 		{"report", "report takes 1 argument, DIR, not 0"},
 		{"completion tcsh", `completion: "tcsh" is none of bash, zsh and fish`},
 	} {
