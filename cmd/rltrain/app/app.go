@@ -66,6 +66,12 @@ func interruptible() context.Context {
 // Run is the program without its process: it returns the exit code and prints an error as one line. args are those of
 // os.Args.
 func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if values, ok := completeValue(args[1:]); ok {
+		for _, value := range values {
+			fmt.Fprintln(stdout, value)
+		}
+		return 0
+	}
 	app, err := newApp(environ, stdin, stdout, stderr)
 	if err == nil {
 		args, err = config.Arguments(app, args)

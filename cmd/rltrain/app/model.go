@@ -50,7 +50,8 @@ func stagesIn(dir string) string {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		record, err := run.ReadRun(path)
-		if err == nil && record.Status == run.StatusFinished && record.Started.After(newest) {
+		trained := err == nil && record.Status == run.StatusFinished || policy.IsLabelFolder(path)
+		if trained && (best == "" || record.Started.After(newest)) {
 			best, newest = path, record.Started
 		}
 	}
