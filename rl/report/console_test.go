@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"errors"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -246,3 +247,25 @@ func TestFormats(t *testing.T) {
 		}
 	}
 }
+
+// TestBrokenConsole drops lines that nobody reads, says so once, and keeps the reason.
+func TestBrokenConsole(t *testing.T) {
+	c := NewConsole(brokenWriter{}, io.Discard, time.Now)
+	if err := c.Print("x"); err == nil {
+		t.Error("an error was lost where nobody hears of it")
+	}
+	told := 0
+	c.OnBroken(func() { told++ })
+	for range 2 {
+		if err := c.Print("x"); err != nil {
+			t.Errorf("printing: %v", err)
+		}
+	}
+	if told != 1 || !errors.Is(c.Err(), io.ErrClosedPipe) {
+		t.Errorf("told %d times, error %v", told, c.Err())
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

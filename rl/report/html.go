@@ -2,7 +2,6 @@ package report
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -13,16 +12,15 @@ import (
 	"strings"
 
 	"rltrain/internal/outfile"
-	"rltrain/rl"
 )
 
 // page is what report.html shows.
 type page struct {
 	Title    string
+	Stage    string
 	Facts    []Setting
 	Inexact  []string
-	Scores   Table
-	Classes  Table
+	Sections []Section
 	Pictures []picture
 	Last     Table
 	Config   string
@@ -36,17 +34,19 @@ type picture struct {
 // About is what run.json says of a run.
 type About struct {
 	Title   string
+	Stage   string // Supervised or Reinforced
 	Facts   []Setting
 	Inexact []string // why a resumed run may differ from one that never stopped
 }
 
 // WriteHTML writes dir/report.html, one page that needs no other file, about
-// the run in dir: its About, logs/eval_results.json, the curves of
+// the run in dir: its About, what was measured (logs/eval_results.json,
+// logs/comparison.json, and what rltrain eval left in eval/), the curves of
 // logs/metrics.jsonl (drawn anew into plots/), the other pictures of plots/,
 // and config.yaml. What is not there yet is left out. It returns the path of
 // the page.
 func WriteHTML(dir string, about About) (string, error) {
-	p := page{Title: about.Title, Facts: about.Facts, Inexact: about.Inexact}
+	p := page{Title: about.Title, Stage: about.Stage, Facts: about.Facts, Inexact: about.Inexact}
 	for _, read := range []func(string, *page) error{readCurves, readScores, readPictures, readConfig} {
 		if err := read(dir, &p); err != nil {
 			return "", fmt.Errorf("report of %s: %w", dir, err)
@@ -83,7 +83,7 @@ func readCurves(dir string, p *page) error {
 	}
 	slices.SortFunc(p.Last.Rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
 
-	panels := PanelsOf(rows)
+	panels := Panels(p.Stage, rows)
 	if len(panels) == 0 {
 		return nil
 	}
@@ -93,44 +93,9 @@ func readCurves(dir string, p *page) error {
 	return Curves(filepath.Join(dir, "plots", "curves.png"), panels)
 }
 
-func readScores(dir string, p *page) error {
-	path := filepath.Join(dir, "logs", "eval_results.json")
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var e rl.Evaluation
-	if err := json.Unmarshal(data, &e); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	p.Scores = scoreTable(e)
-	p.Classes.Headers = []string{"class", "precision", "recall", "F1", "rows"}
-	for _, c := range e.Classes {
-		p.Classes.Rows = append(p.Classes.Rows, []string{
-			c.Label, fmt.Sprintf("%.4f", c.Precision), fmt.Sprintf("%.4f", c.Recall), fmt.Sprintf("%.4f", c.F1), Count(int64(c.Support)),
-		})
-	}
-	return nil
-}
-
-func scoreTable(e rl.Evaluation) Table {
-	t := Table{Headers: []string{fmt.Sprintf("on %s rows", Count(int64(e.N))), "value", "95 % interval"}}
-	add := func(name string, value float64, in rl.Interval) {
-		t.Rows = append(t.Rows, []string{name, fmt.Sprintf("%.4f", value), fmt.Sprintf("%.4f to %.4f", in[0], in[1])})
-	}
-	add("accuracy", e.Accuracy, e.Intervals.Accuracy)
-	add("macro F1", e.F1Macro, e.Intervals.F1Macro)
-	add("weighted F1", e.F1Weighted, e.Intervals.F1Weighted)
-	add("ECE", e.ECE, e.Intervals.ECE)
-	add("Brier", e.Brier, e.Intervals.Brier)
-	if e.LatencyP50 != nil && e.LatencyP95 != nil {
-		t.Rows = append(t.Rows, []string{"latency, median", fmt.Sprintf("%.2f ms", *e.LatencyP50), ""},
-			[]string{"latency, 95th percentile", fmt.Sprintf("%.2f ms", *e.LatencyP95), ""})
-	}
-	return t
+func readScores(dir string, p *page) (err error) {
+	p.Sections, err = sections(dir)
+	return err
 }
 
 func readPictures(dir string, p *page) error {
@@ -138,13 +103,23 @@ func readPictures(dir string, p *page) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range paths {
+	evaluated, err := filepath.Glob(filepath.Join(globQuote(dir), EvalFolder, "plots", "*.png"))
+	if err != nil {
+		return err
+	}
+	own := len(paths)
+	paths = append(paths, evaluated...)
+	for i, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
+		name := strings.TrimSuffix(filepath.Base(path), ".png")
+		if i >= own {
+			name += ", by rltrain eval"
+		}
 		p.Pictures = append(p.Pictures, picture{
-			Name: strings.TrimSuffix(filepath.Base(path), ".png"),
+			Name: name,
 			Data: template.URL("data:image/png;base64," + base64.StdEncoding.EncodeToString(data)),
 		})
 	}
@@ -196,8 +171,8 @@ pre { background: #f6f6f6; padding: 1rem; overflow: auto; }
 <tr>{{range .Headers}}<th>{{.}}</th>{{end}}</tr>{{range .Rows}}
 <tr>{{range .}}<td>{{.}}</td>{{end}}</tr>{{end}}
 </table>
-{{end}}{{if .Scores.Rows}}<h2>Evaluation</h2>
-{{template "table" .Scores}}{{template "table" .Classes}}{{end}}{{range .Pictures}}<h2>{{.Name}}</h2>
+{{end}}{{range .Sections}}{{if .Rows}}<h2>{{.Title}}</h2>
+{{template "table" .Table}}{{end}}{{end}}{{range .Pictures}}<h2>{{.Name}}</h2>
 <img alt="{{.Name}}" src="{{.Data}}">
 {{end}}{{if .Last.Rows}}<h2>Metrics</h2>
 {{template "table" .Last}}{{end}}{{with .Config}}<h2>Configuration</h2>

@@ -60,7 +60,7 @@ type frontMatter struct {
 // WriteCard writes dir/README.md, unless a README.md is there that does not
 // carry the line which marks it as ours: that one is kept, and written is
 // false.
-func WriteCard(dir string, card Card) (written bool, err error) {
+func WriteCard(dir string, card interface{ Markdown() (string, error) }) (written bool, err error) {
 	path := filepath.Join(dir, "README.md")
 	old, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -100,16 +100,18 @@ func (c Card) Markdown() (string, error) {
 	var b strings.Builder
 	b.WriteString("---\n" + string(head) + "---\n")
 	// Parsed here: a program that only prints its help must not pay for it.
-	card := template.Must(template.New("card").Funcs(template.FuncMap{
-		"table":    func(t Table) string { return MarkdownTable(t.Headers, t.Rows) },
-		"settings": settingsTable,
-		"join":     strings.Join,
-		"python":   pythonString,
-	}).Parse(cardText))
+	card := template.Must(template.New("card").Funcs(cardFunctions).Parse(cardText))
 	if err := card.Execute(&b, c); err != nil {
 		return "", err
 	}
 	return b.String(), nil
+}
+
+var cardFunctions = template.FuncMap{
+	"table":    func(t Table) string { return MarkdownTable(t.Headers, t.Rows) },
+	"settings": settingsTable,
+	"join":     strings.Join,
+	"python":   pythonString,
 }
 
 func settingsTable(name, value string, settings []Setting) string {

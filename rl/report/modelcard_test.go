@@ -45,6 +45,25 @@ func TestModelCards(t *testing.T) {
 	wantError(t, err, "0 tokens")
 }
 
+func TestLanguageCards(t *testing.T) {
+	adapter := LanguageCard{
+		Name: "gsm8k_rl", Task: "gsm8k", Stage: "reinforcement learning with grpo", BaseModel: "Qwen/Qwen2.5-0.5B-Instruct", Adapter: true, Chat: true,
+		Data:     "Trained on train.jsonl.",
+		Results:  AnswerTable([]NamedScores{{"Before", rl.AnswerScores{N: 200, Correct: 60, Accuracy: 0.3, Interval: rl.Interval{0.24, 0.37}, FormatRate: 0.9}}}),
+		Settings: []Setting{{"num_steps", "30"}}, Versions: []Setting{{"rltrain", "0.1.0"}},
+	}
+	for name, card := range map[string]LanguageCard{
+		"card_language_adapter.md": adapter,
+		"card_language_whole.md":   {Name: "sum_digits_rl", Task: "sum_digits", Stage: "rl", BaseModel: "./tiny"},
+	} {
+		text, err := card.Markdown()
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, text)
+	}
+}
+
 func TestAnEditedCardIsKept(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "README.md")
@@ -104,6 +123,7 @@ func TestHTML(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeFile(t, filepath.Join(dir, "config.yaml"), "mode: rl_only\nreward: 'a < b'\n")
+	about.Stage = Reinforced
 	about.Inexact = []string{"threads was 4, is now 2"}
 	got := page()
 	for _, want := range []string{
@@ -126,4 +146,37 @@ func TestHTML(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "logs", "metrics.jsonl"), "{}\nrubbish\n")
 	_, err = WriteHTML(dir, about)
 	wantError(t, err, "metrics.jsonl: line 2")
+}
+
+// TestReportOfALanguageModel shows evaluations of answers, by when they were made and by kind.
+func TestReportOfALanguageModel(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	scores := func(right int) *rl.AnswerScores {
+		return &rl.AnswerScores{N: 200, Correct: right, Accuracy: float64(right) / 200, Kinds: map[string]rl.KindScore{"three numbers": {N: 50, Correct: right / 4}}}
+	}
+	for _, results := range []any{AnswerResults{Before: scores(100), After: scores(180), Last: scores(160), Fresh: scores(176)}, scores(100)} {
+		if err := files.SaveJSON(filepath.Join(dir, "logs", "eval_results.json"), results); err != nil {
+			t.Fatal(err)
+		}
+		path, err := WriteHTML(dir, About{Title: "sum_digits: rl", Stage: Reinforced})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"<td>After training</td><td>200</td><td>100</td><td>50.0</td>", "<td>three numbers</td><td>25 of 50</td>"}
+		if _, staged := results.(AnswerResults); staged {
+			want = []string{
+				"<td>Before</td><td>200</td><td>100</td><td>50.0</td>", "<td>After, the best evaluation</td><td>200</td><td>180</td><td>90.0</td>",
+				"<td>After, on fresh exercises</td>", "<td>three numbers</td><td>25 of 50</td><td>45 of 50</td>",
+			}
+		}
+		page := readFile(t, path)
+		for _, text := range want {
+			if !strings.Contains(page, text) {
+				t.Errorf("the page lacks %s", text)
+			}
+		}
+	}
 }

@@ -50,6 +50,9 @@ var palette = []color.RGBA{
 	{0xd5, 0x5e, 0x00, 0xff}, // vermilion
 	{0x00, 0x9e, 0x73, 0xff}, // green
 	{0xcc, 0x79, 0xa7, 0xff}, // purple
+	{0xe6, 0x9f, 0x00, 0xff}, // orange
+	{0x56, 0xb4, 0xe9, 0xff}, // sky blue
+	{0x33, 0x33, 0x33, 0xff}, // ink
 }
 
 var (
@@ -214,7 +217,8 @@ func widen(a *plot.Axis, share float64) {
 	if a.Max-a.Min <= 1e-9*max(math.Abs(a.Max), math.Abs(a.Min)) {
 		half := 0.05 * math.Abs(a.Max)
 		if half == 0 {
-			half = 1
+			a.Min, a.Max = 0, 1
+			return
 		}
 		a.Min, a.Max = a.Min-half, a.Max+half
 		return

@@ -1,64 +1,116 @@
 package report
 
-// SupervisedPanels are the curves of supervised training, from rows that hold
-// "step" with "loss", "learning_rate" and "grad_norm", and rows that hold
-// "epoch" with "eval_accuracy", "eval_f1_macro" and "eval_loss". Panels without
-// values are left out.
-func SupervisedPanels(rows []Row) []Panel {
-	return drop([]Panel{
-		{"Training loss", "step", "cross-entropy [nats]", []Series{series(rows, "loss", "step", "loss", Smooth)}},
-		{"Validation", "epoch", "score", []Series{
-			series(rows, "accuracy", "epoch", "eval_accuracy", Points),
-			series(rows, "macro F1", "epoch", "eval_f1_macro", Points),
-		}},
-		{"Validation loss", "epoch", "cross-entropy [nats]", []Series{series(rows, "loss", "epoch", "eval_loss", Points)}},
-		{"Learning rate", "step", "learning rate", []Series{series(rows, "learning rate", "step", "learning_rate", Line)}},
-	})
+import (
+	"slices"
+	"strings"
+)
+
+// Supervised and Reinforced are the stages of training, as run.json names them.
+const (
+	Supervised = "supervised"
+	Reinforced = "rl"
+)
+
+// Panels are the curves of a stage of training, from the rows of its metrics.jsonl: what is measured on held-out rows or
+// exercises first, then what the policy earned, then losses and what else was measured. A panel without values is left
+// out. Rows of figures are means over logging_steps steps.
+func Panels(stage string, rows []Row) []Panel {
+	panels := heldOut(rows)
+	if stage == Supervised {
+		panels = append(panels, of("Training loss", "cross-entropy [nats]", curve(rows, "loss", "loss")))
+	} else {
+		panels = append(panels, rewards(rows)...)
+		panels = append(panels, losses(rows)...)
+	}
+	return drop(append(panels, of("Learning rate", "learning rate", plain(rows, "learning rate", "learning_rate"))))
 }
 
-// PPOPanels are the curves of PPO, from rows that hold "step" with "reward",
-// "policy_loss", "value_loss", "approx_kl", "clip_fraction", "entropy" and
-// "explained_variance", and rows that hold "episode" with "eval_accuracy" and
-// "eval_f1_macro", episode 0 being the policy as it was given. Panels without
-// values are left out.
-func PPOPanels(rows []Row) []Panel {
-	validation := []Series{
-		series(rows, "accuracy", "episode", "eval_accuracy", Points),
-		series(rows, "macro F1", "episode", "eval_f1_macro", Points),
+// heldOut are the panels of evaluations.
+func heldOut(rows []Row) []Panel {
+	scores := []Series{
+		dots(rows, "accuracy", "eval_accuracy"), dots(rows, "macro F1", "eval_f1_macro"),
+		dots(rows, "accuracy of tokens", "eval_mean_token_accuracy"), dots(rows, "in the form asked for", "eval_format_rate"),
 	}
-	if x := validation[0].X; len(x) > 1 && x[0] == 0 {
-		validation = append(validation, Series{Label: "accuracy before", Y: validation[0].Y[:1], Style: Level})
+	if x := scores[0].X; len(x) > 1 && x[0] == 0 {
+		scores = append(scores, Series{Label: "accuracy before", Y: scores[0].Y[:1], Style: Level})
 	}
-	step := func(title, unit, key string, style Style) Panel {
-		return Panel{title, "update", unit, []Series{series(rows, title, "step", key, style)}}
+	var kinds []Series
+	for _, name := range names(rows, "eval_accuracy/") {
+		kinds = append(kinds, dots(rows, strings.TrimPrefix(name, "eval_accuracy/"), name))
 	}
-	return drop([]Panel{
-		step("Reward", "mean reward", "reward", Smooth),
-		{"Validation", "episode", "score", validation},
-		step("Policy loss", "clipped surrogate", "policy_loss", Smooth),
-		step("Value loss", "squared error", "value_loss", Smooth),
-		step("Approximate KL", "KL(old, new) [nats]", "approx_kl", Smooth),
-		step("Clip fraction", "share of samples", "clip_fraction", Smooth),
-		step("Entropy", "entropy [nats]", "entropy", Smooth),
-		step("Explained variance", "1 − Var(R − V)/Var(R)", "explained_variance", Smooth),
-	})
+	return []Panel{
+		of("Held out", "share", scores...),
+		of("Held out, by kind", "accuracy", kinds...),
+		of("Held-out reward", "expected reward", dots(rows, "reward", "eval_reward")),
+		of("Held-out loss", "cross-entropy [nats]", dots(rows, "loss", "eval_loss")),
+		of("Held-out calibration", "error", dots(rows, "ECE", "eval_ece"), dots(rows, "Brier", "eval_brier")),
+	}
 }
 
-// PanelsOf chooses by what the rows hold. A short run of PPO may have rows of
-// episodes alone.
-func PanelsOf(rows []Row) []Panel {
+// rewards are the panels of what was sampled.
+func rewards(rows []Row) []Panel {
+	sampled := []Series{curve(rows, "right", "accuracy"), curve(rows, "in the form asked for", "format_rate")}
+	var each []Series
+	for _, name := range names(rows, "rewards/") {
+		if short, ok := strings.CutSuffix(strings.TrimPrefix(name, "rewards/"), "/mean"); ok {
+			each = append(each, curve(rows, short, name))
+		}
+	}
+	if len(each) < 2 {
+		each = nil // the reward itself
+	}
+	return []Panel{
+		of("Reward", "mean reward", curve(rows, "reward", "reward")),
+		of("Rewards of the list", "mean reward", each...),
+		of("Sampled answers", "share", sampled...),
+		of("Length of answers", "tokens", curve(rows, "mean", "completions/mean_length")),
+		of("Answers cut off", "share", curve(rows, "cut off", "completions/clipped_ratio")),
+		of("Turns in the buffer", "turns", plain(rows, "turns", "buffer/size")),
+		of("Age of what was drawn", "versions of the policy", curve(rows, "mean age", "buffer/staleness")),
+	}
+}
+
+// losses are the panels of updates, each term of a loss by its name.
+func losses(rows []Row) []Panel {
+	loss, policy := curve(rows, "loss", "loss"), curve(rows, "policy_loss", "policy_loss")
+	if slices.Equal(loss.Y, policy.Y) {
+		loss.Y = nil // nothing was added to it
+	}
+	return []Panel{
+		of("Policy loss", "policy_loss", policy),
+		of("Loss, with all its terms", "loss", loss),
+		of("Value loss", "value_loss", curve(rows, "value_loss", "value_loss")),
+		of("Explained variance", "1 − Var(R − V)/Var(R)", curve(rows, "explained variance", "explained_variance")),
+		of("Divergence of an update", "approx_kl [nats]", curve(rows, "approx_kl", "approx_kl")),
+		of("Clipped ratios", "share", curve(rows, "clipped", "clip_ratio/region_mean")),
+		of("Divergence from the reference", "nats an action", curve(rows, "k1", "kl/k1"), curve(rows, "k3", "kl/k3")),
+		of("Entropy", "entropy [nats]", curve(rows, "entropy", "entropy")),
+		of("Gradient norm", "norm before clipping", curve(rows, "norm", "grad_norm")),
+	}
+}
+
+// names are the metrics that begin with prefix, sorted.
+func names(rows []Row, prefix string) []string {
+	var found []string
 	for _, row := range rows {
-		for _, key := range []string{"policy_loss", "episode"} {
-			if _, ok := row[key]; ok {
-				return PPOPanels(rows)
+		for name := range row {
+			if strings.HasPrefix(name, prefix) && !slices.Contains(found, name) {
+				found = append(found, name)
 			}
 		}
 	}
-	return SupervisedPanels(rows)
+	slices.Sort(found)
+	return found
 }
 
-func series(rows []Row, label, x, y string, style Style) Series {
-	xs, ys := Numbers(rows, x, y)
+func of(title, unit string, series ...Series) Panel { return Panel{title, "step", unit, series} }
+
+func curve(rows []Row, label, name string) Series { return series(rows, label, name, Smooth) }
+func dots(rows []Row, label, name string) Series  { return series(rows, label, name, Points) }
+func plain(rows []Row, label, name string) Series { return series(rows, label, name, Line) }
+
+func series(rows []Row, label, name string, style Style) Series {
+	xs, ys := Numbers(rows, "step", name)
 	return Series{Label: label, X: xs, Y: ys, Style: style}
 }
 
@@ -66,13 +118,8 @@ func series(rows []Row, label, x, y string, style Style) Series {
 func drop(panels []Panel) []Panel {
 	var out []Panel
 	for _, p := range panels {
-		var kept []Series
-		for _, s := range p.Series {
-			if len(s.Y) > 0 {
-				kept = append(kept, s)
-			}
-		}
-		if p.Series = kept; len(kept) > 0 {
+		p.Series = slices.DeleteFunc(slices.Clone(p.Series), func(s Series) bool { return len(s.Y) == 0 })
+		if len(p.Series) > 0 {
 			out = append(out, p)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"os"
+	"path/filepath"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -70,8 +72,9 @@ func Reliability(path string, bins []Bin) error {
 		title = fmt.Sprintf("Reliability (ECE %.4f, n = %s)", ece/float64(total), Count(int64(total)))
 	}
 	top := newPlot(title, "", "accuracy")
-	var bars, gaps, counts rectangles
-	blue, red := blend(palette[0], 0.75), blend(palette[1], 0.35)
+	var bars, counts rectangles
+	var gaps outlines
+	blue := blend(palette[0], 0.6)
 	most := 0
 	for _, b := range bins {
 		if b.Count == 0 {
@@ -79,7 +82,7 @@ func Reliability(path string, bins []Bin) error {
 		}
 		most = max(most, b.Count)
 		bars = append(bars, rectangle{b.Low, b.High, 0, b.Accuracy, blue})
-		gaps = append(gaps, rectangle{b.Low, b.High, min(b.Accuracy, b.Confidence), max(b.Accuracy, b.Confidence), red})
+		gaps = append(gaps, rectangle{b.Low, b.High, min(b.Accuracy, b.Confidence), max(b.Accuracy, b.Confidence), palette[1]})
 		counts = append(counts, rectangle{b.Low, b.High, 0, float64(b.Count), blue})
 	}
 	diagonal, err := plotter.NewLine(plotter.XYs{{X: 0, Y: 0}, {X: 1, Y: 1}})
@@ -90,7 +93,7 @@ func Reliability(path string, bins []Bin) error {
 	top.Add(bars, gaps, diagonal)
 	top.Legend.Top, top.Legend.Left, top.Legend.XOffs = true, true, vg.Points(6)
 	top.Legend.Add("accuracy", swatch(blue))
-	top.Legend.Add("gap to confidence", swatch(red))
+	top.Legend.Add("gap to confidence", frame(palette[1]))
 	top.Legend.Add("perfectly calibrated", diagonal)
 	top.X.Min, top.X.Max, top.Y.Min, top.Y.Max = 0, 1, 0, 1
 	top.X.Tick.Marker, top.Y.Tick.Marker = ticks{most: 10}, ticks{most: 10}
@@ -104,13 +107,19 @@ func Reliability(path string, bins []Bin) error {
 
 // Confusion draws a confusion matrix: counts[i][j] rows of class i (true) were
 // called class j. Colours are shares of the row, so small classes show as
-// clearly as big ones. It writes path (a .png) and the same as .svg.
+// clearly as big ones. Of many classes the cells are small and have no numbers: the picture stays below 1,600 pixels. It
+// writes path (a .png) and the same as .svg.
 func Confusion(path string, classes []string, counts [][]int) error {
 	n := len(classes)
 	if n == 0 || len(counts) != n {
 		return fmt.Errorf("drawing %s: %d classes and %d rows of counts", path, n, len(counts))
 	}
-	p := newPlot("Confusion matrix (colour: share of the true class)", "predicted", "true")
+	small := n > manyClasses
+	title := "Confusion matrix (colour: share of the true class)"
+	if small {
+		title = "Confusion matrix (blue: right, red: wrong; the darker, the larger the share of the true class)"
+	}
+	p := newPlot(title, "predicted", "true")
 	var cells rectangles
 	var numbers []cellText
 	for i, row := range counts {
@@ -123,9 +132,19 @@ func Confusion(path string, classes []string, counts [][]int) error {
 		}
 		y := float64(n - 1 - i) // the first class on top
 		for j, c := range row {
+			if c == 0 && small {
+				continue
+			}
 			share := float64(c) / float64(max(1, sum))
-			cells = append(cells, rectangle{float64(j) - 0.5, float64(j) + 0.5, y - 0.5, y + 0.5, blend(palette[0], share)})
-			if c != 0 {
+			tint := blend(palette[0], share)
+			if small && c != 0 { // one row of forty would not be seen
+				tint = blend(palette[0], 0.2+0.8*share)
+				if i != j {
+					tint = blend(palette[1], 0.3+0.7*share)
+				}
+			}
+			cells = append(cells, rectangle{float64(j) - 0.5, float64(j) + 0.5, y - 0.5, y + 0.5, tint})
+			if c != 0 && !small {
 				numbers = append(numbers, cellText{float64(j), y, Count(int64(c)), share > 0.5})
 			}
 		}
@@ -144,13 +163,69 @@ func Confusion(path string, classes []string, counts [][]int) error {
 	p.X.Tick.Label.Rotation = math.Pi / 4
 	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YCenter
 	size := vg.Length(max(4, 0.42*float64(n))) * vg.Inch
+	if small {
+		p.X.Tick.Label.Rotation = math.Pi / 2
+		size = 8.4 * vg.Inch
+		for _, a := range []*plot.Axis{&p.X, &p.Y} {
+			a.Tick.Label.Font.Size = min(a.Tick.Label.Font.Size, 0.8*size/vg.Length(n))
+			a.Tick.Length = vg.Points(2)
+		}
+	}
 	return writePlots(path, [][]*plot.Plot{{p}}, size+1.9*vg.Inch, size+1.7*vg.Inch)
+}
+
+// manyClasses is how many classes have cells with numbers.
+const manyClasses = 20
+
+// DrawEvaluation draws the reliability diagram and the confusion matrix of an evaluation into the folder plots, which is
+// made if it is not there yet. probs has a row for each of truth; counts is as for [Confusion].
+func DrawEvaluation(plots string, labels []string, truth []int, probs [][]float32, counts [][]int) error {
+	confidence, correct := make([]float32, len(probs)), make([]bool, len(probs))
+	for i, p := range probs {
+		best := 0
+		for j := range p {
+			if p[j] > p[best] {
+				best = j
+			}
+		}
+		confidence[i], correct[i] = p[best], best == truth[i]
+	}
+	if err := os.MkdirAll(plots, 0o755); err != nil {
+		return fmt.Errorf("drawing: %w", err)
+	}
+	if err := Reliability(filepath.Join(plots, "reliability.png"), Bins(confidence, correct)); err != nil {
+		return err
+	}
+	return Confusion(filepath.Join(plots, "confusion.png"), labels, counts)
 }
 
 // rectangle is a filled box in data coordinates.
 type rectangle struct {
 	x0, x1, y0, y1 float64
 	fill           color.RGBA
+}
+
+// outlines are boxes without a filling, with a line across: what they lie on stays in view.
+type outlines []rectangle
+
+// Plot implements [plot.Plotter].
+func (rs outlines) Plot(c draw.Canvas, p *plot.Plot) {
+	x, y := p.Transforms(&c)
+	inset := vg.Points(1.5)
+	for _, r := range rs {
+		frame(r.fill).draw(&c, vg.Point{X: x(r.x0) + inset, Y: y(r.y0)}, vg.Point{X: x(r.x1) - inset, Y: y(r.y1)})
+	}
+}
+
+// frame is an outline in a legend.
+type frame color.RGBA
+
+// Thumbnail implements [plot.Thumbnailer].
+func (f frame) Thumbnail(c *draw.Canvas) { f.draw(c, c.Min, c.Max) }
+
+func (f frame) draw(c *draw.Canvas, low, high vg.Point) {
+	edge := draw.LineStyle{Color: color.RGBA(f), Width: vg.Points(1.3)}
+	c.StrokeLines(edge, []vg.Point{low, {X: high.X, Y: low.Y}, high, {X: low.X, Y: high.Y}, low}, []vg.Point{low, high})
 }
 
 type rectangles []rectangle

@@ -42,7 +42,7 @@ func ppoRows() []Row {
 		t := float64(step) / 120
 		rows = append(rows, Row{
 			"step": float64(step), "reward": 0.55 + 0.2*t + 0.05*rng.NormFloat64(), "policy_loss": -0.01 + 0.004*rng.NormFloat64(),
-			"value_loss": 0.2*math.Exp(-3*t) + 0.02*rng.Float64(), "approx_kl": 0.004 + 0.003*rng.Float64(), "clip_fraction": 0.08 + 0.05*rng.Float64(),
+			"value_loss": 0.2*math.Exp(-3*t) + 0.02*rng.Float64(), "approx_kl": 0.004 + 0.003*rng.Float64(), "clip_ratio/region_mean": 0.08 + 0.05*rng.Float64(),
 			"entropy": 1.4 - 0.6*t + 0.05*rng.NormFloat64(), "explained_variance": 0.5*t + 0.1*rng.NormFloat64(),
 		})
 		if step%40 == 0 {
@@ -91,16 +91,16 @@ func TestPictures(t *testing.T) {
 		draw  func(path string) error
 		texts []string // that the picture must hold
 	}{
-		{"supervised", func(path string) error { return Curves(path, PanelsOf(supervisedRows())) }, []string{
-			"Training loss", "loss, running mean (40)", "cross-entropy [nats]", "accuracy", "macro F1", "epoch", "Learning rate", "3e-5",
+		{"supervised", func(path string) error { return Curves(path, Panels(Supervised, supervisedRows())) }, []string{
+			"Training loss", "loss, running mean (40)", "cross-entropy [nats]", "Held out", "accuracy", "macro F1", "step", "Learning rate", "3e-5",
 		}},
-		{"ppo", func(path string) error { return Curves(path, PanelsOf(ppoRows())) }, []string{
-			"Reward", "Policy loss", "Value loss", "Approximate KL", "Clip fraction", "Entropy", "Explained variance", "accuracy before", "update", "episode",
+		{"ppo", func(path string) error { return Curves(path, Panels(Reinforced, ppoRows())) }, []string{
+			"Reward", "Policy loss", "Value loss", "Divergence of an update", "Clipped ratios", "Entropy", "Explained variance", "accuracy before", "step",
 		}},
 		{"reliability", func(path string) error { return Reliability(path, reliabilityBins()) }, []string{"Reliability (ECE 0.2318, n = 3,045)", "confidence", "predictions", "perfectly calibrated"}},
 		{"confusion", func(path string) error { return Confusion(path, fourteen, confusionCounts()) }, append([]string{"predicted", "true"}, fourteen...)},
 		{"one value", func(path string) error {
-			return Curves(path, SupervisedPanels([]Row{{"step": 1.0, "loss": 0.5, "learning_rate": 0.0}}))
+			return Curves(path, Panels(Supervised, []Row{{"step": 1.0, "loss": 0.5, "learning_rate": 0.0}}))
 		}, []string{"Training loss"}},
 	}
 	for _, test := range tests {
@@ -171,15 +171,90 @@ func TestPanelsLeaveOutWhatIsNotThere(t *testing.T) {
 		}
 		return out
 	}
-	rows := []Row{{"step": 1.0, "loss": 2.0, "learning_rate": math.NaN()}, {"step": 2.0, "loss": nil}, {"epoch": 1.0, "eval_accuracy": 0.5}}
-	if diff := cmp.Diff([]string{"Training loss:1", "Validation:1"}, titles(PanelsOf(rows))); diff != "" {
-		t.Error(diff)
+	row := func(pairs ...any) Row {
+		r := Row{"step": 1.0}
+		for i := 0; i < len(pairs); i += 2 {
+			r[pairs[i].(string)] = pairs[i+1]
+		}
+		return r
 	}
-	if diff := cmp.Diff([]string{"Validation:1"}, titles(PanelsOf([]Row{{"step": 0, "episode": 0, "eval_accuracy": 0.5}}))); diff != "" {
-		t.Error(diff)
+	for _, test := range []struct {
+		name, stage string
+		rows        []Row
+		want        []string
+	}{
+		{"supervised", Supervised, []Row{row("loss", 2.0, "learning_rate", math.NaN()), row("loss", nil), row("epoch", 1.0, "eval_accuracy", 0.5)},
+			[]string{"Held out:1", "Training loss:1"}},
+		{"a policy as it was given", Reinforced, []Row{{"step": 0, "eval_accuracy": 0.5}}, []string{"Held out:1"}},
+		{"reinforce on answers", Reinforced, []Row{
+			{"step": 0, "eval_accuracy": 0.5, "eval_format_rate": 1.0, "eval_accuracy/two": 0.4, "eval_accuracy/three": 0.6},
+			row("reward", 0.5, "accuracy", 0.5, "loss", 0.1, "policy_loss", 0.1, "entropy", 1.0, "eval_accuracy", 0.6),
+		}, []string{"Held out:3", "Held out, by kind:2", "Reward:1", "Sampled answers:1", "Policy loss:1", "Entropy:1"}},
+		{"replay", Reinforced, []Row{row("reward", 0.5, "loss", 0.3, "policy_loss", 0.1, "buffer/size", 64.0, "buffer/staleness", 1.5)},
+			[]string{"Reward:1", "Turns in the buffer:1", "Age of what was drawn:1", "Policy loss:1", "Loss, with all its terms:1"}},
+		{"a list of rewards", Reinforced, []Row{row("rewards/accuracy/mean", 0.5, "rewards/f1/mean", 0.3, "rewards/f1/std", 0.1)},
+			[]string{"Rewards of the list:2"}},
+	} {
+		if diff := cmp.Diff(test.want, titles(Panels(test.stage, test.rows))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
 	}
-	if diff := cmp.Diff([]string{"Policy loss:1"}, titles(PanelsOf([]Row{{"step": 1, "policy_loss": 0.5}}))); diff != "" {
-		t.Error(diff)
+}
+
+// TestManyClassesFitAPage draws as many classes as Banking77 has.
+func TestManyClassesFitAPage(t *testing.T) {
+	const n = 77
+	names, counts := make([]string, n), make([][]int, n)
+	rng := rand.New(rand.NewPCG(7, 7))
+	for i := range n {
+		names[i], counts[i] = fmt.Sprintf("card_payment_wrong_exchange_rate_%d", i), make([]int, n)
+		counts[i][i] = 34
+		for range 6 {
+			counts[i][rng.IntN(n)]++
+		}
+	}
+	path := filepath.Join(plotDir(t), "confusion_77.png")
+	if err := Confusion(path, names, counts); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	size, err := png.DecodeConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size.Width > 1600 || size.Height > 1600 {
+		t.Errorf("a picture of %d × %d pixels", size.Width, size.Height)
+	}
+}
+
+// TestReliabilityShowsBothBars looks at a bin whose accuracy is above its confidence: the accuracy has to be seen there.
+func TestReliabilityShowsBothBars(t *testing.T) {
+	path := filepath.Join(plotDir(t), "underconfident.png")
+	if err := Reliability(path, []Bin{{Low: 0, High: 1, Confidence: 0.2, Accuracy: 0.9, Count: 10}}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	img, err := png.Decode(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blue := blend(palette[0], 0.6)
+	seen, bounds := 0, img.Bounds()
+	for y := bounds.Min.Y; y < bounds.Max.Y/2; y++ {
+		if r, g, b, _ := img.At(bounds.Dx()*2/3, y).RGBA(); uint8(r>>8) == blue.R && uint8(g>>8) == blue.G && uint8(b>>8) == blue.B {
+			seen++
+		}
+	}
+	if seen < 200 { // of some 450 rows of the bar above half of the picture
+		t.Errorf("%d pixels of the accuracy bar are in view", seen)
 	}
 }
 
@@ -239,7 +314,7 @@ func BenchmarkCurves(b *testing.B) {
 	rows := ppoRows()
 	path := filepath.Join(b.TempDir(), "curves.png")
 	for b.Loop() {
-		if err := Curves(path, PPOPanels(rows)); err != nil {
+		if err := Curves(path, Panels(Reinforced, rows)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -29,6 +29,9 @@ type Console struct {
 	width func() int // columns of the terminal that bars is; 0: no terminal
 	bar   *Bar
 	drawn bool
+
+	broken func() // told once where out cannot be written
+	err    error  // of out
 }
 
 // NewConsole prints lines on out and progress on bars, commonly standard
@@ -56,14 +59,34 @@ func (c *Console) Print(text string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil
+	}
 	shown := c.clear()
 	if _, err := io.WriteString(c.out, text); err != nil {
-		return fmt.Errorf("printing: %w", err)
+		err = fmt.Errorf("printing: %w", err)
+		if c.broken == nil {
+			return err
+		}
+		c.err = err
+		c.broken()
+		return nil
 	}
 	if shown {
 		c.bar.draw()
 	}
 	return nil
+}
+
+// OnBroken has told called once where lines cannot be printed any more: nobody reads them, or the terminal is gone.
+// From then on lines are dropped, and [Console.Err] says why: what is still to be saved must not fail by them.
+func (c *Console) OnBroken(told func()) { c.broken = told }
+
+// Err is why lines were dropped; nil where none was.
+func (c *Console) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
 }
 
 // Warn prints text as one line or more beside the progress, where out may be data for a program. An error

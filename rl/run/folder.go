@@ -64,6 +64,8 @@ type Record struct {
 	Resumed []time.Time `json:"resumed,omitempty"`
 	// Inexact lists why a resumed run may differ from one that never stopped.
 	Inexact []string `json:"inexact,omitempty"`
+	// Files has the SHA-256 sums of what a finished run leaves to use: see sealed.
+	Files map[string]string `json:"files,omitempty"`
 }
 
 // Run is an open run folder, locked against other processes until Finish.
@@ -183,7 +185,11 @@ func (r *Run) Finish(status Status, ending string, at time.Time) error {
 		return fmt.Errorf("run %s: finished twice", r.dir)
 	}
 	r.record.Status, r.record.Ending, r.record.Ended = status, ending, &at
-	err := r.write()
+	var err error
+	if status == StatusFinished {
+		r.record.Files, err = sums(r.dir)
+	}
+	err = errors.Join(err, r.write())
 	r.lock.release()
 	r.lock = nil
 	return err
@@ -247,7 +253,7 @@ func (r Record) About() report.About {
 	for _, name := range names {
 		facts = append(facts, report.Setting{Name: name, Value: r.Versions[name]})
 	}
-	return report.About{Title: r.Task + ": " + r.Stage, Facts: facts, Inexact: r.Inexact}
+	return report.About{Title: r.Task + ": " + r.Stage, Stage: r.Stage, Facts: facts, Inexact: r.Inexact}
 }
 
 func orNone(s string) string {

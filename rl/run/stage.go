@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -55,6 +56,9 @@ func OpenStage(c StageConfig) (*Stage, error) {
 		record, readErr := ReadRun(c.Dir)
 		switch {
 		case readErr == nil && record.Status == StatusFinished:
+			if err := record.Verify(c.Dir); err != nil {
+				return nil, err
+			}
 			return nil, ErrFinished
 		case readErr == nil:
 			err = s.reopen()
@@ -132,6 +136,9 @@ func (s *Stage) openLogs() error {
 	return err
 }
 
+// Name is the stage's name, as run.json has it.
+func (s *Stage) Name() string { return s.config.Info.Stage }
+
 // Resumed says whether the stage goes on from a checkpoint.
 func (s *Stage) Resumed() bool { return s.checkpoint != "" }
 
@@ -145,15 +152,36 @@ func (s *Stage) Home() string { return s.run.Home() }
 func (s *Stage) File(folder, name string) (string, error) { return s.run.File(folder, name) }
 
 // Printf writes a line to the console and to logs/training_log.txt.
-func (s *Stage) Printf(format string, args ...any) error { return s.log.Printf(format, args...) }
+func (s *Stage) Printf(format string, args ...any) error {
+	if err := s.there(); err != nil {
+		return err
+	}
+	return s.log.Printf(format, args...)
+}
+
+// row writes a line of the metrics.
+func (s *Stage) row(row report.Row) error {
+	if err := s.there(); err != nil {
+		return err
+	}
+	return s.metrics.Write(row)
+}
+
+// there looks for the run's folder: what is written to open files of a folder that was removed is lost without an error.
+func (s *Stage) there() error {
+	if _, err := os.Stat(filepath.Join(s.run.Dir(), runFile)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the run's folder %s was removed or moved away while it was written: nothing can be saved there", s.Home())
+	}
+	return nil
+}
 
 // Hooks connect an algorithm to the run folder; label and unit name its progress bar.
 func (s *Stage) Hooks(label, unit string) Hooks {
 	return Hooks{
-		Log: s.log.Printf, Row: s.metrics.Write, LogEvery: s.config.LogEvery, Now: s.config.Now,
+		Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
 		Progress: func(done, total int, note string) {
 			if s.bar == nil {
-				s.bar = s.config.Console.Bar(label, unit, done-1, total)
+				s.bar = s.config.Console.Bar(label, unit, done, total) // the first step was not timed
 			}
 			s.bar.Set(done, note)
 			if done == total {

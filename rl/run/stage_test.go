@@ -191,3 +191,43 @@ func TestBrokenSamplesAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestAChangedFileOfAFinishedRunIsNoticed, whatever bit of it was flipped.
+func TestAChangedFileOfAFinishedRunIsNoticed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	s, _ := mustStage(t, dir, false)
+	if err := s.Finish(func() error {
+		return os.WriteFile(filepath.Join(s.Dir(), "model.safetensors"), []byte("weights"), 0o644)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(dir, "README.md"), "my own words") // is for people
+	if _, _, err := stage(t, dir, true); !errors.Is(err, ErrFinished) {
+		t.Errorf("an unchanged run: %v", err)
+	}
+	put(t, filepath.Join(dir, "model.safetensors"), "weightt")
+	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was changed since the run finished") {
+		t.Errorf("a changed run: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "model.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was removed since the run finished") {
+		t.Errorf("a run without its weights: %v", err)
+	}
+}
+
+// TestAFolderThatGoesAwayEndsTheRun at the next line, not at the end.
+func TestAFolderThatGoesAwayEndsTheRun(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	s, _ := mustStage(t, dir, false)
+	h := s.Hooks("train", "step")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{"a line": h.Logf("step 1"), "a row": h.Write(report.Row{"step": 1})} {
+		if err == nil || !strings.Contains(err.Error(), "was removed or moved away") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,11 +1,11 @@
-// Command experiment repeats the experiments whose figures the README shows.
+// Command experiment repeats the experiments whose figures docs/results.md shows.
 //
 //	go run ./scripts/experiment intent --source FILE [--peer COMMAND]
 //	go run ./scripts/experiment digits
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a repeated call goes on where an earlier one ended. tables
-// writes the README's tables from those files.
+// writes the tables of docs/results.md from those files.
 package main
 
 import (
@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return e.run(ctx)
 	case "tables":
-		return writeTables("README.md", "docs/results")
+		return writeTables("docs/results.md", "docs/results")
 	default:
 		return fmt.Errorf("no experiment is called %q; there are intent, digits and tables", name)
 	}

@@ -25,7 +25,7 @@ import (
 	"rltrain/rl/run"
 )
 
-// Exit codes beside shared.ExitUsage. A stop that the user asked for ends with 128 and the signal's number: 130 or 143.
+// Exit codes beside shared.ExitUsage. A stop that the user asked for ends with 128 and the signal's number: 129, 130 or 143.
 const (
 	exitFailure = 1
 	exitSignal  = 128
@@ -40,20 +40,24 @@ func Main() {
 type interrupted struct{ signal syscall.Signal }
 
 func (i interrupted) Error() string {
-	if i.signal == syscall.SIGTERM {
-		return "stopped by SIGTERM"
-	}
-	return "stopped by SIGINT"
+	return "stopped by " + map[syscall.Signal]string{syscall.SIGINT: "SIGINT", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP"}[i.signal]
 }
 
-// interruptible ends its context at the first SIGINT or SIGTERM; the second ends the process at once.
+// interruptible ends its context at the first SIGINT, SIGTERM or SIGHUP; the second ends the process at once. A SIGHUP
+// that is ignored, as under nohup, stays so. Of output that nobody reads any more the writing fails: what was learnt is
+// saved then, too.
 func interruptible() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
+	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		stops = append(stops, syscall.SIGHUP)
+	}
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(signals, stops...)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else a write to a closed pipe ends the process at once
 	go func() {
 		first := <-signals
-		signal.Reset(syscall.SIGINT, syscall.SIGTERM)
+		signal.Reset(stops...)
 		cancel(interrupted{first.(syscall.Signal)})
 	}()
 	return ctx
@@ -62,6 +66,12 @@ func interruptible() context.Context {
 // Run is the program without its process: it returns the exit code and prints an error as one line. args are those of
 // os.Args.
 func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if values, ok := completeValue(args[1:]); ok {
+		for _, value := range values {
+			fmt.Fprintln(stdout, value)
+		}
+		return 0
+	}
 	app, err := newApp(environ, stdin, stdout, stderr)
 	if err == nil {
 		args, err = config.Arguments(app, args)
@@ -82,7 +92,11 @@ func explain(ctx context.Context, err error) (code int, message string) {
 	var exit cli.ExitCoder
 	var stop interrupted
 	switch {
-	case err == nil, errors.Is(err, syscall.EPIPE): // whoever read our output has had enough
+	case err == nil:
+		return 0, ""
+	case errors.Is(err, run.ErrStopped) && errors.Is(err, syscall.EPIPE):
+		return exitSignal + int(syscall.SIGPIPE), "stopped, after saving: nobody reads the output any more; to go on, give the same command with --resume"
+	case errors.Is(err, syscall.EPIPE): // whoever read our output has had enough
 		return 0, ""
 	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, run.ErrStopped):
 		return exitSignal + int(stop.signal), err.Error() + "; to go on, give the same command with --resume"

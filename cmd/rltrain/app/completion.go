@@ -3,9 +3,11 @@ package app
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/cmd/rltrain/config"
 	"rltrain/cmd/rltrain/shared"
 )
 
@@ -38,10 +40,28 @@ fish: rltrain completion fish | source`,
 	}
 }
 
+// completeValue gives the values of the option that a shell wants completed: the last word but for the request itself.
+// ok is false where no option that takes a value is last; names of files are left to the shell.
+func completeValue(args []string) (values []string, ok bool) {
+	n := len(args) - 1
+	if n < 1 || args[n] != "--generate-bash-completion" {
+		return nil, false
+	}
+	args = args[:n]
+	if args[len(args)-1] == "=" {
+		args = args[:len(args)-1]
+	}
+	if len(args) == 0 || !strings.HasPrefix(args[len(args)-1], "--") {
+		return nil, false
+	}
+	return config.Completions(args)
+}
+
 // bashCompletion asks the program itself. Where it has nothing to say, bash completes names of files.
 const bashCompletion = `_rltrain() {
   local word="${COMP_WORDS[COMP_CWORD]}"
   local asked=("${COMP_WORDS[@]:0:$COMP_CWORD}")
+  [[ $word == "=" ]] && word=""
   [[ $word == -* ]] && asked+=("${word/#--/-}") # after -- alone nothing is an option
   COMPREPLY=($(compgen -W "$("${asked[@]}" --generate-bash-completion 2> /dev/null)" -- "$word"))
 }

@@ -1,9 +1,11 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/urfave/cli/v2"
@@ -24,14 +26,14 @@ func evalCommand() (*cli.Command, error) {
 		Name:  "eval",
 		Usage: "measure a trained classifier on labelled texts, or answers that something else wrote",
 		Description: `Of a classifier, --model DIR: prints accuracy, F1, calibration (ECE over 15 bins, Brier) with 95 % intervals,
-figures of each class and the latency of one text, and writes logs/eval_results.json and plots/ in the model's
-folder.
+figures of each class and the latency of one text, and writes logs/eval_results.json and plots/ in the folder eval of
+the model's: what its training measured stays.
 
 Of answers, --task NAME --completions FILE: prints how many are right by each --answer-match and how they were
 found, and writes logs/eval_results.json. Rows of problems have question and answer, or problem and solution; rows of
 exercises with numbers have answer, a number.`,
 		Flags: slices.Concat([]cli.Flag{modelFlag(), shared.TaskFlag(append(labelTasks(), answerTasks()...)...)}, flags,
-			[]cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "that of --model"}}, answerFlags()),
+			[]cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in that of --model"}}, answerFlags()),
 		Action: eval,
 	}, nil
 }
@@ -43,7 +45,7 @@ func eval(c *cli.Context) error {
 	if task := c.String("task"); !slices.Contains(labelTasks(), task) {
 		return shared.UsageErrorf("eval --task %s needs --completions FILE", task)
 	}
-	for _, name := range []string{"completion-field", "answer-match", "output", "output-rows"} {
+	for _, name := range []string{"completion-field", "answer-match", "output-rows"} {
 		if c.IsSet(name) {
 			return shared.UsageErrorf("--%s: applies only with --completions FILE", name)
 		}
@@ -69,18 +71,19 @@ func eval(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		logs, plots := inFolder(c, dir, "logs"), inFolder(c, dir, "plots")
-		if err := makeDirs(logs, plots); err != nil {
+		own := filepath.Join(dir, report.EvalFolder)
+		logs, plots := inFolder(c, own, "logs"), inFolder(c, own, "plots")
+		if err := makeDirs(filepath.Dir(cmp.Or(c.String("output"), logs+"/x")), plots); err != nil {
 			return err
 		}
 		results, probs, err := evaluate(ctx, c, dir, chosen, p, examples)
 		if err != nil {
 			return err
 		}
-		if err := drawEvaluation(plots, results.Evaluation, p.Labels, examples.Labels, probs); err != nil {
+		if err := report.DrawEvaluation(plots, p.Labels, examples.Labels, probs, results.Confusion); err != nil {
 			return err
 		}
-		path := logs + "/eval_results.json"
+		path := cmp.Or(c.String("output"), logs+"/eval_results.json")
 		if err := files.SaveJSON(path, results); err != nil {
 			return err
 		}
@@ -103,17 +106,4 @@ func evaluate(ctx context.Context, c *cli.Context, dir string, chosen chosenRows
 	}
 	results.SetLatency(latency)
 	return results, probs, nil
-}
-
-// drawEvaluation writes reliability.png and confusion.png, each with its .svg, to the folder plots.
-func drawEvaluation(plots string, e rl.Evaluation, labels []string, truth []int, probs [][]float32) error {
-	confidence, correct := make([]float32, len(probs)), make([]bool, len(probs))
-	for i, p := range probs {
-		best := ranked(p)[0]
-		confidence[i], correct[i] = p[best], best == truth[i]
-	}
-	if err := report.Reliability(plots+"/reliability.png", report.Bins(confidence, correct)); err != nil {
-		return err
-	}
-	return report.Confusion(plots+"/confusion.png", labels, e.Confusion)
 }

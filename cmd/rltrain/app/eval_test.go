@@ -52,7 +52,7 @@ func TestEval(t *testing.T) {
 			f := newFolders(t, pooling)
 			out := f.must(t, "", "eval", "--task", "intent", "--model", "MODEL", "--dataset", evalFile(t, f))
 			var results shared.LabelResults
-			readResults(t, f.expand("MODEL/logs/eval_results.json"), &results)
+			readResults(t, f.expand("MODEL/eval/logs/eval_results.json"), &results)
 
 			// The figures agree with what predict answers.
 			input := ""
@@ -86,14 +86,14 @@ func TestEval(t *testing.T) {
 			}
 			for _, want := range []string{
 				"split all: 8 texts, 1 of them cut to the model's length", fmt.Sprintf("accuracy         %.4f", results.Accuracy), "animals",
-				f.expand("Written: MODEL/logs/eval_results.json, MODEL/plots/reliability.png, MODEL/plots/confusion.png"),
+				f.expand("Written: MODEL/eval/logs/eval_results.json, MODEL/eval/plots/reliability.png, MODEL/eval/plots/confusion.png"),
 			} {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
 				}
 			}
 			for _, name := range []string{"reliability.png", "reliability.svg", "confusion.png", "confusion.svg"} {
-				if info, err := os.Stat(f.model + "/plots/" + name); err != nil || info.Size() == 0 {
+				if info, err := os.Stat(f.model + "/eval/plots/" + name); err != nil || info.Size() == 0 {
 					t.Errorf("plots/%s: %v", name, err)
 				}
 			}
@@ -141,7 +141,7 @@ func TestEvalBuiltin(t *testing.T) {
 	f.model = policytest.Classifier(t, f.base, transformers.PoolMean, intent.Labels()...)
 	f.must(t, "", "eval", "--model", "MODEL", "--max-samples", "28")
 	var results shared.LabelResults
-	readResults(t, f.model+"/logs/eval_results.json", &results)
+	readResults(t, f.model+"/eval/logs/eval_results.json", &results)
 	if results.N != 28 || results.Split != "test" || results.Dataset != "built-in questions" {
 		t.Errorf("%d rows of %s, split %s", results.N, results.Dataset, results.Split)
 	}
@@ -214,8 +214,8 @@ func TestBadInput(t *testing.T) {
 
 		{"results below a file", file("TMP/file", ""), "eval --model MODEL --dataset EVAL --output-dir TMP/file",
 			"folder of results: mkdir TMP/file: not a directory; choose one that can be written"},
-		{"results in place of a folder", file("MODEL/logs", ""), "eval --model MODEL --dataset EVAL",
-			"folder of results: mkdir MODEL/logs: not a directory; choose one that can be written"},
+		{"results in place of a folder", file("MODEL/eval", ""), "eval --model MODEL --dataset EVAL",
+			"folder of results: mkdir MODEL/eval: not a directory; choose one that can be written"},
 		{"comparison below a file", file("TMP/file", ""), "compare MODEL MODEL --dataset EVAL --output TMP/file/results.json",
 			"folder of results: mkdir TMP/file: not a directory; choose one that can be written"},
 		{"merging below a file", file("TMP/file", ""), "merge --model MODEL --output TMP/file/merged",
@@ -261,5 +261,25 @@ func TestModelCutAnywhere(t *testing.T) {
 			}
 		}
 		f.write(t, name, string(whole))
+	}
+}
+
+// TestEvalLeavesTheRunAlone: what training measured stays, wherever the results of eval go.
+func TestEvalLeavesTheRunAlone(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	if err := os.MkdirAll(f.model+"/logs", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f.write(t, "MODEL/logs/eval_results.json", "the run's own")
+	file := evalFile(t, f)
+	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file)
+	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file, "--output", "TMP/some/figures.json")
+	if got := string(readFile(t, f.model+"/logs/eval_results.json")); got != "the run's own" {
+		t.Errorf("eval wrote over the run's results: %s", got)
+	}
+	var results shared.LabelResults
+	readResults(t, f.expand("TMP/some/figures.json"), &results)
+	if results.N == 0 {
+		t.Error("--output has no figures")
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"time"
+	"iter"
+	"strconv"
 
 	"github.com/urfave/cli/v2"
 
@@ -17,7 +18,6 @@ import (
 	"rltrain/envs/dataset"
 	"rltrain/internal/outfile"
 	"rltrain/rl/policy"
-	"rltrain/rl/report"
 	"rltrain/torch"
 )
 
@@ -52,7 +52,10 @@ func languageModel(c *cli.Context) (*policy.Token, error) {
 	defer done()
 	p, err := policy.LoadToken(c.Context, client, name, c.String("adapter"), dtype, false)
 	if err != nil {
-		return nil, fmt.Errorf("--model: %w", err)
+		if policy.IsLabelFolder(name) {
+			return nil, shared.UsageErrorf("--model: %s is a classifier: rltrain predict and rltrain eval work with it", name)
+		}
+		return nil, fmt.Errorf("--model: %w%s", err, stagesIn(name))
 	}
 	return p, nil
 }
@@ -67,8 +70,8 @@ func generateCommand() (*cli.Command, error) {
 		Usage: "complete prompts with a language model",
 		Description: `Rows of --input have a prompt (text), prompt_ids or messages; a row of output has completion, completion_ids,
 logprobs (of the model's own distribution), finish_reason (stop or length) and what the input row had, in the
-order of the input. Without --input each line of standard input is a prompt, and its completion is printed as
-it is written.`,
+order of the input. What is finished when the command is stopped stays in FILE.partial, and --resume goes on with
+it. Without --input each line of standard input is a prompt, and its completion is printed as it is written.`,
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "input", Usage: "file of prompts: json, jsonl, csv or parquet, also gzipped"},
 			&cli.StringFlag{Name: "output", Usage: "JSON Lines file to write", DefaultText: "standard output"},
@@ -82,6 +85,8 @@ it is written.`,
 			&cli.IntFlag{Name: "n", Value: 1, Usage: "completions of each prompt"},
 			&cli.Uint64Flag{Name: "seed", Value: 42, Usage: "of the draws: completion j of prompt i is a function of it, whatever runs beside it"},
 			&cli.IntFlag{Name: "batch-size", Value: 32, Usage: "completions that are written at the same time; results do not depend on it"},
+			&cli.BoolFlag{Name: "resume", Usage: "go on with what a stopped command left in FILE.partial, FILE being that of --output"},
+			&cli.BoolFlag{Name: "keep-newlines", Usage: "the end of a line of standard input is part of its prompt, as in what the digits tasks train with"},
 			&cli.BoolFlag{Name: "truncate-prompts", Usage: "cut prompts that are too long for the model at their beginning, instead of refusing them"},
 		}, flags...),
 		Action: generate,
@@ -107,7 +112,7 @@ func generateOptions(c *cli.Context) (policy.GenerateOptions, error) {
 		{"repetition-penalty", o.Sampling.RepetitionPenalty, 0, 1e6},
 	} {
 		if !(limit.value >= limit.low && limit.value <= limit.high) {
-			return o, shared.UsageErrorf("--%s: %v is out of range; it must be %v to %v", limit.flag, limit.value, limit.low, limit.high)
+			return o, shared.UsageErrorf("--%s: %s is out of range; it must be %s to %s", limit.flag, plainNumber(limit.value), plainNumber(limit.low), plainNumber(limit.high))
 		}
 	}
 	for _, stop := range o.Stop {
@@ -136,8 +141,10 @@ func generate(c *cli.Context) error {
 		defer sampler.Close()
 		fmt.Fprintln(c.App.ErrWriter, "rltrain: texts end at "+shared.EOSNames(p))
 		if c.String("input") == "" {
-			if c.String("output") != "" {
-				return shared.UsageErrorf("--output needs --input FILE")
+			for _, name := range []string{"output", "resume"} {
+				if c.IsSet(name) {
+					return shared.UsageErrorf("--%s needs --input FILE", name)
+				}
 			}
 			return converse(ctx, c, p, sampler, o)
 		}
@@ -149,33 +156,61 @@ func generate(c *cli.Context) error {
 type promptRow struct {
 	record dataset.Record
 	ids    []int32
+	cut    bool // at its beginning
 }
 
-// readPrompts reads the prompts of a file. room is what a prompt may take; longer ones are refused, or with
-// truncate cut at their beginning and counted.
-func readPrompts(path string, p *policy.Token, room int, truncate bool) (rows []promptRow, cut int, err error) {
-	for r, err := range dataset.Records(path) {
-		if err != nil {
-			return nil, 0, err
+// plainNumber writes a number without an exponent.
+func plainNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+
+// eachPrompt reads the prompts of a file one by one. room is what a prompt may take; longer ones are refused, or with
+// truncate cut at their beginning.
+func eachPrompt(path string, p *policy.Token, room int, truncate bool) iter.Seq2[promptRow, error] {
+	return func(yield func(promptRow, error) bool) {
+		for r, err := range dataset.Records(path) {
+			row := promptRow{record: r}
+			if err == nil {
+				row, err = readPrompt(r, p, room, truncate)
+			}
+			if !yield(row, err) || err != nil {
+				return
+			}
 		}
-		ids, err := promptIDs(r, p)
-		if err != nil {
-			return nil, 0, fmt.Errorf("%s: %w", r.Place(), err)
-		}
-		switch {
-		case len(ids) == 0:
-			return nil, 0, fmt.Errorf("%s: the prompt is empty", r.Place())
-		case len(ids) > room && !truncate:
-			return nil, 0, fmt.Errorf("%s: the prompt has %d tokens, more than the %d that the model's %d positions leave; shorten it, lower --max-new-tokens, or allow --truncate-prompts", r.Place(), len(ids), room, p.MaxLength())
-		case len(ids) > room:
-			ids, cut = ids[len(ids)-room:], cut+1
-		}
-		rows = append(rows, promptRow{r, ids})
 	}
-	if len(rows) == 0 {
-		return nil, 0, fmt.Errorf("%s has no rows", path)
+}
+
+func readPrompt(r dataset.Record, p *policy.Token, room int, truncate bool) (promptRow, error) {
+	ids, err := promptIDs(r, p)
+	switch {
+	case err != nil:
+		return promptRow{}, fmt.Errorf("%s: %w", r.Place(), err)
+	case len(ids) == 0:
+		return promptRow{}, fmt.Errorf("%s: the prompt is empty", r.Place())
+	case len(ids) > room && !truncate:
+		return promptRow{}, fmt.Errorf("%s: the prompt has %d tokens, more than the %d that the model's %d positions leave; shorten it, lower --max-new-tokens, or allow --truncate-prompts", r.Place(), len(ids), room, p.MaxLength())
+	case len(ids) > room:
+		return promptRow{r, ids[len(ids)-room:], true}, nil
 	}
-	return rows, cut, nil
+	return promptRow{r, ids, false}, nil
+}
+
+// inspect looks at all rows before the first is worked on: what is wrong with the last is told now.
+func inspect(path string, rows iter.Seq2[promptRow, error], check func(promptRow) error) (n, cut int, err error) {
+	for row, err := range rows {
+		if err == nil && check != nil {
+			err = check(row)
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		n++
+		if row.cut {
+			cut++
+		}
+	}
+	if n == 0 {
+		return 0, 0, fmt.Errorf("%s has no rows", path)
+	}
+	return n, cut, nil
 }
 
 // promptIDs is the prompt of a row: prompt_ids, prompt or messages.
@@ -231,33 +266,22 @@ func generateFile(ctx context.Context, c *cli.Context, p *policy.Token, sampler 
 	if o.MaxNew >= p.MaxLength() {
 		return shared.UsageErrorf("--max-new-tokens: %d leaves no room for a prompt in the model's %d positions", o.MaxNew, p.MaxLength())
 	}
-	rows, cut, err := readPrompts(c.String("input"), p, p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
+	rows := eachPrompt(c.String("input"), p, p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
+	n, cut, err := inspect(c.String("input"), rows, nil)
 	if err != nil {
 		return err
 	}
 	if cut > 0 {
-		fmt.Fprintf(c.App.ErrWriter, "rltrain: %d of %d prompts were cut at their beginning\n", cut, len(rows))
+		fmt.Fprintf(c.App.ErrWriter, "rltrain: %d of %d prompts were cut at their beginning\n", cut, n)
 	}
-	prompts := make([][]int32, len(rows))
-	for i, r := range rows {
-		prompts[i] = r.ids
+	g := &generation{sampler: sampler, options: o, rows: rows, n: n, at: max(leastAtOnce, promptsAtOnce*c.Int("batch-size"))}
+	if path := c.String("output"); path != "" && !special(path) {
+		return g.toFile(ctx, c, path)
 	}
-	return toOutput(c, func(out io.Writer) error {
-		bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("generate", "prompts", 0, len(rows))
-		defer bar.Done()
-		tokens, finished := 0, 0
-		return sampler.Generate(ctx, prompts, o, func(i int, completions []policy.Completion) error {
-			for _, done := range completions {
-				if err := writeRow(out, rows[i].record.Fields, generated{done.Text, done.IDs, done.LogProbs, done.Reason}); err != nil {
-					return err
-				}
-				tokens += len(done.IDs)
-			}
-			finished++
-			bar.Set(finished, fmt.Sprintf("%d tokens", tokens))
-			return nil
-		})
-	})
+	if c.Bool("resume") {
+		return shared.UsageErrorf("--resume: applies only with --output FILE")
+	}
+	return toOutput(c, func(out io.Writer) error { return g.run(ctx, c, out, 0, func() error { return nil }) })
 }
 
 // toOutput gives write the file of --output, which appears whole or not at all, or standard output.
@@ -325,6 +349,9 @@ func converse(ctx context.Context, c *cli.Context, p *policy.Token, sampler *pol
 		for _, l := range batch {
 			if l.err != nil {
 				return fmt.Errorf("standard input, line %d: %w", number, l.err)
+			}
+			if c.Bool("keep-newlines") && l.text != "" {
+				l.text += "\n"
 			}
 			ids, err := p.Prompt(chat.Content{Text: l.text})
 			if err != nil {

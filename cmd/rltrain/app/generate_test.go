@@ -2,12 +2,15 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"rltrain/rl/policy"
@@ -172,5 +175,106 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 	code, stderr := train("TMP/out", "--pretrained-model", "TMP/out/chat_supervised")
 	if code == 0 || !strings.Contains(stderr, "is the folder that this run writes") {
 		t.Errorf("going on in place: exit code %d, %q", code, stderr)
+	}
+}
+
+// TestGenerateGoesOnWhereItWasStopped stops a command once some rows are written: they are kept, and what goes on with
+// them ends with the bytes of a command that was never stopped.
+func TestGenerateGoesOnWhereItWasStopped(t *testing.T) {
+	f := tiny(t)
+	var prompts strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&prompts, `{"id":%d,"prompt":%q}`+"\n", i, strings.Repeat("ab ", 1+i%9))
+	}
+	f.write(t, "TMP/in.jsonl", prompts.String())
+	args := func(output string, more ...string) []string {
+		return append([]string{"generate", "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", output, "--max-new-tokens", "40", "--n", "2", "--batch-size", "4"}, more...)
+	}
+	if code, _, stderr := f.rltrain("", args("TMP/whole.jsonl")...); code != 0 {
+		t.Fatalf("exit code %d, %q", code, stderr)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	part := f.expand("TMP/out.jsonl.partial")
+	go func() {
+		for ctx.Err() == nil {
+			if data, err := os.ReadFile(part); err == nil && bytes.Count(data, []byte("\n")) >= 4 {
+				cancel(interrupted{syscall.SIGTERM})
+			}
+		}
+	}()
+	argv := []string{"rltrain"}
+	for _, a := range args("TMP/out.jsonl") {
+		argv = append(argv, f.expand(a))
+	}
+	var stderr strings.Builder
+	code := Run(ctx, argv, nil, strings.NewReader(""), io.Discard, &stderr)
+	cancel(nil)
+	if want := "prompts are finished, and kept in " + part + "; to go on, give the same command with --resume\n"; code != 143 || !strings.HasSuffix(stderr.String(), want) {
+		t.Fatalf("exit code %d, %q, want an end of %q", code, stderr.String(), want)
+	}
+	if _, err := os.Stat(f.expand("TMP/out.jsonl")); err == nil {
+		t.Error("the output has its name before it is whole")
+	}
+	half, err := os.OpenFile(part, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := half.WriteString(`{"id": 7, "prom`); err != nil { // as a kill leaves it
+		t.Fatal(err)
+	}
+	half.Close()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{args("TMP/out.jsonl"), "add --resume to go on with them, or remove it"},
+		{args("TMP/out.jsonl", "--resume", "--seed", "7"), "was begun with another input or other options"},
+	} {
+		if code, _, stderr := f.rltrain("", c.args...); code != 2 || !strings.Contains(stderr, c.want) {
+			t.Errorf("exit code %d, %q, want %q", code, stderr, c.want)
+		}
+	}
+	if code, _, stderr := f.rltrain("", args("TMP/out.jsonl", "--resume")...); code != 0 {
+		t.Fatalf("exit code %d, %q", code, stderr)
+	}
+	if !bytes.Equal(readFile(t, f.expand("TMP/whole.jsonl")), readFile(t, f.expand("TMP/out.jsonl"))) {
+		t.Error("the rows differ from those of a command that was never stopped")
+	}
+	for _, name := range f.files(t) {
+		if strings.Contains(name, ".partial") {
+			t.Errorf("%s is left over", name)
+		}
+	}
+}
+
+// TestGenerateWritesToADevice: a link to one stays, and nothing is written beside it.
+func TestGenerateWritesToADevice(t *testing.T) {
+	f := tiny(t)
+	f.write(t, "TMP/in.jsonl", `{"prompt":"ab"}`+"\n")
+	if err := os.Symlink("/dev/null", f.expand("TMP/out.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"generate --max-new-tokens 3", "generate --max-new-tokens 3"} {
+		args := append(strings.Fields(command), "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl")
+		if code, _, stderr := f.rltrain("", args...); code != 0 {
+			t.Fatalf("exit code %d, %q", code, stderr)
+		}
+	}
+	if target, err := os.Readlink(f.expand("TMP/out.jsonl")); err != nil || target != "/dev/null" {
+		t.Errorf("the link leads to %q, %v", target, err)
+	}
+}
+
+// TestGenerateKeepsNewlines: a prompt may end with the end of its line.
+func TestGenerateKeepsNewlines(t *testing.T) {
+	f := tiny(t)
+	f.write(t, "TMP/in.jsonl", `{"prompt":"12 34\n"}`+"\n")
+	options := []string{"--model", "MODEL", "--temperature", "0", "--max-new-tokens", "8"}
+	if code, _, stderr := f.rltrain("", append([]string{"generate", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl"}, options...)...); code != 0 {
+		t.Fatalf("%q", stderr)
+	}
+	want := readOutput(t, f.expand("TMP/out.jsonl"))[0].Completion + "\n"
+	if _, got, _ := f.rltrain("12 34\n", append([]string{"generate", "--keep-newlines"}, options...)...); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -133,7 +133,7 @@ func TestUsageErrors(t *testing.T) {
 		{"predict --model MODEL --top 4", "--top: 4 is out of range; the model has 3 labels"},
 		{"predict --model MODEL --top many", `--top: "many" is not a valid value`},
 		{"predict --model MODEL --threads -1", "--threads: -1 is out of range; it must be 0 to 1024"},
-		{"merge --model MODEL", "merge needs --output DIR, the folder of the full model"},
+		{"merge --model MODEL", "merge needs --output-dir DIR, the folder of the full model"},
 		{"report", "report takes 1 argument, DIR, not 0"},
 		{"completion tcsh", `completion: "tcsh" is none of bash, zsh and fish`},
 	} {
@@ -166,6 +166,8 @@ func TestExplain(t *testing.T) {
 		{stopped(syscall.SIGTERM), run.ErrStopped, 143, "stopped before the end; to go on, give the same command with --resume"},
 		{stopped(syscall.SIGINT), fmt.Errorf("predicting: %w", context.Canceled), 130, "stopped by SIGINT"},
 		{stopped(syscall.SIGTERM), errors.New("disk full"), 1, "disk full"},
+		{stopped(syscall.SIGHUP), run.ErrStopped, 129, "stopped before the end; to go on, give the same command with --resume"},
+		{context.Background(), errors.Join(run.ErrStopped, syscall.EPIPE), 141, "stopped, after saving: nobody reads the output any more; to go on, give the same command with --resume"},
 	} {
 		if code, message := explain(test.ctx, test.err); code != test.code || message != test.want {
 			t.Errorf("%v: got %d %q, want %d %q", test.err, code, message, test.code, test.want)
@@ -188,6 +190,7 @@ func TestOneLine(t *testing.T) {
 func TestHelpAndVersion(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
+		"":               "rltrain COMMAND --help",
 		"--help":         "rltrain COMMAND --help",
 		"--version":      "rltrain version " + shared.Version,
 		"eval --help":    "--split value",
@@ -214,7 +217,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"intent: supervised", "<h2>Evaluation</h2>", "<h2>reliability</h2>"} {
+	for _, want := range []string{"intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h2>reliability, by rltrain eval</h2>"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("report.html has no %q", want)
 		}
@@ -230,6 +233,24 @@ func TestCompletion(t *testing.T) {
 	} {
 		if out := f.must(t, "", "completion", shell); !strings.Contains(out, want) {
 			t.Errorf("%s: no %q in\n%s", shell, want, out)
+		}
+	}
+}
+
+// TestCompletionOfValues: behind an option come its values, those that the named task has.
+func TestCompletionOfValues(t *testing.T) {
+	var f folders
+	for args, want := range map[string]string{
+		"--task":                              "chat\ngsm8k\nintent\nmath\nreverse_digits\nsum_digits\n",
+		"train --task sum_digits --algorithm": "grpo\nppo\nreinforce\nrloo\n",
+		"--task intent --algorithm":           "ppo\nreinforce\n",
+		"train --task=gsm8k --sym-calc":       "false\ntrue\n",
+		"train --reinforce-loss =":            "distiller\non_policy\nreinforce\nstable\n",
+		"generate --dtype":                    "auto\nbf16\nfp16\nfp32\n",
+		"--dataset":                           "",
+	} {
+		if got := f.must(t, "", append(strings.Fields(args), "--generate-bash-completion")...); got != want {
+			t.Errorf("%s: got %q, want %q", args, got, want)
 		}
 	}
 }

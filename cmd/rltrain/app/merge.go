@@ -22,7 +22,7 @@ family, in AutoModel with head.safetensors for pooling mean; its README.md shows
 AutoModelForCausalLM, and in vLLM.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "trained classifier or adapter of a language model: a folder, or a name on the hub"},
-			&cli.StringFlag{Name: "output", Usage: "folder of the full model, new or empty"},
+			&cli.StringFlag{Name: "output-dir", Aliases: []string{"output"}, Usage: "folder of the full model, new or empty"},
 			&cli.StringFlag{Name: "dtype", Usage: "of a language model's weights: fp32, bf16 or fp16", DefaultText: "as the base model is stored"},
 		},
 		Action: merge,
@@ -30,12 +30,12 @@ AutoModelForCausalLM, and in vLLM.`,
 }
 
 func merge(c *cli.Context) error {
-	dir, output, dtype := c.String("model"), c.String("output"), c.String("dtype")
+	dir, output, dtype := c.String("model"), c.String("output-dir"), c.String("dtype")
 	switch {
 	case dir == "":
 		return shared.UsageErrorf("merge needs --model DIR, the folder of a trained classifier or of a language model's adapter")
 	case output == "":
-		return shared.UsageErrorf("merge needs --output DIR, the folder of the full model")
+		return shared.UsageErrorf("merge needs --output-dir DIR, the folder of the full model")
 	case dtype != "" && !slices.Contains([]string{"fp32", "bf16", "fp16"}, dtype):
 		return shared.UsageErrorf("--dtype: %q is none of fp32, bf16 and fp16", dtype)
 	}

@@ -12,6 +12,7 @@ import (
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
+	"rltrain/rl/run"
 )
 
 // modelFlag names the classifier that a command works on.
@@ -38,13 +39,26 @@ func loadPolicy(c *cli.Context, name string) (*policy.Label, error) {
 	return p, nil
 }
 
-// stagesIn points from the --output-dir of a training run to the classifiers in it.
+// stagesIn points from the --output-dir of a training run to the newest trained model in it.
 func stagesIn(dir string) string {
-	found, err := filepath.Glob(filepath.Join(dir, "*", "label_mapping.json"))
-	if err != nil || len(found) == 0 {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		return ""
 	}
-	return "; did you mean " + filepath.Dir(found[0]) + "?"
+	best := ""
+	var newest time.Time
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		record, err := run.ReadRun(path)
+		trained := err == nil && record.Status == run.StatusFinished || policy.IsLabelFolder(path)
+		if trained && (best == "" || record.Started.After(newest)) {
+			best, newest = path, record.Started
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + best + "?"
 }
 
 // progressTexts is how many texts are predicted between two looks at the progress bar.

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -33,8 +34,8 @@ func predictCommand() (*cli.Command, error) {
 	return &cli.Command{
 		Name:  "predict",
 		Usage: "classify lines of standard input",
-		Description: `Prints the label and its probability, with a tab between, for each line in order. A blank line gives a blank line.
-Answers come as soon as the lines are there.`,
+		Description: `Prints the label and its probability, with a tab between, for each line in order. A blank line gives a blank line,
+and so does one that cannot be read; then the exit code is 1. Answers come as soon as the lines are there.`,
 		Flags: append([]cli.Flag{
 			modelFlag(),
 			&cli.IntFlag{Name: "top", Value: 1, Usage: "print this many labels a line, the most probable first"},
@@ -69,22 +70,25 @@ func predict(c *cli.Context) error {
 				fmt.Fprintln(c.App.ErrWriter, "Type one text a line; Ctrl-D ends.")
 			}
 		}
-		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), top: c.Int("top"), json: c.Bool("json")}
+		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), top: c.Int("top"), json: c.Bool("json"), warn: c.App.ErrWriter}
 		err = p.run(ctx, input, regular)
 		if p.cut > 0 {
 			fmt.Fprintf(c.App.ErrWriter, "rltrain: %d of %d texts were cut at %d tokens\n", p.cut, p.texts, policy.MaxLength)
+		}
+		if err == nil && p.bad > 0 {
+			err = fmt.Errorf("%d of %d lines could not be read, and have a blank answer", p.bad, p.read)
 		}
 		return err
 	})
 }
 
-// line is one line of the input, or the error that ended it.
+// line is one line of the input, or why there is none.
 type line struct {
 	text string
 	err  error
 }
 
-// readLines sends the lines of r, and where it cannot go on the reason, until ctx ends.
+// readLines sends the lines of r until ctx ends. One that is too long is sent as an error; any other error is the last.
 func readLines(ctx context.Context, r io.Reader, lines chan<- line) {
 	defer close(lines)
 	send := func(l line) bool {
@@ -95,22 +99,41 @@ func readLines(ctx context.Context, r io.Reader, lines chan<- line) {
 			return false
 		}
 	}
-	scanner := bufio.NewScanner(r)
-	scanner.Buffer(make([]byte, 64<<10), maxLine)
-	for first := true; scanner.Scan(); first = false {
-		text := scanner.Text()
+	in := bufio.NewReaderSize(r, 64<<10)
+	for first := true; ; first = false {
+		text, err := readLine(in)
 		if first {
 			text = strings.TrimPrefix(text, "\ufeff")
 		}
-		if !send(line{text: text}) {
+		if err == io.EOF || !send(line{text, err}) || err != nil && !errors.Is(err, errLongLine) {
 			return
 		}
 	}
-	switch err := scanner.Err(); {
-	case errors.Is(err, bufio.ErrTooLong):
-		send(line{err: fmt.Errorf("longer than %d bytes", maxLine)})
-	case err != nil:
-		send(line{err: err})
+}
+
+var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
+
+// readLine reads a line without its end. Of one that is too long nothing is kept, and the next call reads the one behind
+// it. At the end of the input the error is io.EOF.
+func readLine(in *bufio.Reader) (string, error) {
+	var text []byte
+	for long := false; ; {
+		part, err := in.ReadSlice('\n')
+		long = long || len(text)+len(part) > maxLine
+		if !long {
+			text = append(text, part...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil && (err != io.EOF || len(text) == 0 && !long):
+			return "", err
+		case long:
+			return "", errLongLine
+		}
+		text, _ = bytes.CutSuffix(text, []byte("\n"))
+		text, _ = bytes.CutSuffix(text, []byte("\r"))
+		return string(text), nil
 	}
 }
 
@@ -122,6 +145,8 @@ type predictor struct {
 	json       bool
 	read       int // lines
 	texts, cut int // lines that were not blank, and those of them that were too long for the model
+	bad        int // lines that could not be read
+	warn       io.Writer
 }
 
 // run answers every line of r. Lines that are there are taken together; a regular file always has more to
@@ -171,25 +196,26 @@ func nextLines(ctx context.Context, lines <-chan line, wait bool) (batch []line,
 	return batch, nil
 }
 
-// answer prints one line for each of batch, up to the first that cannot be read, which is an error.
+// answer prints one line for each of batch. One that cannot be read is told and has a blank answer.
 func (p *predictor) answer(ctx context.Context, batch []line) error {
 	var ids [][]int32
 	var blank []bool
-	var bad error
 	for _, l := range batch {
 		p.read++
 		empty := l.err == nil && strings.TrimSpace(l.text) == ""
 		if !empty {
 			encoded, cut, err := p.encode(l)
 			if err != nil {
-				bad = fmt.Errorf("standard input, line %d: %w", p.read, err)
-				break
+				p.bad++
+				fmt.Fprintln(p.warn, "rltrain: "+shared.OneLine(fmt.Sprintf("standard input, line %d: %v", p.read, err)))
+				empty = true
+			} else {
+				ids = append(ids, encoded)
+				p.texts++
 			}
-			p.texts++
 			if cut {
 				p.cut++
 			}
-			ids = append(ids, encoded)
 		}
 		blank = append(blank, empty)
 	}
@@ -206,7 +232,7 @@ func (p *predictor) answer(ctx context.Context, batch []line) error {
 			return err
 		}
 	}
-	return cmp.Or(p.out.Flush(), bad)
+	return p.out.Flush()
 }
 
 func (p *predictor) encode(l line) (ids []int32, cut bool, err error) {

@@ -57,43 +57,74 @@ func score(c *cli.Context) error {
 			return err
 		}
 		defer p.Close()
-		rows, _, err := readPrompts(c.String("input"), p, p.MaxLength()-1, false)
+		rows := eachPrompt(c.String("input"), p, p.MaxLength()-1, false)
+		n, _, err := inspect(c.String("input"), rows, func(r promptRow) error {
+			_, err := completionOf(r, p)
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		prompts, completions := make([][]int32, len(rows)), make([][]int32, len(rows))
-		for i, r := range rows {
-			prompts[i] = r.ids
-			if completions[i], err = completionIDs(r.record, p); err != nil {
-				return fmt.Errorf("%s: %w", r.record.Place(), err)
-			}
-			if n := len(prompts[i]) + len(completions[i]); n > p.MaxLength() {
-				return fmt.Errorf("%s: %d tokens are more than the model's %d positions", r.record.Place(), n, p.MaxLength())
-			}
-		}
 		return toOutput(c, func(out io.Writer) error {
-			bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("score", "rows", 0, len(rows))
+			bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("score", "rows", 0, n)
 			defer bar.Done()
-			for begin := 0; begin < len(rows); begin += scoreRows {
-				end := min(begin+scoreRows, len(rows))
-				scored, err := p.Score(ctx, prompts[begin:end], completions[begin:end])
+			var batch []promptRow
+			done := 0
+			for row, err := range rows {
 				if err != nil {
 					return err
 				}
-				for i, s := range scored {
-					sum := 0.0
-					for _, p := range s.LogProbs {
-						sum += float64(p)
-					}
-					if err := writeRow(out, rows[begin+i].record.Fields, judged{s.IDs, s.LogProbs, s.Entropy, s.Rank, sum}); err != nil {
-						return err
-					}
+				batch = append(batch, row)
+				if done++; len(batch) < scoreRows && done < n {
+					continue
 				}
-				bar.Set(end, "")
+				if err := scoreBatch(ctx, p, batch, out); err != nil {
+					return err
+				}
+				batch = batch[:0]
+				bar.Set(done, "")
 			}
 			return nil
 		})
 	})
+}
+
+// scoreBatch judges some rows together.
+func scoreBatch(ctx context.Context, p *policy.Token, batch []promptRow, out io.Writer) error {
+	prompts, completions := make([][]int32, len(batch)), make([][]int32, len(batch))
+	for i, r := range batch {
+		var err error
+		prompts[i] = r.ids
+		if completions[i], err = completionOf(r, p); err != nil {
+			return err
+		}
+	}
+	scored, err := p.Score(ctx, prompts, completions)
+	if err != nil {
+		return err
+	}
+	for i, s := range scored {
+		sum := 0.0
+		for _, p := range s.LogProbs {
+			sum += float64(p)
+		}
+		if err := writeRow(out, batch[i].record.Fields, judged{s.IDs, s.LogProbs, s.Entropy, s.Rank, sum}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// completionOf is the completion of a row, which fits behind its prompt.
+func completionOf(r promptRow, p *policy.Token) ([]int32, error) {
+	ids, err := completionIDs(r.record, p)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.record.Place(), err)
+	}
+	if n := len(r.ids) + len(ids); n > p.MaxLength() {
+		return nil, fmt.Errorf("%s: %d tokens are more than the model's %d positions", r.record.Place(), n, p.MaxLength())
+	}
+	return ids, nil
 }
 
 // completionIDs is the completion of a row: completion_ids or completion.

@@ -2,6 +2,7 @@ package app
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -41,6 +42,58 @@ func TestWarmUpOfDigits(t *testing.T) {
 	}
 	if saved.Hidden != 64 {
 		t.Errorf("a model of width %d, want 64", saved.Hidden)
+	}
+	// The run before lies beside it, whole; while the new one was written beside that, nothing named the place.
+	for path, want := range map[string]string{dir: "tiny_hidden: 64", dir + ".1": "tiny_hidden: 32"} {
+		if got := string(readFile(t, filepath.Join(path, "config.yaml"))); !strings.Contains(got, want) {
+			t.Errorf("%s/config.yaml lacks %q:\n%s", path, want, got)
+		}
+	}
+	for _, name := range []string{"logs/training_log.txt", "README.md"} {
+		if got := string(readFile(t, filepath.Join(dir, name))); strings.Contains(got, ".new") {
+			t.Errorf("%s names the folder of a run under way:\n%s", name, got)
+		}
+	}
+	for range 3 {
+		f.must(t, "", with(options, "--mode", "supervised", "--warmup-until", "0", "--max-steps", "2", "--keep-runs", "1")...)
+	}
+	for name, want := range map[string]bool{".1": true, ".2": false} {
+		if _, err := os.Stat(dir + name); (err == nil) != want {
+			t.Errorf("with --keep-runs 1 the run %s%s: there %v, want %v", filepath.Base(dir), name, err == nil, want)
+		}
+	}
+}
+
+// TestWhatALanguageModelsRunLeaves: prompts to try it with, a model card, and a report of its answers.
+func TestWhatALanguageModelsRunLeaves(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	f.must(t, "", drop(exercise(), "--tiny-layers", "--tiny-hidden")...)
+	dir := f.expand("TMP/out/sum_digits_rl")
+	if code, _, stderr := f.rltrain("", "generate", "--model", dir, "--input", dir+"/logs/try.jsonl", "--output", "TMP/tried.jsonl", "--max-new-tokens", "4"); code != 0 {
+		t.Fatalf("trying it: %s", stderr)
+	}
+	if rows := strings.Count(string(readFile(t, f.expand("TMP/tried.jsonl"))), "\n"); rows != 3 {
+		t.Errorf("%d prompts to try, want 3", rows)
+	}
+	f.must(t, "", "report", dir)
+	for name, want := range map[string][]string{
+		"README.md":      {"pipeline_tag: text-generation", "rltrain generate --model . --input logs/try.jsonl", "| Before", "num_steps"},
+		"report.html":    {"<td>Before</td><td>2</td>", "<h2>curves</h2>"},
+		"logs/try.jsonl": {`{"prompt":"`},
+	} {
+		got := string(readFile(t, filepath.Join(dir, name)))
+		for _, text := range want {
+			if !strings.Contains(got, text) {
+				t.Errorf("%s lacks %q", name, text)
+			}
+		}
+	}
+	// The folder of all runs is no model, but says which it has.
+	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "did you mean "+dir+"?") {
+		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }
 

@@ -135,7 +135,7 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 	args := argv[1:]
 	switch {
 	case len(args) == 0:
-		return append(slices.Clone(argv), "train"), nil
+		return append(slices.Clone(argv), "--help"), nil
 	case args[len(args)-1] == "--generate-bash-completion" && (len(args) == 1 || !strings.HasPrefix(args[0], "-")):
 		return argv, nil
 	case slices.Contains([]string{"help", "h", "--help", "-h", "--version", "-v"}, args[0]):

@@ -55,7 +55,7 @@ func runApp(t *testing.T, args ...string) (string, error) {
 
 func TestApp(t *testing.T) {
 	tests := []struct{ args, want string }{
-		{"", "train supervised_then_rl"},
+		{"train", "train supervised_then_rl"},
 		{"--mode supervised", "train supervised"},
 		{"train --mode=supervised", "train supervised"},
 		{"eval", "eval dataset= text=text args="},

@@ -125,14 +125,14 @@ func TestLoadCommands(t *testing.T) {
 		{"--config c.yaml --mode rl_only --pretrained-model m", enabled, routerRL + " mode=rl_only pretrained_model=m"},
 		{"--config c.yaml --rl-learning-rate 2e-5", enabled, strings.Replace(routerRL, "1.0e-05", "2.0e-05", 1)},
 		{"--config c.yaml", "epochs: 4\nclassifier:\n  rl_training: {update_epochs: 5}\n", "epochs=4 update_epochs=5"},
-		{"--config c.yaml", "model_name_or_path: m\nreport_to: none\nlora_target_modules: [query, 'key']\nlearning_rate: 1e-5\nepochs: 3.0\n",
-			"model=m lora_target_modules=[query,_SPACE_key] learning_rate=1.0e-05 epochs=3"},
+		{"--config c.yaml", "model_name_or_path: m\nreport_to: none\nlora_target_modules: [query, 'key']\nlearning_rate: 1e-5\nepochs: 4.0\n",
+			"model=m lora_target_modules=[query,_SPACE_key] learning_rate=1.0e-05 epochs=4"},
 		// Spellings.
 		{"--max_samples=140 --dataset=q.csv --text_column=question --label-column=category --split-column fold", "",
 			"max_samples=140 dataset=q.csv text_column=question label_column=category split_column=fold"},
 		{"--resume --whiten-advantages=false", "", "resume=true whiten_advantages=false"},
 		{"--resume=false --dataset=", "", ""},
-		{"--resume True --whiten-advantages False --epochs 3.0 --batch-size=4.0", "", "resume=true whiten_advantages=false epochs=3 batch_size=4"},
+		{"--resume True --whiten-advantages False --epochs 4.0 --batch-size=4.0", "", "resume=true whiten_advantages=false epochs=4 batch_size=4"},
 		{"--reward custom --reward-expr=correct-0.5*(1-correct)*confidence", "", `reward=custom reward_expr="correct-0.5*(1-correct)*confidence"`},
 		{"--warmup-steps 10 --rl-warmup-steps=3", "", "warmup_steps=10 rl_warmup_steps=3"},
 		// Where one stage is trained, its settings have one name.

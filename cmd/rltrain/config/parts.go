@@ -212,6 +212,7 @@ type StepwiseEval struct {
 type Saving struct {
 	SaveSteps    int `option:"save_steps" default:"50" range:"[1,)" incidental:"true" help:"updates between checkpoints"`
 	Keep         int `option:"save_total_limit" default:"2" range:"[0,)" incidental:"true" help:"newest checkpoints to keep; 0 = all"`
+	KeepRuns     int `option:"keep_runs" default:"3" range:"[1,)" incidental:"true" help:"earlier runs of the same folder to keep, as FOLDER.1, FOLDER.2 and so on; the last finished one stays in any case"`
 	LoggingSteps int `option:"logging_steps" default:"5" range:"[1,)" incidental:"true" help:"updates between log lines"`
 }
 

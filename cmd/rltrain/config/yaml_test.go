@@ -95,6 +95,7 @@ feature_alignment: 0
 # Saving and logging
 save_steps: 50
 save_total_limit: 2
+keep_runs: 3
 logging_steps: 10
 `
 	if diff := cmp.Diff(want, string(c.YAML())); diff != "" {
@@ -111,15 +112,15 @@ func TestDiff(t *testing.T) {
 		return c
 	}
 	a := load("--epochs=2")
-	if d := Diff(a, load("--resume", "--output-dir=elsewhere", "--logging-steps=1", "--save-steps=5", "--threads=3")); d != nil {
+	if d := Diff(a, load("--epochs=2", "--resume", "--output-dir=elsewhere", "--keep-runs=1", "--logging-steps=1", "--save-steps=5", "--threads=3")); d != nil {
 		t.Errorf("incidental settings differ: %v", d)
 	}
-	want := []Difference{{"epochs", "2", "3"}, {"reward", "accuracy", "f1"}}
-	if diff := cmp.Diff(want, Diff(a, load("--epochs=3", "--reward=f1"))); diff != "" {
+	want := []Difference{{"epochs", "2", "4"}, {"reward", "accuracy", "f1"}}
+	if diff := cmp.Diff(want, Diff(a, load("--epochs=4", "--reward=f1"))); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	modes := Diff(load("--mode=supervised"), load("--mode=rl_only", "--pretrained-model=m"))
-	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "2", ""}, {"target_kl", "", "0.02"}} {
+	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "3", ""}, {"target_kl", "", "0.02"}} {
 		if !strings.Contains(diffText(modes), diffText([]Difference{d})) {
 			t.Errorf("%v is missing in %v", d, modes)
 		}

@@ -72,7 +72,7 @@ func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.
 	if err != nil {
 		return err
 	}
-	line := fmt.Sprintf("Supervised training complete after %d updates", result.Steps)
+	line := "Supervised training complete after " + report.Plural(result.Steps, "update")
 	if result.Best != nil {
 		var best policy.Validation
 		if err := json.Unmarshal(result.Best, &best); err != nil {
@@ -81,7 +81,19 @@ func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.
 		epoch := (result.BestStep + source.PerEpoch() - 1) / source.PerEpoch()
 		line += fmt.Sprintf(". Best epoch: %d (validation loss %.4f, perplexity %.3f)", epoch, best.Loss, best.Perplexity())
 	}
-	return t.endText(stage, p, line)
+	results := report.Table{}
+	if result.Best != nil {
+		var best policy.Validation
+		if err := json.Unmarshal(result.Best, &best); err != nil {
+			return err
+		}
+		results = report.Table{Headers: []string{"held-out loss", "perplexity", "% of tokens right"},
+			Rows: [][]string{{fmt.Sprintf("%.4f", best.Loss), fmt.Sprintf("%.3f", best.Perplexity()), fmt.Sprintf("%.1f", 100*best.Accuracy)}}}
+	}
+	if err := t.tryRecords(ctx, stage); err != nil {
+		return err
+	}
+	return t.endText(stage, p, line, results)
 }
 
 // imitateSolutions trains on worked solutions, until enough tries at held-out exercises of each kind are right where
@@ -104,13 +116,17 @@ func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *pol
 	if err != nil {
 		return err
 	}
-	if err := stage.Printf("After %d updates: %s", result.Steps, describe(scores)); err != nil {
+	if err := stage.Printf("After %s: %s", report.Plural(result.Steps, "update"), describe(scores)); err != nil {
 		return err
 	}
 	if err := save(stage, "eval_results.json", scores); err != nil {
 		return err
 	}
-	return t.endText(stage, p, fmt.Sprintf("Supervised training complete after %d updates", result.Steps))
+	if err := trySolving(ctx, stage, task); err != nil {
+		return err
+	}
+	return t.endText(stage, p, "Supervised training complete after "+report.Plural(result.Steps, "update"),
+		report.AnswerTable([]report.NamedScores{{Name: "After training", AnswerScores: scores}}))
 }
 
 // samplerSlots is how many answers are written at the same time.
@@ -153,7 +169,7 @@ func (w *warmup) check(ctx context.Context, updates int) (algo.Scores, error) {
 	return algo.Scores{
 		Score: scores.Accuracy, Row: algo.AnswerRow(scores), Value: scores, Done: enough,
 		Line: func(int) string {
-			return fmt.Sprintf("After %d updates, answers drawn as RL draws them: %s", updates, describe(scores))
+			return fmt.Sprintf("After %s, answers drawn as RL draws them: %s", report.Plural(updates, "update"), describe(scores))
 		},
 	}, nil
 }
@@ -266,15 +282,18 @@ func (t *trainer) beginText(stage *run.Stage, p *policy.Token, train, held polic
 	return nil
 }
 
-func (t *trainer) endText(stage *run.Stage, p *policy.Token, line string) error {
+func (t *trainer) endText(stage *run.Stage, p *policy.Token, line string, results report.Table) error {
 	if err := p.Save(stage.Dir()); err != nil {
 		return err
 	}
 	if err := drawCurves(stage); err != nil {
 		return err
 	}
+	if err := t.languageCard(stage, p, "supervised fine-tuning", results); err != nil {
+		return err
+	}
 	if err := stage.Printf("%s", line); err != nil {
 		return err
 	}
-	return t.console.Print("Saved in " + stage.Dir() + ". Try: echo 'Hello' | rltrain generate --model " + stage.Dir())
+	return t.saved(stage)
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs/reward"
@@ -16,16 +14,14 @@ import (
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
-	"rltrain/torch"
 )
 
 // write saves the trained policy, measures it on the test rows, and draws its curves.
 func (t *labelRun) write(ctx context.Context, stage *run.Stage, p *policy.Label, e examples, name string) (labelResult, error) {
-	dir := stage.Dir()
-	if err := p.Save(dir); err != nil {
+	if err := p.Save(stage.Dir()); err != nil {
 		return labelResult{}, err
 	}
-	result, err := measure(ctx, p, e.test, name, dir)
+	result, err := measure(ctx, p, e.test, name, stage.Home())
 	if err != nil {
 		return result, err
 	}
@@ -34,13 +30,16 @@ func (t *labelRun) write(ctx context.Context, stage *run.Stage, p *policy.Label,
 		return result, err
 	}
 	result.evaluation.SetLatency(latency)
-	if err := save(stage, "eval_results.json", shared.LabelResults{Model: dir, Dataset: t.dataName(), Split: "test", Cut: e.test.Cut, Evaluation: result.evaluation}); err != nil {
+	if err := save(stage, "eval_results.json", shared.LabelResults{Model: stage.Home(), Dataset: t.dataName(), Split: "test", Cut: e.test.Cut, Evaluation: result.evaluation}); err != nil {
 		return result, err
 	}
 	if err := drawCurves(stage); err != nil {
 		return result, err
 	}
-	_, err = report.WriteCard(dir, t.card(p, result))
+	if err := report.DrawEvaluation(filepath.Join(stage.Dir(), "plots"), p.Labels, result.truth, result.probs, result.evaluation.Confusion); err != nil {
+		return result, err
+	}
+	_, err = report.WriteCard(stage.Dir(), t.card(p, result))
 	return result, err
 }
 
@@ -55,13 +54,7 @@ func (t *labelRun) card(p *policy.Label, r labelResult) report.Card {
 			Rows: [][]string{{strconv.Itoa(e.N), fmt.Sprintf("%.4f", e.Accuracy), fmt.Sprintf("%.4f", e.F1Macro),
 				fmt.Sprintf("%.4f", e.F1Weighted), fmt.Sprintf("%.4f", e.ECE), fmt.Sprintf("%.4f", e.Brier)}},
 		},
-		Versions: []report.Setting{{Name: "rltrain", Value: shared.Version}, {Name: "libtorch", Value: torch.LibtorchVersion}, {Name: "Go", Value: runtime.Version()}},
-	}
-	for line := range strings.Lines(string(t.config.YAML())) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
-			value, _, _ = strings.Cut(value, "  # ") // where a value came from
-			card.Settings = append(card.Settings, report.Setting{Name: key, Value: value})
-		}
+		Settings: t.cardSettings(), Versions: cardVersions(),
 	}
 	return card
 }
@@ -85,21 +78,12 @@ func (t *labelRun) compare(results []labelResult) error {
 		}
 	}
 	last := results[len(results)-1].dir
-	return t.console.Print("Saved in " + last + ". Try: echo 'Why does ice float on water?' | rltrain predict --model " + last)
-}
-
-// labelDifference is logs/comparison.json of an RL stage: what the stage has changed, on the test rows.
-type labelDifference struct {
-	Before string `json:"before"` // folder of the policy that the stage began with
-	// Reward is the reward expected over the policy's own choice of label, which is what the stage is trained for; absent
-	// where labels cannot be enumerated.
-	Reward *rl.Difference `json:"reward,omitempty"`
-	rl.Comparison
+	return t.console.Print("Saved in " + last + ". Try: echo " + shellQuote(exampleLine(t.data.test[0].Text)) + " | rltrain predict --model " + shellWord(last))
 }
 
 // difference prints and saves what RL has changed.
 func (t *labelRun) difference(before, after labelResult) error {
-	d := labelDifference{Before: before.dir, Comparison: rl.Compare(len(t.data.labels), before.truth, before.probs, after.probs)}
+	d := report.LabelDifference{Before: before.dir, Comparison: rl.Compare(len(t.data.labels), before.truth, before.probs, after.probs)}
 	rewards, err := t.labelRewards(t.data.labels)
 	if err != nil {
 		return err

@@ -151,7 +151,7 @@ func (t *labelRun) imitate(ctx context.Context) (result labelResult, err error) 
 			return err
 		}
 		best := (found.BestStep + source.PerEpoch() - 1) / source.PerEpoch()
-		return stage.Printf("Supervised training complete after %d updates. Best epoch: %d (%s)", found.Steps, best, c.LabelSFT.Metric)
+		return stage.Printf("Supervised training complete after %s. Best epoch: %d (%s)", report.Plural(found.Steps, "update"), best, c.LabelSFT.Metric)
 	})
 }
 

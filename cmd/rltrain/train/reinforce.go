@@ -21,15 +21,6 @@ import (
 	"rltrain/rl/run"
 )
 
-// answerResults is logs/eval_results.json of an RL stage.
-type answerResults struct {
-	Before *rl.AnswerScores `json:"before"`
-	After  *rl.AnswerScores `json:"after"` // of the weights that are kept: the best evaluation, so chosen by these episodes
-	Last   *rl.AnswerScores `json:"last"`  // after the last step
-	// Fresh is of the kept weights, on episodes that the run has not used; nil where the task has none left.
-	Fresh *rl.AnswerScores `json:"fresh,omitempty"`
-}
-
 // reinforce improves the policy in start, or without one a new policy, by its own answers.
 func (t *trainer) reinforce(ctx context.Context, start string) error {
 	c := t.config
@@ -114,7 +105,7 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, 
 	if err != nil {
 		return err
 	}
-	var scores answerResults
+	var scores report.AnswerResults
 	for _, one := range []struct {
 		from json.RawMessage
 		into **rl.AnswerScores
@@ -126,7 +117,7 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, 
 	if scores.Fresh, err = t.fresh(ctx, sampler, task); err != nil {
 		return err
 	}
-	return t.endReinforcement(stage, p, result.BestStep, scores)
+	return t.endReinforcement(ctx, stage, p, task, result.BestStep, scores)
 }
 
 // slots is how many answers are written at the same time.
@@ -218,7 +209,7 @@ func (t *trainer) fresh(ctx context.Context, sampler *policy.Sampler, task envs.
 	return &scores, err
 }
 
-func (t *trainer) endReinforcement(stage *run.Stage, p *policy.Token, best int, scores answerResults) error {
+func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, best int, scores report.AnswerResults) error {
 	if err := p.Save(stage.Dir()); err != nil {
 		return err
 	}
@@ -226,6 +217,12 @@ func (t *trainer) endReinforcement(stage *run.Stage, p *policy.Token, best int, 
 		return err
 	}
 	if err := drawCurves(stage); err != nil {
+		return err
+	}
+	if err := t.languageCard(stage, p, "reinforcement learning with "+t.config.RL.Algorithm, report.AnswerTable(scores.Named())); err != nil {
+		return err
+	}
+	if err := trySolving(ctx, stage, task); err != nil {
 		return err
 	}
 	for _, part := range []struct {
@@ -242,7 +239,7 @@ func (t *trainer) endReinforcement(stage *run.Stage, p *policy.Token, best int, 
 			return err
 		}
 	}
-	return t.console.Print("Saved in " + stage.Dir())
+	return t.saved(stage)
 }
 
 // describe is an evaluation on one line, by kind of exercise where the task tells kinds.

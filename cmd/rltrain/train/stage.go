@@ -28,8 +28,8 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		}
 	}
 	stage, err := run.OpenStage(run.StageConfig{
-		Dir: dir, Resume: c.General.Resume, SaveEvery: c.Saving.SaveSteps, Keep: c.Saving.Keep, LogEvery: c.Saving.LoggingSteps,
-		Console: t.console, Now: time.Now,
+		Dir: dir, Resume: c.General.Resume, SaveEvery: c.Saving.SaveSteps, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
+		LogEvery: c.Saving.LoggingSteps, Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",
 			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ())},
 	})
@@ -41,7 +41,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		return false, err
 	}
 	return false, stage.Finish(func() error {
-		if err := outfile.Write(filepath.Join(dir, "config.yaml"), c.YAML(), 0o644); err != nil {
+		if err := outfile.Write(filepath.Join(stage.Dir(), "config.yaml"), c.YAML(), 0o644); err != nil {
 			return err
 		}
 		return train(stage)
@@ -77,7 +77,7 @@ func (t *trainer) begin(stage *run.Stage, p counted, what, model string, splits 
 	total, trainable := p.Parameters()
 	header := report.Header{
 		Task: t.config.Task.Name, Stage: what, Model: model, Total: total, Trainable: trainable, Device: "cpu",
-		Threads: torch.Threads(), Data: t.dataName(), Output: stage.Dir(), Splits: splits,
+		Threads: torch.Threads(), Data: t.dataName(), Output: stage.Home(), Splits: splits,
 	}
 	return stage.Printf("%s", header.String())
 }
@@ -95,7 +95,7 @@ func save(stage *run.Stage, name string, what any) error {
 // is not warmed up.
 func drawCurves(stage *run.Stage) error {
 	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
-	panels := report.PanelsOf(rows)
+	panels := report.Panels(stage.Name(), rows)
 	if err != nil || len(panels) == 0 {
 		return err
 	}

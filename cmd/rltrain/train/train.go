@@ -36,6 +36,9 @@ type trainer struct {
 // Run runs the stages of the configuration's mode.
 func Run(ctx context.Context, c *config.Config) error {
 	t := &trainer{config: c, command: os.Args, console: report.NewConsole(os.Stdout, os.Stderr, time.Now)}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	t.console.OnBroken(stop)
 	client, done := shared.NewHub(t.console)
 	defer done()
 	t.hub = client
@@ -61,9 +64,9 @@ func Run(ctx context.Context, c *config.Config) error {
 	defer thread.Close()
 	err := thread.Do(ctx, work)
 	if errors.Is(err, context.Canceled) {
-		return run.ErrStopped // outside of a stage nothing is lost either
+		err = run.ErrStopped // outside of a stage nothing is lost either
 	}
-	return err
+	return errors.Join(err, t.console.Err())
 }
 
 // setup is how the task is used.

@@ -1,0 +1,229 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"reflect"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/internal/files"
+	"rltrain/internal/outfile"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/run"
+)
+
+// So many prompts a slot, and in all, are in memory at once.
+const (
+	promptsAtOnce = 16
+	leastAtOnce   = 256
+)
+
+// generation completes the prompts of a file.
+type generation struct {
+	sampler *policy.Sampler
+	options policy.GenerateOptions
+	rows    iter.Seq2[promptRow, error]
+	n       int // rows
+	at      int // rows in memory at once
+	done    int // rows whose completions were written
+	tokens  int
+}
+
+// run writes the rows behind the first skip of them. kept is called after each.
+func (g *generation) run(ctx context.Context, c *cli.Context, out io.Writer, skip int, kept func() error) error {
+	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("generate", "prompts", skip, g.n)
+	defer bar.Done()
+	g.done = skip
+	var batch []promptRow
+	number := 0
+	complete := func() error {
+		err := g.complete(ctx, batch, number-len(batch), out, func() error {
+			g.done++
+			bar.Set(g.done, fmt.Sprintf("%d tokens", g.tokens))
+			return kept()
+		})
+		batch = batch[:0]
+		return err
+	}
+	for row, err := range g.rows {
+		if err != nil {
+			return err
+		}
+		if number++; number <= skip {
+			continue
+		}
+		if batch = append(batch, row); len(batch) == g.at {
+			if err := complete(); err != nil {
+				return err
+			}
+		}
+	}
+	return complete()
+}
+
+// complete writes the completions of a batch, whose first row has the number first.
+func (g *generation) complete(ctx context.Context, batch []promptRow, first int, out io.Writer, written func() error) error {
+	o := g.options
+	prompts := make([][]int32, len(batch))
+	o.Streams = make([]uint64, len(batch))
+	for i, r := range batch {
+		prompts[i], o.Streams[i] = r.ids, uint64(first+i)
+	}
+	return g.sampler.Generate(ctx, prompts, o, func(i int, completions []policy.Completion) error {
+		for _, done := range completions {
+			if err := writeRow(out, batch[i].record.Fields, generated{done.Text, done.IDs, done.LogProbs, done.Reason}); err != nil {
+				return err
+			}
+			g.tokens += len(done.IDs)
+		}
+		return written()
+	})
+}
+
+// special tells of an --output that is no file to be kept: a device, a pipe, a terminal.
+func special(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
+}
+
+// identity is FILE.partial.json: what completions are a function of. Only rows of the same may stand in one file.
+type identity struct {
+	Input   string            `json:"input_sha256"`
+	Options map[string]string `json:"options"`
+}
+
+// identityOf says what the rows of a command depend on.
+func identityOf(c *cli.Context) (identity, error) {
+	file, err := os.Open(c.String("input"))
+	if err != nil {
+		return identity{}, err
+	}
+	defer file.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, file); err != nil {
+		return identity{}, err
+	}
+	id := identity{Input: hex.EncodeToString(sum.Sum(nil)), Options: map[string]string{}}
+	for _, name := range []string{"model", "adapter", "dtype", "bf16", "max-new-tokens", "temperature", "top-p", "top-k", "min-p", "repetition-penalty", "stop", "n", "seed", "truncate-prompts"} {
+		id.Options[name] = fmt.Sprint(c.Value(name))
+	}
+	return id, nil
+}
+
+// toFile writes path, which has its name when it is whole. Until then, and where the command is stopped, the rows are in
+// path.partial.
+func (g *generation) toFile(ctx context.Context, c *cli.Context, path string) error {
+	part, about := path+".partial", path+".partial.json"
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return shared.UsageErrorf("--output: %s is a folder; name a file", path)
+	}
+	id, err := identityOf(c)
+	if err != nil {
+		return err
+	}
+	if err := makeDirs(filepath.Dir(path)); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	defer file.Close()
+	if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		return fmt.Errorf("--output: another process writes %s", part)
+	}
+	done, end, err := g.finished(file)
+	if err != nil {
+		return err
+	}
+	var before identity
+	switch found := files.LoadJSON(about, &before); {
+	case done == 0:
+	case !c.Bool("resume"):
+		return shared.UsageErrorf("--output: %s has the rows of %d prompts from a command that was stopped; add --resume to go on with them, or remove it", part, done)
+	case found != nil && !errors.Is(found, fs.ErrNotExist):
+		return found
+	case !reflect.DeepEqual(before, id):
+		return shared.UsageErrorf("--resume: %s was begun with another input or other options; give those, or remove it", part)
+	}
+	if err := files.SaveJSON(about, id); err != nil {
+		return err
+	}
+	if err := file.Truncate(end); err != nil {
+		return err
+	}
+	if _, err := file.Seek(end, io.SeekStart); err != nil {
+		return err
+	}
+	out := bufio.NewWriter(file)
+	if err := g.run(ctx, c, out, done, out.Flush); err != nil {
+		return g.stopped(err, part, about)
+	}
+	if err := settleOutput(file, path); err != nil {
+		return fmt.Errorf("--output: %w; all rows are in %s", err, part)
+	}
+	return errors.Join(os.Remove(part), os.Remove(about))
+}
+
+// finished counts the prompts of which a file has all rows, and how many bytes those take.
+func (g *generation) finished(file *os.File) (prompts int, end int64, err error) {
+	in := bufio.NewReaderSize(file, 1<<20)
+	lines, at := 0, int64(0)
+	for {
+		part, err := in.ReadSlice('\n')
+		at += int64(len(part))
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err == io.EOF:
+			return prompts, end, nil
+		case err != nil:
+			return 0, 0, err
+		default:
+			if lines++; lines%g.options.Samples == 0 {
+				prompts, end = lines/g.options.Samples, at
+			}
+		}
+	}
+}
+
+// stopped says what is kept of a command that did not come to its end.
+func (g *generation) stopped(err error, part, about string) error {
+	if g.done == 0 {
+		return errors.Join(err, os.Remove(part), os.Remove(about))
+	}
+	kept := fmt.Sprintf("%d of %d prompts are finished, and kept in %s", g.done, g.n, part)
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%w: %s", run.ErrStopped, kept)
+	}
+	return fmt.Errorf("%w; %s; to go on, give the same command with --resume", err, kept)
+}
+
+// settleOutput makes what was written the content of path.
+func settleOutput(file *os.File, path string) error {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	out, err := outfile.Create(path, 0o644)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, file); err != nil {
+		return err
+	}
+	return out.Commit()
+}

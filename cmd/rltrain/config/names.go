@@ -1,0 +1,156 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"rltrain/envs"
+	"rltrain/internal/options"
+	"rltrain/rl/report"
+)
+
+// NamesTables are the pages of docs that say which names of other programs are understood, and what they are here, as
+// Markdown.
+func NamesTables() string {
+	var b strings.Builder
+	section := func(title, text string, headers []string, rows [][]string) {
+		fmt.Fprintf(&b, "## %s\n\n%s\n\n%s\n", title, text, report.MarkdownTable(headers, rows))
+	}
+	var rows [][]string
+	for _, a := range aliases {
+		if plainAlias(a.name) {
+			rows = append(rows, []string{code(a.name), a.meaning(), a.valuesText()})
+		}
+	}
+	section("Other names", "A name of TRL, of transformers or of the trainers whose commands are understood, and the option that it sets here.",
+		[]string{"name", "sets", "values"}, rows)
+	rows = nil
+	for _, name := range slices.Sorted(maps.Keys(ofTheStage)) {
+		var targets []string
+		for _, key := range ofTheStage[name] {
+			targets = append(targets, code(key))
+		}
+		rows = append(rows, []string{code(name), strings.Join(targets, " or ")})
+	}
+	section("Names of the one stage", "Where a run has the RL stage alone (`--mode rl_only`), these mean that stage.", []string{"name", "sets"}, rows)
+	rows = nil
+	for _, key := range slices.Sorted(maps.Keys(otherValues)) {
+		for _, value := range slices.Sorted(maps.Keys(otherValues[key])) {
+			rows = append(rows, []string{code(key), code(value), code(otherValues[key][value])})
+		}
+	}
+	section("Other values", "", []string{"option", "value", "the same as"}, rows)
+	rows = nil
+	for _, name := range slices.Sorted(maps.Keys(fixed)) {
+		rows = append(rows, []string{code(name), code(fixed[name].value), fixed[name].why})
+	}
+	section("Names with one value", "They are taken with the value that says what is always so here, and refused with any other.", []string{"name", "value", "why"}, rows)
+	rows = nil
+	for _, name := range slices.Sorted(maps.Keys(refused)) {
+		rows = append(rows, []string{code(name), refused[name]})
+	}
+	section("Names without an equal", "They are refused with these words. Some are understood in a part of the runs: see above.", []string{"name", "what to do"}, rows)
+	rows = nil
+	for _, a := range aliases {
+		if key, ok := strings.CutPrefix(a.name, routerSection); ok {
+			rows = append(rows, []string{code(routerSection + key), a.meaning(), a.valuesText()})
+		}
+	}
+	section("A router's file", "A semantic router's YAML is read by `--config` as it is; of its section these are used.", []string{"name", "sets", "values"}, rows)
+	return strings.ReplaceAll(b.String(), "\n\n\n", "\n\n")
+}
+
+// OptionTables are all options, by the group under which the help has them.
+func OptionTables() string {
+	var b strings.Builder
+	type row struct{ cells []string }
+	groups, order := map[string][]row{}, []string{}
+	for _, name := range everything().names {
+		o, group, tasks, fallbacks := describeOption(name)
+		if o == nil {
+			continue
+		}
+		if groups[group] == nil {
+			order = append(order, group)
+		}
+		groups[group] = append(groups[group], row{[]string{code(options.Flag(name)), o.Help, strings.Join(fallbacks, ", "), tasks}})
+	}
+	for _, group := range order {
+		var rows [][]string
+		for _, r := range groups[group] {
+			rows = append(rows, r.cells)
+		}
+		fmt.Fprintf(&b, "## %s\n\n%s\n", group, report.MarkdownTable([]string{"option", "what it says", "default", "tasks"}, rows))
+	}
+	return b.String()
+}
+
+// describeOption finds an option, the tasks that have it, and its defaults in their recipes.
+func describeOption(name string) (found *options.Option, group, tasks string, fallbacks []string) {
+	var have []string
+	values := map[string][]string{}
+	for _, ch := range everything().choices()[name] {
+		if slices.Contains(have, ch.task.Name) {
+			continue
+		}
+		c, err := ch.withRecipe()
+		if err != nil {
+			continue
+		}
+		o := c.set.Find(name)
+		found, group = o, o.Group
+		have = append(have, ch.task.Name)
+		value := yamlValue(o.Get())
+		values[value] = append(values[value], ch.task.Name)
+	}
+	for _, value := range slices.Sorted(maps.Keys(values)) {
+		text := code(value)
+		if value == "" || value == `""` || value == "[]" {
+			text = "none"
+		}
+		if len(values) > 1 {
+			text += " (" + strings.Join(values[value], ", ") + ")"
+		}
+		fallbacks = append(fallbacks, text)
+	}
+	tasks = strings.Join(have, ", ")
+	if len(have) == len(envs.Definitions()) {
+		tasks = "all"
+	}
+	return found, group, tasks, fallbacks
+}
+
+func code(name string) string {
+	if name == "" {
+		return ""
+	}
+	return "`" + name + "`"
+}
+
+// meaning is the option that an alias sets.
+func (a alias) meaning() string {
+	var parts []string
+	switch {
+	case a.key != "" && a.also != "":
+		parts = append(parts, code(a.key)+" and "+code(a.also))
+	case a.key != "":
+		parts = append(parts, code(a.key))
+	}
+	if a.replay != "" {
+		parts = append(parts, code(a.replay)+" where turns are replayed")
+	}
+	if a.oneStage != "" {
+		parts = append(parts, code(a.oneStage)+" in a run of one stage")
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (a alias) valuesText() string {
+	var parts []string
+	for _, value := range slices.Sorted(maps.Keys(a.values)) {
+		parts = append(parts, value+" → "+a.values[value])
+	}
+	return strings.Join(parts, ", ")
+}

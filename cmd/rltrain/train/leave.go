@@ -1,0 +1,160 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/envs/dataset"
+	"rltrain/internal/outfile"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/run"
+	"rltrain/torch"
+)
+
+// tryFile, in logs/, has a few prompts in the form that the policy was trained with.
+const tryFile = "try.jsonl"
+
+// tryPrompts is how many they are.
+const tryPrompts = 3
+
+// prompt is a row of tryFile, as the command generate reads it.
+type prompt struct {
+	Prompt   string `json:"prompt,omitempty"`
+	Messages []any  `json:"messages,omitempty"`
+}
+
+// saved tells where the trained model is, and how to try it.
+func (t *trainer) saved(stage *run.Stage) error {
+	home := stage.Home()
+	return t.console.Print("Saved in " + home + ". Try: rltrain generate --model " + shellWord(home) + " --input " + shellWord(filepath.Join(home, "logs", tryFile)))
+}
+
+// trySolving keeps held-out exercises to try the policy with.
+func trySolving(ctx context.Context, stage *run.Stage, task envs.Task) error {
+	var rows []prompt
+	for i := range tryPrompts {
+		if n := task.Len(envs.Eval); n > 0 && i >= n {
+			break
+		}
+		episode, err := task.Episode(envs.Eval, i)
+		if err != nil {
+			return err
+		}
+		shown, err := episode.Reset(ctx)
+		if err != nil {
+			return err
+		}
+		row := prompt{Prompt: shown.Text}
+		for _, m := range shown.Messages {
+			row.Messages = append(row.Messages, m)
+		}
+		rows = append(rows, row)
+	}
+	return saveRows(stage, rows)
+}
+
+// tryRecords keeps the beginnings of training rows: prompts, or the first words of texts.
+func (t *trainer) tryRecords(ctx context.Context, stage *run.Stage) error {
+	records, err := t.config.Settings.(envs.RecordSource).Records(ctx, t.setup())
+	if err != nil {
+		return t.config.Blame(err)
+	}
+	var rows []prompt
+	for e, err := range chat.Examples(records.Train, chat.LanguageModelling, chat.PromptCompletion) {
+		if err != nil {
+			return err
+		}
+		if row := beginning(e); row.Prompt != "" || row.Messages != nil {
+			rows = append(rows, row)
+		}
+		if len(rows) == tryPrompts {
+			break
+		}
+	}
+	return saveRows(stage, rows)
+}
+
+// beginning is what a model trained on the example is to be prompted with, empty where there is nothing.
+func beginning(e chat.Example) (row prompt) {
+	content := e.Prompt
+	if e.Format == chat.LanguageModelling {
+		content = e.Text
+	}
+	for _, m := range content.Messages {
+		if m.Role() == envs.RoleAssistant && e.Format == chat.LanguageModelling {
+			break
+		}
+		row.Messages = append(row.Messages, dataset.Object(m))
+	}
+	row.Prompt = content.Text
+	if words := strings.Fields(row.Prompt); e.Format == chat.LanguageModelling && len(words) > 0 {
+		row.Prompt = strings.Join(words[:(len(words)+3)/4], " ")
+	}
+	return row
+}
+
+func saveRows(stage *run.Stage, rows []prompt) error {
+	path, err := stage.File("logs", tryFile)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	lines := json.NewEncoder(&b)
+	lines.SetEscapeHTML(false)
+	for _, row := range rows {
+		if err := lines.Encode(row); err != nil {
+			return err
+		}
+	}
+	return outfile.Write(path, []byte(b.String()), 0o644)
+}
+
+// languageCard writes the model card of a language model.
+func (t *trainer) languageCard(stage *run.Stage, p *policy.Token, what string, results report.Table) error {
+	_, err := report.WriteCard(stage.Dir(), report.LanguageCard{
+		Name: filepath.Base(stage.Home()), Task: t.config.Task.Name, Stage: what, BaseModel: p.BaseModel,
+		Adapter: shared.IsAdapter(stage.Dir()), Chat: p.Templates != nil,
+		Data: "Trained on " + t.dataName() + ".", Results: results, Settings: t.cardSettings(), Versions: cardVersions(),
+	})
+	return err
+}
+
+// cardSettings are the settings of the run.
+func (t *trainer) cardSettings() (settings []report.Setting) {
+	for line := range strings.Lines(string(t.config.YAML())) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
+			value, _, _ = strings.Cut(value, "  # ") // where a value came from
+			settings = append(settings, report.Setting{Name: key, Value: value})
+		}
+	}
+	return settings
+}
+
+func cardVersions() []report.Setting {
+	return []report.Setting{{Name: "rltrain", Value: shared.Version}, {Name: "libtorch", Value: torch.LibtorchVersion}, {Name: "Go", Value: runtime.Version()}}
+}
+
+// exampleLine is a text as one line of standard input.
+func exampleLine(text string) string {
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// shellQuote puts a text into quotes that a shell leaves alone.
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// shellWord quotes what is no plain path.
+func shellWord(path string) string {
+	for _, r := range path {
+		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/+=@%:,", r) {
+			return shellQuote(path)
+		}
+	}
+	return path
+}

@@ -1,0 +1,103 @@
+// Package links has no code: its test follows the links of the project's pages.
+package links
+
+import (
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// link is [text](target) or ![text](target) of Markdown; a target with blanks is none.
+var link = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+
+// TestLinks follows every link of a page to a file of the project, and to a heading of a page.
+func TestLinks(t *testing.T) {
+	pages := 0
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := e.Name(); e.IsDir() && (name == "testdata" || name == "build" || name == "models" || strings.HasPrefix(name, ".") && name != ".." && name != ".") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		pages++
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, found := range link.FindAllStringSubmatch(withoutCode(string(text)), -1) {
+			if problem := follow(path, found[1]); problem != "" {
+				t.Errorf("%s: %s: %s", strings.TrimPrefix(path, root+"/"), found[1], problem)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pages < 5 {
+		t.Errorf("%d pages were read, want all", pages)
+	}
+}
+
+// follow tells what is wrong with a link on the page of path, "" where nothing is.
+func follow(path, target string) string {
+	u, err := url.Parse(target)
+	if err != nil {
+		return err.Error()
+	}
+	if u.Scheme != "" {
+		return "" // elsewhere
+	}
+	to := path
+	if u.Path != "" {
+		to = filepath.Join(filepath.Dir(path), filepath.FromSlash(u.Path))
+	}
+	if _, err := os.Stat(to); err != nil {
+		return "there is no such file"
+	}
+	if u.Fragment == "" || filepath.Ext(to) != ".md" {
+		return ""
+	}
+	text, err := os.ReadFile(to)
+	if err != nil {
+		return err.Error()
+	}
+	for line := range strings.Lines(withoutCode(string(text))) {
+		if strings.HasPrefix(line, "#") && anchor(line) == u.Fragment {
+			return ""
+		}
+	}
+	return "the page has no such heading"
+}
+
+// anchor is the name of a heading in links.
+func anchor(heading string) string {
+	heading = strings.ToLower(strings.TrimSpace(strings.TrimLeft(heading, "#")))
+	return strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(heading, ""), " ", "-")
+}
+
+// withoutCode leaves blocks of code out.
+func withoutCode(text string) string {
+	parts := strings.Split(text, "\n```")
+	var b strings.Builder
+	for i := 0; i < len(parts); i += 2 {
+		b.WriteString(parts[i])
+	}
+	return b.String()
+}
+
+func TestAnchor(t *testing.T) {
+	if got := anchor("## What a run leaves behind, and `why`"); got != "what-a-run-leaves-behind-and-why" {
+		t.Error(got)
+	}
+}

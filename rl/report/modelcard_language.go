@@ -1,0 +1,98 @@
+package report
+
+import (
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	"github.com/goccy/go-yaml"
+)
+
+// LanguageCard is what the README.md of a saved language model, or of an adapter for one, says.
+type LanguageCard struct {
+	Name      string // of the model
+	Task      string
+	Stage     string // in words
+	BaseModel string // as for [Card]
+	Adapter   bool   // LoRA; else all weights
+	Chat      bool   // the folder has a chat template
+	Data      string // one sentence on what it was trained on
+	Results   Table  // evaluations on held-out exercises or rows
+	Settings  []Setting
+	Versions  []Setting // frameworks
+}
+
+// Markdown is the text of the card.
+func (c LanguageCard) Markdown() (string, error) {
+	meta := frontMatter{Library: "transformers", Pipeline: "text-generation", Tags: []string{"rltrain", "generated_from_trainer"}}
+	if c.Adapter {
+		meta.Library, meta.Tags = "peft", append([]string{"lora"}, meta.Tags...)
+	}
+	if !filepath.IsAbs(c.BaseModel) && !strings.HasPrefix(c.BaseModel, ".") {
+		meta.BaseModel = c.BaseModel
+	}
+	head, err := yaml.Marshal(meta)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString("---\n" + string(head) + "---\n")
+	card := template.Must(template.New("card").Funcs(cardFunctions).Parse(languageCardText))
+	if err := card.Execute(&b, c); err != nil {
+		return "", err
+	}
+	return b.String(), nil
+}
+
+const languageCardText = cardMarker + `
+
+# {{.Name}}
+
+{{if .Adapter}}A LoRA adapter for {{.BaseModel}}{{else}}A language model, all weights of which were trained{{end}}, from the stage "{{.Stage}}" of a run of rltrain on the task {{.Task}}.
+{{- with .Data}} {{.}}{{end}}
+{{if .Results.Rows}}
+## Results
+
+{{table .Results -}}
+{{end}}
+## How to use it
+
+With rltrain, on prompts in the form that it was trained with:
+
+` + "```sh\nrltrain generate --model . --input logs/try.jsonl\n```" + `
+
+With Python, in this folder (` + "`pip install torch transformers{{if .Adapter}} peft{{end}}`" + `):
+
+` + "```python" + `
+import torch
+{{- if .Adapter}}
+from peft import PeftModel
+{{- end}}
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+{{- if .Adapter}}
+base = AutoModelForCausalLM.from_pretrained({{python .BaseModel}})
+model = PeftModel.from_pretrained(base, ".").eval()
+{{- else}}
+model = AutoModelForCausalLM.from_pretrained(".").eval()
+{{- end}}
+{{- if .Chat}}
+messages = [{"role": "user", "content": "Hello"}]
+inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+{{- else}}
+inputs = tokenizer("Hello", return_tensors="pt")
+{{- end}}
+with torch.no_grad():
+    ids = model.generate(**inputs, max_new_tokens=128)
+print(tokenizer.decode(ids[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
+` + "```" + `
+{{if .Settings}}
+## Training
+
+{{settings "setting" "value" .Settings -}}
+{{end}}{{if .Versions}}
+## Versions
+
+{{settings "framework" "version" .Versions -}}
+{{end}}`
