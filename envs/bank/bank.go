@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"rltrain/envs"
@@ -120,4 +122,17 @@ func (b *Bank[E]) Sift(keep func(E) (bool, error)) (dropped int, err error) {
 	}
 	dropped, b.Train, b.order = len(b.Train)-len(kept), kept, nil
 	return dropped, nil
+}
+
+// Instruction reads the text file of option system_prompt.
+func Instruction(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	text := strings.TrimSpace(string(data))
+	if err == nil && text == "" {
+		err = fmt.Errorf("%s is empty", path)
+	}
+	if err != nil {
+		return "", &envs.OptionError{Option: "system_prompt", Err: err}
+	}
+	return text, nil
 }
