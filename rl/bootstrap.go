@@ -110,10 +110,10 @@ func CompareMeans(a, b []float64) Difference {
 	return newDifference(whole[0]/n, whole[1]/n, differences)
 }
 
-// MeanFigure is the mean of rows and the percentile bootstrap interval of it over the rows. Without rows it is 0.
-func MeanFigure(rows []float64) Figure {
+// MeanEstimate is the mean of rows and the percentile bootstrap interval of it over the rows. Without rows it is 0.
+func MeanEstimate(rows []float64) Estimate {
 	if len(rows) == 0 {
-		return Figure{}
+		return Estimate{}
 	}
 	n, whole := float64(len(rows)), 0.0
 	for _, x := range rows {
@@ -128,7 +128,7 @@ func MeanFigure(rows []float64) Figure {
 		}
 		means = append(means, sum/n)
 	}
-	return Figure{whole / n, interval(means, whole/n)}
+	return Estimate{whole / n, interval(means, whole/n)}
 }
 
 func newDifference(a, b float64, draws []float64) Difference {

@@ -10,8 +10,8 @@ import (
 	"rltrain/envs/answer"
 )
 
-// Figure is a mean over exercises.
-type Figure struct {
+// Estimate is a mean over exercises.
+type Estimate struct {
 	Value    float64  `json:"value"`
 	Interval Interval `json:"interval"` // percentile bootstrap over the exercises
 }
@@ -20,9 +20,9 @@ type Figure struct {
 type PassScores struct {
 	Exercises  int       `json:"exercises"`
 	N          int       `json:"n"`       // tries at each
-	Mean       Figure    `json:"mean"`    // share of right tries
-	Pass       []Figure  `json:"pass_at"` // by k-1: whether one of k tries is right, k = 1 … n
-	Majority   Figure    `json:"majority"`
+	Mean       Estimate    `json:"mean"`    // share of right tries
+	Pass       []Estimate  `json:"pass_at"` // by k-1: whether one of k tries is right, k = 1 … n
+	Majority   Estimate    `json:"majority"`
 	FormatRate float64   `json:"format_rate"`
 	Kinds      []KindRow `json:"kinds,omitempty"` // by name, where the task tells kinds of exercises
 }
@@ -31,8 +31,8 @@ type PassScores struct {
 type KindRow struct {
 	Kind      string `json:"kind"`
 	Exercises int    `json:"exercises"`
-	Mean      Figure `json:"mean"`
-	PassN     Figure `json:"pass_at_n"`
+	Mean      Estimate `json:"mean"`
+	PassN     Estimate `json:"pass_at_n"`
 }
 
 // Tries is what came of the tries at one exercise. A try without a judgement, nil, is not right.
@@ -154,12 +154,12 @@ func ScoreTries(all []Tries) PassScores {
 
 func passOf(k int) func(Tries) float64 { return func(t Tries) float64 { return t.Pass(k) } }
 
-func meanOf(all []Tries, figure func(Tries) float64) Figure {
+func meanOf(all []Tries, figure func(Tries) float64) Estimate {
 	values := make([]float64, len(all))
 	for i, tries := range all {
 		values[i] = figure(tries)
 	}
-	return MeanFigure(values)
+	return MeanEstimate(values)
 }
 
 // TriesComparison puts two policies that tried the same exercises side by side, with paired bootstrap intervals over the

@@ -41,6 +41,15 @@ func languageModel(c *cli.Context) (*policy.Token, error) {
 	if name == "" {
 		return nil, shared.UsageErrorf("%s needs --model DIR, the folder of a language model or of an adapter", c.Command.Name)
 	}
+	p, err := loadLanguageModel(c, name, c.String("adapter"))
+	if err != nil {
+		return nil, fmt.Errorf("--model: %w", err)
+	}
+	return p, nil
+}
+
+// loadLanguageModel loads a language model, with an adapter if one is named, as the flags say.
+func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.Token, error) {
 	dtype := c.String("dtype")
 	if c.Bool("bf16") {
 		if dtype != "" && dtype != "bf16" {
@@ -50,11 +59,7 @@ func languageModel(c *cli.Context) (*policy.Token, error) {
 	}
 	client, done := shared.HubOf(c)
 	defer done()
-	p, err := policy.LoadToken(c.Context, client, name, c.String("adapter"), dtype, false)
-	if err != nil {
-		return nil, fmt.Errorf("--model: %w", err)
-	}
-	return p, nil
+	return policy.LoadToken(c.Context, client, name, adapter, dtype, false)
 }
 
 func generateCommand() (*cli.Command, error) {
