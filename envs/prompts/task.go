@@ -124,7 +124,7 @@ func splitStop(list string) ([]string, error) {
 		case c == ',':
 			all = append(all, "")
 		case c != '\\':
-			*last += string(c)
+			*last += list[i : i+1]
 		case i+1 == len(list):
 			return nil, fmt.Errorf("%s ends in a backslash", words.Quote(list))
 		default:
