@@ -267,3 +267,34 @@ func TestEvalOfALanguageModel(t *testing.T) {
 		t.Errorf("exit %d, %q", code, stderr)
 	}
 }
+
+// TestTurnsOfAConversation puts the marks of the chat template between turns, and tells prompts that are too long.
+func TestTurnsOfAConversation(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyChatModel(f.expand("TMP/chat"), 1, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	row := `{"messages": [{"role": "user", "content": "%s"}], "answer": "a"}` + "\n"
+	f.write(t, "TMP/q.jsonl", fmt.Sprintf(row, "hi")+fmt.Sprintf(row, strings.Repeat("long ", 1000))+fmt.Sprintf(row, "hello"))
+	f.write(t, "TMP/other.sh", `while IFS= read -r line; do id=${line#*:}; echo "{\"id\":${id%%,*},\"text\":\"More!\"}"; done`)
+	out := f.must(t, "", "eval", "--task", "prompts", "--model", "TMP/chat", "--dataset", "TMP/q.jsonl", "--turns-cmd", "sh TMP/other.sh",
+		"--max-turns", "2", "--stop", strings.Join(strings.Split("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", ""), ","),
+		"--max-new-tokens", "64", "--n", "4", "--output", "TMP/r.json")
+	if want := "warning: 1 exercises leave no room for an answer of 64 tokens, and are left out"; !strings.Contains(out, want) {
+		t.Errorf("no %q in\n%s", want, out)
+	}
+	var results examResults
+	readResults(t, f.expand("TMP/r.json"), &results)
+	if set := results.Sets[0]; set.TooLong != 1 || set.Exercises != 2 || set.Rows[1].Index != 2 || set.Failed != 0 {
+		t.Fatalf("%+v", set.PassScores)
+	}
+	turns := 0
+	for _, row := range results.Sets[0].Rows {
+		for _, try := range row.Tries {
+			turns += strings.Count(try.Text, "\nuser: More!\nassistant: ")
+		}
+	}
+	if turns == 0 {
+		t.Errorf("no tries have a second turn: %+v", results.Sets[0].Rows)
+	}
+}
