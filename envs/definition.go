@@ -29,7 +29,7 @@ type Definition struct {
 	Default bool   // it is the task of a command without --task
 
 	// What its episodes can do, of an EpisodeSource.
-	Worked  bool          // all are Worked: they can be imitated
+	Worked  bool          // they are Worked, or are where the data has solutions: they can be imitated
 	Forms   bool          // they are shown as text or as messages, as Setup.Text says
 	Lines   bool          // an action is a line or the whole, as Setup.Lines says
 	Rewards []NamedReward // beside accuracy, which every task has
@@ -55,6 +55,12 @@ type Records struct {
 // EpisodeSource gives episodes for a language model to play.
 type EpisodeSource interface {
 	Task(s Setup) (Task, error)
+}
+
+// Several is an EpisodeSource whose episodes have several actions.
+type Several interface {
+	// Actions is how many an episode has at most.
+	Actions() int
 }
 
 // AnswerSource judges answers that something else wrote to a file.
@@ -87,6 +93,7 @@ type Setup struct {
 	Find func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error)
 
 	HeldOut int  // episodes of Eval that the run asks for at most
+	Judging bool // nothing is learnt: all exercises of a data set are episodes of Eval, but for worked examples
 	Text    bool // Forms: show text, for a model without a chat template
 
 	Lines     bool // Lines: an action is a line of a solution; else all of it

@@ -56,8 +56,11 @@ type Action struct {
 // that the model did not write and is not trained on. A step that Continues is not the
 // end of its turn: the model goes on writing, and reward and discount wait for the end.
 type Step struct {
-	Keep      int
-	Append    string
+	Keep   int
+	Append string
+	// Reply is what the user says next, behind Append, in an episode that shows messages: it ends the assistant's
+	// message and begins another, with the marks of the chat template between them.
+	Reply     string
 	Continues bool
 	Reward    float64 // of the turn; NaN where judging failed
 	Done      bool
@@ -113,6 +116,13 @@ type Sifting interface {
 	Task
 	// Sift leaves out the episodes that keep refuses, and says how many there were.
 	Sift(keep func(Env) (bool, error)) (dropped int, err error)
+}
+
+// Unjudged is a task of which some data has no right answers: what its episodes earn is then up to rewards alone.
+type Unjudged interface {
+	Task
+	// Unjudged says why no episode has an Info; "" where episodes have one.
+	Unjudged() string
 }
 
 // Completion is what a reward judges: one finished episode of one action, or one turn.

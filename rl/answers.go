@@ -14,6 +14,8 @@ type AnswerScores struct {
 	Tiers map[string]float64 `json:"tiers"`
 	// Kinds has each kind of episode on its own, where the task tells kinds apart.
 	Kinds map[string]KindScore `json:"kinds,omitempty"`
+	// Reward is the mean reward, where the task has no right answers to count.
+	Reward *float64 `json:"reward,omitempty"`
 }
 
 // KindScore says how well episodes of one kind are answered.

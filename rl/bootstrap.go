@@ -110,6 +110,27 @@ func CompareMeans(a, b []float64) Difference {
 	return newDifference(whole[0]/n, whole[1]/n, differences)
 }
 
+// MeanEstimate is the mean of rows and the percentile bootstrap interval of it over the rows. Without rows it is 0.
+func MeanEstimate(rows []float64) Estimate {
+	if len(rows) == 0 {
+		return Estimate{}
+	}
+	n, whole := float64(len(rows)), 0.0
+	for _, x := range rows {
+		whole += x
+	}
+	means := draws()
+	rng := Stream(bootstrapSeed, 4)
+	for range resamples {
+		sum := 0.0
+		for range rows {
+			sum += rows[rng.IntN(len(rows))]
+		}
+		means = append(means, sum/n)
+	}
+	return Estimate{whole / n, interval(means, whole/n)}
+}
+
 func newDifference(a, b float64, draws []float64) Difference {
 	return Difference{a, b, b - a, interval(draws, b-a)}
 }

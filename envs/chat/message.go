@@ -8,8 +8,8 @@ import (
 	"rltrain/internal/words"
 )
 
-// messages reads a conversation: a list of messages, or one.
-func messages(value any) ([]Message, error) {
+// Messages reads a conversation: a list of messages, or one. An error says which message is wrong, and how.
+func Messages(value any) ([]Message, error) {
 	turns, ok := value.([]any)
 	if !ok {
 		turns = []any{value}

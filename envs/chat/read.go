@@ -58,7 +58,7 @@ func (r *row) answer(to *Content, name string) (err error) {
 		to.Text = value
 		return nil
 	case []any, dataset.Object:
-		if to.Messages, err = messages(value); err != nil {
+		if to.Messages, err = Messages(value); err != nil {
 			return inColumn(name, err)
 		}
 		return nil
@@ -180,7 +180,7 @@ func (r *row) conversation(to *Content, name string) error {
 			return inColumn(name, errors.New("a string, want a list of messages, or one in JSON"))
 		}
 		to.Text = ""
-		if to.Messages, err = messages(value); err != nil {
+		if to.Messages, err = Messages(value); err != nil {
 			return inColumn(name, err)
 		}
 	}

@@ -3,12 +3,10 @@ package math
 import (
 	_ "embed"
 	"errors"
-	"fmt"
-	"os"
-	"strings"
 
 	"rltrain/envs"
 	"rltrain/envs/answer"
+	"rltrain/envs/bank"
 )
 
 //go:embed math.yaml
@@ -57,13 +55,13 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 		more(&options)
 	}
 	if o.SystemPrompt != "" {
-		text, err := os.ReadFile(o.SystemPrompt)
-		if options.Instruction = strings.TrimSpace(string(text)); err == nil && options.Instruction == "" {
-			err = fmt.Errorf("%s is empty", o.SystemPrompt)
+		var err error
+		if options.Instruction, err = bank.Instruction(o.SystemPrompt); err != nil {
+			return nil, err
 		}
-		if err != nil {
-			return nil, &envs.OptionError{Option: "system_prompt", Err: err}
-		}
+	}
+	if s.Judging && options.Eval == "" {
+		options.Train, options.Eval = "", options.Train
 	}
 	return New(name, s.Seed, options)
 }

@@ -1,15 +1,12 @@
 package math
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
-	"sync"
 
 	"rltrain/envs"
 	"rltrain/envs/answer"
+	"rltrain/envs/bank"
 )
 
 // Options say where the problems are and how they are shown and judged.
@@ -47,14 +44,9 @@ func Defaults(name string) Options {
 
 // Task is one of the two tasks.
 type Task struct {
-	options     Options
-	seed        uint64
-	examples    []Problem
-	train, eval []Problem
-
-	lock  sync.Mutex
-	epoch int
-	order []int // of epoch; nil before the first
+	options  Options
+	examples []Problem
+	bank     *bank.Bank[Problem]
 }
 
 // New reads the files and keeps their parts apart: no worked example is a problem to
@@ -74,123 +66,61 @@ func New(name string, seed uint64, o Options) (*Task, error) {
 	case o.Calculator && !o.Annotate:
 		return nil, errors.New("sym_calc works on <<expression=result>>, which annotate=false keeps from the prompt: choose one")
 	}
-	t := &Task{options: o, seed: seed}
-	for _, part := range []struct {
-		path string
-		into *[]Problem
-	}{{o.Train, &t.train}, {o.Eval, &t.eval}} {
-		if part.path == "" {
+	train, eval := bank.Source[Problem]{Path: o.Train}, bank.Source[Problem]{Path: o.Eval}
+	for _, file := range []*bank.Source[Problem]{&train, &eval} {
+		if file.Path == "" {
 			continue
 		}
 		var err error
-		if *part.into, err = Read(part.path, name); err != nil {
+		if file.All, err = Read(file.Path, name); err != nil {
 			return nil, err
 		}
 	}
-	if err := t.takeExamples(name); err != nil {
-		return nil, err
+	t := &Task{options: o}
+	err := t.takeExamples(name, train, eval)
+	if err == nil {
+		t.bank, err = bank.Divide(seed, "problem", train, eval, t.examples, o.HoldOut, func(p Problem) string { return p.Question })
 	}
-	return t, t.divide()
+	return t, err
 }
 
-// takeExamples sets the worked examples apart.
-func (t *Task) takeExamples(name string) error {
-	source, path := t.train, t.options.Train
+// takeExamples chooses the worked examples.
+func (t *Task) takeExamples(name string, train, eval bank.Source[Problem]) error {
+	source := train
 	switch {
 	case t.options.FewShotFile != "":
-		path = t.options.FewShotFile
+		source.Path = t.options.FewShotFile
 		var err error
-		if source, err = Read(path, name); err != nil {
+		if source.All, err = Read(source.Path, name); err != nil {
 			return err
 		}
-	case path == "":
-		source, path = t.eval, t.options.Eval
+	case train.Path == "":
+		source = eval
 	}
 	n := t.options.FewShot
-	if n > len(source) {
-		return fmt.Errorf("%s: %d problems are too few for %d worked examples", path, len(source), n)
+	if n > len(source.All) {
+		return fmt.Errorf("%s: %d problems are too few for %d worked examples", source.Path, len(source.All), n)
 	}
-	t.examples = source[:n:n]
-	for _, part := range []struct {
-		path string
-		of   *[]Problem
-	}{{t.options.Train, &t.train}, {t.options.Eval, &t.eval}} {
-		*part.of = without(*part.of, t.examples)
-		if part.path != "" && len(*part.of) == 0 {
-			return fmt.Errorf("%s: %d worked examples leave no problem to solve", part.path, n)
-		}
-	}
+	t.examples = source.All[:n:n]
 	return nil
-}
-
-// divide sees to it that no problem is both learnt from and judged by.
-func (t *Task) divide() error {
-	if t.options.Eval == "" {
-		keep := len(t.train) - t.options.HoldOut
-		if keep < 1 {
-			return fmt.Errorf("%s: %d problems are too few to keep %d to be judged by", t.options.Train, len(t.train), t.options.HoldOut)
-		}
-		t.eval = t.train[keep:]
-		t.train = without(t.train[:keep:keep], t.eval)
-		return nil
-	}
-	judged := asked(t.eval)
-	for _, p := range t.train {
-		if judged[p.Question] {
-			return fmt.Errorf("%s and %s both have the problem %.60q: what is judged by must not be learnt from; use another file for one of them, or leave the second out to hold problems of the first back", t.options.Train, t.options.Eval, p.Question)
-		}
-	}
-	return nil
-}
-
-func asked(problems []Problem) map[string]bool {
-	questions := make(map[string]bool, len(problems))
-	for _, p := range problems {
-		questions[p.Question] = true
-	}
-	return questions
-}
-
-// without is the problems whose question none of the others has.
-func without(problems, others []Problem) []Problem {
-	questions := asked(others)
-	return slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return questions[p.Question] })
 }
 
 // Sift implements envs.Sifting.
 func (t *Task) Sift(keep func(envs.Env) (bool, error)) (dropped int, err error) {
-	var kept []Problem
-	for _, p := range t.train {
-		ok, err := keep(t.episode(envs.Train, p))
-		if err != nil {
-			return 0, err
-		}
-		if ok {
-			kept = append(kept, p)
-		}
-	}
-	dropped, t.train = len(t.train)-len(kept), kept
-	return dropped, nil
+	return t.bank.Sift(func(p Problem) (bool, error) { return keep(t.episode(envs.Train, p)) })
 }
 
 // Len is the number of problems of a part.
-func (t *Task) Len(part envs.Part) int {
-	if part == envs.Train {
-		return len(t.train)
-	}
-	return len(t.eval)
-}
+func (t *Task) Len(part envs.Part) int { return t.bank.Len(part) }
 
 // Episode returns a problem of a part: of Eval in the order of the file, of Train in an
 // order that the seed shuffles anew each time around.
 func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
-	if part == envs.Train && index >= 0 && len(t.train) > 0 {
-		return t.episode(part, t.train[t.shuffled(index)]), nil
+	p, err := t.bank.At(part, index)
+	if err != nil {
+		return nil, err
 	}
-	if part == envs.Eval && index >= 0 && index < len(t.eval) {
-		return t.episode(part, t.eval[index]), nil
-	}
-	return nil, fmt.Errorf("there is no episode %d of part %q, which has %d problems", index, part, t.Len(part))
+	return t.episode(part, p), nil
 }
 
 func (t *Task) episode(part envs.Part, p Problem) *Episode {
@@ -199,16 +129,4 @@ func (t *Task) episode(part envs.Part, p Problem) *Episode {
 		e.options.Stepwise, e.options.Reward = t.options.EvalStepwise, nil
 	}
 	return e
-}
-
-func (t *Task) shuffled(index int) int {
-	t.lock.Lock()
-	defer t.lock.Unlock()
-	if epoch := index / len(t.train); t.order == nil || epoch != t.epoch {
-		var key [32]byte
-		binary.LittleEndian.PutUint64(key[0:], t.seed)
-		binary.LittleEndian.PutUint64(key[8:], uint64(epoch))
-		t.epoch, t.order = epoch, rand.New(rand.NewChaCha8(key)).Perm(len(t.train))
-	}
-	return t.order[index%len(t.train)]
 }

@@ -215,7 +215,7 @@ func TestTaskParts(t *testing.T) {
 // TestPlainText shows problems to a model without a chat template.
 func TestPlainText(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.Plain, o.Stepwise, o.Annotate, o.FewShot = true, false, false, 1 })
-	e := task.episode(envs.Train, task.train[0])
+	e := task.episode(envs.Train, task.bank.Train[0])
 	want := envs.Observation{
 		Text: "Q: What is 0+0?\nA: We add 0+0=0.\nThe answer is: 0\n\nQ: What is 1+1?\nA: ",
 		Stop: []string{"\n\nQ: "},
@@ -227,7 +227,7 @@ func TestPlainText(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	task = newTask(t, GSM8K, func(o *Options) { o.Plain, o.Instruction, o.FewShot = true, "Think.", 0 })
-	if got := start(t, task.episode(envs.Train, task.train[0])).Text; got != "Think.\n\nQ: What is 0+0?\nA: " {
+	if got := start(t, task.episode(envs.Train, task.bank.Train[0])).Text; got != "Think.\n\nQ: What is 0+0?\nA: " {
 		t.Errorf("with an instruction: %q", got)
 	}
 }
@@ -245,7 +245,7 @@ func TestRewardOfTurns(t *testing.T) {
 			return 0.25, nil
 		}
 	})
-	e := task.episode(envs.Train, task.train[0])
+	e := task.episode(envs.Train, task.bank.Train[0])
 	start(t, e)
 	for i, line := range []string{"We add.\n", "2+2=4.\n", "The answer is: 4\n"} {
 		got := step(t, e, line, envs.StopString)
@@ -256,7 +256,7 @@ func TestRewardOfTurns(t *testing.T) {
 			t.Errorf("line %d is judged as %+v", i, c)
 		}
 	}
-	e = task.episode(envs.Eval, task.eval[0])
+	e = task.episode(envs.Eval, task.bank.Eval[0])
 	if o := start(t, e); o.Stop != nil {
 		t.Errorf("stops at %q", o.Stop)
 	}
@@ -299,7 +299,7 @@ func TestTrainingProblemsAreShuffledEachTimeAround(t *testing.T) {
 
 func TestConversation(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.Calculator = true })
-	o := start(t, task.episode(envs.Train, task.train[0]))
+	o := start(t, task.episode(envs.Train, task.bank.Train[0]))
 	if len(o.Messages) != 6 || !strings.Contains(o.Messages[0].Content, "<<expression=result>>") || !strings.Contains(o.Messages[2].Content, "<<0+0=0>>") || o.Messages[5].Content != "What is 2+2?" {
 		t.Errorf("%+v", o.Messages)
 	}
@@ -307,7 +307,7 @@ func TestConversation(t *testing.T) {
 		t.Error(diff)
 	}
 	task = newTask(t, GSM8K, func(o *Options) { o.Annotate, o.Stepwise = false, false })
-	e := task.episode(envs.Train, task.train[0])
+	e := task.episode(envs.Train, task.bank.Train[0])
 	o = start(t, e)
 	if strings.Contains(fmt.Sprint(o.Messages), "<<") || o.Stop != nil {
 		t.Errorf("%+v", o)
@@ -319,7 +319,7 @@ func TestConversation(t *testing.T) {
 
 func TestStepwise(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.MaxSteps = 3 })
-	problem := task.train[0] // 2+2
+	problem := task.bank.Train[0] // 2+2
 	e := task.episode(envs.Train, problem)
 	start(t, e)
 	if got := step(t, e, "We add.\nand more", envs.StopString); got.Keep != len("We add.\n") || got.Done || got.Continues {
@@ -358,7 +358,7 @@ func TestStepwise(t *testing.T) {
 
 func TestWholeCompletion(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.Stepwise = false })
-	e := task.episode(envs.Train, task.train[0])
+	e := task.episode(envs.Train, task.bank.Train[0])
 	start(t, e)
 	if got := step(t, e, "We add.\nThe answer is: 4\n", envs.StopEnd); !got.Done || got.Reward != 1 || got.Keep != 25 {
 		t.Errorf("%+v", got)
@@ -367,7 +367,7 @@ func TestWholeCompletion(t *testing.T) {
 
 func TestCalculator(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.Calculator = true })
-	e := task.episode(envs.Train, task.train[0])
+	e := task.episode(envs.Train, task.bank.Train[0])
 	for _, test := range []struct {
 		name, text string
 		stop       envs.StopReason
@@ -408,7 +408,7 @@ func TestCalculator(t *testing.T) {
 func TestMATHEndsWithABox(t *testing.T) {
 	train := write(t, "math.json", `[{"problem":"a","solution":"\\boxed{1}"},{"problem":"b","solution":"So $\\boxed{A}$."}]`)
 	task := newTask(t, MATH, func(o *Options) { o.Train, o.FewShot = train, 1 })
-	e := task.episode(envs.Train, task.train[0])
+	e := task.episode(envs.Train, task.bank.Train[0])
 	start(t, e)
 	if got := step(t, e, "so \\boxed{\n", envs.StopString); got.Done {
 		t.Errorf("an open box: %+v", got)
@@ -432,7 +432,7 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{envs.Setup{}, nil, "no file of problems"},
 		{envs.Setup{}, envs.Settings{"dataset": three}, "3 problems are too few for 8 worked examples"},
-		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "3"}, "3 worked examples leave no problem to solve"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "3"}, "3 worked examples leave no other problem"},
 		{envs.Setup{}, envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `both have the problem "What is 1+1?"`},
 		{envs.Setup{HeldOut: 2}, envs.Settings{"dataset": three, "few_shot": "1"}, "2 problems are too few to keep 2"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot: -1 is out of range"},

@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"sync"
+
+	"rltrain/internal/program"
 )
 
 // Labels is a list of rewards for a label policy: a policy whose action is one of a fixed
@@ -34,7 +36,7 @@ type labelReward struct {
 	// expected adds the gradient to grad, which is 0 before; nil where the labels cannot be
 	// enumerated.
 	expected func(truth int, probs, grad []float64) float64
-	program  *program
+	program  *program.Program
 }
 
 // Choice is a label that a policy chose for a text.
@@ -87,7 +89,7 @@ func ParseLabels(spec string, labels []string, o Options) (*Labels, error) {
 		case p.kind == kindExpr:
 			judge, err = r.expression(p.body)
 		case p.kind == kindCmd:
-			judge.program, err = newProgram(p.body, timeout)
+			judge.program, err = program.New(p.body, timeout)
 		default:
 			judge = r.builtIn(p.name)
 		}
@@ -165,7 +167,7 @@ func (r *Labels) Score(ctx context.Context, choices []Choice) (Scores, error) {
 	var wait sync.WaitGroup
 	for j, judge := range r.rewards {
 		if judge.program != nil {
-			wait.Go(func() { said[j] = judge.program.ask(ctx, len(choices), r.question(choices)) })
+			wait.Go(func() { said[j] = ask(ctx, judge.program, len(choices), r.question(choices)) })
 			continue
 		}
 		said[j] = newJudged(len(choices))
@@ -289,7 +291,7 @@ func (r *Labels) Observe(choices []Choice) {
 func (r *Labels) Close() {
 	for _, judge := range r.rewards {
 		if judge.program != nil {
-			judge.program.close()
+			judge.program.Close()
 		}
 	}
 }

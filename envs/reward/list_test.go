@@ -170,26 +170,6 @@ func TestParseRefusesANegativeTimeout(t *testing.T) {
 	}
 }
 
-func TestSplitWords(t *testing.T) {
-	for command, want := range map[string][]string{
-		"./judge":                      {"./judge"},
-		"  python3\tjudge.py\n -v ":    {"python3", "judge.py", "-v"},
-		`a 'b c' "d e"`:                {"a", "b c", "d e"},
-		`a b'c'"d"e ''`:                {"a", "bcde", ""},
-		`a "say \"no\" \\ \n" 'x\y'`:   {"a", `say "no" \ \n`, `x\y`},
-		`my\ judge \' "it's" '"' "\$"`: {"my judge", "'", "it's", `"`, `\$`},
-		"sh -c 'echo $HOME; a | b'":    {"sh", "-c", "echo $HOME; a | b"},
-	} {
-		got, err := splitWords(command)
-		if err != nil {
-			t.Errorf("%s: %v", command, err)
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", command, diff)
-		}
-	}
-}
-
 func FuzzParseLabels(f *testing.F) {
 	for _, seed := range []string{
 		"accuracy", "f1=0.5,calibration", "accuracy,expr:'correct*confidence'=0.5", `expr:"label == 'law' ? 1 : 0"`,

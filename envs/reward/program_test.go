@@ -325,20 +325,6 @@ func TestTextIsUsedByManyAtATime(t *testing.T) {
 	}
 }
 
-func TestLastLine(t *testing.T) {
-	var l lastLine
-	for _, step := range []struct{ write, want string }{
-		{"", ""}, {"one", "one"}, {" more\n", "one more"}, {"\n  \n", "one more"}, {"a\nb\r\nc", "c"}, {"\n" + strings.Repeat("d", 1000), strings.Repeat("d", 512)},
-	} {
-		if n, err := l.Write([]byte(step.write)); n != len(step.write) || err != nil {
-			t.Errorf("%q: wrote %d, %v", step.write, n, err)
-		}
-		if got := l.String(); got != step.want {
-			t.Errorf("after %q: %q, want %q", step.write, got, step.want)
-		}
-	}
-}
-
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"id":1,"reward":0.5}`, `{"id":2,"reward":null,"error":"no"}`, `{"id":3,"reward": NaN}`, `{"id":4,"reward":-Infinity}`, `{"id":5}`, `{"reward":1}`,
@@ -348,16 +334,16 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
 		a, err := decode(line)
-		if err != nil || a.err != nil {
-			if strings.ContainsAny(errors.Join(err, a.err).Error(), "\n\r") {
-				t.Errorf("the error has several lines: %v, %v", err, a.err)
+		if err != nil || a.Err != nil {
+			if strings.ContainsAny(errors.Join(err, a.Err).Error(), "\n\r") {
+				t.Errorf("the error has several lines: %v, %v", err, a.Err)
 			}
 			return
 		}
-		if !finite(a.value) {
-			t.Errorf("value %v", a.value)
+		if !finite(a.Value) {
+			t.Errorf("value %v", a.Value)
 		}
-		again, err := json.Marshal(map[string]any{"id": a.ID, "reward": a.value})
+		again, err := json.Marshal(map[string]any{"id": a.ID, "reward": a.Value})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,40 +1,33 @@
 package reward
 
 import (
-	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
+
+	"rltrain/internal/program"
 )
-
-// encode writes a question as a line.
-func encode(question any) ([]byte, error) {
-	var line bytes.Buffer
-	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false) // for programs that look for a text without reading JSON
-	if err := encoder.Encode(question); err != nil {
-		return nil, err
-	}
-	if line.Len() > maxLine {
-		return nil, fmt.Errorf("the question has %d bytes: at most %d can be asked", line.Len(), maxLine)
-	}
-	return line.Bytes(), nil
-}
-
-// answer is what a program says about the sample of a question.
-type answer struct {
-	ID    uint64
-	value float64
-	err   error // why there is no value
-}
 
 // notFinite finds the rewards that JSON cannot say but some writers of JSON do, Python's among
 // them.
 var notFinite = regexp.MustCompile(`("reward"\s*:\s*)(NaN|-?Infinity)\b`)
 
+// ask asks a program about n samples.
+func ask(ctx context.Context, p *program.Program, n int, question func(i int, id uint64) any) judged {
+	values, errs := program.Ask(ctx, p, n, question, decode)
+	for i, err := range errs {
+		if err != nil {
+			values[i] = math.NaN()
+		}
+	}
+	return judged{values, errs}
+}
+
 // decode reads a line of a program.
-func decode(line []byte) (answer, error) {
+func decode(line []byte) (program.Answer[float64], error) {
 	var read struct {
 		ID     *uint64  `json:"id"`
 		Reward *float64 `json:"reward"`
@@ -46,16 +39,16 @@ func decode(line []byte) (answer, error) {
 		line = notFinite.ReplaceAll(line, []byte("${1}null"))
 	}
 	if err := json.Unmarshal(line, &read); err != nil || read.ID == nil {
-		return answer{}, fmt.Errorf(`the program writes %s, not a line such as {"id":7,"reward":0.5}`, hintQuote(string(line)))
+		return program.Answer[float64]{}, fmt.Errorf(`the program writes %s, not a line such as {"id":7,"reward":0.5}`, hintQuote(string(line)))
 	}
-	a := answer{ID: *read.ID}
+	a := program.Answer[float64]{ID: *read.ID}
 	switch {
 	case read.Error != "":
-		a.err = fmt.Errorf("the program says %s", hintQuote(read.Error))
+		a.Err = fmt.Errorf("the program says %s", hintQuote(read.Error))
 	case read.Reward == nil:
-		a.err = errors.New(missing)
+		a.Err = errors.New(missing)
 	default:
-		a.value = *read.Reward
+		a.Value = *read.Reward
 	}
 	return a, nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rltrain/envs"
+	"rltrain/internal/program"
 	"rltrain/internal/within"
 )
 
@@ -68,9 +69,9 @@ func ParseText(spec string, own map[string]envs.Reward, o Options) (*Text, error
 		case kindExpr:
 			judge, err = compileText(p.body)
 		case kindCmd:
-			var program *program
-			program, err = newProgram(p.body, timeout)
-			judge = textProgram{program}
+			var judged *program.Program
+			judged, err = program.New(p.body, timeout)
+			judge = textProgram{judged}
 		default:
 			judge = ownReward{own[p.name], timeout}
 		}
@@ -106,7 +107,7 @@ func (r *Text) Score(ctx context.Context, completions []envs.Completion, paralle
 func (r *Text) Close() {
 	for _, judge := range r.rewards {
 		if p, ok := judge.(textProgram); ok {
-			p.close()
+			p.Close()
 		}
 	}
 }
@@ -133,7 +134,7 @@ func (r ownReward) judge(ctx context.Context, completions []envs.Completion, par
 }
 
 // textProgram is a program that judges completions.
-type textProgram struct{ *program }
+type textProgram struct{ *program.Program }
 
 // textQuestion is what it is asked.
 type textQuestion struct {
@@ -148,7 +149,7 @@ type textQuestion struct {
 }
 
 func (r textProgram) judge(ctx context.Context, completions []envs.Completion, _ int) judged {
-	return r.ask(ctx, len(completions), func(i int, id uint64) any {
+	return ask(ctx, r.Program, len(completions), func(i int, id uint64) any {
 		c := completions[i]
 		q := textQuestion{ID: id, Prompt: prompt(c.Observation), Text: c.Action.Text, Written: c.Text}
 		if c.Info != nil {

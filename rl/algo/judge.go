@@ -166,7 +166,11 @@ func JudgeAnswers(sampler *policy.Sampler, task envs.Task, n, every int, c rollo
 		if failed == scores.N && failed > 0 {
 			return Scores{}, fmt.Errorf("none of %d episodes of the evaluation could be played; the first: %w", failed, first)
 		}
-		return Scores{Score: scores.Accuracy, Value: scores, Row: AnswerRow(scores), Line: func(best int) string {
+		score := scores.Accuracy
+		if scores.Reward != nil {
+			score = *scores.Reward
+		}
+		return Scores{Score: score, Value: scores, Row: AnswerRow(scores), Line: func(best int) string {
 			line := "Evaluation: " + DescribeAnswers(scores)
 			if failed > 0 {
 				line += fmt.Sprintf("; %d episodes failed and count as not right, the first: %v", failed, first)
@@ -179,6 +183,9 @@ func JudgeAnswers(sampler *policy.Sampler, task envs.Task, n, every int, c rollo
 // AnswerRow is an evaluation for the metrics.
 func AnswerRow(s rl.AnswerScores) report.Row {
 	row := report.Row{"eval_accuracy": s.Accuracy, "eval_format_rate": s.FormatRate}
+	if s.Reward != nil {
+		row = report.Row{"eval_reward": *s.Reward}
+	}
 	for kind, score := range s.Kinds {
 		row["eval_accuracy/"+kind] = score.Accuracy
 	}
@@ -187,6 +194,9 @@ func AnswerRow(s rl.AnswerScores) report.Row {
 
 // DescribeAnswers is an evaluation for people, on one line.
 func DescribeAnswers(s rl.AnswerScores) string {
+	if s.Reward != nil {
+		return fmt.Sprintf("mean reward %.4f of %d answers", *s.Reward, s.N)
+	}
 	return fmt.Sprintf("%d/%d correct (%.1f %%, 95 %% interval %.1f to %.1f), %.1f %% formatted",
 		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"rltrain/envs"
@@ -54,6 +55,32 @@ func (p *Token) Observe(o envs.Observation) ([]int32, error) {
 		return nil, err
 	}
 	return p.Tokenizer.EncodeRaw(rendered.Text+opening, false)
+}
+
+// turnMark stands for what an assistant says, in a conversation that is rendered for what follows it.
+const turnMark = "rltrainTURN"
+
+// Reply is the tokens behind an assistant's message that the user answers: the end of that message, unless the tokens
+// before have an end token, the user's message and the beginning of the assistant's next one.
+func (p *Token) Reply(text string, ended bool) ([]int32, error) {
+	if p.Templates == nil {
+		return nil, fmt.Errorf("the task answers with messages, but %s %w", p.model.Dir, template.ErrNone)
+	}
+	rendered, err := p.Templates.Render([]template.Message{
+		template.NewMessage(envs.RoleUser, "-"), template.NewMessage(envs.RoleAssistant, turnMark), template.NewMessage(envs.RoleUser, text),
+	}, template.Options{AddGenerationPrompt: true, Special: p.Tokenizer.Special()})
+	if err != nil {
+		return nil, err
+	}
+	_, rest, found := strings.Cut(rendered.Text, turnMark)
+	if !found {
+		return nil, fmt.Errorf("the chat template of %s leaves out what the assistant said before, so its episodes have one turn", p.model.Dir)
+	}
+	ids, err := p.Tokenizer.EncodeRaw(rest, false)
+	if err == nil && ended && len(ids) > 0 && slices.Contains(p.eos, ids[0]) {
+		ids = ids[1:]
+	}
+	return ids, err
 }
 
 // Spell is the text of tokens, and how long it is after each of them. A special token has no text.

@@ -63,3 +63,42 @@ func TestSpell(t *testing.T) {
 		t.Errorf("%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
 	}
 }
+
+// TestReply gives the same tokens as a conversation that is shown whole.
+func TestReply(t *testing.T) {
+	dir := t.TempDir() + "/tiny"
+	if err := TinyChatModel(dir, 1, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewToken(TokenConfig{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	said := []envs.Message{{Role: envs.RoleUser, Content: "a"}, {Role: envs.RoleAssistant, Content: "b"}, {Role: envs.RoleUser, Content: "c"}}
+	want, err := p.Observe(envs.Observation{Messages: said})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ended := range []bool{true, false} {
+		ids, err := p.Observe(envs.Observation{Messages: said[:1]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		written, err := p.Tokenizer.EncodeRaw("b", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, written...)
+		if ended {
+			ids = append(ids, p.EOS()[0])
+		}
+		reply, err := p.Reply("c", ended)
+		if err != nil || !slices.Equal(append(ids, reply...), want) {
+			t.Errorf("ended %t: %v and %v, %v; want %v", ended, ids, reply, err, want)
+		}
+	}
+	if _, err := tinyPolicy(t, TokenConfig{}).Reply("c", true); err == nil || !strings.Contains(err.Error(), "chat template") {
+		t.Errorf("without a template: %v", err)
+	}
+}

@@ -1,8 +1,11 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"math"
 
 	"rltrain/envs"
 	"rltrain/rl"
@@ -11,7 +14,8 @@ import (
 )
 
 // Evaluate plays n episodes of the evaluation part, from the given one on, once each, as c says but for the number of
-// samples and the rewards, and counts the answers; fewer where the part has no more.
+// samples, and counts the answers; fewer where the part has no more. Rewards are asked only where the task has no right
+// answers.
 func Evaluate(ctx context.Context, sampler *policy.Sampler, task envs.Task, from, n int, c Config) (rl.AnswerScores, error) {
 	if most := task.Len(envs.Eval); most > 0 {
 		n = max(0, min(n, most-from))
@@ -20,7 +24,11 @@ func Evaluate(ctx context.Context, sampler *policy.Sampler, task envs.Task, from
 	for i := range indices {
 		indices[i] = from + i
 	}
-	c.Samples, c.Rewards = 1, nil
+	c.Samples = 1
+	open, _ := task.(envs.Unjudged)
+	if open == nil || open.Unjudged() == "" {
+		c.Rewards = nil
+	}
 	played, err := Play(ctx, sampler, task, envs.Eval, indices, c)
 	if err != nil {
 		return rl.AnswerScores{}, fmt.Errorf("evaluating: %w", err)
@@ -29,7 +37,31 @@ func Evaluate(ctx context.Context, sampler *policy.Sampler, task envs.Task, from
 	for i, g := range played.Groups {
 		infos[i] = g[0].Info
 	}
-	return rl.ScoreAnswers(infos), nil
+	scores := rl.ScoreAnswers(infos)
+	if c.Rewards != nil {
+		mean, err := meanReward(played)
+		if err != nil {
+			return scores, fmt.Errorf("evaluating: %w", err)
+		}
+		scores.Reward = &mean
+	}
+	return scores, nil
+}
+
+// meanReward is over the episodes that have a reward.
+func meanReward(p Played) (float64, error) {
+	sum, n := 0.0, 0.0
+	for _, g := range p.Groups {
+		for _, x := range g {
+			if reward := x.Reward(); !math.IsNaN(reward) {
+				sum, n = sum+reward, n+1
+			}
+		}
+	}
+	if n == 0 {
+		return 0, cmp.Or(p.Scores.AllFailed(), errors.New("no episode could be rewarded"))
+	}
+	return sum / n, nil
 }
 
 // Greedy is c with the likeliest tokens.

@@ -368,7 +368,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	if step.Keep < 0 || step.Keep > len(a.Action.Text) {
 		return fmt.Errorf("the environment keeps %d bytes of an action of %d", step.Keep, len(a.Action.Text))
 	}
-	if step.Keep == 0 && step.Append == "" && !step.Done {
+	if step.Keep == 0 && step.Append+step.Reply == "" && !step.Done {
 		return errors.New("the environment takes an action back, adds nothing and goes on, which has no end")
 	}
 	if math.IsInf(step.Reward, 0) {
@@ -384,6 +384,13 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		return err
 	}
 	e.Give(given...)
+	if step.Reply != "" {
+		reply, err := r.sampler.Policy().Reply(step.Reply, a.Action.Stop == envs.StopEnd)
+		if err != nil {
+			return err
+		}
+		e.Give(reply...)
+	}
 	e.Info, e.done = step.Info, step.Done
 	e.answered++
 	e.written.WriteString(a.text[:step.Keep])
@@ -397,7 +404,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward,
 		}})
 	}
-	e.written.WriteString(step.Append)
+	e.written.WriteString(step.Append + step.Reply)
 	return nil
 }
 

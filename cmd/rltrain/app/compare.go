@@ -28,17 +28,36 @@ func compareCommand() (*cli.Command, error) {
 	if err != nil {
 		return nil, err
 	}
+	more, err := languageModelFlags()
+	if err != nil {
+		return nil, err
+	}
 	return &cli.Command{
-		Name:        "compare",
-		Usage:       "measure two classifiers on the same texts",
-		ArgsUsage:   "DIR_A DIR_B",
-		Description: "Differences are those of B from A, with 95 % intervals of a paired bootstrap over the texts.",
-		Flags:       append(flags, shared.TaskFlag(labelTasks()...), &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"}),
-		Action:      compare,
+		Name:      "compare",
+		Usage:     "measure two models on the same texts or exercises",
+		ArgsUsage: "DIR_A DIR_B",
+		Description: `Two classifiers on the same texts, or with --task NAME of exercises two language models on the same exercises.
+Differences are those of B from A, with 95 % intervals of a paired bootstrap over the texts or exercises.`,
+		Flags: joinFlags(flags, []cli.Flag{
+			shared.TaskFlag(append(labelTasks(), exerciseTasks()...)...), &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"},
+			&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact, units or math", DefaultText: "the task's own"},
+		}, more, exerciseFlags()),
+		Action: compare,
 	}, nil
 }
 
 func compare(c *cli.Context) error {
+	task := c.String("task")
+	if !slices.Contains(labelTasks(), task) {
+		return compareExercises(c)
+	}
+	flags, err := rowFlags()
+	if err != nil {
+		return err
+	}
+	if err := onlyFlags(c, task, append(flagNames(flags), "task", "output")); err != nil {
+		return err
+	}
 	chosen, err := chooseRows(c)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
 	"rltrain/internal/files"
 	"rltrain/rl"
 	"rltrain/rl/policy"
@@ -22,33 +23,62 @@ func evalCommand() (*cli.Command, error) {
 	if err != nil {
 		return nil, err
 	}
+	more, err := languageModelFlags()
+	if err != nil {
+		return nil, err
+	}
 	return &cli.Command{
 		Name:  "eval",
-		Usage: "measure a trained classifier on labelled texts, or answers that something else wrote",
+		Usage: "measure a trained classifier on labelled texts, a language model on exercises, or answers that something else wrote",
 		Description: `Of a classifier, --model DIR: prints accuracy, F1, calibration (ECE over 15 bins, Brier) with 95 % intervals,
 figures of each class and the latency of one text, and writes logs/eval_results.json and plots/ in the folder eval of
 the model's: what its training measured stays.
 
+Of a language model, --task NAME of exercises --model DIR [--adapter DIR]: has it try each exercise --n times, all those
+of the files in --dataset FILE[,FILE...] where the task reads files, else --eval-samples of them. Prints and with
+--output FILE writes how often one of k tries is right (pass@1 to pass@n, unbiased), how often the answer given most
+often is (majority@n), both with 95 % intervals of a bootstrap over the exercises, by kind where the task tells kinds,
+and writes the tries.
+
 Of answers, --task NAME --completions FILE: prints how many are right by each --answer-match and how they were
 found, and writes logs/eval_results.json. Rows of problems have question and answer, or problem and solution; rows of
 exercises with numbers have answer, a number.`,
-		Flags: slices.Concat([]cli.Flag{modelFlag(), shared.TaskFlag(append(labelTasks(), answerTasks()...)...)}, flags,
-			[]cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in that of --model"}}, answerFlags()),
+		Flags: joinFlags([]cli.Flag{
+			&cli.StringFlag{Name: "model", Usage: "trained classifier, or language model: a folder, such as models/intent_classifier_rl, or a name on the hub"},
+			shared.TaskFlag(evaluatedTasks()...),
+		}, flags, more, answerFlags(), exerciseFlags(),
+			[]cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in that of --model"}}),
 		Action: eval,
 	}, nil
+}
+
+// evaluatedTasks are the tasks that eval knows, the default one first.
+func evaluatedTasks() []string {
+	return tasksWhere(func(d envs.Definition) bool {
+		_, answers := d.Options().(envs.AnswerSource)
+		return answers || d.Labels() || d.Plays()
+	})
 }
 
 func eval(c *cli.Context) error {
 	if c.IsSet("completions") {
 		return evalAnswers(c)
 	}
-	if task := c.String("task"); !slices.Contains(labelTasks(), task) {
-		return shared.UsageErrorf("eval --task %s needs --completions FILE", task)
-	}
-	for _, name := range []string{"completion-field", "answer-match", "output-rows"} {
+	for _, name := range []string{"completion-field", "output-rows"} {
 		if c.IsSet(name) {
 			return shared.UsageErrorf("--%s: applies only with --completions FILE", name)
 		}
+	}
+	task := c.String("task")
+	if !slices.Contains(labelTasks(), task) {
+		return evalExercises(c)
+	}
+	flags, err := rowFlags()
+	if err != nil {
+		return err
+	}
+	if err := onlyFlags(c, task, append(flagNames(flags), "task", "model", "output", "output-dir")); err != nil {
+		return err
 	}
 	dir, err := model(c)
 	if err != nil {

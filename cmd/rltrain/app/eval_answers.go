@@ -38,7 +38,7 @@ func answerFlags() []cli.Flag {
 		&cli.StringFlag{Name: "completions", Usage: "file of questions, right answers and completions that something else wrote"},
 		&cli.StringFlag{Name: "completion-field", Usage: "field of --completions with the completion", DefaultText: "completion"},
 		&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact, units or math", DefaultText: "the task's own"},
-		&cli.StringFlag{Name: "output", Usage: "file of the results", DefaultText: "logs/eval_results.json in --output-dir"},
+		&cli.StringFlag{Name: "output", Usage: "file of the results", DefaultText: "logs/eval_results.json in --output-dir; none for a language model"},
 		&cli.StringFlag{Name: "output-rows", Usage: "file of JSON lines with both answers as they were read and the verdict, for each row of --completions"},
 	}
 }
@@ -110,7 +110,7 @@ func evalAnswers(c *cli.Context) error {
 	case output == "":
 		output = filepath.Join(c.String("output-dir"), "logs", "eval_results.json")
 	}
-	if err := makeDirs(filepath.Dir(output)); err != nil {
+	if err := newResults(output); err != nil {
 		return err
 	}
 	if err := files.SaveJSON(output, results); err != nil {

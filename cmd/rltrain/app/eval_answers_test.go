@@ -121,7 +121,7 @@ func TestDigitAnswersAreJudgedAsInTraining(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	step.Info.Kind = "" // a file does not tell it
+	step.Info.Kind = "" // a file of answers does not tell it
 	if diff := cmp.Diff(step.Info, judges[0](answer.Numeric)); diff != "" {
 		t.Errorf("(-training +file)\n%s", diff)
 	}
@@ -140,15 +140,15 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{"--task gsm8k", 2, "eval --task gsm8k needs --completions FILE"},
-		{"--task chat", 2, `--task: "chat" is none of intent, gsm8k, math, reverse_digits, sum_digits`},
-		{"--completions TMP/a.jsonl", 2, "--completions: answers have a --task of their own: gsm8k, math, reverse_digits, sum_digits"},
+		{"--task gsm8k", 2, "eval --task gsm8k needs --model DIR, the folder of a language model or of an adapter, or --completions FILE"},
+		{"--task chat", 2, `--task: "chat" is none of intent, a_letter, gsm8k, math, prompts, reverse_digits, sum_digits`},
+		{"--completions TMP/a.jsonl", 2, "--completions: answers have a --task of their own: gsm8k, math, prompts, reverse_digits, sum_digits"},
 		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
 		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},
 		{"--task math --text-column q --completions TMP/a.jsonl", 2, "--text-column: does not apply with --completions FILE"},
 		{"--task gsm8k --answer-match fuzzy --completions TMP/a.jsonl", 2, `--answer-match: answer match "fuzzy" is unknown: choose numeric, exact, units or math`},
 		{"--task gsm8k --completion-field= --completions TMP/a.jsonl", 2, "--completion-field: name the field"},
-		{"--model MODEL --answer-match exact", 2, "--answer-match: applies only with --completions FILE"},
+		{"--model MODEL --answer-match exact", 2, "--answer-match: does not apply to task intent"},
 		{"--model MODEL --output-rows x.jsonl", 2, "--output-rows: applies only with --completions FILE"},
 		{"--task gsm8k --completions TMP/no.jsonl", 1, "reading data set: open TMP/no.jsonl: no such file or directory"},
 		{"--task gsm8k --completions TMP/a.jsonl --completion-field out", 1, `TMP/a.jsonl:1: field "out" is missing or no text`},

@@ -41,6 +41,15 @@ func languageModel(c *cli.Context) (*policy.Token, error) {
 	if name == "" {
 		return nil, shared.UsageErrorf("%s needs --model DIR, the folder of a language model or of an adapter", c.Command.Name)
 	}
+	p, err := loadLanguageModel(c, name, c.String("adapter"))
+	if err != nil {
+		return nil, fmt.Errorf("--model: %w", err)
+	}
+	return p, nil
+}
+
+// loadLanguageModel loads a language model, with an adapter if one is named, as the flags say.
+func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.Token, error) {
 	dtype := c.String("dtype")
 	if c.Bool("bf16") {
 		if dtype != "" && dtype != "bf16" {
@@ -50,12 +59,12 @@ func languageModel(c *cli.Context) (*policy.Token, error) {
 	}
 	client, done := shared.HubOf(c)
 	defer done()
-	p, err := policy.LoadToken(c.Context, client, name, c.String("adapter"), dtype, false)
+	p, err := policy.LoadToken(c.Context, client, name, adapter, dtype, false)
 	if err != nil {
 		if policy.IsLabelFolder(name) {
-			return nil, shared.UsageErrorf("--model: %s is a classifier: rltrain predict and rltrain eval work with it", name)
+			return nil, shared.UsageErrorf("%s is a classifier: rltrain predict and rltrain eval work with it", name)
 		}
-		return nil, fmt.Errorf("--model: %w%s", err, stagesIn(name))
+		return nil, fmt.Errorf("%w%s", err, stagesIn(name))
 	}
 	return p, nil
 }

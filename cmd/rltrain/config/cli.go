@@ -3,12 +3,14 @@ package config
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/envs"
 	"rltrain/internal/options"
 )
 
@@ -232,4 +234,37 @@ func usageError(_ *cli.Context, err error, _ bool) error {
 		return usagef("--%s: %s is not a valid value", m[2], m[1])
 	}
 	return usagef("%v", err)
+}
+
+// ExerciseFlags are flags of the options with which tasks show and judge exercises, for other subcommands; Load reads
+// their values. Those named in except are left out.
+func ExerciseFlags(except ...string) []cli.Flag {
+	var flags []cli.Flag
+	seen := map[string]bool{}
+	for _, name := range except {
+		seen[name] = true
+	}
+	for _, d := range envs.Definitions() {
+		if !d.Plays() {
+			continue
+		}
+		of := mustRead(&struct {
+			Settings any
+			Answers  Answers
+			Form     PromptForm
+		}{Settings: d.Options()})
+		for _, o := range of.All() {
+			if seen[o.Name] {
+				continue
+			}
+			seen[o.Name] = true
+			name := strings.TrimPrefix(options.Flag(o.Name), "--")
+			if o.Kind == reflect.Bool {
+				flags = append(flags, &cli.BoolFlag{Name: name, Usage: o.Help})
+			} else {
+				flags = append(flags, &cli.StringFlag{Name: name, Usage: o.Help, DefaultText: "the task's own"})
+			}
+		}
+	}
+	return flags
 }

@@ -249,6 +249,9 @@ func (c *Config) LongestAnswer() int {
 	if lines := c.StepLines(); lines != nil && lines.StepMode == "line" {
 		return lines.MaxTokens * lines.MaxLines
 	}
+	if several, ok := c.Settings.(envs.Several); ok {
+		return c.Answers.MaxNewTokens * several.Actions()
+	}
 	return c.Answers.MaxNewTokens
 }
 

@@ -5,4 +5,5 @@ import (
 	_ "rltrain/envs/digits"
 	_ "rltrain/envs/intent"
 	_ "rltrain/envs/math"
+	_ "rltrain/envs/prompts"
 )

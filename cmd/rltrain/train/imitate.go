@@ -34,6 +34,7 @@ func (t *trainer) imitate(ctx context.Context) error {
 	packing := 0
 	if c.Task.Plays() {
 		if task, err = t.taskFor(p); err == nil {
+			defer closeTask(task)
 			train, held, err = t.worked(ctx, p, task)
 		}
 	} else {

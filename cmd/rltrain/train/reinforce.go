@@ -41,6 +41,7 @@ func (t *trainer) reinforce(ctx context.Context, start string) error {
 	if err != nil {
 		return err
 	}
+	defer closeTask(task)
 	note, err := t.sift(ctx, p, task)
 	if err != nil {
 		return err
@@ -100,7 +101,9 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, 
 	if c.Minibatches != nil {
 		settings.Minibatches = c.Minibatches.Minibatches
 	}
-	settings.Evaluate = algo.JudgeAnswers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, t.evaluation())
+	evaluation := t.evaluation()
+	evaluation.Rewards = rewards
+	settings.Evaluate = algo.JudgeAnswers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, evaluation)
 	result, err := algo.Train(ctx, p, source, c.Learning, settings, stage.Hooks(c.RL.Algorithm, "step"))
 	if err != nil {
 		return err
@@ -114,7 +117,7 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, 
 			return err
 		}
 	}
-	if scores.Fresh, err = t.fresh(ctx, sampler, task); err != nil {
+	if scores.Fresh, err = t.fresh(ctx, sampler, task, evaluation); err != nil {
 		return err
 	}
 	return t.endReinforcement(ctx, stage, p, task, result.BestStep, scores)
@@ -200,12 +203,12 @@ func (t *trainer) sift(ctx context.Context, p *policy.Token, task envs.Task) (no
 }
 
 // fresh judges the kept weights by episodes that the run has not used; nil where the task has none left.
-func (t *trainer) fresh(ctx context.Context, sampler *policy.Sampler, task envs.Task) (*rl.AnswerScores, error) {
+func (t *trainer) fresh(ctx context.Context, sampler *policy.Sampler, task envs.Task, evaluation rollout.Config) (*rl.AnswerScores, error) {
 	from, n := t.config.Answers.EvalSamples, t.config.Rounds.FreshSamples
 	if most := task.Len(envs.Eval); n == 0 || most > 0 && most <= from {
 		return nil, nil
 	}
-	scores, err := rollout.Evaluate(ctx, sampler, task, from, n, t.evaluation())
+	scores, err := rollout.Evaluate(ctx, sampler, task, from, n, evaluation)
 	return &scores, err
 }
 
@@ -244,6 +247,9 @@ func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *pol
 
 // describe is an evaluation on one line, by kind of exercise where the task tells kinds.
 func describe(s rl.AnswerScores) string {
+	if s.Reward != nil {
+		return algo.DescribeAnswers(s)
+	}
 	text := fmt.Sprintf("%.1f %% of %d held-out answers right [%.1f, %.1f], %.1f %% in the form asked for",
 		100*s.Accuracy, s.N, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
 	for _, name := range slices.Sorted(maps.Keys(s.Kinds)) {

@@ -2,6 +2,8 @@ package train
 
 import (
 	"context"
+	"errors"
+	"math"
 
 	"rltrain/envs"
 	"rltrain/envs/reward"
@@ -62,6 +64,9 @@ func (t *trainer) rewards(ctx context.Context) (rewards *reward.Text, done func(
 
 // accuracy pays 1 for an answer that the task finds right, and 0 for one that it does not, or not yet.
 func accuracy(_ context.Context, c envs.Completion) (float64, error) {
+	if c.Info == nil && math.IsNaN(c.Reward) {
+		return 0, errors.New("the task has not judged the answer")
+	}
 	if c.Info != nil && c.Info.Correct {
 		return 1, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"path/filepath"
 
@@ -21,7 +22,12 @@ func (t *trainer) text(ctx context.Context) error {
 	start := c.Pretrained()
 	if c.Task.Plays() {
 		// What is wrong with the task is found before anything is made.
-		if _, err := t.task(c.Form != nil && c.Form.Form == "short"); err != nil {
+		task, err := t.task(c.Form != nil && c.Form.Form == "short")
+		if err == nil {
+			err = t.canLearn(task)
+			closeTask(task)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -52,6 +58,33 @@ func (t *trainer) task(asText bool) (envs.Task, error) {
 		return nil, c.Errorf("eval_samples", "%d: task %s has %d episodes to be judged by", c.Answers.EvalSamples, c.Task.Name, n)
 	}
 	return task, nil
+}
+
+// canLearn says what the stages lack that the task's data does not have.
+func (t *trainer) canLearn(task envs.Task) error {
+	c := t.config
+	if open, ok := task.(envs.Unjudged); ok && c.RL != nil && c.Rewards.Reward == "" && open.Unjudged() != "" {
+		return c.Errorf("reward", "is needed, as expr:'...' or cmd:PROGRAM: %s", open.Unjudged())
+	}
+	if c.Imitation == nil || !c.Task.Worked {
+		return nil
+	}
+	part := envs.Train
+	if task.Len(part) == 0 {
+		part = envs.Warmup
+	}
+	first, err := task.Episode(part, 0)
+	if _, worked := first.(envs.Worked); err == nil && !worked {
+		err = c.Errorf("mode", "%s imitates worked solutions, and %s has none; choose %s", c.General.Mode, t.dataName(), envs.RLOnly)
+	}
+	return err
+}
+
+// closeTask ends the programs of a task that has some.
+func closeTask(task envs.Task) {
+	if open, ok := task.(io.Closer); ok {
+		_ = open.Close() // nothing of it is needed any more
+	}
 }
 
 // evalLines tells whether solutions are evaluated line by line.

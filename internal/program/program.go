@@ -1,14 +1,18 @@
-package reward
+// Package program asks a program outside of this process: a question a line, and an answer a line, both JSON. How
+// programs are started, timed and started again is described in rltrain/envs/reward, whose judges are such programs.
+package program
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os/exec"
 	"time"
 
 	"rltrain/internal/within"
+	"rltrain/internal/words"
 )
 
 const (
@@ -18,9 +22,9 @@ const (
 	closeLimit = time.Second
 )
 
-// program is a judge outside of this process. Its batches take turns.
-type program struct {
-	words   []string
+// Program is a program outside of this process. Its batches take turns.
+type Program struct {
+	command []string
 	timeout time.Duration
 
 	turn    chan struct{} // held by the batch under way, which alone uses what follows
@@ -30,19 +34,20 @@ type program struct {
 	broken  error // why nothing is asked any more
 }
 
-func newProgram(command string, timeout time.Duration) (*program, error) {
-	words, err := splitWords(command)
+// New finds the program of a command line, and starts nothing yet. timeout is that of each question.
+func New(line string, timeout time.Duration) (*Program, error) {
+	command, err := splitWords(line)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := exec.LookPath(words[0]); err != nil {
+	if _, err := exec.LookPath(command[0]); err != nil {
 		return nil, err
 	}
-	return &program{words: words, timeout: timeout, turn: make(chan struct{}, 1)}, nil
+	return &Program{command: command, timeout: timeout, turn: make(chan struct{}, 1)}, nil
 }
 
-// close ends the program, and makes all later questions fail.
-func (p *program) close() {
+// Close ends the program, and makes all later questions fail.
+func (p *Program) Close() {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
 	p.broken = errors.New("the program has been closed")
@@ -52,10 +57,18 @@ func (p *program) close() {
 	}
 }
 
-// ask asks about n samples; question makes what is asked about one, to be written as JSON.
-// What ctx interrupts fails by its error, and the program is ended.
-func (p *program) ask(ctx context.Context, n int, question func(i int, id uint64) any) judged {
-	b := &batch{program: p, question: question, said: newJudged(n)}
+// Answer is what a program says to a question.
+type Answer[T any] struct {
+	ID    uint64
+	Value T
+	Err   error // why there is no value
+}
+
+// Ask asks n questions; question makes one, to be written as JSON, and read reads a line of the program, of which an
+// error means that it is no answer. What has an error has no value. What ctx interrupts fails by its error, and the
+// program is ended.
+func Ask[T any](ctx context.Context, p *Program, n int, question func(i int, id uint64) any, read func(line []byte) (Answer[T], error)) (values []T, errs []error) {
+	b := &batch[T]{program: p, question: question, read: read, values: make([]T, n), errs: make([]error, n)}
 	for i := range n {
 		b.todo = append(b.todo, i)
 	}
@@ -66,15 +79,17 @@ func (p *program) ask(ctx context.Context, n int, question func(i int, id uint64
 	case <-ctx.Done():
 		b.failAll(ctx.Err())
 	}
-	return b.said
+	return b.values, b.errs
 }
 
 // batch is a batch of questions on its way through a program.
-type batch struct {
-	program  *program
+type batch[T any] struct {
+	program  *Program
 	question func(i int, id uint64) any
-	said     judged
-	todo     []int     // samples, not asked about, or not yet by this process
+	read     func(line []byte) (Answer[T], error)
+	values   []T
+	errs     []error
+	todo     []int     // questions not asked, or not yet of this process
 	waiting  []waiting // for an answer, in the order in which they were asked
 	timer    *time.Timer
 	timed    uint64 // the question that the timer is set for
@@ -85,7 +100,7 @@ type waiting struct {
 	sample int
 }
 
-func (b *batch) run(ctx context.Context) {
+func (b *batch[T]) run(ctx context.Context) {
 	p := b.program
 	b.timer = time.NewTimer(p.timeout)
 	defer b.timer.Stop()
@@ -95,7 +110,7 @@ func (b *batch) run(ctx context.Context) {
 			return
 		}
 		if p.running == nil {
-			if p.running, p.broken = start(p.words); p.broken != nil {
+			if p.running, p.broken = start(p.command); p.broken != nil {
 				continue
 			}
 		}
@@ -128,7 +143,7 @@ func (b *batch) run(ctx context.Context) {
 }
 
 // send asks as much as may wait.
-func (b *batch) send() {
+func (b *batch[T]) send() {
 	p := b.program
 	for len(b.todo) > 0 && len(b.waiting) < maxWaiting && !p.running.full() {
 		sample := b.todo[0]
@@ -145,8 +160,8 @@ func (b *batch) send() {
 }
 
 // hear takes one answer. An error means that it is none.
-func (b *batch) hear(line []byte) error {
-	a, err := decode(line)
+func (b *batch[T]) hear(line []byte) error {
+	a, err := b.read(line)
 	if err != nil {
 		return err
 	}
@@ -156,9 +171,7 @@ func (b *batch) hear(line []byte) error {
 		}
 		b.waiting = append(b.waiting[:at], b.waiting[at+1:]...)
 		b.program.running.answered, b.program.silent = true, 0
-		if b.said.values[w.sample] = a.value; a.err != nil {
-			b.fail(w.sample, a.err)
-		}
+		b.values[w.sample], b.errs[w.sample] = a.Value, a.Err
 		return nil
 	}
 	return fmt.Errorf("the program answers question %d, which is not open", a.ID)
@@ -166,7 +179,7 @@ func (b *batch) hear(line []byte) error {
 
 // ended has the process's end seen to. Where it has answered before, all that waits is asked
 // again; where not, the question that waited longest may be why.
-func (b *batch) ended() {
+func (b *batch[T]) ended() {
 	if answered := b.program.running.answered; !answered {
 		b.giveUp(nil)
 		return
@@ -177,15 +190,15 @@ func (b *batch) ended() {
 
 // giveUp kills the process for a reason, nil where it ended by itself, and fails the question
 // that waited longest; the others are asked again.
-func (b *batch) giveUp(reason error) {
+func (b *batch[T]) giveUp(reason error) {
 	p := b.program
 	answered := p.running.answered
-	status, words := p.running.kill()
+	status, said := p.running.kill()
 	if reason == nil {
 		reason = fmt.Errorf("the program ended without an answer: %s", status)
 	}
-	if words != "" {
-		reason = fmt.Errorf("%w; its last line of errors: %s", reason, hintQuote(words))
+	if said != "" {
+		reason = fmt.Errorf("%w; its last line of errors: %s", reason, words.Quote(said))
 	}
 	b.fail(b.waiting[0].sample, reason)
 	b.waiting = b.waiting[1:]
@@ -199,7 +212,7 @@ func (b *batch) giveUp(reason error) {
 }
 
 // again puts what waits in front of what is to be asked, of a new process.
-func (b *batch) again() {
+func (b *batch[T]) again() {
 	samples := make([]int, len(b.waiting), len(b.waiting)+len(b.todo))
 	for i, w := range b.waiting {
 		samples[i] = w.sample
@@ -207,12 +220,12 @@ func (b *batch) again() {
 	b.todo, b.waiting, b.program.running = append(samples, b.todo...), nil, nil
 }
 
-func (b *batch) fail(sample int, err error) {
-	b.said.values[sample], b.said.errs[sample] = math.NaN(), err
+func (b *batch[T]) fail(sample int, err error) {
+	b.errs[sample] = err
 }
 
 // failAll fails all that has no answer.
-func (b *batch) failAll(err error) {
+func (b *batch[T]) failAll(err error) {
 	for _, w := range b.waiting {
 		b.fail(w.sample, err)
 	}
@@ -220,4 +233,18 @@ func (b *batch) failAll(err error) {
 		b.fail(sample, err)
 	}
 	b.waiting, b.todo = nil, nil
+}
+
+// encode writes a question as a line.
+func encode(question any) ([]byte, error) {
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false) // for programs that look for a text without reading JSON
+	if err := encoder.Encode(question); err != nil {
+		return nil, err
+	}
+	if line.Len() > maxLine {
+		return nil, fmt.Errorf("the question has %d bytes: at most %d can be asked", line.Len(), maxLine)
+	}
+	return line.Bytes(), nil
 }

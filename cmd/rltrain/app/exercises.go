@@ -1,0 +1,320 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/rl/rollout"
+	"rltrain/torch"
+)
+
+// exerciseTasks are the tasks that language models are judged by.
+func exerciseTasks() []string { return tasksWhere(envs.Definition.Plays) }
+
+// exerciseFlags say how a language model answers the exercises of a task. Names that a command has already are left out.
+func exerciseFlags() []cli.Flag {
+	return append([]cli.Flag{
+		&cli.IntFlag{Name: "n", Value: 1, Usage: "tries of a language model at each exercise"},
+		&cli.Float64Flag{Name: "temperature", Usage: "of the tries; 0 takes the likeliest token", DefaultText: "0 for one try, 1 for several"},
+		&cli.Float64Flag{Name: "top-p", Usage: "draw from the fewest likeliest tokens with this much of the mass; 0 = all"},
+		&cli.StringFlag{Name: "seed", Usage: "of the tries, and of exercises that are made up", DefaultText: "42"},
+	}, config.ExerciseFlags("dataset", "eval_dataset", "answer_match")...)
+}
+
+// joinFlags joins lists of flags; of those with the same name the first counts.
+func joinFlags(lists ...[]cli.Flag) []cli.Flag {
+	var all []cli.Flag
+	seen := map[string]bool{}
+	for _, flag := range slices.Concat(lists...) {
+		if name := flag.Names()[0]; !seen[name] {
+			seen[name] = true
+			all = append(all, flag)
+		}
+	}
+	return all
+}
+
+// flagNames are the names of flags.
+func flagNames(flags []cli.Flag) []string {
+	var names []string
+	for _, flag := range flags {
+		names = append(names, flag.Names()[0])
+	}
+	return names
+}
+
+// onlyFlags refuses the flags given that are not among names.
+func onlyFlags(c *cli.Context, task string, names []string) error {
+	for _, name := range c.FlagNames() {
+		if c.IsSet(name) && !slices.Contains(names, name) {
+			return shared.UsageErrorf("--%s: does not apply to task %s", name, task)
+		}
+	}
+	return nil
+}
+
+// exam is how language models are judged: the tries at the exercises of one or several data sets.
+type exam struct {
+	task     string
+	datasets []string // "" for exercises that are made up
+	tries    int
+	sampling torch.Sampling
+	settings []string // of the task, as arguments of a training run
+}
+
+// newExam reads the flags.
+func newExam(c *cli.Context) (exam, error) {
+	x := exam{task: c.String("task"), tries: c.Int("n"), datasets: []string{c.String("dataset")}}
+	flags, err := languageModelFlags()
+	if err != nil {
+		return x, err
+	}
+	of := append(config.ExerciseFlags("dataset", "eval_dataset"), &cli.StringFlag{Name: "seed"})
+	names := append(flagNames(joinFlags(flags, exerciseFlags(), of)), "task", "dataset", "output")
+	if err := onlyFlags(c, x.task, names); err != nil {
+		return x, err
+	}
+	for _, name := range flagNames(of) {
+		if c.IsSet(name) {
+			x.settings = append(x.settings, fmt.Sprintf("--%s=%v", name, c.Value(name)))
+		}
+	}
+	if name := x.datasets[0]; strings.Contains(name, ",") {
+		if _, err := os.Stat(name); err != nil { // else the comma is the file's own
+			x.datasets = strings.Split(name, ",")
+		}
+	}
+	x.sampling = torch.Sampling{Temperature: c.Float64("temperature"), TopP: c.Float64("top-p")}
+	if x.tries > 1 && !c.IsSet("temperature") {
+		x.sampling.Temperature = 1
+	}
+	switch {
+	case x.tries < 1 || x.tries > 1<<16:
+		return x, shared.UsageErrorf("--n: %d is out of range; it must be 1 to 65536", x.tries)
+	case !(x.sampling.Temperature >= 0 && x.sampling.Temperature <= 1e6):
+		return x, shared.UsageErrorf("--temperature: %v is out of range; it must be 0 to 1000000", x.sampling.Temperature)
+	case !(x.sampling.TopP >= 0 && x.sampling.TopP <= 1):
+		return x, shared.UsageErrorf("--top-p: %v is out of range; it must be 0 to 1", x.sampling.TopP)
+	case x.tries > 1 && x.sampling.Temperature == 0:
+		return x, shared.UsageErrorf("--temperature 0: all %d tries at an exercise would be the same; leave --n out, or choose a temperature above 0", x.tries)
+	}
+	return x, nil
+}
+
+// examResults is one language model on all data sets: what eval writes to --output.
+type examResults struct {
+	Task        string    `json:"task"`
+	Model       string    `json:"model"`
+	Adapter     string    `json:"adapter,omitempty"`
+	Temperature float64   `json:"temperature"`
+	TopP        float64   `json:"top_p,omitempty"`
+	Seed        uint64    `json:"seed"`
+	MaxNew      int       `json:"max_new_tokens"`
+	Sets        []examSet `json:"datasets"`
+}
+
+// examSet is one data set.
+type examSet struct {
+	Dataset string `json:"dataset,omitempty"`
+	rl.PassScores
+	TooLong int          `json:"too_long"`          // exercises that the model cannot read; they are left out
+	Failed  int          `json:"failed_tries"`      // whose exercise did not answer; they count as not right
+	Failure string       `json:"failure,omitempty"` // the first one
+	Rows    []examinedAt `json:"exercises_tried"`
+
+	tries map[int]rl.Tries // by the index of the exercise
+}
+
+// examinedAt is an exercise and the tries at it.
+type examinedAt struct {
+	Index  int      `json:"index"` // among the exercises, from 0
+	Prompt string   `json:"prompt"`
+	Truth  string   `json:"truth"`
+	Kind   string   `json:"kind,omitempty"`
+	Right  int      `json:"right"`
+	Tries  []aTry   `json:"tries"`
+	infos  rl.Tries // of Tries
+}
+
+// aTry is what a model wrote and how it was judged.
+type aTry struct {
+	Text      string          `json:"text"`
+	Correct   bool            `json:"correct"`
+	Formatted bool            `json:"formatted"`
+	Answer    string          `json:"answer"`
+	Tier      string          `json:"tier"`
+	Tokens    int             `json:"tokens"` // the model's
+	Stop      envs.StopReason `json:"stop"`
+}
+
+// examSlots is how many tries are written at the same time.
+const examSlots = 64
+
+// take has a model try the exercises.
+func (x exam) take(ctx context.Context, c *cli.Context, model, adapter string) (examResults, error) {
+	results := examResults{Task: x.task, Model: model, Adapter: adapter, Temperature: x.sampling.Temperature, TopP: x.sampling.TopP}
+	var configs []*config.Config
+	for _, dataset := range x.datasets {
+		args := append([]string{"--task=" + x.task, "--mode=" + envs.RLOnly, "--pretrained-model=" + model}, x.settings...)
+		if dataset != "" {
+			args = append(args, "--dataset="+dataset)
+		}
+		settings, err := config.Load(args, nil)
+		if err != nil {
+			return results, err
+		}
+		configs = append(configs, settings)
+	}
+	p, err := loadLanguageModel(c, model, adapter)
+	if err != nil {
+		return results, fmt.Errorf("loading %s: %w", model, err)
+	}
+	defer p.Close()
+	sampler, err := p.NewSampler(examSlots)
+	if err != nil {
+		return results, err
+	}
+	defer sampler.Close()
+	for i, settings := range configs {
+		set, err := x.set(ctx, c, sampler, settings)
+		if err != nil {
+			return results, err
+		}
+		set.Dataset = x.datasets[i]
+		results.Sets = append(results.Sets, set)
+		results.Seed, results.MaxNew = settings.General.Seed, settings.Answers.MaxNewTokens
+	}
+	return results, nil
+}
+
+// exercises makes the exercises of a data set, and says how many are to be tried.
+func exercises(c *cli.Context, p *policy.Token, settings *config.Config) (envs.Task, int, error) {
+	form := settings.Form
+	setup := envs.Setup{
+		Seed: settings.General.Seed, Judging: true, HeldOut: settings.Answers.EvalSamples,
+		Text: form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil),
+	}
+	task, err := settings.Settings.(envs.EpisodeSource).Task(setup)
+	if err != nil {
+		return nil, 0, settings.Blame(err)
+	}
+	if open, ok := task.(envs.Unjudged); ok && open.Unjudged() != "" {
+		return nil, 0, fmt.Errorf("there is nothing to compare answers with: %s", open.Unjudged())
+	}
+	n := settings.Answers.EvalSamples
+	if all := task.Len(envs.Eval); all > 0 && (n > all || !c.IsSet("eval-samples") && settings.Text("dataset") != "") {
+		n = all
+	}
+	return task, n, nil
+}
+
+// set has a model try the exercises of one data set.
+func (x exam) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, settings *config.Config) (examSet, error) {
+	set := examSet{tries: map[int]rl.Tries{}}
+	task, n, err := exercises(c, sampler.Policy(), settings)
+	if err != nil {
+		return set, err
+	}
+	if open, ok := task.(io.Closer); ok {
+		defer open.Close()
+	}
+	tooLong := map[int]bool{}
+	how := rollout.Config{
+		Samples: x.tries, MaxNew: settings.Answers.MaxNewTokens, Sampling: x.sampling, Seed: settings.General.Seed,
+		Failed: func(episode, _ int, err error) {
+			if errors.Is(err, rollout.ErrTooLong) {
+				tooLong[episode] = true
+				return
+			}
+			if set.Failed++; set.Failed == 1 {
+				set.Failure = fmt.Sprintf("exercise %d: %v", episode, err)
+			}
+		},
+	}
+	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("evaluating", "exercises", 0, n)
+	defer bar.Done()
+	step := max(1, 4*examSlots/x.tries) // exercises between two looks at the bar
+	var all []rl.Tries
+	for begin := 0; begin < n; begin += step {
+		var indices []int
+		for i := begin; i < min(n, begin+step); i++ {
+			indices = append(indices, i)
+		}
+		played, err := rollout.Play(ctx, sampler, task, envs.Eval, indices, how)
+		if err != nil {
+			return set, fmt.Errorf("evaluating: %w", err)
+		}
+		for i, index := range indices {
+			if tooLong[index] {
+				set.TooLong++
+				continue
+			}
+			row, err := examined(ctx, sampler.Policy(), task, index, played.Groups[i])
+			if err != nil {
+				return set, err
+			}
+			set.Rows, all, set.tries[index] = append(set.Rows, row), append(all, row.infos), row.infos
+		}
+		bar.Set(min(n, begin+step), "")
+	}
+	switch {
+	case len(all) == 0:
+		return set, fmt.Errorf("none of the %d exercises leaves room for an answer of %d tokens in the model's %d positions; lower --max-new-tokens, or give fewer worked examples", n, settings.Answers.MaxNewTokens, sampler.Policy().MaxLength())
+	case set.Failed == len(all)*x.tries:
+		return set, fmt.Errorf("none of %d tries could be finished; the first: %s", set.Failed, set.Failure)
+	}
+	set.PassScores = rl.ScoreTries(all)
+	return set, nil
+}
+
+// examined is an exercise and what came of the tries at it.
+func examined(ctx context.Context, p *policy.Token, task envs.Task, index int, group rl.Group) (examinedAt, error) {
+	row := examinedAt{Index: index}
+	episode, err := task.Episode(envs.Eval, index)
+	if err != nil {
+		return row, err
+	}
+	shown, err := episode.Reset(ctx)
+	if err != nil {
+		return row, err
+	}
+	if row.Prompt = shown.Text; len(shown.Messages) > 0 {
+		row.Prompt = shown.Messages[len(shown.Messages)-1].Content
+	}
+	for _, x := range group {
+		var written []int32
+		one := aTry{Stop: x.Stop}
+		for i, source := range x.Source {
+			if source == rl.Sampled {
+				one.Tokens++
+			}
+			if one.Tokens > 0 {
+				written = append(written, x.Tokens[i])
+			}
+		}
+		if one.Text, err = p.Tokenizer.Decode(written, true); err != nil {
+			return row, err
+		}
+		if info := x.Info; info != nil {
+			one.Correct, one.Formatted, one.Answer, one.Tier = info.Correct, info.Formatted, info.Answer, info.Tier
+			row.Truth, row.Kind = info.Truth, info.Kind
+		}
+		row.Tries, row.infos = append(row.Tries, one), append(row.infos, x.Info)
+	}
+	row.Right = row.infos.Correct()
+	return row, nil
+}

@@ -1,0 +1,300 @@
+package app
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/internal/files"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+)
+
+// questions writes n made-up questions without answers.
+func (f folders) questions(t *testing.T, name string, n int) {
+	t.Helper()
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"prompt": "%d: say something! ", "sort": "%d"}`+"\n", i, i%2)
+	}
+	f.write(t, name, b.String())
+}
+
+// promptRun are the options of a run of a second.
+func promptRun(more ...string) []string {
+	return append(strings.Fields(`train --task prompts --dataset TMP/q.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 2
+		--eval-samples 8 --eval-every 25 --fresh-samples 0 --num-steps 25 --prompts-per-step 4 --samples-per-prompt 16 --rl-learning-rate 0.02
+		--output-dir TMP`), more...)
+}
+
+const shellJudge = `echo begun >> "$1"
+n=0
+while IFS= read -r line; do
+id=${line#*:}; id=${id%%,*}
+text=${line#*\"text\":\"}; text=${text%%\",\"written*}
+case $text in *[aeiou]*) reward=1 ;; *) reward=0 ;; esac
+echo "{\"id\":$id,\"reward\":$reward}"
+n=$((n + 1))
+[ $n = 500 ] && kill -9 $$
+done
+`
+
+const pythonJudge = `
+import json, os, sys
+open(sys.argv[1], "a").write("begun\n")
+for n, line in enumerate(sys.stdin, 1):
+    q = json.loads(line)
+    print(json.dumps({"id": q["id"], "reward": sum(c in "aeiou" for c in q["text"]) / 2}), flush=True)
+    if n == 500:
+        os.kill(os.getpid(), 9)
+`
+
+// TestPromptsRise learns from questions without answers, by a reward of the user's own.
+func TestPromptsRise(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.questions(t, "TMP/q.jsonl", 200)
+	f.write(t, "TMP/judge.sh", shellJudge)
+	f.write(t, "TMP/judge.py", pythonJudge)
+	for name, spec := range map[string]string{
+		"expression": `expr:'text matches "[aeiou]" ? 1 : 0'`,
+		"sh":         f.expand("cmd:'sh TMP/judge.sh TMP/begun-sh'"),
+		"python3":    f.expand("cmd:'python3 TMP/judge.py TMP/begun-python3'"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(name); err != nil && name == "python3" {
+				t.Skip("needs python3")
+			}
+			dir := f.expand("TMP/" + name)
+			f.must(t, "", with(promptRun("--reward", spec), "--output-dir", dir)...)
+			var scores struct{ Before, After, Last *rl.AnswerScores }
+			if err := files.LoadJSON(filepath.Join(dir, "prompts_rl", "logs", "eval_results.json"), &scores); err != nil {
+				t.Fatal(err)
+			}
+			if scores.Before.Reward == nil || scores.After.Reward == nil || *scores.After.Reward < 0.9 || *scores.Before.Reward > 0.5 {
+				t.Errorf("mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
+			}
+			rows, err := report.ReadMetrics(filepath.Join(dir, "prompts_rl", "logs", "metrics.jsonl"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range rows {
+				if failed, _ := row["failed_rewards"].(float64); failed > 0 {
+					t.Errorf("%v rewards failed in step %v", failed, row["step"])
+				}
+			}
+			if begun, err := os.ReadFile(f.expand("TMP/begun-" + name)); name != "expression" && (err != nil || strings.Count(string(begun), "begun") < 3) {
+				t.Errorf("the program began %q, %v; it is killed after each 500 questions", begun, err)
+			}
+		})
+	}
+}
+
+// TestPromptsOfSeveralTurns has a program answer, and imitates solutions before.
+func TestPromptsOfSeveralTurns(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	var b strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&b, `{"prompt": "%d? ", "answer": "a", "completion": "b."}`+"\n", i)
+	}
+	f.write(t, "TMP/q.jsonl", b.String())
+	f.write(t, "TMP/other.sh", `while IFS= read -r line; do
+echo "$line" >> "$1"
+id=${line#*:}; id=${id%%,*}
+case $line in *'"turn":3,'*) echo "{\"id\":$id,\"done\":true}" ;; *) echo "{\"id\":$id,\"text\":\"More!\"}" ;; esac
+done
+`)
+	f.must(t, "", with(promptRun("--turns-cmd", f.expand("sh TMP/other.sh TMP/asked"), "--max-turns", "5"),
+		"--mode", "supervised_then_rl", "--stop", `.,\n`, "--max-steps", "80", "--learning-rate", "0.01", "--batch-size", "8", "--num-steps", "1", "--eval-every", "1", "--verbose", "")...)
+	asked, err := os.ReadFile(f.expand("TMP/asked"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"turn":1,"text":"b","messages":[{"role":"user","content":"`, `{"role":"assistant","content":"b"},{"role":"user","content":"More!"}`,
+		`"turn":3,`, `"row":{"prompt":"`, `"answer":"a"`,
+	} {
+		if !strings.Contains(string(asked), want) {
+			t.Errorf("the program was never asked %s", want)
+		}
+	}
+	if strings.Contains(string(asked), `"turn":4,`) {
+		t.Error("the program was asked again after it was done")
+	}
+	log, err := os.ReadFile(f.expand("TMP/prompts_rl/logs/training_log.txt"))
+	if err != nil || !strings.Contains(string(log), `b.\nMore!\nb.`) {
+		t.Errorf("no turns in the log, %v:\n%s", err, log)
+	}
+}
+
+func TestPromptsRefuse(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.questions(t, "TMP/q.jsonl", 20)
+	f.write(t, "TMP/empty.jsonl", `{"prompt": "a", "answer": 1}`+"\n"+`{"prompt": " ", "answer": 1}`+"\n")
+	f.write(t, "TMP/null.jsonl", `{"prompt": "a", "answer": 1}`+"\n"+`{"prompt": "b", "answer": null}`+"\n")
+	f.write(t, "TMP/none.jsonl", `{"question": "a"}`+"\n")
+	f.write(t, "TMP/said.jsonl", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`+"\n")
+	f.write(t, "TMP/messages.jsonl", strings.Repeat(`{"messages": [{"role": "user", "content": "a"}], "answer": "b"}`+"\n", 10))
+	for wrong, want := range map[string]string{
+		"":                                          `--reward: is needed, as expr:'...' or cmd:PROGRAM: TMP/q.jsonl has no column "answer" with right answers`,
+		"--reward answer":                           "none of 8 samples could be rewarded: reward answer: the row has no answer",
+		"--answer-column truth":                     `--answer-column: TMP/q.jsonl has no column "truth"; its columns are "prompt", "sort"`,
+		"--kind-column level":                       `--kind-column: TMP/q.jsonl has no column "level"`,
+		"--kind-column prompt":                      `--kind-column: "prompt" is no column for it`,
+		"--dataset TMP/empty.jsonl":                 `TMP/empty.jsonl:2: column "prompt" is empty`,
+		"--dataset TMP/null.jsonl":                  `TMP/null.jsonl:2: column "answer" is null`,
+		"--dataset TMP/none.jsonl":                  `TMP/none.jsonl:1: the row has neither prompt nor messages; its columns are "question"`,
+		"--dataset TMP/said.jsonl":                  "TMP/said.jsonl:1: column \"messages\": the last message is the assistant's",
+		"--dataset TMP/messages.jsonl":              "TMP/messages.jsonl:1: the row has messages, which a model without a chat template cannot be shown",
+		`--reward expr:1 --stop a,`:                 `--stop: "a," has an empty text`,
+		`--reward expr:1 --stop \d`:                 `--stop: "\\d" has \d`,
+		"--reward expr:1 --turns-cmd ./no":          "--turns-cmd: ",
+		"--reward expr:1 --max-turns 3":             "--max-turns: applies only with --turns-cmd PROGRAM",
+		"--mode supervised_then_rl --reward expr:1": "--mode: supervised_then_rl imitates worked solutions, and TMP/q.jsonl has none; choose rl_only",
+	} {
+		code, _, stderr := f.rltrain("", with(promptRun(), strings.Fields(wrong)...)...)
+		if code == 0 || !strings.Contains(stderr, f.expand(want)) || strings.Count(stderr, "rltrain: ") != 1 {
+			t.Errorf("%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
+		}
+	}
+}
+
+// examined200 is a model that has learnt to say a, and questions for it.
+func examined200(t *testing.T) folders {
+	t.Helper()
+	f := folders{tmp: t.TempDir()}
+	f.questions(t, "TMP/q.jsonl", 200)
+	f.must(t, "", with(promptRun("--reward", `expr:'text matches "^a" ? 1 : 0'`), "--num-steps", "12")...)
+	if err := policy.TinyModel(f.expand("TMP/new"), 1, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	var b, letters strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&b, `{"prompt": "%d: say something! ", "answer": "%s", "sort": "%d"}`+"\n", i, []string{"aa", "zz"}[i%2], i%2)
+		fmt.Fprintf(&letters, `{"prompt": "%d!", "answer": "a"}`+"\n", i)
+	}
+	f.write(t, "TMP/aa.jsonl", b.String())
+	f.write(t, "TMP/a.jsonl", letters.String())
+	return f
+}
+
+// TestEvalOfALanguageModel tries exercises several times, and compares two models.
+func TestEvalOfALanguageModel(t *testing.T) {
+	f := examined200(t)
+	before, err := os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := strings.Fields("--task prompts --dataset TMP/aa.jsonl,TMP/a.jsonl --n 4 --max-new-tokens 2 --output TMP/out/results.json")
+	out := f.must(t, "", append([]string{"eval", "--model", "TMP/prompts_rl"}, args...)...)
+	var results examResults
+	readResults(t, f.expand("TMP/out/results.json"), &results)
+	if len(results.Sets) != 2 || results.Sets[0].Exercises != 30 || results.Sets[0].N != 4 || len(results.Sets[0].Rows) != 30 {
+		t.Fatalf("%+v", results)
+	}
+	// The figures are those of the tries that were written.
+	for _, set := range results.Sets {
+		for k := 1; k <= 4; k++ {
+			sum := 0.0
+			for _, row := range set.Rows {
+				right := 0
+				for _, try := range row.Tries {
+					if try.Correct {
+						right++
+					}
+				}
+				if right != row.Right || len(row.Tries) != 4 {
+					t.Errorf("row %+v", row)
+				}
+				sum += rl.PassAt(4, right, k)
+			}
+			if got, want := set.Pass[k-1].Value, sum/30; got-want > 1e-9 || want-got > 1e-9 {
+				t.Errorf("pass@%d is %v, want %v", k, got, want)
+			}
+		}
+	}
+	if results.Sets[0].Mean.Value == 0 || results.Sets[0].Rows[0].Truth != "aa" {
+		t.Errorf("%+v", results.Sets[0].PassScores)
+	}
+	for _, want := range []string{"pass@1", "pass@4", "majority@4", f.expand("TMP/a.jsonl, task prompts: 30 exercises, 4 tries at each at temperature 1")} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if after, _ := os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json")); string(after) != string(before) {
+		t.Error("the training run's results have changed")
+	}
+
+	out = f.must(t, "", append([]string{"compare", "TMP/new", "TMP/prompts_rl", "--kind-column", "sort"}, strings.Fields("--task prompts --dataset TMP/aa.jsonl --n 4 --max-new-tokens 2 --output TMP/compared.json")...)...)
+	var compared examComparison
+	readResults(t, f.expand("TMP/compared.json"), &compared)
+	c := compared.Comparisons[0]
+	if c.Exercises != 30 || c.Mean.Difference <= 0 || c.Mean.Interval[0] <= 0 || len(c.Kinds) != 2 || c.Kinds[1].Mean.Difference != 0 {
+		t.Errorf("%+v", c)
+	}
+	for _, want := range []string{"B - A", "mean of 0", "majority@4"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	greedy := f.must(t, "", strings.Fields("eval --task sum_digits --model TMP/prompts_rl --eval-samples 6 --max-new-tokens 4 --digits-max 99")...)
+	if !strings.Contains(greedy, "exercises of sum_digits, task sum_digits: 6 exercises, 1 tries at each at temperature 0") || !strings.Contains(greedy, "kind") {
+		t.Errorf("printed\n%s", greedy)
+	}
+	for wrong, want := range map[string]string{
+		"--model TMP/new --task prompts":                                                   "task prompts needs --dataset FILE",
+		"--model TMP/new --task prompts --dataset TMP/q.jsonl":                             `there is nothing to compare answers with: TMP/q.jsonl has no column "answer"`,
+		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --n 0":                      "--n: 0 is out of range",
+		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --n 2 --temperature 0":      "--temperature 0: all 2 tries at an exercise would be the same",
+		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --text-column a":            "--text-column: does not apply to task prompts",
+		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --digits-max 20":            "--digits-max: does not apply to task prompts",
+		"--model TMP/new --task sum_digits --dataset TMP/aa.jsonl":                         "--dataset: does not apply to task sum_digits",
+		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --max-new-tokens 9999":      "none of the 30 exercises leaves room for an answer of 9999 tokens",
+		"--model TMP/new --task sum_digits --output TMP/prompts_rl/logs/eval_results.json": "is what the training run in TMP/prompts_rl measured; choose another file",
+		"--task sum_digits":     "eval --task sum_digits needs --model DIR, the folder of a language model or of an adapter, or --completions FILE",
+		"--model TMP/new --n 3": "--n: does not apply to task intent",
+	} {
+		code, _, stderr := f.rltrain("", append([]string{"eval"}, strings.Fields(wrong)...)...)
+		if code == 0 || !strings.Contains(stderr, f.expand(want)) {
+			t.Errorf("%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
+		}
+	}
+	if code, _, stderr := f.rltrain("", strings.Fields("compare TMP/new TMP/prompts_rl --task sum_digits --adapter TMP/x")...); code != shared.ExitUsage || !strings.Contains(stderr, "compare takes two folders instead") {
+		t.Errorf("exit %d, %q", code, stderr)
+	}
+}
+
+// TestTurnsOfAConversation puts the marks of the chat template between turns, and tells prompts that are too long.
+func TestTurnsOfAConversation(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyChatModel(f.expand("TMP/chat"), 1, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	row := `{"messages": [{"role": "user", "content": "%s"}], "answer": "a"}` + "\n"
+	f.write(t, "TMP/q.jsonl", fmt.Sprintf(row, "hi")+fmt.Sprintf(row, strings.Repeat("long ", 1000))+fmt.Sprintf(row, "hello"))
+	f.write(t, "TMP/other.sh", `while IFS= read -r line; do id=${line#*:}; echo "{\"id\":${id%%,*},\"text\":\"More!\"}"; done`)
+	out := f.must(t, "", "eval", "--task", "prompts", "--model", "TMP/chat", "--dataset", "TMP/q.jsonl", "--turns-cmd", "sh TMP/other.sh",
+		"--max-turns", "2", "--stop", strings.Join(strings.Split("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", ""), ","),
+		"--max-new-tokens", "64", "--n", "4", "--output", "TMP/r.json")
+	if want := "warning: 1 exercises leave no room for an answer of 64 tokens, and are left out"; !strings.Contains(out, want) {
+		t.Errorf("no %q in\n%s", want, out)
+	}
+	var results examResults
+	readResults(t, f.expand("TMP/r.json"), &results)
+	if set := results.Sets[0]; set.TooLong != 1 || set.Exercises != 2 || set.Rows[1].Index != 2 || set.Failed != 0 {
+		t.Fatalf("%+v", set.PassScores)
+	}
+	turns := 0
+	for _, row := range results.Sets[0].Rows {
+		for _, try := range row.Tries {
+			turns += strings.Count(try.Text, "\nuser: More!\nassistant: ")
+		}
+	}
+	if turns == 0 {
+		t.Errorf("no tries have a second turn: %+v", results.Sets[0].Rows)
+	}
+}

@@ -1,0 +1,89 @@
+package bank
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+)
+
+func self(s string) string { return s }
+
+func source(path, all string) Source[string] {
+	return Source[string]{Path: path, All: strings.Fields(all)}
+}
+
+func TestDivide(t *testing.T) {
+	for _, test := range []struct {
+		name                string
+		train, eval         Source[string]
+		examples            string
+		holdOut             int
+		wantTrain, wantEval string
+		wantErr             string
+	}{
+		{"held back", source("t", "a b c d e"), Source[string]{}, "", 2, "a b c", "d e", ""},
+		{"the same twice", source("t", "a e c d e"), Source[string]{}, "", 2, "a c", "d e", ""},
+		{"two files", source("t", "a b"), source("e", "c d"), "", 9, "a b", "c d", ""},
+		{"examples", source("t", "a b"), source("e", "a c d"), "a d", 0, "b", "c", ""},
+		{"only to judge by", Source[string]{}, source("e", "c d"), "c", 0, "", "d", ""},
+		{"in both", source("t", "a b"), source("e", "b"), "", 0, "", "", `t and e both have the thing "b"`},
+		{"too few", source("t", "a b"), Source[string]{}, "", 2, "", "", "t: 2 things are too few to keep 2"},
+		{"all examples", source("t", "a b"), source("e", "c"), "a b", 0, "", "", "t: 2 worked examples leave no other thing"},
+	} {
+		b, err := Divide(1, "thing", test.train, test.eval, strings.Fields(test.examples), test.holdOut, self)
+		if test.wantErr != "" {
+			if err == nil || !strings.Contains(err.Error(), test.wantErr) {
+				t.Errorf("%s: %v, want %s", test.name, err, test.wantErr)
+			}
+			continue
+		}
+		if err != nil || strings.Join(b.Train, " ") != test.wantTrain || strings.Join(b.Eval, " ") != test.wantEval {
+			t.Errorf("%s: %+v, %v", test.name, b, err)
+		}
+	}
+}
+
+func TestOrder(t *testing.T) {
+	b, err := Divide(1, "thing", source("t", "a b c d e f g"), source("e", "x y"), nil, 0, self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	round := func(from int) (all []string) {
+		for i := range 7 {
+			e, err := b.At(envs.Train, from+i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, e)
+		}
+		return all
+	}
+	first, second := round(0), round(7)
+	if slices.Equal(first, second) || !slices.Equal(slices.Sorted(slices.Values(second)), b.Train) {
+		t.Errorf("rounds %v and %v", first, second)
+	}
+	if diff := cmp.Diff(first, round(0)); diff != "" {
+		t.Errorf("another time around (-first +again):\n%s", diff)
+	}
+	for i, want := range []string{"x", "y"} {
+		if e, err := b.At(envs.Eval, i); e != want || err != nil {
+			t.Errorf("exercise %d is %q, %v", i, e, err)
+		}
+	}
+	for _, at := range []int{-1, 2} {
+		if _, err := b.At(envs.Eval, at); err == nil {
+			t.Errorf("there is an exercise %d of 2", at)
+		}
+	}
+	dropped, err := b.Sift(func(e string) (bool, error) { return e > "c", nil })
+	if dropped != 3 || err != nil || b.Len(envs.Train) != 4 || b.Len(envs.Eval) != 2 {
+		t.Errorf("%d left out, %v", dropped, err)
+	}
+	if _, err := b.At(envs.Train, 6); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,130 @@
+package prompts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+	"rltrain/internal/program"
+	"rltrain/internal/words"
+)
+
+// episode is a prompt and what is said behind it.
+type episode struct {
+	*task
+	exercise exercise
+	said     []envs.Message // for the program that answers
+	turn     int
+	done     bool
+}
+
+// workedEpisode is one whose row has a solution.
+type workedEpisode struct{ *episode }
+
+// Solution implements envs.Worked.
+func (e workedEpisode) Solution() string { return e.exercise.solution }
+
+// Reset implements envs.Env.
+func (e *episode) Reset(context.Context) (envs.Observation, error) {
+	e.said, e.turn, e.done = slices.Clone(e.exercise.said()), 0, false
+	return e.shown(e.exercise), nil
+}
+
+// Step takes a turn. It pays 1 for the right answer, which is looked for in the last turn, and 0 for another one and for
+// earlier turns; where the file has no answers, and for what was cancelled, there is no reward.
+func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
+	if e.done {
+		return envs.Step{}, errors.New("the prompt has been answered: Reset starts it over")
+	}
+	step := envs.Step{Keep: len(a.Text)}
+	if a.Stop == envs.StopCancelled {
+		e.done, step.Done, step.Reward = true, true, math.NaN()
+		return step, nil
+	}
+	text := a.Text
+	if a.Stop == envs.StopString {
+		for _, stop := range e.stop {
+			text = strings.TrimSuffix(text, stop)
+		}
+	}
+	e.turn++
+	e.said = append(e.said, envs.Message{Role: envs.RoleAssistant, Content: text})
+	e.done = e.other == nil || e.turn == e.options.MaxTurns || a.Stop == envs.StopLength
+	if !e.done {
+		reply, err := e.ask(ctx, text)
+		if err != nil {
+			return envs.Step{}, fmt.Errorf("%s: the program that answers: %w", e.exercise.place, err)
+		}
+		if e.done = reply.done; !e.done {
+			e.said = append(e.said, envs.Message{Role: envs.RoleUser, Content: reply.text})
+			if e.asText {
+				step.Append = "\n" + reply.text + "\n"
+			} else {
+				step.Reply = reply.text
+			}
+			return step, nil
+		}
+	}
+	step.Done, step.Reward = true, math.NaN()
+	if e.unjudged == "" {
+		step.Info, step.Reward = judge(text, e.exercise.answer, e.options.Match), 0
+		step.Info.Kind = e.exercise.kind
+		if step.Info.Correct {
+			step.Reward = 1
+		}
+	}
+	return step, nil
+}
+
+// question is what the program that answers reads.
+type question struct {
+	ID       uint64         `json:"id"`
+	Turn     int            `json:"turn"` // from 1
+	Text     string         `json:"text"` // of the turn
+	Messages []envs.Message `json:"messages"`
+	Row      dataset.Object `json:"row"`
+}
+
+// reply is what it says.
+type reply struct {
+	text string
+	done bool
+}
+
+// ask has the program answer a turn.
+func (e *episode) ask(ctx context.Context, text string) (reply, error) {
+	replies, errs := program.Ask(ctx, e.other, 1, func(_ int, id uint64) any {
+		return question{id, e.turn, text, e.said, e.exercise.row}
+	}, readReply)
+	return replies[0], errs[0]
+}
+
+// readReply reads a line of the program.
+func readReply(line []byte) (program.Answer[reply], error) {
+	var read struct {
+		ID    *uint64 `json:"id"`
+		Text  *string `json:"text"`
+		Done  bool    `json:"done"`
+		Error string  `json:"error"`
+	}
+	if err := json.Unmarshal(line, &read); err != nil || read.ID == nil {
+		return program.Answer[reply]{}, fmt.Errorf(`the program writes %s, not a line such as {"id":7,"text":"Go on."} or {"id":7,"done":true}`, words.Quote(string(line)))
+	}
+	a := program.Answer[reply]{ID: *read.ID, Value: reply{done: read.Done}}
+	switch {
+	case read.Error != "":
+		a.Err = fmt.Errorf("the program says %s", words.Quote(read.Error))
+	case read.Done:
+	case read.Text == nil || strings.TrimSpace(*read.Text) == "":
+		a.Err = errors.New("the program gives neither a text nor done")
+	default:
+		a.Value.text = *read.Text
+	}
+	return a, nil
+}

@@ -1,0 +1,238 @@
+package prompts
+
+import (
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/envs"
+	"rltrain/envs/answer"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// newTask makes the episodes of a file.
+func newTask(t *testing.T, s envs.Setup, settings envs.Settings) envs.Task {
+	t.Helper()
+	made, err := envs.New("prompts", s, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if open, ok := made.(io.Closer); ok {
+		t.Cleanup(func() { open.Close() })
+	}
+	return made
+}
+
+// begin resets the first episode to be judged by.
+func begin(t *testing.T, task envs.Task) (envs.Env, envs.Observation) {
+	t.Helper()
+	e, err := task.Episode(envs.Eval, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := e.Reset(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e, shown
+}
+
+func TestShown(t *testing.T) {
+	system := write(t, "s.txt", "Be brief.\n")
+	examples := write(t, "x.jsonl", `{"prompt": "1+1=", "answer": 2}`+"\n"+`{"prompt": "1+2=", "answer": 3}`+"\n")
+	plain := write(t, "p.csv", "prompt,answer\n2+2=,4\n")
+	talk := write(t, "m.jsonl", `{"messages": [{"from": "system", "value": "S"}, {"from": "human", "value": "2+2="}], "answer": 4}`)
+	m := func(pairs ...string) (all []envs.Message) {
+		for i := 0; i < len(pairs); i += 2 {
+			all = append(all, envs.Message{Role: pairs[i], Content: pairs[i+1]})
+		}
+		return all
+	}
+	for _, test := range []struct {
+		name     string
+		text     bool
+		settings envs.Settings
+		want     envs.Observation
+	}{
+		{"text", true, envs.Settings{"dataset": plain}, envs.Observation{Text: "2+2="}},
+		{"text with examples", true, envs.Settings{"dataset": plain, "few_shot_dataset": examples, "system_prompt": system, "stop": `\n,ä\,b`},
+			envs.Observation{Text: "Be brief.\n\n1+1=2\n\n1+2=3\n\n2+2=", Stop: []string{"\n", "ä,b"}}},
+		{"messages of text", false, envs.Settings{"dataset": plain, "few_shot_dataset": examples, "system_prompt": system},
+			envs.Observation{Messages: m("system", "Be brief.", "user", "1+1=", "assistant", "2", "user", "1+2=", "assistant", "3", "user", "2+2=")}},
+		{"messages with a system message of their own", false, envs.Settings{"dataset": talk, "few_shot_dataset": examples, "system_prompt": system},
+			envs.Observation{Messages: m("system", "S", "user", "1+1=", "assistant", "2", "user", "1+2=", "assistant", "3", "user", "2+2=")}},
+	} {
+		_, shown := begin(t, newTask(t, envs.Setup{Judging: true, Text: test.text}, test.settings))
+		if diff := cmp.Diff(test.want, shown); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+func TestSolutionsWhereTheFileHasThem(t *testing.T) {
+	for columns, want := range map[string]string{`"solution": "s"`: "s", `"completion": "c"`: "c", `"other": "o"`: ""} {
+		path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1, `+columns+`}`+"\n")
+		e, _ := begin(t, newTask(t, envs.Setup{Judging: true}, envs.Settings{"dataset": path}))
+		got := ""
+		if worked, ok := e.(envs.Worked); ok {
+			got = worked.Solution()
+		}
+		if got != want {
+			t.Errorf("%s: solution %q, want %q", columns, got, want)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	for _, test := range []struct {
+		text, gold string
+		match      answer.Match
+		want       envs.Info
+	}{
+		{"So the answer is 0.5.", "1/2", answer.Math, envs.Info{Correct: true, Formatted: true, Tier: "phrase", Answer: "0.5"}},
+		{`Thus \boxed{7}`, "8", answer.Math, envs.Info{Formatted: true, Tier: "boxed", Answer: "7"}},
+		{" Paris ", "paris", answer.Math, envs.Info{Correct: true, Tier: "whole", Answer: "Paris"}},
+		{"London", "Paris", answer.Math, envs.Info{Tier: "whole", Answer: "London"}},
+		{"", "Paris", answer.Math, envs.Info{Tier: "none"}},
+		{strings.Repeat("I think that it may be so. ", 20), "Paris", answer.Math, envs.Info{Tier: "none"}},
+		{"0.5", "1/2", answer.Exact, envs.Info{Tier: "whole", Answer: "0.5"}},
+		{"The answer is B", "b", answer.Exact, envs.Info{Correct: true, Formatted: true, Tier: "phrase", Answer: "B"}},
+		{"#### 1,000", "1000", answer.Numeric, envs.Info{Correct: true, Formatted: true, Tier: "hash", Answer: "1000"}},
+		{"It takes 5 hours", "5", answer.Units, envs.Info{Correct: true, Tier: "last_number", Answer: "5"}},
+	} {
+		test.want.Truth = test.gold
+		if diff := cmp.Diff(&test.want, judge(test.text, test.gold, test.match)); diff != "" {
+			t.Errorf("%q by %s (-want +got):\n%s", test.text, test.match, diff)
+		}
+	}
+	if got := right("1+1=2\n#### 2"); got != "2" {
+		t.Errorf("the answer of a solution is %q", got)
+	}
+}
+
+func TestEpisode(t *testing.T) {
+	path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1, "level": 3}`+"\n")
+	task := newTask(t, envs.Setup{Judging: true}, envs.Settings{"dataset": path, "kind_column": "level", "stop": "."})
+	for _, test := range []struct {
+		action envs.Action
+		want   envs.Step
+	}{
+		{envs.Action{Text: "1.", Stop: envs.StopString}, envs.Step{Keep: 2, Reward: 1, Done: true, Info: &envs.Info{Correct: true, Tier: "whole", Answer: "1", Truth: "1", Kind: "3"}}},
+		{envs.Action{Text: "2", Stop: envs.StopEnd}, envs.Step{Keep: 1, Done: true, Info: &envs.Info{Tier: "whole", Answer: "2", Truth: "1", Kind: "3"}}},
+		{envs.Action{Text: "1", Stop: envs.StopCancelled}, envs.Step{Keep: 1, Reward: math.NaN(), Done: true}},
+	} {
+		e, _ := begin(t, task)
+		step, err := e.Step(t.Context(), test.action)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(test.want, step, cmpopts.EquateNaNs()); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", test.action, diff)
+		}
+		if _, err := e.Step(t.Context(), test.action); err == nil {
+			t.Error("an episode goes on after its end")
+		}
+	}
+	open := newTask(t, envs.Setup{Judging: true}, envs.Settings{"dataset": write(t, "q.jsonl", `{"prompt": "a"}`)})
+	e, _ := begin(t, open)
+	if step, err := e.Step(t.Context(), envs.Action{Text: "1"}); err != nil || step.Info != nil || !math.IsNaN(step.Reward) {
+		t.Errorf("%+v, %v of a row without an answer", step, err)
+	}
+	if why := open.(envs.Unjudged).Unjudged(); !strings.Contains(why, `q.jsonl has no column "answer"`) {
+		t.Errorf("it is not judged since %q", why)
+	}
+}
+
+// The program dies after each answer, refuses to go on once, and is never heard of in another case.
+func TestTurns(t *testing.T) {
+	path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1}`+"\n")
+	program := write(t, "other.sh", `IFS= read -r line
+id=${line#*:}; id=${id%%,*}
+case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
+*'"text":"odd"'*) echo "{\"id\":$id}" ;;
+*'"text":"end"'*) echo "{\"id\":$id,\"done\":true}" ;;
+*'"text":"chat"'*) echo hello ;;
+*) echo "{\"id\":$id,\"text\":\"and?\"}" ;; esac
+`)
+	settings := envs.Settings{"dataset": path, "turns_cmd": "sh " + program, "max_turns": "3"}
+	task := newTask(t, envs.Setup{Judging: true}, settings)
+	e, _ := begin(t, task)
+	for turn := 1; turn <= 3; turn++ {
+		step, err := e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := envs.Step{Keep: 1, Reply: "and?"}
+		if turn == 3 {
+			want = envs.Step{Keep: 1, Reward: 1, Done: true, Info: &envs.Info{Correct: true, Tier: "whole", Answer: "1", Truth: "1"}}
+		}
+		if diff := cmp.Diff(want, step); diff != "" {
+			t.Errorf("turn %d (-want +got):\n%s", turn, diff)
+		}
+	}
+	for text, want := range map[string]string{
+		"bad": `p.jsonl:1: the program that answers: the program says "no"`, "odd": "gives neither a text nor done", "chat": `the program writes "hello", not a line such as`,
+	} {
+		e, _ := begin(t, task)
+		if _, err := e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	asText := newTask(t, envs.Setup{Judging: true, Text: true}, settings)
+	e, _ = begin(t, asText)
+	if step, err := e.Step(t.Context(), envs.Action{Text: "2", Stop: envs.StopEnd}); err != nil || step.Append != "\nand?\n" || step.Reply != "" {
+		t.Errorf("as text: %+v, %v", step, err)
+	}
+	if step, err := e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopLength}); err != nil || !step.Done || !step.Info.Correct {
+		t.Errorf("cut off: %+v, %v", step, err)
+	}
+}
+
+func TestRightAnswer(t *testing.T) {
+	if v, err := rightAnswer(t.Context(), envs.Completion{Reward: 1}); v != 1 || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	if _, err := rightAnswer(t.Context(), envs.Completion{Reward: math.NaN()}); err == nil {
+		t.Error("a row without an answer has a reward")
+	}
+}
+
+func FuzzReadReply(f *testing.F) {
+	for _, seed := range []string{`{"id":1,"text":"a"}`, `{"id":1,"done":true}`, `{"id":1,"error":"e"}`, `{"id":1}`, "", "[]", `{"text":"a"}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		a, err := readReply(line)
+		if err == nil && a.Err == nil && !a.Value.done && strings.TrimSpace(a.Value.text) == "" {
+			t.Errorf("%q says nothing", line)
+		}
+	})
+}
+
+func FuzzSplitStop(f *testing.F) {
+	for _, seed := range []string{"a,b", `\n`, `a\,b,\\`, ",", `\`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, list string) {
+		all, err := splitStop(list)
+		for _, one := range all {
+			if err == nil && one == "" {
+				t.Errorf("%q has an empty text", list)
+			}
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package prompts
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/envs/dataset"
+	"rltrain/internal/words"
+)
+
+// exercise is a row of a file.
+type exercise struct {
+	place    string // in errors
+	text     string // the prompt, or
+	messages []envs.Message
+	answer   string
+	solution string
+	kind     string
+	row      dataset.Object
+}
+
+// key is what makes two exercises the same.
+func (e exercise) key() string {
+	if e.messages == nil {
+		return e.text
+	}
+	var b strings.Builder
+	for _, m := range e.messages {
+		b.WriteString(m.Role + ": " + m.Content + "\n")
+	}
+	return b.String()
+}
+
+// columns are those of a file.
+type columns struct {
+	answer, kind    string // "" where the rows have none
+	solution        string
+	messages        bool
+	missing, reason string // of an answer
+}
+
+// solutionColumns are those in which a worked solution is looked for.
+var solutionColumns = []string{"solution", "completion"}
+
+// usualAnswer is the column of answers that a file may lack.
+const usualAnswer = "answer"
+
+// columnsOf finds the columns of a file by its first row.
+func (o *options) columnsOf(r dataset.Record) (columns, error) {
+	has := func(name string) bool { _, ok := r.Fields.Get(name); return ok }
+	c := columns{answer: o.AnswerColumn, kind: o.KindColumn, messages: !has("prompt")}
+	list := "its columns are " + words.List(r.Fields.Names())
+	if c.messages && !has("messages") {
+		return c, fmt.Errorf("%s: the row has neither prompt nor messages; %s", r.Place(), list)
+	}
+	for _, name := range solutionColumns {
+		if c.solution == "" && has(name) {
+			c.solution = name
+		}
+	}
+	switch {
+	case has(c.answer):
+	case c.answer != usualAnswer:
+		return c, &envs.OptionError{Option: "answer_column", Err: fmt.Errorf("%s has no column %s; %s", r.File, words.Quote(c.answer), list)}
+	default:
+		c.answer = ""
+	}
+	if c.kind != "" && !has(c.kind) {
+		return c, &envs.OptionError{Option: "kind_column", Err: fmt.Errorf("%s has no column %s; %s", r.File, words.Quote(c.kind), list)}
+	}
+	return c, nil
+}
+
+// read reads the exercises of a file.
+func (o *options) read(path string) ([]exercise, columns, error) {
+	var all []exercise
+	var c columns
+	for r, err := range dataset.Records(path) {
+		if err == nil && all == nil {
+			c, err = o.columnsOf(r)
+		}
+		if err != nil {
+			return nil, c, err
+		}
+		e, err := c.exercise(r)
+		if err != nil {
+			return nil, c, fmt.Errorf("%s: %w", r.Place(), err)
+		}
+		all = append(all, e)
+	}
+	if all == nil {
+		return nil, c, fmt.Errorf("%s has no rows", path)
+	}
+	return all, c, nil
+}
+
+// exercise reads a row.
+func (c columns) exercise(r dataset.Record) (e exercise, err error) {
+	e = exercise{place: r.Place(), row: r.Fields}
+	if c.messages {
+		e.messages, err = messages(r.Fields)
+	} else {
+		e.text, err = text(r.Fields, "prompt")
+	}
+	for _, column := range []struct {
+		name string
+		into *string
+	}{{c.answer, &e.answer}, {c.kind, &e.kind}, {c.solution, &e.solution}} {
+		if column.name != "" && err == nil {
+			*column.into, err = text(r.Fields, column.name)
+		}
+	}
+	e.answer = right(e.answer)
+	return e, err
+}
+
+// text is the value of a column as text: numbers and conditions as JSON writes them.
+func text(row dataset.Object, column string) (string, error) {
+	value, ok := row.Get(column)
+	wrong := func(what string) (string, error) { return "", fmt.Errorf("column %s %s", words.Quote(column), what) }
+	switch v := value.(type) {
+	case nil:
+		if ok {
+			return wrong("is null: fill it or remove the row")
+		}
+		return wrong("is missing, which the first row has")
+	case string:
+		if strings.TrimSpace(v) == "" {
+			return wrong("is empty: fill it or remove the row")
+		}
+		return v, nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return wrong("is not a finite number")
+		}
+		return strconv.FormatFloat(v, 'f', -1, 64), nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case json.Number:
+		return v.String(), nil
+	default:
+		return wrong("is " + dataset.Kind(value) + ", want text or a number")
+	}
+}
+
+// messages reads a conversation that asks for an answer.
+func messages(row dataset.Object) ([]envs.Message, error) {
+	value, _ := row.Get("messages")
+	if value == nil {
+		return nil, errors.New(`column "messages" is null or missing: fill it or remove the row`)
+	}
+	if list, ok := value.(string); ok { // CSV has it as text
+		parsed, err := dataset.Parse(list)
+		if err != nil {
+			return nil, fmt.Errorf(`column "messages": want a list of messages, or one in JSON: %w`, err)
+		}
+		value = parsed
+	}
+	read, err := chat.Messages(value)
+	if err != nil {
+		return nil, fmt.Errorf(`column "messages": %w`, err)
+	}
+	var out []envs.Message
+	for i, m := range read {
+		role, _ := dataset.Object(m).Get("role")
+		content, _ := dataset.Object(m).Get("content")
+		said, ok := content.(string)
+		if !ok {
+			return nil, fmt.Errorf(`column "messages": message %d: its content is %s, want text`, i+1, dataset.Kind(content))
+		}
+		out = append(out, envs.Message{Role: role.(string), Content: said})
+	}
+	if out[len(out)-1].Role == envs.RoleAssistant {
+		return nil, errors.New(`column "messages": the last message is the assistant's, which is what the policy is to write: remove it, or move it to a column solution`)
+	}
+	return out, nil
+}

@@ -1,0 +1,225 @@
+package prompts
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"rltrain/envs"
+	"rltrain/envs/bank"
+	"rltrain/internal/program"
+	"rltrain/internal/words"
+)
+
+// task is the prompts of a run.
+type task struct {
+	*bank.Bank[exercise]
+	options  *options
+	asText   bool   // prompts are shown as text
+	system   string // what a model is told first, "" for nothing
+	examples []exercise
+	stop     []string
+	unjudged string // why there are no answers, "" where there are
+	worked   bool
+	other    *program.Program // that answers, nil where an episode has one turn
+}
+
+// Task implements envs.EpisodeSource.
+func (o *options) Task(s envs.Setup) (envs.Task, error) {
+	t := &task{options: o, asText: s.Text}
+	var err error
+	if t.stop, err = splitStop(o.Stop); err != nil {
+		return nil, &envs.OptionError{Option: "stop", Err: err}
+	}
+	if o.SystemPrompt != "" {
+		if t.system, err = bank.Instruction(o.SystemPrompt); err != nil {
+			return nil, err
+		}
+	}
+	if o.Turns != "" {
+		if t.other, err = program.New(o.Turns, time.Minute); err != nil {
+			return nil, &envs.OptionError{Option: "turns_cmd", Err: err}
+		}
+	}
+	if err := t.fill(s); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// fill reads the files.
+func (t *task) fill(s envs.Setup) error {
+	o := t.options
+	train, eval := bank.Source[exercise]{Path: o.Dataset}, bank.Source[exercise]{Path: o.EvalDataset}
+	if s.Judging && eval.Path == "" {
+		train.Path, eval.Path = "", train.Path
+	}
+	t.worked = true
+	for _, file := range []*bank.Source[exercise]{&train, &eval} {
+		if file.Path == "" {
+			continue
+		}
+		all, c, err := o.read(file.Path)
+		if err != nil {
+			return err
+		}
+		if file.All = all; c.answer == "" && t.unjudged == "" {
+			t.unjudged = fmt.Sprintf("%s has no column %s with right answers, nor is another one named by --answer-column", file.Path, words.Quote(o.AnswerColumn))
+		}
+		t.worked = t.worked && c.solution != ""
+		if err := t.showable(all); err != nil {
+			return err
+		}
+	}
+	if err := t.takeExamples(); err != nil {
+		return err
+	}
+	var err error
+	t.Bank, err = bank.Divide(s.Seed, "prompt", train, eval, t.examples, s.HeldOut, exercise.key)
+	return err
+}
+
+// takeExamples reads the worked examples.
+func (t *task) takeExamples() error {
+	path := t.options.FewShot
+	if path == "" {
+		return nil
+	}
+	examples := *t.options
+	examples.KindColumn = ""
+	all, c, err := examples.read(path)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		switch {
+		case c.solution == "" && c.answer == "":
+			return &envs.OptionError{Option: "few_shot_dataset", Err: fmt.Errorf("%s: a worked example has a column solution, completion or %s", all[i].place, t.options.AnswerColumn)}
+		case c.solution == "":
+			all[i].solution = all[i].answer
+		}
+	}
+	t.examples = all
+	return t.showable(all)
+}
+
+// showable refuses messages for a model that reads text.
+func (t *task) showable(all []exercise) error {
+	if t.asText && len(all) > 0 && all[0].messages != nil {
+		return fmt.Errorf("%s: the row has messages, which a model without a chat template cannot be shown: give a column prompt, or choose a model with a template", all[0].place)
+	}
+	return nil
+}
+
+// splitStop reads texts joined by commas, in which \n is the end of a line, \, a comma and \\ a backslash.
+func splitStop(list string) ([]string, error) {
+	if list == "" {
+		return nil, nil
+	}
+	all := []string{""}
+	for i := 0; i < len(list); i++ {
+		c := list[i]
+		last := &all[len(all)-1]
+		switch {
+		case c == ',':
+			all = append(all, "")
+		case c != '\\':
+			*last += list[i : i+1]
+		case i+1 == len(list):
+			return nil, fmt.Errorf("%s ends in a backslash", words.Quote(list))
+		default:
+			i++
+			plain, known := map[byte]string{'n': "\n", 't': "\t", ',': ",", '\\': `\`}[list[i]]
+			if !known {
+				return nil, fmt.Errorf(`%s has \%c: known are \n, \t, \, and \\`, words.Quote(list), list[i])
+			}
+			*last += plain
+		}
+	}
+	for _, one := range all {
+		if one == "" {
+			return nil, fmt.Errorf("%s has an empty text, which would end every answer at once", words.Quote(list))
+		}
+	}
+	return all, nil
+}
+
+// Unjudged implements envs.Unjudged.
+func (t *task) Unjudged() string { return t.unjudged }
+
+// Sift implements envs.Sifting.
+func (t *task) Sift(keep func(envs.Env) (bool, error)) (dropped int, err error) {
+	return t.Bank.Sift(func(e exercise) (bool, error) { return keep(t.episode(e)) })
+}
+
+// Episode implements envs.Task.
+func (t *task) Episode(part envs.Part, index int) (envs.Env, error) {
+	e, err := t.At(part, index)
+	if err != nil {
+		return nil, err
+	}
+	return t.episode(e), nil
+}
+
+func (t *task) episode(e exercise) envs.Env {
+	one := &episode{task: t, exercise: e}
+	if t.worked {
+		return workedEpisode{one}
+	}
+	return one
+}
+
+// Close ends the program that answers.
+func (t *task) Close() error {
+	if t.other != nil {
+		t.other.Close()
+	}
+	return nil
+}
+
+// shown is what a model sees of an exercise first.
+func (t *task) shown(e exercise) envs.Observation {
+	o := envs.Observation{Stop: t.stop}
+	if t.asText {
+		var b strings.Builder
+		if t.system != "" {
+			b.WriteString(t.system + "\n\n")
+		}
+		for _, example := range t.examples {
+			b.WriteString(example.text + example.solution + "\n\n")
+		}
+		o.Text = b.String() + e.text
+		return o
+	}
+	said := e.said()
+	if t.system != "" && said[0].Role != envs.RoleSystem {
+		o.Messages = append(o.Messages, envs.Message{Role: envs.RoleSystem, Content: t.system})
+	} else if said[0].Role == envs.RoleSystem {
+		o.Messages, said = append(o.Messages, said[0]), said[1:]
+	}
+	for _, example := range t.examples {
+		o.Messages = append(o.Messages, without(example.said(), envs.RoleSystem)...)
+		o.Messages = append(o.Messages, envs.Message{Role: envs.RoleAssistant, Content: example.solution})
+	}
+	o.Messages = append(o.Messages, said...)
+	return o
+}
+
+// said is an exercise as messages.
+func (e exercise) said() []envs.Message {
+	if e.messages != nil {
+		return e.messages
+	}
+	return []envs.Message{{Role: envs.RoleUser, Content: e.text}}
+}
+
+// without leaves out what one role says.
+func without(messages []envs.Message, role string) []envs.Message {
+	var left []envs.Message
+	for _, m := range messages {
+		if m.Role != role {
+			left = append(left, m)
+		}
+	}
+	return left
+}

@@ -1,0 +1,42 @@
+package program
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestSplitWords(t *testing.T) {
+	for command, want := range map[string][]string{
+		"./judge":                      {"./judge"},
+		"  python3\tjudge.py\n -v ":    {"python3", "judge.py", "-v"},
+		`a 'b c' "d e"`:                {"a", "b c", "d e"},
+		`a b'c'"d"e ''`:                {"a", "bcde", ""},
+		`a "say \"no\" \\ \n" 'x\y'`:   {"a", `say "no" \ \n`, `x\y`},
+		`my\ judge \' "it's" '"' "\$"`: {"my judge", "'", "it's", `"`, `\$`},
+		"sh -c 'echo $HOME; a | b'":    {"sh", "-c", "echo $HOME; a | b"},
+	} {
+		got, err := splitWords(command)
+		if err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", command, diff)
+		}
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	var l lastLine
+	for _, step := range []struct{ write, want string }{
+		{"", ""}, {"one", "one"}, {" more\n", "one more"}, {"\n  \n", "one more"}, {"a\nb\r\nc", "c"}, {"\n" + strings.Repeat("d", 1000), strings.Repeat("d", 512)},
+	} {
+		if n, err := l.Write([]byte(step.write)); n != len(step.write) || err != nil {
+			t.Errorf("%q: wrote %d, %v", step.write, n, err)
+		}
+		if got := l.String(); got != step.want {
+			t.Errorf("after %q: %q, want %q", step.write, got, step.want)
+		}
+	}
+}

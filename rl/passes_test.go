@@ -1,0 +1,113 @@
+package rl
+
+import (
+	"math"
+	"math/bits"
+	"testing"
+
+	"rltrain/envs"
+)
+
+// counted is PassAt by counting all choices of k of n tries, the first c of which are right.
+func counted(n, c, k int) float64 {
+	hits, all := 0, 0
+	for choice := range uint(1) << n {
+		if bits.OnesCount(choice) != k {
+			continue
+		}
+		all++
+		if choice&(1<<c-1) != 0 {
+			hits++
+		}
+	}
+	return float64(hits) / float64(all)
+}
+
+func TestPassAtEqualsCounting(t *testing.T) {
+	for n := 1; n <= 9; n++ {
+		for c := 0; c <= n; c++ {
+			for k := 1; k <= n; k++ {
+				if got, want := PassAt(n, c, k), counted(n, c, k); math.Abs(got-want) > 1e-12 {
+					t.Errorf("%d of %d right, k = %d: %v, want %v", c, n, k, got, want)
+				}
+			}
+		}
+	}
+	if got := PassAt(10000, 5000, 5000); got != 1 { // 1 - C(5000,5000)/C(10000,5000)
+		t.Errorf("%v of many tries", got)
+	}
+}
+
+// tries are right where the answer is "r", none where it is "", else wrong.
+func tries(answers ...string) Tries {
+	var all Tries
+	for _, a := range answers {
+		info := &envs.Info{Answer: a, Tier: "phrase", Correct: a == "r", Formatted: a == "r", Kind: "easy"}
+		switch a {
+		case "":
+			info.Tier = "none"
+		case "nil":
+			info = nil
+		}
+		all = append(all, info)
+	}
+	return all
+}
+
+func TestMajority(t *testing.T) {
+	for _, test := range []struct {
+		answers []string
+		want    float64
+	}{
+		{[]string{"r", "r", "1"}, 1}, {[]string{"r", "1", "1"}, 0}, {[]string{"r", "1"}, 0.5}, {[]string{"r", "1", "2"}, 1.0 / 3},
+		{[]string{"r", "r", "1/2", "0.5", "\\frac12"}, 0}, {[]string{"", "", "r"}, 1}, {[]string{"", "nil"}, 0}, {[]string{"r"}, 1}, {[]string{"a"}, 0},
+	} {
+		if got := tries(test.answers...).Majority(); got != test.want {
+			t.Errorf("%q: %v, want %v", test.answers, got, test.want)
+		}
+	}
+}
+
+func TestScoreTries(t *testing.T) {
+	hard := tries("1", "2", "", "nil")
+	for _, info := range hard[:3] {
+		info.Kind = "hard"
+	}
+	all := []Tries{tries("r", "r", "r", "r"), tries("r", "1", "1", "2"), hard}
+	s := ScoreTries(all)
+	if s.Exercises != 3 || s.N != 4 || math.Abs(s.FormatRate-5.0/12) > 1e-12 || s.Mean != s.Pass[0] {
+		t.Errorf("%+v", s)
+	}
+	for k, want := range []float64{1.25 / 3, 1.5 / 3, 1.75 / 3, 2.0 / 3} {
+		f := s.Pass[k]
+		if math.Abs(f.Value-want) > 1e-12 || f.Interval[0] > f.Value || f.Interval[1] < f.Value || f.Interval[0] == f.Interval[1] {
+			t.Errorf("pass@%d: %+v, want %v", k+1, f, want)
+		}
+	}
+	if math.Abs(s.Majority.Value-1.0/3) > 1e-12 {
+		t.Errorf("majority %+v", s.Majority)
+	}
+	if len(s.Kinds) != 2 || s.Kinds[0].Kind != "easy" || s.Kinds[0].Exercises != 2 || s.Kinds[0].Mean.Value != 0.625 || s.Kinds[1].PassN.Value != 0 {
+		t.Errorf("kinds %+v", s.Kinds)
+	}
+	if none := ScoreTries(nil); none.Exercises != 0 || none.Pass != nil {
+		t.Errorf("%+v", none)
+	}
+}
+
+func TestCompareTries(t *testing.T) {
+	var a, b []Tries
+	for range 20 {
+		a, b = append(a, tries("r", "1"), tries("1", "2")), append(b, tries("r", "r"), tries("1", "2"))
+	}
+	c := CompareTries(a, b)
+	if c.Mean.Difference != 0.25 || c.Pass[1].Difference != 0 || c.Pass[1].Interval != (Interval{}) {
+		t.Errorf("%+v", c)
+	}
+	if c.Mean.Interval[0] <= 0 || c.Mean.Interval[1] >= 0.5 || len(c.Kinds) != 1 || c.Kinds[0].Exercises != 40 {
+		t.Errorf("%+v", c)
+	}
+	if same := CompareTries(a, a); same.Mean.Difference != 0 || same.Mean.Interval != (Interval{}) {
+		t.Errorf("%+v", same)
+	}
+}
