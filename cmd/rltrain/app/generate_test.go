@@ -136,7 +136,7 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"generate --model MODEL --input TMP/good.jsonl --temperature -1", "--temperature: -1 is out of range"},
 		{"generate --model MODEL --bf16 --dtype fp32", "--bf16 and --dtype fp32 disagree"},
 		{"score --model MODEL", "score needs --input FILE"},
-		{"score --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:2: the prompt is empty"},
+		{"score --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:1: no completion or completion_ids"},
 		{"score --model MODEL --input TMP/long.jsonl", "no completion or completion_ids"},
 	} {
 		code, out, stderr := f.rltrain("", strings.Fields(c.args)...)

@@ -101,6 +101,9 @@ func (f folders) files(t *testing.T) []string {
 	t.Helper()
 	var list []string
 	for _, root := range []string{f.model, f.base, f.tmp} {
+		if root == "" {
+			continue
+		}
 		err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
 			list = append(list, path)
 			return err
@@ -241,7 +244,7 @@ func TestCompletion(t *testing.T) {
 func TestCompletionOfValues(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
-		"--task":                              "chat\ngsm8k\nintent\nmath\nreverse_digits\nsum_digits\n",
+		"--task":                              "a_letter\nchat\ngsm8k\nintent\nmath\nprompts\nreverse_digits\nsum_digits\n",
 		"train --task sum_digits --algorithm": "grpo\nppo\nreinforce\nrloo\n",
 		"--task intent --algorithm":           "ppo\nreinforce\n",
 		"train --task=gsm8k --sym-calc":       "false\ntrue\n",

@@ -120,7 +120,7 @@ func TestDiff(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	modes := Diff(load("--mode=supervised"), load("--mode=rl_only", "--pretrained-model=m"))
-	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "3", ""}, {"target_kl", "", "0.02"}} {
+	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "2", ""}, {"target_kl", "", "0.1"}} {
 		if !strings.Contains(diffText(modes), diffText([]Difference{d})) {
 			t.Errorf("%v is missing in %v", d, modes)
 		}
