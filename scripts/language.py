@@ -112,7 +112,7 @@ def check_family(family, scratch, tiny, rows):
             model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(task_type="CAUSAL_LM", **config))
             randomise(((k, p) for k, p in model.named_parameters() if p.requires_grad), draw)
             folder = scratch / "adapters" / family / kind
-            model.save_pretrained(folder)
+            model.save_pretrained(folder, save_embedding_layers=True if kind in ("lm_head", "embed_tokens") else "auto")
             wanted = log_probs(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder).eval(), rows)
             equal(f"{family}: {kind} of PEFT = rltrain score", wanted, scored(rows, scratch, "--model", base, "--adapter", folder))
             if family in ("llama", "gpt2") and kind in ("dora", "modules_to_save"):

@@ -21,15 +21,19 @@ func readArrow(path string, want *wanted, each func(Record) error) error {
 		return fmt.Errorf("reading data set: %w", err)
 	}
 	defer f.Close()
-	return readArrowFrom(f, path, want, each)
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("reading data set: %w", err)
+	}
+	return readArrowFrom(f, info.Size(), path, want, each)
 }
 
 // errDamaged says that a file's bytes are no Arrow.
 var errDamaged = errors.New("not a stream of Arrow, or a damaged one")
 
-func readArrowFrom(in io.Reader, path string, want *wanted, each func(Record) error) error {
+func readArrowFrom(in io.Reader, size int64, path string, want *wanted, each func(Record) error) error {
 	row := 0
-	r, err := openArrow(in)
+	r, err := openArrow(&checkedArrow{in: in, left: size})
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

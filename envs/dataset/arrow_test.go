@@ -87,7 +87,7 @@ func FuzzArrow(f *testing.F) {
 	f.Add(saved)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := 0
-		err := readArrowFrom(bytes.NewReader(data), "x.arrow", nil, func(Record) error {
+		err := readArrowFrom(bytes.NewReader(data), int64(len(data)), "x.arrow", nil, func(Record) error {
 			if n++; n > 10000 {
 				return errStop
 			}

@@ -45,6 +45,9 @@ func arrowValue(values arrow.Array, i, depth int) (value any, err error) {
 		return arrowMap(v, i, depth)
 	case array.ListLike:
 		from, to := v.ValueOffsets(i)
+		if from < 0 || to < from || to > int64(v.ListValues().Len()) {
+			return nil, errDamaged
+		}
 		list := make([]any, 0, to-from)
 		for j := from; j < to; j++ {
 			element, err := arrowValue(v.ListValues(), int(j), depth+1)
@@ -82,6 +85,9 @@ func arrowObject(v *array.Struct, i, depth int) (any, error) {
 
 func arrowMap(v *array.Map, i, depth int) (any, error) {
 	from, to := v.ValueOffsets(i)
+	if from < 0 || to < from || to > int64(v.Keys().Len()) {
+		return nil, errDamaged
+	}
 	out := make(Object, 0, to-from)
 	for j := from; j < to; j++ {
 		key, err := arrowValue(v.Keys(), int(j), depth+1)

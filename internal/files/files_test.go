@@ -56,19 +56,6 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-func names(t *testing.T, dir string) []string {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []string
-	for _, e := range entries {
-		list = append(list, e.Name())
-	}
-	return list
-}
-
 // wantError checks that err is one line that holds every part.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()

@@ -102,8 +102,9 @@ func TestReinforcementOfLabelsLearns(t *testing.T) {
 	}
 	t.Run("reinforce", func(t *testing.T) {
 		r := newLabelRun("accuracy")
-		r.algorithm, r.Epochs, r.MinibatchSize, r.Steps, r.BufferSize, r.BatchSize = newReinforce(), 1, 0, 120, 64, 64
-		r.Schedule, r.LearningRate, r.HeadRate = "constant", 0.03, 0.03
+		r.algorithm, r.Epochs, r.MinibatchSize, r.Steps, r.BufferSize, r.BatchSize = &Reinforce{Baseline: "batch"}, 1, 0, 100, 64, 64
+		r.Schedule, r.LearningRate, r.HeadRate = "constant", 0.02, 0.02
+		r.EntropyCoef = 0.1
 		result, err := r.on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks())
 		if err != nil {
 			t.Fatal(err)

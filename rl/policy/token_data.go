@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"rltrain/envs"
 	"rltrain/envs/chat"
@@ -71,6 +74,7 @@ func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions)
 		o.MaxLength = limit
 	}
 	var out TokenExamples
+	batch := make([]chat.Example, 0, encodedAtOnce)
 	for e, err := range examples {
 		if errors.Is(err, chat.ErrNull) {
 			out.Null++
@@ -79,9 +83,41 @@ func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions)
 		if err != nil {
 			return out, err
 		}
-		q, err := p.encodeExample(e, o)
-		if err != nil {
-			return out, fmt.Errorf("%s:%d: %w", e.File, e.Line, err)
+		if batch = append(batch, e); len(batch) == encodedAtOnce {
+			if err := p.encodeBatch(&out, batch, o); err != nil {
+				return out, err
+			}
+			batch = batch[:0]
+		}
+	}
+	if err := p.encodeBatch(&out, batch, o); err != nil {
+		return out, err
+	}
+	if len(out.Sequences) == 0 && out.Dropped > 0 {
+		return out, fmt.Errorf("none of %d examples has a token to train within %d tokens; raise max_length", out.Dropped, o.MaxLength)
+	}
+	return out, nil
+}
+
+// encodedAtOnce are the examples that are shared among the processors.
+const encodedAtOnce = 512
+
+// encodeBatch adds the sequences of examples to out, in their order.
+func (p *Token) encodeBatch(out *TokenExamples, batch []chat.Example, o EncodeOptions) error {
+	encoded, errs := make([]Sequence, len(batch)), make([]error, len(batch))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(batch)) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(batch)); i = next.Add(1) - 1 {
+				encoded[i], errs[i] = p.encodeExample(batch[i], o)
+			}
+		})
+	}
+	workers.Wait()
+	for i, q := range encoded {
+		if errs[i] != nil {
+			return fmt.Errorf("%s:%d: %w", batch[i].File, batch[i].Line, errs[i])
 		}
 		if len(q.IDs) > o.MaxLength {
 			q.IDs, q.Labels = q.IDs[:o.MaxLength], q.Labels[:o.MaxLength]
@@ -93,10 +129,7 @@ func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions)
 		}
 		out.Sequences = append(out.Sequences, q)
 	}
-	if len(out.Sequences) == 0 && out.Dropped > 0 {
-		return out, fmt.Errorf("none of %d examples has a token to train within %d tokens; raise max_length", out.Dropped, o.MaxLength)
-	}
-	return out, nil
+	return nil
 }
 
 func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error) {

@@ -40,6 +40,7 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 	c := replayConfig()
 	src := replay(t, m, spelling, c)
 	versions := map[uint64]bool{}
+	var before []int
 	for i := range 4 {
 		step := next(t, src, i)
 		learn(t, p, i)
@@ -51,11 +52,15 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 			t.Errorf("step %d: %d samples, want %d", i+1, len(step.Samples), want)
 		}
 		oldest, age := uint64(i), 0.0
+		var drawn []int // places in the buffer
 		for _, x := range step.Samples {
 			oldest = min(oldest, x.Version)
 			age += float64(uint64(i)-x.Version) / float64(len(step.Samples))
 			versions[x.Version] = true
-			held := false
+			if uint64(x.Prompt/8) != x.Version {
+				t.Errorf("step %d: episode %d is of version %d", i+1, x.Prompt, x.Version)
+			}
+			held, place := false, 0
 			for _, e := range src.buffer.State().Entries {
 				for k, turn := range e.Turns {
 					same := e.Trajectory.TurnSample(turn, 1)
@@ -65,14 +70,20 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 						for n, r := range rewards {
 							want += math.Pow(0.5, float64(n)) * r
 						}
-						held = held || e.Returns[k] == want && x.Reward() == want && cmp.Equal(same.Drawn, x.Drawn)
+						held = held || e.Returns[k] == want && x.Reward() == want && x.Rewards[x.Len()-1] == want && cmp.Equal(same.Drawn, x.Drawn)
+						drawn = append(drawn, place)
 					}
+					place++
 				}
 			}
 			if !held {
 				t.Errorf("step %d: sample %+v is of no turn in the buffer", i+1, x)
 			}
 		}
+		if cmp.Equal(before, drawn) {
+			t.Errorf("step %d draws the same places of the buffer as the step before", i+1)
+		}
+		before = drawn
 		if oldest+2 < uint64(i) || math.Abs(f.Get("buffer/staleness")-age) > 1e-9 {
 			t.Errorf("step %d: the oldest sample is of version %d, mean age %v, want %v", i+1, oldest, f.Get("buffer/staleness"), age)
 		}

@@ -1,5 +1,5 @@
 // Command mutants puts faults into the code, one line at a time, and runs the test that is to notice each. Run it from
-// the root of the repository; arguments choose faults by a part of their file's name. It ends with status 1 where a
+// the root of the repository; arguments choose faults by a part of their file's or test's name. It ends with status 1 where a
 // fault goes unnoticed, does not fit the code any more, or does not compile.
 package main
 
@@ -20,7 +20,7 @@ import (
 // parallel is how many faults are tried at the same time: while one is linked, another one computes.
 const parallel = 4
 
-// timeout ends a test that a fault has sent into a loop.
+// timeout ends what takes too long, which says nothing of the fault.
 const timeout = 5 * time.Minute
 
 func main() {
@@ -41,7 +41,7 @@ func run(chosen []string) error {
 		return fmt.Errorf("%s: %w", list, err)
 	}
 	faults = slices.DeleteFunc(faults, func(f fault) bool {
-		return len(chosen) > 0 && !slices.ContainsFunc(chosen, func(part string) bool { return strings.Contains(f.file, part) })
+		return len(chosen) > 0 && !slices.ContainsFunc(chosen, func(part string) bool { return strings.Contains(f.file+" "+f.test, part) })
 	})
 	work, err := os.MkdirTemp("", "mutants")
 	if err != nil {
@@ -61,7 +61,7 @@ func run(chosen []string) error {
 				verdicts[i] = faults[i].try(filepath.Join(work, fmt.Sprint(i)))
 				verdict := "noticed"
 				if verdicts[i] != nil {
-					verdict = strings.ToUpper(verdicts[i].Error())
+					verdict = "FAILED: " + verdicts[i].Error()
 				}
 				fmt.Printf("%s:%d (%s, %s): %s\n", faults[i].file, faults[i].line, faults[i].pkg, faults[i].test, verdict)
 			}
@@ -95,7 +95,7 @@ func healthy(faults []fault) error {
 		}
 	}
 	for pkg, names := range tests {
-		output, err := test(pkg, "^("+strings.Join(names, "|")+")$")
+		output, err := test(4*timeout, pkg, "^("+strings.Join(names, "|")+")$")
 		if err != nil {
 			return fmt.Errorf("the tests of %s fail without a fault: %w\n%s", pkg, err, output)
 		}
@@ -103,9 +103,9 @@ func healthy(faults []fault) error {
 	return nil
 }
 
-// test runs tests of a package.
-func test(pkg, pattern string, more ...string) (output string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+// test runs tests of a package, for so long at most.
+func test(limit time.Duration, pkg, pattern string, more ...string) (output string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	// Most of the time goes into linking, which is shorter without what debuggers read.
 	args := append([]string{"test", "-vet=off", "-ldflags=-s -w", "-failfast", "-run", pattern}, more...)
@@ -142,7 +142,7 @@ func (f fault) try(work string) error {
 	for i, part := range parts {
 		parts[i] = "^" + part + "$"
 	}
-	output, err := test(f.pkg, strings.Join(parts, "/"), "-overlay", overlay)
+	output, err := test(timeout, f.pkg, strings.Join(parts, "/"), "-overlay", overlay)
 	switch {
 	case err == nil && strings.Contains(output, "no tests to run"):
 		return errors.New("there is no such test")
@@ -150,7 +150,9 @@ func (f fault) try(work string) error {
 		return errors.New("unnoticed")
 	case strings.Contains(output, "[build failed]") || strings.Contains(output, "[setup failed]"):
 		return errors.New("does not compile:\n" + output)
-	case !strings.Contains(output, "--- FAIL") && !strings.Contains(output, "panic:") && !errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded):
+		return errors.New("not finished in time")
+	case !strings.Contains(output, "--- FAIL") && !strings.Contains(output, "panic:"):
 		return errors.New("the test did not run:\n" + output)
 	}
 	return nil

@@ -332,6 +332,8 @@ func (p *patternParser) quantifier() (from, to int, possessive, ok bool) {
 	case errHigh != nil:
 		return 0, 0, false, false
 	}
-	p.rest = rest
+	if p.rest = rest; to >= 0 {
+		from, to = min(from, to), max(from, to)
+	}
 	return from, to, false, true
 }

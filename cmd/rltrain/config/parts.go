@@ -120,7 +120,7 @@ type RL struct {
 // LabelRollouts is what a classifier learns from.
 type LabelRollouts struct {
 	Episodes int     `option:"rl_episodes" default:"3" range:"[1,)" help:"rollouts, each followed by an update; the best by validation is kept"`
-	Share    float64 `option:"rl_share" default:"0.25" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
+	Share    float64 `option:"rl_share" default:"0" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
 	rollout.LabelOptions
 	Reward     string `option:"reward" default:"accuracy" arg:"LIST" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`

@@ -1,0 +1,51 @@
+package policy
+
+import (
+	"fmt"
+	"iter"
+	"path/filepath"
+	"testing"
+
+	"rltrain/envs/chat"
+)
+
+// BenchmarkEncode turns rows of a data set into sequences.
+func BenchmarkEncode(b *testing.B) {
+	dir := filepath.Join(b.TempDir(), "tiny")
+	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
+		b.Fatal(err)
+	}
+	p, err := NewToken(TokenConfig{Dir: dir})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	rows := func(n int, row func(i int) chat.Example) iter.Seq2[chat.Example, error] {
+		return func(yield func(chat.Example, error) bool) {
+			for i := range n {
+				if !yield(row(i), nil) {
+					return
+				}
+			}
+		}
+	}
+	const text = "the law of force is that a body at rest stays at rest unless a force acts on it"
+	say := func(role string, i int) chat.Message {
+		return chat.Message{{Name: "role", Value: role}, {Name: "content", Value: fmt.Sprint(text, i)}}
+	}
+	for name, row := range map[string]func(i int) chat.Example{
+		"text": func(i int) chat.Example { return chat.Example{Text: chat.Content{Text: fmt.Sprint(text, i)}} },
+		"messages": func(i int) chat.Example {
+			return chat.Example{Text: chat.Content{Messages: []chat.Message{say("user", i), say("assistant", i)}}}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := p.Encode(rows(1000, row), EncodeOptions{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
