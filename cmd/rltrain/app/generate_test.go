@@ -67,7 +67,7 @@ func TestGenerateThenScore(t *testing.T) {
 	outputs := map[string]string{}
 	for _, batch := range []string{"1", "7", "32"} {
 		code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/"+batch+".jsonl",
-			"--max-new-tokens", "12", "--n", "3", "--batch-size", batch)
+			"--max-new-tokens", "12", "-n", "3", "--batch-size", batch)
 		if code != 0 || !strings.Contains(stderr, `texts end at token 1 "<eos>"`) {
 			t.Fatalf("exit code %d, %q", code, stderr)
 		}
@@ -134,6 +134,9 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"generate --model MODEL --input TMP/messages.jsonl", "no chat template"},
 		{"generate --model MODEL --input TMP/nothing.jsonl", "TMP/nothing.jsonl:1"},
 		{"generate --model MODEL --input TMP/good.jsonl --temperature -1", "--temperature: -1 is out of range"},
+		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 0", "--max-new-tokens: 0 is out of range; it must be 1 to 1073741824"},
+		{"generate --model MODEL --resume", "--resume needs --input FILE"},
+		{"generate --model MODEL --input TMP/good.jsonl --resume", "--resume: applies only with --output FILE"},
 		{"generate --model MODEL --bf16 --dtype fp32", "--bf16 and --dtype fp32 disagree"},
 		{"score --model MODEL", "score needs --input FILE"},
 		{"score --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:1: no completion or completion_ids"},
@@ -240,10 +243,8 @@ func TestGenerateGoesOnWhereItWasStopped(t *testing.T) {
 	if !bytes.Equal(readFile(t, f.expand("TMP/whole.jsonl")), readFile(t, f.expand("TMP/out.jsonl"))) {
 		t.Error("the rows differ from those of a command that was never stopped")
 	}
-	for _, name := range f.files(t) {
-		if strings.Contains(name, ".partial") {
-			t.Errorf("%s is left over", name)
-		}
+	if left, err := filepath.Glob(f.expand("TMP/*.partial*")); err != nil || len(left) > 0 {
+		t.Errorf("left over: %v, %v", left, err)
 	}
 }
 

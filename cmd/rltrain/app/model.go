@@ -34,6 +34,9 @@ func loadPolicy(c *cli.Context, name string) (*policy.Label, error) {
 	defer done()
 	p, err := policy.LoadLabel(c.Context, client, name)
 	if err != nil {
+		if record, unread := run.ReadRun(name); unread == nil && !policy.IsLabelFolder(name) {
+			return nil, shared.UsageErrorf("%s is a language model, of a run of task %s: rltrain generate works with it", name, record.Task)
+		}
 		return nil, fmt.Errorf("loading the model: %w%s", err, stagesIn(name))
 	}
 	return p, nil

@@ -91,6 +91,9 @@ func TestWhatALanguageModelsRunLeaves(t *testing.T) {
 			}
 		}
 	}
+	if code, _, stderr := f.rltrain("", "predict", "--model", dir); code != 2 || !strings.Contains(stderr, "is a language model, of a run of task sum_digits: rltrain generate works with it") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
 	// The folder of all runs is no model, but says which it has.
 	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "did you mean "+dir+"?") {
 		t.Errorf("exit code %d, %q", code, stderr)

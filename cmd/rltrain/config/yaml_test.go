@@ -119,8 +119,8 @@ func TestDiff(t *testing.T) {
 	if diff := cmp.Diff(want, Diff(a, load("--epochs=4", "--reward=f1"))); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	modes := Diff(load("--mode=supervised"), load("--mode=rl_only", "--pretrained-model=m"))
-	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "2", ""}, {"target_kl", "", "0.1"}} {
+	modes := Diff(load("--mode=supervised", "--epochs=3"), load("--mode=rl_only", "--pretrained-model=m", "--target-kl=0.02"))
+	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "3", ""}, {"target_kl", "", "0.02"}} {
 		if !strings.Contains(diffText(modes), diffText([]Difference{d})) {
 			t.Errorf("%v is missing in %v", d, modes)
 		}
