@@ -118,8 +118,9 @@ type Sifting interface {
 	Sift(keep func(Env) (bool, error)) (dropped int, err error)
 }
 
-// Unjudged is a task of which some data has no right answers: what its episodes earn is then up to rewards alone.
-type Unjudged interface {
+// Open is a task of exercises of the user's own, whose data may have no right answers: how good a policy is, is what the
+// run's rewards, where it names some, make of held-out answers.
+type Open interface {
 	Task
 	// Unjudged says why no episode has an Info; "" where episodes have one.
 	Unjudged() string

@@ -14,9 +14,12 @@ type AnswerScores struct {
 	Tiers map[string]float64 `json:"tiers"`
 	// Kinds has each kind of episode on its own, where the task tells kinds apart.
 	Kinds map[string]KindScore `json:"kinds,omitempty"`
-	// Reward is the mean reward, where the task has no right answers to count.
+	// Reward is the mean reward, where that is what the policy is measured by.
 	Reward *float64 `json:"reward,omitempty"`
 }
+
+// Judged tells whether answers were compared with right ones.
+func (s AnswerScores) Judged() bool { return s.Tiers["none"] < 1 }
 
 // KindScore says how well episodes of one kind are answered.
 type KindScore struct {

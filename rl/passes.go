@@ -18,19 +18,19 @@ type Estimate struct {
 
 // PassScores says how well a policy answers exercises that it tries several times.
 type PassScores struct {
-	Exercises  int       `json:"exercises"`
-	N          int       `json:"n"`       // tries at each
-	Mean       Estimate    `json:"mean"`    // share of right tries
-	Pass       []Estimate  `json:"pass_at"` // by k-1: whether one of k tries is right, k = 1 … n
-	Majority   Estimate    `json:"majority"`
-	FormatRate float64   `json:"format_rate"`
-	Kinds      []KindRow `json:"kinds,omitempty"` // by name, where the task tells kinds of exercises
+	Exercises  int        `json:"exercises"`
+	N          int        `json:"n"`       // tries at each
+	Mean       Estimate   `json:"mean"`    // share of right tries
+	Pass       []Estimate `json:"pass_at"` // by k-1: whether one of k tries is right, k = 1 … n
+	Majority   Estimate   `json:"majority"`
+	FormatRate float64    `json:"format_rate"`
+	Kinds      []KindRow  `json:"kinds,omitempty"` // by name, where the task tells kinds of exercises
 }
 
 // KindRow is the mean and the last pass@k of one kind of exercises.
 type KindRow struct {
-	Kind      string `json:"kind"`
-	Exercises int    `json:"exercises"`
+	Kind      string   `json:"kind"`
+	Exercises int      `json:"exercises"`
 	Mean      Estimate `json:"mean"`
 	PassN     Estimate `json:"pass_at_n"`
 }

@@ -152,7 +152,7 @@ func TestEpisode(t *testing.T) {
 	if step, err := e.Step(t.Context(), envs.Action{Text: "1"}); err != nil || step.Info != nil || !math.IsNaN(step.Reward) {
 		t.Errorf("%+v, %v of a row without an answer", step, err)
 	}
-	if why := open.(envs.Unjudged).Unjudged(); !strings.Contains(why, `q.jsonl has no column "answer"`) {
+	if why := open.(envs.Open).Unjudged(); !strings.Contains(why, `q.jsonl has no column "answer"`) {
 		t.Errorf("it is not judged since %q", why)
 	}
 }

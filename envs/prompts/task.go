@@ -144,7 +144,7 @@ func splitStop(list string) ([]string, error) {
 	return all, nil
 }
 
-// Unjudged implements envs.Unjudged.
+// Unjudged implements envs.Open.
 func (t *task) Unjudged() string { return t.unjudged }
 
 // Sift implements envs.Sifting.

@@ -183,8 +183,11 @@ func JudgeAnswers(sampler *policy.Sampler, task envs.Task, n, every int, c rollo
 // AnswerRow is an evaluation for the metrics.
 func AnswerRow(s rl.AnswerScores) report.Row {
 	row := report.Row{"eval_accuracy": s.Accuracy, "eval_format_rate": s.FormatRate}
-	if s.Reward != nil {
-		row = report.Row{"eval_reward": *s.Reward}
+	switch {
+	case s.Reward != nil && !s.Judged():
+		return report.Row{"eval_reward": *s.Reward}
+	case s.Reward != nil:
+		row["eval_reward"] = *s.Reward
 	}
 	for kind, score := range s.Kinds {
 		row["eval_accuracy/"+kind] = score.Accuracy
@@ -194,9 +197,13 @@ func AnswerRow(s rl.AnswerScores) report.Row {
 
 // DescribeAnswers is an evaluation for people, on one line.
 func DescribeAnswers(s rl.AnswerScores) string {
+	reward := ""
 	if s.Reward != nil {
-		return fmt.Sprintf("mean reward %.4f of %d answers", *s.Reward, s.N)
+		if reward = fmt.Sprintf("mean reward %.4f of %d answers", *s.Reward, s.N); !s.Judged() {
+			return reward
+		}
+		reward += ", "
 	}
-	return fmt.Sprintf("%d/%d correct (%.1f %%, 95 %% interval %.1f to %.1f), %.1f %% formatted",
+	return reward + fmt.Sprintf("%d/%d correct (%.1f %%, 95 %% interval %.1f to %.1f), %.1f %% formatted",
 		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
 }

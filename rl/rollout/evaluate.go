@@ -14,8 +14,8 @@ import (
 )
 
 // Evaluate plays n episodes of the evaluation part, from the given one on, once each, as c says but for the number of
-// samples, and counts the answers; fewer where the part has no more. Rewards are asked only where the task has no right
-// answers.
+// samples, and counts the answers; fewer where the part has no more. Rewards are asked only of a task that is
+// envs.Open.
 func Evaluate(ctx context.Context, sampler *policy.Sampler, task envs.Task, from, n int, c Config) (rl.AnswerScores, error) {
 	if most := task.Len(envs.Eval); most > 0 {
 		n = max(0, min(n, most-from))
@@ -25,8 +25,7 @@ func Evaluate(ctx context.Context, sampler *policy.Sampler, task envs.Task, from
 		indices[i] = from + i
 	}
 	c.Samples = 1
-	open, _ := task.(envs.Unjudged)
-	if open == nil || open.Unjudged() == "" {
+	if _, open := task.(envs.Open); !open {
 		c.Rewards = nil
 	}
 	played, err := Play(ctx, sampler, task, envs.Eval, indices, c)

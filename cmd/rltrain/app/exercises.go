@@ -212,7 +212,7 @@ func exercises(c *cli.Context, p *policy.Token, settings *config.Config) (envs.T
 	if err != nil {
 		return nil, 0, settings.Blame(err)
 	}
-	if open, ok := task.(envs.Unjudged); ok && open.Unjudged() != "" {
+	if open, ok := task.(envs.Open); ok && open.Unjudged() != "" {
 		return nil, 0, fmt.Errorf("there is nothing to compare answers with: %s", open.Unjudged())
 	}
 	n := settings.Answers.EvalSamples

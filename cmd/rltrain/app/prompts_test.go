@@ -94,6 +94,29 @@ func TestPromptsRise(t *testing.T) {
 	}
 }
 
+// TestPromptsKeepWhatEarnsMost keeps the best policy by the rewards that were named, whatever the right answers are.
+func TestPromptsKeepWhatEarnsMost(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.write(t, "TMP/q.jsonl", letters(200))
+	f.must(t, "", promptRun("--reward", `expr:'text matches "[aeiou]" ? 1 : 0'`)...)
+	var scores struct{ Before, After, Last *rl.AnswerScores }
+	if err := files.LoadJSON(f.expand("TMP/prompts_rl/logs/eval_results.json"), &scores); err != nil {
+		t.Fatal(err)
+	}
+	if scores.After.Reward == nil || *scores.After.Reward < 0.9 || scores.After.Accuracy != 0 || !scores.After.Judged() {
+		t.Errorf("%+v", scores.After)
+	}
+}
+
+// letters are n questions whose answer is zz.
+func letters(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"prompt": "%d: say something! ", "answer": "zz"}`+"\n", i)
+	}
+	return b.String()
+}
+
 // TestPromptsOfSeveralTurns has a program answer, and imitates solutions before.
 func TestPromptsOfSeveralTurns(t *testing.T) {
 	f := folders{tmp: t.TempDir()}

@@ -247,10 +247,14 @@ func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *pol
 
 // describe is an evaluation on one line, by kind of exercise where the task tells kinds.
 func describe(s rl.AnswerScores) string {
+	reward := ""
 	if s.Reward != nil {
-		return algo.DescribeAnswers(s)
+		if !s.Judged() {
+			return algo.DescribeAnswers(s)
+		}
+		reward = fmt.Sprintf("mean reward %.4f, ", *s.Reward)
 	}
-	text := fmt.Sprintf("%.1f %% of %d held-out answers right [%.1f, %.1f], %.1f %% in the form asked for",
+	text := reward + fmt.Sprintf("%.1f %% of %d held-out answers right [%.1f, %.1f], %.1f %% in the form asked for",
 		100*s.Accuracy, s.N, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
 	for _, name := range slices.Sorted(maps.Keys(s.Kinds)) {
 		text += fmt.Sprintf("; %s %d/%d", name, s.Kinds[name].Correct, s.Kinds[name].N)

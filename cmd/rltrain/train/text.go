@@ -63,7 +63,7 @@ func (t *trainer) task(asText bool) (envs.Task, error) {
 // canLearn says what the stages lack that the task's data does not have.
 func (t *trainer) canLearn(task envs.Task) error {
 	c := t.config
-	if open, ok := task.(envs.Unjudged); ok && c.RL != nil && c.Rewards.Reward == "" && open.Unjudged() != "" {
+	if open, ok := task.(envs.Open); ok && c.RL != nil && c.Rewards.Reward == "" && open.Unjudged() != "" {
 		return c.Errorf("reward", "is needed, as expr:'...' or cmd:PROGRAM: %s", open.Unjudged())
 	}
 	if c.Imitation == nil || !c.Task.Worked {
