@@ -253,6 +253,9 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 				}
 			}
 			x := trajectory.Sample(c.Temperature)
+			if c.filtered() && c.Temperature != 1 {
+				x.Drawn = nil // of a part of the distribution, of which the trainer has no counterpart
+			}
 			x.Episode = episode
 			episode++
 			if x.Len() == 0 {
