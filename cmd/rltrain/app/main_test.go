@@ -244,7 +244,7 @@ func TestCompletion(t *testing.T) {
 func TestCompletionOfValues(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
-		"--task":                              "a_letter\nchat\ngsm8k\nintent\nmath\nprompts\nreverse_digits\nsum_digits\n",
+		"--task":                              "chat\ngsm8k\nintent\nmath\nprompts\nreverse_digits\nsum_digits\n",
 		"train --task sum_digits --algorithm": "grpo\nppo\nreinforce\nrloo\n",
 		"--task intent --algorithm":           "ppo\nreinforce\n",
 		"train --task=gsm8k --sym-calc":       "false\ntrue\n",
