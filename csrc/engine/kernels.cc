@@ -1,5 +1,8 @@
 #include "engine/kernels.h"
 
+#include <stdexcept>
+#include <string>
+
 namespace rlt::engine {
 
 extern const Kernels kernels_base, kernels_avx2, kernels_avx512;
@@ -9,6 +12,11 @@ const Kernels& kernels() {
                                : __builtin_cpu_supports("x86-64-v3") ? kernels_avx2
                                                                      : kernels_base;
   return best;
+}
+
+void refuse_tile(int rows) {
+  throw std::logic_error("a tile has 1 to " + std::to_string(kTileRows) + " rows, not " +
+                         std::to_string(rows));
 }
 
 }  // namespace rlt::engine

@@ -81,4 +81,8 @@ constexpr int64_t kSumBlock = 256;
 // Those for this processor.
 const Kernels& kernels();
 
+// What the products do with a tile that has less than one row or more than kTileRows: throws
+// std::logic_error.
+[[noreturn]] void refuse_tile(int rows);
+
 }  // namespace rlt::engine

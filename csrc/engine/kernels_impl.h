@@ -209,6 +209,8 @@ void multiply(const Tile& t) {
       return multiply_rows<W, 5>(t);
     case 6:
       return multiply_rows<W, 6>(t);
+    default:
+      refuse_tile(t.rows);
   }
 }
 

@@ -66,6 +66,8 @@ void read_row(const at::Tensor& table, int64_t i, float* to) {
 
 Network::Network(const nn::Decoder& decoder)
     : decoder_(decoder), blocks_(decoder.blocks().size()), head_(pack(decoder.head())) {
+  TORCH_CHECK(!config().embed_norm, "a decoder with a norm of its embeddings does not generate");
+  TORCH_CHECK(!config().bidirectional, "a bidirectional decoder does not generate");
   TORCH_CHECK(decoder.embed().is_contiguous(), "embed.weight must be dense");
   for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.blocks()[i], blocks_[i]);
   refresh();

@@ -299,6 +299,23 @@ TEST(engine_refresh_reads_what_changed) {
   EXPECT_THROWS("1 samples have not ended", engine.refresh());
 }
 
+TEST(engine_refuses_what_it_does_not_run) {
+  Random random(18);
+  const auto engine_of = [&](void (*change)(DecoderChoices&)) {
+    DecoderChoices choices;
+    change(choices);
+    rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
+    if (choices.config.embed_norm) {
+      weights["embed_norm.weight"] = weights.at("norm.weight");
+      weights.erase("layers.0.attn_norm.weight");
+    }
+    const rlt::nn::Decoder decoder(choices.get(), weights);
+    Engine(decoder, 1, {});
+  };
+  EXPECT_THROWS("norm of its embeddings", engine_of([](DecoderChoices& c) { c.config.embed_norm = 1; }));
+  EXPECT_THROWS("bidirectional", engine_of([](DecoderChoices& c) { c.config.bidirectional = 1; }));
+}
+
 TEST(engine_refuses_bad_requests) {
   Random random(17);
   DecoderChoices choices;
