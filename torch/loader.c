@@ -24,6 +24,7 @@
   X(rlt_tensor_map)                                                                             \
   X(rlt_tensor_read)                                                                            \
   X(rlt_tensor_shape)                                                                           \
+  X(rlt_tensor_device)                                                                          \
   X(rlt_tensor_write)                                                                           \
   X(rlt_tensor_require_grad)                                                                    \
   X(rlt_tensor_grad)                                                                            \

@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 3
+#define RLT_ABI_VERSION 4
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, lives for ever */
@@ -34,6 +34,9 @@ enum { RLT_TRAIN = 0, RLT_NO_GRAD = 1 };
 
 /* Element types that cross the border. */
 enum { RLT_F32 = 0, RLT_I64 = 1, RLT_I32 = 2, RLT_BF16 = 3, RLT_F16 = 4 };
+
+/* Where a tensor lives: RLT_CPU, or the number of a CUDA device. */
+enum { RLT_CPU = -1 };
 
 /* ---- core ---- */
 
@@ -66,7 +69,8 @@ enum {
   RLT_ARG_BOOL = 4,    /* 0 | 1 */
   RLT_ARG_INTS = 5,    /* n, values */
   RLT_ARG_TENSORS = 6, /* n, handles */
-  RLT_ARG_SCALAR = 7   /* bits of a double, passed as Scalar */
+  RLT_ARG_SCALAR = 7,  /* bits of a double, passed as Scalar */
+  RLT_ARG_DEVICE = 8   /* RLT_CPU, or the number of a CUDA device */
 };
 
 /* Looks up an operator, "aten::add" with overload "Tensor"; *op lives for ever. Errors: unknown name. */
@@ -81,8 +85,10 @@ rlt_error* rlt_op_call(rlt_op op, int32_t mode, const int64_t* tape, int32_t wor
 
 /* ---- tensor ---- */
 
-/* Copies data (row major, dense) into a new tensor. Errors: an unknown type, an impossible shape. */
-rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim, rlt_tensor* t);
+/* Copies data (row major, dense) into a new tensor on the device. Errors: an unknown type, an impossible
+ * shape, a device that is not there. */
+rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim, int32_t device,
+                           rlt_tensor* t);
 /* A view of bytes [offset, offset + size of dims) of the file: pages are read on first use
  * and shared between processes; writing to the tensor leaves the file alone. The file must not change
  * while the tensor lives; its descriptor is closed at once. Errors: a file that cannot be opened or mapped,
@@ -93,6 +99,8 @@ rlt_error* rlt_tensor_map(const char* path, int64_t offset, int32_t dtype, const
 rlt_error* rlt_tensor_read(rlt_tensor t, int32_t dtype, void* data, int64_t bytes);
 /* Shape of t; dims has room for 8. Errors: more dimensions. */
 rlt_error* rlt_tensor_shape(rlt_tensor t, int64_t* dims, int32_t* ndim);
+/* Where t lives. Errors: a handle of nothing. */
+rlt_error* rlt_tensor_device(rlt_tensor t, int32_t* device);
 /* Overwrites t in place with data (row major, F32). Errors: t is not dense F32 of count elements. Changes t.
  */
 rlt_error* rlt_tensor_write(rlt_tensor t, const float* data, int64_t count);
