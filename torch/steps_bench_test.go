@@ -27,7 +27,7 @@ func learn(b *testing.B, m *torch.Model, head *torch.Var, batch torch.Packed, pa
 		h, _ := s.Hidden(m, batch, torch.Pass{Adapter: true})
 		targets := append(append([]int64{}, batch.Tokens[1:]...), 0)
 		logprobs, _, _ := s.TokenLogProbs(h, head.T(), nil, s.Ints(targets, int64(len(targets))), torch.HeadOptions{})
-		s.Backward(s.Mean(logprobs))
+		s.Backward(s.Sum(logprobs))
 		return nil
 	}); err != nil {
 		b.Fatal(err)
