@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all core cli models env test lint race fuzz bench compat crash mutants fixtures clean help
+.PHONY: all core cli models env test lint asan race fuzz bench compat crash mutants fixtures clean help
 
 all: core cli models ## everything: the core, bin/rltrain and the default model (the default)
 
@@ -25,17 +25,21 @@ env: build/.tools ## print the exports for plain go test, go vet and gopls: eval
 	@scripts/setup/env.sh
 
 test: core cli models ## build everything and run all tests
+	@scripts/setup/core.sh core_tests
 	@cd build && ctest --output-on-failure
 	@$(GOENV) go vet ./...
 	CGO_ENABLED=0 go test $(PURE)
 	@echo go test ./...; $(GOENV) go test ./...
 
-lint: build/.tools ## gofmt, go vet, staticcheck; clang-format where installed
+asan: build/.tools ## the C++ tests under the address and undefined behaviour sanitizers, in build/asan
+	@scripts/setup/core.sh core_tests build/asan -DRLTRAIN_SANITIZE=ON
+	@cd build/asan && ctest --output-on-failure
+
+lint: build/.tools ## gofmt, go vet, staticcheck, clang-format
 	@files="$$(gofmt -l .)"; [[ -z $$files ]] || { echo "not gofmt-ed:"; echo "$$files"; exit 1; }
 	@$(GOENV) go vet ./... && go run $(STATICCHECK) ./...
-	@if command -v clang-format > /dev/null; then \
-	  find csrc -name '*.cc' -o -name '*.h' | xargs clang-format --dry-run -Werror; \
-	else echo "clang-format is not installed: the C++ format is not checked"; fi
+	@format="$$(python3 scripts/setup/clang_format.py)" && \
+	  find csrc -name '*.cc' -o -name '*.h' | xargs "$$format" --dry-run -Werror
 
 race: core models ## all Go tests under the race detector
 	@$(GOENV) go test -race ./...

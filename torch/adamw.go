@@ -138,7 +138,7 @@ func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error)
 		}
 		for i, n := range norms {
 			if maxNorm > 0 && n > maxNorm {
-				s.argTensors(clipped[i]).argScalar(maxNorm/n).callInto(opForeachScale, nil)
+				s.callInto(nil, opForeachScale, operands(clipped[i]), scalar(maxNorm/n))
 			}
 		}
 		o.steps++
@@ -149,11 +149,12 @@ func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error)
 				continue
 			}
 			counts := tensors(o.counts[at : at+n])
-			s.argTensors(counts).argScalar(1).callInto(opForeachAdd, nil)
-			s.argTensors(tensors(g.Params)).argTensors(grads[at:at+n]).
-				argTensors(tensors(o.first[i])).argTensors(tensors(o.second[i])).argTensors(nil).argTensors(counts).
-				argDouble(rates[i]).argDouble(0.9).argDouble(0.999).argDouble(g.WeightDecay).argDouble(o.eps).
-				argBool(false).argBool(false).callInto(opFusedAdamW, nil)
+			s.callInto(nil, opForeachAdd, operands(counts), scalar(1))
+			const amsgrad, maximize = false, false
+			s.callInto(nil, opFusedAdamW, operands(tensors(g.Params)), operands(grads[at:at+n]),
+				operands(tensors(o.first[i])), operands(tensors(o.second[i])), operands(nil), operands(counts),
+				real64(rates[i]), real64(0.9), real64(0.999), real64(g.WeightDecay), real64(o.eps),
+				boolean(amsgrad), boolean(maximize))
 			at += n
 		}
 		return nil
@@ -178,12 +179,12 @@ func (s *Scope) globalNorm(ts []Tensor) float64 {
 		return 0
 	}
 	results := make([]C.rlt_tensor, len(ts))
-	n := s.argTensors(ts).argScalar(2).callInto(opForeachNorm, results)
+	n := s.callInto(results, opForeachNorm, operands(ts), scalar(2))
 	norms := make([]Tensor, n)
 	for i := range norms {
 		norms[i] = s.own(results[i])
 	}
-	return s.Item(s.argTensor(s.argTensors(norms).call(opStack)).call(opVectorNorm))
+	return s.Item(s.call(opVectorNorm, operand(s.call(opStack, operands(norms)))))
 }
 
 // AdamWState is the optimiser's moments, for each parameter in the order of its groups.

@@ -18,7 +18,7 @@ func newTensor(call string, data unsafe.Pointer, have int, dtype DType, dims []i
 		panic(&Error{Call: call, Text: fmt.Sprintf("%d values for the shape %v", have, dims)})
 	}
 	var h C.rlt_tensor
-	must(call, C.rlt_tensor_from(data, C.int32_t(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int32_t(len(dims)), &h))
+	must(call, C.rlt_tensor_from(data, C.int32_t(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int32_t(len(dims)), C.RLT_CPU, &h))
 	return h
 }
 

@@ -5,7 +5,6 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #if !defined(__x86_64__)
 #error "the jump table is written for x86-64"
@@ -25,6 +24,7 @@
   X(rlt_tensor_map)                                                                             \
   X(rlt_tensor_read)                                                                            \
   X(rlt_tensor_shape)                                                                           \
+  X(rlt_tensor_device)                                                                          \
   X(rlt_tensor_write)                                                                           \
   X(rlt_tensor_require_grad)                                                                    \
   X(rlt_tensor_grad)                                                                            \
@@ -49,15 +49,7 @@
           ", @function\n" #name ":\n\tjmp *rlt_slot_" #name "(%rip)\n");
 RLT_FUNCTIONS(DEFINE_SLOT)
 
-// Threads of libgomp that wait for work spin for 300,000 turns unless told otherwise. Where another process
-// wants the processors too, they spin while those that they wait for do not run: forty times slower with two
-// programs on two processors. A thirtieth of the turns is as fast alone and ten times faster beside another.
-static void spin_briefly(void) {
-  if (getenv("OMP_WAIT_POLICY") == NULL) setenv("GOMP_SPINCOUNT", "10000", 0);
-}
-
 int rlt_open(const char* path, char* message, int size) {
-  spin_briefly();
   void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
   if (library == NULL) {
     snprintf(message, (size_t)size, "%s", dlerror());

@@ -85,8 +85,11 @@ func open(threads int) error {
 	// step. So they spin for about as long as a wake-up takes. The variables are read once, when the OpenMP
 	// runtime is loaded.
 	if os.Getenv("OMP_WAIT_POLICY") == "" && os.Getenv("GOMP_SPINCOUNT") == "" {
-		setenv("OMP_WAIT_POLICY", "PASSIVE")
-		setenv("GOMP_SPINCOUNT", "10000")
+		for name, value := range map[string]string{"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"} {
+			if err := os.Setenv(name, value); err != nil {
+				return fmt.Errorf("torch: setting %s: %w", name, err)
+			}
+		}
 	}
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
@@ -101,14 +104,6 @@ func open(threads int) error {
 		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make` to build it again", path, got, LibtorchVersion)
 	}
 	return nativeError("open", C.rlt_init(C.int32_t(threads)))
-}
-
-// setenv sets a variable for native code, which does not see os.Setenv's.
-func setenv(name, value string) {
-	cname, cvalue := C.CString(name), C.CString(value)
-	defer C.free(unsafe.Pointer(cname))
-	defer C.free(unsafe.Pointer(cvalue))
-	C.setenv(cname, cvalue, 1)
 }
 
 const libraryName = "librltrain.so"

@@ -33,106 +33,106 @@ var (
 )
 
 // Add is a + b.
-func (s *Scope) Add(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opAdd) }
+func (s *Scope) Add(a, b Tensor) Tensor { return s.call(opAdd, operand(a), operand(b)) }
 
 // Sub is a - b.
-func (s *Scope) Sub(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opSub) }
+func (s *Scope) Sub(a, b Tensor) Tensor { return s.call(opSub, operand(a), operand(b)) }
 
 // Mul is a · b, element by element.
-func (s *Scope) Mul(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opMul) }
+func (s *Scope) Mul(a, b Tensor) Tensor { return s.call(opMul, operand(a), operand(b)) }
 
 // Scale is f · a.
 func (s *Scope) Scale(a Tensor, f float64) Tensor {
-	return s.argTensor(a).argScalar(f).call(opMulScalar)
+	return s.call(opMulScalar, operand(a), scalar(f))
 }
 
 // Shift is a + f.
 func (s *Scope) Shift(a Tensor, f float64) Tensor {
-	return s.argTensor(a).argScalar(f).call(opAddScalar)
+	return s.call(opAddScalar, operand(a), scalar(f))
 }
 
 // Neg is -a.
-func (s *Scope) Neg(a Tensor) Tensor { return s.argTensor(a).call(opNeg) }
+func (s *Scope) Neg(a Tensor) Tensor { return s.call(opNeg, operand(a)) }
 
 // Exp is eᵃ.
-func (s *Scope) Exp(a Tensor) Tensor { return s.argTensor(a).call(opExp) }
+func (s *Scope) Exp(a Tensor) Tensor { return s.call(opExp, operand(a)) }
 
 // Tanh is elementwise.
-func (s *Scope) Tanh(a Tensor) Tensor { return s.argTensor(a).call(opTanh) }
+func (s *Scope) Tanh(a Tensor) Tensor { return s.call(opTanh, operand(a)) }
 
 // ReLU is max(a, 0).
-func (s *Scope) ReLU(a Tensor) Tensor { return s.argTensor(a).call(opReLU) }
+func (s *Scope) ReLU(a Tensor) Tensor { return s.call(opReLU, operand(a)) }
 
 // GELU is a·Φ(a), the exact one with erf.
-func (s *Scope) GELU(a Tensor) Tensor { return s.argTensor(a).call(opGELU) }
+func (s *Scope) GELU(a Tensor) Tensor { return s.call(opGELU, operand(a)) }
 
 // SiLU is a·sigmoid(a).
-func (s *Scope) SiLU(a Tensor) Tensor { return s.argTensor(a).call(opSiLU) }
+func (s *Scope) SiLU(a Tensor) Tensor { return s.call(opSiLU, operand(a)) }
 
 // LayerNorm is (x - mean)/√(variance + eps)·w + b of each row (Ba 2016). x [S, H], w, b [H].
 func (s *Scope) LayerNorm(x, w, b Tensor, eps float64) Tensor {
-	return s.argTensor(x).argInts(s.Shape(w)[0]).argTensor(w).argTensor(b).argDouble(eps).call(opLayerNorm)
+	return s.call(opLayerNorm, operand(x), integers(s.Shape(w)[0]), operand(w), operand(b), real64(eps))
 }
 
 // Clamp limits a to [low, high]; its gradient is 0 outside.
 func (s *Scope) Clamp(a Tensor, low, high float64) Tensor {
-	return s.argTensor(a).argScalar(low).argScalar(high).call(opClamp)
+	return s.call(opClamp, operand(a), scalar(low), scalar(high))
 }
 
 // Minimum is the smaller of a and b, element by element.
-func (s *Scope) Minimum(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opMinimum) }
+func (s *Scope) Minimum(a, b Tensor) Tensor { return s.call(opMinimum, operand(a), operand(b)) }
 
 // Maximum is the larger of a and b, element by element.
-func (s *Scope) Maximum(a, b Tensor) Tensor { return s.argTensor(a).argTensor(b).call(opMaximum) }
+func (s *Scope) Maximum(a, b Tensor) Tensor { return s.call(opMaximum, operand(a), operand(b)) }
 
 // Sum is the sum of all elements, [].
-func (s *Scope) Sum(a Tensor) Tensor { return s.argTensor(a).call(opSum) }
+func (s *Scope) Sum(a Tensor) Tensor { return s.call(opSum, operand(a)) }
 
 // SumLast sums over the last dimension. a [..., C]; result [...].
-func (s *Scope) SumLast(a Tensor) Tensor { return s.argTensor(a).argInts(-1).call(opSumDim) }
+func (s *Scope) SumLast(a Tensor) Tensor { return s.call(opSumDim, operand(a), integers(-1)) }
 
 // LogSoftmax is log softmax over the last dimension.
-func (s *Scope) LogSoftmax(a Tensor) Tensor { return s.argTensor(a).argInt(-1).call(opLogSoftmax) }
+func (s *Scope) LogSoftmax(a Tensor) Tensor { return s.call(opLogSoftmax, operand(a), integer(-1)) }
 
 // Pick takes one element of each row. a [S, C], index [S] int64 in [0, C); result [S].
 func (s *Scope) Pick(a, index Tensor) Tensor {
-	column := s.argTensor(index).argInt(1).call(opUnsqueeze)
-	picked := s.argTensor(a).argInt(1).argTensor(column).call(opGather)
+	column := s.call(opUnsqueeze, operand(index), integer(1))
+	picked := s.call(opGather, operand(a), integer(1), operand(column))
 	return s.Squeeze(picked)
 }
 
 // Squeeze drops the last dimension, of size 1. a [S, 1]; result [S].
-func (s *Scope) Squeeze(a Tensor) Tensor { return s.argTensor(a).argInt(-1).call(opSqueeze) }
+func (s *Scope) Squeeze(a Tensor) Tensor { return s.call(opSqueeze, operand(a), integer(-1)) }
 
 // Rows takes rows by number. a [N, H], index [S] int64; result [S, H].
 func (s *Scope) Rows(a, index Tensor) Tensor {
-	return s.argTensor(a).argInt(0).argTensor(index).call(opIndexSelect)
+	return s.call(opIndexSelect, operand(a), integer(0), operand(index))
 }
 
 // Linear is x wᵀ + b, all three trainable. x [S, in], w [out, in], b [out]; result [S, out].
 func (s *Scope) Linear(x, w, b Tensor) Tensor {
-	return s.argTensor(x).argTensor(w).argTensor(b).call(opLinear)
+	return s.call(opLinear, operand(x), operand(w), operand(b))
 }
 
 // FrozenLinear is Linear by a kernel that is faster and keeps x for backward only where w is trained.
 func (s *Scope) FrozenLinear(x, w, b Tensor) Tensor {
-	return s.argTensor(x).argTensor(w).argTensor(b).call(opFrozen)
+	return s.call(opFrozen, operand(x), operand(w), operand(b))
 }
 
 // SegmentMean is the mean of each sequence's rows. x [N, H], cu [S+1] int32; result [S, H].
 func (s *Scope) SegmentMean(x, cu Tensor) Tensor {
-	return s.argTensor(x).argTensor(cu).call(opSegmentMean)
+	return s.call(opSegmentMean, operand(x), operand(cu))
 }
 
 // Detach is a without its history: no gradient flows through it.
-func (s *Scope) Detach(a Tensor) Tensor { return s.argTensor(a).call(opDetach) }
+func (s *Scope) Detach(a Tensor) Tensor { return s.call(opDetach, operand(a)) }
 
 // Norm is the Euclidean norm of all elements, [].
-func (s *Scope) Norm(a Tensor) Tensor { return s.argTensor(a).call(opVectorNorm) }
+func (s *Scope) Norm(a Tensor) Tensor { return s.call(opVectorNorm, operand(a)) }
 
 // to copies a as dtype, F32, BF16 or F16.
 func (s *Scope) to(a Tensor, dtype DType) Tensor {
 	scalarType := map[DType]int64{F32: 6, F16: 5, BF16: 15}[dtype] // c10::ScalarType
 	const nonBlocking, copied = false, true
-	return s.argTensor(a).argInt(scalarType).argBool(nonBlocking).argBool(copied).call(opTo)
+	return s.call(opTo, operand(a), integer(scalarType), boolean(nonBlocking), boolean(copied))
 }

@@ -21,14 +21,13 @@ func (s *Scope) TokenLogProbs(hidden, weight Tensor, bias *Tensor, targets Tenso
 	if o.Temperature == 0 {
 		o.Temperature = 1
 	}
-	s.argTensor(hidden).argTensor(weight)
+	shift := none
 	if bias != nil {
-		s.argTensor(*bias)
-	} else {
-		s.argNone()
+		shift = operand(*bias)
 	}
 	var results [5]C.rlt_tensor // the last two are for backward
-	s.argTensor(targets).argDouble(o.Temperature).argDouble(o.Softcap).callInto(opTokenLogProbs, results[:])
+	s.callInto(results[:], opTokenLogProbs, operand(hidden), operand(weight), shift, operand(targets),
+		real64(o.Temperature), real64(o.Softcap))
 	var owned [len(results)]Tensor
 	for i, h := range results {
 		owned[i] = s.own(h)

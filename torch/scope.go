@@ -63,8 +63,6 @@ type Scope struct {
 	mode  Mode
 	owned []C.rlt_tensor
 	lent  []*owner // Vars used in this scope: reachable until it ends
-	tape  []int64
-	nargs int32
 }
 
 // Do runs f in a new scope and frees all that f made, whatever happens. It returns f's error, or the
@@ -79,7 +77,7 @@ func Do(mode Mode, f func(s *Scope) error) (err error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 	}
-	s := &Scope{mode: mode, owned: make([]C.rlt_tensor, 0, 64), tape: make([]int64, 0, 32)}
+	s := &Scope{mode: mode, owned: make([]C.rlt_tensor, 0, 64)}
 	defer func() {
 		s.free()
 		switch failure := recover().(type) {
@@ -205,63 +203,69 @@ func (o *op) find() C.rlt_op {
 	return o.handle
 }
 
-func (s *Scope) arg(words ...int64) *Scope {
-	s.tape = append(s.tape, words...)
-	s.nargs++
-	return s
+// arg is one argument of an operator call, as rlt_op_call's tape has it. The zero value is None.
+type arg struct {
+	kind    int64
+	word    int64
+	ints    []int64
+	tensor  Tensor
+	tensors []Tensor
 }
 
-func (s *Scope) argTensor(t Tensor) *Scope {
-	s.check(t)
-	return s.arg(C.RLT_ARG_TENSOR, int64(t.handle))
-}
+var none = arg{kind: C.RLT_ARG_NONE}
 
-func (s *Scope) argInt(i int64) *Scope { return s.arg(C.RLT_ARG_INT, i) }
-func (s *Scope) argNone() *Scope       { return s.arg(C.RLT_ARG_NONE) }
+func operand(t Tensor) arg     { return arg{kind: C.RLT_ARG_TENSOR, tensor: t} }
+func operands(ts []Tensor) arg { return arg{kind: C.RLT_ARG_TENSORS, tensors: ts} }
+func integer(i int64) arg      { return arg{kind: C.RLT_ARG_INT, word: i} }
+func integers(is ...int64) arg { return arg{kind: C.RLT_ARG_INTS, ints: is} }
+func real64(f float64) arg     { return arg{kind: C.RLT_ARG_DOUBLE, word: int64(math.Float64bits(f))} }
+func scalar(f float64) arg     { return arg{kind: C.RLT_ARG_SCALAR, word: int64(math.Float64bits(f))} }
 
-func (s *Scope) argBool(b bool) *Scope {
+func boolean(b bool) arg {
 	if b {
-		return s.arg(C.RLT_ARG_BOOL, 1)
+		return arg{kind: C.RLT_ARG_BOOL, word: 1}
 	}
-	return s.arg(C.RLT_ARG_BOOL, 0)
+	return arg{kind: C.RLT_ARG_BOOL}
 }
 
-func (s *Scope) argDouble(f float64) *Scope {
-	return s.arg(C.RLT_ARG_DOUBLE, int64(math.Float64bits(f)))
-}
-
-func (s *Scope) argScalar(f float64) *Scope {
-	return s.arg(C.RLT_ARG_SCALAR, int64(math.Float64bits(f)))
-}
-
-func (s *Scope) argInts(values ...int64) *Scope {
-	s.tape = append(s.tape, C.RLT_ARG_INTS, int64(len(values)))
-	return s.arg(values...)
-}
-
-func (s *Scope) argTensors(ts []Tensor) *Scope {
-	s.tape = append(s.tape, C.RLT_ARG_TENSORS, int64(len(ts)))
-	for _, t := range ts {
-		s.check(t)
-		s.tape = append(s.tape, int64(t.handle))
+// write appends args to tape. It refuses dead tensors.
+func (s *Scope) write(tape []int64, args []arg) []int64 {
+	for i := range args {
+		a := &args[i]
+		tape = append(tape, a.kind)
+		switch a.kind {
+		case C.RLT_ARG_NONE:
+		case C.RLT_ARG_TENSOR:
+			s.check(a.tensor)
+			tape = append(tape, int64(a.tensor.handle))
+		case C.RLT_ARG_TENSORS:
+			tape = append(tape, int64(len(a.tensors)))
+			for _, t := range a.tensors {
+				s.check(t)
+				tape = append(tape, int64(t.handle))
+			}
+		case C.RLT_ARG_INTS:
+			tape = append(append(tape, int64(len(a.ints))), a.ints...)
+		default:
+			tape = append(tape, a.word)
+		}
 	}
-	s.nargs++
-	return s
+	return tape
 }
 
-// call runs o on the arguments gathered so far; its single result belongs to s.
-func (s *Scope) call(o *op) Tensor {
+// call runs o on args; its single result belongs to s.
+func (s *Scope) call(o *op, args ...arg) Tensor {
 	var result [1]C.rlt_tensor
-	s.callInto(o, result[:])
+	s.callInto(result[:], o, args...)
 	return s.own(result[0])
 }
 
-// callInto runs o and stores its results, as many as it has, in results.
-func (s *Scope) callInto(o *op, results []C.rlt_tensor) int {
-	tape, nargs := s.tape, s.nargs
-	s.tape, s.nargs = s.tape[:0], 0
+// callInto runs o on args and stores its results, as many as it has, in results.
+func (s *Scope) callInto(results []C.rlt_tensor, o *op, args ...arg) int {
+	var room [48]int64
+	tape := s.write(room[:0], args)
 	var got C.int32_t
 	must(o.name, C.rlt_op_call(o.find(), C.int32_t(s.mode), (*C.int64_t)(unsafe.SliceData(tape)),
-		C.int32_t(len(tape)), C.int32_t(nargs), unsafe.SliceData(results), C.int32_t(len(results)), &got))
+		C.int32_t(len(tape)), C.int32_t(len(args)), unsafe.SliceData(results), C.int32_t(len(results)), &got))
 	return int(got)
 }

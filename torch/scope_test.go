@@ -50,6 +50,27 @@ func TestOperators(t *testing.T) {
 	}
 }
 
+// A call that was refused half-way leaves nothing behind for the next one.
+func TestARefusedCallLeavesTheNextOneAlone(t *testing.T) {
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		a, b := s.Floats([]float32{1, 2}, 2), s.Floats([]float32{3, 5}, 2)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("Add of a tensor of no scope was accepted")
+				}
+			}()
+			s.Add(a, torch.Tensor{})
+		}()
+		if got := s.Read(s.Sub(b, s.Neg(a))); got[0] != 4 || got[1] != 7 {
+			t.Errorf("3+1, 5+2: got %v", got)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestErrorsNameTheOperator(t *testing.T) {
 	torchtest.NoLeaks(t)
 	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {

@@ -21,6 +21,7 @@ at::Tensor borrow(rlt_tensor handle);
 rlt_error* current_exception() noexcept;
 
 at::ScalarType scalar_type(int32_t dtype);
+c10::Device device_of(int32_t device);
 
 // Every function of the ABI runs its body in here, so that no exception crosses it.
 template <typename Body>

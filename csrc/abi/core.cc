@@ -1,5 +1,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/headeronly/version.h>
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <new>
 
 #include "abi/abi.h"
+#include "kernels/parallel.h"
 
 namespace rlt {
 namespace {
@@ -73,6 +75,13 @@ at::ScalarType scalar_type(int32_t dtype) {
   TORCH_CHECK(false, "unknown element type ", dtype);
 }
 
+c10::Device device_of(int32_t device) {
+  if (device == RLT_CPU) return at::kCPU;
+  TORCH_CHECK(device >= 0 && device < at::detail::getCUDAHooks().deviceCount(), "there is no device ",
+              device);
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(device)};
+}
+
 }  // namespace rlt
 
 int32_t rlt_abi_version(void) { return RLT_ABI_VERSION; }
@@ -99,6 +108,7 @@ rlt_error* rlt_init(int32_t threads) {
     // grow for as long as batches of new lengths come. Read once, at its first use.
     setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", 0);
     at::set_num_threads(threads);
+    rlt::set_thread_count(threads);
   });
 }
 

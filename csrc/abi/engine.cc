@@ -14,7 +14,6 @@ rlt_error* rlt_engine_new(const rlt_model* model, int32_t slots, const int32_t* 
   return rlt::guard([&] {
     const auto* decoder = std::get_if<rlt::nn::Decoder>(&model->net);
     TORCH_CHECK(decoder != nullptr, "an encoder does not generate: an engine needs a decoder");
-    TORCH_CHECK(!decoder->config().bidirectional, "a bidirectional decoder does not generate");
     rlt::engine::Engine made(*decoder, slots, {eos, eos + n_eos});
     *engine = std::make_unique<rlt_engine>(rlt_engine{std::move(made)}).release();
   });

@@ -66,6 +66,11 @@ c10::IValue read_argument(TapeReader& tape) {
     }
     case RLT_ARG_SCALAR:
       return at::Scalar(tape.real());
+    case RLT_ARG_DEVICE: {
+      const int64_t device = tape.word();
+      TORCH_CHECK(device >= INT32_MIN && device <= INT32_MAX, "operator call: there is no device ", device);
+      return device_of(static_cast<int32_t>(device));
+    }
   }
   TORCH_CHECK(false, "operator call: unknown argument kind ", kind);
 }

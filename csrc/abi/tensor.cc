@@ -55,14 +55,15 @@ at::Tensor map_file(const char* path, int64_t offset, at::ScalarType type, c10::
 }  // namespace
 }  // namespace rlt
 
-rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim,
+rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim, int32_t device,
                            rlt_tensor* t) {
   return rlt::guard([&] {
+    const c10::Device place = rlt::device_of(device);
     const auto type = rlt::scalar_type(dtype);
     const auto bytes = rlt::byte_size(rlt::shape(dims, ndim), type);
     at::Tensor made = at::empty(rlt::shape(dims, ndim), type);
     if (bytes > 0) std::memcpy(made.mutable_data_ptr(), data, static_cast<size_t>(bytes));
-    *t = rlt::give(std::move(made));
+    *t = rlt::give(made.to(place));
   });
 }
 
@@ -92,14 +93,21 @@ rlt_error* rlt_tensor_shape(rlt_tensor t, int64_t* dims, int32_t* ndim) {
   });
 }
 
+rlt_error* rlt_tensor_device(rlt_tensor t, int32_t* device) {
+  return rlt::guard([&] {
+    const at::Tensor tensor = rlt::borrow(t);
+    TORCH_CHECK(tensor.defined(), "device: a handle of nothing");
+    *device = tensor.is_cpu() ? int32_t{RLT_CPU} : int32_t{tensor.device().index()};
+  });
+}
+
 rlt_error* rlt_tensor_write(rlt_tensor t, const float* data, int64_t count) {
   return rlt::guard([&] {
     const at::NoGradGuard no_grad;
     at::Tensor target = rlt::borrow(t);
     TORCH_CHECK(target.scalar_type() == at::kFloat && target.is_contiguous() && target.numel() == count,
                 "write: ", count, " values do not fit a tensor of ", target.sizes());
-    if (count > 0) std::memcpy(target.mutable_data_ptr<float>(), data, static_cast<size_t>(count) * 4);
-    target.unsafeGetTensorImpl()->bump_version();
+    target.copy_(at::from_blob(const_cast<float*>(data), target.sizes(), at::kFloat));
   });
 }
 

@@ -1,31 +1,49 @@
 #include "engine/engine.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace rlt::engine {
 namespace {
 
-// Weights up to this size are run over once for each thread, on a share of the sequences, without a
-// rendezvous of threads at every layer; larger ones are too slow to read twice.
-constexpr int64_t kSmallModel = 16 << 20;
+// Errors name a value that is out of range.
+void check(const rlt_sampling& s) {
+  TORCH_CHECK(std::isfinite(s.temperature) && s.temperature >= 0, "temperature ", s.temperature,
+              " is not at least 0");
+  TORCH_CHECK(s.top_k >= 0, "top_k ", s.top_k, " is not at least 0 (0 keeps every token)");
+  TORCH_CHECK(s.top_p >= 0 && s.top_p <= 1, "top_p ", s.top_p, " is outside of 0 to 1 (0 and 1 keep all)");
+  TORCH_CHECK(s.min_p >= 0 && s.min_p <= 1, "min_p ", s.min_p, " is outside of 0 to 1 (0 keeps all)");
+  TORCH_CHECK(std::isfinite(s.repetition_penalty) && s.repetition_penalty >= 0, "repetition_penalty ",
+              s.repetition_penalty, " is not at least 0 (0 and 1 are none)");
+}
 
 }  // namespace
 
+void SeenIds::reset(int64_t vocab_size) {
+  seen_.assign(static_cast<size_t>(vocab_size), false);
+  ids_.clear();
+}
+
+void SeenIds::add(int32_t id) {
+  if (seen_[static_cast<size_t>(id)]) return;
+  seen_[static_cast<size_t>(id)] = true;
+  ids_.push_back(id);
+}
+
 Engine::Engine(const nn::Decoder& decoder, int32_t slots, std::vector<int32_t> eos)
-    : network_(decoder), eos_(std::move(eos)) {
+    : runner_(make_runner(decoder)), eos_(std::move(eos)) {
   TORCH_CHECK(slots > 0, "slots must be positive, got ", slots);
   for (const int32_t id : eos_) {
-    TORCH_CHECK(id >= 0 && id < network_.config().vocab_size, "eos: ", id, " is outside of [0, ",
-                network_.config().vocab_size, ")");
+    TORCH_CHECK(id >= 0 && id < runner_->config().vocab_size, "eos: ", id, " is outside of [0, ",
+                runner_->config().vocab_size, ")");
   }
   slots_.resize(static_cast<size_t>(slots));
 }
 
 int64_t Engine::submit(const rlt_request& request, std::vector<int32_t> prompt) {
-  const nn::DecoderConfig& c = network_.config();
+  const nn::DecoderConfig& c = runner_->config();
   TORCH_CHECK(!prompt.empty(), "the prompt is empty: it needs at least one token");
   for (size_t i = 0; i < prompt.size(); ++i) {
     TORCH_CHECK(prompt[i] >= 0 && prompt[i] < c.vocab_size, "prompt: ", prompt[i], " at ", i,
@@ -56,7 +74,7 @@ int64_t Engine::unfinished() const {
 
 void Engine::refresh() {
   TORCH_CHECK(requests_.empty(), unfinished(), " samples have not ended: let them, or cancel them, first");
-  network_.refresh();
+  runner_->refresh();
 }
 
 void Engine::cancel(int64_t id, int32_t sample) {
@@ -89,17 +107,10 @@ const std::vector<rlt_event>& Engine::step(int64_t max_tokens) {
   events_.clear();
   events_.swap(cancelled_);
   admit();
-  reserve(max_tokens);
+  runner_->reserve(max_tokens, static_cast<int64_t>(slots_.size()), longest_);
   plan(max_tokens);
   if (items_.empty()) return events_;
-  deal();
-  if (running_groups_ == 1) {
-    run(groups_[0]);
-  } else {
-    at::parallel_for(0, static_cast<int64_t>(running_groups_), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t g = begin; g < end; ++g) run(groups_[static_cast<size_t>(g)]);
-    });
-  }
+  runner_->run(items_, picks_);
   collect();
   return events_;
 }
@@ -115,161 +126,83 @@ void Engine::admit() {
       }
       slot = std::find_if(slot, slots_.end(), [](const Slot& s) { return s.request == nullptr; });
       if (slot == slots_.end()) return;
-      if (request->hidden.empty()) {
-        request->prefix.resize(network_.cache_shape(), static_cast<int64_t>(request->prompt.size()));
-        request->hidden.resize(static_cast<size_t>(network_.config().hidden_size));
+      if (request->prefix == nullptr) {
+        request->prefix = runner_->make_segment();
+        request->prefix->resize(static_cast<int64_t>(request->prompt.size()));
       }
       slot->request = request.get();
       slot->sample = request->admitted++;
       slot->generated = 0;
-      slot->tail.resize(network_.cache_shape(), request->options.max_new);
+      if (slot->tail == nullptr) slot->tail = runner_->make_segment();
+      slot->tail->resize(request->options.max_new);
       if (request->options.sampling.repetition_penalty > 0) {
-        slot->seen.reset(network_.config().vocab_size);
+        slot->seen.reset(runner_->config().vocab_size);
         for (const int32_t id : request->prompt) slot->seen.add(id);
       }
     }
   }
 }
 
-void Engine::reserve(int64_t max_tokens) {
-  const auto threads = static_cast<size_t>(at::get_num_threads());
-  if (groups_.size() < threads) groups_.resize(threads);
-  const bool small = network_.bytes() <= kSmallModel;
-  for (size_t g = 0; g < (small ? threads : 1); ++g) {
-    network_.reserve(groups_[g].work, max_tokens, static_cast<int64_t>(slots_.size()), longest_);
-    if (groups_[g].samplers.size() < threads) groups_[g].samplers.resize(threads);
-  }
-  items_.reserve(2 * slots_.size());
-}
-
 // Lists what to compute: the next token of each running sample, then prompts while there is room.
 void Engine::plan(int64_t max_tokens) {
   items_.clear();
+  picks_.clear();
   int64_t room = max_tokens;
   for (Slot& slot : slots_) {
     if (slot.request == nullptr || slot.generated == 0) continue;
-    Request& r = *slot.request;
-    Item item{{}, {&r, &slot}, true};
-    const auto prompt = static_cast<int64_t>(r.prompt.size());
+    Item& item = add_item(*slot.request);
     item.span.tokens = &slot.token;
     item.span.count = 1;
-    item.span.position = prompt + slot.generated - 1;
-    item.span.tail = &slot.tail;
-    items_.push_back(item);
+    item.span.position = item.span.prefix_length + slot.generated - 1;
+    item.span.tail = slot.tail.get();
+    add_pick(item, slot);
     --room;
   }
   for (const auto& request : requests_) {
     Request& r = *request;
-    const bool begins = std::any_of(slots_.begin(), slots_.end(),
-                                    [&](const Slot& s) { return s.request == &r && s.generated == 0; });
-    if (!begins) continue;
-    const auto prompt = static_cast<int64_t>(r.prompt.size());
-    Item item{{}, {&r, nullptr}, true};
+    const auto begins = [&](const Slot& s) { return s.request == &r && s.generated == 0; };
+    if (std::none_of(slots_.begin(), slots_.end(), begins)) continue;
+    const int64_t left = static_cast<int64_t>(r.prompt.size()) - r.filled, count = std::min(room, left);
+    if (count == 0 && left > 0) continue;
+    Item& item = add_item(r);
     item.span.tokens = r.prompt.data() + r.filled;
-    item.span.count = std::min(room, prompt - r.filled);
+    item.span.count = count;
     item.span.position = r.filled;
-    room -= item.span.count;
-    r.filled += item.span.count;
-    item.wanted = r.filled == prompt;
-    if (item.span.count > 0 || item.wanted) items_.push_back(item);
-  }
-  for (Item& item : items_) {
-    const Request& r = *item.output.request;
-    item.span.prefix = &item.output.request->prefix;
-    item.span.prefix_length = static_cast<int64_t>(r.prompt.size());
-    item.span.length = item.span.prefix_length + r.options.max_new;
-    item.span.adapter = r.options.adapter != 0;
+    item.ends_prompt = count > 0 && count == left;
+    room -= count;
+    r.filled += count;
+    if (count < left) continue;
+    for (Slot& slot : slots_) {
+      if (begins(slot)) add_pick(item, slot);
+    }
   }
 }
 
-// Deals items out to groups: one for each thread where the model is small and the shares come out even.
-void Engine::deal() {
-  // Rows with the adapter come first in a pass.
-  std::stable_partition(items_.begin(), items_.end(), [](const Item& i) { return i.span.adapter; });
-  const auto threads = static_cast<size_t>(at::get_num_threads());
-  running_groups_ = network_.bytes() <= kSmallModel ? std::min(threads, items_.size()) : 1;
-  for (;;) {
-    int64_t total = 0, most = 0;
-    for (size_t g = 0; g < running_groups_; ++g) {
-      groups_[g].work.spans.clear();
-      groups_[g].outputs.clear();
-      groups_[g].tokens = 0;
-    }
-    for (Item& item : items_) {
-      Group& group =
-          *std::min_element(groups_.begin(), groups_.begin() + static_cast<int64_t>(running_groups_),
-                            [](const Group& a, const Group& b) { return a.tokens < b.tokens; });
-      if (item.wanted) {
-        item.span.out = static_cast<int64_t>(group.outputs.size());
-        group.outputs.push_back(item.output);
-      }
-      if (item.span.count > 0) group.work.spans.push_back(item.span);
-      // A sample's draw costs about as much as a token.
-      const int64_t cost = item.span.count + (item.wanted ? 1 : 0);
-      group.tokens += cost;
-      total += cost;
-      most = std::max(most, group.tokens);
-    }
-    if (2 * most * static_cast<int64_t>(running_groups_) <= 3 * total || running_groups_ == 1) return;
-    running_groups_ = 1;
-  }
+Item& Engine::add_item(Request& r) {
+  items_.emplace_back();
+  Item& item = items_.back();
+  item.first_pick = static_cast<int64_t>(picks_.size());
+  item.span.prefix = r.prefix.get();
+  item.span.prefix_length = static_cast<int64_t>(r.prompt.size());
+  item.span.length = item.span.prefix_length + r.options.max_new;
+  item.span.adapter = r.options.adapter != 0;
+  return item;
 }
 
-void Engine::run(Group& g) {
-  Workspace& w = g.work;
-  const int64_t width = network_.config().hidden_size, vocab = network_.config().vocab_size;
-  if (!w.spans.empty()) network_.forward(w);
-  g.drawing.clear();
-  g.logits.clear();
-  for (size_t i = 0; i < g.outputs.size(); ++i) {
-    const auto [request, slot] = g.outputs[i];
-    const auto row = static_cast<int64_t>(i);
-    if (slot != nullptr) {
-      g.drawing.push_back(slot);
-      g.logits.push_back(row);
-      continue;
-    }
-    // Samples that find no slot yet begin later, from the same hidden state.
-    float* last = w.last.data() + row * width;
-    const bool fresh =
-        std::any_of(w.spans.begin(), w.spans.end(), [&](const Span& s) { return s.out == row; });
-    if (fresh) {
-      std::copy(last, last + width, request->hidden.begin());
-    } else {
-      std::copy(request->hidden.begin(), request->hidden.end(), last);
-    }
-    for (Slot& s : slots_) {
-      if (s.request != request || s.generated > 0) continue;
-      g.drawing.push_back(&s);
-      g.logits.push_back(row);
-    }
-  }
-  if (g.outputs.empty()) return;
-  network_.head(w, static_cast<int64_t>(g.outputs.size()));
-  const auto draws = static_cast<int64_t>(g.drawing.size());
-  at::parallel_for(0, draws, std::max<int64_t>(1, (1 << 13) / vocab), [&](int64_t begin, int64_t end) {
-    Sampler& sampler = g.samplers[static_cast<size_t>(at::get_thread_num())];
-    for (int64_t i = begin; i < end; ++i) {
-      Slot& slot = *g.drawing[static_cast<size_t>(i)];
-      const rlt_request& o = slot.request->options;
-      const DrawKey key{o.seed, o.stream, static_cast<uint32_t>(slot.sample),
-                        static_cast<uint32_t>(slot.generated)};
-      const float* logits = w.logits.data() + g.logits[static_cast<size_t>(i)] * network_.logits_stride();
-      slot.draw = sampler.draw(logits, vocab, o.sampling, slot.seen, key);
-    }
-  });
+void Engine::add_pick(Item& item, Slot& slot) {
+  const rlt_request& o = slot.request->options;
+  const DrawKey key{o.seed, o.stream, static_cast<uint32_t>(slot.sample),
+                    static_cast<uint32_t>(slot.generated)};
+  picks_.push_back({&o.sampling, &slot.seen, key, &slot.draw});
+  ++item.picks;
 }
 
 // Turns draws into events, in the order of slots, and ends samples.
 void Engine::collect() {
-  for (size_t g = 0; g < running_groups_; ++g) {
-    for (Slot* slot : groups_[g].drawing) {
-      slot->token = slot->draw.token;
-      ++slot->generated;
-    }
-  }
   for (Slot& slot : slots_) {
     if (slot.request == nullptr || slot.draw.token < 0) continue;
+    slot.token = slot.draw.token;
+    ++slot.generated;
     Request& r = *slot.request;
     int32_t reason = RLT_GOES_ON;
     if (std::find(eos_.begin(), eos_.end(), slot.token) != eos_.end()) {

@@ -6,8 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/network.h"
-#include "engine/sampler.h"
+#include "engine/runner.h"
 #include "rltrain.h"
 
 namespace rlt::engine {
@@ -29,10 +28,9 @@ class Engine {
     int64_t id;
     rlt_request options;
     std::vector<int32_t> prompt;
-    Segment prefix;
-    int64_t filled = 0;         // positions of the prompt that prefix holds
-    std::vector<float> hidden;  // [H] of the last prompt token, once filled
-    int32_t admitted = 0;       // samples that were given a slot or were cancelled before
+    std::unique_ptr<Segment> prefix;  // once a sample was admitted
+    int64_t filled = 0;               // positions of the prompt that prefix holds
+    int32_t admitted = 0;             // samples that were given a slot or were cancelled before
     int32_t unfinished = 0;
     std::vector<bool> done;
   };
@@ -41,48 +39,24 @@ class Engine {
     Request* request = nullptr;  // null: free
     int32_t sample = 0, token = -1;
     int64_t generated = 0;
-    Segment tail;
+    std::unique_ptr<Segment> tail;
     SeenIds seen;
     Draw draw{-1, 0, 0};  // token -1: none in this step
   };
-  // Logits that a step computes, and the slots that draw from them: one whose completion has begun, or all
-  // of a request that begin with this step.
-  struct Output {
-    Request* request;
-    Slot* slot;  // null: those of the request that begin
-  };
-  // What runs in one pass of the network.
-  struct Group {
-    Workspace work;
-    std::vector<Output> outputs;
-    std::vector<Slot*> drawing;
-    std::vector<int64_t> logits;    // row of each of drawing
-    std::vector<Sampler> samplers;  // for each thread
-    int64_t tokens = 0;
-  };
-  // A span and its output, before they are given to a group.
-  struct Item {
-    Span span;
-    Output output;
-    bool wanted;
-  };
-
   void admit();
   void plan(int64_t max_tokens);
-  void deal();
-  void reserve(int64_t max_tokens);
-  void run(Group& group);
+  Item& add_item(Request& request);
+  void add_pick(Item& item, Slot& slot);
   void collect();
   void finish(Request& request, int32_t sample);
   int64_t unfinished() const;
 
-  Network network_;
+  std::unique_ptr<Runner> runner_;
   std::vector<int32_t> eos_;
   std::vector<Slot> slots_;
   std::deque<std::unique_ptr<Request>> requests_;  // with unfinished samples, in order of submission
   std::vector<Item> items_;
-  std::vector<Group> groups_;
-  size_t running_groups_ = 0;
+  std::vector<Pick> picks_;
   std::vector<rlt_event> events_, cancelled_;
   int64_t next_id_ = 1, longest_ = 0;
 };

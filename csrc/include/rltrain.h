@@ -4,7 +4,12 @@
  * is owned by the caller, who reads it with rlt_error_text and frees it with rlt_error_free.
  * Handles: an rlt_tensor that a function returns is owned by the caller (rlt_tensor_free); one that a
  * function takes is borrowed for the call, and retained by the callee where it needs it for longer.
+ * After an error a function's results are untouched, unless it says otherwise; running out of memory is an
+ * error like others.
  * Nothing here depends on which OS thread calls: grad mode is an argument, errors travel by value.
+ * At the same time: any functions may run on several threads as long as none changes what another uses. What
+ * a function changes is said with it as "Changes"; one that says nothing changes only what it returns. Each
+ * thread that computes has a pool of compute threads of its own, so it is best to compute on one.
  * Shapes: S sequences, N packed tokens, H hidden.
  */
 #ifndef RLTRAIN_H_
@@ -16,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 3
+#define RLT_ABI_VERSION 4
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, lives for ever */
@@ -30,21 +35,27 @@ enum { RLT_TRAIN = 0, RLT_NO_GRAD = 1 };
 /* Element types that cross the border. */
 enum { RLT_F32 = 0, RLT_I64 = 1, RLT_I32 = 2, RLT_BF16 = 3, RLT_F16 = 4 };
 
+/* Where a tensor lives: RLT_CPU, or the number of a CUDA device. */
+enum { RLT_CPU = -1 };
+
 /* ---- core ---- */
 
-/* RLT_ABI_VERSION of the library. */
+/* RLT_ABI_VERSION of the library. Cannot fail. */
 int32_t rlt_abi_version(void);
-/* The libtorch version that the library was compiled with, "2.11.0". Static. */
+/* The libtorch version that the library was compiled with, "2.11.0". The text is static. Cannot fail. */
 const char* rlt_libtorch_version(void);
-/* One line, without a C++ backtrace. Owned by e. */
+/* What went wrong, in one line without a C++ backtrace. The text belongs to e and lives as long. */
 const char* rlt_error_text(const rlt_error* e);
+/* Frees e; NULL is allowed. */
 void rlt_error_free(rlt_error* e);
 /* Sets the number of compute threads and the allocator's thresholds. Call once, before any other call
- * that computes: threads that have already run a parallel region keep their old pool. */
+ * that computes: threads that have already run a parallel region keep their old pool. Errors: threads that
+ * are not positive. Changes the settings of the process, so no other call may run beside it. */
 rlt_error* rlt_init(int32_t threads);
-/* Tensor handles now held by the caller. */
+/* Tensor handles now held by the caller: those returned and not yet freed. Cannot fail. */
 int64_t rlt_live(void);
-/* The widest vector extension that libtorch uses on this processor, "AVX2", for run records. Static. */
+/* The widest vector extension that libtorch uses on this processor, "AVX2", for run records. The text is
+ * static. Cannot fail. */
 const char* rlt_cpu_capability(void);
 
 /* ---- op: every operator of libtorch and of ours, through the boxed dispatcher ---- */
@@ -58,42 +69,53 @@ enum {
   RLT_ARG_BOOL = 4,    /* 0 | 1 */
   RLT_ARG_INTS = 5,    /* n, values */
   RLT_ARG_TENSORS = 6, /* n, handles */
-  RLT_ARG_SCALAR = 7   /* bits of a double, passed as Scalar */
+  RLT_ARG_SCALAR = 7,  /* bits of a double, passed as Scalar */
+  RLT_ARG_DEVICE = 8   /* RLT_CPU, or the number of a CUDA device */
 };
 
-/* Looks up an operator, "aten::add" with overload "Tensor". Errors: unknown name. */
+/* Looks up an operator, "aten::add" with overload "Tensor"; *op lives for ever. Errors: unknown name. */
 rlt_error* rlt_op_find(const char* name, const char* overload, rlt_op* op);
 /* Calls op with the nargs arguments of tape (words int64 long); arguments left out take the schema's
  * defaults. Tensor results go to rets (room for nrets), other results are dropped; *got is how many.
- * Errors: a malformed tape (words left over included), too little room, and whatever the operator
- * refuses. */
+ * The tape is read and its tensors are borrowed for the call. Errors: a malformed tape (words left over
+ * included), too little room, and whatever the operator refuses. Changes what the operator changes: those
+ * whose name ends in "_" their first arguments. */
 rlt_error* rlt_op_call(rlt_op op, int32_t mode, const int64_t* tape, int32_t words, int32_t nargs,
                        rlt_tensor* rets, int32_t nrets, int32_t* got);
 
 /* ---- tensor ---- */
 
-/* Copies data (row major, dense) into a new tensor. */
-rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim, rlt_tensor* t);
+/* Copies data (row major, dense) into a new tensor on the device. Errors: an unknown type, an impossible
+ * shape, a device that is not there. */
+rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims, int32_t ndim, int32_t device,
+                           rlt_tensor* t);
 /* A view of bytes [offset, offset + size of dims) of the file: pages are read on first use
  * and shared between processes; writing to the tensor leaves the file alone. The file must not change
- * while the tensor lives. */
+ * while the tensor lives; its descriptor is closed at once. Errors: a file that cannot be opened or mapped,
+ * or that ends before the last byte. */
 rlt_error* rlt_tensor_map(const char* path, int64_t offset, int32_t dtype, const int64_t* dims, int32_t ndim,
                           rlt_tensor* t);
-/* Copies t, converted to dtype, into data; bytes must be its exact size. */
+/* Copies t, converted to dtype, into data, which the caller owns. Errors: bytes is not its exact size. */
 rlt_error* rlt_tensor_read(rlt_tensor t, int32_t dtype, void* data, int64_t bytes);
-/* Shape of t; dims has room for 8. */
+/* Shape of t; dims has room for 8. Errors: more dimensions. */
 rlt_error* rlt_tensor_shape(rlt_tensor t, int64_t* dims, int32_t* ndim);
-/* Overwrites t in place with data (row major, F32). */
+/* Where t lives. Errors: a handle of nothing. */
+rlt_error* rlt_tensor_device(rlt_tensor t, int32_t* device);
+/* Overwrites t in place with data (row major, F32). Errors: t is not dense F32 of count elements. Changes t.
+ */
 rlt_error* rlt_tensor_write(rlt_tensor t, const float* data, int64_t count);
-/* Makes the leaf t a parameter: backward accumulates into its gradient. */
+/* Makes the leaf t a parameter: backward accumulates into its gradient. Errors: t is no leaf, or has
+ * integers. Changes t. */
 rlt_error* rlt_tensor_require_grad(rlt_tensor t);
-/* The gradient of t, or 0 where none has been accumulated. */
+/* The gradient of t, or 0 where none has been accumulated: a handle that shares the gradient's memory, owned
+ * by the caller. */
 rlt_error* rlt_tensor_grad(rlt_tensor t, rlt_tensor* grad);
-/* Drops the gradients of n parameters. */
+/* Drops the gradients of n parameters. Errors: a handle of nothing. Changes their gradients. */
 rlt_error* rlt_tensor_zero_grad(const rlt_tensor* ts, int32_t n);
-/* Accumulates the gradient of the scalar loss into its leaves and frees the graph. */
+/* Accumulates the gradient of the scalar loss into its leaves and frees the graph. Errors: loss is no scalar,
+ * or was made without a graph. Changes the gradients of the leaves, and the graph. */
 rlt_error* rlt_tensor_backward(rlt_tensor loss);
-/* Frees n handles; zeros are skipped. */
+/* Frees n handles, of which no other call may make use then; zeros are skipped. Cannot fail. */
 void rlt_tensor_free(const rlt_tensor* ts, int32_t n);
 
 /* ---- model ---- */
@@ -112,12 +134,14 @@ typedef struct {
 } rlt_model_config;
 
 /* Builds an encoder on n named weights, which it retains and never changes. Names are those of
- * AutoModel, "encoder.layer.0.attention.self.query.weight". Errors name a missing or misshapen one. */
+ * AutoModel, "encoder.layer.0.attention.self.query.weight". The model belongs to the caller (rlt_model_free).
+ * Errors name a missing or misshapen weight, or a choice that is out of range. */
 rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names, const rlt_tensor* tensors,
                          int32_t n, rlt_model** model);
 /* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("encoder.layer.0.attention.self.query",
- * or "layers.0.q" of a decoder);
- * a [r, in], b [out, r]. A second call for the layer replaces the first. */
+ * or "layers.0.q" of a decoder); a [r, in], b [out, r], which it retains. A second call for the layer
+ * replaces the first. Errors: no such layer, a misshapen a or b, a layer whose weight is trained itself.
+ * Changes the model; engines see the adapter after their next refresh. */
 rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b, double scale);
 
 /* ---- decoder: a pre-norm transformer, mostly causal; its choices span many families ---- */
@@ -166,7 +190,8 @@ typedef struct {
  * post_mlp_norm; norm; head [V, H], absent where the output is tied to embed. Each ".weight", and ".bias"
  * where the model has one (layer norms of a causal model always have). Linear weights may be F32, BF16 or
  * F16, the others are F32; a weight that requires a gradient is trained. What config points to is copied.
- * Errors name a missing, superfluous or misshapen weight. */
+ * The model belongs to the caller (rlt_model_free). Errors name a missing, superfluous or misshapen weight,
+ * or a choice that is out of range or does not fit another. */
 rlt_error* rlt_decoder_new(const rlt_decoder_config* config, const char* const* names,
                            const rlt_tensor* tensors, int32_t n, rlt_model** model);
 
@@ -183,12 +208,17 @@ typedef struct {
   int32_t checkpoint;    /* keep only each block's input for backward and recompute the rest */
 } rlt_model_input;
 
-/* Hidden states of the last layer, a decoder's after its final norm, [N, H] fp32. */
+/* Hidden states of the last layer, a decoder's after its final norm, [N, H] fp32. Errors: tokens, positions
+ * or borders that are out of range or do not fit each other, a field that the model does not support. Several
+ * passes of a model may run at the same time. */
 rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_input* input,
                              rlt_tensor* hidden);
+/* Frees the model, which no engine may use any more; NULL is allowed. */
 void rlt_model_free(rlt_model* model);
 
-/* ---- engine: completions of a decoder, by continuous batching ---- */
+/* ---- engine: completions of a decoder, by continuous batching ----
+ * Every function of this part changes its engine: one at a time. Different engines do not share anything
+ * that they change. While a call runs, the weights and adapters of its model must not change. */
 
 /* How tokens are drawn. Filters act in this order; 0 turns each off. */
 typedef struct {
@@ -225,18 +255,21 @@ typedef struct {
 } rlt_event;
 
 /* Makes an engine for a decoder, which must outlive it, and packs its weights: a copy of them in their own
- * type. slots is how many samples run at the same time. eos are n_eos token ids that end a sample. */
+ * type. slots is how many samples run at the same time. eos are n_eos token ids that end a sample, copied.
+ * The engine belongs to the caller (rlt_engine_free). Errors: slots that are not positive, an eos that is out
+ * of range, a model that does not generate: an encoder, a bidirectional decoder, one with a norm of its
+ * embeddings. */
 rlt_error* rlt_engine_new(const rlt_model* model, int32_t slots, const int32_t* eos, int32_t n_eos,
                           rlt_engine** engine);
 /* Queues a request for samples of a prompt of n tokens; *id is 1 or more. The keys and values of a prompt are
- * computed once and shared by its samples. Where a rope has a long table, prompt + max_new chooses it. Errors
- * name the value that is out of range. */
+ * computed once and shared by its samples. Where a rope has a long table, prompt + max_new chooses it.
+ * request and prompt are copied. Errors name the value that is out of range; nothing is queued then. */
 rlt_error* rlt_engine_submit(rlt_engine* engine, const rlt_request* request, const int32_t* prompt, int64_t n,
                              int64_t* id);
 /* Gives free slots to samples in the order of their submission, then runs the model on at most max_tokens
  * tokens, which must be at least slots: one of each running sample, the rest of prompts. *events, *n in
- * number, are valid until the next call; none where nothing is left to do. After an error the engine can
- * only be freed. */
+ * number, belong to the engine and are valid until the next call; none where nothing is left to do. Errors:
+ * too few max_tokens, logits that are not finite. After the latter the engine can only be freed. */
 rlt_error* rlt_engine_step(rlt_engine* engine, int64_t max_tokens, const rlt_event** events, int64_t* n);
 /* Ends a sample; the next step's events say so, and its slot is free at once. Nothing happens to one that has
  * ended. Errors: no such request or sample. */
@@ -244,6 +277,7 @@ rlt_error* rlt_engine_cancel(rlt_engine* engine, int64_t request, int32_t sample
 /* Reads the adapters as last put on by rlt_model_adapt, and weights that may have changed. Errors: samples
  * that have not ended. */
 rlt_error* rlt_engine_refresh(rlt_engine* engine);
+/* Frees the engine; NULL is allowed. */
 void rlt_engine_free(rlt_engine* engine);
 
 #ifdef __cplusplus

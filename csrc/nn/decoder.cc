@@ -1,11 +1,11 @@
 #include "nn/decoder.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 
 #include <cmath>
 
+#include "kernels/parallel.h"
 #include "nn/decoder_block.h"
 #include "ops/packed.h"
 
@@ -61,7 +61,7 @@ Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu
   Rotation out{at::empty({rows, half}, at::kFloat), at::empty({rows, half}, at::kFloat)};
   const int64_t* at = positions.const_data_ptr<int64_t>();
   float *cosines = out.cos.mutable_data_ptr<float>(), *sines = out.sin.mutable_data_ptr<float>();
-  at::parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       const bool is_long = rope.switch_length > 0 && cu[s + 1] - cu[s] > rope.switch_length;
       const std::vector<double>& frequencies = is_long ? rope.long_inv_freq : rope.inv_freq;

@@ -29,6 +29,26 @@ std::tuple<at::Tensor, at::Tensor> lora_linear(const at::Tensor& x, const at::Te
   return op.call(x, w, bias, a, b, scale, p, row_keys, layer);
 }
 
+at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& w) {
+  static const auto op = find<decltype(linear_input_grad)>("rltrain::linear_input_grad");
+  return op.call(grad, w);
+}
+
+at::Tensor linear_weight_grad(const at::Tensor& grad, const at::Tensor& x) {
+  static const auto op = find<decltype(linear_weight_grad)>("rltrain::linear_weight_grad");
+  return op.call(grad, x);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lora_grads(const at::Tensor& grad, const at::Tensor& x,
+                                                          const at::Tensor& w, const at::Tensor& a,
+                                                          const at::Tensor& b, const at::Tensor& low,
+                                                          double scale, double p,
+                                                          const OptionalTensor& row_keys, int64_t layer,
+                                                          bool needs_x) {
+  static const auto op = find<decltype(lora_grads)>("rltrain::lora_grads");
+  return op.call(grad, x, w, a, b, low, scale, p, row_keys, layer, needs_x);
+}
+
 at::Tensor hash_dropout(const at::Tensor& x, const at::Tensor& row_keys, int64_t layer, double p) {
   static const auto op = find<decltype(hash_dropout)>("rltrain::hash_dropout");
   return op.call(x, row_keys, layer, p);

@@ -13,6 +13,14 @@ TORCH_LIBRARY(rltrain, m) {
       "lora_linear(Tensor x, Tensor w, Tensor? bias, Tensor a, Tensor b, float scale, float p=0.0, "
       "Tensor? row_keys=None, int layer=0) -> (Tensor, Tensor)");
 
+  // Their gradients, from that of y [N, out]: of x; of w [out, in]; of x (undefined without needs_x), a and
+  // b.
+  m.def("linear_input_grad(Tensor grad, Tensor w) -> Tensor");
+  m.def("linear_weight_grad(Tensor grad, Tensor x) -> Tensor");
+  m.def(
+      "lora_grads(Tensor grad, Tensor x, Tensor w, Tensor a, Tensor b, Tensor low, float scale, float p, "
+      "Tensor? row_keys, int layer, bool needs_x) -> (Tensor, Tensor, Tensor)");
+
   // Inverted dropout by a hash of (row key, layer, feature): a mask depends on nothing else, so neither
   // on the batch nor on the order of calls. x [N, F], row_keys [N] int64. p is in [0, 1).
   m.def("hash_dropout(Tensor x, Tensor row_keys, int layer, float p) -> Tensor");

@@ -75,6 +75,12 @@ TEST(abi_op_call_takes_every_kind_of_argument) {
   r.free();
   EXPECT_OK(r.call(find("aten::size", "int"), {1, word(x), 2, 0}, 2));
   EXPECT_EQUAL(r.got, 0);
+  // empty([2], dtype=None, layout=None, device=cpu), and devices that are not there.
+  EXPECT_OK(r.call(find("aten::empty", "memory_format"), {5, 1, 2, 0, 0, 8, RLT_CPU}, 4));
+  EXPECT(rlt::borrow(r.handles[0]).is_cpu());
+  r.free();
+  EXPECT_ERROR("no device 64", r.call(find("aten::empty", "memory_format"), {5, 1, 2, 0, 0, 8, 64}, 4));
+  EXPECT_ERROR("no device", r.call(find("aten::empty", "memory_format"), {5, 1, 2, 0, 0, 8, INT64_MIN}, 4));
   // A list of results.
   EXPECT_OK(r.call(find("aten::split", "Tensor"), {1, word(x), 2, 1}, 2));
   EXPECT_EQUAL(r.got, 3);
@@ -96,7 +102,7 @@ TEST(abi_op_call_refuses_malformed_tapes) {
   EXPECT_ERROR("ends early", r.call(add, {}, 2));
   EXPECT_ERROR("ends early", r.call(add, {1}, 2));
   EXPECT_ERROR("ends early", r.call(add, {1, word(x), 1}, 2));
-  EXPECT_ERROR("unknown argument kind 8", r.call(add, {8}, 1));
+  EXPECT_ERROR("unknown argument kind 9", r.call(add, {9}, 1));
   EXPECT_ERROR("unknown argument kind -1", r.call(add, {-1}, 1));
   EXPECT_ERROR("past the tape", r.call(sum, {1, word(x), 5, 2, 0}, 2));
   EXPECT_ERROR("past the tape", r.call(sum, {1, word(x), 5, -1}, 2));

@@ -21,7 +21,7 @@ TEST(abi_tensor_from_and_read) {
   const std::array<float, 6> data{1, 2, 3, 4, 5, 6};
   std::array<int64_t, 9> dims{2, 3};
   rlt_tensor t = 0;
-  EXPECT_OK(rlt_tensor_from(data.data(), RLT_F32, dims.data(), 2, &t));
+  EXPECT_OK(rlt_tensor_from(data.data(), RLT_F32, dims.data(), 2, RLT_CPU, &t));
   h.keep(t);
   std::array<float, 6> back{};
   EXPECT_OK(rlt_tensor_read(t, RLT_F32, back.data(), sizeof back));
@@ -41,12 +41,30 @@ TEST(abi_tensor_from_and_read) {
   EXPECT(ndim == 2 && shape[0] == 2 && shape[1] == 3);
 
   // Nothing, and a scalar.
-  EXPECT_OK(rlt_tensor_from(data.data(), RLT_F32, nullptr, 0, &t));
+  EXPECT_OK(rlt_tensor_from(data.data(), RLT_F32, nullptr, 0, RLT_CPU, &t));
   EXPECT_EQUAL(rlt::borrow(h.keep(t)).item<float>(), 1.0f);
   dims = {0, 3};
-  EXPECT_OK(rlt_tensor_from(nullptr, RLT_I64, dims.data(), 2, &t));
+  EXPECT_OK(rlt_tensor_from(nullptr, RLT_I64, dims.data(), 2, RLT_CPU, &t));
   EXPECT_EQUAL(rlt::borrow(h.keep(t)).numel(), 0);
   EXPECT_OK(rlt_tensor_read(t, RLT_I64, nullptr, 0));
+}
+
+TEST(abi_tensors_know_their_device) {
+  const NoLeaks check;
+  Handles h;
+  const float data[2] = {1, 2};
+  const int64_t dims[1] = {2};
+  rlt_tensor t = 0;
+  EXPECT_OK(rlt_tensor_from(data, RLT_F32, dims, 1, RLT_CPU, &t));
+  h.keep(t);
+  int32_t device = 7;
+  EXPECT_OK(rlt_tensor_device(t, &device));
+  EXPECT_EQUAL(device, int32_t{RLT_CPU});
+  EXPECT_ERROR("handle of nothing", rlt_tensor_device(0, &device));
+  for (const int32_t none : {INT32_MIN, -2, 64, INT32_MAX}) {
+    EXPECT_ERROR("there is no device " + std::to_string(none),
+                 rlt_tensor_from(data, RLT_F32, dims, 1, none, &t));
+  }
 }
 
 TEST(abi_tensor_from_refuses_bad_shapes) {
@@ -54,7 +72,7 @@ TEST(abi_tensor_from_refuses_bad_shapes) {
   const float data[4] = {0};
   rlt_tensor t = 0;
   const auto from = [&](std::vector<int64_t> dims, int32_t dtype = RLT_F32) {
-    return rlt_tensor_from(data, dtype, dims.data(), static_cast<int32_t>(dims.size()), &t);
+    return rlt_tensor_from(data, dtype, dims.data(), static_cast<int32_t>(dims.size()), RLT_CPU, &t);
   };
   const int64_t huge = int64_t{1} << 40;
   EXPECT_ERROR("impossible shape", from({-1}));
@@ -64,7 +82,7 @@ TEST(abi_tensor_from_refuses_bad_shapes) {
   EXPECT_ERROR("impossible shape", from({INT64_MAX / 2, 1}));
   EXPECT_ERROR("", from({huge, 1 << 20}));  // possible, but not here
   EXPECT_ERROR("0 to 8 dimensions", from(std::vector<int64_t>(9, 1)));
-  EXPECT_ERROR("0 to 8 dimensions", rlt_tensor_from(data, RLT_F32, nullptr, -1, &t));
+  EXPECT_ERROR("0 to 8 dimensions", rlt_tensor_from(data, RLT_F32, nullptr, -1, RLT_CPU, &t));
   EXPECT_ERROR("element type 5", from({1}, 5));
   EXPECT_ERROR("element type -1", from({1}, -1));
   EXPECT_EQUAL(t, rlt_tensor{0});

@@ -1,10 +1,9 @@
 // The generation engine: its cached, batched decoding against a forward pass of the whole sequence.
 #include "engine/engine.h"
 
-#include <ATen/Parallel.h>
-
 #include "check.h"
 #include "engine_fixture.h"
+#include "kernels/parallel.h"
 
 namespace {
 
@@ -180,7 +179,7 @@ TEST(engine_gives_the_same_bits_in_any_batch) {
     const Completions want = complete(1, 64);
     EXPECT_EQUAL(want.size(), size_t{64});
     for (const int threads : {1, 2}) {
-      at::set_num_threads(threads);
+      rlt::set_thread_count(threads);
       for (const auto& [slots, max_tokens] : {std::pair(1, 1), {7, 7}, {7, 100}, {32, 48}, {64, 2000}}) {
         EXPECT(complete(slots, max_tokens) == want);
       }
@@ -197,7 +196,7 @@ TEST(engine_splits_large_models_by_columns) {
   rlt::nn::Decoder decoder(choices.get(), rlt::test::decoder_weights(choices, random));
   const std::vector<int32_t> prompt = prompt_of(random, 20, 70000);
   const auto complete = [&](int threads, int32_t slots) {
-    at::set_num_threads(threads);
+    rlt::set_thread_count(threads);
     Engine engine(decoder, slots, {});
     engine.submit(request_of(3, 5), prompt);
     return run(engine, 64);
@@ -297,6 +296,23 @@ TEST(engine_refresh_reads_what_changed) {
   EXPECT_AT_MOST(error(), 1e-4, "adapter");
   engine.submit(r, prompt);
   EXPECT_THROWS("1 samples have not ended", engine.refresh());
+}
+
+TEST(engine_refuses_what_it_does_not_run) {
+  Random random(18);
+  const auto engine_of = [&](void (*change)(DecoderChoices&)) {
+    DecoderChoices choices;
+    change(choices);
+    rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
+    if (choices.config.embed_norm) {
+      weights["embed_norm.weight"] = weights.at("norm.weight");
+      weights.erase("layers.0.attn_norm.weight");
+    }
+    const rlt::nn::Decoder decoder(choices.get(), weights);
+    Engine(decoder, 1, {});
+  };
+  EXPECT_THROWS("norm of its embeddings", engine_of([](DecoderChoices& c) { c.config.embed_norm = 1; }));
+  EXPECT_THROWS("bidirectional", engine_of([](DecoderChoices& c) { c.config.bidirectional = 1; }));
 }
 
 TEST(engine_refuses_bad_requests) {

@@ -1,4 +1,4 @@
-#include "ops/cpu/gemm.h"
+#include "kernels/gemm.h"
 
 #include <cmath>
 #include <string>

@@ -1,36 +1,38 @@
-// The engine's kernels for each instruction set that this processor has, against sums in double.
-#include "engine/kernels.h"
+// The kernels for each instruction set that this processor has, against sums in double.
+#include "kernels/kernels.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <limits>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "check.h"
 #include "rltrain.h"
 
-namespace rlt::engine {
-extern const Kernels kernels_base, kernels_avx2, kernels_avx512;
-}
-
 namespace {
 
-using rlt::engine::Kernels;
-using rlt::engine::kPanel;
-using rlt::engine::Store;
-using rlt::engine::Tile;
+using rlt::Kernels;
+using rlt::kPanel;
+using rlt::Store;
+using rlt::Tile;
 
-struct Set {
-  const char* name;
-  const Kernels* kernels;
-};
+using Set = rlt::InstructionSet;
 
 std::vector<Set> sets() {
-  std::vector<Set> found{{"base", &rlt::engine::kernels_base}};
-  if (__builtin_cpu_supports("x86-64-v3")) found.push_back({"avx2", &rlt::engine::kernels_avx2});
-  if (__builtin_cpu_supports("x86-64-v4")) found.push_back({"avx512", &rlt::engine::kernels_avx512});
+  std::vector<Set> found;
+  for (int i = 0; i < rlt::kInstructionSets; ++i) {
+    const Set& set = rlt::instruction_sets()[i];
+    if (set.runs) {
+      found.push_back(set);
+    } else {
+      std::printf("skipped: %s kernels\n", set.name);
+    }
+  }
   return found;
 }
 
@@ -117,7 +119,7 @@ void check_tile(const Set& set, Type type, int rows, int64_t panels, int64_t k, 
 TEST(kernels_multiply_tiles) {
   for (const Set& set : sets()) {
     for (const Type type : {kF32, kBF16, kF16}) {
-      for (int rows = 1; rows <= rlt::engine::kTileRows; ++rows) {
+      for (int rows = 1; rows <= rlt::kTileRows; ++rows) {
         for (const int64_t panels : {1, 2, 9}) {
           check_tile(set, type, rows, panels, 37, Store::kSet, true);
           check_tile(set, type, rows, panels, 40, Store::kAdd, true);
@@ -161,6 +163,88 @@ TEST(kernels_multiply_the_same_bits_in_any_tile) {
   }
 }
 
+// What the arithmetic of floats says of every element, infinities, NaN and the smallest numbers included; a
+// column's special numbers stay in that column, and a row's in that row.
+TEST(kernels_multiply_special_numbers) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kSmall = 1e-41f;  // subnormal
+  constexpr int64_t k = 9, n = 2 * kPanel;
+  for (const Set& set : sets()) {
+    for (const Type type : {kF32, kBF16, kF16}) {
+      for (int rows = 1; rows <= rlt::kTileRows; ++rows) {
+        const auto halves = [&](float x) {  // as the type stores it
+          if (x == kInf) return static_cast<uint16_t>(type == kBF16 ? 0x7f80 : 0x7c00);
+          if (x != x) return static_cast<uint16_t>(type == kBF16 ? 0x7fc0 : 0x7e00);
+          if (x == kSmall) return uint16_t{3};
+          return rounded(x, type).first;
+        };
+        // Three times the least positive number of the type.
+        const float small = type == kF32 ? kSmall : type == kBF16 ? 3 * 0x1p-133f : 3 * 0x1p-24f;
+        std::vector<float> a(static_cast<size_t>(rows * k), 1), b(k * n, 0.5f);
+        b[2 * n + 3] = kInf, b[3 * n + 20] = std::nanf("");
+        for (int64_t i = 0; i < k; ++i) b[static_cast<size_t>(i * n + 7)] = kSmall;
+        a[0] = rows > 1 ? -kInf : 1;  // the first row alone
+        std::vector<float> packed32(k * n), c(static_cast<size_t>(rows * n));
+        std::vector<uint16_t> packed16((k + 1) * n);
+        const int64_t padded = type == kBF16 ? k + 1 : k;
+        for (int64_t i = 0; i < k; ++i) {
+          for (int64_t j = 0; j < n; ++j) {
+            const int64_t p = j / kPanel, lane = j % kPanel;
+            const float x = b[static_cast<size_t>(i * n + j)];
+            packed32[static_cast<size_t>((p * k + i) * kPanel + lane)] = x;
+            packed16[static_cast<size_t>(type == kBF16
+                                             ? p * padded * kPanel + i / 2 * 2 * kPanel + lane * 2 + i % 2
+                                             : (p * k + i) * kPanel + lane)] = halves(x);
+          }
+        }
+        Tile t;
+        t.rows = rows;
+        for (int r = 0; r < rows; ++r) t.a[r] = a.data() + r * k, t.c[r] = c.data() + r * n;
+        t.b = type == kF32 ? static_cast<const void*>(packed32.data()) : packed16.data();
+        t.k = k;
+        t.panels = 2;
+        t.panel_stride = padded * kPanel;
+        (type == kF32    ? set.kernels->multiply_f32
+         : type == kBF16 ? set.kernels->multiply_bf16
+                         : set.kernels->multiply_f16)(t);
+        for (int r = 0; r < rows; ++r) {
+          const float* row = c.data() + r * n;
+          const bool infinite = a[static_cast<size_t>(r * k)] == -kInf;
+          EXPECT(std::isnan(row[20]));
+          for (const int64_t j : {0, 19, 31}) EXPECT(infinite ? row[j] == -kInf : row[j] == 4.5f);
+          EXPECT(infinite ? std::isnan(row[3]) : row[3] == kInf);
+          EXPECT(infinite ? row[7] == -kInf : row[7] == 9 * small);
+        }
+      }
+    }
+  }
+}
+
+TEST(kernels_refuse_tiles_of_no_or_too_many_rows) {
+  const float a[1] = {1}, b[kPanel] = {};
+  for (const Set& set : sets()) {
+    for (const auto multiply :
+         {set.kernels->multiply_f32, set.kernels->multiply_bf16, set.kernels->multiply_f16}) {
+      for (const int rows : {-1, 0, 7}) {
+        float c[kPanel] = {7};
+        Tile t;
+        t.rows = rows;
+        t.a[0] = a;
+        t.c[0] = c;
+        t.b = b;
+        t.k = t.panels = 1;
+        std::string said;
+        try {
+          multiply(t);
+        } catch (const std::logic_error& e) {
+          said = e.what();
+        }
+        EXPECT_EQUAL(said, "a tile has 1 to 6 rows, not " + std::to_string(rows));
+        EXPECT_EQUAL(c[0], 7.0f);
+      }
+    }
+  }
+}
+
 double activation(int32_t kind, double x) {
   switch (kind) {
     case RLT_ACT_SILU:
@@ -181,7 +265,7 @@ TEST(gates_of_tiles) {
       const std::vector<float> x = normal(kRows * kStride, 1, 4);
       for (const int32_t kind : {RLT_ACT_SILU, RLT_ACT_GELU, RLT_ACT_GELU_TANH, RLT_ACT_RELU}) {
         std::vector<float> y(kRows * kStride, 7.0f);
-        set.kernels->gate(x.data(), kStride, y.data(), kStride, kRows, pairs, kind);
+        set.kernels->gate_panels(x.data(), kStride, y.data(), kStride, kRows, pairs, kind);
         double worst = 0;
         for (int64_t i = 0; i < kRows; ++i) {
           for (int64_t j = 0; j < kStride; ++j) {
@@ -212,7 +296,7 @@ TEST(kernels_of_rows) {
         EXPECT_AT_MOST(worst, 4e-6, std::string(set.name) + ", activation " + std::to_string(kind));
       }
       y = x;
-      kernels.softcap(y.data(), n, 3);
+      kernels.softcap(y.data(), n, 1 / 3.0f, 3);
       double worst = 0;
       for (size_t i = 0; i < size; ++i) worst = std::max(worst, std::abs(y[i] - 3 * std::tanh(x[i] / 3.0)));
       EXPECT_AT_MOST(worst, 2e-6, set.name);
@@ -231,7 +315,9 @@ TEST(kernels_of_rows) {
           set.name);
       EXPECT_AT_MOST(std::abs((sums[0] + sums[1]) / tempered - 1), 1e-6, set.name);
       y = x;
-      EXPECT_AT_MOST(std::abs(kernels.softmax(y.data(), n) / sum - 1), 1e-6, set.name);
+      float top;
+      EXPECT_AT_MOST(std::abs(kernels.softmax(y.data(), n, 1, &top) / sum - 1), 1e-6, set.name);
+      EXPECT_EQUAL(top, peak);
 
       std::vector<int32_t> ids(size), want;
       for (size_t i = 0; i < size; ++i) {

@@ -266,6 +266,24 @@ TEST(lora_linear_accumulates_gradients) {
   EXPECT_AT_MOST(relative(a.grad(), once.grad().mul(2)), 1e-6, "gradient of a");
 }
 
+TEST(linear_gradients_refuse_what_does_not_fit) {
+  Random random(67);
+  const at::Tensor x = random.normal({5, 6}), w = random.normal({4, 6}), a = random.normal({2, 6}),
+                   b = random.normal({4, 2}), low = random.normal({5, 2}), grad = random.normal({5, 4});
+  EXPECT_AT_MOST(relative(rlt::linear_input_grad(grad, w), grad.mm(w)), 1e-6, "of the input");
+  EXPECT_AT_MOST(relative(rlt::linear_weight_grad(grad, x), grad.t().mm(x)), 1e-6, "of the weight");
+  EXPECT_THROWS("does not fit", rlt::linear_input_grad(x, w));
+  EXPECT_THROWS("does not fit", rlt::linear_input_grad(grad.narrow(0, 0, 1).expand({5, 4}), w));
+  EXPECT_THROWS("does not fit", rlt::linear_weight_grad(grad, x.narrow(0, 0, 4)));
+  const auto grads = [&](const at::Tensor& g, const at::Tensor& u) {
+    return rlt::lora_grads(g, x, w, a, b, u, 0.5, 0, std::nullopt, 0, false);
+  };
+  EXPECT(!std::get<0>(grads(grad, low)).defined());
+  EXPECT_AT_MOST(relative(std::get<2>(grads(grad, low)), grad.t().mm(low).mul(0.5)), 1e-6, "of B");
+  EXPECT_THROWS("does not fit", grads(grad.narrow(0, 0, 4), low));
+  EXPECT_THROWS("do not fit", grads(grad, low.narrow(0, 0, 4)));
+}
+
 TEST(lora_linear_with_b_of_zero_is_the_base) {
   Random random(18);
   const Lora l = random_lora(random, 10, 8, 6, 2);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/kernels.h"
 #include "rltrain.h"
 
 namespace rlt::test {
@@ -71,7 +72,17 @@ int run_all() {
 
 }  // namespace rlt::test
 
-int main() {
+// core_tests [SET]: with the kernels of an instruction set, or the widest that the processor has.
+int main(int argc, char** argv) {
+  for (int i = 0; argc > 1 && i < rlt::kInstructionSets; ++i) {
+    const rlt::InstructionSet& set = rlt::instruction_sets()[i];
+    if (std::string(argv[1]) != set.name) continue;
+    if (!set.runs) {
+      std::printf("skipped: %s kernels\n", set.name);
+      return 77;  // what ctest calls skipped
+    }
+    rlt::use_kernels(*set.kernels);
+  }
   // Two threads, so that parallel regions are parallel.
   if (rlt_error* e = rlt_init(2); e != nullptr) {
     std::printf("rlt_init: %s\n", rlt_error_text(e));

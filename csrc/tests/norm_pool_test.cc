@@ -1,5 +1,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <string>
@@ -115,6 +116,29 @@ TEST(segment_mean_is_the_mean_of_each_sequence) {
     want.backward(weights.to(at::kDouble));
     EXPECT_AT_MOST(distance(x.grad(), x_ref.grad()), 1e-6, "gradient");
   }
+}
+
+// What backward of sum() hands on has no memory of its own for its elements.
+TEST(norm_and_pool_take_expanded_gradients) {
+  Random random(37);
+  const at::Tensor weight = random.normal({20}), bias = random.normal({20});
+  const auto check = [&](const at::Tensor& values, const auto& f) {
+    const at::Tensor expanded = leaf(values), dense = leaf(values);
+    f(expanded).sum().backward();
+    const at::Tensor y = f(dense);
+    y.backward(at::ones(y.sizes()));
+    EXPECT(same_bits(expanded.grad(), dense.grad()));
+  };
+  const at::Tensor x = random.normal({7, 20});
+  check(x, [&](const at::Tensor& t) { return std::get<0>(rlt::add_layer_norm(t, t, weight, bias, kEps)); });
+  check(x, [&](const at::Tensor& t) { return rlt::segment_mean(t, borders({3, 0, 4})); });
+  const at::Tensor one = at::ones({1, 1});
+  EXPECT_THROWS("dense", rlt::segment_mean_backward(one.expand({3, 20}), borders({3, 0, 4})));
+  EXPECT_THROWS("dense", rlt::add_layer_norm_backward(one.expand({7, 20}), x, weight, bias.narrow(0, 0, 7),
+                                                      bias.narrow(0, 0, 7)));
+  // A mean and a spread that every row shares.
+  const at::Tensor shared = at::ones({1}).expand({7});
+  EXPECT_THROWS("dense", rlt::add_layer_norm_backward(x, x, weight, shared, shared));
 }
 
 TEST(segment_mean_by_hand) {

@@ -1,5 +1,5 @@
 // The sampler against distributions computed from the filters' definitions.
-#include "engine/sampler.h"
+#include "engine/cpu/sampler.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# Builds build/lib/librltrain.so and the C++ tests against the libtorch that libtorch.py finds.
+# core.sh [TARGET [FOLDER [OPTION...]]] builds TARGET (rltrain, the library) in FOLDER (build) against the
+# libtorch that libtorch.py finds; OPTIONs are cmake's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+target=${1:-rltrain} folder=${2:-build}
 libtorch=$(python3 scripts/setup/libtorch.py)
-mkdir -p build
-exec 9> build/.lock
+mkdir -p "$folder"
+exec 9> "$folder/.lock"
 flock 9
-if [[ $(cat build/.libtorch 2> /dev/null) != "$libtorch" ]]; then
-  cmake -S . -B build -DLIBTORCH_DIR="$libtorch"
-  echo "$libtorch" > build/.libtorch
+if [[ $(cat "$folder/.libtorch" 2> /dev/null) != "$libtorch" ]]; then
+  cmake -S . -B "$folder" -DLIBTORCH_DIR="$libtorch" "${@:3}"
+  echo "$libtorch" > "$folder/.libtorch"
 fi
-cmake --build build -j2 -- --no-print-directory
+cmake --build "$folder" --target "$target" -j2 -- --no-print-directory
+[[ $target == rltrain && $folder == build ]] || exit 0
 # bin/rltrain looks in ../lib.
 ln -sfn build/lib lib
 # A program that was moved elsewhere (go install) looks in the cache.

@@ -29,7 +29,8 @@ fi
 # Go 1.21 and later fetch the toolchain that go.mod asks for.
 need go 1.21 "$(version go version)" \
   'curl -fsSL https://go.dev/dl/go1.26.0.linux-amd64.tar.gz | sudo tar -C /usr/local -xz && export PATH=/usr/local/go/bin:$PATH'
-need g++ 10 "$(version g++ -dumpfullversion)" 'sudo apt-get install -y g++'
+# The kernels take vectors and pragmas that g++ 11 compiles wrongly or not at all.
+need g++ 12 "$(version g++ -dumpfullversion)" 'sudo apt-get install -y g++'
 need cmake 3.18 "$(version cmake --version)" 'sudo apt-get install -y cmake'
 need python3 3.8 "$(version python3 --version)" 'sudo apt-get install -y python3'
 need flock 2 "$(version flock --version)" 'sudo apt-get install -y util-linux'

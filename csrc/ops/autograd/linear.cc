@@ -1,8 +1,5 @@
 // Gradients of the linear layer and of the adapter on it. A frozen weight costs nothing: x is saved for it
 // only where it is trained.
-#include <ATen/Version.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -26,16 +23,10 @@ void note_needs(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, 
 
 bool needs(AutogradContext* ctx, const char* what) { return ctx->saved_data[what].toBool(); }
 
-// dyᵀ x. oneDNN copies both into a layout of its own, which it wins back only where it is ahead of MKL.
-at::Tensor weight_grad(const at::Tensor& grad, const at::Tensor& x) {
-  static const bool wide = at::get_cpu_capability().rfind("AVX512", 0) == 0;
-  return wide ? dense_linear(grad.t(), x.t(), std::nullopt) : at::mm(grad.t(), x);
-}
-
 // dW and the bias's gradient, each undefined where it is frozen.
 std::pair<at::Tensor, at::Tensor> weight_grads(AutogradContext* ctx, const at::Tensor& grad,
                                                const at::Tensor& x) {
-  return {needs(ctx, "needs_w") ? weight_grad(grad, x) : at::Tensor(),
+  return {needs(ctx, "needs_w") ? linear_weight_grad(grad, x) : at::Tensor(),
           needs(ctx, "needs_bias") ? grad.sum(0) : at::Tensor()};
 }
 
@@ -72,23 +63,14 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     return {y, low};
   }
 
-  // With u = drop(x) aᵀ: dB = scale · dyᵀu; du = scale · dy B; dA = duᵀ drop(x); dx = dy W + drop'(du A).
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &w = saved[1], &a = saved[2], &b = saved[3], &low = saved[4],
-                     &row_keys = saved[5];
-    const double scale = ctx->saved_data["scale"].toDouble();
-    const double p = ctx->saved_data["p"].toDouble();
-    const int64_t layer = ctx->saved_data["layer"].toInt();
-    const at::Tensor grad = grads[0].contiguous();
-    const auto drop = [&](const at::Tensor& t) { return p > 0 ? hash_dropout(t, row_keys, layer, p) : t; };
-
-    at::Tensor grad_x;
-    if (needs(ctx, "needs_x")) grad_x = linear_input_grad(grad, w);
-    at::Tensor grad_dropped = p > 0 && grad_x.defined() ? at::zeros_like(grad_x) : grad_x;
-    const auto [grad_a, grad_b] = low_rank_grads(grad, drop(x), low, a.contiguous(), b.contiguous(), scale,
-                                                 grad_x.defined() ? &grad_dropped : nullptr);
-    if (p > 0 && grad_x.defined()) grad_x.add_(drop(grad_dropped));
+                     grad = grads[0].contiguous();
+    const OptionalTensor row_keys = saved[5].defined() ? OptionalTensor(saved[5]) : std::nullopt;
+    const auto [grad_x, grad_a, grad_b] = lora_grads(
+        grad, x, w, a, b, low, ctx->saved_data["scale"].toDouble(), ctx->saved_data["p"].toDouble(), row_keys,
+        ctx->saved_data["layer"].toInt(), needs(ctx, "needs_x"));
     const auto [grad_w, grad_bias] = weight_grads(ctx, grad, x);
     return {grad_x, grad_w, grad_bias, grad_a, grad_b, Variable(), Variable(), Variable(), Variable()};
   }

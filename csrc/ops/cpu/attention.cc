@@ -1,51 +1,24 @@
-// Attention inside each sequence of a packed batch, parallel over (family, head); a family is a sequence and
-// those that continue it, which are alone in adding to the gradients of its keys. A block of queries is
-// scored against all the keys it sees, and against no others; nothing of a length squared is ever kept:
-// backward recomputes the probabilities from the saved log denominators (Dao 2022, §3.1).
-#include <ATen/Parallel.h>
+// Attention inside each sequence of a packed batch, parallel over (sequence, head), in backward over (family,
+// key head): a family is a sequence and those that continue it, which are alone in adding to the gradients of
+// its keys. Keys and values are packed once for all the queries that see them. A block of queries is scored
+// against the keys it sees, in steps of a panel where its rows do not all see the same; nothing of a length
+// squared is ever kept: backward recomputes the probabilities from the saved log denominators (Dao 2022,
+// §3.1).
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <vector>
 
-#include "ops/cpu/block_rows.h"
-#include "ops/cpu/gemm.h"
-#include "ops/cpu/rows.h"
+#include "kernels/buffer.h"
+#include "kernels/gemm.h"
+#include "kernels/kernels.h"
+#include "kernels/parallel.h"
 #include "ops/packed.h"
 
 namespace rlt {
-
-const int32_t* checked_cu_seqlens(const at::Tensor& cu_seqlens, int64_t rows) {
-  TORCH_CHECK(cu_seqlens.scalar_type() == at::kInt && cu_seqlens.dim() == 1 && cu_seqlens.numel() >= 1 &&
-                  cu_seqlens.is_contiguous() && cu_seqlens.device().is_cpu(),
-              "cu_seqlens must be a dense int32 vector of at least one element, got ",
-              cu_seqlens.scalar_type(), " ", cu_seqlens.sizes());
-  const int32_t* cu = cu_seqlens.const_data_ptr<int32_t>();
-  const int64_t sequences = cu_seqlens.numel() - 1;
-  TORCH_CHECK(cu[0] == 0 && cu[sequences] == rows, "cu_seqlens must run from 0 to ", rows, ", runs from ",
-              cu[0], " to ", cu[sequences]);
-  for (int64_t s = 0; s < sequences; ++s) {
-    TORCH_CHECK(cu[s] <= cu[s + 1], "cu_seqlens falls from ", cu[s], " to ", cu[s + 1], " at sequence ", s);
-  }
-  return cu;
-}
-
-const int32_t* checked_continues(const std::optional<at::Tensor>& continues, int64_t n) {
-  if (!continues.has_value() || !continues->defined()) return nullptr;
-  TORCH_CHECK(continues->scalar_type() == at::kInt && continues->dim() == 1 && continues->numel() == n &&
-                  continues->is_contiguous() && continues->device().is_cpu(),
-              "continues must be a dense int32 vector of ", n, " elements, got ", continues->scalar_type(),
-              " ", continues->sizes());
-  const int32_t* of = continues->const_data_ptr<int32_t>();
-  for (int64_t s = 0; s < n; ++s) {
-    TORCH_CHECK(of[s] == -1 || (s > 0 && (of[s] == of[s - 1] || (of[s] == s - 1 && of[s - 1] == -1))),
-                "continues: sequence ", s, " cannot continue ", of[s]);
-  }
-  return of;
-}
-
 namespace {
 
 struct Shape {
@@ -114,7 +87,7 @@ float* writable(const Matrix& m) { return const_cast<float*>(m.data); }
 int64_t block_rows(const Rule& rule) { return rule.causal || rule.window > 0 ? 64 : 512; }
 
 // A block of queries, counted from the sequence's first row, and the keys that any of them sees, counted from
-// the first row of what it continues.
+// the first row of what it continues. first_key begins a panel.
 struct Block {
   int64_t begin, end, first_key, last_key;
 
@@ -124,22 +97,84 @@ struct Block {
   int64_t stride() const { return (keys() + 15) / 16 * 16; }
 };
 
+int64_t panel_start(int64_t key) { return key / kPanel * kPanel; }
+
 Block block_at(const Rule& rule, const Span& s, int64_t begin) {
   const int64_t end = std::min(begin + block_rows(rule), s.length), before = s.before_length;
   if (rule.window == 0) return {begin, end, 0, before + (rule.causal ? end : s.length)};
-  return {begin, end, std::max<int64_t>(0, before + begin - rule.window + 1),
+  const int64_t first = std::max<int64_t>(0, before + begin - rule.window + 1);
+  return {begin, end, first < before ? panel_start(first) : before + panel_start(first - before),
           before + (rule.causal ? end : std::min(end + rule.window - 1, s.length))};
 }
 
-// Keys of a block that lie together: count of them from a row on, scored from a column on.
-struct Piece {
-  int64_t row, column, count;
+// Keys, or values, of one head and sequence: side by side, as the columns of a product, and one below the
+// other.
+struct Operand {
+  Panels across, down;  // [d, n] and [n, d]
 };
 
-std::array<Piece, 2> pieces(const Span& s, const Block& b) {
-  const int64_t own = std::max(b.first_key, s.before_length);
-  return {Piece{s.before + b.first_key, 0, std::max<int64_t>(0, s.before_length - b.first_key)},
-          Piece{s.first + own - s.before_length, own - b.first_key, b.last_key - own}};
+// A head's keys and values of a sequence, packed once for all queries that are compared with them.
+struct Packed {
+  Operand k, v;
+};
+
+// Keys of a block that lie together: count of them from one of a sequence on, scored from a column on. A
+// block's own keys begin a triangle at key `diagonal`: none of the rows before see what lies there.
+struct Piece {
+  const Packed* packed;
+  int64_t row, from, column, count, diagonal;
+};
+
+// What the sequence continues, and itself.
+std::array<Piece, 2> pieces(const Rule& rule, const Span& s, const Block& b, const Packed* before,
+                            const Packed* own) {
+  const int64_t from = std::max<int64_t>(0, b.first_key - s.before_length);
+  return {Piece{before, s.before, b.first_key, 0, std::max<int64_t>(0, s.before_length - b.first_key), -1},
+          Piece{own, s.first, from, s.before_length + from - b.first_key, b.last_key - s.before_length - from,
+                rule.causal ? b.begin : -1}};
+}
+
+// Calls f(first row of the block, first key, its column, how many keys) for rectangles that together hold
+// what the block sees of the piece; the diagonal goes in steps of a panel. All rows are in the first of them.
+template <typename F>
+void for_steps(const Piece& p, int64_t rows, const F& f) {
+  if (p.count == 0) return;
+  if (p.diagonal < 0) return f(0, p.from, p.column, p.count);
+  if (p.diagonal > p.from) f(0, p.from, p.column, p.diagonal - p.from);
+  for (int64_t row = 0; row < rows; row += kPanel) {
+    f(row, p.diagonal + row, p.column + p.diagonal - p.from + row, std::min(kPanel, rows - row));
+  }
+}
+
+// scores [rows, keys] = x kᵀ for rows x [rows, d]
+void score(const Piece& p, int64_t rows, int64_t d, const Matrix& x, const Panels& across, float* scores,
+           int64_t stride) {
+  for_steps(p, rows, [&](int64_t row, int64_t key, int64_t column, int64_t count) {
+    const Panels b{across.data + key / kPanel * across.panel_stride, across.panel_stride, across.row_stride};
+    multiply(rows - row, count, d, {x.data + row * x.stride, x.stride}, b, scores + row * stride + column,
+             stride);
+  });
+}
+
+// out [rows, d] = weights k, or += with add
+void blend(const Piece& p, int64_t rows, int64_t d, const float* weights, int64_t stride, const Panels& down,
+           const Matrix& out, bool add) {
+  for_steps(p, rows, [&](int64_t row, int64_t key, int64_t column, int64_t count) {
+    const Panels b{down.data + key * down.row_stride, down.panel_stride, down.row_stride};
+    multiply(rows - row, d, count, {weights + row * stride + column, stride}, b,
+             writable(out) + row * out.stride, out.stride, add);
+    add = true;
+  });
+}
+
+// out [keys of the piece, d] += weightsᵀ x, for weights turned [keys, rows] and x [rows, d] packed.
+void spread(const Piece& p, int64_t rows, int64_t d, const float* turned, int64_t stride, const Panels& x,
+            const Matrix& out) {
+  for_steps(p, rows, [&](int64_t row, int64_t key, int64_t column, int64_t count) {
+    const Panels b{x.data + row * x.row_stride, x.panel_stride, x.row_stride};
+    multiply(count, d, rows - row, {turned + column * stride + row, stride}, b,
+             writable(out) + key * out.stride, out.stride, true);
+  });
 }
 
 // The keys [from, to) of the block that its i-th query sees.
@@ -157,35 +192,68 @@ Seen seen(const Rule& rule, const Span& s, const Block& b, int64_t i) {
   return {from - b.first_key, to - b.first_key};
 }
 
+// Scores before their scale, through the soft cap where there is one.
+void cap_scores(const Rule& rule, float* scores, int64_t n) {
+  if (rule.softcap > 0) kernels().softcap(scores, n, rule.scale / rule.softcap, rule.softcap);
+}
+
 void hide_rest(float* row, const Seen& s, int64_t keys) {
   std::fill(row, row + s.from, 0.0f);
   std::fill(row + s.to, row + keys, 0.0f);
 }
 
-// Calls body(span, head, scratch) for each of n_heads heads of each sequence, those of a family in their
-// order, scratch being n_scratch matrices of the calling thread, each as large as a block's scores.
-template <typename Body>
-void for_each_head(const Shape& s, int64_t n_heads, const Rule& rule, int n_scratch, const Body& body) {
-  std::vector<int64_t> families;  // the first sequence of each, and the end of the last
+// The first sequence of each family, and the end of the last.
+std::vector<int64_t> families_of(const Shape& s) {
+  std::vector<int64_t> families;
   for (int64_t i = 0; i < s.sequences; ++i) {
     if (s.continues == nullptr || s.continues[i] < 0) families.push_back(i);
   }
-  const int64_t n = static_cast<int64_t>(families.size());
   families.push_back(s.sequences);
-  at::parallel_for(0, n * n_heads, 1, [&](int64_t begin, int64_t end) {
-    at::Tensor scratch;
-    for (int64_t task = begin; task < end; ++task) {
-      const size_t family = static_cast<size_t>(task / n_heads);
-      for (int64_t sequence = families[family]; sequence < families[family + 1]; ++sequence) {
-        const Span span = span_of(s, sequence);
-        if (span.length == 0) continue;
-        const int64_t keys = span.before_length + span.length;
-        const int64_t need = n_scratch * std::min(span.length, block_rows(rule)) * ((keys + 15) / 16 * 16);
-        if (!scratch.defined() || scratch.numel() < need) scratch = at::empty({need}, at::kFloat);
-        body(span, task % n_heads, scratch.mutable_data_ptr<float>());
-      }
-    }
-  });
+  return families;
+}
+
+// Floats of a thread's scratch for one matrix of scores of any block of the sequence.
+int64_t score_size(const Rule& rule, const Span& s) {
+  const int64_t keys = s.before_length + s.length + kPanel;  // the first key of a block is rounded down
+  return std::min(s.length, block_rows(rule)) * ((keys + 15) / 16 * 16);
+}
+
+Panels pack_across(int64_t n, int64_t d, const Matrix& x, float*& at) {
+  const Panels made = pack('T', d, n, x, at);
+  at += packed_size(d, n);
+  return made;
+}
+Panels pack_down(int64_t n, int64_t d, const Matrix& x, float*& at) {
+  const Panels made = pack('N', n, d, x, at);
+  at += packed_size(n, d);
+  return made;
+}
+
+// A block of one head: its rows of out, and the logs of their softmax's denominators.
+void attend(const Rule& rule, const Shape& s, const Span& span, const Block& b,
+            const std::array<Piece, 2>& parts, const Matrix& q, const Matrix& out, float* scores,
+            float* sums) {
+  const int64_t rows = b.rows(), keys = b.keys(), stride = b.stride(), d = s.head_dim;
+  const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
+  for (const Piece& p : parts) {
+    if (p.count > 0) score(p, rows, d, q, p.packed->k.across, scores, stride);
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    float* row = scores + i * stride;
+    const Seen r = seen(rule, span, b, i);
+    cap_scores(rule, row + r.from, r.to - r.from);
+    float peak;
+    const float sum = kernels().softmax(row + r.from, r.to - r.from, after_cap, &peak);
+    sums[i] = after_cap * peak + std::log(sum);
+    kernels().scale(row + r.from, 1 / sum, row + r.from, r.to - r.from);
+    hide_rest(row, r, keys);
+  }
+  bool add = false;
+  for (const Piece& p : parts) {
+    if (p.count == 0) continue;
+    blend(p, rows, d, scores, stride, p.packed->v.down, out, add);
+    add = true;
+  }
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::Tensor& k,
@@ -197,36 +265,124 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
   at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor lse = at::empty({heads, s.rows}, q.options());
   const int64_t d = s.head_dim;
-  const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
-  for_each_head(s, s.heads, rule, 1, [&](const Span& span, int64_t head, float* scores) {
-    const int64_t kv = head / (s.heads / s.kv_heads);
+  // Keys side by side and values one below the other, of every sequence and key head.
+  std::vector<int64_t> places{0};
+  for (int64_t i = 0; i < s.sequences; ++i) {
+    const int64_t n = s.cu[i + 1] - s.cu[i];
+    places.push_back(places.back() + s.kv_heads * (packed_size(d, n) + packed_size(n, d)));
+  }
+  Buffer<float> memory(places.back());
+  std::vector<Packed> packed(static_cast<size_t>(s.sequences * s.kv_heads));
+  parallel_for(0, s.sequences * s.kv_heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t i = task / s.kv_heads, kv = task % s.kv_heads, n = s.cu[i + 1] - s.cu[i];
+      float* at = memory.data() + places[i] + kv * (packed_size(d, n) + packed_size(n, d));
+      packed[task].k.across = pack_across(n, d, head_of(k, s.cu[i], kv, d), at);
+      packed[task].v.down = pack_down(n, d, head_of(v, s.cu[i], kv, d), at);
+    }
+  });
+  share(s.sequences * s.heads, 1, 1, [&](int64_t task, int64_t, int64_t) {
+    static thread_local Buffer<float> scores;
+    const int64_t i = task / s.heads, head = task % s.heads, kv = head / (s.heads / s.kv_heads);
+    const Span span = span_of(s, i);
+    scores.reserve(score_size(rule, span));
+    const int64_t before = s.continues == nullptr || s.continues[i] < 0 ? i : s.continues[i];
+    const Packed &own = packed[i * s.kv_heads + kv], &continued = packed[before * s.kv_heads + kv];
     float* sums = lse.mutable_data_ptr<float>() + head * s.rows + span.first;
     for (int64_t at = 0; at < span.length; at += block_rows(rule)) {
       const Block b = block_at(rule, span, at);
-      const Matrix qm = head_of(q, span.first + b.begin, head, d),
-                   om = head_of(out, span.first + b.begin, head, d);
-      const int64_t rows = b.rows(), keys = b.keys(), stride = b.stride();
-      for (const Piece& p : pieces(span, b)) {
-        if (p.count == 0) continue;
-        gemm('N', 'T', rows, p.count, d, qm, head_of(k, p.row, kv, d), scores + p.column, stride);
-      }
-      for (int64_t i = 0; i < rows; ++i) {
-        float* row = scores + i * stride;
-        const Seen r = seen(rule, span, b, i);
-        if (rule.softcap > 0) softcap_row(row + r.from, r.to - r.from, rule.scale, rule.softcap);
-        sums[b.begin + i] = softmax_row(row + r.from, r.to - r.from, after_cap);
-        hide_rest(row, r, keys);
-      }
-      bool add = false;
-      for (const Piece& p : pieces(span, b)) {
-        if (p.count == 0) continue;
-        gemm('N', 'N', rows, d, p.count, {scores + p.column, stride}, head_of(v, p.row, kv, d), writable(om),
-             om.stride, add);
-        add = true;
-      }
+      attend(rule, s, span, b, pieces(rule, span, b, &continued, &own),
+             head_of(q, span.first + b.begin, head, d), head_of(out, span.first + b.begin, head, d),
+             scores.data(), sums + b.begin);
     }
   });
   return {out, lse};
+}
+
+struct Passed {
+  const at::Tensor &grad, &q, &out, &lse, &grad_q, &grad_k, &grad_v;
+};
+
+// Keys and values of a sequence's head, each both ways.
+Packed pack_both(const Shape& s, const at::Tensor& k, const at::Tensor& v, int64_t sequence, int64_t kv,
+                 Buffer<float>& memory) {
+  const int64_t first = s.cu[sequence], n = s.cu[sequence + 1] - first, d = s.head_dim;
+  memory.reserve(2 * packed_size(d, n) + packed_size(n, d));
+  float* at = memory.data();
+  const Matrix km = head_of(k, first, kv, d), vm = head_of(v, first, kv, d);
+  Packed made{};
+  made.k.across = pack_across(n, d, km, at);
+  made.k.down = pack_down(n, d, km, at);
+  made.v.across = pack_across(n, d, vm, at);
+  return made;
+}
+
+// A thread's memory for a block.
+struct Scratch {
+  Buffer<float> probs, scores, capped, turned, panels;
+};
+
+// A block of one query head: its rows of grad_q, and what it adds to its keys' and values' gradients.
+void block_backward(const Rule& rule, const Shape& s, const Passed& t, const Span& span, const Block& b,
+                    int64_t head, int64_t kv, const std::array<Piece, 2>& parts, Scratch& w) {
+  const int64_t rows = b.rows(), keys = b.keys(), stride = b.stride(), d = s.head_dim;
+  const int64_t row0 = span.first + b.begin;
+  const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
+  const float* sums = t.lse.const_data_ptr<float>() + head * s.rows + row0;
+  const Matrix q = head_of(t.q, row0, head, d), g = head_of(t.grad, row0, head, d),
+               o = head_of(t.out, row0, head, d), gq = head_of(t.grad_q, row0, head, d);
+  float *probs = w.probs.data(), *scores = w.scores.data(), *capped = w.capped.data(),
+        *turned = w.turned.data();
+  for (const Piece& p : parts) {
+    if (p.count == 0) continue;
+    score(p, rows, d, q, p.packed->k.across, probs, stride);
+    score(p, rows, d, g, p.packed->v.across, scores, stride);
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    float *prob = probs + i * stride, *row = scores + i * stride;
+    const Seen r = seen(rule, span, b, i);
+    const int64_t n = r.to - r.from;
+    cap_scores(rule, prob + r.from, n);
+    if (rule.softcap > 0) std::copy_n(prob + r.from, n, capped);
+    kernels().exp(prob + r.from, n, after_cap, sums[i]);
+    hide_rest(prob, r, keys);
+    const float delta = kernels().dot(g.data + i * g.stride, o.data + i * o.stride, d);
+    kernels().softmax_backward(row + r.from, prob + r.from, n, delta, rule.scale);
+    if (rule.softcap > 0) kernels().softcap_backward(row + r.from, capped, n, rule.softcap);
+    hide_rest(row, r, keys);
+  }
+  const Panels gp = pack('N', rows, d, g, w.panels.data());
+  transpose(rows, keys, {probs, stride}, turned, rows);
+  for (const Piece& p : parts) spread(p, rows, d, turned, rows, gp, head_of(t.grad_v, p.row, kv, d));
+  const Panels qp = pack('N', rows, d, q, w.panels.data());
+  transpose(rows, keys, {scores, stride}, turned, rows);
+  bool add = false;
+  for (const Piece& p : parts) {
+    if (p.count == 0) continue;
+    spread(p, rows, d, turned, rows, qp, head_of(t.grad_k, p.row, kv, d));
+    blend(p, rows, d, scores, stride, p.packed->k.down, gq, add);
+    add = true;
+  }
+}
+
+// A sequence's rows for one key head and the query heads that share it.
+void sequence_backward(const Rule& rule, const Shape& s, const Passed& t, const Span& span, int64_t kv,
+                       const Packed& before, const Packed& own) {
+  static thread_local Scratch w;
+  const int64_t d = s.head_dim, group = s.heads / s.kv_heads, size = score_size(rule, span);
+  for (Buffer<float>* b : {&w.probs, &w.scores, &w.turned}) b->reserve(size);
+  w.capped.reserve(span.before_length + span.length);
+  w.panels.reserve(packed_size(std::min(span.length, block_rows(rule)), d));
+  for (const at::Tensor& grad : {t.grad_k, t.grad_v}) {
+    const Matrix m = head_of(grad, span.first, kv, d);
+    for (int64_t i = 0; i < span.length; ++i) std::fill_n(writable(m) + i * m.stride, d, 0.0f);
+  }
+  for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+    for (int64_t at = 0; at < span.length; at += block_rows(rule)) {
+      const Block b = block_at(rule, span, at);
+      block_backward(rule, s, t, span, b, head, kv, pieces(rule, span, b, &before, &own), w);
+    }
+  }
 }
 
 // A group's query heads add to the gradients of one key head, so a task is a key head with its group.
@@ -242,64 +398,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
               lse.sizes(), " do not fit q ", q.sizes(), ", or are not dense");
   at::Tensor grad_q = at::empty(q.sizes(), q.options()), grad_k = at::empty(k.sizes(), k.options()),
              grad_v = at::empty(v.sizes(), v.options());
-  const int64_t d = s.head_dim;
-  const int64_t group = s.heads / s.kv_heads;
-  const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
-  const int n_scratch = rule.softcap > 0 ? 3 : 2;
-  for_each_head(s, s.kv_heads, rule, n_scratch, [&](const Span& span, int64_t kv, float* probs) {
-    for (const at::Tensor& t : {grad_k, grad_v}) {
-      const Matrix m = head_of(t, span.first, kv, d);
-      for (int64_t i = 0; i < span.length; ++i) std::fill_n(writable(m) + i * m.stride, d, 0.0f);
-    }
-    for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-      const float* sums = lse.const_data_ptr<float>() + head * s.rows + span.first;
-      for (int64_t at = 0; at < span.length; at += block_rows(rule)) {
-        const Block b = block_at(rule, span, at);
-        const int64_t rows = b.rows(), keys = b.keys(), stride = b.stride();
-        float *scores = probs + b.rows() * b.stride(), *capped = scores + b.rows() * b.stride();
-        const int64_t row0 = span.first + b.begin;
-        const Matrix qm = head_of(q, row0, head, d), gm = head_of(grad, row0, head, d),
-                     om = head_of(out, row0, head, d), gq = head_of(grad_q, row0, head, d);
-        for (const Piece& p : pieces(span, b)) {
-          if (p.count == 0) continue;
-          gemm('N', 'T', rows, p.count, d, qm, head_of(k, p.row, kv, d), probs + p.column, stride);
-        }
-        for (int64_t i = 0; i < rows; ++i) {
-          float* row = probs + i * stride;
-          const Seen r = seen(rule, span, b, i);
-          if (rule.softcap > 0) {
-            softcap_row(row + r.from, r.to - r.from, rule.scale, rule.softcap);
-            std::copy(row + r.from, row + r.to, capped + i * stride + r.from);
-          }
-          exp_row(row + r.from, r.to - r.from, after_cap, sums[b.begin + i]);
-          hide_rest(row, r, keys);
-        }
-        for (const Piece& p : pieces(span, b)) {
-          if (p.count == 0) continue;
-          const Matrix gv = head_of(grad_v, p.row, kv, d);
-          gemm('T', 'N', p.count, d, rows, {probs + p.column, stride}, gm, writable(gv), gv.stride, true);
-          gemm('N', 'T', rows, p.count, d, gm, head_of(v, p.row, kv, d), scores + p.column, stride);
-        }
-        for (int64_t i = 0; i < rows; ++i) {
-          float* row = scores + i * stride;
-          const Seen r = seen(rule, span, b, i);
-          const float delta = dot_row(gm.data + i * gm.stride, om.data + i * om.stride, d);
-          softmax_backward_row(row + r.from, probs + i * stride + r.from, r.to - r.from, delta, rule.scale);
-          if (rule.softcap > 0) {
-            softcap_backward_row(row + r.from, capped + i * stride + r.from, r.to - r.from, rule.softcap);
-          }
-          hide_rest(row, r, keys);
-        }
-        bool add = false;
-        for (const Piece& p : pieces(span, b)) {
-          if (p.count == 0) continue;
-          const Matrix gk = head_of(grad_k, p.row, kv, d);
-          gemm('N', 'N', rows, d, p.count, {scores + p.column, stride}, head_of(k, p.row, kv, d),
-               writable(gq), gq.stride, add);
-          gemm('T', 'N', p.count, d, rows, {scores + p.column, stride}, qm, writable(gk), gk.stride, true);
-          add = true;
-        }
-      }
+  const Passed passed{grad, q, out, lse, grad_q, grad_k, grad_v};
+  const std::vector<int64_t> families = families_of(s);
+  const auto n = static_cast<int64_t>(families.size()) - 1;
+  share(n * s.kv_heads, 1, 1, [&](int64_t task, int64_t, int64_t) {
+    const auto family = static_cast<size_t>(task / s.kv_heads);
+    const int64_t kv = task % s.kv_heads;
+    Buffer<float> first_memory, memory;
+    const Packed first = pack_both(s, k, v, families[family], kv, first_memory);
+    for (int64_t i = families[family]; i < families[family + 1]; ++i) {
+      const Packed own = i == families[family] ? first : pack_both(s, k, v, i, kv, memory);
+      sequence_backward(rule, s, passed, span_of(s, i), kv, first, own);
     }
   });
   return {grad_q, grad_k, grad_v};

@@ -1,12 +1,11 @@
 // RMS norm, rotary positions and the gated activation, each one pass over its rows.
 #include "ops/block.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "ops/cpu/block_rows.h"
-#include "ops/cpu/rows.h"
+#include "kernels/kernels.h"
+#include "kernels/parallel.h"
 #include "rltrain.h"
 
 namespace rlt {
@@ -33,9 +32,10 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_cpu(const at::Tensor& x, const at::T
   const float *xp = x.const_data_ptr<float>(), *wp = weight.const_data_ptr<float>();
   float *yp = y.mutable_data_ptr<float>(), *rp = rstd.mutable_data_ptr<float>();
   const float shift = plus_one ? 1 : 0;
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  const Kernels& k = kernels();
+  parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      rp[i] = rms_norm_row(xp + i * stride, wp, shift, yp + i * width, width, static_cast<float>(eps));
+      rp[i] = k.rms_norm(xp + i * stride, wp, shift, yp + i * width, width, static_cast<float>(eps));
     }
   });
   return {y, rstd};
@@ -54,9 +54,10 @@ at::Tensor rms_norm_backward_cpu(const at::Tensor& grad, const at::Tensor& x, co
               *wp = weight.const_data_ptr<float>(), *rp = rstd.const_data_ptr<float>();
   float* op = out.mutable_data_ptr<float>();
   const float shift = plus_one ? 1 : 0;
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  const Kernels& k = kernels();
+  parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      rms_norm_backward_row(gp + i * width, xp + i * stride, wp, shift, rp[i], op + i * width, width);
+      k.rms_norm_backward(gp + i * width, xp + i * stride, wp, shift, rp[i], op + i * width, width);
     }
   });
   return out;
@@ -79,10 +80,11 @@ at::Tensor rope_cpu(const at::Tensor& x, const at::Tensor& cos, const at::Tensor
               *sp = sin.const_data_ptr<float>();
   float* yp = y.mutable_data_ptr<float>();
   const float sign = inverse ? -1 : 1;
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  const Kernels& k = kernels();
+  parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t at = 0; at < width; at += head_dim) {
-        rope_row(xp + i * stride + at, cp + i * half, sp + i * half, sign, yp + i * width + at, half,
+        k.rotate(xp + i * stride + at, cp + i * half, sp + i * half, sign, yp + i * width + at, half,
                  head_dim);
       }
     }
@@ -105,9 +107,10 @@ at::Tensor gated_act_cpu(const at::Tensor& gate, const at::Tensor& up, int64_t a
   at::Tensor y = at::empty({rows, width}, gate.options());
   const float *gp = gate.const_data_ptr<float>(), *vp = up.const_data_ptr<float>();
   float* yp = y.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  const Kernels& k = kernels();
+  parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      gated_act_row(gp + i * gs, vp + i * us, yp + i * width, width, activation);
+      k.gate(gp + i * gs, vp + i * us, yp + i * width, width, static_cast<int32_t>(activation));
     }
   });
   return y;
@@ -124,10 +127,11 @@ std::tuple<at::Tensor, at::Tensor> gated_act_backward_cpu(const at::Tensor& grad
   const float *dp = grad.const_data_ptr<float>(), *gp = gate.const_data_ptr<float>(),
               *vp = up.const_data_ptr<float>();
   float *ggp = grad_gate.mutable_data_ptr<float>(), *gup = grad_up.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  const Kernels& k = kernels();
+  parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      gated_act_backward_row(dp + i * width, gp + i * gs, vp + i * us, ggp + i * width, gup + i * width,
-                             width, activation);
+      k.gate_backward(dp + i * width, gp + i * gs, vp + i * us, ggp + i * width, gup + i * width, width,
+                      static_cast<int32_t>(activation));
     }
   });
   return {grad_gate, grad_up};

@@ -1,7 +1,6 @@
 // Logits live only as tiles of tokens × vocabulary that stay in cache: a tile is a product, a pass of
 // exponentials over it, and where a gradient is wanted a second product. Memory does not grow with the
 // vocabulary. Each task has a block of tokens and a share of the vocabulary, on one thread.
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -10,9 +9,9 @@
 #include <cmath>
 #include <vector>
 
-#include "ops/cpu/gemm.h"
-#include "ops/cpu/head_rows.h"
-#include "ops/cpu/rows.h"
+#include "kernels/gemm.h"
+#include "kernels/kernels.h"
+#include "kernels/parallel.h"
 #include "ops/cpu/widen.h"
 #include "ops/head.h"
 
@@ -23,6 +22,55 @@ constexpr int64_t kTokens = 512;                 // of a tile, at most
 constexpr int64_t kWeights = int64_t{1} << 19;   // of a tile, at most where it is wider than kNarrow
 constexpr int64_t kNarrow = 32, kWide = 128;     // columns of a tile
 constexpr int64_t kPartials = int64_t{1} << 23;  // floats of partial results at most
+
+// How a product of hidden state and output weight becomes a logit: z = softcap · tanh((x + b)/softcap)/T,
+// without the tanh where softcap is 0.
+struct LogitMap {
+  float temperature, softcap;
+
+  // dz/dx = (1 - curvature · z²)/T
+  float curvature() const { return softcap > 0 ? temperature / softcap * (temperature / softcap) : 0; }
+  float slope(float z) const {
+    return softcap > 0 ? (1 - curvature() * z * z) / temperature : 1 / temperature;
+  }
+  // Replaces x by its logits; bias [n] may be null.
+  void apply(float* x, const float* bias, int64_t n) const {
+    if (bias != nullptr) kernels().add_scaled(1, bias, x, n);
+    if (softcap > 0) {
+      kernels().softcap(x, n, 1 / softcap, softcap / temperature);
+    } else if (temperature != 1) {
+      kernels().scale(x, 1 / temperature, x, n);
+    }
+  }
+};
+
+// A softmax whose logits come piece by piece (Milakov & Gimelshein 2018).
+struct OnlineSoftmax {
+  float peak = -3.402823466e38f;  // not -∞: -∞ - peak must not be NaN
+  double sum = 0;                 // Σ exp(z - peak)
+  double weighted = 0;            // Σ exp(z - peak) (z - peak)
+  int64_t above = 0;              // how many z exceed the threshold
+
+  // Raises the peak and returns the factor, at most 1, by which the exponentials so far shrink.
+  double shrink(float to) {
+    const double fall = static_cast<double>(peak) - to, factor = std::exp(fall);
+    weighted = factor > 0 ? factor * (weighted + sum * fall) : 0;
+    sum *= factor;
+    peak = to;
+    return factor;
+  }
+  // Takes the logits z in and replaces them by exp(z - peak) (1 - curvature · z²). Returns the factor by
+  // which those of earlier pieces shrink, 1 unless the peak rose.
+  float add(float* z, int64_t n, float threshold, const LogitMap& map) {
+    const float top = kernels().peak(z, n);
+    const auto factor = static_cast<float>(top > peak ? shrink(top) : 1);
+    const Moments m = kernels().moments(z, n, peak, threshold, map.curvature());
+    sum += m.sum;
+    weighted += m.weighted;
+    above += m.above;
+    return factor;
+  }
+};
 
 struct Head {
   at::Tensor hidden;  // keeps a dense copy alive
@@ -81,7 +129,7 @@ struct Scratch {
         weights(logits + rows * head.columns) {}
 };
 
-struct Tile {
+struct LogitTile {
   int64_t row, rows, column, columns;
   const float* w;  // [columns, width]
   float* z;        // [rows, columns] logits
@@ -89,15 +137,14 @@ struct Tile {
   bool holds(int64_t target) const { return target >= column && target < column + columns; }
 };
 
-Tile make_tile(const Head& head, int64_t row, int64_t rows, int64_t number, const Scratch& scratch) {
-  Tile t{row, rows, number * head.columns, 0, nullptr, scratch.logits};
+LogitTile make_tile(const Head& head, int64_t row, int64_t rows, int64_t number, const Scratch& scratch) {
+  LogitTile t{row, rows, number * head.columns, 0, nullptr, scratch.logits};
   t.columns = std::min(head.columns, head.vocab - t.column);
   t.w = float_rows(head.weight, t.column, t.columns, scratch.weights);
   const int64_t n = t.columns, k = head.width;
   gemm('N', 'T', rows, n, k, {head.h + row * k, k}, {t.w, k}, t.z, n);
   for (int64_t i = 0; i < rows; ++i) {
-    logits_row(t.z + i * t.columns, head.bias == nullptr ? nullptr : head.bias + t.column, t.columns,
-               head.map);
+    head.map.apply(t.z + i * t.columns, head.bias == nullptr ? nullptr : head.bias + t.column, t.columns);
   }
   return t;
 }
@@ -107,7 +154,7 @@ struct Plan {
   int64_t rows, blocks, shares;
 
   explicit Plan(const Head& head) {
-    const int64_t threads = at::get_num_threads();
+    const int64_t threads = thread_count();
     blocks = (head.tokens + kTokens - 1) / kTokens;
     if (blocks < threads) {
       blocks = std::clamp<int64_t>(head.tokens / 128, 1, threads);
@@ -124,7 +171,7 @@ struct Plan {
 // Calls body(share, tile, whether it is its rows' first in this share) for every tile.
 template <typename Body>
 void for_each_tile(const Head& head, const Plan& plan, const Body& body) {
-  at::parallel_for(0, plan.blocks * plan.shares, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, plan.blocks * plan.shares, 1, [&](int64_t begin, int64_t end) {
     const Scratch scratch(head, plan.rows);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t share = task % plan.shares, row = task / plan.shares * plan.rows;
@@ -139,7 +186,7 @@ void for_each_tile(const Head& head, const Plan& plan, const Body& body) {
 }
 
 // out += z w, or = where this is the first.
-void add_product(const Head& head, const Tile& t, float* out, bool first) {
+void add_product(const Head& head, const LogitTile& t, float* out, bool first) {
   const int64_t m = t.rows, k = t.columns, n = head.width;
   gemm('N', 'N', m, n, k, {t.z, k}, {t.w, n}, out + t.row * n, n, !first);
 }
@@ -147,12 +194,13 @@ void add_product(const Head& head, const Tile& t, float* out, bool first) {
 // The logit of each target by a product of its own: the threshold of its rank.
 std::vector<float> target_logits(const Head& head) {
   std::vector<float> z(static_cast<size_t>(head.tokens));
-  at::parallel_for(0, head.tokens, grain(head.width), [&](int64_t begin, int64_t end) {
+  parallel_for(0, head.tokens, grain(head.width), [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(static_cast<size_t>(head.width));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t target = head.targets[i];
-      z[i] = dot_row(head.h + i * head.width, float_rows(head.weight, target, 1, scratch.data()), head.width);
-      logits_row(&z[i], head.bias == nullptr ? nullptr : head.bias + target, 1, head.map);
+      z[i] = kernels().dot(head.h + i * head.width, float_rows(head.weight, target, 1, scratch.data()),
+                           head.width);
+      head.map.apply(&z[i], head.bias == nullptr ? nullptr : head.bias + target, 1);
     }
   });
   return z;
@@ -187,8 +235,8 @@ OnlineSoftmax merge_shares(const Head& head, const Plan& plan, const std::vector
     all.above += other.above;
     if (slope != nullptr) {
       float* row = slope->of(0) + i * head.width;
-      scale_row(row, row, head.width, static_cast<float>(f));
-      add_scaled_row(static_cast<float>(g), slope->of(share) + i * head.width, row, head.width);
+      kernels().scale(row, static_cast<float>(f), row, head.width);
+      kernels().add_scaled(static_cast<float>(g), slope->of(share) + i * head.width, row, head.width);
     }
   }
   return all;
@@ -209,7 +257,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> token_log
   const std::vector<float> thresholds = target_logits(head);
   std::vector<float> target = thresholds;
   std::vector<OnlineSoftmax> states(static_cast<size_t>(plan.shares * head.tokens));
-  for_each_tile(head, plan, [&](int64_t share, const Tile& t, bool first) {
+  for_each_tile(head, plan, [&](int64_t share, const LogitTile& t, bool first) {
     for (int64_t i = t.row; i < t.row + t.rows; ++i) {
       float* z = t.z + (i - t.row) * t.columns;
       OnlineSoftmax& s = states[share * head.tokens + i];
@@ -217,16 +265,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> token_log
         target[i] = z[head.targets[i] - t.column];
         s.above -= target[i] > thresholds[i];
       }
-      const float shrink = online_softmax_row(z, t.columns, thresholds[i], head.map, s);
+      const float shrink = s.add(z, t.columns, thresholds[i], head.map);
       if (with_slope && shrink != 1 && !first) {
         float* row = slope->of(share) + i * head.width;
-        scale_row(row, row, head.width, shrink);
+        kernels().scale(row, shrink, row, head.width);
       }
     }
     if (with_slope) add_product(head, t, slope->of(share), first);
   });
 
-  at::parallel_for(0, head.tokens, grain(head.width), [&](int64_t begin, int64_t end) {
+  parallel_for(0, head.tokens, grain(head.width), [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(static_cast<size_t>(head.width));
     for (int64_t i = begin; i < end; ++i) {
       const OnlineSoftmax s = merge_shares(head, plan, states, i, slope ? &*slope : nullptr);
@@ -239,9 +287,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> token_log
       rank.mutable_data_ptr<int64_t>()[i] = s.above;
       if (slope) {
         float* row = slope->of(0) + i * head.width;
-        scale_row(row, row, head.width, static_cast<float>(-1 / (s.sum * head.map.temperature)));
-        add_scaled_row(head.map.slope(target[i]), float_rows(weight, head.targets[i], 1, scratch.data()), row,
-                       head.width);
+        kernels().scale(row, static_cast<float>(-1 / (s.sum * head.map.temperature)), row, head.width);
+        kernels().add_scaled(head.map.slope(target[i]),
+                             float_rows(weight, head.targets[i], 1, scratch.data()), row, head.width);
       }
     }
   });
@@ -265,12 +313,13 @@ struct RowGrads {
   }
 
   // Replaces the tile's logits by the loss's derivatives by h wᵀ + b.
-  void into(const Head& head, const Tile& t) const {
+  void into(const Head& head, const LogitTile& t) const {
     for (int64_t i = t.row; i < t.row + t.rows; ++i) {
       float* z = t.z + (i - t.row) * t.columns;
       const int64_t at = head.targets[i] - t.column;
       const float own = t.holds(head.targets[i]) ? logprob[i] * head.map.slope(z[at]) : 0;
-      logits_backward_row(z, t.columns, lse[i], entropy[i], logprob[i], entropy_grad[i], head.map);
+      kernels().logits_backward(z, t.columns, lse[i], entropy[i], logprob[i], entropy_grad[i],
+                                1 / head.map.temperature, head.map.curvature());
       if (t.holds(head.targets[i])) z[at] += own;
     }
   }
@@ -285,7 +334,7 @@ at::Tensor hidden_grad_cpu(const at::Tensor& grad_logprobs, const at::Tensor& gr
   if (head.tokens == 0) return at::empty({0, head.width}, at::kFloat);
   const Plan plan(head);
   const Partials sums(head, plan);
-  for_each_tile(head, plan, [&](int64_t share, const Tile& t, bool first) {
+  for_each_tile(head, plan, [&](int64_t share, const LogitTile& t, bool first) {
     grads.into(head, t);
     add_product(head, t, sums.of(share), first);
   });
@@ -306,17 +355,17 @@ std::tuple<at::Tensor, at::Tensor> weight_grad_cpu(const at::Tensor& grad_logpro
   at::Tensor grad_bias = at::zeros({head.vocab}, at::kFloat);
   if (head.tokens == 0) return {grad_weight.zero_(), grad_bias};
   const int64_t rows = std::min(kTokens, head.tokens);
-  at::parallel_for(0, head.tiles(), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, head.tiles(), 1, [&](int64_t begin, int64_t end) {
     const Scratch scratch(head, rows);
     for (int64_t number = begin; number < end; ++number) {
       for (int64_t row = 0; row < head.tokens; row += rows) {
-        const Tile t = make_tile(head, row, std::min(rows, head.tokens - row), number, scratch);
+        const LogitTile t = make_tile(head, row, std::min(rows, head.tokens - row), number, scratch);
         grads.into(head, t);
         const int64_t m = t.columns, n = head.width;
         gemm('T', 'N', m, n, t.rows, {t.z, m}, {head.h + row * n, n},
              grad_weight.mutable_data_ptr<float>() + t.column * n, n, row > 0);
         float* sums = grad_bias.mutable_data_ptr<float>() + t.column;
-        for (int64_t i = 0; i < t.rows; ++i) add_row(t.z + i * t.columns, sums, t.columns);
+        for (int64_t i = 0; i < t.rows; ++i) kernels().add_scaled(1, t.z + i * t.columns, sums, t.columns);
       }
     }
   });

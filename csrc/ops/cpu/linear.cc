@@ -3,20 +3,26 @@
 // equally fast elsewhere. Weights stay as the file has them: packing gains 2-5 % at training sizes and
 // would cost a copy of the model. Those of two bytes an element become floats a few rows at a time, in
 // memory that is freed at once.
-#include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
 
-#include "ops/cpu/rows.h"
+#include "kernels/kernels.h"
+#include "kernels/parallel.h"
+#include "ops/cpu/low_rank.h"
 #include "ops/cpu/widen.h"
 #include "ops/linear.h"
 
 namespace rlt {
+namespace {
 
+// x wᵀ + bias for dense x [N, in] and w [out, in], which may be a transposed view.
 at::Tensor dense_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
   using Scalars = c10::List<std::optional<at::Scalar>>;
   using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
@@ -26,8 +32,6 @@ at::Tensor dense_linear(const at::Tensor& x, const at::Tensor& w, const Optional
   static const Scalars none;
   return op.call(x, w, bias, "none", none, std::optional<c10::string_view>(""));
 }
-
-namespace {
 
 constexpr int64_t kWidened = int64_t{1} << 21;  // elements at once, at most
 
@@ -50,7 +54,7 @@ void for_widened_rows(const at::Tensor& w, const Body& body) {
   float* const out = scratch.mutable_data_ptr<float>();
   for (int64_t first = 0; first < rows; first += most) {
     const int64_t count = std::min(most, rows - first);
-    at::parallel_for(0, count, grain(width), [&](int64_t begin, int64_t end) {
+    parallel_for(0, count, grain(width), [&](int64_t begin, int64_t end) {
       float_rows(w, first + begin, end - begin, out + begin * width);
     });
     body(first, scratch.narrow(0, 0, count));
@@ -73,9 +77,17 @@ at::Tensor any_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTe
   return y;
 }
 
-}  // namespace
+void check_grad(const at::Tensor& grad, const at::Tensor& other, int64_t rows, int64_t columns) {
+  TORCH_CHECK(grad.dim() == 2 && other.dim() == 2 && grad.size(0) == rows && grad.size(1) == columns &&
+                  grad.scalar_type() == at::kFloat && grad.is_contiguous(),
+              "linear: a gradient ", grad.scalar_type(), " ", grad.sizes(), " does not fit ", other.sizes(),
+              ", or is not dense");
+}
 
-at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& w) {
+// grad w
+at::Tensor input_grad_cpu(const at::Tensor& grad, const at::Tensor& w) {
+  check_weight("linear", w);
+  check_grad(grad, w, grad.size(0), w.size(0));
   if (w.scalar_type() == at::kFloat) return dense_linear(grad, w.t(), std::nullopt);
   at::Tensor sum;
   for_widened_rows(w, [&](int64_t first, const at::Tensor& rows) {
@@ -86,7 +98,12 @@ at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& w) {
   return sum;
 }
 
-namespace {
+// gradᵀ x. oneDNN copies both into a layout of its own, which it wins back only where it is ahead of MKL.
+at::Tensor weight_grad_cpu(const at::Tensor& grad, const at::Tensor& x) {
+  check_grad(grad, x, x.size(0), grad.size(1));
+  static const bool wide = at::get_cpu_capability().rfind("AVX512", 0) == 0;
+  return wide ? dense_linear(grad.t(), x.t(), std::nullopt) : at::mm(grad.t(), x);
+}
 
 at::Tensor linear_cpu(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
   check_linear(x, w, bias);
@@ -106,12 +123,21 @@ at::Tensor hash_dropout_cpu(const at::Tensor& x, const at::Tensor& row_keys, int
   const float* in = x.const_data_ptr<float>();
   const int64_t* keys = row_keys.const_data_ptr<int64_t>();
   float* out = y.mutable_data_ptr<float>();
-  at::parallel_for(0, x.size(0), grain(features), [&](int64_t begin, int64_t end) {
+  parallel_for(0, x.size(0), grain(features), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      dropout_row(in + i * features, out + i * features, features, keys[i], layer, p);
+      kernels().dropout(in + i * features, out + i * features, features, keys[i], layer, p);
     }
   });
   return y;
+}
+
+void check_adapter(const at::Tensor& w, const at::Tensor& a, const at::Tensor& b, double p,
+                   const OptionalTensor& row_keys) {
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == w.size(1) && b.size(0) == w.size(0) &&
+                  a.size(0) == b.size(1),
+              "lora_linear: a ", a.sizes(), " and b ", b.sizes(), " do not fit w ", w.sizes());
+  TORCH_CHECK(p >= 0 && p < 1, "lora_linear: p must be in [0, 1), got ", p);
+  TORCH_CHECK(p == 0 || row_keys, "lora_linear: dropout needs row_keys");
 }
 
 std::tuple<at::Tensor, at::Tensor> lora_linear_cpu(const at::Tensor& x_any, const at::Tensor& w,
@@ -119,15 +145,34 @@ std::tuple<at::Tensor, at::Tensor> lora_linear_cpu(const at::Tensor& x_any, cons
                                                    const at::Tensor& b, double scale, double p,
                                                    const OptionalTensor& row_keys, int64_t layer) {
   check_linear(x_any, w, bias);
-  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == w.size(1) && b.size(0) == w.size(0) &&
-                  a.size(0) == b.size(1),
-              "lora_linear: a ", a.sizes(), " and b ", b.sizes(), " do not fit w ", w.sizes());
-  TORCH_CHECK(p >= 0 && p < 1, "lora_linear: p must be in [0, 1), got ", p);
-  TORCH_CHECK(p == 0 || row_keys, "lora_linear: dropout needs row_keys");
+  check_adapter(w, a, b, p, row_keys);
   const at::Tensor x = x_any.contiguous();
   at::Tensor y = any_linear(x, w, bias);
   const at::Tensor dropped = p > 0 ? hash_dropout(x, *row_keys, layer, p) : x;
   return {y, add_low_rank(dropped, a.contiguous(), b.contiguous(), scale, y)};
+}
+
+// With u = drop(x) aᵀ: dB = scale · dyᵀu; du = scale · dy B; dA = duᵀ drop(x); dx = dy W + drop'(du A).
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lora_grads_cpu(const at::Tensor& grad, const at::Tensor& x,
+                                                              const at::Tensor& w, const at::Tensor& a,
+                                                              const at::Tensor& b, const at::Tensor& low,
+                                                              double scale, double p,
+                                                              const OptionalTensor& row_keys, int64_t layer,
+                                                              bool needs_x) {
+  check_grad(grad, w, x.size(0), w.size(0));
+  check_adapter(w, a, b, p, row_keys);
+  TORCH_CHECK(x.dim() == 2 && x.size(1) == w.size(1) && x.is_contiguous() && low.dim() == 2 &&
+                  low.size(0) == x.size(0) && low.size(1) == a.size(0) && low.is_contiguous(),
+              "lora_grads: x ", x.sizes(), " and low ", low.sizes(), " do not fit w ", w.sizes(),
+              ", or are not dense");
+  const auto drop = [&](const at::Tensor& t) { return p > 0 ? hash_dropout(t, *row_keys, layer, p) : t; };
+  at::Tensor grad_x;
+  if (needs_x) grad_x = input_grad_cpu(grad, w);
+  at::Tensor grad_dropped = p > 0 && needs_x ? at::zeros_like(grad_x) : grad_x;
+  const auto [grad_a, grad_b] = low_rank_grads(grad, drop(x), low, a.contiguous(), b.contiguous(), scale,
+                                               needs_x ? &grad_dropped : nullptr);
+  if (p > 0 && needs_x) grad_x.add_(drop(grad_dropped));
+  return {grad_x, grad_a, grad_b};
 }
 
 }  // namespace
@@ -136,5 +181,8 @@ std::tuple<at::Tensor, at::Tensor> lora_linear_cpu(const at::Tensor& x_any, cons
 TORCH_LIBRARY_IMPL(rltrain, CPU, m) {
   m.impl("linear", &rlt::linear_cpu);
   m.impl("lora_linear", &rlt::lora_linear_cpu);
+  m.impl("linear_input_grad", &rlt::input_grad_cpu);
+  m.impl("linear_weight_grad", &rlt::weight_grad_cpu);
+  m.impl("lora_grads", &rlt::lora_grads_cpu);
   m.impl("hash_dropout", &rlt::hash_dropout_cpu);
 }

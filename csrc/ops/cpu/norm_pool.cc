@@ -1,11 +1,13 @@
 // Residual + layer norm in one pass, and the mean over each sequence.
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include "ops/cpu/rows.h"
+#include <algorithm>
+
+#include "kernels/kernels.h"
+#include "kernels/parallel.h"
 #include "ops/packed.h"
 
 namespace rlt {
@@ -35,10 +37,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_cpu(co
               *wp = weight.const_data_ptr<float>(), *bp = bias.const_data_ptr<float>();
   float *yp = y.mutable_data_ptr<float>(), *sp = sum.mutable_data_ptr<float>(),
         *mp = mean.mutable_data_ptr<float>(), *dp = rstd.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  const Kernels& k = kernels();
+  parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      add_layer_norm_row(xp + i * width, rp + i * width, wp, bp, sp + i * width, yp + i * width, width,
-                         static_cast<float>(eps), mp + i, dp + i);
+      float* s = sp + i * width;
+      std::copy_n(xp + i * width, width, s);
+      k.add_scaled(1, rp + i * width, s, width);
+      dp[i] = k.layer_norm(s, wp, bp, yp + i * width, width, static_cast<float>(eps), mp + i);
     }
   });
   return {y, sum, mean, rstd};
@@ -61,9 +66,10 @@ at::Tensor add_layer_norm_backward_cpu(const at::Tensor& grad, const at::Tensor&
               *wp = weight.const_data_ptr<float>(), *mp = mean.const_data_ptr<float>(),
               *dp = rstd.const_data_ptr<float>();
   float* op = out.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  const Kernels& k = kernels();
+  parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      add_layer_norm_backward_row(gp + i * width, sp + i * width, wp, mp[i], dp[i], op + i * width, width);
+      k.layer_norm_backward(gp + i * width, sp + i * width, wp, mp[i], dp[i], op + i * width, width);
     }
   });
   return out;
@@ -76,11 +82,12 @@ at::Tensor segment_mean_cpu(const at::Tensor& x, const at::Tensor& cu_seqlens) {
   at::Tensor out = at::zeros({sequences, width}, x.options());
   const float* xp = x.const_data_ptr<float>();
   float* op = out.mutable_data_ptr<float>();
-  at::parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
+  const Kernels& k = kernels();
+  parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       float* row = op + s * width;
-      for (int64_t i = cu[s]; i < cu[s + 1]; ++i) add_row(xp + i * width, row, width);
-      if (cu[s + 1] > cu[s]) scale_row(row, row, width, 1.0f / static_cast<float>(cu[s + 1] - cu[s]));
+      for (int64_t i = cu[s]; i < cu[s + 1]; ++i) k.add_scaled(1, xp + i * width, row, width);
+      if (cu[s + 1] > cu[s]) k.scale(row, 1.0f / static_cast<float>(cu[s + 1] - cu[s]), row, width);
     }
   });
   return out;
@@ -96,10 +103,11 @@ at::Tensor segment_mean_backward_cpu(const at::Tensor& grad, const at::Tensor& c
   at::Tensor out = at::empty({rows, width}, grad.options());
   const float* gp = grad.const_data_ptr<float>();
   float* op = out.mutable_data_ptr<float>();
-  at::parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
+  const Kernels& k = kernels();
+  parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       const float share = 1.0f / static_cast<float>(std::max(1, cu[s + 1] - cu[s]));
-      for (int64_t i = cu[s]; i < cu[s + 1]; ++i) scale_row(gp + s * width, op + i * width, width, share);
+      for (int64_t i = cu[s]; i < cu[s + 1]; ++i) k.scale(gp + s * width, share, op + i * width, width);
     }
   });
   return out;

@@ -1,4 +1,4 @@
-// Products of row-major float32 matrices on the calling thread, by the engine's tile kernels. Each element is
+// Products of row-major float32 matrices on the calling thread, by the tile kernels. Each element is
 // summed in an order of its own, which neither the elements beside it nor where a matrix lies in memory
 // change.
 #pragma once

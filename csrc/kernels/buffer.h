@@ -9,7 +9,7 @@
 #include <memory>
 #include <new>
 
-namespace rlt::engine {
+namespace rlt {
 
 template <typename T>
 class Buffer {
@@ -47,4 +47,4 @@ class Buffer {
   int64_t size_ = 0;
 };
 
-}  // namespace rlt::engine
+}  // namespace rlt

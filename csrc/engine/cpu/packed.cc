@@ -1,10 +1,9 @@
-#include "engine/packed.h"
-
-#include <ATen/Parallel.h>
+#include "engine/cpu/packed.h"
 
 #include <cstring>
 
-#include "engine/tiles.h"
+#include "kernels/parallel.h"
+#include "kernels/tiles.h"
 
 namespace rlt::engine {
 
@@ -41,7 +40,7 @@ void PackedLinear::pack_weights() {
   if (weights_.size() == 0) weights_ = Buffer<char>(bytes());
   std::vector<at::Tensor> dense;
   for (const nn::Linear* layer : layers_) dense.push_back(layer->weight.detach().to(type_).contiguous());
-  at::parallel_for(0, panels(), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, panels(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) pack_panel(p, dense[static_cast<size_t>(panels_[p].layer)]);
   });
 }
@@ -130,7 +129,7 @@ void PackedLinear::low(const Rows& x, float* u) const {
   if (low_panels_ == 0 || x.adapted == 0) return;
   const int64_t tiles = tiles_of(x.adapted);
   const int64_t grain = std::max<int64_t>(1, (1 << 18) / (kTileRows * low_width() * in_));
-  at::parallel_for(0, tiles, grain, [&](int64_t first, int64_t last) {
+  parallel_for(0, tiles, grain, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       Tile t;
       const int64_t row = tile_begin(x.adapted, tiles, i);
@@ -237,8 +236,8 @@ void PackedLinear::multiply_gated(const Rows& x, const float* u, int64_t begin, 
         t.c[r] = both[r];
       }
       tile(t, u + row * low_width(), p, adapted, Store::kSet);
-      kernels().gate(both[0], kGatedPanels * kPanel, y + row * y_stride + p / 2 * kPanel, y_stride, rows,
-                     t.panels / 2, activation);
+      kernels().gate_panels(both[0], kGatedPanels * kPanel, y + row * y_stride + p / 2 * kPanel, y_stride,
+                            rows, t.panels / 2, activation);
     }
   });
 }

@@ -1,7 +1,7 @@
 #define RLT_LANES 16
-#include "engine/kernels_impl.h"
+#include "kernels/set_impl.h"
 
-namespace rlt::engine {
+namespace rlt {
 extern const Kernels kernels_avx512;
 const Kernels kernels_avx512 = kKernels;
-}  // namespace rlt::engine
+}  // namespace rlt

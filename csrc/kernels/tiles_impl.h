@@ -1,50 +1,4 @@
-// The bodies of kernels.h. Each kernels_<instruction set>.cc defines RLT_LANES, the floats of its vectors,
-// and includes this file. Everything here is local to that file, and no other header may be used that
-// defines inline functions: the linker keeps one copy of those, perhaps with instructions that the
-// processor at hand lacks.
-#include <immintrin.h>
-
-#include <cstdint>
-
-#include "engine/kernels.h"
-
-namespace rlt::engine {
-namespace {
-
-constexpr int kLanes = RLT_LANES;
-constexpr int kVectors = kPanel / kLanes;  // of a row of a panel
-#define RLT_VECTOR(T) vector_size(kLanes * sizeof(T)), aligned(alignof(T)), may_alias
-typedef float V __attribute__((RLT_VECTOR(float)));
-typedef int32_t I __attribute__((RLT_VECTOR(int32_t)));
-typedef uint32_t U __attribute__((RLT_VECTOR(uint32_t)));
-typedef uint16_t H __attribute__((RLT_VECTOR(uint16_t)));
-#undef RLT_VECTOR
-#define RLT_INLINE static inline __attribute__((always_inline))
-#define RLT_UNROLL _Pragma("GCC unroll 16")
-
-RLT_INLINE const V& vec(const float* x) { return *reinterpret_cast<const V*>(x); }
-RLT_INLINE V& vec(float* x) { return *reinterpret_cast<V*>(x); }
-// x - 0 is x, which compilers know; x + 0 is not where x is -0.
-RLT_INLINE V splat(float x) { return x - V{}; }
-RLT_INLINE V larger(V a, V b) { return a > b ? a : b; }
-RLT_INLINE float larger(float a, float b) { return a > b ? a : b; }
-
-RLT_INLINE float fold_sum(V x) {
-  float sum[kLanes];
-  vec(sum) = x;
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int j = 0; j < width; ++j) sum[j] += sum[j + width];
-  }
-  return sum[0];
-}
-
-RLT_INLINE float fold_peak(V x) {
-  float peak = x[0];
-  for (int j = 1; j < kLanes; ++j) peak = larger(peak, x[j]);
-  return peak;
-}
-
-// ---- tiles ----
+// Products of tiles; part of set_impl.h, inside its namespace.
 
 // How many panels a tile of so many rows takes at once: enough sums that are independent of each other to
 // hide the latency of the multiply-add, few enough to stay in registers with the weights being widened.
@@ -52,46 +6,6 @@ constexpr int panels_at_once(int rows, int step) {
   if (kLanes == 16) return rows == 1 ? 8 : 4;
   return rows == 1 ? 4 : rows + step <= 4 ? 2 : 1;
 }
-
-// The element types of panels: Step rows of k are read at a time, and row<S> is the S-th of them.
-struct F32 {
-  using Element = float;
-  static constexpr int kStep = 1;
-  template <int S>
-  RLT_INLINE V row(const float* b, int v) {
-    return vec(b + v * kLanes);
-  }
-};
-
-struct BF16 {
-  using Element = uint16_t;
-  static constexpr int kStep = 2;
-  template <int S>
-  RLT_INLINE V row(const uint16_t* b, int v) {
-    const U words = *reinterpret_cast<const U*>(b + v * kLanes * 2);
-    return S == 0 ? (V)(words << 16) : (V)(words & 0xffff0000U);
-  }
-};
-
-struct F16 {
-  using Element = uint16_t;
-  static constexpr int kStep = 1;
-  template <int S>
-  RLT_INLINE V row(const uint16_t* b, int v) {
-#if defined(__AVX512F__)
-    // The form with a mask: GCC 12 warns about its own header in the other one.
-    return (V)_mm512_maskz_cvtph_ps(0xffff,
-                                    _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + v * kLanes)));
-#elif defined(__F16C__)
-    return (V)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b + v * kLanes)));
-#else
-    const U half = __builtin_convertvector(*reinterpret_cast<const H*>(b + v * kLanes), U);
-    const U magnitude = (half & 0x7fffU) << 13, sign = (half & 0x8000U) << 16;
-    const U finite = (U)((V)magnitude * 0x1p112f);
-    return (V)((magnitude >= 0x0f800000U ? (magnitude | 0x7f800000U) : finite) | sign);
-#endif
-  }
-};
 
 // One row of k for all of a tile. Few rows are kept in registers while panels stream by; many rows are
 // streamed past the panels.
@@ -209,28 +123,7 @@ void multiply(const Tile& t) {
       return multiply_rows<W, 5>(t);
     case 6:
       return multiply_rows<W, 6>(t);
+    default:
+      refuse_tile(t.rows);
   }
 }
-
-#include "engine/rows_impl.h"
-
-constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
-                           multiply<F32>,
-                           multiply<BF16>,
-                           multiply<F16>,
-                           rms_norm,
-                           layer_norm,
-                           rotate,
-                           scale,
-                           add,
-                           activate,
-                           gate,
-                           softcap,
-                           softmax,
-                           peak,
-                           sum_exp,
-                           exp_blocks,
-                           at_least};
-
-}  // namespace
-}  // namespace rlt::engine

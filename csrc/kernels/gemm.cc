@@ -1,20 +1,14 @@
-#include "ops/cpu/gemm.h"
+#include "kernels/gemm.h"
 
 #include <xmmintrin.h>
 
 #include <algorithm>
 
-#include "engine/buffer.h"
-
-#include "engine/tiles.h"
+#include "kernels/buffer.h"
+#include "kernels/tiles.h"
 
 namespace rlt {
 namespace {
-
-using engine::kPanel;
-using engine::kTileRows;
-using engine::Store;
-using engine::Tile;
 
 // The columns of c that do not fill a panel.
 void multiply_last(Tile t, int64_t columns, const float* b, bool add) {
@@ -27,7 +21,7 @@ void multiply_last(Tile t, int64_t columns, const float* b, bool add) {
   t.b = b;
   t.panels = 1;
   t.store = Store::kSet;
-  engine::kernels().multiply_f32(t);
+  kernels().multiply_f32(t);
   for (int i = 0; i < t.rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) c[i][j] = add ? c[i][j] + whole[i][j] : whole[i][j];
   }
@@ -35,7 +29,7 @@ void multiply_last(Tile t, int64_t columns, const float* b, bool add) {
 
 }  // namespace
 
-int64_t packed_size(int64_t k, int64_t n) { return engine::panels_of(n) * kPanel * k; }
+int64_t packed_size(int64_t k, int64_t n) { return panels_of(n) * kPanel * k; }
 
 void transpose(int64_t m, int64_t n, Matrix x, float* y, int64_t y_stride) {
   const int64_t m4 = m / 4 * 4, n4 = n / 4 * 4;
@@ -69,20 +63,20 @@ Panels pack(char trans, int64_t k, int64_t n, Matrix b, float* out, float scale)
         std::copy_n(b.data + i * b.stride + column, columns, panel + i * kPanel);
     }
   }
-  if (scale != 1) engine::kernels().scale(out, scale, packed_size(k, n));
+  if (scale != 1) kernels().scale(out, scale, out, packed_size(k, n));
   return {out, k * kPanel, kPanel};
 }
 
 void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c, int64_t c_stride,
               bool add) {
-  const int64_t whole = n / kPanel, tiles = engine::tiles_of(m);
+  const int64_t whole = n / kPanel, tiles = tiles_of(m);
   const int64_t group = std::max<int64_t>(
-      1, engine::kCacheBytes / std::max<int64_t>(1, k * kPanel * static_cast<int64_t>(sizeof(float))));
-  for (int64_t p = 0; p < engine::panels_of(n); p += group) {
+      1, kCacheBytes / std::max<int64_t>(1, k * kPanel * static_cast<int64_t>(sizeof(float))));
+  for (int64_t p = 0; p < panels_of(n); p += group) {
     for (int64_t i = 0; i < tiles; ++i) {
-      const int64_t row = engine::tile_begin(m, tiles, i);
+      const int64_t row = tile_begin(m, tiles, i);
       Tile t;
-      t.rows = static_cast<int>(engine::tile_begin(m, tiles, i + 1) - row);
+      t.rows = static_cast<int>(tile_begin(m, tiles, i + 1) - row);
       t.k = k;
       t.panel_stride = b.panel_stride;
       t.k_stride = b.row_stride;
@@ -93,7 +87,7 @@ void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float*
       t.b = b.data + p * b.panel_stride;
       t.panels = std::min(group, whole - p);
       t.store = add ? Store::kAdd : Store::kSet;
-      engine::kernels().multiply_f32(t);
+      kernels().multiply_f32(t);
       if (p + group <= whole || whole * kPanel == n) continue;
       for (int r = 0; r < t.rows; ++r) t.c[r] += t.panels * kPanel;
       multiply_last(t, n - whole * kPanel, b.data + whole * b.panel_stride, add);
@@ -103,7 +97,7 @@ void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float*
 
 void gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, float* c,
           int64_t c_stride, bool add) {
-  static thread_local engine::Buffer<float> rows, panels;
+  static thread_local Buffer<float> rows, panels;
   if (trans_a == 'T') {
     rows.reserve(m * k);
     transpose(k, m, a, rows.data(), k);

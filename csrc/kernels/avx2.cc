@@ -1,7 +1,7 @@
 #define RLT_LANES 8
-#include "engine/kernels_impl.h"
+#include "kernels/set_impl.h"
 
-namespace rlt::engine {
+namespace rlt {
 extern const Kernels kernels_avx2;
 const Kernels kernels_avx2 = kKernels;
-}  // namespace rlt::engine
+}  // namespace rlt

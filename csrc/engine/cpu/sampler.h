@@ -8,40 +8,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/buffer.h"
+#include "engine/runner.h"
+#include "kernels/buffer.h"
 #include "rltrain.h"
 
 namespace rlt::engine {
 
 // Philox4x32-10 (Salmon 2011): 64 random bits that are a function of key and counter alone.
 uint64_t philox(uint64_t key, uint64_t high, uint32_t middle, uint32_t low);
-
-// The ids that a sequence has met, for the repetition penalty.
-class SeenIds {
- public:
-  void reset(int64_t vocab_size);
-  void add(int32_t id);
-  const std::vector<int32_t>& ids() const { return ids_; }
-
- private:
-  std::vector<bool> seen_;
-  std::vector<int32_t> ids_;
-};
-
-// What decides a draw beside the logits; the same key gives the same token in any batch.
-struct DrawKey {
-  uint64_t seed, stream;
-  uint32_t sample, position;
-};
-
-struct Draw {
-  int32_t token;
-  float logprob;  // under the distribution drawn from; 0 where greedy
-  float raw;      // log-softmax of the logits
-};
-
-// Errors name a value that is out of range.
-void check(const rlt_sampling& s);
 
 // One for each thread: it holds scratch memory.
 class Sampler {

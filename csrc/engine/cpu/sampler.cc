@@ -1,4 +1,4 @@
-#include "engine/sampler.h"
+#include "engine/cpu/sampler.h"
 
 #include <c10/util/Exception.h>
 
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/kernels.h"
+#include "kernels/kernels.h"
 
 namespace rlt::engine {
 namespace {
@@ -41,27 +41,6 @@ uint64_t philox(uint64_t key, uint64_t high, uint32_t middle, uint32_t low) {
     k1 += 0xBB67AE85U;
   }
   return uint64_t{c[1]} << 32 | c[0];
-}
-
-void SeenIds::reset(int64_t vocab_size) {
-  seen_.assign(static_cast<size_t>(vocab_size), false);
-  ids_.clear();
-}
-
-void SeenIds::add(int32_t id) {
-  if (seen_[static_cast<size_t>(id)]) return;
-  seen_[static_cast<size_t>(id)] = true;
-  ids_.push_back(id);
-}
-
-void check(const rlt_sampling& s) {
-  TORCH_CHECK(std::isfinite(s.temperature) && s.temperature >= 0, "temperature ", s.temperature,
-              " is not at least 0");
-  TORCH_CHECK(s.top_k >= 0, "top_k ", s.top_k, " is not at least 0 (0 keeps every token)");
-  TORCH_CHECK(s.top_p >= 0 && s.top_p <= 1, "top_p ", s.top_p, " is outside of 0 to 1 (0 and 1 keep all)");
-  TORCH_CHECK(s.min_p >= 0 && s.min_p <= 1, "min_p ", s.min_p, " is outside of 0 to 1 (0 keeps all)");
-  TORCH_CHECK(std::isfinite(s.repetition_penalty) && s.repetition_penalty >= 0, "repetition_penalty ",
-              s.repetition_penalty, " is not at least 0 (0 and 1 are none)");
 }
 
 Draw Sampler::draw(const float* logits, int64_t n, const rlt_sampling& s, const SeenIds& seen,

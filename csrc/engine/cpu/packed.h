@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/buffer.h"
-#include "engine/kernels.h"
+#include "kernels/buffer.h"
+#include "kernels/kernels.h"
 #include "nn/linear.h"
 
 namespace rlt::engine {

@@ -1,7 +1,7 @@
 #define RLT_LANES 4
-#include "engine/kernels_impl.h"
+#include "kernels/set_impl.h"
 
-namespace rlt::engine {
+namespace rlt {
 extern const Kernels kernels_base;
 const Kernels kernels_base = kKernels;
-}  // namespace rlt::engine
+}  // namespace rlt

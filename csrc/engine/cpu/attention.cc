@@ -1,9 +1,7 @@
 // Attention of rows over the cache: scores, softmax and the sum of values, all by the tile kernels.
-#include <ATen/Parallel.h>
 
-#include "engine/network.h"
-#include "engine/share.h"
-#include "ops/cpu/rows.h"
+#include "engine/cpu/network.h"
+#include "kernels/parallel.h"
 
 namespace rlt::engine {
 
@@ -12,11 +10,11 @@ void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
   const auto rows = static_cast<int64_t>(w.rows.size());
   const int64_t group = c.heads / c.kv_heads, width = (group + 2) * c.head_dim;
   int64_t longest = 1;
-  for (const Span& span : w.spans) longest = std::max(longest, span.position + span.count);
+  for (const Work& span : w.spans) longest = std::max(longest, span.position + span.count);
   // Queries of a prompt need the keys of the tokens before them, a single token only its own.
   const bool single = w.spans.size() == w.rows.size();
   if (!single) {
-    at::parallel_for(0, rows * c.kv_heads, grain(8 * width), [&](int64_t begin, int64_t end) {
+    parallel_for(0, rows * c.kv_heads, grain(8 * width), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) place(block, layer, w, i / c.kv_heads, i % c.kv_heads);
     });
   }
@@ -28,7 +26,7 @@ void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
     const auto query_of = [&](int64_t task) { return w.queries[static_cast<size_t>(task / c.kv_heads)]; };
     const Workspace::Query query = query_of(i);
     const int64_t head = i % c.kv_heads;
-    float* scores = w.scores.data() + at::get_thread_num() * score_area(w);
+    float* scores = w.scores.data() + thread_number() * score_area(w);
     if (single) place(block, layer, w, query.row, head);
     if (next < tasks) fetch(layer, w, query_of(next), next % c.kv_heads);
     for (int64_t part = 0; part < parts; ++part) {
@@ -43,7 +41,7 @@ void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
 void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head) const {
   const nn::DecoderConfig& c = config();
   const auto [s, position] = w.rows[static_cast<size_t>(row)];
-  const Span& span = w.spans[static_cast<size_t>(s)];
+  const Work& span = w.spans[static_cast<size_t>(s)];
   float* base = w.qkv.data() + row * block.qkv.width();
   const int64_t half = c.rotary_dim / 2, group = c.heads / c.kv_heads;
   const float* rotation = nullptr;
@@ -53,20 +51,20 @@ void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row
   }
   const auto turn = [&](float* x, const Norm& norm) {
     if (c.qk_norm) apply(norm, x, x, c.head_dim);
-    if (half > 0) kernels().rotate(x, rotation, rotation + half, half);
+    if (half > 0) kernels().rotate(x, rotation, rotation + half, 1, x, half, 2 * half);
   };
   for (int64_t h = head * group; h < (head + 1) * group; ++h) {
     float* q = base + block.q + h * block.stride;
     turn(q, block.q_norm);
-    kernels().scale(q, static_cast<float>(c.attention_scale), c.head_dim);
+    kernels().scale(q, static_cast<float>(c.attention_scale), q, c.head_dim);
   }
   float* k = base + block.k + head * block.stride;
   const float* v = base + block.v + head * block.stride;
   turn(k, block.k_norm);
   if (position < span.prefix_length) {
-    span.prefix->write(layer, head, position, k, v);
+    kept(span.prefix).write(layer, head, position, k, v);
   } else {
-    span.tail->write(layer, head, position - span.prefix_length, k, v);
+    kept(span.tail).write(layer, head, position - span.prefix_length, k, v);
   }
 }
 
@@ -79,16 +77,16 @@ void Network::fetch(int64_t layer, const Workspace& w, const Workspace::Query& q
   };
   const CacheShape shape = cache_shape();
   const auto [s, position] = w.rows[static_cast<size_t>(query.row)];
-  const Span& span = w.spans[static_cast<size_t>(s)];
+  const Work& span = w.spans[static_cast<size_t>(s)];
   if (span.count > 1) return;  // a prompt's are there: its tokens have just written them
   const int64_t end = position + 1, cut = std::min(end, span.prefix_length);
-  const auto ask_segment = [&](Segment& segment, int64_t positions) {
+  const auto ask_segment = [&](CpuSegment& segment, int64_t positions) {
     const int64_t n = std::min(positions, kPositions);
     ask(segment.keys(layer, head), panels_of(n) * kPanel * shape.head_dim);
     ask(segment.values(layer, head), n * shape.value_dim());
   };
-  if (cut > 0) ask_segment(*span.prefix, cut);
-  if (end > cut) ask_segment(*span.tail, end - cut);
+  if (cut > 0) ask_segment(kept(span.prefix), cut);
+  if (end > cut) ask_segment(kept(span.tail), end - cut);
 }
 
 // Query heads [first, first + heads), which share key head `head`, of a query's rows. scores is the
@@ -100,7 +98,7 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, const Work
   const Kernels& kernel = kernels();
   const int64_t d = c.head_dim, values = cache_shape().value_dim();
   const auto [s, start] = w.rows[static_cast<size_t>(query.row)];
-  const Span& span = w.spans[static_cast<size_t>(s)];
+  const Work& span = w.spans[static_cast<size_t>(s)];
   const int64_t window = c.layer_windows[static_cast<size_t>(layer)];
   const auto low_of = [&](int64_t position) {
     return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
@@ -125,25 +123,27 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, const Work
   t.k = d;
   t.panel_stride = kPanel * d;
   if (in_prefix) {
-    t.b = span.prefix->keys(layer, head) + low / kPanel * t.panel_stride;
+    t.b = kept(span.prefix).keys(layer, head) + low / kPanel * t.panel_stride;
     t.panels = panels_of(prefix_end - origin);
     kernel.multiply_f32(t);
   }
   if (end > cut) {
-    t.b = span.tail->keys(layer, head) + tail_panel * t.panel_stride;
+    t.b = kept(span.tail).keys(layer, head) + tail_panel * t.panel_stride;
     t.panels = panels_of(end - cut) - tail_panel;
     for (int r = 0; r < t.rows; ++r) t.c[r] += std::max(cut, origin) - origin;
     kernel.multiply_f32(t);
   }
 
+  const auto cap = static_cast<float>(c.attention_softcap);
   float inverse[kTileRows];
   for (int r = 0; r < t.rows; ++r) {
     const int64_t position = start + r / heads, from = low_of(position);
     float* row = scores + r * stride;
     float* seen = row + (from - origin);
     const int64_t count = position + 1 - from;
-    if (c.attention_softcap > 0) kernel.softcap(seen, count, static_cast<float>(c.attention_softcap));
-    inverse[r] = 1.0f / kernel.softmax(seen, count);
+    if (cap > 0) kernel.softcap(seen, count, 1 / cap, cap);
+    float peak;
+    inverse[r] = 1.0f / kernel.softmax(seen, count, 1, &peak);
     for (int64_t i = low; i < from; ++i) row[i - origin] = 0;
     for (int64_t i = position + 1; i < end; ++i) row[i - origin] = 0;
   }
@@ -156,7 +156,7 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, const Work
   for (int r = 0; r < t.rows; ++r) t.c[r] = values == d ? out[r] : wide + r * values;
   if (in_prefix) {
     for (int r = 0; r < t.rows; ++r) t.a[r] = scores + r * stride + (low - origin);
-    t.b = span.prefix->values(layer, head) + low * values;
+    t.b = kept(span.prefix).values(layer, head) + low * values;
     t.k = prefix_end - low;
     kernel.multiply_f32(t);
     t.store = Store::kContinue;
@@ -164,7 +164,7 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, const Work
   if (end > cut) {
     const int64_t begin = std::max(cut, low);
     for (int r = 0; r < t.rows; ++r) t.a[r] = scores + r * stride + (begin - origin);
-    t.b = span.tail->values(layer, head) + (begin - cut) * values;
+    t.b = kept(span.tail).values(layer, head) + (begin - cut) * values;
     t.k = end - begin;
     kernel.multiply_f32(t);
   }

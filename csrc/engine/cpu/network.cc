@@ -1,12 +1,10 @@
-#include "engine/network.h"
+#include "engine/cpu/network.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
 
-#include "engine/share.h"
-#include "ops/cpu/rows.h"
+#include "kernels/parallel.h"
 
 namespace rlt::engine {
 namespace {
@@ -66,6 +64,8 @@ void read_row(const at::Tensor& table, int64_t i, float* to) {
 
 Network::Network(const nn::Decoder& decoder)
     : decoder_(decoder), blocks_(decoder.blocks().size()), head_(pack(decoder.head())) {
+  TORCH_CHECK(!config().embed_norm, "a decoder with a norm of its embeddings does not generate");
+  TORCH_CHECK(!config().bidirectional, "a bidirectional decoder does not generate");
   TORCH_CHECK(decoder.embed().is_contiguous(), "embed.weight must be dense");
   for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.blocks()[i], blocks_[i]);
   refresh();
@@ -153,15 +153,16 @@ Network::Norm Network::read(const nn::DecoderNorm& norm) const {
 void Network::apply(const Norm& norm, const float* x, float* y, int64_t n) const {
   const auto eps = static_cast<float>(config().norm_eps);
   if (config().norm == RLT_NORM_LAYER) {
-    kernels().layer_norm(x, norm.weight.data(), norm.bias.data(), y, n, eps);
+    float mean;
+    kernels().layer_norm(x, norm.weight.data(), norm.bias.data(), y, n, eps, &mean);
   } else {
-    kernels().rms_norm(x, norm.weight.data(), y, n, eps);
+    kernels().rms_norm(x, norm.weight.data(), 0, y, n, eps);
   }
 }
 
 void Network::apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const {
   const int64_t n = config().hidden_size;
-  at::parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) apply(norm, x.data() + i * n, y + i * n, n);
   });
 }
@@ -183,7 +184,7 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
   w.rotations.reserve(rows * static_cast<int64_t>(c.rope_list.size()) * c.rotary_dim);
   // The first key seen need not begin a panel, nor the last one end it.
   w.score_stride = std::max(w.score_stride, positions + 2 * kPanel);
-  w.scores.reserve(at::get_num_threads() * score_area(w));
+  w.scores.reserve(thread_count() * score_area(w));
 }
 
 void Network::list_rows(Workspace& w) const {
@@ -192,7 +193,7 @@ void Network::list_rows(Workspace& w) const {
   w.rows.clear();
   w.queries.clear();
   for (size_t s = 0; s < w.spans.size(); ++s) {
-    const Span& span = w.spans[s];
+    const Work& span = w.spans[s];
     for (int64_t i = 0; i < span.count; ++i) {
       if (i % together == 0) {
         w.queries.push_back({static_cast<int64_t>(w.rows.size()),
@@ -207,16 +208,16 @@ void Network::embed(Workspace& w) const {
   const nn::DecoderConfig& c = config();
   const auto scale = static_cast<float>(c.embedding_scale);
   const auto rows = static_cast<int64_t>(w.rows.size());
-  at::parallel_for(0, rows, grain(c.hidden_size), [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, grain(c.hidden_size), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const auto [s, position] = w.rows[static_cast<size_t>(i)];
-      const Span& span = w.spans[static_cast<size_t>(s)];
+      const Work& span = w.spans[static_cast<size_t>(s)];
       float* x = w.x.data() + i * c.hidden_size;
       read_row(decoder_.embed(), span.tokens[position - span.position], x);
-      if (scale != 1) kernels().scale(x, scale, c.hidden_size);
+      if (scale != 1) kernels().scale(x, scale, x, c.hidden_size);
       if (c.rotary_dim > 0) continue;
       const float* place = decoder_.positions().const_data_ptr<float>() + position * c.hidden_size;
-      kernels().add(place, x, c.hidden_size);
+      kernels().add_scaled(1, place, x, c.hidden_size);
     }
   });
 }
@@ -227,7 +228,7 @@ void Network::fill_rotations(Workspace& w) const {
   const int64_t half = c.rotary_dim / 2, ropes = static_cast<int64_t>(c.rope_list.size());
   if (half == 0) return;
   const auto rows = static_cast<int64_t>(w.rows.size());
-  at::parallel_for(0, rows, grain(64 * half * ropes), [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, grain(64 * half * ropes), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const auto [s, position] = w.rows[static_cast<size_t>(i)];
       const int64_t length = w.spans[static_cast<size_t>(s)].length;
@@ -249,7 +250,7 @@ void Network::fill_rotations(Workspace& w) const {
 
 Rows Network::rows_of(const Workspace& w, const Buffer<float>& data, int64_t stride) const {
   int64_t adapted = 0;
-  for (const Span& span : w.spans) adapted += span.adapter ? span.count : 0;
+  for (const Work& span : w.spans) adapted += span.adapter ? span.count : 0;
   return {data.data(), stride, static_cast<int64_t>(w.rows.size()), adapted};
 }
 
@@ -271,7 +272,7 @@ void Network::forward(Workspace& w) const {
     mlp(block, w);
   }
   int64_t row = 0;
-  for (const Span& span : w.spans) {
+  for (const Work& span : w.spans) {
     row += span.count;
     if (span.out < 0) continue;
     apply(norm_, w.x.data() + (row - 1) * c.hidden_size, w.last.data() + span.out * c.hidden_size,
@@ -299,7 +300,7 @@ void Network::mlp(const Block& block, Workspace& w) const {
           });
   } else {
     multiply(block.up, in, w, inner, Store::kSet);
-    at::parallel_for(0, in.count, grain(inner_width_), [&](int64_t begin, int64_t end) {
+    parallel_for(0, in.count, grain(inner_width_), [&](int64_t begin, int64_t end) {
       kernels().activate(inner + begin * inner_width_, (end - begin) * inner_width_, c.activation);
     });
   }
@@ -312,11 +313,11 @@ void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows
   const bool direct = n % kPanel == 0 && norm.weight.empty();
   multiply(layer, in, w, direct ? w.x.data() : w.qkv.data(), direct ? Store::kAdd : Store::kSet);
   if (direct) return;
-  at::parallel_for(0, in.count, grain(n), [&](int64_t begin, int64_t end) {
+  parallel_for(0, in.count, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* y = w.qkv.data() + i * layer.width();
       if (!norm.weight.empty()) apply(norm, y, y, n);
-      kernels().add(y, w.x.data() + i * n, n);
+      kernels().add_scaled(1, y, w.x.data() + i * n, n);
     }
   });
 }
@@ -328,9 +329,10 @@ void Network::head(Workspace& w, int64_t outs) const {
         [&](int64_t begin, int64_t end, int64_t next) {
           head_.multiply(in, nullptr, begin, end, next, w.logits.data(), logits_stride(), Store::kSet);
           if (c.logit_softcap == 0) return;
+          const auto cap = static_cast<float>(c.logit_softcap);
           for (int64_t i = 0; i < outs; ++i) {
             kernels().softcap(w.logits.data() + i * logits_stride() + begin * kPanel, (end - begin) * kPanel,
-                              static_cast<float>(c.logit_softcap));
+                              1 / cap, cap);
           }
         });
 }

@@ -5,29 +5,21 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/cache.h"
-#include "engine/packed.h"
+#include "engine/cpu/cache.h"
+#include "engine/cpu/packed.h"
+#include "engine/runner.h"
 #include "nn/decoder.h"
 
 namespace rlt::engine {
 
-// Consecutive positions of one sequence. Positions [0, prefix_length) are kept in prefix, later ones in
-// tail; those before `position` are there already.
-struct Span {
-  const int32_t* tokens = nullptr;
-  int64_t count = 0, position = 0;
-  Segment* prefix = nullptr;
-  int64_t prefix_length = 0;
-  Segment* tail = nullptr;
-  // Of the whole sequence when it is finished: chooses between a rope's short and long table.
-  int64_t length = 0;
-  bool adapter = false;
+// A span with a place for its result.
+struct Work : Span {
   int64_t out = -1;  // row of Workspace::last for the last token's hidden state; -1: not wanted
 };
 
 // The buffers of one pass; passes that run at the same time need one each.
 struct Workspace {
-  std::vector<Span> spans;  // those with the adapter first
+  std::vector<Work> spans;  // those with the adapter first
   Buffer<float> last;       // [outs, H] hidden states after the final norm, the head's input
   Buffer<float> logits;     // [outs, logits_stride]
 

@@ -1,11 +1,11 @@
-// How matrices are cut for the tile kernels.
+// How matrices are cut for the products of tiles.
 #pragma once
 
 #include <cstdint>
 
-#include "engine/kernels.h"
+#include "kernels/kernels.h"
 
-namespace rlt::engine {
+namespace rlt {
 
 // Bytes of weights that one pass over the rows should take: they, as many that come next, and a tile's rows
 // fit a second-level cache.
@@ -17,4 +17,4 @@ inline int64_t panels_of(int64_t columns) { return (columns + kPanel - 1) / kPan
 inline int64_t tiles_of(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 inline int64_t tile_begin(int64_t rows, int64_t tiles, int64_t i) { return rows * i / tiles; }
 
-}  // namespace rlt::engine
+}  // namespace rlt

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "engine/buffer.h"
-#include "engine/tiles.h"
+#include "engine/runner.h"
+#include "kernels/buffer.h"
+#include "kernels/tiles.h"
 
 namespace rlt::engine {
 
@@ -16,13 +18,14 @@ struct CacheShape {
 
 // Both are matrices for the tile kernels. Keys of 16 positions are a panel [head_dim][16], so scores are
 // q times panels; values are rows [position][value_dim], which the sum over positions runs down.
-class Segment {
+class CpuSegment final : public Segment {
  public:
-  // For up to positions positions; keeps its memory where that is enough.
-  void resize(const CacheShape& shape, int64_t positions) {
-    shape_ = shape;
+  explicit CpuSegment(const CacheShape& shape) : shape_(shape) {}
+
+  // Keeps its memory where that is enough.
+  void resize(int64_t positions) override {
     capacity_ = panels_of(positions) * kPanel;
-    data_.reserve(shape.layers * shape.heads * head_size());
+    data_.reserve(shape_.layers * shape_.heads * head_size());
   }
   float* keys(int64_t layer, int64_t head) {
     return data_.data() + (layer * shape_.heads + head) * head_size();
@@ -37,6 +40,9 @@ class Segment {
     for (int64_t j = shape_.head_dim; j < shape_.value_dim(); ++j) row[j] = 0;
   }
 
+  // [H] of the last token, where an item asked for it.
+  std::vector<float> hidden;
+
  private:
   int64_t head_size() const { return capacity_ * (shape_.head_dim + shape_.value_dim()); }
 
@@ -44,5 +50,8 @@ class Segment {
   int64_t capacity_ = 0;
   Buffer<float> data_;
 };
+
+// A segment that a CPU's runner has made.
+inline CpuSegment& kept(Segment* segment) { return static_cast<CpuSegment&>(*segment); }
 
 }  // namespace rlt::engine

@@ -1,0 +1,94 @@
+// What a device does for the engine: it keeps keys and values, runs a decoder on tokens and draws the next
+// ones. The engine decides what runs; a runner knows nothing of requests and slots.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "nn/decoder.h"
+#include "rltrain.h"
+
+namespace rlt::engine {
+
+// The ids that a sequence has met, for the repetition penalty.
+class SeenIds {
+ public:
+  void reset(int64_t vocab_size);
+  void add(int32_t id);
+  const std::vector<int32_t>& ids() const { return ids_; }
+
+ private:
+  std::vector<bool> seen_;
+  std::vector<int32_t> ids_;
+};
+
+// What decides a draw beside the logits; the same key gives the same token in any batch.
+struct DrawKey {
+  uint64_t seed, stream;
+  uint32_t sample, position;
+};
+
+struct Draw {
+  int32_t token;
+  float logprob;  // under the distribution drawn from; 0 where greedy
+  float raw;      // log-softmax of the logits
+};
+
+// Keys and values of consecutive positions of a sequence, and the hidden state of its last token once that
+// has run. Its memory is the device's.
+class Segment {
+ public:
+  virtual ~Segment() = default;
+  // Makes room for up to so many positions; what was there is lost.
+  virtual void resize(int64_t positions) = 0;
+};
+
+// Consecutive tokens of one sequence. Positions [0, prefix_length) are kept in prefix, later ones in tail;
+// those before `position` are there already.
+struct Span {
+  const int32_t* tokens = nullptr;
+  int64_t count = 0, position = 0;
+  Segment* prefix = nullptr;
+  int64_t prefix_length = 0;
+  Segment* tail = nullptr;
+  // Of the whole sequence when it is finished: chooses between a rope's short and long table.
+  int64_t length = 0;
+  bool adapter = false;
+};
+
+// A token to draw.
+struct Pick {
+  const rlt_sampling* sampling;
+  const SeenIds* seen;
+  DrawKey key;
+  Draw* draw;  // where it goes
+};
+
+// A span to run, and what to draw after its last token: picks [first_pick, first_pick + picks) of the step. A
+// span without tokens is that of a prompt which has run: it draws from what its prefix keeps.
+struct Item {
+  Span span;
+  int64_t first_pick = 0, picks = 0;
+  bool ends_prompt = false;  // prefix keeps the last token's hidden state
+};
+
+class Runner {
+ public:
+  virtual ~Runner() = default;
+
+  virtual const nn::DecoderConfig& config() const = 0;
+  virtual std::unique_ptr<Segment> make_segment() const = 0;
+  // Reads adapters, and weights where they may have changed.
+  virtual void refresh() = 0;
+  // Makes room for steps of so many tokens and picks, of sequences with up to so many positions.
+  virtual void reserve(int64_t tokens, int64_t picks, int64_t positions) = 0;
+  // Runs a step. Which other items are in it changes no draw. Errors: logits that are not finite.
+  virtual void run(std::vector<Item>& items, const std::vector<Pick>& picks) = 0;
+};
+
+// Makes the runner of the device where the decoder's weights are; the decoder must outlive it. Errors name
+// what the device cannot run.
+std::unique_ptr<Runner> make_runner(const nn::Decoder& decoder);
+
+}  // namespace rlt::engine

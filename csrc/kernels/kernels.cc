@@ -1,0 +1,42 @@
+#include "kernels/kernels.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace rlt {
+
+extern const Kernels kernels_base, kernels_avx2, kernels_avx512;
+
+const InstructionSet* instruction_sets() {
+  static const InstructionSet sets[kInstructionSets] = {
+      {"base", &kernels_base, true},
+      {"avx2", &kernels_avx2, __builtin_cpu_supports("x86-64-v3") != 0},
+      {"avx512", &kernels_avx512, __builtin_cpu_supports("x86-64-v4") != 0},
+  };
+  return sets;
+}
+
+namespace {
+
+const Kernels* chosen() {
+  int i = kInstructionSets - 1;
+  while (!instruction_sets()[i].runs) --i;
+  return instruction_sets()[i].kernels;
+}
+
+const Kernels*& current() {
+  static const Kernels* kernels = chosen();
+  return kernels;
+}
+
+}  // namespace
+
+const Kernels& kernels() { return *current(); }
+void use_kernels(const Kernels& kernels) { current() = &kernels; }
+
+void refuse_tile(int rows) {
+  throw std::logic_error("a tile has 1 to " + std::to_string(kTileRows) + " rows, not " +
+                         std::to_string(rows));
+}
+
+}  // namespace rlt

@@ -1,0 +1,146 @@
+// The inner loops of everything that computes here: products of tiles, and the maths of rows of floats. Each
+// exists once and is compiled for each instruction set; the widest that the processor has is chosen when it
+// is first asked for.
+//
+// Each output is reduced in an order of its own that neither the rows beside it nor the number of threads
+// change: that is what makes a completion the same bits in any batch.
+#pragma once
+
+#include <cstdint>
+
+namespace rlt {
+
+// Columns of a panel. A matrix B [k, n] is held as panels of 16 columns, each [k][16]; an n that does not
+// divide is filled up with zeros.
+constexpr int64_t kPanel = 16;
+// Rows of a tile: six by sixteen floats fill the registers of AVX2.
+constexpr int kTileRows = 6;
+
+enum class Store {
+  kSet,       // c = a·b + bias
+  kAdd,       // c = c + (a·b + bias)
+  kContinue,  // c is where the sum over k starts
+};
+
+// A few rows times some panels: c[i][0, 16·panels) from a[i][0, k).
+struct Tile {
+  int rows = 0;  // 1 to kTileRows
+  const float* a[kTileRows];
+  float* c[kTileRows];
+  const void* b = nullptr;
+  int64_t k = 0, panels = 0;
+  int64_t panel_stride = 0;     // elements from a panel to the next
+  int64_t k_stride = kPanel;    // from a row of a panel to the next; F32 only
+  const float* bias = nullptr;  // [16·panels] or null
+  // Memory to bring into the caches meanwhile: for each panel ahead_step bytes a row of k, at most two cache
+  // lines every four rows of F32 or F16 and every eight of BF16, from ahead on for the first and as far
+  // behind each other as the panels are; k_stride is kPanel then. Null: what comes next in b.
+  const char* ahead = nullptr;
+  int64_t ahead_step = 0;
+  Store store = Store::kSet;
+};
+
+// What a row of logits z adds to a softmax: over its elements, with e = exp(z - peak).
+struct Moments {
+  float sum = 0, weighted = 0;  // Σ e, Σ e (z - peak)
+  int64_t above = 0;            // how many z exceed the threshold
+};
+
+// Rows of n floats; results may take the place of the inputs of the same length. Activations are numbered as
+// in rltrain.h.
+struct Kernels {
+  // ---- products ----
+  // Panels that a tile of more than one row takes at once, at most.
+  int64_t panels_at_once;
+  void (*multiply_f32)(const Tile&);
+  // Rows 2i and 2i + 1 of a panel share 16 words: the even row is their low halves.
+  void (*multiply_bf16)(const Tile&);
+  void (*multiply_f16)(const Tile&);
+  void (*widen_bf16)(const uint16_t* x, float* y, int64_t n);
+  void (*widen_f16)(const uint16_t* x, float* y, int64_t n);
+
+  // ---- sums and multiples ----
+  // y = f · x
+  void (*scale)(const float* x, float f, float* y, int64_t n);
+  // y += f · x
+  void (*add_scaled)(float f, const float* x, float* y, int64_t n);
+  float (*dot)(const float* x, const float* y, int64_t n);
+  // The largest of n > 0 values.
+  float (*peak)(const float* x, int64_t n);
+  // The indices, in order, of values that are at least bound; ids has room for n. Returns how many.
+  int64_t (*at_least)(const float* x, int64_t n, float bound, int32_t* ids);
+
+  // ---- norms ----
+  // y = x · rstd · (shift + weight); returns rstd = 1/√(mean(x²) + eps).
+  float (*rms_norm)(const float* x, const float* weight, float shift, float* y, int64_t n, float eps);
+  // The gradient of rms_norm's x.
+  void (*rms_norm_backward)(const float* grad, const float* x, const float* weight, float shift, float rstd,
+                            float* out, int64_t n);
+  // y = (x - mean) · rstd · weight + bias; bias may be null. Returns rstd.
+  float (*layer_norm)(const float* x, const float* weight, const float* bias, float* y, int64_t n, float eps,
+                      float* mean);
+  // The gradient of layer_norm's x.
+  void (*layer_norm_backward)(const float* grad, const float* x, const float* weight, float mean, float rstd,
+                              float* out, int64_t n);
+
+  // ---- positions, gates ----
+  // Turns the pairs (x[j], x[j + half]) by the angles of cos and sign · sin, and copies the rest of n.
+  void (*rotate)(const float* x, const float* cos, const float* sin, float sign, float* y, int64_t half,
+                 int64_t n);
+  // x = activation(x)
+  void (*activate)(float* x, int64_t n, int32_t activation);
+  // y = activation(gate) · up
+  void (*gate)(const float* gate, const float* up, float* y, int64_t n, int32_t activation);
+  void (*gate_backward)(const float* grad, const float* gate, const float* up, float* grad_gate,
+                        float* grad_up, int64_t n, int32_t activation);
+  // y [rows, 16·pairs] = activation(gate) · up from rows of 2·pairs panels, alternately gate and up.
+  void (*gate_panels)(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t rows,
+                      int64_t pairs, int32_t activation);
+  // y_j = x_j/(1-p) where a hash of (key, layer, j) keeps j, else 0.
+  void (*dropout)(const float* x, float* y, int64_t n, int64_t key, int64_t layer, double p);
+
+  // ---- softmax ----
+  // x = outer · tanh(inner · x)
+  void (*softcap)(float* x, int64_t n, float inner, float outer);
+  // d *= 1 - (capped/cap)², the derivative of cap · tanh by what it is taken of.
+  void (*softcap_backward)(float* d, const float* capped, int64_t n, float cap);
+  // x = exp(factor · (x - peak)), whose largest element is 1; returns the sum.
+  float (*softmax)(float* x, int64_t n, float factor, float* peak);
+  // x = exp(factor · x - shift)
+  void (*exp)(float* x, int64_t n, float factor, float shift);
+  // d = factor · p (d - delta), the gradient of softmax before its factor.
+  void (*softmax_backward)(float* d, const float* p, int64_t n, float delta, float factor);
+  // Σ exp(x - peak)
+  double (*sum_exp)(const float* x, int64_t n, float peak);
+  // y = exp((x - peak) · factor); sums [⌈n / kSumBlock⌉] are those of its blocks. Returns the sum of all.
+  double (*exp_blocks)(const float* x, int64_t n, float peak, float factor, float* y, double* sums);
+  // Replaces logits z by exp(z - peak) · (1 - curvature · z²).
+  Moments (*moments)(float* z, int64_t n, float peak, float threshold, float curvature);
+  // Replaces logits z by -p · (grad_logprob + grad_entropy · (log p + entropy)) · inverse · (1 - curvature ·
+  // z²), where log p = z - lse.
+  void (*logits_backward)(float* z, int64_t n, float lse, float entropy, float grad_logprob,
+                          float grad_entropy, float inverse, float curvature);
+};
+
+constexpr int64_t kSumBlock = 256;
+
+// The widest that this processor has, unless use_kernels has chosen others.
+const Kernels& kernels();
+
+// What the products do with a tile that has less than one row or more than kTileRows: throws
+// std::logic_error.
+[[noreturn]] void refuse_tile(int rows);
+
+// The kernels compiled for an instruction set, whether this processor has it or not.
+struct InstructionSet {
+  const char* name;
+  const Kernels* kernels;
+  bool runs;
+};
+constexpr int kInstructionSets = 3;
+// All of them, the widest last.
+const InstructionSet* instruction_sets();
+// For tests: from now on all threads take these. Nothing may be computing.
+void use_kernels(const Kernels& kernels);
+
+}  // namespace rlt
