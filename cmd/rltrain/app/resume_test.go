@@ -17,7 +17,8 @@ func TestResume(t *testing.T) {
 	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
 		t.Fatal(err)
 	}
-	options := append(drop(exercise(), "--tiny-layers", "--tiny-hidden", "--num-steps"), "--save-steps", "1", "--save-total-limit", "0")
+	options := append(drop(exercise(), "--tiny-layers", "--tiny-hidden", "--num-steps", "--max-new-tokens", "--samples-per-prompt"), "--save-steps", "1", "--save-total-limit", "0",
+		"--reward", "expr:'length'", "--max-new-tokens", "12", "--samples-per-prompt", "4")
 	dir := f.expand("TMP/out/sum_digits_rl")
 	steps := func() (n int) {
 		rows, err := report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))
@@ -55,12 +56,12 @@ func TestResume(t *testing.T) {
 		t.Errorf("%d steps from an earlier checkpoint, the same weights: %v", steps(), again == weights)
 	}
 	for more, want := range map[string]string{
-		"--num-steps 3 --samples-per-prompt 3 --resume":                   "--samples-per-prompt: the run in " + dir + " began with 2, this command says 3; resume it as it began, or start anew without --resume",
-		"--num-steps 2 --resume":                                          "the run has made 3 steps already, and is to make 2",
-		"--num-steps 3 --resume-from-checkpoint TMP/start":                "--resume-from-checkpoint: TMP/start is no checkpoint of this run, as ",
-		"--num-steps 3 --resume-from-checkpoint " + checkpoint + "00":     "checkpoint-100: there is no such folder",
-		"--num-steps 3 --resume --early-stopping-patience 2":              "--early-stopping-patience: the run in " + dir + " began with 0, this command says 2",
-		"--num-steps 3 --rl-metric-for-best acc --output-dir TMP/another": `no figure "acc" to pick the best by: choose accuracy`,
+		"--num-steps 3 --temperature 2 --resume":                      "--temperature: the run in " + dir + " began with 1, this command says 2; resume it as it began, or start anew without --resume",
+		"--num-steps 2 --resume":                                      "--num-steps: the run in " + dir + " has made 3 steps already, and is to make 2",
+		"--num-steps 3 --resume-from-checkpoint TMP/start":            "--resume-from-checkpoint: TMP/start is no checkpoint of this run, as ",
+		"--num-steps 3 --resume-from-checkpoint " + checkpoint + "00": "checkpoint-100: there is no such folder",
+		"--num-steps 3 --resume --early-stopping-patience 2":          "--early-stopping-patience: the run in " + dir + " began with 0, this command says 2",
+		"--num-steps 3 --rl-metric-for-best acc":                      `no figure "acc" to pick the best by: choose `,
 	} {
 		want = f.expand(want)
 		if code, _, errs := f.rltrain("", append(options[:len(options):len(options)], strings.Fields(more)...)...); code == 0 || !strings.Contains(errs, want) {

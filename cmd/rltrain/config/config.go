@@ -313,6 +313,14 @@ func (c *Config) Text(key string) string {
 	return strings.Trim(yamlValue(o.Get()), `"`)
 }
 
+// Count is the value of an option that is a whole number.
+func (c *Config) Count(key string) (n int, ok bool) {
+	if o := c.set.Find(key); o != nil {
+		n, ok = o.Get().(int)
+	}
+	return n, ok
+}
+
 // Errorf makes a *UsageError that blames the value of key, where the user gave it.
 func (c *Config) Errorf(key, format string, args ...any) error {
 	s := c.sources[key]

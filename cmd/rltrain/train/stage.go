@@ -75,6 +75,10 @@ func (t *trainer) sameConfig(stage string) (changed []string, err error) {
 		if next := t.stageDir(rlStage); stage == supervisedStage && t.config.RL != nil && isThere(next) {
 			return nil, t.config.Errorf(d.Key, "the run in %s began with %v, this command says %v, and the RL stage in %s has begun from what it gave: move that away, or start anew without --resume", dir, d.A, d.B, next)
 		}
+		_, done, _, err := run.LatestCheckpoint(dir)
+		if n, isCount := t.config.Count(d.Key); err == nil && isCount && d.Key != "epochs" && n > 0 && n < done {
+			return nil, t.config.Errorf(d.Key, "the run in %s has made %s already, and is to make %d", dir, report.Plural(done, "step"), n)
+		}
 		changed = append(changed, fmt.Sprintf("%s was %s, is now %s", d.Key, d.A, d.B))
 	}
 	return changed, nil
