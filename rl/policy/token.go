@@ -29,6 +29,7 @@ type Token struct {
 	eos     []int32                    // ids that end a text, the one that training appends first
 	value   *valueHead                 // nil where there is none
 	version uint64                     // counts the changes of the weights
+	shared  bool                       // the tokenizer and the model's weights are another policy's
 }
 
 // TokenConfig says how a Token is made of a model folder.
@@ -219,7 +220,7 @@ func (p *Token) head(s *torch.Scope, hidden, targets torch.Tensor, temperature f
 func (p *Token) Close() {
 	p.adapter.close()
 	p.value.close()
-	if p.Tokenizer != nil {
+	if p.Tokenizer != nil && !p.shared {
 		_ = p.Tokenizer.Close()
 	}
 	p.model.Close()

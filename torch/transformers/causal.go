@@ -22,6 +22,7 @@ type Causal struct {
 	// Generation is generation_config.json.
 	Generation GenerationConfig
 
+	shared bool // the weights are another's
 	untied bool // a change made two of the embedding and the output layer, which are one in Dir
 }
 
@@ -106,10 +107,23 @@ func (c *Causal) build() (err error) {
 	return err
 }
 
+// Share is another model on the same weights, for other adapters. Its Close leaves the weights alone; c is closed after it.
+func (c *Causal) Share() (*Causal, error) {
+	shared := *c
+	shared.Model, shared.shared = nil, true
+	if err := shared.build(); err != nil {
+		return nil, fmt.Errorf("transformers: %s: %w", c.Dir, err)
+	}
+	return &shared, nil
+}
+
 // Close frees the model and its weights.
 func (c *Causal) Close() {
 	if c.Model != nil {
 		c.Model.Close()
+	}
+	if c.shared {
+		return
 	}
 	for _, v := range c.Weights {
 		v.Close()
