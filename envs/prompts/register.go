@@ -36,8 +36,9 @@ func rightAnswer(_ context.Context, c envs.Completion) (float64, error) {
 
 // options are those of the task.
 type options struct {
-	Dataset      string       `option:"dataset" arg:"FILE" help:"prompts: a file (csv, json, jsonl or parquet, also gzipped) with prompt or messages"`
-	EvalDataset  string       `option:"eval_dataset" arg:"FILE" help:"file of the prompts to be judged by; without it the last eval_samples rows of --dataset are held back"`
+	Dataset      string       `option:"dataset" arg:"FILE|NAME" help:"prompt or messages: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Config       string       `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
+	EvalDataset  string       `option:"eval_dataset" arg:"FILE|NAME" help:"the prompts to be judged by, of a data set with parts those for testing; without it those for validation in --dataset, and where it has none its last eval_samples rows are held back"`
 	FewShot      string       `option:"few_shot_dataset" arg:"FILE" help:"file of worked examples, which are shown before each prompt"`
 	SystemPrompt string       `option:"system_prompt" arg:"FILE" help:"text file with what the model is told first"`
 	AnswerColumn string       `option:"answer_column" default:"answer" help:"column of --dataset with the right answer; without one --reward says what answers earn"`

@@ -33,7 +33,7 @@ func (t *trainer) imitate(ctx context.Context) error {
 	var train, held policy.TokenExamples
 	packing := 0
 	if c.Task.Plays() {
-		if task, err = t.taskFor(p); err == nil {
+		if task, err = t.taskFor(ctx, p); err == nil {
 			defer closeTask(task)
 			train, held, err = t.worked(ctx, p, task)
 		}
