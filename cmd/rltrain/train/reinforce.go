@@ -104,6 +104,9 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, 
 	evaluation := t.evaluation()
 	evaluation.Rewards = rewards
 	settings.Evaluate = algo.JudgeAnswers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, evaluation)
+	if metric := c.Rounds.Metric; metric != "auto" {
+		settings.Evaluate.Metric = metric
+	}
 	result, err := algo.Train(ctx, p, source, c.Learning, settings, stage.Hooks(c.RL.Algorithm, "step"))
 	if err != nil {
 		return err
