@@ -101,6 +101,7 @@ func TestDecide(t *testing.T) {
 		{"3", "Final Answer: It takes more than 3 hours.", false, TierPhrase},
 		{"3", "Final Answer: It takes 2 or 3 hours.", false, TierPhrase},
 		{"3", "Final Answer: It takes 3*2 hours.", false, TierPhrase},
+		{"8", "Final Answer: Of all 8 boxes here 3 hold tea.", false, TierPhrase},
 		{"36", "Final Answer: It takes all of them 3 dozen hours.", false, TierPhrase},
 		{"(1, 2), (3, 4)", `\boxed{(1, 2)} \text{ for part (a) and } \boxed{(3, 4)}`, true, TierBoxed},
 		{"(3, 4)", `\boxed{(1, 2)} \text{ for part (a) and } \boxed{(3, 4)}`, true, TierBoxed},

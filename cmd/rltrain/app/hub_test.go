@@ -196,7 +196,7 @@ func TestPromptsByName(t *testing.T) {
 		t.Errorf("eval printed %s", printed)
 	}
 	for args, want := range map[string]string{
-		"--dataset org/none": `--dataset: dataset "org/none" is neither a file nor a folder`,
+		"--dataset org/none":                               `--dataset: dataset "org/none" is neither a file nor a folder`,
 		"--dataset org/prompts --dataset-config x":         "--dataset",
 		"--dataset org/prompts --eval-dataset org/missing": `--eval-dataset: dataset "org/missing" is neither`,
 	} {
