@@ -10,6 +10,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/answer"
 	"rltrain/envs/dataset"
+	"rltrain/internal/words"
 )
 
 //go:embed prompts.yaml
@@ -72,6 +73,9 @@ func (o *options) Answers(path, field string) (judges []envs.Judge, usual answer
 	for r, err := range dataset.Records(path) {
 		if err != nil {
 			return nil, "", err
+		}
+		if _, ok := r.Fields.Get(o.AnswerColumn); !ok && judges == nil {
+			return nil, "", &envs.OptionError{Option: "answer_column", Err: fmt.Errorf("%s has no column %s; its columns are %s", r.File, words.Quote(o.AnswerColumn), words.List(r.Fields.Names()))}
 		}
 		gold, err := text(r.Fields, o.AnswerColumn)
 		if err != nil {

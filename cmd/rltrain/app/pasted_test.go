@@ -47,3 +47,19 @@ func TestPastedCommands(t *testing.T) {
 		}
 	}
 }
+
+// Rows with null are left out, of training and of the prompts to try, and that none is held back is said.
+func TestTextsOfNullRows(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.write(t, "TMP/rows.jsonl", `{"text": null}`+"\n"+`{"text": "a b c d"}`+"\n"+`{"text": "e f g h"}`+"\n")
+	f.must(t, "", strings.Fields("train --task chat --dataset TMP/rows.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --epochs 1 --output-dir TMP")...)
+	logged := string(readFile(t, f.expand("TMP/chat_supervised/logs/training_log.txt")))
+	for _, want := range []string{"train 2, validation 0", "1 row with null instead of a text left out", "No row is kept for validation: 0.05 of 2 rows is less than one"} {
+		if !strings.Contains(logged, want) {
+			t.Errorf("the log has no %q:\n%s", want, logged)
+		}
+	}
+	if tried := string(readFile(t, f.expand("TMP/chat_supervised/logs/try.jsonl"))); strings.Count(tried, "\n") != 2 {
+		t.Errorf("prompts to try: %s", tried)
+	}
+}
