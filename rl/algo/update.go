@@ -269,7 +269,7 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 	}
 	first := true
 	err := t.forward(torch.Train, learning, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-		pass := policy.Pass{Values: t.needs.Values, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
+		pass := policy.Pass{Values: t.needs.Values, Through: t.needs.Target > 0, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
 		if t.needs.Dropout {
 			pass.Dropout = true
 			for _, x := range part {

@@ -315,7 +315,7 @@ func (p *Label) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 		Rank:     func(s *torch.Scope) []int64 { return ranks(s.Read(labels), b.Actions, len(p.Labels)) },
 	}
 	if pass.Values {
-		out.Values = values(s, z, *p.value)
+		out.Values = values(s, z, *p.value, pass)
 	}
 	return out
 }
