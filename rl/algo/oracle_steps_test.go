@@ -33,6 +33,7 @@ func oracleCases(t *testing.T) []oracleCase {
 	}
 	adaptive := func(c *Config) { c.KLTarget, c.KLHorizon = 0.3, 40 }
 	drawn := func(c *Config) { c.MinibatchSize = 5 }
+	fast := func(c *Config) { c.LearningRate, c.HeadRate = 0.4, 0.4 } // so that the target network stays behind
 
 	none := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, _ []float64, _, _ bool) float64 { return r })
 	group := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
@@ -136,8 +137,8 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "a2c, discounted and whitened", joined: true, algorithm: a2c(0.8, 0.9, true), config: with(clipped, kl("k1", true)), advantages: estimated(0.8, 0.9, true), loss: actorCriticOnce},
 		{name: "a2c of labels", labels: true, algorithm: a2c(1, 1, false), config: with(entropy, kl("k3", false)), advantages: estimated(1, 1, false), loss: actorCriticOnce},
 
-		{name: "dqn", labels: true, samples: transitionStep, algorithm: dqn(false), config: with(drawn), advantages: lookedAhead(false), loss: regression},
-		{name: "double dqn", labels: true, samples: transitionStep, algorithm: dqn(true), config: with(drawn), advantages: lookedAhead(true), loss: regression},
+		{name: "dqn", labels: true, samples: transitionStep, algorithm: dqn(false), config: with(drawn, fast), advantages: lookedAhead(false), loss: regression},
+		{name: "double dqn", labels: true, samples: transitionStep, algorithm: dqn(true), config: with(drawn, fast), advantages: lookedAhead(true), loss: regression},
 		{name: "dqn of one step", labels: true, algorithm: dqn(true), config: with(drawn), advantages: lookedAhead(true), loss: regression},
 
 		{name: "expected", labels: true, clip: clip, algorithm: func() Algorithm { return &Expected{Rewards: rewards, Clip: clip} }, config: with(twice, entropy, kl("k3", false)), loss: expectation},

@@ -79,8 +79,11 @@ func (c *Config) check() (found []error) {
 		add(errUntaught)
 	}
 	samples := 1
-	if c.Fresh != nil {
+	switch {
+	case c.Fresh != nil:
 		samples = c.Fresh.SamplesPerPrompt
+	case c.LabelRollouts != nil:
+		samples = c.LabelRollouts.Samples
 	}
 	if c.Learning != nil {
 		add(c.Learning.Check(samples))
