@@ -17,6 +17,7 @@ type Declaration struct {
 	Range      Range
 	Incidental bool
 	PerCommand bool
+	Extends    bool
 
 	name, group string
 	needs       []condition
@@ -46,7 +47,7 @@ func newDeclaration(field reflect.StructField) (*Declaration, error) {
 	tag := field.Tag
 	d := &Declaration{
 		Help: tag.Get("help"), Arg: tag.Get("arg"), Kind: field.Type.Kind(), name: tag.Get("option"), group: tag.Get("group"),
-		Incidental: tag.Get("incidental") == "true", PerCommand: tag.Get("percommand") == "true",
+		Incidental: tag.Get("incidental") == "true", PerCommand: tag.Get("percommand") == "true", Extends: tag.Get("extends") == "true",
 	}
 	if d.Arg == "" {
 		d.Arg = map[reflect.Kind]string{reflect.Int: "N", reflect.Uint64: "N", reflect.Float64: "X", reflect.String: "NAME", reflect.Slice: "A,B,..."}[d.Kind]

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"rltrain/rl/report"
 	"rltrain/rl/run"
@@ -17,6 +20,14 @@ type Evaluation struct {
 	Every    int  // steps between evaluations; 0 = only after the last
 	First    bool // judge the policy before the first step too
 	KeepBest bool // training ends with the weights of the best evaluation
+	// Metric picks the best by a figure of the row, its name without eval_; "" = by Scores.Score.
+	Metric string
+}
+
+// Stopping says when training ends before its last step.
+type Stopping struct {
+	Patience  int     `option:"early_stopping_patience" range:"[0,)" help:"stop after this many evaluations in a row that are no better than the best; 0 = never"`
+	Threshold float64 `option:"early_stopping_threshold" range:"[0,)" needs:"early_stopping_patience>0" help:"by how much an evaluation has to be better than the best to count"`
 }
 
 // Scores is what an evaluation found.
@@ -35,6 +46,7 @@ type judgements struct {
 	Last      json.RawMessage `json:"last,omitempty"`
 	BestScore float64         `json:"best_score"`
 	BestStep  int             `json:"best_step"`
+	Waited    int             `json:"waited,omitempty"` // evaluations in a row that were no better
 }
 
 func (t *Trainer) evaluateIfDue(ctx context.Context) error {
@@ -55,8 +67,16 @@ func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 	if j.Last, err = json.Marshal(scores.Value); err != nil {
 		return fmt.Errorf("evaluation: %w", err)
 	}
-	if j.Best == nil || scores.Score > j.BestScore {
-		j.Best, j.BestScore, j.BestStep = j.Last, scores.Score, t.state.Step
+	score, err := e.score(scores)
+	if err != nil {
+		return err
+	}
+	j.Waited++
+	if j.Best == nil || score > j.BestScore+t.config.Threshold {
+		j.Waited = 0
+	}
+	if j.Best == nil || score > j.BestScore {
+		j.Best, j.BestScore, j.BestStep = j.Last, score, t.state.Step
 		if e.KeepBest {
 			if t.best, err = run.TakeSnapshot(t.policy); err != nil {
 				return err
@@ -66,7 +86,8 @@ func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 	if first {
 		j.Before = j.Last
 	}
-	t.state.Done = scores.Done
+	impatient := t.config.Patience > 0 && j.Waited >= t.config.Patience
+	t.state.Done = scores.Done || impatient
 	row := report.Row{"step": t.state.Step, "policy_version": t.state.Version}
 	for name, value := range scores.Row {
 		row[name] = value
@@ -74,8 +95,37 @@ func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 	if err := t.hooks.Write(row); err != nil {
 		return err
 	}
-	if scores.Line == nil {
-		return nil
+	if scores.Line != nil {
+		if err := t.hooks.Logf("%s", scores.Line(j.BestStep)); err != nil {
+			return err
+		}
 	}
-	return t.hooks.Logf("%s", scores.Line(j.BestStep))
+	if impatient && t.state.Step < t.config.Steps {
+		return t.hooks.Logf("Stopped early: %s in a row no better than that after step %d", report.Plural(j.Waited, "evaluation"), j.BestStep)
+	}
+	return nil
+}
+
+// lessIsBetter are figures of evaluations that fall where a policy gets better.
+var lessIsBetter = []string{"loss", "perplexity", "entropy", "ece", "brier"}
+
+// score is what the best is picked by.
+func (e *Evaluation) score(s Scores) (float64, error) {
+	if e.Metric == "" {
+		return s.Score, nil
+	}
+	value, ok := s.Row["eval_"+e.Metric].(float64)
+	if !ok {
+		var known []string
+		for _, name := range slices.Sorted(maps.Keys(s.Row)) {
+			if short, is := strings.CutPrefix(name, "eval_"); is {
+				known = append(known, short)
+			}
+		}
+		return 0, fmt.Errorf("the evaluations have no figure %q to pick the best by: choose %s", e.Metric, strings.Join(known, ", "))
+	}
+	if slices.Contains(lessIsBetter, e.Metric) {
+		return -value, nil
+	}
+	return value, nil
 }

@@ -41,6 +41,9 @@ func (t *Trainer) resume() (err error) {
 	if err := training.Restore(t.hooks.Resume); err != nil {
 		return err
 	}
+	if t.state.Step > t.config.Steps {
+		return fmt.Errorf("the run has made %d steps already, and is to make %d", t.state.Step, t.config.Steps)
+	}
 	t.best = training.Best
 	t.kl.Restore(t.state.KL)
 	if err := t.source.Restore(t.state.Source); err != nil {

@@ -129,19 +129,20 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		"labels × a2c": ofLabels("accuracy", func(r *labelRun) {
 			r.algorithm, r.Epochs, r.MinibatchSize = &A2C{Gamma: 1, Lambda: 1, ValueCoef: 0.5}, 1, 0
 		}),
-		"labels × grpo":           ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.LabelOptions.Samples, r.BufferSize = newGRPO(), 4, 48 }),
-		"label replay × dqn":      ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.replay = &DQN{true, 0.1, 3}, 1, 40 }),
-		"episodes × dqn":          ofRoutes(&DQN{true, 0.1, 3}),
-		"episodes × a2c":          ofRoutes(&A2C{Gamma: 0.9, Lambda: 0.9, ValueCoef: 0.5}),
-		"tokens × reinforce":      ofTokens(func() Algorithm { return &Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
-		"tokens × greedy":         ofTokens(func() Algorithm { return &Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
-		"tokens × rloo":           ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
-		"tokens × ppo":            ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
-		"async tokens × rloo":     ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
-		"replay × replayed":       ofReplays(&Replayed{bounds}, 0),
-		"replay × stable":         ofReplays(&Stable{bounds, 0.25}, 0),
-		"replay × stable adapter": ofReplays(&Stable{bounds, 0.25}, 4),
-		"replay × distiller":      ofReplays(&Distiller{bounds, 0.25}, 4),
+		"labels × grpo":               ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.LabelOptions.Samples, r.BufferSize = newGRPO(), 4, 48 }),
+		"label replay × dqn":          ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.replay = &DQN{true, 0.1, 3}, 1, 40 }),
+		"episodes × dqn":              ofRoutes(&DQN{true, 0.1, 3}),
+		"episodes × a2c":              ofRoutes(&A2C{Gamma: 0.9, Lambda: 0.9, ValueCoef: 0.5}),
+		"tokens × reinforce":          ofTokens(func() Algorithm { return &Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
+		"tokens × reinforce, a model": ofTokens(func() Algorithm { return &Reinforce{Baseline: "none"} }, tinyToken, 0, func(r *tokenRun) { r.rewards = "model:smalls" }),
+		"tokens × greedy":             ofTokens(func() Algorithm { return &Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
+		"tokens × rloo":               ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
+		"tokens × ppo":                ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
+		"async tokens × rloo":         ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"replay × replayed":           ofReplays(&Replayed{bounds}, 0),
+		"replay × stable":             ofReplays(&Stable{bounds, 0.25}, 0),
+		"replay × stable adapter":     ofReplays(&Stable{bounds, 0.25}, 4),
+		"replay × distiller":          ofReplays(&Distiller{bounds, 0.25}, 4),
 		"tokens × grpo, adaptive": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
 			r.Epochs, r.Minibatches, r.DynamicSampling = 2, 2, true
 			r.KLCoef, r.KLType, r.KLTarget, r.KLHorizon = 0.1, "k3", 0.001, 100

@@ -3,13 +3,15 @@ package algo
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 
+	"rltrain/internal/files"
 	"rltrain/rl"
 	"rltrain/rl/policy"
+	"rltrain/rl/run"
 	"rltrain/torch"
 )
 
@@ -123,10 +125,24 @@ func (p *tablePolicy) AddValueHead() (err error) {
 	return err
 }
 
-func (p *tablePolicy) Fresh() (bool, error)     { return p.fresh, nil }
-func (p *tablePolicy) Changed()                 { p.version++ }
-func (p *tablePolicy) SaveWeights(string) error { return errors.ErrUnsupported }
-func (p *tablePolicy) LoadWeights(string) error { return errors.ErrUnsupported }
+func (p *tablePolicy) Fresh() (bool, error) { return p.fresh, nil }
+func (p *tablePolicy) Changed()             { p.version++ }
+
+func (p *tablePolicy) SaveWeights(dir string) error {
+	weights, err := run.TakeSnapshot(p)
+	if err != nil {
+		return err
+	}
+	return files.SaveJSON(filepath.Join(dir, "table.json"), weights)
+}
+
+func (p *tablePolicy) LoadWeights(dir string) error {
+	var weights run.Snapshot
+	if err := files.LoadJSON(filepath.Join(dir, "table.json"), &weights); err != nil {
+		return err
+	}
+	return weights.PutBack(p)
+}
 
 // fixed is a source of the samples that a function makes for each step.
 type fixed func(step int) *rl.Step

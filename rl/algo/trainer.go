@@ -78,6 +78,7 @@ type Config struct {
 	Reference      policy.Policy
 	ReferenceEvery int // 0 = never
 
+	Stopping
 	Evaluate *Evaluation // nil = none, and the last weights are kept
 	Summary  string      // the figure that stands beside the progress bar
 }
@@ -196,6 +197,8 @@ func (t *Trainer) check() error {
 	}
 	repeats := c.Epochs*c.Minibatches > 1 || c.MinibatchSize > 0
 	switch {
+	case c.Patience > 0 && c.Evaluate == nil:
+		return errors.New("early stopping waits for evaluations, and there are none: it needs rows or exercises that are held out")
 	case c.Steps < 1:
 		return fmt.Errorf("%d steps: at least 1 is needed", c.Steps)
 	case t.needs.Ratio == NoRatio && !t.needs.Repeats && repeats:

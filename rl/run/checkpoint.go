@@ -106,6 +106,30 @@ func LatestCheckpoint(runDir string) (dir string, step int, skipped []string, er
 	return "", 0, nil, nil
 }
 
+// checkpointAt checks that dir is a whole checkpoint of runDir, and removes those after it, from which a run that goes
+// on there would otherwise be resumed later. An error names what is wrong and touches nothing.
+func checkpointAt(runDir, dir string) (step int, err error) {
+	found, err := listCheckpoints(filepath.Join(runDir, checkpointsDir))
+	if err != nil {
+		return 0, err
+	}
+	at := slices.IndexFunc(found, func(c checkpointEntry) bool { return !c.unfinished && c.dir == dir })
+	if at < 0 {
+		return 0, fmt.Errorf("%s is no checkpoint of the run in %s", dir, runDir)
+	}
+	if err := verify(dir, found[at].step); err != nil {
+		return 0, fmt.Errorf("%s is damaged: %w; an earlier one may be whole", dir, err)
+	}
+	for _, c := range found {
+		if c.step > found[at].step {
+			if err := os.RemoveAll(c.dir); err != nil {
+				return 0, fmt.Errorf("removing what follows %s: %w", dir, err)
+			}
+		}
+	}
+	return found[at].step, nil
+}
+
 type checkpointEntry struct {
 	dir        string
 	step       int

@@ -109,9 +109,9 @@ func Create(dir string, keepRuns int, info Info) (*Run, error) {
 	return r, nil
 }
 
-// Resume opens and locks the folder of a run that did not finish. Call
+// Resume opens and locks the folder of a run that did not finish, or with finished of one that did. Call
 // [Run.Continue] before the first step.
-func Resume(dir string) (*Run, error) {
+func Resume(dir string, finished bool) (*Run, error) {
 	dir = resolve(dir)
 	if err := finishMove(dir); err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func Resume(dir string) (*Run, error) {
 	}
 	// The owner of the lock may have changed the record since the first look.
 	record, err := ReadRun(dir)
-	if err == nil && record.Status == StatusFinished {
+	if err == nil && record.Status == StatusFinished && !finished {
 		err = fmt.Errorf("the run in %s is finished: there is nothing to resume", dir)
 	}
 	if err != nil {
@@ -138,7 +138,9 @@ func Resume(dir string) (*Run, error) {
 // Continue marks a resumed run as running in this process. now describes this
 // process; what differs from the process that began the run, and so keeps the
 // rest from being byte-exact, is returned in words and recorded as inexact.
-func (r *Run) Continue(now Info) (differences []string, err error) {
+// changed are such differences that are known already.
+func (r *Run) Continue(now Info, changed []string) (differences []string, err error) {
+	differences = slices.Clone(changed)
 	was := r.record.Info
 	differ := func(what string, a, b any) {
 		if a != b {
@@ -165,7 +167,7 @@ func (r *Run) Continue(now Info) (differences []string, err error) {
 		r.addInexact(d)
 	}
 	r.record.PID = os.Getpid()
-	r.record.Status, r.record.Ending, r.record.Ended = StatusRunning, "", nil
+	r.record.Status, r.record.Ending, r.record.Ended, r.record.Files = StatusRunning, "", nil, nil
 	r.record.Resumed = append(r.record.Resumed, now.Started)
 	return differences, r.write()
 }

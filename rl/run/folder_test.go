@@ -103,7 +103,7 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	if diff := cmp.Diff([]string{"logs", "run.json"}, names(t, dir)); diff != "" {
 		t.Error(diff)
 	}
-	_, err = Resume(dir)
+	_, err = Resume(dir, false)
 	wantError(t, err, dir, "finished", "nothing to resume")
 }
 
@@ -184,7 +184,7 @@ func TestAKillBetweenTheTwoMoves(t *testing.T) {
 	if err := os.Rename(dir, dir+newSuffix); err != nil { // as it was before the second move
 		t.Fatal(err)
 	}
-	again, err := Resume(dir)
+	again, err := Resume(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,12 +267,12 @@ func TestOneProcessAFolder(t *testing.T) {
 	pid := "pid " + strconv.Itoa(os.Getpid())
 	_, err := Create(dir, 3, testInfo())
 	wantError(t, err, dir, pid)
-	_, err = Resume(dir)
+	_, err = Resume(dir, false)
 	wantError(t, err, dir, pid)
 	if err := r.Finish(StatusStopped, "interrupted", noon); err != nil {
 		t.Fatal(err)
 	}
-	again, err := Resume(dir)
+	again, err := Resume(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestOneProcessAFolder(t *testing.T) {
 func TestResume(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
 	mustCreate(t, dir).lock.release() // as if killed
-	r, err := Resume(dir)
+	r, err := Resume(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestResume(t *testing.T) {
 	now.Started = noon.Add(time.Hour)
 	now.Threads = 8
 	now.Versions = map[string]string{"rltrain": "1", "go": "go1.26"}
-	got, err := r.Continue(now)
+	got, err := r.Continue(now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,12 +321,12 @@ func TestResume(t *testing.T) {
 
 func TestResumeWhereThereIsNoRun(t *testing.T) {
 	dir := t.TempDir()
-	_, err := Resume(dir)
+	_, err := Resume(dir, false)
 	wantError(t, err, dir, "not the folder of a run")
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Error("does not wrap fs.ErrNotExist")
 	}
 	put(t, filepath.Join(dir, "run.json"), "{\n\"program\": 1}")
-	_, err = Resume(dir)
+	_, err = Resume(dir, false)
 	wantError(t, err, "run.json", "line 2")
 }

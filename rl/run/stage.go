@@ -16,13 +16,18 @@ import (
 
 // StageConfig says where a stage of training keeps its run folder.
 type StageConfig struct {
-	Dir       string
-	Info      Info
-	Resume    bool // go on with the run in Dir, if there is one that did not finish
-	SaveEvery int  // updates between checkpoints
-	Keep      int  // newest checkpoints to keep; 0 = all
-	KeepRuns  int  // runs to keep that lay in Dir before; 0 = 1
-	LogEvery  int  // updates between rows
+	Dir    string
+	Info   Info
+	Resume bool // go on with the run in Dir, if there is one that did not finish
+	// From is the checkpoint in Dir to go on from; "" = the newest whole one. With it a finished run goes on too.
+	From string
+	// Changed says in words what of a resumed run lasts longer or shorter than when it began. Where something does, a
+	// finished run goes on.
+	Changed   []string
+	SaveEvery int // updates between checkpoints
+	Keep      int // newest checkpoints to keep; 0 = all
+	KeepRuns  int // runs to keep that lay in Dir before; 0 = 1
+	LogEvery  int // updates between rows
 	Console   *report.Console
 	Now       func() time.Time
 }
@@ -55,7 +60,7 @@ func OpenStage(c StageConfig) (*Stage, error) {
 	if c.Resume {
 		record, readErr := ReadRun(c.Dir)
 		switch {
-		case readErr == nil && record.Status == StatusFinished:
+		case readErr == nil && record.Status == StatusFinished && c.From == "" && c.Changed == nil:
 			if err := record.Verify(c.Dir); err != nil {
 				return nil, err
 			}
@@ -81,11 +86,13 @@ func OpenStage(c StageConfig) (*Stage, error) {
 
 func (s *Stage) reopen() error {
 	var err error
-	if s.run, err = Resume(s.config.Dir); err != nil {
+	c := s.config
+	if s.run, err = Resume(c.Dir, c.From != "" || c.Changed != nil); err != nil {
 		return err
 	}
-	dir, step, skipped, err := LatestCheckpoint(s.config.Dir)
+	dir, step, skipped, err := s.startFrom()
 	if err != nil {
+		s.run.lock.release() // its record stays as it was
 		return err
 	}
 	for _, damaged := range skipped {
@@ -94,7 +101,7 @@ func (s *Stage) reopen() error {
 		}
 	}
 	s.checkpoint = dir
-	differences, err := s.run.Continue(s.config.Info)
+	differences, err := s.run.Continue(c.Info, c.Changed)
 	if err != nil {
 		return err
 	}
@@ -107,6 +114,16 @@ func (s *Stage) reopen() error {
 		return s.config.Console.Print("Resuming " + s.config.Dir + " from its start: it has no checkpoint yet")
 	}
 	return s.config.Console.Print(fmt.Sprintf("Resuming %s after update %d", s.config.Dir, step))
+}
+
+// startFrom finds the checkpoint to go on from; dir is "" where there is none yet.
+func (s *Stage) startFrom() (dir string, step int, skipped []string, err error) {
+	if s.config.From == "" {
+		return LatestCheckpoint(s.run.Dir())
+	}
+	dir = filepath.Join(s.run.Dir(), checkpointsDir, filepath.Base(s.config.From))
+	step, err = checkpointAt(s.run.Dir(), dir)
+	return dir, step, nil, err
 }
 
 func (s *Stage) openLogs() error {

@@ -100,7 +100,8 @@ var aliases = []alias{
 var ofTheStage = map[string][]string{
 	"learning_rate": {"rl_learning_rate"}, "max_grad_norm": {"rl_max_grad_norm"}, "weight_decay": {"rl_weight_decay"},
 	"lr_scheduler_type": {"rl_lr_scheduler_type"}, "warmup_ratio": {"rl_warmup_ratio"}, "warmup_steps": {"rl_warmup_steps"},
-	"max_steps": {"num_steps", "rl_episodes"},
+	"max_steps": {"num_steps", "rl_episodes"}, "early_stopping_patience": {"rl_early_stopping_patience"},
+	"early_stopping_threshold": {"rl_early_stopping_threshold"}, "metric_for_best_model": {"rl_metric_for_best"},
 }
 
 // otherValues are what other programs call the values of a key.
@@ -143,7 +144,6 @@ var refused = map[string]string{
 	"run_name":                     "folders are named after task and stage; write output_dir",
 	"save_strategy":                "write save_steps",
 	"eval_strategy":                "every epoch and every eval_every steps are evaluated",
-	"resume_from_checkpoint":       "write resume",
 	"cache_dir":                    "models are kept where the variables HF_HOME and HF_HUB_CACHE say",
 	"qlora":                        "there are no 4-bit weights; write dtype=bf16 and tuning=lora to save memory",
 	"process_supervision":          "lines are rewarded with step_mode=line and a judge",

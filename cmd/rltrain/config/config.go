@@ -84,6 +84,7 @@ type General struct {
 	Threads     int    `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads; 0 = one a core"`
 	MicroTokens int    `option:"tokens_per_micro_batch" range:"[0,)" help:"split batches at this many tokens to save memory; 0 = chosen from memory"`
 	Resume      bool   `option:"resume" percommand:"true" incidental:"true" help:"continue from the newest checkpoint in the output folder"`
+	ResumeFrom  string `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run; those after it are removed; auto = the newest whole one, as resume"`
 	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" help:"YAML file of settings, such as the config.yaml of an earlier run"`
 }
 
@@ -202,9 +203,7 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	case ch.task.Lines:
 		c.Lines = &Lines{}
 	}
-	if ch.task.Judged() {
-		c.Judge = &Judge{}
-	}
+	c.Judge = &Judge{}
 }
 
 // comparedLabels is how many labels are drawn for a text where they are compared and nothing is said.
@@ -287,6 +286,29 @@ func (c *Config) FullTuning() bool {
 	return c.Tokens.Tuning == "full" || c.Tokens.Tuning == "auto" && c.General.Model == TinyModel
 }
 
+// Resuming tells whether the run goes on where an earlier one stopped, and from which checkpoint, "" for the newest.
+func (c *Config) Resuming() (bool, string) {
+	switch from := c.General.ResumeFrom; from {
+	case "":
+		return c.General.Resume, ""
+	case "auto", "true", "True":
+		return true, ""
+	default:
+		return true, from
+	}
+}
+
+// StageOf is the stage that an option belongs to: "supervised", "rl", or "" for both.
+func (c *Config) StageOf(key string) string {
+	switch o := c.set.Find(key); {
+	case o != nil && o.Group == "Supervised stage":
+		return envs.Supervised
+	case o != nil && o.Group == "Reinforcement learning stage":
+		return "rl"
+	}
+	return ""
+}
+
 // Source tells where the value of a key comes from; the zero Source means the recipe.
 func (c *Config) Source(key string) Source { return c.sources[key] }
 
@@ -300,6 +322,14 @@ func (c *Config) Text(key string) string {
 		return ""
 	}
 	return strings.Trim(yamlValue(o.Get()), `"`)
+}
+
+// Count is the value of an option that is a whole number.
+func (c *Config) Count(key string) (n int, ok bool) {
+	if o := c.set.Find(key); o != nil {
+		n, ok = o.Get().(int)
+	}
+	return n, ok
 }
 
 // Errorf makes a *UsageError that blames the value of key, where the user gave it.

@@ -55,10 +55,11 @@ func (o *TokenModel) Check() error {
 
 // Imitation is the supervised stage.
 type Imitation struct {
-	Epochs            int `option:"epochs" default:"1" range:"[1,)" help:"passes over the training rows"`
-	MaxSteps          int `option:"max_steps" range:"[0,)" help:"updates, instead of epochs; 0 = as epochs say, or 1500 where exercises do not end"`
+	Epochs            int `option:"epochs" default:"1" range:"[1,)" extends:"true" help:"passes over the training rows"`
+	MaxSteps          int `option:"max_steps" range:"[0,)" extends:"true" help:"updates, instead of epochs; 0 = as epochs say, or 1500 where exercises do not end"`
 	BatchSize         int `option:"batch_size" default:"32" range:"[1,)" help:"rows an update"`
 	algo.Optimisation `defaults:"learning_rate=0.001,lr_scheduler_type=constant,warmup_ratio=0.02"`
+	algo.Stopping
 }
 
 // LabelImitation is supervised training of a classifier.
@@ -74,6 +75,7 @@ type TextImitation struct {
 	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"share of the rows kept for validation, where the data has no split for it"`
 	Packing         bool    `option:"packing" needs:"max_length" help:"count a batch in bins of max_length tokens, filled with as many whole examples as fit, instead of examples"`
 	CompletionOnly  bool    `option:"completion_only_loss" default:"true" help:"of prompt and completion train the completion only"`
+	Metric          string  `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation figure that picks the best epoch"`
 	AssistantOnly   bool    `option:"assistant_only_loss" help:"of messages train what the assistant says only; needs a template that marks it"`
 }
 
@@ -103,26 +105,27 @@ type Lines struct {
 
 // TextRewards is what a language model's answers earn.
 type TextRewards struct {
-	Reward string `option:"reward" arg:"LIST" help:"instead of the task's own: accuracy, expr:'...', cmd:PROGRAM, and what else the task has, each with =WEIGHT if wanted, joined by commas"`
+	Reward string `option:"reward" arg:"LIST" help:"instead of the task's own: accuracy, expr:'...', cmd:PROGRAM, model:DIR (a reward model), rubric:FILE (questions to --judge), and what else the task has, each with =WEIGHT if wanted, joined by commas"`
 }
 
-// Judge is of tasks with rewards that ask a model.
+// Judge is the model that rewards ask.
 type Judge struct {
-	Model string `option:"judge" arg:"DIR|NAME" help:"language model that rewards each step, as --reward says, instead of the right answer alone"`
+	Model string `option:"judge" arg:"DIR|NAME" help:"language model that rewards ask, as --reward says, instead of the right answer alone"`
 }
 
 // RL is the stage of reinforcement learning.
 type RL struct {
 	Algorithm    string            `option:"algorithm" help:"how the policy is improved"`
 	Optimisation algo.Optimisation `prefix:"rl_" defaults:"lr_scheduler_type=constant,warmup_ratio=0.1"`
+	Stopping     algo.Stopping     `prefix:"rl_"`
 }
 
 // LabelRollouts is what a classifier learns from.
 type LabelRollouts struct {
-	Episodes int     `option:"rl_episodes" default:"3" range:"[1,)" help:"rollouts, each followed by an update; the best by validation is kept"`
+	Episodes int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" help:"rollouts, each followed by an update; the best by validation is kept"`
 	Share    float64 `option:"rl_share" default:"0" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
 	rollout.LabelOptions
-	Reward     string `option:"reward" default:"accuracy" arg:"LIST" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
+	Reward     string `option:"reward" default:"accuracy" arg:"LIST" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, model:DIR (a reward model of text and label), each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`
 	Metric     string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation figure that picks the best episode; auto = the one the reward is about"`
 }
@@ -159,9 +162,10 @@ func (o *LabelRollouts) Check() error {
 
 // Rounds is how often a language model is improved and judged.
 type Rounds struct {
-	Steps        int `option:"num_steps" default:"30" range:"[1,)" help:"rollouts, each followed by an update"`
-	EvalEvery    int `option:"eval_every" default:"5" range:"[1,)" help:"steps between evaluations; the best policy is kept"`
-	FreshSamples int `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"exercises that the policy is judged by in the end, none of which was used before; 0 = there are none"`
+	Steps        int    `option:"num_steps" default:"30" range:"[1,)" extends:"true" help:"rollouts, each followed by an update"`
+	EvalEvery    int    `option:"eval_every" default:"5" range:"[1,)" help:"steps between evaluations; the best policy is kept"`
+	Metric       string `option:"rl_metric_for_best" default:"auto" help:"figure of the evaluations that picks the best policy: accuracy, format_rate, reward, accuracy/KIND; auto = the reward where --reward gives one, else the accuracy"`
+	FreshSamples int    `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"exercises that the policy is judged by in the end, none of which was used before; 0 = there are none"`
 }
 
 // FreshRollouts are learnt from once, by the policy that wrote them.

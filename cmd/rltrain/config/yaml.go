@@ -84,9 +84,12 @@ func yamlString(s string) string {
 
 // Difference is a setting that two configurations disagree on, as YAML values; a value is empty where the setting does
 // not apply.
-type Difference struct{ Key, A, B string }
+type Difference struct {
+	Key, A, B string
+	Extends   bool // a run in progress may go on with B: it says how long
+}
 
-// Diff lists the settings that a run in progress cannot change: those in which a and b differ, but for what leaves the
+// Diff lists the settings with which a run in progress would go on to other results: those in which a and b differ, but for what leaves the
 // results as they are (folders moved, threads, saving, logging).
 func Diff(a, b *Config) []Difference {
 	values := func(c *Config) map[string]string {
@@ -102,7 +105,8 @@ func Diff(a, b *Config) []Difference {
 	var differences []Difference
 	for _, key := range everything().names {
 		if ofA[key] != ofB[key] {
-			differences = append(differences, Difference{key, ofA[key], ofB[key]})
+			o := b.set.Find(key)
+			differences = append(differences, Difference{key, ofA[key], ofB[key], o != nil && o.Extends})
 		}
 	}
 	return differences

@@ -88,6 +88,7 @@ warmup_ratio: 0.06
 warmup_steps: 0
 weight_decay: 0.01
 max_grad_norm: 1
+early_stopping_patience: 0
 head_learning_rate: 0.001
 metric_for_best_model: f1_weighted
 feature_alignment: 0
@@ -115,12 +116,12 @@ func TestDiff(t *testing.T) {
 	if d := Diff(a, load("--epochs=2", "--resume", "--output-dir=elsewhere", "--keep-runs=1", "--logging-steps=1", "--save-steps=5", "--threads=3")); d != nil {
 		t.Errorf("incidental settings differ: %v", d)
 	}
-	want := []Difference{{"epochs", "2", "4"}, {"reward", "accuracy", "f1"}}
+	want := []Difference{{"epochs", "2", "4", true}, {"reward", "accuracy", "f1", false}}
 	if diff := cmp.Diff(want, Diff(a, load("--epochs=4", "--reward=f1"))); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	modes := Diff(load("--mode=supervised", "--epochs=3"), load("--mode=rl_only", "--pretrained-model=m", "--target-kl=0.02"))
-	for _, d := range []Difference{{"mode", "supervised", "rl_only"}, {"pretrained_model", `""`, "m"}, {"epochs", "3", ""}, {"target_kl", "", "0.02"}} {
+	for _, d := range []Difference{{"mode", "supervised", "rl_only", false}, {"pretrained_model", `""`, "m", false}, {"epochs", "3", "", false}, {"target_kl", "", "0.02", false}} {
 		if !strings.Contains(diffText(modes), diffText([]Difference{d})) {
 			t.Errorf("%v is missing in %v", d, modes)
 		}

@@ -22,13 +22,8 @@ import (
 )
 
 // reinforce improves the policy in start, or without one a new policy, by its own answers.
-func (t *trainer) reinforce(ctx context.Context, start string) error {
+func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.Text) error {
 	c := t.config
-	rewards, done, err := t.rewards(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
 	p, err := t.startingModel(ctx, start, rlStage)
 	if err != nil {
 		return err
@@ -104,6 +99,9 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, 
 	evaluation := t.evaluation()
 	evaluation.Rewards = rewards
 	settings.Evaluate = algo.JudgeAnswers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, evaluation)
+	if metric := c.Rounds.Metric; metric != "auto" {
+		settings.Evaluate.Metric = metric
+	}
 	result, err := algo.Train(ctx, p, source, c.Learning, settings, stage.Hooks(c.RL.Algorithm, "step"))
 	if err != nil {
 		return err

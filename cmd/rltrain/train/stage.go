@@ -22,13 +22,18 @@ import (
 func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finished bool, err error) {
 	c := t.config
 	dir := t.stageDir(name)
-	if c.General.Resume {
-		if err := t.sameConfig(dir); err != nil {
+	resume, from := c.Resuming()
+	var changed []string
+	if resume {
+		if changed, err = t.sameConfig(name); err != nil {
 			return false, err
 		}
 	}
+	if !shared.SameFolder(filepath.Dir(filepath.Dir(from)), dir) {
+		from = ""
+	}
 	stage, err := run.OpenStage(run.StageConfig{
-		Dir: dir, Resume: c.General.Resume, SaveEvery: c.Saving.SaveSteps, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
+		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: c.Saving.SaveSteps, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",
 			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ())},
@@ -48,20 +53,66 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	})
 }
 
-// sameConfig refuses to resume a run under other settings than it began with.
-func (t *trainer) sameConfig(dir string) error {
+// sameConfig refuses to resume a stage under other settings than it began with. Those that say how long it goes on may
+// differ; they are returned in words.
+func (t *trainer) sameConfig(stage string) (changed []string, err error) {
+	dir := t.stageDir(stage)
 	path := filepath.Join(dir, "config.yaml")
 	if _, err := os.Stat(path); err != nil {
-		return nil // nothing to resume yet
+		return nil, nil // nothing to resume yet
 	}
 	old, err := config.Load([]string{"--config", path}, nil)
 	if err != nil {
-		return fmt.Errorf("resuming %s: %w", dir, err)
+		return nil, fmt.Errorf("resuming %s: its settings are those of another version: %w", dir, err)
 	}
 	for _, d := range config.Diff(old, t.config) {
-		return t.config.Errorf(d.Key, "the run in %s began with %v, this command says %v; resume it as it began, or start anew without --resume", dir, d.A, d.B)
+		if !d.Extends {
+			return nil, t.config.Errorf(d.Key, "the run in %s began with %v, this command says %v; resume it as it began, or start anew without --resume", dir, d.A, d.B)
+		}
+		if t.config.StageOf(d.Key) != stage {
+			continue
+		}
+		if next := t.stageDir(rlStage); stage == supervisedStage && t.config.RL != nil && isThere(next) {
+			return nil, t.config.Errorf(d.Key, "the run in %s began with %v, this command says %v, and the RL stage in %s has begun from what it gave: move that away, or start anew without --resume", dir, d.A, d.B, next)
+		}
+		_, done, _, err := run.LatestCheckpoint(dir)
+		if n, isCount := t.config.Count(d.Key); err == nil && isCount && d.Key != "epochs" && n > 0 && n < done {
+			return nil, t.config.Errorf(d.Key, "the run in %s has made %s already, and is to make %d", dir, report.Plural(done, "step"), n)
+		}
+		changed = append(changed, fmt.Sprintf("%s was %s, is now %s", d.Key, d.A, d.B))
 	}
-	return nil
+	return changed, nil
+}
+
+// resumable refuses a checkpoint to resume from that is of no stage of this run, or of one that another has begun from.
+func (t *trainer) resumable() error {
+	resume, from := t.config.Resuming()
+	if !resume || from == "" {
+		return nil
+	}
+	var stages []string
+	for _, stage := range []string{supervisedStage, rlStage} {
+		if stage == supervisedStage && t.config.Imitation == nil || stage == rlStage && t.config.RL == nil {
+			continue
+		}
+		stages = append(stages, t.stageDir(stage))
+		if !shared.SameFolder(filepath.Dir(filepath.Dir(from)), t.stageDir(stage)) {
+			continue
+		}
+		if next := t.stageDir(rlStage); stage == supervisedStage && t.config.RL != nil && isThere(next) {
+			return t.config.Errorf("resume_from_checkpoint", "%s: the RL stage in %s has begun from what this stage gave: move that away first", from, next)
+		}
+		if !isThere(from) {
+			return t.config.Errorf("resume_from_checkpoint", "%s: there is no such folder", from)
+		}
+		return nil
+	}
+	return t.config.Errorf("resume_from_checkpoint", "%s is no checkpoint of this run, as %s would be", from, filepath.Join(stages[len(stages)-1], "checkpoints", "checkpoint-50"))
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // counted is a policy that knows its size.

@@ -43,6 +43,9 @@ func Run(ctx context.Context, c *config.Config) error {
 	defer done()
 	t.hub = client
 	torch.Start(c.General.Threads)
+	if err := t.resumable(); err != nil {
+		return err
+	}
 	for _, section := range c.Skipped() {
 		if err := t.console.Print("note: left unread in " + c.General.ConfigFile + ": " + section); err != nil {
 			return err

@@ -1,0 +1,86 @@
+package run
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl/report"
+)
+
+// reopened opens the stage of dir again, from a checkpoint or with what has changed.
+func reopened(dir, from string, changed ...string) (*Stage, string, error) {
+	var out strings.Builder
+	s, err := OpenStage(StageConfig{
+		Dir: dir, Info: testInfo(), Resume: true, From: from, Changed: changed, SaveEvery: 2, LogEvery: 1,
+		Console: report.NewConsole(&out, &out, func() time.Time { return noon }), Now: func() time.Time { return noon },
+	})
+	return s, out.String(), err
+}
+
+// TestStageGoesOnFromANamedCheckpoint, though the run is finished, and forgets those behind it.
+func TestStageGoesOnFromANamedCheckpoint(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	s, _ := mustStage(t, dir, false)
+	s.config.Keep = 0
+	steps(t, s, 1, 6)
+	if err := s.Finish(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(dir, "checkpoints", name) }
+	put(t, filepath.Join(at("checkpoint-4"), "weights"), "5")
+	for from, want := range map[string]string{
+		"checkpoint-4": "checkpoint-4 is damaged: weights has another SHA-256 than when it was written; an earlier one may be whole",
+		"checkpoint-3": "is no checkpoint of the run in " + dir,
+	} {
+		_, _, err := reopened(dir, at(from))
+		wantError(t, err, want)
+		if record, err := ReadRun(dir); err != nil || record.Status != StatusFinished {
+			t.Errorf("a refused checkpoint leaves the run %s, %v", record.Status, err)
+		}
+	}
+	again, out, err := reopened(dir, at("checkpoint-2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out, "after update 2") {
+		t.Errorf("console %q", out)
+	}
+	if diff := cmp.Diff([]string{"checkpoint-2"}, names(t, filepath.Join(dir, "checkpoints"))); diff != "" {
+		t.Errorf("checkpoints (-want +got):\n%s", diff)
+	}
+	steps(t, again, 3, 4)
+	if err := again.Finish(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, dir, "logs", "metrics.jsonl"); got != "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n" {
+		t.Errorf("metrics:\n%s", got)
+	}
+}
+
+// TestFinishedStageGoesOnWhereItIsToLastLonger, and says that it does.
+func TestFinishedStageGoesOnWhereItIsToLastLonger(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	s, _ := mustStage(t, dir, false)
+	steps(t, s, 1, 2)
+	if err := s.Finish(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	again, out, err := reopened(dir, "", "num_steps was 2, is now 4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "warning: the rest may differ from an uninterrupted run: num_steps was 2, is now 4"; !strings.Contains(out, want) {
+		t.Errorf("console %q, want %q", out, want)
+	}
+	if err := again.Finish(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	record, err := ReadRun(dir)
+	if err != nil || record.Status != StatusFinished || !cmp.Equal(record.Inexact, []string{"num_steps was 2, is now 4"}) {
+		t.Errorf("run.json: %+v, %v", record, err)
+	}
+}
