@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"rltrain/internal/words"
+	"rltrain/internal/yamldepth"
 )
 
 // configuration is one configuration of a data set.
@@ -43,6 +44,9 @@ func readConfigs(readme []byte) ([]configuration, error) {
 			Dir     string `yaml:"data_dir"`
 			Files   any    `yaml:"data_files"`
 		} `yaml:"configs"`
+	}
+	if err := yamldepth.Check([]byte(head)); err != nil {
+		return nil, fmt.Errorf("README.md: %w", err)
 	}
 	if err := yaml.Unmarshal([]byte(head), &card); err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")

@@ -12,6 +12,7 @@ import (
 
 	"rltrain/envs"
 	"rltrain/internal/smallfile"
+	"rltrain/internal/yamldepth"
 )
 
 // question is one of a rubric.
@@ -48,6 +49,9 @@ func readRubric(path string) ([]question, error) {
 		return nil, err
 	}
 	var questions []question
+	if err := yamldepth.Check(data); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	if err := yaml.UnmarshalWithOptions(data, &questions, yaml.Strict()); err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		return nil, fmt.Errorf("%s: want a list of question and weight: %s", path, first)

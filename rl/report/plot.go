@@ -8,6 +8,7 @@ import (
 	"math"
 	"path/filepath"
 	"rltrain/internal/outfile"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -293,7 +294,7 @@ func (t ticks) Ticks(low, high float64) []plot.Tick {
 		case i == 0:
 			label = "0"
 		case scientific:
-			label = scientificLabel(v)
+			label = scientificLabel(v, step)
 		case decimals == 0:
 			label = Count(int64(math.Round(v)))
 		}
@@ -302,18 +303,15 @@ func (t ticks) Ticks(low, high float64) []plot.Tick {
 	return out
 }
 
-// scientificLabel writes 3e-5, not 3e-05.
-func scientificLabel(v float64) string {
-	mantissa, exponent, _ := strings.Cut(fmt.Sprintf("%.3g", v), "e")
-	if exponent == "" {
-		mantissa, exponent, _ = strings.Cut(fmt.Sprintf("%.1e", v), "e")
-		mantissa = strings.TrimSuffix(mantissa, ".0")
+// scientificLabel writes 3e-5, not 3e-05, with the digits in which ticks a step apart differ.
+func scientificLabel(v, step float64) string {
+	exponent := func(v float64) int { return int(math.Floor(math.Log10(math.Abs(v)) + 1e-9)) }
+	mantissa, power, _ := strings.Cut(strconv.FormatFloat(v, 'e', max(0, exponent(v)-exponent(step)), 64), "e")
+	if strings.Contains(mantissa, ".") {
+		mantissa = strings.TrimRight(strings.TrimRight(mantissa, "0"), ".")
 	}
-	sign := strings.TrimLeft(exponent, "+")
-	if rest, negative := strings.CutPrefix(sign, "-"); negative {
-		return mantissa + "e-" + strings.TrimLeft(rest, "0")
-	}
-	return mantissa + "e" + strings.TrimLeft(sign, "0")
+	n, _ := strconv.Atoi(power)
+	return mantissa + "e" + strconv.Itoa(n)
 }
 
 // writePlots draws a grid of plots and writes it as .png and .svg. A nil plot

@@ -77,11 +77,11 @@ func losses(rows []Row) []Panel {
 		loss.Y = nil // nothing was added to it
 	}
 	return []Panel{
-		of("Policy loss", "policy_loss", policy),
+		of("Policy loss", "loss", policy),
 		of("Loss, with all its terms", "loss", loss),
-		of("Value loss", "value_loss", curve(rows, "value_loss", "value_loss")),
+		of("Value loss", "loss", curve(rows, "value_loss", "value_loss")),
 		of("Explained variance", "1 − Var(R − V)/Var(R)", curve(rows, "explained variance", "explained_variance")),
-		of("Divergence of an update", "approx_kl [nats]", curve(rows, "approx_kl", "approx_kl")),
+		of("Divergence of an update", "nats an action", curve(rows, "approx_kl", "approx_kl")),
 		of("Clipped ratios", "share", curve(rows, "clipped", "clip_ratio/region_mean")),
 		of("Divergence from the reference", "nats an action", curve(rows, "k1", "kl/k1"), curve(rows, "k3", "kl/k3")),
 		of("Entropy", "entropy [nats]", curve(rows, "entropy", "entropy")),

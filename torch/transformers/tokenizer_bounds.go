@@ -75,7 +75,7 @@ func longestText(parts map[string]json.RawMessage) (int, error) {
 	}
 	longest = min(longest, int(maxExpanded/factor))
 	if longest < leastText {
-		return 0, fmt.Errorf("normalizer: it can make a text %g times as long, more than %d times", factor, maxExpanded/leastText)
+		return 0, fmt.Errorf("normalizer: it can make a text %.0f times as long, more than %d times", factor, maxExpanded/leastText)
 	}
 	return longest, nil
 }

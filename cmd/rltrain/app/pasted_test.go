@@ -63,3 +63,15 @@ func TestTextsOfNullRows(t *testing.T) {
 		t.Errorf("prompts to try: %s", tried)
 	}
 }
+
+// An adapter that goes on being trained is announced as one.
+func TestContinuedAdapterIsAnnounced(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"text": "a b c d"}`+"\n", 4))
+	train := strings.Fields("train --task chat --dataset TMP/rows.jsonl --epochs 1")
+	f.must(t, "", append(train, strings.Fields("--model tiny --tiny-layers 1 --tiny-hidden 32 --tuning lora --output-dir TMP/one")...)...)
+	f.must(t, "", append(train, strings.Fields("--pretrained-model TMP/one/chat_supervised --output-dir TMP/two")...)...)
+	if logged := string(readFile(t, f.expand("TMP/two/chat_supervised/logs/training_log.txt"))); !strings.HasPrefix(logged, "chat: supervised fine-tuning with LoRA\n") {
+		t.Errorf("the log begins %.80q", logged)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"rltrain/rl"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
+	"rltrain/torch/transformers"
 )
 
 // questions writes n made-up questions without answers.
@@ -319,5 +320,33 @@ func TestTurnsOfAConversation(t *testing.T) {
 	}
 	if turns == 0 {
 		t.Errorf("no tries have a second turn: %+v", results.Sets[0].Rows)
+	}
+}
+
+// TestPromptsRewardedByAModel has a classifier pay for the label that it sees in an answer.
+func TestPromptsRewardedByAModel(t *testing.T) {
+	f := newFolders(t, transformers.PoolFamily)
+	f.questions(t, "TMP/q.jsonl", 20)
+	spec := "model:" + f.model + "#" + labels[0] + "=2"
+	f.must(t, "", with(promptRun("--reward", spec), "--num-steps", "2", "--logging-steps", "1")...)
+	rows, err := report.ReadMetrics(f.expand("TMP/prompts_rl/logs/metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "rewards/" + strings.TrimSuffix(spec, "=2") + "/mean"
+	found := 0
+	for _, row := range rows {
+		if mean, ok := row[name].(float64); ok {
+			found++
+			if !(mean > 0 && mean < 1) || row["failed_rewards"] != 0.0 {
+				t.Errorf("mean probability %v, %v failed", mean, row["failed_rewards"])
+			}
+		}
+	}
+	if found == 0 {
+		t.Errorf("no %s in %v", name, rows)
+	}
+	if code, _, stderr := f.rltrain("", with(promptRun("--reward", "model:TMP/none"), "--output-dir", "TMP/no")...); code == 0 || !strings.Contains(stderr, "TMP/none") && !strings.Contains(stderr, "/none") {
+		t.Errorf("a model that is not there: exit code %d, %s", code, stderr)
 	}
 }

@@ -116,6 +116,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--epochs=2.5"}, want: `--epochs: "2.5" is not a whole number`},
 		{args: []string{"--epochs="}, want: `--epochs: "" is not a whole number`},
 		{args: []string{"--epochs=99999999999999999999"}, want: `--epochs: "99999999999999999999" is not a whole number`},
+		{yaml: "epochs: " + strings.Repeat("[", 40000), want: "c.yaml: line 1: nested more than 100 deep"},
 		{args: []string{"--epochs=0"}, want: "--epochs: 0 is out of range; it must be at least 1"},
 		{args: []string{"--seed=-1"}, want: `--seed: "-1" is not a whole number from 0`},
 		{args: []string{"--warmup-ratio", "1.5"}, want: "--warmup-ratio: 1.5 is out of range; it must be 0 to 1"},

@@ -15,6 +15,7 @@ import (
 
 	"rltrain/internal/nearest"
 	"rltrain/internal/options"
+	"rltrain/internal/yamldepth"
 )
 
 // maxFileSize is far above any configuration; it keeps a data file given by mistake from being parsed.
@@ -86,6 +87,9 @@ type fileReader struct {
 // root parses the file into its one top-level mapping.
 func (r *fileReader) root(data []byte) (ast.MapNode, error) {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	if err := yamldepth.Check(data); err != nil {
+		return ast.MapNode(nil), usagef("%s: %v", r.path, err)
+	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		return nil, r.syntaxError(err)

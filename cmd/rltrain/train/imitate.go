@@ -257,7 +257,7 @@ func (t *trainer) beginText(stage *run.Stage, p *policy.Token, train, held polic
 		return nil
 	}
 	what := "supervised fine-tuning with LoRA"
-	if t.config.FullTuning() {
+	if p.Full() {
 		what = "supervised fine-tuning of all weights"
 	}
 	if err := t.begin(stage, p, what, p.BaseModel, []report.Split{{Name: dataset.Train, Rows: len(train.Sequences)}, {Name: "validation", Rows: len(held.Sequences)}}); err != nil {
