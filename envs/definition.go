@@ -26,6 +26,11 @@ type Definition struct {
 	Needs   string // what --dataset must hold, where the task cannot do without; "" where it can
 	Folder  string // how the folders of its results begin; "" = Name
 	Default bool   // it is the task of a command without --task
+	BuiltIn string // what its own data is called; "" where it has none, or for the exercises of its name
+	Stamped bool   // folders of results are named after the algorithm and the time, and every evaluation saves
+
+	OneStep  bool // an episode has one action: a discount changes nothing
+	Untaught bool // of a RowSource: reinforcement learning may begin with a head that nobody has taught
 
 	// What its episodes can do, of an EpisodeSource.
 	Worked  bool          // they are Worked, or are where the data has solutions: they can be imitated

@@ -118,6 +118,12 @@ type Sifting interface {
 	Sift(keep func(Env) (bool, error)) (dropped int, err error)
 }
 
+// Choosing is a task whose right answers are a few.
+type Choosing interface {
+	Task
+	Choices() []string
+}
+
 // Open is a task of exercises of the user's own, whose data may have no right answers: how good a policy is, is what the
 // run's rewards, where it names some, make of held-out answers.
 type Open interface {

@@ -14,7 +14,7 @@ var recipe string
 func init() {
 	envs.Register(envs.Definition{
 		Name: "intent", Help: "classify texts, the built-in questions by their subject or those of a data set", Recipe: recipe,
-		Options: func() any { return &questions{} }, Folder: "intent_classifier", Default: true,
+		Options: func() any { return &questions{} }, Folder: "intent_classifier", Default: true, BuiltIn: "built-in questions",
 	})
 }
 

@@ -25,6 +25,16 @@ func Panels(stage string, rows []Row) []Panel {
 	return drop(append(panels, of("Learning rate", "learning rate", plain(rows, "learning rate", "learning_rate"))))
 }
 
+// ClassificationPanels are the three curves of a policy that gives labels: rewards of its choices, the loss of its updates,
+// and its accuracy on held-out rows, beside that of the most frequent label there.
+func ClassificationPanels(rows []Row, majority float64) []Panel {
+	return drop([]Panel{
+		of("Reward per episode", "mean reward", curve(rows, "reward", "reward")),
+		of("Loss", "loss", curve(rows, "loss", "loss")),
+		of("Validation accuracy", "share", dots(rows, "accuracy", "eval_accuracy"), Series{Label: "majority class", Y: []float64{majority}, Style: Level}),
+	})
+}
+
 // heldOut are the panels of evaluations.
 func heldOut(rows []Row) []Panel {
 	scores := []Series{

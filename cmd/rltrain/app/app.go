@@ -23,6 +23,7 @@ import (
 	_ "rltrain/envs/intent"
 	_ "rltrain/envs/math"
 	_ "rltrain/envs/prompts"
+	_ "rltrain/envs/text"
 	"rltrain/rl/run"
 )
 

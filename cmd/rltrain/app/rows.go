@@ -52,17 +52,15 @@ func tasksWhere(fits func(envs.Definition) bool) []string {
 	return names
 }
 
-// builtin is the name of the built-in data set.
-const builtin = "built-in questions"
-
 // all is the value of --split that takes every row.
 const all = "all"
 
 // chosenRows are the rows of one split of a data set.
 type chosenRows struct {
-	name  string // of the data set
-	split string // dataset.Train, Val or Test, or all
-	rows  []dataset.Row
+	name    string // of the data set
+	builtin bool   // it is the task's own
+	split   string // dataset.Train, Val or Test, or all
+	rows    []dataset.Row
 }
 
 // chooseRows reads the data set of rowFlags, the built-in one where none is named.
@@ -80,7 +78,11 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 		return chosen, err
 	}
 	if chosen.name == "" {
-		chosen.name = builtin
+		d, err := envs.Find(c.String("task"))
+		if err != nil {
+			return chosen, err
+		}
+		chosen.name, chosen.builtin = d.BuiltIn, true
 	}
 	divided := rows[0].Split != ""
 	switch {
@@ -110,8 +112,8 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 // encode turns the rows into examples of the policy's.
 func (r chosenRows) encode(p *policy.Label) (policy.Examples, error) {
 	examples, err := p.Encode(r.rows)
-	if err != nil && r.name == builtin {
-		return examples, fmt.Errorf("%s: %w; name the model's kind of texts with --dataset FILE", builtin, err)
+	if err != nil && r.builtin {
+		return examples, fmt.Errorf("%s: %w; name the model's kind of texts with --dataset FILE", r.name, err)
 	}
 	return examples, err
 }

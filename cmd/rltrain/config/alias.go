@@ -184,6 +184,9 @@ func (ch choice) target(c *Config, name string) string {
 			name = a.oneStage
 		}
 	}
+	if name == "num_steps" && c.set.Find(name) == nil && c.set.Find("rl_episodes") != nil {
+		return "rl_episodes"
+	}
 	if ch.mode == envs.RLOnly && c.set.Find(name) == nil {
 		for _, other := range ofTheStage[name] {
 			if c.set.Find(other) != nil {

@@ -91,16 +91,23 @@ func mustRead(part any) *options.Set {
 // choicesOf are all ways of training a task.
 func choicesOf(d envs.Definition) []choice {
 	var all []choice
-	for _, mode := range d.Modes() {
-		if mode == envs.Supervised {
-			all = append(all, choice{task: d, mode: mode})
-			continue
-		}
-		for _, a := range algorithmsOf(d.Labels()) {
-			all = append(all, choice{task: d, mode: mode, algorithm: a})
-			for _, loss := range []string{LossStable, LossReinforce, LossDistiller} {
-				if a.Name == reinforce && !d.Labels() {
-					all = append(all, choice{task: d, mode: mode, algorithm: a, loss: loss})
+	kinds := []bool{false}
+	if d.Labels() && d.Plays() {
+		kinds = []bool{false, true}
+	}
+	for _, writes := range kinds {
+		labels := d.Labels() && !writes
+		for _, mode := range d.Modes() {
+			if mode == envs.Supervised {
+				all = append(all, choice{task: d, mode: mode, writes: writes})
+				continue
+			}
+			for _, a := range algorithmsOf(labels) {
+				all = append(all, choice{task: d, mode: mode, algorithm: a, writes: writes})
+				for _, loss := range []string{LossStable, LossReinforce, LossDistiller} {
+					if a.Name == reinforce && !labels {
+						all = append(all, choice{task: d, mode: mode, algorithm: a, loss: loss, writes: writes})
+					}
 				}
 			}
 		}
@@ -158,9 +165,13 @@ func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
 // elsewhere says why a run does not have an option that others have; origin tells where its mode was chosen.
 func (ch choice) elsewhere(key, origin string) string {
 	var tasks, modes, ways, losses []string
+	kinds := map[bool]bool{}
 	for _, other := range everything().choices()[key] {
 		tasks = appendNew(tasks, other.task.Name)
 		if other.task.Name != ch.task.Name {
+			continue
+		}
+		if kinds[other.writes] = true; other.writes != ch.writes {
 			continue
 		}
 		modes = appendNew(modes, other.mode)
@@ -175,13 +186,15 @@ func (ch choice) elsewhere(key, origin string) string {
 	const only = "applies only with "
 	fresh := slices.Contains(ways, reinforce)
 	switch {
+	case len(kinds) == 1 && !kinds[ch.writes]:
+		return only + "--policy " + map[bool]string{false: policyHead, true: policyGenerate}[!ch.writes]
 	case modes == nil:
 		return fmt.Sprintf("does not apply to task %s; it applies to %s", ch.task.Name, strings.Join(tasks, ", "))
 	case !slices.Contains(modes, ch.mode):
 		return fmt.Sprintf("does not apply to mode %s%s; it applies to %s", ch.mode, origin, strings.Join(modes, " and "))
 	case ch.loss != "" && losses != nil:
 		return only + "--reinforce-loss " + strings.Join(losses, " or ")
-	case ch.loss != "" && len(ways) == len(algorithmsOf(ch.task.Labels())):
+	case ch.loss != "" && len(ways) == len(algorithmsOf(ch.labels())):
 		return only + "--reinforce-loss on_policy, or another --algorithm"
 	}
 	var parts []string

@@ -76,8 +76,12 @@ func (c *Config) check() (found []error) {
 		add(wrong("model", "applies only without --pretrained-model"))
 	}
 	// A policy that nobody has taught earns too little to learn from, unless the task's recipe thinks otherwise.
-	if c.General.Mode == envs.RLOnly && c.Pretrained() == "" && c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly && (c.Labels != nil || c.General.Model == TinyModel) {
+	untaught := c.Labels != nil && !c.Task.Untaught || c.Tokens != nil && c.General.Model == TinyModel && (c.Policy != nil || c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly)
+	if c.General.Mode == envs.RLOnly && c.Pretrained() == "" && untaught {
 		add(errUntaught)
+	}
+	if c.Policy != nil && c.Labels != nil && c.General.Model == TinyModel {
+		add(wrong("model", "tiny writes: choose --policy generate"))
 	}
 	if c.Judge != nil && c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.Judged }) {
 		add(wrong("judge", "no reward asks a language model: give questions with --reward rubric:FILE"))

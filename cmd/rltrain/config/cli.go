@@ -245,7 +245,7 @@ func ExerciseFlags(except ...string) []cli.Flag {
 		seen[name] = true
 	}
 	for _, d := range envs.Definitions() {
-		if !d.Plays() {
+		if !d.Plays() || d.Labels() {
 			continue
 		}
 		of := mustRead(&struct {

@@ -41,6 +41,7 @@ type Config struct {
 	Rewards     *TextRewards `group:"Task"`
 	Judge       *Judge       `group:"Task"`
 
+	Policy   *PolicyKind    `group:"Model"`
 	Labels   *LabelModel    `group:"Model"`
 	NewLabel *NewLabelModel `group:"Model"`
 	Tokens   *TokenModel    `group:"Model"`
@@ -71,6 +72,7 @@ type Config struct {
 	set     *options.Set
 	sources map[string]Source
 	skipped []string
+	notes   []string
 }
 
 // General is what every run has.
@@ -94,12 +96,22 @@ type choice struct {
 	mode      string
 	algorithm algo.Definition // of a mode with reinforcement learning
 	loss      string          // of algorithm reinforce where it learns from a buffer; else ""
+	writes    bool            // of a task with rows and episodes: a language model writes labels
 }
+
+// labels tells whether a classifier is trained.
+func (ch choice) labels() bool { return ch.task.Labels() && !ch.writes }
+
+// plays tells whether a language model plays episodes.
+func (ch choice) plays() bool { return ch.task.Plays() && !ch.labels() }
 
 // parts puts the parts of a run together.
 func (ch choice) parts() *Config {
 	c := &Config{Task: ch.task, Settings: ch.task.Options(), sources: map[string]Source{}}
-	labels, plays := ch.task.Labels(), ch.task.Plays()
+	labels, plays := ch.labels(), ch.plays()
+	if ch.task.Labels() && ch.task.Plays() {
+		c.Policy = &PolicyKind{}
+	}
 	if ch.mode != envs.SupervisedThenRL {
 		c.Start = &Start{}
 	}
@@ -132,19 +144,22 @@ func (ch choice) build() (*Config, error) {
 	}
 	c.allow("task", taskNames())
 	c.allow("mode", ch.task.Modes())
-	c.allow("algorithm", algorithmNames(ch.task.Labels()))
+	c.allow("algorithm", algorithmNames(ch.labels()))
 	if o := c.set.Find("reward"); o != nil {
 		for _, r := range ch.task.Rewards {
 			o.Help += "; " + r.Name + ": " + r.Help
 		}
 	}
-	c.set.Fact("episodes", !ch.task.Labels(), "where an episode has several actions")
+	c.set.Fact("episodes", !ch.labels(), "where an episode has several actions")
 	c.General.Task, c.General.Mode = ch.task.Name, ch.mode
 	if c.RL != nil {
 		c.RL.Algorithm = ch.algorithm.Name
 	}
 	if ch.loss != "" {
 		c.Loss.Loss = ch.loss
+	}
+	if ch.writes {
+		c.Policy.Kind = policyGenerate
 	}
 	if c.LabelRollouts != nil && c.Learning.Check(1) != nil { // it compares the labels of a text
 		c.LabelRollouts.Samples = comparedLabels
@@ -188,6 +203,9 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	}
 	if labels {
 		c.LabelRollouts = &LabelRollouts{}
+		if ch.task.Untaught && ch.mode == envs.RLOnly {
+			c.NewLabel = &NewLabelModel{}
+		}
 		return
 	}
 	c.Rounds, c.Rewards = &Rounds{}, &TextRewards{}
@@ -267,6 +285,14 @@ func (c *Config) LongestAnswer() int {
 	return c.Answers.MaxNewTokens
 }
 
+// EvalEvery is how many steps of reinforcement learning there are between evaluations.
+func (c *Config) EvalEvery() int {
+	if c.LabelRollouts != nil {
+		return c.LabelRollouts.EvalEvery
+	}
+	return c.Rounds.EvalEvery
+}
+
 // Greedy tells whether the algorithm compares answers with the greedy one.
 func (c *Config) Greedy() bool {
 	r, ok := c.Learning.(*algo.Reinforce)
@@ -314,6 +340,9 @@ func (c *Config) Source(key string) Source { return c.sources[key] }
 
 // Skipped lists what of a router's file is not ours and was left unread.
 func (c *Config) Skipped() []string { return c.skipped }
+
+// Notes say what was given and changes nothing.
+func (c *Config) Notes() []string { return c.notes }
 
 // Text is the value of an option in words, "" where the run has no such option.
 func (c *Config) Text(key string) string {

@@ -120,6 +120,11 @@ func choose(layers [][]entry) (choice, error) {
 	if err != nil {
 		return ch, err
 	}
+	if ch.task.Labels() && ch.task.Plays() {
+		kind, given := pick("policy", layers)
+		_, named := pick("model", layers)
+		ch.writes = kind == policyGenerate || given == nil && named != nil
+	}
 	layers = append([][]entry{recipe}, layers...)
 	if ch.mode, _ = pick("mode", layers); !slices.Contains(ch.task.Modes(), ch.mode) {
 		ch.mode = ch.task.Modes()[0]
@@ -128,22 +133,22 @@ func choose(layers [][]entry) (choice, error) {
 		return ch, nil
 	}
 	name, _ := pick("algorithm", layers)
-	for _, want := range []string{name, usualAlgorithm(ch.task)} {
-		for _, d := range algorithmsOf(ch.task.Labels()) {
+	for _, want := range []string{name, usualAlgorithm(ch.labels())} {
+		for _, d := range algorithmsOf(ch.labels()) {
 			if ch.algorithm.Name == "" && d.Name == want {
 				ch.algorithm = d
 			}
 		}
 	}
-	if loss, _ := pick("reinforce_loss", layers); ch.algorithm.Name == reinforce && !ch.task.Labels() && replayed[loss] != nil {
+	if loss, _ := pick("reinforce_loss", layers); ch.algorithm.Name == reinforce && !ch.labels() && replayed[loss] != nil {
 		ch.loss = loss
 	}
 	return ch, nil
 }
 
 // usualAlgorithm is that of a command that names none.
-func usualAlgorithm(d envs.Definition) string {
-	if d.Labels() {
+func usualAlgorithm(labels bool) string {
+	if labels {
 		return "ppo"
 	}
 	return reinforce
@@ -195,11 +200,14 @@ func (ch choice) withRecipe() (*Config, error) {
 		}
 		o.Set(value)
 	}
+	if ch.writes {
+		c.General.Model = TinyModel // the recipe's is for a head
+	}
 	return c, nil
 }
 
 // selectors are the options that decide which others there are.
-var selectors = []string{"task", "mode", "algorithm", "reinforce_loss"}
+var selectors = []string{"task", "mode", "algorithm", "reinforce_loss", "policy"}
 
 var (
 	recipeLock sync.Mutex
@@ -273,6 +281,13 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 		if same := strings.EqualFold(e.value.Text, f.value); !same || e.value.Syntax == options.List {
 			return "", nil, fmt.Errorf("%s: %s", e.value, f.why)
 		}
+		return "", nil, nil
+	}
+	if e.name == "gamma" && l.task.OneStep {
+		if _, err := parse(l.somewhere("gamma"), e); err != nil {
+			return "", nil, err
+		}
+		l.notes = append(l.notes, e.source.Name+" changes nothing: an episode has one action")
 		return "", nil, nil
 	}
 	if l.partOfABatch(e.name) {

@@ -29,6 +29,17 @@ type LabelModel struct {
 	MaxLength int `option:"max_length" default:"512" range:"[3,)" needs:"!pretrained_model" help:"cut texts at this many tokens, special tokens included"`
 }
 
+// Kinds of policies of tasks that have both.
+const (
+	policyHead     = "head"
+	policyGenerate = "generate"
+)
+
+// PolicyKind is of tasks that a classifier can learn, or a language model.
+type PolicyKind struct {
+	Kind string `option:"policy" default:"head" allowed:"head,generate" help:"what gives a label: a head on an encoder, or a language model that writes it; without it a head, or where --model names a model, what it writes"`
+}
+
 // NewLabelModel is a classifier that begins untrained.
 type NewLabelModel struct {
 	LoRA    LoRA   `needs:"!pretrained_model"`
@@ -122,8 +133,9 @@ type RL struct {
 
 // LabelRollouts is what a classifier learns from.
 type LabelRollouts struct {
-	Episodes int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" help:"rollouts, each followed by an update; the best by validation is kept"`
-	Share    float64 `option:"rl_share" default:"0" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
+	Episodes  int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" help:"rollouts, each followed by an update; the best by validation is kept"`
+	EvalEvery int     `option:"eval_every" default:"1" range:"[1,)" help:"rollouts between evaluations; the best policy is kept"`
+	Share     float64 `option:"rl_share" default:"0" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
 	rollout.LabelOptions
 	Reward     string `option:"reward" default:"accuracy" arg:"LIST" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, model:DIR (a reward model of text and label), each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`

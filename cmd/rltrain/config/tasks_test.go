@@ -6,4 +6,5 @@ import (
 	_ "rltrain/envs/intent"
 	_ "rltrain/envs/math"
 	_ "rltrain/envs/prompts"
+	_ "rltrain/envs/text"
 )

@@ -35,6 +35,9 @@ func (t *trainer) imitate(ctx context.Context) error {
 	if c.Task.Plays() {
 		if task, err = t.taskFor(ctx, p); err == nil {
 			defer closeTask(task)
+			if err := t.choicesFit(p, task); err != nil {
+				return err
+			}
 			train, held, err = t.worked(ctx, p, task)
 		}
 	} else {

@@ -36,11 +36,25 @@ func (t *labelRun) write(ctx context.Context, stage *run.Stage, p *policy.Label,
 	if err := drawCurves(stage); err != nil {
 		return result, err
 	}
+	if t.config.Task.Stamped && stage.Name() == rlStage {
+		if err := drawTraining(stage, mostFrequent(e.val.Labels, len(p.Labels))); err != nil {
+			return result, err
+		}
+	}
 	if err := report.DrawEvaluation(filepath.Join(stage.Dir(), "plots"), p.Labels, result.truth, result.probs, result.evaluation.Confusion); err != nil {
 		return result, err
 	}
 	_, err = report.WriteCard(stage.Dir(), t.card(p, result))
 	return result, err
+}
+
+// mostFrequent is the share of the most frequent of some labels.
+func mostFrequent(labels []int, classes int) float64 {
+	counts := make([]int, classes)
+	for _, label := range labels {
+		counts[label]++
+	}
+	return float64(slices.Max(counts)) / float64(len(labels))
 }
 
 func (t *labelRun) card(p *policy.Label, r labelResult) report.Card {

@@ -209,11 +209,19 @@ func (t *labelRun) load(ctx context.Context, dir string) (*policy.Label, error) 
 	return p, nil
 }
 
+// beginning is the policy that the RL stage begins with: that in start, or a new one where there is none.
+func (t *labelRun) beginning(ctx context.Context, start string) (*policy.Label, error) {
+	if start == "" {
+		return t.startingPolicy(ctx)
+	}
+	return t.load(ctx, start)
+}
+
 // reinforce trains the RL stage from the policy in start. Its result follows that of start itself, where no
 // stage of this run has given it.
 func (t *labelRun) reinforce(ctx context.Context, start string) (results []labelResult, err error) {
 	c, o := t.config, t.config.LabelRollouts
-	p, err := t.load(ctx, start)
+	p, err := t.beginning(ctx, start)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +235,7 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 	if err != nil {
 		return nil, err
 	}
-	judge, err := algo.JudgeLabels(p, e.val, bestMetric(o.Metric, rewards.Names()), 1, rewards)
+	judge, err := algo.JudgeLabels(p, e.val, bestMetric(o.Metric, rewards.Names()), o.EvalEvery, rewards)
 	if err != nil {
 		return nil, err
 	}

@@ -37,6 +37,9 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 		return err
 	}
 	defer closeTask(task)
+	if err := t.choicesFit(p, task); err != nil {
+		return err
+	}
 	note, err := t.sift(ctx, p, task)
 	if err != nil {
 		return err
@@ -58,6 +61,9 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 			splits = []report.Split{{Name: "train", Rows: n}, {Name: "held out", Rows: task.Len(envs.Eval)}}
 		}
 		if err := t.begin(stage, p, "reinforcement learning with "+way, start, splits); err != nil {
+			return err
+		}
+		if err := t.showPrompt(ctx, stage, p, task); err != nil {
 			return err
 		}
 		if note != "" && !stage.Resumed() {
@@ -219,6 +225,11 @@ func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *pol
 	}
 	if err := drawCurves(stage); err != nil {
 		return err
+	}
+	if t.config.Task.Stamped {
+		if err := t.drawWriting(ctx, stage, task); err != nil {
+			return err
+		}
 	}
 	if err := t.languageCard(stage, p, "reinforcement learning with "+t.config.RL.Algorithm, report.AnswerTable(scores.Named())); err != nil {
 		return err

@@ -32,8 +32,12 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	if !shared.SameFolder(filepath.Dir(filepath.Dir(from)), dir) {
 		from = ""
 	}
+	saveEvery := c.Saving.SaveSteps
+	if c.Task.Stamped && name == rlStage && c.Source("save_steps") == (config.Source{}) {
+		saveEvery = c.EvalEvery()
+	}
 	stage, err := run.OpenStage(run.StageConfig{
-		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: c.Saving.SaveSteps, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
+		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",
 			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ())},
@@ -193,4 +197,14 @@ func cpuModel() string {
 		return name
 	}
 	return name + ", " + capability
+}
+
+// drawTraining draws what a stamped run is looked at by: rewards, the loss, and the accuracy on held-out rows beside that
+// of always saying what most of the rows are.
+func drawTraining(stage *run.Stage, majority float64) error {
+	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
+	if err != nil {
+		return err
+	}
+	return report.Curves(filepath.Join(stage.Dir(), "training_curves.png"), report.ClassificationPanels(rows, majority))
 }

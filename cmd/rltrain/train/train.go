@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"rltrain/cmd/rltrain/config"
@@ -31,6 +32,7 @@ type trainer struct {
 	command []string
 	console *report.Console
 	hub     *hub.Client
+	stamp   string // when the run began, in the names of its folders; "" where they have none
 }
 
 // Run runs the stages of the configuration's mode.
@@ -50,6 +52,14 @@ func Run(ctx context.Context, c *config.Config) error {
 		if err := t.console.Print("note: left unread in " + c.General.ConfigFile + ": " + section); err != nil {
 			return err
 		}
+	}
+	for _, note := range c.Notes() {
+		if err := t.console.Print("note: " + note); err != nil {
+			return err
+		}
+	}
+	if err := t.chooseStamp(); err != nil {
+		return err
 	}
 	work := t.text
 	if c.Labels != nil {
@@ -84,8 +94,8 @@ func (t *trainer) dataName() string {
 	switch name := t.config.Text("dataset"); {
 	case name != "":
 		return name
-	case t.config.Labels != nil:
-		return "built-in questions"
+	case t.config.Task.BuiltIn != "":
+		return t.config.Task.BuiltIn
 	}
 	return "exercises of " + t.config.Task.Name
 }
@@ -95,7 +105,65 @@ func (t *trainer) stageDir(stage string) string {
 	if folder == "" {
 		folder = t.config.Task.Name
 	}
+	if t.config.Task.Stamped {
+		return filepath.Join(t.config.General.OutputDir, t.stamped(stage)+t.stamp)
+	}
 	return filepath.Join(t.config.General.OutputDir, folder+"_"+stage)
+}
+
+// stamped is how the name of a stage's folder begins, where the time follows.
+func (t *trainer) stamped(stage string) string {
+	if c := t.config; stage == rlStage {
+		stage = c.RL.Algorithm
+	}
+	return t.config.Task.Folder + "_" + stage + "_"
+}
+
+// stampLayout sorts as the times do.
+const stampLayout = "20060102_150405"
+
+func isStamp(text string) bool {
+	_, err := time.Parse(stampLayout, text)
+	return err == nil
+}
+
+// chooseStamp names the run's folders: those of the newest run of these settings, where it is to be resumed.
+func (t *trainer) chooseStamp() error {
+	c := t.config
+	if !c.Task.Stamped {
+		return nil
+	}
+	t.stamp = time.Now().Format(stampLayout)
+	resume, from := c.Resuming()
+	if !resume {
+		return nil
+	}
+	newest := ""
+	if stamp := filepath.Base(filepath.Dir(filepath.Dir(from))); len(stamp) > len(stampLayout) {
+		if stamp = stamp[len(stamp)-len(stampLayout):]; isStamp(stamp) {
+			t.stamp = stamp
+			return nil
+		}
+	}
+	for stage, has := range map[string]bool{supervisedStage: c.Imitation != nil, rlStage: c.RL != nil} {
+		if !has {
+			continue
+		}
+		found, err := filepath.Glob(filepath.Join(c.General.OutputDir, t.stamped(stage)+"*"))
+		if err != nil {
+			return err
+		}
+		for _, path := range found {
+			stamp := strings.TrimPrefix(filepath.Base(path), t.stamped(stage))
+			if isStamp(stamp) {
+				newest = max(newest, stamp)
+			}
+		}
+	}
+	if newest != "" {
+		t.stamp = newest
+	}
+	return nil
 }
 
 // baseModel finds the model of --model.

@@ -1,0 +1,112 @@
+package text
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+)
+
+// task is rows as episodes of one step.
+type task struct {
+	labels      []string
+	template    string // "" = the usual
+	text        bool   // show text; else messages
+	seed        uint64
+	train, held []dataset.Row // held: the validation rows, then the test rows
+}
+
+// Len implements envs.Task.
+func (t *task) Len(part envs.Part) int {
+	if part == envs.Eval {
+		return len(t.held)
+	}
+	return len(t.train)
+}
+
+// Episode implements envs.Task: the training rows in an order of their own for each time that they come.
+func (t *task) Episode(part envs.Part, index int) (envs.Env, error) {
+	if part == envs.Eval {
+		if index >= len(t.held) {
+			return nil, fmt.Errorf("episode %d of %d held-out rows", index, len(t.held))
+		}
+		return &episode{task: t, row: t.held[index]}, nil
+	}
+	n := len(t.train)
+	order := rand.New(rand.NewPCG(t.seed, uint64(index/n))).Perm(n)
+	return &episode{task: t, row: t.train[order[index%n]]}, nil
+}
+
+// Choices are the answers that may be right, as envs.Choosing has them.
+func (t *task) Choices() []string { return t.labels }
+
+// episode is one row.
+type episode struct {
+	*task
+	row  dataset.Row
+	done bool
+}
+
+// Reset implements envs.Env. A text goes on behind a line end; a conversation is left to its template.
+func (e *episode) Reset(context.Context) (envs.Observation, error) {
+	e.done = false
+	if e.template != "" {
+		prompt := strings.NewReplacer("{text}", e.row.Text, "{labels}", quoted(e.labels)).Replace(e.template)
+		if e.text {
+			return envs.Observation{Text: prompt, Stop: []string{"\n"}}, nil
+		}
+		return envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: prompt}}}, nil
+	}
+	if e.text {
+		return envs.Observation{
+			Text: "Classify the following text as " + quoted(e.labels) + ".\n\nText: \"" + e.row.Text + "\"\n\nClassification:",
+			Stop: []string{"\n"},
+		}, nil
+	}
+	return envs.Observation{Messages: []envs.Message{
+		{Role: envs.RoleSystem, Content: "Classify the text that you are given as " + quoted(e.labels) + ". Answer with the label ONLY."},
+		{Role: envs.RoleUser, Content: e.row.Text},
+	}}, nil
+}
+
+// quoted is a, b or c in quotation marks.
+func quoted(labels []string) string {
+	names := make([]string, len(labels))
+	for i, label := range labels {
+		names[i] = strconv.Quote(label)
+	}
+	return strings.Join(names, " or ")
+}
+
+// Solution implements envs.Worked.
+func (e *episode) Solution() string {
+	if e.text {
+		return " " + e.row.Label
+	}
+	return e.row.Label
+}
+
+// Step implements envs.Env: the first line of the answer is the label, whatever its case, and pays 1 where it is right.
+func (e *episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	if e.done {
+		return envs.Step{}, errors.New("the text has been classified: Reset starts it over")
+	}
+	e.done = true
+	line, _, _ := strings.Cut(strings.TrimSpace(a.Text), "\n")
+	info := &envs.Info{Tier: "none", Truth: e.row.Label}
+	for _, label := range e.labels {
+		if normal(line) == normal(label) {
+			info.Answer, info.Tier, info.Formatted, info.Correct = label, "label", true, label == e.row.Label
+		}
+	}
+	step := envs.Step{Keep: len(a.Text), Done: true, Info: info}
+	if info.Correct {
+		step.Reward = 1
+	}
+	return step, nil
+}

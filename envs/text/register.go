@@ -1,0 +1,124 @@
+// Package text is the classification of texts: rows with labels for a classifier, or the same as episodes of one step for
+// a language model that writes the label.
+package text
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+)
+
+//go:embed text.yaml
+var recipe string
+
+func init() {
+	envs.Register(envs.Definition{
+		Name: "text", Help: "classify texts by reinforcement learning from the start, by a head or in words; the built-in sentences by their tone, or those of a data set",
+		Recipe: recipe, Options: func() any { return &options{} }, Folder: "classification", Stamped: true, OneStep: true, Untaught: true,
+		Worked: true, Forms: true, BuiltIn: "built-in sentences",
+	})
+}
+
+// options are those of the task.
+type options struct {
+	envs.LabelledRows
+	Labels   []string `option:"labels" needs:"dataset" help:"the labels, each of which a row has; without it all that rows have"`
+	Template string   `option:"prompt_template" needs:"policy=generate" help:"prompt of a text, with {text} and perhaps {labels} in it; without it a question that names the labels"`
+}
+
+// Check refuses what goes against each other.
+func (o *options) Check() error {
+	if err := o.LabelledRows.Check(); err != nil {
+		return err
+	}
+	if err := checkLabels(o.Labels); err != nil {
+		return &envs.OptionError{Option: "labels", Err: err}
+	}
+	if o.Template != "" && !strings.Contains(o.Template, "{text}") {
+		return &envs.OptionError{Option: "prompt_template", Err: fmt.Errorf("%q has no {text}, which stands for the text", o.Template)}
+	}
+	return nil
+}
+
+// checkLabels refuses labels that an answer could not tell apart: case and spaces around do not count there.
+func checkLabels(labels []string) error {
+	if len(labels) == 1 {
+		return fmt.Errorf("%q is the only one: at least two are needed", labels[0])
+	}
+	seen := map[string]string{}
+	for _, label := range labels {
+		key := normal(label)
+		if key == "" {
+			return fmt.Errorf("%q is empty", label)
+		}
+		if strings.ContainsAny(label, "\r\n") {
+			return fmt.Errorf("%q has more than one line", label)
+		}
+		if other, twice := seen[key]; twice {
+			return fmt.Errorf("%q and %q are the same but for case and spaces", other, label)
+		}
+		seen[key] = label
+	}
+	return nil
+}
+
+// normal is a label as answers are compared.
+func normal(label string) string { return strings.ToLower(strings.TrimSpace(label)) }
+
+// Rows implements envs.RowSource.
+func (o *options) Rows(ctx context.Context, s envs.Setup) ([]dataset.Row, error) {
+	if o.Dataset == "" {
+		return o.Balanced(Builtin())
+	}
+	rows, err := o.LabelledRows.Rows(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	found, err := dataset.Labels(rows)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkLabels(found); err != nil {
+		return nil, fmt.Errorf("%s: labels: %w", o.Dataset, err)
+	}
+	if len(o.Labels) == 0 {
+		return rows, nil
+	}
+	if _, err := dataset.LabelIndex(rows, o.Labels); err != nil {
+		return nil, err
+	}
+	for _, label := range o.Labels {
+		if !slices.Contains(found, label) {
+			return nil, &envs.OptionError{Option: "labels", Err: fmt.Errorf("%q is the label of no row of %s", label, o.Dataset)}
+		}
+	}
+	return rows, nil
+}
+
+// Task implements envs.EpisodeSource.
+func (o *options) Task(s envs.Setup) (envs.Task, error) {
+	rows, err := o.Rows(context.Background(), s)
+	if err != nil {
+		return nil, err
+	}
+	labels, err := dataset.Labels(rows)
+	if err != nil {
+		return nil, err
+	}
+	if len(o.Labels) > 0 {
+		labels = o.Labels
+	}
+	t := &task{labels: labels, template: o.Template, text: s.Text, seed: s.Seed}
+	var val, test []dataset.Row
+	t.train, val, test = dataset.Split(rows, s.Seed)
+	t.held = append(val, test...)
+	if len(t.train) == 0 || len(t.held) == 0 {
+		return nil, fmt.Errorf("%d training rows and %d held-out ones: both are needed", len(t.train), len(t.held))
+	}
+	return t, nil
+}

@@ -1,0 +1,145 @@
+package text
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+)
+
+func TestBuiltin(t *testing.T) {
+	rows := Builtin()
+	counts, seen := map[string]int{}, map[string]bool{}
+	for _, r := range rows {
+		counts[r.Label]++
+		if seen[r.Text] || r.Text != strings.TrimSpace(r.Text) || len(strings.Fields(r.Text)) < 4 {
+			t.Errorf("%s:%d: %q stands there twice, or is no sentence", r.File, r.Line, r.Text)
+		}
+		seen[r.Text] = true
+	}
+	if diff := cmp.Diff(map[string]int{"positive": 155, "negative": 155}, counts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// find names a file as a data set of one part.
+func find(path string) envs.Setup {
+	return envs.Setup{Seed: 1, Find: func(context.Context, string, string, ...string) ([]dataset.Part, error) {
+		return []dataset.Part{{Files: []string{path}}}, nil
+	}}
+}
+
+func TestLabelsOfOnesOwn(t *testing.T) {
+	rows := "text,label\na b,art\nc d,art history\ne f,art\ng h,art history\n"
+	for _, test := range []struct {
+		rows   string
+		labels []string
+		wrong  string
+	}{
+		{rows, nil, ""},
+		{rows, []string{"art history", "art"}, ""},
+		{rows, []string{"art"}, `"art" is the only one`},
+		{rows, []string{"art", "Art "}, "the same but for case and spaces"},
+		{rows, []string{"art", " "}, "is empty"},
+		{rows, []string{"art", "a\nb"}, "more than one line"},
+		{rows, []string{"art", "art history", "law"}, `"law" is the label of no row`},
+		{rows, []string{"art", "law"}, "label \"art history\" does not occur among"},
+		{"text,label\na b,art\nc d,Art\n", nil, "the same but for case and spaces"},
+		{"text,label\na b,art\nc d,art\n", nil, "training needs at least two labels"},
+	} {
+		path := filepath.Join(t.TempDir(), "rows.csv")
+		if err := os.WriteFile(path, []byte(test.rows), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		o := &options{LabelledRows: envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}, Labels: test.labels}
+		err := o.Check()
+		if err == nil {
+			_, err = o.Rows(t.Context(), find(path))
+		}
+		if (err == nil) != (test.wrong == "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
+			t.Errorf("labels %q: error %v, want %q", test.labels, err, test.wrong)
+		}
+	}
+	o := &options{LabelledRows: envs.LabelledRows{TextColumn: "text", LabelColumn: "label"}, Template: "what?"}
+	if err := o.Check(); err == nil || !strings.Contains(err.Error(), "{text}") {
+		t.Errorf("error %v of a template without a text", err)
+	}
+}
+
+func TestSeveralLabelsOfARow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.jsonl")
+	if err := os.WriteFile(path, []byte(`{"text":"a","label":"x"}`+"\n"+`{"text":"b","label":["x","y"]}`+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o := &options{LabelledRows: envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}}
+	if _, err := o.Rows(t.Context(), find(path)); err == nil || !strings.Contains(err.Error(), "rows.jsonl:2") || !strings.Contains(err.Error(), `"label"`) {
+		t.Errorf("error %v, want one that names the row and the column", err)
+	}
+}
+
+func TestEpisodes(t *testing.T) {
+	ctx := t.Context()
+	for _, asText := range []bool{true, false} {
+		made, err := (&options{}).Task(envs.Setup{Seed: 1, Text: asText})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if made.Len(envs.Train)+made.Len(envs.Eval) != 310 {
+			t.Errorf("%d and %d rows", made.Len(envs.Train), made.Len(envs.Eval))
+		}
+		e, err := made.Episode(envs.Train, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := e.(*episode).row
+		for _, test := range []struct {
+			answer string
+			info   envs.Info
+		}{
+			{" " + row.Label + "\n", envs.Info{Correct: true, Formatted: true, Tier: "label", Answer: row.Label, Truth: row.Label}},
+			{"\n" + strings.ToUpper(row.Label) + " \nbecause", envs.Info{Correct: true, Formatted: true, Tier: "label", Answer: row.Label, Truth: row.Label}},
+			{"It is " + row.Label, envs.Info{Tier: "none", Truth: row.Label}},
+			{"", envs.Info{Tier: "none", Truth: row.Label}},
+		} {
+			shown, err := e.Reset(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := "Classify the following text as \"negative\" or \"positive\".\n\nText: \"" + row.Text + "\"\n\nClassification:"
+			if asText && shown.Text != want || !asText && (len(shown.Messages) != 2 || shown.Messages[1].Content != row.Text) {
+				t.Errorf("shown %+v", shown)
+			}
+			step, err := e.Step(ctx, envs.Action{Text: test.answer})
+			if err != nil {
+				t.Fatal(err)
+			}
+			reward := 0.0
+			if test.info.Correct {
+				reward = 1
+			}
+			if diff := cmp.Diff(envs.Step{Keep: len(test.answer), Done: true, Reward: reward, Info: &test.info}, step); diff != "" {
+				t.Errorf("%q (-want +got):\n%s", test.answer, diff)
+			}
+			if _, err := e.Step(ctx, envs.Action{}); err == nil {
+				t.Error("a second answer is taken")
+			}
+		}
+	}
+	made, err := (&options{Template: "{text} Is that {labels}?"}).Task(envs.Setup{Seed: 1, Text: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, _ := made.Episode(envs.Eval, 0)
+	if shown, _ := e.Reset(ctx); shown.Text != e.(*episode).row.Text+` Is that "negative" or "positive"?` {
+		t.Errorf("shown %q", shown.Text)
+	}
+	if _, err := made.Episode(envs.Eval, made.Len(envs.Eval)); err == nil {
+		t.Error("a held-out row past the last")
+	}
+}
