@@ -268,7 +268,7 @@ func (t *Trainer) train(ctx context.Context) error {
 		}
 		last := t.state.Step == t.config.Steps || t.state.Done
 		if last && len(t.state.Window) > 0 {
-			if err := t.flush(); err != nil {
+			if err := t.flush(false); err != nil {
 				return err
 			}
 		}
@@ -332,12 +332,15 @@ func (t *Trainer) report(step *rl.Step) error {
 	}
 	t.hooks.Advance(s.Step, c.Steps, note)
 	if t.hooks.LogDue(s.Step) || s.Step == c.Steps {
-		if err := t.flush(); err != nil {
+		if err := t.flush(step.Line == nil); err != nil {
+			return err
+		}
+		if err := t.hooks.Record(step); err != nil {
 			return err
 		}
 	}
 	if step.Line != nil {
-		if err := t.hooks.Logf("%s", step.Line(m)); err != nil {
+		if err := t.hooks.StepLine(step.Line(m)); err != nil {
 			return err
 		}
 	}
@@ -354,15 +357,18 @@ func (t *Trainer) report(step *rl.Step) error {
 	return t.alarms()
 }
 
-// flush writes a row of the figures since the last one.
-func (t *Trainer) flush() error {
+// flush writes a row of the figures since the last one, and with say a line of it.
+func (t *Trainer) flush(say bool) error {
 	row := report.Row{}
 	t.state.Window.Fill(row)
 	if t.hooks.Now == nil {
 		dropTimes(row)
 	}
 	t.state.Window = rl.Meter{}
-	return t.hooks.Write(row)
+	if err := t.hooks.Write(row); err != nil || !say {
+		return err
+	}
+	return t.hooks.StepLine(fmt.Sprintf("step %d/%d %s", t.state.Step, t.config.Steps, report.RowLine(row)))
 }
 
 // alarms tells of those that were not raised the step before.

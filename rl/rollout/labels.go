@@ -225,9 +225,33 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 		}
 		step.Notes = append(step.Notes, fmt.Sprintf("warning: the reward of %d of %d texts failed; they are left out", failed, n+failed))
 	}
+	step.Records = func(prompts int) ([]rl.Record, error) { return l.records(samples, scores, at, prompts), nil }
 	step.Line = func(m rl.Meter) string {
 		return fmt.Sprintf("%s Update: policy_loss=%.4f, value_loss=%.4f, entropy=%.4f, clip_fraction=%.3f, approx_kl=%.5f, explained_variance=%.3f, grad_norm=%.3f",
 			strings.ToUpper(l.config.Algorithm), m.Get("policy_loss"), m.Get("value_loss"), m.Get("entropy"), m.Get("clip_ratio/region_mean"), m.Get("approx_kl"), m.Get("explained_variance"), m.Get("grad_norm"))
 	}
 	return step, nil
+}
+
+// records are the choices for the first so many texts of a step, or with a negative number for all.
+func (l *Labels) records(samples []*rl.Sample, scores reward.Scores, at rl.At, prompts int) []rl.Record {
+	if prompts < 0 || prompts > len(samples) {
+		prompts = len(samples)
+	}
+	all := make([]rl.Record, prompts)
+	for i, x := range samples[:prompts] {
+		r := rl.Record{
+			Step: at.Step + 1, Version: x.Version, Prompt: x.Prompt, Written: l.policy.Labels[x.Actions[0]], Truth: l.policy.Labels[x.Truth],
+			Correct: x.Actions[0] == x.Truth, Form: true,
+		}
+		if l.texts != nil {
+			r.Shown = l.texts[x.Prompt]
+		}
+		r.Learnt(x)
+		for _, one := range scores.Rewards {
+			r.Each = append(r.Each, rl.RecordedValue{Name: one.Name, Value: rl.Number(one.Values[i])})
+		}
+		all[i] = r
+	}
+	return all
 }

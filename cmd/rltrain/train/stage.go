@@ -34,7 +34,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	}
 	stage, err := run.OpenStage(run.StageConfig{
 		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: c.Saving.SaveSteps, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
-		LogEvery: c.Saving.LoggingSteps, Console: t.console, Now: time.Now,
+		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",
 			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ())},
 	})
