@@ -98,7 +98,7 @@ type state struct {
 	Version   uint64               `json:"version"`
 	Done      bool                 `json:"done"` // as an evaluation found
 	Window    rl.Meter             `json:"window"`
-	History   []rl.Health          `json:"history,omitempty"`
+	Watch     rl.Watch             `json:"watch"`
 	KL        rl.KLControllerState `json:"kl"`
 	Judged    judgements           `json:"judged"`
 	Source    json.RawMessage      `json:"source"`
@@ -325,6 +325,11 @@ func (t *Trainer) report(step *rl.Step) error {
 	m, s, c := step.Figures, &t.state, t.config
 	m.Last("step", float64(s.Step))
 	m.Last("policy_version", float64(s.Version))
+	if step.Health != nil {
+		for tier, share := range s.Watch.Shares(step.Health.Tiers) {
+			m.Mean("tiers/"+tier, share, 1)
+		}
+	}
 	s.Window.Merge(m)
 	note := ""
 	if c.Summary != "" {
@@ -349,12 +354,16 @@ func (t *Trainer) report(step *rl.Step) error {
 			return err
 		}
 	}
+	if _, ok := m["reward"]; ok && t.needs.Rewards {
+		s.Watch.Learnt(m.Get("reward"))
+	} else if _, ok := m["loss"]; ok && !t.needs.Rewards {
+		s.Watch.Learnt(-m.Get("loss"))
+	}
 	if step.Health == nil {
 		return nil
 	}
 	step.Health.KL = m.Get("kl/k3")
-	s.History = append(s.History, *step.Health)
-	return t.alarms()
+	return t.warn(s.Watch.Step(*step.Health, rl.DefaultAlarmLimits()))
 }
 
 // flush writes a row of the figures since the last one, and with say a line of it.
@@ -371,17 +380,9 @@ func (t *Trainer) flush(say bool) error {
 	return t.hooks.StepLine(fmt.Sprintf("step %d/%d %s", t.state.Step, t.config.Steps, report.RowLine(row)))
 }
 
-// alarms tells of those that were not raised the step before.
-func (t *Trainer) alarms() error {
-	limits, history := rl.DefaultAlarmLimits(), t.state.History
-	before := map[string]bool{}
-	for _, alarm := range rl.Alarms(history[:len(history)-1], limits) {
-		before[alarm.Name] = true
-	}
-	for _, alarm := range rl.Alarms(history, limits) {
-		if before[alarm.Name] {
-			continue
-		}
+// warn tells of alarms.
+func (t *Trainer) warn(alarms []rl.Alarm) error {
+	for _, alarm := range alarms {
 		if err := t.hooks.Logf("warning: %s: %s", alarm.Name, alarm.Text); err != nil {
 			return err
 		}
