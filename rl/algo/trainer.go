@@ -267,6 +267,9 @@ func (t *Trainer) train(ctx context.Context) error {
 		if _, err := t.Step(ctx); err != nil {
 			return err
 		}
+		if t.hooks.StopAfter > 0 && t.state.Step >= t.hooks.StopAfter {
+			return nil
+		}
 		if err := t.evaluateIfDue(ctx); err != nil {
 			return err
 		}
@@ -335,6 +338,9 @@ func (t *Trainer) report(step *rl.Step) error {
 		}
 	}
 	s.Window.Merge(m)
+	if t.hooks.Seen != nil {
+		t.hooks.Seen(step, c.Steps)
+	}
 	note := ""
 	if c.Summary != "" {
 		note = fmt.Sprintf("%s %.3f", c.Summary, m.Get(c.Summary))

@@ -146,11 +146,11 @@ func (t *trainer) replayLabels(ctx context.Context, dir string, records []rl.Rec
 	if err != nil {
 		return err
 	}
-	rewards, err := (&labelRun{trainer: t}).labelRewards(folder.Labels)
+	rewards, done, err := (&labelRun{trainer: t}).labelRewards(ctx, folder.Labels)
 	if err != nil {
 		return err
 	}
-	defer rewards.Close()
+	defer done()
 	if rewards.ReadsProbs() {
 		return fmt.Errorf("the rewards %s read the policy's probabilities, which are not kept", strings.Join(rewards.Names(), ","))
 	}

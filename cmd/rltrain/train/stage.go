@@ -32,7 +32,9 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	if !shared.SameFolder(filepath.Dir(filepath.Dir(from)), dir) {
 		from = ""
 	}
+	stopAfter, seen := t.tries(name)
 	stage, err := run.OpenStage(run.StageConfig{
+		StopAfter: stopAfter, Seen: seen,
 		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: c.Saving.SaveSteps, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",
@@ -126,6 +128,7 @@ func (t *trainer) begin(stage *run.Stage, p counted, what, model string, splits 
 		return nil
 	}
 	total, trainable := p.Parameters()
+	t.trial.begins(what, model, total, trainable, splits, p)
 	header := report.Header{
 		Task: t.config.Task.Name, Stage: what, Model: model, Total: total, Trainable: trainable, Device: "cpu",
 		Threads: torch.Threads(), Data: t.dataName(), Output: stage.Home(), Splits: splits,
