@@ -17,13 +17,13 @@ import (
 	"rltrain/rl/run"
 )
 
-// trial is a run of which one step of each stage is tried.
+// trial is a run of which some steps of each stage are tried.
 type trial struct {
 	output string // where the run would write
 	stages []*tried
 }
 
-// tried is a stage with its first step.
+// tried is a stage of it.
 type tried struct {
 	name, what, model string
 	total, trainable  int64
@@ -37,7 +37,11 @@ type tried struct {
 // they take what they will take.
 const trialAnswers = samplerSlots
 
-// try tries one step of each stage in a folder that is removed again, and tells what the run would be.
+// trialSteps is how many steps of a stage are tried: memory grows over the first ones, while what the first has freed is
+// not used again yet.
+const trialSteps = 3
+
+// try tries some steps of each stage in a folder that is removed again, and tells what the run would be.
 func (t *trainer) try(ctx context.Context) error {
 	c, told := t.config, t.console
 	output := c.General.OutputDir
@@ -83,7 +87,11 @@ func (t *trainer) tries(stage string) (stopAfter int, seen func(step *rl.Step, t
 	}
 	one := &tried{name: stage}
 	t.trial.stages = append(t.trial.stages, one)
-	return 1, func(step *rl.Step, total int) {
+	return trialSteps, func(step *rl.Step, total int) {
+		if one.err != nil {
+			return
+		}
+		one.seen.Reset()
 		t.describeStep(&one.seen, one, step, total)
 		one.err = t.describeSamples(&one.seen, one, step)
 	}
@@ -170,7 +178,7 @@ func (t *trainer) describeStep(s *shared.Sheet, one *tried, step *rl.Step, total
 	}
 	if seconds := m.Get("time/step"); seconds > 0 {
 		whole := time.Duration(seconds * float64(total) * float64(time.Second))
-		s.Row("time", "%s for this step, so about %s for all, evaluations aside", report.Duration(time.Duration(seconds*float64(time.Second))), report.Duration(whole))
+		s.Row("time", "%s for a step, so about %s for all, evaluations aside", report.Duration(time.Duration(seconds*float64(time.Second))), report.Duration(whole))
 	}
 }
 
