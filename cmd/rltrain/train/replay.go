@@ -45,7 +45,7 @@ func (t *trainer) replayText(ctx context.Context, dir string, records []rl.Recor
 		return err
 	}
 	defer p.Close()
-	task, err := t.taskFor(p)
+	task, err := t.taskFor(ctx, p)
 	if err != nil {
 		return err
 	}
