@@ -148,6 +148,8 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 		return argv[:2], nil
 	case strings.HasPrefix(args[0], "-"):
 		return append([]string{argv[0], "train"}, args...), nil
+	case args[0] == "doctor" && len(args) > 1 && args[1] == "train":
+		return append(append([]string{argv[0], "train"}, args[2:]...), "--dry-run"), nil
 	}
 	command := app.Command(args[0])
 	if command == nil {

@@ -25,7 +25,8 @@ func Command() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "describe a model before it is used or trained, without loading its weights, or this machine",
-		Description: `Without --model: which sandbox this machine offers for programs, why no better one, and what would help.
+		Description: `rltrain doctor train, with the options of a run, tries it and describes it, as train --dry-run does.
+Without --model: which sandbox this machine offers for programs, why no better one, and what would help.
 
 Of a language model: family, size, context, the tokens that end a text, chat template, the first prompt of a task
 and the tokens of it that supervised training trains, and what memory to expect. Of an adapter also: which fields
