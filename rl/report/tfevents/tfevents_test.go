@@ -41,6 +41,7 @@ func TestFileGoesOnWhereItsCheckpointWas(t *testing.T) {
 	offset, err := w.Offset()
 	must(err)
 	must(w.Scalars(noon, 2, map[string]float64{"train/loss": 99}))
+	must(w.Scalars(noon, 3, map[string]float64{"train/loss": 99}))
 	must(w.Close())
 
 	path := filepath.Join(dir, w.Name())
