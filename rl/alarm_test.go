@@ -1,14 +1,19 @@
 package rl
 
 import (
+	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
+// TestAlarms has for each alarm a run that raises it and one that nearly does.
 func TestAlarms(t *testing.T) {
-	well := Health{ZeroStd: 0.3, Ended: 0.95, Correct: 0.6, Formatted: 0.9, Tiers: map[string]float64{"tag": 0.9, "last_number": 0.1}}
+	well := Health{ZeroStd: 0.3, Group: 8, Ended: 0.95, Correct: 0.6, Formatted: 0.9, Length: 40,
+		Tiers: map[string]float64{"tag": 0.9, "last_number": 0.1}, Kinds: map[string]Tried{"2 numbers": {16, 10}, "3 numbers": {16, 4}},
+		Spread: map[string]float64{"accuracy": 0.5, "expr:length": 0.1}}
 	with := func(change func(*Health)) Health {
 		h := well
 		change(&h)
@@ -16,6 +21,15 @@ func TestAlarms(t *testing.T) {
 	}
 	times := func(n int, h Health) []Health { return slices.Repeat([]Health{h}, n) }
 	equal := with(func(h *Health) { h.ZeroStd = 1 })
+	longer := func(length, correct float64) Health {
+		return with(func(h *Health) { h.Length, h.Correct = length, correct })
+	}
+	never := func(n int) Health {
+		return with(func(h *Health) { h.Kinds = map[string]Tried{"2 numbers": {n, 1}, "5 numbers": {n, 0}} })
+	}
+	spread := func(accuracy, length float64) Health {
+		return with(func(h *Health) { h.Spread = map[string]float64{"accuracy": accuracy, "expr:length": length} })
+	}
 	for _, test := range []struct {
 		name    string
 		history []Health
@@ -24,29 +38,107 @@ func TestAlarms(t *testing.T) {
 		{"none yet", nil, nil},
 		{"well", times(30, well), nil},
 		{"equal rewards, not yet long enough", append(times(9, well), times(4, equal)...), nil},
-		{"equal rewards", append(times(9, well), times(5, equal)...), []string{"equal_rewards"}},
-		{"equal rewards with a pause", slices.Concat(times(9, equal), times(1, well), times(4, equal)), nil},
+		{"equal rewards", append(times(9, well), times(9, equal)...), []string{"equal_rewards"}},
+		{"equal rewards with a pause", slices.Concat(times(4, equal), times(1, well), times(4, equal)), nil},
+		{"equal rewards twice are told once", slices.Concat(times(9, equal), times(1, well), times(9, equal)), []string{"equal_rewards"}},
 		{"truncation", times(5, with(func(h *Health) { h.Truncated = 0.5 })), []string{"truncation"}},
-		{"missing end", times(5, with(func(h *Health) { h.Ended = 0.1 })), []string{"missing_end"}},
+		{"less truncation", times(9, with(func(h *Health) { h.Truncated = 0.49 })), nil},
+		{"missing end", times(5, with(func(h *Health) { h.Ended = 0.5 })), []string{"missing_end"}},
+		{"enough ends", times(9, with(func(h *Health) { h.Ended = 0.51 })), nil},
 		{"collapse", append(times(10, well), times(5, with(func(h *Health) { h.Correct = 0.1 }))...), []string{"collapse"}},
 		{"one bad step", append(times(10, well), with(func(h *Health) { h.Correct = 0 })), nil},
-		{"collapse from the best window", slices.Concat(times(5, with(func(h *Health) { h.Correct = 0.1 })), times(5, well), times(5, with(func(h *Health) { h.Correct = 0.2 }))), []string{"collapse"}},
+		{"collapse from the best window", slices.Concat(times(5, with(func(h *Health) { h.Correct = 0.1 })), times(5, well), times(20, with(func(h *Health) { h.Correct = 0.2 }))), []string{"collapse"}},
+		{"a small fall", append(times(10, well), times(9, with(func(h *Health) { h.Correct = 0.36 }))...), nil},
 		{"drift", append(times(10, well), times(5, with(func(h *Health) { h.Formatted, h.Tiers = 0.5, map[string]float64{"tag": 0.5, "last_number": 0.5} }))...), []string{"tier_drift"}},
+		{"drift, long after the first window", append(times(40, well), times(5, with(func(h *Health) { h.Formatted, h.Tiers = 0.5, map[string]float64{"tag": 0.5, "last_number": 0.5} }))...), []string{"tier_drift"}},
 		{"learning the form is no drift", append(times(10, with(func(h *Health) { h.Formatted, h.Tiers = 0.2, map[string]float64{"tag": 0.2, "last_number": 0.8} })), times(5, well)...), nil},
+		{"longer and no better", append(times(10, well), times(5, longer(80, 0.6))...), []string{"length_drift"}},
+		{"shorter and no better", append(times(10, well), times(5, longer(20, 0.6))...), []string{"length_drift"}},
+		{"longer and better", append(times(10, well), times(5, longer(80, 0.66))...), nil},
+		{"a little longer", append(times(10, well), times(5, longer(79, 0.6))...), nil},
+		{"a kind that is never right", times(10, never(10)), []string{"never_right"}},
+		{"a kind that was tried too little", times(10, never(9)), nil},
+		{"a kind that was right once", append(times(1, with(func(h *Health) { h.Kinds = map[string]Tried{"5 numbers": {9, 1}} })), times(20, never(10))...), nil},
+		{"one reward counts", times(5, spread(0.1, 0.9)), []string{"dominant_reward"}},
+		{"two rewards count", times(9, spread(0.11, 0.89)), nil},
+		{"the right answer counts", times(9, spread(0.95, 0.05)), nil},
+		{"one reward is all there is", times(9, spread(0, 0.9)), nil},
 		{"kl", []Health{with(func(h *Health) { h.KL = 1.5 })}, []string{"kl"}},
-		{"kl in the past", []Health{with(func(h *Health) { h.KL = 1.5 }), well}, nil},
-		{"failed rewards", []Health{with(func(h *Health) { h.Failed = 0.2 })}, []string{"failed_rewards"}},
+		{"less kl", times(9, with(func(h *Health) { h.KL = 1 })), nil},
+		{"failed rewards", []Health{with(func(h *Health) { h.Failed = 0.1 })}, []string{"failed_rewards"}},
+		{"fewer failed rewards", times(9, with(func(h *Health) { h.Failed = 0.09 })), nil},
 	} {
+		var w Watch
 		var names []string
-		for _, alarm := range Alarms(test.history, DefaultAlarmLimits()) {
-			names = append(names, alarm.Name)
+		for i, h := range test.history {
+			if i%3 == 2 {
+				w = throughJSON(t, w) // as a resumed run has it
+			}
+			for _, alarm := range w.Step(h, DefaultAlarmLimits()) {
+				names = append(names, alarm.Name)
+			}
 		}
 		if diff := cmp.Diff(test.want, names); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
+		if len(w.First) > 5 || len(w.Recent) > 10 {
+			t.Errorf("%s: %d and %d steps are kept", test.name, len(w.First), len(w.Recent))
+		}
 	}
-	history := append(times(9, well), times(5, equal)...)
-	if diff := cmp.Diff(Alarms(history, DefaultAlarmLimits()), Alarms(throughJSON(t, history), DefaultAlarmLimits())); diff != "" {
-		t.Errorf("a restored history (-before +after):\n%s", diff)
+}
+
+// TestEqualGroupsArePredicted: p⁸ + (1−p)⁸ of groups of 8 are all right or all wrong by chance.
+func TestEqualGroupsArePredicted(t *testing.T) {
+	for _, test := range []struct {
+		correct, zero float64
+		group         int
+		want          string
+	}{
+		{0.01, 0.93, 8, "with 8 answers to a prompt of which 1.0 % are right, 92 % are to be expected: try --samples-per-prompt 32, with which it would be 72 %, or other exercises"},
+		{0.5, 0.95, 8, "with 8 answers to a prompt of which 50.0 % are right, 1 % are to be expected, so some exercises are always right and the others never: try --dynamic-sampling"},
+		{0, 1, 8, "of which 0.0 % are right, 100 % are to be expected: try other exercises, a longer warm-up"},
+		{0.5, 1, 1, "try other exercises"},
+	} {
+		if got := equalGroups(Health{Correct: test.correct, ZeroStd: test.zero}, test.group); !strings.Contains(got, test.want) {
+			t.Errorf("%+v: %q", test, got)
+		}
+	}
+}
+
+// TestOverfitting looks at three evaluations, of which the training in between gets better.
+func TestOverfitting(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		train, held []float64
+		want        int
+	}{
+		{"both get better", []float64{1, 2, 3, 4}, []float64{1, 2, 3, 4}, 0},
+		{"held out falls", []float64{1, 2, 3, 4}, []float64{4, 3, 2, 1}, 1},
+		{"it falls at last", []float64{0, 1, 2, 3}, []float64{5, 6, 5, 4}, 1},
+		{"only once", []float64{1, 2, 3}, []float64{4, 5, 3}, 0},
+		{"both fall", []float64{3, 2, 1}, []float64{3, 2, 1}, 0},
+		{"nothing was learnt from", []float64{math.NaN(), math.NaN(), math.NaN()}, []float64{3, 2, 1}, 0},
+	} {
+		var w Watch
+		n := 0
+		for i, score := range test.held {
+			if !math.IsNaN(test.train[i]) {
+				w.Learnt(test.train[i] - 1)
+				w.Learnt(test.train[i] + 1)
+			}
+			w = throughJSON(t, w)
+			n += len(w.Evaluated(score))
+		}
+		if n != test.want {
+			t.Errorf("%s: %d alarms, want %d", test.name, n, test.want)
+		}
+	}
+}
+
+func TestSharesKnowEarlierTiers(t *testing.T) {
+	var w Watch
+	w.Shares(map[string]float64{"tag": 1})
+	if diff := cmp.Diff(map[string]float64{"tag": 0, "none": 1}, w.Shares(map[string]float64{"none": 1})); diff != "" {
+		t.Error(diff)
 	}
 }

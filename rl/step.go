@@ -17,6 +17,9 @@ type Step struct {
 	Health  *Health                // what the alarms look at; nil where nothing was played
 	Line    func(all Meter) string // what to say of the step once it is learnt from; nil = nothing
 	Notes   []string               // warnings and samples to print behind that line
+	// Records are the answers to the first so many prompts, or with a negative number to all, with what the algorithm
+	// made of them; nil = there are none.
+	Records func(prompts int) ([]Record, error)
 }
 
 // At is where training stands when a source is asked for a step.

@@ -33,6 +33,7 @@ type Trajectory struct {
 	Turns []Turn          `json:"turns"`
 	Stop  envs.StopReason `json:"stop"` // why the last action ended
 	Info  *envs.Info      `json:"info,omitempty"`
+	Parts []RecordedValue `json:"-"` // what each reward of a list gave, for the records
 }
 
 // Turn is one action with all that the environment put into it.

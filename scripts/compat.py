@@ -38,6 +38,7 @@ from checks import LIMIT, ROOT, attempt, check, loads_in_peft, results, rltrain 
 from language import check_language_models  # noqa: E402
 from llama_tokenizers import llama_cases  # noqa: E402
 from sft import sft_cases  # noqa: E402
+from trackers import check_trackers  # noqa: E402
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer  # noqa: E402
 from transformers import BertConfig, BertForPreTraining, DistilBertConfig, ModernBertConfig, RobertaConfig  # noqa: E402
 from tokenizers import processors  # noqa: E402
@@ -402,6 +403,8 @@ def main():
             check_sft(scratch)
         with attempt("language models"):
             check_language_models(scratch)
+        with attempt("trackers"):
+            check_trackers(scratch / "trackers")
         for family in ENCODERS:
             random_encoder(scratch / f"tiny-{family}", family)
         random_rows(scratch / "rows.jsonl")

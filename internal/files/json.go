@@ -14,14 +14,21 @@ import (
 // SaveJSON writes v to path, indented, atomically. A value that JSON cannot
 // hold (NaN, an infinity) is an error and leaves the file as it was.
 func SaveJSON(path string, v any) error {
+	data, err := EncodeJSON(v)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return outfile.Write(path, data, 0o644)
+}
+
+// EncodeJSON is the content of the file that SaveJSON writes.
+func EncodeJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return outfile.Write(path, buf.Bytes(), 0o644)
+	err := enc.Encode(v)
+	return buf.Bytes(), err
 }
 
 // LoadJSON reads path into what into points to. An unknown field, a wrong

@@ -100,6 +100,9 @@ func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 			return err
 		}
 	}
+	if err := t.warn(t.state.Watch.Evaluated(score)); err != nil {
+		return err
+	}
 	if impatient && t.state.Step < t.config.Steps {
 		return t.hooks.Logf("Stopped early: %s in a row no better than that after step %d", report.Plural(j.Waited, "evaluation"), j.BestStep)
 	}

@@ -68,7 +68,7 @@ func JudgeLabels(p *policy.Label, validation policy.Examples, metric string, eve
 		}
 		v := LabelScores{Evaluation: rl.Evaluate(p.Labels, validation.Labels, probs), Loss: crossEntropy(validation.Labels, probs)}
 		row := report.Row{
-			"eval_accuracy": v.Accuracy, "eval_f1_macro": v.F1Macro, "eval_f1_weighted": v.F1Weighted,
+			"eval_accuracy": v.Accuracy, "eval_accuracy_low": v.Intervals.Accuracy[0], "eval_accuracy_high": v.Intervals.Accuracy[1], "eval_f1_macro": v.F1Macro, "eval_f1_weighted": v.F1Weighted,
 			"eval_brier": v.Brier, "eval_ece": v.ECE, "eval_loss": v.Loss,
 		}
 		if rewards == nil {
@@ -182,7 +182,9 @@ func JudgeAnswers(sampler *policy.Sampler, task envs.Task, n, every int, c rollo
 
 // AnswerRow is an evaluation for the metrics.
 func AnswerRow(s rl.AnswerScores) report.Row {
-	row := report.Row{"eval_accuracy": s.Accuracy, "eval_format_rate": s.FormatRate}
+	row := report.Row{
+		"eval_accuracy": s.Accuracy, "eval_accuracy_low": s.Interval[0], "eval_accuracy_high": s.Interval[1], "eval_format_rate": s.FormatRate,
+	}
 	switch {
 	case s.Reward != nil && !s.Judged():
 		return report.Row{"eval_reward": *s.Reward}

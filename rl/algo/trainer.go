@@ -98,7 +98,7 @@ type state struct {
 	Version   uint64               `json:"version"`
 	Done      bool                 `json:"done"` // as an evaluation found
 	Window    rl.Meter             `json:"window"`
-	History   []rl.Health          `json:"history,omitempty"`
+	Watch     rl.Watch             `json:"watch"`
 	KL        rl.KLControllerState `json:"kl"`
 	Judged    judgements           `json:"judged"`
 	Source    json.RawMessage      `json:"source"`
@@ -272,12 +272,15 @@ func (t *Trainer) train(ctx context.Context) error {
 		if _, err := t.Step(ctx); err != nil {
 			return err
 		}
+		if t.hooks.StopAfter > 0 && t.state.Step >= t.hooks.StopAfter {
+			return nil
+		}
 		if err := t.evaluateIfDue(ctx); err != nil {
 			return err
 		}
 		last := t.state.Step == t.config.Steps || t.state.Done
 		if last && len(t.state.Window) > 0 {
-			if err := t.flush(); err != nil {
+			if err := t.flush(false); err != nil {
 				return err
 			}
 		}
@@ -334,19 +337,30 @@ func (t *Trainer) report(step *rl.Step) error {
 	m, s, c := step.Figures, &t.state, t.config
 	m.Last("step", float64(s.Step))
 	m.Last("policy_version", float64(s.Version))
+	if step.Health != nil {
+		for tier, share := range s.Watch.Shares(step.Health.Tiers) {
+			m.Mean("tiers/"+tier, share, 1)
+		}
+	}
 	s.Window.Merge(m)
+	if t.hooks.Seen != nil {
+		t.hooks.Seen(step, c.Steps)
+	}
 	note := ""
 	if c.Summary != "" {
 		note = fmt.Sprintf("%s %.3f", c.Summary, m.Get(c.Summary))
 	}
 	t.hooks.Advance(s.Step, c.Steps, note)
 	if t.hooks.LogDue(s.Step) || s.Step == c.Steps {
-		if err := t.flush(); err != nil {
+		if err := t.flush(step.Line == nil); err != nil {
+			return err
+		}
+		if err := t.hooks.Record(step); err != nil {
 			return err
 		}
 	}
 	if step.Line != nil {
-		if err := t.hooks.Logf("%s", step.Line(m)); err != nil {
+		if err := t.hooks.StepLine(step.Line(m)); err != nil {
 			return err
 		}
 	}
@@ -355,36 +369,35 @@ func (t *Trainer) report(step *rl.Step) error {
 			return err
 		}
 	}
+	if _, ok := m["reward"]; ok && t.needs.Rewards {
+		s.Watch.Learnt(m.Get("reward"))
+	} else if _, ok := m["loss"]; ok && !t.needs.Rewards {
+		s.Watch.Learnt(-m.Get("loss"))
+	}
 	if step.Health == nil {
 		return nil
 	}
 	step.Health.KL = m.Get("kl/k3")
-	s.History = append(s.History, *step.Health)
-	return t.alarms()
+	return t.warn(s.Watch.Step(*step.Health, rl.DefaultAlarmLimits()))
 }
 
-// flush writes a row of the figures since the last one.
-func (t *Trainer) flush() error {
+// flush writes a row of the figures since the last one, and with say a line of it.
+func (t *Trainer) flush(say bool) error {
 	row := report.Row{}
 	t.state.Window.Fill(row)
 	if t.hooks.Now == nil {
 		dropTimes(row)
 	}
 	t.state.Window = rl.Meter{}
-	return t.hooks.Write(row)
+	if err := t.hooks.Write(row); err != nil || !say {
+		return err
+	}
+	return t.hooks.StepLine(fmt.Sprintf("step %d/%d %s", t.state.Step, t.config.Steps, report.RowLine(row)))
 }
 
-// alarms tells of those that were not raised the step before.
-func (t *Trainer) alarms() error {
-	limits, history := rl.DefaultAlarmLimits(), t.state.History
-	before := map[string]bool{}
-	for _, alarm := range rl.Alarms(history[:len(history)-1], limits) {
-		before[alarm.Name] = true
-	}
-	for _, alarm := range rl.Alarms(history, limits) {
-		if before[alarm.Name] {
-			continue
-		}
+// warn tells of alarms.
+func (t *Trainer) warn(alarms []rl.Alarm) error {
+	for _, alarm := range alarms {
 		if err := t.hooks.Logf("warning: %s: %s", alarm.Name, alarm.Text); err != nil {
 			return err
 		}

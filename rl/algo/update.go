@@ -27,6 +27,9 @@ func (t *Trainer) learn(step *rl.Step) error {
 	if step.Prefetched {
 		t.weighByImportance(step)
 	}
+	if t.hooks.StopAfter > 0 {
+		busy(step.Samples)
+	}
 	m := step.Figures
 	m.Last("learning_rate", t.schedule.At(t.state.Step)*t.config.LearningRate)
 	if t.config.KLCoef > 0 {
@@ -54,6 +57,21 @@ func (t *Trainer) learn(step *rl.Step) error {
 		step.Notes = append(step.Notes, fmt.Sprintf("warning: step %d has no sample to learn from; the policy stays as it is", t.state.Step))
 	}
 	return nil
+}
+
+// busy gives samples something to learn where nothing was earned: a run that is tried for a step is to take the time and
+// the memory that a step takes.
+func busy(samples []*rl.Sample) {
+	for _, x := range samples {
+		if slices.ContainsFunc(x.Advantage, func(a float32) bool { return a != 0 }) {
+			return
+		}
+	}
+	for _, x := range samples {
+		if x.Advantage != nil {
+			x.Fill(1)
+		}
+	}
 }
 
 // minibatches divides the samples for one pass.

@@ -1,6 +1,7 @@
 package report
 
 import (
+	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -10,20 +11,38 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"rltrain/internal/outfile"
 )
 
-// page is what report.html shows.
+// page is what report.html shows of one run, or of several beside each other.
 type page struct {
 	Title    string
 	Stage    string
 	Facts    []Setting
 	Inexact  []string
+	Alarms   []string
 	Sections []Section
+	Charts   []drawn
 	Pictures []picture
+	Moments  []moment
 	Last     Table
+	Differ   Table // settings in which runs differ
 	Config   string
+	Watched  bool // the page looks whether there is more
+}
+
+// drawn is a chart with its title and what its colours mean.
+type drawn struct {
+	Title, YLabel string
+	SVG           template.HTML
+	Legend        []key
+}
+
+// key is an entry of a chart's legend.
+type key struct {
+	Class, Label string
 }
 
 type picture struct {
@@ -40,25 +59,53 @@ type About struct {
 }
 
 // WriteHTML writes dir/report.html, one page that needs no other file, about
-// the run in dir: its About, what was measured (logs/eval_results.json,
-// logs/comparison.json, and what rltrain eval left in eval/), the curves of
-// logs/metrics.jsonl (drawn anew into plots/), the other pictures of plots/,
-// and config.yaml. What is not there yet is left out. It returns the path of
-// the page.
+// the run in dir: its About and its alarms, what was measured
+// (logs/eval_results.json, logs/comparison.json, and what rltrain eval left in
+// eval/), the curves of logs/metrics.jsonl (drawn anew into plots/, too),
+// answers of logs/completions.jsonl, the other pictures of plots/, and
+// config.yaml. What is not there yet is left out. It returns the path of the
+// page.
 func WriteHTML(dir string, about About) (string, error) {
-	p := page{Title: about.Title, Stage: about.Stage, Facts: about.Facts, Inexact: about.Inexact}
-	for _, read := range []func(string, *page) error{readCurves, readScores, readPictures, readConfig} {
-		if err := read(dir, &p); err != nil {
-			return "", fmt.Errorf("report of %s: %w", dir, err)
-		}
-	}
-	var b strings.Builder
-	// Parsed here: a program that only prints its help must not pay for it.
-	if err := template.Must(template.New("page").Parse(pageText)).Execute(&b, p); err != nil {
-		return "", fmt.Errorf("report of %s: %w", dir, err)
+	text, err := HTML(dir, about, false)
+	if err != nil {
+		return "", err
 	}
 	path := filepath.Join(dir, "report.html")
-	return path, outfile.Write(path, []byte(b.String()), 0o644)
+	return path, outfile.Write(path, text, 0o644)
+}
+
+// HTML is the page that WriteHTML writes. A watched one asks its server again and again whether there is more.
+func HTML(dir string, about About, watched bool) ([]byte, error) {
+	p := page{Title: about.Title, Stage: about.Stage, Facts: about.Facts, Inexact: about.Inexact, Watched: watched}
+	for _, read := range []func(string, *page) error{readCurves, readScores, readPictures, readAnswers, readConfig} {
+		if err := read(dir, &p); err != nil {
+			return nil, fmt.Errorf("report of %s: %w", dir, err)
+		}
+	}
+	return p.render()
+}
+
+//go:embed page.html
+var pageText string
+
+// pageTemplate is parsed at first use: a program that only prints its help must not pay for it.
+var pageTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(pageText)) })
+
+// Colours are the numbers of the colours of series.
+func (page) Colours() []int {
+	numbers := make([]int, len(palette))
+	for i := range numbers {
+		numbers[i] = i
+	}
+	return numbers
+}
+
+func (p page) render() ([]byte, error) {
+	var b strings.Builder
+	if err := pageTemplate().Execute(&b, p); err != nil {
+		return nil, fmt.Errorf("report: %w", err)
+	}
+	return []byte(b.String()), nil
 }
 
 func readCurves(dir string, p *page) error {
@@ -84,7 +131,8 @@ func readCurves(dir string, p *page) error {
 	slices.SortFunc(p.Last.Rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
 
 	panels := Panels(p.Stage, rows)
-	if len(panels) == 0 {
+	p.Charts = charts(panels)
+	if len(panels) == 0 || p.Watched {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "plots"), 0o755); err != nil {
@@ -93,8 +141,30 @@ func readCurves(dir string, p *page) error {
 	return Curves(filepath.Join(dir, "plots", "curves.png"), panels)
 }
 
+// charts draws panels, each with a legend where it has several series.
+func charts(panels []Panel) []drawn {
+	var all []drawn
+	for _, p := range panels {
+		d := drawn{Title: p.Title, YLabel: p.YLabel, SVG: chart(p)}
+		if len(p.Series) > 1 {
+			for i, s := range p.Series {
+				d.Legend = append(d.Legend, key{fmt.Sprintf("s%d", i%len(palette)), s.Label})
+			}
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
 func readScores(dir string, p *page) (err error) {
-	p.Sections, err = sections(dir)
+	if p.Sections, err = sections(dir); err == nil {
+		p.Alarms, err = alarms(dir)
+	}
+	return err
+}
+
+func readAnswers(dir string, p *page) (err error) {
+	p.Moments, err = moments(dir)
 	return err
 }
 
@@ -103,6 +173,7 @@ func readPictures(dir string, p *page) error {
 	if err != nil {
 		return err
 	}
+	paths = slices.DeleteFunc(paths, func(path string) bool { return filepath.Base(path) == "curves.png" }) // they are charts
 	evaluated, err := filepath.Glob(filepath.Join(globQuote(dir), EvalFolder, "plots", "*.png"))
 	if err != nil {
 		return err
@@ -114,7 +185,7 @@ func readPictures(dir string, p *page) error {
 		if err != nil {
 			return err
 		}
-		name := strings.TrimSuffix(filepath.Base(path), ".png")
+		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".png"), "_", " ")
 		if i >= own {
 			name += ", by rltrain eval"
 		}
@@ -139,44 +210,3 @@ func readConfig(dir string, p *page) error {
 	p.Config = string(data)
 	return err
 }
-
-const pageText = `<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{.Title}}</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1, h2 { line-height: 1.2; }
-h2 { margin-top: 2.2rem; border-bottom: 1px solid #ddd; padding-bottom: .2rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { text-align: left; padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #eee; vertical-align: top; font-variant-numeric: tabular-nums; }
-td { overflow-wrap: anywhere; }
-th { white-space: nowrap; }
-img { max-width: 100%; display: block; margin: 1rem 0; }
-pre { background: #f6f6f6; padding: 1rem; overflow: auto; }
-</style>
-</head>
-<body>
-<h1>{{.Title}}</h1>
-<table>{{range .Facts}}
-<tr><th>{{.Name}}</th><td>{{.Value}}</td></tr>{{end}}
-</table>
-{{with .Inexact}}<p>A resumed run may differ from one that never stopped:</p>
-<ul>{{range .}}
-<li>{{.}}</li>{{end}}
-</ul>
-{{end}}{{define "table"}}<table>
-<tr>{{range .Headers}}<th>{{.}}</th>{{end}}</tr>{{range .Rows}}
-<tr>{{range .}}<td>{{.}}</td>{{end}}</tr>{{end}}
-</table>
-{{end}}{{range .Sections}}{{if .Rows}}<h2>{{.Title}}</h2>
-{{template "table" .Table}}{{end}}{{end}}{{range .Pictures}}<h2>{{.Name}}</h2>
-<img alt="{{.Name}}" src="{{.Data}}">
-{{end}}{{if .Last.Rows}}<h2>Metrics</h2>
-{{template "table" .Last}}{{end}}{{with .Config}}<h2>Configuration</h2>
-<pre>{{.}}</pre>
-{{end}}</body>
-</html>
-`

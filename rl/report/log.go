@@ -43,6 +43,14 @@ func (l *Log) Printf(format string, args ...any) error {
 	return nil
 }
 
+// Keep writes a line to the file alone.
+func (l *Log) Keep(text string) error {
+	if err := l.file.append([]byte(text + "\n")); err != nil {
+		return fmt.Errorf("writing the training log: %w", err)
+	}
+	return nil
+}
+
 // Offset waits until every line is on disk and returns the length of the file
 // in bytes, for the checkpoint.
 func (l *Log) Offset() (int64, error) { return l.file.sync() }

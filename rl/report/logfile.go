@@ -1,8 +1,10 @@
 package report
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 )
@@ -14,6 +16,49 @@ type logFile struct {
 	f      *os.File
 	offset int64
 }
+
+// Lines is a file of JSON lines.
+type Lines struct{ file *logFile }
+
+// CreateLines starts an empty file.
+func CreateLines(path string) (*Lines, error) {
+	file, err := createLogFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Lines{file}, nil
+}
+
+// OpenLinesAt goes on with the file of a stopped run from offset, as [OpenMetricsAt] does. Where nothing was kept before
+// the file may be missing.
+func OpenLinesAt(path string, offset int64) (*Lines, error) {
+	if _, err := os.Stat(path); offset == 0 && errors.Is(err, fs.ErrNotExist) {
+		return CreateLines(path)
+	}
+	file, err := openLogFileAt(path, offset)
+	if err != nil {
+		return nil, err
+	}
+	return &Lines{file}, nil
+}
+
+// Write appends one line.
+func (l *Lines) Write(v any) error {
+	line, err := encodeJSON(v)
+	if err == nil {
+		err = l.file.append(append(line, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", l.file.f.Name(), err)
+	}
+	return nil
+}
+
+// Offset waits until every line is on disk and returns the length of the file in bytes, for the checkpoint.
+func (l *Lines) Offset() (int64, error) { return l.file.sync() }
+
+// Close closes the file.
+func (l *Lines) Close() error { return l.file.f.Close() }
 
 func createLogFile(path string) (*logFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)

@@ -26,6 +26,9 @@ type Table struct {
 // Setting is a name and its value, as written.
 type Setting struct{ Name, Value string }
 
+// Wide says whether the setting needs a line of its own on a page.
+func (s Setting) Wide() bool { return len(s.Value) > 45 }
+
 // Card is what the README.md of a saved adapter says.
 type Card struct {
 	Name  string // of the model

@@ -36,6 +36,8 @@ type Series struct {
 	Label string
 	X, Y  []float64
 	Style Style
+	// Low and High are the ends of an interval around each Y, or nil: a band around a curve, a bar through a dot.
+	Low, High []float64
 }
 
 // Panel is one pair of axes; x counts something (steps, epochs). A legend
@@ -144,6 +146,9 @@ func addSeries(p *plot.Plot, s Series, c color.RGBA, labels map[string]bool) err
 		return err
 	}
 	line.LineStyle = draw.LineStyle{Color: c, Width: vg.Points(1.6)}
+	if err := addIntervals(p, s, c); err != nil {
+		return err
+	}
 	switch {
 	case s.Style == Smooth && len(s.Y) >= 2*smoothLeast:
 		faint := c
@@ -171,6 +176,45 @@ func addSeries(p *plot.Plot, s Series, c color.RGBA, labels map[string]bool) err
 	}
 	p.Add(line)
 	addLegend(p, labels, s.Label, line)
+	return nil
+}
+
+// addIntervals draws what lies around the values, below them.
+func addIntervals(p *plot.Plot, s Series, c color.RGBA) error {
+	if s.Low == nil {
+		return nil
+	}
+	if s.Style == Points || len(s.Y) == 1 {
+		errs := make(plotter.YErrors, len(s.Y))
+		for i := range errs {
+			errs[i].Low, errs[i].High = s.Low[i]-s.Y[i], s.High[i]-s.Y[i]
+		}
+		bars, err := plotter.NewYErrorBars(struct {
+			plotter.XYs
+			plotter.YErrors
+		}{points(s.X, s.Y), errs})
+		if err != nil {
+			return err
+		}
+		bars.LineStyle = draw.LineStyle{Color: blend(c, 0.6), Width: vg.Points(1)}
+		bars.CapWidth = vg.Points(3)
+		p.Add(bars)
+		return nil
+	}
+	low, high := s.Low, s.High
+	if window := max(smoothLeast, len(s.Y)/15); s.Style == Smooth && len(s.Y) >= 2*smoothLeast {
+		low, high = runningMean(low, window), runningMean(high, window)
+	}
+	edge := points(s.X, high)
+	for i := len(s.X) - 1; i >= 0; i-- {
+		edge = append(edge, plotter.XY{X: s.X[i], Y: low[i]})
+	}
+	band, err := plotter.NewPolygon(edge)
+	if err != nil {
+		return err
+	}
+	band.Color, band.LineStyle = blend(c, 0.16), draw.LineStyle{}
+	p.Add(band)
 	return nil
 }
 

@@ -38,7 +38,7 @@ func ClassificationPanels(rows []Row, majority float64) []Panel {
 // heldOut are the panels of evaluations.
 func heldOut(rows []Row) []Panel {
 	scores := []Series{
-		dots(rows, "accuracy", "eval_accuracy"), dots(rows, "macro F1", "eval_f1_macro"),
+		within(rows, "accuracy", "eval_accuracy"), dots(rows, "macro F1", "eval_f1_macro"),
 		dots(rows, "accuracy of tokens", "eval_mean_token_accuracy"), dots(rows, "in the form asked for", "eval_format_rate"),
 	}
 	if x := scores[0].X; len(x) > 1 && x[0] == 0 {
@@ -70,9 +70,12 @@ func rewards(rows []Row) []Panel {
 		each = nil // the reward itself
 	}
 	return []Panel{
-		of("Reward", "mean reward", curve(rows, "reward", "reward")),
+		of("Reward", "mean, and the spread within a prompt", spread(rows, "reward", "reward", "reward_std")),
 		of("Rewards of the list", "mean reward", each...),
 		of("Sampled answers", "share", sampled...),
+		of("Margin of the chosen", "reward of the chosen less that of the rejected", curve(rows, "margin", "rewards/margins")),
+		of("Chosen above rejected", "share", curve(rows, "share", "rewards/accuracies")),
+		of("How answers were found", "share", tiers(rows)...),
 		of("Length of answers", "tokens", curve(rows, "mean", "completions/mean_length")),
 		of("Answers cut off", "share", curve(rows, "cut off", "completions/clipped_ratio")),
 		of("Turns in the buffer", "turns", plain(rows, "turns", "buffer/size")),
@@ -97,6 +100,37 @@ func losses(rows []Row) []Panel {
 		of("Entropy", "entropy [nats]", curve(rows, "entropy", "entropy")),
 		of("Gradient norm", "norm before clipping", curve(rows, "norm", "grad_norm")),
 	}
+}
+
+// tiers are the shares of answers found in each way.
+func tiers(rows []Row) []Series {
+	var all []Series
+	for _, name := range names(rows, "tiers/") {
+		all = append(all, curve(rows, strings.TrimPrefix(name, "tiers/"), name))
+	}
+	return all
+}
+
+// spread is a curve with a band of one standard deviation.
+func spread(rows []Row, label, name, deviation string) Series {
+	s := curve(rows, label, name)
+	if _, std := Numbers(rows, name, deviation); len(std) == len(s.Y) {
+		for i, y := range s.Y {
+			s.Low, s.High = append(s.Low, y-std[i]), append(s.High, y+std[i])
+		}
+	}
+	return s
+}
+
+// within is a figure of evaluations with its intervals.
+func within(rows []Row, label, name string) Series {
+	s := dots(rows, label, name)
+	_, low := Numbers(rows, name, name+"_low")
+	_, high := Numbers(rows, name, name+"_high")
+	if len(low) == len(s.Y) && len(high) == len(s.Y) {
+		s.Low, s.High = low, high
+	}
+	return s
 }
 
 // names are the metrics that begin with prefix, sorted.

@@ -27,6 +27,7 @@ type Console struct {
 	bars  io.Writer
 	now   func() time.Time
 	width func() int // columns of the terminal that bars is; 0: no terminal
+	table bool       // out is a terminal too
 	bar   *Bar
 	drawn bool
 
@@ -48,7 +49,19 @@ func NewConsole(out, bars io.Writer, now func() time.Time) *Console {
 			return w
 		}
 	}
-	return &Console{out: out, bars: bars, now: now, width: width}
+	c := &Console{out: out, bars: bars, now: now, width: width}
+	if f, ok := out.(*os.File); ok {
+		c.table = term.IsTerminal(int(f.Fd()))
+	}
+	return c
+}
+
+// Terminal is how many columns the terminal has that lines are printed on; 0: they go to a file or a program.
+func (c *Console) Terminal() int {
+	if !c.table {
+		return 0
+	}
+	return max(c.width(), 1)
 }
 
 // Print writes text, and ends its last line where text does not: what follows,

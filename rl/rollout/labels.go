@@ -265,6 +265,7 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 		}
 		step.Notes = append(step.Notes, fmt.Sprintf("warning: the reward of %d of %d texts failed; they are left out", failed, n+failed))
 	}
+	step.Records = func(prompts int) ([]rl.Record, error) { return l.records(samples, scores, at, prompts), nil }
 	step.Line = func(m rl.Meter) string {
 		var figures []string
 		for _, f := range []struct{ called, name, format string }{
@@ -279,4 +280,27 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 		return strings.ToUpper(l.config.Algorithm) + " Update: " + strings.Join(figures, ", ")
 	}
 	return step, nil
+}
+
+// records are the choices for the first so many texts of a step, or with a negative number for all.
+func (l *Labels) records(samples []*rl.Sample, scores reward.Scores, at rl.At, prompts int) []rl.Record {
+	if prompts < 0 || prompts > len(samples) {
+		prompts = len(samples)
+	}
+	all := make([]rl.Record, prompts)
+	for i, x := range samples[:prompts] {
+		r := rl.Record{
+			Step: at.Step + 1, Version: x.Version, Prompt: x.Prompt, Written: l.policy.Labels[x.Actions[0]], Truth: l.policy.Labels[x.Truth],
+			Correct: x.Actions[0] == x.Truth, Form: true,
+		}
+		if l.texts != nil {
+			r.Shown = l.texts[x.Prompt]
+		}
+		r.Learnt(x)
+		for _, one := range scores.Rewards {
+			r.Each = append(r.Each, rl.RecordedValue{Name: one.Name, Value: rl.Number(one.Values[i])})
+		}
+		all[i] = r
+	}
+	return all
 }

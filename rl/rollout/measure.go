@@ -20,6 +20,7 @@ func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) {
 		rewards[i] = g.Rewards()
 	}
 	step.Health = describe(m, all, rewards)
+	step.Health.Group, step.Health.Spread = t.config.SamplesPerPrompt, spreads(r.scores)
 	for _, x := range all {
 		t.state.Tokens += int64(len(x.Tokens))
 	}
@@ -70,7 +71,19 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 			ended++
 		}
 	}
+	kinds := map[string]rl.Tried{}
+	for kind, score := range scores.Kinds {
+		kinds[kind] = rl.Tried{N: score.N, Right: score.Correct}
+	}
+	if len(kinds) == 0 && scores.Judged() {
+		kinds[""] = rl.Tried{N: scores.N, Right: scores.Correct}
+	}
+	tokens := 0
+	for _, x := range all {
+		tokens += x.Len()
+	}
 	return &rl.Health{
+		Kinds: kinds, Length: float64(tokens) / n,
 		ZeroStd: stats.ZeroStd, Truncated: lengths(m, all), Ended: ended / n, Correct: scores.Accuracy,
 		Formatted: scores.FormatRate, Tiers: scores.Tiers, Failed: float64(stats.Failed) / n,
 	}
@@ -119,6 +132,23 @@ func rewardFigures(m rl.Meter, scores reward.Scores) {
 		}
 		m.Total("rewards/"+score.Name+"/failures", float64(score.Failures))
 	}
+}
+
+// spreads are the standard deviations of the rewards of a list, as they are weighted.
+func spreads(scores reward.Scores) map[string]float64 {
+	all := map[string]float64{}
+	for _, score := range scores.Rewards {
+		sum, squares, n := 0.0, 0.0, 0.0
+		for _, v := range score.Values {
+			if !math.IsNaN(v) {
+				sum, squares, n = sum+v, squares+v*v, n+1
+			}
+		}
+		if n > 0 {
+			all[score.Name] = math.Abs(score.Weight) * math.Sqrt(max(0, squares/n-sum*sum/(n*n)))
+		}
+	}
+	return all
 }
 
 // syncLine is the line of a step; more is put between its figures.

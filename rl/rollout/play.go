@@ -187,11 +187,22 @@ func (r *rollout) finish(ctx context.Context) (Played, error) {
 		}
 		for i, j := range r.judged {
 			j.trajectory.Turns[j.turn].Reward += p.Scores.Total[i]
+			note(j.trajectory, p.Scores, i)
 		}
 		r.environment += r.now().Sub(began)
 	}
 	p.Environment = r.environment
 	return p, nil
+}
+
+// note adds what each reward gave a turn to what it gave those before.
+func note(t *rl.Trajectory, scores reward.Scores, i int) {
+	for n, one := range scores.Rewards {
+		if n == len(t.Parts) {
+			t.Parts = append(t.Parts, rl.RecordedValue{Name: one.Name})
+		}
+		t.Parts[n].Value += rl.Number(one.Values[i])
+	}
 }
 
 func (r *rollout) playOut(ctx context.Context) error {

@@ -160,6 +160,9 @@ func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	}
 	r.draw(step, at)
 	r.measure(step, p, added, skipped)
+	step.Records = func(prompts int) ([]rl.Record, error) {
+		return records(r.sampler.Policy(), at, p.Groups, nil, nil, prompts)
+	}
 	return step, nil
 }
 

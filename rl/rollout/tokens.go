@@ -273,6 +273,9 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 		step.Groups = append(step.Groups, samples)
 	}
 	t.state.Generations += len(r.groups) * c.SamplesPerPrompt
+	step.Records = func(prompts int) ([]rl.Record, error) {
+		return records(t.sampler.Policy(), at, r.kept, step.Groups, r.greedy, prompts)
+	}
 	t.measure(step, r, at)
 	return step, t.notes(step, r, at)
 }

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -305,7 +306,21 @@ func verify(dir string, step int) error {
 			return fmt.Errorf("%s has another SHA-256 than when it was written", f.Name)
 		}
 	}
-	return nil
+	return m.untouched(dir)
+}
+
+// untouched tells a manifest whose content is as it was and whose bytes are not: then what changed them may have changed
+// other files, too.
+func (m manifest) untouched(dir string) error {
+	want, err := files.EncodeJSON(m)
+	if err != nil {
+		return err
+	}
+	got, err := os.ReadFile(filepath.Join(dir, manifestFile))
+	if err == nil && !bytes.Equal(want, got) {
+		err = fmt.Errorf("%s has other bytes than when it was written", manifestFile)
+	}
+	return err
 }
 
 func digest(path string) (size int64, sum string, err error) {

@@ -259,3 +259,40 @@ func TestForeignNamesAreNoCheckpoints(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestEveryByteOfACheckpointCounts flips each byte of each file, in one of several ways: the checkpoint is refused, the file is
+// named, and the one before is used.
+func TestEveryByteOfACheckpointCounts(t *testing.T) {
+	run := t.TempDir()
+	saveStep(t, run, 1, 5)
+	saveStep(t, run, 2, 5)
+	dir := filepath.Join(run, "checkpoints", "checkpoint-2")
+	flips := 0
+	for _, name := range []string{"manifest.json", "state.json", "buffers/rewards.bin"} {
+		path := filepath.Join(dir, name)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range data {
+			bits := []byte{0x01, 0x20, 0x29, 0x80, 0xff}[i%5] // 0x20 changes case, 0x29 a space to a tab
+			broken := slices.Clone(data)
+			broken[i] ^= bits
+			if err := os.WriteFile(path, broken, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			flips++
+			// What a changed name of a file leads to is told by that name.
+			if step, skipped := latest(t, run); step != 1 || len(skipped) != 1 || !strings.Contains(skipped[0], name) && name != "manifest.json" {
+				t.Fatalf("byte %d of %s ^ %#x: step %d, skipped %q", i, name, bits, step, skipped)
+			}
+		}
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if step, skipped := latest(t, run); step != 2 || skipped != nil {
+		t.Errorf("whole again: step %d, %q", step, skipped)
+	}
+	t.Logf("%d flips", flips)
+}

@@ -64,6 +64,8 @@ type Record struct {
 	Resumed []time.Time `json:"resumed,omitempty"`
 	// Inexact lists why a resumed run may differ from one that never stopped.
 	Inexact []string `json:"inexact,omitempty"`
+	// PeakMemory is the most memory, in bytes, that a process of the run held; 0 where the system does not tell.
+	PeakMemory int64 `json:"peak_memory_bytes,omitempty"`
 	// Files has the SHA-256 sums of what a finished run leaves to use: see sealed.
 	Files map[string]string `json:"files,omitempty"`
 }
@@ -187,6 +189,7 @@ func (r *Run) Finish(status Status, ending string, at time.Time) error {
 		return fmt.Errorf("run %s: finished twice", r.dir)
 	}
 	r.record.Status, r.record.Ending, r.record.Ended = status, ending, &at
+	r.record.PeakMemory = max(r.record.PeakMemory, PeakMemory())
 	var err error
 	if status == StatusFinished {
 		r.record.Files, err = sums(r.dir)
@@ -243,6 +246,9 @@ func (r Record) About() report.About {
 	}
 	if r.Ended != nil {
 		facts = slices.Insert(facts, 3, report.Setting{Name: "took", Value: report.Duration(r.Ended.Sub(r.Started))})
+	}
+	if r.PeakMemory > 0 {
+		facts = append(facts, report.Setting{Name: "memory", Value: fmt.Sprintf("%.0f MiB at most", float64(r.PeakMemory)/(1<<20))})
 	}
 	if n := len(r.Resumed); n > 0 {
 		facts = append(facts, report.Setting{Name: "resumed", Value: report.Plural(n, "time")})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"rltrain/rl"
 	"rltrain/rl/report"
 )
 
@@ -16,6 +17,15 @@ type Hooks struct {
 	Row func(row report.Row) error
 	// LogEvery is the number of steps between rows; 0 = 1.
 	LogEvery int
+	// Line takes the line of a step, where rows are not shown in another way.
+	Line func(line string) error
+	// Keep takes answers of a step whose figures are written, those to Prompts prompts, or with a negative number to all.
+	Keep    func(records []rl.Record) error
+	Prompts int
+	// StopAfter ends training after so many steps, without an evaluation and without a checkpoint; 0 = at its end.
+	StopAfter int
+	// Seen hears of each step that was learnt from, and of how many there are to be.
+	Seen func(step *rl.Step, total int)
 	// Progress is told after each step.
 	Progress func(done, total int, note string)
 	// Now times steps; without it rows carry no times.
@@ -48,6 +58,26 @@ func (h Hooks) Write(row report.Row) error {
 		return nil
 	}
 	return h.Row(row)
+}
+
+// StepLine writes the line of a step.
+func (h Hooks) StepLine(line string) error {
+	if h.Line == nil {
+		return h.Logf("%s", line)
+	}
+	return h.Line(line)
+}
+
+// Record keeps answers of a step.
+func (h Hooks) Record(step *rl.Step) error {
+	if h.Keep == nil || h.Prompts == 0 || step.Records == nil {
+		return nil
+	}
+	records, err := step.Records(h.Prompts)
+	if err != nil {
+		return fmt.Errorf("answers to keep: %w", err)
+	}
+	return h.Keep(records)
 }
 
 // LogDue says whether a row is to be written after so many steps.

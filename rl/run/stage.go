@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"rltrain/internal/files"
+	"rltrain/rl"
 	"rltrain/rl/report"
 )
 
@@ -28,8 +30,16 @@ type StageConfig struct {
 	Keep      int // newest checkpoints to keep; 0 = all
 	KeepRuns  int // runs to keep that lay in Dir before; 0 = 1
 	LogEvery  int // updates between rows
-	Console   *report.Console
-	Now       func() time.Time
+	Prompts   int // prompts of a logged step whose answers are kept; 0 = none, below 0 = all
+	// StopAfter and Seen are those of Hooks.
+	StopAfter int
+	Seen      func(step *rl.Step, total int)
+	// Trackers get the metrics too: TensorBoard, WandB. Settings are the run's, for them, and Config is its file of them.
+	Trackers []string
+	Settings map[string]any
+	Config   string
+	Console  *report.Console
+	Now      func() time.Time
 }
 
 // Stage is one stage of training with its run folder: logs, metrics and checkpoints.
@@ -38,6 +48,9 @@ type Stage struct {
 	run        *Run
 	log        *report.Log
 	metrics    *report.Metrics
+	kept       *report.Lines
+	trackers   trackers
+	table      report.StepTable
 	bar        *report.Bar
 	checkpoint string // to continue from; "" = from the start
 }
@@ -49,8 +62,10 @@ const offsetsFile = "offsets.json"
 
 // offsets are the lengths of the logs when a checkpoint was made: what was written later is written again.
 type offsets struct {
-	Metrics int64 `json:"metrics"`
-	Log     int64 `json:"log"`
+	Metrics     int64                      `json:"metrics"`
+	Log         int64                      `json:"log"`
+	Completions int64                      `json:"completions"`
+	Trackers    map[string]json.RawMessage `json:"trackers,omitempty"`
 }
 
 // OpenStage makes the run folder, or opens it again at its newest whole checkpoint.
@@ -127,31 +142,48 @@ func (s *Stage) startFrom() (dir string, step int, skipped []string, err error) 
 }
 
 func (s *Stage) openLogs() error {
-	metricsPath, err := s.run.File("logs", "metrics.jsonl")
-	if err != nil {
-		return err
-	}
-	logPath, err := s.run.File("logs", "training_log.txt")
-	if err != nil {
-		return err
-	}
-	if s.checkpoint == "" {
-		if s.metrics, err = report.CreateMetrics(metricsPath); err != nil {
+	var paths [3]string
+	var err error
+	for i, name := range []string{"metrics.jsonl", "training_log.txt", CompletionsFile} {
+		if paths[i], err = s.run.File("logs", name); err != nil {
 			return err
 		}
-		s.log, err = report.CreateLog(logPath, s.config.Console)
+	}
+	s.trackers.warn = s.config.Console.Warn
+	if s.checkpoint == "" {
+		if s.metrics, err = report.CreateMetrics(paths[0]); err != nil {
+			return err
+		}
+		if s.log, err = report.CreateLog(paths[1], s.config.Console); err != nil {
+			return err
+		}
+		s.trackers.begin(s.config, s.run, nil, nil)
+		s.kept, err = report.CreateLines(paths[2])
 		return err
 	}
 	var at offsets
 	if err := files.LoadJSON(filepath.Join(s.checkpoint, offsetsFile), &at); err != nil {
 		return err
 	}
-	if s.metrics, err = report.OpenMetricsAt(metricsPath, at.Metrics); err != nil {
+	if s.metrics, err = report.OpenMetricsAt(paths[0], at.Metrics); err != nil {
 		return err
 	}
-	s.log, err = report.OpenLogAt(logPath, at.Log, s.config.Console)
-	return err
+	if s.log, err = report.OpenLogAt(paths[1], at.Log, s.config.Console); err != nil {
+		return err
+	}
+	if s.kept, err = report.OpenLinesAt(paths[2], at.Completions); err != nil {
+		return err
+	}
+	rows, err := report.ReadMetrics(paths[0])
+	if err != nil {
+		return err
+	}
+	s.trackers.begin(s.config, s.run, at.Trackers, rows)
+	return nil
 }
+
+// CompletionsFile, in logs/, has answers of the policy.
+const CompletionsFile = "completions.jsonl"
 
 // Name is the stage's name, as run.json has it.
 func (s *Stage) Name() string { return s.config.Info.Stage }
@@ -181,7 +213,40 @@ func (s *Stage) row(row report.Row) error {
 	if err := s.there(); err != nil {
 		return err
 	}
-	return s.metrics.Write(row)
+	if err := s.metrics.Write(row); err != nil {
+		return err
+	}
+	s.trackers.row(row)
+	if width := s.config.Console.Terminal(); width > 0 {
+		if line := s.table.Line(row, width); line != "" {
+			return s.config.Console.Print(line)
+		}
+	}
+	return nil
+}
+
+// line keeps the line of a step, and prints it where rows are not shown as a table.
+func (s *Stage) line(text string) error {
+	if s.config.Console.Terminal() == 0 {
+		return s.Printf("%s", text)
+	}
+	if err := s.there(); err != nil {
+		return err
+	}
+	return s.log.Keep(text)
+}
+
+// keep writes answers of the policy.
+func (s *Stage) keep(records []rl.Record) error {
+	if err := s.there(); err != nil {
+		return err
+	}
+	for _, r := range records {
+		if err := s.kept.Write(r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // there looks for the run's folder: what is written to open files of a folder that was removed is lost without an error.
@@ -196,6 +261,8 @@ func (s *Stage) there() error {
 func (s *Stage) Hooks(label, unit string) Hooks {
 	return Hooks{
 		Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
+		StopAfter: s.config.StopAfter, Seen: s.config.Seen,
+		Line: s.line, Keep: s.keep, Prompts: s.config.Prompts,
 		Progress: func(done, total int, note string) {
 			if s.bar == nil {
 				s.bar = s.config.Console.Bar(label, unit, done, total) // the first step was not timed
@@ -225,6 +292,10 @@ func (s *Stage) save(step int, write func(dir string) error) error {
 	if at.Log, err = s.log.Offset(); err != nil {
 		return err
 	}
+	if at.Completions, err = s.kept.Offset(); err != nil {
+		return err
+	}
+	at.Trackers = s.trackers.states()
 	keep := s.config.Keep
 	if keep == 0 {
 		keep = math.MaxInt
@@ -258,6 +329,14 @@ func (s *Stage) Close(status Status, ending string) error {
 	if s.log != nil {
 		errs = append(errs, s.log.Close())
 	}
+	if s.kept != nil {
+		errs = append(errs, s.kept.Close())
+	}
+	code := 0
+	if status != StatusFinished {
+		code = 1
+	}
+	s.trackers.close(code)
 	if status == StatusFinished {
 		errs = append(errs, s.run.Settle())
 	}

@@ -137,7 +137,7 @@ func TestUsageErrors(t *testing.T) {
 		{"predict --model MODEL --top many", `--top: "many" is not a valid value`},
 		{"predict --model MODEL --threads -1", "--threads: -1 is out of range; it must be 0 to 1024"},
 		{"merge --model MODEL", "merge needs --output-dir DIR, the folder of the full model"},
-		{"report", "report takes 1 argument, DIR, not 0"},
+		{"report", "report takes 1 argument, DIR..., not 0"},
 		{"completion tcsh", `completion: "tcsh" is none of bash, zsh and fish`},
 	} {
 		code, stdout, stderr := f.rltrain("", strings.Fields(test.args)...)
@@ -220,7 +220,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h2>reliability, by rltrain eval</h2>"} {
+	for _, want := range []string{"intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h3>reliability, by rltrain eval</h3>"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("report.html has no %q", want)
 		}

@@ -81,7 +81,7 @@ func TestWhatALanguageModelsRunLeaves(t *testing.T) {
 	f.must(t, "", "report", dir)
 	for name, want := range map[string][]string{
 		"README.md":      {"pipeline_tag: text-generation", "rltrain generate --model . --input logs/try.jsonl", "| Before", "num_steps"},
-		"report.html":    {"<td>Before</td><td>2</td>", "<h2>curves</h2>"},
+		"report.html":    {"<td>Before</td><td>2</td>", "<h3>Held out <small>share</small></h3>", "<h2>Answers</h2>"},
 		"logs/try.jsonl": {`{"prompt":"`},
 	} {
 		got := string(readFile(t, filepath.Join(dir, name)))

@@ -122,7 +122,6 @@ var refusedValues = map[string]map[string]string{
 
 // fixed holds names of other trainers with one possible value: what is always so here.
 var fixed = map[string]struct{ value, why string }{
-	"report_to":                 {"none", "runs are reported to files only; use none"},
 	"push_to_hub":               {"false", "nothing is uploaded; use false"},
 	"use_vllm":                  {"false", "rollouts are sampled in this process; use false"},
 	"load_in_4bit":              {"false", "there are no 4-bit weights; use false, and dtype=bf16 to save memory"},

@@ -63,7 +63,11 @@ func (c *Config) check() (found []error) {
 	}
 	parts := reflect.ValueOf(c).Elem()
 	for i := range parts.NumField() {
-		if field := parts.Field(i); field.CanInterface() && (field.Kind() == reflect.Pointer || field.Kind() == reflect.Interface) && !field.IsNil() {
+		field := parts.Field(i)
+		if field.Kind() == reflect.Struct && field.CanInterface() {
+			field = field.Addr()
+		}
+		if field.CanInterface() && (field.Kind() == reflect.Pointer || field.Kind() == reflect.Interface) && !field.IsNil() {
 			if part, ok := field.Interface().(interface{ Check() error }); ok {
 				add(part.Check())
 			}

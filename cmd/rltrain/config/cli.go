@@ -126,7 +126,8 @@ func checked[T any](o *options.Option) func(*cli.Context, T) error {
 
 // Arguments prepares argv (os.Args) for app.Run, and app for strictness. The command train is put in where none is named.
 // For the other commands underscores in options become dashes, options may follow arguments, and unknown options, missing
-// values and a wrong number of arguments are errors; a command takes as many as its ArgsUsage has words.
+// values and a wrong number of arguments are errors; a command takes as many as its ArgsUsage has words, or more where the
+// last of them ends in dots.
 func Arguments(app *cli.App, argv []string) ([]string, error) {
 	app.DisableSliceFlagSeparator = true
 	app.ExitErrHandler = func(*cli.Context, error) {} // errors go back to main, which prints them once
@@ -147,6 +148,8 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 		return argv[:2], nil
 	case strings.HasPrefix(args[0], "-"):
 		return append([]string{argv[0], "train"}, args...), nil
+	case args[0] == "doctor" && len(args) > 1 && args[1] == "train":
+		return append(append([]string{argv[0], "train"}, args[2:]...), "--dry-run"), nil
 	}
 	command := app.Command(args[0])
 	if command == nil {
@@ -200,6 +203,7 @@ func commandArguments(command *cli.Command, args []string) ([]string, error) {
 	switch {
 	case len(positional) > 0 && len(wanted) == 0:
 		found.add(usagef("stray argument %q: %s takes only options, written --name=value", positional[0], command.Name))
+	case len(wanted) > 0 && strings.HasSuffix(wanted[len(wanted)-1], "...") && len(positional) >= len(wanted):
 	case len(positional) != len(wanted) && found.none():
 		noun := "arguments"
 		if len(wanted) == 1 {

@@ -9,6 +9,7 @@ import (
 
 	"rltrain/rl/algo"
 	"rltrain/rl/rollout"
+	"rltrain/rl/run"
 )
 
 // Start is what a run of one stage may begin with.
@@ -232,6 +233,22 @@ type Saving struct {
 	Keep         int `option:"save_total_limit" default:"2" range:"[0,)" incidental:"true" help:"newest checkpoints to keep; 0 = all"`
 	KeepRuns     int `option:"keep_runs" default:"3" range:"[1,)" incidental:"true" help:"earlier runs of the same folder to keep, as FOLDER.1, FOLDER.2 and so on; the last finished one stays in any case"`
 	LoggingSteps int `option:"logging_steps" default:"5" range:"[1,)" incidental:"true" help:"updates between log lines"`
+	// Answers of another number of prompts change no result.
+	Completions int      `option:"keep_completions" default:"2" range:"[-1,)" incidental:"true" help:"prompts of each logged step whose answers are kept in logs/completions.jsonl, with rewards and advantages; 0 = none, -1 = all"`
+	ReportTo    []string `option:"report_to" default:"none" incidental:"true" help:"where metrics go beside logs/metrics.jsonl: tensorboard, for logs/tensorboard; wandb, in the offline format, for wandb sync; none"`
+}
+
+// Check refuses what there is no writer for.
+func (o *Saving) Check() error {
+	for _, name := range o.ReportTo {
+		if !slices.Contains([]string{run.TensorBoard, run.WandB, "none"}, name) {
+			return wrong("report_to", "%q is none of tensorboard, wandb and none", name)
+		}
+	}
+	if slices.Contains(o.ReportTo, "none") && len(o.ReportTo) > 1 {
+		return wrong("report_to", "none stands alone")
+	}
+	return nil
 }
 
 // replayed are the losses of algorithm reinforce that learn from a buffer.

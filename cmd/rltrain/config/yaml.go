@@ -43,6 +43,17 @@ func (c *Config) comment(key string) string {
 	}
 }
 
+// Effective are the settings that apply to c, by name.
+func (c *Config) Effective() map[string]any {
+	values := map[string]any{}
+	for _, o := range c.set.All() {
+		if !o.PerCommand && c.set.Applies(o) {
+			values[o.Name] = o.Get()
+		}
+	}
+	return values
+}
+
 // plainText are strings that need no quotes and that no YAML reader takes for something else.
 var plainText = regexp.MustCompile(`^[A-Za-z_./][A-Za-z0-9_./-]*$`)
 

@@ -98,6 +98,8 @@ save_steps: 50
 save_total_limit: 2
 keep_runs: 3
 logging_steps: 10
+keep_completions: 2
+report_to: [none]
 `
 	if diff := cmp.Diff(want, string(c.YAML())); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

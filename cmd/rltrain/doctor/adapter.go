@@ -10,10 +10,12 @@ import (
 	"rltrain/lora"
 	"rltrain/rl/policy"
 	"rltrain/torch/hub"
+
+	"rltrain/cmd/rltrain/shared"
 )
 
 // describeAdapter tells what an adapter is and where it loads, and describes its base model, which find finds.
-func describeAdapter(s *sheet, find func(name string) (hub.Model, error), dir, task string) error {
+func describeAdapter(s *shared.Sheet, find func(name string) (hub.Model, error), dir, task string) error {
 	inUse, err := lora.InUse(dir)
 	if err != nil {
 		return err
@@ -22,15 +24,15 @@ func describeAdapter(s *sheet, find func(name string) (hub.Model, error), dir, t
 	if err != nil {
 		return err
 	}
-	s.head("Adapter %s", dir)
+	s.Head("Adapter %s", dir)
 	const base = "base_model_name_or_path"
-	s.row("base model", "%s", baseOf(dir, inUse))
+	s.Row("base model", "%s", baseOf(dir, inUse))
 	for _, key := range slices.Sorted(maps.Keys(inUse)) {
 		if key != base {
-			s.row(key, "%.200s", inUse[key])
+			s.Row(key, "%.200s", inUse[key])
 		}
 	}
-	s.row("weights", "%s in %d tensors", millions(weights), len(tensors))
+	s.Row("weights", "%s in %d tensors", millions(weights), len(tensors))
 	config, pairs, extra, loadErr := lora.Load(dir)
 	model, err := find(baseOf(dir, inUse))
 	if err != nil {
@@ -59,23 +61,23 @@ func baseOf(dir string, inUse map[string]string) string {
 }
 
 // describeUses tells where an adapter loads. loadErr is why it does not load here.
-func describeUses(s *sheet, inUse map[string]string, tensors []string, family string, loadErr error) {
+func describeUses(s *shared.Sheet, inUse map[string]string, tensors []string, family string, loadErr error) {
 	switch {
 	case loadErr != nil:
-		s.row("rltrain", "refuses it: %v", loadErr)
+		s.Row("rltrain", "refuses it: %v", loadErr)
 	case family != "" && (inUse["use_dora"] != "" || inUse["modules_to_save"] != ""):
-		s.row("rltrain", "loads it merged: it can be used, not trained further")
+		s.Row("rltrain", "loads it merged: it can be used, not trained further")
 	default:
-		s.row("rltrain", "loads it")
+		s.Row("rltrain", "loads it")
 	}
 	refused, notes := vllmVerdict(inUse, tensors, family)
 	if len(refused) == 0 {
-		s.row("vLLM", "has no reason to refuse it")
+		s.Row("vLLM", "has no reason to refuse it")
 	}
 	for _, reason := range refused {
-		s.row("vLLM", "refuses it: %s", reason)
+		s.Row("vLLM", "refuses it: %s", reason)
 	}
 	for _, note := range notes {
-		s.row("vLLM", "takes it otherwise than meant: %s", note)
+		s.Row("vLLM", "takes it otherwise than meant: %s", note)
 	}
 }

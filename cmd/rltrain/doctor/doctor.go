@@ -25,7 +25,8 @@ func Command() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "describe a model before it is used or trained, without loading its weights, or this machine",
-		Description: `Without --model: which sandbox this machine offers for programs, why no better one, and what would help.
+		Description: `rltrain doctor train, with the options of a run, tries it and describes it, as train --dry-run does.
+Without --model: which sandbox this machine offers for programs, why no better one, and what would help.
 
 Of a language model: family, size, context, the tokens that end a text, chat template, the first prompt of a task
 and the tokens of it that supervised training trains, and what memory to expect. Of an adapter also: which fields
@@ -54,7 +55,7 @@ func doctor(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("--model: %w", err)
 	}
-	var s sheet
+	var s shared.Sheet
 	switch {
 	case policy.IsLabelFolder(found.Dir):
 		if c.IsSet("task") {
@@ -74,7 +75,7 @@ func doctor(c *cli.Context) error {
 
 // describeMachine tells what programs would run in.
 func describeMachine(c *cli.Context) error {
-	var s sheet
+	var s shared.Sheet
 	err := describeSandbox(c.Context, &s)
 	if _, printErr := fmt.Fprint(c.App.Writer, s.String()); printErr != nil {
 		return printErr
@@ -82,21 +83,7 @@ func describeMachine(c *cli.Context) error {
 	return err
 }
 
-// A sheet is headings, each with rows of a name and a text.
-type sheet struct{ strings.Builder }
-
-func (s *sheet) head(format string, args ...any) {
-	if s.Len() > 0 {
-		s.WriteString("\n")
-	}
-	s.WriteString(shared.OneLine(fmt.Sprintf(format, args...)) + "\n")
-}
-
-func (s *sheet) row(name, format string, args ...any) {
-	fmt.Fprintf(s, "  %-17s %s\n", name, shared.OneLine(fmt.Sprintf(format, args...)))
-}
-
-func describeClassifier(s *sheet, dir string) error {
+func describeClassifier(s *shared.Sheet, dir string) error {
 	policy, err := policy.ReadLabelFolder(dir)
 	if err != nil {
 		return err
@@ -109,11 +96,11 @@ func describeClassifier(s *sheet, dir string) error {
 		}
 		base = baseOf(dir, inUse)
 	}
-	s.head("Text classifier %s", dir)
-	s.row("labels", "%d: %s", len(policy.Labels), strings.Join(policy.Labels, ", "))
-	s.row("pooling", "%s", policy.Pooling)
-	s.row("texts", "cut at %d tokens", policy.MaxLength)
-	s.row("base model", "%s", base)
+	s.Head("Text classifier %s", dir)
+	s.Row("labels", "%d: %s", len(policy.Labels), strings.Join(policy.Labels, ", "))
+	s.Row("pooling", "%s", policy.Pooling)
+	s.Row("texts", "cut at %d tokens", policy.MaxLength)
+	s.Row("base model", "%s", base)
 	return nil
 }
 
@@ -128,7 +115,7 @@ func textOf(value string) string {
 
 // describeLanguageModel reads config, tokenizer and the list of tensors. adapter is the number of weights of an
 // adapter that belongs to it, 0 for none.
-func describeLanguageModel(s *sheet, dir, task string, adapter int64) error {
+func describeLanguageModel(s *shared.Sheet, dir, task string, adapter int64) error {
 	c, err := languageConfig(dir)
 	if err != nil {
 		return err
@@ -150,28 +137,28 @@ func describeLanguageModel(s *sheet, dir, task string, adapter int64) error {
 	if err != nil {
 		return err
 	}
-	s.head("Language model %s", dir)
-	s.row("family", "%s: %d layers, %d wide, %d heads of %d (%d of keys and values), MLP %s, vocabulary %s", c.ModelType, c.NumHiddenLayers,
+	s.Head("Language model %s", dir)
+	s.Row("family", "%s: %d layers, %d wide, %d heads of %d (%d of keys and values), MLP %s, vocabulary %s", c.ModelType, c.NumHiddenLayers,
 		c.HiddenSize, c.NumAttentionHeads, c.HeadDim, c.NumKeyValueHeads, report.Count(int64(c.IntermediateSize)), report.Count(int64(c.VocabSize)))
-	s.row("parameters", "%s%s", millions(parameters), tied)
-	s.row("weights", "%s", weights)
+	s.Row("parameters", "%s%s", millions(parameters), tied)
+	s.Row("weights", "%s", weights)
 	context := "what it was trained for"
 	if c.MaxLength() > 0 {
 		context = "more are impossible"
 	}
-	s.row("context", "%s tokens, %s", report.Count(int64(c.MaxPositionEmbeddings)), context)
-	s.row("texts end at", "%s", shared.EOSNames(policy))
-	s.row("special tokens", "%s", specialTokens(policy))
-	s.row("texts begin with", "%s", shared.TokenNames(policy, policy.Tokenizer.Opening(), "no token of their own"))
+	s.Row("context", "%s tokens, %s", report.Count(int64(c.MaxPositionEmbeddings)), context)
+	s.Row("texts end at", "%s", shared.EOSNames(policy))
+	s.Row("special tokens", "%s", specialTokens(policy))
+	s.Row("texts begin with", "%s", shared.TokenNames(policy, policy.Tokenizer.Opening(), "no token of their own"))
 	if policy.Templates == nil {
-		s.row("chat template", "none: messages are refused, texts are used as they are")
+		s.Row("chat template", "none: messages are refused, texts are used as they are")
 	} else {
-		s.row("chat template", "%s", strings.Join(policy.Templates.Names(), ", "))
+		s.Row("chat template", "%s", strings.Join(policy.Templates.Names(), ", "))
 	}
 	if err := describeExample(s, policy, task); err != nil {
 		return err
 	}
-	s.head("Memory, estimated")
+	s.Head("Memory, estimated")
 	return memoryRows(s, c, parameters, stored, adapter)
 }
 

@@ -11,11 +11,13 @@ import (
 	"rltrain/envs/chat"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
+
+	"rltrain/cmd/rltrain/shared"
 )
 
 // describeExample shows the first prompt of a task as the model gets it, and which tokens of a prompt with its
 // completion supervised training trains. What the chat template refuses is told and no error.
-func describeExample(s *sheet, p *policy.Token, task string) error {
+func describeExample(s *shared.Sheet, p *policy.Token, task string) error {
 	example, err := firstExample(task, p.Templates != nil)
 	if err != nil {
 		return err
@@ -24,34 +26,34 @@ func describeExample(s *sheet, p *policy.Token, task string) error {
 	if p.Templates != nil {
 		kind = "messages"
 	}
-	s.head("First prompt of %s (%s)", task, kind)
+	s.Head("First prompt of %s (%s)", task, kind)
 	ids, err := p.Prompt(example.Prompt)
 	if err != nil {
-		s.row("problem", "%v", err)
+		s.Row("problem", "%v", err)
 		return nil
 	}
 	text, err := p.Tokenizer.Decode(ids, false)
 	if err != nil {
 		return err
 	}
-	s.row("tokens", "%d", len(ids))
+	s.Row("tokens", "%d", len(ids))
 	for i, line := range strings.Split(text, "\n") {
 		name := ""
 		if i == 0 {
 			name = "text"
 		}
-		s.row(name, "%s", line)
+		s.Row(name, "%s", line)
 	}
-	s.row("ids", "%s", strings.Trim(fmt.Sprint(ids), "[]"))
+	s.Row("ids", "%s", strings.Trim(fmt.Sprint(ids), "[]"))
 
-	s.head("Labels of a prompt with its completion")
+	s.Head("Labels of a prompt with its completion")
 	encoded, err := p.Encode(func(yield func(chat.Example, error) bool) { yield(example, nil) }, policy.EncodeOptions{CompletionOnly: true})
 	if err != nil {
-		s.row("problem", "%v", err)
+		s.Row("problem", "%v", err)
 		return nil
 	}
 	if len(encoded.Sequences) == 0 {
-		s.row("problem", "no token of it would be trained within the model's %d positions", p.MaxLength())
+		s.Row("problem", "no token of it would be trained within the model's %d positions", p.MaxLength())
 		return nil
 	}
 	return labelRows(s, p, encoded.Sequences[0])
@@ -64,7 +66,7 @@ const (
 	tokensLast   = 6
 )
 
-func labelRows(s *sheet, p *policy.Token, q policy.Sequence) error {
+func labelRows(s *shared.Sheet, p *policy.Token, q policy.Sequence) error {
 	first, trained, ends := len(q.Labels), 0, false
 	for i, label := range q.Labels {
 		if label {
@@ -72,9 +74,9 @@ func labelRows(s *sheet, p *policy.Token, q policy.Sequence) error {
 			ends = ends || slices.Contains(p.EOS(), q.IDs[i])
 		}
 	}
-	s.row("tokens", "%d, of which %d are trained", len(q.IDs), trained)
+	s.Row("tokens", "%d, of which %d are trained", len(q.IDs), trained)
 	if !ends {
-		s.row("problem", "none that ends a text is trained: the model would not learn to stop")
+		s.Row("problem", "none that ends a text is trained: the model would not learn to stop")
 	}
 	first = max(0, first-tokensBefore)
 	var rows [][]string
@@ -94,7 +96,7 @@ func labelRows(s *sheet, p *policy.Token, q policy.Sequence) error {
 		rows = append(rows, []string{strconv.Itoa(i), strconv.Itoa(int(q.IDs[i])), strconv.Quote(text), label})
 	}
 	table := report.RenderTable([]string{"token", "id", "text", "trained"}, rows)
-	s.WriteString("  " + strings.ReplaceAll(strings.TrimSuffix(table, "\n"), "\n", "\n  ") + "\n")
+	s.Block(table)
 	return nil
 }
 

@@ -7,20 +7,22 @@ import (
 	"rltrain/internal/options"
 	"rltrain/lora"
 	"rltrain/torch/transformers"
+
+	"rltrain/cmd/rltrain/shared"
 )
 
 // memoryRows estimate what a model takes: its weights, the cache of generating, and a training step with LoRA.
 // stored are the bytes of the weights on disk, 0 where they are not there; adapter is the number of an adapter's
 // weights, 0 for that of a new one.
-func memoryRows(s *sheet, c *transformers.Config, parameters, stored, adapter int64) error {
+func memoryRows(s *shared.Sheet, c *transformers.Config, parameters, stored, adapter int64) error {
 	if stored > 0 {
-		s.row("weights", "%s as stored, %s as fp32", mebibytes(stored), mebibytes(4*parameters))
+		s.Row("weights", "%s as stored, %s as fp32", mebibytes(stored), mebibytes(4*parameters))
 	} else {
-		s.row("weights", "%s as fp32, %s as bf16", mebibytes(4*parameters), mebibytes(2*parameters))
+		s.Row("weights", "%s as fp32, %s as bf16", mebibytes(4*parameters), mebibytes(2*parameters))
 	}
 	// A key and a value of each key head, in fp32.
 	token := int64(2 * 4 * c.NumHiddenLayers * c.NumKeyValueHeads * c.HeadDim)
-	s.row("KV cache", "%.1f KiB a token, %s for 1,000 tokens", float64(token)/(1<<10), mebibytes(1000*token))
+	s.Row("KV cache", "%.1f KiB a token, %s for 1,000 tokens", float64(token)/(1<<10), mebibytes(1000*token))
 	what := "an adapter of this size"
 	if adapter == 0 {
 		var usual config.LoRA
@@ -37,7 +39,7 @@ func memoryRows(s *sheet, c *transformers.Config, parameters, stored, adapter in
 	// inputs of norms and linears, queries, keys, values and the steps of the MLP.
 	queries, keys := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
 	perToken := int64(4 * c.NumHiddenLayers * (4*c.HiddenSize + 2*queries + 2*keys + 3*c.IntermediateSize))
-	s.row("training", "%s has %s weights: %s with gradients and AdamW; about %s of activations for 1,000 tokens of a micro-batch",
+	s.Row("training", "%s has %s weights: %s with gradients and AdamW; about %s of activations for 1,000 tokens of a micro-batch",
 		what, millions(adapter), mebibytes(16*adapter), mebibytes(1000*perToken))
 	return nil
 }

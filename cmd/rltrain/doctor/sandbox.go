@@ -6,30 +6,32 @@ import (
 	"os"
 
 	"rltrain/envs/sandbox"
+
+	"rltrain/cmd/rltrain/shared"
 )
 
 // describeSandbox says in which ways programs that nobody has read can be run here, why not in better ones, and which
 // languages there are for them.
-func describeSandbox(ctx context.Context, s *sheet) error {
-	s.head("Sandbox for programs")
+func describeSandbox(ctx context.Context, s *shared.Sheet) error {
+	s.Head("Sandbox for programs")
 	tiers := sandbox.Tiers()
 	used := "none works here: programs are run with --unsafe-exec only"
 	if len(tiers) > 0 && tiers[0] != sandbox.Unsafe {
 		used = string(tiers[0])
 	}
-	s.row("tier", "%s", used)
+	s.Row("tier", "%s", used)
 	helped := false
 	for _, f := range sandbox.Findings() {
 		switch {
 		case f.Err == nil:
-			s.row(string(f.Tier), "works: %s", f.How)
+			s.Row(string(f.Tier), "works: %s", f.How)
 		default:
-			s.row(string(f.Tier), "does not work: %v (%s)", f.Err, f.How)
+			s.Row(string(f.Tier), "does not work: %v (%s)", f.Err, f.How)
 		}
 		helped = helped || f.Tier == sandbox.Namespaces && f.Err == nil
 	}
 	if !helped {
-		s.row("what would help", "%s", lift())
+		s.Row("what would help", "%s", lift())
 	}
 	box, err := sandbox.Open(false)
 	if err != nil {
@@ -40,11 +42,11 @@ func describeSandbox(ctx context.Context, s *sheet) error {
 		absent := (*sandbox.Absent)(nil)
 		switch {
 		case errors.As(err, &absent):
-			s.row(name, "%v", err)
+			s.Row(name, "%v", err)
 		case err != nil:
 			return err
 		default:
-			s.row(name, "%s", language.Interpreter)
+			s.Row(name, "%s", language.Interpreter)
 		}
 	}
 	return nil

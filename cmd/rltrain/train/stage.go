@@ -36,9 +36,11 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	if c.Task.Stamped && name == rlStage && c.Source("save_steps") == (config.Source{}) {
 		saveEvery = c.EvalEvery()
 	}
+	stopAfter, seen := t.tries(name)
 	stage, err := run.OpenStage(run.StageConfig{
+		StopAfter: stopAfter, Seen: seen,
 		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
-		LogEvery: c.Saving.LoggingSteps, Console: t.console, Now: time.Now,
+		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",
 			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ())},
 	})
@@ -130,6 +132,7 @@ func (t *trainer) begin(stage *run.Stage, p counted, what, model string, splits 
 		return nil
 	}
 	total, trainable := p.Parameters()
+	t.trial.begins(what, model, total, trainable, splits, p)
 	header := report.Header{
 		Task: t.config.Task.Name, Stage: what, Model: model, Total: total, Trainable: trainable, Device: "cpu",
 		Threads: torch.Threads(), Data: t.dataName(), Output: stage.Home(), Splits: splits,

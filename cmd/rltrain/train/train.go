@@ -33,11 +33,24 @@ type trainer struct {
 	console *report.Console
 	hub     *hub.Client
 	stamp   string // when the run began, in the names of its folders; "" where they have none
+	trial   *trial // of a run that is only tried; else nil
 }
 
-// Run runs the stages of the configuration's mode.
+// Run runs the stages of the configuration's mode, or with --print-config or --dry-run tells of them.
 func Run(ctx context.Context, c *config.Config) error {
 	t := &trainer{config: c, command: os.Args, console: report.NewConsole(os.Stdout, os.Stderr, time.Now)}
+	switch {
+	case c.General.PrintConfig:
+		return t.console.Print(string(c.YAML()))
+	case c.General.DryRun:
+		return t.try(ctx)
+	}
+	return t.run(ctx)
+}
+
+// run trains.
+func (t *trainer) run(ctx context.Context) error {
+	c := t.config
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	t.console.OnBroken(stop)

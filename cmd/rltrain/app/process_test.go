@@ -1,0 +1,278 @@
+package app
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl/policy"
+	"rltrain/rl/policy/policytest"
+	"rltrain/rl/run"
+)
+
+// asProgram makes this test binary the program itself, so that it can be killed.
+const asProgram = "TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		Main()
+	}
+	os.Exit(m.Run())
+}
+
+// recipe is a run of a few steps that is killed.
+type recipe struct {
+	stage string // its folder
+	args  string
+	steps int
+}
+
+// recipes are runs of each algorithm on tiny models. START is a language model, BASE an encoder, ROWS labelled texts.
+var recipes = map[string]recipe{
+	"sft": {"sum_digits_supervised", `--task sum_digits --mode supervised --tiny-layers 1 --tiny-hidden 32 --max-steps 24 --batch-size 4 --warmup-check-every 8
+		--warmup-until 1 --eval-samples 16 --max-new-tokens 12`, 24},
+	"sft of labels": {"intent_classifier_supervised", `--mode supervised --model BASE --dataset ROWS --epochs 6 --batch-size 8`, 24},
+	"reinforce":     {"sum_digits_rl", tokenArgs + ` --algorithm reinforce --baseline batch`, 8},
+	"replay":        {"sum_digits_rl", strings.Replace(tokenArgs, "--samples-per-prompt 4", "--num-update-steps 8 --rl-batch-size 4", 1) + ` --algorithm reinforce --reinforce-loss stable`, 8},
+	"rloo":          {"sum_digits_rl", tokenArgs + ` --algorithm rloo --kl-coef 0.05`, 8},
+	"grpo":          {"sum_digits_rl", tokenArgs + ` --algorithm grpo --update-epochs 2 --minibatches 2`, 8},
+	"ppo":           {"sum_digits_rl", tokenArgs + ` --algorithm ppo --update-epochs 2`, 8},
+	"ppo of labels": {"intent_classifier_rl", `--mode supervised_then_rl --model BASE --dataset ROWS --epochs 1 --batch-size 8 --rl-episodes 4 --buffer-size 16 --rl-batch-size 4
+		--reward accuracy,f1=0.1 --update-epochs 2`, 4},
+}
+
+const tokenArgs = `--task sum_digits --mode rl_only --pretrained-model START --num-steps 8 --eval-every 3 --prompts-per-step 4 --samples-per-prompt 4
+		--eval-samples 16 --fresh-samples 4 --max-new-tokens 12 --reward expr:'length'`
+
+// lab is where the runs of a test lie.
+type lab struct{ folders }
+
+func newLab(t *testing.T) lab {
+	t.Helper()
+	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
+	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	var rows strings.Builder
+	rows.WriteString("text,label\n")
+	for i := range 60 {
+		rows.WriteString(strings.Repeat("the ", i%9) + strings.Repeat("of ", i/9) + []string{"cat,animals\n", "law,law\n", "force,physics\n"}[i%3])
+	}
+	f.write(t, "TMP/rows.csv", rows.String())
+	return lab{f}
+}
+
+// start starts the program in a process of its own; wait gives its exit code, 128 and the signal's number where one ended
+// it, and what it wrote.
+func (l lab) start(t *testing.T, r recipe, out string, more ...string) (*os.Process, func() (int, string)) {
+	t.Helper()
+	args := []string{"--threads", "1", "--save-steps", "2", "--save-total-limit", "3", "--logging-steps", "1", "--keep-completions", "-1", "--report-to", "tensorboard", "--output-dir", out}
+	for _, arg := range strings.Fields(r.args) {
+		args = append(args, strings.NewReplacer("START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "'", "").Replace(arg))
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], append(args, more...)...)
+	cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1")
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process, func() (int, string) {
+		err := cmd.Wait()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		code := cmd.ProcessState.ExitCode()
+		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+			code = 128 + int(status.Signal())
+		}
+		return code, output.String()
+	}
+}
+
+// finish runs the program to its end, and says how long that took.
+func (l lab) finish(t *testing.T, r recipe, out string, more ...string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	_, wait := l.start(t, r, out, more...)
+	if code, output := wait(); code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, output)
+	}
+	return time.Since(began)
+}
+
+// kills counts where processes were hit.
+type kills struct{ all, early, writing, late int }
+
+// kill starts the run, or goes on with it, and kills it: after a time, or before that where now says so. It tells whether
+// the process was hit.
+func (l lab) kill(t *testing.T, r recipe, out string, after time.Duration, now func() bool, k *kills) bool {
+	t.Helper()
+	process, wait := l.start(t, r, out, "--resume")
+	ended := make(chan struct{})
+	code, output := 0, ""
+	go func() {
+		defer close(ended)
+		code, output = wait()
+	}()
+	timer := time.NewTimer(after)
+	defer timer.Stop()
+	poll := time.NewTicker(200 * time.Microsecond)
+	defer poll.Stop()
+	for hit := false; !hit; {
+		select {
+		case <-ended:
+			hit = true
+		case <-timer.C:
+			hit = true
+		case <-poll.C:
+			hit = now()
+		}
+	}
+	_ = process.Kill() // it may have ended
+	<-ended
+	if code == 0 {
+		return false
+	}
+	if code != 128+int(syscall.SIGKILL) {
+		t.Fatalf("exit code %d:\n%s", code, output)
+	}
+	k.all++
+	checkpoint, step, _, err := run.LatestCheckpoint(filepath.Join(out, r.stage))
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case l.writing(r, out):
+		k.writing++
+	case checkpoint == "":
+		k.early++
+	case step >= r.steps:
+		k.late++
+	}
+	return true
+}
+
+// writing says whether a checkpoint is being written, or was when the process died.
+func (l lab) writing(r recipe, out string) bool {
+	found, _ := filepath.Glob(filepath.Join(out, r.stage+"*", "checkpoints", "*.tmp"))
+	return len(found) > 0
+}
+
+// TestKilled kills a run of some algorithms twice, once while it writes a checkpoint, and goes on: what it leaves equals
+// what a run leaves that was never stopped. "make crash" does the same with all algorithms and many more moments.
+func TestKilled(t *testing.T) {
+	l := newLab(t)
+	for _, name := range []string{"sft", "ppo", "grpo"} {
+		t.Run(name, func(t *testing.T) {
+			r, k := recipes[name], kills{}
+			whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
+			l.finish(t, r, whole)
+			halfWay := func() bool {
+				rows, _ := os.ReadFile(filepath.Join(parts, r.stage, "logs", "metrics.jsonl"))
+				return bytes.Count(rows, []byte("\n")) > r.steps/2
+			}
+			if !l.kill(t, r, parts, 5*time.Minute, halfWay, &k) {
+				t.Fatal("the run was not hit")
+			}
+			l.kill(t, r, parts, 5*time.Minute, func() bool { return l.writing(r, parts) }, &k)
+			l.finish(t, r, parts, "--resume")
+			compareRuns(t, r, whole, parts)
+		})
+	}
+}
+
+// spent is what the lines of a step say of the clock.
+var spent = regexp.MustCompile(`(gen|train)=\d+ms`)
+
+// compareRuns compares what two runs of a stage have left, byte by byte, but for what the clock says and what names the
+// folder or the process.
+func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
+	t.Helper()
+	a, b := filepath.Join(whole, r.stage), filepath.Join(parts, r.stage)
+	newest, step, _, err := run.LatestCheckpoint(a)
+	if err != nil || step == 0 {
+		t.Fatalf("the newest checkpoint: step %d, %v", step, err)
+	}
+	last, _ := filepath.Rel(a, newest)
+	err = filepath.WalkDir(a, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(a, path)
+		base := filepath.Base(name)
+		switch {
+		case err != nil:
+			return err
+		case slices.Contains([]string{"run.json", "config.yaml", "README.md", "manifest.json", "offsets.json"}, base), strings.HasPrefix(base, "events.out"):
+			return nil // they name the folder, or have times, or lengths and sums of files with times
+		case strings.HasPrefix(name, "checkpoints/") && filepath.Dir(name) != last:
+			return nil // which older ones there are depends on where the run was stopped
+		}
+		compared++
+		want, got := timeless(t, path, whole), timeless(t, filepath.Join(b, name), parts)
+		if bytes.Equal(want, got) {
+			return nil
+		}
+		if strings.Contains(".jsonl.json.txt", filepath.Ext(name)) {
+			t.Errorf("%s differs (-uninterrupted +resumed):\n%s", name, cmp.Diff(string(want), string(got)))
+		} else {
+			t.Errorf("%s differs", name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if compared < 8 {
+		t.Errorf("only %d files were compared", compared)
+	}
+	return compared
+}
+
+// timeless is a file's content without what the clock said, and with another name for the folder of the runs.
+func timeless(t *testing.T, path, out string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	switch filepath.Base(path) {
+	case "metrics.jsonl", "eval_results.json":
+	case "training_log.txt", "adapter_config.json", "comparison.json":
+		return bytes.ReplaceAll(spent.ReplaceAll(data, nil), []byte(out), []byte("OUT"))
+	default:
+		return bytes.ReplaceAll(data, []byte(out), []byte("OUT"))
+	}
+	var kept []byte
+	for decoder := json.NewDecoder(bytes.NewReader(data)); decoder.More(); {
+		var row map[string]json.RawMessage // values stay as they were written: the digits count
+		if err := decoder.Decode(&row); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		for key := range row {
+			if strings.HasPrefix(key, "time/") || strings.HasPrefix(key, "latency_") || key == "model" {
+				delete(row, key)
+			}
+		}
+		line, err := json.Marshal(row)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		kept = append(append(kept, line...), '\n')
+	}
+	return kept
+}

@@ -1,0 +1,180 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/config"
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/cmd/rltrain/train"
+	"rltrain/internal/outfile"
+	"rltrain/rl"
+	"rltrain/rl/report"
+)
+
+func replayCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "replay",
+		Usage:     "judge the answers that a run has kept again, and make advantages of them again",
+		ArgsUsage: "FILE",
+		Description: `FILE is logs/completions.jsonl of a run of reinforcement learning. Its answers are judged by the run's task and
+rewards, or by those of --reward, and compared with what they earned then. No model is loaded, but for a judge.`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "config", Usage: "settings of the run", DefaultText: "config.yaml in the folder of the run"},
+			&cli.StringFlag{Name: "reward", Usage: "another list of rewards, as train takes it"},
+			&cli.StringFlag{Name: "output", Usage: "JSON Lines file for the answers with their new rewards and advantages"},
+		},
+		Action: replay,
+	}
+}
+
+func replay(c *cli.Context) error {
+	path := c.Args().First()
+	kept, err := readRecords(path)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(filepath.Dir(path))
+	if abs, err := filepath.Abs(path); err == nil {
+		dir = filepath.Dir(filepath.Dir(abs))
+	}
+	settings := c.String("config")
+	if settings == "" {
+		settings = filepath.Join(dir, "config.yaml")
+	}
+	args := []string{"--config", settings}
+	if c.IsSet("reward") {
+		args = append(args, "--reward="+c.String("reward"))
+	}
+	loaded, err := config.Load(args, nil)
+	if err != nil {
+		return err
+	}
+	client, done := shared.HubOf(c)
+	defer done()
+	console := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now)
+	var again []rl.Record
+	work := func(ctx context.Context) (err error) {
+		again, err = train.Replay(ctx, loaded, dir, kept, client, console)
+		return err
+	}
+	if loaded.Judge != nil && loaded.Judge.Model != "" {
+		err = shared.OnThread(c, work)
+	} else {
+		err = work(c.Context)
+	}
+	if err != nil {
+		return err
+	}
+	if err := console.Print(replayTable(kept, again, c.IsSet("reward"), train.WhyOther(loaded))); err != nil {
+		return err
+	}
+	if out := c.String("output"); out != "" {
+		return writeRecords(out, again)
+	}
+	return nil
+}
+
+// same tells numbers that differ by no more than what rounding to float32 does.
+func same(a, b rl.Number) bool {
+	x, y := float64(a), float64(b)
+	return x == y || math.IsNaN(x) && math.IsNaN(y) || math.Abs(x-y) <= 1e-5*max(1, math.Abs(x), math.Abs(y))
+}
+
+// replayTable compares what answers earned and earn, step by step.
+func replayTable(kept, again []rl.Record, other bool, why string) string {
+	type sums struct{ n, judged, rewards, advantages, learnt int }
+	var all, step sums
+	var rows [][]string
+	var before, after float64
+	flush := func(number int) {
+		mean := func(sum float64) string { return strconv.FormatFloat(sum/float64(max(1, step.judged)), 'g', 4, 64) }
+		rows = append(rows, []string{strconv.Itoa(number), strconv.Itoa(step.n), mean(before), mean(after),
+			fmt.Sprintf("%d of %d", step.rewards, step.n), fmt.Sprintf("%d of %d", step.advantages, step.learnt)})
+		all.n, all.rewards, all.advantages, all.learnt = all.n+step.n, all.rewards+step.rewards, all.advantages+step.advantages, all.learnt+step.learnt
+		step, before, after = sums{}, 0, 0
+	}
+	for i, r := range kept {
+		if i > 0 && kept[i-1].Step != r.Step {
+			flush(kept[i-1].Step)
+		}
+		step.n++
+		if same(r.Reward, again[i].Reward) {
+			step.rewards++
+		}
+		if !math.IsNaN(float64(r.Advantage)) {
+			step.learnt++
+			if same(r.Advantage, again[i].Advantage) {
+				step.advantages++
+			}
+		}
+		if x, y := float64(r.Reward), float64(again[i].Reward); !math.IsNaN(x) && !math.IsNaN(y) {
+			step.judged++
+			before, after = before+x, after+y
+		}
+	}
+	if len(kept) > 0 {
+		flush(kept[len(kept)-1].Step)
+	}
+	text := report.RenderTable([]string{"step", "answers", "reward then", "reward now", "the same", "advantages the same"}, rows)
+	text += fmt.Sprintf("%s: the rewards of %d and the advantages of %d of %d come out the same\n", report.Plural(all.n, "answer"), all.rewards, all.advantages, all.learnt)
+	if why != "" && !other && all.advantages < all.learnt {
+		text += "note: " + why + "\n"
+	}
+	return text
+}
+
+// readRecords reads a file of answers. A last line without its end is one that is being written.
+func readRecords(path string) ([]rl.Record, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []rl.Record
+	lines := bufio.NewReader(f)
+	for number := 1; ; number++ {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		var r rl.Record
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, number, err)
+		}
+		if r.Step < 1 || r.Prompt < 0 {
+			return nil, fmt.Errorf("%s:%d: it has no step or no prompt: the file is no completions.jsonl of a run", path, number)
+		}
+		all = append(all, r)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s: it has no answers", path)
+	}
+	return all, nil
+}
+
+func writeRecords(path string, records []rl.Record) error {
+	var out []byte
+	for _, r := range records {
+		line, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		out = append(append(out, line...), '\n')
+	}
+	return outfile.Write(path, out, 0o644)
+}

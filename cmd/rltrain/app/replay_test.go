@@ -1,0 +1,80 @@
+package app
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"rltrain/rl"
+	"rltrain/rl/policy"
+)
+
+// TestReplay judges the answers of runs again: with the same rewards everything comes out the same, with others not.
+func TestReplay(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	options := append(drop(exercise(), "--tiny-layers", "--tiny-hidden", "--num-steps", "--samples-per-prompt"),
+		"--num-steps", "2", "--samples-per-prompt", "3", "--logging-steps", "1", "--keep-completions", "-1", "--reward", "accuracy=2,expr:'length'")
+	file := f.expand("TMP/out/sum_digits_rl/logs/completions.jsonl")
+	for _, algorithm := range []string{"grpo", "ppo"} {
+		f.must(t, "", with(options, "--algorithm", algorithm)...)
+		records, err := readRecords(file)
+		if err != nil || len(records) != 12 {
+			t.Fatalf("%d answers, %v", len(records), err)
+		}
+		first := records[0]
+		if len(first.Each) != 2 || first.Reward != 2*first.Each[0].Value+first.Each[1].Value || first.Shown == "" || len(first.Tokens) == 0 || first.Tier == "" || records[11].Step != 2 {
+			t.Errorf("the first answer: %+v", first)
+		}
+		if learnt := slices.ContainsFunc(records, func(r rl.Record) bool { return r.Advantage != 0 }); !learnt || (algorithm == "ppo") != (first.Value != nil) {
+			t.Errorf("advantages %v and %v, values %v", first.Advantage, records[1].Advantage, first.Value)
+		}
+		if out := f.must(t, "", "replay", file, "--output", "TMP/again.jsonl"); !strings.HasSuffix(out, "12 answers: the rewards of 12 and the advantages of 12 of 12 come out the same\n") {
+			t.Errorf("%s:\n%s", algorithm, out)
+		}
+		if again, err := readRecords(f.expand("TMP/again.jsonl")); err != nil || len(again) != 12 || !same(again[5].Advantage, records[5].Advantage) {
+			t.Errorf("written: %d answers, %v", len(again), err)
+		}
+	}
+	if out := f.must(t, "", "replay", file, "--reward", "expr:'-length-1'"); !strings.Contains(out, "12 answers: the rewards of 0 and") {
+		t.Errorf("other rewards:\n%s", out)
+	}
+	// A reward that somebody changed is found; so is a file that is something else.
+	f.edit(t, file, `"reward":`, `"reward":1`)
+	if out := f.must(t, "", "replay", file); !strings.Contains(out, "the rewards of 11 and") {
+		t.Errorf("a changed reward:\n%s", out)
+	}
+	f.write(t, "TMP/other.jsonl", `{"question": "x"}`+"\n")
+	for args, want := range map[string]string{
+		"replay TMP/other.jsonl":                      "other.jsonl:1: it has no step or no prompt: the file is no completions.jsonl of a run",
+		"replay TMP/none.jsonl":                       "none.jsonl: no such file",
+		"replay " + file + " --reward accurate":       `--reward: reward "accurate" is unknown`,
+		"replay TMP/start/config.json":                "config.json:1: ",
+		"replay " + file + " --config TMP/nowhere.ym": "nowhere.ym",
+	} {
+		if code, _, errs := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, %q; want %q", args, code, errs, want)
+		}
+	}
+}
+
+// TestReplayOfLabels does the same with the choices of a classifier.
+func TestReplayOfLabels(t *testing.T) {
+	f := newFolders(t, "mean")
+	var rows strings.Builder
+	rows.WriteString("text,label\n")
+	for i := range 60 {
+		rows.WriteString(strings.Repeat("the ", i) + []string{"cat,animals\n", "law,law\n", "force,physics\n"}[i%3])
+	}
+	f.write(t, "TMP/rows.csv", rows.String())
+	f.must(t, "", strings.Fields("train --dataset TMP/rows.csv --mode rl_only --pretrained-model MODEL --rl-episodes 2 --buffer-size 8 --rl-batch-size 4 --logging-steps 1 --keep-completions -1 --output-dir TMP/out")...)
+	file := f.expand("TMP/out/intent_classifier_rl/logs/completions.jsonl")
+	if out := f.must(t, "", "replay", file); !strings.Contains(out, "16 answers: the rewards of 16 and the advantages of 16 of 16 come out the same\n") {
+		t.Errorf("replay:\n%s", out)
+	}
+	if out := f.must(t, "", "replay", file, "--reward", "expr:'correct+2'"); !strings.Contains(out, "16 answers: the rewards of 0 and") {
+		t.Errorf("other rewards:\n%s", out)
+	}
+}

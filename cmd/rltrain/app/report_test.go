@@ -1,0 +1,78 @@
+package app
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/rl/policy"
+)
+
+// TestReports writes the page of a run, compares it with another, and serves it to this machine only.
+func TestReports(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	options := drop(exercise(), "--tiny-layers", "--tiny-hidden")
+	f.must(t, "", append(options, "--seed", "1")...)
+	f.must(t, "", append(options, "--seed", "2")...)
+	dir := f.expand("TMP/out/sum_digits_rl")
+	if out := f.must(t, "", "report", dir); out != dir+"/report.html\n" {
+		t.Errorf("printed %q", out)
+	}
+	out := f.must(t, "", "report", dir, dir+".1", "--output", "TMP/both.html")
+	if both := string(readFile(t, f.expand("TMP/both.html"))); !strings.Contains(out, "both.html") || !strings.Contains(both, "<td>seed</td><td>2</td><td>1</td>") {
+		t.Errorf("printed %q, and the page does not say what differs", out)
+	}
+	for args, want := range map[string]string{
+		"report":                           "report takes 1 argument, DIR..., not 0",
+		"report TMP/start":                 "is not the folder of a run",
+		"report " + dir + " TMP/start":     "is not the folder of a run",
+		"report " + dir + " --port 80":     "--port: applies only with --watch",
+		"report DIR --watch --output x":    "--output: does not apply with --watch",
+		"report DIR --watch --port 123456": "--port: 123456 is out of range",
+	} {
+		if code, _, errs := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, %q; want %q", args, code, errs, want)
+		}
+	}
+	before := f.files(t)
+	handler := watched([]string{dir}, "127.0.0.1:1234")
+	ask := func(path, host string) (int, string) {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	if code, page := ask("/", "127.0.0.1:1234"); code != 200 || !strings.Contains(page, `fetch("stamp")`) {
+		t.Errorf("the page: %d", code)
+	}
+	_, stamp := ask("/stamp", "localhost:1234")
+	if _, same := ask("/stamp", "localhost:1234"); same != stamp {
+		t.Error("the stamp changes by itself")
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "logs", "metrics.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = log.WriteString("{\"step\":9}\n")
+	}
+	if err != nil || log.Close() != nil {
+		t.Fatal(err)
+	}
+	if _, other := ask("/stamp", "localhost:1234"); other == stamp {
+		t.Error("the stamp stays where there is more")
+	}
+	if code, _ := ask("/", "evil.example"); code != http.StatusForbidden {
+		t.Errorf("another host gets %d", code)
+	}
+	if code, _ := ask("/run.json", "127.0.0.1:1234"); code != http.StatusNotFound {
+		t.Errorf("another path gets %d", code)
+	}
+	if after := f.files(t); len(after) != len(before) {
+		t.Errorf("watching made %d files", len(after)-len(before))
+	}
+}

@@ -1,0 +1,60 @@
+package app
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"rltrain/rl/policy"
+)
+
+// TestTrial describes a run of both stages before it starts, and leaves nothing behind.
+func TestTrial(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", f.tmp)
+	before := f.files(t)
+	run := `--task sum_digits --mode supervised_then_rl --tiny-layers 1 --tiny-hidden 32 --warmup-check-every 0 --max-steps 7 --num-steps 9 --prompts-per-step 3
+		--samples-per-prompt 3 --minibatches 2 --algorithm grpo --update-epochs 1 --max-new-tokens 6 --output-dir TMP/out --reward expr:'length'`
+	for _, command := range []string{"doctor train " + run, "train " + run + " --dry-run"} {
+		code, out, errs := inProcess(t, f, strings.Fields(command)...)
+		if code != 0 || errs != "" {
+			t.Fatalf("%s: exit code %d, %q", command, code, errs)
+		}
+		for _, want := range []string{
+			"sum_digits: supervised fine-tuning of all weights\n", "  steps             7\n", "of which", `"<eos>"  yes`, f.expand("  output            TMP/out/sum_digits_supervised\n"),
+			"sum_digits: reinforcement learning with grpo\n", "  steps             9\n", "9 samples to learn from", "2 updates", "2 minibatches do not divide 9 samples",
+			"First prompt\n  sum [", "Rewards of three samples\n", "expr:length ", "MiB, measured in this trial\n",
+		} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", command, want, out)
+			}
+		}
+	}
+	if after := f.files(t); len(after) != len(before) {
+		t.Errorf("the trial left %d files", len(after)-len(before))
+	}
+	if code, out, errs := inProcess(t, f, "--task", "sum_digits", "--print-config", "--seed", "7"); code != 0 || !strings.Contains(out, "seed: 7  # --seed\n") || !strings.Contains(out, "num_steps: ") {
+		t.Errorf("--print-config: exit code %d, %q, %q", code, out, errs)
+	}
+}
+
+// inProcess runs the program with what it prints on the standard output of the process.
+func inProcess(t *testing.T, f folders, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	out, err := os.CreateTemp(t.TempDir(), "out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := os.Stdout
+	os.Stdout = out
+	code, _, stderr = f.rltrain("", args...)
+	os.Stdout = old
+	data, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return code, string(data), stderr
+}

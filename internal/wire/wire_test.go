@@ -1,0 +1,51 @@
+package wire
+
+import (
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFieldsComeBack(t *testing.T) {
+	var inner, m Message
+	inner.Text(2, "name")
+	inner.Text(3, "")
+	m.Int(1, 300)
+	m.Int(2, -1)
+	m.Double(3, -0.1)
+	m.Float(4, 1.5)
+	m.Bytes(16, inner)
+	fields, err := Fields(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Field{{Number: 1, Value: 300}, {Number: 2, Value: math.MaxUint64}, {Number: 3, Value: math.Float64bits(-0.1)},
+		{Number: 4, Value: uint64(math.Float32bits(1.5))}, {Number: 16, Bytes: []byte("\x12\x04name")}}
+	if diff := cmp.Diff(want, fields); diff != "" {
+		t.Error(diff)
+	}
+	if fields[2].Double() != -0.1 || fields[3].Float() != 1.5 {
+		t.Errorf("floats %v and %v", fields[2].Double(), fields[3].Float())
+	}
+	// The bytes of 300 as a field of number 1 are those of the specification.
+	if string(m[:3]) != "\x08\xac\x02" {
+		t.Errorf("% x", m[:3])
+	}
+	for n := range len(m) {
+		if got, err := Fields(m[:n]); err == nil && len(got) >= len(fields) {
+			t.Errorf("%d of %d bytes are read as all fields", n, len(m))
+		}
+	}
+}
+
+func FuzzFields(f *testing.F) {
+	f.Add([]byte("\x08\xac\x02\x12\x04name"))
+	f.Add([]byte("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		fields, err := Fields(data)
+		if err == nil && len(data) > 0 && len(fields) == 0 {
+			t.Errorf("%q has no field and no error", data)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package report
+
+import (
+	"fmt"
+	"html"
+	"html/template"
+	"math"
+	"strings"
+)
+
+// Size of a chart in its own units; a page scales it.
+const (
+	chartWidth, chartHeight                           = 560.0, 250.0
+	chartLeft, chartRight, chartTop, chartBottom      = 62.0, 12.0, 10.0, 34.0
+	chartInnerWidth, chartInnerHeight                 = chartWidth - chartLeft - chartRight, chartHeight - chartTop - chartBottom
+	bandClass, lineClass, faintClass, dotClass, level = "band", "line", "faint", "dot", "level"
+)
+
+// axes turn values into places of a chart.
+type axes struct{ x0, x1, y0, y1 float64 }
+
+func (a axes) x(v float64) float64 { return chartLeft + chartInnerWidth*(v-a.x0)/(a.x1-a.x0) }
+func (a axes) y(v float64) float64 {
+	return chartTop + chartInnerHeight*(1-(v-a.y0)/(a.y1-a.y0))
+}
+
+// axesOf are the ranges of all that a panel shows.
+func axesOf(p Panel) axes {
+	a := axes{math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)}
+	for _, s := range p.Series {
+		for _, list := range [][]float64{s.Y, s.Low, s.High} {
+			for _, v := range list {
+				a.y0, a.y1 = min(a.y0, v), max(a.y1, v)
+			}
+		}
+		if s.Style != Level {
+			for _, v := range s.X {
+				a.x0, a.x1 = min(a.x0, v), max(a.x1, v)
+			}
+		}
+	}
+	if a.x0 > a.x1 {
+		a.x0, a.x1 = 0, 1
+	}
+	if a.x0 == a.x1 {
+		a.x0, a.x1 = a.x0-0.5, a.x1+0.5
+	}
+	room := 0.06 * (a.y1 - a.y0)
+	if a.y1-a.y0 <= 1e-9*max(math.Abs(a.y0), math.Abs(a.y1)) {
+		if room = 0.05 * math.Abs(a.y0); room == 0 {
+			a.y1 = 1
+		}
+	}
+	a.y0, a.y1 = a.y0-room, a.y1+room
+	return a
+}
+
+// chart draws a panel as SVG whose colours are those of the page: its classes say what is what, and s0 to s6 whose.
+func chart(p Panel) template.HTML {
+	a := axesOf(p)
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s">`, chartWidth, chartHeight, html.EscapeString(p.Title+": "+p.YLabel))
+	for _, t := range (ticks{most: 5}).Ticks(a.y0, a.y1) {
+		y := a.y(t.Value)
+		fmt.Fprintf(&b, `<path class="grid" d="M%g %.1fH%g"/><text class="tick" text-anchor="end" x="%g" y="%.1f">%s</text>`, chartLeft, y, chartWidth-chartRight, chartLeft-6, y+4, t.Label)
+	}
+	for _, t := range (ticks{most: 7, whole: true}).Ticks(a.x0, a.x1) {
+		fmt.Fprintf(&b, `<text class="tick" text-anchor="middle" x="%.1f" y="%g">%s</text>`, a.x(t.Value), chartHeight-chartBottom+16, t.Label)
+	}
+	fmt.Fprintf(&b, `<text class="tick" text-anchor="end" x="%g" y="%g">%s</text>`, chartWidth-chartRight, chartHeight-3, html.EscapeString(p.XLabel))
+	for i, s := range p.Series {
+		drawSeries(&b, a, s, fmt.Sprintf("s%d", i%len(palette)))
+	}
+	b.WriteString("</svg>")
+	return template.HTML(b.String())
+}
+
+func drawSeries(b *strings.Builder, a axes, s Series, whose string) {
+	path := func(class, d string) { fmt.Fprintf(b, `<path class="%s %s" d="%s"/>`, class, whose, d) }
+	if s.Style == Level {
+		path(level, fmt.Sprintf("M%g %.1fH%g", chartLeft, a.y(s.Y[0]), chartWidth-chartRight))
+		return
+	}
+	y, low, high := s.Y, s.Low, s.High
+	if window := max(smoothLeast, len(y)/15); s.Style == Smooth && len(y) >= 2*smoothLeast {
+		path(faintClass, polyline(a, s.X, y))
+		y = runningMean(y, window)
+		if low != nil {
+			low, high = runningMean(low, window), runningMean(high, window)
+		}
+	}
+	dots := s.Style == Points || len(y) == 1
+	if low != nil && !dots {
+		back := ""
+		for i := len(s.X) - 1; i >= 0; i-- {
+			back += fmt.Sprintf("L%.1f %.1f", a.x(s.X[i]), a.y(low[i]))
+		}
+		path(bandClass, polyline(a, s.X, high)+back+"Z")
+	}
+	path(lineClass, polyline(a, s.X, y))
+	if !dots {
+		return
+	}
+	for i := range y {
+		interval := ""
+		if low != nil {
+			path("whisker", fmt.Sprintf("M%.1f %.1fV%.1f", a.x(s.X[i]), a.y(low[i]), a.y(high[i])))
+			interval = fmt.Sprintf(" (%.4g to %.4g)", low[i], high[i])
+		}
+		fmt.Fprintf(b, `<circle class="%s %s" cx="%.1f" cy="%.1f" r="3.2"><title>%s</title></circle>`, dotClass, whose, a.x(s.X[i]), a.y(y[i]),
+			html.EscapeString(fmt.Sprintf("%s, %.6g: %.4g%s", s.Label, s.X[i], y[i], interval)))
+	}
+}
+
+// polyline joins the points. Of many that share a place on the screen the extremes stand for all.
+func polyline(a axes, xs, ys []float64) string {
+	const most = 1000
+	var b strings.Builder
+	point := func(i int) {
+		op := "L"
+		if b.Len() == 0 {
+			op = "M"
+		}
+		fmt.Fprintf(&b, "%s%.1f %.1f", op, a.x(xs[i]), a.y(ys[i]))
+	}
+	if len(xs) <= most {
+		for i := range xs {
+			point(i)
+		}
+		return b.String()
+	}
+	buckets := most / 2
+	for k := range buckets {
+		from, to := k*len(xs)/buckets, (k+1)*len(xs)/buckets
+		least, greatest := from, from
+		for i := from; i < to; i++ {
+			if ys[i] < ys[least] {
+				least = i
+			}
+			if ys[i] > ys[greatest] {
+				greatest = i
+			}
+		}
+		point(min(least, greatest))
+		point(max(least, greatest))
+	}
+	return b.String()
+}

@@ -1,0 +1,112 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Compared is a run that is compared with others.
+type Compared struct {
+	Dir   string
+	Name  string // short and different from those of the others
+	About About
+}
+
+// CompareHTML is a page about several runs: their curves over each other, what each measured, and the settings in which
+// they differ.
+func CompareHTML(runs []Compared, watched bool) ([]byte, error) {
+	p := page{Title: fmt.Sprintf("%d runs", len(runs)), Watched: watched}
+	var panels []Panel
+	settings := make([]map[string]string, len(runs))
+	for i, run := range runs {
+		p.Facts = append(p.Facts, Setting{Name: run.Name, Value: run.About.Title + ", " + run.About.Facts[0].Value + ", in " + run.Dir})
+		rows, err := ReadMetrics(filepath.Join(run.Dir, "logs", "metrics.jsonl"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("report of %s: %w", run.Dir, err)
+		}
+		for _, panel := range Panels(run.About.Stage, rows) {
+			panels = overlay(panels, panel, run.Name)
+		}
+		found, err := sections(run.Dir)
+		if err != nil {
+			return nil, fmt.Errorf("report of %s: %w", run.Dir, err)
+		}
+		for _, s := range found {
+			if s.Title == "Evaluation" || s.Title == "What the stage has changed" {
+				s.Title = run.Name + ": " + strings.ToLower(s.Title[:1]) + s.Title[1:]
+				p.Sections = append(p.Sections, s)
+			}
+		}
+		if settings[i], err = readSettings(run.Dir); err != nil {
+			return nil, fmt.Errorf("report of %s: %w", run.Dir, err)
+		}
+	}
+	// A panel of one run has nothing to compare.
+	p.Charts = charts(slices.DeleteFunc(panels, func(panel Panel) bool { return len(panel.Series) < 2 && len(runs) > 1 }))
+	p.Differ = differing(runs, settings)
+	return p.render()
+}
+
+// overlay adds the first series of a panel, of a run, to the panel of the same title; the others would be too many.
+func overlay(panels []Panel, panel Panel, run string) []Panel {
+	s := panel.Series[0]
+	s.Label = run
+	s.Low, s.High = nil, nil
+	for i := range panels {
+		if panels[i].Title == panel.Title {
+			panels[i].Series = append(panels[i].Series, s)
+			return panels
+		}
+	}
+	label := panel.YLabel
+	if len(panel.Series) > 1 {
+		label = panel.Series[0].Label
+	}
+	return append(panels, Panel{panel.Title, panel.XLabel, label, []Series{s}})
+}
+
+// readSettings are the lines of a config.yaml, by key.
+func readSettings(dir string) (map[string]string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "config.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	settings := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
+			value, _, _ = strings.Cut(value, "  # ") // where it came from
+			settings[key] = value
+		}
+	}
+	return settings, err
+}
+
+// differing has a row for each setting that is not the same in all runs.
+func differing(runs []Compared, settings []map[string]string) Table {
+	t := Table{Headers: []string{"setting"}}
+	var keys []string
+	for i, run := range runs {
+		t.Headers = append(t.Headers, run.Name)
+		for key := range settings[i] {
+			if !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		row := []string{key}
+		for i := range runs {
+			row = append(row, settings[i][key])
+		}
+		if slices.ContainsFunc(row[1:], func(v string) bool { return v != row[1] }) {
+			t.Rows = append(t.Rows, row)
+		}
+	}
+	return t
+}

@@ -1,0 +1,160 @@
+package report
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"rltrain/rl"
+)
+
+// aRun is the folder of a run whose files are these, by their paths.
+func aRun(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func lines(t *testing.T, records ...rl.Record) string {
+	t.Helper()
+	text := ""
+	for _, r := range records {
+		line, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(line) + "\n"
+	}
+	return text
+}
+
+const someMetrics = `{"step":0,"eval_accuracy":0.1,"eval_accuracy_low":0.05,"eval_accuracy_high":0.2}
+{"step":1,"loss":0.5,"policy_loss":0.5,"reward":1,"reward_std":0.25,"tiers/tag":0.5,"tiers/none":0.5}
+{"step":2,"loss":0.4,"policy_loss":0.4,"reward":2,"reward_std":0.5,"tiers/tag":1,"tiers/none":0}
+{"step":2,"eval_accuracy":0.3,"eval_accuracy_low":0.2,"eval_accuracy_high":0.4}
+`
+
+// TestPage shows a run whole, asks no other file and no network for anything, and shows what a model wrote as text.
+func TestPage(t *testing.T) {
+	hostile := `<script>alert(1)</script>`
+	up, down := rl.Record{Step: 1, Prompt: 3, Shown: "what is " + hostile, Tokens: []string{"<b>", "4\n"}, Reward: 1, Advantage: 2, Correct: true, Tier: "tag", Kind: "short"},
+		rl.Record{Step: 1, Prompt: 3, Sample: 1, Shown: "what is " + hostile, Tokens: []string{hostile}, Reward: 0, Advantage: -1}
+	later := up
+	later.Step, later.PerToken = 9, []rl.Number{0.5, -0.25}
+	dir := aRun(t, map[string]string{
+		"logs/metrics.jsonl": someMetrics, "logs/completions.jsonl": lines(t, up, down, later) + `{"step": 10, "half`,
+		"logs/training_log.txt": "a line\nwarning: kl: too far & away\nwarning: kl: too far & away\n", "config.yaml": "seed: 1 # <x>\n",
+	})
+	page, err := HTML(dir, About{Title: "digits: rl", Stage: Reinforced, Facts: []Setting{{"status", "finished"}, {"command", strings.Repeat("rltrain ", 9)}}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(page)
+	for _, want := range []string{
+		`<h3>Held out <small>share</small></h3>`, `<title>accuracy, 2: 0.3 (0.2 to 0.4)</title>`, `class="band s0"`, "How answers were found",
+		`<li>kl: too far &amp; away</li>`, "In step 1", "In step 9", `<span class="up" style="--a:0.72" title="advantage 2">&lt;b&gt;</span>`,
+		`class="down" style="--a:0.42"`, "4⏎\n", "what is &lt;script&gt;", "seed: 1 # &lt;x&gt;", `class="wide"`, `<b class="right">right</b>`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(text, "<script") {
+		t.Error("the page runs something")
+	}
+	if found := regexp.MustCompile(`(?i)(src|href)="[^d#]|url\(|@import|https?:`).FindString(text); found != "" {
+		t.Errorf("the page asks for something: %q", found)
+	}
+	if n := strings.Count(text, "too far &amp; away"); n != 1 {
+		t.Errorf("the alarm is shown %d times", n)
+	}
+	watched, err := HTML(dir, About{Title: "digits"}, true)
+	if err != nil || !strings.Contains(string(watched), `fetch("stamp")`) {
+		t.Errorf("a watched page does not look for more: %v", err)
+	}
+}
+
+// TestPageOfLabels shows choices of a classifier with what is right.
+func TestPageOfLabels(t *testing.T) {
+	var records []rl.Record
+	for i := range 12 {
+		records = append(records, rl.Record{Step: 2, Prompt: i, Shown: "a text", Written: "law", Truth: []string{"law", "physics"}[i%2], Correct: i%2 == 0, Reward: rl.Number(1 - i%2), Advantage: 0.5})
+	}
+	page, err := HTML(aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records...)}), About{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(page), `<div class="shown">`); n != labelTexts {
+		t.Errorf("%d texts, want %d", n, labelTexts)
+	}
+	if !strings.Contains(string(page), "law, right is physics") {
+		t.Error("the right label is missing")
+	}
+}
+
+func TestPageOfDamagedAnswers(t *testing.T) {
+	_, err := HTML(aRun(t, map[string]string{"logs/completions.jsonl": "{\"step\":1}\nnonsense\n"}), About{}, false)
+	if err == nil || !strings.Contains(err.Error(), "completions.jsonl:2: ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestCompareRuns lays curves over each other and lists what differs.
+func TestCompareRuns(t *testing.T) {
+	about := About{Title: "digits: rl", Stage: Reinforced, Facts: []Setting{{"status", "finished"}}}
+	a := aRun(t, map[string]string{"logs/metrics.jsonl": someMetrics, "config.yaml": "# General\nseed: 1  # --seed\nrl_learning_rate: 0.1\n"})
+	b := aRun(t, map[string]string{"logs/metrics.jsonl": someMetrics + `{"step":3,"value_loss":1}` + "\n", "config.yaml": "seed: 2\nrl_learning_rate: 0.1\nclip_low: 0.2\n"})
+	page, err := CompareHTML([]Compared{{a, "one", about}, {b, "two", about}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(page)
+	for _, want := range []string{"<h1>2 runs</h1>", `<span class="s0">one</span><span class="s1">two</span>`, "<td>seed</td><td>1</td><td>2</td>", "<td>clip_low</td><td></td><td>0.2</td>"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	for _, not := range []string{"<td>rl_learning_rate</td>", "Value loss"} {
+		if strings.Contains(text, not) {
+			t.Errorf("the page has %q", not)
+		}
+	}
+}
+
+// TestChartOfManyValues keeps the extremes of a long curve, and stays small.
+func TestChartOfManyValues(t *testing.T) {
+	n := 100_000
+	x, y := make([]float64, n), make([]float64, n)
+	for i := range x {
+		x[i] = float64(i)
+	}
+	y[54_321] = 1
+	d := polyline(axesOf(Panel{Series: []Series{{X: x, Y: y}}}), x, y)
+	if len(d) > 20_000 {
+		t.Errorf("a path of %d bytes", len(d))
+	}
+	a := axesOf(Panel{Series: []Series{{X: x, Y: y}}})
+	if top := a.y(1); !regexp.MustCompile(`L[0-9.]+ ` + regexp.QuoteMeta(strings.TrimSpace(strings.TrimLeft(formatted(top), "0")))).MatchString(d) {
+		t.Errorf("the peak at %s is lost", formatted(top))
+	}
+}
+
+func formatted(v float64) string {
+	text, _ := json.Marshal(v)
+	for len(text) > 0 && strings.Contains(string(text), ".") && len(text)-strings.Index(string(text), ".") > 2 {
+		text = text[:len(text)-1]
+	}
+	return string(text)
+}

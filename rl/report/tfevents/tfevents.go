@@ -1,0 +1,286 @@
+// Package tfevents writes the event files that TensorBoard reads: scalars, texts and the settings of a run.
+//
+// A file is a row of records, each a length, a checksum of it, an Event as a protocol buffer, and a checksum of that
+// (tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto).
+package tfevents
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"rltrain/internal/wire"
+)
+
+// Writer appends events to a file. It is not for several goroutines.
+type Writer struct {
+	f      *os.File
+	offset int64
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// masked is a checksum as record files have it, so that a checksum of bytes that hold one is no special case.
+func masked(data []byte) uint32 {
+	c := crc32.Checksum(data, castagnoli)
+	return (c>>15 | c<<17) + 0xa282ead8
+}
+
+// Create makes an event file in dir, under a name that TensorBoard finds.
+func Create(dir string, now time.Time) (*Writer, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "localhost"
+	}
+	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0", now.Unix(), host, os.Getpid())), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{f: f}
+	var event wire.Message
+	event.Double(1, seconds(now))
+	event.Text(3, "brain.Event:2")
+	if err := w.record(event); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return w, nil
+}
+
+// OpenAt goes on with a file at an offset of [Writer.Offset]; what was written behind it is cut off.
+func OpenAt(path string, offset int64) (*Writer, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() < offset {
+		err = fmt.Errorf("%s has %d bytes, the checkpoint was made at byte %d: it was changed since", path, info.Size(), offset)
+	}
+	if err == nil {
+		err = f.Truncate(offset)
+	}
+	if err == nil {
+		_, err = f.Seek(offset, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &Writer{f, offset}, nil
+}
+
+// Name is the file's name in its folder.
+func (w *Writer) Name() string { return filepath.Base(w.f.Name()) }
+
+// Offset waits until all is on disk and returns the length of the file.
+func (w *Writer) Offset() (int64, error) { return w.offset, w.f.Sync() }
+
+// Close closes the file.
+func (w *Writer) Close() error { return w.f.Close() }
+
+func (w *Writer) record(data []byte) error {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(data)))
+	b = binary.LittleEndian.AppendUint32(b, masked(b))
+	b = append(b, data...)
+	b = binary.LittleEndian.AppendUint32(b, masked(data))
+	n, err := w.f.Write(b)
+	if err != nil {
+		return errors.Join(err, w.f.Truncate(w.offset)) // half a record would hide what follows
+	}
+	w.offset += int64(n)
+	return nil
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
+
+// event writes some values of one step. A value is a Summary.Value.
+func (w *Writer) event(at time.Time, step int64, values ...wire.Message) error {
+	var summary, event wire.Message
+	for _, v := range values {
+		summary.Bytes(1, v)
+	}
+	event.Double(1, seconds(at))
+	event.Int(2, step)
+	event.Bytes(5, summary)
+	return w.record(event)
+}
+
+// Scalars writes numbers of one step, by tag. TensorBoard keeps them as float32.
+func (w *Writer) Scalars(at time.Time, step int64, numbers map[string]float64) error {
+	var values []wire.Message
+	for _, tag := range slices.Sorted(maps.Keys(numbers)) {
+		var v wire.Message
+		v.Text(1, tag)
+		v.Float(2, float32(numbers[tag]))
+		values = append(values, v)
+	}
+	return w.event(at, step, values...)
+}
+
+// Text writes a text in Markdown.
+func (w *Writer) Text(at time.Time, step int64, tag, text string) error {
+	var dim, shape, tensor, v wire.Message
+	dim.Int(1, 1)
+	shape.Bytes(2, dim)
+	tensor.Int(1, 7) // DT_STRING
+	tensor.Bytes(2, shape)
+	tensor.Bytes(8, []byte(text))
+	v.Text(1, tag+"/text_summary")
+	v.Bytes(9, plugin("text", nil))
+	v.Bytes(8, tensor)
+	return w.event(at, step, v)
+}
+
+func plugin(name string, content wire.Message) wire.Message {
+	var data, metadata wire.Message
+	data.Text(1, name)
+	if content != nil {
+		data.Bytes(2, content)
+	}
+	metadata.Bytes(1, data)
+	return metadata
+}
+
+// Settings writes a run's settings, numbers, texts and truth values, for the tab of hyperparameters, with the tags of the
+// metrics by which runs are to be compared there.
+func (w *Writer) Settings(at time.Time, settings map[string]any, metrics ...string) error {
+	var experiment, start wire.Message
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		kind, value := valueOf(settings[name])
+		var info, entry wire.Message
+		info.Text(1, name)
+		info.Int(4, kind)
+		experiment.Bytes(4, info)
+		entry.Text(1, name)
+		entry.Bytes(2, value)
+		start.Bytes(1, entry)
+	}
+	for _, tag := range metrics {
+		var name, info wire.Message
+		name.Text(2, tag)
+		info.Bytes(1, name)
+		experiment.Bytes(5, info)
+	}
+	start.Double(5, seconds(at))
+	put := func(tag string, field int, what wire.Message) error {
+		var data, v wire.Message
+		data.Int(1, 0)
+		data.Bytes(field, what)
+		v.Text(1, tag)
+		v.Bytes(9, plugin("hparams", data))
+		return w.event(at, 0, v)
+	}
+	return errors.Join(put("_hparams_/experiment", 2, experiment), put("_hparams_/session_start_info", 3, start))
+}
+
+// valueOf is a setting as google.protobuf.Value, and its kind as hparams counts them.
+func valueOf(setting any) (kind int64, v wire.Message) {
+	switch x := setting.(type) {
+	case bool:
+		n := int64(0)
+		if x {
+			n = 1
+		}
+		v.Int(4, n)
+		return 2, v
+	case int:
+		v.Double(2, float64(x))
+		return 3, v
+	case uint64:
+		v.Double(2, float64(x))
+		return 3, v
+	case float64:
+		v.Double(2, x)
+		return 3, v
+	case []string:
+		setting = strings.Join(x, ",")
+	}
+	v.Bytes(3, fmt.Append(nil, setting))
+	return 1, v
+}
+
+// Scalar is a number that was read.
+type Scalar struct {
+	Step  int64
+	Tag   string
+	Value float32
+}
+
+// Read reads the numbers of an event file, and checks its checksums.
+func Read(r io.Reader) ([]Scalar, error) {
+	in := bufio.NewReader(r)
+	var all []Scalar
+	for {
+		var head [12]byte
+		if _, err := io.ReadFull(in, head[:]); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return all, fmt.Errorf("the length of a record: %w", err)
+		}
+		size := binary.LittleEndian.Uint64(head[:8])
+		if masked(head[:8]) != binary.LittleEndian.Uint32(head[8:]) || size > 1<<30 {
+			return all, errors.New("the checksum of a length is wrong")
+		}
+		data, err := io.ReadAll(io.LimitReader(in, int64(size)+4))
+		if err != nil || uint64(len(data)) != size+4 {
+			return all, fmt.Errorf("a record of %d bytes is cut off", size)
+		}
+		if masked(data[:size]) != binary.LittleEndian.Uint32(data[size:]) {
+			return all, errors.New("the checksum of a record is wrong")
+		}
+		scalars, err := scalarsOf(data[:size])
+		if err != nil {
+			return all, err
+		}
+		all = append(all, scalars...)
+	}
+}
+
+func scalarsOf(event []byte) (all []Scalar, err error) {
+	fields, err := wire.Fields(event)
+	if err != nil {
+		return nil, err
+	}
+	step := int64(0)
+	for _, f := range fields {
+		switch f.Number {
+		case 2:
+			step = int64(f.Value)
+		case 5:
+			values, err := wire.Fields(f.Bytes)
+			if err != nil {
+				return nil, err
+			}
+			for _, v := range values {
+				parts, err := wire.Fields(v.Bytes)
+				if err != nil {
+					return nil, err
+				}
+				one, isScalar := Scalar{Step: step}, false
+				for _, part := range parts {
+					switch part.Number {
+					case 1:
+						one.Tag = string(part.Bytes)
+					case 2:
+						one.Value, isScalar = part.Float(), true
+					}
+				}
+				if isScalar {
+					all = append(all, one)
+				}
+			}
+		}
+	}
+	return all, nil
+}

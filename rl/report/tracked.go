@@ -1,0 +1,27 @@
+package report
+
+import "strings"
+
+// Tracked are the numbers of a row under the names that trackers show: eval_x becomes eval/x, and x train/x, as
+// transformers names them. The step is train/global_step.
+func Tracked(row Row) map[string]float64 {
+	numbers := map[string]float64{}
+	for name, value := range row {
+		v, ok := number(value)
+		if !ok {
+			if n, unsigned := value.(uint64); unsigned {
+				v, ok = float64(n), true
+			}
+		}
+		switch held, isHeld := strings.CutPrefix(name, "eval_"); {
+		case !ok:
+		case name == "step":
+			numbers["train/global_step"] = v
+		case isHeld:
+			numbers["eval/"+held] = v
+		default:
+			numbers["train/"+name] = v
+		}
+	}
+	return numbers
+}

@@ -1,0 +1,310 @@
+// Package wandb writes runs in the offline format of Weights & Biases, which "wandb sync" uploads.
+//
+// A file is a log of LevelDB's kind (github.com/google/leveldb, doc/log_format.md) behind a header of its own, with plain
+// CRC-32 for checksums; its records are protocol buffers (wandb/proto/wandb_internal.proto).
+package wandb
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"rltrain/internal/wire"
+)
+
+// Run is what is known of a run before its first row.
+type Run struct {
+	ID                                  string // 8 letters or digits; "" = at random
+	Project, Entity, Name, Group, Notes string
+	JobType                             string
+	Tags                                []string
+	Config                              map[string]any
+	Started                             time.Time
+}
+
+// FromEnvironment is a run as the variables of W&B say: WANDB_PROJECT, WANDB_ENTITY, WANDB_NAME, WANDB_RUN_GROUP,
+// WANDB_JOB_TYPE, WANDB_NOTES, WANDB_TAGS and WANDB_RUN_ID. off is true where WANDB_MODE is disabled.
+func FromEnvironment(variables map[string]string) (r Run, off bool) {
+	r = Run{
+		ID: variables["WANDB_RUN_ID"], Project: variables["WANDB_PROJECT"], Entity: variables["WANDB_ENTITY"], Name: variables["WANDB_NAME"],
+		Group: variables["WANDB_RUN_GROUP"], JobType: variables["WANDB_JOB_TYPE"], Notes: variables["WANDB_NOTES"],
+	}
+	if tags := variables["WANDB_TAGS"]; tags != "" {
+		r.Tags = strings.Split(tags, ",")
+	}
+	return r, variables["WANDB_MODE"] == "disabled"
+}
+
+// State is where a Writer stands, to go on from there.
+type State struct {
+	Folder  string    `json:"folder"` // of the run, in the folder that Create was given
+	ID      string    `json:"id"`
+	Offset  int64     `json:"offset"`
+	Records int64     `json:"records"`
+	Rows    int64     `json:"rows"`
+	Started time.Time `json:"started"`
+}
+
+// Writer appends to a run. It is not for several goroutines.
+type Writer struct {
+	f     *os.File
+	state State
+}
+
+var header = []byte(":W&B\xe1\xbe\x00")
+
+const (
+	blockSize  = 32 << 10
+	chunkHead  = 7        // checksum, length, kind
+	oldestRead = "0.70.0" // the oldest reader that understands the records
+)
+
+// Create begins a run in a folder of its own in dir/wandb.
+func Create(dir string, r Run) (*Writer, error) {
+	if r.ID == "" {
+		const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+		for range 8 {
+			r.ID += string(letters[rand.IntN(len(letters))])
+		}
+	}
+	if strings.ContainsAny(r.ID, `/\ `) {
+		return nil, fmt.Errorf("WANDB_RUN_ID %q: an id has letters, digits and dashes", r.ID)
+	}
+	s := State{Folder: filepath.Join("wandb", fmt.Sprintf("offline-run-%s-%s", r.Started.Format("20060102_150405"), r.ID)), ID: r.ID, Started: r.Started}
+	if err := os.MkdirAll(filepath.Join(dir, s.Folder, "files"), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(s.file(dir), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{f, s}
+	if err := w.begin(r); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return w, nil
+}
+
+func (s State) file(dir string) string { return filepath.Join(dir, s.Folder, "run-"+s.ID+".wandb") }
+
+// OpenAt goes on with a run in dir from a state; what was written behind it is cut off.
+func OpenAt(dir string, s State) (*Writer, error) {
+	f, err := os.OpenFile(s.file(dir), os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() < s.Offset {
+		err = fmt.Errorf("%s has %d bytes, the checkpoint was made at byte %d: it was changed since", f.Name(), info.Size(), s.Offset)
+	}
+	if err == nil {
+		err = f.Truncate(s.Offset)
+	}
+	if err == nil {
+		_, err = f.Seek(s.Offset, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &Writer{f, s}, nil
+}
+
+// Folder is the run's folder in the one that Create was given.
+func (w *Writer) Folder() string { return w.state.Folder }
+
+// State waits until all is on disk and says where the writer stands.
+func (w *Writer) State() (State, error) { return w.state, w.f.Sync() }
+
+// begin writes what stands before the first row.
+func (w *Writer) begin(r Run) error {
+	if err := w.write(header); err != nil {
+		return err
+	}
+	var version, head, run, config, started wire.Message
+	version.Text(1, "rltrain")
+	version.Text(2, oldestRead)
+	head.Bytes(1, version)
+	run.Text(1, r.ID)
+	run.Text(2, r.Entity)
+	run.Text(3, r.Project)
+	for _, key := range slices.Sorted(maps.Keys(r.Config)) {
+		item, err := keyed(1, key, r.Config[key])
+		if err != nil {
+			return err
+		}
+		config.Bytes(1, item)
+	}
+	run.Bytes(4, config)
+	run.Text(6, r.Group)
+	run.Text(7, r.JobType)
+	run.Text(8, r.Name)
+	run.Text(9, r.Notes)
+	for _, tag := range r.Tags {
+		run.Text(10, tag)
+	}
+	if host, err := os.Hostname(); err == nil {
+		run.Text(13, host)
+	}
+	started.Int(1, r.Started.Unix())
+	started.Int(2, int64(r.Started.Nanosecond()))
+	run.Bytes(17, started)
+	// Curves are drawn over the steps of training.
+	var metric, options wire.Message
+	metric.Text(2, "*")
+	metric.Text(4, StepKey)
+	options.Int(1, 1)
+	options.Int(3, 1)
+	metric.Bytes(6, options)
+	return errors.Join(w.record(21, head), w.record(17, run), w.record(12, metric))
+}
+
+// StepKey is the value of a row over which the others are drawn.
+const StepKey = "train/global_step"
+
+// keyed is a value in JSON under a key, which is field number key.
+func keyed(field int, key string, value any) (wire.Message, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	var m wire.Message
+	m.Text(field, key)
+	m.Bytes(16, text)
+	return m, nil
+}
+
+// Row writes one row of numbers and texts, which becomes a step of the run.
+func (w *Writer) Row(at time.Time, row map[string]any) error {
+	var history, summary, step wire.Message
+	add := func(key string, value any) error {
+		item, err := keyed(2, key, value)
+		history.Bytes(1, item)
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(row)) {
+		if err := add(key, row[key]); err != nil {
+			return err
+		}
+		item, err := keyed(2, key, row[key])
+		if err != nil {
+			return err
+		}
+		summary.Bytes(1, item)
+	}
+	if err := errors.Join(add("_step", w.state.Rows), add("_timestamp", float64(at.UnixNano())/1e9), add("_runtime", at.Sub(w.state.Started).Seconds())); err != nil {
+		return err
+	}
+	step.Int(1, w.state.Rows)
+	history.Bytes(2, step)
+	w.state.Rows++
+	return errors.Join(w.record(2, history), w.record(3, summary))
+}
+
+// Finish ends the run with an exit code and closes the file. A run without it is one that failed.
+func (w *Writer) Finish(at time.Time, code int) error {
+	var exit wire.Message
+	exit.Int(1, int64(code))
+	exit.Int(2, int64(at.Sub(w.state.Started).Seconds()))
+	return errors.Join(w.record(18, exit), w.f.Sync(), w.f.Close())
+}
+
+// record writes one record: its number and, under the number of its kind, what it says.
+func (w *Writer) record(kind int, what wire.Message) error {
+	w.state.Records++
+	var m wire.Message
+	m.Int(1, w.state.Records)
+	m.Bytes(kind, what)
+	return w.write(chunks(w.state.Offset, m))
+}
+
+func (w *Writer) write(data []byte) error {
+	n, err := w.f.Write(data)
+	if err != nil {
+		return errors.Join(err, w.f.Truncate(w.state.Offset))
+	}
+	w.state.Offset += int64(n)
+	return nil
+}
+
+// kinds of a chunk: a whole record, or its first, a middle or its last part.
+const (
+	whole = 1 + iota
+	first
+	middle
+	last
+)
+
+// chunks divides a record at the ends of blocks, of a file that is offset bytes long.
+func chunks(offset int64, data []byte) []byte {
+	var out []byte
+	for begun := false; ; begun = true {
+		left := blockSize - int((offset+int64(len(out)))%blockSize)
+		if left < chunkHead {
+			out = append(out, make([]byte, left)...)
+			left = blockSize
+		}
+		n := min(left-chunkHead, len(data))
+		kind := byte(middle)
+		switch ends := n == len(data); {
+		case ends && !begun:
+			kind = whole
+		case ends:
+			kind = last
+		case !begun:
+			kind = first
+		}
+		sum := crc32.Update(crc32.ChecksumIEEE([]byte{kind}), crc32.IEEETable, data[:n])
+		out = binary.LittleEndian.AppendUint32(out, sum)
+		out = binary.LittleEndian.AppendUint16(out, uint16(n))
+		out = append(append(out, kind), data[:n]...)
+		if data = data[n:]; len(data) == 0 {
+			return out
+		}
+	}
+}
+
+// Read reads the records of a file, and checks its checksums.
+func Read(data []byte) ([]wire.Message, error) {
+	if !bytes.HasPrefix(data, header) {
+		return nil, errors.New("no file of W&B: its first bytes are others")
+	}
+	var records []wire.Message
+	var record wire.Message
+	for at := len(header); at < len(data); {
+		if left := blockSize - at%blockSize; left < chunkHead {
+			at += left
+			continue
+		}
+		if len(data)-at < chunkHead {
+			return records, fmt.Errorf("byte %d: a chunk is cut off", at)
+		}
+		sum, n, kind := binary.LittleEndian.Uint32(data[at:]), int(binary.LittleEndian.Uint16(data[at+4:])), data[at+6]
+		if n > len(data)-at-chunkHead {
+			return records, fmt.Errorf("byte %d: a chunk is cut off", at)
+		}
+		part := data[at+chunkHead : at+chunkHead+n]
+		if crc32.Update(crc32.ChecksumIEEE([]byte{kind}), crc32.IEEETable, part) != sum {
+			return records, fmt.Errorf("byte %d: the checksum of a chunk is wrong", at)
+		}
+		at += chunkHead + n
+		record = append(record, part...)
+		if kind == whole || kind == last {
+			records, record = append(records, record), nil
+		}
+	}
+	if record != nil {
+		return records, errors.New("the last record is cut off")
+	}
+	return records, nil
+}

@@ -1,0 +1,127 @@
+package wandb
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/internal/wire"
+)
+
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+// rows are the rows of a run, as JSON by key.
+func rows(t *testing.T, data []byte) (all []map[string]string) {
+	t.Helper()
+	records, err := Read(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, record := range records {
+		fields := must(wire.Fields(record))
+		if fields[0].Value != uint64(i+1) {
+			t.Errorf("record %d has the number %d", i+1, fields[0].Value)
+		}
+		if fields[1].Number != 2 {
+			continue
+		}
+		row := map[string]string{}
+		for _, f := range must(wire.Fields(fields[1].Bytes)) {
+			if f.Number == 1 {
+				item := must(wire.Fields(f.Bytes))
+				row[string(item[0].Bytes)] = string(item[1].Bytes)
+			}
+		}
+		all = append(all, row)
+	}
+	return all
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRunGoesOnWhereItsCheckpointWas(t *testing.T) {
+	dir := t.TempDir()
+	r, off := FromEnvironment(map[string]string{"WANDB_PROJECT": "digits", "WANDB_RUN_ID": "abcd1234", "WANDB_TAGS": "a,b", "WANDB_MODE": "offline"})
+	if off {
+		t.Error("an offline run is off")
+	}
+	r.Started, r.Config = noon, map[string]any{"lr": 1e-4}
+	w := must(Create(dir, r))
+	check(t, w.Row(noon.Add(time.Second), map[string]any{"train/loss": 0.5, StepKey: 1}))
+	state := must(w.State())
+	check(t, w.Row(noon.Add(time.Second), map[string]any{"train/loss": 99}))
+	check(t, w.Finish(noon, 1))
+	var saved State
+	check(t, json.Unmarshal(must(json.Marshal(state)), &saved))
+	w = must(OpenAt(dir, saved))
+	check(t, w.Row(noon.Add(2*time.Second), map[string]any{"train/loss": 0.25, StepKey: 2}))
+	check(t, w.Finish(noon.Add(3*time.Second), 0))
+
+	path := filepath.Join(dir, "wandb", "offline-run-20260304_120000-abcd1234", "run-abcd1234.wandb")
+	data := must(os.ReadFile(path))
+	want := []map[string]string{
+		{"train/loss": "0.5", StepKey: "1", "_step": "0", "_timestamp": "1772625601", "_runtime": "1"},
+		{"train/loss": "0.25", StepKey: "2", "_step": "1", "_timestamp": "1772625602", "_runtime": "2"},
+	}
+	if diff := cmp.Diff(want, rows(t, data)); diff != "" {
+		t.Error(diff)
+	}
+	for _, text := range []string{"digits", "abcd1234", "lr"} {
+		if !bytes.Contains(data, []byte(text)) {
+			t.Errorf("the file lacks %q", text)
+		}
+	}
+	saved.Offset = int64(len(data)) + 1
+	if _, err := OpenAt(dir, saved); err == nil {
+		t.Error("a file that is shorter than its checkpoint is taken")
+	}
+	if _, err := Create(dir, Run{ID: "../x", Started: noon}); err == nil {
+		t.Error("an id that leads out of the folder is taken")
+	}
+}
+
+// TestRecordsAcrossBlocks puts the ends of records on and around the ends of blocks.
+func TestRecordsAcrossBlocks(t *testing.T) {
+	for n := 2*blockSize - 20; n < 2*blockSize+20; n++ {
+		data := append([]byte{}, header...)
+		var want []string
+		for i, size := range []int{n - blockSize, 5, 3 * blockSize, 0, 1} {
+			text := strings.Repeat(fmt.Sprint(i), size)
+			want = append(want, text)
+			data = append(data, chunks(int64(len(data)), []byte(text))...)
+		}
+		records, err := Read(data)
+		if err != nil {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+		for i, text := range want {
+			if string(records[i]) != text {
+				t.Fatalf("%d bytes: record %d is another", n, i)
+			}
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add(append(append([]byte{}, header...), chunks(7, []byte("record"))...))
+	f.Fuzz(func(t *testing.T, data []byte) { _, _ = Read(data) })
+}

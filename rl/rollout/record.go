@@ -1,0 +1,82 @@
+package rollout
+
+import (
+	"math"
+
+	"rltrain/rl"
+	"rltrain/rl/policy"
+)
+
+// records are the answers to the first so many prompts of a step; samples are what was made of them, nil where they only
+// went into a buffer. A negative number means all prompts.
+func records(p *policy.Token, at rl.At, groups []rl.Group, samples [][]*rl.Sample, greedy []float64, prompts int) ([]rl.Record, error) {
+	if prompts < 0 || prompts > len(groups) {
+		prompts = len(groups)
+	}
+	var all []rl.Record
+	for g, group := range groups[:prompts] {
+		for i, t := range group {
+			r := rl.Record{Step: at.Step + 1, Version: t.Version, Prompt: t.Prompt, Sample: t.Index, Stop: string(t.Stop), Reward: rl.Number(t.Reward()), Advantage: rl.Number(math.NaN())}
+			if err := spell(p, t, &r); err != nil {
+				return nil, err
+			}
+			if t.Info != nil {
+				r.Correct, r.Form, r.Tier, r.Kind = t.Info.Correct, t.Info.Formatted, t.Info.Tier, t.Info.Kind
+			}
+			for _, part := range t.Parts {
+				r.Each = append(r.Each, rl.RecordedValue{Name: part.Name, Value: part.Value})
+			}
+			if samples != nil {
+				r.Learnt(samples[g][i])
+			}
+			if greedy != nil {
+				value := rl.Number(greedy[g])
+				r.Greedy = &value
+			}
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// spell fills in the texts of a record.
+func spell(p *policy.Token, t *rl.Trajectory, r *rl.Record) (err error) {
+	first := len(t.Tokens)
+	var actions [][]int32
+	turn := 0
+	for i, source := range t.Source {
+		for turn < len(t.Turns) && t.Turns[turn].End <= i {
+			turn++
+		}
+		if source != rl.Sampled {
+			continue
+		}
+		first = min(first, i)
+		if len(actions) == 0 || t.Source[i-1] != rl.Sampled || turn > 0 && t.Turns[turn-1].End == i {
+			actions = append(actions, nil)
+		}
+		actions[len(actions)-1] = append(actions[len(actions)-1], t.Tokens[i])
+		piece, err := p.Tokenizer.Decode(t.Tokens[i:i+1], false)
+		if err != nil {
+			return err
+		}
+		r.Tokens = append(r.Tokens, piece)
+	}
+	if r.Shown, err = p.Tokenizer.Decode(t.Tokens[:first], false); err != nil {
+		return err
+	}
+	if r.Written, _, err = p.Spell(t.Tokens[first:]); err != nil {
+		return err
+	}
+	if len(actions) < 2 {
+		return nil
+	}
+	for _, ids := range actions {
+		text, _, err := p.Spell(ids)
+		if err != nil {
+			return err
+		}
+		r.Actions = append(r.Actions, text)
+	}
+	return nil
+}
