@@ -86,6 +86,9 @@ func loadClassifier(ctx context.Context, client *hub.Client, name string) (*Labe
 // Close frees the model.
 func (m *RewardModel) Close() { m.policy.Close() }
 
+// Merge writes one full model without an adapter, as Label.Merge does.
+func (m *RewardModel) Merge(dir string) error { return m.policy.Merge(dir) }
+
 // Encode is the tokens of a prompt with an answer, as RewardText writes them. One that is longer than the model reads is
 // an error: cut, it would be judged for something else.
 func (m *RewardModel) Encode(prompt, answer chat.Content) ([]int32, error) {

@@ -69,7 +69,10 @@ func TestRewardModelOfLabels(t *testing.T) {
 func TestRewardModelOfTransformers(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolFamily, "LABEL_0")
-	p, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir)
+	if _, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir); err == nil || !strings.Contains(err.Error(), "is a reward model") {
+		t.Errorf("a reward model as a classifier: %v", err)
+	}
+	p, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
