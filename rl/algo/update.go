@@ -93,22 +93,23 @@ func (t *Trainer) forward(mode torch.Mode, batch []*rl.Sample, visit func(s *tor
 
 // parts divides a batch for forward passes.
 func (t *Trainer) parts(batch []*rl.Sample) [][]*rl.Sample {
-	starts := make([]int, 0, len(batch)+1) // of what stays together
-	for i, x := range batch {
-		if !t.needs.Together || i == 0 || x.Prompt != batch[i-1].Prompt {
-			starts = append(starts, i)
+	var units [][]*rl.Sample // which stay together
+	if t.needs.Together {
+		units = unitsOf(batch)
+	} else {
+		for i := range batch {
+			units = append(units, batch[i:i+1])
 		}
 	}
-	starts = append(starts, len(batch))
 	var parts [][]*rl.Sample
-	for _, bounds := range rl.MicroBatches(len(starts)-1, t.config.MicroTokens, func(i int) int {
+	for _, bounds := range rl.MicroBatches(len(units), t.config.MicroTokens, func(i int) int {
 		tokens := 0
-		for _, x := range batch[starts[i]:starts[i+1]] {
+		for _, x := range units[i] {
 			tokens += len(x.Tokens)
 		}
 		return tokens
 	}) {
-		parts = append(parts, batch[starts[bounds[0]]:starts[bounds[1]]])
+		parts = append(parts, slices.Concat(units[bounds[0]:bounds[1]]...))
 	}
 	return parts
 }

@@ -92,11 +92,11 @@ func mustRead(part any) *options.Set {
 func choicesOf(d envs.Definition) []choice {
 	var all []choice
 	for _, mode := range d.Modes() {
-		if mode == envs.Supervised {
+		if mode == envs.Supervised || mode == envs.RewardModel {
 			all = append(all, choice{task: d, mode: mode})
 			continue
 		}
-		for _, a := range algorithmsOf(d.Labels()) {
+		for _, a := range algorithmsOf(d) {
 			all = append(all, choice{task: d, mode: mode, algorithm: a})
 			for _, loss := range []string{LossStable, LossReinforce, LossDistiller} {
 				if a.Name == reinforce && !d.Labels() {
@@ -181,7 +181,7 @@ func (ch choice) elsewhere(key, origin string) string {
 		return fmt.Sprintf("does not apply to mode %s%s; it applies to %s", ch.mode, origin, strings.Join(modes, " and "))
 	case ch.loss != "" && losses != nil:
 		return only + "--reinforce-loss " + strings.Join(losses, " or ")
-	case ch.loss != "" && len(ways) == len(algorithmsOf(ch.task.Labels())):
+	case ch.loss != "" && len(ways) == len(algorithmsOf(ch.task)):
 		return only + "--reinforce-loss on_policy, or another --algorithm"
 	}
 	var parts []string

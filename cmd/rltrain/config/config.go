@@ -49,6 +49,9 @@ type Config struct {
 	TextSFT   *TextImitation  `group:"Supervised stage"`
 	Warmup    *Warmup         `group:"Supervised stage"`
 
+	Rewarding *RewardTraining `group:"Reward model"`
+	Pairs     *PairLearning   `group:"Preferences"`
+
 	RL             *RL                  `group:"Reinforcement learning stage"`
 	Loss           *ReinforceLoss       `group:"Reinforcement learning stage"`
 	LabelRollouts  *LabelRollouts       `group:"Reinforcement learning stage"`
@@ -98,6 +101,10 @@ type choice struct {
 func (ch choice) parts() *Config {
 	c := &Config{Task: ch.task, Settings: ch.task.Options(), sources: map[string]Source{}}
 	labels, plays := ch.task.Labels(), ch.task.Plays()
+	if ch.task.Preferences {
+		ch.prefer(c)
+		return c
+	}
 	if ch.mode != envs.SupervisedThenRL {
 		c.Start = &Start{}
 	}
@@ -130,7 +137,7 @@ func (ch choice) build() (*Config, error) {
 	}
 	c.allow("task", taskNames())
 	c.allow("mode", ch.task.Modes())
-	c.allow("algorithm", algorithmNames(ch.task.Labels()))
+	c.allow("algorithm", algorithmNames(ch.task))
 	if o := c.set.Find("reward"); o != nil {
 		for _, r := range ch.task.Rewards {
 			o.Help += "; " + r.Name + ": " + r.Help
@@ -138,6 +145,9 @@ func (ch choice) build() (*Config, error) {
 	}
 	c.set.Fact("episodes", !ch.task.Labels(), "where an episode has several actions")
 	c.General.Task, c.General.Mode = ch.task.Name, ch.mode
+	if c.Rewarding != nil {
+		c.General.Model = rewardBase
+	}
 	if c.RL != nil {
 		c.RL.Algorithm = ch.algorithm.Name
 	}
@@ -145,6 +155,15 @@ func (ch choice) build() (*Config, error) {
 		c.Loss.Loss = ch.loss
 	}
 	return c, nil
+}
+
+// prefer has the parts of learning from preferences.
+func (ch choice) prefer(c *Config) {
+	if ch.mode == envs.RewardModel {
+		c.Rewarding, c.Learning = &RewardTraining{}, &algo.BradleyTerry{}
+		return
+	}
+	c.Start, c.Tokens, c.RL, c.Pairs, c.Learning = &Start{}, &TokenModel{}, &RL{}, &PairLearning{}, ch.algorithm.Pairs()
 }
 
 func (ch choice) imitate(c *Config, labels, plays bool) {
@@ -196,6 +215,12 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	c.Judge = &Judge{}
 }
 
+// rewardBase is the model of a reward model where none is named.
+const rewardBase = "sentence-transformers/all-MiniLM-L6-v2"
+
+// pairwise is the algorithm that learns from preferences.
+const pairwise = "dpo"
+
 // reinforce is the algorithm that can learn from a buffer, and the usual one.
 const reinforce = "reinforce"
 
@@ -215,16 +240,24 @@ func taskNames() []string {
 	return names
 }
 
-func algorithmNames(labels bool) []string {
+func algorithmNames(task envs.Definition) []string {
 	var names []string
-	for _, a := range algorithmsOf(labels) {
+	for _, a := range algorithmsOf(task) {
 		names = append(names, a.Name)
 	}
 	return names
 }
 
-func algorithmsOf(labels bool) []algo.Definition {
-	return slices.DeleteFunc(algo.Definitions(), func(d algo.Definition) bool { return labels && !d.Labels || !labels && !d.Tokens })
+func algorithmsOf(task envs.Definition) []algo.Definition {
+	return slices.DeleteFunc(algo.Definitions(), func(d algo.Definition) bool {
+		switch {
+		case task.Preferences:
+			return d.Pairs == nil
+		case task.Labels():
+			return !d.Labels
+		}
+		return !d.Tokens
+	})
 }
 
 // StepLines says how the lines of solutions are learnt from; nil where the task has none.

@@ -113,6 +113,12 @@ func choose(layers [][]entry) (choice, error) {
 			return ch, e.source.errorf("%v", wrong)
 		}
 		ch.task = d
+	} else if impliesPreferences(layers) {
+		for _, d := range envs.Definitions() {
+			if d.Preferences {
+				ch.task = d
+			}
+		}
 	}
 	recipe, err := recipeOf(ch.task)
 	if err != nil {
@@ -122,12 +128,12 @@ func choose(layers [][]entry) (choice, error) {
 	if ch.mode, _ = pick("mode", layers); !slices.Contains(ch.task.Modes(), ch.mode) {
 		ch.mode = ch.task.Modes()[0]
 	}
-	if ch.mode == envs.Supervised {
+	if ch.mode == envs.Supervised || ch.mode == envs.RewardModel {
 		return ch, nil
 	}
 	name, _ := pick("algorithm", layers)
 	for _, want := range []string{name, usualAlgorithm(ch.task)} {
-		for _, d := range algorithmsOf(ch.task.Labels()) {
+		for _, d := range algorithmsOf(ch.task) {
 			if ch.algorithm.Name == "" && d.Name == want {
 				ch.algorithm = d
 			}
@@ -139,9 +145,19 @@ func choose(layers [][]entry) (choice, error) {
 	return ch, nil
 }
 
+// impliesPreferences tells a command that can only mean preferences, whatever its task.
+func impliesPreferences(layers [][]entry) bool {
+	mode, _ := pick("mode", layers)
+	algorithm, _ := pick("algorithm", layers)
+	return mode == envs.RewardModel || algorithm == pairwise
+}
+
 // usualAlgorithm is that of a command that names none.
 func usualAlgorithm(d envs.Definition) string {
-	if d.Labels() {
+	switch {
+	case d.Preferences:
+		return pairwise
+	case d.Labels():
 		return "ppo"
 	}
 	return reinforce
@@ -305,7 +321,7 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 // parse reads the value of an entry for an option, by this or another name of both.
 func parse(o *options.Option, e entry) (any, error) {
 	v := e.value
-	if a := aliasByName[e.name]; a != nil && a.values != nil {
+	if a := aliasByName[e.name]; a != nil && a.values != nil && o.Name != a.pairs {
 		text := v.Text
 		if on, err := options.ParseBool(v); err == nil {
 			text = fmt.Sprint(on)

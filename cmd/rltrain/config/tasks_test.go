@@ -5,5 +5,6 @@ import (
 	_ "rltrain/envs/digits"
 	_ "rltrain/envs/intent"
 	_ "rltrain/envs/math"
+	_ "rltrain/envs/preference"
 	_ "rltrain/envs/prompts"
 )

@@ -52,7 +52,12 @@ func Run(ctx context.Context, c *config.Config) error {
 		}
 	}
 	work := t.text
-	if c.Labels != nil {
+	switch {
+	case c.Pairs != nil:
+		work = t.prefer
+	case c.Rewarding != nil:
+		work = t.rewardModel
+	case c.Labels != nil:
 		data, err := t.labelledRows(ctx)
 		if err != nil {
 			return err
