@@ -121,7 +121,7 @@ func TestDoctorRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{"doctor", 2, "doctor needs --model DIR, the folder of a model, an adapter or a classifier"},
+		{"doctor --task sum_digits", 2, "--task: applies with --model DIR, the folder of a language model"},
 		{"doctor --model MODEL --task chat", 2, "--task: does not apply to MODEL, a classifier"},
 		{"doctor --model MODEL --task gsm8k", 2, `--task: "gsm8k" is none of chat, reverse_digits, sum_digits`},
 		{"doctor --model BASE", 1, "BASE is an encoder (bert), which classifiers are trained on: it is no language model"},

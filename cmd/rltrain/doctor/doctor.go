@@ -24,8 +24,10 @@ import (
 func Command() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "describe a model before it is used or trained, without loading its weights",
-		Description: `Of a language model: family, size, context, the tokens that end a text, chat template, the first prompt of a task
+		Usage: "describe a model before it is used or trained, without loading its weights, or this machine",
+		Description: `Without --model: which sandbox this machine offers for programs, why no better one, and what would help.
+
+Of a language model: family, size, context, the tokens that end a text, chat template, the first prompt of a task
 and the tokens of it that supervised training trains, and what memory to expect. Of an adapter also: which fields
 of PEFT are in use, whether it loads here, and what vLLM would refuse. Of a classifier: labels and base model.`,
 		Flags: []cli.Flag{
@@ -39,7 +41,10 @@ of PEFT are in use, whether it loads here, and what vLLM would refuse. Of a clas
 func doctor(c *cli.Context) error {
 	name := c.String("model")
 	if name == "" {
-		return shared.UsageErrorf("doctor needs --model DIR, the folder of a model, an adapter or a classifier")
+		if c.IsSet("task") {
+			return shared.UsageErrorf("--task: applies with --model DIR, the folder of a language model")
+		}
+		return describeMachine(c)
 	}
 	// The weights of a model on the hub are left there.
 	client, done := shared.HubOf(c)
@@ -61,6 +66,16 @@ func doctor(c *cli.Context) error {
 	default:
 		err = describeLanguageModel(&s, found.Dir, c.String("task"), 0)
 	}
+	if _, printErr := fmt.Fprint(c.App.Writer, s.String()); printErr != nil {
+		return printErr
+	}
+	return err
+}
+
+// describeMachine tells what programs would run in.
+func describeMachine(c *cli.Context) error {
+	var s sheet
+	err := describeSandbox(c.Context, &s)
 	if _, printErr := fmt.Fprint(c.App.Writer, s.String()); printErr != nil {
 		return printErr
 	}

@@ -1,0 +1,65 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"rltrain/envs/sandbox"
+)
+
+// describeSandbox says in which ways programs that nobody has read can be run here, why not in better ones, and which
+// languages there are for them.
+func describeSandbox(ctx context.Context, s *sheet) error {
+	s.head("Sandbox for programs")
+	tiers := sandbox.Tiers()
+	used := "none works here: programs are run with --unsafe-exec only"
+	if len(tiers) > 0 && tiers[0] != sandbox.Unsafe {
+		used = string(tiers[0])
+	}
+	s.row("tier", "%s", used)
+	helped := false
+	for _, f := range sandbox.Findings() {
+		switch {
+		case f.Err == nil:
+			s.row(string(f.Tier), "works: %s", f.How)
+		default:
+			s.row(string(f.Tier), "does not work: %v (%s)", f.Err, f.How)
+		}
+		helped = helped || f.Tier == sandbox.Namespaces && f.Err == nil
+	}
+	if !helped {
+		s.row("what would help", "%s", lift())
+	}
+	box, err := sandbox.Open(false)
+	if err != nil {
+		return nil // it has been said
+	}
+	for _, name := range sandbox.Languages {
+		language, err := box.Find(ctx, name, "")
+		absent := (*sandbox.Absent)(nil)
+		switch {
+		case errors.As(err, &absent):
+			s.row(name, "%v", err)
+		case err != nil:
+			return err
+		default:
+			s.row(name, "%s", language.Interpreter)
+		}
+	}
+	return nil
+}
+
+// lift says what would allow namespaces.
+func lift() string {
+	for _, knob := range []struct{ file, bad, help string }{
+		{"/proc/sys/user/max_user_namespaces", "0\n", "sysctl user.max_user_namespaces=10000"},
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0\n", "sysctl kernel.unprivileged_userns_clone=1"},
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n", "sysctl kernel.apparmor_restrict_unprivileged_userns=0"},
+	} {
+		if text, err := os.ReadFile(knob.file); err == nil && string(text) == knob.bad {
+			return knob.help
+		}
+	}
+	return "in a container, user namespaces or CAP_SYS_ADMIN: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or --cap-add SYS_ADMIN"
+}

@@ -1,0 +1,5 @@
+//go:build crash
+
+package sandbox
+
+func init() { slowAttacks = true }

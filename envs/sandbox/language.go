@@ -1,0 +1,241 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Language is an interpreter on this machine.
+type Language struct {
+	Name        string
+	Interpreter string   // its program
+	Read        []string // what it needs of the machine
+	Roomy       bool     // it reserves addresses that it does not use, so that those cannot be limited
+	OutOfMemory *regexp.Regexp
+
+	suffix    string
+	arguments []string // before the file
+	env       []string
+	end       string // that a program needs behind it
+}
+
+// Names of languages.
+const (
+	Python = "python"
+	Node   = "node"
+	Q      = "q"
+	Pepper = "pepper"
+)
+
+// Languages are the names of all.
+var Languages = []string{Python, Node, Q, Pepper}
+
+// how a language is found and used.
+type known struct {
+	programs []string // names or paths, the first that runs is used
+	variable string   // of the environment, with a path
+	install  string
+	language Language
+}
+
+// languages are those known.
+var languages = map[string]known{
+	Python: {
+		programs: []string{"python3", "/usr/local/bin/python3", "/usr/bin/python3"}, variable: "PYTHON_INTERPRETER_PATH",
+		install: "install Python 3.8 or newer (apt-get install python3)",
+		language: Language{
+			suffix: ".py", arguments: []string{"-s", "-S", "-B"}, env: []string{"PYTHONHASHSEED=0", "PYTHONUTF8=1"},
+			OutOfMemory: regexp.MustCompile(`(?m)^MemoryError|can't allocate memory|Cannot allocate memory`),
+		},
+	},
+	Node: {
+		programs: []string{"node", "nodejs", "/usr/bin/node"}, variable: "NODE_INTERPRETER_PATH", install: "install Node.js (apt-get install nodejs)",
+		language: Language{suffix: ".js", arguments: []string{"--max-old-space-size=512"}, Roomy: true, OutOfMemory: regexp.MustCompile(`heap out of memory`)},
+	},
+	Q: {
+		programs: []string{"q"}, variable: "Q_INTERPRETER_PATH", install: "install kdb+ from kx.com, and set Q_INTERPRETER_PATH or PATH; --language pepper is free and close to q",
+		language: Language{suffix: ".q", end: "\nexit 0;\n", Roomy: true, OutOfMemory: regexp.MustCompile(`(?m)^'?(wsfull|-w abort)`)},
+	},
+	Pepper: {
+		programs: []string{"chili"}, variable: "PEPPER_INTERPRETER_PATH", install: "pip install chili-pie, which brings the program chili; `make models` puts it into the cache",
+		language: Language{suffix: ".pep", arguments: []string{"-P"}, end: "\nexit 0;\n", Roomy: true},
+	},
+}
+
+// machine is what programs need of any machine: its libraries.
+func machine() []string {
+	var all []string
+	for _, name := range []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"} {
+		if _, err := os.Lstat(name); err == nil {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// Absent is the error of a language whose interpreter is not on this machine.
+type Absent struct {
+	Language, Install string
+	Tried             []string
+}
+
+func (a *Absent) Error() string {
+	text := fmt.Sprintf("there is no interpreter of %s: %s", a.Language, a.Install)
+	if len(a.Tried) > 0 {
+		text += " (" + strings.Join(a.Tried, "; ") + ")"
+	}
+	return text
+}
+
+// Find finds the interpreter of a language and runs an empty program with it. path names the interpreter; "" looks for
+// one where the language's variable says, in PATH, and at usual places.
+func (s *Sandbox) Find(ctx context.Context, name, path string) (*Language, error) {
+	k, ok := languages[name]
+	if !ok {
+		return nil, fmt.Errorf("language %q is unknown: choose %s", name, strings.Join(Languages, ", "))
+	}
+	programs, named := k.programs, path != ""
+	if path == "" && os.Getenv(k.variable) != "" {
+		path, named = os.Getenv(k.variable), true
+	}
+	if named {
+		programs = []string{path}
+	} else if name == Pepper {
+		programs = append(programs, cachedChili()...)
+	}
+	absent := &Absent{Language: name, Install: k.install}
+	var seen []string
+	for _, program := range programs {
+		found, err := exec.LookPath(program)
+		if err != nil {
+			if named {
+				absent.Tried = append(absent.Tried, err.Error())
+			}
+			continue
+		}
+		l := k.language
+		l.Name = name
+		err = l.locate(ctx, found)
+		if err == nil && slices.Contains(seen, l.Interpreter) {
+			continue
+		}
+		seen = append(seen, l.Interpreter)
+		if err == nil {
+			err = s.tryLanguage(ctx, &l)
+		}
+		if err == nil {
+			return &l, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		absent.Tried = append(absent.Tried, fmt.Sprintf("%s: %v", found, err))
+	}
+	return nil, absent
+}
+
+// cachedChili are the places where the build puts the interpreter of pepper.
+func cachedChili() []string {
+	folder, err := os.UserCacheDir()
+	if err != nil {
+		return nil
+	}
+	found, _ := filepath.Glob(filepath.Join(folder, "rltrain", "chili-pie-*", "chili"))
+	return found
+}
+
+// locate finds out what an interpreter consists of.
+func (l *Language) locate(ctx context.Context, program string) error {
+	l.Read = machine()
+	if l.Name == Python {
+		return l.locatePython(ctx, program)
+	}
+	real, err := filepath.EvalSymlinks(program)
+	if err != nil {
+		return err
+	}
+	l.Interpreter = real
+	l.Read = append(l.Read, real)
+	if l.Name == Q {
+		// q reads its own functions and the licence in QHOME.
+		folder := os.Getenv("QHOME")
+		if folder == "" {
+			folder = filepath.Dir(filepath.Dir(real))
+		}
+		l.Read, l.env = append(l.Read, folder), []string{"QHOME=" + folder, "QLIC=" + folder}
+	}
+	if l.Name == Node {
+		if info, err := os.Stat("/usr/share/nodejs"); err == nil && info.IsDir() {
+			l.Read = append(l.Read, "/usr/share/nodejs") // Debian keeps a part of it there
+		}
+	}
+	return nil
+}
+
+// locatePython asks an interpreter where it really is: what is found may be a script, or a link of an environment.
+func (l *Language) locatePython(ctx context.Context, program string) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	const question = `import json, os, sys, sysconfig
+print(json.dumps([os.path.realpath(sys.executable), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sys.base_prefix, list(sys.version_info[:2]), (sysconfig.get_config_var("LIBDIR") or "")]))`
+	text, err := exec.CommandContext(ctx, program, "-I", "-S", "-c", question).Output()
+	if err != nil {
+		return fmt.Errorf("asking it where it is: %w", err)
+	}
+	var executable, library, platform, prefix, libraries string
+	var version []int
+	if err := json.Unmarshal(text, &[]any{&executable, &library, &platform, &prefix, &version, &libraries}); err != nil || executable == "" || len(version) != 2 {
+		return errors.New("it does not say where it is, as Python 3 does")
+	}
+	if version[0] != 3 || version[1] < 8 {
+		return fmt.Errorf("it is Python %d.%d, and 3.8 or newer is needed", version[0], version[1])
+	}
+	l.Interpreter = executable
+	l.Read = append(l.Read, executable, library, platform)
+	for _, name := range []string{filepath.Join(libraries, fmt.Sprintf("libpython%d.%d.so.1.0", version[0], version[1])), filepath.Join(libraries, "libpython3.so")} {
+		if _, err := os.Stat(name); err == nil {
+			l.Read = append(l.Read, name)
+		}
+	}
+	return nil
+}
+
+// tryLanguage runs a program that writes a word.
+func (s *Sandbox) tryLanguage(ctx context.Context, l *Language) error {
+	word := map[string]string{Python: `print("works")`, Node: `console.log("works")`, Q: `-1 "works";`, Pepper: `0N!"works";`}[l.Name]
+	o, err := s.RunText(ctx, Usual(), l, word, nil)
+	switch {
+	case err != nil:
+		return err
+	case o.Status != OK || l.Name != Pepper && !strings.Contains(o.Stdout, "works"):
+		return fmt.Errorf("it does not run in the sandbox: %s, exit code %d %s %s", o.Status, o.ExitCode, o.Error, lastLine([]byte(o.Stderr)))
+	}
+	return nil
+}
+
+// Program is the program of one text.
+func (l *Language) Program(text string, stdin []byte) Program {
+	name := "main" + l.suffix
+	return Program{
+		Language: l, Argv: append(slices.Clone(l.arguments), "{}/"+name), Env: l.env,
+		Files: []File{{name, text + l.end}}, Stdin: stdin,
+	}
+}
+
+// RunText runs the program of one text.
+func (s *Sandbox) RunText(ctx context.Context, limits Limits, l *Language, text string, stdin []byte) (Outcome, error) {
+	out, err := s.Run(ctx, limits, l.Program(text, stdin))
+	if err != nil {
+		return Outcome{}, err
+	}
+	return out[0], nil
+}

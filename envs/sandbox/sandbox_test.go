@@ -1,0 +1,292 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// eachWay runs a test in every way that this machine offers, with its Python.
+func eachWay(t *testing.T, test func(t *testing.T, s *Sandbox, python *Language)) {
+	t.Helper()
+	tried := map[Tier]bool{}
+	for _, m := range working() {
+		if !slowAttacks && (tried[m.Tier] || m.Tier == Unsafe) {
+			continue
+		}
+		tried[m.Tier] = true
+		t.Run(strings.ReplaceAll(m.String(), ", ", ","), func(t *testing.T) {
+			s := newSandbox(m)
+			python, err := s.Find(t.Context(), Python, "")
+			if absent := (*Absent)(nil); errors.As(err, &absent) && absent.Tried == nil {
+				t.Skip(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			python.env = append(slices.Clone(python.env), marker())
+			test(t, s, python)
+		})
+	}
+}
+
+// working are the ways that work here.
+func working() []means {
+	var all []means
+	for _, c := range candidates() {
+		if c.works() == nil {
+			all = append(all, c.means)
+		}
+	}
+	return all
+}
+
+// quick are limits under which tests end soon.
+func quick() Limits {
+	l := Usual()
+	l.Wall, l.Memory, l.AddressSpace = 4*time.Second, 128<<20, 1<<30
+	return l
+}
+
+func TestStatus(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
+		limits := quick()
+		for _, test := range []struct {
+			program, stdin string
+			wall           time.Duration
+			status         Status
+			code, signal   int
+			out, err       string // parts of the outputs
+		}{
+			{program: "print('hello', 6*7)", status: OK, out: "hello 42\n"},
+			{program: "print(input()[::-1])", stdin: "abc\n", status: OK, out: "cba\n"},
+			{program: "import sys; sys.exit(3)", status: Failed, code: 3},
+			{program: "1/0", status: Failed, code: 1, err: "ZeroDivisionError"},
+			{program: "def f(:", status: Failed, code: 1, err: "SyntaxError"},
+			{program: "import os; os.kill(os.getpid(), 9)", status: Signal, signal: 9},
+			{program: "import os; os.kill(os.getpid(), 15)", status: Signal, signal: 15},
+			{program: "import os; os.abort()", status: Signal, signal: 6},
+			{program: "while True: pass", wall: 300 * time.Millisecond, status: Timeout, signal: 9},
+			{program: "import time\nwhile True:\n try: time.sleep(9)\n except BaseException: pass", wall: 300 * time.Millisecond, status: Timeout, signal: 9},
+			{program: "x = bytearray(3 << 30)", status: Memory, code: 1, err: "MemoryError"},
+			{program: "x = []\nwhile True: x.append(bytearray(b'x' * (1 << 20)))", status: Memory},
+			{program: "while True: print('x' * 999)", status: Output},
+			{program: "import sys\nwhile True: sys.stderr.write('x' * 999)", status: Output},
+			{program: "import os; os.write(1, b'\\xff\\x00\\x1b[2J')", status: OK, out: "\uFFFD\x00\x1b[2J"},
+			{program: "print('x' * 60000)", status: OK, out: strings.Repeat("x", 60000)},
+			{program: "import json, re, math, random, itertools, collections, decimal, datetime, heapq, statistics; print('ok')", status: OK, out: "ok"},
+			{program: "import threading; t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()", status: OK, out: "thread"},
+			{program: "print({'a', 'b', 'c', 'd', 'e'})", status: OK, out: "{'"},
+			{program: "import os, sys; sys.stdout.flush(); os.close(1); os.close(2)", status: OK},
+			{program: "# \u00e9\nprint('\u00e9')", status: OK, out: "\u00e9\n"},
+		} {
+			l := limits
+			if test.wall > 0 {
+				l.Wall = test.wall
+			}
+			o, err := s.RunText(t.Context(), l, python, test.program, []byte(test.stdin))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.Status != test.status || o.ExitCode != test.code || test.signal != 0 && o.Signal != test.signal || !strings.Contains(o.Stdout, test.out) || !strings.Contains(o.Stderr, test.err) {
+				t.Errorf("%.80q: %s, exit code %d, signal %d, %.200q, %.400q %s", test.program, o.Status, o.ExitCode, o.Signal, o.Stdout, o.Stderr, o.Error)
+			}
+			if o.Status == Timeout && o.CPU > 2*l.Wall.Seconds() {
+				t.Errorf("%.80q: %v s of processor time", test.program, o.CPU)
+			}
+		}
+	})
+}
+
+// state is what must be the same after programs as before.
+type state struct{ files, children, mounts, programs, folders int }
+
+// marker is in the environment of this test's programs.
+func marker() string { return "RLTRAIN_SANDBOX_TEST=" + strconv.Itoa(os.Getpid()) }
+
+func stateNow(t *testing.T) state {
+	t.Helper()
+	count := func(pattern string) int {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	var s state
+	s.files, s.folders = count("/proc/self/fd/*"), count(fmt.Sprintf("%s/rltrain-sandbox-%d-*", shared(), os.Getpid()))
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mounts = strings.Count(string(mounts), "\n")
+	folders, _ := filepath.Glob("/proc/[0-9]*")
+	for _, folder := range folders {
+		if environ, _ := os.ReadFile(folder + "/environ"); strings.Contains(string(environ), marker()) {
+			s.programs++
+		}
+		status, _ := os.ReadFile(folder + "/status")
+		for line := range strings.Lines(string(status)) {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == "PPid:" && f[1] == strconv.Itoa(os.Getpid()) {
+				s.children++
+			}
+		}
+	}
+	return s
+}
+
+// settles waits until the state is as before: what was killed may take a moment to go.
+func settles(t *testing.T, before state) {
+	t.Helper()
+	var now state
+	for range 100 {
+		if now = stateNow(t); now == before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("left behind: %+v, before it was %+v", now, before)
+}
+
+func TestAttacks(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "secret.txt")
+	if err := os.WriteFile(outside, []byte("a secret"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("RLTRAIN_SECRET", "a secret")
+	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
+		before := stateNow(t)
+		for _, a := range attacks {
+			if a.slow && !slowAttacks || a.contained && s.Tier() == Unsafe {
+				continue
+			}
+			limits := quick()
+			limits.Wall = 700 * time.Millisecond
+			if slowAttacks {
+				limits.Wall = 3 * time.Second
+			}
+			program := strings.NewReplacer("OUTSIDE", outside, "PARENT", strconv.Itoa(os.Getpid())).Replace(common + a.program)
+			began := time.Now()
+			o, err := s.RunText(t.Context(), limits, python, program, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(o.Stdout, "ESCAPED") || strings.Contains(o.Stdout, "a secret") || o.Status == SandboxError {
+				t.Errorf("%s: %s %.300q %.600q %s", a.name, o.Status, o.Stdout, o.Stderr, o.Error)
+			}
+			if took := time.Since(began); took > limits.Wall+8*time.Second {
+				t.Errorf("%s took %v", a.name, took)
+			}
+			if testing.Verbose() {
+				t.Logf("%-28s %-8s code %d signal %d peak %4.0f MB %.70q %.60q", a.name, o.Status, o.ExitCode, o.Signal, o.Peak, o.Stdout, lastLine([]byte(o.Stderr)))
+			}
+		}
+		settles(t, before)
+		if data, err := os.ReadFile(outside); err != nil || string(data) != "a secret" {
+			t.Errorf("a file outside is now %q, %v", data, err)
+		}
+	})
+}
+
+// TestManyRuns counts what is left after rapid runs.
+func TestManyRuns(t *testing.T) {
+	n := 20
+	if slowAttacks {
+		n = 10000
+	}
+	for _, m := range working()[:1] {
+		s := newSandbox(m)
+		python, err := s.Find(t.Context(), Python, "")
+		if err != nil {
+			t.Skip(err)
+		}
+		before := stateNow(t)
+		for i := range n {
+			l := quick()
+			program := "print(" + strconv.Itoa(i) + ")"
+			if i%5 == 0 {
+				l.Wall, program = time.Duration(i%70)*time.Millisecond, "import os\nos.fork()\nwhile True: pass"
+			}
+			o, err := s.RunText(t.Context(), l, python, program, nil)
+			if err != nil || i%5 != 0 && o.Stdout != strconv.Itoa(i)+"\n" || i%5 == 0 && o.Status != Timeout {
+				t.Fatalf("run %d: %+v, %v", i, o, err)
+			}
+		}
+		settles(t, before)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
+		before := stateNow(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		if _, err := s.RunText(ctx, Usual(), python, "import time; time.sleep(60)", nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		settles(t, before)
+	})
+}
+
+// TestPair connects two programs.
+func TestPair(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
+		first := python.Program("import os\nwhile True:\n d = os.read(3, 99)\n if not d: break\n os.write(4, d[::-1])\nimport time; time.sleep(60)", nil)
+		second := python.Program("import os\nos.write(4, b'abc')\nprint(os.read(3, 99))", nil)
+		second.Files[0].Name, second.Argv[len(second.Argv)-1] = "other.py", "{}/other.py"
+		out, err := s.Run(t.Context(), Usual(), first, second)
+		if err != nil || out[1].Status != OK || out[1].Stdout != "b'cba'\n" || out[0].Signal != int(unix.SIGKILL) {
+			t.Errorf("%+v, %v", out, err)
+		}
+	})
+}
+
+func TestAbsentInterpreter(t *testing.T) {
+	tiers := Tiers()
+	if len(tiers) == 0 {
+		t.Skip("no sandbox works here")
+	}
+	s, err := In(tiers[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("Q_INTERPRETER_PATH", "/nowhere/q")
+	for _, test := range []struct{ language, path, want string }{
+		{Q, "", "there is no interpreter of q: install kdb+"}, {Python, "/nowhere/python", "no interpreter of python: install Python 3.8"}, {"cobol", "", `"cobol" is unknown: choose python, node, q, pepper`},
+		{Python, "/bin/true", "does not say where it is"},
+	} {
+		if _, err := s.Find(t.Context(), test.language, test.path); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s %s: error %v, want one with %q", test.language, test.path, err, test.want)
+		}
+	}
+}
+
+func BenchmarkProgram(b *testing.B) {
+	for _, m := range working() {
+		b.Run(fmt.Sprint(m.Tier), func(b *testing.B) {
+			s := newSandbox(m)
+			python, err := s.Find(b.Context(), Python, "")
+			if err != nil {
+				b.Skip(err)
+			}
+			for b.Loop() {
+				if o, err := s.RunText(b.Context(), Usual(), python, "pass", nil); err != nil || o.Status != OK {
+					b.Fatal(o, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,144 @@
+package sandbox
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Offsets in the data that a filter of system calls reads.
+const (
+	dataNumber   = 0
+	dataArch     = 4
+	dataArgument = 16 // of the first argument; its lower half
+)
+
+// forbidden system calls: what changes the machine, reaches other processes, stays behind, or has a record of faults.
+// A program that computes needs none of them.
+var forbidden = []uintptr{
+	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG,
+	unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_STATMOUNT, unix.SYS_LISTMOUNT, unix.SYS_OPEN_TREE_ATTR, unix.SYS_UNSHARE, unix.SYS_SETNS,
+	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_REBOOT, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD,
+	unix.SYS_KEXEC_FILE_LOAD, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME,
+	unix.SYS_ADJTIMEX, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_IOPL, unix.SYS_IOPERM, unix.SYS_MODIFY_LDT, unix.SYS_SYSLOG, unix.SYS_VHANGUP,
+	unix.SYS_USELIB, unix.SYS_USTAT, unix.SYS_SYSFS, unix.SYS__SYSCTL, unix.SYS_NFSSERVCTL, unix.SYS_LOOKUP_DCOOKIE, unix.SYS_PERSONALITY,
+	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
+	unix.SYS_IO_SETUP, unix.SYS_IO_SUBMIT, unix.SYS_VMSPLICE, unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK,
+	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE, unix.SYS_KCMP,
+	unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY,
+	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET,
+	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET,
+	unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4,
+	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MSGGET, unix.SYS_SEMGET, unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_MKNOD, unix.SYS_MKNODAT,
+}
+
+// forbiddenValues are values of an argument that make a call forbidden.
+var forbiddenValues = []struct {
+	number   uintptr
+	argument int
+	values   []uint32
+}{
+	{unix.SYS_FCNTL, 1, []uint32{unix.F_SETOWN, unix.F_SETSIG, unix.F_SETOWN_EX, unix.F_NOTIFY, unix.F_SETPIPE_SZ, unix.F_SETLEASE}},
+	{unix.SYS_IOCTL, 1, []uint32{unix.TIOCSTI, unix.TIOCLINUX, unix.TIOCSETD, unix.TIOCSCTTY, 0x8901 /* FIOSETOWN */, 0x8902 /* SIOCSPGRP */, 0x5452 /* FIOASYNC */}},
+	{unix.SYS_PRCTL, 0, []uint32{unix.PR_SET_PDEATHSIG, unix.PR_SET_PTRACER, unix.PR_SET_MM, unix.PR_SET_CHILD_SUBREAPER}},
+}
+
+// onlyValues are calls that are forbidden unless an argument has this value: of those on processes, the own one.
+var onlyValues = []struct {
+	number   uintptr
+	argument int
+	value    uint32
+}{
+	{unix.SYS_SOCKETPAIR, 0, unix.AF_UNIX}, {unix.SYS_PRLIMIT64, 0, 0}, {unix.SYS_SCHED_SETAFFINITY, 0, 0}, {unix.SYS_SCHED_SETSCHEDULER, 0, 0},
+	{unix.SYS_SCHED_SETPARAM, 0, 0}, {unix.SYS_SCHED_SETATTR, 0, 0},
+}
+
+const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+
+// filter is a program for the kernel that looks at each system call.
+type filter struct {
+	code []unix.SockFilter
+	own  []int // of code: where the program's own process is compared with
+}
+
+// newFilter forbids what no program needs; alone also other processes, which there is no namespace to keep apart from.
+func newFilter(alone bool) *filter {
+	f := &filter{}
+	f.load(dataArch)
+	f.unless(unix.AUDIT_ARCH_X86_64, unix.SECCOMP_RET_KILL_PROCESS)
+	f.load(dataNumber)
+	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, Jf: 1, K: 0x40000000},
+		unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_KILL_PROCESS}) // the calls of x32
+	const refuse, absent = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM), unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
+	for _, number := range forbidden {
+		f.when(uint32(number), refuse)
+	}
+	f.when(unix.SYS_CLONE3, absent) // whose arguments cannot be looked at: libraries fall back to clone
+	if alone {
+		f.when(unix.SYS_FORK, refuse)
+		f.when(unix.SYS_VFORK, refuse)
+	}
+	for _, v := range forbiddenValues {
+		f.of(v.number, func() {
+			f.load(dataArgument + 8*v.argument)
+			for _, value := range v.values {
+				f.when(value, refuse)
+			}
+		})
+	}
+	for _, v := range onlyValues {
+		f.of(v.number, func() {
+			f.load(dataArgument + 8*v.argument)
+			f.unless(v.value, refuse)
+		})
+	}
+	f.of(unix.SYS_CLONE, func() {
+		f.load(dataArgument)
+		f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jf: 1, K: namespaceFlags}, unix.SockFilter{Code: unix.BPF_RET, K: refuse})
+		if alone {
+			f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jt: 1, K: unix.CLONE_THREAD}, unix.SockFilter{Code: unix.BPF_RET, K: refuse})
+		}
+	})
+	if alone {
+		for _, number := range []uintptr{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO} {
+			f.of(number, func() {
+				f.load(dataArgument)
+				f.own = append(f.own, len(f.code))
+				f.unless(0, refuse)
+			})
+		}
+	}
+	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW})
+	return f
+}
+
+func (f *filter) load(offset int) {
+	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: uint32(offset)})
+}
+
+func (f *filter) when(value, verdict uint32) {
+	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: value}, unix.SockFilter{Code: unix.BPF_RET, K: verdict})
+}
+
+func (f *filter) unless(value, verdict uint32) {
+	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: value}, unix.SockFilter{Code: unix.BPF_RET, K: verdict})
+}
+
+// of adds checks of one call.
+func (f *filter) of(number uintptr, checks func()) {
+	at := len(f.code)
+	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(number)})
+	checks()
+	f.load(dataNumber)
+	f.code[at].Jf = uint8(len(f.code) - at - 1)
+}
+
+// steps put the filter in force; the process must not gain privileges already.
+func (f *filter) steps(p *plan, list *[]step) {
+	for _, at := range f.own {
+		p.do(list, "asking for the process's number", unix.SYS_GETPID).into32 = &f.code[at].K
+	}
+	program := &unix.SockFprog{Len: uint16(len(f.code)), Filter: unsafe.SliceData(f.code)}
+	p.keep = append(p.keep, f.code, program)
+	p.do(list, "filtering system calls (seccomp)", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, unsafe.Pointer(program))
+}
