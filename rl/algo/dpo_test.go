@@ -350,14 +350,14 @@ func singles(units [][]*rl.Sample) [][]*rl.Sample {
 	return all
 }
 
-func preferenceRun(ctx context.Context, t *testing.T, p *policy.Token, a *DPO, precompute bool, h run.Hooks) (Result, error) {
+func preferenceRun(ctx context.Context, t *testing.T, p *policy.Token, a *DPO, steps int, precompute bool, h run.Hooks) (Result, error) {
 	t.Helper()
 	units, mismatch := preferred(t, p, 13), 0
 	if a.Unpaired() {
 		units, mismatch = singles(units), 30
 	}
 	source := NewPreferences(units, 4, mismatch, 5)
-	c := Config{Steps: 7, Seed: 3, MicroTokens: 90, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 2, MaxGradNorm: 0.5}}
+	c := Config{Steps: steps, Seed: 3, MicroTokens: 90, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 2, MaxGradNorm: 0.5}}
 	if precompute {
 		c.Precompute = slices.Concat(units...)
 	}
@@ -367,7 +367,7 @@ func preferenceRun(ctx context.Context, t *testing.T, p *policy.Token, a *DPO, p
 func ofPairs(a func() *DPO, p func(t testing.TB, r int) *policy.Token, rank int, precompute bool) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		p := p(t, rank)
-		result, err := preferenceRun(ctx, t, p, a(), precompute, h)
+		result, err := preferenceRun(ctx, t, p, a(), 7, precompute, h)
 		return p, result, err
 	}
 }
@@ -376,16 +376,62 @@ func ofPairs(a func() *DPO, p func(t testing.TB, r int) *policy.Token, rank int,
 func TestPreferencesAreLearnt(t *testing.T) {
 	for _, name := range []string{"sigmoid", "ipo", "hinge", "apo_zero", "cpo", "simpo", "orpo", "kto"} {
 		t.Run(name, func(t *testing.T) {
-			a := newDPO(name)
+			a, p := newDPO(name), tinyToken(t, 4)
 			var said recorded
-			if _, err := preferenceRun(t.Context(), t, tinyToken(t, 4), a, false, said.hooks()); err != nil {
+			if _, err := preferenceRun(t.Context(), t, p, a, 25, false, said.hooks()); err != nil {
 				t.Fatal(err)
 			}
-			margins := said.figure("rewards/margins")
-			if first, last := margins[0], margins[len(margins)-1]; last < first+0.1 || a.Needs().Reference && math.Abs(first) > 1e-6 {
-				t.Errorf("margins %v", margins)
+			if first := said.figure("rewards/margins")[0]; a.Needs().Reference && math.Abs(first) > 1e-6 {
+				t.Errorf("margin %v before the first update", first)
+			}
+			// Small letters against capitals, by the policy alone.
+			plain, units := newDPO("simpo"), preferred(t, p, 13)
+			after, err := plain.Score(t.Context(), p, units)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, err := plain.Score(t.Context(), tinyToken(t, 4), units)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after.Margin.Value < before.Margin.Value+0.1 || after.N != 13 {
+				t.Errorf("margin %v before, %v after training", before.Margin, after.Margin)
 			}
 		})
+	}
+}
+
+// TestScoreOfPreferences counts by hand what held-out pairs say.
+func TestScoreOfPreferences(t *testing.T) {
+	p := trainedToken(t, 4)
+	units := preferred(t, p, 6)
+	var sums []float64
+	for _, x := range slices.Concat(units...) {
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			l := s.Read(p.Forward(s, rl.NewBatch([]*rl.Sample{x}), policy.Pass{Temperature: 1}).LogProbs)
+			sums = append(sums, total(l))
+			x.Reference = make([]float32, len(l))
+			x.Reference[0] = float32(-2 - x.Index)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := newDPO("sigmoid")
+	v, err := a.Score(t.Context(), p, units)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right, margin, loss := 0.0, 0.0, 0.0
+	for i := 0; i < len(sums); i += 2 {
+		m := a.Beta * (sums[i] + 2 - sums[i+1] - 3)
+		if m > 0 {
+			right++
+		}
+		margin, loss = margin+m/6, loss-math.Log(sigma(m))/6
+	}
+	if math.Abs(v.Accuracy.Value-right/6) > 1e-9 || math.Abs(v.Margin.Value-margin) > 1e-4 || math.Abs(v.Loss-loss) > 1e-4 {
+		t.Errorf("%s; want accuracy %v, margin %v, loss %v", v, right/6, margin, loss)
 	}
 }
 
@@ -396,7 +442,7 @@ func TestPrecomputedReference(t *testing.T) {
 		into *recorded
 		pre  bool
 	}{{&asked, false}, {&precomputed, true}} {
-		if _, err := preferenceRun(t.Context(), t, trainedToken(t, 4), newDPO("sigmoid"), one.pre, one.into.hooks()); err != nil {
+		if _, err := preferenceRun(t.Context(), t, trainedToken(t, 4), newDPO("sigmoid"), 7, one.pre, one.into.hooks()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -90,7 +90,7 @@ func (p *Token) encodePreferences(out *Preferences, batch []chat.Example, o Enco
 		if errs[i] != nil {
 			return fmt.Errorf("%s:%d: %w", e.File, e.Line, errs[i])
 		}
-		if len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) {
+		if len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) && len(sequences[0].IDs) <= o.MaxLength {
 			out.Equal++
 			out.leave(e)
 			continue

@@ -131,7 +131,7 @@ type PairLearning struct {
 // RewardTraining is how a reward model is trained.
 type RewardTraining struct {
 	PreferenceData
-	algo.Optimisation     `defaults:"learning_rate=0.0001"`
+	algo.Optimisation
 	HeadLearningRate      float64  `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak rate of the layer that gives the score"`
 	R                     int      `option:"lora_r" default:"16" range:"[1,1024]" help:"rank of the adapter"`
 	Alpha                 int      `option:"lora_alpha" default:"32" range:"[1,)" help:"the adapter's output is scaled by lora_alpha / lora_r"`
