@@ -125,6 +125,7 @@ type Trainer struct {
 	best      run.Snapshot
 	// precomputed are those of Config.Precompute, once they are.
 	precomputed map[*rl.Sample]bool
+	kept        *kept
 	scored      bool // log π_old of this step's samples is asked for before its first update
 	state       state
 }
@@ -258,7 +259,10 @@ func (t *Trainer) rates() []float64 {
 }
 
 // Close frees what the trainer holds; the policy stays.
-func (t *Trainer) Close() { t.optimizer.Close() }
+func (t *Trainer) Close() {
+	t.letGo()
+	t.optimizer.Close()
+}
 
 func (t *Trainer) train(ctx context.Context) error {
 	if err := t.start(ctx); err != nil {

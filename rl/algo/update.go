@@ -15,6 +15,7 @@ import (
 func (t *Trainer) learn(step *rl.Step) error {
 	began := t.hooks.Time()
 	t.scored = t.scoredFirst() || step.Prefetched
+	defer t.letGo()
 	if t.needs.Choose != nil {
 		t.needs.Choose(step)
 	}
@@ -139,16 +140,19 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 	}
 	c := t.config
 	if t.scored {
-		for _, batch := range t.minibatches(samples, 0) {
+		for i, batch := range t.minibatches(samples, 0) {
 			if batch[0].Old != nil && (batch[0].Value != nil || !t.needs.Values) {
 				continue // the source has asked already
 			}
-			if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-				out := t.policy.Forward(s, b, policy.Pass{Values: t.needs.Values, Temperature: c.Temperature})
-				spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
-				if t.needs.Values {
-					spread(part, s.Read(out.Values), func(x *rl.Sample, v []float32) { x.Value = v })
+			if i == 0 && t.keeps() {
+				n, err := t.keep(batch)
+				if err != nil {
+					return err
 				}
+				batch = batch[n:]
+			}
+			if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+				t.noteOld(s, part, t.policy.Forward(s, b, t.pass()))
 			}); err != nil {
 				return err
 			}
@@ -170,6 +174,19 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 		}
 	}
 	return nil
+}
+
+// pass is that of a forward pass of the policy itself.
+func (t *Trainer) pass() policy.Pass {
+	return policy.Pass{Values: t.needs.Values, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
+}
+
+// noteOld writes down what the policy says of a part before it learns.
+func (t *Trainer) noteOld(s *torch.Scope, part []*rl.Sample, out policy.Output) {
+	spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
+	if t.needs.Values {
+		spread(part, s.Read(out.Values), func(x *rl.Sample, v []float32) { x.Value = v })
+	}
 }
 
 // askReference asks about each sample once, however often it was drawn.
@@ -335,19 +352,25 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 		return u, err
 	}
 	first := true
-	err := t.forward(torch.Train, learning, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-		pass := policy.Pass{Values: t.needs.Values, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
+	descend := func(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output) {
+		u.count(s, part, out, t.needs)
+		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
+		lb.First, lb.Whole, first = first, batch, false
+		s.Backward(t.loss(s, lb))
+	}
+	done, err := t.takeKept(learning, descend)
+	if err != nil {
+		return u, err
+	}
+	err = t.forward(torch.Train, learning[done:], func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		pass := t.pass()
 		if t.needs.Dropout {
 			pass.Dropout = true
 			for _, x := range part {
 				b.Dropout = append(b.Dropout, rl.Stream(t.config.Seed, rl.StreamDropout, uint64(t.state.Step), uint64(x.Prompt)).Uint64())
 			}
 		}
-		out := t.policy.Forward(s, b, pass)
-		u.count(s, part, out, t.needs)
-		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
-		lb.First, lb.Whole, first = first, batch, false
-		s.Backward(t.loss(s, lb))
+		descend(s, part, b, t.policy.Forward(s, b, pass))
 	})
 	return u, err
 }

@@ -331,11 +331,10 @@ func ranks(logProbs []float32, actions []int64, classes int) []int64 {
 // features is the pooled vector of each sequence, [S, H].
 func (p *Label) features(s *torch.Scope, sequences [][]int32, pass torch.Pass) torch.Tensor {
 	packed := torch.Pack(sequences)
-	hidden, cu := s.Hidden(p.model.Encoder, packed, pass)
 	if p.Pooling == transformers.PoolMean {
-		return s.SegmentMean(hidden, cu)
+		return s.SegmentMean(s.Hidden(p.model.Encoder, packed, pass))
 	}
-	return p.model.Features(s, packed, hidden, cu, &p.dense)
+	return p.model.Features(s, packed, pass, &p.dense)
 }
 
 // logits are W z + b, [S, C], from the pooled vectors z [S, H].

@@ -40,7 +40,7 @@ func newCausalScore(c RewardConfig) (*causalScore, error) {
 	if err != nil {
 		return nil, err
 	}
-	width := p.model.Config.Decoder().HiddenSize
+	width := p.model.Config.Core().HiddenSize
 	rng, weight := rl.Stream(c.Seed, rl.StreamInit, 1), make([]float32, width)
 	for i := range weight {
 		weight[i] = float32(rng.NormFloat64() / math.Sqrt(float64(width+1)))
@@ -144,7 +144,7 @@ func (m *causalScore) loadWeights(dir string) error {
 			return fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)
 		}
 	}
-	weight, err := floats(extra, scoreWeight, int64(m.model.Config.Decoder().HiddenSize))
+	weight, err := floats(extra, scoreWeight, int64(m.model.Config.Core().HiddenSize))
 	if err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
@@ -229,7 +229,7 @@ func (p *Token) restored(dir string, config lora.Config, pairs []lora.Pair, extr
 	if err := config.Fits(pairs, shapes); err != nil {
 		return nil, fmt.Errorf("%s does not fit %s: %w", dir, p.model.Dir, err)
 	}
-	weight, err := floats(extra, scoreWeight, int64(p.model.Config.Decoder().HiddenSize))
+	weight, err := floats(extra, scoreWeight, int64(p.model.Config.Core().HiddenSize))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}

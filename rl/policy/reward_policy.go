@@ -46,7 +46,7 @@ func (m *RewardModel) Parameters() (total, trainable int64) {
 		return m.encoder.Parameters()
 	}
 	total, trainable = m.causal.Parameters()
-	width := int64(m.causal.model.Config.Decoder().HiddenSize)
+	width := int64(m.causal.model.Config.Core().HiddenSize)
 	return total + width, trainable + width
 }
 
