@@ -2,6 +2,7 @@ package algo
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +44,11 @@ type DPO struct {
 
 func init() {
 	Register(Definition{Name: "dpo", Help: "pairs of answers, of a data set or, in other tasks, of the policy's own ranked by their rewards (DPO and its family)", Tokens: true,
-		New: func() Algorithm { return &OnlineDPO{} }, Pairs: func() Algorithm { return &DPO{} }})
+		New: func() Algorithm { return &OnlineDPO{usualDPO()} }, Pairs: func() Algorithm { a := usualDPO(); return &a }})
+}
+
+func usualDPO() DPO {
+	return DPO{Losses: []string{"sigmoid"}, Beta: 0.1, CPOAlpha: 1, SimPOGamma: 0.5, DesirableWeight: 1, UndesirableWeight: 1}
 }
 
 // pairLosses are the losses of pairs, each [P] or, of sft, the share of the minibatch's one number.
@@ -100,6 +105,9 @@ func logOdds(s *torch.Scope, logP torch.Tensor) torch.Tensor {
 	logP = s.Minimum(logP, s.Floats([]float32{certain}, 1))
 	return s.Sub(logP, s.Log(s.Neg(s.Expm1(logP))))
 }
+
+// Known are the losses of pairs.
+func (a *DPO) Known() []string { return slices.Sorted(maps.Keys(pairLosses)) }
 
 // Unpaired says whether the algorithm takes single answers and not pairs.
 func (a *DPO) Unpaired() bool { return slices.Contains(a.Losses, "kto") }

@@ -79,6 +79,12 @@ func (a *DPO) Score(ctx context.Context, p policy.Policy, units [][]*rl.Sample) 
 	return scores, nil
 }
 
+// Refer asks a reference about samples; base asks it without its adapter.
+func Refer(reference policy.Policy, base bool, samples []*rl.Sample) error {
+	t := &Trainer{policy: reference, config: Config{MicroTokens: preferenceTokens}.complete()}
+	return t.askReference(samples, reference, base)
+}
+
 // reward is the implicit reward of an answer with Σ log π.
 func (a *DPO) reward(x *rl.Sample, sum float64) float64 {
 	for _, name := range a.Losses {

@@ -320,6 +320,9 @@ func (t *Trainer) Step(ctx context.Context) (rl.Meter, error) {
 		if t.reference, err = newReference(t.policy, t.config, t.refers()); err != nil {
 			return nil, err
 		}
+		if err := t.precompute(); err != nil {
+			return nil, err
+		}
 	}
 	step, err := t.source.Next(ctx, rl.At{Step: t.state.Step, Version: t.state.Version})
 	if err != nil {

@@ -106,6 +106,16 @@ func LoadRewardModel(ctx context.Context, client *hub.Client, name string) (*Rew
 	return m, nil
 }
 
+// IsRewardFolder tells the folder that Save of a RewardModel wrote from others.
+func IsRewardFolder(dir string) bool {
+	if IsLabelFolder(dir) {
+		p, err := ReadLabelFolder(dir)
+		return err == nil && p.IsReward()
+	}
+	_, err := os.Stat(filepath.Join(dir, scoreFile))
+	return err == nil
+}
+
 // loadClassifier loads the folder of a Label, or of a classifier of transformers, whose labels are those of config.json.
 func loadClassifier(ctx context.Context, client *hub.Client, dir string) (*Label, error) {
 	if IsLabelFolder(dir) {

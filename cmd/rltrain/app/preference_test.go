@@ -42,6 +42,26 @@ func TestPreferencesEndToEnd(t *testing.T) {
 			t.Errorf("%s: %s, then %s", loss, v.Before, v.Best)
 		}
 	}
+	evaluate := "eval --task preference --threads 1 --dataset TMP/p.jsonl --output TMP/e.json --beta 0.5 --model "
+	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42")...)
+	var v preferenceResults
+	if err := files.LoadJSON(f.expand("TMP/e.json"), &v); err != nil {
+		t.Fatal(err)
+	}
+	if v.N != 40 || v.Accuracy.Value < 0.9 || v.Margin.Value <= 0 || v.Chosen.Value <= v.Rejected.Value || v.PreferenceScores.Loss > 0.5 {
+		t.Errorf("%+v", v)
+	}
+	for args, want := range map[string]string{
+		evaluate + "TMP/preference_rl":                                 "is no adapter: name the policy that loss sigmoid refers to with --reference DIR",
+		evaluate + "TMP/preference_rl --loss-type kto":                 `--loss-type: "kto" is none of`,
+		evaluate + "TMP/preference_rl --loss-type simpo --reference x": "--reference: loss simpo has none",
+		evaluate + "TMP/preference_rl --n 3":                           "--n: does not apply to task preference",
+		"eval --task preference --model TMP/preference_rl":             "needs --model DIR and --dataset FILE",
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, error %q; want …%s…", args, code, stderr, want)
+		}
+	}
 	if code, stdout, stderr := f.rltrain("", strings.Fields("generate --model TMP/preference_rl --input TMP/preference_rl/logs/try.jsonl --max-new-tokens 2")...); code != 0 || stdout == "" {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
@@ -71,6 +91,11 @@ func TestRewardModelEndToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Close()
+	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/preference_reward --dataset TMP/p.jsonl --output TMP/e.json")...)
+	var all rewardResults
+	if err := files.LoadJSON(f.expand("TMP/e.json"), &all); err != nil || all.N != 60 || all.Accuracy < 0.95 {
+		t.Errorf("%+v, %v", all, err)
+	}
 	f.questions(t, "TMP/q.jsonl", 20)
 	f.must(t, "", strings.Fields(`train --task prompts --dataset TMP/q.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 2 --output-dir TMP
 		--eval-samples 4 --fresh-samples 0 --num-steps 2 --eval-every 2 --prompts-per-step 2 --samples-per-prompt 4 --threads 1 --algorithm dpo --beta 0.3 --reward model:TMP/preference_reward,expr:'length'`)...)
