@@ -47,7 +47,10 @@ type Needs struct {
 	Labels    bool  // Batch.Labels: the algorithm is for classifiers alone
 	Together  bool  // the samples of a prompt are compared with each other: they stay in one forward pass
 	Scores    bool  // Batch.Scores: the policy is a reward model, whose samples have no log π
-	Dropout   bool  // the adapter's dropout is on
+	// Target, above 0, asks for Ahead of each sample: what the policy thinks of the labels that it has next, and what
+	// it thought when it was last copied, every so many steps. Neither Old nor Value nor Advantage are filled in then.
+	Target    int
+	Dropout   bool // the adapter's dropout is on
 	Reduction string
 	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples need
 	// no backward pass.
@@ -93,7 +96,7 @@ type Batch struct {
 
 	Value    torch.Tensor // [M] V, with Needs.Values
 	OldValue torch.Tensor // [M]
-	Return   torch.Tensor // [M]
+	Return   torch.Tensor // [M]; OldValue is not there with Needs.Target
 	Labels   torch.Tensor // [S, C] log π of every label, with Needs.Labels
 
 	Scores torch.Tensor // [S] of a reward model, with Needs.Scores

@@ -116,12 +116,9 @@ var otherValues = map[string]map[string]string{
 	"rl_lr_scheduler_type": {"constant_with_warmup": "constant"},
 }
 
-const notHere = "does not exist here; choose ppo, reinforce, rloo, grpo or dpo"
-
 // refusedValues are values that get an explanation instead of the list of allowed ones.
 var refusedValues = map[string]map[string]string{
-	"algorithm": {"a2c": notHere, "dqn": notHere},
-	"device":    {"cuda": "this build has no CUDA library; use auto or cpu"},
+	"device": {"cuda": "this build has no CUDA library; use auto or cpu"},
 }
 
 // fixed holds names of other trainers with one possible value: what is always so here.

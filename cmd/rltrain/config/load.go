@@ -150,8 +150,8 @@ func choose(layers [][]entry) (choice, error) {
 // impliesPreferences tells a command that can only mean preferences, whatever its task.
 func impliesPreferences(layers [][]entry) bool {
 	mode, _ := pick("mode", layers)
-	algorithm, _ := pick("algorithm", layers)
-	return mode == envs.RewardModel || algorithm == pairwise
+	algorithm, e := pick("algorithm", layers)
+	return mode == envs.RewardModel || algorithm == pairwise && !strings.HasPrefix(e.name, routerSection)
 }
 
 // usualAlgorithm is that of a command that names none.
