@@ -114,7 +114,7 @@ func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) e
 	if err := writePairs(filepath.Join(dir, "pairs.jsonl"), seed); err != nil {
 		return err
 	}
-	_, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --max-steps 200 --warmup-check-every 0 --eval-samples 50 "+easySums),
+	_, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --max-steps 500 --warmup-check-every 0 --eval-samples 50 "+easySums),
 		"--seed", strconv.Itoa(seed), "--output-dir", dir)...)
 	return err
 }
@@ -274,7 +274,7 @@ func (r preferenceResults) markdown() string {
 				fmt.Sprintf("%.1f", 100*v.Longer.Value), fmt.Sprintf("%.4f", v.ECE), fmt.Sprintf("%.0f", r.Real.CPUSeconds[i])})
 		}
 	}
-	return "Sums of the digits of two numbers up to 99. All begin with a model of 2 layers and 64 features that has imitated worked solutions for 200 updates. Pairs: 400 worked " +
+	return "Sums of the digits of two numbers up to 99. All begin with a model of 2 layers and 64 features that has imitated worked solutions for 500 updates. Pairs: 400 worked " +
 		"solutions, each beside the same with a slip. Greedy answers to 300 exercises that nothing was trained on, % right, with the paired 95 % interval of the difference.\n\n" +
 		report.MarkdownTable([]string{"learnt by", "seed", "before", "after", "difference", "CPU s"}, rows) +
 		"\nReward models on held-out pairs. Longer: % of the pairs whose better answer is the longer one, which is what a rule that looks at length alone would get (or 100 less it).\n\n" +
