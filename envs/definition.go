@@ -32,6 +32,9 @@ type Definition struct {
 	OneStep  bool // an episode has one action: a discount changes nothing
 	Untaught bool // of a RowSource: reinforcement learning may begin with a head that nobody has taught
 
+	// Preferences says that the records of a RecordSource are preferences.
+	Preferences bool
+
 	// What its episodes can do, of an EpisodeSource.
 	Worked  bool          // they are Worked, or are where the data has solutions: they can be imitated
 	Forms   bool          // they are shown as text or as messages, as Setup.Text says
@@ -131,7 +134,8 @@ func (e *OptionError) Unwrap() error { return e.Err }
 const (
 	Supervised       = "supervised"         // the supervised stage alone
 	SupervisedThenRL = "supervised_then_rl" // the supervised stage, then reinforcement learning
-	RLOnly           = "rl_only"            // reinforcement learning alone
+	RLOnly           = "rl_only"            // reinforcement learning, or preferences, alone
+	RewardModel      = "reward_model"       // a reward model of preferences
 )
 
 // Modes are the modes of training that the task has, the default first, but for what its recipe says.
@@ -141,6 +145,8 @@ func (d Definition) Modes() []string {
 	_, records := o.(RecordSource)
 	_, episodes := o.(EpisodeSource)
 	switch {
+	case d.Preferences:
+		return []string{RLOnly, RewardModel}
 	case rows, episodes && (records || d.Worked):
 		return []string{SupervisedThenRL, Supervised, RLOnly}
 	case episodes:

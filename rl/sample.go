@@ -23,6 +23,8 @@ type Sample struct {
 	Episode int    // number of its episode in the step; samples of an episode lie side by side, in order
 	Version uint64 // of the policy that acted
 
+	Margin float64 // by which it should be better than those behind it in its unit, for reward models
+
 	// Rewards are what each action earned, [M], without penalties; NaN where judging failed. A sample without actions,
 	// which others are compared with, has one.
 	Rewards   []float64

@@ -45,6 +45,8 @@ SETS = {
         "generate smol135 bf16 b8": ("generate", "--shape smol135 --dtype bf16 --batch 8"),
         "generate smol135 bf16 b32": ("generate", "--shape smol135 --dtype bf16 --batch 32"),
         "grpo_step tiny": ("grpo_step", ""),
+        "dpo_step tiny": ("dpo_step", ""),
+        "dpo_step fp32": ("dpo_step", "--shape smol135"),
         "grpo_step tiny, KL": ("grpo_step", "--beta 0.04"),
         "grpo_step fp32": ("grpo_step", "--shape smol135"),
         "grpo_step fp32, KL": ("grpo_step", "--shape smol135 --beta 0.04"),
@@ -53,7 +55,7 @@ SETS = {
     },
 }
 # Peers that count steps instead of repetitions: the first two and the last of them are not measured.
-STEPPED = {"grpo_step": 3}
+STEPPED = {"grpo_step": 3, "dpo_step": 3}
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 

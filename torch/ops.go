@@ -10,6 +10,10 @@ var (
 	opAddScalar   = &op{name: "aten::add", overload: "Scalar"}
 	opNeg         = &op{name: "aten::neg"}
 	opExp         = &op{name: "aten::exp"}
+	opExpm1       = &op{name: "aten::expm1"}
+	opLog         = &op{name: "aten::log"}
+	opSigmoid     = &op{name: "aten::sigmoid"}
+	opLogSigmoid  = &op{name: "aten::log_sigmoid"}
 	opTanh        = &op{name: "aten::tanh"}
 	opReLU        = &op{name: "aten::relu"}
 	opGELU        = &op{name: "aten::gelu"}
@@ -56,6 +60,18 @@ func (s *Scope) Neg(a Tensor) Tensor { return s.call(opNeg, operand(a)) }
 
 // Exp is eᵃ.
 func (s *Scope) Exp(a Tensor) Tensor { return s.call(opExp, operand(a)) }
+
+// Expm1 is eᵃ − 1, also of small a.
+func (s *Scope) Expm1(a Tensor) Tensor { return s.call(opExpm1, operand(a)) }
+
+// Log is the natural logarithm.
+func (s *Scope) Log(a Tensor) Tensor { return s.call(opLog, operand(a)) }
+
+// Sigmoid is 1/(1 + e⁻ᵃ).
+func (s *Scope) Sigmoid(a Tensor) Tensor { return s.call(opSigmoid, operand(a)) }
+
+// LogSigmoid is −log(1 + e⁻ᵃ), finite for all a.
+func (s *Scope) LogSigmoid(a Tensor) Tensor { return s.call(opLogSigmoid, operand(a)) }
 
 // Tanh is elementwise.
 func (s *Scope) Tanh(a Tensor) Tensor { return s.call(opTanh, operand(a)) }

@@ -25,10 +25,11 @@ const (
 	PromptCompletion                // Prompt, Completion
 	Preference                      // Prompt, Chosen, Rejected
 	Unpaired                        // Prompt, Completion, Label
+	Ranking                         // Prompt, Ranked
 )
 
 func (f Format) String() string {
-	return [...]string{"language modelling", "prompt only", "prompt and completion", "preference", "unpaired preference"}[f]
+	return [...]string{"language modelling", "prompt only", "prompt and completion", "preference", "unpaired preference", "ranking"}[f]
 }
 
 // Message is one turn of a conversation: an object with "role", a text that is
@@ -86,7 +87,8 @@ type Example struct {
 	Completion Content // may be an empty text, as may Chosen and Rejected
 	Chosen     Content
 	Rejected   Content
-	Label      bool // whether the completion is a good one
+	Label      bool      // whether the completion is a good one
+	Ranked     []Content // at least two, the best first
 
 	Tools []any // descriptions of functions, for the template; nil for none
 	// TemplateArgs are further variables of the template.

@@ -30,6 +30,7 @@ var layouts = []*Layout{
 	{Unpaired, []string{"instruction", "output", "kto_tag"}, hasLabel("kto_tag"), func(r *row, e *Example) error {
 		return r.first(r.alpaca(&e.Prompt), r.reply(&e.Completion, "output"), r.label(&e.Label, "kto_tag"))
 	}},
+	{Ranking, []string{"prompt", "ranked"}, hasList("ranked"), readRanked},
 	{Preference, []string{"input", "preferred_output", "non_preferred_output"}, hasMessages("input"), readOpenAI},
 	{Preference, []string{"conversations", "chosen", "rejected"}, nil, readReplies("conversations")},
 	{Preference, []string{"messages", "chosen", "rejected"}, hasList("messages"), readReplies("messages")},

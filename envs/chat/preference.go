@@ -112,3 +112,23 @@ func commonText(chosen, rejected string) int {
 	}
 	return n
 }
+
+// readRanked reads a prompt and a list of answers to it, the best first.
+func readRanked(r *row, e *Example) error {
+	if err := r.content(&e.Prompt, "prompt"); err != nil {
+		return err
+	}
+	list, _ := r.get("ranked").([]any)
+	if len(list) < 2 {
+		return inColumn("ranked", fmt.Errorf("%d answers, want at least two, the best first", len(list)))
+	}
+	for i, value := range list {
+		one := row{fields: dataset.Object{{Name: "ranked", Value: value}}}
+		var answer Content
+		if err := one.first(one.answer(&answer, "ranked"), alike(&e.Prompt, "prompt", &answer, "ranked")); err != nil {
+			return fmt.Errorf("answer %d: %w", i+1, err)
+		}
+		e.Ranked = append(e.Ranked, answer)
+	}
+	return nil
+}

@@ -27,7 +27,13 @@ type texts struct {
 }
 
 func (o *texts) Records(ctx context.Context, s envs.Setup) (envs.Records, error) {
-	parts, err := s.Find(ctx, o.Dataset, o.DatasetConfig, "train", "validation")
+	return Records(ctx, s, o.Dataset, o.DatasetConfig, o.MaxSamples)
+}
+
+// Records are the rows of a data set's training part and, where it has one, of its validation part: of each the first
+// most, all with most 0. Errors about finding it are those of option dataset.
+func Records(ctx context.Context, s envs.Setup, name, config string, most int) (envs.Records, error) {
+	parts, err := s.Find(ctx, name, config, "train", "validation")
 	if err != nil {
 		return envs.Records{}, &envs.OptionError{Option: "dataset", Err: err}
 	}
@@ -35,9 +41,9 @@ func (o *texts) Records(ctx context.Context, s envs.Setup) (envs.Records, error)
 	if err != nil {
 		return envs.Records{}, err
 	}
-	records := envs.Records{Train: first(divided.Train, o.MaxSamples)}
+	records := envs.Records{Train: first(divided.Train, most)}
 	if divided.Given {
-		records.Validation = first(divided.Validation, o.MaxSamples)
+		records.Validation = first(divided.Validation, most)
 	}
 	return records, nil
 }

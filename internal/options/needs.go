@@ -106,6 +106,10 @@ func (s *Set) missing(prefix string, t test) string {
 			values[i] = fmt.Sprint(s.byName[name].Get())
 		}
 	}
+	holds := slices.Contains(values, text)
+	if list, ok := o.Get().([]string); ok && t.op == "=" {
+		holds = slices.ContainsFunc(list, func(one string) bool { return slices.Contains(values, one) })
+	}
 	empty := o.value.IsZero() || o.Kind == reflect.Slice && o.value.Len() == 0
 	switch {
 	case t.op == "" && empty && o.Kind == reflect.Bool:
@@ -116,7 +120,7 @@ func (s *Set) missing(prefix string, t test) string {
 		return "with " + Flag(o.Name) + "=false"
 	case t.op == "!" && !empty:
 		return "without " + Flag(o.Name)
-	case t.op == "=" && !slices.Contains(values, text):
+	case t.op == "=" && !holds:
 		return "with " + Flag(o.Name) + " " + strings.Join(values, " or ")
 	case t.op == "!=" && slices.Contains(values, text):
 		return "with another " + Flag(o.Name) + " than " + text

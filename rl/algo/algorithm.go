@@ -45,6 +45,8 @@ type Needs struct {
 	Values    bool  // Value, and Batch.Value: the policy gets a value head
 	Reference bool  // Reference, and Batch.Reference
 	Labels    bool  // Batch.Labels: the algorithm is for classifiers alone
+	Together  bool  // the samples of a prompt are compared with each other: they stay in one forward pass
+	Scores    bool  // Batch.Scores: the policy is a reward model, whose samples have no log π
 	// Target, above 0, asks for Ahead of each sample: what the policy thinks of the labels that it has next, and what
 	// it thought when it was last copied, every so many steps. Neither Old nor Value nor Advantage are filled in then.
 	Target    int
@@ -53,6 +55,9 @@ type Needs struct {
 	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples need
 	// no backward pass.
 	ByAdvantage bool
+
+	// Choose picks the samples of a step that are learnt from, before anything is asked about them; nil = all.
+	Choose func(step *rl.Step)
 
 	accuracy string // what the share of right actions is called
 }
@@ -94,9 +99,12 @@ type Batch struct {
 	Return   torch.Tensor // [M]; OldValue is not there with Needs.Target
 	Labels   torch.Tensor // [S, C] log π of every label, with Needs.Labels
 
+	Scores torch.Tensor // [S] of a reward model, with Needs.Scores
+
 	Samples int // of the whole minibatch
 	Actions int // of the whole minibatch
 	First   bool
+	Whole   []*rl.Sample   // the whole minibatch
 	Body    []torch.Tensor // the weights that are trained, but for the heads
 	Part    []*rl.Sample   // the S samples
 
@@ -104,15 +112,25 @@ type Batch struct {
 }
 
 // Note adds a term of the loss, as it is weighted there, to a figure of the update.
-func (b *Batch) Note(s *torch.Scope, name string, term torch.Tensor) { b.figures[name] += s.Item(term) }
+func (b *Batch) Note(s *torch.Scope, name string, term torch.Tensor) { b.Add(name, s.Item(term)) }
+
+// Add adds a share of the minibatch to a figure of the update.
+func (b *Batch) Add(name string, share float64) { b.figures[name] += share }
 
 // Sequences returns member [S, M], 1 where an action is of a sample, and the advantage [S] of each sample's first
 // action.
 func (b *Batch) Sequences(s *torch.Scope) (member, advantage torch.Tensor) {
-	n, m := len(b.Part), 0
-	first := make([]float32, n)
+	first := make([]float32, len(b.Part))
 	for i, x := range b.Part {
 		first[i] = x.Advantage[0]
+	}
+	return b.Members(s), s.Floats(first, int64(len(first)))
+}
+
+// Members is [S, M], 1 where an action is of a sample.
+func (b *Batch) Members(s *torch.Scope) torch.Tensor {
+	n, m := len(b.Part), 0
+	for _, x := range b.Part {
 		m += x.Len()
 	}
 	ones := make([]float32, n*m)
@@ -123,7 +141,7 @@ func (b *Batch) Sequences(s *torch.Scope) (member, advantage torch.Tensor) {
 			at++
 		}
 	}
-	return s.Floats(ones, int64(n), int64(m)), s.Floats(first, int64(n))
+	return s.Floats(ones, int64(n), int64(m))
 }
 
 // Definition makes an algorithm known by its name.
@@ -133,6 +151,8 @@ type Definition struct {
 	Tokens     bool // it trains language models
 	// New is the algorithm with the defaults of its options: a pointer to a struct whose tagged fields they are.
 	New func() Algorithm
+	// Pairs is the same for pairs of a data set; nil where it does not learn from such.
+	Pairs func() Algorithm
 }
 
 // Fits says whether the algorithm trains policies of this kind.

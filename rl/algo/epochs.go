@@ -25,15 +25,19 @@ func NewEpochs(samples []*rl.Sample, batchSize, packing int, seed uint64) (*Epoc
 	if len(samples) == 0 || batchSize < 1 {
 		return nil, errors.New("supervised training: no training rows, or no row a batch")
 	}
-	e := &Epochs{batchSize: batchSize, seed: seed, epoch: -1}
+	var bins [][]*rl.Sample
 	for _, bin := range packBins(samples, packing) {
 		var members []*rl.Sample
 		for _, i := range bin {
 			members = append(members, samples[i])
 		}
-		e.bins = append(e.bins, members)
+		bins = append(bins, members)
 	}
-	return e, nil
+	return newEpochs(bins, batchSize, seed), nil
+}
+
+func newEpochs(bins [][]*rl.Sample, batchSize int, seed uint64) *Epochs {
+	return &Epochs{bins: bins, batchSize: batchSize, seed: seed, epoch: -1}
 }
 
 // PerEpoch is the number of steps of an epoch.

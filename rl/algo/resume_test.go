@@ -150,7 +150,13 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		"tokens × grpo, trained adapter": ofTokens(newGRPO, trainedToken, 4, func(r *tokenRun) {
 			r.KLCoef, r.KLType, r.KLInReward, r.ReferenceEvery = 0.1, "k1", true, 3
 		}),
-		"several turns × ppo": ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
+		"pairs × dpo":                              ofPairs(func() *DPO { return newDPO("sigmoid", "sft") }, trainedToken, 4, false),
+		"pairs × dpo, precomputed":                 ofPairs(func() *DPO { return newDPO("ipo") }, tinyToken, 0, true),
+		"single answers × kto":                     ofPairs(func() *DPO { return newDPO("kto") }, tinyToken, 4, false),
+		"units × reward model on an encoder":       ofRewards(true),
+		"units × reward model on a language model": ofRewards(false),
+		"tokens × dpo of own answers":              ofTokens(func() Algorithm { return &OnlineDPO{*newDPO("sigmoid")} }, tinyToken, 4, func(r *tokenRun) {}),
+		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
 	} {
 		t.Run(name, func(t *testing.T) { resumes(t, again, true) })
 	}

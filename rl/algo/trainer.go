@@ -79,6 +79,9 @@ type Config struct {
 	ReferenceEvery int // 0 = never
 
 	Stopping
+	// Precompute are samples that the reference is asked about before the first step, and never again.
+	Precompute []*rl.Sample
+
 	Evaluate *Evaluation // nil = none, and the last weights are kept
 	Summary  string      // the figure that stands beside the progress bar
 }
@@ -120,9 +123,11 @@ type Trainer struct {
 	kl        *rl.KLController
 	reference *reference
 	best      run.Snapshot
-	kept      *kept
-	scored    bool // log π_old of this step's samples is asked for before its first update
-	state     state
+	// precomputed are those of Config.Precompute, once they are.
+	precomputed map[*rl.Sample]bool
+	kept        *kept
+	scored      bool // log π_old of this step's samples is asked for before its first update
+	state       state
 }
 
 // Train improves a policy by the samples of a source with an algorithm. Dropout is off, but where the algorithm
@@ -296,9 +301,15 @@ func (t *Trainer) train(ctx context.Context) error {
 // start resumes, or takes the reference and measures the policy as it was given.
 func (t *Trainer) start(ctx context.Context) (err error) {
 	if t.hooks.Resume != "" {
-		return t.resume()
+		if err := t.resume(); err != nil {
+			return err
+		}
+		return t.precompute()
 	}
 	if t.reference, err = newReference(t.policy, t.config, t.refers() || t.needs.Target > 0); err != nil {
+		return err
+	}
+	if err := t.precompute(); err != nil {
 		return err
 	}
 	if e := t.config.Evaluate; e != nil && e.First {
@@ -315,6 +326,9 @@ func (t *Trainer) Step(ctx context.Context) (rl.Meter, error) {
 	if t.reference == nil { // of a trainer that was not started
 		var err error
 		if t.reference, err = newReference(t.policy, t.config, t.refers() || t.needs.Target > 0); err != nil {
+			return nil, err
+		}
+		if err := t.precompute(); err != nil {
 			return nil, err
 		}
 	}

@@ -16,7 +16,14 @@ func (t *Trainer) learn(step *rl.Step) error {
 	began := t.hooks.Time()
 	t.scored = t.scoredFirst() || step.Prefetched
 	defer t.letGo()
-	if err := t.score(step.Samples); err != nil {
+	if t.needs.Choose != nil {
+		t.needs.Choose(step)
+	}
+	err := t.score(step.Samples)
+	if err == nil {
+		err = t.askAside(step.Aside)
+	}
+	if err != nil {
 		return fmt.Errorf("step %d: %w", t.state.Step+1, err)
 	}
 	scoring := t.hooks.Time().Sub(began)
@@ -87,15 +94,6 @@ func (t *Trainer) minibatches(samples []*rl.Sample, epoch int) [][]*rl.Sample {
 	return batches
 }
 
-// parts divides a batch into what goes through the policy at once.
-func (t *Trainer) parts(batch []*rl.Sample) [][]*rl.Sample {
-	var parts [][]*rl.Sample
-	for _, bounds := range rl.MicroBatches(len(batch), t.config.MicroTokens, func(i int) int { return len(batch[i].Tokens) }) {
-		parts = append(parts, batch[bounds[0]:bounds[1]])
-	}
-	return parts
-}
-
 // forward runs visit on each part of a batch.
 func (t *Trainer) forward(mode torch.Mode, batch []*rl.Sample, visit func(s *torch.Scope, part []*rl.Sample, b *rl.Batch)) error {
 	if len(batch) == 0 {
@@ -110,6 +108,29 @@ func (t *Trainer) forward(mode torch.Mode, batch []*rl.Sample, visit func(s *tor
 		}
 	}
 	return nil
+}
+
+// parts divides a batch for forward passes.
+func (t *Trainer) parts(batch []*rl.Sample) [][]*rl.Sample {
+	var units [][]*rl.Sample // which stay together
+	if t.needs.Together {
+		units = unitsOf(batch)
+	} else {
+		for i := range batch {
+			units = append(units, batch[i:i+1])
+		}
+	}
+	var parts [][]*rl.Sample
+	for _, bounds := range rl.MicroBatches(len(units), t.config.MicroTokens, func(i int) int {
+		tokens := 0
+		for _, x := range units[i] {
+			tokens += len(x.Tokens)
+		}
+		return tokens
+	}) {
+		parts = append(parts, slices.Concat(units[bounds[0]:bounds[1]]...))
+	}
+	return parts
 }
 
 // spread hands each sample its share of values, one an action.
@@ -132,7 +153,7 @@ func (t *Trainer) scoredFirst() bool {
 // just these give log-probabilities that the first update reproduces bit by bit. A single update that needs neither
 // values nor penalties before takes its own instead.
 func (t *Trainer) score(samples []*rl.Sample) error {
-	if !t.needs.Rewards || len(samples) == 0 {
+	if len(samples) == 0 {
 		return nil
 	}
 	if t.needs.Target > 0 {
@@ -164,7 +185,7 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 	if err := t.reference.ask(t.policy, func(p policy.Policy, base bool) error { return t.askReference(samples, p, base) }); err != nil {
 		return err
 	}
-	if c.KLInReward {
+	if t.needs.Rewards && c.KLInReward {
 		kind := rl.KLKind(c.KLType)
 		for _, x := range samples {
 			x.Penalty = make([]float64, x.Len())
@@ -194,7 +215,7 @@ func (t *Trainer) askReference(samples []*rl.Sample, p policy.Policy, base bool)
 	known := map[*rl.Sample]bool{}
 	var different []*rl.Sample
 	for _, x := range samples {
-		if !known[x] {
+		if !known[x] && !t.precomputed[x] {
 			known[x] = true
 			different = append(different, x)
 		}
@@ -208,6 +229,44 @@ func (t *Trainer) askReference(samples []*rl.Sample, p policy.Policy, base bool)
 		}
 	}
 	return nil
+}
+
+// precompute asks the reference about samples once and for all. Where a run is resumed it does so again, in the same
+// passes, with the same answers.
+func (t *Trainer) precompute() error {
+	samples := t.config.Precompute
+	if len(samples) == 0 {
+		return nil
+	}
+	t.precomputed = map[*rl.Sample]bool{}
+	err := t.reference.ask(t.policy, func(p policy.Policy, base bool) error {
+		for len(samples) > 0 {
+			n := min(precomputedAtOnce, len(samples))
+			if err := t.askReference(samples[:n], p, base); err != nil {
+				return err
+			}
+			samples = samples[n:]
+		}
+		return nil
+	})
+	for _, x := range t.config.Precompute {
+		t.precomputed[x] = true
+	}
+	return err
+}
+
+// precomputedAtOnce are samples that the reference is asked about in one go.
+const precomputedAtOnce = 64
+
+// askAside asks the policy and its reference about samples that are not learnt from.
+func (t *Trainer) askAside(samples []*rl.Sample) error {
+	if err := t.forward(torch.NoGrad, samples, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
+		spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
+	}); err != nil || len(samples) == 0 || !t.refers() {
+		return err
+	}
+	return t.reference.ask(t.policy, func(p policy.Policy, base bool) error { return t.askReference(samples, p, base) })
 }
 
 // updates descends on the loss in passes of minibatches, and returns how many of them moved the weights.
@@ -251,7 +310,7 @@ type update struct {
 	entropy, kl     float64            // nats; kl is ρ − 1 − log ρ
 	low, high       float64            // ratios that the clip holds back
 	ratios, actions float64            // how many there are
-	right           float64            // actions that were the likeliest
+	right, judged   float64            // actions that were the likeliest, of so many that are to be
 	idle            bool               // there is no gradient
 }
 
@@ -261,9 +320,12 @@ func (u *update) fill(m rl.Meter, norm float64, needs Needs) {
 		m.Mean(name, sum, 1)
 	}
 	m.Mean("grad_norm", norm, 1)
+	if needs.Scores {
+		return
+	}
 	m.Mean("entropy", u.entropy, u.actions)
 	if !needs.Rewards {
-		m.Mean(needs.accuracy, u.right, u.actions)
+		m.Mean(needs.accuracy, u.right, u.judged)
 	}
 	if needs.Ratio != NoRatio {
 		m.Mean("approx_kl", u.kl, u.actions)
@@ -314,7 +376,7 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 	descend := func(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output) {
 		u.count(s, part, out, t.needs)
 		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
-		lb.First, first = first, false
+		lb.First, lb.Whole, first = first, batch, false
 		s.Backward(t.loss(s, lb))
 	}
 	done, err := t.takeKept(learning, descend)
@@ -336,12 +398,24 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 
 // count adds what a pass says of a part. Where nothing was asked before, what it says is log π_old.
 func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, needs Needs) {
+	if needs.Scores {
+		return
+	}
 	u.entropy += s.Item(s.Sum(out.Entropy))
 	if !needs.Rewards {
-		for _, rank := range out.Rank(s) {
-			if rank == 0 {
-				u.right++
+		ranks := out.Rank(s)
+		for _, x := range part {
+			if needs.Together && x.Index > 0 { // what is rejected is not to be likely
+				ranks = ranks[x.Len():]
+				continue
 			}
+			for _, rank := range ranks[:x.Len()] {
+				if rank == 0 {
+					u.right++
+				}
+			}
+			u.judged += float64(x.Len())
+			ranks = ranks[x.Len():]
 		}
 		return
 	}
@@ -391,7 +465,7 @@ func (t *Trainer) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 	}
 	lb := &Batch{
 		LogProbs: out.LogProbs, Entropy: out.Entropy, Labels: out.Labels, Weight: s.Floats(b.Spread(shares), m),
-		Samples: n, Actions: actions, Part: part, figures: figures,
+		Scores: out.Scores, Samples: n, Actions: actions, Part: part, figures: figures,
 	}
 	if t.needs.Rewards {
 		lb.Old = vector(func(x *rl.Sample) []float32 { return x.Old })

@@ -45,6 +45,7 @@ type Output struct {
 	Rank     func(s *torch.Scope) []int64
 	Values   torch.Tensor // [M] V, where it was asked for; its gradient ends at the value head, unless Pass.Through
 	Labels   torch.Tensor // [S, C] log π of every label; of a Label policy only
+	Scores   torch.Tensor // [S] rewards; of a reward model only
 }
 
 // Role is what a part of the weights is for.

@@ -14,21 +14,56 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/chat"
 	"rltrain/internal/words"
+	"rltrain/lora"
 	"rltrain/rl"
 	"rltrain/torch"
 	"rltrain/torch/hub"
 	"rltrain/torch/transformers"
 )
 
-// RewardModel gives a prompt with an answer a number: the one output of a reward model as it is, or the probability of
-// one of several labels.
+// RewardModel gives a prompt with an answer a number r(x, y): the one output of a reward model as it is, or the
+// probability of one of a classifier's labels. It stands on an encoder, whose pooled vector a linear layer reads, or on
+// a language model, of which it reads the state of the last token.
 type RewardModel struct {
-	policy *Label
-	class  int // of several; -1 for the one output
+	encoder *Label       // nil on a language model
+	causal  *causalScore // nil on an encoder
+	class   int          // of several labels; -1 for the one output
+	name    string
 }
 
-// LoadRewardModel loads a folder or a name on the hub as LoadLabel does, or the folder of a sequence classifier of
-// transformers. name#LABEL chooses one of several labels.
+// RewardConfig says how a new reward model is made.
+type RewardConfig struct {
+	Dir       string // model folder
+	BaseModel string // what saved files call it; "" = Dir
+	Revision  string
+	DType     string // of a language model's frozen weights; "" = as stored
+	Pooling   string // of an encoder; "" = as the folder says
+	MaxLength int    // 0 = as many as the model has positions
+	R         int
+	Alpha     float64
+	Targets   []string
+	Seed      uint64
+}
+
+// NewRewardModel makes a reward model on a pretrained encoder or language model: adapters that change nothing yet, and a
+// score layer; that of a language model is drawn from N(0, 1/(H+1)) (Stiennon et al. 2020).
+func NewRewardModel(c RewardConfig) (*RewardModel, error) {
+	if _, err := transformers.LoadConfig(c.Dir); err == nil {
+		p, err := NewLabel(LabelConfig{
+			Dir: c.Dir, BaseModel: c.BaseModel, Revision: c.Revision, Labels: []string{rewardLabel}, Pooling: c.Pooling, MaxLength: c.MaxLength,
+			R: c.R, Alpha: c.Alpha, Targets: c.Targets, Seed: c.Seed,
+		})
+		return &RewardModel{encoder: p, class: -1, name: c.Dir}, err
+	}
+	if c.Pooling != "" {
+		return nil, fmt.Errorf("pooling %s is for encoders: of a language model the last token is read", c.Pooling)
+	}
+	p, err := newCausalScore(c)
+	return &RewardModel{causal: p, class: -1, name: c.Dir}, err
+}
+
+// LoadRewardModel loads a folder or a name on the hub: what NewRewardModel's Save wrote, a trained classifier, or the
+// folder of a sequence classifier of transformers on an encoder. name#LABEL chooses one of several labels.
 func LoadRewardModel(ctx context.Context, client *hub.Client, name string) (*RewardModel, error) {
 	label := ""
 	if at := strings.LastIndexByte(name, '#'); at >= 0 {
@@ -36,12 +71,24 @@ func LoadRewardModel(ctx context.Context, client *hub.Client, name string) (*Rew
 			name, label = name[:at], name[at+1:]
 		}
 	}
-	p, err := loadClassifier(ctx, client, name)
+	found, err := client.Model(ctx, name, hub.Weights)
 	if err != nil {
 		return nil, err
 	}
-	m := &RewardModel{policy: p, class: -1}
-	switch several := len(p.Labels) > 1; {
+	if _, err := os.Stat(filepath.Join(found.Dir, lora.ConfigFile)); err == nil && !IsLabelFolder(found.Dir) {
+		p, err := loadCausalScore(ctx, client, found.Dir)
+		if err == nil && label != "" && label != rewardLabel {
+			p.Close()
+			err = fmt.Errorf("%s has one output, %q, and no label %q", name, rewardLabel, label)
+		}
+		return &RewardModel{causal: p, class: -1, name: name}, err
+	}
+	p, err := loadClassifier(ctx, client, found.Dir)
+	if err != nil {
+		return nil, err
+	}
+	m := &RewardModel{encoder: p, class: -1, name: name}
+	switch several := !p.IsReward(); {
 	case several && label == "":
 		err = fmt.Errorf("%s has %d labels, %s, and no single score: name the one whose probability counts, as %s#%s",
 			name, len(p.Labels), words.List(p.Labels), name, p.Labels[len(p.Labels)-1])
@@ -59,45 +106,73 @@ func LoadRewardModel(ctx context.Context, client *hub.Client, name string) (*Rew
 	return m, nil
 }
 
-// loadClassifier is LoadLabel that knows the classifiers of transformers too, whose labels are those of config.json.
-func loadClassifier(ctx context.Context, client *hub.Client, name string) (*Label, error) {
-	found, err := client.Model(ctx, name, hub.Weights)
-	if err != nil {
-		return nil, err
+// IsRewardFolder tells the folder that Save of a RewardModel wrote from others.
+func IsRewardFolder(dir string) bool {
+	if IsLabelFolder(dir) {
+		p, err := ReadLabelFolder(dir)
+		return err == nil && p.IsReward()
 	}
-	if IsLabelFolder(found.Dir) {
-		p, err := ReadLabelFolder(found.Dir)
+	_, err := os.Stat(filepath.Join(dir, scoreFile))
+	return err == nil
+}
+
+// loadClassifier loads the folder of a Label, or of a classifier of transformers, whose labels are those of config.json.
+func loadClassifier(ctx context.Context, client *hub.Client, dir string) (*Label, error) {
+	if IsLabelFolder(dir) {
+		p, err := ReadLabelFolder(dir)
 		if err != nil {
 			return nil, err
 		}
-		return p, p.loaded(ctx, client, found.Dir)
+		return p, p.loaded(ctx, client, dir)
 	}
-	config, err := transformers.LoadConfig(found.Dir)
+	config, err := transformers.LoadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	p := &Label{Labels: config.ID2Label, Pooling: transformers.PoolFamily, MaxLength: config.MaxLength(), dir: found.Dir}
+	p := &Label{Labels: config.ID2Label, Pooling: transformers.PoolFamily, MaxLength: config.MaxLength(), dir: dir}
 	for i := len(p.Labels); i < config.NumLabels; i++ {
 		p.Labels = append(p.Labels, fmt.Sprintf("LABEL_%d", i))
 	}
-	return p, p.loaded(ctx, client, found.Dir)
+	return p, p.loaded(ctx, client, dir)
 }
 
 // Close frees the model.
-func (m *RewardModel) Close() { m.policy.Close() }
-
-// Merge writes one full model without an adapter, as Label.Merge does.
-func (m *RewardModel) Merge(dir string) error { return m.policy.Merge(dir) }
-
-// Encode is the tokens of a prompt with an answer, as RewardText writes them. One that is longer than the model reads is
-// an error: cut, it would be judged for something else.
-func (m *RewardModel) Encode(prompt, answer chat.Content) ([]int32, error) {
-	ids, cut, err := m.policy.EncodeText(RewardText(prompt, answer))
-	if err == nil && cut {
-		err = fmt.Errorf("prompt and answer are longer than the %d tokens that the reward model reads", m.policy.MaxLength)
+func (m *RewardModel) Close() {
+	if m.causal != nil {
+		m.causal.Close()
+		return
 	}
-	return ids, err
+	m.encoder.Close()
 }
+
+// MaxLength is how many tokens the model reads.
+func (m *RewardModel) MaxLength() int {
+	if m.causal != nil {
+		return m.causal.limit()
+	}
+	return m.encoder.MaxLength
+}
+
+// Encode is the tokens of a prompt with an answer. A language model reads them as it would be trained on them, with its
+// chat template and the token that ends a text; an encoder what RewardText writes. More than MaxLength are an error: cut,
+// the answer would be judged for something else.
+func (m *RewardModel) Encode(prompt, answer chat.Content) (ids []int32, err error) {
+	long := false
+	if m.causal != nil {
+		if ids, err = m.causal.encode(prompt, answer); err != nil {
+			return nil, err
+		}
+		long = len(ids) > m.MaxLength()
+	} else if ids, long, err = m.encoder.EncodeText(RewardText(prompt, answer)); err != nil {
+		return nil, err
+	}
+	if long {
+		return nil, fmt.Errorf("prompt and answer are %w than the %d tokens that the reward model reads", errLonger, m.MaxLength())
+	}
+	return ids, nil
+}
+
+var errLonger = errors.New("longer")
 
 // RewardText is what an encoder reads of a prompt with an answer: the prompt, of a conversation each message behind its
 // role, an empty line, and the answer.
@@ -114,38 +189,6 @@ func RewardText(prompt, answer chat.Content) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// Scores are the rewards of sequences that Encode made, in order. It stops early with ctx's error.
-func (m *RewardModel) Scores(ctx context.Context, sequences [][]int32) ([]float64, error) {
-	p := m.policy
-	classes := len(p.Labels)
-	all := make([]float64, 0, len(sequences))
-	for _, part := range rl.MicroBatches(len(sequences), predictTokens, func(i int) int { return len(sequences[i]) }) {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if part[0] == part[1] {
-			break
-		}
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			z := p.features(s, sequences[part[0]:part[1]], torch.Pass{Adapter: true})
-			if m.class < 0 {
-				for _, score := range s.Read(p.logits(s, z)) {
-					all = append(all, float64(score))
-				}
-				return nil
-			}
-			logProbs := s.Read(p.logProbs(s, z))
-			for i := range part[1] - part[0] {
-				all = append(all, math.Exp(float64(logProbs[i*classes+m.class])))
-			}
-			return nil
-		}); err != nil {
-			return nil, fmt.Errorf("scoring with %s: %w", filepath.Base(p.dir), err)
-		}
-	}
-	return all, nil
-}
-
 // Judged is the prompt and the answer of a finished completion.
 func Judged(c envs.Completion) (prompt, answer chat.Content) {
 	if c.Observation.Messages == nil {
@@ -156,4 +199,46 @@ func Judged(c envs.Completion) (prompt, answer chat.Content) {
 		messages, text = messages[:last], messages[last].Content+text
 	}
 	return chat.Content{Messages: Conversation(messages)}, chat.Content{Messages: Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: text}})}
+}
+
+// scores are r of S sequences, [S].
+func (m *RewardModel) scores(s *torch.Scope, sequences [][]int32, checkpoint bool) torch.Tensor {
+	if m.causal != nil {
+		return m.causal.scores(s, sequences, checkpoint)
+	}
+	p := m.encoder
+	z := p.features(s, sequences, torch.Pass{Adapter: true})
+	if m.class < 0 {
+		return s.Squeeze(p.logits(s, z))
+	}
+	classes := make([]int64, len(sequences))
+	for i := range classes {
+		classes[i] = int64(m.class)
+	}
+	return s.Exp(s.Pick(p.logProbs(s, z), s.Ints(classes, int64(len(classes)))))
+}
+
+// Scores are the rewards of sequences that Encode made, in order. It stops early with ctx's error.
+func (m *RewardModel) Scores(ctx context.Context, sequences [][]int32) ([]float64, error) {
+	all := make([]float64, 0, len(sequences))
+	for _, part := range rl.MicroBatches(len(sequences), predictTokens, func(i int) int { return len(sequences[i]) }) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if part[0] == part[1] {
+			break
+		}
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			for _, score := range s.Read(m.scores(s, sequences[part[0]:part[1]], false)) {
+				if math.IsNaN(float64(score)) || math.IsInf(float64(score), 0) {
+					return fmt.Errorf("a score is %v", score)
+				}
+				all = append(all, float64(score))
+			}
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("scoring with %s: %w", filepath.Base(m.name), err)
+		}
+	}
+	return all, nil
 }

@@ -123,3 +123,70 @@ func TestRewardText(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// TestRewardModelOfALanguageModel reads the state of the last token, whatever stands beside it, and comes back from its
+// folder.
+func TestRewardModelOfALanguageModel(t *testing.T) {
+	torchtest.NoLeaks(t)
+	base := filepath.Join(t.TempDir(), "tiny")
+	if err := policy.TinyModel(base, 2, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	m, err := policy.NewRewardModel(policy.RewardConfig{Dir: base, R: 4, Alpha: 8, Seed: 5, MaxLength: 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, v := range m.Params() { // a trained adapter
+		values, err := v.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range values {
+			values[i] += 0.01 * float32(i%7)
+		}
+		if err := v.Write(values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sequences [][]int32
+	for _, answer := range []string{"a law", "a cat", ""} {
+		ids, err := m.Encode(chat.Content{Text: "say something now: "}, chat.Content{Text: answer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ids[len(ids)-1] != 1 {
+			t.Errorf("%q does not end with the token that ends a text: %v", answer, ids)
+		}
+		sequences = append(sequences, ids)
+	}
+	together, err := m.Scores(t.Context(), sequences)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := m.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer loaded.Close()
+	for i, ids := range sequences {
+		alone, err := loaded.Scores(t.Context(), [][]int32{ids})
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := m.Scores(t.Context(), [][]int32{append(append([]int32(nil), ids[:len(ids)-1]...), 7)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(alone[0]-together[i]) > 1e-5 || math.Abs(other[0]-together[i]) < 1e-4 {
+			t.Errorf("answer %d: score %v, alone and loaded %v, with another last token %v", i, together[i], alone[0], other[0])
+		}
+	}
+	if _, err := m.Encode(chat.Content{Text: strings.Repeat("x", 50)}, chat.Content{Text: "y"}); err == nil || !strings.Contains(err.Error(), "longer than the 40 tokens") {
+		t.Error(err)
+	}
+}

@@ -105,16 +105,7 @@ const encodedAtOnce = 512
 // encodeBatch adds the sequences of examples to out, in their order.
 func (p *Token) encodeBatch(out *TokenExamples, batch []chat.Example, o EncodeOptions) error {
 	encoded, errs := make([]Sequence, len(batch)), make([]error, len(batch))
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(batch)) {
-		workers.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(batch)); i = next.Add(1) - 1 {
-				encoded[i], errs[i] = p.encodeExample(batch[i], o)
-			}
-		})
-	}
-	workers.Wait()
+	shared(len(batch), func(i int) { encoded[i], errs[i] = p.encodeExample(batch[i], o) })
 	for i, q := range encoded {
 		if errs[i] != nil {
 			return fmt.Errorf("%s:%d: %w", batch[i].File, batch[i].Line, errs[i])
@@ -130,6 +121,20 @@ func (p *Token) encodeBatch(out *TokenExamples, batch []chat.Example, o EncodeOp
 		out.Sequences = append(out.Sequences, q)
 	}
 	return nil
+}
+
+// shared does n things on all processors.
+func shared(n int, do func(i int)) {
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), n) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				do(int(i))
+			}
+		})
+	}
+	workers.Wait()
 }
 
 func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error) {

@@ -2,6 +2,7 @@
 //
 //	go run ./scripts/experiment intent --source FILE [--peer COMMAND]
 //	go run ./scripts/experiment digits
+//	go run ./scripts/experiment preference [--real FILE]
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a repeated call goes on where an earlier one ended. tables
@@ -27,7 +28,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("name one of: intent, digits, tables")
+		return fmt.Errorf("name one of: intent, digits, preference, tables")
 	}
 	switch name := args[0]; name {
 	case "intent":
@@ -54,9 +55,21 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return e.run(ctx)
+	case "preference":
+		flags := flag.NewFlagSet(name, flag.ContinueOnError)
+		e := &preferenceExperiment{}
+		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
+		flags.StringVar(&e.work, "work", "experiments/preference", "folder for the pairs and the models")
+		flags.StringVar(&e.out, "out", "docs/results/preference.json", "results")
+		flags.StringVar(&e.real, "real", "", "orca_dpo's validation.jsonl, for a reward model of real pairs")
+		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds, from 1")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return e.run(ctx)
 	case "tables":
 		return writeTables("docs/results.md", "docs/results")
 	default:
-		return fmt.Errorf("no experiment is called %q; there are intent, digits and tables", name)
+		return fmt.Errorf("no experiment is called %q; there are intent, digits, preference and tables", name)
 	}
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -30,6 +32,13 @@ func writeTables(page, results string) error {
 		return err
 	}
 	bodies := map[string]string{"intent_mmlu_pro": r.markdown(), "digits": digits.markdown()}
+	var preference preferenceResults
+	switch err := files.LoadJSON(filepath.Join(results, "preference.json"), &preference); {
+	case err == nil:
+		bodies["preference"] = preference.markdown()
+	case !errors.Is(err, fs.ErrNotExist): // an experiment that nobody has run yet has no table
+		return err
+	}
 	for name, what := range map[string]string{"bench_classifier": "Seconds a step in fp32", "bench_language": "Seconds a step"} {
 		var b benchResults
 		if err := readJSON(filepath.Join(results, name+".json"), &b); err != nil {

@@ -42,11 +42,15 @@ and writes the tries.
 
 Of answers, --task NAME --completions FILE: prints how many are right by each --answer-match and how they were
 found, and writes logs/eval_results.json. Rows of problems have question and answer, or problem and solution; rows of
-exercises with numbers have answer, a number.`,
+exercises with numbers have answer, a number.
+
+Of preferences, --task preference --model DIR --dataset FILE: a policy's loss, accuracy, margin of the implicit rewards and
+mean log-probabilities of both sides, against --reference or an adapter's base model; of a reward model accuracy, margin
+and the calibration of P(chosen).`,
 		Flags: joinFlags([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "trained classifier, or language model: a folder, such as models/intent_classifier_rl, or a name on the hub"},
 			shared.TaskFlag(evaluatedTasks()...),
-		}, flags, more, answerFlags(), exerciseFlags(),
+		}, flags, more, answerFlags(), preferenceFlags(), exerciseFlags(),
 			[]cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in that of --model"}}),
 		Action: eval,
 	}, nil
@@ -56,7 +60,7 @@ exercises with numbers have answer, a number.`,
 func evaluatedTasks() []string {
 	return tasksWhere(func(d envs.Definition) bool {
 		_, answers := d.Options().(envs.AnswerSource)
-		return answers || d.Labels() || d.Plays()
+		return answers || d.Labels() || d.Plays() || d.Preferences
 	})
 }
 
@@ -70,6 +74,9 @@ func eval(c *cli.Context) error {
 		}
 	}
 	task := c.String("task")
+	if slices.Contains(preferenceTasks(), task) {
+		return evalPreferences(c)
+	}
 	if !slices.Contains(labelTasks(), task) {
 		return evalExercises(c)
 	}

@@ -52,7 +52,7 @@ type benchFigures struct {
 // Command measures speed and memory.
 func Command() *cli.Command {
 	command := &cli.Command{Name: "bench", Usage: "measure speed and memory on this machine"}
-	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), grpoBenchCase(), startupBenchCase()} {
+	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), grpoBenchCase(), dpoBenchCase(), startupBenchCase()} {
 		command.Subcommands = append(command.Subcommands, c.command())
 	}
 	return command

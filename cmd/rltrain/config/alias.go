@@ -10,6 +10,7 @@ import (
 type alias struct {
 	name, key string
 	replay    string            // the key where turns are replayed, if it is another
+	pairs     string            // the key where pairs are learnt from, if it is another
 	oneStage  string            // the key where a run has one stage, if it is another
 	also      string            // a second key that gets the value, unless that has one of its own
 	values    map[string]string // what its values are called here; with true and false alone it is a switch
@@ -57,16 +58,19 @@ var aliases = []alias{
 	{name: "mask_truncated_completions", key: "mask_overlong"},
 	{name: "log_completions", key: "verbose"},
 	{name: "eval_steps", key: "eval_every"},
-	{name: "beta", key: "kl_coef"},
+	{name: "beta", key: "kl_coef", pairs: "dpo_beta"},
 	{name: "epsilon", key: "clip_low", also: "clip_high"},
 	{name: "epsilon_high", key: "clip_high"},
 	{name: "lam", key: "gae_lambda"},
 	{name: "cliprange_value", key: "value_clip"},
 	{name: "vf_coef", key: "value_coef"},
-	{name: "loss_type", key: "reduction", values: map[string]string{"grpo": "sequence", "bnpo": "token", "dapo": "token", "dr_grpo": "dr_grpo"}},
+	{name: "loss_type", key: "reduction", pairs: "dpo_loss", values: map[string]string{"grpo": "sequence", "bnpo": "token", "dapo": "token", "dr_grpo": "dr_grpo"}},
 	{name: "scale_rewards", key: "advantage_scale", values: map[string]string{
 		"true": "group", "false": "none", "group": "group", "batch": "batch", "none": "none"}},
 
+	{name: "use_dpo", key: "algorithm", values: onOff(pairwise, reinforce)},
+	{name: "data_path", key: "dataset"},
+	{name: "precompute_ref_log_probs", key: "precompute_ref"},
 	{name: "gsm8k_path", key: "dataset"},
 	{name: "test_gsm8k_path", key: "eval_dataset"},
 	{name: "train_data_file", key: "few_shot_dataset"},
@@ -112,12 +116,9 @@ var otherValues = map[string]map[string]string{
 	"rl_lr_scheduler_type": {"constant_with_warmup": "constant"},
 }
 
-const notHere = "does not exist here; choose ppo, reinforce, rloo, grpo, a2c, or for labels dqn"
-
 // refusedValues are values that get an explanation instead of the list of allowed ones.
 var refusedValues = map[string]map[string]string{
-	"algorithm": {"dpo": notHere},
-	"device":    {"cuda": "this build has no CUDA library; use auto or cpu"},
+	"device": {"cuda": "this build has no CUDA library; use auto or cpu"},
 }
 
 // fixed holds names of other trainers with one possible value: what is always so here.
@@ -179,6 +180,8 @@ func (ch choice) target(c *Config, name string) string {
 		switch name = a.key; {
 		case ch.loss != "" && a.replay != "":
 			name = a.replay
+		case ch.algorithm.Name == pairwise && a.pairs != "":
+			name = a.pairs
 		case ch.mode != envs.SupervisedThenRL && a.oneStage != "":
 			name = a.oneStage
 		}

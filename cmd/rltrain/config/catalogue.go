@@ -96,18 +96,21 @@ func choicesOf(d envs.Definition) []choice {
 		kinds = []bool{false, true}
 	}
 	for _, writes := range kinds {
-		labels := d.Labels() && !writes
 		for _, mode := range d.Modes() {
-			if mode == envs.Supervised {
-				all = append(all, choice{task: d, mode: mode, writes: writes})
+			way := choice{task: d, mode: mode, writes: writes}
+			if mode == envs.Supervised || mode == envs.RewardModel {
+				all = append(all, way)
 				continue
 			}
-			for _, a := range algorithmsOf(labels) {
-				all = append(all, choice{task: d, mode: mode, algorithm: a, writes: writes})
+			for _, a := range way.algorithms() {
+				way.algorithm, way.loss = a, ""
+				all = append(all, way)
+				if a.Name != reinforce || way.labels() {
+					continue
+				}
 				for _, loss := range []string{LossStable, LossReinforce, LossDistiller} {
-					if a.Name == reinforce && !labels {
-						all = append(all, choice{task: d, mode: mode, algorithm: a, loss: loss, writes: writes})
-					}
+					way.loss = loss
+					all = append(all, way)
 				}
 			}
 		}
@@ -194,7 +197,7 @@ func (ch choice) elsewhere(key, origin string) string {
 		return fmt.Sprintf("does not apply to mode %s%s; it applies to %s", ch.mode, origin, strings.Join(modes, " and "))
 	case ch.loss != "" && losses != nil:
 		return only + "--reinforce-loss " + strings.Join(losses, " or ")
-	case ch.loss != "" && len(ways) == len(algorithmsOf(ch.labels())):
+	case ch.loss != "" && len(ways) == len(ch.algorithms()):
 		return only + "--reinforce-loss on_policy, or another --algorithm"
 	}
 	var parts []string

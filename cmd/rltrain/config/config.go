@@ -51,6 +51,9 @@ type Config struct {
 	TextSFT   *TextImitation  `group:"Supervised stage"`
 	Warmup    *Warmup         `group:"Supervised stage"`
 
+	Rewarding *RewardTraining `group:"Reward model"`
+	Pairs     *PairLearning   `group:"Preferences"`
+
 	RL             *RL                         `group:"Reinforcement learning stage"`
 	Loss           *ReinforceLoss              `group:"Reinforcement learning stage"`
 	LabelRollouts  *LabelRollouts              `group:"Reinforcement learning stage"`
@@ -111,6 +114,10 @@ func (ch choice) plays() bool { return ch.task.Plays() && !ch.labels() }
 func (ch choice) parts() *Config {
 	c := &Config{Task: ch.task, Settings: ch.task.Options(), sources: map[string]Source{}}
 	labels, plays := ch.labels(), ch.plays()
+	if ch.task.Preferences {
+		ch.prefer(c)
+		return c
+	}
 	if ch.task.Labels() && ch.task.Plays() {
 		c.Policy = &PolicyKind{}
 	}
@@ -146,7 +153,7 @@ func (ch choice) build() (*Config, error) {
 	}
 	c.allow("task", taskNames())
 	c.allow("mode", ch.task.Modes())
-	c.allow("algorithm", algorithmNames(ch.labels()))
+	c.allow("algorithm", ch.algorithmNames())
 	if o := c.set.Find("reward"); o != nil {
 		for _, r := range ch.task.Rewards {
 			o.Help += "; " + r.Name + ": " + r.Help
@@ -154,6 +161,9 @@ func (ch choice) build() (*Config, error) {
 	}
 	c.set.Fact("episodes", !ch.labels(), "where an episode has several actions")
 	c.General.Task, c.General.Mode = ch.task.Name, ch.mode
+	if c.Rewarding != nil {
+		c.General.Model = rewardBase
+	}
 	if c.RL != nil {
 		c.RL.Algorithm = ch.algorithm.Name
 	}
@@ -167,6 +177,15 @@ func (ch choice) build() (*Config, error) {
 		c.LabelRollouts.Samples = comparedLabels
 	}
 	return c, nil
+}
+
+// prefer has the parts of learning from preferences.
+func (ch choice) prefer(c *Config) {
+	if ch.mode == envs.RewardModel {
+		c.Rewarding, c.Learning = &RewardTraining{}, &algo.BradleyTerry{}
+		return
+	}
+	c.Start, c.Tokens, c.RL, c.Pairs, c.Learning = &Start{}, &TokenModel{}, &RL{}, &PairLearning{}, ch.algorithm.Pairs()
 }
 
 func (ch choice) imitate(c *Config, labels, plays bool) {
@@ -226,6 +245,12 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	c.Judge = &Judge{}
 }
 
+// rewardBase is the model of a reward model where none is named.
+const rewardBase = "sentence-transformers/all-MiniLM-L6-v2"
+
+// pairwise is the algorithm that learns from preferences.
+const pairwise = "dpo"
+
 // comparedLabels is how many labels are drawn for a text where they are compared and nothing is said.
 const comparedLabels = 8
 
@@ -248,16 +273,25 @@ func taskNames() []string {
 	return names
 }
 
-func algorithmNames(labels bool) []string {
+func (ch choice) algorithmNames() []string {
 	var names []string
-	for _, a := range algorithmsOf(labels) {
+	for _, a := range ch.algorithms() {
 		names = append(names, a.Name)
 	}
 	return names
 }
 
-func algorithmsOf(labels bool) []algo.Definition {
-	return slices.DeleteFunc(algo.Definitions(), func(d algo.Definition) bool { return labels && !d.Labels || !labels && !d.Tokens })
+// algorithms are those that train what the choice trains.
+func (ch choice) algorithms() []algo.Definition {
+	return slices.DeleteFunc(algo.Definitions(), func(d algo.Definition) bool {
+		switch {
+		case ch.task.Preferences:
+			return d.Pairs == nil
+		case ch.labels():
+			return !d.Labels
+		}
+		return !d.Tokens
+	})
 }
 
 // StepLines says how the lines of solutions are learnt from; nil where the task has none.

@@ -97,7 +97,7 @@ func golden(t *testing.T, file, got string) {
 func TestAliasesPointAtKeys(t *testing.T) {
 	known := everything().boolean
 	for _, a := range aliases {
-		for _, key := range []string{a.key, a.replay, a.oneStage, a.also} {
+		for _, key := range []string{a.key, a.replay, a.pairs, a.oneStage, a.also} {
 			if _, ok := known[key]; !ok && key != "" {
 				t.Errorf("alias %s: no key %s", a.name, key)
 			}

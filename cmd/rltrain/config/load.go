@@ -115,6 +115,12 @@ func choose(layers [][]entry) (choice, error) {
 			return ch, e.source.errorf("%v", wrong)
 		}
 		ch.task = d
+	} else if impliesPreferences(layers) {
+		for _, d := range envs.Definitions() {
+			if d.Preferences {
+				ch.task = d
+			}
+		}
 	}
 	recipe, err := recipeOf(ch.task)
 	if err != nil {
@@ -129,12 +135,12 @@ func choose(layers [][]entry) (choice, error) {
 	if ch.mode, _ = pick("mode", layers); !slices.Contains(ch.task.Modes(), ch.mode) {
 		ch.mode = ch.task.Modes()[0]
 	}
-	if ch.mode == envs.Supervised {
+	if ch.mode == envs.Supervised || ch.mode == envs.RewardModel {
 		return ch, nil
 	}
 	name, _ := pick("algorithm", layers)
-	for _, want := range []string{name, usualAlgorithm(ch.labels())} {
-		for _, d := range algorithmsOf(ch.labels()) {
+	for _, want := range []string{name, ch.usualAlgorithm()} {
+		for _, d := range ch.algorithms() {
 			if ch.algorithm.Name == "" && d.Name == want {
 				ch.algorithm = d
 			}
@@ -146,9 +152,19 @@ func choose(layers [][]entry) (choice, error) {
 	return ch, nil
 }
 
+// impliesPreferences tells a command that can only mean preferences, whatever its task.
+func impliesPreferences(layers [][]entry) bool {
+	mode, _ := pick("mode", layers)
+	algorithm, e := pick("algorithm", layers)
+	return mode == envs.RewardModel || algorithm == pairwise && !strings.HasPrefix(e.name, routerSection)
+}
+
 // usualAlgorithm is that of a command that names none.
-func usualAlgorithm(labels bool) string {
-	if labels {
+func (ch choice) usualAlgorithm() string {
+	switch {
+	case ch.task.Preferences:
+		return pairwise
+	case ch.labels():
 		return "ppo"
 	}
 	return reinforce
@@ -325,7 +341,7 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 // parse reads the value of an entry for an option, by this or another name of both.
 func parse(o *options.Option, e entry) (any, error) {
 	v := e.value
-	if a := aliasByName[e.name]; a != nil && a.values != nil {
+	if a := aliasByName[e.name]; a != nil && a.values != nil && o.Name != a.pairs {
 		text := v.Text
 		if on, err := options.ParseBool(v); err == nil {
 			text = fmt.Sprint(on)

@@ -129,7 +129,7 @@ func describeOption(name string) (found *options.Option, group, tasks string, fa
 
 // usual tells whether the algorithm is that of a command that names none.
 func (ch choice) usual() bool {
-	name := usualAlgorithm(ch.labels())
+	name := ch.usualAlgorithm()
 	if recipe, err := recipeOf(ch.task); err == nil {
 		if value, e := pick("algorithm", [][]entry{recipe}); e != nil {
 			name = value

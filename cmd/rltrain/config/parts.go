@@ -125,6 +125,34 @@ type Judge struct {
 	Model string `option:"judge" arg:"DIR|NAME" help:"language model that rewards ask, as --reward says, instead of the right answer alone"`
 }
 
+// PreferenceData is how preferences are read.
+type PreferenceData struct {
+	Epochs          int     `option:"epochs" default:"1" range:"[1,)" help:"passes over the training rows"`
+	MaxSteps        int     `option:"max_steps" range:"[0,)" help:"updates, instead of epochs; 0 = as epochs say"`
+	BatchSize       int     `option:"batch_size" default:"32" range:"[1,)" help:"rows an update"`
+	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"tokens of a prompt with an answer at most; 0 = as many as the model reads"`
+	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"share of the rows kept for validation, where the data has no split for it"`
+}
+
+// PairLearning is how a policy learns from preferences.
+type PairLearning struct {
+	PreferenceData
+	Precompute bool `option:"precompute_ref" help:"ask the reference about all answers before the first update, instead of in each"`
+}
+
+// RewardTraining is how a reward model is trained.
+type RewardTraining struct {
+	PreferenceData
+	algo.Optimisation
+	HeadLearningRate      float64  `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak rate of the layer that gives the score"`
+	R                     int      `option:"lora_r" default:"16" range:"[1,1024]" help:"rank of the adapter"`
+	Alpha                 int      `option:"lora_alpha" default:"32" range:"[1,)" help:"the adapter's output is scaled by lora_alpha / lora_r"`
+	Targets               []string `option:"lora_target_modules" help:"modules that get an adapter, by the end of their name; empty = the model family's"`
+	Pooling               string   `option:"pooling" default:"auto" allowed:"auto,mean,family" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says. Of a language model the last token is read"`
+	DType                 string   `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how a language model's frozen weights are kept; computing is in fp32; auto = as stored"`
+	GradientCheckpointing bool     `option:"gradient_checkpointing" help:"keep each block's input only and compute the rest again: less memory, a third more time"`
+}
+
 // RL is the stage of reinforcement learning.
 type RL struct {
 	Algorithm    string            `option:"algorithm" help:"how the policy is improved"`

@@ -5,6 +5,7 @@ import (
 	_ "rltrain/envs/digits"
 	_ "rltrain/envs/intent"
 	_ "rltrain/envs/math"
+	_ "rltrain/envs/preference"
 	_ "rltrain/envs/prompts"
 	_ "rltrain/envs/text"
 )

@@ -45,7 +45,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ())},
 	})
 	if errors.Is(err, run.ErrFinished) {
-		called := map[string]string{supervisedStage: "supervised", rlStage: "RL"}[name]
+		called := map[string]string{supervisedStage: "supervised", rlStage: "RL", rewardStage: "reward model"}[name]
 		return true, t.console.Print("The " + called + " stage in " + dir + " is finished; it is used as it is")
 	}
 	if err != nil {

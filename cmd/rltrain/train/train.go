@@ -75,7 +75,12 @@ func (t *trainer) run(ctx context.Context) error {
 		return err
 	}
 	work := t.text
-	if c.Labels != nil {
+	switch {
+	case c.Pairs != nil:
+		work = t.prefer
+	case c.Rewarding != nil:
+		work = t.rewardModel
+	case c.Labels != nil:
 		data, err := t.labelledRows(ctx)
 		if err != nil {
 			return err

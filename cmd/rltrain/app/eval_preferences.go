@@ -1,0 +1,210 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/envs/dataset"
+	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+)
+
+// preferenceFlags are those of eval that go with a task of preferences.
+func preferenceFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "reference", Usage: "of preferences: the policy that losses refer to", DefaultText: "an adapter's base model"},
+		&cli.StringFlag{Name: "loss-type", Value: "sigmoid", Usage: "of preferences: sigmoid, ipo, hinge, robust, apo_zero, apo_down, cpo, simpo, orpo or sft"},
+		&cli.Float64Flag{Name: "beta", Value: 0.1, Usage: "of preferences: as in training"},
+		&cli.Float64Flag{Name: "label-smoothing", Usage: "of preferences: as in training"},
+		&cli.Float64Flag{Name: "simpo-gamma", Value: 0.5, Usage: "of preferences: as in training"},
+		&cli.Float64Flag{Name: "cpo-alpha", Value: 1, Usage: "of preferences: as in training"},
+		&cli.IntFlag{Name: "max-length", Value: 1024, Usage: "of preferences: tokens of a prompt with an answer at most"},
+	}
+}
+
+// preferenceTasks are the tasks of preferences.
+func preferenceTasks() []string {
+	return tasksWhere(func(d envs.Definition) bool { return d.Preferences })
+}
+
+// preferenceResults is what eval writes of a policy.
+type preferenceResults struct {
+	Model     string  `json:"model"`
+	Reference string  `json:"reference,omitempty"`
+	Dataset   string  `json:"dataset"`
+	Loss      string  `json:"loss_type"`
+	Beta      float64 `json:"beta"`
+	algo.PreferenceScores
+	Cut     int `json:"cut"`     // rows with answers cut at their ends
+	Dropped int `json:"dropped"` // rows that are too long
+	Equal   int `json:"equal"`   // rows whose answers are the same
+}
+
+// String is what eval prints.
+func (r preferenceResults) String() string {
+	return fmt.Sprintf("%s on %s, loss %s, beta %g: %s%s\n", r.Model, r.Dataset, r.Loss, r.Beta, r.PreferenceScores, leftOutOf(r.Cut, r.Dropped, r.Equal))
+}
+
+// rewardResults is what eval writes of a reward model.
+type rewardResults struct {
+	Model   string `json:"model"`
+	Dataset string `json:"dataset"`
+	algo.RewardScores
+	Dropped int `json:"dropped"`
+	Equal   int `json:"equal"`
+}
+
+// String is what eval prints.
+func (r rewardResults) String() string {
+	return fmt.Sprintf("%s on %s: %s; the longer answer is the better one in %.1f %%%s\n", r.Model, r.Dataset, r.RewardScores, 100*r.Longer.Value, leftOutOf(0, r.Dropped, r.Equal))
+}
+
+func leftOutOf(cut, dropped, equal int) string {
+	text := ""
+	for what, n := range map[string]int{"with answers cut at their ends": cut, "left out because they are too long": dropped, "left out because their answers are the same": equal} {
+		if n > 0 {
+			text += fmt.Sprintf("\n%d rows %s", n, what)
+		}
+	}
+	return text
+}
+
+// evalPreferences measures a policy, or a reward model, on preferences.
+func evalPreferences(c *cli.Context) error {
+	model, data := c.String("model"), c.String("dataset")
+	flags, err := languageModelFlags()
+	if err != nil {
+		return err
+	}
+	if err := onlyFlags(c, c.String("task"), append(flagNames(slices.Concat(flags, preferenceFlags())), "task", "dataset", "output")); err != nil {
+		return err
+	}
+	if model == "" || data == "" {
+		return shared.UsageErrorf("eval --task %s needs --model DIR and --dataset FILE", c.String("task"))
+	}
+	a := &algo.DPO{
+		Losses: []string{c.String("loss-type")}, Beta: c.Float64("beta"), Smoothing: c.Float64("label-smoothing"),
+		SimPOGamma: c.Float64("simpo-gamma"), CPOAlpha: c.Float64("cpo-alpha"),
+	}
+	switch known := a.Known(); {
+	case !slices.Contains(known, a.Losses[0]):
+		return shared.UsageErrorf("--loss-type: %q is none of %s", a.Losses[0], strings.Join(known, ", "))
+	case !(a.Beta > 0 && a.Beta <= 1e6):
+		return shared.UsageErrorf("--beta: %v is out of range; it must be above 0", a.Beta)
+	case !(a.Smoothing >= 0 && a.Smoothing < 0.5):
+		return shared.UsageErrorf("--label-smoothing: %v is out of range; it must be 0 to below 0.5", a.Smoothing)
+	}
+	if err := a.Check(1); err != nil {
+		return shared.UsageErrorf("%v", err)
+	}
+	output := c.String("output")
+	if err := newResults(output); err != nil {
+		return err
+	}
+	return shared.OnThread(c, func(ctx context.Context) error {
+		if policy.IsRewardFolder(model) {
+			return evalReward(ctx, c, model, data, output)
+		}
+		return evalPolicy(ctx, c, a, preferenceResults{Model: model, Reference: c.String("reference"), Dataset: data, Loss: a.Losses[0], Beta: a.Beta}, output)
+	})
+}
+
+// preferenceRows are the rows of a file, of all its parts.
+func preferenceRows(ctx context.Context, c *cli.Context, name string, formats ...chat.Format) (iter.Seq2[chat.Example, error], error) {
+	client, done := shared.HubOf(c)
+	defer done()
+	parts, err := shared.FindDataset(ctx, client, name, "")
+	if err != nil {
+		return nil, fmt.Errorf("--dataset: %w", err)
+	}
+	divided, err := dataset.Divide(parts)
+	if err != nil {
+		return nil, fmt.Errorf("--dataset: %w", err)
+	}
+	rows := divided.Train
+	if divided.Given {
+		rows = divided.Validation
+	}
+	return chat.Examples(rows, formats...), nil
+}
+
+func evalReward(ctx context.Context, c *cli.Context, model, data, output string) error {
+	for _, name := range append(flagNames(preferenceFlags()), "adapter", "dtype", "bf16") {
+		if c.IsSet(name) {
+			return shared.UsageErrorf("--%s: does not apply to a reward model, which %s is", name, model)
+		}
+	}
+	client, done := shared.HubOf(c)
+	defer done()
+	m, err := policy.LoadRewardModel(ctx, client, model)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	rows, err := preferenceRows(ctx, c, data, chat.Preference, chat.Ranking)
+	if err != nil {
+		return err
+	}
+	found, err := m.Units(rows)
+	if err != nil {
+		return err
+	}
+	r := rewardResults{Model: model, Dataset: data, Dropped: found.Dropped, Equal: found.Equal}
+	if r.RewardScores, err = algo.ScoreRewards(ctx, m, found.Units); err != nil {
+		return err
+	}
+	return printResults(c, output, r)
+}
+
+func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceResults, output string) error {
+	p, err := loadLanguageModel(c, r.Model, c.String("adapter"))
+	if err != nil {
+		return fmt.Errorf("--model: %w", err)
+	}
+	defer p.Close()
+	refers := a.Needs().Reference
+	switch {
+	case !refers && r.Reference != "":
+		return shared.UsageErrorf("--reference: loss %s has none", r.Loss)
+	case refers && r.Reference == "" && !p.Trainable():
+		return shared.UsageErrorf("--model %s is no adapter: name the policy that loss %s refers to with --reference DIR", r.Model, r.Loss)
+	}
+	rows, err := preferenceRows(ctx, c, r.Dataset, chat.Preference)
+	if err != nil {
+		return err
+	}
+	found, err := p.EncodePreferences(rows, c.Int("max-length"), false)
+	if err != nil {
+		return err
+	}
+	r.Cut, r.Dropped, r.Equal = found.Cut, found.Dropped, found.Equal
+	if refers {
+		reference, base := policy.Policy(p), true
+		if r.Reference != "" {
+			other, err := loadLanguageModel(c, r.Reference, "")
+			if err != nil {
+				return fmt.Errorf("--reference: %w", err)
+			}
+			defer other.Close()
+			if other.VocabSize() != p.VocabSize() {
+				return shared.UsageErrorf("--reference: %s has %d tokens, %s has %d: it is another model's", r.Reference, other.VocabSize(), r.Model, p.VocabSize())
+			}
+			reference, base = other, false
+		}
+		if err := algo.Refer(reference, base, slices.Concat(found.Units...)); err != nil {
+			return err
+		}
+	}
+	if r.PreferenceScores, err = a.Score(ctx, p, found.Units); err != nil {
+		return err
+	}
+	return printResults(c, output, r)
+}

@@ -1,0 +1,123 @@
+package app
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"rltrain/internal/files"
+	"rltrain/rl/algo"
+	"rltrain/rl/policy"
+	"rltrain/rl/policy/policytest"
+	"rltrain/torch/hub"
+)
+
+// pairsOfLetters are n rows whose chosen answer has small letters.
+func pairsOfLetters(n int) string {
+	var b strings.Builder
+	for i := range n {
+		letters := "abcdefgh"[i%8 : i%8+1]
+		fmt.Fprintf(&b, `{"prompt": "%d: say it! ", "chosen": "%s", "rejected": "%s"}`+"\n", i, letters, strings.ToUpper(letters))
+	}
+	return b.String()
+}
+
+const tinyPreference = ` --dataset TMP/p.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --output-dir TMP --logging-steps 5 --validation-share 0.25 --threads 1`
+
+// TestPreferencesEndToEnd trains a policy on pairs, and on single answers.
+func TestPreferencesEndToEnd(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.write(t, "TMP/p.jsonl", pairsOfLetters(40))
+	for _, loss := range []string{"sigmoid,sft --loss-weights 1,0.1 --precompute-ref", "kto"} {
+		f.must(t, "", strings.Fields("train --task preference --algorithm dpo --epochs 4 --learning-rate 0.01 --beta 0.5 --loss-type "+loss+tinyPreference)...)
+		var v struct {
+			Before, Best algo.PreferenceScores
+			Step         int `json:"best_step"`
+		}
+		if err := files.LoadJSON(f.expand("TMP/preference_rl/logs/eval_results.json"), &v); err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(v.Before.Margin.Value) > 1e-6 || v.Best.Accuracy.Value < 0.9 || v.Best.Loss >= v.Before.Loss {
+			t.Errorf("%s: %s, then %s", loss, v.Before, v.Best)
+		}
+	}
+	evaluate := "eval --task preference --threads 1 --dataset TMP/p.jsonl --output TMP/e.json --beta 0.5 --model "
+	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42")...)
+	var v preferenceResults
+	if err := files.LoadJSON(f.expand("TMP/e.json"), &v); err != nil {
+		t.Fatal(err)
+	}
+	if v.N != 40 || v.Accuracy.Value < 0.9 || v.Margin.Value <= 0 || v.Chosen.Value <= v.Rejected.Value || v.PreferenceScores.Loss > 0.5 {
+		t.Errorf("%+v", v)
+	}
+	for args, want := range map[string]string{
+		evaluate + "TMP/preference_rl":                                 "is no adapter: name the policy that loss sigmoid refers to with --reference DIR",
+		evaluate + "TMP/preference_rl --loss-type kto":                 `--loss-type: "kto" is none of`,
+		evaluate + "TMP/preference_rl --loss-type simpo --reference x": "--reference: loss simpo has none",
+		evaluate + "TMP/preference_rl --n 3":                           "--n: does not apply to task preference",
+		"eval --task preference --model TMP/preference_rl":             "needs --model DIR and --dataset FILE",
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, error %q; want …%s…", args, code, stderr, want)
+		}
+	}
+	if code, stdout, stderr := f.rltrain("", strings.Fields("generate --model TMP/preference_rl --input TMP/preference_rl/logs/try.jsonl --max-new-tokens 2")...); code != 0 || stdout == "" {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+// TestRewardModelEndToEnd trains a reward model and pays a policy by it.
+func TestRewardModelEndToEnd(t *testing.T) {
+	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
+	var b strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&b, `{"prompt": "is the %s a ?", "chosen": "law", "rejected": "wave", "margin": %d}`+"\n", []string{"cat", "dog", "horse"}[i%3], i%2)
+	}
+	f.write(t, "TMP/p.jsonl", strings.Join(strings.SplitAfter(b.String(), "\n")[:60], ""))
+	f.must(t, "", strings.Fields("train --mode reward_model --data_path TMP/p.jsonl --model BASE --learning_rate 0.01 --epochs 2 --batch-size 8 --validation-share 0.3 --threads 1 --center-rewards-coefficient 0.01 --output-dir TMP")...)
+	var v struct {
+		Before, Best algo.RewardScores
+		Step         int `json:"best_step"`
+	}
+	if err := files.LoadJSON(f.expand("TMP/preference_reward/logs/eval_results.json"), &v); err != nil {
+		t.Fatal(err)
+	}
+	if v.Best.Accuracy < 0.95 || v.Best.N != 18 || v.Best.Longer.Value != 0.5 {
+		t.Errorf("%s", v.Best)
+	}
+	m, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, f.expand("TMP/preference_reward"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/preference_reward --dataset TMP/p.jsonl --output TMP/e.json")...)
+	var all rewardResults
+	if err := files.LoadJSON(f.expand("TMP/e.json"), &all); err != nil || all.N != 60 || all.Accuracy < 0.95 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	f.questions(t, "TMP/q.jsonl", 20)
+	f.must(t, "", strings.Fields(`train --task prompts --dataset TMP/q.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 2 --output-dir TMP
+		--eval-samples 4 --fresh-samples 0 --num-steps 2 --eval-every 2 --prompts-per-step 2 --samples-per-prompt 4 --threads 1 --algorithm dpo --beta 0.3 --reward model:TMP/preference_reward,expr:'length'`)...)
+}
+
+func TestPreferencesThatTeachNothing(t *testing.T) {
+	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
+	dpo := "train --task preference --algorithm dpo" + tinyPreference
+	for _, test := range []struct{ name, rows, args, want string }{
+		{"equal", `{"prompt": "a", "chosen": "b", "rejected": "b"}`, dpo, "p.jsonl:1: 0 have nothing of an answer within 1024 tokens (raise max_length), 1 have the same answer twice"},
+		{"too long", `{"prompt": "a long prompt", "chosen": "b", "rejected": "c"}`, dpo + " --max-length 5", "1 have nothing of an answer within 5 tokens"},
+		{"one class", `{"prompt": "a", "completion": "b", "label": true}`, dpo + " --loss-type kto", "1 of 1 answers are good: loss kto needs good and bad ones"},
+		{"unpaired", `{"prompt": "a", "completion": "b", "label": true}`, dpo, "not a data set of the kind preference"},
+		{"other prompts", `{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, dpo, "do not start with the same message"},
+		{"margin", `{"prompt": "a", "chosen": "law", "rejected": "cat", "margin": "much"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", `p.jsonl:1: column "margin": much is no number`},
+		{"long for an encoder", `{"prompt": "the cat is a dog the cat is a dog", "chosen": "law", "rejected": "cat"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", "1 are longer than 12 tokens"},
+		{"one ranked", `{"prompt": "a", "ranked": ["law"]}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", "1 answers, want at least two"},
+		{"no reference", `{"prompt": "a", "chosen": "b", "rejected": "c"}` + "\n" + `{"prompt": "a", "chosen": "b", "rejected": "d"}`, dpo + " --loss-type simpo --precompute-ref", "loss simpo has no reference"},
+	} {
+		f.write(t, "TMP/p.jsonl", test.rows+"\n")
+		if code, _, stderr := f.rltrain("", strings.Fields(f.expand(test.args))...); code != 2 || !strings.Contains(stderr, test.want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, error %q; want …%s…", test.name, code, stderr, test.want)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package algo
+
+import (
+	"math"
+
+	"rltrain/rl"
+	"rltrain/torch"
+)
+
+// BradleyTerry trains a reward model r on what people prefer (Bradley and Terry 1952; Stiennon et al. 2020, section 3.4):
+// the mean, over the units of a minibatch, of the mean over the pairs of a unit, the better answer first, of
+//
+//	−log σ(r_c − r_r − m) + c·(r_c + r_r)²
+//
+// with m the margin of the better one, by which the pair should differ (Touvron et al. 2023, equation 2), and c that draws
+// rewards to 0 on average (Eisenstein et al. 2023). A unit is a pair, or a list of several answers, the best first, all
+// pairs of which count (Ouyang et al. 2022, section 3.4).
+type BradleyTerry struct {
+	Centring float64 `option:"center_rewards_coefficient" default:"0" range:"[0,)" help:"how much the sum of a pair's rewards is held near 0; 0 = not at all"`
+}
+
+// Check implements Algorithm.
+func (a *BradleyTerry) Check(int) error { return nil }
+
+// Needs implements Algorithm.
+func (a *BradleyTerry) Needs() Needs { return Needs{Scores: true, Together: true} }
+
+// Prepare implements Algorithm.
+func (a *BradleyTerry) Prepare(*rl.Step) error { return nil }
+
+// Loss implements Algorithm.
+func (a *BradleyTerry) Loss(s *torch.Scope, b *Batch) torch.Tensor {
+	var better, worse []int64
+	var margins, weights []float32
+	units := float64(len(unitsOf(b.Whole)))
+	at := 0
+	for _, unit := range unitsOf(b.Part) {
+		n := len(unit)
+		for i := range n {
+			for j := i + 1; j < n; j++ {
+				better, worse = append(better, int64(at+i)), append(worse, int64(at+j))
+				margins = append(margins, float32(unit[i].Margin))
+				weights = append(weights, float32(2/(units*float64(n*(n-1)))))
+			}
+		}
+		at += n
+	}
+	n := int64(len(better))
+	chosen, rejected := s.Rows(b.Scores, s.Ints(better, n)), s.Rows(b.Scores, s.Ints(worse, n))
+	difference := s.Sub(chosen, rejected)
+	each := s.Neg(s.LogSigmoid(s.Sub(difference, s.Floats(margins, n))))
+	if a.Centring > 0 {
+		sum := s.Add(chosen, rejected)
+		each = s.Add(each, s.Scale(s.Mul(sum, sum), a.Centring))
+	}
+	loss := s.Sum(s.Mul(each, s.Floats(weights, n)))
+	b.Note(s, "loss", loss)
+	for i, d := range s.Read(difference) {
+		b.Add("margin", float64(d)*float64(weights[i]))
+		if d > 0 {
+			b.Add("accuracy", float64(weights[i]))
+		}
+	}
+	for _, r := range s.Read(b.Scores) {
+		b.Add("mean_reward", float64(r)/float64(len(b.Whole)))
+		b.Bound("min_reward", "max_reward", float64(r))
+	}
+	return loss
+}
+
+// unitsOf are the samples that lie side by side and have the same Prompt.
+func unitsOf(samples []*rl.Sample) [][]*rl.Sample {
+	var units [][]*rl.Sample
+	for i, x := range samples {
+		if i == 0 || x.Prompt != samples[i-1].Prompt {
+			units = append(units, nil)
+		}
+		last := len(units) - 1
+		units[last] = append(units[last], x)
+	}
+	return units
+}
+
+// Bound widens two figures so that value is between them.
+func (b *Batch) Bound(low, high string, value float64) {
+	for name, pick := range map[string]func(a, b float64) float64{low: math.Min, high: math.Max} {
+		if old, ok := b.figures[name]; ok {
+			value := pick(old, value)
+			b.figures[name] = value
+			continue
+		}
+		b.figures[name] = value
+	}
+}

@@ -1,0 +1,219 @@
+package algo
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rltrain/rl"
+	"rltrain/torch"
+)
+
+// DPO learns from pairs of a chosen and a rejected answer (Rafailov et al. 2023), by one of the losses of its family, or
+// by a weighted sum of several. With L = Σ_t log π of an answer, h = L − L_ref, and l = L/tokens, each is the mean over
+// the pairs of
+//
+//	sigmoid   −(1−ε)·log σ(β(h_c − h_r)) − ε·log σ(β(h_r − h_c))          Rafailov et al. 2023, equation 7; ε: Mitchell 2023
+//	robust    the same with −ε for +ε, divided by 1 − 2ε                  Chowdhury et al. 2024, equation 12
+//	hinge     max(0, 1 − β(h_c − h_r))                                    Zhao et al. 2023
+//	ipo       (h_c/tokens_c − h_r/tokens_r − 1/2β)²                       Azar et al. 2023, equation 17, per token
+//	apo_zero  1 − σ(βh_c) + σ(βh_r)                                       D'Oosterlinck et al. 2024, equation 7
+//	apo_down  σ(βh_c) + 1 − σ(β(h_c − h_r))                               equation 8
+//	cpo       −log σ(β(L_c − L_r)) smoothed by ε, + α·sft                 Xu et al. 2024, equation 6
+//	simpo     −log σ(β(l_c − l_r) − γ) smoothed by ε                      Meng et al. 2024, equation 6
+//	orpo      sft − β·log σ(log odds(e^l_c) − log odds(e^l_r))            Hong et al. 2024, equations 4 to 7
+//	sft       −Σ L_c / Σ tokens_c
+//
+// kto learns from single answers that are good or bad (Ethayarajh et al. 2024, equation 8): the mean of
+// 1 − σ(β(h − K)) for good ones and 1 − σ(β(K − h)) for bad ones, with K ≥ 0 the mean of h over the prompts of the step
+// with each other's answers.
+type DPO struct {
+	Losses            []string `option:"dpo_loss" default:"sigmoid" allowed:"sigmoid,ipo,hinge,robust,apo_zero,apo_down,cpo,simpo,orpo,kto,sft" help:"loss of algorithm dpo, or several joined by commas; cpo, simpo, orpo and sft need no reference, kto takes single answers"`
+	Weights           []string `option:"loss_weights" help:"a weight for each of several losses; without them each has 1"`
+	Beta              float64  `option:"dpo_beta" default:"0.1" range:"(0,)" help:"how far the policy may leave the reference for a preference: less is further; of ipo the regularisation"`
+	Smoothing         float64  `option:"label_smoothing" default:"0" range:"[0,0.5)" needs:"dpo_loss=sigmoid|robust|cpo|simpo" help:"share of the pairs that are the wrong way round"`
+	CPOAlpha          float64  `option:"cpo_alpha" default:"1" range:"[0,)" needs:"dpo_loss=cpo" help:"weight of the likelihood of chosen answers in loss cpo"`
+	SimPOGamma        float64  `option:"simpo_gamma" default:"0.5" range:"[0,)" needs:"dpo_loss=simpo" help:"margin that loss simpo wants, in units of the loss"`
+	DesirableWeight   float64  `option:"desirable_weight" default:"1" range:"(0,)" needs:"dpo_loss=kto" help:"weight of good answers in loss kto"`
+	UndesirableWeight float64  `option:"undesirable_weight" default:"1" range:"(0,)" needs:"dpo_loss=kto" help:"weight of bad answers in loss kto"`
+
+	kl float64 // K of this step
+}
+
+func init() {
+	Register(Definition{Name: "dpo", Help: "pairs of answers, of a data set or, in other tasks, of the policy's own ranked by their rewards (DPO and its family)", Tokens: true,
+		New: func() Algorithm { return &OnlineDPO{usualDPO()} }, Pairs: func() Algorithm { a := usualDPO(); return &a }})
+}
+
+func usualDPO() DPO {
+	return DPO{Losses: []string{"sigmoid"}, Beta: 0.1, CPOAlpha: 1, SimPOGamma: 0.5, DesirableWeight: 1, UndesirableWeight: 1}
+}
+
+// pairLosses are the losses of pairs, each [P] or, of sft, the share of the minibatch's one number.
+var pairLosses = map[string]func(a *DPO, s *torch.Scope, p pairs) torch.Tensor{
+	"sigmoid": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor { return a.logistic(s, p.ratios(s), 1) },
+	"robust": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor {
+		return s.Scale(a.logistic(s, p.ratios(s), -1), 1/(1-2*a.Smoothing))
+	},
+	"hinge": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor {
+		return s.ReLU(s.Shift(s.Scale(p.ratios(s), -a.Beta), 1))
+	},
+	"ipo": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor {
+		d := s.Shift(s.Sub(s.Mul(p.chosen.ratio(s), p.chosen.perToken), s.Mul(p.rejected.ratio(s), p.rejected.perToken)), -1/(2*a.Beta))
+		return s.Mul(d, d)
+	},
+	"apo_zero": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor {
+		return s.Shift(s.Sub(s.Sigmoid(s.Scale(p.rejected.ratio(s), a.Beta)), s.Sigmoid(s.Scale(p.chosen.ratio(s), a.Beta))), 1)
+	},
+	"apo_down": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor {
+		return s.Shift(s.Sub(s.Sigmoid(s.Scale(p.chosen.ratio(s), a.Beta)), s.Sigmoid(s.Scale(p.ratios(s), a.Beta))), 1)
+	},
+	"cpo": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor {
+		return s.Add(a.logistic(s, s.Sub(p.chosen.sum, p.rejected.sum), 1), s.Scale(p.nll(s), a.CPOAlpha))
+	},
+	"simpo": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor {
+		return a.logistic(s, s.Shift(s.Sub(p.chosen.mean(s), p.rejected.mean(s)), -a.SimPOGamma/a.Beta), 1)
+	},
+	"orpo": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor {
+		odds := s.Sub(logOdds(s, p.chosen.mean(s)), logOdds(s, p.rejected.mean(s)))
+		return s.Sub(p.nll(s), s.Scale(s.LogSigmoid(odds), a.Beta))
+	},
+	"sft": func(_ *DPO, s *torch.Scope, p pairs) torch.Tensor { return p.nll(s) },
+}
+
+// referred are the losses that ask a reference.
+var referred = []string{"sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "kto"}
+
+// averaged are the losses that see answers by their mean log π, as the figures then do too.
+var averaged = []string{"simpo", "orpo"}
+
+// logistic is −(1−ε)·log σ(βx) − sign·ε·log σ(−βx).
+func (a *DPO) logistic(s *torch.Scope, x torch.Tensor, sign float64) torch.Tensor {
+	scaled := s.Scale(x, a.Beta)
+	loss := s.Scale(s.LogSigmoid(scaled), a.Smoothing-1)
+	if a.Smoothing == 0 {
+		return loss
+	}
+	return s.Sub(loss, s.Scale(s.LogSigmoid(s.Neg(scaled)), sign*a.Smoothing))
+}
+
+// logOdds is log(p/(1−p)) of log p < 0.
+func logOdds(s *torch.Scope, logP torch.Tensor) torch.Tensor {
+	const certain = -1e-6 // where the odds would be infinite
+	logP = s.Minimum(logP, s.Floats([]float32{certain}, 1))
+	return s.Sub(logP, s.Log(s.Neg(s.Expm1(logP))))
+}
+
+// Known are the losses of pairs.
+func (a *DPO) Known() []string { return slices.Sorted(maps.Keys(pairLosses)) }
+
+// Unpaired says whether the algorithm takes single answers and not pairs.
+func (a *DPO) Unpaired() bool { return slices.Contains(a.Losses, "kto") }
+
+// Check implements Algorithm.
+func (a *DPO) Check(int) error {
+	for i, name := range a.Losses {
+		switch {
+		case slices.Contains(a.Losses[:i], name):
+			return fmt.Errorf("dpo_loss %s is given twice: give it once, with the sum of the weights", name)
+		case name == "kto" && len(a.Losses) > 1:
+			return fmt.Errorf("dpo_loss kto takes single answers, and cannot stand beside %s, which take pairs", strings.Join(slices.DeleteFunc(slices.Clone(a.Losses), func(n string) bool { return n == name }), ", "))
+		case a.Smoothing > 0 && slices.Contains([]string{"hinge", "ipo", "apo_zero", "apo_down", "orpo", "kto"}, name):
+			return fmt.Errorf("dpo_loss %s has no label_smoothing: leave one of them out", name)
+		}
+	}
+	if len(a.Losses) == 0 {
+		return fmt.Errorf("dpo_loss is empty")
+	}
+	_, err := a.weights()
+	return err
+}
+
+// weights are those of the losses.
+func (a *DPO) weights() ([]float64, error) {
+	weights := make([]float64, len(a.Losses))
+	for i := range weights {
+		weights[i] = 1
+	}
+	if len(a.Weights) == 0 {
+		return weights, nil
+	}
+	if len(a.Weights) != len(weights) {
+		return nil, fmt.Errorf("loss_weights has %d numbers for %d losses", len(a.Weights), len(weights))
+	}
+	for i, text := range a.Weights {
+		w, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(w > 0 && w <= 1e6) {
+			return nil, fmt.Errorf("loss_weights: %q is no number above 0, up to 1e6", text)
+		}
+		weights[i] = w
+	}
+	return weights, nil
+}
+
+// Needs implements Algorithm.
+func (a *DPO) Needs() Needs {
+	refers := slices.ContainsFunc(a.Losses, func(name string) bool { return slices.Contains(referred, name) })
+	return Needs{Reference: refers, Together: !a.Unpaired()}
+}
+
+// Prepare implements Algorithm.
+func (a *DPO) Prepare(step *rl.Step) error {
+	if a.Unpaired() {
+		a.kl = meanRatio(step.Aside)
+		step.Figures.Mean("kl", a.kl, 1)
+	}
+	return nil
+}
+
+// Loss implements Algorithm.
+func (a *DPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
+	loss := a.loss(s, b)
+	b.Note(s, "loss", loss)
+	return loss
+}
+
+func (a *DPO) loss(s *torch.Scope, b *Batch) torch.Tensor {
+	if a.Unpaired() {
+		return a.kto(s, b)
+	}
+	p := pairsOf(s, b)
+	weights, _ := a.weights() // which Check has seen
+	loss := s.Floats(make([]float32, p.n), int64(p.n))
+	for i, name := range a.Losses {
+		loss = s.Add(loss, s.Scale(pairLosses[name](a, s, p), weights[i]))
+	}
+	if slices.ContainsFunc(a.Losses, func(name string) bool { return slices.Contains([]string{"cpo", "orpo", "sft"}, name) }) {
+		b.Add("nll_loss", float64(s.Read(p.nll(s))[0])*p.share*float64(p.n))
+	}
+	a.measure(s, b, p)
+	return s.Scale(s.Sum(loss), p.share)
+}
+
+// measure notes TRL's figures of pairs.
+func (a *DPO) measure(s *torch.Scope, b *Batch, p pairs) {
+	average := slices.ContainsFunc(a.Losses, func(name string) bool { return slices.Contains(averaged, name) })
+	reward := func(side side) torch.Tensor {
+		if average {
+			return side.mean(s)
+		}
+		return side.ratio(s) // which without a reference is the sum
+	}
+	chosen, rejected := s.Read(reward(p.chosen)), s.Read(reward(p.rejected))
+	sums := [2][]float32{s.Read(p.chosen.sum), s.Read(p.rejected.sum)}
+	for i := range chosen {
+		c, r := a.Beta*float64(chosen[i]), a.Beta*float64(rejected[i])
+		b.Add("rewards/chosen", c*p.share)
+		b.Add("rewards/rejected", r*p.share)
+		b.Add("rewards/margins", (c-r)*p.share)
+		right := 0.0
+		if c > r {
+			right = p.share
+		}
+		b.Add("rewards/accuracies", right)
+		b.Add("logps/chosen", float64(sums[0][i])*p.share)
+		b.Add("logps/rejected", float64(sums[1][i])*p.share)
+	}
+}

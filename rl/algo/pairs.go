@@ -1,0 +1,173 @@
+package algo
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"rltrain/rl"
+	"rltrain/torch"
+)
+
+// pairs are the P pairs of a batch, whose samples are by turns chosen and rejected.
+type pairs struct {
+	chosen, rejected side
+	n                int
+	share            float64 // of each pair in the mean over the minibatch
+	whole            []*rl.Sample
+	tokens           torch.Tensor // [M] 1 where an action is of a chosen answer
+	logProbs         torch.Tensor // [M]
+}
+
+// side are the chosen or the rejected answers.
+type side struct {
+	sum       torch.Tensor  // [P] Σ log π
+	reference *torch.Tensor // [P] Σ log π_ref; nil where none is asked for
+	perToken  torch.Tensor  // [P] 1/tokens
+}
+
+func pairsOf(s *torch.Scope, b *Batch) pairs {
+	p := pairs{n: len(b.Part) / 2, share: 2 / float64(b.Samples), whole: b.Whole, logProbs: b.LogProbs}
+	var isChosen []float32
+	var perToken [2][]float32
+	var rows [2][]int64
+	refers := b.Part[0].Reference != nil
+	var reference [2][]float32
+	for i, x := range b.Part {
+		at := i % 2
+		rows[at], perToken[at] = append(rows[at], int64(i)), append(perToken[at], 1/float32(x.Len()))
+		isChosen = append(isChosen, slices.Repeat([]float32{1 - float32(at)}, x.Len())...)
+		if refers {
+			reference[at] = append(reference[at], float32(total(x.Reference)))
+		}
+	}
+	p.tokens = s.Floats(isChosen, int64(len(isChosen)))
+	sums := s.SumLast(s.Mul(b.Members(s), b.LogProbs))
+	n := int64(p.n)
+	for at, into := range []*side{&p.chosen, &p.rejected} {
+		into.sum, into.perToken = s.Rows(sums, s.Ints(rows[at], n)), s.Floats(perToken[at], n)
+		if refers {
+			r := s.Floats(reference[at], n)
+			into.reference = &r
+		}
+	}
+	return p
+}
+
+func total(logProbs []float32) float64 {
+	sum := 0.0
+	for _, l := range logProbs {
+		sum += float64(l)
+	}
+	return sum
+}
+
+// ratio is h = L − L_ref, [P]; without a reference L.
+func (x side) ratio(s *torch.Scope) torch.Tensor {
+	if x.reference == nil {
+		return x.sum
+	}
+	return s.Sub(x.sum, *x.reference)
+}
+
+// mean is L/tokens, [P].
+func (x side) mean(s *torch.Scope) torch.Tensor { return s.Mul(x.sum, x.perToken) }
+
+// ratios is h_c − h_r, [P].
+func (p pairs) ratios(s *torch.Scope) torch.Tensor {
+	return s.Sub(p.chosen.ratio(s), p.rejected.ratio(s))
+}
+
+// nll is −Σ L_c / Σ tokens_c, both over the whole minibatch, shared out evenly among the pairs of the batch, [1].
+func (p pairs) nll(s *torch.Scope) torch.Tensor {
+	tokens := 0
+	for i := 0; i < len(p.whole); i += 2 {
+		tokens += p.whole[i].Len()
+	}
+	sum := s.Sum(s.Mul(p.tokens, p.logProbs))
+	return s.Scale(s.Add(s.Floats([]float32{0}, 1), sum), -1/(float64(tokens)*p.share*float64(p.n)))
+}
+
+// kto is the loss of single answers, of which Truth says whether they are good.
+func (a *DPO) kto(s *torch.Scope, b *Batch) torch.Tensor {
+	n := int64(len(b.Part))
+	signs, weights, reference := make([]float32, n), make([]float32, n), make([]float32, n)
+	good := 0
+	for _, x := range b.Whole {
+		good += int(x.Truth)
+	}
+	for i, x := range b.Part {
+		signs[i], weights[i] = -1, float32(a.UndesirableWeight)
+		if x.Truth == 1 {
+			signs[i], weights[i] = 1, float32(a.DesirableWeight)
+		}
+		reference[i] = float32(total(x.Reference))
+	}
+	sums := s.SumLast(s.Mul(b.Members(s), b.LogProbs))
+	ratios := s.Sub(sums, s.Floats(reference, n))
+	gain := s.Sigmoid(s.Scale(s.Mul(s.Shift(ratios, -a.kl), s.Floats(signs, n)), a.Beta))
+	perAnswer, logProbs := s.Read(ratios), s.Read(sums)
+	for i, x := range b.Part {
+		name, of := "rejected", len(b.Whole)-good
+		if x.Truth == 1 {
+			name, of = "chosen", good
+		}
+		r := a.Beta * float64(perAnswer[i]) / float64(of)
+		b.Add("rewards/"+name, r)
+		b.Add("logps/"+name, float64(logProbs[i])/float64(of))
+		if good > 0 && good < len(b.Whole) {
+			b.Add("rewards/margins", float64(signs[i])*r)
+		}
+	}
+	return s.Scale(s.Sum(s.Mul(s.Floats(weights, n), s.Shift(s.Neg(gain), 1))), 1/float64(b.Samples))
+}
+
+// meanRatio is the mean of h over samples, at least 0.
+func meanRatio(samples []*rl.Sample) float64 {
+	sum := 0.0
+	for _, x := range samples {
+		sum += total(x.Old) - total(x.Reference)
+	}
+	return max(0, sum/math.Max(1, float64(len(samples))))
+}
+
+// Preferences is a source of pairs, or of single answers, of a data set in epochs. The samples of a unit lie side by
+// side and have its number for their Prompt.
+type Preferences struct {
+	*Epochs
+	mismatch int // tokens that a prompt with another's answer may have; 0 = such are not asked for
+}
+
+// NewPreferences makes a source of units, batchSize of them a step. With mismatch above 0 each step has the prompts of
+// its samples with each other's answers aside, cut at so many tokens, for loss kto.
+func NewPreferences(units [][]*rl.Sample, batchSize, mismatch int, seed uint64) *Preferences {
+	return &Preferences{newEpochs(units, batchSize, seed), mismatch}
+}
+
+// Next implements Source.
+func (p *Preferences) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
+	step, err := p.Epochs.Next(ctx, at)
+	if err != nil || p.mismatch == 0 {
+		return step, err
+	}
+	for i, x := range step.Samples {
+		if y := mismatched(x, step.Samples[(i+1)%len(step.Samples)], p.mismatch); y != nil {
+			step.Aside = append(step.Aside, y)
+		}
+	}
+	return step, nil
+}
+
+// mismatched is the prompt of x with the answer of y, nil where nothing of the answer has room.
+func mismatched(x, y *rl.Sample, limit int) *rl.Sample {
+	prompt, answer := x.Tokens[:x.Rows[0]+1], y.Tokens[y.Rows[0]+1:]
+	answer = answer[:min(len(answer), max(0, limit-len(prompt)))]
+	if len(answer) == 0 {
+		return nil
+	}
+	z := &rl.Sample{Tokens: slices.Concat(prompt, answer), Actions: answer, Prompt: x.Prompt}
+	for i := range answer {
+		z.Rows = append(z.Rows, len(prompt)-1+i)
+	}
+	return z
+}

@@ -1,0 +1,136 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"rltrain/envs/chat"
+	"rltrain/rl"
+)
+
+// Preferences are the answers of a data set as samples. Those of a unit, a pair of which the chosen answer comes first
+// or a single answer, lie side by side and have its number for their Prompt.
+type Preferences struct {
+	Units   [][]*rl.Sample
+	Cut     int    // units with an answer that was longer than the limit
+	Dropped int    // units with an answer of which cutting left nothing
+	Equal   int    // pairs of two answers that are the same
+	Null    int    // rows without a text
+	First   string // where the first unit was dropped or equal
+}
+
+// add numbers a unit.
+func (f *Preferences) add(unit []*rl.Sample) {
+	for i, x := range unit {
+		x.Prompt, x.Index = len(f.Units), i
+	}
+	f.Units = append(f.Units, unit)
+}
+
+// leave notes where a unit was left out.
+func (f *Preferences) leave(e chat.Example) {
+	if f.First == "" {
+		f.First = fmt.Sprintf("%s:%d", e.File, e.Line)
+	}
+}
+
+// EncodePreferences turns preferences into samples whose actions are the tokens of the answers, the token that ends a
+// text included. With singles each answer is a unit of its own, of which Truth says whether it is good. Errors name the
+// file and the line of a row that cannot be encoded.
+func (p *Token) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLength int, singles bool) (Preferences, error) {
+	o := EncodeOptions{MaxLength: maxLength, CompletionOnly: true}
+	if limit := p.MaxLength(); o.MaxLength == 0 || o.MaxLength > limit {
+		o.MaxLength = limit
+	}
+	var out Preferences
+	var batch []chat.Example
+	flush := func() error {
+		err := p.encodePreferences(&out, batch, o, singles)
+		batch = batch[:0]
+		return err
+	}
+	for e, err := range examples {
+		if errors.Is(err, chat.ErrNull) {
+			out.Null++
+			continue
+		}
+		if err != nil {
+			return out, err
+		}
+		if batch = append(batch, e); len(batch) == encodedAtOnce {
+			if err := flush(); err != nil {
+				return out, err
+			}
+		}
+	}
+	if err := flush(); err != nil {
+		return out, err
+	}
+	if left := out.Dropped + out.Equal; len(out.Units) == 0 && left > 0 {
+		return out, fmt.Errorf("none of %d rows can be learnt from, the first %s: %d have nothing of an answer within %d tokens (raise max_length), %d have the same answer twice", left, out.First, out.Dropped, o.MaxLength, out.Equal)
+	}
+	return out, nil
+}
+
+// encodePreferences adds the units of examples to out, in their order.
+func (p *Token) encodePreferences(out *Preferences, batch []chat.Example, o EncodeOptions, singles bool) error {
+	encoded, errs := make([][]Sequence, len(batch)), make([]error, len(batch))
+	shared(len(batch), func(i int) {
+		for _, answer := range answersOf(batch[i]) {
+			e := batch[i]
+			e.Format, e.Completion = chat.PromptCompletion, answer
+			q, err := p.encodeExample(e, o)
+			encoded[i], errs[i] = append(encoded[i], q), errors.Join(errs[i], err)
+		}
+	})
+	for i, sequences := range encoded {
+		e := batch[i]
+		if errs[i] != nil {
+			return fmt.Errorf("%s:%d: %w", e.File, e.Line, errs[i])
+		}
+		if len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) && len(sequences[0].IDs) <= o.MaxLength {
+			out.Equal++
+			out.leave(e)
+			continue
+		}
+		cut, empty := false, false
+		for k, q := range sequences {
+			if len(q.IDs) > o.MaxLength {
+				sequences[k].IDs, sequences[k].Labels = q.IDs[:o.MaxLength], q.Labels[:o.MaxLength]
+				cut = true
+			}
+			empty = empty || sequences[k].labels() == 0
+		}
+		if empty || cut && len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) {
+			out.Dropped++
+			out.leave(e)
+			continue
+		}
+		if cut {
+			out.Cut++
+		}
+		unit := Samples(sequences)
+		unit[0].Truth = 1
+		if e.Format == chat.Unpaired && !e.Label {
+			unit[0].Truth = 0
+		}
+		if !singles {
+			out.add(unit)
+			continue
+		}
+		for _, x := range unit {
+			out.add([]*rl.Sample{x})
+		}
+	}
+	return nil
+}
+
+// answersOf are those of an example, the better one first.
+func answersOf(e chat.Example) []chat.Content {
+	if e.Format == chat.Unpaired {
+		return []chat.Content{e.Completion}
+	}
+	return []chat.Content{e.Chosen, e.Rejected}
+}

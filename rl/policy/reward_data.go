@@ -1,0 +1,83 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+
+	"rltrain/envs/chat"
+	"rltrain/rl"
+)
+
+// Units turns preferences and rankings into units for a reward model: the answers to a prompt, the best first, each
+// with the prompt a sample. The column margin says by how much the first should be better. An answer that does not fit
+// with its prompt into MaxLength tokens drops its unit.
+func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preferences, error) {
+	var out Preferences
+	var batch []chat.Example
+	for e, err := range examples {
+		if errors.Is(err, chat.ErrNull) {
+			out.Null++
+			continue
+		}
+		if err != nil {
+			return out, err
+		}
+		batch = append(batch, e)
+	}
+	units, errs := make([][]*rl.Sample, len(batch)), make([]error, len(batch))
+	shared(len(batch), func(i int) { units[i], errs[i] = m.unit(batch[i]) })
+	for i, unit := range units {
+		e := batch[i]
+		switch {
+		case errors.Is(errs[i], errLonger):
+			out.Dropped++
+			out.leave(e)
+		case errs[i] != nil:
+			return out, fmt.Errorf("%s:%d: %w", e.File, e.Line, errs[i])
+		case slices.ContainsFunc(unit[1:], func(x *rl.Sample) bool { return slices.Equal(x.Tokens, unit[0].Tokens) }):
+			out.Equal++
+			out.leave(e)
+		default:
+			out.add(unit)
+		}
+	}
+	if left := out.Dropped + out.Equal; len(out.Units) == 0 && left > 0 {
+		return out, fmt.Errorf("none of %d rows can be learnt from, the first %s: %d are longer than %d tokens (raise max_length), %d have the same answer twice", left, out.First, out.Dropped, m.MaxLength(), out.Equal)
+	}
+	return out, nil
+}
+
+func (m *RewardModel) unit(e chat.Example) ([]*rl.Sample, error) {
+	answers := e.Ranked
+	if e.Format == chat.Preference {
+		answers = answersOf(e)
+	}
+	var unit []*rl.Sample
+	for _, answer := range answers {
+		ids, err := m.Encode(e.Prompt, answer)
+		if err != nil {
+			return nil, err
+		}
+		unit = append(unit, &rl.Sample{Tokens: ids, Actions: []int32{0}})
+	}
+	margin, err := marginOf(e)
+	unit[0].Margin = margin
+	return unit, err
+}
+
+// marginOf reads the column margin, 0 where there is none.
+func marginOf(e chat.Example) (float64, error) {
+	value, ok := e.Extra.Get("margin")
+	if !ok || value == nil {
+		return 0, nil
+	}
+	margin, err := strconv.ParseFloat(fmt.Sprint(value), 64)
+	if err != nil || math.IsNaN(margin) || math.IsInf(margin, 0) {
+		return 0, fmt.Errorf("column \"margin\": %v is no number", value)
+	}
+	return margin, nil
+}
