@@ -42,7 +42,11 @@ and writes the tries.
 
 Of answers, --task NAME --completions FILE: prints how many are right by each --answer-match and how they were
 found, and writes logs/eval_results.json. Rows of problems have question and answer, or problem and solution; rows of
-exercises with numbers have answer, a number.`,
+exercises with numbers have answer, a number.
+
+Of programs, --task code --dataset PROBLEMS --completions FILE: runs them in a sandbox against the problems' tests and
+prints pass@k (unbiased) and how they ended. Rows have task_id and completion; what the sandbox failed at is left out
+and counted.`,
 		Flags: joinFlags([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "trained classifier, or language model: a folder, such as models/intent_classifier_rl, or a name on the hub"},
 			shared.TaskFlag(evaluatedTasks()...),
@@ -62,6 +66,9 @@ func evaluatedTasks() []string {
 
 func eval(c *cli.Context) error {
 	if c.IsSet("completions") {
+		if slices.Contains(programTasks(), c.String("task")) {
+			return evalPrograms(c)
+		}
 		return evalAnswers(c)
 	}
 	for _, name := range []string{"completion-field", "output-rows"} {

@@ -91,6 +91,7 @@ type choice struct {
 	task      envs.Definition
 	mode      string
 	algorithm algo.Definition // of a mode with reinforcement learning
+	data      bool            // the user names a data set
 	loss      string          // of algorithm reinforce where it learns from a buffer; else ""
 }
 
