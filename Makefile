@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all core cli models env test lint asan race fuzz bench compat crash mutants fixtures clean help
+.PHONY: all core cli models env test lint asan race fuzz bench compat load crash mutants fixtures clean help
 
 all: core cli models ## everything: the core, bin/rltrain and the default model (the default)
 
@@ -50,8 +50,12 @@ fuzz: core models ## every fuzz target for FUZZTIME (10s)
 bench: core models ## all Go benchmarks
 	@$(GOENV) go test -run '^$$' -bench . -benchmem ./...
 
-compat: all ## compare with transformers and peft (needs Python; makes a virtual environment)
+compat: all ## compare with transformers, peft and OpenAI's client (needs Python; makes virtual environments)
+	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
 	@scripts/compat.sh
+
+load: all ## 200 clients of a server at once, half of them cut off; training on servers that are killed
+	@$(GOENV) go test -count=1 -timeout 20m -run Load -tags load ./cmd/...
 
 crash: all ## kill training runs and resume them
 	@$(GOENV) go test -count=1 -timeout 30m -run Crash -tags crash ./cmd/...

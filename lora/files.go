@@ -19,8 +19,9 @@ import (
 const ConfigFile = "adapter_config.json"
 
 const (
-	tensorFile = "adapter_model.safetensors"
-	pickleFile = "adapter_model.bin" // as PEFT wrote before 0.7
+	// WeightsFile is the name of an adapter's pairs.
+	WeightsFile = "adapter_model.safetensors"
+	pickleFile  = "adapter_model.bin" // as PEFT wrote before 0.7
 	// wrapper stands before each name of a model that PEFT has wrapped.
 	wrapper = "base_model.model."
 	suffixA = ".lora_A.weight"
@@ -51,7 +52,7 @@ func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error 
 	if c.BaseHash != "" {
 		metadata[baseHashKey] = c.BaseHash
 	}
-	if err := safetensors.Write(filepath.Join(dir, tensorFile), tensors, metadata); err != nil {
+	if err := safetensors.Write(filepath.Join(dir, WeightsFile), tensors, metadata); err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
 	path := filepath.Join(dir, ConfigFile)
@@ -170,7 +171,7 @@ func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
 }
 
 func openTensors(dir string) (*safetensors.File, error) {
-	f, err := safetensors.Open(filepath.Join(dir, tensorFile))
+	f, err := safetensors.Open(filepath.Join(dir, WeightsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		var older error
 		if f, older = safetensors.OpenBin(filepath.Join(dir, pickleFile)); !errors.Is(older, fs.ErrNotExist) {

@@ -23,7 +23,7 @@ func storedAdapter(t *testing.T, targets string, more ...safetensors.Tensor) str
 		safetensors.FromFloat32s(wrapper+"model.a.q_proj.lora_A.weight", []int64{1, 2}, []float32{1, 1}),
 		safetensors.FromFloat32s(wrapper+"model.a.q_proj.lora_B.weight", []int64{2, 1}, []float32{1, 1}),
 	}
-	if err := safetensors.Write(filepath.Join(dir, tensorFile), append(tensors, more...), nil); err != nil {
+	if err := safetensors.Write(filepath.Join(dir, WeightsFile), append(tensors, more...), nil); err != nil {
 		t.Fatal(err)
 	}
 	return dir

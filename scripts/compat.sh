@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Runs a Python script (default scripts/compat.py) with the pinned transformers, peft and torch, in a
-# virtual environment in the user's cache that is made on first use. RLTRAIN_PYTHON names a Python that
-# has them already.
+# Runs a Python script (default scripts/compat.py) with the pinned transformers, peft and torch, or with the packages of
+# "-r FILE", in a virtual environment in the user's cache that is made on first use. RLTRAIN_PYTHON names a Python that has
+# them already.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${RLTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rltrain}
 requirements=$root/scripts/requirements.txt
+if [[ ${1:-} == -r ]]; then
+  requirements=$root/$2
+  shift 2
+fi
 
 python=${RLTRAIN_PYTHON:-}
 if [[ -z $python ]]; then

@@ -1,9 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"rltrain/rl"
@@ -17,9 +19,11 @@ type GenerateOptions struct {
 	MaxNew   int // tokens of each at most
 	Sampling torch.Sampling
 	Stop     []string // strings that end a completion; they are left out of its text
+	StopIDs  []int32  // tokens that end a completion, beside those that end a text
 	Seed     uint64
 	Streams  []uint64 // numbers of the prompts' random streams; nil = 0, 1, ...
 	Base     bool     // by the base model, without the adapter
+	Special  bool     // special tokens have a text too, but for the one that ends a completion
 	// OnText hears the text of a completion as it becomes final.
 	OnText func(prompt, sample int, text string)
 }
@@ -42,6 +46,7 @@ type Sampler struct {
 	engine  *torch.Engine
 	slots   int
 	version uint64 // of the weights that the engine has
+	writing map[int64]*writing
 }
 
 // NewSampler makes a sampler that runs slots completions at a time; it must be closed before the policy.
@@ -50,7 +55,7 @@ func (p *Token) NewSampler(slots int) (*Sampler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("generating: %w", err)
 	}
-	return &Sampler{policy: p, engine: engine, slots: slots, version: p.version}, nil
+	return &Sampler{policy: p, engine: engine, slots: slots, version: p.version, writing: map[int64]*writing{}}, nil
 }
 
 // Close frees the sampler.
@@ -71,23 +76,96 @@ func (m *Sampler) refresh() error {
 	return nil
 }
 
+// writing is a prompt whose completions are under way.
+type writing struct {
+	options GenerateOptions
+	samples []*running
+	open    int // samples that have not ended
+	hear    func(Heard)
+}
+
 // running is a completion under way.
 type running struct {
-	prompt, sample int
 	Completion
 	decoder *transformers.Decoder
 	text    strings.Builder
-	told    int // bytes of the text that OnText has heard
+	told    int // bytes of the text that were heard
 	done    bool
+}
+
+// Heard is what became of a sample in a step: text and tokens that are final.
+type Heard struct {
+	Sample     int
+	Text       string      // since the last time
+	Completion *Completion // all tokens so far; Text and Reason once Done
+	Done       bool
+}
+
+// Submit queues the completions of a prompt, which Step writes; hear hears of each new token. The options' Streams and
+// OnText are not read: stream is the prompt's. Errors name what is out of range.
+func (m *Sampler) Submit(prompt []int32, stream uint64, o GenerateOptions, hear func(Heard)) (id int64, err error) {
+	if err := m.refresh(); err != nil {
+		return 0, err
+	}
+	id, err = m.engine.Submit(torch.Request{
+		Prompt: prompt, Samples: o.Samples, MaxNew: o.MaxNew, Sampling: o.Sampling, Seed: o.Seed, Stream: stream, Adapter: !o.Base,
+	})
+	if err != nil {
+		return 0, err
+	}
+	w := &writing{options: o, samples: make([]*running, o.Samples), open: o.Samples, hear: hear}
+	for s := range w.samples {
+		w.samples[s] = &running{decoder: m.policy.Tokenizer.NewDecoder(!o.Special)}
+	}
+	m.writing[id] = w
+	return id, nil
+}
+
+// Unfinished is the number of samples that were submitted and have not ended.
+func (m *Sampler) Unfinished() int { return m.engine.Unfinished() }
+
+// Step writes the next token of each running sample, and reads as much of prompts as there is room for. After an error the
+// sampler can only be closed.
+func (m *Sampler) Step() error {
+	events, err := m.engine.Step(max(stepTokens, m.slots))
+	if err != nil {
+		return fmt.Errorf("generating: %w", err)
+	}
+	for _, e := range events {
+		w, ours := m.writing[e.Request]
+		if !ours || w.samples[e.Sample].done {
+			continue // a stop string or a Cancel has ended it
+		}
+		if err := m.take(w, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Cancel ends the samples of a request that have not ended; nothing more is heard of them, and their slots are free at
+// once.
+func (m *Sampler) Cancel(id int64) error {
+	w, ours := m.writing[id]
+	if !ours {
+		return nil
+	}
+	delete(m.writing, id)
+	for s, r := range w.samples {
+		if r.done {
+			continue
+		}
+		if err := m.engine.Cancel(id, s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Generate completes prompts of token ids. done hears the completions of each prompt in the order of the
 // prompts, as soon as they are there. Completion (i, j) is a function of the weights, the prompt, the
 // options and the seed alone.
-func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOptions, done func(prompt int, completions []Completion) error) error {
-	if err := m.refresh(); err != nil {
-		return err
-	}
+func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOptions, done func(prompt int, completions []Completion) error) (err error) {
 	limit := m.policy.MaxLength()
 	for i, ids := range prompts {
 		if len(ids) == 0 {
@@ -97,62 +175,46 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 			return fmt.Errorf("generating: prompt %d has %d tokens, which with %d new ones is more than the model's %d positions", i+1, len(ids), o.MaxNew, limit)
 		}
 	}
-	byRequest := map[int64][]*running{}
 	open := make([]int, len(prompts)) // completions of each prompt that still run
 	finished := make([][]Completion, len(prompts))
-	next, submitted := 0, 0
-	submit := func() error {
-		// Enough for every slot and the next in line; the rest wait here, not in the core.
-		for submitted < len(prompts) && m.engine.Unfinished() < 2*m.slots {
-			stream := uint64(submitted)
-			if o.Streams != nil {
-				stream = o.Streams[submitted]
+	var ids []int64
+	defer func() {
+		if err != nil {
+			for _, id := range ids {
+				err = cmp.Or(err, m.Cancel(id))
 			}
-			id, err := m.engine.Submit(torch.Request{
-				Prompt: prompts[submitted], Samples: o.Samples, MaxNew: o.MaxNew, Sampling: o.Sampling,
-				Seed: o.Seed, Stream: stream, Adapter: !o.Base,
-			})
-			if err != nil {
-				return fmt.Errorf("prompt %d: %w", submitted+1, err)
-			}
-			samples := make([]*running, o.Samples)
-			for s := range samples {
-				samples[s] = &running{prompt: submitted, sample: s, decoder: m.policy.Tokenizer.NewDecoder(true)}
-			}
-			byRequest[id], open[submitted] = samples, o.Samples
-			finished[submitted] = make([]Completion, o.Samples)
-			submitted++
 		}
-		return nil
-	}
-	for next < len(prompts) {
+	}()
+	for next := 0; next < len(prompts); {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := submit(); err != nil {
+		// Enough for every slot and the next in line; the rest wait here, not in the core.
+		for len(ids) < len(prompts) && m.engine.Unfinished() < 2*m.slots {
+			i := len(ids)
+			stream := uint64(i)
+			if o.Streams != nil {
+				stream = o.Streams[i]
+			}
+			open[i], finished[i] = o.Samples, make([]Completion, o.Samples)
+			id, err := m.Submit(prompts[i], stream, o, func(h Heard) {
+				if o.OnText != nil && h.Text != "" {
+					o.OnText(i, h.Sample, h.Text)
+				}
+				if h.Done {
+					finished[i][h.Sample] = *h.Completion
+					open[i]--
+				}
+			})
+			if err != nil {
+				return fmt.Errorf("prompt %d: %w", i+1, err)
+			}
+			ids = append(ids, id)
+		}
+		if err := m.Step(); err != nil {
 			return err
 		}
-		events, err := m.engine.Step(max(stepTokens, m.slots))
-		if err != nil {
-			return fmt.Errorf("generating: %w", err)
-		}
-		for _, e := range events {
-			samples, ours := byRequest[e.Request]
-			if !ours || samples[e.Sample].done {
-				continue // a stop string has ended it, perhaps in an earlier call
-			}
-			r := samples[e.Sample]
-			if err := m.take(r, e, o); err != nil {
-				return err
-			}
-			if !r.done {
-				continue
-			}
-			r.Text = r.text.String()
-			finished[r.prompt][r.sample] = r.Completion
-			open[r.prompt]--
-		}
-		for next < submitted && open[next] == 0 {
+		for next < len(ids) && open[next] == 0 {
 			if err := done(next, finished[next]); err != nil {
 				return err
 			}
@@ -164,45 +226,56 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 }
 
 // take adds a token to a completion.
-func (m *Sampler) take(r *running, e torch.Event, o GenerateOptions) error {
+func (m *Sampler) take(w *writing, e torch.Event) error {
+	o, r := w.options, w.samples[e.Sample]
 	r.IDs, r.LogProbs, r.Drawn = append(r.IDs, e.Token), append(r.LogProbs, e.Raw), append(r.Drawn, e.LogProb)
-	text, err := r.decoder.Push(e.Token)
-	if err != nil {
-		return err
+	stops := slices.Contains(o.StopIDs, e.Token)
+	ends := e.Done || stops
+	if !stops && !(o.Special && e.Reason == torch.ReasonStop) {
+		text, err := r.decoder.Push(e.Token)
+		if err != nil {
+			return err
+		}
+		r.text.WriteString(text)
 	}
-	r.text.WriteString(text)
-	if e.Done {
+	if ends {
 		rest, err := r.decoder.Flush()
 		if err != nil {
 			return err
 		}
 		r.text.WriteString(rest)
-		r.done, r.Reason = true, e.Reason
+		if r.done, r.Reason = true, e.Reason; stops {
+			r.Reason = torch.ReasonStop
+		}
 	}
 	whole := r.text.String()
 	if at, _ := FirstStop(whole, o.Stop); at >= 0 {
-		if !e.Done {
-			if err := m.engine.Cancel(e.Request, e.Sample); err != nil {
-				return err
-			}
-		}
 		whole = whole[:at]
 		r.text.Reset()
 		r.text.WriteString(whole)
 		r.done, r.Reason = true, torch.ReasonStop
 	}
-	if o.OnText == nil {
-		return nil
+	if r.done && !e.Done {
+		if err := m.engine.Cancel(e.Request, e.Sample); err != nil {
+			return err
+		}
 	}
 	// What may be the beginning of a stop string is not final.
 	final := len(whole)
-	if !r.done {
+	if r.done {
+		r.Text = whole
+		if w.open--; w.open == 0 {
+			delete(m.writing, e.Request)
+		}
+	} else {
 		final -= heldBack(whole, o.Stop)
 	}
+	h := Heard{Sample: e.Sample, Completion: &r.Completion, Done: r.done}
 	if final > r.told {
-		o.OnText(r.prompt, r.sample, whole[r.told:final])
+		h.Text = whole[r.told:final]
 		r.told = final
 	}
+	w.hear(h)
 	return nil
 }
 

@@ -123,7 +123,7 @@ rltrain COMMAND --help                 explain a command`,
 		EnableBashCompletion: true,
 		Commands:             []*cli.Command{config.TrainCommand(environ, train.Run)},
 	}
-	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, scoreCommand} {
+	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, scoreCommand, serveCommand} {
 		c, err := command()
 		if err != nil {
 			return nil, err

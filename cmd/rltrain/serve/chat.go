@@ -1,0 +1,117 @@
+package serve
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"rltrain/envs/chat"
+	"rltrain/envs/dataset"
+)
+
+// chatBody is what /v1/chat/completions takes.
+type chatBody struct {
+	Messages      json.RawMessage `json:"messages"`
+	LogProbs      bool            `json:"logprobs"`
+	MaxCompletion *int            `json:"max_completion_tokens"`
+	sampling
+}
+
+var chatNeutral = map[string][]string{
+	"top_logprobs": {"0"}, "tools": {"[]"}, "tool_choice": {`"none"`}, "parallel_tool_calls": {any_}, "response_format": {`{"type":"text"}`},
+	"modalities": {`["text"]`}, "add_generation_prompt": {"true"}, "continue_final_message": {"false"}, "service_tier": {`"auto"`},
+	"echo": {"false"},
+}
+
+type chatMessage struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+}
+
+type chatLogProb struct {
+	Token   string  `json:"token"`
+	LogProb float32 `json:"logprob"`
+	Bytes   []int   `json:"bytes"`
+	Top     []any   `json:"top_logprobs"`
+}
+
+type chatLogProbs struct {
+	Content []chatLogProb `json:"content"`
+}
+
+type chatChoice struct {
+	Index    int           `json:"index"`
+	Message  *chatMessage  `json:"message,omitempty"`
+	Delta    *chatMessage  `json:"delta,omitempty"`
+	LogProbs *chatLogProbs `json:"logprobs"`
+	Reason   *string       `json:"finish_reason"`
+	IDs      []int32       `json:"token_ids,omitempty"`
+}
+
+func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
+	var q chatBody
+	l, err := s.read(w, r, &q, chatNeutral, &q.sampling)
+	if err != nil {
+		return err
+	}
+	if q.MaxCompletion != nil {
+		if q.MaxTokens != nil && *q.MaxTokens != *q.MaxCompletion {
+			return bad("max_completion_tokens", "max_tokens and max_completion_tokens disagree; keep one")
+		}
+		q.MaxTokens = q.MaxCompletion
+	}
+	if len(q.Messages) == 0 {
+		return bad("messages", "messages is missing")
+	}
+	value, err := dataset.Parse(string(q.Messages))
+	if err != nil {
+		return bad("messages", "messages: %v", err)
+	}
+	messages, err := chat.Messages(value)
+	if err != nil {
+		return bad("messages", "messages: %v", err)
+	}
+	prompt, err := l.policy.Prompt(chat.Content{Messages: messages})
+	if err != nil {
+		return bad("messages", "messages: %v", err)
+	}
+	if len(prompt) == 0 {
+		return bad("messages", "messages make an empty prompt")
+	}
+	room := l.policy.MaxLength() - len(prompt)
+	o, err := q.options(l.policy, 1, room, room)
+	if err != nil {
+		return err
+	}
+	j := &job{prompts: [][]int32{prompt}, options: o, stream: q.Stream}
+	f := &form{
+		id: "chatcmpl-" + newID(), object: "chat.completion", piece: "chat.completion.chunk", model: l.name, policy: l.policy, job: j,
+		choice: func(p *part) any {
+			c := chatChoice{Index: p.index, Reason: p.reason()}
+			said := &chatMessage{Content: &p.text}
+			if p.first {
+				said.Role = "assistant"
+			}
+			if q.Stream {
+				c.Delta = said
+			} else {
+				c.Message = said
+			}
+			if q.LogProbs {
+				c.LogProbs = &chatLogProbs{Content: []chatLogProb{}}
+				for i, id := range p.ids {
+					token := spell(l.policy, id)
+					one := chatLogProb{Token: token, LogProb: p.logs[i], Bytes: []int{}, Top: []any{}}
+					for _, b := range []byte(token) {
+						one.Bytes = append(one.Bytes, int(b))
+					}
+					c.LogProbs.Content = append(c.LogProbs.Content, one)
+				}
+			}
+			if q.TokenIDs {
+				c.IDs = p.ids
+			}
+			return c
+		},
+	}
+	return s.write(w, r, l, &q.sampling, f)
+}

@@ -1,0 +1,219 @@
+package serve
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// Bounds of a request, beyond which an answer would hold the others up.
+const (
+	longestBody  = 16 << 20
+	bodyPatience = time.Minute // for all of it to arrive
+	mostChoices  = 4096        // of all prompts of a request
+	mostSamples  = 128         // of a prompt
+	mostStops    = 16
+	longestStop  = 1024
+)
+
+// readBody reads the JSON object of a request into a struct. A field that is not the struct's is an error, but for those
+// of neutral with one of their values there, which ask for nothing.
+func readBody(w http.ResponseWriter, r *http.Request, into any, neutral map[string][]string) error {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return refuse(http.StatusUnsupportedMediaType, "", "the body must be JSON, with the header Content-Type: application/json")
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyPatience)) // not every connection has one
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestBody))
+	_ = control.SetReadDeadline(time.Time{})
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return refuse(http.StatusRequestEntityTooLarge, "", "the body has more than %d bytes", long.Limit)
+	case err != nil:
+		return refuse(http.StatusBadRequest, "", "the body did not arrive: %v", err)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
+		return refuse(http.StatusBadRequest, "", "the body is no JSON object%s", because(err))
+	}
+	for name, value := range fields {
+		allowed, listed := neutral[name]
+		if listed && (string(value) == "null" || slices.Contains(allowed, compact(value)) || slices.Contains(allowed, any_)) {
+			delete(fields, name)
+		} else if listed {
+			return bad(name, "%s %.100s is not supported", name, compact(value))
+		}
+	}
+	rest, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(rest))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		var kind *json.UnmarshalTypeError
+		var own *refusal
+		switch {
+		case errors.As(err, &own):
+			return own
+		case errors.As(err, &kind):
+			field := strings.TrimPrefix(kind.Field, "sampling.")
+			return bad(field, "%s: a %s is not what it takes", field, kind.Value)
+		}
+		name := strings.Trim(strings.TrimPrefix(err.Error(), "json: unknown field "), `"`)
+		if _, ok := fields[name]; ok {
+			return bad(name, "%.100s is not supported", name)
+		}
+		return refuse(http.StatusBadRequest, "", "the body cannot be read%s", because(err))
+	}
+	return nil
+}
+
+func because(err error) string {
+	if err == nil {
+		return ""
+	}
+	return ": " + err.Error()
+}
+
+func compact(value json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Compact(&b, value) != nil {
+		return string(value)
+	}
+	return b.String()
+}
+
+// any_ stands for every value of a neutral field.
+const any_ = "*"
+
+// commonNeutral are the fields of both routes that may be there as long as they ask for nothing.
+var commonNeutral = map[string][]string{
+	"presence_penalty": {"0", "0.0"}, "frequency_penalty": {"0", "0.0"}, "logit_bias": {"{}"}, "user": {any_}, "metadata": {any_}, "store": {"false"},
+	"ignore_eos": {"false"}, "min_tokens": {"0"}, "include_stop_str_in_output": {"false"}, "spaces_between_special_tokens": {"true"},
+	"use_beam_search": {"false"}, "length_penalty": {"1", "1.0"}, "prompt_logprobs": {}, "allowed_token_ids": {}, "bad_words": {"[]"},
+}
+
+// sampling are the fields of both routes that say how to write.
+type sampling struct {
+	Model             string      `json:"model"`
+	N                 *int        `json:"n"`
+	MaxTokens         *int        `json:"max_tokens"`
+	Temperature       *float64    `json:"temperature"`
+	TopP              *float64    `json:"top_p"`
+	TopK              *int        `json:"top_k"`
+	MinP              *float64    `json:"min_p"`
+	RepetitionPenalty *float64    `json:"repetition_penalty"`
+	Seed              *int64      `json:"seed"`
+	Stop              stopTexts   `json:"stop"`
+	StopIDs           []int32     `json:"stop_token_ids"`
+	Stream            bool        `json:"stream"`
+	StreamOptions     *streamWish `json:"stream_options"`
+	TokenIDs          bool        `json:"return_token_ids"`
+	Special           *bool       `json:"skip_special_tokens"`
+}
+
+type streamWish struct {
+	Usage bool `json:"include_usage"`
+}
+
+// stopTexts is a text or a list of them.
+type stopTexts []string
+
+// UnmarshalJSON reads both.
+func (s *stopTexts) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		*s = nil
+		if string(data) != "null" {
+			*s = stopTexts{one}
+		}
+		return nil
+	}
+	var list []string
+	if json.Unmarshal(data, &list) != nil {
+		return bad("stop", "stop must be a text or a list of texts")
+	}
+	*s = list
+	return nil
+}
+
+func or[T any](value *T, otherwise T) T {
+	if value == nil {
+		return otherwise
+	}
+	return *value
+}
+
+// options are those of the engine. longest is how many tokens there is room for behind the longest prompt, usual how many
+// where nothing is said.
+func (q *sampling) options(p *policy.Token, prompts, longest, usual int) (o policy.GenerateOptions, err error) {
+	o = policy.GenerateOptions{
+		Samples: or(q.N, 1), MaxNew: or(q.MaxTokens, usual), Stop: q.Stop, StopIDs: q.StopIDs,
+		Sampling: torch.Sampling{
+			Temperature: or(q.Temperature, 1), TopP: or(q.TopP, 1), TopK: max(0, or(q.TopK, 0)), MinP: or(q.MinP, 0), RepetitionPenalty: or(q.RepetitionPenalty, 1),
+		},
+	}
+	for _, limit := range []struct {
+		name             string
+		value, low, high float64
+	}{
+		{"n", float64(o.Samples), 1, mostSamples}, {"temperature", o.Sampling.Temperature, 0, 100}, {"top_p", o.Sampling.TopP, 0, 1},
+		{"min_p", o.Sampling.MinP, 0, 1}, {"top_k", float64(or(q.TopK, 0)), -1, math.MaxInt32}, {"repetition_penalty", o.Sampling.RepetitionPenalty, 0.01, 100},
+	} {
+		if !(limit.value >= limit.low && limit.value <= limit.high) {
+			return o, bad(limit.name, "%s %v is out of range; it must be %v to %v", limit.name, limit.value, limit.low, limit.high)
+		}
+	}
+	switch {
+	case longest < 1:
+		return o, bad("prompt", "the prompt leaves no room in the model's %d positions", p.MaxLength())
+	case o.MaxNew < 1 || o.MaxNew > longest:
+		return o, bad("max_tokens", "max_tokens %d is out of range: behind the prompt there is room for 1 to %d in the model's %d positions", o.MaxNew, longest, p.MaxLength())
+	case prompts*o.Samples > mostChoices:
+		return o, bad("n", "%d prompts with %d completions each are more than %d", prompts, o.Samples, mostChoices)
+	case len(o.Stop) > mostStops:
+		return o, bad("stop", "%d texts are more than %d", len(o.Stop), mostStops)
+	case q.StreamOptions != nil && !q.Stream:
+		return o, bad("stream_options", "stream_options go with stream")
+	}
+	for _, stop := range o.Stop {
+		if stop == "" || len(stop) > longestStop {
+			return o, bad("stop", "a text has %d bytes; it must have 1 to %d", len(stop), longestStop)
+		}
+	}
+	if err := known(p, "stop_token_ids", o.StopIDs); err != nil {
+		return o, err
+	}
+	if q.Seed != nil {
+		o.Seed = uint64(*q.Seed)
+		return o, nil
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	o.Seed = binary.LittleEndian.Uint64(random[:])
+	return o, nil
+}
+
+// known checks that ids are tokens.
+func known(p *policy.Token, field string, ids []int32) error {
+	for _, id := range ids {
+		if id < 0 || int(id) >= p.VocabSize() {
+			return bad(field, "%d is not a token id from 0 to %d", id, p.VocabSize()-1)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"rltrain/rl/policy"
+)
+
+// form is how an answer is written down.
+type form struct {
+	id, object, piece string // kinds of a whole answer and of a piece of a stream
+	model             string
+	policy            *policy.Token
+	job               *job
+	choice            func(*part) any
+}
+
+func newID() string {
+	var random [12]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return hex.EncodeToString(random[:])
+}
+
+// read reads the body of a request for completions, and finds the model that it names.
+func (s *Server) read(w http.ResponseWriter, r *http.Request, into any, neutral map[string][]string, q *sampling) (*lane, error) {
+	if s.stops() {
+		return nil, errStopped
+	}
+	if s.engine.full() {
+		return nil, errBusy
+	}
+	if err := readBody(w, r, into, neutral); err != nil {
+		return nil, err
+	}
+	if q.Model == "" {
+		return nil, bad("model", "model is missing")
+	}
+	return s.lane(q.Model)
+}
+
+// write has a job done and writes the answer. Where the client goes away, or the time is over, the job is cancelled.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, l *lane, q *sampling, f *form) error {
+	ctx := r.Context()
+	if s.config.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.config.Timeout)
+		defer cancel()
+	}
+	f.job.options.Special = !or(q.Special, true)
+	if err := s.engine.submit(l, f.job); err != nil {
+		return err
+	}
+	tokens := 0
+	for _, ids := range f.job.prompts {
+		tokens += len(ids)
+	}
+	s.figures.read(l.name, tokens)
+	count := usage{Prompt: tokens}
+	if q.Stream {
+		return s.stream(ctx, w, q, f, count)
+	}
+	return s.whole(ctx, w, f, count)
+}
+
+// next waits for news of a job. An error ends it.
+func (s *Server) next(ctx context.Context, j *job) (all []news, over bool, err error) {
+	select {
+	case <-j.wake:
+		return j.heard()
+	case <-ctx.Done():
+		s.engine.cancel(j)
+		s.figures.abandoned()
+		return nil, true, ctx.Err()
+	case <-s.engine.finished:
+		if all, over, err := j.heard(); over {
+			return all, true, err
+		}
+		return nil, true, errStopped
+	}
+}
+
+// whole answers once all is written.
+func (s *Server) whole(ctx context.Context, w http.ResponseWriter, f *form, count usage) error {
+	choices := make([]any, len(f.job.prompts)*f.job.options.Samples)
+	for over := false; !over; {
+		all, ended, err := s.next(ctx, f.job)
+		if err != nil {
+			return err
+		}
+		over = ended
+		for _, n := range all {
+			count.Completion += len(n.done.IDs)
+			choices[n.choice] = f.choice(&part{index: n.choice, text: n.done.Text, ids: n.done.IDs, logs: s.engine.logs(*n.done), first: true, done: n.done})
+		}
+	}
+	count.Total = count.Prompt + count.Completion
+	writeJSON(w, http.StatusOK, answer{f.id, f.object, time.Now().Unix(), f.model, choices, &count})
+	return nil
+}
+
+// stream answers piece by piece, as server-sent events.
+func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling, f *form, count usage) error {
+	told := make([]int, len(f.job.prompts)*f.job.options.Samples) // bytes of each choice's text, -1: nothing yet
+	for i := range told {
+		told[i] = -1
+	}
+	events := &events{w: w}
+	for over := false; !over; {
+		all, ended, err := s.next(ctx, f.job)
+		if err != nil {
+			if events.begun {
+				_, body := bodyOf(err)
+				events.send(map[string]errorBody{"error": body})
+				return nil
+			}
+			return err
+		}
+		over = ended
+		for _, p := range gather(all) {
+			p.first = told[p.index] < 0
+			p.before = max(0, told[p.index])
+			told[p.index] = p.before + len(p.text)
+			count.Completion += len(p.ids)
+			events.send(answer{f.id, f.piece, time.Now().Unix(), f.model, []any{f.choice(p)}, nil})
+		}
+		if events.err != nil { // the client does not read
+			s.engine.cancel(f.job)
+			s.figures.abandoned()
+			return nil
+		}
+	}
+	if q.StreamOptions != nil && q.StreamOptions.Usage {
+		count.Total = count.Prompt + count.Completion
+		events.send(answer{f.id, f.piece, time.Now().Unix(), f.model, []any{}, &count})
+	}
+	events.data([]byte("[DONE]"))
+	return nil
+}
+
+// gather puts the news of each choice together, in the order of the choices. Text that is held back comes with a later
+// token.
+func gather(all []news) []*part {
+	parts := map[int]*part{}
+	for _, n := range all {
+		p := parts[n.choice]
+		if p == nil {
+			p = &part{index: n.choice}
+			parts[n.choice] = p
+		}
+		p.text += n.text
+		p.ids, p.logs = append(p.ids, n.ids...), append(p.logs, n.logs...)
+		if n.done != nil {
+			p.done = n.done
+		}
+	}
+	out := make([]*part, 0, len(parts))
+	for _, index := range slices.Sorted(maps.Keys(parts)) {
+		out = append(out, parts[index])
+	}
+	return out
+}
+
+// events are server-sent events.
+type events struct {
+	w     http.ResponseWriter
+	begun bool
+	err   error
+}
+
+func (e *events) send(value any) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		e.err = err
+		return
+	}
+	e.data(data)
+}
+
+func (e *events) data(data []byte) {
+	if e.err != nil {
+		return
+	}
+	if !e.begun {
+		e.begun = true
+		e.w.Header().Set("Content-Type", "text/event-stream")
+		e.w.Header().Set("Cache-Control", "no-store")
+		e.w.WriteHeader(http.StatusOK)
+	}
+	control := http.NewResponseController(e.w)
+	_ = control.SetWriteDeadline(time.Now().Add(writePatience)) // not every writer has one
+	if _, e.err = e.w.Write(bytes.Join([][]byte{[]byte("data: "), data, []byte("\n\n")}, nil)); e.err == nil {
+		e.err = control.Flush()
+	}
+}

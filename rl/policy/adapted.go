@@ -1,0 +1,49 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+
+	"rltrain/lora"
+)
+
+// WithAdapter is p's model with the adapter of a folder instead of p's own. They share the weights and the tokenizer: p is
+// closed after it. Its Close leaves both alone. An adapter that changes whole weights is refused: it needs a model of its
+// own.
+func (p *Token) WithAdapter(dir string) (*Token, error) {
+	if p.merged != nil {
+		return nil, fmt.Errorf("%s has an adapter merged into its weights, so it takes no other", p.BaseModel)
+	}
+	config, pairs, extra, err := lora.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := FitsLanguageModel(p.model.Config, config, pairs, extra); err != nil {
+		return nil, fmt.Errorf("%s does not fit %s: %w", dir, p.BaseModel, err)
+	}
+	if whole := mergedOnly(config, extra); whole != "" {
+		return nil, fmt.Errorf("%s has %s: only low-rank pairs can be put beside others; write a full model of it with rltrain merge", dir, whole)
+	}
+	model, err := p.model.Share()
+	if err != nil {
+		return nil, err
+	}
+	q := &Token{BaseModel: p.BaseModel, Tokenizer: p.Tokenizer, Templates: p.Templates, dir: dir, model: model, eos: p.eos, shared: true}
+	q.adapter.config = config
+	if err := q.adapter.attach(model.Model, model.Config.Linears(), pairs); err != nil {
+		q.Close()
+		return nil, err
+	}
+	return q, nil
+}
+
+// SaveAdapter writes the adapter alone, as PEFT does, for a server that has the base model.
+func (p *Token) SaveAdapter(dir string) error {
+	if len(p.adapter.layers) == 0 {
+		return errors.New("the policy has no adapter: all of its weights are trained")
+	}
+	return p.adapter.save(dir, nil)
+}
+
+// Version counts the changes of the weights.
+func (p *Token) Version() uint64 { return p.version }

@@ -1,0 +1,124 @@
+"""Checks with OpenAI's own Python client what `rltrain serve` answers: run by `make compat`; nothing that runs needs Python.
+
+Trains a tiny model for a few updates, serves it and an adapter of it, and asks for completions, conversations, streams and
+models as a user of that client would, and for what has to be refused.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain knows no setting of that name
+
+import openai  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BINARY = os.environ.get("RLTRAIN", str(ROOT / "bin" / "rltrain"))
+KEY = "a-key"
+results = {"passed": 0, "failed": 0}
+
+
+def check(name, good, detail=""):
+    results["passed" if good else "failed"] += 1
+    print(f"{'ok  ' if good else 'FAIL'} {name}{': ' if detail else ''}{detail}", flush=True)
+
+
+def refused(name, kind, ask, words):
+    try:
+        ask()
+    except kind as e:
+        check(name, words in str(e), "" if words in str(e) else str(e))
+    except Exception as e:
+        check(name, False, f"{type(e).__name__}: {e}")
+    else:
+        check(name, False, "it was answered")
+
+
+def train(output, *args):
+    subprocess.run([BINARY, "--task", "chat", "--output-dir", output, "--max-steps", "2", *map(str, args)], check=True, capture_output=True)
+    return output / "chat_supervised"
+
+
+@contextlib.contextmanager
+def serving(*args):
+    """The address of a server, which is stopped at the end."""
+    server = subprocess.Popen([BINARY, "serve", "--port", "0", "--api-key", KEY, *map(str, args)], stderr=subprocess.PIPE, text=True)
+    try:
+        for line in server.stderr:
+            if found := re.search(r" at (http://\S+)", line):
+                yield found[1]
+                break
+        else:
+            raise RuntimeError("the server did not start")
+    finally:
+        server.terminate()
+        check("it stops when it is told to", server.wait(60) == 143)
+
+
+def completions(client):
+    whole = client.completions.create(model="tiny", prompt=["1+2=", "3+4="], n=2, max_tokens=8, seed=7, logprobs=0)
+    check("completions", [c.index for c in whole.choices] == [0, 1, 2, 3] and whole.usage.completion_tokens > 0 and whole.object == "text_completion")
+    check("log-probabilities", all(len(c.logprobs.tokens) == len(c.logprobs.token_logprobs) and max(c.logprobs.token_logprobs) <= 0 for c in whole.choices))
+    again = client.completions.create(model="tiny", prompt=["1+2=", "3+4="], n=2, max_tokens=8, seed=7)
+    check("a seed repeats", [c.text for c in again.choices] == [c.text for c in whole.choices])
+    ids = client.completions.create(model="tiny", prompt=[[5, 6, 7]], max_tokens=4, temperature=0, extra_body={"return_token_ids": True, "top_k": 1, "stop_token_ids": [9]})
+    check("token ids", ids.choices[0].prompt_token_ids == [5, 6, 7] and 0 < len(ids.choices[0].token_ids) <= 4)
+    texts, last = [""] * 4, None
+    for piece in client.completions.create(model="tiny", prompt=["1+2=", "3+4="], n=2, max_tokens=8, seed=7, stream=True, stream_options={"include_usage": True}):
+        for c in piece.choices:
+            texts[c.index] += c.text
+        last = piece
+    check("a stream has the same texts", texts == [c.text for c in whole.choices], repr(texts))
+    check("and its usage", last.usage.completion_tokens == whole.usage.completion_tokens and last.choices == [])
+
+
+def conversations(client):
+    talk = [{"role": "system", "content": "Be short."}, {"role": "user", "content": [{"type": "text", "text": "1+2?"}]}]
+    whole = client.chat.completions.create(model="tiny", messages=talk, max_completion_tokens=8, seed=5, logprobs=True)
+    check("chat", whole.choices[0].message.role == "assistant" and whole.choices[0].finish_reason in ("stop", "length"))
+    check("chat: log-probabilities", len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens)
+    stream = list(client.chat.completions.create(model="tiny", messages=talk, max_completion_tokens=8, seed=5, stream=True))
+    text = "".join(p.choices[0].delta.content or "" for p in stream)
+    check("chat: a stream has the same text", text == whole.choices[0].message.content and stream[-1].choices[0].finish_reason is not None, repr(text))
+    by_adapter = client.chat.completions.create(model="taught", messages=talk, max_tokens=8, seed=5)
+    check("chat: by an adapter", by_adapter.model == "taught")
+    check("models", [m.id for m in client.models.list()] == ["tiny", "taught"] and client.models.retrieve("taught").parent == "tiny")
+
+
+def errors(client, url):
+    ask = client.completions.create
+    refused("another model", openai.NotFoundError, lambda: ask(model="gpt", prompt="a"), "there is no model")
+    refused("a value out of range", openai.BadRequestError, lambda: ask(model="tiny", prompt="a", temperature=-1), "temperature -1 is out of range")
+    refused("a field that is not supported", openai.BadRequestError, lambda: ask(model="tiny", prompt="a", logit_bias={"5": 1}), "logit_bias")
+    refused("a prompt that is too long", openai.BadRequestError, lambda: ask(model="tiny", prompt="a" * 5000), "no room")
+    refused("a wrong key", openai.AuthenticationError, openai.OpenAI(base_url=f"{url}/v1", api_key="no", max_retries=0).models.list, "API key")
+    try:
+        ask(model="tiny", prompt="a", top_p=7)
+    except openai.BadRequestError as e:
+        check("an error has its parts", (e.param, e.type, e.status_code) == ("top_p", "invalid_request_error", 400), json.dumps(e.body))
+    with client.completions.create(model="tiny", prompt="a", max_tokens=2000, n=4, stream=True) as cut:
+        next(iter(cut))
+    check("after a stream that was cut off", ask(model="tiny", prompt="a", max_tokens=2).choices[0].finish_reason is not None)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        rows = scratch / "rows.jsonl"
+        rows.write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"{i}+1?"}, {"role": "assistant", "content": str(i + 1)}]}) + "\n" for i in range(64)))
+        base = train(scratch / "base", "--dataset", rows)
+        adapter = train(scratch / "adapter", "--dataset", rows, "--model", base)
+        with serving("--model", base, "--name", "tiny", "--adapter", f"taught={adapter}") as url:
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+            completions(client)
+            conversations(client)
+            errors(client, url)
+    print(f"{results['passed']} passed, {results['failed']} failed")
+    sys.exit(results["failed"] > 0)
+
+
+main()
