@@ -82,7 +82,7 @@ func NewJudge(ctx context.Context, language, interpreter string, timeout time.Du
 	}
 	limits := sandbox.Usual()
 	// Processor time does not depend on what else the machine does; the clock ends a program that waits.
-	limits.CPU, limits.Wall = timeout, 4*timeout+2*time.Second
+	limits.CPU, limits.Wall = timeout, 6*timeout+10*time.Second
 	return &Judge{sandbox: s, language: l, limits: limits, known: map[[32]byte]Verdict{}}, nil
 }
 

@@ -20,6 +20,7 @@ func newTestJudge(t testing.TB) *Judge {
 	if err != nil {
 		t.Skip(err)
 	}
+	j.limits.Memory = 256 << 20
 	return j
 }
 

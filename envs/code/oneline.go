@@ -54,8 +54,8 @@ type sequence struct {
 	all    []Problem
 }
 
-// maxOneLines is how many problems of a part there are, after which training ones come again.
-const maxOneLines = 20000
+// maxOneLines is how many problems to be judged by there are at most; there are more different ones.
+const maxOneLines = 2000
 
 // at is problem i of a part.
 func (o *oneLines) at(part envs.Part, i int) Problem {
@@ -69,14 +69,15 @@ func (o *oneLines) at(part envs.Part, i int) Problem {
 		s = &sequence{random: rand.New(rand.NewChaCha8(key)), seen: map[string]bool{}}
 		o.parts[part] = s
 	}
-	for misses := 0; i >= len(s.all); {
-		p := o.draw(part, s.random)
-		if partOf(p.Text) != part && !strings.HasPrefix(p.Name, heldOut) || s.seen[p.Name] && misses < 1000 {
-			misses++
+	for i >= len(s.all) {
+		d := o.draw(part, s.random)
+		text := d.fill.Replace(d.text)
+		// Small families have not many problems: those to be judged by are different ones all the same.
+		if !d.held && partOf(text) != part || part == envs.Eval && s.seen[text] {
 			continue
 		}
-		misses, s.seen[p.Name] = 0, true
-		s.all = append(s.all, p)
+		s.seen[text] = true
+		s.all = append(s.all, d.problem())
 	}
 	return s.all[i]
 }
@@ -96,15 +97,21 @@ func partOf(text string) envs.Part {
 
 const heldOut = "held-out "
 
-// draw makes a problem.
-func (o *oneLines) draw(part envs.Part, random *rand.Rand) Problem {
+// drawn is a family and what stands in the places of a problem of it.
+type drawn struct {
+	family
+	fill *strings.Replacer
+	held bool
+}
+
+// draw chooses a problem.
+func (o *oneLines) draw(part envs.Part, random *rand.Rand) drawn {
 	known := len(families) - o.held
 	n := known
 	if part == envs.Eval {
 		n = len(families)
 	}
 	i := random.IntN(n)
-	f := families[i]
 	number := func() string { return fmt.Sprint(2 + random.IntN(98)) }
 	word := func() string {
 		text := make([]byte, 1+random.IntN(2))
@@ -113,10 +120,15 @@ func (o *oneLines) draw(part envs.Part, random *rand.Rand) Problem {
 		}
 		return string(text)
 	}
-	fill := strings.NewReplacer("A", number(), "B", number(), "T", word(), "U", word())
+	return drawn{families[i], strings.NewReplacer("A", number(), "B", number(), "T", word(), "U", word()), i >= known}
+}
+
+// problem makes it.
+func (d drawn) problem() Problem {
+	f, fill := d.family, d.fill
 	p := Problem{Text: fill.Replace(f.text), Prefix: "def f(x):\n    return ", Entry: "f", Solution: fill.Replace(f.solution), Kind: f.name}
 	p.Name = p.Text
-	if i >= known {
+	if d.held {
 		p.Name, p.Kind = heldOut+p.Text, heldOut+f.name
 	}
 	p.Place = "problem " + p.Name
@@ -154,5 +166,5 @@ func (o *oneLines) At(part envs.Part, index int) (Problem, error) {
 	if index < 0 || index >= maxOneLines && part == envs.Eval {
 		return Problem{}, fmt.Errorf("there is no episode %d of part %q", index, part)
 	}
-	return o.at(part, index%maxOneLines), nil
+	return o.at(part, index), nil
 }
