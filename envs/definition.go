@@ -23,6 +23,9 @@ type Definition struct {
 	// Recipe is YAML with the settings, of the task and of training, whose defaults are others for this task.
 	Recipe string
 
+	// DataRecipe takes the place of Recipe where a data set is named, of a task that can do without; "" = Recipe.
+	DataRecipe string
+
 	Needs   string // what --dataset must hold, where the task cannot do without; "" where it can
 	Folder  string // how the folders of its results begin; "" = Name
 	Default bool   // it is the task of a command without --task
@@ -75,6 +78,22 @@ type AnswerSource interface {
 	// Answers reads the file; the completion of a row is in the named field. usual is the rule of comparison that the
 	// task has itself.
 	Answers(path, field string) (judges []Judge, usual answer.Match, err error)
+}
+
+// ProgramSource runs programs that something else wrote to a file.
+type ProgramSource interface {
+	// Programs runs the completion in the named field of each row, and hands over what came of it in the order of the
+	// rows. problems is how many there are in the data set.
+	Programs(ctx context.Context, s Setup, path, field string, each func(Program)) (problems int, err error)
+}
+
+// Program is what came of a program of a file.
+type Program struct {
+	Problem string // its name
+	Row     int    // in the file, from 1
+	Rows    int    // of the file
+	Info    *Info  // nil where the sandbox failed: then nothing is known of the program
+	Failure string // of the sandbox, or why the first test failed
 }
 
 // Judge compares one completion with the right answer.

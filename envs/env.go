@@ -75,6 +75,17 @@ type Info struct {
 	Answer    string `json:"answer"`    // as found, "" where there is none
 	Truth     string `json:"truth"`
 	Kind      string `json:"kind,omitempty"` // of the episode, where a task has several that are learnt at their own pace
+	// Tests are those of a program, where the answer is one; nil where it is not.
+	Tests *Tests `json:"tests,omitempty"`
+}
+
+// Tests is how a program did against the tests of its problem.
+type Tests struct {
+	Class   string  `json:"class"`  // how it did, in a word
+	Passed  int     `json:"passed"` // of Total
+	Total   int     `json:"total"`
+	Seconds float64 `json:"cpu_s"` // of processor time
+	Program string  `json:"program"`
 }
 
 // Env is a single episode. It is used by one goroutine at a time.

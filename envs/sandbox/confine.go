@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -140,6 +141,9 @@ func setLimit(p *plan, list *[]step, resource int, value uint64) {
 // limits bounds what one process uses; the memory of all is watched from outside.
 func limits(p *plan, list *[]step, m means, l Limits) {
 	seconds := uint64(l.Wall.Seconds()) + 2
+	if l.CPU > 0 {
+		seconds = uint64(max(1, math.Ceil(l.CPU.Seconds())))
+	}
 	setLimit(p, list, unix.RLIMIT_CPU, seconds)
 	setLimit(p, list, unix.RLIMIT_CORE, 0)
 	setLimit(p, list, unix.RLIMIT_FSIZE, uint64(l.File))

@@ -25,7 +25,10 @@ type Language struct {
 	suffix    string
 	arguments []string // before the file
 	env       []string
-	end       string // that a program needs behind it
+	end       string         // that a program needs behind it
+	show      string         // a statement that writes the text X on a line
+	banner    *regexp.Regexp // what the interpreter writes first
+	complains *regexp.Regexp // what it writes of an error that it does not end with
 }
 
 // Names of languages.
@@ -53,21 +56,24 @@ var languages = map[string]known{
 		programs: []string{"python3", "/usr/local/bin/python3", "/usr/bin/python3"}, variable: "PYTHON_INTERPRETER_PATH",
 		install: "install Python 3.8 or newer (apt-get install python3)",
 		language: Language{
-			suffix: ".py", arguments: []string{"-s", "-S", "-B"}, env: []string{"PYTHONHASHSEED=0", "PYTHONUTF8=1"},
+			suffix: ".py", show: "print('X')", arguments: []string{"-s", "-S", "-B"}, env: []string{"PYTHONHASHSEED=0", "PYTHONUTF8=1"},
 			OutOfMemory: regexp.MustCompile(`(?m)^MemoryError|can't allocate memory|Cannot allocate memory`),
 		},
 	},
 	Node: {
 		programs: []string{"node", "nodejs", "/usr/bin/node"}, variable: "NODE_INTERPRETER_PATH", install: "install Node.js (apt-get install nodejs)",
-		language: Language{suffix: ".js", arguments: []string{"--max-old-space-size=512"}, Roomy: true, OutOfMemory: regexp.MustCompile(`heap out of memory`)},
+		language: Language{suffix: ".js", show: "console.log('X')", arguments: []string{"--max-old-space-size=512"}, Roomy: true, OutOfMemory: regexp.MustCompile(`heap out of memory`)},
 	},
 	Q: {
 		programs: []string{"q"}, variable: "Q_INTERPRETER_PATH", install: "install kdb+ from kx.com, and set Q_INTERPRETER_PATH or PATH; --language pepper is free and close to q",
-		language: Language{suffix: ".q", end: "\nexit 0;\n", Roomy: true, OutOfMemory: regexp.MustCompile(`(?m)^'?(wsfull|-w abort)`)},
+		language: Language{suffix: ".q", show: "-1 \"X\";", end: "\nexit 0;\n", Roomy: true, complains: regexp.MustCompile(`(?i)error`), OutOfMemory: regexp.MustCompile(`(?m)^'?(wsfull|-w abort)`)},
 	},
 	Pepper: {
 		programs: []string{"chili"}, variable: "PEPPER_INTERPRETER_PATH", install: "pip install chili-pie, which brings the program chili; `make models` puts it into the cache",
-		language: Language{suffix: ".pep", arguments: []string{"-P"}, end: "\nexit 0;\n", Roomy: true},
+		language: Language{
+			suffix: ".pep", show: "show \"X\";", arguments: []string{"-P"}, end: "\nexit 0;\n", Roomy: true,
+			banner: regexp.MustCompile(`\A(?s:.*?)pid +\d+(?s:.*?)\x1b\[0m\n`),
+		},
 	},
 }
 
@@ -211,12 +217,11 @@ print(json.dumps([os.path.realpath(sys.executable), sysconfig.get_path("stdlib")
 
 // tryLanguage runs a program that writes a word.
 func (s *Sandbox) tryLanguage(ctx context.Context, l *Language) error {
-	word := map[string]string{Python: `print("works")`, Node: `console.log("works")`, Q: `-1 "works";`, Pepper: `0N!"works";`}[l.Name]
-	o, err := s.RunText(ctx, Usual(), l, word, nil)
+	o, err := s.RunText(ctx, Usual(), l, strings.ReplaceAll(l.show, "X", "works"), nil)
 	switch {
 	case err != nil:
 		return err
-	case o.Status != OK || l.Name != Pepper && !strings.Contains(o.Stdout, "works"):
+	case o.Status != OK || !strings.Contains(o.Stdout, "works"):
 		return fmt.Errorf("it does not run in the sandbox: %s, exit code %d %s %s", o.Status, o.ExitCode, o.Error, lastLine([]byte(o.Stderr)))
 	}
 	return nil
@@ -229,6 +234,30 @@ func (l *Language) Program(text string, stdin []byte) Program {
 		Language: l, Argv: append(slices.Clone(l.arguments), "{}/"+name), Env: l.env,
 		Files: []File{{name, text + l.end}}, Stdin: stdin,
 	}
+}
+
+// Behind is a program with a script behind it, and between the two what writes a mark. What the program does at its end is
+// cut off.
+func (l *Language) Behind(program, script, mark string) string {
+	if l.end != "" {
+		program = strings.TrimSuffix(strings.TrimSpace(program), strings.TrimSpace(l.end))
+	}
+	return program + "\n\n" + strings.ReplaceAll(l.show, "X", mark) + "\n" + script
+}
+
+// AfterMark is what follows the mark in an output.
+func (l *Language) AfterMark(output, mark string) (after string, found bool) {
+	at := strings.LastIndex(output, mark)
+	if at < 0 {
+		return "", false
+	}
+	_, after, _ = strings.Cut(output[at:], "\n")
+	return after, true
+}
+
+// Complains tells whether errors speak of one that the exit code does not tell.
+func (l *Language) Complains(errors string) bool {
+	return l.complains != nil && l.complains.MatchString(errors)
 }
 
 // RunText runs the program of one text.

@@ -50,7 +50,7 @@ func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program) ([]Out
 	}
 	outcomes := make([]Outcome, len(programs))
 	for i, e := range said.Boxes {
-		o := e.outcome(outputs[i], programs[i].Language)
+		o := e.outcome(outputs[i], programs[i].Language, l)
 		o.Tier = s.means.Tier
 		if folder != home { // programs say the same whatever the tier
 			o.Stdout, o.Stderr = strings.ReplaceAll(o.Stdout, folder, home), strings.ReplaceAll(o.Stderr, folder, home)
@@ -242,10 +242,13 @@ func (c *capped) read(from io.Reader) {
 }
 
 // outcome is how a program ended.
-func (e ended) outcome(w written, language *Language) Outcome {
+func (e ended) outcome(w written, language *Language, l Limits) Outcome {
 	o := Outcome{
 		ExitCode: e.Code, Signal: e.Signal, CPU: e.CPU, Peak: float64(e.Peak) / (1 << 20),
 		Stdout: strings.ToValidUTF8(string(w.out.text), "\uFFFD"), Stderr: strings.ToValidUTF8(string(w.err.text), "\uFFFD"),
+	}
+	if language.banner != nil {
+		o.Stdout = o.Stdout[len(language.banner.FindString(o.Stdout)):]
 	}
 	switch {
 	case e.Error != "":
@@ -254,7 +257,7 @@ func (e ended) outcome(w written, language *Language) Outcome {
 		o.Status = Output
 	case e.Memory:
 		o.Status = Memory
-	case e.Deadline || e.Signal == int(unix.SIGXCPU):
+	case e.Deadline || e.Signal == int(unix.SIGXCPU) || e.Signal == int(unix.SIGKILL) && l.CPU > 0 && e.CPU >= (l.CPU-200*time.Millisecond).Seconds():
 		o.Status = Timeout
 	case e.Signal != 0 || !e.Exited:
 		o.Status = Signal

@@ -40,6 +40,7 @@ const (
 // Limits bound what a program uses.
 type Limits struct {
 	Wall         time.Duration // from its start
+	CPU          time.Duration // processor time of each process, in whole seconds; 0 = as Wall
 	Memory       int64         // bytes, of all its processes together
 	AddressSpace int64         // bytes, of each process; 0 = no limit
 	Output       int           // bytes that it may write to each of its two outputs

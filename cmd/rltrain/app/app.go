@@ -19,6 +19,7 @@ import (
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/cmd/rltrain/train"
 	_ "rltrain/envs/chat"
+	_ "rltrain/envs/code"
 	_ "rltrain/envs/digits"
 	_ "rltrain/envs/intent"
 	_ "rltrain/envs/math"

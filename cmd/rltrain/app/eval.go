@@ -46,7 +46,11 @@ exercises with numbers have answer, a number.
 
 Of preferences, --task preference --model DIR --dataset FILE: a policy's loss, accuracy, margin of the implicit rewards and
 mean log-probabilities of both sides, against --reference or an adapter's base model; of a reward model accuracy, margin
-and the calibration of P(chosen).`,
+and the calibration of P(chosen).
+
+Of programs, --task code --dataset PROBLEMS --completions FILE: runs them in a sandbox against the problems' tests and
+prints pass@k (unbiased) and how they ended. Rows have task_id and completion; what the sandbox failed at is left out
+and counted.`,
 		Flags: joinFlags([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "trained classifier, or language model: a folder, such as models/intent_classifier_rl, or a name on the hub"},
 			shared.TaskFlag(evaluatedTasks()...),
@@ -66,6 +70,9 @@ func evaluatedTasks() []string {
 
 func eval(c *cli.Context) error {
 	if c.IsSet("completions") {
+		if slices.Contains(programTasks(), c.String("task")) {
+			return evalPrograms(c)
+		}
 		return evalAnswers(c)
 	}
 	for _, name := range []string{"completion-field", "output-rows"} {

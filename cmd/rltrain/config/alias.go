@@ -37,6 +37,10 @@ var aliases = []alias{
 	{name: routerSection + "update_epochs", key: "update_epochs"},
 	{name: routerSection + "reward_metric", key: "reward"},
 
+	{name: "base_model", key: "model"},
+	{name: "eval_problems", key: "eval_samples"},
+	{name: "test_case_rewards_only", key: "reward", values: onOff("tests", "")},
+
 	{name: "lr", oneStage: "learning_rate"},
 	{name: "model_name_or_path", key: "model"},
 	{name: "dataset_name", key: "dataset"},
@@ -124,7 +128,8 @@ var refusedValues = map[string]map[string]string{
 // fixed holds names of other trainers with one possible value: what is always so here.
 var fixed = map[string]struct{ value, why string }{
 	"push_to_hub":               {"false", "nothing is uploaded; use false"},
-	"use_vllm":                  {"false", "rollouts are sampled in this process; use false"},
+	"use_vllm":                  {"false", "is not supported yet: rollouts are sampled in this process; use false"},
+	"use_qlora":                 {"false", "is not supported yet: there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
 	"load_in_4bit":              {"false", "there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
 	"load_in_8bit":              {"false", "there are no 8-bit weights; use false, and dtype=bf16 to save memory"},
 	"optim":                     {"adamw_torch", "the optimiser is AdamW; use adamw_torch"},
@@ -149,6 +154,12 @@ var refused = map[string]string{
 	"save_strategy":                "write save_steps",
 	"eval_strategy":                "every epoch and every eval_every steps are evaluated",
 	"cache_dir":                    "models are kept where the variables HF_HOME and HF_HUB_CACHE say",
+	"eval_k":                       "is an option of the command eval, as --n",
+	"repeat_eval_problems":         "is an option of the command eval, as --n",
+	"simple_eval_problems":         "write eval_samples",
+	"use_reward_model":             "write reward=tests,model:DIR",
+	"use_dpo":                      "train on pairs with task=preference",
+	"experiment_name":              "folders are named after task and stage; write output_dir",
 	"qlora":                        "there are no 4-bit weights; write dtype=bf16 and tuning=lora to save memory",
 	"process_supervision":          "lines are rewarded with step_mode=line and a judge",
 	"local_test":                   "write model=tiny for a trial without a download",

@@ -121,7 +121,7 @@ func (c *Config) check() (found []error) {
 
 // ofRecipe is what the task's recipe says of an option, or else usual.
 func (c *Config) ofRecipe(key, usual string) string {
-	recipe, _ := recipeOf(c.Task)
+	recipe, _ := recipeOf(c.Task, c.Text("dataset")+c.Text("eval_dataset") != "")
 	if value, e := pick(key, [][]entry{recipe}); e != nil {
 		return value
 	}

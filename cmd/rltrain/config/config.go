@@ -100,6 +100,7 @@ type choice struct {
 	task      envs.Definition
 	mode      string
 	algorithm algo.Definition // of a mode with reinforcement learning
+	data      bool            // the user names a data set
 	loss      string          // of algorithm reinforce where it learns from a buffer; else ""
 	writes    bool            // of a task with rows and episodes: a language model writes labels
 }

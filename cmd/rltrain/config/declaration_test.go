@@ -3,6 +3,7 @@ package config
 import (
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,9 +41,16 @@ func TestEveryRunCanBeBuilt(t *testing.T) {
 // TestRecipesSayWhatDiffers holds recipes to options that runs of the task have, and to other values than their defaults.
 func TestRecipesSayWhatDiffers(t *testing.T) {
 	for _, d := range envs.Definitions() {
-		recipe, err := recipeOf(d)
+		recipe, err := recipeOf(d, false)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if d.DataRecipe != "" {
+			more, err := recipeOf(d, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			recipe = append(slices.Clone(recipe), more...)
 		}
 		for _, e := range recipe {
 			known, differs := false, false

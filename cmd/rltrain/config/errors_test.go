@@ -20,7 +20,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--zzz"}, want: "unknown option --zzz"},
 		{args: []string{"-epochs", "3"}, want: "unknown option -epochs; did you mean --epochs?"},
 		{args: []string{"--lr=1"}, want: "--lr: write learning_rate (supervised stage) or rl_learning_rate"},
-		{args: []string{"--bf16"}, want: "--bf16: does not apply to task intent; it applies to chat, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text"},
+		{args: []string{"--bf16"}, want: "--bf16: does not apply to task intent; it applies to chat, code, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text"},
 		{args: []string{"--task=chat", "--dataset=d", "--pooling=mean"}, want: "--pooling: does not apply to task chat; it applies to intent, preference, text"},
 		{args: []string{"--algorithm=grop"}, want: `--algorithm: "grop" is not one of a2c, dqn, grpo, ppo, reinforce, rloo; did you mean grpo?`},
 		{args: []string{"--algorithm=dqn", "--entropy-coef=0.1"}, want: "--entropy-coef: applies only with --algorithm a2c or grpo or ppo or reinforce or rloo"},
@@ -87,7 +87,7 @@ func TestUsageErrors(t *testing.T) {
 		{env: "RLTRAIN_epochs=3", want: "unknown environment variable RLTRAIN_epochs; did you mean RLTRAIN_EPOCHS?"},
 		{yaml: "seed: 1\nepoch: 3", want: "c.yaml:2:1: unknown key epoch; did you mean epochs?"},
 		{args: []string{"--mode", "supervised", "--pretrained-model", "m", "--lora-r", "4"}, want: "--lora-r: applies only without --pretrained-model"},
-		{yaml: "bert_model: {model_id: m}", want: "c.yaml:1:1: unknown key bert_model"},
+		{yaml: "bert_model: {model_id: m}", want: "c.yaml:1:1: unknown key bert_model; did you mean base_model?"},
 
 		// All mistakes at once, each with its own neighbour.
 		{args: []string{"--epoch", "3", "--batch=4", "--gama", "1", "--seed=x"}, want: `unknown option --epoch; did you mean --epochs?; unknown option --batch; did you mean --batch-size?; unknown option --gama; did you mean --gamma?; --seed: "x" is not a whole number from 0`},
@@ -135,7 +135,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--resume=yes"}, want: `--resume: "yes" is not true or false`},
 		{args: []string{"--model=a\x00b"}, want: `--model: "a\x00b" is not valid UTF-8 text without NUL bytes`},
 		{args: []string{"--lora-target-modules=query,,key"}, want: `--lora-target-modules: "query,,key" is not a list of names`},
-		{args: []string{"--task=code"}, want: `--task: "code" is not one of chat, gsm8k, intent, math, preference, prompts, reverse_digits, sum_digits, text`},
+		{args: []string{"--task=cobol"}, want: `--task: "cobol" is not one of chat, code, gsm8k, intent, math, preference, prompts, reverse_digits, sum_digits, text`},
 		{args: []string{"--mode=rl"}, want: `--mode: "rl" is not one of supervised_then_rl, supervised, rl_only`},
 		{args: []string{"--device=cuda:0"}, want: "--device: cuda:0: this build has no CUDA library; use auto or cpu"},
 		{args: []string{"--device=gpu"}, want: `--device: "gpu" is not one of auto, cpu; did you mean cpu?`},

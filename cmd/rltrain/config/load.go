@@ -122,7 +122,11 @@ func choose(layers [][]entry) (choice, error) {
 			}
 		}
 	}
-	recipe, err := recipeOf(ch.task)
+	for _, name := range []string{"dataset", "eval_dataset"} {
+		given, _ := pick(name, layers)
+		ch.data = ch.data || given != ""
+	}
+	recipe, err := recipeOf(ch.task, ch.data)
 	if err != nil {
 		return ch, err
 	}
@@ -201,7 +205,7 @@ func (ch choice) withRecipe() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	recipe, err := recipeOf(ch.task)
+	recipe, err := recipeOf(ch.task, ch.data)
 	if err != nil {
 		return nil, err
 	}
@@ -230,16 +234,20 @@ var (
 	recipes    = map[string][]entry{} // by task
 )
 
-// recipeOf is a task's recipe.
-func recipeOf(d envs.Definition) ([]entry, error) {
+// recipeOf is a task's recipe, with or without data of the user's.
+func recipeOf(d envs.Definition, data bool) ([]entry, error) {
+	text, name := d.Recipe, d.Name
+	if data && d.DataRecipe != "" {
+		text, name = d.DataRecipe, d.Name+" with --dataset"
+	}
 	recipeLock.Lock()
 	defer recipeLock.Unlock()
-	if entries, ok := recipes[d.Name]; ok || d.Recipe == "" {
+	if entries, ok := recipes[name]; ok || text == "" {
 		return entries, nil
 	}
-	entries, _, err := parseFile("recipe of "+d.Name, []byte(d.Recipe))
+	entries, _, err := parseFile("recipe of "+name, []byte(text))
 	if err == nil {
-		recipes[d.Name] = entries
+		recipes[name] = entries
 	}
 	return entries, err
 }

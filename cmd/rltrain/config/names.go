@@ -130,7 +130,7 @@ func describeOption(name string) (found *options.Option, group, tasks string, fa
 // usual tells whether the algorithm is that of a command that names none.
 func (ch choice) usual() bool {
 	name := ch.usualAlgorithm()
-	if recipe, err := recipeOf(ch.task); err == nil {
+	if recipe, err := recipeOf(ch.task, ch.data); err == nil {
 		if value, e := pick("algorithm", [][]entry{recipe}); e != nil {
 			name = value
 		}

@@ -2,6 +2,7 @@ package config
 
 import (
 	_ "rltrain/envs/chat"
+	_ "rltrain/envs/code"
 	_ "rltrain/envs/digits"
 	_ "rltrain/envs/intent"
 	_ "rltrain/envs/math"

@@ -1,0 +1,62 @@
+package app
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestEvalPrograms runs programs of a file.
+func TestEvalPrograms(t *testing.T) {
+	dir := t.TempDir()
+	save := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	problems := save("p.jsonl", `{"task_id":"a","prompt":"Double.","tests":[{"call":"f(2)","expect":"4"},{"call":"f(0)","expect":"0"}]}`+"\n"+
+		`{"task_id":"b","prompt":"Half.","tests":"assert f(2) == 1"}`)
+	rows := save("c.jsonl", `{"task_id":"a","completion":"def f(x): return 2*x"}`+"\n"+`{"task_id":"a","completion":"def f(x): return 4"}`+"\n"+`{"task_id":"b","completion":""}`)
+	run := func(args ...string) (int, string, string) {
+		var out, errors strings.Builder
+		code := Run(t.Context(), append([]string{"rltrain", "eval", "--task", "code"}, args...), nil, strings.NewReader(""), &out, &errors)
+		return code, out.String(), errors.String()
+	}
+	output := filepath.Join(dir, "out.json")
+	code, printed, complaint := run("--language", "python", "--dataset", problems, "--completions", rows, "--output", output)
+	if strings.Contains(complaint, "no interpreter") || strings.Contains(complaint, "no sandbox") {
+		t.Skip(complaint)
+	}
+	if code != 0 || !strings.Contains(printed, "1 of 3 programs pass, for 2 of 2 problems") {
+		t.Fatalf("exit code %d: %s%s", code, printed, complaint)
+	}
+	data, err := os.ReadFile(output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got programResults
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{"pass": 1, "wrong": 1, "empty": 1}
+	if diff := cmp.Diff(want, got.Classes); diff != "" || got.N != 3 || got.Passed != 1 || got.Pass1 != .25 || got.TestRate != .5 || got.Excluded != 0 {
+		t.Errorf("%+v %s", got, diff)
+	}
+	for want, args := range map[string][]string{
+		`task_id "c" is no problem`:                      {"--dataset", problems, "--completions", save("x.jsonl", `{"task_id":"c","completion":""}`)},
+		`field "completion" is missing`:                  {"--dataset", problems, "--completions", save("y.jsonl", `{"task_id":"a"}`)},
+		"--dataset: names the problems":                  {"--completions", rows},
+		"--n: does not apply with --completions":         {"--dataset", problems, "--completions", rows, "--n", "3"},
+		`--language: "cobol" is not one of python, node`: {"--dataset", problems, "--completions", rows, "--language", "cobol"},
+	} {
+		if code, _, complaint := run(append(args, "--output", output)...); code == 0 || !strings.Contains(complaint, want) {
+			t.Errorf("%v: exit code %d, %q, want %q", args, code, complaint, want)
+		}
+	}
+}

@@ -1,0 +1,345 @@
+package code
+
+import (
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const humanEvalRow = `{"task_id":"X/0","prompt":"def add(a, b):\n    \"\"\"Add.\"\"\"\n","entry_point":"add","canonical_solution":"    return a + b\n","test":"def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate([1], [2]) == [1, 2]\n    assert candidate('a', 'b') == 'ab'\n"}`
+
+// TestVerdicts runs programs against tests, those that try to pass without solving the problem above all.
+func TestVerdicts(t *testing.T) {
+	j := newTestJudge(t)
+	problems, err := Read(write(t, "p.jsonl", humanEvalRow), "python", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &problems[0]
+	for _, test := range []struct {
+		name, body string
+		class      Class
+		passed     int
+	}{
+		{"right", "    return a + b\n", Pass, 3},
+		{"wrong", "    return a - b\n", Wrong, 0},
+		{"partly right", "    return 3 if a == 1 else None\n", Wrong, 1},
+		{"empty", " \n", Empty, 0},
+		{"syntax", "    retrun a\n", Syntax, 0},
+		{"raises", "    raise KeyError(a)\n", Runtime, 0},
+		{"endless", "    while True: pass\n", Timeout, 0},
+		{"much memory", "    x = []\n    while True: x.append(b'x' * (1 << 24))\n", Memory, 0},
+		{"exits with 0", "    import os; os._exit(0)\n", Runtime, 0},
+		{"exits when it is read", "    pass\nimport os\nos._exit(0)\n", Runtime, 0},
+		{"sys.exit", "    pass\nimport sys\nsys.exit(0)\n", Runtime, 0},
+		{"exits in a destructor", "    return K()\nclass K:\n  def __del__(self):\n    import os; os._exit(0)\n", Wrong, 0},
+		{"equals all", "    return K()\nclass K:\n  def __eq__(self, other): return True\n  __ne__ = lambda s, o: False\n", Wrong, 0},
+		{"equals all, a number", "    return K(5)\nclass K(int):\n  def __eq__(self, other): return True\n  __hash__ = int.__hash__\n", Wrong, 0},
+		{"equals all, a text", "    return K('x')\nclass K(str):\n  def __eq__(self, other): return True\n  __hash__ = str.__hash__\n", Wrong, 0},
+		{"equals all, a list", "    return K([5])\nclass K(list):\n  def __eq__(self, other): return True\n  def __iter__(self): return iter([1, 2])\n", Wrong, 0},
+		{"equals all by a class of classes", "    return K\nclass M(type):\n  def __eq__(self, other): return True\n  __hash__ = type.__hash__\nclass K(metaclass=M): pass\n", Wrong, 0},
+		{"patches built-ins", "    return None\nimport builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.AssertionError = Exception\nbuiltins.len = lambda x: 0\n", Runtime, 0},
+		{"raises AssertionError", "    raise AssertionError\n", Runtime, 0},
+		{"looks at frames", "    import sys\n    f = sys._getframe()\n    while f:\n        for k, v in list(f.f_locals.items()) + list(f.f_globals.items()):\n            if ''.join(['candi', 'date(1']) in str(v) or 'nonce' == k: return 3\n        f = f.f_back\n    return None\n", Wrong, 0},
+		{"looks at objects", "    import gc\n    for o in gc.get_objects():\n        if isinstance(o, str) and ''.join(['candi', 'date(1']) in o: return 3\n    return None\n", Wrong, 0},
+		{"reads files", "    import os, glob\n    for d in ['/tmp', '/', '/proc/self/fd', '.']:\n        try:\n            for n in os.listdir(d):\n                if ''.join(['candi', 'date(1']) in open(os.path.join(d, n)).read(): return 3\n        except OSError: pass\n    return None\n", Wrong, 0},
+		{"prints verdicts", "    return None\nprint('P' * 99)\nprint('#0')\nprint('.')\n", Wrong, 0},
+		{"writes to the other side", "    return None\nimport os\nos.write(4, b'12\\nl1:s6:loaded')\nos.write(4, b'x' * 99)\n", Runtime, 0},
+		{"answers before it is asked", "    return None\nimport os\nm = b'l3:s5:valuei3;l2:i1;i2;'\nos.write(4, b'12\\nl1:s6:loaded')\nfor i in range(3): os.write(4, b'%d\\n' % len(m) + m)\nos.close(3)\nimport time; time.sleep(1)\n", Runtime, 0},
+		{"forks", "    import os\n    if os.fork() == 0:\n        while True: pass\n    return None\n", Wrong, 0},
+		{"a million nested lists", "    x = []\n    for i in range(1000000): x = [x]\n    return x\n", Runtime, 0},
+		{"itself in itself", "    x = []\n    x.append(x)\n    return x\n", Runtime, 0},
+		{"an endless iterator", "    import itertools\n    return itertools.count()\n", Wrong, 0},
+		{"an endless generator", "    while True: yield a\n", Runtime, 0},
+		{"a long text", "    return 'x' * (1 << 25)\n", Runtime, 0},
+		{"changes its arguments", "    if isinstance(a, list): a.extend(b); return a\n    return a + b\n", Pass, 3},
+		{"writes and is right", "    print('x' * 1000)\n    return a + b\n", Pass, 3},
+		{"writes too much", "    print('x' * 1000000)\n    return a + b\n", Output, 0},
+		{"NUL", "    return a + b\x00\n", Syntax, 0},
+		{"a lone surrogate", "    return '\\ud800'\n", Wrong, 0},
+	} {
+		v, err := j.Run(t.Context(), p, p.program(test.body, false), p.Tests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v.Class != test.class || v.Passed() != test.passed && v.Class != Output {
+			t.Errorf("%s: %+v, want %s and %d tests", test.name, v, test.class, test.passed)
+		}
+	}
+}
+
+// TestLayouts reads problems of each layout, and runs their solutions.
+func TestLayouts(t *testing.T) {
+	j := newTestJudge(t)
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"problem_description.txt": "Add one.", "python_sol.py": "def f(x): return x + 1", "q_sol.q": "f:{x+1}", "q_test_case_1.q": "show f 1",
+		"q_exact_ans_test_case_1.txt": "2", "test_case_1.py": "print(f(1))", "python_exact_ans_test_case_1.txt": "2\n",
+		"test_case_10.py": "print(f(10))", "python_exact_ans_test_case_10.txt": "11",
+	} {
+		if err := os.MkdirAll(folder+"/problem_1", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(folder+"/problem_1/"+name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		path  string
+		tests int
+	}{
+		{write(t, "h.jsonl", humanEvalRow), 3},
+		{write(t, "m.json", `[{"task_id":126,"prompt":"Add.","code":"def sum(a,b):\r\n  return a+b","test_imports":["import math"],"test_list":["assert sum(1,2)==3","assert math.isclose(sum(.1,.2),.3)"]}]`), 2},
+		{write(t, "io.jsonl", `{"prompt":"Double it.","solution":"print(2*int(input()))","tests":[{"input":"4\n","output":"8"},{"input":"-1","output":"-2\n"}]}`), 2},
+		{write(t, "call.jsonl", `{"prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"assert":"assert f('a') == 'aa'"}],"hidden_tests":[{"call":"f(0)","expect":"0"}]}`), 3},
+		{write(t, "program.jsonl", `{"prompt":"A stack.","solution":"class S:\n  def __init__(self): self.x = []\n  def push(self, v): self.x.append(v)\n  def pop(self): return self.x.pop()","tests":"s = S()\ns.push(1)\ns.push(2)\nassert s.pop() == 2\nassert s.pop() == 1\ntry:\n  s.pop()\n  assert False\nexcept IndexError:\n  pass"}`), 3},
+		{write(t, "script.jsonl", `{"prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"script":"print(f(4))","output":"8"}]}`), 1},
+		{folder, 2},
+	} {
+		problems, err := Read(test.path, "python", QToPython)
+		if err != nil || len(problems) != 1 {
+			t.Errorf("%s: %v, %v", test.path, problems, err)
+			continue
+		}
+		p := &problems[0]
+		for program, want := range map[string]bool{p.complete(p.Solution): true, p.complete("x = 1"): false} {
+			v, err := j.Run(t.Context(), p, program, append(p.Tests, p.Hidden...))
+			if err != nil || (v.Class == Pass) != want || want && v.Passed() != test.tests {
+				t.Errorf("%s: %q: %+v, %v", filepath.Base(test.path), program, v, err)
+			}
+		}
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"empty.jsonl":    {"", "empty"},
+		"nothing.jsonl":  {`{"tests":[]}`, "nothing is asked"},
+		"untested.jsonl": {`{"prompt":"x"}`, "there are no tests"},
+		"list.jsonl":     {`{"prompt":"x","tests":[1]}`, "test 1 is no object"},
+		"fields.jsonl":   {`{"prompt":"x","tests":[{"inpt":"1"}]}`, "it has neither output"},
+		"half.jsonl":     {`{"prompt":"x","tests":[{"call":"f(1)"}]}`, "call and expect"},
+		"number.jsonl":   {`{"prompt":3,"tests":"assert 1"}`, `field "prompt" is no text`},
+		"tests.jsonl":    {`{"prompt":"x","tests":3}`, "neither a list nor a program"},
+		"check.jsonl":    {`{"prompt":"x","check":"def check(c): pass"}`, "entry_point"},
+		"twice.jsonl":    {`{"name":"a","prompt":"x","tests":"assert 1"}` + "\n" + `{"name":"a","prompt":"y","tests":"assert 1"}`, `twice.jsonl:2: problem "a" is at`},
+		"nul.jsonl":      {`{"prompt":"x\u0000","tests":"assert 1"}`, "NUL"},
+	} {
+		path := write(t, name, test.text)
+		if _, err := Read(path, "python", ""); err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: error %v, want one with %q", name, err, test.want)
+		}
+	}
+	folder := filepath.Dir(write(t, "a/problem_description.txt", "x"))
+	if _, err := Read(filepath.Dir(folder), "q", PythonToQ); err == nil || !strings.Contains(err.Error(), "a: file python_sol.py is missing") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := Read(write(t, "q.jsonl", humanEvalRow), "q", ""); err == nil || !strings.Contains(err.Error(), "run for python") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestExtract(t *testing.T) {
+	for _, test := range []struct {
+		text      string
+		reasoning bool
+		want      string
+		formatted bool
+	}{
+		{"    return 1\n", false, "    return 1", true},
+		{"Here:\n```python\nx = 1\n```\nDone.", false, "x = 1", true},
+		{"```\na\n``` and ```python\nb\n```", false, "b", true},
+		{"```py\nnot closed", false, "not closed", true},
+		{"<reasoning>why</reasoning><answer>\n```q\nf:{x}\n```\n</answer>", true, "f:{x}", true},
+		{"<ANSWER>x</ANSWER>", true, "x", true},
+		{"The final answer: y", true, "y", false},
+		{"answer: y", false, "answer: y", true},
+		{"", false, "", false},
+	} {
+		got, formatted := Extract(test.text, "python", test.reasoning)
+		if got != test.want || formatted != test.formatted {
+			t.Errorf("%q: %q, %v", test.text, got, formatted)
+		}
+	}
+}
+
+func TestOneLines(t *testing.T) {
+	if len(families) < 30 {
+		t.Errorf("%d families", len(families))
+	}
+	j := newTestJudge(t)
+	task, err := envs.New("code", envs.Setup{Seed: 1, Text: true}, envs.Settings{"held_out_families": "2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := map[string]envs.Part{}
+	held := 0
+	for _, part := range []envs.Part{envs.Train, envs.Eval, envs.Warmup} {
+		for i := range 300 {
+			e, err := task.Episode(part, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := e.(worked).problem
+			if other, seen := texts[p.Text]; seen && other != part {
+				t.Errorf("%q is in %s and in %s", p.Text, other, part)
+			}
+			texts[p.Text] = part
+			if strings.HasPrefix(p.Kind, heldOut) {
+				if held++; part != envs.Eval {
+					t.Errorf("%q is in %s", p.Name, part)
+				}
+			}
+			if i%20 == 0 {
+				if v, err := j.Run(t.Context(), &p, p.complete(p.Solution), p.Tests); err != nil || v.Class != Pass {
+					t.Errorf("%q: %+v, %v", p.Text, v, err)
+				}
+			}
+		}
+	}
+	if held == 0 {
+		t.Error("no problem is of a family that is held out")
+	}
+	again, err := envs.New("code", envs.Setup{Seed: 1, Text: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, _ := again.Episode(envs.Train, 250)
+	again, _ = envs.New("code", envs.Setup{Seed: 1, Text: true}, nil)
+	_, _ = again.Episode(envs.Train, 10)
+	b, _ := again.Episode(envs.Train, 250)
+	if diff := cmp.Diff(a.(worked).problem, b.(worked).problem); diff != "" {
+		t.Errorf("an episode depends on those made before it: %s", diff)
+	}
+}
+
+// TestEpisode plays problems of one and of several turns.
+func TestEpisode(t *testing.T) {
+	newTestJudge(t)
+	path := write(t, "p.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"call":"f(0)","expect":"0"}],"hidden_tests":[{"call":"f(1)","expect":"2"}]}`+
+		"\n"+`{"name":"b","prompt":"Half.","solution":"def f(x): return x/2","tests":[{"call":"f(4)","expect":"2"}]}`)
+	task, err := envs.New("code", envs.Setup{HeldOut: 1}, envs.Settings{"dataset": path, "max_turns": "2", "perfect_bonus": "3", "reward_scale": "2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	play := func(part envs.Part, actions ...string) (last envs.Step) {
+		e, err := task.Episode(part, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Reset(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, action := range actions {
+			if last, err = e.Step(t.Context(), envs.Action{Text: action, Stop: envs.StopEnd}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := e.Step(t.Context(), envs.Action{}); last.Done && err == nil {
+			t.Error("a step after the end is taken")
+		}
+		return last
+	}
+	if got := play(envs.Train, "```python\ndef f(x): return x + x\n```"); !got.Done || got.Reward != 2*(1+3) || !got.Info.Correct || got.Info.Tests.Total != 2 {
+		t.Errorf("%+v", got)
+	}
+	if got := play(envs.Train, "def f(x): return 8"); got.Done || got.Reward != 0 || !strings.Contains(got.Reply, "1 of 2 tests pass") || strings.Contains(got.Reply, "f(0)") {
+		t.Errorf("%+v", got)
+	}
+	if got := play(envs.Train, "no", "def f(x): return 8"); !got.Done || got.Reward != 2*.5 || got.Info.Correct {
+		t.Errorf("%+v", got)
+	}
+	e, _ := task.Episode(envs.Train, 0)
+	_, _ = e.Reset(t.Context())
+	if got, _ := e.Step(t.Context(), envs.Action{Stop: envs.StopCancelled}); !got.Done || !math.IsNaN(got.Reward) {
+		t.Errorf("%+v", got)
+	}
+	for _, test := range []struct {
+		settings envs.Settings
+		want     string
+	}{
+		{envs.Settings{"dataset": write(t, "bad.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":[{"call":"f(4)","expect":"8"}]}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, `problem "a": its own solution does not pass its tests (wrong: a test failed): mend`},
+		{envs.Settings{"language": "q"}, "option language: q needs --dataset"},
+		{envs.Settings{"language": "pepper", "dataset": write(t, "io.jsonl", `{"prompt":"a","tests":[{"output":"1"}]}`+"\n"+`{"prompt":"b","tests":[{"output":"1"}]}`), "interpreter": "/nowhere/chili"}, "no interpreter of pepper: pip install chili-pie"},
+	} {
+		if _, err := envs.New("code", envs.Setup{HeldOut: 1}, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v: error %v, want one with %q", test.settings, err, test.want)
+		}
+	}
+}
+
+func TestQuality(t *testing.T) {
+	const good = "def f(x):\n    \"\"\"Double it.\"\"\"\n    # twice\n    return 2 * x\n"
+	for _, test := range []struct {
+		name       string
+		value      func(string) float64
+		text       string
+		low, limit float64
+	}{
+		{"style", Style, good, 1, 1}, {"style", Style, "x = 1 \ny = 2\n", .5, .5}, {"style", Style, "", 0, 0}, {"style", Style, "x = 1; y = 2\n", 0, 0},
+		{"documentation", Documentation, good, 1, 1}, {"documentation", Documentation, "def f(x):\n    return x\n", 0, 0},
+		{"complexity", Complexity, good, 1, 1}, {"complexity", Complexity, "def f(x):\n" + strings.Repeat("    if x: pass\n", 19), .5, .5},
+	} {
+		if got := test.value(test.text); got < test.low-1e-9 || got > test.limit+1e-9 {
+			t.Errorf("%s of %q is %v", test.name, test.text, got)
+		}
+	}
+}
+
+func TestRewards(t *testing.T) {
+	o := &options{BaseWeight: 1, PerfectWeight: 2, PerfectBonus: 3, TimeBonus: 4, Scale: .5, Timeout: 5}
+	c := envs.Completion{Info: &envs.Info{Tests: &envs.Tests{Class: "pass", Passed: 4, Total: 4, Seconds: 2.5, Program: "x = 1\n"}}}
+	for _, r := range rewards {
+		want := map[string]float64{"tests": .5 * (1 + 6 + 2), "partial": 1, "perfect": 1, "time": .5, "style": 1, "documentation": 0, "complexity": 1, "quality": 2. / 3}[r.Name]
+		if got, err := r.New(o, nil)(context.Background(), c); err != nil || math.Abs(got-want) > 1e-12 {
+			t.Errorf("%s: %v, %v, want %v", r.Name, got, err, want)
+		}
+		if _, err := r.New(o, nil)(context.Background(), envs.Completion{Reward: math.NaN()}); err == nil {
+			t.Errorf("%s has a value of a program that was not run", r.Name)
+		}
+	}
+}
+
+func FuzzExtract(f *testing.F) {
+	f.Add("```python\nx\n```", true)
+	f.Add("<answer>answer: ```", false)
+	f.Fuzz(func(t *testing.T, text string, reasoning bool) {
+		if program, _ := Extract(text, "python", reasoning); len(program) > len(text) {
+			t.Fatalf("%q is longer than %q", program, text)
+		}
+	})
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(humanEvalRow))
+	f.Add([]byte(`{"prompt":"x","tests":[{"call":"f()","expect":"1"},{"input":"","output":""}],"hidden_tests":"x"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "p.jsonl")
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		problems, err := Read(path, "python", "")
+		if (err == nil) == (len(problems) == 0) {
+			t.Fatalf("%d problems, %v", len(problems), err)
+		}
+	})
+}

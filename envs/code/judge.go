@@ -1,0 +1,350 @@
+package code
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"rltrain/envs/sandbox"
+)
+
+// Class says how a program did against its tests.
+type Class string
+
+// Classes of programs.
+const (
+	Pass    Class = "pass"
+	Wrong   Class = "wrong"   // it ran, and a test failed
+	Syntax  Class = "syntax"  // it cannot be read
+	Runtime Class = "runtime" // it failed while it ran, or ended before its tests
+	Timeout Class = "timeout"
+	Memory  Class = "memory"
+	Output  Class = "output" // it wrote too much
+	Empty   Class = "empty"  // there was no program
+	// Sandbox means that nothing is known of the program: it is missing data, and counts nowhere.
+	Sandbox Class = "sandbox-error"
+)
+
+// Classes are all, in the order of tables.
+var Classes = []Class{Pass, Wrong, Syntax, Runtime, Timeout, Memory, Output, Empty, Sandbox}
+
+// Verdict is what tests say of a program.
+type Verdict struct {
+	Class   Class   `json:"class"`
+	Tests   []bool  `json:"tests"` // which passed; shorter than Total where it did not come to the end
+	Total   int     `json:"total"`
+	Message string  `json:"message,omitempty"` // of the first failure
+	CPU     float64 `json:"cpu_s"`             // of the program, without its tests
+}
+
+// Passed is how many tests the program passed.
+func (v Verdict) Passed() int {
+	n := 0
+	for _, ok := range v.Tests {
+		if ok {
+			n++
+		}
+	}
+	return n
+}
+
+// Judge runs programs against tests. Several goroutines may use it.
+type Judge struct {
+	sandbox  *sandbox.Sandbox
+	language *sandbox.Language
+	limits   sandbox.Limits
+
+	lock  sync.Mutex
+	known map[[32]byte]Verdict
+}
+
+// maxKnown is how many verdicts are kept: equal programs are common among the samples of a prompt.
+const maxKnown = 1 << 16
+
+// NewJudge finds the language's interpreter. timeout is the processor time that a program has for all its tests together
+// where they run in one process, else for each.
+func NewJudge(ctx context.Context, language, interpreter string, timeout time.Duration, unsafe bool) (*Judge, error) {
+	s, err := sandbox.Open(unsafe)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.Find(ctx, language, interpreter)
+	if err != nil {
+		return nil, err
+	}
+	limits := sandbox.Usual()
+	// Processor time does not depend on what else the machine does; the clock ends a program that waits.
+	limits.CPU, limits.Wall = timeout, 6*timeout+10*time.Second
+	return &Judge{sandbox: s, language: l, limits: limits, known: map[[32]byte]Verdict{}}, nil
+}
+
+// Tier is how programs are kept in.
+func (j *Judge) Tier() string { return string(j.sandbox.Tier()) + ": " + j.sandbox.How() }
+
+// Run says what a problem's tests say of a program; tests are some or all of p.Tests and p.Hidden, where the problem has
+// such. The error is that of ctx.
+func (j *Judge) Run(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
+	if strings.TrimSpace(program) == "" {
+		return Verdict{Class: Empty, Total: max(1, len(tests)), Message: "there is no program"}, nil
+	}
+	if strings.ContainsRune(program, 0) || !utf8.ValidString(program) {
+		return Verdict{Class: Syntax, Total: max(1, len(tests)), Message: "the program holds a NUL byte, or is no UTF-8"}, nil
+	}
+	text, err := json.Marshal([]any{program, p.Solution, p.Setup, p.Entry, p.Check, p.Program, tests})
+	if err != nil {
+		return Verdict{}, err
+	}
+	key := sha256.Sum256(text)
+	j.lock.Lock()
+	v, known := j.known[key]
+	j.lock.Unlock()
+	if known {
+		return v, nil
+	}
+	if p.Check != "" || p.Program != "" || len(tests) > 0 && tests[0].Assert != "" {
+		v, err = j.asserted(ctx, p, program, tests)
+	} else {
+		v, err = j.compared(ctx, program, tests)
+	}
+	if err != nil || v.Class == Sandbox {
+		return v, err
+	}
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	if len(j.known) >= maxKnown {
+		clear(j.known)
+	}
+	j.known[key] = v
+	return v, nil
+}
+
+//go:embed codec.py
+var codec string
+
+//go:embed solution.py
+var solutionSide string
+
+//go:embed tests.py
+var testsSide string
+
+// asserted runs the program in one process and its tests in another.
+func (j *Judge) asserted(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
+	nonce, err := newNonce()
+	if err != nil {
+		return Verdict{}, err
+	}
+	mode, units := "each", make([]string, 0, len(tests))
+	for _, t := range tests {
+		units = append(units, t.Assert)
+	}
+	switch {
+	case p.Check != "":
+		mode, units = "check", []string{p.Check}
+	case p.Program != "":
+		mode, units = "split", []string{p.Program}
+	}
+	var payload strings.Builder
+	payload.WriteString("l6:")
+	for _, text := range []string{nonce, mode, p.Entry} {
+		packText(&payload, text)
+	}
+	packTexts(&payload, p.Setup)
+	packTexts(&payload, units)
+	packTexts(&payload, p.defined())
+	solution := j.program("solution.py", codec+solutionSide, nil)
+	solution.Files = append(solution.Files, sandbox.File{Name: "solution.txt", Data: program})
+	testing := j.program("tests.py", codec+testsSide, []byte(payload.String()))
+	out, err := j.sandbox.Run(ctx, j.limits, solution, testing)
+	if err != nil {
+		return Verdict{}, err
+	}
+	return readTold(nonce, out[0], out[1]), nil
+}
+
+// program is one of the two processes.
+func (j *Judge) program(name, text string, stdin []byte) sandbox.Program {
+	p := j.language.Program("", stdin)
+	p.Files = []sandbox.File{{Name: name, Data: text}}
+	p.Argv[len(p.Argv)-1] = "{}/" + name
+	return p
+}
+
+func newNonce() (string, error) {
+	word := make([]byte, 16)
+	_, err := rand.Read(word)
+	return hex.EncodeToString(word), err
+}
+
+// packText writes a text as codec.py reads it.
+func packText(b *strings.Builder, text string) {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	fmt.Fprintf(b, "s%d:%s", utf8.RuneCountInString(text), text)
+}
+
+func packTexts(b *strings.Builder, texts []string) {
+	fmt.Fprintf(b, "l%d:", len(texts))
+	for _, text := range texts {
+		packText(b, text)
+	}
+}
+
+// readTold reads what the process of the tests told, and how both ended.
+func readTold(nonce string, solution, tests sandbox.Outcome) Verdict {
+	v := Verdict{CPU: solution.CPU}
+	for _, o := range []sandbox.Outcome{solution, tests} {
+		if o.Status == sandbox.SandboxError {
+			v.Class, v.Message = Sandbox, o.Error
+			return v
+		}
+	}
+	ended, loaded := false, true
+	worst := Pass
+	for line := range strings.Lines(tests.Stdout) {
+		said, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), nonce)
+		if !ok || said == "" {
+			continue
+		}
+		note := said[1:]
+		switch said[0] {
+		case '#':
+			_, _ = fmt.Sscanf(note, "%d", &v.Total)
+			continue
+		case '.':
+			ended = true
+			continue
+		case '!':
+			loaded, ended, worst = false, true, Runtime
+			if strings.Contains(note, "SyntaxError") || strings.Contains(note, "IndentationError") || strings.Contains(note, "TabError") {
+				worst = Syntax
+			}
+		case 'P', 'W', 'E', 'G':
+			v.Tests = append(v.Tests, said[0] == 'P')
+		}
+		switch {
+		case worst != Pass:
+		case said[0] == 'W' || said[0] == 'w':
+			worst = Wrong
+		case said[0] != 'P':
+			worst = Runtime
+		}
+		if v.Message == "" && said[0] != 'P' {
+			v.Message = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\'`, `'`).Replace(note)
+		}
+	}
+	v.Total = max(v.Total, len(v.Tests), 1)
+	if loaded && ended && worst == Pass && v.Passed() == v.Total {
+		v.Class = Pass
+		return v
+	}
+	v.Class = worst
+	if worst == Pass { // the tests did not come to their end
+		v.Class = Runtime
+		if v.Message == "" {
+			v.Message = "the tests did not come to their end"
+		}
+	}
+	// How the program ended says more than that its tests noticed; that it was ended with its tests says nothing.
+	for _, o := range []sandbox.Outcome{solution, tests} {
+		class := map[sandbox.Status]Class{sandbox.Timeout: Timeout, sandbox.Memory: Memory, sandbox.Output: Output}[o.Status]
+		if class != "" && (v.Class == Runtime || !ended) {
+			v.Class, v.Message = class, classMessages[class]
+			break
+		}
+	}
+	return v
+}
+
+var classMessages = map[Class]string{Timeout: "the program took too long", Memory: "the program took too much memory", Output: "the program wrote too much"}
+
+// compared runs the program once for each test and compares what it writes.
+func (j *Judge) compared(ctx context.Context, program string, tests []Test) (Verdict, error) {
+	v := Verdict{Class: Pass, Total: len(tests)}
+	for _, t := range tests {
+		text, marker := program, ""
+		if t.Script != "" {
+			nonce, err := newNonce()
+			if err != nil {
+				return v, err
+			}
+			text, marker = j.language.Behind(program, t.Script, nonce), nonce
+		}
+		o, err := j.sandbox.RunText(ctx, j.limits, j.language, text, []byte(t.Input))
+		if err != nil {
+			return v, err
+		}
+		v.CPU += o.CPU
+		class, message := j.compare(o, t.Want, marker)
+		if class == Sandbox {
+			return Verdict{Class: Sandbox, Message: message}, nil
+		}
+		v.Tests = append(v.Tests, class == Pass)
+		if class != Pass && v.Class == Pass {
+			v.Class, v.Message = class, message
+		}
+	}
+	return v, nil
+}
+
+// compare is what one run says.
+func (j *Judge) compare(o sandbox.Outcome, want, marker string) (Class, string) {
+	message := lastLines(o.Stderr, 5)
+	switch o.Status {
+	case sandbox.SandboxError:
+		return Sandbox, o.Error
+	case sandbox.Timeout:
+		return Timeout, classMessages[Timeout]
+	case sandbox.Memory:
+		return Memory, classMessages[Memory]
+	case sandbox.Output:
+		return Output, classMessages[Output]
+	case sandbox.OK:
+	default:
+		if strings.Contains(o.Stderr, "SyntaxError") {
+			return Syntax, message
+		}
+		return Runtime, message
+	}
+	got := o.Stdout
+	if marker != "" {
+		var found bool
+		if got, found = j.language.AfterMark(got, marker); !found {
+			return Runtime, "the program ended before its test"
+		}
+	}
+	if j.language.Complains(o.Stderr) {
+		return Runtime, message
+	}
+	if same(got, want) {
+		return Pass, ""
+	}
+	return Wrong, fmt.Sprintf("it wrote %.200q, not %.200q", strings.TrimSpace(got), strings.TrimSpace(want))
+}
+
+// same compares outputs but for spaces at the ends of lines and of all; nothing is the same as an empty text of q.
+func same(got, want string) bool {
+	clean := func(text string) string {
+		lines := strings.Split(strings.ReplaceAll(strings.TrimSpace(text), "\r\n", "\n"), "\n")
+		for i, line := range lines {
+			lines[i] = strings.TrimRight(line, " \t")
+		}
+		text = strings.Join(lines, "\n")
+		if text == `""` {
+			return ""
+		}
+		return text
+	}
+	return clean(got) == clean(want)
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

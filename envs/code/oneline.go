@@ -1,0 +1,170 @@
+package code
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+
+	"rltrain/envs"
+)
+
+// family is a kind of one-line problems: A and B stand for numbers, T and U for texts, which differ from problem to
+// problem.
+type family struct {
+	name, text, solution string
+	argument             string // of the function: int, text or list
+}
+
+// families are all.
+var families = []family{
+	{"add", "add A", "x+A", "int"}, {"subtract", "take A away", "x-A", "int"}, {"times", "times A", "x*A", "int"},
+	{"quotient", "how often A fits", "x//A", "int"}, {"rest", "rest by A", "x%A", "int"}, {"minus it", "A minus it", "A-x", "int"},
+	{"square", "square and add A", "x*x+A", "int"}, {"times plus", "times A plus B", "x*A+B", "int"}, {"plus times", "plus A, then times B", "(x+A)*B", "int"},
+	{"larger", "larger of it and A", "max(x,A)", "int"}, {"smaller", "smaller of it and A", "min(x,A)", "int"}, {"distance", "distance to A", "abs(x-A)", "int"},
+	{"above", "is it above A", "x>A", "int"}, {"below", "is it below A", "x<A", "int"}, {"equal", "is it A", "x==A", "int"},
+	{"multiple", "is it a multiple of A", "x%A==0", "int"}, {"double", "double and add A", "2*x+A", "int"}, {"negate", "negate and add A", "-x+A", "int"},
+	{"sign", "A if negative", "A if x<0 else x", "int"}, {"last digit", "last digit plus A", "x%10+A", "int"},
+	{"front", "put T in front", "'T'+x", "text"}, {"behind", "put T behind", "x+'T'", "text"}, {"around", "T in front, U behind", "'T'+x+'U'", "text"},
+	{"count", "count T", "x.count('T')", "text"}, {"replace", "T becomes U", "x.replace('T','U')", "text"}, {"begins", "begins with T", "x.startswith('T')", "text"},
+	{"ends", "ends with T", "x.endswith('T')", "text"}, {"upper", "capitals, then T", "x.upper()+'T'", "text"}, {"reverse", "backwards, then T", "x[::-1]+'T'", "text"},
+	{"longer", "longer than A", "len(x)>A", "text"}, {"length", "length plus A", "len(x)+A", "text"},
+	{"add each", "add A to each", "[v+A for v in x]", "list"}, {"times each", "each times A", "[v*A for v in x]", "list"},
+	{"filter", "those above A", "[v for v in x if v>A]", "list"}, {"sum", "sum plus A", "sum(x)+A", "list"}, {"most", "largest plus A", "max(x)+A", "list"},
+	{"append", "put A behind all", "x+[A]", "list"}, {"has", "is A in it", "A in x", "list"},
+}
+
+// oneLines are the problems that the program makes up itself. A problem belongs to one part by a hash of its text,
+// whatever the seed.
+type oneLines struct {
+	seed uint64
+	held int // families at the end that are for evaluation alone
+
+	lock  sync.Mutex
+	parts map[envs.Part]*sequence
+}
+
+// sequence is the problems of a part in their order, as far as they have been asked for.
+type sequence struct {
+	random *rand.Rand
+	seen   map[string]bool
+	all    []Problem
+}
+
+// maxOneLines is how many problems to be judged by there are at most; there are more different ones.
+const maxOneLines = 2000
+
+// at is problem i of a part.
+func (o *oneLines) at(part envs.Part, i int) Problem {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	s := o.parts[part]
+	if s == nil {
+		var key [32]byte
+		binary.LittleEndian.PutUint64(key[:], o.seed)
+		copy(key[8:], part)
+		s = &sequence{random: rand.New(rand.NewChaCha8(key)), seen: map[string]bool{}}
+		o.parts[part] = s
+	}
+	for i >= len(s.all) {
+		d := o.draw(part, s.random)
+		text := d.fill.Replace(d.text)
+		// Small families have not many problems: those to be judged by are different ones all the same.
+		if !d.held && partOf(text) != part || part == envs.Eval && s.seen[text] {
+			continue
+		}
+		s.seen[text] = true
+		s.all = append(s.all, d.problem())
+	}
+	return s.all[i]
+}
+
+// partOf is the part that a problem belongs to: three in ten are for evaluation.
+func partOf(text string) envs.Part {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text))
+	switch n := h.Sum64() % 10; {
+	case n < 3:
+		return envs.Eval
+	case n < 6:
+		return envs.Warmup
+	}
+	return envs.Train
+}
+
+const heldOut = "held-out "
+
+// drawn is a family and what stands in the places of a problem of it.
+type drawn struct {
+	family
+	fill *strings.Replacer
+	held bool
+}
+
+// draw chooses a problem.
+func (o *oneLines) draw(part envs.Part, random *rand.Rand) drawn {
+	known := len(families) - o.held
+	n := known
+	if part == envs.Eval {
+		n = len(families)
+	}
+	i := random.IntN(n)
+	number := func() string { return fmt.Sprint(2 + random.IntN(98)) }
+	word := func() string {
+		text := make([]byte, 1+random.IntN(2))
+		for i := range text {
+			text[i] = byte('a' + random.IntN(8))
+		}
+		return string(text)
+	}
+	return drawn{families[i], strings.NewReplacer("A", number(), "B", number(), "T", word(), "U", word()), i >= known}
+}
+
+// problem makes it.
+func (d drawn) problem() Problem {
+	f, fill := d.family, d.fill
+	p := Problem{Text: fill.Replace(f.text), Prefix: "def f(x):\n    return ", Entry: "f", Solution: fill.Replace(f.solution), Kind: f.name}
+	p.Name = p.Text
+	if d.held {
+		p.Name, p.Kind = heldOut+p.Text, heldOut+f.name
+	}
+	p.Place = "problem " + p.Name
+	var arguments []string
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(p.Text))
+	values := rand.New(rand.NewPCG(h.Sum64(), 1))
+	// Values near the problem's own number tell programs apart that differ at it only.
+	near := 0
+	_, _ = fmt.Sscanf(strings.TrimLeft(p.Text, "abcdefghijklmnopqrstuvwxyz, "), "%d", &near)
+	pieces := append(strings.Fields(p.Text), "ab", "c")
+	for k := range 5 {
+		switch f.argument {
+		case "int":
+			arguments = append(arguments, fmt.Sprint([]int{near, near + 1, near - 1, values.IntN(200), -values.IntN(200)}[k]))
+		case "text":
+			text := []string{pieces[values.IntN(len(pieces))], "abab", fill.Replace("TaT"), strings.Repeat("h", values.IntN(60)), fill.Replace("bUTU")}[k]
+			arguments = append(arguments, "'"+text+"'")
+		default:
+			list := []int{near, values.IntN(100), near + 1, -values.IntN(50)}
+			arguments = append(arguments, strings.ReplaceAll(fmt.Sprint(list[:1+k%4]), " ", ", "))
+		}
+	}
+	for _, a := range slices.Compact(arguments) {
+		p.Tests = append(p.Tests, Test{Assert: fmt.Sprintf("w = (lambda x: %s)(%s)\nr = f(%s)\nassert type(r) is type(w) and r == w", p.Solution, a, a)})
+	}
+	return p
+}
+
+// Len is the number of different problems of a part; 0, for there is no end worth waiting for.
+func (o *oneLines) Len(envs.Part) int { return 0 }
+
+// At is a problem of a part.
+func (o *oneLines) At(part envs.Part, index int) (Problem, error) {
+	if index < 0 || index >= maxOneLines && part == envs.Eval {
+		return Problem{}, fmt.Errorf("there is no episode %d of part %q", index, part)
+	}
+	return o.at(part, index), nil
+}

@@ -1,0 +1,138 @@
+package code
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+	"rltrain/internal/nearest"
+	"rltrain/internal/words"
+)
+
+// completion is a row of a file of them.
+type completion struct {
+	problem *Problem
+	text    string
+}
+
+// Programs implements envs.ProgramSource: rows have task_id and a completion, as HumanEval's own tool takes them.
+func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string, each func(envs.Program)) (problems int, err error) {
+	if o.Dataset == "" {
+		return 0, &envs.OptionError{Option: "dataset", Err: errors.New("names the problems of the completions")}
+	}
+	all, err := Read(o.Dataset, o.Language, o.CodeTask)
+	if err != nil {
+		return 0, err
+	}
+	rows, err := readCompletions(path, field, all)
+	if err != nil {
+		return 0, err
+	}
+	judge, err := NewJudge(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe)
+	if err != nil {
+		return 0, err
+	}
+	done := make([]envs.Program, len(rows))
+	finished := make([]chan error, len(rows))
+	for i := range finished {
+		finished[i] = make(chan error, 1)
+	}
+	next := make(chan int)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for i := range next {
+				var err error
+				done[i], err = o.judged(ctx, judge, rows[i])
+				finished[i] <- err
+			}
+		})
+	}
+	workers.Go(func() {
+		defer close(next)
+		for i := range rows {
+			select {
+			case next <- i:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	for i := range rows {
+		select {
+		case err := <-finished[i]:
+			if err != nil {
+				cancel()
+				return 0, err
+			}
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+		done[i].Row, done[i].Rows = i+1, len(rows)
+		each(done[i])
+	}
+	cancel()
+	return len(all), nil
+}
+
+// judged runs one completion.
+func (o *options) judged(ctx context.Context, judge *Judge, row completion) (envs.Program, error) {
+	p := row.problem
+	answer, formatted := Extract(row.text, o.Language, o.Reasoning)
+	program := p.program(answer, fenced(row.text))
+	v, err := judge.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
+	one := envs.Program{Problem: p.Name, Failure: v.Message}
+	if err == nil && v.Class != Sandbox {
+		one.Info = &envs.Info{
+			Correct: v.Class == Pass, Formatted: formatted, Tier: string(v.Class), Answer: answer, Kind: p.Kind,
+			Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Program: program},
+		}
+	}
+	return one, err
+}
+
+// readCompletions reads rows, each of one of the problems.
+func readCompletions(path, field string, problems []Problem) ([]completion, error) {
+	byName := map[string]*Problem{}
+	var names []string
+	for i := range problems {
+		byName[problems[i].Name] = &problems[i]
+		names = append(names, problems[i].Name)
+	}
+	var rows []completion
+	for r, err := range dataset.Records(path) {
+		if err != nil {
+			return nil, err
+		}
+		f := fields{r.Fields}
+		name := f.name()
+		p := byName[name]
+		value, _ := f.Get(field)
+		text, ok := value.(string)
+		switch {
+		case name == "":
+			return nil, fmt.Errorf("%s: field \"task_id\" is missing", r.Place())
+		case p == nil:
+			hint := ""
+			if near := nearest.Name(name, names); near != "" {
+				hint = fmt.Sprintf("; did you mean %s?", words.Quote(near))
+			}
+			return nil, fmt.Errorf("%s: task_id %s is no problem of the data set%s", r.Place(), words.Quote(name), hint)
+		case !ok:
+			return nil, fmt.Errorf("%s: field %q is missing or no text", r.Place(), field)
+		}
+		rows = append(rows, completion{p, text})
+	}
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("%s has no rows", path)
+	}
+	return rows, nil
+}

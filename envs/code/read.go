@@ -1,0 +1,352 @@
+package code
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rltrain/envs/dataset"
+)
+
+// Read reads the problems of a file or a folder: HumanEval, MBPP, rows of one's own, or a folder with a folder for each
+// problem. language is that of the programs.
+func Read(path, language, task string) ([]Problem, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	var problems []Problem
+	if info.IsDir() {
+		problems, err = readFolder(path, task)
+	} else {
+		problems, err = readFile(path, language)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(problems) == 0 {
+		return nil, fmt.Errorf("%s has no problems", path)
+	}
+	return problems, distinct(problems)
+}
+
+func readFile(path, language string) ([]Problem, error) {
+	var problems []Problem
+	for r, err := range dataset.Records(path) {
+		if err != nil {
+			return nil, err
+		}
+		p, err := readRow(fields{r.Fields}, language)
+		if err == nil {
+			err = p.check()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Place(), err)
+		}
+		p.Place = r.Place()
+		if p.Name == "" {
+			p.Name = fmt.Sprint(len(problems))
+		}
+		problems = append(problems, p)
+	}
+	return problems, nil
+}
+
+// fields are those of a row.
+type fields struct{ dataset.Object }
+
+// text is a field's text, "" where it is absent.
+func (f fields) text(name string) (string, error) {
+	value, ok := f.Get(name)
+	if !ok || value == nil {
+		return "", nil
+	}
+	text, ok := value.(string)
+	if !ok {
+		return "", fmt.Errorf("field %q is no text", name)
+	}
+	return strings.ReplaceAll(text, "\r\n", "\n"), nil
+}
+
+// texts is a list of texts, or one of lines.
+func (f fields) texts(name string) ([]string, error) {
+	value, ok := f.Get(name)
+	if text, one := value.(string); one && text != "" {
+		return []string{text}, nil
+	}
+	if !ok || value == nil || value == "" {
+		return nil, nil
+	}
+	list, ok := value.([]any)
+	if !ok {
+		return nil, fmt.Errorf("field %q is no list", name)
+	}
+	var texts []string
+	for _, one := range list {
+		text, ok := one.(string)
+		if !ok {
+			return nil, fmt.Errorf("field %q has an element that is no text", name)
+		}
+		texts = append(texts, strings.ReplaceAll(text, "\r\n", "\n"))
+	}
+	return texts, nil
+}
+
+// name is what the row is called, as text.
+func (f fields) name() string {
+	for _, name := range []string{"task_id", "name", "id"} {
+		if value, ok := f.Get(name); ok && value != nil {
+			return fmt.Sprint(value)
+		}
+	}
+	return ""
+}
+
+func (f fields) has(name string) bool {
+	_, ok := f.Get(name)
+	return ok
+}
+
+// readRow reads a row of any of the layouts.
+func readRow(f fields, language string) (Problem, error) {
+	p := Problem{Name: f.name()}
+	var errs []error
+	get := func(into *string, names ...string) {
+		for _, name := range names {
+			if *into == "" {
+				var err error
+				*into, err = f.text(name)
+				errs = append(errs, err)
+			}
+		}
+	}
+	list := func(name string) []string {
+		texts, err := f.texts(name)
+		errs = append(errs, err)
+		return texts
+	}
+	get(&p.Kind, "kind")
+	get(&p.Entry, "entry_point")
+	switch {
+	case f.has("entry_point") && f.has("test"): // HumanEval
+		get(&p.Prefix, "prompt")
+		get(&p.Solution, "canonical_solution")
+		get(&p.Check, "test")
+		p.Text, p.Setup = p.Prefix, []string{p.Prefix}
+	case f.has("test_list"): // MBPP
+		get(&p.Text, "text", "prompt")
+		get(&p.Solution, "code")
+		p.Setup = append(list("test_imports"), list("test_setup_code")...)
+		p.Tests, p.Hidden = asserts(list("test_list")), asserts(list("challenge_test_list"))
+	default:
+		get(&p.Text, "prompt", "text", "question")
+		get(&p.Prefix, "prefix")
+		get(&p.Solution, "solution")
+		get(&p.Source, "source")
+		get(&p.Check, "check")
+		p.Setup = list("setup")
+		if value, ok := f.Get("tests"); ok {
+			if program, isText := value.(string); isText {
+				p.Program = program
+			} else {
+				var err error
+				p.Tests, err = ownTests("tests", value)
+				errs = append(errs, err)
+			}
+		}
+		if value, ok := f.Get("hidden_tests"); ok {
+			var err error
+			p.Hidden, err = ownTests("hidden_tests", value)
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return p, firstOf(errs)
+	}
+	if language != "python" {
+		for _, t := range p.Tests {
+			if t.Assert != "" {
+				return p, fmt.Errorf("tests that assert something are run for python; for %s give tests with input and output", language)
+			}
+		}
+		if p.Check != "" || p.Program != "" {
+			return p, fmt.Errorf("tests that are a Python program are run for python; for %s give tests with input and output", language)
+		}
+	}
+	return p, nil
+}
+
+func firstOf(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func asserts(texts []string) []Test {
+	var tests []Test
+	for _, text := range texts {
+		tests = append(tests, Test{Assert: text})
+	}
+	return tests
+}
+
+// ownTests reads tests of rows of one's own: each has input and output, script and output, call and expect, or assert.
+func ownTests(field string, value any) ([]Test, error) {
+	list, ok := value.([]any)
+	if !ok {
+		return nil, fmt.Errorf("field %q is neither a list nor a program", field)
+	}
+	var tests []Test
+	for i, one := range list {
+		object, ok := one.(dataset.Object)
+		if !ok {
+			return nil, fmt.Errorf("field %q: test %d is no object", field, i+1)
+		}
+		f := fields{object}
+		var t Test
+		var errs []error
+		get := func(name string) string {
+			text, err := f.text(name)
+			errs = append(errs, err)
+			return text
+		}
+		switch {
+		case f.has("call"):
+			call, expect := get("call"), get("expect")
+			if strings.TrimSpace(call) == "" || strings.TrimSpace(expect) == "" {
+				errs = append(errs, errors.New("call and expect are expressions, both"))
+			}
+			t.Assert = "assert (" + call + ") == (" + expect + ")"
+		case f.has("assert"):
+			t.Assert = get("assert")
+		case f.has("output"):
+			t.Input, t.Script, t.Want = get("input"), get("script"), get("output")
+		default:
+			errs = append(errs, errors.New("it has neither output, nor call and expect, nor assert"))
+		}
+		if err := firstOf(errs); err != nil {
+			return nil, fmt.Errorf("field %q: test %d: %w", field, i+1, err)
+		}
+		tests = append(tests, t)
+	}
+	return tests, nil
+}
+
+// Tasks of a folder of problems, which has each in Python and in q.
+const (
+	DescriptionToQ = "description_to_q"
+	PythonToQ      = "python_to_q"
+	QToPython      = "q_to_python"
+)
+
+// readFolder reads a folder with a folder for each problem.
+func readFolder(path, task string) ([]Problem, error) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var problems []Problem
+	for _, entry := range entries {
+		if !entry.IsDir() || strings.HasPrefix(entry.Name(), ".") {
+			continue
+		}
+		p, err := readProblem(filepath.Join(path, entry.Name()), task)
+		if err != nil {
+			return nil, err
+		}
+		p.Name = entry.Name()
+		problems = append(problems, p)
+	}
+	return problems, nil
+}
+
+// readProblem reads the files of one problem.
+func readProblem(folder, task string) (Problem, error) {
+	p := Problem{Place: folder}
+	need := func(name string) (string, error) {
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			return "", fmt.Errorf("problem %s: file %s is missing or cannot be read: %w", folder, name, err)
+		}
+		return strings.ReplaceAll(string(text), "\r\n", "\n"), nil
+	}
+	may := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			return ""
+		}
+		return strings.ReplaceAll(string(text), "\r\n", "\n")
+	}
+	var err error
+	if p.Text, err = need("problem_description.txt"); err != nil {
+		return p, err
+	}
+	test, want := "q_test_case_%s.q", "q_exact_ans_test_case_%s.txt"
+	switch task {
+	case QToPython:
+		test, want = "test_case_%s.py", "python_exact_ans_test_case_%s.txt"
+		if p.Source, err = need("q_sol.q"); err != nil {
+			return p, err
+		}
+		p.Solution = may("python_sol.py")
+	case PythonToQ:
+		if p.Source, err = need("python_sol.py"); err != nil {
+			return p, err
+		}
+		p.Solution = may("q_sol.q")
+	default:
+		p.Solution = may("q_sol.q")
+	}
+	numbers, err := numbered(folder, test)
+	if err != nil {
+		return p, err
+	}
+	for _, n := range numbers {
+		t := Test{}
+		if t.Script, err = need(fmt.Sprintf(test, n)); err != nil {
+			return p, err
+		}
+		if t.Want, err = need(fmt.Sprintf(want, n)); err != nil {
+			return p, err
+		}
+		p.Tests = append(p.Tests, t)
+	}
+	if len(p.Tests) == 0 {
+		return p, fmt.Errorf("problem %s: there are no tests: no file %s", folder, fmt.Sprintf(test, "1"))
+	}
+	return p, nil
+}
+
+// numbered are the numbers of files of a name, in order.
+func numbered(folder, format string) ([]string, error) {
+	before, after, _ := strings.Cut(format, "%s")
+	names, err := filepath.Glob(filepath.Join(escaped(folder), before+"*"+after))
+	if err != nil {
+		return nil, err
+	}
+	var numbers []string
+	for _, name := range names {
+		n := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(name), before), after)
+		if _, err := strconv.Atoi(n); err == nil {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.SortFunc(numbers, func(a, b string) int {
+		x, _ := strconv.Atoi(a)
+		y, _ := strconv.Atoi(b)
+		return x - y
+	})
+	return numbers, nil
+}
+
+// escaped is a path in which nothing is a pattern.
+func escaped(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
