@@ -3,7 +3,6 @@ package envs
 import (
 	"context"
 	"iter"
-	"slices"
 
 	"rltrain/envs/answer"
 	"rltrain/envs/dataset"
@@ -79,11 +78,6 @@ type NamedReward struct {
 	Judged     bool // it asks a language model; the first such is the reward of a run that has a judge and names none
 	// New makes the reward; options is what Definition.Options returned, with its values, judge nil unless Judged.
 	New func(options any, judge Scorer) Reward
-}
-
-// Judged tells whether a reward of the task asks a language model.
-func (d Definition) Judged() bool {
-	return slices.ContainsFunc(d.Rewards, func(r NamedReward) bool { return r.Judged })
 }
 
 // Setup is how a run uses a task.

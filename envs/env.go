@@ -4,7 +4,7 @@
 // An episode is an [Env], a task is a [Task] that makes them, and tasks are found by
 // name: [Register] adds one. The tasks themselves are in the packages below this one.
 // Nothing here knows about models or tensors; a model reaches a reward only as a
-// [Scorer].
+// [Scorer] or a [Critic].
 package envs
 
 import "context"
@@ -145,4 +145,10 @@ type Scorer interface {
 	// Choose returns the probabilities with which the model would continue prompt by
 	// each of the choices, scaled to sum to 1.
 	Choose(ctx context.Context, prompt Observation, choices []string) ([]float64, error)
+}
+
+// Critic is a reward model, or a classifier, as a reward sees it.
+type Critic interface {
+	// Score gives each completion a number. An entry of errs says why a completion has none.
+	Score(ctx context.Context, completions []Completion) (scores []float64, errs []error)
 }

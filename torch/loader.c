@@ -32,7 +32,6 @@
   X(rlt_tensor_backward)                                                                        \
   X(rlt_tensor_free)                                                                            \
   X(rlt_model_new)                                                                              \
-  X(rlt_decoder_new)                                                                            \
   X(rlt_model_adapt)                                                                            \
   X(rlt_model_forward)                                                                          \
   X(rlt_model_free)                                                                             \

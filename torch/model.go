@@ -9,16 +9,21 @@ import (
 	"unsafe"
 )
 
-// Model is a transformer in the native core, an encoder or a decoder, with an adapter on any of its linear
-// layers.
+// Model is a transformer in the native core, with an adapter on any of its linear layers.
 type Model struct {
 	model   *C.rlt_model
 	cleanup runtime.Cleanup
 	closed  bool
 }
 
-// newModel calls build, which makes the model, with weights as the core wants them.
-func newModel(call string, weights map[string]*Var, build func(names **C.char, tensors *C.rlt_tensor, n C.int32_t, m **C.rlt_model) *C.rlt_error) (*Model, error) {
+// NewModel builds a model on weights; it retains them, so the caller may close its Vars. Names are those of rltrain.h:
+// "embed.weight", "layers.0.q.weight". Linear weights and the embedding may be F32, BF16 or F16, the others are F32; a
+// weight that is a Parameter is trained. Errors name the weight that is missing, superfluous or misshapen, or the
+// choice of c that does not fit.
+func NewModel(c ModelConfig, weights map[string]*Var) (*Model, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
 	if err := Open(0); err != nil {
 		return nil, err
 	}
@@ -33,8 +38,11 @@ func newModel(call string, weights map[string]*Var, build func(names **C.char, t
 			C.free(unsafe.Pointer(name))
 		}
 	}()
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	native := c.native(&pins)
 	m := &Model{}
-	err := nativeError(call, build(unsafe.SliceData(names), unsafe.SliceData(handles), C.int32_t(len(handles)), &m.model))
+	err := nativeError("NewModel", C.rlt_model_new(&native, unsafe.SliceData(names), unsafe.SliceData(handles), C.int32_t(len(handles)), &m.model))
 	runtime.KeepAlive(weights)
 	if err != nil {
 		return nil, err
@@ -79,12 +87,14 @@ type Pass struct {
 	Adapter bool    // false: the base model, the reference policy
 	Dropout Dropout // of the adapters' input
 	// Checkpoint keeps only each block's input for Backward, which computes the rest again (Chen 2016): the
-	// same gradients for a third more time. Decoders only.
+	// same gradients for a third more time.
 	Checkpoint bool
+	// Rows, unless nil, are the rows of the batch that are wanted: the last layer works for these alone.
+	Rows []int64
 }
 
-// Hidden runs the model on a packed batch: the last layer's hidden states [N, H], a decoder's after its final
-// norm, and the batch's borders [S+1] for pooling.
+// Hidden runs the model on a packed batch: the last layer's hidden states after the final norm, where there is one,
+// [N, H] or [len(Rows), H], and the batch's borders [S+1] for pooling.
 func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor) {
 	n := int64(len(p.Tokens))
 	cuSeqlens = s.Int32s(p.CuSeqlens, int64(len(p.CuSeqlens)))
@@ -98,6 +108,9 @@ func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor)
 	}
 	if p.Continues != nil {
 		input.continues = s.Int32s(p.Continues, int64(len(p.Continues))).handle
+	}
+	if pass.Rows != nil {
+		input.rows = s.Ints(pass.Rows, int64(len(pass.Rows))).handle
 	}
 	if pass.Dropout.P > 0 {
 		input.row_keys = s.Ints(pass.Dropout.rowKeys(p), n).handle

@@ -77,7 +77,7 @@ func Do(mode Mode, f func(s *Scope) error) (err error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 	}
-	s := &Scope{mode: mode, owned: make([]C.rlt_tensor, 0, 64)}
+	s := newScope(mode)
 	defer func() {
 		s.free()
 		switch failure := recover().(type) {
@@ -90,6 +90,8 @@ func Do(mode Mode, f func(s *Scope) error) (err error) {
 	}()
 	return f(s)
 }
+
+func newScope(mode Mode) *Scope { return &Scope{mode: mode, owned: make([]C.rlt_tensor, 0, 64)} }
 
 // free never returns a scope for reuse: a stale Tensor must keep pointing at a closed one.
 func (s *Scope) free() {

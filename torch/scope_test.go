@@ -400,7 +400,7 @@ func TestClosedModelsAndVarsAreCaught(t *testing.T) {
 	config := smallDecoder()
 	build := func() (*torch.Model, map[string]*torch.Var) {
 		weights := decoderWeights(t, config, rand.New(rand.NewPCG(1, 2)), torch.Constant)
-		m, err := torch.NewDecoder(config, weights)
+		m, err := torch.NewModel(config, weights)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -440,5 +440,5 @@ func TestClosedModelsAndVarsAreCaught(t *testing.T) {
 	for _, v := range weights {
 		v.Close()
 	}
-	caught("a model of closed Vars", "use of a Var after it was closed", func() { _, _ = torch.NewDecoder(config, weights) })
+	caught("a model of closed Vars", "use of a Var after it was closed", func() { _, _ = torch.NewModel(config, weights) })
 }

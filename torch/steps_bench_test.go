@@ -10,7 +10,7 @@ import (
 
 // stepModel has six layers of a decoder of 135 million parameters, with adapters of rank 8 on all of them.
 func stepModel(b *testing.B) (*torch.Model, *torch.Var, []*torch.Var) {
-	c := torch.DecoderConfig{
+	c := torch.ModelConfig{
 		VocabSize: 8192, HiddenSize: 576, Layers: 6, Heads: 9, KVHeads: 3, HeadDim: 64, IntermediateSize: 1536, MaxPositions: 2048,
 		RotaryDim: 64, Gated: true, NormEps: 1e-5, AttentionScale: 0.125, EmbeddingScale: 1,
 		RopeOf: make([]int, 6), Ropes: []torch.Rope{{InvFreq: make([]float64, 32), Factor: 1}},

@@ -12,9 +12,7 @@ struct rlt_engine {
 rlt_error* rlt_engine_new(const rlt_model* model, int32_t slots, const int32_t* eos, int32_t n_eos,
                           rlt_engine** engine) {
   return rlt::guard([&] {
-    const auto* decoder = std::get_if<rlt::nn::Decoder>(&model->net);
-    TORCH_CHECK(decoder != nullptr, "an encoder does not generate: an engine needs a decoder");
-    rlt::engine::Engine made(*decoder, slots, {eos, eos + n_eos});
+    rlt::engine::Engine made(model->net, slots, {eos, eos + n_eos});
     *engine = std::make_unique<rlt_engine>(rlt_engine{std::move(made)}).release();
   });
 }

@@ -32,7 +32,7 @@ void SeenIds::add(int32_t id) {
   ids_.push_back(id);
 }
 
-Engine::Engine(const nn::Decoder& decoder, int32_t slots, std::vector<int32_t> eos)
+Engine::Engine(const nn::Transformer& decoder, int32_t slots, std::vector<int32_t> eos)
     : runner_(make_runner(decoder)), eos_(std::move(eos)) {
   TORCH_CHECK(slots > 0, "slots must be positive, got ", slots);
   for (const int32_t id : eos_) {
@@ -43,7 +43,7 @@ Engine::Engine(const nn::Decoder& decoder, int32_t slots, std::vector<int32_t> e
 }
 
 int64_t Engine::submit(const rlt_request& request, std::vector<int32_t> prompt) {
-  const nn::DecoderConfig& c = runner_->config();
+  const nn::Config& c = runner_->config();
   TORCH_CHECK(!prompt.empty(), "the prompt is empty: it needs at least one token");
   for (size_t i = 0; i < prompt.size(); ++i) {
     TORCH_CHECK(prompt[i] >= 0 && prompt[i] < c.vocab_size, "prompt: ", prompt[i], " at ", i,

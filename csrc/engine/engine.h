@@ -13,7 +13,7 @@ namespace rlt::engine {
 
 class Engine {
  public:
-  Engine(const nn::Decoder& decoder, int32_t slots, std::vector<int32_t> eos);
+  Engine(const nn::Transformer& decoder, int32_t slots, std::vector<int32_t> eos);
 
   int64_t submit(const rlt_request& request, std::vector<int32_t> prompt);
   const std::vector<rlt_event>& step(int64_t max_tokens);

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "nn/decoder.h"
+#include "nn/transformer.h"
 #include "rltrain.h"
 
 namespace rlt::engine {
@@ -77,7 +77,7 @@ class Runner {
  public:
   virtual ~Runner() = default;
 
-  virtual const nn::DecoderConfig& config() const = 0;
+  virtual const nn::Config& config() const = 0;
   virtual std::unique_ptr<Segment> make_segment() const = 0;
   // Reads adapters, and weights where they may have changed.
   virtual void refresh() = 0;
@@ -89,6 +89,6 @@ class Runner {
 
 // Makes the runner of the device where the decoder's weights are; the decoder must outlive it. Errors name
 // what the device cannot run.
-std::unique_ptr<Runner> make_runner(const nn::Decoder& decoder);
+std::unique_ptr<Runner> make_runner(const nn::Transformer& decoder);
 
 }  // namespace rlt::engine

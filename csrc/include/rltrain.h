@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 4
+#define RLT_ABI_VERSION 5
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, lives for ever */
@@ -123,29 +123,6 @@ void rlt_tensor_free(const rlt_tensor* ts, int32_t n);
 /* GELU_TANH is what config.json calls gelu_new or gelu_pytorch_tanh. */
 enum { RLT_ACT_SILU = 0, RLT_ACT_GELU = 1, RLT_ACT_GELU_TANH = 2, RLT_ACT_RELU = 3 };
 
-/* What the blocks of an encoder are: post-norm layer norm, learned positions, plain MLP with biases,
- * bidirectional attention. */
-typedef struct {
-  int64_t vocab_size, hidden_size, layers, heads, intermediate_size, max_positions;
-  int64_t token_types;    /* 0: no embeddings of types; else that of type 0 is added to all tokens */
-  int64_t first_position; /* row of the position table, max_positions long, that position 0 takes */
-  int32_t activation;
-  double norm_eps;
-} rlt_model_config;
-
-/* Builds an encoder on n named weights, which it retains and never changes. Names are those of
- * AutoModel, "encoder.layer.0.attention.self.query.weight". The model belongs to the caller (rlt_model_free).
- * Errors name a missing or misshapen weight, or a choice that is out of range. */
-rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names, const rlt_tensor* tensors,
-                         int32_t n, rlt_model** model);
-/* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("encoder.layer.0.attention.self.query",
- * or "layers.0.q" of a decoder); a [r, in], b [out, r], which it retains. A second call for the layer
- * replaces the first. Errors: no such layer, a misshapen a or b, a layer whose weight is trained itself.
- * Changes the model; engines see the adapter after their next refresh. */
-rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b, double scale);
-
-/* ---- decoder: a pre-norm transformer, mostly causal; its choices span many families ---- */
-
 enum { RLT_NORM_RMS = 0, RLT_NORM_RMS_PLUS_ONE = 1 /* x·(1 + w) */, RLT_NORM_LAYER = 2 };
 /* Which linear layers make q, k and v: three of their own ("q", "k", "v"); one ("qkv") whose outputs are
  * all of q, then of k, then of v; or one whose outputs are q, k, v of head 0, then of head 1 and so on. */
@@ -165,14 +142,19 @@ typedef struct {
 
 typedef struct {
   int64_t vocab_size, hidden_size, layers, heads, kv_heads, head_dim, intermediate_size, max_positions;
-  int64_t rotary_dim; /* leading features of a head that rotate, even; 0: learned positions */
+  int64_t rotary_dim;  /* leading features of a head that rotate, even; 0: learned positions */
+  int64_t token_types; /* rows of "types", of which the first is added to all embeddings; 0: there are none */
+  int64_t first_position; /* row of the learned positions, max_positions of them, that position 0 takes */
   int32_t norm, activation, qkv, residual;
   int32_t gated;         /* MLP is down(act(gate(x)) · up(x)); else down(act(up(x))) */
   int32_t fused_gate_up; /* gate and up are one layer, "gate_up", gate first; only with gated */
   int32_t post_norms;    /* a norm on what attention and MLP add ("post_attn_norm", "post_mlp_norm") */
   int32_t qk_norm;       /* an RMS norm of each head's q and k before they rotate; kind as norm */
-  int32_t embed_norm;    /* a norm of the embeddings, "embed_norm"; the first layer has no "attn_norm" then */
-  int32_t bidirectional; /* attention sees what comes after a token too: an encoder, not for the engine */
+  int32_t embed_norm;    /* a norm of the embeddings, "embed_norm"; without norm_after, the first layer has no
+                            "attn_norm" then */
+  int32_t norm_after; /* norms stand after the sums: "attn_norm" on x + attention, "mlp_norm" on that + MLP;
+                         there is no "norm" at the end. Only with RLT_RESIDUAL_SEQUENTIAL, no post_norms */
+  int32_t bidirectional; /* attention sees what comes after a token too: an encoder */
   double norm_eps;
   double attention_scale;   /* of q·k */
   double embedding_scale;   /* of token embeddings, 1 = none */
@@ -182,18 +164,23 @@ typedef struct {
   const int32_t* ropes;     /* [layers] index into rope_tables; NULL with rotary_dim 0 */
   const rlt_rope* rope_tables;
   int32_t n_ropes;
-} rlt_decoder_config;
+} rlt_model_config;
 
-/* Builds a decoder on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H]
- * where rotary_dim is 0; embed_norm; layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm,
- * k_norm [d], o [H, heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H], down [H, I],
- * post_mlp_norm; norm; head [V, H], absent where the output is tied to embed. Each ".weight", and ".bias"
- * where the model has one (layer norms of a causal model always have). Linear weights may be F32, BF16 or
- * F16, the others are F32; a weight that requires a gradient is trained. What config points to is copied.
- * The model belongs to the caller (rlt_model_free). Errors name a missing, superfluous or misshapen weight,
- * or a choice that is out of range or does not fit another. */
-rlt_error* rlt_decoder_new(const rlt_decoder_config* config, const char* const* names,
-                           const rlt_tensor* tensors, int32_t n, rlt_model** model);
+/* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H]
+ * where rotary_dim is 0; types.weight [T, H]; embed_norm; layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H]
+ * or qkv, q_norm, k_norm [d], o [H, heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H],
+ * down [H, I], post_mlp_norm; norm; head [V, H], absent where the output is tied to embed. Each ".weight",
+ * and ".bias" where the model has one (layer norms of a causal model always have). Linear weights may be F32,
+ * BF16 or F16, the others are F32; a weight that requires a gradient is trained. What config points to is
+ * copied. The model belongs to the caller (rlt_model_free). Errors name a missing, superfluous or misshapen
+ * weight, or a choice that is out of range or does not fit another. */
+rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names, const rlt_tensor* tensors,
+                         int32_t n, rlt_model** model);
+
+/* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("layers.0.q"); a [r, in], b [out, r], which it
+ * retains. A second call for the layer replaces the first. Errors: no such layer, a misshapen a or b, a layer
+ * whose weight is trained itself. Changes the model; engines see the adapter after their next refresh. */
+rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b, double scale);
 
 /* One packed batch. */
 typedef struct {
@@ -201,22 +188,24 @@ typedef struct {
   rlt_tensor positions;  /* [N] int64, from 0 in each sequence that continues none */
   rlt_tensor cu_seqlens; /* [S+1] int32, starts at 0, ends at N */
   rlt_tensor continues;  /* [S] int32, or 0: the sequence whose rest each is, -1 for none; the rests follow
-                            right behind it and go on with its positions. Decoders without a switch_length */
+                            right behind it and go on with its positions. Models without a switch_length */
+  rlt_tensor rows;       /* [M] int64 below N, or 0: the rows that are wanted; the last layer works for these
+                            alone */
   int32_t adapter;       /* 0: as if no adapter had been put on, the reference policy */
   double dropout;        /* of the adapters' input, 0 = off */
   rlt_tensor row_keys;   /* [N] int64, a key for each token; only with dropout */
   int32_t checkpoint;    /* keep only each block's input for backward and recompute the rest */
 } rlt_model_input;
 
-/* Hidden states of the last layer, a decoder's after its final norm, [N, H] fp32. Errors: tokens, positions
- * or borders that are out of range or do not fit each other, a field that the model does not support. Several
- * passes of a model may run at the same time. */
+/* Hidden states of the last layer after the final norm, where there is one, [N, H] fp32, or [M, H]. Errors:
+ * tokens, positions or borders that are out of range or do not fit each other, a field that the model does
+ * not support. Several passes of a model may run at the same time. */
 rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_input* input,
                              rlt_tensor* hidden);
 /* Frees the model, which no engine may use any more; NULL is allowed. */
 void rlt_model_free(rlt_model* model);
 
-/* ---- engine: completions of a decoder, by continuous batching ----
+/* ---- engine: completions of a causal model, by continuous batching ----
  * Every function of this part changes its engine: one at a time. Different engines do not share anything
  * that they change. While a call runs, the weights and adapters of its model must not change. */
 
@@ -254,11 +243,11 @@ typedef struct {
   int32_t reason; /* RLT_GOES_ON, or how the sample ended */
 } rlt_event;
 
-/* Makes an engine for a decoder, which must outlive it, and packs its weights: a copy of them in their own
+/* Makes an engine for a model, which must outlive it, and packs its weights: a copy of them in their own
  * type. slots is how many samples run at the same time. eos are n_eos token ids that end a sample, copied.
  * The engine belongs to the caller (rlt_engine_free). Errors: slots that are not positive, an eos that is out
- * of range, a model that does not generate: an encoder, a bidirectional decoder, one with a norm of its
- * embeddings. */
+ * of range, a model that does not generate: one that is bidirectional, has norm_after, embed_norm,
+ * token_types or first_position. */
 rlt_error* rlt_engine_new(const rlt_model* model, int32_t slots, const int32_t* eos, int32_t n_eos,
                           rlt_engine** engine);
 /* Queues a request for samples of a prompt of n tokens; *id is 1 or more. The keys and values of a prompt are

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "nn/decoder.h"
+#include "nn/transformer.h"
 #include "support.h"
 
 namespace rlt::test {
@@ -36,7 +36,7 @@ struct DecoderChoices {
   }
 
   // The configuration, pointing into this object.
-  const rlt_decoder_config& get() {
+  const rlt_model_config& get() {
     windows.resize(static_cast<size_t>(config.layers));
     ropes.resize(static_cast<size_t>(config.layers));
     for (int64_t i = 0; i < config.rotary_dim / 2; ++i) {
@@ -52,7 +52,7 @@ struct DecoderChoices {
     return config;
   }
 
-  rlt_decoder_config config{};
+  rlt_model_config config{};
   std::vector<int64_t> windows;
   std::vector<int32_t> ropes;
   std::vector<double> frequencies, slow;
@@ -63,7 +63,7 @@ struct DecoderChoices {
 };
 
 inline nn::Weights decoder_weights(const DecoderChoices& choices, Random& random) {
-  const rlt_decoder_config& c = choices.config;
+  const rlt_model_config& c = choices.config;
   nn::Weights w;
   const auto norm = [&](const std::string& name, int64_t n) {
     w[name + ".weight"] = random.normal({n}, 0.2, 1);
@@ -110,14 +110,15 @@ inline nn::Weights decoder_weights(const DecoderChoices& choices, Random& random
 }
 
 // Log-probabilities of the next token after each of ids, [n, V]: a forward pass without a cache.
-inline at::Tensor full_forward(const nn::Decoder& decoder, const std::vector<int32_t>& ids, bool adapter) {
+inline at::Tensor full_forward(const nn::Transformer& decoder, const std::vector<int32_t>& ids,
+                               bool adapter) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> tokens(ids.begin(), ids.end()), positions;
   for (size_t i = 0; i < ids.size(); ++i) positions.push_back(static_cast<int64_t>(i));
   nn::AdapterPass pass;
   pass.on = adapter;
-  const at::Tensor hidden = decoder.forward(vector_of(tokens), vector_of(positions),
-                                            borders({static_cast<int64_t>(ids.size())}), {}, pass);
+  const at::Tensor hidden = decoder.forward(
+      {vector_of(tokens), vector_of(positions), borders({static_cast<int64_t>(ids.size())}), {}, {}}, pass);
   const nn::Linear& head = decoder.head();
   at::Tensor logits = at::linear(hidden, head.weight.to(at::kFloat));
   if (head.bias.defined()) logits = logits.add(head.bias);

@@ -4,6 +4,7 @@
 #include "check.h"
 #include "engine_fixture.h"
 #include "kernels/parallel.h"
+#include "transformer_fixture.h"
 
 namespace {
 
@@ -16,7 +17,7 @@ using rlt::test::Random;
 using rlt::test::request_of;
 using rlt::test::run;
 
-void adapt(rlt::nn::Decoder& decoder, Random& random, const std::string& layer, int64_t rank) {
+void adapt(rlt::nn::Transformer& decoder, Random& random, const std::string& layer, int64_t rank) {
   for (int64_t i = 0; i < decoder.config().layers; ++i) {
     const std::string name = "layers." + std::to_string(i) + "." + layer;
     const auto& block = decoder.blocks()[static_cast<size_t>(i)];
@@ -33,8 +34,8 @@ void adapt(rlt::nn::Decoder& decoder, Random& random, const std::string& layer, 
 }
 
 // The engine's raw log-probabilities against a forward pass without a cache.
-double largest_error(const rlt::nn::Decoder& decoder, const std::vector<int32_t>& prompt, const Completion& c,
-                     bool adapter) {
+double largest_error(const rlt::nn::Transformer& decoder, const std::vector<int32_t>& prompt,
+                     const Completion& c, bool adapter) {
   std::vector<int32_t> ids = prompt;
   ids.insert(ids.end(), c.tokens.begin(), c.tokens.end());
   const at::Tensor want = rlt::test::full_forward(decoder, ids, adapter);
@@ -129,10 +130,10 @@ TEST(engine_equals_the_full_forward) {
     DecoderChoices choices;
     choice.change(choices);
     rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
-    rlt::nn::Decoder decoder(choices.get(), weights);
+    rlt::nn::Transformer decoder(choices.get(), weights);
     // 16-bit weights are widened, not rounded further: the same values in fp32 say what is right.
     for (auto& [name, w] : weights) w = w.to(at::kFloat);
-    rlt::nn::Decoder wide(choices.get(), weights);
+    rlt::nn::Transformer wide(choices.get(), weights);
     for (const std::string& layer : choice.adapted) {
       Random same(layer.size());
       adapt(decoder, same, layer, layer == "q" ? 20 : 3);
@@ -162,7 +163,7 @@ TEST(engine_gives_the_same_bits_in_any_batch) {
     DecoderChoices choices;
     choices.type = type;
     choices.windows = {21, 0};
-    rlt::nn::Decoder decoder(choices.get(), rlt::test::decoder_weights(choices, random));
+    rlt::nn::Transformer decoder(choices.get(), rlt::test::decoder_weights(choices, random));
     adapt(decoder, random, "q", 4);
     std::vector<std::vector<int32_t>> prompts;
     for (int64_t i = 0; i < 32; ++i) prompts.push_back(prompt_of(random, 1 + random.below(30), 50));
@@ -193,7 +194,7 @@ TEST(engine_splits_large_models_by_columns) {
   DecoderChoices choices;
   choices.config.vocab_size = 70000;
   choices.config.hidden_size = 64;
-  rlt::nn::Decoder decoder(choices.get(), rlt::test::decoder_weights(choices, random));
+  rlt::nn::Transformer decoder(choices.get(), rlt::test::decoder_weights(choices, random));
   const std::vector<int32_t> prompt = prompt_of(random, 20, 70000);
   const auto complete = [&](int threads, int32_t slots) {
     rlt::set_thread_count(threads);
@@ -210,7 +211,7 @@ TEST(engine_splits_large_models_by_columns) {
 TEST(engine_greedy_takes_the_peak) {
   Random random(14);
   DecoderChoices choices;
-  rlt::nn::Decoder decoder(choices.get(), rlt::test::decoder_weights(choices, random));
+  rlt::nn::Transformer decoder(choices.get(), rlt::test::decoder_weights(choices, random));
   Engine engine(decoder, 2, {});
   const std::vector<int32_t> prompt = prompt_of(random, 9, 50);
   rlt_request r = request_of(1, 12);
@@ -229,7 +230,7 @@ TEST(engine_greedy_takes_the_peak) {
 TEST(engine_stops_cancels_and_reuses_slots) {
   Random random(15);
   DecoderChoices choices;
-  rlt::nn::Decoder decoder(choices.get(), rlt::test::decoder_weights(choices, random));
+  rlt::nn::Transformer decoder(choices.get(), rlt::test::decoder_weights(choices, random));
   const std::vector<int32_t> prompt = prompt_of(random, 6, 50);
   Engine free_running(decoder, 5, {});
   free_running.submit(request_of(5, 10), prompt);
@@ -275,7 +276,7 @@ TEST(engine_refresh_reads_what_changed) {
   Random random(16);
   DecoderChoices choices;
   rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
-  rlt::nn::Decoder decoder(choices.get(), weights);
+  rlt::nn::Transformer decoder(choices.get(), weights);
   Engine engine(decoder, 1, {});
   const std::vector<int32_t> prompt = prompt_of(random, 6, 50);
   rlt_request r = request_of(1, 5);
@@ -299,26 +300,27 @@ TEST(engine_refresh_reads_what_changed) {
 }
 
 TEST(engine_refuses_what_it_does_not_run) {
-  Random random(18);
-  const auto engine_of = [&](void (*change)(DecoderChoices&)) {
-    DecoderChoices choices;
-    change(choices);
-    rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
-    if (choices.config.embed_norm) {
-      weights["embed_norm.weight"] = weights.at("norm.weight");
-      weights.erase("layers.0.attn_norm.weight");
-    }
-    const rlt::nn::Decoder decoder(choices.get(), weights);
-    Engine(decoder, 1, {});
+  using rlt::test::Shape;
+  const auto refuse = [](const std::string& part, void (*change)(Shape&)) {
+    Random random(18);
+    Shape s = rlt::test::shape("llama", change);
+    const rlt::nn::Transformer model(s.config(), rlt::test::random_weights(random, s));
+    EXPECT_THROWS(part, Engine(model, 1, {}));
   };
-  EXPECT_THROWS("norm of its embeddings", engine_of([](DecoderChoices& c) { c.config.embed_norm = 1; }));
-  EXPECT_THROWS("bidirectional", engine_of([](DecoderChoices& c) { c.config.bidirectional = 1; }));
+  refuse("norm of its embeddings", [](Shape& s) { s.c.embed_norm = 1; });
+  refuse("bidirectional", [](Shape& s) { s.c.bidirectional = 1; });
+  refuse("norms come after", [](Shape& s) { s.c.norm_after = 1; });
+  refuse("types of tokens", [](Shape& s) { s.c.token_types = 1; });
+  refuse("begin at another", [](Shape& s) {
+    s.c.rotary_dim = 0;
+    s.c.first_position = 1;
+  });
 }
 
 TEST(engine_refuses_bad_requests) {
   Random random(17);
   DecoderChoices choices;
-  rlt::nn::Decoder decoder(choices.get(), rlt::test::decoder_weights(choices, random));
+  rlt::nn::Transformer decoder(choices.get(), rlt::test::decoder_weights(choices, random));
   EXPECT_THROWS("slots must be positive, got 0", Engine(decoder, 0, {}));
   EXPECT_THROWS("eos: 50 is outside of [0, 50)", Engine(decoder, 1, {50}));
   Engine engine(decoder, 2, {});
@@ -354,7 +356,7 @@ TEST(engine_refuses_logits_that_are_not_finite) {
   DecoderChoices choices;
   rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
   weights["norm.weight"].fill_(NAN);
-  rlt::nn::Decoder decoder(choices.get(), weights);
+  rlt::nn::Transformer decoder(choices.get(), weights);
   Engine engine(decoder, 2, {});
   engine.submit(request_of(2, 4), {1, 2});
   EXPECT_THROWS("the logits are not finite", engine.step(8));

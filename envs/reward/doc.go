@@ -1,12 +1,13 @@
 // Package reward turns what a user writes as a list of rewards into numbers.
 //
 // A list is NAME[=WEIGHT], joined by commas, and the total of a sample is the sum of
-// weight·reward. NAME is a reward that the task has, an expression, or a program:
+// weight·reward. NAME is a reward that the task has, an expression, a program, a model or a
+// rubric:
 //
-//	accuracy,expr:'length > 200 ? -1 : 0'=0.5,cmd:./judge=0.2
+//	accuracy,expr:'length > 200 ? -1 : 0'=0.5,cmd:./judge=0.2,model:models/preference_reward
 //
 // A weight is a finite number other than 0, from −1e6 to 1e6, and 1 where none is given.
-// An expression or a command stands in quotes, ' or ". They may be left out, as where a
+// An expression, a command or a name stands in quotes, ' or ". They may be left out, as where a
 // shell has removed them: an expression then ends at the next comma outside of brackets
 // and string literals, a command at the next comma outside of quotes, and a single =
 // begins the weight. Spaces around pieces do not matter.
@@ -15,6 +16,24 @@
 // judges what language models write. A reward that fails, by an error, by taking too long
 // or with a value that is not finite, is missing data: the sample has no total. It never
 // counts as 0.
+//
+// # Models
+//
+// model:DIR is the score of a reward model, or of a classifier: what its one output says of
+// the prompt and what was written, or with model:DIR#LABEL the probability of one of several
+// labels. Of a list for labels, the label is what was written. See [Centre] for its zero.
+//
+// # Rubrics
+//
+// rubric:FILE asks a judge, a language model, questions to be answered by Yes or No about what
+// was written. FILE is a list in YAML or JSON of questions with weights:
+//
+//   - question: Is the answer right?
+//     weight: 2
+//   - question: Does it insult the reader?
+//     weight: -1
+//
+// and the reward is Σ w·P(Yes) / Σ |w|, with weight 1 where none is given.
 //
 // # Programs
 //

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"rltrain/envs"
 	"rltrain/internal/program"
 )
 
@@ -37,7 +38,11 @@ type labelReward struct {
 	// enumerated.
 	expected func(truth int, probs, grad []float64) float64
 	program  *program.Program
+	critic   textReward // a model
 }
+
+// chosen says whether the reward judges the label that was chosen, and no other.
+func (r labelReward) chosen() bool { return r.program != nil || r.critic != nil }
 
 // Choice is a label that a policy chose for a text.
 type Choice struct {
@@ -67,8 +72,8 @@ type Choice struct {
 // everything else outside this list; max, min and abs bend instead. At their kinks the
 // derivative is that of the first argument that attains the value, and 0 for abs.
 //
-// A program judges the label that was chosen, so it cannot stand beside a reward that reads
-// probabilities. It has to exist, and is started by the first Score.
+// A program or a model judges the label that was chosen, so it cannot stand beside a reward that
+// reads probabilities. A program has to exist, and is started by the first Score; a model is opened.
 //
 // Errors name the piece and, in an expression, the column.
 func ParseLabels(spec string, labels []string, o Options) (*Labels, error) {
@@ -90,6 +95,10 @@ func ParseLabels(spec string, labels []string, o Options) (*Labels, error) {
 			judge, err = r.expression(p.body)
 		case p.kind == kindCmd:
 			judge.program, err = program.New(p.body, timeout)
+		case p.kind == kindModel:
+			judge.critic, err = o.critic(p.body)
+		case p.kind == kindRubric:
+			err = errors.New("a rubric is for what language models write, not for labels")
 		default:
 			judge = r.builtIn(p.name)
 		}
@@ -99,7 +108,7 @@ func ParseLabels(spec string, labels []string, o Options) (*Labels, error) {
 		r.rewards = append(r.rewards, judge)
 	}
 	if r.ReadsProbs() && !r.Enumerable() {
-		return nil, errors.New("a program judges the label that was chosen, a reward that reads probabilities (calibration, confidence, entropy, probs) all of them: the two cannot be in one list")
+		return nil, errors.New("a program or a model judges the label that was chosen, a reward that reads probabilities (calibration, confidence, entropy, probs) all of them: the two cannot be in one list")
 	}
 	return r, nil
 }
@@ -152,10 +161,8 @@ func (r *Labels) ReadsProbs() bool {
 	return slices.ContainsFunc(r.rewards, func(judge labelReward) bool { return judge.readsProbs })
 }
 
-// Enumerable says whether Expected can be used: no reward is a program.
-func (r *Labels) Enumerable() bool {
-	return !slices.ContainsFunc(r.rewards, func(judge labelReward) bool { return judge.program != nil })
-}
+// Enumerable says whether Expected can be used: no reward is a program or a model.
+func (r *Labels) Enumerable() bool { return !slices.ContainsFunc(r.rewards, labelReward.chosen) }
 
 // Score judges choices; see [Scores] for what failed. The only error is that of ctx. It
 // panics when ReadsProbs.
@@ -170,6 +177,10 @@ func (r *Labels) Score(ctx context.Context, choices []Choice) (Scores, error) {
 			wait.Go(func() { said[j] = ask(ctx, judge.program, len(choices), r.question(choices)) })
 			continue
 		}
+		if judge.critic != nil {
+			wait.Go(func() { said[j] = judge.critic.judge(ctx, r.completions(choices), 1) })
+			continue
+		}
 		said[j] = newJudged(len(choices))
 		for i, c := range choices {
 			said[j].values[i] = judge.value(c.Action, c.Truth)
@@ -180,6 +191,16 @@ func (r *Labels) Score(ctx context.Context, choices []Choice) (Scores, error) {
 		return Scores{}, err
 	}
 	return weigh(r.pieces, said, len(choices)), nil
+}
+
+// completions are the choices as a model sees them: the label is what was written.
+func (r *Labels) completions(choices []Choice) []envs.Completion {
+	all := make([]envs.Completion, len(choices))
+	for i, c := range choices {
+		label := r.labels[c.Action]
+		all[i] = envs.Completion{Observation: envs.Observation{Text: c.Text}, Text: label, Action: envs.Action{Text: label, Stop: envs.StopEnd}}
+	}
+	return all
 }
 
 // labelQuestion is what a program is asked about a choice.

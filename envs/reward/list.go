@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"rltrain/envs"
 	"rltrain/internal/nearest"
 )
 
@@ -19,6 +20,10 @@ type Options struct {
 	// Timeout is how long a task's own reward or a program may take for one judgement;
 	// 0 is a minute, a negative one an error.
 	Timeout time.Duration
+	// Critic opens the model that model:NAME names; nil makes such a piece an error.
+	Critic func(name string) (envs.Critic, error)
+	// Judge answers the questions of rubrics; nil makes such a piece an error.
+	Judge envs.Scorer
 }
 
 func (o Options) timeout() (time.Duration, error) {
@@ -40,10 +45,15 @@ const (
 	kindOwn kind = iota
 	kindExpr
 	kindCmd
+	kindModel
+	kindRubric
 )
 
 // prefixes of the kinds, in a list and in a reward's name.
-var prefixes = [...]string{kindExpr: "expr:", kindCmd: "cmd:"}
+var prefixes = [...]string{kindExpr: "expr:", kindCmd: "cmd:", kindModel: "model:", kindRubric: "rubric:"}
+
+// reserved are the names that begin the other kinds of pieces.
+var reserved = []string{"expr", "cmd", "model", "rubric"}
 
 // piece is one reward of a list.
 type piece struct {
@@ -87,8 +97,12 @@ type writtenPiece struct {
 
 func (w writtenPiece) piece(known []string) (piece, error) {
 	p := piece{kind: w.kind, body: w.body, name: prefixes[w.kind] + w.body, weight: 1}
-	choices := strings.Join(append(slices.Sorted(slices.Values(known)), "expr:'EXPR'"), ", ") + " and cmd:'PROGRAM ARGS'"
+	choices := strings.Join(append(slices.Sorted(slices.Values(known)), "expr:'EXPR'", "cmd:'PROGRAM ARGS'"), ", ") + " and model:DIR"
 	switch {
+	case w.kind == kindModel && w.body == "" || w.body == "model":
+		return p, errors.New("reward model has no model: write model:DIR")
+	case w.kind == kindRubric && w.body == "" || w.body == "rubric":
+		return p, errors.New("reward rubric has no file: write rubric:FILE")
 	case w.kind != kindOwn || slices.Contains(known, w.body):
 	case w.body == "":
 		return p, fmt.Errorf("the list of rewards has an empty piece: choose from %s", choices)
@@ -97,7 +111,7 @@ func (w writtenPiece) piece(known []string) (piece, error) {
 	case w.body == "cmd":
 		return p, errors.New("reward cmd has no program: write cmd:'PROGRAM ARGS'")
 	default:
-		return p, fmt.Errorf("reward %s is unknown%s: choose from %s", hintQuote(w.body), didYouMean(w.body, append([]string{"expr", "cmd"}, known...)), choices)
+		return p, fmt.Errorf("reward %s is unknown%s: choose from %s", hintQuote(w.body), didYouMean(w.body, append(reserved[:len(reserved):len(reserved)], known...)), choices)
 	}
 	if w.weighted {
 		weight, err := strconv.ParseFloat(w.weight, 64)
@@ -113,7 +127,7 @@ func (w writtenPiece) piece(known []string) (piece, error) {
 func cutPiece(list string) (w writtenPiece, rest string, more bool, err error) {
 	list = strings.TrimSpace(list)
 	body := list
-	for _, kind := range []kind{kindExpr, kindCmd} {
+	for _, kind := range []kind{kindExpr, kindCmd, kindModel, kindRubric} {
 		if after, found := strings.CutPrefix(list, prefixes[kind]); found {
 			w.kind, body = kind, strings.TrimLeft(after, " ")
 		}

@@ -46,7 +46,7 @@ type textReward interface {
 // text and with the expression, which has 4,096 bytes at most. correct, formatted, answer and
 // truth of an episode that the task has not judged are an error when it is evaluated.
 //
-// A program has to exist, and is started by the first Score.
+// A program has to exist, and is started by the first Score; a model is opened.
 //
 // Errors name the piece and, in an expression, the column.
 func ParseText(spec string, own map[string]envs.Reward, o Options) (*Text, error) {
@@ -55,8 +55,8 @@ func ParseText(spec string, own map[string]envs.Reward, o Options) (*Text, error
 		return nil, err
 	}
 	for name := range own {
-		if name == "" || name == "expr" || name == "cmd" || strings.ContainsAny(name, ",=:'\"` \t\n") {
-			return nil, fmt.Errorf("the task names a reward %q: a name is not expr or cmd, and has no space, quote, comma, equals sign or colon", name)
+		if name == "" || slices.Contains(reserved, name) || strings.ContainsAny(name, ",=:'\"` \t\n") {
+			return nil, fmt.Errorf("the task names a reward %q: a name is none of %s, and has no space, quote, comma, equals sign or colon", name, strings.Join(reserved, ", "))
 		}
 	}
 	r := &Text{}
@@ -72,6 +72,10 @@ func ParseText(spec string, own map[string]envs.Reward, o Options) (*Text, error
 			var judged *program.Program
 			judged, err = program.New(p.body, timeout)
 			judge = textProgram{judged}
+		case kindModel:
+			judge, err = o.critic(p.body)
+		case kindRubric:
+			judge, err = o.rubric(p.body, timeout)
 		default:
 			judge = ownReward{own[p.name], timeout}
 		}
@@ -81,6 +85,16 @@ func ParseText(spec string, own map[string]envs.Reward, o Options) (*Text, error
 		r.rewards = append(r.rewards, judge)
 	}
 	return r, nil
+}
+
+// Rubric is the first piece that asks a judge, "" for none.
+func (r *Text) Rubric() string {
+	for _, p := range r.pieces {
+		if p.kind == kindRubric {
+			return p.name
+		}
+	}
+	return ""
 }
 
 // Names are the rewards' names, in the order of the list.

@@ -146,7 +146,7 @@ func TestTotalsFitFloat32(t *testing.T) {
 func TestParseTextErrors(t *testing.T) {
 	own := map[string]envs.Reward{"answer": lengthReward, "format": lengthReward}
 	for _, test := range []struct{ spec, want string }{
-		{"", "has an empty piece: choose from answer, format, expr:'EXPR' and cmd:'PROGRAM ARGS'"},
+		{"", "has an empty piece: choose from answer, format, expr:'EXPR', cmd:'PROGRAM ARGS' and model:DIR"},
 		{"answr", `"answr" is unknown, did you mean "answer"?`},
 		{"accuracy", `"accuracy" is unknown: choose from answer, format, expr:'EXPR'`},
 		{"answer,answer=2", `"answer" is given twice`},
@@ -158,7 +158,7 @@ func TestParseTextErrors(t *testing.T) {
 			t.Errorf("%s:\n got  %v\n want …%s…", test.spec, err, test.want)
 		}
 	}
-	for _, name := range []string{"", "expr", "cmd", "a,b", "a=b", "cmd:x", "a b"} {
+	for _, name := range []string{"", "expr", "cmd", "model", "rubric", "a,b", "a=b", "cmd:x", "a b"} {
 		if _, err := ParseText("expr:1", map[string]envs.Reward{name: lengthReward}, Options{}); err == nil {
 			t.Errorf("a reward of a task may be called %q", name)
 		}

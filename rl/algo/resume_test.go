@@ -91,21 +91,22 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 	bounds := Returns{0, 10}
 	nothing := func(*tokenRun) {}
 	for name, again := range map[string]resumable{
-		"epochs × sft of labels":  supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
-		"epochs × sft of tokens":  supervised(token, policy.Samples(texts(13)), 0, judgeLoss),
-		"packed epochs × sft":     supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
-		"labels × ppo":            ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
-		"labels × expected":       ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
-		"labels × reinforce":      ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &Reinforce{Decay: 0.5}, 1, 0 }),
-		"tokens × reinforce":      ofTokens(func() Algorithm { return &Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
-		"tokens × greedy":         ofTokens(func() Algorithm { return &Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
-		"tokens × rloo":           ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
-		"tokens × ppo":            ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
-		"async tokens × rloo":     ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
-		"replay × replayed":       ofReplays(&Replayed{bounds}, 0),
-		"replay × stable":         ofReplays(&Stable{bounds, 0.25}, 0),
-		"replay × stable adapter": ofReplays(&Stable{bounds, 0.25}, 4),
-		"replay × distiller":      ofReplays(&Distiller{bounds, 0.25}, 4),
+		"epochs × sft of labels":      supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
+		"epochs × sft of tokens":      supervised(token, policy.Samples(texts(13)), 0, judgeLoss),
+		"packed epochs × sft":         supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
+		"labels × ppo":                ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
+		"labels × expected":           ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
+		"labels × reinforce":          ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &Reinforce{Decay: 0.5}, 1, 0 }),
+		"tokens × reinforce":          ofTokens(func() Algorithm { return &Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
+		"tokens × reinforce, a model": ofTokens(func() Algorithm { return &Reinforce{Baseline: "none"} }, tinyToken, 0, func(r *tokenRun) { r.rewards = "model:smalls" }),
+		"tokens × greedy":             ofTokens(func() Algorithm { return &Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
+		"tokens × rloo":               ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
+		"tokens × ppo":                ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
+		"async tokens × rloo":         ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"replay × replayed":           ofReplays(&Replayed{bounds}, 0),
+		"replay × stable":             ofReplays(&Stable{bounds, 0.25}, 0),
+		"replay × stable adapter":     ofReplays(&Stable{bounds, 0.25}, 4),
+		"replay × distiller":          ofReplays(&Distiller{bounds, 0.25}, 4),
 		"tokens × grpo, adaptive": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
 			r.Epochs, r.Minibatches, r.DynamicSampling = 2, 2, true
 			r.KLCoef, r.KLType, r.KLTarget, r.KLHorizon = 0.1, "k3", 0.001, 100

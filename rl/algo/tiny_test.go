@@ -257,8 +257,9 @@ type tokenRun struct {
 	rollout.Options
 	maxNew    int
 	greedy    bool
-	evaluated int // episodes of an evaluation
-	every     int // steps between evaluations
+	rewards   string // with model:smalls among them; "" = the task's own
+	evaluated int    // episodes of an evaluation
+	every     int    // steps between evaluations
 	Config
 }
 
@@ -280,8 +281,14 @@ func (r tokenRun) source(t testing.TB, p *policy.Token) (*rollout.Tokens, *polic
 	if err != nil {
 		t.Fatal(err)
 	}
+	var rewards *reward.Text
+	if r.rewards != "" {
+		if rewards, err = reward.ParseText(r.rewards, nil, reward.Options{Critic: func(string) (envs.Critic, error) { return smalls{}, nil }}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	source, err := rollout.NewTokens(sampler, r.task, rollout.TokensConfig{
-		Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Seed: r.Seed,
+		Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -298,6 +305,22 @@ func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.Token, h run.H
 		r.Evaluate = JudgeAnswers(sampler, r.task, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
 	}
 	return Train(ctx, p, source, r.algorithm(), r.Config, h)
+}
+
+// smalls is a reward model that counts small letters, on a scale of its own.
+type smalls struct{}
+
+func (smalls) Score(_ context.Context, completions []envs.Completion) ([]float64, []error) {
+	scores := make([]float64, len(completions))
+	for i, c := range completions {
+		scores[i] = 5
+		for _, letter := range c.Text {
+			if small(string(letter)) {
+				scores[i] += 0.5
+			}
+		}
+	}
+	return scores, make([]error, len(completions))
 }
 
 // replayRun is a small run on turns out of a buffer.

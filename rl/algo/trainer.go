@@ -120,6 +120,7 @@ type Trainer struct {
 	kl        *rl.KLController
 	reference *reference
 	best      run.Snapshot
+	kept      *kept
 	scored    bool // log π_old of this step's samples is asked for before its first update
 	state     state
 }
@@ -253,7 +254,10 @@ func (t *Trainer) rates() []float64 {
 }
 
 // Close frees what the trainer holds; the policy stays.
-func (t *Trainer) Close() { t.optimizer.Close() }
+func (t *Trainer) Close() {
+	t.letGo()
+	t.optimizer.Close()
+}
 
 func (t *Trainer) train(ctx context.Context) error {
 	if err := t.start(ctx); err != nil {

@@ -15,6 +15,7 @@ import (
 func (t *Trainer) learn(step *rl.Step) error {
 	began := t.hooks.Time()
 	t.scored = t.scoredFirst() || step.Prefetched
+	defer t.letGo()
 	if err := t.score(step.Samples); err != nil {
 		return fmt.Errorf("step %d: %w", t.state.Step+1, err)
 	}
@@ -68,13 +69,21 @@ func (t *Trainer) minibatches(samples []*rl.Sample, epoch int) [][]*rl.Sample {
 	return batches
 }
 
+// parts divides a batch into what goes through the policy at once.
+func (t *Trainer) parts(batch []*rl.Sample) [][]*rl.Sample {
+	var parts [][]*rl.Sample
+	for _, bounds := range rl.MicroBatches(len(batch), t.config.MicroTokens, func(i int) int { return len(batch[i].Tokens) }) {
+		parts = append(parts, batch[bounds[0]:bounds[1]])
+	}
+	return parts
+}
+
 // forward runs visit on each part of a batch.
 func (t *Trainer) forward(mode torch.Mode, batch []*rl.Sample, visit func(s *torch.Scope, part []*rl.Sample, b *rl.Batch)) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	for _, bounds := range rl.MicroBatches(len(batch), t.config.MicroTokens, func(i int) int { return len(batch[i].Tokens) }) {
-		part := batch[bounds[0]:bounds[1]]
+	for _, part := range t.parts(batch) {
 		if err := torch.Do(mode, func(s *torch.Scope) error {
 			visit(s, part, rl.NewBatch(part))
 			return nil
@@ -110,16 +119,19 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 	}
 	c := t.config
 	if t.scored {
-		for _, batch := range t.minibatches(samples, 0) {
+		for i, batch := range t.minibatches(samples, 0) {
 			if batch[0].Old != nil && (batch[0].Value != nil || !t.needs.Values) {
 				continue // the source has asked already
 			}
-			if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-				out := t.policy.Forward(s, b, policy.Pass{Values: t.needs.Values, Temperature: c.Temperature})
-				spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
-				if t.needs.Values {
-					spread(part, s.Read(out.Values), func(x *rl.Sample, v []float32) { x.Value = v })
+			if i == 0 && t.keeps() {
+				n, err := t.keep(batch)
+				if err != nil {
+					return err
 				}
+				batch = batch[n:]
+			}
+			if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+				t.noteOld(s, part, t.policy.Forward(s, b, t.pass()))
 			}); err != nil {
 				return err
 			}
@@ -141,6 +153,19 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 		}
 	}
 	return nil
+}
+
+// pass is that of a forward pass of the policy itself.
+func (t *Trainer) pass() policy.Pass {
+	return policy.Pass{Values: t.needs.Values, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
+}
+
+// noteOld writes down what the policy says of a part before it learns.
+func (t *Trainer) noteOld(s *torch.Scope, part []*rl.Sample, out policy.Output) {
+	spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
+	if t.needs.Values {
+		spread(part, s.Read(out.Values), func(x *rl.Sample, v []float32) { x.Value = v })
+	}
 }
 
 // askReference asks about each sample once, however often it was drawn.
@@ -265,19 +290,25 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 		return u, err
 	}
 	first := true
-	err := t.forward(torch.Train, learning, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-		pass := policy.Pass{Values: t.needs.Values, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
+	descend := func(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output) {
+		u.count(s, part, out, t.needs)
+		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
+		lb.First, first = first, false
+		s.Backward(t.loss(s, lb))
+	}
+	done, err := t.takeKept(learning, descend)
+	if err != nil {
+		return u, err
+	}
+	err = t.forward(torch.Train, learning[done:], func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		pass := t.pass()
 		if t.needs.Dropout {
 			pass.Dropout = true
 			for _, x := range part {
 				b.Dropout = append(b.Dropout, rl.Stream(t.config.Seed, rl.StreamDropout, uint64(t.state.Step), uint64(x.Prompt)).Uint64())
 			}
 		}
-		out := t.policy.Forward(s, b, pass)
-		u.count(s, part, out, t.needs)
-		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
-		lb.First, first = first, false
-		s.Backward(t.loss(s, lb))
+		descend(s, part, b, t.policy.Forward(s, b, pass))
 	})
 	return u, err
 }

@@ -73,6 +73,47 @@ func gradientsOf(t *testing.T, p run.Weights) []float32 {
 	return all
 }
 
+// counting counts the forward passes of a policy.
+type counting struct {
+	policy.Policy
+	passes int
+}
+
+func (c *counting) Forward(s *torch.Scope, b *rl.Batch, pass policy.Pass) policy.Output {
+	c.passes++
+	return c.Policy.Forward(s, b, pass)
+}
+
+// TestFirstUpdateTakesTheScoringPass: the first part is run once, not twice, and gives the gradient that running it
+// again would.
+func TestFirstUpdateTakesTheScoringPass(t *testing.T) {
+	for _, tokens := range []int{0, 40} {
+		r := newTokenRun(newPPO)
+		r.Minibatches, r.Epochs, r.MicroTokens = 2, 2, tokens
+		tr, step := collected(t, tinyToken(t, 0), r)
+		step.Figures = rl.Meter{}
+		c := &counting{Policy: tr.policy}
+		tr.policy = c
+		prepared(t, tr, step)
+		scoring := c.passes
+		batch := tr.minibatches(step.Samples, 0)[0]
+		parts := len(tr.parts(batch))
+		if _, err := tr.gradient(batch); err != nil {
+			t.Fatal(err)
+		}
+		first := gradientsOf(t, tr.policy)
+		if got := c.passes - scoring; got != parts-1 || tr.kept != nil {
+			t.Errorf("the first update of %d parts ran %d of them, want all but one", parts, got)
+		}
+		if _, err := tr.gradient(batch); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(first, gradientsOf(t, tr.policy)); diff != "" {
+			t.Errorf("another gradient than that of a pass of its own: %s", diff)
+		}
+	}
+}
+
 // TestFirstRatioIsExactlyOne looks at the first update of a step: what is compared with π_old is π_old itself, to the
 // last bit.
 func TestFirstRatioIsExactlyOne(t *testing.T) {

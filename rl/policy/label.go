@@ -225,6 +225,9 @@ func (p *Label) setHeads(heads [][]float32) error {
 	return nil
 }
 
+// IsReward tells a reward model, which has one output, from a classifier.
+func (p *Label) IsReward() bool { return len(p.Labels) == 1 }
+
 // Close frees the policy.
 func (p *Label) Close() {
 	p.closeTrainable()
@@ -328,16 +331,20 @@ func ranks(logProbs []float32, actions []int64, classes int) []int64 {
 // features is the pooled vector of each sequence, [S, H].
 func (p *Label) features(s *torch.Scope, sequences [][]int32, pass torch.Pass) torch.Tensor {
 	packed := torch.Pack(sequences)
-	hidden, cu := s.Hidden(p.model.Encoder, packed, pass)
 	if p.Pooling == transformers.PoolMean {
-		return s.SegmentMean(hidden, cu)
+		return s.SegmentMean(s.Hidden(p.model.Encoder, packed, pass))
 	}
-	return p.model.Features(s, packed, hidden, cu, &p.dense)
+	return p.model.Features(s, packed, pass, &p.dense)
+}
+
+// logits are W z + b, [S, C], from the pooled vectors z [S, H].
+func (p *Label) logits(s *torch.Scope, z torch.Tensor) torch.Tensor {
+	return s.Linear(z, p.head.Weight.T(), p.head.Bias.T())
 }
 
 // logProbs is log π(a|x) of every label, [S, C], from the pooled vectors z [S, H].
 func (p *Label) logProbs(s *torch.Scope, z torch.Tensor) torch.Tensor {
-	return s.LogSoftmax(s.Linear(z, p.head.Weight.T(), p.head.Bias.T()))
+	return s.LogSoftmax(p.logits(s, z))
 }
 
 // Probs is π(·|x) of each sequence, in order. It stops early with ctx's error.

@@ -28,7 +28,11 @@ const (
 type policyRecord struct {
 	Pooling   string `json:"pooling"`
 	MaxLength int    `json:"max_length"`
+	Reward    bool   `json:"reward,omitempty"` // it is a reward model: it has one output, and no labels
 }
+
+// rewardLabel is what transformers calls the one output of a reward model.
+const rewardLabel = "LABEL_0"
 
 // SaveWeights writes the adapter as PEFT does, and the heads.
 func (p *Label) SaveWeights(dir string) error {
@@ -73,10 +77,13 @@ func (p *Label) Save(dir string) error {
 }
 
 func (p *Label) saveCommon(dir string) error {
-	if err := intent.WriteMapping(dir, p.Labels); err != nil {
-		return err
+	reward := p.IsReward()
+	if !reward {
+		if err := intent.WriteMapping(dir, p.Labels); err != nil {
+			return err
+		}
 	}
-	if err := files.SaveJSON(filepath.Join(dir, policyFile), policyRecord{p.Pooling, p.MaxLength}); err != nil {
+	if err := files.SaveJSON(filepath.Join(dir, policyFile), policyRecord{p.Pooling, p.MaxLength, reward}); err != nil {
 		return err
 	}
 	if err := p.saveConfig(dir); err != nil {
@@ -134,9 +141,12 @@ func ReadLabelFolder(dir string) (*Label, error) {
 		}
 		return nil, err
 	}
-	labels, err := intent.ReadMapping(dir)
-	if err != nil {
-		return nil, err
+	labels := []string{rewardLabel}
+	if !record.Reward {
+		var err error
+		if labels, err = intent.ReadMapping(dir); err != nil {
+			return nil, err
+		}
 	}
 	return &Label{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, dir: dir}, nil
 }
@@ -152,13 +162,19 @@ func LoadLabel(ctx context.Context, client *hub.Client, model string) (*Label, e
 	if err != nil {
 		return nil, err
 	}
-	if err := p.load(ctx, client, found.Dir); err != nil {
-		if p.model != nil {
-			p.Close()
-		}
-		return nil, err
+	if p.IsReward() {
+		return nil, fmt.Errorf("%s is a reward model, which scores answers and knows no labels", model)
 	}
-	return p, nil
+	return p, p.loaded(ctx, client, found.Dir)
+}
+
+// loaded is load that leaves nothing open where it fails.
+func (p *Label) loaded(ctx context.Context, client *hub.Client, dir string) error {
+	err := p.load(ctx, client, dir)
+	if err != nil && p.model != nil {
+		p.Close()
+	}
+	return err
 }
 
 func (p *Label) load(ctx context.Context, client *hub.Client, dir string) error {

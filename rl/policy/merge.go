@@ -69,7 +69,7 @@ func (p *Label) mergedTensors() ([]safetensors.Tensor, error) {
 		return nil, err
 	}
 	defer files.Close()
-	names, err := transformers.Resolve(p.model.Config, files)
+	names, err := p.model.Config.Resolve(files)
 	if err != nil {
 		return nil, err
 	}
@@ -83,18 +83,18 @@ func (p *Label) mergedTensors() ([]safetensors.Tensor, error) {
 		if !ok || spec.Group == "head" { // the policy has its own head
 			continue
 		}
-		name := spec.Prefix + spec.Name
+		name := spec.Prefix + spec.Path
 		if p.Pooling == transformers.PoolMean {
 			if spec.Prefix == "" { // of task models alone
 				continue
 			}
-			name = spec.Name
+			name = spec.Path
 		}
 		data, err := files.Float32s(stored)
 		if err != nil {
 			return nil, err
 		}
-		if l, ok := adapted[spec.Name]; ok {
+		if l, ok := adapted[spec.Path]; ok {
 			pair, err := l.pair()
 			if err != nil {
 				return nil, err

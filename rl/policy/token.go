@@ -118,7 +118,7 @@ func (p *Token) adapt(c TokenConfig) error {
 
 // loadText reads what goes with the tokenizer, and checks that it is the model's.
 func (p *Token) loadText(dir string) error {
-	if err := p.Tokenizer.CheckModel(p.model.Config.Decoder().VocabSize); err != nil {
+	if err := p.Tokenizer.CheckModel(p.model.Config.Core().VocabSize); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	templates, err := chat.Load(dir)
@@ -147,10 +147,9 @@ func (p *Token) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 		how.Dropout = torch.Dropout{P: p.adapter.config.Dropout, Keys: b.Dropout}
 	}
 	packed, rows := p.pack(b.Sequences, b.Rows, how)
-	all, _ := s.Hidden(p.model.Model, packed, how)
-	m := int64(len(rows))
-	hidden := s.Rows(all, s.Ints(rows, m))
-	logProbs, entropy, rank := p.head(s, hidden, s.Ints(b.Actions, m), pass.Temperature)
+	how.Rows = rows
+	hidden, _ := s.Hidden(p.model.Model, packed, how)
+	logProbs, entropy, rank := p.head(s, hidden, s.Ints(b.Actions, int64(len(b.Actions))), pass.Temperature)
 	out := Output{LogProbs: logProbs, Entropy: entropy, Rank: func(s *torch.Scope) []int64 { return s.ReadInts(rank) }}
 	if pass.Values {
 		out.Values = values(s, hidden, *p.value)
@@ -161,7 +160,7 @@ func (p *Token) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 // pack lays sequences end to end, each up to the last of its rows, and only once what neighbours begin with, up to
 // the first token that is read. It returns where the rows are then.
 func (p *Token) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Packed, []int64) {
-	if slices.ContainsFunc(p.model.Config.Decoder().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
+	if slices.ContainsFunc(p.model.Config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
 		return torch.Pack(ids), rows // a token's state depends on how long its sequence is
 	}
 	starts := make([]int, len(ids)+1)
@@ -213,7 +212,7 @@ func (p *Token) head(s *torch.Scope, hidden, targets torch.Tensor, temperature f
 		bias = &b
 	}
 	return s.TokenLogProbs(hidden, p.model.Head.T(), bias, targets, torch.HeadOptions{
-		Temperature: temperature, Softcap: p.model.Config.Decoder().LogitSoftcap,
+		Temperature: temperature, Softcap: p.model.Config.Core().LogitSoftcap,
 	})
 }
 
@@ -246,7 +245,7 @@ func (p *Token) Changed() { p.version++ }
 // AddValueHead implements Policy.
 func (p *Token) AddValueHead() (err error) {
 	if p.value == nil {
-		p.value, err = newValueHead(p.dir, int64(p.model.Config.Decoder().HiddenSize))
+		p.value, err = newValueHead(p.dir, int64(p.model.Config.Core().HiddenSize))
 	}
 	return err
 }
@@ -284,12 +283,12 @@ func (p *Token) Parameters() (total, trainable int64) {
 	if p.model.Trainable {
 		trainable = total
 	}
-	head := p.value.size(p.model.Config.Decoder().HiddenSize)
+	head := p.value.size(p.model.Config.Core().HiddenSize)
 	return total + head, trainable + head
 }
 
 // MaxLength is the number of positions that the model has.
-func (p *Token) MaxLength() int { return p.model.Config.Decoder().MaxPositions }
+func (p *Token) MaxLength() int { return p.model.Config.Core().MaxPositions }
 
 // VocabSize is the number of token ids.
-func (p *Token) VocabSize() int { return p.model.Config.Decoder().VocabSize }
+func (p *Token) VocabSize() int { return p.model.Config.Core().VocabSize }

@@ -83,7 +83,7 @@ func LoadToken(ctx context.Context, client *hub.Client, model, adapter, dtype st
 }
 
 // FitsLanguageModel checks that an adapter, as lora.Load reads it, is one for the model. Errors name what differs.
-func FitsLanguageModel(model *transformers.CausalConfig, c lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor) error {
+func FitsLanguageModel(model *transformers.Config, c lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor) error {
 	if c.TaskType != "" && c.TaskType != lora.CausalLM {
 		return fmt.Errorf("task_type is %s: it is no adapter of a language model, which has %s", c.TaskType, lora.CausalLM)
 	}

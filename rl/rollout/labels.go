@@ -48,6 +48,7 @@ type labelsState struct {
 	Rewards    reward.LabelsState `json:"rewards"`
 	Scores     []reward.Score     `json:"scores"`      // of the last step
 	BestReturn float64            `json:"best_return"` // highest mean reward of a step
+	Centre     reward.Centre      `json:"centre"`      // of rewards that are models
 }
 
 // NewLabels makes a source of the training examples; texts are theirs, for rewards that are programs.
@@ -179,6 +180,7 @@ func (l *Labels) judge(ctx context.Context, samples []*rl.Sample, probs []float3
 	} else if scores, err = l.rewards.Score(ctx, choices); err != nil {
 		return scores, err
 	}
+	l.state.Centre.Apply(&scores)
 	l.rewards.Observe(choices)
 	l.state.Scores = scores.Rewards
 	return scores, scores.AllFailed()

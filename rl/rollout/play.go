@@ -32,6 +32,7 @@ type Config struct {
 
 	// Rewards judge the turns instead of the episodes themselves; nil = the episodes do.
 	Rewards *reward.Text
+	Centre  *reward.Centre // of the models among them; nil = their scores as they are
 
 	// Timeout of each Reset and Step of an episode; 0 = none. With one, episodes answer on goroutines of their
 	// own, while the policy writes on: they must not compute with tensors.
@@ -195,6 +196,9 @@ func (r *rollout) finish(ctx context.Context) (Played, error) {
 		var err error
 		if p.Scores, err = r.config.Rewards.Score(ctx, completions, parallelEpisodes); err != nil {
 			return Played{}, err
+		}
+		if r.config.Centre != nil {
+			r.config.Centre.Apply(&p.Scores)
 		}
 		for i, j := range r.judged {
 			j.trajectory.Turns[j.turn].Reward += p.Scores.Total[i]

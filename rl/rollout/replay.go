@@ -57,6 +57,7 @@ type replayState struct {
 	Cursor int            `json:"cursor"`
 	Tokens int64          `json:"tokens"`
 	Buffer rl.ReplayState `json:"buffer"`
+	Centre reward.Centre  `json:"centre"` // of rewards that are models
 }
 
 // NewReplay makes a source, with the buffer of the file that is to be loaded. The caller keeps owning the sampler.
@@ -134,7 +135,7 @@ func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	began := c.Now()
 	var failed failures
 	p, err := play(ctx, r.sampler, r.task, envs.Train, upFrom(r.state.Cursor, c.PromptsPerStep), Config{
-		Samples: 1, MaxNew: c.MaxNew, Seed: c.Seed, Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards,
+		Samples: 1, MaxNew: c.MaxNew, Seed: c.Seed, Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Centre: &r.state.Centre,
 		Sampling: torch.Sampling{Temperature: c.Temperature}, Failed: failed.add,
 	}, c.Now)
 	if err != nil {

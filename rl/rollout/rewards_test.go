@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -200,5 +201,60 @@ func TestNoRewardAtAllIsAnError(t *testing.T) {
 	}
 	if _, err := replay.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "none of 24 samples could be rewarded") {
 		t.Errorf("replay: error %v", err)
+	}
+}
+
+// lengthCritic is a reward model that likes long texts, far from 0.
+type lengthCritic struct{}
+
+func (lengthCritic) Score(_ context.Context, completions []envs.Completion) ([]float64, []error) {
+	scores := make([]float64, len(completions))
+	for i, c := range completions {
+		scores[i] = 100 + float64(len(c.Text))
+	}
+	return scores, make([]error, len(completions))
+}
+
+// TestModelsAreCentredOnTheFirstRollout takes the mean of the first rollout off that and the next one, whether the run
+// is resumed between them or not. An evaluation has the scores as they are.
+func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := tokensConfig()
+	var err error
+	if c.Rewards, err = reward.ParseText("model:x=2", nil, reward.Options{Critic: func(string) (envs.Critic, error) { return lengthCritic{}, nil }}); err != nil {
+		t.Fatal(err)
+	}
+	mean := func(src *Tokens, step int) float64 {
+		s, err := src.Next(t.Context(), rl.At{Step: step})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Figures.Get("reward")
+	}
+	src := tokens(t, m, letters, c)
+	if first := mean(src, 0); math.Abs(first) > 1e-9 {
+		t.Errorf("mean reward %v of the first rollout", first)
+	}
+	state, err := json.Marshal(src.State())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := mean(src, 1)
+	if math.Abs(want) < 1e-6 || math.Abs(want) > 10 {
+		t.Errorf("mean reward %v of the second rollout", want)
+	}
+	resumed := tokens(t, m, letters, c)
+	if err := resumed.Restore(state); err != nil {
+		t.Fatal(err)
+	}
+	if got := mean(resumed, 1); got != want {
+		t.Errorf("mean reward %v of the second rollout of a resumed run, want %v", got, want)
+	}
+	plain := sampled
+	plain.Rewards = c.Rewards
+	for _, x := range slices.Concat(played(t, m, letters, []int{0}, plain).Groups...) {
+		if x.Reward() < 200 {
+			t.Errorf("reward %v, want 2·(100 + length)", x.Reward())
+		}
 	}
 }

@@ -81,6 +81,7 @@ type tokensState struct {
 	Generations int           `json:"generations"`
 	Tokens      int64         `json:"tokens"`
 	Flights     []flightState `json:"flights,omitempty"` // of coming steps
+	Centre      reward.Centre `json:"centre"`            // of rewards that are models
 }
 
 // NewTokens makes a source. The caller keeps owning the sampler.
@@ -136,7 +137,7 @@ func (t *Tokens) rollout(at rl.At) Config {
 	c := t.config
 	return Config{
 		Samples: c.SamplesPerPrompt, MaxNew: c.MaxNew, Sampling: c.Sampling.Torch(), Seed: c.Seed,
-		Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Timeout: seconds(c.StepTimeout),
+		Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Centre: &t.state.Centre, Timeout: seconds(c.StepTimeout),
 	}
 }
 

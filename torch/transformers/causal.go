@@ -11,7 +11,7 @@ import (
 // Causal is the model folder of a causal language model, loaded.
 type Causal struct {
 	Dir    string
-	Config *CausalConfig
+	Config *Config
 	Model  *torch.Model
 	// Head is the weight of the output layer [V, H], the embedding's own where they are tied;
 	// HeadBias its bias [V], nil where it has none.
@@ -103,7 +103,7 @@ func (c *Causal) build() (err error) {
 	if c.Head == nil {
 		c.Head = c.Weights["embed.weight"]
 	}
-	c.Model, err = torch.NewDecoder(c.Config.Decoder(), c.Weights)
+	c.Model, err = torch.NewModel(c.Config.Core(), c.Weights)
 	return err
 }
 
@@ -161,7 +161,7 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 }
 
 // changes gives changes of tensors by the core's names.
-func (c *CausalConfig) changes(change map[string]func([]float32)) (map[string]func([]float32), error) {
+func (c *Config) changes(change map[string]func([]float32)) (map[string]func([]float32), error) {
 	changes := map[string]func([]float32){}
 	for _, spec := range c.TensorNames() {
 		for _, name := range spec.Candidates {
@@ -205,38 +205,4 @@ func transpose(m []float32, rows, columns int) []float32 {
 		}
 	}
 	return t
-}
-
-// Resolve finds the model's tensors in a folder's weights: the core's name to the name in the
-// file, which comes with or without the prefix of the model's class. An output layer that is
-// there although config.json ties it to the embedding must equal it.
-//
-// A tensor that is missing, misshapen, of a dtype other than F32, F16 and BF16, stored under two
-// names, or unknown to the model is an error that names it.
-func (c *CausalConfig) Resolve(m *safetensors.Model) (map[string]string, error) {
-	names, err := resolve(c.TensorNames(), c.family.ignored, m)
-	if err == nil && c.TieWordEmbeddings {
-		err = checkTied(names, m)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("transformers: %s: %w", m.Path(), err)
-	}
-	return names, nil
-}
-
-// checkTied takes an output layer that only repeats the embedding out of names.
-func checkTied(names map[string]string, m *safetensors.Model) error {
-	head, embed := names["head.weight"], names["embed.weight"]
-	if head == "" {
-		return nil
-	}
-	same, err := m.Same(head, embed)
-	if err != nil {
-		return err
-	}
-	if !same {
-		return fmt.Errorf("tensor %s differs from %s, but tie_word_embeddings of config.json says that they are one: set it to false to use both", head, embed)
-	}
-	delete(names, "head.weight")
-	return nil
 }

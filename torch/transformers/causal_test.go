@@ -82,7 +82,7 @@ func TestLoadCausalRefuses(t *testing.T) {
 		{"a bias too many", "llama_yarn", func(m map[string]safetensors.Tensor) {
 			m["b"] = zeros("model.layers.0.self_attn.q_proj.bias", 64)
 		}, `unknown tensors: "model.layers.0.self_attn.q_proj.bias"`},
-		{"two spellings", "llama_yarn", func(m map[string]safetensors.Tensor) { m["n"] = zeros("norm.weight", 24) }, "tensor norm.weight comes twice, as model.norm.weight and as norm.weight"},
+		{"two spellings", "llama_yarn", func(m map[string]safetensors.Tensor) { m["n"] = zeros("norm.weight", 24) }, "tensor model.norm.weight comes twice, as model.norm.weight and as norm.weight"},
 		{"no output layer", "llama_yarn", func(m map[string]safetensors.Tensor) { delete(m, "lm_head.weight") }, "missing tensors: lm_head.weight [61 24]"},
 		{"output layer of its own", "llama", func(m map[string]safetensors.Tensor) { m["h"] = zeros("lm_head.weight", 61, 24) }, "tensor lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings"},
 		{"not transposed", "gpt2", func(m map[string]safetensors.Tensor) {

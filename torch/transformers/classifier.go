@@ -9,13 +9,13 @@ import (
 // HeadLayers names the linear modules of the family's classification head: out, which gives the logits,
 // and dense before it, "" where there is none or it is frozen with the encoder, as BERT's pooler is.
 func (c *Config) HeadLayers() (dense, out string) {
-	fam := families[c.ModelType]
+	fam := families[c.ModelType].encoder
 	return fam.dense, fam.out
 }
 
 // PoolerName is the module that family pooling needs a folder to have, "" where it needs none.
 func (c *Config) PoolerName() string {
-	if pooler := families[c.ModelType].pooler; len(pooler) > 0 {
+	if pooler := families[c.ModelType].encoder.pooler; len(pooler) > 0 {
 		return pooler[0].module
 	}
 	return ""
@@ -23,25 +23,25 @@ func (c *Config) PoolerName() string {
 
 // Architectures are the names of transformers' classes of the encoder and of its sequence classifier.
 func (c *Config) Architectures() (encoder, classifier string) {
-	name := families[c.ModelType].classes
+	name := families[c.ModelType].encoder.classes
 	return name + "Model", name + "ForSequenceClassification"
 }
 
-// Features is what the family's sequence classifiers multiply their last weights with, [S, H], of a batch
-// and its hidden states [N, H]: one vector a text through a dense layer and its activation. dense is that
-// layer of the head as it is trained, where the family's head has one; else Pooler is used.
-func (m *Model) Features(s *torch.Scope, packed torch.Packed, hidden, cuSeqlens torch.Tensor, dense *Dense) torch.Tensor {
+// Features is what the family's sequence classifiers multiply their last weights with, [S, H], of a batch: one vector a
+// text of the hidden states through a dense layer and its activation. dense is that layer of the head as it is
+// trained, where the family's head has one; else Pooler is used.
+func (m *Model) Features(s *torch.Scope, packed torch.Packed, pass torch.Pass, dense *Dense) torch.Tensor {
 	var x torch.Tensor
 	if m.Config.ClassifierMean {
-		x = s.SegmentMean(hidden, cuSeqlens)
+		x = s.SegmentMean(s.Hidden(m.Encoder, packed, pass))
 	} else {
-		firsts := make([]int64, packed.Len())
-		for i := range firsts {
-			firsts[i] = int64(packed.CuSeqlens[i])
+		pass.Rows = make([]int64, packed.Len())
+		for i := range pass.Rows {
+			pass.Rows[i] = int64(packed.CuSeqlens[i])
 		}
-		x = s.Rows(hidden, s.Ints(firsts, int64(len(firsts))))
+		x, _ = s.Hidden(m.Encoder, packed, pass)
 	}
-	if families[m.Config.ModelType].dense != "" {
+	if families[m.Config.ModelType].encoder.dense != "" {
 		x = s.Linear(x, dense.Weight.T(), dense.Bias.T())
 	} else {
 		x = s.FrozenLinear(x, m.Pooler.Weight.T(), m.Pooler.Bias.T())
@@ -54,7 +54,7 @@ func (m *Model) Features(s *torch.Scope, packed torch.Packed, hidden, cuSeqlens 
 }
 
 func (c *Config) headActivation() string {
-	return cmp.Or(c.ClassifierActivation, families[c.ModelType].act)
+	return cmp.Or(c.ClassifierActivation, families[c.ModelType].encoder.act)
 }
 
 // headActivations are those that heads may have.

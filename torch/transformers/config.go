@@ -1,115 +1,320 @@
 package transformers
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"rltrain/internal/smallfile"
 	"rltrain/torch"
 )
 
-// Config is the shape of an encoder and of the head a folder may carry. Fields
-// bear the names of config.json.
+// Config is config.json: a model's shape, and what the core builds of it. Fields bear the names of config.json in its
+// usual spelling, whatever the family's.
 type Config struct {
-	ModelType             string // "bert", "roberta", "distilbert", "modernbert"
+	ModelType             string // "llama", "bert"
 	VocabSize             int
-	HiddenSize            int // a multiple of NumAttentionHeads
+	HiddenSize            int
 	NumHiddenLayers       int
-	NumAttentionHeads     int
+	NumAttentionHeads     int // a multiple of NumKeyValueHeads
+	NumKeyValueHeads      int // 0: as many as there are heads
+	HeadDim               int // 0: HiddenSize over NumAttentionHeads
 	IntermediateSize      int
-	HiddenAct             string // "gelu", the exact one with erf, or another of those the core knows
-	LayerNormEps          float64
+	HiddenAct             string  // "gelu", the exact one with erf, or another of those the core knows
+	LayerNormEps          float64 // of any norm
 	MaxPositionEmbeddings int
-	TypeVocabSize         int // 0 where the family has no token types
-	PadTokenID            int // -1 where the file says null
-	// Biases are the fields that say whether layers have biases.
-	Biases map[string]bool
+
+	// Of causal language models.
+	TieWordEmbeddings bool    // the output layer is the embedding
+	EOS               []int32 // eos_token_id, which may be a list; nil where there is none
+	BOS, Pad          int32   // -1 where there is none
+
+	// Of encoders.
+	TypeVocabSize int // 0 where the family has no token types
+	PadTokenID    int // -1 where the file says null
 	// ClassifierMean: the family's classifier reads the mean over a text's tokens, not the first.
 	ClassifierMean bool
 	// ClassifierActivation follows the dense layer of the family's head where a field says which.
 	ClassifierActivation string
-	// Blocks is what the core builds of a family that is not of post-norm blocks with learned positions.
-	Blocks *torch.DecoderConfig
 	// ID2Label names the classes in order; nil where the file has no id2label.
 	ID2Label []string
 	// NumLabels is the number of classes of the folder's classification head, if it
 	// has one: len(ID2Label), else num_labels, else 2 as in transformers.
 	NumLabels int
+
+	family  *family         // nil where c was not read but made
+	biases  map[string]bool // fields that say whether layers have biases
+	core    torch.ModelConfig
+	dynamic bool // the rope's kind
 }
 
-// LoadConfig reads config.json of the model folder dir. Both dialects are read,
-// that of transformers 4 and that of 5. An unknown model_type, or a field that is
-// missing, out of range or asks for something unsupported, is an error that names
-// the file and the field.
-func LoadConfig(dir string) (*Config, error) {
+// LoadConfig reads config.json of an encoder's folder, LoadCausalConfig that of a causal language model. Both dialects
+// are read, that of transformers 4 and that of 5, with transformers' defaults of absent fields. Another model_type, or
+// a field that is missing, out of range or asks for something unsupported, is an error that names the file and the
+// field.
+func LoadConfig(dir string) (*Config, error) { return loadConfig(dir, encoders) }
+
+// LoadCausalConfig is described at LoadConfig.
+func LoadCausalConfig(dir string) (*Config, error) { return loadConfig(dir, decoders) }
+
+func loadConfig(dir string, table map[string]*family) (*Config, error) {
 	path := filepath.Join(dir, "config.json")
 	data, err := smallfile.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %w", err)
 	}
-	c, err := parseConfig(data)
+	c, err := parseConfig(data, table)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", path, err)
 	}
 	return c, nil
 }
 
-func parseConfig(data []byte) (*Config, error) {
+// Upper bounds of sizes, far above any real model. They keep a hostile file from asking for
+// unbounded work before its tensors can prove it wrong.
+const (
+	maxVocab     = 1 << 24
+	maxWidth     = 1 << 16
+	maxLayers    = 1 << 10
+	maxPositions = 1 << 28
+)
+
+// parseConfig reads a model_type of one of the families of table.
+func parseConfig(data []byte, table map[string]*family) (*Config, error) {
 	raw, err := parseObject(data)
 	if err != nil {
 		return nil, err
 	}
-	f := &fields{raw: raw}
-	c := &Config{ModelType: text(f, "model_type", "")}
-	if f.err != nil {
-		return nil, f.err
+	top := &fields{raw: raw}
+	c := &Config{ModelType: text(top, "model_type", "")}
+	if top.err != nil {
+		return nil, top.err
 	}
 	if c.ModelType == "" {
-		return nil, fmt.Errorf("model_type is missing, want one of %s", modelTypes())
+		return nil, fmt.Errorf("model_type is missing, want one of %s", modelTypes(table))
 	}
-	fam := families[c.ModelType]
+	fam := table[c.ModelType]
 	if fam == nil {
-		return nil, fmt.Errorf("model_type %.40q is not supported, want one of %s", c.ModelType, modelTypes())
+		return nil, fmt.Errorf("model_type %.40q is not supported, want one of %s", c.ModelType, modelTypes(table))
 	}
-	f.own = fam.own
-	// The upper bounds are far above any real model. They keep a hostile file from
-	// asking for unbounded work before its tensors can prove it wrong.
-	c.VocabSize = f.size("vocab_size", required, 1<<24)
-	c.HiddenSize = f.size("hidden_size", required, 1<<16)
-	c.NumHiddenLayers = f.size("num_hidden_layers", required, 1<<10)
-	c.NumAttentionHeads = f.size("num_attention_heads", required, 1<<10)
-	c.IntermediateSize = f.size("intermediate_size", required, 1<<20)
-	c.MaxPositionEmbeddings = f.size("max_position_embeddings", required, 1<<24)
+	f := top
+	if inner := fam.inner; inner != "" {
+		if f = top.object(inner); f.raw == nil {
+			top.fail("%s is missing", inner)
+		}
+	}
+	c.family, f.own = fam, fam.own
+	top.forbidQuantization()
+	f.forbidQuantization()
+	c.readSizes(f)
+	if fam.encoder != nil {
+		c.readEncoder(f, fam.encoder)
+	} else {
+		c.TieWordEmbeddings = value(top, "tie_word_embeddings", value(f, "tie_word_embeddings", fam.tied))
+		c.readTokens(top, f)
+	}
+	if err := firstError(top, f); err != nil {
+		return nil, err
+	}
+	c.readBlocks(f)
+	return c, f.err
+}
+
+func firstError(all ...*fields) error {
+	for _, f := range all {
+		if f.err != nil {
+			return f.err
+		}
+	}
+	return nil
+}
+
+func (c *Config) readSizes(f *fields) {
+	fam := families[c.ModelType]
+	size := func(key string, limit int) int {
+		absent, ok := fam.sizes[key]
+		if !ok {
+			absent = required
+		}
+		return f.size(key, absent, limit)
+	}
+	c.VocabSize = size("vocab_size", maxVocab)
+	c.HiddenSize = size("hidden_size", maxWidth)
+	c.NumHiddenLayers = size("num_hidden_layers", maxLayers)
+	c.NumAttentionHeads = size("num_attention_heads", maxLayers)
+	c.MaxPositionEmbeddings = size("max_position_embeddings", maxPositions)
+	if fam.fourfold && !f.has("intermediate_size") {
+		c.IntermediateSize = 4 * c.HiddenSize
+	} else {
+		c.IntermediateSize = size("intermediate_size", 1<<20)
+	}
+	if f.err != nil {
+		return
+	}
+	c.NumKeyValueHeads, c.HeadDim = c.NumAttentionHeads, 0
+	if !fam.plainHeads {
+		if fam.kvHeads > 0 && !f.isNull("num_key_value_heads") {
+			c.NumKeyValueHeads = fam.kvHeads
+		}
+		c.NumKeyValueHeads = f.size("num_key_value_heads", c.NumKeyValueHeads, maxLayers)
+		if fam.headDim > 0 || f.has("head_dim") {
+			c.HeadDim = f.size("head_dim", max(fam.headDim, 1), 1<<14)
+		}
+	}
+	switch heads := f.spelled("num_attention_heads"); {
+	case f.err != nil:
+	case c.HeadDim == 0 && c.HiddenSize%c.NumAttentionHeads != 0:
+		f.fail("%s %d is not a multiple of %s %d", f.spelled("hidden_size"), c.HiddenSize, heads, c.NumAttentionHeads)
+	case c.HeadDim == 0:
+		c.HeadDim = c.HiddenSize / c.NumAttentionHeads
+	}
+	if f.err == nil && c.NumAttentionHeads%c.NumKeyValueHeads != 0 {
+		f.fail("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.NumAttentionHeads, c.NumKeyValueHeads)
+	}
+}
+
+// readEncoder reads what classifiers have beside.
+func (c *Config) readEncoder(f *fields, fam *encoderFamily) {
 	if fam.types > 0 {
 		c.TypeVocabSize = f.size("type_vocab_size", fam.types, 1<<16)
 	}
-	c.LayerNormEps = fam.eps
-	if !fam.fixedEps {
-		c.LayerNormEps = value(f, "layer_norm_eps", fam.eps)
-	}
-	c.HiddenAct = text(f, "hidden_act", "gelu")
 	c.PadTokenID = f.padToken(fam.pad, c.VocabSize)
 	f.labels(c)
 	f.refuse()
-	if f.err != nil {
-		return nil, f.err
-	}
 	switch {
-	case c.HiddenSize%c.NumAttentionHeads != 0:
-		f.fail("%s %d is not a multiple of %s %d", f.spelled("hidden_size"), c.HiddenSize, f.spelled("num_attention_heads"), c.NumAttentionHeads)
-	case !(c.LayerNormEps > 0 && c.LayerNormEps < 1):
-		f.fail("%s %g is not between 0 and 1", f.spelled("layer_norm_eps"), c.LayerNormEps)
+	case f.err != nil:
 	case fam.offset && c.PadTokenID < 0:
 		f.fail("pad_token_id is null, but positions begin after it")
-	case c.MaxLength() < 1:
+	case c.MaxPositionEmbeddings <= c.firstPosition():
 		f.fail("max_position_embeddings %d leaves no position after pad_token_id %d", c.MaxPositionEmbeddings, c.PadTokenID)
 	}
-	f.activation("hidden_act", c.HiddenAct)
-	if fam.special != nil && f.err == nil {
-		fam.special(f, c)
+}
+
+// readTokens reads the special tokens, of which models with an inner object have some at the top.
+func (c *Config) readTokens(top, f *fields) {
+	where := func(key string) *fields {
+		if top.has(key) {
+			return top
+		}
+		return f
 	}
-	return c, f.err
+	c.EOS = where("eos_token_id").tokens("eos_token_id", c.VocabSize)
+	c.BOS = where("bos_token_id").token("bos_token_id", c.VocabSize)
+	c.Pad = where("pad_token_id").token("pad_token_id", c.VocabSize)
+}
+
+// tokens reads a token id or a list of them. As in transformers, one that is outside of the vocabulary is one that no
+// text has: it is left out.
+func (f *fields) tokens(key string, vocab int) []int32 {
+	var ids []int32
+	if raw := f.raw[key]; len(raw) > 0 && raw[0] == '[' {
+		ids = value(f, key, ids)
+	} else if f.has(key) {
+		ids = []int32{value(f, key, int32(0))}
+	}
+	return slices.DeleteFunc(ids, func(id int32) bool { return id < 0 || int(id) >= vocab })
+}
+
+// token reads one token id. Models give ids outside of their vocabulary for tokens that they do
+// without: -1 here.
+func (f *fields) token(key string, vocab int) int32 {
+	id := value(f, key, int32(-1))
+	if int(id) >= vocab {
+		return -1
+	}
+	return max(id, -1)
+}
+
+var activations = map[string]torch.Activation{
+	"silu": torch.SiLU, "swish": torch.SiLU, "gelu": torch.GELU, "relu": torch.ReLU,
+	"gelu_new": torch.GELUTanh, "gelu_fast": torch.GELUTanh, "gelu_pytorch_tanh": torch.GELUTanh,
+}
+
+// readBlocks reads what the blocks are made of.
+func (c *Config) readBlocks(f *fields) {
+	fam := families[c.ModelType]
+	epsKey := "rms_norm_eps"
+	if fam.normKind == torch.NormLayer {
+		epsKey = "layer_norm_eps"
+	}
+	if c.LayerNormEps = fam.eps; !fam.fixedEps {
+		c.LayerNormEps = value(f, epsKey, fam.eps)
+	}
+	if !(c.LayerNormEps > 0 && c.LayerNormEps < 1) {
+		f.fail("%s %g is not between 0 and 1", f.spelled(epsKey), c.LayerNormEps)
+	}
+	c.HiddenAct = text(f, "hidden_act", fam.activation)
+	f.activation("hidden_act", c.HiddenAct)
+	rows := slices.Concat(fam.base, fam.rows)
+	if fam.encoder != nil {
+		rows = slices.Concat(rows, fam.encoder.pooler, fam.encoder.head)
+	}
+	c.biases = map[string]bool{}
+	for _, row := range rows {
+		if row.bias != "" && row.bias != always {
+			c.biases[row.bias] = value(f, row.bias, fam.attentionBias)
+		}
+	}
+	c.core = c.plainCore()
+	switch {
+	case f.err != nil:
+	case fam.special != nil:
+		fam.special(f, c)
+	case fam.encoder == nil:
+		f.noLayerTypes()
+	}
+	if f.err == nil && fam.partial >= 0 && c.core.Ropes == nil {
+		c.addRope(f, f.ropeObject(), c.ropeInputs(f))
+	}
+}
+
+// plainCore is what the core builds of a family without anything special.
+func (c *Config) plainCore() torch.ModelConfig {
+	fam := families[c.ModelType]
+	return torch.ModelConfig{
+		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, Layers: c.NumHiddenLayers,
+		Heads: c.NumAttentionHeads, KVHeads: c.kvHeads(), HeadDim: c.headDim(),
+		IntermediateSize: c.IntermediateSize, MaxPositions: c.MaxPositionEmbeddings,
+		TokenTypes: c.TypeVocabSize, FirstPosition: c.firstPosition(),
+		Norm: fam.normKind, NormEps: c.LayerNormEps, Activation: activations[c.HiddenAct], QKV: fam.qkv, Residual: fam.residual,
+		Gated: fam.has("gate") || fam.has("gate_up"), FusedGateUp: fam.has("gate_up"),
+		PostNorms: fam.has("post_attn_norm"), QKNorm: fam.has("q_norm"),
+		EmbedNorm: slices.ContainsFunc(fam.base, func(r moduleRow) bool { return r.layer == "embed_norm" }),
+		NormAfter: fam.normAfter, Bidirectional: fam.encoder != nil,
+		AttentionScale: 1 / math.Sqrt(float64(c.headDim())), EmbeddingScale: 1,
+	}
+}
+
+// Core is what the core builds.
+func (c *Config) Core() torch.ModelConfig {
+	if c.core.Layers == 0 { // c was not read but made
+		return c.plainCore()
+	}
+	return c.core
+}
+
+func (c *Config) headDim() int { return cmp.Or(c.HeadDim, c.HiddenSize/max(c.NumAttentionHeads, 1)) }
+func (c *Config) kvHeads() int { return cmp.Or(c.NumKeyValueHeads, c.NumAttentionHeads) }
+
+// firstPosition is the row of the position table that a text's first token takes.
+func (c *Config) firstPosition() int {
+	if e := families[c.ModelType].encoder; e != nil && e.offset {
+		return c.PadTokenID + 1
+	}
+	return 0
+}
+
+// MaxLength is the longest sequence that the model can take, in tokens; 0 means any. Learned
+// positions end, and so does the range in which dynamically scaled RoPE does not change with the
+// length; in other language models max_position_embeddings is what the model was trained for, no limit.
+func (c *Config) MaxLength() int {
+	if c.dynamic || c.Core().RotaryDim == 0 || families[c.ModelType].encoder != nil {
+		return c.MaxPositionEmbeddings - c.firstPosition()
+	}
+	return 0
 }
 
 // activation finds the core's number of a named one.
@@ -133,7 +338,6 @@ func (f *fields) refuse() {
 			f.fail("%s true is not supported: an encoder is wanted", key)
 		}
 	}
-	f.forbidQuantization()
 	if p := value(f, "pruned_heads", map[string]any{}); len(p) > 0 {
 		f.fail("pruned_heads is not supported")
 	}

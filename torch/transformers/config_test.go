@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"rltrain/internal/smallfile"
 )
@@ -25,7 +26,7 @@ const tinyConfig = `{
 
 func tiny() *Config {
 	return &Config{
-		ModelType: "bert", VocabSize: 32, HiddenSize: 8, NumHiddenLayers: 2, NumAttentionHeads: 2, IntermediateSize: 16,
+		ModelType: "bert", VocabSize: 32, HiddenSize: 8, NumHiddenLayers: 2, NumAttentionHeads: 2, NumKeyValueHeads: 2, HeadDim: 4, IntermediateSize: 16,
 		HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 16, TypeVocabSize: 2,
 		ID2Label: []string{"law", "math", "other"}, NumLabels: 3,
 	}
@@ -60,7 +61,7 @@ func TestLoadConfig(t *testing.T) {
 	bare := `{"model_type":"bert","vocab_size":10,"hidden_size":4,"num_hidden_layers":1,"num_attention_heads":1,"intermediate_size":4,"max_position_embeddings":5`
 	defaults := func(change func(*Config)) *Config {
 		c := &Config{
-			ModelType: "bert", VocabSize: 10, HiddenSize: 4, NumHiddenLayers: 1, NumAttentionHeads: 1, IntermediateSize: 4,
+			ModelType: "bert", VocabSize: 10, HiddenSize: 4, NumHiddenLayers: 1, NumAttentionHeads: 1, NumKeyValueHeads: 1, HeadDim: 4, IntermediateSize: 4,
 			HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 5, TypeVocabSize: 2, NumLabels: 2,
 		}
 		change(c)
@@ -86,7 +87,7 @@ func TestLoadConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreUnexported(Config{})); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -151,7 +152,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"model_type":1}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := parseConfig(data)
+		c, err := parseConfig(data, encoders)
 		if err != nil {
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("more than one line: %q", err)

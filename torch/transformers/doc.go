@@ -5,10 +5,8 @@
 // this package cannot honour is refused by an error that names the file and the field
 // or tensor, never read around.
 //
-// Encoders and causal language models read their fields and find their tensors in the
-// same way; [Load] and [LoadCausal] make what the core runs of them. Inside the program,
-// an encoder's tensors bear the names of AutoModel's state dict, without the prefix
-// that task models add, such as "encoder.layer.0.attention.self.query.weight"; those of
-// a causal model bear the core's, which are one for all families: "layers.0.q.weight".
-// encoders.go and causal_families.go hold, per model_type, how a folder may spell them.
+// Encoders and causal language models are families of one table: they read their fields and find
+// their tensors in the same way; [Load] and [LoadCausal] make what the core runs of them. Inside
+// the program tensors bear the core's names, which are one for all families: "layers.0.q.weight".
+// encoders.go and decoders.go hold, per model_type, how a folder may spell them.
 package transformers

@@ -30,9 +30,8 @@ func encoderCases(t *testing.T) []string {
 // logits are those of the family's sequence classifier with a head of these tensors.
 func (f fixture) logits(s *torch.Scope, sequences [][]int32, head map[string]*torch.Var, adapter bool) torch.Tensor {
 	packed := torch.Pack(sequences)
-	hidden, cu := s.Hidden(f.model.Encoder, packed, torch.Pass{Adapter: adapter})
 	dense, out := f.model.Config.HeadLayers()
-	x := f.model.Features(s, packed, hidden, cu, &transformers.Dense{Weight: head[dense+".weight"], Bias: head[dense+".bias"]})
+	x := f.model.Features(s, packed, torch.Pass{Adapter: adapter}, &transformers.Dense{Weight: head[dense+".weight"], Bias: head[dense+".bias"]})
 	return s.Linear(x, head[out+".weight"].T(), head[out+".bias"].T())
 }
 

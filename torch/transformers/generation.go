@@ -25,7 +25,7 @@ type GenerationConfig struct {
 // LoadGenerationConfig reads generation_config.json of the model folder dir; a folder without one
 // gives what a file without fields would. Token ids outside of the model's vocabulary are left out;
 // fields out of range are errors that name the file and the field.
-func LoadGenerationConfig(dir string, c *CausalConfig) (GenerationConfig, error) {
+func LoadGenerationConfig(dir string, c *Config) (GenerationConfig, error) {
 	path := filepath.Join(dir, "generation_config.json")
 	data, err := smallfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {

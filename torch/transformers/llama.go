@@ -79,7 +79,7 @@ func (s LlamaShape) write(dir string, dtype safetensors.DType, seed uint64) erro
 			return err
 		}
 	}
-	c, err := parseCausalConfig(config)
+	c, err := parseConfig(config, decoders)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) 
 	if err != nil {
 		return nil, err
 	}
-	config, err := parseCausalConfig(text)
+	config, err := parseConfig(text, decoders)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) 
 }
 
 // randomWeights draws every tensor from a stream of its own: more layers leave the first as they are.
-func randomWeights(c *CausalConfig, seed uint64) iter.Seq2[TensorSpec, []float32] {
+func randomWeights(c *Config, seed uint64) iter.Seq2[TensorSpec, []float32] {
 	return func(yield func(TensorSpec, []float32) bool) {
 		for i, spec := range c.TensorNames() {
 			if spec.Group == "tied" {

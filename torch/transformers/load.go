@@ -55,11 +55,11 @@ func Load(dir string) (*Model, error) {
 		return nil, err
 	}
 	defer files.Close()
-	names, err := Resolve(config, files)
+	names, err := config.Resolve(files)
 	if err != nil {
 		return nil, err
 	}
-	weights, rest := map[string]*torch.Var{}, map[string]*torch.Var{} // of the encoder by the core's names, others by their own
+	weights, rest := map[string]*torch.Var{}, map[string]*torch.Var{} // of the encoder, of the head
 	defer func() {
 		for _, v := range slices.AppendSeq(slices.Collect(maps.Values(weights)), maps.Values(rest)) {
 			v.Close()
@@ -76,7 +76,7 @@ func Load(dir string) (*Model, error) {
 			return nil, err
 		}
 		if spec.Group == "" {
-			weights[spec.Core] = v
+			weights[spec.Name] = v
 		} else {
 			rest[spec.Name] = v
 		}
@@ -84,7 +84,7 @@ func Load(dir string) (*Model, error) {
 			m.Parameters += spec.elements()
 		}
 	}
-	m.Encoder, err = newEncoder(config, weights)
+	m.Encoder, err = torch.NewModel(config.Core(), weights)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
 	}
@@ -99,7 +99,7 @@ func Load(dir string) (*Model, error) {
 func (m *Model) takeHead(rest map[string]*torch.Var) error {
 	dense, out := m.Config.HeadLayers()
 	parts := map[string]**Dense{dense: &m.Dense, out: &m.Head}
-	for i, row := range families[m.Config.ModelType].pooler {
+	for i, row := range families[m.Config.ModelType].encoder.pooler {
 		parts[row.module] = []**Dense{&m.Pooler, &m.PoolerNorm}[i]
 	}
 	for module, into := range parts {
@@ -155,15 +155,4 @@ func constantAs(data []float32, shape []int64, dtype torch.DType) (*torch.Var, e
 	}
 	defer v.Close()
 	return v.To(dtype)
-}
-
-func newEncoder(c *Config, weights map[string]*torch.Var) (*torch.Model, error) {
-	if c.Blocks != nil {
-		return torch.NewDecoder(*c.Blocks, weights)
-	}
-	return torch.NewEncoder(torch.EncoderConfig{
-		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, Layers: c.NumHiddenLayers, Heads: c.NumAttentionHeads,
-		IntermediateSize: c.IntermediateSize, MaxPositions: c.MaxPositionEmbeddings,
-		TokenTypes: c.TypeVocabSize, FirstPosition: c.firstPosition(), Activation: activations[c.HiddenAct], NormEps: c.LayerNormEps,
-	}, weights)
 }

@@ -41,10 +41,10 @@ func Random(config *Config, seed uint64) (*Model, error) {
 		if err != nil {
 			return nil, err
 		}
-		weights[spec.Core] = v
+		weights[spec.Name] = v
 		m.Parameters += n
 	}
 	var err error
-	m.Encoder, err = newEncoder(config, weights)
+	m.Encoder, err = torch.NewModel(config.Core(), weights)
 	return m, err
 }

@@ -9,16 +9,18 @@ import (
 	"rltrain/torch/safetensors"
 )
 
-// Resolve finds the model's tensors in a folder's weights: canonical name to the
-// name in the file. Names come with or without the prefix of task models, and in
-// the spelling of older files. The pooler and the classification head are in the
-// result where the folder has them.
+// Resolve finds the model's tensors in a folder's weights: the core's name to the name in the
+// file. Names come with or without the prefix of the class that wrote them, and in the spelling of
+// older files. The pooler and the classification head are in the result where the folder has them.
+// An output layer that is there although config.json ties it to the embedding must equal it.
 //
-// A tensor that is missing, misshapen (both shapes are told), not of a dtype that
-// widens to float32, stored under two names, or unknown to the model is an error
-// that names it.
-func Resolve(c *Config, m *safetensors.Model) (map[string]string, error) {
+// A tensor that is missing, misshapen (both shapes are told), of a dtype other than F32, F16 and
+// BF16, stored under two names, or unknown to the model is an error that names it.
+func (c *Config) Resolve(m *safetensors.Model) (map[string]string, error) {
 	names, err := resolve(c.TensorNames(), families[c.ModelType].ignored, m)
+	if err == nil && c.TieWordEmbeddings {
+		err = checkTied(names, m)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", m.Path(), err)
 	}
@@ -66,7 +68,7 @@ func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 			continue
 		}
 		if found != "" {
-			return "", fmt.Errorf("tensor %s comes twice, as %s and as %s", spec.Name, found, name)
+			return "", fmt.Errorf("tensor %s comes twice, as %s and as %s", spec.Path, found, name)
 		}
 		if want := spec.stored(); !slices.Equal(e.Shape, want) {
 			return "", fmt.Errorf("tensor %s has shape %v, config.json asks for %v", name, e.Shape, want)
@@ -117,4 +119,21 @@ func more(n int) string {
 		return ""
 	}
 	return fmt.Sprintf(" and %d more", n-listed)
+}
+
+// checkTied takes an output layer that only repeats the embedding out of names.
+func checkTied(names map[string]string, m *safetensors.Model) error {
+	head, embed := names["head.weight"], names["embed.weight"]
+	if head == "" {
+		return nil
+	}
+	same, err := m.Same(head, embed)
+	if err != nil {
+		return err
+	}
+	if !same {
+		return fmt.Errorf("tensor %s differs from %s, but tie_word_embeddings of config.json says that they are one: set it to false to use both", head, embed)
+	}
+	delete(names, "head.weight")
+	return nil
 }

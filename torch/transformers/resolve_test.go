@@ -25,7 +25,7 @@ func weights(c *Config, rename func(string) string) []safetensors.Tensor {
 	var list []safetensors.Tensor
 	for _, spec := range c.TensorNames() {
 		if spec.Group == "" {
-			list = append(list, zeros(rename(spec.Name), spec.Shape))
+			list = append(list, zeros(rename(spec.Path), spec.Shape))
 		}
 	}
 	return list
@@ -55,7 +55,7 @@ func TestResolve(t *testing.T) {
 	old := func(name string) string {
 		return strings.NewReplacer("LayerNorm.weight", "LayerNorm.gamma", "LayerNorm.bias", "LayerNorm.beta").Replace(prefixed(name))
 	}
-	const query, norm = "encoder.layer.1.attention.self.query.weight", "encoder.layer.0.output.LayerNorm.bias"
+	const query = "encoder.layer.1.attention.self.query.weight"
 	tests := []struct {
 		name    string
 		tensors []safetensors.Tensor
@@ -64,20 +64,20 @@ func TestResolve(t *testing.T) {
 	}{
 		{
 			"AutoModel", append(weights(c, same), safetensors.FromInt64s("embeddings.position_ids", []int64{1, 1}, []int64{0})), 37,
-			map[string]string{query: query, "pooler.dense.weight": ""},
+			map[string]string{"layers.1.q.weight": query, "pooler.dense.weight": ""},
 		},
 		{
 			"sequence classifier", slices.Concat(weights(c, prefixed), pooler, head), 41,
-			map[string]string{query: "bert." + query, "pooler.dense.bias": "bert.pooler.dense.bias", "classifier.weight": "classifier.weight"},
+			map[string]string{"layers.1.q.weight": "bert." + query, "pooler.dense.bias": "bert.pooler.dense.bias", "classifier.weight": "classifier.weight"},
 		},
 		{
 			"pretraining, old names", append(weights(c, old), zeros("cls.predictions.bias", []int64{32}), zeros("cls.seq_relationship.weight", []int64{2, 8})), 37,
-			map[string]string{norm: "bert.encoder.layer.0.output.LayerNorm.beta", "embeddings.LayerNorm.weight": "bert.embeddings.LayerNorm.gamma"},
+			map[string]string{"layers.0.mlp_norm.bias": "bert.encoder.layer.0.output.LayerNorm.beta", "embed_norm.weight": "bert.embeddings.LayerNorm.gamma"},
 		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Resolve(c, openWeights(t, tt.tensors))
+			got, err := c.Resolve(openWeights(t, tt.tensors))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestResolveRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m := openWeights(t, tt.tensors)
-			_, err := Resolve(c, m)
+			_, err := c.Resolve(m)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), m.Path()) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -129,12 +129,12 @@ func TestLinears(t *testing.T) {
 	c := tiny()
 	got := c.Linears()
 	want := []Linear{
-		{Name: "encoder.layer.0.attention.self.query", Layer: "encoder.layer.0.attention.self.query", In: 8, Out: 8},
-		{Name: "encoder.layer.0.attention.self.key", Layer: "encoder.layer.0.attention.self.key", In: 8, Out: 8},
-		{Name: "encoder.layer.0.attention.self.value", Layer: "encoder.layer.0.attention.self.value", In: 8, Out: 8},
-		{Name: "encoder.layer.0.attention.output.dense", Layer: "encoder.layer.0.attention.output.dense", In: 8, Out: 8},
-		{Name: "encoder.layer.0.intermediate.dense", Layer: "encoder.layer.0.intermediate.dense", In: 8, Out: 16},
-		{Name: "encoder.layer.0.output.dense", Layer: "encoder.layer.0.output.dense", In: 16, Out: 8},
+		{Name: "encoder.layer.0.attention.self.query", Layer: "layers.0.q", In: 8, Out: 8},
+		{Name: "encoder.layer.0.attention.self.key", Layer: "layers.0.k", In: 8, Out: 8},
+		{Name: "encoder.layer.0.attention.self.value", Layer: "layers.0.v", In: 8, Out: 8},
+		{Name: "encoder.layer.0.attention.output.dense", Layer: "layers.0.o", In: 8, Out: 8},
+		{Name: "encoder.layer.0.intermediate.dense", Layer: "layers.0.up", In: 8, Out: 16},
+		{Name: "encoder.layer.0.output.dense", Layer: "layers.0.down", In: 16, Out: 8},
 	}
 	if diff := cmp.Diff(want, got[:6]); diff != "" {
 		t.Error(diff)
@@ -146,7 +146,7 @@ func TestLinears(t *testing.T) {
 
 // bert-base with rank 8 on the default targets has 1,327,104 LoRA parameters.
 func TestDefaultTargetsOfBertBase(t *testing.T) {
-	c := &Config{ModelType: "bert", HiddenSize: 768, IntermediateSize: 3072, NumHiddenLayers: 12}
+	c := &Config{ModelType: "bert", HiddenSize: 768, IntermediateSize: 3072, NumHiddenLayers: 12, NumAttentionHeads: 12}
 	params := 0
 	for _, l := range c.Linears() {
 		if slices.ContainsFunc(c.DefaultTargets(), func(target string) bool { return strings.HasSuffix(l.Name, "."+target) }) {

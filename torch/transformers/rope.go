@@ -52,7 +52,7 @@ var ropeFields = []string{
 //
 // The dynamic kind recomputes its frequencies for each length above
 // max_position_embeddings; below, it is the plain one. Only that part is computed here, and
-// [CausalConfig.MaxLength] bounds sequences accordingly.
+// [Config.MaxLength] bounds sequences accordingly.
 func rope(f *fields, in ropeInputs) (table torch.Rope, kind string, rotary int) {
 	for _, key := range slices.Sorted(maps.Keys(f.raw)) {
 		if f.has(key) && !slices.Contains(ropeFields, key) {
@@ -267,4 +267,42 @@ func (f *fields) nestedRopes() (full, sliding *fields) {
 		f.err = nested.err
 	}
 	return full, sliding
+}
+
+// ropeInputs are the fields beside the RoPE parameters.
+func (c *Config) ropeInputs(f *fields) ropeInputs {
+	partial := c.family.partial
+	in := ropeInputs{headDim: c.HeadDim, maxPositions: c.MaxPositionEmbeddings, wholeHead: partial == 0, alias: c.family.ropeAlias}
+	if in.wholeHead {
+		partial = 1
+	}
+	in.theta = f.positive("rope_theta", c.family.theta)
+	in.partial = f.positive("partial_rotary_factor", partial)
+	const original = "original_max_position_embeddings"
+	if in.original = c.family.sizes[original]; f.has(original) {
+		in.original = f.size(original, required, maxPositions)
+	}
+	return in
+}
+
+// addRope computes one more table; the first is that of all layers at first.
+func (c *Config) addRope(f, parameters *fields, in ropeInputs) {
+	if f.err != nil {
+		return
+	}
+	for _, layers := range []string{"full_attention", "sliding_attention"} {
+		if parameters.has(layers) {
+			parameters.fail("%s is not supported for this model_type: one kind of RoPE for all layers is wanted", layers)
+		}
+	}
+	table, kind, rotary := rope(parameters, in)
+	if f.err = parameters.err; f.err != nil {
+		return
+	}
+	c.dynamic = c.dynamic || kind == "dynamic"
+	c.core.RotaryDim = rotary
+	c.core.Ropes = append(c.core.Ropes, table)
+	if c.core.RopeOf == nil {
+		c.core.RopeOf = make([]int, c.NumHiddenLayers)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"rltrain/envs"
@@ -77,6 +78,9 @@ func (c *Config) check() (found []error) {
 	// A policy that nobody has taught earns too little to learn from, unless the task's recipe thinks otherwise.
 	if c.General.Mode == envs.RLOnly && c.Pretrained() == "" && c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly && (c.Labels != nil || c.General.Model == TinyModel) {
 		add(errUntaught)
+	}
+	if c.Judge != nil && c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.Judged }) {
+		add(wrong("judge", "no reward asks a language model: give questions with --reward rubric:FILE"))
 	}
 	samples := 1
 	if c.Fresh != nil {

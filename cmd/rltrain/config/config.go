@@ -193,9 +193,7 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	case ch.task.Lines:
 		c.Lines = &Lines{}
 	}
-	if ch.task.Judged() {
-		c.Judge = &Judge{}
-	}
+	c.Judge = &Judge{}
 }
 
 // reinforce is the algorithm that can learn from a buffer, and the usual one.

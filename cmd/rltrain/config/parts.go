@@ -106,12 +106,12 @@ type Lines struct {
 
 // TextRewards is what a language model's answers earn.
 type TextRewards struct {
-	Reward string `option:"reward" arg:"LIST" help:"instead of the task's own: accuracy, expr:'...', cmd:PROGRAM, and what else the task has, each with =WEIGHT if wanted, joined by commas"`
+	Reward string `option:"reward" arg:"LIST" help:"instead of the task's own: accuracy, expr:'...', cmd:PROGRAM, model:DIR (a reward model), rubric:FILE (questions to --judge), and what else the task has, each with =WEIGHT if wanted, joined by commas"`
 }
 
-// Judge is of tasks with rewards that ask a model.
+// Judge is the model that rewards ask.
 type Judge struct {
-	Model string `option:"judge" arg:"DIR|NAME" help:"language model that rewards each step, as --reward says, instead of the right answer alone"`
+	Model string `option:"judge" arg:"DIR|NAME" help:"language model that rewards ask, as --reward says, instead of the right answer alone"`
 }
 
 // RL is the stage of reinforcement learning.
@@ -126,7 +126,7 @@ type LabelRollouts struct {
 	Episodes int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" help:"rollouts, each followed by an update; the best by validation is kept"`
 	Share    float64 `option:"rl_share" default:"0" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
 	rollout.LabelOptions
-	Reward     string `option:"reward" default:"accuracy" arg:"LIST" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
+	Reward     string `option:"reward" default:"accuracy" arg:"LIST" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, model:DIR (a reward model of text and label), each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`
 	Metric     string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation figure that picks the best episode; auto = the one the reward is about"`
 }

@@ -176,7 +176,7 @@ func describeLanguageModel(s *sheet, dir, task string, adapter int64) error {
 }
 
 // languageConfig is transformers.LoadCausalConfig with a word about encoders.
-func languageConfig(dir string) (*transformers.CausalConfig, error) {
+func languageConfig(dir string) (*transformers.Config, error) {
 	c, err := transformers.LoadCausalConfig(dir)
 	if err == nil {
 		return c, nil
@@ -188,7 +188,7 @@ func languageConfig(dir string) (*transformers.CausalConfig, error) {
 }
 
 // storedWeights describes the weights in a folder and counts their bytes: 0 where there are none.
-func storedWeights(dir string, c *transformers.CausalConfig) (text string, bytes int64, err error) {
+func storedWeights(dir string, c *transformers.Config) (text string, bytes int64, err error) {
 	found := false
 	for _, pattern := range []string{"model*.safetensors", "pytorch_model*.bin"} {
 		names, err := filepath.Glob(filepath.Join(dir, pattern))

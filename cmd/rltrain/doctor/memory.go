@@ -12,7 +12,7 @@ import (
 // memoryRows estimate what a model takes: its weights, the cache of generating, and a training step with LoRA.
 // stored are the bytes of the weights on disk, 0 where they are not there; adapter is the number of an adapter's
 // weights, 0 for that of a new one.
-func memoryRows(s *sheet, c *transformers.CausalConfig, parameters, stored, adapter int64) error {
+func memoryRows(s *sheet, c *transformers.Config, parameters, stored, adapter int64) error {
 	if stored > 0 {
 		s.row("weights", "%s as stored, %s as fp32", mebibytes(stored), mebibytes(4*parameters))
 	} else {
@@ -43,7 +43,7 @@ func memoryRows(s *sheet, c *transformers.CausalConfig, parameters, stored, adap
 }
 
 // newAdapter is the number of weights of an adapter of rank r on the family's modules.
-func newAdapter(c *transformers.CausalConfig, r int) (int64, error) {
+func newAdapter(c *transformers.Config, r int) (int64, error) {
 	var names []string
 	sizes := map[string]int{}
 	for _, linear := range c.Linears() {

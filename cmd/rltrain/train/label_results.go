@@ -60,7 +60,7 @@ func (t *labelRun) card(p *policy.Label, r labelResult) report.Card {
 }
 
 // compare prints the stages side by side on the test rows.
-func (t *labelRun) compare(results []labelResult) error {
+func (t *labelRun) compare(ctx context.Context, results []labelResult) error {
 	percent := func(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) }
 	rows := [][]string{}
 	for _, r := range results {
@@ -73,7 +73,7 @@ func (t *labelRun) compare(results []labelResult) error {
 		return err
 	}
 	if len(results) == 2 {
-		if err := t.difference(results[0], results[1]); err != nil {
+		if err := t.difference(ctx, results[0], results[1]); err != nil {
 			return err
 		}
 	}
@@ -82,13 +82,13 @@ func (t *labelRun) compare(results []labelResult) error {
 }
 
 // difference prints and saves what RL has changed.
-func (t *labelRun) difference(before, after labelResult) error {
+func (t *labelRun) difference(ctx context.Context, before, after labelResult) error {
 	d := report.LabelDifference{Before: before.dir, Comparison: rl.Compare(len(t.data.labels), before.truth, before.probs, after.probs)}
-	rewards, err := t.labelRewards(t.data.labels)
+	rewards, done, err := t.labelRewards(ctx, t.data.labels)
 	if err != nil {
 		return err
 	}
-	defer rewards.Close()
+	defer done()
 	line := ""
 	if rewards.Enumerable() {
 		r := rl.CompareMeans(expected(rewards, before), expected(rewards, after))

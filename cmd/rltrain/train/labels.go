@@ -118,7 +118,7 @@ func (t *labelRun) run(ctx context.Context) error {
 		}
 		results = append(results, more...)
 	}
-	return t.compare(results)
+	return t.compare(ctx, results)
 }
 
 // imitate trains the supervised stage.
@@ -218,11 +218,11 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		return nil, err
 	}
 	defer p.Close()
-	rewards, err := t.labelRewards(p.Labels)
+	rewards, done, err := t.labelRewards(ctx, p.Labels)
 	if err != nil {
 		return nil, err
 	}
-	defer rewards.Close()
+	defer done()
 	e, err := t.encode(p, t.data.reinforced)
 	if err != nil {
 		return nil, err
@@ -271,13 +271,14 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 }
 
 // labelRewards are those of the RL stage.
-func (t *labelRun) labelRewards(labels []string) (*reward.Labels, error) {
+func (t *labelRun) labelRewards(ctx context.Context, labels []string) (rewards *reward.Labels, done func(), err error) {
 	spec, key := t.config.LabelRollouts.RewardSpec()
-	rewards, err := reward.ParseLabels(spec, labels, reward.Options{})
-	if err != nil {
-		return nil, t.config.Errorf(key, "%v", err)
+	critics := &critics{trainer: t.trainer}
+	if rewards, err = reward.ParseLabels(spec, labels, reward.Options{Critic: critics.open(ctx)}); err != nil {
+		critics.close()
+		return nil, nil, t.config.Errorf(key, "%v", err)
 	}
-	return rewards, nil
+	return rewards, func() { rewards.Close(); critics.close() }, nil
 }
 
 // learning is what the trainer is to do in the RL stage, for so many steps.

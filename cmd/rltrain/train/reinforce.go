@@ -24,13 +24,8 @@ import (
 )
 
 // reinforce improves the policy in start, or without one a new policy, by its own answers.
-func (t *trainer) reinforce(ctx context.Context, start string) error {
+func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.Text) error {
 	c := t.config
-	rewards, done, err := t.rewards(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
 	p, err := t.startingModel(ctx, start, rlStage)
 	if err != nil {
 		return err

@@ -15,10 +15,7 @@ import (
 // rewards are those of --reward, with the model of --judge where they ask one; nil are the task's own.
 func (t *trainer) rewards(ctx context.Context) (rewards *reward.Text, done func(), err error) {
 	c, done := t.config, func() {}
-	judge := ""
-	if c.Judge != nil {
-		judge = c.Judge.Model
-	}
+	judge := c.Judge.Model
 	spec, judged, own := c.Rewards.Reward, map[string]bool{}, map[string]envs.Reward{"accuracy": accuracy}
 	model := &judgeModel{}
 	for _, r := range c.Task.Rewards {
@@ -30,36 +27,38 @@ func (t *trainer) rewards(ctx context.Context) (rewards *reward.Text, done func(
 	if spec == "" {
 		return nil, done, nil
 	}
-	if rewards, err = reward.ParseText(spec, own, reward.Options{}); err != nil {
+	critics := &critics{trainer: t}
+	list, err := reward.ParseText(spec, own, reward.Options{Judge: model, Critic: critics.open(ctx)})
+	if err != nil {
+		critics.close()
 		return nil, nil, c.Errorf("reward", "%v", err)
 	}
-	asks := ""
-	for _, name := range rewards.Names() {
+	done = func() {
+		list.Close()
+		critics.close()
+		model.close()
+	}
+	asks := list.Rubric()
+	for _, name := range list.Names() {
 		if judged[name] {
 			asks = name
 		}
 	}
 	switch {
 	case asks != "" && judge == "":
-		return nil, nil, c.Errorf("reward", "%s asks a language model: name one with --judge", asks)
+		err = c.Errorf("reward", "%s asks a language model: name one with --judge", asks)
 	case asks == "" && judge != "":
-		return nil, nil, c.Errorf("judge", "no reward in %s asks a language model", spec)
-	case asks == "":
-		return rewards, rewards.Close, nil
-	}
-	found, err := t.hub.Model(ctx, judge, hub.Weights)
-	if err == nil {
-		model.judge, err = policy.NewJudge(found.Dir, t.dtype())
+		err = c.Errorf("judge", "no reward in %s asks a language model", spec)
+	case asks != "":
+		if err = model.open(ctx, t, judge); err != nil {
+			err = c.Errorf("judge", "%v", err)
+		}
 	}
 	if err != nil {
-		return nil, nil, c.Errorf("judge", "%v", err)
+		done()
+		return nil, nil, err
 	}
-	model.thread = torch.NewThread()
-	return rewards, func() {
-		rewards.Close()
-		model.thread.Close()
-		model.judge.Close()
-	}, nil
+	return list, done, nil
 }
 
 // accuracy pays 1 for an answer that the task finds right, and 0 for one that it does not, or not yet.
@@ -77,6 +76,26 @@ func accuracy(_ context.Context, c envs.Completion) (float64, error) {
 type judgeModel struct {
 	judge  *policy.Judge
 	thread *torch.Thread
+}
+
+func (m *judgeModel) open(ctx context.Context, t *trainer, name string) error {
+	found, err := t.hub.Model(ctx, name, hub.Weights)
+	if err != nil {
+		return err
+	}
+	if m.judge, err = policy.NewJudge(found.Dir, t.dtype()); err != nil {
+		return err
+	}
+	m.thread = torch.NewThread()
+	return nil
+}
+
+// close does nothing where none was opened.
+func (m *judgeModel) close() {
+	if m.thread != nil {
+		m.thread.Close()
+		m.judge.Close()
+	}
 }
 
 // Choose implements envs.Scorer.

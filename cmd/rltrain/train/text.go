@@ -12,6 +12,7 @@ import (
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs"
 	"rltrain/envs/chat"
+	"rltrain/envs/reward"
 	"rltrain/rl/policy"
 	"rltrain/torch/hub"
 )
@@ -31,6 +32,15 @@ func (t *trainer) text(ctx context.Context) error {
 			return err
 		}
 	}
+	var rewards *reward.Text
+	if c.RL != nil {
+		var done func()
+		var err error
+		if rewards, done, err = t.rewards(ctx); err != nil {
+			return err
+		}
+		defer done()
+	}
 	if c.Imitation != nil {
 		if err := t.imitate(ctx); err != nil {
 			return err
@@ -40,7 +50,7 @@ func (t *trainer) text(ctx context.Context) error {
 	if c.RL == nil {
 		return nil
 	}
-	return t.reinforce(ctx, start)
+	return t.reinforce(ctx, start, rewards)
 }
 
 // task makes the task's episodes; asText shows them without messages.

@@ -6,7 +6,7 @@
 namespace rlt::engine {
 
 void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   const auto rows = static_cast<int64_t>(w.rows.size());
   const int64_t group = c.heads / c.kv_heads, width = (group + 2) * c.head_dim;
   int64_t longest = 1;
@@ -39,7 +39,7 @@ void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
 // Norms, rotates and scales a row's queries of the heads that share key head `head`, and moves that head's
 // key and value to the cache.
 void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   const auto [s, position] = w.rows[static_cast<size_t>(row)];
   const Work& span = w.spans[static_cast<size_t>(s)];
   float* base = w.qkv.data() + row * block.qkv.width();
@@ -94,7 +94,7 @@ void Network::fetch(int64_t layer, const Workspace& w, const Workspace::Query& q
 // is cut changes nothing.
 void Network::attend(const Block& block, int64_t layer, Workspace& w, const Workspace::Query& query,
                      int64_t head, int64_t first, int64_t heads, float* scores) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   const Kernels& kernel = kernels();
   const int64_t d = c.head_dim, values = cache_shape().value_dim();
   const auto [s, start] = w.rows[static_cast<size_t>(query.row)];

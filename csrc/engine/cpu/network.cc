@@ -62,17 +62,17 @@ void read_row(const at::Tensor& table, int64_t i, float* to) {
 
 }  // namespace
 
-Network::Network(const nn::Decoder& decoder)
+Network::Network(const nn::Transformer& decoder)
     : decoder_(decoder), blocks_(decoder.blocks().size()), head_(pack(decoder.head())) {
-  TORCH_CHECK(!config().embed_norm, "a decoder with a norm of its embeddings does not generate");
-  TORCH_CHECK(!config().bidirectional, "a bidirectional decoder does not generate");
+  const char* const why = config().why_mute();
+  TORCH_CHECK(*why == 0, why);
   TORCH_CHECK(decoder.embed().is_contiguous(), "embed.weight must be dense");
   for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.blocks()[i], blocks_[i]);
   refresh();
 }
 
-void Network::build_block(const nn::DecoderBlock& from, Block& to) const {
-  const nn::DecoderConfig& c = config();
+void Network::build_block(const nn::Block& from, Block& to) const {
+  const nn::Config& c = config();
   const int64_t d = c.head_dim, queries = c.heads * d, keys = c.kv_heads * d;
   std::vector<PackedLinear::Panel> panels;
   to.q = 0;
@@ -117,7 +117,7 @@ void Network::refresh() {
     low_width_ = std::max(low_width_, layer.low_width());
   });
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    const nn::DecoderBlock& from = decoder_.blocks()[i];
+    const nn::Block& from = decoder_.blocks()[i];
     Block& to = blocks_[i];
     to.attn_norm = read(from.attn_norm);
     to.q_norm = read(from.q_norm);
@@ -137,7 +137,7 @@ int64_t Network::bytes() const {
   return sum;
 }
 
-Network::Norm Network::read(const nn::DecoderNorm& norm) const {
+Network::Norm Network::read(const nn::Norm& norm) const {
   const auto values = [](const at::Tensor& t) {
     if (!t.defined()) return std::vector<float>();
     const at::Tensor dense = t.detach().contiguous();
@@ -168,7 +168,7 @@ void Network::apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int
 }
 
 void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t positions) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   w.spans.reserve(static_cast<size_t>(rows));
   w.rows.reserve(static_cast<size_t>(rows));
   w.queries.reserve(static_cast<size_t>(rows));
@@ -188,7 +188,7 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
 }
 
 void Network::list_rows(Workspace& w) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   const auto together = static_cast<int32_t>(std::max<int64_t>(1, kTileRows / (c.heads / c.kv_heads)));
   w.rows.clear();
   w.queries.clear();
@@ -205,7 +205,7 @@ void Network::list_rows(Workspace& w) const {
 }
 
 void Network::embed(Workspace& w) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   const auto scale = static_cast<float>(c.embedding_scale);
   const auto rows = static_cast<int64_t>(w.rows.size());
   parallel_for(0, rows, grain(c.hidden_size), [&](int64_t begin, int64_t end) {
@@ -224,7 +224,7 @@ void Network::embed(Workspace& w) const {
 
 // For each row and rope [rotary_dim]: cosines, then sines.
 void Network::fill_rotations(Workspace& w) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   const int64_t half = c.rotary_dim / 2, ropes = static_cast<int64_t>(c.rope_list.size());
   if (half == 0) return;
   const auto rows = static_cast<int64_t>(w.rows.size());
@@ -255,7 +255,7 @@ Rows Network::rows_of(const Workspace& w, const Buffer<float>& data, int64_t str
 }
 
 void Network::forward(Workspace& w) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   list_rows(w);
   embed(w);
   fill_rotations(w);
@@ -289,7 +289,7 @@ void Network::multiply(const PackedLinear& layer, const Rows& in, Workspace& w, 
 }
 
 void Network::mlp(const Block& block, Workspace& w) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   const Rows in = rows_of(w, w.h, c.hidden_size);
   float* const inner = w.inner.data();
   if (c.gated) {
@@ -323,7 +323,7 @@ void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows
 }
 
 void Network::head(Workspace& w, int64_t outs) const {
-  const nn::DecoderConfig& c = config();
+  const nn::Config& c = config();
   const Rows in{w.last.data(), c.hidden_size, outs, 0};
   share(head_.panels(), head_.group(kernels().panels_at_once), grain_of(kPanel * outs * c.hidden_size),
         [&](int64_t begin, int64_t end, int64_t next) {

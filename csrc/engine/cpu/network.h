@@ -8,7 +8,7 @@
 #include "engine/cpu/cache.h"
 #include "engine/cpu/packed.h"
 #include "engine/runner.h"
-#include "nn/decoder.h"
+#include "nn/transformer.h"
 
 namespace rlt::engine {
 
@@ -43,12 +43,12 @@ struct Workspace {
 class Network {
  public:
   // Borrows the decoder, which must outlive it, and packs its weights.
-  explicit Network(const nn::Decoder& decoder);
+  explicit Network(const nn::Transformer& decoder);
 
   // Reads adapters, and weights where they may have changed.
   void refresh();
 
-  const nn::DecoderConfig& config() const { return decoder_.config(); }
+  const nn::Config& config() const { return decoder_.config(); }
   CacheShape cache_shape() const { return {config().layers, config().kv_heads, config().head_dim}; }
   // Bytes of all packed weights.
   int64_t bytes() const;
@@ -72,10 +72,10 @@ class Network {
     int64_t q, k, v, stride;
   };
 
-  void build_block(const nn::DecoderBlock& from, Block& to) const;
+  void build_block(const nn::Block& from, Block& to) const;
   template <class F>
   void for_linears(const F& f);
-  Norm read(const nn::DecoderNorm& norm) const;
+  Norm read(const nn::Norm& norm) const;
   void apply(const Norm& norm, const float* x, float* y, int64_t n) const;
   void apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const;
 
@@ -97,7 +97,7 @@ class Network {
     return kTileRows * (w.score_stride + cache_shape().value_dim());
   }
 
-  const nn::Decoder& decoder_;
+  const nn::Transformer& decoder_;
   std::vector<Block> blocks_;
   Norm norm_;
   PackedLinear head_;

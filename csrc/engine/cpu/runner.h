@@ -11,9 +11,9 @@ namespace rlt::engine {
 
 class CpuRunner final : public Runner {
  public:
-  explicit CpuRunner(const nn::Decoder& decoder) : network_(decoder) {}
+  explicit CpuRunner(const nn::Transformer& decoder) : network_(decoder) {}
 
-  const nn::DecoderConfig& config() const override { return network_.config(); }
+  const nn::Config& config() const override { return network_.config(); }
   std::unique_ptr<Segment> make_segment() const override;
   void refresh() override { network_.refresh(); }
   void reserve(int64_t tokens, int64_t picks, int64_t positions) override;

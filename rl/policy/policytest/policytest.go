@@ -37,7 +37,7 @@ func Encoder(t testing.TB) string {
 	var tensors []safetensors.Tensor
 	for _, spec := range c.TensorNames() {
 		if spec.Group != "head" {
-			tensors = append(tensors, safetensors.FromFloat32s(spec.Name, spec.Shape, normals(rng, size(spec.Shape), 0.3)))
+			tensors = append(tensors, safetensors.FromFloat32s(spec.Path, spec.Shape, normals(rng, size(spec.Shape), 0.3)))
 		}
 	}
 	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil); err != nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // smallDecoder is a decoder of two blocks with a rope for each.
-func smallDecoder() torch.DecoderConfig {
-	return torch.DecoderConfig{
+func smallDecoder() torch.ModelConfig {
+	return torch.ModelConfig{
 		VocabSize: 23, HiddenSize: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, IntermediateSize: 24, MaxPositions: 32,
 		RotaryDim: 4, Norm: torch.NormRMS, Activation: torch.SiLU, QKV: torch.QKVSplit, Residual: torch.ResidualSequential,
 		Gated: true, NormEps: 1e-5, AttentionScale: 0.5, EmbeddingScale: 1, Windows: []int{0, 0}, RopeOf: []int{0, 1},
@@ -24,7 +24,7 @@ func smallDecoder() torch.DecoderConfig {
 }
 
 // decoderWeights draws the weights of a decoder with layers q, k, v, o, gate, up and down and a tied head.
-func decoderWeights(t testing.TB, c torch.DecoderConfig, rng *rand.Rand, newVar func([]float32, ...int64) (*torch.Var, error)) map[string]*torch.Var {
+func decoderWeights(t testing.TB, c torch.ModelConfig, rng *rand.Rand, newVar func([]float32, ...int64) (*torch.Var, error)) map[string]*torch.Var {
 	t.Helper()
 	weights := map[string]*torch.Var{}
 	add := func(name string, centre, spread float64, dims ...int64) {
@@ -67,9 +67,9 @@ func drawn(n int64, draw func() float32) []float32 {
 	return data
 }
 
-func newDecoder(t testing.TB, c torch.DecoderConfig, weights map[string]*torch.Var) *torch.Model {
+func newDecoder(t testing.TB, c torch.ModelConfig, weights map[string]*torch.Var) *torch.Model {
 	t.Helper()
-	m, err := torch.NewDecoder(c, weights)
+	m, err := torch.NewModel(c, weights)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,24 +122,24 @@ func TestEveryChoiceReachesTheCore(t *testing.T) {
 	weights := decoderWeights(t, smallDecoder(), rng, torch.Constant)
 	batch := torch.Pack(sequences(rng, smallDecoder().VocabSize, 9, 25))
 	base := hidden(t, newDecoder(t, smallDecoder(), weights), batch, torch.Pass{})
-	for name, change := range map[string]func(c *torch.DecoderConfig){
-		"Norm":             func(c *torch.DecoderConfig) { c.Norm = torch.NormRMSPlusOne },
-		"NormEps":          func(c *torch.DecoderConfig) { c.NormEps = 0.1 },
-		"Activation":       func(c *torch.DecoderConfig) { c.Activation = torch.GELUTanh },
-		"Residual":         func(c *torch.DecoderConfig) { c.Residual = torch.ResidualParallel },
-		"AttentionScale":   func(c *torch.DecoderConfig) { c.AttentionScale = 0.1 },
-		"AttentionSoftcap": func(c *torch.DecoderConfig) { c.AttentionSoftcap = 0.5 },
-		"EmbeddingScale":   func(c *torch.DecoderConfig) { c.EmbeddingScale = 3 },
-		"Windows":          func(c *torch.DecoderConfig) { c.Windows = []int{0, 3} },
-		"RopeOf":           func(c *torch.DecoderConfig) { c.RopeOf = []int{0, 0} },
-		"RotaryDim": func(c *torch.DecoderConfig) {
+	for name, change := range map[string]func(c *torch.ModelConfig){
+		"Norm":             func(c *torch.ModelConfig) { c.Norm = torch.NormRMSPlusOne },
+		"NormEps":          func(c *torch.ModelConfig) { c.NormEps = 0.1 },
+		"Activation":       func(c *torch.ModelConfig) { c.Activation = torch.GELUTanh },
+		"Residual":         func(c *torch.ModelConfig) { c.Residual = torch.ResidualParallel },
+		"AttentionScale":   func(c *torch.ModelConfig) { c.AttentionScale = 0.1 },
+		"AttentionSoftcap": func(c *torch.ModelConfig) { c.AttentionSoftcap = 0.5 },
+		"EmbeddingScale":   func(c *torch.ModelConfig) { c.EmbeddingScale = 3 },
+		"Windows":          func(c *torch.ModelConfig) { c.Windows = []int{0, 3} },
+		"RopeOf":           func(c *torch.ModelConfig) { c.RopeOf = []int{0, 0} },
+		"RotaryDim": func(c *torch.ModelConfig) {
 			c.RotaryDim = 2
 			c.Ropes = []torch.Rope{{InvFreq: []float64{1}, Factor: 1}, {InvFreq: []float64{1}, Factor: 1}}
 		},
-		"Factor":       func(c *torch.DecoderConfig) { c.Ropes[1].Factor = 1.5 },
-		"LongFactor":   func(c *torch.DecoderConfig) { c.Ropes[0].LongFactor = 1.5 },
-		"LongInvFreq":  func(c *torch.DecoderConfig) { c.Ropes[0].LongInvFreq = []float64{0.4, 0.02} },
-		"SwitchLength": func(c *torch.DecoderConfig) { c.Ropes[0].SwitchLength = 30 },
+		"Factor":       func(c *torch.ModelConfig) { c.Ropes[1].Factor = 1.5 },
+		"LongFactor":   func(c *torch.ModelConfig) { c.Ropes[0].LongFactor = 1.5 },
+		"LongInvFreq":  func(c *torch.ModelConfig) { c.Ropes[0].LongInvFreq = []float64{0.4, 0.02} },
+		"SwitchLength": func(c *torch.ModelConfig) { c.Ropes[0].SwitchLength = 30 },
 	} {
 		c := smallDecoder()
 		change(&c)
@@ -153,24 +153,24 @@ func TestNewDecoderErrors(t *testing.T) {
 	torchtest.NoLeaks(t)
 	weights := decoderWeights(t, smallDecoder(), rand.New(rand.NewPCG(3, 1)), torch.Constant)
 	for name, tc := range map[string]struct {
-		change func(c *torch.DecoderConfig)
+		change func(c *torch.ModelConfig)
 		want   string
 	}{
-		"layers":      {func(c *torch.DecoderConfig) { c.Layers = -1 }, "-1 layers"},
-		"more layers": {func(c *torch.DecoderConfig) { c.Layers, c.Windows, c.RopeOf = 3, nil, []int{0, 0, 0} }, "weight layers.2.attn_norm.weight is missing"},
-		"less layers": {func(c *torch.DecoderConfig) { c.Layers, c.Windows, c.RopeOf = 1, nil, []int{0} }, "no place for weight layers.1"},
-		"windows":     {func(c *torch.DecoderConfig) { c.Windows = []int{1} }, "1 windows for 2 layers"},
-		"rope of":     {func(c *torch.DecoderConfig) { c.RopeOf = nil }, "RopeOf has 0 entries for 2 layers"},
-		"rope":        {func(c *torch.DecoderConfig) { c.RopeOf = []int{0, 2} }, "rope 2 of 2"},
-		"frequencies": {func(c *torch.DecoderConfig) { c.Ropes[1].InvFreq = []float64{1} }, "rope 1 has 1 and 0 frequencies"},
-		"long":        {func(c *torch.DecoderConfig) { c.Ropes[1].SwitchLength = 4 }, "needs long_inv_freq"},
-		"heads":       {func(c *torch.DecoderConfig) { c.KVHeads = 3 }, "4 heads do not divide"},
-		"shape":       {func(c *torch.DecoderConfig) { c.IntermediateSize = 25 }, "weight layers.0.gate.weight has shape [24, 16], want [25, 16]"},
-		"learned":     {func(c *torch.DecoderConfig) { c.RotaryDim, c.RopeOf, c.Ropes = 0, nil, nil }, "weight positions.weight is missing"},
+		"layers":      {func(c *torch.ModelConfig) { c.Layers = -1 }, "-1 layers"},
+		"more layers": {func(c *torch.ModelConfig) { c.Layers, c.Windows, c.RopeOf = 3, nil, []int{0, 0, 0} }, "weight layers.2.attn_norm.weight is missing"},
+		"less layers": {func(c *torch.ModelConfig) { c.Layers, c.Windows, c.RopeOf = 1, nil, []int{0} }, "no place for weight layers.1"},
+		"windows":     {func(c *torch.ModelConfig) { c.Windows = []int{1} }, "1 windows for 2 layers"},
+		"rope of":     {func(c *torch.ModelConfig) { c.RopeOf = nil }, "RopeOf has 0 entries for 2 layers"},
+		"rope":        {func(c *torch.ModelConfig) { c.RopeOf = []int{0, 2} }, "rope 2 of 2"},
+		"frequencies": {func(c *torch.ModelConfig) { c.Ropes[1].InvFreq = []float64{1} }, "rope 1 has 1 and 0 frequencies"},
+		"long":        {func(c *torch.ModelConfig) { c.Ropes[1].SwitchLength = 4 }, "needs long_inv_freq"},
+		"heads":       {func(c *torch.ModelConfig) { c.KVHeads = 3 }, "4 heads do not divide"},
+		"shape":       {func(c *torch.ModelConfig) { c.IntermediateSize = 25 }, "weight layers.0.gate.weight has shape [24, 16], want [25, 16]"},
+		"learned":     {func(c *torch.ModelConfig) { c.RotaryDim, c.RopeOf, c.Ropes = 0, nil, nil }, "weight positions.weight is missing"},
 	} {
 		c := smallDecoder()
 		tc.change(&c)
-		m, err := torch.NewDecoder(c, weights)
+		m, err := torch.NewModel(c, weights)
 		if err == nil {
 			m.Close()
 		}
@@ -181,7 +181,7 @@ func TestNewDecoderErrors(t *testing.T) {
 }
 
 // adaptAll puts adapters on all linear layers and returns their matrices.
-func adaptAll(t testing.TB, m *torch.Model, c torch.DecoderConfig, rank int, rng *rand.Rand) []*torch.Var {
+func adaptAll(t testing.TB, m *torch.Model, c torch.ModelConfig, rank int, rng *rand.Rand) []*torch.Var {
 	t.Helper()
 	var params []*torch.Var
 	h, inner, q, kv := c.HiddenSize, c.IntermediateSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
@@ -270,7 +270,7 @@ func TestCheckpointGivesTheSameGradients(t *testing.T) {
 // adapters of rank 8 on all linear layers, on 8 sequences of 256 tokens. GFLOP/s counts what a step cannot
 // do without: a product forward and one backward for each frozen weight.
 func BenchmarkDecoderStep(b *testing.B) {
-	c := torch.DecoderConfig{
+	c := torch.ModelConfig{
 		VocabSize: 49152, HiddenSize: 576, Layers: 30, Heads: 9, KVHeads: 3, HeadDim: 64, IntermediateSize: 1536, MaxPositions: 2048,
 		RotaryDim: 64, Gated: true, NormEps: 1e-5, AttentionScale: 0.125, EmbeddingScale: 1,
 		RopeOf: make([]int, 30), Ropes: []torch.Rope{{InvFreq: make([]float64, 32), Factor: 1}},

@@ -1,11 +1,11 @@
-// Small decoders with random weights, one for each kind of choice.
+// Small transformers with random weights, one for each kind of choice.
 #pragma once
 
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "nn/decoder.h"
+#include "nn/transformer.h"
 #include "support.h"
 
 namespace rlt::test {
@@ -32,7 +32,7 @@ struct Shape {
     tables.resize(1);
   }
   // Points into this object, which must outlive it.
-  const rlt_decoder_config& config() {
+  const rlt_model_config& config() {
     for (rlt_rope& table : tables) {
       table.inv_freq = frequencies.data();
       if (table.factor == 0) table.factor = 1;
@@ -46,7 +46,7 @@ struct Shape {
   }
 
   std::string name;
-  rlt_decoder_config c{};
+  rlt_model_config c{};
   bool biases = false, norm_biases = true, tied = false;
   std::vector<double> frequencies, long_frequencies;
   std::vector<int64_t> windows;
@@ -61,7 +61,17 @@ Shape shape(const std::string& name, const Change& change) {
   return s;
 }
 
-// Each choice of rlt_decoder_config at least once, in the combinations that families make.
+// The blocks of BERT (Devlin 2019).
+inline void post_norm(Shape& s) {
+  s.c.norm = RLT_NORM_LAYER;
+  s.c.norm_after = s.c.embed_norm = s.c.bidirectional = s.biases = s.tied = true;
+  s.c.kv_heads = 4;
+  s.c.gated = 0;
+  s.c.activation = RLT_ACT_GELU;
+  s.c.rotary_dim = 0;
+}
+
+// Each choice of rlt_model_config at least once, in the combinations that families make.
 inline std::vector<Shape> all_shapes() {
   return {
       shape("llama", [](Shape&) {}),
@@ -147,6 +157,18 @@ inline std::vector<Shape> all_shapes() {
               s.tables[1].factor = 0.5;
               s.rope_of = {1, 0};
             }),
+      shape("bert",
+            [](Shape& s) {
+              post_norm(s);
+              s.c.token_types = 2;
+            }),
+      shape("roberta",
+            [](Shape& s) {
+              post_norm(s);
+              s.c.token_types = 1;
+              s.c.first_position = 2;
+            }),
+      shape("distilbert", [](Shape& s) { post_norm(s); }),
   };
 }
 
@@ -155,7 +177,7 @@ struct Layer {
   std::string name;
   int64_t in, out;
 };
-inline std::vector<Layer> linear_layers(const rlt_decoder_config& c, int64_t n) {
+inline std::vector<Layer> linear_layers(const rlt_model_config& c, int64_t n) {
   const int64_t h = c.hidden_size, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim,
                 inner = c.intermediate_size;
   std::vector<Layer> layers;
@@ -181,7 +203,7 @@ inline std::vector<Layer> linear_layers(const rlt_decoder_config& c, int64_t n) 
 }
 
 inline nn::Weights random_weights(Random& random, const Shape& s) {
-  const rlt_decoder_config& c = s.c;
+  const rlt_model_config& c = s.c;
   nn::Weights w;
   const auto norm = [&](const std::string& name, int64_t n) {
     w[name + ".weight"] = random.normal({n}, 0.2, c.norm == RLT_NORM_RMS_PLUS_ONE ? 0 : 1);
@@ -189,10 +211,11 @@ inline nn::Weights random_weights(Random& random, const Shape& s) {
   };
   w["embed.weight"] = random.normal({c.vocab_size, c.hidden_size});
   if (c.rotary_dim == 0) w["positions.weight"] = random.normal({c.max_positions, c.hidden_size});
+  if (c.token_types > 0) w["types.weight"] = random.normal({c.token_types, c.hidden_size});
   if (c.embed_norm) norm("embed_norm", c.hidden_size);
   for (int64_t n = 0; n < c.layers; ++n) {
     const std::string at = "layers." + std::to_string(n) + ".";
-    if (n > 0 || !c.embed_norm) norm(at + "attn_norm", c.hidden_size);
+    if (n > 0 || !c.embed_norm || c.norm_after) norm(at + "attn_norm", c.hidden_size);
     if (c.residual != RLT_RESIDUAL_SHARED_NORM) norm(at + "mlp_norm", c.hidden_size);
     if (c.qk_norm) {
       norm(at + "q_norm", c.head_dim);
@@ -207,7 +230,7 @@ inline nn::Weights random_weights(Random& random, const Shape& s) {
       if (s.biases) w[layer.name + ".bias"] = random.normal({layer.out}, 0.2);
     }
   }
-  norm("norm", c.hidden_size);
+  if (!c.norm_after) norm("norm", c.hidden_size);
   if (!s.tied) w["head.weight"] = random.normal({c.vocab_size, c.hidden_size}, 0.2);
   return w;
 }

@@ -1,57 +1,10 @@
 package transformers
 
 import (
-	"maps"
 	"slices"
-	"strings"
 
 	"rltrain/torch"
 )
-
-// A causalFamily is what a model_type of causal language models means for fields, names and
-// shapes. Adding one is adding a table.
-//
-// Shapes are spelled by one letter a dimension: V vocabulary, P positions, H hidden, I
-// intermediate, G twice that, Q all query heads, K all key heads, F queries, keys and values,
-// D one head.
-type causalFamily struct {
-	// own are the family's spellings of fields, by the usual ones.
-	own map[string]string
-	// inner is the field that holds the language model's own fields, "" where they lie at the top.
-	inner string
-	sizes map[string]int // defaults of shape fields that need not be there
-
-	kvHeads, headDim int  // defaults; 0: as many as heads, hidden_size over heads
-	plainHeads       bool // no field may say otherwise
-	eps              float64
-	activation       string
-	theta            float64
-	partial          float64           // default share of a head that rotates; 0: all of it, always; -1: learned positions
-	ropeAlias        map[string]string // the family's other names of rope_types
-	tied             bool
-	fourfold         bool // intermediate_size defaults to 4·hidden_size
-	attentionBias    bool // default of the field
-
-	normKind torch.NormKind
-	qkv      torch.QKVLayout
-	residual torch.Residual
-	// special reads what only this family has.
-	special func(f *fields, c *CausalConfig)
-
-	// prefixes stand before the names of the base model; transformers' own comes first.
-	prefixes []string
-	// heads are names of the output layer; transformers' own in files comes first.
-	heads    []string
-	headBias bool
-	base     []moduleRow // outside of the layers
-	layers   string      // "layers.N."
-	rows     []moduleRow // within a layer
-	conv1D   bool        // files hold linear weights as [in, out]
-	ignored  []string    // as ignores reads them
-	// targets are PEFT's LoRA targets when nobody names any; for phi3, which PEFT has none
-	// for, the layer that is like those of the others.
-	targets []string
-}
 
 func rmsRows(names ...string) []moduleRow {
 	var rows []moduleRow
@@ -90,7 +43,8 @@ var (
 	queryValue  = []string{"q_proj", "v_proj"}
 )
 
-var causalFamilies = map[string]*causalFamily{
+// decoders are the causal language models.
+var decoders = map[string]*family{
 	"llama": {
 		eps: 1e-6, activation: "silu", theta: 1e4,
 		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
@@ -117,7 +71,7 @@ var causalFamilies = map[string]*causalFamily{
 	},
 	"phi": {
 		eps: 1e-5, activation: "gelu_new", theta: 1e4, partial: 0.5, normKind: torch.NormLayer, residual: torch.ResidualSharedNorm,
-		special: func(f *fields, c *CausalConfig) {
+		special: func(f *fields, c *Config) {
 			f.forbid("qk_layernorm")
 		},
 		prefixes: modelPrefix, heads: lmHead, headBias: true, layers: "layers.N.",
@@ -148,9 +102,9 @@ var causalFamilies = map[string]*causalFamily{
 	"gpt_neox": {
 		eps: 1e-5, activation: "gelu", theta: 1e4, partial: 0.25, attentionBias: true,
 		normKind: torch.NormLayer, qkv: torch.QKVInterleaved, residual: torch.ResidualParallel,
-		special: func(f *fields, c *CausalConfig) {
+		special: func(f *fields, c *Config) {
 			if !value(f, "use_parallel_residual", true) {
-				c.decoder.Residual = torch.ResidualSequential
+				c.core.Residual = torch.ResidualSequential
 			}
 		},
 		own:        map[string]string{"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
@@ -171,11 +125,11 @@ var causalFamilies = map[string]*causalFamily{
 	"gpt2": {
 		eps: 1e-5, activation: "gelu_new", partial: -1, tied: true,
 		normKind: torch.NormLayer, qkv: torch.QKVFused,
-		special: func(f *fields, c *CausalConfig) {
+		special: func(f *fields, c *Config) {
 			f.forbid("scale_attn_by_inverse_layer_idx")
 			f.forbid("add_cross_attention")
 			if !value(f, "scale_attn_weights", true) {
-				c.decoder.AttentionScale = 1
+				c.core.AttentionScale = 1
 			}
 		},
 		own: map[string]string{
@@ -212,8 +166,8 @@ var causalFamilies = map[string]*causalFamily{
 		[]string{"model.vision_tower.*", "vision_tower.*", "model.multi_modal_projector.*", "multi_modal_projector.*"}),
 }
 
-func gemma3Family(inner string, prefixes, heads, ignored []string) *causalFamily {
-	return &causalFamily{
+func gemma3Family(inner string, prefixes, heads, ignored []string) *family {
+	return &family{
 		inner: inner, kvHeads: 4, headDim: 256, eps: 1e-6, activation: "gelu_pytorch_tanh", theta: 1e6, tied: true,
 		sizes: map[string]int{
 			"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -225,13 +179,4 @@ func gemma3Family(inner string, prefixes, heads, ignored []string) *causalFamily
 		rows:    slices.Concat(gemmaNorms, headNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
 		ignored: append(slices.Clone(oldRotary), ignored...), targets: queryValue,
 	}
-}
-
-func causalTypes() string {
-	return strings.Join(slices.Sorted(maps.Keys(causalFamilies)), ", ")
-}
-
-// has reports a module of this name in each layer.
-func (fam *causalFamily) has(layer string) bool {
-	return slices.ContainsFunc(fam.rows, func(r moduleRow) bool { return r.layer == layer })
 }

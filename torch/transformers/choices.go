@@ -15,8 +15,8 @@ func (f *fields) window(absent int) int {
 }
 
 // slideAll is one window for all layers; absent is its default, 0 for none.
-func slideAll(absent int) func(*fields, *CausalConfig) {
-	return func(f *fields, c *CausalConfig) {
+func slideAll(absent int) func(*fields, *Config) {
+	return func(f *fields, c *Config) {
 		f.noLayerTypes()
 		w := f.window(absent)
 		c.slide(f, w, func(int) bool { return w > 0 })
@@ -25,7 +25,7 @@ func slideAll(absent int) func(*fields, *CausalConfig) {
 
 // slideLate is a window for the layers from max_window_layers on, where use_sliding_window asks
 // for it, unless layer_types says which.
-func slideLate(f *fields, c *CausalConfig) {
+func slideLate(f *fields, c *Config) {
 	w := 0
 	if value(f, "use_sliding_window", false) {
 		w = f.window(4096)
@@ -35,7 +35,7 @@ func slideLate(f *fields, c *CausalConfig) {
 }
 
 // slide fills the windows of layers: those that layer_types names, or else by slides.
-func (c *CausalConfig) slide(f *fields, window int, slides func(layer int) bool) []bool {
+func (c *Config) slide(f *fields, window int, slides func(layer int) bool) []bool {
 	sliding := make([]bool, c.NumHiddenLayers)
 	for i := range sliding {
 		sliding[i] = slides(i)
@@ -60,10 +60,10 @@ func (c *CausalConfig) slide(f *fields, window int, slides func(layer int) bool)
 			f.fail("layer %d slides, but there is no sliding_window", i)
 			return sliding
 		}
-		if c.decoder.Windows == nil {
-			c.decoder.Windows = make([]int, len(sliding))
+		if c.core.Windows == nil {
+			c.core.Windows = make([]int, len(sliding))
 		}
-		c.decoder.Windows[i] = window
+		c.core.Windows[i] = window
 	}
 	return sliding
 }
@@ -84,13 +84,13 @@ func (f *fields) forbid(key string) {
 
 // gemmaFields reads what the Gemma families share; caps are the defaults of the soft caps of
 // attention scores and logits.
-func gemmaFields(f *fields, c *CausalConfig, attentionCap, logitCap float64) {
+func gemmaFields(f *fields, c *Config, attentionCap, logitCap float64) {
 	f.forbid("use_bidirectional_attention")
 	// transformers rounds it to the dtype of the weights; here hidden states are float32 always.
-	c.decoder.EmbeddingScale = math.Sqrt(float64(c.HiddenSize))
-	c.decoder.AttentionScale = 1 / math.Sqrt(f.positive("query_pre_attn_scalar", 256))
-	c.decoder.AttentionSoftcap = f.softcap("attn_logit_softcapping", attentionCap)
-	c.decoder.LogitSoftcap = f.softcap("final_logit_softcapping", logitCap)
+	c.core.EmbeddingScale = math.Sqrt(float64(c.HiddenSize))
+	c.core.AttentionScale = 1 / math.Sqrt(f.positive("query_pre_attn_scalar", 256))
+	c.core.AttentionSoftcap = f.softcap("attn_logit_softcapping", attentionCap)
+	c.core.LogitSoftcap = f.softcap("final_logit_softcapping", logitCap)
 }
 
 // softcap reads a cap; 0 means none, for null.
@@ -101,14 +101,14 @@ func (f *fields) softcap(key string, absent float64) float64 {
 	return f.positive(key, absent)
 }
 
-func gemma2Fields(f *fields, c *CausalConfig) {
+func gemma2Fields(f *fields, c *Config) {
 	gemmaFields(f, c, 50, 30)
 	c.slide(f, f.window(4096), func(layer int) bool { return layer%2 == 0 })
 }
 
 // gemma3Fields: layers that slide rotate with a base of their own and without scaling, unless
 // rope_parameters says so by kind of layer.
-func gemma3Fields(f *fields, c *CausalConfig) {
+func gemma3Fields(f *fields, c *Config) {
 	gemmaFields(f, c, 0, 0)
 	pattern := f.size("sliding_window_pattern", 6, maxLayers)
 	if f.err != nil {
@@ -125,7 +125,50 @@ func gemma3Fields(f *fields, c *CausalConfig) {
 	}
 	for i, s := range sliding {
 		if s {
-			c.decoder.RopeOf[i] = 1
+			c.core.RopeOf[i] = 1
+		}
+	}
+}
+
+// modernBert reads what modernbert alone has, and describes its blocks to the core: pre-norm, rotating, of
+// which some see only near tokens (Warner et al. 2024, section 2.1).
+func modernBert(f *fields, c *Config) {
+	switch pooling := text(f, "classifier_pooling", "cls"); pooling {
+	case "cls":
+	case "mean":
+		c.ClassifierMean = true
+	default:
+		f.fail("classifier_pooling %.40q is not supported, want \"cls\" or \"mean\"", pooling)
+	}
+	c.ClassifierActivation = text(f, "classifier_activation", "gelu")
+	if headActivations[c.ClassifierActivation] == nil {
+		f.fail("classifier_activation %.40q is not supported, want \"gelu\", \"relu\", \"silu\" or \"tanh\"", c.ClassifierActivation)
+	}
+	every := f.size("global_attn_every_n_layers", 3, maxLayers)
+	window := f.size("local_attention", 128, maxWindow)
+	if f.err != nil {
+		return
+	}
+	// local_attention counts both sides; a token half of it away is seen.
+	sliding := c.slide(f, window/2+1, func(layer int) bool { return layer%every != 0 })
+	full, local := f.nestedRopes()
+	if len(f.object("rope_scaling").raw) > 0 {
+		f.fail("rope_scaling is not supported for this model_type")
+	}
+	in := ropeInputs{headDim: c.HeadDim, maxPositions: c.MaxPositionEmbeddings, wholeHead: true, partial: 1}
+	in.theta = f.positive("global_rope_theta", 160_000)
+	c.addRope(f, full, in)
+	in.theta = f.positive("local_rope_theta", 10_000)
+	c.addRope(f, local, in)
+	if f.err != nil {
+		return
+	}
+	if c.dynamic {
+		f.fail("rope_type \"dynamic\" is not supported for this model_type")
+	}
+	for i, slides := range sliding {
+		if slides {
+			c.core.RopeOf[i] = 1
 		}
 	}
 }

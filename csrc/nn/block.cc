@@ -1,4 +1,4 @@
-#include "nn/decoder_block.h"
+#include "nn/block.h"
 
 #include <ATen/ops/layer_norm.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -19,8 +19,12 @@ struct Heads {
   at::Tensor q, k, v;  // [N, heads·d], [N, kv_heads·d] twice
 };
 
-Heads project(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
-  const DecoderConfig& c = *pass.config;
+at::Tensor wanted(const BlockPass& pass, const at::Tensor& x) {
+  return pass.rows.defined() ? x.index_select(0, pass.rows) : x;
+}
+
+Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
+  const Config& c = *pass.config;
   if (c.qkv == RLT_QKV_SPLIT) {
     return {block.q.forward(x, pass.adapter), block.k.forward(x, pass.adapter),
             block.v.forward(x, pass.adapter)};
@@ -37,46 +41,46 @@ Heads project(const DecoderBlock& block, const BlockPass& pass, const at::Tensor
 }
 
 // Norm and rotation of each head of q or k.
-at::Tensor place(const BlockPass& pass, const DecoderNorm& norm, const at::Tensor& x) {
-  const DecoderConfig& c = *pass.config;
+at::Tensor place(const BlockPass& pass, const Norm& norm, const at::Tensor& x) {
+  const Config& c = *pass.config;
   at::Tensor y = x;
   if (c.qk_norm) y = apply_norm(c, norm, x.reshape({-1, c.head_dim})).view(x.sizes());
   return c.rotary_dim > 0 ? rope(y, pass.rotation.cos, pass.rotation.sin, c.head_dim, false) : y;
 }
 
-at::Tensor attend(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
-  const DecoderConfig& c = *pass.config;
+at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x) {
+  const Config& c = *pass.config;
   const Heads heads = project(block, pass, x);
   const at::Tensor mixed = std::get<0>(varlen_attention(
       place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens,
       c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap, pass.continues));
-  const at::Tensor y = block.o.forward(mixed, pass.adapter);
+  const at::Tensor y = block.o.forward(wanted(pass, mixed), pass.wanted);
   return c.post_norms ? apply_norm(c, block.post_attn_norm, y) : y;
 }
 
-at::Tensor widen(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
-  const DecoderConfig& c = *pass.config;
-  if (!c.gated) return activate(c.activation, block.up.forward(x, pass.adapter));
+at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x) {
+  const Config& c = *pass.config;
+  if (!c.gated) return activate(c.activation, block.up.forward(x, pass.wanted));
   if (!c.fused_gate_up) {
-    return gated_act(block.gate.forward(x, pass.adapter), block.up.forward(x, pass.adapter), c.activation);
+    return gated_act(block.gate.forward(x, pass.wanted), block.up.forward(x, pass.wanted), c.activation);
   }
-  const auto parts = block.gate_up.forward(x, pass.adapter).split(c.intermediate_size, 1);
+  const auto parts = block.gate_up.forward(x, pass.wanted).split(c.intermediate_size, 1);
   return gated_act(parts[0], parts[1], c.activation);
 }
 
-at::Tensor mlp(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
-  const at::Tensor y = block.down.forward(widen(block, pass, x), pass.adapter);
+at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x) {
+  const at::Tensor y = block.down.forward(widen(block, pass, x), pass.wanted);
   return pass.config->post_norms ? apply_norm(*pass.config, block.post_mlp_norm, y) : y;
 }
 
 // The tensors of a block whose gradients are asked for.
-std::vector<at::Tensor> parameters(const DecoderBlock& block, bool adapted) {
+std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
   std::vector<at::Tensor> found;
   const auto add = [&](const at::Tensor& t) {
     if (t.defined() && t.requires_grad()) found.push_back(t);
   };
-  for (const DecoderNorm* norm : {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm,
-                                  &block.mlp_norm, &block.post_mlp_norm}) {
+  for (const Norm* norm : {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm,
+                           &block.mlp_norm, &block.post_mlp_norm}) {
     add(norm->weight);
     add(norm->bias);
   }
@@ -94,9 +98,9 @@ std::vector<at::Tensor> parameters(const DecoderBlock& block, bool adapted) {
 
 // A block and its pass, for as long as backward may come. Copies share the tensors.
 struct Recipe : torch::CustomClassHolder {
-  Recipe(const DecoderBlock& b, const BlockPass& p, std::vector<at::Tensor> ps)
+  Recipe(const Block& b, const BlockPass& p, std::vector<at::Tensor> ps)
       : block(b), pass(p), params(std::move(ps)) {}
-  DecoderBlock block;
+  Block block;
   BlockPass pass;
   std::vector<at::Tensor> params;
 };
@@ -134,28 +138,36 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 
 }  // namespace
 
-at::Tensor apply_norm(const DecoderConfig& c, const DecoderNorm& norm, const at::Tensor& x) {
+at::Tensor apply_norm(const Config& c, const Norm& norm, const at::Tensor& x) {
   if (c.norm == RLT_NORM_LAYER) return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, c.norm_eps);
   return std::get<0>(rms_norm(x, norm.weight, c.norm_eps, c.norm == RLT_NORM_RMS_PLUS_ONE));
 }
 
-at::Tensor block_forward(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
-  const DecoderConfig& c = *pass.config;
+at::Tensor norm_of_sum(const Config& c, const Norm& norm, const at::Tensor& x, const at::Tensor& y) {
+  const bool trained = norm.weight.requires_grad() || (norm.bias.defined() && norm.bias.requires_grad());
+  if (c.norm != RLT_NORM_LAYER || !norm.bias.defined() || trained) return apply_norm(c, norm, x.add(y));
+  return std::get<0>(add_layer_norm(x, y, norm.weight, norm.bias, c.norm_eps));
+}
+
+at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x) {
+  const Config& c = *pass.config;
+  if (c.norm_after) {
+    const at::Tensor middle = norm_of_sum(c, block.attn_norm, attend(block, pass, x), wanted(pass, x));
+    return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle), middle);
+  }
   const at::Tensor normed = block.attn_norm.weight.defined() ? apply_norm(c, block.attn_norm, x) : x;
-  const at::Tensor attended = attend(block, pass, normed);
+  const at::Tensor middle = wanted(pass, x).add(attend(block, pass, normed));
   switch (c.residual) {
     case RLT_RESIDUAL_SHARED_NORM:
-      return x.add(attended).add_(mlp(block, pass, normed));
+      return middle.add(mlp(block, pass, wanted(pass, normed)));
     case RLT_RESIDUAL_PARALLEL:
-      return x.add(attended).add_(mlp(block, pass, apply_norm(c, block.mlp_norm, x)));
-    default: {
-      const at::Tensor middle = x.add(attended);
+      return middle.add(mlp(block, pass, apply_norm(c, block.mlp_norm, wanted(pass, x))));
+    default:
       return middle.add(mlp(block, pass, apply_norm(c, block.mlp_norm, middle)));
-    }
   }
 }
 
-at::Tensor checkpointed_block(const DecoderBlock& block, const BlockPass& pass, const at::Tensor& x) {
+at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   if (!at::GradMode::is_enabled()) return block_forward(block, pass, x);
   const std::vector<at::Tensor> params = parameters(block, pass.adapter.on);
   const auto recipe = c10::make_intrusive<Recipe>(block, pass, params);

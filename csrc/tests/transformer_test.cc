@@ -1,5 +1,5 @@
-// Decoders against one written out in composite float64 operators, a sequence at a time.
-#include "nn/decoder.h"
+// Transformers against one written out in composite float64 operators, a sequence at a time.
+#include "nn/transformer.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -8,17 +8,19 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tensor.h>
 
 #include "check.h"
-#include "decoder_fixture.h"
+#include "ops/linear.h"
+#include "transformer_fixture.h"
 
 namespace {
 
 using rlt::nn::AdapterPass;
-using rlt::nn::Decoder;
+using rlt::nn::Transformer;
 using rlt::nn::Weights;
 using rlt::test::all_shapes;
 using rlt::test::borders;
@@ -57,16 +59,17 @@ struct Adapter {
 using Adapters = std::map<std::string, Adapter>;
 constexpr double kAdapterScale = 0.7;
 
-// The decoder as its papers have it, in float64.
+// The transformer as its papers have it, in float64.
 class Plain {
  public:
-  Plain(const Shape& s, const Weights& weights, const Adapters& adapters)
-      : s_(s), c_(s.c), weights_(weights), adapters_(adapters) {}
+  Plain(const Shape& s, const Weights& weights, const Adapters& adapters, double dropout = 0)
+      : s_(s), c_(s.c), weights_(weights), adapters_(adapters), dropout_(dropout) {}
 
   at::Tensor forward(const Batch& batch) {
     std::vector<at::Tensor> rows;
     int64_t first = 0;
     for (const int64_t n : batch.lengths) {
+      keys_ = batch.keys.narrow(0, first, n);
       rows.push_back(sequence(batch.tokens.narrow(0, first, n)));
       first += n;
     }
@@ -77,9 +80,15 @@ class Plain {
   at::Tensor sequence(const at::Tensor& tokens) {
     n_ = tokens.numel();
     at::Tensor x = at::embedding(weight("embed.weight"), tokens).mul(c_.embedding_scale);
-    if (c_.rotary_dim == 0) x = x.add(weight("positions.weight").narrow(0, 0, n_));
+    if (c_.rotary_dim == 0) x = x.add(weight("positions.weight").narrow(0, c_.first_position, n_));
+    if (c_.token_types > 0) x = x.add(weight("types.weight")[0]);
     if (c_.embed_norm) x = norm(x, "embed_norm");
     for (layer_ = 0; layer_ < c_.layers; ++layer_) {
+      if (c_.norm_after) {
+        x = norm(x.add(attention(x)), at("attn_norm"));
+        x = norm(x.add(mlp(x)), at("mlp_norm"));
+        continue;
+      }
       const bool bare = c_.embed_norm && layer_ == 0;
       const at::Tensor attended = post("post_attn_norm", attention(bare ? x : norm(x, at("attn_norm"))));
       if (c_.residual == RLT_RESIDUAL_SEQUENTIAL) {
@@ -90,7 +99,7 @@ class Plain {
         x = x.add(attended).add(mlp(norm(x, at(shared ? "attn_norm" : "mlp_norm"))));
       }
     }
-    return norm(x, "norm");
+    return c_.norm_after ? x : norm(x, "norm");
   }
 
   std::string at(const char* name) const { return "layers." + std::to_string(layer_) + "." + name; }
@@ -113,7 +122,16 @@ class Plain {
     if (s_.biases) y = y.add(weight(full + ".bias"));
     const auto found = adapters_.find(full);
     if (found == adapters_.end()) return y;
-    return y.add(x.matmul(found->second.a.t()).matmul(found->second.b.t()), kAdapterScale);
+    at::Tensor dropped = x;
+    if (dropout_ > 0) {
+      const std::vector<rlt::test::Layer> layers = linear_layers(c_, layer_);
+      size_t i = 0;
+      while (layers[i].name != full) ++i;
+      dropped = x.mul(rlt::hash_dropout(
+          at::ones(x.sizes(), at::kFloat), keys_,
+          layer_ * static_cast<int64_t>(layers.size()) + static_cast<int64_t>(i), dropout_));
+    }
+    return y.add(dropped.matmul(found->second.a.t()).matmul(found->second.b.t()), kAdapterScale);
   }
   at::Tensor turned(const at::Tensor& x) const {  // [n, d]
     if (c_.rotary_dim == 0) return x;
@@ -182,19 +200,21 @@ class Plain {
   }
 
   const Shape& s_;
-  const rlt_decoder_config& c_;
+  const rlt_model_config& c_;
   const Weights& weights_;
   const Adapters& adapters_;
+  double dropout_;
+  at::Tensor keys_;
   int64_t n_ = 0, layer_ = 0;
 };
 
-at::Tensor run(const Decoder& decoder, const Batch& batch, bool adapted, double dropout = 0,
-               bool checkpoint = false) {
+at::Tensor run(const Transformer& model, const Batch& batch, bool adapted, double dropout = 0,
+               bool checkpoint = false, const at::Tensor& rows = {}) {
   AdapterPass pass;
   pass.on = adapted;
   pass.dropout = dropout;
   if (dropout > 0) pass.row_keys = batch.keys;
-  return decoder.forward(batch.tokens, batch.positions, batch.cu, {}, pass, checkpoint);
+  return model.forward({batch.tokens, batch.positions, batch.cu, {}, rows}, pass, checkpoint);
 }
 
 // Weights that are all trained, in the type of the pass.
@@ -220,17 +240,17 @@ Adapters leaves(const Adapters& adapters, at::ScalarType type) {
   for (const auto& [name, ab] : adapters) out[name] = {leaf(ab.a, type), leaf(ab.b, type)};
   return out;
 }
-void put_on(Decoder& decoder, const Adapters& adapters) {
+void put_on(Transformer& decoder, const Adapters& adapters) {
   for (const auto& [name, ab] : adapters) decoder.adapt(name, ab.a, ab.b, kAdapterScale);
 }
 
-TEST(decoder_trained_whole_equals_the_plain_one) {
+TEST(transformer_trained_whole_equals_the_plain_one) {
   for (Shape& s : all_shapes()) {
     Random random(91);
     const Weights weights = random_weights(random, s), ours = trained(weights, at::kFloat),
                   reference = trained(weights, at::kDouble);
     const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
-    const at::Tensor y = run(Decoder(s.config(), ours), batch, false);
+    const at::Tensor y = run(Transformer(s.config(), ours), batch, false);
     const at::Tensor want = Plain(s, reference, {}).forward(batch);
     EXPECT_AT_MOST(relative(y, want), 1e-5, "hidden states of " + s.name);
     const at::Tensor upstream = random.normal(y.sizes());
@@ -238,7 +258,8 @@ TEST(decoder_trained_whole_equals_the_plain_one) {
     want.backward(upstream.to(at::kDouble));
     for (const auto& [name, w] : ours) {
       if (name == "head.weight") continue;
-      // A bias of k shifts all scores of a query alike: its gradient is 0 but for rounding.
+      // A bias of k shifts all scores of a query alike: its gradient is 0 but for rounding. Nothing reads the
+      // types after the first, or the positions before the first: the reference's gradient is 0 there.
       if (name.find(".k.bias") != std::string::npos) continue;
       EXPECT_AT_MOST(relative(w.grad(), reference.at(name).grad()), 2e-4,
                      "gradient of " + name + " of " + s.name);
@@ -246,16 +267,17 @@ TEST(decoder_trained_whole_equals_the_plain_one) {
   }
 }
 
-TEST(decoder_with_adapters_equals_the_plain_one) {
+void compare_adapted(double dropout) {
   for (Shape& s : all_shapes()) {
     Random random(92);
     const Weights weights = random_weights(random, s);
     const Adapters made = adapters_for(random, s), ours = leaves(made, at::kFloat),
                    reference = leaves(made, at::kDouble);
-    Decoder decoder(s.config(), weights);
-    put_on(decoder, ours);
+    Transformer model(s.config(), weights);
+    put_on(model, ours);
     const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
-    const at::Tensor y = run(decoder, batch, true), want = Plain(s, weights, reference).forward(batch);
+    const at::Tensor y = run(model, batch, true, dropout),
+                     want = Plain(s, weights, reference, dropout).forward(batch);
     EXPECT_AT_MOST(relative(y, want), 2e-5, "hidden states of " + s.name);
     const at::Tensor upstream = random.normal(y.sizes());
     y.backward(upstream);
@@ -267,34 +289,69 @@ TEST(decoder_with_adapters_equals_the_plain_one) {
                      "b of " + name + " of " + s.name);
     }
     for (const auto& [name, w] : weights) EXPECT(!w.grad().defined());
-    EXPECT(!run(decoder, batch, false).requires_grad());
-    EXPECT_AT_MOST(relative(run(decoder, batch, false), Plain(s, weights, {}).forward(batch)), 1e-5,
+    EXPECT(!run(model, batch, false).requires_grad());
+    EXPECT_AT_MOST(relative(run(model, batch, false), Plain(s, weights, {}).forward(batch)), 1e-5,
                    "adapter off of " + s.name);
   }
 }
 
-TEST(packed_decoder_equals_one_by_one) {
+TEST(transformer_with_adapters_equals_the_plain_one) { compare_adapted(0); }
+TEST(transformer_with_dropout_equals_the_plain_one) { compare_adapted(0.3); }
+
+TEST(transformer_of_wanted_rows_equals_those_of_all) {
+  for (Shape& s : all_shapes()) {
+    Random random(99);
+    const Weights weights = random_weights(random, s);
+    const Adapters made = adapters_for(random, s);
+    const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
+    const at::Tensor rows = rlt::test::vector_of<int64_t>({4, 5, 5, 22, 63, 0});
+    const at::Tensor upstream = random.normal({6, s.c.hidden_size});
+    std::map<std::string, at::Tensor> all;
+    for (const int kind : {0, 1, 2}) {  // all rows, of which some are taken; those alone; with checkpoints
+      const Adapters ours = leaves(made, at::kFloat);
+      Transformer model(s.config(), weights);
+      put_on(model, ours);
+      const at::Tensor y = kind == 0 ? run(model, batch, true, 0.2).index_select(0, rows)
+                                     : run(model, batch, true, 0.2, kind == 2, rows);
+      y.backward(upstream);
+      const auto compare = [&](const std::string& what, const at::Tensor& t) {
+        if (kind == 0) {
+          all[what] = t;
+        } else {
+          EXPECT_AT_MOST(relative(t, all.at(what)), 2e-5, what + " of " + s.name);
+        }
+      };
+      compare("hidden", y.detach());
+      for (const auto& [name, ab] : ours) {
+        compare(name + ".a", ab.a.grad());
+        compare(name + ".b", ab.b.grad());
+      }
+    }
+  }
+}
+
+TEST(packed_transformer_equals_one_by_one) {
   for (Shape& s : all_shapes()) {
     Random random(93);
-    Decoder decoder(s.config(), random_weights(random, s));
-    put_on(decoder, adapters_for(random, s));
+    Transformer model(s.config(), random_weights(random, s));
+    put_on(model, adapters_for(random, s));
     const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
-    const at::Tensor packed = run(decoder, batch, true, 0.2);
+    const at::Tensor packed = run(model, batch, true, 0.2);
     int64_t first = 0;
     for (const int64_t n : kLengths) {
       const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, n); };
       const Batch one{{n}, part(batch.tokens), part(batch.positions), borders({n}), part(batch.keys)};
-      EXPECT_AT_MOST(distance(run(decoder, one, true, 0.2), part(packed)), 2e-5,
+      EXPECT_AT_MOST(distance(run(model, one, true, 0.2), part(packed)), 2e-5,
                      s.name + ", sequence of " + std::to_string(n));
       first += n;
     }
-    EXPECT_EQUAL(run(decoder, random_batch(random, {}, 5), true).sizes(),
+    EXPECT_EQUAL(run(model, random_batch(random, {}, 5), true).sizes(),
                  c10::IntArrayRef({0, s.c.hidden_size}));
   }
 }
 
 // Gradients of the adapters, or of all weights, with or without checkpointing; twice, to see repeatability.
-TEST(checkpointed_decoder_gives_the_same_gradients) {
+TEST(checkpointed_transformer_gives_the_same_gradients) {
   for (Shape& s : all_shapes()) {
     Random random(94);
     const Weights weights = random_weights(random, s);
@@ -304,9 +361,9 @@ TEST(checkpointed_decoder_gives_the_same_gradients) {
     const auto gradients = [&](bool whole, bool checkpoint) {
       const Weights ours = whole ? trained(weights, at::kFloat) : weights;
       const Adapters adapters = leaves(made, at::kFloat);
-      Decoder decoder(s.config(), ours);
-      if (!whole) put_on(decoder, adapters);
-      const at::Tensor y = run(decoder, batch, !whole, whole ? 0 : 0.3, checkpoint);
+      Transformer model(s.config(), ours);
+      if (!whole) put_on(model, adapters);
+      const at::Tensor y = run(model, batch, !whole, whole ? 0 : 0.3, checkpoint);
       y.backward(upstream);
       std::map<std::string, at::Tensor> found{{"hidden", y.detach()}};
       for (const auto& [name, w] : ours) {
@@ -332,48 +389,48 @@ TEST(checkpointed_decoder_gives_the_same_gradients) {
 TEST(checkpointing_without_gradients_is_a_plain_pass) {
   Shape s("llama");
   Random random(95);
-  const Decoder decoder(s.config(), random_weights(random, s));
+  const Transformer model(s.config(), random_weights(random, s));
   const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
   const at::AutoGradMode off(false);
-  EXPECT(same_bits(run(decoder, batch, true, 0, true), run(decoder, batch, true)));
+  EXPECT(same_bits(run(model, batch, true, 0, true), run(model, batch, true)));
 }
 
-TEST(decoder_names_the_weight_that_is_wrong) {
+TEST(transformer_names_the_weight_that_is_wrong) {
   for (Shape& s : all_shapes()) {
     Random random(96);
     const Weights good = random_weights(random, s);
     for (const auto& [name, w] : good) {
       Weights weights = good;
       weights[name] = at::empty({3, 1, 2}, at::kFloat);
-      EXPECT_THROWS("weight " + name + " has shape", Decoder(s.config(), weights));
+      EXPECT_THROWS("weight " + name + " has shape", Transformer(s.config(), weights));
       weights.erase(name);
       if (name == "head.weight" ||
           (s.biases && name.find("norm") == std::string::npos && name.find(".bias") != std::string::npos)) {
-        Decoder(s.config(), weights);  // may be absent
+        Transformer(s.config(), weights);  // may be absent
       } else {
-        EXPECT_THROWS("weight " + name + " is missing", Decoder(s.config(), weights));
+        EXPECT_THROWS("weight " + name + " is missing", Transformer(s.config(), weights));
       }
     }
     Weights weights = good;
     weights["layers.2.o.weight"] = random.normal({2, 2});
-    EXPECT_THROWS("no place for weight layers.2.o.weight", Decoder(s.config(), weights));
+    EXPECT_THROWS("no place for weight layers.2.o.weight", Transformer(s.config(), weights));
   }
   Shape s("llama");
   Random random(97);
   Weights weights = random_weights(random, s);
   weights["norm.weight"] = weights["norm.weight"].to(at::kBFloat16);
-  EXPECT_THROWS("weight norm.weight is BFloat16", Decoder(s.config(), weights));
+  EXPECT_THROWS("weight norm.weight is BFloat16", Transformer(s.config(), weights));
   weights = random_weights(random, s);
   weights["embed.weight"] = leaf(weights["embed.weight"], at::kBFloat16);
-  EXPECT_THROWS("trained must be float32", Decoder(s.config(), weights));
+  EXPECT_THROWS("trained must be float32", Transformer(s.config(), weights));
 }
 
-TEST(decoder_refuses_what_does_not_fit) {
+TEST(transformer_refuses_what_does_not_fit) {
   Random random(98);
   const auto refuse = [&](const std::string& part, void (*change)(Shape&)) {
     Shape s("llama");
     change(s);
-    EXPECT_THROWS(part, Decoder(s.config(), random_weights(random, Shape("llama"))));
+    EXPECT_THROWS(part, Transformer(s.config(), random_weights(random, Shape("llama"))));
   };
   refuse("positive", [](Shape& s) { s.c.layers = 0; });
   refuse("positive", [](Shape& s) { s.c.hidden_size = -1; });
@@ -390,15 +447,26 @@ TEST(decoder_refuses_what_does_not_fit) {
   refuse("window", [](Shape& s) { s.windows[1] = -1; });
   refuse("rope 1 of 1", [](Shape& s) { s.rope_of[0] = 1; });
   refuse("negative", [](Shape& s) { s.c.attention_softcap = -1; });
+  refuse("negative", [](Shape& s) { s.c.token_types = -1; });
+  refuse("first_position: 1 of 0 learned", [](Shape& s) { s.c.first_position = 1; });
+  refuse("first_position: 64 of 64 learned", [](Shape& s) {
+    s.c.rotary_dim = 0;
+    s.c.first_position = 64;
+  });
+  refuse("norm_after", [](Shape& s) { s.c.norm_after = s.c.post_norms = 1; });
+  refuse("norm_after", [](Shape& s) {
+    s.c.norm_after = 1;
+    s.c.residual = RLT_RESIDUAL_PARALLEL;
+  });
 
   Shape s("llama");
   Weights weights = random_weights(random, s);
   weights["layers.0.q.weight"].requires_grad_(true);
-  Decoder decoder(s.config(), weights);
+  Transformer model(s.config(), weights);
   const at::Tensor a = random.normal({2, 20}), b = random.normal({24, 2});
-  EXPECT_THROWS("trained itself", decoder.adapt("layers.0.q", a, b, 1));
-  EXPECT_THROWS("no linear layer", decoder.adapt("layers.0.qkv", a, b, 1));
-  EXPECT_THROWS("do not fit", decoder.adapt("layers.1.k", a, b, 1));
+  EXPECT_THROWS("trained itself", model.adapt("layers.0.q", a, b, 1));
+  EXPECT_THROWS("no linear layer", model.adapt("layers.0.qkv", a, b, 1));
+  EXPECT_THROWS("do not fit", model.adapt("layers.1.k", a, b, 1));
 }
 
 }  // namespace

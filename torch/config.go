@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-// NormKind is what the norms of a decoder compute.
+// NormKind is what the norms of a model compute.
 type NormKind int32
 
 // RMS norm (Zhang and Sennrich 2019), RMS norm whose weight counts from 1: x·(1 + w), and layer norm (Ba
@@ -61,59 +61,60 @@ type Rope struct {
 	SwitchLength         int
 }
 
-// DecoderConfig is the shape and the choices of a pre-norm transformer.
-type DecoderConfig struct {
+// ModelConfig is the shape and the choices of a transformer.
+type ModelConfig struct {
 	VocabSize, HiddenSize, Layers, Heads, KVHeads, HeadDim, IntermediateSize, MaxPositions int
 	// RotaryDim is how many leading features of a head rotate, even; 0 means learned positions.
-	RotaryDim  int
-	Norm       NormKind
-	Activation Activation
-	QKV        QKVLayout
-	Residual   Residual
+	RotaryDim int
+	// TokenTypes are the rows of a table of types, of which the first is added to all embeddings; 0: there is none.
+	TokenTypes int
+	// FirstPosition is the row of the learned positions, MaxPositions of them, that position 0 takes.
+	FirstPosition int
+	Norm          NormKind
+	Activation    Activation
+	QKV           QKVLayout
+	Residual      Residual
 	// Gated: the MLP is down(act(gate(x)) · up(x)), else down(act(up(x))). FusedGateUp: gate and up are one
 	// layer, "gate_up", gate first.
 	Gated, FusedGateUp bool
 	PostNorms          bool // a norm on what attention and MLP add
 	QKNorm             bool // an RMS norm of each head's q and k before they rotate
-	EmbedNorm          bool // a norm of the embeddings; the first layer has none before its attention then
-	Bidirectional      bool // attention sees what comes after a token too: an encoder
-	NormEps            float64
-	AttentionScale     float64 // of q·k
-	EmbeddingScale     float64 // of token embeddings; 1 changes nothing
-	AttentionSoftcap   float64 // c·tanh(score/c); 0 changes nothing
-	LogitSoftcap       float64 // of the logits, for the engine; 0 changes nothing
-	Windows            []int   // [Layers] only keys less than so many tokens away are seen, 0 = all; nil: all 0
-	RopeOf             []int   // [Layers] index into Ropes; nil with RotaryDim 0
-	Ropes              []Rope
+	// EmbedNorm: a norm of the embeddings; without NormAfter, the first layer has none before its attention then.
+	EmbedNorm bool
+	// NormAfter: norms stand after the sums, not before attention and MLP, and there is none at the end.
+	NormAfter        bool
+	Bidirectional    bool // attention sees what comes after a token too: an encoder
+	NormEps          float64
+	AttentionScale   float64 // of q·k
+	EmbeddingScale   float64 // of token embeddings; 1 changes nothing
+	AttentionSoftcap float64 // c·tanh(score/c); 0 changes nothing
+	LogitSoftcap     float64 // of the logits, for the engine; 0 changes nothing
+	Windows          []int   // [Layers] only keys less than so many tokens away are seen, 0 = all; nil: all 0
+	RopeOf           []int   // [Layers] index into Ropes; nil with RotaryDim 0
+	Ropes            []Rope
 }
 
 // check sees to the lengths of the slices, which the core cannot.
-func (c DecoderConfig) check() error {
+func (c ModelConfig) check() error {
 	if c.Layers < 1 {
-		return fmt.Errorf("torch: NewDecoder: %d layers", c.Layers)
+		return fmt.Errorf("torch: NewModel: %d layers", c.Layers)
 	}
 	if n := len(c.Windows); n != 0 && n != c.Layers {
-		return fmt.Errorf("torch: NewDecoder: %d windows for %d layers", n, c.Layers)
+		return fmt.Errorf("torch: NewModel: %d windows for %d layers", n, c.Layers)
 	}
 	if n := len(c.RopeOf); c.RotaryDim != 0 && n != c.Layers {
-		return fmt.Errorf("torch: NewDecoder: RopeOf has %d entries for %d layers", n, c.Layers)
+		return fmt.Errorf("torch: NewModel: RopeOf has %d entries for %d layers", n, c.Layers)
 	}
 	for i, r := range c.Ropes {
 		if len(r.InvFreq) != c.RotaryDim/2 || r.LongInvFreq != nil && len(r.LongInvFreq) != c.RotaryDim/2 {
-			return fmt.Errorf("torch: NewDecoder: rope %d has %d and %d frequencies, want half of the %d features that rotate", i, len(r.InvFreq), len(r.LongInvFreq), c.RotaryDim)
+			return fmt.Errorf("torch: NewModel: rope %d has %d and %d frequencies, want half of the %d features that rotate", i, len(r.InvFreq), len(r.LongInvFreq), c.RotaryDim)
 		}
 	}
 	return nil
 }
 
-// NewDecoder builds a decoder on weights; it retains them, so the caller may close its Vars. Names are those
-// of rltrain.h: "embed.weight", "layers.0.q.weight". Linear weights and the embedding may be F32, BF16 or
-// F16, the others are F32; a weight that is a Parameter is trained. Errors name the weight that is missing,
-// superfluous or misshapen.
-func NewDecoder(c DecoderConfig, weights map[string]*Var) (*Model, error) {
-	if err := c.check(); err != nil {
-		return nil, err
-	}
+// native is c as the core takes it, for as long as pins hold.
+func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 	windows := make([]C.int64_t, c.Layers)
 	for i, w := range c.Windows {
 		windows[i] = C.int64_t(w)
@@ -122,9 +123,6 @@ func NewDecoder(c DecoderConfig, weights map[string]*Var) (*Model, error) {
 	for i, r := range c.RopeOf {
 		ropeOf[i] = C.int32_t(r)
 	}
-	// The structs below hold pointers to Go memory.
-	var pins runtime.Pinner
-	defer pins.Unpin()
 	floats := func(values []float64) *C.double {
 		if len(values) == 0 {
 			return nil
@@ -139,13 +137,14 @@ func NewDecoder(c DecoderConfig, weights map[string]*Var) (*Model, error) {
 			factor: C.double(r.Factor), long_factor: C.double(r.LongFactor), switch_length: C.int64_t(r.SwitchLength),
 		}
 	}
-	native := C.rlt_decoder_config{
+	native := C.rlt_model_config{
 		vocab_size: C.int64_t(c.VocabSize), hidden_size: C.int64_t(c.HiddenSize), layers: C.int64_t(c.Layers),
 		heads: C.int64_t(c.Heads), kv_heads: C.int64_t(c.KVHeads), head_dim: C.int64_t(c.HeadDim),
 		intermediate_size: C.int64_t(c.IntermediateSize), max_positions: C.int64_t(c.MaxPositions), rotary_dim: C.int64_t(c.RotaryDim),
+		token_types: C.int64_t(c.TokenTypes), first_position: C.int64_t(c.FirstPosition),
 		norm: C.int32_t(c.Norm), activation: C.int32_t(c.Activation), qkv: C.int32_t(c.QKV), residual: C.int32_t(c.Residual),
 		gated: cBool(c.Gated), fused_gate_up: cBool(c.FusedGateUp), post_norms: cBool(c.PostNorms), qk_norm: cBool(c.QKNorm),
-		embed_norm: cBool(c.EmbedNorm), bidirectional: cBool(c.Bidirectional),
+		embed_norm: cBool(c.EmbedNorm), norm_after: cBool(c.NormAfter), bidirectional: cBool(c.Bidirectional),
 		norm_eps: C.double(c.NormEps), attention_scale: C.double(c.AttentionScale), embedding_scale: C.double(c.EmbeddingScale),
 		attention_softcap: C.double(c.AttentionSoftcap), logit_softcap: C.double(c.LogitSoftcap),
 		windows: &windows[0], n_ropes: C.int32_t(len(ropes)),
@@ -159,7 +158,5 @@ func NewDecoder(c DecoderConfig, weights map[string]*Var) (*Model, error) {
 		native.rope_tables = &ropes[0]
 		pins.Pin(native.rope_tables)
 	}
-	return newModel("NewDecoder", weights, func(names **C.char, tensors *C.rlt_tensor, n C.int32_t, m **C.rlt_model) *C.rlt_error {
-		return C.rlt_decoder_new(&native, names, tensors, n, m)
-	})
+	return native
 }

@@ -20,9 +20,9 @@ func small(kind, more string) string {
 	return `{"model_type":"` + kind + `","vocab_size":50,"hidden_size":16,"num_hidden_layers":4,"num_attention_heads":4,"intermediate_size":24,"max_position_embeddings":32` + more + `}`
 }
 
-func mustParse(t *testing.T, text string) *CausalConfig {
+func mustParse(t *testing.T, text string) *Config {
 	t.Helper()
-	c, err := parseCausalConfig([]byte(text))
+	c, err := parseConfig([]byte(text), decoders)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestCausalDefaults(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.kind+tt.more, func(t *testing.T) {
 			c := mustParse(t, small(tt.kind, tt.more))
-			d := c.Decoder()
+			d := c.Core()
 			theta := 0.0
 			if tt.rotary > 2 {
 				theta = math.Pow(d.Ropes[0].InvFreq[1], -float64(tt.rotary)/2)
@@ -90,7 +90,7 @@ func TestGemma3TextConfig(t *testing.T) {
 	if diff := cmp.Diff([]int32{1, 106}, c.EOS); diff != "" {
 		t.Error(diff)
 	}
-	d := c.Decoder()
+	d := c.Core()
 	if d.Windows[5] != 0 || d.Windows[4] != 1024 || d.RopeOf[5] != 0 || d.RopeOf[4] != 1 || d.Ropes[0].InvFreq[0] != 1.0/8 || d.Ropes[1].InvFreq[0] != 1 {
 		t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)
 	}
@@ -183,7 +183,7 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 }
 
 func FuzzParseCausalConfig(f *testing.F) {
-	for kind := range causalFamilies {
+	for kind := range decoders {
 		f.Add([]byte(small(kind, ``)))
 	}
 	for _, more := range []string{
@@ -196,14 +196,14 @@ func FuzzParseCausalConfig(f *testing.F) {
 	f.Add([]byte(small("gemma3_text", `,"layer_types":["full_attention","sliding_attention","full_attention","full_attention"],"rope_scaling":{"type":"linear","factor":2}`)))
 	f.Add([]byte(`{"model_type":"gemma3","text_config":{}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := parseCausalConfig(data)
+		c, err := parseConfig(data, decoders)
 		if err != nil {
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("more than one line: %q", err)
 			}
 			return
 		}
-		d := c.Decoder()
+		d := c.Core()
 		if c.NumAttentionHeads%c.NumKeyValueHeads != 0 || c.HeadDim < 1 || d.RotaryDim%2 != 0 || d.RotaryDim > c.HeadDim {
 			t.Errorf("inconsistent: %+v", c)
 		}

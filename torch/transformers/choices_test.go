@@ -25,18 +25,18 @@ func TestModernBertBlocks(t *testing.T) {
 			[]int{65, 0, 0, 0, 65}, []int{1, 0, 0, 0, 1},
 		},
 	} {
-		c, err := parseConfig([]byte(swap(t, modernConfig, tc.from, tc.to)))
+		c, err := parseConfig([]byte(swap(t, modernConfig, tc.from, tc.to)), encoders)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if diff := cmp.Diff(tc.windows, c.Blocks.Windows); diff != "" {
+		if diff := cmp.Diff(tc.windows, c.core.Windows); diff != "" {
 			t.Errorf("%s: windows %s", name, diff)
 		}
-		if diff := cmp.Diff(tc.ropeOf, c.Blocks.RopeOf); diff != "" {
+		if diff := cmp.Diff(tc.ropeOf, c.core.RopeOf); diff != "" {
 			t.Errorf("%s: ropes %s", name, diff)
 		}
-		if w := c.Blocks.Ropes; len(w) != 2 || w[0].InvFreq[1] != 1/400.0 || w[1].InvFreq[1] != 1/100.0 {
+		if w := c.core.Ropes; len(w) != 2 || w[0].InvFreq[1] != 1/400.0 || w[1].InvFreq[1] != 1/100.0 {
 			t.Errorf("%s: ropes %+v", name, w)
 		}
 	}
@@ -59,7 +59,7 @@ func TestModernBertRefuses(t *testing.T) {
 		{`"pad_token_id": 0`, `"norm_bias": true`, "pad_token_id 50283 is outside the vocabulary of 30"},
 		{`"num_attention_heads": 2`, `"num_attention_heads": 8`, "would rotate, want an even number"},
 	} {
-		_, err := parseConfig([]byte(swap(t, modernConfig, tt.from, tt.to)))
+		_, err := parseConfig([]byte(swap(t, modernConfig, tt.from, tt.to)), encoders)
 		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: error %v, want %q", tt.to, err, tt.want)
 		}

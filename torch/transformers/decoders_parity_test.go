@@ -97,7 +97,7 @@ func (c causalCase) head(s *torch.Scope, hidden torch.Tensor) torch.Tensor {
 		bias = c.HeadBias.T()
 	}
 	logits := s.Linear(hidden, weight.T(), bias)
-	if limit := c.Config.Decoder().LogitSoftcap; limit > 0 {
+	if limit := c.Config.Core().LogitSoftcap; limit > 0 {
 		logits = s.Scale(s.Tanh(s.Scale(logits, 1/limit)), limit)
 	}
 	return logits

@@ -1,0 +1,39 @@
+// One block of the transformer.
+#pragma once
+
+#include <memory>
+
+#include "nn/transformer.h"
+
+namespace rlt::nn {
+
+// Cosines and sines of every row's angles, [N, rotary_dim / 2], times the rope's factor.
+struct Rotation {
+  at::Tensor cos, sin;
+};
+
+// What a block needs to know of the batch and of its own place.
+struct BlockPass {
+  std::shared_ptr<const Config> config;
+  at::Tensor cu_seqlens, continues;  // continues undefined where no sequence continues another
+  Rotation rotation;                 // undefined with learned positions
+  AdapterPass adapter;
+  int64_t window = 0;
+  at::Tensor rows;     // [M] int64: those that are wanted of the block, undefined for all
+  AdapterPass wanted;  // adapter as it is for those rows
+};
+
+// norm of the kind that the configuration asks for; x [N, H].
+at::Tensor apply_norm(const Config& config, const Norm& norm, const at::Tensor& x);
+
+// The same of x + y, in one pass where the norm is a frozen one with a bias.
+at::Tensor norm_of_sum(const Config& config, const Norm& norm, const at::Tensor& x, const at::Tensor& y);
+
+// x plus what attention and MLP make of it, in the wanted rows. x [N, H], result [M, H].
+at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x);
+
+// The same, keeping only x for backward (Chen 2016): backward computes the block again and differentiates
+// that. The adapters' dropout is a hash, so it drops the same features again.
+at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x);
+
+}  // namespace rlt::nn

@@ -1,0 +1,90 @@
+#include "nn/config.h"
+
+#include <c10/util/Exception.h>
+
+namespace rlt::nn {
+namespace {
+
+Rope owned(const rlt_rope& table, int64_t rotary_dim) {
+  TORCH_CHECK(table.inv_freq != nullptr, "a rope without inv_freq");
+  TORCH_CHECK(table.switch_length >= 0 && (table.switch_length == 0 || table.long_inv_freq != nullptr),
+              "a rope that switches at ", table.switch_length, " needs long_inv_freq");
+  Rope rope;
+  rope.inv_freq.assign(table.inv_freq, table.inv_freq + rotary_dim / 2);
+  if (table.long_inv_freq != nullptr) {
+    rope.long_inv_freq.assign(table.long_inv_freq, table.long_inv_freq + rotary_dim / 2);
+  }
+  rope.factor = table.factor;
+  rope.long_factor = table.long_factor;
+  rope.switch_length = table.switch_length;
+  return rope;
+}
+
+void check_sizes(const rlt_model_config& c) {
+  TORCH_CHECK(c.vocab_size > 0 && c.hidden_size > 0 && c.layers > 0 && c.head_dim > 0 &&
+                  c.intermediate_size > 0 && c.max_positions > 0,
+              "sizes must be positive: vocab_size ", c.vocab_size, ", hidden_size ", c.hidden_size,
+              ", layers ", c.layers, ", head_dim ", c.head_dim, ", intermediate_size ", c.intermediate_size,
+              ", max_positions ", c.max_positions);
+  TORCH_CHECK(c.heads > 0 && c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads,
+              " heads do not divide into groups of ", c.kv_heads, " key heads");
+  TORCH_CHECK(c.rotary_dim >= 0 && c.rotary_dim % 2 == 0 && c.rotary_dim <= c.head_dim, "rotary_dim ",
+              c.rotary_dim, " must be even and at most head_dim ", c.head_dim);
+  TORCH_CHECK(c.token_types >= 0, "token_types must not be negative, got ", c.token_types);
+  TORCH_CHECK(c.first_position == 0 ||
+                  (c.rotary_dim == 0 && c.first_position > 0 && c.first_position < c.max_positions),
+              "first_position: ", c.first_position, " of ", c.rotary_dim == 0 ? c.max_positions : 0,
+              " learned positions");
+  TORCH_CHECK(c.norm_eps >= 0 && c.attention_scale >= 0 && c.attention_softcap >= 0 && c.logit_softcap >= 0,
+              "norm_eps, attention_scale and softcaps must not be negative");
+}
+
+void check_choices(const rlt_model_config& c) {
+  const auto in_range = [](int32_t value, int32_t last, const char* what) {
+    TORCH_CHECK(value >= 0 && value <= last, what, ": unknown choice ", value);
+  };
+  in_range(c.norm, RLT_NORM_LAYER, "norm");
+  in_range(c.activation, RLT_ACT_RELU, "activation");
+  in_range(c.qkv, RLT_QKV_INTERLEAVED, "qkv");
+  in_range(c.residual, RLT_RESIDUAL_PARALLEL, "residual");
+  TORCH_CHECK(!c.norm_after || (c.residual == RLT_RESIDUAL_SEQUENTIAL && !c.post_norms),
+              "norm_after is for blocks of one sum after the other, without post_norms");
+  TORCH_CHECK(c.qkv != RLT_QKV_INTERLEAVED || c.kv_heads == c.heads,
+              "interleaved qkv needs a key head for each of ", c.heads, " heads, got ", c.kv_heads);
+  TORCH_CHECK(!c.fused_gate_up || c.gated, "fused_gate_up without gated");
+  TORCH_CHECK(!c.qk_norm || c.norm != RLT_NORM_LAYER, "qk_norm is an RMS norm: the others must be too");
+}
+
+}  // namespace
+
+Config::Config(const rlt_model_config& config) : rlt_model_config(config) {
+  check_sizes(config);
+  check_choices(config);
+  TORCH_CHECK(config.windows != nullptr, "windows is NULL");
+  layer_windows.assign(config.windows, config.windows + config.layers);
+  for (const int64_t window : layer_windows) TORCH_CHECK(window >= 0, "a window of ", window, " keys");
+  if (config.rotary_dim > 0) {
+    TORCH_CHECK(config.ropes != nullptr && config.rope_tables != nullptr, "rotary_dim without ropes");
+    layer_ropes.assign(config.ropes, config.ropes + config.layers);
+    for (const int32_t rope : layer_ropes) {
+      TORCH_CHECK(rope >= 0 && rope < config.n_ropes, "rope ", rope, " of ", config.n_ropes);
+    }
+    for (int32_t i = 0; i < config.n_ropes; ++i) {
+      rope_list.push_back(owned(config.rope_tables[i], config.rotary_dim));
+    }
+  }
+  windows = nullptr;  // the caller's: the vectors have them now
+  ropes = nullptr;
+  rope_tables = nullptr;
+}
+
+const char* Config::why_mute() const {
+  if (bidirectional) return "a bidirectional model does not generate";
+  if (norm_after) return "a model whose norms come after its sums does not generate";
+  if (embed_norm) return "a model with a norm of its embeddings does not generate";
+  if (token_types > 0) return "a model with types of tokens does not generate";
+  if (first_position > 0) return "a model whose positions begin at another than the first does not generate";
+  return "";
+}
+
+}  // namespace rlt::nn

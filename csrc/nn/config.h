@@ -1,0 +1,29 @@
+// The choices that make a transformer.
+#pragma once
+
+#include <vector>
+
+#include "rltrain.h"
+
+namespace rlt::nn {
+
+struct Rope {
+  std::vector<double> inv_freq, long_inv_freq;
+  double factor = 1, long_factor = 1;
+  int64_t switch_length = 0;
+};
+
+// rlt_model_config with its arrays owned.
+struct Config : rlt_model_config {
+  // Errors name a choice that is out of range or does not fit another.
+  explicit Config(const rlt_model_config& config);
+
+  // What keeps the model from generating, "" where nothing does.
+  const char* why_mute() const;
+
+  std::vector<int64_t> layer_windows;
+  std::vector<int32_t> layer_ropes;
+  std::vector<Rope> rope_list;
+};
+
+}  // namespace rlt::nn

@@ -1,0 +1,141 @@
+#include "nn/transformer.h"
+
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+
+#include "kernels/parallel.h"
+#include "nn/block.h"
+#include "ops/packed.h"
+
+namespace rlt::nn {
+namespace {
+
+// cos and sin of every row's angles.
+Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu, int64_t sequences) {
+  const int64_t rows = positions.numel(), half = static_cast<int64_t>(rope.inv_freq.size());
+  Rotation out{at::empty({rows, half}, at::kFloat), at::empty({rows, half}, at::kFloat)};
+  const int64_t* at = positions.const_data_ptr<int64_t>();
+  float *cosines = out.cos.mutable_data_ptr<float>(), *sines = out.sin.mutable_data_ptr<float>();
+  parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) {
+      const bool is_long = rope.switch_length > 0 && cu[s + 1] - cu[s] > rope.switch_length;
+      const std::vector<double>& frequencies = is_long ? rope.long_inv_freq : rope.inv_freq;
+      const double factor = is_long ? rope.long_factor : rope.factor;
+      for (int64_t i = cu[s]; i < cu[s + 1]; ++i) {
+        for (int64_t j = 0; j < half; ++j) {
+          const double angle = static_cast<double>(at[i]) * frequencies[static_cast<size_t>(j)];
+          cosines[i * half + j] = static_cast<float>(factor * std::cos(angle));
+          sines[i * half + j] = static_cast<float>(factor * std::sin(angle));
+        }
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace
+
+Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
+    : config_(std::make_shared<Config>(config)) {
+  const Config& c = *config_;
+  const int64_t width = c.hidden_size, queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
+  Loader load(weights);
+  const auto norm = [&](const std::string& name, int64_t n) {
+    Norm made{load.tensor(name + ".weight", {n}), {}};
+    const bool may_lack_bias = c.bidirectional != 0 && !load.has(name + ".bias");
+    if (c.norm == RLT_NORM_LAYER && !may_lack_bias) made.bias = load.tensor(name + ".bias", {n});
+    return made;
+  };
+  embed_ = load.stored("embed.weight", {c.vocab_size, width});
+  if (c.rotary_dim == 0) {
+    positions_ = load.tensor("positions.weight", {c.max_positions, width}).slice(0, c.first_position);
+  }
+  if (c.token_types > 0) types_ = load.tensor("types.weight", {c.token_types, width});
+  if (c.embed_norm) embed_norm_ = norm("embed_norm", width);
+
+  blocks_.resize(static_cast<size_t>(c.layers));
+  int64_t index = 0;
+  for (size_t n = 0; n < blocks_.size(); ++n) {
+    Block& block = blocks_[n];
+    const std::string at = "layers." + std::to_string(n) + ".";
+    const auto take = [&](Linear& into, const std::string& name, int64_t in, int64_t out) {
+      into = load.linear(at + name, in, out);
+      into.index = index++;
+      linears_[at + name] = &into;
+    };
+    if (n > 0 || !c.embed_norm || c.norm_after) block.attn_norm = norm(at + "attn_norm", width);
+    if (c.qkv == RLT_QKV_SPLIT) {
+      take(block.q, "q", width, queries);
+      take(block.k, "k", width, keys);
+      take(block.v, "v", width, keys);
+    } else {
+      take(block.qkv, "qkv", width, queries + 2 * keys);
+    }
+    if (c.qk_norm) {
+      block.q_norm = norm(at + "q_norm", c.head_dim);
+      block.k_norm = norm(at + "k_norm", c.head_dim);
+    }
+    take(block.o, "o", queries, width);
+    if (c.residual != RLT_RESIDUAL_SHARED_NORM) block.mlp_norm = norm(at + "mlp_norm", width);
+    if (c.fused_gate_up) {
+      take(block.gate_up, "gate_up", width, 2 * c.intermediate_size);
+    } else {
+      if (c.gated) take(block.gate, "gate", width, c.intermediate_size);
+      take(block.up, "up", width, c.intermediate_size);
+    }
+    take(block.down, "down", c.intermediate_size, width);
+    if (c.post_norms) {
+      block.post_attn_norm = norm(at + "post_attn_norm", width);
+      block.post_mlp_norm = norm(at + "post_mlp_norm", width);
+    }
+  }
+  if (!c.norm_after) norm_ = norm("norm", width);
+  if (load.has("head.weight")) {
+    head_ = load.linear("head", width, c.vocab_size);
+  } else {
+    head_.weight = embed_;
+    if (load.has("head.bias")) head_.bias = load.tensor("head.bias", {c.vocab_size});
+  }
+  load.finish();
+}
+
+void Transformer::adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale) {
+  nn::adapt(linears_, layer, a, b, scale);
+}
+
+at::Tensor Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions) const {
+  const Config& c = *config_;
+  at::Tensor x = at::embedding(embed_, tokens).to(at::kFloat);
+  if (c.embedding_scale != 1) x = x.mul(c.embedding_scale);
+  if (types_.defined()) x = x.add(types_.select(0, 0));
+  if (c.rotary_dim > 0) return c.embed_norm ? apply_norm(c, embed_norm_, x) : x;
+  const at::Tensor place = at::embedding(positions_, positions);
+  return c.embed_norm ? norm_of_sum(c, embed_norm_, x, place) : x.add(place);
+}
+
+at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool checkpoint) const {
+  const Config& c = *config_;
+  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, pass, 0, {}, pass};
+  const int32_t* cu = checked_cu_seqlens(in.cu_seqlens, in.tokens.numel());
+  std::vector<Rotation> rotations;
+  for (const Rope& rope : c.rope_list) {
+    TORCH_CHECK(rope.switch_length == 0 || !in.continues.defined(),
+                "a rope that switches by length does not let sequences continue another");
+    rotations.push_back(rotate(rope, in.positions, cu, in.cu_seqlens.numel() - 1));
+  }
+  at::Tensor x = embed(in.tokens, in.positions);
+  for (size_t n = 0; n < blocks_.size(); ++n) {
+    batch.window = c.layer_windows[n];
+    if (c.rotary_dim > 0) batch.rotation = rotations[static_cast<size_t>(c.layer_ropes[n])];
+    if (n + 1 == blocks_.size() && in.rows.defined()) {
+      batch.rows = in.rows;
+      if (pass.row_keys) batch.wanted.row_keys = pass.row_keys->index_select(0, in.rows);
+    }
+    x = checkpoint ? checkpointed_block(blocks_[n], batch, x) : block_forward(blocks_[n], batch, x);
+  }
+  return c.norm_after ? x : apply_norm(c, norm_, x);
+}
+
+}  // namespace rlt::nn

@@ -1,0 +1,67 @@
+// The transformer, causal or bidirectional, on packed batches.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/config.h"
+#include "nn/linear.h"
+#include "nn/weights.h"
+
+namespace rlt::nn {
+
+// Scale of an RMS norm, or scale and, where it has one, shift of a layer norm, [H] or [head_dim].
+struct Norm {
+  at::Tensor weight, bias;
+};
+
+// A block. Layers and norms that the configuration does without are undefined.
+struct Block {
+  Norm attn_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
+  Linear q, k, v, qkv, o;
+  Linear gate, up, gate_up, down;
+};
+
+// Sequences without padding. Fields that may be undefined say so.
+struct Batch {
+  at::Tensor tokens, positions;  // [N] int64
+  at::Tensor cu_seqlens;         // [S+1] int32
+  at::Tensor continues;          // [S] int32 as varlen_attention has it, undefined for none; positions go on
+  at::Tensor rows;               // [M] int64: the last block works for these alone; undefined for all
+};
+
+class Transformer {
+ public:
+  // Takes its weights by name from weights; errors name one that is missing, superfluous or misshapen.
+  Transformer(const rlt_model_config& config, const Weights& weights);
+
+  // Hidden states after the last block and, unless norms come after sums, the final norm, [N, H] or [M, H]
+  // fp32. With checkpoint, only each block's input is kept for backward, which computes the rest again.
+  at::Tensor forward(const Batch& batch, const AdapterPass& pass, bool checkpoint = false) const;
+
+  // Puts an adapter on the named linear layer, "layers.0.q".
+  void adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale);
+
+  const Config& config() const { return *config_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
+  // How many there are from the first on.
+  int64_t positions_left() const { return config_->max_positions - config_->first_position; }
+  const at::Tensor& embed() const { return embed_; }          // [V, H]
+  const at::Tensor& positions() const { return positions_; }  // [P, H], undefined with RoPE
+  const Norm& norm() const { return norm_; }
+  const Linear& head() const { return head_; }  // weight is embed() where tied
+
+ private:
+  at::Tensor embed(const at::Tensor& tokens, const at::Tensor& positions) const;
+
+  std::shared_ptr<const Config> config_;  // shared with the graphs of passes whose backward is due
+  at::Tensor embed_, positions_, types_;  // [V, H], [P, H] from first_position on, [T, H]
+  Norm embed_norm_, norm_;
+  Linear head_;
+  std::vector<Block> blocks_;
+  std::map<std::string, Linear*> linears_;  // point into blocks_, whose buffer moves never copy
+};
+
+}  // namespace rlt::nn

@@ -1,0 +1,173 @@
+package reward
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/envs"
+)
+
+// lengthCritic scores what was written by its length, and cannot read what says so.
+type lengthCritic struct{ calls int }
+
+func (c *lengthCritic) Score(_ context.Context, completions []envs.Completion) ([]float64, []error) {
+	c.calls++
+	scores, errs := make([]float64, len(completions)), make([]error, len(completions))
+	for i, x := range completions {
+		scores[i] = float64(len(x.Observation.Text) + len(x.Text))
+		if x.Text == "unreadable" {
+			errs[i] = errors.New("too long")
+		}
+	}
+	return scores, errs
+}
+
+func critics(c envs.Critic) Options {
+	return Options{Critic: func(name string) (envs.Critic, error) {
+		if name != "a=b" {
+			return nil, errors.New("no such folder " + name)
+		}
+		return c, nil
+	}}
+}
+
+func TestModelScoresABatch(t *testing.T) {
+	c := &lengthCritic{}
+	r := parseText(t, "model:'a=b'=-2,length", map[string]envs.Reward{"length": lengthReward}, critics(c))
+	s, err := r.Score(t.Context(), completions("a", "abc", "unreadable"), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nan := s.Total[2]
+	if diff := cmp.Diff([]float64{-1, -3, nan}, s.Total, cmpopts.EquateNaNs()); diff != "" || nan == nan || c.calls != 1 {
+		t.Errorf("totals: %s; %d calls", diff, c.calls)
+	}
+	if s.Rewards[0].Failures != 1 || !strings.Contains(s.Rewards[0].Failure, "too long") {
+		t.Errorf("%+v", s.Rewards[0])
+	}
+}
+
+// TestCentre takes the mean of the first rollout off all of them, as a resumed run does.
+func TestCentre(t *testing.T) {
+	r := parseText(t, "model:'a=b'=2,length", map[string]envs.Reward{"length": lengthReward}, critics(&lengthCritic{}))
+	score := func(texts ...string) Scores {
+		s, err := r.Score(t.Context(), completions(texts...), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	var c Centre
+	none := score("unreadable")
+	c.Apply(&none)
+	if c.Means != nil {
+		t.Errorf("means %v of no score", c.Means)
+	}
+	first, later := score("a", "abc", "unreadable"), score("abcdef")
+	c.Apply(&first)
+	state, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var resumed Centre
+	if err := json.Unmarshal(state, &resumed); err != nil {
+		t.Fatal(err)
+	}
+	resumed.Apply(&later)
+	// 2·(score − 2) + length
+	if diff := cmp.Diff([][]float64{{2*(1-2) + 1, 2*(3-2) + 3}, {2*(6-2) + 6}}, [][]float64{first.Total[:2], later.Total}); diff != "" {
+		t.Error(diff)
+	}
+	if first.Total[2] == first.Total[2] || first.Rewards[0].Values[0] != 1 {
+		t.Errorf("total %v of a failure, value %v of a text of one byte", first.Total[2], first.Rewards[0].Values[0])
+	}
+}
+
+func TestModelJudgesTheChosenLabel(t *testing.T) {
+	r, err := ParseLabels("model:'a=b',accuracy=10", []string{"yes", "never"}, critics(&lengthCritic{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s, err := r.Score(t.Context(), []Choice{{Text: "is it?", Action: 1, Truth: 1}, {Text: "", Action: 0, Truth: 1}})
+	if err != nil || r.Enumerable() {
+		t.Fatal(err, r.Enumerable())
+	}
+	if diff := cmp.Diff([]float64{6 + 5 + 10, 3}, s.Total); diff != "" {
+		t.Error(diff)
+	}
+	for spec, want := range map[string]string{
+		"model:'a=b',calibration": "a program or a model judges the label that was chosen",
+		"model:nowhere":           "no such folder nowhere",
+		"model:":                  "write model:DIR",
+		"rubric:x.yaml":           "not for labels",
+	} {
+		if _, err := ParseLabels(spec, []string{"a"}, critics(&lengthCritic{})); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want …%s…", spec, err, want)
+		}
+	}
+}
+
+// politeJudge says Yes to questions about what an answer holds.
+type politeJudge struct{ asked []string }
+
+func (j *politeJudge) Choose(_ context.Context, prompt envs.Observation, choices []string) ([]float64, error) {
+	question, answer := prompt.Messages[0].Content, prompt.Messages[1].Content
+	j.asked = append(j.asked, question)
+	switch {
+	case cmp.Diff([]string{"No", "Yes"}, choices) != "":
+		return nil, errors.New("other choices")
+	case strings.Contains(answer, "mute"):
+		return nil, errors.New("nothing to say")
+	case strings.Contains(question, "polite") == strings.Contains(answer, "please"):
+		return []float64{0.25, 0.75}, nil
+	}
+	return []float64{0.5, 0.5}, nil
+}
+
+func TestRubric(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rubric.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("- question: Is it polite?\n  weight: 3\n- question: Is it short?\n  weight: -1\n- {question: Is it right?}\n")
+	r := parseText(t, "rubric:"+path+"=2", nil, Options{Judge: &politeJudge{}})
+	if r.Rubric() == "" {
+		t.Error("the list has a rubric")
+	}
+	s, err := r.Score(t.Context(), completions("please", "go", "mute"), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []float64{2 * (3*0.75 - 0.5 + 0.5) / 5, 2 * (3*0.5 - 0.75 + 0.75) / 5}
+	if diff := cmp.Diff(want, s.Total[:2]); diff != "" || s.Rewards[0].Failures != 1 {
+		t.Errorf("%s, %d failures", diff, s.Rewards[0].Failures)
+	}
+	for text, want := range map[string]string{
+		"":                "0 questions",
+		"question: one":   "want a list",
+		"- question: ' '": "question 1 is empty",
+		"- {question: a}\n- {question: b, weight: 0}": "question 2 has the weight 0",
+		"- {question: a, weight: .nan}":               "has the weight NaN",
+		"- {question: a, points: 3}":                  "unknown field",
+	} {
+		write(text)
+		if _, err := ParseText("rubric:"+path, nil, Options{Judge: &politeJudge{}}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v; want …%s…", text, err, want)
+		}
+	}
+	if _, err := ParseText("rubric:nowhere.yaml", nil, Options{Judge: &politeJudge{}}); err == nil || !strings.Contains(err.Error(), "nowhere.yaml") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,86 @@
+package reward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"rltrain/envs"
+	"rltrain/internal/smallfile"
+)
+
+// question is one of a rubric.
+type question struct {
+	Question string   `yaml:"question"`
+	Weight   *float64 `yaml:"weight"` // nil = 1
+}
+
+func (q question) weight() float64 {
+	if q.Weight == nil {
+		return 1
+	}
+	return *q.Weight
+}
+
+// rubric is the reward rubric:FILE.
+func (o Options) rubric(path string, timeout time.Duration) (textReward, error) {
+	if o.Judge == nil {
+		return nil, errors.New("there is no judge here to ask")
+	}
+	questions, err := readRubric(path)
+	if err != nil {
+		return nil, err
+	}
+	return ownReward{rubricReward(o.Judge, questions), timeout}, nil
+}
+
+// maxQuestions bounds what a rubric asks of each answer.
+const maxQuestions = 1000
+
+func readRubric(path string) ([]question, error) {
+	data, err := smallfile.Read(path)
+	if err != nil {
+		return nil, err
+	}
+	var questions []question
+	if err := yaml.UnmarshalWithOptions(data, &questions, yaml.Strict()); err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return nil, fmt.Errorf("%s: want a list of question and weight: %s", path, first)
+	}
+	if len(questions) == 0 || len(questions) > maxQuestions {
+		return nil, fmt.Errorf("%s: %d questions: want 1 to %d", path, len(questions), maxQuestions)
+	}
+	for i, q := range questions {
+		if strings.TrimSpace(q.Question) == "" {
+			return nil, fmt.Errorf("%s: question %d is empty", path, i+1)
+		}
+		if w := q.weight(); !finite(w) || w == 0 || math.Abs(w) > maxWeight {
+			return nil, fmt.Errorf("%s: question %d has the weight %v: write a number other than 0 from -1e6 to 1e6", path, i+1, w)
+		}
+	}
+	return questions, nil
+}
+
+// rubricReward is Σ w·P(Yes) / Σ |w| of what a judge answers.
+func rubricReward(judge envs.Scorer, questions []question) envs.Reward {
+	return func(ctx context.Context, c envs.Completion) (float64, error) {
+		sum, all := 0.0, 0.0
+		for _, q := range questions {
+			shares, err := judge.Choose(ctx, envs.Observation{Messages: []envs.Message{
+				{Role: envs.RoleSystem, Content: "You judge an answer. " + strings.TrimSpace(q.Question) + " Say Yes or No."},
+				{Role: envs.RoleUser, Content: "Question:\n" + strings.TrimSpace(prompt(c.Observation)) + "\n\nAnswer:\n" + strings.TrimSpace(c.Text)},
+				{Role: envs.RoleAssistant, Content: "Verdict:"},
+			}}, []string{"No", "Yes"})
+			if err != nil {
+				return 0, fmt.Errorf("asking the judge: %w", err)
+			}
+			sum, all = sum+q.weight()*shares[1], all+math.Abs(q.weight())
+		}
+		return sum / all, nil
+	}
+}

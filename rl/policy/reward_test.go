@@ -1,0 +1,125 @@
+package policy_test
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/rl/policy"
+	"rltrain/rl/policy/policytest"
+	"rltrain/torch/hub"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// TestRewardModelOfLabels scores by the probability of one of a classifier's labels, in a folder of this program and in
+// one of transformers.
+func TestRewardModelOfLabels(t *testing.T) {
+	torchtest.NoLeaks(t)
+	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "bad", "good")
+	p, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	m, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, dir+"#good")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var sequences [][]int32
+	for _, text := range []string{"the judge", "a"} {
+		ids, err := m.Encode(chat.Content{Text: text + "\n"}, chat.Content{Text: " law ?"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sequences = append(sequences, ids)
+	}
+	probs, err := p.Probs(t.Context(), sequences)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scores, err := m.Scores(t.Context(), sequences)
+	if err != nil || len(scores) != 2 {
+		t.Fatal(err, scores)
+	}
+	for i := range scores {
+		if math.Abs(scores[i]-float64(probs[i][1])) > 1e-6 {
+			t.Errorf("text %d: score %v, P(good) %v", i, scores[i], probs[i][1])
+		}
+	}
+	if _, err := m.Encode(chat.Content{Text: strings.Repeat("the cat ", 6)}, chat.Content{Text: "law"}); err == nil || !strings.Contains(err.Error(), "12 tokens") {
+		t.Errorf("a text that is too long: %v", err)
+	}
+	for name, want := range map[string]string{
+		dir:             `2 labels, "bad", "good", and no single score: name the one`,
+		dir + "#better": `no label "better", only "bad", "good"`,
+	} {
+		if _, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want …%s…", name, err, want)
+		}
+	}
+}
+
+// TestRewardModelOfTransformers reads the folder of a sequence classifier that no run of this program has left.
+func TestRewardModelOfTransformers(t *testing.T) {
+	torchtest.NoLeaks(t)
+	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolFamily, "LABEL_0")
+	if _, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir); err == nil || !strings.Contains(err.Error(), "is a reward model") {
+		t.Errorf("a reward model as a classifier: %v", err)
+	}
+	p, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	merged := filepath.Join(t.TempDir(), "merged")
+	if err := p.Merge(merged); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(merged, "label_policy.json")); err != nil {
+		t.Fatal(err)
+	}
+	var scores [][]float64
+	for _, name := range []string{dir, merged, merged + "#LABEL_0"} {
+		m, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := m.Scores(t.Context(), [][]int32{{0, 9, 8, 2}, {0, 7, 2}})
+		m.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		scores = append(scores, found)
+	}
+	for i := range scores[0] {
+		if math.Abs(scores[0][i]-scores[1][i]) > 1e-5 || scores[1][i] != scores[2][i] {
+			t.Errorf("sequence %d: %v", i, scores)
+		}
+	}
+	if scores[0][0] == scores[0][1] {
+		t.Error("the scores of two texts are the same")
+	}
+	if _, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, merged+"#worse"); err == nil || !strings.Contains(err.Error(), `one output, "LABEL_0"`) {
+		t.Error(err)
+	}
+}
+
+func TestRewardText(t *testing.T) {
+	prompt, answer := policy.Judged(envs.Completion{
+		Observation: envs.Observation{Messages: []envs.Message{{Role: "system", Content: "Be brief. "}, {Role: "user", Content: "Well?"}, {Role: "assistant", Content: "I say "}}},
+		Text:        "no.\n",
+	})
+	if got, want := policy.RewardText(prompt, answer), "system: Be brief.\n\nuser: Well?\n\nassistant: I say no."; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	prompt, answer = policy.Judged(envs.Completion{Observation: envs.Observation{Text: "Q: 1+1\n"}, Text: " 2"})
+	if got, want := policy.RewardText(prompt, answer), "Q: 1+1\n\n2"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

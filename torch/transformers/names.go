@@ -1,0 +1,162 @@
+package transformers
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Linears lists the linear modules that can carry LoRA, in the order of a forward pass. The
+// output layer is not among them.
+func (c *Config) Linears() []Linear {
+	fam := families[c.ModelType]
+	var list []Linear
+	for i := range c.NumHiddenLayers {
+		for _, row := range fam.rows {
+			if len(row.shape) != 2 {
+				continue
+			}
+			list = append(list, Linear{
+				Name:  fam.prefixes[0] + numbered(fam.layers+row.module, i),
+				Layer: numbered("layers.N."+row.layer, i),
+				Out:   c.dim(rune(row.shape[0])), In: c.dim(rune(row.shape[1])),
+			})
+		}
+	}
+	return list
+}
+
+// DefaultTargets are PEFT's LoRA targets of the family when nobody names any: a module is meant
+// by its full name or by an ending at a dot.
+func (c *Config) DefaultTargets() []string { return slices.Clone(families[c.ModelType].targets) }
+
+// FanInFanOut says that files hold linear weights as [in, out]: PEFT's field of that name.
+func (c *Config) FanInFanOut() bool { return families[c.ModelType].conv1D }
+
+// Prefix is what the family's task models, such as a sequence classifier, put
+// before the names of the encoder: "bert.".
+func (c *Config) Prefix() string { return families[c.ModelType].prefixOf() }
+
+// TensorNames lists the model's tensors by the core's names, in the order of a forward pass. The
+// output layer is in the group "tied" where it is the embedding: files need not hold it.
+func (c *Config) TensorNames() []TensorSpec {
+	fam := families[c.ModelType]
+	var specs []TensorSpec
+	for _, row := range fam.base {
+		if row.layer != "norm" {
+			specs = append(specs, c.specs(row, 0, "")...)
+		}
+	}
+	for i := range c.NumHiddenLayers {
+		for _, row := range fam.rows {
+			row.layer, row.module = "layers.N."+row.layer, fam.layers+row.module
+			specs = append(specs, c.specs(row, i, "")...)
+		}
+	}
+	for _, row := range fam.base {
+		if row.layer == "norm" {
+			specs = append(specs, c.specs(row, 0, "")...)
+		}
+	}
+	if e := fam.encoder; e != nil {
+		for _, row := range e.pooler {
+			specs = append(specs, c.specs(row, 0, "pooler")...)
+		}
+		for _, row := range e.head {
+			specs = append(specs, c.specs(row, 0, "head")...)
+		}
+		return specs
+	}
+	specs = append(specs, c.headSpec())
+	if fam.headBias {
+		specs = append(specs, c.headPart(".bias", "V", ""))
+	}
+	return specs
+}
+
+// specs are the tensors of one module, that of a layer where its names have an "N".
+func (c *Config) specs(row moduleRow, layer int, group string) []TensorSpec {
+	fam := families[c.ModelType]
+	name := numbered(row.layer, layer)
+	if name == fam.without {
+		return nil
+	}
+	prefixes, prefix := fam.prefixes, fam.prefixOf()
+	if group == "head" || group == "pooler" && fam.encoder.plainPooler {
+		prefixes, prefix = []string{""}, ""
+	}
+	tensor := func(end, shape string) TensorSpec {
+		module := numbered(row.module, layer) + end
+		spec := TensorSpec{
+			Name: name + end, Path: prefixes[0] + module, Prefix: prefix, Shape: c.shape(shape), Group: group,
+			Transposed: fam.conv1D && strings.HasPrefix(name, "layers.") && len(shape) == 2,
+		}
+		for _, p := range prefixes {
+			spec.Candidates = append(spec.Candidates, p+module)
+			for now, old := range fam.old {
+				if stem, ok := strings.CutSuffix(module, now); ok {
+					spec.Candidates = append(spec.Candidates, p+stem+old)
+				}
+			}
+		}
+		return spec
+	}
+	specs := []TensorSpec{tensor(".weight", row.shape)}
+	if row.bias == always || c.biases[row.bias] {
+		specs = append(specs, tensor(".bias", row.shape[:1]))
+	}
+	return specs
+}
+
+// headSpec is the weight of the output layer.
+func (c *Config) headSpec() TensorSpec {
+	group := ""
+	if c.TieWordEmbeddings {
+		group = "tied"
+	}
+	return c.headPart(".weight", "VH", group)
+}
+
+func (c *Config) headPart(end, shape, group string) TensorSpec {
+	spec := TensorSpec{Name: "head" + end, Path: families[c.ModelType].heads[0] + end, Shape: c.shape(shape), Group: group}
+	for _, name := range families[c.ModelType].heads {
+		spec.Candidates = append(spec.Candidates, name+end)
+	}
+	return spec
+}
+
+func (c *Config) shape(letters string) []int64 {
+	shape := make([]int64, len(letters))
+	for i, letter := range letters {
+		shape[i] = int64(c.dim(letter))
+	}
+	return shape
+}
+
+func (c *Config) dim(letter rune) int {
+	switch letter {
+	case 'V':
+		return c.VocabSize
+	case 'P':
+		return c.MaxPositionEmbeddings
+	case 'T':
+		return c.TypeVocabSize
+	case 'H':
+		return c.HiddenSize
+	case 'I':
+		return c.IntermediateSize
+	case 'G':
+		return 2 * c.IntermediateSize
+	case 'Q':
+		return c.NumAttentionHeads * c.headDim()
+	case 'K':
+		return c.kvHeads() * c.headDim()
+	case 'F':
+		return (c.NumAttentionHeads + 2*c.kvHeads()) * c.headDim()
+	case 'C':
+		return c.NumLabels
+	case 'D':
+		return c.headDim()
+	}
+	panic(fmt.Sprintf("transformers: no dimension %q", letter))
+}
