@@ -59,6 +59,15 @@ func TestAServerThatDiesChangesNothing(t *testing.T) {
 				if _, err := r.on(t.Context(), t, p, rows.hooks()); err != nil {
 					t.Fatal(err)
 				}
+				weighed := 0
+				for _, row := range rows.rows {
+					if _, ok := row["sampling/importance_sampling_ratio/mean"]; ok {
+						weighed++
+					}
+				}
+				if weighed < r.Steps {
+					t.Errorf("%d rows of %d steps tell how what servers wrote was weighed", weighed, r.Steps)
+				}
 				for _, v := range p.Params() {
 					values, err := v.Read()
 					if err != nil {

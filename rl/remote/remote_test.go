@@ -172,6 +172,34 @@ func TestServersWriteByTheWeightsAsTheyAre(t *testing.T) {
 	}
 }
 
+// TestVersionsInUseStay: what is being written goes on by its version, however many updates later.
+func TestVersionsInUseStay(t *testing.T) {
+	b := newBench(t, 1)
+	b.learn(t)
+	s := b.start(t)
+	want := write(t, s)
+	p, err := s.Publish(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		b.learn(t)
+		write(t, s)
+	}
+	if one := b.servers[0]; slices.Contains(one.Unloaded, one.Loaded[0]) {
+		t.Errorf("unloaded %v while the first is in use", one.Unloaded)
+	}
+	if diff := cmp.Diff(want, write(t, p)); diff != "" {
+		t.Errorf("(-then +later)\n%s", diff)
+	}
+	p.Release()
+	b.learn(t)
+	write(t, s)
+	if one := b.servers[0]; !slices.Contains(one.Unloaded, one.Loaded[0]) {
+		t.Errorf("unloaded %v, and not the first, which nobody uses", one.Unloaded)
+	}
+}
+
 // times makes a quirk of the first n requests of a route.
 func times(n int, path string, what func(w http.ResponseWriter, r *http.Request)) func(http.ResponseWriter, *http.Request) bool {
 	var seen atomic.Int64
@@ -366,7 +394,7 @@ func TestTheStepWaits(t *testing.T) {
 			warn := s.config.Warn
 			s.config.Warn = func(format string, args ...any) {
 				warn(format, args...)
-				if strings.Contains(format, "the step waits") {
+				if strings.Contains(fmt.Sprintf(format, args...), "the step waits") {
 					once.Do(rise)
 				}
 			}

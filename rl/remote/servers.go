@@ -25,11 +25,11 @@ import (
 
 // Options are what users say of servers.
 type Options struct {
-	URLs      []string `option:"rollout_url" help:"servers that write the answers, http://host:port, with this model and LoRA adapters switched on: rltrain serve or vLLM; empty = this process writes them. A key goes into the variable ROLLOUT_API_KEY"`
+	URLs      []string `option:"rollout_url" incidental:"true" help:"servers that write the answers, http://host:port, with this model and LoRA adapters switched on: rltrain serve or vLLM; empty = this process writes them. A key goes into the variable ROLLOUT_API_KEY"`
 	Dir       string   `option:"rollout_dir" arg:"DIR" needs:"rollout_url" incidental:"true" help:"folder for the adapters, which the servers read"`
 	ServerDir string   `option:"rollout_server_dir" arg:"DIR" needs:"rollout_url" incidental:"true" help:"what the servers call that folder; empty = the same"`
 	Model     string   `option:"rollout_model" needs:"rollout_url" incidental:"true" help:"what the servers call the model; empty = the first that they name"`
-	Tolerance float64  `option:"rollout_tolerance" default:"0.05" range:"(0,10]" needs:"rollout_url" help:"mean difference in nats between the log-probabilities of servers and our own that is still the same model"`
+	Tolerance float64  `option:"rollout_tolerance" default:"0.05" range:"(0,10]" needs:"rollout_url" incidental:"true" help:"mean difference in nats between the log-probabilities of servers and our own that is still the same model"`
 	Timeout   float64  `option:"rollout_timeout" default:"600" range:"[1,1e6]" needs:"rollout_url" incidental:"true" help:"seconds that a server may take for the answers to one prompt"`
 }
 
@@ -56,7 +56,7 @@ type Config struct {
 	InFlight    int     // requests to a server at the same time; 0 = 64
 	Lag         time.Duration
 	Retry       time.Duration // between looks at a server that does not answer; 0 = a second
-	Warn        func(format string, args ...any)
+	Warn        func(format string, args ...any) // is called on the policy's thread
 }
 
 // Servers write for a policy.
@@ -72,6 +72,7 @@ type Servers struct {
 	servers  []*server
 	versions []*version // the newest last
 	made     int
+	unsaid   []string
 }
 
 // version is an adapter as it was at some time.
@@ -270,7 +271,7 @@ func (s *Servers) retire(ctx context.Context, newest *version) error {
 			s.lock.Unlock()
 			if loaded {
 				if err := one.unload(ctx, v.name); err != nil && ctx.Err() == nil {
-					s.config.Warn("warning: rollout server %s keeps an old adapter: %v", one.url, err)
+					s.say("warning: rollout server %s keeps an old adapter: %v", one.url, err)
 				}
 			}
 		}
@@ -300,9 +301,26 @@ func (s *Servers) down(one *server, err error) {
 	switch {
 	case !was:
 	case left > 0:
-		s.config.Warn("warning: rollout server %s is left out: %v; its prompts go to %d others", one.url, err, left)
+		s.say("warning: rollout server %s is left out: %v; its prompts go to %d others", one.url, err, left)
 	default:
-		s.config.Warn("warning: rollout server %s is left out: %v; there is no other, so the step waits for one", one.url, err)
+		s.say("warning: rollout server %s is left out: %v; there is no other, so the step waits for one", one.url, err)
+	}
+}
+
+// say keeps a message for tell, which is called on the policy's thread.
+func (s *Servers) say(format string, args ...any) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.unsaid = append(s.unsaid, fmt.Sprintf(format, args...))
+}
+
+func (s *Servers) tell() {
+	s.lock.Lock()
+	all := s.unsaid
+	s.unsaid = nil
+	s.lock.Unlock()
+	for _, one := range all {
+		s.config.Warn("%s", one)
 	}
 }
 
@@ -324,6 +342,8 @@ func (s *Servers) Tend(ctx context.Context, done <-chan struct{}) error {
 
 // revive looks at the servers that are down, where their time has come.
 func (s *Servers) revive(ctx context.Context) {
+	s.tell()
+	defer s.tell()
 	for _, one := range s.servers {
 		s.lock.Lock()
 		due := !one.up && time.Now().After(one.retryAt)
@@ -334,12 +354,12 @@ func (s *Servers) revive(ctx context.Context) {
 		err := s.admit(ctx, one, brief)
 		switch {
 		case err == nil:
-			s.config.Warn("rollout server %s answers again", one.url)
+			s.say("rollout server %s answers again", one.url)
 		case ctx.Err() != nil:
 			return
 		default:
 			if errors.Is(err, ErrMismatch) {
-				s.config.Warn("warning: rollout server %s answers again but stays out: %v", one.url, err)
+				s.say("warning: rollout server %s answers again but stays out: %v", one.url, err)
 			}
 			s.down(one, err)
 		}

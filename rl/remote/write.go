@@ -23,6 +23,7 @@ func (s *Servers) Generate(ctx context.Context, prompts [][]int32, o policy.Gene
 	v.users++
 	s.lock.Unlock()
 	defer s.release(v)
+	defer s.tell()
 	return s.write(ctx, v, prompts, o, true, done)
 }
 
