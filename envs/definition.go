@@ -84,7 +84,8 @@ type NamedReward struct {
 type Setup struct {
 	Seed uint64 // of every random choice of the task
 	// Find finds the files of a data set: a file, a folder, or a name on the hub.
-	Find func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error)
+	Find    func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error)
+	Context context.Context // of what an EpisodeSource downloads; nil is one without an end
 
 	HeldOut int  // episodes of Eval that the run asks for at most
 	Judging bool // nothing is learnt: all exercises of a data set are episodes of Eval, but for worked examples
@@ -93,6 +94,23 @@ type Setup struct {
 	Lines     bool // Lines: an action is a line of a solution; else all of it
 	EvalLines bool // Lines: the same for Eval
 	MaxLines  int  // Lines: of a solution at most
+}
+
+// Parts are the files of a data set that an option names, for an EpisodeSource: a file, a folder, or a name on the hub, of
+// which the splits are wanted, all with none. Without Find the name is that of a file.
+func (s Setup) Parts(option, name, config string, splits ...string) ([]dataset.Part, error) {
+	if s.Find == nil {
+		return []dataset.Part{{Split: dataset.Train, Files: []string{name}}}, nil
+	}
+	ctx := s.Context
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	parts, err := s.Find(ctx, name, config, splits...)
+	if err != nil {
+		return nil, &OptionError{option, err}
+	}
+	return parts, nil
 }
 
 // OptionError is what is wrong with the value of a task's option.

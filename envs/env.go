@@ -132,6 +132,7 @@ type Completion struct {
 	Text        string // what was written before, and the action
 	Action      Action // the turn to be judged
 	Info        *Info  // how the episode judged it; nil where it did not
+	Continues   bool   // the episode goes on behind this turn, and is judged later
 	// Reward is what the episode itself pays for the turn; NaN where judging failed.
 	Reward float64
 }

@@ -2,6 +2,7 @@ package answer
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"rltrain/envs/answer/formula"
@@ -22,8 +23,8 @@ const (
 
 var (
 	announcement = regexp.MustCompile(`(?i)\banswers?\s*[*_]*\s*(?:is|are|:|=)[\s:*_]*|\[answer\][\s:]*|####`)
-	between      = regexp.MustCompile(`^(?:[\s$,;&]|\\[\[\]()]|\\quad|\\qquad|\\text\{ ?(?:and|or) ?\}|\\\\|\band\b|\bor\b)*$`)
-	ends         = strings.NewReplacer(endTurn, "", "<|im_end|>", "", "</s>", "", "<|endoftext|>", "")
+	between      = regexp.MustCompile(`^(?:\$? ?[A-Za-z]{2,12}(?: [A-Za-z]{2,12})? and )?(?:[\s$,;&]|\\[\[\]()]|\\quad|\\qquad|\\text\{ ?(?:and|or) ?\}|\\\\|\band\b|\bor\b)*$`)
+	ends         = strings.NewReplacer(`\"`, `"`, endTurn, "", "<|im_end|>", "", "</s>", "", "<|endoftext|>", "")
 	// because starts what only explains an answer.
 	because = regexp.MustCompile(`(?i),? (?:because|since|which|so that|as (?:we|it|the))\b`)
 )
@@ -48,7 +49,10 @@ func Find(text string) (answer string, tier Tier) {
 	if inside := bold(text); isFormula(inside) {
 		return inside, TierBold
 	}
-	if inside, _, _ := lastFormula(text); isFormula(inside) {
+	if inside, _, to := lastFormula(text); isFormula(inside) {
+		if said := lastSentence(text[to:]); concluding.MatchString(said) && onlyNumber(said) != "" {
+			return onlyNumber(said), TierLastNumber
+		}
 		return inside, TierFormula
 	}
 	if answer := stated(lastSentence(text)); answer != "" {
@@ -58,6 +62,27 @@ func Find(text string) (answer string, tier Tier) {
 		return answer, TierLastNumber
 	}
 	return "", TierNone
+}
+
+var (
+	concluding = regexp.MustCompile(`(?i)^\W*(?:therefore|thus|hence|so|consequently|in total|altogether|in conclusion)\b`)
+	figures    = regexp.MustCompile(`(?:[-−$£€¥] ?)?\d(?:[\d,]*\d)?(?:\.\d+)?%?`)
+	// changing are the words with which a sentence says another number than the one in it.
+	changing = regexp.MustCompile(`(?i)\b(?:not|never|no|cannot|wrong|or|and|if|unless|except|maybe|perhaps|than|least|most|more|less|fewer|between|over|under|above|below|negative|minus|plus|times|twice|double|triple|half|halves|third|thirds|quarter|quarters|square|squared|squares|cube|cubed|root|power|sum|product|difference|factorial|dozen|dozens|hundred|thousand|million|billion)\b|n't\b`)
+)
+
+// onlyNumber is the number of a sentence that has one and no formula, "" where it is not
+// clear that the sentence says that number.
+func onlyNumber(sentence string) string {
+	found := figures.FindAllStringIndex(sentence, -1)
+	if len(found) != 1 || strings.ContainsAny(sentence, `\^_=<>+*/`) || changing.MatchString(sentence) {
+		return ""
+	}
+	from, to := found[0][0], found[0][1]
+	if from > 0 && strings.IndexByte(" \t(", sentence[from-1]) < 0 || to < len(sentence) && strings.IndexByte(" \t).,;!?", sentence[to]) < 0 {
+		return ""
+	}
+	return sentence[from:to]
 }
 
 // nextTurn begins what a model adds behind its own turn.
@@ -134,7 +159,32 @@ func Decide(gold, text string) (Verdict, Tier) {
 	case tier == TierFormula && (denied.MatchString(text) || !closingFormula(text)):
 		return v, TierWhole
 	}
-	return Math.Compare(gold, found), tier
+	v = Math.Compare(gold, found)
+	if !v.Equal {
+		if second, ok := again(gold, text, found); ok {
+			return second, tier
+		}
+	}
+	return v, tier
+}
+
+// again compares what a text may also mean: the boxes of its last line as one list, where
+// the right answer is a list too, or the only number of a sentence that announces it.
+func again(gold, text, found string) (v Verdict, equal bool) {
+	if list := boxedLine(text); list != "" && isList(gold) {
+		v = Math.Compare(gold, list)
+	}
+	if !v.Equal && !isFormula(found) {
+		if number := onlyNumber(found); number != "" {
+			v = Math.Compare(gold, number)
+		}
+	}
+	return v, v.Equal
+}
+
+func isList(text string) bool {
+	n, err := formula.Parse(text)
+	return err == nil && (n.Kind == formula.List || n.Kind == formula.Set)
 }
 
 // closingFormula says whether the last formula of a text is what the text says: no word
@@ -224,6 +274,9 @@ func lastFormula(text string) (inside string, from, to int) {
 	for i := 0; i < len(text); {
 		open, shut := "", ""
 		for _, pair := range [][2]string{{"$$", "$$"}, {"$", "$"}, {`\(`, `\)`}, {`\[`, `\]`}} {
+			if strings.HasPrefix(text[i:], `\$`) {
+				break
+			}
 			if strings.HasPrefix(text[i:], pair[0]) {
 				open, shut = pair[0], pair[1]
 				break
@@ -231,14 +284,17 @@ func lastFormula(text string) (inside string, from, to int) {
 		}
 		if open == "" || missing[shut] {
 			i += max(1, len(open))
+			if open == "" && strings.HasPrefix(text[i-1:], `\$`) {
+				i++
+			}
 			continue
 		}
 		start := i + len(open)
-		end := strings.Index(text[start:], shut)
+		end := unescaped(text[start:], shut)
 		switch {
 		case end < 0:
 			missing[shut] = true
-		case end > 0 && !(open == "$" && strings.Contains(text[start:start+end], "\n")):
+		case end > 0 && !((open == "$" || open == `\(`) && strings.Contains(text[start:start+end], "\n")):
 			inside, from, to = strings.TrimSpace(text[start:start+end]), i, start+end+len(shut)
 			i = to
 			continue
@@ -248,17 +304,49 @@ func lastFormula(text string) (inside string, from, to int) {
 	return inside, from, to
 }
 
+// unescaped is where a delimiter stands that no backslash makes a character, -1 for
+// nowhere.
+func unescaped(text, shut string) int {
+	for from := 0; ; {
+		at := strings.Index(text[from:], shut)
+		if at < 0 {
+			return -1
+		}
+		at += from
+		if shut[0] != '$' || at == 0 || text[at-1] != '\\' {
+			return at
+		}
+		from = at + len(shut)
+	}
+}
+
 // telling says whether what follows an announcement can be an answer: a formula, or few
 // words, or something with a digit.
 func telling(said string) bool {
 	return strings.ContainsAny(said, "0123456789$\\") || len(strings.Fields(said)) <= 6
 }
 
-// boxes is the inside of the last \boxed{} or \fbox{}, and of those before it that
-// belong to the same list, and where the last begins.
-func boxes(text string) (inside string, from int, ok bool) {
-	type box struct{ from, to, open int }
-	var found []box
+// boxedLine is all that the last line with a box has in boxes, as a list; "" where it
+// has fewer than two.
+func boxedLine(text string) string {
+	found := allBoxes(tail(text))
+	if len(found) == 0 {
+		return ""
+	}
+	text = tail(text)
+	line := strings.LastIndexByte(text[:found[len(found)-1].from], '\n')
+	first := slices.IndexFunc(found, func(b box) bool { return b.from > line })
+	if len(found)-first < 2 {
+		return ""
+	}
+	return joined(text, found[first:])
+}
+
+// box is a \boxed{} or \fbox{}: where it and its inside begin, and where it ends.
+type box struct{ from, to, open int }
+
+// allBoxes are the boxes of a text, of nested ones the outer.
+func allBoxes(text string) (found []box) {
 	var open []int
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
@@ -284,6 +372,13 @@ func boxes(text string) (inside string, from int, ok bool) {
 			}
 		}
 	}
+	return found
+}
+
+// boxes is the inside of the last \boxed{} or \fbox{}, and of those before it that
+// belong to the same list, and where the last begins.
+func boxes(text string) (inside string, from int, ok bool) {
+	found := allBoxes(text)
 	if len(found) == 0 {
 		return "", 0, false
 	}
@@ -292,14 +387,19 @@ func boxes(text string) (inside string, from int, ok bool) {
 	for first > 0 && between.MatchString(text[found[first-1].to:found[first].from]) {
 		first--
 	}
+	return joined(text, found[first:]), found[last].from, true
+}
+
+// joined is what boxes hold, as a list, without one that repeats the one before it.
+func joined(text string, found []box) string {
 	var parts []string
-	for _, b := range found[first:] {
+	for _, b := range found {
 		part := strings.TrimSpace(text[b.open : b.to-1])
 		if len(parts) == 0 || part != parts[len(parts)-1] {
 			parts = append(parts, part)
 		}
 	}
-	return strings.Join(parts, ", "), found[last].from, true
+	return strings.Join(parts, ", ")
 }
 
 // sentence is what the first line says, up to the end of its sentence; of a formula set

@@ -9,7 +9,7 @@ import (
 // Balance keeps the first limit/C rows of each of the C labels, rounded down, in
 // the order they have. A label with fewer rows keeps them all; a limit below C
 // keeps none. Where rows carry a split, each split keeps its share of limit and
-// is balanced on its own.
+// is balanced on its own; of a share below C it is a row of each label, where there is room.
 func Balance(rows []Row, limit int) []Row {
 	sizes := map[string]int{}
 	for _, r := range rows {
@@ -25,8 +25,20 @@ func Balance(rows []Row, limit int) []Row {
 			labels[r.Split]++
 		}
 	}
+	spare := limit
 	for g := range left {
 		left[g] = limit * sizes[g.split] / len(rows) / labels[g.split]
+		spare -= left[g]
+	}
+	for _, split := range []string{Val, Test, Train, ""} { // a small share is a row of each label, where there is room
+		if n := labels[split]; n > 0 && n <= spare && limit*sizes[split]/len(rows)/n == 0 {
+			spare -= n
+			for g := range left {
+				if g.split == split {
+					left[g] = 1
+				}
+			}
+		}
 	}
 	var kept []Row
 	for _, r := range rows {

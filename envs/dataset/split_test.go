@@ -234,6 +234,13 @@ func TestBalanceKeepsEverySplit(t *testing.T) {
 	if len(train) != 30 || len(val) != 10 || len(test) != 10 {
 		t.Errorf("50 of 60, 20 and 20 rows are %d, %d and %d, want 30, 10 and 10", len(train), len(val), len(test))
 	}
+	train, val, test = Split(Balance(rows, 9), 1)
+	if len(train) != 4 || len(val) != 2 || len(test) != 2 {
+		t.Errorf("9 of 60, 20 and 20 rows are %d, %d and %d, want 4, 2 and 2", len(train), len(val), len(test))
+	}
+	if few := Balance(rows, 3); len(few) > 3 {
+		t.Errorf("%d rows, want 3 at most", len(few))
+	}
 }
 
 func TestOverlap(t *testing.T) {

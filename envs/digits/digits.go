@@ -99,16 +99,16 @@ func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
 
 // draw makes one exercise; below(n) is uniform on [0,n). Numbers with fewer digits than most are rare, one in ten,
 // too rare to be learned by the time the others are; and of the places of a list the last are seen least. Where they
-// are to be learnt, half of the numbers to reverse are short, and half of those of every other list, and every other
-// list is as long as lists get.
+// are to be learnt, half of the numbers to reverse are short, and half of those of every other list, and longer lists
+// are drawn more often.
 func (t *Task) draw(part envs.Part, below func(n int) int) []int {
 	learn := part != envs.Eval
 	if t.name == Reverse {
 		return []int{drawNumber(shorterMin(t.options.Max), t.options.Max, learn, below)}
 	}
 	count := 2 + below(t.options.Count-1)
-	if learn && below(2) == 0 {
-		count = t.options.Count
+	if learn {
+		count = longer(t.options.Count-1, below)
 	}
 	numbers := make([]int, count)
 	mixed := learn && below(2) == 0
@@ -116,6 +116,17 @@ func (t *Task) draw(part envs.Part, below func(n int) int) []int {
 		numbers[i] = drawNumber(10, t.options.Max, mixed, below)
 	}
 	return numbers
+}
+
+// longer draws a list's length of 2 to 1+lengths, of which each is as likely as it has numbers but one. None may be rare:
+// where half of all lists were as long as lists get, policies went on past the end of those with one number less.
+func longer(lengths int, below func(n int) int) int {
+	at := below(lengths * (lengths + 1) / 2)
+	more := 1
+	for ; at >= more; more++ {
+		at -= more
+	}
+	return 1 + more
 }
 
 // drawNumber draws from low to high, mixed one time in two from those with fewer digits than most.

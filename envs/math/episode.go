@@ -111,7 +111,7 @@ func (e *Episode) pay(ctx context.Context, info *envs.Info, stop envs.StopReason
 	}
 	reward, err := e.options.Reward(ctx, envs.Completion{
 		Observation: envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: e.problem.Question}}},
-		Text:        e.written, Info: info, Action: envs.Action{Text: e.written[e.turn:], Stop: stop},
+		Text:        e.written, Info: info, Continues: !e.done, Action: envs.Action{Text: e.written[e.turn:], Stop: stop},
 	})
 	if err != nil {
 		return math.NaN()

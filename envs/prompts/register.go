@@ -10,6 +10,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/answer"
 	"rltrain/envs/dataset"
+	"rltrain/internal/words"
 )
 
 //go:embed prompts.yaml
@@ -36,8 +37,9 @@ func rightAnswer(_ context.Context, c envs.Completion) (float64, error) {
 
 // options are those of the task.
 type options struct {
-	Dataset      string       `option:"dataset" arg:"FILE" help:"prompts: a file (csv, json, jsonl or parquet, also gzipped) with prompt or messages"`
-	EvalDataset  string       `option:"eval_dataset" arg:"FILE" help:"file of the prompts to be judged by; without it the last eval_samples rows of --dataset are held back"`
+	Dataset      string       `option:"dataset" arg:"FILE|NAME" help:"prompt or messages: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Config       string       `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
+	EvalDataset  string       `option:"eval_dataset" arg:"FILE|NAME" help:"the prompts to be judged by, of a data set with parts those for testing; without it those for validation in --dataset, and where it has none its last eval_samples rows are held back"`
 	FewShot      string       `option:"few_shot_dataset" arg:"FILE" help:"file of worked examples, which are shown before each prompt"`
 	SystemPrompt string       `option:"system_prompt" arg:"FILE" help:"text file with what the model is told first"`
 	AnswerColumn string       `option:"answer_column" default:"answer" help:"column of --dataset with the right answer; without one --reward says what answers earn"`
@@ -71,6 +73,9 @@ func (o *options) Answers(path, field string) (judges []envs.Judge, usual answer
 	for r, err := range dataset.Records(path) {
 		if err != nil {
 			return nil, "", err
+		}
+		if _, ok := r.Fields.Get(o.AnswerColumn); !ok && judges == nil {
+			return nil, "", &envs.OptionError{Option: "answer_column", Err: fmt.Errorf("%s has no column %s; its columns are %s", r.File, words.Quote(o.AnswerColumn), words.List(r.Fields.Names()))}
 		}
 		gold, err := text(r.Fields, o.AnswerColumn)
 		if err != nil {

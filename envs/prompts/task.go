@@ -1,6 +1,7 @@
 package prompts
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -50,16 +51,23 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 // fill reads the files.
 func (t *task) fill(s envs.Setup) error {
 	o := t.options
-	train, eval := bank.Source[exercise]{Path: o.Dataset}, bank.Source[exercise]{Path: o.EvalDataset}
-	if s.Judging && eval.Path == "" {
-		train.Path, eval.Path = "", train.Path
+	train, eval := bank.Source[exercise]{}, bank.Source[exercise]{}
+	learnt, judged, err := o.files(s)
+	if err != nil {
+		return err
 	}
 	t.worked = true
-	for _, file := range []*bank.Source[exercise]{&train, &eval} {
-		if file.Path == "" {
+	for _, of := range []struct {
+		source *bank.Source[exercise]
+		files  []string
+		name   string
+	}{{&train, learnt, o.Dataset}, {&eval, judged, cmp.Or(o.EvalDataset, o.Dataset)}} {
+		if of.files == nil {
 			continue
 		}
-		all, c, err := o.read(file.Path)
+		file := of.source
+		file.Path = of.name
+		all, c, err := o.read(of.name, of.files...)
 		if err != nil {
 			return err
 		}
@@ -74,7 +82,6 @@ func (t *task) fill(s envs.Setup) error {
 	if err := t.takeExamples(); err != nil {
 		return err
 	}
-	var err error
 	t.Bank, err = bank.Divide(s.Seed, "prompt", train, eval, t.examples, s.HeldOut, exercise.key)
 	return err
 }
@@ -87,7 +94,7 @@ func (t *task) takeExamples() error {
 	}
 	examples := *t.options
 	examples.KindColumn = ""
-	all, c, err := examples.read(path)
+	all, c, err := examples.read(path, path)
 	if err != nil {
 		return err
 	}

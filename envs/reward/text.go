@@ -43,8 +43,9 @@ type textReward interface {
 //	hasPrefix hasSuffix indexOf lastIndexOf len lower split trim trimPrefix trimSuffix upper
 //
 // Nothing in it repeats or remembers, so an evaluation ends, in a time that grows with the
-// text and with the expression, which has 4,096 bytes at most. correct, formatted, answer and
-// truth of an episode that the task has not judged are an error when it is evaluated.
+// text and with the expression, which has 4,096 bytes at most. An expression that reads correct,
+// formatted, answer or truth earns 0 at a turn behind which the episode goes on, for it is judged
+// at its end; of an episode that the task does not judge they are an error.
 //
 // A program has to exist, and is started by the first Score; a model is opened.
 //

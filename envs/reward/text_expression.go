@@ -210,6 +210,9 @@ func (x *textExpression) judge(ctx context.Context, completions []envs.Completio
 
 func (x *textExpression) value(machine *vm.VM, c *envs.Completion) (float64, error) {
 	if x.judged && c.Info == nil {
+		if c.Continues {
+			return 0, nil
+		}
 		return 0, errNotJudged
 	}
 	value, err := machine.Run(x.program, x.read(c))

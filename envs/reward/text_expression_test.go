@@ -38,6 +38,21 @@ func TestTextExpressions(t *testing.T) {
 	}
 }
 
+// TestJudgementComesAtTheEnd pays 0 for what is judged later, and nothing is known of what is never judged.
+func TestJudgementComesAtTheEnd(t *testing.T) {
+	turn := sample
+	turn.Info, turn.Continues = nil, true
+	for source, want := range map[string]float64{"correct": 0, "1 - correct": 0, `answer == ""`: 0, "length": 21} {
+		if got, err := evaluate(t, source, turn); err != nil || got != want {
+			t.Errorf("%s is %g, error %v; want %g", source, got, err, want)
+		}
+	}
+	turn.Continues = false
+	if _, err := evaluate(t, "correct", turn); err == nil || !strings.Contains(err.Error(), "has not judged") {
+		t.Errorf("an episode that is not judged: %v", err)
+	}
+}
+
 func evaluate(t *testing.T, source string, c envs.Completion) (float64, error) {
 	t.Helper()
 	x, err := compileText(source)

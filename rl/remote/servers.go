@@ -55,7 +55,7 @@ type Config struct {
 	Positions   int     // of the longest prompt with its answer
 	InFlight    int     // requests to a server at the same time; 0 = 64
 	Lag         time.Duration
-	Retry       time.Duration // between looks at a server that does not answer; 0 = a second
+	Retry       time.Duration                    // between looks at a server that does not answer; 0 = a second
 	Warn        func(format string, args ...any) // is called on the policy's thread
 }
 

@@ -420,7 +420,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	default:
 		e.EndTurn(0) // until it is judged
 		r.judged = append(r.judged, judged{&e.Trajectory, len(e.Turns) - 1, envs.Completion{
-			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward,
+			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward, Continues: !step.Done,
 		}})
 	}
 	e.written.WriteString(step.Append + step.Reply)

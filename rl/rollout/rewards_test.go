@@ -204,6 +204,35 @@ func TestNoRewardAtAllIsAnError(t *testing.T) {
 	}
 }
 
+// TestRewardsOfAVerdictArePaidAtTheEnd plays episodes of three turns, of which the last is judged.
+func TestRewardsOfAVerdictArePaidAtTheEnd(t *testing.T) {
+	rewards, err := reward.ParseText("expr:'2 + correct'", nil, reward.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := sampled
+	c.Rewards = rewards
+	p := played(t, sampler(t, tiny(t), 4), spelling, []int{0, 1, 2}, c)
+	if f := p.Scores.Rewards[0].Failures; f > 0 {
+		t.Errorf("%d failures: %s", f, p.Scores.Rewards[0].Failure)
+	}
+	for _, g := range p.Groups {
+		for _, x := range g {
+			want := []float64{0, 0, 2}
+			if x.Info.Correct {
+				want[2] = 3
+			}
+			var got []float64
+			for _, turn := range x.Turns {
+				got = append(got, turn.Reward)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("rewards (-want +got):\n%s", diff)
+			}
+		}
+	}
+}
+
 // lengthCritic is a reward model that likes long texts, far from 0.
 type lengthCritic struct{}
 

@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"os"
 
+	_ "rltrain/cmd/rltrain/app" // has the tasks
 	"rltrain/cmd/rltrain/config"
-	_ "rltrain/envs/chat"
-	_ "rltrain/envs/digits"
-	_ "rltrain/envs/intent"
-	_ "rltrain/envs/math"
 	"rltrain/internal/outfile"
 )
 

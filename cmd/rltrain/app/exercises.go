@@ -15,6 +15,7 @@ import (
 	"rltrain/cmd/rltrain/config"
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs"
+	"rltrain/envs/dataset"
 	"rltrain/rl"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
@@ -168,10 +169,10 @@ const examSlots = 64
 func (x exam) take(ctx context.Context, c *cli.Context, model, adapter string) (examResults, error) {
 	results := examResults{Task: x.task, Model: model, Adapter: adapter, Temperature: x.sampling.Temperature, TopP: x.sampling.TopP}
 	var configs []*config.Config
-	for _, dataset := range x.datasets {
+	for _, name := range x.datasets {
 		args := append([]string{"--task=" + x.task, "--mode=" + envs.RLOnly, "--pretrained-model=" + model}, x.settings...)
-		if dataset != "" {
-			args = append(args, "--dataset="+dataset)
+		if name != "" {
+			args = append(args, "--dataset="+name)
 		}
 		settings, err := config.Load(args, nil)
 		if err != nil {
@@ -204,7 +205,12 @@ func (x exam) take(ctx context.Context, c *cli.Context, model, adapter string) (
 // exercises makes the exercises of a data set, and says how many are to be tried.
 func exercises(c *cli.Context, p *policy.Token, settings *config.Config) (envs.Task, int, error) {
 	form := settings.Form
+	client, done := shared.HubOf(c)
+	defer done()
 	setup := envs.Setup{
+		Context: c.Context, Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+			return shared.FindDataset(ctx, client, name, config, splits...)
+		},
 		Seed: settings.General.Seed, Judging: true, HeldOut: settings.Answers.EvalSamples,
 		Text: form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil),
 	}

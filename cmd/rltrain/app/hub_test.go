@@ -163,3 +163,45 @@ func TestClassifiersByName(t *testing.T) {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }
+
+// A data set of prompts by name: its part for training is learnt from, that for validation judges a run, and that for
+// testing is what eval tries.
+func TestPromptsByName(t *testing.T) {
+	f := tiny(t)
+	data := filepath.Join(f.tmp, "data")
+	if err := os.MkdirAll(data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i, split := range []string{"train", "validation", "test"} {
+		var rows strings.Builder
+		for j := range 6 - i {
+			fmt.Fprintf(&rows, `{"prompt": "%s %d:", "answer": "1"}`+"\n", split, j)
+		}
+		f.write(t, "TMP/data/"+split+".jsonl", rows.String())
+	}
+	downloads := serve(t, map[string]string{"datasets/org/prompts": data})
+	f.says(t, "", strings.Fields("--task prompts --dataset org/prompts --model TMP/tiny --max-new-tokens 2 --prompts-per-step 2 --samples-per-prompt 2 "+
+		"--num-steps 1 --eval-samples 5 --fresh-samples 0 --output-dir TMP/out")...)
+	if downloads.Load() != 2 {
+		t.Errorf("%d files were fetched for training", downloads.Load())
+	}
+	var judged struct {
+		After struct{ N int }
+	}
+	if err := json.Unmarshal(readFile(t, f.expand("TMP/out/prompts_rl/logs/eval_results.json")), &judged); err != nil || judged.After.N != 5 {
+		t.Errorf("judged by %d prompts, %v", judged.After.N, err)
+	}
+	printed := f.says(t, "", strings.Fields("eval --task prompts --dataset org/prompts --model TMP/out/prompts_rl --max-new-tokens 2")...)
+	if !strings.Contains(printed, "org/prompts, task prompts: 4 exercises") {
+		t.Errorf("eval printed %s", printed)
+	}
+	for args, want := range map[string]string{
+		"--dataset org/none":                               `--dataset: dataset "org/none" is neither a file nor a folder`,
+		"--dataset org/prompts --dataset-config x":         "--dataset",
+		"--dataset org/prompts --eval-dataset org/missing": `--eval-dataset: dataset "org/missing" is neither`,
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields("--task prompts --model TMP/tiny --output-dir TMP/no "+args)...); code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, %q", args, code, stderr)
+		}
+	}
+}

@@ -41,7 +41,8 @@ var aliases = []alias{
 	{name: "dataset_name", key: "dataset"},
 	{name: "dataset_text_field", key: "text_column"},
 	{name: "num_train_epochs", key: "epochs"},
-	{name: "per_device_train_batch_size", key: "batch_size"},
+	{name: perDevice, key: "batch_size"},
+	{name: perGeneration},
 	{name: "max_seq_length", key: "max_length"},
 	{name: "bf16", key: "dtype", values: onOff("bf16", "auto")},
 	{name: "fp16", key: "dtype", values: onOff("fp16", "auto")},
@@ -73,7 +74,7 @@ var aliases = []alias{
 	{name: "n_few_shot", key: "few_shot"},
 	{name: "n_few_shot_examples", key: "few_shot"},
 	{name: "num_collection_episodes", key: "prompts_per_step"},
-	{name: "gradient_accumulation_steps", replay: "rl_batch_size"},
+	{name: accumulation, replay: "rl_batch_size"},
 	{name: "n_eval_steps", key: "eval_samples"},
 	{name: "evaluation_iterations", key: "eval_every"},
 	{name: "stepwise_eval", key: "eval_stepwise"},
@@ -106,8 +107,9 @@ var ofTheStage = map[string][]string{
 
 // otherValues are what other programs call the values of a key.
 var otherValues = map[string]map[string]string{
-	"dtype":             {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
-	"lr_scheduler_type": {"constant_with_warmup": "constant"},
+	"dtype":                {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
+	"lr_scheduler_type":    {"constant_with_warmup": "constant"},
+	"rl_lr_scheduler_type": {"constant_with_warmup": "constant"},
 }
 
 const notHere = "does not exist here; choose ppo, reinforce, rloo or grpo"
@@ -120,16 +122,18 @@ var refusedValues = map[string]map[string]string{
 
 // fixed holds names of other trainers with one possible value: what is always so here.
 var fixed = map[string]struct{ value, why string }{
-	"report_to":           {"none", "runs are reported to files only; use none"},
-	"push_to_hub":         {"false", "nothing is uploaded; use false"},
-	"use_vllm":            {"false", "rollouts are sampled in this process; use false"},
-	"load_in_4bit":        {"false", "there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
-	"load_in_8bit":        {"false", "there are no 8-bit weights; use false, and dtype=bf16 to save memory"},
-	"optim":               {"adamw_torch", "the optimiser is AdamW; use adamw_torch"},
-	"adam_beta1":          {"0.9", "AdamW has beta1 0.9"},
-	"adam_beta2":          {"0.999", "AdamW has beta2 0.999"},
-	"evaluation_at_start": {"true", "the policy is always evaluated before it is trained; use true"},
-	"save_best_model":     {"true", "the best policy of all evaluations is what is saved at the end; use true"},
+	"report_to":                 {"none", "runs are reported to files only; use none"},
+	"push_to_hub":               {"false", "nothing is uploaded; use false"},
+	"use_vllm":                  {"false", "rollouts are sampled in this process; use false"},
+	"load_in_4bit":              {"false", "there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
+	"load_in_8bit":              {"false", "there are no 8-bit weights; use false, and dtype=bf16 to save memory"},
+	"optim":                     {"adamw_torch", "the optimiser is AdamW; use adamw_torch"},
+	"trust_remote_code":         {"false", "no code that comes with a model is run; use false"},
+	"importance_sampling_level": {"token", "ratios are those of tokens; use token"},
+	"adam_beta1":                {"0.9", "AdamW has beta1 0.9"},
+	"adam_beta2":                {"0.999", "AdamW has beta2 0.999"},
+	"evaluation_at_start":       {"true", "the policy is always evaluated before it is trained; use true"},
+	"save_best_model":           {"true", "the best policy of all evaluations is what is saved at the end; use true"},
 }
 
 // refused holds names that have no equal here.
@@ -150,7 +154,16 @@ var refused = map[string]string{
 	"local_test":                   "write model=tiny for a trial without a download",
 	"reward_model_sys_prompt_path": "the judge's prompt is built in; write reward to choose one",
 	"judge_scale":                  "write a weight in the list of rewards, as reward=score=0.2",
-	"gradient_accumulation_steps":  "one batch is one update; write batch_size, and tokens_per_micro_batch to save memory",
+	perGeneration:                  "only fresh answers come in rollouts of several updates; write minibatches",
+	"max_prompt_length":            "no prompt is cut; those that leave no room for an answer are left out",
+	"reward_funcs":                 "write reward: accuracy for right answers, expr:'...' or cmd:PROGRAM for your own",
+	"attn_implementation":          "there is one attention, over sequences without padding",
+	"eos_token":                    "answers end with the end token of the model's own files",
+	"dataset_train_split":          "the part train is learnt from; name its file as dataset to choose another one",
+	"dataset_test_split":           "the part validation is judged by; name a file as eval_dataset where the task has it",
+	"model_revision":               "write it behind the name, as model=NAME@REVISION",
+	"deepspeed":                    "one process computes",
+	"accelerate_config":            "one process computes",
 }
 
 var aliasByName = func() map[string]*alias {

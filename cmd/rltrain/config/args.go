@@ -56,6 +56,10 @@ func scan(args []string, kind func(name string) (known, boolean bool), unknown f
 		default:
 			i++
 			value = args[i]
+			for strings.HasSuffix(value, ",") && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") { // a, b
+				i++
+				value += args[i]
+			}
 		}
 		given = append(given, option{name, typed, value})
 	}

@@ -59,7 +59,8 @@ type loading struct {
 	*Config
 	found *faults
 	given map[string]assignment
-	order []string // of given
+	order []string              // of given
+	parts map[string]assignment // of the size of an update
 }
 
 // assignment is a value of a key's type and where it was given.
@@ -80,7 +81,7 @@ func load(layers [][]entry, found *faults) *Config {
 		found.add(err)
 		return nil
 	}
-	l := loading{choice: ch, Config: c, found: found, given: map[string]assignment{}}
+	l := loading{choice: ch, Config: c, found: found, given: map[string]assignment{}, parts: map[string]assignment{}}
 	l.origin("mode", layers)
 	for _, entries := range layers {
 		l.layer(entries)
@@ -89,6 +90,7 @@ func load(layers [][]entry, found *faults) *Config {
 		c.set.Find(key).Set(l.given[key].value)
 		c.sources[key] = l.given[key].source
 	}
+	l.batches()
 	l.checkNeeds()
 	if found.none() {
 		for _, err := range c.check() {
@@ -272,6 +274,9 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 			return "", nil, fmt.Errorf("%s: %s", e.value, f.why)
 		}
 		return "", nil, nil
+	}
+	if l.partOfABatch(e.name) {
+		return "", nil, l.part(e)
 	}
 	key = l.target(l.Config, e.name)
 	if key == "" {

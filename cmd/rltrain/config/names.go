@@ -138,6 +138,14 @@ func (a alias) meaning() string {
 	case a.key != "":
 		parts = append(parts, code(a.key))
 	}
+	switch a.name {
+	case accumulation:
+		parts = append(parts, "multiplies the batch: "+code("batch_size")+", and in RL alone "+code("prompts_per_step")+" or "+code("rl_batch_size"))
+	case perDevice:
+		parts = append(parts, code("prompts_per_step")+" in RL alone, with "+code("samples_per_prompt"))
+	case perGeneration:
+		parts = append(parts, code("minibatches")+" and "+code("prompts_per_step")+" in RL alone")
+	}
 	if a.replay != "" {
 		parts = append(parts, code(a.replay)+" where turns are replayed")
 	}

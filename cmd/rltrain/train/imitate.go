@@ -33,7 +33,7 @@ func (t *trainer) imitate(ctx context.Context) error {
 	var train, held policy.TokenExamples
 	packing := 0
 	if c.Task.Plays() {
-		if task, err = t.taskFor(p); err == nil {
+		if task, err = t.taskFor(ctx, p); err == nil {
 			defer closeTask(task)
 			train, held, err = t.worked(ctx, p, task)
 		}
@@ -271,17 +271,22 @@ func (t *trainer) beginText(stage *run.Stage, p *policy.Token, train, held polic
 		if o := t.config.TextSFT; o != nil && o.MaxLength > 0 {
 			limit = min(limit, o.MaxLength)
 		}
-		if err := stage.Printf("%d examples were longer than %d tokens and were cut", cut, limit); err != nil {
+		if err := stage.Printf("%s longer than %d tokens cut", report.Plural(cut, "example"), limit); err != nil {
 			return err
 		}
 	}
 	if null := train.Null + held.Null; null > 0 {
-		if err := stage.Printf("%d rows were left out: they have null instead of a text", null); err != nil {
+		if err := stage.Printf("%s with null instead of a text left out", report.Plural(null, "row")); err != nil {
 			return err
 		}
 	}
 	if dropped := train.Dropped + held.Dropped; dropped > 0 {
-		return stage.Printf("%d examples were left out: they have no token to train", dropped)
+		if err := stage.Printf("%s without a token to train left out", report.Plural(dropped, "example")); err != nil {
+			return err
+		}
+	}
+	if o := t.config.TextSFT; o != nil && o.ValidationShare > 0 && len(held.Sequences) == 0 {
+		return stage.Printf("No row is kept for validation: %g of %s is less than one; --validation-share keeps more", o.ValidationShare, report.Plural(len(train.Sequences), "row"))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -68,6 +69,9 @@ func (t *trainer) tryRecords(ctx context.Context, stage *run.Stage) error {
 	}
 	var rows []prompt
 	for e, err := range chat.Examples(records.Train, chat.LanguageModelling, chat.PromptCompletion) {
+		if errors.Is(err, chat.ErrNull) {
+			continue // as in training
+		}
 		if err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	if start == "" {
 		start = c.General.Model
 	}
-	task, err := t.taskFor(p)
+	task, err := t.taskFor(ctx, p)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func (t *trainer) text(ctx context.Context) error {
 	start := c.Pretrained()
 	if c.Task.Plays() {
 		// What is wrong with the task is found before anything is made.
-		task, err := t.task(c.Form != nil && c.Form.Form == "short")
+		task, err := t.task(ctx, c.Form != nil && c.Form.Form == "short")
 		if err == nil {
 			err = t.canLearn(task)
 			closeTask(task)
@@ -54,9 +54,9 @@ func (t *trainer) text(ctx context.Context) error {
 }
 
 // task makes the task's episodes; asText shows them without messages.
-func (t *trainer) task(asText bool) (envs.Task, error) {
+func (t *trainer) task(ctx context.Context, asText bool) (envs.Task, error) {
 	c, s := t.config, t.setup()
-	s.HeldOut, s.Text = c.Answers.EvalSamples, asText
+	s.Context, s.HeldOut, s.Text = ctx, c.Answers.EvalSamples, asText
 	if lines := c.StepLines(); lines != nil {
 		s.Lines, s.EvalLines, s.MaxLines = lines.StepMode == "line", t.evalLines(), lines.MaxLines
 	}
@@ -107,9 +107,9 @@ func (t *trainer) evalLines() bool {
 }
 
 // taskFor is the task in the form that the policy reads: left to choose, as text where it has no chat template.
-func (t *trainer) taskFor(p *policy.Token) (envs.Task, error) {
+func (t *trainer) taskFor(ctx context.Context, p *policy.Token) (envs.Task, error) {
 	form := t.config.Form
-	return t.task(form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil))
+	return t.task(ctx, form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil))
 }
 
 // startingModel is the model of --model with what is to be trained, or the trained policy in start.

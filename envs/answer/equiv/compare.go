@@ -1,6 +1,7 @@
 package equiv
 
 import (
+	"slices"
 	"strings"
 
 	f "rltrain/envs/answer/formula"
@@ -54,6 +55,10 @@ func decide(gold, answer string) (d decision) {
 	}
 	if x, y := choice(gold), choice(answer); x != 0 && y != 0 && (x == y || bare(gold) && bare(answer)) {
 		d.equal, d.rule = x == y, "multiple choice"
+		return d
+	}
+	if equal, ok := times(gold, answer); ok {
+		d.equal, d.rule = equal, "times of day"
 		return d
 	}
 	if errA != nil || errB != nil {
@@ -259,7 +264,7 @@ func (c *comparison) lists(a, b *f.Node) (equal, ok bool) {
 	case x == nil && y == nil:
 		return false, false
 	case x != nil && y != nil:
-		equal = c.anyOrder(x, y)
+		equal = c.anyOrder(x, y) || unrepeated(a, x) && unrepeated(b, y) && c.anyOrder(c.distinct(x), c.distinct(y))
 		return c.decide("list in any order", equal), true
 	}
 	if x == nil {
@@ -273,6 +278,22 @@ func (c *comparison) lists(a, b *f.Node) (equal, ok bool) {
 		return c.same(x[0], b), true
 	}
 	return c.decide("a list against one value", false), true
+}
+
+// unrepeated says whether an entry that is written twice counts once: in a set, and of
+// points.
+func unrepeated(n *f.Node, entries []*f.Node) bool {
+	return n.Kind == f.Set || len(entries) > 0 && !slices.ContainsFunc(entries, func(entry *f.Node) bool { return entry.Kind != f.Tuple })
+}
+
+// distinct leaves the entries out that are the same as one before them.
+func (c *comparison) distinct(entries []*f.Node) (out []*f.Node) {
+	for _, entry := range entries {
+		if !slices.ContainsFunc(out, func(other *f.Node) bool { return c.same(entry, other) }) {
+			out = append(out, entry)
+		}
+	}
+	return out
 }
 
 // entries are those of a bare list or set, and the two values of what has a ±; nil for

@@ -14,6 +14,16 @@ func (c *comparison) relationRegion(n *f.Node) (r region, ok bool) {
 		if s.op == "notin" {
 			return r, false
 		}
+		if size, bound, op := c.absolute(s); size != "" {
+			if r.name != "" && size != r.name {
+				return r, false
+			}
+			r.name = size
+			if r.parts, ok = c.within(r.parts, bound, op); !ok {
+				return r, false
+			}
+			continue
+		}
 		name, bound, op, ok := c.solve(s)
 		if !ok || r.name != "" && name != r.name {
 			return r, false
@@ -41,6 +51,40 @@ func (c *comparison) relationRegion(n *f.Node) (r region, ok bool) {
 	return r, true
 }
 
+// absolute reads |x| < 3, 3 > |x| and so on. A name that is complex by custom has no
+// place on the line.
+func (c *comparison) absolute(s step) (name string, bound *f.Node, op string) {
+	if s.right.Is(f.Call, "abs") {
+		s = step{flipped[s.op], s.right, s.left}
+	}
+	if !s.left.Is(f.Call, "abs") || s.left.Args[0].Kind != f.Name || !constant(s.right) || shaped(s.right) || hasSign(s.right) || infinity(s.right) != 0 {
+		return "", nil, ""
+	}
+	if name = s.left.Args[0].Text; name == "z" || name == "w" || s.op == "!=" || flipped[s.op] == s.op || flipped[s.op] == "" {
+		return "", nil, ""
+	}
+	if sign, ok := c.order(s.right, f.Int(0)); !ok || sign <= 0 {
+		return "", nil, ""
+	}
+	return name, s.right, s.op
+}
+
+// within cuts intervals down to where |x| is below or above a positive bound.
+func (c *comparison) within(parts []interval, bound *f.Node, op string) (out []interval, ok bool) {
+	closed := op == "<=" || op == ">="
+	if op == "<" || op == "<=" {
+		return c.intersect(parts, interval{f.Negative(bound), bound, closed, closed})
+	}
+	for _, ray := range []interval{{high: f.Negative(bound), highClosed: closed}, {low: bound, lowClosed: closed}} {
+		piece, ok := c.intersect(parts, ray)
+		if !ok {
+			return nil, false
+		}
+		out = append(out, piece...)
+	}
+	return out, true
+}
+
 // solve brings a linear inequality of one name into the form name, operator, bound.
 func (c *comparison) solve(s step) (name string, bound *f.Node, op string, ok bool) {
 	switch s.op {
@@ -49,11 +93,12 @@ func (c *comparison) solve(s step) (name string, bound *f.Node, op string, ok bo
 		return "", nil, "", false
 	}
 	plain := func(n *f.Node) bool { return constant(n) && !shaped(n) && !hasSign(n) }
+	named := func(n *f.Node) bool { return n.Kind == f.Name || n.Kind == f.Apply }
 	switch {
-	case s.left.Kind == f.Name && plain(s.right) && infinity(s.right) == 0:
-		return s.left.Text, s.right, s.op, true
-	case s.right.Kind == f.Name && plain(s.left) && infinity(s.left) == 0:
-		return s.right.Text, s.left, flipped[s.op], true
+	case named(s.left) && plain(s.right) && infinity(s.right) == 0:
+		return s.left.String(), s.right, s.op, true
+	case named(s.right) && plain(s.left) && infinity(s.left) == 0:
+		return s.right.String(), s.left, flipped[s.op], true
 	case infinity(s.left) != 0 && s.right.Kind == f.Name, infinity(s.right) != 0:
 		return "", nil, "", false
 	}
@@ -124,7 +169,7 @@ func (c *comparison) listRegion(n *f.Node) (r region, ok bool) {
 		excluded = excluded && arg.Kind == f.Relation && arg.Ops[0] == "!="
 		all = append(all, part)
 	}
-	r = region{name: all[0].name, strong: true}
+	r = region{name: all[0].name, strong: slices.ContainsFunc(all, func(part region) bool { return part.strong })}
 	if n.Text != "or" {
 		r.parts = all[0].parts
 		for _, part := range all[1:] {

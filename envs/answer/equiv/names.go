@@ -18,15 +18,29 @@ func isName(n *f.Node) bool {
 		if len(n.Args) == 2 && n.Args[0].Is(f.Name, "m") && last.Kind == f.Name && strings.HasPrefix(last.Text, "angle ") {
 			return true
 		}
-		for _, arg := range n.Args {
-			if arg.Kind != f.Name || len(arg.Text) != 1 || arg.Text[0] < 'A' || arg.Text[0] > 'Z' {
-				return false
-			}
-		}
-		return len(n.Args) <= 4
+		return figure(n)
+	case f.Ratio: // A:B, S_1:S_2
+		return !slices.ContainsFunc(n.Args, func(arg *f.Node) bool { return arg.Kind != f.Name && !figure(arg) })
+	case f.Quotient: // \frac{AB}{CD}
+		return figure(n.Args[0]) && figure(n.Args[1])
+	case f.Call: // |AB|
+		return n.Text == "abs" && figure(n.Args[0])
 	}
 	return false
 }
+
+// figure says whether n is two to four capitals, as the ends of a line have them, or a
+// capital with an index.
+func figure(n *f.Node) bool {
+	if n.Kind == f.Name {
+		return len(n.Text) > 2 && capital(n.Text[0]) && n.Text[1] == '_'
+	}
+	return n.Kind == f.Product && len(n.Args) <= 4 && !slices.ContainsFunc(n.Args, func(arg *f.Node) bool {
+		return arg.Kind != f.Name || len(arg.Text) != 1 || !capital(arg.Text[0])
+	})
+}
+
+func capital(c byte) bool { return 'A' <= c && c <= 'Z' }
 
 // member is the name that an answer says is in a set, or is bounded; "" where it is none.
 func member(n *f.Node) string {

@@ -62,7 +62,7 @@ func (c *comparison) region(n *f.Node) (r region, ok bool) {
 			return region{}, true
 		}
 	case f.Tuple:
-		return tupleRegion(n)
+		return c.tupleRegion(n)
 	case f.Set:
 		return pointRegion(n)
 	case f.Relation:
@@ -75,8 +75,8 @@ func (c *comparison) region(n *f.Node) (r region, ok bool) {
 	return r, false
 }
 
-// tupleRegion reads (1, 2] as an interval.
-func tupleRegion(n *f.Node) (r region, ok bool) {
+// tupleRegion reads (1, 2] as an interval, and (2, 1) as none.
+func (c *comparison) tupleRegion(n *f.Node) (r region, ok bool) {
 	if len(n.Args) != 2 || n.Text == "<>" {
 		return r, false
 	}
@@ -96,6 +96,11 @@ func tupleRegion(n *f.Node) (r region, ok bool) {
 	}
 	for _, end := range []*f.Node{i.low, i.high} {
 		if end != nil && (!constant(end) || shaped(end) || hasSign(end)) {
+			return r, false
+		}
+	}
+	if i.low != nil && i.high != nil {
+		if order, ok := c.order(i.low, i.high); !ok || order > 0 {
 			return r, false
 		}
 	}

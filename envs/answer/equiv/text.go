@@ -2,6 +2,7 @@ package equiv
 
 import (
 	"math/big"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -81,6 +82,9 @@ func groups(s string) bool {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
+// setLetter is (B) in another font.
+var setLetter = regexp.MustCompile(`^\\(?:text|textbf|mathrm|mathbf|textrm)\{ ?(\([A-J]\)) ?\}`)
+
 // choice is the letter of an answer to a question of multiple choice, in upper case:
 // B, (B), B. and (B) with the text of that answer; 0 where it is none. A lower-case
 // letter alone is one too.
@@ -88,7 +92,7 @@ func choice(s string) byte {
 	if len(s) > f.MaxLength {
 		return 0
 	}
-	s = f.Clean(s)
+	s = setLetter.ReplaceAllString(f.Clean(s), "$1")
 	letter, rest := byte(0), ""
 	switch {
 	case len(s) == 1:

@@ -20,6 +20,23 @@ var (
 	)
 )
 
+var (
+	ordinal = regexp.MustCompile(`(\d) ?\^ ?\{? ?\\(?:text|textrm|mathrm|rm) ?\{(st|nd|rd|th)\} ?\}?`) // 5^{\text{th}}
+	typed   = regexp.MustCompile(`(\d)(st|nd|rd|th)\b`)                                                // 3rd
+	comma   = regexp.MustCompile(` ?\{ ?, ?\} ?`)                                                      // of thousands, in braces
+	glued   = regexp.MustCompile(`(\\q?quad)([A-Za-z])`)                                               // \quadx is no command
+)
+
+// hasOrdinal says whether two letters behind a digit may be those of 1st, 2nd, 3rd, 4th.
+func hasOrdinal(s string) bool {
+	for i := 1; i+1 < len(s); i++ {
+		if isDigit(s[i-1]) && (s[i+1] == 't' || s[i+1] == 'd' || s[i+1] == 'h') && isLetter(s[i]) {
+			return true
+		}
+	}
+	return false
+}
+
 // Clean takes off what does not change the meaning of an answer: what wraps it as a
 // whole, delimiters of formulas, sizes, punctuation at its end. A dollar sign that is
 // money becomes \$.
@@ -29,6 +46,18 @@ func Clean(s string) string {
 		s = strings.ReplaceAll(s, `\\`, `\`)
 	}
 	s = unfence(s)
+	if strings.Contains(s, "{,") || strings.Contains(s, "{ ,") {
+		s = comma.ReplaceAllString(s, "{,}")
+	}
+	if strings.Contains(s, "^") {
+		s = ordinal.ReplaceAllString(s, "$1$2")
+	}
+	if hasOrdinal(s) {
+		s = typed.ReplaceAllString(s, `$1\text{$2}`)
+	}
+	if strings.Contains(s, `\quad`) || strings.Contains(s, `\qquad`) {
+		s = glued.ReplaceAllString(s, `$1 $2`)
+	}
 	if strings.ContainsAny(s, "\\$\r\t") {
 		s = layout.Replace(s)
 	}

@@ -201,6 +201,8 @@ func (p *parser) list(kind tokenKind, shut string) (*Node, error) {
 	}
 	defer func() { p.depth-- }()
 	list := Of(List, "")
+	var strong []int // places of entries behind "or" or a semicolon
+	both := false    // "and" and "or" occur
 	for {
 		item, err := p.item()
 		if err != nil {
@@ -209,6 +211,9 @@ func (p *parser) list(kind tokenKind, shut string) (*Node, error) {
 		list.Args = append(list.Args, item)
 		from := p.at
 		word, found := p.connector()
+		if word == "or" || found && p.tokens[p.at-1].text == ";" {
+			strong = append(strong, len(list.Args))
+		}
 		if p.is(kind, shut) && word == "" || !found {
 			if p.is(kind, shut) && from != p.at && kind != endToken {
 				p.at = from // (1,) keeps its comma
@@ -217,16 +222,45 @@ func (p *parser) list(kind tokenKind, shut string) (*Node, error) {
 			break
 		}
 		if word != "" {
-			if list.Text != "" && list.Text != word {
-				return nil, errors.New("both and and or")
-			}
+			both = both || list.Text != "" && list.Text != word
 			list.Text = word
 		}
 	}
 	if len(list.Args) == 1 {
 		return list.Args[0], nil
 	}
+	if solutions := points(list.Args, strong); solutions != nil {
+		return solutions, nil
+	}
+	if both {
+		return nil, errors.New("both and and or")
+	}
 	return list, nil
+}
+
+// points reads x = 1, y = 2 or x = 2, y = 1 as (x, y) = (1, 2) or (x, y) = (2, 1), where
+// strong are the places at which a solution ends; nil where it is something else.
+func points(items []*Node, strong []int) *Node {
+	if len(strong) == 0 || len(items)%(len(strong)+1) != 0 || len(items) == len(strong)+1 {
+		return nil
+	}
+	size := len(items) / (len(strong) + 1)
+	out := Of(List, "or")
+	for i, item := range items {
+		if item.Kind != Relation || len(item.Ops) != 1 || item.Ops[0] != "=" || item.Args[0].Kind != Name || item.Args[0].Text != items[i%size].Args[0].Text {
+			return nil
+		}
+		if i%size == 0 {
+			if i > 0 && strong[i/size-1] != i {
+				return nil
+			}
+			out.Args = append(out.Args, &Node{Kind: Relation, Ops: []string{"="}, Args: []*Node{Of(Tuple, "()"), Of(Tuple, "()")}})
+		}
+		for side, part := range out.Args[len(out.Args)-1].Args {
+			part.Args = append(part.Args, item.Args[side])
+		}
+	}
+	return out
 }
 
 // item reads a relation, or a single value with what stands behind it.

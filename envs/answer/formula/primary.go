@@ -113,7 +113,7 @@ func (p *parser) word() (*Node, error) {
 		}
 		return Of(Call, functions[function], letter(argument)), nil
 	}
-	if !isProduct(t.text) {
+	if !isProduct(t.text) && !p.ends(t.text) {
 		next := p.ahead(1)
 		if next.kind == symbolToken && next.text == "=" || next.kind == commandToken && relations[next.text] == "=" {
 			p.at++
@@ -132,11 +132,15 @@ func (p *parser) word() (*Node, error) {
 // index reads what hangs below a name, and its arguments where it is a function.
 func (p *parser) index(n *Node) (*Node, error) {
 	if p.take(symbolToken, "_") {
-		sub, err := p.exponent()
-		if err != nil {
-			return nil, err
+		label := p.label()
+		if label == "" {
+			sub, err := p.exponent()
+			if err != nil {
+				return nil, err
+			}
+			label = sub.String()
 		}
-		n = Of(Name, n.Text+"_"+sub.String())
+		n = Of(Name, n.Text+"_"+label)
 	}
 	for p.symbol("'") {
 		p.at++
@@ -157,6 +161,23 @@ func (p *parser) index(n *Node) (*Node, error) {
 		return Of(Apply, n.Text, arguments.Args...), nil
 	}
 	return Of(Apply, n.Text, arguments), nil
+}
+
+// label takes {ABCD} or {\text{max}}, an index that is a word and no product.
+func (p *parser) label() string {
+	t := p.ahead(1)
+	word := t.kind == textToken || t.kind == wordToken && len(t.text) > 1 || t.kind == commandToken && functions[t.text] != ""
+	if !p.symbol("{") || !word || p.ahead(2).text != "}" || p.ahead(2).kind != symbolToken {
+		return ""
+	}
+	p.at += 3
+	return t.text
+}
+
+// ends says whether a word is the capitals of a line or figure, alone in braces.
+func (p *parser) ends(word string) bool {
+	before, behind := &p.tokens[max(p.at-1, 0)], p.ahead(1)
+	return len(word) <= 4 && strings.ToUpper(word) == word && before.kind == symbolToken && before.text == "{" && behind.kind == symbolToken && behind.text == "}"
 }
 
 // closedBy says whether the bracket that opens here is followed by a symbol.

@@ -1,0 +1,71 @@
+package prompts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+)
+
+// Of a data set with parts the one for training is learnt from, that for validation judges a run, and that for testing
+// an evaluation.
+func TestPartsOfADataSet(t *testing.T) {
+	file := func(name string, n int) []string {
+		var rows strings.Builder
+		for i := range n {
+			fmt.Fprintf(&rows, `{"prompt": "%s %d", "answer": 1}`+"\n", name, i)
+		}
+		return []string{write(t, name+".jsonl", rows.String())}
+	}
+	train := dataset.Part{Split: dataset.Train, Files: append(file("train", 4), file("more", 3)...)}
+	validation, test := dataset.Part{Split: "validation", Files: file("validation", 2)}, dataset.Part{Split: dataset.Test, Files: file("test", 1)}
+	sets := map[string][]dataset.Part{"all": {train, validation, test}, "train": {train}, "tested": {train, test}, "testonly": {test}}
+	for _, c := range []struct {
+		dataset, eval string
+		judging       bool
+		train, judged int
+		wantErr       string
+	}{
+		{"all", "", false, 7, 2, ""},
+		{"all", "", true, 0, 1, ""},
+		{"train", "", false, 5, 2, ""},
+		{"train", "", true, 0, 7, ""},
+		{"tested", "", false, 5, 2, ""},
+		{"train", "tested", false, 7, 1, ""},
+		{"train", "testonly", false, 7, 1, ""},
+		{"testonly", "", false, 0, 0, `dataset: the data set has no split "train"; it has "test"`},
+		{"none", "", false, 0, 0, "dataset: there is no none"},
+		{"all", "none", false, 0, 0, "eval_dataset: there is no none"},
+	} {
+		setup := envs.Setup{HeldOut: 2, Judging: c.judging, Context: t.Context(), Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+			if ctx != t.Context() || config != "" && name != c.dataset {
+				t.Errorf("%s: looked up with configuration %q", name, config)
+			}
+			if sets[name] == nil {
+				return nil, errors.New("there is no " + name)
+			}
+			return sets[name], nil
+		}}
+		settings := envs.Settings{"dataset": c.dataset, "dataset_config": "c"}
+		if c.eval != "" {
+			settings["eval_dataset"] = c.eval
+		}
+		task, err := envs.New("prompts", setup, settings)
+		if c.wantErr != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wantErr) {
+				t.Errorf("%+v: %v", c, err)
+			}
+			continue
+		}
+		if err != nil || task.Len(envs.Train) != c.train || task.Len(envs.Eval) != c.judged {
+			t.Errorf("%+v: %v", c, err)
+			if err == nil {
+				t.Errorf("%d to learn from, %d to be judged by", task.Len(envs.Train), task.Len(envs.Eval))
+			}
+		}
+	}
+}
