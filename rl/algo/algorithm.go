@@ -45,7 +45,10 @@ type Needs struct {
 	Values    bool  // Value, and Batch.Value: the policy gets a value head
 	Reference bool  // Reference, and Batch.Reference
 	Labels    bool  // Batch.Labels: the algorithm is for classifiers alone
-	Dropout   bool  // the adapter's dropout is on
+	// Target, above 0, asks for Ahead of each sample: what the policy thinks of the labels that it has next, and what
+	// it thought when it was last copied, every so many steps. Neither Old nor Value nor Advantage are filled in then.
+	Target    int
+	Dropout   bool // the adapter's dropout is on
 	Reduction string
 	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples need
 	// no backward pass.
@@ -88,7 +91,7 @@ type Batch struct {
 
 	Value    torch.Tensor // [M] V, with Needs.Values
 	OldValue torch.Tensor // [M]
-	Return   torch.Tensor // [M]
+	Return   torch.Tensor // [M]; OldValue is not there with Needs.Target
 	Labels   torch.Tensor // [S, C] log π of every label, with Needs.Labels
 
 	Samples int // of the whole minibatch

@@ -17,12 +17,15 @@ func TestAlgorithmsAreFoundByName(t *testing.T) {
 			t.Errorf("%s: help %q; with its defaults: %v", d.Name, d.Help, d.New().Check(4))
 		}
 	}
-	want := map[string][2]bool{"grpo": {false, true}, "ppo": {true, true}, "reinforce": {true, true}, "reinforce_pp": {false, true}, "rloo": {false, true}}
+	want := map[string][2]bool{
+		"a2c": {true, true}, "dqn": {true, false}, "grpo": {true, true}, "ppo": {true, true}, "reinforce": {true, true},
+		"reinforce_pp": {false, true}, "rloo": {true, true},
+	}
 	if diff := cmp.Diff(want, fits); diff != "" {
 		t.Errorf("algorithms for labels and tokens, an example's among them (-want +got):\n%s", diff)
 	}
 	_, err := Find("gprpo")
-	if want := `algorithm "gprpo" is unknown (did you mean grpo?): choose grpo, ppo, reinforce, reinforce_pp, rloo`; err == nil || err.Error() != want {
+	if want := `algorithm "gprpo" is unknown (did you mean grpo?): choose a2c, dqn, grpo, ppo, reinforce, reinforce_pp, rloo`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	for _, d := range []Definition{{Name: "grpo", New: newGRPO}, {Name: "empty"}, {New: newGRPO}} {

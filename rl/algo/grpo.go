@@ -18,7 +18,7 @@ type GRPO struct {
 }
 
 func init() {
-	Register(Definition{Name: "grpo", Help: "samples of a prompt compared with each other (GRPO; with its options also Dr. GRPO and DAPO)", Tokens: true,
+	Register(Definition{Name: "grpo", Help: "samples of a prompt compared with each other (GRPO; with its options also Dr. GRPO and DAPO)", Labels: true, Tokens: true,
 		New: func() Algorithm { return &GRPO{Clip: Clip{0.2, 0.2}} }})
 }
 

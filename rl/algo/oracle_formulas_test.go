@@ -182,6 +182,55 @@ func actorCritic(valueClip float64) func(o *oracle, acts []action, n float64) fl
 	}
 }
 
+// actorCriticOnce is the loss of A2C.
+func actorCriticOnce(o *oracle, acts []action, n float64) float64 {
+	sum := policyGradient(o, acts, n)
+	for _, a := range acts {
+		sum += valueCoef * 0.5 * (a.v - a.ret) * (a.v - a.ret) / float64(len(acts))
+	}
+	return sum
+}
+
+const qTemperature = 0.3
+
+// lookedAhead is the target of DQN by its definition; double says who chooses the label.
+func lookedAhead(double bool) func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+		for x, list := range acts {
+			y := x.Rewards[0]
+			if x.Next != nil {
+				state := int(x.Next[0])
+				target, chooses := o.probs(o.target, state), o.probs(o.x, state)
+				if !double {
+					chooses = target
+				}
+				best := 0
+				for k := range chooses {
+					if chooses[k] > chooses[best] {
+						best = k
+					}
+				}
+				y += x.Discount * (o.target[atValue+state] + qTemperature*math.Log(target[best]))
+			}
+			list[0].ret = y
+		}
+	}
+}
+
+// regression is the loss of DQN once its targets are known.
+func regression(o *oracle, acts []action, n float64) (sum float64) {
+	for _, a := range acts {
+		d := math.Abs(a.v + qTemperature*a.lp - a.ret)
+		if d < 1 {
+			d = d * d / 2
+		} else {
+			d -= 0.5
+		}
+		sum += d / n
+	}
+	return sum
+}
+
 func imitation(o *oracle, acts []action, n float64) (sum float64) {
 	for _, a := range acts {
 		sum -= a.lp / float64(len(acts))

@@ -33,6 +33,7 @@ func oracleCases(t *testing.T) []oracleCase {
 	}
 	adaptive := func(c *Config) { c.KLTarget, c.KLHorizon = 0.3, 40 }
 	drawn := func(c *Config) { c.MinibatchSize = 5 }
+	fast := func(c *Config) { c.LearningRate, c.HeadRate = 0.4, 0.4 } // so that the target network stays behind
 
 	none := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, _ []float64, _, _ bool) float64 { return r })
 	group := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
@@ -79,6 +80,14 @@ func oracleCases(t *testing.T) []oracleCase {
 			return &PPO{Clip: clip, Gamma: gamma, Lambda: 0.9, ValueClip: valueClip, ValueCoef: valueCoef, Whiten: whiten}
 		}
 	}
+	a2c := func(gamma, lambda float64, whiten bool) func() Algorithm {
+		return func() Algorithm {
+			return &A2C{Gamma: gamma, Lambda: lambda, ValueCoef: valueCoef, Whiten: whiten}
+		}
+	}
+	dqn := func(double bool) func() Algorithm {
+		return func() Algorithm { return &DQN{Double: double, Temperature: qTemperature, TargetEvery: 2} }
+	}
 	rewards, err := reward.ParseLabels("calibration,accuracy=2,expr:'correct - 0.5*(1-correct)*confidence'=0.5", []string{"a", "b", "c", "d", "e"}, reward.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -124,6 +133,14 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "ppo, far from the old policy", asked: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
 		{name: "ppo of labels", labels: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice, entropy), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
 
+		{name: "a2c", algorithm: a2c(1, 1, false), config: with(entropy), advantages: estimated(1, 1, false), loss: actorCriticOnce},
+		{name: "a2c, discounted and whitened", joined: true, algorithm: a2c(0.8, 0.9, true), config: with(clipped, kl("k1", true)), advantages: estimated(0.8, 0.9, true), loss: actorCriticOnce},
+		{name: "a2c of labels", labels: true, algorithm: a2c(1, 1, false), config: with(entropy, kl("k3", false)), advantages: estimated(1, 1, false), loss: actorCriticOnce},
+
+		{name: "dqn", labels: true, samples: transitionStep, algorithm: dqn(false), config: with(drawn, fast), advantages: lookedAhead(false), loss: regression},
+		{name: "double dqn", labels: true, samples: transitionStep, algorithm: dqn(true), config: with(drawn, fast), advantages: lookedAhead(true), loss: regression},
+		{name: "dqn of one step", labels: true, algorithm: dqn(true), config: with(drawn), advantages: lookedAhead(true), loss: regression},
+
 		{name: "expected", labels: true, clip: clip, algorithm: func() Algorithm { return &Expected{Rewards: rewards, Clip: clip} }, config: with(twice, entropy, kl("k3", false)), loss: expectation},
 		{name: "replayed", algorithm: func() Algorithm { return &Replayed{bounds} }, config: with(drawn, entropy), reduction: "sequence", advantages: returned, loss: policyGradient},
 		{name: "stable", algorithm: func() Algorithm { return &Stable{bounds, 0.3} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: stable},
@@ -147,6 +164,9 @@ func (c oracleCase) compare(t *testing.T) {
 	samples := tokenStep
 	if c.labels {
 		samples = labelStep
+	}
+	if c.samples != nil {
+		samples = c.samples
 	}
 	source := func(at int) *rl.Step {
 		step := samples(at)
@@ -174,7 +194,7 @@ func (c oracleCase) compare(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer trainer.Close()
-	o := &oracle{c: c, x: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3}
+	o := &oracle{c: c, x: weightsOf64(t, p), target: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3}
 	reference := weightsOf64(t, other)
 	for at, factor := range []float64{1. / 2, 1, 2. / 3} {
 		want := o.step(at, factor, source(at), reference)

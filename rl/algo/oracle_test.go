@@ -31,6 +31,7 @@ type oracle struct {
 	coef    float64   // of the divergence
 	moving  float64   // baseline of the next step
 	removed float64   // mean baseline of this step
+	target  []float64 // weights of the target network
 }
 
 // oracleCase is an algorithm with the formulas that it has to follow.
@@ -39,6 +40,7 @@ type oracleCase struct {
 	algorithm  func() Algorithm
 	config     Config
 	labels     bool
+	samples    func(step int) *rl.Step // nil = tokenStep or labelStep
 	prefetched bool
 	joined     bool // samples two by two make an episode
 	asked      bool // the source brings log π_old and V, and they are far from those of the weights
@@ -230,7 +232,7 @@ func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []
 	if o.c.advantages != nil {
 		o.c.advantages(o, step.Step, step.acts)
 	}
-	if needs.Values {
+	if needs.Values && needs.Target == 0 {
 		step.figures["explained_variance"] = explained(step.Step, step.acts)
 	}
 	if o.c.prefetched {
@@ -238,7 +240,7 @@ func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []
 			step.figures["sampling/importance_sampling_ratio/mean"] += o.importance(step.acts[x]) / step.seen
 		}
 	}
-	if needs.Rewards {
+	if needs.Rewards && needs.Target == 0 {
 		size := 0.0
 		for _, x := range step.Samples {
 			for _, a := range step.acts[x] {
@@ -248,6 +250,9 @@ func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []
 		step.figures["advantage_abs_mean"] = size
 	}
 	o.descend(step)
+	if needs.Target > 0 && (number+1)%needs.Target == 0 {
+		o.target = slices.Clone(o.x)
+	}
 	if c.KLCoef > 0 {
 		step.figures["kl_coef"] = o.coef
 		if c.KLTarget > 0 { // Ziegler et al. 2019
@@ -310,8 +315,13 @@ func (o *oracle) descend(step *handStep) {
 			}
 			o.add(&sums, now)
 			figures["loss"] += o.total(o.x, batch, n) - o.quiet()
-			if needs.Values {
+			if needs.Target > 0 {
+				figures["td_loss"] += o.c.loss(o, now, n)
+			} else if needs.Values {
 				policy := surrogate(o, now, n)
+				if needs.Ratio == NoRatio {
+					policy = policyGradient(o, now, n)
+				}
 				figures["policy_loss"] += policy
 				figures["value_loss"] += (o.c.loss(o, now, n) - policy) / valueCoef
 			} else if needs.Rewards {
@@ -326,7 +336,7 @@ func (o *oracle) descend(step *handStep) {
 			break
 		}
 	}
-	for _, name := range []string{"loss", "policy_loss", "value_loss", "grad_norm"} {
+	for _, name := range []string{"loss", "policy_loss", "value_loss", "td_loss", "grad_norm"} {
 		if _, known := figures[name]; known {
 			figures[name] /= updates
 		}

@@ -44,57 +44,16 @@ func (a *PPO) Needs() Needs {
 	return Needs{Rewards: true, Ratio: ActionRatio, Clip: a.Clip, Values: true}
 }
 
-// Prepare implements Algorithm: GAE over the actions of each episode, in order. The reward of an action has its
-// penalty taken off, and the last one of a sample that of its length.
+// Prepare implements Algorithm: GAE over the actions of each episode.
 func (a *PPO) Prepare(step *rl.Step) error {
-	var rewards, values []float32
-	var done []bool
-	for i, x := range step.Samples {
-		for at := range x.Actions {
-			r := x.Rewards[at]
-			if x.Penalty != nil {
-				r -= x.Penalty[at]
-			}
-			last := at == x.Len()-1
-			if last {
-				r += x.Overlong
-			}
-			rewards, values = append(rewards, float32(r)), append(values, x.Value[at])
-			done = append(done, last && (i == len(step.Samples)-1 || step.Samples[i+1].Episode != x.Episode))
-		}
-	}
-	advantages, returns := rl.GAE(rewards, values, done, 0, a.Gamma, a.Lambda)
-	if len(returns) > 0 {
-		step.Figures.Mean("explained_variance", rl.ExplainedVariance(values, returns), 1)
-	}
-	if a.Whiten {
-		rl.Whiten(advantages)
-	}
-	for _, x := range step.Samples {
-		n := x.Len()
-		x.Advantage, x.Return = advantages[:n:n], returns[:n:n]
-		advantages, returns = advantages[n:], returns[n:]
-	}
+	estimate(step, a.Gamma, a.Lambda, a.Whiten)
 	return nil
 }
 
 // Loss implements Algorithm.
 func (a *PPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	policy := surrogateLoss(s, b.LogProbs, b.Old, b.Advantage, b.Weight, a.Clip)
-	value := s.Scale(a.valueLoss(s, b), 1/float64(b.Actions))
-	b.Note(s, "policy_loss", policy)
-	b.Note(s, "value_loss", value)
-	b.Note(s, "value", s.Scale(s.Sum(b.Value), 1/float64(b.Actions)))
+	value := valueLoss(s, b, a.ValueClip)
+	note(s, b, policy, value)
 	return s.Add(policy, s.Scale(value, a.ValueCoef))
-}
-
-// valueLoss is ½ Σ max((V−R)², (V_old + clip(V−V_old, ±limit) − R)²), with limit 0 ½ Σ (V−R)².
-func (a *PPO) valueLoss(s *torch.Scope, b *Batch) torch.Tensor {
-	miss := s.Sub(b.Value, b.Return)
-	squared := s.Mul(miss, miss)
-	if a.ValueClip > 0 {
-		moved := s.Sub(s.Add(b.OldValue, s.Clamp(s.Sub(b.Value, b.OldValue), -a.ValueClip, a.ValueClip)), b.Return)
-		squared = s.Maximum(squared, s.Mul(moved, moved))
-	}
-	return s.Scale(s.Sum(squared), 0.5)
 }

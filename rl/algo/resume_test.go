@@ -17,6 +17,7 @@ import (
 	"rltrain/rl"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
+	"rltrain/rl/rollout"
 	"rltrain/rl/run"
 )
 
@@ -44,6 +45,34 @@ func ofLabels(rewards string, change func(r *labelRun)) resumable {
 		change(&r)
 		p := tinyLabel(t)
 		result, err := r.on(ctx, t, p, h)
+		return p, result, err
+	}
+}
+
+// ofRoutes plays episodes of several classifications.
+func ofRoutes(a Algorithm) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		p := tinyLabel(t)
+		encode := func(text string) ([]int32, error) { return []int32{int32(10 + len(text)), 3}, nil }
+		c := Config{Steps: 7, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "linear", MaxGradNorm: 1}, ValueRate: 1e-2, Seed: 3}
+		replays := a.Needs().Target > 0
+		player, err := rollout.NewLabelEpisodes(p, labelNames, encode, spelling{}, rollout.LabelEpisodesConfig{
+			Episodes: 5, Samples: 2, Values: !replays, Epsilon: replays, Seed: 3,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var source Source = player
+		if replays {
+			c.MinibatchSize = 8
+			if source, err = rollout.NewLabelReplay(player, rollout.LabelReplayConfig{
+				LabelReplayOptions: rollout.LabelReplayOptions{Capacity: 50, Updates: 2, EpsilonStart: 0.8, EpsilonEnd: 0.1, EpsilonDecay: 0.7, Gamma: 0.9, NSteps: 2},
+				BatchSize:          8, Steps: c.Steps, Seed: 3,
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		result, err := Train(ctx, p, source, a, c, h)
 		return p, result, err
 	}
 }
@@ -91,12 +120,19 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 	bounds := Returns{0, 10}
 	nothing := func(*tokenRun) {}
 	for name, again := range map[string]resumable{
-		"epochs × sft of labels":      supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
-		"epochs × sft of tokens":      supervised(token, policy.Samples(texts(13)), 0, judgeLoss),
-		"packed epochs × sft":         supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
-		"labels × ppo":                ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
-		"labels × expected":           ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
-		"labels × reinforce":          ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &Reinforce{Decay: 0.5}, 1, 0 }),
+		"epochs × sft of labels": supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
+		"epochs × sft of tokens": supervised(token, policy.Samples(texts(13)), 0, judgeLoss),
+		"packed epochs × sft":    supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
+		"labels × ppo":           ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
+		"labels × expected":      ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
+		"labels × reinforce":     ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &Reinforce{Decay: 0.5}, 1, 0 }),
+		"labels × a2c": ofLabels("accuracy", func(r *labelRun) {
+			r.algorithm, r.Epochs, r.MinibatchSize = &A2C{Gamma: 1, Lambda: 1, ValueCoef: 0.5}, 1, 0
+		}),
+		"labels × grpo":               ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.LabelOptions.Samples, r.BufferSize = newGRPO(), 4, 48 }),
+		"label replay × dqn":          ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.replay = &DQN{true, 0.1, 3}, 1, 40 }),
+		"episodes × dqn":              ofRoutes(&DQN{true, 0.1, 3}),
+		"episodes × a2c":              ofRoutes(&A2C{Gamma: 0.9, Lambda: 0.9, ValueCoef: 0.5}),
 		"tokens × reinforce":          ofTokens(func() Algorithm { return &Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
 		"tokens × reinforce, a model": ofTokens(func() Algorithm { return &Reinforce{Baseline: "none"} }, tinyToken, 0, func(r *tokenRun) { r.rewards = "model:smalls" }),
 		"tokens × greedy":             ofTokens(func() Algorithm { return &Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),

@@ -12,7 +12,7 @@ import (
 type RLOO struct{ Clip }
 
 func init() {
-	Register(Definition{Name: "rloo", Help: "REINFORCE of whole answers, each compared with the others (RLOO)", Tokens: true,
+	Register(Definition{Name: "rloo", Help: "REINFORCE of whole answers, each compared with the others (RLOO)", Labels: true, Tokens: true,
 		New: func() Algorithm { return &RLOO{Clip{0.2, 0.2}} }})
 }
 

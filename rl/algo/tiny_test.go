@@ -119,6 +119,7 @@ type labelRun struct {
 	rollout.LabelOptions
 	train, validation policy.Examples
 	metric            string
+	replay            int // of what is replayed, how much is kept; 0 = nothing is
 	Config
 }
 
@@ -144,12 +145,22 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Label, h run.H
 			a = &Expected{Rewards: rewards, Clip: Clip{0.2, 0.2}}
 		}
 	}
-	source, err := rollout.NewLabels(p, nil, r.train, rewards, rollout.LabelsConfig{
-		Algorithm: "ppo", LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
+	player, err := rollout.NewLabels(p, nil, r.train, rewards, rollout.LabelsConfig{
+		Algorithm: "ppo", LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, Epsilon: r.replay > 0, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	var source Source = player
+	if r.replay > 0 {
+		if source, err = rollout.NewLabelReplay(player, rollout.LabelReplayConfig{
+			LabelReplayOptions: rollout.LabelReplayOptions{Capacity: r.replay, Updates: 3, EpsilonStart: 1, EpsilonEnd: 0.1, EpsilonDecay: 0.5, Gamma: 1, NSteps: 1},
+			BatchSize:          r.BatchSize, Steps: r.Steps, Seed: r.Seed,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Config.Samples = r.LabelOptions.Samples
 	if r.Evaluate, err = JudgeLabels(p, r.validation, r.metric, 1, rewards); err != nil {
 		t.Fatal(err)
 	}

@@ -173,6 +173,9 @@ func New(p policy.Policy, src Source, a Algorithm, c Config, h run.Hooks) (*Trai
 			return nil, err
 		}
 	}
+	if t.needs.Target > 0 {
+		t.config.ReferenceEvery = t.needs.Target
+	}
 	return t, t.newOptimizer()
 }
 
@@ -205,6 +208,8 @@ func (t *Trainer) check() error {
 		return errors.New("kl_type k1 as a loss has a gradient of mean 0, which holds nothing back: choose k2 or k3, or kl_in_reward")
 	case t.needs.Reduction == ReduceDrGRPO && c.Longest < 1:
 		return errors.New("reduction dr_grpo divides by the longest answer there may be, which is not known here")
+	case t.needs.Target > 0 && (c.KLCoef > 0 || c.Reference != nil):
+		return errors.New("the algorithm has a target network in the place of a reference: leave kl_coef at 0")
 	case c.Reference != nil && c.ReferenceEvery > 0:
 		return errors.New("another model for a reference stays as it is: it cannot become a copy of the policy")
 	}
@@ -290,7 +295,7 @@ func (t *Trainer) start(ctx context.Context) (err error) {
 	if t.hooks.Resume != "" {
 		return t.resume()
 	}
-	if t.reference, err = newReference(t.policy, t.config, t.refers()); err != nil {
+	if t.reference, err = newReference(t.policy, t.config, t.refers() || t.needs.Target > 0); err != nil {
 		return err
 	}
 	if e := t.config.Evaluate; e != nil && e.First {
@@ -306,7 +311,7 @@ func (t *Trainer) refers() bool { return t.needs.Reference || t.config.KLCoef > 
 func (t *Trainer) Step(ctx context.Context) (rl.Meter, error) {
 	if t.reference == nil { // of a trainer that was not started
 		var err error
-		if t.reference, err = newReference(t.policy, t.config, t.refers()); err != nil {
+		if t.reference, err = newReference(t.policy, t.config, t.refers() || t.needs.Target > 0); err != nil {
 			return nil, err
 		}
 	}

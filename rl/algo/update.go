@@ -107,7 +107,7 @@ func spread(part []*rl.Sample, values []float32, take func(x *rl.Sample, v []flo
 func (t *Trainer) scoredFirst() bool {
 	c := t.config
 	repeats := c.Epochs*c.Minibatches > 1 || c.MinibatchSize > 0
-	return t.needs.Values || t.needs.Ratio != NoRatio && repeats || c.KLCoef > 0 && c.KLInReward
+	return t.needs.Values && t.needs.Target == 0 || t.needs.Ratio != NoRatio && repeats || c.KLCoef > 0 && c.KLInReward
 }
 
 // score asks the policy and its reference about the samples, in the minibatches of the first pass: forward passes in
@@ -116,6 +116,9 @@ func (t *Trainer) scoredFirst() bool {
 func (t *Trainer) score(samples []*rl.Sample) error {
 	if !t.needs.Rewards || len(samples) == 0 {
 		return nil
+	}
+	if t.needs.Target > 0 {
+		return t.lookAhead(samples)
 	}
 	c := t.config
 	if t.scored {
@@ -157,7 +160,7 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 
 // pass is that of a forward pass of the policy itself.
 func (t *Trainer) pass() policy.Pass {
-	return policy.Pass{Values: t.needs.Values, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
+	return policy.Pass{Values: t.needs.Values, Through: t.needs.Target > 0, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
 }
 
 // noteOld writes down what the policy says of a part before it learns.
@@ -385,7 +388,10 @@ func (t *Trainer) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 	}
 	if t.needs.Values {
 		lb.Value = out.Values
-		lb.OldValue, lb.Return = vector(func(x *rl.Sample) []float32 { return x.Value }), vector(func(x *rl.Sample) []float32 { return x.Return })
+		lb.Return = vector(func(x *rl.Sample) []float32 { return x.Return })
+		if t.needs.Target == 0 {
+			lb.OldValue = vector(func(x *rl.Sample) []float32 { return x.Value })
+		}
 	}
 	return lb
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"rltrain/lora"
 	"rltrain/rl"
@@ -300,8 +301,16 @@ func (p *Label) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	if pass.Dropout {
 		dropout = torch.Dropout{P: p.adapter.config.Dropout, Keys: b.Dropout}
 	}
-	z := p.features(s, b.Sequences, torch.Pass{Adapter: !pass.Base, Dropout: dropout})
+	texts, of := b.Sequences, []int64(nil)
+	if !pass.Dropout {
+		texts, of = different(texts)
+	}
+	z := p.features(s, texts, torch.Pass{Adapter: !pass.Base, Dropout: dropout})
 	labels := p.logProbs(s, z)
+	if of != nil {
+		index := s.Ints(of, int64(len(of)))
+		z, labels = s.Rows(z, index), s.Rows(labels, index)
+	}
 	out := Output{
 		LogProbs: s.Pick(labels, s.Ints(b.Actions, int64(len(b.Actions)))),
 		Entropy:  s.Neg(s.SumLast(s.Mul(s.Exp(labels), labels))),
@@ -309,9 +318,24 @@ func (p *Label) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 		Rank:     func(s *torch.Scope) []int64 { return ranks(s.Read(labels), b.Actions, len(p.Labels)) },
 	}
 	if pass.Values {
-		out.Values = values(s, z, *p.value)
+		out.Values = values(s, z, *p.value, pass)
 	}
 	return out
+}
+
+// different are the texts without those that are their neighbour's again, as where several labels are drawn for one, and
+// which of them each text is; nil where all are different.
+func different(texts [][]int32) (once [][]int32, of []int64) {
+	for i, text := range texts {
+		if i == 0 || !slices.Equal(text, texts[i-1]) {
+			once = append(once, text)
+		}
+		of = append(of, int64(len(once)-1))
+	}
+	if len(once) == len(texts) {
+		return texts, nil
+	}
+	return once, of
 }
 
 // ranks counts for each row of logProbs [S, C] the labels that are likelier than its action; of equals the first is.

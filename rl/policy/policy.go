@@ -32,6 +32,7 @@ type Policy interface {
 type Pass struct {
 	Base        bool    // without the adapter
 	Values      bool    // values are wanted; the policy has a value head
+	Through     bool    // and their gradient goes on into the rest of the weights
 	Dropout     bool    // of the adapter's input, by the keys of the batch
 	Checkpoint  bool    // keep only each block's input for the gradient: less memory, a third more time
 	Temperature float64 // that divides the logits of a language model; a classifier's are as they are
@@ -42,7 +43,7 @@ type Output struct {
 	LogProbs torch.Tensor // [M] log π of each action, in nats
 	Entropy  torch.Tensor // [M] of the distribution at each action, in nats
 	Rank     func(s *torch.Scope) []int64
-	Values   torch.Tensor // [M] V, where it was asked for; its gradient ends at the value head
+	Values   torch.Tensor // [M] V, where it was asked for; its gradient ends at the value head, unless Pass.Through
 	Labels   torch.Tensor // [S, C] log π of every label; of a Label policy only
 }
 
@@ -67,8 +68,11 @@ type Group struct {
 // its activations stay in tens of megabytes.
 const predictTokens = 4096
 
-// values is V of the states x [M, H], [M]. It reads them without sending its gradient back: the first errors of a
+// values is V of the states x [M, H], [M]. Unless it is to go through, its gradient ends here: the first errors of a
 // head that starts at zero would otherwise drown what the policy has to learn.
-func values(s *torch.Scope, x torch.Tensor, head valueHead) torch.Tensor {
-	return s.Squeeze(s.Linear(s.Detach(x), head.weight.T(), head.bias.T()))
+func values(s *torch.Scope, x torch.Tensor, head valueHead, pass Pass) torch.Tensor {
+	if !pass.Through {
+		x = s.Detach(x)
+	}
+	return s.Squeeze(s.Linear(x, head.weight.T(), head.bias.T()))
 }

@@ -152,7 +152,7 @@ func (p *Token) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	logProbs, entropy, rank := p.head(s, hidden, s.Ints(b.Actions, int64(len(b.Actions))), pass.Temperature)
 	out := Output{LogProbs: logProbs, Entropy: entropy, Rank: func(s *torch.Scope) []int64 { return s.ReadInts(rank) }}
 	if pass.Values {
-		out.Values = values(s, hidden, *p.value)
+		out.Values = values(s, hidden, *p.value, pass)
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"rltrain/envs/reward"
@@ -18,6 +19,7 @@ import (
 type LabelOptions struct {
 	BufferSize int `option:"buffer_size" default:"2000" range:"[1,)" help:"most steps a rollout holds"`
 	BatchSize  int `option:"rl_batch_size" default:"16" range:"[1,)" help:"samples an update"`
+	Samples    int `option:"samples_per_prompt" default:"1" range:"[1,65536]" help:"labels drawn for each text, which algorithms that compare need"`
 }
 
 // LabelsConfig is what a Labels needs to know.
@@ -26,13 +28,14 @@ type LabelsConfig struct {
 	Algorithm   string // for the lines of the log
 	Steps       int    // of the run, for the same
 	Values      bool
-	MicroTokens int // tokens a forward pass may hold; 0 = a whole minibatch
+	Epsilon     bool // act by Explore
+	MicroTokens int  // tokens a forward pass may hold; 0 = a whole minibatch
 	Seed        uint64
 	Log         func(format string, args ...any) error // nil = silence
 }
 
-// Labels is a source of a classifier's choices: a step draws BufferSize of the training texts, a label a ~ π(·|x) for
-// each, and pays for it. An episode is one text. What the policy thought of its choices, and of the texts where values
+// Labels is a source of a classifier's choices: a step draws BufferSize/Samples of the training texts, Samples labels
+// a ~ π(·|x) for each, and pays for them. An episode is one text. What the policy thought of its choices, and of the texts where values
 // are wanted, is taken in the minibatches of the step's first pass, so that the first update reproduces it bit by bit.
 // Texts whose reward failed are left out; the trainer asks about the others then.
 type Labels struct {
@@ -41,6 +44,7 @@ type Labels struct {
 	texts   []string
 	train   policy.Examples
 	rewards *reward.Labels
+	epsilon float64
 	state   labelsState
 }
 
@@ -53,14 +57,21 @@ type labelsState struct {
 
 // NewLabels makes a source of the training examples; texts are theirs, for rewards that are programs.
 func NewLabels(p *policy.Label, texts []string, train policy.Examples, rewards *reward.Labels, c LabelsConfig) (*Labels, error) {
+	c.Samples = max(1, c.Samples)
 	if train.Len() == 0 || c.BufferSize < 1 || c.BatchSize < 1 {
 		return nil, fmt.Errorf("%d training rows, rollouts of %d and updates of %d of them: each must be at least 1", train.Len(), c.BufferSize, c.BatchSize)
+	}
+	if c.BufferSize < c.Samples {
+		return nil, fmt.Errorf("buffer_size %d does not hold the %d labels of one text", c.BufferSize, c.Samples)
 	}
 	if c.Log == nil {
 		c.Log = func(string, ...any) error { return nil }
 	}
 	return &Labels{config: c, policy: p, texts: texts, train: train, rewards: rewards}, nil
 }
+
+// Explore sets the share of actions that are drawn from all labels alike; the others are the likeliest labels.
+func (l *Labels) Explore(epsilon float64) { l.epsilon = epsilon }
 
 // BestReturn is the highest mean reward of a step so far.
 func (l *Labels) BestReturn() float64 { return l.state.BestReturn }
@@ -86,14 +97,21 @@ func (l *Labels) Restore(state json.RawMessage) error {
 func (l *Labels) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	c := l.config
 	drawn := rl.Stream(c.Seed, rl.StreamRollout, uint64(at.Step)).Perm(l.train.Len())
-	drawn = drawn[:min(len(drawn), c.BufferSize)]
-	samples := make([]*rl.Sample, len(drawn))
-	probs := make([]float32, len(drawn)*len(l.policy.Labels))
-	for _, batch := range rl.Minibatches(c.Seed, at.Step, 0, len(drawn), 0, c.BatchSize) {
+	drawn = drawn[:min(len(drawn), c.BufferSize/c.Samples)]
+	samples := make([]*rl.Sample, 0, len(drawn)*c.Samples)
+	for _, row := range drawn {
+		for i := range c.Samples {
+			samples = append(samples, &rl.Sample{
+				Tokens: l.train.IDs[row], Actions: []int32{0}, Truth: int32(l.train.Labels[row]), Prompt: row, Index: i, Version: at.Version,
+			})
+		}
+	}
+	probs := make([]float32, len(samples)*len(l.policy.Labels))
+	for _, batch := range rl.Minibatches(c.Seed, at.Step, 0, len(samples), 0, c.BatchSize) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := l.act(batch, drawn, samples, probs, at); err != nil {
+		if err := l.act(batch, samples, probs, at); err != nil {
 			return nil, fmt.Errorf("rollout of step %d: %w", at.Step+1, err)
 		}
 	}
@@ -104,13 +122,9 @@ func (l *Labels) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	return l.step(samples, scores, at)
 }
 
-// act runs the policy on the drawn texts of one batch and samples a label for each.
-func (l *Labels) act(batch, drawn []int, samples []*rl.Sample, probs []float32, at rl.At) error {
+// act runs the policy on the drawn texts of one batch and chooses a label for each.
+func (l *Labels) act(batch []int, samples []*rl.Sample, probs []float32, at rl.At) error {
 	classes := len(l.policy.Labels)
-	for _, n := range batch {
-		row := drawn[n]
-		samples[n] = &rl.Sample{Tokens: l.train.IDs[row], Actions: []int32{0}, Truth: int32(l.train.Labels[row]), Prompt: row, Version: at.Version}
-	}
 	return torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		for _, part := range rl.MicroBatches(len(batch), l.config.MicroTokens, func(i int) int { return len(samples[batch[i]].Tokens) }) {
 			indices := batch[part[0]:part[1]]
@@ -131,7 +145,12 @@ func (l *Labels) act(batch, drawn []int, samples []*rl.Sample, probs []float32, 
 				for k, lp := range row {
 					pi[k] = float32(math.Exp(float64(lp)))
 				}
-				action := draw(pi, rl.Stream(l.config.Seed, rl.StreamAction, uint64(at.Step), uint64(x.Prompt)))
+				rng := rl.Stream(l.config.Seed, l.streamOf(x, at)...)
+				if l.config.Epsilon {
+					x.Actions[0] = int32(explore(pi, rng, l.epsilon))
+					continue
+				}
+				action := draw(pi, rng)
 				x.Actions[0] = int32(action)
 				x.Drawn = []float32{row[action]}
 				x.Old = x.Drawn
@@ -142,6 +161,23 @@ func (l *Labels) act(batch, drawn []int, samples []*rl.Sample, probs []float32, 
 		}
 		return nil
 	})
+}
+
+// streamOf names the random numbers of a choice.
+func (l *Labels) streamOf(x *rl.Sample, at rl.At) []uint64 {
+	ids := []uint64{rl.StreamAction, uint64(at.Step), uint64(x.Prompt)}
+	if x.Index > 0 {
+		ids = append(ids, uint64(x.Index))
+	}
+	return ids
+}
+
+// explore is any index with probability epsilon, else that of the largest of pi, the first of equals.
+func explore(pi []float32, rng *rand.Rand, epsilon float64) int {
+	if rng.Float64() < epsilon {
+		return rng.IntN(len(pi))
+	}
+	return slices.Index(pi, slices.Max(pi))
 }
 
 // draw draws an index with the probabilities pi.
@@ -194,13 +230,15 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 	sum, equal, failed := 0.0, true, 0
 	for i, x := range samples {
 		x.Rewards, x.Episode = rewards[i:i+1:i+1], i
+		if x.Index == 0 {
+			step.Groups = append(step.Groups, samples[i:i+l.config.Samples:i+l.config.Samples])
+		}
 		if !x.Judged() {
 			failed++
 			continue
 		}
 		sum += rewards[i]
 		step.Samples = append(step.Samples, x)
-		step.Groups = append(step.Groups, []*rl.Sample{x})
 		equal = equal && rewards[i] == step.Samples[0].Rewards[0]
 	}
 	n := len(step.Samples)
@@ -228,8 +266,17 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 		step.Notes = append(step.Notes, fmt.Sprintf("warning: the reward of %d of %d texts failed; they are left out", failed, n+failed))
 	}
 	step.Line = func(m rl.Meter) string {
-		return fmt.Sprintf("%s Update: policy_loss=%.4f, value_loss=%.4f, entropy=%.4f, clip_fraction=%.3f, approx_kl=%.5f, explained_variance=%.3f, grad_norm=%.3f",
-			strings.ToUpper(l.config.Algorithm), m.Get("policy_loss"), m.Get("value_loss"), m.Get("entropy"), m.Get("clip_ratio/region_mean"), m.Get("approx_kl"), m.Get("explained_variance"), m.Get("grad_norm"))
+		var figures []string
+		for _, f := range []struct{ called, name, format string }{
+			{"policy_loss", "policy_loss", "%.4f"}, {"value_loss", "value_loss", "%.4f"}, {"entropy", "entropy", "%.4f"},
+			{"clip_fraction", "clip_ratio/region_mean", "%.3f"}, {"approx_kl", "approx_kl", "%.5f"},
+			{"explained_variance", "explained_variance", "%.3f"}, {"grad_norm", "grad_norm", "%.3f"},
+		} {
+			if _, has := m[f.name]; has {
+				figures = append(figures, fmt.Sprintf("%s="+f.format, f.called, m.Get(f.name)))
+			}
+		}
+		return strings.ToUpper(l.config.Algorithm) + " Update: " + strings.Join(figures, ", ")
 	}
 	return step, nil
 }

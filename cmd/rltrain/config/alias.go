@@ -112,11 +112,11 @@ var otherValues = map[string]map[string]string{
 	"rl_lr_scheduler_type": {"constant_with_warmup": "constant"},
 }
 
-const notHere = "does not exist here; choose ppo, reinforce, rloo or grpo"
+const notHere = "does not exist here; choose ppo, reinforce, rloo, grpo, a2c, or for labels dqn"
 
 // refusedValues are values that get an explanation instead of the list of allowed ones.
 var refusedValues = map[string]map[string]string{
-	"algorithm": {"a2c": notHere, "dqn": notHere, "dpo": notHere},
+	"algorithm": {"dpo": notHere},
 	"device":    {"cuda": "this build has no CUDA library; use auto or cpu"},
 }
 

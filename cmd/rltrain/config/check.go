@@ -83,8 +83,11 @@ func (c *Config) check() (found []error) {
 		add(wrong("judge", "no reward asks a language model: give questions with --reward rubric:FILE"))
 	}
 	samples := 1
-	if c.Fresh != nil {
+	switch {
+	case c.Fresh != nil:
 		samples = c.Fresh.SamplesPerPrompt
+	case c.LabelRollouts != nil:
+		samples = c.LabelRollouts.Samples
 	}
 	if c.Learning != nil {
 		add(c.Learning.Check(samples))

@@ -15,6 +15,7 @@ import (
 	"rltrain/internal/options"
 	"rltrain/rl"
 	"rltrain/rl/algo"
+	"rltrain/rl/rollout"
 )
 
 // TinyModel is the model name of a small language model with random weights.
@@ -49,18 +50,19 @@ type Config struct {
 	TextSFT   *TextImitation  `group:"Supervised stage"`
 	Warmup    *Warmup         `group:"Supervised stage"`
 
-	RL             *RL                  `group:"Reinforcement learning stage"`
-	Loss           *ReinforceLoss       `group:"Reinforcement learning stage"`
-	LabelRollouts  *LabelRollouts       `group:"Reinforcement learning stage"`
-	Rounds         *Rounds              `group:"Reinforcement learning stage"`
-	Fresh          *FreshRollouts       `group:"Reinforcement learning stage"`
-	Replay         *Replay              `group:"Reinforcement learning stage"`
-	StepwiseEval   *StepwiseEval        `group:"Reinforcement learning stage"`
-	Updates        *algo.Updates        `group:"Reinforcement learning stage"`
-	Minibatches    *Minibatches         `group:"Reinforcement learning stage"`
-	Learning       algo.Algorithm       `group:"Reinforcement learning stage"`
-	Values         *Values              `group:"Reinforcement learning stage"`
-	Regularisation *algo.Regularisation `group:"Reinforcement learning stage"`
+	RL             *RL                         `group:"Reinforcement learning stage"`
+	Loss           *ReinforceLoss              `group:"Reinforcement learning stage"`
+	LabelRollouts  *LabelRollouts              `group:"Reinforcement learning stage"`
+	LabelReplay    *rollout.LabelReplayOptions `group:"Reinforcement learning stage"`
+	Rounds         *Rounds                     `group:"Reinforcement learning stage"`
+	Fresh          *FreshRollouts              `group:"Reinforcement learning stage"`
+	Replay         *Replay                     `group:"Reinforcement learning stage"`
+	StepwiseEval   *StepwiseEval               `group:"Reinforcement learning stage"`
+	Updates        *algo.Updates               `group:"Reinforcement learning stage"`
+	Minibatches    *Minibatches                `group:"Reinforcement learning stage"`
+	Learning       algo.Algorithm              `group:"Reinforcement learning stage"`
+	Values         *Values                     `group:"Reinforcement learning stage"`
+	Regularisation *algo.Regularisation        `group:"Reinforcement learning stage"`
 
 	Saving Saving `group:"Saving and logging"`
 
@@ -144,6 +146,9 @@ func (ch choice) build() (*Config, error) {
 	if ch.loss != "" {
 		c.Loss.Loss = ch.loss
 	}
+	if c.LabelRollouts != nil && c.Learning.Check(1) != nil { // it compares the labels of a text
+		c.LabelRollouts.Samples = comparedLabels
+	}
 	return c, nil
 }
 
@@ -164,8 +169,13 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	if ch.loss != "" {
 		c.Learning, c.Replay = replayed[ch.loss](), &Replay{}
 	} else {
-		c.Learning, c.Regularisation = ch.algorithm.New(), &algo.Regularisation{}
+		c.Learning = ch.algorithm.New()
 		needs := c.Learning.Needs()
+		if needs.Target == 0 {
+			c.Regularisation = &algo.Regularisation{}
+		} else {
+			c.LabelReplay = &rollout.LabelReplayOptions{}
+		}
 		if needs.Ratio != algo.NoRatio {
 			c.Updates = &algo.Updates{}
 		}
@@ -195,6 +205,9 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	}
 	c.Judge = &Judge{}
 }
+
+// comparedLabels is how many labels are drawn for a text where they are compared and nothing is said.
+const comparedLabels = 8
 
 // reinforce is the algorithm that can learn from a buffer, and the usual one.
 const reinforce = "reinforce"

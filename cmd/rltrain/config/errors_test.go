@@ -22,12 +22,18 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--lr=1"}, want: "--lr: write learning_rate (supervised stage) or rl_learning_rate"},
 		{args: []string{"--bf16"}, want: "--bf16: does not apply to task intent; it applies to chat, gsm8k, math, prompts, reverse_digits, sum_digits"},
 		{args: []string{"--task=chat", "--dataset=d", "--pooling=mean"}, want: "--pooling: does not apply to task chat; it applies to intent"},
-		{args: []string{"--algorithm=grpo"}, want: `--algorithm: "grpo" is not one of ppo, reinforce`},
+		{args: []string{"--algorithm=grop"}, want: `--algorithm: "grop" is not one of a2c, dqn, grpo, ppo, reinforce, rloo; did you mean grpo?`},
+		{args: []string{"--algorithm=dqn", "--entropy-coef=0.1"}, want: "--entropy-coef: applies only with --algorithm a2c or grpo or ppo or reinforce or rloo"},
+		{args: []string{"--algorithm=dqn", "--n-step=3"}, want: "--n-step: applies only where an episode has several actions"},
+		{args: []string{"--algorithm=ppo", "--epsilon-start=0.5"}, want: "--epsilon-start: applies only with --algorithm dqn"},
+		{args: []string{"--algorithm=dqn", "--epsilon-start=0.5", "--epsilon-end=0.6"}, want: "epsilon_end 0.6 is above epsilon_start 0.5: exploration falls"},
+		{args: []string{"--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group compares the samples of a prompt: take at least 2 samples a prompt"},
+		{args: []string{"--buffer-size=16", "--samples-per-prompt=32"}, want: "buffer_size 16 does not hold the 32 labels of one text; see samples_per_prompt"},
 		{args: []string{"--task=sum_digits", "--mode=rl_only"}, want: "mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage"},
 		{args: []string{"--task=sum_digits", "--clip-low=0.1"}, want: "--clip-low: applies only with --algorithm grpo or ppo or rloo"},
 		{args: []string{"--task=sum_digits", "--minibatches=2"}, want: "--minibatches: applies only with --algorithm grpo or ppo or rloo"},
 		{args: []string{"--task=sum_digits", "--baseline-start=0"}, want: "--baseline-start: applies only with --baseline auto or moving"},
-		{args: []string{"--task=sum_digits", "--algorithm=gpro"}, want: `--algorithm: "gpro" is not one of grpo, ppo, reinforce, rloo; did you mean grpo?`},
+		{args: []string{"--task=sum_digits", "--algorithm=gpro"}, want: `--algorithm: "gpro" is not one of a2c, grpo, ppo, reinforce, rloo; did you mean grpo?`},
 		{args: []string{"--task=sum_digits", "--max-staleness=2"}, want: "--max-staleness: applies only with --async"},
 		{args: []string{"--task=sum_digits", "--kl-type=k1"}, want: "--kl-type: applies only with --kl-coef above 0"},
 		{args: []string{"--task=sum_digits", "--kl-coef=0.1", "--kl-horizon=9"}, want: "--kl-horizon: applies only with --kl-target above 0"},
@@ -81,7 +87,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--epoch", "3", "--batch=4", "--gama", "1", "--seed=x"}, want: `unknown option --epoch; did you mean --epochs?; unknown option --batch; did you mean --batch-size?; unknown option --gama; did you mean --gamma?; --seed: "x" is not a whole number from 0`},
 		{args: []string{"--epochs=0", "--mode=rl", "--rl-episodes=two", "stray"}, env: "RLTRAIN_EPOCH=3", yaml: "lora_r: 0", want: `stray argument "stray": every setting is given as --name=value; unknown environment variable RLTRAIN_EPOCH; did you mean RLTRAIN_EPOCHS?; c.yaml:1:1: lora_r: 0 is out of range; it must be 1 to 1024; --epochs: 0 is out of range; it must be at least 1; --mode: "rl" is not one of supervised_then_rl, supervised, rl_only; --rl-episodes: "two" is not a whole number`},
 		{args: []string{"--delta=1", "--use-rslora", "--scale_reward=none"}, want: "unknown option --delta: there is no upper limit of the ratio beside clip_high; unknown option --use-rslora: adapters are scaled by lora_alpha / lora_r; write lora_alpha; unknown option --scale_reward; did you mean --scale-rewards?"},
-		{args: []string{"--task=sum_digits", "--algorithm=dpo"}, want: "--algorithm: dpo: does not exist here; choose ppo, reinforce, rloo or grpo"},
+		{args: []string{"--task=sum_digits", "--algorithm=dpo"}, want: "--algorithm: dpo: does not exist here; choose ppo, reinforce, rloo, grpo, a2c, or for labels dqn"},
 
 		// What no single option shows to be wrong.
 		{args: []string{"--task=sum_digits", "--baseline=none", "--advantage-scale=group"}, want: "baseline none cannot be divided by the group's standard deviation: choose baseline group, or scale none"},
@@ -96,7 +102,7 @@ func TestUsageErrors(t *testing.T) {
 
 		// An episode of one action has nothing to discount.
 		{args: []string{"--gamma=0.9", "--gae-lambda=0.9"}, want: "--gamma: applies only where an episode has several actions; --gae-lambda: applies only where an episode has several actions"},
-		{args: []string{"--task=sum_digits", "--gamma=0.9"}, want: "--gamma: applies only with --algorithm ppo, or --algorithm reinforce and a --reinforce-loss that replays: stable, reinforce or distiller"},
+		{args: []string{"--task=sum_digits", "--gamma=0.9"}, want: "--gamma: applies only with --algorithm a2c or ppo, or --algorithm reinforce and a --reinforce-loss that replays: stable, reinforce or distiller"},
 
 		// Shape of the command line.
 		{args: []string{"models"}, want: `stray argument "models": every setting is given as --name=value`},
@@ -127,7 +133,6 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--mode=rl"}, want: `--mode: "rl" is not one of supervised_then_rl, supervised, rl_only`},
 		{args: []string{"--device=cuda:0"}, want: "--device: cuda:0: this build has no CUDA library; use auto or cpu"},
 		{args: []string{"--device=gpu"}, want: `--device: "gpu" is not one of auto, cpu; did you mean cpu?`},
-		{args: []string{"--algorithm=a2c"}, want: "--algorithm: a2c: does not exist here; choose ppo, reinforce, rloo or grpo"},
 		{args: []string{"--report-to=wandb"}, want: `--report-to: "wandb": runs are reported to files only; use none`},
 		{args: []string{"--enable-feature-alignment=0.2"}, want: `--enable-feature-alignment: "0.2" is not true or false`},
 		{env: "RLTRAIN_EPOCHS=two", want: `RLTRAIN_EPOCHS: "two" is not a whole number`},
@@ -155,7 +160,7 @@ func TestUsageErrors(t *testing.T) {
 		{yaml: "classifier:\n  category_model: {}", want: "c.yaml:1:1: classifier: has no section rl_training, the one that is read here"},
 		{yaml: "classifier:\n  rl_training: true", want: "c.yaml:2:3: classifier.rl_training: wants keys such as enabled, learning_rate and reward_metric"},
 		{yaml: "classifier:\n  rl_training:\n    gama: 1", want: "c.yaml:3:5: unknown key classifier.rl_training.gama; did you mean gamma?"},
-		{yaml: "classifier:\n  rl_training:\n    algorithm: dqn", want: "c.yaml:3:5: classifier.rl_training.algorithm: dqn: does not exist here; choose ppo, reinforce, rloo or grpo"},
+		{yaml: "classifier:\n  rl_training:\n    algorithm: dpo", want: "c.yaml:3:5: classifier.rl_training.algorithm: dpo: does not exist here; choose ppo, reinforce, rloo, grpo, a2c, or for labels dqn"},
 		{yaml: "classifier:\n  rl_training:\n    enabled: maybe", want: `c.yaml:3:5: classifier.rl_training.enabled: "maybe" is not true or false`},
 		{yaml: "classifier:\n  rl_training: {enabled: false, gamma: 2}", want: "c.yaml:2:33: classifier.rl_training.gamma: 2 is out of range; it must be 0 to 1"},
 		{yaml: "epohcs: 3\nclassifier:\n  rl_training: {gamma: 1}", want: "c.yaml:1:1: unknown key epohcs; did you mean epochs?"},

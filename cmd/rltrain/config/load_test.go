@@ -124,6 +124,8 @@ func TestLoadCommands(t *testing.T) {
 		{"--config c.yaml --mode supervised", enabled, "mode=supervised"},
 		{"--config c.yaml --mode rl_only --pretrained-model m", enabled, routerRL + " mode=rl_only pretrained_model=m"},
 		{"--config c.yaml --rl-learning-rate 2e-5", enabled, strings.Replace(routerRL, "1.0e-05", "2.0e-05", 1)},
+		{"--config c.yaml", strings.Replace(enabled, `"ppo"`, "a2c", 1), strings.Replace(routerRL, " update_epochs=3", "", 1) + " algorithm=a2c"},
+		{"--config c.yaml", strings.Replace(enabled, `"ppo"`, "dqn", 1), strings.Replace(routerRL, " update_epochs=3", "", 1) + " algorithm=dqn"},
 		{"--config c.yaml", "epochs: 4\nclassifier:\n  rl_training: {update_epochs: 5}\n", "epochs=4 update_epochs=5"},
 		{"--config c.yaml", "model_name_or_path: m\nreport_to: none\nlora_target_modules: [query, 'key']\nlearning_rate: 1e-5\nepochs: 4.0\n",
 			"model=m lora_target_modules=[query,_SPACE_key] learning_rate=1.0e-05 epochs=4"},

@@ -91,7 +91,10 @@ func OptionTables() string {
 func describeOption(name string) (found *options.Option, group, tasks string, fallbacks []string) {
 	var have []string
 	values := map[string][]string{}
-	for _, ch := range everything().choices()[name] {
+	all := everything().choices()[name]
+	choices := slices.DeleteFunc(slices.Clone(all), func(ch choice) bool { return !ch.usual() })
+	choices = append(choices, all...) // a task's usual algorithm first
+	for _, ch := range choices {
 		if slices.Contains(have, ch.task.Name) {
 			continue
 		}
@@ -105,7 +108,9 @@ func describeOption(name string) (found *options.Option, group, tasks string, fa
 		value := yamlValue(o.Get())
 		values[value] = append(values[value], ch.task.Name)
 	}
+	slices.Sort(have)
 	for _, value := range slices.Sorted(maps.Keys(values)) {
+		slices.Sort(values[value])
 		text := code(value)
 		if value == "" || value == `""` || value == "[]" {
 			text = "none"
@@ -120,6 +125,17 @@ func describeOption(name string) (found *options.Option, group, tasks string, fa
 		tasks = "all"
 	}
 	return found, group, tasks, fallbacks
+}
+
+// usual tells whether the algorithm is that of a command that names none.
+func (ch choice) usual() bool {
+	name := usualAlgorithm(ch.task)
+	if recipe, err := recipeOf(ch.task); err == nil {
+		if value, e := pick("algorithm", [][]entry{recipe}); e != nil {
+			name = value
+		}
+	}
+	return ch.algorithm.Name == name
 }
 
 func code(name string) string {

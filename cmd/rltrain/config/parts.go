@@ -153,6 +153,8 @@ func (o *LabelRollouts) Check() error {
 		return wrong("reward", "custom needs --reward-expr, an expression such as 'correct - 0.5*(1-correct)*confidence'")
 	case strings.Contains(o.RewardExpr, "'") && strings.Contains(o.RewardExpr, `"`):
 		return wrong("reward_expr", "has quotes of both kinds; write one kind")
+	case o.BufferSize < o.Samples:
+		return fmt.Errorf("buffer_size %d does not hold the %d labels of one text; see samples_per_prompt", o.BufferSize, o.Samples)
 	case o.BufferSize < o.BatchSize:
 		return fmt.Errorf("buffer_size %d is less than rl_batch_size %d: a minibatch would never fill", o.BufferSize, o.BatchSize)
 	}

@@ -240,32 +240,44 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 	}
 	learning, way := c.Learning, c.RL.Algorithm
 	if rewards.ReadsProbs() { // which a policy gradient does not see
+		if c.LabelReplay != nil {
+			return nil, c.Errorf("reward", "%s reads the policy's own probabilities, which change while choices wait in a replay buffer; choose another --algorithm than %s", strings.Join(rewards.Names(), ","), way)
+		}
 		way = "the exact gradient of the expected reward"
 		expected := &algo.Expected{Rewards: rewards}
 		expected.Clip = learning.Needs().Clip
 		learning = expected
 	}
 	after, err := t.trained(ctx, rlStage, p, e, "reinforcement learning with "+way, func(stage *run.Stage) error {
-		source, err := rollout.NewLabels(p, textsOf(t.data.reinforced), e.train, rewards, rollout.LabelsConfig{
-			LabelOptions: o.LabelOptions, Steps: o.Episodes, Values: learning.Needs().Values,
+		player, err := rollout.NewLabels(p, textsOf(t.data.reinforced), e.train, rewards, rollout.LabelsConfig{
+			LabelOptions: o.LabelOptions, Steps: o.Episodes, Values: learning.Needs().Values, Epsilon: c.LabelReplay != nil,
 			MicroTokens: t.microTokens(labelMicroTokens), Seed: c.General.Seed, Log: stage.Printf, Algorithm: c.RL.Algorithm,
 		})
 		if err != nil {
 			return err
 		}
+		source := algo.Source(player)
+		if c.LabelReplay != nil {
+			if source, err = rollout.NewLabelReplay(player, rollout.LabelReplayConfig{
+				LabelReplayOptions: *c.LabelReplay, BatchSize: o.BatchSize, Steps: o.Episodes, Seed: c.General.Seed,
+			}); err != nil {
+				return err
+			}
+		}
 		settings := t.learning(o.Episodes, labelMicroTokens)
-		if learning.Needs().Ratio != algo.NoRatio {
+		if learning.Needs().Ratio != algo.NoRatio || c.LabelReplay != nil {
 			settings.MinibatchSize = o.BatchSize
 		}
+		settings.Samples = o.Samples
 		settings.Evaluate, settings.Summary = judge, "reward"
 		found, err := algo.Train(ctx, p, source, learning, settings, stage.Hooks(c.RL.Algorithm, "rollout"))
 		if err != nil {
 			return err
 		}
-		if err := stage.Printf("%s training complete. Best return: %.4f (best episode by validation: %d)", strings.ToUpper(c.RL.Algorithm), source.BestReturn(), found.BestStep); err != nil {
+		if err := stage.Printf("%s training complete. Best return: %.4f (best episode by validation: %d)", strings.ToUpper(c.RL.Algorithm), player.BestReturn(), found.BestStep); err != nil {
 			return err
 		}
-		return save(stage, "rewards.json", source.Scores())
+		return save(stage, "rewards.json", player.Scores())
 	})
 	return append(results, after), err
 }
