@@ -5,7 +5,6 @@ package app
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,7 +73,7 @@ func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
 			urls = append(urls, s.url)
 		}
 		run := exec.Command(binary, append([]string{"--task", "reverse_digits", "--mode", "rl_only", "--model", model, "--tuning", "lora", "--num-steps", "8",
-			"--prompts-per-step", "12", "--eval-samples", "10", "--eval-every", "8", "--rl-learning-rate", "1e-2", "--reward", "accuracy,expr:'-0.01*length'",
+			"--prompts-per-step", "12", "--eval-samples", "10", "--eval-every", "8", "--fresh-samples", "10", "--rl-learning-rate", "1e-2", "--reward", "accuracy,expr:'-0.01*length'",
 			"--rollout-url", strings.Join(urls, ","), "--rollout-dir", adapters, "--output-dir", output, "--threads", "1"}, more...)...)
 		out, err := run.StdoutPipe()
 		if err != nil {
@@ -88,7 +87,7 @@ func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
 		said := ""
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			said += lines.Text() + "\n"
-			if kill != nil && strings.Contains(lines.Text(), fmt.Sprintf("%d]", 3)) {
+			if kill != nil && strings.HasPrefix(lines.Text(), "[SYNC  3]") {
 				if err := kill.command.Process.Signal(syscall.SIGKILL); err != nil {
 					t.Error(err)
 				}
