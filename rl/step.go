@@ -11,8 +11,8 @@ type Step struct {
 	// Aside are samples that the policy and its reference are asked about before the step, and that are not learnt from.
 	Aside  []*Sample
 	Greedy []float64 // reward of each group's greedy answer, NaN where there is none; nil unless the source gives them
-	// Prefetched says that an earlier version of the policy may have acted, so that samples are weighted by what the
-	// policy thinks of them now.
+	// Prefetched says that an earlier version of the policy may have acted, or another program for it, so that samples are
+	// weighted by what the policy thinks of them now.
 	Prefetched bool
 
 	Figures Meter                  // what the source measured, for the metrics

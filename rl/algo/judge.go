@@ -147,7 +147,7 @@ func JudgeLoss(p *policy.Token, validation []*rl.Sample, every int) *Evaluation 
 
 // JudgeAnswers judges a language model by its answers to the first n held-out episodes of a task, played as c says,
 // before the first step, every so many steps, and after the last; with n 0 not at all.
-func JudgeAnswers(sampler *policy.Sampler, task envs.Task, n, every int, c rollout.Config) *Evaluation {
+func JudgeAnswers(sampler rollout.Writer, task envs.Task, n, every int, c rollout.Config) *Evaluation {
 	if n == 0 {
 		return nil
 	}

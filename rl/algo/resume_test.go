@@ -139,10 +139,14 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		"tokens × rloo":               ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
 		"tokens × ppo":                ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
 		"async tokens × rloo":         ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
-		"replay × replayed":           ofReplays(&Replayed{bounds}, 0),
-		"replay × stable":             ofReplays(&Stable{bounds, 0.25}, 0),
-		"replay × stable adapter":     ofReplays(&Stable{bounds, 0.25}, 4),
-		"replay × distiller":          ofReplays(&Distiller{bounds, 0.25}, 4),
+		"servers × grpo":              ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.servers, r.Options.Temperature = 2, 0.8 }),
+		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
+			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling{}
+		}),
+		"replay × replayed":       ofReplays(&Replayed{bounds}, 0),
+		"replay × stable":         ofReplays(&Stable{bounds, 0.25}, 0),
+		"replay × stable adapter": ofReplays(&Stable{bounds, 0.25}, 4),
+		"replay × distiller":      ofReplays(&Distiller{bounds, 0.25}, 4),
 		"tokens × grpo, adaptive": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
 			r.Epochs, r.Minibatches, r.DynamicSampling = 2, 2, true
 			r.KLCoef, r.KLType, r.KLTarget, r.KLHorizon = 0.1, "k3", 0.001, 100
@@ -170,6 +174,9 @@ func TestStoppedRunEqualsUninterrupted(t *testing.T) {
 		"tokens × grpo":       ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
 		"async tokens × rloo": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
 		"replay × stable":     ofReplays(&Stable{Returns{0, 10}, 0.25}, 4),
+		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
+			r.servers, r.Async, r.MaxStaleness, r.task = 1, true, 1, spelling{}
+		}),
 	} {
 		t.Run(name, func(t *testing.T) { resumes(t, again, false) })
 	}

@@ -10,6 +10,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/reward"
 	"rltrain/rl/policy"
+	"rltrain/rl/remote/remotetest"
 	"rltrain/rl/report"
 	"rltrain/rl/rollout"
 	"rltrain/rl/run"
@@ -272,6 +273,10 @@ type tokenRun struct {
 	evaluated int    // episodes of an evaluation
 	every     int    // steps between evaluations
 	Config
+
+	servers int // that write; 0 = the policy's own sampler does
+	quirk   func(i int, s *remotetest.Server)
+	told    func(line string)
 }
 
 func newTokenRun(algorithm func() Algorithm) tokenRun {
@@ -286,9 +291,15 @@ func newTokenRun(algorithm func() Algorithm) tokenRun {
 }
 
 // source is that of the run's rollouts; closing it is the test's.
-func (r tokenRun) source(t testing.TB, p *policy.Token) (*rollout.Tokens, *policy.Sampler) {
+func (r tokenRun) source(t testing.TB, p *policy.Token) (*rollout.Tokens, writer) {
 	t.Helper()
-	sampler, err := p.NewSampler(r.NumGenerators * r.SamplesPerPrompt)
+	var sampler writer
+	var err error
+	if r.servers > 0 {
+		sampler, err = r.serve(t, p)
+	} else {
+		sampler, err = p.NewSampler(r.NumGenerators * r.SamplesPerPrompt)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -315,6 +315,11 @@ type Scored struct {
 
 // Score runs the policy on prompts with given completions. Neither may be empty.
 func (p *Token) Score(ctx context.Context, prompts, completions [][]int32) ([]Scored, error) {
+	return p.ScoreAt(ctx, prompts, completions, 1)
+}
+
+// ScoreAt is Score of the distribution at a temperature above 0.
+func (p *Token) ScoreAt(ctx context.Context, prompts, completions [][]int32, temperature float64) ([]Scored, error) {
 	sequences := make([]Sequence, len(prompts))
 	for i, prompt := range prompts {
 		n := len(prompt) + len(completions[i])
@@ -327,7 +332,7 @@ func (p *Token) Score(ctx context.Context, prompts, completions [][]int32) ([]Sc
 		}
 	}
 	var all []Scored
-	err := p.predict(ctx, Samples(sequences), func(s *torch.Scope, part []*rl.Sample, out Output) {
+	err := p.predict(ctx, Samples(sequences), temperature, func(s *torch.Scope, part []*rl.Sample, out Output) {
 		logProbs, entropy, rank := s.Read(out.LogProbs), s.Read(out.Entropy), out.Rank(s)
 		for _, x := range part {
 			n := x.Len()
@@ -342,7 +347,7 @@ func (p *Token) Score(ctx context.Context, prompts, completions [][]int32) ([]Sc
 }
 
 // predict runs the policy on samples, some at a time, without gradient.
-func (p *Token) predict(ctx context.Context, samples []*rl.Sample, visit func(s *torch.Scope, part []*rl.Sample, out Output)) error {
+func (p *Token) predict(ctx context.Context, samples []*rl.Sample, temperature float64, visit func(s *torch.Scope, part []*rl.Sample, out Output)) error {
 	for _, bounds := range rl.MicroBatches(len(samples), predictTokens, func(i int) int { return len(samples[i].Tokens) }) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -352,7 +357,7 @@ func (p *Token) predict(ctx context.Context, samples []*rl.Sample, visit func(s 
 			return nil
 		}
 		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			visit(s, part, p.Forward(s, rl.NewBatch(part), Pass{Temperature: 1}))
+			visit(s, part, p.Forward(s, rl.NewBatch(part), Pass{Temperature: temperature}))
 			return nil
 		}); err != nil {
 			return err
@@ -375,7 +380,7 @@ func (v Validation) Perplexity() float64 { return math.Exp(v.Loss) }
 // Validate measures the policy on the actions of samples.
 func (p *Token) Validate(ctx context.Context, samples []*rl.Sample) (Validation, error) {
 	var v Validation
-	err := p.predict(ctx, samples, func(s *torch.Scope, part []*rl.Sample, out Output) {
+	err := p.predict(ctx, samples, 1, func(s *torch.Scope, part []*rl.Sample, out Output) {
 		v.Loss -= s.Item(s.Sum(out.LogProbs))
 		v.Entropy += s.Item(s.Sum(out.Entropy))
 		for _, rank := range out.Rank(s) {

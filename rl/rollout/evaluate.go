@@ -9,14 +9,13 @@ import (
 
 	"rltrain/envs"
 	"rltrain/rl"
-	"rltrain/rl/policy"
 	"rltrain/torch"
 )
 
 // Evaluate plays n episodes of the evaluation part, from the given one on, once each, as c says but for the number of
 // samples, and counts the answers; fewer where the part has no more. Rewards are asked only of a task that is
 // envs.Open.
-func Evaluate(ctx context.Context, sampler *policy.Sampler, task envs.Task, from, n int, c Config) (rl.AnswerScores, error) {
+func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, c Config) (rl.AnswerScores, error) {
 	if most := task.Len(envs.Eval); most > 0 {
 		n = max(0, min(n, most-from))
 	}

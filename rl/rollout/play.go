@@ -46,6 +46,13 @@ type Config struct {
 // number of completions is judged at the same time.
 const parallelEpisodes = 64
 
+// Writer writes for a policy: its own *policy.Sampler, or servers that have its weights, *remote.Servers.
+type Writer interface {
+	Policy() *policy.Token
+	// Generate completes prompts by the policy's weights as they are; done hears of the prompts in their order.
+	Generate(ctx context.Context, prompts [][]int32, o policy.GenerateOptions, done func(prompt int, completions []policy.Completion) error) error
+}
+
 // Played is what a rollout gives.
 type Played struct {
 	Groups      []rl.Group    // the samples of each episode
@@ -60,13 +67,16 @@ type Played struct {
 //
 // An episode of several turns goes on behind its own tokens. Where MaxNew more would be past the model's
 // positions it ends as if it had been cut off by the limit of tokens, and a turn under way earns 0.
-func Play(ctx context.Context, sampler *policy.Sampler, task envs.Task, part envs.Part, indices []int, c Config) (Played, error) {
+func Play(ctx context.Context, sampler Writer, task envs.Task, part envs.Part, indices []int, c Config) (Played, error) {
 	return play(ctx, sampler, task, part, indices, c, run.Hooks{}.Time)
 }
 
-func play(ctx context.Context, sampler *policy.Sampler, task envs.Task, part envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
+func play(ctx context.Context, sampler Writer, task envs.Task, part envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
 	r := &rollout{sampler: sampler, config: c, now: now}
-	if err := r.start(ctx, task, part, indices, nil); err != nil {
+	if err := r.open(ctx, task, part, indices); err != nil {
+		return Played{}, err
+	}
+	if err := r.start(ctx, nil); err != nil {
 		return Played{}, err
 	}
 	return r.finish(ctx)
@@ -74,7 +84,7 @@ func play(ctx context.Context, sampler *policy.Sampler, task envs.Task, part env
 
 // rollout is a rollout under way.
 type rollout struct {
-	sampler     *policy.Sampler
+	sampler     Writer
 	config      Config
 	now         func() time.Time
 	environment time.Duration
@@ -82,6 +92,8 @@ type rollout struct {
 	slots       chan struct{} // of those goroutines
 
 	groups  []rl.Group
+	prompts [][]int32             // of the episodes that begin
+	streams []uint64              // of their random numbers
 	running []*episode            // those that go on
 	first   [][]policy.Completion // the first actions, by episode; none where no sample of it could begin
 	judged  []judged              // finished turns, for Config.Rewards
@@ -119,14 +131,11 @@ type answer struct {
 	err error
 }
 
-// start begins the episodes and has the policy write their first actions; written, where it is not nil, is
-// what it has written before.
-func (r *rollout) start(ctx context.Context, task envs.Task, part envs.Part, indices []int, written [][]policy.Completion) error {
+// open begins the episodes.
+func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indices []int) error {
 	r.prefetched = r.prefetched || r.config.Timeout > 0
 	r.slots = make(chan struct{}, parallelEpisodes)
 	r.groups = make([]rl.Group, len(indices))
-	var prompts [][]int32
-	var streams []uint64
 	for i, index := range indices {
 		var prompt []int32
 		var begun []*episode
@@ -143,20 +152,25 @@ func (r *rollout) start(ctx context.Context, task envs.Task, part envs.Part, ind
 		}
 		if prompt != nil {
 			r.running = append(r.running, begun...)
-			prompts, streams = append(prompts, prompt), append(streams, uint64(index))
+			r.prompts, r.streams = append(r.prompts, prompt), append(r.streams, uint64(index))
 		}
 	}
+	return nil
+}
+
+// start has the policy write the first actions; written, where it is not nil, is what it has written before.
+func (r *rollout) start(ctx context.Context, written [][]policy.Completion) error {
 	// The first action of all samples of an episode has one prompt, the later ones have their own.
-	r.first = make([][]policy.Completion, len(prompts))
+	r.first = make([][]policy.Completion, len(r.prompts))
 	keep := func(prompt int, completions []policy.Completion) error {
 		r.first[prompt] = completions
 		return r.hand(ctx, r.running[prompt*r.config.Samples:], completions)
 	}
 	if written == nil {
-		return r.act(ctx, prompts, streams, r.config.Samples, keep)
+		return r.act(ctx, r.prompts, r.streams, r.config.Samples, keep)
 	}
-	if len(written) != len(prompts) {
-		return fmt.Errorf("%d episodes begin that were %d before: the task has changed", len(prompts), len(written))
+	if len(written) != len(r.prompts) {
+		return fmt.Errorf("%d episodes begin that were %d before: the task has changed", len(r.prompts), len(written))
 	}
 	for prompt, completions := range written {
 		if err := keep(prompt, completions); err != nil {

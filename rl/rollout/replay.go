@@ -11,7 +11,6 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/reward"
 	"rltrain/rl"
-	"rltrain/rl/policy"
 	"rltrain/torch"
 )
 
@@ -48,7 +47,7 @@ type ReplayConfig struct {
 // sampled, and episodes that did not answer are left out.
 type Replay struct {
 	config  ReplayConfig
-	sampler *policy.Sampler
+	sampler Writer
 	task    envs.Task
 	buffer  *rl.Replay
 	state   replayState
@@ -62,7 +61,7 @@ type replayState struct {
 }
 
 // NewReplay makes a source, with the buffer of the file that is to be loaded. The caller keeps owning the sampler.
-func NewReplay(sampler *policy.Sampler, task envs.Task, c ReplayConfig) (*Replay, error) {
+func NewReplay(sampler Writer, task envs.Task, c ReplayConfig) (*Replay, error) {
 	switch {
 	case c.PromptsPerStep < 1 || c.NumUpdateSteps < 1 || c.MaxNew < 1:
 		return nil, fmt.Errorf("%d episodes a step with at most %d tokens an action, %d turns drawn: each must be at least 1", c.PromptsPerStep, c.MaxNew, c.NumUpdateSteps)

@@ -10,7 +10,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/reward"
 	"rltrain/rl"
-	"rltrain/rl/policy"
+	"rltrain/rl/remote"
 	"rltrain/torch"
 )
 
@@ -28,8 +28,8 @@ func (s Sampling) Torch() torch.Sampling {
 	return torch.Sampling{Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP, RepetitionPenalty: s.RepetitionPenalty}
 }
 
-// filtered says whether tokens are drawn from a part of the distribution.
-func (s Sampling) filtered() bool {
+// Filtered says whether tokens are drawn from a part of the distribution.
+func (s Sampling) Filtered() bool {
 	return s.TopK > 0 || s.TopP > 0 && s.TopP < 1 || s.MinP > 0 || s.RepetitionPenalty > 0 && s.RepetitionPenalty != 1
 }
 
@@ -68,7 +68,8 @@ const maxOversampling = 4
 // counted. With Async the source begins the episodes of coming steps before it finishes those of this one.
 type Tokens struct {
 	config  TokensConfig
-	sampler *policy.Sampler
+	sampler Writer
+	servers *remote.Servers // sampler, where servers write
 	task    envs.Task
 	state   tokensState
 	flights []*flight // of state.Flights, as far as they are taken up
@@ -84,14 +85,18 @@ type tokensState struct {
 }
 
 // NewTokens makes a source. The caller keeps owning the sampler.
-func NewTokens(sampler *policy.Sampler, task envs.Task, c TokensConfig) (*Tokens, error) {
+func NewTokens(sampler Writer, task envs.Task, c TokensConfig) (*Tokens, error) {
 	if c.MaxTotal == 0 {
 		c.MaxTotal = c.MaxNew
 	}
 	if c.Now == nil {
 		c.Now = func() time.Time { return time.Time{} }
 	}
-	return &Tokens{config: c, sampler: sampler, task: task}, c.Check()
+	servers, _ := sampler.(*remote.Servers)
+	if servers != nil && c.Filtered() {
+		return nil, errors.New("what servers write is weighed by its probability under the whole distribution: choose no top_k, top_p, min_p or repetition_penalty")
+	}
+	return &Tokens{config: c, sampler: sampler, servers: servers, task: task}, c.Check()
 }
 
 // Check says what is wrong with the configuration.
@@ -107,7 +112,7 @@ func (c TokensConfig) Check() error {
 		return errors.New("dynamic sampling cannot go with async: what to sample next depends on rewards that are not there yet")
 	case c.Async && c.Greedy:
 		return errors.New("baseline greedy cannot go with async: the greedy answers would be another policy's; choose baseline group or batch")
-	case c.Async && c.filtered():
+	case c.Async && c.Filtered():
 		return errors.New("async weighs samples by their probability under the whole distribution: choose no top_k, top_p, min_p or repetition_penalty")
 	case c.OverlongBuffer < 0 || c.MaxTotal > 0 && c.OverlongBuffer > c.MaxTotal:
 		return fmt.Errorf("a buffer of %d of at most %d tokens for the penalty of length: it must be within them", c.OverlongBuffer, c.MaxTotal)
@@ -116,7 +121,10 @@ func (c TokensConfig) Check() error {
 }
 
 // State implements rl.Stateful.
-func (t *Tokens) State() any { return t.state }
+func (t *Tokens) State() any {
+	t.settleFlights()
+	return t.state
+}
 
 // Restore implements rl.Stateful.
 func (t *Tokens) Restore(state json.RawMessage) error { return json.Unmarshal(state, &t.state) }
@@ -243,7 +251,7 @@ func joinScores(a, b reward.Scores) reward.Scores {
 // step makes samples of a collection.
 func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 	c := t.config
-	step := &rl.Step{Greedy: r.greedy, Prefetched: c.Async, Figures: rl.Meter{}}
+	step := &rl.Step{Greedy: r.greedy, Prefetched: c.Async || t.servers != nil, Figures: rl.Meter{}}
 	episode := 0
 	for _, group := range r.kept {
 		var samples []*rl.Sample
@@ -254,7 +262,7 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 				}
 			}
 			x := trajectory.Sample(c.Temperature)
-			if c.filtered() && c.Temperature != 1 {
+			if c.Filtered() && c.Temperature != 1 {
 				x.Drawn = nil // of a part of the distribution, of which the trainer has no counterpart
 			}
 			x.Episode = episode

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"rltrain/rl/algo"
+	"rltrain/rl/remote"
 	"rltrain/rl/rollout"
 	"rltrain/rl/run"
 )
@@ -212,6 +213,7 @@ type Rounds struct {
 // FreshRollouts are learnt from once, by the policy that wrote them.
 type FreshRollouts struct {
 	rollout.Options
+	Remote  remote.Options
 	Verbose bool `option:"verbose" incidental:"true" help:"print the answers of each step"`
 }
 

@@ -209,6 +209,9 @@ type errorBody struct {
 	Code    int     `json:"code"`
 }
 
+// statusGone is of a request whose client went away, for the metrics: nobody reads it.
+const statusGone = 499
+
 var errorTypes = map[int]string{
 	http.StatusUnauthorized: "authentication_error", http.StatusForbidden: "permission_error", http.StatusNotFound: "not_found_error",
 	http.StatusTooManyRequests: "rate_limit_error", http.StatusGatewayTimeout: "timeout_error",
@@ -230,6 +233,8 @@ func bodyOf(err error) (int, errorBody) {
 		status = http.StatusTooManyRequests
 	case errors.Is(err, errStopped):
 		status = http.StatusServiceUnavailable
+	case errors.Is(err, context.Canceled):
+		status = statusGone
 	case errors.Is(err, context.DeadlineExceeded):
 		status, body.Message = http.StatusGatewayTimeout, "the completion took longer than this server's limit"
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"rltrain/rl"
 	"rltrain/rl/algo"
 	"rltrain/rl/policy"
+	"rltrain/rl/remote"
 	"rltrain/rl/report"
 	"rltrain/rl/rollout"
 	"rltrain/rl/run"
@@ -79,11 +81,11 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 // learn trains, and measures what has come of it.
 func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, rewards *reward.Text, settings algo.Config) error {
 	c := t.config
-	sampler, err := p.NewSampler(t.slots())
+	sampler, done, err := t.writer(ctx, stage, p)
 	if err != nil {
 		return err
 	}
-	defer sampler.Close()
+	defer done()
 	source, err := t.source(sampler, task, rewards)
 	if err != nil {
 		return err
@@ -127,6 +129,26 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, 
 	return t.endReinforcement(ctx, stage, p, task, result.BestStep, scores)
 }
 
+// writer is what writes the answers: servers, or this process.
+func (t *trainer) writer(ctx context.Context, stage *run.Stage, p *policy.Token) (w rollout.Writer, done func(), err error) {
+	f := t.config.Fresh
+	if f == nil || len(f.Remote.URLs) == 0 {
+		sampler, err := p.NewSampler(t.slots())
+		if err != nil {
+			return nil, nil, err
+		}
+		return sampler, sampler.Close, nil
+	}
+	servers, err := remote.New(ctx, p, remote.Config{
+		Options: f.Remote, Key: os.Getenv("ROLLOUT_API_KEY"), Temperature: f.Temperature, Positions: t.config.LongestAnswer() + 1,
+		Warn: func(format string, args ...any) { _ = stage.Printf(format, args...) }, // an error comes again with the next line
+	})
+	if err != nil {
+		return nil, nil, t.config.Errorf("rollout_url", "%v", err)
+	}
+	return servers, servers.Close, stage.Printf("Answers are written by %s, which sample this policy", strings.Join(f.Remote.URLs, ", "))
+}
+
 // slots is how many answers are written at the same time.
 func (t *trainer) slots() int {
 	c := t.config
@@ -137,7 +159,7 @@ func (t *trainer) slots() int {
 }
 
 // source is what the policy learns from.
-func (t *trainer) source(sampler *policy.Sampler, task envs.Task, rewards *reward.Text) (algo.Source, error) {
+func (t *trainer) source(sampler rollout.Writer, task envs.Task, rewards *reward.Text) (algo.Source, error) {
 	c := t.config
 	if c.Replay == nil {
 		return rollout.NewTokens(sampler, task, rollout.TokensConfig{
@@ -207,7 +229,7 @@ func (t *trainer) sift(ctx context.Context, p *policy.Token, task envs.Task) (no
 }
 
 // fresh judges the kept weights by episodes that the run has not used; nil where the task has none left.
-func (t *trainer) fresh(ctx context.Context, sampler *policy.Sampler, task envs.Task, evaluation rollout.Config) (*rl.AnswerScores, error) {
+func (t *trainer) fresh(ctx context.Context, sampler rollout.Writer, task envs.Task, evaluation rollout.Config) (*rl.AnswerScores, error) {
 	from, n := t.config.Answers.EvalSamples, t.config.Rounds.FreshSamples
 	if most := task.Len(envs.Eval); n == 0 || most > 0 && most <= from {
 		return nil, nil

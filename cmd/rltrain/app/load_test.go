@@ -1,0 +1,117 @@
+//go:build load
+
+package app
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// rolloutServer is a process of `rltrain serve`.
+type rolloutServer struct {
+	command *exec.Cmd
+	url     string
+}
+
+func startServer(t *testing.T, binary, model, adapters string) *rolloutServer {
+	t.Helper()
+	s := &rolloutServer{command: exec.Command(binary, "serve", "--model", model, "--port", "0", "--adapter-dir", adapters, "--threads", "1")}
+	out, err := s.command.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.command.Process.Kill() // it may be gone
+		_ = s.command.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if _, url, found := strings.Cut(lines.Text(), " at http"); found {
+			s.url = "http" + url
+			go func() {
+				for lines.Scan() {
+				}
+			}()
+			return s
+		}
+	}
+	t.Fatal("the server did not start")
+	return nil
+}
+
+// TestLoadTrainingOnServersThatAreKilled: a run on two servers, one of which is killed under way, leaves the weights of a run
+// on one server that lives; also where servers write ahead.
+func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
+	tmp := t.TempDir()
+	binary := filepath.Join(tmp, "rltrain")
+	if out, err := exec.Command("go", "build", "-o", binary, "..").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	adapters := filepath.Join(tmp, "adapters")
+	if err := os.Mkdir(adapters, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	base := exec.Command(binary, "--task", "reverse_digits", "--mode", "supervised", "--output-dir", tmp, "--tiny-layers", "2", "--tiny-hidden", "64",
+		"--max-steps", "40", "--warmup-check-every", "0", "--eval-samples", "10", "--threads", "1")
+	if out, err := base.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	model := filepath.Join(tmp, "reverse_digits_supervised")
+	train := func(name string, kill *rolloutServer, more []string, servers ...*rolloutServer) []byte {
+		output := filepath.Join(tmp, name)
+		var urls []string
+		for _, s := range servers {
+			urls = append(urls, s.url)
+		}
+		run := exec.Command(binary, append([]string{"--task", "reverse_digits", "--mode", "rl_only", "--model", model, "--tuning", "lora", "--num-steps", "8",
+			"--prompts-per-step", "12", "--eval-samples", "10", "--eval-every", "8", "--fresh-samples", "10", "--rl-learning-rate", "1e-2", "--reward", "accuracy,expr:'-0.01*length'",
+			"--rollout-url", strings.Join(urls, ","), "--rollout-dir", adapters, "--output-dir", output, "--threads", "1"}, more...)...)
+		out, err := run.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var complaints bytes.Buffer
+		run.Stderr = &complaints
+		if err := run.Start(); err != nil {
+			t.Fatal(err)
+		}
+		said := ""
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			said += lines.Text() + "\n"
+			if kill != nil && strings.HasPrefix(lines.Text(), "[SYNC  3]") {
+				if err := kill.command.Process.Signal(syscall.SIGKILL); err != nil {
+					t.Error(err)
+				}
+				kill = nil
+			}
+		}
+		if err := run.Wait(); err != nil {
+			t.Fatalf("%v\n%s%s", err, said, complaints.String())
+		}
+		if len(servers) > 1 && !strings.Contains(said, "its prompts go to 1 others") {
+			t.Errorf("%s: nobody missed the server:\n%s", name, said)
+		}
+		weights, err := os.ReadFile(filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8", "adapter_model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return weights
+	}
+	lives := startServer(t, binary, model, adapters)
+	for name, more := range map[string][]string{"waiting": nil, "ahead": {"--async", "--max-staleness", "2"}} {
+		whole := train(name, nil, more, lives)
+		dies := startServer(t, binary, model, adapters)
+		if !bytes.Equal(whole, train(name+"-killed", dies, more, dies, lives)) {
+			t.Errorf("%s: other weights than without the kill", name)
+		}
+	}
+}

@@ -1,0 +1,445 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl/policy"
+	"rltrain/rl/remote/remotetest"
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+)
+
+// bench is a policy with servers beside it.
+type bench struct {
+	policy  *policy.Token
+	servers []*remotetest.Server
+	config  Config
+	lock    sync.Mutex
+	said    []string
+}
+
+func newBench(t testing.TB, servers int) *bench {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	dir := filepath.Join(t.TempDir(), "model")
+	if err := policy.TinyModel(dir, 1, 32, 5); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.NewToken(policy.TokenConfig{Dir: dir, R: 2, Alpha: 4, Seed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	b := &bench{policy: p, config: Config{
+		Options: Options{Dir: filepath.Join(t.TempDir(), "adapters"), Tolerance: 0.01, Timeout: 60}, Temperature: 0.7, Positions: 40,
+		Retry: 5 * time.Millisecond, Lag: time.Minute,
+	}}
+	b.config.Warn = func(format string, args ...any) {
+		b.lock.Lock()
+		defer b.lock.Unlock()
+		b.said = append(b.said, fmt.Sprintf(format, args...))
+	}
+	for range servers {
+		one := remotetest.New(t, dir)
+		b.servers = append(b.servers, one)
+		b.config.URLs = append(b.config.URLs, one.URL)
+	}
+	return b
+}
+
+func (b *bench) start(t testing.TB) *Servers {
+	t.Helper()
+	s, err := New(t.Context(), b.policy, b.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// learn changes the policy's weights.
+func (b *bench) learn(t testing.TB) {
+	t.Helper()
+	for i, v := range b.policy.Params() {
+		values, err := v.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range values {
+			values[j] += float32((i*7+j*13)%11-5) / 20
+		}
+		if err := v.Write(values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.policy.Changed()
+}
+
+var prompts = [][]int32{{5, 6, 7}, {8}, {9, 10, 11, 12}, {13, 14}, {15}, {16, 17, 18}}
+
+func options() policy.GenerateOptions {
+	return policy.GenerateOptions{Samples: 3, MaxNew: 10, Seed: 77, Sampling: torch.Sampling{Temperature: 0.7}}
+}
+
+// write is the ids that servers write, by prompt and sample.
+func write(t testing.TB, w interface {
+	Generate(context.Context, [][]int32, policy.GenerateOptions, func(int, []policy.Completion) error) error
+}) (ids [][]int32) {
+	t.Helper()
+	next := 0
+	if err := w.Generate(t.Context(), prompts, options(), func(i int, done []policy.Completion) error {
+		if i != next {
+			t.Errorf("prompt %d is told before prompt %d", i, next)
+		}
+		next++
+		for _, c := range done {
+			ids = append(ids, c.IDs)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+func TestServersWriteByTheWeightsAsTheyAre(t *testing.T) {
+	b := newBench(t, 2)
+	s := b.start(t)
+	before := write(t, s)
+	b.learn(t)
+	after := write(t, s)
+	if cmp.Equal(before, after) {
+		t.Fatal("the weights have changed, and what is written has not")
+	}
+	own, err := b.policy.ScoreAt(t.Context(), [][]int32{prompts[0]}, after[:1], 0.7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Generate(t.Context(), prompts[:1], options(), func(_ int, done []policy.Completion) error {
+		if d := torchtest.MaxDiff(done[0].Drawn, own[0].LogProbs); !slices.Equal(done[0].IDs, after[0]) || d > 1e-4 {
+			t.Errorf("log-probabilities differ from the policy's own by %g", d)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	seeds := map[int64]bool{}
+	writing := 0
+	for _, one := range b.servers {
+		for _, o := range one.Orders {
+			if o.Model == "base" {
+				continue
+			}
+			if o.TopP == nil || o.TopK == nil || o.MinP == nil || o.RepetitionPenalty == nil || o.Temperature == nil || o.LogProbs == nil || *o.LogProbs != 0 || !o.TokenIDs || !slices.Equal(o.StopIDs, b.policy.EOS()) {
+				t.Errorf("a request leaves something to the server's defaults: %+v", o)
+			}
+			if o.MaxTokens == 10 {
+				seeds[o.Seed] = true
+				writing++
+			}
+		}
+		if len(one.Loaded) != 2 || one.Loaded[0] == one.Loaded[1] {
+			t.Errorf("adapters loaded: %v", one.Loaded)
+		}
+	}
+	if len(seeds) != len(prompts) || writing != 2*len(prompts)+1 {
+		t.Errorf("%d requests with %d seeds", writing, len(seeds))
+	}
+	// An old version is unloaded at once, and its folder goes with the next one.
+	for range 2 {
+		b.learn(t)
+		write(t, s)
+	}
+	folders, err := os.ReadDir(b.config.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if one := b.servers[0]; len(one.Loaded) != 4 || !slices.Equal(one.Unloaded, one.Loaded[:3]) || len(folders) != 2 {
+		t.Errorf("loaded %v, unloaded %v, %d folders", one.Loaded, one.Unloaded, len(folders))
+	}
+}
+
+// TestVersionsInUseStay: what is being written goes on by its version, however many updates later.
+func TestVersionsInUseStay(t *testing.T) {
+	b := newBench(t, 1)
+	b.learn(t)
+	s := b.start(t)
+	want := write(t, s)
+	p, err := s.Publish(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		b.learn(t)
+		write(t, s)
+	}
+	if one := b.servers[0]; slices.Contains(one.Unloaded, one.Loaded[0]) {
+		t.Errorf("unloaded %v while the first is in use", one.Unloaded)
+	}
+	if diff := cmp.Diff(want, write(t, p)); diff != "" {
+		t.Errorf("(-then +later)\n%s", diff)
+	}
+	p.Release()
+	b.learn(t)
+	write(t, s)
+	if one := b.servers[0]; !slices.Contains(one.Unloaded, one.Loaded[0]) {
+		t.Errorf("unloaded %v, and not the first, which nobody uses", one.Unloaded)
+	}
+}
+
+// times makes a quirk of the first n requests of a route.
+func times(n int, path string, what func(w http.ResponseWriter, r *http.Request)) func(http.ResponseWriter, *http.Request) bool {
+	var seen atomic.Int64
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != path || seen.Add(1) > int64(n) {
+			return false
+		}
+		what(w, r)
+		return true
+	}
+}
+
+func answer(status int) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "quirk", status) }
+}
+
+// TestQuirks: whatever servers do, each prompt gets what it would have got from one that does nothing.
+func TestQuirks(t *testing.T) {
+	b := newBench(t, 1)
+	b.learn(t)
+	want := write(t, b.start(t))
+	for _, c := range []struct {
+		name  string
+		quirk func(b *bench)
+		said  string
+	}{
+		{name: "lag of a shared file system", quirk: func(b *bench) { b.servers[0].Before = times(2, "/v1/load_lora_adapter", answer(404)) }},
+		{name: "500 while it loads", quirk: func(b *bench) { b.servers[1].Before = times(1, "/v1/load_lora_adapter", answer(500)) }},
+		{name: "500", quirk: func(b *bench) { b.servers[0].Before = times(2, "/v1/completions", answer(500)) }},
+		{name: "429", quirk: func(b *bench) { b.servers[0].Before = times(2, "/v1/completions", answer(429)) }},
+		{name: "an evicted adapter", quirk: func(b *bench) {
+			evict := times(1, "/v1/completions", func(http.ResponseWriter, *http.Request) {})
+			b.servers[0].Before = func(w http.ResponseWriter, r *http.Request) bool {
+				if evict(w, r) {
+					b.servers[0].Forget()
+				}
+				return false
+			}
+		}},
+		{name: "503", quirk: func(b *bench) { b.servers[1].Before = times(1, "/v1/completions", answer(503)) }, said: "is left out: status 503"},
+		{name: "an answer that is cut off", quirk: func(b *bench) {
+			b.servers[1].Before = times(1, "/v1/completions", func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "1000")
+				_, _ = w.Write([]byte(`{"model":"x","choi`))
+			})
+		}, said: "is left out"},
+		{name: "a body that is no JSON", quirk: func(b *bench) {
+			b.servers[1].Before = times(1, "/v1/completions", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"model":"x","choi`)) })
+		}, said: "is no JSON"},
+		{name: "slow drip", quirk: func(b *bench) {
+			b.servers[1].Before = times(1, "/v1/completions", func(w http.ResponseWriter, r *http.Request) {
+				_, _ = w.Write([]byte(`{`))
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			})
+		}, said: "no whole answer within 2s"},
+		{name: "choices in another order", quirk: func(b *bench) {
+			b.servers[0].Change = func(_ remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
+				slices.Reverse(all)
+				return all
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, 2)
+			b.learn(t)
+			b.config.Timeout = 2
+			s := b.start(t)
+			b.learn(t)
+			b.unlearn(t)
+			b.servers[0].Lock()
+			b.servers[1].Lock()
+			c.quirk(b)
+			b.servers[0].Unlock()
+			b.servers[1].Unlock()
+			if diff := cmp.Diff(want, write(t, s)); diff != "" {
+				t.Errorf("(-without +with)\n%s", diff)
+			}
+			if said := strings.Join(b.said, "\n"); c.said == "" && said != "" || !strings.Contains(said, c.said) {
+				t.Errorf("it says %q, want %q", said, c.said)
+			}
+		})
+	}
+}
+
+// unlearn takes back what learn has done last, as another version of the same weights.
+func (b *bench) unlearn(t testing.TB) {
+	t.Helper()
+	for i, v := range b.policy.Params() {
+		values, err := v.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range values {
+			values[j] -= float32((i*7+j*13)%11-5) / 20
+		}
+		if err := v.Write(values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.policy.Changed()
+}
+
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		quirk func(t *testing.T, b *bench)
+		want  string
+	}{
+		{"another model", func(t *testing.T, b *bench) {
+			dir := filepath.Join(t.TempDir(), "other")
+			if err := policy.TinyModel(dir, 1, 32, 6); err != nil {
+				t.Fatal(err)
+			}
+			b.config.URLs[0] = remotetest.New(t, dir).URL
+		}, "nats in the mean, more than rollout_tolerance"},
+		{"adapters that are not applied", func(t *testing.T, b *bench) { b.learn(t); b.servers[0].Frozen = true }, "an adapter is not applied"},
+		{"log-probabilities of another temperature", func(_ *testing.T, b *bench) { b.servers[0].Raw = true }, "are those at temperature 1, not at 0.7; start it with --logprobs-mode processed_logprobs"},
+		{"another tokenizer", func(_ *testing.T, b *bench) {
+			b.servers[0].Change = func(o remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
+				if o.Model == "base" {
+					all[0].PromptIDs = all[0].PromptIDs[1:]
+				}
+				return all
+			}
+		}, "it has another tokenizer"},
+		{"fewer positions", func(_ *testing.T, b *bench) { b.servers[0].Length = 39 }, "has 39 positions, fewer than the 40"},
+		{"no such model", func(_ *testing.T, b *bench) { b.config.Model = "mine" }, "it has no model mine but base"},
+		{"capped log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = -9999.0 }), "no usable log-probability"},
+		{"no log-probability", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = nil }), "no usable log-probability"},
+		{"too few log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values = c.LogProbs.Values[1:] }), "not one log-probability for each"},
+		{"no token ids", first(func(c *remotetest.Choice) { c.IDs = nil }), "has no token_ids"},
+		{"tokens of another vocabulary", first(func(c *remotetest.Choice) { c.IDs[0] = 9999 }), "it wrote the token 9999"},
+		{"another prompt", first(func(c *remotetest.Choice) { c.PromptIDs = append([]int32{1}, c.PromptIDs...) }), "read the prompt as other tokens"},
+		{"a choice twice", first(func(c *remotetest.Choice) { c.Index = 1 }), "comes twice"},
+		{"nobody there", func(_ *testing.T, b *bench) { b.servers[0].Die() }, "EOF"},
+		{"a wrong key", func(_ *testing.T, b *bench) {
+			b.servers[0].Before = func(w http.ResponseWriter, r *http.Request) bool { answer(401)(w, r); return true }
+		}, "status 401"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, 1)
+			c.quirk(t, b)
+			s, err := New(t.Context(), b.policy, b.config)
+			if err == nil {
+				s.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), b.config.URLs[0]) {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+// first is a quirk of the first choice of every answer.
+func first(change func(*remotetest.Choice)) func(*testing.T, *bench) {
+	return func(_ *testing.T, b *bench) {
+		b.servers[0].Change = func(_ remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
+			change(&all[0])
+			return all
+		}
+	}
+}
+
+func TestAnAdapterThatIsNoLongerAppliedEndsTheRun(t *testing.T) {
+	b := newBench(t, 1)
+	s := b.start(t)
+	write(t, s)
+	b.servers[0].Lock()
+	b.servers[0].Frozen = true
+	b.servers[0].Unlock()
+	b.learn(t)
+	err := s.Generate(t.Context(), prompts, options(), func(int, []policy.Completion) error { return nil })
+	if !errors.Is(err, ErrMismatch) {
+		t.Errorf("%v, want %v", err, ErrMismatch)
+	}
+}
+
+// TestTheStepWaits: where no server is left the step waits, says so, and goes on with the first that is back, which has
+// forgotten its adapters.
+func TestTheStepWaits(t *testing.T) {
+	for _, pinned := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pinned=%v", pinned), func(t *testing.T) {
+			b := newBench(t, 2)
+			b.learn(t)
+			s := b.start(t)
+			want := write(t, s)
+			rise := b.servers[0].Die()
+			b.servers[1].Die()
+			b.servers[0].Forget()
+			var once sync.Once
+			warn := s.config.Warn
+			s.config.Warn = func(format string, args ...any) {
+				warn(format, args...)
+				if strings.Contains(fmt.Sprintf(format, args...), "the step waits") {
+					once.Do(rise)
+				}
+			}
+			var got [][]int32
+			if !pinned {
+				got = write(t, s)
+			} else {
+				p, err := s.Publish(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					got = write(t, p)
+				}()
+				if err := s.Tend(t.Context(), done); err != nil {
+					t.Fatal(err)
+				}
+				p.Release()
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-before +after)\n%s", diff)
+			}
+			said := strings.Join(b.said, "\n")
+			for _, line := range []string{"its prompts go to 1 others", "there is no other, so the step waits for one", b.servers[0].URL + " answers again"} {
+				if !strings.Contains(said, line) {
+					t.Errorf("it does not say %q:\n%s", line, said)
+				}
+			}
+		})
+	}
+}
+
+func TestGenerateEndsWithItsContext(t *testing.T) {
+	b := newBench(t, 1)
+	s := b.start(t)
+	b.servers[0].Die()
+	ctx, cancel := context.WithCancel(t.Context())
+	warn := s.config.Warn
+	s.config.Warn = func(format string, args ...any) {
+		warn(format, args...)
+		cancel()
+	}
+	if err := s.Generate(ctx, prompts, options(), func(int, []policy.Completion) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,113 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// trial is how much a server writes to show what it is.
+type trial struct {
+	prompts, samples, tokens int
+	tokenizer                bool
+}
+
+var (
+	thorough = trial{prompts: 4, samples: 4, tokens: 16, tokenizer: true}
+	brief    = trial{prompts: 1, samples: 2, tokens: 8}
+)
+
+// trialSeed is of what servers write to show what they are.
+const trialSeed = 9
+
+// try has a server write by a version, which must be that of the policy's weights as they are, and compares what it says of
+// its tokens with what the policy says of them.
+func (s *Servers) try(ctx context.Context, one *server, v *version, how trial) error {
+	temperature := s.config.Temperature
+	o := policy.GenerateOptions{Samples: how.samples, MaxNew: how.tokens, Sampling: torch.Sampling{Temperature: temperature, TopP: 1, RepetitionPenalty: 1}}
+	var prompts, written [][]int32
+	var said []float32
+	for i := range how.prompts {
+		prompt := s.trialPrompt(i)
+		completions, err := s.ask(ctx, one, v, prompt, o, trialSeed+int64(i))
+		if err != nil {
+			return err
+		}
+		for _, c := range completions {
+			prompts, written, said = append(prompts, prompt), append(written, c.IDs), append(said, c.Drawn...)
+		}
+	}
+	gap, err := s.gap(ctx, prompts, written, said, temperature)
+	if err != nil {
+		return err
+	}
+	if gap > s.config.Tolerance {
+		raw, err := s.gap(ctx, prompts, written, said, 1)
+		if err == nil && temperature != 1 && raw <= s.config.Tolerance {
+			return fmt.Errorf("%w: its log-probabilities are those at temperature 1, not at %v; start it with --logprobs-mode processed_logprobs", ErrMismatch, temperature)
+		}
+		return fmt.Errorf("%w: the log-probabilities of %d tokens differ by %.3g nats in the mean, more than rollout_tolerance %v: it has another model, an adapter is not applied, or its numbers are coarser",
+			ErrMismatch, len(said), gap, s.config.Tolerance)
+	}
+	if how.tokenizer {
+		return s.tryTokenizer(ctx, one)
+	}
+	return nil
+}
+
+// gap is the mean difference between what was said of tokens and what the policy says of them.
+func (s *Servers) gap(ctx context.Context, prompts, written [][]int32, said []float32, temperature float64) (float64, error) {
+	scored, err := s.policy.ScoreAt(ctx, prompts, written, temperature)
+	if err != nil {
+		return 0, err
+	}
+	sum, n := 0.0, 0
+	for _, one := range scored {
+		for _, own := range one.LogProbs {
+			sum += math.Abs(float64(own) - float64(said[n]))
+			n++
+		}
+	}
+	return sum / float64(max(1, n)), nil
+}
+
+// trialPrompt is a few tokens that mean nothing, behind those that open texts.
+func (s *Servers) trialPrompt(i int) []int32 {
+	rng := rl.Stream(trialSeed, uint64(i))
+	prompt := s.policy.Tokenizer.Opening()
+	for range 8 {
+		prompt = append(prompt, int32(rng.IntN(s.policy.VocabSize())))
+	}
+	return prompt
+}
+
+// tryTokenizer compares the tokens of a text.
+func (s *Servers) tryTokenizer(ctx context.Context, one *server) error {
+	text, err := s.policy.Tokenizer.Decode(s.trialPrompt(0), true)
+	if err != nil {
+		return err
+	}
+	own, err := s.policy.Tokenizer.EncodeRaw(text, false)
+	if err != nil || len(own) == 0 {
+		return nil // a text of such tokens does not come back
+	}
+	var a answered
+	q := order{Model: one.base, Prompt: text, N: 1, MaxTokens: 1, Temperature: 1, TopP: 1, RepetitionPenalty: 1, TokenIDs: true}
+	if err := one.call(ctx, one.limit, http.MethodPost, "/v1/completions", q, &a); err != nil {
+		return err
+	}
+	if len(a.Choices) != 1 || a.Choices[0].PromptIDs == nil {
+		return errors.New("it does not tell the tokens of a prompt: the server must know return_token_ids")
+	}
+	if !slices.Equal(a.Choices[0].PromptIDs, own) {
+		return fmt.Errorf("%w: it has another tokenizer: the text %q is %d tokens there and %d here, or others", ErrMismatch, text, len(a.Choices[0].PromptIDs), len(own))
+	}
+	return nil
+}
