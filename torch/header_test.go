@@ -1,0 +1,35 @@
+package torch_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestHeaderIsSmallAndDocumented reads the C header: few functions, each with a comment of its own and a place in the
+// list of those that are looked up as the library is opened.
+func TestHeaderIsSmallAndDocumented(t *testing.T) {
+	read := func(path ...string) string {
+		data, err := os.ReadFile(filepath.Join(path...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	header, loader := read("..", "csrc", "include", "rltrain.h"), read("loader.c")
+	declared := regexp.MustCompile(`(?m)^[a-z_0-9]+[ *a-z_0-9]*?(rlt_[a-z_]+)\([^;]*\);`).FindAllStringSubmatchIndex(header, -1)
+	if n := len(declared); n < 20 || n > 40 {
+		t.Errorf("%d functions, want 20 to 40", n)
+	}
+	for _, at := range declared {
+		name := header[at[2]:at[3]]
+		if !strings.HasSuffix(strings.TrimRight(header[:at[0]], "\n"), "*/") {
+			t.Errorf("%s has no comment before it", name)
+		}
+		if !strings.Contains(loader, "X("+name+")") {
+			t.Errorf("%s is not in the list of loader.c", name)
+		}
+	}
+}
