@@ -3,7 +3,6 @@
 package app
 
 import (
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -90,10 +89,7 @@ func TestCrashOfSignals(t *testing.T) {
 func TestCrashOfTheDisk(t *testing.T) {
 	l := newLab(t)
 	disk := t.TempDir()
-	mount := func(flags uintptr, size int) error {
-		return syscall.Mount("tmpfs", disk, "tmpfs", flags, fmt.Sprintf("size=%dk", size))
-	}
-	if err := mount(0, 64<<10); err != nil {
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=64m"); err != nil {
 		t.Skipf("a disk of one's own needs the right to mount one: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
@@ -108,7 +104,8 @@ func TestCrashOfTheDisk(t *testing.T) {
 			want  string
 		}{
 			{"full", func() error { return fill(filepath.Join(disk, "ballast")) }, func() error { return os.Remove(filepath.Join(disk, "ballast")) }, "no space left on device"},
-			{"read-only", func() error { return mount(syscall.MS_REMOUNT|syscall.MS_RDONLY, 64<<10) }, func() error { return mount(syscall.MS_REMOUNT, 64<<10) }, "read-only file system"},
+			{"read-only", func() error { return readOnly(filepath.Join(disk, "out", r.stage, "checkpoints")) },
+				func() error { return syscall.Unmount(filepath.Join(disk, "out", r.stage, "checkpoints"), 0) }, "read-only file system"},
 		} {
 			out := filepath.Join(disk, "out")
 			if err := os.RemoveAll(out); err != nil {
@@ -134,6 +131,14 @@ func TestCrashOfTheDisk(t *testing.T) {
 			compareRuns(t, r, whole, out)
 		}
 	}
+}
+
+// readOnly makes a folder one that nothing can be written to, though files elsewhere on its disk are open.
+func readOnly(dir string) error {
+	if err := syscall.Mount(dir, dir, "", syscall.MS_BIND, ""); err != nil {
+		return err
+	}
+	return syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
 }
 
 // fill takes all the room of a disk.
