@@ -245,8 +245,8 @@ func TestCompletionOfValues(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
 		"--task":                              "chat\ngsm8k\nintent\nmath\nprompts\nreverse_digits\nsum_digits\n",
-		"train --task sum_digits --algorithm": "grpo\nppo\nreinforce\nrloo\n",
-		"--task intent --algorithm":           "ppo\nreinforce\n",
+		"train --task sum_digits --algorithm": "a2c\ngrpo\nppo\nreinforce\nrloo\n",
+		"--task intent --algorithm":           "a2c\ndqn\ngrpo\nppo\nreinforce\nrloo\n",
 		"train --task=gsm8k --sym-calc":       "false\ntrue\n",
 		"train --reinforce-loss =":            "distiller\non_policy\nreinforce\nstable\n",
 		"generate --dtype":                    "auto\nbf16\nfp16\nfp32\n",
