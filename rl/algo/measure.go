@@ -109,3 +109,12 @@ func klOf(s *torch.Scope, kind string, d torch.Tensor) torch.Tensor {
 	}
 	return d
 }
+
+// spread hands each sample its share of values, one an action.
+func spread(part []*rl.Sample, values []float32, take func(x *rl.Sample, v []float32)) {
+	for _, x := range part {
+		n := x.Len()
+		take(x, values[:n:n])
+		values = values[n:]
+	}
+}

@@ -3,6 +3,7 @@ package algo
 import (
 	"errors"
 
+	"rltrain/rl"
 	"rltrain/rl/policy"
 	"rltrain/rl/run"
 	"rltrain/torch"
@@ -66,4 +67,63 @@ func referencePass(base bool, temperature float64) policy.Pass {
 // it stays finite, and still pulls back the actions that have run away, which a clamp would let go.
 func lossOfKL(s *torch.Scope, kind string, logProbs, reference, weight torch.Tensor) torch.Tensor {
 	return s.Sum(s.Mul(weight, klOf(s, kind, s.Sub(logProbs, reference))))
+}
+
+// askReference asks about each sample once, however often it was drawn.
+func (t *Trainer) askReference(samples []*rl.Sample, p policy.Policy, base bool) error {
+	known := map[*rl.Sample]bool{}
+	var different []*rl.Sample
+	for _, x := range samples {
+		if !known[x] && !t.precomputed[x] {
+			known[x] = true
+			different = append(different, x)
+		}
+	}
+	for _, batch := range t.minibatches(different, 0) {
+		if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+			out := p.Forward(s, b, referencePass(base, t.config.Temperature))
+			spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Reference = v })
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// precompute asks the reference about samples once and for all. Where a run is resumed it does so again, in the same
+// passes, with the same answers.
+func (t *Trainer) precompute() error {
+	samples := t.config.Precompute
+	if len(samples) == 0 {
+		return nil
+	}
+	t.precomputed = map[*rl.Sample]bool{}
+	err := t.reference.ask(t.policy, func(p policy.Policy, base bool) error {
+		for len(samples) > 0 {
+			n := min(precomputedAtOnce, len(samples))
+			if err := t.askReference(samples[:n], p, base); err != nil {
+				return err
+			}
+			samples = samples[n:]
+		}
+		return nil
+	})
+	for _, x := range t.config.Precompute {
+		t.precomputed[x] = true
+	}
+	return err
+}
+
+// precomputedAtOnce are samples that the reference is asked about in one go.
+const precomputedAtOnce = 64
+
+// askAside asks the policy and its reference about samples that are not learnt from.
+func (t *Trainer) askAside(samples []*rl.Sample) error {
+	if err := t.forward(torch.NoGrad, samples, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
+		spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
+	}); err != nil || len(samples) == 0 || !t.refers() {
+		return err
+	}
+	return t.reference.ask(t.policy, func(p policy.Policy, base bool) error { return t.askReference(samples, p, base) })
 }

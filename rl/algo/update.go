@@ -133,15 +133,6 @@ func (t *Trainer) parts(batch []*rl.Sample) [][]*rl.Sample {
 	return parts
 }
 
-// spread hands each sample its share of values, one an action.
-func spread(part []*rl.Sample, values []float32, take func(x *rl.Sample, v []float32)) {
-	for _, x := range part {
-		n := x.Len()
-		take(x, values[:n:n])
-		values = values[n:]
-	}
-}
-
 // scoredFirst says whether log π_old has to be known before the first update.
 func (t *Trainer) scoredFirst() bool {
 	c := t.config
@@ -208,65 +199,6 @@ func (t *Trainer) noteOld(s *torch.Scope, part []*rl.Sample, out policy.Output) 
 	if t.needs.Values {
 		spread(part, s.Read(out.Values), func(x *rl.Sample, v []float32) { x.Value = v })
 	}
-}
-
-// askReference asks about each sample once, however often it was drawn.
-func (t *Trainer) askReference(samples []*rl.Sample, p policy.Policy, base bool) error {
-	known := map[*rl.Sample]bool{}
-	var different []*rl.Sample
-	for _, x := range samples {
-		if !known[x] && !t.precomputed[x] {
-			known[x] = true
-			different = append(different, x)
-		}
-	}
-	for _, batch := range t.minibatches(different, 0) {
-		if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-			out := p.Forward(s, b, referencePass(base, t.config.Temperature))
-			spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Reference = v })
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// precompute asks the reference about samples once and for all. Where a run is resumed it does so again, in the same
-// passes, with the same answers.
-func (t *Trainer) precompute() error {
-	samples := t.config.Precompute
-	if len(samples) == 0 {
-		return nil
-	}
-	t.precomputed = map[*rl.Sample]bool{}
-	err := t.reference.ask(t.policy, func(p policy.Policy, base bool) error {
-		for len(samples) > 0 {
-			n := min(precomputedAtOnce, len(samples))
-			if err := t.askReference(samples[:n], p, base); err != nil {
-				return err
-			}
-			samples = samples[n:]
-		}
-		return nil
-	})
-	for _, x := range t.config.Precompute {
-		t.precomputed[x] = true
-	}
-	return err
-}
-
-// precomputedAtOnce are samples that the reference is asked about in one go.
-const precomputedAtOnce = 64
-
-// askAside asks the policy and its reference about samples that are not learnt from.
-func (t *Trainer) askAside(samples []*rl.Sample) error {
-	if err := t.forward(torch.NoGrad, samples, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-		out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
-		spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
-	}); err != nil || len(samples) == 0 || !t.refers() {
-		return err
-	}
-	return t.reference.ask(t.policy, func(p policy.Policy, base bool) error { return t.askReference(samples, p, base) })
 }
 
 // updates descends on the loss in passes of minibatches, and returns how many of them moved the weights.
