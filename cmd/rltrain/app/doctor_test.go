@@ -123,7 +123,7 @@ func TestDoctorRefuses(t *testing.T) {
 	}{
 		{"doctor --task sum_digits", 2, "--task: applies with --model DIR, the folder of a language model"},
 		{"doctor --model MODEL --task chat", 2, "--task: does not apply to MODEL, a classifier"},
-		{"doctor --model MODEL --task gsm8k", 2, `--task: "gsm8k" is none of chat, code, preference, reverse_digits, sum_digits`},
+		{"doctor --model MODEL --task gsm8k", 2, `--task: "gsm8k" is none of chat, preference, code, reverse_digits, sum_digits`},
 		{"doctor --model BASE", 1, "BASE is an encoder (bert), which classifiers are trained on: it is no language model"},
 		{"doctor --model TMP", 1, "--model: model folder TMP has no config.json: it is not a model in the Hugging Face layout"},
 		{"doctor --model TINY", 1, "transformers: open TINY/tokenizer.json: no such file or directory"},

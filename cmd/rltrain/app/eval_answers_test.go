@@ -141,7 +141,7 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		want string
 	}{
 		{"--task gsm8k", 2, "eval --task gsm8k needs --model DIR, the folder of a language model or of an adapter, or --completions FILE"},
-		{"--task chat", 2, `--task: "chat" is none of intent, a_letter, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text`},
+		{"--task chat", 2, `--task: "chat" is none of intent, a_letter, code, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text`},
 		{"--completions TMP/a.jsonl", 2, "--completions: answers have a --task of their own: gsm8k, math, prompts, reverse_digits, sum_digits"},
 		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
 		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},

@@ -24,7 +24,9 @@ import (
 )
 
 // exerciseTasks are the tasks that language models are judged by.
-func exerciseTasks() []string { return tasksWhere(envs.Definition.Plays) }
+func exerciseTasks() []string {
+	return tasksWhere(func(d envs.Definition) bool { return d.Plays() && !d.Labels() })
+}
 
 // exerciseFlags say how a language model answers the exercises of a task. Names that a command has already are left out.
 func exerciseFlags() []cli.Flag {
