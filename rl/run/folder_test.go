@@ -94,6 +94,9 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if want.PeakMemory = finished.PeakMemory; want.PeakMemory < 1<<20 {
+		t.Errorf("a process that held %d bytes at most", want.PeakMemory)
+	}
 	if diff := cmp.Diff(want, finished); diff != "" {
 		t.Error(diff)
 	}
