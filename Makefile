@@ -59,6 +59,7 @@ load: all ## 200 clients of a server at once, half of them cut off; training on 
 
 crash: all ## kill training runs and resume them
 	@$(GOENV) go test -count=1 -timeout 30m -run Crash -tags crash ./cmd/...
+	@$(GOENV) go test -count=1 -timeout 30m -tags crash ./envs/sandbox
 
 mutants: core ## put faults into the code, one line at a time; the tests have to notice each
 	@$(GOENV) go run ./scripts/mutants

@@ -69,7 +69,7 @@ var languages = map[string]known{
 		language: Language{suffix: ".q", show: "-1 \"X\";", end: "\nexit 0;\n", Roomy: true, complains: regexp.MustCompile(`(?i)error`), OutOfMemory: regexp.MustCompile(`(?m)^'?(wsfull|-w abort)`)},
 	},
 	Pepper: {
-		programs: []string{"chili"}, variable: "PEPPER_INTERPRETER_PATH", install: "pip install chili-pie, which brings the program chili; `make models` puts it into the cache",
+		programs: []string{"chili"}, variable: "PEPPER_INTERPRETER_PATH", install: "pip install chili-pie, which brings the program chili",
 		language: Language{
 			suffix: ".pep", show: "show \"X\";", arguments: []string{"-P"}, end: "\nexit 0;\n", Roomy: true,
 			banner: regexp.MustCompile(`\A(?s:.*?)pid +\d+(?s:.*?)\x1b\[0m\n`),
@@ -115,8 +115,6 @@ func (s *Sandbox) Find(ctx context.Context, name, path string) (*Language, error
 	}
 	if named {
 		programs = []string{path}
-	} else if name == Pepper {
-		programs = append(programs, cachedChili()...)
 	}
 	absent := &Absent{Language: name, Install: k.install}
 	var seen []string
@@ -147,16 +145,6 @@ func (s *Sandbox) Find(ctx context.Context, name, path string) (*Language, error
 		absent.Tried = append(absent.Tried, fmt.Sprintf("%s: %v", found, err))
 	}
 	return nil, absent
-}
-
-// cachedChili are the places where the build puts the interpreter of pepper.
-func cachedChili() []string {
-	folder, err := os.UserCacheDir()
-	if err != nil {
-		return nil
-	}
-	found, _ := filepath.Glob(filepath.Join(folder, "rltrain", "chili-pie-*", "chili"))
-	return found
 }
 
 // locate finds out what an interpreter consists of.
