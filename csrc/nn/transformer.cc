@@ -44,7 +44,8 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
   Loader load(weights);
   const auto norm = [&](const std::string& name, int64_t n) {
     Norm made{load.tensor(name + ".weight", {n}), {}};
-    const bool may_lack_bias = c.bidirectional != 0 && !load.has(name + ".bias");
+    // Encoders with norms before their layers (ModernBERT) may have norms without a bias.
+    const bool may_lack_bias = c.bidirectional != 0 && c.norm_after == 0 && !load.has(name + ".bias");
     if (c.norm == RLT_NORM_LAYER && !may_lack_bias) made.bias = load.tensor(name + ".bias", {n});
     return made;
   };

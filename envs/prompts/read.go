@@ -39,10 +39,9 @@ func (e exercise) key() string {
 
 // columns are those of a file.
 type columns struct {
-	answer, kind    string // "" where the rows have none
-	solution        string
-	messages        bool
-	missing, reason string // of an answer
+	answer, kind string // "" where the rows have none
+	solution     string
+	messages     bool
 }
 
 // solutionColumns are those in which a worked solution is looked for.

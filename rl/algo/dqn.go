@@ -35,7 +35,7 @@ func init() {
 // Check implements Algorithm.
 func (a *DQN) Check(int) error {
 	if !(a.Temperature > 0) || a.TargetEvery < 1 {
-		return fmt.Errorf("Q's temperature %v, a target network of every %d steps: want the first above 0 and the second at least 1", a.Temperature, a.TargetEvery)
+		return fmt.Errorf("temperature %v of Q, a target network of every %d steps: want the first above 0 and the second at least 1", a.Temperature, a.TargetEvery)
 	}
 	return nil
 }
