@@ -235,24 +235,27 @@ func (t *trainer) records(ctx context.Context, p *policy.Token) (train, held pol
 			return train, held, err
 		}
 	}
-	all := train.Sequences
-	keep := int(c.TextSFT.ValidationShare * float64(len(all)))
-	kept := map[int]bool{}
-	for _, i := range rl.Stream(c.General.Seed, streamValidation).Perm(len(all))[:keep] {
-		kept[i] = true
-	}
-	train.Sequences = nil
-	for i, q := range all {
-		if kept[i] {
-			held.Sequences = append(held.Sequences, q)
-		} else {
-			train.Sequences = append(train.Sequences, q)
-		}
-	}
+	train.Sequences, held.Sequences = keepForValidation(train.Sequences, c.TextSFT.ValidationShare, c.General.Seed)
 	if len(train.Sequences) == 0 {
 		return train, held, fmt.Errorf("%s: no rows are left for training", t.dataName())
 	}
 	return train, held, nil
+}
+
+// keepForValidation takes a share of the rows out of those to train on; both parts keep their order.
+func keepForValidation[T any](rows []T, share float64, seed uint64) (train, held []T) {
+	kept := map[int]bool{}
+	for _, i := range rl.Stream(seed, streamValidation).Perm(len(rows))[:int(share*float64(len(rows)))] {
+		kept[i] = true
+	}
+	for i, row := range rows {
+		if kept[i] {
+			held = append(held, row)
+		} else {
+			train = append(train, row)
+		}
+	}
+	return train, held
 }
 
 func (t *trainer) beginText(stage *run.Stage, p *policy.Token, train, held policy.TokenExamples) error {

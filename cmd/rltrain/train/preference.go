@@ -149,20 +149,7 @@ func (t *trainer) preferences(ctx context.Context, o config.PreferenceData, form
 		}
 	}
 	if len(held.Units) == 0 {
-		keep := int(o.ValidationShare * float64(len(train.Units)))
-		kept := map[int]bool{}
-		for _, i := range rl.Stream(c.General.Seed, streamValidation).Perm(len(train.Units))[:keep] {
-			kept[i] = true
-		}
-		all := train.Units
-		train.Units = nil
-		for i, unit := range all {
-			if kept[i] {
-				held.Units = append(held.Units, unit)
-			} else {
-				train.Units = append(train.Units, unit)
-			}
-		}
+		train.Units, held.Units = keepForValidation(train.Units, o.ValidationShare, c.General.Seed)
 	}
 	if len(train.Units) == 0 {
 		return train, held, fmt.Errorf("%s: no rows are left for training", t.dataName())
