@@ -75,6 +75,7 @@ func FuzzReadJSON(f *testing.F) {
 	f.Add("\ufeff[ \n" + `{"x":{"y":[]},"text":"q","label":-3}` + "\n] \n")
 	f.Add(`[{"text":"q","label":"a"},]`)
 	f.Add(`[{"text":"q"`)
+	f.Add(`[{"text":"q","label":"a"},`)
 	f.Fuzz(func(t *testing.T, s string) {
 		rows, err := readFrom(strings.NewReader(s), "f.json", Columns{})
 		checkRows(t, "f.json", rows, err)

@@ -102,7 +102,9 @@ func (f *jsonFile) array() error {
 		return f.fail(err, "array")
 	}
 	for f.dec.More() {
-		if err := f.next("array"); err != nil {
+		if err := f.next("array"); err == io.EOF { // after a comma
+			return f.fail(err, "array")
+		} else if err != nil {
 			return err
 		}
 	}
