@@ -14,6 +14,10 @@ func BenchmarkPlainNumbers(b *testing.B) {
 	benchmark(b, [][2]string{{"18", "18"}, {"18", "17.5"}, {"-3", "3"}, {"1200", "1200.00"}})
 }
 
+func BenchmarkWrappedNumbers(b *testing.B) {
+	benchmark(b, [][2]string{{"18", `$\boxed{18}$`}, {`\boxed{18}`, `$17.5$`}, {"-3", `\(-3\)`}, {`$1200$`, "**1,200**"}})
+}
+
 func BenchmarkNumbers(b *testing.B) {
 	benchmark(b, [][2]string{{"1,234", "1234"}, {`\frac{3}{4}`, "0.75"}, {"18", `18\text{ dollars}`}, {"$26", "26.00"}})
 }

@@ -19,7 +19,7 @@ type Verdict struct {
 // Compare says whether an answer means the same as the right one. It is symmetric.
 func Compare(gold, answer string) Verdict {
 	if equal, ok := plainNumbers(gold, answer); ok {
-		return Verdict{equal, "numbers", strings.TrimSpace(gold), strings.TrimSpace(answer)}
+		return Verdict{equal, "numbers", f.Clean(gold), f.Clean(answer)}
 	}
 	d := decide(strings.TrimSpace(gold), strings.TrimSpace(answer))
 	return Verdict{d.equal, d.rule, show(d.gold, gold), show(d.answer, answer)}
@@ -41,8 +41,9 @@ type decision struct {
 }
 
 func decide(gold, answer string) (d decision) {
-	a, errA := f.Readings(gold)
-	b, errB := f.Readings(answer)
+	left, right := f.Clean(gold), f.Clean(answer)
+	a, errA := f.Readings(left)
+	b, errB := f.Readings(right)
 	if errA == nil {
 		d.gold = a[0]
 	}
@@ -53,7 +54,7 @@ func decide(gold, answer string) (d decision) {
 		d.equal, d.rule = true, "the same text"
 		return d
 	}
-	if x, y := choice(gold), choice(answer); x != 0 && y != 0 && (x == y || bare(gold) && bare(answer)) {
+	if x, y := choice(left), choice(right); x != 0 && y != 0 && (x == y || bare(left) && bare(right)) {
 		d.equal, d.rule = x == y, "multiple choice"
 		return d
 	}

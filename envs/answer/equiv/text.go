@@ -14,11 +14,11 @@ const maxPlain = 18
 
 // plainNumbers compares two decimals that are short and plain, which most answers are.
 func plainNumbers(gold, answer string) (equal, ok bool) {
-	a, placesA, ok := plainNumber(gold)
+	a, placesA, ok := wrappedNumber(gold)
 	if !ok {
 		return false, false
 	}
-	b, placesB, ok := plainNumber(answer)
+	b, placesB, ok := wrappedNumber(answer)
 	if !ok {
 		return false, false
 	}
@@ -29,6 +29,17 @@ func plainNumbers(gold, answer string) (equal, ok bool) {
 		b *= 10
 	}
 	return a == b, placesA == placesB
+}
+
+// wrappedNumber is plainNumber of what may be wrapped, as in $\boxed{18}$ and **18**.
+func wrappedNumber(s string) (value int64, places int, ok bool) {
+	if value, places, ok = plainNumber(s); ok || len(s) > 4*maxPlain {
+		return value, places, ok
+	}
+	if s = strings.TrimSpace(s); s == "" || strings.IndexByte(`\$*`, s[0]) < 0 {
+		return 0, 0, false
+	}
+	return plainNumber(f.Clean(s))
 }
 
 // plainNumber reads digits with a sign and a point as value·10^-places.
@@ -85,14 +96,16 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 // setLetter is (B) in another font.
 var setLetter = regexp.MustCompile(`^\\(?:text|textbf|mathrm|mathbf|textrm)\{ ?(\([A-J]\)) ?\}`)
 
-// choice is the letter of an answer to a question of multiple choice, in upper case:
+// choice is the letter of a cleaned answer to a question of multiple choice, in upper case:
 // B, (B), B. and (B) with the text of that answer; 0 where it is none. A lower-case
 // letter alone is one too.
 func choice(s string) byte {
 	if len(s) > f.MaxLength {
 		return 0
 	}
-	s = setLetter.ReplaceAllString(f.Clean(s), "$1")
+	if strings.HasPrefix(s, `\`) {
+		s = setLetter.ReplaceAllString(s, "$1")
+	}
 	letter, rest := byte(0), ""
 	switch {
 	case len(s) == 1:
@@ -117,7 +130,10 @@ func choice(s string) byte {
 }
 
 // bare says whether a choice is only its letter.
-func bare(s string) bool { return len(strings.Trim(f.Clean(s), "().: ")) == 1 }
+func bare(s string) bool { return len(strings.Trim(s, "().: ")) == 1 }
+
+// noMeaning takes the marks off that text has the same words without.
+var noMeaning = strings.NewReplacer("{", "", "}", "", `\ `, " ", `\,`, " ", `\!`, "", "~", " ", "\"", "", "“", "", "”", "", `\$`, "$", `\%`, "%")
 
 // normalText is text without what does not count: case, commands of layout and font,
 // space, quotes, a full stop at the end, articles.
@@ -129,7 +145,7 @@ func normalText(s string) string {
 	for _, command := range []string{`\text`, `\textbf`, `\mathrm`, `\mbox`, `\operatorname`, `\mathbf`, `\textit`} {
 		s = strings.ReplaceAll(s, command+"{", "{")
 	}
-	s = strings.NewReplacer("{", "", "}", "", `\ `, " ", `\,`, " ", `\!`, "", "~", " ", "\"", "", "“", "", "”", "", `\$`, "$", `\%`, "%").Replace(strings.ToLower(s))
+	s = noMeaning.Replace(strings.ToLower(s))
 	words := strings.Fields(s)
 	if len(words) > 1 && (words[0] == "the" || words[0] == "a" || words[0] == "an") {
 		words = words[1:]

@@ -39,8 +39,11 @@ func hasOrdinal(s string) bool {
 
 // Clean takes off what does not change the meaning of an answer: what wraps it as a
 // whole, delimiters of formulas, sizes, punctuation at its end. A dollar sign that is
-// money becomes \$.
+// money becomes \$. What is too long to be read stays as it is.
 func Clean(s string) string {
+	if len(s) > maxBytes {
+		return s
+	}
 	s = strings.TrimSpace(plainText(unescaped(s)))
 	if strings.Contains(s, `\\`) && (!strings.Contains(s, `\begin`) || strings.Contains(s, `\\begin`)) && doubled.MatchString(s) {
 		s = strings.ReplaceAll(s, `\\`, `\`)
@@ -112,6 +115,9 @@ func unfence(s string) string {
 		}
 		changed = false
 		s = trim(s)
+		if s == "" || strings.IndexByte("*_`$\\\"", s[0]) < 0 { // no fence starts so
+			break
+		}
 		for _, f := range fences {
 			if len(s) >= len(f[0])+len(f[1]) && strings.HasPrefix(s, f[0]) && strings.HasSuffix(s, f[1]) {
 				inside := s[len(f[0]) : len(s)-len(f[1])]
@@ -160,15 +166,17 @@ func punctuation(s string) string {
 // trim takes the space off both ends, and the commands that only leave room.
 func trim(s string) string {
 	for {
-		before := len(s)
 		s = strings.TrimSpace(s)
-		for _, space := range []string{`\,`, `\;`, `\:`, `\!`, "~"} {
-			s = strings.TrimPrefix(s, space)
-			if !strings.HasSuffix(s, `\`+space) {
-				s = strings.TrimSuffix(s, space)
-			}
-		}
-		if len(s) == before {
+		switch n := len(s); {
+		case n > 0 && s[0] == '~':
+			s = s[1:]
+		case n > 1 && s[0] == '\\' && strings.IndexByte(",;:!", s[1]) >= 0:
+			s = s[2:]
+		case n > 0 && s[n-1] == '~' && (n < 2 || s[n-2] != '\\'):
+			s = s[:n-1]
+		case n > 1 && s[n-2] == '\\' && strings.IndexByte(",;:!", s[n-1]) >= 0 && (n < 3 || s[n-3] != '\\'):
+			s = s[:n-2]
+		default:
 			return s
 		}
 	}

@@ -18,7 +18,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		readings, err := Readings(s)
+		readings, err := Readings(Clean(s))
 		if (err == nil) != (len(readings) > 0) {
 			t.Fatalf("%q: %d readings, error %v", s, len(readings), err)
 		}

@@ -93,6 +93,9 @@ var spaces = []string{`\!`, `\,`, `\;`, `\:`, `\>`, `\ `, `\quad`, `\qquad`, "~"
 func (l *lexer) skipSpace() bool {
 	from := l.at
 again:
+	if l.at == len(l.s) || strings.IndexByte("\\~ \n", l.s[l.at]) < 0 {
+		return l.at > from
+	}
 	for _, space := range spaces {
 		if rest := l.s[l.at:]; strings.HasPrefix(rest, space) && (space[0] != '\\' || !isLetter(space[len(space)-1]) || len(rest) == len(space) || !isLetter(rest[len(space)])) {
 			l.at += len(space)

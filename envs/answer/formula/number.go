@@ -1,7 +1,6 @@
 package formula
 
 import (
-	"errors"
 	"math/big"
 	"strings"
 )
@@ -35,11 +34,7 @@ func (l *lexer) lexNumber() {
 		l.problem = ErrTooLong
 		return
 	}
-	value, ok := new(big.Rat).SetString("0" + digits + "." + places + "0")
-	if !ok {
-		l.problem = errors.New("no number")
-		return
-	}
+	value := decimalValue(digits, places)
 	t := token{kind: numberToken, places: len(places), digits: len(strings.TrimLeft(digits+places, "0")), plain: places == "" && !strings.HasSuffix(l.s[from:l.at], ".")}
 	if period := l.takePeriod(places != "" || strings.HasSuffix(l.s[from:l.at], ".")); period != "" {
 		nines, _ := new(big.Rat).SetString(strings.Repeat("9", len(period)) + strings.Repeat("0", len(places)))
@@ -54,6 +49,22 @@ func (l *lexer) lexNumber() {
 	}
 	t.number, t.text = value, l.s[from:l.at]
 	l.tokens = append(l.tokens, t)
+}
+
+// decimalValue is the number digits.places, of decimal digits.
+func decimalValue(digits, places string) *big.Rat {
+	if len(digits)+len(places) < 18 {
+		value, unit := int64(0), int64(1)
+		for i := range len(digits) {
+			value = value*10 + int64(digits[i]-'0')
+		}
+		for i := range len(places) {
+			value, unit = value*10+int64(places[i]-'0'), unit*10
+		}
+		return big.NewRat(value, unit)
+	}
+	value, _ := new(big.Rat).SetString("0" + digits + "." + places + "0")
+	return value
 }
 
 // decimalComma says whether the comma here can be a decimal sign: not between entries in
@@ -82,7 +93,7 @@ var groupMarks = []string{`,\!`, `{,}`, `\,`, `\!`, `, \!`, "'", `{ }`, `\ `, `~
 
 // takeGroups takes the groups that follow the first digits of a number.
 func (l *lexer) takeGroups(digits *string) {
-	if n := len(*digits); n == 0 || n > 3 || (*digits)[0] == '0' {
+	if n := len(*digits); n == 0 || n > 3 || (*digits)[0] == '0' || l.at == len(l.s) || strings.IndexByte(",{\\'~ .", l.s[l.at]) < 0 {
 		return
 	}
 	for _, mark := range groupMarks {

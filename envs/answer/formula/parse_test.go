@@ -59,7 +59,7 @@ func TestReadings(t *testing.T) {
 		`\boxed{\text{ 7 }}.`:      {"7"},
 		`\left( 1 , 2 \right)`:     {"(1, 2)"},
 	} {
-		readings, err := Readings(answer)
+		readings, err := Readings(Clean(answer))
 		var got []string
 		for _, r := range readings {
 			got = append(got, r.String())

@@ -8,22 +8,15 @@ import (
 // Parse reads an answer as written most often: commas between groups of three digits
 // belong to the number, others separate.
 func Parse(answer string) (*Node, error) {
-	if len(answer) > maxBytes {
-		return nil, ErrTooLong
-	}
 	return parse(Clean(answer), thousands)
 }
 
 // maxBytes bounds an answer before it is cleaned.
 const maxBytes = 2 * MaxLength
 
-// Readings are the ways in which an answer may be meant, the one of [Parse] first. They
-// differ in what a comma between digits is.
-func Readings(answer string) ([]*Node, error) {
-	if len(answer) > maxBytes {
-		return nil, ErrTooLong
-	}
-	s := Clean(answer)
+// Readings are the ways in which an answer that [Clean] has cleaned may be meant, the one
+// of [Parse] first. They differ in what a comma between digits is.
+func Readings(s string) ([]*Node, error) {
 	first, err := parse(s, thousands)
 	var readings []*Node
 	if err == nil {

@@ -45,6 +45,9 @@ var notUnits = map[string]bool{
 // maxUnitWords bounds what may be a unit; more is prose.
 const maxUnitWords = 6
 
+// unitSigns sets the signs of a unit apart from its words.
+var unitSigns = strings.NewReplacer("/", " / ", "(", " ( ", ")", " ) ", ",", " , ", "^", " ^ ")
+
 // unit reads the words behind a value.
 func (p *parser) unit(n *Node) (*Node, error) {
 	from := p.at
@@ -53,7 +56,7 @@ func (p *parser) unit(n *Node) (*Node, error) {
 		t := p.peek()
 		switch {
 		case t.kind == textToken && !separates(t.text):
-			words = append(words, strings.Fields(strings.NewReplacer("/", " / ", "(", " ( ", ")", " ) ", ",", " , ", "^", " ^ ").Replace(t.text))...)
+			words = append(words, strings.Fields(unitSigns.Replace(t.text))...)
 		case t.kind == wordToken && !separates(t.text) && t.text != "U" && (t.text != "in" || len(words) > 0 || p.ahead(1).kind == endToken || p.ahead(1).kind == wordToken && (n.Kind == Number || n.Kind == Quantity)):
 			words = append(words, t.text)
 		case t.kind == symbolToken && (t.text == `\$` || t.text == "€" || t.text == "£" || t.text == "¥" || t.text == "¢"):
@@ -187,6 +190,8 @@ func withoutRemark(words []string) ([]string, error) {
 	return words, nil
 }
 
+var joinedSigns = strings.NewReplacer(" / ", "/", "deg °", "°")
+
 // canonicalUnit brings words into the form that units are compared in: the names of
 // unitNames, singular, powers behind, "" for what says nothing.
 func canonicalUnit(words []string) string {
@@ -228,7 +233,7 @@ func canonicalUnit(words []string) string {
 		}
 		out = append(out, word)
 	}
-	return strings.Trim(strings.NewReplacer(" / ", "/", "deg °", "°").Replace(strings.Join(out, " ")), " ")
+	return strings.Trim(joinedSigns.Replace(strings.Join(out, " ")), " ")
 }
 
 func raise(words []string, power string) []string {
