@@ -247,7 +247,7 @@ func (c *comparison) anyOrder(a, b []*f.Node) bool {
 next:
 	for _, x := range a {
 		for i, y := range b {
-			if !taken[i] && c.same(x, y) {
+			if !taken[i] && (x.Kind == f.Set) == (y.Kind == f.Set) && c.same(x, y) {
 				taken[i] = true
 				continue next
 			}
@@ -265,6 +265,9 @@ func (c *comparison) lists(a, b *f.Node) (equal, ok bool) {
 	case x == nil && y == nil:
 		return false, false
 	case x != nil && y != nil:
+		if a.Kind == f.List && b.Kind == f.List && a.Text != "" && b.Text != "" && a.Text != b.Text && !slices.ContainsFunc(x, notName) {
+			return c.decide("and against or", false), true
+		}
 		equal = c.anyOrder(x, y) || unrepeated(a, x) && unrepeated(b, y) && c.anyOrder(c.distinct(x), c.distinct(y))
 		return c.decide("list in any order", equal), true
 	}
@@ -280,6 +283,8 @@ func (c *comparison) lists(a, b *f.Node) (equal, ok bool) {
 	}
 	return c.decide("a list against one value", false), true
 }
+
+func notName(n *f.Node) bool { return n.Kind != f.Name }
 
 // unrepeated says whether an entry that is written twice counts once: in a set, and of
 // points.
@@ -311,7 +316,11 @@ func entries(n *f.Node) []*f.Node {
 			out = append(out, arg)
 		}
 		return out
-	case f.Relation, f.Tuple, f.Matrix, f.Union, f.Ratio, f.Text:
+	case f.Tuple: // (±1, 0); of several signs it is not clear which go together
+		if signs(n) != 1 {
+			return nil
+		}
+	case f.Relation, f.Matrix, f.Union, f.Ratio, f.Text:
 		return nil
 	case f.Constant:
 		if n.Text == "empty" {
@@ -324,16 +333,17 @@ func entries(n *f.Node) []*f.Node {
 	return nil
 }
 
-func hasSign(n *f.Node) bool {
+func hasSign(n *f.Node) bool { return signs(n) > 0 }
+
+// signs counts ± and ∓.
+func signs(n *f.Node) (count int) {
 	if n.Kind == f.Sign {
-		return true
+		count++
 	}
 	for _, arg := range n.Args {
-		if hasSign(arg) {
-			return true
-		}
+		count += signs(arg)
 	}
-	return false
+	return count
 }
 
 // chooseSign takes + for one of ± and ∓, and − for the other.

@@ -85,14 +85,15 @@ func powerOf(base *big.Rat, e int64) (*big.Rat, bool) {
 		return big.NewRat(1, 1), base.Sign() != 0
 	}
 	bits := int64(max(base.Num().BitLen(), base.Denom().BitLen()))
-	if bits > 1 && (e > maxBits || bits*e > maxBits) {
+	if bits > 1 && (e > maxBits || (bits-1)*e > maxBits) { // the power has at least so many
 		return nil, false
 	}
 	if bits <= 1 { // 0, 1, −1
 		e = 2 - e%2
 	}
 	power := big.NewInt(e)
-	return new(big.Rat).SetFrac(new(big.Int).Exp(base.Num(), power, nil), new(big.Int).Exp(base.Denom(), power, nil)), true
+	v := new(big.Rat).SetFrac(new(big.Int).Exp(base.Num(), power, nil), new(big.Int).Exp(base.Denom(), power, nil))
+	return v, small(v)
 }
 
 // exactRoot is the root of a perfect power; of a negative number an odd root.

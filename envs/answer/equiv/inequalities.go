@@ -24,6 +24,17 @@ func (c *comparison) relationRegion(n *f.Node) (r region, ok bool) {
 			}
 			continue
 		}
+		if s.op == "!=" && hasSign(s.right) { // x ≠ ±1
+			lower := step{s.op, s.left, chooseSign(s.right, "-+")}
+			name, bound, _, ok := c.solve(lower)
+			if !ok || r.name != "" && name != r.name {
+				return r, false
+			}
+			if r.parts, ok = c.without(r.parts, bound); !ok {
+				return r, false
+			}
+			s.right = chooseSign(s.right, "+-")
+		}
 		name, bound, op, ok := c.solve(s)
 		if !ok || r.name != "" && name != r.name {
 			return r, false
@@ -173,15 +184,9 @@ func (c *comparison) listRegion(n *f.Node) (r region, ok bool) {
 	if n.Text != "or" {
 		r.parts = all[0].parts
 		for _, part := range all[1:] {
-			var cut []interval
-			for _, p := range part.parts {
-				piece, ok := c.intersect(r.parts, p)
-				if !ok {
-					return r, false
-				}
-				cut = append(cut, piece...)
+			if r.parts, ok = c.cut(r.parts, part.parts); !ok {
+				return r, false
 			}
-			r.parts = cut
 		}
 		merged, ok := c.merge(r.parts)
 		if !ok {

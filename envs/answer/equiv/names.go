@@ -264,7 +264,7 @@ func (c *comparison) bothNamed(a, b *f.Node, x, y *assigned) bool {
 		return c.decide("values of one name, in any order", c.same(f.Of(f.List, "", x.values...), f.Of(f.List, "", y.values...)))
 	}
 	if len(x.values) == 1 && len(y.values) == 1 {
-		if functionName(x.names[0]) && functionName(y.names[0]) && !constant(x.values[0]) && !constant(y.values[0]) && c.same(x.values[0], y.values[0]) {
+		if functionName(x.names[0]) && functionName(y.names[0]) && inverseName(x.names[0]) == inverseName(y.names[0]) && !constant(x.values[0]) && !constant(y.values[0]) && c.same(x.values[0], y.values[0]) {
 			return true
 		}
 		return a.Kind == f.Relation && b.Kind == f.Relation && c.relations(a, b)
@@ -280,6 +280,8 @@ func (c *comparison) bothNamed(a, b *f.Node, x, y *assigned) bool {
 	}
 	return c.decide("name by name", true)
 }
+
+func inverseName(name string) bool { return strings.Contains(name, "^-1") }
 
 func functionName(name string) bool {
 	return name == "y" || strings.HasSuffix(name, ")") && strings.IndexByte(name, '(') > 0

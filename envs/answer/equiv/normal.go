@@ -136,6 +136,9 @@ func (n *normal) form(e *f.Node) (out fraction, ok bool) {
 		if e.Text == "i" {
 			return n.single("i", true, rule{2, big.NewRat(-1, 1)})
 		}
+		if e.Text != "pi" && e.Text != "e" {
+			return out, false
+		}
 		return n.single("c "+e.Text, false, rule{})
 	case f.Sum, f.Product, f.Quotient:
 		for i, arg := range e.Args {

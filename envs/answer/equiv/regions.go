@@ -142,19 +142,47 @@ func (c *comparison) unionRegion(n *f.Node) (r region, ok bool) {
 			r.parts = append(slices.Clone(r.parts), part.parts...)
 		case n.Text == "setminus":
 			for _, p := range part.parts {
-				if p.low == nil || p.low != p.high {
-					return r, false
-				}
-				if r.parts, ok = c.without(r.parts, p.low); !ok {
+				if r.parts, ok = c.cut(r.parts, outside(p)); !ok {
 					return r, false
 				}
 			}
 		default:
+			if r.parts, ok = c.cut(r.parts, part.parts); !ok {
+				return r, false
+			}
+		}
+		if len(r.parts) > maxParts {
 			return r, false
 		}
 	}
 	r.strong = true
 	return r, true
+}
+
+// maxParts bounds the intervals of a set.
+const maxParts = 20
+
+// outside is the line without an interval.
+func outside(p interval) (out []interval) {
+	if p.low != nil {
+		out = append(out, interval{high: p.low, highClosed: !p.lowClosed})
+	}
+	if p.high != nil {
+		out = append(out, interval{low: p.high, lowClosed: !p.highClosed})
+	}
+	return out
+}
+
+// cut is what two sets have in common.
+func (c *comparison) cut(a, b []interval) (out []interval, ok bool) {
+	for _, p := range b {
+		piece, ok := c.intersect(a, p)
+		if !ok {
+			return nil, false
+		}
+		out = append(out, piece...)
+	}
+	return c.merge(out)
 }
 
 // without takes a point out of intervals.
@@ -190,7 +218,7 @@ func (c *comparison) without(parts []interval, point *f.Node) (out []interval, o
 
 // merge sorts intervals and joins those that touch.
 func (c *comparison) merge(parts []interval) (out []interval, ok bool) {
-	if len(parts) > 20 {
+	if len(parts) > maxParts {
 		return nil, false
 	}
 	ok = true

@@ -132,8 +132,11 @@ func choice(s string) byte {
 // bare says whether a choice is only its letter.
 func bare(s string) bool { return len(strings.Trim(s, "().: ")) == 1 }
 
+// group is a single character in braces.
+var group = regexp.MustCompile(`\{([^{}\\])\}`)
+
 // noMeaning takes the marks off that text has the same words without.
-var noMeaning = strings.NewReplacer("{", "", "}", "", `\ `, " ", `\,`, " ", `\!`, "", "~", " ", "\"", "", "“", "", "”", "", `\$`, "$", `\%`, "%")
+var noMeaning = strings.NewReplacer(`\ `, " ", `\,`, " ", `\!`, "", "~", " ", "\"", "", "“", "", "”", "", `\$`, "$", `\%`, "%")
 
 // normalText is text without what does not count: case, commands of layout and font,
 // space, quotes, a full stop at the end, articles.
@@ -145,7 +148,12 @@ func normalText(s string) string {
 	for _, command := range []string{`\text`, `\textbf`, `\mathrm`, `\mbox`, `\operatorname`, `\mathbf`, `\textit`} {
 		s = strings.ReplaceAll(s, command+"{", "{")
 	}
-	s = noMeaning.Replace(strings.ToLower(s))
+	if strings.ContainsAny(s, `^_\`) { // braces say what a power or a command is of
+		s = group.ReplaceAllString(strings.ToLower(s), "$1")
+	} else {
+		s = strings.NewReplacer("{", "", "}", "").Replace(strings.ToLower(s))
+	}
+	s = noMeaning.Replace(s)
 	words := strings.Fields(s)
 	if len(words) > 1 && (words[0] == "the" || words[0] == "a" || words[0] == "an") {
 		words = words[1:]

@@ -13,6 +13,11 @@ func (c *comparison) values(a, b *f.Node) bool {
 	}
 	x, unitX := split(a)
 	y, unitY := split(b)
+	if unitX != "" && unitY == "" {
+		y, unitY = typed(y, unitX)
+	} else if unitY != "" && unitX == "" {
+		x, unitX = typed(x, unitY)
+	}
 	if unitX == unitY {
 		return c.numbers(x, y)
 	}
@@ -45,6 +50,38 @@ func split(n *f.Node) (value *f.Node, unit string) {
 		return f.Negative(n.Args[1].Args[0]), n.Args[1].Text
 	}
 	return n, ""
+}
+
+// typed takes the unit off a value that has it as letters, 60 s or 9.8 m/s^2, where the
+// other side has a unit that this one measures the same with.
+func typed(n *f.Node, other string) (value *f.Node, unit string) {
+	below := ""
+	top := n
+	if n.Kind == f.Quotient {
+		if below = symbol(n.Args[1]); below == "" {
+			return n, ""
+		}
+		top, below = n.Args[0], "/"+below
+	}
+	if top.Kind != f.Product || len(top.Args) != 2 || top.Args[0].Kind != f.Number || symbol(top.Args[1]) == "" {
+		return n, ""
+	}
+	unit = symbol(top.Args[1]) + below
+	if _, ok := conversion(unit, other); !ok && unit != other {
+		return n, ""
+	}
+	return top.Args[0], unit
+}
+
+// symbol is a letter, perhaps with a power, as a unit.
+func symbol(n *f.Node) string {
+	switch {
+	case n.Kind == f.Name && len(n.Text) == 1:
+		return n.Text
+	case n.Kind == f.Power && n.Args[0].Kind == f.Name && len(n.Args[0].Text) == 1 && n.Args[1].Kind == f.Number && n.Args[1].Num.IsInt():
+		return n.Args[0].Text + "^" + n.Args[1].Num.RatString()
+	}
+	return ""
 }
 
 // numbers compares expressions without units: rational numbers exactly, decimals to the

@@ -83,7 +83,7 @@ func (p *parser) term() (*Node, error) {
 			if slash && !p.peek().space {
 				return nil, errors.New("it is not clear what is below the line")
 			}
-			if p.peek().kind == numberToken && (n.Kind != Power && n.Kind != Product || !p.peek().space || p.tokens[p.at-1].kind == numberToken && !p.poweredBefore()) {
+			if p.peek().kind == numberToken && !p.behindFactorial() && (n.Kind != Power && n.Kind != Product || !p.peek().space || p.tokens[p.at-1].kind == numberToken && !p.poweredBefore()) {
 				return nil, errors.New("a number right behind a factor")
 			}
 		}
@@ -92,9 +92,12 @@ func (p *parser) term() (*Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !ok && f.Kind == Quotient && n.Kind == Number && p.tokens[from].kind == commandToken {
-			if n, err = mixed(n, f, &p.tokens[from-1]); err != nil {
+		if part := unmeasured(f); !ok && part.Kind == Quotient && n.Kind == Number && p.tokens[from].kind == commandToken {
+			if n, err = mixed(n, part, &p.tokens[from-1]); err != nil {
 				return nil, err
+			}
+			if part != f { // 33\frac{1}{3}\%
+				n = Of(Quantity, f.Text, n)
 			}
 			continue
 		}
@@ -111,6 +114,12 @@ func (p *parser) term() (*Node, error) {
 // poweredBefore says whether the last token is an exponent: 2^6 3^5 is a product.
 func (p *parser) poweredBefore() bool {
 	return p.at >= 2 && (p.tokens[p.at-2].text == "^" || p.tokens[p.at-2].text == "**")
+}
+
+// behindFactorial says whether the last token is that of a factorial: 3!4! is a product.
+func (p *parser) behindFactorial() bool {
+	t := p.tokens[p.at-1]
+	return t.kind == symbolToken && t.text == "!"
 }
 
 // product is a·b; a number times a power of ten is a number of its own precision.
@@ -131,6 +140,14 @@ func product(a, b *Node) *Node {
 		return a
 	}
 	return Of(Product, "", a, b)
+}
+
+// unmeasured is a value without the mark behind it.
+func unmeasured(n *Node) *Node {
+	if n.Kind == Quantity {
+		return n.Args[0]
+	}
+	return n
 }
 
 // mixed is 2\frac{1}{2}. The parts must be what children learn: whole, and a proper
@@ -215,10 +232,19 @@ func (p *parser) typedUnit(t *token) bool {
 	if _, unit := unitNames[t.text]; !unit || len(t.text) < 2 || p.at == 0 || p.tokens[p.at-1].kind != numberToken {
 		return false
 	}
+	if productUnits[t.text] && !t.space {
+		return false
+	}
 	_, function := functions[t.text]
 	next := p.ahead(1)
+	if next.kind == symbolToken && (next.text == "+" || next.text == "-") { // r^2 + 2rs + s^2
+		return false
+	}
 	return !function || next.kind == endToken || next.kind == symbolToken && (next.text == "," || next.text == ")")
 }
+
+// productUnits are the units that are rather a product of variables right behind a number.
+var productUnits = map[string]bool{"rs": true, "hr": true, "nm": true, "gm": true, "mi": true}
 
 // splitFunction takes sinx apart.
 func splitFunction(word string) (function, argument string, ok bool) {
@@ -335,20 +361,15 @@ func (p *parser) degree() bool {
 	return false
 }
 
-// exponent reads what follows ^: a group, or one factor with its sign.
+// exponent reads what follows ^: a group, or one factor with its sign, powers and
+// factorials.
 func (p *parser) exponent() (*Node, error) {
 	if p.symbol("{") {
 		return p.group()
 	}
 	negative := p.take(symbolToken, "-")
-	if !negative {
-		p.take(symbolToken, "+")
-	}
-	var n *Node
-	var err error
-	if t := p.peek(); t.kind == wordToken && len(t.text) > 1 && functions[t.text] == "" && constantNames[t.text] == "" {
-		n = p.firstLetter() // x^ab is x^a b
-	} else if n, err = p.primary(); err != nil {
+	n, err := p.script()
+	if err != nil {
 		return nil, err
 	}
 	if p.symbol("^") || p.symbol("**") {
@@ -371,6 +392,26 @@ func (p *parser) exponent() (*Node, error) {
 		n = Negative(n)
 	}
 	return n, nil
+}
+
+// script reads what follows _, and a bound of a sum: a group, or one value without powers,
+// for x_1^2 is the square of x_1.
+func (p *parser) script() (*Node, error) {
+	if p.symbol("{") {
+		return p.group()
+	}
+	if p.take(symbolToken, "-") {
+		n, err := p.script()
+		if err != nil {
+			return nil, err
+		}
+		return Negative(n), nil
+	}
+	p.take(symbolToken, "+")
+	if t := p.peek(); t.kind == wordToken && len(t.text) > 1 && functions[t.text] == "" && constantNames[t.text] == "" {
+		return p.firstLetter(), nil // x^ab is x^a b
+	}
+	return p.primary()
 }
 
 // group reads {…}: a value that may be a list.

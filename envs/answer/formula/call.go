@@ -61,7 +61,11 @@ func (p *parser) call(name string) (*Node, error) {
 		if below && base != nil || !below && power != nil {
 			return nil, p.unexpected()
 		}
-		n, err := p.exponent()
+		read := p.exponent
+		if below {
+			read = p.script
+		}
+		n, err := read()
 		if err != nil {
 			return nil, err
 		}
@@ -129,6 +133,13 @@ func (p *parser) arguments(name string) ([]*Node, error) {
 		}
 		return []*Node{n}, nil
 	}
+	if p.symbol(`\{`) && severalArguments[name] { // \max\{3, 5\}
+		n, err := p.set()
+		if err != nil {
+			return nil, err
+		}
+		return n.Args, nil
+	}
 	if sign, found := p.sign(); found {
 		if sign != "-" {
 			return nil, p.unexpected()
@@ -189,7 +200,7 @@ func (p *parser) big(name string) (*Node, error) {
 				err = p.unexpected()
 			}
 		} else {
-			n, err = p.exponent()
+			n, err = p.script()
 		}
 		if err != nil {
 			return nil, err

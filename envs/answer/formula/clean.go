@@ -23,8 +23,10 @@ var (
 var (
 	ordinal = regexp.MustCompile(`(\d) ?\^ ?\{? ?\\(?:text|textrm|mathrm|rm) ?\{(st|nd|rd|th)\} ?\}?`) // 5^{\text{th}}
 	typed   = regexp.MustCompile(`(\d)(st|nd|rd|th)\b`)                                                // 3rd
-	comma   = regexp.MustCompile(` ?\{ ?, ?\} ?`)                                                      // of thousands, in braces
-	glued   = regexp.MustCompile(`(\\q?quad)([A-Za-z])`)                                               // \quadx is no command
+	// typedTimes is 2x10^5, where x can be no variable.
+	typedTimes = regexp.MustCompile(`(\d) ?[xX] ?10 ?\^`)
+	comma      = regexp.MustCompile(` ?\{ ?, ?\} ?`)        // of thousands, in braces
+	glued      = regexp.MustCompile(`(\\q?quad)([A-Za-z])`) // \quadx is no command
 )
 
 // hasOrdinal says whether two letters behind a digit may be those of 1st, 2nd, 3rd, 4th.
@@ -57,6 +59,9 @@ func Clean(s string) string {
 	}
 	if hasOrdinal(s) {
 		s = typed.ReplaceAllString(s, `$1\text{$2}`)
+	}
+	if strings.ContainsAny(s, "xX") && strings.Contains(s, "^") {
+		s = typedTimes.ReplaceAllString(s, `$1\times 10^`)
 	}
 	if strings.Contains(s, `\quad`) || strings.Contains(s, `\qquad`) {
 		s = glued.ReplaceAllString(s, `$1 $2`)

@@ -3,6 +3,7 @@ package formula
 import (
 	"errors"
 	"math/big"
+	"regexp"
 	"strings"
 )
 
@@ -164,7 +165,10 @@ func (l *lexer) lexForeign() {
 }
 
 // fonts only change how their argument looks; its letters are mathematics.
-var fonts = map[string]bool{"mathbf": true, "boldsymbol": true, "bm": true, "mathit": true, "mathcal": true, "mathsf": true, "vec": true, "boxed": true, "fbox": true, "ensuremath": true, "mathnormal": true, "mathop": true, "tt": true, "rm": true, "bf": true, "it": true}
+var fonts = map[string]bool{"mathbf": true, "boldsymbol": true, "bm": true, "mathit": true, "mathcal": true, "mathsf": true, "vec": true, "boxed": true, "fbox": true, "ensuremath": true, "underline": true, "mathnormal": true, "mathop": true, "tt": true, "rm": true, "bf": true, "it": true}
+
+// arrow is what has a direction as an argument of \vec: two points.
+var arrow = regexp.MustCompile(`^ ?\{ ?[A-Z]['\d_]* ?[A-Z]`)
 
 // texts hold words.
 var texts = map[string]bool{"text": true, "textbf": true, "textit": true, "textrm": true, "mbox": true, "mathrm": true, "operatorname": true, "textnormal": true, "hbox": true, "textsf": true, "texttt": true, "emph": true, "textup": true, "rm": true}
@@ -217,6 +221,8 @@ func (l *lexer) lexCommand() {
 		} else if name != "rm" && name != "mathrm" {
 			l.problem = errors.New("text without braces")
 		}
+	case name == "vec" && arrow.MatchString(l.s[l.at:]):
+		l.emit(commandToken, "overrightarrow")
 	case fonts[name]:
 	case name == "color" || name == "textcolor" || name == "hspace" || name == "label" || name == "tag" || name == "phantom" || name == "vspace":
 		l.argument()

@@ -27,7 +27,7 @@ var letters = map[string]bool{
 }
 
 // figures are commands in front of the letters of a figure, as in \angle ABC.
-var figures = map[string]bool{"angle": true, "triangle": true, "measuredangle": true, "square": true, "odot": true, "overline": true, "overrightarrow": true, "widehat": true, "overarc": true, "hat": true, "tilde": true, "widetilde": true, "bar": true, "dot": true, "underline": true}
+var figures = map[string]bool{"angle": true, "triangle": true, "measuredangle": true, "square": true, "odot": true, "overline": true, "overrightarrow": true, "widehat": true, "overarc": true, "hat": true, "tilde": true, "widetilde": true, "bar": true, "dot": true}
 
 // relations are the operators between two sides, by how they are written.
 var relations = map[string]string{

@@ -2,6 +2,7 @@ package formula
 
 import (
 	"math/big"
+	"slices"
 	"strings"
 )
 
@@ -52,6 +53,11 @@ func (n *Node) Clone() *Node {
 
 // Is says whether n is a node of a kind with a text.
 func (n *Node) Is(kind Kind, text string) bool { return n.Kind == kind && n.Text == text }
+
+// mentions says whether a name occurs.
+func (n *Node) mentions(name string) bool {
+	return n.Is(Name, name) || slices.ContainsFunc(n.Args, func(arg *Node) bool { return arg.mentions(name) })
+}
 
 // Int is a node of a whole number.
 func Int(v int64) *Node { return &Node{Kind: Number, Num: new(big.Rat).SetInt64(v)} }

@@ -383,14 +383,18 @@ func (p *parser) value() (*Node, error) {
 	return p.unit(n)
 }
 
-// modulus reads \pmod{7} behind a value, as its unit.
+// modulus reads \pmod{7} behind a value, as its unit, and the remainder a \bmod b.
 func (p *parser) modulus(n *Node) (*Node, error) {
-	if !p.take(commandToken, "pmod") && !p.take(commandToken, "bmod") && !p.take(commandToken, "mod") {
+	binary := p.take(commandToken, "bmod")
+	if !binary && !p.take(commandToken, "pmod") && !p.take(commandToken, "mod") {
 		return n, nil
 	}
 	m, err := p.argument()
 	if err != nil {
 		return nil, err
+	}
+	if binary {
+		return Of(Apply, "remainder", n, m), nil
 	}
 	return Of(Quantity, "mod "+m.String(), n), nil
 }

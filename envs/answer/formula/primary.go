@@ -57,7 +57,7 @@ func (p *parser) number() (*Node, error) {
 	p.at++
 	if p.symbol("_") && t.plain { // a base
 		p.at++
-		base, err := p.exponent()
+		base, err := p.script()
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +134,7 @@ func (p *parser) index(n *Node) (*Node, error) {
 	if p.take(symbolToken, "_") {
 		label := p.label()
 		if label == "" {
-			sub, err := p.exponent()
+			sub, err := p.script()
 			if err != nil {
 				return nil, err
 			}
@@ -147,6 +147,9 @@ func (p *parser) index(n *Node) (*Node, error) {
 		n = Of(Name, n.Text+"'")
 	}
 	base := strings.TrimRight(n.Text, "'")
+	if n.Kind == Name && applied[base] && p.inverse() {
+		n = Of(Name, n.Text+"^-1")
+	}
 	if at := strings.IndexByte(base, '_'); at > 0 {
 		base = base[:at]
 	}
@@ -160,7 +163,23 @@ func (p *parser) index(n *Node) (*Node, error) {
 	if arguments.Kind == Tuple {
 		return Of(Apply, n.Text, arguments.Args...), nil
 	}
+	if arguments.mentions(n.Text) { // p(p + q) is a product
+		return product(n, arguments), nil
+	}
 	return Of(Apply, n.Text, arguments), nil
+}
+
+// inverse takes the ^{-1} of f^{-1}(x).
+func (p *parser) inverse() bool {
+	at := p.at
+	if p.take(symbolToken, "^") {
+		braces := p.take(symbolToken, "{")
+		if p.take(symbolToken, "-") && p.take(numberToken, "1") && (!braces || p.take(symbolToken, "}")) && p.symbol("(") {
+			return true
+		}
+	}
+	p.at = at
+	return false
 }
 
 // label takes {ABCD} or {\text{max}}, an index that is a word and no product.
@@ -212,6 +231,9 @@ func (p *parser) command() (*Node, error) {
 		if strings.HasSuffix(t.text, "binom") {
 			return Of(Call, "binom", above, below), nil
 		}
+		if derivative(above, below) {
+			return Of(Name, above.String()+"/"+below.String()), nil
+		}
 		return Of(Quotient, "", above, below), nil
 	case "sqrt":
 		return p.squareRoot()
@@ -256,6 +278,21 @@ func (p *parser) command() (*Node, error) {
 	return nil, errors.New("an unknown command \\" + t.text)
 }
 
+// derivative says whether above/below is one, as dy/dx, d/dx and d²y/dx² are, with d or
+// \partial.
+func derivative(above, below *Node) bool {
+	if below.Kind != Product || !below.Args[0].Is(Name, "d") && !below.Args[0].Is(Name, "partial") {
+		return false
+	}
+	if above.Kind == Product {
+		above = above.Args[0]
+	}
+	if above.Kind == Power {
+		above = above.Args[0]
+	}
+	return above.Is(Name, below.Args[0].Text)
+}
+
 // argument reads what a command takes: a group, or one digit or letter.
 func (p *parser) argument() (*Node, error) {
 	t := p.peek()
@@ -297,6 +334,9 @@ func (p *parser) conjugate() (*Node, error) {
 	n, err := p.argument()
 	if err != nil {
 		return nil, err
+	}
+	if n.Kind == Name && n.Text != "z" && n.Text != "w" { // a mean, or another name
+		return Of(Name, "bar "+n.Text), nil
 	}
 	return Of(Call, "conj", n), nil
 }

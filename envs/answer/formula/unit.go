@@ -40,6 +40,9 @@ var scales = map[string]int64{
 var notUnits = map[string]bool{
 	"if": true, "when": true, "or": true, "not": true, "and": true, "unless": true, "plus": true, "minus": true, "times": true, "over": true, "than": true, "half": true, "but": true, "except": true, "remainder": true, "mod": true, "is": true,
 	"then": true, "nor": true, "no": true, "wrong": true, "least": true, "most": true, "without": true, "double": true, "twice": true, "negative": true, "between": true, "through": true, "maybe": true, "perhaps": true, "union": true, "base": true, "more": true, "less": true, "fewer": true,
+	"halves": true, "thirds": true, "fourths": true, "fifths": true, "sixths": true, "sevenths": true, "eighths": true, "ninths": true, "tenths": true, "tenth": true, "hundredths": true, "hundredth": true, "thousandths": true, "thousandth": true, "millionths": true, "millionth": true,
+	"january": true, "february": true, "march": true, "april": true, "may": true, "june": true, "july": true, "august": true, "september": true, "october": true, "november": true, "december": true,
+	"corrected": true, "correction": true, "correct": true, "actually": true, "rather": true, "instead": true, "should": true, "approximately": true, "versus": true, "to": true,
 }
 
 // maxUnitWords bounds what may be a unit; more is prose.
@@ -142,7 +145,7 @@ func measure(n *Node, words []string) (*Node, error) {
 		lower := strings.ToLower(word)
 		_, known := unitNames[word]
 		letter := len(word) == 1 && isLetter(word[0]) && !known && lower != "a"
-		if notUnits[lower] || letter || i == 0 && (lower == "squared" || lower == "cubed") {
+		if notUnits[lower] && !(i == 0 && lower == "times" && countsTimes(words)) || letter || i == 0 && (lower == "squared" || lower == "cubed") {
 			return nil, errors.New("the words behind the value change it")
 		}
 	}
@@ -168,10 +171,16 @@ func measure(n *Node, words []string) (*Node, error) {
 	return Of(Quantity, unit, n), nil
 }
 
+// countsTimes says whether "times" is what is counted: 5 times, 3 times a day.
+func countsTimes(words []string) bool {
+	return len(words) == 1 || words[1] == "a" || words[1] == "per" || words[1] == "each" || words[1] == "every"
+}
+
 var moneyNames = map[string]bool{"dollar": true, "euro": true, "pound sterling": true, "yen": true, "rupee": true}
 
 // withoutRemark drops a last part in brackets behind words: "18 apples (3 red)". One
-// that takes back or adds an answer is an error.
+// that takes back or adds an answer is an error, as is one with a number right behind the
+// value.
 func withoutRemark(words []string) ([]string, error) {
 	for i, word := range words {
 		if word != "(" {
@@ -181,7 +190,7 @@ func withoutRemark(words []string) ([]string, error) {
 			return nil, errors.New("brackets in a unit")
 		}
 		for _, w := range words[i:] {
-			if notUnits[strings.ToLower(w)] {
+			if notUnits[strings.ToLower(strings.Trim(w, ".,;:'\""))] || i == 0 && strings.ContainsAny(w, "0123456789") {
 				return nil, errors.New("a remark that changes the answer")
 			}
 		}
