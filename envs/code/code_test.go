@@ -61,7 +61,7 @@ func TestVerdicts(t *testing.T) {
 		{"raises AssertionError", "    raise AssertionError\n", Runtime, 0},
 		{"looks at frames", "    import sys\n    f = sys._getframe()\n    while f:\n        for k, v in list(f.f_locals.items()) + list(f.f_globals.items()):\n            if ''.join(['candi', 'date(1']) in str(v) or 'nonce' == k: return 3\n        f = f.f_back\n    return None\n", Wrong, 0},
 		{"looks at objects", "    import gc\n    for o in gc.get_objects():\n        if isinstance(o, str) and ''.join(['candi', 'date(1']) in o: return 3\n    return None\n", Wrong, 0},
-		{"reads files", "    import os, glob\n    for d in ['/tmp', '/', '/proc/self/fd', '.']:\n        try:\n            for n in os.listdir(d):\n                if ''.join(['candi', 'date(1']) in open(os.path.join(d, n)).read(): return 3\n        except OSError: pass\n    return None\n", Wrong, 0},
+		{"reads files", "    import os, glob\n    for d in ['/tmp', '/', '/proc/self/fd', '.']:\n        try:\n            for n in os.listdir(d):\n                if ''.join(['candi', 'date(1']) in open(os.path.join(d, n), errors='replace').read(): return 3\n        except OSError: pass\n    return None\n", Wrong, 0},
 		{"prints verdicts", "    return None\nprint('P' * 99)\nprint('#0')\nprint('.')\n", Wrong, 0},
 		{"writes to the other side", "    return None\nimport os\nos.write(4, b'12\\nl1:s6:loaded')\nos.write(4, b'x' * 99)\n", Runtime, 0},
 		{"answers before it is asked", "    return None\nimport os\nm = b'l3:s5:valuei3;l2:i1;i2;'\nos.write(4, b'12\\nl1:s6:loaded')\nfor i in range(3): os.write(4, b'%d\\n' % len(m) + m)\nos.close(3)\nimport time; time.sleep(1)\n", Runtime, 0},
@@ -229,6 +229,40 @@ func TestOneLines(t *testing.T) {
 	b, _ := again.Episode(envs.Train, 250)
 	if diff := cmp.Diff(a.(worked).problem, b.(worked).problem); diff != "" {
 		t.Errorf("an episode depends on those made before it: %s", diff)
+	}
+}
+
+// TestSlips imitates solutions of which a share is wrong: of each family in a way that its tests find.
+func TestSlips(t *testing.T) {
+	j := newTestJudge(t)
+	source := &oneLines{seed: 3, slips: .5, parts: map[envs.Part]*sequence{}}
+	slipped, judged := 0, map[string]bool{}
+	for i := range 1000 {
+		p := source.at(envs.Warmup, i)
+		if p.Imitated == "" {
+			continue
+		}
+		slipped++
+		if judged[p.Kind] || p.Imitated == p.Solution { // two texts of a problem may be the same
+			continue
+		}
+		judged[p.Kind] = true
+		if v, err := j.Run(t.Context(), &p, p.complete(p.Imitated), p.Tests); err != nil || v.Class == Pass {
+			t.Errorf("%q: %q: %+v, %v", p.Text, p.Imitated, v, err)
+		}
+		if got := (worked{&episode{task: &task{short: true, asText: true}, problem: p}}).Solution(); got != p.Imitated {
+			t.Errorf("%q is imitated, want %q", got, p.Imitated)
+		}
+	}
+	if slipped < 430 || slipped > 570 || len(judged) != len(families) {
+		t.Errorf("%d of 1,000 solutions are wrong, of %d families", slipped, len(judged))
+	}
+	for _, part := range []envs.Part{envs.Train, envs.Eval} {
+		for i := range 100 {
+			if p := source.at(part, i); p.Imitated != "" {
+				t.Errorf("%s: %q", part, p.Imitated)
+			}
+		}
 	}
 }
 

@@ -61,6 +61,7 @@ type Judge struct {
 	sandbox  *sandbox.Sandbox
 	language *sandbox.Language
 	limits   sandbox.Limits
+	compiled map[string][]byte // of Python: the two sides of a judgement, by name
 
 	lock  sync.Mutex
 	known map[[32]byte]Verdict
@@ -83,8 +84,49 @@ func NewJudge(ctx context.Context, language, interpreter string, timeout time.Du
 	limits := sandbox.Usual()
 	// Processor time does not depend on what else the machine does; the clock ends a program that waits.
 	limits.CPU, limits.Wall = timeout, 6*timeout+10*time.Second
-	return &Judge{sandbox: s, language: l, limits: limits, known: map[[32]byte]Verdict{}}, nil
+	j := &Judge{sandbox: s, language: l, limits: limits, known: map[[32]byte]Verdict{}}
+	if language == sandbox.Python {
+		j.compiled, err = j.compile(ctx)
+	}
+	return j, err
 }
+
+// compiler writes two programs as Python keeps what it has compiled, in hexadecimal.
+const compiler = `import sys, marshal
+from importlib._bootstrap_external import MAGIC_NUMBER
+for name, text in zip(('solution.py', 'tests.py'), sys.stdin.read().split('\0')):
+    print((MAGIC_NUMBER + bytes(12) + marshal.dumps(compile(text, name, 'exec'))).hex())
+`
+
+// compile has Python read the two sides once: that takes as long as half of an interpreter's start.
+func (j *Judge) compile(ctx context.Context) (map[string][]byte, error) {
+	limits := sandbox.Usual()
+	limits.Output = 1 << 20
+	out, err := j.sandbox.RunText(ctx, limits, j.language, compiler, []byte(codec+solutionSide+"\x00"+codec+testsSide))
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.Fields(out.Stdout)
+	if out.Status != sandbox.OK || len(lines) != 2 {
+		return nil, fmt.Errorf("having Python compile what runs tests: %s %s %s", out.Status, out.Error, lastLines(out.Stderr, 5))
+	}
+	compiled := map[string][]byte{}
+	for i, name := range []string{solutionFile, testsFile} {
+		if compiled[name], err = hex.DecodeString(lines[i]); err != nil {
+			return nil, fmt.Errorf("having Python compile what runs tests: %w", err)
+		}
+	}
+	return compiled, nil
+}
+
+// Files of the two sides.
+const (
+	solutionFile = "solution.pyc"
+	testsFile    = "tests.pyc"
+)
+
+// Close ends what runs programs.
+func (j *Judge) Close() error { return j.sandbox.Close() }
 
 // Tier is how programs are kept in.
 func (j *Judge) Tier() string { return string(j.sandbox.Tier()) + ": " + j.sandbox.How() }
@@ -159,9 +201,9 @@ func (j *Judge) asserted(ctx context.Context, p *Problem, program string, tests 
 	packTexts(&payload, p.Setup)
 	packTexts(&payload, units)
 	packTexts(&payload, p.defined())
-	solution := j.program("solution.py", codec+solutionSide, nil)
-	solution.Files = append(solution.Files, sandbox.File{Name: "solution.txt", Data: program})
-	testing := j.program("tests.py", codec+testsSide, []byte(payload.String()))
+	solution := j.side(solutionFile, nil)
+	solution.Files = append(solution.Files, sandbox.File{Name: "solution.txt", Data: []byte(program)})
+	testing := j.side(testsFile, []byte(payload.String()))
 	out, err := j.sandbox.Run(ctx, j.limits, solution, testing)
 	if err != nil {
 		return Verdict{}, err
@@ -169,10 +211,10 @@ func (j *Judge) asserted(ctx context.Context, p *Problem, program string, tests 
 	return readTold(nonce, out[0], out[1]), nil
 }
 
-// program is one of the two processes.
-func (j *Judge) program(name, text string, stdin []byte) sandbox.Program {
+// side is one of the two processes.
+func (j *Judge) side(name string, stdin []byte) sandbox.Program {
 	p := j.language.Program("", stdin)
-	p.Files = []sandbox.File{{Name: name, Data: text}}
+	p.Files = []sandbox.File{{Name: name, Data: j.compiled[name]}}
 	p.Argv[len(p.Argv)-1] = "{}/" + name
 	return p
 }

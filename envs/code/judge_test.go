@@ -2,11 +2,16 @@ package code
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"rltrain/envs"
 	"rltrain/envs/sandbox"
 )
 
@@ -21,6 +26,11 @@ func newTestJudge(t testing.TB) *Judge {
 		t.Skip(err)
 	}
 	j.limits.Memory = 256 << 20
+	t.Cleanup(func() {
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return j
 }
 
@@ -68,4 +78,50 @@ func TestReferences(t *testing.T) {
 			}
 		}
 	}
+}
+
+// BenchmarkPair is a program of a few tests, both processes of it. It tells the processor time of all that takes part, and how
+// many times that of two interpreters that do nothing it is.
+func BenchmarkPair(b *testing.B) {
+	j := newTestJudge(b)
+	bare := func(n int) float64 {
+		began := children(b)
+		for range 2 * n {
+			if err := exec.Command(j.language.Interpreter, "-I", "-S", "-c", "pass").Run(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return (children(b) - began) / float64(n)
+	}
+	least := bare(20)
+	source := &oneLines{seed: 1, parts: map[envs.Part]*sequence{}}
+	began, n := children(b), 0
+	own := processor(b)
+	for b.Loop() {
+		p := source.at(envs.Train, n)
+		// Equal programs are judged once.
+		if v, err := j.Run(b.Context(), &p, p.complete(fmt.Sprintf("%s # %d", p.Solution, n)), p.Tests); err != nil || v.Class != Pass {
+			b.Fatalf("%+v, %v", v, err)
+		}
+		n++
+	}
+	if err := j.Close(); err != nil { // what it used is known when it has ended
+		b.Fatal(err)
+	}
+	each := (children(b) - began + processor(b) - own) / float64(n)
+	least = (least + bare(20)) / 2
+	b.ReportMetric(1000*each, "cpu-ms/op")
+	b.ReportMetric(each/least, "x-bare")
+}
+
+func children(b *testing.B) float64  { return used(b, unix.RUSAGE_CHILDREN) }
+func processor(b *testing.B) float64 { return used(b, unix.RUSAGE_SELF) }
+
+// used is processor time in seconds.
+func used(b *testing.B, who int) float64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(who, &u); err != nil {
+		b.Fatal(err)
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }

@@ -16,25 +16,50 @@ import (
 // problem.
 type family struct {
 	name, text, solution string
+	slip                 string // a wrong solution that is easily taken for the right one
 	argument             string // of the function: int, text or list
 }
 
 // families are all.
 var families = []family{
-	{"add", "add A", "x+A", "int"}, {"subtract", "take A away", "x-A", "int"}, {"times", "times A", "x*A", "int"},
-	{"quotient", "how often A fits", "x//A", "int"}, {"rest", "rest by A", "x%A", "int"}, {"minus it", "A minus it", "A-x", "int"},
-	{"square", "square and add A", "x*x+A", "int"}, {"times plus", "times A plus B", "x*A+B", "int"}, {"plus times", "plus A, then times B", "(x+A)*B", "int"},
-	{"larger", "larger of it and A", "max(x,A)", "int"}, {"smaller", "smaller of it and A", "min(x,A)", "int"}, {"distance", "distance to A", "abs(x-A)", "int"},
-	{"above", "is it above A", "x>A", "int"}, {"below", "is it below A", "x<A", "int"}, {"equal", "is it A", "x==A", "int"},
-	{"multiple", "is it a multiple of A", "x%A==0", "int"}, {"double", "double and add A", "2*x+A", "int"}, {"negate", "negate and add A", "-x+A", "int"},
-	{"sign", "A if negative", "A if x<0 else x", "int"}, {"last digit", "last digit plus A", "x%10+A", "int"},
-	{"front", "put T in front", "'T'+x", "text"}, {"behind", "put T behind", "x+'T'", "text"}, {"around", "T in front, U behind", "'T'+x+'U'", "text"},
-	{"count", "count T", "x.count('T')", "text"}, {"replace", "T becomes U", "x.replace('T','U')", "text"}, {"begins", "begins with T", "x.startswith('T')", "text"},
-	{"ends", "ends with T", "x.endswith('T')", "text"}, {"upper", "capitals, then T", "x.upper()+'T'", "text"}, {"reverse", "backwards, then T", "x[::-1]+'T'", "text"},
-	{"longer", "longer than A", "len(x)>A", "text"}, {"length", "length plus A", "len(x)+A", "text"},
-	{"add each", "add A to each", "[v+A for v in x]", "list"}, {"times each", "each times A", "[v*A for v in x]", "list"},
-	{"filter", "those above A", "[v for v in x if v>A]", "list"}, {"sum", "sum plus A", "sum(x)+A", "list"}, {"most", "largest plus A", "max(x)+A", "list"},
-	{"append", "put A behind all", "x+[A]", "list"}, {"has", "is A in it", "A in x", "list"},
+	{"add", "add A", "x+A", "x-A", "int"},
+	{"subtract", "take A away", "x-A", "A-x", "int"},
+	{"times", "times A", "x*A", "x+A", "int"},
+	{"quotient", "how often A fits", "x//A", "x/A", "int"},
+	{"rest", "rest by A", "x%A", "x//A", "int"},
+	{"minus it", "A minus it", "A-x", "x-A", "int"},
+	{"square", "square and add A", "x*x+A", "x*2+A", "int"},
+	{"times plus", "times A plus B", "x*A+B", "(x+A)*B", "int"},
+	{"plus times", "plus A, then times B", "(x+A)*B", "x+A*B", "int"},
+	{"larger", "larger of it and A", "max(x,A)", "min(x,A)", "int"},
+	{"smaller", "smaller of it and A", "min(x,A)", "max(x,A)", "int"},
+	{"distance", "distance to A", "abs(x-A)", "x-A", "int"},
+	{"above", "is it above A", "x>A", "x>=A", "int"},
+	{"below", "is it below A", "x<A", "x<=A", "int"},
+	{"equal", "is it A", "x==A", "x!=A", "int"},
+	{"multiple", "is it a multiple of A", "x%A==0", "x//A==0", "int"},
+	{"double", "double and add A", "2*x+A", "x+A", "int"},
+	{"negate", "negate and add A", "-x+A", "-x-A", "int"},
+	{"sign", "A if negative", "A if x<0 else x", "x if x<0 else A", "int"},
+	{"last digit", "last digit plus A", "x%10+A", "x//10+A", "int"},
+	{"front", "put T in front", "'T'+x", "x+'T'", "text"},
+	{"behind", "put T behind", "x+'T'", "'T'+x", "text"},
+	{"around", "T in front, U behind", "'T'+x+'U'", "'U'+x+'T'", "text"},
+	{"count", "count T", "x.count('T')", "x.find('T')", "text"},
+	{"replace", "T becomes U", "x.replace('T','U')", "x.replace('U','T')", "text"},
+	{"begins", "begins with T", "x.startswith('T')", "x.endswith('T')", "text"},
+	{"ends", "ends with T", "x.endswith('T')", "x.startswith('T')", "text"},
+	{"upper", "capitals, then T", "x.upper()+'T'", "x.lower()+'T'", "text"},
+	{"reverse", "backwards, then T", "x[::-1]+'T'", "'T'+x[::-1]", "text"},
+	{"longer", "longer than A", "len(x)>A", "len(x)<A", "text"},
+	{"length", "length plus A", "len(x)+A", "len(x)-A", "text"},
+	{"add each", "add A to each", "[v+A for v in x]", "x+[A]", "list"},
+	{"times each", "each times A", "[v*A for v in x]", "[v+A for v in x]", "list"},
+	{"filter", "those above A", "[v for v in x if v>A]", "[v for v in x if v<A]", "list"},
+	{"sum", "sum plus A", "sum(x)+A", "sum(x)", "list"},
+	{"most", "largest plus A", "max(x)+A", "min(x)+A", "list"},
+	{"append", "put A behind all", "x+[A]", "[A]+x", "list"},
+	{"has", "is A in it", "A in x", "x==A", "list"},
 }
 
 // oneLines are the problems that the program makes up itself. A problem belongs to one part by a hash of its text,
@@ -42,6 +67,8 @@ var families = []family{
 type oneLines struct {
 	seed uint64
 	held int // families at the end that are for evaluation alone
+	// slips is the share of solutions to imitate that are wrong, so that what is imitated does not say which form is right.
+	slips float64
 
 	lock  sync.Mutex
 	parts map[envs.Part]*sequence
@@ -77,7 +104,11 @@ func (o *oneLines) at(part envs.Part, i int) Problem {
 			continue
 		}
 		s.seen[text] = true
-		s.all = append(s.all, d.problem())
+		p := d.problem()
+		if part == envs.Warmup && o.slips > 0 && s.random.Float64() < o.slips {
+			p.Imitated = d.fill.Replace(d.slip)
+		}
+		s.all = append(s.all, p)
 	}
 	return s.all[i]
 }

@@ -28,6 +28,7 @@ type Problem struct {
 	Prefix   string // the beginning of the program, which the answer goes on with; "" where it writes all of it
 	Entry    string // the function that Check calls
 	Solution string // a right answer; "" where none is known
+	Imitated string // what supervised training imitates instead; "" = Solution
 	Source   string // the program in the other language, of a translation
 	Kind     string
 	Setup    []string // Python before the tests

@@ -37,6 +37,7 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 	if err != nil {
 		return 0, err
 	}
+	defer func() { err = errors.Join(err, judge.Close()) }()
 	done := make([]envs.Program, len(rows))
 	finished := make([]chan error, len(rows))
 	for i := range finished {

@@ -45,6 +45,7 @@ type options struct {
 	TimeBonus      float64 `option:"time_bonus" range:"[0,1000]" help:"paid where all pass, times the share of test_timeout that the program left; a run with it is not repeated to the byte"`
 	Scale          float64 `option:"reward_scale" default:"1" range:"(0,1000]" help:"times all of these"`
 	HeldFamilies   int     `option:"held_out_families" range:"[0,30]" needs:"!dataset" help:"kinds of the program's own problems that are for evaluation alone"`
+	SlipShare      float64 `option:"slip_share" range:"[0,1)" needs:"!dataset" help:"share of the program's own worked solutions that are wrong in a likely way, for experiments: tests alone tell them apart"`
 	Unsafe         bool    `option:"unsafe_exec" help:"where no sandbox works, run programs with limits alone: they can read and change all that you can"`
 
 	instruction string

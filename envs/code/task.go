@@ -1,6 +1,7 @@
 package code
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 			return nil, &envs.OptionError{Option: "language", Err: fmt.Errorf("%s needs --dataset: the program's own problems are in python", o.Language)}
 		}
 		t.short = true
-		t.problems = &oneLines{seed: s.Seed, held: o.HeldFamilies, parts: map[envs.Part]*sequence{}}
+		t.problems = &oneLines{seed: s.Seed, held: o.HeldFamilies, slips: o.SlipShare, parts: map[envs.Part]*sequence{}}
 	} else if err := t.read(s); err != nil {
 		return nil, err
 	}
@@ -47,10 +48,15 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 		return nil, err
 	}
 	if b, ok := t.problems.(*sifted); ok && o.CheckSolutions && !s.Judging {
-		return t, t.checkSolutions(ctx, slices.Concat(b.Train, b.Eval))
+		if err := t.checkSolutions(ctx, slices.Concat(b.Train, b.Eval)); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
 	}
 	return t, nil
 }
+
+// Close ends what runs programs.
+func (t *task) Close() error { return t.judge.Close() }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
@@ -145,10 +151,11 @@ type worked struct{ *episode }
 
 // Solution implements envs.Worked.
 func (e worked) Solution() string {
+	solution := cmp.Or(e.problem.Imitated, e.problem.Solution)
 	if e.short && e.asText {
-		return e.problem.Solution
+		return solution
 	}
-	return e.answer(e.problem.Solution)
+	return e.answer(solution)
 }
 
 // episode is one problem.

@@ -260,7 +260,7 @@ func mounts(p *plan, b box, l Limits) {
 	p.do(list, "mounting the folder to write to", unix.SYS_MOUNT, "tmpfs", home[1:], "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options)
 	for _, f := range b.Files {
 		created := p.do(list, "writing "+f.Name, unix.SYS_OPENAT, unix.AT_FDCWD, home[1:]+"/"+f.Name, unix.O_CREAT|unix.O_WRONLY|unix.O_EXCL, 0o644)
-		write := p.do(list, "writing "+f.Name, unix.SYS_WRITE, 0, append([]byte(f.Data), 0), len(f.Data))
+		write := p.do(list, "writing "+f.Name, unix.SYS_WRITE, 0, append(slices.Clip(f.Data), 0), len(f.Data))
 		write.least = uintptr(len(f.Data))
 		closed := p.do(list, "writing "+f.Name, unix.SYS_CLOSE, 0)
 		created.into = []*uintptr{&write.args[0], &closed.args[0]}

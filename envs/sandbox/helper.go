@@ -6,11 +6,10 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,13 +19,19 @@ import (
 // anew, and not from the middle of a process with many threads, is what makes it safe to fork.
 const helperName = "rltrain-sandbox"
 
-// Open files of the helper. Three for each box follow: what it reads, writes, and writes as errors.
+// jobsFile is the socket that jobs come from.
+const jobsFile = 3
+
+// Open files that come with a job, in their order. Three for each box follow: what it reads, writes, and writes as errors.
 const (
-	jobFile     = 3
-	controlFile = 4 // its end says that nobody waits any more
-	reportFile  = 5
-	firstStream = 6
+	jobFile     = 0
+	controlFile = 1 // its end says that nobody waits any more
+	reportFile  = 2
+	firstStream = 3
 )
+
+// maxBoxes is how many programs a job has.
+const maxBoxes = 2
 
 // job is what the helper is asked to do.
 type job struct {
@@ -65,33 +70,73 @@ type ended struct {
 func init() {
 	if len(os.Args) > 0 && os.Args[0] == helperName {
 		runtime.LockOSThread()
-		debug.SetGCPercent(-1)
-		help()
+		if err := help(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		os.Exit(0)
 	}
 }
 
-// help runs the job of this process.
-func help() {
+// help runs jobs until none can come any more.
+func help() error {
+	unix.CloseOnExec(jobsFile)
+	for {
+		files, err := nextJob()
+		if err != nil || files == nil {
+			return err
+		}
+		if err := serve(files); err != nil {
+			return err
+		}
+	}
+}
+
+// nextJob takes the open files of a job; nil where there is no more of them.
+func nextJob() ([]int, error) {
+	var one [1]byte
+	rights := make([]byte, unix.CmsgSpace(4*(firstStream+3*maxBoxes)))
+	for {
+		n, size, _, _, err := unix.Recvmsg(jobsFile, one[:], rights, unix.MSG_CMSG_CLOEXEC)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("waiting for a job: %w", err)
+		case n == 0:
+			return nil, nil
+		}
+		messages, err := unix.ParseSocketControlMessage(rights[:size])
+		if err != nil || len(messages) != 1 {
+			return nil, fmt.Errorf("taking a job: %d messages, %w", len(messages), err)
+		}
+		return unix.ParseUnixRights(&messages[0])
+	}
+}
+
+// serve runs a job.
+func serve(files []int) error {
+	to := os.NewFile(uintptr(files[reportFile]), "report")
 	var r report
 	var j job
-	data, err := io.ReadAll(os.NewFile(jobFile, "job"))
+	from := os.NewFile(uintptr(files[jobFile]), "job")
+	data, err := io.ReadAll(from)
+	_ = from.Close()
 	if err == nil {
 		err = json.Unmarshal(data, &j)
 	}
 	if err == nil {
-		r.Boxes, err = j.run()
+		r.Boxes, err = j.run(files[controlFile], files[firstStream:])
 	}
 	if err != nil {
 		r.Error = err.Error()
 	}
 	text, err := json.Marshal(r)
 	if err == nil {
-		_, err = os.NewFile(reportFile, "report").Write(text)
+		_, err = to.Write(text)
 	}
-	if err != nil {
-		os.Exit(1)
-	}
+	_ = to.Close()
+	return err
 }
 
 // running is a box under way.
@@ -110,10 +155,8 @@ type watched struct {
 	boxes []*running
 }
 
-func (j *job) run() ([]ended, error) {
-	for fd := jobFile; fd < firstStream+3*len(j.Boxes); fd++ {
-		unix.CloseOnExec(fd)
-	}
+// run runs the boxes, whose files are given; they are closed.
+func (j *job) run(control int, files []int) ([]ended, error) {
 	if j.Means.Tier != Namespaces {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return nil, fmt.Errorf("becoming the parent of orphans: %w", err)
@@ -121,8 +164,7 @@ func (j *job) run() ([]ended, error) {
 	}
 	all := make([]streams, len(j.Boxes))
 	for i := range all {
-		first := firstStream + 3*i
-		all[i] = streams{first, first + 1, first + 2}
+		all[i] = slices.Clone(files[3*i : 3*i+3])
 	}
 	if len(all) == 2 {
 		var there, back [2]int
@@ -148,7 +190,7 @@ func (j *job) run() ([]ended, error) {
 			_ = unix.Close(fd) // else what is read from it has no end
 		}
 	}
-	go w.untilControlEnds()
+	go w.untilEnd(control)
 	done := make(chan struct{})
 	go w.watch(j.Limits, done)
 	w.wait(j)
@@ -246,14 +288,15 @@ func (r *running) kill() {
 	}
 }
 
-// untilControlEnds ends the programs when nobody waits for them any more.
-func (w *watched) untilControlEnds() {
+// untilEnd ends the programs when nobody waits for them any more: when the file ends.
+func (w *watched) untilEnd(control int) {
 	var one [1]byte
 	for {
-		n, err := unix.Read(controlFile, one[:])
+		n, err := unix.Read(control, one[:])
 		if err == unix.EINTR || n > 0 {
 			continue
 		}
+		_ = unix.Close(control)
 		w.kill()
 		return
 	}
@@ -344,88 +387,4 @@ func sweep() {
 			return
 		}
 	}
-}
-
-// watchEvery is how often memory is looked at.
-const watchEvery = 10 * time.Millisecond
-
-// watch ends the programs at their time, or when they hold too much memory together.
-func (w *watched) watch(l Limits, done chan struct{}) {
-	deadline := time.After(l.Wall)
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-done:
-			return
-		case <-deadline:
-			w.Lock()
-			for _, r := range w.boxes {
-				if !r.gone {
-					r.out.Deadline = true
-					r.kill()
-				}
-			}
-			w.Unlock()
-			return
-		case <-tick.C:
-			w.Lock()
-			for _, r := range w.boxes {
-				if !r.gone && usageOf(r.pid, 0).memory > l.Memory {
-					r.out.Memory = true
-					r.kill()
-				}
-			}
-			w.Unlock()
-		}
-	}
-}
-
-// usage is what a process and all below it use.
-type usage struct {
-	memory  int64   // bytes that are no file's
-	peak    int64   // the most that one of them held
-	seconds float64 // of processor time
-}
-
-func usageOf(pid, depth int) usage {
-	var u usage
-	folder := "/proc/" + strconv.Itoa(pid)
-	if text, err := os.ReadFile(folder + "/status"); err == nil {
-		for line := range strings.Lines(string(text)) {
-			name, value, _ := strings.Cut(line, ":")
-			kibi := func() int64 {
-				n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-				return n << 10
-			}
-			switch name {
-			case "RssAnon", "RssShmem", "VmSwap", "VmPTE":
-				u.memory += kibi()
-			case "VmHWM":
-				u.peak = kibi()
-			}
-		}
-	}
-	if text, err := os.ReadFile(folder + "/stat"); err == nil {
-		// After the name, which may hold anything: state, then fields 4 and on; 14 to 17 are times, in hundredths.
-		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		for i := 11; i < 15 && i < len(fields); i++ {
-			n, _ := strconv.ParseFloat(fields[i], 64)
-			u.seconds += n / 100
-		}
-	}
-	if depth > 64 {
-		return u
-	}
-	tasks, _ := os.ReadDir(folder + "/task")
-	for _, task := range tasks {
-		children, _ := os.ReadFile(folder + "/task/" + task.Name() + "/children")
-		for _, child := range strings.Fields(string(children)) {
-			if pid, err := strconv.Atoi(child); err == nil {
-				below := usageOf(pid, depth+1)
-				u.memory, u.seconds, u.peak = u.memory+below.memory, u.seconds+below.seconds, max(u.peak, below.peak)
-			}
-		}
-	}
-	return u
 }

@@ -220,7 +220,7 @@ func (l *Language) Program(text string, stdin []byte) Program {
 	name := "main" + l.suffix
 	return Program{
 		Language: l, Argv: append(slices.Clone(l.arguments), "{}/"+name), Env: l.env,
-		Files: []File{{name, text + l.end}}, Stdin: stdin,
+		Files: []File{{name, []byte(text + l.end)}}, Stdin: stdin,
 	}
 }
 

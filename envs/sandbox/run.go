@@ -1,25 +1,17 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// patience is how long the helper may take beside the programs' time.
-const patience = 20 * time.Second
 
 // once runs programs in one helper.
 func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program) ([]Outcome, error) {
@@ -44,10 +36,15 @@ func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program) ([]Out
 		}
 		j.Boxes, inputs[i] = append(j.Boxes, b), p.Stdin
 	}
-	said, outputs, err := j.help(ctx, inputs)
+	h, err := s.helper()
 	if err != nil {
 		return nil, err
 	}
+	said, outputs, err := h.run(ctx, &j, inputs)
+	if err != nil {
+		return nil, errors.Join(err, h.end())
+	}
+	s.idle <- h
 	outcomes := make([]Outcome, len(programs))
 	for i, e := range said.Boxes {
 		o := e.outcome(outputs[i], programs[i].Language, l)
@@ -78,7 +75,7 @@ func writeFiles(programs []Program) (dir string, err error) {
 		for _, f := range p.Files {
 			if err == nil {
 				name := filepath.Join(dir, f.Name)
-				if err = os.WriteFile(name, []byte(f.Data), 0o644); err == nil {
+				if err = os.WriteFile(name, f.Data, 0o644); err == nil {
 					err = os.Chmod(name, 0o644)
 				}
 			}
@@ -89,132 +86,6 @@ func writeFiles(programs []Program) (dir string, err error) {
 		return "", fmt.Errorf("writing a program: %w", err)
 	}
 	return dir, nil
-}
-
-// written is what a program wrote.
-type written struct {
-	out, err *capped
-}
-
-// help has a helper run the job.
-func (j *job) help(ctx context.Context, inputs [][]byte) (report, []written, error) {
-	var r report
-	text, err := json.Marshal(j)
-	if err != nil {
-		return r, nil, err
-	}
-	h, err := newHelper(len(j.Boxes))
-	if err != nil {
-		return r, nil, err
-	}
-	defer h.close()
-	if err := h.command.Start(); err != nil {
-		return r, nil, fmt.Errorf("starting the helper of the sandbox: %w", err)
-	}
-	h.closeTheirs()
-	outputs := make([]written, len(j.Boxes))
-	var pipes sync.WaitGroup
-	pipes.Go(func() { h.feed(0, text) })
-	for i := range j.Boxes {
-		at := 3 + 3*i
-		outputs[i] = written{&capped{most: j.Limits.Output, over: h.stop}, &capped{most: j.Limits.Output, over: h.stop}}
-		pipes.Go(func() { h.feed(at, inputs[i]) })
-		pipes.Go(func() { outputs[i].out.read(h.ours[at+1]) })
-		pipes.Go(func() { outputs[i].err.read(h.ours[at+2]) })
-	}
-	finished := make(chan struct{})
-	var guard sync.WaitGroup
-	guard.Go(func() {
-		limit := time.NewTimer(j.Limits.Wall + patience)
-		defer limit.Stop()
-		select {
-		case <-ctx.Done():
-			h.stop()
-		case <-limit.C:
-		case <-finished:
-			return
-		}
-		select {
-		case <-finished:
-		case <-time.After(patience):
-			_ = h.command.Process.Kill()
-		}
-	})
-	said, err := io.ReadAll(h.ours[2])
-	waited := h.command.Wait()
-	close(finished)
-	guard.Wait()
-	for i := range h.ours {
-		// Nothing that may write is left; what is not read to its end yet has one.
-		_ = h.ours[i].SetReadDeadline(time.Now().Add(time.Second))
-	}
-	pipes.Wait()
-	switch {
-	case err != nil:
-		return r, nil, fmt.Errorf("asking the helper of the sandbox: %w", err)
-	case len(said) == 0:
-		return r, nil, fmt.Errorf("the helper of the sandbox gave no answer: %v %s", waited, lastLine(h.complaints.Bytes()))
-	}
-	if err := json.Unmarshal(said, &r); err != nil {
-		return r, nil, fmt.Errorf("the answer of the sandbox's helper: %w", err)
-	}
-	if r.Error != "" {
-		return r, nil, errors.New(r.Error)
-	}
-	return r, outputs, nil
-}
-
-// helper is a process of the helper and the pipes to it.
-type helper struct {
-	command    *exec.Cmd
-	ours       []*os.File // the ends of the pipes on this side, from the helper's file jobFile
-	theirs     []*os.File
-	stopped    sync.Once
-	complaints bytes.Buffer
-}
-
-func newHelper(boxes int) (*helper, error) {
-	h := &helper{command: &exec.Cmd{Path: "/proc/self/exe", Args: []string{helperName}, Env: []string{"GOGC=off", "GOMAXPROCS=2", "GOTRACEBACK=single"}}}
-	h.command.Stderr = &h.complaints
-	h.command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	h.command.WaitDelay = time.Second
-	for i := range 3 + 3*boxes {
-		// The helper reads its job, its end, and the inputs of programs, and writes the rest.
-		r, w, err := os.Pipe()
-		if err != nil {
-			h.close()
-			return nil, fmt.Errorf("making a pipe: %w", err)
-		}
-		if i < 2 || i > 2 && i%3 == 0 {
-			h.theirs, h.ours = append(h.theirs, r), append(h.ours, w)
-		} else {
-			h.theirs, h.ours = append(h.theirs, w), append(h.ours, r)
-		}
-	}
-	h.command.ExtraFiles = h.theirs
-	return h, nil
-}
-
-// stop ends the programs.
-func (h *helper) stop() { h.stopped.Do(func() { _ = h.ours[controlFile-jobFile].Close() }) }
-
-// feed writes a text, whose reader may have gone.
-func (h *helper) feed(i int, text []byte) {
-	_, _ = h.ours[i].Write(text)
-	_ = h.ours[i].Close()
-}
-
-func (h *helper) closeTheirs() {
-	for _, f := range h.theirs {
-		_ = f.Close()
-	}
-}
-
-func (h *helper) close() {
-	h.closeTheirs()
-	for _, f := range h.ours {
-		_ = f.Close()
-	}
 }
 
 // capped keeps the beginning of what is read, and says once when it is too much.
@@ -299,7 +170,12 @@ func (m means) try() error {
 		}
 		defer func() { _ = os.RemoveAll(j.Dir) }()
 	}
-	said, outputs, err := j.help(context.Background(), [][]byte{nil})
+	h, err := startHelper()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.end() }()
+	said, outputs, err := h.run(context.Background(), &j, [][]byte{nil})
 	switch {
 	case err != nil:
 		return err

@@ -18,6 +18,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -56,7 +57,10 @@ func Usual() Limits {
 }
 
 // File is a file of a program's folder.
-type File struct{ Name, Data string }
+type File struct {
+	Name string
+	Data []byte
+}
 
 // Program is what is to be run.
 type Program struct {
@@ -98,6 +102,7 @@ type Outcome struct {
 type Sandbox struct {
 	means means
 	slots chan struct{} // of what runs at the same time
+	idle  chan *helper  // as many as there are slots at most
 }
 
 // Finding is what was found of a tier.
@@ -200,7 +205,31 @@ func In(t Tier) (*Sandbox, error) {
 }
 
 func newSandbox(m means) *Sandbox {
-	return &Sandbox{means: m, slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	n := runtime.GOMAXPROCS(0)
+	return &Sandbox{means: m, slots: make(chan struct{}, n), idle: make(chan *helper, n)}
+}
+
+// helper is one that waits for a job, or a new one.
+func (s *Sandbox) helper() (*helper, error) {
+	select {
+	case h := <-s.idle:
+		return h, nil
+	default:
+		return startHelper()
+	}
+}
+
+// Close ends the helpers. They end with this process too, but then what they used counts nowhere.
+func (s *Sandbox) Close() error {
+	var all error
+	for {
+		select {
+		case h := <-s.idle:
+			all = errors.Join(all, h.end())
+		default:
+			return all
+		}
+	}
 }
 
 // Tier is how programs are kept in.

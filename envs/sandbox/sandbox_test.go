@@ -26,6 +26,7 @@ func eachWay(t *testing.T, test func(t *testing.T, s *Sandbox, python *Language)
 		tried[m.Tier] = true
 		t.Run(strings.ReplaceAll(m.String(), ", ", ","), func(t *testing.T) {
 			s := newSandbox(m)
+			t.Cleanup(func() { _ = s.Close() })
 			python, err := s.Find(t.Context(), Python, "")
 			if absent := (*Absent)(nil); errors.As(err, &absent) && absent.Tried == nil {
 				t.Skip(err)
@@ -205,6 +206,7 @@ func TestManyRuns(t *testing.T) {
 	}
 	for _, m := range working()[:1] {
 		s := newSandbox(m)
+		defer func() { _ = s.Close() }()
 		python, err := s.Find(t.Context(), Python, "")
 		if err != nil {
 			t.Skip(err)
@@ -250,6 +252,38 @@ func TestPair(t *testing.T) {
 		out, err := s.Run(t.Context(), Usual(), first, second)
 		if err != nil || out[1].Status != OK || out[1].Stdout != "b'cba'\n" || out[0].Signal != int(unix.SIGKILL) {
 			t.Errorf("%+v, %v", out, err)
+		}
+	})
+}
+
+// TestHelper runs programs with one helper, loses it, and ends the next.
+func TestHelper(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
+		run := func() int {
+			t.Helper()
+			if o, err := s.RunText(t.Context(), quick(), python, "print(1)", nil); err != nil || o.Stdout != "1\n" {
+				t.Fatalf("%+v, %v", o, err)
+			}
+			h := <-s.idle
+			defer func() { s.idle <- h }()
+			return h.command.Process.Pid
+		}
+		first := run()
+		if second := run(); second != first {
+			t.Errorf("two helpers served: %d and %d", first, second)
+		}
+		if err := unix.Kill(first, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		third := run()
+		if third == first {
+			t.Error("a helper that is gone served")
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := unix.Kill(third, 0); err != unix.ESRCH {
+			t.Errorf("the helper is still there after Close: %v", err)
 		}
 	})
 }

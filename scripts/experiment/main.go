@@ -3,6 +3,7 @@
 //	go run ./scripts/experiment intent --source FILE [--peer COMMAND]
 //	go run ./scripts/experiment digits
 //	go run ./scripts/experiment preference [--real FILE]
+//	go run ./scripts/experiment code
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a repeated call goes on where an earlier one ended. tables
@@ -28,7 +29,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("name one of: intent, digits, preference, tables")
+		return fmt.Errorf("name one of: intent, digits, preference, code, tables")
 	}
 	switch name := args[0]; name {
 	case "intent":
@@ -67,9 +68,21 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return e.run(ctx)
+	case "code":
+		flags := flag.NewFlagSet(name, flag.ContinueOnError)
+		e := &codeExperiment{}
+		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
+		flags.StringVar(&e.work, "work", "experiments/code", "folder for the models")
+		flags.StringVar(&e.out, "out", "docs/results/code.json", "results")
+		flags.IntVar(&e.first, "first", 1, "the first seed")
+		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return e.run(ctx)
 	case "tables":
 		return writeTables("docs/results.md", "docs/results")
 	default:
-		return fmt.Errorf("no experiment is called %q; there are intent, digits, preference and tables", name)
+		return fmt.Errorf("no experiment is called %q; there are intent, digits, preference, code and tables", name)
 	}
 }

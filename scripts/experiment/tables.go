@@ -32,12 +32,13 @@ func writeTables(page, results string) error {
 		return err
 	}
 	bodies := map[string]string{"intent_mmlu_pro": r.markdown(), "digits": digits.markdown()}
-	var preference preferenceResults
-	switch err := files.LoadJSON(filepath.Join(results, "preference.json"), &preference); {
-	case err == nil:
-		bodies["preference"] = preference.markdown()
-	case !errors.Is(err, fs.ErrNotExist): // an experiment that nobody has run yet has no table
-		return err
+	for name, table := range map[string]interface{ markdown() string }{"preference": &preferenceResults{}, "code": &codeResults{}} {
+		switch err := files.LoadJSON(filepath.Join(results, name+".json"), table); {
+		case err == nil:
+			bodies[name] = table.markdown()
+		case !errors.Is(err, fs.ErrNotExist): // an experiment that nobody has run yet has no table
+			return err
+		}
 	}
 	for name, what := range map[string]string{"bench_classifier": "Seconds a step in fp32", "bench_language": "Seconds a step"} {
 		var b benchResults

@@ -67,6 +67,7 @@ func runSandbox(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	defer func() { _ = s.Close() }()
 	language, err := s.Find(c.Context, c.String("language"), c.String("interpreter"))
 	if err != nil {
 		return err
