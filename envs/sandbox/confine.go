@@ -130,11 +130,16 @@ func dropBounds(p *plan, list *[]step) {
 
 // setLimit lowers a limit, or leaves it where it is lower.
 func setLimit(p *plan, list *[]step, resource int, value uint64) {
+	setLimits(p, list, resource, value, value)
+}
+
+// setLimits has a limit that a program is told of, and another one that ends it.
+func setLimits(p *plan, list *[]step, resource int, soft, hard uint64) {
 	var now unix.Rlimit
 	if unix.Getrlimit(resource, &now) == nil {
-		value = min(value, now.Max)
+		soft, hard = min(soft, now.Max), min(hard, now.Max)
 	}
-	both := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, value), value)
+	both := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, soft), hard)
 	p.do(list, "setting limits", unix.SYS_PRLIMIT64, 0, resource, both, 0)
 }
 
@@ -144,7 +149,8 @@ func limits(p *plan, list *[]step, m means, l Limits) {
 	if l.CPU > 0 {
 		seconds = uint64(max(1, math.Ceil(l.CPU.Seconds())))
 	}
-	setLimit(p, list, unix.RLIMIT_CPU, seconds)
+	// The signal at the soft limit tells that it was reached; the time that is counted in the end may be a little less.
+	setLimits(p, list, unix.RLIMIT_CPU, seconds, seconds+1)
 	setLimit(p, list, unix.RLIMIT_CORE, 0)
 	setLimit(p, list, unix.RLIMIT_FSIZE, uint64(l.File))
 	setLimit(p, list, unix.RLIMIT_NOFILE, 64)
