@@ -1,6 +1,7 @@
 package math
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/answer"
 	"rltrain/envs/dataset"
+	"rltrain/internal/words"
 )
 
 // Names of the tasks.
@@ -25,6 +27,7 @@ type Problem struct {
 	Question string
 	Solution string // one step a line; it ends in "The answer is: n" or has a \boxed{}
 	Answer   string // of the solution
+	Kind     string // as level or subject, "" where it is not known
 }
 
 // NewProblem reads the answer out of a solution and brings the solution into the form
@@ -56,7 +59,7 @@ func NewProblem(task, question, solution string) (Problem, error) {
 // what follows the last "the answer is" (GSM8K) or the last \boxed{} (MATH), with
 // answer.Math what [answer.Find] finds, else what [answer.Final] finds. Formatted says whether it was given in that form.
 func (p Problem) Judge(text string, match answer.Match) *envs.Info {
-	info := &envs.Info{Truth: p.Answer, Tier: string(answer.TierNone)}
+	info := &envs.Info{Truth: p.Answer, Kind: p.Kind, Tier: string(answer.TierNone)}
 	formal, formatted := answer.Phrase(text)
 	form := answer.TierPhrase
 	if p.Task == MATH {
@@ -78,21 +81,22 @@ func (p Problem) Judge(text string, match answer.Match) *envs.Info {
 	return info
 }
 
-// Read reads the problems of a file, in any format that [dataset.Records] reads: rows
-// with the fields question and answer, or problem and solution; others are ignored.
-func Read(path, task string) ([]Problem, error) {
-	problems, _, err := read(path, task, "")
+// Read reads the problems of files, in any format that [dataset.Records] reads: rows
+// with the fields question and answer, or problem and solution, and in the named column
+// the kind of a problem, "" for none; other fields are ignored.
+func Read(files Files, task, kind string) ([]Problem, error) {
+	problems, _, err := read(files, task, kind, "")
 	return problems, err
 }
 
 // ReadCompletions reads problems with a solution that a model wrote, which is in the
 // named field.
 func ReadCompletions(path, task, field string) (problems []Problem, completions []string, err error) {
-	return read(path, task, field)
+	return read(Files{path, []string{path}}, task, "", field)
 }
 
-func read(path, task, field string) (problems []Problem, completions []string, err error) {
-	for r, err := range dataset.Records(path) {
+func read(files Files, task, kind, field string) (problems []Problem, completions []string, err error) {
+	for r, err := range dataset.Records(files.Paths...) {
 		if err != nil {
 			return nil, nil, err
 		}
@@ -117,13 +121,34 @@ func read(path, task, field string) (problems []Problem, completions []string, e
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", r.Place(), err)
 		}
+		if p.Kind, err = kindOf(r, kind, problems == nil); err != nil {
+			return nil, nil, err
+		}
 		problems = append(problems, p)
 		if field != "" {
 			completions = append(completions, values[2])
 		}
 	}
 	if len(problems) == 0 {
-		return nil, nil, fmt.Errorf("%s: the file has no problems", path)
+		return nil, nil, fmt.Errorf("%s: the file has no problems", files.Name)
 	}
 	return problems, completions, nil
+}
+
+// kindOf is what a row has in the column of kinds, as text.
+func kindOf(r dataset.Record, column string, first bool) (string, error) {
+	if column == "" {
+		return "", nil
+	}
+	value, ok := r.Fields.Get(column)
+	switch v := value.(type) {
+	case string:
+		return v, nil
+	case int64, float64, bool, json.Number:
+		return fmt.Sprint(v), nil
+	}
+	if !ok && first {
+		return "", &envs.OptionError{Option: "kind_column", Err: fmt.Errorf("%s has no column %s; its columns are %s", r.File, words.Quote(column), words.List(r.Fields.Names()))}
+	}
+	return "", fmt.Errorf("%s: column %s is missing or neither text nor a number", r.Place(), words.Quote(column))
 }

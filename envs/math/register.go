@@ -1,6 +1,7 @@
 package math
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 
@@ -37,8 +38,10 @@ var judged = []envs.NamedReward{
 
 // problems are the options of both tasks.
 type problems struct {
-	Dataset        string       `option:"dataset" arg:"FILE" help:"problems: a file with question and answer, or problem and solution"`
-	EvalDataset    string       `option:"eval_dataset" arg:"FILE" help:"file of the problems to be judged by; without it the last eval_samples problems of --dataset are held back"`
+	Dataset        string       `option:"dataset" arg:"FILE|NAME" help:"question and answer, or problem and solution: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Config         string       `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
+	EvalDataset    string       `option:"eval_dataset" arg:"FILE|NAME" help:"the problems to be judged by, of a data set with parts those for testing; without it those for validation in --dataset, and where it has none its last eval_samples problems are held back"`
+	KindColumn     string       `option:"kind_column" help:"column with the kind of a problem, as level or subject; figures are told by kind"`
 	FewShotDataset string       `option:"few_shot_dataset" arg:"FILE" help:"file of the worked examples; without it they are the first of --dataset. No example is a problem to solve"`
 	FewShot        int          `option:"few_shot" default:"8" range:"[0,1000]" help:"worked examples in the prompt"`
 	SystemPrompt   string       `option:"system_prompt" arg:"FILE" help:"text file with what the model is told first, instead of the built-in instruction"`
@@ -47,21 +50,27 @@ type problems struct {
 
 // task makes the episodes of a task; more sets what it has beside the common options.
 func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Task, error) {
+	train, eval, err := s.Exercises(o.Dataset, o.Config, o.EvalDataset)
+	if err != nil {
+		return nil, err
+	}
 	options := Options{
-		Train: o.Dataset, Eval: o.EvalDataset, FewShotFile: o.FewShotDataset, FewShot: o.FewShot, HoldOut: s.HeldOut,
+		KindColumn: o.KindColumn, FewShotFile: o.FewShotDataset, FewShot: o.FewShot, HoldOut: s.HeldOut,
 		Stepwise: s.Lines, EvalStepwise: s.EvalLines, MaxSteps: s.MaxLines, Plain: s.Text, Match: o.Match,
+	}
+	if train != nil {
+		options.Train = Files{o.Dataset, train}
+	}
+	if eval != nil {
+		options.Eval = Files{cmp.Or(o.EvalDataset, o.Dataset), eval}
 	}
 	if more != nil {
 		more(&options)
 	}
 	if o.SystemPrompt != "" {
-		var err error
 		if options.Instruction, err = bank.Instruction(o.SystemPrompt); err != nil {
 			return nil, err
 		}
-	}
-	if s.Judging && options.Eval == "" {
-		options.Train, options.Eval = "", options.Train
 	}
 	return New(name, s.Seed, options)
 }

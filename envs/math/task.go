@@ -11,12 +11,13 @@ import (
 
 // Options say where the problems are and how they are shown and judged.
 type Options struct {
-	Train       string // file of the problems to learn from, "" for none
-	Eval        string // file of the problems to be judged by, "" for none
+	Train       Files  // the problems to learn from
+	Eval        Files  // the problems to be judged by
+	KindColumn  string // column of these files with the kind of a problem, "" for none
 	FewShotFile string // file of the worked examples; "" takes them from Train, else from Eval
 	FewShot     int    // the first so many problems of that file are the examples
 	// HoldOut is how many of the last problems of Train are kept to be judged by, where
-	// Eval is "".
+	// Eval is none.
 	HoldOut int
 
 	Stepwise     bool   // an action is a line; else all of the solution
@@ -30,6 +31,12 @@ type Options struct {
 	// Reward pays each turn of the problems to learn from; nil pays 1 for the right answer
 	// and 0 for all else. Where it fails the turn has no reward.
 	Reward envs.Reward
+}
+
+// Files are files of problems under one name; none has no name.
+type Files struct {
+	Name  string // in errors
+	Paths []string
 }
 
 // Defaults are 8 examples and up to 10 lines, judged by exact text; 15 lines for MATH,
@@ -57,7 +64,7 @@ func New(name string, seed uint64, o Options) (*Task, error) {
 		return nil, fmt.Errorf("task %q is not one of %s and %s", name, GSM8K, MATH)
 	}
 	switch {
-	case o.Train == "" && o.Eval == "":
+	case o.Train.Name == "" && o.Eval.Name == "":
 		return nil, errors.New("no file of problems: name one as dataset or eval_dataset")
 	case o.FewShot < 0 || o.HoldOut < 0:
 		return nil, fmt.Errorf("few_shot is %d, hold_out %d: must not be negative", o.FewShot, o.HoldOut)
@@ -66,13 +73,16 @@ func New(name string, seed uint64, o Options) (*Task, error) {
 	case o.Calculator && !o.Annotate:
 		return nil, errors.New("sym_calc works on <<expression=result>>, which annotate=false keeps from the prompt: choose one")
 	}
-	train, eval := bank.Source[Problem]{Path: o.Train}, bank.Source[Problem]{Path: o.Eval}
-	for _, file := range []*bank.Source[Problem]{&train, &eval} {
-		if file.Path == "" {
+	train, eval := bank.Source[Problem]{Path: o.Train.Name}, bank.Source[Problem]{Path: o.Eval.Name}
+	for _, of := range []struct {
+		into *bank.Source[Problem]
+		from Files
+	}{{&train, o.Train}, {&eval, o.Eval}} {
+		if of.from.Name == "" {
 			continue
 		}
 		var err error
-		if file.All, err = Read(file.Path, name); err != nil {
+		if of.into.All, err = Read(of.from, name, o.KindColumn); err != nil {
 			return nil, err
 		}
 	}
@@ -91,7 +101,7 @@ func (t *Task) takeExamples(name string, train, eval bank.Source[Problem]) error
 	case t.options.FewShotFile != "":
 		source.Path = t.options.FewShotFile
 		var err error
-		if source.All, err = Read(source.Path, name); err != nil {
+		if source.All, err = Read(Files{source.Path, []string{source.Path}}, name, ""); err != nil {
 			return err
 		}
 	case train.Path == "":

@@ -16,6 +16,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/answer"
 	"rltrain/envs/answer/formula"
+	"rltrain/envs/dataset"
 )
 
 func write(t *testing.T, name, content string) string {
@@ -38,21 +39,22 @@ func official(n int) string {
 
 func TestRead(t *testing.T) {
 	for _, test := range []struct {
-		name, task, content string
-		want                []Problem
+		name, task, kind, content string
+		want                      []Problem
 	}{
-		{"official lines", GSM8K, official(2), []Problem{
-			{GSM8K, "What is 0+0?", "We add 0+0=<<0+0=0>>0.\nThe answer is: 0", "0"},
-			{GSM8K, "What is 1+1?", "We add 1+1=<<1+1=2>>2.\nThe answer is: 2", "2"},
+		{"official lines", GSM8K, "", official(2), []Problem{
+			{GSM8K, "What is 0+0?", "We add 0+0=<<0+0=0>>0.\nThe answer is: 0", "0", ""},
+			{GSM8K, "What is 1+1?", "We add 1+1=<<1+1=2>>2.\nThe answer is: 2", "2", ""},
 		}},
-		{"list", GSM8K, "\n[\n{\"id\": 3, \"problem\": \"p\", \"solution\": \"s\\nThe answer is: $1,200.\"}\n]\n", []Problem{
-			{GSM8K, "p", "s\nThe answer is: $1,200.", "1200"},
+		{"list", GSM8K, "", "\n[\n{\"id\": 3, \"problem\": \"p\", \"solution\": \"s\\nThe answer is: $1,200.\"}\n]\n", []Problem{
+			{GSM8K, "p", "s\nThe answer is: $1,200.", "1200", ""},
 		}},
-		{"math", MATH, `{"problem": "p", "solution": "First. Then $x=\\boxed{\\frac{1}{2}}$.", "level": "Level 1", "type": "Algebra"}`, []Problem{
-			{MATH, "p", "First.\nThen $x=\\boxed{\\frac{1}{2}}$.", `\frac{1}{2}`},
+		{"math", MATH, "level", `{"problem": "p", "solution": "First. Then $x=\\boxed{\\frac{1}{2}}$.", "level": "Level 1", "type": "Algebra"}`, []Problem{
+			{MATH, "p", "First.\nThen $x=\\boxed{\\frac{1}{2}}$.", `\frac{1}{2}`, "Level 1"},
 		}},
+		{"a number is a kind too", MATH, "level", `{"problem": "p", "solution": "\\boxed{1}", "level": 3}`, []Problem{{MATH, "p", "\\boxed{1}", "1", "3"}}},
 	} {
-		got, err := Read(write(t, "problems.json", test.content), test.task)
+		got, err := Read(file(write(t, "problems.json", test.content)), test.task, test.kind)
 		if err != nil {
 			t.Errorf("%s: %v", test.name, err)
 		}
@@ -78,7 +80,7 @@ func TestReadRefuses(t *testing.T) {
 		"null":                                   "null, want an object",
 	} {
 		path := write(t, "problems.jsonl", content)
-		if _, err := Read(path, GSM8K); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path) {
+		if _, err := Read(file(path), GSM8K, ""); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path) {
 			t.Errorf("%q: error %v, want one with %q", content, err, want)
 		}
 	}
@@ -148,15 +150,17 @@ func TestJudge(t *testing.T) {
 
 func TestReadRefusesAFileWithoutProblems(t *testing.T) {
 	path := write(t, "problems.json", "[]")
-	if _, err := Read(path, GSM8K); err == nil || err.Error() != path+": the file has no problems" {
+	if _, err := Read(file(path), GSM8K, ""); err == nil || err.Error() != path+": the file has no problems" {
 		t.Errorf("error %v", err)
 	}
 }
 
+func file(path string) Files { return Files{path, []string{path}} }
+
 func newTask(t *testing.T, name string, change func(*Options)) *Task {
 	t.Helper()
 	o := Defaults(name)
-	o.Train, o.FewShot = write(t, "train.jsonl", official(12)), 2
+	o.Train, o.FewShot = file(write(t, "train.jsonl", official(12))), 2
 	if change != nil {
 		change(&o)
 	}
@@ -194,15 +198,15 @@ func TestTaskParts(t *testing.T) {
 		train, eval, examples int
 	}{
 		{"examples from the training file", nil, 10, 0, 2},
-		{"evaluation file untouched", func(o *Options) { o.Eval = other }, 10, 5, 2},
-		{"examples from the evaluation file", func(o *Options) { o.Train, o.Eval = "", other }, 0, 3, 2},
+		{"evaluation file untouched", func(o *Options) { o.Eval = file(other) }, 10, 5, 2},
+		{"examples from the evaluation file", func(o *Options) { o.Train, o.Eval = Files{}, file(other) }, 0, 3, 2},
 		{"examples from their own file", func(o *Options) { o.FewShotFile = other }, 12, 0, 2},
 		{"examples from another file with the same problems", func(o *Options) { o.FewShotFile = first }, 10, 0, 2},
 		{"no examples", func(o *Options) { o.FewShot = 0 }, 12, 0, 0},
 		{"held out", func(o *Options) { o.HoldOut = 4 }, 6, 4, 2},
-		{"an evaluation file instead", func(o *Options) { o.Eval, o.HoldOut = other, 4 }, 10, 5, 2},
+		{"an evaluation file instead", func(o *Options) { o.Eval, o.HoldOut = file(other), 4 }, 10, 5, 2},
 		{"held out of problems that come twice", func(o *Options) {
-			o.Train, o.HoldOut = write(t, "twice.jsonl", official(6)+official(6)), 3
+			o.Train, o.HoldOut = file(write(t, "twice.jsonl", official(6)+official(6))), 3
 		}, 2, 3, 2}, // without 0 and 1, of 2 3 4 5 2 3 4 5 the last three, and 3, 4 and 5 not learnt from
 	} {
 		task := newTask(t, GSM8K, test.change)
@@ -407,7 +411,7 @@ func TestCalculator(t *testing.T) {
 
 func TestMATHEndsWithABox(t *testing.T) {
 	train := write(t, "math.json", `[{"problem":"a","solution":"\\boxed{1}"},{"problem":"b","solution":"So $\\boxed{A}$."}]`)
-	task := newTask(t, MATH, func(o *Options) { o.Train, o.FewShot = train, 1 })
+	task := newTask(t, MATH, func(o *Options) { o.Train, o.FewShot = file(train), 1 })
 	e := task.episode(envs.Train, task.bank.Train[0])
 	start(t, e)
 	if got := step(t, e, "so \\boxed{\n", envs.StopString); got.Done {
@@ -438,6 +442,7 @@ func TestNewRefuses(t *testing.T) {
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot: -1 is out of range"},
 		{envs.Setup{Lines: true}, envs.Settings{"dataset": three, "few_shot": "1"}, "max_steps is 0"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "1", "sym_calc": "true", "annotate": "false"}, "sym_calc"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "1", "kind_column": "level"}, "kind_column: " + three + ` has no column "level"; its columns are`},
 		{envs.Setup{}, envs.Settings{"dataset": three, "answer_match": "fuzzy"}, `"fuzzy" is not one of exact, numeric, units, math`},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shots": "3"}, "did you mean few_shot?"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "system_prompt": three + ".txt"}, "option system_prompt: open "},
@@ -448,6 +453,31 @@ func TestNewRefuses(t *testing.T) {
 	}
 	if _, err := envs.New(GSM8K, envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A data set in parts, as those of the hub are, is learnt from by its rows for training and judged by those for testing.
+func TestParts(t *testing.T) {
+	parts := []dataset.Part{{Split: dataset.Train, Files: []string{write(t, "train.jsonl", official(7))}}, {Split: dataset.Test, Files: []string{write(t, "test.jsonl", official(9)[len(official(7)):])}}}
+	for _, c := range []struct {
+		eval          string
+		judging       bool
+		train, judged int
+	}{{"", false, 5, 2}, {"openai/gsm8k", false, 7, 2}, {"", true, 0, 2}} {
+		setup := envs.Setup{HeldOut: 2, Judging: c.judging, Find: func(_ context.Context, name, config string, _ ...string) ([]dataset.Part, error) {
+			if name != "openai/gsm8k" || config != "main" {
+				t.Errorf("%q is looked up with configuration %q", name, config)
+			}
+			return parts, nil
+		}}
+		settings := envs.Settings{"dataset": "openai/gsm8k", "dataset_config": "main", "few_shot": "0"}
+		if c.eval != "" {
+			settings["eval_dataset"] = c.eval
+		}
+		task, err := envs.New(GSM8K, setup, settings)
+		if err != nil || task.Len(envs.Train) != c.train || task.Len(envs.Eval) != c.judged {
+			t.Errorf("%+v: %v", c, err)
+		}
 	}
 }
 
@@ -508,7 +538,7 @@ func TestOfficialFiles(t *testing.T) {
 	}
 	worked, agree := 0, 0
 	for name, n := range map[string]int{"train.jsonl": 7473, "test.jsonl": 1319} {
-		problems, err := Read(filepath.Join(folder, "gsm8k", name), GSM8K)
+		problems, err := Read(file(filepath.Join(folder, "gsm8k", name)), GSM8K, "")
 		if err != nil || len(problems) != n {
 			t.Errorf("%s: %d problems, %v; want %d", name, len(problems), err, n)
 		}

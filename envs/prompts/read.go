@@ -76,49 +76,6 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	return c, nil
 }
 
-// files are those of the exercises to learn from and to be judged by, nil for none. A data set that is only judged by is
-// its rows for testing, else those for validation, else all.
-func (o *options) files(s envs.Setup) (train, eval []string, err error) {
-	tested := []string{dataset.Test, dataset.Val, dataset.Train}
-	if o.Dataset != "" {
-		judged := s.Judging && o.EvalDataset == ""
-		wanted := []string{"train", "validation"}
-		if judged {
-			wanted = nil
-		}
-		parts, err := s.Parts("dataset", o.Dataset, o.Config, wanted...)
-		if err != nil {
-			return nil, nil, err
-		}
-		if judged {
-			eval = firstOf(parts, tested)
-		} else {
-			if train, err = dataset.FilesOf(parts, dataset.Train); err != nil {
-				return nil, nil, &envs.OptionError{Option: "dataset", Err: err}
-			}
-			eval = firstOf(parts, []string{dataset.Val})
-		}
-	}
-	if o.EvalDataset != "" {
-		parts, err := s.Parts("eval_dataset", o.EvalDataset, "")
-		if err != nil {
-			return nil, nil, err
-		}
-		eval = firstOf(parts, tested)
-	}
-	return train, eval, nil
-}
-
-// firstOf is the files of the first of some splits that a data set has, nil where it has none of them.
-func firstOf(parts []dataset.Part, splits []string) []string {
-	for _, split := range splits {
-		if files, err := dataset.FilesOf(parts, split); err == nil {
-			return files
-		}
-	}
-	return nil
-}
-
 // read reads the exercises of files; name is what they are called in errors.
 func (o *options) read(name string, files ...string) ([]exercise, columns, error) {
 	var all []exercise

@@ -1,0 +1,51 @@
+package envs
+
+import "rltrain/envs/dataset"
+
+// Exercises are the files of the exercises to learn from and to be judged by, nil for none: those of the options dataset,
+// with its configuration, and eval_dataset, each a file, a folder or a name on the hub. A data set that is only judged by
+// is its rows for testing, else those for validation, else all; one that is learnt from is judged by those for validation,
+// where there is no other to be judged by.
+func (s Setup) Exercises(set, config, evalSet string) (train, eval []string, err error) {
+	tested := []string{dataset.Test, dataset.Val, dataset.Train}
+	if set != "" {
+		judged := s.Judging && evalSet == ""
+		wanted := []string{"train", "validation"}
+		if judged {
+			wanted = nil
+		}
+		parts, err := s.Parts("dataset", set, config, wanted...)
+		if err != nil {
+			return nil, nil, err
+		}
+		if judged {
+			eval = firstOf(parts, tested)
+		} else {
+			if train, err = dataset.FilesOf(parts, dataset.Train); err != nil {
+				return nil, nil, &OptionError{Option: "dataset", Err: err}
+			}
+			eval = firstOf(parts, []string{dataset.Val})
+		}
+	}
+	if evalSet != "" {
+		if evalSet != set {
+			config = ""
+		}
+		parts, err := s.Parts("eval_dataset", evalSet, config)
+		if err != nil {
+			return nil, nil, err
+		}
+		eval = firstOf(parts, tested)
+	}
+	return train, eval, nil
+}
+
+// firstOf is the files of the first of some splits that a data set has, nil where it has none of them.
+func firstOf(parts []dataset.Part, splits []string) []string {
+	for _, split := range splits {
+		if files, err := dataset.FilesOf(parts, split); err == nil {
+			return files
+		}
+	}
+	return nil
+}
