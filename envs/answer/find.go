@@ -22,7 +22,7 @@ const (
 )
 
 var (
-	announcement = regexp.MustCompile(`(?i)\banswers?\s*[*_]*\s*(?:is|are|:|=)[\s:*_]*|\[answer\][\s:]*|####`)
+	announcement = regexp.MustCompile(`(?i)\b(?:answers?|(?:correct|right|best) (?:option|choice))\s*[*_]*\s*(?:is|are|:|=)[\s:*_]*|\[answer\][\s:]*|####`)
 	between      = regexp.MustCompile(`^(?:\$? ?[A-Za-z]{2,12}(?: [A-Za-z]{2,12})? and )?(?:[\s$,;&]|\\[\[\]()]|\\quad|\\qquad|\\text\{ ?(?:and|or) ?\}|\\\\|\band\b|\bor\b)*$`)
 	ends         = strings.NewReplacer(`\"`, `"`, endTurn, "", "<|im_end|>", "", "</s>", "", "<|endoftext|>", "")
 	// because starts what only explains an answer.
@@ -36,6 +36,10 @@ var (
 // last number.
 func Find(text string) (answer string, tier Tier) {
 	text = strings.TrimSpace(ends.Replace(tail(text)))
+	text = strings.TrimSpace(strings.TrimSuffix(text, thought))
+	if _, said, found := lastCut(text, thought); found {
+		text = strings.TrimSpace(said)
+	}
 	if said, _, found := strings.Cut(text, nextTurn); found && strings.TrimSpace(said) != "" {
 		text = strings.TrimSpace(said)
 	}
@@ -84,6 +88,9 @@ func onlyNumber(sentence string) string {
 	}
 	return sentence[from:to]
 }
+
+// thought ends what a model says to itself before it answers.
+const thought = "</think>"
 
 // nextTurn begins what a model adds behind its own turn.
 const nextTurn = "<|im_start|>"

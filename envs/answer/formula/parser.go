@@ -297,7 +297,7 @@ func (p *parser) introduction() {
 	}
 }
 
-var idle = map[string]bool{"exactly": true, "about": true, "approximately": true, "either": true, "therefore": true, "hence": true, "thus": true, "for": true, "all": true, "where": true, "or": true, "roughly": true}
+var idle = map[string]bool{"exactly": true, "about": true, "approximately": true, "either": true, "therefore": true, "hence": true, "thus": true, "for": true, "all": true, "where": true, "roughly": true}
 
 func (p *parser) relation() (op string, ok bool) {
 	t := p.peek()
