@@ -42,8 +42,10 @@ var notUnits = map[string]bool{
 	"then": true, "nor": true, "no": true, "wrong": true, "least": true, "most": true, "without": true, "double": true, "twice": true, "negative": true, "between": true, "through": true, "maybe": true, "perhaps": true, "union": true, "base": true, "more": true, "less": true, "fewer": true,
 	"halves": true, "thirds": true, "fourths": true, "fifths": true, "sixths": true, "sevenths": true, "eighths": true, "ninths": true, "tenths": true, "tenth": true, "hundredths": true, "hundredth": true, "thousandths": true, "thousandth": true, "millionths": true, "millionth": true,
 	"january": true, "february": true, "march": true, "april": true, "may": true, "june": true, "july": true, "august": true, "september": true, "october": true, "november": true, "december": true,
-	"corrected": true, "correction": true, "correct": true, "actually": true, "rather": true, "instead": true, "should": true, "approximately": true, "versus": true, "to": true,
 }
+
+// retractions are words of a remark that takes an answer back.
+var retractions = map[string]bool{"corrected": true, "correction": true, "correct": true, "actually": true, "rather": true, "instead": true, "should": true}
 
 // maxUnitWords bounds what may be a unit; more is prose.
 const maxUnitWords = 6
@@ -190,7 +192,8 @@ func withoutRemark(words []string) ([]string, error) {
 			return nil, errors.New("brackets in a unit")
 		}
 		for _, w := range words[i:] {
-			if notUnits[strings.ToLower(strings.Trim(w, ".,;:'\""))] || i == 0 && strings.ContainsAny(w, "0123456789") {
+			word := strings.ToLower(strings.Trim(w, ".,;:'\""))
+			if notUnits[word] || retractions[word] || i == 0 && strings.ContainsAny(w, "0123456789") {
 				return nil, errors.New("a remark that changes the answer")
 			}
 		}
