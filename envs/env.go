@@ -7,7 +7,10 @@
 // [Scorer] or a [Critic].
 package envs
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Roles of a message.
 const (
@@ -32,6 +35,10 @@ type Observation struct {
 	// none only the model's end token and the length limit do.
 	Stop []string
 }
+
+// ErrUnjudged is the error of a step whose action could not be judged, though it may be right: it is missing data, and
+// counts nowhere.
+var ErrUnjudged = errors.New("not judged")
 
 // StopReason says why an action ended.
 type StopReason string

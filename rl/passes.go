@@ -118,19 +118,18 @@ func (t Tries) Majority() float64 {
 	return 1 / float64(1+ties)
 }
 
-// ScoreTries counts the tries at exercises, equally many at each.
+// ScoreTries counts the tries at exercises. Where an exercise has fewer of them than others, for want of a judgement, it
+// counts in the figures that need no more; without any it counts nowhere.
 func ScoreTries(all []Tries) PassScores {
+	all = withTries(all, 1)
 	s := PassScores{Exercises: len(all)}
 	if len(all) == 0 {
 		return s
 	}
-	s.N = len(all[0])
-	formatted := 0
+	formatted, total := 0, 0
 	kinds := map[string][]Tries{}
 	for _, tries := range all {
-		if len(tries) != s.N {
-			panic(fmt.Sprintf("rl.ScoreTries: %d tries at one exercise, %d at another", s.N, len(tries)))
-		}
+		s.N, total = max(s.N, len(tries)), total+len(tries)
 		for _, info := range tries {
 			if info != nil && info.Formatted {
 				formatted++
@@ -140,16 +139,21 @@ func ScoreTries(all []Tries) PassScores {
 			kinds[kind] = append(kinds[kind], tries)
 		}
 	}
-	s.FormatRate = ratio(formatted, s.N*len(all))
+	s.FormatRate = ratio(formatted, total)
 	for k := 1; k <= s.N; k++ {
-		s.Pass = append(s.Pass, meanOf(all, passOf(k)))
+		s.Pass = append(s.Pass, meanOf(withTries(all, k), passOf(k)))
 	}
 	s.Mean, s.Majority = s.Pass[0], meanOf(all, Tries.Majority)
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		of := kinds[kind]
-		s.Kinds = append(s.Kinds, KindRow{kind, len(of), meanOf(of, passOf(1)), meanOf(of, passOf(s.N))})
+		s.Kinds = append(s.Kinds, KindRow{kind, len(of), meanOf(of, passOf(1)), meanOf(withTries(of, s.N), passOf(s.N))})
 	}
 	return s
+}
+
+// withTries are the exercises that have so many tries.
+func withTries(all []Tries, k int) []Tries {
+	return slices.DeleteFunc(slices.Clone(all), func(t Tries) bool { return len(t) < k })
 }
 
 func passOf(k int) func(Tries) float64 { return func(t Tries) float64 { return t.Pass(k) } }
@@ -179,14 +183,20 @@ type KindChange struct {
 	Mean      Difference `json:"mean"`
 }
 
-// CompareTries compares tries at the same exercises, equally many of both policies. It panics when the lengths differ.
+// CompareTries compares tries at the same exercises. An exercise that one of the policies has fewer tries at counts in the
+// figures that need no more. It panics when the lengths differ.
 func CompareTries(a, b []Tries) TriesComparison {
+	a, b = withTriesOfBoth(a, b, 1)
 	c := TriesComparison{Exercises: len(a)}
 	if len(a) == 0 {
 		return c
 	}
-	for k := 1; k <= len(a[0]); k++ {
-		c.Pass = append(c.Pass, compareOf(a, b, passOf(k)))
+	for k := 1; ; k++ {
+		ofA, ofB := withTriesOfBoth(a, b, k)
+		if len(ofA) == 0 {
+			break
+		}
+		c.Pass = append(c.Pass, compareOf(ofA, ofB, passOf(k)))
 	}
 	c.Mean, c.Majority = c.Pass[0], compareOf(a, b, Tries.Majority)
 	kinds := map[string][2][]Tries{}
@@ -201,6 +211,16 @@ func CompareTries(a, b []Tries) TriesComparison {
 		c.Kinds = append(c.Kinds, KindChange{kind, len(of[0]), compareOf(of[0], of[1], passOf(1))})
 	}
 	return c
+}
+
+// withTriesOfBoth are the exercises that both policies have so many tries at.
+func withTriesOfBoth(a, b []Tries, k int) (ofA, ofB []Tries) {
+	for i := range a {
+		if len(a[i]) >= k && len(b[i]) >= k {
+			ofA, ofB = append(ofA, a[i]), append(ofB, b[i])
+		}
+	}
+	return ofA, ofB
 }
 
 func compareOf(a, b []Tries, figure func(Tries) float64) Difference {

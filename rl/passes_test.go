@@ -90,6 +90,10 @@ func TestScoreTries(t *testing.T) {
 	if len(s.Kinds) != 2 || s.Kinds[0].Kind != "easy" || s.Kinds[0].Exercises != 2 || s.Kinds[0].Mean.Value != 0.625 || s.Kinds[1].PassN.Value != 0 {
 		t.Errorf("kinds %+v", s.Kinds)
 	}
+	// An exercise with fewer tries counts in the figures that need no more.
+	if s := ScoreTries([]Tries{tries("r", "1", "1"), tries("r"), nil}); s.Exercises != 2 || s.N != 3 || s.FormatRate != 0.5 || s.Mean.Value != 2.0/3 || math.Abs(s.Pass[1].Value-2.0/3) > 1e-12 || s.Pass[2].Value != 1 {
+		t.Errorf("%+v", s)
+	}
 	if none := ScoreTries(nil); none.Exercises != 0 || none.Pass != nil {
 		t.Errorf("%+v", none)
 	}
@@ -105,6 +109,9 @@ func TestCompareTries(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	if c.Mean.Interval[0] <= 0 || c.Mean.Interval[1] >= 0.5 || len(c.Kinds) != 1 || c.Kinds[0].Exercises != 40 {
+		t.Errorf("%+v", c)
+	}
+	if c := CompareTries([]Tries{tries("r", "1"), tries("1", "2"), nil}, []Tries{tries("1"), tries("r", "r"), tries("r")}); c.Exercises != 2 || c.Mean.Difference != 0.25 || len(c.Pass) != 2 || c.Pass[1].Difference != 1 {
 		t.Errorf("%+v", c)
 	}
 	if same := CompareTries(a, a); same.Mean.Difference != 0 || same.Mean.Interval != (Interval{}) {

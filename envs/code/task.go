@@ -192,7 +192,7 @@ func (e *episode) tests() []Test {
 //	reward_scale · (base_reward_weight · passed/total + perfect_reward_weight · perfect_bonus · [all passed]
 //	                + time_bonus · [all passed] · max(0, 1 − CPU seconds / timeout))
 //
-// Where the sandbox failed there is no reward. A try that fails before the last is answered with what went wrong and
+// Where the sandbox failed the error is envs.ErrUnjudged. A try that fails before the last is answered with what went wrong and
 // pays nothing.
 func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
@@ -216,7 +216,11 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if err != nil {
 		return envs.Step{}, err
 	}
-	e.done = v.Class == Pass || v.Class == Sandbox || e.turn >= e.options.Turns || a.Stop == envs.StopLength && !e.short
+	if v.Class == Sandbox {
+		e.done = true
+		return envs.Step{}, fmt.Errorf("%w: %s", envs.ErrUnjudged, v.Message)
+	}
+	e.done = v.Class == Pass || e.turn >= e.options.Turns || a.Stop == envs.StopLength && !e.short
 	if !e.done {
 		step.Reward = 0
 		if said := feedback(v, e.short && e.asText); e.asText {
@@ -227,9 +231,6 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 		return step, nil
 	}
 	step.Done = true
-	if v.Class == Sandbox {
-		return step, nil
-	}
 	step.Info = &envs.Info{
 		Correct: v.Class == Pass, Formatted: formatted, Tier: string(v.Class), Answer: answer, Truth: e.problem.Solution, Kind: e.problem.Kind,
 		Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Program: program},

@@ -27,13 +27,30 @@ func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, 
 	if _, open := task.(envs.Open); !open {
 		c.Rewards = nil
 	}
+	var failed error // where nobody hears of it
+	unjudged, hears := map[int]bool{}, c.Failed
+	c.Failed = func(episode, sample int, err error) {
+		switch {
+		case errors.Is(err, envs.ErrUnjudged):
+			unjudged[episode] = true
+		case hears != nil:
+			hears(episode, sample, err)
+		default:
+			failed = cmp.Or(failed, err)
+		}
+	}
 	played, err := Play(ctx, sampler, task, envs.Eval, indices, c)
-	if err != nil {
+	if err := cmp.Or(err, failed); err != nil {
 		return rl.AnswerScores{}, fmt.Errorf("evaluating: %w", err)
 	}
-	infos := make([]*envs.Info, n)
+	var infos []*envs.Info
 	for i, g := range played.Groups {
-		infos[i] = g[0].Info
+		if !unjudged[indices[i]] {
+			infos = append(infos, g[0].Info)
+		}
+	}
+	if len(infos) == 0 && n > 0 {
+		return rl.AnswerScores{}, fmt.Errorf("evaluating: none of %d answers could be judged", n)
 	}
 	scores := rl.ScoreAnswers(infos)
 	if c.Rewards != nil {

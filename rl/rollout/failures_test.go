@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -42,6 +43,33 @@ func (e *unreliableEpisode) Step(ctx context.Context, a envs.Action) (envs.Step,
 		panic("broken")
 	}
 	return e.Env.Step(ctx, a)
+}
+
+type unjudgedEpisode struct{ envs.Env }
+
+func (unjudgedEpisode) Step(context.Context, envs.Action) (envs.Step, error) {
+	return envs.Step{}, fmt.Errorf("%w: the judge is away", envs.ErrUnjudged)
+}
+
+// TestUnjudgedAnswersCountNowhere evaluates answers of which some, or all, have no judgement.
+func TestUnjudgedAnswersCountNowhere(t *testing.T) {
+	m := sampler(t, tiny(t), 4)
+	task := func(every int) endless {
+		return func(part envs.Part, index int) envs.Env {
+			if index%every == 0 {
+				return unjudgedEpisode{letters(part, index)}
+			}
+			return letters(part, index)
+		}
+	}
+	c := Config{Samples: 1, MaxNew: 2, Seed: 1, Failed: func(episode, _ int, err error) { t.Errorf("episode %d: %v", episode, err) }}
+	scores, err := Evaluate(t.Context(), m, task(3), 0, 9, c)
+	if err != nil || scores.N != 6 || scores.Tiers["none"] > 0 {
+		t.Errorf("%+v, %v", scores, err)
+	}
+	if _, err := Evaluate(t.Context(), m, task(1), 0, 9, c); err == nil || !strings.Contains(err.Error(), "none of 9 answers could be judged") {
+		t.Errorf("error %v", err)
+	}
 }
 
 // TestEpisodesThatDoNotAnswerAreLeftOut has one episode of four that hangs, one that panics, and one that

@@ -120,5 +120,8 @@ func (s examSet) leftOut(maxNew int) string {
 	if s.Failed > 0 {
 		text += fmt.Sprintf("warning: %d tries failed and count as not right; the first: %s\n", s.Failed, s.Failure)
 	}
+	if s.Unjudged > 0 {
+		text += fmt.Sprintf("warning: %d tries could not be judged, and are left out; the first: %s\n", s.Unjudged, s.Why)
+	}
 	return text
 }

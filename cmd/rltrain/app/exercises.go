@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,10 +135,12 @@ type examResults struct {
 type examSet struct {
 	Dataset string `json:"dataset,omitempty"`
 	rl.PassScores
-	TooLong int          `json:"too_long"`          // exercises that the model cannot read; they are left out
-	Failed  int          `json:"failed_tries"`      // whose exercise did not answer; they count as not right
-	Failure string       `json:"failure,omitempty"` // the first one
-	Rows    []examinedAt `json:"exercises_tried"`
+	TooLong  int          `json:"too_long"`           // exercises that the model cannot read; they are left out
+	Failed   int          `json:"failed_tries"`       // whose exercise did not answer; they count as not right
+	Failure  string       `json:"failure,omitempty"`  // the first one
+	Unjudged int          `json:"unjudged_tries"`     // that may be right or not; they are left out
+	Why      string       `json:"unjudged,omitempty"` // the first one
+	Rows     []examinedAt `json:"exercises_tried"`
 
 	tries map[int]rl.Tries // by the index of the exercise
 }
@@ -240,16 +243,18 @@ func (x exam) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, 
 	if open, ok := task.(io.Closer); ok {
 		defer open.Close()
 	}
-	tooLong := map[int]bool{}
+	tooLong, unjudged := map[int]bool{}, map[[2]int]bool{}
 	how := rollout.Config{
 		Samples: x.tries, MaxNew: settings.Answers.MaxNewTokens, Sampling: x.sampling, Seed: settings.General.Seed,
-		Failed: func(episode, _ int, err error) {
-			if errors.Is(err, rollout.ErrTooLong) {
+		Failed: func(episode, sample int, err error) {
+			switch why := fmt.Sprintf("exercise %d: %v", episode, err); {
+			case errors.Is(err, rollout.ErrTooLong):
 				tooLong[episode] = true
-				return
-			}
-			if set.Failed++; set.Failed == 1 {
-				set.Failure = fmt.Sprintf("exercise %d: %v", episode, err)
+			case errors.Is(err, envs.ErrUnjudged):
+				unjudged[[2]int{episode, sample}] = true
+				set.Unjudged, set.Why = set.Unjudged+1, cmp.Or(set.Why, why)
+			default:
+				set.Failed, set.Failure = set.Failed+1, cmp.Or(set.Failure, why)
 			}
 		},
 	}
@@ -271,7 +276,8 @@ func (x exam) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, 
 				set.TooLong++
 				continue
 			}
-			row, err := examined(ctx, sampler.Policy(), task, index, played.Groups[i])
+			judged := slices.DeleteFunc(slices.Clone(played.Groups[i]), func(x *rl.Trajectory) bool { return unjudged[[2]int{index, x.Index}] })
+			row, err := examined(ctx, sampler.Policy(), task, index, judged)
 			if err != nil {
 				return set, err
 			}
@@ -282,6 +288,8 @@ func (x exam) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, 
 	switch {
 	case len(all) == 0:
 		return set, fmt.Errorf("none of the %d exercises leaves room for an answer of %d tokens in the model's %d positions; lower --max-new-tokens, or give fewer worked examples", n, settings.Answers.MaxNewTokens, sampler.Policy().MaxLength())
+	case set.Unjudged == len(all)*x.tries:
+		return set, fmt.Errorf("none of %d tries could be judged; the first: %s", set.Unjudged, set.Why)
 	case set.Failed == len(all)*x.tries:
 		return set, fmt.Errorf("none of %d tries could be finished; the first: %s", set.Failed, set.Failure)
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 // aLetter asks for one of some letters; there are as many exercises to be judged by as it is told.
 type aLetter struct {
 	Letters string `option:"letters" default:"aeiou" help:"those to write"`
+	Unknown string `option:"unknown" help:"those of which nobody knows whether they are right"`
 	Held    int    `option:"held" range:"[0,)" help:"exercises to be judged by; 0 = they do not end"`
 }
 
@@ -47,6 +49,9 @@ func (*aLetter) Reset(context.Context) (envs.Observation, error) {
 }
 
 func (t *aLetter) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	if t.Unknown != "" && strings.Contains(t.Unknown, a.Text) {
+		return envs.Step{}, fmt.Errorf("%w: a letter like any other", envs.ErrUnjudged)
+	}
 	step := envs.Step{Keep: len(a.Text), Done: true, Info: &envs.Info{Formatted: true, Tier: "letter", Answer: a.Text}}
 	if a.Text != "" && strings.Contains(t.Letters, a.Text) {
 		step.Reward, step.Info.Correct = 1, true
@@ -101,6 +106,37 @@ func TestOwnTask(t *testing.T) {
 		if code != shared.ExitUsage || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: exit %d, %q; want %q", wrong, code, stderr, want)
 		}
+	}
+}
+
+// TestUnjudgedTries has tries that cannot be judged: they count nowhere, and are told of.
+func TestUnjudgedTries(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.must(t, "", strings.Fields(`train --task a_letter --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 1 --eval-samples 2
+		--num-steps 1 --prompts-per-step 1 --samples-per-prompt 2 --letters abcdefghijklmnopqrstuvwxyz --output-dir TMP`)...)
+	eval := strings.Fields("eval --task a_letter --model TMP/a_letter_rl --eval-samples 12 --n 4 --max-new-tokens 1 --letters abcdefghijklmnopqrstuvwxyz --output TMP/found.json --unknown")
+	out := f.must(t, "", append(eval, "bcdfghjklmnpqrstvwxyz0123456789.,:;!?()")...)
+	var found examResults
+	if err := files.LoadJSON(filepath.Join(f.tmp, "found.json"), &found); err != nil {
+		t.Fatal(err)
+	}
+	set, tried, right := found.Sets[0], 0, 0
+	for _, row := range set.Rows {
+		tried, right = tried+len(row.Tries), right+row.Right
+	}
+	if set.Unjudged == 0 || set.Unjudged+tried != 48 || set.Failed != 0 || right == 0 || set.N != 4 && set.Exercises != 12 {
+		t.Errorf("%d tries, %d right, %+v", tried, right, set)
+	}
+	if want := fmt.Sprintf("warning: %d tries could not be judged, and are left out; the first: exercise", set.Unjudged); !strings.Contains(out, want) {
+		t.Errorf("no %q in\n%s", want, out)
+	}
+	var all strings.Builder
+	for c := rune(' '); c < 0x3000; c++ {
+		all.WriteRune(c)
+	}
+	all.WriteString("\n\t\uFFFD")
+	if _, _, stderr := f.rltrain("", append(eval, all.String())...); !strings.Contains(stderr, "could be judged; the first: exercise 0: not judged: a letter like any other") {
+		t.Errorf("%q", stderr)
 	}
 }
 
