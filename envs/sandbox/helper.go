@@ -281,7 +281,7 @@ func (w *watched) kill() {
 func (r *running) kill() {
 	if !r.gone {
 		// What ends with its first process tells nobody what it has used.
-		if u := usageOf(r.pid, 0); u.seconds >= r.used.seconds {
+		if u := usageOf(r.pid, 0, true); u.seconds >= r.used.seconds {
 			r.used = u
 		}
 		_ = unix.Kill(r.pid, unix.SIGKILL) // its number is not given to another one before it is waited for

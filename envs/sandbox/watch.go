@@ -1,14 +1,16 @@
 package sandbox
 
 import (
+	"bytes"
 	"os"
 	"strconv"
-	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // watchEvery is how often memory is looked at.
-const watchEvery = 10 * time.Millisecond
+const watchEvery = 20 * time.Millisecond
 
 // watch ends the programs at their time, or when they hold too much memory together.
 func (w *watched) watch(l Limits, done chan struct{}) {
@@ -32,7 +34,7 @@ func (w *watched) watch(l Limits, done chan struct{}) {
 		case <-tick.C:
 			w.Lock()
 			for _, r := range w.boxes {
-				if !r.gone && usageOf(r.pid, 0).memory > l.Memory {
+				if !r.gone && usageOf(r.pid, 0, false).memory > l.Memory {
 					r.out.Memory = true
 					r.kill()
 				}
@@ -49,44 +51,72 @@ type usage struct {
 	seconds float64 // of processor time
 }
 
-func usageOf(pid, depth int) usage {
+// usageOf is what a process uses; times are asked for where they are wanted, since it is asked often.
+func usageOf(pid, depth int, times bool) usage {
 	var u usage
+	var room [4096]byte
 	folder := "/proc/" + strconv.Itoa(pid)
-	if text, err := os.ReadFile(folder + "/status"); err == nil {
-		for line := range strings.Lines(string(text)) {
-			name, value, _ := strings.Cut(line, ":")
-			kibi := func() int64 {
-				n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-				return n << 10
-			}
-			switch name {
-			case "RssAnon", "RssShmem", "VmSwap", "VmPTE":
-				u.memory += kibi()
-			case "VmHWM":
-				u.peak = kibi()
-			}
+	threads := int64(1)
+	for line := range bytes.Lines(readShort(folder+"/status", room[:])) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		switch string(name) {
+		case "RssAnon", "RssShmem", "VmSwap", "VmPTE":
+			u.memory += number(value) << 10
+		case "VmHWM":
+			u.peak = number(value) << 10
+		case "Threads":
+			threads = number(value)
 		}
 	}
-	if text, err := os.ReadFile(folder + "/stat"); err == nil {
+	if times {
 		// After the name, which may hold anything: state, then fields 4 and on; 14 to 17 are times, in hundredths.
-		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		stat := readShort(folder+"/stat", room[:])
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		for i := 11; i < 15 && i < len(fields); i++ {
-			n, _ := strconv.ParseFloat(fields[i], 64)
-			u.seconds += n / 100
+			u.seconds += float64(number(fields[i])) / 100
 		}
 	}
 	if depth > 64 {
 		return u
 	}
-	tasks, _ := os.ReadDir(folder + "/task")
-	for _, task := range tasks {
-		children, _ := os.ReadFile(folder + "/task/" + task.Name() + "/children")
-		for _, child := range strings.Fields(string(children)) {
-			if pid, err := strconv.Atoi(child); err == nil {
-				below := usageOf(pid, depth+1)
-				u.memory, u.seconds, u.peak = u.memory+below.memory, u.seconds+below.seconds, max(u.peak, below.peak)
+	tasks := []string{strconv.Itoa(pid)}
+	if threads > 1 {
+		entries, _ := os.ReadDir(folder + "/task")
+		for _, entry := range entries {
+			if entry.Name() != tasks[0] {
+				tasks = append(tasks, entry.Name())
 			}
 		}
 	}
+	for _, task := range tasks {
+		for _, child := range bytes.Fields(readShort(folder+"/task/"+task+"/children", room[:])) {
+			below := usageOf(int(number(child)), depth+1, times)
+			u.memory, u.seconds, u.peak = u.memory+below.memory, u.seconds+below.seconds, max(u.peak, below.peak)
+		}
+	}
 	return u
+}
+
+// readShort reads a file of the kernel's into room; of one that is gone it reads nothing.
+func readShort(name string, room []byte) []byte {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = unix.Close(fd) }()
+	n, err := unix.Read(fd, room)
+	if err != nil {
+		return nil
+	}
+	return room[:n]
+}
+
+// number is the first one of a text, 0 where there is none.
+func number(text []byte) int64 {
+	fields := bytes.Fields(text)
+	if len(fields) == 0 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(string(fields[0]), 10, 64)
+	return n
 }

@@ -52,7 +52,7 @@ type codeRow struct {
 
 const (
 	codeWarmUp  = "warm-up"
-	codeUpdates = "25"
+	codeUpdates = "15"
 	codeAll     = "--task code --threads 1 --held-out-families 6 --eval-samples 20 "
 	// The baseline imitates as many solutions an update as RL tries.
 	codeOn = "--pretrained-model BASE --rl-learning-rate 0.0005 --mode rl_only --num-steps " + codeUpdates + " --prompts-per-step 32 --samples-per-prompt 4 --eval-every " + codeUpdates + " --fresh-samples 0 "
@@ -171,7 +171,7 @@ func (e *codeExperiment) eval(ctx context.Context, r *codeRun, model, options st
 	if err := os.Remove(out); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	args := strings.Fields("eval --task code --threads 1 --held-out-families 6 --eval-samples 160 --seed 9000 " + options)
+	args := strings.Fields("eval --task code --threads 1 --held-out-families 6 --eval-samples 130 --seed 9000 " + options)
 	cpu, _, err := command(ctx, e.program, append(args, "--model", model, "--output", out)...)
 	if err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ func (r codeResults) markdown() string {
 		}
 	}
 	return fmt.Sprintf("One-line problems of 32 families; 6 more are never trained on. The warm-up imitates 500 batches of 32 solutions, half of them wrong in a way that is "+
-		"the family's own. All other ways go on from it for %s updates of 128 answers, on other problems. Answers to 160 problems that nothing was trained on or chosen by, %% right: "+
+		"the family's own. All other ways go on from it for %s updates of 128 answers, on other problems. Answers to 130 problems that nothing was trained on or chosen by, %% right: "+
 		"drawn at temperature 1 (pass@1, from two tries), the difference from the warm-up with its paired 95 %% interval, greedy, one of two right (pass@2), with a second turn after "+
 		"one that failed, and pass@1 of the unseen families. In all %.0f minutes of processor time.\n\n", codeUpdates, total/60) +
 		report.MarkdownTable([]string{"learnt by", "seed", "pass@1", "gain, points", "greedy", "pass@2", "two turns", "unseen families", "CPU s"}, rows)
