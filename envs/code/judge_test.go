@@ -25,7 +25,7 @@ func newTestJudge(t testing.TB) *Judge {
 	if err != nil {
 		t.Skip(err)
 	}
-	j.limits.Memory = 256 << 20
+	j.limits.Memory, j.limits.Wall = 256<<20, 3*time.Minute // a busy machine is slow, and no program here waits for nothing
 	t.Cleanup(func() {
 		if err := j.Close(); err != nil {
 			t.Error(err)
