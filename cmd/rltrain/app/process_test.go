@@ -39,19 +39,34 @@ type recipe struct {
 	steps int
 }
 
-// recipes are runs of each algorithm on tiny models. START is a language model, BASE an encoder, ROWS labelled texts.
+// recipes are runs of each algorithm on tiny models. START is a language model, BASE an encoder, ROWS labelled texts, PAIRS
+// preferences.
 var recipes = map[string]recipe{
 	"sft": {"sum_digits_supervised", `--task sum_digits --mode supervised --tiny-layers 1 --tiny-hidden 32 --max-steps 24 --batch-size 4 --warmup-check-every 8
 		--warmup-until 1 --eval-samples 16 --max-new-tokens 12`, 24},
-	"sft of labels": {"intent_classifier_supervised", `--mode supervised --model BASE --dataset ROWS --epochs 6 --batch-size 8`, 24},
-	"reinforce":     {"sum_digits_rl", tokenArgs + ` --algorithm reinforce --baseline batch`, 8},
-	"replay":        {"sum_digits_rl", strings.Replace(tokenArgs, "--samples-per-prompt 4", "--num-update-steps 8 --rl-batch-size 4", 1) + ` --algorithm reinforce --reinforce-loss stable`, 8},
-	"rloo":          {"sum_digits_rl", tokenArgs + ` --algorithm rloo --kl-coef 0.05`, 8},
-	"grpo":          {"sum_digits_rl", tokenArgs + ` --algorithm grpo --update-epochs 2 --minibatches 2`, 8},
-	"ppo":           {"sum_digits_rl", tokenArgs + ` --algorithm ppo --update-epochs 2`, 8},
-	"ppo of labels": {"intent_classifier_rl", `--mode supervised_then_rl --model BASE --dataset ROWS --epochs 1 --batch-size 8 --rl-episodes 4 --buffer-size 16 --rl-batch-size 4
-		--reward accuracy,f1=0.1 --update-epochs 2`, 4},
+	"sft of labels":       {"intent_classifier_supervised", `--mode supervised --model BASE --dataset ROWS --epochs 6 --batch-size 8`, 24},
+	"reinforce":           {"sum_digits_rl", tokenArgs + ` --algorithm reinforce --baseline batch`, 8},
+	"replay":              {"sum_digits_rl", strings.Replace(tokenArgs, "--samples-per-prompt 4", "--num-update-steps 8 --rl-batch-size 4", 1) + ` --algorithm reinforce --reinforce-loss stable`, 8},
+	"rloo":                {"sum_digits_rl", tokenArgs + ` --algorithm rloo --kl-coef 0.05`, 8},
+	"grpo":                {"sum_digits_rl", tokenArgs + ` --algorithm grpo --update-epochs 2 --minibatches 2`, 8},
+	"ppo":                 {"sum_digits_rl", tokenArgs + ` --algorithm ppo --update-epochs 2`, 8},
+	"a2c":                 {"sum_digits_rl", tokenArgs + ` --algorithm a2c`, 8},
+	"dpo of own samples":  {"sum_digits_rl", tokenArgs + ` --algorithm dpo`, 8},
+	"reinforce of labels": {"intent_classifier_rl", labelArgs + ` --algorithm reinforce`, 4},
+	"rloo of labels":      {"intent_classifier_rl", labelArgs + ` --algorithm rloo`, 4},
+	"grpo of labels":      {"intent_classifier_rl", labelArgs + ` --algorithm grpo --update-epochs 2`, 4},
+	"ppo of labels":       {"intent_classifier_rl", labelArgs + ` --algorithm ppo --update-epochs 2`, 4},
+	"a2c of labels":       {"intent_classifier_rl", labelArgs + ` --algorithm a2c`, 4},
+	"dqn of labels":       {"intent_classifier_rl", labelArgs + ` --algorithm dqn`, 4},
+	"dpo":                 {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type sigmoid,sft --loss-weights 1,0.1`, 12},
+	"kto":                 {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type kto --precompute-ref`, 24},
+	"reward model":        {"preference_reward", pairArgs + ` --mode reward_model --model BASE`, 12},
 }
+
+const labelArgs = `--mode supervised_then_rl --model BASE --dataset ROWS --epochs 1 --batch-size 8 --rl-episodes 4 --buffer-size 16 --rl-batch-size 4
+		--reward accuracy,f1=0.1`
+
+const pairArgs = `--dataset PAIRS --validation-share 0.25 --epochs 2 --batch-size 8`
 
 const tokenArgs = `--task sum_digits --mode rl_only --pretrained-model START --num-steps 8 --eval-every 3 --prompts-per-step 4 --samples-per-prompt 4
 		--eval-samples 16 --fresh-samples 4 --max-new-tokens 12 --reward expr:'length'`
@@ -71,6 +86,7 @@ func newLab(t *testing.T) lab {
 		rows.WriteString(strings.Repeat("the ", i%9) + strings.Repeat("of ", i/9) + []string{"cat,animals\n", "law,law\n", "force,physics\n"}[i%3])
 	}
 	f.write(t, "TMP/rows.csv", rows.String())
+	f.write(t, "TMP/pairs.jsonl", pairsOfLetters(64))
 	return lab{f}
 }
 
@@ -80,7 +96,7 @@ func (l lab) start(t *testing.T, r recipe, out string, more ...string) (*os.Proc
 	t.Helper()
 	args := []string{"--threads", "1", "--save-steps", "2", "--save-total-limit", "3", "--logging-steps", "1", "--keep-completions", "-1", "--report-to", "tensorboard", "--output-dir", out}
 	for _, arg := range strings.Fields(r.args) {
-		args = append(args, strings.NewReplacer("START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "'", "").Replace(arg))
+		args = append(args, strings.NewReplacer("START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "PAIRS", l.tmp+"/pairs.jsonl", "'", "").Replace(arg))
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], append(args, more...)...)
 	cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1")
@@ -175,7 +191,7 @@ func (l lab) writing(r recipe, out string) bool {
 // what a run leaves that was never stopped. "make crash" does the same with all algorithms and many more moments.
 func TestKilled(t *testing.T) {
 	l := newLab(t)
-	for _, name := range []string{"sft", "ppo", "grpo"} {
+	for _, name := range []string{"sft", "ppo", "grpo", "dpo", "dqn of labels"} {
 		t.Run(name, func(t *testing.T) {
 			r, k := recipes[name], kills{}
 			whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
