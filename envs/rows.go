@@ -10,7 +10,7 @@ import (
 // LabelledRows are the options of a task that reads texts and their labels. Embedded in the options of a task they make
 // it a RowSource.
 type LabelledRows struct {
-	Dataset       string `option:"dataset" arg:"FILE|NAME" help:"texts and labels: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"texts and labels: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
 	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
 	TextColumn    string `option:"text_column" default:"text" needs:"dataset" help:"column of --dataset with the text"`
 	LabelColumn   string `option:"label_column" default:"label" needs:"dataset" help:"column of --dataset with the label"`

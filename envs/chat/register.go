@@ -21,7 +21,7 @@ func init() {
 
 // texts are those of a data set.
 type texts struct {
-	Dataset       string `option:"dataset" arg:"FILE|NAME" help:"text, messages, or prompt and completion: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"text, messages, or prompt and completion: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
 	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
 	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"use at most this many rows of each part; 0 = all"`
 }

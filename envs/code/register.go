@@ -26,9 +26,9 @@ func init() {
 
 // options are those of the task.
 type options struct {
-	Dataset        string  `option:"dataset" arg:"FILE|DIR" help:"problems: HumanEval, MBPP, a file with prompt and tests, or a folder with a folder for each problem; without it one-line problems that the program makes up"`
+	Dataset        string  `option:"dataset" arg:"FILE|DIR" common:"true" help:"problems: HumanEval, MBPP, a file with prompt and tests, or a folder with a folder for each problem; without it one-line problems that the program makes up"`
 	EvalDataset    string  `option:"eval_dataset" arg:"FILE|DIR" help:"problems to be judged by; without it the last eval_samples problems of --dataset are held back"`
-	Language       string  `option:"language" default:"python" allowed:"python,node,q,pepper" help:"of the programs"`
+	Language       string  `option:"language" default:"python" allowed:"python,node,q,pepper" common:"true" help:"of the programs"`
 	Interpreter    string  `option:"interpreter" arg:"FILE" help:"the language's interpreter; without it one is looked for"`
 	CodeTask       string  `option:"code_task" default:"description_to_q" allowed:"description_to_q,python_to_q,q_to_python" needs:"dataset" help:"what is asked of the problems of a folder"`
 	SystemPrompt   string  `option:"system_prompt" arg:"FILE" help:"text file with what the model is told first"`

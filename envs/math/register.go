@@ -38,7 +38,7 @@ var judged = []envs.NamedReward{
 
 // problems are the options of both tasks.
 type problems struct {
-	Dataset        string       `option:"dataset" arg:"FILE|NAME" help:"question and answer, or problem and solution: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Dataset        string       `option:"dataset" arg:"FILE|NAME" common:"true" help:"question and answer, or problem and solution: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
 	Config         string       `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
 	EvalDataset    string       `option:"eval_dataset" arg:"FILE|NAME" help:"the problems to be judged by, of a data set with parts those for testing; without it those for validation in --dataset, and where it has none its last eval_samples problems are held back"`
 	KindColumn     string       `option:"kind_column" help:"column with the kind of a problem, as level or subject; figures are told by kind"`

@@ -22,7 +22,7 @@ func init() {
 
 // files are those of a data set.
 type files struct {
-	Dataset       string `option:"dataset" arg:"FILE|NAME" help:"chosen and rejected answers with their prompts, or single answers with labels: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"chosen and rejected answers with their prompts, or single answers with labels: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
 	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
 	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"use at most this many rows of each part; 0 = all"`
 }

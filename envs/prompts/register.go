@@ -37,7 +37,7 @@ func rightAnswer(_ context.Context, c envs.Completion) (float64, error) {
 
 // options are those of the task.
 type options struct {
-	Dataset      string       `option:"dataset" arg:"FILE|NAME" help:"prompt or messages: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Dataset      string       `option:"dataset" arg:"FILE|NAME" common:"true" help:"prompt or messages: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
 	Config       string       `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
 	EvalDataset  string       `option:"eval_dataset" arg:"FILE|NAME" help:"the prompts to be judged by, of a data set with parts those for testing; without it those for validation in --dataset, and where it has none its last eval_samples rows are held back"`
 	FewShot      string       `option:"few_shot_dataset" arg:"FILE" help:"file of worked examples, which are shown before each prompt"`

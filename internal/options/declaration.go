@@ -18,6 +18,7 @@ type Declaration struct {
 	Incidental bool
 	PerCommand bool
 	Extends    bool
+	Common     bool
 
 	name, group string
 	needs       []condition
@@ -48,6 +49,7 @@ func newDeclaration(field reflect.StructField) (*Declaration, error) {
 	d := &Declaration{
 		Help: tag.Get("help"), Arg: tag.Get("arg"), Kind: field.Type.Kind(), name: tag.Get("option"), group: tag.Get("group"),
 		Incidental: tag.Get("incidental") == "true", PerCommand: tag.Get("percommand") == "true", Extends: tag.Get("extends") == "true",
+		Common: tag.Get("common") == "true",
 	}
 	if d.Arg == "" {
 		d.Arg = map[reflect.Kind]string{reflect.Int: "N", reflect.Uint64: "N", reflect.Float64: "X", reflect.String: "NAME", reflect.Slice: "A,B,..."}[d.Kind]

@@ -18,6 +18,7 @@
 //	group       heading in the help text
 //	incidental  "true": it changes no result, so a run may be resumed with another value
 //	extends     "true": it says how long a run goes on, so a resumed run may have another value, though it ends otherwise then
+//	common      "true": the short help text has it
 //	percommand  "true": it belongs to one command, and is neither read from a file nor written to one
 //
 // A field without the tag option is searched for options if it is a struct, or a pointer to one that is not nil. Its own tags count for

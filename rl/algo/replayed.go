@@ -60,7 +60,7 @@ func (a *Replayed) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 // log π = ½ log π_ref: besides holding the policy back it makes what is replayed likelier, even at a return of 0.
 type Stable struct {
 	Returns
-	Coef float64 `option:"kl_coef" default:"0.25" range:"[0,)" help:"weight of the divergence from the reference policy; 0 = none"`
+	Coef float64 `option:"kl_coef" default:"0.25" range:"[0,)" common:"true" help:"weight of the divergence from the reference policy; 0 = none"`
 }
 
 // Check implements Algorithm.

@@ -28,7 +28,7 @@ type Source interface {
 
 // Optimisation says how gradients become weights.
 type Optimisation struct {
-	LearningRate float64 `option:"learning_rate" default:"1e-4" range:"(0,)" help:"peak rate of the weights that are trained"`
+	LearningRate float64 `option:"learning_rate" default:"1e-4" range:"(0,)" common:"true" help:"peak rate of the weights that are trained"`
 	Schedule     string  `option:"lr_scheduler_type" default:"linear" allowed:"linear,cosine,constant" help:"course of the rates after warm-up"`
 	WarmupRatio  float64 `option:"warmup_ratio" default:"0" range:"[0,1]" help:"share of the updates over which the rates rise"`
 	WarmupSteps  int     `option:"warmup_steps" default:"0" range:"[0,)" help:"number of the updates over which the rates rise; overrides the share"`
@@ -49,7 +49,7 @@ type Updates struct {
 // with w the weights of the actions by the algorithm's reduction.
 type Regularisation struct {
 	EntropyCoef float64 `option:"entropy_coef" default:"0" range:"[0,)" help:"weight of the entropy bonus"`
-	KLCoef      float64 `option:"kl_coef" default:"0" range:"[0,)" help:"weight of the divergence from the reference policy; 0 = none"`
+	KLCoef      float64 `option:"kl_coef" default:"0" range:"[0,)" common:"true" help:"weight of the divergence from the reference policy; 0 = none"`
 	KLType      string  `option:"kl_type" default:"k3" allowed:"k1,k2,k3" needs:"kl_coef>0" help:"estimator of the divergence; k1 only as part of the reward: as a loss its gradient has mean 0"`
 	KLInReward  bool    `option:"kl_in_reward" needs:"kl_coef>0" help:"take the divergence off the reward instead of adding it to the loss"`
 	KLTarget    float64 `option:"kl_target" default:"0" range:"[0,)" needs:"kl_coef>0" help:"adapt kl_coef so that an answer is this far from the reference, in nats; 0 = kl_coef stays"`

@@ -19,7 +19,7 @@ import (
 type LabelOptions struct {
 	BufferSize int `option:"buffer_size" default:"2000" range:"[1,)" help:"most steps a rollout holds"`
 	BatchSize  int `option:"rl_batch_size" default:"16" range:"[1,)" help:"samples an update"`
-	Samples    int `option:"samples_per_prompt" default:"1" range:"[1,65536]" help:"labels drawn for each text, which algorithms that compare need"`
+	Samples    int `option:"samples_per_prompt" default:"1" range:"[1,65536]" common:"true" help:"labels drawn for each text, which algorithms that compare need"`
 }
 
 // LabelsConfig is what a Labels needs to know.

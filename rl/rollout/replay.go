@@ -16,7 +16,7 @@ import (
 
 // ReplayOptions say what a step that replays turns out of a buffer is.
 type ReplayOptions struct {
-	PromptsPerStep int     `option:"prompts_per_step" default:"32" range:"[1,1048576]" help:"exercises of a rollout"`
+	PromptsPerStep int     `option:"prompts_per_step" default:"32" range:"[1,1048576]" common:"true" help:"exercises of a rollout"`
 	NumUpdateSteps int     `option:"num_update_steps" default:"256" range:"[1,1048576]" help:"turns drawn from the buffer in a step; at most as many as it holds"`
 	BatchSize      int     `option:"rl_batch_size" default:"32" range:"[1,1048576]" help:"samples an update"`
 	BufferSize     int     `option:"buffer_size" default:"100000" range:"[1,)" help:"most turns kept to learn from; the oldest go first"`

@@ -35,8 +35,8 @@ func (s Sampling) Filtered() bool {
 
 // Options say what a step of a language model's rollouts is.
 type Options struct {
-	PromptsPerStep   int `option:"prompts_per_step" default:"32" range:"[1,1048576]" help:"exercises of a rollout"`
-	SamplesPerPrompt int `option:"samples_per_prompt" default:"8" range:"[1,65536]" help:"answers to each exercise"`
+	PromptsPerStep   int `option:"prompts_per_step" default:"32" range:"[1,1048576]" common:"true" help:"exercises of a rollout"`
+	SamplesPerPrompt int `option:"samples_per_prompt" default:"8" range:"[1,65536]" common:"true" help:"answers to each exercise"`
 	NumGenerators    int `option:"num_generators" default:"2" range:"[1,4096]" help:"exercises that are answered at the same time; results do not depend on it"`
 	Sampling
 	MaskOverlong    bool    `option:"mask_overlong" help:"learn nothing from answers that were cut off"`

@@ -25,7 +25,7 @@ func page() string {
 	return `# Options
 
 This page is written by ` + "`go run ./scripts/options`" + ` from the code that reads the options; a test tells when it is old.
-` + "`rltrain train --task NAME --help`" + ` shows the options of a task, with what they need.
+` + "`rltrain train --task NAME --help-all`" + ` shows the options of a task, with what they need.
 
 An option is written --name value or --name=value, with dashes or underscores. The same names work in the file of
 --config, and as variables RLTRAIN_NAME. A command line wins over a variable, a variable over the file, and the file over

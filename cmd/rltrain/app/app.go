@@ -118,7 +118,7 @@ func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.A
 	app := &cli.App{
 		Name:  "rltrain",
 		Usage: "train text classifiers and language models, supervised and by reinforcement learning",
-		UsageText: `rltrain [train] [--option value ...]   train; rltrain train --help lists the options
+		UsageText: `rltrain [train] [--option value ...]   train; rltrain train --help lists the options that matter most, --help-all all
 rltrain COMMAND --help                 explain a command`,
 		Version: shared.Version,
 		Reader:  stdin, Writer: stdout, ErrWriter: stderr,

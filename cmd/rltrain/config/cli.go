@@ -25,9 +25,9 @@ func TrainCommand(environ []string, run func(context.Context, *Config) error) *c
 		HideHelp:        true,
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
-			if asksForHelp(args) {
+			if all := slices.Contains(args, "--help-all"); all || asksForHelp(args) {
 				task := taskOf(args)
-				text, err := Help(task)
+				text, err := Help(task, all)
 				if err != nil {
 					return err
 				}

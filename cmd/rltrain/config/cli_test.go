@@ -113,16 +113,18 @@ func TestAppErrors(t *testing.T) {
 
 func TestAppHelp(t *testing.T) {
 	for args, want := range map[string]string{
-		"--help":         "compare",
-		"help":           "compare",
-		"help eval":      "--text-column value",
-		"eval A --help":  "--text-column value",
-		"train --help":   "--rl-episodes N",
-		"help train":     "--rl-episodes N",
-		"--epochs=3 -h":  "--rl-episodes N",
-		"--task chat -h": "--packing",
-		"help nonsense":  "compare",
-		"--help ignored": "compare",
+		"--help":                 "compare",
+		"help":                   "compare",
+		"help eval":              "--text-column value",
+		"eval A --help":          "--text-column value",
+		"train --help":           "--rl-episodes N",
+		"help train":             "--rl-episodes N",
+		"--epochs=3 -h":          "--rl-episodes N",
+		"--task chat -h":         "--help-all shows ",
+		"--help-all":             "--lora-alpha N",
+		"--help-all --task=chat": "--packing",
+		"help nonsense":          "compare",
+		"--help ignored":         "compare",
 	} {
 		got, err := runApp(t, strings.Fields(args)...)
 		if err != nil || !strings.Contains(got, want) {
@@ -133,7 +135,11 @@ func TestAppHelp(t *testing.T) {
 
 func TestHelpGolden(t *testing.T) {
 	for _, task := range taskNames() {
-		got, err := Help(task)
+		short, err := Help(task, false)
+		if n := strings.Count(short, "\n  --"); err != nil || n < 10 || n > 26 {
+			t.Errorf("%s: the short help has %d options, %v", task, n, err)
+		}
+		got, err := Help(task, true)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,8 +23,9 @@ type helpGroup struct {
 	notes   []string // what each option applies only with
 }
 
-// Help describes the training command's options that a task has, in groups, at most 100 columns wide.
-func Help(task string) (string, error) {
+// Help describes the training command's options that a task has, in groups, at most 100 columns wide: all of them, or
+// those that matter most.
+func Help(task string, all bool) (string, error) {
 	groups, err := helpGroups(task)
 	if err != nil {
 		return "", err
@@ -34,7 +35,14 @@ func Help(task string) (string, error) {
 		return "", err
 	}
 	var b strings.Builder
+	hidden := 0
 	for _, g := range groups {
+		if !all {
+			hidden += g.keepCommon()
+		}
+		if len(g.options) == 0 {
+			continue
+		}
 		fmt.Fprintf(&b, "\n%s%s:\n", g.name, onlyIn(g.modes, d.Modes()))
 		for i, o := range g.options {
 			left := "  " + options.Flag(o.Name)
@@ -56,12 +64,27 @@ func Help(task string) (string, error) {
 			}
 		}
 	}
+	if hidden > 0 {
+		fmt.Fprintf(&b, "\n--help-all shows %d more.\n", hidden)
+	}
 	b.WriteString(`
 Every setting may also stand in the --config file, its name with underscores (epochs: 3), or in an
 environment variable (RLTRAIN_EPOCHS=3). The command line wins over the environment, and that over
 the file.
 `)
 	return strings.TrimPrefix(b.String(), "\n"), nil
+}
+
+// keepCommon leaves out the options that matter less, and counts those.
+func (g *helpGroup) keepCommon() int {
+	before := *g
+	g.options, g.notes = nil, nil
+	for i, o := range before.options {
+		if o.Common {
+			g.options, g.notes = append(g.options, o), append(g.notes, before.notes[i])
+		}
+	}
+	return len(before.options) - len(g.options)
 }
 
 // helpGroups gathers the options of all runs of a task, those of its default run first.

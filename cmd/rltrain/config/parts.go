@@ -15,7 +15,7 @@ import (
 
 // Start is what a run of one stage may begin with.
 type Start struct {
-	PretrainedModel string `option:"pretrained_model" arg:"DIR|NAME" help:"trained policy to go on from, a folder or a name on the hub"`
+	PretrainedModel string `option:"pretrained_model" arg:"DIR|NAME" common:"true" help:"trained policy to go on from, a folder or a name on the hub"`
 }
 
 // LoRA is the adapter of a new policy.
@@ -68,9 +68,9 @@ func (o *TokenModel) Check() error {
 
 // Imitation is the supervised stage.
 type Imitation struct {
-	Epochs            int `option:"epochs" default:"1" range:"[1,)" extends:"true" help:"passes over the training rows"`
-	MaxSteps          int `option:"max_steps" range:"[0,)" extends:"true" help:"updates, instead of epochs; 0 = as epochs say, or 1500 where exercises do not end"`
-	BatchSize         int `option:"batch_size" default:"32" range:"[1,)" help:"rows an update"`
+	Epochs            int `option:"epochs" default:"1" range:"[1,)" extends:"true" common:"true" help:"passes over the training rows"`
+	MaxSteps          int `option:"max_steps" range:"[0,)" extends:"true" common:"true" help:"updates, instead of epochs; 0 = as epochs say, or 1500 where exercises do not end"`
+	BatchSize         int `option:"batch_size" default:"32" range:"[1,)" common:"true" help:"rows an update"`
 	algo.Optimisation `defaults:"learning_rate=0.001,lr_scheduler_type=constant,warmup_ratio=0.02"`
 	algo.Stopping
 }
@@ -100,7 +100,7 @@ type Warmup struct {
 
 // Answers is how exercises are answered and judged.
 type Answers struct {
-	MaxNewTokens int `option:"max_new_tokens" default:"160" range:"[1,1048576]" help:"tokens of an answer at most, of a line see max_line_tokens"`
+	MaxNewTokens int `option:"max_new_tokens" default:"160" range:"[1,1048576]" common:"true" help:"tokens of an answer at most, of a line see max_line_tokens"`
 	EvalSamples  int `option:"eval_samples" default:"200" range:"[1,1048576]" help:"held-out exercises of an evaluation, answered greedily"`
 }
 
@@ -118,7 +118,7 @@ type Lines struct {
 
 // TextRewards is what a language model's answers earn.
 type TextRewards struct {
-	Reward string `option:"reward" arg:"LIST" help:"instead of the task's own: accuracy, expr:'...', cmd:PROGRAM, model:DIR (a reward model), rubric:FILE (questions to --judge), and what else the task has, each with =WEIGHT if wanted, joined by commas"`
+	Reward string `option:"reward" arg:"LIST" common:"true" help:"instead of the task's own: accuracy, expr:'...', cmd:PROGRAM, model:DIR (a reward model), rubric:FILE (questions to --judge), and what else the task has, each with =WEIGHT if wanted, joined by commas"`
 }
 
 // Judge is the model that rewards ask.
@@ -128,9 +128,9 @@ type Judge struct {
 
 // PreferenceData is how preferences are read.
 type PreferenceData struct {
-	Epochs          int     `option:"epochs" default:"1" range:"[1,)" help:"passes over the training rows"`
-	MaxSteps        int     `option:"max_steps" range:"[0,)" help:"updates, instead of epochs; 0 = as epochs say"`
-	BatchSize       int     `option:"batch_size" default:"32" range:"[1,)" help:"rows an update"`
+	Epochs          int     `option:"epochs" default:"1" range:"[1,)" common:"true" help:"passes over the training rows"`
+	MaxSteps        int     `option:"max_steps" range:"[0,)" common:"true" help:"updates, instead of epochs; 0 = as epochs say"`
+	BatchSize       int     `option:"batch_size" default:"32" range:"[1,)" common:"true" help:"rows an update"`
 	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"tokens of a prompt with an answer at most; 0 = as many as the model reads"`
 	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"share of the rows kept for validation, where the data has no split for it"`
 }
@@ -156,18 +156,18 @@ type RewardTraining struct {
 
 // RL is the stage of reinforcement learning.
 type RL struct {
-	Algorithm    string            `option:"algorithm" help:"how the policy is improved"`
+	Algorithm    string            `option:"algorithm" common:"true" help:"how the policy is improved"`
 	Optimisation algo.Optimisation `prefix:"rl_" defaults:"lr_scheduler_type=constant,warmup_ratio=0.1"`
 	Stopping     algo.Stopping     `prefix:"rl_"`
 }
 
 // LabelRollouts is what a classifier learns from.
 type LabelRollouts struct {
-	Episodes  int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" help:"rollouts, each followed by an update; the best by validation is kept"`
-	EvalEvery int     `option:"eval_every" default:"1" range:"[1,)" help:"rollouts between evaluations; the best policy is kept"`
+	Episodes  int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" common:"true" help:"rollouts, each followed by an update; the best by validation is kept"`
+	EvalEvery int     `option:"eval_every" default:"1" range:"[1,)" common:"true" help:"rollouts between evaluations; the best policy is kept"`
 	Share     float64 `option:"rl_share" default:"0" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
 	rollout.LabelOptions
-	Reward     string `option:"reward" default:"accuracy" arg:"LIST" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, model:DIR (a reward model of text and label), each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
+	Reward     string `option:"reward" default:"accuracy" arg:"LIST" common:"true" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, model:DIR (a reward model of text and label), each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`
 	Metric     string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation figure that picks the best episode; auto = the one the reward is about"`
 }
@@ -204,8 +204,8 @@ func (o *LabelRollouts) Check() error {
 
 // Rounds is how often a language model is improved and judged.
 type Rounds struct {
-	Steps        int    `option:"num_steps" default:"30" range:"[1,)" extends:"true" help:"rollouts, each followed by an update"`
-	EvalEvery    int    `option:"eval_every" default:"5" range:"[1,)" help:"steps between evaluations; the best policy is kept"`
+	Steps        int    `option:"num_steps" default:"30" range:"[1,)" extends:"true" common:"true" help:"rollouts, each followed by an update"`
+	EvalEvery    int    `option:"eval_every" default:"5" range:"[1,)" common:"true" help:"steps between evaluations; the best policy is kept"`
 	Metric       string `option:"rl_metric_for_best" default:"auto" help:"figure of the evaluations that picks the best policy: accuracy, format_rate, reward, accuracy/KIND; auto = the reward where --reward gives one, else the accuracy"`
 	FreshSamples int    `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"exercises that the policy is judged by in the end, none of which was used before; 0 = there are none"`
 }
@@ -259,13 +259,13 @@ type StepwiseEval struct {
 
 // Saving is what a run leaves behind on its way.
 type Saving struct {
-	SaveSteps    int `option:"save_steps" default:"50" range:"[1,)" incidental:"true" help:"updates between checkpoints"`
+	SaveSteps    int `option:"save_steps" default:"50" range:"[1,)" incidental:"true" common:"true" help:"updates between checkpoints"`
 	Keep         int `option:"save_total_limit" default:"2" range:"[0,)" incidental:"true" help:"newest checkpoints to keep; 0 = all"`
 	KeepRuns     int `option:"keep_runs" default:"3" range:"[1,)" incidental:"true" help:"earlier runs of the same folder to keep, as FOLDER.1, FOLDER.2 and so on; the last finished one stays in any case"`
 	LoggingSteps int `option:"logging_steps" default:"5" range:"[1,)" incidental:"true" help:"updates between log lines"`
 	// Answers of another number of prompts change no result.
 	Completions int      `option:"keep_completions" default:"2" range:"[-1,)" incidental:"true" help:"prompts of each logged step whose answers are kept in logs/completions.jsonl, with rewards and advantages; 0 = none, -1 = all"`
-	ReportTo    []string `option:"report_to" default:"none" incidental:"true" help:"where metrics go beside logs/metrics.jsonl: tensorboard, for logs/tensorboard; wandb, in the offline format, for wandb sync; none"`
+	ReportTo    []string `option:"report_to" default:"none" incidental:"true" common:"true" help:"where metrics go beside logs/metrics.jsonl: tensorboard, for logs/tensorboard; wandb, in the offline format, for wandb sync; none"`
 }
 
 // Check refuses what there is no writer for.
