@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"rltrain/rl"
+	"rltrain/rl/policy"
 	"rltrain/torch"
 )
 
@@ -117,4 +118,90 @@ func spread(part []*rl.Sample, values []float32, take func(x *rl.Sample, v []flo
 		take(x, values[:n:n])
 		values = values[n:]
 	}
+}
+
+// update is what one update of the weights measured: sums over its minibatch.
+type update struct {
+	figures         map[string]float64 // terms of the loss, as they are weighted there
+	entropy, kl     float64            // nats; kl is ρ − 1 − log ρ
+	low, high       float64            // ratios that the clip holds back
+	ratios, actions float64            // how many there are
+	right, judged   float64            // actions that were the likeliest, of so many that are to be
+	idle            bool               // there is no gradient
+}
+
+// fill adds the update to the figures of its step.
+func (u *update) fill(m rl.Meter, norm float64, needs Needs) {
+	for name, sum := range u.figures {
+		m.Mean(name, sum, 1)
+	}
+	m.Mean("grad_norm", norm, 1)
+	if needs.Scores {
+		return
+	}
+	m.Mean("entropy", u.entropy, u.actions)
+	if !needs.Rewards {
+		m.Mean(needs.accuracy, u.right, u.judged)
+	}
+	if needs.Ratio != NoRatio {
+		m.Mean("approx_kl", u.kl, u.actions)
+		m.Mean("clip_ratio/low_mean", u.low, u.ratios)
+		m.Mean("clip_ratio/high_mean", u.high, u.ratios)
+		m.Min("clip_ratio/low_min", u.low/u.ratios)
+		m.Max("clip_ratio/high_max", u.high/u.ratios)
+		m.Mean("clip_ratio/region_mean", u.low+u.high, u.ratios)
+	}
+}
+
+// count adds what a pass says of a part. Where nothing was asked before, what it says is log π_old.
+func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, needs Needs) {
+	if needs.Scores {
+		return
+	}
+	u.entropy += s.Item(s.Sum(out.Entropy))
+	if !needs.Rewards {
+		ranks := out.Rank(s)
+		for _, x := range part {
+			if needs.Together && x.Index > 0 { // what is rejected is not to be likely
+				ranks = ranks[x.Len():]
+				continue
+			}
+			for _, rank := range ranks[:x.Len()] {
+				if rank == 0 {
+					u.right++
+				}
+			}
+			u.judged += float64(x.Len())
+			ranks = ranks[x.Len():]
+		}
+		return
+	}
+	spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) {
+		if x.Old == nil {
+			x.Old = v
+		}
+		sum := 0.0
+		for i := range v {
+			d := float64(v[i]) - float64(x.Old[i])
+			u.kl += math.Expm1(d) - d
+			sum += d
+			if needs.Ratio == ActionRatio {
+				u.clip(d, float64(x.Advantage[i]), needs.Clip)
+			}
+		}
+		if needs.Ratio == SequenceRatio {
+			u.clip(sum, float64(x.Advantage[0]), needs.Clip)
+		}
+	})
+}
+
+// clip counts a ratio e^d, and whether the clip holds it back.
+func (u *update) clip(d, advantage float64, c Clip) {
+	switch ratio := math.Exp(d); {
+	case ratio < 1-c.Low && advantage < 0:
+		u.low++
+	case ratio > 1+c.High && advantage > 0:
+		u.high++
+	}
+	u.ratios++
 }

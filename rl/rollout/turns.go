@@ -1,0 +1,194 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"rltrain/envs"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// action is a completion on its way through the environment.
+type action struct {
+	envs.Action
+	policy.Completion
+	text   string // of the completion, of which the action may be the beginning
+	ends   []int  // how long the text is after each token
+	answer chan answer
+}
+
+type answer struct {
+	envs.Step
+	err error
+}
+
+// act lets the policy write samples actions behind each prompt, of the running episodes.
+func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, samples int, done func(prompt int, completions []policy.Completion) error) error {
+	c := r.config
+	o := policy.GenerateOptions{
+		Samples: samples, MaxNew: c.MaxNew, Sampling: c.Sampling, Seed: rl.Stream(c.Seed, rl.StreamRollout, c.Step).Uint64(),
+		Streams: streams,
+	}
+	var named *episode // whose stop strings o has
+	for _, e := range r.running {
+		if e.done {
+			continue
+		}
+		if named == nil {
+			named, o.Stop = e, e.shown.Stop
+		}
+		if !slices.Equal(e.shown.Stop, o.Stop) {
+			return fmt.Errorf("episodes %d and %d of a task have different stop strings, %q and %q", named.Prompt, e.Prompt, o.Stop, e.shown.Stop)
+		}
+	}
+	return r.sampler.Generate(ctx, prompts, o, done)
+}
+
+// hand gives completions to the episodes that they continue, in their order.
+func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []policy.Completion) error {
+	for i, completion := range completions {
+		e := episodes[i]
+		if e.done {
+			continue // it failed to begin
+		}
+		text, ends, err := r.sampler.Policy().Spell(completion.IDs)
+		if err != nil {
+			return err
+		}
+		a := &action{Completion: completion, Action: envs.Action{Text: text, Stop: envs.StopEnd}, text: text, ends: ends, answer: make(chan answer, 1)}
+		if at, stop := policy.FirstStop(text, e.shown.Stop); at >= 0 {
+			a.Action = envs.Action{Text: text[:at+len(stop)], Stop: envs.StopString}
+		} else if completion.Reason == torch.ReasonLength {
+			a.Stop = envs.StopLength
+		}
+		e.action = a
+		step := func() {
+			s, err := asked(ctx, r, func(ctx context.Context) (envs.Step, error) { return e.env.Step(ctx, a.Action) })
+			a.answer <- answer{s, err}
+		}
+		if !r.prefetched {
+			began := r.now()
+			step()
+			r.environment += r.now().Sub(began)
+			continue
+		}
+		go func() {
+			r.slots <- struct{}{}
+			defer func() { <-r.slots }()
+			step()
+		}()
+	}
+	return nil
+}
+
+// unfinished are the episodes that go on. One with more than limit tokens is cut off.
+func unfinished(running []*episode, limit int) []*episode {
+	var left []*episode
+	for _, e := range running {
+		switch {
+		case e.done:
+		case len(e.Tokens) > limit:
+			e.Stop = envs.StopLength
+			if n := len(e.Turns); n == 0 || e.Turns[n-1].End < len(e.Tokens) {
+				e.EndTurn(0)
+			}
+		default:
+			left = append(left, e)
+		}
+	}
+	return left
+}
+
+// settle waits for what an episode answers, and appends the action and what follows to its trajectory.
+func (r *rollout) settle(ctx context.Context, e *episode) error {
+	a := e.action
+	if a == nil {
+		return nil
+	}
+	began := r.now()
+	said := <-a.answer
+	r.environment += r.now().Sub(began)
+	e.action, e.Stop = nil, a.Stop
+	if said.err != nil {
+		e.done = true
+		for i, id := range a.IDs {
+			e.Draw(id, a.Drawn[i], a.LogProbs[i])
+		}
+		e.EndTurn(math.NaN())
+		return r.fail(ctx, e, said.err)
+	}
+	return r.keep(e, a, said.Step)
+}
+
+// keep appends an action and the step that answers it.
+func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
+	if step.Keep < 0 || step.Keep > len(a.Action.Text) {
+		return fmt.Errorf("the environment keeps %d bytes of an action of %d", step.Keep, len(a.Action.Text))
+	}
+	if step.Keep == 0 && step.Append+step.Reply == "" && !step.Done {
+		return errors.New("the environment takes an action back, adds nothing and goes on, which has no end")
+	}
+	if math.IsInf(step.Reward, 0) {
+		return fmt.Errorf("the environment gives the reward %v; a reward is finite, or NaN where there is none", step.Reward)
+	}
+	kept := keptTokens(a, step.Keep)
+	for i, id := range a.IDs[:kept] {
+		e.Draw(id, a.Drawn[i], a.LogProbs[i])
+	}
+	at := endBefore(a.ends, kept)
+	given, err := r.sampler.Policy().Tokenizer.EncodeRaw(a.text[at:max(step.Keep, at)]+step.Append, false)
+	if err != nil {
+		return err
+	}
+	e.Give(given...)
+	if step.Reply != "" {
+		reply, err := r.sampler.Policy().Reply(step.Reply, a.Action.Stop == envs.StopEnd)
+		if err != nil {
+			return err
+		}
+		e.Give(reply...)
+	}
+	e.Info, e.done = step.Info, step.Done
+	e.answered++
+	e.written.WriteString(a.text[:step.Keep])
+	switch {
+	case !step.Done && step.Continues:
+	case r.config.Rewards == nil:
+		e.EndTurn(step.Reward)
+	default:
+		e.EndTurn(0) // until it is judged
+		r.judged = append(r.judged, judged{&e.Trajectory, len(e.Turns) - 1, envs.Completion{
+			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward, Continues: !step.Done,
+		}})
+	}
+	e.written.WriteString(step.Append + step.Reply)
+	return nil
+}
+
+// keptTokens is how many of an action's tokens stand where its first bytes are kept.
+func keptTokens(a *action, bytes int) int {
+	kept := len(a.IDs)
+	for kept > 0 && a.ends[kept-1] > bytes {
+		kept--
+	}
+	if kept < len(a.IDs) {
+		// Tokens that end within a character wrote it together with one that is taken back.
+		for kept > 0 && a.ends[kept-1] == endBefore(a.ends, kept-1) {
+			kept--
+		}
+	}
+	return kept
+}
+
+// endBefore is how much of the text the first n tokens wrote.
+func endBefore(ends []int, n int) int {
+	if n == 0 {
+		return 0
+	}
+	return ends[n-1]
+}
