@@ -16,7 +16,6 @@ import (
 
 	"rltrain/envs/dataset"
 	"rltrain/internal/files"
-	"rltrain/internal/outfile"
 	"rltrain/rl"
 	"rltrain/rl/report"
 	"rltrain/torch/hub"
@@ -303,17 +302,7 @@ func (e *intentExperiment) split() error {
 }
 
 func (e *intentExperiment) write(name string, rows []dataset.Row) error {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	for _, r := range rows {
-		if err := encoder.Encode(map[string]string{"text": r.Text, "label": r.Label, "split": r.Split}); err != nil {
-			return err
-		}
-	}
-	if err := os.MkdirAll(e.work, 0o755); err != nil {
-		return err
-	}
-	return outfile.Write(e.file(name), b.Bytes(), 0o644)
+	return writeLines(e.file(name), rows)
 }
 
 // load reads the runs of an earlier call.

@@ -4,6 +4,7 @@
 //	go run ./scripts/experiment digits
 //	go run ./scripts/experiment preference [--real FILE]
 //	go run ./scripts/experiment code
+//	go run ./scripts/experiment text --clinc FOLDER --mmlu FILE
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a repeated call goes on where an earlier one ended. tables
@@ -29,7 +30,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("name one of: intent, digits, preference, code, tables")
+		return fmt.Errorf("name one of: intent, digits, preference, code, text, tables")
 	}
 	switch name := args[0]; name {
 	case "intent":
@@ -80,9 +81,23 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return e.run(ctx)
+	case "text":
+		flags := flag.NewFlagSet(name, flag.ContinueOnError)
+		e := &textExperiment{}
+		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
+		flags.StringVar(&e.work, "work", "experiments/text", "folder for the rows and the models")
+		flags.StringVar(&e.out, "out", "docs/results/text.json", "results")
+		flags.StringVar(&e.clinc, "clinc", "", "folder of CLINC150's data_full.json and domains.json")
+		flags.StringVar(&e.mmlu, "mmlu", "", "MMLU-Pro's test.jsonl, with the fields question and category")
+		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds, from 1")
+		flags.IntVar(&e.episodes, "rl-episodes", 200, "rollouts of reinforcement learning")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return e.run(ctx)
 	case "tables":
 		return writeTables("docs/results.md", "docs/results")
 	default:
-		return fmt.Errorf("no experiment is called %q; there are intent, digits, preference, code and tables", name)
+		return fmt.Errorf("no experiment is called %q; there are intent, digits, preference, code, text and tables", name)
 	}
 }

@@ -3,13 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
+	"rltrain/envs/dataset"
 	"rltrain/internal/files"
+	"rltrain/internal/outfile"
 	"rltrain/rl/report"
 )
 
@@ -50,4 +53,19 @@ func save(path string, results any) error {
 		return err
 	}
 	return files.SaveJSON(path, results)
+}
+
+// writeLines writes labelled rows as JSON lines, with the part that each is of.
+func writeLines(path string, rows []dataset.Row) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	for _, r := range rows {
+		if err := encoder.Encode(map[string]string{"text": r.Text, "label": r.Label, "split": r.Split}); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return outfile.Write(path, b.Bytes(), 0o644)
 }

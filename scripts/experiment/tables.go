@@ -18,22 +18,22 @@ import (
 
 // writeTables replaces what stands between <!-- NAME --> and <!-- /NAME --> in the page by the tables made
 // from the results.
-func writeTables(page, results string) error {
-	text, err := os.ReadFile(page)
+func writeTables(page, folder string) error {
+	before, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
 	var r intentResults
-	if err := files.LoadJSON(filepath.Join(results, "intent_mmlu_pro.json"), &r); err != nil {
+	if err := files.LoadJSON(filepath.Join(folder, "intent_mmlu_pro.json"), &r); err != nil {
 		return err
 	}
 	var digits digitsResults
-	if err := files.LoadJSON(filepath.Join(results, "digits.json"), &digits); err != nil {
+	if err := files.LoadJSON(filepath.Join(folder, "digits.json"), &digits); err != nil {
 		return err
 	}
 	bodies := map[string]string{"intent_mmlu_pro": r.markdown(), "digits": digits.markdown()}
-	for name, table := range map[string]interface{ markdown() string }{"preference": &preferenceResults{}, "code": &codeResults{}} {
-		switch err := files.LoadJSON(filepath.Join(results, name+".json"), table); {
+	for name, table := range map[string]interface{ markdown() string }{"preference": &preferenceResults{}, "code": &codeResults{}, "text": &textResults{}} {
+		switch err := files.LoadJSON(filepath.Join(folder, name+".json"), table); {
 		case err == nil:
 			bodies[name] = table.markdown()
 		case !errors.Is(err, fs.ErrNotExist): // an experiment that nobody has run yet has no table
@@ -42,12 +42,12 @@ func writeTables(page, results string) error {
 	}
 	for name, what := range map[string]string{"bench_classifier": "Seconds a step in fp32", "bench_language": "Seconds a step"} {
 		var b benchResults
-		if err := readJSON(filepath.Join(results, name+".json"), &b); err != nil {
+		if err := readJSON(filepath.Join(folder, name+".json"), &b); err != nil {
 			return err
 		}
 		bodies[name] = b.markdown(what)
 	}
-	out := string(text)
+	out := string(before)
 	for name, body := range bodies {
 		if out, err = replaceBlock(out, name, body); err != nil {
 			return fmt.Errorf("%s: %w", page, err)

@@ -32,7 +32,8 @@ func evalCommand() (*cli.Command, error) {
 		Usage: "measure a trained classifier on labelled texts, a language model on exercises, or answers that something else wrote",
 		Description: `Of a classifier, --model DIR: prints accuracy, F1, calibration (ECE over 15 bins, Brier) with 95 % intervals,
 figures of each class and the latency of one text, and writes logs/eval_results.json and plots/ in the folder eval of
-the model's: what its training measured stays.
+the model's: what its training measured stays. With --out-of-scope-label NAME the rows of that label have none of the
+model's: printed is how many of them are rejected, for being less sure of than a threshold, and how many others.
 
 Of a language model, --task NAME of exercises --model DIR [--adapter DIR]: has it try each exercise --n times, all those
 of the files in --dataset FILE[,FILE...] where the task reads files, else --eval-samples of them. Prints and with
@@ -55,7 +56,7 @@ and counted.`,
 			&cli.StringFlag{Name: "model", Usage: "trained classifier, or language model: a folder, such as models/intent_classifier_rl, or a name on the hub"},
 			shared.TaskFlag(evaluatedTasks()...),
 		}, flags, more, answerFlags(), preferenceFlags(), exerciseFlags(),
-			[]cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in that of --model"}}),
+			scopeFlags(), []cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in that of --model"}}),
 		Action: eval,
 	}, nil
 }
@@ -91,7 +92,7 @@ func eval(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := onlyFlags(c, task, append(flagNames(flags), "task", "model", "output", "output-dir")); err != nil {
+	if err := onlyFlags(c, task, append(flagNames(joinFlags(flags, scopeFlags())), "task", "model", "output", "output-dir")); err != nil {
 		return err
 	}
 	dir, err := model(c)
@@ -111,6 +112,10 @@ func eval(c *cli.Context) error {
 		if _, err := os.Stat(dir); err != nil && c.String("output-dir") == "" {
 			return shared.UsageErrorf("eval --model %s, which is no folder, needs --output-dir DIR for its results", dir)
 		}
+		outside, err := leaveOutOfScope(c, p, &chosen)
+		if err != nil {
+			return err
+		}
 		examples, err := chosen.encode(p)
 		if err != nil {
 			return err
@@ -123,6 +128,11 @@ func eval(c *cli.Context) error {
 		results, probs, err := evaluate(ctx, c, dir, chosen, p, examples)
 		if err != nil {
 			return err
+		}
+		if outside != nil {
+			if results.OutOfScope, err = outside.measure(ctx, c, p, rl.SurenessOf(examples.Labels, probs)); err != nil {
+				return err
+			}
 		}
 		if err := report.DrawEvaluation(plots, p.Labels, examples.Labels, probs, results.Confusion); err != nil {
 			return err
@@ -144,6 +154,7 @@ func evaluate(ctx context.Context, c *cli.Context, dir string, chosen chosenRows
 		return results, nil, err
 	}
 	results.Evaluation = rl.Evaluate(p.Labels, examples.Labels, probs)
+	results.Selective = rl.Selective(rl.SurenessOf(examples.Labels, probs))
 	latency, err := shared.MeasureLatency(ctx, p, examples.IDs)
 	if err != nil {
 		return results, nil, err

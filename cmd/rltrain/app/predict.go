@@ -40,6 +40,7 @@ and so does one that cannot be read; then the exit code is 1. Answers come as so
 			modelFlag(),
 			&cli.IntFlag{Name: "top", Value: 1, Usage: "print this many labels a line, the most probable first"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON Lines; a blank line gives null"},
+			rejectionFlag("give no label where the likeliest is less probable than this: "+rejected+" stands in its place; see eval --out-of-scope-label", "every text has a label"),
 		}, flags...),
 		Action: predict,
 	}, nil
@@ -52,6 +53,10 @@ func predict(c *cli.Context) error {
 	}
 	if c.Int("top") < 1 {
 		return shared.UsageErrorf("--top: %d is out of range; it must be at least 1", c.Int("top"))
+	}
+	least, err := rejection(c)
+	if err != nil {
+		return err
 	}
 	return shared.OnThread(c, func(ctx context.Context) error {
 		policy, err := loadPolicy(c, dir)
@@ -70,7 +75,7 @@ func predict(c *cli.Context) error {
 				fmt.Fprintln(c.App.ErrWriter, "Type one text a line; Ctrl-D ends.")
 			}
 		}
-		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), top: c.Int("top"), json: c.Bool("json"), warn: c.App.ErrWriter}
+		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), top: c.Int("top"), least: least, json: c.Bool("json"), warn: c.App.ErrWriter}
 		err = p.run(ctx, input, regular)
 		if p.cut > 0 {
 			fmt.Fprintf(c.App.ErrWriter, "rltrain: %d of %d texts were cut at %d tokens\n", p.cut, p.texts, policy.MaxLength)
@@ -142,6 +147,7 @@ type predictor struct {
 	policy     *policy.Label
 	out        *bufio.Writer
 	top        int
+	least      float64 // probability of a label that is given
 	json       bool
 	read       int // lines
 	texts, cut int // lines that were not blank, and those of them that were too long for the model
@@ -251,8 +257,12 @@ type scored struct {
 // prediction is a line of --json.
 type prediction struct {
 	scored
-	Top []scored `json:"top,omitempty"` // with --top above 1
+	Rejected bool     `json:"rejected,omitempty"` // the label is less probable than --rejection
+	Top      []scored `json:"top,omitempty"`      // with --top above 1
 }
+
+// rejected stands for a label that is not probable enough.
+const rejected = "(rejected)"
 
 // plain keeps an odd label on its line and in its column.
 var plain = strings.NewReplacer("\t", " ", "\n", " ", "\r", " ")
@@ -271,8 +281,9 @@ func (p *predictor) print(probs []float32) error {
 	for _, i := range ranked(probs)[:p.top] {
 		best = append(best, scored{p.policy.Labels[i], probs[i]})
 	}
+	tooLow := float64(best[0].Probability) < p.least
 	if p.json {
-		answer := prediction{scored: best[0]}
+		answer := prediction{scored: best[0], Rejected: tooLow}
 		if p.top > 1 {
 			answer.Top = best
 		}
@@ -281,6 +292,9 @@ func (p *predictor) print(probs []float32) error {
 		return encoder.Encode(answer)
 	}
 	var cells []string
+	if tooLow {
+		best[0].Label = rejected
+	}
 	for _, s := range best {
 		cells = append(cells, plain.Replace(s.Label), fmt.Sprintf("%.4f", s.Probability))
 	}

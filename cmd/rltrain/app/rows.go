@@ -61,6 +61,7 @@ type chosenRows struct {
 	builtin bool   // it is the task's own
 	split   string // dataset.Train, Val or Test, or all
 	rows    []dataset.Row
+	val     []dataset.Row // of the split val, where that is another
 }
 
 // chooseRows reads the data set of rowFlags, the built-in one where none is named.
@@ -96,6 +97,8 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 	for _, r := range rows {
 		if chosen.split == all || r.Split == chosen.split {
 			chosen.rows = append(chosen.rows, r)
+		} else if r.Split == dataset.Val {
+			chosen.val = append(chosen.val, r)
 		}
 	}
 	if len(chosen.rows) == 0 {

@@ -99,6 +99,8 @@ type LabelResults struct {
 	Split   string `json:"split"`
 	Cut     int    `json:"cut_texts"` // texts longer than the model reads
 	rl.Evaluation
+	Selective  []rl.Covered   `json:"selective,omitempty"`    // accuracy on the texts that the model is surest of
+	OutOfScope *rl.OutOfScope `json:"out_of_scope,omitempty"` // where the data marks texts that have none of the labels
 }
 
 // String is the tables that people see.
@@ -129,7 +131,27 @@ func (r LabelResults) String() string {
 			fmt.Sprintf("%.4f", class.F1), report.Count(int64(class.Support))})
 	}
 	b.WriteString(report.RenderTable([]string{"class", "precision", "recall", "F1", "texts"}, rows))
+	if rows = nil; len(r.Selective) > 1 {
+		for _, part := range r.Selective {
+			rows = append(rows, []string{fmt.Sprintf("%.1f %%", 100*part.Coverage), fmt.Sprintf("%.4f", part.Threshold), fmt.Sprintf("%.4f", part.Accuracy), report.Count(int64(part.N))})
+		}
+		b.WriteString("\n" + report.RenderTable([]string{"surest texts", "probability from", "accuracy", "texts"}, rows))
+	}
+	if o := r.OutOfScope; o != nil {
+		b.WriteString("\n" + outOfScope(o))
+	}
 	return b.String()
+}
+
+// outOfScope is what rejecting does, as people see it.
+func outOfScope(o *rl.OutOfScope) string {
+	chosen := "as given"
+	if o.Chosen != "" {
+		chosen = "chosen on the rows of " + o.Chosen
+	}
+	return fmt.Sprintf("Rejecting below %.4f (%s): of %s texts out of scope (%s) %.1f %% are rejected [%.1f, %.1f],\nof %s others %.1f %% [%.1f, %.1f]; %.1f %% of these get their label. AUROC %.4f\n",
+		o.Threshold, chosen, report.Count(int64(o.N)), o.Label, 100*o.Recall, 100*o.Intervals[0][0], 100*o.Intervals[0][1],
+		report.Count(int64(o.InScope)), 100*o.FalseAlarms, 100*o.Intervals[1][0], 100*o.Intervals[1][1], 100*o.Accuracy, o.AUROC)
 }
 
 // Texts says how many texts there are, and how many of them were cut.

@@ -1,0 +1,97 @@
+package rl
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRejectionThreshold(t *testing.T) {
+	sure := func(right bool, ps ...float32) (rows []Sureness) {
+		for _, p := range ps {
+			rows = append(rows, Sureness{p, right})
+		}
+		return rows
+	}
+	for _, test := range []struct {
+		name    string
+		in, out []Sureness
+		want    float64
+	}{
+		{"apart", sure(true, 0.75, 1), sure(false, 0.25, 0.5), 0.625},
+		{"the other way about: nothing is rejected", sure(true, 0.25, 0.5), sure(false, 0.75, 1), 0},
+		{"wrong rows may be rejected", append(sure(true, 1), sure(false, 0.25, 0.25)...), sure(false, 0.5), 0.75},
+		{"one row out of scope outweighs one of four", sure(true, 0.25, 0.75, 0.75, 0.75), sure(false, 0.5), 0.625},
+		{"equals stay together", sure(true, 0.5, 0.5, 0.5), sure(false, 0.5), 0},
+		{"all may be rejected", sure(false, 0.5), sure(false, 0.75), 0.875},
+	} {
+		got, err := RejectionThreshold(test.in, test.out)
+		if err != nil || math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%s: %v, %v, want %v", test.name, got, err, test.want)
+		}
+	}
+	if _, err := RejectionThreshold(nil, sure(false, 1)); err == nil {
+		t.Error("a threshold without rows in scope")
+	}
+}
+
+// TestRejectionThresholdIsTheBest tries all thresholds.
+func TestRejectionThresholdIsTheBest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	draw := func(n int) (rows []Sureness) {
+		for range n {
+			rows = append(rows, Sureness{float32(rng.IntN(12)) / 11, rng.IntN(3) > 0})
+		}
+		return rows
+	}
+	for range 200 {
+		in, out := draw(1+rng.IntN(20)), draw(1+rng.IntN(20))
+		value := func(threshold float64) float64 {
+			o, err := MeasureOutOfScope(threshold, in, out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o.Accuracy + o.Recall
+		}
+		chosen, err := RejectionThreshold(in, out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 41 { // a threshold is a probability
+			if other := float64(i) / 40; value(other) > value(chosen)+1e-9 {
+				t.Fatalf("%v is worth %v, the chosen %v %v", other, value(other), chosen, value(chosen))
+			}
+		}
+	}
+}
+
+func TestMeasureOutOfScope(t *testing.T) {
+	in := []Sureness{{0.9, true}, {0.8, false}, {0.4, true}, {0.5, true}}
+	out := []Sureness{{0.3, false}, {0.5, false}, {0.85, false}}
+	got, err := MeasureOutOfScope(0.5, in, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Pairs in which the row in scope is surer: 3 of 0.9, 2 of 0.8, 1 of 0.4, 1.5 of 0.5; of 12.
+	want := OutOfScope{Threshold: 0.5, N: 3, InScope: 4, Recall: 1.0 / 3, FalseAlarms: 0.25, Accuracy: 0.5, AUROC: 7.5 / 12,
+		Intervals: [2]Interval{wilson(1, 3), wilson(1, 4)}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestSelective(t *testing.T) {
+	rows := SurenessOf([]int{0, 1, 1, -1}, [][]float32{{0.9, 0.1}, {0.2, 0.8}, {0.7, 0.3}, {0.4, 0.6}})
+	if diff := cmp.Diff([]Sureness{{0.9, true}, {0.8, true}, {0.7, false}, {0.6, false}}, rows); diff != "" {
+		t.Errorf("sureness (-want +got):\n%s", diff)
+	}
+	want := []Covered{{1, float64(float32(0.6)), 4, 0.5}, {0.75, float64(float32(0.7)), 3, 2.0 / 3}, {0.5, float64(float32(0.8)), 2, 1}}
+	if diff := cmp.Diff(want, Selective(rows)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if all := Selective([]Sureness{{0.5, true}, {0.5, false}}); len(all) != 1 || all[0].N != 2 {
+		t.Errorf("rows that are equally sure are told apart: %v", all)
+	}
+}
