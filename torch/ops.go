@@ -26,6 +26,7 @@ var (
 	opSumDim      = &op{name: "aten::sum", overload: "dim_IntList"}
 	opLogSoftmax  = &op{name: "aten::log_softmax", overload: "int"}
 	opGather      = &op{name: "aten::gather"}
+	opReshape     = &op{name: "aten::reshape"}
 	opSqueeze     = &op{name: "aten::squeeze", overload: "dim"}
 	opUnsqueeze   = &op{name: "aten::unsqueeze"}
 	opIndexSelect = &op{name: "aten::index_select"}
@@ -119,6 +120,11 @@ func (s *Scope) Pick(a, index Tensor) Tensor {
 
 // Squeeze drops the last dimension, of size 1. a [S, 1]; result [S].
 func (s *Scope) Squeeze(a Tensor) Tensor { return s.call(opSqueeze, operand(a), integer(-1)) }
+
+// View is the elements of a, in order, as a tensor of another shape.
+func (s *Scope) View(a Tensor, dims ...int64) Tensor {
+	return s.call(opReshape, operand(a), integers(dims...))
+}
 
 // Rows takes rows by number. a [N, H], index [S] int64; result [S, H].
 func (s *Scope) Rows(a, index Tensor) Tensor {

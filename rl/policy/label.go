@@ -6,24 +6,28 @@ import (
 	"math"
 	"slices"
 
+	"rltrain/envs"
 	"rltrain/lora"
 	"rltrain/rl"
 	"rltrain/torch"
 	"rltrain/torch/transformers"
 )
 
-// Label is a policy whose action is one of C labels: an encoder with an adapter, a pooled vector z
-// [H] for each text, and two linear heads on it. π(a|x) = softmax(W z + b), and V(x) = w·z + c.
+// Label is a policy whose action is one of C labels: an encoder or a language model with an adapter, a vector z [H] for
+// each text, and two linear heads on it. π(a|x) = softmax(W z + b), and V(x) = w·z + c. With PoolScore there is no W: what
+// the language model thinks of each label's text takes the place of W z + b.
 type Label struct {
 	Labels    []string
-	Pooling   string // transformers.PoolMean or PoolFamily
+	Pooling   string // transformers.PoolMean or PoolFamily; PoolLast or PoolScore on a language model
 	MaxLength int    // tokens a text is cut at, special ones included
 	BaseModel string // hub id or folder, as saved files name it
 
-	dir       string // that it was loaded from, "" for a new one
-	model     *transformers.Model
+	dir       string              // that it was loaded from, "" for a new one
+	model     *transformers.Model // nil on a language model
+	lm        *Token              // nil on an encoder; its adapter is the policy's
+	words     labelWords          // with PoolScore
 	tokenizer *transformers.Tokenizer
-	adapter   adapter
+	adapter   adapter            // of an encoder: see lora
 	head      transformers.Dense // [C, H], [C]
 	dense     transformers.Dense // [H, H], [H]: the head's layer before; empty where it has none
 	value     *valueHead         // nil where there is none
@@ -42,11 +46,20 @@ type LabelConfig struct {
 	Dropout   float64
 	Targets   []string // endings of layer names; empty = the family's
 	Seed      uint64
+
+	// Prompt asks for PoolScore: it is what the model reads, with TextMark for the text, as text or as messages.
+	Prompt func(asText bool) envs.Observation
 }
 
-// NewLabel makes a policy on a pretrained encoder: adapters that change nothing yet, a random
+// NewLabel makes a policy on a pretrained encoder or language model: adapters that change nothing yet, a random
 // classification head, both functions of the seed.
 func NewLabel(c LabelConfig) (*Label, error) {
+	if isLanguageModel(c.Dir) {
+		return newLanguageLabel(c)
+	}
+	if c.Prompt != nil {
+		return nil, notALanguageModel(c.Dir)
+	}
 	model, err := transformers.Load(c.Dir)
 	if err != nil {
 		return nil, err
@@ -129,7 +142,7 @@ func newLabel(model *transformers.Model, c LabelConfig) (*Label, error) {
 // folder where it has one for these labels.
 func (p *Label) initHeads(seed uint64) error {
 	var heads [][]float32
-	if p.Pooling == transformers.PoolFamily && p.model.Head != nil {
+	if p.model != nil && p.Pooling == transformers.PoolFamily && p.model.Head != nil {
 		if err := p.sameLabels(); err != nil {
 			return err
 		}
@@ -139,7 +152,7 @@ func (p *Label) initHeads(seed uint64) error {
 		}
 	} else {
 		rng := rl.Stream(seed, rl.StreamInit, 1)
-		bound := 1 / math.Sqrt(float64(p.model.Config.HiddenSize))
+		bound := 1 / math.Sqrt(float64(p.width()))
 		for _, part := range p.headParts() {
 			data := make([]float32, part.size())
 			for i := range data {
@@ -186,7 +199,13 @@ func (h headPart) size() int64 {
 // headParts are the tensors of the classification head, in the order of headParams: that of the family, or
 // one layer on the mean.
 func (p *Label) headParts() []headPart {
-	classes, width := int64(len(p.Labels)), int64(p.model.Config.HiddenSize)
+	classes, width := int64(len(p.Labels)), int64(p.width())
+	switch p.Pooling {
+	case PoolScore:
+		return nil
+	case PoolLast:
+		return []headPart{{scoreWeight, []int64{classes, width}, &p.head.Weight}}
+	}
 	dense, out := "", "head"
 	if p.Pooling == transformers.PoolFamily {
 		dense, out = p.model.Config.HeadLayers()
@@ -223,7 +242,29 @@ func (p *Label) setHeads(heads [][]float32) error {
 		}
 		*part.v = v
 	}
+	if p.Pooling == PoolLast { // a score layer has no bias
+		var err error
+		if p.head.Bias, err = torch.Constant(make([]float32, len(p.Labels)), int64(len(p.Labels))); err != nil {
+			return fmt.Errorf("policy: heads: %w", err)
+		}
+	}
 	return nil
+}
+
+// lora is the adapter that is trained.
+func (p *Label) lora() *adapter {
+	if p.lm != nil {
+		return &p.lm.adapter
+	}
+	return &p.adapter
+}
+
+// width is H.
+func (p *Label) width() int {
+	if p.lm != nil {
+		return p.lm.model.Config.Core().HiddenSize
+	}
+	return p.model.Config.HiddenSize
 }
 
 // IsReward tells a reward model, which has one output, from a classifier.
@@ -232,6 +273,10 @@ func (p *Label) IsReward() bool { return len(p.Labels) == 1 }
 // Close frees the policy.
 func (p *Label) Close() {
 	p.closeTrainable()
+	if p.lm != nil {
+		p.lm.Close() // with the tokenizer
+		return
+	}
 	if p.tokenizer != nil {
 		_ = p.tokenizer.Close()
 	}
@@ -256,20 +301,23 @@ func (p *Label) headParams() []*torch.Var {
 
 // Parameters counts the weights: all of them, and those that training changes (a value head included).
 func (p *Label) Parameters() (total, trainable int64) {
-	trainable = p.adapter.size()
+	trainable = p.lora().size()
 	for _, part := range p.headParts() {
 		trainable += part.size()
 	}
-	trainable += p.value.size(p.model.Config.HiddenSize)
+	trainable += p.value.size(p.width())
+	if p.lm != nil {
+		return p.lm.model.Parameters + trainable, trainable
+	}
 	return p.model.Parameters + trainable, trainable
 }
 
 // Trainable says whether the policy has an adapter: a merged model has none.
-func (p *Label) Trainable() bool { return len(p.adapter.layers) > 0 }
+func (p *Label) Trainable() bool { return len(p.lora().layers) > 0 }
 
 // Params implements run.Weights: the adapter, the classification head, the value head.
 func (p *Label) Params() []*torch.Var {
-	return append(append(p.adapter.params(), p.headParams()...), p.value.params()...)
+	return append(append(p.lora().params(), p.headParams()...), p.value.params()...)
 }
 
 // Changed implements run.Weights. Nothing keeps a copy of a classifier's weights.
@@ -278,35 +326,41 @@ func (p *Label) Changed() {}
 // AddValueHead implements Policy.
 func (p *Label) AddValueHead() (err error) {
 	if p.value == nil {
-		p.value, err = newValueHead(p.dir, int64(p.model.Config.HiddenSize))
+		p.value, err = newValueHead(p.dir, int64(p.width()))
 	}
 	return err
 }
 
-// Fresh implements Policy. The head of a classifier is part of the policy, and the base model has none.
-func (p *Label) Fresh() (bool, error) { return false, nil }
+// Fresh implements Policy. The head of a classifier is part of the policy, and the base model has none; without a head the
+// base model is a policy.
+func (p *Label) Fresh() (bool, error) {
+	if p.Pooling == PoolScore {
+		return p.lm.Fresh()
+	}
+	return false, nil
+}
 
 // Groups implements Policy. Biases do not decay.
 func (p *Label) Groups() []Group {
-	groups := []Group{{Role: Body, Params: p.adapter.params(), Decay: true}}
+	groups := []Group{{Role: Body, Params: p.lora().params(), Decay: true}}
 	for _, part := range p.headParts() {
 		groups = append(groups, Group{Role: Head, Params: []*torch.Var{*part.v}, Decay: len(part.dims) > 1})
 	}
 	return append(groups, p.value.groups()...)
 }
 
-// Forward implements Policy: π(a|x) = softmax(W z + b) of the pooled vector z [H] of each text, and V(x) = w·z + c.
+// Forward implements Policy.
 func (p *Label) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	dropout := torch.Dropout{}
 	if pass.Dropout {
-		dropout = torch.Dropout{P: p.adapter.config.Dropout, Keys: b.Dropout}
+		dropout = torch.Dropout{P: p.lora().config.Dropout, Keys: b.Dropout}
 	}
 	texts, of := b.Sequences, []int64(nil)
 	if !pass.Dropout {
 		texts, of = different(texts)
 	}
-	z := p.features(s, texts, torch.Pass{Adapter: !pass.Base, Dropout: dropout})
-	labels := p.logProbs(s, z)
+	z, labels := p.read(s, texts, torch.Pass{Adapter: !pass.Base, Dropout: dropout})
+	labels = s.LogSoftmax(labels)
 	if of != nil {
 		index := s.Ints(of, int64(len(of)))
 		z, labels = s.Rows(z, index), s.Rows(labels, index)
@@ -352,30 +406,26 @@ func ranks(logProbs []float32, actions []int64, classes int) []int64 {
 	return out
 }
 
-// features is the pooled vector of each sequence, [S, H].
-func (p *Label) features(s *torch.Scope, sequences [][]int32, pass torch.Pass) torch.Tensor {
-	packed := torch.Pack(sequences)
-	if p.Pooling == transformers.PoolMean {
-		return s.SegmentMean(s.Hidden(p.model.Encoder, packed, pass))
+// read is the vector z of each sequence, [S, H], and the labels' logits, [S, C].
+func (p *Label) read(s *torch.Scope, sequences [][]int32, pass torch.Pass) (z, logits torch.Tensor) {
+	switch p.Pooling {
+	case PoolScore:
+		return p.scoreLabels(s, sequences, pass)
+	case PoolLast:
+		z = p.lm.lastStates(s, sequences, pass)
+	case transformers.PoolMean:
+		z = s.SegmentMean(s.Hidden(p.model.Encoder, torch.Pack(sequences), pass))
+	default:
+		z = p.model.Features(s, torch.Pack(sequences), pass, &p.dense)
 	}
-	return p.model.Features(s, packed, pass, &p.dense)
-}
-
-// logits are W z + b, [S, C], from the pooled vectors z [S, H].
-func (p *Label) logits(s *torch.Scope, z torch.Tensor) torch.Tensor {
-	return s.Linear(z, p.head.Weight.T(), p.head.Bias.T())
-}
-
-// logProbs is log π(a|x) of every label, [S, C], from the pooled vectors z [S, H].
-func (p *Label) logProbs(s *torch.Scope, z torch.Tensor) torch.Tensor {
-	return s.LogSoftmax(p.logits(s, z))
+	return z, s.Linear(z, p.head.Weight.T(), p.head.Bias.T())
 }
 
 // Probs is π(·|x) of each sequence, in order. It stops early with ctx's error.
 func (p *Label) Probs(ctx context.Context, sequences [][]int32) ([][]float32, error) {
 	classes := len(p.Labels)
 	all := make([][]float32, 0, len(sequences))
-	for _, part := range rl.MicroBatches(len(sequences), predictTokens, func(i int) int { return len(sequences[i]) }) {
+	for _, part := range rl.MicroBatches(len(sequences), predictTokens, func(i int) int { return len(sequences[i]) + p.headTokens() }) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -383,7 +433,8 @@ func (p *Label) Probs(ctx context.Context, sequences [][]int32) ([][]float32, er
 			break
 		}
 		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			flat := s.Read(s.Exp(p.logProbs(s, p.features(s, sequences[part[0]:part[1]], torch.Pass{Adapter: true}))))
+			_, logits := p.read(s, sequences[part[0]:part[1]], torch.Pass{Adapter: true})
+			flat := s.Read(s.Exp(s.LogSoftmax(logits)))
 			for range part[1] - part[0] {
 				all = append(all, flat[:classes:classes])
 				flat = flat[classes:]

@@ -44,7 +44,7 @@ func (p *Label) Encode(rows []dataset.Row) (Examples, error) {
 	for w := range workers {
 		wait.Go(func() {
 			for i := w; i < len(rows); i += workers {
-				e.IDs[i], cut[i], errs[i] = p.tokenizer.Encode(rows[i].Text, p.MaxLength)
+				e.IDs[i], cut[i], errs[i] = p.EncodeText(rows[i].Text)
 			}
 		})
 	}
@@ -62,5 +62,8 @@ func (p *Label) Encode(rows []dataset.Row) (Examples, error) {
 
 // EncodeText is the token ids of one text, and whether it was cut at MaxLength.
 func (p *Label) EncodeText(text string) (ids []int32, cut bool, err error) {
+	if p.Pooling == PoolScore {
+		return p.encodePrompt(text)
+	}
 	return p.tokenizer.Encode(text, p.MaxLength)
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"rltrain/envs"
 	"rltrain/envs/intent"
 	"rltrain/internal/files"
 	"rltrain/lora"
@@ -29,6 +30,8 @@ type policyRecord struct {
 	Pooling   string `json:"pooling"`
 	MaxLength int    `json:"max_length"`
 	Reward    bool   `json:"reward,omitempty"` // it is a reward model: it has one output, and no labels
+	// Prompt is what a language model reads of a text that it scores labels for, with TextMark for the text.
+	Prompt envs.Observation `json:"prompt,omitzero"`
 }
 
 // rewardLabel is what transformers calls the one output of a reward model.
@@ -38,6 +41,12 @@ const rewardLabel = "LABEL_0"
 func (p *Label) SaveWeights(dir string) error {
 	head, err := p.headTensors()
 	if err != nil {
+		return err
+	}
+	if p.lm != nil {
+		if err = p.saveLanguage(dir, head); err == nil {
+			err = p.value.save(dir)
+		}
 		return err
 	}
 	var extra []safetensors.Tensor
@@ -83,24 +92,32 @@ func (p *Label) saveCommon(dir string) error {
 			return err
 		}
 	}
-	if err := files.SaveJSON(filepath.Join(dir, policyFile), policyRecord{p.Pooling, p.MaxLength, reward}); err != nil {
+	if err := files.SaveJSON(filepath.Join(dir, policyFile), policyRecord{p.Pooling, p.MaxLength, reward, p.words.prompt}); err != nil {
 		return err
 	}
 	if err := p.saveConfig(dir); err != nil {
 		return err
 	}
-	return transformers.CopyExtras(dir, p.model.Dir)
+	return transformers.CopyExtras(dir, p.modelDir())
+}
+
+// modelDir is the folder of the base model.
+func (p *Label) modelDir() string {
+	if p.lm != nil {
+		return p.lm.model.Dir
+	}
+	return p.model.Dir
 }
 
 // saveConfig copies the model's config.json and changes what changed: the labels.
 func (p *Label) saveConfig(dir string) error {
-	data, err := os.ReadFile(filepath.Join(p.model.Dir, "config.json"))
+	data, err := os.ReadFile(filepath.Join(p.modelDir(), "config.json"))
 	if err != nil {
 		return err
 	}
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(p.model.Dir, "config.json"), err)
+		return fmt.Errorf("%s: %w", filepath.Join(p.modelDir(), "config.json"), err)
 	}
 	config := map[string]any{}
 	for key, value := range raw { // as it is written: transformers tells 2.0 from 2
@@ -148,7 +165,7 @@ func ReadLabelFolder(dir string) (*Label, error) {
 			return nil, err
 		}
 	}
-	return &Label{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, dir: dir}, nil
+	return &Label{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, dir: dir, words: labelWords{prompt: record.Prompt}}, nil
 }
 
 // LoadLabel loads what Save wrote, with the base model that its adapter names, or what Merge wrote. model
@@ -171,15 +188,19 @@ func LoadLabel(ctx context.Context, client *hub.Client, model string) (*Label, e
 // loaded is load that leaves nothing open where it fails.
 func (p *Label) loaded(ctx context.Context, client *hub.Client, dir string) error {
 	err := p.load(ctx, client, dir)
-	if err != nil && p.model != nil {
+	if err != nil && (p.model != nil || p.lm != nil) {
 		p.Close()
 	}
 	return err
 }
 
 func (p *Label) load(ctx context.Context, client *hub.Client, dir string) error {
-	if p.Pooling != transformers.PoolMean && p.Pooling != transformers.PoolFamily {
-		return fmt.Errorf("%s: pooling is %q, want %q or %q", filepath.Join(dir, policyFile), p.Pooling, transformers.PoolMean, transformers.PoolFamily)
+	switch p.Pooling {
+	case transformers.PoolMean, transformers.PoolFamily:
+	case PoolLast, PoolScore:
+		return p.loadLanguage(ctx, client, dir)
+	default:
+		return fmt.Errorf("%s: pooling is %q, want %q, %q, %q or %q", filepath.Join(dir, policyFile), p.Pooling, transformers.PoolMean, transformers.PoolFamily, PoolLast, PoolScore)
 	}
 	var pairs []lora.Pair
 	var extra map[string]safetensors.Tensor
@@ -234,7 +255,7 @@ func (p *Label) load(ctx context.Context, client *hub.Client, dir string) error 
 // readHeads reads the classification head of dir, in the order of headParams; extra holds what travelled
 // with the adapter.
 func (p *Label) readHeads(dir string, extra map[string]safetensors.Tensor) ([][]float32, error) {
-	width := int64(p.model.Config.HiddenSize)
+	width := int64(p.width())
 	var heads [][]float32
 	var err error
 	switch {
@@ -242,7 +263,7 @@ func (p *Label) readHeads(dir string, extra map[string]safetensors.Tensor) ([][]
 		var weight, bias []float32
 		weight, bias, err = readPair(filepath.Join(dir, headFile), "head.weight", "head.bias", int64(len(p.Labels)), width)
 		heads = [][]float32{weight, bias}
-	case p.model.Head != nil && extra == nil:
+	case p.model != nil && p.model.Head != nil && extra == nil:
 		heads, err = p.folderHead()
 	default:
 		for _, part := range p.headParts() {
@@ -290,9 +311,24 @@ func readPair(path, weightName, biasName string, out, in int64) (weight, bias []
 	return weight, bias, nil
 }
 
+// saveLanguage writes the adapter of a language model: with a head that of a sequence classifier, without one its own.
+func (p *Label) saveLanguage(dir string, head []safetensors.Tensor) error {
+	if p.Pooling == PoolScore {
+		return p.lm.adapter.save(dir, nil)
+	}
+	return p.lm.saveScored(dir, head[0])
+}
+
 // LoadWeights puts back what SaveWeights wrote.
 func (p *Label) LoadWeights(dir string) error {
-	extra, err := p.adapter.load(dir)
+	load := p.adapter.load
+	switch p.Pooling {
+	case PoolLast:
+		load = p.lm.loadScored
+	case PoolScore:
+		load = p.lm.adapter.load
+	}
+	extra, err := load(dir)
 	if err != nil {
 		return err
 	}

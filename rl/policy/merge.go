@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +21,9 @@ import (
 //
 // The folder appears whole or not at all.
 func (p *Label) Merge(dir string) error {
+	if p.lm != nil {
+		return errors.New("merging: the classifier stands on a language model, of which only the adapter is written")
+	}
 	if len(p.adapter.layers) == 0 {
 		return fmt.Errorf("merging: %s is a full model already", p.model.Dir)
 	}

@@ -48,7 +48,7 @@ type RewardConfig struct {
 // NewRewardModel makes a reward model on a pretrained encoder or language model: adapters that change nothing yet, and a
 // score layer; that of a language model is drawn from N(0, 1/(H+1)) (Stiennon et al. 2020).
 func NewRewardModel(c RewardConfig) (*RewardModel, error) {
-	if _, err := transformers.LoadConfig(c.Dir); err == nil {
+	if !isLanguageModel(c.Dir) {
 		p, err := NewLabel(LabelConfig{
 			Dir: c.Dir, BaseModel: c.BaseModel, Revision: c.Revision, Labels: []string{rewardLabel}, Pooling: c.Pooling, MaxLength: c.MaxLength,
 			R: c.R, Alpha: c.Alpha, Targets: c.Targets, Seed: c.Seed,
@@ -206,16 +206,15 @@ func (m *RewardModel) scores(s *torch.Scope, sequences [][]int32, checkpoint boo
 	if m.causal != nil {
 		return m.causal.scores(s, sequences, checkpoint)
 	}
-	p := m.encoder
-	z := p.features(s, sequences, torch.Pass{Adapter: true})
+	_, logits := m.encoder.read(s, sequences, torch.Pass{Adapter: true})
 	if m.class < 0 {
-		return s.Squeeze(p.logits(s, z))
+		return s.Squeeze(logits)
 	}
 	classes := make([]int64, len(sequences))
 	for i := range classes {
 		classes[i] = int64(m.class)
 	}
-	return s.Exp(s.Pick(p.logProbs(s, z), s.Ints(classes, int64(len(classes)))))
+	return s.Exp(s.Pick(s.LogSoftmax(logits), s.Ints(classes, int64(len(classes)))))
 }
 
 // Scores are the rewards of sequences that Encode made, in order. It stops early with ctx's error.

@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"rltrain/envs/chat"
 	"rltrain/internal/files"
@@ -28,9 +27,6 @@ type causalScore struct {
 	bias      *torch.Var // [1] of zeros, not trained
 	maxLength int        // 0 = as many as the model has positions
 }
-
-// scoreWeight is what transformers calls the layer.
-const scoreWeight = "score.weight"
 
 func newCausalScore(c RewardConfig) (*causalScore, error) {
 	if c.R == 0 {
@@ -85,64 +81,26 @@ func (m *causalScore) encode(prompt, answer chat.Content) ([]int32, error) {
 	return q.IDs, err
 }
 
-// scores are W·h of the last state of each sequence, [S]. What neighbours begin with is computed once.
+// scores are W·h of the last state of each sequence, [S].
 func (m *causalScore) scores(s *torch.Scope, sequences [][]int32, checkpoint bool) torch.Tensor {
-	rows := make([]int64, len(sequences))
-	begin := 0
-	for i, ids := range sequences {
-		begin += len(ids)
-		rows[i] = int64(begin - 1)
-	}
-	how := torch.Pass{Adapter: true, Checkpoint: checkpoint}
-	packed, rows := m.pack(sequences, rows, how)
-	all, _ := s.Hidden(m.model.Model, packed, how)
-	return s.Squeeze(s.Linear(s.Rows(all, s.Ints(rows, int64(len(rows)))), m.weight.T(), m.bias.T()))
-}
-
-// prefix is what stands before the decoder's layers in the names of its modules: "model.".
-func (m *causalScore) prefix() string {
-	first, _, _ := strings.Cut(m.model.Config.Linears()[0].Name, ".")
-	return first + "."
+	states := m.lastStates(s, sequences, torch.Pass{Adapter: true, Checkpoint: checkpoint})
+	return s.Squeeze(s.Linear(states, m.weight.T(), m.bias.T()))
 }
 
 // saveWeights writes the adapter as that of a sequence classifier, with the score layer as a whole.
 func (m *causalScore) saveWeights(dir string) error {
-	c := m.adapter.config
-	c.TaskType, c.Prefix, c.ModulesToSave = lora.SequenceClassification, m.prefix(), []string{"score"}
-	var pairs []lora.Pair
-	for _, l := range m.adapter.layers {
-		pair, err := l.pair()
-		if err != nil {
-			return err
-		}
-		pair.Module = strings.TrimPrefix(pair.Module, c.Prefix)
-		pairs = append(pairs, pair)
-	}
 	weight, err := m.weight.Read()
 	if err != nil {
 		return err
 	}
-	return lora.Save(dir, c, pairs, []safetensors.Tensor{safetensors.FromFloat32s(scoreWeight, []int64{1, int64(len(weight))}, weight)})
+	return m.saveScored(dir, safetensors.FromFloat32s(scoreWeight, []int64{1, int64(len(weight))}, weight))
 }
 
 // loadWeights puts back what saveWeights wrote.
 func (m *causalScore) loadWeights(dir string) error {
-	config, pairs, extra, err := lora.Load(dir)
+	extra, err := m.loadScored(dir)
 	if err != nil {
 		return err
-	}
-	loaded := map[string]lora.Pair{}
-	for _, pair := range pairs {
-		loaded[config.Prefix+pair.Module] = pair
-	}
-	for _, l := range m.adapter.layers {
-		pair, ok := loaded[l.Name]
-		if !ok {
-			return fmt.Errorf("%s: no adapter of %s", dir, l.Name)
-		}
-		if err := errors.Join(l.a.Write(pair.A), l.b.Write(pair.B)); err != nil {
-			return fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)
-		}
 	}
 	weight, err := floats(extra, scoreWeight, int64(m.model.Config.Core().HiddenSize))
 	if err != nil {
@@ -197,9 +155,6 @@ func loadCausalScore(ctx context.Context, client *hub.Client, dir string) (*caus
 	if err != nil {
 		return nil, err
 	}
-	if config.TaskType != lora.SequenceClassification {
-		return nil, fmt.Errorf("%s: task_type is %s: it is no reward model, which has %s", dir, config.TaskType, lora.SequenceClassification)
-	}
 	base, err := baseModel(ctx, client, dir, config)
 	if err != nil {
 		return nil, err
@@ -222,23 +177,11 @@ func loadCausalScore(ctx context.Context, client *hub.Client, dir string) (*caus
 
 // restored is the reward model of an adapter's parts.
 func (p *Token) restored(dir string, config lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor, maxLength int) (*causalScore, error) {
-	shapes := map[string][2]int{}
-	for _, linear := range p.model.Config.Linears() {
-		shapes[strings.TrimPrefix(linear.Name, config.Prefix)] = [2]int{linear.Out, linear.In}
-	}
-	if err := config.Fits(pairs, shapes); err != nil {
-		return nil, fmt.Errorf("%s does not fit %s: %w", dir, p.model.Dir, err)
-	}
 	weight, err := floats(extra, scoreWeight, int64(p.model.Config.Core().HiddenSize))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	for i := range pairs {
-		pairs[i].Module = config.Prefix + pairs[i].Module
-	}
-	config.Prefix, config.ModulesToSave = "", nil
-	p.adapter.config = config
-	if err := p.adapter.attach(p.model.Model, p.model.Config.Linears(), pairs); err != nil {
+	if err := p.attachScored(dir, config, pairs); err != nil {
 		return nil, err
 	}
 	return p.scored(weight, maxLength)

@@ -1,0 +1,389 @@
+package policy
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"rltrain/envs"
+	"rltrain/envs/dataset"
+	"rltrain/rl"
+	"rltrain/torch"
+	"rltrain/torch/hub"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// ask is the prompt of these tests.
+func ask(asText bool) envs.Observation {
+	if asText {
+		return envs.Observation{Text: "Say of " + TextMark + ":"}
+	}
+	return envs.Observation{Messages: []envs.Message{{Role: envs.RoleSystem, Content: "Be brief."}, {Role: envs.RoleUser, Content: TextMark + "?"}}}
+}
+
+// languageLabel is a classifier on a small language model whose adapter and head are no longer what they were.
+func languageLabel(t testing.TB, write func(dir string, layers, width int, seed uint64) error, c LabelConfig) *Label {
+	t.Helper()
+	c.Dir, c.R, c.Alpha, c.Seed = filepath.Join(t.TempDir(), "tiny"), 4, 8, 5
+	if err := write(c.Dir, 2, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewLabel(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	for k, v := range p.Params() {
+		values, err := v.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range values {
+			values[i] += 0.02 * float32((i+k)%7-3)
+		}
+		if err := v.Write(values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+var artLabels = []string{"art", "art history", "law"}
+
+func encoded(t testing.TB, p *Label, texts ...string) (ids [][]int32) {
+	t.Helper()
+	for _, text := range texts {
+		one, _, err := p.EncodeText(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, one)
+	}
+	return ids
+}
+
+// oneByOne is log π of every label, each label's text behind each prompt on its own, by Token alone.
+func oneByOne(s *torch.Scope, p *Label, prompts [][]int32, base bool) (logProbs [][]torch.Tensor) {
+	for _, prompt := range prompts {
+		var sums []torch.Tensor
+		for _, label := range p.words.tokens {
+			b := &rl.Batch{Sequences: [][]int32{append(slices.Clone(prompt), label...)}}
+			for at, token := range label {
+				b.Rows, b.Actions = append(b.Rows, int64(len(prompt)-1+at)), append(b.Actions, int64(token))
+			}
+			sums = append(sums, s.Sum(p.lm.Forward(s, b, Pass{Temperature: 1, Base: base}).LogProbs))
+		}
+		total := s.Exp(sums[0])
+		for _, sum := range sums[1:] {
+			total = s.Add(total, s.Exp(sum))
+		}
+		var row []torch.Tensor
+		for _, sum := range sums {
+			row = append(row, s.Sub(sum, s.Log(total)))
+		}
+		logProbs = append(logProbs, row)
+	}
+	return logProbs
+}
+
+// TestScoredLabelsAreThoseOfEachAlone compares probabilities and gradients with labels that are scored one by one.
+func TestScoredLabelsAreThoseOfEachAlone(t *testing.T) {
+	torchtest.NoLeaks(t)
+	for name, write := range map[string]func(string, int, int, uint64) error{"text": TinyModel, "conversation": TinyChatModel} {
+		t.Run(name, func(t *testing.T) {
+			p := languageLabel(t, write, LabelConfig{Labels: artLabels, Prompt: ask})
+			if p.Pooling != PoolScore || (name == "text") != (p.words.prompt.Text != "") {
+				t.Fatalf("pooling %s, prompt %+v", p.Pooling, p.words.prompt)
+			}
+			prompts := encoded(t, p, "a wave", "a wave", "the old law of 1812", "x")
+			actions := []int64{2, 0, 1, 1}
+			weights := []float64{1, -0.5, 2, 0.7}
+			grads := map[bool][][]float32{}
+			probs := map[bool][]float32{}
+			for _, brute := range []bool{true, false} {
+				if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+					var loss torch.Tensor
+					if brute {
+						for i, row := range oneByOne(s, p, prompts, false) {
+							for k, l := range row {
+								probs[brute] = append(probs[brute], float32(math.Exp(s.Item(l))))
+								if int64(k) == actions[i] {
+									term := s.Scale(l, weights[i])
+									if i > 0 {
+										term = s.Add(loss, term)
+									}
+									loss = term
+								}
+							}
+						}
+					} else {
+						out := p.Forward(s, &rl.Batch{Sequences: prompts, Actions: actions}, Pass{})
+						probs[brute] = s.Read(s.Exp(out.Labels))
+						weight := s.Floats([]float32{1, -0.5, 2, 0.7}, 4)
+						loss = s.Sum(s.Mul(out.LogProbs, weight))
+					}
+					s.Backward(loss)
+					for _, v := range p.Params() {
+						grad, ok := s.Grad(v)
+						if !ok {
+							t.Fatal("a parameter without a gradient")
+						}
+						grads[brute] = append(grads[brute], s.Read(grad))
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				if err := torch.ZeroGrad(p.Params()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			near(t, "probabilities", probs[false], probs[true], 1e-5)
+			for k := range grads[true] {
+				near(t, "a gradient", grads[false][k], grads[true][k], 1e-4)
+			}
+			if probs[true][0] == probs[true][6] {
+				t.Error("two prompts have the same probabilities")
+			}
+			alone, err := p.Probs(t.Context(), prompts[2:3])
+			if err != nil {
+				t.Fatal(err)
+			}
+			near(t, "one prompt alone", alone[0], probs[true][6:9], 1e-5)
+			// Without the adapter it is the base model that scores.
+			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				out := s.Read(s.Exp(p.Forward(s, &rl.Batch{Sequences: prompts[:1], Actions: actions[:1]}, Pass{Base: true}).Labels))
+				var want []float32
+				for _, l := range oneByOne(s, p, prompts[:1], true)[0] {
+					want = append(want, float32(math.Exp(s.Item(l))))
+				}
+				near(t, "the base model", out, want, 1e-5)
+				if math.Abs(float64(out[0]-probs[true][0])) < 1e-6 {
+					t.Error("the adapter changes nothing")
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func near(t *testing.T, what string, got, want []float32, tolerance float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		if !(math.Abs(float64(got[i]-want[i])) <= tolerance*(1+math.Abs(float64(want[i])))) {
+			t.Errorf("%s %d is %v, want %v", what, i, got[i], want[i])
+		}
+	}
+}
+
+// TestLanguageLabelComesBack saves and loads classifiers on language models, with a value head, and puts weights back.
+func TestLanguageLabelComesBack(t *testing.T) {
+	torchtest.NoLeaks(t)
+	for pooling, c := range map[string]LabelConfig{PoolLast: {Labels: artLabels, MaxLength: 20}, PoolScore: {Labels: artLabels, Prompt: ask}} {
+		t.Run(pooling, func(t *testing.T) {
+			p := languageLabel(t, TinyModel, c)
+			if err := p.AddValueHead(); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.value.bias.Write([]float32{0.5}); err != nil {
+				t.Fatal(err)
+			}
+			ids := encoded(t, p, "a wave", "the law")
+			before, err := p.Probs(t.Context(), ids)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			if err := p.Save(dir); err != nil {
+				t.Fatal(err)
+			}
+			q, err := LoadLabel(t.Context(), &hub.Client{}, dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer q.Close()
+			if q.Pooling != pooling || q.MaxLength != p.MaxLength || !slices.Equal(q.Labels, artLabels) || !q.Trainable() {
+				t.Errorf("loaded: pooling %s, %d tokens, labels %q", q.Pooling, q.MaxLength, q.Labels)
+			}
+			if err := q.AddValueHead(); err != nil {
+				t.Fatal(err)
+			}
+			same := func(p *Label) {
+				t.Helper()
+				after, err := p.Probs(t.Context(), encoded(t, p, "a wave", "the law"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range before {
+					near(t, "a probability", after[i], before[i], 0)
+				}
+			}
+			same(q)
+			if bias, err := q.value.bias.Read(); err != nil || bias[0] != 0.5 {
+				t.Errorf("value head's bias %v, %v", bias, err)
+			}
+			for _, v := range q.Params() {
+				values, _ := v.Read()
+				if err := v.Write(make([]float32, len(values))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := q.LoadWeights(dir); err != nil {
+				t.Fatal(err)
+			}
+			same(q)
+			if fresh, err := q.Fresh(); err != nil || fresh {
+				t.Errorf("a trained policy is fresh: %v, %v", fresh, err)
+			}
+			if err := p.Merge(filepath.Join(t.TempDir(), "merged")); err == nil || !strings.Contains(err.Error(), "only the adapter is written") {
+				t.Errorf("merging: %v", err)
+			}
+		})
+	}
+}
+
+// TestLastToken: a head reads the state of a text's last token, and nothing beside the text changes it.
+func TestLastToken(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels})
+	ids := encoded(t, p, "the wave", "the wage", "the wave of the sea")
+	together, err := p.Probs(t.Context(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range ids {
+		var want []float32
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			states, _ := s.Hidden(p.lm.model.Model, torch.Pack(ids[i:i+1]), torch.Pass{Adapter: true})
+			last := s.Rows(states, s.Ints([]int64{int64(len(ids[i]) - 1)}, 1))
+			want = s.Read(s.Exp(s.LogSoftmax(s.Linear(last, p.head.Weight.T(), p.head.Bias.T()))))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		near(t, "a probability", together[i], want, 1e-5)
+	}
+	if math.Abs(float64(together[0][0]-together[1][0])) < 1e-6 {
+		t.Error("the last but one letter changes nothing")
+	}
+	for _, v := range p.Params() {
+		if values, err := v.Read(); err != nil || len(values) == len(artLabels) {
+			t.Errorf("the bias of a score layer is trained: %v", err)
+		}
+	}
+}
+
+func TestLongTextsInAPrompt(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels, Prompt: ask, MaxLength: 30})
+	text := strings.Repeat("abc ", 20)
+	ids, cut, err := p.EncodeText(text)
+	if err != nil || !cut || len(ids) != 30 {
+		t.Fatalf("%d tokens, cut %v: %v", len(ids), cut, err)
+	}
+	if shown, n, err := p.Shown(text); err != nil || n != 30 || !strings.HasSuffix(shown, ":") || !strings.Contains(shown, "Say of abc abc") {
+		t.Errorf("shown %q, %d tokens: %v", shown, n, err)
+	}
+	if _, cut, err := p.EncodeText("abc"); cut || err != nil {
+		t.Errorf("a short text: cut %v, %v", cut, err)
+	}
+	p.MaxLength = 5
+	if _, err := p.Encode([]dataset.Row{{Text: text, Label: "law", File: "rows.csv", Line: 3}}); err == nil || !strings.Contains(err.Error(), "rows.csv:3: the prompt leaves no room") {
+		t.Errorf("a prompt that leaves no room: %v", err)
+	}
+}
+
+func TestScoringRefuses(t *testing.T) {
+	torchtest.NoLeaks(t)
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := TinyModel(dir, 1, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	encoder := filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders", "roberta")
+	for _, test := range []struct {
+		c    LabelConfig
+		want string
+	}{
+		{LabelConfig{Dir: dir, Labels: []string{"ä", "ö"}, Prompt: ask}, `labels "ä" and "ö" have the same tokens`},
+		{LabelConfig{Dir: dir, Labels: []string{"a", strings.Repeat("b", 5000)}, Prompt: ask}, "longer than the"},
+		{LabelConfig{Dir: dir, Labels: []string{"a", "b"}, Pooling: transformers.PoolMean}, "pooling mean is for encoders"},
+		{LabelConfig{Dir: encoder, Labels: []string{"a", "b"}, Prompt: ask}, "is an encoder"},
+	} {
+		p, err := NewLabel(test.c)
+		if err == nil {
+			p.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("error %v, want %q", err, test.want)
+		}
+	}
+	// A folder that was tampered with.
+	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels, Prompt: ask})
+	saved := t.TempDir()
+	if err := p.Save(saved); err != nil {
+		t.Fatal(err)
+	}
+	for record, want := range map[string]string{
+		`{"pooling":"score","max_length":20}`:                               "has no prompt",
+		`{"pooling":"score","max_length":99999,"prompt":{"Text":"{text}"}}`: "max_length is 99999",
+		`{"pooling":"last","max_length":20}`:                                "it is no sequence classifier",
+		`{"pooling":"first","max_length":20}`:                               `pooling is "first"`,
+	} {
+		if err := os.WriteFile(filepath.Join(saved, policyFile), []byte(record), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if q, err := LoadLabel(t.Context(), &hub.Client{}, saved); err == nil || !strings.Contains(err.Error(), want) {
+			if err == nil {
+				q.Close()
+			}
+			t.Errorf("%s: error %v, want %q", record, err, want)
+		}
+	}
+}
+
+// BenchmarkScore scores 14 labels behind a prompt of 64 tokens: together, with the prompt computed once, and each alone.
+func BenchmarkScore(b *testing.B) {
+	lm, err := RandomToken(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408}, torch.F32, TokenConfig{Seed: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := &Label{Labels: make([]string, 14), Pooling: PoolScore, lm: lm}
+	defer lm.Close()
+	prompt := make([]int32, 64)
+	for i := range prompt {
+		prompt[i] = int32(100 + 7*i)
+	}
+	for k := range p.Labels {
+		p.words.tokens = append(p.words.tokens, []int32{int32(1000 + k), int32(2000 + k), 5})
+	}
+	b.Run("together", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := p.Probs(b.Context(), [][]int32{prompt}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("alone", func(b *testing.B) {
+		for b.Loop() {
+			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				for _, row := range oneByOne(s, p, [][]int32{prompt}, false) {
+					for _, l := range row {
+						s.Item(l)
+					}
+				}
+				return nil
+			}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
