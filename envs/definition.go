@@ -51,6 +51,12 @@ type RowSource interface {
 	Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
 }
 
+// Prompting is a RowSource whose texts a language model can be asked about.
+type Prompting interface {
+	// Prompt is what it is shown of a text, with "{text}" in the text's place: as text, or as messages.
+	Prompt(labels []string, asText bool) Observation
+}
+
 // RecordSource gives texts, conversations, or prompts with completions for a language model to imitate.
 type RecordSource interface {
 	Records(ctx context.Context, s Setup) (Records, error)

@@ -52,26 +52,35 @@ type episode struct {
 	done bool
 }
 
-// Reset implements envs.Env. A text goes on behind a line end; a conversation is left to its template.
+// Reset implements envs.Env.
 func (e *episode) Reset(context.Context) (envs.Observation, error) {
 	e.done = false
-	if e.template != "" {
-		prompt := strings.NewReplacer("{text}", e.row.Text, "{labels}", quoted(e.labels)).Replace(e.template)
-		if e.text {
-			return envs.Observation{Text: prompt, Stop: []string{"\n"}}, nil
+	return shown(e.template, e.labels, e.row.Text, e.text), nil
+}
+
+// textMark stands for the text in a template.
+const textMark = "{text}"
+
+// shown is what a language model is shown of a text. A text goes on behind a line end; a conversation is left to its
+// template.
+func shown(template string, labels []string, text string, asText bool) envs.Observation {
+	if template != "" {
+		prompt := strings.NewReplacer(textMark, text, "{labels}", quoted(labels)).Replace(template)
+		if asText {
+			return envs.Observation{Text: prompt, Stop: []string{"\n"}}
 		}
-		return envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: prompt}}}, nil
+		return envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: prompt}}}
 	}
-	if e.text {
+	if asText {
 		return envs.Observation{
-			Text: "Classify the following text as " + quoted(e.labels) + ".\n\nText: \"" + e.row.Text + "\"\n\nClassification:",
+			Text: "Classify the following text as " + quoted(labels) + ".\n\nText: \"" + text + "\"\n\nClassification:",
 			Stop: []string{"\n"},
-		}, nil
+		}
 	}
 	return envs.Observation{Messages: []envs.Message{
-		{Role: envs.RoleSystem, Content: "Classify the text that you are given as " + quoted(e.labels) + ". Answer with the label ONLY."},
-		{Role: envs.RoleUser, Content: e.row.Text},
-	}}, nil
+		{Role: envs.RoleSystem, Content: "Classify the text that you are given as " + quoted(labels) + ". Answer with the label ONLY."},
+		{Role: envs.RoleUser, Content: text},
+	}}
 }
 
 // quoted is a, b or c in quotation marks.

@@ -28,7 +28,7 @@ func init() {
 type options struct {
 	envs.LabelledRows
 	Labels   []string `option:"labels" needs:"dataset" help:"the labels, each of which a row has; without it all that rows have"`
-	Template string   `option:"prompt_template" needs:"policy=generate" help:"prompt of a text, with {text} and perhaps {labels} in it; without it a question that names the labels"`
+	Template string   `option:"prompt_template" needs:"policy=generate|score" help:"prompt of a text, with {text} and perhaps {labels} in it; without it a question that names the labels"`
 }
 
 // Check refuses what goes against each other.
@@ -39,7 +39,7 @@ func (o *options) Check() error {
 	if err := checkLabels(o.Labels); err != nil {
 		return &envs.OptionError{Option: "labels", Err: err}
 	}
-	if o.Template != "" && !strings.Contains(o.Template, "{text}") {
+	if o.Template != "" && !strings.Contains(o.Template, textMark) {
 		return &envs.OptionError{Option: "prompt_template", Err: fmt.Errorf("%q has no {text}, which stands for the text", o.Template)}
 	}
 	return nil
@@ -55,6 +55,9 @@ func checkLabels(labels []string) error {
 		key := normal(label)
 		if key == "" {
 			return fmt.Errorf("%q is empty", label)
+		}
+		if strings.Contains(label, textMark) {
+			return fmt.Errorf("%q has %s in it, which stands for the text of a prompt", label, textMark)
 		}
 		if strings.ContainsAny(label, "\r\n") {
 			return fmt.Errorf("%q has more than one line", label)
@@ -98,6 +101,11 @@ func (o *options) Rows(ctx context.Context, s envs.Setup) ([]dataset.Row, error)
 		}
 	}
 	return rows, nil
+}
+
+// Prompt implements envs.Prompting.
+func (o *options) Prompt(labels []string, asText bool) envs.Observation {
+	return shown(o.Template, labels, textMark, asText)
 }
 
 // Task implements envs.EpisodeSource.

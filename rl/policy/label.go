@@ -2,9 +2,9 @@ package policy
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 
 	"rltrain/envs"
 	"rltrain/lora"
@@ -377,14 +377,23 @@ func (p *Label) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	return out
 }
 
-// different are the texts without those that are their neighbour's again, as where several labels are drawn for one, and
-// which of them each text is; nil where all are different.
+// different are the texts, each once, as where several labels are drawn for one, and which of them each text is; nil where
+// all are different.
 func different(texts [][]int32) (once [][]int32, of []int64) {
-	for i, text := range texts {
-		if i == 0 || !slices.Equal(text, texts[i-1]) {
+	known := map[string]int64{}
+	var key []byte
+	for _, text := range texts {
+		key = key[:0]
+		for _, id := range text {
+			key = binary.NativeEndian.AppendUint32(key, uint32(id))
+		}
+		at, seen := known[string(key)]
+		if !seen {
+			at = int64(len(once))
+			known[string(key)] = at
 			once = append(once, text)
 		}
-		of = append(of, int64(len(once)-1))
+		of = append(of, at)
 	}
 	if len(once) == len(texts) {
 		return texts, nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"rltrain/internal/outfile"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -82,8 +83,8 @@ func WriteCard(dir string, card interface{ Markdown() (string, error) }) (writte
 // Markdown is the text of the card. An unknown Pooling or a MaxLength below 1
 // is an error.
 func (c Card) Markdown() (string, error) {
-	if c.Pooling != "mean" && c.Pooling != "family" {
-		return "", fmt.Errorf("pooling %q is neither mean nor family", c.Pooling)
+	if !slices.Contains([]string{"mean", "family", "last", "score"}, c.Pooling) {
+		return "", fmt.Errorf("pooling %q is none of mean, family, last and score", c.Pooling)
 	}
 	if c.MaxLength < 1 {
 		return "", fmt.Errorf("length limit of %d tokens", c.MaxLength)
@@ -150,6 +151,9 @@ With rltrain, one text a line:
 
 ` + "```sh\nrltrain predict --model . < texts.txt\n```" + `
 
+{{if eq .Pooling "score" -}}
+The classes are scored by the probability of their names behind the prompt that label_policy.json holds.
+{{else -}}
 With Python, in this folder (` + "`pip install torch transformers peft safetensors`" + `):
 
 ` + "```python" + `
@@ -169,6 +173,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained(".")
 base = AutoModelForSequenceClassification.from_pretrained({{python .BaseModel}}, num_labels={{len .Labels}})
+{{- if eq .Pooling "last"}}
+tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+tokenizer.padding_side = "right"
+base.config.pad_token_id = tokenizer.pad_token_id  # the last token that is none is read
+{{- end}}
 model = PeftModel.from_pretrained(base, ".").eval()
 {{- end}}
 with open("category_mapping.json", encoding="utf-8") as f:
@@ -188,6 +197,7 @@ with torch.no_grad():
 for text, p in zip(texts, logits.softmax(-1)):
     print(labels[str(int(p.argmax()))], round(float(p.max()), 4), text)
 ` + "```" + `
+{{end -}}
 {{if .Settings}}
 ## Training
 

@@ -190,7 +190,7 @@ func (ch choice) elsewhere(key, origin string) string {
 	fresh := slices.Contains(ways, reinforce)
 	switch {
 	case len(kinds) == 1 && !kinds[ch.writes]:
-		return only + "--policy " + map[bool]string{false: policyHead, true: policyGenerate}[!ch.writes]
+		return only + "--policy " + map[bool]string{false: policyHead + " or " + policyScore, true: policyGenerate}[!ch.writes]
 	case modes == nil:
 		return fmt.Sprintf("does not apply to task %s; it applies to %s", ch.task.Name, strings.Join(tasks, ", "))
 	case !slices.Contains(modes, ch.mode):

@@ -35,17 +35,21 @@ type LabelModel struct {
 const (
 	policyHead     = "head"
 	policyGenerate = "generate"
+	policyScore    = "score"
 )
 
 // PolicyKind is of tasks that a classifier can learn, or a language model.
 type PolicyKind struct {
-	Kind string `option:"policy" default:"head" allowed:"head,generate" help:"what gives a label: a head on an encoder, or a language model that writes it; without it a head, or where --model names a model, what it writes"`
+	Kind string `option:"policy" default:"head" allowed:"head,generate,score" help:"what gives a label: a head on an encoder or on a language model; a language model that writes it; or score, one that is asked how probable each label's text is. Without it a head, or where --model names a model, what it writes"`
 }
+
+// Scores tells whether labels are scored by their text.
+func (k *PolicyKind) Scores() bool { return k != nil && k.Kind == policyScore }
 
 // NewLabelModel is a classifier that begins untrained.
 type NewLabelModel struct {
 	LoRA    LoRA   `needs:"!pretrained_model"`
-	Pooling string `option:"pooling" default:"auto" allowed:"auto,mean,family" needs:"!pretrained_model" help:"how a text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says"`
+	Pooling string `option:"pooling" default:"auto" allowed:"auto,mean,family" needs:"!pretrained_model" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says. Of a language model the last token is read"`
 }
 
 // TokenModel is a language model.

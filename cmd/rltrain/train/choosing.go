@@ -49,8 +49,11 @@ func (t *trainer) showPrompt(ctx context.Context, stage *run.Stage, p *policy.To
 	if err != nil {
 		return err
 	}
-	return stage.Printf("The first prompt, %d tokens:\n%s", len(ids), text)
+	return stage.Printf(firstPrompt, len(ids), text)
 }
+
+// firstPrompt says how long a prompt is, and what it is.
+const firstPrompt = "The first prompt, %d tokens:\n%s"
 
 // drawWriting draws the training of a policy that writes labels, beside the most frequent label of the held-out rows.
 func (t *trainer) drawWriting(ctx context.Context, stage *run.Stage, task envs.Task) error {

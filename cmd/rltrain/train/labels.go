@@ -181,10 +181,18 @@ func (t *labelRun) startingPolicy(ctx context.Context) (*policy.Label, error) {
 		pooling = ""
 	}
 	lora := c.NewLabel.LoRA
-	return policy.NewLabel(policy.LabelConfig{
+	made := policy.LabelConfig{
 		Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, Labels: t.data.labels, Pooling: pooling, MaxLength: c.Labels.MaxLength,
 		R: lora.R, Alpha: float64(lora.Alpha), Dropout: lora.Dropout, Targets: lora.Targets, Seed: c.General.Seed,
-	})
+	}
+	if c.Policy.Scores() {
+		task, ok := c.Settings.(envs.Prompting)
+		if !ok {
+			return nil, c.Errorf("policy", "task %s has no prompt to score labels behind", c.Task.Name)
+		}
+		made.Prompt = func(asText bool) envs.Observation { return task.Prompt(t.data.labels, asText) }
+	}
+	return policy.NewLabel(made)
 }
 
 // load loads a policy, by its folder or name, to go on training it.
@@ -197,6 +205,11 @@ func (t *labelRun) load(ctx context.Context, dir string) (*policy.Label, error) 
 	if !p.Trainable() {
 		p.Close()
 		return nil, c.Errorf("pretrained_model", "%s holds a merged model without an adapter to train", dir)
+	}
+	if scores := p.Pooling == policy.PoolScore; c.Source("policy") != (config.Source{}) && scores != c.Policy.Scores() {
+		pooling := p.Pooling
+		p.Close()
+		return nil, c.Errorf("policy", "the policy in %s reads texts another way (%s); leave --policy out", dir, pooling)
 	}
 	switch {
 	case c.Source("model") == (config.Source{}):
@@ -350,6 +363,15 @@ func (t *labelRun) trained(ctx context.Context, stage string, p *policy.Label, e
 			{Name: "train", Rows: e.train.Len()}, {Name: "validation", Rows: e.val.Len()}, {Name: "test", Rows: e.test.Len()},
 		}); err != nil {
 			return err
+		}
+		if p.Pooling == policy.PoolScore && !s.Resumed() {
+			shown, n, err := p.Shown(t.data.train[0].Text)
+			if err == nil {
+				err = s.Printf(firstPrompt, n, shown)
+			}
+			if err != nil {
+				return err
+			}
 		}
 		if cut := e.train.Cut + e.val.Cut + e.test.Cut; cut > 0 && !s.Resumed() {
 			if err := s.Printf("%d of %d texts were cut at %d tokens", cut, e.train.Len()+e.val.Len()+e.test.Len(), p.MaxLength); err != nil {
