@@ -39,11 +39,15 @@ func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packin
 }
 
 func ofLabels(rewards string, change func(r *labelRun)) resumable {
+	return ofLabelsOf(tinyLabel, rewards, change)
+}
+
+func ofLabelsOf(p func(t testing.TB) *policy.Label, rewards string, change func(r *labelRun)) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		r := newLabelRun(rewards)
 		r.Steps, r.train, r.validation, r.BufferSize, r.BatchSize, r.MinibatchSize, r.Epochs = 7, tinyExamples(40, 1), tinyExamples(20, 2), 24, 8, 8, 2
 		change(&r)
-		p := tinyLabel(t)
+		p := p(t)
 		result, err := r.on(ctx, t, p, h)
 		return p, result, err
 	}
@@ -117,6 +121,8 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 	judgeLoss := func(t *testing.T, p policy.Policy) *Evaluation {
 		return JudgeLoss(p.(*policy.Token), policy.Samples(texts(5)), 2)
 	}
+	scored := func(t testing.TB) *policy.Label { return tinyLanguageLabel(t, true) }
+	lastToken := func(t testing.TB) *policy.Label { return tinyLanguageLabel(t, false) }
 	bounds := Returns{0, 10}
 	nothing := func(*tokenRun) {}
 	for name, again := range map[string]resumable{
@@ -131,6 +137,11 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		}),
 		"labels × grpo":               ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.LabelOptions.Samples, r.BufferSize = newGRPO(), 4, 48 }),
 		"label replay × dqn":          ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.replay = &DQN{true, 0.1, 3}, 1, 40 }),
+		"labels × rloo":               ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.LabelOptions.Samples, r.BufferSize = newRLOO(), 4, 48 }),
+		"scored labels × ppo":         ofLabelsOf(scored, "accuracy", func(r *labelRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
+		"scored labels × reinforce":   ofLabelsOf(scored, "accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &Reinforce{Decay: 0.5}, 1, 0 }),
+		"last token × dqn":            ofLabelsOf(lastToken, "accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.replay = &DQN{true, 0.1, 3}, 1, 40 }),
+		"last token × sft":            supervised(func(t *testing.T) policy.Policy { return lastToken(t) }, tinyExamples(13, 1).Samples(), 0, judgeLabels),
 		"episodes × dqn":              ofRoutes(&DQN{true, 0.1, 3}),
 		"episodes × a2c":              ofRoutes(&A2C{Gamma: 0.9, Lambda: 0.9, ValueCoef: 0.5}),
 		"tokens × reinforce":          ofTokens(func() Algorithm { return &Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),

@@ -86,6 +86,26 @@ func tinyLabel(t testing.TB) *policy.Label {
 	return p
 }
 
+// tinyLanguageLabel is a classifier on a language model, with a head on the last token, or with scored the labels' own
+// text in its place.
+func tinyLanguageLabel(t testing.TB, scored bool) *policy.Label {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	c := policy.LabelConfig{Dir: t.TempDir() + "/tiny", Labels: labelNames, R: 4, Alpha: 8, Dropout: 0.1, Seed: 5}
+	if err := policy.TinyModel(c.Dir, 2, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	if scored {
+		c.Prompt = func(bool) envs.Observation { return envs.Observation{Text: policy.TextMark + ":"} }
+	}
+	p, err := policy.NewLabel(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
 // tinyExamples are sequences of 3 to 12 noise tokens around two tokens that tell the label.
 func tinyExamples(n int, seed uint64) policy.Examples {
 	rng := rand.New(rand.NewPCG(seed, 0))
