@@ -1,0 +1,161 @@
+package app
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"rltrain/rl/policy"
+	"rltrain/torch/torchtest"
+	"rltrain/torch/transformers"
+)
+
+// letters writes rows whose label is told by their first letter.
+func (f folders) letters(t *testing.T, name string) {
+	t.Helper()
+	text := "text,label,split\n"
+	for i := range 60 {
+		label := []string{"low", "lower", "high"}[i%3]
+		text += fmt.Sprintf("%c %c%c cat,%s,%s\n", "adg"[i%3], 'a'+i%26, 'a'+i*7%26, label, []string{"train", "train", "train", "val", "test"}[i%5])
+	}
+	f.write(t, name, text)
+}
+
+// stageOf is the one folder that a run of task text has left.
+func (f folders) stageOf(t *testing.T, out, algorithm string) string {
+	t.Helper()
+	found, err := filepath.Glob(f.expand(out) + "/classification_" + algorithm + "_*")
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%d folders of %s in %s: %v", len(found), algorithm, out, err)
+	}
+	return found[0]
+}
+
+// TestText trains each kind of policy from a model that nobody has taught, as a user does, and uses what is left.
+func TestText(t *testing.T) {
+	torchtest.NoLeaks(t)
+	f := newFolders(t, transformers.PoolMean)
+	if err := policy.TinyModel(f.expand("TMP/lm"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	f.letters(t, "TMP/rows.csv")
+	few := strings.Fields("--task text --dataset TMP/rows.csv --rl-episodes 3 --eval-every 2 --buffer-size 24 --samples-per-prompt 2 --rl-batch-size 12 --threads 1")
+	for _, test := range []struct {
+		name, algorithm, options, pooling, log string
+	}{
+		{"encoder", "dqn", "--model BASE --policy head --algorithm dqn", transformers.PoolMean, "DQN Update: td_loss="},
+		{"encoder as its family", "grpo", "--model BASE --policy head --pooling family --algorithm grpo", transformers.PoolFamily, "GRPO Episode 3/3"},
+		{"last token", "a2c", "--model TMP/lm --policy head --algorithm a2c", policy.PoolLast, "A2C Episode 3/3"},
+		{"scored", "ppo", "--model TMP/lm --policy score --algorithm ppo --prompt-template {labels}?{text}=", policy.PoolScore, `"high" or "low" or "lower"?`},
+		{"scored, usual prompt", "reinforce", "--model TMP/lm --policy score", policy.PoolScore, `Classify the following text as "high" or "low" or "lower".`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			out := "TMP/" + strings.ReplaceAll(test.name, " ", "_")
+			options := slices.Concat(few, strings.Fields(test.options), []string{"--output-dir", out})
+			if code, _, errs := f.rltrain("", options...); code != 0 {
+				t.Fatalf("exit code %d: %s", code, errs)
+			}
+			dir := f.stageOf(t, out, test.algorithm)
+			p, err := policy.ReadLabelFolder(dir)
+			if err != nil || p.Pooling != test.pooling || !slices.Equal(p.Labels, []string{"high", "low", "lower"}) {
+				t.Fatalf("pooling %q, labels %q: %v", p.Pooling, p.Labels, err)
+			}
+			for _, name := range []string{"training_curves.png", "README.md", "adapter_model.safetensors", "checkpoints/checkpoint-2"} {
+				if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+					t.Error(err)
+				}
+			}
+			if log := string(readFile(t, filepath.Join(dir, "logs", "training_log.txt"))); !strings.Contains(log, test.log) {
+				t.Errorf("no %q in\n%s", test.log, log)
+			}
+			var results struct {
+				N        int
+				Accuracy float64
+			}
+			readResults(t, filepath.Join(dir, "logs", "eval_results.json"), &results)
+			if results.N != 12 {
+				t.Errorf("measured on %d rows, want the 12 test rows", results.N)
+			}
+			// What was measured is what eval finds, and eval agrees with predict.
+			var again struct{ Accuracy float64 }
+			f.must(t, "", "eval", "--task", "text", "--model", dir, "--dataset", "TMP/rows.csv", "--output-dir", "TMP/eval")
+			readResults(t, f.expand("TMP/eval/logs/eval_results.json"), &again)
+			if again.Accuracy != results.Accuracy {
+				t.Errorf("eval finds %v, the run %v", again.Accuracy, results.Accuracy)
+			}
+			if label, _, _ := strings.Cut(f.must(t, "a cat\n", "predict", "--model", dir), "\t"); !slices.Contains(p.Labels, label) {
+				t.Errorf("predicted %q", label)
+			}
+			// It goes on from there, and only as what it is.
+			more := slices.Concat(few, strings.Fields("--algorithm ppo --policy "+map[bool]string{true: "score", false: "head"}[test.pooling == policy.PoolScore]),
+				[]string{"--rl-episodes", "1", "--pretrained-model", dir, "--output-dir", out + "_more"})
+			more = drop(more, "--rl-episodes")
+			if code, _, errs := f.rltrain("", append(more, "--rl-episodes", "1")...); code != 0 {
+				t.Errorf("going on: exit code %d: %s", code, errs)
+			}
+			more[slices.Index(more, "--policy")+1] = map[bool]string{false: "score", true: "head"}[test.pooling == policy.PoolScore]
+			if code, _, errs := f.rltrain("", append(more, "--rl-episodes", "1")...); code == 0 || !strings.Contains(errs, "reads texts another way") {
+				t.Errorf("going on as another kind: exit code %d: %s", code, errs)
+			}
+		})
+	}
+}
+
+// TestTextResumes stops a run of a policy that scores labels in the middle, and finds the weights of one that was not.
+func TestTextResumes(t *testing.T) {
+	torchtest.NoLeaks(t)
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyModel(f.expand("TMP/lm"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	f.letters(t, "TMP/rows.csv")
+	options := strings.Fields("--task text --dataset TMP/rows.csv --model TMP/lm --policy score --algorithm ppo --eval-every 1 --buffer-size 24 --samples-per-prompt 2 --rl-batch-size 12 --threads 1 --rl-lr-scheduler-type constant")
+	weights := func(out string) string {
+		return string(readFile(t, filepath.Join(f.stageOf(t, out, "ppo"), "checkpoints", "checkpoint-4", "adapter_model.safetensors")))
+	}
+	for _, run := range []string{"--rl-episodes 4 --output-dir TMP/whole", "--rl-episodes 2 --output-dir TMP/parts", "--rl-episodes 4 --output-dir TMP/parts --resume"} {
+		if code, _, errs := f.rltrain("", append(options, strings.Fields(run)...)...); code != 0 {
+			t.Fatalf("%s: exit code %d: %s", run, code, errs)
+		}
+	}
+	if weights("TMP/whole") != weights("TMP/parts") {
+		t.Error("the weights differ")
+	}
+}
+
+func TestTextRefuses(t *testing.T) {
+	torchtest.NoLeaks(t)
+	f := newFolders(t, transformers.PoolMean)
+	if err := policy.TinyModel(f.expand("TMP/lm"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	f.letters(t, "TMP/rows.csv")
+	f.write(t, "TMP/one.csv", "text,label\na b,x\nc d,x\ne f,x\n")
+	f.write(t, "TMP/same.csv", "text,label,split\na b,Art,train\nc d,art ,val\ne f,law,test\n")
+	f.write(t, "TMP/mark.csv", "text,label,split\na b,art,train\nc d,x{text},val\ne f,law,test\n")
+	for _, test := range []struct{ options, want string }{
+		{"--policy score", "--policy: score is for language models: name one with --model"},
+		{"--policy score --model BASE --dataset TMP/rows.csv", "is an encoder"},
+		{"--policy score --model tiny", "tiny writes: choose --policy generate"},
+		{"--policy head --model TMP/lm --pooling mean --dataset TMP/rows.csv", "of a language model the last token is read"},
+		{"--policy generate --model TMP/lm --dataset TMP/rows.csv --max-new-tokens 2 --eval-samples 10", `the label "high" has`},
+		{"--model BASE --policy head --dataset TMP/one.csv", "training needs at least two labels"},
+		{"--model BASE --policy head --dataset TMP/same.csv", "are the same but for case and spaces"},
+		{"--model BASE --policy head --dataset TMP/mark.csv", "which stands for the text of a prompt"},
+		{"--model BASE --policy head --dataset TMP/rows.csv --labels low,high", `label "lower" does not occur among`},
+		{"--model BASE --policy head --dataset TMP/rows.csv --labels low,lower,high,none", `"none" is the label of no row`},
+		{"--policy score --model TMP/lm --dataset TMP/rows.csv --prompt-template what", "has no {text}"},
+		{"--policy head --model BASE --dataset TMP/rows.csv --prompt-template {text}", "applies only with --policy generate or score"},
+	} {
+		code, _, errs := f.rltrain("", append(strings.Fields("--task text --output-dir TMP/out --threads 1"), strings.Fields(test.options)...)...)
+		if code == 0 || !strings.Contains(errs, test.want) {
+			t.Errorf("%s: exit code %d, %q; want %q", test.options, code, errs, test.want)
+		}
+		if _, err := os.Stat(f.expand("TMP/out")); err == nil {
+			t.Fatalf("%s: a folder was made", test.options)
+		}
+	}
+}
