@@ -35,7 +35,7 @@ os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain knows no setting of that name
 import cases  # noqa: E402
 import torch  # noqa: E402
 from checks import LIMIT, ROOT, attempt, check, loads_in_peft, results, rltrain  # noqa: E402
-from language import check_language_models  # noqa: E402
+from language import FAMILIES, check_language_models  # noqa: E402
 from llama_tokenizers import llama_cases  # noqa: E402
 from sft import sft_cases  # noqa: E402
 from trackers import check_trackers  # noqa: E402
@@ -180,6 +180,28 @@ def check_classifier(name, folder, base, pooling, texts):
         # A pooler that mean pooling never uses is in the file or not, as in the base model.
         lost = [k for k in (*info["missing_keys"], *info["unexpected_keys"]) if not (pooling == "mean" and k.startswith("pooler."))]
         check(f"{name}: merged, no tensor is missing or unexpected", not lost, ", ".join(lost))
+
+
+def check_heads(scratch):
+    """Classifiers that rltrain trains on language models: a head on the state of the last token."""
+    rows = scratch / "letters.jsonl"
+    with open(rows, "w", encoding="utf-8") as f:
+        for i in range(90):
+            f.write(json.dumps({"text": f"{'adg'[i % 3]} {chr(97 + i % 26)}{chr(97 + i * 7 % 26)}", "label": ["low", 'so "so"', "high"][i % 3]}) + "\n")
+    texts = ["a cat", "g", "d 1, 2 and 3?", "x" * 30]
+    for family in FAMILIES:
+        name, base = f"{family}, a head on the last token", scratch / "bases" / family
+        with attempt(name):
+            output = scratch / "heads" / family
+            rltrain("--task", "text", "--policy", "head", "--mode", "supervised", "--model", base, "--dataset", rows, "--max-length", 40,
+                    "--epochs", 1, "--learning-rate", "1e-2", "--threads", 1, "--output-dir", output)
+            folder, = output.glob("classification_supervised_*")
+            labels = list(json.loads((folder / "category_mapping.json").read_text())["category_to_idx"])
+            card = by_the_card(folder, texts)
+            kind = type(card["model"].base_model.model).__name__
+            check(f"{name}: README.md's code loads PEFT on {kind}", kind.endswith("ForSequenceClassification"))
+            compare(f"{name}: README.md's code = rltrain predict", card["logits"], predicted(folder, texts, labels))
+            loads_in_peft(f"{name}: the adapter in PEFT", load_base(base, "family", labels), folder)
 
 
 def load_base(base, pooling, labels):
@@ -403,6 +425,8 @@ def main():
             check_sft(scratch)
         with attempt("language models"):
             check_language_models(scratch)
+        with attempt("heads on language models"):
+            check_heads(scratch)
         with attempt("trackers"):
             check_trackers(scratch / "trackers")
         for family in ENCODERS:
