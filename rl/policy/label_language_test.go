@@ -352,7 +352,7 @@ func TestScoringRefuses(t *testing.T) {
 
 // BenchmarkScore scores 14 labels behind a prompt of 64 tokens: together, with the prompt computed once, and each alone.
 func BenchmarkScore(b *testing.B) {
-	lm, err := RandomToken(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408}, torch.F32, TokenConfig{Seed: 1})
+	lm, err := RandomToken(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408, RopeTheta: 10000}, torch.F32, TokenConfig{Seed: 1})
 	if err != nil {
 		b.Fatal(err)
 	}
