@@ -19,7 +19,7 @@ import (
 // writeTables replaces what stands between <!-- NAME --> and <!-- /NAME --> in the page by the tables made
 // from the results.
 func writeTables(page, folder string) error {
-	before, err := os.ReadFile(page)
+	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func writeTables(page, folder string) error {
 		}
 		bodies[name] = b.markdown(what)
 	}
-	out := string(before)
+	out := string(text)
 	for name, body := range bodies {
 		if out, err = replaceBlock(out, name, body); err != nil {
 			return fmt.Errorf("%s: %w", page, err)
