@@ -18,8 +18,9 @@ core: build/.tools ## the C++ core, build/lib/librltrain.so
 cli: build/.tools ## bin/rltrain
 	@$(GOENV) go build -o bin/rltrain ./cmd/rltrain
 
-models: build/.tools ## put the default encoder into the cache
+models: build/.tools ## put the default encoder and the interpreter of pepper into the cache
 	@python3 scripts/setup/model.py > /dev/null
+	@python3 scripts/setup/pepper.py > /dev/null
 
 env: build/.tools ## print the exports for plain go test, go vet and gopls: eval "$$(make env)"
 	@scripts/setup/env.sh

@@ -5,12 +5,15 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"rltrain/envs"
+	"rltrain/envs/sandbox"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -376,4 +379,38 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%d problems, %v", len(problems), err)
 		}
 	})
+}
+
+// TestPepper runs programs of the language that is close to q, where its interpreter is.
+func TestPepper(t *testing.T) {
+	j, err := NewJudge(t.Context(), sandbox.Pepper, "", 5*time.Second, false)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	problems, err := Read(write(t, "p.jsonl", `{"prompt":"Double.","solution":"f:{[x] 2*x}","tests":[{"script":"show f 4;","output":"8"},{"script":"show sum f[1 2 3]","output":"12"}],"hidden_tests":[{"script":"show f -1;","output":"-2"}]}`), sandbox.Pepper, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &problems[0]
+	for _, test := range []struct {
+		program string
+		class   Class
+		passed  int
+	}{
+		{p.Solution, Pass, 3},
+		{"f:{[x] x+x}; // twice", Pass, 3},
+		{"// nothing else\nf:{[x] 2*x};\n", Pass, 3},
+		{"f:{[x] x*x};", Wrong, 0},
+		{"f:{[x] 8};", Wrong, 1},
+		{"f:{[x] 2*", Syntax, 0},
+		{"g:{[x] x};", Runtime, 0},
+		{"f:{[x] 2*x};\nexit 0;", Pass, 3},
+		{"f:{[x] exit 0};", Wrong, 0},
+		{"show 8; show 12; show -2; exit 0; f:1;", Runtime, 0},
+	} {
+		if v, err := j.Run(t.Context(), p, test.program, slices.Concat(p.Tests, p.Hidden)); err != nil || v.Class != test.class || v.Passed() != test.passed {
+			t.Errorf("%q: %+v, %v, want %s and %d tests", test.program, v, err, test.class, test.passed)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -349,7 +350,7 @@ func (j *Judge) compare(o sandbox.Outcome, want, marker string) (Class, string) 
 		return Output, classMessages[Output]
 	case sandbox.OK:
 	default:
-		if strings.Contains(o.Stderr, "SyntaxError") {
+		if j.language.Unreadable(o.Stderr) {
 			return Syntax, message
 		}
 		return Runtime, message
@@ -386,7 +387,9 @@ func same(got, want string) bool {
 	return clean(got) == clean(want)
 }
 
+var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+
 func lastLines(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
+	lines := strings.Split(strings.TrimSpace(colours.ReplaceAllString(text, "")), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

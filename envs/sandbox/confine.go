@@ -241,6 +241,9 @@ func mounts(p *plan, b box, l Limits) {
 	for _, folder := range []string{"dev", home[1:], "etc"} {
 		makeFolder(p, folder, made)
 	}
+	// Before what is read, a part of which may be below it.
+	options := "size=" + decimal(l.Disk) + ",nr_inodes=" + decimal(int64(l.Files)) + ",mode=1777"
+	p.do(list, "mounting the folder to write to", unix.SYS_MOUNT, "tmpfs", home[1:], "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options)
 	for i, one := range all {
 		at := one.name[1:]
 		if one.folder {
@@ -262,8 +265,6 @@ func mounts(p *plan, b box, l Limits) {
 		makeFolder(p, filepath.Dir(link[0][1:]), made)
 		p.do(list, "linking "+link[0], unix.SYS_SYMLINKAT, link[1], unix.AT_FDCWD, link[0][1:]).may = unix.EEXIST
 	}
-	options := "size=" + decimal(l.Disk) + ",nr_inodes=" + decimal(int64(l.Files)) + ",mode=1777"
-	p.do(list, "mounting the folder to write to", unix.SYS_MOUNT, "tmpfs", home[1:], "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options)
 	for _, f := range b.Files {
 		created := p.do(list, "writing "+f.Name, unix.SYS_OPENAT, unix.AT_FDCWD, home[1:]+"/"+f.Name, unix.O_CREAT|unix.O_WRONLY|unix.O_EXCL, 0o644)
 		write := p.do(list, "writing "+f.Name, unix.SYS_WRITE, 0, append(slices.Clip(f.Data), 0), len(f.Data))

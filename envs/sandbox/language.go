@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"rltrain/torch/hub"
 )
 
 // Language is an interpreter on this machine.
@@ -25,7 +27,10 @@ type Language struct {
 	suffix    string
 	arguments []string // before the file
 	env       []string
-	end       string         // that a program needs behind it
+	end       string // that a program needs behind it
+	divider   string // between statements; "" = the end of a line
+	comments  *regexp.Regexp
+	syntax    *regexp.Regexp // what the interpreter writes of a program that it cannot read
 	show      string         // a statement that writes the text X on a line
 	banner    *regexp.Regexp // what the interpreter writes first
 	complains *regexp.Regexp // what it writes of an error that it does not end with
@@ -46,6 +51,7 @@ var Languages = []string{Python, Node, Q, Pepper}
 type known struct {
 	programs []string // names or paths, the first that runs is used
 	variable string   // of the environment, with a path
+	fetched  string   // by make, below the cache
 	install  string
 	language Language
 }
@@ -58,20 +64,23 @@ var languages = map[string]known{
 		language: Language{
 			suffix: ".py", show: "print('X')", arguments: []string{"-s", "-S", "-B"}, env: []string{"PYTHONHASHSEED=0", "PYTHONUTF8=1"},
 			OutOfMemory: regexp.MustCompile(`(?m)^MemoryError|can't allocate memory|Cannot allocate memory`),
+			syntax:      regexp.MustCompile(`(?m)^(SyntaxError|IndentationError|TabError): `),
 		},
 	},
 	Node: {
 		programs: []string{"node", "nodejs", "/usr/bin/node"}, variable: "NODE_INTERPRETER_PATH", install: "install Node.js (apt-get install nodejs)",
-		language: Language{suffix: ".js", show: "console.log('X')", arguments: []string{"--max-old-space-size=512"}, Roomy: true, OutOfMemory: regexp.MustCompile(`heap out of memory`)},
+		language: Language{suffix: ".js", show: "console.log('X')", arguments: []string{"--max-old-space-size=512"}, Roomy: true, OutOfMemory: regexp.MustCompile(`heap out of memory`), syntax: regexp.MustCompile(`(?m)^SyntaxError: `)},
 	},
 	Q: {
 		programs: []string{"q"}, variable: "Q_INTERPRETER_PATH", install: "install kdb+ from kx.com, and set Q_INTERPRETER_PATH or PATH; --language pepper is free and close to q",
 		language: Language{suffix: ".q", show: "-1 \"X\";", end: "\nexit 0;\n", Roomy: true, complains: regexp.MustCompile(`(?i)error`), OutOfMemory: regexp.MustCompile(`(?m)^'?(wsfull|-w abort)`)},
 	},
 	Pepper: {
-		programs: []string{"chili"}, variable: "PEPPER_INTERPRETER_PATH", install: "pip install chili-pie, which brings the program chili",
+		programs: []string{"chili"}, variable: "PEPPER_INTERPRETER_PATH", fetched: "chili-pie-0.11.3/chili",
+		install: "pip install chili-pie, which brings the program chili",
 		language: Language{
 			suffix: ".pep", show: "show \"X\";", arguments: []string{"-P"}, end: "\nexit 0;\n", Roomy: true,
+			divider: ";", comments: regexp.MustCompile(`(?m)//.*$`), syntax: regexp.MustCompile(`failed to parse`),
 			banner: regexp.MustCompile(`\A(?s:.*?)pid +\d+(?s:.*?)\x1b\[0m\n`),
 		},
 	},
@@ -110,6 +119,9 @@ func (s *Sandbox) Find(ctx context.Context, name, path string) (*Language, error
 		return nil, fmt.Errorf("language %q is unknown: choose %s", name, strings.Join(Languages, ", "))
 	}
 	programs, named := k.programs, path != ""
+	if cache, err := hub.CacheDir(); err == nil && k.fetched != "" {
+		programs = append(slices.Clip(programs), filepath.Join(cache, k.fetched))
+	}
 	if path == "" && os.Getenv(k.variable) != "" {
 		path, named = os.Getenv(k.variable), true
 	}
@@ -220,7 +232,7 @@ func (l *Language) Program(text string, stdin []byte) Program {
 	name := "main" + l.suffix
 	return Program{
 		Language: l, Argv: append(slices.Clone(l.arguments), "{}/"+name), Env: l.env,
-		Files: []File{{name, []byte(text + l.end)}}, Stdin: stdin,
+		Files: []File{{name, []byte(l.closed(text) + l.end)}}, Stdin: stdin,
 	}
 }
 
@@ -230,7 +242,24 @@ func (l *Language) Behind(program, script, mark string) string {
 	if l.end != "" {
 		program = strings.TrimSuffix(strings.TrimSpace(program), strings.TrimSpace(l.end))
 	}
-	return program + "\n\n" + strings.ReplaceAll(l.show, "X", mark) + "\n" + script
+	return l.closed(program) + "\n\n" + strings.ReplaceAll(l.show, "X", mark) + "\n" + script
+}
+
+// closed is a program behind which another statement may stand.
+func (l *Language) closed(program string) string {
+	if l.divider == "" {
+		return program
+	}
+	code := strings.TrimSpace(l.comments.ReplaceAllString(program, ""))
+	if code == "" || strings.HasSuffix(code, l.divider) {
+		return program
+	}
+	return program + "\n" + l.divider
+}
+
+// Unreadable tells whether errors speak of a program that the interpreter cannot read.
+func (l *Language) Unreadable(errors string) bool {
+	return l.syntax != nil && l.syntax.MatchString(errors)
 }
 
 // AfterMark is what follows the mark in an output.

@@ -288,6 +288,30 @@ func TestHelper(t *testing.T) {
 	})
 }
 
+// TestInterpreterBelowTmp has one where a program's own folder is.
+func TestInterpreterBelowTmp(t *testing.T) {
+	echo, err := os.ReadFile("/bin/echo")
+	if err != nil {
+		t.Skip(err)
+	}
+	dir, err := os.MkdirTemp("/tmp", "rltrain-interpreter-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	name := filepath.Join(dir, "echo")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(name, echo, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	eachWay(t, func(t *testing.T, s *Sandbox, _ *Language) {
+		l := &Language{Interpreter: name, Read: append(machine(), name)}
+		out, err := s.Run(t.Context(), quick(), Program{Language: l, Argv: []string{"works"}})
+		if err != nil || out[0].Stdout != "works\n" {
+			t.Errorf("%+v, %v", out, err)
+		}
+	})
+}
+
 func TestAbsentInterpreter(t *testing.T) {
 	tiers := Tiers()
 	if len(tiers) == 0 {
