@@ -5,15 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"rltrain/envs"
+	_ "rltrain/envs/code"
 	"rltrain/rl"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
@@ -92,6 +95,24 @@ func ofTokens(algorithm func() Algorithm, p func(t testing.TB, r int) *policy.To
 	}
 }
 
+// ofPrograms has programs judged anew in each run, for rewards that do not read the clock.
+func ofPrograms(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+	path := filepath.Join(t.TempDir(), "numbers.jsonl")
+	const row = `{"prompt":"NAME","prefix":"def f(x):\n    return ","tests":[{"call":"type(f(1))","expect":"int"},{"call":"f(2) > 1","expect":"True"}]}` + "\n"
+	rows := strings.Replace(row, "NAME", "a number", 1) + strings.Replace(row, "NAME", "a large number", 1)
+	if err := os.WriteFile(path, []byte(rows), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	task, err := envs.New("code", envs.Setup{Seed: 1, Text: true, HeldOut: 1}, envs.Settings{"dataset": path})
+	if err != nil {
+		t.Skip(err) // there is no Python, or no sandbox
+	}
+	t.Cleanup(func() { _ = task.(io.Closer).Close() })
+	return ofTokens(func() Algorithm { return &Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, func(r *tokenRun) {
+		r.task, r.maxNew, r.PromptsPerStep, r.SamplesPerPrompt, r.evaluated = task, 1, 1, 4, 1
+	})(ctx, t, h)
+}
+
 func ofReplays(a Algorithm, rank int) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		r := newReplayRun(a)
@@ -154,6 +175,7 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
 			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling{}
 		}),
+		"programs × reinforce":    ofPrograms,
 		"replay × replayed":       ofReplays(&Replayed{bounds}, 0),
 		"replay × stable":         ofReplays(&Stable{bounds, 0.25}, 0),
 		"replay × stable adapter": ofReplays(&Stable{bounds, 0.25}, 4),
