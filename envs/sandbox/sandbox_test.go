@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -196,6 +198,30 @@ func TestAttacks(t *testing.T) {
 			t.Errorf("a file outside is now %q, %v", data, err)
 		}
 	})
+}
+
+// TestAttacksOnNobody has the attacks on a sandbox that a user without any rights makes: files of its own are then those of
+// the program's user too.
+func TestAttacksOnNobody(t *testing.T) {
+	if !slowAttacks || os.Geteuid() != 0 {
+		t.Skip("is for root, in make crash")
+	}
+	dir, err := os.MkdirTemp("/tmp", "rltrain-nobody-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	self, err := os.ReadFile("/proc/self/exe")
+	name := filepath.Join(dir, "sandbox.test")
+	if err := errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(name, self, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), name, "-test.run", "^TestAttacks$")
+	c.Dir, c.Env = dir, []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
 }
 
 // TestManyRuns counts what is left after rapid runs.

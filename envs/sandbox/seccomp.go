@@ -32,6 +32,15 @@ var forbidden = []uintptr{
 	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MSGGET, unix.SYS_SEMGET, unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_MKNOD, unix.SYS_MKNODAT,
 }
 
+// onFilesOfUser are system calls that change files which cannot be opened to write: Landlock has no rules for them, and a
+// program without a user of its own has the right to.
+var onFilesOfUser = []uintptr{
+	unix.SYS_CHMOD, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_CHOWN, unix.SYS_FCHOWN, unix.SYS_LCHOWN, unix.SYS_FCHOWNAT,
+	unix.SYS_UTIME, unix.SYS_UTIMES, unix.SYS_FUTIMESAT, unix.SYS_UTIMENSAT, unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
+	unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR,
+	unix.SYS_INOTIFY_INIT, unix.SYS_INOTIFY_INIT1, unix.SYS_FLOCK,
+}
+
 // forbiddenValues are values of an argument that make a call forbidden.
 var forbiddenValues = []struct {
 	number   uintptr
@@ -75,6 +84,9 @@ func newFilter(alone bool) *filter {
 	}
 	f.when(unix.SYS_CLONE3, absent) // whose arguments cannot be looked at: libraries fall back to clone
 	if alone {
+		for _, number := range onFilesOfUser {
+			f.when(uint32(number), refuse)
+		}
 		f.when(unix.SYS_FORK, refuse)
 		f.when(unix.SYS_VFORK, refuse)
 	}
