@@ -56,7 +56,7 @@ def main():
         if not (type(answer) is list and len(answer) == 3 and answer[0] == 'raise' and type(answer[1]) is str and type(answer[2]) is str):
             return Gone('the program gave an answer that is none')
         kind = getattr(builtins, answer[1], None)
-        if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, (AssertionError, UnicodeError, SyntaxError)):
+        if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, (AssertionError, UnicodeError, SyntaxError, StopIteration, StopAsyncIteration)):
             kind = Foreign
         return kind(answer[2])
 
@@ -136,13 +136,17 @@ def main():
                     if isinstance(one, _ast.Return):
                         break
                     parsed.append((compile(_ast.Module([one], []), 'tests.py', 'exec'), asserted(one)))
+    library = getattr(sys, 'stdlib_module_names', ('math', 're', 'cmath', 'collections', 'itertools', 'functools', 'string', 'random', 'heapq', 'statistics', 'datetime'))
     if entry:
         defined = defined + [entry]
     for code, _ in parsed:
         for name in names(code):
             # What a solution is known to define it may call as what is built in; no other name of it counts.
-            if name in defined or name not in space and not hasattr(builtins, name):
+            if name in defined:
                 space[name] = Named(name)
+            elif name not in space and not hasattr(builtins, name):
+                # Of a module that tests forgot to import a solution could bring one that says what they want to hear.
+                space[name] = __import__(name) if name in library else Named(name)
     tell('#%d' % sum(test for _, test in parsed))
     for code, test in parsed:
         said, note = 'P', ''

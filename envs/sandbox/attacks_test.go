@@ -1,5 +1,7 @@
 package sandbox
 
+import "testing"
+
 // attack is a program that tries to get out, to stay, or to use up the machine. It writes ESCAPED where it has done so.
 type attack struct {
 	name, program string
@@ -24,6 +26,8 @@ def call(number, *args):
 
 // slowAttacks is whether `make crash` runs the tests, which has time for them.
 var slowAttacks = false
+
+func slow() bool { return slowAttacks && !testing.Short() }
 
 var attacks = []attack{
 	{name: "fork bomb", program: "while True:\n try: os.fork()\n except OSError: pass"},

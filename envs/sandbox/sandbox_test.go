@@ -22,7 +22,7 @@ func eachWay(t *testing.T, test func(t *testing.T, s *Sandbox, python *Language)
 	t.Helper()
 	tried := map[Tier]bool{}
 	for _, m := range working() {
-		if !slowAttacks && (tried[m.Tier] || m.Tier == Unsafe) {
+		if !slow() && (tried[m.Tier] || m.Tier == Unsafe) {
 			continue
 		}
 		tried[m.Tier] = true
@@ -169,12 +169,12 @@ func TestAttacks(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
 		before := stateNow(t)
 		for _, a := range attacks {
-			if a.slow && !slowAttacks || a.contained && s.Tier() == Unsafe {
+			if a.slow && !slow() || a.contained && s.Tier() == Unsafe {
 				continue
 			}
 			limits := quick()
 			limits.Wall = 700 * time.Millisecond
-			if slowAttacks {
+			if slow() {
 				limits.Wall = 3 * time.Second
 			}
 			program := strings.NewReplacer("OUTSIDE", outside, "PARENT", strconv.Itoa(os.Getpid())).Replace(common + a.program)
@@ -203,7 +203,7 @@ func TestAttacks(t *testing.T) {
 // TestAttacksOnNobody has the attacks on a sandbox that a user without any rights makes: files of its own are then those of
 // the program's user too.
 func TestAttacksOnNobody(t *testing.T) {
-	if !slowAttacks || os.Geteuid() != 0 {
+	if !slow() || os.Geteuid() != 0 {
 		t.Skip("is for root, in make crash")
 	}
 	dir, err := os.MkdirTemp("/tmp", "rltrain-nobody-")
@@ -216,7 +216,7 @@ func TestAttacksOnNobody(t *testing.T) {
 	if err := errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(name, self, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	c := exec.CommandContext(t.Context(), name, "-test.run", "^TestAttacks$")
+	c := exec.CommandContext(t.Context(), name, "-test.short", "-test.run", "^TestAttacks$")
 	c.Dir, c.Env = dir, []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if out, err := c.CombinedOutput(); err != nil {
@@ -227,7 +227,7 @@ func TestAttacksOnNobody(t *testing.T) {
 // TestManyRuns counts what is left after rapid runs.
 func TestManyRuns(t *testing.T) {
 	n := 20
-	if slowAttacks {
+	if slow() {
 		n = 10000
 	}
 	for _, m := range working()[:1] {
