@@ -41,6 +41,8 @@ var aliases = []alias{
 	{name: "eval_problems", key: "eval_samples"},
 	{name: "test_case_rewards_only", key: "reward", values: onOff("tests", "")},
 
+	{name: "wandb", key: "report_to", values: onOff("wandb", "none")},
+
 	{name: "lr", oneStage: "learning_rate"},
 	{name: "model_name_or_path", key: "model"},
 	{name: "dataset_name", key: "dataset"},
@@ -160,6 +162,9 @@ var refused = map[string]string{
 	"use_reward_model":             "write reward=tests,model:DIR",
 	"use_dpo":                      "train on pairs with task=preference",
 	"experiment_name":              "folders are named after task and stage; write output_dir",
+	"wandb_project":                "set the variable WANDB_PROJECT, and report_to=wandb",
+	"wandb_entity":                 "set the variable WANDB_ENTITY, and report_to=wandb",
+	"wandb_run_name":               "set the variable WANDB_NAME, and report_to=wandb",
 	"qlora":                        "there are no 4-bit weights; write dtype=bf16 and tuning=lora to save memory",
 	"process_supervision":          "lines are rewarded with step_mode=line and a judge",
 	"local_test":                   "write model=tiny for a trial without a download",

@@ -64,7 +64,7 @@ func (t *trainer) task(ctx context.Context, asText bool) (envs.Task, error) {
 	if err != nil {
 		return nil, c.Blame(err)
 	}
-	if n := task.Len(envs.Eval); n > 0 && n < c.Answers.EvalSamples && c.Task.Needs == "" {
+	if n := task.Len(envs.Eval); n > 0 && n < c.Answers.EvalSamples && c.Task.Needs == "" && c.Text("dataset") == "" {
 		return nil, c.Errorf("eval_samples", "%d: task %s has %d episodes to be judged by", c.Answers.EvalSamples, c.Task.Name, n)
 	}
 	return task, nil
