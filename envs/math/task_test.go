@@ -146,6 +146,9 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%q by %s: %+v, want correct %t, formatted %t, tier %s", test.text, test.match, got, test.correct, test.formatted, test.tier)
 		}
 	}
+	if got := (Problem{Task: MATH, Answer: "1", Kind: "Level 2"}).Judge("", answer.Math); got.Kind != "Level 2" {
+		t.Errorf("a judgement of the kind %q", got.Kind)
+	}
 }
 
 func TestReadRefusesAFileWithoutProblems(t *testing.T) {

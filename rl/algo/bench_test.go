@@ -3,6 +3,7 @@ package algo
 import (
 	"testing"
 
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/rollout"
 	"rltrain/rl/run"
@@ -11,7 +12,7 @@ import (
 // supervisedStep returns a step of supervised training on examples, to be taken again and again.
 func supervisedStep(t testing.TB, p *policy.Label, examples policy.Examples) func() {
 	t.Helper()
-	source, err := NewEpochs(examples.Samples(), examples.Len(), 0, 1)
+	source, err := epochs.New(examples.Samples(), examples.Len(), 0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"rltrain/rl"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/policy/policytest"
 	"rltrain/rl/run"
@@ -160,7 +161,7 @@ func scored(n int, seed uint64) [][]*rl.Sample {
 
 func rewardRun(ctx context.Context, t *testing.T, m *policy.RewardModel, steps int, h run.Hooks) (Result, error) {
 	t.Helper()
-	return Train(ctx, m, NewPreferences(scored(21, 1), 4, 0, 5), &BradleyTerry{Centring: 0.01}, Config{
+	return Train(ctx, m, epochs.NewPreferences(scored(21, 1), 4, 0, 5), &BradleyTerry{Centring: 0.01}, Config{
 		Steps: steps, HeadRate: 2e-2, Seed: 3, MicroTokens: 50, Evaluate: JudgeRewards(m, scored(20, 2), 3),
 		Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 2, MaxGradNorm: 0.5},
 	}, h)

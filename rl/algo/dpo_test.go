@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"rltrain/rl"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/run"
 	"rltrain/torch"
@@ -356,7 +357,7 @@ func preferenceRun(ctx context.Context, t *testing.T, p *policy.Token, a *DPO, s
 	if a.Unpaired() {
 		units, mismatch = singles(units), 30
 	}
-	source := NewPreferences(units, 4, mismatch, 5)
+	source := epochs.NewPreferences(units, 4, mismatch, 5)
 	c := Config{Steps: steps, Seed: 3, MicroTokens: 90, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 2, MaxGradNorm: 0.5}}
 	if precompute {
 		c.Precompute = slices.Concat(units...)
@@ -458,7 +459,7 @@ func TestPrecomputedReference(t *testing.T) {
 func TestMismatchedAnswers(t *testing.T) {
 	x := &rl.Sample{Tokens: []int32{1, 2, 7}, Rows: []int{1}, Actions: []int32{7}, Prompt: 4}
 	y := &rl.Sample{Tokens: []int32{3, 8, 9, 9}, Rows: []int{0, 1, 2}, Actions: []int32{8, 9, 9}, Prompt: 5}
-	source := NewPreferences([][]*rl.Sample{{x}, {y}}, 2, 4, 1)
+	source := epochs.NewPreferences([][]*rl.Sample{{x}, {y}}, 2, 4, 1)
 	step, err := source.Next(t.Context(), rl.At{})
 	if err != nil {
 		t.Fatal(err)
@@ -475,7 +476,7 @@ func TestMismatchedAnswers(t *testing.T) {
 	if len(step.Aside) != 2 {
 		t.Errorf("%d samples aside", len(step.Aside))
 	}
-	if z := mismatched(x, y, 2); z != nil {
+	if z := epochs.Mismatched(x, y, 2); z != nil {
 		t.Errorf("an answer without room: %+v", z)
 	}
 	if _, err := json.Marshal(source.State()); err != nil {

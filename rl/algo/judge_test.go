@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rltrain/rl"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/torch"
 )
@@ -47,7 +48,7 @@ func TestMetricsTellBetterFromWorse(t *testing.T) {
 }
 
 func TestEpochsShowEverythingOnce(t *testing.T) {
-	source, err := NewEpochs(policy.Samples(texts(10)), 3, 0, 1)
+	source, err := epochs.New(policy.Samples(texts(10)), 3, 0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

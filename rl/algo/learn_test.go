@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rltrain/rl"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/torch"
 )
@@ -22,7 +23,7 @@ func decoded[T any](t *testing.T, data json.RawMessage) (value T) {
 func TestSupervisedTrainingOfLabelsLearns(t *testing.T) {
 	p := tinyLabel(t)
 	train := tinyExamples(256, 1)
-	source, err := NewEpochs(train.Samples(), 8, 0, 3)
+	source, err := epochs.New(train.Samples(), 8, 0, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestSupervisedTrainingOfTextsLearns(t *testing.T) {
 	for name, packing := range map[string]int{"a sample a row": 0, "packed": 24} {
 		t.Run(name, func(t *testing.T) {
 			p := tinyToken(t, 0)
-			source, err := NewEpochs(policy.Samples(texts(32)), 4, packing, 3)
+			source, err := epochs.New(policy.Samples(texts(32)), 4, packing, 3)
 			if err != nil {
 				t.Fatal(err)
 			}

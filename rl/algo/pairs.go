@@ -1,7 +1,6 @@
 package algo
 
 import (
-	"context"
 	"math"
 	"slices"
 
@@ -129,45 +128,4 @@ func meanRatio(samples []*rl.Sample) float64 {
 		sum += total(x.Old) - total(x.Reference)
 	}
 	return max(0, sum/math.Max(1, float64(len(samples))))
-}
-
-// Preferences is a source of pairs, or of single answers, of a data set in epochs. The samples of a unit lie side by
-// side and have its number for their Prompt.
-type Preferences struct {
-	*Epochs
-	mismatch int // tokens that a prompt with another's answer may have; 0 = such are not asked for
-}
-
-// NewPreferences makes a source of units, batchSize of them a step. With mismatch above 0 each step has the prompts of
-// its samples with each other's answers aside, cut at so many tokens, for loss kto.
-func NewPreferences(units [][]*rl.Sample, batchSize, mismatch int, seed uint64) *Preferences {
-	return &Preferences{newEpochs(units, batchSize, seed), mismatch}
-}
-
-// Next implements Source.
-func (p *Preferences) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
-	step, err := p.Epochs.Next(ctx, at)
-	if err != nil || p.mismatch == 0 {
-		return step, err
-	}
-	for i, x := range step.Samples {
-		if y := mismatched(x, step.Samples[(i+1)%len(step.Samples)], p.mismatch); y != nil {
-			step.Aside = append(step.Aside, y)
-		}
-	}
-	return step, nil
-}
-
-// mismatched is the prompt of x with the answer of y, nil where nothing of the answer has room.
-func mismatched(x, y *rl.Sample, limit int) *rl.Sample {
-	prompt, answer := x.Tokens[:x.Rows[0]+1], y.Tokens[y.Rows[0]+1:]
-	answer = answer[:min(len(answer), max(0, limit-len(prompt)))]
-	if len(answer) == 0 {
-		return nil
-	}
-	z := &rl.Sample{Tokens: slices.Concat(prompt, answer), Actions: answer, Prompt: x.Prompt}
-	for i := range answer {
-		z.Rows = append(z.Rows, len(prompt)-1+i)
-	}
-	return z
 }

@@ -18,6 +18,7 @@ import (
 	"rltrain/envs"
 	_ "rltrain/envs/code"
 	"rltrain/rl"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/rl/rollout"
@@ -30,7 +31,7 @@ type resumable func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Poli
 func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packing int, judge func(t *testing.T, p policy.Policy) *Evaluation) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		p := p(t)
-		source, err := NewEpochs(samples, 3, packing, 5)
+		source, err := epochs.New(samples, 3, packing, 5)
 		if err != nil {
 			t.Fatal(err)
 		}

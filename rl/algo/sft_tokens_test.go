@@ -12,6 +12,7 @@ import (
 	"rltrain/envs/chat"
 	"rltrain/rl"
 	"rltrain/rl/algo"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
@@ -62,7 +63,7 @@ type lessons struct {
 var quick = lessons{epochs: 40, batch: 26}
 
 func (l lessons) train(ctx context.Context, p *policy.Token, samples, validation []*rl.Sample, h run.Hooks) (algo.Result, error) {
-	source, err := algo.NewEpochs(samples, l.batch, l.packing, 3)
+	source, err := epochs.New(samples, l.batch, l.packing, 3)
 	if err != nil {
 		return algo.Result{}, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"rltrain/internal/files"
 	"rltrain/rl"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/policy/policytest"
 	"rltrain/torch"
@@ -85,7 +86,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 			if a.Unpaired() {
 				samples, step.Samples = single, single
 				for i, x := range single {
-					y := mismatched(x, single[(i+1)%len(single)], 96)
+					y := epochs.Mismatched(x, single[(i+1)%len(single)], 96)
 					y.Reference = make([]float32, y.Len())
 					y.Reference[0] = want.Reference.Mismatched[i]
 					step.Aside = append(step.Aside, y)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"rltrain/rl"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/run"
 	"rltrain/torch"
@@ -188,7 +189,7 @@ func TestMicroBatchesChangeNoImitation(t *testing.T) {
 		p       policy.Policy
 		samples []*rl.Sample
 	}{"labels": {tinyLabel(t), examples}, "tokens": {trainedToken(t, 4), sequences}} {
-		source, err := NewEpochs(test.samples, len(test.samples), 0, 1)
+		source, err := epochs.New(test.samples, len(test.samples), 0, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

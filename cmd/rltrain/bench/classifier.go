@@ -14,6 +14,7 @@ import (
 
 	"rltrain/envs/reward"
 	"rltrain/rl/algo"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/rollout"
 	"rltrain/rl/run"
@@ -149,7 +150,7 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 // trainer repeats supervised updates on all examples, or rollouts of all of them with updates on all of each.
 func (b classifierBench) trainer(p *policy.Label, examples policy.Examples) (*algo.Trainer, error) {
 	if b.mode == "sft" {
-		source, err := algo.NewEpochs(examples.Samples(), b.batch, 0, 0)
+		source, err := epochs.New(examples.Samples(), b.batch, 0, 0)
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"rltrain/rl"
 	"rltrain/rl/algo"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/run"
 )
@@ -110,7 +111,7 @@ func (b dpoBench) run(ctx context.Context, reps int) (result dpoResult, err erro
 			c.Precompute = append(c.Precompute, unit...)
 		}
 	}
-	trainer, err := algo.New(p, algo.NewPreferences(units, b.pairs, 0, 3), &algo.DPO{Losses: []string{"sigmoid"}, Beta: 0.1}, c, run.Hooks{})
+	trainer, err := algo.New(p, epochs.NewPreferences(units, b.pairs, 0, 3), &algo.DPO{Losses: []string{"sigmoid"}, Beta: 0.1}, c, run.Hooks{})
 	if err != nil {
 		return result, err
 	}

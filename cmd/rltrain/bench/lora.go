@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"rltrain/rl/algo"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/run"
 	"rltrain/torch"
@@ -130,7 +131,7 @@ func (b loraBench) run(ctx context.Context, reps int) (result loraResult, err er
 	}
 	defer p.Close()
 	sequences, tokens := b.sequences(p.VocabSize())
-	source, err := algo.NewEpochs(policy.Samples(sequences), b.batch, 0, 0)
+	source, err := epochs.New(policy.Samples(sequences), b.batch, 0, 0)
 	if err != nil {
 		return result, err
 	}

@@ -11,6 +11,7 @@ import (
 	"rltrain/envs/dataset"
 	"rltrain/rl"
 	"rltrain/rl/algo"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/rl/rollout"
@@ -49,7 +50,7 @@ func (t *trainer) imitate(ctx context.Context) error {
 	if c.TextSFT != nil && c.TextSFT.Packing {
 		packing = c.TextSFT.MaxLength
 	}
-	source, err := algo.NewEpochs(policy.Samples(train.Sequences), c.Imitation.BatchSize, packing, c.General.Seed)
+	source, err := epochs.New(policy.Samples(train.Sequences), c.Imitation.BatchSize, packing, c.General.Seed)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (t *trainer) imitate(ctx context.Context) error {
 }
 
 // imitateTexts trains on a data set.
-func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.Token, source *algo.Epochs, settings algo.Config) error {
+func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.Token, source *epochs.Source, settings algo.Config) error {
 	result, err := algo.Train(ctx, p, source, &algo.SFT{}, settings, stage.Hooks("supervised", "update"))
 	if err != nil {
 		return err
@@ -105,7 +106,7 @@ func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.
 
 // imitateSolutions trains on worked solutions, until enough tries at held-out exercises of each kind are right where
 // that is looked at, and measures how many greedy answers are in the end.
-func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, source *algo.Epochs, settings algo.Config) error {
+func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, source *epochs.Source, settings algo.Config) error {
 	sampler, err := p.NewSampler(samplerSlots)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"rltrain/envs/reward"
 	"rltrain/rl"
 	"rltrain/rl/algo"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/rl/rollout"
@@ -134,7 +135,7 @@ func (t *labelRun) imitate(ctx context.Context) (result labelResult, err error) 
 	if err != nil {
 		return result, err
 	}
-	source, err := algo.NewEpochs(e.train.Samples(), c.Imitation.BatchSize, 0, c.General.Seed)
+	source, err := epochs.New(e.train.Samples(), c.Imitation.BatchSize, 0, c.General.Seed)
 	if err != nil {
 		return result, err
 	}
@@ -159,7 +160,7 @@ func (t *labelRun) imitate(ctx context.Context) (result labelResult, err error) 
 const labelMicroTokens = 16384
 
 // imitationSteps is how many updates a data set is imitated for.
-func imitationSteps(o *config.Imitation, source *algo.Epochs) int {
+func imitationSteps(o *config.Imitation, source *epochs.Source) int {
 	if o.MaxSteps > 0 {
 		return o.MaxSteps
 	}

@@ -15,6 +15,7 @@ import (
 	"rltrain/envs/dataset"
 	"rltrain/rl"
 	"rltrain/rl/algo"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
@@ -46,8 +47,8 @@ func (t *trainer) prefer(ctx context.Context) error {
 			return c.Errorf("dataset", "%s: %v", t.dataName(), err)
 		}
 	}
-	source := algo.NewPreferences(train.Units, c.Pairs.BatchSize, mismatch, c.General.Seed)
-	settings := t.learning(preferenceSteps(c.Pairs.PreferenceData, source.Epochs), tokenMicroTokens)
+	source := epochs.NewPreferences(train.Units, c.Pairs.BatchSize, mismatch, c.General.Seed)
+	settings := t.learning(preferenceSteps(c.Pairs.PreferenceData, source.Source), tokenMicroTokens)
 	settings.Checkpoint, settings.Summary = c.Tokens.GradientCheckpointing, "loss"
 	settings.Evaluate = algo.JudgePreferences(p, dpo, held.Units, source.PerEpoch())
 	if dpo.Needs().Reference {
@@ -122,7 +123,7 @@ func bothSides(units [][]*rl.Sample) error {
 }
 
 // preferenceSteps is how many updates are made.
-func preferenceSteps(o config.PreferenceData, source *algo.Epochs) int {
+func preferenceSteps(o config.PreferenceData, source *epochs.Source) int {
 	if o.MaxSteps > 0 {
 		return o.MaxSteps
 	}
@@ -240,9 +241,9 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	source := algo.NewPreferences(train.Units, o.BatchSize, 0, c.General.Seed)
+	source := epochs.NewPreferences(train.Units, o.BatchSize, 0, c.General.Seed)
 	settings := algo.Config{
-		Steps: preferenceSteps(o.PreferenceData, source.Epochs), Optimisation: o.Optimisation, HeadRate: o.HeadLearningRate,
+		Steps: preferenceSteps(o.PreferenceData, source.Source), Optimisation: o.Optimisation, HeadRate: o.HeadLearningRate,
 		MicroTokens: t.microTokens(tokenMicroTokens), Checkpoint: o.GradientCheckpointing, Seed: c.General.Seed, Summary: "accuracy",
 		Evaluate: algo.JudgeRewards(m, held.Units, source.PerEpoch()),
 	}

@@ -1,4 +1,6 @@
-package algo
+// Package epochs has the sources of what is imitated and preferred: data sets, shuffled anew in each epoch, of which a
+// trainer takes so many samples, bins or pairs a step.
+package epochs
 
 import (
 	"context"
@@ -8,9 +10,9 @@ import (
 	"rltrain/rl"
 )
 
-// Epochs is a source of samples to imitate: a data set, shuffled anew in each epoch, so many samples a step, the last
+// Source is a source of samples to imitate: a data set, shuffled anew in each epoch, so many samples a step, the last
 // of an epoch perhaps fewer. Its order is a function of the seed and the step, so it has no state but a count.
-type Epochs struct {
+type Source struct {
 	bins      [][]*rl.Sample // samples that count as one
 	batchSize int
 	seed      uint64
@@ -19,9 +21,9 @@ type Epochs struct {
 	epoch     int
 }
 
-// NewEpochs makes a source of the samples. With packing above 0 a batch is not so many samples, but so many bins of at
+// New makes a source of the samples. With packing above 0 a batch is not so many samples, but so many bins of at
 // most packing tokens.
-func NewEpochs(samples []*rl.Sample, batchSize, packing int, seed uint64) (*Epochs, error) {
+func New(samples []*rl.Sample, batchSize, packing int, seed uint64) (*Source, error) {
 	if len(samples) == 0 || batchSize < 1 {
 		return nil, errors.New("supervised training: no training rows, or no row a batch")
 	}
@@ -33,18 +35,18 @@ func NewEpochs(samples []*rl.Sample, batchSize, packing int, seed uint64) (*Epoc
 		}
 		bins = append(bins, members)
 	}
-	return newEpochs(bins, batchSize, seed), nil
+	return newSource(bins, batchSize, seed), nil
 }
 
-func newEpochs(bins [][]*rl.Sample, batchSize int, seed uint64) *Epochs {
-	return &Epochs{bins: bins, batchSize: batchSize, seed: seed, epoch: -1}
+func newSource(bins [][]*rl.Sample, batchSize int, seed uint64) *Source {
+	return &Source{bins: bins, batchSize: batchSize, seed: seed, epoch: -1}
 }
 
 // PerEpoch is the number of steps of an epoch.
-func (e *Epochs) PerEpoch() int { return (len(e.bins) + e.batchSize - 1) / e.batchSize }
+func (e *Source) PerEpoch() int { return (len(e.bins) + e.batchSize - 1) / e.batchSize }
 
-// Next implements Source.
-func (e *Epochs) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
+// Next implements algo.Source.
+func (e *Source) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -65,10 +67,10 @@ func (e *Epochs) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 }
 
 // State implements rl.Stateful.
-func (e *Epochs) State() any { return e.tokens }
+func (e *Source) State() any { return e.tokens }
 
 // Restore implements rl.Stateful.
-func (e *Epochs) Restore(state json.RawMessage) error { return json.Unmarshal(state, &e.tokens) }
+func (e *Source) Restore(state json.RawMessage) error { return json.Unmarshal(state, &e.tokens) }
 
 // packBins gathers samples into bins of at most size tokens, best fit, longest first (the packing of
 // Krell et al. 2021); a longer one has a bin of its own. With size 0 each sample is a bin.
