@@ -49,6 +49,17 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestReadmeIsShort: what does not fit stands in docs.
+func TestReadmeIsShort(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "\n"); n > 150 {
+		t.Errorf("README.md has %d lines, want at most 150", n)
+	}
+}
+
 // follow tells what is wrong with a link on the page of path, "" where nothing is.
 func follow(path, target string) string {
 	u, err := url.Parse(target)

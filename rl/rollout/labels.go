@@ -18,7 +18,7 @@ import (
 // LabelOptions say what a step of a classifier's rollouts is.
 type LabelOptions struct {
 	BufferSize int `option:"buffer_size" default:"2000" range:"[1,)" help:"most steps a rollout holds"`
-	BatchSize  int `option:"rl_batch_size" default:"16" range:"[1,)" help:"samples an update"`
+	BatchSize  int `option:"rl_batch_size" default:"16" range:"[1,1048576]" help:"samples an update"`
 	Samples    int `option:"samples_per_prompt" default:"1" range:"[1,65536]" common:"true" help:"labels drawn for each text, which algorithms that compare need"`
 }
 

@@ -121,6 +121,9 @@ func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indi
 	r.slots = make(chan struct{}, parallelEpisodes)
 	r.groups = make([]rl.Group, len(indices))
 	for i, index := range indices {
+		if err := ctx.Err(); err != nil {
+			return err // beginning a million episodes takes long
+		}
 		var prompt []int32
 		var begun []*episode
 		for sample := range r.config.Samples {

@@ -313,9 +313,30 @@ func TestEvaluateTakesWhatThereIs(t *testing.T) {
 }
 
 func TestPlayStops(t *testing.T) {
+	m := sampler(t, tiny(t), 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Play(ctx, sampler(t, tiny(t), 2), letters, envs.Train, []int{0}, sampled); !errors.Is(err, context.Canceled) {
+	if _, err := Play(ctx, m, letters, envs.Train, []int{0}, sampled); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
+	// To begin many episodes takes long.
+	ctx, cancel = context.WithCancel(t.Context())
+	begun := 0
+	if _, err := Play(ctx, m, counted{letters, &begun, cancel}, envs.Train, make([]int, 100), sampled); !errors.Is(err, context.Canceled) || begun != 3 {
+		t.Errorf("%d episodes begun, error %v", begun, err)
+	}
+}
+
+// counted ends the context when its third episode begins.
+type counted struct {
+	envs.Task
+	begun *int
+	stop  func()
+}
+
+func (c counted) Episode(part envs.Part, index int) (envs.Env, error) {
+	if *c.begun++; *c.begun == 3 {
+		c.stop()
+	}
+	return c.Task.Episode(part, index)
 }

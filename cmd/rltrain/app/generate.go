@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -168,6 +169,13 @@ type promptRow struct {
 	cut    bool // at its beginning
 }
 
+// tooLongError is of a prompt that leaves no room for what is to follow it.
+type tooLongError struct{ tokens, room, positions int }
+
+func (e *tooLongError) Error() string {
+	return fmt.Sprintf("the prompt has %d tokens, more than the %d that the model's %d positions leave", e.tokens, e.room, e.positions)
+}
+
 // plainNumber writes a number without an exponent.
 func plainNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
@@ -195,7 +203,7 @@ func readPrompt(r dataset.Record, p *policy.Token, room int, truncate bool) (pro
 	case len(ids) == 0:
 		return promptRow{}, fmt.Errorf("%s: the prompt is empty", r.Place())
 	case len(ids) > room && !truncate:
-		return promptRow{}, fmt.Errorf("%s: the prompt has %d tokens, more than the %d that the model's %d positions leave; shorten it, lower --max-new-tokens, or allow --truncate-prompts", r.Place(), len(ids), room, p.MaxLength())
+		return promptRow{}, fmt.Errorf("%s: %w", r.Place(), &tooLongError{len(ids), room, p.MaxLength()})
 	case len(ids) > room:
 		return promptRow{r, ids[len(ids)-room:], true}, nil
 	}
@@ -277,6 +285,9 @@ func generateFile(ctx context.Context, c *cli.Context, p *policy.Token, sampler 
 	}
 	rows := eachPrompt(c.String("input"), p, p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
 	n, cut, err := inspect(c.String("input"), rows, nil)
+	if long := (*tooLongError)(nil); errors.As(err, &long) {
+		return fmt.Errorf("%w; shorten it, lower --max-new-tokens, or allow --truncate-prompts", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func TestAppErrors(t *testing.T) {
 		{"compare A", "compare takes 2 arguments, DIR_A DIR_B, not 1"},
 		{"eval --batch-size two", `--batch-size: "two" is not a valid value`},
 		{"eval --resume=maybe", `--resume: "maybe" is not a valid value`},
-		{"eval --batch-size 0", "--batch-size: 0 is out of range; it must be at least 1"},
+		{"eval --batch-size 0", "--batch-size: 0 is out of range; it must be 1 to 1048576"},
 		{"eval --lora-dropout 2", "--lora-dropout: 2 is out of range; it must be at least 0 and less than 1"},
 		{"eval --device cuda", "--device: cuda: this build has no CUDA library; use auto or cpu"},
 	}

@@ -47,6 +47,8 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=sum_digits", "--algorithm=grpo", "--minibatches=300"}, want: "--minibatches: 300 is more than the 256 answers of a step"},
 		{args: []string{"--task=reverse_digits", "--digits-count=3"}, want: "--digits-count: does not apply to task reverse_digits; it applies to sum_digits"},
 		{args: []string{"--task=chat", "--dataset=d", "--mode=rl_only"}, want: `--mode: "rl_only": the only choice is supervised`},
+		{args: []string{"--task=sum_digits", "--batch-size=99999999999"}, want: "--batch-size: 99999999999 is out of range; it must be 1 to 1048576"},
+		{args: []string{"--rl-batch-size=99999999999"}, want: "--rl-batch-size: 99999999999 is out of range; it must be 1 to 1048576"},
 		{args: []string{"--task=chat"}, want: "task chat needs --dataset FILE, with a column text or messages, or prompt and completion"},
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--tiny-layers=2"}, want: "--tiny-layers: applies only with --model tiny"},
 		{args: []string{"--task=sum_digits", "--mode=rl_only", "--pretrained-model=p", "--tiny-layers=2"}, want: "--tiny-layers: applies only without --pretrained-model"},

@@ -74,7 +74,7 @@ func (o *TokenModel) Check() error {
 type Imitation struct {
 	Epochs            int `option:"epochs" default:"1" range:"[1,)" extends:"true" common:"true" help:"passes over the training rows"`
 	MaxSteps          int `option:"max_steps" range:"[0,)" extends:"true" common:"true" help:"updates, instead of epochs; 0 = as epochs say, or 1500 where exercises do not end"`
-	BatchSize         int `option:"batch_size" default:"32" range:"[1,)" common:"true" help:"rows an update"`
+	BatchSize         int `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"rows an update"`
 	algo.Optimisation `defaults:"learning_rate=0.001,lr_scheduler_type=constant,warmup_ratio=0.02"`
 	algo.Stopping
 }
@@ -134,7 +134,7 @@ type Judge struct {
 type PreferenceData struct {
 	Epochs          int     `option:"epochs" default:"1" range:"[1,)" common:"true" help:"passes over the training rows"`
 	MaxSteps        int     `option:"max_steps" range:"[0,)" common:"true" help:"updates, instead of epochs; 0 = as epochs say"`
-	BatchSize       int     `option:"batch_size" default:"32" range:"[1,)" common:"true" help:"rows an update"`
+	BatchSize       int     `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"rows an update"`
 	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"tokens of a prompt with an answer at most; 0 = as many as the model reads"`
 	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"share of the rows kept for validation, where the data has no split for it"`
 }

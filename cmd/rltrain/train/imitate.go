@@ -198,6 +198,9 @@ func (t *trainer) evaluation() rollout.Config {
 // endlessUpdates is how long exercises that do not end are imitated where nothing is said.
 const endlessUpdates = 1500
 
+// mostWorked is how many worked solutions one run makes: some 4 GB of them.
+const mostWorked = 1 << 22
+
 // worked are worked solutions to imitate, and those of held-out episodes where the task has so many and no more.
 func (t *trainer) worked(ctx context.Context, p *policy.Token, task envs.Task) (train, held policy.TokenExamples, err error) {
 	c, options := t.config, policy.EncodeOptions{CompletionOnly: true}
@@ -206,6 +209,10 @@ func (t *trainer) worked(ctx context.Context, p *policy.Token, task envs.Task) (
 		part = envs.Warmup
 		if c.Imitation.MaxSteps == 0 {
 			c.Imitation.MaxSteps = endlessUpdates
+		}
+		if most := mostWorked / c.Imitation.BatchSize; c.Imitation.MaxSteps > most {
+			return train, held, c.Errorf("batch_size", "%d: %s have %d worked solutions each, and all are made before the first; at most %d are",
+				c.Imitation.BatchSize, report.Plural(c.Imitation.MaxSteps, "update"), c.Imitation.BatchSize, mostWorked)
 		}
 		n = c.Imitation.MaxSteps * c.Imitation.BatchSize
 	}

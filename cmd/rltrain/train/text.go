@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,6 +168,7 @@ func solutions(ctx context.Context, task envs.Task, part envs.Part, n int) iter.
 	return func(yield func(chat.Example, error) bool) {
 		for i := range n {
 			e, err := solution(ctx, task, part, i)
+			err = cmp.Or(ctx.Err(), err)
 			if !yield(e, err) || err != nil {
 				return
 			}
