@@ -99,7 +99,10 @@ func TestScoredLabelsAreThoseOfEachAlone(t *testing.T) {
 			if p.Pooling != PoolScore || (name == "text") != (p.words.prompt.Text != "") {
 				t.Fatalf("pooling %s, prompt %+v", p.Pooling, p.words.prompt)
 			}
-			prompts := encoded(t, p, "a wave", "a wave", "the old law of 1812", "x")
+			prompts := encoded(t, p, "a wave", "the old law of 1812", "a wave", "x")
+			if startsWith(p.words.tokens[1], p.words.tokens[0]) {
+				t.Errorf("%q has no end of its own before %q: %v", artLabels[0], artLabels[1], p.words.tokens)
+			}
 			actions := []int64{2, 0, 1, 1}
 			weights := []float64{1, -0.5, 2, 0.7}
 			grads := map[bool][][]float32{}
@@ -146,7 +149,7 @@ func TestScoredLabelsAreThoseOfEachAlone(t *testing.T) {
 			for k := range grads[true] {
 				near(t, "a gradient", grads[false][k], grads[true][k], 1e-4)
 			}
-			if probs[true][0] == probs[true][6] {
+			if probs[true][0] == probs[true][3] {
 				t.Error("two prompts have the same probabilities")
 			}
 			alone, err := p.Probs(t.Context(), prompts[2:3])
@@ -170,6 +173,35 @@ func TestScoredLabelsAreThoseOfEachAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// TestScoredValues: the value of a prompt is read off its last token, whatever labels come behind it.
+func TestScoredValues(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels, Prompt: ask})
+	if err := p.AddValueHead(); err != nil {
+		t.Fatal(err)
+	}
+	weight := make([]float32, 32)
+	for i := range weight {
+		weight[i] = float32(i%5) - 2
+	}
+	if err := p.value.weight.Write(weight); err != nil {
+		t.Fatal(err)
+	}
+	prompts := encoded(t, p, "a wave", "the old law of 1812")
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		got := s.Read(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: []int64{0, 1}}, Pass{Values: true}).Values)
+		states := p.lm.lastStates(s, prompts, torch.Pass{Adapter: true})
+		want := s.Read(s.Squeeze(s.Linear(states, p.value.weight.T(), p.value.bias.T())))
+		near(t, "a value", got, want, 1e-4)
+		if got[0] == got[1] {
+			t.Error("two prompts have the same value")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

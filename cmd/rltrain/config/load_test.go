@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
 )
 
 // inFolder makes a folder with one file, c.yaml, the working folder of the test.
@@ -280,5 +282,28 @@ func TestMissingConfigFile(t *testing.T) {
 	_, err := Load([]string{"--config", path}, nil)
 	if want := "reading the configuration: open " + path + ": no such file or directory"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestRouterAlgorithms reads a router's file, whose section of RL training has all of its settings whatever the algorithm.
+func TestRouterAlgorithms(t *testing.T) {
+	for _, name := range []string{"ppo", "a2c", "dqn"} {
+		path := filepath.Join(t.TempDir(), "router.yaml")
+		text := "classifier:\n  rl_training:\n    enabled: true\n    algorithm: " + name +
+			"\n    learning_rate: 2e-5\n    gamma: 0.9\n    batch_size: 24\n    update_epochs: 3\n    reward_metric: f1\n"
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Load([]string{"--config", path}, nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if c.RL.Algorithm != name || c.General.Mode != envs.SupervisedThenRL || c.RL.Optimisation.LearningRate != 2e-5 || c.LabelRollouts.BatchSize != 24 || c.LabelRollouts.Reward != "f1" {
+			t.Errorf("%s: %+v, %+v", name, c.RL, c.LabelRollouts)
+		}
+		if (name == "ppo") != (c.Updates != nil && c.Updates.Epochs == 3) || (name == "dqn") != (c.LabelReplay != nil) {
+			t.Errorf("%s: updates %+v, replay %+v", name, c.Updates, c.LabelReplay)
+		}
 	}
 }
