@@ -188,7 +188,7 @@ def check_heads(scratch):
     with open(rows, "w", encoding="utf-8") as f:
         for i in range(90):
             f.write(json.dumps({"text": f"{'adg'[i % 3]} {chr(97 + i % 26)}{chr(97 + i * 7 % 26)}", "label": ["low", 'so "so"', "high"][i % 3]}) + "\n")
-    texts = ["a cat", "g", "d 1, 2 and 3?", "x" * 30]
+    texts = ["cat", "g", "d1,2and3?", "x" * 30]  # no space: transformers' Qwen2Tokenizer has another alphabet than the tiny model
     for family in FAMILIES:
         name, base = f"{family}, a head on the last token", scratch / "bases" / family
         with attempt(name):
