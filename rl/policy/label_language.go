@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,6 +70,13 @@ func newLanguageLabel(c LabelConfig) (*Label, error) {
 // spell finds the tokens of each label: behind a text a space before and a line end after it, in a conversation the token
 // that ends a message after it. So of two labels of which one begins with the other, each is a whole.
 func (p *Label) spell() error {
+	shows := strings.Contains(p.words.prompt.Text, TextMark)
+	for _, m := range p.words.prompt.Messages {
+		shows = shows || strings.Contains(m.Content, TextMark)
+	}
+	if !shows {
+		return fmt.Errorf("the prompt of labels that are scored has no %s, which stands for the text", TextMark)
+	}
 	known := map[string]string{}
 	for _, label := range p.Labels {
 		written := " " + label + "\n"
@@ -205,9 +211,10 @@ func (p *Label) loadLanguage(ctx context.Context, client *hub.Client, dir string
 	}
 	p.BaseModel, p.tokenizer = config.BaseModel, p.lm.Tokenizer
 	if p.Pooling == PoolScore {
-		if err = p.loadScorer(dir, config, pairs, extra); err == nil {
-			err = p.spell()
+		if err = p.spell(); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
 		}
+		err = p.loadScorer(dir, config, pairs, extra)
 	} else if err = p.lm.attachScored(dir, config, pairs); err == nil {
 		var heads [][]float32
 		if heads, err = p.readHeads(dir, extra); err == nil {
@@ -230,9 +237,6 @@ func (p *Label) loadScorer(dir string, config lora.Config, pairs []lora.Pair, ex
 	}
 	if whole := mergedOnly(config, extra); whole != "" {
 		return fmt.Errorf("%s has %s: only low-rank pairs go on learning", dir, whole)
-	}
-	if p.words.prompt.Text == "" && len(p.words.prompt.Messages) == 0 {
-		return errors.New(dir + ": " + policyFile + " has no prompt")
 	}
 	p.lm.adapter.config = config
 	return p.lm.adapter.attach(p.lm.model.Model, p.lm.model.Config.Linears(), pairs)

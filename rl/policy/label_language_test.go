@@ -365,7 +365,8 @@ func TestScoringRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for record, want := range map[string]string{
-		`{"pooling":"score","max_length":20}`:                               "has no prompt",
+		`{"pooling":"score","max_length":20}`:                               "has no {text}",
+		`{"pooling":"score","max_length":20,"prompt":{"Text":"what?"}}`:     "has no {text}",
 		`{"pooling":"score","max_length":99999,"prompt":{"Text":"{text}"}}`: "max_length is 99999",
 		`{"pooling":"last","max_length":20}`:                                "it is no sequence classifier",
 		`{"pooling":"first","max_length":20}`:                               `pooling is "first"`,
