@@ -139,13 +139,23 @@ func (a *adapter) save(dir string, extra []safetensors.Tensor) error {
 
 // load puts back the values that save wrote, and returns the extra tensors.
 func (a *adapter) load(dir string) (extra map[string]safetensors.Tensor, err error) {
-	_, pairs, extra, err := lora.Load(dir)
+	return a.loadNamed(dir, func(_ lora.Config, module string) string { return module })
+}
+
+// loadScored is load of what Token.saveScored wrote, whose names of modules lack their beginning.
+func (a *adapter) loadScored(dir string) (extra map[string]safetensors.Tensor, err error) {
+	return a.loadNamed(dir, func(c lora.Config, module string) string { return c.Prefix + module })
+}
+
+// loadNamed is load of a file that calls the layers otherwise.
+func (a *adapter) loadNamed(dir string, layer func(c lora.Config, module string) string) (extra map[string]safetensors.Tensor, err error) {
+	config, pairs, extra, err := lora.Load(dir)
 	if err != nil {
 		return nil, err
 	}
 	loaded := map[string]lora.Pair{}
 	for _, pair := range pairs {
-		loaded[pair.Module] = pair
+		loaded[layer(config, pair.Module)] = pair
 	}
 	for _, l := range a.layers {
 		pair, ok := loaded[l.Name]

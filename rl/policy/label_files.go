@@ -321,12 +321,9 @@ func (p *Label) saveLanguage(dir string, head []safetensors.Tensor) error {
 
 // LoadWeights puts back what SaveWeights wrote.
 func (p *Label) LoadWeights(dir string) error {
-	load := p.adapter.load
-	switch p.Pooling {
-	case PoolLast:
-		load = p.lm.loadScored
-	case PoolScore:
-		load = p.lm.adapter.load
+	load := p.lora().load
+	if p.Pooling == PoolLast {
+		load = p.lora().loadScored
 	}
 	extra, err := load(dir)
 	if err != nil {

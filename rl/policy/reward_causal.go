@@ -98,7 +98,7 @@ func (m *causalScore) saveWeights(dir string) error {
 
 // loadWeights puts back what saveWeights wrote.
 func (m *causalScore) loadWeights(dir string) error {
-	extra, err := m.loadScored(dir)
+	extra, err := m.adapter.loadScored(dir)
 	if err != nil {
 		return err
 	}

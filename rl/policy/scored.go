@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -50,28 +49,6 @@ func (p *Token) saveScored(dir string, score safetensors.Tensor) error {
 		pairs = append(pairs, pair)
 	}
 	return lora.Save(dir, c, pairs, []safetensors.Tensor{score})
-}
-
-// loadScored puts back the adapter that saveScored wrote, and returns what travelled with it.
-func (p *Token) loadScored(dir string) (map[string]safetensors.Tensor, error) {
-	config, pairs, extra, err := lora.Load(dir)
-	if err != nil {
-		return nil, err
-	}
-	loaded := map[string]lora.Pair{}
-	for _, pair := range pairs {
-		loaded[config.Prefix+pair.Module] = pair
-	}
-	for _, l := range p.adapter.layers {
-		pair, ok := loaded[l.Name]
-		if !ok {
-			return nil, fmt.Errorf("%s: no adapter of %s", dir, l.Name)
-		}
-		if err := errors.Join(l.a.Write(pair.A), l.b.Write(pair.B)); err != nil {
-			return nil, fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)
-		}
-	}
-	return extra, nil
 }
 
 // attachScored puts on the adapter of a sequence classifier's parts.
