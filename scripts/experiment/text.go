@@ -88,7 +88,7 @@ var textPlan = []struct {
 	{domains, labelWays, false},
 	{letters, []textWay{{"grpo", "--policy generate --mode supervised_then_rl --algorithm grpo --max-steps 300 --warmup-until 0.3 --warmup-check-every 25 " +
 		"--num-steps 60 --eval-every 20 --prompts-per-step 32 --eval-samples 500 --max-new-tokens 10 --prompt-template {text}=>"}}, false},
-	{intents, []textWay{{told, "--mode supervised --epochs 5 --lr-scheduler-type linear --learning-rate 0.002 --lora-r 16 --lora-alpha 32"}}, false},
+	{intents, []textWay{{told, "--mode supervised --epochs 4 --lr-scheduler-type linear --lora-r 16 --lora-alpha 32"}}, true},
 	{categories, []textWay{{told, "--mode supervised --epochs 4 --lr-scheduler-type linear --max-length 128 --lora-r 16 --lora-alpha 32"}}, true},
 }
 
