@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -375,30 +374,6 @@ func (p *Label) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 		out.Values = values(s, z, *p.value, pass)
 	}
 	return out
-}
-
-// different are the texts, each once, as where several labels are drawn for one, and which of them each text is; nil where
-// all are different.
-func different(texts [][]int32) (once [][]int32, of []int64) {
-	known := map[string]int64{}
-	var key []byte
-	for _, text := range texts {
-		key = key[:0]
-		for _, id := range text {
-			key = binary.NativeEndian.AppendUint32(key, uint32(id))
-		}
-		at, seen := known[string(key)]
-		if !seen {
-			at = int64(len(once))
-			known[string(key)] = at
-			once = append(once, text)
-		}
-		of = append(of, at)
-	}
-	if len(once) == len(texts) {
-		return texts, nil
-	}
-	return once, of
 }
 
 // ranks counts for each row of logProbs [S, C] the labels that are likelier than its action; of equals the first is.

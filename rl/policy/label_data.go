@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"sync"
@@ -66,4 +67,28 @@ func (p *Label) EncodeText(text string) (ids []int32, cut bool, err error) {
 		return p.encodePrompt(text)
 	}
 	return p.tokenizer.Encode(text, p.MaxLength)
+}
+
+// different are the texts, each once, as where several labels are drawn for one, and which of them each text is; nil where
+// all are different.
+func different(texts [][]int32) (once [][]int32, of []int64) {
+	known := map[string]int64{}
+	var key []byte
+	for _, text := range texts {
+		key = key[:0]
+		for _, id := range text {
+			key = binary.NativeEndian.AppendUint32(key, uint32(id))
+		}
+		at, seen := known[string(key)]
+		if !seen {
+			at = int64(len(once))
+			known[string(key)] = at
+			once = append(once, text)
+		}
+		of = append(of, at)
+	}
+	if len(once) == len(texts) {
+		return texts, nil
+	}
+	return once, of
 }

@@ -157,22 +157,27 @@ func TestScoredLabelsAreThoseOfEachAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			near(t, "one prompt alone", alone[0], probs[true][6:9], 1e-5)
-			// Without the adapter it is the base model that scores.
-			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-				out := s.Read(s.Exp(p.Forward(s, &rl.Batch{Sequences: prompts[:1], Actions: actions[:1]}, Pass{Base: true}).Labels))
-				var want []float32
-				for _, l := range oneByOne(s, p, prompts[:1], true)[0] {
-					want = append(want, float32(math.Exp(s.Item(l))))
-				}
-				near(t, "the base model", out, want, 1e-5)
-				if math.Abs(float64(out[0]-probs[true][0])) < 1e-6 {
-					t.Error("the adapter changes nothing")
-				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			baseScores(t, p, prompts[:1], probs[true][0])
 		})
+	}
+}
+
+// baseScores: without the adapter it is the base model that scores. adapted is the first probability with it.
+func baseScores(t *testing.T, p *Label, prompts [][]int32, adapted float32) {
+	t.Helper()
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		got := s.Read(s.Exp(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: []int64{0}}, Pass{Base: true}).Labels))
+		var want []float32
+		for _, l := range oneByOne(s, p, prompts, true)[0] {
+			want = append(want, float32(math.Exp(s.Item(l))))
+		}
+		near(t, "the base model", got, want, 1e-5)
+		if math.Abs(float64(got[0]-adapted)) < 1e-6 {
+			t.Error("the adapter changes nothing")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
