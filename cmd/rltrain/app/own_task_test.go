@@ -62,7 +62,7 @@ func (t *aLetter) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 // TestOwnTaskHasHelp lists the options of a task of one's own beside those of training.
 func TestOwnTaskHasHelp(t *testing.T) {
 	var f folders
-	out := f.must(t, "", "--task", "a_letter", "--help")
+	out := f.must(t, "", "--task", "a_letter", "--help-all")
 	for _, want := range []string{"--letters NAME", "those to write (default aeiou)", "--held N", "a_letter: write one of some letters", "--num-steps N"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
