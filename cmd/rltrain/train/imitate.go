@@ -54,6 +54,7 @@ func (t *trainer) imitate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.trial.starts(source)
 	_, err = t.stage(supervisedStage, func(stage *run.Stage) error {
 		if err := t.beginText(stage, p, train, held); err != nil {
 			return err

@@ -139,6 +139,7 @@ func (t *labelRun) imitate(ctx context.Context) (result labelResult, err error) 
 	if err != nil {
 		return result, err
 	}
+	t.trial.starts(source)
 	judge, err := algo.JudgeLabels(p, e.val, c.LabelSFT.Metric, source.PerEpoch(), nil)
 	if err != nil {
 		return result, err

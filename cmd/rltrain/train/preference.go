@@ -48,6 +48,7 @@ func (t *trainer) prefer(ctx context.Context) error {
 		}
 	}
 	source := epochs.NewPreferences(train.Units, c.Pairs.BatchSize, mismatch, c.General.Seed)
+	t.trial.starts(source.Source)
 	settings := t.learning(preferenceSteps(c.Pairs.PreferenceData, source.Source), tokenMicroTokens)
 	settings.Checkpoint, settings.Summary = c.Tokens.GradientCheckpointing, "loss"
 	settings.Evaluate = algo.JudgePreferences(p, dpo, held.Units, source.PerEpoch())
@@ -242,6 +243,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 		return err
 	}
 	source := epochs.NewPreferences(train.Units, o.BatchSize, 0, c.General.Seed)
+	t.trial.starts(source.Source)
 	settings := algo.Config{
 		Steps: preferenceSteps(o.PreferenceData, source.Source), Optimisation: o.Optimisation, HeadRate: o.HeadLearningRate,
 		MicroTokens: t.microTokens(tokenMicroTokens), Checkpoint: o.GradientCheckpointing, Seed: c.General.Seed, Summary: "accuracy",

@@ -12,6 +12,7 @@ import (
 
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/rl"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
@@ -94,6 +95,13 @@ func (t *trainer) tries(stage string) (stopAfter int, seen func(step *rl.Step, t
 		one.seen.Reset()
 		t.describeStep(&one.seen, one, step, total)
 		one.err = t.describeSamples(&one.seen, one, step)
+	}
+}
+
+// starts has a trial begin with the rows that take most memory.
+func (t *trial) starts(source *epochs.Source) {
+	if t != nil {
+		source.HeaviestFirst()
 	}
 }
 
