@@ -40,7 +40,7 @@ type recipe struct {
 }
 
 // recipes are runs of each algorithm on tiny models. START is a language model, BASE an encoder, ROWS labelled texts, PAIRS
-// preferences.
+// preferences, WORDS those with words that the encoder knows.
 var recipes = map[string]recipe{
 	"sft": {"sum_digits_supervised", `--task sum_digits --mode supervised --tiny-layers 1 --tiny-hidden 32 --max-steps 24 --batch-size 4 --warmup-check-every 8
 		--warmup-until 1 --eval-samples 16 --max-new-tokens 12`, 24},
@@ -60,7 +60,7 @@ var recipes = map[string]recipe{
 	"dqn of labels":       {"intent_classifier_rl", labelArgs + ` --algorithm dqn`, 4},
 	"dpo":                 {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type sigmoid,sft --loss-weights 1,0.1`, 12},
 	"kto":                 {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type kto --precompute-ref`, 24},
-	"reward model":        {"preference_reward", pairArgs + ` --mode reward_model --model BASE`, 12},
+	"reward model":        {"preference_reward", strings.Replace(pairArgs, "PAIRS", "WORDS", 1) + ` --mode reward_model --model BASE`, 12},
 }
 
 const labelArgs = `--mode supervised_then_rl --model BASE --dataset ROWS --epochs 1 --batch-size 8 --rl-episodes 4 --buffer-size 16 --rl-batch-size 4
@@ -87,6 +87,7 @@ func newLab(t *testing.T) lab {
 	}
 	f.write(t, "TMP/rows.csv", rows.String())
 	f.write(t, "TMP/pairs.jsonl", pairsOfLetters(64))
+	f.write(t, "TMP/words.jsonl", strings.NewReplacer(`"chosen": "`, `"chosen": "law the `, `"rejected": "`, `"rejected": "of cat `).Replace(pairsOfLetters(64)))
 	return lab{f}
 }
 
@@ -96,7 +97,7 @@ func (l lab) start(t *testing.T, r recipe, out string, more ...string) (*os.Proc
 	t.Helper()
 	args := []string{"--threads", "1", "--save-steps", "2", "--save-total-limit", "3", "--logging-steps", "1", "--keep-completions", "-1", "--report-to", "tensorboard", "--output-dir", out}
 	for _, arg := range strings.Fields(r.args) {
-		args = append(args, strings.NewReplacer("START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "PAIRS", l.tmp+"/pairs.jsonl", "'", "").Replace(arg))
+		args = append(args, strings.NewReplacer("START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "PAIRS", l.tmp+"/pairs.jsonl", "WORDS", l.tmp+"/words.jsonl", "'", "").Replace(arg))
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], append(args, more...)...)
 	cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1")
