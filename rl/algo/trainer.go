@@ -277,7 +277,7 @@ func (t *Trainer) train(ctx context.Context) error {
 		if _, err := t.Step(ctx); err != nil {
 			return err
 		}
-		if t.hooks.StopAfter > 0 && t.state.Step >= t.hooks.StopAfter {
+		if t.hooks.Enough != nil && t.hooks.Enough() {
 			return nil
 		}
 		if err := t.evaluateIfDue(ctx); err != nil {

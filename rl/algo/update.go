@@ -33,7 +33,7 @@ func (t *Trainer) learn(step *rl.Step) error {
 	if step.Prefetched {
 		t.weighByImportance(step)
 	}
-	if t.hooks.StopAfter > 0 {
+	if t.hooks.Enough != nil {
 		busy(step.Samples)
 	}
 	m := step.Figures

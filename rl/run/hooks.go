@@ -22,8 +22,8 @@ type Hooks struct {
 	// Keep takes answers of a step whose figures are written, those to Prompts prompts, or with a negative number to all.
 	Keep    func(records []rl.Record) error
 	Prompts int
-	// StopAfter ends training after so many steps, without an evaluation and without a checkpoint; 0 = at its end.
-	StopAfter int
+	// Enough, asked after each step, ends training without an evaluation and without a checkpoint; nil = at its end.
+	Enough func() bool
 	// Seen hears of each step that was learnt from, and of how many there are to be.
 	Seen func(step *rl.Step, total int)
 	// Progress is told after each step.

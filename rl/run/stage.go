@@ -31,9 +31,9 @@ type StageConfig struct {
 	KeepRuns  int // runs to keep that lay in Dir before; 0 = 1
 	LogEvery  int // updates between rows
 	Prompts   int // prompts of a logged step whose answers are kept; 0 = none, below 0 = all
-	// StopAfter and Seen are those of Hooks.
-	StopAfter int
-	Seen      func(step *rl.Step, total int)
+	// Enough and Seen are those of Hooks.
+	Enough func() bool
+	Seen   func(step *rl.Step, total int)
 	// Trackers get the metrics too: TensorBoard, WandB. Settings are the run's, for them, and Config is its file of them.
 	Trackers []string
 	Settings map[string]any
@@ -261,7 +261,7 @@ func (s *Stage) there() error {
 func (s *Stage) Hooks(label, unit string) Hooks {
 	return Hooks{
 		Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
-		StopAfter: s.config.StopAfter, Seen: s.config.Seen,
+		Enough: s.config.Enough, Seen: s.config.Seen,
 		Line: s.line, Keep: s.keep, Prompts: s.config.Prompts,
 		Progress: func(done, total int, note string) {
 			if s.bar == nil {

@@ -90,7 +90,7 @@ type General struct {
 	MicroTokens int    `option:"tokens_per_micro_batch" range:"[0,)" help:"split batches at this many tokens to save memory; 0 = chosen from memory"`
 	Resume      bool   `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
 	ResumeFrom  string `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run; those after it are removed; auto = the newest whole one, as resume"`
-	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"try three steps of each stage in a folder that is removed again, and tell what the run would be: data, steps, first prompt, rewards, memory"`
+	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"try some steps of each stage in a folder that is removed again, and tell what the run would be: data, steps, first prompt, rewards, memory"`
 	PrintConfig bool   `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with where they come from, and do nothing else"`
 	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as the config.yaml of an earlier run"`
 }

@@ -38,9 +38,13 @@ type tried struct {
 // they take what they will take.
 const trialAnswers = samplerSlots
 
-// trialSteps is how many steps of a stage are tried: memory grows over the first ones, while what the first has freed is
-// not used again yet.
-const trialSteps = 3
+// A stage is tried for some steps, and for more while they take little time: what it holds grows over them, as tensors of
+// many sizes leave memory in pieces.
+const (
+	trialSteps = 3
+	trialMost  = 40
+	trialTime  = 20 * time.Second
+)
 
 // try tries some steps of each stage in a folder that is removed again, and tells what the run would be.
 func (t *trainer) try(ctx context.Context) error {
@@ -82,13 +86,18 @@ func (t *trainer) try(ctx context.Context) error {
 }
 
 // tries is how a stage is to be tried: not at all where it is run.
-func (t *trainer) tries(stage string) (stopAfter int, seen func(step *rl.Step, total int)) {
+func (t *trainer) tries(stage string) (enough func() bool, seen func(step *rl.Step, total int)) {
 	if t.trial == nil {
-		return 0, nil
+		return nil, nil
 	}
 	one := &tried{name: stage}
 	t.trial.stages = append(t.trial.stages, one)
-	return trialSteps, func(step *rl.Step, total int) {
+	steps, began := 0, time.Now()
+	enough = func() bool {
+		steps++
+		return steps >= trialMost || steps >= trialSteps && time.Since(began) > trialTime
+	}
+	return enough, func(step *rl.Step, total int) {
 		if one.err != nil {
 			return
 		}
