@@ -46,7 +46,7 @@ func newSource(bins [][]*rl.Sample, batchSize int, seed uint64) *Source {
 
 // HeaviestFirst makes the first batch of each epoch the one with most tokens that there can be, so that few steps show
 // how much memory a run takes.
-func (e *Epochs) HeaviestFirst() { e.heavy, e.epoch = true, -1 }
+func (e *Source) HeaviestFirst() { e.heavy, e.epoch = true, -1 }
 
 // PerEpoch is the number of steps of an epoch.
 func (e *Source) PerEpoch() int { return (len(e.bins) + e.batchSize - 1) / e.batchSize }
@@ -79,7 +79,7 @@ func (e *Source) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 }
 
 // weight is the number of tokens of a bin.
-func (e *Epochs) weight(bin int) (tokens int) {
+func (e *Source) weight(bin int) (tokens int) {
 	for _, x := range e.bins[bin] {
 		tokens += len(x.Tokens)
 	}
