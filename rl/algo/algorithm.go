@@ -50,6 +50,7 @@ type Needs struct {
 	// Target, above 0, asks for Ahead of each sample: what the policy thinks of the labels that it has next, and what
 	// it thought when it was last copied, every so many steps. Neither Old nor Value nor Advantage are filled in then.
 	Target    int
+	Teacher   bool // Batch.Divergence: from Config.Teacher
 	Dropout   bool // the adapter's dropout is on
 	Reduction string
 	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples need
@@ -100,6 +101,9 @@ type Batch struct {
 	Labels   torch.Tensor // [S, C] log π of every label, with Needs.Labels
 
 	Scores torch.Tensor // [S] of a reward model, with Needs.Scores
+
+	// Divergence is Σ w·D of the policy's distribution from the teacher's over the actions, with Needs.Teacher.
+	Divergence func(d policy.Divergence) torch.Tensor
 
 	Samples int // of the whole minibatch
 	Actions int // of the whole minibatch

@@ -169,6 +169,7 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		"tokens × reinforce":          ofTokens(func() Algorithm { return &Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
 		"tokens × reinforce, a model": ofTokens(func() Algorithm { return &Reinforce{Baseline: "none"} }, tinyToken, 0, func(r *tokenRun) { r.rewards = "model:smalls" }),
 		"tokens × greedy":             ofTokens(func() Algorithm { return &Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
+		"tokens × distill":            ofTokens(func() Algorithm { return &Distill{Teacher: "given", Divergence: "jsd", Mix: 0.5} }, tinyToken, 4, func(r *tokenRun) { r.taught = true }),
 		"tokens × rloo":               ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
 		"tokens × ppo":                ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
 		"async tokens × rloo":         ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),

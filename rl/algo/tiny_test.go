@@ -294,7 +294,8 @@ type tokenRun struct {
 	every     int    // steps between evaluations
 	Config
 
-	servers int // that write; 0 = the policy's own sampler does
+	taught  bool // by another tiny model, of the same tokens
+	servers int  // that write; 0 = the policy's own sampler does
 	quirk   func(i int, s *remotetest.Server)
 	told    func(line string)
 }
@@ -343,6 +344,9 @@ func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.Token, h run.H
 	source, sampler := r.source(t, p)
 	defer sampler.Close()
 	r.Samples, r.Temperature = r.SamplesPerPrompt, r.Options.Temperature
+	if r.taught {
+		r.Teacher = trainedToken(t, 4)
+	}
 	if r.Evaluate == nil {
 		r.Evaluate = JudgeAnswers(sampler, r.task, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
 	}

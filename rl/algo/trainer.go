@@ -78,6 +78,8 @@ type Config struct {
 	Reference      policy.Policy
 	ReferenceEvery int // 0 = never
 
+	Teacher policy.Policy // what the algorithm draws the policy to, where it needs one
+
 	Stopping
 	// Precompute are samples that the reference is asked about before the first step, and never again.
 	Precompute []*rl.Sample
@@ -215,6 +217,8 @@ func (t *Trainer) check() error {
 		return errors.New("reduction dr_grpo divides by the longest answer there may be, which is not known here")
 	case t.needs.Target > 0 && (c.KLCoef > 0 || c.Reference != nil):
 		return errors.New("the algorithm has a target network in the place of a reference: leave kl_coef at 0")
+	case t.needs.Teacher && c.Teacher == nil:
+		return errors.New("the algorithm needs a teacher")
 	case c.Reference != nil && c.ReferenceEvery > 0:
 		return errors.New("another model for a reference stays as it is: it cannot become a copy of the policy")
 	}

@@ -323,6 +323,9 @@ func (t *Trainer) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 	if t.refers() {
 		lb.Reference = vector(func(x *rl.Sample) []float32 { return x.Reference })
 	}
+	if t.needs.Teacher {
+		lb.Divergence = func(d policy.Divergence) torch.Tensor { return t.diverge(s, b, lb.Weight, out, d) }
+	}
 	if t.needs.Values {
 		lb.Value = out.Values
 		lb.Return = vector(func(x *rl.Sample) []float32 { return x.Return })

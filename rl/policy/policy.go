@@ -46,6 +46,8 @@ type Output struct {
 	Values   torch.Tensor // [M] V, where it was asked for; its gradient ends at the value head, unless Pass.Through
 	Labels   torch.Tensor // [S, C] log π of every label; of a Label policy only
 	Scores   torch.Tensor // [S] rewards; of a reward model only
+
+	head head // of a language model only, see Diverge
 }
 
 // Role is what a part of the weights is for.

@@ -150,7 +150,10 @@ func (p *Token) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	how.Rows = rows
 	hidden, _ := s.Hidden(p.model.Model, packed, how)
 	logProbs, entropy, rank := p.head(s, hidden, s.Ints(b.Actions, int64(len(b.Actions))), pass.Temperature)
-	out := Output{LogProbs: logProbs, Entropy: entropy, Rank: func(s *torch.Scope) []int64 { return s.ReadInts(rank) }}
+	out := Output{
+		LogProbs: logProbs, Entropy: entropy, Rank: func(s *torch.Scope) []int64 { return s.ReadInts(rank) },
+		head: head{p, hidden, pass.Temperature},
+	}
 	if pass.Values {
 		out.Values = values(s, hidden, *p.value, pass)
 	}

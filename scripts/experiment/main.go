@@ -64,7 +64,9 @@ func run(ctx context.Context, args []string) error {
 		flags.StringVar(&e.work, "work", "experiments/preference", "folder for the pairs and the models")
 		flags.StringVar(&e.out, "out", "docs/results/preference.json", "results")
 		flags.StringVar(&e.real, "real", "", "orca_dpo's validation.jsonl, for a reward model of real pairs")
-		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds, from 1")
+		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
+		flags.IntVar(&e.first, "first", 1, "the first seed; those from 100 on are for choosing settings")
+		flags.StringVar(&e.only, "only", "", "this way of learning alone")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}

@@ -1,21 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/digits"
 	"rltrain/internal/files"
 	"rltrain/rl"
 	"rltrain/rl/algo"
@@ -27,7 +22,8 @@ import (
 // measured by greedy answers to exercises that nothing was trained on.
 type preferenceExperiment struct {
 	program, work, out, real string
-	seeds                    int
+	first, seeds             int // the first seed, and how many
+	only                     string
 	results                  preferenceResults
 }
 
@@ -71,19 +67,20 @@ var preferenceWays = []struct {
 }
 
 const (
-	easySums  = "--digits-max 99 --digits-count 2"
-	rlOnSums  = "--task sum_digits --mode rl_only --pretrained-model BASE " + easySums + " --algorithm grpo --num-steps 10 --eval-every 10 --prompts-per-step 32 --eval-samples 50 --fresh-samples 0 --reward "
-	pairsMade = 400
+	easySums = "--digits-max 99 --digits-count 2"
+	rlOnSums = "--task sum_digits --mode rl_only --pretrained-model BASE " + easySums + " --algorithm grpo --num-steps 10 --eval-every 10 --prompts-per-step 32 --eval-samples 50 --fresh-samples 0 --reward "
+
+	baseFolder = "sum_digits_supervised"
 )
 
 func (e *preferenceExperiment) run(ctx context.Context) error {
 	if err := files.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for seed := 1; seed <= e.seeds; seed++ {
+	for seed := e.first; seed < e.first+e.seeds; seed++ {
 		dir := filepath.Join(e.work, strconv.Itoa(seed))
 		for _, way := range preferenceWays {
-			if slices.ContainsFunc(e.results.Runs, func(r preferenceRun) bool { return r.Way == way.name && r.Seed == seed }) {
+			if e.only != "" && e.only != way.name || slices.ContainsFunc(e.results.Runs, func(r preferenceRun) bool { return r.Way == way.name && r.Seed == seed }) {
 				continue
 			}
 			if err := e.base(ctx, dir, seed); err != nil {
@@ -105,83 +102,25 @@ func (e *preferenceExperiment) run(ctx context.Context) error {
 
 // base makes the pairs, and the model that all ways begin with, once for a seed.
 func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) error {
-	if _, err := os.Stat(filepath.Join(dir, "sum_digits_supervised", "run.json")); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, "pairs", "validation.jsonl")); err == nil {
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := writePairs(filepath.Join(dir, "pairs.jsonl"), seed); err != nil {
+	if _, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --max-steps 600 --warmup-check-every 0 --eval-samples 50 "+easySums),
+		"--seed", strconv.Itoa(seed), "--output-dir", dir)...); err != nil {
 		return err
 	}
-	_, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --max-steps 500 --warmup-check-every 0 --eval-samples 50 "+easySums),
-		"--seed", strconv.Itoa(seed), "--output-dir", dir)...)
-	return err
-}
-
-// writePairs writes worked sums, and the same with a slip.
-func writePairs(path string, seed int) error {
-	task, err := digits.New(digits.Sum, uint64(1000+seed), digits.Options{Count: 2, Max: 99, Short: true})
-	if err != nil {
-		return err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	w := bufio.NewWriter(f)
-	rng := rand.New(rand.NewPCG(uint64(seed), 77))
-	for i := range pairsMade {
-		episode, err := task.Episode(envs.Train, i)
-		if err != nil {
-			return err
-		}
-		shown, err := episode.Reset(context.Background())
-		if err != nil {
-			return err
-		}
-		right := episode.(envs.Worked).Solution()
-		row, err := json.Marshal(map[string]string{"prompt": shown.Text, "chosen": right, "rejected": slipped(right, rng)})
-		if err != nil {
-			return err
-		}
-		w.Write(append(row, '\n'))
-	}
-	return w.Flush()
-}
-
-// slipped is a worked sum, a letter, a digit and the sum so far for each digit, that goes wrong at one digit and is
-// consistent from there on.
-func slipped(right string, rng *rand.Rand) string {
-	steps, tail, _ := strings.Cut(right, " ")
-	n := len(steps) / 4
-	at, slip := rng.IntN(n), 1+rng.IntN(5)
-	if rng.IntN(2) == 0 {
-		slip = -slip
-	}
-	var text strings.Builder
-	sum := 0
-	for i := range n {
-		sum, _ = strconv.Atoi(steps[4*i+2 : 4*i+4])
-		if i >= at {
-			if sum+slip < 0 {
-				slip = -slip
-			}
-			sum += slip
-		}
-		fmt.Fprintf(&text, "%s%02d", steps[4*i:4*i+2], sum)
-	}
-	tag, _, _ := strings.Cut(tail, "] ")
-	return fmt.Sprintf("%s %s] %02d", text.String(), tag, sum)
+	return e.writeOwnPairs(ctx, dir, filepath.Join(dir, baseFolder), seed)
 }
 
 // learn runs one way and measures what it gives.
 func (e *preferenceExperiment) learn(ctx context.Context, dir string, seed int, name, options string) (preferenceRun, error) {
 	r := preferenceRun{Way: name, Seed: seed}
-	base, reward := filepath.Join(dir, "sum_digits_supervised"), filepath.Join(dir, "reward_model", "preference_reward")
+	base, reward := filepath.Join(dir, baseFolder), filepath.Join(dir, "reward_model", "preference_reward")
 	out := filepath.Join(dir, strings.NewReplacer(" ", "_", ",", "").Replace(name))
-	args := strings.Fields(strings.NewReplacer("BASE", base, "PAIRS", filepath.Join(dir, "pairs.jsonl"), "REWARD", reward).Replace(options))
+	args := strings.Fields(strings.NewReplacer("BASE", base, "PAIRS", filepath.Join(dir, "pairs"), "REWARD", reward).Replace(options))
 	var err error
 	if r.CPUSeconds, _, err = command(ctx, e.program, append(args, "--threads", "1", "--seed", strconv.Itoa(seed), "--output-dir", out)...); err != nil {
 		return r, err

@@ -53,6 +53,14 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	if other, ok := settings.Reference.(*policy.Token); ok {
 		defer other.Close()
 	}
+	teacher, err := t.teacher(ctx, p)
+	if err != nil {
+		return err
+	}
+	if teacher != nil {
+		defer teacher.Close()
+		settings.Teacher = teacher
+	}
 	way := c.RL.Algorithm
 	if c.Replay != nil {
 		way += ", loss " + c.Loss.Loss
@@ -197,6 +205,27 @@ func (t *trainer) reference(ctx context.Context) (policy.Policy, error) {
 		return nil, c.Errorf("reference_model", "%v", err)
 	}
 	return p, nil
+}
+
+// teacher is the model that the policy learns to be like; nil where the algorithm has none.
+func (t *trainer) teacher(ctx context.Context, p *policy.Token) (*policy.Token, error) {
+	distill, ok := t.config.Learning.(*algo.Distill)
+	if !ok {
+		return nil, nil
+	}
+	teacher, err := policy.LoadToken(ctx, t.hub, distill.Teacher, "", t.dtype(), false)
+	if err != nil {
+		return nil, t.config.Errorf("teacher", "%v", err)
+	}
+	err = p.SameTokens(teacher)
+	if own, its := p.MaxLength(), teacher.MaxLength(); err == nil && its < own {
+		err = fmt.Errorf("%s reads %d tokens, and the policy may write up to %d", distill.Teacher, its, own)
+	}
+	if err != nil {
+		teacher.Close()
+		return nil, t.config.Errorf("teacher", "%v", err)
+	}
+	return teacher, nil
 }
 
 // sift leaves out training prompts that leave the policy no room for a token, and says how many there were.

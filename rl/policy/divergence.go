@@ -1,0 +1,123 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+
+	"rltrain/torch"
+)
+
+// Divergence is how far the distribution p of a student is from that q of its teacher, over the whole vocabulary, in nats.
+type Divergence struct {
+	Kind string  // one of the constants
+	Mix  float64 // b of JSD, in (0,1)
+}
+
+// Kinds of divergence.
+const (
+	ReverseKL = "reverse" // Σ p·log(p/q): the student keeps to what its teacher finds likely
+	ForwardKL = "forward" // Σ q·log(q/p): it covers all that its teacher finds likely
+	JSD       = "jsd"     // b·KL(q, m) + (1−b)·KL(p, m), m = b·q + (1−b)·p (Agarwal et al. 2024, equation 1)
+)
+
+// head is what log-probabilities are read from.
+type head struct {
+	policy      *Token
+	hidden      torch.Tensor // [M, H]
+	temperature float64
+}
+
+// logProbs are log π of every token, [m, V], of states [m, H].
+func (h head) logProbs(s *torch.Scope, hidden torch.Tensor) torch.Tensor {
+	m := h.policy.model
+	var bias torch.Tensor
+	if m.HeadBias != nil {
+		bias = m.HeadBias.T()
+	} else {
+		bias = s.Floats(make([]float32, h.policy.VocabSize()), int64(h.policy.VocabSize()))
+	}
+	z := s.FrozenLinear(hidden, m.Head.T(), bias)
+	if c := m.Config.Core().LogitSoftcap; c > 0 {
+		z = s.Scale(s.Tanh(s.Scale(z, 1/c)), c)
+	}
+	return s.LogSoftmax(s.Scale(z, 1/h.temperature))
+}
+
+// divergedAtOnce are the logits of a model that Diverge holds at a time.
+const divergedAtOnce = 1 << 21
+
+// Diverge is Σ w·D(p, q) over the M actions of a batch. student and teacher are what two language
+// models of one vocabulary say of the same actions; the gradient goes through the student alone. The distributions are
+// made and differentiated for a few actions at a time, so that memory does not grow with M·V.
+func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []float32) (loss torch.Tensor, err error) {
+	p, q := student.head, teacher.head
+	width := s.Shape(p.hidden)[1]
+	states, slope := s.Read(p.hidden), make([]float32, 0, len(weight)*int(width))
+	sum := 0.0
+	for begin, most := 0, max(1, divergedAtOnce/p.policy.VocabSize()); begin < len(weight); begin += most {
+		end := min(begin+most, len(weight))
+		part, err := torch.Parameter(states[begin*int(width):end*int(width)], int64(end-begin), width)
+		if err != nil {
+			return loss, err
+		}
+		err = torch.Do(torch.Train, func(s *torch.Scope) error {
+			rows := make([]int64, 0, end-begin)
+			for i := begin; i < end; i++ {
+				rows = append(rows, int64(i))
+			}
+			apart := d.of(s, p.logProbs(s, part.T()), s.Detach(q.logProbs(s, s.Rows(q.hidden, s.Ints(rows, int64(len(rows)))))))
+			weighted := s.Sum(s.Mul(apart, s.Floats(weight[begin:end], int64(end-begin))))
+			sum += s.Item(weighted)
+			s.Backward(weighted) // a trained head has its gradient from here
+			grad, _ := s.Grad(part)
+			slope = append(slope, s.Read(grad)...)
+			return nil
+		})
+		part.Close()
+		if err != nil {
+			return loss, err
+		}
+	}
+	// What has the gradient that was found, and the value.
+	through := s.Sum(s.Mul(p.hidden, s.Floats(slope, int64(len(weight)), width)))
+	return s.Shift(s.Sub(through, s.Detach(through)), sum), nil
+}
+
+// of is the divergence of p and q from each other, [m]; both are log-probabilities, [m, V].
+func (d Divergence) of(s *torch.Scope, p, q torch.Tensor) torch.Tensor {
+	kl := func(a, b torch.Tensor) torch.Tensor { return s.SumLast(s.Mul(s.Exp(a), s.Sub(a, b))) }
+	switch d.Kind {
+	case ForwardKL:
+		return kl(q, p)
+	case JSD:
+		// log(e^x + e^y) = x − log σ(x − y)
+		x, y := s.Shift(q, math.Log(d.Mix)), s.Shift(p, math.Log(1-d.Mix))
+		m := s.Sub(x, s.LogSigmoid(s.Sub(x, y)))
+		return s.Add(s.Scale(kl(q, m), d.Mix), s.Scale(kl(p, m), 1-d.Mix))
+	default:
+		return kl(p, q)
+	}
+}
+
+// SameTokens refuses another policy whose tokens are not p's: their distributions are over different things.
+func (p *Token) SameTokens(other *Token) error {
+	own, others := p.Tokenizer.IDs(), other.Tokenizer.IDs()
+	differ := 0
+	example := ""
+	for token, id := range own {
+		if at, ok := others[token]; !ok || at != id {
+			if differ++; example == "" || token < example {
+				example = token
+			}
+		}
+	}
+	switch {
+	case differ > 0:
+		return fmt.Errorf("%s and %s have different tokenizers: of %d tokens %d are others or have another id, such as %q", p.BaseModel, other.BaseModel, len(own), differ, example)
+	case len(own) != len(others):
+		return fmt.Errorf("%s and %s have different tokenizers, of %d and %d tokens", p.BaseModel, other.BaseModel, len(own), len(others))
+	case p.VocabSize() != other.VocabSize():
+		return fmt.Errorf("%s and %s have %d and %d logits: the one has more than its tokenizer needs", p.BaseModel, other.BaseModel, p.VocabSize(), other.VocabSize())
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package policy
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"rltrain/rl"
+	"rltrain/torch"
+)
+
+// anotherTiny is a model of other weights and another width that has the tokens of tinyPolicy's.
+func anotherTiny(t *testing.T) *Token {
+	t.Helper()
+	dir := t.TempDir() + "/other"
+	if err := TinyModel(dir, 1, 64, 11); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewToken(TokenConfig{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// distributions are log π of every token at each action, in float64 from the policy's own log-probabilities.
+func distributions(t *testing.T, p *Token, x *rl.Sample, temperature float64) [][]float64 {
+	t.Helper()
+	var asked []*rl.Sample
+	for token := range p.VocabSize() {
+		y := *x
+		y.Actions = slices.Repeat([]int32{int32(token)}, x.Len())
+		asked = append(asked, &y)
+	}
+	all := make([][]float64, x.Len())
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		for i, l := range s.Read(p.Forward(s, rl.NewBatch(asked), Pass{Temperature: temperature}).LogProbs) {
+			all[i%x.Len()] = append(all[i%x.Len()], float64(l))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// apart is a divergence as its definition has it.
+func (d Divergence) apart(p, q []float64) float64 {
+	kl := func(a, b []float64) float64 {
+		sum := 0.0
+		for i := range a {
+			sum += math.Exp(a[i]) * (a[i] - b[i])
+		}
+		return sum
+	}
+	switch d.Kind {
+	case ReverseKL:
+		return kl(p, q)
+	case ForwardKL:
+		return kl(q, p)
+	}
+	m := make([]float64, len(p))
+	for i := range m {
+		m[i] = math.Log(d.Mix*math.Exp(q[i]) + (1-d.Mix)*math.Exp(p[i]))
+	}
+	return d.Mix*kl(q, m) + (1-d.Mix)*kl(p, m)
+}
+
+// TestDiverge compares the divergences with their definition in float64, and their gradient with differences: by some of
+// the weights of the head, of a layer and of the embedding that both are.
+func TestDiverge(t *testing.T) {
+	p, teacher := tinyPolicy(t, TokenConfig{Full: true}), anotherTiny(t)
+	x := &rl.Sample{Tokens: []int32{3, 9, 14, 20, 8, 1}, Rows: []int{1, 2, 3, 4}, Actions: []int32{14, 20, 8, 1}}
+	weight, temperature := []float32{0.5, 0.25, 1, 2}, 0.7
+	for _, d := range []Divergence{{Kind: ReverseKL}, {Kind: ForwardKL}, {Kind: JSD, Mix: 0.3}} {
+		t.Run(d.Kind, func(t *testing.T) {
+			value := func() float64 {
+				student, taught := distributions(t, p, x, temperature), distributions(t, teacher, x, temperature)
+				sum := 0.0
+				for i, w := range weight {
+					sum += float64(w) * d.apart(student[i], taught[i])
+				}
+				return sum
+			}
+			want := value()
+			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+				batch := rl.NewBatch([]*rl.Sample{x})
+				out := p.Forward(s, batch, Pass{Temperature: temperature})
+				loss, err := Diverge(s, out, teacher.Forward(s, batch, Pass{Temperature: temperature}), d, weight)
+				if err != nil {
+					return err
+				}
+				if got := s.Item(loss); math.Abs(got-want) > 1e-4*math.Abs(want) {
+					t.Errorf("divergence %v, want %v", got, want)
+				}
+				s.Backward(loss)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			for n, v := range p.Params() {
+				var slopes []float32
+				if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+					g, ok := s.Grad(v)
+					if !ok {
+						t.Fatalf("parameter %d has no gradient", n)
+					}
+					slopes = s.Read(g)
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				if n%5 > 0 {
+					continue // enough of them
+				}
+				at := 0
+				for i := range slopes {
+					if math.Abs(float64(slopes[i])) > math.Abs(float64(slopes[at])) {
+						at = i
+					}
+				}
+				values, err := v.Read()
+				if err != nil {
+					t.Fatal(err)
+				}
+				const step = 1e-2
+				shifted := func(by float32) float64 {
+					old := values[at]
+					values[at] = old + by
+					defer func() { values[at] = old }()
+					if err := v.Write(values); err != nil {
+						t.Fatal(err)
+					}
+					return value()
+				}
+				numeric := (shifted(step) - shifted(-step)) / (2 * step)
+				if err := v.Write(values); err != nil {
+					t.Fatal(err)
+				}
+				if got := float64(slopes[at]); math.Abs(got-numeric) > 1e-3+2e-2*math.Abs(numeric) {
+					t.Errorf("parameter %d: slope %v, by differences %v", n, got, numeric)
+				}
+			}
+			if err := torch.ZeroGrad(p.Params()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestDivergeFromOneself: a model is as its teacher where it is its teacher, to the last bit of what float32 can tell.
+func TestDivergeFromOneself(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{R: 2, Alpha: 4})
+	x := &rl.Sample{Tokens: []int32{3, 9, 14}, Rows: []int{0, 1}, Actions: []int32{9, 14}}
+	for _, d := range []Divergence{{Kind: ReverseKL}, {Kind: ForwardKL}, {Kind: JSD, Mix: 0.5}} {
+		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			batch := rl.NewBatch([]*rl.Sample{x})
+			out := p.Forward(s, batch, Pass{Temperature: 1})
+			loss, err := Diverge(s, out, out, d, []float32{1, 1})
+			if err == nil && math.Abs(s.Item(loss)) > 1e-6 {
+				t.Errorf("%s: %v from itself", d.Kind, s.Item(loss))
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSameTokens(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{})
+	if err := p.SameTokens(anotherTiny(t)); err != nil {
+		t.Error(err)
+	}
+	dir := filepath.Join(t.TempDir(), "other")
+	if err := TinyModel(dir, 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "tokenizer.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	swapped := strings.NewReplacer(`"a":`, `"b":`, `"b":`, `"a":`).Replace(string(text))
+	if err := os.WriteFile(path, []byte(swapped), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other, err := NewToken(TokenConfig{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := p.SameTokens(other); err == nil || !strings.Contains(err.Error(), `2 are others or have another id, such as "a"`) {
+		t.Errorf("%v, want that two tokens differ", err)
+	}
+}
