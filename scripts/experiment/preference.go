@@ -100,19 +100,24 @@ func (e *preferenceExperiment) run(ctx context.Context) error {
 	return e.onReal(ctx)
 }
 
-// base makes the pairs, and the model that all ways begin with, once for a seed.
+// base makes the model that all ways begin with, and the pairs of its answers, once for a seed.
 func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) error {
-	if _, err := os.Stat(filepath.Join(dir, "pairs", "validation.jsonl")); err == nil {
+	if made(filepath.Join(dir, "pairs", "validation.jsonl")) {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+	base := filepath.Join(dir, baseFolder)
+	if !made(filepath.Join(base, "model.safetensors")) {
+		if _, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --max-steps 500 --warmup-check-every 0 --eval-samples 50 "+easySums),
+			"--seed", strconv.Itoa(seed), "--output-dir", dir)...); err != nil {
+			return err
+		}
 	}
-	if _, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --max-steps 600 --warmup-check-every 0 --eval-samples 50 "+easySums),
-		"--seed", strconv.Itoa(seed), "--output-dir", dir)...); err != nil {
-		return err
-	}
-	return e.writeOwnPairs(ctx, dir, filepath.Join(dir, baseFolder), seed)
+	return e.writeOwnPairs(ctx, dir, base, seed)
+}
+
+func made(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // learn runs one way and measures what it gives.
