@@ -57,16 +57,17 @@ var preferenceWays = []struct {
 	options string
 }{
 	{"reward model", "--mode reward_model --model BASE --dataset PAIRS --validation-share 0.25 --epochs 3 --batch-size 16 --learning-rate 0.002"},
-	{"sigmoid", "--algorithm dpo --pretrained-model BASE --dataset PAIRS --epochs 2 --learning-rate 0.0002 --loss-type sigmoid --beta 0.1"},
-	{"ipo", "--algorithm dpo --pretrained-model BASE --dataset PAIRS --epochs 2 --learning-rate 0.0002 --loss-type ipo --beta 0.1"},
-	{"simpo", "--algorithm dpo --pretrained-model BASE --dataset PAIRS --epochs 2 --learning-rate 0.0002 --loss-type simpo --beta 2"},
-	{"kto", "--algorithm dpo --pretrained-model BASE --dataset PAIRS --epochs 2 --learning-rate 0.0002 --loss-type kto --beta 0.1"},
+	{"sigmoid", onPairs + "sigmoid,sft --loss-weights 1,1 --beta 0.1"},
+	{"ipo", onPairs + "ipo,sft --loss-weights 1,1 --beta 0.5"},
+	{"simpo", onPairs + "simpo,sft --loss-weights 1,1 --beta 2"},
+	{"kto", onPairs + "kto --beta 0.1"},
 	{"RL, right answers", rlOnSums + "accuracy"},
 	{"RL, reward model", rlOnSums + "model:REWARD"},
 	{"RL, both", rlOnSums + "accuracy,model:REWARD=0.2"},
 }
 
 const (
+	onPairs  = "--algorithm dpo --pretrained-model BASE --dataset PAIRS --epochs 1 --batch-size 16 --learning-rate 0.0001 --loss-type "
 	easySums = "--digits-max 99 --digits-count 2"
 	rlOnSums = "--task sum_digits --mode rl_only --pretrained-model BASE " + easySums + " --algorithm grpo --num-steps 10 --eval-every 10 --prompts-per-step 32 --eval-samples 50 --fresh-samples 0 --reward "
 

@@ -9,14 +9,16 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"rltrain/envs"
 	"rltrain/envs/digits"
 )
 
-// ownPair is a row of preferences: of two answers that the model itself wrote the right one, and of two right ones the
-// shorter.
+// ownPair is a row of preferences: of two answers that the model itself wrote one with every step right, and one whose
+// sum is wrong. What comes to the right sum by wrong steps is neither: a model that learns to prefer such answers, which
+// are luck, gets worse at the steps.
 type ownPair struct {
 	Prompt   string `json:"prompt"`
 	Chosen   string `json:"chosen"`
@@ -75,7 +77,7 @@ func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2
 		return pairs, err
 	}
 	defer f.Close()
-	prompts, right, wrong := map[int]string{}, map[int][]string{}, map[int][]string{}
+	prompts, right, wrong := map[int]string{}, map[int]string{}, map[int][]string{}
 	for d := json.NewDecoder(f); ; {
 		var row struct {
 			Prompt, Completion string
@@ -95,64 +97,27 @@ func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2
 		if err != nil {
 			return pairs, err
 		}
-		into := wrong
-		if step.Info.Correct && row.Stop == envs.StopEnd {
-			into = right
-		}
 		prompts[row.Exercise] = row.Prompt
-		into[row.Exercise] = append(into[row.Exercise], row.Completion)
+		switch {
+		case row.Completion == episode.(envs.Worked).Solution() && row.Stop == envs.StopEnd:
+			right[row.Exercise] = row.Completion
+		case !step.Info.Correct && !slices.Contains(wrong[row.Exercise], row.Completion):
+			wrong[row.Exercise] = append(wrong[row.Exercise], row.Completion)
+		}
 	}
 	for exercise := range promptsAsked + promptsHeld {
 		part := 0
 		if exercise >= promptsAsked {
 			part = 1
 		}
-		for _, p := range pairUp(right[exercise], wrong[exercise]) {
-			p.Prompt = prompts[exercise]
-			pairs[part] = append(pairs[part], p)
+		if right[exercise] == "" {
+			continue
+		}
+		for _, text := range wrong[exercise][:min(pairsEach, len(wrong[exercise]))] {
+			pairs[part] = append(pairs[part], ownPair{prompts[exercise], right[exercise], text})
 		}
 	}
 	return pairs, nil
-}
-
-// pairUp sets different right answers beside different wrong ones, and the shortest right answer beside a longer one.
-func pairUp(right, wrong []string) []ownPair {
-	right, wrong = different(right), different(wrong)
-	var pairs []ownPair
-	for i := range min(pairsEach, max(len(right), len(wrong))) {
-		if len(right) > 0 && len(wrong) > 0 && i < len(wrong) {
-			pairs = append(pairs, ownPair{Chosen: right[i%len(right)], Rejected: wrong[i]})
-		}
-	}
-	if len(right) == 0 {
-		return pairs
-	}
-	shortest, longest := right[0], right[0]
-	for _, text := range right {
-		if len(text) < len(shortest) {
-			shortest = text
-		}
-		if len(text) > len(longest) {
-			longest = text
-		}
-	}
-	if len(shortest) < len(longest) && len(pairs) < pairsEach {
-		pairs = append(pairs, ownPair{Chosen: shortest, Rejected: longest})
-	}
-	return pairs
-}
-
-// different leaves each text once, in order.
-func different(texts []string) []string {
-	seen := map[string]bool{}
-	var out []string
-	for _, text := range texts {
-		if !seen[text] {
-			seen[text] = true
-			out = append(out, text)
-		}
-	}
-	return out
 }
 
 // writeLines writes rows as JSON Lines.
