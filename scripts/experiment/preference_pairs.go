@@ -56,7 +56,7 @@ func (e *preferenceExperiment) writeOwnPairs(ctx context.Context, dir, base stri
 		return err
 	}
 	if _, _, err := command(ctx, e.program, "generate", "--model", base, "--input", prompts, "--output", answers, "-n", strconv.Itoa(answersEach),
-		"--max-new-tokens", "64", "--threads", "1", "--seed", strconv.Itoa(seed)); err != nil {
+		"--max-new-tokens", "40", "--temperature", "0.5", "--threads", "1", "--seed", strconv.Itoa(seed)); err != nil {
 		return err
 	}
 	pairs, err := readOwnPairs(ctx, task, answers)

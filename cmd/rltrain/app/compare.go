@@ -37,17 +37,22 @@ func compareCommand() (*cli.Command, error) {
 		Usage:     "measure two models on the same texts or exercises",
 		ArgsUsage: "DIR_A DIR_B",
 		Description: `Two classifiers on the same texts, or with --task NAME of exercises two language models on the same exercises.
+With --task preference --dataset PROMPTS --reward model:DIR two language models by what a reward model says of their answers
+to the same prompts, or with --reward rubric:FILE --judge DIR another language model.
 Differences are those of B from A, with 95 % intervals of a paired bootstrap over the texts or exercises.`,
 		Flags: joinFlags(flags, []cli.Flag{
-			shared.TaskFlag(append(labelTasks(), exerciseTasks()...)...), &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"},
+			shared.TaskFlag(slices.Concat(labelTasks(), exerciseTasks(), preferenceTasks())...), &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"},
 			&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact, units or math", DefaultText: "the task's own"},
-		}, more, exerciseFlags()),
+		}, more, exerciseFlags(), rewardFlags()),
 		Action: compare,
 	}, nil
 }
 
 func compare(c *cli.Context) error {
 	task := c.String("task")
+	if slices.Contains(preferenceTasks(), task) {
+		return compareRewards(c)
+	}
 	if !slices.Contains(labelTasks(), task) {
 		return compareExercises(c)
 	}

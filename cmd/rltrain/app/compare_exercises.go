@@ -26,12 +26,20 @@ type comparedOnASet struct {
 	rl.TriesComparison
 }
 
-// compareExercises measures two language models on the exercises of a task.
-func compareExercises(c *cli.Context) error {
+// twoFolders refuses the options that name one model.
+func twoFolders(c *cli.Context) error {
 	for _, name := range []string{"model", "adapter"} {
 		if c.IsSet(name) {
 			return shared.UsageErrorf("--%s: compare takes two folders instead, of models or of adapters", name)
 		}
+	}
+	return nil
+}
+
+// compareExercises measures two language models on the exercises of a task.
+func compareExercises(c *cli.Context) error {
+	if err := twoFolders(c); err != nil {
+		return err
 	}
 	x, err := newExam(c)
 	if err != nil {

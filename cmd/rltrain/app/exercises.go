@@ -106,17 +106,22 @@ func newExam(c *cli.Context) (exam, error) {
 	if x.tries > 1 && !c.IsSet("temperature") {
 		x.sampling.Temperature = 1
 	}
+	return x, checkTries(x.tries, x.sampling)
+}
+
+// checkTries refuses what no answers can be drawn by.
+func checkTries(tries int, sampling torch.Sampling) error {
 	switch {
-	case x.tries < 1 || x.tries > 1<<16:
-		return x, shared.UsageErrorf("--n: %d is out of range; it must be 1 to 65536", x.tries)
-	case !(x.sampling.Temperature >= 0 && x.sampling.Temperature <= 1e6):
-		return x, shared.UsageErrorf("--temperature: %v is out of range; it must be 0 to 1000000", x.sampling.Temperature)
-	case !(x.sampling.TopP >= 0 && x.sampling.TopP <= 1):
-		return x, shared.UsageErrorf("--top-p: %v is out of range; it must be 0 to 1", x.sampling.TopP)
-	case x.tries > 1 && x.sampling.Temperature == 0:
-		return x, shared.UsageErrorf("--temperature 0: all %d tries at an exercise would be the same; leave --n out, or choose a temperature above 0", x.tries)
+	case tries < 1 || tries > 1<<16:
+		return shared.UsageErrorf("--n: %d is out of range; it must be 1 to 65536", tries)
+	case !(sampling.Temperature >= 0 && sampling.Temperature <= 1e6):
+		return shared.UsageErrorf("--temperature: %v is out of range; it must be 0 to 1000000", sampling.Temperature)
+	case !(sampling.TopP >= 0 && sampling.TopP <= 1):
+		return shared.UsageErrorf("--top-p: %v is out of range; it must be 0 to 1", sampling.TopP)
+	case tries > 1 && sampling.Temperature == 0:
+		return shared.UsageErrorf("--temperature 0: all %d tries at an exercise would be the same; leave --n out, or choose a temperature above 0", tries)
 	}
-	return x, nil
+	return nil
 }
 
 // examResults is one language model on all data sets: what eval writes to --output.

@@ -308,12 +308,12 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 // labelRewards are those of the RL stage.
 func (t *labelRun) labelRewards(ctx context.Context, labels []string) (rewards *reward.Labels, done func(), err error) {
 	spec, key := t.config.LabelRollouts.RewardSpec()
-	critics := &critics{trainer: t.trainer}
-	if rewards, err = reward.ParseLabels(spec, labels, reward.Options{Critic: critics.open(ctx)}); err != nil {
-		critics.close()
+	models := shared.NewModels(ctx, t.hub)
+	if rewards, err = reward.ParseLabels(spec, labels, reward.Options{Critic: models.Critic}); err != nil {
+		models.Close()
 		return nil, nil, t.config.Errorf(key, "%v", err)
 	}
-	return rewards, func() { rewards.Close(); critics.close() }, nil
+	return rewards, func() { rewards.Close(); models.Close() }, nil
 }
 
 // learning is what the trainer is to do in the RL stage, for so many steps.

@@ -1,0 +1,259 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"rltrain/cmd/rltrain/shared"
+	"rltrain/envs"
+	"rltrain/envs/chat"
+	"rltrain/envs/reward"
+	"rltrain/rl"
+	"rltrain/rl/policy"
+	"rltrain/rl/report"
+	"rltrain/torch"
+)
+
+// rewardFlags are those of compare that go with a task of preferences.
+func rewardFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "reward", Usage: "of preferences: what judges the answers, as in training: model:DIR, rubric:FILE, expr:'...', cmd:PROGRAM, each with =WEIGHT if wanted, joined by commas"},
+		&cli.StringFlag{Name: "judge", Usage: "of preferences: the language model that a rubric asks"},
+	}
+}
+
+// rewardComparison is two language models whose answers to the same prompts a reward judges.
+type rewardComparison struct {
+	A       string        `json:"a"`
+	B       string        `json:"b"`
+	Reward  string        `json:"reward"`
+	Prompts int           `json:"prompts"` // with an answer of each that has a reward
+	TooLong int           `json:"too_long"`
+	Failed  int           `json:"failed"`            // prompts without such an answer
+	Failure string        `json:"failure,omitempty"` // the first one
+	Mean    rl.Difference `json:"mean_reward"`
+	Wins    rl.Estimate   `json:"wins"` // share of the prompts at which B earns more; of equals half
+}
+
+// String is the table that compare prints.
+func (r rewardComparison) String() string {
+	text := fmt.Sprintf("%s prompts, judged by %s\nA: %s\nB: %s\n", report.Count(int64(r.Prompts)), r.Reward, r.A, r.B)
+	if r.TooLong > 0 {
+		text += fmt.Sprintf("warning: %d prompts leave no room for an answer, and are left out\n", r.TooLong)
+	}
+	if r.Failed > 0 {
+		text += fmt.Sprintf("warning: %d prompts have no reward, and are left out; the first: %s\n", r.Failed, r.Failure)
+	}
+	text += "\n" + report.RenderTable([]string{"figure", "A", "B", "B - A", "95 % interval"}, [][]string{differenceRow("mean reward", r.Mean)})
+	return text + fmt.Sprintf("\nB earns more than A at %.1f %% of the prompts [%.1f, %.1f], equals counted half\n", 100*r.Wins.Value, 100*r.Wins.Interval[0], 100*r.Wins.Interval[1])
+}
+
+// rewardRun is how the answers are made and judged.
+type rewardRun struct {
+	options policy.GenerateOptions
+	spec    string
+}
+
+func newRewardRun(c *cli.Context) (run rewardRun, err error) {
+	run.spec = c.String("reward")
+	if run.spec == "" || c.String("dataset") == "" {
+		return run, shared.UsageErrorf("compare --task %s needs --dataset FILE with prompts, and --reward, which judges the answers", c.String("task"))
+	}
+	o := policy.GenerateOptions{Samples: c.Int("n"), MaxNew: 256, Seed: 42, Sampling: torch.Sampling{Temperature: c.Float64("temperature"), TopP: c.Float64("top-p")}}
+	if o.Samples > 1 && !c.IsSet("temperature") {
+		o.Sampling.Temperature = 1
+	}
+	if text := c.String("max-new-tokens"); text != "" {
+		if o.MaxNew, err = strconv.Atoi(text); err != nil || o.MaxNew < 1 || o.MaxNew > 1<<20 {
+			return run, shared.UsageErrorf("--max-new-tokens: %q is no number from 1 to %d", text, 1<<20)
+		}
+	}
+	if text := c.String("seed"); text != "" {
+		if o.Seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return run, shared.UsageErrorf("--seed: %q is no number from 0", text)
+		}
+	}
+	run.options = o
+	return run, checkTries(o.Samples, o.Sampling)
+}
+
+// compareRewards has two language models answer the same prompts, and a reward judge the answers.
+func compareRewards(c *cli.Context) error {
+	flags, err := languageModelFlags()
+	if err != nil {
+		return err
+	}
+	names := append(flagNames(slices.Concat(flags, rewardFlags())), "task", "dataset", "output", "max-samples", "max-new-tokens", "seed", "n", "temperature", "top-p")
+	if err := onlyFlags(c, c.String("task"), names); err != nil {
+		return err
+	}
+	if err := twoFolders(c); err != nil {
+		return err
+	}
+	run, err := newRewardRun(c)
+	if err != nil {
+		return err
+	}
+	output := c.String("output")
+	if err := newResults(output); err != nil {
+		return err
+	}
+	return shared.OnThread(c, func(ctx context.Context) error {
+		results, err := run.compare(ctx, c)
+		if err != nil {
+			return err
+		}
+		return printResults(c, output, results)
+	})
+}
+
+func (run rewardRun) compare(ctx context.Context, c *cli.Context) (r rewardComparison, err error) {
+	r = rewardComparison{A: c.Args().Get(0), B: c.Args().Get(1), Reward: run.spec}
+	client, done := shared.HubOf(c)
+	defer done()
+	models := shared.NewModels(ctx, client)
+	defer models.Close()
+	list, err := reward.ParseText(run.spec, nil, reward.Options{Judge: models, Critic: models.Critic})
+	if err != nil {
+		return r, shared.UsageErrorf("--reward: %v", err)
+	}
+	defer list.Close()
+	switch judge, asks := c.String("judge"), list.Rubric(); {
+	case asks != "" && judge == "":
+		return r, shared.UsageErrorf("--reward: %s asks a language model: name one with --judge", asks)
+	case asks == "" && judge != "":
+		return r, shared.UsageErrorf("--judge: nothing in %s asks a language model", run.spec)
+	case judge != "":
+		if err := models.OpenJudge(judge, ""); err != nil {
+			return r, shared.UsageErrorf("--judge: %v", err)
+		}
+	}
+	prompts, err := promptsOf(ctx, c)
+	if err != nil {
+		return r, err
+	}
+	var answers [2][][]envs.Completion
+	for i, model := range []string{r.A, r.B} {
+		if answers[i], err = run.answer(ctx, c, model, prompts); err != nil {
+			return r, err
+		}
+	}
+	var earned [2][]float64
+	var wins []float64
+	for i := range prompts {
+		if answers[0][i] == nil || answers[1][i] == nil {
+			r.TooLong++
+			continue
+		}
+		var means [2]float64
+		failure := ""
+		for side := range means {
+			scores, err := list.Score(ctx, answers[side][i], 1)
+			if err != nil {
+				return r, err
+			}
+			if means[side], err = meanOf(scores); err != nil && failure == "" {
+				failure = fmt.Sprintf("prompt %d: %v", i+1, err)
+			}
+		}
+		if failure != "" {
+			if r.Failed++; r.Failure == "" {
+				r.Failure = failure
+			}
+			continue
+		}
+		earned[0], earned[1] = append(earned[0], means[0]), append(earned[1], means[1])
+		wins = append(wins, map[bool]float64{true: 1}[means[1] > means[0]]+map[bool]float64{true: 0.5}[means[1] == means[0]])
+	}
+	if r.Prompts = len(wins); r.Prompts == 0 {
+		return r, fmt.Errorf("none of %d prompts has answers of both models with a reward: %d leave no room for an answer; the first failure: %s", len(prompts), r.TooLong, r.Failure)
+	}
+	r.Mean, r.Wins = rl.CompareMeans(earned[0], earned[1]), rl.MeanEstimate(wins)
+	return r, nil
+}
+
+// meanOf is the mean of the totals, all of which have to be there.
+func meanOf(scores reward.Scores) (float64, error) {
+	sum := 0.0
+	for _, one := range scores.Rewards {
+		if one.Failures > 0 {
+			return 0, fmt.Errorf("%s: %s", one.Name, one.Failure)
+		}
+	}
+	for _, total := range scores.Total {
+		sum += total
+	}
+	return sum / float64(len(scores.Total)), nil
+}
+
+// promptsOf reads the prompts of --dataset; answers beside them are left alone.
+func promptsOf(ctx context.Context, c *cli.Context) ([]chat.Content, error) {
+	rows, err := preferenceRows(ctx, c, c.String("dataset"), chat.PromptOnly, chat.Preference, chat.Unpaired)
+	if err != nil {
+		return nil, err
+	}
+	var prompts []chat.Content
+	for e, err := range rows {
+		if err != nil {
+			return nil, err
+		}
+		if prompts = append(prompts, e.Prompt); len(prompts) == c.Int("max-samples") {
+			break
+		}
+	}
+	if len(prompts) == 0 {
+		return nil, fmt.Errorf("--dataset: %s has no prompts", c.String("dataset"))
+	}
+	return prompts, nil
+}
+
+// answer has a model answer prompts; nil are the answers where there is no room for one.
+func (run rewardRun) answer(ctx context.Context, c *cli.Context, model string, prompts []chat.Content) ([][]envs.Completion, error) {
+	p, err := loadLanguageModel(c, model, "")
+	if err != nil {
+		return nil, fmt.Errorf("loading %s: %w", model, err)
+	}
+	defer p.Close()
+	sampler, err := p.NewSampler(examSlots)
+	if err != nil {
+		return nil, err
+	}
+	defer sampler.Close()
+	answers, o := make([][]envs.Completion, len(prompts)), run.options
+	var asked [][]int32
+	var of []int
+	for i, prompt := range prompts {
+		ids, err := p.Prompt(prompt)
+		if err != nil {
+			return nil, fmt.Errorf("%s, prompt %d: %w", model, i+1, err)
+		}
+		if len(ids) > 0 && len(ids)+o.MaxNew <= p.MaxLength() {
+			asked, of, o.Streams = append(asked, ids), append(of, i), append(o.Streams, uint64(i))
+		}
+	}
+	err = sampler.Generate(ctx, asked, o, func(at int, completions []policy.Completion) error {
+		i := of[at]
+		for _, written := range completions {
+			answers[i] = append(answers[i], envs.Completion{Observation: shownOf(prompts[i]), Text: written.Text, Action: envs.Action{Text: written.Text, Stop: envs.StopEnd}})
+		}
+		return nil
+	})
+	return answers, err
+}
+
+// shownOf is a prompt as an episode shows it.
+func shownOf(prompt chat.Content) envs.Observation {
+	if !prompt.Conversational() {
+		return envs.Observation{Text: prompt.Text}
+	}
+	var o envs.Observation
+	for _, m := range prompt.Messages {
+		o.Messages = append(o.Messages, envs.Message{Role: m.Role(), Content: strings.TrimSpace(m.Text())})
+	}
+	return o
+}
