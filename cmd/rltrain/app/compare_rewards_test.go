@@ -38,14 +38,14 @@ func TestCompareByRewards(t *testing.T) {
 		t.Errorf("a model beside itself: %+v", r)
 	}
 	for args, want := range map[string]string{
-		compare + "TMP/a TMP/b":                                                                          "needs --dataset FILE with prompts, and --reward",
-		compare + "--reward model:TMP/nowhere TMP/a TMP/b":                                               "--reward: ",
-		compare + "--reward accuracy TMP/a TMP/b":                                                        "--reward: ",
-		compare + "--reward rubric:TMP/nowhere TMP/a TMP/b":                                              "--reward: ",
-		compare + "--reward expr:'length' --judge TMP/a TMP/a TMP/b":                                     "--judge: nothing in expr:'length' asks a language model",
-		compare + "--reward expr:'length' --n 0 TMP/a TMP/b":                                             "--n: 0 is out of range",
-		compare + "--reward expr:'length' --eval-samples 3 TMP/a TMP/b":                                  "--eval-samples: does not apply to task preference",
-		compare + "--reward expr:'length' --model TMP/a TMP/a TMP/b":                                     "compare takes two folders instead",
+		compare + "TMP/a TMP/b":                                                                            "needs --dataset FILE with prompts, and --reward",
+		compare + "--reward model:TMP/nowhere TMP/a TMP/b":                                                 "--reward: ",
+		compare + "--reward accuracy TMP/a TMP/b":                                                          "--reward: ",
+		compare + "--reward rubric:TMP/nowhere TMP/a TMP/b":                                                "--reward: ",
+		compare + "--reward expr:'length' --judge TMP/a TMP/a TMP/b":                                       "--judge: nothing in expr:'length' asks a language model",
+		compare + "--reward expr:'length' --n 0 TMP/a TMP/b":                                               "--n: 0 is out of range",
+		compare + "--reward expr:'length' --eval-samples 3 TMP/a TMP/b":                                    "--eval-samples: does not apply to task preference",
+		compare + "--reward expr:'length' --model TMP/a TMP/a TMP/b":                                       "compare takes two folders instead",
 		strings.Replace(compare, "new-tokens 3", "new-tokens x", 1) + "--reward expr:'length' TMP/a TMP/b": "--max-new-tokens: \"x\" is no number",
 	} {
 		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
