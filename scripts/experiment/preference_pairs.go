@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,16 +9,17 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"rltrain/envs"
 	"rltrain/envs/digits"
+	"rltrain/internal/outfile"
 )
 
-// ownPair is a row of preferences: of two answers that the model itself wrote one with every step right, and one whose
-// sum is wrong. What comes to the right sum by wrong steps is neither: a model that learns to prefer such answers, which
-// are luck, gets worse at the steps.
+// ownPair is a row of preferences: of two answers that the model itself wrote, a right one and a wrong one. Each is a draw
+// from all right or all wrong answers that the model gives, as often as it gives them: then what a loss of pairs pulls at
+// first is what reinforcement learning would. Pairs of different answers only, or drawn colder than the model is trained,
+// push the steps that good and bad answers share.
 type ownPair struct {
 	Prompt   string `json:"prompt"`
 	Chosen   string `json:"chosen"`
@@ -29,7 +30,7 @@ const (
 	promptsAsked = 1000 // exercises whose answers become pairs to learn from
 	promptsHeld  = 250  // others, whose pairs are held out
 	answersEach  = 8
-	pairsEach    = 3 // of an exercise at most
+	pairsEach    = 4 // of an exercise at most
 )
 
 // writeOwnPairs has the model in base answer exercises, and writes the pairs to train.jsonl and validation.jsonl in the
@@ -52,11 +53,11 @@ func (e *preferenceExperiment) writeOwnPairs(ctx context.Context, dir, base stri
 		}
 		shown = append(shown, map[string]any{"prompt": first.Text, "exercise": i})
 	}
-	if err := writeLines(prompts, shown); err != nil {
+	if err := writeObjects(prompts, shown); err != nil {
 		return err
 	}
 	if _, _, err := command(ctx, e.program, "generate", "--model", base, "--input", prompts, "--output", answers, "-n", strconv.Itoa(answersEach),
-		"--max-new-tokens", "40", "--temperature", "0.5", "--threads", "1", "--seed", strconv.Itoa(seed)); err != nil {
+		"--max-new-tokens", "40", "--threads", "1", "--seed", strconv.Itoa(seed)); err != nil {
 		return err
 	}
 	pairs, err := readOwnPairs(ctx, task, answers)
@@ -67,7 +68,7 @@ func (e *preferenceExperiment) writeOwnPairs(ctx context.Context, dir, base stri
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	return errors.Join(writeLines(filepath.Join(folder, "train.jsonl"), pairs[0]), writeLines(filepath.Join(folder, "validation.jsonl"), pairs[1]))
+	return errors.Join(writeObjects(filepath.Join(folder, "train.jsonl"), pairs[0]), writeObjects(filepath.Join(folder, "validation.jsonl"), pairs[1]))
 }
 
 // readOwnPairs judges the answers, and pairs those to each exercise: to learn from, and held out.
@@ -77,7 +78,7 @@ func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2
 		return pairs, err
 	}
 	defer f.Close()
-	prompts, right, wrong := map[int]string{}, map[int]string{}, map[int][]string{}
+	prompts, right, wrong := map[int]string{}, map[int][]string{}, map[int][]string{}
 	for d := json.NewDecoder(f); ; {
 		var row struct {
 			Prompt, Completion string
@@ -99,9 +100,9 @@ func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2
 		}
 		prompts[row.Exercise] = row.Prompt
 		switch {
-		case row.Completion == episode.(envs.Worked).Solution() && row.Stop == envs.StopEnd:
-			right[row.Exercise] = row.Completion
-		case !step.Info.Correct && !slices.Contains(wrong[row.Exercise], row.Completion):
+		case step.Info.Correct && row.Stop == envs.StopEnd:
+			right[row.Exercise] = append(right[row.Exercise], row.Completion)
+		default:
 			wrong[row.Exercise] = append(wrong[row.Exercise], row.Completion)
 		}
 	}
@@ -110,28 +111,21 @@ func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2
 		if exercise >= promptsAsked {
 			part = 1
 		}
-		if right[exercise] == "" {
-			continue
-		}
-		for _, text := range wrong[exercise][:min(pairsEach, len(wrong[exercise]))] {
-			pairs[part] = append(pairs[part], ownPair{prompts[exercise], right[exercise], text})
+		for i := range min(pairsEach, len(right[exercise]), len(wrong[exercise])) {
+			pairs[part] = append(pairs[part], ownPair{prompts[exercise], right[exercise][i], wrong[exercise][i]})
 		}
 	}
 	return pairs, nil
 }
 
-// writeLines writes rows as JSON Lines.
-func writeLines(path string, rows []any) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	w := bufio.NewWriter(f)
-	encoder := json.NewEncoder(w)
+// writeObjects writes rows as JSON Lines.
+func writeObjects(path string, rows []any) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
 	for _, row := range rows {
 		if err := encoder.Encode(row); err != nil {
-			return errors.Join(err, f.Close())
+			return err
 		}
 	}
-	return errors.Join(w.Flush(), f.Close())
+	return outfile.Write(path, b.Bytes(), 0o644)
 }
