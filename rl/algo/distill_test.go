@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rltrain/rl"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 )
 
@@ -64,7 +65,7 @@ func TestDistillNeedsATeacher(t *testing.T) {
 		t.Error("no teacher is accepted")
 	}
 	p := tinyToken(t, 4)
-	_, err := New(p, NewPreferences([][]*rl.Sample{policy.Samples(texts(1))}, 1, 0, 1), &Distill{Teacher: "given"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1, Schedule: "linear"}}, (&recorded{}).hooks())
+	_, err := New(p, epochs.NewPreferences([][]*rl.Sample{policy.Samples(texts(1))}, 1, 0, 1), &Distill{Teacher: "given"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1, Schedule: "linear"}}, (&recorded{}).hooks())
 	if err == nil || err.Error() != "the algorithm needs a teacher" {
 		t.Errorf("without the teacher: %v", err)
 	}
