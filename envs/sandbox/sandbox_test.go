@@ -276,7 +276,7 @@ func TestPair(t *testing.T) {
 		second := python.Program("import os\nos.write(4, b'abc')\nprint(os.read(3, 99))", nil)
 		second.Files[0].Name, second.Argv[len(second.Argv)-1] = "other.py", "{}/other.py"
 		out, err := s.Run(t.Context(), Usual(), first, second)
-		if err != nil || out[1].Status != OK || out[1].Stdout != "b'cba'\n" || out[0].Signal != int(unix.SIGKILL) {
+		if err != nil || out[1].Status != OK || out[1].Stdout != "b'cba'\n" || out[0].Signal != int(unix.SIGKILL) || out[0].Status != Signal {
 			t.Errorf("%+v, %v", out, err)
 		}
 	})
