@@ -50,7 +50,9 @@ func Divide[E any](seed uint64, noun string, train, eval Source[E], examples []E
 			return nil, fmt.Errorf("%s: %d %ss are too few to keep %d to be judged by", train.Path, len(b.Train), noun, holdOut)
 		}
 		b.Eval = b.Train[keep:]
-		b.Train = without(b.Train[:keep:keep], b.Eval, key)
+		if b.Train = without(b.Train[:keep:keep], b.Eval, key); len(b.Train) == 0 {
+			return nil, fmt.Errorf("%s: the last %d %ss are kept to be judged by, and all others are the same as one of them", train.Path, holdOut, noun)
+		}
 		return b, nil
 	}
 	judged := keys(b.Eval, key)

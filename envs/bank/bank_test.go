@@ -32,6 +32,7 @@ func TestDivide(t *testing.T) {
 		{"only to judge by", Source[string]{}, source("e", "c d"), "c", 0, "", "d", ""},
 		{"in both", source("t", "a b"), source("e", "b"), "", 0, "", "", `t and e both have the thing "b"`},
 		{"too few", source("t", "a b"), Source[string]{}, "", 2, "", "", "t: 2 things are too few to keep 2"},
+		{"all the same", source("t", "a a"), Source[string]{}, "", 1, "", "", "t: the last 1 things are kept to be judged by, and all others are the same"},
 		{"all examples", source("t", "a b"), source("e", "c"), "a b", 0, "", "", "t: 2 worked examples leave no other thing"},
 	} {
 		b, err := Divide(1, "thing", test.train, test.eval, strings.Fields(test.examples), test.holdOut, self)
