@@ -41,6 +41,7 @@ func TestReferences(t *testing.T) {
 		t.Skip("RLTRAIN_TASK_DATA does not name the folder with humaneval and mbpp")
 	}
 	j := newTestJudge(t)
+	j.limits.CPU = 10 * time.Second // one solution takes two seconds on a busy machine
 	for _, set := range []struct {
 		file string
 		n    int
