@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// once runs programs in one helper.
-func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program) ([]Outcome, error) {
+// once runs programs in one helper, a new one where another has failed.
+func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program, anew bool) ([]Outcome, error) {
 	j := job{Means: s.means, Limits: l}
 	folder := home
 	if s.means.Tier != Namespaces {
@@ -36,7 +36,7 @@ func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program) ([]Out
 		}
 		j.Boxes, inputs[i] = append(j.Boxes, b), p.Stdin
 	}
-	h, err := s.helper()
+	h, err := s.helper(anew)
 	if err != nil {
 		return nil, err
 	}

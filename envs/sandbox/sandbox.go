@@ -209,14 +209,17 @@ func newSandbox(m means) *Sandbox {
 	return &Sandbox{means: m, slots: make(chan struct{}, n), idle: make(chan *helper, n)}
 }
 
-// helper is one that waits for a job, or a new one.
-func (s *Sandbox) helper() (*helper, error) {
+// helper is one that waits for a job, or a new one; anew it is a new one in any case, and one that waits is ended.
+func (s *Sandbox) helper(anew bool) (*helper, error) {
 	select {
 	case h := <-s.idle:
-		return h, nil
+		if !anew {
+			return h, nil
+		}
+		_ = h.end() // it may be gone already
 	default:
-		return startHelper()
 	}
+	return startHelper()
 }
 
 // Close ends the helpers. They end with this process too, but then what they used counts nowhere.
@@ -252,7 +255,7 @@ func (s *Sandbox) Run(ctx context.Context, l Limits, programs ...Program) ([]Out
 		return nil, ctx.Err()
 	}
 	for try := 1; ; try++ {
-		out, err := s.once(ctx, l, programs)
+		out, err := s.once(ctx, l, programs, try > 1)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

@@ -305,6 +305,23 @@ func TestHelper(t *testing.T) {
 		if third == first {
 			t.Error("a helper that is gone served")
 		}
+		// All may be gone, as where memory has run out.
+		idle := make(chan *helper, 8)
+		for range cap(idle) - 1 {
+			h, err := startHelper()
+			if err != nil {
+				t.Fatal(err)
+			}
+			idle <- h
+			if err := h.command.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		many := &Sandbox{means: s.means, slots: s.slots, idle: idle}
+		if o, err := many.RunText(t.Context(), quick(), python, "print(1)", nil); err != nil || o.Stdout != "1\n" {
+			t.Errorf("%+v, %v", o, err)
+		}
+		_ = many.Close()
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
