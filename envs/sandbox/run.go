@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -128,7 +127,9 @@ func (e ended) outcome(w written, language *Language, l Limits) Outcome {
 		o.Status = Output
 	case e.Memory:
 		o.Status = Memory
-	case e.Deadline || e.Signal == int(unix.SIGXCPU) || e.Signal == int(unix.SIGKILL) && l.CPU > 0 && e.CPU >= (l.CPU-200*time.Millisecond).Seconds():
+	case e.Deadline || e.Signal == int(unix.SIGXCPU) || e.Signal == int(unix.SIGKILL) && l.CPU > 0 && e.CPU >= 0.8*l.CPU.Seconds():
+		// The first of two may be ended with the second before it can tell of its own end, and the two ways to count its time
+		// differ a little.
 		o.Status = Timeout
 	case e.Signal != 0 || !e.Exited:
 		o.Status = Signal
