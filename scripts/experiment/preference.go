@@ -17,7 +17,7 @@ import (
 	"rltrain/rl/report"
 )
 
-// preferenceExperiment learns from preferences whose truth is known: of two worked sums of digits, one has a slip. A
+// preferenceExperiment learns from preferences whose truth is known: of two answers of a model to a sum of digits, one is wrong. A
 // reward model and losses of the family of DPO begin with a model that has imitated for a while; what they make of it is
 // measured by greedy answers to exercises that nothing was trained on.
 type preferenceExperiment struct {
@@ -204,7 +204,7 @@ func (r preferenceResults) markdown() string {
 			case run.Way != way.name:
 			case run.Reward != nil:
 				v := run.Reward
-				rewards = append(rewards, []string{"sums with a slip", fmt.Sprint(run.Seed), fmt.Sprint(v.N), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy, 100*v.Interval[0], 100*v.Interval[1]),
+				rewards = append(rewards, []string{"own answers to sums", fmt.Sprint(run.Seed), fmt.Sprint(v.N), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy, 100*v.Interval[0], 100*v.Interval[1]),
 					fmt.Sprintf("%.1f", 100*v.Longer.Value), fmt.Sprintf("%.4f", v.ECE), fmt.Sprintf("%.0f", run.CPUSeconds)})
 			default:
 				d := run.Difference
@@ -219,8 +219,8 @@ func (r preferenceResults) markdown() string {
 				fmt.Sprintf("%.1f", 100*v.Longer.Value), fmt.Sprintf("%.4f", v.ECE), fmt.Sprintf("%.0f", r.Real.CPUSeconds[i])})
 		}
 	}
-	return "Sums of the digits of two numbers up to 99. All begin with a model of 2 layers and 64 features that has imitated worked solutions for 500 updates. Pairs: 400 worked " +
-		"solutions, each beside the same with a slip. Greedy answers to 300 exercises that nothing was trained on, % right, with the paired 95 % interval of the difference.\n\n" +
+	return "Sums of the digits of two numbers up to 99. All begin with a model of 2 layers and 64 features that has imitated worked solutions for 500 updates. Pairs: of its " +
+		"own answers to 1,000 exercises a right one beside a wrong one, four pairs of an exercise at most. Greedy answers to 300 exercises that nothing was trained on, % right, with the paired 95 % interval of the difference.\n\n" +
 		report.MarkdownTable([]string{"learnt by", "seed", "before", "after", "difference", "CPU s"}, rows) +
 		"\nReward models on held-out pairs. Longer: % of the pairs whose better answer is the longer one, which is what a rule that looks at length alone would get (or 100 less it).\n\n" +
 		report.MarkdownTable([]string{"pairs", "seed", "held out", "accuracy %", "longer %", "ECE", "CPU s"}, rewards)
