@@ -11,11 +11,17 @@ import (
 	"rltrain/envs"
 )
 
+// keyOf stands for an exercise; it is the same for lists of the same numbers. A number takes less memory than
+// the list as a text, and long runs draw many.
+func keyOf(name string, numbers []int) uint64 {
+	sum := sha256.Sum256([]byte(name + " " + fmt.Sprint(slices.Sorted(slices.Values(numbers)))))
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
 // partOf puts two exercises in ten aside for evaluation, and four for the warm-up. The order of a list does not
 // matter: the same numbers in another order are no unseen exercise.
-func partOf(name, key string) envs.Part {
-	sum := sha256.Sum256([]byte(name + " " + key))
-	switch place := binary.LittleEndian.Uint64(sum[:]) % 10; {
+func partOf(key uint64) envs.Part {
+	switch place := key % 10; {
 	case place < 2:
 		return envs.Eval
 	case place < 6:
@@ -25,9 +31,6 @@ func partOf(name, key string) envs.Part {
 	}
 }
 
-// keyOf is the same for lists of the same numbers.
-func keyOf(numbers []int) string { return fmt.Sprint(slices.Sorted(slices.Values(numbers))) }
-
 // A sequence is the exercises of a part in the order in which they are drawn, each once. Those to learn from begin
 // again, in another order, when all have come.
 type sequence struct {
@@ -36,7 +39,7 @@ type sequence struct {
 
 	lock  sync.Mutex
 	rng   *rand.Rand
-	seen  map[string]bool // in this round
+	seen  map[uint64]struct{} // in this round
 	drawn [][]int
 	round int // length of the first round; 0 until it is over
 }
@@ -45,7 +48,7 @@ func (t *Task) sequence(part envs.Part) *sequence {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], t.seed)
 	copy(key[16:], part)
-	return &sequence{task: t, part: part, rng: rand.New(rand.NewChaCha8(key)), seen: map[string]bool{}}
+	return &sequence{task: t, part: part, rng: rand.New(rand.NewChaCha8(key)), seen: map[uint64]struct{}{}}
 }
 
 // maxMisses draws in a row without a new exercise mean that all have come. It is more than ever needed for the first
@@ -75,9 +78,9 @@ func (s *sequence) at(index int) (numbers []int, ok bool) {
 func (s *sequence) next() bool {
 	for range maxMisses {
 		numbers := s.task.draw(s.part, s.rng.IntN)
-		key := keyOf(numbers)
-		if !s.seen[key] && partOf(s.task.name, key) == s.part {
-			s.seen[key] = true
+		key := keyOf(s.task.name, numbers)
+		if _, seen := s.seen[key]; !seen && partOf(key) == s.part {
+			s.seen[key] = struct{}{}
 			s.drawn = append(s.drawn, numbers)
 			return true
 		}

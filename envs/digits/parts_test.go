@@ -23,15 +23,15 @@ var allParts = []envs.Part{envs.Warmup, envs.Train, envs.Eval}
 
 func TestPartsAreDisjointWhateverTheSeed(t *testing.T) {
 	for _, name := range []string{Sum, Reverse} {
-		owner := map[string]envs.Part{}
+		owner := map[uint64]envs.Part{}
 		count := map[envs.Part]int{}
 		for seed := range uint64(2) {
 			task := newTask(t, name, seed, smallest(name))
 			for _, part := range allParts {
 				for i := range task.Len(part) {
-					key := keyOf(episode(t, task, part, i).numbers)
+					key := keyOf(name, episode(t, task, part, i).numbers)
 					if other, ok := owner[key]; ok && other != part {
-						t.Fatalf("%s: %s is in %s and in %s", name, key, other, part)
+						t.Fatalf("%s: exercise %x is in %s and in %s", name, key, other, part)
 					}
 					owner[key] = part
 				}
@@ -57,9 +57,9 @@ func TestNoExerciseComesTwiceBeforeAllHaveCome(t *testing.T) {
 				task *Task
 				n    int
 			}{"few": {few, n}, "many": {newTask(t, name, 4, nil), 3000}} {
-				seen := map[string]bool{}
+				seen := map[uint64]bool{}
 				for i := range test.n {
-					seen[keyOf(episode(t, test.task, part, i).numbers)] = true
+					seen[keyOf(name, episode(t, test.task, part, i).numbers)] = true
 				}
 				if len(seen) != test.n {
 					t.Errorf("%s, %s, %s: %d different exercises among the first %d", name, title, part, len(seen), test.n)
@@ -71,10 +71,10 @@ func TestNoExerciseComesTwiceBeforeAllHaveCome(t *testing.T) {
 				}
 				continue
 			}
-			first, again := map[string]bool{}, map[string]bool{}
+			first, again := map[uint64]bool{}, map[uint64]bool{}
 			same := true
 			for i := range n {
-				a, b := keyOf(episode(t, few, part, i).numbers), keyOf(episode(t, few, part, n+i).numbers)
+				a, b := keyOf(name, episode(t, few, part, i).numbers), keyOf(name, episode(t, few, part, n+i).numbers)
 				first[a], again[b] = true, true
 				same = same && a == b
 			}

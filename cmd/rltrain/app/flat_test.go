@@ -1,0 +1,73 @@
+//go:build crash
+
+package app
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// held is what a process holds.
+type held struct{ kilobytes, threads, descriptors int }
+
+// heldBy reads what a process holds, as Linux counts it.
+func heldBy(t *testing.T, pid int) (h held) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &h.kilobytes)
+		_, _ = fmt.Sscanf(line, "Threads: %d", &h.threads)
+	}
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.descriptors = len(files)
+	return h
+}
+
+// TestCrashOfNothing trains for 10,000 steps: what the process holds stays as it was after 2,000, but for the exercises
+// that were drawn, which are kept so that none comes twice.
+func TestCrashOfNothing(t *testing.T) {
+	l := newLab(t)
+	out := filepath.Join(t.TempDir(), "out")
+	r := recipes["grpo"]
+	r.args = strings.Replace(r.args, "--num-steps 8 --eval-every 3", "--num-steps 10000 --eval-every 1000", 1)
+	process, wait := l.start(t, r, out, "--save-steps", "500")
+	ended := make(chan struct{})
+	code, output := 0, ""
+	go func() {
+		defer close(ended)
+		code, output = wait()
+	}()
+	var early, late held
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for steps := 0; steps < 9000; {
+		select {
+		case <-ended:
+			t.Fatalf("ended after %d steps with exit code %d:\n%s", steps, code, output)
+		case <-tick.C:
+		}
+		rows, _ := os.ReadFile(filepath.Join(out, r.stage, "logs", "training_log.txt")) // not there in the beginning
+		if steps = bytes.Count(rows, []byte("\n")); steps >= 2000 && early == (held{}) {
+			early = heldBy(t, process.Pid)
+		}
+	}
+	late = heldBy(t, process.Pid)
+	if <-ended; code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, output)
+	}
+	t.Logf("after 2,000 steps %+v, after 9,000 %+v", early, late)
+	if late.kilobytes > early.kilobytes+8<<10 || late.threads > early.threads+2 || late.descriptors > early.descriptors {
+		t.Errorf("after 2,000 steps the process held %+v, after 9,000 %+v", early, late)
+	}
+}

@@ -1,0 +1,57 @@
+package run
+
+import (
+	"io"
+	"syscall"
+	"testing"
+	"time"
+
+	"rltrain/rl"
+	"rltrain/rl/report"
+)
+
+// spentCPU is the processor time that the process has had.
+func spentCPU(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkLogging measures what a step's row, line, two kept answers and TensorBoard record cost, in processor time too.
+func BenchmarkLogging(b *testing.B) {
+	s, err := OpenStage(StageConfig{
+		Dir: b.TempDir() + "/run", Info: testInfo(), LogEvery: 1, Prompts: 2, Trackers: []string{TensorBoard},
+		Console: report.NewConsole(io.Discard, io.Discard, time.Now), Now: time.Now,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h := s.Hooks("train", "step")
+	row := report.Row{"step": 1}
+	for i := range 40 {
+		row["figure/"+string(rune('a'+i%26))+string(rune('a'+i/26))] = 1 / float64(i+3)
+	}
+	answer := rl.Record{Shown: "17, 25, 3", Written: "1 7 + 2 5 = 4 2; 4 2 + 3 = 4 5"}
+	step := &rl.Step{Records: func(int) ([]rl.Record, error) { return []rl.Record{answer, answer}, nil }}
+	before := spentCPU(b)
+	for i := 0; b.Loop(); i++ {
+		row["step"] = i
+		if err := h.Write(row); err != nil {
+			b.Fatal(err)
+		}
+		if err := h.StepLine("step 1/10 loss 0.25 reward 0.5"); err != nil {
+			b.Fatal(err)
+		}
+		if err := h.Record(step); err != nil {
+			b.Fatal(err)
+		}
+		h.Advance(i, i+2, "")
+	}
+	b.ReportMetric(float64((spentCPU(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
+	if err := s.Close(StatusFinished, ""); err != nil {
+		b.Fatal(err)
+	}
+}
