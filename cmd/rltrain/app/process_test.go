@@ -95,7 +95,10 @@ func newLab(t *testing.T) lab {
 // it, and what it wrote.
 func (l lab) start(t *testing.T, r recipe, out string, more ...string) (*os.Process, func() (int, string)) {
 	t.Helper()
-	args := []string{"--threads", "1", "--save-steps", "2", "--save-total-limit", "3", "--logging-steps", "1", "--keep-completions", "-1", "--report-to", "tensorboard", "--output-dir", out}
+	args := []string{"--threads", "1", "--save-total-limit", "3", "--logging-steps", "1", "--keep-completions", "-1", "--report-to", "tensorboard", "--output-dir", out}
+	if !slices.Contains(more, "--save-steps") {
+		more = append(more, "--save-steps", "2")
+	}
 	for _, arg := range strings.Fields(r.args) {
 		args = append(args, strings.NewReplacer("START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "PAIRS", l.tmp+"/pairs.jsonl", "WORDS", l.tmp+"/words.jsonl", "'", "").Replace(arg))
 	}
