@@ -40,7 +40,15 @@
   X(rlt_engine_step)                                                                            \
   X(rlt_engine_cancel)                                                                          \
   X(rlt_engine_refresh)                                                                         \
-  X(rlt_engine_free)
+  X(rlt_engine_free)                                                                            \
+  X(rlt_store_open)                                                                             \
+  X(rlt_store_set)                                                                              \
+  X(rlt_store_get)                                                                              \
+  X(rlt_store_free)                                                                             \
+  X(rlt_group_new)                                                                              \
+  X(rlt_group_sum_grads)                                                                        \
+  X(rlt_group_gather)                                                                           \
+  X(rlt_group_free)
 
 #define DEFINE_SLOT(name)                                                 \
   __attribute__((visibility("hidden"))) void* rlt_slot_##name;            \

@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // From the top down; the interface is below all.
-const std::vector<std::string> kFloors{"abi", "engine", "nn", "ops", "kernels", "include"};
+const std::vector<std::string> kFloors{"abi", "dist", "engine", "nn", "ops", "kernels", "include"};
 
 size_t floor_of(const std::string& path) {
   for (size_t i = 0; i < kFloors.size(); ++i) {

@@ -1,0 +1,114 @@
+#include "dist/group.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
+#define USE_C10D_GLOO
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+namespace rlt::dist {
+namespace {
+
+using Gloo = c10d::ProcessGroupGloo;
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+// The objects are made here and used in libtorch, so both must agree about them whatever the stubs of gloo's headers
+// leave out: sizes as libtorch's own code takes them.
+static_assert(sizeof(Gloo) == 488 && sizeof(Gloo::Options) == 176,
+              "this libtorch's ProcessGroupGloo is another one");
+
+// Floats that travel together: enough for the network to be busy, few enough for several to be under way.
+constexpr int64_t kBucket = 4 << 20;
+
+// The gradients of some parameters end to end, on their way.
+struct Bucket {
+  std::vector<at::Tensor> params;
+  std::vector<at::Tensor> flat;  // one tensor, as c10d takes it
+  Work work;
+};
+
+int64_t bytes_of(const at::Tensor& t) { return t.numel() * static_cast<int64_t>(sizeof(float)); }
+
+at::Tensor zeros(int64_t n) {
+  at::Tensor t = at::empty({n}, at::kFloat);
+  std::memset(t.data_ptr<float>(), 0, bytes_of(t));
+  return t;
+}
+
+// Copies are by memcpy: the thread that waits here is none of those that compute, and an operator of ATen would start
+// compute threads for it.
+Bucket fill(std::vector<at::Tensor> params, int64_t n) {
+  at::Tensor flat = zeros(n);
+  auto* at = flat.data_ptr<float>();
+  for (const at::Tensor& p : params) {
+    if (const at::Tensor& grad = p.grad(); grad.defined()) std::memcpy(at, grad.data_ptr<float>(), bytes_of(p));
+    at += p.numel();
+  }
+  return {std::move(params), {flat}, {}};
+}
+
+void check(const at::Tensor& p) {
+  const at::Tensor& grad = p.grad();
+  TORCH_CHECK(p.scalar_type() == at::kFloat && p.device().is_cpu(), "gradients are summed in fp32 on the CPU");
+  TORCH_CHECK(!grad.defined() || (grad.is_contiguous() && grad.numel() == p.numel()), "a gradient is not dense");
+}
+
+}  // namespace
+
+struct Group::Connections {
+  c10::intrusive_ptr<Gloo> gloo;
+  int size;
+};
+
+Group::Group(const c10::intrusive_ptr<Store>& store, const std::string& address, int rank, int size,
+             std::chrono::milliseconds timeout) {
+  auto options = Gloo::Options::create(timeout);
+  options->devices.push_back(Gloo::createDeviceForHostname(address));
+  auto gloo = c10::make_intrusive<Gloo>(store, rank, size, options);
+  connections_ = std::make_unique<Connections>(Connections{std::move(gloo), size});
+}
+
+Group::~Group() = default;
+
+void Group::sum_grads(const std::vector<at::Tensor>& params) {
+  at::Tensor there = zeros(static_cast<int64_t>(params.size()));  // how many processes have each gradient
+  std::vector<Bucket> buckets;
+  std::vector<at::Tensor> next;
+  int64_t floats = 0;
+  for (size_t i = 0; i < params.size(); ++i) {
+    check(params[i]);
+    if (params[i].grad().defined()) there.data_ptr<float>()[i] = 1;
+    next.push_back(params[i]);
+    floats += params[i].numel();
+    if (floats < kBucket && i + 1 < params.size()) continue;
+    buckets.push_back(fill(std::move(next), floats));
+    buckets.back().work = connections_->gloo->allreduce(buckets.back().flat);
+    next.clear();
+    floats = 0;
+  }
+  std::vector<at::Tensor> counts{there};
+  connections_->gloo->allreduce(counts)->wait();
+  const auto* has = there.data_ptr<float>();
+  for (Bucket& bucket : buckets) {
+    bucket.work->wait();
+    const auto* from = bucket.flat[0].data_ptr<float>();
+    for (at::Tensor& p : bucket.params) {
+      if (*has++ > 0) {
+        if (!p.grad().defined()) p.mutable_grad() = at::empty(p.sizes(), at::kFloat);
+        std::memcpy(p.mutable_grad().data_ptr<float>(), from, bytes_of(p));
+      }
+      from += p.numel();
+    }
+  }
+}
+
+void Group::gather(const void* data, int64_t bytes, void* all) {
+  at::Tensor own = at::empty({bytes}, at::kByte);
+  at::Tensor joined = at::empty({connections_->size * bytes}, at::kByte);
+  std::memcpy(own.data_ptr<uint8_t>(), data, bytes);
+  connections_->gloo->_allgather_base(joined, own)->wait();
+  std::memcpy(all, joined.data_ptr<uint8_t>(), joined.numel());
+}
+
+}  // namespace rlt::dist

@@ -1,0 +1,174 @@
+package dist_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"rltrain/rl/dist"
+	"rltrain/rl/dist/disttest"
+	"rltrain/torch"
+)
+
+func TestGatherIsInTheOrderOfRanks(t *testing.T) {
+	type part struct {
+		Name   string
+		Values []float64
+	}
+	groups := disttest.Groups(t, 3)
+	want := []part{{Name: "0"}, {Name: "1", Values: []float64{math.NaN()}}, {Name: "2", Values: []float64{math.Inf(1), 0.1}}}
+	disttest.Each(3, func(rank int) {
+		got, err := dist.Gather(groups[rank], want[rank])
+		if diff := cmp.Diff(want, got, cmpopts.EquateNaNs()); err != nil || diff != "" {
+			t.Errorf("rank %d: %v, (-want +got):\n%s", rank, err, diff)
+		}
+		if first, err := dist.First(groups[rank], part{Name: fmt.Sprint(rank)}); err != nil || first.Name != "0" {
+			t.Errorf("rank %d: first %v, %v", rank, first, err)
+		}
+	})
+	if sent := groups[0].Sent(); sent == 0 {
+		t.Error("nothing was sent")
+	}
+}
+
+func TestSharesAreAllOfIt(t *testing.T) {
+	groups := disttest.Groups(t, 3)
+	for _, n := range []int{0, 1, 2, 3, 7} {
+		next := 0
+		for _, g := range groups {
+			from, to := g.Share(n)
+			if from != next || to < from || to-from > n/3+1 {
+				t.Errorf("rank %d has [%d, %d) of %d", g.Rank(), from, to, n)
+			}
+			next = to
+		}
+		if next != n {
+			t.Errorf("%d of %d are shared out", next, n)
+		}
+	}
+	if from, to := (*dist.Group)(nil).Share(5); from != 0 || to != 5 {
+		t.Errorf("a process alone has [%d, %d) of 5", from, to)
+	}
+}
+
+func TestGradientsAreSummed(t *testing.T) {
+	groups := disttest.Groups(t, 2)
+	disttest.Each(2, func(rank int) {
+		p, err := torch.Parameter([]float32{1, 2}, 2)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer p.Close()
+		err = torch.Do(torch.Train, func(s *torch.Scope) error {
+			s.Backward(s.Scale(s.Sum(p.T()), float64(rank+1)))
+			return nil
+		})
+		if err == nil {
+			err = groups[rank].SumGrads([]*torch.Var{p})
+		}
+		var got []float32
+		if err == nil {
+			err = torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				grad, _ := s.Grad(p)
+				got = s.Read(grad)
+				return nil
+			})
+		}
+		if !slices.Equal(got, []float32{3, 3}) || err != nil {
+			t.Errorf("rank %d: gradient %v, %v", rank, got, err)
+		}
+	})
+}
+
+func TestFailuresAreAllsAndNamed(t *testing.T) {
+	groups := disttest.Groups(t, 3)
+	disttest.Each(3, func(rank int) {
+		var own error
+		if rank == 1 {
+			own = errors.New("no such row")
+		}
+		_, err := dist.Together(groups[rank], rank, own)
+		if err == nil || rank == 1 && err != own || rank != 1 && err.Error() != "rank 1: no such row" {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	disttest.Each(3, func(rank int) {
+		own := t.Context()
+		if rank == 2 {
+			own = ctx
+		}
+		if err := groups[rank].Agree(t.Context()); err != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+		if err := groups[rank].Agree(own); !errors.Is(err, context.Canceled) {
+			t.Errorf("rank %d, of which one was stopped: %v", rank, err)
+		}
+		whole := groups[rank].Whole(own)
+		if whole.Err() != nil || dist.Until(whole) != own {
+			t.Errorf("rank %d: a whole work ends with %v, or forgets its context", rank, whole.Err())
+		}
+	})
+}
+
+// TestMembersAreCompared has ranks that do not fit: each says which one, and in what.
+func TestMembersAreCompared(t *testing.T) {
+	fits := dist.Member{Version: "1", Settings: map[string]string{"seed": "1"}, Data: map[string]string{"dataset": "aa"}}
+	for _, test := range []struct {
+		name  string
+		other dist.Member
+		want  string
+	}{
+		{"version", dist.Member{Version: "2"}, "rank 1 runs version 2 of the program, rank 0 version 1"},
+		{"setting", dist.Member{Version: "1", Settings: map[string]string{"seed": "7"}}, "rank 1 has seed 7, rank 0 has 1"},
+		{"missing setting", dist.Member{Version: "1"}, "rank 1 has seed nothing, rank 0 has 1"},
+		{"more settings", dist.Member{Version: "1", Settings: map[string]string{"seed": "1", "top_k": "3"}}, "rank 1 has top_k 3, rank 0 has nothing"},
+		{"data", dist.Member{Version: "1", Settings: fits.Settings, Data: map[string]string{"dataset": "bb"}}, "what dataset names has another content for rank 1 (bb) than for rank 0 (aa)"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, errs := disttest.Join(t, 2, time.Minute, func(rank int) dist.Member { return []dist.Member{fits, test.other}[rank] })
+			for rank, err := range errs {
+				if err == nil || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("rank %d: %v, want %q", rank, err, test.want)
+				}
+			}
+		})
+	}
+}
+
+func TestJoinRefuses(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	port := busy.Addr().(*net.TCPAddr).Port
+	for _, test := range []struct {
+		name  string
+		place dist.Place
+		want  string
+	}{
+		{"port in use", dist.Place{Size: 2, Host: "127.0.0.1", Port: port}, fmt.Sprintf("port %d of 127.0.0.1 is in use", port)},
+		{"alone", dist.Place{Size: 2, Host: "127.0.0.1", Port: disttest.FreePort(t)}, "rank 1 has not come"},
+		{"nobody serves", dist.Place{Rank: 1, Size: 2, Host: "127.0.0.1", Port: disttest.FreePort(t)}, "rank 1 of 2: "},
+		{"no such host", dist.Place{Rank: 1, Size: 2, Host: "no.such.host.invalid", Port: 1}, "no.such.host.invalid"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := dist.Join(t.Context(), test.place, dist.Member{}, time.Second)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+}

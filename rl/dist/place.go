@@ -1,0 +1,209 @@
+// Package dist lets several processes train one policy together. Launchers such as torchrun, srun or Kubernetes start
+// them and tell each its place by environment variables; c10d's groups carry tensors between them. Each process, a
+// rank, plays its share of the episodes and computes the gradient of its share of every minibatch; what they find is
+// exchanged, so that all of them hold the same samples and the same weights.
+package dist
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Place is where a process stands among those that train together.
+type Place struct {
+	Rank, Size int
+	LocalSize  int    // how many of them share this machine, 0 = not known
+	Host       string // where they find each other
+	Port       int
+	Served     bool   // the launcher serves the store there; else rank 0 does
+	Attempt    string // of the launcher, which starts all anew where one has failed
+	InCluster  bool   // a pod of Kubernetes
+}
+
+// environment reads numbers out of environment variables.
+type environment struct {
+	values map[string]string
+	err    error
+}
+
+// number is a variable's number from low to high; given is false where it is not set.
+func (e *environment) number(name string, low, high int) (n int, given bool) {
+	text, given := e.values[name]
+	if !given {
+		return 0, false
+	}
+	n, err := strconv.Atoi(text)
+	if (err != nil || n < low || n > high) && e.err == nil {
+		e.err = fmt.Errorf("environment variable %s is %q: want a number from %d to %d", name, text, low, high)
+	}
+	return n, true
+}
+
+// need is a number that has to be there beside because.
+func (e *environment) need(name, because string, low, high int) int {
+	n, given := e.number(name, low, high)
+	if !given && e.err == nil {
+		e.err = fmt.Errorf("environment variable %s is set, but %s is not: a process that trains together with others needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; unset %s to train alone", because, name, because)
+	}
+	return n
+}
+
+const (
+	mostRanks = 4096
+	mostPort  = 65535
+)
+
+// FromEnvironment finds the place in the variables of torchrun (also set by hand, and by Kubeflow's PyTorchJob), of
+// Kubeflow's Trainer (PET_*), or of Slurm's srun. It is nil for a process that is alone.
+func FromEnvironment(environ []string) (*Place, error) {
+	e := &environment{values: map[string]string{}}
+	for _, pair := range environ {
+		if name, value, _ := strings.Cut(pair, "="); value != "" {
+			e.values[name] = value
+		}
+	}
+	has := func(name string) bool { return e.values[name] != "" }
+	var p *Place
+	switch {
+	case has("RANK") || has("WORLD_SIZE"):
+		p = e.torchrun()
+	case has("PET_NNODES") || has("PET_NODE_RANK"):
+		p = e.pet()
+	case has("SLURM_STEP_ID") && has("SLURM_PROCID"):
+		p = e.slurm()
+	default:
+		return nil, nil
+	}
+	if e.err != nil {
+		return nil, e.err
+	}
+	if p.Rank >= p.Size {
+		return nil, fmt.Errorf("rank %d of %d processes: ranks count from 0, so this one is not among them", p.Rank, p.Size)
+	}
+	if p.Size == 1 {
+		return nil, nil
+	}
+	p.InCluster = has("KUBERNETES_SERVICE_HOST")
+	return p, nil
+}
+
+// torchrun reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+func (e *environment) torchrun() *Place {
+	p := &Place{}
+	if _, given := e.values["WORLD_SIZE"]; given {
+		p.Size = e.need("WORLD_SIZE", "RANK", 1, mostRanks)
+		p.Rank = e.need("RANK", "WORLD_SIZE", 0, mostRanks)
+	} else {
+		p.Size = e.need("WORLD_SIZE", "RANK", 1, mostRanks)
+	}
+	p.LocalSize, _ = e.number("LOCAL_WORLD_SIZE", 1, mostRanks)
+	if p.Size > 1 {
+		e.master(p, "WORLD_SIZE")
+	}
+	p.Served = e.values["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+	p.Attempt = e.values["TORCHELASTIC_RESTART_COUNT"]
+	return p
+}
+
+// master reads where the processes find each other.
+func (e *environment) master(p *Place, because string) {
+	if p.Host = e.values["MASTER_ADDR"]; p.Host == "" && e.err == nil {
+		e.err = fmt.Errorf("environment variable %s is set, but MASTER_ADDR is not: it names the machine of rank 0", because)
+	}
+	p.Port = e.need("MASTER_PORT", because, 1, mostPort)
+}
+
+// pet reads torchrun's own defaults, as Kubeflow's Trainer sets them in each pod. A pod with one process needs no
+// launcher.
+func (e *environment) pet() *Place {
+	p := &Place{}
+	p.Size = e.need("PET_NNODES", "PET_NODE_RANK", 1, mostRanks)
+	p.Rank = e.need("PET_NODE_RANK", "PET_NNODES", 0, mostRanks)
+	if each := e.values["PET_NPROC_PER_NODE"]; each != "" && each != "1" && e.err == nil {
+		e.err = fmt.Errorf("environment variable PET_NPROC_PER_NODE is %q: this process is one; start several in a pod with torchrun --no-python", each)
+	}
+	if p.Size > 1 {
+		if p.Host = e.values["PET_MASTER_ADDR"]; p.Host == "" && e.err == nil {
+			e.err = fmt.Errorf("environment variable PET_NNODES is set, but PET_MASTER_ADDR is not: it names the machine of rank 0")
+		}
+		p.Port = e.need("PET_MASTER_PORT", "PET_NNODES", 1, mostPort)
+	}
+	return p
+}
+
+// slurmPorts are the ports that jobs of Slurm meet at: the first of them and how many there are.
+const slurmPorts, slurmPortCount = 20000, 20000
+
+// slurm reads what srun sets for each of its tasks.
+func (e *environment) slurm() *Place {
+	p := &Place{}
+	p.Rank = e.need("SLURM_PROCID", "SLURM_STEP_ID", 0, mostRanks)
+	p.Size = e.need("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", 1, mostRanks)
+	p.LocalSize = slurmLocal(e.values["SLURM_STEP_TASKS_PER_NODE"])
+	if p.Size == 1 {
+		return p
+	}
+	if e.values["MASTER_ADDR"] != "" || e.values["MASTER_PORT"] != "" {
+		e.master(p, "SLURM_PROCID")
+		return p
+	}
+	nodes := e.values["SLURM_STEP_NODELIST"]
+	if p.Host = firstHost(nodes); p.Host == "" && e.err == nil {
+		e.err = fmt.Errorf("environment variable SLURM_STEP_NODELIST is %q: it has no host; set MASTER_ADDR and MASTER_PORT", nodes)
+	}
+	job := e.need("SLURM_JOB_ID", "SLURM_PROCID", 0, 1<<40)
+	p.Port = slurmPorts + job%slurmPortCount
+	return p
+}
+
+// slurmLocal reads "2(x3),1" as far as all nodes have as many tasks; else 0.
+func slurmLocal(text string) int {
+	count, _, _ := strings.Cut(text, "(")
+	n, err := strconv.Atoi(count)
+	if err != nil || strings.Contains(text, ",") {
+		return 0
+	}
+	return n
+}
+
+// firstHost is the first host of a list as Slurm writes it: "gpu[003-007,9],login1" begins with gpu003.
+func firstHost(list string) string {
+	prefix, rest, ranges := strings.Cut(list, "[")
+	if host, _, more := strings.Cut(prefix, ","); more || !ranges {
+		return host
+	}
+	inside, after, closed := strings.Cut(rest, "]")
+	if !closed {
+		return ""
+	}
+	first := inside[:len(inside)-len(strings.TrimLeft(inside, "0123456789"))]
+	after, _, _ = strings.Cut(after, ",")
+	if first == "" || strings.Contains(after, "[") {
+		return ""
+	}
+	return prefix + first + after
+}
+
+// Local is how many ranks share this machine; those that meet on the loopback interface all do.
+func (p *Place) Local() int {
+	if p.LocalSize > 0 {
+		return p.LocalSize
+	}
+	if ip := net.ParseIP(p.Host); p.Host == "localhost" || ip != nil && ip.IsLoopback() {
+		if !p.InCluster {
+			return p.Size
+		}
+	}
+	return 1
+}
+
+// String says where the place is.
+func (p *Place) String() string { return fmt.Sprintf("rank %d of %d", p.Rank, p.Size) }
+
+func (p *Place) address() string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }
+
+// lookupTime bounds a question for a name.
+const lookupTime = 10 * time.Second
