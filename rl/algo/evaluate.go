@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"rltrain/rl/dist"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
 )
@@ -49,6 +50,12 @@ type judgements struct {
 	Waited    int             `json:"waited,omitempty"` // evaluations in a row that were no better
 }
 
+// verdict is what of an evaluation the course of the training depends on.
+type verdict struct {
+	Score float64
+	Done  bool
+}
+
 func (t *Trainer) evaluateIfDue(ctx context.Context) error {
 	e, step := t.config.Evaluate, t.state.Step
 	if e == nil || step < t.config.Steps && (e.Every == 0 || step%e.Every != 0) {
@@ -70,6 +77,14 @@ func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 	score, err := e.score(scores)
 	if err != nil {
 		return err
+	}
+	// What follows from it follows for all, whatever the processors of the others make of the last bit.
+	if t.hooks.Group.Size() > 1 {
+		verdict, err := dist.First(t.hooks.Group, verdict{score, scores.Done})
+		if err != nil {
+			return err
+		}
+		score, scores.Done = verdict.Score, verdict.Done
 	}
 	j.Waited++
 	if j.Best == nil || score > j.BestScore+t.config.Threshold {

@@ -79,15 +79,16 @@ func (t *Trainer) askReference(samples []*rl.Sample, p policy.Policy, base bool)
 			different = append(different, x)
 		}
 	}
-	for _, batch := range t.minibatches(different, 0) {
-		if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+	batches := t.minibatches(different, 0)
+	for _, batch := range batches {
+		if err := t.forward(torch.NoGrad, t.own(batch), func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
 			out := p.Forward(s, b, referencePass(base, t.config.Temperature))
 			spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Reference = v })
 		}); err != nil {
 			return err
 		}
 	}
-	return nil
+	return t.exchange(batches, referenceOf)
 }
 
 // precompute asks the reference about samples once and for all. Where a run is resumed it does so again, in the same
@@ -119,10 +120,16 @@ const precomputedAtOnce = 64
 
 // askAside asks the policy and its reference about samples that are not learnt from.
 func (t *Trainer) askAside(samples []*rl.Sample) error {
-	if err := t.forward(torch.NoGrad, samples, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+	if len(samples) == 0 {
+		return nil
+	}
+	if err := t.forward(torch.NoGrad, t.own(samples), func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
 		out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
 		spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
-	}); err != nil || len(samples) == 0 || !t.refers() {
+	}); err != nil {
+		return err
+	}
+	if err := t.exchange([][]*rl.Sample{samples}, oldOf); err != nil || !t.refers() {
 		return err
 	}
 	return t.reference.ask(t.policy, func(p policy.Policy, base bool) error { return t.askReference(samples, p, base) })

@@ -308,7 +308,13 @@ func (t *Trainer) start(ctx context.Context) (err error) {
 		if err := t.resume(); err != nil {
 			return err
 		}
+		if err := t.sameBeginning(); err != nil {
+			return err
+		}
 		return t.precompute()
+	}
+	if err := t.sameBeginning(); err != nil {
+		return err
 	}
 	if t.reference, err = newReference(t.policy, t.config, t.refers() || t.needs.Target > 0); err != nil {
 		return err
@@ -317,6 +323,9 @@ func (t *Trainer) start(ctx context.Context) (err error) {
 		return err
 	}
 	if e := t.config.Evaluate; e != nil && e.First {
+		if t.hooks.Group.Size() > 1 {
+			ctx = context.WithoutCancel(ctx) // all finish it, or none
+		}
 		return t.evaluate(ctx, true)
 	}
 	return nil
@@ -336,7 +345,7 @@ func (t *Trainer) Step(ctx context.Context) (rl.Meter, error) {
 			return nil, err
 		}
 	}
-	step, err := t.source.Next(ctx, rl.At{Step: t.state.Step, Version: t.state.Version})
+	step, err := t.next(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -151,11 +151,14 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 	}
 	c := t.config
 	if t.scored {
+		var asked [][]*rl.Sample
 		for i, batch := range t.minibatches(samples, 0) {
 			if batch[0].Old != nil && (batch[0].Value != nil || !t.needs.Values) {
 				continue // the source has asked already
 			}
-			if i == 0 && t.keeps() {
+			asked = append(asked, batch)
+			batch = t.own(batch)
+			if i == 0 && t.keeps() && len(batch) > 0 {
 				n, err := t.keep(batch)
 				if err != nil {
 					return err
@@ -167,6 +170,9 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 			}); err != nil {
 				return err
 			}
+		}
+		if err := t.exchangeOld(asked); err != nil {
+			return err
 		}
 	}
 	if !t.refers() {
@@ -198,6 +204,17 @@ func (t *Trainer) noteOld(s *torch.Scope, part []*rl.Sample, out policy.Output) 
 	if t.needs.Values {
 		spread(part, s.Read(out.Values), func(x *rl.Sample, v []float32) { x.Value = v })
 	}
+}
+
+// exchangeOld exchanges what noteOld has written down.
+func (t *Trainer) exchangeOld(asked [][]*rl.Sample) error {
+	if len(asked) == 0 {
+		return nil
+	}
+	if t.needs.Values {
+		return t.exchange(asked, oldOf, valueOf)
+	}
+	return t.exchange(asked, oldOf)
 }
 
 // updates descends on the loss in passes of minibatches, and returns how many of them moved the weights.
@@ -264,13 +281,16 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 	}
 	learning, idle := t.idle(batch)
 	u.idle = len(learning) == 0
+	unasked := t.needs.Rewards && batch[0].Old == nil
+	parts := [][]*rl.Sample{learning, idle}
+	first := t.hooks.Group.Rank() == t.holderOfFirst(learning)
+	learning, idle = t.own(learning), t.own(idle)
 	if err := t.forward(torch.NoGrad, idle, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
 		out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
 		u.count(s, part, out, t.needs)
 	}); err != nil {
 		return u, err
 	}
-	first := true
 	descend := func(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output) {
 		u.count(s, part, out, t.needs)
 		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
@@ -291,7 +311,15 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 		}
 		descend(s, part, b, t.policy.Forward(s, b, pass))
 	})
-	return u, err
+	if err != nil {
+		return u, err
+	}
+	if unasked {
+		if err := t.exchange(parts, oldOf); err != nil {
+			return u, err
+		}
+	}
+	return u, t.sum(u)
 }
 
 // batch is a part as a loss sees it; n and actions are counts of the whole minibatch.

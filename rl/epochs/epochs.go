@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"slices"
 
 	"rltrain/rl"
@@ -107,4 +109,15 @@ func packBins(samples []*rl.Sample, size int) [][]int {
 		return bins
 	}
 	return bestFit(order, func(i int) int { return len(samples[i].Tokens) }, size)
+}
+
+// Sum is a sum of all samples, by which processes that train together see whether they have read the same data.
+func (e *Source) Sum() uint64 {
+	h := fnv.New64a()
+	for _, bin := range e.bins {
+		for _, x := range bin {
+			fmt.Fprintln(h, x.Tokens, x.Actions, x.Truth)
+		}
+	}
+	return h.Sum64()
 }

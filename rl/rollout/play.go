@@ -14,6 +14,7 @@ import (
 	"rltrain/envs/reward"
 	"rltrain/internal/within"
 	"rltrain/rl"
+	"rltrain/rl/dist"
 	"rltrain/rl/policy"
 	"rltrain/rl/run"
 	"rltrain/torch"
@@ -27,6 +28,9 @@ type Config struct {
 	Seed     uint64
 	Step     uint64 // of the run: the same episode is played with other random numbers in another step
 	Version  uint64 // of the policy, noted in the trajectories
+
+	// Group are the ranks that play the episodes together; nil = this process plays all.
+	Group *dist.Group
 
 	// Rewards judge the turns instead of the episodes themselves; nil = the episodes do.
 	Rewards *reward.Text
@@ -69,17 +73,6 @@ func Play(ctx context.Context, sampler Writer, task envs.Task, part envs.Part, i
 	return play(ctx, sampler, task, part, indices, c, run.Hooks{}.Time)
 }
 
-func play(ctx context.Context, sampler Writer, task envs.Task, part envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
-	r := &rollout{sampler: sampler, config: c, now: now}
-	if err := r.open(ctx, task, part, indices); err != nil {
-		return Played{}, err
-	}
-	if err := r.start(ctx, nil); err != nil {
-		return Played{}, err
-	}
-	return r.finish(ctx)
-}
-
 // rollout is a rollout under way.
 type rollout struct {
 	sampler     Writer
@@ -94,19 +87,15 @@ type rollout struct {
 	streams []uint64              // of their random numbers
 	running []*episode            // those that go on
 	first   [][]policy.Completion // the first actions, by episode; none where no sample of it could begin
-	judged  []judged              // finished turns, for Config.Rewards
-}
-
-// judged is a turn and what a reward is to see of it.
-type judged struct {
-	trajectory *rl.Trajectory
-	turn       int
-	completion envs.Completion
+	judged  []judgedTurn          // finished turns, for Config.Rewards
+	shown   []envs.Completion     // and what the rewards are to see of each
+	failed  []failedEpisode
 }
 
 // episode is one sample of an episode.
 type episode struct {
 	rl.Trajectory
+	group    int // of the rollout
 	env      envs.Env
 	shown    envs.Observation
 	written  strings.Builder // the text so far, the environment's included
@@ -134,6 +123,7 @@ func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indi
 			if len(shown) > 0 {
 				prompt = shown
 			}
+			e.group = i
 			r.groups[i] = append(r.groups[i], &e.Trajectory)
 			begun = append(begun, e)
 		}
@@ -167,28 +157,22 @@ func (r *rollout) start(ctx context.Context, written [][]policy.Completion) erro
 	return nil
 }
 
-// finish plays the episodes to their ends, and judges them.
-func (r *rollout) finish(ctx context.Context) (Played, error) {
+// finish plays the episodes to their ends, and has them judged.
+func (r *rollout) finish(ctx context.Context) (part, error) {
 	if err := r.playOut(ctx); err != nil {
-		return Played{}, err
+		return part{}, err
 	}
-	p := Played{Groups: r.groups}
+	p := part{Groups: r.groups, Judged: r.judged, Failed: r.failed}
+	for _, g := range r.groups {
+		for _, x := range g {
+			p.Informed = append(p.Informed, x.Info != nil)
+		}
+	}
 	if r.config.Rewards != nil {
 		began := r.now()
-		completions := make([]envs.Completion, len(r.judged))
-		for i, j := range r.judged {
-			completions[i] = j.completion
-		}
 		var err error
-		if p.Scores, err = r.config.Rewards.Score(ctx, completions, parallelEpisodes); err != nil {
-			return Played{}, err
-		}
-		if r.config.Centre != nil {
-			r.config.Centre.Apply(&p.Scores)
-		}
-		for i, j := range r.judged {
-			j.trajectory.Turns[j.turn].Reward += p.Scores.Total[i]
-			note(j.trajectory, p.Scores, i)
+		if p.Scores, err = r.config.Rewards.Score(ctx, r.shown, parallelEpisodes); err != nil {
+			return part{}, err
 		}
 		r.environment += r.now().Sub(began)
 	}

@@ -63,10 +63,11 @@ func (t *Tokens) collectPrefetched(ctx context.Context, at rl.At) (collection, e
 		}
 		s.Flights[0].Written, f.sampler = f.first, t.servers // later turns are written by the policy as it is
 	}
-	p, err := f.finish(ctx)
+	played, err := f.finish(ctx)
 	if err != nil {
 		return collection{}, err
 	}
+	p := f.config.join([]part{played}, nil)
 	t.flights, s.Flights = t.flights[1:], s.Flights[1:]
 	r := collection{groups: p.Groups, kept: p.Groups, scores: p.Scores, failed: f.failed, environment: p.Environment}
 	r.generation = c.Now().Sub(began) - r.environment

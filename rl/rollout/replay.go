@@ -11,6 +11,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/reward"
 	"rltrain/rl"
+	"rltrain/rl/dist"
 	"rltrain/torch"
 )
 
@@ -36,6 +37,7 @@ type ReplayConfig struct {
 	Load    string // file to start the buffer with; "" = empty
 	Save    string // file that the buffer is written to in each step; "" = none
 	Now     func() time.Time
+	Group   *dist.Group // the ranks that play together; nil = this process alone
 }
 
 // Replay is a source of single turns out of a buffer, as in stepwise mathematics, where a turn is a line. A step
@@ -135,7 +137,7 @@ func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	began := c.Now()
 	var failed failures
 	p, err := play(ctx, r.sampler, r.task, envs.Train, upFrom(r.state.Cursor, c.PromptsPerStep), Config{
-		Samples: 1, MaxNew: c.MaxNew, Seed: c.Seed, Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Centre: &r.state.Centre,
+		Group: c.Group, Samples: 1, MaxNew: c.MaxNew, Seed: c.Seed, Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Centre: &r.state.Centre,
 		Sampling: torch.Sampling{Temperature: c.Temperature}, Failed: failed.add,
 	}, c.Now)
 	if err != nil {

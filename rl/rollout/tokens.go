@@ -10,6 +10,7 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/reward"
 	"rltrain/rl"
+	"rltrain/rl/dist"
 	"rltrain/rl/remote"
 	"rltrain/torch"
 )
@@ -58,6 +59,7 @@ type TokensConfig struct {
 	Seed     uint64
 	Verbose  bool // note every sample
 	Now      func() time.Time
+	Group    *dist.Group // the ranks that play together; nil = this process alone
 }
 
 // maxOversampling bounds the prompts of a step with dynamic sampling, in multiples of PromptsPerStep.
@@ -93,6 +95,9 @@ func NewTokens(sampler Writer, task envs.Task, c TokensConfig) (*Tokens, error) 
 		c.Now = func() time.Time { return time.Time{} }
 	}
 	servers, _ := sampler.(*remote.Servers)
+	if servers != nil && c.Group.Size() > 1 {
+		return nil, errors.New("servers cannot write for several ranks yet: leave rollout_url out, or train with one process")
+	}
 	if servers != nil && c.Filtered() {
 		return nil, errors.New("what servers write is weighed by its probability under the whole distribution: choose no top_k, top_p, min_p or repetition_penalty")
 	}
@@ -108,6 +113,8 @@ func (c TokensConfig) Check() error {
 		return fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
 	case c.StepTimeout != 0 && !(c.StepTimeout >= 1e-3 && c.StepTimeout <= 1e6):
 		return fmt.Errorf("step_timeout %v: want 0 for none, or 0.001 to 1000000 seconds", c.StepTimeout)
+	case c.Async && c.Group.Size() > 1:
+		return errors.New("async cannot go with several ranks yet: each would sample ahead by another version of the policy; leave async out, or train with one process")
 	case c.Async && c.DynamicSampling:
 		return errors.New("dynamic sampling cannot go with async: what to sample next depends on rewards that are not there yet")
 	case c.Async && c.Greedy:
@@ -136,7 +143,7 @@ func (t *Tokens) Generations() int { return t.state.Generations }
 func (t *Tokens) rollout(at rl.At) Config {
 	c := t.config
 	return Config{
-		Samples: c.SamplesPerPrompt, MaxNew: c.MaxNew, Sampling: c.Sampling.Torch(), Seed: c.Seed,
+		Group: c.Group, Samples: c.SamplesPerPrompt, MaxNew: c.MaxNew, Sampling: c.Sampling.Torch(), Seed: c.Seed,
 		Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Centre: &t.state.Centre, Timeout: seconds(c.StepTimeout),
 	}
 }

@@ -162,9 +162,10 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		e.EndTurn(step.Reward)
 	default:
 		e.EndTurn(0) // until it is judged
-		r.judged = append(r.judged, judged{&e.Trajectory, len(e.Turns) - 1, envs.Completion{
+		r.judged = append(r.judged, judgedTurn{e.group, e.Index, len(e.Turns) - 1})
+		r.shown = append(r.shown, envs.Completion{
 			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward, Continues: !step.Done,
-		}})
+		})
 	}
 	e.written.WriteString(step.Append + step.Reply)
 	return nil

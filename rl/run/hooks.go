@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rltrain/rl"
+	"rltrain/rl/dist"
 	"rltrain/rl/report"
 )
 
@@ -37,6 +38,9 @@ type Hooks struct {
 	Save func(step int, write func(dir string) error) error
 	// Resume is the folder of a checkpoint to continue from; "" = from the start.
 	Resume string
+	// Group are the ranks that train together; nil = this process alone.
+	Group *dist.Group
+
 	// Dump keeps the samples of an update that broke training and returns where.
 	Dump func(name string, v any) (path string, err error)
 }

@@ -13,6 +13,7 @@ import (
 
 	"rltrain/internal/files"
 	"rltrain/rl"
+	"rltrain/rl/dist"
 	"rltrain/rl/report"
 )
 
@@ -31,7 +32,8 @@ type StageConfig struct {
 	KeepRuns  int // runs to keep that lay in Dir before; 0 = 1
 	LogEvery  int // updates between rows
 	Prompts   int // prompts of a logged step whose answers are kept; 0 = none, below 0 = all
-	// Enough and Seen are those of Hooks.
+	// Group, Enough and Seen are those of Hooks. Ranks above 0 make no checkpoints.
+	Group  *dist.Group
 	Enough func() bool
 	Seen   func(step *rl.Step, total int)
 	// Trackers get the metrics too: TensorBoard, WandB. Settings are the run's, for them, and Config is its file of them.
@@ -274,6 +276,10 @@ func (s *Stage) Hooks(label, unit string) Hooks {
 		},
 		SaveEvery: s.config.SaveEvery, Save: s.save, Resume: s.checkpoint, Dump: s.dump,
 	}
+	if s.config.Group.Rank() > 0 {
+		h.Save = nil
+	}
+	return h
 }
 
 func (s *Stage) endBar() {

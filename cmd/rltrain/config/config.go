@@ -80,19 +80,20 @@ type Config struct {
 
 // General is what every run has.
 type General struct {
-	Task        string `option:"task" common:"true" help:"what is learned"`
-	Mode        string `option:"mode" common:"true" help:"which stages are trained"`
-	Model       string `option:"model" default:"tiny" arg:"DIR|NAME" common:"true" help:"pretrained model: a folder, or a name on the hub or in the cache; or tiny, a small character-level language model of random weights"`
-	OutputDir   string `option:"output_dir" default:"models" arg:"DIR" incidental:"true" common:"true" help:"results go to a folder in DIR named after the task and the stage"`
-	Seed        uint64 `option:"seed" default:"42" common:"true" help:"of every random draw"`
-	Device      string `option:"device" default:"auto" allowed:"auto,cpu" help:"where tensors live"`
-	Threads     int    `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads; 0 = one a core"`
-	MicroTokens int    `option:"tokens_per_micro_batch" range:"[0,)" help:"split batches at this many tokens to save memory; 0 = chosen from memory"`
-	Resume      bool   `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
-	ResumeFrom  string `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run; those after it are removed; auto = the newest whole one, as resume"`
-	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"try some steps of each stage in a folder that is removed again, and tell what the run would be: data, steps, first prompt, rewards, memory"`
-	PrintConfig bool   `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with where they come from, and do nothing else"`
-	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as the config.yaml of an earlier run"`
+	Task        string  `option:"task" common:"true" help:"what is learned"`
+	Mode        string  `option:"mode" common:"true" help:"which stages are trained"`
+	Model       string  `option:"model" default:"tiny" arg:"DIR|NAME" common:"true" help:"pretrained model: a folder, or a name on the hub or in the cache; or tiny, a small character-level language model of random weights"`
+	OutputDir   string  `option:"output_dir" default:"models" arg:"DIR" incidental:"true" common:"true" help:"results go to a folder in DIR named after the task and the stage"`
+	Seed        uint64  `option:"seed" default:"42" common:"true" help:"of every random draw"`
+	Device      string  `option:"device" default:"auto" allowed:"auto,cpu" help:"where tensors live"`
+	Threads     int     `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads; 0 = one a core"`
+	DistTimeout float64 `option:"dist_timeout" default:"600" range:"[1,86400]" incidental:"true" help:"seconds that processes that train together wait for one that has died or hangs, before all end"`
+	MicroTokens int     `option:"tokens_per_micro_batch" range:"[0,)" help:"split batches at this many tokens to save memory; 0 = chosen from memory"`
+	Resume      bool    `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
+	ResumeFrom  string  `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run; those after it are removed; auto = the newest whole one, as resume"`
+	DryRun      bool    `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"try some steps of each stage in a folder that is removed again, and tell what the run would be: data, steps, first prompt, rewards, memory"`
+	PrintConfig bool    `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with where they come from, and do nothing else"`
+	ConfigFile  string  `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as the config.yaml of an earlier run"`
 }
 
 // choice is what decides which options there are.

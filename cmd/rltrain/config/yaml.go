@@ -100,19 +100,21 @@ type Difference struct {
 	Extends   bool // a run in progress may go on with B: it says how long
 }
 
+// Decisive are the settings that results depend on, as YAML has them.
+func (c *Config) Decisive() map[string]string {
+	all := map[string]string{}
+	for _, o := range c.set.All() {
+		if !o.Incidental && c.set.Applies(o) {
+			all[o.Name] = yamlValue(o.Get())
+		}
+	}
+	return all
+}
+
 // Diff lists the settings with which a run in progress would go on to other results: those in which a and b differ, but for what leaves the
 // results as they are (folders moved, threads, saving, logging).
 func Diff(a, b *Config) []Difference {
-	values := func(c *Config) map[string]string {
-		all := map[string]string{}
-		for _, o := range c.set.All() {
-			if !o.Incidental && c.set.Applies(o) {
-				all[o.Name] = yamlValue(o.Get())
-			}
-		}
-		return all
-	}
-	ofA, ofB := values(a), values(b)
+	ofA, ofB := a.Decisive(), b.Decisive()
 	var differences []Difference
 	for _, key := range everything().names {
 		if ofA[key] != ofB[key] {

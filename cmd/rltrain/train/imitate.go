@@ -186,7 +186,7 @@ func (w *warmup) check(ctx context.Context, updates int) (algo.Scores, error) {
 // evaluation is how held-out exercises are answered: greedily, unless the replay trainer says otherwise.
 func (t *trainer) evaluation() rollout.Config {
 	c := t.config
-	o := rollout.Config{Samples: 1, MaxNew: c.Answers.MaxNewTokens, Seed: c.General.Seed, Failed: func(int, int, error) {}}
+	o := rollout.Config{Group: t.group, Samples: 1, MaxNew: c.Answers.MaxNewTokens, Seed: c.General.Seed, Failed: func(int, int, error) {}}
 	if t.evalLines() {
 		o.MaxNew = c.StepLines().MaxTokens
 	}

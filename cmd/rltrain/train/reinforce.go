@@ -172,10 +172,10 @@ func (t *trainer) source(sampler rollout.Writer, task envs.Task, rewards *reward
 	if c.Replay == nil {
 		return rollout.NewTokens(sampler, task, rollout.TokensConfig{
 			Options: c.Fresh.Options, Steps: c.Rounds.Steps, MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Greedy(),
-			Rewards: rewards, Seed: c.General.Seed, Verbose: c.Fresh.Verbose, Now: time.Now,
+			Rewards: rewards, Seed: c.General.Seed, Verbose: c.Fresh.Verbose, Now: time.Now, Group: t.group,
 		})
 	}
-	o := rollout.ReplayConfig{ReplayOptions: c.Replay.ReplayOptions, MaxNew: c.ActionTokens(), Rewards: rewards, Seed: c.General.Seed, Now: time.Now}
+	o := rollout.ReplayConfig{ReplayOptions: c.Replay.ReplayOptions, MaxNew: c.ActionTokens(), Rewards: rewards, Seed: c.General.Seed, Now: time.Now, Group: t.group}
 	if c.Replay.LoadBuffer {
 		o.Load = c.Replay.BufferCache
 	}

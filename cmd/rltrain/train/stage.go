@@ -38,7 +38,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	}
 	enough, seen := t.tries(name)
 	stage, err := run.OpenStage(run.StageConfig{
-		Enough: enough, Seen: seen,
+		Group: t.group, Enough: enough, Seen: seen,
 		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",

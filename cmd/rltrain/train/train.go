@@ -14,6 +14,7 @@ import (
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs"
 	"rltrain/envs/dataset"
+	"rltrain/rl/dist"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
 	"rltrain/torch"
@@ -32,8 +33,9 @@ type trainer struct {
 	command []string
 	console *report.Console
 	hub     *hub.Client
-	stamp   string // when the run began, in the names of its folders; "" where they have none
-	trial   *trial // of a run that is only tried; else nil
+	group   *dist.Group // the ranks that train together; nil = this process alone
+	stamp   string      // when the run began, in the names of its folders; "" where they have none
+	trial   *trial      // of a run that is only tried; else nil
 }
 
 // Run runs the stages of the configuration's mode, or with --print-config or --dry-run tells of them.
@@ -42,10 +44,8 @@ func Run(ctx context.Context, c *config.Config) error {
 	switch {
 	case c.General.PrintConfig:
 		return t.console.Print(string(c.YAML()))
-	case c.General.DryRun:
-		return t.try(ctx)
 	}
-	return t.run(ctx)
+	return t.ranks(ctx, os.Environ())
 }
 
 // run trains.
@@ -71,8 +71,10 @@ func (t *trainer) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := t.chooseStamp(); err != nil {
-		return err
+	if t.group == nil {
+		if err := t.chooseStamp(); err != nil {
+			return err
+		}
 	}
 	work := t.text
 	switch {
