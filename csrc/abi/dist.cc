@@ -30,7 +30,8 @@ rlt_error* rlt_store_get(rlt_store* store, const char* key, int32_t timeout_ms, 
   return rlt::guard([&] {
     store->store->wait({key}, std::chrono::milliseconds(timeout_ms));
     const std::string found = store->store->get_to_str(key);
-    TORCH_CHECK(static_cast<int64_t>(found.size()) < room, "the value of ", key, " has ", found.size(), " bytes");
+    TORCH_CHECK(static_cast<int64_t>(found.size()) < room, "the value of ", key, " has ", found.size(),
+                " bytes");
     found.copy(value, found.size());
     value[found.size()] = 0;
   });
@@ -41,8 +42,8 @@ void rlt_store_free(rlt_store* store) {
   delete store;
 }
 
-rlt_error* rlt_group_new(rlt_store* store, const char* address, int32_t rank, int32_t size, int32_t timeout_ms,
-                         rlt_group** group) {
+rlt_error* rlt_group_new(rlt_store* store, const char* address, int32_t rank, int32_t size,
+                         int32_t timeout_ms, rlt_group** group) {
   return rlt::guard([&] {
     *group = new rlt_group{{store->store, address, rank, size, std::chrono::milliseconds(timeout_ms)}};
   });

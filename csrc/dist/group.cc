@@ -13,8 +13,8 @@ namespace {
 using Gloo = c10d::ProcessGroupGloo;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-// The objects are made here and used in libtorch, so both must agree about them whatever the stubs of gloo's headers
-// leave out: sizes as libtorch's own code takes them.
+// The objects are made here and used in libtorch, so both must agree about them whatever the stubs of gloo's
+// headers leave out: sizes as libtorch's own code takes them.
 static_assert(sizeof(Gloo) == 488 && sizeof(Gloo::Options) == 176,
               "this libtorch's ProcessGroupGloo is another one");
 
@@ -36,13 +36,14 @@ at::Tensor zeros(int64_t n) {
   return t;
 }
 
-// Copies are by memcpy: the thread that waits here is none of those that compute, and an operator of ATen would start
-// compute threads for it.
+// Copies are by memcpy: the thread that waits here is none of those that compute, and an operator of ATen
+// would start compute threads for it.
 Bucket fill(std::vector<at::Tensor> params, int64_t n) {
   at::Tensor flat = zeros(n);
   auto* at = flat.data_ptr<float>();
   for (const at::Tensor& p : params) {
-    if (const at::Tensor& grad = p.grad(); grad.defined()) std::memcpy(at, grad.data_ptr<float>(), bytes_of(p));
+    if (const at::Tensor& grad = p.grad(); grad.defined())
+      std::memcpy(at, grad.data_ptr<float>(), bytes_of(p));
     at += p.numel();
   }
   return {std::move(params), {flat}, {}};
@@ -50,8 +51,10 @@ Bucket fill(std::vector<at::Tensor> params, int64_t n) {
 
 void check(const at::Tensor& p) {
   const at::Tensor& grad = p.grad();
-  TORCH_CHECK(p.scalar_type() == at::kFloat && p.device().is_cpu(), "gradients are summed in fp32 on the CPU");
-  TORCH_CHECK(!grad.defined() || (grad.is_contiguous() && grad.numel() == p.numel()), "a gradient is not dense");
+  TORCH_CHECK(p.scalar_type() == at::kFloat && p.device().is_cpu(),
+              "gradients are summed in fp32 on the CPU");
+  TORCH_CHECK(!grad.defined() || (grad.is_contiguous() && grad.numel() == p.numel()),
+              "a gradient is not dense");
 }
 
 }  // namespace

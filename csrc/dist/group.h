@@ -14,8 +14,8 @@ namespace rlt::dist {
 
 class Group {
  public:
-  // Connects to all others over the network interface of address, an IP address of this machine. The store is not
-  // needed any more once all have come so far.
+  // Connects to all others over the network interface of address, an IP address of this machine. The store is
+  // not needed any more once all have come so far.
   Group(const c10::intrusive_ptr<Store>& store, const std::string& address, int rank, int size,
         std::chrono::milliseconds timeout);
   ~Group();

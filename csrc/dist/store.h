@@ -11,8 +11,8 @@ namespace rlt::dist {
 // Keys and values behind a TCP port, until it is left. torchrun serves one to its processes.
 class Store final : public c10d::PrefixStore {
  public:
-  // Serves the store on listen_fd, a listening socket that it takes over, or with -1 connects to host and port. The
-  // keys have prefix before them.
+  // Serves the store on listen_fd, a listening socket that it takes over, or with -1 connects to host and
+  // port. The keys have prefix before them.
   Store(const std::string& host, uint16_t port, int listen_fd, const std::string& prefix,
         std::chrono::milliseconds timeout);
 

@@ -275,31 +275,33 @@ void rlt_engine_free(rlt_engine* engine);
  * The functions of a store or group that wait do so for other processes, up to the timeout, and may be called
  * from any thread; one at a time for each store and group. */
 
-/* Opens c10d's TCPStore, in which processes find each other: as its server on listen_fd, a socket that listens
- * and is taken over, or with -1 as a client of host and port. prefix is put before every key. The store belongs
- * to the caller (rlt_store_free). Errors: nobody answers in time, or something that is no store. */
+/* Opens c10d's TCPStore, in which processes find each other: as its server on listen_fd, a socket that
+ * listens and is taken over, or with -1 as a client of host and port. prefix is put before every key. The
+ * store belongs to the caller (rlt_store_free). Errors: nobody answers in time, or something that is no
+ * store. */
 rlt_error* rlt_store_open(const char* host, int32_t port, int32_t listen_fd, const char* prefix,
                           int32_t timeout_ms, rlt_store** store);
 /* Sets key to a text, for all. Changes the store. Errors: the server has gone. */
 rlt_error* rlt_store_set(rlt_store* store, const char* key, const char* value);
-/* Waits until key is set, and writes its text with a 0 at its end to value, which has room bytes. Errors: it was
- * not set in time, it is longer, the server has gone. */
+/* Waits until key is set, and writes its text with a 0 at its end to value, which has room bytes. Errors: it
+ * was not set in time, it is longer, the server has gone. */
 rlt_error* rlt_store_get(rlt_store* store, const char* key, int32_t timeout_ms, char* value, int32_t room);
 /* Leaves the store, for groups made from it too; who serves it closes its port. NULL is allowed. */
 void rlt_store_free(rlt_store* store);
 
-/* Makes the group of size processes, of which this is rank, and connects it with each other one over the network
- * interface of address, an IP address of this machine. timeout_ms bounds this, and each later call. The store may
- * be freed once all have their group. The group belongs to the caller (rlt_group_free). Errors: no such address,
- * a process that does not come. */
-rlt_error* rlt_group_new(rlt_store* store, const char* address, int32_t rank, int32_t size, int32_t timeout_ms,
-                         rlt_group** group);
-/* Sums the gradients of n F32 parameters over all processes, which call this with the same ones, in an order that
- * only depends on size. One that some process has not counts as 0 there, and is made; one that nobody has stays
- * away. Changes the gradients. Errors: a gradient that is not dense, a process that is gone or late. */
+/* Makes the group of size processes, of which this is rank, and connects it with each other one over the
+ * network interface of address, an IP address of this machine. timeout_ms bounds this, and each later call.
+ * The store may be freed once all have their group. The group belongs to the caller (rlt_group_free). Errors:
+ * no such address, a process that does not come. */
+rlt_error* rlt_group_new(rlt_store* store, const char* address, int32_t rank, int32_t size,
+                         int32_t timeout_ms, rlt_group** group);
+/* Sums the gradients of n F32 parameters over all processes, which call this with the same ones, in an order
+ * that only depends on size. One that some process has not counts as 0 there, and is made; one that nobody
+ * has stays away. Changes the gradients. Errors: a gradient that is not dense, a process that is gone or
+ * late. */
 rlt_error* rlt_group_sum_grads(rlt_group* group, const rlt_tensor* params, int32_t n);
-/* Writes what each process gave, bytes of data, in the order of ranks to all, which has room for size times that.
- * bytes is at least 1 and the same everywhere. Errors: a process that is gone or late. */
+/* Writes what each process gave, bytes of data, in the order of ranks to all, which has room for size times
+ * that. bytes is at least 1 and the same everywhere. Errors: a process that is gone or late. */
 rlt_error* rlt_group_gather(rlt_group* group, const void* data, int64_t bytes, void* all);
 /* Ends the connections. NULL is allowed. No call may be under way. */
 void rlt_group_free(rlt_group* group);
