@@ -95,6 +95,12 @@ func newLab(t *testing.T) lab {
 // it, and what it wrote.
 func (l lab) start(t *testing.T, r recipe, out string, more ...string) (*os.Process, func() (int, string)) {
 	t.Helper()
+	return l.startWith(t, r, out, nil, more...)
+}
+
+// startWith is start with variables in the environment.
+func (l lab) startWith(t *testing.T, r recipe, out string, environ []string, more ...string) (*os.Process, func() (int, string)) {
+	t.Helper()
 	args := []string{"--threads", "1", "--save-total-limit", "3", "--logging-steps", "1", "--keep-completions", "-1", "--report-to", "tensorboard", "--output-dir", out}
 	if !slices.Contains(more, "--save-steps") {
 		more = append(more, "--save-steps", "2")
@@ -103,7 +109,7 @@ func (l lab) start(t *testing.T, r recipe, out string, more ...string) (*os.Proc
 		args = append(args, strings.NewReplacer("START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "PAIRS", l.tmp+"/pairs.jsonl", "WORDS", l.tmp+"/words.jsonl", "'", "").Replace(arg))
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], append(args, more...)...)
-	cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1")
+	cmd.Env = append(append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1"), environ...)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {

@@ -59,6 +59,7 @@ output_dir: models
 seed: 42
 device: auto
 threads: 0
+dist_timeout: 600
 tokens_per_micro_batch: 0
 pretrained_model: ""
 

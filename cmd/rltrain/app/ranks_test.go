@@ -1,0 +1,199 @@
+package app
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl/dist/disttest"
+	"rltrain/rl/run"
+	"rltrain/torch/safetensors"
+)
+
+// ranks are processes that train together.
+type ranks struct {
+	processes []*os.Process
+	waits     []func() (int, string)
+}
+
+// startRanks starts a run of size processes; more are further options, by rank.
+func (l lab) startRanks(t *testing.T, r recipe, out string, size int, more func(rank int) []string) *ranks {
+	t.Helper()
+	all := &ranks{}
+	port := disttest.FreePort(t)
+	for rank := range size {
+		process, wait := l.startWith(t, r, out, []string{
+			fmt.Sprint("RANK=", rank), fmt.Sprint("WORLD_SIZE=", size), "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port),
+		}, more(rank)...)
+		all.processes, all.waits = append(all.processes, process), append(all.waits, wait)
+	}
+	return all
+}
+
+func always(more ...string) func(rank int) []string { return func(int) []string { return more } }
+
+// wait waits for all, and returns their exit codes and what they wrote.
+func (r *ranks) wait() (codes []int, outputs []string) {
+	for _, wait := range r.waits {
+		code, output := wait()
+		codes, outputs = append(codes, code), append(outputs, output)
+	}
+	return codes, outputs
+}
+
+// finish waits for ranks that are to come to their end.
+func (r *ranks) finish(t *testing.T) {
+	t.Helper()
+	codes, outputs := r.wait()
+	for rank, code := range codes {
+		if code != 0 {
+			t.Fatalf("rank %d: exit code %d:\n%s", rank, code, outputs[rank])
+		}
+	}
+	for rank, output := range outputs[1:] {
+		if output != "" {
+			t.Errorf("rank %d says:\n%s", rank+1, output)
+		}
+	}
+}
+
+// written are the answers of a run, with what they earned.
+func written(t *testing.T, dir string) (rows []string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "logs", "completions.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for decoder := json.NewDecoder(bytes.NewReader(data)); decoder.More(); {
+		var row struct {
+			Step, Sample int
+			Tokens       json.RawMessage
+			Written      json.RawMessage
+			Reward       json.RawMessage
+		}
+		if err := decoder.Decode(&row); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, fmt.Sprint(row.Step, row.Sample, string(row.Tokens), string(row.Written), string(row.Reward)))
+	}
+	return rows
+}
+
+// apart is the largest difference between the weights of two checkpoints.
+func apart(t *testing.T, a, b string) float64 {
+	t.Helper()
+	widest := 0.0
+	of := func(dir string) map[string][]float32 {
+		file, err := safetensors.Open(filepath.Join(dir, "model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		all := map[string][]float32{}
+		for _, name := range file.Names() {
+			if all[name], err = file.Float32s(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return all
+	}
+	x, y := of(a), of(b)
+	if len(x) == 0 || len(x) != len(y) {
+		t.Fatalf("%d and %d tensors", len(x), len(y))
+	}
+	for name, values := range x {
+		for i, v := range values {
+			widest = max(widest, math.Abs(float64(v)-float64(y[name][i])))
+		}
+	}
+	return widest
+}
+
+// lastCheckpoint is the newest checkpoint of a run.
+func lastCheckpoint(t *testing.T, dir string) string {
+	t.Helper()
+	path, _, _, err := run.LatestCheckpoint(dir)
+	if err != nil || path == "" {
+		t.Fatalf("no checkpoint: %v", err)
+	}
+	return path
+}
+
+// sameRun compares a run of several ranks with that of one: the same answers, and weights that differ by rounding.
+func sameRun(t *testing.T, r recipe, one, several string) {
+	t.Helper()
+	a, b := filepath.Join(one, r.stage), filepath.Join(several, r.stage)
+	if diff := cmp.Diff(written(t, a), written(t, b)); diff != "" {
+		t.Errorf("answers (-one rank +several):\n%s", diff)
+	}
+	if d := apart(t, lastCheckpoint(t, a), lastCheckpoint(t, b)); d > 1e-5 {
+		t.Errorf("weights differ by %g", d)
+	}
+}
+
+// TestRanks trains with two processes: what comes of it is what comes of one. "make dist" does the same with more
+// algorithms and ranks, and kills some of them.
+func TestRanks(t *testing.T) {
+	l := newLab(t)
+	for _, name := range []string{"sft", "grpo"} {
+		t.Run(name, func(t *testing.T) {
+			r, out := recipes[name], t.TempDir()
+			one, two := filepath.Join(out, "one"), filepath.Join(out, "two")
+			l.finish(t, r, one)
+			l.startRanks(t, r, two, 2, always()).finish(t)
+			sameRun(t, r, one, two)
+		})
+	}
+}
+
+// TestRanksEnd has a rank that hangs, and one that has other options: all end, and say which one it was.
+func TestRanksEnd(t *testing.T) {
+	l := newLab(t)
+	r := recipes["sft"]
+	t.Run("hangs", func(t *testing.T) {
+		out := filepath.Join(t.TempDir(), "out")
+		began := time.Now()
+		r := r
+		r.args = strings.NewReplacer("--max-steps 24", "--max-steps 100000", "--warmup-check-every 8", "--warmup-check-every 0", "--warmup-until 1", "").Replace(r.args)
+		all := l.startRanks(t, r, out, 2, always("--dist-timeout", "4"))
+		poll := time.NewTicker(10 * time.Millisecond)
+		defer poll.Stop()
+		for range poll.C { // another process makes it
+			if newest, _, _, _ := run.LatestCheckpoint(filepath.Join(out, r.stage)); newest != "" || time.Since(began) > time.Minute {
+				break
+			}
+		}
+		if err := all.processes[1].Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		stopped := time.Now()
+		code, output := all.waits[0]()
+		if took := time.Since(stopped); code != 1 || !strings.Contains(output, "rank 1 has not answered") || took > 30*time.Second {
+			t.Errorf("rank 0 ends after %v with code %d:\n%s", took, code, output)
+		}
+		if err := all.processes[1].Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		if code, output := all.waits[1](); code != 1 || !strings.Contains(output, "rank 1") {
+			t.Errorf("rank 1 ends with code %d:\n%s", code, output)
+		}
+	})
+	t.Run("options", func(t *testing.T) {
+		all := l.startRanks(t, r, filepath.Join(t.TempDir(), "out"), 2, func(rank int) []string { return []string{"--seed", fmt.Sprint(5 + rank)} })
+		codes, outputs := all.wait()
+		for rank, output := range outputs {
+			if codes[rank] != 1 || !strings.Contains(output, "rank 1 has seed 6, rank 0 has 5") {
+				t.Errorf("rank %d: exit code %d:\n%s", rank, codes[rank], output)
+			}
+		}
+	})
+}
