@@ -163,7 +163,7 @@ func TestRanksEnd(t *testing.T) {
 		out := filepath.Join(t.TempDir(), "out")
 		began := time.Now()
 		r := r
-		r.args = strings.NewReplacer("--max-steps 24", "--max-steps 100000", "--warmup-check-every 8", "--warmup-check-every 0", "--warmup-until 1", "").Replace(r.args)
+		r.args = strings.NewReplacer("--max-steps 24", "--max-steps 3000", "--warmup-check-every 8", "--warmup-check-every 0", "--warmup-until 1", "").Replace(r.args)
 		all := l.startRanks(t, r, out, 2, always("--dist-timeout", "4"))
 		poll := time.NewTicker(10 * time.Millisecond)
 		defer poll.Stop()
