@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all core cli models env test lint asan race fuzz bench compat load crash mutants fixtures clean help
+.PHONY: all core cli models env test lint asan race fuzz bench compat load crash dist mutants fixtures clean help
 
 all: core cli models ## everything: the core, bin/rltrain and the default model (the default)
 
@@ -61,6 +61,9 @@ load: all ## 200 clients of a server at once, half of them cut off; training on 
 crash: all ## kill training runs and resume them
 	@$(GOENV) go test -count=1 -timeout 90m -run Crash -tags crash ./cmd/...
 	@$(GOENV) go test -count=1 -timeout 30m -tags crash ./envs/sandbox
+
+dist: all ## train with several processes what one trains, and kill some of them
+	@$(GOENV) go test -count=1 -timeout 30m -run Dist -tags dist ./cmd/rltrain/app
 
 mutants: core ## put faults into the code, one line at a time; the tests have to notice each
 	@$(GOENV) go run ./scripts/mutants

@@ -78,17 +78,16 @@ func (t *trainer) runRank(ctx context.Context, place *dist.Place) (err error) {
 		}
 		t.group.Close()
 	}()
-	go t.leaveWith(ended, timeout/5)
 	if err := t.chooseStamp(); err != nil {
 		return err
 	}
 	if place.Rank > 0 {
-		scratch, err := t.aside()
-		if err != nil {
+		if err := t.aside(); err != nil {
 			return err
 		}
-		defer os.RemoveAll(scratch)
+		defer os.RemoveAll(t.config.General.OutputDir)
 	}
+	go t.leaveWith(ended, timeout/5)
 	if err := t.mirror(); err != nil {
 		return err
 	}
@@ -105,6 +104,9 @@ func (t *trainer) leaveWith(ended <-chan struct{}, grace time.Duration) {
 	select {
 	case <-ended:
 	case <-time.After(grace):
+		if t.group.Rank() > 0 {
+			os.RemoveAll(t.config.General.OutputDir) // its own, see aside
+		}
 		fmt.Fprintln(os.Stderr, "rltrain: "+shared.OneLine(t.group.Cause().Error()))
 		os.Exit(1)
 	}
@@ -163,10 +165,11 @@ func contentSum(value string) (string, error) {
 
 // aside makes the run of a rank above 0 write into a folder of its own, which is removed at its end, and say nothing: the
 // run's folder is rank 0's.
-func (t *trainer) aside() (scratch string, err error) {
+func (t *trainer) aside() error {
 	c := t.config
-	if scratch, err = os.MkdirTemp("", "rltrain-rank-"); err != nil {
-		return "", err
+	scratch, err := os.MkdirTemp("", "rltrain-rank-")
+	if err != nil {
+		return err
 	}
 	if resume, from := c.Resuming(); resume && from != "" {
 		c.General.ResumeFrom = t.moved(from, scratch)
@@ -177,7 +180,7 @@ func (t *trainer) aside() (scratch string, err error) {
 		c.Replay.CacheBuffer = false
 	}
 	t.console = report.NewConsole(io.Discard, io.Discard, time.Now)
-	return scratch, nil
+	return nil
 }
 
 // moved is where a checkpoint of the run, .../STAGE/checkpoints/checkpoint-N, lies in another output folder.

@@ -1,0 +1,58 @@
+//go:build dist
+
+package app
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// killedRanks is how often a rank is killed.
+const killedRanks = 20
+
+// TestDistRanks trains with 2 and 4 processes what one trains.
+func TestDistRanks(t *testing.T) {
+	l := newLab(t)
+	for _, name := range []string{"sft", "grpo", "ppo", "rloo", "replay", "reinforce"} {
+		t.Run(name, func(t *testing.T) {
+			r, out := recipes[name], t.TempDir()
+			one := filepath.Join(out, "one")
+			l.finish(t, r, one)
+			for _, size := range []int{2, 4} {
+				several := filepath.Join(out, fmt.Sprint(size))
+				l.startRanks(t, r, several, size, always()).finish(t)
+				sameRun(t, r, one, several)
+			}
+		})
+	}
+}
+
+// TestDistKills kills a random rank at random moments; other numbers of ranks go on, to where a run ends that was
+// never stopped.
+func TestDistKills(t *testing.T) {
+	l, rng := newLab(t), rand.New(rand.NewPCG(1, 2))
+	for _, name := range []string{"sft", "grpo"} {
+		t.Run(name, func(t *testing.T) {
+			r, out := recipes[name], t.TempDir()
+			one, several := filepath.Join(out, "one"), filepath.Join(out, "several")
+			took := l.finish(t, r, one)
+			for range killedRanks / 2 {
+				size := 2 + rng.IntN(3)
+				all := l.startRanks(t, r, several, size, always("--dist-timeout", "10", "--resume"))
+				timer := time.NewTimer(time.Duration(rng.Int64N(int64(2 * took))))
+				<-timer.C
+				_ = all.processes[rng.IntN(size)].Kill() // it may have ended
+				began := time.Now()
+				all.wait()
+				if spent := time.Since(began); spent > time.Minute {
+					t.Errorf("the others ended after %v", spent)
+				}
+			}
+			l.startRanks(t, r, several, 3, always("--resume")).finish(t)
+			sameRun(t, r, one, several)
+		})
+	}
+}
