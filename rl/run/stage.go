@@ -261,8 +261,8 @@ func (s *Stage) there() error {
 
 // Hooks connect an algorithm to the run folder; label and unit name its progress bar.
 func (s *Stage) Hooks(label, unit string) Hooks {
-	return Hooks{
-		Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
+	h := Hooks{
+		Group: s.config.Group, Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
 		Enough: s.config.Enough, Seen: s.config.Seen,
 		Line: s.line, Keep: s.keep, Prompts: s.config.Prompts,
 		Progress: func(done, total int, note string) {
