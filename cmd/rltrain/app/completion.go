@@ -1,7 +1,6 @@
 package app
 
 import (
-	"fmt"
 	"io"
 	"strings"
 
@@ -27,10 +26,7 @@ fish: rltrain completion fish | source`,
 			case "zsh":
 				script = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n" + bashCompletion
 			case "fish":
-				var err error
-				if script, err = c.App.ToFishCompletion(); err != nil {
-					return fmt.Errorf("completion for fish: %w", err)
-				}
+				script = fishCompletion
 			default:
 				return shared.UsageErrorf("completion: %q is none of bash, zsh and fish", shell)
 			}
@@ -66,4 +62,27 @@ const bashCompletion = `_rltrain() {
   COMPREPLY=($(compgen -W "$("${asked[@]}" --generate-bash-completion 2> /dev/null)" -- "$word"))
 }
 complete -o bashdefault -o default -F _rltrain rltrain
+`
+
+// fishCompletion does the same.
+const fishCompletion = `function __rltrain_complete
+  set -l words (commandline -opc)
+  set -l word (commandline -ct)
+  set -l option ''
+  switch $word
+    case '--*=*'
+      set option (string split -m 1 = -- $word)[1]
+      set -a words $option
+      set option $option=
+    case '-*'
+      set -a words (string replace -r '^--' - -- $word) # after -- alone nothing is an option
+  end
+  set -l found $option(command $words --generate-bash-completion 2> /dev/null)
+  if set -q found[1]
+    printf '%s\n' $found
+  else
+    __fish_complete_path $word
+  end
+end
+complete -c rltrain -f -a '(__rltrain_complete)'
 `

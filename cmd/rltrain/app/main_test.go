@@ -232,7 +232,7 @@ func TestCompletion(t *testing.T) {
 	for shell, want := range map[string]string{
 		"bash": "complete -o bashdefault -o default -F _rltrain rltrain",
 		"zsh":  "bashcompinit",
-		"fish": "complete -c rltrain",
+		"fish": "complete -c rltrain -f -a '(__rltrain_complete)'",
 	} {
 		if out := f.must(t, "", "completion", shell); !strings.Contains(out, want) {
 			t.Errorf("%s: no %q in\n%s", shell, want, out)
@@ -245,7 +245,7 @@ func TestCompletionOfValues(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
 		"--task":                              "chat\ncode\ngsm8k\nintent\nmath\npreference\nprompts\nreverse_digits\nsum_digits\ntext\n",
-		"train --task sum_digits --algorithm": "a2c\ndpo\ngrpo\nppo\nreinforce\nrloo\n",
+		"train --task sum_digits --algorithm": "a2c\ndistill\ndpo\ngrpo\nppo\nreinforce\nrloo\n",
 		"--task intent --algorithm":           "a2c\ndqn\ngrpo\nppo\nreinforce\nrloo\n",
 		"train --task=gsm8k --sym-calc":       "false\ntrue\n",
 		"train --reinforce-loss =":            "distiller\non_policy\nreinforce\nstable\n",

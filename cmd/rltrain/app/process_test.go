@@ -52,6 +52,7 @@ var recipes = map[string]recipe{
 	"ppo":                 {"sum_digits_rl", tokenArgs + ` --algorithm ppo --update-epochs 2`, 8},
 	"a2c":                 {"sum_digits_rl", tokenArgs + ` --algorithm a2c`, 8},
 	"dpo of own samples":  {"sum_digits_rl", tokenArgs + ` --algorithm dpo`, 8},
+	"distill":             {"sum_digits_rl", tokenArgs + ` --algorithm distill --teacher START --divergence jsd`, 8},
 	"reinforce of labels": {"intent_classifier_rl", labelArgs + ` --algorithm reinforce`, 4},
 	"rloo of labels":      {"intent_classifier_rl", labelArgs + ` --algorithm rloo`, 4},
 	"grpo of labels":      {"intent_classifier_rl", labelArgs + ` --algorithm grpo --update-epochs 2`, 4},
