@@ -1,6 +1,8 @@
 package app
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
@@ -57,4 +59,19 @@ func inProcess(t *testing.T, f folders, args ...string) (code int, stdout, stder
 		t.Fatal(err)
 	}
 	return code, string(data), stderr
+}
+
+// TestAnAdapterThatBindsNothingIsRefused, before a folder is made, and the modules that there are are named.
+func TestAnAdapterThatBindsNothingIsRefused(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := f.rltrain("", strings.Fields(f.expand("--task sum_digits --mode rl_only --model TMP/start --use-lora --lora-target-modules nothing_so --output-dir TMP/out"))...)
+	if want := `lora: target "nothing_so" matches no module (have model.layers.*.self_attn.q_proj`; code == 0 || !strings.Contains(stderr, want) {
+		t.Errorf("exit code %d, %q; want …%s…", code, stderr, want)
+	}
+	if _, err := os.Stat(f.expand("TMP/out/sum_digits_rl")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the run's folder: %v, want none", err)
+	}
 }
