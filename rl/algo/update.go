@@ -152,11 +152,15 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 	c := t.config
 	if t.scored {
 		var asked [][]*rl.Sample
+		noted := map[*rl.Sample]bool{} // by any rank: one that is drawn twice may be in the parts of two
 		for i, batch := range t.minibatches(samples, 0) {
-			if batch[0].Old != nil && (batch[0].Value != nil || !t.needs.Values) {
-				continue // the source has asked already
+			if noted[batch[0]] || batch[0].Old != nil && (batch[0].Value != nil || !t.needs.Values) {
+				continue // it is known already, as by the source
 			}
 			asked = append(asked, batch)
+			for _, x := range batch {
+				noted[x] = true
+			}
 			batch = t.own(batch)
 			if i == 0 && t.keeps() && len(batch) > 0 {
 				n, err := t.keep(batch)
@@ -281,7 +285,7 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 	}
 	learning, idle := t.idle(batch)
 	u.idle = len(learning) == 0
-	unasked := t.needs.Rewards && batch[0].Old == nil
+	unasked := t.needs.Rewards && slices.ContainsFunc(batch, func(x *rl.Sample) bool { return x.Old == nil })
 	parts := [][]*rl.Sample{learning, idle}
 	first := t.hooks.Group.Rank() == t.holderOfFirst(learning)
 	learning, idle = t.own(learning), t.own(idle)
