@@ -98,6 +98,7 @@ def check_wandb(run, rows):
     done = subprocess.run([bin, "sync", folder], capture_output=True, text=True, env=env, timeout=300)
     check("wandb sync uploads the run", done.returncode == 0, (done.stdout + done.stderr)[-300:] if done.returncode else "")
     server.shutdown()
+    server.server_close()
     wanted = [tracked(row) for row in rows]
     got = [{k: v for k, v in row.items() if not k.startswith("_")} for row in Stub.history]
     check("W&B gets the numbers of metrics.jsonl", got == wanted, f"{len(got)} rows of {len(wanted)}")
