@@ -177,6 +177,9 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 	if code, stderr := train("TMP/more", "--pretrained-model", "TMP/out/chat_supervised"); code != 0 {
 		t.Errorf("going on: exit code %d, %q", code, stderr)
 	}
+	if code, stderr := train("TMP/all", "--tiny-layers", "1", "--tiny-hidden", "32", "--validation-share", "0"); code != 0 || !strings.Contains(string(readFile(t, f.expand("TMP/all/chat_supervised/logs/training_log.txt"))), "(train 40, validation 0)") {
+		t.Errorf("no rows for validation: exit code %d, %q", code, stderr)
+	}
 	code, stderr := train("TMP/out", "--pretrained-model", "TMP/out/chat_supervised")
 	if code == 0 || !strings.Contains(stderr, "is the folder that this run writes") {
 		t.Errorf("going on in place: exit code %d, %q", code, stderr)

@@ -93,7 +93,7 @@ type TextImitation struct {
 	Packing         bool    `option:"packing" needs:"max_length" help:"count a batch in bins of max_length tokens, filled with as many whole examples as fit, instead of examples"`
 	CompletionOnly  bool    `option:"completion_only_loss" default:"true" help:"of prompt and completion train the completion only"`
 	Metric          string  `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation figure that picks the best epoch"`
-	AssistantOnly   bool    `option:"assistant_only_loss" help:"of messages train what the assistant says only; needs a template that marks it"`
+	AssistantOnly   bool    `option:"assistant_only_loss" help:"of messages train what the assistant says only"`
 }
 
 // Warmup is how long worked solutions are imitated.
