@@ -25,7 +25,7 @@ func init() {
 // countLetters has the options of the task as fields, and is the task as well.
 type countLetters struct {
 	Letters string `option:"letters" default:"abc" help:"those that words are made of"`
-	Length  int    `option:"word_length" default:"6" range:"[1,20]" help:"letters of a word at most"`
+	Length  int    `option:"word_length" default:"6" range:"[1,20]" common:"true" help:"letters of a word at most"`
 
 	seed uint64
 }

@@ -117,11 +117,10 @@ func TestModelJudgesTheChosenLabel(t *testing.T) {
 }
 
 // politeJudge says Yes to questions about what an answer holds.
-type politeJudge struct{ asked []string }
+type politeJudge struct{}
 
-func (j *politeJudge) Choose(_ context.Context, prompt envs.Observation, choices []string) ([]float64, error) {
+func (*politeJudge) Choose(_ context.Context, prompt envs.Observation, choices []string) ([]float64, error) {
 	question, answer := prompt.Messages[0].Content, prompt.Messages[1].Content
-	j.asked = append(j.asked, question)
 	switch {
 	case cmp.Diff([]string{"No", "Yes"}, choices) != "":
 		return nil, errors.New("other choices")

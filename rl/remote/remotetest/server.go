@@ -133,7 +133,10 @@ func (s *Server) Forget() {
 
 // ServeHTTP answers one request at a time.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if s.Before != nil && s.Before(w, r) {
+	s.Lock()
+	before := s.Before
+	s.Unlock()
+	if before != nil && before(w, r) {
 		return
 	}
 	s.Lock()
