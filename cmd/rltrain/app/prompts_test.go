@@ -162,7 +162,11 @@ func TestPromptsRefuse(t *testing.T) {
 	f.write(t, "TMP/null.jsonl", `{"prompt": "a", "answer": 1}`+"\n"+`{"prompt": "b", "answer": null}`+"\n")
 	f.write(t, "TMP/none.jsonl", `{"question": "a"}`+"\n")
 	f.write(t, "TMP/said.jsonl", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`+"\n")
-	f.write(t, "TMP/messages.jsonl", strings.Repeat(`{"messages": [{"role": "user", "content": "a"}], "answer": "b"}`+"\n", 10))
+	var messages strings.Builder
+	for i := range 10 {
+		fmt.Fprintf(&messages, `{"messages": [{"role": "user", "content": "a%d"}], "answer": "b"}`+"\n", i)
+	}
+	f.write(t, "TMP/messages.jsonl", messages.String())
 	for wrong, want := range map[string]string{
 		"":                                          `--reward: is needed, as expr:'...' or cmd:PROGRAM: TMP/q.jsonl has no column "answer" with right answers`,
 		"--reward answer":                           "none of 8 samples could be rewarded: reward answer: the row has no answer",

@@ -46,7 +46,7 @@ func TestText(t *testing.T) {
 	for _, test := range []struct {
 		name, algorithm, options, pooling, log string
 	}{
-		{"encoder", "dqn", "--model BASE --policy head --algorithm dqn", transformers.PoolMean, "DQN Update: td_loss="},
+		{"encoder", "dqn", "--model BASE --policy head --pooling mean --algorithm dqn", transformers.PoolMean, "DQN Update: td_loss="},
 		{"encoder as its family", "grpo", "--model BASE --policy head --pooling family --algorithm grpo", transformers.PoolFamily, "GRPO Episode 3/3"},
 		{"last token", "a2c", "--model TMP/lm --policy head --algorithm a2c", policy.PoolLast, "A2C Episode 3/3"},
 		{"scored", "ppo", "--model TMP/lm --policy score --algorithm ppo --prompt-template {labels}?{text}=", policy.PoolScore, `"high" or "low" or "lower"?`},
