@@ -52,7 +52,7 @@ type codeRow struct {
 
 const (
 	codeWarmUp  = "warm-up"
-	codeUpdates = "15"
+	codeUpdates = "25"
 	codeAll     = "--task code --threads 1 --held-out-families 6 --eval-samples 20 "
 	// The baseline imitates as many solutions an update as RL tries.
 	codeOn = "--pretrained-model BASE --rl-learning-rate 0.0005 --mode rl_only --num-steps " + codeUpdates + " --prompts-per-step 32 --samples-per-prompt 4 --eval-every " + codeUpdates + " --fresh-samples 0 "
