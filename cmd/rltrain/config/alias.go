@@ -42,6 +42,8 @@ var aliases = []alias{
 	{name: "test_case_rewards_only", key: "reward", values: onOff("tests", "")},
 
 	{name: "wandb", key: "report_to", values: onOff("wandb", "none")},
+	{name: "wandb_run_name", key: "run_name"},
+	{name: "experiment_name", key: "run_name"},
 
 	{name: "lr", oneStage: "learning_rate"},
 	{name: "model_name_or_path", key: "model"},
@@ -130,7 +132,7 @@ var refusedValues = map[string]map[string]string{
 // fixed holds names of other trainers with one possible value: what is always so here.
 var fixed = map[string]struct{ value, why string }{
 	"push_to_hub":               {"false", "nothing is uploaded; use false"},
-	"use_vllm":                  {"false", "is not supported yet: rollouts are sampled in this process; use false"},
+	"use_vllm":                  {"false", "is not supported yet: no vLLM is started; use false, or rollout_url=http://HOST:8000 of a server that runs"},
 	"use_qlora":                 {"false", "is not supported yet: there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
 	"load_in_4bit":              {"false", "there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
 	"load_in_8bit":              {"false", "there are no 8-bit weights; use false, and dtype=bf16 to save memory"},
@@ -152,7 +154,6 @@ var refused = map[string]string{
 	"use_rslora":                   "adapters are scaled by lora_alpha / lora_r; write lora_alpha",
 	"use_dora":                     "new adapters are plain LoRA; those with DoRA are read",
 	"neftune_noise_alpha":          "no noise is added to embeddings",
-	"run_name":                     "folders are named after task and stage; write output_dir",
 	"save_strategy":                "write save_steps",
 	"eval_strategy":                "every epoch and every eval_every steps are evaluated",
 	"cache_dir":                    "models are kept where the variables HF_HOME and HF_HUB_CACHE say",
@@ -161,10 +162,6 @@ var refused = map[string]string{
 	"simple_eval_problems":         "write eval_samples",
 	"use_reward_model":             "write reward=tests,model:DIR",
 	"use_dpo":                      "train on pairs with task=preference",
-	"experiment_name":              "folders are named after task and stage; write output_dir",
-	"wandb_project":                "set the variable WANDB_PROJECT, and report_to=wandb",
-	"wandb_entity":                 "set the variable WANDB_ENTITY, and report_to=wandb",
-	"wandb_run_name":               "set the variable WANDB_NAME, and report_to=wandb",
 	"qlora":                        "there are no 4-bit weights; write dtype=bf16 and tuning=lora to save memory",
 	"process_supervision":          "lines are rewarded with step_mode=line and a judge",
 	"local_test":                   "write model=tiny for a trial without a download",
@@ -178,8 +175,8 @@ var refused = map[string]string{
 	"dataset_train_split":          "the part train is learnt from; name its file as dataset to choose another one",
 	"dataset_test_split":           "the part validation is judged by; name a file as eval_dataset where the task has it",
 	"model_revision":               "write it behind the name, as model=NAME@REVISION",
-	"deepspeed":                    "one process computes",
-	"accelerate_config":            "one process computes",
+	"deepspeed":                    "weights are not divided; start several processes with torchrun, each learns from a part of the rows",
+	"accelerate_config":            "start several processes with torchrun",
 }
 
 var aliasByName = func() map[string]*alias {

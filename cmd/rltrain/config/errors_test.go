@@ -143,6 +143,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--device=gpu"}, want: `--device: "gpu" is not one of auto, cpu; did you mean cpu?`},
 		{args: []string{"--report-to=mlflow"}, want: `--report-to: "mlflow" is none of tensorboard, wandb and none`},
 		{args: []string{"--report-to=none,wandb"}, want: `--report-to: none stands alone`},
+		{args: []string{"--wandb-project=p"}, want: `--wandb-project: is for Weights & Biases; it needs report_to=wandb`},
 		{args: []string{"--enable-feature-alignment=0.2"}, want: `--enable-feature-alignment: "0.2" is not true or false`},
 		{env: "RLTRAIN_EPOCHS=two", want: `RLTRAIN_EPOCHS: "two" is not a whole number`},
 		{yaml: "epochs: 2.5", want: `c.yaml:1:1: epochs: "2.5" is not a whole number`},

@@ -143,6 +143,7 @@ func TestLoadCommands(t *testing.T) {
 		{"--mode rl_only --pretrained-model m --learning-rate 1e-5 --max-grad-norm 0.5 --max-steps 7 --weight-decay 0.1 --lr-scheduler-type cosine --warmup-ratio 0.3", "",
 			"mode=rl_only pretrained_model=m rl_learning_rate=1.0e-05 rl_max_grad_norm=0.5 rl_episodes=7 rl_weight_decay=0.1 rl_lr_scheduler_type=cosine rl_warmup_ratio=0.3"},
 		{"--task gsm8k --dataset d --learning-rate 1e-6 --max-steps 3 --warmup-steps 2", "", "dataset=d rl_learning_rate=1.0e-06 num_steps=3 rl_warmup_steps=2"},
+		{"--wandb --wandb_project p --experiment_name first", "", "report_to=[wandb] wandb_project=p run_name=first"},
 		// Names of TRL whose meaning depends on the trainer.
 		{"--task gsm8k --dataset d --num-iterations 4", "", "dataset=d num_steps=4"},
 		{"--task gsm8k --dataset d --algorithm grpo --num-iterations 1", "", "dataset=d algorithm=grpo"},

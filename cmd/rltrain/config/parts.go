@@ -270,6 +270,9 @@ type Saving struct {
 	// Answers of another number of prompts change no result.
 	Completions int      `option:"keep_completions" default:"2" range:"[-1,)" incidental:"true" help:"prompts of each logged step whose answers are kept in logs/completions.jsonl, with rewards and advantages; 0 = none, -1 = all"`
 	ReportTo    []string `option:"report_to" default:"none" incidental:"true" common:"true" help:"where metrics go beside logs/metrics.jsonl: tensorboard, for logs/tensorboard; wandb, in the offline format, for wandb sync; none"`
+	Project     string   `option:"wandb_project" incidental:"true" help:"project in Weights & Biases; WANDB_PROJECT where it is not given, or else rltrain"`
+	Entity      string   `option:"wandb_entity" incidental:"true" help:"user or team in Weights & Biases; WANDB_ENTITY where it is not given"`
+	RunName     string   `option:"run_name" incidental:"true" help:"name of the run in Weights & Biases; WANDB_NAME where it is not given, or else the name of its folder"`
 }
 
 // Check refuses what there is no writer for.
@@ -281,6 +284,11 @@ func (o *Saving) Check() error {
 	}
 	if slices.Contains(o.ReportTo, "none") && len(o.ReportTo) > 1 {
 		return wrong("report_to", "none stands alone")
+	}
+	for _, given := range []struct{ name, value string }{{"wandb_project", o.Project}, {"wandb_entity", o.Entity}, {"run_name", o.RunName}} {
+		if given.value != "" && !slices.Contains(o.ReportTo, run.WandB) {
+			return wrong(given.name, "is for Weights & Biases; it needs report_to=wandb")
+		}
 	}
 	return nil
 }

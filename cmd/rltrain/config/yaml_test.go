@@ -101,6 +101,9 @@ keep_runs: 3
 logging_steps: 10
 keep_completions: 2
 report_to: [none]
+wandb_project: ""
+wandb_entity: ""
+run_name: ""
 `
 	if diff := cmp.Diff(want, string(c.YAML())); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

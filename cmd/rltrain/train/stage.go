@@ -42,7 +42,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",
-			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ())},
+			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ(), c.Saving)},
 	})
 	if errors.Is(err, run.ErrFinished) {
 		called := map[string]string{supervisedStage: "supervised", rlStage: "RL", rewardStage: "reward model"}[name]
@@ -168,18 +168,19 @@ func versions() map[string]string {
 	return map[string]string{"rltrain": shared.Version, "go": runtime.Version(), "libtorch": torch.LibtorchVersion}
 }
 
-// wandbVariables are the settings of Weights & Biases that a run was started with, without what is secret.
-func wandbVariables(environ []string) map[string]string {
-	var kept map[string]string
+// wandbVariables are the settings of Weights & Biases that a run was started with, without what is secret: options
+// stand before variables.
+func wandbVariables(environ []string, options config.Saving) map[string]string {
+	kept := map[string]string{}
 	for _, pair := range environ {
-		name, value, _ := strings.Cut(pair, "=")
-		if !strings.HasPrefix(name, "WANDB_") || name == "WANDB_API_KEY" {
-			continue
+		if name, value, _ := strings.Cut(pair, "="); strings.HasPrefix(name, "WANDB_") && name != "WANDB_API_KEY" {
+			kept[name] = value
 		}
-		if kept == nil {
-			kept = map[string]string{}
+	}
+	for name, value := range map[string]string{"WANDB_PROJECT": options.Project, "WANDB_ENTITY": options.Entity, "WANDB_NAME": options.RunName} {
+		if value != "" {
+			kept[name] = value
 		}
-		kept[name] = value
 	}
 	return kept
 }
