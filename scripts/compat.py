@@ -107,7 +107,7 @@ def random_encoder(folder, family):
         for name, p in model.named_parameters():
             p.copy_((1 if p.dim() == 1 and name.endswith("weight") else 0) + 0.15 * torch.randn(p.shape))
     model.save_pretrained(folder)
-    words = ROOT / "torch" / "transformers" / "testdata" / "wordpiece"
+    words = ROOT / "torch" / "transformers" / "tokenizer" / "testdata" / "wordpiece"
     shutil.copy(words / "tokenizer.json", folder)
     settings = json.loads((words / "tokenizer_config.json").read_text())
     if family != "bert":

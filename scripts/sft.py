@@ -10,7 +10,7 @@ from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from trl import SFTConfig, SFTTrainer
 
-TOKENIZERS = ROOT / "torch" / "transformers" / "testdata"
+TOKENIZERS = ROOT / "torch" / "transformers" / "tokenizer" / "testdata"
 # Marks what the assistant says, from behind its opening to the end of its turn.
 TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n' + (tools | tojson) + '<|im_end|>\\n' }}{% endif %}
 {%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}

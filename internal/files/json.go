@@ -60,6 +60,18 @@ func LoadJSON(path string, into any) error {
 	return nil
 }
 
+// Object splits a JSON object into its members.
+func Object(data []byte) (map[string]json.RawMessage, error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(data, &members); err != nil {
+		return nil, fmt.Errorf("not a JSON object: %w", err)
+	}
+	if members == nil {
+		return nil, errors.New("not a JSON object: found null")
+	}
+	return members, nil
+}
+
 func lineAt(data []byte, offset int64) int {
 	return 1 + bytes.Count(data[:min(offset, int64(len(data)))], []byte("\n"))
 }

@@ -71,9 +71,9 @@ func exampleFiles() (model, questions, output string) {
 	output = must(os.MkdirTemp("", "example"))
 	model, questions = filepath.Join(output, "model"), filepath.Join(output, "questions.csv")
 	check(os.Mkdir(model, 0o755))
-	testdata := filepath.Join("..", "..", "torch", "transformers", "testdata")
-	for _, name := range []string{"bert/config.json", "bert/model.safetensors", "wordpiece/tokenizer.json", "wordpiece/tokenizer_config.json"} {
-		check(os.WriteFile(filepath.Join(model, filepath.Base(name)), must(os.ReadFile(filepath.Join(testdata, name))), 0o644))
+	from := filepath.Join("..", "..", "torch", "transformers")
+	for _, name := range []string{"testdata/bert/config.json", "testdata/bert/model.safetensors", "tokenizer/testdata/wordpiece/tokenizer.json", "tokenizer/testdata/wordpiece/tokenizer_config.json"} {
+		check(os.WriteFile(filepath.Join(model, filepath.Base(name)), must(os.ReadFile(filepath.Join(from, name))), 0o644))
 	}
 
 	rng := rand.New(rand.NewPCG(1, 1))

@@ -10,6 +10,7 @@ import (
 	"rltrain/rl"
 	"rltrain/torch"
 	"rltrain/torch/transformers"
+	"rltrain/torch/transformers/tokenizer"
 )
 
 // Label is a policy whose action is one of C labels: an encoder or a language model with an adapter, a vector z [H] for
@@ -25,7 +26,7 @@ type Label struct {
 	model     *transformers.Model // nil on a language model
 	lm        *Token              // nil on an encoder; its adapter is the policy's
 	words     labelWords          // with PoolScore
-	tokenizer *transformers.Tokenizer
+	tokenizer *tokenizer.Tokenizer
 	adapter   adapter            // of an encoder: see lora
 	head      transformers.Dense // [C, H], [C]
 	dense     transformers.Dense // [H, H], [H]: the head's layer before; empty where it has none
@@ -68,7 +69,7 @@ func NewLabel(c LabelConfig) (*Label, error) {
 		model.Close()
 		return nil, err
 	}
-	if p.tokenizer, err = transformers.LoadTokenizer(c.Dir); err != nil {
+	if p.tokenizer, err = tokenizer.Load(c.Dir); err != nil {
 		p.Close()
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"rltrain/torch/hub"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
+	"rltrain/torch/transformers/tokenizer"
 )
 
 // Files of a saved policy, beside the adapter's and the tokenizer's.
@@ -248,7 +249,7 @@ func (p *Label) load(ctx context.Context, client *hub.Client, dir string) error 
 	if err := p.setHeads(heads); err != nil {
 		return err
 	}
-	p.tokenizer, err = transformers.LoadTokenizer(dir)
+	p.tokenizer, err = tokenizer.Load(dir)
 	return err
 }
 

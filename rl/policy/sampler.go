@@ -10,7 +10,7 @@ import (
 
 	"rltrain/rl"
 	"rltrain/torch"
-	"rltrain/torch/transformers"
+	"rltrain/torch/transformers/tokenizer"
 )
 
 // GenerateOptions say how prompts are completed.
@@ -87,7 +87,7 @@ type writing struct {
 // running is a completion under way.
 type running struct {
 	Completion
-	decoder *transformers.Decoder
+	decoder *tokenizer.Decoder
 	text    strings.Builder
 	told    int // bytes of the text that were heard
 	done    bool

@@ -9,6 +9,7 @@ import (
 	"rltrain/envs/chat"
 	"rltrain/torch/transformers"
 	template "rltrain/torch/transformers/chat"
+	"rltrain/torch/transformers/tokenizer"
 )
 
 // ReadTokenFolder makes a policy of a model folder whose weights stay unread: it renders and encodes texts as
@@ -22,11 +23,11 @@ func ReadTokenFolder(dir string) (*Token, error) {
 	if err != nil {
 		return nil, err
 	}
-	tokenizer, err := transformers.LoadTokenizer(dir)
+	words, err := tokenizer.Load(dir)
 	if err != nil {
 		return nil, err
 	}
-	p := &Token{BaseModel: dir, Tokenizer: tokenizer, model: &transformers.Causal{Dir: dir, Config: config, Generation: generation}}
+	p := &Token{BaseModel: dir, Tokenizer: words, model: &transformers.Causal{Dir: dir, Config: config, Generation: generation}}
 	if err := p.loadText(dir); err != nil {
 		p.Close()
 		return nil, err

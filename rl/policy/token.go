@@ -13,13 +13,14 @@ import (
 	"rltrain/torch"
 	"rltrain/torch/transformers"
 	"rltrain/torch/transformers/chat"
+	"rltrain/torch/transformers/tokenizer"
 )
 
 // Token is a policy whose actions are tokens: a causal language model, with an adapter on frozen
 // weights or trained whole.
 type Token struct {
 	BaseModel string // hub id or folder, as saved files name it
-	Tokenizer *transformers.Tokenizer
+	Tokenizer *tokenizer.Tokenizer
 	Templates *chat.Templates // nil where the folder has no chat template
 
 	dir     string // that it was loaded from
@@ -57,7 +58,7 @@ func NewToken(c TokenConfig) (*Token, error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		p.Tokenizer, failed = transformers.LoadTokenizer(c.Dir)
+		p.Tokenizer, failed = tokenizer.Load(c.Dir)
 	}()
 	model, err := transformers.LoadCausal(c.Dir, transformers.CausalOptions{DType: c.DType, Trainable: c.Full, Change: c.merged})
 	if err == nil {

@@ -12,6 +12,7 @@ import (
 	"rltrain/torch"
 	"rltrain/torch/hub"
 	"rltrain/torch/transformers"
+	"rltrain/torch/transformers/tokenizer"
 )
 
 // frozenRun is a linear classifier on the encoder's vectors as they come, on CLINC150's intents: what training the encoder
@@ -89,7 +90,7 @@ func embed(ctx context.Context, rows []dataset.Row) (parts map[string]*vectors, 
 		return nil, nil, 0, err
 	}
 	defer model.Close()
-	tokenizer, err := transformers.LoadTokenizer(found.Dir)
+	tokenizer, err := tokenizer.Load(found.Dir)
 	if err != nil {
 		return nil, nil, 0, err
 	}

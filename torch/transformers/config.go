@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"rltrain/internal/files"
 	"rltrain/internal/smallfile"
 	"rltrain/torch"
 )
@@ -84,7 +85,7 @@ const (
 
 // parseConfig reads a model_type of one of the families of table.
 func parseConfig(data []byte, table map[string]*family) (*Config, error) {
-	raw, err := parseObject(data)
+	raw, err := files.Object(data)
 	if err != nil {
 		return nil, err
 	}

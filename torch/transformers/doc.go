@@ -1,5 +1,6 @@
 // Package transformers knows what a Hugging Face model folder means: its
-// config.json, the names and shapes of its tensors, its tokenizer and its pooling.
+// config.json, the names and shapes of its tensors, and its pooling. Package tokenizer has its tokens, package chat
+// its conversations.
 //
 // The format of weights is package safetensors's business. A folder that says something
 // this package cannot honour is refused by an error that names the file and the field

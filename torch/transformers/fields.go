@@ -124,15 +124,3 @@ func oneLine(raw []byte) string {
 	}
 	return b.String()
 }
-
-// parseObject splits a JSON object into its members.
-func parseObject(data []byte) (map[string]json.RawMessage, error) {
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(data, &raw); err != nil {
-		return nil, fmt.Errorf("not a JSON object: %w", err)
-	}
-	if raw == nil {
-		return nil, fmt.Errorf("not a JSON object: found null")
-	}
-	return raw, nil
-}

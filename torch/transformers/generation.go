@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
+	"rltrain/internal/files"
 	"rltrain/internal/smallfile"
 )
 
@@ -42,7 +43,7 @@ func LoadGenerationConfig(dir string, c *Config) (GenerationConfig, error) {
 }
 
 func parseGenerationConfig(data []byte, vocab int) (GenerationConfig, error) {
-	raw, err := parseObject(data)
+	raw, err := files.Object(data)
 	if err != nil {
 		return GenerationConfig{}, err
 	}

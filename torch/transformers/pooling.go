@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"rltrain/internal/files"
 	"rltrain/internal/smallfile"
 )
 
@@ -61,7 +62,7 @@ func poolingMode(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("transformers: %w", err)
 	}
-	raw, err := parseObject(data)
+	raw, err := files.Object(data)
 	if err != nil {
 		return "", fmt.Errorf("transformers: %s: %w", path, err)
 	}

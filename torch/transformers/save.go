@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"rltrain/internal/files"
 	"rltrain/internal/outfile"
 	"rltrain/internal/smallfile"
 	"rltrain/torch/safetensors"
@@ -179,7 +180,7 @@ func copyConfig(dir, from string, dtype safetensors.DType, untied bool) error {
 		return err
 	}
 	if dtype != "" || untied {
-		raw, err := parseObject(data)
+		raw, err := files.Object(data)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -206,7 +207,7 @@ func untie(raw map[string]json.RawMessage) error {
 	if !ok {
 		return nil
 	}
-	inner, err := parseObject(text)
+	inner, err := files.Object(text)
 	if err != nil {
 		return err
 	}
@@ -225,7 +226,7 @@ func nameDType(raw map[string]json.RawMessage, name string) bool {
 				raw[key], changed = want, true
 			}
 		case key == "text_config":
-			inner, err := parseObject(raw[key])
+			inner, err := files.Object(raw[key])
 			if err != nil || !nameDType(inner, name) {
 				continue
 			}

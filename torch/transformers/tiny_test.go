@@ -15,6 +15,7 @@ import (
 	"rltrain/torch/safetensors"
 	"rltrain/torch/torchtest"
 	"rltrain/torch/transformers"
+	"rltrain/torch/transformers/tokenizer"
 )
 
 func TestTiny(t *testing.T) {
@@ -35,7 +36,7 @@ func TestTiny(t *testing.T) {
 	if want := int64(99*64 + 2*(16*64*64+2*64) + 64); model.Parameters != want {
 		t.Errorf("%d parameters, want %d", model.Parameters, want)
 	}
-	tokenizer, err := transformers.LoadTokenizer(dir)
+	tokenizer, err := tokenizer.Load(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func TestRandomLlama(t *testing.T) {
 				t.Errorf("%s, %s: the values differ from those in the file", d.inFile, name)
 			}
 		}
-		tokenizer, err := transformers.LoadTokenizer(dir)
+		tokenizer, err := tokenizer.Load(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package transformers
+package tokenizer
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package transformers
+package tokenizer
 
 import (
 	"encoding/json"
@@ -15,7 +15,7 @@ const wordpiece = "testdata/wordpiece"
 
 func load(t testing.TB, dir string) *Tokenizer {
 	t.Helper()
-	tok, err := LoadTokenizer(dir)
+	tok, err := Load(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
-func TestLoadTokenizerRefuses(t *testing.T) {
+func TestLoadRefuses(t *testing.T) {
 	file := read(t, "tokenizer.json")
 	tests := []struct{ name, tokenizer, config, want string }{
 		{"cut short", file[:len(file)/2], "{}", "not a JSON object"},
@@ -135,13 +135,13 @@ func TestLoadTokenizerRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := writeDir(t, map[string]string{"tokenizer.json": tt.tokenizer, "tokenizer_config.json": tt.config})
-			_, err := LoadTokenizer(dir)
+			_, err := Load(dir)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
 		})
 	}
-	if _, err := LoadTokenizer(t.TempDir()); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
+	if _, err := Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
 		t.Errorf("empty folder: %v", err)
 	}
 }
@@ -210,4 +210,27 @@ func BenchmarkEncode(b *testing.B) {
 			}
 		})
 	}
+}
+
+func writeDir(t testing.TB, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func swap(t testing.TB, text, from, to string) string {
+	t.Helper()
+	if !strings.Contains(text, from) {
+		t.Fatalf("no %q to replace", from)
+	}
+	return strings.Replace(text, from, to, 1)
 }

@@ -1,4 +1,4 @@
-package transformers
+package tokenizer
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch/transformers/chat"
+	"rltrain/internal/files"
 )
 
 // change is a copy of a folder of testdata with fields of its files replaced; null stays null.
@@ -110,7 +110,7 @@ func TestSpecialTokensRefused(t *testing.T) {
 		{"deeper", writeDir(t, map[string]string{"tokenizer.json": strings.Repeat("[", 1<<20)}), "max depth"},
 	}
 	for _, tt := range tests {
-		if _, err := LoadTokenizer(tt.dir); err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
+		if _, err := Load(tt.dir); err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
@@ -237,41 +237,6 @@ func TestPush(t *testing.T) {
 	}
 }
 
-func TestRenderChat(t *testing.T) {
-	template := "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m.content }}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
-	templates, err := chat.Parse("template", template)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tok := load(t, "testdata/bytes")
-	ids, assistant, text, err := RenderChat(tok, templates, []chat.Message{chat.NewMessage("user", "the"), chat.NewMessage("assistant", " law é")}, chat.Options{})
-	if want := "<|im_start|>user\nthe<|im_end|>\n<|im_start|>assistant\n law é<|im_end|>\n"; err != nil || text != want {
-		t.Fatalf("%q, %v, want %q", text, err, want)
-	}
-	var of []int32
-	for i, is := range assistant {
-		if is {
-			of = append(of, ids[i])
-		}
-	}
-	if said, err := tok.Decode(of, false); err != nil || said != " law é<|im_end|>" {
-		t.Errorf("the assistant said %q, %v", said, err)
-	}
-	if again, err := tok.Decode(ids, false); err != nil || again != text {
-		t.Errorf("%q, %v", again, err)
-	}
-
-	if _, assistant, _, err := RenderChat(tok, templates, []chat.Message{chat.NewMessage("user", "the")}, chat.Options{}); err != nil || assistant != nil {
-		t.Errorf("without an assistant: %v, %v", assistant, err)
-	}
-	if _, _, text, err := RenderChat(tok, templates, []chat.Message{chat.NewMessage("user", "")}, chat.Options{Special: map[string]string{}}); err != nil || text != "<|im_start|>user\n\n" {
-		t.Errorf("without special tokens: %q, %v", text, err)
-	}
-	if _, _, _, err := RenderChat(tok, templates, []chat.Message{chat.NewMessage("user", "a\x00")}, chat.Options{}); err == nil {
-		t.Error("a NUL byte is encoded")
-	}
-}
-
 // Whatever the settings, they are read or refused, and tokens keep their ids.
 func FuzzTokenizerConfig(f *testing.F) {
 	for _, dir := range []string{"bytes", "fallback", "characters", "wordpiece"} {
@@ -282,7 +247,7 @@ func FuzzTokenizerConfig(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		fields, err := parseObject(data)
+		fields, err := files.Object(data)
 		if err != nil {
 			return
 		}

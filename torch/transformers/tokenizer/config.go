@@ -1,4 +1,4 @@
-package transformers
+package tokenizer
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"rltrain/internal/files"
 	"rltrain/internal/smallfile"
 )
 
@@ -57,7 +58,7 @@ func readTokenizerConfig(dir string) (tokenizerConfig, error) {
 	if err != nil {
 		return tokenizerConfig{}, fmt.Errorf("transformers: %w", err)
 	}
-	config, err := parseObject(data)
+	config, err := files.Object(data)
 	if err != nil {
 		return tokenizerConfig{}, fmt.Errorf("transformers: %s: %w", path, err)
 	}
@@ -69,7 +70,7 @@ func readTokenizerConfig(dir string) (tokenizerConfig, error) {
 		case err != nil:
 			return tokenizerConfig{}, fmt.Errorf("transformers: %w", err)
 		default:
-			fields, err := parseObject(data)
+			fields, err := files.Object(data)
 			if err != nil {
 				return tokenizerConfig{}, fmt.Errorf("transformers: %s: %w", older, err)
 			}

@@ -1,4 +1,4 @@
-package transformers
+package tokenizer
 
 import (
 	"encoding/base64"
@@ -55,7 +55,7 @@ func TestTokenizerRefusesWhatHasNoBound(t *testing.T) {
 		{"short table", words(t, sequence(map[string]any{"type": "Precompiled", "precompiled_charsmap": "/////w=="})), "precompiled_charsmap: the table is shorter"},
 	}
 	for _, tt := range tests {
-		if _, err := LoadTokenizer(writeDir(t, map[string]string{"tokenizer.json": tt.file})); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := Load(writeDir(t, map[string]string{"tokenizer.json": tt.file})); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %.300v, want %q", tt.name, err, tt.want)
 		}
 	}
@@ -70,7 +70,7 @@ func TestTokenizerFileTooLarge(t *testing.T) {
 	if err := os.Truncate(path, 20<<30); err != nil { // takes no room on disk
 		t.Skip(err)
 	}
-	if _, err := LoadTokenizer(dir); err == nil || !strings.Contains(err.Error(), "tokenizer.json has 21474836480 bytes, more than") {
+	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "tokenizer.json has 21474836480 bytes, more than") {
 		t.Error(err)
 	}
 }

@@ -1,4 +1,6 @@
-package transformers
+// Package tokenizer makes tokens of texts and texts of tokens as a model folder says: tokenizer.json, and the special
+// tokens of tokenizer_config.json and special_tokens_map.json.
+package tokenizer
 
 import (
 	"encoding/json"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/daulet/tokenizers"
 
+	"rltrain/internal/files"
 	"rltrain/torch/transformers/jinja"
 )
 
@@ -36,10 +39,10 @@ type Tokenizer struct {
 	longest int
 }
 
-// LoadTokenizer reads tokenizer.json of the model folder dir, and tokenizer_config.json and special_tokens_map.json
+// Load reads tokenizer.json of the model folder dir, and tokenizer_config.json and special_tokens_map.json
 // where there are such. The truncation and padding that tokenizer.json carries are dropped: lengths are the caller's
 // to choose.
-func LoadTokenizer(dir string) (*Tokenizer, error) {
+func Load(dir string) (*Tokenizer, error) {
 	path := filepath.Join(dir, "tokenizer.json")
 	data, err := readTokenizerJSON(path)
 	if err != nil {
@@ -90,7 +93,7 @@ func readTokenizerFile(parts map[string]json.RawMessage) (file tokenizerFile, er
 }
 
 func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
-	raw, err := parseObject(data)
+	raw, err := files.Object(data)
 	if err != nil {
 		return nil, err
 	}
