@@ -181,26 +181,15 @@ func (p *Place) meet(ctx context.Context, store *torch.Store, own string, m Memb
 	return map[int]*link{0: l}, host, err
 }
 
-// receive is how rank 0 lets the others in. A stranger, who does not have the token, hears nothing.
-func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m Member) (map[int]*link, error) {
+// guest is one who has the token, and what it says of itself.
+type guest struct {
+	link  *link
+	hello message
+}
+
+// greet hands over those who come, until the listener is closed. A stranger, who does not have the token, hears nothing.
+func greet(ctx context.Context, listener net.Listener, token string) <-chan guest {
 	deadline, _ := ctx.Deadline()
-	var secret [16]byte
-	if _, err := rand.Read(secret[:]); err != nil {
-		return nil, err
-	}
-	token := hex.EncodeToString(secret[:])
-	listener, err := net.Listen("tcp", net.JoinHostPort(own, "0"))
-	if err != nil {
-		return nil, err
-	}
-	defer listener.Close()
-	if err := store.Set(door, listener.Addr().String()+" "+token); err != nil {
-		return nil, err
-	}
-	type guest struct {
-		link  *link
-		hello message
-	}
 	guests := make(chan guest)
 	go func() {
 		for {
@@ -223,6 +212,25 @@ func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m M
 			}()
 		}
 	}()
+	return guests
+}
+
+// receive is how rank 0 lets the others in.
+func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m Member) (map[int]*link, error) {
+	var secret [16]byte
+	if _, err := rand.Read(secret[:]); err != nil {
+		return nil, err
+	}
+	token := hex.EncodeToString(secret[:])
+	listener, err := net.Listen("tcp", net.JoinHostPort(own, "0"))
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	if err := store.Set(door, listener.Addr().String()+" "+token); err != nil {
+		return nil, err
+	}
+	guests := greet(ctx, listener, token)
 	links := map[int]*link{}
 	refusal := ""
 	for len(links) < p.Size-1 && refusal == "" {
