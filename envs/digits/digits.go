@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +36,8 @@ type Options struct {
 	Max        int  // the largest integer, at least 10
 	RequireTag bool // pay only an answer whose text has [ANSWER]
 	Short      bool // the short form instead of the conversation
+	// SlipShare is the share of the warm-up's solutions that are wrong, in [0,1): see [Episode.Solution].
+	SlipShare float64
 }
 
 // Defaults are lists of 2 to 4 integers from 10 to 999, and numbers from 100000 to
@@ -94,7 +97,11 @@ func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
 	if !ok {
 		return nil, fmt.Errorf("there is no episode %d of %s: all %d different exercises of that part come before it", index, part, len(s.drawn))
 	}
-	return &Episode{task: t.name, options: t.options, numbers: numbers}, nil
+	e := &Episode{task: t.name, options: t.options, numbers: numbers}
+	if part == envs.Warmup && t.options.SlipShare > 0 {
+		e.slips = rand.New(rand.NewPCG(t.seed, uint64(index))).Float64() < t.options.SlipShare
+	}
+	return e, nil
 }
 
 // draw makes one exercise; below(n) is uniform on [0,n). Numbers with fewer digits than most are rare, one in ten,
@@ -158,6 +165,7 @@ type Episode struct {
 	task    string
 	options Options
 	numbers []int
+	slips   bool // its solution is wrong
 	done    bool
 }
 

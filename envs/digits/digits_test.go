@@ -55,6 +55,39 @@ func TestAnswerAndSolution(t *testing.T) {
 	}
 }
 
+// TestSlips: half of what the warm-up imitates is wrong, and nothing else is.
+func TestSlips(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		numbers []int
+		want    string
+	}{
+		{Sum, []int{12, 345}, "a101b203c306d410e515 [ANSWER] 10"},
+		{Reverse, []int{1230}, "a1b2c3d0,d0c3b2a1 [ANSWER] 1230"},
+	} {
+		if got := (&Episode{task: test.name, numbers: test.numbers, slips: true}).Solution(); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+		task := newTask(t, test.name, 1, func(o *Options) { o.Short, o.SlipShare = true, .5 })
+		for part, most := range map[envs.Part]int{envs.Train: 0, envs.Warmup: 560, envs.Eval: 0} {
+			wrong := 0
+			for i := range 1000 {
+				e := episode(t, task, part, i)
+				step, err := e.Step(t.Context(), envs.Action{Text: e.Solution(), Stop: envs.StopEnd})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !step.Info.Correct {
+					wrong++
+				}
+			}
+			if wrong > most || most > 0 && wrong < 400 {
+				t.Errorf("%s, %s: %d of 1,000 solutions are wrong", test.name, part, wrong)
+			}
+		}
+	}
+}
+
 func TestSolutionsAreRightAndOfTinysCharacters(t *testing.T) {
 	for _, name := range []string{Sum, Reverse} {
 		task := newTask(t, name, 1, func(o *Options) { o.Short, o.RequireTag = true, true })

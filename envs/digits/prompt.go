@@ -47,6 +47,9 @@ func (e *Episode) short() string {
 // sooner they are learnt, and the cheaper are answers. Then comes the answer behind
 // [ANSWER], as it stands before: reversed numbers and small sums keep the zeros in front,
 // 0321 and 09, so that one rule serves for all.
+//
+// A solution that slips is worked out in the same way, but its answer leaves the last digit out of the sum, or is not
+// reversed.
 func (e *Episode) Solution() string {
 	if e.task == Reverse {
 		digits := []byte(strconv.Itoa(e.numbers[0]))
@@ -57,16 +60,23 @@ func (e *Episode) Solution() string {
 			backwards = append(backwards, letter(last), digits[last])
 			plain = append(plain, digits[last])
 		}
+		if e.slips {
+			plain = digits
+		}
 		return fmt.Sprintf("%s,%s %s %s", forwards, backwards, answer.Tag, plain)
 	}
 	var text strings.Builder
-	sum, at := 0, 0
+	sum, before, at := 0, 0, 0
 	for _, n := range e.numbers {
 		for _, digit := range strconv.Itoa(n) {
+			before = sum
 			sum += int(digit - '0')
 			fmt.Fprintf(&text, "%c%c%02d", letter(at), digit, sum)
 			at++
 		}
+	}
+	if e.slips {
+		sum = before
 	}
 	return fmt.Sprintf("%s %s %02d", text.String(), answer.Tag, sum)
 }

@@ -34,6 +34,8 @@ func init() {
 type common struct {
 	Max        int  `option:"digits_max" default:"999" range:"[10,1e15]" help:"largest integer"`
 	RequireTag bool `option:"require_tag" help:"pay only answers with [ANSWER] in them"`
+	// As in programs, what is imitated then does not say which form is right.
+	SlipShare float64 `option:"slip_share" range:"[0,1)" help:"share of the program's own worked solutions that are wrong in a likely way, for experiments: rewards and preferences alone tell them apart"`
 }
 
 // lists are the options of sum_digits.
@@ -43,14 +45,14 @@ type lists struct {
 }
 
 func (o *lists) Task(s envs.Setup) (envs.Task, error) {
-	return New(Sum, s.Seed, Options{Count: o.Count, Max: o.Max, RequireTag: o.RequireTag, Short: s.Text})
+	return New(Sum, s.Seed, Options{Count: o.Count, Max: o.Max, RequireTag: o.RequireTag, SlipShare: o.SlipShare, Short: s.Text})
 }
 
 // numbers are the options of reverse_digits.
 type numbers struct{ common }
 
 func (o *numbers) Task(s envs.Setup) (envs.Task, error) {
-	return New(Reverse, s.Seed, Options{Max: o.Max, RequireTag: o.RequireTag, Short: s.Text})
+	return New(Reverse, s.Seed, Options{Max: o.Max, RequireTag: o.RequireTag, SlipShare: o.SlipShare, Short: s.Text})
 }
 
 // Answers reads rows with a number called answer and a completion.

@@ -62,7 +62,8 @@ type textWay struct{ name, options string }
 
 const told = "supervised"
 
-// labelWays are what is compared on the sentences and on the domains. The settings were chosen without a look at the results.
+// labelWays are what is compared on the sentences and on the domains. The settings were chosen with seed 101, which is not
+// in the results.
 var labelWays = []textWay{
 	{told, "--mode supervised --epochs 6 --lr-scheduler-type linear"},
 	{"reinforce", "--algorithm reinforce" + manyLabels},
@@ -72,10 +73,10 @@ var labelWays = []textWay{
 	{"dqn", "--algorithm dqn --replay-updates 4 --buffer-size 64 --samples-per-prompt 1 --rl-batch-size 32" + often},
 }
 
-// In a rollout 64 texts have eight labels drawn each: a text is computed once for all of its labels.
+// RATE is the learning rate, EPISODES the number of rollouts. In a rollout 64 texts have eight labels drawn each: a text is computed once for all of its labels.
 const (
 	manyLabels = " --buffer-size 512 --samples-per-prompt 8" + often
-	often      = " --rl-learning-rate 0.001 --rl-episodes EPISODES --eval-every 20"
+	often      = " --rl-learning-rate RATE --rl-episodes EPISODES --eval-every 20"
 )
 
 // textPlan is the runs, the quickest first.
@@ -133,11 +134,11 @@ func (e *textExperiment) train(ctx context.Context, data, file string, way textW
 	if err := os.RemoveAll(dir); err != nil { // what a stopped call left
 		return err
 	}
-	episodes := e.episodes
-	if data == sentiment {
-		episodes = max(1, episodes/4) // it has a seventh of the rows
+	episodes, rate := e.episodes, "0.002"
+	if data == sentiment { // it has a fifth of the rows, and two labels in place of ten
+		episodes, rate = max(1, episodes/3), "0.001"
 	}
-	options := append([]string{"--task", "text"}, strings.Fields(strings.ReplaceAll(way.options, "EPISODES", strconv.Itoa(episodes)))...)
+	options := append([]string{"--task", "text"}, strings.Fields(strings.NewReplacer("EPISODES", strconv.Itoa(episodes), "RATE", rate).Replace(way.options))...)
 	if file != "" {
 		options = append(options, "--dataset", file)
 	}
