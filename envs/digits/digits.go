@@ -36,7 +36,7 @@ type Options struct {
 	Max        int  // the largest integer, at least 10
 	RequireTag bool // pay only an answer whose text has [ANSWER]
 	Short      bool // the short form instead of the conversation
-	// SlipShare is the share of the warm-up's solutions that are wrong, in [0,1): see [Episode.Solution].
+	// SlipShare is the share of solutions to imitate that are wrong, in [0,1): see [Episode.Solution].
 	SlipShare float64
 }
 
@@ -98,7 +98,7 @@ func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
 		return nil, fmt.Errorf("there is no episode %d of %s: all %d different exercises of that part come before it", index, part, len(s.drawn))
 	}
 	e := &Episode{task: t.name, options: t.options, numbers: numbers}
-	if part == envs.Warmup && t.options.SlipShare > 0 {
+	if part != envs.Eval && t.options.SlipShare > 0 {
 		e.slips = rand.New(rand.NewPCG(t.seed, uint64(index))).Float64() < t.options.SlipShare
 	}
 	return e, nil

@@ -231,3 +231,25 @@ func TestScoreRewardsByHand(t *testing.T) {
 		t.Errorf("%+v; want accuracy %v, loss %v, Brier %v", v, right/n, loss/n, brier/n)
 	}
 }
+
+// TestRuleOfLength: its direction comes from the pairs to learn from, its figure from the held-out ones.
+func TestRuleOfLength(t *testing.T) {
+	of := func(lengths ...int) (unit []*rl.Sample) {
+		for _, n := range lengths {
+			unit = append(unit, &rl.Sample{Tokens: make([]int32, n)})
+		}
+		return unit
+	}
+	held := RewardScores{Longer: rl.Estimate{Value: 0.25, Interval: rl.Interval{0.125, 0.5}}}
+	for _, test := range []struct {
+		units [][]*rl.Sample
+		want  LengthRule
+	}{
+		{[][]*rl.Sample{of(3, 2), of(5, 1), of(1, 2)}, LengthRule{"longer", held.Longer}},
+		{[][]*rl.Sample{of(1, 2, 3), of(5, 1), of(4, 4)}, LengthRule{"shorter", rl.Estimate{Value: 0.75, Interval: rl.Interval{0.5, 0.875}}}},
+	} {
+		if diff := cmp.Diff(test.want, RuleOfLength(test.units, held)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package algo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -160,11 +161,7 @@ func ScoreRewards(ctx context.Context, m *policy.RewardModel, units [][]*rl.Samp
 			for j := i + 1; j < len(unit); j++ {
 				margin := rewards[at+i] - rewards[at+j]
 				margins = append(margins, margin)
-				more := 0.5
-				if n, other := len(unit[i].Tokens), len(unit[j].Tokens); n != other {
-					more = map[bool]float64{true: 1}[n > other]
-				}
-				longer = append(longer, more)
+				longer = append(longer, isLonger(unit[i], unit[j]))
 				v.Loss += math.Log1p(math.Exp(-math.Abs(margin))) + math.Max(0, -margin)
 				// The better answer is by turns the first and the second, so that both say something.
 				first := float32(1 / (1 + math.Exp(-margin)))
@@ -187,6 +184,40 @@ func ScoreRewards(ctx context.Context, m *policy.RewardModel, units [][]*rl.Samp
 	v.Margin, v.Longer = rl.MeanEstimate(margins), rl.MeanEstimate(longer)
 	v.Loss /= float64(v.N)
 	return v, nil
+}
+
+// isLonger is 1 where a has more tokens than b, 0 where it has fewer, and between them where they have the same number.
+func isLonger(a, b *rl.Sample) float64 {
+	return float64(1+cmp.Compare(len(a.Tokens), len(b.Tokens))) / 2
+}
+
+// LengthRule is what a reward model has to beat: the choice of the longer answer, or of the shorter one, whichever is
+// the better one in more of the pairs to learn from.
+type LengthRule struct {
+	Prefers  string      `json:"prefers"`  // longer or shorter
+	Accuracy rl.Estimate `json:"accuracy"` // on the held-out pairs; equal lengths count one half
+}
+
+// RuleOfLength finds the rule on units to learn from, and measures it on those that held was measured on.
+func RuleOfLength(units [][]*rl.Sample, held RewardScores) LengthRule {
+	longer, n := 0.0, 0.0
+	for _, unit := range units {
+		for i := range unit {
+			for _, worse := range unit[i+1:] {
+				longer, n = longer+isLonger(unit[i], worse), n+1
+			}
+		}
+	}
+	if longer >= n/2 {
+		return LengthRule{"longer", held.Longer}
+	}
+	low, high := held.Longer.Interval[0], held.Longer.Interval[1]
+	return LengthRule{"shorter", rl.Estimate{Value: 1 - held.Longer.Value, Interval: rl.Interval{1 - high, 1 - low}}}
+}
+
+// String is the rule on one line.
+func (r LengthRule) String() string {
+	return fmt.Sprintf("the %s answer is the better one in %.1f %% [%.1f, %.1f] of them", r.Prefers, 100*r.Accuracy.Value, 100*r.Accuracy.Interval[0], 100*r.Accuracy.Interval[1])
 }
 
 // JudgeRewards judges a reward model by held-out pairs before the first step and every so many steps; the weights with

@@ -108,7 +108,7 @@ func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) e
 	}
 	base := filepath.Join(dir, baseFolder)
 	if !made(filepath.Join(base, "model.safetensors")) {
-		if _, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --slip-share 0.6 --max-steps 800 --warmup-check-every 0 --eval-samples 50 "+easySums),
+		if _, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --slip-share 0.6 --max-steps 1000 --warmup-check-every 0 --eval-samples 50 "+easySums),
 			"--seed", strconv.Itoa(seed), "--output-dir", dir)...); err != nil {
 			return err
 		}

@@ -269,11 +269,11 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 		}
 		line := "Training complete after " + report.Plural(result.Steps, "update")
 		if best != nil {
-			if err := save(stage, "eval_results.json", map[string]any{"before": before, "best": best, "best_step": result.BestStep}); err != nil {
+			rule := algo.RuleOfLength(train.Units, *best)
+			if err := save(stage, "eval_results.json", map[string]any{"before": before, "best": best, "best_step": result.BestStep, "length_rule": rule}); err != nil {
 				return err
 			}
-			line += fmt.Sprintf(". Held-out pairs, best after step %d: %s. The longer answer is the better one in %.1f %% [%.1f, %.1f] of them",
-				result.BestStep, best, 100*best.Longer.Value, 100*best.Longer.Interval[0], 100*best.Longer.Interval[1])
+			line += fmt.Sprintf(". Held-out pairs, best after step %d: %s. By length alone: %s", result.BestStep, best, rule)
 		}
 		if err := stage.Printf("%s", line); err != nil {
 			return err
