@@ -78,7 +78,7 @@ func (m *RewardModel) Save(dir string) error {
 // Merge writes one full model without an adapter, as Label.Merge does.
 func (m *RewardModel) Merge(dir string) error {
 	if m.causal != nil {
-		return errors.New("merging: the reward model stands on a language model, of which only the adapter is written")
+		return errors.New("merging: the reward model stands on a language model, of which only the adapter is written: PEFT merges it")
 	}
 	return m.encoder.Merge(dir)
 }

@@ -69,7 +69,7 @@ var preferenceWays = []struct {
 const (
 	onPairs  = "--algorithm dpo --pretrained-model BASE --dataset PAIRS --epochs 1 --batch-size 64 --learning-rate 0.00005 --loss-type "
 	easySums = "--digits-max 99 --digits-count 2"
-	rlOnSums = "--task sum_digits --mode rl_only --pretrained-model BASE " + easySums + " --algorithm grpo --num-steps 10 --eval-every 10 --prompts-per-step 32 --eval-samples 50 --fresh-samples 0 --reward "
+	rlOnSums = "--task sum_digits --mode rl_only --pretrained-model BASE " + easySums + " --algorithm grpo --num-steps 20 --eval-every 20 --prompts-per-step 32 --eval-samples 50 --fresh-samples 0 --reward "
 
 	baseFolder = "sum_digits_supervised"
 )
@@ -108,7 +108,7 @@ func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) e
 	}
 	base := filepath.Join(dir, baseFolder)
 	if !made(filepath.Join(base, "model.safetensors")) {
-		if _, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --slip-share 0.6 --max-steps 1000 --warmup-check-every 0 --eval-samples 50 "+easySums),
+		if _, _, err := command(ctx, e.program, append(strings.Fields("--task sum_digits --mode supervised --threads 1 --tiny-hidden 64 --slip-share 0.6 --max-steps 1400 --warmup-check-every 0 --eval-samples 50 "+easySums),
 			"--seed", strconv.Itoa(seed), "--output-dir", dir)...); err != nil {
 			return err
 		}

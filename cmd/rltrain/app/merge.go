@@ -16,12 +16,12 @@ import (
 func mergeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "merge",
-		Usage: "write a classifier or a language model as a full model without an adapter",
+		Usage: "write a classifier, a reward model or a language model as a full model without an adapter",
 		Description: `The result loads in transformers without peft. A classifier: in AutoModelForSequenceClassification for pooling
 family, in AutoModel with head.safetensors for pooling mean; its README.md shows how. A language model: in
 AutoModelForCausalLM, and in vLLM.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "trained classifier or adapter of a language model: a folder, or a name on the hub"},
+			&cli.StringFlag{Name: "model", Usage: "trained classifier, reward model or adapter of a language model: a folder, or a name on the hub"},
 			&cli.StringFlag{Name: "output-dir", Aliases: []string{"output"}, Usage: "folder of the full model, new or empty"},
 			&cli.StringFlag{Name: "dtype", Usage: "of a language model's weights: fp32, bf16 or fp16", DefaultText: "as the base model is stored"},
 		},
@@ -46,11 +46,13 @@ func merge(c *cli.Context) error {
 		return fmt.Errorf("--model: %w%s", err, stagesIn(dir))
 	}
 	work := mergeLanguageModel
-	if policy.IsLabelFolder(found.Dir) {
+	if reward := policy.IsRewardFolder(found.Dir); reward || policy.IsLabelFolder(found.Dir) {
 		if dtype != "" {
 			return shared.UsageErrorf("--dtype: does not apply to %s, a classifier", dir)
 		}
-		work = mergeClassifier
+		if work = mergeClassifier; reward {
+			work = mergeReward
+		}
 	} else if !shared.IsAdapter(found.Dir) {
 		return fmt.Errorf("%s has no adapter to merge: neither label_policy.json nor %s%s", dir, lora.ConfigFile, stagesIn(dir))
 	}
@@ -70,6 +72,15 @@ func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ s
 	}
 	defer policy.Close()
 	return policy.Merge(output)
+}
+
+func mergeReward(ctx context.Context, client *hub.Client, model, output, _ string) error {
+	m, err := policy.LoadRewardModel(ctx, client, model)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return m.Merge(output)
 }
 
 func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, dtype string) error {

@@ -78,13 +78,14 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	f.must(t, "", strings.Fields("train --mode reward_model --data_path TMP/p.jsonl --model BASE --learning_rate 0.01 --epochs 2 --batch-size 8 --validation-share 0.3 --threads 1 --center-rewards-coefficient 0.01 --output-dir TMP")...)
 	var v struct {
 		Before, Best algo.RewardScores
-		Step         int `json:"best_step"`
+		Step         int             `json:"best_step"`
+		Rule         algo.LengthRule `json:"length_rule"`
 	}
 	if err := files.LoadJSON(f.expand("TMP/preference_reward/logs/eval_results.json"), &v); err != nil {
 		t.Fatal(err)
 	}
-	if v.Best.Accuracy < 0.95 || v.Best.N != 18 || v.Best.Longer.Value != 0.5 {
-		t.Errorf("%s", v.Best)
+	if v.Best.Accuracy < 0.95 || v.Best.N != 18 || v.Rule.Accuracy.Value != 0.5 {
+		t.Errorf("%s, %s", v.Best, v.Rule)
 	}
 	m, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, f.expand("TMP/preference_reward"))
 	if err != nil {
@@ -92,6 +93,12 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	}
 	m.Close()
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/preference_reward --dataset TMP/p.jsonl --output TMP/e.json")...)
+	f.must(t, "", "merge", "--model", "TMP/preference_reward", "--output-dir", "TMP/merged")
+	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/merged --dataset TMP/p.jsonl --output TMP/m.json")...)
+	var merged rewardResults
+	if err := files.LoadJSON(f.expand("TMP/m.json"), &merged); err != nil || merged.Accuracy < 0.95 {
+		t.Errorf("merged: %+v, %v", merged, err)
+	}
 	var all rewardResults
 	if err := files.LoadJSON(f.expand("TMP/e.json"), &all); err != nil || all.N != 60 || all.Accuracy < 0.95 {
 		t.Errorf("%+v, %v", all, err)

@@ -87,6 +87,9 @@ func (c *Config) check() (found []error) {
 	if c.Policy != nil && c.Labels != nil && c.General.Model == TinyModel {
 		add(wrong("model", "tiny writes: choose --policy generate"))
 	}
+	if c.Rewarding != nil && c.General.Model == TinyModel {
+		add(wrong("model", "tiny has random weights, of which an adapter makes no reward model: name a model that has learnt, such as the folder of a supervised stage"))
+	}
 	if c.Policy.Scores() && c.Pretrained() == "" && c.General.Model == c.ofRecipe("model", "") {
 		add(wrong("policy", "%s is for language models: name one with --model", policyScore))
 	}

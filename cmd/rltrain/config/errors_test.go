@@ -143,6 +143,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--device=gpu"}, want: `--device: "gpu" is not one of auto, cpu; did you mean cpu?`},
 		{args: []string{"--report-to=mlflow"}, want: `--report-to: "mlflow" is none of tensorboard, wandb and none`},
 		{args: []string{"--report-to=none,wandb"}, want: `--report-to: none stands alone`},
+		{args: []string{"--mode=reward_model", "--dataset=p.jsonl", "--model=tiny"}, want: `--model: tiny has random weights, of which an adapter makes no reward model: name a model that has learnt, such as the folder of a supervised stage`},
 		{args: []string{"--wandb-project=p"}, want: `--wandb-project: is for Weights & Biases; it needs report_to=wandb`},
 		{args: []string{"--enable-feature-alignment=0.2"}, want: `--enable-feature-alignment: "0.2" is not true or false`},
 		{env: "RLTRAIN_EPOCHS=two", want: `RLTRAIN_EPOCHS: "two" is not a whole number`},
