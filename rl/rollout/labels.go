@@ -25,6 +25,9 @@ type LabelOptions struct {
 // LabelsConfig is what a Labels needs to know.
 type LabelsConfig struct {
 	LabelOptions
+	// Whole says that an update takes the whole rollout: then it is computed in one part too, and a text of several
+	// samples once. Otherwise it is computed in the minibatches of the first pass, so that the first ratio is exactly 1.
+	Whole       bool
 	Algorithm   string // for the lines of the log
 	Steps       int    // of the run, for the same
 	Values      bool
@@ -107,7 +110,11 @@ func (l *Labels) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 		}
 	}
 	probs := make([]float32, len(samples)*len(l.policy.Labels))
-	for _, batch := range rl.Minibatches(c.Seed, at.Step, 0, len(samples), 0, c.BatchSize) {
+	size := c.BatchSize
+	if c.Whole {
+		size = len(samples)
+	}
+	for _, batch := range rl.Minibatches(c.Seed, at.Step, 0, len(samples), 0, size) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

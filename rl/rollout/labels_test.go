@@ -98,16 +98,20 @@ func labels(t *testing.T, p *policy.Label, rewards *reward.Labels, c LabelsConfi
 // held of its choices and of the texts comes out bit by bit, so that the first ratio of an update is exactly 1.
 func TestLabelsAreReproduced(t *testing.T) {
 	p := classifier(t)
-	for _, micro := range []int{0, 60} {
+	for _, micro := range []int{0, 60, -60} {
 		c := labelsConfig()
-		c.MicroTokens = micro
+		size := c.BatchSize
+		if c.MicroTokens = micro; micro < 0 {
+			c.MicroTokens, c.Whole, size = -micro, true, c.BufferSize
+		}
+		micro = c.MicroTokens
 		src := labels(t, p, labelRewards(t, "accuracy"), c)
 		for i := range 2 {
 			step := next(t, src, i)
 			if len(step.Samples) != 40 || len(step.Groups) != 40 || step.Prefetched {
 				t.Fatalf("%d samples", len(step.Samples))
 			}
-			for _, part := range rl.Minibatches(c.Seed, i, 0, 40, 0, c.BatchSize) {
+			for _, part := range rl.Minibatches(c.Seed, i, 0, 40, 0, size) {
 				for _, bounds := range rl.MicroBatches(len(part), micro, func(k int) int { return len(step.Samples[part[k]].Tokens) }) {
 					var batch []*rl.Sample
 					for _, n := range part[bounds[0]:bounds[1]] {

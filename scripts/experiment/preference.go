@@ -56,7 +56,7 @@ var preferenceWays = []struct {
 	name    string
 	options string
 }{
-	{"reward model", "--mode reward_model --model BASE --dataset PAIRS --validation-share 0.25 --epochs 3 --batch-size 16 --learning-rate 0.002"},
+	{"reward model", "--mode reward_model --model BASE --dataset PAIRS --validation-share 0.25 --epochs 4 --batch-size 16 --learning-rate 0.002"},
 	{"sigmoid", onPairs + "sigmoid,sft --loss-weights 1,0.2 --beta 0.1"},
 	{"ipo", onPairs + "ipo,sft --loss-weights 1,1 --beta 0.5"},
 	{"simpo", onPairs + "simpo,sft --loss-weights 1,1 --beta 2"},
@@ -67,7 +67,7 @@ var preferenceWays = []struct {
 }
 
 const (
-	onPairs  = "--algorithm dpo --pretrained-model BASE --dataset PAIRS --epochs 1 --batch-size 64 --learning-rate 0.00005 --loss-type "
+	onPairs  = "--algorithm dpo --pretrained-model BASE --dataset PAIRS --epochs 2 --batch-size 64 --learning-rate 0.0001 --loss-type "
 	easySums = "--digits-max 99 --digits-count 2"
 	rlOnSums = "--task sum_digits --mode rl_only --pretrained-model BASE " + easySums + " --algorithm grpo --num-steps 20 --eval-every 20 --prompts-per-step 32 --eval-samples 50 --fresh-samples 0 --reward "
 

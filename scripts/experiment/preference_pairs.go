@@ -27,8 +27,8 @@ type ownPair struct {
 }
 
 const (
-	promptsAsked = 1000 // exercises whose answers become pairs to learn from
-	promptsHeld  = 250  // others, whose pairs are held out
+	promptsAsked = 2000 // exercises whose answers become pairs to learn from
+	promptsHeld  = 300  // others, whose pairs are held out
 	answersEach  = 8
 	pairsEach    = 4 // of an exercise at most
 )

@@ -66,17 +66,17 @@ const told = "supervised"
 // in the results.
 var labelWays = []textWay{
 	{told, "--mode supervised --epochs 6 --lr-scheduler-type linear"},
-	{"reinforce", "--algorithm reinforce" + manyLabels},
+	{"reinforce", "--algorithm reinforce --rl-batch-size 512" + manyLabels},
 	{"grpo", "--algorithm grpo --rl-batch-size 512" + manyLabels},
 	{"ppo", "--algorithm ppo --rl-batch-size 256" + manyLabels},
-	{"a2c", "--algorithm a2c" + manyLabels},
-	{"dqn", "--algorithm dqn --replay-updates 4 --buffer-size 64 --samples-per-prompt 1 --rl-batch-size 32" + often},
+	{"a2c", "--algorithm a2c --rl-batch-size 512" + manyLabels},
+	{"dqn", "--algorithm dqn --replay-updates 4 --buffer-size 64 --samples-per-prompt 1 --rl-batch-size 32 --rl-learning-rate 0.001" + often},
 }
 
 // RATE is the learning rate, EPISODES the number of rollouts. In a rollout 64 texts have eight labels drawn each: a text is computed once for all of its labels.
 const (
-	manyLabels = " --buffer-size 512 --samples-per-prompt 8" + often
-	often      = " --rl-learning-rate RATE --rl-episodes EPISODES --eval-every 20"
+	manyLabels = " --buffer-size 512 --samples-per-prompt 8 --rl-learning-rate RATE" + often
+	often      = " --rl-episodes EPISODES --eval-every 20"
 )
 
 // textPlan is the runs, the quickest first.

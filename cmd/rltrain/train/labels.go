@@ -272,8 +272,9 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		learning = expected
 	}
 	after, err := t.trained(ctx, rlStage, p, e, "reinforcement learning with "+way, func(stage *run.Stage) error {
+		whole := learning.Needs().Ratio == algo.NoRatio && c.LabelReplay == nil
 		player, err := rollout.NewLabels(p, textsOf(t.data.reinforced), e.train, rewards, rollout.LabelsConfig{
-			LabelOptions: o.LabelOptions, Steps: o.Episodes, Values: learning.Needs().Values, Epsilon: c.LabelReplay != nil,
+			LabelOptions: o.LabelOptions, Whole: whole, Steps: o.Episodes, Values: learning.Needs().Values, Epsilon: c.LabelReplay != nil,
 			MicroTokens: t.microTokens(labelMicroTokens), Seed: c.General.Seed, Log: stage.Printf, Algorithm: c.RL.Algorithm,
 		})
 		if err != nil {
@@ -288,7 +289,7 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 			}
 		}
 		settings := t.learning(o.Episodes, labelMicroTokens)
-		if learning.Needs().Ratio != algo.NoRatio || c.LabelReplay != nil {
+		if !whole {
 			settings.MinibatchSize = o.BatchSize
 		}
 		settings.Samples = o.Samples
