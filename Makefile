@@ -8,12 +8,15 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all core cli models env test lint asan race fuzz bench compat load crash dist mutants fixtures clean help
+.PHONY: all core cuda cli models env test lint asan race fuzz bench compat load crash dist mutants fixtures clean help
 
 all: core cli models ## everything: the core, bin/rltrain and the default model (the default)
 
 core: build/.tools ## the C++ core, build/lib/librltrain.so
 	@scripts/setup/core.sh
+
+cuda: core ## librltrain_cuda.so, for --device cuda; fetches 1.9 GB where no Python torch has the libraries
+	@scripts/setup/cuda.sh
 
 cli: build/.tools ## bin/rltrain
 	@$(GOENV) go build -o bin/rltrain ./cmd/rltrain

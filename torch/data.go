@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-func newTensor(call string, data unsafe.Pointer, have int, dtype DType, dims []int64) C.rlt_tensor {
+func newTensor(call string, data unsafe.Pointer, have int, dtype DType, device Device, dims []int64) C.rlt_tensor {
 	want := 1
 	for _, d := range dims {
 		want *= int(d)
@@ -18,23 +18,23 @@ func newTensor(call string, data unsafe.Pointer, have int, dtype DType, dims []i
 		panic(&Error{Call: call, Text: fmt.Sprintf("%d values for the shape %v", have, dims)})
 	}
 	var h C.rlt_tensor
-	must(call, C.rlt_tensor_from(data, C.int32_t(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int32_t(len(dims)), C.RLT_CPU, &h))
+	must(call, C.rlt_tensor_from(data, C.int32_t(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int32_t(len(dims)), device.native(), &h))
 	return h
 }
 
 // Floats copies data, row major, into a tensor of shape dims.
 func (s *Scope) Floats(data []float32, dims ...int64) Tensor {
-	return s.own(newTensor("Floats", unsafe.Pointer(unsafe.SliceData(data)), len(data), F32, dims))
+	return s.own(newTensor("Floats", unsafe.Pointer(unsafe.SliceData(data)), len(data), F32, library.device, dims))
 }
 
 // Ints copies data into an int64 tensor of shape dims: token ids, labels, indices.
 func (s *Scope) Ints(data []int64, dims ...int64) Tensor {
-	return s.own(newTensor("Ints", unsafe.Pointer(unsafe.SliceData(data)), len(data), I64, dims))
+	return s.own(newTensor("Ints", unsafe.Pointer(unsafe.SliceData(data)), len(data), I64, library.device, dims))
 }
 
-// Int32s copies data into an int32 tensor of shape dims: sequence borders.
+// Int32s copies data into an int32 tensor of shape dims: sequence borders, which the CPU reads whatever the device.
 func (s *Scope) Int32s(data []int32, dims ...int64) Tensor {
-	return s.own(newTensor("Int32s", unsafe.Pointer(unsafe.SliceData(data)), len(data), I32, dims))
+	return s.own(newTensor("Int32s", unsafe.Pointer(unsafe.SliceData(data)), len(data), I32, Device{}, dims))
 }
 
 // Shape is the size of each dimension of t.
@@ -120,14 +120,18 @@ func Constant(data []float32, dims ...int64) (v *Var, err error) {
 }
 
 // Map is a read-only view of a file's bytes as a tensor of dtype F32, BF16 or F16: pages are read at first
-// use. The file must not change while the Var lives.
+// use. The file must not change while the Var lives. On a GPU it is a copy.
 func Map(path string, offset int64, dtype DType, dims ...int64) (v *Var, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		cpath := C.CString(path)
 		defer C.free(unsafe.Pointer(cpath))
 		var h C.rlt_tensor
 		must("Map", C.rlt_tensor_map(cpath, C.int64_t(offset), C.int32_t(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int32_t(len(dims)), &h))
-		v = s.Keep(s.own(h))
+		t := s.own(h)
+		if d := library.device; d.cuda {
+			t = s.call(opCopy, operand(t), none, none, arg{kind: C.RLT_ARG_DEVICE, word: int64(d.native())})
+		}
+		v = s.Keep(t)
 		return nil
 	})
 	return v, err

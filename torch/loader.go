@@ -31,6 +31,7 @@ const LibtorchVersion = "2.11.0"
 var library = struct {
 	once    sync.Once
 	threads int
+	device  Device        // as asked for, then as it is
 	loaded  chan struct{} // closed once err says how it went
 	err     error
 }{loaded: make(chan struct{})}
@@ -103,7 +104,11 @@ func open(threads int) error {
 	if got := C.GoString(C.rlt_libtorch_version()); got != LibtorchVersion {
 		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make` to build it again", path, got, LibtorchVersion)
 	}
-	return nativeError("open", C.rlt_init(C.int32_t(threads)))
+	if err := nativeError("open", C.rlt_init(C.int32_t(threads))); err != nil {
+		return err
+	}
+	library.device, err = library.device.resolve()
+	return err
 }
 
 const libraryName = "librltrain.so"

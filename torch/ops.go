@@ -33,6 +33,7 @@ var (
 	opLinear      = &op{name: "aten::linear"}
 	opDetach      = &op{name: "aten::detach"}
 	opTo          = &op{name: "aten::to", overload: "dtype"}
+	opCopy        = &op{name: "aten::_to_copy"}
 	opSegmentMean = &op{name: "rltrain::segment_mean"}
 	opFrozen      = &op{name: "rltrain::linear"}
 )

@@ -12,7 +12,8 @@ namespace {
 void check_range(const at::Tensor& ids, int64_t rows, int64_t limit, const char* what) {
   TORCH_CHECK(ids.dim() == 1 && ids.scalar_type() == at::kLong && ids.is_contiguous() && ids.numel() == rows,
               what, ": want ", rows, " int64 values, got ", ids.scalar_type(), " ", ids.sizes());
-  const int64_t* values = ids.const_data_ptr<int64_t>();
+  const at::Tensor host = ids.cpu();
+  const int64_t* values = host.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < rows; ++i) {
     TORCH_CHECK(values[i] >= 0 && values[i] < limit, what, ": ", values[i], " at ", i, " is outside of [0, ",
                 limit, ")");

@@ -87,8 +87,8 @@ class Runner {
   virtual void run(std::vector<Item>& items, const std::vector<Pick>& picks) = 0;
 };
 
-// Makes the runner of the device where the decoder's weights are; the decoder must outlive it. Errors name
-// what the device cannot run.
+// Makes a runner; the decoder must outlive it. It runs on the CPU, on copies of weights that are elsewhere.
+// Errors name what it cannot run.
 std::unique_ptr<Runner> make_runner(const nn::Transformer& decoder);
 
 }  // namespace rlt::engine

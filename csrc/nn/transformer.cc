@@ -12,11 +12,12 @@
 namespace rlt::nn {
 namespace {
 
-// cos and sin of every row's angles.
+// cos and sin of every row's angles, where the positions are.
 Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu, int64_t sequences) {
   const int64_t rows = positions.numel(), half = static_cast<int64_t>(rope.inv_freq.size());
   Rotation out{at::empty({rows, half}, at::kFloat), at::empty({rows, half}, at::kFloat)};
-  const int64_t* at = positions.const_data_ptr<int64_t>();
+  const at::Tensor host = positions.cpu();
+  const int64_t* at = host.const_data_ptr<int64_t>();
   float *cosines = out.cos.mutable_data_ptr<float>(), *sines = out.sin.mutable_data_ptr<float>();
   parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
@@ -32,7 +33,7 @@ Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu
       }
     }
   });
-  return out;
+  return {out.cos.to(positions.device()), out.sin.to(positions.device())};
 }
 
 }  // namespace

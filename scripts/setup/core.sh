@@ -9,9 +9,10 @@ libtorch=$(python3 scripts/setup/libtorch.py)
 mkdir -p "$folder"
 exec 9> "$folder/.lock"
 flock 9
-if [[ $(cat "$folder/.libtorch" 2> /dev/null) != "$libtorch" ]]; then
+configured="$libtorch${*:3}"
+if [[ $(cat "$folder/.libtorch" 2> /dev/null) != "$configured" ]]; then
   cmake -S . -B "$folder" -DLIBTORCH_DIR="$libtorch" "${@:3}"
-  echo "$libtorch" > "$folder/.libtorch"
+  echo "$configured" > "$folder/.libtorch"
 fi
 cmake --build "$folder" --target "$target" -j2 -- --no-print-directory
 [[ $target == rltrain && $folder == build ]] || exit 0

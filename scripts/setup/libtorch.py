@@ -93,4 +93,5 @@ def main() -> Path:
     return folder
 
 
-fetch.run(main)
+if __name__ == "__main__":
+    fetch.run(main)

@@ -124,7 +124,7 @@ func TestUsageErrors(t *testing.T) {
 		{"eval MODEL", `stray argument "MODEL": eval takes only options, written --name=value`},
 		{"eval", "eval needs --model DIR, the folder of a trained classifier"},
 		{"compare --task chat MODEL MODEL", `--task: "chat" is none of intent, text, a_letter, code, gsm8k, math, prompts, reverse_digits, sum_digits, preference`},
-		{"eval --model MODEL --device cuda", "--device: cuda: this build has no CUDA library; use auto or cpu"},
+		{"eval --model MODEL --device gpu", `--device: "gpu" is no device; use auto, cpu, cuda or cuda:NUMBER`},
 		{"eval --model MODEL --split dev", `--split: "dev" is none of test, val, train and all`},
 		{"eval --model MODEL --text-column q", "--text-column: applies only with --dataset FILE"},
 		{"eval --model MODEL --dataset TMP/plain.csv --text-column label", `text_column and label_column are both "label"; name two columns`},

@@ -124,11 +124,6 @@ var otherValues = map[string]map[string]string{
 	"rl_lr_scheduler_type": {"constant_with_warmup": "constant"},
 }
 
-// refusedValues are values that get an explanation instead of the list of allowed ones.
-var refusedValues = map[string]map[string]string{
-	"device": {"cuda": "this build has no CUDA library; use auto or cpu"},
-}
-
 // fixed holds names of other trainers with one possible value: what is always so here.
 var fixed = map[string]struct{ value, why string }{
 	"push_to_hub":               {"false", "nothing is uploaded; use false"},

@@ -85,7 +85,7 @@ type General struct {
 	Model       string  `option:"model" default:"tiny" arg:"DIR|NAME" common:"true" help:"pretrained model: a folder, or a name on the hub or in the cache; or tiny, a small character-level language model of random weights"`
 	OutputDir   string  `option:"output_dir" default:"models" arg:"DIR" incidental:"true" common:"true" help:"results go to a folder in DIR named after the task and the stage"`
 	Seed        uint64  `option:"seed" default:"42" common:"true" help:"of every random draw"`
-	Device      string  `option:"device" default:"auto" allowed:"auto,cpu" help:"where tensors live"`
+	Device      string  `option:"device" default:"auto" help:"where tensors live: cpu, cuda or cuda:NUMBER; auto = the first GPU where its driver and what make cuda builds are there, else the CPU"`
 	Threads     int     `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads; 0 = one a core"`
 	DistTimeout float64 `option:"dist_timeout" default:"600" range:"[1,86400]" incidental:"true" help:"seconds that processes that train together wait for one that has died or hangs, before all end"`
 	MicroTokens int     `option:"tokens_per_micro_batch" range:"[0,)" help:"split batches at this many tokens to save memory; 0 = chosen from memory"`

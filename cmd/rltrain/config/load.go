@@ -11,6 +11,7 @@ import (
 
 	"rltrain/envs"
 	"rltrain/internal/options"
+	"rltrain/torch"
 )
 
 // entry is one setting as given in a layer, its name understood but its value not yet read.
@@ -365,9 +366,10 @@ func parse(o *options.Option, e entry) (any, error) {
 	if known, ok := otherValues[o.Name][v.Text]; ok && v.Syntax != options.List {
 		v.Text = known
 	}
-	kind, _, _ := strings.Cut(v.Text, ":") // cuda:0 is a cuda
-	if why, ok := refusedValues[o.Name][kind]; ok {
-		return nil, fmt.Errorf("%s: %s", v.Text, why)
+	if o.Name == "device" && v.Syntax != options.List {
+		if _, err := torch.ParseDevice(v.Text); err != nil {
+			return nil, err
+		}
 	}
 	return o.Parse(v)
 }

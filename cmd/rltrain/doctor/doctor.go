@@ -26,7 +26,7 @@ func Command() *cli.Command {
 		Name:  "doctor",
 		Usage: "describe a model before it is used or trained, without loading its weights, or this machine",
 		Description: `rltrain doctor train, with the options of a run, tries it and describes it, as train --dry-run does.
-Without --model: which sandbox this machine offers for programs, why no better one, and what would help.
+Without --model: which devices compute and how, and which sandbox this machine offers for programs, why no better one, and what would help.
 
 Of a language model: family, size, context, the tokens that end a text, chat template, the first prompt of a task
 and the tokens of it that supervised training trains, and what memory to expect. Of an adapter also: which fields
@@ -73,9 +73,10 @@ func doctor(c *cli.Context) error {
 	return err
 }
 
-// describeMachine tells what programs would run in.
+// describeMachine tells what there is to compute with, and what programs would run in.
 func describeMachine(c *cli.Context) error {
 	var s shared.Sheet
+	describeDevices(&s)
 	err := describeSandbox(c.Context, &s)
 	if _, printErr := fmt.Fprint(c.App.Writer, s.String()); printErr != nil {
 		return printErr

@@ -41,9 +41,16 @@ func OneLine(message string) string {
 	return b.String()
 }
 
-// OnThread runs work where libtorch computes best, with the threads of --threads. The native core is still being loaded
-// when work begins.
+// OnThread runs work where libtorch computes best, with the threads of --threads, on the device of --device where the
+// command has that. The native core is still being loaded when work begins.
 func OnThread(c *cli.Context, work func(ctx context.Context) error) error {
+	if name := c.String("device"); name != "" {
+		device, err := torch.ParseDevice(name)
+		if err != nil {
+			return UsageErrorf("--device: %v", err)
+		}
+		torch.UseDevice(device)
+	}
 	torch.Start(c.Int("threads"))
 	thread := torch.NewThread()
 	defer thread.Close()

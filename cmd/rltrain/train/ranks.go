@@ -39,6 +39,9 @@ func (t *trainer) ranks(ctx context.Context, environ []string) error {
 	if c.Fresh != nil && len(c.Fresh.Remote.URLs) > 0 {
 		return c.Errorf("rollout_url", "applies to one process alone, and this one is %v: servers cannot write for several ranks yet", place)
 	}
+	if device := c.General.Device; strings.HasPrefix(device, "cuda") {
+		return c.Errorf("device", "%s applies to one process alone, and this one is %v: several train on the CPU", device, place)
+	}
 	err = t.runRank(ctx, place)
 	if err != nil && place.Rank > 0 {
 		err = fmt.Errorf("rank %d: %w", place.Rank, err)
@@ -48,6 +51,11 @@ func (t *trainer) ranks(ctx context.Context, environ []string) error {
 
 // alone trains, or tries to, in this process.
 func (t *trainer) alone(ctx context.Context) error {
+	device, err := torch.ParseDevice(t.config.General.Device)
+	if err != nil {
+		return t.config.Errorf("device", "%v", err)
+	}
+	torch.UseDevice(device)
 	if t.config.General.DryRun {
 		return t.try(ctx)
 	}

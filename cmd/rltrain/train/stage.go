@@ -22,6 +22,10 @@ import (
 func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finished bool, err error) {
 	c := t.config
 	dir := t.stageDir(name)
+	device, err := torch.DeviceInUse()
+	if err != nil {
+		return false, err
+	}
 	resume, from := c.Resuming()
 	var changed []string
 	if resume {
@@ -41,7 +45,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		Group: t.group, Enough: enough, Seen: seen,
 		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now,
-		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: "cpu",
+		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: device,
 			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ(), c.Saving)},
 	})
 	if errors.Is(err, run.ErrFinished) {
@@ -131,10 +135,14 @@ func (t *trainer) begin(stage *run.Stage, p counted, what, model string, splits 
 	if stage.Resumed() {
 		return nil
 	}
+	device, err := torch.DeviceInUse()
+	if err != nil {
+		return err
+	}
 	total, trainable := p.Parameters()
 	t.trial.begins(what, model, total, trainable, splits, p)
 	header := report.Header{
-		Task: t.config.Task.Name, Stage: what, Model: model, Total: total, Trainable: trainable, Device: "cpu",
+		Task: t.config.Task.Name, Stage: what, Model: model, Total: total, Trainable: trainable, Device: device,
 		Threads: torch.Threads(), Data: t.dataName(), Output: stage.Home(), Splits: splits,
 	}
 	return stage.Printf("%s", header.String())

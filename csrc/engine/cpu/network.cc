@@ -129,6 +129,8 @@ void Network::refresh() {
   }
   inner_width_ = panels_of(config().intermediate_size) * kPanel;
   norm_ = read(decoder_.norm());
+  embed_ = decoder_.embed().detach().cpu();
+  if (decoder_.positions().defined()) positions_ = decoder_.positions().detach().cpu();
 }
 
 int64_t Network::bytes() const {
@@ -140,7 +142,7 @@ int64_t Network::bytes() const {
 Network::Norm Network::read(const nn::Norm& norm) const {
   const auto values = [](const at::Tensor& t) {
     if (!t.defined()) return std::vector<float>();
-    const at::Tensor dense = t.detach().contiguous();
+    const at::Tensor dense = t.detach().cpu().contiguous();
     return std::vector<float>(dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel());
   };
   Norm out{values(norm.weight), values(norm.bias)};
@@ -213,10 +215,10 @@ void Network::embed(Workspace& w) const {
       const auto [s, position] = w.rows[static_cast<size_t>(i)];
       const Work& span = w.spans[static_cast<size_t>(s)];
       float* x = w.x.data() + i * c.hidden_size;
-      read_row(decoder_.embed(), span.tokens[position - span.position], x);
+      read_row(embed_, span.tokens[position - span.position], x);
       if (scale != 1) kernels().scale(x, scale, x, c.hidden_size);
       if (c.rotary_dim > 0) continue;
-      const float* place = decoder_.positions().const_data_ptr<float>() + position * c.hidden_size;
+      const float* place = positions_.const_data_ptr<float>() + position * c.hidden_size;
       kernels().add_scaled(1, place, x, c.hidden_size);
     }
   });

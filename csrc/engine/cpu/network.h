@@ -100,6 +100,7 @@ class Network {
   const nn::Transformer& decoder_;
   std::vector<Block> blocks_;
   Norm norm_;
+  at::Tensor embed_, positions_;  // the decoder's own where that is on the CPU, else copies
   PackedLinear head_;
   int64_t qkv_width_ = 0, low_width_ = 0, inner_width_ = 0;
 };

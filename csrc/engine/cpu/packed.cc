@@ -39,7 +39,8 @@ void PackedLinear::refresh() {
 void PackedLinear::pack_weights() {
   if (weights_.size() == 0) weights_ = Buffer<char>(bytes());
   std::vector<at::Tensor> dense;
-  for (const nn::Linear* layer : layers_) dense.push_back(layer->weight.detach().to(type_).contiguous());
+  for (const nn::Linear* layer : layers_)
+    dense.push_back(layer->weight.detach().to(at::kCPU, type_).contiguous());
   parallel_for(0, panels(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) pack_panel(p, dense[static_cast<size_t>(panels_[p].layer)]);
   });
@@ -66,12 +67,16 @@ void PackedLinear::pack_panel(int64_t p, const at::Tensor& weight) {
 
 void PackedLinear::pack_bias() {
   bool any = false;
-  for (const nn::Linear* layer : layers_) any = any || layer->bias.defined();
+  std::vector<at::Tensor> biases;
+  for (const nn::Linear* layer : layers_) {
+    any = any || layer->bias.defined();
+    biases.push_back(layer->bias.defined() ? layer->bias.detach().cpu() : layer->bias);
+  }
   if (!any) return;
   bias_.reserve(width());
   for (int64_t p = 0; p < panels(); ++p) {
     const auto [layer, row, count] = panels_[p];
-    const at::Tensor& bias = layers_[layer]->bias;
+    const at::Tensor& bias = biases[static_cast<size_t>(layer)];
     for (int64_t j = 0; j < kPanel; ++j) {
       bias_[p * kPanel + j] = bias.defined() && j < count ? bias.const_data_ptr<float>()[row + j] : 0.0f;
     }
@@ -86,8 +91,8 @@ void PackedLinear::pack_adapters() {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const nn::Linear& layer = *layers_[i];
     if (!layer.a.defined()) continue;
-    as[i] = layer.a.detach().to(at::kFloat).contiguous();
-    bs[i] = layer.b.detach().to(at::kFloat).contiguous();
+    as[i] = layer.a.detach().to(at::kCPU, at::kFloat).contiguous();
+    bs[i] = layer.b.detach().to(at::kCPU, at::kFloat).contiguous();
     column[i] = columns;
     columns += layer.a.size(0);
   }

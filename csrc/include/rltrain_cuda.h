@@ -1,0 +1,39 @@
+/* rltrain_cuda.h: what librltrain_cuda.so gives beside the operators that it registers for CUDA when it is
+ * opened.
+ *
+ * C99. A function that can fail returns 0 for success, or 1 with one line in message, which has room for size
+ * bytes. Devices are counted from 0, among those that CUDA_VISIBLE_DEVICES shows.
+ */
+#ifndef RLTRAIN_CUDA_H_
+#define RLTRAIN_CUDA_H_
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#pragma GCC visibility push(default)
+#endif
+
+#define RLT_CUDA_VERSION 1
+
+typedef struct {
+  char name[128];
+  int64_t memory;       /* bytes */
+  int32_t major, minor; /* compute capability */
+} rlt_cuda_device;
+
+/* RLT_CUDA_VERSION of the library. Cannot fail. */
+int32_t rlt_cuda_version(void);
+/* The libtorch version that the library was compiled with. The text is static. Cannot fail. */
+const char* rlt_cuda_libtorch_version(void);
+/* How many devices there are, at least 1. Errors: no driver, one that is too old, no device. */
+int32_t rlt_cuda_count(int32_t* count, char* message, int32_t size);
+/* What a device is. Errors: there is no such device. */
+int32_t rlt_cuda_describe(int32_t device, rlt_cuda_device* what, char* message, int32_t size);
+/* Computes something on a device. Errors: libtorch has no code for its architecture, the device is broken. */
+int32_t rlt_cuda_try(int32_t device, char* message, int32_t size);
+
+#ifdef __cplusplus
+#pragma GCC visibility pop
+}
+#endif
+#endif /* RLTRAIN_CUDA_H_ */

@@ -1,0 +1,85 @@
+"""Prints, as options for cmake, where the CUDA half of libtorch 2.11.0 and the headers of CUDA 13.0 are.
+
+The libraries are those of the libtorch that libtorch.py finds, where it has them (a Python torch with CUDA);
+else they are fetched into the user's cache, 1.9 GB of wheels, 3.5 GB unpacked.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import fetch
+import libtorch
+
+CRT = fetch.Wheel(
+    "nvidia-cuda-crt", "13.0.88",
+    "nvidia_cuda_crt-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+    "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4")
+HEADERS = [
+    (libtorch.CUDA_RUNTIME, {"nvidia/cu13/include/": "include/"}),
+    (CRT, {"nvidia/cu13/include/": "include/"}),
+]
+
+# What libtorch_cuda.so is linked against beside what every libtorch has: project, version, the middle of the
+# wheel's name, SHA-256, the folder of its libraries.
+NEEDED = [
+    ("cublas", "13.1.0.3", "manylinux_2_27", "ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171", "cu13"),
+    ("cudnn-cu13", "9.19.0.56", "manylinux_2_27",
+     "d20e1734305e9d68889a96e3f35094d733ff1f83932ebe462753973e53a572bf", "cudnn"),
+    ("cufft", "12.0.0.61", "manylinux2014_x86_64.manylinux_2_17",
+     "6c44f692dce8fd5ffd3e3df134b6cdb9c2f72d99cf40b62c32dde45eea9ddad3", "cu13"),
+    ("cufile", "1.15.1.6", "manylinux2014_x86_64.manylinux_2_17",
+     "08a3ecefae5a01c7f5117351c64f17c7c62efa5fffdbe24fc7d298da19cd0b44", "cu13"),
+    ("curand", "10.4.0.35", "manylinux_2_27", "1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc", "cu13"),
+    ("cusparse", "12.6.3.3", "manylinux2014_x86_64.manylinux_2_17",
+     "2b3c89c88d01ee0e477cb7f82ef60a11a4bcd57b6b87c33f789350b59759360b", "cu13"),
+    ("cusparselt-cu13", "0.8.0", "manylinux2014", "25e30a8a7323935d4ad0340b95a0b69926eee755767e8e0b1cf8dd85b197d3fd",
+     "cusparselt"),
+    ("nccl-cu13", "2.28.9", "manylinux_2_18", "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42",
+     "nccl"),
+    ("nvjitlink", "13.0.88", "manylinux2010_x86_64.manylinux_2_12",
+     "13a74f429e23b921c1109976abefacc69835f2f433ebd323d3946e11d804e47b", "cu13"),
+    ("nvshmem-cu13", "3.4.5", "manylinux2014_x86_64.manylinux_2_17",
+     "290f0a2ee94c9f3687a02502f3b9299a9f9fe826e6d0287ee18482e78d495b80", "nvshmem"),
+]
+
+
+def wheel(project: str, version: str, tag: str, sha256: str) -> fetch.Wheel:
+    stem = f"nvidia_{project.replace('-', '_')}"
+    return fetch.Wheel(f"nvidia-{project}", version, f"{stem}-{version}-py3-none-{tag}_x86_64.whl", sha256)
+
+
+# One flat lib folder: the RPATH of libtorch_cuda.so ends in $ORIGIN.
+PARTS = [(libtorch.TORCH, {
+    f"torch/lib/{name}": f"lib/{name}"
+    for name in ("libtorch_cuda.so", "libc10_cuda.so", "libtorch_nvshmem.so")
+})] + [(wheel(*of[:4]), {f"nvidia/{of[4]}/lib/": "lib/"}) for of in NEEDED]
+
+
+def whole(folder: Path) -> bool:
+    """Says whether folder's libtorch has its CUDA half, and that finds all it needs."""
+    library = folder / "lib/libtorch_cuda.so"
+    if not library.is_file():
+        return False
+    ldd = subprocess.run(["ldd", library], capture_output=True, text=True)
+    return ldd.returncode == 0 and "not found" not in ldd.stdout
+
+
+def fetched(name: str, parts: list) -> Path:
+    folder = fetch.cache_dir() / name
+    if not fetch.whole(folder):
+        with fetch.locked("cuda"):
+            if not fetch.whole(folder):
+                fetch.unpack(folder, parts)
+    return folder
+
+
+def main() -> str:
+    given = libtorch.main()
+    libraries = given if whole(given) else fetched(f"libtorch-cuda-{libtorch.VERSION}", PARTS)
+    headers = fetched("cuda-headers-13.0", HEADERS)
+    return f"-DLIBTORCH_CUDA_DIR={libraries}\n-DCUDA_INCLUDE_DIR={headers}/include"
+
+
+fetch.run(main)

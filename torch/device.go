@@ -1,0 +1,211 @@
+package torch
+
+// #include <stdlib.h>
+// #include "cuda.h"
+// #include "loader.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+const cudaLibraryName = "librltrain_cuda.so"
+
+// Device says where tensors are made: "cpu", "cuda" and "cuda:1" with the number of a GPU, or "auto", which takes the
+// first GPU where all that one needs is there.
+type Device struct {
+	auto bool
+	cuda bool
+	gpu  int // its number, among those that CUDA_VISIBLE_DEVICES shows
+}
+
+// ParseDevice reads a Device. Errors say what there is.
+func ParseDevice(text string) (Device, error) {
+	switch text {
+	case "cpu":
+		return Device{}, nil
+	case "auto":
+		return Device{auto: true}, nil
+	case "cuda":
+		return Device{cuda: true}, nil
+	}
+	number, found := strings.CutPrefix(text, "cuda:")
+	gpu, err := strconv.ParseUint(number, 10, 7)
+	if !found || err != nil || strconv.FormatUint(gpu, 10) != number {
+		return Device{}, fmt.Errorf("%q is no device; use auto, cpu, cuda or cuda:NUMBER", text)
+	}
+	return Device{cuda: true, gpu: int(gpu)}, nil
+}
+
+func (d Device) String() string {
+	switch {
+	case d.auto:
+		return "auto"
+	case d.cuda:
+		return "cuda:" + strconv.Itoa(d.gpu)
+	default:
+		return "cpu"
+	}
+}
+
+// UseDevice chooses where tensors are made. It has to come before Start and Open, which report what is missing.
+func UseDevice(d Device) { library.device = d }
+
+// DeviceInUse is where tensors are made: "cpu" or "cuda:0".
+//
+// Errors are those of Open.
+func DeviceInUse() (string, error) {
+	if err := Open(0); err != nil {
+		return "", err
+	}
+	return library.device.String(), nil
+}
+
+// native is the device as the core numbers it.
+func (d Device) native() C.int32_t {
+	if d.cuda {
+		return C.int32_t(d.gpu)
+	}
+	return C.RLT_CPU
+}
+
+// A GPU is a device of CUDA.
+type GPU struct {
+	Name         string
+	Memory       int64 // bytes
+	Major, Minor int   // compute capability
+}
+
+// ErrNoDriver is that this machine has no driver for a GPU of NVIDIA's.
+var ErrNoDriver = errors.New("torch: no driver of NVIDIA's is loaded here (there is no /dev/nvidiactl); install it, or use --device cpu")
+
+// GPUs are the devices that CUDA_VISIBLE_DEVICES shows. It loads the CUDA libraries, some gigabytes, where a driver
+// and they are there.
+//
+// Errors name what is missing, and what helps: ErrNoDriver, the library, what that needs, a driver of this age.
+func GPUs() ([]GPU, error) {
+	if err := Open(0); err != nil {
+		return nil, err
+	}
+	return gpus()
+}
+
+func gpus() ([]GPU, error) {
+	if err := loadCUDA(); err != nil {
+		return nil, err
+	}
+	var message [1024]C.char
+	var n C.int32_t
+	if C.rlt_cuda_count(&n, &message[0], C.int32_t(len(message))) != 0 {
+		return nil, fmt.Errorf("torch: CUDA finds no GPU: %s; CUDA 13.0 needs a driver of version 580 or newer (see nvidia-smi), and a GPU that CUDA_VISIBLE_DEVICES, now %q, does not hide", C.GoString(&message[0]), os.Getenv("CUDA_VISIBLE_DEVICES"))
+	}
+	found := make([]GPU, n)
+	for i := range found {
+		var what C.rlt_cuda_device
+		if C.rlt_cuda_describe(C.int32_t(i), &what, &message[0], C.int32_t(len(message))) != 0 {
+			return nil, fmt.Errorf("torch: GPU %d: %s", i, C.GoString(&message[0]))
+		}
+		found[i] = GPU{Name: C.GoString(&what.name[0]), Memory: int64(what.memory), Major: int(what.major), Minor: int(what.minor)}
+	}
+	return found, nil
+}
+
+// driverFiles are there where a driver is loaded: on Linux, and on Windows' Linux.
+var driverFiles = []string{"/dev/nvidiactl", "/dev/dxg"}
+
+func hasDriver() bool {
+	for _, name := range driverFiles {
+		if _, err := os.Stat(name); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// findCUDA looks beside the native core.
+func findCUDA() (string, error) {
+	core, err := findLibrary()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(core), cudaLibraryName)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("torch: there is no %s, which a GPU needs; run `make cuda`, or use --device cpu", path)
+	}
+	return path, nil
+}
+
+// loadCUDA opens the CUDA library, once. It comes after the core has been opened.
+var loadCUDA = sync.OnceValue(tryCUDA)
+
+func tryCUDA() error {
+	path, err := findCUDA()
+	if err != nil {
+		return err
+	}
+	if !hasDriver() {
+		return ErrNoDriver
+	}
+	return openCUDA(path)
+}
+
+func openCUDA(path string) error {
+	if err := checkWhole(path, map[string]bool{}); err != nil {
+		return fmt.Errorf("%w; run `make cuda` to build it again", err)
+	}
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	var message [1024]C.char
+	if C.rlt_open_cuda(cpath, &message[0], C.int(len(message))) != 0 {
+		return fmt.Errorf("torch: opening the CUDA library: %s; run `make cuda` to build it and fetch what it needs", C.GoString(&message[0]))
+	}
+	if got := int(C.rlt_cuda_version()); got != C.RLT_CUDA_VERSION {
+		return fmt.Errorf("torch: %s speaks version %d of its interface, this program version %d; run `make cuda` to build it again", path, got, C.RLT_CUDA_VERSION)
+	}
+	if got := C.GoString(C.rlt_cuda_libtorch_version()); got != LibtorchVersion {
+		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make cuda` to build it again", path, got, LibtorchVersion)
+	}
+	return nil
+}
+
+// oldest is the least compute capability that libtorch's CUDA 13.0 libraries have code for.
+var oldest = GPU{Major: 7, Minor: 5}
+
+// resolve makes d a device that computes: of auto the CPU, unless the first GPU has all it needs.
+func (d Device) resolve() (Device, error) {
+	if d.auto {
+		if _, err := findCUDA(); err != nil || !hasDriver() {
+			return Device{}, nil
+		}
+		if gpu, err := (Device{cuda: true}).resolve(); err == nil {
+			return gpu, nil
+		}
+		return Device{}, nil
+	}
+	if !d.cuda {
+		return d, nil
+	}
+	found, err := gpus()
+	if err != nil {
+		return d, fmt.Errorf("--device %s: %w", d, err)
+	}
+	if d.gpu >= len(found) {
+		return d, fmt.Errorf("--device %s: CUDA shows %d GPUs, numbered from 0; CUDA_VISIBLE_DEVICES is %q", d, len(found), os.Getenv("CUDA_VISIBLE_DEVICES"))
+	}
+	gpu := found[d.gpu]
+	if gpu.Major < oldest.Major || gpu.Major == oldest.Major && gpu.Minor < oldest.Minor {
+		return d, fmt.Errorf("--device %s: %s has compute capability %d.%d, libtorch's code begins at %d.%d; use a newer GPU, or --device cpu", d, gpu.Name, gpu.Major, gpu.Minor, oldest.Major, oldest.Minor)
+	}
+	var message [1024]C.char
+	if C.rlt_cuda_try(C.int32_t(d.gpu), &message[0], C.int32_t(len(message))) != 0 {
+		return d, fmt.Errorf("--device %s: %s, compute capability %d.%d, does not compute: %s; use another GPU, or --device cpu", d, gpu.Name, gpu.Major, gpu.Minor, C.GoString(&message[0]))
+	}
+	return d, nil
+}

@@ -1,0 +1,126 @@
+package torch
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseDevice(t *testing.T) {
+	for text, want := range map[string]string{"cpu": "cpu", "auto": "auto", "cuda": "cuda:0", "cuda:0": "cuda:0", "cuda:12": "cuda:12"} {
+		d, err := ParseDevice(text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		if diff := cmp.Diff(want, d.String()); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", text, diff)
+		}
+	}
+	for _, text := range []string{"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:+1", "cuda:01", "cuda:1:2", "cuda0", "CUDA", "cpu:0", "cuda:128", " cuda"} {
+		if d, err := ParseDevice(text); err == nil {
+			t.Errorf("%q: got %v, want an error", text, d)
+		}
+	}
+}
+
+// withDriver makes it look as if a driver were loaded, or not.
+func withDriver(t *testing.T, there bool) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "driver")
+	if there {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := driverFiles
+	driverFiles = []string{file}
+	t.Cleanup(func() { driverFiles = before })
+}
+
+// coreIn is a folder with a file where the native core would be, and one where the CUDA library would be, if it holds
+// anything.
+func coreIn(t *testing.T, cuda string) {
+	t.Helper()
+	folder := t.TempDir()
+	for name, data := range map[string]string{libraryName: "core", cudaLibraryName: cuda} {
+		if data == "" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("RLTRAIN_LIB", folder)
+}
+
+func TestWhatAGPULacksIsSaid(t *testing.T) {
+	for _, test := range []struct {
+		name, cuda string
+		driver     bool
+		want       []string
+	}{
+		{"neither library nor driver", "", false, []string{cudaLibraryName, "make cuda", "--device cpu"}},
+		{"no library", "", true, []string{cudaLibraryName, "make cuda", "--device cpu"}},
+		{"no driver", "anything", false, []string{"driver", "install it", "--device cpu"}},
+		{"no whole library", "anything", true, []string{cudaLibraryName, "not a whole shared library", "make cuda"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			coreIn(t, test.cuda)
+			withDriver(t, test.driver)
+			err := tryCUDA()
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			for _, part := range test.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("got %v, want %q in it", err, part)
+				}
+			}
+			if got, want := errors.Is(err, ErrNoDriver), test.name == "no driver"; got != want {
+				t.Errorf("%v is ErrNoDriver: %v", err, got)
+			}
+		})
+	}
+}
+
+// TestAutoIsTheCPUWhereSomethingIsMissing: and finds that out without opening a library, which would fail here.
+func TestAutoIsTheCPUWhereSomethingIsMissing(t *testing.T) {
+	for _, test := range []struct {
+		cuda   string
+		driver bool
+	}{{"", false}, {"", true}, {"anything", false}} {
+		coreIn(t, test.cuda)
+		withDriver(t, test.driver)
+		got, err := Device{auto: true}.resolve()
+		if err != nil || got != (Device{}) {
+			t.Errorf("library %q, driver %v: got %v, %v, want the CPU", test.cuda, test.driver, got, err)
+		}
+	}
+}
+
+// TestCUDALibraryOpens opens the library that make cuda builds, and a GPU where there is one.
+func TestCUDALibraryOpens(t *testing.T) {
+	path, err := findCUDA()
+	if err != nil {
+		t.Skip(err)
+	}
+	if err := Open(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := openCUDA(path); err != nil {
+		t.Fatal(err)
+	}
+	real := hasDriver()
+	withDriver(t, true)
+	_, err = Device{cuda: true}.resolve()
+	if real && err != nil {
+		t.Error(err)
+	}
+	if !real && (err == nil || !strings.Contains(err.Error(), "needs a driver")) {
+		t.Errorf("without a driver: got %v, want an error that says what it needs", err)
+	}
+}
