@@ -91,7 +91,8 @@ func run(ctx context.Context, args []string) error {
 		flags.StringVar(&e.out, "out", "docs/results/text.json", "results")
 		flags.StringVar(&e.clinc, "clinc", "", "folder of CLINC150's data_full.json and domains.json")
 		flags.StringVar(&e.mmlu, "mmlu", "", "MMLU-Pro's test.jsonl, with the fields question and category")
-		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds, from 1")
+		flags.IntVar(&e.first, "first", 1, "the first seed; those from 100 on are for choosing settings")
+		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
 		flags.IntVar(&e.episodes, "rl-episodes", 150, "rollouts of reinforcement learning, of the sentences a third of them")
 		flags.StringVar(&e.only, "only", "", "the one set of texts to run, by its name in the results")
 		if err := flags.Parse(args[1:]); err != nil {

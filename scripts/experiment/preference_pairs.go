@@ -27,7 +27,7 @@ type ownPair struct {
 }
 
 const (
-	promptsAsked = 2000 // exercises whose answers become pairs to learn from
+	promptsAsked = 3000 // exercises whose answers become pairs to learn from
 	promptsHeld  = 300  // others, whose pairs are held out
 	answersEach  = 8
 	pairsEach    = 4 // of an exercise at most

@@ -22,7 +22,7 @@ import (
 type textExperiment struct {
 	program, work, out, clinc, mmlu string
 	only                            string // set of texts; "" = all
-	seeds, episodes                 int
+	first, seeds, episodes          int
 	results                         textResults
 }
 
@@ -66,17 +66,17 @@ const told = "supervised"
 // in the results.
 var labelWays = []textWay{
 	{told, "--mode supervised --epochs 6 --lr-scheduler-type linear"},
-	{"reinforce", "--algorithm reinforce --rl-batch-size 512" + manyLabels},
-	{"grpo", "--algorithm grpo --rl-batch-size 512" + manyLabels},
-	{"ppo", "--algorithm ppo --rl-batch-size 256" + manyLabels},
-	{"a2c", "--algorithm a2c --rl-batch-size 512" + manyLabels},
+	{"reinforce", "--algorithm reinforce" + manyLabels},
+	{"grpo", "--algorithm grpo --rl-batch-size 2048" + manyLabels},
+	{"ppo", "--algorithm ppo --rl-batch-size 2048" + manyLabels},
+	{"a2c", "--algorithm a2c" + manyLabels},
 	{"dqn", "--algorithm dqn --replay-updates 4 --buffer-size 64 --samples-per-prompt 1 --rl-batch-size 32 --rl-learning-rate 0.001" + often},
 }
 
-// RATE is the learning rate, EPISODES the number of rollouts. In a rollout 64 texts have eight labels drawn each: a text is computed once for all of its labels.
+// RATE is the learning rate, EPISODES the number of rollouts. In a rollout 64 texts have 32 labels drawn each: a text is computed once for all of its labels.
 const (
-	manyLabels = " --buffer-size 512 --samples-per-prompt 8 --rl-learning-rate RATE" + often
-	often      = " --rl-episodes EPISODES --eval-every 20"
+	manyLabels = " --buffer-size 2048 --samples-per-prompt 32 --rl-learning-rate RATE" + often
+	often      = " --rl-episodes EPISODES --eval-every 50"
 )
 
 // textPlan is the runs, the quickest first.
@@ -114,7 +114,7 @@ func (e *textExperiment) run(ctx context.Context) error {
 				return fmt.Errorf("frozen embeddings: %w", err)
 			}
 		}
-		for seed := 1; seed <= e.seeds && (seed == 1 || !part.one); seed++ {
+		for seed := e.first; seed < e.first+e.seeds && (seed == e.first || !part.one); seed++ {
 			for _, way := range part.ways {
 				if err := e.train(ctx, part.data, file, way, seed); err != nil {
 					return fmt.Errorf("%s, %s, seed %d: %w", part.data, way.name, seed, err)
