@@ -277,6 +277,11 @@ func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *pol
 	if err := drawCurves(stage); err != nil {
 		return err
 	}
+	if _, programs := t.config.Settings.(envs.ProgramSource); programs {
+		if err := saveRewards(stage); err != nil {
+			return err
+		}
+	}
 	if t.config.Task.Stamped {
 		if err := t.drawWriting(ctx, stage, task); err != nil {
 			return err
@@ -303,6 +308,25 @@ func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *pol
 		}
 	}
 	return t.saved(stage)
+}
+
+// saveRewards writes logs/rewards.json: what the answers of the logged steps earned, all in all and by reward.
+func saveRewards(stage *run.Stage) error {
+	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
+	if err != nil {
+		return err
+	}
+	earned := []report.Row{}
+	for _, row := range rows {
+		if _, ok := row["reward"]; !ok {
+			continue // an evaluation
+		}
+		maps.DeleteFunc(row, func(key string, _ any) bool {
+			return key != "step" && key != "reward" && !strings.HasPrefix(key, "rewards/")
+		})
+		earned = append(earned, row)
+	}
+	return save(stage, "rewards.json", earned)
 }
 
 // describe is an evaluation on one line, by kind of exercise where the task tells kinds.

@@ -1,0 +1,39 @@
+package app
+
+import (
+	"strings"
+	"testing"
+
+	"rltrain/internal/files"
+	"rltrain/rl"
+)
+
+// TestCodeEndToEnd imitates one-line problems and learns from their tests, which Python runs.
+func TestCodeEndToEnd(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	code, _, complaint := f.rltrain("", strings.Fields("--task code --tiny-layers 1 --tiny-hidden 32 --max-steps 4 --batch-size 4 --warmup-check-every 0 --num-steps 2 --logging-steps 1 "+
+		"--prompts-per-step 2 --samples-per-prompt 2 --eval-samples 2 --fresh-samples 2 --max-new-tokens 24 --reward tests,style=0.1 --threads 1 --output-dir TMP")...)
+	if strings.Contains(complaint, "no interpreter") || strings.Contains(complaint, "no sandbox") {
+		t.Skip(complaint)
+	}
+	if code != 0 || complaint != "" {
+		t.Fatalf("exit code %d: %s", code, complaint)
+	}
+	var earned []map[string]float64
+	if err := files.LoadJSON(f.expand("TMP/code_rl/logs/rewards.json"), &earned); err != nil {
+		t.Fatal(err)
+	}
+	if len(earned) != 2 {
+		t.Fatalf("%v", earned)
+	}
+	for i, row := range earned {
+		mean, ok := row["rewards/tests/mean"]
+		if row["step"] != float64(i+1) || !ok || mean < 0 || mean > 2 || len(row) < 4 {
+			t.Errorf("row %d: %v", i, row)
+		}
+	}
+	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
+	if err := files.LoadJSON(f.expand("TMP/code_rl/logs/eval_results.json"), &scores); err != nil || scores.After.N != 2 || scores.Fresh.N != 2 {
+		t.Errorf("%+v, %v", scores, err)
+	}
+}
