@@ -17,6 +17,7 @@ import (
 	"rltrain/cmd/rltrain/shared"
 	"rltrain/envs"
 	"rltrain/internal/files"
+	"rltrain/internal/options"
 	"rltrain/internal/outfile"
 	"rltrain/rl"
 	"rltrain/rl/report"
@@ -65,82 +66,32 @@ var atKs = []int{1, 2, 4, 5, 6, 8, 10, 16, 100}
 
 // evalPrograms runs the programs of a file.
 func evalPrograms(c *cli.Context) error {
-	r := programResults{Task: c.String("task"), Dataset: c.String("dataset"), Completions: c.String("completions"), Classes: map[string]int{}, PassAt: map[string]float64{}}
-	d, err := envs.Find(r.Task)
+	task, err := programOptions(c)
 	if err != nil {
 		return err
 	}
-	o := d.Options()
-	own := flagNames(config.ExerciseFlags())
-	settings := envs.Settings{}
-	for _, name := range c.FlagNames() {
-		switch {
-		case slices.Contains([]string{"task", "completions", "completion-field", "output", "output-dir", "output-rows"}, name):
-		case name == "dataset" || slices.Contains(own, name):
-			settings[strings.ReplaceAll(name, "-", "_")] = fmt.Sprint(c.Value(name))
-		default:
-			return shared.UsageErrorf("--%s: does not apply with --completions FILE", name)
-		}
-	}
-	if err := settings.Set(o); err != nil {
-		if wrong := (*envs.OptionError)(nil); errors.As(err, &wrong) {
-			return shared.UsageErrorf("--%s: %v", strings.ReplaceAll(wrong.Option, "_", "-"), wrong.Err)
-		}
+	output, err := programOutput(c)
+	if err != nil {
 		return err
 	}
-	output := c.String("output")
-	switch {
-	case output != "" && c.String("output-dir") != "":
-		return shared.UsageErrorf("--output and --output-dir both say where the results go; keep one")
-	case output == "":
-		output = filepath.Join(c.String("output-dir"), "logs", "eval_results.json")
+	t := &programTally{
+		programResults: programResults{Task: c.String("task"), Dataset: c.String("dataset"), Completions: c.String("completions"), Classes: map[string]int{}, PassAt: map[string]float64{}},
+		tries:          map[string][]bool{}, shares: map[string]float64{},
 	}
-	if err := newResults(output); err != nil {
-		return err
-	}
-	tries, shares := map[string][]bool{}, map[string]float64{}
 	var lines bytes.Buffer
 	rows := json.NewEncoder(&lines)
 	rows.SetEscapeHTML(false)
 	var failed error
-	console := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now)
-	progress := func(int) {}
+	progress := programProgress(c)
 	each := func(p envs.Program) {
-		if p.Row == 1 {
-			bar := console.Bar("running", "programs", 0, p.Rows)
-			progress = func(n int) {
-				bar.Set(n, "")
-				if n == p.Rows {
-					bar.Done()
-				}
-			}
-		}
-		progress(p.Row)
-		row := programRow{Row: p.Row, TaskID: p.Problem, Class: "sandbox-error", Message: p.Failure}
-		if p.Info == nil {
-			r.Excluded++
-			r.Failure = cmp.Or(r.Failure, p.Failure)
-		} else {
-			t := p.Info.Tests
-			tries[p.Problem] = append(tries[p.Problem], p.Info.Correct)
-			shares[p.Problem] = max(shares[p.Problem], float64(t.Passed)/float64(max(1, t.Total)))
-			r.Classes[t.Class]++
-			r.N++
-			if p.Info.Correct {
-				r.Passed++
-			}
-			row.Class, row.Passed, row.Total, row.Seconds = t.Class, t.Passed, t.Total, t.Seconds
-		}
-		failed = cmp.Or(failed, rows.Encode(row))
+		progress(p)
+		failed = cmp.Or(failed, rows.Encode(t.add(p)))
 	}
-	r.Problems, err = o.(envs.ProgramSource).Programs(c.Context, envs.Setup{Judging: true}, r.Completions, cmp.Or(c.String("completion-field"), "completion"), each)
+	t.Problems, err = task.(envs.ProgramSource).Programs(c.Context, envs.Setup{Judging: true}, t.Completions, cmp.Or(c.String("completion-field"), "completion"), each)
 	if err := cmp.Or(err, failed); err != nil {
-		if wrong := (*envs.OptionError)(nil); errors.As(err, &wrong) {
-			return shared.UsageErrorf("--%s: %v", strings.ReplaceAll(wrong.Option, "_", "-"), wrong.Err)
-		}
-		return err
+		return optionFault(err)
 	}
-	r.score(tries, shares)
+	t.score()
 	if path := c.String("output-rows"); path != "" {
 		if err := makeDirs(filepath.Dir(path)); err != nil {
 			return err
@@ -149,19 +100,102 @@ func evalPrograms(c *cli.Context) error {
 			return err
 		}
 	}
-	if err := files.SaveJSON(output, r); err != nil {
+	if err := files.SaveJSON(output, t.programResults); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s\n", r, output)
+	_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s\n", t.programResults, output)
 	return err
 }
 
+// programOptions are the task's options as the command line sets them. An option that does not apply is an error.
+func programOptions(c *cli.Context) (any, error) {
+	d, err := envs.Find(c.String("task"))
+	if err != nil {
+		return nil, err
+	}
+	own := flagNames(config.ExerciseFlags())
+	settings := envs.Settings{}
+	for _, name := range c.FlagNames() {
+		switch {
+		case slices.Contains([]string{"task", "completions", "completion-field", "output", "output-dir", "output-rows"}, name):
+		case name == "dataset" || slices.Contains(own, name):
+			settings[strings.ReplaceAll(name, "-", "_")] = fmt.Sprint(c.Value(name))
+		default:
+			return nil, shared.UsageErrorf("--%s: does not apply with --completions FILE", name)
+		}
+	}
+	o := d.Options()
+	return o, optionFault(settings.Set(o))
+}
+
+// optionFault is err as a fault of the command line, where it names an option.
+func optionFault(err error) error {
+	if wrong := (*envs.OptionError)(nil); errors.As(err, &wrong) {
+		return shared.UsageErrorf("%s: %v", options.Flag(wrong.Option), wrong.Err)
+	}
+	return err
+}
+
+// programOutput is the file that the results go to; it can be written.
+func programOutput(c *cli.Context) (string, error) {
+	output := c.String("output")
+	switch {
+	case output != "" && c.String("output-dir") != "":
+		return "", shared.UsageErrorf("--output and --output-dir both say where the results go; keep one")
+	case output == "":
+		output = filepath.Join(c.String("output-dir"), "logs", "eval_results.json")
+	}
+	return output, newResults(output)
+}
+
+// programProgress returns a function that shows how many programs have run.
+func programProgress(c *cli.Context) func(envs.Program) {
+	console := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now)
+	var bar *report.Bar
+	return func(p envs.Program) {
+		if bar == nil {
+			bar = console.Bar("running", "programs", 0, p.Rows)
+		}
+		bar.Set(p.Row, "")
+		if p.Row == p.Rows {
+			bar.Done()
+		}
+	}
+}
+
+// programTally collects what came of each program.
+type programTally struct {
+	programResults
+	tries  map[string][]bool  // by problem: which completions pass
+	shares map[string]float64 // by problem: share of the tests that the best completion passes
+}
+
+// add counts a program and returns its row.
+func (t *programTally) add(p envs.Program) programRow {
+	row := programRow{Row: p.Row, TaskID: p.Problem, Class: "sandbox-error", Message: p.Failure}
+	if p.Info == nil {
+		t.Excluded++
+		t.Failure = cmp.Or(t.Failure, p.Failure)
+		return row
+	}
+	tests := p.Info.Tests
+	row.Class, row.Passed, row.Total, row.Seconds = tests.Class, tests.Passed, tests.Total, tests.Seconds
+	t.tries[p.Problem] = append(t.tries[p.Problem], p.Info.Correct)
+	t.shares[p.Problem] = max(t.shares[p.Problem], float64(tests.Passed)/float64(max(1, tests.Total)))
+	t.Classes[tests.Class]++
+	t.N++
+	if p.Info.Correct {
+		t.Passed++
+	}
+	return row
+}
+
 // score makes the figures of what came of each problem's completions.
-func (r *programResults) score(tries map[string][]bool, shares map[string]float64) {
-	r.Attempted = len(tries)
+func (t *programTally) score() {
+	t.Attempted = len(t.tries)
 	for _, k := range atKs {
 		sum, n := 0.0, 0
-		for _, all := range tries {
+		for _, all := range t.tries {
 			if len(all) < k {
 				continue
 			}
@@ -174,13 +208,13 @@ func (r *programResults) score(tries map[string][]bool, shares map[string]float6
 			sum += rl.PassAt(len(all), right, k)
 			n++
 		}
-		if n > 0 && n == len(tries) {
-			r.PassAt[fmt.Sprintf("pass@%d", k)] = sum / float64(n)
+		if n > 0 && n == len(t.tries) {
+			t.PassAt[fmt.Sprintf("pass@%d", k)] = sum / float64(n)
 		}
 	}
-	r.Pass1 = r.PassAt["pass@1"]
-	for _, share := range shares {
-		r.TestRate += share / float64(len(shares))
+	t.Pass1 = t.PassAt["pass@1"]
+	for _, share := range t.shares {
+		t.TestRate += share / float64(len(t.shares))
 	}
 }
 
