@@ -11,7 +11,7 @@ import (
 const (
 	distillation = "distillation"
 	distilled    = "--task sum_digits --mode rl_only --pretrained-model STUDENT --algorithm distill --teacher TEACHER " + easySums +
-		" --rl-learning-rate 0.002 --num-steps 500 --eval-every 500 --prompts-per-step 32 --eval-samples 50 --fresh-samples 0"
+		" --rl-learning-rate 0.002 --num-steps 1500 --eval-every 250 --prompts-per-step 32 --eval-samples 200 --fresh-samples 0"
 )
 
 func teacherIn(dir string) string { return filepath.Join(dir, "teacher") }
