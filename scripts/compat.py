@@ -37,6 +37,7 @@ import torch  # noqa: E402
 from checks import LIMIT, ROOT, attempt, check, loads_in_peft, results, rltrain  # noqa: E402
 from language import FAMILIES, check_language_models  # noqa: E402
 from llama_tokenizers import llama_cases  # noqa: E402
+from preferences import check_preferences  # noqa: E402
 from sft import sft_cases  # noqa: E402
 from trackers import check_trackers  # noqa: E402
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer  # noqa: E402
@@ -280,11 +281,14 @@ def check_llama_tokenizers(scratch):
     check("tokenizers of Llama's kind", count >= 1800, f"{count} cases")
 
 
+def short_texts():
+    return [text for text in cases.mixed_texts(300, "the law of force is that a body at rest".split()) if text.strip() and len(text) < 30]
+
+
 def check_sft(scratch):
     """Token ids, labels and the loss of data sets, in TRL's SFTTrainer."""
-    texts = [text for text in cases.mixed_texts(300, "the law of force is that a body at rest".split()) if text.strip() and len(text) < 30]
     path = scratch / "sft.jsonl"
-    count = write_cases(path, sft_cases(scratch, texts))
+    count = write_cases(path, sft_cases(scratch, short_texts()))
     go("go test -count=1 -run TestEncodeAsTRL ./rl/policy", RLTRAIN_SFT_CASES=path)
     check("ids, labels and loss of TRL's SFTTrainer", count > 50, f"{count} data sets")
 
@@ -423,6 +427,8 @@ def main():
             check_llama_tokenizers(scratch)
         with attempt("data sets of TRL's SFTTrainer"):
             check_sft(scratch)
+        with attempt("preferences beside TRL's trainers"):
+            check_preferences(scratch, short_texts())
         with attempt("language models"):
             check_language_models(scratch)
         with attempt("heads on language models"):

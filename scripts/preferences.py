@@ -1,0 +1,107 @@
+"""Training on preferences beside TRL's trainers, from the same file, step by step: part of compat.py."""
+import json
+import random
+import warnings
+
+import torch
+from checks import LIMIT, attempt, check, rltrain
+from datasets import load_dataset
+from sft import TEMPLATE, model_folder, write
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
+from trl.experimental.cpo import CPOConfig, CPOTrainer
+
+STEPS, BETA = 3, 0.2
+FIGURES = ["loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected"]
+LOSSES = [  # our options, TRL's trainer and its settings
+    ("sigmoid", DPOTrainer, DPOConfig, dict(loss_type=["sigmoid"])),
+    ("hinge", DPOTrainer, DPOConfig, dict(loss_type=["hinge"])),
+    ("ipo", DPOTrainer, DPOConfig, dict(loss_type=["ipo"])),
+    ("robust", DPOTrainer, DPOConfig, dict(loss_type=["robust"], label_smoothing=0.1)),
+    ("apo_zero", DPOTrainer, DPOConfig, dict(loss_type=["apo_zero"])),
+    ("apo_down", DPOTrainer, DPOConfig, dict(loss_type=["apo_down"])),
+    ("sigmoid,sft", DPOTrainer, DPOConfig, dict(loss_type=["sigmoid", "sft"], loss_weights=[1.0, 0.3])),
+    ("cpo", CPOTrainer, CPOConfig, dict(loss_type="sigmoid", cpo_alpha=0.5)),
+    ("simpo", CPOTrainer, CPOConfig, dict(loss_type="simpo", cpo_alpha=0.0, simpo_gamma=0.4)),
+    ("kto", KTOTrainer, KTOConfig, {}),
+]
+
+
+def rows(kind, texts):
+    draw = random.Random(kind)
+
+    def text():
+        return " ".join(draw.sample(texts, draw.randrange(1, 4)))
+
+    for i in range(6):
+        question, good, bad = text(), text() + " yes", text() + " no"
+        match kind:
+            case "explicit":
+                yield {"prompt": question + "\n", "chosen": good, "rejected": bad}
+            case "implicit":
+                yield {"chosen": f"{question}: {good}", "rejected": f"{question}: {bad}"}
+            case "messages":
+                said = [{"role": "user", "content": question}]
+                yield {"prompt": said, "chosen": [{"role": "assistant", "content": good}], "rejected": [{"role": "assistant", "content": bad}]}
+            case "implicit messages":
+                said = [{"role": "system", "content": text()}, {"role": "user", "content": question}]
+                yield {"chosen": [*said, {"role": "assistant", "content": good}], "rejected": [*said, {"role": "assistant", "content": bad}]}
+            case "single":
+                yield {"prompt": question + "\n", "completion": good if i % 2 else bad, "label": i % 2 == 1}
+
+
+def by_trl(scratch, model, data, trainer, config, settings):
+    """What TRL logs at each step; a batch is the whole file."""
+    dataset = load_dataset("json", data_files=str(data), split="train", cache_dir=str(scratch / "cache"))
+    args = config(output_dir=str(scratch / "trl"), report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False, beta=BETA, max_length=1000,
+                  per_device_train_batch_size=len(dataset), max_steps=STEPS, learning_rate=1e-3, lr_scheduler_type="constant", logging_steps=1,
+                  save_strategy="no", disable_tqdm=True, remove_unused_columns=False, **settings)
+    reference = {"ref_model": AutoModelForCausalLM.from_pretrained(model)} if trainer in (DPOTrainer, KTOTrainer) else {}
+    made = trainer(model=AutoModelForCausalLM.from_pretrained(model), args=args, train_dataset=dataset,
+                   processing_class=AutoTokenizer.from_pretrained(model), **reference)
+    made.train()
+    return [step for step in made.state.log_history if "loss" in step]
+
+
+def by_rltrain(scratch, model, data, loss, settings):
+    output = scratch / "ours"
+    options = {"label_smoothing": "--label-smoothing", "cpo_alpha": "--cpo-alpha", "simpo_gamma": "--simpo-gamma"}
+    more = [x for name, flag in options.items() if settings.get(name) for x in (flag, settings[name])]
+    if "loss_weights" in settings:
+        more += ["--loss-weights", ",".join(map(str, settings["loss_weights"]))]
+    with open(data, encoding="utf-8") as f:
+        count = len(f.readlines())
+    rltrain("--task", "preference", "--algorithm", "dpo", "--loss-type", loss, "--beta", BETA, "--model", model, "--dataset", data, "--output-dir", output,
+            "--tuning", "full", "--batch-size", count, "--max-steps", STEPS, "--learning-rate", 1e-3, "--lr-scheduler-type", "constant",
+            "--rl-warmup-ratio", 0, "--logging-steps", 1, "--validation-share", 0, "--threads", 1, "--max-length", 1000, *more)
+    lines = (output / "preference_rl" / "logs" / "metrics.jsonl").read_text().splitlines()
+    return [step for step in map(json.loads, lines) if "loss" in step]
+
+
+def compare(name, ours, theirs, figures):
+    """The steps that both log. Where policy and reference are still the same, whose reward is greater is rounding."""
+    worst, where = 0.0, "no figure"
+    for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        for figure in figures:
+            if figure not in b or figure == "rewards/accuracies" and abs(b["rewards/margins"]) < LIMIT:
+                continue
+            gap = abs(a[figure] - b[figure]) / max(1, abs(b[figure]))
+            if gap >= worst:
+                worst, where = gap, f"{figure} of step {i + 1}: {a[figure]:.6f}, TRL {b[figure]:.6f}"
+    check(name, worst <= LIMIT and where != "no figure", where)
+
+
+def check_preferences(scratch, texts):
+    """Each loss on pairs, and each layout of rows with one loss. Of orpo TRL takes the likelihood of the prompt too."""
+    model = model_folder(scratch / "preferences-model", "bytes", TEMPLATE)
+    data = {kind: write(scratch / f"{kind}.jsonl", rows(kind, texts)) for kind in ["explicit", "implicit", "messages", "implicit messages", "single"]}
+    runs = [("single" if loss[0] == "kto" else "explicit", loss) for loss in LOSSES] + [(kind, LOSSES[0]) for kind in list(data)[1:4]]
+    for kind, (loss, trainer, config, settings) in runs:
+        with attempt(f"TRL, {kind}, {loss}"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(1)
+            ours, theirs = by_rltrain(scratch, model, data[kind], loss, settings), by_trl(scratch, model, data[kind], trainer, config, settings)
+            if loss == "kto":  # which answers are set against which prompts hangs on the order of the rows, from the second step on
+                ours, theirs = ours[:1], theirs[:1]
+            figures = FIGURES[:-2] if loss == "simpo" else FIGURES  # TRL's logps are means over tokens in it, ours are sums always
+            compare(f"{loss} on {kind} rows beside TRL, {len(ours)} updates", ours, theirs, figures)
