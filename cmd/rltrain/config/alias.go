@@ -63,6 +63,8 @@ var aliases = []alias{
 	{name: "num_mini_batches", key: "minibatches"},
 	{name: "num_generations", key: "samples_per_prompt"},
 	{name: "max_completion_length", key: "max_new_tokens"},
+	{name: "response_length", key: "max_new_tokens"},
+	{name: "ddp_timeout", key: "dist_timeout"},
 	{name: "mask_truncated_completions", key: "mask_overlong"},
 	{name: "log_completions", key: "verbose"},
 	{name: "eval_steps", key: "eval_every"},
@@ -99,6 +101,8 @@ var aliases = []alias{
 	{name: "buffer_cache_path", key: "buffer_cache"},
 	{name: "load_buffer_from_cache_at_start", key: "load_buffer"},
 	{name: "reward_model_name", key: "judge"},
+	{name: "teacher_model_name_or_path", key: "teacher"},
+	{name: "project", key: "wandb_project"},
 	{name: "judge_reward", key: "reward"},
 
 	{name: "episodes", key: "num_steps"},
@@ -122,56 +126,6 @@ var otherValues = map[string]map[string]string{
 	"dtype":                {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
 	"lr_scheduler_type":    {"constant_with_warmup": "constant"},
 	"rl_lr_scheduler_type": {"constant_with_warmup": "constant"},
-}
-
-// fixed holds names of other trainers with one possible value: what is always so here.
-var fixed = map[string]struct{ value, why string }{
-	"push_to_hub":               {"false", "nothing is uploaded; use false"},
-	"use_vllm":                  {"false", "is not supported yet: no vLLM is started; use false, or rollout_url=http://HOST:8000 of a server that runs"},
-	"use_qlora":                 {"false", "is not supported yet: there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
-	"load_in_4bit":              {"false", "there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
-	"load_in_8bit":              {"false", "there are no 8-bit weights; use false, and dtype=bf16 to save memory"},
-	"optim":                     {"adamw_torch", "the optimiser is AdamW; use adamw_torch"},
-	"trust_remote_code":         {"false", "no code that comes with a model is run; use false"},
-	"importance_sampling_level": {"token", "ratios are those of tokens; use token"},
-	"adam_beta1":                {"0.9", "AdamW has beta1 0.9"},
-	"adam_beta2":                {"0.999", "AdamW has beta2 0.999"},
-	"evaluation_at_start":       {"true", "the policy is always evaluated before it is trained; use true"},
-	"save_best_model":           {"true", "the best policy of all evaluations is what is saved at the end; use true"},
-}
-
-// refused holds names that have no equal here.
-var refused = map[string]string{
-	"lr":                           "write learning_rate (supervised stage) or rl_learning_rate",
-	"cliprange":                    "write clip_low and clip_high",
-	"delta":                        "there is no upper limit of the ratio beside clip_high",
-	"use_cpu":                      "write device=cpu",
-	"use_rslora":                   "adapters are scaled by lora_alpha / lora_r; write lora_alpha",
-	"use_dora":                     "new adapters are plain LoRA; those with DoRA are read",
-	"neftune_noise_alpha":          "no noise is added to embeddings",
-	"save_strategy":                "write save_steps",
-	"eval_strategy":                "every epoch and every eval_every steps are evaluated",
-	"cache_dir":                    "models are kept where the variables HF_HOME and HF_HUB_CACHE say",
-	"eval_k":                       "is an option of the command eval, as --n",
-	"repeat_eval_problems":         "is an option of the command eval, as --n",
-	"simple_eval_problems":         "write eval_samples",
-	"use_reward_model":             "write reward=tests,model:DIR",
-	"use_dpo":                      "train on pairs with task=preference",
-	"qlora":                        "there are no 4-bit weights; write dtype=bf16 and tuning=lora to save memory",
-	"process_supervision":          "lines are rewarded with step_mode=line and a judge",
-	"local_test":                   "write model=tiny for a trial without a download",
-	"reward_model_sys_prompt_path": "the judge's prompt is built in; write reward to choose one",
-	"judge_scale":                  "write a weight in the list of rewards, as reward=score=0.2",
-	perGeneration:                  "only fresh answers come in rollouts of several updates; write minibatches",
-	"max_prompt_length":            "no prompt is cut; those that leave no room for an answer are left out",
-	"reward_funcs":                 "write reward: accuracy for right answers, expr:'...' or cmd:PROGRAM for your own",
-	"attn_implementation":          "there is one attention, over sequences without padding",
-	"eos_token":                    "answers end with the end token of the model's own files",
-	"dataset_train_split":          "the part train is learnt from; name its file as dataset to choose another one",
-	"dataset_test_split":           "the part validation is judged by; name a file as eval_dataset where the task has it",
-	"model_revision":               "write it behind the name, as model=NAME@REVISION",
-	"deepspeed":                    "weights are not divided; start several processes with torchrun, each learns from a part of the rows",
-	"accelerate_config":            "start several processes with torchrun",
 }
 
 var aliasByName = func() map[string]*alias {

@@ -87,7 +87,7 @@ func (l *loading) batches() {
 	}
 	if !l.fresh() {
 		key := "batch_size"
-		if l.mode == envs.RLOnly {
+		if l.mode == envs.RLOnly && l.set.Find(key) == nil {
 			key = "rl_batch_size"
 		}
 		if l.set.Find(key) == nil {

@@ -149,7 +149,7 @@ func names() []string {
 
 // unknownName is the error for a name that is none of ours; format renders the suggestion.
 func unknownName(blame, name string, format func(string) string) error {
-	if why, ok := refused[canonical(name)]; ok {
+	if why := whyRefused(canonical(name)); why != "" {
 		return usagef("%s: %s", blame, why)
 	}
 	return usagef("%s%s", blame, didYouMean(name, names(), format))

@@ -3,6 +3,7 @@ package config
 import (
 	"flag"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -119,11 +120,38 @@ func TestAliasesPointAtKeys(t *testing.T) {
 			t.Errorf("%s is refused and a key", name)
 		}
 	}
+	for name := range known {
+		if refused[name] == "" && whyRefused(name) != "" {
+			t.Errorf("%s is a key of a family that is refused", name)
+		}
+	}
 	for name, others := range ofTheStage {
 		for _, key := range append(others, name) {
 			if _, ok := known[key]; !ok {
 				t.Errorf("%s: no key %s", name, key)
 			}
 		}
+	}
+}
+
+// TestAdviceNamesOptions looks up each option that the answer to another program's name advises.
+func TestAdviceNamesOptions(t *testing.T) {
+	known := everything().boolean
+	underscored := regexp.MustCompile(`\b[a-z0-9]+(_[a-z0-9]+)+\b`)
+	check := func(name, why string) {
+		for _, option := range underscored.FindAllString(why, -1) {
+			if _, ok := known[option]; !ok && !slices.Contains([]string{"adamw_torch", "dr_grpo", "chat_template"}, option) {
+				t.Errorf("%s advises %s, which is no option: %s", name, option, why)
+			}
+		}
+	}
+	for name, why := range refused {
+		check(name, why)
+	}
+	for name, f := range fixed {
+		check(name, f.why)
+	}
+	for _, family := range refusedFamilies {
+		check(family.prefix, family.why)
 	}
 }

@@ -63,7 +63,7 @@ func parseFile(path string, data []byte) (entries []entry, skipped []string, err
 			if err := r.add(name, at, pairs.Value()); err != nil {
 				return nil, nil, err
 			}
-		case isRouter && (isSection || isList || nearest.Name(name, names()) == "" && refused[name] == ""):
+		case isRouter && (isSection || isList || nearest.Name(name, names()) == "" && whyRefused(name) == ""):
 			r.skipped = append(r.skipped, name)
 		default:
 			return nil, nil, unknownName(at+": unknown key "+name, name, plain)

@@ -51,6 +51,9 @@ func NamesTables() string {
 	for _, name := range slices.Sorted(maps.Keys(refused)) {
 		rows = append(rows, []string{code(name), refused[name]})
 	}
+	for _, family := range refusedFamilies {
+		rows = append(rows, []string{code(family.prefix + "…"), family.why})
+	}
 	section("Names without an equal", "They are refused with these words. Some are understood in a part of the runs: see above.", []string{"name", "what to do"}, rows)
 	rows = nil
 	for _, a := range aliases {
