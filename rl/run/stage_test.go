@@ -231,3 +231,27 @@ func TestAFolderThatGoesAwayEndsTheRun(t *testing.T) {
 		}
 	}
 }
+
+// TestTheFirstRateIsOfTimedSteps takes a minute for each of two steps: the first, of which nobody knows when it began, is
+// not part of the rate.
+func TestTheFirstRateIsOfTimedSteps(t *testing.T) {
+	now, progress := noon, &strings.Builder{}
+	clock := func() time.Time { return now }
+	s, err := OpenStage(StageConfig{Dir: filepath.Join(t.TempDir(), "run"), Info: testInfo(), Console: report.NewConsole(io.Discard, progress, clock), Now: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(StatusStopped, ""); err != nil {
+			t.Error(err)
+		}
+	}()
+	h := s.Hooks("train", "steps")
+	for step := 1; step <= 2; step++ {
+		now = now.Add(time.Minute)
+		h.Advance(step, 4, "")
+	}
+	if got, want := progress.String(), "train  50%  2/4  60.0 s/step  2m left\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -284,3 +284,41 @@ func TestGenerateKeepsNewlines(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// TestEndTokenThatIsNone has a model name an end token beyond its vocabulary, which transformers takes, too: answers end at
+// that of the tokenizer, and it is said.
+func TestEndTokenThatIsNone(t *testing.T) {
+	f := tiny(t)
+	for _, name := range []string{"MODEL/config.json", "MODEL/generation_config.json"} {
+		f.edit(t, name, `"eos_token_id": 1`, `"eos_token_id": 5000`)
+	}
+	code, out, stderr := f.rltrain("a\n", "generate", "--model", "MODEL", "--max-new-tokens", "9")
+	if code != 0 || out == "" || stderr != "rltrain: texts end at token 1 \"<eos>\"\n" {
+		t.Errorf("exit code %d, printed %q, %q", code, out, stderr)
+	}
+}
+
+// TestAdapterOfQuantisedWeights has an adapter name a base of 4-bit weights: what to write is said, and does it.
+func TestAdapterOfQuantisedWeights(t *testing.T) {
+	f := newLanguageModel(t)
+	greedy := []string{"generate", "--temperature", "0", "--max-new-tokens", "9", "--model"}
+	answer := func(args ...string) string {
+		code, out, stderr := f.rltrain("ab\n", append(greedy, args...)...)
+		if code != 0 {
+			t.Errorf("%v: exit code %d, %q", args, code, stderr)
+		}
+		return out
+	}
+	want := answer("MODEL")
+	if err := os.CopyFS(f.expand("TMP/whole"), os.DirFS(f.base)); err != nil {
+		t.Fatal(err)
+	}
+	f.edit(t, "BASE/config.json", `{`, `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true},`)
+	code, _, stderr := f.rltrain("ab\n", append(greedy, "MODEL")...)
+	if advice := "the weights are quantised (bitsandbytes); name the model that they were made of, with --model where an adapter names this one"; code != 1 || !strings.Contains(stderr, advice) {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+	if got := answer("TMP/whole", "--adapter", "MODEL"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
