@@ -49,6 +49,8 @@ type Definition struct {
 type RowSource interface {
 	// Rows are those of all splits; where they name none they are divided 70/15/15.
 	Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
+	// LabelsOf are the labels of rows, in the order of a classifier's probabilities.
+	LabelsOf(rows []dataset.Row) ([]string, error)
 }
 
 // Prompting is a RowSource whose texts a language model can be asked about.

@@ -39,6 +39,9 @@ func (o *LabelledRows) Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
 	return o.Balanced(rows)
 }
 
+// LabelsOf are the labels of rows, sorted.
+func (o *LabelledRows) LabelsOf(rows []dataset.Row) ([]string, error) { return dataset.Labels(rows) }
+
 // Balanced takes as many rows of each label as MaxSamples allows.
 func (o *LabelledRows) Balanced(rows []dataset.Row) ([]dataset.Row, error) {
 	if o.MaxSamples == 0 {

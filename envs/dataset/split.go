@@ -1,6 +1,8 @@
 package dataset
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -144,6 +146,30 @@ func assign(rows []Row, seed uint64) []Row {
 		rows[i].Split = part[rows[i].Text]
 	}
 	return rows
+}
+
+// Rank divides the distinct texts of the class with this index, by filling in their Split: see Counts. They are ranked by
+// the SHA-256 of their text; the first are test rows, the next validation. So the division depends on no seed and no order,
+// and a text added later moves at most two others.
+func Rank(rows []Row, class int) {
+	rank := make([]int, len(rows))
+	sums := make([][sha256.Size]byte, len(rows))
+	for i, r := range rows {
+		rank[i] = i
+		sums[i] = sha256.Sum256([]byte(r.Text))
+	}
+	slices.SortFunc(rank, func(i, j int) int { return bytes.Compare(sums[i][:], sums[j][:]) })
+	_, val, test := Counts(len(rows), class)
+	for place, i := range rank {
+		switch {
+		case place < test:
+			rows[i].Split = Test
+		case place < test+val:
+			rows[i].Split = Val
+		default:
+			rows[i].Split = Train
+		}
+	}
 }
 
 // Counts divides n distinct texts of the class with this index among the parts:

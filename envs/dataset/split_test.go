@@ -253,3 +253,36 @@ func TestOverlap(t *testing.T) {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
 }
+
+func TestRankIsStable(t *testing.T) {
+	var rows []Row
+	for i := range 100 {
+		rows = append(rows, Row{Text: fmt.Sprintf("question %d", i)})
+	}
+	splits := func(rows []Row) map[string]string {
+		Rank(rows, 0)
+		m := map[string]string{}
+		for _, r := range rows {
+			m[r.Text] = r.Split
+		}
+		return m
+	}
+	want := splits(rows)
+	slices.Reverse(rows)
+	if diff := cmp.Diff(want, splits(rows)); diff != "" {
+		t.Errorf("the order decides (-forward +backward):\n%s", diff)
+	}
+	for i := range 50 {
+		added := slices.Clone(rows)
+		added = append(added, Row{Text: fmt.Sprintf("added %d", i)})
+		moved := 0
+		for text, split := range splits(added) {
+			if old, ok := want[text]; ok && old != split {
+				moved++
+			}
+		}
+		if moved > 2 {
+			t.Errorf("one more question moves %d others", moved)
+		}
+	}
+}

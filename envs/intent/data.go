@@ -2,11 +2,9 @@ package intent
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"embed"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"rltrain/envs/dataset"
@@ -21,10 +19,7 @@ var files embed.FS
 // Labels, each subject in the order of its file. Row.File is the file's path in
 // the package and Row.Line the question's line.
 //
-// Every subject is divided 70/15/15 as dataset.Counts rounds. The questions of
-// a subject are ranked by the SHA-256 of their text; the first are test
-// questions, the next validation. So the division depends on no seed and no
-// order, and a question added later moves at most two others.
+// Every subject is divided 70/15/15 by dataset.Rank.
 func Builtin() []dataset.Row {
 	var rows []dataset.Row
 	for i, label := range Labels() {
@@ -33,7 +28,7 @@ func Builtin() []dataset.Row {
 		if err != nil {
 			panic(fmt.Sprintf("intent: built-in data: %v", err)) // excluded by the package's tests
 		}
-		divide(subject, i)
+		dataset.Rank(subject, i)
 		rows = append(rows, subject...)
 	}
 	return rows
@@ -55,26 +50,4 @@ func readQuestions(path, label string) ([]dataset.Row, error) {
 		rows = append(rows, dataset.Row{Text: question.Text, Label: label, File: path, Line: len(rows) + 1})
 	}
 	return rows, nil
-}
-
-// divide fills in the Split of one subject's rows.
-func divide(rows []dataset.Row, class int) {
-	rank := make([]int, len(rows))
-	sums := make([][sha256.Size]byte, len(rows))
-	for i, r := range rows {
-		rank[i] = i
-		sums[i] = sha256.Sum256([]byte(r.Text))
-	}
-	slices.SortFunc(rank, func(i, j int) int { return bytes.Compare(sums[i][:], sums[j][:]) })
-	_, val, test := dataset.Counts(len(rows), class)
-	for place, i := range rank {
-		switch {
-		case place < test:
-			rows[i].Split = dataset.Test
-		case place < test+val:
-			rows[i].Split = dataset.Val
-		default:
-			rows[i].Split = dataset.Train
-		}
-	}
 }

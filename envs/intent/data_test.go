@@ -2,7 +2,6 @@ package intent
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -77,39 +76,6 @@ func TestBuiltinSplit(t *testing.T) {
 		train, val, test := dataset.Counts(n, i)
 		if diff := cmp.Diff(map[string]int{dataset.Train: train, dataset.Val: val, dataset.Test: test}, c); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", label, diff)
-		}
-	}
-}
-
-func TestDivideIsStable(t *testing.T) {
-	var rows []dataset.Row
-	for i := range 100 {
-		rows = append(rows, dataset.Row{Text: fmt.Sprintf("question %d", i)})
-	}
-	splits := func(rows []dataset.Row) map[string]string {
-		divide(rows, 0)
-		m := map[string]string{}
-		for _, r := range rows {
-			m[r.Text] = r.Split
-		}
-		return m
-	}
-	want := splits(rows)
-	slices.Reverse(rows)
-	if diff := cmp.Diff(want, splits(rows)); diff != "" {
-		t.Errorf("the order decides (-forward +backward):\n%s", diff)
-	}
-	for i := range 50 {
-		added := slices.Clone(rows)
-		added = append(added, dataset.Row{Text: fmt.Sprintf("added %d", i)})
-		moved := 0
-		for text, split := range splits(added) {
-			if old, ok := want[text]; ok && old != split {
-				moved++
-			}
-		}
-		if moved > 2 {
-			t.Errorf("one more question moves %d others", moved)
 		}
 	}
 }

@@ -14,15 +14,17 @@ var positive string
 var negative string
 
 // Builtin returns the built-in sentences about things and people, 155 that praise and 155 that complain. Row.Line is the
-// line in the file of the label. They carry no split.
+// line in the file of the label. Each label's are divided by dataset.Rank.
 func Builtin() []dataset.Row {
 	var rows []dataset.Row
-	for _, part := range []struct{ label, file, text string }{
+	for class, part := range []struct{ label, file, text string }{
 		{"negative", "data/negative.txt", negative}, {"positive", "data/positive.txt", positive},
 	} {
+		from := len(rows)
 		for i, line := range strings.Split(strings.TrimSpace(part.text), "\n") {
 			rows = append(rows, dataset.Row{Text: line, Label: part.label, File: part.file, Line: i + 1})
 		}
+		dataset.Rank(rows[from:], class)
 	}
 	return rows
 }

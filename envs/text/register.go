@@ -27,7 +27,7 @@ func init() {
 // options are those of the task.
 type options struct {
 	envs.LabelledRows
-	Labels   []string `option:"labels" needs:"dataset" help:"the labels, each of which a row has; without it all that rows have"`
+	Labels   []string `option:"labels" needs:"dataset" help:"the labels, each of which a row has, in the order that the classifier and the prompt have them; without it all that rows have, sorted"`
 	Template string   `option:"prompt_template" needs:"policy=generate|score" help:"prompt of a text, with {text} and perhaps {labels} in it; without it a question that names the labels"`
 }
 
@@ -103,6 +103,14 @@ func (o *options) Rows(ctx context.Context, s envs.Setup) ([]dataset.Row, error)
 	return rows, nil
 }
 
+// LabelsOf implements envs.RowSource: the labels as they are given, else sorted.
+func (o *options) LabelsOf(rows []dataset.Row) ([]string, error) {
+	if len(o.Labels) > 0 {
+		return o.Labels, nil
+	}
+	return o.LabelledRows.LabelsOf(rows)
+}
+
 // Prompt implements envs.Prompting.
 func (o *options) Prompt(labels []string, asText bool) envs.Observation {
 	return shown(o.Template, labels, textMark, asText)
@@ -114,12 +122,9 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	labels, err := dataset.Labels(rows)
+	labels, err := o.LabelsOf(rows)
 	if err != nil {
 		return nil, err
-	}
-	if len(o.Labels) > 0 {
-		labels = o.Labels
 	}
 	t := &task{labels: labels, template: o.Template, text: s.Text, seed: s.Seed}
 	var val, test []dataset.Row

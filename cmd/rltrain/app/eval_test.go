@@ -123,7 +123,10 @@ func TestEvalChoosesRows(t *testing.T) {
 		{"--split-column part --split all", "all", 5},
 		{"--split-column part --max-samples 2", "test", 2},
 	} {
-		f.must(t, "", append(args, strings.Fields(test.more)...)...)
+		told := f.must(t, "", append(args, strings.Fields(test.more)...)...)
+		if all := strings.Contains(told, "those too that the model was trained on"); all != (test.split == "all") {
+			t.Errorf("%q: training rows are spoken of: %v", test.more, all)
+		}
 		var results shared.LabelResults
 		readResults(t, f.expand("TMP/out/logs/eval_results.json"), &results)
 		if results.Split != test.split || results.N != test.n {

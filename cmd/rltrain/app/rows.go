@@ -52,14 +52,11 @@ func tasksWhere(fits func(envs.Definition) bool) []string {
 	return names
 }
 
-// all is the value of --split that takes every row.
-const all = "all"
-
 // chosenRows are the rows of one split of a data set.
 type chosenRows struct {
 	name    string // of the data set
 	builtin bool   // it is the task's own
-	split   string // dataset.Train, Val or Test, or all
+	split   string // dataset.Train, Val or Test, or shared.AllRows
 	rows    []dataset.Row
 	val     []dataset.Row // of the split val, where that is another
 }
@@ -68,7 +65,7 @@ type chosenRows struct {
 func chooseRows(c *cli.Context) (chosenRows, error) {
 	chosen := chosenRows{name: c.String("dataset"), split: c.String("split")}
 	switch chosen.split {
-	case "", all, dataset.Train, dataset.Val, dataset.Test:
+	case "", shared.AllRows, dataset.Train, dataset.Val, dataset.Test:
 	case "validation":
 		chosen.split = dataset.Val
 	default:
@@ -90,12 +87,12 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 	case chosen.split == "" && divided:
 		chosen.split = dataset.Test
 	case chosen.split == "":
-		chosen.split = all
-	case chosen.split != all && !divided:
+		chosen.split = shared.AllRows
+	case chosen.split != shared.AllRows && !divided:
 		return chosen, shared.UsageErrorf("--split %s: the rows of %s have no split; use --split all, or add a column with train, val or test", chosen.split, chosen.name)
 	}
 	for _, r := range rows {
-		if chosen.split == all || r.Split == chosen.split {
+		if chosen.split == shared.AllRows || r.Split == chosen.split {
 			chosen.rows = append(chosen.rows, r)
 		} else if r.Split == dataset.Val {
 			chosen.val = append(chosen.val, r)

@@ -46,10 +46,10 @@ func TestText(t *testing.T) {
 	for _, test := range []struct {
 		name, algorithm, options, pooling, log string
 	}{
-		{"encoder", "dqn", "--model BASE --policy head --pooling mean --algorithm dqn", transformers.PoolMean, "DQN Update: td_loss="},
+		{"encoder", "dqn", "--model BASE --policy head --pooling mean --algorithm dqn --labels lower,high,low", transformers.PoolMean, "DQN Update: td_loss="},
 		{"encoder as its family", "grpo", "--model BASE --policy head --pooling family --algorithm grpo", transformers.PoolFamily, "GRPO Episode 3/3"},
 		{"last token", "a2c", "--model TMP/lm --policy head --algorithm a2c", policy.PoolLast, "A2C Episode 3/3"},
-		{"scored", "ppo", "--model TMP/lm --policy score --algorithm ppo --prompt-template {labels}?{text}=", policy.PoolScore, `"high" or "low" or "lower"?`},
+		{"scored", "ppo", "--model TMP/lm --policy score --algorithm ppo --labels lower,high,low --prompt-template {labels}?{text}=", policy.PoolScore, `"lower" or "high" or "low"?`},
 		{"scored, usual prompt", "reinforce", "--model TMP/lm --policy score", policy.PoolScore, `Classify the following text as "high" or "low" or "lower".`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -60,7 +60,11 @@ func TestText(t *testing.T) {
 			}
 			dir := f.stageOf(t, out, test.algorithm)
 			p, err := policy.ReadLabelFolder(dir)
-			if err != nil || p.Pooling != test.pooling || !slices.Equal(p.Labels, []string{"high", "low", "lower"}) {
+			labels := []string{"high", "low", "lower"}
+			if strings.Contains(test.options, "--labels") {
+				labels = []string{"lower", "high", "low"}
+			}
+			if err != nil || p.Pooling != test.pooling || !slices.Equal(p.Labels, labels) {
 				t.Fatalf("pooling %q, labels %q: %v", p.Pooling, p.Labels, err)
 			}
 			for _, name := range []string{"training_curves.png", "README.md", "adapter_model.safetensors", "checkpoints/checkpoint-2"} {

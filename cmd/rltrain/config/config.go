@@ -296,6 +296,20 @@ func (ch choice) algorithms() []algo.Definition {
 	})
 }
 
+// otherPolicies are those that an algorithm trains which does not train the choice's; "" where the task has none.
+func (ch choice) otherPolicies(name string) string {
+	for _, d := range algo.Definitions() {
+		switch {
+		case d.Name != name || !ch.task.Labels() || !ch.task.Plays():
+		case d.Labels && !ch.labels():
+			return policyHead + " or " + policyScore
+		case d.Tokens && ch.labels():
+			return policyGenerate
+		}
+	}
+	return ""
+}
+
 // StepLines says how the lines of solutions are learnt from; nil where the task has none.
 func (c *Config) StepLines() *Lines {
 	if c.ReplayLines != nil {

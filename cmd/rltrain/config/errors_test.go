@@ -40,6 +40,8 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=sum_digits", "--algorithm=dpo", "--loss-type=kto"}, want: "dpo_loss kto takes single answers, and answers of the policy's own are compared in pairs: choose another loss"},
 		{args: []string{"--task=sum_digits", "--use_dpo", "--samples-per-prompt=1"}, want: "samples_per_prompt 1: a pair needs 2"},
 		{args: []string{"--task=sum_digits", "--algorithm=gpro"}, want: `--algorithm: "gpro" is not one of a2c, distill, dpo, grpo, ppo, reinforce, rloo; did you mean grpo?`},
+		{args: []string{"--task=text", "--algorithm=dqn", "--policy=generate"}, want: "--algorithm: dqn needs --policy head or score"},
+		{args: []string{"--task=text", "--algorithm=distill", "--policy=head"}, want: "--algorithm: distill needs --policy generate"},
 		{args: []string{"--task=sum_digits", "--max-staleness=2"}, want: "--max-staleness: applies only with --async"},
 		{args: []string{"--task=sum_digits", "--kl-type=k1"}, want: "--kl-type: applies only with --kl-coef above 0"},
 		{args: []string{"--task=sum_digits", "--kl-coef=0.1", "--kl-horizon=9"}, want: "--kl-horizon: applies only with --kl-target above 0"},

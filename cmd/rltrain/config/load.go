@@ -328,6 +328,9 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 		o = l.somewhere(key)
 	}
 	if value, err = parse(o, e); err != nil {
+		if policies := l.otherPolicies(e.value.Text); key == "algorithm" && policies != "" {
+			err = fmt.Errorf("%s needs --policy %s", e.value.Text, policies)
+		}
 		return "", nil, err
 	}
 	switch {

@@ -99,6 +99,9 @@ func TokenNames(p *policy.Token, ids []int32, none string) string {
 	return "token " + strings.Join(names, ", ")
 }
 
+// AllRows is the split that every row is of.
+const AllRows = "all"
+
 // LabelResults is a classifier measured on labelled rows: the content of logs/eval_results.json.
 type LabelResults struct {
 	Model   string `json:"model"`
@@ -113,7 +116,11 @@ type LabelResults struct {
 // String is the tables that people see.
 func (r LabelResults) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s on %s, split %s: %s\n\n", r.Model, r.Dataset, r.Split, Texts(r.N, r.Cut))
+	fmt.Fprintf(&b, "%s on %s, split %s: %s\n", r.Model, r.Dataset, r.Split, Texts(r.N, r.Cut))
+	if r.Split == AllRows {
+		b.WriteString("All rows are measured, those too that the model was trained on where it was trained on this data.\n")
+	}
+	b.WriteString("\n")
 	rows := [][]string{}
 	for _, f := range []struct {
 		name  string

@@ -36,11 +36,12 @@ type labelled struct {
 
 // labelledRows reads the rows, divides them and fixes the labels.
 func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
-	rows, err := t.config.Settings.(envs.RowSource).Rows(ctx, t.setup())
+	source := t.config.Settings.(envs.RowSource)
+	rows, err := source.Rows(ctx, t.setup())
 	if err != nil {
 		return d, t.config.Blame(err)
 	}
-	if d.labels, err = dataset.Labels(rows); err != nil {
+	if d.labels, err = source.LabelsOf(rows); err != nil {
 		return d, err
 	}
 	d.train, d.val, d.test = dataset.Split(rows, t.config.General.Seed)
