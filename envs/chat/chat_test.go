@@ -162,7 +162,7 @@ func TestExamplesErrors(t *testing.T) {
 		{"no messages", `{"messages":[]}`, nil, `:1: column "messages": a conversation without messages: fill it or remove the row`},
 		{"null message", `{"messages":[` + user + `,null]}`, nil, `:1: column "messages": message 2: null, want an object with role and content`},
 		{"no role", `{"messages":[{"content":"q","rôle":"user"}]}`, nil, `:1: column "messages": message 1: role: null, want system, user, assistant or tool; the fields are "content", "rôle"`},
-		{"nothing said", `{"messages":[{"role":"user","content":null}]}`, nil, `:1: column "messages": message 1: neither content nor tool_calls`},
+		{"nothing said", `{"messages":[{"role":"user"}]}`, nil, `:1: column "messages": message 1: neither content nor tool_calls`},
 		{"content of another type", `{"messages":[{"role":"user","content":{"a":1}}]}`, nil, `:1: column "messages": message 1: content: an object, want a string or a list of parts`},
 		{"image", `{"messages":[{"role":"user","content":[{"type":"image"}]}]}`, nil, `:1: column "messages": message 1: content: part 1 has the type "image": want parts of text, {"type": "text", "text": …}`},
 		{"nul in a call", `{"messages":[{"role":"assistant","tool_calls":[{"id":"\u0000"}]}]}`, nil, `:1: column "messages": message 1: "tool_calls": "id": NUL at byte 1: remove it`},
@@ -266,9 +266,15 @@ func TestExamplesOfNullRows(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, texts) + cmp.Diff([]int{1, 3}, null); diff != "" {
 		t.Error(diff)
 	}
-	conversation := `{"prompt":"q","completion":null}` + "\n" + `{"prompt":"q","completion":"a"}`
-	if _, err := read(write(t, "rows.jsonl", conversation)); !errors.Is(err, ErrNull) {
-		t.Error(err)
+	for _, row := range []string{
+		`{"prompt":"q","completion":null}`,
+		`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null}]}`,
+		`{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":null}]}`,
+		`{"prompt":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],"rejected":[{"role":"assistant","content":null}]}`,
+	} {
+		if _, err := read(write(t, "rows.jsonl", row)); !errors.Is(err, ErrNull) {
+			t.Errorf("%s: %v", row, err)
+		}
 	}
 }
 

@@ -8,7 +8,8 @@ import (
 	"rltrain/internal/words"
 )
 
-// Messages reads a conversation: a list of messages, or one. An error says which message is wrong, and how.
+// Messages reads a conversation: a list of messages, or one. An error says which message is wrong, and how; it is ErrNull
+// where a message has null for what was said.
 func Messages(value any) ([]Message, error) {
 	turns, ok := value.([]any)
 	if !ok {
@@ -53,8 +54,11 @@ func message(value any) (Message, error) {
 	if name, ok := role.(string); !ok || name == "" {
 		return nil, fmt.Errorf("role: %s, want system, user, assistant or tool; the fields are %s", dataset.Kind(role), words.List(object.Names()))
 	}
-	content, _ := dataset.Object(m).Get("content")
-	if content == nil && !calls {
+	content, there := dataset.Object(m).Get("content")
+	switch {
+	case content == nil && !calls && there:
+		return nil, fmt.Errorf("content: %w", ErrNull)
+	case content == nil && !calls:
 		return nil, errors.New("neither content nor tool_calls")
 	}
 	if err := checkContent(content); err != nil {
@@ -137,8 +141,11 @@ var roles = map[string]string{
 // becomes an assistant's tool_calls.
 func shareGPT(object dataset.Object, from any) (dataset.Object, error) {
 	name, _ := from.(string)
-	value, _ := object.Get("value")
+	value, there := object.Get("value")
 	text, ok := value.(string)
+	if there && value == nil {
+		return nil, fmt.Errorf("value: %w", ErrNull)
+	}
 	if !ok {
 		return nil, fmt.Errorf("value: %s, want a string", dataset.Kind(value))
 	}
