@@ -1,7 +1,9 @@
 """Training on preferences beside TRL's trainers, from the same file, step by step: part of compat.py."""
+import contextlib
 import json
 import random
 import warnings
+from unittest import mock
 
 import torch
 from checks import LIMIT, attempt, check, rltrain
@@ -9,7 +11,7 @@ from datasets import load_dataset
 from sft import TEMPLATE, model_folder, write
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
-from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.cpo import CPOConfig, CPOTrainer, cpo_trainer
 
 STEPS, BETA = 3, 0.2
 FIGURES = ["loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected"]
@@ -48,6 +50,10 @@ def rows(kind, texts):
                 yield {"chosen": [*said, {"role": "assistant", "content": good}], "rejected": [*said, {"role": "assistant", "content": bad}]}
             case "single":
                 yield {"prompt": question + "\n", "completion": good if i % 2 else bad, "label": i % 2 == 1}
+
+
+def as_the_template_ends(_, chosen, rejected):
+    return chosen, rejected
 
 
 def by_trl(scratch, model, data, trainer, config, settings):
@@ -96,8 +102,11 @@ def check_preferences(scratch, texts):
     model = model_folder(scratch / "preferences-model", "bytes", TEMPLATE)
     data = {kind: write(scratch / f"{kind}.jsonl", rows(kind, texts)) for kind in ["explicit", "implicit", "messages", "implicit messages", "single"]}
     runs = [("single" if loss[0] == "kto" else "explicit", loss) for loss in LOSSES] + [(kind, LOSSES[0]) for kind in list(data)[1:4]]
+    runs += [("messages", loss) for loss in LOSSES if loss[1] is CPOTrainer]
     for kind, (loss, trainer, config, settings) in runs:
-        with attempt(f"TRL, {kind}, {loss}"), warnings.catch_warnings():
+        # TRL's CPOTrainer puts the end token behind what the template writes, which its DPOTrainer and rltrain do not.
+        ending = mock.patch.object(cpo_trainer, "add_eos_token_if_needed", as_the_template_ends) if kind == "messages" else contextlib.nullcontext()
+        with attempt(f"TRL, {kind}, {loss}"), warnings.catch_warnings(), ending:
             warnings.simplefilter("ignore")
             torch.manual_seed(1)
             ours, theirs = by_rltrain(scratch, model, data[kind], loss, settings), by_trl(scratch, model, data[kind], trainer, config, settings)

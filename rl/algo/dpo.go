@@ -107,8 +107,8 @@ func logOdds(s *torch.Scope, logP torch.Tensor) torch.Tensor {
 	return s.Sub(logP, s.Log(s.Neg(s.Expm1(logP))))
 }
 
-// Known are the losses of pairs.
-func (a *DPO) Known() []string { return slices.Sorted(maps.Keys(pairLosses)) }
+// Known are the losses.
+func (a *DPO) Known() []string { return append(slices.Sorted(maps.Keys(pairLosses)), "kto") }
 
 // Unpaired says whether the algorithm takes single answers and not pairs.
 func (a *DPO) Unpaired() bool { return slices.Contains(a.Losses, "kto") }

@@ -455,6 +455,55 @@ func TestPrecomputedReference(t *testing.T) {
 	}
 }
 
+// TestScoreOfSingles counts from K, which is the mean ratio of the answers to each other's prompts.
+func TestScoreOfSingles(t *testing.T) {
+	p := trainedToken(t, 4)
+	a := newDPO("kto")
+	samples := slices.Concat(preferred(t, p, 3)...)
+	aside := epochs.Mismatches(samples, 96)
+	sum := func(x *rl.Sample) (l float64) {
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			l = total(s.Read(p.Forward(s, rl.NewBatch([]*rl.Sample{x}), policy.Pass{Temperature: 1}).LogProbs))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	k := 0.0
+	for i, x := range slices.Concat(samples, aside) {
+		x.Reference = make([]float32, x.Len())
+		x.Reference[0] = float32(sum(x)) - []float32{2, -1, 0.5}[i%3]
+		if i >= len(samples) {
+			k += float64([]float32{2, -1, 0.5}[i%3]) / float64(len(aside))
+		}
+	}
+	units := make([][]*rl.Sample, len(samples))
+	loss, right := 0.0, 0.0
+	for i, x := range samples {
+		x.Truth = int32(1 - i%2)
+		units[i] = []*rl.Sample{x}
+		above := a.Beta * ([]float64{2, -1, 0.5}[i%3] - k)
+		if x.Truth == 0 {
+			above = -above
+		}
+		loss += (1 - sigma(above)) / float64(len(samples))
+		if above > 0 {
+			right += 1 / float64(len(samples))
+		}
+	}
+	if err := a.Mismatch(p, aside); err != nil {
+		t.Fatal(err)
+	}
+	v, err := a.Score(t.Context(), p, units)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k <= 0 || math.Abs(v.Loss-loss) > 1e-4 || math.Abs(v.Accuracy.Value-right) > 1e-9 {
+		t.Errorf("%s; want loss %v, accuracy %v with K %v", v, loss, right, k)
+	}
+}
+
 // TestMismatchedAnswers puts each prompt beside the next one's answer.
 func TestMismatchedAnswers(t *testing.T) {
 	x := &rl.Sample{Tokens: []int32{1, 2, 7}, Rows: []int{1}, Actions: []int32{7}, Prompt: 4}

@@ -28,7 +28,7 @@ const preferenceTokens = 4096
 
 // Score judges a policy by pairs, or with loss kto by single answers, whose samples know what the reference thinks of
 // them where the loss asks for it. Of a single answer the accuracy is the share on the right side of K, which is that of
-// the last step, and the margin the reward's distance from there.
+// the last step or of Mismatch, and the margin the reward's distance from there.
 func (a *DPO) Score(ctx context.Context, p policy.Policy, units [][]*rl.Sample) (PreferenceScores, error) {
 	samples := slices.Concat(units...)
 	t := &Trainer{policy: p, needs: a.Needs(), config: Config{MicroTokens: preferenceTokens}.complete()}
@@ -84,6 +84,16 @@ func (a *DPO) Score(ctx context.Context, p policy.Policy, units [][]*rl.Sample) 
 func Refer(reference policy.Policy, base bool, samples []*rl.Sample) error {
 	t := &Trainer{policy: reference, config: Config{MicroTokens: preferenceTokens}.complete()}
 	return t.askReference(samples, reference, base)
+}
+
+// Mismatch takes K of loss kto from prompts with each other's answers, about which the reference was asked, for Score.
+func (a *DPO) Mismatch(p policy.Policy, aside []*rl.Sample) error {
+	t := &Trainer{policy: p, config: Config{MicroTokens: preferenceTokens}.complete()}
+	if err := t.askAside(aside); err != nil {
+		return err
+	}
+	a.kl = meanRatio(aside)
+	return nil
 }
 
 // reward is the implicit reward of an answer with Σ log π.

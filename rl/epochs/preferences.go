@@ -26,12 +26,18 @@ func (p *Preferences) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err != nil || p.mismatch == 0 {
 		return step, err
 	}
-	for i, x := range step.Samples {
-		if y := Mismatched(x, step.Samples[(i+1)%len(step.Samples)], p.mismatch); y != nil {
-			step.Aside = append(step.Aside, y)
+	step.Aside = Mismatches(step.Samples, p.mismatch)
+	return step, nil
+}
+
+// Mismatches are the prompt of each sample with the answer of the next, where that has room within limit tokens.
+func Mismatches(samples []*rl.Sample, limit int) (out []*rl.Sample) {
+	for i, x := range samples {
+		if y := Mismatched(x, samples[(i+1)%len(samples)], limit); y != nil {
+			out = append(out, y)
 		}
 	}
-	return step, nil
+	return out
 }
 
 // Mismatched is the prompt of x with the answer of y, nil where nothing of the answer has room.

@@ -13,7 +13,9 @@ import (
 	"rltrain/envs"
 	"rltrain/envs/chat"
 	"rltrain/envs/dataset"
+	"rltrain/rl"
 	"rltrain/rl/algo"
+	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 )
 
@@ -21,7 +23,7 @@ import (
 func preferenceFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "reference", Usage: "of preferences: the policy that losses refer to", DefaultText: "an adapter's base model"},
-		&cli.StringFlag{Name: "loss-type", Value: "sigmoid", Usage: "of preferences: sigmoid, ipo, hinge, robust, apo_zero, apo_down, cpo, simpo, orpo or sft"},
+		&cli.StringFlag{Name: "loss-type", Value: "sigmoid", Usage: "of preferences: sigmoid, ipo, hinge, robust, apo_zero, apo_down, cpo, simpo, orpo, sft or kto"},
 		&cli.Float64Flag{Name: "beta", Value: 0.1, Usage: "of preferences: as in training"},
 		&cli.Float64Flag{Name: "label-smoothing", Usage: "of preferences: as in training"},
 		&cli.Float64Flag{Name: "simpo-gamma", Value: 0.5, Usage: "of preferences: as in training"},
@@ -46,11 +48,12 @@ type preferenceResults struct {
 	Cut     int `json:"cut"`     // rows with answers cut at their ends
 	Dropped int `json:"dropped"` // rows that are too long
 	Equal   int `json:"equal"`   // rows whose answers are the same
+	Null    int `json:"null"`    // rows without a text
 }
 
 // String is what eval prints.
 func (r preferenceResults) String() string {
-	return fmt.Sprintf("%s on %s, loss %s, beta %g: %s%s\n", r.Model, r.Dataset, r.Loss, r.Beta, r.PreferenceScores, leftOutOf(r.Cut, r.Dropped, r.Equal))
+	return fmt.Sprintf("%s on %s, loss %s, beta %g: %s%s\n", r.Model, r.Dataset, r.Loss, r.Beta, r.PreferenceScores, leftOutOf(r.Cut, r.Dropped, r.Equal, r.Null))
 }
 
 // rewardResults is what eval writes of a reward model.
@@ -60,18 +63,25 @@ type rewardResults struct {
 	algo.RewardScores
 	Dropped int `json:"dropped"`
 	Equal   int `json:"equal"`
+	Null    int `json:"null"`
 }
 
 // String is what eval prints.
 func (r rewardResults) String() string {
-	return fmt.Sprintf("%s on %s: %s; the longer answer is the better one in %.1f %%%s\n", r.Model, r.Dataset, r.RewardScores, 100*r.Longer.Value, leftOutOf(0, r.Dropped, r.Equal))
+	return fmt.Sprintf("%s on %s: %s; the longer answer is the better one in %.1f %%%s\n", r.Model, r.Dataset, r.RewardScores, 100*r.Longer.Value, leftOutOf(0, r.Dropped, r.Equal, r.Null))
 }
 
-func leftOutOf(cut, dropped, equal int) string {
+func leftOutOf(cut, dropped, equal, null int) string {
 	text := ""
-	for what, n := range map[string]int{"with answers cut at their ends": cut, "left out because they are too long": dropped, "left out because their answers are the same": equal} {
-		if n > 0 {
-			text += fmt.Sprintf("\n%d rows %s", n, what)
+	for _, one := range []struct {
+		n    int
+		what string
+	}{
+		{cut, "with answers cut at their ends"}, {dropped, "left out because they are too long"},
+		{equal, "left out because their answers are the same"}, {null, "left out because they have null instead of a text"},
+	} {
+		if one.n > 0 {
+			text += fmt.Sprintf("\n%d rows %s", one.n, one.what)
 		}
 	}
 	return text
@@ -92,7 +102,7 @@ func evalPreferences(c *cli.Context) error {
 	}
 	a := &algo.DPO{
 		Losses: []string{c.String("loss-type")}, Beta: c.Float64("beta"), Smoothing: c.Float64("label-smoothing"),
-		SimPOGamma: c.Float64("simpo-gamma"), CPOAlpha: c.Float64("cpo-alpha"),
+		SimPOGamma: c.Float64("simpo-gamma"), CPOAlpha: c.Float64("cpo-alpha"), DesirableWeight: 1, UndesirableWeight: 1,
 	}
 	switch known := a.Known(); {
 	case !slices.Contains(known, a.Losses[0]):
@@ -157,7 +167,7 @@ func evalReward(ctx context.Context, c *cli.Context, model, data, output string)
 	if err != nil {
 		return err
 	}
-	r := rewardResults{Model: model, Dataset: data, Dropped: found.Dropped, Equal: found.Equal}
+	r := rewardResults{Model: model, Dataset: data, Dropped: found.Dropped, Equal: found.Equal, Null: found.Null}
 	if r.RewardScores, err = algo.ScoreRewards(ctx, m, found.Units); err != nil {
 		return err
 	}
@@ -177,15 +187,28 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 	case refers && r.Reference == "" && !p.Trainable():
 		return shared.UsageErrorf("--model %s is no adapter: name the policy that loss %s refers to with --reference DIR", r.Model, r.Loss)
 	}
-	rows, err := preferenceRows(ctx, c, r.Dataset, chat.Preference)
+	formats := []chat.Format{chat.Preference}
+	if a.Unpaired() {
+		formats = append(formats, chat.Unpaired)
+	}
+	rows, err := preferenceRows(ctx, c, r.Dataset, formats...)
 	if err != nil {
 		return err
 	}
-	found, err := p.EncodePreferences(rows, c.Int("max-length"), false)
+	found, err := p.EncodePreferences(rows, c.Int("max-length"), a.Unpaired())
 	if err != nil {
 		return err
 	}
-	r.Cut, r.Dropped, r.Equal = found.Cut, found.Dropped, found.Equal
+	r.Cut, r.Dropped, r.Equal, r.Null = found.Cut, found.Dropped, found.Equal, found.Null
+	asked := slices.Concat(found.Units...)
+	var aside []*rl.Sample
+	if a.Unpaired() {
+		limit := p.MaxLength()
+		if n := c.Int("max-length"); n > 0 {
+			limit = min(limit, n)
+		}
+		aside = epochs.Mismatches(asked, limit)
+	}
 	if refers {
 		reference, base := policy.Policy(p), true
 		if r.Reference != "" {
@@ -199,9 +222,12 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 			}
 			reference, base = other, false
 		}
-		if err := algo.Refer(reference, base, slices.Concat(found.Units...)); err != nil {
+		if err := algo.Refer(reference, base, slices.Concat(asked, aside)); err != nil {
 			return err
 		}
+	}
+	if err := a.Mismatch(p, aside); err != nil {
+		return err
 	}
 	if r.PreferenceScores, err = a.Score(ctx, p, found.Units); err != nil {
 		return err

@@ -51,9 +51,17 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	if v.N != 40 || v.Accuracy.Value < 0.9 || v.Margin.Value <= 0 || v.Chosen.Value <= v.Rejected.Value || v.PreferenceScores.Loss > 0.5 {
 		t.Errorf("%+v", v)
 	}
+	// Pairs taken apart, of which the model was trained to tell the good from the bad.
+	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --loss-type kto")...)
+	if err := files.LoadJSON(f.expand("TMP/e.json"), &v); err != nil {
+		t.Fatal(err)
+	}
+	if v.N != 80 || v.Accuracy.Value < 0.9 || v.Margin.Value <= 0 || v.PreferenceScores.Loss > 0.45 {
+		t.Errorf("%+v", v)
+	}
 	for args, want := range map[string]string{
 		evaluate + "TMP/preference_rl":                                 "is no adapter: name the policy that loss sigmoid refers to with --reference DIR",
-		evaluate + "TMP/preference_rl --loss-type kto":                 `--loss-type: "kto" is none of`,
+		evaluate + "TMP/preference_rl --loss-type ppo":                 `--loss-type: "ppo" is none of`,
 		evaluate + "TMP/preference_rl --loss-type simpo --reference x": "--reference: loss simpo has none",
 		evaluate + "TMP/preference_rl --n 3":                           "--n: does not apply to task preference",
 		"eval --task preference --model TMP/preference_rl":             "needs --model DIR and --dataset FILE",
