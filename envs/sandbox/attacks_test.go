@@ -9,7 +9,7 @@ type attack struct {
 	contained     bool // only by a tier that is more than limits
 }
 
-// common is in front of each attack. OUTSIDE stands for a file of the machine, PARENT for the number of a process.
+// common is in front of each attack. OUTSIDE stands for a file of the machine, beside which OUTSIDE.socket listens, PARENT for the number of a process.
 const common = `
 import os, sys, time, signal, errno
 def no(f, *args):
@@ -44,7 +44,10 @@ var attacks = []attack{
 	{name: "huge line", program: "print('x' * (50 << 20))"},
 	{name: "memory", program: "x = []\nwhile True: x.append(bytearray(b'x' * (16 << 20)))"},
 	{name: "memory of children", program: "try:\n for i in range(4): os.fork()\nexcept OSError: pass\nx = []\nwhile True:\n try: x.append(bytearray(b'x' * (8 << 20)))\n except MemoryError: time.sleep(.01)"},
-	{name: "shared memory", program: "import mmap\nx = []\nwhile True:\n m = mmap.mmap(-1, 64 << 20); m.write(b'x' * (64 << 20)); x.append(m)"},
+	{name: "memory of orphans", program: "if os.fork(): os._exit(0)\nif os.fork(): os._exit(0)\nx = []\nwhile len(x) < 170: x.append(bytearray(b'x' * (1 << 20)))\nprint('ESCAPED', flush=True)\ntime.sleep(9)", contained: true},
+	{name: "memory without a first thread", program: "import ctypes, threading\ndef f():\n x = []\n while len(x) < 170: x.append(bytearray(b'x' * (1 << 20)))\n os.write(1, b'ESCAPED')\n time.sleep(9)\nthreading.Thread(target=f).start()\nctypes.CDLL(None).syscall(60, 0)"},
+	{name: "shared memory", program: "import mmap\nno(mmap.mmap, -1, 64 << 20)\nm = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 64 << 20)\nprint('ESCAPED')", contained: true},
+	{name: "huge pages", program: "no(call, 9, 0, 2 << 20, 3, 0x40022, -1, 0)", contained: true},
 	{name: "memfd", program: "no(os.memfd_create, 'x')", contained: true},
 	{name: "reads outside", program: "no(lambda: open('OUTSIDE').read())", contained: true},
 	{name: "reads passwd", program: "no(lambda: open('/etc/passwd').read()); no(lambda: open('/etc/shadow').read()); no(lambda: open('/etc/hostname').read())", contained: true},
@@ -58,13 +61,14 @@ var attacks = []attack{
 	{name: "changes what it reads", program: "import fcntl\nfor p in [os.__file__, sys.executable]:\n for f in [lambda p: os.utime(p, (1, 1)), lambda p: os.chmod(p, 0o777), lambda p: os.setxattr(p, 'user.x', b'x'), lambda p: open(p, 'r+b')]: no(f, p)", contained: true},
 	{name: "goes where it cannot read", program: "for d in ['/root', '/home', '/var', '/proc/PARENT/cwd', '/proc/self/cwd', os.path.dirname('OUTSIDE')]:\n try: os.chdir(d)\n except OSError as e: print(e); continue\n try: r = os.listdir('.')\n except OSError as e: print(e); continue\n print('ESCAPED' if [x for x in r if x != '.pyenv'] else 'empty')\nno(os.readlink, '/proc/PARENT/exe'); no(os.readlink, '/proc/PARENT/fd/0')", contained: true},
 	{name: "timers", program: "import ctypes\nn = 0\nfor i in range(100000):\n b = ctypes.create_string_buffer(8)\n try: call(222, 1, 0, b); n += 1\n except OSError: break\nprint('ESCAPED' if n > 9999 else 'fine')\nsignal.setitimer(signal.ITIMER_REAL, 1e-6, 1e-6)\ntime.sleep(1)"},
-	{name: "queues of sockets", program: "import socket\nx = []\ntry:\n  while True:\n    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.setblocking(False); x.append((a, b))\n    try:\n      while True: a.send(b'x' * 65536)\n    except BlockingIOError: pass\nexcept OSError as e: print(len(x), e)"},
+	{name: "queues of sockets", program: "import socket\nx = []\ntry:\n  while True:\n    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET); a.setblocking(False); x.append((a, b))\n    try:\n      while True: a.send(b'x' * 65536)\n    except BlockingIOError: pass\nexcept OSError as e: print(len(x), e)"},
 	{name: "passes files in files", program: "import socket\na, b = socket.socketpair()\nn = 0\ntry:\n  while n < 100000:\n    c, d = socket.socketpair(); socket.send_fds(a, [b'x'], [c.fileno(), d.fileno()]); c.close(); d.close(); n += 1\nexcept (OSError, AttributeError): pass\nprint('ESCAPED' if n > 9999 else n)"},
 	{name: "symlinks", program: "try:\n os.symlink('OUTSIDE', '/tmp/l')\nexcept OSError as e: print(e)\nno(lambda: open('/tmp/l').read())\ntry:\n os.symlink('/', '/tmp/r')\nexcept OSError as e: print(e)\nno(lambda: open('/tmp/r/OUTSIDE').read())", contained: true},
 	{name: "hard links", program: "no(os.link, 'OUTSIDE', '/tmp/h'); no(os.link, sys.executable, '/tmp/h')", contained: true},
 	{name: "climbs", program: "no(lambda: open('../' * 40 + 'OUTSIDE').read()); no(lambda: open('/tmp/../OUTSIDE').read())", contained: true},
 	{name: "network", program: "import socket\nfor f in [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, 16, 17, 38]:\n for k in [1, 2, 3]: no(socket.socket, f, k)", contained: true},
 	{name: "abstract socket", program: "import socket\nno(lambda: socket.socket(socket.AF_UNIX).connect('\\0x'))\na, b = socket.socketpair()\nno(a.bind, '\\0x')\nno(b.connect, '\\0x')", contained: true},
+	{name: "sends to names", program: "import socket\nfor k in [socket.SOCK_DGRAM, socket.SOCK_RAW]: no(socket.socketpair, socket.AF_UNIX, k)\nfor k in [socket.SOCK_STREAM, socket.SOCK_SEQPACKET]:\n a, b = socket.socketpair(socket.AF_UNIX, k)\n for n in ['OUTSIDE.socket', '\\0OUTSIDE.socket']:\n  try: a.sendto(b'x', n)\n  except OSError as e: print(e)", contained: true},
 	{name: "resolves names", program: "import socket\nno(socket.gethostbyname, 'example.com')", contained: true},
 	{name: "namespaces", program: "for f in [0x10000000, 0x20000000, 0x20000, 0x40000000, 0x8000000, 0x4000000, 0x2000000, 0x80]:\n no(call, 272, f)\n if f != 0x80: no(call, 56, f | 17, 0, 0, 0, 0)\nno(call, 435, 0, 0); no(call, 308, 0, 0)", contained: true},
 	{name: "mounts", program: "no(call, 165, b'x', b'/tmp', b'tmpfs', 0, 0); no(call, 165, b'/', b'/tmp', 0, 4096, 0); no(call, 166, b'/tmp', 2); no(call, 155, b'/', b'/tmp'); no(call, 161, b'/usr'); no(call, 428, -100, b'/', 1); no(call, 430, b'tmpfs', 0); no(call, 442, -100, b'/', 0, 0, 0)", contained: true},
@@ -76,13 +80,14 @@ var attacks = []attack{
 	{name: "signals all", program: "try: os.kill(-1, 9)\nexcept OSError as e: print(e)\nprint('still here')", contained: true},
 	{name: "limits of others", program: "import resource\nno(resource.prlimit, PARENT, resource.RLIMIT_CPU, (1, 1)); no(os.setpriority, 0, 0, -5); no(os.setpriority, 2, 0, 19); no(os.sched_setaffinity, PARENT, {0}); no(call, 203, 1, 8, b'\\1')", contained: true},
 	{name: "raises limits", program: "import resource\nfor r in [resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_AS]: no(resource.setrlimit, r, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))", contained: true},
+	{name: "crashes for the machine's collector", program: "import resource\nno(resource.setrlimit, resource.RLIMIT_CORE, (0, 0)); no(resource.setrlimit, resource.RLIMIT_CORE, (2, 2)); no(resource.getrlimit, resource.RLIMIT_CORE)", contained: true},
 	{name: "becomes root", program: "for f in [os.setuid, os.setgid, os.seteuid, os.setegid]: no(f, 0)\nno(os.setgroups, [0]); no(os.setresuid, 0, 0, 0)\nno(lambda: os.fchown(os.open('/tmp/x', os.O_CREAT), 0, 0))", contained: true},
 	{name: "set-user-id programs", program: "import subprocess\nno(subprocess.check_output, ['/usr/bin/su', '-c', 'id']); no(subprocess.check_output, ['/usr/bin/passwd', '-S'])", contained: true},
 	{name: "runs a program of its own", program: "open('/tmp/x', 'w').write('#!/bin/sh\\necho ESCAPED\\n'); os.chmod('/tmp/x', 0o755); os.execv('/tmp/x', ['x'])", contained: true},
 	{name: "makes devices", program: "no(os.mknod, '/tmp/d', 0o60600, os.makedev(254, 0)); no(os.mknod, '/tmp/d', 0o20600, os.makedev(1, 1)); no(os.mkfifo, '/tmp/f'); no(lambda: open('/dev/vda', 'rb').read(1)); no(lambda: open('/dev/mem', 'rb')); no(lambda: open('/dev/kmsg')); no(lambda: open('/dev/tty')); no(lambda: open('/dev/fuse'))", contained: true},
 	{name: "terminal", program: "import fcntl\nfor f in range(3):\n no(fcntl.ioctl, f, 0x5412, b'x'); no(fcntl.ioctl, f, 0x541C, b'\\2')", contained: true},
 	{name: "signals by files", program: "import fcntl\nr, w = os.pipe()\nno(fcntl.fcntl, r, fcntl.F_SETOWN, PARENT); no(fcntl.fcntl, r, 10, 9)", contained: true},
-	{name: "what stays in the kernel", program: "import ctypes\nb = ctypes.create_string_buffer(64)\nno(call, 29, 1, 4096, 0o1666); no(call, 64, 1, 1, 0o1666); no(call, 68, 1, 0o1666); no(call, 240, b'x', 0o102, 0o666, 0)", contained: true},
+	{name: "what stays in the kernel", program: "import ctypes\nb = ctypes.create_string_buffer(64)\nno(call, 29, 1, 4096, 0o1666); no(call, 64, 1, 1, 0o1666); no(call, 68, 1, 0o1666); no(call, 240, b'x', 0o102, 0o666, 0)\nfor n in [31, 66, 71]: no(call, n, 0, 0, 0, 0)\nfor n in [65, 220, 69, 70, 67]: no(call, n, 0, b, 1, 0)\nno(call, 253); no(call, 294, 0); no(call, 306, 1)", contained: true},
 	{name: "parent's death", program: "no(call, 157, 1, 0, 0, 0, 0); no(call, 157, 36, 1, 0, 0, 0)", contained: true},
 	{name: "fills the disk", program: "i = 0\nwhile True:\n try:\n  open('/tmp/%d' % i, 'wb').write(b'x' * (15 << 20)); i += 1\n except OSError as e: break\nprint('ESCAPED' if i > 5 else i)", contained: true},
 	{name: "fills a file", program: "f = open('/tmp/f', 'wb')\nwhile True: f.write(b'x' * (1 << 20))", contained: true},
@@ -92,7 +97,7 @@ var attacks = []attack{
 	{name: "inherited files", program: "for f in range(3, 256):\n try: os.fstat(f); print('ESCAPED', f)\n except OSError: pass"},
 	{name: "deep recursion", program: "sys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()"},
 	{name: "crashes", program: "import ctypes; ctypes.string_at(0)"},
-	{name: "foreign calls", program: "import ctypes, mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(b'\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3')\nctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()\nprint('ESCAPED')", contained: true},
+	{name: "foreign calls", program: "import ctypes, mmap\nm = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)\nm.write(b'\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3')\nctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()\nprint('ESCAPED')", contained: true},
 	{name: "x32 calls", program: "no(call, 0x40000000 + 39)", contained: true},
 	{name: "writes NUL and escapes", program: "sys.stdout.buffer.write(b'\\0' * 100 + b'\\x1b]0;x\\x07\\x1b[31m' + bytes(range(256)))"},
 	{name: "leaks the host", program: "print('ESCAPED' if os.uname().nodename != 'sandbox' and os.path.exists('/tmp') and not os.path.exists('/bin/sh') else 'fine')"},

@@ -21,8 +21,8 @@ const (
 
 const hostname = "sandbox"
 
-// devices that a program may use.
-var devices = []string{"/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"}
+// devices that a program may use. /dev/zero is none: what is mapped of it is memory that no process need hold to keep it.
+var devices = []string{"/dev/null", "/dev/urandom", "/dev/random"}
 
 // means is how a tier keeps a program in.
 type means struct {
@@ -89,7 +89,7 @@ func confine(m means, l Limits, b box, at streams, errors int, ready [2]int, use
 		landlock(p, target, m.Landlock, allowed(m, b, dir))
 	}
 	if m.Seccomp {
-		newFilter(m.alone()).steps(p, target)
+		newFilter(m).steps(p, target)
 	}
 	p.do(target, "unblocking signals", unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, make([]byte, 8), 0, 8)
 	if b.Trial != nil {
@@ -151,7 +151,9 @@ func limits(p *plan, list *[]step, m means, l Limits) {
 	}
 	// The signal at the soft limit tells that it was reached; the time that is counted in the end may be a little less.
 	setLimits(p, list, unix.RLIMIT_CPU, seconds, seconds+1)
-	setLimit(p, list, unix.RLIMIT_CORE, 0)
+	// 1 byte, which is nothing, and means that no program of the machine that collects crashes is told either.
+	core := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), 1)
+	p.do(list, "setting limits", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, core, 0).may = unix.EPERM // 0 already, for good
 	setLimit(p, list, unix.RLIMIT_FSIZE, uint64(l.File))
 	setLimit(p, list, unix.RLIMIT_NOFILE, 64)
 	setLimit(p, list, unix.RLIMIT_MEMLOCK, 0)

@@ -81,6 +81,8 @@ func init() {
 // help runs jobs until none can come any more.
 func help() error {
 	unix.CloseOnExec(jobsFile)
+	// Where the machine's memory runs out programs are ended before anything else.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	for {
 		files, err := nextJob()
 		if err != nil || files == nil {
@@ -177,7 +179,7 @@ func (j *job) run(control int, files []int) ([]ended, error) {
 	}
 	w := &watched{}
 	for i := range j.Boxes {
-		r, err := j.start(j.Boxes[i], all[i])
+		r, err := j.start(j.Boxes[i], all[i], freeUser()+i)
 		if err != nil {
 			w.kill()
 			w.wait(j)
@@ -192,7 +194,7 @@ func (j *job) run(control int, files []int) ([]ended, error) {
 	}
 	go w.untilEnd(control)
 	done := make(chan struct{})
-	go w.watch(j.Limits, done)
+	go w.watch(j, done)
 	w.wait(j)
 	close(done)
 	var out []ended
@@ -202,8 +204,8 @@ func (j *job) run(control int, files []int) ([]ended, error) {
 	return out, nil
 }
 
-// start begins a box.
-func (j *job) start(b box, at streams) (*running, error) {
+// start begins a box, as a user where the tier changes it.
+func (j *job) start(b box, at streams, user int) (*running, error) {
 	var ready, errors [2]int
 	for _, ends := range []*[2]int{&ready, &errors} {
 		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -213,7 +215,7 @@ func (j *job) start(b box, at streams) (*running, error) {
 	if b.Trial != nil {
 		b.Trial.Helper = os.Getpid()
 	}
-	p := confine(j.Means, j.Limits, b, at, errors[1], ready, freeUser(), j.Dir)
+	p := confine(j.Means, j.Limits, b, at, errors[1], ready, user, j.Dir)
 	pid, err := p.start()
 	if err != nil {
 		return nil, fmt.Errorf("making a process: %w", err)
@@ -236,7 +238,8 @@ func (j *job) start(b box, at streams) (*running, error) {
 // are not those of another.
 const firstUser = 1_500_000_000
 
-// freeUser is the number of a user that nothing else on the machine runs as.
+// freeUser is the number of a user that nothing else on the machine runs as, nor as the one after it, which is for the
+// other program of a job: neither may use up what the other one starts with, or read what it holds.
 func freeUser() int {
 	user := firstUser + os.Getpid()*2
 	text, err := os.ReadFile("/proc/self/uid_map")
@@ -254,7 +257,7 @@ func freeUser() int {
 			most = max(most, begin+n)
 		}
 	}
-	return max(1, most-2-os.Getpid()%1000)
+	return max(1, most-2-2*(os.Getpid()%500))
 }
 
 // mapUser gives the first process of a user namespace a user in it: nobody.
@@ -370,21 +373,5 @@ func (r *running) record() (said record, told bool) {
 			continue
 		}
 		return said, n == recordSize
-	}
-}
-
-// sweep ends what programs left behind, where no namespace has ended it.
-func sweep() {
-	me := strconv.Itoa(os.Getpid())
-	for {
-		children, _ := os.ReadFile("/proc/self/task/" + me + "/children")
-		for _, child := range strings.Fields(string(children)) {
-			if pid, err := strconv.Atoi(child); err == nil {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
-		}
-		if _, err := unix.Wait4(-1, nil, unix.WALL, nil); err != nil && err != unix.EINTR {
-			return
-		}
 	}
 }

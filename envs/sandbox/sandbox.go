@@ -129,7 +129,7 @@ var candidates = sync.OnceValue(func() []candidate {
 	add(means{Tier: Namespaces, User: true, Landlock: version, Seccomp: true})
 	add(means{Tier: Landlock, IDs: ids, Landlock: version, Seccomp: true})
 	add(means{Tier: Unsafe, IDs: ids, Seccomp: true})
-	add(means{Tier: Unsafe})
+	add(means{Tier: Unsafe, IDs: ids})
 	return all
 })
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -166,6 +167,11 @@ func TestAttacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("RLTRAIN_SECRET", "a secret")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: outside + ".socket", Net: "unixgram"})
+	if err := errors.Join(err, os.Chmod(outside+".socket", 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
 	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
 		before := stateNow(t)
 		for _, a := range attacks {
@@ -197,6 +203,10 @@ func TestAttacks(t *testing.T) {
 		if data, err := os.ReadFile(outside); err != nil || string(data) != "a secret" {
 			t.Errorf("a file outside is now %q, %v", data, err)
 		}
+		_ = socket.SetReadDeadline(time.Now().Add(time.Millisecond))
+		if n, err := socket.Read(make([]byte, 9)); err == nil {
+			t.Errorf("a socket outside has got %d bytes", n)
+		}
 	})
 }
 
@@ -216,7 +226,7 @@ func TestAttacksOnNobody(t *testing.T) {
 	if err := errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(name, self, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	c := exec.CommandContext(t.Context(), name, "-test.short", "-test.run", "^TestAttacks$")
+	c := exec.CommandContext(t.Context(), name, "-test.short", "-test.run", "^(TestAttacks|TestSweep)$")
 	c.Dir, c.Env = dir, []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if out, err := c.CombinedOutput(); err != nil {
@@ -295,6 +305,9 @@ func TestHelper(t *testing.T) {
 			return h.command.Process.Pid
 		}
 		first := run()
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", first)); err != nil || string(text) != "1000\n" {
+			t.Errorf("the machine ends programs at %q first where it has no memory left, %v", text, err)
+		}
 		if second := run(); second != first {
 			t.Errorf("two helpers served: %d and %d", first, second)
 		}

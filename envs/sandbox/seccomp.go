@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,10 @@ var forbidden = []uintptr{
 	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET,
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET,
 	unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4,
-	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MSGGET, unix.SYS_SEMGET, unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_MKNOD, unix.SYS_MKNODAT,
+	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MKNOD, unix.SYS_MKNODAT, unix.SYS_INOTIFY_INIT, unix.SYS_INOTIFY_INIT1, unix.SYS_SYNC, unix.SYS_SYNCFS,
+	// Of System V: what exists already is used by its number alone.
+	unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
+	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SHMDT,
 }
 
 // onFilesOfUser are system calls that change files which cannot be opened to write: Landlock has no rules for them, and a
@@ -38,7 +42,7 @@ var onFilesOfUser = []uintptr{
 	unix.SYS_CHMOD, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_CHOWN, unix.SYS_FCHOWN, unix.SYS_LCHOWN, unix.SYS_FCHOWNAT,
 	unix.SYS_UTIME, unix.SYS_UTIMES, unix.SYS_FUTIMESAT, unix.SYS_UTIMENSAT, unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
 	unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR,
-	unix.SYS_INOTIFY_INIT, unix.SYS_INOTIFY_INIT1, unix.SYS_FLOCK,
+	unix.SYS_TRUNCATE, unix.SYS_FLOCK,
 }
 
 // forbiddenValues are values of an argument that make a call forbidden.
@@ -50,6 +54,26 @@ var forbiddenValues = []struct {
 	{unix.SYS_FCNTL, 1, []uint32{unix.F_SETOWN, unix.F_SETSIG, unix.F_SETOWN_EX, unix.F_NOTIFY, unix.F_SETPIPE_SZ, unix.F_SETLEASE}},
 	{unix.SYS_IOCTL, 1, []uint32{unix.TIOCSTI, unix.TIOCLINUX, unix.TIOCSETD, unix.TIOCSCTTY, 0x8901 /* FIOSETOWN */, 0x8902 /* SIOCSPGRP */, 0x5452 /* FIOASYNC */}},
 	{unix.SYS_PRCTL, 0, []uint32{unix.PR_SET_PDEATHSIG, unix.PR_SET_PTRACER, unix.PR_SET_MM, unix.PR_SET_CHILD_SUBREAPER}},
+	// With a limit of 1 nothing is handed to a program of the machine that collects crashes; with 0 it would be.
+	{unix.SYS_SETRLIMIT, 0, []uint32{unix.RLIMIT_CORE}}, {unix.SYS_PRLIMIT64, 1, []uint32{unix.RLIMIT_CORE}},
+}
+
+// forbiddenBits make a call forbidden where an argument, of which mask is looked at, has them.
+var forbiddenBits = []bits{
+	// Memory that no process need hold to keep it, so that nobody can see how much there is.
+	{unix.SYS_MMAP, 3, unix.MAP_SHARED | unix.MAP_ANONYMOUS, unix.MAP_SHARED | unix.MAP_ANONYMOUS},
+	{unix.SYS_MMAP, 3, unix.MAP_HUGETLB, unix.MAP_HUGETLB},
+	// Sockets that send to any name, connected or not.
+	{unix.SYS_SOCKETPAIR, 1, 0xf, unix.SOCK_DGRAM}, {unix.SYS_SOCKETPAIR, 1, 0xf, unix.SOCK_RAW},
+}
+
+// emptying files is what Landlock has no rule for before its version 3.
+var emptying = []bits{{unix.SYS_OPEN, 1, unix.O_TRUNC, unix.O_TRUNC}, {unix.SYS_OPENAT, 2, unix.O_TRUNC, unix.O_TRUNC}}
+
+type bits struct {
+	number      uintptr
+	argument    int
+	mask, value uint32
 }
 
 // onlyValues are calls that are forbidden unless an argument has this value: of those on processes, the own one.
@@ -70,9 +94,10 @@ type filter struct {
 	own  []int // of code: where the program's own process is compared with
 }
 
-// newFilter forbids what no program needs; alone also other processes, which there is no namespace to keep apart from.
-func newFilter(alone bool) *filter {
-	f := &filter{}
+// newFilter forbids what no program needs; where a program is alone also other processes, which there is no namespace to
+// keep apart from.
+func newFilter(m means) *filter {
+	alone, f := m.alone(), &filter{}
 	f.load(dataArch)
 	f.unless(unix.AUDIT_ARCH_X86_64, unix.SECCOMP_RET_KILL_PROCESS)
 	f.load(dataNumber)
@@ -83,9 +108,15 @@ func newFilter(alone bool) *filter {
 		f.when(uint32(number), refuse)
 	}
 	f.when(unix.SYS_CLONE3, absent) // whose arguments cannot be looked at: libraries fall back to clone
+	unruly := forbiddenBits
 	if alone {
 		for _, number := range onFilesOfUser {
 			f.when(uint32(number), refuse)
+		}
+		if m.Landlock < 3 {
+			unruly = append(slices.Clone(unruly), emptying...)
+			f.when(unix.SYS_CREAT, refuse)
+			f.when(unix.SYS_OPENAT2, absent) // whose arguments cannot be looked at
 		}
 		f.when(unix.SYS_FORK, refuse)
 		f.when(unix.SYS_VFORK, refuse)
@@ -96,6 +127,13 @@ func newFilter(alone bool) *filter {
 			for _, value := range v.values {
 				f.when(value, refuse)
 			}
+		})
+	}
+	for _, v := range unruly {
+		f.of(v.number, func() {
+			f.load(dataArgument + 8*v.argument)
+			f.code = append(f.code, unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: v.mask})
+			f.when(v.value, refuse)
 		})
 	}
 	for _, v := range onlyValues {

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 const watchEvery = 20 * time.Millisecond
 
 // watch ends the programs at their time, or when they hold too much memory together.
-func (w *watched) watch(l Limits, done chan struct{}) {
-	deadline := time.After(l.Wall)
+func (w *watched) watch(j *job, done chan struct{}) {
+	deadline := time.After(j.Limits.Wall)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -33,8 +34,12 @@ func (w *watched) watch(l Limits, done chan struct{}) {
 			return
 		case <-tick.C:
 			w.Lock()
+			var astray int64
+			if j.Means.Tier != Namespaces {
+				astray = w.astray()
+			}
 			for _, r := range w.boxes {
-				if !r.gone && usageOf(r.pid, 0, false).memory > l.Memory {
+				if !r.gone && astray+usageOf(r.pid, 0, false).memory > j.Limits.Memory {
 					r.out.Memory = true
 					r.kill()
 				}
@@ -42,6 +47,18 @@ func (w *watched) watch(l Limits, done chan struct{}) {
 			w.Unlock()
 		}
 	}
+}
+
+// astray is the memory of processes whose parents have ended, which are the helper's now: whose they were cannot be
+// seen.
+func (w *watched) astray() int64 {
+	var memory int64
+	for _, child := range children(os.Getpid()) {
+		if !slices.ContainsFunc(w.boxes, func(r *running) bool { return r.pid == child }) {
+			memory += usageOf(child, 0, false).memory
+		}
+	}
+	return memory
 }
 
 // usage is what a process and all below it use.
@@ -56,18 +73,7 @@ func usageOf(pid, depth int, times bool) usage {
 	var u usage
 	var room [4096]byte
 	folder := "/proc/" + strconv.Itoa(pid)
-	threads := int64(1)
-	for line := range bytes.Lines(readShort(folder+"/status", room[:])) {
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		switch string(name) {
-		case "RssAnon", "RssShmem", "VmSwap", "VmPTE":
-			u.memory += number(value) << 10
-		case "VmHWM":
-			u.peak = number(value) << 10
-		case "Threads":
-			threads = number(value)
-		}
-	}
+	threads := u.read(readShort(folder+"/status", room[:]))
 	if times {
 		// After the name, which may hold anything: state, then fields 4 and on; 14 to 17 are times, in hundredths.
 		stat := readShort(folder+"/stat", room[:])
@@ -81,20 +87,63 @@ func usageOf(pid, depth int, times bool) usage {
 	}
 	tasks := []string{strconv.Itoa(pid)}
 	if threads > 1 {
-		entries, _ := os.ReadDir(folder + "/task")
-		for _, entry := range entries {
-			if entry.Name() != tasks[0] {
-				tasks = append(tasks, entry.Name())
-			}
-		}
+		tasks = tasksOf(folder)
 	}
 	for _, task := range tasks {
-		for _, child := range bytes.Fields(readShort(folder+"/task/"+task+"/children", room[:])) {
-			below := usageOf(int(number(child)), depth+1, times)
+		if u.memory == 0 && threads > 1 { // the first thread has ended, and with it what the process's own file says
+			u.read(readShort(folder+"/task/"+task+"/status", room[:]))
+		}
+		for _, child := range childrenOf(folder, task) {
+			below := usageOf(child, depth+1, times)
 			u.memory, u.seconds, u.peak = u.memory+below.memory, u.seconds+below.seconds, max(u.peak, below.peak)
 		}
 	}
 	return u
+}
+
+// tasksOf are the threads of a process whose folder is given.
+func tasksOf(folder string) []string {
+	var tasks []string
+	entries, _ := os.ReadDir(folder + "/task")
+	for _, entry := range entries {
+		tasks = append(tasks, entry.Name())
+	}
+	return tasks
+}
+
+func childrenOf(folder, task string) []int {
+	var all []int
+	var room [4096]byte
+	for _, child := range bytes.Fields(readShort(folder+"/task/"+task+"/children", room[:])) {
+		all = append(all, int(number(child)))
+	}
+	return all
+}
+
+// children are those of a process.
+func children(pid int) []int {
+	var all []int
+	folder := "/proc/" + strconv.Itoa(pid)
+	for _, task := range tasksOf(folder) {
+		all = append(all, childrenOf(folder, task)...)
+	}
+	return all
+}
+
+// read adds what a process's status says, and returns how many threads it has.
+func (u *usage) read(status []byte) (threads int64) {
+	for line := range bytes.Lines(status) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		switch string(name) {
+		case "RssAnon", "RssShmem", "VmSwap", "VmPTE":
+			u.memory += number(value) << 10
+		case "VmHWM":
+			u.peak = number(value) << 10
+		case "Threads":
+			threads = number(value)
+		}
+	}
+	return threads
 }
 
 // readShort reads a file of the kernel's into room; of one that is gone it reads nothing.

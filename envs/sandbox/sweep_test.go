@@ -1,0 +1,33 @@
+package sandbox
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestSweep has programs that multiply where nothing but limits keeps them.
+func TestSweep(t *testing.T) {
+	s := newSandbox(means{Tier: Unsafe, IDs: os.Geteuid() == 0 && mayChangeUser()})
+	t.Cleanup(func() { _ = s.Close() })
+	python, err := s.Find(t.Context(), Python, "")
+	if err != nil {
+		t.Skip(err)
+	}
+	python.env = append(slices.Clone(python.env), marker())
+	before := stateNow(t)
+	for _, a := range attacks {
+		if !slices.Contains([]string{"fork bomb", "setsid daemon", "double fork daemon", "daemon holding pipes", "forking runaway", "memory of orphans"}, a.name) {
+			continue
+		}
+		limits := quick()
+		limits.Wall = 700 * time.Millisecond
+		o, err := s.RunText(t.Context(), limits, python, common+a.program, nil)
+		if err != nil || o.Status == SandboxError || strings.Contains(o.Stdout, "ESCAPED") {
+			t.Errorf("%s: %+v, %v", a.name, o, err)
+		}
+		settles(t, before)
+	}
+}
