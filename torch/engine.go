@@ -71,7 +71,8 @@ type Request struct {
 	Sampling Sampling
 	// A token is a function of the logits and of (Seed, Stream, sample, its index in the completion).
 	Seed, Stream uint64
-	Adapter      bool // false: by the model without its adapters, the reference policy
+	// Adapter is 0 for the model without adapters, the reference policy, 1 for it with its own, or a number of SetAdapter.
+	Adapter int
 }
 
 // Reason says why a sample ended.
@@ -79,16 +80,17 @@ type Reason string
 
 // The reasons.
 const (
-	ReasonStop      Reason = "stop"      // the token is one of EngineConfig.EOS
-	ReasonLength    Reason = "length"    // the token is the MaxNew-th
-	ReasonCancelled Reason = "cancelled" // there is no token
+	ReasonStop      Reason = "stop"       // the token is one of EngineConfig.EOS
+	ReasonLength    Reason = "length"     // the token is the MaxNew-th
+	ReasonCancelled Reason = "cancelled"  // there is no token
+	ReasonNotFinite Reason = "not finite" // nor here: the model's logits for it are not
 )
 
 // Event is a token of a sample, or its end.
 type Event struct {
 	Request int64   // as Submit returned it
 	Sample  int     // in [0, Request.Samples)
-	Token   int32   // -1 where cancelled
+	Token   int32   // -1 where there is none
 	LogProb float32 // under the distribution the token was drawn from; 0 at temperature 0
 	Raw     float32 // log-softmax of the model's logits
 	Done    bool
@@ -98,7 +100,7 @@ type Event struct {
 // Submit queues a request and returns its number, from 1. Errors name the value that is out of range.
 func (e *Engine) Submit(r Request) (int64, error) {
 	native := C.rlt_request{
-		samples: C.int32_t(r.Samples), adapter: cBool(r.Adapter), max_new: C.int64_t(r.MaxNew),
+		samples: C.int32_t(r.Samples), adapter: C.int32_t(r.Adapter), max_new: C.int64_t(r.MaxNew),
 		sampling: C.rlt_sampling{
 			repetition_penalty: C.double(r.Sampling.RepetitionPenalty), temperature: C.double(r.Sampling.Temperature),
 			top_k: C.int64_t(r.Sampling.TopK), top_p: C.double(r.Sampling.TopP), min_p: C.double(r.Sampling.MinP),
@@ -120,7 +122,7 @@ func (e *Engine) Unfinished() int { return e.unfinished }
 
 // Step runs the model once on at most maxTokens tokens, which must be at least the engine's slots: the last one
 // of each running sample, and as much of prompts as there is room for. It returns what was drawn. After an
-// error, such as logits that are not finite, the engine can only be closed.
+// error the engine can only be closed.
 func (e *Engine) Step(maxTokens int) ([]Event, error) {
 	var found *C.rlt_event
 	var n C.int64_t
@@ -140,6 +142,8 @@ func (e *Engine) Step(maxTokens int) ([]Event, error) {
 			events[i].Reason = ReasonLength
 		case C.RLT_CANCELLED:
 			events[i].Reason = ReasonCancelled
+		case C.RLT_NOT_FINITE:
+			events[i].Reason = ReasonNotFinite
 		}
 		if events[i].Reason != "" {
 			events[i].Done = true
@@ -163,6 +167,20 @@ func (e *Engine) Cancel(id int64, sample int) error {
 func (e *Engine) Refresh() error {
 	err := nativeError("Refresh", C.rlt_engine_refresh(e.open()))
 	runtime.KeepAlive(e)
+	return err
+}
+
+// SetAdapter copies the adapters of m, another model on the same weights, which requests ask for by number from then on, 2
+// at least; nil takes them away. Requests by different adapters run in one batch. Errors: a number that is out of range,
+// other weights, samples by that number that have not ended.
+func (e *Engine) SetAdapter(number int, m *Model) error {
+	var from *C.rlt_model
+	if m != nil {
+		from = m.open()
+	}
+	err := nativeError("SetAdapter", C.rlt_engine_adapter(e.open(), C.int32_t(number), from))
+	runtime.KeepAlive(e)
+	runtime.KeepAlive(m)
 	return err
 }
 

@@ -132,7 +132,7 @@ func TestEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		adapted := request
-		adapted.Adapter = true
+		adapted.Adapter = 1
 		submit(t, e, request)
 		submit(t, e, adapted)
 		got := complete(t, e, 100)

@@ -68,7 +68,7 @@ func BenchmarkGRPOStep(b *testing.B) {
 			b.Fatal(err)
 		}
 		for i, p := range prompts {
-			submit(b, e, torch.Request{Prompt: p, Samples: 8, MaxNew: 32, Sampling: torch.Sampling{Temperature: 1}, Seed: 1, Stream: uint64(i), Adapter: true})
+			submit(b, e, torch.Request{Prompt: p, Samples: 8, MaxNew: 32, Sampling: torch.Sampling{Temperature: 1}, Seed: 1, Stream: uint64(i), Adapter: 1})
 		}
 		rows := make([][]int32, 16)
 		for e.Unfinished() > 0 {

@@ -38,4 +38,8 @@ rlt_error* rlt_engine_refresh(rlt_engine* engine) {
   return rlt::guard([&] { engine->engine.refresh(); });
 }
 
+rlt_error* rlt_engine_adapter(rlt_engine* engine, int32_t number, const rlt_model* model) {
+  return rlt::guard([&] { engine->engine.set_adapter(number, model == nullptr ? nullptr : &model->net); });
+}
+
 void rlt_engine_free(rlt_engine* engine) { delete engine; }

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace rlt::engine {
 namespace {
+
+constexpr int32_t kMostAdapters = 1 << 14;
 
 // Errors name a value that is out of range.
 void check(const rlt_sampling& s) {
@@ -54,6 +57,7 @@ int64_t Engine::submit(const rlt_request& request, std::vector<int32_t> prompt) 
   const auto length = static_cast<int64_t>(prompt.size());
   TORCH_CHECK(request.max_new <= c.max_positions - length, "a prompt of ", length, " tokens and max_new ",
               request.max_new, " exceed the model's ", c.max_positions, " positions");
+  TORCH_CHECK(adapters_.count(request.adapter) > 0, "there is no adapter ", request.adapter);
   check(request.sampling);
   auto made = std::make_unique<Request>();
   made->id = next_id_++;
@@ -75,6 +79,20 @@ int64_t Engine::unfinished() const {
 void Engine::refresh() {
   TORCH_CHECK(requests_.empty(), unfinished(), " samples have not ended: let them, or cancel them, first");
   runner_->refresh();
+}
+
+void Engine::set_adapter(int32_t number, const nn::Transformer* from) {
+  TORCH_CHECK(number >= 2 && number <= kMostAdapters, "adapter ", number, " is outside of 2 to ", kMostAdapters);
+  for (const auto& r : requests_) {
+    TORCH_CHECK(r->options.adapter != number, r->unfinished, " samples by adapter ", number,
+                " have not ended: let them, or cancel them, first");
+  }
+  runner_->set_adapter(number, from);
+  if (from != nullptr) {
+    adapters_.insert(number);
+  } else {
+    adapters_.erase(number);
+  }
 }
 
 void Engine::cancel(int64_t id, int32_t sample) {
@@ -185,7 +203,7 @@ Item& Engine::add_item(Request& r) {
   item.span.prefix = r.prefix.get();
   item.span.prefix_length = static_cast<int64_t>(r.prompt.size());
   item.span.length = item.span.prefix_length + r.options.max_new;
-  item.span.adapter = r.options.adapter != 0;
+  item.span.adapter = r.options.adapter;
   return item;
 }
 
@@ -200,8 +218,14 @@ void Engine::add_pick(Item& item, Slot& slot) {
 // Turns draws into events, in the order of slots, and ends samples.
 void Engine::collect() {
   for (Slot& slot : slots_) {
-    if (slot.request == nullptr || slot.draw.token < 0) continue;
-    slot.token = slot.draw.token;
+    if (slot.request == nullptr || slot.draw.token == kNotDrawn) continue;
+    slot.token = std::exchange(slot.draw.token, kNotDrawn);
+    if (slot.token == kNotFinite) {
+      Request& r = *slot.request;
+      events_.push_back({r.id, slot.sample, -1, 0, 0, RLT_NOT_FINITE});
+      finish(r, slot.sample);
+      continue;
+    }
     ++slot.generated;
     Request& r = *slot.request;
     int32_t reason = RLT_GOES_ON;
@@ -211,7 +235,6 @@ void Engine::collect() {
       reason = RLT_LENGTH;
     }
     events_.push_back({r.id, slot.sample, slot.token, slot.draw.logprob, slot.draw.raw, reason});
-    slot.draw.token = -1;
     if (reason != RLT_GOES_ON) {
       finish(r, slot.sample);
     } else if (r.options.sampling.repetition_penalty > 0) {

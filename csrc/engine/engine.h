@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "engine/runner.h"
@@ -19,6 +20,7 @@ class Engine {
   const std::vector<rlt_event>& step(int64_t max_tokens);
   void cancel(int64_t id, int32_t sample);
   void refresh();
+  void set_adapter(int32_t number, const nn::Transformer* from);
   // Whether every sample has ended and been reported.
   bool idle() const { return requests_.empty() && cancelled_.empty(); }
 
@@ -41,7 +43,7 @@ class Engine {
     int64_t generated = 0;
     std::unique_ptr<Segment> tail;
     SeenIds seen;
-    Draw draw{-1, 0, 0};  // token -1: none in this step
+    Draw draw{kNotDrawn, 0, 0};
   };
   void admit();
   void plan(int64_t max_tokens);
@@ -58,6 +60,7 @@ class Engine {
   std::vector<Item> items_;
   std::vector<Pick> picks_;
   std::vector<rlt_event> events_, cancelled_;
+  std::set<int32_t> adapters_{0, 1};
   int64_t next_id_ = 1, longest_ = 0;
 };
 

@@ -29,6 +29,9 @@ struct DrawKey {
   uint32_t sample, position;
 };
 
+// What a draw's token is where there is none.
+enum : int32_t { kNotDrawn = -1, kNotFinite = -2 /* the logits are not */ };
+
 struct Draw {
   int32_t token;
   float logprob;  // under the distribution drawn from; 0 where greedy
@@ -54,7 +57,7 @@ struct Span {
   Segment* tail = nullptr;
   // Of the whole sequence when it is finished: chooses between a rope's short and long table.
   int64_t length = 0;
-  bool adapter = false;
+  int32_t adapter = 0;  // its number, 0 for none
 };
 
 // A token to draw.
@@ -79,11 +82,14 @@ class Runner {
 
   virtual const nn::Config& config() const = 0;
   virtual std::unique_ptr<Segment> make_segment() const = 0;
-  // Reads adapters, and weights where they may have changed.
+  // Reads the model's own adapter, which is number 1, and weights where they may have changed.
   virtual void refresh() = 0;
+  // Makes that of another model on the same weights adapter `number`, or takes that away where from is null.
+  // Errors: other weights.
+  virtual void set_adapter(int32_t number, const nn::Transformer* from) = 0;
   // Makes room for steps of so many tokens and picks, of sequences with up to so many positions.
   virtual void reserve(int64_t tokens, int64_t picks, int64_t positions) = 0;
-  // Runs a step. Which other items are in it changes no draw. Errors: logits that are not finite.
+  // Runs a step. Which other items are in it changes no draw.
   virtual void run(std::vector<Item>& items, const std::vector<Pick>& picks) = 0;
 };
 

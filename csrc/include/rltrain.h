@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 5
+#define RLT_ABI_VERSION 6
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, lives for ever */
@@ -222,7 +222,8 @@ typedef struct {
 
 typedef struct {
   int32_t samples; /* completions of the prompt */
-  int32_t adapter; /* 0: by the model without its adapters, the reference policy */
+  int32_t adapter; /* 0: by the model without adapters, the reference policy; 1: with its own; or a number of
+                      rlt_engine_adapter */
   int64_t max_new; /* tokens of each at most */
   rlt_sampling sampling;
   /* A token is a function of the logits and of (seed, stream, sample, its index in the completion). */
@@ -234,6 +235,7 @@ enum {
   RLT_STOPPED = 1,   /* token is one of eos */
   RLT_LENGTH = 2,    /* token is the max_new-th */
   RLT_CANCELLED = 3, /* token is -1 */
+  RLT_NOT_FINITE = 4 /* token is -1: the model's logits for it are not finite; other samples go on */
 };
 
 /* A token of a sample. */
@@ -260,7 +262,7 @@ rlt_error* rlt_engine_submit(rlt_engine* engine, const rlt_request* request, con
 /* Gives free slots to samples in the order of their submission, then runs the model on at most max_tokens
  * tokens, which must be at least slots: one of each running sample, the rest of prompts. *events, *n in
  * number, belong to the engine and are valid until the next call; none where nothing is left to do. Errors:
- * too few max_tokens, logits that are not finite. After the latter the engine can only be freed. */
+ * too few max_tokens. */
 rlt_error* rlt_engine_step(rlt_engine* engine, int64_t max_tokens, const rlt_event** events, int64_t* n);
 /* Ends a sample; the next step's events say so, and its slot is free at once. Nothing happens to one that has
  * ended. Errors: no such request or sample. */
@@ -268,6 +270,10 @@ rlt_error* rlt_engine_cancel(rlt_engine* engine, int64_t request, int32_t sample
 /* Reads the adapters as last put on by rlt_model_adapt, and weights that may have changed. Errors: samples
  * that have not ended. */
 rlt_error* rlt_engine_refresh(rlt_engine* engine);
+/* Copies the adapters of another model on the same weights, which requests ask for by number from then on; NULL
+ * takes them away. Requests by different adapters run in one batch. Errors: a number that is not from 2 to
+ * 16384, samples by it that have not ended, a model of other weights. */
+rlt_error* rlt_engine_adapter(rlt_engine* engine, int32_t number, const rlt_model* model);
 /* Frees the engine; NULL is allowed. */
 void rlt_engine_free(rlt_engine* engine);
 

@@ -351,15 +351,100 @@ TEST(engine_refuses_bad_requests) {
   EXPECT_THROWS("request 1 has no sample 1 of 1", engine.cancel(1, 1));
 }
 
-TEST(engine_refuses_logits_that_are_not_finite) {
+// What is no number in one sample stays there: also a slot that it had is as good as new.
+TEST(engine_ends_samples_that_are_not_finite_alone) {
   Random random(18);
   DecoderChoices choices;
   rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
-  weights["norm.weight"].fill_(NAN);
+  weights["embed.weight"][7].fill_(NAN);
+  choices.tied = false;
+  weights["head.weight"] = random.normal({50, 24}, 0.25);
   rlt::nn::Transformer decoder(choices.get(), weights);
+  const rlt_request r = request_of(2, 20);
+  const std::vector<int32_t> sick{1, 7, 2}, well{1, 8, 2};
+  Engine alone(decoder, 1, {});
+  alone.submit(r, well);
+  const Completions want = run(alone, 8);
+  Engine engine(decoder, 3, {});
+  for (const auto& prompt : {well, sick, well}) engine.submit(r, prompt);
+  const Completions got = run(engine, 5);
+  for (const int32_t sample : {0, 1}) {
+    EXPECT(got.at({1, sample}) == want.at({1, sample}));
+    EXPECT(got.at({3, sample}) == want.at({1, sample}));
+    EXPECT_EQUAL(got.at({2, sample}).reason, int32_t{RLT_NOT_FINITE});
+    EXPECT(got.at({2, sample}).tokens.empty());
+  }
+}
+
+// Requests by three adapters and by none in one batch get what each gets alone.
+TEST(engine_runs_adapters_in_one_batch) {
+  for (const Case& choice : cases()) {
+    Random random(19);
+    DecoderChoices choices;
+    choice.change(choices);
+    const rlt_model_config& config = choices.get();
+    rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
+    std::vector<std::unique_ptr<rlt::nn::Transformer>> models;
+    for (size_t i = 0; i < 3; ++i) {
+      models.push_back(std::make_unique<rlt::nn::Transformer>(config, weights));
+      for (size_t j = 0; j < choice.adapted.size(); ++j) {
+        if (j != i) adapt(*models[i], random, choice.adapted[j], i == 1 ? 20 : 3);
+      }
+    }
+    const std::vector<int32_t> prompt = prompt_of(random, 11, 50);
+    Completions want;
+    for (int32_t adapter = 0; adapter < 4; ++adapter) {
+      Engine alone(*models[static_cast<size_t>(std::max(0, adapter - 1))], 1, {});
+      rlt_request r = request_of(3, 12);
+      r.adapter = adapter > 0;
+      alone.submit(r, prompt);
+      for (const auto& [key, c] : run(alone, 64)) want[{adapter, key.second}] = c;
+    }
+    EXPECT(!(want.at({0, 0}) == want.at({1, 0})) && !(want.at({1, 0}) == want.at({2, 0})));
+    for (const auto& [slots, max_tokens] : {std::pair(1, 1), {7, 9}, {24, 2000}}) {
+      Engine engine(*models[0], slots, {});
+      engine.set_adapter(2, models[1].get());
+      engine.set_adapter(9, models[2].get());
+      for (int32_t i = 0; i < 8; ++i) {
+        rlt_request r = request_of(3, 12);
+        r.adapter = i % 4 == 3 ? 9 : i % 4;
+        engine.submit(r, prompt);
+      }
+      for (const auto& [key, c] : run(engine, max_tokens)) {
+        EXPECT(c == want.at({static_cast<int64_t>((key.first - 1) % 4), key.second}));
+      }
+    }
+  }
+}
+
+TEST(engine_adapters_come_and_go) {
+  Random random(20);
+  DecoderChoices choices;
+  const rlt_model_config& config = choices.get();
+  rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
+  rlt::nn::Transformer decoder(config, weights), other(config, weights);
+  const rlt::nn::Transformer stranger(config, rlt::test::decoder_weights(choices, random));
+  adapt(other, random, "up", 3);
+  const std::vector<int32_t> prompt = prompt_of(random, 6, 50);
   Engine engine(decoder, 2, {});
-  engine.submit(request_of(2, 4), {1, 2});
-  EXPECT_THROWS("the logits are not finite", engine.step(8));
+  rlt_request r = request_of(1, 5);
+  r.adapter = 2;
+  EXPECT_THROWS("there is no adapter 2", engine.submit(r, prompt));
+  EXPECT_THROWS("adapter 1 is outside of 2 to", engine.set_adapter(1, &other));
+  EXPECT_THROWS("does not share the weights", engine.set_adapter(2, &stranger));
+  EXPECT_THROWS("there is no adapter 2", engine.submit(r, prompt));
+  engine.set_adapter(2, &other);
+  int64_t id = engine.submit(r, prompt);
+  engine.set_adapter(3, &other);  // others may come meanwhile
+  EXPECT_THROWS("1 samples by adapter 2 have not ended", engine.set_adapter(2, nullptr));
+  EXPECT_AT_MOST(largest_error(other, prompt, run(engine, 64).at({id, 0}), true), 1e-4, "first");
+  engine.refresh();  // leaves them
+  adapt(other, random, "up", 20);
+  engine.set_adapter(2, &other);
+  id = engine.submit(r, prompt);
+  EXPECT_AT_MOST(largest_error(other, prompt, run(engine, 64).at({id, 0}), true), 1e-4, "another");
+  engine.set_adapter(2, nullptr);
+  EXPECT_THROWS("there is no adapter 2", engine.submit(r, prompt));
 }
 
 }  // namespace

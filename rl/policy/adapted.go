@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"rltrain/lora"
 )
@@ -35,6 +36,30 @@ func (p *Token) WithAdapter(dir string) (*Token, error) {
 		return nil, err
 	}
 	return q, nil
+}
+
+// Load puts the adapter of another policy beside that of the sampler's own, with whose weights it must have been made
+// (WithAdapter). Both write in one batch. It is copied; GenerateOptions.Adapter asks for it by the number.
+func (m *Sampler) Load(p *Token) (adapter int, err error) {
+	at := slices.Index(m.loaded, false)
+	if at < 0 {
+		at = len(m.loaded)
+		m.loaded = append(m.loaded, false)
+	}
+	if err := m.engine.SetAdapter(at+2, p.model.Model); err != nil {
+		return 0, fmt.Errorf("generating: %w", err)
+	}
+	m.loaded[at] = true
+	return at + 1, nil
+}
+
+// Unload takes an adapter away, none of whose completions may be under way.
+func (m *Sampler) Unload(adapter int) error {
+	if err := m.engine.SetAdapter(adapter+1, nil); err != nil {
+		return fmt.Errorf("generating: %w", err)
+	}
+	m.loaded[adapter-1] = false
+	return nil
 }
 
 // SaveAdapter writes the adapter alone, as PEFT does, for a server that has the base model.

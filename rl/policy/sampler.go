@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -23,6 +24,7 @@ type GenerateOptions struct {
 	Seed     uint64
 	Streams  []uint64 // numbers of the prompts' random streams; nil = 0, 1, ...
 	Base     bool     // by the base model, without the adapter
+	Adapter  int      // by one that Load has put beside the policy's own; 0 = that
 	Special  bool     // special tokens have a text too, but for the one that ends a completion
 	// OnText hears the text of a completion as it becomes final.
 	OnText func(prompt, sample int, text string)
@@ -47,6 +49,7 @@ type Sampler struct {
 	slots   int
 	version uint64 // of the weights that the engine has
 	writing map[int64]*writing
+	loaded  []bool // adapters beside the policy's own, by number from 1
 }
 
 // NewSampler makes a sampler that runs slots completions at a time; it must be closed before the policy.
@@ -99,7 +102,11 @@ type Heard struct {
 	Text       string      // since the last time
 	Completion *Completion // all tokens so far; Text and Reason once Done
 	Done       bool
+	Err        error // ErrNotFinite: the sample has ended without being finished; others go on
 }
+
+// ErrNotFinite says that the policy has no probabilities for a next token.
+var ErrNotFinite = errors.New("the model's logits are not finite")
 
 // Submit queues the completions of a prompt, which Step writes; hear hears of each new token. The options' Streams and
 // OnText are not read: stream is the prompt's. Errors name what is out of range.
@@ -107,8 +114,12 @@ func (m *Sampler) Submit(prompt []int32, stream uint64, o GenerateOptions, hear 
 	if err := m.refresh(); err != nil {
 		return 0, err
 	}
+	adapter := 1 + o.Adapter
+	if o.Base {
+		adapter = 0
+	}
 	id, err = m.engine.Submit(torch.Request{
-		Prompt: prompt, Samples: o.Samples, MaxNew: o.MaxNew, Sampling: o.Sampling, Seed: o.Seed, Stream: stream, Adapter: !o.Base,
+		Prompt: prompt, Samples: o.Samples, MaxNew: o.MaxNew, Sampling: o.Sampling, Seed: o.Seed, Stream: stream, Adapter: adapter,
 	})
 	if err != nil {
 		return 0, err
@@ -178,6 +189,7 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 	open := make([]int, len(prompts)) // completions of each prompt that still run
 	finished := make([][]Completion, len(prompts))
 	var ids []int64
+	var broken error
 	defer func() {
 		if err != nil {
 			for _, id := range ids {
@@ -201,6 +213,9 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 				if o.OnText != nil && h.Text != "" {
 					o.OnText(i, h.Sample, h.Text)
 				}
+				if h.Err != nil {
+					broken = cmp.Or(broken, fmt.Errorf("generating: prompt %d: %w", i+1, h.Err))
+				}
 				if h.Done {
 					finished[i][h.Sample] = *h.Completion
 					open[i]--
@@ -211,7 +226,7 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 			}
 			ids = append(ids, id)
 		}
-		if err := m.Step(); err != nil {
+		if err := cmp.Or(m.Step(), broken); err != nil {
 			return err
 		}
 		for next < len(ids) && open[next] == 0 {
@@ -228,6 +243,12 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 // take adds a token to a completion.
 func (m *Sampler) take(w *writing, e torch.Event) error {
 	o, r := w.options, w.samples[e.Sample]
+	if e.Reason == torch.ReasonNotFinite {
+		r.done, r.Reason = true, e.Reason
+		w.ended(m, e.Request)
+		w.hear(Heard{Sample: e.Sample, Completion: &r.Completion, Done: true, Err: ErrNotFinite})
+		return nil
+	}
 	r.IDs, r.LogProbs, r.Drawn = append(r.IDs, e.Token), append(r.LogProbs, e.Raw), append(r.Drawn, e.LogProb)
 	stops := slices.Contains(o.StopIDs, e.Token)
 	ends := e.Done || stops
@@ -264,9 +285,7 @@ func (m *Sampler) take(w *writing, e torch.Event) error {
 	final := len(whole)
 	if r.done {
 		r.Text = whole
-		if w.open--; w.open == 0 {
-			delete(m.writing, e.Request)
-		}
+		w.ended(m, e.Request)
 	} else {
 		final -= heldBack(whole, o.Stop)
 	}
@@ -277,6 +296,13 @@ func (m *Sampler) take(w *writing, e torch.Event) error {
 	}
 	w.hear(h)
 	return nil
+}
+
+// ended forgets the prompt with its last sample.
+func (w *writing) ended(m *Sampler, id int64) {
+	if w.open--; w.open == 0 {
+		delete(m.writing, id)
+	}
 }
 
 // FirstStop is where the first of the stop strings in text begins, and the longest that begins there; −1 where there

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"rltrain/lora"
-	"rltrain/rl/policy"
 )
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
@@ -64,19 +63,13 @@ func (s *Server) lane(name string) (*lane, error) {
 	return nil, refuse(http.StatusNotFound, "model", "there is no model %.200q here; there are %s", name, strings.Join(s.names, ", "))
 }
 
-// open puts a lane up; on the engine's thread.
-func (s *Server) open(name, dir string, p *policy.Token) error {
-	sampler, err := p.NewSampler(s.config.Slots)
-	if err != nil {
-		return err
-	}
-	l := &lane{name: name, dir: dir, policy: p, sampler: sampler, running: map[*job]struct{}{}}
+// open lets requests ask for a lane; on the engine's thread.
+func (s *Server) open(l *lane) {
 	s.engine.lanes = append(s.engine.lanes, l)
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	s.lanes[name] = l
-	s.names = append(s.names, name)
-	return nil
+	s.lanes[l.name] = l
+	s.names = append(s.names, l.name)
 }
 
 // load puts up a lane of an adapter; on the engine's thread.
@@ -89,15 +82,19 @@ func (s *Server) load(name, dir string) error {
 		return bad("lora_name", "the adapter %q has already been loaded; unload it first, or choose another name", name)
 	case len(s.engine.lanes) > s.config.MaxAdapters:
 		return bad("lora_name", "there are %d adapters already, as many as --max-adapters allows; unload one first", len(s.engine.lanes)-1)
+	case s.engine.sampler == nil:
+		return errFailed
 	}
 	p, err := s.base.WithAdapter(dir)
 	if err != nil {
 		return err
 	}
-	if err := s.open(name, dir, p); err != nil {
+	number, err := s.engine.sampler.Load(p)
+	if err != nil {
 		p.Close()
 		return err
 	}
+	s.open(&lane{name: name, dir: dir, policy: p, adapter: number})
 	return nil
 }
 

@@ -11,19 +11,15 @@ import (
 	"rltrain/rl/policy"
 )
 
-// lane is one name that requests can ask for: the model, or an adapter on it. Its requests share a batch; the lanes take
-// turns, a step of the engine each.
+// lane is one name that requests can ask for: the model, or an adapter on it.
 type lane struct {
 	name    string
 	dir     string // of an adapter
 	policy  *policy.Token
-	sampler *policy.Sampler
-	waiting []*job // with prompts that have no slot yet: each gives one in turn, so a long list holds nobody up
-	running map[*job]struct{}
+	adapter int  // the sampler's number of it
+	jobs    int  // that have not ended
 	retired bool // takes no more requests, and is closed with the last that it has
 }
-
-func (l *lane) idle() bool { return len(l.waiting) == 0 && len(l.running) == 0 }
 
 // job is the completions that one request asks for.
 type job struct {
@@ -82,7 +78,7 @@ func (j *job) heard() (all []news, over bool, err error) {
 	return all, j.over, j.err
 }
 
-// engine writes the completions of all requests on the thread of run.
+// engine writes the completions of all requests on the thread of run: those of the model and of all adapters in one batch.
 type engine struct {
 	slots     int
 	processed bool // log-probabilities are those of the distribution that a token was drawn from
@@ -95,7 +91,11 @@ type engine struct {
 	waiting int // requests of which nothing runs yet
 	most    int // of those
 
-	lanes []*lane // the thread's
+	// The thread's.
+	lanes   []*lane // the model first
+	sampler *policy.Sampler
+	line    []*job // with prompts that have no slot yet: each gives one in turn, so a long list holds nobody up
+	running map[*job]struct{}
 }
 
 var (
@@ -147,7 +147,7 @@ func (e *engine) submit(l *lane, j *job) error {
 	e.lock.Unlock()
 	j.lane, j.queued, j.left, j.wake = l, true, len(j.prompts)*j.options.Samples, make(chan struct{}, 1)
 	e.order(func() {
-		if l.retired || l.sampler == nil {
+		if l.retired || e.sampler == nil {
 			e.leave(j)
 			if l.retired {
 				j.end(refuse(http.StatusNotFound, "model", "the adapter %q was unloaded", l.name))
@@ -156,8 +156,10 @@ func (e *engine) submit(l *lane, j *job) error {
 			}
 			return
 		}
-		l.waiting = append(l.waiting, j)
-		l.running[j] = struct{}{}
+		j.options.Adapter = l.adapter
+		e.line = append(e.line, j)
+		e.running[j] = struct{}{}
+		l.jobs++
 	})
 	return nil
 }
@@ -179,12 +181,11 @@ func (e *engine) cancel(j *job) {
 }
 
 func (e *engine) drop(j *job) {
-	l := j.lane
-	if _, ours := l.running[j]; !ours {
+	if _, ours := e.running[j]; !ours {
 		return
 	}
 	for _, id := range j.ids {
-		_ = l.sampler.Cancel(id) // only a request that never was is an error
+		_ = e.sampler.Cancel(id) // only a request that never was is an error
 	}
 	e.release(j)
 }
@@ -192,12 +193,12 @@ func (e *engine) drop(j *job) {
 // release forgets a job.
 func (e *engine) release(j *job) {
 	e.leave(j)
-	l := j.lane
-	delete(l.running, j)
-	l.waiting = slices.DeleteFunc(l.waiting, func(other *job) bool { return other == j })
+	delete(e.running, j)
+	e.line = slices.DeleteFunc(e.line, func(other *job) bool { return other == j })
+	j.lane.jobs--
 }
 
-// run writes until ctx ends; then the jobs that are left end with errStopped, and the lanes are closed.
+// run writes until ctx ends; then the jobs that are left end with errStopped, and all is closed.
 func (e *engine) run(ctx context.Context) {
 	defer close(e.finished)
 	for ctx.Err() == nil {
@@ -210,10 +211,8 @@ func (e *engine) run(ctx context.Context) {
 		}
 	}
 	e.obey()
-	for _, l := range e.lanes {
-		e.fail(l, errStopped)
-		l.close()
-	}
+	e.fail(errStopped)
+	e.close()
 }
 
 func (e *engine) obey() {
@@ -226,36 +225,35 @@ func (e *engine) obey() {
 	}
 }
 
-// step lets every lane with work take a step; false where none has any.
+// step writes the next token of each completion in a slot; false where there is none.
 func (e *engine) step() bool {
-	worked := false
-	e.lanes = slices.DeleteFunc(e.lanes, func(l *lane) bool {
-		if l.retired && l.idle() {
-			l.close()
-			return true
-		}
+	e.lanes = slices.DeleteFunc(e.lanes, e.goes)
+	e.fill()
+	if e.sampler == nil || e.sampler.Unfinished() == 0 {
 		return false
-	})
-	for _, l := range e.lanes {
-		e.fill(l)
-		if l.sampler == nil || l.sampler.Unfinished() == 0 {
-			continue
-		}
-		worked = true
-		if err := l.sampler.Step(); err != nil {
-			e.repair(l, err)
-		}
 	}
-	return worked
+	if err := e.sampler.Step(); err != nil {
+		e.repair(err)
+	}
+	return true
 }
 
-// fill gives the lane's free slots to the jobs that wait, a prompt of each in turn.
-func (e *engine) fill(l *lane) {
-	for len(l.waiting) > 0 && l.sampler.Unfinished() < e.slots {
-		j := l.waiting[0]
-		l.waiting = l.waiting[1:]
+// goes closes a lane that has been unloaded, once its last completions have ended in the sampler too.
+func (e *engine) goes(l *lane) bool {
+	if !l.retired || l.jobs > 0 || e.sampler != nil && e.sampler.Unload(l.adapter) != nil {
+		return false
+	}
+	l.policy.Close()
+	return true
+}
+
+// fill gives free slots to the jobs that wait, a prompt of each in turn.
+func (e *engine) fill() {
+	for len(e.line) > 0 && e.sampler != nil && e.sampler.Unfinished() < e.slots {
+		j := e.line[0]
+		e.line = e.line[1:]
 		i := j.next
-		id, err := l.sampler.Submit(j.prompts[i], uint64(i), j.options, func(h policy.Heard) { e.hear(j, i, h) })
+		id, err := e.sampler.Submit(j.prompts[i], uint64(i), j.options, func(h policy.Heard) { e.hear(j, i, h) })
 		if err != nil { // the request was checked, so this is ours
 			e.drop(j)
 			j.end(err)
@@ -264,13 +262,18 @@ func (e *engine) fill(l *lane) {
 		e.leave(j)
 		j.ids = append(j.ids, id)
 		if j.next++; j.next < len(j.prompts) {
-			l.waiting = append(l.waiting, j)
+			e.line = append(e.line, j)
 		}
 	}
 }
 
 // hear passes on what was written.
 func (e *engine) hear(j *job, prompt int, h policy.Heard) {
+	if h.Err != nil {
+		e.drop(j)
+		j.end(fmt.Errorf("%w: %w", errFailed, h.Err))
+		return
+	}
 	e.figures.written(j.lane.name)
 	if !h.Done && !j.stream {
 		return
@@ -298,30 +301,46 @@ func (e *engine) logs(c policy.Completion) []float32 {
 	return c.LogProbs
 }
 
-// repair ends the jobs of a lane whose engine has failed, and gives it another engine.
-func (e *engine) repair(l *lane, err error) {
-	e.fail(l, fmt.Errorf("%w: %w", errFailed, err))
-	l.sampler.Close()
-	if l.sampler, err = l.policy.NewSampler(e.slots); err != nil {
-		l.sampler = nil
+// start makes the sampler of the lanes.
+func (e *engine) start() (err error) {
+	if e.sampler, err = e.lanes[0].policy.NewSampler(e.slots); err != nil {
+		return err
+	}
+	for _, l := range e.lanes[1:] {
+		if l.adapter, err = e.sampler.Load(l.policy); err != nil {
+			e.sampler.Close()
+			e.sampler = nil
+			return err
+		}
+	}
+	return nil
+}
+
+// repair ends the jobs of a sampler that has failed, and makes another one.
+func (e *engine) repair(err error) {
+	e.fail(fmt.Errorf("%w: %w", errFailed, err))
+	e.sampler.Close()
+	if err := e.start(); err != nil {
+		e.sampler = nil
 	}
 }
 
-// fail ends the jobs of a lane.
-func (e *engine) fail(l *lane, err error) {
-	for j := range l.running {
+// fail ends all jobs.
+func (e *engine) fail(err error) {
+	for j := range e.running {
 		e.release(j)
 		j.end(err)
 	}
 }
 
-// close frees a lane; the model itself is its caller's.
-func (l *lane) close() {
-	if l.sampler != nil {
-		l.sampler.Close()
-		l.sampler = nil
+// close frees the sampler and the adapters; the model itself is its caller's.
+func (e *engine) close() {
+	if e.sampler != nil {
+		e.sampler.Close()
+		e.sampler = nil
 	}
-	if l.dir != "" {
+	for _, l := range e.lanes[1:] {
 		l.policy.Close()
 	}
+	e.lanes = nil
 }

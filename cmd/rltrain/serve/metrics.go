@@ -58,11 +58,9 @@ func (f *figures) abandoned() { f.change(func() { f.lost++ }) }
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 	var running, samples int
 	if err := s.engine.ask(r.Context(), func() error {
-		for _, l := range s.engine.lanes {
-			running += len(l.running)
-			if l.sampler != nil {
-				samples += l.sampler.Unfinished()
-			}
+		running = len(s.engine.running)
+		if s.engine.sampler != nil {
+			samples = s.engine.sampler.Unfinished()
 		}
 		return nil
 	}); err != nil {

@@ -23,7 +23,7 @@ type Config struct {
 	Adapters    map[string]string // folders by name
 	AdapterDirs []string          // adapters may be loaded from these folders and what is in them; none = from nowhere
 	MaxAdapters int
-	Slots       int           // completions that are written at the same time, of the model and of each adapter
+	Slots       int           // completions that are written at the same time
 	Queue       int           // requests that may wait for a slot
 	Timeout     time.Duration // of a request; 0 = none
 	Grace       time.Duration // for what is under way when the server stops
@@ -49,8 +49,9 @@ type Server struct {
 // New makes a server of a model, which is closed after Serve has returned. It must be called on the thread of Serve.
 func New(p *policy.Token, c Config) (*Server, error) {
 	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}}
-	s.engine = &engine{slots: c.Slots, most: c.Queue, processed: !c.Raw, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1)}
-	if err := s.open(c.Name, "", p); err != nil {
+	s.engine = &engine{slots: c.Slots, most: c.Queue, processed: !c.Raw, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
+	s.open(&lane{name: c.Name, policy: p})
+	if err := s.engine.start(); err != nil {
 		return nil, err
 	}
 	for _, name := range sortedKeys(c.Adapters) {
@@ -63,11 +64,7 @@ func New(p *policy.Token, c Config) (*Server, error) {
 }
 
 // Close frees what a server that never served holds.
-func (s *Server) Close() {
-	for _, l := range s.engine.lanes {
-		l.close()
-	}
-}
+func (s *Server) Close() { s.engine.close() }
 
 // Serve answers what comes to the listener until ctx ends. Then new requests are refused, and those under way have
 // Config.Grace to end. The error is ctx's, or the listener's.

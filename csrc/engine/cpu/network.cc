@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cmath>
 
 #include "kernels/parallel.h"
@@ -23,6 +24,18 @@ void add_panels(std::vector<PackedLinear::Panel>& panels, int layer, int64_t beg
   }
 }
 
+using Linears = std::vector<const nn::Linear*>;
+
+// A block's layers: qkv, o, up and down.
+std::array<Linears, 4> linears_of(const nn::Config& c, const nn::Block& b) {
+  return {c.qkv == RLT_QKV_SPLIT ? Linears{&b.q, &b.k, &b.v} : Linears{&b.qkv},
+          {&b.o},
+          c.fused_gate_up ? Linears{&b.gate_up}
+          : c.gated       ? Linears{&b.gate, &b.up}
+                          : Linears{&b.up},
+          {&b.down}};
+}
+
 PackedLinear pack(const nn::Linear& layer) {
   std::vector<PackedLinear::Panel> panels;
   add_panels(panels, 0, 0, layer.weight.size(0));
@@ -30,7 +43,7 @@ PackedLinear pack(const nn::Linear& layer) {
 }
 
 // Gate and up alternating; they are rows of one layer where up_row is not 0.
-PackedLinear pack_gated(std::vector<const nn::Linear*> layers, int64_t inner) {
+PackedLinear pack_gated(Linears layers, int64_t inner) {
   const int up = static_cast<int>(layers.size()) - 1;
   const int64_t up_row = up == 0 ? inner : 0;
   std::vector<PackedLinear::Panel> panels;
@@ -74,6 +87,7 @@ Network::Network(const nn::Transformer& decoder)
 void Network::build_block(const nn::Block& from, Block& to) const {
   const nn::Config& c = config();
   const int64_t d = c.head_dim, queries = c.heads * d, keys = c.kv_heads * d;
+  std::array<Linears, 4> linears = linears_of(c, from);
   std::vector<PackedLinear::Panel> panels;
   to.q = 0;
   to.stride = d;
@@ -83,7 +97,7 @@ void Network::build_block(const nn::Block& from, Block& to) const {
     add_panels(panels, 1, 0, keys);
     to.v = kPanel * static_cast<int64_t>(panels.size());
     add_panels(panels, 2, 0, keys);
-    to.qkv = {{&from.q, &from.k, &from.v}, panels};
+    to.qkv = {std::move(linears[0]), panels};
   } else {
     const bool fused = c.qkv == RLT_QKV_FUSED;
     to.k = fused ? queries : d;
@@ -92,13 +106,7 @@ void Network::build_block(const nn::Block& from, Block& to) const {
     to.qkv = pack(from.qkv);
   }
   to.o = pack(from.o);
-  if (c.fused_gate_up) {
-    to.up = pack_gated({&from.gate_up}, c.intermediate_size);
-  } else if (c.gated) {
-    to.up = pack_gated({&from.gate, &from.up}, c.intermediate_size);
-  } else {
-    to.up = pack(from.up);
-  }
+  to.up = c.gated ? pack_gated(std::move(linears[2]), c.intermediate_size) : pack(from.up);
   to.down = pack(from.down);
 }
 
@@ -108,6 +116,35 @@ void Network::for_linears(const F& f) {
     for (PackedLinear* layer : {&block.qkv, &block.o, &block.up, &block.down}) f(*layer);
   }
   f(head_);
+}
+
+void Network::check_weights(const nn::Transformer& other) const {
+  const auto& own = decoder_.blocks();
+  bool same = other.blocks().size() == own.size();
+  for (size_t i = 0; same && i < own.size(); ++i) {
+    const auto ours = linears_of(config(), own[i]), theirs = linears_of(other.config(), other.blocks()[i]);
+    for (size_t j = 0; j < ours.size(); ++j) {
+      same = same && std::equal(ours[j].begin(), ours[j].end(), theirs[j].begin(), theirs[j].end(),
+                                [](const nn::Linear* a, const nn::Linear* b) {
+                                  return a->weight.const_data_ptr() == b->weight.const_data_ptr();
+                                });
+    }
+  }
+  TORCH_CHECK(same, "the adapter's model does not share the weights of the engine's");
+}
+
+void Network::set_adapter(int32_t number, const nn::Transformer* from) {
+  if (from != nullptr) check_weights(*from);
+  low_width_ = 0;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    std::array<Linears, 4> layers;
+    if (from != nullptr) layers = linears_of(config(), from->blocks()[i]);
+    PackedLinear* const to[] = {&blocks_[i].qkv, &blocks_[i].o, &blocks_[i].up, &blocks_[i].down};
+    for (size_t j = 0; j < layers.size(); ++j) {
+      to[j]->set_adapter(number, layers[j]);
+      low_width_ = std::max(low_width_, to[j]->low_width());
+    }
+  }
 }
 
 void Network::refresh() {
@@ -194,8 +231,16 @@ void Network::list_rows(Workspace& w) const {
   const auto together = static_cast<int32_t>(std::max<int64_t>(1, kTileRows / (c.heads / c.kv_heads)));
   w.rows.clear();
   w.queries.clear();
+  w.adapted.clear();
   for (size_t s = 0; s < w.spans.size(); ++s) {
     const Work& span = w.spans[s];
+    const auto first = static_cast<int64_t>(w.rows.size());
+    if (span.adapter > 0) {
+      if (w.adapted.empty() || w.adapted.back().adapter != span.adapter) {
+        w.adapted.push_back({first, first, span.adapter});
+      }
+      w.adapted.back().end += span.count;
+    }
     for (int64_t i = 0; i < span.count; ++i) {
       if (i % together == 0) {
         w.queries.push_back({static_cast<int64_t>(w.rows.size()),
@@ -251,9 +296,7 @@ void Network::fill_rotations(Workspace& w) const {
 }
 
 Rows Network::rows_of(const Workspace& w, const Buffer<float>& data, int64_t stride) const {
-  int64_t adapted = 0;
-  for (const Work& span : w.spans) adapted += span.adapter ? span.count : 0;
-  return {data.data(), stride, static_cast<int64_t>(w.rows.size()), adapted};
+  return {data.data(), stride, static_cast<int64_t>(w.rows.size()), &w.adapted};
 }
 
 void Network::forward(Workspace& w) const {
@@ -326,7 +369,7 @@ void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows
 
 void Network::head(Workspace& w, int64_t outs) const {
   const nn::Config& c = config();
-  const Rows in{w.last.data(), c.hidden_size, outs, 0};
+  const Rows in{w.last.data(), c.hidden_size, outs};
   share(head_.panels(), head_.group(kernels().panels_at_once), grain_of(kPanel * outs * c.hidden_size),
         [&](int64_t begin, int64_t end, int64_t next) {
           head_.multiply(in, nullptr, begin, end, next, w.logits.data(), logits_stride(), Store::kSet);

@@ -19,7 +19,7 @@ struct Work : Span {
 
 // The buffers of one pass; passes that run at the same time need one each.
 struct Workspace {
-  std::vector<Work> spans;  // those with the adapter first
+  std::vector<Work> spans;  // those of an adapter lie together
   Buffer<float> last;       // [outs, H] hidden states after the final norm, the head's input
   Buffer<float> logits;     // [outs, logits_stride]
 
@@ -32,6 +32,7 @@ struct Workspace {
     int64_t position;
   };
   std::vector<Row> rows;
+  std::vector<AdaptedRows> adapted;
   // Queries that are attended to together: rows [row, row + count) of a span.
   struct Query {
     int64_t row;
@@ -45,8 +46,10 @@ class Network {
   // Borrows the decoder, which must outlive it, and packs its weights.
   explicit Network(const nn::Transformer& decoder);
 
-  // Reads adapters, and weights where they may have changed.
+  // Reads the decoder's own adapter, number 1, and weights where they may have changed.
   void refresh();
+  // Makes that of another decoder on the same weights adapter `number`, or takes that away where from is null.
+  void set_adapter(int32_t number, const nn::Transformer* from);
 
   const nn::Config& config() const { return decoder_.config(); }
   CacheShape cache_shape() const { return {config().layers, config().kv_heads, config().head_dim}; }
@@ -73,6 +76,7 @@ class Network {
   };
 
   void build_block(const nn::Block& from, Block& to) const;
+  void check_weights(const nn::Transformer& other) const;
   template <class F>
   void for_linears(const F& f);
   Norm read(const nn::Norm& norm) const;

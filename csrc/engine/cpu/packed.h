@@ -13,10 +13,17 @@ namespace rlt::engine {
 // Panels that multiply_gated computes before it applies the activation.
 constexpr int64_t kGatedPanels = 4;
 
-// Rows of a matrix, the first `adapted` of which go through the adapters.
+// Rows [begin, end) that go through an adapter.
+struct AdaptedRows {
+  int64_t begin, end;
+  int32_t adapter;  // its number, from 1
+};
+
+// Rows of a matrix, and which of them go through adapters: null for none.
 struct Rows {
   const float* data = nullptr;
-  int64_t stride = 0, count = 0, adapted = 0;
+  int64_t stride = 0, count = 0;
+  const std::vector<AdaptedRows>* adapted = nullptr;
 };
 
 // One or more linear layers of the same input, side by side: their outputs are panels of 16 columns.
@@ -32,8 +39,10 @@ class PackedLinear {
   // Layers are borrowed and must outlive this. Nothing is read before refresh.
   PackedLinear(std::vector<const nn::Linear*> layers, std::vector<Panel> panels);
 
-  // Reads adapters, and weights where they may have changed since the last time.
+  // Reads the layers' own adapters as number 1, and weights where they may have changed since the last time.
   void refresh();
+  // Reads those of layers of the same weights as a number, or takes that away where layers is empty.
+  void set_adapter(int32_t number, const std::vector<const nn::Linear*>& layers);
 
   int64_t panels() const { return static_cast<int64_t>(panels_.size()); }
   int64_t width() const { return panels() * kPanel; }
@@ -42,7 +51,7 @@ class PackedLinear {
   // Columns of low(): 0 where no layer has an adapter.
   int64_t low_width() const { return low_panels_ * kPanel; }
 
-  // u [rows.adapted, low_width()] = x·Aᵀ of every adapter.
+  // u [rows, low_width()] = x·Aᵀ of each row's adapter.
   void low(const Rows& x, float* u) const;
   // Panels, a multiple of so many, that are best multiplied at once: their weights stay in the second-level
   // cache while all rows go over them.
@@ -70,10 +79,15 @@ class PackedLinear {
   void pack_weights();
   void pack_panel(int64_t p, const at::Tensor& weight);
   void pack_bias();
-  void pack_adapters();
+  struct Adapter;
+  const Adapter& adapter(const AdaptedRows& rows) const {
+    return adapters_[static_cast<size_t>(rows.adapter - 1)];
+  }
+  void pack_adapter(const std::vector<const nn::Linear*>& layers, Adapter& to) const;
   // Has t, the i-th of n tiles that go over the same panels, fetch its part of the panels from next on.
   void fetch(Tile& t, int64_t i, int64_t n, int64_t next) const;
-  void tile(Tile t, const float* u, int64_t first, bool adapted, Store store) const;
+  void tile(Tile t, const Rows& x, int64_t row, const float* u, int64_t first, Store store) const;
+  void add_adapter(Tile t, const Adapter& adapter, const float* u, int64_t first) const;
 
   std::vector<const nn::Linear*> layers_;
   std::vector<Panel> panels_;
@@ -82,14 +96,17 @@ class PackedLinear {
   at::ScalarType type_ = at::kFloat;
   Buffer<char> weights_;
   Buffer<float> bias_;  // [width] or empty
-  // Adapters: A of all layers as panels [in][16]; of each panel of the output, its layer's columns of u and
-  // scale·B as [r][16].
+  // Of each panel of the output, its layer's columns of u and where its scale·B is.
   struct LowRank {
     int64_t column = 0, rank = 0, offset = 0;
   };
-  int64_t low_panels_ = 0;
-  Buffer<float> a_, b_;
-  std::vector<LowRank> low_;  // [panels]
+  struct Adapter {
+    int64_t panels = 0;
+    Buffer<float> a, b;        // A of all layers as panels [in][16]; scale·B of panels as [r][16]
+    std::vector<LowRank> low;  // [panels of the output]
+  };
+  int64_t low_panels_ = 0;         // the most that an adapter has
+  std::vector<Adapter> adapters_;  // by number, from 1
 };
 
 }  // namespace rlt::engine

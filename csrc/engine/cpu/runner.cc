@@ -28,8 +28,9 @@ void CpuRunner::reserve(int64_t tokens, int64_t picks, int64_t positions) {
 }
 
 void CpuRunner::run(std::vector<Item>& items, const std::vector<Pick>& picks) {
-  // Rows with the adapter come first in a pass.
-  std::stable_partition(items.begin(), items.end(), [](const Item& i) { return i.span.adapter; });
+  // Rows of an adapter lie together in a pass, those of none at its end.
+  std::stable_sort(items.begin(), items.end(),
+                   [](const Item& a, const Item& b) { return a.span.adapter > b.span.adapter; });
   const size_t running = deal(items);
   if (running == 1) return run(groups_[0], picks);
   parallel_for(0, static_cast<int64_t>(running), 1, [&](int64_t begin, int64_t end) {

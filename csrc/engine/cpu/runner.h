@@ -16,6 +16,9 @@ class CpuRunner final : public Runner {
   const nn::Config& config() const override { return network_.config(); }
   std::unique_ptr<Segment> make_segment() const override;
   void refresh() override { network_.refresh(); }
+  void set_adapter(int32_t number, const nn::Transformer* from) override {
+    network_.set_adapter(number, from);
+  }
   void reserve(int64_t tokens, int64_t picks, int64_t positions) override;
   void run(std::vector<Item>& items, const std::vector<Pick>& picks) override;
 

@@ -1,7 +1,5 @@
 #include "engine/cpu/sampler.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -55,7 +53,7 @@ Draw Sampler::draw(const float* logits, int64_t n, const rlt_sampling& s, const 
   const double raw_sum = plain ? kernel.exp_blocks(logits, n, raw_peak, 1, weights_.data(), sums_.data())
                                : kernel.sum_exp(logits, n, raw_peak);
   const double raw_log_sum = raw_peak + std::log(raw_sum);
-  TORCH_CHECK(std::isfinite(raw_log_sum), "the logits are not finite");
+  if (!std::isfinite(raw_log_sum)) return {kNotFinite, 0, 0};
 
   const float* scores = logits;
   float peak = raw_peak;

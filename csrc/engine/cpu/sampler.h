@@ -20,7 +20,7 @@ uint64_t philox(uint64_t key, uint64_t high, uint32_t middle, uint32_t low);
 // One for each thread: it holds scratch memory.
 class Sampler {
  public:
-  // Errors: logits that are not finite. seen is read only where there is a penalty.
+  // kNotFinite where the logits are not. seen is read only where there is a penalty.
   Draw draw(const float* logits, int64_t n, const rlt_sampling& s, const SeenIds& seen, const DrawKey& key);
 
  private:

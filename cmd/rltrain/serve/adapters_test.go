@@ -1,0 +1,150 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// adapter writes an adapter on the model of s that changes it, each weight by change.
+func adapter(t testing.TB, s *running, dir string, seed uint64, change ...func(float32) float32) {
+	t.Helper()
+	if err := s.engine.ask(t.Context(), func() error {
+		p, err := policy.NewToken(policy.TokenConfig{Dir: s.base.BaseModel, R: 2, Alpha: 4, Seed: seed})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		for i, v := range p.Params() {
+			values, err := v.Read()
+			if err != nil {
+				return err
+			}
+			for j := range values {
+				values[j] += float32((i*7+j*13+int(seed)*5)%11-5) / 20
+				for _, f := range change {
+					values[j] = f(values[j])
+				}
+			}
+			if err := v.Write(values); err != nil {
+				return err
+			}
+		}
+		return p.SaveAdapter(dir)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAdaptersComeAndGo(t *testing.T) {
+	allowed, outside := t.TempDir(), t.TempDir()
+	s := start(t, Config{AdapterDirs: []string{allowed}, MaxAdapters: 2})
+	for name, dir := range map[string]string{"a": allowed + "/a", "b": allowed + "/b", "c": allowed + "/deep/c", "x": outside + "/x"} {
+		adapter(t, s, dir, uint64(name[0]))
+	}
+	if err := os.Symlink(outside+"/x", allowed+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	load := func(name, path string, want int, text string) {
+		t.Helper()
+		status, got := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, path))
+		if status != want || !strings.Contains(got, text) {
+			t.Errorf("loading %s from %s: status %d, %s, want %d, %s", name, path, status, got, want, text)
+		}
+	}
+	load("x", outside+"/x", 403, "none of the folders")
+	load("x", allowed+"/link", 403, "none of the folders")
+	load("x", allowed+"/../"+filepath.Base(outside)+"/x", 403, "none of the folders")
+	load("x", "a", 400, "absolute path")
+	load("x", allowed+"/nothing", 404, "no folder")
+	load("x", allowed+"/deep", 404, "no adapter_config.json")
+	load("tiny", allowed+"/a", 400, "already been loaded")
+	load("", allowed+"/a", 400, "lora_name")
+	load("a", allowed+"/a", 200, "Success")
+	load("a", allowed+"/b", 400, "already been loaded")
+	load("b", allowed+"/b", 200, "Success")
+	load("c", allowed+"/deep/c", 400, "--max-adapters")
+
+	prompt := [][]int32{{5, 6, 7}}
+	o := policy.GenerateOptions{Samples: 3, MaxNew: 8, Seed: 4, Sampling: torch.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}}
+	want := map[string][]policy.Completion{"tiny": direct(t, s, "", prompt, o)[0], "a": direct(t, s, allowed+"/a", prompt, o)[0], "b": direct(t, s, allowed+"/b", prompt, o)[0]}
+	if slices.Equal(want["a"][0].IDs, want["b"][0].IDs) && slices.Equal(want["a"][1].IDs, want["b"][1].IDs) {
+		t.Fatal("the adapters write the same")
+	}
+	var clients sync.WaitGroup
+	for i := range 12 {
+		name := []string{"tiny", "a", "b"}[i%3]
+		clients.Go(func() {
+			got := s.complete(t, "/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":[5,6,7],"n":3,"max_tokens":8,"seed":4,"return_token_ids":true}`, name))
+			for k, c := range got.Choices {
+				if !slices.Equal(c.IDs, want[name][k].IDs) {
+					t.Errorf("%s, sample %d: %v, want %v", name, k, c.IDs, want[name][k].IDs)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	var list struct{ Data []struct{ ID, Parent string } }
+	if _, text := s.ask(t, "/v1/models", ""); json.Unmarshal([]byte(text), &list) != nil || len(list.Data) != 3 || list.Data[1].ID != "a" || list.Data[1].Parent != "tiny" {
+		t.Errorf("models: %s", text)
+	}
+	for _, c := range []struct {
+		name string
+		want int
+	}{{"a", 200}, {"a", 404}, {"tiny", 404}} {
+		if status, text := s.ask(t, "/v1/unload_lora_adapter", fmt.Sprintf(`{"lora_name":%q}`, c.name)); status != c.want {
+			t.Errorf("unloading %s: status %d, %s", c.name, status, text)
+		}
+	}
+	if status, _ := s.ask(t, "/v1/completions", `{"model":"a","prompt":"x"}`); status != 404 {
+		t.Errorf("an adapter that was unloaded answers with status %d", status)
+	}
+	s.idle(t)
+	load("c", allowed+"/deep/c", 200, "Success")
+}
+
+// TestABrokenAdapterEndsAlone: requests by an adapter that gives no probabilities are told so, those beside them in the batch
+// get what they would alone.
+func TestABrokenAdapterEndsAlone(t *testing.T) {
+	allowed := t.TempDir()
+	s := start(t, Config{AdapterDirs: []string{allowed}, MaxAdapters: 1, Slots: 8})
+	adapter(t, s, allowed+"/broken", 1, func(float32) float32 { return float32(math.NaN()) })
+	if status, text := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":"broken","lora_path":%q}`, allowed+"/broken")); status != 200 {
+		t.Fatalf("status %d, %s", status, text)
+	}
+	want := direct(t, s, "", [][]int32{{5, 6}}, policy.GenerateOptions{Samples: 2, MaxNew: 30, Seed: 4, Sampling: torch.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}})[0]
+	release := s.hold()
+	var clients sync.WaitGroup
+	for i := range 6 {
+		clients.Go(func() {
+			if i%2 == 0 {
+				got := s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5,6],"n":2,"max_tokens":30,"seed":4,"return_token_ids":true}`)
+				for k, c := range got.Choices {
+					if !slices.Equal(c.IDs, want[k].IDs) {
+						t.Errorf("sample %d: %v, want %v", k, c.IDs, want[k].IDs)
+					}
+				}
+				return
+			}
+			if status, text := s.ask(t, "/v1/completions", `{"model":"broken","prompt":[5,6],"n":2}`); status != 500 || !strings.Contains(text, "logits are not finite") {
+				t.Errorf("status %d, %s", status, text)
+			}
+		})
+	}
+	for s.waiting() < 6 {
+		runtime.Gosched()
+	}
+	release()
+	clients.Wait()
+	s.idle(t)
+}

@@ -1,0 +1,230 @@
+package serve
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"rltrain/rl/policy"
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+)
+
+// running is a server under test.
+type running struct {
+	*Server
+	url   string
+	stop  func() // as a signal does
+	ended chan error
+	key   string
+
+	client *http.Client
+}
+
+// start serves a small model with a chat template by the name "tiny".
+func start(t testing.TB, c Config) *running {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "model")
+	if err := policy.TinyChatModel(dir, 1, 32, 5); err != nil {
+		t.Fatal(err)
+	}
+	return startModel(t, dir, c)
+}
+
+func startModel(t testing.TB, dir string, c Config) *running {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	if c.Name == "" {
+		c.Name = "tiny"
+	}
+	c.Slots = max(c.Slots, 4)
+	if c.Logf == nil {
+		c.Logf = t.Logf
+	}
+	if c.Queue == 0 {
+		c.Queue = 64
+	}
+	if c.Grace == 0 {
+		c.Grace = time.Minute
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &running{url: "http://" + listener.Addr().String(), stop: stop, ended: make(chan error, 1), key: c.Key, client: http.DefaultClient}
+	made := make(chan error, 1)
+	thread := torch.NewThread()
+	go func() {
+		s.ended <- thread.Do(context.Background(), func(context.Context) error {
+			p, err := policy.NewToken(policy.TokenConfig{Dir: dir})
+			if err != nil {
+				made <- err
+				return err
+			}
+			defer p.Close()
+			s.Server, err = New(p, c)
+			if made <- err; err != nil {
+				return err
+			}
+			return s.Serve(ctx, listener)
+		})
+	}()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		<-s.ended
+		thread.Close()
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return s
+}
+
+// send posts a body, or gets where it is empty.
+func (s *running) send(t testing.TB, ctx context.Context, path, body string) *http.Response {
+	t.Helper()
+	method := http.MethodPost
+	if body == "" {
+		method = http.MethodGet
+	}
+	r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if s.key != "" {
+		r.Header.Set("Authorization", "Bearer "+s.key)
+	}
+	answer, err := s.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+func (s *running) ask(t testing.TB, path, body string) (int, string) {
+	t.Helper()
+	answer := s.send(t, t.Context(), path, body)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(text)
+}
+
+// said is what tests read of an answer or of a piece of one.
+type said struct {
+	Choices []struct {
+		Index   int
+		Text    string
+		Message struct{ Role, Content string }
+		Delta   struct{ Role, Content string }
+		Reason  *string `json:"finish_reason"`
+		IDs     []int32 `json:"token_ids"`
+		Prompt  []int32 `json:"prompt_token_ids"`
+		Logs    *struct {
+			Values []float32 `json:"token_logprobs"`
+		} `json:"logprobs"`
+	}
+	Usage *struct {
+		Prompt     int `json:"prompt_tokens"`
+		Completion int `json:"completion_tokens"`
+	}
+	Error *errorBody
+}
+
+func (s *running) complete(t testing.TB, path, body string) said {
+	t.Helper()
+	status, text := s.ask(t, path, body)
+	var out said
+	if err := json.Unmarshal([]byte(text), &out); err != nil || status != http.StatusOK {
+		t.Fatalf("%s: status %d, %s", body, status, text)
+	}
+	return out
+}
+
+// pieces reads a stream to its end.
+func pieces(t testing.TB, answer *http.Response) (all []said) {
+	t.Helper()
+	defer answer.Body.Close()
+	lines := bufio.NewScanner(answer.Body)
+	ended := false
+	for lines.Scan() {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		switch {
+		case !ok:
+		case string(data) == "[DONE]":
+			ended = true
+		default:
+			var one said
+			if err := json.Unmarshal(data, &one); err != nil {
+				t.Fatalf("%s: %v", data, err)
+			}
+			all = append(all, one)
+		}
+	}
+	if !ended {
+		t.Error("the stream has no end")
+	}
+	return all
+}
+
+// idle waits until the engine has nothing to do.
+func (s *running) idle(t testing.TB) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		busy := 0
+		if err := s.engine.ask(t.Context(), func() error {
+			busy = len(s.engine.running) + len(s.engine.line) + s.engine.sampler.Unfinished()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if busy == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d requests and samples are still there", busy)
+		}
+		runtime.Gosched()
+	}
+}
+
+// direct is what the engine writes without a server.
+func direct(t testing.TB, s *running, adapter string, prompts [][]int32, o policy.GenerateOptions) (all [][]policy.Completion) {
+	t.Helper()
+	if err := s.engine.ask(t.Context(), func() error {
+		p := s.base
+		if adapter != "" {
+			var err error
+			if p, err = s.base.WithAdapter(adapter); err != nil {
+				return err
+			}
+			defer p.Close()
+		}
+		sampler, err := p.NewSampler(2)
+		if err != nil {
+			return err
+		}
+		defer sampler.Close()
+		return sampler.Generate(context.Background(), prompts, o, func(_ int, done []policy.Completion) error {
+			all = append(all, done)
+			return nil
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -1,0 +1,200 @@
+package serve
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rltrain/rl/policy"
+	"rltrain/torch"
+)
+
+// manyClients has clients ask at once, every other of which goes away after the first piece of its answer. All others have
+// to get what the engine writes for them alone.
+func manyClients(t *testing.T, n, tokens int) {
+	s := start(t, Config{Queue: n, Slots: 16})
+	before := runtime.NumGoroutine()
+	var clients sync.WaitGroup
+	for i := range n {
+		clients.Go(func() {
+			body := fmt.Sprintf(`{"model":"tiny","prompt":[%d,6],"max_tokens":%d,"seed":%d,"n":2,"stream":%v,"return_token_ids":true}`, 5+i%20, tokens, i, i%2 == 1 || i%3 == 0)
+			ctx, cut := context.WithCancel(t.Context())
+			defer cut()
+			answer := s.send(t, ctx, "/v1/completions", body)
+			if i%2 == 1 {
+				_, _ = bufio.NewReader(answer.Body).ReadString('\n')
+				cut()
+				answer.Body.Close()
+				return
+			}
+			ids := make([][]int32, 2)
+			if i%3 == 0 {
+				for _, piece := range pieces(t, answer) {
+					for _, c := range piece.Choices {
+						ids[c.Index] = append(ids[c.Index], c.IDs...)
+					}
+				}
+			} else {
+				var got said
+				err := json.NewDecoder(answer.Body).Decode(&got)
+				answer.Body.Close()
+				if err != nil || len(got.Choices) != 2 {
+					t.Errorf("client %d: %v, %+v", i, err, got)
+					return
+				}
+				ids[0], ids[1] = got.Choices[0].IDs, got.Choices[1].IDs
+			}
+			want := direct(t, s, "", [][]int32{{int32(5 + i%20), 6}}, policy.GenerateOptions{Samples: 2, MaxNew: tokens, Seed: uint64(i), Sampling: torch.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}})[0]
+			for k := range ids {
+				if !slices.Equal(ids[k], want[k].IDs) {
+					t.Errorf("client %d, sample %d: %v, want %v", i, k, ids[k], want[k].IDs)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	s.idle(t)
+	s.engine.lock.Lock()
+	if s.engine.waiting != 0 {
+		t.Errorf("%d requests are counted as waiting", s.engine.waiting)
+	}
+	s.engine.lock.Unlock()
+	http.DefaultClient.CloseIdleConnections()
+	for deadline := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before+4 && time.Now().Before(deadline); {
+		runtime.Gosched()
+	}
+	if now := runtime.NumGoroutine(); now > before+4 {
+		t.Errorf("%d goroutines, %d before", now, before)
+	}
+}
+
+func TestClientsThatGoAwayLeaveNothingBehind(t *testing.T) { manyClients(t, 24, 40) }
+
+// hold keeps the engine from its next step until release is called.
+func (s *running) hold() (release func()) {
+	held, gate := make(chan struct{}), make(chan struct{})
+	s.engine.order(func() {
+		close(held)
+		<-gate
+	})
+	<-held
+	return sync.OnceFunc(func() { close(gate) })
+}
+
+// later asks without waiting for the answer.
+func (s *running) later(t *testing.T, ctx context.Context, body string) (answered <-chan string) {
+	all := make(chan string, 1)
+	go func() {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/completions", strings.NewReader(body))
+		if err != nil {
+			all <- err.Error()
+			return
+		}
+		r.Header.Set("Content-Type", "application/json")
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			all <- err.Error()
+			return
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		all <- answer.Status + " " + string(text)
+	}()
+	return all
+}
+
+func TestTheQueueIsBounded(t *testing.T) {
+	s := start(t, Config{Queue: 2})
+	release := s.hold()
+	defer release()
+	ctx, cut := context.WithCancel(t.Context())
+	gone, stays := s.later(t, ctx, `{"model":"tiny","prompt":[5],"n":128,"max_tokens":2000}`), s.later(t, t.Context(), `{"model":"tiny","prompt":[6]}`)
+	for !s.engine.full() {
+		runtime.Gosched()
+	}
+	answer := s.send(t, t.Context(), "/v1/completions", `{"model":"tiny","prompt":[5]}`)
+	var got said
+	if err := json.NewDecoder(answer.Body).Decode(&got); err != nil || answer.StatusCode != 429 || got.Error.Type != "rate_limit_error" || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("status %d, %+v", answer.StatusCode, got.Error)
+	}
+	answer.Body.Close()
+	cut()
+	<-gone
+	release()
+	if text := <-stays; !strings.HasPrefix(text, "200 OK") {
+		t.Errorf("a request that waited: %s", text)
+	}
+	s.idle(t)
+	s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5]}`)
+}
+
+func TestDeadline(t *testing.T) {
+	s := start(t, Config{Timeout: 20 * time.Millisecond})
+	release := s.hold()
+	defer release()
+	status, text := s.ask(t, "/v1/completions", `{"model":"tiny","prompt":[5],"n":8}`)
+	if status != http.StatusGatewayTimeout || !strings.Contains(text, "timeout_error") {
+		t.Errorf("status %d, %s", status, text)
+	}
+	release()
+	s.idle(t)
+}
+
+func TestStopLetsRequestsEnd(t *testing.T) {
+	s := start(t, Config{})
+	release := s.hold()
+	answered := s.later(t, t.Context(), `{"model":"tiny","prompt":[5],"max_tokens":50}`)
+	for s.waiting() == 0 {
+		runtime.Gosched()
+	}
+	s.stop()
+	for !s.stops() {
+		runtime.Gosched()
+	}
+	release()
+	if text := <-answered; !strings.HasPrefix(text, "200 OK") {
+		t.Errorf("a request that had come before: %s", text)
+	}
+	if err := <-s.ended; err != context.Canceled {
+		t.Errorf("it ended with %v", err)
+	}
+	s.ended <- nil
+	if answer, err := http.Get(s.url + "/health"); err == nil {
+		t.Errorf("after its end it answers %s", answer.Status)
+	}
+}
+
+func (s *running) waiting() int {
+	s.engine.lock.Lock()
+	defer s.engine.lock.Unlock()
+	return s.engine.waiting
+}
+
+func TestStopGivesUpAfterItsGrace(t *testing.T) {
+	gave := make(chan struct{})
+	s := start(t, Config{Grace: time.Nanosecond, Logf: func(format string, _ ...any) {
+		if strings.Contains(format, "given up") {
+			close(gave)
+		}
+	}})
+	release := s.hold()
+	answered := s.later(t, t.Context(), `{"model":"tiny","prompt":[5],"n":128,"max_tokens":2000}`)
+	for s.waiting() == 0 {
+		runtime.Gosched()
+	}
+	s.stop()
+	<-gave
+	release()
+	if text := <-answered; !strings.HasPrefix(text, "503") && !strings.HasPrefix(text, "Post") {
+		t.Errorf("a request that was given up: %.200s", text)
+	}
+}
