@@ -120,6 +120,22 @@ func (t *Trainer) sum(u *update) error {
 	return g.SumGrads(params)
 }
 
+// countTraffic adds what a step has exchanged with the other ranks to its figures. Messages have times in them, so their
+// length is the clock's.
+func (t *Trainer) countTraffic(m rl.Meter) {
+	g := t.hooks.Group
+	if g.Size() == 1 {
+		return
+	}
+	now := g.Traffic()
+	of := now.Since(t.traffic)
+	t.traffic = now
+	m.Mean("dist/exchanges", float64(of.Exchanges), 1)
+	m.Mean("dist/gradient_bytes", float64(of.Gradients), 1)
+	m.Mean("time/sent_bytes", float64(of.Bytes), 1)
+	m.Mean("time/exchange", of.Spent.Seconds(), 1)
+}
+
 // next asks the source for a step, which all ranks begin or none.
 func (t *Trainer) next(ctx context.Context) (*rl.Step, error) {
 	g := t.hooks.Group

@@ -13,6 +13,7 @@ import (
 	"fmt"
 
 	"rltrain/rl"
+	"rltrain/rl/dist"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
@@ -128,7 +129,8 @@ type Trainer struct {
 	// precomputed are those of Config.Precompute, once they are.
 	precomputed map[*rl.Sample]bool
 	kept        *kept
-	scored      bool // log π_old of this step's samples is asked for before its first update
+	traffic     dist.Traffic // as it was when the last step was reported
+	scored      bool         // log π_old of this step's samples is asked for before its first update
 	state       state
 }
 
@@ -369,6 +371,7 @@ func (t *Trainer) report(step *rl.Step) error {
 			m.Mean("tiers/"+tier, share, 1)
 		}
 	}
+	t.countTraffic(m)
 	s.Window.Merge(m)
 	if t.hooks.Seen != nil {
 		t.hooks.Seen(step, c.Steps)

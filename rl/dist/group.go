@@ -7,7 +7,6 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"rltrain/torch"
@@ -21,7 +20,20 @@ type Group struct {
 	native   *torch.Group
 	watch    *watch
 	stranded bool // a call of native has not come back
-	sent     atomic.Int64
+	traffic  Traffic
+}
+
+// Traffic is what a rank has exchanged.
+type Traffic struct {
+	Exchanges int
+	Gradients int64         // bytes of gradients that it gave, before any protocol
+	Bytes     int64         // of everything, gradients included
+	Spent     time.Duration // in exchanges, waiting for others included
+}
+
+// Since is what came behind an earlier time.
+func (t Traffic) Since(before Traffic) Traffic {
+	return Traffic{t.Exchanges - before.Exchanges, t.Gradients - before.Gradients, t.Bytes - before.Bytes, t.Spent - before.Spent}
 }
 
 // Rank is this process's number, from 0, which writes what the run leaves behind.
@@ -49,12 +61,12 @@ func (g *Group) ShareOf(rank, n int) (from, to int) {
 	return rank * n / size, (rank + 1) * n / size
 }
 
-// Sent is the number of bytes that this rank has given to exchanges so far, as they were before any protocol.
-func (g *Group) Sent() int64 {
+// Traffic is what this rank has exchanged so far.
+func (g *Group) Traffic() Traffic {
 	if g == nil {
-		return 0
+		return Traffic{}
 	}
-	return g.sent.Load()
+	return g.traffic
 }
 
 // Broken is closed where a rank has ended the group.
@@ -71,6 +83,11 @@ func (g *Group) exchange(call func() error) error {
 	default:
 	}
 	g.watch.enter()
+	began := time.Now()
+	defer func() {
+		g.traffic.Exchanges++
+		g.traffic.Spent += time.Since(began)
+	}()
 	done := make(chan error, 1)
 	go func() { done <- call() }()
 	var err error
@@ -110,13 +127,14 @@ func (g *Group) SumGrads(params []*torch.Var) error {
 		}
 		floats += n + 1
 	}
-	g.sent.Add(int64(4 * floats))
+	g.traffic.Gradients += int64(4 * floats)
+	g.traffic.Bytes += int64(4 * floats)
 	return g.exchange(func() error { return g.native.SumGrads(params) })
 }
 
 // gather returns what each rank gave, of whatever length.
 func (g *Group) gather(data []byte) (parts [][]byte, err error) {
-	g.sent.Add(int64(len(data)) + 8)
+	g.traffic.Bytes += int64(len(data)) + 8
 	err = g.exchange(func() error {
 		lengths, err := g.native.Gather(binary.LittleEndian.AppendUint64(nil, uint64(len(data))))
 		if err != nil {

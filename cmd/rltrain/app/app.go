@@ -29,7 +29,7 @@ import (
 	"rltrain/rl/run"
 )
 
-// Exit codes beside shared.ExitUsage. A stop that the user asked for ends with 128 and the signal's number: 129, 130 or 143.
+// Exit codes beside shared.ExitUsage. A stop that the user asked for ends with 128 and the signal's number: 129, 130, 138 or 143.
 const (
 	exitFailure = 1
 	exitSignal  = 128
@@ -44,15 +44,18 @@ func Main() {
 type interrupted struct{ signal syscall.Signal }
 
 func (i interrupted) Error() string {
-	return "stopped by " + map[syscall.Signal]string{syscall.SIGINT: "SIGINT", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP"}[i.signal]
+	return "stopped by " + map[syscall.Signal]string{
+		syscall.SIGINT: "SIGINT", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGUSR1: "SIGUSR1",
+	}[i.signal]
 }
 
-// interruptible ends its context at the first SIGINT, SIGTERM or SIGHUP; the second ends the process at once. A SIGHUP
+// interruptible ends its context at the first SIGINT, SIGTERM, SIGHUP or SIGUSR1, by which Slurm tells of the end of a job's
+// time; the second ends the process at once. A SIGHUP
 // that is ignored, as under nohup, stays so. Of output that nobody reads any more the writing fails: what was learnt is
 // saved then, too.
 func interruptible() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1}
 	if !signal.Ignored(syscall.SIGHUP) {
 		stops = append(stops, syscall.SIGHUP)
 	}
@@ -86,6 +89,11 @@ func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 	code, message := explain(ctx, err)
 	if message != "" {
 		fmt.Fprintln(stderr, "rltrain: "+shared.OneLine(message))
+	}
+	if code == exitFailure || code == shared.ExitUsage {
+		if err := shared.TellLauncher(environ, message); err != nil {
+			fmt.Fprintln(stderr, "rltrain: "+shared.OneLine(err.Error()))
+		}
 	}
 	return code
 }

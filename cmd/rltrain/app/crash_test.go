@@ -65,7 +65,7 @@ func TestCrash(t *testing.T) {
 // TestCrashOfSignals asks runs to stop, and goes on.
 func TestCrashOfSignals(t *testing.T) {
 	l := newLab(t)
-	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1} {
 		r := recipes["grpo"]
 		whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
 		took := l.finish(t, r, whole)

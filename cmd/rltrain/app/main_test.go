@@ -169,6 +169,7 @@ func TestExplain(t *testing.T) {
 		{stopped(syscall.SIGTERM), run.ErrStopped, 143, "stopped before the end; to go on, give the same command with --resume"},
 		{stopped(syscall.SIGINT), fmt.Errorf("predicting: %w", context.Canceled), 130, "stopped by SIGINT"},
 		{stopped(syscall.SIGTERM), errors.New("disk full"), 1, "disk full"},
+		{stopped(syscall.SIGUSR1), run.ErrStopped, 138, "stopped before the end; to go on, give the same command with --resume"},
 		{stopped(syscall.SIGHUP), run.ErrStopped, 129, "stopped before the end; to go on, give the same command with --resume"},
 		{context.Background(), errors.Join(run.ErrStopped, syscall.EPIPE), 141, "stopped, after saving: nobody reads the output any more; to go on, give the same command with --resume"},
 	} {

@@ -23,16 +23,18 @@ import (
 type ranks struct {
 	processes []*os.Process
 	waits     []func() (int, string)
+	told      string // folder of what each rank tells torchrun of its failure
 }
 
 // startRanks starts a run of size processes; more are further options, by rank.
 func (l lab) startRanks(t *testing.T, r recipe, out string, size int, more func(rank int) []string) *ranks {
 	t.Helper()
-	all := &ranks{}
+	all := &ranks{told: t.TempDir()}
 	port := disttest.FreePort(t)
 	for rank := range size {
 		process, wait := l.startWith(t, r, out, []string{
 			fmt.Sprint("RANK=", rank), fmt.Sprint("WORLD_SIZE=", size), "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port),
+			"TORCHELASTIC_ERROR_FILE=" + filepath.Join(all.told, fmt.Sprint(rank)),
 		}, more(rank)...)
 		all.processes, all.waits = append(all.processes, process), append(all.waits, wait)
 	}
@@ -48,6 +50,25 @@ func (r *ranks) wait() (codes []int, outputs []string) {
 		codes, outputs = append(codes, code), append(outputs, output)
 	}
 	return codes, outputs
+}
+
+// cause is what a rank tells torchrun of its failure.
+func (r *ranks) cause(t *testing.T, rank int) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(r.told, fmt.Sprint(rank)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said struct {
+		Message struct {
+			Message   string
+			ExtraInfo struct{ Timestamp string }
+		}
+	}
+	if err := json.Unmarshal(data, &said); err != nil || said.Message.ExtraInfo.Timestamp == "" {
+		t.Fatalf("%v: %s", err, data)
+	}
+	return said.Message.Message
 }
 
 // finish waits for ranks that are to come to their end.
@@ -155,16 +176,14 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestRanksEnd has a rank that hangs, and one that has other options: all end, and say which one it was.
+// TestRanksEnd has a rank that hangs, one that is stopped, and one that has other options: all end, and say which one it was.
 func TestRanksEnd(t *testing.T) {
 	l := newLab(t)
-	r := recipes["sft"]
-	t.Run("hangs", func(t *testing.T) {
-		out := filepath.Join(t.TempDir(), "out")
-		began := time.Now()
-		r := r
-		r.args = strings.NewReplacer("--max-steps 24", "--max-steps 3000", "--warmup-check-every 8", "--warmup-check-every 0", "--warmup-until 1", "").Replace(r.args)
-		all := l.startRanks(t, r, out, 2, always("--dist-timeout", "4"))
+	r, long := recipes["sft"], recipes["sft"]
+	long.args = strings.NewReplacer("--max-steps 24", "--max-steps 3000", "--warmup-check-every 8", "--warmup-check-every 0", "--warmup-until 1", "").Replace(long.args)
+	// under starts two ranks and waits until they have saved something.
+	under := func(t *testing.T, out string) *ranks {
+		all, began := l.startRanks(t, long, out, 2, always("--dist-timeout", "4")), time.Now()
 		poll := time.NewTicker(10 * time.Millisecond)
 		defer poll.Stop()
 		for range poll.C { // another process makes it
@@ -172,6 +191,32 @@ func TestRanksEnd(t *testing.T) {
 				break
 			}
 		}
+		return all
+	}
+	t.Run("is stopped", func(t *testing.T) {
+		out := filepath.Join(t.TempDir(), "out")
+		all := under(t, out)
+		if err := all.processes[1].Signal(syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		codes, outputs := all.wait()
+		if codes[0] != 1 || codes[1] != 128+int(syscall.SIGUSR1) {
+			t.Errorf("exit codes %v:\n%s\n%s", codes, outputs[0], outputs[1])
+		}
+		if cause := all.cause(t, 0); !strings.Contains(cause, "stopped") {
+			t.Errorf("rank 0 says %q", cause)
+		}
+		rows, err := os.ReadFile(filepath.Join(out, r.stage, "logs", "metrics.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps := bytes.Count(rows, []byte(`"loss":`))
+		if _, step, _, err := run.LatestCheckpoint(filepath.Join(out, r.stage)); err != nil || step == 0 || step != steps {
+			t.Errorf("step %d of %d was saved, %v", step, steps, err)
+		}
+	})
+	t.Run("hangs", func(t *testing.T) {
+		all := under(t, filepath.Join(t.TempDir(), "out"))
 		if err := all.processes[1].Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
@@ -186,6 +231,11 @@ func TestRanksEnd(t *testing.T) {
 		if code, output := all.waits[1](); code != 1 || !strings.Contains(output, "rank 1") {
 			t.Errorf("rank 1 ends with code %d:\n%s", code, output)
 		}
+		for rank := range 2 {
+			if cause := all.cause(t, rank); !strings.Contains(cause, "rank 1") {
+				t.Errorf("rank %d tells torchrun %q", rank, cause)
+			}
+		}
 	})
 	t.Run("options", func(t *testing.T) {
 		all := l.startRanks(t, r, filepath.Join(t.TempDir(), "out"), 2, func(rank int) []string { return []string{"--seed", fmt.Sprint(5 + rank)} })
@@ -193,6 +243,9 @@ func TestRanksEnd(t *testing.T) {
 		for rank, output := range outputs {
 			if codes[rank] != 1 || !strings.Contains(output, "rank 1 has seed 6, rank 0 has 5") {
 				t.Errorf("rank %d: exit code %d:\n%s", rank, codes[rank], output)
+			}
+			if cause := all.cause(t, rank); !strings.Contains(output, cause) {
+				t.Errorf("rank %d tells torchrun %q, and says\n%s", rank, cause, output)
 			}
 		}
 	})

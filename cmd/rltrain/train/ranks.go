@@ -115,7 +115,9 @@ func (t *trainer) leaveWith(ended <-chan struct{}, grace time.Duration) {
 		if t.group.Rank() > 0 {
 			os.RemoveAll(t.config.General.OutputDir) // its own, see aside
 		}
-		fmt.Fprintln(os.Stderr, "rltrain: "+shared.OneLine(t.group.Cause().Error()))
+		why := t.group.Cause().Error()
+		fmt.Fprintln(os.Stderr, "rltrain: "+shared.OneLine(why))
+		_ = shared.TellLauncher(os.Environ(), why) // what there is to say has been said
 		os.Exit(1)
 	}
 }
