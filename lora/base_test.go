@@ -104,6 +104,7 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(t.TempDir())
+	baseFolder(t, "../tiny", "v") // which is not what the adapter's own folder has beside it
 	if c := loadBase(t, adapter); c.BaseModel != filepath.Join(filepath.Dir(adapter), "tiny") {
 		t.Error(c.BaseModel)
 	}

@@ -72,12 +72,12 @@ func TestWriteThroughLinks(t *testing.T) {
 	if err := os.WriteFile(at("far/file"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for link, target := range map[string]string{"link": "far/file", "second": "link", "dangling": "far/new", "round": "round", "absolute": at("far/third")} {
+	for link, target := range map[string]string{"link": "far/file", "second": "link", "dangling": "far/new", "round": "round", "absolute": at("far/third"), "deep": "far/up", "far/up": "fourth"} {
 		if err := os.Symlink(target, at(link)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for link, file := range map[string]string{"second": "far/file", "dangling": "far/new", "absolute": "far/third"} {
+	for link, file := range map[string]string{"second": "far/file", "dangling": "far/new", "absolute": "far/third", "deep": "far/fourth"} {
 		if err := Write(at(link), []byte(link), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -158,6 +158,11 @@ func TestANewRunTakesTheFolderWhenItHasSavedSomething(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"mark-done": "out.1", "mark-stopped": "out"}, where(t, dir)); diff != "" {
 		t.Errorf("after a run with a checkpoint (-want +got):\n%s", diff)
 	}
+
+	end(t, mustCreate(t, dir), "mark-again", false, StatusFailed)
+	if diff := cmp.Diff(map[string]string{"mark-done": "out.1", "mark-stopped": "out", "mark-again": "out.new"}, where(t, dir)); diff != "" {
+		t.Errorf("a checkpoint is worth keeping (-want +got):\n%s", diff)
+	}
 }
 
 func TestTheLastFinishedRunStays(t *testing.T) {

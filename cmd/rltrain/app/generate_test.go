@@ -227,7 +227,7 @@ func TestGenerateGoesOnWhereItWasStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := half.WriteString(`{"id": 7, "prom`); err != nil { // as a kill leaves it
+	if _, err := half.WriteString("{}\n{\"id\": 7, \"prom"); err != nil { // as a kill leaves it
 		t.Fatal(err)
 	}
 	half.Close()
