@@ -193,6 +193,40 @@ func (a *DPO) loss(s *torch.Scope, b *Batch) torch.Tensor {
 	return s.Scale(s.Sum(loss), p.share)
 }
 
+// kto is the loss of single answers, of which Truth says whether they are good.
+func (a *DPO) kto(s *torch.Scope, b *Batch) torch.Tensor {
+	n := int64(len(b.Part))
+	signs, weights, reference := make([]float32, n), make([]float32, n), make([]float32, n)
+	good := 0
+	for _, x := range b.Whole {
+		good += int(x.Truth)
+	}
+	for i, x := range b.Part {
+		signs[i], weights[i] = -1, float32(a.UndesirableWeight)
+		if x.Truth == 1 {
+			signs[i], weights[i] = 1, float32(a.DesirableWeight)
+		}
+		reference[i] = float32(total(x.Reference))
+	}
+	sums := s.SumLast(s.Mul(b.Members(s), b.LogProbs))
+	ratios := s.Sub(sums, s.Floats(reference, n))
+	gain := s.Sigmoid(s.Scale(s.Mul(s.Shift(ratios, -a.kl), s.Floats(signs, n)), a.Beta))
+	perAnswer, logProbs := s.Read(ratios), s.Read(sums)
+	for i, x := range b.Part {
+		name, of := "rejected", len(b.Whole)-good
+		if x.Truth == 1 {
+			name, of = "chosen", good
+		}
+		r := a.Beta * float64(perAnswer[i]) / float64(of)
+		b.Add("rewards/"+name, r)
+		b.Add("logps/"+name, float64(logProbs[i])/float64(of))
+		if good > 0 && good < len(b.Whole) {
+			b.Add("rewards/margins", float64(signs[i])*r)
+		}
+	}
+	return s.Scale(s.Sum(s.Mul(s.Floats(weights, n), s.Shift(s.Neg(gain), 1))), 1/float64(b.Samples))
+}
+
 // measure notes TRL's figures of pairs.
 func (a *DPO) measure(s *torch.Scope, b *Batch, p pairs) {
 	average := slices.ContainsFunc(a.Losses, func(name string) bool { return slices.Contains(averaged, name) })

@@ -8,47 +8,11 @@ import (
 	"slices"
 	"strings"
 
+	"rltrain/rl"
 	"rltrain/rl/dist"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
 )
-
-// Evaluation is how a policy is judged while it is trained.
-type Evaluation struct {
-	// Run judges the policy after so many steps. It is not left half done: it ends with an error only where it fails,
-	// or where ctx ends before the first step.
-	Run      func(ctx context.Context, steps int) (Scores, error)
-	Every    int  // steps between evaluations; 0 = only after the last
-	First    bool // judge the policy before the first step too
-	KeepBest bool // training ends with the weights of the best evaluation
-	// Metric picks the best by a figure of the row, its name without eval_; "" = by Scores.Score.
-	Metric string
-}
-
-// Stopping says when training ends before its last step.
-type Stopping struct {
-	Patience  int     `option:"early_stopping_patience" range:"[0,)" help:"stop after this many evaluations in a row that are no better than the best; 0 = never"`
-	Threshold float64 `option:"early_stopping_threshold" range:"[0,)" needs:"early_stopping_patience>0" help:"by how much an evaluation has to be better than the best to count"`
-}
-
-// Scores is what an evaluation found.
-type Scores struct {
-	Score float64    // what the best is picked by; more is better
-	Row   report.Row // for the metrics, without the step
-	Line  func(best int) string
-	Value any  // for Result; encodes to JSON
-	Done  bool // the policy is good enough: training ends
-}
-
-// judgements are what a checkpoint keeps of evaluations.
-type judgements struct {
-	Before    json.RawMessage `json:"before,omitempty"`
-	Best      json.RawMessage `json:"best,omitempty"`
-	Last      json.RawMessage `json:"last,omitempty"`
-	BestScore float64         `json:"best_score"`
-	BestStep  int             `json:"best_step"`
-	Waited    int             `json:"waited,omitempty"` // evaluations in a row that were no better
-}
 
 // verdict is what of an evaluation the course of the training depends on.
 type verdict struct {
@@ -146,4 +110,78 @@ func (e *Evaluation) score(s Scores) (float64, error) {
 		return -value, nil
 	}
 	return value, nil
+}
+
+// report writes the line and the row of a step, and what the alarms say.
+func (t *Trainer) report(step *rl.Step) error {
+	m, s, c := step.Figures, &t.state, t.config
+	m.Last("step", float64(s.Step))
+	m.Last("policy_version", float64(s.Version))
+	if step.Health != nil {
+		for tier, share := range s.Watch.Shares(step.Health.Tiers) {
+			m.Mean("tiers/"+tier, share, 1)
+		}
+	}
+	t.countTraffic(m)
+	s.Window.Merge(m)
+	if t.hooks.Seen != nil {
+		t.hooks.Seen(step, c.Steps)
+	}
+	note := ""
+	if c.Summary != "" {
+		note = fmt.Sprintf("%s %.3f", c.Summary, m.Get(c.Summary))
+	}
+	t.hooks.Advance(s.Step, c.Steps, note)
+	if t.hooks.LogDue(s.Step) || s.Step == c.Steps {
+		if err := t.flush(step.Line == nil); err != nil {
+			return err
+		}
+		if err := t.hooks.Record(step); err != nil {
+			return err
+		}
+	}
+	if step.Line != nil {
+		if err := t.hooks.StepLine(step.Line(m)); err != nil {
+			return err
+		}
+	}
+	for _, note := range step.Notes {
+		if err := t.hooks.Logf("%s", note); err != nil {
+			return err
+		}
+	}
+	if _, ok := m["reward"]; ok && t.needs.Rewards {
+		s.Watch.Learnt(m.Get("reward"))
+	} else if _, ok := m["loss"]; ok && !t.needs.Rewards {
+		s.Watch.Learnt(-m.Get("loss"))
+	}
+	if step.Health == nil {
+		return nil
+	}
+	step.Health.KL = m.Get("kl/k3")
+	return t.warn(s.Watch.Step(*step.Health, rl.DefaultAlarmLimits()))
+}
+
+// flush writes a row of the figures since the last one, and with say a line of it.
+func (t *Trainer) flush(say bool) error {
+	row := report.Row{}
+	t.state.Window.Fill(row)
+	if t.hooks.Now == nil {
+		dropTimes(row)
+	}
+	t.state.Window = rl.Meter{}
+	if err := t.hooks.Write(row); err != nil || !say {
+		return err
+	}
+	return t.hooks.StepLine(fmt.Sprintf("step %d/%d %s", t.state.Step, t.config.Steps, report.RowLine(row)))
+}
+
+// warn tells of alarms.
+func (t *Trainer) warn(alarms []rl.Alarm) error {
+	for _, alarm := range alarms {
+		if err := t.hooks.Logf("warning: %s: %s", alarm.Name, alarm.Text); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -111,6 +111,12 @@ func klOf(s *torch.Scope, kind string, d torch.Tensor) torch.Tensor {
 	return d
 }
 
+// lossOfKL is Σ w·k(log π − log π_ref) over actions, all [M]. Below −20 the third estimator goes on along its tangent:
+// it stays finite, and still pulls back the actions that have run away, which a clamp would let go.
+func lossOfKL(s *torch.Scope, kind string, logProbs, reference, weight torch.Tensor) torch.Tensor {
+	return s.Sum(s.Mul(weight, klOf(s, kind, s.Sub(logProbs, reference))))
+}
+
 // spread hands each sample its share of values, one an action.
 func spread(part []*rl.Sample, values []float32, take func(x *rl.Sample, v []float32)) {
 	for _, x := range part {

@@ -129,7 +129,7 @@ func TestReferenceFollows(t *testing.T) {
 // TestAskingTheReferenceLeavesThePolicy checks that the weights that are lent come back.
 func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
 	p := trainedToken(t, 4)
-	r, err := newReference(p, Config{}, true)
+	r, err := newReference(p, nil, false, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func collected(t *testing.T, p *policy.Token, r tokenRun) (*Trainer, *rl.Step) {
 		t.Fatal(err)
 	}
 	t.Cleanup(tr.Close)
-	if tr.reference, err = newReference(p, tr.config, tr.refers()); err != nil {
+	if tr.reference, err = newReference(p, tr.config.Reference, tr.config.ReferenceEvery > 0, tr.refers()); err != nil {
 		t.Fatal(err)
 	}
 	return tr, step

@@ -1,0 +1,123 @@
+// Package form checks the form of the code that no linter knows: how long files, functions and packages are, and which
+// way the files of rl/algo lean on each other.
+package form
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	root          = "../.."
+	fileLines     = 450
+	functionLines = 80
+	packageFiles  = 25
+)
+
+// sources are the Go files of the repository that are no tests, by folder.
+func sources(t *testing.T) map[string][]string {
+	t.Helper()
+	files := map[string][]string{}
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != root && (strings.HasPrefix(e.Name(), ".") || e.Name() == "build" || e.Name() == "testdata"):
+			return fs.SkipDir
+		case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"):
+			files[filepath.Dir(path)] = append(files[filepath.Dir(path)], path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 20 {
+		t.Fatalf("only %d packages were found", len(files))
+	}
+	return files
+}
+
+func TestLengths(t *testing.T) {
+	for dir, paths := range sources(t) {
+		if len(paths) > packageFiles {
+			t.Errorf("%s has %d files, more than %d", dir, len(paths), packageFiles)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := bytes.Count(text, []byte("\n")); n > fileLines {
+				t.Errorf("%s has %d lines, more than %d", path, n, fileLines)
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, path, text, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range file.Decls {
+				f, ok := d.(*ast.FuncDecl)
+				if !ok {
+					continue
+				}
+				if n := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1; n > functionLines {
+					t.Errorf("%s: %s has %d lines, more than %d", path, f.Name.Name, n, functionLines)
+				}
+			}
+		}
+	}
+}
+
+// TestFilesOfAlgoLeanOneWay: who reads a file of rl/algo has to know the files that it names things of, and none of
+// these leads back. Methods count for the file of their type's name.
+func TestFilesOfAlgoLeanOneWay(t *testing.T) {
+	named := map[string]string{} // what a file declares
+	files := map[string]*ast.File{}
+	for _, path := range sources(t)[filepath.Join(root, "rl", "algo")] {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Base(path)
+		files[name] = file
+		//lint:ignore SA1019 names are enough here: nothing of another package is asked for
+		for declared := range file.Scope.Objects {
+			named[declared] = name
+		}
+	}
+	uses := map[string]map[string]bool{}
+	for name, file := range files {
+		uses[name] = map[string]bool{}
+		//lint:ignore SA1019 as above
+		for _, id := range file.Unresolved {
+			if of, ok := named[id.Name]; ok {
+				uses[name][of] = true
+			}
+		}
+	}
+	if !uses["update.go"]["trainer.go"] || !uses["ppo.go"]["algorithm.go"] {
+		t.Fatalf("what the files use is not seen: %v", uses)
+	}
+	// Files that use none of the rest are taken away until there are none.
+	for len(uses) > 0 {
+		before := len(uses)
+		for _, name := range slices.Sorted(maps.Keys(uses)) {
+			if !slices.ContainsFunc(slices.Collect(maps.Keys(uses[name])), func(of string) bool { _, left := uses[of]; return left }) {
+				delete(uses, name)
+			}
+		}
+		if len(uses) == before {
+			t.Fatalf("these files use each other in a circle, or one that does: %v", uses)
+		}
+	}
+}
