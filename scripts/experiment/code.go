@@ -19,9 +19,8 @@ import (
 // codeExperiment is the task code without data: a tiny model imitates solutions of one-line problems of which half are
 // wrong in a likely way, so that imitation cannot tell it which form is right, and then learns from tests.
 type codeExperiment struct {
-	program, work, out string
-	first, seeds       int
-	results            codeResults
+	*experiment
+	results codeResults
 }
 
 // codeResults is the content of the results file.
@@ -71,7 +70,7 @@ func (e *codeExperiment) run(ctx context.Context) error {
 	if err := files.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for seed := e.first; seed < e.first+e.seeds; seed++ {
+	for _, seed := range e.eachSeed() {
 		for _, way := range codeWays {
 			if e.results.of(way.name, seed) != nil {
 				continue

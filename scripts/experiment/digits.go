@@ -18,9 +18,8 @@ import (
 // digitsExperiment is the tasks sum_digits and reverse_digits with no option but the seed: worked solutions until every
 // kind of exercise is answered now and then, then reinforcement learning.
 type digitsExperiment struct {
-	program, work, out string
-	seeds              int
-	results            digitsResults
+	*experiment
+	results digitsResults
 }
 
 // digitsResults is the content of the results file.
@@ -48,7 +47,7 @@ func (e *digitsExperiment) run(ctx context.Context) error {
 	if err := files.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for seed := 1; seed <= e.seeds; seed++ {
+	for _, seed := range e.eachSeed() {
 		for _, task := range digitsTasks {
 			if slices.ContainsFunc(e.results.Runs, func(r digitsRun) bool { return r.Task == task && r.Seed == seed }) {
 				continue

@@ -24,9 +24,9 @@ import (
 // intentExperiment is the intent classifier on the questions of MMLU-Pro: a supervised adapter tuned on
 // validation, beside the same training in Python, and ways to go on from a checkpoint on further rows.
 type intentExperiment struct {
-	source, peer, program, work, out string
-	seeds                            int
-	results                          intentResults
+	*experiment
+	source, peer string
+	results      intentResults
 }
 
 // intentResults is the content of the results file.
@@ -114,12 +114,12 @@ func (e *intentExperiment) run(ctx context.Context) error {
 		}
 	}
 	e.results.Chosen = best
-	for seed := range e.seeds {
+	for _, seed := range e.eachSeed() {
 		if err := e.arms(ctx, seed, common, rates); err != nil {
 			return err
 		}
 	}
-	for seed := range e.seeds {
+	for _, seed := range e.eachSeed() {
 		if err := e.supervise(ctx, seed, slices.Concat(all, rates)); err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func (e *intentExperiment) pool(ctx context.Context) error {
 		truth = append(truth, labels[r.Label])
 	}
 	predictions := func(setting, stage string) (all [][][]float32, err error) {
-		for seed := range e.seeds {
+		for _, seed := range e.eachSeed() {
 			probs, err := e.predict(ctx, filepath.Join(e.folder(setting, seed), "intent_classifier_"+stage), rows, labels)
 			if err != nil {
 				return nil, fmt.Errorf("%s, seed %d: %w", setting, seed, err)

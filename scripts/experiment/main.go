@@ -7,8 +7,8 @@
 //	go run ./scripts/experiment text --clinc FOLDER --mmlu FILE
 //	go run ./scripts/experiment tables
 //
-// An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a repeated call goes on where an earlier one ended. tables
-// writes the tables of docs/results.md from those files.
+// An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a
+// repeated call goes on where an earlier one ended. tables writes the tables of docs/results.md from those files.
 package main
 
 import (
@@ -17,6 +17,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 )
 
 func main() {
@@ -28,80 +30,76 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string) error {
-	if len(args) == 0 {
-		return fmt.Errorf("name one of: intent, digits, preference, code, text, tables")
+// experiment is what every experiment is told.
+type experiment struct {
+	program, work, out string
+	first, seeds       int
+}
+
+// eachSeed lists the seeds.
+func (c *experiment) eachSeed() (seeds []int) {
+	for i := range c.seeds {
+		seeds = append(seeds, c.first+i)
 	}
-	switch name := args[0]; name {
-	case "intent":
-		flags := flag.NewFlagSet(name, flag.ContinueOnError)
-		e := &intentExperiment{}
+	return seeds
+}
+
+// experiments are all there are, each with its results file in docs/results, the first seed and the number of seeds of
+// its tables, and how it takes its own flags and becomes a run.
+var experiments = []struct {
+	name, results string
+	first, seeds  int
+	declare       func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error
+}{
+	{"intent", "intent_mmlu_pro", 0, 3, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
+		e := &intentExperiment{experiment: c}
 		flags.StringVar(&e.source, "source", "", "MMLU-Pro's test.jsonl, with the fields question and category")
 		flags.StringVar(&e.peer, "peer", "", "command of the Python peer, to which --model, --data and others are added")
-		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
-		flags.StringVar(&e.work, "work", "experiments/intent", "folder for the split file and the models")
-		flags.StringVar(&e.out, "out", "docs/results/intent_mmlu_pro.json", "results")
-		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
-		if err := flags.Parse(args[1:]); err != nil {
-			return err
-		}
-		return e.run(ctx)
-	case "digits":
-		flags := flag.NewFlagSet(name, flag.ContinueOnError)
-		e := &digitsExperiment{}
-		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
-		flags.StringVar(&e.work, "work", "experiments/digits", "folder for the models")
-		flags.StringVar(&e.out, "out", "docs/results/digits.json", "results")
-		flags.IntVar(&e.seeds, "seeds", 5, "number of seeds, from 1")
-		if err := flags.Parse(args[1:]); err != nil {
-			return err
-		}
-		return e.run(ctx)
-	case "preference":
-		flags := flag.NewFlagSet(name, flag.ContinueOnError)
-		e := &preferenceExperiment{}
-		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
-		flags.StringVar(&e.work, "work", "experiments/preference", "folder for the pairs and the models")
-		flags.StringVar(&e.out, "out", "docs/results/preference.json", "results")
+		return e.run
+	}},
+	{"digits", "digits", 1, 5, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
+		return (&digitsExperiment{experiment: c}).run
+	}},
+	{"preference", "preference", 1, 3, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
+		e := &preferenceExperiment{experiment: c}
 		flags.StringVar(&e.real, "real", "", "orca_dpo's validation.jsonl, for a reward model of real pairs")
-		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
-		flags.IntVar(&e.first, "first", 1, "the first seed; those from 100 on are for choosing settings")
 		flags.StringVar(&e.only, "only", "", "this way of learning alone")
-		if err := flags.Parse(args[1:]); err != nil {
-			return err
-		}
-		return e.run(ctx)
-	case "code":
-		flags := flag.NewFlagSet(name, flag.ContinueOnError)
-		e := &codeExperiment{}
-		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
-		flags.StringVar(&e.work, "work", "experiments/code", "folder for the models")
-		flags.StringVar(&e.out, "out", "docs/results/code.json", "results")
-		flags.IntVar(&e.first, "first", 1, "the first seed")
-		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
-		if err := flags.Parse(args[1:]); err != nil {
-			return err
-		}
-		return e.run(ctx)
-	case "text":
-		flags := flag.NewFlagSet(name, flag.ContinueOnError)
-		e := &textExperiment{}
-		flags.StringVar(&e.program, "program", "bin/rltrain", "the program")
-		flags.StringVar(&e.work, "work", "experiments/text", "folder for the rows and the models")
-		flags.StringVar(&e.out, "out", "docs/results/text.json", "results")
+		return e.run
+	}},
+	{"code", "code", 1, 3, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
+		return (&codeExperiment{experiment: c}).run
+	}},
+	{"text", "text", 1, 3, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
+		e := &textExperiment{experiment: c}
 		flags.StringVar(&e.clinc, "clinc", "", "folder of CLINC150's data_full.json and domains.json")
 		flags.StringVar(&e.mmlu, "mmlu", "", "MMLU-Pro's test.jsonl, with the fields question and category")
-		flags.IntVar(&e.first, "first", 1, "the first seed; those from 100 on are for choosing settings")
-		flags.IntVar(&e.seeds, "seeds", 3, "number of seeds")
 		flags.IntVar(&e.episodes, "rl-episodes", 150, "rollouts of reinforcement learning, of the sentences a third of them")
 		flags.StringVar(&e.only, "only", "", "the one set of texts to run, by its name in the results")
+		return e.run
+	}},
+}
+
+func run(ctx context.Context, args []string) error {
+	var names []string
+	for _, x := range experiments {
+		names = append(names, x.name)
+		if len(args) == 0 || args[0] != x.name {
+			continue
+		}
+		c, flags := &experiment{}, flag.NewFlagSet(x.name, flag.ContinueOnError)
+		flags.StringVar(&c.program, "program", "bin/rltrain", "the program")
+		flags.StringVar(&c.work, "work", filepath.Join("experiments", x.name), "folder for the data and the models")
+		flags.StringVar(&c.out, "out", filepath.Join("docs", "results", x.results+".json"), "results")
+		flags.IntVar(&c.first, "first", x.first, "the first seed; those from 100 on are for choosing settings")
+		flags.IntVar(&c.seeds, "seeds", x.seeds, "number of seeds")
+		start := x.declare(c, flags)
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
-		return e.run(ctx)
-	case "tables":
-		return writeTables("docs/results.md", "docs/results")
-	default:
-		return fmt.Errorf("no experiment is called %q; there are intent, digits, preference, code, text and tables", name)
+		return start(ctx)
 	}
+	if len(args) > 0 && args[0] == "tables" {
+		return writeTables(filepath.Join("docs", "results.md"), filepath.Join("docs", "results"))
+	}
+	return fmt.Errorf("name an experiment, one of %s; or tables", strings.Join(names, ", "))
 }

@@ -21,10 +21,9 @@ import (
 // reward model and losses of the family of DPO begin with a model that has imitated for a while; what they make of it is
 // measured by greedy answers to exercises that nothing was trained on.
 type preferenceExperiment struct {
-	program, work, out, real string
-	first, seeds             int // the first seed, and how many
-	only                     string
-	results                  preferenceResults
+	*experiment
+	real, only string
+	results    preferenceResults
 }
 
 // preferenceResults is the content of the results file.
@@ -80,7 +79,7 @@ func (e *preferenceExperiment) run(ctx context.Context) error {
 	if err := files.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for seed := e.first; seed < e.first+e.seeds; seed++ {
+	for _, seed := range e.eachSeed() {
 		dir := filepath.Join(e.work, strconv.Itoa(seed))
 		for _, way := range preferenceWays {
 			if e.only != "" && e.only != way.name || slices.ContainsFunc(e.results.Runs, func(r preferenceRun) bool { return r.Way == way.name && r.Seed == seed }) {

@@ -20,10 +20,11 @@ import (
 // sentences and on the ten domains of CLINC150. Beside them stand supervised models of its 150 intents, which have to
 // tell texts that are none of them, and of MMLU-Pro's categories, and a small language model that writes its labels.
 type textExperiment struct {
-	program, work, out, clinc, mmlu string
-	only                            string // set of texts; "" = all
-	first, seeds, episodes          int
-	results                         textResults
+	*experiment
+	clinc, mmlu string
+	only        string // set of texts; "" = all
+	episodes    int
+	results     textResults
 }
 
 // textResults is the content of the results file.
