@@ -2,6 +2,7 @@ package digits
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,11 +43,15 @@ func (e *Episode) short() string {
 
 // Solution works the exercise out digit by digit, with a letter for each digit, so that
 // a model looks up the digit of a letter rather than count positions: for [12, 345] each
-// digit with the sum so far, "a101b203c306d410e515", for 1230 the digits forwards and
-// backwards, "a1b2c3d0,d0c3b2a1". Nothing stands between them: the fewer characters, the
-// sooner they are learnt, and the cheaper are answers. Then comes the answer behind
-// [ANSWER], as it stands before: reversed numbers and small sums keep the zeros in front,
-// 0321 and 09, so that one rule serves for all.
+// digit from the last to the first with the sum so far, "a505b409c312d214e115", for 1230
+// the digits forwards and backwards, "a1b2c3d0,d0c3b2a1". Nothing stands between them: the
+// fewer characters, the sooner they are learnt, and the cheaper are answers. Then comes the
+// answer behind [ANSWER], as it stands before: reversed numbers and small sums keep the
+// zeros in front, 0321 and 09, so that one rule serves for all.
+//
+// Sums begin at the end of the list because a letter then says how far back its digit stands,
+// in short lists and in long ones. From the front that depends on the list's length: policies
+// learnt one place after the other, and some were far from the twelfth when others had it.
 //
 // A solution that slips is worked out in the same way, but its answer leaves the last digit out of the sum, or is not
 // reversed.
@@ -67,11 +72,11 @@ func (e *Episode) Solution() string {
 	}
 	var text strings.Builder
 	sum, before, at := 0, 0, 0
-	for _, n := range e.numbers {
-		for _, digit := range strconv.Itoa(n) {
+	for _, n := range slices.Backward(e.numbers) {
+		for ; n > 0; n /= 10 {
 			before = sum
-			sum += int(digit - '0')
-			fmt.Fprintf(&text, "%c%c%02d", letter(at), digit, sum)
+			sum += n % 10
+			fmt.Fprintf(&text, "%c%d%02d", letter(at), n%10, sum)
 			at++
 		}
 	}
