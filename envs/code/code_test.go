@@ -381,37 +381,6 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestFalsePasses has tests that are easily fooled, and programs that try to.
-func TestFalsePasses(t *testing.T) {
-	j := newTestJudge(t)
-	for _, test := range []struct{ name, assert, program string }{
-		{"a module of its own", "assert math.isclose(f(2), 1.5)", "class math:\n  isclose = staticmethod(lambda *a, **k: True)\ndef f(x): return 0"},
-		{"the end of an iterator", "assert all(map(f, [1, 2, 3]))", "def f(x): raise StopIteration"},
-		{"an object that is true", "assert f(1) and f(1) > 0", "class K:\n  __gt__ = lambda s, o: True\ndef f(x): return K()"},
-		{"an object with a length", "assert len(f(1)) == 3", "class K:\n  __len__ = lambda s: 3\ndef f(x): return K()"},
-		{"an object that holds all", "assert 7 in f(1)", "class K:\n  __contains__ = lambda s, o: True\ndef f(x): return K()"},
-		{"an object that is called", "assert isinstance(f(1), list)", "class K(list):\n  pass\nK.__class__ = property(lambda s: list)\ndef f(x):\n  class L:\n    __class__ = list\n  return L()"},
-		{"a number near to all", "assert abs(f(1) - 7) < 1e-6", "class K(float):\n  __sub__ = lambda s, o: 0.0\ndef f(x): return K(1)"},
-		{"not a number", "assert abs(f(1) - 7) < 1e-6", "def f(x): return float('nan')"},
-		{"a set that is all sets", "assert f(1) == {1, 2}", "class K(set):\n  __eq__ = lambda s, o: True\ndef f(x): return K()"},
-		{"a dictionary that is all", "assert f(1)['a'] == 2", "class K(dict):\n  __missing__ = lambda s, k: 2\ndef f(x): return K()"},
-		{"ends the tests", "assert f(1) == 2", "import atexit, os, signal\natexit.register(os._exit, 0)\ndef f(x):\n  for p in range(1, 30):\n    try: os.kill(p, 9)\n    except OSError: pass"},
-		{"the answer of before", "for i in range(3): assert f(i) == i * 7", "last = [0]\ndef f(x): return 0"},
-		{"built-ins of its own", "assert sorted(f(1)) == [1, 2]", "def sorted(x): return [1, 2]\ndef f(x): return []"},
-		{"exceptions of its own", "try:\n  f(1)\n  assert False, 'nothing was raised'\nexcept ValueError: pass", "class ValueError(AssertionError): pass\ndef f(x): raise ValueError"},
-		{"writes the length of a message", "assert f(1) == 2", "import os\ndef f(x):\n  os.write(4, b'99999999999999999999\\n')\n  os._exit(0)"},
-	} {
-		p := &Problem{Text: test.name, Entry: "f", Tests: []Test{{Assert: test.assert}}}
-		if v, err := j.Run(t.Context(), p, test.program, p.Tests); err != nil || v.Class == Pass || v.Class == Sandbox {
-			t.Errorf("%s: %+v, %v", test.name, v, err)
-		}
-	}
-	p := &Problem{Text: "a library", Entry: "f", Tests: []Test{{Assert: "assert math.isclose(f(2), 1.5)"}}}
-	if v, err := j.Run(t.Context(), p, "import math\ndef f(x): return 1.5", p.Tests); err != nil || v.Class != Pass {
-		t.Errorf("%+v, %v", v, err)
-	}
-}
-
 // TestPepper runs programs of the language that is close to q, where its interpreter is.
 func TestPepper(t *testing.T) {
 	j, err := NewJudge(t.Context(), sandbox.Pepper, "", 5*time.Second, false)

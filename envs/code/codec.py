@@ -1,10 +1,12 @@
 # Plain values as text, and back. Only these cross from the process of a solution to that of its tests, by value: what
 # a solution defines itself stays behind, and compares as nothing but itself.
 import posix
+import sys
 from _collections import deque as _deque
 
 _views = tuple(type(x) for x in ({}.keys(), {}.values(), {}.items()))
 _streams = (map, filter, zip, enumerate, reversed, type(_ for _ in ()), type(iter([])), type(iter(())), type(iter('')), type(iter({})), type(iter(set())), type(iter(range(0))))
+_types = {t.__name__: t for t in (int, float, complex, bool, str, bytes, bytearray, list, tuple, set, frozenset, dict, range, object, type)}
 _most = 1 << 24
 
 
@@ -50,7 +52,37 @@ def encode(value, out, other):
                 raise ValueError('an iterator of more than a million values')
         _several('I', items, out, other)
     else:
-        other(value, out)
+        for name in _types:
+            if _types[name] is value:
+                out.append('y%s;' % name)
+                return
+        parts = _parts(t, value)
+        if parts is None:
+            other(value, out)
+        else:
+            _several('x', parts, out, other)
+
+
+def _parts(t, value):
+    # What makes a value of the library: its module, its class and the arguments of that.
+    known = sys.modules.get('decimal')
+    if known and t is known.Decimal:
+        return ['decimal', 'Decimal', str(value)]
+    known = sys.modules.get('fractions')
+    if known and t is known.Fraction:
+        return ['fractions', 'Fraction', value.numerator, value.denominator]
+    known = sys.modules.get('datetime')
+    if known and t is known.date:
+        return ['datetime', 'date', value.year, value.month, value.day]
+    if known and t is known.timedelta:
+        return ['datetime', 'timedelta', value.days, value.seconds, value.microseconds]
+    if known and t in (known.datetime, known.time) and value.tzinfo is None:
+        day = [value.year, value.month, value.day] if t is known.datetime else []
+        return ['datetime', t.__name__] + day + [value.hour, value.minute, value.second, value.microsecond]
+    return None
+
+
+_library = {'decimal': ('Decimal',), 'fractions': ('Fraction',), 'datetime': ('date', 'timedelta', 'datetime', 'time')}
 
 
 def _several(tag, items, out, other):
@@ -68,10 +100,10 @@ def decode(text, at, other):
         return True, at
     if tag == 'F':
         return False, at
-    if tag in 'ifo':
+    if tag in 'ifoy':
         end = text.index(';', at)
         word = text[at:end]
-        return (int(word, 16) if tag == 'i' else float.fromhex(word) if tag == 'f' else other(word)), end + 1
+        return (int(word, 16) if tag == 'i' else float.fromhex(word) if tag == 'f' else _types[word] if tag == 'y' else other(word)), end + 1
     if tag == 'c':
         middle = text.index(';', at)
         end = text.index(';', middle + 1)
@@ -104,7 +136,30 @@ def decode(text, at, other):
         return range(*items), at
     if tag == 'I':
         return iter(items), at
+    if tag == 'x' and type(items[0]) is str and items[1] in _library.get(items[0], ()):
+        return getattr(__import__(items[0]), items[1])(*items[2:]), at
     raise ValueError('a value of no kind')
+
+
+class Seeded:
+    # Finds the module random, and has it begin with the same number each time.
+    def __init__(self, seed):
+        self.seed = seed
+
+    def find_spec(self, name, path=None, target=None):
+        if name != 'random':
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                load = spec.loader.exec_module
+
+                def exec_module(module):
+                    load(module)
+                    module.seed(self.seed)
+
+                spec.loader.exec_module = exec_module
+                return spec
 
 
 def send(value, other):

@@ -2,9 +2,7 @@ package code
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -120,12 +118,6 @@ func (j *Judge) compile(ctx context.Context) (map[string][]byte, error) {
 	return compiled, nil
 }
 
-// Files of the two sides.
-const (
-	solutionFile = "solution.pyc"
-	testsFile    = "tests.pyc"
-)
-
 // Close ends what runs programs.
 func (j *Judge) Close() error { return j.sandbox.Close() }
 
@@ -155,7 +147,7 @@ func (j *Judge) Run(ctx context.Context, p *Problem, program string, tests []Tes
 	if p.Check != "" || p.Program != "" || len(tests) > 0 && tests[0].Assert != "" {
 		v, err = j.asserted(ctx, p, program, tests)
 	} else {
-		v, err = j.compared(ctx, program, tests)
+		v, err = j.compared(ctx, p, program, tests)
 	}
 	if err != nil || v.Class == Sandbox {
 		return v, err
@@ -169,148 +161,22 @@ func (j *Judge) Run(ctx context.Context, p *Problem, program string, tests []Tes
 	return v, nil
 }
 
-//go:embed codec.py
-var codec string
-
-//go:embed solution.py
-var solutionSide string
-
-//go:embed tests.py
-var testsSide string
-
-// asserted runs the program in one process and its tests in another.
-func (j *Judge) asserted(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
-	nonce, err := newNonce()
-	if err != nil {
-		return Verdict{}, err
-	}
-	mode, units := "each", make([]string, 0, len(tests))
-	for _, t := range tests {
-		units = append(units, t.Assert)
-	}
-	switch {
-	case p.Check != "":
-		mode, units = "check", []string{p.Check}
-	case p.Program != "":
-		mode, units = "split", []string{p.Program}
-	}
-	var payload strings.Builder
-	payload.WriteString("l6:")
-	for _, text := range []string{nonce, mode, p.Entry} {
-		packText(&payload, text)
-	}
-	packTexts(&payload, p.Setup)
-	packTexts(&payload, units)
-	packTexts(&payload, p.defined())
-	solution := j.side(solutionFile, nil)
-	solution.Files = append(solution.Files, sandbox.File{Name: "solution.txt", Data: []byte(program)})
-	testing := j.side(testsFile, []byte(payload.String()))
-	out, err := j.sandbox.Run(ctx, j.limits, solution, testing)
-	if err != nil {
-		return Verdict{}, err
-	}
-	return readTold(nonce, out[0], out[1]), nil
-}
-
-// side is one of the two processes.
-func (j *Judge) side(name string, stdin []byte) sandbox.Program {
-	p := j.language.Program("", stdin)
-	p.Files = []sandbox.File{{Name: name, Data: j.compiled[name]}}
-	p.Argv[len(p.Argv)-1] = "{}/" + name
-	return p
-}
-
-func newNonce() (string, error) {
-	word := make([]byte, 16)
-	_, err := rand.Read(word)
-	return hex.EncodeToString(word), err
-}
-
-// packText writes a text as codec.py reads it.
-func packText(b *strings.Builder, text string) {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	fmt.Fprintf(b, "s%d:%s", utf8.RuneCountInString(text), text)
-}
-
-func packTexts(b *strings.Builder, texts []string) {
-	fmt.Fprintf(b, "l%d:", len(texts))
-	for _, text := range texts {
-		packText(b, text)
-	}
-}
-
-// readTold reads what the process of the tests told, and how both ended.
-func readTold(nonce string, solution, tests sandbox.Outcome) Verdict {
-	v := Verdict{CPU: solution.CPU}
-	for _, o := range []sandbox.Outcome{solution, tests} {
-		if o.Status == sandbox.SandboxError {
-			v.Class, v.Message = Sandbox, o.Error
-			return v
-		}
-	}
-	ended, loaded := false, true
-	worst := Pass
-	for line := range strings.Lines(tests.Stdout) {
-		said, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), nonce)
-		if !ok || said == "" {
-			continue
-		}
-		note := said[1:]
-		switch said[0] {
-		case '#':
-			_, _ = fmt.Sscanf(note, "%d", &v.Total)
-			continue
-		case '.':
-			ended = true
-			continue
-		case '!':
-			loaded, ended, worst = false, true, Runtime
-			if strings.Contains(note, "SyntaxError") || strings.Contains(note, "IndentationError") || strings.Contains(note, "TabError") {
-				worst = Syntax
-			}
-		case 'P', 'W', 'E', 'G':
-			v.Tests = append(v.Tests, said[0] == 'P')
-		}
-		switch {
-		case worst != Pass:
-		case said[0] == 'W' || said[0] == 'w':
-			worst = Wrong
-		case said[0] != 'P':
-			worst = Runtime
-		}
-		if v.Message == "" && said[0] != 'P' {
-			v.Message = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\'`, `'`).Replace(note)
-		}
-	}
-	v.Total = max(v.Total, len(v.Tests), 1)
-	if loaded && ended && worst == Pass && v.Passed() == v.Total {
-		v.Class = Pass
-		return v
-	}
-	v.Class = worst
-	if worst == Pass { // the tests did not come to their end
-		v.Class = Runtime
-		if v.Message == "" {
-			v.Message = "the tests did not come to their end"
-		}
-	}
-	// How the program ended says more than that its tests noticed; that it was ended with its tests says nothing.
-	for _, o := range []sandbox.Outcome{solution, tests} {
-		class := map[sandbox.Status]Class{sandbox.Timeout: Timeout, sandbox.Memory: Memory, sandbox.Output: Output}[o.Status]
-		if class != "" && (v.Class == Runtime || !ended) {
-			v.Class, v.Message = class, classMessages[class]
-			break
-		}
-	}
-	return v
-}
-
-var classMessages = map[Class]string{Timeout: "the program took too long", Memory: "the program took too much memory", Output: "the program wrote too much"}
-
 // compared runs the program once for each test and compares what it writes.
-func (j *Judge) compared(ctx context.Context, program string, tests []Test) (Verdict, error) {
+func (j *Judge) compared(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
 	v := Verdict{Class: Pass, Total: len(tests)}
 	for _, t := range tests {
+		if t.Script != "" && j.compiled != nil {
+			one, err := j.scripted(ctx, p, program, t)
+			if err != nil || one.Class == Sandbox {
+				return one, err
+			}
+			v.CPU += one.CPU
+			v.Tests = append(v.Tests, one.Class == Pass)
+			if one.Class != Pass && v.Class == Pass {
+				v.Class, v.Message = one.Class, one.Message
+			}
+			continue
+		}
 		text, marker := program, ""
 		if t.Script != "" {
 			nonce, err := newNonce()
@@ -365,6 +231,10 @@ func (j *Judge) compare(o sandbox.Outcome, want, marker string) (Class, string) 
 	if j.language.Complains(o.Stderr) {
 		return Runtime, message
 	}
+	return wrote(got, want)
+}
+
+func wrote(got, want string) (Class, string) {
 	if same(got, want) {
 		return Pass, ""
 	}

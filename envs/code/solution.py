@@ -1,6 +1,7 @@
 # The process of a solution: it defines what the solution defines, and calls it as it is asked to.
 def main():
-    import sys
+    import _io
+    sys.meta_path.insert(0, Seeded(0))
     with open('solution.txt', encoding='utf-8', errors='surrogatepass', newline='') as f:
         text = f.read()
     module = type(sys)('solution')
@@ -44,14 +45,24 @@ def main():
     while True:
         what, target, name, args, kwargs = receive(known)
         try:
-            if target is not None:
+            if what == 'set':
+                f = setattr
+                args = [target, name] + args
+            elif target is not None:
                 f = getattr(target, name)
             elif name in space:
                 f = space[name]
             else:
                 raise NameError("name '%s' is not defined" % name)
-            result = f if what == 'get' else f(*args, **kwargs)
-            message = packed(['value', result, args], keep)  # what cannot be sent is the solution's fault
+            stdout, written = sys.stdout, None
+            if what == 'overheard':
+                sys.stdout = written = _io.StringIO()
+            try:
+                result = f if what == 'get' else f(*args, **kwargs)
+            finally:
+                sys.stdout = stdout
+            # What cannot be sent is the solution's fault.
+            message = packed(['value', result, args, written.getvalue() if written else ''], keep)
         except EOFError:
             return
         except BaseException as e:

@@ -1,8 +1,9 @@
 # The process of the tests: it runs them against the solution in another process, and tells of each how it went.
 def main():
-    import sys
+    del sys.path[0]  # nothing beside this file is a module
     source = sys.stdin.buffer.read().decode('utf-8')
-    (nonce, mode, entry, setup, units, defined), _ = decode(source, 0, None)
+    (nonce, mode, entry, setup, units, defined, reference, seed), _ = decode(source, 0, None)
+    sys.meta_path.insert(0, Seeded(seed))
 
     class Gone(Exception):
         pass
@@ -10,7 +11,7 @@ def main():
     class Foreign(Exception):
         pass
 
-    state = {'gone': None, 'foreign': False}
+    state = {'gone': None, 'foreign': False, 'told': False}
 
     def own(value, out):
         if type(value) is Remote:
@@ -38,8 +39,12 @@ def main():
         raise Gone(state['gone'])
 
     def ask(what, target, name, args, kwargs):
+        if what == 'call' and mode == 'script':
+            what = 'overheard'
         answer = exchange([what, target, name, list(args), dict(kwargs)])
-        if type(answer) is list and len(answer) == 3 and answer[0] == 'value' and type(answer[2]) is list:
+        if type(answer) is list and len(answer) == 4 and answer[0] == 'value' and type(answer[2]) is list and type(answer[3]) is str:
+            if what == 'overheard':
+                sys.stdout.write(answer[3])
             for mine, theirs in zip(args, answer[2]):  # what the solution changed in place
                 if type(mine) is type(theirs) and type(mine) in (list, set, dict, bytearray):
                     if type(mine) in (list, bytearray):
@@ -69,6 +74,15 @@ def main():
         def __getattr__(self, name):
             return ask('get', self, name, (), {})
 
+        def __setattr__(self, name, value):
+            ask('set', self, name, (value,), {})
+
+        def __repr__(self):
+            return ask('call', self, '__repr__', (), {})
+
+        def __str__(self):
+            return ask('call', self, '__str__', (), {})
+
         def __call__(self, *args, **kwargs):
             return ask('call', self, '__call__', args, kwargs)
 
@@ -96,16 +110,95 @@ def main():
                 found |= names(c)
         return found
 
+    def attempt(f):
+        said, note = 'P', ''
+        state['foreign'] = False
+        try:
+            f()
+        except AssertionError:
+            said, note = 'W', 'a test failed'
+        except Gone as e:
+            said, note = 'G', str(e)
+        except BaseException as e:
+            said, note = ('E' if state['foreign'] else 'W'), '%s: %s' % (type(e).__name__, e)
+            if state['foreign']:
+                note = str(e)
+        if said == 'P' and state['gone']:  # which tests may have taken for an exception that they wait for
+            said, note = 'G', state['gone']
+        return said, note
+
+    def report(said, note):
+        # One message is enough, and many would be too much to write.
+        if said != 'P':
+            note, state['told'] = '' if state['told'] else note, True
+        tell(said + ascii(note[:1000])[1:-1])
+
+    def script(run, text):
+        import _io
+        stdout, sys.stdout = sys.stdout, _io.StringIO()
+
+        def whole():
+            try:
+                run(text)
+            except SystemExit as e:
+                if e.code:
+                    raise
+
+        said, note = attempt(whole)
+        written, sys.stdout = sys.stdout.getvalue(), stdout
+        tell('#1')
+        tell('O' + written.encode('utf-8', 'replace').hex())
+        report(said, note)
+        tell('.')
+
     first = exchange(None)
     if not (type(first) is list and first == ['loaded']):
         e = failure(first)
         tell('!' + ascii(str(e))[1:-1])
         return
     import builtins
+    library = getattr(sys, 'stdlib_module_names', ('math', 're', 'cmath', 'collections', 'itertools', 'functools', 'string', 'random', 'heapq', 'statistics', 'datetime'))
+    if entry:
+        defined = defined + [entry]
     space = {'__name__': 'tests', '__builtins__': builtins}
+
+    def bind(code):
+        # Gives the names of a piece of tests a meaning. What stands beside the tests has none from the solution, which
+        # could bring one that says what they want to hear.
+        for name in names(code):
+            if name in space and name != entry:
+                continue
+            if name in defined:
+                # What a solution is known to define it may call as what is built in; no other name of it counts.
+                space[name] = Named(name)
+            elif name in space or hasattr(builtins, name):
+                continue
+            elif name in library:
+                space[name] = __import__(name)  # which tests forgot to import
+            elif mode != 'script':
+                space[name] = Named(name)
+            else:
+                try:
+                    space[name] = ask('get', None, name, (), {})
+                except BaseException:
+                    pass  # a name of the script's own, or one that is missing
+
+    def run(text):
+        code = compile(text, 'tests.py', 'exec')
+        bind(code)
+        exec(code, space)
+
     for text in setup:
-        exec(compile(text, 'tests.py', 'exec'), space)
-    parsed, asserted = [], lambda node: True
+        try:
+            compile(text, 'tests.py', 'exec')
+        except SyntaxError:
+            text += '\n    pass\n'  # the beginning of a program may end with the head of a function
+        run(text)
+    if mode == 'script':
+        script(run, units[0])
+        return
+    parsed = []
+    called = False  # whether the tests have the solution's own name for something else than the solution
     if mode == 'each':
         parsed = [(compile(text, 'tests.py', 'exec'), True) for text in units]
     else:
@@ -122,47 +215,33 @@ def main():
             return False
 
         for text in units:
-            body = compile(text, 'tests.py', 'exec', 0x400).body
-            for node in body:
+            for node in compile(text, 'tests.py', 'exec', 0x400).body:
                 inner = [node]
                 if mode == 'check' and isinstance(node, _ast.FunctionDef) and node.name == 'check':
                     if node.args.args:
                         space[node.args.args[0].arg] = Named(entry)
+                        called = node.args.args[0].arg != entry
                     inner = node.body
                 elif mode == 'check':
-                    exec(compile(_ast.Module([node], []), 'tests.py', 'exec'), space)
+                    if not (isinstance(node, _ast.Expr) and isinstance(node.value, _ast.Call) and getattr(node.value.func, 'id', '') == 'check'):
+                        run(_ast.Module([node], []))
                     continue
                 for one in inner:
                     if isinstance(one, _ast.Return):
                         break
                     parsed.append((compile(_ast.Module([one], []), 'tests.py', 'exec'), asserted(one)))
-    library = getattr(sys, 'stdlib_module_names', ('math', 're', 'cmath', 'collections', 'itertools', 'functools', 'string', 'random', 'heapq', 'statistics', 'datetime'))
-    if entry:
-        defined = defined + [entry]
     for code, _ in parsed:
-        for name in names(code):
-            # What a solution is known to define it may call as what is built in; no other name of it counts.
-            if name in defined:
-                space[name] = Named(name)
-            elif name not in space and not hasattr(builtins, name):
-                # Of a module that tests forgot to import a solution could bring one that says what they want to hear.
-                space[name] = __import__(name) if name in library else Named(name)
+        bind(code)
+    if called and reference and any(entry in names(code) for code, _ in parsed):
+        # What the answer is compared with is not to be another one of the same solution.
+        known = {'__name__': 'reference', '__builtins__': builtins}
+        exec(compile(reference, 'reference.py', 'exec'), known)
+        space[entry] = known[entry]
     tell('#%d' % sum(test for _, test in parsed))
     for code, test in parsed:
-        said, note = 'P', ''
-        state['foreign'] = False
-        try:
-            exec(code, space)
-        except AssertionError:
-            said, note = 'W', 'a test failed'
-        except Gone as e:
-            said, note = 'G', str(e)
-        except BaseException as e:
-            said, note = ('E' if state['foreign'] else 'W'), '%s: %s' % (type(e).__name__, e)
-            if state['foreign']:
-                note = str(e)
+        said, note = attempt(lambda: exec(code, space))
         if test or said != 'P':
-            tell((said if test else said.lower()) + ascii(note[:1000])[1:-1])
+            report(said if test else said.lower(), note)
     tell('.')
 
 

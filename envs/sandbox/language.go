@@ -180,6 +180,7 @@ func (l *Language) locate(ctx context.Context, program string) error {
 		l.Read, l.env = append(l.Read, folder), []string{"QHOME=" + folder, "QLIC=" + folder}
 	}
 	if l.Name == Node {
+		l.env = []string{"OPENSSL_CONF=/dev/null"} // the machine's own may not be read, which node takes for a fault
 		if info, err := os.Stat("/usr/share/nodejs"); err == nil && info.IsDir() {
 			l.Read = append(l.Read, "/usr/share/nodejs") // Debian keeps a part of it there
 		}

@@ -1,0 +1,204 @@
+package code
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"rltrain/envs/sandbox"
+)
+
+// Files of the two sides.
+const (
+	solutionFile = "solution.pyc"
+	testsFile    = "tests.pyc"
+)
+
+//go:embed codec.py
+var codec string
+
+//go:embed solution.py
+var solutionSide string
+
+//go:embed tests.py
+var testsSide string
+
+// asserted runs the program in one process and its tests in another.
+func (j *Judge) asserted(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
+	t := told{mode: "each", entry: p.Entry, setup: p.Setup, defined: p.defined()}
+	for _, one := range tests {
+		t.units = append(t.units, one.Assert)
+	}
+	switch {
+	case p.Check != "":
+		t.mode, t.units = "check", []string{p.Check}
+		if p.Solution != "" {
+			t.reference = p.complete(p.Solution)
+		}
+	case p.Program != "":
+		t.mode, t.units = "split", []string{p.Program}
+	}
+	v, _, err := j.pair(ctx, program, t, "")
+	return v, err
+}
+
+// told is what the process of the tests is told: codec.py and tests.py say how.
+type told struct {
+	mode, entry  string
+	setup, units []string
+	defined      []string
+	reference    string // the known answer, "" where there is none
+}
+
+// pair runs a program and its tests, and returns what they wrote, where that is asked for.
+func (j *Judge) pair(ctx context.Context, program string, t told, input string) (Verdict, string, error) {
+	nonce, err := newNonce()
+	if err != nil {
+		return Verdict{}, "", err
+	}
+	// Random numbers of tests are the same each time, and no program can know which.
+	all := sha256.Sum256([]byte(program + "\x00" + strings.Join(t.units, "\x00")))
+	var payload strings.Builder
+	payload.WriteString("l8:")
+	for _, text := range []string{nonce, t.mode, t.entry} {
+		packText(&payload, text)
+	}
+	packTexts(&payload, t.setup)
+	packTexts(&payload, t.units)
+	packTexts(&payload, t.defined)
+	packText(&payload, t.reference)
+	packText(&payload, hex.EncodeToString(all[:]))
+	solution := j.side(solutionFile, []byte(input))
+	solution.Files = append(solution.Files, sandbox.File{Name: "solution.txt", Data: []byte(program)})
+	limits := j.limits
+	for _, unit := range t.units { // each assertion is told of in a line
+		limits.Output += 64 * (1 + strings.Count(unit, "assert"))
+	}
+	if t.mode == "script" {
+		limits.Output *= 3 // as text, and in hexadecimal
+	}
+	out, err := j.sandbox.Run(ctx, limits, solution, j.side(testsFile, []byte(payload.String())))
+	if err != nil {
+		return Verdict{}, "", err
+	}
+	v, written := readTold(nonce, out[0], out[1])
+	return v, written, nil
+}
+
+// side is one of the two processes.
+func (j *Judge) side(name string, stdin []byte) sandbox.Program {
+	p := j.language.Program("", stdin)
+	p.Files = []sandbox.File{{Name: name, Data: j.compiled[name]}}
+	p.Argv[len(p.Argv)-1] = "{}/" + name
+	return p
+}
+
+func newNonce() (string, error) {
+	word := make([]byte, 16)
+	_, err := rand.Read(word)
+	return hex.EncodeToString(word), err
+}
+
+// packText writes a text as codec.py reads it.
+func packText(b *strings.Builder, text string) {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	fmt.Fprintf(b, "s%d:%s", utf8.RuneCountInString(text), text)
+}
+
+func packTexts(b *strings.Builder, texts []string) {
+	fmt.Fprintf(b, "l%d:", len(texts))
+	for _, text := range texts {
+		packText(b, text)
+	}
+}
+
+// readTold reads what the process of the tests told, how both ended, and what a script wrote.
+func readTold(nonce string, solution, tests sandbox.Outcome) (v Verdict, written string) {
+	v.CPU = solution.CPU
+	for _, o := range []sandbox.Outcome{solution, tests} {
+		if o.Status == sandbox.SandboxError {
+			v.Class, v.Message = Sandbox, o.Error
+			return v, ""
+		}
+	}
+	ended, loaded := false, true
+	worst := Pass
+	for line := range strings.Lines(tests.Stdout) {
+		said, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), nonce)
+		if !ok || said == "" {
+			continue
+		}
+		note := said[1:]
+		switch said[0] {
+		case '#':
+			_, _ = fmt.Sscanf(note, "%d", &v.Total)
+			continue
+		case 'O':
+			text, _ := hex.DecodeString(note)
+			written = string(text)
+			continue
+		case '.':
+			ended = true
+			continue
+		case '!':
+			loaded, ended, worst = false, true, Runtime
+			if strings.Contains(note, "SyntaxError") || strings.Contains(note, "IndentationError") || strings.Contains(note, "TabError") {
+				worst = Syntax
+			}
+		case 'P', 'W', 'E', 'G':
+			v.Tests = append(v.Tests, said[0] == 'P')
+		}
+		switch {
+		case worst != Pass:
+		case said[0] == 'W' || said[0] == 'w':
+			worst = Wrong
+		case said[0] != 'P':
+			worst = Runtime
+		}
+		if v.Message == "" && said[0] != 'P' {
+			v.Message = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\'`, `'`).Replace(note)
+		}
+	}
+	v.Total = max(v.Total, len(v.Tests), 1)
+	if solution.Status == sandbox.Output {
+		// How far its tests came until that was noticed is chance.
+		v.Class, v.Tests, v.Message = Output, nil, classMessages[Output]
+		return v, ""
+	}
+	if loaded && ended && worst == Pass && v.Passed() == v.Total {
+		v.Class = Pass
+		return v, written
+	}
+	v.Class = worst
+	if worst == Pass { // the tests did not come to their end
+		v.Class = Runtime
+		if v.Message == "" {
+			v.Message = "the tests did not come to their end"
+		}
+	}
+	// How the program ended says more than that its tests noticed; that it was ended with its tests says nothing.
+	for _, o := range []sandbox.Outcome{solution, tests} {
+		class := map[sandbox.Status]Class{sandbox.Timeout: Timeout, sandbox.Memory: Memory, sandbox.Output: Output}[o.Status]
+		if class != "" && (v.Class == Runtime || !ended) {
+			v.Class, v.Message = class, classMessages[class]
+			break
+		}
+	}
+	return v, written
+}
+
+var classMessages = map[Class]string{Timeout: "the program took too long", Memory: "the program took too much memory", Output: "the program wrote too much"}
+
+// scripted runs a script of Python in a process beside the program's, and compares what it writes.
+func (j *Judge) scripted(ctx context.Context, p *Problem, program string, t Test) (Verdict, error) {
+	v, written, err := j.pair(ctx, program, told{mode: "script", setup: p.Setup, units: []string{t.Script}, defined: p.defined()}, t.Input)
+	if err == nil && v.Class == Pass {
+		v.Class, v.Message = wrote(written, t.Want)
+	}
+	return v, err
+}
