@@ -344,9 +344,9 @@ func TestQuality(t *testing.T) {
 
 func TestRewards(t *testing.T) {
 	o := &options{BaseWeight: 1, PerfectWeight: 2, PerfectBonus: 3, TimeBonus: 4, Scale: .5, Timeout: 5}
-	c := envs.Completion{Info: &envs.Info{Tests: &envs.Tests{Class: "pass", Passed: 4, Total: 4, Seconds: 2.5, Program: "x = 1\n"}}}
+	c := envs.Completion{Info: &envs.Info{Tests: &envs.Tests{Class: "pass", Passed: 4, Total: 4, Seconds: 1, Program: "x = 1\n"}}}
 	for _, r := range rewards {
-		want := map[string]float64{"tests": .5 * (1 + 6 + 2), "partial": 1, "perfect": 1, "time": .5, "style": 1, "documentation": 0, "complexity": 1, "quality": 2. / 3}[r.Name]
+		want := map[string]float64{"tests": .5 * (1 + 6 + 3.2), "partial": 1, "perfect": 1, "time": .8, "style": 1, "documentation": 0, "complexity": 1, "quality": 2. / 3}[r.Name]
 		if got, err := r.New(o, nil)(context.Background(), c); err != nil || math.Abs(got-want) > 1e-12 {
 			t.Errorf("%s: %v, %v, want %v", r.Name, got, err, want)
 		}

@@ -32,7 +32,7 @@ func TestFalsePasses(t *testing.T) {
 		{"writes itself as wanted", "assert f(1) == 7", "class K:\n  __repr__ = __str__ = lambda s: '7'\ndef f(x): return K()"},
 		{"a decimal that equals all", "from decimal import Decimal\nassert f(1) == Decimal(7)", "from decimal import Decimal\nclass D(Decimal):\n  __eq__ = lambda s, o: True\n  __hash__ = None\ndef f(x): return D(1)"},
 		{"the library's class is another one", "from decimal import Decimal\nassert f(1) == Decimal(7)", "import decimal\nclass D:\n  __eq__ = lambda s, o: True\ndecimal.Decimal = D\ndef f(x): return D()"},
-		{"says what a module is", "from fractions import Fraction\nassert f(1) == Fraction(7)", "import os\ndef f(x):\n  m = b'l4:s5:valuex3:s2:oss6:systems4:truel1:i1;s0:'\n  os.write(4, b'%d\\n' % len(m) + m)\n  import time; time.sleep(9)"},
+		{"says what to run", "from fractions import Fraction\nassert f(1) == Fraction(7)", "import os\ndef f(x):\n  c = 'import fractions; fractions.Fraction.__eq__ = lambda s, o: True'\n  m = ('l4:s5:valuex3:s8:builtinss4:execs%d:%sl1:i1;s0:' % (len(c), c)).encode()\n  os.write(4, b'%d\\n' % len(m) + m)\n  import time; time.sleep(9)"},
 		{"traces calls", "assert f(1) == 7", "import sys\ndef t(frame, event, arg):\n  frame.f_locals['result'] = 7\n  return t\nsys.settrace(t)\nsys.setprofile(t)\ndef f(x): return 1"},
 		{"a thread that answers", "assert f(1) == 7", "import os, threading, time\ndef g():\n  while True:\n    for m in [b'l4:s5:valuei8;l1:i1;s0:']: os.write(4, b'%d\\n' % len(m) + m)\nthreading.Thread(target=g, daemon=True).start()\ndef f(x): return 1"},
 		{"a handler of signals", "assert f(1) == 7", "import signal\nfor s in (14, 15, 24): signal.signal(s, lambda *a: 7)\ndef f(x):\n  signal.raise_signal(15)\n  return 1"},

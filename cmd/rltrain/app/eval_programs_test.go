@@ -45,7 +45,7 @@ func TestEvalPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]int{"pass": 1, "wrong": 1, "empty": 1}
-	if diff := cmp.Diff(want, got.Classes); diff != "" || got.N != 3 || got.Passed != 1 || got.Pass1 != .25 || got.TestRate != .5 || got.Excluded != 0 {
+	if diff := cmp.Diff(want, got.Classes); diff != "" || got.N != 3 || got.Passed != 1 || got.Pass1 != .25 || got.TestRate != .5 || got.Excluded != 0 || len(got.PassAt) != 1 {
 		t.Errorf("%+v %s", got, diff)
 	}
 	for want, args := range map[string][]string{
