@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -176,6 +177,8 @@ func labelOf(value any) (string, error) {
 		if digits(v.String()) {
 			return v.String(), nil
 		}
+	case []any:
+		return "", errors.New("an array: a row has one label, a string or an integer")
 	}
 	return "", fmt.Errorf("%s, want a string or an integer", Kind(value))
 }

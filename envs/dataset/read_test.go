@@ -166,7 +166,7 @@ func TestReadErrors(t *testing.T) {
 		{"label fraction", "a.jsonl", `{"text":"q","label":1.5}`, Columns{}, `:1: column "label": the number "1.5", want a string or an integer`},
 		{"label boolean", "a.jsonl", `{"text":"q","label":true}`, Columns{}, `:1: column "label": a boolean, want a string or an integer`},
 		{"label minus zero", "a.jsonl", `{"text":"q","label":-0}`, Columns{}, `:1: column "label": the number "-0", want a string or an integer`},
-		{"label array", "a.jsonl", `{"text":"q","label":["a"]}`, Columns{}, `:1: column "label": an array, want a string or an integer`},
+		{"label array", "a.jsonl", `{"text":"q","label":["a"]}`, Columns{}, `:1: column "label": an array: a row has one label, a string or an integer`},
 		{"duplicate key", "a.jsonl", `{"text":"q","label":"a","t\u0065xt":"r"}`, Columns{}, `:1: key "text" occurs twice: remove one`},
 		{"not an object", "a.jsonl", ok + `"q"`, Columns{}, `:2: a string, want an object with the columns "text" and "label"`},
 		{"element not an object", "a.json", `[{"text":"q","label":"a"}, 3]`, Columns{}, `:1:28: the number "3", want an object with the columns "text" and "label"`},

@@ -93,7 +93,7 @@ func (o *options) Rows(ctx context.Context, s envs.Setup) ([]dataset.Row, error)
 		return rows, nil
 	}
 	if _, err := dataset.LabelIndex(rows, o.Labels); err != nil {
-		return nil, err
+		return nil, &envs.OptionError{Option: "labels", Err: err}
 	}
 	for _, label := range o.Labels {
 		if !slices.Contains(found, label) {

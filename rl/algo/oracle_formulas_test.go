@@ -191,7 +191,8 @@ func actorCriticOnce(o *oracle, acts []action, n float64) float64 {
 	return sum
 }
 
-const qTemperature = 0.3
+// qTemperature is DQN's, targetEvery the steps after which its target network is a copy of the policy.
+const qTemperature, targetEvery = 0.3, 2
 
 // lookedAhead is the target of DQN by its definition; double says who chooses the label.
 func lookedAhead(double bool) func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {

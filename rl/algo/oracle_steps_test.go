@@ -86,7 +86,7 @@ func oracleCases(t *testing.T) []oracleCase {
 		}
 	}
 	dqn := func(double bool) func() Algorithm {
-		return func() Algorithm { return &DQN{Double: double, Temperature: qTemperature, TargetEvery: 2} }
+		return func() Algorithm { return &DQN{Double: double, Temperature: qTemperature, TargetEvery: targetEvery} }
 	}
 	rewards, err := reward.ParseLabels("calibration,accuracy=2,expr:'correct - 0.5*(1-correct)*confidence'=0.5", []string{"a", "b", "c", "d", "e"}, reward.Options{})
 	if err != nil {

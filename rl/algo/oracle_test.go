@@ -250,7 +250,7 @@ func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []
 		step.figures["advantage_abs_mean"] = size
 	}
 	o.descend(step)
-	if needs.Target > 0 && (number+1)%needs.Target == 0 {
+	if (number+1)%targetEvery == 0 {
 		o.target = slices.Clone(o.x)
 	}
 	if c.KLCoef > 0 {

@@ -210,6 +210,27 @@ func TestScoredValues(t *testing.T) {
 	}
 }
 
+// TestScoredDropout: a prompt meets its own dropout, whatever prompts are asked beside it.
+func TestScoredDropout(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels, Prompt: ask, Dropout: 0.5})
+	prompts := encoded(t, p, "a wave", "the old law of 1812")
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		scores := func(prompts [][]int32, keys ...uint64) []float32 {
+			return s.Read(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: make([]int64, len(prompts)), Dropout: keys}, Pass{Dropout: true}).Labels)
+		}
+		together := scores(prompts, 7, 8)
+		near(t, "the first prompt's", scores(prompts[:1], 7), together[:3], 1e-5)
+		near(t, "the second prompt's", scores(prompts[1:], 8), together[3:], 1e-5)
+		if other := scores(prompts[1:], 7); math.Abs(float64(other[0]-together[3])) < 1e-5 {
+			t.Error("another key drops the same")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func near(t *testing.T, what string, got, want []float32, tolerance float64) {
 	t.Helper()
 	if len(got) != len(want) {
