@@ -32,6 +32,13 @@ func TestCodeEndToEnd(t *testing.T) {
 			t.Errorf("row %d: %v", i, row)
 		}
 	}
+	var programs []struct {
+		Problem, Passed, Total int
+		Class, Program, Kind   string
+	}
+	if err := files.LoadJSON(f.expand("TMP/code_rl/results/results.json"), &programs); err != nil || len(programs) != 2 || !strings.HasPrefix(programs[0].Program, "def f(x):") || programs[1].Problem != 1 || programs[1].Total == 0 {
+		t.Errorf("%+v, %v", programs, err)
+	}
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
 	if err := files.LoadJSON(f.expand("TMP/code_rl/logs/eval_results.json"), &scores); err != nil || scores.After.N != 2 || scores.Fresh.N != 2 {
 		t.Errorf("%+v, %v", scores, err)

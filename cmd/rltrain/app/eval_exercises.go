@@ -94,7 +94,13 @@ func (r examResults) String() string {
 			}
 		}
 		rows = append(rows, figureRow(fmt.Sprintf("majority@%d", set.N), set.Majority), figureRow("mean", set.Mean))
+		if set.TestRate != nil {
+			rows = append(rows, []string{"tests passed by the best", fmt.Sprintf("%.4f", *set.TestRate), ""})
+		}
 		b.WriteString(report.RenderTable([]string{"figure", "value", "95 % interval"}, rows))
+		if set.Classes != nil {
+			b.WriteString("how they ended: " + classes(set.Classes) + "\n")
+		}
 		if len(set.Kinds) > 0 {
 			rows = nil
 			for _, kind := range set.Kinds {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -231,14 +232,18 @@ func (r programResults) String() string {
 	}
 	rows = append(rows, []string{"tests passed by the best", fmt.Sprintf("%.4f", r.TestRate)})
 	b.WriteString(report.RenderTable([]string{"figure", "value"}, rows))
-	var classes []string
-	for class, n := range r.Classes {
-		classes = append(classes, fmt.Sprintf("%s %d", class, n))
-	}
-	slices.Sort(classes)
-	b.WriteString("\nhow they ended: " + strings.Join(classes, ", "))
+	b.WriteString("\nhow they ended: " + classes(r.Classes))
 	if r.Excluded > 0 {
 		fmt.Fprintf(&b, "\nwarning: the sandbox failed for %d programs, which are left out; the first: %s", r.Excluded, r.Failure)
 	}
 	return b.String()
+}
+
+// classes says how many programs ended in which way.
+func classes(counts map[string]int) string {
+	var all []string
+	for _, class := range slices.Sorted(maps.Keys(counts)) {
+		all = append(all, fmt.Sprintf("%s %d", class, counts[class]))
+	}
+	return strings.Join(all, ", ")
 }

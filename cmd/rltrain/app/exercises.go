@@ -140,12 +140,15 @@ type examResults struct {
 type examSet struct {
 	Dataset string `json:"dataset,omitempty"`
 	rl.PassScores
-	TooLong  int          `json:"too_long"`           // exercises that the model cannot read; they are left out
-	Failed   int          `json:"failed_tries"`       // whose exercise did not answer; they count as not right
-	Failure  string       `json:"failure,omitempty"`  // the first one
-	Unjudged int          `json:"unjudged_tries"`     // that may be right or not; they are left out
-	Why      string       `json:"unjudged,omitempty"` // the first one
-	Rows     []examinedAt `json:"exercises_tried"`
+	TooLong  int    `json:"too_long"`           // exercises that the model cannot read; they are left out
+	Failed   int    `json:"failed_tries"`       // whose exercise did not answer; they count as not right
+	Failure  string `json:"failure,omitempty"`  // the first one
+	Unjudged int    `json:"unjudged_tries"`     // that may be right or not; they are left out
+	Why      string `json:"unjudged,omitempty"` // the first one
+	// Of programs: the mean over exercises of the share of tests that the best try passes, and how the tries ended.
+	TestRate *float64       `json:"test_rate,omitempty"`
+	Classes  map[string]int `json:"classes,omitempty"`
+	Rows     []examinedAt   `json:"exercises_tried"`
 
 	tries map[int]rl.Tries // by the index of the exercise
 }
@@ -170,6 +173,7 @@ type aTry struct {
 	Tier      string          `json:"tier"`
 	Tokens    int             `json:"tokens"` // the model's
 	Stop      envs.StopReason `json:"stop"`
+	Tests     *envs.Tests     `json:"tests,omitempty"` // of a program
 }
 
 // examSlots is how many tries are written at the same time.
@@ -299,7 +303,33 @@ func (x exam) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, 
 		return set, fmt.Errorf("none of %d tries could be finished; the first: %s", set.Failed, set.Failure)
 	}
 	set.PassScores = rl.ScoreTries(all)
+	set.countPrograms()
 	return set, nil
+}
+
+// countPrograms makes the figures of tries that are programs.
+func (s *examSet) countPrograms() {
+	var best []float64
+	for _, row := range s.Rows {
+		share, ran := 0.0, false
+		for _, one := range row.Tries {
+			if one.Tests == nil {
+				continue
+			}
+			if s.Classes == nil {
+				s.Classes = map[string]int{}
+			}
+			s.Classes[one.Tests.Class]++
+			share, ran = max(share, float64(one.Tests.Passed)/float64(max(1, one.Tests.Total))), true
+		}
+		if ran {
+			best = append(best, share)
+		}
+	}
+	if len(best) > 0 {
+		mean := rl.MeanEstimate(best).Value
+		s.TestRate = &mean
+	}
 }
 
 // examined is an exercise and what came of the tries at it.
@@ -331,7 +361,7 @@ func examined(ctx context.Context, p *policy.Token, task envs.Task, index int, g
 			return row, err
 		}
 		if info := x.Info; info != nil {
-			one.Correct, one.Formatted, one.Answer, one.Tier = info.Correct, info.Formatted, info.Answer, info.Tier
+			one.Correct, one.Formatted, one.Answer, one.Tier, one.Tests = info.Correct, info.Formatted, info.Answer, info.Tier, info.Tests
 			row.Truth, row.Kind = info.Truth, info.Kind
 		}
 		row.Tries, row.infos = append(row.Tries, one), append(row.infos, x.Info)

@@ -134,7 +134,11 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, 
 	if scores.Fresh, err = t.fresh(ctx, sampler, task, evaluation); err != nil {
 		return err
 	}
-	return t.endReinforcement(ctx, stage, p, task, result.BestStep, scores)
+	programs, err := t.programs(ctx, sampler, task, evaluation)
+	if err != nil {
+		return err
+	}
+	return t.endReinforcement(ctx, stage, p, task, result.BestStep, scores, programs)
 }
 
 // writer is what writes the answers: servers, or this process.
@@ -267,7 +271,7 @@ func (t *trainer) fresh(ctx context.Context, sampler rollout.Writer, task envs.T
 	return &scores, err
 }
 
-func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, best int, scores report.AnswerResults) error {
+func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, best int, scores report.AnswerResults, programs []programResult) error {
 	if err := p.Save(stage.Dir()); err != nil {
 		return err
 	}
@@ -277,8 +281,8 @@ func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *pol
 	if err := drawCurves(stage); err != nil {
 		return err
 	}
-	if _, programs := t.config.Settings.(envs.ProgramSource); programs {
-		if err := saveRewards(stage); err != nil {
+	if programs != nil {
+		if err := savePrograms(stage, programs); err != nil {
 			return err
 		}
 	}
@@ -308,25 +312,6 @@ func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *pol
 		}
 	}
 	return t.saved(stage)
-}
-
-// saveRewards writes logs/rewards.json: what the answers of the logged steps earned, all in all and by reward.
-func saveRewards(stage *run.Stage) error {
-	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
-	if err != nil {
-		return err
-	}
-	earned := []report.Row{}
-	for _, row := range rows {
-		if _, ok := row["reward"]; !ok {
-			continue // an evaluation
-		}
-		maps.DeleteFunc(row, func(key string, _ any) bool {
-			return key != "step" && key != "reward" && !strings.HasPrefix(key, "rewards/")
-		})
-		earned = append(earned, row)
-	}
-	return save(stage, "rewards.json", earned)
 }
 
 // describe is an evaluation on one line, by kind of exercise where the task tells kinds.

@@ -1,0 +1,78 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"strings"
+
+	"rltrain/envs"
+	"rltrain/internal/files"
+	"rltrain/rl/report"
+	"rltrain/rl/rollout"
+	"rltrain/rl/run"
+)
+
+// programResult is a line of results/results.json: the program that the kept weights write for a held-out problem.
+type programResult struct {
+	Problem int    `json:"problem"` // among the held-out ones, from 0
+	Kind    string `json:"kind,omitempty"`
+	Class   string `json:"class"`
+	Passed  int    `json:"passed"`
+	Total   int    `json:"total"`
+	Program string `json:"program"`
+}
+
+// programs has the kept weights solve the held-out problems, where the task's answers are programs; nil for other tasks.
+// Problems that leave no room for an answer, and programs of which nothing is known, are left out.
+func (t *trainer) programs(ctx context.Context, sampler rollout.Writer, task envs.Task, evaluation rollout.Config) ([]programResult, error) {
+	if _, ok := t.config.Settings.(envs.ProgramSource); !ok {
+		return nil, nil
+	}
+	n := t.config.Answers.EvalSamples
+	if most := task.Len(envs.Eval); most > 0 {
+		n = min(n, most)
+	}
+	indices := make([]int, n)
+	for i := range indices {
+		indices[i] = i
+	}
+	evaluation.Rewards = nil
+	played, err := rollout.Play(ctx, sampler, task, envs.Eval, indices, evaluation)
+	if err != nil {
+		return nil, fmt.Errorf("writing programs for results: %w", err)
+	}
+	results := []programResult{}
+	for i, group := range played.Groups {
+		if info := group[0].Info; info != nil && info.Tests != nil {
+			results = append(results, programResult{i, info.Kind, info.Tests.Class, info.Tests.Passed, info.Tests.Total, info.Tests.Program})
+		}
+	}
+	return results, nil
+}
+
+// savePrograms writes results/results.json and logs/rewards.json, what the answers of the logged steps earned, all in all
+// and by reward.
+func savePrograms(stage *run.Stage, results []programResult) error {
+	path, err := stage.File("results", "results.json")
+	if err := errors.Join(err, files.SaveJSON(path, results)); err != nil {
+		return err
+	}
+	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
+	if err != nil {
+		return err
+	}
+	earned := []report.Row{}
+	for _, row := range rows {
+		if _, ok := row["reward"]; !ok {
+			continue // an evaluation
+		}
+		maps.DeleteFunc(row, func(key string, _ any) bool {
+			return key != "step" && key != "reward" && !strings.HasPrefix(key, "rewards/")
+		})
+		earned = append(earned, row)
+	}
+	return save(stage, "rewards.json", earned)
+}
