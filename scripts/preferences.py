@@ -2,6 +2,7 @@
 import contextlib
 import json
 import random
+import shutil
 import warnings
 from unittest import mock
 
@@ -15,6 +16,8 @@ from trl.experimental.cpo import CPOConfig, CPOTrainer, cpo_trainer
 
 STEPS, BETA = 3, 0.2
 FIGURES = ["loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected"]
+OPTIONS = {"label_smoothing": "--label-smoothing", "cpo_alpha": "--cpo-alpha", "simpo_gamma": "--simpo-gamma"}
+JUDGED = {"accuracy": "rewards/accuracies", "margin": "rewards/margins", "logps_chosen": "logps/chosen", "logps_rejected": "logps/rejected"}
 LOSSES = [  # our options, TRL's trainer and its settings
     ("sigmoid", DPOTrainer, DPOConfig, dict(loss_type=["sigmoid"])),
     ("hinge", DPOTrainer, DPOConfig, dict(loss_type=["hinge"])),
@@ -71,8 +74,7 @@ def by_trl(scratch, model, data, trainer, config, settings):
 
 def by_rltrain(scratch, model, data, loss, settings):
     output = scratch / "ours"
-    options = {"label_smoothing": "--label-smoothing", "cpo_alpha": "--cpo-alpha", "simpo_gamma": "--simpo-gamma"}
-    more = [x for name, flag in options.items() if settings.get(name) for x in (flag, settings[name])]
+    more = [x for name, flag in OPTIONS.items() if settings.get(name) for x in (flag, settings[name])]
     if "loss_weights" in settings:
         more += ["--loss-weights", ",".join(map(str, settings["loss_weights"]))]
     with open(data, encoding="utf-8") as f:
@@ -97,6 +99,56 @@ def compare(name, ours, theirs, figures):
     check(name, worst <= LIMIT and where != "no figure", where)
 
 
+def moved(folder, model):
+    """A model that is not what it began with."""
+    shutil.copytree(model, folder)
+    torch.manual_seed(5)
+    changed = AutoModelForCausalLM.from_pretrained(model)
+    with torch.no_grad():
+        for weight in changed.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    changed.save_pretrained(folder)
+    return folder
+
+
+def judged_by_trl(scratch, model, reference, data, trainer, config, settings):
+    """TRL's figures of a model that is not trained on the rows; the file is one batch."""
+    dataset = load_dataset("json", data_files=str(data), split="train", cache_dir=str(scratch / "cache"))
+    args = config(output_dir=str(scratch / "trl"), report_to="none", use_cpu=True, bf16=False, beta=BETA, max_length=1000, per_device_eval_batch_size=len(dataset),
+                  disable_tqdm=True, remove_unused_columns=False, **settings)
+    more = {"ref_model": AutoModelForCausalLM.from_pretrained(reference)} if trainer in (DPOTrainer, KTOTrainer) else {}
+    made = trainer(model=AutoModelForCausalLM.from_pretrained(model), args=args, train_dataset=dataset, eval_dataset=dataset,
+                   processing_class=AutoTokenizer.from_pretrained(model), **more)
+    return {name.removeprefix("eval_"): value for name, value in made.evaluate().items()}
+
+
+def judged_by_rltrain(scratch, model, reference, data, loss, trainer, settings):
+    output = scratch / "judged.json"
+    output.unlink(missing_ok=True)
+    more = ["--reference", reference] if trainer in (DPOTrainer, KTOTrainer) else []
+    more += [x for name, flag in OPTIONS.items() if settings.get(name) for x in (flag, settings[name])]
+    rltrain("eval", "--task", "preference", "--model", model, "--dataset", data, "--loss-type", loss, "--beta", BETA, "--max-length", 1000, "--output", output, *more)
+    found = json.loads(output.read_text())
+    return {"loss": found["loss"], **{theirs: found[ours]["value"] for ours, theirs in JUDGED.items()}}
+
+
+def check_judged(scratch, model, data):
+    """rltrain eval on rows beside the evaluation of TRL's trainers, with and without label smoothing."""
+    policy = moved(scratch / "preferences-moved", model)
+    smoothed = [(loss, trainer, config, settings | {"label_smoothing": 0.2}) for loss, trainer, config, settings in LOSSES if loss in ("robust", "cpo", "simpo")]
+    for loss, trainer, config, settings in [found for found in LOSSES if "," not in found[0]] + smoothed:
+        kind = "single" if loss == "kto" else "explicit"
+        name = f"eval of {loss} on {kind} rows beside TRL" + (", smoothed" if "label_smoothing" in settings else "")
+        with attempt(name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours = judged_by_rltrain(scratch, policy, model, data[kind], loss, trainer, settings)
+            theirs = judged_by_trl(scratch, policy, model, data[kind], trainer, config, settings)
+            if loss in ("simpo", "kto"):  # TRL's logps are means over tokens in simpo, and its margins of kto are between the sides
+                for figure in ["logps/chosen", "logps/rejected"] if loss == "simpo" else ["rewards/margins", "rewards/accuracies"]:
+                    theirs.pop(figure, None)
+            compare(name, [ours], [theirs], list(ours))
+
+
 def check_preferences(scratch, texts):
     """Each loss on pairs, and each layout of rows with one loss. Of orpo TRL takes the likelihood of the prompt too."""
     model = model_folder(scratch / "preferences-model", "bytes", TEMPLATE)
@@ -114,3 +166,4 @@ def check_preferences(scratch, texts):
                 ours, theirs = ours[:1], theirs[:1]
             figures = FIGURES[:-2] if loss == "simpo" else FIGURES  # TRL's logps are means over tokens in it, ours are sums always
             compare(f"{loss} on {kind} rows beside TRL, {len(ours)} updates", ours, theirs, figures)
+    check_judged(scratch, model, data)

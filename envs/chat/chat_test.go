@@ -90,6 +90,10 @@ func TestExamples(t *testing.T) {
 		{"Alpaca preference", `{"instruction":"i","input":null,"chosen":"a","rejected":"b"}`, nil,
 			Example{Format: Preference, Prompt: chat("user: i"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b")}},
 		{"Alpaca label", `{"instruction":"i","output":"o","kto_tag":"False"}`, nil, Example{Format: Unpaired, Prompt: chat("user: i"), Completion: chat("assistant: o")}},
+		{"demonstrations and own samples", `{"prompt":"q","chosen":"a","completion":"b","finish_reason":"stop"}`, []Format{Preference},
+			Example{Format: Preference, Prompt: text("q"), Chosen: text("a"), Rejected: text("b"), Extra: dataset.Object{{Name: "finish_reason", Value: "stop"}}}},
+		{"demonstrations of conversations", `{"messages":[` + say("user", "q") + `],"chosen":"a","completion":"b"}`, []Format{Preference},
+			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b")}},
 		{"OpenAI preference", `{"input":{"messages":[` + say("user", "q") + `],"tools":[{"n":1}]},"preferred_output":[` + say("assistant", "a") + `],"non_preferred_output":[` + say("assistant", "b") + `]}`, nil,
 			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b"), Tools: []any{dataset.Object{{Name: "n", Value: int64(1)}}}}},
 		{"nulls and parts", `{"messages":[{"role":"user","name":null,"content":[{"type":"text","text":"a","image":null},{"type":"text","text":"b"}]},{"tool_calls":[{"f":{"x":null,"y":[null]}}],"content":null,"role":"assistant"}]}`, nil,
@@ -150,10 +154,11 @@ func TestExamplesErrors(t *testing.T) {
 		want       string
 	}{
 		{"unknown columns", `{"question":"q","answer":"a"}`, []Format{PromptOnly}, `:1: not a data set of the kind prompt only: the columns are "question", "answer"; want prompt, or instruction`},
-		{"wrong kind", `{"text":"q"}`, []Format{Preference}, `:1: not a data set of the kind preference: the columns are "text"; want input + preferred_output + non_preferred_output, or conversations + chosen + rejected, or messages + chosen + rejected, or instruction + chosen + rejected, or prompt + chosen + rejected, or chosen + rejected`},
+		{"wrong kind", `{"text":"q"}`, []Format{Preference}, `:1: not a data set of the kind preference: the columns are "text"; want input + preferred_output + non_preferred_output, or conversations + chosen + rejected, or messages + chosen + rejected, or instruction + chosen + rejected, or prompt + chosen + rejected, or chosen + rejected, or prompt + chosen + completion, or messages + chosen + completion`},
 		{"no columns", `{}`, []Format{PromptOnly}, `:1: not a data set of the kind prompt only: there are no columns; want prompt, or instruction`},
 		{"other columns later", `{"text":"q"}` + "\n" + `{"prompt":"q"}`, nil, `:2: the row has no column "text", which the first row has; its columns are "prompt"`},
 		{"null", `{"text":null}`, nil, `:1: column "text": null instead of a text or a conversation: fill it or remove the row`},
+		{"label of another kind", `{"prompt":"q","completion":"a","label":3}`, []Format{Unpaired, Preference}, `:1: column "label": the number "3", want true or false`},
 		{"number", `{"prompt":1,"completion":"a"}`, nil, `:1: column "prompt": the number "1", want a string or a list of messages`},
 		{"empty prompt", `{"prompt":"","completion":"a"}`, nil, `:1: column "prompt" is empty: fill it or remove the row`},
 		{"nul", `{"text":"a\u0000"}`, nil, `:1: column "text": NUL at byte 2: remove it`},

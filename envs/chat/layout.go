@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,6 +40,13 @@ var layouts = []*Layout{
 	}},
 	{Preference, []string{"prompt", "chosen", "rejected"}, nil, readPreference},
 	{Preference, []string{"chosen", "rejected"}, nil, readImplicit},
+	// Demonstrations, to whose prompts `rltrain generate` has added a policy's own completions.
+	{Preference, []string{"prompt", "chosen", "completion"}, nil, func(r *row, e *Example) error {
+		return r.first(r.contents(&e.Prompt, "prompt", &e.Chosen, "chosen"), r.answer(&e.Rejected, "completion"), alike(&e.Chosen, "chosen", &e.Rejected, "completion"))
+	}},
+	{Preference, []string{"messages", "chosen", "completion"}, hasList("messages"), func(r *row, e *Example) error {
+		return r.first(r.conversation(&e.Prompt, "messages"), r.reply(&e.Chosen, "chosen"), r.reply(&e.Rejected, "completion"))
+	}},
 	{PromptCompletion, []string{"prompt", "completion"}, nil, func(r *row, e *Example) error {
 		return r.contents(&e.Prompt, "prompt", &e.Completion, "completion")
 	}},
@@ -71,6 +79,9 @@ func Detect(r dataset.Record, accept ...Format) (*Layout, error) {
 			return l, nil
 		}
 	}
+	if err := whyNot(r, accept); err != nil {
+		return nil, err
+	}
 	columns := "there are no columns"
 	if len(r.Fields) > 0 {
 		columns = "the columns are " + words.List(r.Fields.Names())
@@ -87,12 +98,30 @@ func Detect(r dataset.Record, accept ...Format) (*Layout, error) {
 }
 
 func (l *Layout) fit(fields dataset.Object) bool {
+	return l.named(fields) && (l.fits == nil || l.fits(fields))
+}
+
+// named says whether all columns are there.
+func (l *Layout) named(fields dataset.Object) bool {
 	for _, name := range l.Columns {
 		if _, ok := fields.Get(name); !ok {
 			return false
 		}
 	}
-	return l.fits == nil || l.fits(fields)
+	return true
+}
+
+// whyNot says what is wrong with the values of a record that has all columns of an accepted layout and fits none.
+func whyNot(r dataset.Record, accept []Format) error {
+	for _, l := range layouts {
+		if !slices.Contains(accept, l.Format) || !l.named(r.Fields) {
+			continue
+		}
+		if _, err := l.Example(r); err != nil && !errors.Is(err, ErrNull) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Example reads one record that has this layout.
