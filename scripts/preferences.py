@@ -157,7 +157,7 @@ def check_preferences(scratch, texts):
     runs += [("messages", loss) for loss in LOSSES if loss[1] is CPOTrainer]
     for kind, (loss, trainer, config, settings) in runs:
         # TRL's CPOTrainer puts the end token behind what the template writes, which its DPOTrainer and rltrain do not.
-        ending = mock.patch.object(cpo_trainer, "add_eos_token_if_needed", as_the_template_ends) if kind == "messages" else contextlib.nullcontext()
+        ending = mock.patch.object(cpo_trainer, "add_eos_token_if_needed", as_the_template_ends) if kind.endswith("messages") else contextlib.nullcontext()
         with attempt(f"TRL, {kind}, {loss}"), warnings.catch_warnings(), ending:
             warnings.simplefilter("ignore")
             torch.manual_seed(1)

@@ -50,13 +50,13 @@ type realPairs struct {
 	CPUSeconds []float64           `json:"cpu_seconds"`
 }
 
-// preferenceWays are the ways, by the options that tell them from each other. BASE is the model that all begin with, PAIRS
-// the pairs and REWARD the reward model.
+// preferenceWays are the ways, by the options that tell them from each other. BASE is the model that policies begin with, PAIRS
+// its pairs, MANY more of them, JUDGE what the reward model begins with, and REWARD the reward model.
 var preferenceWays = []struct {
 	name    string
 	options string
 }{
-	{"reward model", "--mode reward_model --model BASE --dataset PAIRS --validation-share 0.25 --epochs 3 --batch-size 16 --learning-rate 0.002"},
+	{"reward model", "--mode reward_model --model JUDGE --dataset MANY --validation-share 0.25 --epochs 3 --batch-size 16 --learning-rate 0.002 --lora-r 32 --lora-alpha 64"},
 	{"sigmoid", onPairs + "sigmoid,sft --loss-weights 1,0.2 --beta 0.1"},
 	{"ipo", onPairs + "ipo,sft --loss-weights 1,1 --beta 0.5"},
 	{"simpo", onPairs + "simpo,sft --loss-weights 1,1 --beta 2"},
@@ -106,7 +106,7 @@ func (e *preferenceExperiment) run(ctx context.Context) error {
 	return e.onReal(ctx)
 }
 
-// base makes the model that all ways begin with, and the pairs of its answers, once for a seed.
+// base makes the models that the ways begin with, and the pairs of answers, once for a seed.
 func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) error {
 	if made(filepath.Join(dir, "pairs", "validation.jsonl")) {
 		return nil
@@ -114,8 +114,15 @@ func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) e
 	if err := e.imitate(ctx, dir, seed, "--tiny-hidden 64 --slip-share 0.6 --max-steps 1400"); err != nil {
 		return err
 	}
+	if err := e.imitate(ctx, judgeIn(dir), seed, "--tiny-layers 4 --tiny-hidden 64 --max-steps 900"); err != nil {
+		return err
+	}
 	return e.writeOwnPairs(ctx, dir, filepath.Join(dir, baseFolder), seed)
 }
+
+// judgeIn is the folder of the model that a reward model begins with, which has imitated right solutions alone: two layers do
+// not compare an answer with the sums before it.
+func judgeIn(dir string) string { return filepath.Join(dir, "judge") }
 
 // imitate trains a model on worked solutions, unless it is there.
 func (e *preferenceExperiment) imitate(ctx context.Context, dir string, seed int, options string) error {
@@ -137,7 +144,8 @@ func (e *preferenceExperiment) learn(ctx context.Context, dir string, seed int, 
 	r := preferenceRun{Way: name, Seed: seed}
 	base, reward := filepath.Join(dir, baseFolder), filepath.Join(dir, "reward_model", "preference_reward")
 	out := filepath.Join(dir, strings.NewReplacer(" ", "_", ",", "").Replace(name))
-	args := strings.Fields(strings.NewReplacer("BASE", base, "PAIRS", filepath.Join(dir, "pairs"), "REWARD", reward).Replace(options))
+	args := strings.Fields(strings.NewReplacer("BASE", base, "PAIRS", filepath.Join(dir, "pairs"), "MANY", filepath.Join(dir, "many"),
+		"JUDGE", filepath.Join(judgeIn(dir), baseFolder), "REWARD", reward).Replace(options))
 	var err error
 	if r.CPUSeconds, _, err = command(ctx, e.program, append(args, "--threads", "1", "--seed", strconv.Itoa(seed), "--output-dir", out)...); err != nil {
 		return r, err

@@ -27,14 +27,15 @@ type ownPair struct {
 }
 
 const (
-	promptsAsked = 3000 // exercises whose answers become pairs to learn from
+	promptsAsked = 9000 // exercises whose answers become pairs for a reward model to learn from
+	promptsFew   = 3000 // of them, those for policies
 	promptsHeld  = 300  // others, whose pairs are held out
 	answersEach  = 8
 	pairsEach    = 4 // of an exercise at most
 )
 
 // writeOwnPairs has the model in base answer exercises, and writes the pairs to train.jsonl and validation.jsonl in the
-// folder pairs of dir. No exercise is in both.
+// folders many (for a reward model) and pairs (for policies) of dir. No exercise is in both files.
 func (e *preferenceExperiment) writeOwnPairs(ctx context.Context, dir, base string, seed int) error {
 	task, err := digits.New(digits.Sum, uint64(1000+seed), digits.Options{Count: 2, Max: 99, Short: true})
 	if err != nil {
@@ -60,22 +61,26 @@ func (e *preferenceExperiment) writeOwnPairs(ctx context.Context, dir, base stri
 		"--max-new-tokens", "40", "--threads", "1", "--seed", strconv.Itoa(seed)); err != nil {
 		return err
 	}
-	pairs, err := readOwnPairs(ctx, task, answers)
+	pairs, few, err := readOwnPairs(ctx, task, answers)
 	if err != nil {
 		return err
 	}
-	folder := filepath.Join(dir, "pairs")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
+	held := pairs[1]
+	for folder, learnt := range map[string][]any{"many": pairs[0], "pairs": pairs[0][:few]} {
+		folder = filepath.Join(dir, folder)
+		if err := errors.Join(os.MkdirAll(folder, 0o755), writeObjects(filepath.Join(folder, "train.jsonl"), learnt), writeObjects(filepath.Join(folder, "validation.jsonl"), held)); err != nil {
+			return err
+		}
 	}
-	return errors.Join(writeObjects(filepath.Join(folder, "train.jsonl"), pairs[0]), writeObjects(filepath.Join(folder, "validation.jsonl"), pairs[1]))
+	return nil
 }
 
-// readOwnPairs judges the answers, and pairs those to each exercise: to learn from, and held out.
-func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2][]any, err error) {
+// readOwnPairs judges the answers, and pairs those to each exercise: to learn from, the first few of them for policies, and
+// held out.
+func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2][]any, few int, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return pairs, err
+		return pairs, 0, err
 	}
 	defer f.Close()
 	prompts, right, wrong := map[int]string{}, map[int][]string{}, map[int][]string{}
@@ -88,15 +93,15 @@ func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2
 		if err := d.Decode(&row); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return pairs, fmt.Errorf("%s: %w", path, err)
+			return pairs, 0, fmt.Errorf("%s: %w", path, err)
 		}
 		episode, err := task.Episode(envs.Train, row.Exercise)
 		if err != nil {
-			return pairs, err
+			return pairs, 0, err
 		}
 		step, err := episode.Step(ctx, envs.Action{Text: row.Completion, Stop: row.Stop})
 		if err != nil {
-			return pairs, err
+			return pairs, 0, err
 		}
 		prompts[row.Exercise] = row.Prompt
 		switch {
@@ -111,11 +116,14 @@ func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2
 		if exercise >= promptsAsked {
 			part = 1
 		}
+		if exercise == promptsFew {
+			few = len(pairs[0])
+		}
 		for i := range min(pairsEach, len(right[exercise]), len(wrong[exercise])) {
 			pairs[part] = append(pairs[part], ownPair{prompts[exercise], right[exercise][i], wrong[exercise][i]})
 		}
 	}
-	return pairs, nil
+	return pairs, few, nil
 }
 
 // writeObjects writes rows as JSON Lines.

@@ -1,0 +1,89 @@
+package policy
+
+import (
+	"errors"
+	"iter"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs/chat"
+)
+
+// pairOf is a row of two answers.
+func pairOf(line int, prompt, chosen, rejected string) chat.Example {
+	return chat.Example{File: "f", Line: line, Format: chat.Preference, Prompt: chat.Content{Text: prompt}, Chosen: chat.Content{Text: chosen}, Rejected: chat.Content{Text: rejected}}
+}
+
+// singleOf is a row of one answer.
+func singleOf(prompt, answer string, good bool) chat.Example {
+	e := completionOf(prompt, answer)
+	e.Format, e.Label = chat.Unpaired, good
+	return e
+}
+
+// TestEncodePreferences: what is cut, and what is left out, of tokens that are a letter each, six at most.
+func TestEncodePreferences(t *testing.T) {
+	p := tinyPolicy(t, TokenConfig{})
+	type kept struct {
+		Answers []string // of a unit, the end as a full stop
+		Truths  []int32
+	}
+	for _, test := range []struct {
+		name                      string
+		examples                  []chat.Example
+		singles                   bool
+		want                      []kept
+		cut, dropped, equal, null int
+		first                     string
+	}{
+		{name: "pair", examples: []chat.Example{pairOf(1, "ab", "c", "")}, want: []kept{{[]string{"c.", "."}, []int32{1, 0}}}},
+		{name: "cut", examples: []chat.Example{pairOf(1, "ab", "cdefg", "c")}, want: []kept{{[]string{"cdef", "c."}, []int32{1, 0}}}, cut: 1},
+		{name: "one side is gone", examples: []chat.Example{pairOf(1, "abcdef", "g", "h"), pairOf(2, "a", "b", "c")}, want: []kept{{[]string{"b.", "c."}, []int32{1, 0}}}, dropped: 1, first: "f:1"},
+		{name: "equal", examples: []chat.Example{pairOf(1, "a", "b", "c"), pairOf(2, "a", "b", "b")}, want: []kept{{[]string{"b.", "c."}, []int32{1, 0}}}, equal: 1, first: "f:2"},
+		{name: "equal once cut", examples: []chat.Example{pairOf(1, "a", "b", "c"), pairOf(2, "ab", "cdefg", "cdefh")}, want: []kept{{[]string{"b.", "c."}, []int32{1, 0}}}, dropped: 1, first: "f:2"},
+		{name: "null", examples: []chat.Example{{}, pairOf(2, "a", "b", "c")}, want: []kept{{[]string{"b.", "c."}, []int32{1, 0}}}, null: 1},
+		{name: "taken apart", singles: true, examples: []chat.Example{pairOf(1, "a", "b", "c"), singleOf("a", "d", false), singleOf("a", "e", true)},
+			want: []kept{{[]string{"b."}, []int32{1}}, {[]string{"c."}, []int32{0}}, {[]string{"d."}, []int32{0}}, {[]string{"e."}, []int32{1}}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := p.EncodePreferences(withNulls(test.examples), 6, test.singles)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var units []kept
+			for i, unit := range got.Units {
+				var k kept
+				for _, x := range unit {
+					if x.Prompt != i {
+						t.Errorf("unit %d has the number %d", i, x.Prompt)
+					}
+					k.Answers, k.Truths = append(k.Answers, strings.ReplaceAll(p.Tokenizer.Decode(x.Actions, false), "<eos>", ".")), append(k.Truths, x.Truth)
+				}
+				units = append(units, k)
+			}
+			if diff := cmp.Diff(test.want, units); diff != "" {
+				t.Errorf("units (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]int{test.cut, test.dropped, test.equal, test.null}, []int{got.Cut, got.Dropped, got.Equal, got.Null}); diff != "" || got.First != test.first {
+				t.Errorf("cut, dropped, equal, null (-want +got):\n%s; first %q, want %q", diff, got.First, test.first)
+			}
+		})
+	}
+}
+
+// withNulls gives examples, those without a file as rows with null.
+func withNulls(examples []chat.Example) iter.Seq2[chat.Example, error] {
+	return func(yield func(chat.Example, error) bool) {
+		for _, e := range examples {
+			var err error
+			if e.File == "" {
+				err = errors.Join(chat.ErrNull)
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
