@@ -434,6 +434,17 @@ func TestScoreOfPreferences(t *testing.T) {
 	if math.Abs(v.Accuracy.Value-right/6) > 1e-9 || math.Abs(v.Margin.Value-margin) > 1e-4 || math.Abs(v.Loss-loss) > 1e-4 {
 		t.Errorf("%s; want accuracy %v, margin %v, loss %v", v, right/6, margin, loss)
 	}
+	// Without a reference a reward is the mean log-probability of an answer's tokens.
+	a, margin = newDPO("simpo"), 0
+	if v, err = a.Score(t.Context(), p, units); err != nil {
+		t.Fatal(err)
+	}
+	for i, unit := range units {
+		margin += a.Beta * (sums[2*i]/float64(unit[0].Len()) - sums[2*i+1]/float64(unit[1].Len())) / 6
+	}
+	if math.Abs(v.Margin.Value-margin) > 1e-4 {
+		t.Errorf("margin %v, want %v", v.Margin, margin)
+	}
 }
 
 // TestPrecomputedReference gives the same run, up to rounding, as asking the reference in each step.

@@ -59,7 +59,11 @@ func TestEncodePreferences(t *testing.T) {
 					if x.Prompt != i {
 						t.Errorf("unit %d has the number %d", i, x.Prompt)
 					}
-					k.Answers, k.Truths = append(k.Answers, strings.ReplaceAll(p.Tokenizer.Decode(x.Actions, false), "<eos>", ".")), append(k.Truths, x.Truth)
+					answer, err := p.Tokenizer.Decode(x.Actions, false)
+					if err != nil {
+						t.Fatal(err)
+					}
+					k.Answers, k.Truths = append(k.Answers, strings.ReplaceAll(answer, "<eos>", ".")), append(k.Truths, x.Truth)
 				}
 				units = append(units, k)
 			}
