@@ -27,7 +27,7 @@ type ownPair struct {
 }
 
 const (
-	promptsAsked = 9000 // exercises whose answers become pairs for a reward model to learn from
+	promptsAsked = 6000 // exercises whose answers become pairs for a reward model to learn from
 	promptsFew   = 3000 // of them, those for policies
 	promptsHeld  = 300  // others, whose pairs are held out
 	answersEach  = 8
