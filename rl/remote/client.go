@@ -208,6 +208,8 @@ func (s *server) completions(ctx context.Context, p *policy.Token, name string, 
 			one.Reason = torch.ReasonLength
 		} else if c.Reason == nil || *c.Reason != "stop" {
 			return nil, transient{errors.New("a completion was given up by the server")}
+		} else if last := c.IDs[len(c.IDs)-1]; len(o.Stop) == 0 && !slices.Contains(q.StopIDs, last) {
+			return nil, fmt.Errorf("it ends a completion at token %d, which ends none here: it adds what the model's generation_config.json says, so start it with --generation-config vllm", last)
 		}
 		all[c.Index] = one
 	}

@@ -64,6 +64,7 @@ type Server struct {
 
 	Orders   []Order  // requests for completions
 	Loaded   []string // adapters, in the order in which they came
+	Paths    []string // their folders
 	Unloaded []string
 
 	t        testing.TB
@@ -194,7 +195,7 @@ func (s *Server) load(w http.ResponseWriter, r *http.Request) {
 		fail(w, 400, err.Error())
 		return
 	}
-	s.Loaded = append(s.Loaded, o.Name)
+	s.Loaded, s.Paths = append(s.Loaded, o.Name), append(s.Paths, o.Path)
 }
 
 func (s *Server) complete(w http.ResponseWriter, r *http.Request) {

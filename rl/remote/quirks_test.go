@@ -1,0 +1,224 @@
+package remote
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl/policy"
+	"rltrain/rl/remote/remotetest"
+)
+
+// What servers with vLLM's protocol do to a training run, rule by rule, and the test that fails without it:
+//
+//	everything that a server would else take from generation_config.json is said  TestServersWriteByTheWeightsAsTheyAre
+//	token ids go there and come back; text is never tokenised again               TestRefused/no_token_ids, another_prompt
+//	log-probabilities are of the distribution that tokens were drawn from         TestRefused/log-probabilities_of_another_temperature
+//	ones that are capped, missing or too few are refused                          TestRefused/capped_log-probabilities, no_..., too_few_...
+//	choices are put in order by their index                                       TestQuirks/choices_in_another_order
+//	the ids that end a text are said, and nothing else ends one                   TestRefused/an_end_at_a_token_of_its_own
+//	each prompt has a seed of its own, the same at whichever server               TestServersWriteByTheWeightsAsTheyAre, TestQuirks
+//	each version has a name of its own                                            TestServersWriteByTheWeightsAsTheyAre
+//	old versions are unloaded, and their folders go one version later             TestServersWriteByTheWeightsAsTheyAre
+//	versions that are being written by stay                                       TestVersionsInUseStay
+//	an adapter that the server has lost is loaded again                           TestQuirks/an_evicted_adapter
+//	one that it has and does not apply ends the run                               TestAnAdapterThatIsNoLongerAppliedEndsTheRun
+//	a shared file system lags: 404 and 500 are asked again, up to a limit         TestQuirks/lag_..., TestTheLagHasALimit
+//	500 and 429 are asked again, 503 and broken answers go to another server      TestQuirks
+//	a slow drip ends with the time limit                                          TestQuirks/slow_drip
+//	servers may call the folder otherwise; the key goes with every request        TestServersOfAnotherMachine
+//	another model, tokenizer, or fewer positions are refused before step 1        TestRefused
+
+// times makes a quirk of the first n requests of a route.
+func times(n int, path string, what func(w http.ResponseWriter, r *http.Request)) func(http.ResponseWriter, *http.Request) bool {
+	var seen atomic.Int64
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != path || seen.Add(1) > int64(n) {
+			return false
+		}
+		what(w, r)
+		return true
+	}
+}
+
+func answer(status int) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "quirk", status) }
+}
+
+// TestQuirks: whatever servers do, each prompt gets what it would have got from one that does nothing.
+func TestQuirks(t *testing.T) {
+	b := newBench(t, 1)
+	b.learn(t)
+	want := write(t, b.start(t))
+	for _, c := range []struct {
+		name  string
+		quirk func(b *bench)
+		said  string
+	}{
+		{name: "lag of a shared file system", quirk: func(b *bench) { b.servers[0].Before = times(2, "/v1/load_lora_adapter", answer(404)) }},
+		{name: "500 while it loads", quirk: func(b *bench) { b.servers[1].Before = times(1, "/v1/load_lora_adapter", answer(500)) }},
+		{name: "500", quirk: func(b *bench) { b.servers[0].Before = times(2, "/v1/completions", answer(500)) }},
+		{name: "429", quirk: func(b *bench) { b.servers[0].Before = times(2, "/v1/completions", answer(429)) }},
+		{name: "an evicted adapter", quirk: func(b *bench) {
+			evict := times(1, "/v1/completions", func(http.ResponseWriter, *http.Request) {})
+			b.servers[0].Before = func(w http.ResponseWriter, r *http.Request) bool {
+				if evict(w, r) {
+					b.servers[0].Forget()
+				}
+				return false
+			}
+		}},
+		{name: "503", quirk: func(b *bench) { b.servers[1].Before = times(1, "/v1/completions", answer(503)) }, said: "is left out: status 503"},
+		{name: "an answer that is cut off", quirk: func(b *bench) {
+			b.servers[1].Before = times(1, "/v1/completions", func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "1000")
+				_, _ = w.Write([]byte(`{"model":"x","choi`))
+			})
+		}, said: "is left out"},
+		{name: "a body that is no JSON", quirk: func(b *bench) {
+			b.servers[1].Before = times(1, "/v1/completions", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"model":"x","choi`)) })
+		}, said: "is no JSON"},
+		{name: "slow drip", quirk: func(b *bench) {
+			b.servers[1].Before = times(1, "/v1/completions", func(w http.ResponseWriter, r *http.Request) {
+				_, _ = w.Write([]byte(`{`))
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			})
+		}, said: "no whole answer within 2s"},
+		{name: "choices in another order", quirk: func(b *bench) {
+			b.servers[0].Change = func(_ remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
+				slices.Reverse(all)
+				return all
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, 2)
+			b.learn(t)
+			b.config.Timeout = 2
+			s := b.start(t)
+			b.learn(t)
+			b.unlearn(t)
+			b.servers[0].Lock()
+			b.servers[1].Lock()
+			c.quirk(b)
+			b.servers[0].Unlock()
+			b.servers[1].Unlock()
+			if diff := cmp.Diff(want, write(t, s)); diff != "" {
+				t.Errorf("(-without +with)\n%s", diff)
+			}
+			if said := strings.Join(b.said, "\n"); c.said == "" && said != "" || !strings.Contains(said, c.said) {
+				t.Errorf("it says %q, want %q", said, c.said)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		quirk func(t *testing.T, b *bench)
+		want  string
+	}{
+		{"another model", func(t *testing.T, b *bench) {
+			dir := filepath.Join(t.TempDir(), "other")
+			if err := policy.TinyModel(dir, 1, 32, 6); err != nil {
+				t.Fatal(err)
+			}
+			b.config.URLs[0] = remotetest.New(t, dir).URL
+		}, "nats in the mean, more than rollout_tolerance"},
+		{"adapters that are not applied", func(t *testing.T, b *bench) { b.learn(t); b.servers[0].Frozen = true }, "an adapter is not applied"},
+		{"log-probabilities of another temperature", func(_ *testing.T, b *bench) { b.servers[0].Raw = true }, "are those at temperature 1, not at 0.7; start it with --logprobs-mode processed_logprobs"},
+		{"another tokenizer", func(_ *testing.T, b *bench) {
+			b.servers[0].Change = func(o remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
+				if o.Model == "base" {
+					all[0].PromptIDs = all[0].PromptIDs[1:]
+				}
+				return all
+			}
+		}, "it has another tokenizer"},
+		{"fewer positions", func(_ *testing.T, b *bench) { b.servers[0].Length = 39 }, "has 39 positions, fewer than the 40"},
+		{"no such model", func(_ *testing.T, b *bench) { b.config.Model = "mine" }, "it has no model mine but base"},
+		{"capped log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = -9999.0 }), "no usable log-probability"},
+		{"no log-probability", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = nil }), "no usable log-probability"},
+		{"too few log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values = c.LogProbs.Values[1:] }), "not one log-probability for each"},
+		{"no token ids", first(func(c *remotetest.Choice) { c.IDs = nil }), "has no token_ids"},
+		{"tokens of another vocabulary", first(func(c *remotetest.Choice) { c.IDs[0] = 9999 }), "it wrote the token 9999"},
+		{"another prompt", first(func(c *remotetest.Choice) { c.PromptIDs = append([]int32{1}, c.PromptIDs...) }), "read the prompt as other tokens"},
+		{"a choice twice", first(func(c *remotetest.Choice) { c.Index = 1 }), "comes twice"},
+		{"an end at a token of its own", first(func(c *remotetest.Choice) { c.Reason, c.IDs[len(c.IDs)-1] = "stop", 20 }), "ends a completion at token 20, which ends none here"},
+		{"more tokens than asked for", first(func(c *remotetest.Choice) { c.IDs = append(c.IDs, make([]int32, 99)...) }), "more than max_tokens"},
+		{"nobody there", func(_ *testing.T, b *bench) { b.servers[0].Die() }, "EOF"},
+		{"a wrong key", func(_ *testing.T, b *bench) {
+			b.servers[0].Before = func(w http.ResponseWriter, r *http.Request) bool { answer(401)(w, r); return true }
+		}, "status 401"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, 1)
+			c.quirk(t, b)
+			s, err := New(t.Context(), b.policy, b.config)
+			if err == nil {
+				s.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), b.config.URLs[0]) {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+// first is a quirk of the first choice of every answer.
+func first(change func(*remotetest.Choice)) func(*testing.T, *bench) {
+	return func(_ *testing.T, b *bench) {
+		b.servers[0].Change = func(_ remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
+			change(&all[0])
+			return all
+		}
+	}
+}
+
+// TestServersOfAnotherMachine: they call the folder of the adapters otherwise, and want a key.
+func TestServersOfAnotherMachine(t *testing.T) {
+	b := newBench(t, 1)
+	link := filepath.Join(t.TempDir(), "mounted")
+	if err := os.Symlink(b.config.Dir, link); err != nil {
+		t.Fatal(err)
+	}
+	b.config.ServerDir, b.config.Key = link, "secret"
+	one := b.servers[0]
+	var wrong atomic.Int64
+	one.Before = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			wrong.Add(1)
+		}
+		return false
+	}
+	write(t, b.start(t))
+	if n := wrong.Load(); n > 0 {
+		t.Errorf("%d requests without the key", n)
+	}
+	if len(one.Paths) != 1 || filepath.Dir(one.Paths[0]) != link {
+		t.Errorf("it was to load %v, not from %s", one.Paths, link)
+	}
+}
+
+// TestTheLagHasALimit: an adapter that never appears ends the waiting.
+func TestTheLagHasALimit(t *testing.T) {
+	b := newBench(t, 1)
+	b.config.Lag = time.Nanosecond
+	b.servers[0].Before = times(1000, "/v1/load_lora_adapter", answer(404))
+	s, err := New(t.Context(), b.policy, b.config)
+	if err == nil {
+		s.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "loading an adapter from "+b.config.Dir) {
+		t.Errorf("%v", err)
+	}
+}
