@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -125,6 +126,61 @@ func TestFailuresAreAllsAndNamed(t *testing.T) {
 			t.Errorf("rank %d: a whole work ends with %v, or forgets its context", rank, whole.Err())
 		}
 	})
+}
+
+// TestPortsAreTheGroups: once all have come, the port that they met at is closed, and what still listens does so on the
+// network of the group alone.
+func TestPortsAreTheGroups(t *testing.T) {
+	before := listening(t)
+	port := disttest.FreePort(t)
+	groups := make([]*dist.Group, 2)
+	disttest.Each(2, func(rank int) {
+		var err error
+		if groups[rank], err = dist.Join(t.Context(), dist.Place{Rank: rank, Size: 2, Host: "127.0.0.1", Port: port}, dist.Member{}, time.Minute); err != nil {
+			t.Error(err)
+		}
+	})
+	if t.Failed() {
+		return
+	}
+	defer disttest.Each(2, func(rank int) { groups[rank].Close() })
+	for inode, at := range listening(t) {
+		if _, old := before[inode]; old {
+			continue
+		}
+		// Addresses are hexadecimal, the bytes of an IPv4 address from the last to the first.
+		if address, number, _ := strings.Cut(at, ":"); address != "0100007F" || number == fmt.Sprintf("%04X", port) {
+			t.Errorf("something listens at %s", at)
+		}
+	}
+}
+
+// listening are the addresses at which this process listens, by the number of the socket.
+func listening(t *testing.T) map[string]string {
+	t.Helper()
+	mine := map[string]bool{}
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("there is no /proc")
+	}
+	for _, f := range files {
+		if target, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && strings.HasPrefix(target, "socket:[") {
+			mine[strings.Trim(target, "socket:[]")] = true
+		}
+	}
+	all := map[string]string{}
+	for _, table := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
+		text, err := os.ReadFile(table)
+		if err != nil {
+			continue // a machine without IPv6
+		}
+		for _, line := range strings.Split(string(text), "\n") {
+			if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" && mine[f[9]] {
+				all[f[9]] = f[1]
+			}
+		}
+	}
+	return all
 }
 
 // TestMembersAreCompared has ranks that do not fit: each says which one, and in what.

@@ -5,6 +5,7 @@
 //	go run ./scripts/experiment preference [--real FILE]
 //	go run ./scripts/experiment code
 //	go run ./scripts/experiment text --clinc FOLDER --mmlu FILE
+//	go run ./scripts/experiment distributed
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a
@@ -76,6 +77,9 @@ var experiments = []struct {
 		flags.IntVar(&e.episodes, "rl-episodes", 200, "rollouts of reinforcement learning, of the sentences a third of them")
 		flags.StringVar(&e.only, "only", "", "the one set of texts to run, by its name in the results")
 		return e.run
+	}},
+	{"distributed", "distributed", 1, 3, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
+		return (&distributedExperiment{experiment: c}).run
 	}},
 }
 

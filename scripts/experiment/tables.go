@@ -32,7 +32,7 @@ func writeTables(page, folder string) error {
 		return err
 	}
 	bodies := map[string]string{"intent_mmlu_pro": r.markdown(), "digits": digits.markdown()}
-	for name, table := range map[string]interface{ markdown() string }{"preference": &preferenceResults{}, "code": &codeResults{}, "text": &textResults{}} {
+	for name, table := range map[string]interface{ markdown() string }{"preference": &preferenceResults{}, "code": &codeResults{}, "text": &textResults{}, "distributed": &distributedResults{}} {
 		switch err := files.LoadJSON(filepath.Join(folder, name+".json"), table); {
 		case err == nil:
 			bodies[name] = table.markdown()

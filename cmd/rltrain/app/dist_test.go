@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -13,12 +14,18 @@ import (
 // killedRanks is how often a rank is killed.
 const killedRanks = 20
 
-// TestDistRanks trains with 2 and 4 processes what one trains.
+// distSteps are the steps of a rollout's run here.
+const distSteps = 20
+
+// TestDistRanks trains with 2 and 4 processes what one trains, of rollouts for twenty steps.
 func TestDistRanks(t *testing.T) {
 	l := newLab(t)
-	for _, name := range []string{"sft", "grpo", "ppo", "rloo", "replay", "reinforce"} {
+	for _, name := range []string{
+		"sft", "grpo", "ppo", "dpo of own samples", "rloo", "replay", "reinforce", "dpo", "kto", "reward model", "sft of labels", "ppo of labels", "dqn of labels",
+	} {
 		t.Run(name, func(t *testing.T) {
 			r, out := recipes[name], t.TempDir()
+			r.args = strings.Replace(r.args, "--num-steps 8", fmt.Sprint("--num-steps ", distSteps), 1)
 			one := filepath.Join(out, "one")
 			l.finish(t, r, one)
 			for _, size := range []int{2, 4} {

@@ -114,16 +114,22 @@ func apart(t *testing.T, a, b string) float64 {
 	t.Helper()
 	widest := 0.0
 	of := func(dir string) map[string][]float32 {
-		file, err := safetensors.Open(filepath.Join(dir, "model.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer file.Close()
 		all := map[string][]float32{}
-		for _, name := range file.Names() {
-			if all[name], err = file.Float32s(name); err != nil {
+		for _, base := range []string{"model", "adapter_model", "head"} {
+			path := filepath.Join(dir, base+".safetensors")
+			if _, err := os.Stat(path); err != nil {
+				continue // an adapter and a head, or all weights
+			}
+			file, err := safetensors.Open(path)
+			if err != nil {
 				t.Fatal(err)
 			}
+			for _, name := range file.Names() {
+				if all[base+" "+name], err = file.Float32s(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			file.Close()
 		}
 		return all
 	}
@@ -153,8 +159,10 @@ func lastCheckpoint(t *testing.T, dir string) string {
 func sameRun(t *testing.T, r recipe, one, several string) {
 	t.Helper()
 	a, b := filepath.Join(one, r.stage), filepath.Join(several, r.stage)
-	if diff := cmp.Diff(written(t, a), written(t, b)); diff != "" {
-		t.Errorf("answers (-one rank +several):\n%s", diff)
+	if strings.HasPrefix(r.stage, "sum_digits") {
+		if diff := cmp.Diff(written(t, a), written(t, b)); diff != "" {
+			t.Errorf("answers (-one rank +several):\n%s", diff)
+		}
 	}
 	if d := apart(t, lastCheckpoint(t, a), lastCheckpoint(t, b)); d > 1e-5 {
 		t.Errorf("weights differ by %g", d)

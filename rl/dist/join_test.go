@@ -1,0 +1,49 @@
+package dist
+
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+// TestStrangersAreNotLetIn: who does not have the token, or does not speak as ranks do, is hung up on, and nobody hears of it.
+func TestStrangersAreNotLetIn(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	guests := greet(t.Context(), listener, "token")
+	knock := func(m *message, text string) *link {
+		t.Helper()
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		l := newLink(conn, time.Minute)
+		if m != nil {
+			err = l.send(*m)
+		} else {
+			_, err = conn.Write([]byte(text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	for name, l := range map[string]*link{
+		"without the token":   knock(&message{Kind: hello, Rank: 1, Size: 2, Member: &Member{}}, ""),
+		"with another token":  knock(&message{Kind: hello, Rank: 1, Size: 2, Member: &Member{}, Token: "tokem"}, ""),
+		"without what it is":  knock(&message{Kind: hello, Rank: 1, Size: 2, Token: "token"}, ""),
+		"of another protocol": knock(nil, "GET / HTTP/1.1\r\n\r\n"),
+	} {
+		if m, err := l.receive(time.Now().Add(time.Minute)); err == nil {
+			t.Errorf("one %s hears %+v", name, m)
+		}
+	}
+	knock(&message{Kind: hello, Rank: 1, Size: 2, Member: &Member{Version: "v"}, Token: "token"}, "")
+	if g := <-guests; g.hello.Member.Version != "v" {
+		t.Errorf("%+v was let in", g.hello)
+	}
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"rltrain/rl/report"
+)
+
+// cluster is what the model on paper assumes: nothing of it was measured here.
+type cluster struct {
+	parameters, trained  float64 // of the policy, in bf16; of its adapter, whose gradients are fp32
+	samples              float64 // of a step
+	prompt, answer       float64 // tokens of each
+	updates              float64 // of a step
+	peak, used           float64 // operations a second of a GPU in bf16, and the share of them that a pass reaches
+	memory, memoryUsed   float64 // bytes a second of its memory, and the share that decoding reaches
+	network, networkUsed float64 // bytes a second of a GPU's network, and the share that a sum of gradients reaches
+}
+
+// assumed is a policy of Llama-3-8B's shape with an adapter of rank 32 on all linear layers, on H100s with 400 Gb/s each.
+var assumed = cluster{
+	parameters: 8.03e9, trained: 83.9e6, samples: 4096, prompt: 256, answer: 1024, updates: 4,
+	peak: 989e12, used: 0.4, memory: 3.35e12, memoryUsed: 0.6, network: 50e9, networkUsed: 0.5,
+}
+
+// seconds are the parts of a step.
+type seconds struct{ generate, train, gradients, samples, waiting, weights float64 }
+
+func (s seconds) sum() float64 {
+	return s.generate + s.train + s.gradients + s.samples + s.waiting + s.weights
+}
+
+// measuredParts are what the model takes from the runs and links.
+type measuredParts struct {
+	exchanges float64 // of a step
+	token     float64 // bytes beside gradients that the ranks exchange for a token
+	hop       float64 // seconds of an exchange for each further rank
+	load      float64 // seconds that a server takes to load a byte of an adapter
+}
+
+func (r distributedResults) measured() (m measuredParts) {
+	adapter := distributedSettings[len(distributedSettings)-1].name
+	n := 0.0
+	for _, run := range r.Runs {
+		if run.Setting == adapter && run.Ranks == slices.Max(ranksOf(r.Runs)) {
+			n++
+			m.exchanges += run.Exchanges
+			m.token += (run.Sent - run.Gradients) * float64(run.Ranks) / run.Tokens
+		}
+	}
+	m.exchanges, m.token = m.exchanges/n, m.token/n
+	last := r.Links[len(r.Links)-1]
+	m.hop = last.Latency / float64(last.Ranks-1)
+	m.load = slices.Min(r.Load.Seconds) / r.Load.Bytes
+	return m
+}
+
+func ranksOf(runs []ranksRun) []int {
+	ranks := map[int]bool{}
+	for _, r := range runs {
+		ranks[r.Ranks] = true
+	}
+	return slices.Sorted(maps.Keys(ranks))
+}
+
+// step is a step by so many GPUs that each generate and train their share. Of attention only the products of weights count,
+// and all answers are of one length.
+func (c cluster) step(gpus float64, m measuredParts) (s seconds) {
+	share := c.samples / gpus
+	pass := 2 * c.parameters / (c.peak * c.used) // a token forward
+	s.generate = c.answer*(2*c.parameters/(c.memory*c.memoryUsed)+share*pass) + share*c.prompt*pass
+	// A pass for log π as it was, one forward, and one backward that leaves the frozen weights alone.
+	s.train = share * (c.prompt + c.answer) * 3 * pass
+	rate := c.network * c.networkUsed
+	s.gradients = c.updates * 2 * (gpus - 1) / gpus * 4 * c.trained / rate
+	s.samples = (gpus - 1) / gpus * c.samples * (c.prompt + c.answer) * m.token / rate
+	s.waiting = m.exchanges * m.hop * (gpus - 1)
+	s.weights = 4 * c.trained * m.load
+	return s
+}
+
+// markdown is the table of the runs, and the one of the model.
+func (r distributedResults) markdown() string {
+	text := fmt.Sprintf("Means of a step of sum_digits by processes with one thread each, on %d cores with other work beside; ± between seeds. Processor seconds are those of all ranks.\n\n", r.Cores)
+	var rows [][]string
+	for _, setting := range distributedSettings {
+		for _, ranks := range ranksOf(r.Runs) {
+			var step, exchange, cpu []float64
+			var of ranksRun
+			for _, run := range r.Runs {
+				if run.Setting == setting.name && run.Ranks == ranks {
+					step, exchange, cpu, of = append(step, run.Step), append(exchange, run.Exchange), append(cpu, run.CPU), run
+				}
+			}
+			if len(step) == 0 {
+				continue
+			}
+			rows = append(rows, []string{setting.name, fmt.Sprint(ranks), fmt.Sprint(len(step)), spread(step, 2), spread(exchange, 2), spread(cpu, 2), megabytes(of.Sent), megabytes(of.Gradients), megabytes(4 * of.Trained)})
+		}
+	}
+	text += report.MarkdownTable([]string{"what", "ranks", "seeds", "s a step", "in exchanges", "processor s a step", "MB sent by a rank", "of it gradients", "MB of trained weights"}, rows)
+	if len(r.Links) == 0 || r.Load == nil {
+		return text
+	}
+	rows = nil
+	for _, l := range r.Links {
+		rows = append(rows, []string{fmt.Sprint(l.Ranks), fmt.Sprintf("%.2f", 1000*l.Latency), fmt.Sprintf("%.2f", l.Rate/1e9)})
+	}
+	text += "\nExchanges between goroutines of one process, over the loopback interface, best of ten rounds:\n\n" +
+		report.MarkdownTable([]string{"ranks", "ms of the shortest", "GB/s of gradients summed"}, rows)
+	m, c := r.measured(), assumed
+	text += fmt.Sprintf("\nOn paper. Measured: %.0f exchanges a step, each %.3f ms more for each further rank; %.0f bytes that are no gradients for a token; a server that loads an adapter of %s MB in %.1f ms. ",
+		m.exchanges, 1000*m.hop, m.token, megabytes(r.Load.Bytes), 1000*slices.Min(r.Load.Seconds))
+	text += fmt.Sprintf("Assumed: %.3g parameters in bf16 of which an adapter of %.3g is trained, %.0f samples of %.0f + %.0f tokens a step, %.0f updates, GPUs of %.0f TFLOP/s of which %.0f %% are reached, %.2f TB/s of memory of which decoding reaches %.0f %%, a network of %.0f GB/s for each of which %.0f %% are reached, answers of one length, no attention beside the weights. Seconds of a step:\n\n",
+		c.parameters, c.trained, c.samples, c.prompt, c.answer, c.updates, c.peak/1e12, 100*c.used, c.memory/1e12, 100*c.memoryUsed, c.network/1e9, 100*c.networkUsed)
+	rows = nil
+	least := c.step(8, m).sum()
+	for _, gpus := range []float64{8, 64, 512} {
+		s := c.step(gpus, m)
+		row := []string{fmt.Sprint(gpus)}
+		for _, part := range []float64{s.generate, s.train, s.gradients, s.samples, s.waiting, s.weights, s.sum()} {
+			row = append(row, fmt.Sprintf("%.2f", part))
+		}
+		rows = append(rows, append(row, fmt.Sprintf("%.0f", 100*8*least/(gpus*s.sum()))))
+	}
+	return text + report.MarkdownTable([]string{"GPUs", "generate", "train", "sum gradients", "exchange samples", "wait for ranks", "weights to servers", "all", "% of 8 GPUs' pace each"}, rows)
+}
+
+func megabytes(bytes float64) string { return fmt.Sprintf("%.2f", bytes/1e6) }
