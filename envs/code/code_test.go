@@ -156,6 +156,11 @@ func TestReadRefuses(t *testing.T) {
 	if _, err := Read(filepath.Dir(folder), "q", PythonToQ); err == nil || !strings.Contains(err.Error(), "a: file python_sol.py is missing") {
 		t.Errorf("error %v", err)
 	}
+	for task, language := range map[string]string{QToPython: "q", DescriptionToQ: "python", PythonToQ: "python"} {
+		if _, err := Read(filepath.Dir(folder), language, task); err == nil || !strings.Contains(err.Error(), "asks for programs in another language than "+language) {
+			t.Errorf("%s in %s: error %v", task, language, err)
+		}
+	}
 	if _, err := Read(write(t, "q.jsonl", humanEvalRow), "q", ""); err == nil || !strings.Contains(err.Error(), "run for python") {
 		t.Errorf("error %v", err)
 	}

@@ -21,6 +21,9 @@ func Read(path, language, task string) ([]Problem, error) {
 	}
 	var problems []Problem
 	if info.IsDir() {
+		if (task == QToPython) != (language == "python") {
+			return nil, fmt.Errorf("%s: code_task %s asks for programs in another language than %s: %s is for language python, the others for q and pepper", path, task, language, QToPython)
+		}
 		problems, err = readFolder(path, task)
 	} else {
 		problems, err = readFile(path, language)

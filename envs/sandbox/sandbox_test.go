@@ -83,6 +83,7 @@ func TestStatus(t *testing.T) {
 			{program: "import time\nwhile True:\n try: time.sleep(9)\n except BaseException: pass", wall: 300 * time.Millisecond, status: Timeout, signal: 9},
 			{program: "x = bytearray(3 << 30)", status: Memory, code: 1, err: "MemoryError"},
 			{program: "x = []\nwhile True: x.append(bytearray(b'x' * (1 << 20)))", status: Memory},
+			{program: "import ctypes, threading\ndef f():\n x = []\n while True: x.append(bytearray(b'x' * (1 << 20)))\nthreading.Thread(target=f).start()\nctypes.CDLL(None).syscall(60, 0)", status: Memory}, // the first thread ends
 			{program: "while True: print('x' * 999)", status: Output},
 			{program: "import sys\nwhile True: sys.stderr.write('x' * 999)", status: Output},
 			{program: "import os; os.write(1, b'\\xff\\x00\\x1b[2J')", status: OK, out: "\uFFFD\x00\x1b[2J"},
