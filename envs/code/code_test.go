@@ -320,6 +320,8 @@ func TestEpisode(t *testing.T) {
 		want     string
 	}{
 		{envs.Settings{"dataset": write(t, "bad.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":[{"call":"f(4)","expect":"8"}]}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, `problem "a": its own solution does not pass its tests (wrong: a test failed): mend`},
+		{envs.Settings{"dataset": write(t, "tests.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"assert f(1) == ("}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests did not come to their end: SyntaxError:"},
+		{envs.Settings{"dataset": write(t, "none.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"f(1)"}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests assert nothing"},
 		{envs.Settings{"language": "q"}, "option language: q needs --dataset"},
 		{envs.Settings{"language": "pepper", "dataset": write(t, "io.jsonl", `{"prompt":"a","tests":[{"output":"1"}]}`+"\n"+`{"prompt":"b","tests":[{"output":"1"}]}`), "interpreter": "/nowhere/chili"}, "no interpreter of pepper: pip install chili-pie"},
 	} {

@@ -177,7 +177,13 @@ func readTold(nonce string, solution, tests sandbox.Outcome) (v Verdict, written
 	v.Class = worst
 	if worst == Pass { // the tests did not come to their end
 		v.Class = Runtime
-		if v.Message == "" {
+		switch {
+		case v.Message != "":
+		case ended && len(v.Tests) == 0:
+			v.Message = "the tests assert nothing"
+		case tests.Status == sandbox.Failed:
+			v.Message = "the tests did not come to their end: " + lastLines(tests.Stderr, 1)
+		default:
 			v.Message = "the tests did not come to their end"
 		}
 	}

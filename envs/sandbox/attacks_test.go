@@ -44,7 +44,7 @@ var attacks = []attack{
 	{name: "huge line", program: "print('x' * (50 << 20))"},
 	{name: "memory", program: "x = []\nwhile True: x.append(bytearray(b'x' * (16 << 20)))"},
 	{name: "memory of children", program: "try:\n for i in range(4): os.fork()\nexcept OSError: pass\nx = []\nwhile True:\n try: x.append(bytearray(b'x' * (8 << 20)))\n except MemoryError: time.sleep(.01)"},
-	{name: "memory of orphans", program: "if os.fork(): os._exit(0)\nif os.fork(): os._exit(0)\nx = []\nwhile len(x) < 170: x.append(bytearray(b'x' * (1 << 20)))\nprint('ESCAPED', flush=True)\ntime.sleep(9)", contained: true},
+	{name: "memory of orphans", program: "if os.fork(): time.sleep(9); os._exit(0)\nif os.fork(): os._exit(0)\nx = []\nwhile len(x) < 400: x.append(bytearray(b'x' * (1 << 20)))\nprint('ESCAPED', flush=True)\ntime.sleep(9)", contained: true},
 	{name: "memory without a first thread", program: "import ctypes, threading\ndef f():\n x = []\n while len(x) < 170: x.append(bytearray(b'x' * (1 << 20)))\n os.write(1, b'ESCAPED')\n time.sleep(9)\nthreading.Thread(target=f).start()\nctypes.CDLL(None).syscall(60, 0)"},
 	{name: "shared memory", program: "import mmap\nno(mmap.mmap, -1, 64 << 20)\nm = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 64 << 20)\nprint('ESCAPED')", contained: true},
 	{name: "huge pages", program: "no(call, 9, 0, 2 << 20, 3, 0x40022, -1, 0)", contained: true},
