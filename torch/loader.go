@@ -92,6 +92,13 @@ func open(threads int) error {
 			}
 		}
 	}
+	// Where libtorch warns, as of a store that is not there yet, it writes its own stack to standard error. What is wrong
+	// comes back as an error.
+	if os.Getenv("TORCH_CPP_LOG_LEVEL") == "" {
+		if err := os.Setenv("TORCH_CPP_LOG_LEVEL", "ERROR"); err != nil {
+			return fmt.Errorf("torch: setting TORCH_CPP_LOG_LEVEL: %w", err)
+		}
+	}
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
 	var message [1024]C.char

@@ -185,7 +185,7 @@ func TestVersionsInUseStay(t *testing.T) {
 		write(t, s)
 	}
 	if one := b.servers[0]; slices.Contains(one.Unloaded, one.Loaded[0]) {
-		t.Errorf("unloaded %v while the first is in use", one.Unloaded)
+		t.Fatalf("unloaded %v while the first is in use", one.Unloaded)
 	}
 	if diff := cmp.Diff(want, write(t, p)); diff != "" {
 		t.Errorf("(-then +later)\n%s", diff)

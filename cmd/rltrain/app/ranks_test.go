@@ -190,8 +190,8 @@ func TestRanksEnd(t *testing.T) {
 	r, long := recipes["sft"], recipes["sft"]
 	long.args = strings.NewReplacer("--max-steps 24", "--max-steps 3000", "--warmup-check-every 8", "--warmup-check-every 0", "--warmup-until 1", "").Replace(long.args)
 	// under starts two ranks and waits until they have saved something.
-	under := func(t *testing.T, out string) *ranks {
-		all, began := l.startRanks(t, long, out, 2, always("--dist-timeout", "4")), time.Now()
+	under := func(t *testing.T, out, timeout string) *ranks {
+		all, began := l.startRanks(t, long, out, 2, always("--dist-timeout", timeout)), time.Now()
 		poll := time.NewTicker(10 * time.Millisecond)
 		defer poll.Stop()
 		for range poll.C { // another process makes it
@@ -203,7 +203,7 @@ func TestRanksEnd(t *testing.T) {
 	}
 	t.Run("is stopped", func(t *testing.T) {
 		out := filepath.Join(t.TempDir(), "out")
-		all := under(t, out)
+		all := under(t, out, "600")
 		if err := all.processes[1].Signal(syscall.SIGUSR1); err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +224,7 @@ func TestRanksEnd(t *testing.T) {
 		}
 	})
 	t.Run("hangs", func(t *testing.T) {
-		all := under(t, filepath.Join(t.TempDir(), "out"))
+		all := under(t, filepath.Join(t.TempDir(), "out"), "8")
 		if err := all.processes[1].Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}

@@ -188,6 +188,11 @@ func (s *running) idle(t testing.TB) {
 		busy := 0
 		if err := s.engine.ask(t.Context(), func() error {
 			busy = len(s.engine.running) + len(s.engine.line) + s.engine.sampler.Unfinished()
+			for _, l := range s.engine.lanes {
+				if busy == 0 && l.jobs != 0 {
+					t.Errorf("%s counts %d requests, and there are none", l.name, l.jobs)
+				}
+			}
 			return nil
 		}); err != nil {
 			t.Fatal(err)

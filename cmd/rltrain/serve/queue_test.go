@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -120,6 +121,10 @@ func TestTheQueueIsBounded(t *testing.T) {
 	gone, stays := s.later(t, ctx, `{"model":"tiny","prompt":[5],"n":128,"max_tokens":2000}`), s.later(t, t.Context(), `{"model":"tiny","prompt":[6]}`)
 	for !s.engine.full() {
 		runtime.Gosched()
+	}
+	// Also one that has found room a moment before.
+	if err := s.engine.submit(s.lanes["tiny"], &job{prompts: [][]int32{{5}}, options: policy.GenerateOptions{Samples: 1}}); !errors.Is(err, errBusy) {
+		t.Errorf("a third request: %v", err)
 	}
 	answer := s.send(t, t.Context(), "/v1/completions", `{"model":"tiny","prompt":[5]}`)
 	var got said
