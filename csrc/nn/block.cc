@@ -25,11 +25,16 @@ at::Tensor wanted(const BlockPass& pass, const at::Tensor& x) {
 
 Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
+  if (c.qkv == RLT_QKV_SPLIT && pass.groups != nullptr) {
+    const at::Tensor all = pass.groups->qkv.forward(x, pass.adapter.on);
+    return {pass.groups->qkv.part(all, 0), pass.groups->qkv.part(all, 1), pass.groups->qkv.part(all, 2)};
+  }
   if (c.qkv == RLT_QKV_SPLIT) {
     return {block.q.forward(x, pass.adapter), block.k.forward(x, pass.adapter),
             block.v.forward(x, pass.adapter)};
   }
-  const at::Tensor all = block.qkv.forward(x, pass.adapter);
+  const at::Tensor all = pass.groups != nullptr ? pass.groups->qkv.forward(x, pass.adapter.on)
+                                                : block.qkv.forward(x, pass.adapter);
   if (c.qkv == RLT_QKV_FUSED) {
     const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
     const auto parts = all.split_with_sizes({queries, keys, keys}, 1);
@@ -48,18 +53,33 @@ at::Tensor place(const BlockPass& pass, const Norm& norm, const at::Tensor& x) {
   return c.rotary_dim > 0 ? rope(y, pass.rotation.cos, pass.rotation.sin, c.head_dim, false) : y;
 }
 
-at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x) {
+// What leads back into the sum: residual plus layer(x) through its norm, without residual where that is
+// undefined.
+at::Tensor close(const BlockPass& pass, const Linear& layer, const LinearGroup* group, const Norm& norm,
+                 const at::Tensor& x, const at::Tensor& residual) {
+  const Config& c = *pass.config;
+  if (group != nullptr && residual.defined() && !c.post_norms) {
+    return group->forward_add(x, pass.wanted.on, residual);
+  }
+  at::Tensor y = group != nullptr ? group->forward(x, pass.wanted.on) : layer.forward(x, pass.wanted);
+  if (c.post_norms) y = apply_norm(c, norm, y);
+  return residual.defined() ? residual.add(y) : y;
+}
+
+at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x,
+                  const at::Tensor& residual) {
   const Config& c = *pass.config;
   const Heads heads = project(block, pass, x);
   const at::Tensor mixed = std::get<0>(varlen_attention(
       place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens,
       c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap, pass.continues));
-  const at::Tensor y = block.o.forward(wanted(pass, mixed), pass.wanted);
-  return c.post_norms ? apply_norm(c, block.post_attn_norm, y) : y;
+  return close(pass, block.o, pass.groups != nullptr ? &pass.groups->o : nullptr, block.post_attn_norm,
+               wanted(pass, mixed), residual);
 }
 
 at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
+  if (pass.groups != nullptr) return pass.groups->up.forward(x, pass.wanted.on, c.activation);
   if (!c.gated) return activate(c.activation, block.up.forward(x, pass.wanted));
   if (!c.fused_gate_up) {
     return gated_act(block.gate.forward(x, pass.wanted), block.up.forward(x, pass.wanted), c.activation);
@@ -68,9 +88,9 @@ at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x)
   return gated_act(parts[0], parts[1], c.activation);
 }
 
-at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x) {
-  const at::Tensor y = block.down.forward(widen(block, pass, x), pass.wanted);
-  return pass.config->post_norms ? apply_norm(*pass.config, block.post_mlp_norm, y) : y;
+at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, const at::Tensor& residual) {
+  return close(pass, block.down, pass.groups != nullptr ? &pass.groups->down : nullptr, block.post_mlp_norm,
+               widen(block, pass, x), residual);
 }
 
 // The tensors of a block whose gradients are asked for.
@@ -138,6 +158,16 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 
 }  // namespace
 
+Groups::Groups(const Config& c, const Block& b)
+    : qkv(c.qkv == RLT_QKV_SPLIT ? std::vector<const Linear*>{&b.q, &b.k, &b.v}
+                                 : std::vector<const Linear*>{&b.qkv}),
+      o({&b.o}),
+      up(c.fused_gate_up ? std::vector<const Linear*>{&b.gate_up}
+         : c.gated       ? std::vector<const Linear*>{&b.gate, &b.up}
+                         : std::vector<const Linear*>{&b.up},
+         c.gated != 0),
+      down({&b.down}) {}
+
 at::Tensor apply_norm(const Config& c, const Norm& norm, const at::Tensor& x) {
   if (c.norm == RLT_NORM_LAYER) return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, c.norm_eps);
   return std::get<0>(rms_norm(x, norm.weight, c.norm_eps, c.norm == RLT_NORM_RMS_PLUS_ONE));
@@ -152,18 +182,18 @@ at::Tensor norm_of_sum(const Config& c, const Norm& norm, const at::Tensor& x, c
 at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
   if (c.norm_after) {
-    const at::Tensor middle = norm_of_sum(c, block.attn_norm, attend(block, pass, x), wanted(pass, x));
-    return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle), middle);
+    const at::Tensor middle = norm_of_sum(c, block.attn_norm, attend(block, pass, x, {}), wanted(pass, x));
+    return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle, {}), middle);
   }
   const at::Tensor normed = block.attn_norm.weight.defined() ? apply_norm(c, block.attn_norm, x) : x;
-  const at::Tensor middle = wanted(pass, x).add(attend(block, pass, normed));
+  const at::Tensor middle = attend(block, pass, normed, wanted(pass, x));
   switch (c.residual) {
     case RLT_RESIDUAL_SHARED_NORM:
-      return middle.add(mlp(block, pass, wanted(pass, normed)));
+      return mlp(block, pass, wanted(pass, normed), middle);
     case RLT_RESIDUAL_PARALLEL:
-      return middle.add(mlp(block, pass, apply_norm(c, block.mlp_norm, wanted(pass, x))));
+      return mlp(block, pass, apply_norm(c, block.mlp_norm, wanted(pass, x)), middle);
     default:
-      return middle.add(mlp(block, pass, apply_norm(c, block.mlp_norm, middle)));
+      return mlp(block, pass, apply_norm(c, block.mlp_norm, middle), middle);
   }
 }
 

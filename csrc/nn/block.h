@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "nn/linear_group.h"
 #include "nn/transformer.h"
 
 namespace rlt::nn {
@@ -12,6 +13,13 @@ struct Rotation {
   at::Tensor cos, sin;
 };
 
+// A block's linear layers as they are multiplied together.
+struct Groups {
+  Groups(const Config& config, const Block& block);
+
+  LinearGroup qkv, o, up, down;  // up: gate and up where gated
+};
+
 // What a block needs to know of the batch and of its own place.
 struct BlockPass {
   std::shared_ptr<const Config> config;
@@ -19,8 +27,9 @@ struct BlockPass {
   Rotation rotation;                 // undefined with learned positions
   AdapterPass adapter;
   int64_t window = 0;
-  at::Tensor rows;     // [M] int64: those that are wanted of the block, undefined for all
-  AdapterPass wanted;  // adapter as it is for those rows
+  const Groups* groups = nullptr;  // null: the layers one by one
+  at::Tensor rows;                 // [M] int64: those that are wanted of the block, undefined for all
+  AdapterPass wanted;              // adapter as it is for those rows
 };
 
 // norm of the kind that the configuration asks for; x [N, H].

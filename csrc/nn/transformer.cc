@@ -1,8 +1,10 @@
 #include "nn/transformer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/parallel.h"
@@ -101,6 +103,15 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
     if (load.has("head.bias")) head_.bias = load.tensor("head.bias", {c.vocab_size});
   }
   load.finish();
+  for (const Block& block : blocks_) groups_.push_back(std::make_shared<Groups>(c, block));
+}
+
+// Few rows wait for the weights, which a group reads once; many are faster in a library's products.
+bool Transformer::grouped(int64_t rows, const AdapterPass& pass) const {
+  constexpr int64_t kFew = 256;
+  return !at::GradMode::is_enabled() && rows <= kFew && pass.dropout == 0 && embed_.is_cpu() &&
+         std::none_of(linears_.begin(), linears_.end(),
+                      [](const auto& l) { return l.second->weight.requires_grad(); });
 }
 
 void Transformer::adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale) {
@@ -119,8 +130,9 @@ at::Tensor Transformer::embed(const at::Tensor& tokens, const at::Tensor& positi
 
 at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool checkpoint) const {
   const Config& c = *config_;
-  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, pass, 0, {}, pass};
+  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, pass, 0, nullptr, {}, pass};
   const int32_t* cu = checked_cu_seqlens(in.cu_seqlens, in.tokens.numel());
+  const bool grouped = this->grouped(in.tokens.numel(), pass);
   std::vector<Rotation> rotations;
   for (const Rope& rope : c.rope_list) {
     TORCH_CHECK(rope.switch_length == 0 || !in.continues.defined(),
@@ -130,6 +142,7 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
   at::Tensor x = embed(in.tokens, in.positions);
   for (size_t n = 0; n < blocks_.size(); ++n) {
     batch.window = c.layer_windows[n];
+    if (grouped) batch.groups = groups_[n].get();
     if (c.rotary_dim > 0) batch.rotation = rotations[static_cast<size_t>(c.layer_ropes[n])];
     if (n + 1 == blocks_.size() && in.rows.defined()) {
       batch.rows = in.rows;

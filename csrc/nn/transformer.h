@@ -32,6 +32,8 @@ struct Batch {
   at::Tensor rows;               // [M] int64: the last block works for these alone; undefined for all
 };
 
+struct Groups;  // of block.h
+
 class Transformer {
  public:
   // Takes its weights by name from weights; errors name one that is missing, superfluous or misshapen.
@@ -46,6 +48,7 @@ class Transformer {
 
   const Config& config() const { return *config_; }
   const std::vector<Block>& blocks() const { return blocks_; }
+  const Groups& groups(size_t block) const { return *groups_[block]; }
   // How many there are from the first on.
   int64_t positions_left() const { return config_->max_positions - config_->first_position; }
   const at::Tensor& embed() const { return embed_; }          // [V, H]
@@ -55,13 +58,15 @@ class Transformer {
 
  private:
   at::Tensor embed(const at::Tensor& tokens, const at::Tensor& positions) const;
+  bool grouped(int64_t rows, const AdapterPass& pass) const;
 
   std::shared_ptr<const Config> config_;  // shared with the graphs of passes whose backward is due
   at::Tensor embed_, positions_, types_;  // [V, H], [P, H] from first_position on, [T, H]
   Norm embed_norm_, norm_;
   Linear head_;
   std::vector<Block> blocks_;
-  std::map<std::string, Linear*> linears_;  // point into blocks_, whose buffer moves never copy
+  std::map<std::string, Linear*> linears_;       // point into blocks_, whose buffer moves never copy
+  std::vector<std::shared_ptr<Groups>> groups_;  // so do these
 };
 
 }  // namespace rlt::nn

@@ -69,6 +69,7 @@ TEST(cuda_has_every_operator_of_the_cpu) {
   size_t ours = 0;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("rltrain::", 0) != 0) continue;
+    if (name.name == "rltrain::linear_group") continue;  // of weights in the layout of the CPU's tile kernels
     ++ours;
     const auto op =
         c10::Dispatcher::singleton().findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str());

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -61,4 +62,32 @@ func (b benchResults) markdown(what string) string {
 		note = fmt.Sprintf("%s on %d threads, %s, best of several in turns; in brackets how many times as long as ours.\n\n", what, c.Ours.Threads, c.Ours.CPU)
 	}
 	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "the same, MKL's AVX512 path forced", "memory, ours to theirs"}, rows)
+}
+
+// latencyResults is what scripts/latency.py writes: by setting, in milliseconds.
+type latencyResults map[string]struct {
+	Threads int         `json:"threads"`
+	Tokens  int         `json:"tokens"`
+	Ours    latencySide `json:"ours"`
+	Peer    latencySide `json:"peer"`
+	Ratio   float64     `json:"ratio"`
+	Load    float64     `json:"load1"`
+}
+
+type latencySide struct {
+	Best   float64 `json:"best_ms"`
+	Median float64 `json:"median_ms"`
+}
+
+func (l latencyResults) markdown() string {
+	settings := slices.SortedFunc(maps.Keys(l), func(a, b string) int {
+		return cmp.Or(cmp.Compare(l[a].Threads, l[b].Threads), cmp.Compare(l[a].Tokens, l[b].Tokens))
+	})
+	var rows [][]string
+	for _, name := range settings {
+		c := l[name]
+		rows = append(rows, []string{fmt.Sprint(c.Threads), fmt.Sprint(c.Tokens), fmt.Sprintf("%.2f (%.2f)", c.Ours.Best, c.Ours.Median),
+			fmt.Sprintf("%.2f (%.2f)", c.Peer.Best, c.Peer.Median), fmt.Sprintf("%.2f×", c.Ratio), fmt.Sprintf("%.0f", c.Load)})
+	}
+	return report.MarkdownTable([]string{"threads", "tokens", "rltrain, ms: best (median)", "transformers", "ratio of the best", "load"}, rows)
 }

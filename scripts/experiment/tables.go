@@ -47,6 +47,13 @@ func writeTables(page, folder string) error {
 		}
 		bodies[name] = b.markdown(what)
 	}
+	var l latencyResults
+	switch err := readJSON(filepath.Join(folder, "latency.json"), &l); {
+	case err == nil:
+		bodies["latency"] = l.markdown()
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
 	out := string(text)
 	for name, body := range bodies {
 		if out, err = replaceBlock(out, name, body); err != nil {

@@ -23,7 +23,7 @@ import (
 
 // classifierBench is what `rltrain bench classifier_step` repeats.
 type classifierBench struct {
-	mode                           string
+	mode, shape                    string
 	batch, seq, r, classes, epochs int
 	mixed, autocast                bool
 }
@@ -31,6 +31,7 @@ type classifierBench struct {
 type classifierResult struct {
 	Case        string  `json:"case"`
 	Mode        string  `json:"mode"`
+	Shape       string  `json:"shape"`
 	Batch       int     `json:"batch"`
 	Seq         int     `json:"seq"`
 	Mixed       bool    `json:"mixed"`
@@ -45,9 +46,10 @@ func classifierBenchCase() benchCase {
 	var b classifierBench
 	return benchCase{
 		name:  "classifier_step",
-		usage: "a step of a label classifier: encoder of BERT-base's shape, random weights, adapters on query and value",
+		usage: "a step of a label classifier: encoder of random weights, adapters on query and value",
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "mode", Value: "sft", Usage: "sft, ppo (a rollout and updates on it) or infer", Destination: &b.mode},
+			&cli.StringFlag{Name: "shape", Value: "base", Usage: "base (BERT-base) or minilm (all-MiniLM-L6-v2)", Destination: &b.shape},
 			&cli.IntFlag{Name: "batch", Value: 8, Usage: "sequences", Destination: &b.batch},
 			&cli.IntFlag{Name: "seq", Value: 32, Usage: "tokens of the longest sequence, at most 512", Destination: &b.seq},
 			&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &b.r},
@@ -64,8 +66,12 @@ func (b classifierBench) check() error {
 	if b.autocast {
 		return errors.New("--autocast is not implemented, computation is in fp32; leave it out")
 	}
-	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 16}, bound{"seq", b.seq, 1, bertBase.MaxPositionEmbeddings},
-		bound{"r", b.r, 1, bertBase.HiddenSize}, bound{"classes", b.classes, 2, 1 << 16}, bound{"epochs", b.epochs, 1, 1 << 16}); err != nil {
+	encoder, ok := bertShapes[b.shape]
+	if !ok {
+		return fmt.Errorf("--shape %.40q is not base or minilm", b.shape)
+	}
+	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 16}, bound{"seq", b.seq, 1, encoder.MaxPositionEmbeddings},
+		bound{"r", b.r, 1, encoder.HiddenSize}, bound{"classes", b.classes, 2, 1 << 16}, bound{"epochs", b.epochs, 1, 1 << 16}); err != nil {
 		return err
 	}
 	if b.mixed && b.seq < shortest {
@@ -77,9 +83,13 @@ func (b classifierBench) check() error {
 	return nil
 }
 
-var bertBase = &transformers.Config{
-	ModelType: "bert", VocabSize: 30522, HiddenSize: 768, NumHiddenLayers: 12, NumAttentionHeads: 12, IntermediateSize: 3072,
-	HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 512, TypeVocabSize: 2,
+var bertShapes = map[string]*transformers.Config{"base": bertShape(768, 12, 3072), "minilm": bertShape(384, 6, 1536)}
+
+func bertShape(hidden, layers, intermediate int) *transformers.Config {
+	return &transformers.Config{
+		ModelType: "bert", VocabSize: 30522, HiddenSize: hidden, NumHiddenLayers: layers, NumAttentionHeads: 12, IntermediateSize: intermediate,
+		HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 512, TypeVocabSize: 2,
+	}
 }
 
 const (
@@ -114,7 +124,7 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 	for i := range labels {
 		labels[i] = strconv.Itoa(i)
 	}
-	p, err := policy.RandomLabel(bertBase, policy.LabelConfig{
+	p, err := policy.RandomLabel(bertShapes[b.shape], policy.LabelConfig{
 		BaseModel: "random", Labels: labels, Pooling: transformers.PoolMean, R: b.r, Alpha: 2 * float64(b.r),
 		Targets: []string{"query", "value"}, Seed: 1,
 	})
@@ -138,7 +148,7 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 		return result, err
 	}
 	result = classifierResult{
-		Case: "classifier_step", Mode: b.mode, Batch: b.batch, Seq: b.seq, Mixed: b.mixed, R: b.r, Epochs: 1, Tokens: tokens,
+		Case: "classifier_step", Mode: b.mode, Shape: b.shape, Batch: b.batch, Seq: b.seq, Mixed: b.mixed, R: b.r, Epochs: 1, Tokens: tokens,
 		SamplesPerS: float64(b.batch) / figures.Best, benchFigures: figures,
 	}
 	if b.mode == "ppo" {
@@ -174,7 +184,7 @@ func (b classifierBench) trainer(p *policy.Label, examples policy.Examples) (*al
 
 func (r classifierResult) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "case\t%s, %s, r %d, %s, %d threads, %s\n", r.Case, r.Mode, r.R, r.DType, r.Threads, r.CPU)
+	fmt.Fprintf(t, "case\t%s, %s, %s, r %d, %s, %d threads, %s\n", r.Case, r.Mode, r.Shape, r.R, r.DType, r.Threads, r.CPU)
 	fmt.Fprintf(t, "batch\t%d sequences, %d tokens\n", r.Batch, r.Tokens)
 	r.times(t, fmt.Sprintf("%.1f samples/s", r.SamplesPerS))
 	return t.Flush()

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/parallel.h"
+#include "nn/block.h"
 
 namespace rlt::engine {
 namespace {
@@ -17,42 +18,9 @@ int64_t grain_of(int64_t work_of_one) {
   return std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_of_one));
 }
 
-// Appends the panels of rows [begin, end) of a layer.
-void add_panels(std::vector<PackedLinear::Panel>& panels, int layer, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; row += kPanel) {
-    panels.push_back({layer, row, std::min(kPanel, end - row)});
-  }
-}
-
-using Linears = std::vector<const nn::Linear*>;
-
-// A block's layers: qkv, o, up and down.
-std::array<Linears, 4> linears_of(const nn::Config& c, const nn::Block& b) {
-  return {c.qkv == RLT_QKV_SPLIT ? Linears{&b.q, &b.k, &b.v} : Linears{&b.qkv},
-          {&b.o},
-          c.fused_gate_up ? Linears{&b.gate_up}
-          : c.gated       ? Linears{&b.gate, &b.up}
-                          : Linears{&b.up},
-          {&b.down}};
-}
-
-PackedLinear pack(const nn::Linear& layer) {
-  std::vector<PackedLinear::Panel> panels;
-  add_panels(panels, 0, 0, layer.weight.size(0));
-  return {{&layer}, panels};
-}
-
-// Gate and up alternating; they are rows of one layer where up_row is not 0.
-PackedLinear pack_gated(Linears layers, int64_t inner) {
-  const int up = static_cast<int>(layers.size()) - 1;
-  const int64_t up_row = up == 0 ? inner : 0;
-  std::vector<PackedLinear::Panel> panels;
-  for (int64_t row = 0; row < inner; row += kPanel) {
-    const int64_t count = std::min(kPanel, inner - row);
-    panels.push_back({0, row, count});
-    panels.push_back({up, up_row + row, count});
-  }
-  return {std::move(layers), panels};
+// A block's groups: qkv, o, up and down.
+std::array<const nn::LinearGroup*, 4> groups_of(const nn::Groups& g) {
+  return {&g.qkv, &g.o, &g.up, &g.down};
 }
 
 template <class T>
@@ -76,38 +44,39 @@ void read_row(const at::Tensor& table, int64_t i, float* to) {
 }  // namespace
 
 Network::Network(const nn::Transformer& decoder)
-    : decoder_(decoder), blocks_(decoder.blocks().size()), head_(pack(decoder.head())) {
+    : decoder_(decoder),
+      blocks_(decoder.blocks().size()),
+      head_group_({&decoder.head()}),
+      head_(head_group_) {
   const char* const why = config().why_mute();
   TORCH_CHECK(*why == 0, why);
   TORCH_CHECK(decoder.embed().is_contiguous(), "embed.weight must be dense");
-  for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.blocks()[i], blocks_[i]);
+  for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.groups(i), blocks_[i]);
   refresh();
 }
 
-void Network::build_block(const nn::Block& from, Block& to) const {
+void Network::build_block(const nn::Groups& from, Block& to) const {
   const nn::Config& c = config();
   const int64_t d = c.head_dim, queries = c.heads * d, keys = c.kv_heads * d;
-  std::array<Linears, 4> linears = linears_of(c, from);
-  std::vector<PackedLinear::Panel> panels;
   to.q = 0;
-  to.stride = d;
-  if (c.qkv == RLT_QKV_SPLIT) {
-    add_panels(panels, 0, 0, queries);
-    to.k = kPanel * static_cast<int64_t>(panels.size());
-    add_panels(panels, 1, 0, keys);
-    to.v = kPanel * static_cast<int64_t>(panels.size());
-    add_panels(panels, 2, 0, keys);
-    to.qkv = {std::move(linears[0]), panels};
-  } else {
-    const bool fused = c.qkv == RLT_QKV_FUSED;
-    to.k = fused ? queries : d;
-    to.v = fused ? queries + keys : 2 * d;
-    if (!fused) to.stride = 3 * d;
-    to.qkv = pack(from.qkv);
+  to.stride = c.qkv == RLT_QKV_INTERLEAVED ? 3 * d : d;
+  switch (c.qkv) {
+    case RLT_QKV_SPLIT:  // each begins a panel
+      to.k = panels_of(queries) * kPanel;
+      to.v = to.k + panels_of(keys) * kPanel;
+      break;
+    case RLT_QKV_FUSED:
+      to.k = queries;
+      to.v = queries + keys;
+      break;
+    default:
+      to.k = d;
+      to.v = 2 * d;
   }
-  to.o = pack(from.o);
-  to.up = c.gated ? pack_gated(std::move(linears[2]), c.intermediate_size) : pack(from.up);
-  to.down = pack(from.down);
+  to.qkv = PackedLinear(from.qkv);
+  to.o = PackedLinear(from.o);
+  to.up = PackedLinear(from.up);
+  to.down = PackedLinear(from.down);
 }
 
 template <class F>
@@ -119,15 +88,15 @@ void Network::for_linears(const F& f) {
 }
 
 void Network::check_weights(const nn::Transformer& other) const {
-  const auto& own = decoder_.blocks();
-  bool same = other.blocks().size() == own.size();
-  for (size_t i = 0; same && i < own.size(); ++i) {
-    const auto ours = linears_of(config(), own[i]), theirs = linears_of(other.config(), other.blocks()[i]);
+  bool same = other.blocks().size() == blocks_.size();
+  for (size_t i = 0; same && i < blocks_.size(); ++i) {
+    const auto ours = groups_of(decoder_.groups(i)), theirs = groups_of(other.groups(i));
     for (size_t j = 0; j < ours.size(); ++j) {
-      same = same && std::equal(ours[j].begin(), ours[j].end(), theirs[j].begin(), theirs[j].end(),
-                                [](const nn::Linear* a, const nn::Linear* b) {
-                                  return a->weight.const_data_ptr() == b->weight.const_data_ptr();
-                                });
+      same =
+          same && std::equal(ours[j]->layers().begin(), ours[j]->layers().end(), theirs[j]->layers().begin(),
+                             theirs[j]->layers().end(), [](const nn::Linear* a, const nn::Linear* b) {
+                               return a->weight.const_data_ptr() == b->weight.const_data_ptr();
+                             });
     }
   }
   TORCH_CHECK(same, "the adapter's model does not share the weights of the engine's");
@@ -137,11 +106,10 @@ void Network::set_adapter(int32_t number, const nn::Transformer* from) {
   if (from != nullptr) check_weights(*from);
   low_width_ = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    std::array<Linears, 4> layers;
-    if (from != nullptr) layers = linears_of(config(), from->blocks()[i]);
     PackedLinear* const to[] = {&blocks_[i].qkv, &blocks_[i].o, &blocks_[i].up, &blocks_[i].down};
-    for (size_t j = 0; j < layers.size(); ++j) {
-      to[j]->set_adapter(number, layers[j]);
+    for (size_t j = 0; j < 4; ++j) {
+      to[j]->set_adapter(number, from == nullptr ? std::vector<const nn::Linear*>()
+                                                 : groups_of(from->groups(i))[j]->layers());
       low_width_ = std::max(low_width_, to[j]->low_width());
     }
   }

@@ -48,7 +48,8 @@ class Network {
 
   // Reads the decoder's own adapter, number 1, and weights where they may have changed.
   void refresh();
-  // Makes that of another decoder on the same weights adapter `number`, or takes that away where from is null.
+  // Makes that of another decoder on the same weights adapter `number`, or takes that away where from is
+  // null.
   void set_adapter(int32_t number, const nn::Transformer* from);
 
   const nn::Config& config() const { return decoder_.config(); }
@@ -75,7 +76,7 @@ class Network {
     int64_t q, k, v, stride;
   };
 
-  void build_block(const nn::Block& from, Block& to) const;
+  void build_block(const nn::Groups& from, Block& to) const;
   void check_weights(const nn::Transformer& other) const;
   template <class F>
   void for_linears(const F& f);
@@ -105,6 +106,7 @@ class Network {
   std::vector<Block> blocks_;
   Norm norm_;
   at::Tensor embed_, positions_;  // the decoder's own where that is on the CPU, else copies
+  nn::LinearGroup head_group_;
   PackedLinear head_;
   int64_t qkv_width_ = 0, low_width_ = 0, inner_width_ = 0;
 };

@@ -7,80 +7,22 @@
 
 namespace rlt::engine {
 
-PackedLinear::PackedLinear(std::vector<const nn::Linear*> layers, std::vector<Panel> panels)
-    : layers_(std::move(layers)), panels_(std::move(panels)), seen_(layers_.size()) {
+PackedLinear::PackedLinear(const nn::LinearGroup& group)
+    : group_(&group), layers_(group.layers()), panels_(group.panels()) {
   in_ = layers_[0]->weight.size(1);
-  type_ = layers_[0]->weight.scalar_type();
-  for (const nn::Linear* layer : layers_) {
-    if (layer->weight.scalar_type() != type_) type_ = at::kFloat;  // widening loses nothing
-  }
+  type_ = group.type();
 }
 
 const void* PackedLinear::panel(int64_t p) const {
-  return weights_.data() + static_cast<size_t>(p * kPanel * padded_in()) * element_size();
+  return static_cast<const char*>(weights_->w.const_data_ptr()) +
+         static_cast<size_t>(p * kPanel * padded_in()) * element_size();
 }
 
 void PackedLinear::refresh() {
-  std::vector<Seen> now;
-  bool changed = weights_.size() == 0;
-  for (const nn::Linear* layer : layers_) {
-    const at::Tensor& w = layer->weight;
-    now.push_back({w.const_data_ptr(), w.unsafeGetTensorImpl()->version_counter().current_version()});
-    changed = changed || w.requires_grad();
-  }
-  if (changed || now != seen_) {
-    pack_weights();
-    seen_ = std::move(now);
-  }
-  pack_bias();
+  weights_.reset();  // frees what is of no use any more before there is more
+  weights_ = group_->weights();
+  bias_ = weights_->bias ? weights_->bias->const_data_ptr<float>() : nullptr;
   set_adapter(1, layers_);
-}
-
-void PackedLinear::pack_weights() {
-  if (weights_.size() == 0) weights_ = Buffer<char>(bytes());
-  std::vector<at::Tensor> dense;
-  for (const nn::Linear* layer : layers_)
-    dense.push_back(layer->weight.detach().to(at::kCPU, type_).contiguous());
-  parallel_for(0, panels(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) pack_panel(p, dense[static_cast<size_t>(panels_[p].layer)]);
-  });
-}
-
-void PackedLinear::pack_panel(int64_t p, const at::Tensor& weight) {
-  const auto [layer, row, count] = panels_[p];
-  if (type_ == at::kFloat) {
-    const float* w = weight.const_data_ptr<float>() + row * in_;
-    float* out = static_cast<float*>(const_cast<void*>(panel(p)));
-    for (int64_t k = 0; k < in_; ++k) {
-      for (int64_t j = 0; j < kPanel; ++j) out[k * kPanel + j] = j < count ? w[j * in_ + k] : 0.0f;
-    }
-    return;
-  }
-  const auto* w = static_cast<const uint16_t*>(weight.const_data_ptr()) + row * in_;
-  auto* out = static_cast<uint16_t*>(const_cast<void*>(panel(p)));
-  const int64_t step = type_ == at::kBFloat16 ? 2 : 1;  // rows whose halves share words
-  for (int64_t k = 0; k < padded_in(); ++k) {
-    uint16_t* line = out + k / step * step * kPanel + k % step;
-    for (int64_t j = 0; j < kPanel; ++j) line[j * step] = j < count && k < in_ ? w[j * in_ + k] : 0;
-  }
-}
-
-void PackedLinear::pack_bias() {
-  bool any = false;
-  std::vector<at::Tensor> biases;
-  for (const nn::Linear* layer : layers_) {
-    any = any || layer->bias.defined();
-    biases.push_back(layer->bias.defined() ? layer->bias.detach().cpu() : layer->bias);
-  }
-  if (!any) return;
-  bias_.reserve(width());
-  for (int64_t p = 0; p < panels(); ++p) {
-    const auto [layer, row, count] = panels_[p];
-    const at::Tensor& bias = biases[static_cast<size_t>(layer)];
-    for (int64_t j = 0; j < kPanel; ++j) {
-      bias_[p * kPanel + j] = bias.defined() && j < count ? bias.const_data_ptr<float>()[row + j] : 0.0f;
-    }
-  }
 }
 
 void PackedLinear::set_adapter(int32_t number, const std::vector<const nn::Linear*>& layers) {
@@ -111,7 +53,7 @@ void PackedLinear::pack_adapter(const std::vector<const nn::Linear*>& layers, Ad
   to.panels = panels_of(columns);
   if (to.panels == 0) return;
   for (size_t p = 0; p < panels_.size(); ++p) {
-    const auto i = static_cast<size_t>(panels_[p].layer);
+    const size_t i = panels_[p].layer;
     if (!as[i].defined()) continue;
     to.low[p] = {column[i], as[i].size(0), b_size};
     b_size += as[i].size(0) * kPanel;
@@ -182,12 +124,13 @@ void PackedLinear::fetch(Tile& t, int64_t i, int64_t n, int64_t next) const {
 }
 
 // t is of the rows of x from `row` on and counts its panels; u is that of all rows.
-void PackedLinear::tile(Tile t, const Rows& x, int64_t row, const float* u, int64_t first, Store store) const {
+void PackedLinear::tile(Tile t, const Rows& x, int64_t row, const float* u, int64_t first,
+                        Store store) const {
   t.b = panel(first);
   t.k = in_;
   t.panel_stride = kPanel * padded_in();
   t.store = store;
-  if (bias_.size() > 0) t.bias = bias_.data() + first * kPanel;
+  if (bias_ != nullptr) t.bias = bias_ + first * kPanel;
   const Kernels& k = kernels();
   (type_ == at::kFloat ? k.multiply_f32 : type_ == at::kBFloat16 ? k.multiply_bf16 : k.multiply_f16)(t);
   if (low_panels_ == 0 || x.adapted == nullptr) return;

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/buffer.h"
 #include "kernels/kernels.h"
-#include "nn/linear.h"
+#include "nn/linear_group.h"
 
 namespace rlt::engine {
 
@@ -29,15 +30,9 @@ struct Rows {
 // One or more linear layers of the same input, side by side: their outputs are panels of 16 columns.
 class PackedLinear {
  public:
-  // The 16 columns of a panel: outputs [row, row + count) of a layer, then zeros.
-  struct Panel {
-    int layer;
-    int64_t row, count;
-  };
-
   PackedLinear() = default;
-  // Layers are borrowed and must outlive this. Nothing is read before refresh.
-  PackedLinear(std::vector<const nn::Linear*> layers, std::vector<Panel> panels);
+  // The group is borrowed, its packed weights are shared. Nothing is read before refresh.
+  explicit PackedLinear(const nn::LinearGroup& group);
 
   // Reads the layers' own adapters as number 1, and weights where they may have changed since the last time.
   void refresh();
@@ -66,19 +61,9 @@ class PackedLinear {
                       int32_t activation, float* y, int64_t y_stride) const;
 
  private:
-  // What a refresh saw, so that the next one can tell whether a weight has changed.
-  struct Seen {
-    const void* data = nullptr;
-    uint32_t version = 0;
-    bool operator==(const Seen& o) const { return data == o.data && version == o.version; }
-  };
-
   size_t element_size() const { return type_ == at::kFloat ? 4 : 2; }
   int64_t padded_in() const { return type_ == at::kBFloat16 ? (in_ + 1) / 2 * 2 : in_; }
   const void* panel(int64_t p) const;
-  void pack_weights();
-  void pack_panel(int64_t p, const at::Tensor& weight);
-  void pack_bias();
   struct Adapter;
   const Adapter& adapter(const AdaptedRows& rows) const {
     return adapters_[static_cast<size_t>(rows.adapter - 1)];
@@ -89,13 +74,13 @@ class PackedLinear {
   void tile(Tile t, const Rows& x, int64_t row, const float* u, int64_t first, Store store) const;
   void add_adapter(Tile t, const Adapter& adapter, const float* u, int64_t first) const;
 
+  const nn::LinearGroup* group_ = nullptr;
   std::vector<const nn::Linear*> layers_;
-  std::vector<Panel> panels_;
-  std::vector<Seen> seen_;
+  std::vector<nn::LinearGroup::Panel> panels_;
+  std::shared_ptr<const nn::LinearGroup::Weights> weights_;
+  const float* bias_ = nullptr;  // [width] or null
   int64_t in_ = 0;
   at::ScalarType type_ = at::kFloat;
-  Buffer<char> weights_;
-  Buffer<float> bias_;  // [width] or empty
   // Of each panel of the output, its layer's columns of u and where its scale·B is.
   struct LowRank {
     int64_t column = 0, rank = 0, offset = 0;

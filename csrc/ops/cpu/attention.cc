@@ -218,6 +218,17 @@ int64_t score_size(const Rule& rule, const Span& s) {
   return std::min(s.length, block_rows(rule)) * ((keys + 15) / 16 * 16);
 }
 
+// Scores of a (sequence, head) on average, and heads that are worth waking a thread for.
+int64_t heads_worth(const Shape& s) {
+  constexpr int64_t kWork = 1 << 17;  // multiply-adds
+  int64_t scores = 0;
+  for (int64_t i = 0; i < s.sequences; ++i) {
+    const Span span = span_of(s, i);
+    scores += span.length * (span.before_length + span.length);
+  }
+  return std::max<int64_t>(1, kWork * s.sequences / std::max<int64_t>(1, 2 * s.head_dim * scores));
+}
+
 Panels pack_across(int64_t n, int64_t d, const Matrix& x, float*& at) {
   const Panels made = pack('T', d, n, x, at);
   at += packed_size(d, n);
@@ -273,7 +284,8 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
   }
   Buffer<float> memory(places.back());
   std::vector<Packed> packed(static_cast<size_t>(s.sequences * s.kv_heads));
-  parallel_for(0, s.sequences * s.kv_heads, 1, [&](int64_t begin, int64_t end) {
+  const int64_t worth = heads_worth(s);
+  parallel_for(0, s.sequences * s.kv_heads, worth, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t i = task / s.kv_heads, kv = task % s.kv_heads, n = s.cu[i + 1] - s.cu[i];
       float* at = memory.data() + places[i] + kv * (packed_size(d, n) + packed_size(n, d));
@@ -281,7 +293,7 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
       packed[task].v.down = pack_down(n, d, head_of(v, s.cu[i], kv, d), at);
     }
   });
-  share(s.sequences * s.heads, 1, 1, [&](int64_t task, int64_t, int64_t) {
+  share(s.sequences * s.heads, 1, worth, [&](int64_t task, int64_t, int64_t) {
     static thread_local Buffer<float> scores;
     const int64_t i = task / s.heads, head = task % s.heads, kv = head / (s.heads / s.kv_heads);
     const Span span = span_of(s, i);

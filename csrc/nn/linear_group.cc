@@ -1,0 +1,208 @@
+#include "nn/linear_group.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "kernels/buffer.h"
+#include "kernels/parallel.h"
+#include "kernels/tiles.h"
+
+namespace rlt::nn {
+
+namespace {
+
+LinearGroup::Seen see(const at::Tensor& t) {
+  return {t, t.defined() ? t.unsafeGetTensorImpl()->version_counter().current_version() : 0};
+}
+
+}  // namespace
+
+LinearGroup::LinearGroup(std::vector<const Linear*> layers, bool gated)
+    : layers_(std::move(layers)), gated_(gated) {
+  if (!gated) {
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const int64_t rows = layers_[i]->weight.size(0);
+      for (int64_t row = 0; row < rows; row += kPanel)
+        panels_.push_back({i, row, std::min(kPanel, rows - row)});
+    }
+    return;
+  }
+  const size_t up = layers_.size() - 1;
+  const int64_t inner = layers_[0]->weight.size(0) / (up == 0 ? 2 : 1), up_row = up == 0 ? inner : 0;
+  for (int64_t row = 0; row < inner; row += kPanel) {
+    const int64_t count = std::min(kPanel, inner - row);
+    panels_.push_back({0, row, count});
+    panels_.push_back({up, up_row + row, count});
+  }
+}
+
+at::ScalarType LinearGroup::type() const {
+  const at::ScalarType first = layers_[0]->weight.scalar_type();
+  const bool one = std::all_of(layers_.begin(), layers_.end(),
+                               [&](const Linear* l) { return l->weight.scalar_type() == first; });
+  return one ? first : at::kFloat;  // widening loses nothing
+}
+
+at::Tensor LinearGroup::part(const at::Tensor& y, size_t layer) const {
+  int64_t column = 0;
+  for (size_t i = 0; i < layer; ++i) column += panels_of(layers_[i]->weight.size(0)) * kPanel;
+  return y.narrow(1, column, layers_[layer]->weight.size(0));
+}
+
+at::Tensor LinearGroup::forward(const at::Tensor& x, bool adapted, int32_t activation) const {
+  const at::Tensor y = call(x, adapted, activation, std::nullopt);
+  if (!gated_) return layers_.size() == 1 ? part(y, 0).contiguous() : y;
+  return y.narrow(1, 0, layers_[0]->weight.size(0) / (layers_.size() == 1 ? 2 : 1));
+}
+
+at::Tensor LinearGroup::forward_add(const at::Tensor& x, bool adapted, const at::Tensor& residual) const {
+  // A width that does not fill its panels is added to afterwards.
+  if (residual.size(1) != width()) return forward(x, adapted).add(residual);
+  return call(x, adapted, kNoActivation, residual.stride(1) == 1 ? residual : residual.contiguous());
+}
+
+at::Tensor LinearGroup::call(const at::Tensor& x, bool adapted, int32_t activation,
+                             const OptionalTensor& residual) const {
+  const auto weights = this->weights();
+  const at::Tensor rows = x.stride(1) == 1 ? x : x.contiguous();
+  if (!adapted) {
+    return linear_group(rows, weights->w, weights->bias, std::nullopt, std::nullopt, std::nullopt, activation,
+                        gated_, residual);
+  }
+  const auto low = adapters();
+  return linear_group(rows, weights->w, weights->bias, low->a, low->b, low->shares, activation, gated_,
+                      residual);
+}
+
+std::shared_ptr<const LinearGroup::Weights> LinearGroup::weights() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Seen> now;
+  bool trained = false;  // by an optimiser that need not count its versions
+  for (const Linear* layer : layers_) {
+    now.push_back(see(layer->weight));
+    now.push_back(see(layer->bias));
+    trained =
+        trained || layer->weight.requires_grad() || (layer->bias.defined() && layer->bias.requires_grad());
+  }
+  if (!trained && weights_ != nullptr && weights_->seen == now) return weights_;
+  weights_.reset();  // frees its memory before there is a second
+  if (!trained) return weights_ = find_or_pack(std::move(now));
+  return std::make_shared<Weights>(Weights{std::move(now), pack_weights(), pack_bias()});
+}
+
+std::shared_ptr<const LinearGroup::Weights> LinearGroup::find_or_pack(std::vector<Seen> now) const {
+  using Key = std::pair<bool, std::vector<const void*>>;
+  static std::mutex mutex;
+  static auto* const all = new std::map<Key, std::weak_ptr<const Weights>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  Key key{gated_, {}};
+  for (const Seen& s : now)
+    key.second.push_back(s.tensor.defined() ? s.tensor.unsafeGetTensorImpl() : nullptr);
+  if (const auto found = all->find(key); found != all->end()) {
+    if (auto made = found->second.lock(); made != nullptr && made->seen == now) return made;
+  }
+  for (auto at = all->begin(); at != all->end();) at = at->second.expired() ? all->erase(at) : std::next(at);
+  auto made = std::make_shared<const Weights>(Weights{std::move(now), pack_weights(), pack_bias()});
+  (*all)[key] = made;
+  return made;
+}
+
+at::Tensor LinearGroup::pack_weights() const {
+  std::vector<at::Tensor> dense;
+  for (const Linear* layer : layers_)
+    dense.push_back(layer->weight.detach().to(at::kCPU, type()).contiguous());
+  Group group;
+  group.element = type() == at::kFloat      ? Element::kF32
+                  : type() == at::kBFloat16 ? Element::kBF16
+                                            : Element::kF16;
+  group.in = dense[0].size(1);
+  const auto panels = static_cast<int64_t>(panels_.size());
+  const auto memory = std::make_shared<Buffer<char>>(panels * group.panel_bytes());
+  parallel_for(0, panels, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      const auto [layer, row, count] = panels_[static_cast<size_t>(p)];
+      const auto* rows = static_cast<const char*>(dense[layer].const_data_ptr());
+      pack_panel(group, rows + row * group.in * group.element_size(), count,
+                 memory->data() + p * group.panel_bytes());
+    }
+  });
+  return at::from_blob(
+      memory->data(), {panels, group.padded_in(), kPanel}, [memory](void*) {}, type());
+}
+
+OptionalTensor LinearGroup::pack_bias() const {
+  if (std::none_of(layers_.begin(), layers_.end(), [](const Linear* l) { return l->bias.defined(); }))
+    return {};
+  at::Tensor bias = at::zeros({width()}, at::kFloat);
+  auto* to = bias.mutable_data_ptr<float>();
+  for (const auto& [layer, row, count] : panels_) {
+    const at::Tensor& from = layers_[layer]->bias;
+    if (from.defined())
+      std::copy_n(from.detach().cpu().contiguous().const_data_ptr<float>() + row, count, to);
+    to += kPanel;
+  }
+  return bias;
+}
+
+std::shared_ptr<const LinearGroup::Adapters> LinearGroup::adapters() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Seen> now;
+  bool trained = false;  // by an optimiser that need not count its versions
+  for (const Linear* layer : layers_) {
+    now.push_back(see(layer->a));
+    now.push_back(see(layer->b));
+    trained = trained || (layer->a.defined() && (layer->a.requires_grad() || layer->b.requires_grad()));
+  }
+  if (trained || adapters_ == nullptr || adapters_->seen != now) {
+    const auto made = std::make_shared<Adapters>();
+    pack_adapters(*made);
+    made->seen = std::move(now);
+    adapters_ = made;
+  }
+  return adapters_;
+}
+
+void LinearGroup::pack_adapters(Adapters& to) const {
+  const int64_t in = layers_[0]->weight.size(1), panels = static_cast<int64_t>(panels_.size());
+  std::vector<int64_t> column;
+  int64_t columns = 0, b_size = 0;
+  for (const Linear* layer : layers_) {
+    column.push_back(columns);
+    if (layer->a.defined()) columns += layer->a.size(0);
+  }
+  if (columns == 0) return;
+  // All A as one matrix, whose rows the panels' columns are.
+  at::Tensor all = at::empty({columns, in}, at::kFloat),
+             a = at::empty({panels_of(columns), in, kPanel}, at::kFloat);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (layers_[i]->a.defined())
+      all.narrow(0, column[i], layers_[i]->a.size(0)).copy_(layers_[i]->a.detach());
+  }
+  pack('T', in, columns, {all.const_data_ptr<float>(), in}, a.mutable_data_ptr<float>());
+  at::Tensor shares = at::zeros({panels, 3}, at::kLong);
+  auto* share = static_cast<LowRank::Share*>(shares.mutable_data_ptr());
+  for (int64_t p = 0; p < panels; ++p) {
+    const size_t i = panels_[static_cast<size_t>(p)].layer;
+    if (!layers_[i]->a.defined()) continue;
+    share[p] = {column[i], layers_[i]->a.size(0), b_size};
+    b_size += share[p].rank * kPanel;
+  }
+  at::Tensor b = at::empty({b_size}, at::kFloat);
+  for (int64_t p = 0; p < panels; ++p) {
+    if (share[p].rank == 0) continue;
+    const auto [i, row, count] = panels_[static_cast<size_t>(p)];
+    const at::Tensor dense = layers_[i]->b.detach().contiguous();
+    pack('T', share[p].rank, count, {dense.const_data_ptr<float>() + row * share[p].rank, share[p].rank},
+         b.mutable_data_ptr<float>() + share[p].offset, static_cast<float>(layers_[i]->scale));
+  }
+  to.a = a;
+  to.b = b;
+  to.shares = shares;
+}
+
+}  // namespace rlt::nn

@@ -1,0 +1,79 @@
+// Linear layers of the same input as one product: their weights packed for the tile kernels, once for all who
+// read them. Passes of few rows without gradients go through it, and the engine.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/group.h"
+#include "nn/linear.h"
+
+namespace rlt::nn {
+
+class LinearGroup {
+ public:
+  // The 16 columns of a panel: outputs [row, row + count) of a layer, then zeros.
+  struct Panel {
+    size_t layer;
+    int64_t row, count;
+  };
+  // A tensor as it was packed: held, so that none takes its place in memory.
+  struct Seen {
+    at::Tensor tensor;
+    uint32_t version = 0;
+    bool operator==(const Seen& o) const { return tensor.is_same(o.tensor) && version == o.version; }
+  };
+  // As linear_group takes them, on the CPU.
+  struct Weights {
+    std::vector<Seen> seen;
+    at::Tensor w;
+    OptionalTensor bias;
+  };
+
+  // Borrows layers, which must outlive it. With gated, they are gate and up, whose panels alternate, or a
+  // layer that holds gate's rows and then as many of up.
+  explicit LinearGroup(std::vector<const Linear*> layers, bool gated = false);
+
+  // The layers' outputs, activated, or activation(gate) · up; x [N, in]. A result of one layer, or of gate
+  // and up, is as wide as that; that of others is for part.
+  at::Tensor forward(const at::Tensor& x, bool adapted, int32_t activation = kNoActivation) const;
+  // The only layer's outputs and residual [N, out].
+  at::Tensor forward_add(const at::Tensor& x, bool adapted, const at::Tensor& residual) const;
+  // Outputs of a layer among those of forward.
+  at::Tensor part(const at::Tensor& y, size_t layer) const;
+
+  // Packed when they are first asked for and where they have changed since. Groups of the same weights, those
+  // of another model that shares them too, have them together.
+  std::shared_ptr<const Weights> weights() const;
+  const std::vector<const Linear*>& layers() const { return layers_; }
+  const std::vector<Panel>& panels() const { return panels_; }
+  int64_t width() const { return static_cast<int64_t>(panels_.size()) * kPanel; }
+  at::ScalarType type() const;
+
+ private:
+  // What passes read; replaced as a whole, so that one that is under way keeps its own.
+  struct Adapters {
+    std::vector<Seen> seen;
+    OptionalTensor a, b, shares;
+  };
+
+  at::Tensor call(const at::Tensor& x, bool adapted, int32_t activation,
+                  const OptionalTensor& residual) const;
+  std::shared_ptr<const Adapters> adapters() const;
+  std::shared_ptr<const Weights> find_or_pack(std::vector<Seen> now) const;
+  at::Tensor pack_weights() const;
+  OptionalTensor pack_bias() const;
+  void pack_adapters(Adapters& to) const;
+
+  std::vector<const Linear*> layers_;
+  bool gated_;
+  std::vector<Panel> panels_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Weights> weights_;
+  mutable std::shared_ptr<const Adapters> adapters_;
+};
+
+}  // namespace rlt::nn
