@@ -515,7 +515,7 @@ func TestScoreOfSingles(t *testing.T) {
 	}
 }
 
-// TestMismatchedAnswers puts each prompt beside the next one's answer.
+// TestMismatchedAnswers puts each prompt beside the answer of the one before.
 func TestMismatchedAnswers(t *testing.T) {
 	x := &rl.Sample{Tokens: []int32{1, 2, 7}, Rows: []int{1}, Actions: []int32{7}, Prompt: 4}
 	y := &rl.Sample{Tokens: []int32{3, 8, 9, 9}, Rows: []int{0, 1, 2}, Actions: []int32{8, 9, 9}, Prompt: 5}
@@ -535,6 +535,10 @@ func TestMismatchedAnswers(t *testing.T) {
 	}
 	if len(step.Aside) != 2 {
 		t.Errorf("%d samples aside", len(step.Aside))
+	}
+	last := &rl.Sample{Tokens: []int32{4, 6}, Rows: []int{0}, Actions: []int32{6}, Prompt: 6}
+	if around := epochs.Mismatches([]*rl.Sample{x, y, last}, 9); around[0].Actions[0] != 6 || around[1].Actions[0] != 7 || around[2].Actions[0] != 8 {
+		t.Errorf("answers %v, %v, %v", around[0].Actions, around[1].Actions, around[2].Actions)
 	}
 	if z := epochs.Mismatched(x, y, 2); z != nil {
 		t.Errorf("an answer without room: %+v", z)

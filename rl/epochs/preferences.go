@@ -30,10 +30,11 @@ func (p *Preferences) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	return step, nil
 }
 
-// Mismatches are the prompt of each sample with the answer of the next, where that has room within limit tokens.
+// Mismatches are the prompt of each sample with the answer of the one before, as TRL has it, where that has room within
+// limit tokens.
 func Mismatches(samples []*rl.Sample, limit int) (out []*rl.Sample) {
 	for i, x := range samples {
-		if y := Mismatched(x, samples[(i+1)%len(samples)], limit); y != nil {
+		if y := Mismatched(x, samples[(i+len(samples)-1)%len(samples)], limit); y != nil {
 			out = append(out, y)
 		}
 	}
