@@ -1,5 +1,6 @@
 // How this process takes memory from the system, settled before it has a second thread.
 #include <malloc.h>
+#include <stdlib.h>
 
 // Activations are freed and taken again at every step; handing their pages back to the system and faulting
 // them in anew costs about a seventh of a training step. So large blocks are no mappings of their own, the
@@ -10,3 +11,13 @@ __attribute__((constructor)) static void keep_memory(void) {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
 }
+
+// oneDNN keeps compiled code, and libtorch what it has asked oneDNN for, an eighth of a mebibyte each, for each size of
+// batch that they have met, a thousand by default: both would grow for as long as batches of new lengths come, and what
+// they keep lies between the blocks that are freed, so that those do not grow together. Read once, at the first use.
+__attribute__((constructor)) static void forget_sizes(void) {
+  setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", 0);
+  setenv("LRU_CACHE_CAPACITY", "64", 0);
+}
+
+void rlt_give_back(void) { malloc_trim(0); }

@@ -104,9 +104,6 @@ void rlt_tensor_free(const rlt_tensor* ts, int32_t n) {
 rlt_error* rlt_init(int32_t threads) {
   return rlt::guard([&] {
     TORCH_CHECK(threads > 0, "threads must be positive, got ", threads);
-    // oneDNN keeps compiled code for each size of batch it has met, a thousand by default, and so would
-    // grow for as long as batches of new lengths come. Read once, at its first use.
-    setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", 0);
     at::set_num_threads(threads);
     rlt::set_thread_count(threads);
   });

@@ -12,6 +12,7 @@ import (
 	"rltrain/rl/dist"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
+	"rltrain/torch"
 )
 
 // verdict is what of an evaluation the course of the training depends on.
@@ -31,6 +32,8 @@ func (t *Trainer) evaluateIfDue(ctx context.Context) error {
 // evaluate judges the policy and remembers its weights where they are the best so far.
 func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 	e, j := t.config.Evaluate, &t.state.Judged
+	torch.GiveBack()
+	defer torch.GiveBack()
 	scores, err := e.Run(ctx, t.state.Step)
 	if err != nil {
 		return err

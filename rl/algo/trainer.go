@@ -330,6 +330,9 @@ func (t *Trainer) train(ctx context.Context) error {
 			return err
 		}
 		if t.hooks.Enough != nil && t.hooks.Enough() {
+			if e := t.config.Evaluate; e != nil && !e.First {
+				return t.evaluate(ctx, false)
+			}
 			return nil
 		}
 		if err := t.evaluateIfDue(ctx); err != nil {

@@ -101,10 +101,9 @@ func Curves(path string, panels []Panel) error {
 
 func drawPanel(panel Panel) (*plot.Plot, error) {
 	p := newPlot(panel.Title, panel.XLabel, panel.YLabel)
-	p.Legend.Top = true
-	labels := map[string]bool{}
+	var meaning legend
 	for i, s := range panel.Series {
-		if err := addSeries(p, s, palette[i%len(palette)], labels); err != nil {
+		if err := addSeries(p, s, palette[i%len(palette)], &meaning); err != nil {
 			return nil, fmt.Errorf("series %q: %w", s.Label, err)
 		}
 	}
@@ -116,17 +115,13 @@ func drawPanel(panel Panel) (*plot.Plot, error) {
 		p.X.Min, p.X.Max = p.X.Min-0.5, p.X.Max+0.5
 	}
 	widen(&p.Y, 0.06)
-	if len(labels) < 2 {
-		p.Legend = plot.NewLegend()
-	} else {
-		// The legend lies above the data, not on it.
-		span := p.Y.Max - p.Y.Min
-		p.Y.Max += span * 0.12 * float64(len(labels))
+	if len(meaning) > 1 {
+		meaning.above(p)
 	}
 	return p, nil
 }
 
-func addSeries(p *plot.Plot, s Series, c color.RGBA, labels map[string]bool) error {
+func addSeries(p *plot.Plot, s Series, c color.RGBA, meaning *legend) error {
 	if len(s.X) != len(s.Y) && s.Style != Level {
 		return fmt.Errorf("%d x values and %d y values", len(s.X), len(s.Y))
 	}
@@ -138,7 +133,7 @@ func addSeries(p *plot.Plot, s Series, c color.RGBA, labels map[string]bool) err
 		f.LineStyle = draw.LineStyle{Color: c, Width: vg.Points(1.2), Dashes: []vg.Length{vg.Points(5), vg.Points(3)}}
 		p.Add(f)
 		p.Y.Min, p.Y.Max = min(p.Y.Min, s.Y[0]), max(p.Y.Max, s.Y[0])
-		addLegend(p, labels, s.Label, f)
+		meaning.add(s.Label, f)
 		return nil
 	}
 	line, err := plotter.NewLine(points(s.X, s.Y))
@@ -161,8 +156,8 @@ func addSeries(p *plot.Plot, s Series, c color.RGBA, labels map[string]bool) err
 		}
 		smooth.LineStyle = draw.LineStyle{Color: c, Width: vg.Points(1.8)}
 		p.Add(smooth)
-		addLegend(p, labels, s.Label, line)
-		addLegend(p, labels, fmt.Sprintf("%s, running mean (%d)", s.Label, window), smooth)
+		meaning.add(s.Label, line)
+		meaning.add(fmt.Sprintf("%s, running mean (%d)", s.Label, window), smooth)
 		return nil
 	case s.Style == Points || len(s.Y) == 1:
 		dots, err := plotter.NewScatter(points(s.X, s.Y))
@@ -171,11 +166,11 @@ func addSeries(p *plot.Plot, s Series, c color.RGBA, labels map[string]bool) err
 		}
 		dots.GlyphStyle = draw.GlyphStyle{Color: c, Radius: vg.Points(3), Shape: draw.CircleGlyph{}}
 		p.Add(line, dots)
-		addLegend(p, labels, s.Label, line, dots)
+		meaning.add(s.Label, line, dots)
 		return nil
 	}
 	p.Add(line)
-	addLegend(p, labels, s.Label, line)
+	meaning.add(s.Label, line)
 	return nil
 }
 
@@ -216,11 +211,6 @@ func addIntervals(p *plot.Plot, s Series, c color.RGBA) error {
 	band.Color, band.LineStyle = blend(c, 0.16), draw.LineStyle{}
 	p.Add(band)
 	return nil
-}
-
-func addLegend(p *plot.Plot, labels map[string]bool, label string, thumbs ...plot.Thumbnailer) {
-	labels[label] = true
-	p.Legend.Add(label, thumbs...)
 }
 
 func points(x, y []float64) plotter.XYs {
@@ -294,8 +284,6 @@ func newPlot(title, xLabel, yLabel string) *plot.Plot {
 	}
 	p.Y.Tick.Marker = ticks{most: 6}
 	sans(&p.Legend.TextStyle, vg.Points(8.5))
-	p.Legend.Padding = vg.Points(3)
-	p.Legend.XOffs, p.Legend.YOffs = -vg.Points(6), -vg.Points(2)
 	grid := plotter.NewGrid()
 	grid.Horizontal.Color, grid.Vertical.Color = pale, pale
 	grid.Horizontal.Width, grid.Vertical.Width = vg.Points(0.5), vg.Points(0.5)
@@ -308,6 +296,7 @@ func newPlot(title, xLabel, yLabel string) *plot.Plot {
 type ticks struct {
 	most  int
 	whole bool
+	upTo  *float64 // the largest; nil = as far as the axis goes
 }
 
 // Ticks implements [plot.Ticker].
@@ -330,6 +319,9 @@ func (t ticks) Ticks(low, high float64) []plot.Tick {
 	largest := max(math.Abs(low), math.Abs(high))
 	scientific := largest < 1e-3 || largest >= 1e7
 	decimals := max(0, int(-math.Floor(math.Log10(step)+1e-9)))
+	if t.upTo != nil {
+		high = min(high, *t.upTo)
+	}
 	var out []plot.Tick
 	for i := math.Ceil(low/step - 1e-9); i*step <= high+1e-9*span; i++ {
 		v := i * step
