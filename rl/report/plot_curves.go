@@ -70,7 +70,7 @@ func rewards(rows []Row) []Panel {
 		each = nil // the reward itself
 	}
 	return []Panel{
-		of("Reward", "mean, and the spread within a prompt", spread(rows, "reward", "reward", "reward_std")),
+		of("Reward", "mean ± spread in a prompt", spread(rows, "reward", "reward", "reward_std")),
 		of("Rewards of the list", "mean reward", each...),
 		of("Sampled answers", "share", sampled...),
 		of("Margin of the chosen", "reward of the chosen less that of the rejected", curve(rows, "margin", "rewards/margins")),

@@ -6,10 +6,11 @@
 //	go run ./scripts/experiment code
 //	go run ./scripts/experiment text --clinc FOLDER --mmlu FILE
 //	go run ./scripts/experiment distributed
+//	go run ./scripts/experiment memory
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a
-// repeated call goes on where an earlier one ended. tables writes the tables of docs/results.md from those files.
+// repeated call goes on where an earlier one ended. tables writes the tables of docs/results.md and docs/runs.md from those files.
 package main
 
 import (
@@ -81,6 +82,9 @@ var experiments = []struct {
 	{"distributed", "distributed", 1, 3, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
 		return (&distributedExperiment{experiment: c}).run
 	}},
+	{"memory", "memory", 1, 1, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
+		return (&memoryExperiment{experiment: c}).run
+	}},
 }
 
 func run(ctx context.Context, args []string) error {
@@ -103,6 +107,9 @@ func run(ctx context.Context, args []string) error {
 		return start(ctx)
 	}
 	if len(args) > 0 && args[0] == "tables" {
+		if err := writeMemoryTable(filepath.Join("docs", "runs.md"), filepath.Join("docs", "results", "memory.json")); err != nil {
+			return err
+		}
 		return writeTables(filepath.Join("docs", "results.md"), filepath.Join("docs", "results"))
 	}
 	return fmt.Errorf("name an experiment, one of %s; or tables", strings.Join(names, ", "))

@@ -34,9 +34,17 @@ func TestMain(m *testing.M) {
 
 // recipe is a run of a few steps that is killed.
 type recipe struct {
-	stage string // its folder
+	stage string // its folder, with * for the time that is in its name
 	args  string
 	steps int
+}
+
+// in is the folder of the run in out, where it is there.
+func (r recipe) in(out string) string {
+	if found, _ := filepath.Glob(filepath.Join(out, r.stage)); len(found) == 1 {
+		return found[0]
+	}
+	return filepath.Join(out, r.stage)
 }
 
 // recipes are runs of each algorithm on tiny models. START is a language model, BASE an encoder, ROWS labelled texts, PAIRS
@@ -61,9 +69,12 @@ var recipes = map[string]recipe{
 	"ppo of labels":       {"intent_classifier_rl", labelArgs + ` --algorithm ppo --update-epochs 2`, 4},
 	"a2c of labels":       {"intent_classifier_rl", labelArgs + ` --algorithm a2c`, 4},
 	"dqn of labels":       {"intent_classifier_rl", labelArgs + ` --algorithm dqn`, 4},
-	"dpo":                 {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type sigmoid,sft --loss-weights 1,0.1`, 12},
-	"kto":                 {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type kto --precompute-ref`, 24},
-	"reward model":        {"preference_reward", strings.Replace(pairArgs, "PAIRS", "WORDS", 1) + ` --mode reward_model --model BASE`, 12},
+	"dqn of texts": {"classification_dqn_*", `--task text --model BASE --policy head --dataset ROWS --rl-episodes 8 --eval-every 3 --buffer-size 16 --rl-batch-size 8
+		--samples-per-prompt 2 --algorithm dqn`, 8},
+	"code":         {"code_rl", strings.Replace(tokenArgs, "sum_digits", "code", 1) + ` --algorithm grpo --reward tests,expr:'length'=0.1`, 8},
+	"dpo":          {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type sigmoid,sft --loss-weights 1,0.1`, 12},
+	"kto":          {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type kto --precompute-ref`, 24},
+	"reward model": {"preference_reward", strings.Replace(pairArgs, "PAIRS", "WORDS", 1) + ` --mode reward_model --model BASE`, 12},
 }
 
 const labelArgs = `--mode supervised_then_rl --model BASE --dataset ROWS --epochs 1 --batch-size 8 --rl-episodes 4 --buffer-size 16 --rl-batch-size 4
@@ -180,7 +191,7 @@ func (l lab) kill(t *testing.T, r recipe, out string, after time.Duration, now f
 		t.Fatalf("exit code %d:\n%s", code, output)
 	}
 	k.all++
-	checkpoint, step, _, err := run.LatestCheckpoint(filepath.Join(out, r.stage))
+	checkpoint, step, _, err := run.LatestCheckpoint(r.in(out))
 	switch {
 	case err != nil:
 		t.Fatal(err)
@@ -210,7 +221,7 @@ func TestKilled(t *testing.T) {
 			whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
 			l.finish(t, r, whole)
 			halfWay := func() bool {
-				rows, _ := os.ReadFile(filepath.Join(parts, r.stage, "logs", "metrics.jsonl"))
+				rows, _ := os.ReadFile(filepath.Join(r.in(parts), "logs", "metrics.jsonl"))
 				return bytes.Count(rows, []byte("\n")) > r.steps/2
 			}
 			if !l.kill(t, r, parts, 5*time.Minute, halfWay, &k) {
@@ -230,7 +241,7 @@ var spent = regexp.MustCompile(`(gen|train)=\d+ms`)
 // folder or the process.
 func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
 	t.Helper()
-	a, b := filepath.Join(whole, r.stage), filepath.Join(parts, r.stage)
+	a, b := r.in(whole), r.in(parts)
 	newest, step, _, err := run.LatestCheckpoint(a)
 	if err != nil || step == 0 {
 		t.Fatalf("the newest checkpoint: step %d, %v", step, err)
@@ -251,7 +262,7 @@ func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
 			return nil // which older ones there are depends on where the run was stopped
 		}
 		compared++
-		want, got := timeless(t, path, whole), timeless(t, filepath.Join(b, name), parts)
+		want, got := timeless(t, path, a), timeless(t, filepath.Join(b, name), b)
 		if bytes.Equal(want, got) {
 			return nil
 		}
@@ -271,14 +282,16 @@ func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
 	return compared
 }
 
-// timeless is a file's content without what the clock said, and with another name for the folder of the runs.
-func timeless(t *testing.T, path, out string) []byte {
+// timeless is a file's content without what the clock said, and with other names for the run's folder and that of all runs.
+func timeless(t *testing.T, path, dir string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Error(err)
 		return nil
 	}
+	out := filepath.Dir(dir)
+	data = bytes.ReplaceAll(data, []byte(filepath.Base(dir)), []byte("STAGE"))
 	switch filepath.Base(path) {
 	case "metrics.jsonl", "eval_results.json":
 	case "training_log.txt", "adapter_config.json", "comparison.json":
