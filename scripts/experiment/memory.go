@@ -38,11 +38,11 @@ type memoryRun struct {
 }
 
 // plannedRuns are of many kinds. TEXTS are documents of 20 to 2,000 characters, SHORT of 10 to 60, PAIRS preferences of
-// many lengths.
+// many lengths, START and INTENT what the supervised runs leave.
 var plannedRuns = []struct{ name, options string }{
 	{"intent, supervised", "--mode supervised --epochs 1"},
-	{"intent, PPO", "--mode rl_only --rl-episodes 4 --eval-every 2"},
-	{"text, GRPO", "--task text --mode rl_only --algorithm grpo --rl-episodes 8 --eval-every 4"},
+	{"intent, PPO", "--mode rl_only --pretrained-model INTENT --rl-episodes 4 --eval-every 2"},
+	{"text, GRPO", "--task text --algorithm grpo --rl-episodes 8 --eval-every 4"},
 	{"digits, supervised", "--task sum_digits --mode supervised --max-steps 60 --warmup-check-every 30"},
 	{"digits, GRPO", "--task sum_digits --mode rl_only --pretrained-model START --algorithm grpo --num-steps 8 --eval-every 4 --fresh-samples 0"},
 	{"digits, PPO", "--task sum_digits --mode rl_only --pretrained-model START --algorithm ppo --num-steps 8 --eval-every 4 --fresh-samples 0"},
@@ -67,7 +67,8 @@ func (e *memoryExperiment) run(ctx context.Context) error {
 		if err := os.RemoveAll(out); err != nil {
 			return err
 		}
-		options := strings.NewReplacer("TEXTS", e.file("texts"), "SHORT", e.file("short"), "PAIRS", e.file("pairs"), "START", filepath.Join(e.work, "digits,_supervised", "sum_digits_supervised")).Replace(planned.options)
+		options := strings.NewReplacer("TEXTS", e.file("texts"), "SHORT", e.file("short"), "PAIRS", e.file("pairs"), "START", filepath.Join(e.work, "digits,_supervised", "sum_digits_supervised"),
+			"INTENT", filepath.Join(e.work, "intent,_supervised", "intent_classifier_supervised")).Replace(planned.options)
 		args := append(strings.Fields(options), "--threads", "1", "--output-dir", out)
 		_, told, err := command(ctx, e.program, append(args, "--dry-run")...)
 		if err != nil {

@@ -71,7 +71,6 @@ var recipes = map[string]recipe{
 	"dqn of labels":       {"intent_classifier_rl", labelArgs + ` --algorithm dqn`, 4},
 	"dqn of texts": {"classification_dqn_*", `--task text --model BASE --policy head --dataset ROWS --rl-episodes 8 --eval-every 3 --buffer-size 16 --rl-batch-size 8
 		--samples-per-prompt 2 --algorithm dqn`, 8},
-	"code":         {"code_rl", strings.Replace(tokenArgs, "sum_digits", "code", 1) + ` --algorithm grpo --reward tests,expr:'length'=0.1`, 8},
 	"dpo":          {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type sigmoid,sft --loss-weights 1,0.1`, 12},
 	"kto":          {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type kto --precompute-ref`, 24},
 	"reward model": {"preference_reward", strings.Replace(pairArgs, "PAIRS", "WORDS", 1) + ` --mode reward_model --model BASE`, 12},
