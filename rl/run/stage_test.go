@@ -197,7 +197,8 @@ func TestAChangedFileOfAFinishedRunIsNoticed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
 	if err := s.Finish(func() error {
-		return os.WriteFile(filepath.Join(s.Dir(), "model.safetensors"), []byte("weights"), 0o644)
+		return errors.Join(os.WriteFile(filepath.Join(s.Dir(), "README.md"), []byte("a card"), 0o644),
+			os.WriteFile(filepath.Join(s.Dir(), "model.safetensors"), []byte("weights"), 0o644))
 	}); err != nil {
 		t.Fatal(err)
 	}
