@@ -168,6 +168,8 @@ Groups::Groups(const Config& c, const Block& b)
          c.gated != 0),
       down({&b.down}) {}
 
+bool trained(const Block& block) { return !parameters(block, true).empty(); }
+
 at::Tensor apply_norm(const Config& c, const Norm& norm, const at::Tensor& x) {
   if (c.norm == RLT_NORM_LAYER) return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, c.norm_eps);
   return std::get<0>(rms_norm(x, norm.weight, c.norm_eps, c.norm == RLT_NORM_RMS_PLUS_ONE));

@@ -32,6 +32,9 @@ struct BlockPass {
   AdapterPass wanted;              // adapter as it is for those rows
 };
 
+// Whether a gradient of anything in it is asked for, adapters included.
+bool trained(const Block& block);
+
 // norm of the kind that the configuration asks for; x [N, H].
 at::Tensor apply_norm(const Config& config, const Norm& norm, const at::Tensor& x);
 

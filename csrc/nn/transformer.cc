@@ -106,12 +106,15 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
   for (const Block& block : blocks_) groups_.push_back(std::make_shared<Groups>(c, block));
 }
 
-// Few rows wait for the weights, which a group reads once; many are faster in a library's products.
+// Few rows wait for the weights, which a group reads once; many are faster in a library's products. What is
+// trained goes through the layers with gradients and without, so that both give the same bits: the first
+// ratio of an update is 1.
 bool Transformer::grouped(int64_t rows, const AdapterPass& pass) const {
   constexpr int64_t kFew = 256;
-  return !at::GradMode::is_enabled() && rows <= kFew && pass.dropout == 0 && embed_.is_cpu() &&
-         std::none_of(linears_.begin(), linears_.end(),
-                      [](const auto& l) { return l.second->weight.requires_grad(); });
+  const auto frozen = [](const at::Tensor& t) { return !t.defined() || !t.requires_grad(); };
+  return rows <= kFew && pass.dropout == 0 && embed_.is_cpu() && frozen(embed_) && frozen(positions_) &&
+         frozen(types_) && frozen(embed_norm_.weight) && frozen(embed_norm_.bias) &&
+         std::none_of(blocks_.begin(), blocks_.end(), trained);
 }
 
 void Transformer::adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale) {

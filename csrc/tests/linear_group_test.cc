@@ -169,16 +169,18 @@ TEST(linear_group_refuses_what_does_not_fit) {
   EXPECT_THROWS("outside of a or b", adapt(a, b, {0, 2, 0, 14, 2, 33}));
 }
 
-// A pass without gradients goes through groups, one with them through layers.
-TEST(transformer_without_gradients_equals_one_with_them) {
+// What is frozen goes through groups, what is trained through layers, with gradients and without.
+TEST(transformer_that_is_frozen_equals_one_that_is_trained) {
   for (Shape& s : all_shapes()) {
     Random random(307);
-    rlt::nn::Transformer model(s.config(), random_weights(random, s));
+    const rlt::nn::Weights weights = random_weights(random, s);
+    rlt::nn::Transformer frozen(s.config(), weights), trained(s.config(), weights);
     for (int64_t n = 0; n < s.c.layers; ++n) {
       for (const rlt::test::Layer& l : linear_layers(s.c, n)) {
         if (l.name == "layers.1.o") continue;
-        model.adapt(l.name, random.normal({3, l.in}, 0.3).requires_grad_(true),
-                    random.normal({l.out, 3}, 0.3), 0.7);
+        const at::Tensor a = random.normal({3, l.in}, 0.3), b = random.normal({l.out, 3}, 0.3);
+        frozen.adapt(l.name, a, b, 0.7);
+        trained.adapt(l.name, rlt::test::leaf(a), rlt::test::leaf(b), 0.7);
       }
     }
     std::vector<int64_t> positions;
@@ -192,9 +194,13 @@ TEST(transformer_without_gradients_equals_one_with_them) {
       pass.on = on;
       for (const bool some : {false, true}) {
         batch.rows = some ? rlt::test::vector_of<int64_t>({4, 22, 6}) : at::Tensor();
-        const at::Tensor want = model.forward(batch, pass);
+        const at::Tensor want = trained.forward(batch, pass), with = frozen.forward(batch, pass);
+        EXPECT_AT_MOST(relative(with, want), 1e-5, s.name);
+        EXPECT_EQUAL(want.requires_grad(), on);
+        EXPECT(!with.requires_grad());
         const at::AutoGradMode off(false);
-        EXPECT_AT_MOST(relative(model.forward(batch, pass), want), 1e-5, s.name);
+        EXPECT(same_bits(trained.forward(batch, pass), want));
+        EXPECT(same_bits(frozen.forward(batch, pass), with));
       }
     }
   }
