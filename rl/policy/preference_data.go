@@ -45,27 +45,9 @@ func (p *Token) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLe
 		o.MaxLength = limit
 	}
 	var out Preferences
-	var batch []chat.Example
-	flush := func() error {
-		err := p.encodePreferences(&out, batch, o, singles)
-		batch = batch[:0]
-		return err
-	}
-	for e, err := range examples {
-		if errors.Is(err, chat.ErrNull) {
-			out.Null++
-			continue
-		}
-		if err != nil {
-			return out, err
-		}
-		if batch = append(batch, e); len(batch) == encodedAtOnce {
-			if err := flush(); err != nil {
-				return out, err
-			}
-		}
-	}
-	if err := flush(); err != nil {
+	var err error
+	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodePreferences(&out, batch, o, singles) })
+	if err != nil {
 		return out, err
 	}
 	if left := out.Dropped + out.Equal; len(out.Units) == 0 && left > 0 {

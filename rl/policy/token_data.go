@@ -74,23 +74,9 @@ func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions)
 		o.MaxLength = limit
 	}
 	var out TokenExamples
-	batch := make([]chat.Example, 0, encodedAtOnce)
-	for e, err := range examples {
-		if errors.Is(err, chat.ErrNull) {
-			out.Null++
-			continue
-		}
-		if err != nil {
-			return out, err
-		}
-		if batch = append(batch, e); len(batch) == encodedAtOnce {
-			if err := p.encodeBatch(&out, batch, o); err != nil {
-				return out, err
-			}
-			batch = batch[:0]
-		}
-	}
-	if err := p.encodeBatch(&out, batch, o); err != nil {
+	var err error
+	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodeBatch(&out, batch, o) })
+	if err != nil {
 		return out, err
 	}
 	if len(out.Sequences) == 0 && out.Dropped > 0 {
@@ -101,6 +87,27 @@ func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions)
 
 // encodedAtOnce are the examples that are shared among the processors.
 const encodedAtOnce = 512
+
+// inBatches hands over examples, so many at once, and counts the rows that have null for a text.
+func inBatches(examples iter.Seq2[chat.Example, error], take func(batch []chat.Example) error) (null int, err error) {
+	batch := make([]chat.Example, 0, encodedAtOnce)
+	for e, err := range examples {
+		if errors.Is(err, chat.ErrNull) {
+			null++
+			continue
+		}
+		if err != nil {
+			return null, err
+		}
+		if batch = append(batch, e); len(batch) == encodedAtOnce {
+			if err := take(batch); err != nil {
+				return null, err
+			}
+			batch = batch[:0]
+		}
+	}
+	return null, take(batch)
+}
 
 // encodeBatch adds the sequences of examples to out, in their order.
 func (p *Token) encodeBatch(out *TokenExamples, batch []chat.Example, o EncodeOptions) error {

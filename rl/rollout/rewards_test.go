@@ -139,6 +139,12 @@ func TestRewardsOfAStep(t *testing.T) {
 				t.Errorf("%s: mean %v, deviation %v, want %v and %v", name, f.Get(name+"/mean"), f.Get(name+"/std"), mean, std)
 			}
 		}
+		// What the alarms compare is how much each reward, as it is weighted, moves the sum: deviations of all there is.
+		for name, spread := range map[string]float64{"flaky": population(flaky), "expr:length": 0.5 * population(length)} {
+			if got := step.Health.Spread[name]; math.Abs(got-spread) > 1e-9 {
+				t.Errorf("the alarms hear that reward %s spreads by %v, want %v", name, got, spread)
+			}
+		}
 		mean, std := moments(total)
 		if math.Abs(f.Get("reward")-mean) > 1e-9 || math.Abs(f.Get("reward_std")-std) > 1e-9 {
 			t.Errorf("reward %v, deviation %v, want %v and %v", f.Get("reward"), f.Get("reward_std"), mean, std)
@@ -286,4 +292,11 @@ func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 			t.Errorf("reward %v, want 2·(100 + length)", x.Reward())
 		}
 	}
+}
+
+// population is the standard deviation of all there is, not an estimate from a sample.
+func population(values []float64) float64 {
+	_, std := moments(values)
+	n := float64(len(values))
+	return std * math.Sqrt((n-1)/n)
 }

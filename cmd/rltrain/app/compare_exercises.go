@@ -45,15 +45,11 @@ func compareExercises(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	output := c.String("output")
-	if err := newResults(output); err != nil {
-		return err
-	}
-	return shared.OnThread(c, func(ctx context.Context) error {
+	return intoResults(c, func(ctx context.Context) (fmt.Stringer, error) {
 		var results examComparison
 		for i, into := range []*examResults{&results.A, &results.B} {
 			if *into, err = x.take(ctx, c, c.Args().Get(i), ""); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		for i, a := range results.A.Sets {
@@ -64,11 +60,11 @@ func compareExercises(c *cli.Context) error {
 				}
 			}
 			if len(triedByA) == 0 {
-				return errors.New("there is no exercise that both models can read")
+				return nil, errors.New("there is no exercise that both models can read")
 			}
 			results.Comparisons = append(results.Comparisons, comparedOnASet{a.Dataset, rl.CompareTries(triedByA, triedByB)})
 		}
-		return printResults(c, output, results)
+		return results, nil
 	})
 }
 

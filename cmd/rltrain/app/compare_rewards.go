@@ -99,17 +99,7 @@ func compareRewards(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	output := c.String("output")
-	if err := newResults(output); err != nil {
-		return err
-	}
-	return shared.OnThread(c, func(ctx context.Context) error {
-		results, err := run.compare(ctx, c)
-		if err != nil {
-			return err
-		}
-		return printResults(c, output, results)
-	})
+	return intoResults(c, func(ctx context.Context) (fmt.Stringer, error) { return run.compare(ctx, c) })
 }
 
 func (run rewardRun) compare(ctx context.Context, c *cli.Context) (r rewardComparison, err error) {

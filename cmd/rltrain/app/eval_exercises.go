@@ -24,12 +24,19 @@ func evalExercises(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	return intoResults(c, func(ctx context.Context) (fmt.Stringer, error) {
+		return x.take(ctx, c, c.String("model"), c.String("adapter"))
+	})
+}
+
+// intoResults refuses an output that cannot be written, measures on the compute thread, and prints what comes of it.
+func intoResults(c *cli.Context, measure func(ctx context.Context) (fmt.Stringer, error)) error {
 	output := c.String("output")
 	if err := newResults(output); err != nil {
 		return err
 	}
 	return shared.OnThread(c, func(ctx context.Context) error {
-		results, err := x.take(ctx, c, c.String("model"), c.String("adapter"))
+		results, err := measure(ctx)
 		if err != nil {
 			return err
 		}

@@ -13,15 +13,14 @@ import (
 	"rltrain/rl"
 	"rltrain/rl/algo"
 	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
 	"rltrain/rl/run"
 )
 
 // dpoBench is what `rltrain bench dpo_step` repeats.
 type dpoBench struct {
-	shape, dtype          string
-	r, pairs, prompt, seq int
-	precompute            bool
+	randomLlama
+	pairs, prompt, seq int
+	precompute         bool
 }
 
 type dpoResult struct {
@@ -43,15 +42,12 @@ func dpoBenchCase() benchCase {
 	return benchCase{
 		name:  "dpo_step",
 		usage: "a step of DPO: log-probabilities of the reference, loss and update; Llama of random weights, adapters on all linear layers",
-		flags: []cli.Flag{
-			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: "tiny or smol135", Destination: &b.shape},
-			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &b.dtype},
-			&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &b.r},
+		flags: append(b.flags(),
 			&cli.IntFlag{Name: "pairs", Value: 4, Usage: "pairs of a step", Destination: &b.pairs},
 			&cli.IntFlag{Name: "prompt", Value: 64, Usage: "tokens of each prompt", Destination: &b.prompt},
 			&cli.IntFlag{Name: "seq", Value: 256, Usage: "tokens of a prompt with an answer", Destination: &b.seq},
-			&cli.BoolFlag{Name: "precompute", Usage: "the reference was asked before"},
-		},
+			&cli.BoolFlag{Name: "precompute", Usage: "the reference was asked before", Destination: &b.precompute},
+		),
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
 	}
 }
@@ -85,21 +81,10 @@ func (b dpoBench) units(vocab int) (units [][]*rl.Sample) {
 }
 
 func (b dpoBench) run(ctx context.Context, reps int) (result dpoResult, err error) {
-	shape, err := llamaShape(b.shape)
-	if err != nil {
+	if err := checkBounds(bound{"pairs", b.pairs, 1, 1 << 12}, bound{"seq", b.seq, 2, llamaLongest}, bound{"prompt", b.prompt, 1, b.seq - 1}); err != nil {
 		return result, err
 	}
-	if err := checkBounds(bound{"r", b.r, 1, shape.Hidden}, bound{"pairs", b.pairs, 1, 1 << 12}, bound{"seq", b.seq, 2, llamaLongest}, bound{"prompt", b.prompt, 1, b.seq - 1}); err != nil {
-		return result, err
-	}
-	dtype, err := weightDType(b.dtype)
-	if err != nil {
-		return result, err
-	}
-	p, err := policy.RandomToken(shape, dtype, policy.TokenConfig{
-		BaseModel: "random", R: b.r, Alpha: 2 * float64(b.r), Seed: 1,
-		Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
-	})
+	p, err := b.policy()
 	if err != nil {
 		return result, err
 	}

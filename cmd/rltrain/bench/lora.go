@@ -19,9 +19,10 @@ import (
 
 // loraBench is what `rltrain bench lora_step` repeats.
 type loraBench struct {
-	shape, dtype, layout string
-	r, batch, seq        int
-	checkpoint           bool
+	randomLlama
+	layout     string
+	batch, seq int
+	checkpoint bool
 }
 
 type loraResult struct {
@@ -38,6 +39,38 @@ type loraResult struct {
 	Trainable  int64   `json:"trainable"`
 	RSSBefore  float64 `json:"rss_before_mb"` // MiB
 	benchFigures
+}
+
+// randomLlama is a Llama of random weights with adapters on all its linear layers.
+type randomLlama struct {
+	shape, dtype string
+	r            int
+}
+
+func (l *randomLlama) flags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "shape", Value: "tiny", Usage: "tiny or smol135", Destination: &l.shape},
+		&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &l.dtype},
+		&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &l.r},
+	}
+}
+
+func (l *randomLlama) policy() (*policy.Token, error) {
+	shape, err := llamaShape(l.shape)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkBounds(bound{"r", l.r, 1, shape.Hidden}); err != nil {
+		return nil, err
+	}
+	dtype, err := weightDType(l.dtype)
+	if err != nil {
+		return nil, err
+	}
+	return policy.RandomToken(shape, dtype, policy.TokenConfig{
+		BaseModel: "random", R: l.r, Alpha: 2 * float64(l.r), Seed: 1,
+		Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
+	})
 }
 
 // llamaShapes are those of the language models that are measured.
@@ -57,25 +90,18 @@ func loraBenchCase() benchCase {
 	return benchCase{
 		name:  "lora_step",
 		usage: "a supervised step of a language model: Llama of random weights, adapters on all linear layers",
-		flags: []cli.Flag{
-			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: "tiny or smol135", Destination: &b.shape},
-			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &b.dtype},
-			&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &b.r},
+		flags: append(b.flags(),
 			&cli.IntFlag{Name: "batch", Value: 8, Usage: "sequences", Destination: &b.batch},
 			&cli.IntFlag{Name: "seq", Value: 256, Usage: "tokens of the longest sequence, at most 2048", Destination: &b.seq},
 			&cli.StringFlag{Name: "layout", Value: "full", Usage: "full: all sequences --seq long; mixed: lengths spread from 32 to --seq, not padded", Destination: &b.layout},
 			&cli.BoolFlag{Name: "ckpt", Usage: "gradient checkpointing", Destination: &b.checkpoint},
-		},
+		),
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
 	}
 }
 
 func (b loraBench) check() error {
-	shape, err := llamaShape(b.shape)
-	if err != nil {
-		return err
-	}
-	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 16}, bound{"seq", b.seq, 2, llamaLongest}, bound{"r", b.r, 1, shape.Hidden}); err != nil {
+	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 16}, bound{"seq", b.seq, 2, llamaLongest}); err != nil {
 		return err
 	}
 	switch {
@@ -118,14 +144,7 @@ func (b loraBench) run(ctx context.Context, reps int) (result loraResult, err er
 	if err := b.check(); err != nil {
 		return result, err
 	}
-	dtype, err := weightDType(b.dtype)
-	if err != nil {
-		return result, err
-	}
-	p, err := policy.RandomToken(llamaShapes[b.shape], dtype, policy.TokenConfig{
-		BaseModel: "random", R: b.r, Alpha: 2 * float64(b.r), Seed: 1,
-		Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
-	})
+	p, err := b.policy()
 	if err != nil {
 		return result, err
 	}

@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"bytes"
+	"encoding/json"
 	"io"
 	"strings"
 	"testing"
@@ -51,6 +53,25 @@ func TestLanguageBenchRefuses(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, err.Error()); diff != "" {
 			t.Errorf("bench %s (-want +got):\n%s", args, diff)
+		}
+	}
+}
+
+// TestDPOBenchAsksTheReferenceBefore: what a flag changes is in the line that scripts read.
+func TestDPOBenchAsksTheReferenceBefore(t *testing.T) {
+	for _, more := range [][]string{nil, {"--precompute"}} {
+		var out bytes.Buffer
+		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: &out, ExitErrHandler: func(*cli.Context, error) {}}
+		args := append(strings.Fields("rltrain bench dpo_step --pairs 1 --prompt 2 --seq 4 --r 1 --threads 1 --reps 1 --json"), more...)
+		if err := app.RunContext(t.Context(), args); err != nil {
+			t.Fatal(err)
+		}
+		var line struct{ Precompute bool }
+		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+			t.Fatalf("%v: %s", err, out.String())
+		}
+		if line.Precompute != (more != nil) {
+			t.Errorf("%v: %s", more, out.String())
 		}
 	}
 }
