@@ -9,7 +9,7 @@ import (
 
 func TestMeterKinds(t *testing.T) {
 	m := Meter{}
-	for _, v := range []float64{3, -1, 2} {
+	for _, v := range []float64{2, 3, -1, 2} {
 		m.Mean("mean", v, 2)
 		m.Max("max", v)
 		m.Min("min", v)
@@ -17,7 +17,7 @@ func TestMeterKinds(t *testing.T) {
 		m.Last("last", v)
 	}
 	m.Mean("nothing counted", 5, 0)
-	want := map[string]any{"mean": 4. / 6, "max": 3., "min": -1., "total": 4., "last": 2.}
+	want := map[string]any{"mean": 6. / 8, "max": 3., "min": -1., "total": 6., "last": 2.}
 	row := map[string]any{}
 	m.Fill(row)
 	if diff := cmp.Diff(want, row); diff != "" {
