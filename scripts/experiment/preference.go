@@ -251,6 +251,6 @@ func (r preferenceResults) markdown() string {
 		report.MarkdownTable([]string{"learnt by", "seed", "before", "after", "difference", "CPU s"}, rows) +
 		"\nReward models on held-out pairs; that of sums begins with a model of 4 layers and 64 features that has imitated right solutions for 900 updates. Longer: % of the pairs whose better answer is the longer one, which is what a rule that looks at length alone would get (or 100 less it).\n\n" +
 		report.MarkdownTable([]string{"pairs", "seed", "held out", "accuracy %", "longer %", "ECE", "CPU s"}, rewards) +
-		"\nDistillation: the teacher is a model of 64 features that has imitated right solutions for 1,400 updates, the student one of 32 features after 700. For 500 updates the teacher corrects what the student writes. Greedy answers to the same 300 exercises, % right, and how much of the gap to the teacher is gone.\n\n" +
+		"\nDistillation: the teacher is a model of 64 features that has imitated right solutions for 1,400 updates, the student one of 32 features after 700. For 1,500 updates the teacher corrects what the student writes. Greedy answers to the same 300 exercises, % right, and how much of the gap to the teacher is gone.\n\n" +
 		report.MarkdownTable([]string{"seed", "teacher", "student before", "after", "difference", "of the gap", "CPU s"}, students)
 }
