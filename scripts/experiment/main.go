@@ -75,7 +75,7 @@ var experiments = []struct {
 		e := &textExperiment{experiment: c}
 		flags.StringVar(&e.clinc, "clinc", "", "folder of CLINC150's data_full.json and domains.json")
 		flags.StringVar(&e.mmlu, "mmlu", "", "MMLU-Pro's test.jsonl, with the fields question and category")
-		flags.IntVar(&e.episodes, "rl-episodes", 200, "rollouts of reinforcement learning, of the sentences a third of them")
+		flags.IntVar(&e.episodes, "rl-episodes", 300, "rollouts of reinforcement learning, of the sentences two ninths of them")
 		flags.StringVar(&e.only, "only", "", "the one set of texts to run, by its name in the results")
 		return e.run
 	}},

@@ -71,12 +71,12 @@ var labelWays = []textWay{
 	{"grpo", "--algorithm grpo --rl-batch-size 2048 --entropy-coef 0.05" + manyLabels},
 	{"ppo", "--algorithm ppo --rl-batch-size 2048 --entropy-coef 0.05" + manyLabels},
 	{"a2c", "--algorithm a2c --entropy-coef 0.05" + manyLabels},
-	{"dqn", "--algorithm dqn --replay-size 2048 --replay-updates 1 --rl-batch-size 2048 --epsilon-end 0.5" + strings.Replace(manyLabels, "EPISODES", "LONGER", 1)},
+	{"dqn", "--algorithm dqn --replay-size 2048 --replay-updates 1 --rl-batch-size 2048 --epsilon-end 0.5" + manyLabels},
 }
 
-// manyLabels: in a rollout 16 texts have 128 labels drawn each, and a text is computed once for all of its labels. RATE is
-// the learning rate, EPISODES the number of rollouts, LONGER a quarter more. What dqn keeps is the last rollout.
-const manyLabels = " --buffer-size 2048 --samples-per-prompt 128 --rl-learning-rate RATE --rl-episodes EPISODES --eval-every 100"
+// manyLabels: in a rollout a text is computed once for all of the LABELS that are drawn for it. RATE is the learning rate,
+// EPISODES the number of rollouts. What dqn keeps is the last rollout.
+const manyLabels = " --buffer-size 2048 --samples-per-prompt LABELS --rl-learning-rate RATE --rl-episodes EPISODES --eval-every 100"
 
 // textPlan is the runs, the quickest first.
 var textPlan = []struct {
@@ -133,11 +133,11 @@ func (e *textExperiment) train(ctx context.Context, data, file string, way textW
 	if err := os.RemoveAll(dir); err != nil { // what a stopped call left
 		return err
 	}
-	episodes, rate := e.episodes, "0.002"
+	episodes, labels, rate := e.episodes, "64", "0.002"
 	if data == sentiment { // it has a fifth of the rows, and two labels in place of ten
-		episodes, rate = max(1, episodes/3), "0.001"
+		episodes, labels, rate = max(1, episodes*2/9), "128", "0.001"
 	}
-	options := append([]string{"--task", "text"}, strings.Fields(strings.NewReplacer("EPISODES", strconv.Itoa(episodes), "LONGER", strconv.Itoa(episodes*5/4), "RATE", rate).Replace(way.options))...)
+	options := append([]string{"--task", "text"}, strings.Fields(strings.NewReplacer("EPISODES", strconv.Itoa(episodes), "LABELS", labels, "RATE", rate).Replace(way.options))...)
 	if file != "" {
 		options = append(options, "--dataset", file)
 	}
