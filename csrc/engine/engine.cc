@@ -82,7 +82,8 @@ void Engine::refresh() {
 }
 
 void Engine::set_adapter(int32_t number, const nn::Transformer* from) {
-  TORCH_CHECK(number >= 2 && number <= kMostAdapters, "adapter ", number, " is outside of 2 to ", kMostAdapters);
+  TORCH_CHECK(number >= 2 && number <= kMostAdapters, "adapter ", number, " is outside of 2 to ",
+              kMostAdapters);
   for (const auto& r : requests_) {
     TORCH_CHECK(r->options.adapter != number, r->unfinished, " samples by adapter ", number,
                 " have not ended: let them, or cancel them, first");

@@ -270,9 +270,9 @@ rlt_error* rlt_engine_cancel(rlt_engine* engine, int64_t request, int32_t sample
 /* Reads the adapters as last put on by rlt_model_adapt, and weights that may have changed. Errors: samples
  * that have not ended. */
 rlt_error* rlt_engine_refresh(rlt_engine* engine);
-/* Copies the adapters of another model on the same weights, which requests ask for by number from then on; NULL
- * takes them away. Requests by different adapters run in one batch. Errors: a number that is not from 2 to
- * 16384, samples by it that have not ended, a model of other weights. */
+/* Copies the adapters of another model on the same weights, which requests ask for by number from then on;
+ * NULL takes them away. Requests by different adapters run in one batch. Errors: a number that is not from 2
+ * to 16384, samples by it that have not ended, a model of other weights. */
 rlt_error* rlt_engine_adapter(rlt_engine* engine, int32_t number, const rlt_model* model);
 /* Frees the engine; NULL is allowed. */
 void rlt_engine_free(rlt_engine* engine);

@@ -90,7 +90,6 @@ func TestFilesOfAlgoLeanOneWay(t *testing.T) {
 		}
 		name := filepath.Base(path)
 		files[name] = file
-		//lint:ignore SA1019 names are enough here: nothing of another package is asked for
 		for declared := range file.Scope.Objects {
 			named[declared] = name
 		}
@@ -98,7 +97,6 @@ func TestFilesOfAlgoLeanOneWay(t *testing.T) {
 	uses := map[string]map[string]bool{}
 	for name, file := range files {
 		uses[name] = map[string]bool{}
-		//lint:ignore SA1019 as above
 		for _, id := range file.Unresolved {
 			if of, ok := named[id.Name]; ok {
 				uses[name][of] = true
