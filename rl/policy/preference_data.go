@@ -41,9 +41,7 @@ func (f *Preferences) leave(e chat.Example) {
 // file and the line of a row that cannot be encoded.
 func (p *Token) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLength int, singles bool) (Preferences, error) {
 	o := EncodeOptions{MaxLength: maxLength, CompletionOnly: true}
-	if limit := p.MaxLength(); o.MaxLength == 0 || o.MaxLength > limit {
-		o.MaxLength = limit
-	}
+	o.MaxLength = p.LengthWithin(o.MaxLength)
 	var out Preferences
 	var err error
 	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodePreferences(&out, batch, o, singles) })

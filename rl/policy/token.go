@@ -294,5 +294,13 @@ func (p *Token) Parameters() (total, trainable int64) {
 // MaxLength is the number of positions that the model has.
 func (p *Token) MaxLength() int { return p.model.Config.Core().MaxPositions }
 
+// LengthWithin is how long a sequence may be where at most n tokens are asked for; 0 asks for no limit but the model's.
+func (p *Token) LengthWithin(n int) int {
+	if n == 0 {
+		return p.MaxLength()
+	}
+	return min(n, p.MaxLength())
+}
+
 // VocabSize is the number of token ids.
 func (p *Token) VocabSize() int { return p.model.Config.Core().VocabSize }

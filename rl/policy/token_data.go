@@ -70,9 +70,7 @@ type EncodeOptions struct {
 // that ends a text; that token is a label. Errors name the file and line of an example that cannot be
 // encoded; a data set that leaves nothing to train on is one.
 func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions) (TokenExamples, error) {
-	if limit := p.MaxLength(); o.MaxLength == 0 || o.MaxLength > limit {
-		o.MaxLength = limit
-	}
+	o.MaxLength = p.LengthWithin(o.MaxLength)
 	var out TokenExamples
 	var err error
 	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodeBatch(&out, batch, o) })

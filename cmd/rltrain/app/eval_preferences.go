@@ -203,11 +203,7 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 	asked := slices.Concat(found.Units...)
 	var aside []*rl.Sample
 	if a.Unpaired() {
-		limit := p.MaxLength()
-		if n := c.Int("max-length"); n > 0 {
-			limit = min(limit, n)
-		}
-		aside = epochs.Mismatches(asked, limit)
+		aside = epochs.Mismatches(asked, p.LengthWithin(c.Int("max-length")))
 	}
 	if refers {
 		reference, base := policy.Policy(p), true

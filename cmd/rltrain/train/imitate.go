@@ -283,8 +283,8 @@ func (t *trainer) beginText(stage *run.Stage, p *policy.Token, train, held polic
 	}
 	if cut := train.Cut + held.Cut; cut > 0 {
 		limit := p.MaxLength()
-		if o := t.config.TextSFT; o != nil && o.MaxLength > 0 {
-			limit = min(limit, o.MaxLength)
+		if o := t.config.TextSFT; o != nil {
+			limit = p.LengthWithin(o.MaxLength)
 		}
 		if err := stage.Printf("%s longer than %d tokens cut", report.Plural(cut, "example"), limit); err != nil {
 			return err
