@@ -30,7 +30,7 @@ func (p *Token) WithAdapter(dir string) (*Token, error) {
 		return nil, err
 	}
 	q := &Token{BaseModel: p.BaseModel, Tokenizer: p.Tokenizer, Templates: p.Templates, dir: dir, model: model, eos: p.eos, shared: true}
-	q.adapter.config = config
+	q.adapter.config, q.adapter.frozen = config, true
 	if err := q.adapter.attach(model.Model, model.Config.Linears(), pairs); err != nil {
 		q.Close()
 		return nil, err

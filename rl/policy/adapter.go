@@ -11,9 +11,10 @@ import (
 	"rltrain/torch/transformers"
 )
 
-// adapter is trainable low-rank pairs on linear layers of a frozen model.
+// adapter is low-rank pairs on linear layers of a frozen model.
 type adapter struct {
 	config lora.Config
+	frozen bool           // they are used and not trained, for which the core has quicker passes of few tokens
 	layers []adaptedLayer // none where there is no adapter
 }
 
@@ -44,14 +45,14 @@ func initialPairs(linears []transformers.Linear, c lora.Config, rng *rand.Rand) 
 	return pairs, nil
 }
 
-// attach puts pairs on the model's layers as parameters.
+// attach puts pairs on the model's layers.
 func (a *adapter) attach(model *torch.Model, linears []transformers.Linear, pairs []lora.Pair) error {
 	layers := map[string]string{} // the core's names
 	for _, linear := range linears {
 		layers[linear.Name] = linear.Layer
 	}
 	for _, pair := range pairs {
-		l, err := newAdaptedLayer(pair)
+		l, err := newAdaptedLayer(pair, a.frozen)
 		if err != nil {
 			return fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
 		}
@@ -63,16 +64,20 @@ func (a *adapter) attach(model *torch.Model, linears []transformers.Linear, pair
 	return nil
 }
 
-// newAdaptedLayer makes the parameters of a pair.
-func newAdaptedLayer(pair lora.Pair) (adaptedLayer, error) {
+// newAdaptedLayer makes the tensors of a pair: constants where it is frozen, or else parameters.
+func newAdaptedLayer(pair lora.Pair, frozen bool) (adaptedLayer, error) {
 	if pair.Magnitude != nil {
 		return adaptedLayer{}, errors.New("it is of DoRA, which is not supported here")
 	}
-	a, err := torch.Parameter(pair.A, int64(pair.R), int64(pair.In))
+	hold := torch.Parameter
+	if frozen {
+		hold = torch.Constant
+	}
+	a, err := hold(pair.A, int64(pair.R), int64(pair.In))
 	if err != nil {
 		return adaptedLayer{}, err
 	}
-	b, err := torch.Parameter(pair.B, int64(pair.Out), int64(pair.R))
+	b, err := hold(pair.B, int64(pair.Out), int64(pair.R))
 	if err != nil {
 		a.Close()
 		return adaptedLayer{}, err

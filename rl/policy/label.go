@@ -46,6 +46,7 @@ type LabelConfig struct {
 	Dropout   float64
 	Targets   []string // endings of layer names; empty = the family's
 	Seed      uint64
+	Frozen    bool // the adapter is used and not trained
 
 	// Prompt asks for PoolScore: it is what the model reads, with TextMark for the text, as text or as messages.
 	Prompt func(asText bool) envs.Observation
@@ -112,6 +113,7 @@ func newLabel(model *transformers.Model, c LabelConfig) (*Label, error) {
 	if len(targets) == 0 {
 		targets = model.Config.DefaultTargets()
 	}
+	p.adapter.frozen = c.Frozen
 	p.adapter.config = lora.Config{
 		BaseModel: p.BaseModel, Revision: c.Revision, R: c.R, Alpha: c.Alpha, Dropout: c.Dropout, TargetModules: lora.Modules{Names: targets},
 		TaskType: lora.FeatureExtraction,

@@ -169,9 +169,10 @@ func ReadLabelFolder(dir string) (*Label, error) {
 	return &Label{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, dir: dir, words: labelWords{prompt: record.Prompt}}, nil
 }
 
-// LoadLabel loads what Save wrote, with the base model that its adapter names, or what Merge wrote. model
-// is the folder, or a name as hub.Client.Model takes it. Errors name the file and what is wrong in it.
-func LoadLabel(ctx context.Context, client *hub.Client, model string) (*Label, error) {
+// LoadLabel loads what Save wrote, with the base model that its adapter names, or what Merge wrote, to train it further
+// or else to use it. model is the folder, or a name as hub.Client.Model takes it. Errors name the file and what is wrong in
+// it.
+func LoadLabel(ctx context.Context, client *hub.Client, model string, trainable bool) (*Label, error) {
 	found, err := client.Model(ctx, model, hub.Weights)
 	if err != nil {
 		return nil, err
@@ -183,6 +184,7 @@ func LoadLabel(ctx context.Context, client *hub.Client, model string) (*Label, e
 	if p.IsReward() {
 		return nil, fmt.Errorf("%s is a reward model, which scores answers and knows no labels", model)
 	}
+	p.adapter.frozen = !trainable
 	return p, p.loaded(ctx, client, found.Dir)
 }
 

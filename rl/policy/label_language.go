@@ -209,7 +209,7 @@ func (p *Label) loadLanguage(ctx context.Context, client *hub.Client, dir string
 	if p.lm, err = NewToken(TokenConfig{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit}); err != nil {
 		return err
 	}
-	p.BaseModel, p.tokenizer = config.BaseModel, p.lm.Tokenizer
+	p.BaseModel, p.tokenizer, p.lm.adapter.frozen = config.BaseModel, p.lm.Tokenizer, p.adapter.frozen
 	if p.Pooling == PoolScore {
 		if err = p.spell(); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)

@@ -21,7 +21,7 @@ import (
 
 func loadPolicy(t *testing.T, dir string) *policy.Label {
 	t.Helper()
-	p, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir)
+	p, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,8 @@ func NewRewardModel(c RewardConfig) (*RewardModel, error) {
 }
 
 // LoadRewardModel loads a folder or a name on the hub: what NewRewardModel's Save wrote, a trained classifier, or the
-// folder of a sequence classifier of transformers on an encoder. name#LABEL chooses one of several labels.
+// folder of a sequence classifier of transformers on an encoder. name#LABEL chooses one of several labels. It is not trained
+// further.
 func LoadRewardModel(ctx context.Context, client *hub.Client, name string) (*RewardModel, error) {
 	label := ""
 	if at := strings.LastIndexByte(name, '#'); at >= 0 {
@@ -123,13 +124,14 @@ func loadClassifier(ctx context.Context, client *hub.Client, dir string) (*Label
 		if err != nil {
 			return nil, err
 		}
+		p.adapter.frozen = true
 		return p, p.loaded(ctx, client, dir)
 	}
 	config, err := transformers.LoadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	p := &Label{Labels: config.ID2Label, Pooling: transformers.PoolFamily, MaxLength: config.MaxLength(), dir: dir}
+	p := &Label{Labels: config.ID2Label, Pooling: transformers.PoolFamily, MaxLength: config.MaxLength(), dir: dir, adapter: adapter{frozen: true}}
 	for i := len(p.Labels); i < config.NumLabels; i++ {
 		p.Labels = append(p.Labels, fmt.Sprintf("LABEL_%d", i))
 	}

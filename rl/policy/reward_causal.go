@@ -167,6 +167,7 @@ func loadCausalScore(ctx context.Context, client *hub.Client, dir string) (*caus
 	if err != nil {
 		return nil, err
 	}
+	p.adapter.frozen = true
 	m, err := p.restored(dir, config, pairs, extra, record.MaxLength)
 	if err != nil {
 		p.Close()

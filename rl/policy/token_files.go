@@ -17,8 +17,8 @@ import (
 )
 
 // LoadToken loads a language model, or an adapter together with the base model that it names. model is a
-// folder or a name as hub.Client.Model takes it, and so is adapter, an adapter for model, where it is not "". The
-// policy goes on training what model holds: the adapter, or with trainable all weights of a model without one.
+// folder or a name as hub.Client.Model takes it, and so is adapter, an adapter for model, where it is not "". With
+// trainable the policy goes on training what model holds: the adapter, or all weights of a model without one.
 func LoadToken(ctx context.Context, client *hub.Client, model, adapter, dtype string, trainable bool) (*Token, error) {
 	found, err := client.Model(ctx, model, hub.Weights)
 	if err != nil {
@@ -74,7 +74,7 @@ func LoadToken(ctx context.Context, client *hub.Client, model, adapter, dtype st
 	if err != nil {
 		return nil, err
 	}
-	p.dir, p.adapter.config = adapter, config
+	p.dir, p.adapter.config, p.adapter.frozen = adapter, config, !trainable
 	if err := p.adapter.attach(p.model.Model, p.model.Config.Linears(), pairs); err != nil {
 		p.Close()
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"rltrain/rl"
 	"rltrain/rl/policy"
@@ -38,7 +39,7 @@ type kind struct {
 	name  string
 	batch *rl.Batch
 	make  func(t *testing.T) policy.Policy
-	load  func(t *testing.T, dir string) policy.Policy
+	load  func(t *testing.T, dir string, trainable bool) policy.Policy
 }
 
 var kinds = []kind{
@@ -48,8 +49,8 @@ var kinds = []kind{
 			{Tokens: []int32{5, 6, 7, 8}, Rows: []int{1, 2}, Actions: []int32{7, 8}}, {Tokens: []int32{9, 4}, Rows: []int{0}, Actions: []int32{4}},
 		}),
 		make: func(t *testing.T) policy.Policy { return tinyToken(t, 2) },
-		load: func(t *testing.T, dir string) policy.Policy {
-			p, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", false)
+		load: func(t *testing.T, dir string, trainable bool) policy.Policy {
+			p, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", trainable)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +73,14 @@ var kinds = []kind{
 			t.Cleanup(p.Close)
 			return p
 		},
-		load: func(t *testing.T, dir string) policy.Policy { return loadPolicy(t, dir) },
+		load: func(t *testing.T, dir string, trainable bool) policy.Policy {
+			p, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir, trainable)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(p.Close)
+			return p
+		},
 	},
 }
 
@@ -173,7 +181,7 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 			if err := p.(interface{ Save(dir string) error }).Save(saved); err != nil {
 				t.Fatal(err)
 			}
-			loaded := kind.load(t, saved)
+			loaded := kind.load(t, saved, true)
 			if len(loaded.Params()) != without {
 				t.Error("a policy that is loaded has a value head before it is asked for one")
 			}
@@ -206,6 +214,41 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 }
 
 // TestValuesSendNoGradientToTheBody differentiates values alone.
+// TestPoliciesThatAreUsed loads policies to train them and to use them: both answer the same, and only what is trained has
+// gradients, without which a pass of few tokens is quicker.
+func TestPoliciesThatAreUsed(t *testing.T) {
+	torchtest.NoLeaks(t)
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			saved := t.TempDir()
+			if err := kind.make(t).(interface{ Save(dir string) error }).Save(saved); err != nil {
+				t.Fatal(err)
+			}
+			logProbs := map[bool][]float32{}
+			for _, trainable := range []bool{false, true} {
+				p := kind.load(t, saved, trainable)
+				adapter := p.Params()[1] // b of the first layer
+				if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+					out := p.Forward(s, kind.batch, policy.Pass{Temperature: 1})
+					logProbs[trainable] = s.Read(out.LogProbs)
+					if kind.name == "label" || trainable {
+						s.Backward(s.Sum(out.LogProbs))
+					}
+					if _, has := s.Grad(adapter); has != trainable {
+						t.Errorf("loaded with trainable %v: the adapter has a gradient: %v", trainable, has)
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(logProbs[true], logProbs[false], cmpopts.EquateApprox(0, 1e-5)); diff != "" {
+				t.Errorf("log-probabilities (-to train +to use):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestValuesSendNoGradientToTheBody(t *testing.T) {
 	for _, kind := range kinds {
 		p := kind.make(t)

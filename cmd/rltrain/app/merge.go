@@ -66,7 +66,7 @@ func merge(c *cli.Context) error {
 }
 
 func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ string) error {
-	policy, err := policy.LoadLabel(ctx, client, model)
+	policy, err := policy.LoadLabel(ctx, client, model, false)
 	if err != nil {
 		return err
 	}

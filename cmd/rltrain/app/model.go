@@ -32,7 +32,7 @@ func model(c *cli.Context) (string, error) {
 func loadPolicy(c *cli.Context, name string) (*policy.Label, error) {
 	client, done := shared.HubOf(c)
 	defer done()
-	p, err := policy.LoadLabel(c.Context, client, name)
+	p, err := policy.LoadLabel(c.Context, client, name, false)
 	if err != nil {
 		if record, unread := run.ReadRun(name); unread == nil && !policy.IsLabelFolder(name) {
 			return nil, shared.UsageErrorf("%s is a language model, of a run of task %s: rltrain generate works with it", name, record.Task)

@@ -126,7 +126,7 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 	}
 	p, err := policy.RandomLabel(bertShapes[b.shape], policy.LabelConfig{
 		BaseModel: "random", Labels: labels, Pooling: transformers.PoolMean, R: b.r, Alpha: 2 * float64(b.r),
-		Targets: []string{"query", "value"}, Seed: 1,
+		Targets: []string{"query", "value"}, Seed: 1, Frozen: b.mode == "infer",
 	})
 	if err != nil {
 		return result, err

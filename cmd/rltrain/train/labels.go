@@ -201,7 +201,7 @@ func (t *labelRun) startingPolicy(ctx context.Context) (*policy.Label, error) {
 // load loads a policy, by its folder or name, to go on training it.
 func (t *labelRun) load(ctx context.Context, dir string) (*policy.Label, error) {
 	c := t.config
-	p, err := policy.LoadLabel(ctx, t.hub, dir)
+	p, err := policy.LoadLabel(ctx, t.hub, dir, true)
 	if err != nil {
 		return nil, c.Errorf("pretrained_model", "%v", err)
 	}
@@ -392,7 +392,7 @@ func (t *labelRun) trained(ctx context.Context, stage string, p *policy.Label, e
 		return result, err
 	}
 	dir := t.stageDir(stage)
-	earlier, err := policy.LoadLabel(ctx, t.hub, dir)
+	earlier, err := policy.LoadLabel(ctx, t.hub, dir, false)
 	if err != nil {
 		return result, err
 	}
