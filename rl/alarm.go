@@ -20,6 +20,7 @@ type Health struct {
 	Tiers     map[string]float64 `json:"tiers"`     // share of answers found in each way
 	Kinds     map[string]Tried   `json:"kinds"`     // of each kind of exercise; of all together where none are told apart
 	Spread    map[string]float64 `json:"spread"`    // standard deviation of each reward of a list, as it is weighted
+	Tells     []string           `json:"tells"`     // rewards of a list that paid every right answer more than any wrong one, where there were both
 	KL        float64            `json:"kl"`        // from the reference, nats a token; 0 without one
 	Failed    float64            `json:"failed"`    // share of samples without a reward
 }
@@ -151,7 +152,7 @@ func (w *Watch) lasting(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
 		return !slices.ContainsFunc(recent, func(h Health) bool { return !holds(h) })
 	}
 	if always(func(h Health) bool { return h.ZeroStd >= limits.ZeroStd }) {
-		w.raise(alarms, "equal_rewards", "the rewards of %.0f %% of the prompts do not differ, for %d steps: nothing can be learnt from them; %s", 100*last.ZeroStd, k, equalGroups(meanHealth(recent), last.Group))
+		w.raise(alarms, "equal_rewards", "the rewards of %.0f %% of the prompts do not differ, for %d steps: nothing can be learnt from them; %s", 100*last.ZeroStd, k, equalGroups(recent))
 	}
 	if always(func(h Health) bool { return h.Truncated >= limits.Truncated }) {
 		w.raise(alarms, "truncation", "%.0f %% of the completions reach the limit of tokens, for %d steps: try a higher --max-new-tokens", 100*last.Truncated, k)
@@ -166,17 +167,20 @@ func (w *Watch) lasting(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
 			name = top
 		}
 		share = s
-		return top != "" && top == name && top != "accuracy" && s >= limits.Dominance
+		return top != "" && top == name && !slices.Contains(h.Tells, top) && s >= limits.Dominance
 	}) {
-		w.raise(alarms, "dominant_reward", "reward %s makes %.0f %% of the differences between answers, for %d steps, and the others hardly count: try other weights, as --reward %s=%.2g", name, 100*share, k, name, 1-share)
+		w.raise(alarms, "dominant_reward", "reward %s makes %.0f %% of the differences between answers, for %d steps, and the others hardly count: try other weights, its own about %.2g times what it is", name, 100*share, k, (1-share)/share)
 	}
 }
 
 // equalGroups says what a group size and a share of right answers predict of groups that are all right or all wrong, and
-// what to try. With G answers to a prompt of which each is right with probability p the share is p^G + (1−p)^G.
-func equalGroups(h Health, group int) string {
+// what to try. With G answers to a prompt of which each is right with probability p the share is p^G + (1−p)^G. Where
+// something else is paid for than the right answer it predicts nothing.
+func equalGroups(recent []Health) string {
 	const other = "try other exercises, a longer warm-up, another reward or a higher --temperature"
-	if group < 2 {
+	h, group := meanHealth(recent), recent[len(recent)-1].Group
+	paid := slices.ContainsFunc(recent, func(h Health) bool { return len(h.Spread) == 0 || len(h.Tells) > 0 })
+	if group < 2 || !paid {
 		return other
 	}
 	chance := func(g int) float64 { return math.Pow(h.Correct, float64(g)) + math.Pow(1-h.Correct, float64(g)) }

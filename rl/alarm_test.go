@@ -13,7 +13,7 @@ import (
 func TestAlarms(t *testing.T) {
 	well := Health{ZeroStd: 0.3, Group: 8, Ended: 0.95, Correct: 0.6, Formatted: 0.9, Length: 40,
 		Tiers: map[string]float64{"tag": 0.9, "last_number": 0.1}, Kinds: map[string]Tried{"2 numbers": {16, 10}, "3 numbers": {16, 4}},
-		Spread: map[string]float64{"accuracy": 0.5, "expr:length": 0.1}}
+		Spread: map[string]float64{"answer": 0.5, "expr:length": 0.1}, Tells: []string{"answer"}}
 	with := func(change func(*Health)) Health {
 		h := well
 		change(&h)
@@ -27,9 +27,10 @@ func TestAlarms(t *testing.T) {
 	never := func(n int) Health {
 		return with(func(h *Health) { h.Kinds = map[string]Tried{"2 numbers": {n, 1}, "5 numbers": {n, 0}} })
 	}
-	spread := func(accuracy, length float64) Health {
-		return with(func(h *Health) { h.Spread = map[string]float64{"accuracy": accuracy, "expr:length": length} })
+	spread := func(answer, length float64) Health {
+		return with(func(h *Health) { h.Spread = map[string]float64{"answer": answer, "expr:length": length} })
 	}
+	untold := func(h Health) Health { h.Tells = nil; return h }
 	for _, test := range []struct {
 		name    string
 		history []Health
@@ -62,6 +63,8 @@ func TestAlarms(t *testing.T) {
 		{"one reward counts", times(5, spread(0.1, 0.9)), []string{"dominant_reward"}},
 		{"two rewards count", times(9, spread(0.11, 0.89)), nil},
 		{"the right answer counts", times(9, spread(0.95, 0.05)), nil},
+		{"the right answer counts where a step had both", slices.Repeat([]Health{untold(spread(0.95, 0.05)), spread(0.95, 0.05)}, 9), nil},
+		{"another name for what is not the right answer", times(5, untold(spread(0.95, 0.05))), []string{"dominant_reward"}},
 		{"one reward is all there is", times(9, spread(0, 0.9)), nil},
 		{"kl", []Health{with(func(h *Health) { h.KL = 1.5 })}, []string{"kl"}},
 		{"less kl", times(9, with(func(h *Health) { h.KL = 1 })), nil},
@@ -87,20 +90,30 @@ func TestAlarms(t *testing.T) {
 	}
 }
 
-// TestEqualGroupsArePredicted: p⁸ + (1−p)⁸ of groups of 8 are all right or all wrong by chance.
+// TestEqualGroupsArePredicted: p⁸ + (1−p)⁸ of groups of 8 are all right or all wrong by chance. Nothing is predicted of
+// rewards that are not for the right answer.
 func TestEqualGroupsArePredicted(t *testing.T) {
+	other := map[string]float64{"expr:1": 0}
 	for _, test := range []struct {
 		correct, zero float64
 		group         int
+		spread        map[string]float64
+		tells         []string
 		want          string
 	}{
-		{0.01, 0.93, 8, "with 8 answers to a prompt of which 1.0 % are right, 92 % are to be expected: try --samples-per-prompt 32, with which it would be 72 %, or other exercises"},
-		{0.5, 0.95, 8, "with 8 answers to a prompt of which 50.0 % are right, 1 % are to be expected, so some exercises are always right and the others never: try --dynamic-sampling"},
-		{0, 1, 8, "of which 0.0 % are right, 100 % are to be expected: try other exercises, a longer warm-up"},
-		{0.5, 1, 1, "try other exercises"},
+		{0.01, 0.93, 8, nil, nil, "; with 8 answers to a prompt of which 1.0 % are right, 92 % are to be expected: try --samples-per-prompt 32, with which it would be 72 %, or other exercises"},
+		{0.5, 0.95, 8, map[string]float64{"answer": 0.5}, []string{"answer"}, "; with 8 answers to a prompt of which 50.0 % are right, 1 % are to be expected, so some exercises are always right and the others never: try --dynamic-sampling"},
+		{0, 1, 8, nil, nil, "of which 0.0 % are right, 100 % are to be expected: try other exercises, a longer warm-up"},
+		{0.5, 1, 1, nil, nil, "them; try other exercises"},
+		{0.3, 1, 8, other, nil, "them; try other exercises"},
 	} {
-		if got := equalGroups(Health{Correct: test.correct, ZeroStd: test.zero}, test.group); !strings.Contains(got, test.want) {
-			t.Errorf("%+v: %q", test, got)
+		var w Watch
+		var alarms []Alarm
+		for range 5 {
+			alarms = w.Step(Health{Correct: test.correct, ZeroStd: test.zero, Group: test.group, Spread: test.spread, Tells: test.tells, Ended: 1}, DefaultAlarmLimits())
+		}
+		if len(alarms) != 1 || !strings.Contains(alarms[0].Text, test.want) {
+			t.Errorf("%+v: %q", test, alarms)
 		}
 	}
 }

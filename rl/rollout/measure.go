@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -20,7 +21,7 @@ func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) {
 		rewards[i] = g.Rewards()
 	}
 	step.Health = describe(m, all, rewards)
-	step.Health.Group, step.Health.Spread = t.config.SamplesPerPrompt, spreads(r.scores)
+	step.Health.Group, step.Health.Spread, step.Health.Tells = t.config.SamplesPerPrompt, spreads(r.scores), telling(all)
 	for _, x := range all {
 		t.state.Tokens += int64(len(x.Tokens))
 	}
@@ -149,6 +150,31 @@ func spreads(scores reward.Scores) map[string]float64 {
 		}
 	}
 	return all
+}
+
+// telling are the rewards that paid every right answer more than any wrong one; none where there were not both.
+func telling(all []*rl.Trajectory) (names []string) {
+	least, most := map[string]float64{}, map[string]float64{} // of right answers, of wrong ones
+	for _, x := range all {
+		for _, part := range x.Parts {
+			v := float64(part.Value)
+			if x.Info == nil || math.IsNaN(v) {
+				continue
+			}
+			if old, ok := least[part.Name]; x.Info.Correct && (!ok || v < old) {
+				least[part.Name] = v
+			}
+			if old, ok := most[part.Name]; !x.Info.Correct && (!ok || v > old) {
+				most[part.Name] = v
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(least)) {
+		if wrong, ok := most[name]; ok && least[name] > wrong {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // syncLine is the line of a step; more is put between its figures.

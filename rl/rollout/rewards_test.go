@@ -156,6 +156,30 @@ func TestRewardsOfAStep(t *testing.T) {
 	}
 }
 
+// TestTelling finds the rewards that paid every right answer more than any wrong one.
+func TestTelling(t *testing.T) {
+	answered := func(right bool, correct, half, length float64) *rl.Trajectory {
+		return &rl.Trajectory{Info: &envs.Info{Correct: right}, Parts: []rl.RecordedValue{{Name: "correct", Value: rl.Number(correct)}, {Name: "half", Value: rl.Number(half)}, {Name: "length", Value: rl.Number(length)}}}
+	}
+	wrong, half, right := answered(false, 0, 0, 7), answered(false, 0, 0.5, 9), answered(true, 1, 1, 8)
+	unjudged, failed := &rl.Trajectory{Parts: right.Parts}, answered(true, math.NaN(), 1, 9)
+	for _, test := range []struct {
+		name string
+		all  []*rl.Trajectory
+		want []string
+	}{
+		{"both", []*rl.Trajectory{wrong, half, right}, []string{"correct", "half"}},
+		{"a judgement that failed", []*rl.Trajectory{wrong, right, failed}, []string{"correct", "half", "length"}},
+		{"none is wrong", []*rl.Trajectory{right, right, unjudged}, nil},
+		{"none is right", []*rl.Trajectory{wrong, half, unjudged}, nil},
+		{"the same for both", []*rl.Trajectory{wrong, answered(true, 0, 1, 7)}, []string{"half"}},
+	} {
+		if diff := cmp.Diff(test.want, telling(test.all)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
 // TestRewardsOfReplacedPromptsCount too, where dynamic sampling plays more than one round.
 func TestRewardsOfReplacedPromptsCount(t *testing.T) {
 	c := tokensConfig()
