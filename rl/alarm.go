@@ -71,7 +71,8 @@ type Alarm struct {
 //	length_drift     answers are much longer, or shorter, than in the first Window, and no more are right
 //	kl               too far from the reference, in a step
 //	failed_rewards   many judgements failed, in a step
-//	overfitting      over three evaluations what is trained on got better, and what is held out worse
+//	overfitting      over three evaluations what is trained on got better, and what is held out worse, by more than
+//	                 chance makes: three standard errors, and 2 %
 //
 // Means over a window stand for its steps, so a single odd step raises neither collapse
 // nor drift.
@@ -250,8 +251,8 @@ func (w *Watch) Learnt(value float64) {
 	w.Train.Value, w.Train.Count = w.Train.Value+value, w.Train.Count+1
 }
 
-// Evaluated looks at one more evaluation; a higher score is better.
-func (w *Watch) Evaluated(score float64) (alarms []Alarm) {
+// Evaluated looks at one more evaluation; a higher score is better. Its standard error is 0 where it is not known.
+func (w *Watch) Evaluated(score, standardError float64) (alarms []Alarm) {
 	if w.Train.Count == 0 {
 		return nil
 	}
@@ -264,8 +265,10 @@ func (w *Watch) Evaluated(score float64) (alarms []Alarm) {
 		return nil
 	}
 	a, b, c := w.Judged[0], w.Judged[1], w.Judged[2]
-	if a[0] < b[0] && b[0] < c[0] && a[1] > b[1] && b[1] > c[1] {
-		w.raise(&alarms, "overfitting", "over three evaluations what is learnt from got better, and what is held out worse (%.4g, %.4g, %.4g): the best so far is kept; try fewer passes, a lower learning rate, or more data", a[1], b[1], c[1])
+	// Of few held-out samples the score goes up and down by chance, three times in a row too.
+	chance := max(3*standardError, 0.02*math.Abs(a[1]))
+	if a[0] < b[0] && b[0] < c[0] && a[1] > b[1] && b[1] > c[1] && a[1]-c[1] >= chance {
+		w.raise(&alarms, "overfitting", "over three evaluations what is learnt from got better, and what is held out worse (%.4g, %.4g, %.4g): the best so far is kept; try fewer passes, a lower learning rate, or more data", math.Abs(a[1]), math.Abs(b[1]), math.Abs(c[1]))
 	}
 	return alarms
 }

@@ -121,16 +121,21 @@ func TestEqualGroupsArePredicted(t *testing.T) {
 // TestOverfitting looks at three evaluations, of which the training in between gets better.
 func TestOverfitting(t *testing.T) {
 	for _, test := range []struct {
-		name        string
-		train, held []float64
-		want        int
+		name          string
+		train, held   []float64
+		standardError float64
+		want          int
 	}{
-		{"both get better", []float64{1, 2, 3, 4}, []float64{1, 2, 3, 4}, 0},
-		{"held out falls", []float64{1, 2, 3, 4}, []float64{4, 3, 2, 1}, 1},
-		{"it falls at last", []float64{0, 1, 2, 3}, []float64{5, 6, 5, 4}, 1},
-		{"only once", []float64{1, 2, 3}, []float64{4, 5, 3}, 0},
-		{"both fall", []float64{3, 2, 1}, []float64{3, 2, 1}, 0},
-		{"nothing was learnt from", []float64{math.NaN(), math.NaN(), math.NaN()}, []float64{3, 2, 1}, 0},
+		{"both get better", []float64{1, 2, 3, 4}, []float64{1, 2, 3, 4}, 0, 0},
+		{"held out falls", []float64{1, 2, 3, 4}, []float64{4, 3, 2, 1}, 0, 1},
+		{"it falls at last", []float64{0, 1, 2, 3}, []float64{5, 6, 5, 4}, 0, 1},
+		{"only once", []float64{1, 2, 3}, []float64{4, 5, 3}, 0, 0},
+		{"both fall", []float64{3, 2, 1}, []float64{3, 2, 1}, 0, 0},
+		{"nothing was learnt from", []float64{math.NaN(), math.NaN(), math.NaN()}, []float64{3, 2, 1}, 0, 0},
+		{"as chance may have it", []float64{1, 2, 3}, []float64{0.12, 0.08, 0.06}, 0.04, 0},
+		{"more than chance makes", []float64{1, 2, 3}, []float64{0.5, 0.4, 0.38}, 0.04, 1},
+		{"a loss that hardly rises", []float64{1, 2, 3}, []float64{-2.456, -2.457, -2.458}, 0, 0},
+		{"a loss that rises", []float64{1, 2, 3}, []float64{-2.4, -2.5, -2.6}, 0, 1},
 	} {
 		var w Watch
 		n := 0
@@ -140,7 +145,7 @@ func TestOverfitting(t *testing.T) {
 				w.Learnt(test.train[i] + 1)
 			}
 			w = throughJSON(t, w)
-			n += len(w.Evaluated(score))
+			n += len(w.Evaluated(score, test.standardError))
 		}
 		if n != test.want {
 			t.Errorf("%s: %d alarms, want %d", test.name, n, test.want)

@@ -15,7 +15,8 @@ type AnswerScores struct {
 	// Kinds has each kind of episode on its own, where the task tells kinds apart.
 	Kinds map[string]KindScore `json:"kinds,omitempty"`
 	// Reward is the mean reward, where that is what the policy is measured by.
-	Reward *float64 `json:"reward,omitempty"`
+	Reward      *float64 `json:"reward,omitempty"`
+	RewardError float64  `json:"-"` // standard error of it
 }
 
 // Judged tells whether answers were compared with right ones.

@@ -8,6 +8,12 @@ import (
 // Interval is a 95 % confidence interval, lower end first.
 type Interval [2]float64
 
+// StandardError is that of the figure, as the interval tells it.
+func (i Interval) StandardError() float64 { return (i[1] - i[0]) / (2 * z) }
+
+// z standard errors on both sides are a 95 % interval.
+const z = 1.959963984540054
+
 // ClassScores are the figures of one label.
 type ClassScores struct {
 	Label     string  `json:"label"`
@@ -108,7 +114,6 @@ func (e *Evaluation) SetLatency(ms []float64) {
 // wilson is the 95 % score interval of a proportion of hits in n trials (Wilson 1927);
 // n must be above 0.
 func wilson(hits, n int) Interval {
-	const z = 1.959963984540054
 	p, m := float64(hits)/float64(n), float64(n)
 	center := (p + z*z/(2*m)) / (1 + z*z/m)
 	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))

@@ -41,7 +41,7 @@ func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 	if j.Last, err = json.Marshal(scores.Value); err != nil {
 		return fmt.Errorf("evaluation: %w", err)
 	}
-	score, err := e.score(scores)
+	score, standardError, err := e.score(scores)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 			return err
 		}
 	}
-	if err := t.warn(t.state.Watch.Evaluated(score)); err != nil {
+	if err := t.warn(t.state.Watch.Evaluated(score, standardError)); err != nil {
 		return err
 	}
 	if impatient && t.state.Step < t.config.Steps {
@@ -94,10 +94,10 @@ func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 // lessIsBetter are figures of evaluations that fall where a policy gets better.
 var lessIsBetter = []string{"loss", "perplexity", "entropy", "ece", "brier"}
 
-// score is what the best is picked by.
-func (e *Evaluation) score(s Scores) (float64, error) {
+// score is what the best is picked by, and its standard error, 0 where it is not known.
+func (e *Evaluation) score(s Scores) (score, standardError float64, err error) {
 	if e.Metric == "" {
-		return s.Score, nil
+		return s.Score, s.Error, nil
 	}
 	value, ok := s.Row["eval_"+e.Metric].(float64)
 	if !ok {
@@ -107,12 +107,15 @@ func (e *Evaluation) score(s Scores) (float64, error) {
 				known = append(known, short)
 			}
 		}
-		return 0, fmt.Errorf("the evaluations have no figure %q to pick the best by: choose %s", e.Metric, strings.Join(known, ", "))
+		return 0, 0, fmt.Errorf("the evaluations have no figure %q to pick the best by: choose %s", e.Metric, strings.Join(known, ", "))
 	}
+	low, _ := s.Row["eval_"+e.Metric+"_low"].(float64)
+	high, _ := s.Row["eval_"+e.Metric+"_high"].(float64)
+	standardError = rl.Interval{low, high}.StandardError()
 	if slices.Contains(lessIsBetter, e.Metric) {
-		return -value, nil
+		return -value, standardError, nil
 	}
-	return value, nil
+	return value, standardError, nil
 }
 
 // report writes the line and the row of a step, and what the alarms say.

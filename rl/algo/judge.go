@@ -92,7 +92,14 @@ func JudgeLabels(p *policy.Label, validation policy.Examples, metric string, eve
 
 func (v LabelScores) scores(metric string, row report.Row, line func(best int) string) (Scores, error) {
 	score, err := v.by(metric)
-	return Scores{Score: score, Row: row, Line: line, Value: v}, err
+	scores := Scores{Score: score, Row: row, Line: line, Value: v}
+	switch metric {
+	case MetricAccuracy, MetricF1Macro, MetricF1Weighted:
+		scores.Error = v.Intervals.Accuracy.StandardError()
+	case MetricECE:
+		scores.Error = v.Intervals.ECE.StandardError()
+	}
+	return scores, err
 }
 
 // expectedReward is the mean over the rows whose reward did not fail.
@@ -166,11 +173,11 @@ func JudgeAnswers(sampler rollout.Writer, task envs.Task, n, every int, c rollou
 		if failed == scores.N && failed > 0 {
 			return Scores{}, fmt.Errorf("none of %d episodes of the evaluation could be played; the first: %w", failed, first)
 		}
-		score := scores.Accuracy
+		score, standardError := scores.Accuracy, scores.Interval.StandardError()
 		if scores.Reward != nil {
-			score = *scores.Reward
+			score, standardError = *scores.Reward, scores.RewardError
 		}
-		return Scores{Score: score, Value: scores, Row: AnswerRow(scores), Line: func(best int) string {
+		return Scores{Score: score, Error: standardError, Value: scores, Row: AnswerRow(scores), Line: func(best int) string {
 			line := "Evaluation: " + DescribeAnswers(scores)
 			if failed > 0 {
 				line += fmt.Sprintf("; %d episodes failed and count as not right, the first: %v", failed, first)

@@ -110,6 +110,7 @@ type Stopping struct {
 // Scores is what an evaluation found.
 type Scores struct {
 	Score float64    // what the best is picked by; more is better
+	Error float64    // standard error of Score; 0 where it is not known, or moves little with what happens to be held out
 	Row   report.Row // for the metrics, without the step
 	Line  func(best int) string
 	Value any  // for Result; encodes to JSON

@@ -54,29 +54,30 @@ func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, 
 	}
 	scores := rl.ScoreAnswers(infos)
 	if c.Rewards != nil {
-		mean, err := meanReward(played)
+		mean, standardError, err := meanReward(played)
 		if err != nil {
 			return scores, fmt.Errorf("evaluating: %w", err)
 		}
-		scores.Reward = &mean
+		scores.Reward, scores.RewardError = &mean, standardError
 	}
 	return scores, nil
 }
 
-// meanReward is over the episodes that have a reward.
-func meanReward(p Played) (float64, error) {
-	sum, n := 0.0, 0.0
+// meanReward is over the episodes that have a reward, with its standard error.
+func meanReward(p Played) (mean, standardError float64, err error) {
+	sum, squares, n := 0.0, 0.0, 0.0
 	for _, g := range p.Groups {
 		for _, x := range g {
 			if reward := x.Reward(); !math.IsNaN(reward) {
-				sum, n = sum+reward, n+1
+				sum, squares, n = sum+reward, squares+reward*reward, n+1
 			}
 		}
 	}
 	if n == 0 {
-		return 0, cmp.Or(p.Scores.AllFailed(), errors.New("no episode could be rewarded"))
+		return 0, 0, cmp.Or(p.Scores.AllFailed(), errors.New("no episode could be rewarded"))
 	}
-	return sum / n, nil
+	mean = sum / n
+	return mean, math.Sqrt(max(0, squares/n-mean*mean) / n), nil
 }
 
 // Greedy is c with the likeliest tokens.

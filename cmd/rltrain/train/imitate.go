@@ -176,7 +176,7 @@ func (w *warmup) check(ctx context.Context, updates int) (algo.Scores, error) {
 		}
 	}
 	return algo.Scores{
-		Score: scores.Accuracy, Row: algo.AnswerRow(scores), Value: scores, Done: enough,
+		Score: scores.Accuracy, Error: scores.Interval.StandardError(), Row: algo.AnswerRow(scores), Value: scores, Done: enough,
 		Line: func(int) string {
 			return fmt.Sprintf("After %s, answers drawn as RL draws them: %s", report.Plural(updates, "update"), describe(scores))
 		},
