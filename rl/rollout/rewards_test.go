@@ -169,7 +169,7 @@ func TestTelling(t *testing.T) {
 		want []string
 	}{
 		{"both", []*rl.Trajectory{wrong, half, right}, []string{"correct", "half"}},
-		{"a judgement that failed", []*rl.Trajectory{wrong, right, failed}, []string{"correct", "half", "length"}},
+		{"a judgement that failed", []*rl.Trajectory{failed, wrong, right}, []string{"correct", "half", "length"}},
 		{"none is wrong", []*rl.Trajectory{right, right, unjudged}, nil},
 		{"none is right", []*rl.Trajectory{wrong, half, unjudged}, nil},
 		{"the same for both", []*rl.Trajectory{wrong, answered(true, 0, 1, 7)}, []string{"half"}},
