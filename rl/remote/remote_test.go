@@ -22,6 +22,7 @@ import (
 
 // bench is a policy with servers beside it.
 type bench struct {
+	dir     string // of the model
 	policy  *policy.Token
 	servers []*remotetest.Server
 	config  Config
@@ -36,12 +37,7 @@ func newBench(t testing.TB, servers int) *bench {
 	if err := policy.TinyModel(dir, 1, 32, 5); err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.NewToken(policy.TokenConfig{Dir: dir, R: 2, Alpha: 4, Seed: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	b := &bench{policy: p, config: Config{
+	b := &bench{dir: dir, policy: newPolicy(t, dir), config: Config{
 		Options: Options{Dir: filepath.Join(t.TempDir(), "adapters"), Tolerance: 0.01, Timeout: 60}, Temperature: 0.7, Positions: 40,
 		Retry: 5 * time.Millisecond, Lag: time.Minute,
 	}}
@@ -56,6 +52,16 @@ func newBench(t testing.TB, servers int) *bench {
 		b.config.URLs = append(b.config.URLs, one.URL)
 	}
 	return b
+}
+
+func newPolicy(t testing.TB, dir string) *policy.Token {
+	t.Helper()
+	p, err := policy.NewToken(policy.TokenConfig{Dir: dir, R: 2, Alpha: 4, Seed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
 }
 
 func (b *bench) start(t testing.TB) *Servers {

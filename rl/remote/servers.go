@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"rltrain/envs"
+	"rltrain/rl/dist"
 	"rltrain/rl/policy"
 )
 
@@ -56,6 +57,7 @@ type Config struct {
 	InFlight    int     // requests to a server at the same time; 0 = 64
 	Lag         time.Duration
 	Retry       time.Duration                    // between looks at a server that does not answer; 0 = a second
+	Group       *dist.Group                      // the ranks that the servers write for; nil = this process alone
 	Warn        func(format string, args ...any) // is called on the policy's thread
 }
 
@@ -70,7 +72,9 @@ type Servers struct {
 	lock     sync.Mutex
 	changed  chan struct{} // closed when a server comes up, or has room
 	servers  []*server
-	versions []*version // the newest last
+	versions []*version      // the newest last
+	shared   *version        // the last that Share has given them
+	held     map[string]bool // names of those that other ranks use
 	made     int
 	unsaid   []string
 }
@@ -102,9 +106,6 @@ func New(ctx context.Context, p *policy.Token, c Config) (*Servers, error) {
 	if c.ServerDir == "" {
 		c.ServerDir = dir
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("rollout_dir: %w", err)
-	}
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails
 	s := &Servers{config: c, policy: p, run: hex.EncodeToString(random[:]), changed: make(chan struct{})}
@@ -115,14 +116,9 @@ func New(ctx context.Context, p *policy.Token, c Config) (*Servers, error) {
 			url: strings.TrimRight(address, "/"), key: c.Key, client: client, limit: time.Duration(c.Timeout * float64(time.Second)), lag: c.Lag, loaded: map[string]bool{},
 		})
 	}
-	if _, err := s.refresh(); err != nil {
+	if err := s.begin(ctx); err != nil {
+		s.Close()
 		return nil, err
-	}
-	for _, one := range s.servers {
-		if err := s.admit(ctx, one, thorough); err != nil {
-			s.Close()
-			return nil, fmt.Errorf("rollout server %s: %w", one.url, err)
-		}
 	}
 	return s, nil
 }
@@ -161,10 +157,13 @@ func (s *Servers) rouse() {
 	s.changed = make(chan struct{})
 }
 
-// refresh is the version of the policy's weights as they are, written if it is new.
+// refresh is the version of the policy's weights as they are, which rank 0 writes if it is new.
 func (s *Servers) refresh() (*version, error) {
 	if n := len(s.versions); n > 0 && s.versions[n-1].of == s.policy.Version() {
 		return s.versions[n-1], nil
+	}
+	if s.config.Group.Rank() > 0 {
+		return nil, errNotShared
 	}
 	s.made++
 	v := &version{name: fmt.Sprintf("rltrain-%s-%d", s.run, s.made), of: s.policy.Version()}
@@ -198,19 +197,13 @@ func (s *Servers) ensure(ctx context.Context, one *server, v *version) error {
 }
 
 // publish gives the weights as they are to all servers that are up, and takes back what nobody needs.
-func (s *Servers) publish(ctx context.Context) (*version, error) {
-	s.lock.Lock()
-	var before *version
-	if n := len(s.versions); n > 0 {
-		before = s.versions[n-1]
-	}
-	s.lock.Unlock()
+func (s *Servers) publish(ctx context.Context) error {
 	v, err := s.refresh()
-	if err != nil || v == before {
-		return v, err
+	if err != nil {
+		return err
 	}
 	if err := s.retire(ctx, v); err != nil {
-		return nil, err
+		return err
 	}
 	for _, one := range s.living() {
 		err := s.ensure(ctx, one, v)
@@ -221,11 +214,11 @@ func (s *Servers) publish(ctx context.Context) (*version, error) {
 			continue
 		}
 		if !passing(err) {
-			return nil, fmt.Errorf("rollout server %s: %w", one.url, err)
+			return fmt.Errorf("rollout server %s: %w", one.url, err)
 		}
 		s.down(one, err)
 	}
-	return v, nil
+	return nil
 }
 
 // passing tells an error that other servers, or later tries, may not have.
@@ -252,7 +245,7 @@ func (s *Servers) retire(ctx context.Context, newest *version) error {
 	var unload, remove []*version
 	s.versions = slices.DeleteFunc(s.versions, func(v *version) bool {
 		switch {
-		case v == newest || v.users > 0:
+		case v == newest || v.users > 0 || s.held[v.name]:
 			return false
 		case v.unloaded:
 			remove = append(remove, v)
@@ -269,7 +262,7 @@ func (s *Servers) retire(ctx context.Context, newest *version) error {
 			loaded := one.loaded[v.name]
 			delete(one.loaded, v.name)
 			s.lock.Unlock()
-			if loaded {
+			if loaded || s.config.Group.Size() > 1 { // another rank may have had it loaded
 				if err := one.unload(ctx, v.name); err != nil && ctx.Err() == nil {
 					s.say("warning: rollout server %s keeps an old adapter: %v", one.url, err)
 				}
@@ -375,6 +368,9 @@ func (s *Servers) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), quickly)
 	defer cancel()
 	for _, v := range s.versions {
+		if s.config.Group.Rank() > 0 {
+			break // they are rank 0's
+		}
 		for _, one := range s.living() {
 			s.lock.Lock()
 			loaded := one.loaded[v.name]

@@ -14,23 +14,13 @@ import (
 // server with the fewest under way; where that fails it goes to another, with the same seed. It waits for a server as
 // long as there is none.
 func (s *Servers) Generate(ctx context.Context, prompts [][]int32, o policy.GenerateOptions, done func(prompt int, completions []policy.Completion) error) error {
-	s.revive(ctx)
-	v, err := s.publish(ctx)
+	pinned, err := s.Publish(ctx)
 	if err != nil {
 		return err
 	}
-	s.lock.Lock()
-	v.users++
-	s.lock.Unlock()
-	defer s.release(v)
+	defer pinned.Release()
 	defer s.tell()
-	return s.write(ctx, v, prompts, o, true, done)
-}
-
-func (s *Servers) release(v *version) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	v.users--
+	return s.write(ctx, pinned.version, prompts, o, true, done)
 }
 
 // Pinned writes by the weights of one time, on any goroutine, while the policy goes on learning.
@@ -39,17 +29,21 @@ type Pinned struct {
 	version *version
 }
 
-// Publish pins the weights as they are. Release it after use.
+// Publish pins the weights as they are, which several ranks have to Share before. Release it after use.
 func (s *Servers) Publish(ctx context.Context) (*Pinned, error) {
 	s.revive(ctx)
-	v, err := s.publish(ctx)
-	if err != nil {
-		return nil, err
+	if s.config.Group.Size() == 1 {
+		if err := s.Share(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if s.shared.of != s.policy.Version() {
+		return nil, errNotShared
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	v.users++
-	return &Pinned{s, v}, nil
+	s.shared.users++
+	return &Pinned{s, s.shared}, nil
 }
 
 // Policy is the policy whose weights these were.
@@ -62,7 +56,11 @@ func (p *Pinned) Generate(ctx context.Context, prompts [][]int32, o policy.Gener
 }
 
 // Release lets go of the weights.
-func (p *Pinned) Release() { p.servers.release(p.version) }
+func (p *Pinned) Release() {
+	p.servers.lock.Lock()
+	defer p.servers.lock.Unlock()
+	p.version.users--
+}
 
 // result is what became of a prompt.
 type result struct {

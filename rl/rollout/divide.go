@@ -10,6 +10,7 @@ import (
 	"rltrain/internal/within"
 	"rltrain/rl"
 	"rltrain/rl/dist"
+	"rltrain/rl/remote"
 )
 
 // part is what a rank has played of a rollout, as the ranks tell it to each other.
@@ -57,6 +58,11 @@ func (f failedEpisode) cause() error {
 
 // play plays this rank's share of the episodes, and returns what all ranks have played of them.
 func play(ctx context.Context, sampler Writer, task envs.Task, of envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
+	if servers, ok := sampler.(*remote.Servers); ok {
+		if err := servers.Share(ctx); err != nil {
+			return Played{}, err
+		}
+	}
 	from, to := c.Group.Share(len(indices))
 	tell := c.Failed
 	r := &rollout{sampler: sampler, config: c, now: now}

@@ -86,7 +86,7 @@ type rollout struct {
 	prompts [][]int32             // of the episodes that begin
 	streams []uint64              // of their random numbers
 	running []*episode            // those that go on
-	first   [][]policy.Completion // the first actions, by episode; none where no sample of it could begin
+	first   [][]policy.Completion // the first actions, by group; nil where no sample of it could begin
 	judged  []judgedTurn          // finished turns, for Config.Rewards
 	shown   []envs.Completion     // and what the rewards are to see of each
 	failed  []failedEpisode
@@ -138,18 +138,29 @@ func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indi
 // start has the policy write the first actions; written, where it is not nil, is what it has written before.
 func (r *rollout) start(ctx context.Context, written [][]policy.Completion) error {
 	// The first action of all samples of an episode has one prompt, the later ones have their own.
-	r.first = make([][]policy.Completion, len(r.prompts))
+	r.first = make([][]policy.Completion, len(r.groups))
 	keep := func(prompt int, completions []policy.Completion) error {
-		r.first[prompt] = completions
-		return r.hand(ctx, r.running[prompt*r.config.Samples:], completions)
+		running := r.running[prompt*r.config.Samples:]
+		r.first[running[0].group] = completions
+		return r.hand(ctx, running, completions)
 	}
 	if written == nil {
 		return r.act(ctx, r.prompts, r.streams, r.config.Samples, keep)
 	}
-	if len(written) != len(r.prompts) {
-		return fmt.Errorf("%d episodes begin that were %d before: the task has changed", len(r.prompts), len(written))
+	begun := 0
+	for _, completions := range written {
+		if len(completions) > 0 {
+			begun++
+		}
 	}
-	for prompt, completions := range written {
+	if begun != len(r.prompts) {
+		return fmt.Errorf("%d episodes begin that were %d before: the task has changed", len(r.prompts), begun)
+	}
+	for prompt := range r.prompts {
+		completions := written[r.running[prompt*r.config.Samples].group]
+		if len(completions) != r.config.Samples {
+			return fmt.Errorf("%d answers were kept of an episode that is to have %d: the task has changed", len(completions), r.config.Samples)
+		}
 		if err := keep(prompt, completions); err != nil {
 			return err
 		}

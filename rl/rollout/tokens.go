@@ -95,9 +95,6 @@ func NewTokens(sampler Writer, task envs.Task, c TokensConfig) (*Tokens, error) 
 		c.Now = func() time.Time { return time.Time{} }
 	}
 	servers, _ := sampler.(*remote.Servers)
-	if servers != nil && c.Group.Size() > 1 {
-		return nil, errors.New("servers cannot write for several ranks yet: leave rollout_url out, or train with one process")
-	}
 	if servers != nil && c.Filtered() {
 		return nil, errors.New("what servers write is weighed by its probability under the whole distribution: choose no top_k, top_p, min_p or repetition_penalty")
 	}
@@ -113,8 +110,6 @@ func (c TokensConfig) Check() error {
 		return fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
 	case c.StepTimeout != 0 && !(c.StepTimeout >= 1e-3 && c.StepTimeout <= 1e6):
 		return fmt.Errorf("step_timeout %v: want 0 for none, or 0.001 to 1000000 seconds", c.StepTimeout)
-	case c.Async && c.Group.Size() > 1:
-		return errors.New("async cannot go with several ranks yet: each would sample ahead by another version of the policy; leave async out, or train with one process")
 	case c.Async && c.DynamicSampling:
 		return errors.New("dynamic sampling cannot go with async: what to sample next depends on rewards that are not there yet")
 	case c.Async && c.Greedy:

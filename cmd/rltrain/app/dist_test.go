@@ -21,7 +21,7 @@ const distSteps = 20
 func TestDistRanks(t *testing.T) {
 	l := newLab(t)
 	for _, name := range []string{
-		"sft", "grpo", "ppo", "dpo of own samples", "rloo", "replay", "reinforce", "dpo", "kto", "reward model", "sft of labels", "ppo of labels", "dqn of labels",
+		"sft", "grpo", "grpo ahead", "ppo", "dpo of own samples", "rloo", "replay", "reinforce", "dpo", "kto", "reward model", "sft of labels", "ppo of labels", "dqn of labels",
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, out := recipes[name], t.TempDir()
@@ -41,7 +41,7 @@ func TestDistRanks(t *testing.T) {
 // never stopped.
 func TestDistKills(t *testing.T) {
 	l, rng := newLab(t), rand.New(rand.NewPCG(1, 2))
-	for _, name := range []string{"sft", "grpo"} {
+	for _, name := range []string{"sft", "grpo", "grpo ahead"} {
 		t.Run(name, func(t *testing.T) {
 			r, out := recipes[name], t.TempDir()
 			one, several := filepath.Join(out, "one"), filepath.Join(out, "several")

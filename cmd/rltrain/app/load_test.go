@@ -5,12 +5,15 @@ package app
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"rltrain/rl/dist/disttest"
 )
 
 // rolloutServer is a process of `rltrain serve`.
@@ -49,7 +52,7 @@ func startServer(t *testing.T, binary, model, adapters string) *rolloutServer {
 }
 
 // TestLoadTrainingOnServersThatAreKilled: a run on two servers, one of which is killed under way, leaves the weights of a run
-// on one server that lives; also where servers write ahead.
+// on one server that lives; also where servers write ahead, and where they write for two ranks.
 func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
 	tmp := t.TempDir()
 	binary := filepath.Join(tmp, "rltrain")
@@ -66,15 +69,36 @@ func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	model := filepath.Join(tmp, "reverse_digits_supervised")
-	train := func(name string, kill *rolloutServer, more []string, servers ...*rolloutServer) []byte {
+	// train has so many ranks train, and returns the last checkpoint.
+	train := func(name string, ranks int, kill *rolloutServer, more []string, servers ...*rolloutServer) (checkpoint string, weights []byte) {
 		output := filepath.Join(tmp, name)
 		var urls []string
 		for _, s := range servers {
 			urls = append(urls, s.url)
 		}
-		run := exec.Command(binary, append([]string{"--task", "reverse_digits", "--mode", "rl_only", "--model", model, "--tuning", "lora", "--num-steps", "8",
+		args := append([]string{"--task", "reverse_digits", "--mode", "rl_only", "--model", model, "--tuning", "lora", "--num-steps", "8",
 			"--prompts-per-step", "12", "--eval-samples", "10", "--eval-every", "8", "--fresh-samples", "10", "--rl-learning-rate", "1e-2", "--reward", "accuracy,expr:'-0.01*length'",
-			"--rollout-url", strings.Join(urls, ","), "--rollout-dir", adapters, "--output-dir", output, "--threads", "1"}, more...)...)
+			"--rollout-url", strings.Join(urls, ","), "--rollout-dir", adapters, "--output-dir", output, "--threads", "1"}, more...)
+		run := exec.Command(binary, args...)
+		if ranks > 1 {
+			port := disttest.FreePort(t)
+			of := func(rank int) []string {
+				return append(os.Environ(), fmt.Sprint("RANK=", rank), fmt.Sprint("WORLD_SIZE=", ranks), "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port))
+			}
+			run.Env = of(0)
+			for rank := 1; rank < ranks; rank++ {
+				other := exec.Command(binary, args...)
+				other.Env, other.Stderr = of(rank), os.Stderr
+				if err := other.Start(); err != nil {
+					t.Fatal(err)
+				}
+				defer func() {
+					if err := other.Wait(); err != nil {
+						t.Errorf("%s, rank %d: %v", name, rank, err)
+					}
+				}()
+			}
+		}
 		out, err := run.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -100,18 +124,26 @@ func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
 		if len(servers) > 1 && !strings.Contains(said, "its prompts go to 1 others") {
 			t.Errorf("%s: nobody missed the server:\n%s", name, said)
 		}
-		weights, err := os.ReadFile(filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8", "adapter_model.safetensors"))
-		if err != nil {
+		checkpoint = filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8")
+		if weights, err = os.ReadFile(filepath.Join(checkpoint, "adapter_model.safetensors")); err != nil {
 			t.Fatal(err)
 		}
-		return weights
+		return checkpoint, weights
 	}
 	lives := startServer(t, binary, model, adapters)
 	for name, more := range map[string][]string{"waiting": nil, "ahead": {"--async", "--max-staleness", "2"}} {
-		whole := train(name, nil, more, lives)
+		one, whole := train(name, 1, nil, more, lives)
 		dies := startServer(t, binary, model, adapters)
-		if !bytes.Equal(whole, train(name+"-killed", dies, more, dies, lives)) {
+		if _, killed := train(name+"-killed", 1, dies, more, dies, lives); !bytes.Equal(whole, killed) {
 			t.Errorf("%s: other weights than without the kill", name)
+		}
+		two, whole := train(name+"-ranks", 2, nil, more, lives)
+		if d := apart(t, one, two); d > 1e-5 {
+			t.Errorf("%s: the weights of two ranks differ by %g from those of one", name, d)
+		}
+		dies = startServer(t, binary, model, adapters)
+		if _, killed := train(name+"-ranks-killed", 2, dies, more, dies, lives); !bytes.Equal(whole, killed) {
+			t.Errorf("%s: other weights of two ranks than without the kill", name)
 		}
 	}
 }

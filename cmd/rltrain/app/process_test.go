@@ -57,6 +57,7 @@ var recipes = map[string]recipe{
 	"replay":             {"sum_digits_rl", strings.Replace(tokenArgs, "--samples-per-prompt 4", "--num-update-steps 8 --rl-batch-size 4", 1) + ` --algorithm reinforce --reinforce-loss stable`, 8},
 	"rloo":               {"sum_digits_rl", tokenArgs + ` --algorithm rloo --kl-coef 0.05`, 8},
 	"grpo":               {"sum_digits_rl", tokenArgs + ` --algorithm grpo --update-epochs 2 --minibatches 2`, 8},
+	"grpo ahead":         {"sum_digits_rl", tokenArgs + ` --algorithm grpo --async --max-staleness 2`, 8},
 	"ppo":                {"sum_digits_rl", tokenArgs + ` --algorithm ppo --update-epochs 2`, 8},
 	"a2c":                {"sum_digits_rl", tokenArgs + ` --algorithm a2c`, 8},
 	"dpo of own samples": {"sum_digits_rl", tokenArgs + ` --algorithm dpo`, 8},

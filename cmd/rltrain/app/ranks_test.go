@@ -173,7 +173,7 @@ func sameRun(t *testing.T, r recipe, one, several string) {
 // algorithms and ranks, and kills some of them.
 func TestRanks(t *testing.T) {
 	l := newLab(t)
-	for _, name := range []string{"sft", "grpo", "replay"} {
+	for _, name := range []string{"sft", "grpo", "grpo ahead", "replay"} {
 		t.Run(name, func(t *testing.T) {
 			r, out := recipes[name], t.TempDir()
 			one, two := filepath.Join(out, "one"), filepath.Join(out, "two")

@@ -33,12 +33,6 @@ func (t *trainer) ranks(ctx context.Context, environ []string) error {
 	if c.General.DryRun {
 		return c.Errorf("dry_run", "a trial is for one process, and this one is %v: unset RANK and WORLD_SIZE", place)
 	}
-	if c.Fresh != nil && c.Fresh.Async {
-		return c.Errorf("async", "applies to one process alone, and this one is %v: each would sample ahead by another version of the policy", place)
-	}
-	if c.Fresh != nil && len(c.Fresh.Remote.URLs) > 0 {
-		return c.Errorf("rollout_url", "applies to one process alone, and this one is %v: servers cannot write for several ranks yet", place)
-	}
 	if device := c.General.Device; strings.HasPrefix(device, "cuda") {
 		return c.Errorf("device", "%s applies to one process alone, and this one is %v: several train on the CPU", device, place)
 	}

@@ -152,7 +152,7 @@ func (t *trainer) writer(ctx context.Context, stage *run.Stage, p *policy.Token)
 		return sampler, sampler.Close, nil
 	}
 	servers, err := remote.New(ctx, p, remote.Config{
-		Options: f.Remote, Key: os.Getenv("ROLLOUT_API_KEY"), Temperature: f.Temperature, Positions: t.config.LongestAnswer() + 1,
+		Options: f.Remote, Key: os.Getenv("ROLLOUT_API_KEY"), Temperature: f.Temperature, Positions: t.config.LongestAnswer() + 1, Group: t.group,
 		Warn: func(format string, args ...any) { _ = stage.Printf(format, args...) }, // an error comes again with the next line
 	})
 	if err != nil {

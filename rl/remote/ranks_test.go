@@ -1,0 +1,140 @@
+package remote
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl/dist/disttest"
+)
+
+// newRanks are benches of ranks that have the same policy and share servers.
+func newRanks(t *testing.T, size, servers int) []*bench {
+	t.Helper()
+	first := newBench(t, servers)
+	all := []*bench{first}
+	for range size - 1 {
+		b := &bench{policy: newPolicy(t, first.dir), config: first.config, servers: first.servers}
+		b.config.Warn = func(format string, args ...any) { t.Errorf(format, args...) }
+		all = append(all, b)
+	}
+	for rank, g := range disttest.Groups(t, size) {
+		all[rank].config.Group = g
+	}
+	return all
+}
+
+// begun are the servers of each rank, which end them together.
+func begun(t *testing.T, ranks []*bench) []*Servers {
+	t.Helper()
+	all, errs := make([]*Servers, len(ranks)), make([]error, len(ranks))
+	disttest.Each(len(ranks), func(rank int) { all[rank], errs[rank] = New(t.Context(), ranks[rank].policy, ranks[rank].config) })
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// share has all ranks share their weights.
+func share(t *testing.T, all []*Servers) {
+	t.Helper()
+	errs := make([]error, len(all))
+	disttest.Each(len(all), func(rank int) { errs[rank] = all[rank].Share(t.Context()) })
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRanksShareServers: each rank has the same written as one that is alone, by adapters that rank 0 alone gives and takes
+// back, once no rank uses them.
+func TestRanksShareServers(t *testing.T) {
+	alone := newBench(t, 1)
+	one := alone.start(t)
+	ranks := newRanks(t, 3, 2)
+	all := begun(t, ranks)
+	for step := range 3 {
+		want := write(t, one)
+		share(t, all)
+		disttest.Each(len(all), func(rank int) {
+			if diff := cmp.Diff(want, write(t, all[rank])); diff != "" {
+				t.Errorf("update %d, rank %d (-alone +rank):\n%s", step, rank, diff)
+			}
+		})
+		alone.learn(t)
+		for _, b := range ranks {
+			b.learn(t)
+		}
+	}
+	server := ranks[0].servers[0]
+	if len(server.Loaded) != 3 || !slices.Equal(server.Unloaded, server.Loaded[:2]) {
+		t.Errorf("loaded %v, unloaded %v", server.Loaded, server.Unloaded)
+	}
+
+	// The last rank holds the third version while all learn on.
+	share(t, all)
+	pinned, err := all[2].Publish(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := server.Loaded[3]
+	want := write(t, pinned)
+	for range 3 {
+		for _, b := range ranks {
+			b.learn(t)
+		}
+		share(t, all)
+	}
+	if slices.Contains(server.Unloaded, held) {
+		t.Errorf("%s is unloaded while a rank has something written by it", held)
+	}
+	if diff := cmp.Diff(want, write(t, pinned)); diff != "" {
+		t.Errorf("(-then +later)\n%s", diff)
+	}
+	pinned.Release()
+	for _, b := range ranks {
+		b.learn(t)
+	}
+	share(t, all)
+	if !slices.Contains(server.Unloaded, held) {
+		t.Errorf("unloaded %v, and not %s, which nobody uses", server.Unloaded, held)
+	}
+
+	for rank := len(all) - 1; rank >= 0; rank-- {
+		all[rank].Close()
+	}
+	folders, err := os.ReadDir(ranks[0].config.Dir)
+	if err != nil || len(folders) != 0 || len(server.Unloaded) != len(server.Loaded) {
+		t.Errorf("at the end %d folders are left, %v; loaded %v, unloaded %v", len(folders), err, server.Loaded, server.Unloaded)
+	}
+}
+
+// TestRanksThatDoNotShare: what a rank has written by weights that the servers do not have is an error.
+func TestRanksThatDoNotShare(t *testing.T) {
+	ranks := newRanks(t, 2, 1)
+	all := begun(t, ranks)
+	defer func() {
+		for _, s := range all {
+			s.Close()
+		}
+	}()
+	for rank, b := range ranks {
+		b.learn(t)
+		if err := all[rank].Generate(t.Context(), prompts, options(), nil); !errors.Is(err, errNotShared) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// TestRanksHearOfARefusal: where a server is not of this model, rank 0 finds it, and all end.
+func TestRanksHearOfARefusal(t *testing.T) {
+	ranks := newRanks(t, 2, 1)
+	ranks[0].servers[0].Raw = true
+	errs := make([]error, len(ranks))
+	disttest.Each(len(ranks), func(rank int) { _, errs[rank] = New(t.Context(), ranks[rank].policy, ranks[rank].config) })
+	if !errors.Is(errs[0], ErrMismatch) || errs[1] == nil || errs[1].Error() != "rank 0: "+errs[0].Error() {
+		t.Errorf("rank 0: %v\nrank 1: %v", errs[0], errs[1])
+	}
+}

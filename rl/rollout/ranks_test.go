@@ -1,0 +1,68 @@
+package rollout
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rltrain/rl"
+	"rltrain/rl/dist/disttest"
+	"rltrain/rl/policy"
+)
+
+// TestRanksSampleAhead: several ranks have the steps of one that is alone, sampled ahead and of episodes that answer in turns,
+// one of which is too long to begin; a run that is stopped goes on with another number of ranks.
+func TestRanksSampleAhead(t *testing.T) {
+	c := tokensConfig()
+	c.Steps, c.Async, c.MaxStaleness = 6, true, 2
+	task := wordy(func(index int) bool { return index == 5 })
+	// play has so many ranks play the steps [from, to), and returns the steps and the state after them.
+	play := func(ranks int, state []byte, from, to int) (steps []string, after []byte) {
+		groups := disttest.Groups(t, ranks)
+		policies, sources := make([]*policy.Token, ranks), make([]*Tokens, ranks)
+		for rank := range ranks {
+			policies[rank] = tiny(t)
+			own := c
+			own.Group = groups[rank]
+			sources[rank] = tokens(t, sampler(t, policies[rank], 8), task, own)
+			for i := range from {
+				learn(t, policies[rank], i)
+			}
+			if state != nil {
+				if err := sources[rank].Restore(state); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for i := from; i < to; i++ {
+			got, errs := make([]*rl.Step, ranks), make([]error, ranks)
+			disttest.Each(ranks, func(rank int) {
+				got[rank], errs[rank] = sources[rank].Next(t.Context(), rl.At{Step: i, Version: uint64(i)})
+			})
+			for rank, err := range errs {
+				if err != nil {
+					t.Fatalf("rank %d: %v", rank, err)
+				}
+				if rank > 0 && encoded(t, got[rank]) != encoded(t, got[0]) {
+					t.Errorf("step %d: rank %d has other samples than rank 0", i+1, rank)
+				}
+				learn(t, policies[rank], i)
+			}
+			steps = append(steps, encoded(t, got[0]))
+		}
+		after, err := json.Marshal(sources[0].State())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return steps, after
+	}
+	want, _ := play(1, nil, 0, c.Steps)
+	for _, test := range [][2]int{{3, 2}, {2, 1}, {1, 3}} {
+		before, state := play(test[0], nil, 0, 3)
+		after, _ := play(test[1], state, 3, c.Steps)
+		if diff := cmp.Diff(want, append(before, after...)); diff != "" {
+			t.Errorf("%d ranks and then %d (-one +these):\n%s", test[0], test[1], diff)
+		}
+	}
+}
