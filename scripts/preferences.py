@@ -1,20 +1,30 @@
-"""Training on preferences beside TRL's trainers, from the same file, step by step: part of compat.py."""
+"""Training on preferences beside TRL's trainers, from the same file, step by step: part of compat.py.
+
+    scripts/compat.sh scripts/preferences.py FILE...
+
+does the same with the first rows of files in LLaMA-Factory's or OpenAI's layout, JSON or JSON Lines: rltrain reads them as
+they are, TRL in its own layout.
+"""
 import contextlib
 import json
+import pathlib
 import random
 import shutil
+import sys
+import tempfile
 import warnings
 from unittest import mock
 
 import torch
-from checks import LIMIT, attempt, check, rltrain
+from checks import LIMIT, attempt, check, results, rltrain
 from datasets import load_dataset
 from sft import TEMPLATE, model_folder, write
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer, cpo_trainer
 
-STEPS, BETA = 3, 0.2
+STEPS, BETA, LENGTH = 3, 0.2, 1000
+FILE_ROWS, FILE_LENGTH = 8, 2000  # of a file: some rows are cut there
 FIGURES = ["loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected"]
 OPTIONS = {"label_smoothing": "--label-smoothing", "cpo_alpha": "--cpo-alpha", "simpo_gamma": "--simpo-gamma"}
 JUDGED = {"accuracy": "rewards/accuracies", "margin": "rewards/margins", "logps_chosen": "logps/chosen", "logps_rejected": "logps/rejected"}
@@ -59,10 +69,10 @@ def as_the_template_ends(_, chosen, rejected):
     return chosen, rejected
 
 
-def by_trl(scratch, model, data, trainer, config, settings):
+def by_trl(scratch, model, data, trainer, config, settings, length=LENGTH):
     """What TRL logs at each step; a batch is the whole file."""
     dataset = load_dataset("json", data_files=str(data), split="train", cache_dir=str(scratch / "cache"))
-    args = config(output_dir=str(scratch / "trl"), report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False, beta=BETA, max_length=1000,
+    args = config(output_dir=str(scratch / "trl"), report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False, beta=BETA, max_length=length,
                   per_device_train_batch_size=len(dataset), max_steps=STEPS, learning_rate=1e-3, lr_scheduler_type="constant", logging_steps=1,
                   save_strategy="no", disable_tqdm=True, remove_unused_columns=False, **settings)
     reference = {"ref_model": AutoModelForCausalLM.from_pretrained(model)} if trainer in (DPOTrainer, KTOTrainer) else {}
@@ -72,7 +82,7 @@ def by_trl(scratch, model, data, trainer, config, settings):
     return [step for step in made.state.log_history if "loss" in step]
 
 
-def by_rltrain(scratch, model, data, loss, settings):
+def by_rltrain(scratch, model, data, loss, settings, length=LENGTH):
     output = scratch / "ours"
     more = [x for name, flag in OPTIONS.items() if settings.get(name) for x in (flag, settings[name])]
     if "loss_weights" in settings:
@@ -81,7 +91,7 @@ def by_rltrain(scratch, model, data, loss, settings):
         count = len(f.readlines())
     rltrain("--task", "preference", "--algorithm", "dpo", "--loss-type", loss, "--beta", BETA, "--model", model, "--dataset", data, "--output-dir", output,
             "--tuning", "full", "--batch-size", count, "--max-steps", STEPS, "--learning-rate", 1e-3, "--lr-scheduler-type", "constant",
-            "--rl-warmup-ratio", 0, "--logging-steps", 1, "--validation-share", 0, "--threads", 1, "--max-length", 1000, *more)
+            "--rl-warmup-ratio", 0, "--logging-steps", 1, "--validation-share", 0, "--threads", 1, "--max-length", length, *more)
     lines = (output / "preference_rl" / "logs" / "metrics.jsonl").read_text().splitlines()
     return [step for step in map(json.loads, lines) if "loss" in step]
 
@@ -114,7 +124,7 @@ def moved(folder, model):
 def judged_by_trl(scratch, model, reference, data, trainer, config, settings):
     """TRL's figures of a model that is not trained on the rows; the file is one batch."""
     dataset = load_dataset("json", data_files=str(data), split="train", cache_dir=str(scratch / "cache"))
-    args = config(output_dir=str(scratch / "trl"), report_to="none", use_cpu=True, bf16=False, beta=BETA, max_length=1000, per_device_eval_batch_size=len(dataset),
+    args = config(output_dir=str(scratch / "trl"), report_to="none", use_cpu=True, bf16=False, beta=BETA, max_length=LENGTH, per_device_eval_batch_size=len(dataset),
                   disable_tqdm=True, remove_unused_columns=False, **settings)
     more = {"ref_model": AutoModelForCausalLM.from_pretrained(reference)} if trainer in (DPOTrainer, KTOTrainer) else {}
     made = trainer(model=AutoModelForCausalLM.from_pretrained(model), args=args, train_dataset=dataset, eval_dataset=dataset,
@@ -127,7 +137,7 @@ def judged_by_rltrain(scratch, model, reference, data, loss, trainer, settings):
     output.unlink(missing_ok=True)
     more = ["--reference", reference] if trainer in (DPOTrainer, KTOTrainer) else []
     more += [x for name, flag in OPTIONS.items() if settings.get(name) for x in (flag, settings[name])]
-    rltrain("eval", "--task", "preference", "--model", model, "--dataset", data, "--loss-type", loss, "--beta", BETA, "--max-length", 1000, "--output", output, *more)
+    rltrain("eval", "--task", "preference", "--model", model, "--dataset", data, "--loss-type", loss, "--beta", BETA, "--max-length", LENGTH, "--output", output, *more)
     found = json.loads(output.read_text())
     return {"loss": found["loss"], **{theirs: found[ours]["value"] for ours, theirs in JUDGED.items()}}
 
@@ -149,21 +159,62 @@ def check_judged(scratch, model, data):
             compare(name, [ours], [theirs], list(ours))
 
 
+def check_loss(scratch, model, what, data, for_trl, setting, messages, length):
+    """Updates of one loss on the rows of data, which TRL reads from for_trl."""
+    loss, trainer, config, settings = setting
+    # TRL's CPOTrainer puts the end token behind what the template writes, which its DPOTrainer and rltrain do not.
+    ending = mock.patch.object(cpo_trainer, "add_eos_token_if_needed", as_the_template_ends) if messages else contextlib.nullcontext()
+    with attempt(f"TRL, {what}, {loss}"), warnings.catch_warnings(), ending:
+        warnings.simplefilter("ignore")
+        torch.manual_seed(1)
+        ours, theirs = by_rltrain(scratch, model, data, loss, settings, length), by_trl(scratch, model, for_trl, trainer, config, settings, length)
+        if loss == "kto":  # which answers are set against which prompts hangs on the order of the rows, from the second step on
+            ours, theirs = ours[:1], theirs[:1]
+        figures = FIGURES[:-2] if loss == "simpo" else FIGURES  # TRL's logps are means over tokens in it, ours are sums always
+        compare(f"{loss} on {what} beside TRL, {len(ours)} updates", ours, theirs, figures)
+
+
 def check_preferences(scratch, texts):
     """Each loss on pairs, and each layout of rows with one loss. Of orpo TRL takes the likelihood of the prompt too."""
     model = model_folder(scratch / "preferences-model", "bytes", TEMPLATE)
     data = {kind: write(scratch / f"{kind}.jsonl", rows(kind, texts)) for kind in ["explicit", "implicit", "messages", "implicit messages", "single"]}
     runs = [("single" if loss[0] == "kto" else "explicit", loss) for loss in LOSSES] + [(kind, LOSSES[0]) for kind in list(data)[1:4]]
     runs += [("messages", loss) for loss in LOSSES if loss[1] is CPOTrainer]
-    for kind, (loss, trainer, config, settings) in runs:
-        # TRL's CPOTrainer puts the end token behind what the template writes, which its DPOTrainer and rltrain do not.
-        ending = mock.patch.object(cpo_trainer, "add_eos_token_if_needed", as_the_template_ends) if kind.endswith("messages") else contextlib.nullcontext()
-        with attempt(f"TRL, {kind}, {loss}"), warnings.catch_warnings(), ending:
-            warnings.simplefilter("ignore")
-            torch.manual_seed(1)
-            ours, theirs = by_rltrain(scratch, model, data[kind], loss, settings), by_trl(scratch, model, data[kind], trainer, config, settings)
-            if loss == "kto":  # which answers are set against which prompts hangs on the order of the rows, from the second step on
-                ours, theirs = ours[:1], theirs[:1]
-            figures = FIGURES[:-2] if loss == "simpo" else FIGURES  # TRL's logps are means over tokens in it, ours are sums always
-            compare(f"{loss} on {kind} rows beside TRL, {len(ours)} updates", ours, theirs, figures)
+    for kind, loss in runs:
+        check_loss(scratch, model, f"{kind} rows", data[kind], data[kind], loss, kind.endswith("messages"), LENGTH)
     check_judged(scratch, model, data)
+
+
+def as_trl_reads(row):
+    """A row of LLaMA-Factory's or OpenAI's layout in TRL's."""
+    def said(turns):
+        names = {"human": "user", "gpt": "assistant"}
+        return [{"role": names.get(m.get("role", m.get("from")), m.get("role", m.get("from"))), "content": m.get("content", m.get("value"))} for m in turns]
+
+    if "input" in row:
+        return {"prompt": said(row["input"]["messages"]), "chosen": said(row["preferred_output"]), "rejected": said(row["non_preferred_output"])}
+    if "label" in row:
+        return {"prompt": said(row["messages"][:-1]), "completion": said(row["messages"][-1:]), "label": row["label"]}
+    return {"prompt": said(row["conversations"]), "chosen": said([row["chosen"]]), "rejected": said([row["rejected"]])}
+
+
+def first_rows(path):
+    text = path.read_text(encoding="utf-8")
+    return (json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()])[:FILE_ROWS]
+
+
+def check_files(scratch, paths):
+    model = model_folder(scratch / "preferences-model", "bytes", TEMPLATE, positions=FILE_LENGTH)
+    for path in paths:
+        found = first_rows(path)
+        data, for_trl = write(scratch / "as-it-is" / f"{path.stem}.jsonl", found), write(scratch / "for-trl" / f"{path.stem}.jsonl", map(as_trl_reads, found))
+        for loss in LOSSES:
+            if (loss[0] == "kto") == ("label" in found[0]):
+                check_loss(scratch, model, f"{path.name}, {len(found)} rows,", data, for_trl, loss, True, FILE_LENGTH)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        check_files(pathlib.Path(folder), [pathlib.Path(name) for name in sys.argv[1:]])
+    print(results)
+    sys.exit(results["failed"] > 0)

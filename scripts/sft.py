@@ -21,7 +21,7 @@ TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n' + (tools | tojson) + '<|
 UNMARKED = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
 
 
-def model_folder(folder, tokenizer, template):
+def model_folder(folder, tokenizer, template, positions=1024):
     """A small Llama of random weights with one of the tokenizers of the Go tests."""
     shutil.copytree(TOKENIZERS / tokenizer, folder, ignore=shutil.ignore_patterns("config.json"))
     (folder / "chat_template.jinja").write_text(template)
@@ -30,7 +30,7 @@ def model_folder(folder, tokenizer, template):
     torch.manual_seed(4)
     LlamaForCausalLM(LlamaConfig(
         vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=1024, bos_token_id=None, eos_token_id=1, pad_token_id=0, initializer_range=0.3)).save_pretrained(folder)
+        max_position_embeddings=positions, bos_token_id=None, eos_token_id=1, pad_token_id=0, initializer_range=0.3)).save_pretrained(folder)
     return folder
 
 

@@ -92,6 +92,11 @@ func (e *preferenceExperiment) run(ctx context.Context) error {
 			if err := begin(ctx, dir, seed); err != nil {
 				return err
 			}
+			if strings.Contains(way.options, "REWARD") && !made(rewardIn(dir)) { // its row is there, its folder is not: made again
+				if _, err := e.learn(ctx, dir, seed, preferenceWays[0].name, preferenceWays[0].options); err != nil {
+					return fmt.Errorf("reward model, seed %d: %w", seed, err)
+				}
+			}
 			r, err := learn(ctx, dir, seed, way.name, way.options)
 			if err != nil {
 				return fmt.Errorf("%s, seed %d: %w", way.name, seed, err)
@@ -124,6 +129,9 @@ func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) e
 // not compare an answer with the sums before it.
 func judgeIn(dir string) string { return filepath.Join(dir, "judge") }
 
+// rewardIn is the folder of the reward model.
+func rewardIn(dir string) string { return filepath.Join(dir, "reward_model", "preference_reward") }
+
 // imitate trains a model on worked solutions, unless it is there.
 func (e *preferenceExperiment) imitate(ctx context.Context, dir string, seed int, options string) error {
 	if made(filepath.Join(dir, baseFolder, "model.safetensors")) {
@@ -142,15 +150,15 @@ func made(path string) bool {
 // learn runs one way and measures what it gives.
 func (e *preferenceExperiment) learn(ctx context.Context, dir string, seed int, name, options string) (preferenceRun, error) {
 	r := preferenceRun{Way: name, Seed: seed}
-	base, reward := filepath.Join(dir, baseFolder), filepath.Join(dir, "reward_model", "preference_reward")
+	base := filepath.Join(dir, baseFolder)
 	out := filepath.Join(dir, strings.NewReplacer(" ", "_", ",", "").Replace(name))
 	args := strings.Fields(strings.NewReplacer("BASE", base, "PAIRS", filepath.Join(dir, "pairs"), "MANY", filepath.Join(dir, "many"),
-		"JUDGE", filepath.Join(judgeIn(dir), baseFolder), "REWARD", reward).Replace(options))
+		"JUDGE", filepath.Join(judgeIn(dir), baseFolder), "REWARD", rewardIn(dir)).Replace(options))
 	var err error
 	if r.CPUSeconds, _, err = command(ctx, e.program, append(args, "--threads", "1", "--seed", strconv.Itoa(seed), "--output-dir", out)...); err != nil {
 		return r, err
 	}
-	if name == "reward model" {
+	if name == preferenceWays[0].name {
 		var scores struct{ Before, Best algo.RewardScores }
 		err := readJSON(filepath.Join(out, "preference_reward", "logs", "eval_results.json"), &scores)
 		r.Reward = &scores.Best

@@ -115,7 +115,7 @@ func TestLanguageModelsByName(t *testing.T) {
 	for args, want := range map[string]string{
 		"generate --model org/none":                                          "--model: model \"org/none\" is neither a folder nor in",
 		"--task chat --model org/tiny --dataset org/none":                    "dataset \"org/none\" is neither a file nor a folder",
-		"--task chat --model org/adapter --dataset org/data":                 "it holds an adapter, not a base model",
+		"--task chat --model org/adapter --dataset org/data":                 "it holds an adapter, not a base model; --pretrained-model goes on from one",
 		"--task chat --model org/tiny --dataset org/data":                    `name one of "main", "none"`,
 		"--task chat --model org/tiny --dataset-config x --dataset rows.csv": "stat rows.csv: no such file or directory",
 	} {

@@ -189,11 +189,11 @@ func (t *trainer) chooseStamp() error {
 // baseModel finds the model of --model.
 func (t *trainer) baseModel(ctx context.Context) (hub.Model, error) {
 	model, err := t.hub.Model(ctx, t.config.General.Model, hub.Weights)
-	if err == nil {
-		err = model.CheckBase()
-	}
 	if err != nil {
 		return hub.Model{}, t.config.Errorf("model", "%v", err)
+	}
+	if err := model.CheckBase(); err != nil {
+		return hub.Model{}, t.config.Errorf("model", "%v; --pretrained-model goes on from one", err)
 	}
 	return model, nil
 }
