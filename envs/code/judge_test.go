@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -81,8 +83,41 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// BenchmarkPair is a program of a few tests, both processes of it. It tells the processor time of all that takes part, and how
-// many times that of two interpreters that do nothing it is.
+// TestUnjudged has the sandbox fail: nothing is known of a program then, and it is judged when the sandbox works again.
+func TestUnjudged(t *testing.T) {
+	j := newTestJudge(t)
+	works := j.language
+	broken := *works
+	broken.Interpreter = "/nowhere/python"
+	problems, err := Read(write(t, "p.jsonl", `{"name":"asserted","prompt":"Double.","tests":[{"call":"f(2)","expect":"4"}]}`+"\n"+`{"name":"compared","prompt":"Say 4.","tests":[{"input":"","output":"4"}]}`), "python", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &options{}
+	if err := (envs.Settings{}).Set(o); err != nil {
+		t.Fatal(err)
+	}
+	for i, program := range []string{"def f(x): return 2*x", "print(4)"} {
+		row, p := completion{&problems[i], program}, problems[i].Name
+		j.language = &broken
+		one, err := o.judged(t.Context(), j, row)
+		if err != nil || one.Info != nil || one.Problem != p || !strings.Contains(one.Failure, "starting /nowhere/python") {
+			t.Errorf("%s: %+v, %v", p, one, err)
+		}
+		e := &episode{task: &task{options: o, judge: j}, problem: problems[i]}
+		if step, err := e.Step(t.Context(), envs.Action{Text: program, Stop: envs.StopEnd}); !errors.Is(err, envs.ErrUnjudged) || step.Reward != 0 || step.Info != nil {
+			t.Errorf("%s: %+v, %v", p, step, err)
+		}
+		j.language = works
+		if one, err = o.judged(t.Context(), j, row); err != nil || one.Info == nil || !one.Info.Correct {
+			t.Errorf("%s: %+v, %v, when the sandbox works again", p, one, err)
+		}
+	}
+}
+
+// BenchmarkPair is a program of a few tests, both processes of it, as many programs at a time as -cpu says. It tells the
+// processor time of all that takes part, how many times that of two interpreters that do nothing it is, and how many
+// programs a second a machine with nothing else to do runs so.
 func BenchmarkPair(b *testing.B) {
 	j := newTestJudge(b)
 	bare := func(n int) float64 {
@@ -96,16 +131,27 @@ func BenchmarkPair(b *testing.B) {
 	}
 	least := bare(20)
 	source := &oneLines{seed: 1, parts: map[envs.Part]*sequence{}}
-	began, n := children(b), 0
-	own := processor(b)
-	for b.Loop() {
+	var lock sync.Mutex
+	n := 0
+	next := func() (Problem, string) {
+		lock.Lock()
+		defer lock.Unlock()
 		p := source.at(envs.Train, n)
-		// Equal programs are judged once.
-		if v, err := j.Run(b.Context(), &p, p.complete(fmt.Sprintf("%s # %d", p.Solution, n)), p.Tests); err != nil || v.Class != Pass {
-			b.Fatalf("%+v, %v", v, err)
-		}
 		n++
+		// Equal programs are judged once.
+		return p, p.complete(fmt.Sprintf("%s # %d", p.Solution, n))
 	}
+	began, own := children(b), processor(b)
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			p, program := next()
+			if v, err := j.Run(b.Context(), &p, program, p.Tests); err != nil || v.Class != Pass {
+				b.Errorf("%+v, %v", v, err)
+			}
+		}
+	})
+	b.StopTimer()
 	if err := j.Close(); err != nil { // what it used is known when it has ended
 		b.Fatal(err)
 	}
@@ -113,6 +159,7 @@ func BenchmarkPair(b *testing.B) {
 	least = (least + bare(20)) / 2
 	b.ReportMetric(1000*each, "cpu-ms/op")
 	b.ReportMetric(each/least, "x-bare")
+	b.ReportMetric(float64(runtime.GOMAXPROCS(0))/each, "idle-programs/s")
 }
 
 func children(b *testing.B) float64  { return used(b, unix.RUSAGE_CHILDREN) }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"rltrain/envs"
 )
 
 // TestEvalPrograms runs programs of a file.
@@ -57,6 +59,33 @@ func TestEvalPrograms(t *testing.T) {
 	} {
 		if code, _, complaint := run(append(args, "--output", output)...); code == 0 || !strings.Contains(complaint, want) {
 			t.Errorf("%v: exit code %d, %q, want %q", args, code, complaint, want)
+		}
+	}
+}
+
+// TestUnjudgedProgramsCountNowhere leaves programs out that the sandbox failed at, and says how many.
+func TestUnjudgedProgramsCountNowhere(t *testing.T) {
+	ran := func(problem string, right bool, class string) envs.Program {
+		return envs.Program{Problem: problem, Info: &envs.Info{Correct: right, Tests: &envs.Tests{Class: class, Passed: map[bool]int{true: 2, false: 1}[right], Total: 2}}}
+	}
+	lost := func(problem string) envs.Program { return envs.Program{Problem: problem, Failure: "no process"} }
+	tally := &programTally{programResults: programResults{Problems: 3, Classes: map[string]int{}, PassAt: map[string]float64{}}, tries: map[string][]bool{}, shares: map[string]float64{}}
+	for _, p := range []envs.Program{ran("a", true, "pass"), lost("a"), ran("b", false, "wrong"), ran("b", true, "pass"), lost("c"), lost("c")} {
+		if row := tally.add(p); (row.Class == "sandbox-error") != (p.Info == nil) || row.Message != p.Failure {
+			t.Errorf("%+v becomes %+v", p, row)
+		}
+	}
+	tally.score()
+	want := programResults{
+		Problems: 3, Attempted: 2, N: 3, Passed: 2, Pass1: .75, PassAt: map[string]float64{"pass@1": .75}, TestRate: 1,
+		Classes: map[string]int{"pass": 2, "wrong": 1}, Excluded: 3, Failure: "no process",
+	}
+	if diff := cmp.Diff(want, tally.programResults); diff != "" {
+		t.Error(diff)
+	}
+	for _, want := range []string{"2 of 3 programs pass, for 2 of 3 problems", "the sandbox failed for 3 programs, which are left out; the first: no process"} {
+		if !strings.Contains(tally.String(), want) {
+			t.Errorf("%q is not in %s", want, tally)
 		}
 	}
 }
