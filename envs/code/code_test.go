@@ -78,6 +78,7 @@ func TestVerdicts(t *testing.T) {
 		{"writes and is right", "    print('x' * 1000)\n    return a + b\n", Pass, 3},
 		{"writes too much", "    print('x' * 1000000)\n    return a + b\n", Output, 0},
 		{"NUL", "    return a + b\x00\n", Syntax, 0},
+		{"longer than any program", "    return a + b\n" + strings.Repeat("#", maxProgram), Syntax, 0},
 		{"a lone surrogate", "    return '\\ud800'\n", Wrong, 0},
 	} {
 		v, err := j.Run(t.Context(), p, p.program(test.body, false), p.Tests)

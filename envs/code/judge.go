@@ -69,6 +69,10 @@ type Judge struct {
 // maxKnown is how many verdicts are kept: equal programs are common among the samples of a prompt.
 const maxKnown = 1 << 16
 
+// maxProgram is how many bytes of a program are run. Longer ones would not find room in the sandbox, which would then seem
+// to have failed.
+const maxProgram = 16 << 20
+
 // NewJudge finds the language's interpreter. timeout is the processor time that a program has for all its tests together
 // where they run in one process, else for each.
 func NewJudge(ctx context.Context, language, interpreter string, timeout time.Duration, unsafe bool) (*Judge, error) {
@@ -132,6 +136,9 @@ func (j *Judge) Run(ctx context.Context, p *Problem, program string, tests []Tes
 	}
 	if strings.ContainsRune(program, 0) || !utf8.ValidString(program) {
 		return Verdict{Class: Syntax, Total: max(1, len(tests)), Message: "the program holds a NUL byte, or is no UTF-8"}, nil
+	}
+	if len(program) > maxProgram {
+		return Verdict{Class: Syntax, Total: max(1, len(tests)), Message: fmt.Sprintf("the program has more than %d bytes", maxProgram)}, nil
 	}
 	text, err := json.Marshal([]any{program, p.Solution, p.Setup, p.Entry, p.Check, p.Program, tests})
 	if err != nil {

@@ -26,9 +26,9 @@ func (t *task) system() string {
 func (t *task) ask(p *Problem) string {
 	switch {
 	case p.Source != "":
-		from, to := "Python", "q"
+		from, to := "Python", languageNames[t.options.Language]
 		if t.options.CodeTask == QToPython {
-			from, to = "q", "Python"
+			from = "q"
 		}
 		return fmt.Sprintf("Translate this program from %s to %s.\n\n%s\n\nWhat it does:\n%s", from, to, strings.TrimSpace(p.Source), strings.TrimSpace(p.Text))
 	case t.short:

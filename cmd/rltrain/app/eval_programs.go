@@ -92,6 +92,9 @@ func evalPrograms(c *cli.Context) error {
 	if err := cmp.Or(err, failed); err != nil {
 		return optionFault(err)
 	}
+	if t.N == 0 {
+		return fmt.Errorf("none of %d programs could be judged; the first: %s", t.Excluded, t.Failure)
+	}
 	t.score()
 	if path := c.String("output-rows"); path != "" {
 		if err := makeDirs(filepath.Dir(path)); err != nil {
