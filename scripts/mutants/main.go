@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -109,7 +110,11 @@ func test(limit time.Duration, pkg, pattern string, more ...string) (output stri
 	defer cancel()
 	// Most of the time goes into linking, which is shorter without what debuggers read.
 	args := append([]string{"test", "-vet=off", "-ldflags=-s -w", "-failfast", "-run", pattern}, more...)
-	out, err := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...).CombinedOutput()
+	command := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...)
+	// What go starts ends with it, or a test without an end would stay behind.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	out, err := command.CombinedOutput()
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
