@@ -15,9 +15,8 @@ import (
 	"rltrain/torch"
 )
 
-// BenchmarkAgainstGenerate writes the same completions in turn as `rltrain generate` does and as clients of the server ask
-// for them, one prompt a request, and reports the best of each by
-// processor time.
+// BenchmarkAgainstGenerate writes the same completions in turn as `rltrain generate` does and as 200 clients at once ask the
+// server for them, one prompt a request, and reports the best of each by processor time, that of the clients included.
 func BenchmarkAgainstGenerate(b *testing.B) {
 	for _, shape := range []struct{ layers, hidden int }{{4, 128}, {6, 256}} {
 		b.Run(fmt.Sprintf("layers=%d,hidden=%d", shape.layers, shape.hidden), func(b *testing.B) { againstGenerate(b, shape.layers, shape.hidden) })
@@ -25,7 +24,7 @@ func BenchmarkAgainstGenerate(b *testing.B) {
 }
 
 func againstGenerate(b *testing.B, layers, hidden int) {
-	const prompts, slots, fresh = 128, 32, 64
+	const prompts, slots, fresh = 200, 32, 64
 	dir := filepath.Join(b.TempDir(), "model")
 	if err := policy.TinyModel(dir, layers, hidden, 5); err != nil {
 		b.Fatal(err)
