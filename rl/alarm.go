@@ -64,7 +64,7 @@ type Alarm struct {
 //	truncation       many completions were cut off, for Window steps
 //	missing_end      few completions ended by themselves, for Window steps
 //	dominant_reward  one reward of a list, not the right answer, makes nearly all differences, for Window steps
-//	never_right      no answer to a kind of exercise was right, of Tries and more over 2·Window steps
+//	never_right      no answer to a kind of exercise was right, of Tries and more over 2·Window steps, where that is paid
 //	collapse         fewer right answers, over Window steps, than over the best Window before
 //	tier_drift       more answers are found in one way than in the first Window, and no more
 //	                 have the form that was asked for
@@ -180,8 +180,7 @@ func (w *Watch) lasting(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
 func equalGroups(recent []Health) string {
 	const other = "try other exercises, a longer warm-up, another reward or a higher --temperature"
 	h, group := meanHealth(recent), recent[len(recent)-1].Group
-	paid := slices.ContainsFunc(recent, func(h Health) bool { return len(h.Spread) == 0 || len(h.Tells) > 0 })
-	if group < 2 || !paid {
+	if group < 2 || !paysRight(recent) {
 		return other
 	}
 	chance := func(g int) float64 { return math.Pow(h.Correct, float64(g)) + math.Pow(1-h.Correct, float64(g)) }
@@ -194,6 +193,11 @@ func equalGroups(recent []Health) string {
 		return text + ", so some exercises are always right and the others never: try --dynamic-sampling, or exercises that are neither"
 	}
 	return text + fmt.Sprintf(": try --samples-per-prompt %d, with which it would be %.0f %%, or ", 4*group, 100*chance(4*group)) + other[len("try "):]
+}
+
+// paysRight tells whether right answers earned more than wrong ones, as far as the steps show it.
+func paysRight(recent []Health) bool {
+	return slices.ContainsFunc(recent, func(h Health) bool { return len(h.Spread) == 0 || len(h.Tells) > 0 })
 }
 
 // dominant is the reward with the largest share of the differences; "" where no two rewards make some.
@@ -235,6 +239,9 @@ func (w *Watch) drifts(alarms *[]Alarm, limits AlarmLimits) {
 
 // neverRight finds kinds of exercises that nothing can be learnt from.
 func (w *Watch) neverRight(alarms *[]Alarm, limits AlarmLimits) {
+	if !paysRight(w.Recent) {
+		return
+	}
 	for _, kind := range slices.Sorted(maps.Keys(w.Kinds)) {
 		if tries := w.Kinds[kind]; tries.N >= limits.Tries && tries.Right == 0 {
 			what := "exercises of kind " + kind

@@ -58,6 +58,7 @@ func TestAlarms(t *testing.T) {
 		{"longer and better", append(times(10, well), times(5, longer(80, 0.66))...), nil},
 		{"a little longer", append(times(10, well), times(5, longer(79, 0.6))...), nil},
 		{"a kind that is never right", times(10, never(10)), []string{"never_right"}},
+		{"a kind that is never right, where that is not what is paid", times(10, untold(never(10))), nil},
 		{"a kind that was tried too little", times(10, never(9)), nil},
 		{"a kind that was right once", append(times(1, with(func(h *Health) { h.Kinds = map[string]Tried{"5 numbers": {9, 1}} })), times(20, never(10))...), nil},
 		{"one reward counts", times(5, spread(0.1, 0.9)), []string{"dominant_reward"}},
