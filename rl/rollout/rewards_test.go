@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"strings"
 	"testing"
 
@@ -68,11 +69,17 @@ func TestRewardsJudgeTurns(t *testing.T) {
 	}
 
 	// What a reward sees: the prompt, all that was written, the turn, and what the task itself says.
-	own["look"] = func(_ context.Context, c envs.Completion) (float64, error) { seen = append(seen, c); return 1, nil }
+	var lock sync.Mutex // turns are judged side by side
+	own["look"] = func(_ context.Context, c envs.Completion) (float64, error) {
+		lock.Lock()
+		defer lock.Unlock()
+		seen = append(seen, c)
+		return 1, nil
+	}
 	c.Samples, c.Rewards = 1, parse("look")
 	x := played(t, m, spelling, []int{4}, c).Groups[0][0]
 	written := ""
-	slices.SortFunc(seen, func(a, b envs.Completion) int { return len(a.Text) - len(b.Text) }) // they are judged side by side
+	slices.SortFunc(seen, func(a, b envs.Completion) int { return len(a.Text) - len(b.Text) })
 	for turn, s := range seen {
 		text := turnText(t, m.Policy(), x, turn)
 		earned := 0.0
