@@ -162,7 +162,7 @@ type Completion struct {
 }
 
 // Reward judges a completion. An error, or a value that is not finite, means that there
-// is no judgement; it never counts as 0.
+// is no judgement; it never counts as 0. Several goroutines call it at the same time.
 type Reward func(ctx context.Context, c Completion) (float64, error)
 
 // Scorer is a language model as a judge sees it.
