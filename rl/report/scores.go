@@ -56,12 +56,13 @@ func sections(dir string) ([]Section, error) {
 // EvalFolder is the folder in that of a run where a later evaluation of it leaves its results.
 const EvalFolder = "eval"
 
-// scoreSections are the tables of an eval_results.json, whichever of the three forms it has.
+// scoreSections are the tables of an eval_results.json, whichever of the four forms it has.
 func scoreSections(title, path string) ([]Section, error) {
 	var form struct {
 		F1     *float64         `json:"f1_macro"`
 		Before *json.RawMessage `json:"before"`
 		After  *json.RawMessage `json:"after"`
+		Best   *json.RawMessage `json:"best"`
 		Format *float64         `json:"format_rate"`
 	}
 	if found, err := readOptional(path, &form); err != nil || !found {
@@ -74,6 +75,12 @@ func scoreSections(title, path string) ([]Section, error) {
 			return nil, err
 		}
 		return []Section{{title, scoreTable(e)}, {"Classes", classTable(e)}, {"Most often confused", confusedTable(e)}}, nil
+	case form.Best != nil:
+		var r preferenceResults
+		if _, err := readOptional(path, &r); err != nil {
+			return nil, err
+		}
+		return []Section{{title, r.table()}}, nil
 	case form.Before != nil || form.After != nil:
 		var r AnswerResults
 		if _, err := readOptional(path, &r); err != nil {

@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"testing"
 
@@ -41,6 +42,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 		if math.Abs(v.Before.Margin.Value) > 1e-6 || v.Best.Accuracy.Value < 0.9 || v.Best.Loss >= v.Before.Loss {
 			t.Errorf("%s: %s, then %s", loss, v.Before, v.Best)
 		}
+		f.reports(t, "TMP/preference_rl", v.Before.Loss, v.Best.Loss, v.Best.Accuracy.Value, v.Best.Accuracy.Interval[0], v.Best.Margin.Value, v.Best.Chosen.Value)
 	}
 	evaluate := "eval --task preference --threads 1 --dataset TMP/p.jsonl --output TMP/e.json --beta 0.5 --model "
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42")...)
@@ -75,6 +77,21 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	}
 }
 
+// reports makes the report of a run, which has to show the figures.
+func (f folders) reports(t *testing.T, dir string, figures ...float64) {
+	t.Helper()
+	f.must(t, "", "report", dir)
+	page, err := os.ReadFile(f.expand(dir + "/report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range figures {
+		if want := fmt.Sprintf("%.4f", v); !strings.Contains(string(page), want) {
+			t.Errorf("the report of %s has no %s", dir, want)
+		}
+	}
+}
+
 // TestRewardModelEndToEnd trains a reward model and pays a policy by it.
 func TestRewardModelEndToEnd(t *testing.T) {
 	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
@@ -95,6 +112,7 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	if v.Best.Accuracy < 0.95 || v.Best.N != 18 || v.Rule.Accuracy.Value != 0.5 {
 		t.Errorf("%s, %s", v.Best, v.Rule)
 	}
+	f.reports(t, "TMP/preference_reward", v.Before.Loss, v.Best.Loss, v.Best.Accuracy, v.Best.Interval[0], v.Best.Margin.Value, v.Best.MeanReward)
 	m, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, f.expand("TMP/preference_reward"))
 	if err != nil {
 		t.Fatal(err)
