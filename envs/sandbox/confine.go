@@ -256,7 +256,7 @@ func mounts(p *plan, b box, l Limits) {
 		}
 		attributes := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_RDONLY)
 		if one.device {
-			attributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
+			attributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY // which keeps its times, not what is written to it
 		}
 		set := p.do(list, "making "+one.name+" read-only", unix.SYS_MOUNT_SETATTR, 0, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, mountAttributes(attributes), 32)
 		move := p.do(list, "mounting "+one.name, unix.SYS_MOVE_MOUNT, 0, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)

@@ -52,7 +52,6 @@ var forbiddenValues = []struct {
 	values   []uint32
 }{
 	{unix.SYS_FCNTL, 1, []uint32{unix.F_SETOWN, unix.F_SETSIG, unix.F_SETOWN_EX, unix.F_NOTIFY, unix.F_SETPIPE_SZ, unix.F_SETLEASE}},
-	{unix.SYS_IOCTL, 1, []uint32{unix.TIOCSTI, unix.TIOCLINUX, unix.TIOCSETD, unix.TIOCSCTTY, 0x8901 /* FIOSETOWN */, 0x8902 /* SIOCSPGRP */, 0x5452 /* FIOASYNC */}},
 	{unix.SYS_PRCTL, 0, []uint32{unix.PR_SET_PDEATHSIG, unix.PR_SET_PTRACER, unix.PR_SET_MM, unix.PR_SET_CHILD_SUBREAPER}},
 	// With a limit of 1 nothing is handed to a program of the machine that collects crashes; with 0 it would be.
 	{unix.SYS_SETRLIMIT, 0, []uint32{unix.RLIMIT_CORE}}, {unix.SYS_PRLIMIT64, 1, []uint32{unix.RLIMIT_CORE}},
@@ -76,15 +75,21 @@ type bits struct {
 	mask, value uint32
 }
 
-// onlyValues are calls that are forbidden unless an argument has this value: of those on processes, the own one.
+// onlyValues are calls that are forbidden unless an argument has one of these values: of those on processes, the own one; of
+// those on open files, what asks for a terminal or says how to read and write. A file that is open to read has other ones
+// that change it, of which Landlock knows nothing.
 var onlyValues = []struct {
 	number   uintptr
 	argument int
-	value    uint32
+	values   []uint32
 }{
-	{unix.SYS_SOCKETPAIR, 0, unix.AF_UNIX}, {unix.SYS_PRLIMIT64, 0, 0}, {unix.SYS_SCHED_SETAFFINITY, 0, 0}, {unix.SYS_SCHED_SETSCHEDULER, 0, 0},
-	{unix.SYS_SCHED_SETPARAM, 0, 0}, {unix.SYS_SCHED_SETATTR, 0, 0},
+	{unix.SYS_SOCKETPAIR, 0, []uint32{unix.AF_UNIX}}, {unix.SYS_PRLIMIT64, 0, own}, {unix.SYS_SCHED_SETAFFINITY, 0, own}, {unix.SYS_SCHED_SETSCHEDULER, 0, own},
+	{unix.SYS_SCHED_SETPARAM, 0, own}, {unix.SYS_SCHED_SETATTR, 0, own},
+	{unix.SYS_IOCTL, 1, []uint32{unix.TCGETS, unix.TCGETS2, unix.TCSETS, unix.TIOCGWINSZ, unix.TIOCGPGRP, unix.TIOCINQ, 0x5421 /* FIONBIO */, 0x5450 /* FIONCLEX */, 0x5451 /* FIOCLEX */}},
 }
+
+// own stands for the process that calls.
+var own = []uint32{0}
 
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
@@ -99,7 +104,7 @@ type filter struct {
 func newFilter(m means) *filter {
 	alone, f := m.alone(), &filter{}
 	f.load(dataArch)
-	f.unless(unix.AUDIT_ARCH_X86_64, unix.SECCOMP_RET_KILL_PROCESS)
+	f.unless(unix.SECCOMP_RET_KILL_PROCESS, unix.AUDIT_ARCH_X86_64)
 	f.load(dataNumber)
 	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, Jf: 1, K: 0x40000000},
 		unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_KILL_PROCESS}) // the calls of x32
@@ -139,7 +144,7 @@ func newFilter(m means) *filter {
 	for _, v := range onlyValues {
 		f.of(v.number, func() {
 			f.load(dataArgument + 8*v.argument)
-			f.unless(v.value, refuse)
+			f.unless(refuse, v.values...)
 		})
 	}
 	f.of(unix.SYS_CLONE, func() {
@@ -154,7 +159,7 @@ func newFilter(m means) *filter {
 			f.of(number, func() {
 				f.load(dataArgument)
 				f.own = append(f.own, len(f.code))
-				f.unless(0, refuse)
+				f.unless(refuse, 0)
 			})
 		}
 	}
@@ -170,8 +175,11 @@ func (f *filter) when(value, verdict uint32) {
 	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: value}, unix.SockFilter{Code: unix.BPF_RET, K: verdict})
 }
 
-func (f *filter) unless(value, verdict uint32) {
-	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: value}, unix.SockFilter{Code: unix.BPF_RET, K: verdict})
+func (f *filter) unless(verdict uint32, values ...uint32) {
+	for i, value := range values {
+		f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(len(values) - i), K: value})
+	}
+	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_RET, K: verdict})
 }
 
 // of adds checks of one call.
