@@ -160,6 +160,9 @@ func openCUDA(path string) error {
 	if err := checkWhole(path, map[string]bool{}); err != nil {
 		return fmt.Errorf("%w; run `make cuda` to build it again", err)
 	}
+	if err := provide(path, cudaNeeds); err != nil {
+		return fmt.Errorf("%w; --device cuda needs a torch with CUDA 13.0", err)
+	}
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
 	var message [1024]C.char

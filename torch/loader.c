@@ -57,6 +57,12 @@
           ", @function\n" #name ":\n\tjmp *rlt_slot_" #name "(%rip)\n");
 RLT_FUNCTIONS(DEFINE_SLOT)
 
+int rlt_preload(const char* path, char* message, int size) {
+  if (dlopen(path, RTLD_LAZY | RTLD_LOCAL) != NULL) return 0;
+  snprintf(message, (size_t)size, "%s", dlerror());
+  return 1;
+}
+
 int rlt_open(const char* path, char* message, int size) {
   void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
   if (library == NULL) {

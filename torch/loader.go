@@ -99,6 +99,9 @@ func open(threads int) error {
 			return fmt.Errorf("torch: setting TORCH_CPP_LOG_LEVEL: %w", err)
 		}
 	}
+	if err := provide(path, coreNeeds); err != nil {
+		return err
+	}
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
 	var message [1024]C.char

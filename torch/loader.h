@@ -5,4 +5,7 @@
 /* Opens the library and binds every function; 0 is success, else message says what is wrong. */
 int rlt_open(const char* path, char* message, int size);
 
+/* Opens a library that others are to find by its name; 0 is success, else message says what is wrong. */
+int rlt_preload(const char* path, char* message, int size);
+
 #endif

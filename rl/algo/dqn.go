@@ -103,7 +103,7 @@ func (t *Trainer) lookAhead(samples []*rl.Sample) error {
 		}
 	}
 	ask := func(p policy.Policy, base bool, take func(x *rl.Ahead, labels []float32, value float32)) error {
-		return t.forward(torch.NoGrad, next, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		return t.ask(next, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
 			out := p.Forward(s, b, policy.Pass{Base: base, Values: true, Temperature: 1})
 			labels, values := s.Read(out.Labels), s.Read(out.Values)
 			classes := len(labels) / len(part)

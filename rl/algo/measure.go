@@ -136,6 +136,11 @@ type update struct {
 	idle            bool               // there is no gradient
 }
 
+// forget begins the passes of an update anew.
+func (u *update) forget() {
+	*u = update{figures: map[string]float64{}, actions: u.actions, idle: u.idle}
+}
+
 // fill adds the update to the figures of its step.
 func (u *update) fill(m rl.Meter, norm float64, needs Needs) {
 	for name, sum := range u.figures {

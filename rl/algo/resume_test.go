@@ -195,6 +195,7 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		"units × reward model on an encoder":       ofRewards(true),
 		"units × reward model on a language model": ofRewards(false),
 		"tokens × dpo of own answers":              ofTokens(func() Algorithm { return &OnlineDPO{*newDPO("sigmoid")} }, tinyToken, 4, func(r *tokenRun) {}),
+		"little memory × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches, r.MicroTokens, r.holds, r.OOMRetry = 2, 2, 200, 190, true }),
 		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
 	} {
 		t.Run(name, func(t *testing.T) { resumes(t, again, true) })

@@ -36,16 +36,7 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 				noted[x] = true
 			}
 			batch = t.own(batch)
-			if i == 0 && t.keeps() && len(batch) > 0 {
-				n, err := t.keep(batch)
-				if err != nil {
-					return err
-				}
-				batch = batch[n:]
-			}
-			if err := t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-				t.noteOld(s, part, t.policy.Forward(s, b, t.pass()))
-			}); err != nil {
+			if err := t.withinMemory(func() error { return t.scorePart(batch, i == 0 && t.keeps()) }, batch); err != nil {
 				return err
 			}
 		}
@@ -69,6 +60,20 @@ func (t *Trainer) score(samples []*rl.Sample) error {
 		}
 	}
 	return nil
+}
+
+// scorePart notes what the policy says of a minibatch; where keep is set, the pass of its first part is kept.
+func (t *Trainer) scorePart(batch []*rl.Sample, keep bool) error {
+	if keep && len(batch) > 0 {
+		n, err := t.keep(batch)
+		if err != nil {
+			return err
+		}
+		batch = batch[n:]
+	}
+	return t.forward(torch.NoGrad, batch, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		t.noteOld(s, part, t.policy.Forward(s, b, t.pass()))
+	})
 }
 
 // pass is that of a forward pass of the policy itself.
@@ -112,7 +117,7 @@ func (t *Trainer) askReference(samples []*rl.Sample, p policy.Policy, base bool)
 	}
 	batches := t.minibatches(different, 0)
 	for _, batch := range batches {
-		if err := t.forward(torch.NoGrad, t.own(batch), func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		if err := t.ask(t.own(batch), func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
 			out := p.Forward(s, b, referencePass(base, t.config.Temperature))
 			spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Reference = v })
 		}); err != nil {
@@ -154,7 +159,7 @@ func (t *Trainer) askAside(samples []*rl.Sample) error {
 	if len(samples) == 0 {
 		return nil
 	}
-	if err := t.forward(torch.NoGrad, t.own(samples), func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+	if err := t.ask(t.own(samples), func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
 		out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
 		spread(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Old = v })
 	}); err != nil {

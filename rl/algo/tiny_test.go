@@ -140,6 +140,7 @@ type labelRun struct {
 	train, validation policy.Examples
 	metric            string
 	replay            int // of what is replayed, how much is kept; 0 = nothing is
+	holds             int // tokens that memory suffices for; 0 = any number
 	Config
 }
 
@@ -184,7 +185,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Label, h run.H
 	if r.Evaluate, err = JudgeLabels(p, r.validation, r.metric, 1, rewards); err != nil {
 		t.Fatal(err)
 	}
-	return Train(ctx, p, source, a, r.Config, h)
+	return Train(ctx, within(p, r.holds), source, a, r.Config, h)
 }
 
 // tinyToken is a policy on a model of 2 layers: all of its weights, or with r an adapter.
@@ -294,6 +295,7 @@ type tokenRun struct {
 	every     int    // steps between evaluations
 	Config
 
+	holds   int  // tokens that memory suffices for; 0 = any number
 	taught  bool // by another tiny model, of the same tokens
 	servers int  // that write; 0 = the policy's own sampler does
 	quirk   func(i int, s *remotetest.Server)
@@ -350,7 +352,7 @@ func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.Token, h run.H
 	if r.Evaluate == nil {
 		r.Evaluate = JudgeAnswers(sampler, r.task, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
 	}
-	return Train(ctx, p, source, r.algorithm(), r.Config, h)
+	return Train(ctx, within(p, r.holds), source, r.algorithm(), r.Config, h)
 }
 
 // smalls is a reward model that counts small letters, on a scale of its own.

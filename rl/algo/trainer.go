@@ -68,6 +68,7 @@ type Config struct {
 	MinibatchSize int // samples of each instead; 0 = by Minibatches
 	Regularisation
 	MicroTokens int  // tokens a forward pass may hold; 0 = a whole minibatch
+	OOMRetry    bool // where memory runs out, divide passes in half and run them again
 	Checkpoint  bool // gradient checkpointing
 	Seed        uint64
 	Temperature float64 // of a language model's logits, as in the rollouts; 0 = 1
@@ -138,15 +139,17 @@ type Result struct {
 
 // state is all that changes from step to step, the weights and the optimiser's moments aside.
 type state struct {
-	Step      int                  `json:"step"`
-	Version   uint64               `json:"version"`
-	Done      bool                 `json:"done"` // as an evaluation found
-	Window    rl.Meter             `json:"window"`
-	Watch     rl.Watch             `json:"watch"`
-	KL        rl.KLControllerState `json:"kl"`
-	Judged    judgements           `json:"judged"`
-	Source    json.RawMessage      `json:"source"`
-	Algorithm json.RawMessage      `json:"algorithm"`
+	Step    int                  `json:"step"`
+	Version uint64               `json:"version"`
+	Done    bool                 `json:"done"` // as an evaluation found
+	Window  rl.Meter             `json:"window"`
+	Watch   rl.Watch             `json:"watch"`
+	KL      rl.KLControllerState `json:"kl"`
+	Judged  judgements           `json:"judged"`
+	// MicroTokens is what MicroTokens of Config has become where memory ran out; 0 = it never did.
+	MicroTokens int             `json:"micro_tokens,omitempty"`
+	Source      json.RawMessage `json:"source"`
+	Algorithm   json.RawMessage `json:"algorithm"`
 }
 
 // kept is a forward pass of the policy as it scored the first part of a step. The first update finds the same weights,

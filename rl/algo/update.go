@@ -7,6 +7,7 @@ import (
 
 	"rltrain/rl"
 	"rltrain/rl/policy"
+	"rltrain/rl/report"
 	"rltrain/torch"
 )
 
@@ -109,6 +110,11 @@ func (t *Trainer) forward(mode torch.Mode, batch []*rl.Sample, visit func(s *tor
 	return nil
 }
 
+// ask runs visit, which has to bear being run again, on each part of a batch of which no gradient is wanted.
+func (t *Trainer) ask(batch []*rl.Sample, visit func(s *torch.Scope, part []*rl.Sample, b *rl.Batch)) error {
+	return t.withinMemory(func() error { return t.forward(torch.NoGrad, batch, visit) }, batch)
+}
+
 // parts divides a batch for forward passes.
 func (t *Trainer) parts(batch []*rl.Sample) [][]*rl.Sample {
 	var units [][]*rl.Sample // which stay together
@@ -120,16 +126,96 @@ func (t *Trainer) parts(batch []*rl.Sample) [][]*rl.Sample {
 		}
 	}
 	var parts [][]*rl.Sample
-	for _, bounds := range rl.MicroBatches(len(units), t.config.MicroTokens, func(i int) int {
-		tokens := 0
-		for _, x := range units[i] {
-			tokens += len(x.Tokens)
-		}
-		return tokens
+	for _, bounds := range rl.MicroBatches(len(units), t.microTokens(), func(i int) int {
+		return tokensOf(units[i])
 	}) {
 		parts = append(parts, slices.Concat(units[bounds[0]:bounds[1]]...))
 	}
 	return parts
+}
+
+// microTokens is how many tokens a forward pass may hold: as the run was told to, or fewer where memory ran out.
+func (t *Trainer) microTokens() int {
+	if told := t.config.MicroTokens; t.state.MicroTokens == 0 || told > 0 && told < t.state.MicroTokens {
+		return told
+	}
+	return t.state.MicroTokens
+}
+
+// withinMemory runs forward passes of batches, and backward ones, again from their beginning whenever memory runs out,
+// with passes half as large. What forward has left behind, it has to take away itself when it is run again.
+func (t *Trainer) withinMemory(forward func() error, batches ...[]*rl.Sample) error {
+	for {
+		err := forward()
+		if !torch.OutOfMemory(err) {
+			return err
+		}
+		t.letGo()
+		if err := t.halve(err, batches); err != nil {
+			return err
+		}
+	}
+}
+
+// halve makes the passes of this run half as large as the largest of batches is, or says what else there is to do.
+func (t *Trainer) halve(cause error, batches [][]*rl.Sample) error {
+	var largest []*rl.Sample
+	tokens := 0
+	for _, batch := range batches {
+		if len(batch) == 0 {
+			continue
+		}
+		for _, part := range t.parts(batch) {
+			if n := tokensOf(part); n > tokens {
+				largest, tokens = part, n
+			}
+		}
+	}
+	units := len(largest)
+	if t.needs.Together {
+		units = len(unitsOf(largest))
+	}
+	pass := fmt.Sprintf("a pass of %s, %s tokens", report.Plural(len(largest), "sample"), report.Count(int64(tokens)))
+	switch {
+	case units < 2:
+		checkpoint := ""
+		if !t.config.Checkpoint {
+			checkpoint = "use gradient_checkpointing where a language model is trained, or "
+		}
+		return fmt.Errorf("%w; %s cannot be divided: %strain on texts of at most %s tokens, half as long (max_length, max_new_tokens)", cause, pass, checkpoint, report.Count(int64(max(1, tokens/2))))
+	case !t.config.OOMRetry:
+		return fmt.Errorf("%w; that was %s: set tokens_per_micro_batch to %d, which is half, or oom_retry", cause, pass, tokens/2)
+	}
+	t.state.MicroTokens = tokens / 2
+	return t.hooks.Logf("warning: step %d: memory ran out in %s (%v); once more, and from here on, with at most %s tokens a pass: tokens_per_micro_batch %d does so from the start",
+		t.state.Step+1, pass, cause, report.Count(int64(t.state.MicroTokens)), t.state.MicroTokens)
+}
+
+// explainMemory says what helps where weights and the optimiser's state leave no room.
+func (t *Trainer) explainMemory(cause error) error {
+	elements := int64(0)
+	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		for _, v := range t.policy.Params() {
+			n := int64(1)
+			for _, d := range s.Shape(v.T()) {
+				n *= d
+			}
+			elements += n
+		}
+		return nil
+	})
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+	return fmt.Errorf("%w; gradients and AdamW's state of %s trained weights take %s bytes: train an adapter, or one of lower rank", cause, report.Count(elements), report.Count(12*elements))
+}
+
+func tokensOf(samples []*rl.Sample) int {
+	tokens := 0
+	for _, x := range samples {
+		tokens += len(x.Tokens)
+	}
+	return tokens
 }
 
 // updates descends on the loss in passes of minibatches, and returns how many of them moved the weights.
@@ -156,6 +242,9 @@ func (t *Trainer) updates(step *rl.Step) (moved int, err error) {
 			norm := 0.0
 			if !u.idle { // a step of the momentum alone would lead away from what was learnt
 				if norm, err = t.optimizer.Step(t.rates(), c.MaxGradNorm); err != nil {
+					if torch.OutOfMemory(err) {
+						err = t.explainMemory(err)
+					}
 					return moved, t.explain(batch, err)
 				}
 				moved++
@@ -200,32 +289,20 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 	parts := [][]*rl.Sample{learning, idle}
 	first := t.hooks.Group.Rank() == t.holderOfFirst(learning)
 	learning, idle = t.own(learning), t.own(idle)
-	if err := t.forward(torch.NoGrad, idle, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-		out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
-		u.count(s, part, out, t.needs)
-	}); err != nil {
-		return u, err
-	}
-	descend := func(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output) {
-		u.count(s, part, out, t.needs)
-		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
-		lb.First, lb.Whole, first = first, batch, false
-		s.Backward(t.loss(s, lb))
-	}
-	done, err := t.takeKept(learning, descend)
-	if err != nil {
-		return u, err
-	}
-	err = t.forward(torch.Train, learning[done:], func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-		pass := t.pass()
-		if t.needs.Dropout {
-			pass.Dropout = true
-			for _, x := range part {
-				b.Dropout = append(b.Dropout, rl.Stream(t.config.Seed, rl.StreamDropout, uint64(t.state.Step), uint64(x.Prompt)).Uint64())
+	asked := slices.DeleteFunc(slices.Concat(learning, idle), func(x *rl.Sample) bool { return x.Old != nil })
+	err := t.withinMemory(func() error {
+		u.forget()
+		for _, x := range asked {
+			x.Old = nil
+		}
+		err := t.passes(u, batch, learning, idle, first)
+		if torch.OutOfMemory(err) {
+			if err := torch.ZeroGrad(t.policy.Params()); err != nil {
+				return err
 			}
 		}
-		descend(s, part, b, t.policy.Forward(s, b, pass))
-	})
+		return err
+	}, learning, idle)
 	if err != nil {
 		return u, err
 	}
@@ -235,6 +312,36 @@ func (t *Trainer) gradient(batch []*rl.Sample) (*update, error) {
 		}
 	}
 	return u, t.sum(u)
+}
+
+// passes are those of a minibatch: forward and backward of what is learnt from, forward of the rest.
+func (t *Trainer) passes(u *update, batch, learning, idle []*rl.Sample, first bool) error {
+	if err := t.forward(torch.NoGrad, idle, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
+		u.count(s, part, out, t.needs)
+	}); err != nil {
+		return err
+	}
+	descend := func(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output) {
+		u.count(s, part, out, t.needs)
+		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
+		lb.First, lb.Whole, first = first, batch, false
+		s.Backward(t.loss(s, lb))
+	}
+	done, err := t.takeKept(learning, descend)
+	if err != nil {
+		return err
+	}
+	return t.forward(torch.Train, learning[done:], func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
+		pass := t.pass()
+		if t.needs.Dropout {
+			pass.Dropout = true
+			for _, x := range part {
+				b.Dropout = append(b.Dropout, rl.Stream(t.config.Seed, rl.StreamDropout, uint64(t.state.Step), uint64(x.Prompt)).Uint64())
+			}
+		}
+		descend(s, part, b, t.policy.Forward(s, b, pass))
+	})
 }
 
 // batch is a part as a loss sees it; n and actions are counts of the whole minibatch.

@@ -89,6 +89,7 @@ type General struct {
 	Threads     int     `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads; 0 = one a core"`
 	DistTimeout float64 `option:"dist_timeout" default:"600" range:"[1,86400]" incidental:"true" help:"seconds that processes that train together wait for one that has died or hangs, before all end"`
 	MicroTokens int     `option:"tokens_per_micro_batch" range:"[0,)" help:"split batches at this many tokens to save memory; 0 = chosen from memory"`
+	OOMRetry    bool    `option:"oom_retry" default:"true" help:"where memory runs out in a step, repeat it with half the tokens a pass"`
 	Resume      bool    `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
 	ResumeFrom  string  `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run; those after it are removed; auto = the newest whole one, as resume"`
 	DryRun      bool    `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"try some steps of each stage in a folder that is removed again, and tell what the run would be: data, steps, first prompt, rewards, memory"`

@@ -61,6 +61,7 @@ device: auto
 threads: 0
 dist_timeout: 600
 tokens_per_micro_batch: 0
+oom_retry: true
 pretrained_model: ""
 
 # Task

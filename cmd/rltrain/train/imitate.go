@@ -61,7 +61,7 @@ func (t *trainer) imitate(ctx context.Context) error {
 		}
 		settings := algo.Config{
 			Steps: imitationSteps(c.Imitation, source), Optimisation: c.Imitation.Optimisation, MicroTokens: t.microTokens(tokenMicroTokens),
-			Checkpoint: c.Tokens.GradientCheckpointing, Seed: c.General.Seed, Summary: "loss",
+			OOMRetry: c.General.OOMRetry, Checkpoint: c.Tokens.GradientCheckpointing, Seed: c.General.Seed, Summary: "loss",
 			Evaluate: algo.JudgeLoss(p, policy.Samples(held.Sequences), source.PerEpoch()), Stopping: c.Imitation.Stopping,
 		}
 		if settings.Evaluate != nil && c.TextSFT != nil {

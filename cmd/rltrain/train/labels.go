@@ -148,7 +148,7 @@ func (t *labelRun) imitate(ctx context.Context) (result labelResult, err error) 
 	return t.trained(ctx, supervisedStage, p, e, "supervised fine-tuning with LoRA", func(stage *run.Stage) error {
 		found, err := algo.Train(ctx, p, source, &c.LabelSFT.SFT, algo.Config{
 			Steps: imitationSteps(c.Imitation, source), Optimisation: c.Imitation.Optimisation, HeadRate: c.LabelSFT.HeadLearningRate,
-			MicroTokens: t.microTokens(labelMicroTokens), Seed: c.General.Seed, Evaluate: judge, Stopping: c.Imitation.Stopping, Summary: "loss",
+			MicroTokens: t.microTokens(labelMicroTokens), OOMRetry: c.General.OOMRetry, Seed: c.General.Seed, Evaluate: judge, Stopping: c.Imitation.Stopping, Summary: "loss",
 		}, stage.Hooks("supervised", "update"))
 		if err != nil {
 			return err
@@ -321,7 +321,7 @@ func (t *labelRun) labelRewards(ctx context.Context, labels []string) (rewards *
 // learning is what the trainer is to do in the RL stage, for so many steps.
 func (t *trainer) learning(steps, microTokens int) algo.Config {
 	c := t.config
-	settings := algo.Config{Steps: steps, Optimisation: c.RL.Optimisation, Stopping: c.RL.Stopping, MicroTokens: t.microTokens(microTokens), Seed: c.General.Seed}
+	settings := algo.Config{Steps: steps, Optimisation: c.RL.Optimisation, Stopping: c.RL.Stopping, MicroTokens: t.microTokens(microTokens), OOMRetry: c.General.OOMRetry, Seed: c.General.Seed}
 	if c.Updates != nil {
 		settings.Updates = *c.Updates
 	}

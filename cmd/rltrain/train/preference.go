@@ -246,7 +246,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 	t.trial.starts(source.Source)
 	settings := algo.Config{
 		Steps: preferenceSteps(o.PreferenceData, source.Source), Optimisation: o.Optimisation, HeadRate: o.HeadLearningRate,
-		MicroTokens: t.microTokens(tokenMicroTokens), Checkpoint: o.GradientCheckpointing, Seed: c.General.Seed, Summary: "accuracy",
+		MicroTokens: t.microTokens(tokenMicroTokens), OOMRetry: c.General.OOMRetry, Checkpoint: o.GradientCheckpointing, Seed: c.General.Seed, Summary: "accuracy",
 		Evaluate: algo.JudgeRewards(m, held.Units, source.PerEpoch()),
 	}
 	_, err = t.stage(rewardStage, func(stage *run.Stage) error {

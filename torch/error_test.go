@@ -1,0 +1,36 @@
+package torch
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestOutOfMemoryIsKnown asks libtorch for more than a process can address, and for what is no matter of memory.
+func TestOutOfMemoryIsKnown(t *testing.T) {
+	const n = 1 << 23
+	err := Do(NoGrad, func(s *Scope) error {
+		values := make([]float32, n)
+		s.Mul(s.Floats(values, n, 1), s.Floats(values, 1, n))
+		return nil
+	})
+	if !OutOfMemory(fmt.Errorf("step 3: %w", err)) {
+		t.Errorf("%v is taken for no matter of memory", err)
+	}
+	err = Do(NoGrad, func(s *Scope) error {
+		s.Mul(s.Floats(make([]float32, 2), 2), s.Floats(make([]float32, 3), 3))
+		return nil
+	})
+	if err == nil || OutOfMemory(err) || OutOfMemory(nil) {
+		t.Errorf("%v is taken for a matter of memory", err)
+	}
+	// What libtorch and CUDA write on a GPU.
+	for _, text := range []string{
+		"CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.19 GiB of which 3.06 MiB is free.",
+		"CUDA error: out of memory",
+		"CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+	} {
+		if !OutOfMemory(&Error{Call: "linear", Text: text}) {
+			t.Errorf("%q is taken for no matter of memory", text)
+		}
+	}
+}

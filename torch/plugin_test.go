@@ -1,0 +1,142 @@
+package torch
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// pluginSource is a CUDA library for tests: what it says of its GPUs is chosen when it is compiled.
+const pluginSource = `
+#include <string.h>
+#include "rltrain_cuda.h"
+#ifndef VERSION
+#define VERSION RLT_CUDA_VERSION
+#endif
+#ifndef LIBTORCH
+#define LIBTORCH "` + LibtorchVersion + `"
+#endif
+#ifndef MAJOR
+#define MAJOR 9
+#endif
+static int32_t say(const char* text, char* message, int32_t size) {
+  strncpy(message, text, size - 1);
+  message[size - 1] = 0;
+  return 1;
+}
+int32_t rlt_cuda_version(void) { return VERSION; }
+const char* rlt_cuda_libtorch_version(void) { return LIBTORCH; }
+int32_t rlt_cuda_count(int32_t* count, char* message, int32_t size) {
+#ifdef OLD_DRIVER
+  return say("CUDA driver version is insufficient for CUDA runtime version", message, size);
+#endif
+  *count = 2;
+  return 0;
+}
+int32_t rlt_cuda_describe(int32_t device, rlt_cuda_device* what, char* message, int32_t size) {
+  memset(what, 0, sizeof *what);
+  strcpy(what->name, device == 0 ? "Zero" : "One");
+  what->memory = 1 << 30;
+  what->major = MAJOR;
+  return 0;
+}
+#ifndef NO_TRY
+int32_t rlt_cuda_try(int32_t device, char* message, int32_t size) {
+#ifdef BROKEN
+  return say("no kernel image is available for execution on the device", message, size);
+#endif
+  return 0;
+}
+#endif
+`
+
+// plugin compiles pluginSource beside a core that is none, and makes it the library that a GPU needs.
+func plugin(t *testing.T, defines ...string) {
+	t.Helper()
+	compiler, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("there is no C compiler")
+	}
+	coreIn(t, "anything")
+	withDriver(t, true)
+	folder := os.Getenv("RLTRAIN_LIB")
+	// Where it looks for libtorch there is one, as far as the name goes.
+	if err := os.WriteFile(filepath.Join(folder, cudaNeeds[len(cudaNeeds)-1]), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	arguments := []string{"-shared", "-fPIC", "-x", "c", "-", "-I../csrc/include", "-Wl,-rpath," + folder, "-o", filepath.Join(folder, cudaLibraryName)}
+	for _, define := range defines {
+		arguments = append(arguments, "-D"+define)
+	}
+	command := exec.Command(compiler, arguments...)
+	command.Stdin = strings.NewReader(pluginSource)
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	before := loadCUDA
+	loadCUDA = sync.OnceValue(tryCUDA)
+	t.Cleanup(func() { loadCUDA = before })
+	t.Setenv("CUDA_VISIBLE_DEVICES", "4,7")
+}
+
+// TestGPUsThatDoNotServeAreRefused, each with what it is and what helps; auto computes on the CPU then.
+func TestGPUsThatDoNotServeAreRefused(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		gpu     int
+		defines []string
+		want    []string
+	}{
+		{"interface", 0, []string{"VERSION=99"}, []string{cudaLibraryName, "speaks version 99 of its interface", "make cuda"}},
+		{"libtorch", 0, []string{`LIBTORCH="2.10.0"`}, []string{"built with libtorch 2.10.0, want " + LibtorchVersion, "make cuda"}},
+		{"function", 0, []string{"NO_TRY"}, []string{"has no function rlt_cuda_try", "make cuda"}},
+		{"driver", 0, []string{"OLD_DRIVER"}, []string{"CUDA driver version is insufficient", "580 or newer", `"4,7"`}},
+		{"number", 2, nil, []string{"--device cuda:2", "CUDA shows 2 GPUs, numbered from 0", `CUDA_VISIBLE_DEVICES is "4,7"`}},
+		{"architecture", 1, []string{"MAJOR=7"}, []string{"--device cuda:1", "One has compute capability 7.0", "begins at 7.5", "--device cpu"}},
+		{"sum", 0, []string{"BROKEN"}, []string{"--device cuda:0", "Zero", "does not compute: no kernel image", "--device cpu"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			plugin(t, test.defines...)
+			_, err := Device{cuda: true, gpu: test.gpu}.resolve()
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			for _, part := range test.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("got %v, want %q in it", err, part)
+				}
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("got more than a line: %v", err)
+			}
+			want := Device{}
+			if test.gpu > 0 && test.defines == nil { // the first GPU is none that is refused
+				want = Device{cuda: true}
+			}
+			if got, err := (Device{auto: true}).resolve(); err != nil || got != want {
+				t.Errorf("auto: got %v, %v, want %v", got, err, want)
+			}
+		})
+	}
+}
+
+// TestGPUThatServesIsTaken, by its number or by auto.
+func TestGPUThatServesIsTaken(t *testing.T) {
+	plugin(t)
+	for text, want := range map[string]string{"cuda": "cuda:0", "cuda:1": "cuda:1", "auto": "cuda:0", "cpu": "cpu"} {
+		d, err := ParseDevice(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := d.resolve(); err != nil || got.String() != want {
+			t.Errorf("%s: got %v, %v, want %s", text, got, err, want)
+		}
+	}
+	found, err := gpus()
+	if err != nil || len(found) != 2 || found[1] != (GPU{Name: "One", Memory: 1 << 30, Major: 9}) {
+		t.Errorf("got %v, %v", found, err)
+	}
+}
