@@ -107,14 +107,15 @@ func (t *Tokens) launch(ctx context.Context, state flightState) ([][]policy.Comp
 		return t.order(ctx, f)
 	}
 	err := begin(dist.Until(ctx))
-	parts, err := dist.Together(t.config.Group, f.first, err)
+	var first [][]policy.Completion
+	if f.written == nil {
+		first = f.first
+	}
+	parts, err := dist.Together(t.config.Group, first, err)
 	if err != nil {
 		return nil, err
 	}
 	t.flights = append(t.flights, f)
-	if f.written != nil {
-		return nil, nil
-	}
 	return slices.Concat(parts...), nil
 }
 
