@@ -11,7 +11,7 @@ import (
 // Size of a chart in its own units; a page scales it.
 const (
 	chartWidth, chartHeight                           = 560.0, 250.0
-	chartLeft, chartRight, chartTop, chartBottom      = 62.0, 12.0, 10.0, 34.0
+	chartLeft, chartRight, chartTop, chartBottom      = 80.0, 12.0, 10.0, 34.0
 	chartInnerWidth, chartInnerHeight                 = chartWidth - chartLeft - chartRight, chartHeight - chartTop - chartBottom
 	bandClass, lineClass, faintClass, dotClass, level = "band", "line", "faint", "dot", "level"
 )

@@ -28,7 +28,7 @@ type Table struct {
 type Setting struct{ Name, Value string }
 
 // Wide says whether the setting needs a line of its own on a page.
-func (s Setting) Wide() bool { return len(s.Value) > 45 }
+func (s Setting) Wide() bool { return len(s.Value) > 26 }
 
 // Card is what the README.md of a saved adapter says.
 type Card struct {

@@ -1,6 +1,8 @@
 package report
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -46,11 +48,19 @@ func heldOut(rows []Row) []Panel {
 	}
 	var kinds []Series
 	for _, name := range names(rows, "eval_accuracy/") {
-		kinds = append(kinds, dots(rows, strings.TrimPrefix(name, "eval_accuracy/"), name))
+		if s := dots(rows, strings.TrimPrefix(name, "eval_accuracy/"), name); len(s.Y) > 0 {
+			kinds = append(kinds, s)
+		}
+	}
+	byKind := "Held out, by kind"
+	if most := len(palette); len(kinds) > most { // each has a colour of its own
+		last := func(s Series) float64 { return s.Y[len(s.Y)-1] }
+		slices.SortStableFunc(kinds, func(a, b Series) int { return cmp.Compare(last(a), last(b)) })
+		byKind, kinds = fmt.Sprintf("Held out, the %d weakest kinds", most), kinds[:most]
 	}
 	return []Panel{
 		of("Held out", "share", scores...),
-		of("Held out, by kind", "accuracy", kinds...),
+		of(byKind, "accuracy", kinds...),
 		of("Held-out reward", "expected reward", dots(rows, "reward", "eval_reward")),
 		of("Held-out loss", "cross-entropy [nats]", dots(rows, "loss", "eval_loss")),
 		of("Held-out calibration", "error", dots(rows, "ECE", "eval_ece"), dots(rows, "Brier", "eval_brier")),
@@ -73,8 +83,8 @@ func rewards(rows []Row) []Panel {
 		of("Reward", "mean ± spread in a prompt", spread(rows, "reward", "reward", "reward_std")),
 		of("Rewards of the list", "mean reward", each...),
 		of("Sampled answers", "share", sampled...),
-		of("Margin of the chosen", "reward of the chosen less that of the rejected", curve(rows, "margin", "rewards/margins")),
-		of("Chosen above rejected", "share", curve(rows, "share", "rewards/accuracies")),
+		of("Margin of the chosen", "reward of the chosen less that of the rejected", curve(rows, "learnt from", "rewards/margins"), dots(rows, "held out", "eval_rewards/margins")),
+		of("Chosen above rejected", "share", curve(rows, "learnt from", "rewards/accuracies"), dots(rows, "held out", "eval_rewards/accuracies")),
 		of("How answers were found", "share", tiers(rows)...),
 		of("Length of answers", "tokens", curve(rows, "mean", "completions/mean_length")),
 		of("Answers cut off", "share", curve(rows, "cut off", "completions/clipped_ratio")),

@@ -192,6 +192,10 @@ func TestPanelsLeaveOutWhatIsNotThere(t *testing.T) {
 		}, []string{"Held out:3", "Held out, by kind:2", "Reward:1", "Sampled answers:1", "Policy loss:1", "Entropy:1"}},
 		{"replay", Reinforced, []Row{row("reward", 0.5, "loss", 0.3, "policy_loss", 0.1, "buffer/size", 64.0, "buffer/staleness", 1.5)},
 			[]string{"Reward:1", "Turns in the buffer:1", "Age of what was drawn:1", "Policy loss:1", "Loss, with all its terms:1"}},
+		{"many kinds", Reinforced, []Row{row("eval_accuracy/a", 0.9, "eval_accuracy/b", 0.8, "eval_accuracy/c", 0.1, "eval_accuracy/d", 0.2, "eval_accuracy/e", 0.3,
+			"eval_accuracy/f", 0.4, "eval_accuracy/g", 0.5, "eval_accuracy/h", 0.6, "eval_accuracy/i", 0.7)}, []string{"Held out, the 7 weakest kinds:7"}},
+		{"preferences", Reinforced, []Row{row("rewards/margins", 0.5, "rewards/accuracies", 0.6, "eval_loss", 0.7, "eval_rewards/margins", 0.4, "eval_rewards/accuracies", 0.5)},
+			[]string{"Held-out loss:1", "Margin of the chosen:2", "Chosen above rejected:2"}},
 		{"a list of rewards", Reinforced, []Row{row("rewards/accuracy/mean", 0.5, "rewards/f1/mean", 0.3, "rewards/f1/std", 0.1)},
 			[]string{"Rewards of the list:2"}},
 	} {

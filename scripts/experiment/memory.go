@@ -50,6 +50,7 @@ var plannedRuns = []struct{ name, options string }{
 	{"chat, short texts", "--task chat --model tiny --dataset SHORT --epochs 1"},
 	{"chat, 12 layers 512 wide", "--task chat --model tiny --tiny-layers 12 --tiny-hidden 512 --dataset SHORT --max-steps 12"},
 	{"preferences, DPO", "--task preference --model START --dataset PAIRS --epochs 1"},
+	{"intent, PPO, a second try", "--mode rl_only --pretrained-model INTENT --rl-episodes 4 --eval-every 2"},
 }
 
 func (e *memoryExperiment) run(ctx context.Context) error {
