@@ -2,13 +2,14 @@
 """Measures `rltrain bench` beside peers that take the same flags and print the same figures.
 
 usage: bench_peers.py PEER_PYTHON PEER_FOLDER [--cases classifier|language] [--only CASE ...] [--tuned LIBRARY]
-                      [--reps N] [--rounds N] [--out FILE]
+                      [--cpu] [--reps N] [--rounds N] [--out FILE]
 
 The folder has a script for each subcommand of bench, NAME.py. Each case runs ours, the peer and, with --tuned, the
 peer with LIBRARY preloaded, in turns, --rounds times; the best of all repetitions counts. A case in which other
 processes disturbed a side's every turn is marked and measured again by the next call; the other cases that --out
 already holds are not. --tuned is for a library that defines mkl_serv_intel_cpu_true, which sends MKL down the AVX512
-path where the processor is not Intel's.
+path where the processor is not Intel's. --cpu counts the CPU time of all threads and child processes instead of time,
+for machines on which other work runs, and --threads 1 with it leaves out what threads wait for each other.
 """
 import argparse
 import json
@@ -56,6 +57,29 @@ SETS = {
 }
 # Peers that count steps instead of repetitions: the first two and the last of them are not measured.
 STEPPED = {"grpo_step": 3, "dpo_step": 3}
+# Runs a peer with CPU time for its clock, by which other processes disturb none of it.
+CPU_CLOCK = """
+import resource, runpy, sys, time
+def clock():
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+time.perf_counter = clock
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+try:
+    import common
+    common._busy_s = lambda: (0.0, 0.0)
+except ImportError:
+    pass
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# How many times as fast as the peer each is to be, where there is AVX512.
+GOALS = {
+    "lora_step fp32": 2.0, "lora_step fp32 mixed, peer padded": 3.5, "lora_step fp32 mixed, peer padding-free": 2.1,
+    "sft b32 s32": 1.8, "sft b32 s32 mixed": 2.5, "ppo b32 s32": 2.0,
+    "logprob with gradient": 1.8, "logprob with gradient, peer TRL": 4.0,
+    "grpo_step tiny": 3.0, "grpo_step fp32": 4.0, "generate smol135 fp32 b32": 2.0, "startup": 8.0,
+}
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -66,6 +90,7 @@ def arguments():
     p.add_argument("--cases", choices=SETS, default="classifier")
     p.add_argument("--only", nargs="+", metavar="CASE", help="not all cases of the set")
     p.add_argument("--tuned", help="library to preload into the peer for a third column")
+    p.add_argument("--cpu", action="store_true", help="count CPU time")
     p.add_argument("--reps", type=int, default=3, help="undisturbed repetitions of a turn")
     p.add_argument("--rounds", type=int, default=2, help="turns of each side")
     p.add_argument("--threads", type=int, default=2)
@@ -90,6 +115,13 @@ def measure(command, preload=None):
     return result
 
 
+def count_cpu(ours):
+    """CPU time in place of time."""
+    if "tokens_per_s" in ours:
+        ours["tokens_per_s"] *= ours["best_s"] / ours["cpu_s"]
+    ours["best_s"] = ours["cpu_s"]
+
+
 def merge(turns):
     """One result of several turns: the best time, the median of medians, the sum of repetitions, the least memory.
     Not every peer prints all of them."""
@@ -107,7 +139,8 @@ def run(case, a):
     flags = shlex.split(flags) + ["--threads", str(a.threads)]
     reps = ["--reps", str(a.reps)]
     peer_reps = ["--steps", str(a.reps + STEPPED[name])] if name in STEPPED else reps
-    peer = [a.python, os.path.join(a.folder, name + ".py")] + flags + peer_reps + shlex.split(peer_flags)
+    clock = ["-c", CPU_CLOCK] if a.cpu else []
+    peer = [a.python] + clock + [os.path.join(os.path.abspath(a.folder), name + ".py")] + flags + peer_reps + shlex.split(peer_flags)
     sides = {"ours": ([a.ours, "bench", name, "--json"] + flags + reps + shlex.split(our_flags), None),
              "peer": (peer, None)}
     if a.tuned:
@@ -116,13 +149,17 @@ def run(case, a):
     for _ in range(a.rounds):
         for name, (command, preload) in sides.items():
             turns[name].append(measure(command, preload))
+            if a.cpu and name == "ours":
+                count_cpu(turns[name][-1])
     result = {name: merge(t) for name, t in turns.items()}
     ours = result["ours"]
     for name in list(sides)[1:]:
         result["ratio_to_" + name] = round(result[name]["best_s"] / ours["best_s"], 3)
         if result[name].get("real_tokens") != ours.get("real_tokens"):  # lengths drawn otherwise
             result["tokens_ratio_to_" + name] = round(ours["tokens_per_s"] / result[name]["tokens_per_s"], 3)
-    result["disturbed"] = any(side.get("clean_reps", a.reps) < a.reps for side in result.values() if isinstance(side, dict))
+    if case in GOALS:
+        result["goal"] = GOALS[case]
+    result["disturbed"] = not a.cpu and any(side.get("clean_reps", a.reps) < a.reps for side in result.values() if isinstance(side, dict))
     memory = "step_extra_mb" if "step_extra_mb" in result["peer"] else "peak_rss_mb"
     result["memory_of_peer"] = round(ours[memory] / result["peer"][memory], 3)
     return result

@@ -79,20 +79,25 @@ at::Tensor LinearGroup::call(const at::Tensor& x, bool adapted, int32_t activati
                       residual);
 }
 
+LinearGroup::Now LinearGroup::now(at::Tensor Linear::*first, at::Tensor Linear::*second) const {
+  Now now;
+  for (const Linear* layer : layers_) {
+    for (const auto part : {first, second}) {
+      const at::Tensor& t = layer->*part;
+      now.seen.push_back(see(t));
+      now.trained = now.trained || (t.defined() && t.requires_grad());
+    }
+  }
+  return now;
+}
+
 std::shared_ptr<const LinearGroup::Weights> LinearGroup::weights() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Seen> now;
-  bool trained = false;  // by an optimiser that need not count its versions
-  for (const Linear* layer : layers_) {
-    now.push_back(see(layer->weight));
-    now.push_back(see(layer->bias));
-    trained =
-        trained || layer->weight.requires_grad() || (layer->bias.defined() && layer->bias.requires_grad());
-  }
-  if (!trained && weights_ != nullptr && weights_->seen == now) return weights_;
+  auto [seen, trained] = now(&Linear::weight, &Linear::bias);
+  if (!trained && weights_ != nullptr && weights_->seen == seen) return weights_;
   weights_.reset();  // frees its memory before there is a second
-  if (!trained) return weights_ = find_or_pack(std::move(now));
-  return std::make_shared<Weights>(Weights{std::move(now), pack_weights(), pack_bias()});
+  if (!trained) return weights_ = find_or_pack(std::move(seen));
+  return std::make_shared<Weights>(Weights{std::move(seen), pack_weights(), pack_bias()});
 }
 
 std::shared_ptr<const LinearGroup::Weights> LinearGroup::find_or_pack(std::vector<Seen> now) const {
@@ -151,17 +156,11 @@ OptionalTensor LinearGroup::pack_bias() const {
 
 std::shared_ptr<const LinearGroup::Adapters> LinearGroup::adapters() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Seen> now;
-  bool trained = false;  // by an optimiser that need not count its versions
-  for (const Linear* layer : layers_) {
-    now.push_back(see(layer->a));
-    now.push_back(see(layer->b));
-    trained = trained || (layer->a.defined() && (layer->a.requires_grad() || layer->b.requires_grad()));
-  }
-  if (trained || adapters_ == nullptr || adapters_->seen != now) {
+  auto [seen, trained] = now(&Linear::a, &Linear::b);
+  if (trained || adapters_ == nullptr || adapters_->seen != seen) {
     const auto made = std::make_shared<Adapters>();
     pack_adapters(*made);
-    made->seen = std::move(now);
+    made->seen = std::move(seen);
     adapters_ = made;
   }
   return adapters_;

@@ -54,6 +54,11 @@ class LinearGroup {
   at::ScalarType type() const;
 
  private:
+  // Two tensors of each layer, and whether any is trained, by an optimiser that need not count versions.
+  struct Now {
+    std::vector<Seen> seen;
+    bool trained = false;
+  };
   // What passes read; replaced as a whole, so that one that is under way keeps its own.
   struct Adapters {
     std::vector<Seen> seen;
@@ -62,6 +67,7 @@ class LinearGroup {
 
   at::Tensor call(const at::Tensor& x, bool adapted, int32_t activation,
                   const OptionalTensor& residual) const;
+  Now now(at::Tensor Linear::*first, at::Tensor Linear::*second) const;
   std::shared_ptr<const Adapters> adapters() const;
   std::shared_ptr<const Weights> find_or_pack(std::vector<Seen> now) const;
   at::Tensor pack_weights() const;

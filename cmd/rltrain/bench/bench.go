@@ -42,6 +42,7 @@ type benchFigures struct {
 	Median    float64           `json:"median_s"`
 	Reps      int               `json:"reps"`
 	CleanReps int               `json:"clean_reps"`    // undisturbed by other processes
+	CPUTime   float64           `json:"cpu_s"`         // of all threads and child processes, of the repetition that took least
 	PeakRSS   float64           `json:"peak_rss_mb"`   // MiB
 	StepExtra float64           `json:"step_extra_mb"` // peak above what was resident before, MiB
 	CPU       string            `json:"cpu_capability"`
@@ -144,7 +145,7 @@ func gather(t timing, dtype string, peak, extra float64) (benchFigures, error) {
 		return benchFigures{}, err
 	}
 	return benchFigures{
-		DType: dtype, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean,
+		DType: dtype, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean, CPUTime: t.cpu,
 		PeakRSS: peak, StepExtra: extra, CPU: capability, Load: load,
 		Versions: map[string]string{"libtorch": torch.LibtorchVersion, "go": strings.TrimPrefix(runtime.Version(), "go")},
 	}, nil
@@ -170,6 +171,7 @@ func training(c algo.Config) algo.Config {
 // timing is the outcome of bestOf, in seconds.
 type timing struct {
 	best, median float64
+	cpu          float64 // the least of a repetition
 	reps, clean  int
 }
 
@@ -180,7 +182,7 @@ type timing struct {
 func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 	const quiet, short, longWarmUp, least, most, atLeast, enough = 0.1, 0.2, 3.0, 1.0, 120.0, 8, 30
 	var times []float64
-	clean, start := 0, time.Now()
+	clean, start, cpu := 0, time.Now(), math.Inf(1)
 	if err := step(); err != nil {
 		return timing{}, err
 	}
@@ -191,7 +193,7 @@ func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 		if err := ctx.Err(); err != nil {
 			return timing{}, err
 		}
-		before, err := othersBusy()
+		before, used, err := busy()
 		if err != nil {
 			return timing{}, err
 		}
@@ -200,11 +202,11 @@ func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 			return timing{}, err
 		}
 		elapsed := time.Since(began).Seconds()
-		after, err := othersBusy()
+		after, usedAfter, err := busy()
 		if err != nil {
 			return timing{}, err
 		}
-		times = append(times, elapsed)
+		times, cpu = append(times, elapsed), min(cpu, usedAfter-used)
 		if (after-before)/elapsed < quiet || elapsed < short {
 			clean++
 		}
@@ -215,5 +217,5 @@ func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 	}
 	slices.Sort(times)
 	n := len(times)
-	return timing{best: times[0], median: (times[(n-1)/2] + times[n/2]) / 2, reps: n, clean: clean}, nil
+	return timing{best: times[0], median: (times[(n-1)/2] + times[n/2]) / 2, cpu: cpu, reps: n, clean: clean}, nil
 }

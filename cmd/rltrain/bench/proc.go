@@ -24,33 +24,32 @@ func memoryStatus(process, field string) (float64, error) {
 	return 0, fmt.Errorf("%s has no field %s", path, field)
 }
 
-// othersBusy is the CPU time used so far by all processes but this one and those that it has waited for, in seconds.
-func othersBusy() (float64, error) {
+// busy is the CPU time used so far, in seconds: by this process and those that it has waited for, and by all others.
+func busy() (others, own float64, err error) {
 	const ticksPerSecond = 100 // of /proc/stat: fixed on Linux for user space
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	line, _, _ := strings.Cut(string(data), "\n")
 	fields := strings.Fields(line)
-	busy := 0.0
 	for i, text := range fields[1:min(len(fields), 9)] {
 		ticks, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return 0, fmt.Errorf("/proc/stat: %w", err)
+			return 0, 0, fmt.Errorf("/proc/stat: %w", err)
 		}
 		if idle := i == 3 || i == 4; !idle {
-			busy += ticks / ticksPerSecond
+			others += ticks / ticksPerSecond
 		}
 	}
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
-		var own syscall.Rusage
-		if err := syscall.Getrusage(who, &own); err != nil {
-			return 0, fmt.Errorf("getrusage: %w", err)
+		var used syscall.Rusage
+		if err := syscall.Getrusage(who, &used); err != nil {
+			return 0, 0, fmt.Errorf("getrusage: %w", err)
 		}
-		busy -= float64(own.Utime.Nano()+own.Stime.Nano()) / 1e9
+		own += float64(used.Utime.Nano()+used.Stime.Nano()) / 1e9
 	}
-	return busy, nil
+	return others - own, own, nil
 }
 
 func loadAverage() (float64, error) {
