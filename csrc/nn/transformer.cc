@@ -1,11 +1,13 @@
 #include "nn/transformer.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "kernels/parallel.h"
 #include "nn/block.h"
@@ -133,6 +135,9 @@ at::Tensor Transformer::embed(const at::Tensor& tokens, const at::Tensor& positi
 
 at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool checkpoint) const {
   const Config& c = *config_;
+  // Where nothing is recorded, the operators go straight to the device's kernels: few rows wait for the rest.
+  std::optional<at::AutoDispatchBelowADInplaceOrView> below;
+  if (!at::GradMode::is_enabled()) below.emplace();
   BlockPass batch{config_, in.cu_seqlens, in.continues, {}, pass, 0, nullptr, {}, pass};
   const int32_t* cu = checked_cu_seqlens(in.cu_seqlens, in.tokens.numel());
   const bool grouped = this->grouped(in.tokens.numel(), pass);

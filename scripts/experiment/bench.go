@@ -21,6 +21,7 @@ type benchResults map[string]struct {
 	TokensRatio  float64    `json:"tokens_ratio_to_peer"` // by tokens a second; 0 where both had the same batch
 	Memory       float64    `json:"memory_of_peer"`
 	Disturbed    bool       `json:"disturbed"`
+	Goal         float64    `json:"goal"` // for the ratio; 0 where there is none
 }
 
 type benchSide struct {
@@ -62,6 +63,26 @@ func (b benchResults) markdown(what string) string {
 		note = fmt.Sprintf("%s on %d threads, %s, best of several in turns; in brackets how many times as long as ours.\n\n", what, c.Ours.Threads, c.Ours.CPU)
 	}
 	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "the same, MKL's AVX512 path forced", "memory, ours to theirs"}, rows)
+}
+
+// goals is a table of CPU time beside what each ratio is to be.
+func (b benchResults) goals() string {
+	var rows [][]string
+	note := ""
+	for _, name := range slices.Sorted(maps.Keys(b)) {
+		c := b[name]
+		ratio, holds := c.RatioToPeer, "no"
+		if c.TokensRatio != 0 {
+			ratio = c.TokensRatio
+		}
+		if ratio >= c.Goal {
+			holds = "yes"
+		}
+		rows = append(rows, []string{name, fmt.Sprintf("%.2f", c.Ours.Best), fmt.Sprintf("%.2f", c.Peer.Best), fmt.Sprintf("%.2f×", ratio),
+			fmt.Sprintf("%.1f×", c.Goal), holds})
+		note = fmt.Sprintf("CPU seconds a step on %d thread, %s, the least of several in turns; the ratio of lengths drawn otherwise is by tokens.\n\n", c.Ours.Threads, c.Ours.CPU)
+	}
+	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "ratio", "goal", "holds"}, rows)
 }
 
 // latencyResults is what scripts/latency.py writes: by setting, in milliseconds.

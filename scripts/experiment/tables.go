@@ -47,6 +47,13 @@ func writeTables(page, folder string) error {
 		}
 		bodies[name] = b.markdown(what)
 	}
+	var timed benchResults
+	switch err := readJSON(filepath.Join(folder, "bench_cpu.json"), &timed); {
+	case err == nil:
+		bodies["bench_cpu"] = timed.goals()
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
 	var l latencyResults
 	switch err := readJSON(filepath.Join(folder, "latency.json"), &l); {
 	case err == nil:
