@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,10 +112,13 @@ func (c *capped) read(from io.Reader) {
 	}
 }
 
+// rounded is a number to one part in so many.
+func rounded(x, parts float64) float64 { return math.Round(x*parts) / parts }
+
 // outcome is how a program ended.
 func (e ended) outcome(w written, language *Language, l Limits) Outcome {
 	o := Outcome{
-		ExitCode: e.Code, Signal: e.Signal, CPU: e.CPU, Peak: float64(e.Peak) / (1 << 20),
+		ExitCode: e.Code, Signal: e.Signal, CPU: rounded(e.CPU, 1e6), Peak: rounded(float64(e.Peak)/(1<<20), 10),
 		Stdout: strings.ToValidUTF8(string(w.out.text), "\uFFFD"), Stderr: strings.ToValidUTF8(string(w.err.text), "\uFFFD"),
 	}
 	if language.banner != nil {
