@@ -93,6 +93,7 @@ type latencyResults map[string]struct {
 	Peer    latencySide `json:"peer"`
 	Ratio   float64     `json:"ratio"`
 	Load    float64     `json:"load1"`
+	CPU     bool        `json:"cpu"` // milliseconds of CPU time
 }
 
 type latencySide struct {
@@ -105,10 +106,14 @@ func (l latencyResults) markdown() string {
 		return cmp.Or(cmp.Compare(l[a].Threads, l[b].Threads), cmp.Compare(l[a].Tokens, l[b].Tokens))
 	})
 	var rows [][]string
+	what := "ms"
 	for _, name := range settings {
 		c := l[name]
+		if c.CPU {
+			what = "ms of CPU time"
+		}
 		rows = append(rows, []string{fmt.Sprint(c.Threads), fmt.Sprint(c.Tokens), fmt.Sprintf("%.2f (%.2f)", c.Ours.Best, c.Ours.Median),
 			fmt.Sprintf("%.2f (%.2f)", c.Peer.Best, c.Peer.Median), fmt.Sprintf("%.2f×", c.Ratio), fmt.Sprintf("%.0f", c.Load)})
 	}
-	return report.MarkdownTable([]string{"threads", "tokens", "rltrain, ms: best (median)", "transformers", "ratio of the best", "load"}, rows)
+	return report.MarkdownTable([]string{"threads", "tokens", "rltrain, " + what + ": best (median)", "transformers", "ratio of the best", "load"}, rows)
 }

@@ -41,8 +41,9 @@ type benchFigures struct {
 	Best      float64           `json:"best_s"`
 	Median    float64           `json:"median_s"`
 	Reps      int               `json:"reps"`
-	CleanReps int               `json:"clean_reps"`    // undisturbed by other processes
-	CPUTime   float64           `json:"cpu_s"`         // of all threads and child processes, of the repetition that took least
+	CleanReps int               `json:"clean_reps"` // undisturbed by other processes
+	CPUBest   float64           `json:"cpu_s"`      // of all threads and child processes, of the repetition that took least
+	CPUMedian float64           `json:"cpu_median_s"`
 	PeakRSS   float64           `json:"peak_rss_mb"`   // MiB
 	StepExtra float64           `json:"step_extra_mb"` // peak above what was resident before, MiB
 	CPU       string            `json:"cpu_capability"`
@@ -145,7 +146,7 @@ func gather(t timing, dtype string, peak, extra float64) (benchFigures, error) {
 		return benchFigures{}, err
 	}
 	return benchFigures{
-		DType: dtype, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean, CPUTime: t.cpu,
+		DType: dtype, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean, CPUBest: t.cpu, CPUMedian: t.cpuMedian,
 		PeakRSS: peak, StepExtra: extra, CPU: capability, Load: load,
 		Versions: map[string]string{"libtorch": torch.LibtorchVersion, "go": strings.TrimPrefix(runtime.Version(), "go")},
 	}, nil
@@ -170,9 +171,9 @@ func training(c algo.Config) algo.Config {
 
 // timing is the outcome of bestOf, in seconds.
 type timing struct {
-	best, median float64
-	cpu          float64 // the least of a repetition
-	reps, clean  int
+	best, median   float64
+	cpu, cpuMedian float64
+	reps, clean    int
 }
 
 // bestOf times step after one warm-up, at least reps times and a second in all. Repetitions in which other
@@ -181,8 +182,8 @@ type timing struct {
 // A long warm-up counts as a repetition.
 func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 	const quiet, short, longWarmUp, least, most, atLeast, enough = 0.1, 0.2, 3.0, 1.0, 120.0, 8, 30
-	var times []float64
-	clean, start, cpu := 0, time.Now(), math.Inf(1)
+	var times, cpus []float64
+	clean, start := 0, time.Now()
 	if err := step(); err != nil {
 		return timing{}, err
 	}
@@ -206,7 +207,7 @@ func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 		if err != nil {
 			return timing{}, err
 		}
-		times, cpu = append(times, elapsed), min(cpu, usedAfter-used)
+		times, cpus = append(times, elapsed), append(cpus, usedAfter-used)
 		if (after-before)/elapsed < quiet || elapsed < short {
 			clean++
 		}
@@ -216,6 +217,12 @@ func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 		}
 	}
 	slices.Sort(times)
-	n := len(times)
-	return timing{best: times[0], median: (times[(n-1)/2] + times[n/2]) / 2, cpu: cpu, reps: n, clean: clean}, nil
+	slices.Sort(cpus)
+	return timing{best: times[0], median: median(times), cpu: cpus[0], cpuMedian: median(cpus), reps: len(times), clean: clean}, nil
+}
+
+// median is that of sorted numbers.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
