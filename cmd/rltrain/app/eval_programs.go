@@ -197,9 +197,11 @@ func (t *programTally) add(p envs.Program) programRow {
 // score makes the figures of what came of each problem's completions.
 func (t *programTally) score() {
 	t.Attempted = len(t.tries)
+	names := slices.Sorted(maps.Keys(t.tries)) // sums are the same each time
 	for _, k := range atKs {
 		sum, n := 0.0, 0
-		for _, all := range t.tries {
+		for _, name := range names {
+			all := t.tries[name]
 			if len(all) < k {
 				continue
 			}
@@ -217,9 +219,10 @@ func (t *programTally) score() {
 		}
 	}
 	t.Pass1 = t.PassAt["pass@1"]
-	for _, share := range t.shares {
-		t.TestRate += share / float64(len(t.shares))
+	for _, name := range names {
+		t.TestRate += t.shares[name]
 	}
+	t.TestRate /= float64(len(names))
 }
 
 // String is what eval prints.
