@@ -8,7 +8,7 @@ import (
 // figures are the metrics of a step that are worth a place on the screen, the most telling first, and what stands over
 // their columns.
 var figures = [][2]string{
-	{"loss", "loss"}, {"reward", "reward"}, {"reward_std", "± in group"}, {"accuracy", "right"}, {"mean_token_accuracy", "right"},
+	{"loss", "loss"}, {"reward", "reward"}, {"reward_std", "± group"}, {"accuracy", "right"}, {"mean_token_accuracy", "right"},
 	{"rewards/margins", "margin"}, {"rewards/accuracies", "chosen won"}, {"format_rate", "in form"}, {"kl/k3", "kl"}, {"approx_kl", "step kl"},
 	{"entropy", "entropy"}, {"completions/mean_length", "length"}, {"completions/clipped_ratio", "cut off"}, {"value_loss", "value loss"},
 	{"explained_variance", "expl. var"}, {"clip_ratio/region_mean", "clipped"}, {"epsilon", "epsilon"}, {"grad_norm", "grad norm"}, {"learning_rate", "rate"},
