@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all core cuda cli models env test lint asan race fuzz bench compat load crash dist mutants fixtures clean help
+.PHONY: all core cuda bundle cli models env test lint asan race fuzz bench compat load crash dist mutants fixtures clean help
 
 all: core cli models ## everything: the core, bin/rltrain and the default model (the default)
 
@@ -17,6 +17,9 @@ core: build/.tools ## the C++ core, build/lib/librltrain.so
 
 cuda: core ## librltrain_cuda.so, for --device cuda; fetches 1.9 GB where no Python torch has the libraries
 	@scripts/setup/cuda.sh
+
+bundle: cuda cli ## build/rltrain-linux-x86_64.tar.xz: what runs with another machine's libtorch, and its tests
+	@scripts/setup/bundle.sh
 
 cli: build/.tools ## bin/rltrain
 	@$(GOENV) go build -o bin/rltrain ./cmd/rltrain
@@ -54,7 +57,7 @@ fuzz: core models ## every fuzz target for FUZZTIME (10s)
 bench: core models ## all Go benchmarks
 	@$(GOENV) go test -run '^$$' -bench . -benchmem ./...
 
-compat: all ## compare with transformers, peft and OpenAI's client (needs Python; makes virtual environments)
+compat: all cuda ## compare with transformers, peft and OpenAI's client (needs Python; makes virtual environments); compile for GPUs
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
 	@scripts/compat.sh
 

@@ -103,6 +103,9 @@ func TestLibraryWithoutASearchPathIsProvided(t *testing.T) {
 		t.Fatal(err)
 	}
 	libtorch := dirs[0]
+	if _, err := os.Stat(filepath.Join(libtorch, "libtorch_cpu.so")); err != nil {
+		t.Skip("this core is a bundle's, which has lost it already")
+	}
 	data = bytes.ReplaceAll(data, []byte(libtorch), append([]byte("/nowhere"), make([]byte, len(libtorch)-len("/nowhere"))...))
 	lost := filepath.Join(t.TempDir(), libraryName)
 	if err := os.WriteFile(lost, data, 0o600); err != nil {

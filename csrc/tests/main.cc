@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "composed.h"
 #include "kernels/kernels.h"
 #include "rltrain.h"
 
@@ -12,7 +13,7 @@ namespace rlt::test {
 namespace {
 
 struct Test {
-  const char* name;
+  const char *name, *file;
   void (*body)();
 };
 
@@ -25,8 +26,8 @@ int failures_of_running = 0;
 
 }  // namespace
 
-bool add(const char* name, void (*body)()) {
-  tests().push_back({name, body});
+bool add(const char* name, const char* file, void (*body)()) {
+  tests().push_back({name, file, body});
   return true;
 }
 
@@ -49,9 +50,11 @@ void expect_throws(const std::function<void()>& body, const std::string& part, c
   fail(file, line, std::string(text) + ": threw nothing, want \"" + part + "\"");
 }
 
-int run_all() {
-  int failed = 0;
+int run_all(bool (*chosen)(const std::string& file, const std::string& test)) {
+  int failed = 0, run = 0;
   for (const Test& test : tests()) {
+    if (chosen != nullptr && !chosen(test.file, test.name)) continue;
+    ++run;
     failures_of_running = 0;
     const auto start = std::chrono::steady_clock::now();
     try {
@@ -66,13 +69,14 @@ int run_all() {
     std::fflush(stdout);
     failed += failures_of_running != 0;
   }
-  std::printf("%zu tests, %d failed\n", tests().size(), failed);
+  std::printf("%d tests, %d failed\n", run, failed);
   return failed;
 }
 
 }  // namespace rlt::test
 
-// core_tests [SET]: with the kernels of an instruction set, or the widest that the processor has.
+// core_tests [SET]: with the kernels of an instruction set, or the widest that the processor has. With
+// "composed" the tests of operators and models, on the operators that a GPU has.
 int main(int argc, char** argv) {
   for (int i = 0; argc > 1 && i < rlt::kInstructionSets; ++i) {
     const rlt::InstructionSet& set = rlt::instruction_sets()[i];
@@ -88,5 +92,7 @@ int main(int argc, char** argv) {
     std::printf("rlt_init: %s\n", rlt_error_text(e));
     return 1;
   }
-  return rlt::test::run_all() == 0 ? 0 : 1;
+  const bool composed = argc > 1 && std::string(argv[1]) == "composed";
+  if (composed) rlt::test::use_composed_operators();
+  return rlt::test::run_all(composed ? rlt::test::about_operators : nullptr) == 0 ? 0 : 1;
 }

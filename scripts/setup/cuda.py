@@ -1,11 +1,12 @@
 """Prints, as options for cmake, where the CUDA half of libtorch 2.11.0 and the headers of CUDA 13.0 are.
 
 The libraries are those of the libtorch that libtorch.py finds, where it has them (a Python torch with CUDA);
-else they are fetched into the user's cache, 1.9 GB of wheels, 3.5 GB unpacked.
+else they are fetched into the user's cache, 1.9 GB of wheels, 2.8 GB unpacked.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -66,18 +67,23 @@ def whole(folder: Path) -> bool:
     return ldd.returncode == 0 and "not found" not in ldd.stdout
 
 
-def fetched(name: str, parts: list) -> Path:
+def fetched(name: str, parts: list, gigabytes: int = 0) -> Path:
+    """The cache's folder of that name, made of parts where it is not there; that takes so many gigabytes of disk."""
     folder = fetch.cache_dir() / name
     if not fetch.whole(folder):
         with fetch.locked("cuda"):
             if not fetch.whole(folder):
+                if (free := shutil.disk_usage(fetch.cache_dir()).free) < gigabytes * 10**9:
+                    raise fetch.SetupError(
+                        f"the CUDA libraries take {gigabytes} GB while they are unpacked, and {fetch.cache_dir()} has "
+                        f"{free / 10**9:.1f} GB: make room, or set RLTRAIN_CACHE to a folder elsewhere")
                 fetch.unpack(folder, parts)
     return folder
 
 
 def main() -> str:
     given = libtorch.main()
-    libraries = given if whole(given) else fetched(f"libtorch-cuda-{libtorch.VERSION}", PARTS)
+    libraries = given if whole(given) else fetched(f"libtorch-cuda-{libtorch.VERSION}", PARTS, 5)
     headers = fetched("cuda-headers-13.0", HEADERS)
     return f"-DLIBTORCH_CUDA_DIR={libraries}\n-DCUDA_INCLUDE_DIR={headers}/include"
 

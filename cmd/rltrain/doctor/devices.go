@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"rltrain/cmd/rltrain/shared"
+	"rltrain/rl/report"
 	"rltrain/torch"
 )
 
@@ -16,6 +17,16 @@ func describeDevices(s *shared.Sheet) {
 		return
 	}
 	s.Row("cpu", "%s, %d threads: rltrain's own kernels, matrix products by oneDNN", capability, torch.Threads())
+	describeGPUs(s)
+	s.Head("What computes")
+	rows := make([][]string, len(paths))
+	for i, p := range paths {
+		rows[i] = []string{p.what, p.cpu, p.gpu}
+	}
+	s.Block(report.RenderTable([]string{"operator", "on the CPU", "on a GPU"}, rows))
+}
+
+func describeGPUs(s *shared.Sheet) {
 	gpus, err := torch.GPUs()
 	if err != nil {
 		s.Row("cuda", "does not work: %v", err)
@@ -24,5 +35,20 @@ func describeDevices(s *shared.Sheet) {
 	for i, gpu := range gpus {
 		s.Row(fmt.Sprintf("cuda:%d", i), "%s, %.1f GiB, compute capability %d.%d", gpu.Name, float64(gpu.Memory)/(1<<30), gpu.Major, gpu.Minor)
 	}
-	s.Row("on a GPU", "training by libtorch's operators in fp32; tokens are generated on the CPU, by a copy of the weights")
+}
+
+// path is what computes an operator on each device; gradients go the same way.
+type path struct{ what, cpu, gpu string }
+
+var paths = []path{
+	{"linear, lora_linear", "oneDNN and rltrain", "libtorch's products, in fp32"},
+	{"linear_group", "rltrain, packed weights", "not there: layer by layer"},
+	{"hash_dropout", "rltrain", "libtorch's integers, the same masks"},
+	{"varlen_attention", "rltrain, in tiles", "libtorch's products, a sequence at a time"},
+	{"rms_norm, add_layer_norm", "rltrain", "libtorch, one operator after the other"},
+	{"rope, gated_act", "rltrain", "libtorch, one operator after the other"},
+	{"segment_mean", "rltrain", "libtorch, a sequence at a time"},
+	{"token_logprobs", "rltrain, in tiles", "libtorch's products, some rows at a time"},
+	{"AdamW", "libtorch's fused one", "libtorch's fused one"},
+	{"generation", "rltrain's engine", "the CPU's engine, a copy of the weights"},
 }

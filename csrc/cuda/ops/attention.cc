@@ -47,8 +47,10 @@ Rule check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_
   return {heads, kv, d, scale, causal, window, softcap};
 }
 
-std::vector<Span> spans_of(const at::Tensor& cu_seqlens, const std::optional<at::Tensor>& continues,
-                           int64_t rows) {
+std::vector<Span> spans_of(const Rule& rule, const at::Tensor& cu_seqlens,
+                           const std::optional<at::Tensor>& continues, int64_t rows) {
+  TORCH_CHECK(rule.causal || !continues.has_value() || !continues->defined(),
+              "varlen_attention: only causal sequences continue others");
   const int32_t* cu = checked_cu_seqlens(cu_seqlens, rows);
   const int64_t n = cu_seqlens.numel() - 1;
   const int32_t* of = checked_continues(continues, n);
@@ -118,7 +120,7 @@ std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& q, const at:
                                                   const std::optional<at::Tensor>& continues) {
   const Rule r = check(q, k, v, heads, scale, causal, window, softcap);
   at::Tensor out = at::empty(q.sizes(), q.options()), lse = at::empty({heads, q.size(0)}, q.options());
-  for (const Span& s : spans_of(cu_seqlens, continues, q.size(0))) {
+  for (const Span& s : spans_of(r, cu_seqlens, continues, q.size(0))) {
     const at::Tensor keys = seen_by(r, s, k), values = seen_by(r, s, v);
     for (int64_t begin = 0; begin < s.length; begin += block_rows(r, s)) {
       const int64_t rows = std::min(block_rows(r, s), s.length - begin);
@@ -145,7 +147,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
   const Rule r = check(q, k, v, heads, scale, causal, window, softcap);
   at::Tensor grad_q = at::empty(q.sizes(), q.options()), grad_k = at::zeros_like(k),
              grad_v = at::zeros_like(v);
-  for (const Span& s : spans_of(cu_seqlens, continues, q.size(0))) {
+  for (const Span& s : spans_of(r, cu_seqlens, continues, q.size(0))) {
     const at::Tensor keys = seen_by(r, s, k), values = seen_by(r, s, v);
     at::Tensor key_sum = at::zeros_like(keys), value_sum = at::zeros_like(values);
     for (int64_t begin = 0; begin < s.length; begin += block_rows(r, s)) {

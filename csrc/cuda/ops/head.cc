@@ -15,6 +15,8 @@ namespace rlt {
 namespace {
 
 constexpr int64_t kLogits = int64_t{1} << 25;  // of a block, at most, where it has more than one row
+// Where a log-probability stops, so that a token with the probability 0 has none of the entropy. e^-200 is 0.
+constexpr double kLeast = -200;
 
 struct Head {
   at::Tensor hidden, weight, targets;
@@ -75,7 +77,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> token_log
       at::empty({with_slope ? head.rows() : 0, with_slope ? hidden.size(1) : 0}, hidden.options());
   head.for_blocks([&](int64_t begin, int64_t count) {
     const at::Tensor z = head.logits(begin, count), column = head.column(begin, count);
-    const at::Tensor sums = z.logsumexp(1, true), own = z.gather(1, column), log_p = z.sub(sums);
+    const at::Tensor sums = z.logsumexp(1, true), own = z.gather(1, column),
+                     log_p = z.sub(sums).clamp_min_(kLeast);
     at::Tensor p = log_p.exp();
     logprobs.narrow(0, begin, count).copy_(own.sub(sums).squeeze(1));
     entropy.narrow(0, begin, count).copy_(p.mul(log_p).sum(1).neg_().clamp_min_(0));
@@ -95,7 +98,7 @@ struct RowGrads {
 
   at::Tensor of(const Head& head, int64_t begin, int64_t count) const {
     const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, count).unsqueeze(1); };
-    const at::Tensor z = head.logits(begin, count), log_p = z.sub(part(lse)),
+    const at::Tensor z = head.logits(begin, count), log_p = z.sub(part(lse)).clamp_min_(kLeast),
                      column = head.column(begin, count);
     // d entropy / dz = -p (log p + entropy), d log p(target) / dz = [target] - p
     at::Tensor d =

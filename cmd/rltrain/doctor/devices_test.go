@@ -1,0 +1,40 @@
+package doctor
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestPathsAreThoseOfTheOperators: each operator of the core has its row, and gradients share it.
+func TestPathsAreThoseOfTheOperators(t *testing.T) {
+	schema, err := os.ReadFile("../../../csrc/ops/schema.cc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gradient := regexp.MustCompile(`^(.*?)(_backward|_(input|weight|hidden)_grad|_grads)$`)
+	var want, got []string
+	for _, found := range regexp.MustCompile(`m\.def\(\s*"([a-z_]+)\(`).FindAllStringSubmatch(string(schema), -1) {
+		name := gradient.ReplaceAllString(found[1], "$1")
+		if name == "lora" {
+			name = "lora_linear"
+		}
+		want = append(want, name)
+	}
+	for _, p := range paths {
+		for _, name := range strings.Split(p.what, ", ") {
+			if name != "AdamW" && name != "generation" { // which are no operators
+				got = append(got, name)
+			}
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(slices.Compact(want), got); diff != "" {
+		t.Errorf("operators (-of the core +described):\n%s", diff)
+	}
+}

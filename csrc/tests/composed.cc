@@ -1,0 +1,55 @@
+// Puts the operators for CUDA, which are made of libtorch's, in the place of the CPU's, so that the tests of
+// those run on them: values, gradients through autograd, models.
+#include "composed.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "check.h"
+
+namespace rlt::test {
+namespace {
+
+void redirect(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  c10::Dispatcher::singleton().callBoxedForDispatchKey(op, c10::DispatchKey::CUDA, stack);
+}
+
+}  // namespace
+
+void use_composed_operators() {
+  tolerance = 10;
+  // Stays: what it registers ends with it.
+  static torch::Library library(torch::Library::IMPL, "rltrain", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.name.rfind("rltrain::", 0) != 0) continue;
+    const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str());
+    if (!op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) continue;
+    library.impl(name.name.c_str(), torch::CppFunction::makeFromBoxedFunction<&redirect>());
+  }
+}
+
+bool about_operators(const std::string& file, const std::string& test) {
+  const std::vector<std::string> files{"attention", "block",  "causal_attention", "cuda_ops",
+                                       "head",      "linear", "norm_pool",        "transformer"};
+  const std::vector<std::string> of_the_cpu{
+      // These operators take other strides and types, and have their own words about what does not fit.
+      "attention_refuses_what_does_not_fit", "causal_attention_refuses_what_does_not_fit",
+      "rms_norm_of_a_frozen_weight_or_input", "head_refuses_what_does_not_fit",
+      "linear_refuses_what_does_not_fit", "linear_gradients_refuse_what_does_not_fit",
+      "hash_dropout_refuses_what_does_not_fit", "add_layer_norm_refuses_what_does_not_fit",
+      "segment_mean_refuses_what_does_not_fit", "norm_and_pool_take_expanded_gradients",
+      // A block of rows has all its logits.
+      "head_memory_does_not_grow_with_the_vocabulary"};
+  const size_t begin = file.rfind('/') + 1, end = file.rfind("_test.cc");
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return end != std::string::npos && has(files, file.substr(begin, end - begin)) && !has(of_the_cpu, test);
+}
+
+}  // namespace rlt::test

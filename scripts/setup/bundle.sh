@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Makes build/rltrain-linux-x86_64.tar.xz: the program, its two libraries, and tests, without libtorch. It runs where
+# there is a libtorch 2.11.0: of $LIBTORCH, or of python3's torch.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+name=rltrain-linux-x86_64 most=$((64 << 20))
+folder=$PWD/build/bundle/$name
+rm -rf build/bundle
+mkdir -p "$folder"/{bin,lib,tests}
+scripts/setup/core.sh core_tests
+cp build/lib/librltrain.so build/lib/librltrain_cuda.so "$folder/lib/"
+cp build/core_tests "$folder/tests/"
+strip "$folder"/lib/* "$folder/tests/core_tests"
+# The program finds a libtorch on the machine where it runs.
+python3 scripts/setup/portable.py "$folder"/lib/* "$folder/tests/core_tests"
+eval "$(scripts/setup/env.sh)"
+go build -ldflags='-s -w' -o "$folder/bin/rltrain" ./cmd/rltrain
+for package in torch torch/transformers; do
+  mkdir -p "$folder/tests/$package"
+  go test -c -ldflags='-s -w' -o "$folder/tests/$package/test" "./$package"
+  if [[ -d $package/testdata ]]; then cp -r "$package/testdata" "$folder/tests/$package/"; fi
+done
+mkdir -p "$folder/tests/csrc"
+cp -r csrc/include "$folder/tests/csrc/" # which a test reads
+cp scripts/setup/bundle_tests.sh "$folder/tests/run.sh"
+cp LICENSE "$folder/"
+tar -C build/bundle --owner=0 --group=0 --sort=name -c "$name" | xz -T0 > "build/$name.tar.xz"
+size=$(stat -c %s "build/$name.tar.xz")
+if ((size > most)); then
+  echo "error: build/$name.tar.xz has $size bytes, more than $most" >&2
+  exit 1
+fi
+# The newest version of glibc that a file asks for decides where the bundle runs.
+glibc=$(objdump -T "$folder"/bin/* "$folder"/lib/* "$folder"/tests/core_tests | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
+echo "build/$name.tar.xz: $((size >> 20)) MiB; needs ${glibc/_/ } or newer, and libtorch 2.11.0"

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs a bundle's tests with the libtorch of $LIBTORCH, or else of python3's torch. Arguments go to the Go tests, such as
+# -test.run CUDA or -test.bench .
+set -euo pipefail
+cd "$(dirname "$0")"
+libtorch=${LIBTORCH:-$(cd / && python3 -c "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('torch').origin))")}
+for set in base avx2 avx512; do
+  echo "core_tests $set"
+  LD_LIBRARY_PATH=$libtorch/lib OMP_WAIT_POLICY=PASSIVE ./core_tests "$set" || [[ $? == 77 ]] # 77: this CPU has none of it
+done
+export RLTRAIN_LIB=$PWD/../lib/librltrain.so
+for package in torch torch/transformers; do
+  echo "$package"
+  (cd "$package" && ./test "$@")
+done
