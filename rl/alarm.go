@@ -275,7 +275,7 @@ func (w *Watch) Evaluated(score, standardError float64) (alarms []Alarm) {
 	// Of few held-out samples the score goes up and down by chance, three times in a row too.
 	chance := max(3*standardError, 0.02*math.Abs(a[1]))
 	if a[0] < b[0] && b[0] < c[0] && a[1] > b[1] && b[1] > c[1] && a[1]-c[1] >= chance {
-		w.raise(&alarms, "overfitting", "over three evaluations what is learnt from got better, and what is held out worse (%.4g, %.4g, %.4g): the best so far is kept; try fewer passes, a lower learning rate, or more data", math.Abs(a[1]), math.Abs(b[1]), math.Abs(c[1]))
+		w.raise(&alarms, "overfitting", "over three evaluations what is learnt from got better, and what is held out worse (score %.4g, %.4g, %.4g; of a loss its negative): the best so far is kept; try fewer passes, a lower learning rate, or more data", a[1], b[1], c[1])
 	}
 	return alarms
 }
