@@ -392,7 +392,8 @@ func (t *labelRun) trained(ctx context.Context, stage string, p *policy.Label, e
 		return result, err
 	}
 	dir := t.stageDir(stage)
-	earlier, err := policy.LoadLabel(ctx, t.hub, dir, false)
+	// To be trained, so that it gives the same bits as in the process that has trained it.
+	earlier, err := policy.LoadLabel(ctx, t.hub, dir, true)
 	if err != nil {
 		return result, err
 	}
