@@ -98,14 +98,14 @@ def by_rltrain(scratch, model, data, loss, settings, length=LENGTH):
 
 
 def compare(name, ours, theirs, figures, later=LIMIT):
-    """The steps that both log, those behind the first within later, and the last bit of the sums that a reward is the
-    difference of. Where policy and reference are still the same, whose reward is greater is rounding."""
+    """The steps that both log, those behind the first within later, and losses and rewards up to the last bit of the sums
+    that a reward is the difference of. Where policy and reference are still the same, whose reward is greater is rounding."""
     worst, where = 0.0, "no figure"
     for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         for figure in figures:
             if figure not in b or figure == "rewards/accuracies" and abs(b["rewards/margins"]) < LIMIT:
                 continue
-            bit = BETA * 2**-23 * abs(min(b.get("logps/chosen", 0), b.get("logps/rejected", 0))) if figure.startswith("rewards/") else 0
+            bit = BETA * 2**-23 * abs(min(b.get("logps/chosen", 0), b.get("logps/rejected", 0))) if figure == "loss" or figure.startswith("rewards/") else 0
             gap = max(0, abs(a[figure] - b[figure]) - bit) / max(1, abs(b[figure])) / (later if i else LIMIT)
             if gap >= worst:
                 worst, where = gap, f"{figure} of step {i + 1}: {a[figure]:.6f}, TRL {b[figure]:.6f}"
