@@ -88,7 +88,11 @@ var textPlan = []struct {
 	{domains, labelWays, false},
 	{letters, []textWay{{"grpo", "--policy generate --mode supervised_then_rl --algorithm grpo --max-steps 300 --warmup-until 0.3 --warmup-check-every 25 " +
 		"--num-steps 60 --eval-every 20 --prompts-per-step 32 --eval-samples 500 --max-new-tokens 10 --prompt-template {text}=>"}}, false},
-	{intents, []textWay{{told, "--mode supervised --epochs 3 --lr-scheduler-type linear --lora-r 16 --lora-alpha 32"}}, true},
+	{intents, []textWay{
+		{told, "--mode supervised --epochs 3 --lr-scheduler-type linear --lora-r 16 --lora-alpha 32"},
+		{"ppo", "--algorithm ppo --rl-batch-size 4096 --entropy-coef 0.05 --buffer-size 4096 --samples-per-prompt 128 --rl-learning-rate RATE --rl-episodes 1200 --eval-every 100 " +
+			"--lora-r 16 --lora-alpha 32"},
+	}, true},
 	{categories, []textWay{{told, "--mode supervised --epochs 2 --lr-scheduler-type linear --max-length 128 --lora-r 16 --lora-alpha 32"}}, true},
 }
 
