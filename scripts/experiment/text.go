@@ -222,7 +222,7 @@ func (r textResults) markdown() string {
 						fmt.Sprintf("%.1f [%.1f, %.1f]", 100*run.Accuracy, 100*run.Interval[0], 100*run.Interval[1]), fmt.Sprintf("%.0f", run.CPUSeconds)})
 				}
 				if o := run.OutOfScope; o != nil {
-					outside = append(outside, []string{strconv.Itoa(run.Seed), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*run.Accuracy, 100*run.Interval[0], 100*run.Interval[1]),
+					outside = append(outside, []string{way.name, strconv.Itoa(run.Seed), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*run.Accuracy, 100*run.Interval[0], 100*run.Interval[1]),
 						fmt.Sprintf("%.3f", o.Threshold), fmt.Sprintf("%.1f", 100*o.Accuracy), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*o.Recall, 100*o.Intervals[0][0], 100*o.Intervals[0][1]),
 						fmt.Sprintf("%.1f", 100*o.FalseAlarms), fmt.Sprintf("%.3f", o.AUROC)})
 				}
@@ -257,7 +257,7 @@ func (r textResults) markdown() string {
 		report.MarkdownTable([]string{"texts", "way", "seeds", "test rows", "accuracy %", "from supervised", "CPU s"}, rows)
 	if len(outside) > 0 {
 		text += "\nThe 150 intents with the texts that have none, by seed; the threshold was chosen on validation rows:\n\n" +
-			report.MarkdownTable([]string{"seed", "accuracy without rejecting %", "threshold", "right and not rejected %", "out of scope rejected %", "others rejected %", "AUROC"}, outside)
+			report.MarkdownTable([]string{"way", "seed", "accuracy without rejecting %", "threshold", "right and not rejected %", "out of scope rejected %", "others rejected %", "AUROC"}, outside)
 	}
 	if len(written) > 0 {
 		text += "\nA model of random weights that writes the label, GRPO after a warm-up, on 500 held-out words that chose nothing:\n\n" +
