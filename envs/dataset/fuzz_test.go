@@ -76,14 +76,22 @@ func FuzzReadJSON(f *testing.F) {
 	f.Add(`[{"text":"q","label":"a"},]`)
 	f.Add(`[{"text":"q"`)
 	f.Add(`[{"text":"q","label":"a"},`)
+	f.Add(`{"text":"q","label":"a"}` + "\n" + `{"text":"r","label":"b"}`)
 	f.Fuzz(func(t *testing.T, s string) {
 		rows, err := readFrom(strings.NewReader(s), "f.json", Columns{})
 		checkRows(t, "f.json", rows, err)
 		if err != nil {
 			return
 		}
+		text := strings.TrimPrefix(s, "\ufeff")
+		if !strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "[") { // an object a line, as in .jsonl
+			for _, r := range rows {
+				sameRow(t, r, []byte(strings.Split(text, "\n")[r.Line-1]))
+			}
+			return
+		}
 		var elements []json.RawMessage
-		if err := json.Unmarshal([]byte(strings.TrimPrefix(s, "\ufeff")), &elements); err != nil {
+		if err := json.Unmarshal([]byte(text), &elements); err != nil {
 			t.Fatal(err)
 		}
 		if len(elements) != len(rows) {
