@@ -58,11 +58,7 @@ func (o *AdamW) init() error {
 	zeros := func(v *Var) (z *Var, err error) {
 		err = Do(NoGrad, func(s *Scope) error {
 			shape := s.Shape(v.T())
-			n := int64(1)
-			for _, d := range shape {
-				n *= d
-			}
-			z = s.Keep(s.Floats(make([]float32, n), shape...))
+			z = s.Keep(s.Floats(make([]float32, elements(shape)), shape...))
 			return nil
 		})
 		return z, err

@@ -50,12 +50,18 @@ func (s *Scope) Shape(t Tensor) []int64 {
 	return shape
 }
 
-// Read copies t out as float32, row major.
-func (s *Scope) Read(t Tensor) []float32 {
+// elements is how many elements a tensor of a shape has.
+func elements(shape []int64) int64 {
 	n := int64(1)
-	for _, d := range s.Shape(t) {
+	for _, d := range shape {
 		n *= d
 	}
+	return n
+}
+
+// Read copies t out as float32, row major.
+func (s *Scope) Read(t Tensor) []float32 {
+	n := elements(s.Shape(t))
 	data := make([]float32, n)
 	must("Read", C.rlt_tensor_read(t.handle, C.RLT_F32, unsafe.Pointer(unsafe.SliceData(data)), C.int64_t(4*n)))
 	return data
@@ -63,10 +69,7 @@ func (s *Scope) Read(t Tensor) []float32 {
 
 // ReadInts copies an int64 tensor out, row major.
 func (s *Scope) ReadInts(t Tensor) []int64 {
-	n := int64(1)
-	for _, d := range s.Shape(t) {
-		n *= d
-	}
+	n := elements(s.Shape(t))
 	data := make([]int64, n)
 	must("ReadInts", C.rlt_tensor_read(t.handle, C.RLT_I64, unsafe.Pointer(unsafe.SliceData(data)), C.int64_t(8*n)))
 	return data
@@ -153,6 +156,12 @@ func (v *Var) Shape() (shape []int64, err error) {
 		return nil
 	})
 	return shape, err
+}
+
+// Elements is how many elements v has.
+func (v *Var) Elements() (int64, error) {
+	shape, err := v.Shape()
+	return elements(shape), err
 }
 
 // Read copies v out as float32, row major.

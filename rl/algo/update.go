@@ -194,18 +194,12 @@ func (t *Trainer) halve(cause error, batches [][]*rl.Sample) error {
 // explainMemory says what helps where weights and the optimiser's state leave no room.
 func (t *Trainer) explainMemory(cause error) error {
 	elements := int64(0)
-	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		for _, v := range t.policy.Params() {
-			n := int64(1)
-			for _, d := range s.Shape(v.T()) {
-				n *= d
-			}
-			elements += n
+	for _, v := range t.policy.Params() {
+		n, err := v.Elements()
+		if err != nil {
+			return errors.Join(cause, err)
 		}
-		return nil
-	})
-	if err != nil {
-		return errors.Join(cause, err)
+		elements += n
 	}
 	return fmt.Errorf("%w; gradients and AdamW's state of %s trained weights take %s bytes: train an adapter, or one of lower rank", cause, report.Count(elements), report.Count(12*elements))
 }

@@ -115,20 +115,16 @@ func (g *Group) SumGrads(params []*torch.Var) error {
 	if g == nil {
 		return nil
 	}
-	floats := 0
+	floats := int64(0)
 	for _, v := range params {
-		shape, err := v.Shape()
+		n, err := v.Elements()
 		if err != nil {
 			return err
 		}
-		n := 1
-		for _, d := range shape {
-			n *= int(d)
-		}
 		floats += n + 1
 	}
-	g.traffic.Gradients += int64(4 * floats)
-	g.traffic.Bytes += int64(4 * floats)
+	g.traffic.Gradients += 4 * floats
+	g.traffic.Bytes += 4 * floats
 	return g.exchange(func() error { return g.native.SumGrads(params) })
 }
 
