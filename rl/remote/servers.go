@@ -365,12 +365,18 @@ func (s *Servers) Context() context.Context { return s.ctx }
 // Close takes back all that the servers were given.
 func (s *Servers) Close() {
 	s.stop()
+	if s.config.Group.Rank() == 0 { // the versions are its
+		s.takeBack()
+	}
+	for _, one := range s.servers {
+		one.client.CloseIdleConnections()
+	}
+}
+
+func (s *Servers) takeBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), quickly)
 	defer cancel()
 	for _, v := range s.versions {
-		if s.config.Group.Rank() > 0 {
-			break // they are rank 0's
-		}
 		for _, one := range s.living() {
 			s.lock.Lock()
 			loaded := one.loaded[v.name]
@@ -380,8 +386,5 @@ func (s *Servers) Close() {
 			}
 		}
 		_ = os.RemoveAll(v.dir) // a folder that stays is a nuisance, no fault
-	}
-	for _, one := range s.servers {
-		one.client.CloseIdleConnections()
 	}
 }
