@@ -83,6 +83,17 @@ func (s *Scope) Item(t Tensor) float64 {
 	return float64(value)
 }
 
+// Wait is until the device has done all that it was told to. The CPU always has.
+func Wait() error {
+	if !library.device.cuda {
+		return nil
+	}
+	return Do(NoGrad, func(s *Scope) error {
+		s.Item(s.Floats([]float32{0}, 1)) // which comes after all the rest
+		return nil
+	})
+}
+
 // Backward accumulates the gradient of loss [] into the parameters it came from, and frees the graph.
 func (s *Scope) Backward(loss Tensor) {
 	s.check(loss)

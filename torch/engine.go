@@ -120,6 +120,14 @@ func (e *Engine) Submit(r Request) (int64, error) {
 // Unfinished is the number of samples whose last event has not come yet.
 func (e *Engine) Unfinished() int { return e.unfinished }
 
+// StepTokens is how many tokens a Step does well with, which long prompts are read by. A GPU is not busy with fewer.
+func StepTokens() int {
+	if library.device.cuda {
+		return 8192
+	}
+	return 512
+}
+
 // Step runs the model once on at most maxTokens tokens, which must be at least the engine's slots: the last one
 // of each running sample, and as much of prompts as there is room for. It returns what was drawn. After an
 // error the engine can only be closed.

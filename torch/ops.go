@@ -34,6 +34,7 @@ var (
 	opDetach      = &op{name: "aten::detach"}
 	opTo          = &op{name: "aten::to", overload: "dtype"}
 	opCopy        = &op{name: "aten::_to_copy"}
+	opMatMul      = &op{name: "aten::mm"}
 	opSegmentMean = &op{name: "rltrain::segment_mean"}
 	opFrozen      = &op{name: "rltrain::linear"}
 )
@@ -146,6 +147,9 @@ func (s *Scope) FrozenLinear(x, w, b Tensor) Tensor {
 func (s *Scope) SegmentMean(x, cu Tensor) Tensor {
 	return s.call(opSegmentMean, operand(x), operand(cu))
 }
+
+// MatMul is a b. a [M, K], b [K, N] of one type; result [M, N].
+func (s *Scope) MatMul(a, b Tensor) Tensor { return s.call(opMatMul, operand(a), operand(b)) }
 
 // Detach is a without its history: no gradient flows through it.
 func (s *Scope) Detach(a Tensor) Tensor { return s.call(opDetach, operand(a)) }

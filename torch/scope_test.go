@@ -35,6 +35,7 @@ func TestOperators(t *testing.T) {
 			{"Maximum", s.Maximum(a, s.Neg(a)), []float32{1, 2, 3, 4, 5, 6}},
 			{"Sum", s.Sum(a), []float32{21}},
 			{"SumLast", s.SumLast(a), []float32{6, 15}},
+			{"MatMul", s.MatMul(a, s.Floats([]float32{1, 0, 0, 1, 1, 1}, 3, 2)), []float32{4, 5, 10, 11}},
 			{"Pick", s.Pick(a, index), []float32{3, 4}},
 			{"Rows", s.Rows(a, s.Ints([]int64{1}, 1)), []float32{4, 5, 6}},
 			{"SegmentMean", s.SegmentMean(a, s.Int32s([]int32{0, 2}, 2)), []float32{2.5, 3.5, 4.5}},

@@ -39,9 +39,6 @@ type Completion struct {
 	Reason   torch.Reason
 }
 
-// stepTokens bounds the tokens of a step of the engine: long prompts are read in pieces of this size.
-const stepTokens = 512
-
 // Sampler completes prompts with a policy. It holds a packed copy of the weights.
 type Sampler struct {
 	policy  *Token
@@ -138,7 +135,7 @@ func (m *Sampler) Unfinished() int { return m.engine.Unfinished() }
 // Step writes the next token of each running sample, and reads as much of prompts as there is room for. After an error the
 // sampler can only be closed.
 func (m *Sampler) Step() error {
-	events, err := m.engine.Step(max(stepTokens, m.slots))
+	events, err := m.engine.Step(max(torch.StepTokens(), m.slots))
 	if err != nil {
 		return fmt.Errorf("generating: %w", err)
 	}

@@ -54,6 +54,13 @@ func writeTables(page, folder string) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
+	var g gpuResults
+	switch err := readJSON(filepath.Join(folder, "gpu.json"), &g); {
+	case err == nil:
+		bodies["gpu"] = g.markdown()
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
 	var l latencyResults
 	switch err := readJSON(filepath.Join(folder, "latency.json"), &l); {
 	case err == nil:

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"rltrain/internal/outfile"
@@ -15,10 +16,11 @@ import (
 	"rltrain/torch/safetensors"
 )
 
-// LlamaShape is the shape of a Llama whose output layer is its embedding.
+// LlamaShape is the shape of a Llama, or of a Qwen2, whose output layer is its embedding.
 type LlamaShape struct {
 	Vocab, Hidden, Layers, Heads, KVHeads, Intermediate int
 	RopeTheta                                           float64
+	QKVBias                                             bool // of queries, keys and values, which Qwen2 has
 }
 
 // llamaPositions is the length that models of a LlamaShape are said to be made for.
@@ -26,8 +28,12 @@ const llamaPositions = 2048
 
 // config is config.json.
 func (s LlamaShape) config(dtype safetensors.DType) ([]byte, error) {
+	kind, class := "llama", "LlamaForCausalLM"
+	if s.QKVBias {
+		kind, class = "qwen2", "Qwen2ForCausalLM"
+	}
 	return tidyJSON(map[string]any{
-		"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "vocab_size": s.Vocab,
+		"architectures": []string{class}, "model_type": kind, "vocab_size": s.Vocab,
 		"hidden_size": s.Hidden, "intermediate_size": s.Intermediate, "num_hidden_layers": s.Layers,
 		"num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads, "head_dim": s.Hidden / s.Heads,
 		"hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": s.RopeTheta, "max_position_embeddings": llamaPositions,
@@ -39,7 +45,7 @@ func (s LlamaShape) config(dtype safetensors.DType) ([]byte, error) {
 var torchNames = map[safetensors.DType]string{safetensors.F32: "float32", safetensors.BF16: "bfloat16", safetensors.F16: "float16"}
 
 // WriteLlama makes dir the folder of a Llama with weights of dtype, F32, BF16 or F16, drawn from seed as
-// transformers draws them: normal with deviation 0.02, norms at one, the padding token's embedding at zero. Its
+// transformers draws them: normal with deviation 0.02, norms at one, biases and the padding token's embedding at zero. Its
 // tokens are characters and, from the 100th on, words that no text has.
 func WriteLlama(dir string, s LlamaShape, dtype safetensors.DType, seed uint64) error {
 	if err := s.write(dir, dtype, seed); err != nil {
@@ -122,29 +128,53 @@ func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) 
 	return c, nil
 }
 
-// randomWeights draws every tensor from a stream of its own: more layers leave the first as they are.
+// randomWeights draws every tensor from a stream of its own: more layers leave the first as they are. The tensors that
+// come next are drawn meanwhile.
 func randomWeights(c *Config, seed uint64) iter.Seq2[TensorSpec, []float32] {
 	return func(yield func(TensorSpec, []float32) bool) {
-		for i, spec := range c.TensorNames() {
-			if spec.Group == "tied" {
-				continue
-			}
-			data := make([]float32, spec.elements())
-			rng := rand.New(rand.NewPCG(seed, uint64(i)))
-			for j := range data {
-				data[j] = 1
-				if !strings.HasSuffix(spec.Name, "norm.weight") {
-					data[j] = float32(rng.NormFloat64() * 0.02)
+		type drawing struct {
+			spec TensorSpec
+			data chan []float32
+		}
+		next, stop := make(chan drawing, runtime.GOMAXPROCS(0)), make(chan struct{})
+		defer close(stop)
+		go func() {
+			defer close(next)
+			for i, spec := range c.TensorNames() {
+				if spec.Group == "tied" {
+					continue
+				}
+				d := drawing{spec, make(chan []float32, 1)}
+				select {
+				case next <- d:
+					go func() { d.data <- randomWeight(c, spec, rand.New(rand.NewPCG(seed, uint64(i)))) }()
+				case <-stop:
+					return
 				}
 			}
-			if spec.Name == "embed.weight" {
-				clear(data[:c.HiddenSize]) // the padding token's row
-			}
-			if !yield(spec, data) {
+		}()
+		for d := range next {
+			if !yield(d.spec, <-d.data) {
 				return
 			}
 		}
 	}
+}
+
+func randomWeight(c *Config, spec TensorSpec, rng *rand.Rand) []float32 {
+	data := make([]float32, spec.elements())
+	for i := range data {
+		switch {
+		case strings.HasSuffix(spec.Name, "norm.weight"):
+			data[i] = 1
+		case !strings.HasSuffix(spec.Name, ".bias"):
+			data[i] = float32(rng.NormFloat64() * 0.02)
+		}
+	}
+	if spec.Name == "embed.weight" {
+		clear(data[:c.HiddenSize]) // the padding token's row
+	}
+	return data
 }
 
 // tidyJSON is v in lines, with characters as they are.

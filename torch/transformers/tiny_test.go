@@ -104,14 +104,17 @@ func TestTinyRefuses(t *testing.T) {
 	}
 }
 
-// TestRandomLlama: the model without files is the one with files, in each dtype.
+// TestRandomLlama: the model without files is the one with files, in each dtype and family.
 func TestRandomLlama(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 120, Hidden: 24, Layers: 2, Heads: 3, KVHeads: 1, Intermediate: 40, RopeTheta: 1e5}
 	for _, d := range []struct {
 		inFile safetensors.DType
 		dtype  torch.DType
-	}{{safetensors.F32, torch.F32}, {safetensors.BF16, torch.BF16}} {
+		biased bool
+		kind   string
+	}{{safetensors.F32, torch.F32, false, "llama"}, {safetensors.BF16, torch.BF16, false, "llama"}, {safetensors.BF16, torch.BF16, true, "qwen2"}} {
+		shape.QKVBias = d.biased
 		dir := t.TempDir()
 		if err := transformers.WriteLlama(dir, shape, d.inFile, 7); err != nil {
 			t.Fatal(err)
@@ -126,6 +129,9 @@ func TestRandomLlama(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer random.Close()
+		if _, biased := random.Weights["layers.1.v.bias"]; random.Config.ModelType != d.kind || biased != d.biased {
+			t.Errorf("a %s, biases: %v; want a %s", random.Config.ModelType, biased, d.kind)
+		}
 		if random.Parameters != stored.Parameters || len(random.Weights) != len(stored.Weights) {
 			t.Errorf("%d parameters in %d weights, in files %d in %d", random.Parameters, len(random.Weights), stored.Parameters, len(stored.Weights))
 		}

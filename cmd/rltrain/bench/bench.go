@@ -15,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"rltrain/cmd/rltrain/shared"
 	"rltrain/rl/algo"
 	"rltrain/torch"
 )
@@ -32,11 +33,12 @@ type benchCase struct {
 type benchTable interface{ table(w io.Writer) error }
 
 // benchFlags are the flags that all cases have.
-type benchFlags struct{ reps, threads int }
+type benchFlags struct{ reps int }
 
 // benchFigures are those that all cases have.
 type benchFigures struct {
 	DType     string            `json:"dtype"`
+	Device    string            `json:"device"` // "cpu", "cuda:0"
 	Threads   int               `json:"threads"`
 	Best      float64           `json:"best_s"`
 	Median    float64           `json:"median_s"`
@@ -54,7 +56,7 @@ type benchFigures struct {
 // Command measures speed and memory.
 func Command() *cli.Command {
 	command := &cli.Command{Name: "bench", Usage: "measure speed and memory on this machine"}
-	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), grpoBenchCase(), dpoBenchCase(), startupBenchCase()} {
+	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), grpoBenchCase(), dpoBenchCase(), startupBenchCase(), deviceBenchCase()} {
 		command.Subcommands = append(command.Subcommands, c.command())
 	}
 	return command
@@ -66,7 +68,8 @@ func (b benchCase) command() *cli.Command {
 		Name: b.name, Usage: b.usage,
 		Flags: append(b.flags,
 			&cli.IntFlag{Name: "reps", Value: 3, Usage: "undisturbed repetitions at least", Destination: &common.reps},
-			&cli.IntFlag{Name: "threads", Value: 2, Usage: "threads that compute", Destination: &common.threads},
+			&cli.IntFlag{Name: "threads", Value: 2, Usage: "threads that compute"},
+			&cli.StringFlag{Name: "device", Value: "cpu", Usage: "where tensors live: cpu, cuda, cuda:NUMBER or auto"},
 			&cli.BoolFlag{Name: "json", Usage: "print one line of JSON"}),
 		Action: func(c *cli.Context) error {
 			result, err := b.measure(c, common)
@@ -85,15 +88,10 @@ func (b benchCase) measure(c *cli.Context, common benchFlags) (result benchTable
 	if c.Args().Present() {
 		return nil, fmt.Errorf("stray argument %q", c.Args().First())
 	}
-	if err := checkBounds(bound{"reps", common.reps, 1, 1 << 16}, bound{"threads", common.threads, 1, 1 << 10}); err != nil {
+	if err := checkBounds(bound{"reps", common.reps, 1, 1 << 16}, bound{"threads", c.Int("threads"), 1, 1 << 10}); err != nil {
 		return nil, err
 	}
-	if err := torch.Open(common.threads); err != nil {
-		return nil, err
-	}
-	thread := torch.NewThread()
-	defer thread.Close()
-	err = thread.Do(c.Context, func(ctx context.Context) error {
+	err = shared.OnThread(c, func(ctx context.Context) error {
 		result, err = b.run(ctx, common)
 		return err
 	})
@@ -141,12 +139,16 @@ func gather(t timing, dtype string, peak, extra float64) (benchFigures, error) {
 	if err != nil {
 		return benchFigures{}, err
 	}
+	device, err := torch.DeviceInUse()
+	if err != nil {
+		return benchFigures{}, err
+	}
 	load, err := loadAverage()
 	if err != nil {
 		return benchFigures{}, err
 	}
 	return benchFigures{
-		DType: dtype, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean, CPUBest: t.cpu, CPUMedian: t.cpuMedian,
+		DType: dtype, Device: device, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean, CPUBest: t.cpu, CPUMedian: t.cpuMedian,
 		PeakRSS: peak, StepExtra: extra, CPU: capability, Load: load,
 		Versions: map[string]string{"libtorch": torch.LibtorchVersion, "go": strings.TrimPrefix(runtime.Version(), "go")},
 	}, nil
@@ -179,10 +181,17 @@ type timing struct {
 // bestOf times step after one warm-up, at least reps times and a second in all. Repetitions in which other
 // processes used more than a tenth of a CPU do not count towards reps, up to four times as many repetitions
 // and two minutes; short ones always count, the clock of the system's CPU time being too coarse for them.
-// A long warm-up counts as a repetition.
+// A long warm-up counts as a repetition. A repetition ends when the device has done all of it.
 func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 	const quiet, short, longWarmUp, least, most, atLeast, enough = 0.1, 0.2, 3.0, 1.0, 120.0, 8, 30
 	var times, cpus []float64
+	run := step
+	step = func() error {
+		if err := run(); err != nil {
+			return err
+		}
+		return torch.Wait()
+	}
 	clean, start := 0, time.Now()
 	if err := step(); err != nil {
 		return timing{}, err

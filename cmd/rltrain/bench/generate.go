@@ -32,6 +32,8 @@ type generateResult struct {
 	FirstToken       float64 `json:"first_token_s"`
 	DecodeTokensPerS float64 `json:"decode_tokens_per_s"`
 	DecodeStep       float64 `json:"decode_step_ms"`
+	StepBytes        float64 `json:"step_bytes"` // of weights and cache that a token step reads, in the middle of the completion
+	GBPerS           float64 `json:"gb_s"`       // StepBytes a DecodeStep, in 1e9 bytes
 	benchFigures
 }
 
@@ -41,7 +43,7 @@ func generateBenchCase() benchCase {
 		name:  "generate",
 		usage: "completions of prompts by a causal language model with random weights",
 		flags: []cli.Flag{
-			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: "tiny or smol135", Destination: &b.shape},
+			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: shapeNames, Destination: &b.shape},
 			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the weights: fp32 or bf16", Destination: &b.dtype},
 			&cli.IntFlag{Name: "batch", Value: 8, Usage: "prompts", Destination: &b.batch},
 			&cli.IntFlag{Name: "prompt", Value: 64, Usage: "tokens of each prompt", Destination: &b.prompt},
@@ -81,7 +83,6 @@ func (b generateBench) run(ctx context.Context, reps int) (result generateResult
 			prompts[i] = append(prompts[i], int32(firstWord+rng.IntN(shape.Vocab-firstWord)))
 		}
 	}
-	const chunk = 512 // tokens of a step while there are prompts to read
 	generate := func(tokens int) error {
 		for _, prompt := range prompts {
 			r := torch.Request{Prompt: prompt, Samples: 1, MaxNew: tokens, Seed: 1}
@@ -93,7 +94,7 @@ func (b generateBench) run(ctx context.Context, reps int) (result generateResult
 			}
 		}
 		for engine.Unfinished() > 0 {
-			if _, err := engine.Step(max(chunk, b.batch)); err != nil {
+			if _, err := engine.Step(max(torch.StepTokens(), b.batch)); err != nil {
 				return err
 			}
 		}
@@ -112,10 +113,12 @@ func (b generateBench) run(ctx context.Context, reps int) (result generateResult
 		mode = "sample"
 	}
 	decode := full.Best - first.best
+	step, bytes := decode/float64(b.new-1), stepBytes(shape, dtype, b.batch, b.prompt+b.new/2)
 	return generateResult{
 		Case: "generate", Shape: b.shape, Batch: b.batch, Prompt: b.prompt, New: b.new, Mode: mode,
 		TokensPerS: float64(b.batch*b.new) / full.Best, FirstToken: first.best,
-		DecodeTokensPerS: float64(b.batch*(b.new-1)) / decode, DecodeStep: 1e3 * decode / float64(b.new-1),
+		DecodeTokensPerS: float64(b.batch*(b.new-1)) / decode, DecodeStep: 1e3 * step,
+		StepBytes: bytes, GBPerS: bytes / step / 1e9,
 		benchFigures: full,
 	}, nil
 }
@@ -124,7 +127,7 @@ func (r generateResult) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "case\t%s, %s, %s, %s, %d threads, %s\n", r.Case, r.Shape, r.DType, r.Mode, r.Threads, r.CPU)
 	fmt.Fprintf(t, "batch\t%d prompts of %d tokens, %d new tokens each\n", r.Batch, r.Prompt, r.New)
-	fmt.Fprintf(t, "first token\t%.4f s\tthen %.3f ms a step, %.1f tokens/s\n", r.FirstToken, r.DecodeStep, r.DecodeTokensPerS)
+	fmt.Fprintf(t, "first token\t%.4f s\tthen %.3f ms a step, %.1f tokens/s, %.1f GB/s\n", r.FirstToken, r.DecodeStep, r.DecodeTokensPerS, r.GBPerS)
 	r.times(t, fmt.Sprintf("%.1f tokens/s", r.TokensPerS))
 	return t.Flush()
 }

@@ -64,7 +64,7 @@ func grpoBenchCase() benchCase {
 		name:  "grpo_step",
 		usage: "a step of GRPO: completions, rewards, advantages and updates; Llama of random weights, adapters on all linear layers",
 		flags: []cli.Flag{
-			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: "tiny or smol135", Destination: &b.shape},
+			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: shapeNames, Destination: &b.shape},
 			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &b.dtype},
 			&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &b.r},
 			&cli.IntFlag{Name: "group", Value: 8, Usage: "completions of each prompt, at least 2", Destination: &b.group},

@@ -13,8 +13,6 @@ import (
 	"rltrain/rl/epochs"
 	"rltrain/rl/policy"
 	"rltrain/rl/run"
-	"rltrain/torch"
-	"rltrain/torch/transformers"
 )
 
 // loraBench is what `rltrain bench lora_step` repeats.
@@ -36,6 +34,8 @@ type loraResult struct {
 	RealTokens int     `json:"real_tokens"`
 	RowTokens  int     `json:"row_tokens"` // with padding, of which there is none
 	TokensPerS float64 `json:"tokens_per_s"`
+	StepFLOPs  float64 `json:"step_flops"` // multiplications and additions that a step can't do without
+	TFLOPPerS  float64 `json:"tflop_s"`
 	Trainable  int64   `json:"trainable"`
 	RSSBefore  float64 `json:"rss_before_mb"` // MiB
 	benchFigures
@@ -49,7 +49,7 @@ type randomLlama struct {
 
 func (l *randomLlama) flags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "shape", Value: "tiny", Usage: "tiny or smol135", Destination: &l.shape},
+		&cli.StringFlag{Name: "shape", Value: "tiny", Usage: shapeNames, Destination: &l.shape},
 		&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &l.dtype},
 		&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &l.r},
 	}
@@ -73,17 +73,7 @@ func (l *randomLlama) policy() (*policy.Token, error) {
 	})
 }
 
-// llamaShapes are those of the language models that are measured.
-var llamaShapes = map[string]transformers.LlamaShape{
-	"smol135": {Vocab: 49152, Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3, Intermediate: 1536, RopeTheta: 1e5}, // of SmolLM2-135M
-	"tiny":    {Vocab: 64, Hidden: 128, Layers: 4, Heads: 4, KVHeads: 4, Intermediate: 512, RopeTheta: 1e4},
-}
-
-const (
-	mixedShortest = 32 // tokens of a sequence of --layout mixed
-	llamaLongest  = 2048
-	firstWord     = 3 // the ids before it are special
-)
+const mixedShortest = 32 // tokens of a sequence of --layout mixed
 
 func loraBenchCase() benchCase {
 	var b loraBench
@@ -111,14 +101,6 @@ func (b loraBench) check() error {
 		return fmt.Errorf("--seq %d is below %d, the shortest length of --layout mixed", b.seq, mixedShortest)
 	}
 	return nil
-}
-
-func llamaShape(name string) (transformers.LlamaShape, error) {
-	shape, known := llamaShapes[name]
-	if !known {
-		return shape, fmt.Errorf("--shape %.40q is not tiny or smol135", name)
-	}
-	return shape, nil
 }
 
 // sequences draws token ids, of which all but the first are labels. The lengths of --layout mixed are spread
@@ -164,26 +146,19 @@ func (b loraBench) run(ctx context.Context, reps int) (result loraResult, err er
 		return result, err
 	}
 	_, trainable := p.Parameters()
+	flops := stepFLOPs(llamaShapes[b.shape], trainable, sequences)
 	return loraResult{
 		Case: "lora_step", Shape: b.shape, R: b.r, Batch: b.batch, Seq: b.seq, Layout: b.layout, Checkpoint: b.checkpoint,
-		RealTokens: tokens, RowTokens: tokens, TokensPerS: float64(tokens) / figures.Best, Trainable: trainable,
+		RealTokens: tokens, RowTokens: tokens, TokensPerS: float64(tokens) / figures.Best,
+		StepFLOPs: flops, TFLOPPerS: flops / figures.Best / 1e12, Trainable: trainable,
 		RSSBefore: figures.PeakRSS - figures.StepExtra, benchFigures: figures,
 	}, nil
-}
-
-// weightDType is the dtype that --dtype names.
-func weightDType(name string) (torch.DType, error) {
-	dtype, known := map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16}[name]
-	if !known {
-		return dtype, fmt.Errorf("--dtype %.40q is not fp32 or bf16", name)
-	}
-	return dtype, nil
 }
 
 func (r loraResult) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "case\t%s, %s, r %d, %s, %d threads, %s\n", r.Case, r.Shape, r.R, r.DType, r.Threads, r.CPU)
 	fmt.Fprintf(t, "batch\t%d sequences, %s, %d tokens\n", r.Batch, r.Layout, r.RealTokens)
-	r.times(t, fmt.Sprintf("%.1f tokens/s", r.TokensPerS))
+	r.times(t, fmt.Sprintf("%.1f tokens/s, %.2f TFLOP/s", r.TokensPerS, r.TFLOPPerS))
 	return t.Flush()
 }

@@ -32,7 +32,7 @@ func TestLoraBenchSequences(t *testing.T) {
 
 func TestLanguageBenchRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"lora_step --shape huge":             `bench lora_step: --shape "huge" is not tiny or smol135`,
+		"lora_step --shape huge":             `bench lora_step: --shape "huge" is not tiny, smol135 or qwen1.5b`,
 		"lora_step --layout padded":          `bench lora_step: --layout "padded" is not full or mixed`,
 		"lora_step --layout mixed --seq 31":  "bench lora_step: --seq 31 is below 32, the shortest length of --layout mixed",
 		"lora_step --dtype fp16":             `bench lora_step: --dtype "fp16" is not fp32 or bf16`,
@@ -43,6 +43,7 @@ func TestLanguageBenchRefuses(t *testing.T) {
 		"grpo_step --beta -1":                "bench grpo_step: --beta must be at least 0",
 		"startup --shape smol135 --dtype x":  `bench startup: --dtype "x" is not fp32 or bf16`,
 		"startup --shape tiny --threads 0":   "bench startup: --threads 0 is outside of 1 to 1024",
+		"generate --device gpu":              `bench generate: --device: "gpu" is no device; use auto, cpu, cuda or cuda:NUMBER`,
 		"lora_step --shape smol135 --reps 0": "bench lora_step: --reps 0 is outside of 1 to 65536",
 	} {
 		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: io.Discard, ExitErrHandler: func(*cli.Context, error) {}}

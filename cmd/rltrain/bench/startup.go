@@ -41,7 +41,7 @@ func startupBenchCase() benchCase {
 		name:  "startup",
 		usage: "from the start of a process of this program to the first token of a language model of random weights",
 		flags: []cli.Flag{
-			&cli.StringFlag{Name: "shape", Value: "smol135", Usage: "tiny or smol135", Destination: &b.shape},
+			&cli.StringFlag{Name: "shape", Value: "smol135", Usage: shapeNames, Destination: &b.shape},
 			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the stored weights: fp32 or bf16", Destination: &b.dtype},
 		},
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
@@ -74,9 +74,13 @@ func (b startupBench) run(ctx context.Context, reps int) (result startupResult, 
 	if err := transformers.WriteLlama(model, shape, stored, 1); err != nil {
 		return result, err
 	}
+	device, err := torch.DeviceInUse()
+	if err != nil {
+		return result, err
+	}
 	var first, peak float64
 	times, err := bestOf(ctx, func() error {
-		token, memory, err := startOnce(ctx, program, model)
+		token, memory, err := startOnce(ctx, program, model, device)
 		if first == 0 || token < first {
 			first, peak = token, memory
 		}
@@ -94,9 +98,9 @@ func (b startupBench) run(ctx context.Context, reps int) (result startupResult, 
 
 // startOnce runs the program on a prompt: how long the first token took, in seconds, and the peak of the
 // process's memory by then, in MiB.
-func startOnce(ctx context.Context, program, model string) (first, peak float64, err error) {
+func startOnce(ctx context.Context, program, model, device string) (first, peak float64, err error) {
 	c := exec.CommandContext(ctx, program, "generate", "--model", model, "--max-new-tokens", "1", "--temperature", "0",
-		"--batch-size", "1", "--threads", strconv.Itoa(torch.Threads()))
+		"--batch-size", "1", "--device", device, "--threads", strconv.Itoa(torch.Threads()))
 	var errors bytes.Buffer
 	c.Stderr = &errors
 	defer func() {

@@ -1,0 +1,124 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"text/tabwriter"
+
+	"rltrain/torch"
+)
+
+// deviceResult is what the device can do at best: what other cases' figures stand beside.
+type deviceResult struct {
+	Case      string  `json:"case"`
+	CopyGBPS  float64 `json:"copy_gb_s"` // 1e9 bytes read and written a second
+	ProductTF float64 `json:"tflop_s"`   // of a product of square matrices in bf16
+	Product   int     `json:"product"`   // rows of each of these
+	benchFigures
+}
+
+const (
+	copiedBytes = 1 << 30
+	productRows = 8192
+	inARow      = 8 // copies or products of a repetition: one alone ends too soon for the clock
+)
+
+func deviceBenchCase() benchCase {
+	return benchCase{
+		name:  "device",
+		usage: "what the device can do at best: a large copy, a large product in bf16",
+		run: func(ctx context.Context, common benchFlags) (benchTable, error) {
+			return deviceBench(ctx, common.reps, copiedBytes, productRows)
+		},
+	}
+}
+
+// deviceBench copies bytes and multiplies matrices of so many rows. Seconds and memory are those of the products.
+func deviceBench(ctx context.Context, reps, bytes, rows int) (result deviceResult, err error) {
+	rng := rand.New(rand.NewPCG(1, 0))
+	source, err := uniform(rng, bytes/4)
+	if err != nil {
+		return result, err
+	}
+	defer source.Close()
+	copying, err := bestOf(ctx, repeatedly(func(*torch.Scope) error {
+		copied, err := source.To(torch.F32)
+		torch.CloseAll(copied)
+		return err
+	}), reps)
+	if err != nil {
+		return result, err
+	}
+	a, err := bf16(rng, rows)
+	if err != nil {
+		return result, err
+	}
+	defer a.Close()
+	b, err := bf16(rng, rows)
+	if err != nil {
+		return result, err
+	}
+	defer b.Close()
+	figures, err := measureStep(ctx, repeatedly(func(s *torch.Scope) error {
+		s.MatMul(a.T(), b.T())
+		return nil
+	}), reps, "bf16")
+	if err != nil {
+		return result, err
+	}
+	flops := 2 * float64(rows) * float64(rows) * float64(rows)
+	return deviceResult{
+		Case: "device", CopyGBPS: inARow * 2 * float64(bytes) / copying.best / 1e9, ProductTF: inARow * flops / figures.Best / 1e12, Product: rows,
+		benchFigures: figures,
+	}, nil
+}
+
+// repeatedly is what a repetition does, each time in a scope of its own.
+func repeatedly(do func(s *torch.Scope) error) func() error {
+	return func() error {
+		for range inARow {
+			if err := torch.Do(torch.NoGrad, do); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// uniform are n numbers between -1 and 1: zeros would be faster than what is computed with.
+func uniform(rng *rand.Rand, n int) (*torch.Var, error) {
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = 2*rng.Float32() - 1
+	}
+	return torch.Constant(values, int64(n))
+}
+
+// bf16 is a square matrix.
+func bf16(rng *rand.Rand, rows int) (v *torch.Var, err error) {
+	wide, err := uniform(rng, rows*rows)
+	if err != nil {
+		return nil, err
+	}
+	defer wide.Close()
+	narrow, err := wide.To(torch.BF16)
+	if err != nil {
+		return nil, err
+	}
+	defer narrow.Close()
+	err = torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		v = s.Keep(s.View(narrow.T(), int64(rows), int64(rows)))
+		return nil
+	})
+	return v, err
+}
+
+func (r deviceResult) table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "case\t%s, %s, %d threads, %s\n", r.Case, r.Device, r.Threads, r.CPU)
+	fmt.Fprintf(t, "copy\t%.1f GB/s read and written\n", r.CopyGBPS)
+	fmt.Fprintf(t, "product\t%.2f TFLOP/s, bf16, %d × %d × %d\n", r.ProductTF, r.Product, r.Product, r.Product)
+	return t.Flush()
+}
