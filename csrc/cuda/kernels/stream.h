@@ -1,0 +1,13 @@
+// The stream on which libtorch computes on a device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "cuda/kernels/kernels.h"
+
+namespace rlt::cuda {
+
+// Null for the CPU.
+Stream current_stream(const at::Device& device);
+
+}  // namespace rlt::cuda
