@@ -72,7 +72,8 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
   const Heads heads = project(block, pass, x);
   const at::Tensor mixed = std::get<0>(varlen_attention(
       place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens,
-      c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap, pass.continues));
+      c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap, pass.continues,
+      (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).weight.scalar_type()));
   return close(pass, block.o, pass.groups != nullptr ? &pass.groups->o : nullptr, block.post_attn_norm,
                wanted(pass, mixed), residual);
 }

@@ -65,17 +65,20 @@ std::tuple<at::Tensor, at::Tensor> varlen_attention(const at::Tensor& q, const a
                                                     const at::Tensor& v, const at::Tensor& cu_seqlens,
                                                     int64_t heads, double scale, bool causal, int64_t window,
                                                     double softcap,
-                                                    const std::optional<at::Tensor>& continues) {
+                                                    const std::optional<at::Tensor>& continues,
+                                                    std::optional<at::ScalarType> compute) {
   static const auto op = find<decltype(varlen_attention)>("rltrain::varlen_attention");
-  return op.call(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues);
+  return op.call(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues, compute);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> varlen_attention_backward(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale,
-    bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues) {
+    bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues,
+    std::optional<at::ScalarType> compute) {
   static const auto op = find<decltype(varlen_attention_backward)>("rltrain::varlen_attention_backward");
-  return op.call(grad, q, k, v, out, lse, cu_seqlens, heads, scale, causal, window, softcap, continues);
+  return op.call(grad, q, k, v, out, lse, cu_seqlens, heads, scale, causal, window, softcap, continues,
+                 compute);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x,

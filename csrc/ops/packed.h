@@ -19,11 +19,13 @@ std::tuple<at::Tensor, at::Tensor> varlen_attention(const at::Tensor& q, const a
                                                     const at::Tensor& v, const at::Tensor& cu_seqlens,
                                                     int64_t heads, double scale, bool causal = false,
                                                     int64_t window = 0, double softcap = 0,
-                                                    const std::optional<at::Tensor>& continues = {});
+                                                    const std::optional<at::Tensor>& continues = {},
+                                                    std::optional<at::ScalarType> compute = {});
 std::tuple<at::Tensor, at::Tensor, at::Tensor> varlen_attention_backward(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale,
-    bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues);
+    bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues,
+    std::optional<at::ScalarType> compute);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x,
                                                                           const at::Tensor& residual,
                                                                           const at::Tensor& weight,

@@ -117,7 +117,8 @@ std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& q, const at:
                                                   const at::Tensor& v, const at::Tensor& cu_seqlens,
                                                   int64_t heads, double scale, bool causal, int64_t window,
                                                   double softcap,
-                                                  const std::optional<at::Tensor>& continues) {
+                                                  const std::optional<at::Tensor>& continues,
+                                                  std::optional<at::ScalarType> /*compute*/) {
   const Rule r = check(q, k, v, heads, scale, causal, window, softcap);
   at::Tensor out = at::empty(q.sizes(), q.options()), lse = at::empty({heads, q.size(0)}, q.options());
   for (const Span& s : spans_of(r, cu_seqlens, continues, q.size(0))) {
@@ -143,7 +144,8 @@ void add_keys(const Rule& r, const Span& s, const at::Tensor& gained, const at::
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale,
-    bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues) {
+    bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues,
+    std::optional<at::ScalarType> /*compute*/) {
   const Rule r = check(q, k, v, heads, scale, causal, window, softcap);
   at::Tensor grad_q = at::empty(q.sizes(), q.options()), grad_k = at::zeros_like(k),
              grad_v = at::zeros_like(v);

@@ -15,15 +15,18 @@ struct Attention : torch::autograd::Function<Attention> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& v, const at::Tensor& cu_seqlens, int64_t heads, double scale,
                                bool causal, int64_t window, double softcap,
-                               const std::optional<at::Tensor>& continues) {
+                               const std::optional<at::Tensor>& continues,
+                               std::optional<at::ScalarType> compute) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [out, lse] = varlen_attention(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues);
+    auto [out, lse] =
+        varlen_attention(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues, compute);
     ctx->save_for_backward({q, k, v, out, lse, cu_seqlens, continues.value_or(at::Tensor())});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["causal"] = causal;
     ctx->saved_data["window"] = window;
     ctx->saved_data["softcap"] = softcap;
+    ctx->saved_data["compute"] = compute;
     ctx->mark_non_differentiable({lse});
     return {out, lse};
   }
@@ -34,8 +37,13 @@ struct Attention : torch::autograd::Function<Attention> {
     auto [q, k, v] = varlen_attention_backward(
         grads[0].contiguous(), s[0], s[1], s[2], s[3], s[4], s[5], data["heads"].toInt(),
         data["scale"].toDouble(), data["causal"].toBool(), data["window"].toInt(), data["softcap"].toDouble(),
-        s[6].defined() ? std::optional<at::Tensor>(s[6]) : std::nullopt);
-    return {q, k, v, Variable(), Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
+        s[6].defined() ? std::optional<at::Tensor>(s[6]) : std::nullopt,
+        data["compute"].toOptional<at::ScalarType>());
+    variable_list found(11);
+    found[0] = q;
+    found[1] = k;
+    found[2] = v;
+    return found;
   }
 };
 
@@ -72,8 +80,10 @@ std::tuple<at::Tensor, at::Tensor> attention_autograd(const at::Tensor& q, const
                                                       const at::Tensor& v, const at::Tensor& cu_seqlens,
                                                       int64_t heads, double scale, bool causal,
                                                       int64_t window, double softcap,
-                                                      const std::optional<at::Tensor>& continues) {
-  const auto out = Attention::apply(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues);
+                                                      const std::optional<at::Tensor>& continues,
+                                                      std::optional<at::ScalarType> compute) {
+  const auto out =
+      Attention::apply(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues, compute);
   return {out[0], out[1]};
 }
 

@@ -270,7 +270,8 @@ void attend(const Rule& rule, const Shape& s, const Span& span, const Block& b,
 std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::Tensor& k,
                                                  const at::Tensor& v, const at::Tensor& cu_seqlens,
                                                  int64_t heads, double scale, bool causal, int64_t window,
-                                                 double softcap, const std::optional<at::Tensor>& continues) {
+                                                 double softcap, const std::optional<at::Tensor>& continues,
+                                                 std::optional<at::ScalarType> /*compute*/) {
   const Rule rule{causal, window, static_cast<float>(scale), static_cast<float>(softcap)};
   const Shape s = check(q, k, v, cu_seqlens, continues, heads, rule);
   at::Tensor out = at::empty(q.sizes(), q.options());
@@ -401,7 +402,8 @@ void sequence_backward(const Rule& rule, const Shape& s, const Passed& t, const 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale,
-    bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues) {
+    bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues,
+    std::optional<at::ScalarType> /*compute*/) {
   const Rule rule{causal, window, static_cast<float>(scale), static_cast<float>(softcap)};
   const Shape s = check(q, k, v, cu_seqlens, continues, heads, rule);
   TORCH_CHECK(grad.sizes() == q.sizes() && grad.is_contiguous() && out.sizes() == q.sizes() &&
