@@ -8,11 +8,13 @@ folder=$PWD/build/bundle/$name
 rm -rf build/bundle
 mkdir -p "$folder"/{bin,lib,tests}
 scripts/setup/core.sh core_tests
+scripts/setup/cuda.sh cuda_tests
 cp build/lib/librltrain.so build/lib/librltrain_cuda.so "$folder/lib/"
-cp build/core_tests "$folder/tests/"
-strip "$folder"/lib/* "$folder/tests/core_tests"
+programs=("$folder"/tests/{core,cuda}_tests)
+cp build/core_tests build/cuda_tests "$folder/tests/"
+strip "$folder"/lib/* "${programs[@]}"
 # The program finds a libtorch on the machine where it runs.
-python3 scripts/setup/portable.py "$folder"/lib/* "$folder/tests/core_tests"
+python3 scripts/setup/portable.py "$folder"/lib/* "${programs[@]}"
 eval "$(scripts/setup/env.sh)"
 go build -ldflags='-s -w' -o "$folder/bin/rltrain" ./cmd/rltrain
 for package in torch torch/transformers; do

