@@ -47,19 +47,33 @@ void gated_backward(Stream stream, const float* grad, Matrix gate, Matrix up, in
 void hash_dropout(Stream stream, const float* x, const int64_t* row_keys, int64_t layer, double p, float* y,
                   int64_t rows, int64_t width);
 
+// ---- sequences (pool.cu) ----
+
+// y [count, width]: y[i] = Σ x[rows[j]] over j from begins[i] on and below begins[i + 1], in that order. x [·, width] of
+// `type`.
+void sum_rows(Stream stream, const void* x, Type type, const int32_t* begins, const int32_t* rows, float* y,
+              int64_t count, int64_t width);
+// y [segments, width]: the mean of x [·, width] in the rows from borders[s] on and below borders[s + 1], 0 where there
+// are none.
+void segment_mean(Stream stream, Matrix x, const int32_t* borders, float* y, int64_t segments, int64_t width);
+// The gradient of x [rows, width], from that of y [segments, width].
+void segment_mean_backward(Stream stream, const float* grad, const int32_t* borders, float* grad_x, int64_t rows,
+                           int64_t segments, int64_t width);
+
 // ---- the head's rows (logprob.cu) ----
 
 // Of logits h wᵀ + b [rows, vocab] fp32: z = softcap·tanh(logit/softcap)/temperature, and of each row log
-// softmax(z)[target], entropy, rank (how many logits exceed the target's), log Σ exp z.
+// softmax(z)[target], entropy, rank (how many logits exceed the target's), log Σ exp z. A target outside of
+// [0, vocab) has the log-probability NaN and the rank -1.
 void token_logprobs(Stream stream, const float* logits, const int64_t* targets, double temperature,
                     double softcap, float* logprobs, float* entropy, int64_t* rank, float* lse, int64_t rows,
                     int64_t vocab);
-// In place of logits, in `type` and from the same address on: the derivative by the logits of
+// In place of logits, in `type`, each row from where that of the logits begins: the derivative by the logits of
 // Σ grad_logprobs·logprob + grad_entropy·entropy. grad_logprobs null counts as ones, grad_entropy null as
 // zeros.
-void token_logprobs_slope(Stream stream, const float* logits, const int64_t* targets, double temperature,
-                          double softcap, const float* lse, const float* entropy, const float* grad_logprobs,
-                          const float* grad_entropy, void* slope, Type type, int64_t rows, int64_t vocab);
+void token_logprobs_slope(Stream stream, float* logits, const int64_t* targets, double temperature, double softcap,
+                          const float* lse, const float* entropy, const float* grad_logprobs,
+                          const float* grad_entropy, Type type, int64_t rows, int64_t vocab);
 
 // ---- generating (cache.cu, decode.cu, sampler.cu) ----
 
@@ -113,6 +127,11 @@ void decode_attention(Stream stream, const Row* rows, const Place* places, void*
                       const void* queries, double scale, int64_t window, double softcap, Shape shape,
                       int64_t layer, void* out, int64_t count, int64_t longest, void* room);
 int64_t decode_room(Shape shape, int64_t count, int64_t longest);
+
+// Keys and values of a layer that sequences have on pages, one sequence after the other: k, v [total, kv_heads·head_dim] of
+// shape.type; borders [sequences + 1] int32.
+void gather(Stream stream, const Place* places, void* const* pages, const int32_t* borders, Shape shape,
+            int64_t layer, void* k, void* v, int64_t sequences, int64_t total);
 
 // A token to draw, from row `logits`.
 struct PickRow {

@@ -1,30 +1,43 @@
-// RMS norm, rotary positions and the gated activation, of libtorch's operators.
+// RMS norm, rotary positions and the gated activation.
 #include "ops/block.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/gelu_backward.h>
-#include <ATen/ops/silu_backward.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "nn/activate.h"
+#include "cuda/ops/launch.h"
+#include "rltrain.h"
 
 namespace rlt {
 namespace {
 
-at::Tensor factor(const at::Tensor& weight, bool plus_one) { return plus_one ? weight.add(1) : weight; }
+void check_norm(const at::Tensor& x, const at::Tensor& weight) {
+  TORCH_CHECK(x.dim() == 2 && weight.dim() == 1 && weight.numel() == x.size(1) && x.size(1) > 0,
+              "rms_norm: weight ", weight.sizes(), " does not fit x ", x.sizes());
+  check_floats("rms_norm", {x, weight});
+}
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_cuda(const at::Tensor& x, const at::Tensor& weight, double eps,
                                                  bool plus_one) {
-  TORCH_CHECK(x.dim() == 2 && weight.dim() == 1 && weight.numel() == x.size(1), "rms_norm: weight ",
-              weight.sizes(), " does not fit x ", x.sizes());
-  const at::Tensor rstd = x.square().mean(1).add_(eps).rsqrt_();
-  return {x.mul(rstd.unsqueeze(1)).mul_(factor(weight, plus_one)), rstd};
+  check_norm(x, weight);
+  const at::Tensor in = dense_rows(x), w = weight.contiguous();
+  at::Tensor y = at::empty(x.sizes(), x.options()), rstd = at::empty({x.size(0)}, x.options());
+  cuda::rms_norm(Launch(x).stream, matrix(in), floats(w), plus_one, eps, out(y), cuda::Type::kF32, out(rstd),
+                 x.size(0), x.size(1));
+  return {y, rstd};
 }
 
 at::Tensor rms_norm_backward_cuda(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                                   const at::Tensor& rstd, bool plus_one) {
-  const at::Tensor scale = rstd.unsqueeze(1), normed = x.mul(scale), g = grad.mul(factor(weight, plus_one));
-  return g.sub(normed.mul(g.mul(normed).mean(1, true))).mul_(scale);
+  check_norm(x, weight);
+  TORCH_CHECK(grad.sizes() == x.sizes() && rstd.numel() == x.size(0), "rms_norm_backward: grad ",
+              grad.sizes(), " and rstd ", rstd.sizes(), " do not fit x ", x.sizes());
+  check_floats("rms_norm_backward", {x, grad, rstd});
+  const at::Tensor in = dense_rows(x), of_y = dense_rows(grad), w = weight.contiguous(),
+                   r = rstd.contiguous();
+  at::Tensor grad_x = at::empty(x.sizes(), x.options());
+  cuda::rms_norm_backward(Launch(x).stream, matrix(of_y), matrix(in), floats(w), plus_one, floats(r),
+                          out(grad_x), x.size(0), x.size(1));
+  return grad_x;
 }
 
 at::Tensor rope_cuda(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
@@ -35,44 +48,44 @@ at::Tensor rope_cuda(const at::Tensor& x, const at::Tensor& cos, const at::Tenso
       cos.dim() == 2 && cos.size(0) == x.size(0) && 2 * cos.size(1) <= head_dim && cos.sizes() == sin.sizes(),
       "rope: cos ", cos.sizes(), " and sin ", sin.sizes(), " do not fit x ", x.sizes(), " with heads of ",
       head_dim);
-  const int64_t half = cos.size(1);
-  const at::Tensor heads = x.reshape({x.size(0), x.size(1) / head_dim, head_dim});
-  const at::Tensor a = heads.narrow(2, 0, half), b = heads.narrow(2, half, half),
-                   rest = heads.narrow(2, 2 * half, head_dim - 2 * half);
-  const at::Tensor c = cos.unsqueeze(1), s = inverse ? sin.neg().unsqueeze(1) : sin.unsqueeze(1);
-  return at::cat({a.mul(c).sub(b.mul(s)), b.mul(c).add(a.mul(s)), rest}, 2).reshape(x.sizes());
+  check_floats("rope", {x, cos, sin});
+  const at::Tensor in = dense_rows(x), c = cos.contiguous(), s = sin.contiguous();
+  at::Tensor y = at::empty(x.sizes(), x.options());
+  cuda::rope(Launch(x).stream, matrix(in), floats(c), floats(s), inverse, out(y), x.size(0),
+             x.size(1) / head_dim, head_dim, cos.size(1));
+  return y;
 }
 
 void check_gated(const at::Tensor& gate, const at::Tensor& up, int64_t activation) {
-  TORCH_CHECK(gate.sizes() == up.sizes(), "gated_act: gate ", gate.sizes(), " and up ", up.sizes(),
-              " do not fit");
+  TORCH_CHECK(gate.dim() == 2 && gate.sizes() == up.sizes(), "gated_act: gate ", gate.sizes(), " and up ",
+              up.sizes(), " do not fit");
   TORCH_CHECK(activation >= RLT_ACT_SILU && activation <= RLT_ACT_RELU, "gated_act: unknown activation ",
               activation);
+  check_floats("gated_act", {gate, up});
 }
 
 at::Tensor gated_act_cuda(const at::Tensor& gate, const at::Tensor& up, int64_t activation) {
   check_gated(gate, up, activation);
-  return nn::activate(static_cast<int32_t>(activation), gate).mul_(up);
-}
-
-at::Tensor activation_backward(const at::Tensor& grad, const at::Tensor& gate, int64_t activation) {
-  switch (activation) {
-    case RLT_ACT_SILU:
-      return at::silu_backward(grad, gate);
-    case RLT_ACT_GELU:
-      return at::gelu_backward(grad, gate);
-    case RLT_ACT_GELU_TANH:
-      return at::gelu_backward(grad, gate, "tanh");
-    default:
-      return grad.mul(gate.gt(0));
-  }
+  const at::Tensor g = dense_rows(gate), u = dense_rows(up);
+  at::Tensor y = at::empty(gate.sizes(), gate.options());
+  cuda::gated(Launch(gate).stream, matrix(g), matrix(u), static_cast<int32_t>(activation), out(y),
+              cuda::Type::kF32, gate.size(0), gate.size(1));
+  return y;
 }
 
 std::tuple<at::Tensor, at::Tensor> gated_act_backward_cuda(const at::Tensor& grad, const at::Tensor& gate,
                                                            const at::Tensor& up, int64_t activation) {
   check_gated(gate, up, activation);
-  return {activation_backward(grad.mul(up), gate, activation),
-          nn::activate(static_cast<int32_t>(activation), gate).mul_(grad)};
+  TORCH_CHECK(grad.sizes() == gate.sizes(), "gated_act_backward: grad ", grad.sizes(), " does not fit gate ",
+              gate.sizes());
+  check_floats("gated_act_backward", {gate, grad});
+  const at::Tensor of_y = grad.contiguous(), g = dense_rows(gate), u = dense_rows(up);
+  at::Tensor grad_gate = at::empty(gate.sizes(), gate.options()),
+             grad_up = at::empty(gate.sizes(), gate.options());
+  cuda::gated_backward(Launch(gate).stream, floats(of_y), matrix(g), matrix(u),
+                       static_cast<int32_t>(activation), out(grad_gate), out(grad_up), gate.size(0),
+                       gate.size(1));
+  return {grad_gate, grad_up};
 }
 
 }  // namespace

@@ -7,9 +7,8 @@
 
 namespace rlt {
 
-// x wᵀ [N, out] float32. x [N, in] is rounded to the type of w [out, in], which is float32, bfloat16 or float16;
-// either may be a transposed view, so grad w is product(grad, w.t()). Tensors of the CPU, where libtorch has no
-// such product, are widened instead.
+// x wᵀ [N, out] float32. x [N, in] is rounded to the type of w [out, in], which is float32, bfloat16 or
+// float16. Tensors of the CPU, where libtorch has no such product, are widened instead.
 inline at::Tensor product(const at::Tensor& x, const at::Tensor& w) {
   if (w.scalar_type() == at::kFloat || !w.is_cuda()) return at::mm(x.to(at::kFloat), w.to(at::kFloat).t());
   return at::mm(x.to(w.scalar_type()), w.t(), at::kFloat);
@@ -22,6 +21,17 @@ inline void product_into(at::Tensor& y, const at::Tensor& x, const at::Tensor& w
   } else {
     at::addmm_out(y, y, x.to(w.scalar_type()), w.t(), at::kFloat, 1, alpha);
   }
+}
+
+// The type in which gradients pass back through w. float16 would lose small ones.
+inline at::ScalarType back_type(const at::Tensor& w) {
+  return w.is_cuda() && w.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+}
+
+// grad w [N, in] float32, of grad [N, out].
+inline at::Tensor product_back(const at::Tensor& grad, const at::Tensor& w) {
+  const at::ScalarType type = back_type(w);
+  return type == at::kFloat ? at::mm(grad.to(type), w.to(type)) : at::mm(grad.to(type), w, at::kFloat);
 }
 
 }  // namespace rlt
