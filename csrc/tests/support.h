@@ -13,6 +13,12 @@
 
 namespace rlt::test {
 
+// Where tests that run on any device put their tensors.
+inline at::Device& device() {
+  static at::Device place(at::kCPU);
+  return place;
+}
+
 // Reproducible normal and integer tensors.
 class Random {
  public:
