@@ -63,8 +63,9 @@ void norm(std::vector<float>& x, const float* weight, bool plus_one, double eps)
 }
 
 void turn(std::vector<float>& x, const Row& row, const Angles& angles) {
-  const double* frequencies = row.long_rope != 0 ? angles.long_inv_freq : angles.inv_freq;
-  const double factor = row.long_rope != 0 ? angles.long_factor : angles.factor;
+  const bool is_long = row.long_rope != 0 && angles.long_inv_freq != nullptr;
+  const double* frequencies = is_long ? angles.long_inv_freq : angles.inv_freq;
+  const double factor = is_long ? angles.long_factor : angles.factor;
   for (int64_t j = 0; j < angles.half; ++j) {
     const double angle = static_cast<double>(row.position) * frequencies[j];
     const auto c = static_cast<float>(factor * std::cos(angle));
