@@ -9,6 +9,7 @@ static const char* (*libtorch_version)(void);
 static int32_t (*count)(int32_t*, char*, int32_t);
 static int32_t (*describe)(int32_t, rlt_cuda_device*, char*, int32_t);
 static int32_t (*try_device)(int32_t, char*, int32_t);
+static void* (*runner)(void);
 
 int rlt_open_cuda(const char* path, char* message, int size) {
   void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
@@ -27,6 +28,7 @@ int rlt_open_cuda(const char* path, char* message, int size) {
   FILL(count, rlt_cuda_count)
   FILL(describe, rlt_cuda_describe)
   FILL(try_device, rlt_cuda_try)
+  FILL(runner, rlt_cuda_runner)
   return 0;
 }
 
@@ -37,3 +39,4 @@ int32_t rlt_cuda_describe(int32_t device, rlt_cuda_device* what, char* message, 
   return describe(device, what, message, size);
 }
 int32_t rlt_cuda_try(int32_t device, char* message, int32_t size) { return try_device(device, message, size); }
+void* rlt_cuda_runner(void) { return runner(); }

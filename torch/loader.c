@@ -41,6 +41,7 @@
   X(rlt_engine_cancel)                                                                          \
   X(rlt_engine_refresh)                                                                         \
   X(rlt_engine_adapter)                                                                         \
+  X(rlt_cuda_runs)                                                                              \
   X(rlt_engine_free)                                                                            \
   X(rlt_store_open)                                                                             \
   X(rlt_store_set)                                                                              \

@@ -1,6 +1,7 @@
 package torch
 
 // #include <stdlib.h>
+// #include "cuda.h"
 // #include "loader.h"
 // #cgo LDFLAGS: -ldl
 // #cgo noescape rlt_op_call
@@ -117,8 +118,13 @@ func open(threads int) error {
 	if err := nativeError("open", C.rlt_init(C.int32_t(threads))); err != nil {
 		return err
 	}
-	library.device, err = library.device.resolve()
-	return err
+	if library.device, err = library.device.resolve(); err != nil {
+		return err
+	}
+	if library.device.cuda {
+		C.rlt_cuda_runs(C.rlt_cuda_runner())
+	}
+	return nil
 }
 
 const libraryName = "librltrain.so"

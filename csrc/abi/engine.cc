@@ -42,4 +42,8 @@ rlt_error* rlt_engine_adapter(rlt_engine* engine, int32_t number, const rlt_mode
   return rlt::guard([&] { engine->engine.set_adapter(number, model == nullptr ? nullptr : &model->net); });
 }
 
+void rlt_cuda_runs(void* runner) {
+  rlt::engine::register_runner(c10::DeviceType::CUDA, reinterpret_cast<rlt::engine::RunnerFactory>(runner));
+}
+
 void rlt_engine_free(rlt_engine* engine) { delete engine; }

@@ -1,5 +1,6 @@
 // The functions of rltrain_cuda.h. The operators register themselves.
 #include <ATen/ops/ones.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 #include <torch/headeronly/version.h>
 
@@ -8,6 +9,7 @@
 #include <exception>
 #include <string>
 
+#include "cuda/engine/runner.h"
 #include "rltrain_cuda.h"
 
 namespace {
@@ -52,6 +54,27 @@ int32_t rlt_cuda_try(int32_t device, char* message, int32_t size) {
     const c10::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
     const double got = at::ones({1}, at::TensorOptions(place)).add(1).item<double>();
     return got == 2 ? 0 : fail("1 + 1 is " + std::to_string(got), message, size);
+  } catch (const c10::Error& e) {
+    return fail(e.what_without_backtrace(), message, size);
+  } catch (const std::exception& e) {
+    return fail(e.what(), message, size);
+  }
+}
+
+void* rlt_cuda_runner(void) { return reinterpret_cast<void*>(&rlt::cuda::make_gpu_runner); }
+
+int32_t rlt_cuda_memory(int32_t device, int64_t* figures, char* message, int32_t size) {
+  try {
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index);
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    figures[0] = stats.allocated_bytes[all].current;
+    figures[1] = stats.allocated_bytes[all].peak;
+    figures[2] = stats.reserved_bytes[all].current;
+    const auto [free, total] = c10::cuda::CUDACachingAllocator::get()->getMemoryInfo(index);
+    figures[3] = static_cast<int64_t>(free);
+    figures[4] = static_cast<int64_t>(total);
+    return 0;
   } catch (const c10::Error& e) {
     return fail(e.what_without_backtrace(), message, size);
   } catch (const std::exception& e) {

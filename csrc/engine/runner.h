@@ -2,6 +2,8 @@
 // ones. The engine decides what runs; a runner knows nothing of requests and slots.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -93,8 +95,12 @@ class Runner {
   virtual void run(std::vector<Item>& items, const std::vector<Pick>& picks) = 0;
 };
 
-// Makes a runner; the decoder must outlive it. It runs on the CPU, on copies of weights that are elsewhere.
-// Errors name what it cannot run.
+using RunnerFactory = std::unique_ptr<Runner> (*)(const nn::Transformer& decoder);
+
+// Says what makes the runners of decoders whose weights are on such a device.
+void register_runner(c10::DeviceType type, RunnerFactory factory);
+
+// Makes a runner; the decoder must outlive it. Errors name what it cannot run.
 std::unique_ptr<Runner> make_runner(const nn::Transformer& decoder);
 
 }  // namespace rlt::engine

@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 6
+#define RLT_ABI_VERSION 7
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, lives for ever */
@@ -247,8 +247,8 @@ typedef struct {
   int32_t reason; /* RLT_GOES_ON, or how the sample ended */
 } rlt_event;
 
-/* Makes an engine for a model, which must outlive it, and packs its weights: a copy of them in their own
- * type. slots is how many samples run at the same time. eos are n_eos token ids that end a sample, copied.
+/* Makes an engine for a model, which must outlive it. On the CPU it packs the weights, a copy of them in their
+ * own type; on a CUDA device it moves those of one input together. slots is how many samples run at the same time. eos are n_eos token ids that end a sample, copied.
  * The engine belongs to the caller (rlt_engine_free). Errors: slots that are not positive, an eos that is out
  * of range, a model that does not generate: one that is bidirectional, has norm_after, embed_norm,
  * token_types or first_position. */
@@ -274,6 +274,9 @@ rlt_error* rlt_engine_refresh(rlt_engine* engine);
  * NULL takes them away. Requests by different adapters run in one batch. Errors: a number that is not from 2
  * to 16384, samples by it that have not ended, a model of other weights. */
 rlt_error* rlt_engine_adapter(rlt_engine* engine, int32_t number, const rlt_model* model);
+/* Says what runs the engines of models on CUDA devices: what rlt_cuda_runner of rltrain_cuda.h returns, from
+ * a library that was built together with this one. Changes the settings of the process. Cannot fail. */
+void rlt_cuda_runs(void* runner);
 /* Frees the engine; NULL is allowed. */
 void rlt_engine_free(rlt_engine* engine);
 

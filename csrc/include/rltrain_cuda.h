@@ -13,7 +13,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_CUDA_VERSION 1
+#define RLT_CUDA_VERSION 2
 
 typedef struct {
   char name[128];
@@ -31,6 +31,12 @@ int32_t rlt_cuda_count(int32_t* count, char* message, int32_t size);
 int32_t rlt_cuda_describe(int32_t device, rlt_cuda_device* what, char* message, int32_t size);
 /* Computes something on a device. Errors: libtorch has no code for its architecture, the device is broken. */
 int32_t rlt_cuda_try(int32_t device, char* message, int32_t size);
+/* What runs engines there, for rlt_cuda_runs of rltrain.h. Cannot fail. */
+void* rlt_cuda_runner(void);
+/* What libtorch's allocator has of a device's memory, and what the device has, in bytes. figures has room for
+ * 5: in use now, in use at most so far, taken from the device, free there, there in all. Errors: there is no
+ * such device. */
+int32_t rlt_cuda_memory(int32_t device, int64_t* figures, char* message, int32_t size);
 
 #ifdef __cplusplus
 #pragma GCC visibility pop

@@ -131,7 +131,9 @@ TEST(engine_equals_the_full_forward) {
     choice.change(choices);
     rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
     rlt::nn::Transformer decoder(choices.get(), weights);
-    // 16-bit weights are widened, not rounded further: the same values in fp32 say what is right.
+    // The CPU widens 16-bit weights and rounds no further, a GPU rounds what it multiplies them by: the same
+    // values in fp32 say what is right.
+    const double limit = choices.type == at::kFloat || rlt::test::exact() ? 1e-4 : 2e-3;
     for (auto& [name, w] : weights) w = w.to(at::kFloat);
     rlt::nn::Transformer wide(choices.get(), weights);
     for (const std::string& layer : choice.adapted) {
@@ -152,7 +154,7 @@ TEST(engine_equals_the_full_forward) {
       const auto i = static_cast<size_t>(key.first - 1);
       EXPECT_EQUAL(completion.tokens.size(), size_t{40});
       EXPECT_EQUAL(completion.reason, int32_t{RLT_LENGTH});
-      EXPECT_AT_MOST(largest_error(wide, prompts[i], completion, i != 2), 1e-4, choice.name);
+      EXPECT_AT_MOST(largest_error(wide, prompts[i], completion, i != 2), limit, choice.name);
     }
   }
 }
@@ -288,7 +290,7 @@ TEST(engine_refresh_reads_what_changed) {
   EXPECT_AT_MOST(error(), 1e-4, "fresh");
   weights["layers.0.up.weight"].mul_(2);
   weights["layers.1.attn_norm.weight"].mul_(2);
-  EXPECT(error() > 1e-3);
+  EXPECT(!rlt::test::exact() || error() > 1e-3);  // only the CPU has a copy
   engine.refresh();
   EXPECT_AT_MOST(error(), 1e-4, "changed weights");
   adapt(decoder, random, "v", 3);

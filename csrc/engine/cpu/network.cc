@@ -2,11 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cmath>
 
+#include "engine/shared_weights.h"
 #include "kernels/parallel.h"
-#include "nn/block.h"
 
 namespace rlt::engine {
 namespace {
@@ -16,11 +15,6 @@ constexpr int64_t kWork = 1 << 17;
 
 int64_t grain_of(int64_t work_of_one) {
   return std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_of_one));
-}
-
-// A block's groups: qkv, o, up and down.
-std::array<const nn::LinearGroup*, 4> groups_of(const nn::Groups& g) {
-  return {&g.qkv, &g.o, &g.up, &g.down};
 }
 
 template <class T>
@@ -48,8 +42,6 @@ Network::Network(const nn::Transformer& decoder)
       blocks_(decoder.blocks().size()),
       head_group_({&decoder.head()}),
       head_(head_group_) {
-  const char* const why = config().why_mute();
-  TORCH_CHECK(*why == 0, why);
   TORCH_CHECK(decoder.embed().is_contiguous(), "embed.weight must be dense");
   for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.groups(i), blocks_[i]);
   refresh();
@@ -87,23 +79,8 @@ void Network::for_linears(const F& f) {
   f(head_);
 }
 
-void Network::check_weights(const nn::Transformer& other) const {
-  bool same = other.blocks().size() == blocks_.size();
-  for (size_t i = 0; same && i < blocks_.size(); ++i) {
-    const auto ours = groups_of(decoder_.groups(i)), theirs = groups_of(other.groups(i));
-    for (size_t j = 0; j < ours.size(); ++j) {
-      same =
-          same && std::equal(ours[j]->layers().begin(), ours[j]->layers().end(), theirs[j]->layers().begin(),
-                             theirs[j]->layers().end(), [](const nn::Linear* a, const nn::Linear* b) {
-                               return a->weight.const_data_ptr() == b->weight.const_data_ptr();
-                             });
-    }
-  }
-  TORCH_CHECK(same, "the adapter's model does not share the weights of the engine's");
-}
-
 void Network::set_adapter(int32_t number, const nn::Transformer* from) {
-  if (from != nullptr) check_weights(*from);
+  if (from != nullptr) check_shares_weights(decoder_, *from);
   low_width_ = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     PackedLinear* const to[] = {&blocks_[i].qkv, &blocks_[i].o, &blocks_[i].up, &blocks_[i].down};

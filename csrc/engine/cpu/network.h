@@ -77,7 +77,6 @@ class Network {
   };
 
   void build_block(const nn::Groups& from, Block& to) const;
-  void check_weights(const nn::Transformer& other) const;
   template <class F>
   void for_linears(const F& f);
   Norm read(const nn::Norm& norm) const;

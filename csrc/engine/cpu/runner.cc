@@ -5,10 +5,16 @@
 #include "kernels/parallel.h"
 
 namespace rlt::engine {
+namespace {
 
-std::unique_ptr<Runner> make_runner(const nn::Transformer& decoder) {
-  return std::make_unique<CpuRunner>(decoder);
-}
+[[maybe_unused]] const bool registered = [] {
+  register_runner(c10::DeviceType::CPU, [](const nn::Transformer& decoder) -> std::unique_ptr<Runner> {
+    return std::make_unique<CpuRunner>(decoder);
+  });
+  return true;
+}();
+
+}  // namespace
 
 std::unique_ptr<Segment> CpuRunner::make_segment() const {
   return std::make_unique<CpuSegment>(network_.cache_shape());

@@ -1,0 +1,252 @@
+#include "cuda/engine/network.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <array>
+
+#include "cuda/kernels/stream.h"
+
+namespace rlt::cuda {
+namespace {
+
+Type type_of(at::ScalarType type) {
+  return type == at::kBFloat16 ? Type::kBF16 : type == at::kHalf ? Type::kF16 : Type::kF32;
+}
+
+// The type of all products' weights, float32 where they differ: it holds the others.
+at::ScalarType common_type(const nn::Transformer& decoder) {
+  const at::ScalarType first = decoder.groups(0).o.layers()[0]->weight.scalar_type();
+  for (size_t i = 0; i < decoder.blocks().size(); ++i) {
+    const nn::Groups& g = decoder.groups(i);
+    for (const nn::LinearGroup* group : {&g.qkv, &g.o, &g.up, &g.down}) {
+      for (const nn::Linear* layer : group->layers()) {
+        if (layer->weight.scalar_type() != first) return at::kFloat;
+      }
+    }
+  }
+  return first;
+}
+
+const float* data_or_null(const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
+
+at::Tensor on(c10::Device device, const std::vector<double>& values) {
+  if (values.empty()) return {};
+  at::Tensor made = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
+  std::copy(values.begin(), values.end(), made.mutable_data_ptr<double>());
+  return made.to(device);
+}
+
+}  // namespace
+
+Network::Block::Block(const nn::Groups& groups)
+    : qkv(groups.qkv.layers()), o(groups.o.layers()), up(groups.up.layers()), down(groups.down.layers()) {}
+
+Network::Network(const nn::Transformer& decoder, c10::Device device)
+    : decoder_(decoder), device_(device), head_({&decoder.head()}), type_(common_type(decoder)) {
+  const nn::Config& c = config();
+  shape_ = {c.layers, c.heads, c.kv_heads, c.head_dim, type_of(type_)};
+  for (size_t i = 0; i < decoder.blocks().size(); ++i) blocks_.emplace_back(decoder.groups(i));
+  for (const nn::Rope& rope : c.rope_list) {
+    ropes_.push_back(
+        {on(device, rope.inv_freq), on(device, rope.long_inv_freq), rope.factor, rope.long_factor});
+  }
+  refresh();
+}
+
+at::Tensor Network::empty(at::IntArrayRef sizes, at::ScalarType type) const {
+  return at::empty(sizes, at::TensorOptions(type).device(device_));
+}
+
+nn::Norm Network::read(const nn::Norm& norm) const {
+  const auto move = [&](const at::Tensor& t) {
+    return t.defined() ? t.detach().to(device_).contiguous() : at::Tensor();
+  };
+  return {move(norm.weight), move(norm.bias)};
+}
+
+bool Network::refresh() {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  bool in_place = true;
+  const auto take = [&](nn::Norm& to, const nn::Norm& from) {
+    nn::Norm now = read(from);
+    const auto same = [](const at::Tensor& a, const at::Tensor& b) {
+      return a.defined() == b.defined() && (!a.defined() || a.const_data_ptr() == b.const_data_ptr());
+    };
+    in_place = in_place && same(now.weight, to.weight) && same(now.bias, to.bias);
+    to = std::move(now);
+  };
+  const auto move = [&](at::Tensor& to, const at::Tensor& from) {
+    if (!from.defined()) return;
+    const at::Tensor now = from.detach().to(device_).contiguous();
+    in_place = in_place && to.defined() && to.const_data_ptr() == now.const_data_ptr();
+    to = now;
+  };
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const nn::Block& from = decoder_.blocks()[i];
+    Block& to = blocks_[i];
+    take(to.attn_norm, from.attn_norm);
+    take(to.q_norm, from.q_norm);
+    take(to.k_norm, from.k_norm);
+    take(to.post_attn_norm, from.post_attn_norm);
+    take(to.mlp_norm, from.mlp_norm);
+    take(to.post_mlp_norm, from.post_mlp_norm);
+    for (Product* product : {&to.qkv, &to.o, &to.up, &to.down}) {
+      in_place = product->refresh(device_) && in_place;
+    }
+  }
+  take(norm_, decoder_.norm());
+  move(embed_, decoder_.embed());
+  move(positions_, decoder_.positions());
+  return head_.refresh(device_) && in_place;
+}
+
+bool Network::set_adapter(int32_t number, const nn::Transformer* from) {
+  bool in_place = true;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    Block& to = blocks_[i];
+    const std::array<Product*, 4> products{&to.qkv, &to.o, &to.up, &to.down};
+    std::array<const std::vector<const nn::Linear*>*, 4> layers{};
+    if (from != nullptr) {
+      const nn::Groups& g = from->groups(i);
+      layers = {&g.qkv.layers(), &g.o.layers(), &g.up.layers(), &g.down.layers()};
+    }
+    for (size_t j = 0; j < products.size(); ++j) {
+      in_place = products[j]->set_adapter(
+                     number, layers[j] == nullptr ? std::vector<const nn::Linear*>{} : *layers[j], device_) &&
+                 in_place;
+    }
+  }
+  return in_place;
+}
+
+at::Tensor Network::norm(const nn::Norm& norm, const at::Tensor& x, at::ScalarType type) const {
+  const nn::Config& c = config();
+  const int64_t rows = x.size(0), width = x.size(1);
+  at::Tensor y = empty({rows, width}, type);
+  const Matrix in{x.const_data_ptr<float>(), width};
+  const Stream stream = current_stream(device_);
+  if (c.norm == RLT_NORM_LAYER) {
+    layer_norm(stream, in, nullptr, norm.weight.const_data_ptr<float>(), data_or_null(norm.bias), c.norm_eps,
+               y.mutable_data_ptr(), type_of(type), nullptr, nullptr, nullptr, rows, width);
+  } else {
+    rms_norm(stream, in, norm.weight.const_data_ptr<float>(), c.norm == RLT_NORM_RMS_PLUS_ONE, c.norm_eps,
+             y.mutable_data_ptr(), type_of(type), nullptr, rows, width);
+  }
+  return y;
+}
+
+Angles Network::angles(size_t layer) const {
+  const nn::Config& c = config();
+  if (c.rotary_dim == 0) return {nullptr, nullptr, 1, 1, 0};
+  const Rope& rope = ropes_[static_cast<size_t>(c.layer_ropes[layer])];
+  const auto* const longer =
+      rope.long_inv_freq.defined() ? rope.long_inv_freq.const_data_ptr<double>() : nullptr;
+  return {rope.inv_freq.const_data_ptr<double>(), longer, rope.factor, rope.long_factor, c.rotary_dim / 2};
+}
+
+Qkv Network::layout() const {
+  const nn::Config& c = config();
+  const int64_t d = c.head_dim, queries = c.heads * d, keys = c.kv_heads * d;
+  if (c.qkv == RLT_QKV_INTERLEAVED) return {0, d, 2 * d, 3 * d, 3 * d, queries + 2 * keys};
+  return {0, queries, queries + keys, d, d, queries + 2 * keys};
+}
+
+at::Tensor Network::attend(size_t layer, const at::Tensor& x, const Pass& pass, void* room) const {
+  const nn::Config& c = config();
+  const Block& block = blocks_[layer];
+  const at::Tensor qkv = block.qkv(x, pass.ranges);
+  at::Tensor queries = empty({pass.count, c.heads * c.head_dim}, type_);
+  store(current_stream(device_), pass.rows, pass.places, pass.pages, qkv.const_data_ptr<float>(), layout(),
+        angles(layer), data_or_null(block.q_norm.weight), data_or_null(block.k_norm.weight),
+        c.norm == RLT_NORM_RMS_PLUS_ONE, c.norm_eps, shape_, static_cast<int64_t>(layer),
+        queries.mutable_data_ptr(), pass.count);
+  return mix(layer, queries, pass, room);
+}
+
+at::Tensor Network::mix(size_t layer, const at::Tensor& queries, const Pass& pass, void* room) const {
+  const nn::Config& c = config();
+  const int64_t d = c.head_dim, window = c.layer_windows[layer];
+  const Stream stream = current_stream(device_);
+  // libtorch's flash attention reads 16 bytes at a time and knows no softcap.
+  const bool flash = pass.borders.defined() && device_.is_cuda() && type_ != at::kFloat && d % 8 == 0 &&
+                     d <= 256 && c.attention_softcap == 0;
+  if (flash) {
+    at::Tensor k = empty({pass.positions, c.kv_heads, d}, type_), v = at::empty_like(k);
+    gather(stream, pass.places, pass.pages, pass.borders.const_data_ptr<int32_t>(), shape_,
+           static_cast<int64_t>(layer), k.mutable_data_ptr(), v.mutable_data_ptr(), pass.borders.numel() - 1,
+           pass.positions);
+    const std::optional<int64_t> before = window > 0 ? std::optional<int64_t>(window - 1) : std::nullopt;
+    return std::get<0>(at::_flash_attention_forward(
+                           queries.view({pass.count, c.heads, d}), k, v, pass.row_borders, pass.borders,
+                           pass.most_rows, pass.most_positions, 0.0, true, false,
+                           std::optional<double>(c.attention_scale), before, std::nullopt))
+        .view({pass.count, c.heads * d});
+  }
+  at::Tensor out = empty({pass.count, c.heads * d}, type_);
+  decode_attention(stream, pass.rows, pass.places, pass.pages, queries.const_data_ptr(), c.attention_scale,
+                   window, c.attention_softcap, shape_, static_cast<int64_t>(layer), out.mutable_data_ptr(),
+                   pass.count, pass.longest, room);
+  return out;
+}
+
+at::Tensor Network::widen(const Block& block, const at::Tensor& x, const Pass& pass) const {
+  const nn::Config& c = config();
+  const at::Tensor wide = block.up(x, pass.ranges);
+  const int64_t inner = c.intermediate_size, stride = wide.size(1);
+  const float* data = wide.const_data_ptr<float>();
+  at::Tensor y = empty({pass.count, inner}, type_);
+  const Matrix up{c.gated ? data + inner : nullptr, stride};
+  gated(current_stream(device_), {data, stride}, up, c.activation, y.mutable_data_ptr(), shape_.type,
+        pass.count, inner);
+  return y;
+}
+
+void Network::add(const Product& layer, const nn::Norm& norm, at::Tensor& x, const at::Tensor& y,
+                  const Pass& pass) const {
+  if (config().post_norms) {
+    x.add_(this->norm(norm, layer(y, pass.ranges), at::kFloat));
+  } else {
+    layer.add_to(x, y, pass.ranges);
+  }
+}
+
+at::Tensor Network::forward(const Pass& pass) const {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const nn::Config& c = config();
+  at::Tensor x = empty({pass.count, c.hidden_size}, at::kFloat);
+  embed(current_stream(device_), pass.rows, embed_.const_data_ptr(), type_of(embed_.scalar_type()),
+        data_or_null(positions_), static_cast<float>(c.embedding_scale), x.mutable_data_ptr<float>(),
+        pass.count, c.hidden_size);
+  at::Tensor room = empty({decode_room(shape_, pass.count, pass.longest)}, at::kByte);
+  for (size_t n = 0; n < blocks_.size(); ++n) {
+    const Block& block = blocks_[n];
+    const at::Tensor normed = norm(block.attn_norm, x, type_);
+    const at::Tensor mixed = attend(n, normed, pass, room.mutable_data_ptr());
+    // Where the MLP reads what attention reads, that is taken before the sum changes.
+    const at::Tensor before = c.residual == RLT_RESIDUAL_PARALLEL ? norm(block.mlp_norm, x, type_) : normed;
+    add(block.o, block.post_attn_norm, x, mixed, pass);
+    const at::Tensor in = c.residual == RLT_RESIDUAL_SEQUENTIAL ? norm(block.mlp_norm, x, type_) : before;
+    add(block.down, block.post_mlp_norm, x, widen(block, in, pass), pass);
+  }
+  return x;
+}
+
+at::Tensor Network::last(const at::Tensor& x) const {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return norm(norm_, x, head_.type());
+}
+
+at::Tensor Network::logits(const at::Tensor& last) const {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return head_(last, {});
+}
+
+void Network::logits_into(at::Tensor& logits, const at::Tensor& last) const {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  head_.into(logits, last);
+}
+
+}  // namespace rlt::cuda
