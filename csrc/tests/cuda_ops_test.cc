@@ -130,9 +130,8 @@ TEST(cuda_attention_is_the_cpus) {
                        v = all.narrow(1, (heads + kv) * d, kv * d), grad = random.normal({rows, heads * d});
       const Stack in{q, k, v, c.cu, heads, 0.4, c.causal, c.window, c.softcap, c.continues, c10::IValue()};
       const auto y = compare("varlen_attention", in);
-      compare("varlen_attention_backward",
-              {grad, q, k, v, y[0], y[1], c.cu, heads, 0.4, c.causal, c.window, c.softcap, c.continues,
-               c10::IValue()});
+      compare("varlen_attention_backward", {grad, q, k, v, y[0], y[1], c.cu, heads, 0.4, c.causal, c.window,
+                                            c.softcap, c.continues, c10::IValue()});
     }
   }
 }
@@ -144,7 +143,8 @@ TEST(cuda_attention_goes_through_a_long_sequence_in_blocks) {
   const at::Tensor q = random.normal({rows, heads * d}), k = random.normal({rows, heads * d}),
                    v = random.normal({rows, heads * d}), grad = random.normal({rows, heads * d}),
                    cu = borders({rows});
-  const auto y = compare("varlen_attention", {q, k, v, cu, heads, 0.5, true, 0, 0.0, c10::IValue(), c10::IValue()});
+  const auto y =
+      compare("varlen_attention", {q, k, v, cu, heads, 0.5, true, 0, 0.0, c10::IValue(), c10::IValue()});
   compare("varlen_attention_backward",
           {grad, q, k, v, y[0], y[1], cu, heads, 0.5, true, 0, 0.0, c10::IValue(), c10::IValue()}, 1e-4);
 }

@@ -1,17 +1,19 @@
-// The linear layer and the adapter on it, of libtorch's products. A weight of two bytes an element is widened
-// for the one product that needs it, so results are those of the CPU up to the order of sums.
-#include <ATen/ops/arange.h>
+// The linear layer and the adapter on it, of libtorch's products. On a GPU they are computed in the weight's
+// type, sums and results being float32; on the CPU the weight is widened, so that results are those of the
+// CPU's kernels.
+#include "ops/linear.h"
+
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/where.h>
 #include <torch/library.h>
 
-#include "ops/linear.h"
+#include "cuda/ops/launch.h"
+#include "cuda/ops/product.h"
+#include "cuda/ops/range.h"
 
 namespace rlt {
 namespace {
-
-constexpr int64_t kWord = 0xffffffff;
 
 void check_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
   TORCH_CHECK(x.dim() == 2 && w.dim() == 2 && x.size(1) == w.size(1) &&
@@ -30,45 +32,48 @@ void check_adapter(const at::Tensor& w, const at::Tensor& a, const at::Tensor& b
   TORCH_CHECK(p == 0 || row_keys, "lora_linear: dropout needs row_keys");
 }
 
-// h · factor modulo 2³², for words in int64: in halves, so that nothing overflows.
-at::Tensor times(const at::Tensor& h, int64_t factor) {
-  const at::Tensor high = h.mul(factor >> 16).bitwise_and(0xffff).mul(0x10000);
-  return h.mul(factor & 0xffff).add(high).bitwise_and(kWord);
-}
-
-at::Tensor fold(const at::Tensor& h, int64_t bits) {
-  return h.bitwise_xor(h.bitwise_right_shift(at::Scalar(bits)));
-}
-
-// The finaliser of MurmurHash3, 32 bits, as the CPU's kernels have it.
-at::Tensor mix(const at::Tensor& h) {
-  return fold(times(fold(times(fold(h, 16), 0x85ebca6b), 13), 0xc2b2ae35), 16);
-}
-
 at::Tensor hash_dropout_cuda(const at::Tensor& x, const at::Tensor& row_keys, int64_t layer, double p) {
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat, "hash_dropout: x must be a float32 matrix, got ",
               x.scalar_type(), " ", x.sizes());
-  TORCH_CHECK(row_keys.scalar_type() == at::kLong && row_keys.numel() == x.size(0),
-              "hash_dropout: row_keys must be ", x.size(0), " int64 values, got ", row_keys.scalar_type(),
-              " ", row_keys.sizes());
+  TORCH_CHECK(
+      row_keys.scalar_type() == at::kLong && row_keys.numel() == x.size(0) && row_keys.device() == x.device(),
+      "hash_dropout: row_keys must be ", x.size(0), " int64 values on ", x.device(), ", got ",
+      row_keys.scalar_type(), " ", row_keys.sizes(), " on ", row_keys.device());
   TORCH_CHECK(p >= 0 && p < 1, "hash_dropout: p must be in [0, 1), got ", p);
-  const at::Tensor keys = row_keys.reshape({-1, 1}), low = keys.bitwise_and(kWord).bitwise_xor(0x9e3779b9),
-                   high = keys.bitwise_right_shift(at::Scalar(32)).bitwise_and(kWord);
-  const at::Tensor of_layer = mix(at::arange(1, keys.options()).add((layer + 0x7f4a7c15) & kWord));
-  const at::Tensor row = mix(mix(low).add(high).bitwise_and(kWord)).add(of_layer);
-  const at::Tensor column = times(at::arange(x.size(1), keys.options()), 0x9e3779b9);
-  const at::Tensor hash = mix(row.add(column).bitwise_and(kWord));
-  const auto threshold = static_cast<int64_t>(p * 4294967296.0);
-  return at::where(hash.lt(threshold), 0.0, x.mul(1.0 / (1.0 - p)));
+  const at::Tensor in = x.contiguous(), keys = row_keys.contiguous();
+  at::Tensor y = at::empty(x.sizes(), x.options());
+  cuda::hash_dropout(Launch(x).stream, floats(in), keys.const_data_ptr<int64_t>(), layer, p, out(y),
+                     x.size(0), x.size(1));
+  return y;
+}
+
+// What the adapters' products have instead of t: the weight's type, in which the GPU computes them.
+at::Tensor as_weight(const at::Tensor& t, const at::Tensor& w) {
+  return w.is_cuda() ? t.to(w.scalar_type()) : t;
+}
+
+// x wᵀ + bias; x may be in the weight's type already.
+at::Tensor layer_of(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
+  if (w.scalar_type() == at::kFloat || !w.is_cuda()) return at::linear(x, w.to(at::kFloat), bias);
+  at::Tensor y = product(x, w);
+  return bias ? y.add_(*bias) : y;
+}
+
+// grad wᵀ. Float16 does not hold numbers as small as gradients may be, so that they are divided by the
+// greatest.
+at::Tensor product_of_grad(const at::Tensor& grad, const at::Tensor& w) {
+  if (w.scalar_type() != at::kHalf || !w.is_cuda()) return product(grad, w);
+  const at::Tensor greatest = greatest_of(grad);
+  return product(grad.div(greatest), w).mul_(greatest);
 }
 
 at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
   check_linear(x, w, bias);
-  return at::linear(x, w.to(at::kFloat), bias);
+  return layer_of(x, w, bias);
 }
 
 at::Tensor input_grad_cuda(const at::Tensor& grad, const at::Tensor& w) {
-  return at::mm(grad, w.to(at::kFloat));
+  return product_of_grad(grad, w.t());
 }
 
 at::Tensor weight_grad_cuda(const at::Tensor& grad, const at::Tensor& x) { return at::mm(grad.t(), x); }
@@ -77,9 +82,13 @@ std::tuple<at::Tensor, at::Tensor> lora_linear_cuda(const at::Tensor& x, const a
                                                     const OptionalTensor& bias, const at::Tensor& a,
                                                     const at::Tensor& b, double scale, double p,
                                                     const OptionalTensor& row_keys, int64_t layer) {
+  check_linear(x, w, bias);
   check_adapter(w, a, b, p, row_keys);
-  const at::Tensor low = at::mm(p > 0 ? hash_dropout_cuda(x, *row_keys, layer, p) : x, a.t());
-  return {linear_cuda(x, w, bias).addmm_(low, b.t(), 1, scale), low};
+  const at::Tensor in = as_weight(x, w), dropped = p > 0 ? hash_dropout_cuda(x, *row_keys, layer, p) : in;
+  const at::Tensor low = product(dropped, as_weight(a, w));
+  at::Tensor y = layer_of(in, w, bias);
+  product_into(y, low, as_weight(b, w), scale);
+  return {y, low};
 }
 
 // With u = drop(x) aᵀ: dB = scale · dyᵀu; du = scale · dy B; dA = duᵀ drop(x); dx = dy W + drop'(du A).
@@ -93,10 +102,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lora_grads_cuda(const at::Tensor&
   const auto drop = [&](const at::Tensor& t) {
     return p > 0 ? hash_dropout_cuda(t, *row_keys, layer, p) : t;
   };
-  const at::Tensor scaled = grad.mul(scale), grad_low = at::mm(scaled, b);
+  // Rounded once for three products; float16 is rounded by each.
+  const at::Tensor g = w.scalar_type() == at::kHalf ? grad : as_weight(grad, w);
+  const at::Tensor grad_low = product_of_grad(g, as_weight(b, w).t()).mul_(scale);
   at::Tensor grad_x;
-  if (needs_x) grad_x = input_grad_cuda(grad, w).add_(drop(at::mm(grad_low, a)));
-  return {grad_x, at::mm(grad_low.t(), drop(x)), at::mm(scaled.t(), low)};
+  if (needs_x) grad_x = product_of_grad(g, w.t()).add_(drop(product_of_grad(grad_low, as_weight(a, w).t())));
+  return {grad_x, product_of_grad(grad_low.t(), as_weight(drop(x), w).t()),
+          product_of_grad(g.t(), as_weight(low, w).t()).mul_(scale)};
 }
 
 }  // namespace

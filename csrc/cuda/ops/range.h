@@ -1,0 +1,11 @@
+// The range of gradients that are computed with in float16.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace rlt {
+
+// The greatest of |grad|, or a small number where all are 0; on the device, not waited for.
+inline at::Tensor greatest_of(const at::Tensor& grad) { return grad.abs().amax().clamp_min(1e-30); }
+
+}  // namespace rlt

@@ -1,0 +1,158 @@
+// Attention by libtorch's fused kernels, on a GPU: what the CPU's kernels give for the same numbers.
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "support.h"
+
+namespace {
+
+using rlt::test::borders;
+using rlt::test::Random;
+using rlt::test::relative;
+using rlt::test::same_bits;
+using rlt::test::total;
+using rlt::test::vector_of;
+using torch::jit::Stack;
+
+constexpr int64_t kHeads = 4;
+const at::Device kGpu(at::kCUDA, 0);
+
+struct Case {
+  std::vector<int64_t> lengths;
+  std::vector<int32_t> continues;  // empty: none does
+  bool causal;
+  int64_t window;
+  double softcap;
+};
+
+// Sequences without rows and of one row, and some that no tile of the kernels holds; prompts with answers.
+const std::vector<int64_t> kApart{5, 0, 300, 1, 70}, kShared{200, 7, 130, 1, 12}, kLonely{1, 1, 1};
+const std::vector<int32_t> kRests{-1, 0, 0, 0, -1};
+const std::vector<Case> kCases{{kApart, {}, true, 0, 0},      {kApart, {}, false, 0, 0},
+                               {kApart, {}, true, 9, 0},      {kApart, {}, false, 9, 0},
+                               {kApart, {}, true, 128, 0},    {kApart, {}, true, 300, 0},
+                               {kShared, kRests, true, 0, 0}, {kShared, kRests, true, 11, 0},
+                               {kLonely, {}, true, 0, 0},     {kShared, kRests, true, 40, 3}};
+
+// Arguments of the operator, q, k and v being parts of one tensor; rounded to `type`.
+struct Inputs {
+  Inputs(const Case& c, int64_t kv_heads, int64_t d, at::ScalarType type, uint64_t seed) {
+    Random random(seed);
+    const int64_t rows = total(c.lengths);
+    const auto draw = [&](int64_t width) { return random.normal({rows, width}).to(type).to(at::kFloat); };
+    all = draw((kHeads + 2 * kv_heads) * d);
+    grad = draw(kHeads * d);
+    cu = borders(c.lengths);
+    rule = {kHeads,   0.3,       c.causal,
+            c.window, c.softcap, c.continues.empty() ? c10::IValue() : c10::IValue(vector_of(c.continues)),
+            type};
+    widths = {kHeads * d, kv_heads * d, kv_heads * d};
+  }
+  Stack forward(const at::Device& device) const {
+    Stack stack;
+    for (const at::Tensor& t : all.to(device).split_with_sizes(widths, 1)) stack.emplace_back(t);
+    stack.emplace_back(cu);
+    stack.insert(stack.end(), rule.begin(), rule.end());
+    return stack;
+  }
+
+  at::Tensor all, grad, cu;
+  Stack rule;
+  std::vector<int64_t> widths;
+};
+
+std::vector<at::Tensor> run(const std::string& name, Stack stack) {
+  const at::Device device = stack[0].toTensor().device();
+  c10::Dispatcher::singleton().callBoxedForDispatchKey(
+      c10::Dispatcher::singleton().findSchemaOrThrow(("rltrain::" + name).c_str(), ""),
+      device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU, &stack);
+  std::vector<at::Tensor> out;
+  for (const c10::IValue& value : stack) out.push_back(value.toTensor());
+  return out;
+}
+
+// out, lse, and the gradients of q, k and v, on the CPU.
+std::vector<at::Tensor> both(const Inputs& in, const at::Device& device) {
+  Stack stack = in.forward(device);
+  std::vector<at::Tensor> found = run("varlen_attention", stack);
+  stack.insert(stack.begin(), in.grad.to(device));
+  stack.insert(stack.begin() + 4, {found[0], found[1]});
+  for (const at::Tensor& t : run("varlen_attention_backward", stack)) found.push_back(t);
+  for (at::Tensor& t : found) t = t.cpu();
+  return found;
+}
+
+// How far results in a type may be from those of float32, of the greatest: values, gradients. Probabilities
+// and what is summed of them are rounded: to 8 bits in bfloat16, to 11 in float16.
+struct Limits {
+  at::ScalarType type;
+  double values, gradients;
+};
+const std::vector<Limits> kLimits{
+    {at::kFloat, 2e-5, 5e-5}, {at::kBFloat16, 1e-2, 2e-2}, {at::kHalf, 2e-3, 4e-3}};
+
+TEST(device_attention_is_the_cpus) {
+  uint64_t seed = 0;
+  for (const Limits& limits : kLimits) {
+    for (const Case& c : kCases) {
+      for (const int64_t kv_heads : {4, 2, 1}) {
+        for (const int64_t d : {8, 20, 64, 192}) {
+          const Inputs in(c, kv_heads, d, limits.type, ++seed);
+          const auto want = both(in, at::kCPU), got = both(in, kGpu);
+          const std::vector<std::string> names{"output", "lse", "grad q", "grad k", "grad v"};
+          for (size_t i = 0; i < names.size(); ++i) {
+            if (i == 1 && got[i].dim() != 2) continue;  // the memory-efficient kernel has another layout
+            EXPECT_AT_MOST(relative(got[i], want[i]), i < 2 ? limits.values : limits.gradients,
+                           std::string(c10::toString(limits.type)) + ", case " +
+                               std::to_string(&c - kCases.data()) + ", " + std::to_string(kv_heads) +
+                               " key heads of " + std::to_string(d) + ": " + names[i]);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(device_attention_takes_fused_kernels_where_they_know_the_rule) {
+  struct Way {
+    at::ScalarType type;
+    Case at;
+    int64_t d;
+    bool efficient;
+  };
+  const std::vector<Way> ways{{at::kFloat, {kApart, {}, true, 0, 0}, 64, true},
+                              {at::kFloat, {kShared, kRests, true, 0, 0}, 64, true},
+                              {at::kFloat, {kApart, {}, true, 9, 0}, 64, true},
+                              {at::kFloat, {kApart, {}, false, 9, 0}, 64, false},
+                              {at::kFloat, {kShared, kRests, true, 9, 0}, 64, false},
+                              {at::kFloat, {kApart, {}, true, 0, 3}, 64, false},
+                              {at::kFloat, {kApart, {}, true, 0, 0}, 6, false},
+                              {at::kBFloat16, {kApart, {}, true, 0, 0}, 64, false},
+                              {at::kBFloat16, {kApart, {}, true, 0, 0}, 12, true}};
+  for (const Way& way : ways) {
+    const auto found = run("varlen_attention", Inputs(way.at, 2, way.d, way.type, 7).forward(kGpu));
+    EXPECT_EQUAL(found[1].dim(), way.efficient ? 3 : 2);
+  }
+}
+
+// The gradients of queries are sums of many threads, and those of a prompt's keys of all its answers.
+TEST(device_attention_gives_the_same_bits_again) {
+  const Case long_ones{{700, 300, 300, 300, 90}, kRests, true, 0, 0};
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Inputs in(long_ones, 2, 64, type, 3);
+    const auto first = both(in, kGpu);
+    for (int i = 0; i < 10; ++i) {
+      const auto again = both(in, kGpu);
+      for (size_t j = 0; j < first.size(); ++j) {
+        if (j != 1) EXPECT(same_bits(again[j], first[j]));
+      }
+    }
+  }
+  EXPECT(!at::globalContext().deterministicAlgorithms());
+}
+
+}  // namespace
