@@ -139,6 +139,21 @@ TEST(device_attention_takes_fused_kernels_where_they_know_the_rule) {
   }
 }
 
+// Float16 itself ends at 6e-8.
+TEST(device_gradients_of_float16_may_be_small) {
+  Inputs in(kCases[6], 2, 64, at::kHalf, 5);
+  in.grad = in.grad.mul(1e-9);
+  const auto want = both(in, at::kCPU), got = both(in, kGpu);
+  for (size_t i = 2; i < want.size(); ++i) {
+    EXPECT_AT_MOST(relative(got[i], want[i]), 4e-3, "gradient " + std::to_string(i - 2));
+  }
+  const at::Tensor w = Random(6).normal({24, kHeads * 64}).to(at::kHalf);
+  const auto layer = [&](const at::Device& device) {
+    return run("linear_input_grad", {in.grad.to(device), w.t().contiguous().to(device)})[0].cpu();
+  };
+  EXPECT_AT_MOST(relative(layer(kGpu), layer(at::kCPU)), 2e-3, "gradient of a layer");
+}
+
 // The gradients of queries are sums of many threads, and those of a prompt's keys of all its answers.
 TEST(device_attention_gives_the_same_bits_again) {
   const Case long_ones{{700, 300, 300, 300, 90}, kRests, true, 0, 0};

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "cuda/ops/attention.h"
+#include "cuda/ops/range.h"
 
 namespace rlt::cuda {
 namespace {
@@ -18,7 +19,8 @@ namespace {
 constexpr size_t kMaxSequences = 65535;
 constexpr int64_t kMaxHeadDim = 256;
 
-// While it lives, flash attention adds up the gradients of queries in a fixed order.
+// While it lives, flash attention adds up the gradients of queries in a fixed order. The setting is the
+// process's: products of other threads find it too, and are content where CUBLAS_WORKSPACE_CONFIG is set.
 class Deterministic {
  public:
   Deterministic() {
@@ -109,13 +111,18 @@ Backward flash_attention_backward(const AttentionRule& r, const Layout& l, const
                                   const at::Tensor& out, const at::Tensor& lse) {
   const Window window = window_of(r);
   const at::Tensor unused = at::empty({0}, q.options().dtype(at::kLong));  // dropout's random numbers
+  const bool half = r.compute == at::kHalf;
+  const at::Tensor greatest = half ? greatest_of(grad) : at::Tensor();
+  const auto whole = [&](const at::Tensor& t, const at::Tensor& like) {
+    return half ? t.reshape(like.sizes()).to(at::kFloat).mul_(greatest) : t.reshape(like.sizes());
+  };
   const Deterministic deterministic;
   const auto [grad_q, grad_keys, grad_values] = at::_flash_attention_backward(
-      heads_of(grad, r.heads, r.compute), heads_of(q, r.heads, r.compute),
+      heads_of(half ? grad.div(greatest) : grad, r.heads, r.compute), heads_of(q, r.heads, r.compute),
       heads_of(keys, r.kv_heads, r.compute), heads_of(values, r.kv_heads, r.compute),
       heads_of(out, r.heads, r.compute), lse, l.rows_at, l.keys_at, queries(l), l.longest_keys,
       /*dropout_p=*/0, r.causal, unused, unused, r.scale, window.left, window.right);
-  return {grad_q.reshape(q.sizes()), grad_keys.reshape(keys.sizes()), grad_values.reshape(values.sizes())};
+  return {whole(grad_q, q), whole(grad_keys, keys), whole(grad_values, values)};
 }
 
 // Windows are known only together with causality, and backward's are wrong where queries and keys begin at

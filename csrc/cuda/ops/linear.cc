@@ -59,8 +59,7 @@ at::Tensor layer_of(const at::Tensor& x, const at::Tensor& w, const OptionalTens
   return bias ? y.add_(*bias) : y;
 }
 
-// grad wᵀ. Float16 does not hold numbers as small as gradients may be, so that they are divided by the
-// greatest.
+// grad wᵀ.
 at::Tensor product_of_grad(const at::Tensor& grad, const at::Tensor& w) {
   if (w.scalar_type() != at::kHalf || !w.is_cuda()) return product(grad, w);
   const at::Tensor greatest = greatest_of(grad);
