@@ -2,7 +2,7 @@
 // those run on them: values, gradients through autograd, models.
 #include "composed.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/Context.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -11,15 +11,43 @@
 
 #include "check.h"
 #include "cuda/engine/runner.h"
+#include "support.h"
 
 namespace rlt::test {
 namespace {
 
-void redirect(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  c10::Dispatcher::singleton().callBoxedForDispatchKey(op, c10::DispatchKey::CUDA, stack);
+void redirect(const c10::OperatorHandle& op, torch::jit::Stack* stack) { call_cuda(op, stack); }
+
+// A copy of t on a device, with its strides.
+at::Tensor copied(const at::Tensor& t, const at::Device& to) {
+  const auto all = static_cast<int64_t>(t.storage().nbytes() / t.itemsize());
+  return t.as_strided({all}, {1}, 0).to(to).as_strided(t.sizes(), t.strides(), t.storage_offset());
 }
 
 }  // namespace
+
+void call_cuda(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; device().is_cuda() && i < arguments.size(); ++i) {
+    c10::IValue& value = (*stack)[stack->size() - arguments.size() + i];
+    const std::string& name = arguments[i].name();
+    const bool of_the_host = name == "cu_seqlens" || name == "continues";
+    if (value.isTensor() && value.toTensor().defined() && !of_the_host)
+      value = copied(value.toTensor(), device());
+  }
+  c10::Dispatcher::singleton().callBoxedForDispatchKey(op, c10::DispatchKey::CUDA, stack);
+  for (size_t i = 0; device().is_cuda() && i < op.schema().returns().size(); ++i) {
+    c10::IValue& value = (*stack)[stack->size() - 1 - i];
+    if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().cpu();
+  }
+}
+
+bool use_device() {
+  if (!at::globalContext().hasCUDA()) return false;
+  device() = at::Device(at::kCUDA, 0);
+  engine::register_runner(c10::DeviceType::CUDA, &cuda::make_gpu_runner);
+  return true;
+}
 
 void use_composed_operators() {
   tolerance = 10;
@@ -35,8 +63,15 @@ void use_composed_operators() {
   }
 }
 
+bool about_the_device(const std::string& file, const std::string&) {
+  const auto ends = [&](const std::string& end) {
+    return file.size() >= end.size() && file.compare(file.size() - end.size(), end.size(), end) == 0;
+  };
+  return ends("_device.cc") || ends("/cuda_ops_test.cc");
+}
+
 bool about_operators(const std::string& file, const std::string& test) {
-  const std::vector<std::string> files{"attention", "block",  "causal_attention", "cuda_ops",   "engine",
+  const std::vector<std::string> files{"attention", "block",  "causal_attention", "engine",
                                        "head",      "linear", "norm_pool",        "transformer"};
   const std::vector<std::string> of_the_cpu{
       // These operators take other strides and types, and have their own words about what does not fit.
@@ -49,10 +84,15 @@ bool about_operators(const std::string& file, const std::string& test) {
       "engine_gives_the_same_bits_in_any_batch", "engine_splits_large_models_by_columns",
       // A block of rows has all its logits.
       "head_memory_does_not_grow_with_the_vocabulary"};
+  // A GPU rounds both sides of a product to the weight's type; those of cuda_ops know how far that is.
+  const std::vector<std::string> of_two_bytes{"linear_of_weights_of_two_bytes",
+                                              "lora_linear_on_a_weight_of_two_bytes",
+                                              "head_with_weights_of_two_bytes"};
   const size_t begin = file.rfind('/') + 1, end = file.rfind("_test.cc");
   const auto has = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
+  if (device().is_cuda() && has(of_two_bytes, test)) return false;
   return end != std::string::npos && has(files, file.substr(begin, end - begin)) && !has(of_the_cpu, test);
 }
 

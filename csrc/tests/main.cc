@@ -76,7 +76,8 @@ int run_all(bool (*chosen)(const std::string& file, const std::string& test)) {
 }  // namespace rlt::test
 
 // core_tests [SET]: with the kernels of an instruction set, or the widest that the processor has. With
-// "composed" the tests of operators and models, on the operators that a GPU has.
+// "composed" the tests of operators and models, on the operators that a GPU has. cuda_tests device: the same
+// on a GPU, and those of its kernels.
 int main(int argc, char** argv) {
   for (int i = 0; argc > 1 && i < rlt::kInstructionSets; ++i) {
     const rlt::InstructionSet& set = rlt::instruction_sets()[i];
@@ -92,7 +93,16 @@ int main(int argc, char** argv) {
     std::printf("rlt_init: %s\n", rlt_error_text(e));
     return 1;
   }
-  const bool composed = argc > 1 && std::string(argv[1]) == "composed";
-  if (composed) rlt::test::use_composed_operators();
-  return rlt::test::run_all(composed ? rlt::test::about_operators : nullptr) == 0 ? 0 : 1;
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode != "composed" && mode != "device") return rlt::test::run_all(nullptr) == 0 ? 0 : 1;
+  int failed = 0;
+  if (mode == "device") {
+    if (!rlt::test::use_device()) {
+      std::printf("skipped: no GPU\n");
+      return 77;
+    }
+    failed = rlt::test::run_all(rlt::test::about_the_device);
+  }
+  rlt::test::use_composed_operators();
+  return failed + rlt::test::run_all(rlt::test::about_operators) == 0 ? 0 : 1;
 }
