@@ -1,7 +1,8 @@
 // What a GPU computes by kernels of our own: each function starts one or some of them on a stream and does not
 // wait. Pointers are the device's unless they say otherwise; matrices lie row by row. No sum depends on the
 // order in which threads come, so the same arguments give the same bits.
-#pragma once
+#ifndef RLT_CUDA_KERNELS_H  // not by a pragma: the GPU's tests declare all of it once more, for the loops beside it
+#define RLT_CUDA_KERNELS_H
 
 #include <cstdint>
 
@@ -156,3 +157,5 @@ void sample(Stream stream, const PickRow* picks, const int32_t* seen, const floa
             int64_t vocab, double softcap, float* scratch, DrawRow* draws, int64_t count);
 
 }  // namespace rlt::cuda
+
+#endif

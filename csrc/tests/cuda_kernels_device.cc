@@ -1,0 +1,162 @@
+// Kernels beside the loops that stand for them where there is no GPU, in what operators do not ask for:
+// results of two bytes an element, and arguments that may be null.
+#include <ATen/ops/empty.h>
+
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "cuda/kernels/stream.h"
+#include "rltrain.h"
+#include "support.h"
+
+// CMakeLists.txt compiles the loops in this namespace.
+#undef RLT_CUDA_KERNELS_H
+#define cuda reference
+#include "cuda/kernels/kernels.h"
+#undef cuda
+
+namespace {
+
+using rlt::test::Random;
+using rlt::test::relative;
+
+constexpr int64_t kRows = 37;
+
+struct Kind {
+  at::ScalarType type;
+  rlt::cuda::Type kernels;
+  rlt::reference::Type loops;
+  double limit;  // rounding to the type may go either way
+};
+const std::vector<Kind> kKinds{{at::kFloat, rlt::cuda::Type::kF32, rlt::reference::Type::kF32, 2e-6},
+                               {at::kBFloat16, rlt::cuda::Type::kBF16, rlt::reference::Type::kBF16, 8e-3},
+                               {at::kHalf, rlt::cuda::Type::kF16, rlt::reference::Type::kF16, 1e-3}};
+// In packs and not, of a warp's rows and of a block's, and of more than a block reads at once.
+const std::vector<int64_t> kWidths{40, 30, 1, 1024, 2048, 2050, 5000};
+
+// The same numbers on the host and on the device.
+struct Both {
+  at::Tensor host, device;
+
+  explicit Both(const at::Tensor& t) : host(t), device(t.to(rlt::test::device())) {}
+  const float* on_host() const { return host.const_data_ptr<float>(); }
+  const float* on_device() const { return device.const_data_ptr<float>(); }
+};
+
+// An empty result in both places.
+Both result(int64_t width, at::ScalarType type) {
+  return Both(at::empty({kRows, width}, at::TensorOptions(type)));
+}
+
+void expect_same(const Both& y, double limit, const std::string& what, int64_t width) {
+  EXPECT_AT_MOST(relative(y.device.cpu(), y.host), limit,
+                 what + " of " + c10::toString(y.host.scalar_type()) + " at " + std::to_string(width));
+}
+
+rlt::cuda::Stream stream() { return rlt::cuda::current_stream(rlt::test::device()); }
+
+TEST(device_norms_give_every_type) {
+  Random random(1);
+  for (const Kind& kind : kKinds) {
+    for (const int64_t width : kWidths) {
+      const Both x(random.normal({kRows, width + 4})), more(random.normal({kRows, width})),
+          w(random.normal({width})), b(random.normal({width}));
+      const int64_t stride = width + 4;
+      for (const bool plus_one : {false, true}) {
+        const Both y = result(width, kind.type);
+        rlt::cuda::rms_norm(stream(), {x.on_device(), stride}, w.on_device(), plus_one, 1e-5,
+                            y.device.mutable_data_ptr(), kind.kernels, nullptr, kRows, width);
+        rlt::reference::rms_norm(nullptr, {x.on_host(), stride}, w.on_host(), plus_one, 1e-5,
+                                 y.host.mutable_data_ptr(), kind.loops, nullptr, kRows, width);
+        expect_same(y, kind.limit, "rms_norm", width);
+      }
+      if (width == 1) continue;  // of one feature nothing is left but rounding
+      for (const bool residual : {false, true}) {
+        const Both y = result(width, kind.type);
+        rlt::cuda::layer_norm(stream(), {x.on_device(), stride}, residual ? more.on_device() : nullptr,
+                              w.on_device(), b.on_device(), 1e-5, y.device.mutable_data_ptr(), kind.kernels,
+                              nullptr, nullptr, nullptr, kRows, width);
+        rlt::reference::layer_norm(nullptr, {x.on_host(), stride}, residual ? more.on_host() : nullptr,
+                                   w.on_host(), b.on_host(), 1e-5, y.host.mutable_data_ptr(), kind.loops,
+                                   nullptr, nullptr, nullptr, kRows, width);
+        expect_same(y, kind.limit, "layer_norm", width);
+      }
+    }
+  }
+}
+
+TEST(device_gates_give_every_type) {
+  Random random(2);
+  for (const Kind& kind : kKinds) {
+    for (const int64_t width : kWidths) {
+      const Both both(random.normal({kRows, 2 * width}, 3));
+      for (int32_t activation = RLT_ACT_SILU; activation <= RLT_ACT_RELU; ++activation) {
+        for (const bool alone : {false, true}) {
+          const Both y = result(width, kind.type);
+          const int64_t stride = 2 * width;
+          rlt::cuda::gated(stream(), {both.on_device(), stride},
+                           {alone ? nullptr : both.on_device() + width, stride}, activation,
+                           y.device.mutable_data_ptr(), kind.kernels, kRows, width);
+          rlt::reference::gated(nullptr, {both.on_host(), stride},
+                                {alone ? nullptr : both.on_host() + width, stride}, activation,
+                                y.host.mutable_data_ptr(), kind.loops, kRows, width);
+          expect_same(y, kind.limit, "activation " + std::to_string(activation), width);
+        }
+      }
+    }
+  }
+}
+
+// The slope lies where the logits were, in fewer bytes.
+TEST(device_slopes_give_every_type) {
+  Random random(3);
+  for (const Kind& kind : kKinds) {
+    for (const int64_t vocab : {1, 40, 30, 4096, 4097, 50001, 50004}) {
+      const Both logits(random.normal({kRows, vocab}, 3)), lse(random.normal({kRows}, 1, 12)),
+          entropy(random.normal({kRows}, 1, 5)), by_logprob(random.normal({kRows})),
+          by_entropy(random.normal({kRows}));
+      const at::Tensor targets = random.ints(kRows, vocab), there = targets.to(rlt::test::device());
+      for (const bool plain : {false, true}) {
+        const Both z(logits.host.clone());
+        rlt::cuda::token_logprobs_slope(stream(), z.device.mutable_data_ptr<float>(),
+                                        there.const_data_ptr<int64_t>(), 0.7, 5, lse.on_device(),
+                                        entropy.on_device(), plain ? nullptr : by_logprob.on_device(),
+                                        plain ? nullptr : by_entropy.on_device(), kind.kernels, kRows, vocab);
+        rlt::reference::token_logprobs_slope(
+            nullptr, z.host.mutable_data_ptr<float>(), targets.const_data_ptr<int64_t>(), 0.7, 5,
+            lse.on_host(), entropy.on_host(), plain ? nullptr : by_logprob.on_host(),
+            plain ? nullptr : by_entropy.on_host(), kind.loops, kRows, vocab);
+        const auto part = [&](const at::Tensor& t) { return t.view(kind.type).narrow(1, 0, vocab); };
+        EXPECT_AT_MOST(relative(part(z.device).cpu(), part(z.host)), std::max(kind.limit, 1e-5),
+                       std::string("slopes of ") + c10::toString(kind.type) + " at " + std::to_string(vocab));
+      }
+    }
+  }
+}
+
+// As many rows as a batch has, in a vocabulary of today: what does not show where little is there.
+TEST(device_logprobs_of_large_vocabularies) {
+  Random random(4);
+  for (const int64_t vocab : {151936, 49153}) {
+    const Both logits(random.normal({kRows, vocab}, 4));
+    const at::Tensor targets = random.ints(kRows, vocab), there = targets.to(rlt::test::device());
+    const Both logprobs(at::empty({kRows})), entropy(at::empty({kRows})), lse(at::empty({kRows}));
+    const Both rank(at::empty({kRows}, at::kLong));
+    rlt::cuda::token_logprobs(
+        stream(), logits.on_device(), there.const_data_ptr<int64_t>(), 1.3, 0,
+        logprobs.device.mutable_data_ptr<float>(), entropy.device.mutable_data_ptr<float>(),
+        rank.device.mutable_data_ptr<int64_t>(), lse.device.mutable_data_ptr<float>(), kRows, vocab);
+    rlt::reference::token_logprobs(
+        nullptr, logits.on_host(), targets.const_data_ptr<int64_t>(), 1.3, 0,
+        logprobs.host.mutable_data_ptr<float>(), entropy.host.mutable_data_ptr<float>(),
+        rank.host.mutable_data_ptr<int64_t>(), lse.host.mutable_data_ptr<float>(), kRows, vocab);
+    expect_same(logprobs, 1e-6, "log-probabilities", vocab);
+    expect_same(entropy, 5e-6, "entropies", vocab);
+    expect_same(lse, 1e-6, "sums", vocab);
+    // The quotient by the temperature may be the same number for two logits.
+    EXPECT_AT_MOST(rlt::test::distance(rank.device.cpu(), rank.host), 1, "ranks");
+  }
+}
+
+}  // namespace
