@@ -68,6 +68,28 @@ func DeviceInUse() (string, error) {
 	return library.device.String(), nil
 }
 
+// PrefersBF16 reports whether weights that are not trained had better be bfloat16: on a GPU that multiplies in it, which
+// those of compute capability 8.0 and newer do.
+//
+// Errors are those of Open.
+func PrefersBF16() (bool, error) {
+	if err := Open(0); err != nil {
+		return false, err
+	}
+	return library.device.prefersBF16()
+}
+
+func (d Device) prefersBF16() (bool, error) {
+	if !d.cuda {
+		return false, nil
+	}
+	found, err := gpus()
+	if err != nil {
+		return false, err
+	}
+	return found[d.gpu].Major >= 8, nil
+}
+
 // native is the device as the core numbers it.
 func (d Device) native() C.int32_t {
 	if d.cuda {
@@ -162,6 +184,13 @@ func openCUDA(path string) error {
 	}
 	if err := provide(path, cudaNeeds); err != nil {
 		return fmt.Errorf("%w; --device cuda needs a torch with CUDA 13.0", err)
+	}
+	// cuBLAS keeps the order of sums with workspaces of a fixed size; these are what it takes by itself on a large GPU.
+	// It is a condition of libtorch's for a product while another thread has asked for a fixed order.
+	if os.Getenv("CUBLAS_WORKSPACE_CONFIG") == "" {
+		if err := os.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8"); err != nil {
+			return fmt.Errorf("torch: setting CUBLAS_WORKSPACE_CONFIG: %w", err)
+		}
 	}
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))

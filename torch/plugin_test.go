@@ -43,6 +43,7 @@ int32_t rlt_cuda_describe(int32_t device, rlt_cuda_device* what, char* message, 
   what->major = MAJOR;
   return 0;
 }
+void* rlt_cuda_runner(void) { return 0; }
 #ifndef NO_TRY
 int32_t rlt_cuda_try(int32_t device, char* message, int32_t size) {
 #ifdef BROKEN
@@ -136,8 +137,25 @@ func TestGPUThatServesIsTaken(t *testing.T) {
 			t.Errorf("%s: got %v, %v, want %s", text, got, err, want)
 		}
 	}
+	for text, want := range map[string]bool{"cuda": true, "cuda:1": true, "cpu": false} {
+		d, err := ParseDevice(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := d.prefersBF16(); err != nil || got != want {
+			t.Errorf("%s: prefers bf16: got %t, %v, want %t", text, got, err, want)
+		}
+	}
 	found, err := gpus()
 	if err != nil || len(found) != 2 || found[1] != (GPU{Name: "One", Memory: 1 << 30, Major: 9}) {
 		t.Errorf("got %v, %v", found, err)
+	}
+}
+
+// TestOldGPUsPreferNoBF16, which they do not multiply in.
+func TestOldGPUsPreferNoBF16(t *testing.T) {
+	plugin(t, "MAJOR=7")
+	if got, err := (Device{cuda: true}).prefersBF16(); err != nil || got {
+		t.Errorf("got %t, %v, want false", got, err)
 	}
 }

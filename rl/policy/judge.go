@@ -15,7 +15,7 @@ type Judge struct {
 	policy *Token
 }
 
-// NewJudge loads the model in dir, which needs a chat template. dtype is that of its weights, "" = as stored.
+// NewJudge loads the model in dir, which needs a chat template. dtype is TokenConfig's.
 func NewJudge(dir, dtype string) (*Judge, error) {
 	p, err := NewToken(TokenConfig{Dir: dir, DType: dtype})
 	if err != nil {

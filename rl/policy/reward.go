@@ -36,7 +36,7 @@ type RewardConfig struct {
 	Dir       string // model folder
 	BaseModel string // what saved files call it; "" = Dir
 	Revision  string
-	DType     string // of a language model's frozen weights; "" = as stored
+	DType     string // of a language model's frozen weights; "" = as transformers.CausalOptions has it
 	Pooling   string // of an encoder; "" = as the folder says
 	MaxLength int    // 0 = as many as the model has positions
 	R         int

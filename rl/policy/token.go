@@ -38,7 +38,7 @@ type TokenConfig struct {
 	Dir       string // model folder
 	BaseModel string // what saved files call it; "" = Dir
 	Revision  string // commit of BaseModel, as saved files name it; "" = none
-	DType     string // of frozen weights: "fp32", "bf16", "fp16"; "" = as stored
+	DType     string // of frozen weights: "fp32", "bf16", "fp16"; "" = as transformers.CausalOptions has it
 	Full      bool   // train all weights, in fp32, instead of an adapter
 	R         int    // of the adapter; 0 = none: the policy can only be used
 	Alpha     float64

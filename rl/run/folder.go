@@ -37,11 +37,12 @@ const (
 // Info is what is known about a stage of training before its first step. All
 // of it is written to run.json.
 type Info struct {
-	Task     string            `json:"task"`     // "intent"
-	Stage    string            `json:"stage"`    // "supervised" or "rl"
-	Command  []string          `json:"command"`  // the arguments as typed
-	Versions map[string]string `json:"versions"` // "rltrain", "go", "libtorch"
-	Device   string            `json:"device"`   // "cpu", "cuda:0"
+	Task     string            `json:"task"`            // "intent"
+	Stage    string            `json:"stage"`           // "supervised" or "rl"
+	Command  []string          `json:"command"`         // the arguments as typed
+	Versions map[string]string `json:"versions"`        // "rltrain", "go", "libtorch"
+	Device   string            `json:"device"`          // "cpu", "cuda:0"
+	DType    string            `json:"dtype,omitempty"` // of frozen weights where the device chose it, such as "bf16"
 	Threads  int               `json:"threads"`
 	CPU      string            `json:"cpu"` // processor type, e.g. the model name
 	Seed     uint64            `json:"seed"`
@@ -161,6 +162,7 @@ func (r *Run) Continue(now Info, changed []string) (differences []string, err er
 		differ("version of "+name, orNone(was.Versions[name]), orNone(now.Versions[name]))
 	}
 	differ("device", was.Device, now.Device)
+	differ("dtype of frozen weights", orNone(was.DType), orNone(now.DType))
 	differ("threads", was.Threads, now.Threads)
 	differ("cpu", was.CPU, now.CPU)
 	differ("seed", was.Seed, now.Seed)

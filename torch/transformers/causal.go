@@ -28,8 +28,8 @@ type Causal struct {
 
 // CausalOptions says how weights are held.
 type CausalOptions struct {
-	// DType of embedding and linear weights: "fp32", "bf16" or "fp16"; "" as stored. Norms,
-	// biases and learned positions are float32 always.
+	// DType of embedding and linear weights: "fp32", "bf16" or "fp16"; "" bf16 on a GPU that prefers it
+	// (see [torch.PrefersBF16]), else as stored. Norms, biases and learned positions are float32 always.
 	DType string
 	// Trainable makes every weight a float32 parameter in memory of its own.
 	Trainable bool
@@ -76,6 +76,15 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 	if untied {
 		config.TieWordEmbeddings = false
 		names["head.weight"] = names["embed.weight"]
+	}
+	if o.DType == "" && !o.Trainable {
+		bf16, err := torch.PrefersBF16()
+		if err != nil {
+			return nil, err
+		}
+		if bf16 {
+			o.DType = "bf16"
+		}
 	}
 	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, Generation: generation, untied: untied}
 	for _, spec := range config.TensorNames() {
@@ -176,8 +185,10 @@ func (c *Config) changes(change map[string]func([]float32)) (map[string]func([]f
 	return changes, nil
 }
 
-// matrix reports an embedding or a linear weight; the positions count among the small ones.
-func (s TensorSpec) matrix() bool { return len(s.Shape) == 2 && s.Name != "positions.weight" }
+// matrix reports an embedding or a linear weight; positions and types count among the small ones.
+func (s TensorSpec) matrix() bool {
+	return len(s.Shape) == 2 && s.Name != "positions.weight" && s.Name != "types.weight"
+}
 
 func (s TensorSpec) elements() int64 {
 	n := int64(1)

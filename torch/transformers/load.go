@@ -43,13 +43,26 @@ func (m *Model) Close() {
 	}
 }
 
-// Load reads a model folder. Weights are mapped, not copied, where the file holds F32; the files must not
-// change while the model lives. Errors name the file, and the field or tensor that is wrong.
+// Load reads a model folder. Weights are float32, the encoder's embedding and linear layers bf16 on a GPU that prefers
+// it (see [torch.PrefersBF16]). They are mapped, not copied, where the file holds that; the files must not change while
+// the model lives. Errors name the file, and the field or tensor that is wrong.
 func Load(dir string) (*Model, error) {
 	config, err := LoadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
+	bf16, err := torch.PrefersBF16()
+	if err != nil {
+		return nil, err
+	}
+	if bf16 {
+		return load(dir, config, torch.BF16)
+	}
+	return load(dir, config, torch.F32)
+}
+
+// load reads the folder of a model of config; matrices are the type of the encoder's.
+func load(dir string, config *Config, matrices torch.DType) (*Model, error) {
 	files, err := safetensors.OpenModel(dir)
 	if err != nil {
 		return nil, err
@@ -71,7 +84,11 @@ func Load(dir string) (*Model, error) {
 		if !ok {
 			continue
 		}
-		v, err := mapAs(files, name, torch.F32)
+		dtype := torch.F32
+		if spec.Group == "" && spec.matrix() {
+			dtype = matrices
+		}
+		v, err := mapAs(files, name, dtype)
 		if err != nil {
 			return nil, err
 		}

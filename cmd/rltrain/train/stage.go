@@ -27,6 +27,10 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		return false, err
 	}
 	resume, from := c.Resuming()
+	dtype, err := t.chosenDType()
+	if err != nil {
+		return false, err
+	}
 	var changed []string
 	if resume {
 		if changed, err = t.sameConfig(name); err != nil {
@@ -45,7 +49,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		Group: t.group, Enough: enough, Seen: seen,
 		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now,
-		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: device,
+		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: device, DType: dtype,
 			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ(), c.Saving)},
 	})
 	if errors.Is(err, run.ErrFinished) {
@@ -61,6 +65,19 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		}
 		return train(stage)
 	})
+}
+
+// chosenDType is the type of frozen weights where the device chooses it, else "".
+func (t *trainer) chosenDType() (string, error) {
+	c := t.config
+	if c.Tokens != nil && (c.Tokens.DType != "auto" || c.FullTuning()) || c.Rewarding != nil && c.Rewarding.DType != "auto" {
+		return "", nil
+	}
+	bf16, err := torch.PrefersBF16()
+	if err != nil || !bf16 {
+		return "", err
+	}
+	return "bf16", nil
 }
 
 // sameConfig refuses to resume a stage under other settings than it began with. Those that say how long it goes on may

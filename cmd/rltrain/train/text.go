@@ -152,7 +152,7 @@ func (t *trainer) modelFolder(ctx context.Context) (hub.Model, error) {
 	return model, write(model.Dir, c.Tokens.Layers, c.Tokens.Hidden, c.General.Seed)
 }
 
-// dtype is how weights are kept, "" as they are stored.
+// dtype is how weights are kept, "" as the device prefers.
 func (t *trainer) dtype() string {
 	if dtype := t.config.Tokens.DType; dtype != "auto" {
 		return dtype

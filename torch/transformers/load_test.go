@@ -1,0 +1,50 @@
+package transformers
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"rltrain/torch"
+	"rltrain/torch/torchtest"
+)
+
+// TestEncodersHoldMatricesInTwoBytes, as on a GPU: the families' embeddings and linear layers are rounded to 8 bits,
+// and nothing else is.
+func TestEncodersHoldMatricesInTwoBytes(t *testing.T) {
+	const root = "testdata/encoders"
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		t.Run(entry.Name(), func(t *testing.T) {
+			torchtest.NoLeaks(t)
+			dir := filepath.Join(root, entry.Name())
+			config, err := LoadConfig(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hidden := func(matrices torch.DType) (states []float32) {
+				m, err := load(dir, config, matrices)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.Close()
+				packed := torch.Pack([][]int32{{2, 5, 3, 4}, {6, 2}})
+				if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+					h, _ := s.Hidden(m.Encoder, packed, torch.Pass{})
+					states = s.Read(h)
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				return states
+			}
+			whole := hidden(torch.F32)
+			if d := torchtest.RelativeError(hidden(torch.BF16), whole); d == 0 || d > 0.05 {
+				t.Errorf("hidden states differ by %g of their length, want some rounding", d)
+			}
+		})
+	}
+}
