@@ -41,14 +41,14 @@ func describeGPUs(s *shared.Sheet) {
 type path struct{ what, cpu, gpu string }
 
 var paths = []path{
-	{"linear, lora_linear", "oneDNN and rltrain", "libtorch's products, in fp32"},
+	{"linear, lora_linear", "oneDNN and rltrain", "libtorch's products, in the weight's type"},
 	{"linear_group", "rltrain, packed weights", "not there: layer by layer"},
-	{"hash_dropout", "rltrain", "libtorch's integers, the same masks"},
-	{"varlen_attention", "rltrain, in tiles", "libtorch's products, a sequence at a time"},
-	{"rms_norm, add_layer_norm", "rltrain", "libtorch, one operator after the other"},
-	{"rope, gated_act", "rltrain", "libtorch, one operator after the other"},
-	{"segment_mean", "rltrain", "libtorch, a sequence at a time"},
-	{"token_logprobs", "rltrain, in tiles", "libtorch's products, some rows at a time"},
+	{"hash_dropout", "rltrain", "rltrain, the same masks"},
+	{"varlen_attention", "rltrain, in tiles", "libtorch: flash in 16 bits, memory-efficient in fp32; else its products"},
+	{"rms_norm, add_layer_norm", "rltrain", "rltrain"},
+	{"rope, gated_act", "rltrain", "rltrain"},
+	{"segment_mean", "rltrain", "rltrain"},
+	{"token_logprobs", "rltrain, in tiles", "libtorch's products, then rltrain, some rows at a time"},
 	{"AdamW", "libtorch's fused one", "libtorch's fused one"},
 	{"generation", "rltrain's engine", "the CPU's engine, a copy of the weights"},
 }
