@@ -32,6 +32,11 @@ func (s *Scope) Ints(data []int64, dims ...int64) Tensor {
 	return s.own(newTensor("Ints", unsafe.Pointer(unsafe.SliceData(data)), len(data), I64, library.device, dims))
 }
 
+// hostInts is Ints for what the core looks at before it goes to the device.
+func (s *Scope) hostInts(data []int64, dims ...int64) Tensor {
+	return s.own(newTensor("Ints", unsafe.Pointer(unsafe.SliceData(data)), len(data), I64, Device{}, dims))
+}
+
 // Int32s copies data into an int32 tensor of shape dims: sequence borders, which the CPU reads whatever the device.
 func (s *Scope) Int32s(data []int32, dims ...int64) Tensor {
 	return s.own(newTensor("Int32s", unsafe.Pointer(unsafe.SliceData(data)), len(data), I32, Device{}, dims))

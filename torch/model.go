@@ -99,8 +99,8 @@ func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor)
 	n := int64(len(p.Tokens))
 	cuSeqlens = s.Int32s(p.CuSeqlens, int64(len(p.CuSeqlens)))
 	input := C.rlt_model_input{
-		tokens:     s.Ints(p.Tokens, n).handle,
-		positions:  s.Ints(p.Positions, n).handle,
+		tokens:     s.hostInts(p.Tokens, n).handle,
+		positions:  s.hostInts(p.Positions, n).handle,
 		cu_seqlens: cuSeqlens.handle,
 		adapter:    cBool(pass.Adapter),
 		dropout:    C.double(pass.Dropout.P),
@@ -110,7 +110,7 @@ func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor)
 		input.continues = s.Int32s(p.Continues, int64(len(p.Continues))).handle
 	}
 	if pass.Rows != nil {
-		input.rows = s.Ints(pass.Rows, int64(len(pass.Rows))).handle
+		input.rows = s.hostInts(pass.Rows, int64(len(pass.Rows))).handle
 	}
 	if pass.Dropout.P > 0 {
 		input.row_keys = s.Ints(pass.Dropout.rowKeys(p), n).handle

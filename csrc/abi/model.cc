@@ -51,9 +51,15 @@ rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_inp
     if (input->continues != 0) batch.continues = rlt::borrow(input->continues);
     if (input->rows != 0) batch.rows = rlt::borrow(input->rows);
     const int64_t n = batch.tokens.numel();
+    const c10::Device device = model->net.embed().device();
     check_range(batch.tokens, n, model->net.config().vocab_size, "tokens");
     check_range(batch.positions, n, model->net.positions_left(), "positions");
     if (batch.rows.defined()) check_range(batch.rows, batch.rows.numel(), n, "rows");
+    for (at::Tensor* part : {&batch.tokens, &batch.positions, &batch.rows}) {
+      if (part->defined() && !device.is_cpu() && part->is_cpu()) {
+        *part = part->pin_memory().to(device, /*non_blocking=*/true);
+      }
+    }
     rlt::nn::AdapterPass pass;
     pass.on = input->adapter != 0;
     pass.dropout = input->dropout;

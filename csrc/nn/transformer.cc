@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,12 +17,41 @@
 namespace rlt::nn {
 namespace {
 
+// A copy of values on a GPU, without waiting for it.
+at::Tensor send(const std::vector<double>& values, const at::Tensor& beside) {
+  at::Tensor host =
+      at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions(at::kDouble).pinned_memory(true));
+  std::copy(values.begin(), values.end(), host.mutable_data_ptr<double>());
+  return host.to(beside.device(), /*non_blocking=*/true);
+}
+
+// rotate by the operators of the device that has the positions.
+Rotation rotate_there(const Rope& rope, const at::Tensor& positions, const int32_t* cu, int64_t sequences) {
+  const at::Tensor at = positions.to(at::kDouble).unsqueeze(1);
+  at::Tensor angles = at.mul(send(rope.inv_freq, positions)), factor;
+  if (rope.switch_length > 0) {
+    std::vector<double> longs(static_cast<size_t>(positions.numel()), 0);
+    for (int64_t s = 0; s < sequences; ++s) {
+      if (cu[s + 1] - cu[s] > rope.switch_length)
+        std::fill(longs.begin() + cu[s], longs.begin() + cu[s + 1], 1);
+    }
+    const at::Tensor is_long = send(longs, positions).unsqueeze(1).gt(0);
+    angles = at::where(is_long, at.mul(send(rope.long_inv_freq, positions)), angles);
+    factor = at::where(is_long, rope.long_factor, rope.factor);
+  }
+  const auto scaled = [&](at::Tensor t) {
+    if (factor.defined()) t.mul_(factor);
+    return (factor.defined() || rope.factor == 1 ? t : t.mul_(rope.factor)).to(at::kFloat);
+  };
+  return {scaled(angles.cos()), scaled(angles.sin())};
+}
+
 // cos and sin of every row's angles, where the positions are.
 Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu, int64_t sequences) {
+  if (!positions.is_cpu()) return rotate_there(rope, positions, cu, sequences);
   const int64_t rows = positions.numel(), half = static_cast<int64_t>(rope.inv_freq.size());
   Rotation out{at::empty({rows, half}, at::kFloat), at::empty({rows, half}, at::kFloat)};
-  const at::Tensor host = positions.cpu();
-  const int64_t* at = host.const_data_ptr<int64_t>();
+  const int64_t* at = positions.const_data_ptr<int64_t>();
   float *cosines = out.cos.mutable_data_ptr<float>(), *sines = out.sin.mutable_data_ptr<float>();
   parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
@@ -37,7 +67,7 @@ Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu
       }
     }
   });
-  return {out.cos.to(positions.device()), out.sin.to(positions.device())};
+  return out;
 }
 
 }  // namespace

@@ -133,7 +133,8 @@ TEST(engine_equals_the_full_forward) {
     rlt::nn::Transformer decoder(choices.get(), weights);
     // The CPU widens 16-bit weights and rounds no further, a GPU rounds what it multiplies them by: the same
     // values in fp32 say what is right.
-    const double limit = choices.type == at::kFloat || rlt::test::exact() ? 1e-4 : 2e-3;
+    const bool rounds = choices.type != at::kFloat && !rlt::test::exact();
+    const double limit = !rounds ? 1e-4 : choices.type == at::kHalf ? 3e-3 : 3e-2;
     for (auto& [name, w] : weights) w = w.to(at::kFloat);
     rlt::nn::Transformer wide(choices.get(), weights);
     for (const std::string& layer : choice.adapted) {
