@@ -44,6 +44,11 @@ int32_t rlt_cuda_describe(int32_t device, rlt_cuda_device* what, char* message, 
   return 0;
 }
 void* rlt_cuda_runner(void) { return 0; }
+int32_t rlt_cuda_memory(int32_t device, int64_t* figures, char* message, int32_t size) {
+  if (device > 1) return say("invalid device ordinal", message, size);
+  for (int i = 0; i < 5; i++) figures[i] = 10 * (device + 1) + i;
+  return 0;
+}
 #ifndef NO_TRY
 int32_t rlt_cuda_try(int32_t device, char* message, int32_t size) {
 #ifdef BROKEN
@@ -157,5 +162,23 @@ func TestOldGPUsPreferNoBF16(t *testing.T) {
 	plugin(t, "MAJOR=7")
 	if got, err := (Device{cuda: true}).prefersBF16(); err != nil || got {
 		t.Errorf("got %t, %v, want false", got, err)
+	}
+}
+
+// TestGPUMemoryIsThatOfTheDevice: each figure in its place; the CPU has none.
+func TestGPUMemoryIsThatOfTheDevice(t *testing.T) {
+	plugin(t)
+	if _, err := gpus(); err != nil { // opens the library
+		t.Fatal(err)
+	}
+	got, err := Device{cuda: true, gpu: 1}.memory()
+	if want := (GPUMemory{Allocated: 20, Peak: 21, Reserved: 22, Free: 23, Total: 24}); err != nil || *got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if got, err := (Device{}).memory(); got != nil || err != nil {
+		t.Errorf("of the CPU: got %+v, %v", got, err)
+	}
+	if _, err := (Device{cuda: true, gpu: 2}).memory(); err == nil || !strings.HasPrefix(err.Error(), "torch: memory of cuda:2: invalid device ordinal") {
+		t.Errorf("of a GPU that is not there: %v", err)
 	}
 }

@@ -51,6 +51,9 @@ func (t *Trainer) learn(step *rl.Step) error {
 		t.state.Version++
 	}
 	t.measure(step)
+	if err := measureGPU(m); err != nil {
+		return err
+	}
 	t.state.Step++
 	if every := t.config.ReferenceEvery; every > 0 && t.state.Step%every == 0 && t.reference.weights != nil {
 		if err := t.reference.take(t.policy); err != nil {
@@ -63,6 +66,18 @@ func (t *Trainer) learn(step *rl.Step) error {
 	if t.needs.Rewards && len(step.Samples) == 0 {
 		step.Notes = append(step.Notes, fmt.Sprintf("warning: step %d has no sample to learn from; the policy stays as it is", t.state.Step))
 	}
+	return nil
+}
+
+// measureGPU notes what the memory of the GPU holds, in bytes, where one computes.
+func measureGPU(m rl.Meter) error {
+	memory, err := torch.MemoryOfGPU()
+	if err != nil || memory == nil {
+		return err
+	}
+	m.Last("gpu/memory_allocated", float64(memory.Allocated))
+	m.Last("gpu/memory_peak", float64(memory.Peak))
+	m.Last("gpu/memory_reserved", float64(memory.Reserved))
 	return nil
 }
 

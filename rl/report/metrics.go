@@ -14,8 +14,9 @@ import (
 
 // Row is one line of metrics.jsonl: names to numbers, texts or truth values.
 //
-// Names under "time/" are measurements of the clock. Only they may differ
-// between a run and the same run stopped and resumed.
+// Names under "time/" are measurements of the clock, those under "gpu/" of a
+// GPU's memory. Only they may differ between a run and the same run stopped
+// and resumed.
 type Row map[string]any
 
 // Metrics appends rows to a metrics.jsonl: one JSON object a line, keys

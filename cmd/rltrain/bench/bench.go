@@ -48,9 +48,17 @@ type benchFigures struct {
 	CPUMedian float64           `json:"cpu_median_s"`
 	PeakRSS   float64           `json:"peak_rss_mb"`   // MiB
 	StepExtra float64           `json:"step_extra_mb"` // peak above what was resident before, MiB
+	GPU       *gpuFigures       `json:"gpu,omitempty"` // where one computes
 	CPU       string            `json:"cpu_capability"`
 	Load      float64           `json:"load1"`
 	Versions  map[string]string `json:"versions"`
+}
+
+// gpuFigures are of the memory that libtorch's allocator hands out, MiB.
+type gpuFigures struct {
+	Peak     float64 `json:"peak_mb"`     // since the process began
+	Extra    float64 `json:"extra_mb"`    // Peak above what was in use before the case
+	Reserved float64 `json:"reserved_mb"` // taken from the GPU
 }
 
 // Command measures speed and memory.
@@ -120,6 +128,10 @@ func measureStep(ctx context.Context, step func() error, reps int, dtype string)
 	if err != nil {
 		return f, err
 	}
+	gpuBefore, err := torch.MemoryOfGPU()
+	if err != nil {
+		return f, err
+	}
 	// Where the system forbids it, the peak is that of the whole run.
 	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)
 	t, err := bestOf(ctx, step, reps)
@@ -130,7 +142,17 @@ func measureStep(ctx context.Context, step func() error, reps int, dtype string)
 	if err != nil {
 		return f, err
 	}
-	return gather(t, dtype, peak, peak-before)
+	f, err = gather(t, dtype, peak, peak-before)
+	if err != nil || gpuBefore == nil {
+		return f, err
+	}
+	gpu, err := torch.MemoryOfGPU()
+	if err != nil {
+		return f, err
+	}
+	mebibytes := func(n int64) float64 { return float64(n) / (1 << 20) }
+	f.GPU = &gpuFigures{Peak: mebibytes(gpu.Peak), Extra: mebibytes(gpu.Peak - gpuBefore.Allocated), Reserved: mebibytes(gpu.Reserved)}
+	return f, nil
 }
 
 // gather adds to the times and the memory what all cases report.
@@ -159,6 +181,9 @@ func (f benchFigures) times(w io.Writer, speed string) {
 	fmt.Fprintf(w, "best\t%.4f s\t%s\n", f.Best, speed)
 	fmt.Fprintf(w, "median\t%.4f s\t%d repetitions, %d undisturbed\n", f.Median, f.Reps, f.CleanReps)
 	fmt.Fprintf(w, "memory\t%.0f MiB at most\t%.0f MiB by the step\n", f.PeakRSS, f.StepExtra)
+	if f.GPU != nil {
+		fmt.Fprintf(w, "of the GPU\t%.0f MiB at most\t%.0f MiB by the step, %.0f MiB reserved\n", f.GPU.Peak, f.GPU.Extra, f.GPU.Reserved)
+	}
 }
 
 // benchRate is the learning rate of repeated updates: it only has to keep the numbers ordinary.
