@@ -3,6 +3,8 @@ package torch
 // #include "loader.h"
 import "C"
 
+import "fmt"
+
 var opTokenLogProbs = &op{name: "rltrain::token_logprobs"}
 
 // HeadOptions is how an output head makes logits of its products x: c·tanh(x/c)/Temperature with the soft
@@ -16,8 +18,15 @@ type HeadOptions struct {
 // distribution's entropy, and the target's rank, how many logits exceed its own. No memory grows with the
 // vocabulary, and a frozen weight's backward pass is one product with what forward kept.
 // hidden [M, H] F32, only the rows that a loss reads; weight [V, H] F32, BF16 or F16; bias [V] F32 or nil;
-// targets [M] int64 in [0, V). Results [M]; rank is int64 and has no gradient.
-func (s *Scope) TokenLogProbs(hidden, weight Tensor, bias *Tensor, targets Tensor, o HeadOptions) (logprobs, entropy, rank Tensor) {
+// targets [M] in [0, V). Results [M]; rank is int64 and has no gradient.
+func (s *Scope) TokenLogProbs(hidden, weight Tensor, bias *Tensor, targets []int64, o HeadOptions) (logprobs, entropy, rank Tensor) {
+	// Here, where they are in the host's memory: a device would have to be waited for.
+	vocab := s.Shape(weight)[0]
+	for i, target := range targets {
+		if target < 0 || target >= vocab {
+			panic(&Error{Call: opTokenLogProbs.name, Text: fmt.Sprintf("target %d at position %d is outside of the vocabulary of %d", target, i, vocab)})
+		}
+	}
 	if o.Temperature == 0 {
 		o.Temperature = 1
 	}
@@ -26,7 +35,7 @@ func (s *Scope) TokenLogProbs(hidden, weight Tensor, bias *Tensor, targets Tenso
 		shift = operand(*bias)
 	}
 	var results [5]C.rlt_tensor // the last two are for backward
-	s.callInto(results[:], opTokenLogProbs, operand(hidden), operand(weight), shift, operand(targets),
+	s.callInto(results[:], opTokenLogProbs, operand(hidden), operand(weight), shift, operand(s.Ints(targets, int64(len(targets)))),
 		real64(o.Temperature), real64(o.Softcap))
 	var owned [len(results)]Tensor
 	for i, h := range results {

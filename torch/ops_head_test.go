@@ -48,7 +48,7 @@ func TestTokenLogProbs(t *testing.T) {
 					b := s.Floats(tc.bias, 3)
 					bias = &b
 				}
-				logprobs, entropy, rank := s.TokenLogProbs(hidden.T(), s.Floats(tc.weight, 3, 1), bias, s.Ints([]int64{2, 0}, 2), tc.options)
+				logprobs, entropy, rank := s.TokenLogProbs(hidden.T(), s.Floats(tc.weight, 3, 1), bias, []int64{2, 0}, tc.options)
 				if diff := torchtest.MaxDiff(s.Read(logprobs), tc.want); diff > 1e-5 {
 					t.Errorf("logprobs %v, want %v", s.Read(logprobs), tc.want)
 				}
@@ -85,7 +85,7 @@ func TestTokenLogProbsOfStoredWeights(t *testing.T) {
 	defer exact.Close()
 	judge := func(weight *torch.Var) (values []float32) {
 		err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			logprobs, entropy, _ := s.TokenLogProbs(s.Floats([]float32{0.3, -0.7}, 1, 2), weight.T(), nil, s.Ints([]int64{1}, 1), torch.HeadOptions{})
+			logprobs, entropy, _ := s.TokenLogProbs(s.Floats([]float32{0.3, -0.7}, 1, 2), weight.T(), nil, []int64{1}, torch.HeadOptions{})
 			values = append(s.Read(logprobs), s.Read(entropy)...)
 			return nil
 		})
@@ -110,7 +110,7 @@ func TestTokenLogProbsOfStoredWeights(t *testing.T) {
 func TestTokenLogProbsNamesABadTarget(t *testing.T) {
 	torchtest.NoLeaks(t)
 	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		s.TokenLogProbs(s.Floats([]float32{1, 1}, 2, 1), s.Floats([]float32{1, 1, 1}, 3, 1), nil, s.Ints([]int64{2, 3}, 2), torch.HeadOptions{})
+		s.TokenLogProbs(s.Floats([]float32{1, 1}, 2, 1), s.Floats([]float32{1, 1, 1}, 3, 1), nil, []int64{2, 3}, torch.HeadOptions{})
 		return nil
 	})
 	var native *torch.Error

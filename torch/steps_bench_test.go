@@ -26,7 +26,7 @@ func learn(b *testing.B, m *torch.Model, head *torch.Var, batch torch.Packed, pa
 	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
 		h, _ := s.Hidden(m, batch, torch.Pass{Adapter: true})
 		targets := append(append([]int64{}, batch.Tokens[1:]...), 0)
-		logprobs, _, _ := s.TokenLogProbs(h, head.T(), nil, s.Ints(targets, int64(len(targets))), torch.HeadOptions{})
+		logprobs, _, _ := s.TokenLogProbs(h, head.T(), nil, targets, torch.HeadOptions{})
 		s.Backward(s.Sum(logprobs))
 		return nil
 	}); err != nil {

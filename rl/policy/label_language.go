@@ -181,7 +181,7 @@ func (p *Label) scoreLabels(s *torch.Scope, prompts [][]int32, how torch.Pass) (
 	packed, moved := p.lm.pack(sequences, rows, how)
 	how.Rows = moved
 	states, _ := s.Hidden(p.lm.model.Model, packed, how)
-	logProbs, _, _ := p.lm.head(s, states, s.Ints(targets, int64(len(targets))), 1)
+	logProbs, _, _ := p.lm.head(s, states, targets, 1)
 	means := s.SegmentMean(s.View(logProbs, int64(len(rows)), 1), s.Int32s(borders, int64(len(borders))))
 	sums := s.Mul(means, s.Floats(counts, int64(len(counts)), 1))
 	return s.Rows(states, s.Ints(last, int64(len(last)))), s.View(sums, int64(len(prompts)), int64(len(p.Labels)))

@@ -150,7 +150,7 @@ func (p *Token) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	packed, rows := p.pack(b.Sequences, b.Rows, how)
 	how.Rows = rows
 	hidden, _ := s.Hidden(p.model.Model, packed, how)
-	logProbs, entropy, rank := p.head(s, hidden, s.Ints(b.Actions, int64(len(b.Actions))), pass.Temperature)
+	logProbs, entropy, rank := p.head(s, hidden, b.Actions, pass.Temperature)
 	out := Output{
 		LogProbs: logProbs, Entropy: entropy, Rank: func(s *torch.Scope) []int64 { return s.ReadInts(rank) },
 		head: head{p, hidden, pass.Temperature},
@@ -209,7 +209,7 @@ func each[T, V any](items []T, value func(item T) V) []V {
 	return out
 }
 
-func (p *Token) head(s *torch.Scope, hidden, targets torch.Tensor, temperature float64) (logProbs, entropy, rank torch.Tensor) {
+func (p *Token) head(s *torch.Scope, hidden torch.Tensor, targets []int64, temperature float64) (logProbs, entropy, rank torch.Tensor) {
 	var bias *torch.Tensor
 	if p.model.HeadBias != nil {
 		b := p.model.HeadBias.T()

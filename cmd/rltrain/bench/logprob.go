@@ -81,7 +81,7 @@ func (b logprobBench) run(ctx context.Context, reps int) (result logprobResult, 
 	}
 	figures, err := measureStep(ctx, func() error {
 		err := torch.Do(mode, func(s *torch.Scope) error {
-			logprobs, _, _ := s.TokenLogProbs(hidden.T(), weight.T(), nil, s.Ints(targets, int64(b.tokens)), torch.HeadOptions{})
+			logprobs, _, _ := s.TokenLogProbs(hidden.T(), weight.T(), nil, targets, torch.HeadOptions{})
 			if b.grad {
 				s.Backward(s.Sum(logprobs))
 			}

@@ -22,8 +22,6 @@ at::Tensor or_zeros(const at::Tensor& grad, const at::Tensor& like) {
   return grad.defined() ? grad.contiguous() : at::zeros_like(like);
 }
 
-bool is_zero(const at::Tensor& grad) { return !grad.defined() || !grad.any().item<bool>(); }
-
 struct TokenLogprobs : torch::autograd::Function<TokenLogprobs> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                                const OptionalTensor& bias, const at::Tensor& targets, double temperature,
@@ -54,10 +52,11 @@ struct TokenLogprobs : torch::autograd::Function<TokenLogprobs> {
     const at::Tensor grad_logprobs = or_zeros(grads[0], entropy), grad_entropy = or_zeros(grads[1], entropy);
     at::Tensor grad_hidden, grad_weight, grad_bias;
     if (ctx->saved_data["needs_hidden"].toBool()) {
-      grad_hidden = is_zero(grads[1])
-                        ? slope.mul(grad_logprobs.unsqueeze(1))
-                        : token_logprobs_hidden_grad(grad_logprobs, grad_entropy, hidden, weight, bias,
-                                                     targets, entropy, lse, temperature, softcap);
+      // Whether a gradient that is there is zero is not looked at: that would wait for the device.
+      grad_hidden = grads[1].defined()
+                        ? token_logprobs_hidden_grad(grad_logprobs, grad_entropy, hidden, weight, bias, targets,
+                                                     entropy, lse, temperature, softcap)
+                        : slope.mul(grad_logprobs.unsqueeze(1));
     }
     const bool needs_weight = ctx->saved_data["needs_weight"].toBool(),
                needs_bias = ctx->saved_data["needs_bias"].toBool();
