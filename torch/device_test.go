@@ -120,6 +120,12 @@ func TestCUDALibraryOpens(t *testing.T) {
 	if real && err != nil {
 		t.Error(err)
 	}
+	if real && err == nil {
+		m, err := Device{cuda: true}.memory()
+		if err != nil || m.Allocated < 0 || m.Peak < m.Allocated || m.Reserved < m.Allocated || m.Free > m.Total || m.Total < 1<<28 {
+			t.Errorf("memory: got %+v, %v", m, err)
+		}
+	}
 	if !real && (err == nil || !strings.Contains(err.Error(), "needs a driver")) {
 		t.Errorf("without a driver: got %v, want an error that says what it needs", err)
 	}
