@@ -40,11 +40,11 @@ TORCH_LIBRARY(rltrain, m) {
   // k, v [N, kv_heads·d], each head of which serves heads/kv_heads queries (Ainslie 2023); rows may be
   // strided; cu_seqlens [S+1] int32. causal: a query sees the keys up to its own. window w, unless 0: only
   // keys less than w away. softcap c: scores become c·tanh(score/c). Result [N, heads·d], and the log of the
-  // softmax's denominator, [heads, N], which backward needs; a GPU may keep the logs in another layout.
-  // Memory is linear in N. compute: the type that a GPU may round q, k and v to for its products, float32
-  // where it is not given; a CPU computes in float32. Where continues [S] int32 is not -1, a sequence is the
-  // rest of one whose beginning is sequence continues[s], with others maybe; it follows right behind that one
-  // or behind another such rest. Its queries see the beginning's keys too.
+  // softmax's denominator, [heads, N], which backward needs. Memory is linear in N. compute: the type that a
+  // GPU may round q, k and v to for its products, float32 where it is not given; a CPU computes in float32.
+  // Where continues [S] int32 is not -1, a sequence is the rest of one whose beginning is sequence
+  // continues[s], with others maybe; it follows right behind that one or behind another such rest. Its
+  // queries see the beginning's keys too.
   m.def(
       "varlen_attention(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, int heads, float scale, "
       "bool causal=False, int window=0, float softcap=0.0, Tensor? continues=None, "

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "cuda/ops/attention.h"
 #include "support.h"
 
 namespace {
@@ -105,7 +106,6 @@ TEST(device_attention_is_the_cpus) {
           const auto want = both(in, at::kCPU), got = both(in, kGpu);
           const std::vector<std::string> names{"output", "lse", "grad q", "grad k", "grad v"};
           for (size_t i = 0; i < names.size(); ++i) {
-            if (i == 1 && got[i].dim() != 2) continue;  // the memory-efficient kernel has another layout
             EXPECT_AT_MOST(relative(got[i], want[i]), i < 2 ? limits.values : limits.gradients,
                            std::string(c10::toString(limits.type)) + ", case " +
                                std::to_string(&c - kCases.data()) + ", " + std::to_string(kv_heads) +
@@ -118,24 +118,28 @@ TEST(device_attention_is_the_cpus) {
 }
 
 TEST(device_attention_takes_fused_kernels_where_they_know_the_rule) {
-  struct Way {
-    at::ScalarType type;
-    Case at;
-    int64_t d;
-    bool efficient;
+  using rlt::cuda::AttentionRule;
+  const auto alone = rlt::cuda::layout_of({{0, 9, 0, 0}}, kGpu);
+  const auto shared = rlt::cuda::layout_of({{0, 9, 0, 0}, {9, 4, 0, 9}}, kGpu);
+  const AttentionRule plain{4, 2, 64, 0.5, true, 0, 0, at::kFloat};
+  const auto with = [&](const auto& change) {
+    AttentionRule rule = plain;
+    change(rule);
+    return rule;
   };
-  const std::vector<Way> ways{{at::kFloat, {kApart, {}, true, 0, 0}, 64, true},
-                              {at::kFloat, {kShared, kRests, true, 0, 0}, 64, true},
-                              {at::kFloat, {kApart, {}, true, 9, 0}, 64, true},
-                              {at::kFloat, {kApart, {}, false, 9, 0}, 64, false},
-                              {at::kFloat, {kShared, kRests, true, 9, 0}, 64, false},
-                              {at::kFloat, {kApart, {}, true, 0, 3}, 64, false},
-                              {at::kFloat, {kApart, {}, true, 0, 0}, 6, false},
-                              {at::kBFloat16, {kApart, {}, true, 0, 0}, 64, false},
-                              {at::kBFloat16, {kApart, {}, true, 0, 0}, 12, true}};
-  for (const Way& way : ways) {
-    const auto found = run("varlen_attention", Inputs(way.at, 2, way.d, way.type, 7).forward(kGpu));
-    EXPECT_EQUAL(found[1].dim(), way.efficient ? 3 : 2);
+  const AttentionRule narrow = with([](AttentionRule& r) { r.head_dim = 6; }),
+                      capped = with([](AttentionRule& r) { r.softcap = 3; }),
+                      window = with([](AttentionRule& r) { r.window = 5; }),
+                      both_ways = with([](AttentionRule& r) { r.window = 5, r.causal = false; });
+  EXPECT(efficient_fits(plain, *alone) && efficient_fits(plain, *shared) && efficient_fits(window, *alone));
+  for (const AttentionRule& rule : {narrow, capped, both_ways}) EXPECT(!efficient_fits(rule, *alone));
+  EXPECT(!efficient_fits(window, *shared));
+  EXPECT(!flash_fits(plain, *alone));
+  for (AttentionRule rule : {plain, narrow, capped, window, both_ways}) {
+    rule.compute = at::kBFloat16;
+    const bool fits = rule.head_dim == 64 && rule.softcap == 0;
+    EXPECT_EQUAL(flash_fits(rule, *alone), fits);
+    EXPECT_EQUAL(flash_fits(rule, *shared), fits);
   }
 }
 
@@ -163,7 +167,7 @@ TEST(device_attention_gives_the_same_bits_again) {
     for (int i = 0; i < 10; ++i) {
       const auto again = both(in, kGpu);
       for (size_t j = 0; j < first.size(); ++j) {
-        if (j != 1) EXPECT(same_bits(again[j], first[j]));
+        EXPECT(same_bits(again[j], first[j]));
       }
     }
   }

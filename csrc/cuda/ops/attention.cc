@@ -59,7 +59,7 @@ struct Way {
   decltype(cuda::composed_attention_backward)* backward;
 };
 
-// The same for forward and backward, which have the same arguments: lse lies as this way has it.
+// The same for forward and backward.
 Way choose(const AttentionRule& rule, const Layout& layout) {
   if (cuda::flash_fits(rule, layout)) return {cuda::flash_attention, cuda::flash_attention_backward};
   if (cuda::efficient_fits(rule, layout))
@@ -86,6 +86,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
   AttentionRule rule = check(q, k, v, heads, scale, causal, window, softcap, compute);
   const auto layout = layout_of(spans_of(causal, cu_seqlens, continues, q.size(0)), q.device());
   if (window >= layout->longest_keys) rule.window = 0;
+  TORCH_CHECK(grad.sizes() == q.sizes() && out.sizes() == q.sizes() && lse.dim() == 2 &&
+                  lse.size(0) == heads && lse.size(1) == q.size(0),
+              "varlen_attention_backward: grad ", grad.sizes(), ", out ", out.sizes(), " and lse ",
+              lse.sizes(), " do not fit q ", q.sizes());
   const auto [grad_q, grad_keys, grad_values] =
       choose(rule, *layout).backward(rule, *layout, grad, q, seen(*layout, k), seen(*layout, v), out, lse);
   return {grad_q.to(at::kFloat), seen_backward(*layout, grad_keys), seen_backward(*layout, grad_values)};

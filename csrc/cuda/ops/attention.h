@@ -39,11 +39,14 @@ struct Layout {
   int64_t rows = 0, keys = 0;             // of all sequences
   int64_t longest = 0, longest_keys = 0;  // of one
   at::Tensor rows_at, keys_at;            // [spans + 1] int32 on the device: where each sequence's begin
+  // Where each row is, [rows] int32 on the device, if every sequence had padded() rows.
+  at::Tensor padded_row;
   // Where a sequence goes on with another, else undefined; int32 on the device. The row of each key, [keys];
   // and the keys of each row, its own first: those in taken [keys] from taken_at [rows + 1] on.
   at::Tensor row_of, taken_at, taken;
 
   bool continued() const { return row_of.defined(); }
+  int64_t padded() const { return (longest + 31) / 32 * 32; }
 };
 
 // A thread keeps the last one, for the layers of a pass have the same.
@@ -55,19 +58,19 @@ at::Tensor seen(const Layout& layout, const at::Tensor& t);
 at::Tensor seen_backward(const Layout& layout, const at::Tensor& grad);
 
 // Attention of q [rows, heads·head_dim] to keys and values [keys, kv_heads·head_dim], a query's sequence
-// lying at the end of its keys: [rows, heads·head_dim] float32, and what the same function's backward needs.
+// lying at the end of its keys: [rows, heads·head_dim] float32, and lse [heads, rows], which backward needs.
 // The gradients of q, keys and values are float32 or rule.compute.
 using Forward = std::tuple<at::Tensor, at::Tensor>;
 using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// Of libtorch's products, a sequence at a time; any rule, any device. The second result is lse [heads, rows].
+// Of libtorch's products, a sequence at a time; any rule, any device.
 Forward composed_attention(const AttentionRule& rule, const Layout& layout, const at::Tensor& q,
                            const at::Tensor& keys, const at::Tensor& values);
 Backward composed_attention_backward(const AttentionRule& rule, const Layout& layout, const at::Tensor& grad,
                                      const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
                                      const at::Tensor& out, const at::Tensor& lse);
 
-// libtorch's flash attention, in rule.compute of two bytes. lse [heads, rows].
+// libtorch's flash attention, in rule.compute of two bytes.
 bool flash_fits(const AttentionRule& rule, const Layout& layout);
 Forward flash_attention(const AttentionRule& rule, const Layout& layout, const at::Tensor& q,
                         const at::Tensor& keys, const at::Tensor& values);
@@ -75,7 +78,7 @@ Backward flash_attention_backward(const AttentionRule& rule, const Layout& layou
                                   const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
                                   const at::Tensor& out, const at::Tensor& lse);
 
-// libtorch's memory-efficient attention, in float32. lse [sequences, heads, the longest sequence or more].
+// libtorch's memory-efficient attention, in float32.
 bool efficient_fits(const AttentionRule& rule, const Layout& layout);
 Forward efficient_attention(const AttentionRule& rule, const Layout& layout, const at::Tensor& q,
                             const at::Tensor& keys, const at::Tensor& values);

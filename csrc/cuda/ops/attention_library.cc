@@ -5,8 +5,10 @@
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "cuda/ops/attention.h"
@@ -84,6 +86,22 @@ at::Tensor batch_of_one(const AttentionRule& r, const at::Tensor& t) {
 // last query being at its last key.
 int64_t mask_of(const AttentionRule& r, const Layout& l) { return !r.causal ? 0 : l.continued() ? 2 : 1; }
 
+// lse [heads, rows] from [sequences, heads, padded()], and back; what no row has is ∞, which makes
+// probabilities 0.
+at::Tensor unpadded(const AttentionRule& r, const Layout& l, const at::Tensor& lse) {
+  TORCH_INTERNAL_ASSERT(lse.size(2) == l.padded());
+  return lse.transpose(0, 1).reshape({r.heads, -1}).index_select(1, l.padded_row);
+}
+
+at::Tensor padded(const AttentionRule& r, const Layout& l, const at::Tensor& lse) {
+  const auto n = static_cast<int64_t>(l.spans.size());
+  return at::full({r.heads, n * l.padded()}, std::numeric_limits<float>::infinity(), lse.options())
+      .index_copy_(1, l.padded_row.to(at::kLong), lse)
+      .view({r.heads, n, l.padded()})
+      .transpose(0, 1)
+      .contiguous();
+}
+
 std::optional<int64_t> efficient_window(const AttentionRule& r) {
   return r.window > 0 ? std::optional<int64_t>(r.window) : std::nullopt;
 }
@@ -139,7 +157,7 @@ Forward efficient_attention(const AttentionRule& r, const Layout& l, const at::T
       batch_of_one(r, q), repeated(r, keys), repeated(r, values), /*bias=*/{}, l.rows_at, l.keys_at,
       l.longest, l.longest_keys, /*dropout_p=*/0, mask_of(r, l), /*compute_log_sumexp=*/true, r.scale,
       /*seqlen_k=*/{}, efficient_window(r));
-  return {std::get<0>(found).reshape(q.sizes()), std::get<1>(found)};
+  return {std::get<0>(found).reshape(q.sizes()), unpadded(r, l, std::get<1>(found))};
 }
 
 Backward efficient_attention_backward(const AttentionRule& r, const Layout& l, const at::Tensor& grad,
@@ -149,9 +167,9 @@ Backward efficient_attention_backward(const AttentionRule& r, const Layout& l, c
   // With the keys in one part, no two blocks of threads add to the same gradient.
   const auto found = at::_efficient_attention_backward(
       batch_of_one(r, grad), batch_of_one(r, q), repeated(r, keys), repeated(r, values), /*bias=*/{},
-      batch_of_one(r, out), l.rows_at, l.keys_at, l.longest, l.longest_keys, lse, /*dropout_p=*/0, unused,
-      unused, mask_of(r, l), /*bias_requires_grad=*/false, r.scale, /*num_splits_key=*/1,
-      efficient_window(r));
+      batch_of_one(r, out), l.rows_at, l.keys_at, l.longest, l.longest_keys, padded(r, l, lse),
+      /*dropout_p=*/0, unused, unused, mask_of(r, l), /*bias_requires_grad=*/false, r.scale,
+      /*num_splits_key=*/1, efficient_window(r));
   return {std::get<0>(found).reshape(q.sizes()), repeated_backward(r, std::get<1>(found)),
           repeated_backward(r, std::get<2>(found))};
 }

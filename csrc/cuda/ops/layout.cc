@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "cuda/ops/attention.h"
 #include "cuda/ops/launch.h"
@@ -49,14 +50,18 @@ std::shared_ptr<const Layout> make(std::vector<Span> spans, const at::Device& de
   const auto n = static_cast<int64_t>(l.spans.size());
   // One copy to the device for all of it. It is not waited for: a copy from memory that is not pinned has
   // been read when the call returns.
-  at::Tensor host = at::zeros({2 * (n + 1) + (continued ? 2 * l.keys + l.rows + 1 : 0)}, at::kInt);
+  const int64_t fixed = 2 * (n + 1) + l.rows;
+  at::Tensor host = at::zeros({fixed + (continued ? 2 * l.keys + l.rows + 1 : 0)}, at::kInt);
   int32_t* p = host.mutable_data_ptr<int32_t>();
+  int32_t* padded_row = p + 2 * (n + 1);
   for (int64_t i = 0; i < n; ++i) {
-    p[i + 1] = p[i] + static_cast<int32_t>(l.spans[static_cast<size_t>(i)].length);
-    p[n + i + 2] = p[n + i + 1] + static_cast<int32_t>(l.spans[static_cast<size_t>(i)].keys());
+    const Span& s = l.spans[static_cast<size_t>(i)];
+    p[i + 1] = p[i] + static_cast<int32_t>(s.length);
+    p[n + i + 2] = p[n + i + 1] + static_cast<int32_t>(s.keys());
+    std::iota(padded_row + p[i], padded_row + p[i + 1], static_cast<int32_t>(i * l.padded()));
   }
   if (continued) {
-    p += 2 * (n + 1);
+    p += fixed;
     const std::vector<int32_t> row_of = rows_of_keys(l.spans);
     std::copy(row_of.begin(), row_of.end(), p);
     list_takers(l.spans, row_of, p + l.keys, p + l.keys + l.rows + 1);
@@ -64,10 +69,11 @@ std::shared_ptr<const Layout> make(std::vector<Span> spans, const at::Device& de
   const at::Tensor there = host.to(device, /*non_blocking=*/true);
   l.rows_at = there.narrow(0, 0, n + 1);
   l.keys_at = there.narrow(0, n + 1, n + 1);
+  l.padded_row = there.narrow(0, 2 * (n + 1), l.rows);
   if (continued) {
-    l.row_of = there.narrow(0, 2 * (n + 1), l.keys);
-    l.taken_at = there.narrow(0, 2 * (n + 1) + l.keys, l.rows + 1);
-    l.taken = there.narrow(0, 2 * (n + 1) + l.keys + l.rows + 1, l.keys);
+    l.row_of = there.narrow(0, fixed, l.keys);
+    l.taken_at = there.narrow(0, fixed + l.keys, l.rows + 1);
+    l.taken = there.narrow(0, fixed + l.keys + l.rows + 1, l.keys);
   }
   return made;
 }
