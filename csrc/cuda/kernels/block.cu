@@ -101,14 +101,15 @@ __device__ uint32_t mix(uint32_t h) {
 }
 
 template <int N>
-__global__ void hash_dropout_kernel(const float* x, const int64_t* row_keys, uint32_t layer, uint32_t threshold,
-                                    float keep, float* y, int64_t width) {
+__global__ void hash_dropout_kernel(const float* x, const int64_t* row_keys, uint32_t layer,
+                                    uint32_t threshold, float keep, float* y, int64_t width) {
   const int64_t row = blockIdx.x;
   const int64_t j = (static_cast<int64_t>(blockIdx.y) * kBlock + threadIdx.x) * N;
   if (j >= width) return;
   const auto key = static_cast<uint64_t>(row_keys[row]);
-  const uint32_t seed = mix(mix(static_cast<uint32_t>(key) ^ 0x9e3779b9U) + static_cast<uint32_t>(key >> 32)) +
-                        mix(layer + 0x7f4a7c15U);
+  const uint32_t seed =
+      mix(mix(static_cast<uint32_t>(key) ^ 0x9e3779b9U) + static_cast<uint32_t>(key >> 32)) +
+      mix(layer + 0x7f4a7c15U);
   Pack<float, N> a = load<N>(x + row * width + j);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
@@ -181,8 +182,8 @@ void gated_backward(Stream stream, const float* grad, Matrix gate, Matrix up, in
   if (rows == 0 || width == 0) return;
   with_packs(in_packs(gate, up, width) && aligned(grad, grad_gate, grad_up), [&](auto n) {
     with_activation(activation, [&](auto a) {
-      gated_backward_kernel<n.value, a.value><<<tiles(rows, width, n.value), kBlock, 0, on(stream)>>>(
-          grad, gate, up, grad_gate, grad_up, width);
+      gated_backward_kernel<n.value, a.value>
+          <<<tiles(rows, width, n.value), kBlock, 0, on(stream)>>>(grad, gate, up, grad_gate, grad_up, width);
     });
   });
   check_launch("gated_backward");

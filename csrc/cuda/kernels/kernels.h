@@ -1,7 +1,8 @@
-// What a GPU computes by kernels of our own: each function starts one or some of them on a stream and does not
-// wait. Pointers are the device's unless they say otherwise; matrices lie row by row. No sum depends on the
-// order in which threads come, so the same arguments give the same bits.
-#ifndef RLT_CUDA_KERNELS_H  // not by a pragma: the GPU's tests declare all of it once more, for the loops beside it
+// What a GPU computes by kernels of our own: each function starts one or some of them on a stream and does
+// not wait. Pointers are the device's unless they say otherwise; matrices lie row by row. No sum depends on
+// the order in which threads come, so the same arguments give the same bits.
+// Not a pragma: the GPU's tests declare all of it once more, for the loops beside it.
+#ifndef RLT_CUDA_KERNELS_H
 #define RLT_CUDA_KERNELS_H
 
 #include <cstdint>
@@ -39,7 +40,8 @@ void layer_norm_backward(Stream stream, const float* grad, const float* sum, con
 // and sines [rows, half] are given, feature j with feature j + half; back with inverse.
 void rope(Stream stream, Matrix x, const float* cos, const float* sin, bool inverse, float* y, int64_t rows,
           int64_t heads, int64_t head_dim, int64_t half);
-// y [rows, width] = activation(gate) · up, or activation(gate) where up.data is null; activations of rltrain.h.
+// y [rows, width] = activation(gate) · up, or activation(gate) where up.data is null; activations of
+// rltrain.h.
 void gated(Stream stream, Matrix gate, Matrix up, int32_t activation, void* y, Type y_type, int64_t rows,
            int64_t width);
 void gated_backward(Stream stream, const float* grad, Matrix gate, Matrix up, int32_t activation,
@@ -50,16 +52,16 @@ void hash_dropout(Stream stream, const float* x, const int64_t* row_keys, int64_
 
 // ---- sequences (pool.cu) ----
 
-// y [count, width]: y[i] = Σ x[rows[j]] over j from begins[i] on and below begins[i + 1], in that order. x [·, width] of
-// `type`.
+// y [count, width]: y[i] = Σ x[rows[j]] over j from begins[i] on and below begins[i + 1], in that order. x
+// [·, width] of `type`.
 void sum_rows(Stream stream, const void* x, Type type, const int32_t* begins, const int32_t* rows, float* y,
               int64_t count, int64_t width);
-// y [segments, width]: the mean of x [·, width] in the rows from borders[s] on and below borders[s + 1], 0 where there
-// are none.
+// y [segments, width]: the mean of x [·, width] in the rows from borders[s] on and below borders[s + 1], 0
+// where there are none.
 void segment_mean(Stream stream, Matrix x, const int32_t* borders, float* y, int64_t segments, int64_t width);
 // The gradient of x [rows, width], from that of y [segments, width].
-void segment_mean_backward(Stream stream, const float* grad, const int32_t* borders, float* grad_x, int64_t rows,
-                           int64_t segments, int64_t width);
+void segment_mean_backward(Stream stream, const float* grad, const int32_t* borders, float* grad_x,
+                           int64_t rows, int64_t segments, int64_t width);
 
 // ---- the head's rows (logprob.cu) ----
 
@@ -69,11 +71,11 @@ void segment_mean_backward(Stream stream, const float* grad, const int32_t* bord
 void token_logprobs(Stream stream, const float* logits, const int64_t* targets, double temperature,
                     double softcap, float* logprobs, float* entropy, int64_t* rank, float* lse, int64_t rows,
                     int64_t vocab);
-// In place of logits, in `type`, each row from where that of the logits begins: the derivative by the logits of
-// Σ grad_logprobs·logprob + grad_entropy·entropy. grad_logprobs null counts as ones, grad_entropy null as
+// In place of logits, in `type`, each row from where that of the logits begins: the derivative by the logits
+// of Σ grad_logprobs·logprob + grad_entropy·entropy. grad_logprobs null counts as ones, grad_entropy null as
 // zeros.
-void token_logprobs_slope(Stream stream, float* logits, const int64_t* targets, double temperature, double softcap,
-                          const float* lse, const float* entropy, const float* grad_logprobs,
+void token_logprobs_slope(Stream stream, float* logits, const int64_t* targets, double temperature,
+                          double softcap, const float* lse, const float* entropy, const float* grad_logprobs,
                           const float* grad_entropy, Type type, int64_t rows, int64_t vocab);
 
 // ---- generating (cache.cu, decode.cu, sampler.cu) ----
@@ -115,8 +117,8 @@ struct Angles {
   int64_t half;  // 0: no rope
 };
 
-// Each head of q and k normed (RMS, weights [head_dim], null without) and turned; q goes to queries [count, heads·head_dim], k and v to
-// their pages of the layer. All results are of shape.type.
+// Each head of q and k normed (RMS, weights [head_dim], null without) and turned; q goes to queries [count,
+// heads·head_dim], k and v to their pages of the layer. All results are of shape.type.
 void store(Stream stream, const Row* rows, const Place* places, void* const* pages, const float* qkv,
            Qkv layout, Angles angles, const float* q_norm, const float* k_norm, bool plus_one, double eps,
            Shape shape, int64_t layer, void* queries, int64_t count);
@@ -129,8 +131,8 @@ void decode_attention(Stream stream, const Row* rows, const Place* places, void*
                       int64_t layer, void* out, int64_t count, int64_t longest, void* room);
 int64_t decode_room(Shape shape, int64_t count, int64_t longest);
 
-// Keys and values of a layer that sequences have on pages, one sequence after the other: k, v [total, kv_heads·head_dim] of
-// shape.type; borders [sequences + 1] int32.
+// Keys and values of a layer that sequences have on pages, one sequence after the other: k, v [total,
+// kv_heads·head_dim] of shape.type; borders [sequences + 1] int32.
 void gather(Stream stream, const Place* places, void* const* pages, const int32_t* borders, Shape shape,
             int64_t layer, void* k, void* v, int64_t sequences, int64_t total);
 

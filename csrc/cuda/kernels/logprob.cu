@@ -1,5 +1,5 @@
-// Log-probabilities, entropies and ranks of tokens from rows of logits, and their slopes. A row has a block, which
-// goes through it once.
+// Log-probabilities, entropies and ranks of tokens from rows of logits, and their slopes. A row has a block,
+// which goes through it once.
 #include <cfloat>
 
 #include "cuda/kernels/row.cuh"
@@ -104,7 +104,8 @@ __global__ void token_logprobs_kernel(const float* logits, const int64_t* target
   rank[row] = known ? s.above : -1;
 }
 
-// Elements of the result lie where logits were that all threads have read: each round ends before the next writes.
+// Elements of the result lie where logits were that all threads have read: each round ends before the next
+// writes.
 template <int N, typename T>
 __global__ void token_logprobs_slope_kernel(float* logits, const int64_t* targets, Map map, const float* lse,
                                             const float* entropy, const float* grad_logprobs,
@@ -140,13 +141,13 @@ void token_logprobs(Stream stream, const float* logits, const int64_t* targets, 
   if (rows == 0) return;
   const Map map(temperature, softcap);
   const auto start = vocab % 4 == 0 && aligned(logits) ? token_logprobs_kernel<4> : token_logprobs_kernel<1>;
-  start<<<static_cast<unsigned>(rows), kThreads, 0, on(stream)>>>(logits, targets, map, logprobs, entropy, rank, lse,
-                                                                vocab);
+  start<<<static_cast<unsigned>(rows), kThreads, 0, on(stream)>>>(logits, targets, map, logprobs, entropy,
+                                                                  rank, lse, vocab);
   check_launch("token_logprobs");
 }
 
-void token_logprobs_slope(Stream stream, float* logits, const int64_t* targets, double temperature, double softcap,
-                          const float* lse, const float* entropy, const float* grad_logprobs,
+void token_logprobs_slope(Stream stream, float* logits, const int64_t* targets, double temperature,
+                          double softcap, const float* lse, const float* entropy, const float* grad_logprobs,
                           const float* grad_entropy, Type type, int64_t rows, int64_t vocab) {
   if (rows == 0) return;
   const Map map(temperature, softcap);
@@ -154,8 +155,8 @@ void token_logprobs_slope(Stream stream, float* logits, const int64_t* targets, 
     using T = std::remove_pointer_t<decltype(of_type)>;
     const auto start = vocab % 4 == 0 && aligned(logits) ? token_logprobs_slope_kernel<4, T>
                                                          : token_logprobs_slope_kernel<1, T>;
-    start<<<static_cast<unsigned>(rows), kThreads, 0, on(stream)>>>(logits, targets, map, lse, entropy, grad_logprobs,
-                                                                  grad_entropy, vocab);
+    start<<<static_cast<unsigned>(rows), kThreads, 0, on(stream)>>>(logits, targets, map, lse, entropy,
+                                                                    grad_logprobs, grad_entropy, vocab);
   });
   check_launch("token_logprobs_slope");
 }

@@ -182,8 +182,8 @@ void layer_norm(Stream stream, Matrix x, const float* residual, const float* wei
   with_type(y_type, [&](auto* of_type) {
     with_row(width, packs, [&](auto n, auto threads) {
       layer_norm_kernel<n.value, threads.value><<<blocks<threads.value>(rows), kBlock, 0, on(stream)>>>(
-          x, residual, weight, bias, static_cast<float>(eps), static_cast<decltype(of_type)>(y), sum, mean, rstd,
-          rows, width);
+          x, residual, weight, bias, static_cast<float>(eps), static_cast<decltype(of_type)>(y), sum, mean,
+          rstd, rows, width);
     });
   });
   check_launch("layer_norm");
@@ -194,7 +194,8 @@ void layer_norm_backward(Stream stream, const float* grad, const float* sum, con
   if (rows == 0) return;
   with_row(width, width % 4 == 0 && aligned(grad, sum, weight, grad_x), [&](auto n, auto threads) {
     layer_norm_backward_kernel<n.value, threads.value>
-        <<<blocks<threads.value>(rows), kBlock, 0, on(stream)>>>(grad, sum, weight, mean, rstd, grad_x, rows, width);
+        <<<blocks<threads.value>(rows), kBlock, 0, on(stream)>>>(grad, sum, weight, mean, rstd, grad_x, rows,
+                                                                 width);
   });
   check_launch("layer_norm_backward");
 }

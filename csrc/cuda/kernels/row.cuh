@@ -41,8 +41,8 @@ __device__ void store(T* y, const Pack<float, N>& x) {
   *reinterpret_cast<Pack<T, N>*>(y) = out;
 }
 
-// The sum over the Threads threads of a row, the same in each of them. A row has a warp, or the whole block, of
-// which each call has room of its own.
+// The sum over the Threads threads of a row, the same in each of them. A row has a warp, or the whole block,
+// of which each call has room of its own.
 template <int Threads>
 __device__ float row_sum(float x, float (&room)[kBlock / kWarp]) {
 #pragma unroll
@@ -71,8 +71,8 @@ bool aligned(const P*... p) {
   return ((reinterpret_cast<uintptr_t>(p) % 16 == 0) && ...);
 }
 
-// How a kernel goes through rows of this width: body gets how many elements a thread takes at once, as the type
-// of an integer, and how many threads a row has.
+// How a kernel goes through rows of this width: body gets how many elements a thread takes at once, as the
+// type of an integer, and how many threads a row has.
 template <typename Body>
 void with_row(int64_t width, bool packs, const Body& body) {
   using std::integral_constant;

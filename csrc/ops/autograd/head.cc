@@ -54,8 +54,8 @@ struct TokenLogprobs : torch::autograd::Function<TokenLogprobs> {
     if (ctx->saved_data["needs_hidden"].toBool()) {
       // Whether a gradient that is there is zero is not looked at: that would wait for the device.
       grad_hidden = grads[1].defined()
-                        ? token_logprobs_hidden_grad(grad_logprobs, grad_entropy, hidden, weight, bias, targets,
-                                                     entropy, lse, temperature, softcap)
+                        ? token_logprobs_hidden_grad(grad_logprobs, grad_entropy, hidden, weight, bias,
+                                                     targets, entropy, lse, temperature, softcap)
                         : slope.mul(grad_logprobs.unsqueeze(1));
     }
     const bool needs_weight = ctx->saved_data["needs_weight"].toBool(),
