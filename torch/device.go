@@ -6,6 +6,8 @@ package torch
 import "C"
 
 import (
+	"bytes"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -192,6 +194,14 @@ func openCUDA(path string) error {
 			return fmt.Errorf("torch: setting CUBLAS_WORKSPACE_CONFIG: %w", err)
 		}
 	}
+	core, err := findLibrary()
+	if err != nil {
+		return err
+	}
+	// An operator whose schema has changed since would end the process.
+	if !bytes.Equal(stampOf(path), stampOf(core)) {
+		return fmt.Errorf("torch: %s was built with another core than %s; run `make cuda` to build it again", path, core)
+	}
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
 	var message [1024]C.char
@@ -207,8 +217,26 @@ func openCUDA(path string) error {
 	return nil
 }
 
-// oldest is the least compute capability that libtorch's CUDA 13.0 libraries have code for.
-var oldest = GPU{Major: 7, Minor: 5}
+// stampOf tells what a library of ours was built from, as csrc/abi/stamp.cc has it; nil where it does not say so.
+func stampOf(path string) []byte {
+	file, err := elf.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	section := file.Section(".rltrain")
+	if section == nil {
+		return nil
+	}
+	stamp, err := section.Data()
+	if err != nil {
+		return nil
+	}
+	return stamp
+}
+
+// oldest is the least compute capability that the kernels of csrc/cuda have code for.
+var oldest = GPU{Major: 8}
 
 // resolve makes d a device that computes: of auto the CPU, unless the first GPU has all it needs.
 func (d Device) resolve() (Device, error) {
@@ -233,7 +261,7 @@ func (d Device) resolve() (Device, error) {
 	}
 	gpu := found[d.gpu]
 	if gpu.Major < oldest.Major || gpu.Major == oldest.Major && gpu.Minor < oldest.Minor {
-		return d, fmt.Errorf("--device %s: %s has compute capability %d.%d, libtorch's code begins at %d.%d; use a newer GPU, or --device cpu", d, gpu.Name, gpu.Major, gpu.Minor, oldest.Major, oldest.Minor)
+		return d, fmt.Errorf("--device %s: %s has compute capability %d.%d, the code for GPUs begins at %d.%d; use a newer GPU, or --device cpu", d, gpu.Name, gpu.Major, gpu.Minor, oldest.Major, oldest.Minor)
 	}
 	var message [1024]C.char
 	if C.rlt_cuda_try(C.int32_t(d.gpu), &message[0], C.int32_t(len(message))) != 0 {
