@@ -59,9 +59,11 @@ struct Way {
   decltype(cuda::composed_attention_backward)* backward;
 };
 
-// The same for forward and backward.
-Way choose(const AttentionRule& rule, const Layout& layout) {
+// The same for forward and backward. Leaves in rule the type and the window that it takes.
+Way choose(AttentionRule& rule, const Layout& layout) {
+  if (rule.window >= layout.longest_keys) rule.window = 0;
   if (cuda::flash_fits(rule, layout)) return {cuda::flash_attention, cuda::flash_attention_backward};
+  rule.compute = at::kFloat;
   if (cuda::efficient_fits(rule, layout))
     return {cuda::efficient_attention, cuda::efficient_attention_backward};
   return {cuda::composed_attention, cuda::composed_attention_backward};
@@ -74,8 +76,8 @@ std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& q, const at:
                                                   std::optional<at::ScalarType> compute) {
   AttentionRule rule = check(q, k, v, heads, scale, causal, window, softcap, compute);
   const auto layout = layout_of(spans_of(causal, cu_seqlens, continues, q.size(0)), q.device());
-  if (window >= layout->longest_keys) rule.window = 0;
-  return choose(rule, *layout).forward(rule, *layout, q, seen(*layout, k), seen(*layout, v));
+  const Way way = choose(rule, *layout);
+  return way.forward(rule, *layout, q, seen(*layout, k.to(rule.compute)), seen(*layout, v.to(rule.compute)));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
@@ -84,14 +86,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
     bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues,
     std::optional<at::ScalarType> compute) {
   AttentionRule rule = check(q, k, v, heads, scale, causal, window, softcap, compute);
-  const auto layout = layout_of(spans_of(causal, cu_seqlens, continues, q.size(0)), q.device());
-  if (window >= layout->longest_keys) rule.window = 0;
   TORCH_CHECK(grad.sizes() == q.sizes() && out.sizes() == q.sizes() && lse.dim() == 2 &&
                   lse.size(0) == heads && lse.size(1) == q.size(0),
               "varlen_attention_backward: grad ", grad.sizes(), ", out ", out.sizes(), " and lse ",
               lse.sizes(), " do not fit q ", q.sizes());
-  const auto [grad_q, grad_keys, grad_values] =
-      choose(rule, *layout).backward(rule, *layout, grad, q, seen(*layout, k), seen(*layout, v), out, lse);
+  const auto layout = layout_of(spans_of(causal, cu_seqlens, continues, q.size(0)), q.device());
+  const Way way = choose(rule, *layout);
+  const auto [grad_q, grad_keys, grad_values] = way.backward(
+      rule, *layout, grad, q, seen(*layout, k.to(rule.compute)), seen(*layout, v.to(rule.compute)), out, lse);
   return {grad_q.to(at::kFloat), seen_backward(*layout, grad_keys), seen_backward(*layout, grad_values)};
 }
 

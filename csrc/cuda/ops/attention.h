@@ -57,9 +57,9 @@ at::Tensor seen(const Layout& layout, const at::Tensor& t);
 // The gradient of t, float32, from that of seen(t). Sums have a fixed order.
 at::Tensor seen_backward(const Layout& layout, const at::Tensor& grad);
 
-// Attention of q [rows, heads·head_dim] to keys and values [keys, kv_heads·head_dim], a query's sequence
-// lying at the end of its keys: [rows, heads·head_dim] float32, and lse [heads, rows], which backward needs.
-// The gradients of q, keys and values are float32 or rule.compute.
+// Attention of q [rows, heads·head_dim] to keys and values [keys, kv_heads·head_dim] of rule.compute, a
+// query's sequence lying at the end of its keys: [rows, heads·head_dim] float32, and lse [heads, rows], which
+// backward needs. The gradients of q, keys and values are float32 or rule.compute.
 using Forward = std::tuple<at::Tensor, at::Tensor>;
 using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
