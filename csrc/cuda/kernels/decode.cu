@@ -232,6 +232,7 @@ void decode_attention(Stream stream, const Row* rows, const Place* places, void*
   task.window = static_cast<int>(std::min<int64_t>(window, INT32_MAX));
   task.shape = shape;
   task.layer = layer;
+  task.group = static_cast<int>(shape.heads / shape.kv_heads);
   task.head_blocks = static_cast<int>(division.head_blocks);
   task.parts = static_cast<int>(division.parts);
   task.per = static_cast<int>(division.per);

@@ -24,7 +24,8 @@ struct DecodeTask {
   int window;
   Shape shape;
   int64_t layer;
-  int head_blocks;  // blocks for the query heads of a key head
+  int group;        // query heads of a key head
+  int head_blocks;  // blocks for these
   int parts, per;   // so many parts of a row, of so many pages each
   // With several parts: [rows, heads, parts, head_dim] sums of values, then the same by 2: the largest score,
   // and the sum of weights.
@@ -78,12 +79,11 @@ struct DecodeBlock {
   int part;
 
   __device__ DecodeBlock(const DecodeTask& task, int most) {
-    const int group = static_cast<int>(task.shape.heads / task.shape.kv_heads),
-              share = blockIdx.y % task.head_blocks;
+    const int share = blockIdx.y % task.head_blocks;
     row = blockIdx.x;
     kv_head = blockIdx.y / task.head_blocks;
-    head = kv_head * group + share * most;
-    heads = min(group - share * most, most);
+    head = kv_head * task.group + share * most;
+    heads = min(task.group - share * most, most);
     part = blockIdx.z;
   }
 };

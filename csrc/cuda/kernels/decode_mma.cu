@@ -62,8 +62,11 @@ struct Two {
   }
 };
 
+// Blocks that a multiprocessor's registers are to have room for.
+constexpr int resident(int d) { return d == 64 ? 5 : d == 128 ? 3 : 2; }
+
 template <typename T, int D>
-__global__ void __launch_bounds__(kDecodeThreads, D == 128 ? 3 : 1) decode_mma_kernel(DecodeTask task) {
+__global__ void __launch_bounds__(kDecodeThreads, resident(D)) decode_mma_kernel(DecodeTask task) {
   __shared__ Softmaxes<kDecodeWarps, kMmaHeads, D> all;
   const T* const type = nullptr;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, r = lane / 4, c = lane % 4;

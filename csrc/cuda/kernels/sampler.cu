@@ -235,11 +235,14 @@ __device__ void find_top_p(Shared& s, const Scores& scores, int n, double top_p,
   if (total == 0) return;
   const auto share = static_cast<uint64_t>(ceil(top_p * static_cast<double>(total)));
   const uint64_t need = min(max(share, uint64_t{1}), total);
-  // Weights so small that all of them together lie below the border need not be looked at.
+  // Weights so small that all of them together lie below the border need not be looked at, nor scores that
+  // are surely too low for them.
   const auto bound = static_cast<uint64_t>((1 - top_p) * static_cast<double>(total) / n);
+  const auto lowest =
+      static_cast<float>(before.peak + (log(bound / static_cast<double>(kUnit)) - 0.01) / before.inverse);
   const Selected last = select(s, need, [&](const auto& f) {
     scores.visit(threadIdx.x, n, blockDim.x, [&](float x, int i) {
-      const uint64_t mass = before(x, i);
+      const uint64_t mass = x >= lowest ? before(x, i) : 0;
       if (mass > 0 && mass >= bound) f(__float_as_uint(before.weight_of(x)), mass);
     });
   });
