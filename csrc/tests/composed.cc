@@ -68,8 +68,8 @@ bool about_the_device(const std::string& file, const std::string&) {
 }
 
 bool about_operators(const std::string& file, const std::string& test) {
-  const std::vector<std::string> files{"attention", "block",  "causal_attention", "engine",
-                                       "head",      "linear", "norm_pool",        "transformer"};
+  const std::vector<std::string> files{"attention", "block", "causal_attention", "engine", "head", "linear",
+                                       "norm_pool", "step",  "transformer"};
   const std::vector<std::string> of_the_cpu{
       // These operators take other strides and types, and have their own words about what does not fit.
       "attention_refuses_what_does_not_fit", "causal_attention_refuses_what_does_not_fit",

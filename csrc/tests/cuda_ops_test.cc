@@ -228,7 +228,7 @@ TEST(cuda_token_logprobs_of_a_target_that_is_none) {
   const at::Tensor targets = vector_of(std::vector<int64_t>{2, 4, -1});
   const Stack in{random.normal({3, 5}), random.normal({4, 5}), c10::IValue(), targets, 1.0, 0.0, true};
   if (!rlt::test::device().is_cuda()) {
-    EXPECT_THROWS("outside of", run(c10::DispatchKey::CUDA, "token_logprobs", in));
+    EXPECT_THROWS("target 4 at position 1", run(c10::DispatchKey::CUDA, "token_logprobs", in));
     return;
   }
   const auto got = run(c10::DispatchKey::CUDA, "token_logprobs", in);

@@ -38,9 +38,12 @@ struct Head {
                 ids.scalar_type(), " ", ids.sizes(), " on ", ids.device());
     TORCH_CHECK(std::isfinite(t) && t > 0 && std::isfinite(c) && c >= 0, "token_logprobs: temperature ", t,
                 " must be positive and softcap ", c, " not negative");
-    if (ids.is_cuda()) return;  // reading them would wait for the device; the kernel gives NaN for one
-    TORCH_CHECK(ids.numel() == 0 || (ids.min().item<int64_t>() >= 0 && ids.max().item<int64_t>() < w.size(0)),
-                "token_logprobs: a target is outside of [0, ", w.size(0), ")");
+    // Those on a GPU are not looked at, which would wait for it: the kernel gives NaN for a bad one.
+    for (int64_t i = 0; ids.is_cpu() && i < ids.numel(); ++i) {
+      const int64_t target = targets.const_data_ptr<int64_t>()[i];
+      TORCH_CHECK(target >= 0 && target < w.size(0), "token_logprobs: target ", target, " at position ", i,
+                  " is outside of the vocabulary of ", w.size(0));
+    }
   }
 
   int64_t rows() const { return hidden.size(0); }
