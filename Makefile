@@ -46,7 +46,7 @@ lint: build/.tools ## gofmt, go vet, staticcheck, clang-format
 	@files="$$(gofmt -l .)"; [[ -z $$files ]] || { echo "not gofmt-ed:"; echo "$$files"; exit 1; }
 	@$(GOENV) go vet ./... && go run $(STATICCHECK) ./...
 	@format="$$(python3 scripts/setup/clang_format.py)" && \
-	  find csrc -name '*.cc' -o -name '*.h' | xargs "$$format" --dry-run -Werror
+	  find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs "$$format" --dry-run -Werror
 
 race: core models ## all Go tests under the race detector
 	@$(GOENV) go test -race ./...
