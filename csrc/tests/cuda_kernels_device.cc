@@ -1,5 +1,5 @@
-// Kernels beside the loops that stand for them where there is no GPU, in what operators do not ask for:
-// results of two bytes an element, and arguments that may be null.
+// Kernels beside the loops that stand for them where there is no GPU, with results of two bytes an element and
+// arguments that may be null, too, which operators do not ask for.
 #include <ATen/ops/empty.h>
 
 #include <string>
@@ -39,7 +39,8 @@ const std::vector<int64_t> kWidths{40, 30, 1, 1024, 2048, 2050, 5000};
 struct Both {
   at::Tensor host, device;
 
-  explicit Both(const at::Tensor& t) : host(t), device(t.to(rlt::test::device())) {}
+  explicit Both(const at::Tensor& t)
+      : host(t), device(t.to(rlt::test::device(), t.scalar_type(), /*non_blocking=*/false, /*copy=*/true)) {}
   const float* on_host() const { return host.const_data_ptr<float>(); }
   const float* on_device() const { return device.const_data_ptr<float>(); }
 };
@@ -105,6 +106,70 @@ TEST(device_gates_give_every_type) {
         }
       }
     }
+  }
+}
+
+TEST(device_gradients_are_the_loops) {
+  Random random(5);
+  for (const int64_t width : kWidths) {
+    if (width == 1) continue;  // of one feature nothing is left but rounding
+    const int64_t stride = 2 * width + 4;
+    const Both x(random.normal({kRows, stride})), grad(random.normal({kRows, stride})),
+        w(random.normal({width})), dense(random.normal({kRows, width})), sum(random.normal({kRows, width})),
+        mean(random.normal({kRows})), rstd(random.normal({kRows}, 0.1, 1));
+    const auto to = [](const Both& y) { return y.device.mutable_data_ptr<float>(); };
+    const auto loop = [](const Both& y) { return y.host.mutable_data_ptr<float>(); };
+    const Both norm = result(width, at::kFloat), layer = result(width, at::kFloat);
+    rlt::cuda::rms_norm_backward(stream(), {grad.on_device(), stride}, {x.on_device(), stride}, w.on_device(),
+                                 true, rstd.on_device(), to(norm), kRows, width);
+    rlt::reference::rms_norm_backward(nullptr, {grad.on_host(), stride}, {x.on_host(), stride}, w.on_host(),
+                                      true, rstd.on_host(), loop(norm), kRows, width);
+    expect_same(norm, 5e-6, "rms_norm_backward", width);
+    rlt::cuda::layer_norm_backward(stream(), dense.on_device(), sum.on_device(), w.on_device(),
+                                   mean.on_device(), rstd.on_device(), to(layer), kRows, width);
+    rlt::reference::layer_norm_backward(nullptr, dense.on_host(), sum.on_host(), w.on_host(), mean.on_host(),
+                                        rstd.on_host(), loop(layer), kRows, width);
+    expect_same(layer, 5e-6, "layer_norm_backward", width);
+    for (int32_t activation = RLT_ACT_SILU; activation <= RLT_ACT_RELU; ++activation) {
+      const Both gate = result(width, at::kFloat), up = result(width, at::kFloat);
+      rlt::cuda::gated_backward(stream(), dense.on_device(), {x.on_device(), stride},
+                                {x.on_device() + width, stride}, activation, to(gate), to(up), kRows, width);
+      rlt::reference::gated_backward(nullptr, dense.on_host(), {x.on_host(), stride},
+                                     {x.on_host() + width, stride}, activation, loop(gate), loop(up), kRows,
+                                     width);
+      expect_same(gate, 5e-6, "gate of activation " + std::to_string(activation), width);
+      expect_same(up, 5e-6, "up of activation " + std::to_string(activation), width);
+    }
+  }
+}
+
+TEST(device_rotations_and_masks_are_the_loops) {
+  Random random(6);
+  for (const int64_t head_dim : {64, 10, 9}) {
+    for (const int64_t half : {head_dim / 2, head_dim / 4}) {
+      const int64_t heads = 3, stride = heads * head_dim + 4;
+      const Both x(random.normal({kRows, stride})), cos(random.normal({kRows, half})),
+          sin(random.normal({kRows, half}));
+      for (const bool inverse : {false, true}) {
+        const Both y = result(heads * head_dim, at::kFloat);
+        rlt::cuda::rope(stream(), {x.on_device(), stride}, cos.on_device(), sin.on_device(), inverse,
+                        y.device.mutable_data_ptr<float>(), kRows, heads, head_dim, half);
+        rlt::reference::rope(nullptr, {x.on_host(), stride}, cos.on_host(), sin.on_host(), inverse,
+                             y.host.mutable_data_ptr<float>(), kRows, heads, head_dim, half);
+        expect_same(y, 1e-6, "rope of " + std::to_string(half), head_dim);
+      }
+    }
+  }
+  at::Tensor words = at::empty({kRows}, at::kLong);
+  for (int64_t i = 0; i < kRows; ++i) words.mutable_data_ptr<int64_t>()[i] = random.word();
+  const Both keys(words);
+  for (const int64_t width : kWidths) {
+    const Both x(random.normal({kRows, width})), y = result(width, at::kFloat);
+    rlt::cuda::hash_dropout(stream(), x.on_device(), keys.device.const_data_ptr<int64_t>(), 11, 0.3,
+                            y.device.mutable_data_ptr<float>(), kRows, width);
+    rlt::reference::hash_dropout(nullptr, x.on_host(), keys.host.const_data_ptr<int64_t>(), 11, 0.3,
+                                 y.host.mutable_data_ptr<float>(), kRows, width);
+    EXPECT(rlt::test::same_bits(y.device.cpu(), y.host));
   }
 }
 
