@@ -1,5 +1,5 @@
-// Kernels beside the loops that stand for them where there is no GPU, with results of two bytes an element and
-// arguments that may be null, too, which operators do not ask for.
+// Kernels beside the loops that stand for them where there is no GPU, with results of two bytes an element
+// and arguments that may be null, too, which operators do not ask for.
 #include <ATen/ops/empty.h>
 
 #include <string>
