@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "cuda/kernels/stream.h"
+#include "cuda/ops/product.h"
 #include "rltrain.h"
 #include "support.h"
 
@@ -170,6 +171,40 @@ TEST(device_rotations_and_masks_are_the_loops) {
     rlt::reference::hash_dropout(nullptr, x.on_host(), keys.host.const_data_ptr<int64_t>(), 11, 0.3,
                                  y.host.mutable_data_ptr<float>(), kRows, width);
     EXPECT(rlt::test::same_bits(y.device.cpu(), y.host));
+  }
+}
+
+// libtorch's products of two bytes with results of float32, to sums of doubles; what is added to has gaps,
+// too.
+TEST(device_products_have_sums_of_float32) {
+  Random random(7);
+  for (const Kind& kind : kKinds) {
+    for (const int64_t rows : {1, 2, 37, 300}) {
+      for (const int64_t in : {64, 30, 1}) {
+        for (const int64_t out : {1, 8, 30, 513}) {
+          const at::Tensor x = random.normal({rows, in}).to(kind.type).to(at::kFloat),
+                           w = random.normal({out, in}).to(kind.type), more = random.normal({rows, out + 3}),
+                           back = random.normal({rows, out}).to(kind.type).to(at::kFloat);
+          const auto there = [](const at::Tensor& t) { return t.to(rlt::test::device()); };
+          const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+          const std::string what = std::string(" of ") + c10::toString(kind.type) + " [" +
+                                   std::to_string(rows) + ", " + std::to_string(in) + "] [" +
+                                   std::to_string(out) + "]";
+          const at::Tensor want = wide(x).mm(wide(w).t());
+          EXPECT_AT_MOST(relative(rlt::product(there(x), there(w)).cpu(), want), 2e-5, "product" + what);
+          EXPECT_AT_MOST(relative(rlt::product_back(there(back), there(w)).cpu(), wide(back).mm(wide(w))),
+                         2e-6, "product_back" + what);
+          for (const bool gaps : {false, true}) {
+            const at::Tensor all = there(more);
+            at::Tensor y = gaps ? all.narrow(1, 1, out) : all.narrow(1, 1, out).contiguous();
+            const at::Tensor sum = wide(more.narrow(1, 1, out)).add(want, 0.5);
+            rlt::product_into(y, there(x), there(w), 0.5);
+            EXPECT_AT_MOST(relative(y.cpu(), sum), 2e-5, "product_into" + what);
+            if (gaps) EXPECT(all.cpu().select(1, 0).equal(more.select(1, 0)));
+          }
+        }
+      }
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
 #include <ATen/ops/mm.h>
 
 namespace rlt {
@@ -18,6 +19,10 @@ inline at::Tensor product(const at::Tensor& x, const at::Tensor& w) {
 inline void product_into(at::Tensor& y, const at::Tensor& x, const at::Tensor& w, double alpha) {
   if (w.scalar_type() == at::kFloat || !w.is_cuda()) {
     y.addmm_(x.to(at::kFloat), w.to(at::kFloat).t(), 1, alpha);
+  } else if (y.size(0) == 1 || y.size(1) == 1) {
+    // addmm would take y for a bias, whose type the kernel for that does not know.
+    at::Tensor sum = y.unsqueeze(0);
+    at::baddbmm_out(sum, sum, x.to(w.scalar_type()).unsqueeze(0), w.t().unsqueeze(0), at::kFloat, 1, alpha);
   } else {
     at::addmm_out(y, y, x.to(w.scalar_type()), w.t(), at::kFloat, 1, alpha);
   }
