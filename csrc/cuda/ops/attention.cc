@@ -22,8 +22,11 @@ AttentionRule check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
                   q.size(1) > 0 && q.size(1) % heads == 0,
               "varlen_attention: q ", q.sizes(), ", k ", k.sizes(), " and v ", v.sizes(), " do not fit ",
               heads, " heads");
-  TORCH_CHECK(q.scalar_type() == at::kFloat && k.scalar_type() == at::kFloat && v.scalar_type() == at::kFloat,
-              "varlen_attention: q, k and v must be float32");
+  for (const at::Tensor& t : {q, k, v}) {
+    TORCH_CHECK(t.scalar_type() == at::kFloat || t.scalar_type() == compute,
+                "varlen_attention: q, k and v must be float32 or of the type that is computed in, got ",
+                t.scalar_type());
+  }
   const int64_t d = q.size(1) / heads, kv = k.size(1) / d;
   TORCH_CHECK(kv > 0 && k.size(1) % d == 0 && heads % kv == 0, "varlen_attention: k ", k.sizes(),
               " does not divide among ", heads, " heads of ", d);
@@ -77,7 +80,8 @@ std::tuple<at::Tensor, at::Tensor> attention_cuda(const at::Tensor& q, const at:
   AttentionRule rule = check(q, k, v, heads, scale, causal, window, softcap, compute);
   const auto layout = layout_of(spans_of(causal, cu_seqlens, continues, q.size(0)), q.device());
   const Way way = choose(rule, *layout);
-  return way.forward(rule, *layout, q, seen(*layout, k.to(rule.compute)), seen(*layout, v.to(rule.compute)));
+  return way.forward(rule, *layout, q.to(rule.compute), seen(*layout, k.to(rule.compute)),
+                     seen(*layout, v.to(rule.compute)));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
@@ -92,8 +96,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cuda(
               lse.sizes(), " do not fit q ", q.sizes());
   const auto layout = layout_of(spans_of(causal, cu_seqlens, continues, q.size(0)), q.device());
   const Way way = choose(rule, *layout);
-  const auto [grad_q, grad_keys, grad_values] = way.backward(
-      rule, *layout, grad, q, seen(*layout, k.to(rule.compute)), seen(*layout, v.to(rule.compute)), out, lse);
+  const auto [grad_q, grad_keys, grad_values] =
+      way.backward(rule, *layout, grad, q.to(rule.compute), seen(*layout, k.to(rule.compute)),
+                   seen(*layout, v.to(rule.compute)), out.to(rule.compute), lse);
   return {grad_q.to(at::kFloat), seen_backward(*layout, grad_keys), seen_backward(*layout, grad_values)};
 }
 

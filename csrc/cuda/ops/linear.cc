@@ -19,8 +19,10 @@ void check_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor
   TORCH_CHECK(x.dim() == 2 && w.dim() == 2 && x.size(1) == w.size(1) &&
                   (!bias || (bias->dim() == 1 && bias->size(0) == w.size(0))),
               "linear: x ", x.sizes(), ", w ", w.sizes(), " and the bias do not fit");
-  TORCH_CHECK(x.scalar_type() == at::kFloat && (!bias || bias->scalar_type() == at::kFloat),
-              "linear: x and the bias must be float32, got x ", x.scalar_type());
+  TORCH_CHECK((x.scalar_type() == at::kFloat || (x.is_cuda() && x.scalar_type() == w.scalar_type())) &&
+                  (!bias || bias->scalar_type() == at::kFloat),
+              "linear: x must be float32, or on a GPU of the weight's type, and the bias float32, got x ",
+              x.scalar_type());
 }
 
 void check_adapter(const at::Tensor& w, const at::Tensor& a, const at::Tensor& b, double p,
@@ -99,7 +101,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lora_grads_cuda(const at::Tensor&
                                                                bool needs_x) {
   check_adapter(w, a, b, p, row_keys);
   const auto drop = [&](const at::Tensor& t) {
-    return p > 0 ? hash_dropout_cuda(t, *row_keys, layer, p) : t;
+    return p > 0 ? hash_dropout_cuda(t.to(at::kFloat), *row_keys, layer, p) : t;
   };
   // Rounded once for three products; float16 is rounded by each.
   const at::Tensor g = w.scalar_type() == at::kHalf ? grad : as_weight(grad, w);

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/autograd/rounded.h"
 #include "ops/linear.h"
 
 namespace rlt {
@@ -36,7 +37,7 @@ struct Linear : torch::autograd::Function<Linear> {
     const at::AutoDispatchBelowADInplaceOrView below;
     ctx->save_for_backward({w, w.requires_grad() ? x : at::Tensor()});
     note_needs(ctx, x, w, bias);
-    return rlt::linear(x, w, bias);
+    return rlt::linear(rounded(x, w.scalar_type()), w, bias);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -52,8 +53,9 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
                                const OptionalTensor& bias, const at::Tensor& a, const at::Tensor& b,
                                double scale, double p, const OptionalTensor& row_keys, int64_t layer) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const at::Tensor x = x_any.contiguous();
-    auto [y, low] = lora_linear(x, w, bias, a, b, scale, p, row_keys, layer);
+    const at::Tensor whole = x_any.contiguous(), x = rounded(whole, w.scalar_type());
+    // Dropout comes before rounding.
+    auto [y, low] = lora_linear(p > 0 ? whole : x, w, bias, a, b, scale, p, row_keys, layer);
     ctx->save_for_backward({x, w, a, b, low, row_keys.value_or(at::Tensor())});
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["p"] = p;

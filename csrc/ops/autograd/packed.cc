@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/autograd/rounded.h"
 #include "ops/packed.h"
 
 namespace rlt {
@@ -18,9 +19,12 @@ struct Attention : torch::autograd::Function<Attention> {
                                const std::optional<at::Tensor>& continues,
                                std::optional<at::ScalarType> compute) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [out, lse] =
-        varlen_attention(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues, compute);
-    ctx->save_for_backward({q, k, v, out, lse, cu_seqlens, continues.value_or(at::Tensor())});
+    const at::ScalarType type = compute.value_or(at::kFloat);
+    const at::Tensor q_in = rounded(q, type), k_in = rounded(k, type), v_in = rounded(v, type);
+    auto [out, lse] = varlen_attention(q_in, k_in, v_in, cu_seqlens, heads, scale, causal, window, softcap,
+                                       continues, compute);
+    ctx->save_for_backward(
+        {q_in, k_in, v_in, rounded(out, type), lse, cu_seqlens, continues.value_or(at::Tensor())});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["causal"] = causal;
