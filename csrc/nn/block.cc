@@ -29,12 +29,17 @@ Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
     const at::Tensor all = pass.groups->qkv.forward(x, pass.adapter.on);
     return {pass.groups->qkv.part(all, 0), pass.groups->qkv.part(all, 1), pass.groups->qkv.part(all, 2)};
   }
+  if (c.qkv == RLT_QKV_SPLIT && pass.joints != nullptr) {
+    const auto parts = pass.joints->qkv.forward(x, pass.adapter.on);
+    return {parts[0], parts[1], parts[2]};
+  }
   if (c.qkv == RLT_QKV_SPLIT) {
     return {block.q.forward(x, pass.adapter), block.k.forward(x, pass.adapter),
             block.v.forward(x, pass.adapter)};
   }
-  const at::Tensor all = pass.groups != nullptr ? pass.groups->qkv.forward(x, pass.adapter.on)
-                                                : block.qkv.forward(x, pass.adapter);
+  const at::Tensor all = pass.groups != nullptr   ? pass.groups->qkv.forward(x, pass.adapter.on)
+                         : pass.joints != nullptr ? pass.joints->qkv.forward(x, pass.adapter.on)[0]
+                                                  : block.qkv.forward(x, pass.adapter);
   if (c.qkv == RLT_QKV_FUSED) {
     const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
     const auto parts = all.split_with_sizes({queries, keys, keys}, 1);
@@ -55,13 +60,16 @@ at::Tensor place(const BlockPass& pass, const Norm& norm, const at::Tensor& x) {
 
 // What leads back into the sum: residual plus layer(x) through its norm, without residual where that is
 // undefined.
-at::Tensor close(const BlockPass& pass, const Linear& layer, const LinearGroup* group, const Norm& norm,
-                 const at::Tensor& x, const at::Tensor& residual) {
+at::Tensor close(const BlockPass& pass, const Linear& layer, const LinearGroup* group,
+                 const JoinedLinear* joined, const Norm& norm, const at::Tensor& x,
+                 const at::Tensor& residual) {
   const Config& c = *pass.config;
   if (group != nullptr && residual.defined() && !c.post_norms) {
     return group->forward_add(x, pass.wanted.on, residual);
   }
-  at::Tensor y = group != nullptr ? group->forward(x, pass.wanted.on) : layer.forward(x, pass.wanted);
+  at::Tensor y = group != nullptr    ? group->forward(x, pass.wanted.on)
+                 : joined != nullptr ? joined->forward(x, pass.wanted.on)[0]
+                                     : layer.forward(x, pass.wanted);
   if (c.post_norms) y = apply_norm(c, norm, y);
   return residual.defined() ? residual.add(y) : y;
 }
@@ -74,13 +82,20 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
       place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens,
       c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap, pass.continues,
       (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).weight.scalar_type()));
-  return close(pass, block.o, pass.groups != nullptr ? &pass.groups->o : nullptr, block.post_attn_norm,
-               wanted(pass, mixed), residual);
+  return close(pass, block.o, pass.groups != nullptr ? &pass.groups->o : nullptr,
+               pass.joints != nullptr ? &pass.joints->o : nullptr, block.post_attn_norm, wanted(pass, mixed),
+               residual);
 }
 
 at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
   if (pass.groups != nullptr) return pass.groups->up.forward(x, pass.wanted.on, c.activation);
+  if (pass.joints != nullptr) {
+    auto parts = pass.joints->up.forward(x, pass.wanted.on);
+    if (!c.gated) return activate(c.activation, parts[0]);
+    if (c.fused_gate_up) parts = parts[0].split(c.intermediate_size, 1);
+    return gated_act(parts[0], parts[1], c.activation);
+  }
   if (!c.gated) return activate(c.activation, block.up.forward(x, pass.wanted));
   if (!c.fused_gate_up) {
     return gated_act(block.gate.forward(x, pass.wanted), block.up.forward(x, pass.wanted), c.activation);
@@ -90,7 +105,8 @@ at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x)
 }
 
 at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, const at::Tensor& residual) {
-  return close(pass, block.down, pass.groups != nullptr ? &pass.groups->down : nullptr, block.post_mlp_norm,
+  return close(pass, block.down, pass.groups != nullptr ? &pass.groups->down : nullptr,
+               pass.joints != nullptr ? &pass.joints->down : nullptr, block.post_mlp_norm,
                widen(block, pass, x), residual);
 }
 
@@ -168,6 +184,11 @@ Groups::Groups(const Config& c, const Block& b)
                          : std::vector<const Linear*>{&b.up},
          c.gated != 0),
       down({&b.down}) {}
+
+Joints::Joints(const Groups& g)
+    : qkv(g.qkv.layers()), o(g.o.layers()), up(g.up.layers()), down(g.down.layers()) {}
+
+bool Joints::fit() const { return qkv.fits() && o.fits() && up.fits() && down.fits(); }
 
 bool trained(const Block& block) { return !parameters(block, true).empty(); }
 

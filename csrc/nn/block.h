@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "nn/joined.h"
 #include "nn/linear_group.h"
 #include "nn/transformer.h"
 
@@ -20,6 +21,14 @@ struct Groups {
   LinearGroup qkv, o, up, down;  // up: gate and up where gated
 };
 
+// The same layers where they are joined with their gradients.
+struct Joints {
+  explicit Joints(const Groups& groups);
+  bool fit() const;
+
+  JoinedLinear qkv, o, up, down;
+};
+
 // What a block needs to know of the batch and of its own place.
 struct BlockPass {
   std::shared_ptr<const Config> config;
@@ -27,9 +36,10 @@ struct BlockPass {
   Rotation rotation;                 // undefined with learned positions
   AdapterPass adapter;
   int64_t window = 0;
-  const Groups* groups = nullptr;  // null: the layers one by one
-  at::Tensor rows;                 // [M] int64: those that are wanted of the block, undefined for all
-  AdapterPass wanted;              // adapter as it is for those rows
+  const Groups* groups = nullptr;        // null: not by groups
+  std::shared_ptr<const Joints> joints;  // null, as groups is: the layers one by one
+  at::Tensor rows;                       // [M] int64: those that are wanted of the block, undefined for all
+  AdapterPass wanted;                    // adapter as it is for those rows
 };
 
 // Whether a gradient of anything in it is asked for, adapters included.

@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
@@ -135,7 +136,10 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
     if (load.has("head.bias")) head_.bias = load.tensor("head.bias", {c.vocab_size});
   }
   load.finish();
-  for (const Block& block : blocks_) groups_.push_back(std::make_shared<Groups>(c, block));
+  for (const Block& block : blocks_) {
+    groups_.push_back(std::make_shared<Groups>(c, block));
+    joints_.push_back(std::make_shared<Joints>(*groups_.back()));
+  }
 }
 
 // Few rows wait for the weights, which a group reads once; many are faster in a library's products. What is
@@ -147,6 +151,23 @@ bool Transformer::grouped(int64_t rows, const AdapterPass& pass) const {
   return rows <= kFew && pass.dropout == 0 && embed_.is_cpu() && frozen(embed_) && frozen(positions_) &&
          frozen(types_) && frozen(embed_norm_.weight) && frozen(embed_norm_.bias) &&
          std::none_of(blocks_.begin(), blocks_.end(), trained);
+}
+
+// A GPU's passes are as long as it takes to start their operators, unless their batches are large. Brings the
+// adapters' parameters up to date, in one go.
+bool Transformer::joined(const AdapterPass& pass) const {
+  if ((embed_.is_cpu() && !joins_on_cpu) || pass.dropout > 0) return false;
+  if (!std::all_of(joints_.begin(), joints_.end(), [](const auto& j) { return j->fit(); })) return false;
+  if (!pass.on) return true;
+  std::vector<at::Tensor> to, from;
+  for (const auto& joints : joints_) {
+    for (const JoinedLinear* layers : {&joints->qkv, &joints->o, &joints->up, &joints->down}) {
+      layers->list_copies(to, from);
+    }
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  if (!to.empty()) at::_foreach_copy_(to, from);
+  return true;
 }
 
 void Transformer::adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale) {
@@ -168,9 +189,9 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
   // Where nothing is recorded, the operators go straight to the device's kernels: few rows wait for the rest.
   std::optional<at::AutoDispatchBelowADInplaceOrView> below;
   if (!at::GradMode::is_enabled()) below.emplace();
-  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, pass, 0, nullptr, {}, pass};
+  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, pass, 0, nullptr, nullptr, {}, pass};
   const int32_t* cu = checked_cu_seqlens(in.cu_seqlens, in.tokens.numel());
-  const bool grouped = this->grouped(in.tokens.numel(), pass);
+  const bool grouped = this->grouped(in.tokens.numel(), pass), joined = !grouped && this->joined(pass);
   std::vector<Rotation> rotations;
   for (const Rope& rope : c.rope_list) {
     TORCH_CHECK(rope.switch_length == 0 || !in.continues.defined(),
@@ -181,6 +202,7 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
   for (size_t n = 0; n < blocks_.size(); ++n) {
     batch.window = c.layer_windows[n];
     if (grouped) batch.groups = groups_[n].get();
+    if (joined) batch.joints = joints_[n];
     if (c.rotary_dim > 0) batch.rotation = rotations[static_cast<size_t>(c.layer_ropes[n])];
     if (n + 1 == blocks_.size() && in.rows.defined()) {
       batch.rows = in.rows;

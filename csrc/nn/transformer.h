@@ -33,6 +33,7 @@ struct Batch {
 };
 
 struct Groups;  // of block.h
+struct Joints;  // likewise
 
 class Transformer {
  public:
@@ -59,6 +60,7 @@ class Transformer {
  private:
   at::Tensor embed(const at::Tensor& tokens, const at::Tensor& positions) const;
   bool grouped(int64_t rows, const AdapterPass& pass) const;
+  bool joined(const AdapterPass& pass) const;
 
   std::shared_ptr<const Config> config_;  // shared with the graphs of passes whose backward is due
   at::Tensor embed_, positions_, types_;  // [V, H], [P, H] from first_position on, [T, H]
@@ -67,6 +69,7 @@ class Transformer {
   std::vector<Block> blocks_;
   std::map<std::string, Linear*> linears_;       // point into blocks_, whose buffer moves never copy
   std::vector<std::shared_ptr<Groups>> groups_;  // so do these
+  std::vector<std::shared_ptr<Joints>> joints_;  // and these
 };
 
 }  // namespace rlt::nn

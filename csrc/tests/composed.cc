@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "cuda/engine/runner.h"
+#include "nn/joined.h"
 #include "support.h"
 
 namespace rlt::test {
@@ -52,6 +53,7 @@ bool use_device() {
 void use_composed_operators() {
   tolerance = 10;
   engine::register_runner(c10::DeviceType::CPU, &cuda::make_gpu_runner);
+  nn::joins_on_cpu = true;
   // Stays: what it registers ends with it.
   static torch::Library library(torch::Library::IMPL, "rltrain", c10::DispatchKey::CPU, __FILE__, __LINE__);
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {

@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "cuda/kernels/stream.h"
-#include "cuda/ops/product.h"
+#include "ops/product.h"
 #include "rltrain.h"
 #include "support.h"
 

@@ -7,27 +7,11 @@
 
 #include <algorithm>
 
-#include "cuda/ops/product.h"
+#include "nn/joined_weight.h"
+#include "ops/product.h"
 
 namespace rlt::cuda {
 namespace {
-
-int64_t outputs_of(const std::vector<const nn::Linear*>& layers) {
-  int64_t sum = 0;
-  for (const nn::Linear* layer : layers) sum += layer->weight.size(0);
-  return sum;
-}
-
-// Whether weights follow each other in memory.
-bool lie_together(const std::vector<const nn::Linear*>& layers) {
-  int64_t next = layers[0]->weight.storage_offset();
-  for (const nn::Linear* layer : layers) {
-    const at::Tensor& w = layer->weight;
-    if (!w.is_alias_of(layers[0]->weight) || w.storage_offset() != next || !w.is_contiguous()) return false;
-    next += w.numel();
-  }
-  return true;
-}
 
 bool same_place(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
@@ -38,30 +22,12 @@ bool same_place(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 at::Tensor Product::joined(c10::Device device) const {
-  const at::Tensor& first = layers_[0]->weight;
-  if (layers_.size() == 1) return first.detach().to(device).contiguous();
+  const bool there = std::all_of(layers_.begin(), layers_.end(),
+                                 [&](const nn::Linear* l) { return l->weight.device() == device; });
+  if (there) return nn::joined_weight(layers_);
   std::vector<at::Tensor> parts;
-  bool one_type = true, there = true;
-  for (const nn::Linear* layer : layers_) {
-    parts.push_back(layer->weight.detach().to(device));
-    one_type = one_type && layer->weight.scalar_type() == first.scalar_type();
-    there = there && layer->weight.device() == device;
-  }
-  if (one_type && there && lie_together(layers_)) {
-    return first.detach().as_strided({outputs_of(layers_), first.size(1)}, {first.size(1), 1},
-                                     first.storage_offset());
-  }
-  at::Tensor all = at::cat(parts);
-  if (!one_type || !there) return all;
-  // The layers' own tensors move into it.
-  int64_t row = 0;
-  for (const nn::Linear* layer : layers_) {
-    at::Tensor w = layer->weight;
-    const int64_t rows = w.size(0), in = w.size(1);
-    w.set_(all.storage(), row * in, {rows, in}, {in, 1});
-    row += rows;
-  }
-  return all;
+  for (const nn::Linear* layer : layers_) parts.push_back(layer->weight.detach().to(device));
+  return at::cat(parts);
 }
 
 bool Product::refresh(c10::Device device) {

@@ -1,5 +1,4 @@
 // Attention by libtorch's fused kernels, all sequences at once.
-#include <ATen/Context.h>
 #include <ATen/ops/_efficient_attention_backward.h>
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_flash_attention_backward.h>
@@ -20,27 +19,6 @@ namespace {
 // A grid of blocks may not have more sequences.
 constexpr size_t kMaxSequences = 65535;
 constexpr int64_t kMaxHeadDim = 256;
-
-// While it lives, flash attention adds up the gradients of queries in a fixed order. The setting is the
-// process's: products of other threads find it too, and are content where CUBLAS_WORKSPACE_CONFIG is set.
-class Deterministic {
- public:
-  Deterministic() {
-    context_.setDeterministicFillUninitializedMemory(false);
-    context_.setDeterministicAlgorithms(true, false);
-  }
-  ~Deterministic() {
-    context_.setDeterministicAlgorithms(on_, warns_);
-    context_.setDeterministicFillUninitializedMemory(fills_);
-  }
-  Deterministic(const Deterministic&) = delete;
-  Deterministic& operator=(const Deterministic&) = delete;
-
- private:
-  at::Context& context_ = at::globalContext();
-  const bool on_ = context_.deterministicAlgorithms(), warns_ = context_.deterministicAlgorithmsWarnOnly(),
-             fills_ = context_.deterministicFillUninitializedMemory();
-};
 
 // [rows, heads, d] in `type`.
 at::Tensor heads_of(const at::Tensor& t, int64_t heads, at::ScalarType type) {
@@ -134,7 +112,6 @@ Backward flash_attention_backward(const AttentionRule& r, const Layout& l, const
   const auto whole = [&](const at::Tensor& t, const at::Tensor& like) {
     return half ? t.reshape(like.sizes()).to(at::kFloat).mul_(greatest) : t.reshape(like.sizes());
   };
-  const Deterministic deterministic;
   const auto [grad_q, grad_keys, grad_values] = at::_flash_attention_backward(
       heads_of(half ? grad.div(greatest) : grad, r.heads, r.compute), heads_of(q, r.heads, r.compute),
       heads_of(keys, r.kv_heads, r.compute), heads_of(values, r.kv_heads, r.compute),

@@ -11,7 +11,7 @@
 #include <cmath>
 
 #include "cuda/ops/launch.h"
-#include "cuda/ops/product.h"
+#include "ops/product.h"
 
 namespace rlt {
 namespace {

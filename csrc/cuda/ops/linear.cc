@@ -9,7 +9,7 @@
 #include <torch/library.h>
 
 #include "cuda/ops/launch.h"
-#include "cuda/ops/product.h"
+#include "ops/product.h"
 #include "cuda/ops/range.h"
 
 namespace rlt {

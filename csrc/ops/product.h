@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 namespace rlt {
@@ -37,6 +38,15 @@ inline at::ScalarType back_type(const at::Tensor& w) {
 inline at::Tensor product_back(const at::Tensor& grad, const at::Tensor& w) {
   const at::ScalarType type = back_type(w);
   return type == at::kFloat ? at::mm(grad.to(type), w.to(type)) : at::mm(grad.to(type), w, at::kFloat);
+}
+
+// alpha · x wᵀ.
+inline at::Tensor product_scaled(const at::Tensor& x, const at::Tensor& w, double alpha) {
+  const bool line = x.size(0) == 1 || w.size(0) == 1;  // which addmm takes for a bias
+  if (w.scalar_type() == at::kFloat || !w.is_cuda() || line) return product(x, w).mul_(alpha);
+  at::Tensor y = at::empty({x.size(0), w.size(0)}, x.options().dtype(at::kFloat));
+  at::addmm_out(y, y, x.to(w.scalar_type()), w.t(), at::kFloat, 0, alpha);
+  return y;
 }
 
 }  // namespace rlt
