@@ -52,8 +52,10 @@ bool use_device() {
 
 void use_composed_operators() {
   tolerance = 10;
-  engine::register_runner(c10::DeviceType::CPU, &cuda::make_gpu_runner);
-  nn::joins_on_cpu = true;
+  engine::register_runner(c10::DeviceType::CPU, [](const nn::Transformer& decoder) {
+    return std::unique_ptr<engine::Runner>(std::make_unique<cuda::GpuRunner>(decoder, device()));
+  });
+  nn::joins_on_cpu = device().is_cpu();
   // Stays: what it registers ends with it.
   static torch::Library library(torch::Library::IMPL, "rltrain", c10::DispatchKey::CPU, __FILE__, __LINE__);
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
