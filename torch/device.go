@@ -187,13 +187,6 @@ func openCUDA(path string) error {
 	if err := provide(path, cudaNeeds); err != nil {
 		return fmt.Errorf("%w; --device cuda needs a torch with CUDA 13.0", err)
 	}
-	// cuBLAS keeps the order of sums with workspaces of a fixed size; these are what it takes by itself on a large GPU.
-	// It is a condition of libtorch's for a product while another thread has asked for a fixed order.
-	if os.Getenv("CUBLAS_WORKSPACE_CONFIG") == "" {
-		if err := os.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8"); err != nil {
-			return fmt.Errorf("torch: setting CUBLAS_WORKSPACE_CONFIG: %w", err)
-		}
-	}
 	core, err := findLibrary()
 	if err != nil {
 		return err

@@ -174,7 +174,7 @@ TEST(device_attention_gives_the_same_bits_again) {
       }
     }
   }
-  EXPECT(!at::globalContext().deterministicAlgorithms());
+  EXPECT(at::globalContext().deterministicAlgorithmsWarnOnly());  // as it was
 }
 
 }  // namespace

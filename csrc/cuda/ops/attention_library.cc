@@ -1,4 +1,5 @@
 // Attention by libtorch's fused kernels, all sequences at once.
+#include <ATen/Context.h>
 #include <ATen/ops/_efficient_attention_backward.h>
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_flash_attention_backward.h>
@@ -19,6 +20,20 @@ namespace {
 // A grid of blocks may not have more sequences.
 constexpr size_t kMaxSequences = 65535;
 constexpr int64_t kMaxHeadDim = 256;
+
+// While it lives, flash attention adds up the gradients of queries in a fixed order: where libtorch shall
+// only warn, as ordered_device.cc has it, it warns and adds in any.
+class Ordered {
+ public:
+  Ordered() { context_.setDeterministicAlgorithms(true, false); }
+  ~Ordered() { context_.setDeterministicAlgorithms(on_, warns_); }
+  Ordered(const Ordered&) = delete;
+  Ordered& operator=(const Ordered&) = delete;
+
+ private:
+  at::Context& context_ = at::globalContext();
+  const bool on_ = context_.deterministicAlgorithms(), warns_ = context_.deterministicAlgorithmsWarnOnly();
+};
 
 // [rows, heads, d] in `type`.
 at::Tensor heads_of(const at::Tensor& t, int64_t heads, at::ScalarType type) {
@@ -112,6 +127,7 @@ Backward flash_attention_backward(const AttentionRule& r, const Layout& l, const
   const auto whole = [&](const at::Tensor& t, const at::Tensor& like) {
     return half ? t.reshape(like.sizes()).to(at::kFloat).mul_(greatest) : t.reshape(like.sizes());
   };
+  const Ordered ordered;
   const auto [grad_q, grad_keys, grad_values] = at::_flash_attention_backward(
       heads_of(half ? grad.div(greatest) : grad, r.heads, r.compute), heads_of(q, r.heads, r.compute),
       heads_of(keys, r.kv_heads, r.compute), heads_of(values, r.kv_heads, r.compute),
