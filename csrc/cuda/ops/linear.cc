@@ -9,8 +9,8 @@
 #include <torch/library.h>
 
 #include "cuda/ops/launch.h"
-#include "ops/product.h"
 #include "cuda/ops/range.h"
+#include "ops/product.h"
 
 namespace rlt {
 namespace {
