@@ -12,8 +12,8 @@ import (
 
 // Engine generates completions of prompts with a decoder, by continuous batching: samples enter and leave the
 // running batch at any step, and the keys and values of a prompt are computed once for all of its samples. A
-// sample's tokens are the same bits whatever runs beside it and however many threads compute. An Engine is for
-// one goroutine at a time.
+// sample's tokens are the same bits whatever runs beside it and however many threads compute, on the CPU; on a GPU
+// the last digits of its log-probabilities depend on what runs beside it. An Engine is for one goroutine at a time.
 type Engine struct {
 	engine     *C.rlt_engine
 	model      *Model
@@ -28,8 +28,8 @@ type EngineConfig struct {
 	EOS   []int32 // ids that end a sample
 }
 
-// NewEngine makes an engine for m, a decoder, which must be closed after it. It packs a copy of the weights in
-// their own types.
+// NewEngine makes an engine for m, a decoder, which must be closed after it. On the CPU it packs a copy of the weights
+// in their own types; a GPU generates with the weights themselves.
 func NewEngine(m *Model, c EngineConfig) (*Engine, error) {
 	e := &Engine{model: m}
 	err := nativeError("NewEngine", C.rlt_engine_new(m.open(), C.int32_t(c.Slots), (*C.int32_t)(unsafe.SliceData(c.EOS)), C.int32_t(len(c.EOS)), &e.engine))

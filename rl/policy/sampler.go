@@ -39,7 +39,7 @@ type Completion struct {
 	Reason   torch.Reason
 }
 
-// Sampler completes prompts with a policy. It holds a packed copy of the weights.
+// Sampler completes prompts with a policy. On the CPU it holds a packed copy of the weights.
 type Sampler struct {
 	policy  *Token
 	engine  *torch.Engine

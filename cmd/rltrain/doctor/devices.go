@@ -42,7 +42,7 @@ type path struct{ what, cpu, gpu string }
 
 var paths = []path{
 	{"linear, lora_linear", "oneDNN and rltrain", "libtorch's products, in the weight's type"},
-	{"linear_group", "rltrain, packed weights", "not there: layer by layer"},
+	{"linear_group", "rltrain, packed weights", "layers of one input joined"},
 	{"hash_dropout", "rltrain", "rltrain, the same masks"},
 	{"varlen_attention", "rltrain, in tiles", "libtorch: flash in 16 bits, memory-efficient in fp32; else its products"},
 	{"rms_norm, add_layer_norm", "rltrain", "rltrain"},
@@ -50,5 +50,5 @@ var paths = []path{
 	{"segment_mean", "rltrain", "rltrain"},
 	{"token_logprobs", "rltrain, in tiles", "libtorch's products, then rltrain, some rows at a time"},
 	{"AdamW", "libtorch's fused one", "libtorch's fused one"},
-	{"generation", "rltrain's engine", "the CPU's engine, a copy of the weights"},
+	{"generation", "rltrain's engine", "rltrain's engine: paged cache, graphs, sampling there"},
 }
