@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"rltrain/lora"
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
+	"rltrain/torch"
 	"rltrain/torch/hub"
 	"rltrain/torch/safetensors"
 	"rltrain/torch/transformers"
@@ -26,7 +28,7 @@ func Command() *cli.Command {
 		Name:  "doctor",
 		Usage: "describe a model before it is used or trained, without loading its weights, or this machine",
 		Description: `rltrain doctor train, with the options of a run, tries it and describes it, as train --dry-run does.
-Without --model: which devices compute and how, and which sandbox this machine offers for programs, why no better one, and what would help.
+Without --model: which devices compute and how, how far the log-probabilities of sampler and training are apart there, and which sandbox this machine offers for programs, why no better one, and what would help.
 
 Of a language model: family, size, context, the tokens that end a text, chat template, the first prompt of a task
 and the tokens of it that supervised training trains, and what memory to expect. Of an adapter also: which fields
@@ -76,8 +78,16 @@ func doctor(c *cli.Context) error {
 // describeMachine tells what there is to compute with, and what programs would run in.
 func describeMachine(c *cli.Context) error {
 	var s shared.Sheet
-	describeDevices(&s)
-	err := describeSandbox(c.Context, &s)
+	device, err := torch.ParseDevice("auto")
+	if err != nil {
+		return err
+	}
+	torch.UseDevice(device)
+	err = shared.OnThread(c, func(ctx context.Context) error {
+		describeDevices(&s)
+		describeMismatch(&s)
+		return describeSandbox(ctx, &s)
+	})
 	if _, printErr := fmt.Fprint(c.App.Writer, s.String()); printErr != nil {
 		return printErr
 	}

@@ -198,10 +198,14 @@ func (t *trainer) baseModel(ctx context.Context) (hub.Model, error) {
 	return model, nil
 }
 
-// microTokens is how many tokens a forward pass may hold, of usual where nothing is said.
+// microTokens is how many tokens a forward pass may hold, of usual where nothing is said. A GPU waits for the start of
+// a pass's operators, and where its memory is too small for this, the pass is halved.
 func (t *trainer) microTokens(usual int) int {
 	if n := t.config.General.MicroTokens; n > 0 {
 		return n
+	}
+	if device, err := torch.DeviceInUse(); err == nil && device != "cpu" {
+		return 4 * usual
 	}
 	return usual
 }
