@@ -100,13 +100,6 @@ func open(threads int) error {
 			return fmt.Errorf("torch: setting TORCH_CPP_LOG_LEVEL: %w", err)
 		}
 	}
-	// Where it is not set, libtorch says that cuBLAS might not add in the same order each time: it warns, or refuses a
-	// product while another thread has attention's gradients computed.
-	if os.Getenv("CUBLAS_WORKSPACE_CONFIG") == "" {
-		if err := os.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8"); err != nil {
-			return fmt.Errorf("torch: setting CUBLAS_WORKSPACE_CONFIG: %w", err)
-		}
-	}
 	if err := provide(path, coreNeeds); err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ var (
 	opReshape     = &op{name: "aten::reshape"}
 	opSqueeze     = &op{name: "aten::squeeze", overload: "dim"}
 	opUnsqueeze   = &op{name: "aten::unsqueeze"}
-	opIndexSelect = &op{name: "aten::index_select"}
+	opSelectRows  = &op{name: "rltrain::select_rows"}
 	opLinear      = &op{name: "aten::linear"}
 	opDetach      = &op{name: "aten::detach"}
 	opTo          = &op{name: "aten::to", overload: "dtype"}
@@ -128,9 +128,9 @@ func (s *Scope) View(a Tensor, dims ...int64) Tensor {
 	return s.call(opReshape, operand(a), integers(dims...))
 }
 
-// Rows takes rows by number. a [N, H], index [S] int64; result [S, H].
+// Rows takes rows by number. a [N, H], index [S] int64, in which a row may come more than once; result [S, H].
 func (s *Scope) Rows(a, index Tensor) Tensor {
-	return s.call(opIndexSelect, operand(a), integer(0), operand(index))
+	return s.call(opSelectRows, operand(a), operand(index))
 }
 
 // Linear is x wᵀ + b, all three trainable. x [S, in], w [out, in], b [out]; result [S, out].

@@ -20,7 +20,7 @@ struct Heads {
 };
 
 at::Tensor wanted(const BlockPass& pass, const at::Tensor& x) {
-  return pass.rows.defined() ? x.index_select(0, pass.rows) : x;
+  return pass.rows.defined() ? select_rows(x, pass.rows) : x;
 }
 
 Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {

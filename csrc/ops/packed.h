@@ -32,6 +32,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm(const 
                                                                           const at::Tensor& bias, double eps);
 at::Tensor add_layer_norm_backward(const at::Tensor& grad, const at::Tensor& sum, const at::Tensor& weight,
                                    const at::Tensor& mean, const at::Tensor& rstd);
+at::Tensor select_rows(const at::Tensor& x, const at::Tensor& index);
 at::Tensor segment_mean(const at::Tensor& x, const at::Tensor& cu_seqlens);
 at::Tensor segment_mean_backward(const at::Tensor& grad, const at::Tensor& cu_seqlens);
 

@@ -76,6 +76,9 @@ TORCH_LIBRARY(rltrain, m) {
       "add_layer_norm_backward(Tensor grad, Tensor sum, Tensor weight, Tensor mean, Tensor rstd) -> "
       "Tensor");
 
+  // Rows of x [N, H] by number. index [M] int64, in which a row may come more than once; result [M, H].
+  m.def("select_rows(Tensor x, Tensor index) -> Tensor");
+
   // Mean of each sequence's rows. x [N, H], cu_seqlens [S+1] int32; result [S, H].
   m.def("segment_mean(Tensor x, Tensor cu_seqlens) -> Tensor");
   m.def("segment_mean_backward(Tensor grad, Tensor cu_seqlens) -> Tensor");

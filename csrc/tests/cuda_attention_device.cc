@@ -174,7 +174,7 @@ TEST(device_attention_gives_the_same_bits_again) {
       }
     }
   }
-  EXPECT(at::globalContext().deterministicAlgorithmsWarnOnly());  // as it was
+  EXPECT(!at::globalContext().deterministicAlgorithms());  // as it was
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ var paths = []path{
 	{"rms_norm, add_layer_norm", "rltrain", "rltrain"},
 	{"rope, gated_act", "rltrain", "rltrain"},
 	{"segment_mean", "rltrain", "rltrain"},
+	{"select_rows", "libtorch", "libtorch, gradients in a fixed order"},
 	{"token_logprobs", "rltrain, in tiles", "libtorch's products, then rltrain, some rows at a time"},
 	{"AdamW", "libtorch's fused one", "libtorch's fused one"},
 	{"generation", "rltrain's engine", "rltrain's engine: paged cache, graphs, sampling there"},

@@ -1,5 +1,4 @@
 // Attention by libtorch's fused kernels, all sequences at once.
-#include <ATen/Context.h>
 #include <ATen/ops/_efficient_attention_backward.h>
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_flash_attention_backward.h>
@@ -13,6 +12,7 @@
 
 #include "cuda/ops/attention.h"
 #include "cuda/ops/range.h"
+#include "ops/ordered.h"
 
 namespace rlt::cuda {
 namespace {
@@ -20,20 +20,6 @@ namespace {
 // A grid of blocks may not have more sequences.
 constexpr size_t kMaxSequences = 65535;
 constexpr int64_t kMaxHeadDim = 256;
-
-// While it lives, flash attention adds up the gradients of queries in a fixed order: where libtorch shall
-// only warn, as ordered_device.cc has it, it warns and adds in any.
-class Ordered {
- public:
-  Ordered() { context_.setDeterministicAlgorithms(true, false); }
-  ~Ordered() { context_.setDeterministicAlgorithms(on_, warns_); }
-  Ordered(const Ordered&) = delete;
-  Ordered& operator=(const Ordered&) = delete;
-
- private:
-  at::Context& context_ = at::globalContext();
-  const bool on_ = context_.deterministicAlgorithms(), warns_ = context_.deterministicAlgorithmsWarnOnly();
-};
 
 // [rows, heads, d] in `type`.
 at::Tensor heads_of(const at::Tensor& t, int64_t heads, at::ScalarType type) {

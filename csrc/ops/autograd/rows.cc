@@ -1,0 +1,43 @@
+// Rows by number, with gradients that are added in a fixed order where a row is taken more than once.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/ordered.h"
+#include "ops/packed.h"
+
+namespace rlt {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+struct SelectRows : torch::autograd::Function<SelectRows> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& index) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({index});
+    ctx->saved_data["rows"] = x.size(0);
+    return at::index_select(x, 0, index);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    at::Tensor sum = at::zeros({ctx->saved_data["rows"].toInt(), grads[0].size(1)}, grads[0].options());
+    const Ordered ordered;
+    return {sum.index_add_(0, ctx->get_saved_variables()[0], grads[0]), Variable()};
+  }
+};
+
+}  // namespace
+
+at::Tensor select_rows(const at::Tensor& x, const at::Tensor& index) {
+  TORCH_CHECK(x.dim() == 2, "select_rows: want a matrix, got ", x.sizes());
+  return SelectRows::apply(x, index);
+}
+
+}  // namespace rlt
+
+// Of libtorch's operators on any device.
+TORCH_LIBRARY_IMPL(rltrain, CompositeImplicitAutograd, m) { m.impl("select_rows", &rlt::select_rows); }
