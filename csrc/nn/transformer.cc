@@ -176,11 +176,14 @@ void Transformer::adapt(const std::string& layer, const at::Tensor& a, const at:
 
 at::Tensor Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions) const {
   const Config& c = *config_;
-  at::Tensor x = at::embedding(embed_, tokens).to(at::kFloat);
+  // A GPU would add the gradients of many tokens in any order.
+  at::Tensor x =
+      (embed_.is_cpu() ? at::embedding(embed_, tokens) : select_rows(embed_, tokens)).to(at::kFloat);
   if (c.embedding_scale != 1) x = x.mul(c.embedding_scale);
   if (types_.defined()) x = x.add(types_.select(0, 0));
   if (c.rotary_dim > 0) return c.embed_norm ? apply_norm(c, embed_norm_, x) : x;
-  const at::Tensor place = at::embedding(positions_, positions);
+  const at::Tensor place =
+      positions_.is_cpu() ? at::embedding(positions_, positions) : select_rows(positions_, positions);
   return c.embed_norm ? norm_of_sum(c, embed_norm_, x, place) : x.add(place);
 }
 
