@@ -41,20 +41,6 @@ __global__ void segment_mean_kernel(Matrix x, const int32_t* borders, float* y, 
   y[s * width + column] = end > begin ? sum / static_cast<float>(end - begin) : 0.0f;
 }
 
-// The segment of a row: the last that begins at or before it.
-__device__ int64_t segment_of(const int32_t* borders, int64_t segments, int64_t row) {
-  int64_t low = 0, high = segments;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (borders[middle] <= row) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 // A block a row of x.
 __global__ void segment_mean_backward_kernel(const float* grad, const int32_t* borders, float* grad_x,
                                              int64_t segments, int64_t width) {

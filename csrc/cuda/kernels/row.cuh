@@ -56,6 +56,20 @@ __device__ float row_sum(float x, float (&room)[kBlock / kWarp]) {
   return sum;
 }
 
+// The segment of a row: the last that begins at or before it.
+__device__ inline int64_t segment_of(const int32_t* borders, int64_t segments, int64_t row) {
+  int64_t low = 0, high = segments;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (borders[middle] <= row) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 // A launch that the driver refuses, such as of code for another device, is an error at once.
 inline void check_launch(const char* what) {
   if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) {
