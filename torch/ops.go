@@ -128,7 +128,7 @@ func (s *Scope) View(a Tensor, dims ...int64) Tensor {
 	return s.call(opReshape, operand(a), integers(dims...))
 }
 
-// Rows takes rows by number. a [N, H], index [S] int64, in which a row may come more than once; result [S, H].
+// Rows takes rows by number. a [N, ...], index [S] int64, in which a row may come more than once; result [S, ...].
 func (s *Scope) Rows(a, index Tensor) Tensor {
 	return s.call(opSelectRows, operand(a), operand(index))
 }

@@ -76,7 +76,7 @@ TORCH_LIBRARY(rltrain, m) {
       "add_layer_norm_backward(Tensor grad, Tensor sum, Tensor weight, Tensor mean, Tensor rstd) -> "
       "Tensor");
 
-  // Rows of x [N, H] by number. index [M] int64, in which a row may come more than once; result [M, H].
+  // Rows of x [N, ...] by number. index [M] int64, in which a row may come more than once; result [M, ...].
   m.def("select_rows(Tensor x, Tensor index) -> Tensor");
 
   // Mean of each sequence's rows. x [N, H], cu_seqlens [S+1] int32; result [S, H].

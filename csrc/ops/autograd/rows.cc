@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <vector>
+
 #include "ops/ordered.h"
 #include "ops/packed.h"
 
@@ -24,7 +26,9 @@ struct SelectRows : torch::autograd::Function<SelectRows> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    at::Tensor sum = at::zeros({ctx->saved_data["rows"].toInt(), grads[0].size(1)}, grads[0].options());
+    std::vector<int64_t> sizes = grads[0].sizes().vec();
+    sizes[0] = ctx->saved_data["rows"].toInt();
+    at::Tensor sum = at::zeros(sizes, grads[0].options());
     const Ordered ordered;
     return {sum.index_add_(0, ctx->get_saved_variables()[0], grads[0]), Variable()};
   }
@@ -33,7 +37,7 @@ struct SelectRows : torch::autograd::Function<SelectRows> {
 }  // namespace
 
 at::Tensor select_rows(const at::Tensor& x, const at::Tensor& index) {
-  TORCH_CHECK(x.dim() == 2, "select_rows: want a matrix, got ", x.sizes());
+  TORCH_CHECK(x.dim() > 0, "select_rows: a scalar has no rows");
   return SelectRows::apply(x, index);
 }
 
