@@ -11,6 +11,7 @@ static int32_t (*describe)(int32_t, rlt_cuda_device*, char*, int32_t);
 static int32_t (*try_device)(int32_t, char*, int32_t);
 static void* (*runner)(void);
 static int32_t (*memory)(int32_t, int64_t*, char*, int32_t);
+static int32_t (*use)(int32_t, int32_t*, char*, int32_t);
 
 int rlt_open_cuda(const char* path, char* message, int size) {
   void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
@@ -31,6 +32,7 @@ int rlt_open_cuda(const char* path, char* message, int size) {
   FILL(try_device, rlt_cuda_try)
   FILL(runner, rlt_cuda_runner)
   FILL(memory, rlt_cuda_memory)
+  FILL(use, rlt_cuda_use)
   return 0;
 }
 
@@ -44,4 +46,7 @@ int32_t rlt_cuda_try(int32_t device, char* message, int32_t size) { return try_d
 void* rlt_cuda_runner(void) { return runner(); }
 int32_t rlt_cuda_memory(int32_t device, int64_t* figures, char* message, int32_t size) {
   return memory(device, figures, message, size);
+}
+int32_t rlt_cuda_use(int32_t device, int32_t* percent, char* message, int32_t size) {
+  return use(device, percent, message, size);
 }

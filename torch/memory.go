@@ -40,3 +40,29 @@ func (d Device) memory() (*GPUMemory, error) {
 		Allocated: int64(figures[0]), Peak: int64(figures[1]), Reserved: int64(figures[2]), Free: int64(figures[3]), Total: int64(figures[4]),
 	}, nil
 }
+
+// GPUUse is how busy a GPU has been in the last moments, whoever used it: percent of the time in which it computed, and
+// in which its memory was read or written.
+type GPUUse struct{ Busy, Memory int }
+
+// UseOfGPU is that of the device in use, as its driver tells it; nil where that is the CPU. It waits for nothing.
+//
+// Errors are those of Open, and that the driver does not tell.
+func UseOfGPU() (*GPUUse, error) {
+	if err := Open(0); err != nil {
+		return nil, err
+	}
+	return library.device.use()
+}
+
+func (d Device) use() (*GPUUse, error) {
+	if !d.cuda {
+		return nil, nil
+	}
+	var percent [2]C.int32_t
+	var message [1024]C.char
+	if C.rlt_cuda_use(C.int32_t(d.gpu), &percent[0], &message[0], C.int32_t(len(message))) != 0 {
+		return nil, fmt.Errorf("torch: use of %s: %s", d, C.GoString(&message[0]))
+	}
+	return &GPUUse{Busy: int(percent[0]), Memory: int(percent[1])}, nil
+}

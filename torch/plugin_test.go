@@ -49,6 +49,12 @@ int32_t rlt_cuda_memory(int32_t device, int64_t* figures, char* message, int32_t
   for (int i = 0; i < 5; i++) figures[i] = 10 * (device + 1) + i;
   return 0;
 }
+int32_t rlt_cuda_use(int32_t device, int32_t* percent, char* message, int32_t size) {
+  if (device > 0) return say("the driver does not tell how busy it is", message, size);
+  percent[0] = 71;
+  percent[1] = 29;
+  return 0;
+}
 #ifdef STAMP
 __attribute__((used, section(".rltrain"))) static const char stamp[] = STAMP;
 #endif
@@ -169,8 +175,8 @@ func TestOldGPUsPreferNoBF16(t *testing.T) {
 	}
 }
 
-// TestGPUMemoryIsThatOfTheDevice: each figure in its place; the CPU has none.
-func TestGPUMemoryIsThatOfTheDevice(t *testing.T) {
+// TestGPUMemoryAndUseAreThoseOfTheDevice: each figure in its place; the CPU has none.
+func TestGPUMemoryAndUseAreThoseOfTheDevice(t *testing.T) {
 	plugin(t)
 	if _, err := gpus(); err != nil { // opens the library
 		t.Fatal(err)
@@ -184,5 +190,15 @@ func TestGPUMemoryIsThatOfTheDevice(t *testing.T) {
 	}
 	if _, err := (Device{cuda: true, gpu: 2}).memory(); err == nil || !strings.HasPrefix(err.Error(), "torch: memory of cuda:2: invalid device ordinal") {
 		t.Errorf("of a GPU that is not there: %v", err)
+	}
+	use, err := Device{cuda: true}.use()
+	if want := (GPUUse{Busy: 71, Memory: 29}); err != nil || *use != want {
+		t.Errorf("got %v, %v, want %v", use, err, want)
+	}
+	if use, err := (Device{}).use(); use != nil || err != nil {
+		t.Errorf("the CPU: got %v, %v", use, err)
+	}
+	if _, err := (Device{cuda: true, gpu: 1}).use(); err == nil || err.Error() != "torch: use of cuda:1: the driver does not tell how busy it is" {
+		t.Errorf("got %v", err)
 	}
 }

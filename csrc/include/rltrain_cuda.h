@@ -13,7 +13,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_CUDA_VERSION 2
+#define RLT_CUDA_VERSION 3
 
 typedef struct {
   char name[128];
@@ -37,6 +37,9 @@ void* rlt_cuda_runner(void);
  * 5: in use now, in use at most so far, taken from the device, free there, there in all. Errors: there is no
  * such device. */
 int32_t rlt_cuda_memory(int32_t device, int64_t* figures, char* message, int32_t size);
+/* How much of the last moments, up to a second, a device computed, and how much of them its memory was read
+ * or written, by whatever process. percent has room for the two. Errors: the driver does not tell. */
+int32_t rlt_cuda_use(int32_t device, int32_t* percent, char* message, int32_t size);
 
 #ifdef __cplusplus
 #pragma GCC visibility pop

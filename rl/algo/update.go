@@ -69,7 +69,7 @@ func (t *Trainer) learn(step *rl.Step) error {
 	return nil
 }
 
-// measureGPU notes what the memory of the GPU holds, in bytes, where one computes.
+// measureGPU notes what the memory of the GPU holds, in bytes, and how busy it is, in percent, where one computes.
 func measureGPU(m rl.Meter) error {
 	memory, err := torch.MemoryOfGPU()
 	if err != nil || memory == nil {
@@ -78,6 +78,11 @@ func measureGPU(m rl.Meter) error {
 	m.Last("gpu/memory_allocated", float64(memory.Allocated))
 	m.Last("gpu/memory_peak", float64(memory.Peak))
 	m.Last("gpu/memory_reserved", float64(memory.Reserved))
+	// Not every driver tells.
+	if use, err := torch.UseOfGPU(); err == nil {
+		m.Last("gpu/busy", float64(use.Busy))
+		m.Last("gpu/memory_busy", float64(use.Memory))
+	}
 	return nil
 }
 

@@ -1,0 +1,29 @@
+// Rows by number, of which some come more than once.
+#include <ATen/ops/index_select.h>
+
+#include "check.h"
+#include "ops/packed.h"
+#include "support.h"
+
+namespace {
+
+using rlt::test::Random;
+using rlt::test::relative;
+using rlt::test::vector_of;
+
+TEST(select_rows_adds_the_gradients_of_rows_that_come_twice) {
+  Random random(1);
+  const at::Tensor index = vector_of(std::vector<int64_t>{3, 0, 3, 3, 1});
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{4, 6}, {4}, {4, 2, 3}}) {
+    const at::Tensor x = random.normal(sizes).requires_grad_(true);
+    const at::Tensor y = rlt::select_rows(x, index), grad = random.normal(y.sizes().vec());
+    EXPECT(y.detach().equal(at::index_select(x.detach(), 0, index)));
+    y.mul(grad).sum().backward();
+    EXPECT_AT_MOST(relative(x.grad()[3], grad[0].add(grad[2]).add(grad[3])), 1e-6, "a row that comes thrice");
+    EXPECT(x.grad()[0].equal(grad[1]));
+    EXPECT_EQUAL(x.grad()[2].abs().sum().item<float>(), 0.0f);
+  }
+  EXPECT_THROWS("a scalar has no rows", rlt::select_rows(at::empty({}, at::kFloat), index));
+}
+
+}  // namespace
