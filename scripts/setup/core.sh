@@ -29,3 +29,8 @@ if ! cmp -s build/lib/librltrain.so "$installed"; then
   cp build/lib/librltrain.so "$installed.new"
   mv "$installed.new" "$installed"
 fi
+# Where there is a library for GPUs, it is of the same build.
+if [[ -f build/lib/librltrain_cuda.so ]]; then
+  exec 9>&-
+  exec scripts/setup/cuda.sh
+fi
