@@ -65,8 +65,8 @@ func (b benchResults) markdown(what string) string {
 	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "the same, MKL's AVX512 path forced", "memory, ours to theirs"}, rows)
 }
 
-// goals is a table of CPU time beside what each ratio is to be.
-func (b benchResults) goals() string {
+// goals is a table of times beside what each ratio is to be. what says which time.
+func (b benchResults) goals(what string) string {
 	var rows [][]string
 	note := ""
 	for _, name := range slices.Sorted(maps.Keys(b)) {
@@ -80,7 +80,7 @@ func (b benchResults) goals() string {
 		}
 		rows = append(rows, []string{name, fmt.Sprintf("%.2f", c.Ours.Best), fmt.Sprintf("%.2f", c.Peer.Best), fmt.Sprintf("%.2f×", ratio),
 			fmt.Sprintf("%.1f×", c.Goal), holds})
-		note = fmt.Sprintf("CPU seconds a step on %d thread, %s, the least of several in turns; the ratio of lengths drawn otherwise is by tokens.\n\n", c.Ours.Threads, c.Ours.CPU)
+		note = fmt.Sprintf("%s %s, %s, the least of several in turns; the ratio of lengths drawn otherwise is by tokens.\n\n", what, report.Plural(c.Ours.Threads, "thread"), c.Ours.CPU)
 	}
 	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "ratio", "goal", "holds"}, rows)
 }

@@ -47,12 +47,14 @@ func writeTables(page, folder string) error {
 		}
 		bodies[name] = b.markdown(what)
 	}
-	var timed benchResults
-	switch err := readJSON(filepath.Join(folder, "bench_cpu.json"), &timed); {
-	case err == nil:
-		bodies["bench_cpu"] = timed.goals()
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
+	for name, what := range map[string]string{"bench_cpu": "CPU seconds a step on", "bench_clock": "Seconds a step on"} {
+		var timed benchResults
+		switch err := readJSON(filepath.Join(folder, name+".json"), &timed); {
+		case err == nil:
+			bodies[name] = timed.goals(what)
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
 	}
 	var g gpuResults
 	switch err := readJSON(filepath.Join(folder, "gpu.json"), &g); {

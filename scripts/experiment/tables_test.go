@@ -48,7 +48,7 @@ func TestGoals(t *testing.T) {
 	text := benchResults{
 		"short": {Ours: step, Peer: benchSide{Best: 3}, RatioToPeer: 1.5, Goal: 1.8},
 		"mixed": {Ours: step, Peer: benchSide{Best: 3}, RatioToPeer: 1.5, TokensRatio: 2.25, Goal: 2.2},
-	}.goals()
+	}.goals("CPU seconds a step on")
 	for _, want := range []string{"on 1 thread, AVX512", "| mixed |    2.00 |   3.00 | 2.25× | 2.2× | yes   |", "| short |    2.00 |   3.00 | 1.50× | 1.8× | no    |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
