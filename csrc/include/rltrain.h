@@ -247,11 +247,11 @@ typedef struct {
   int32_t reason; /* RLT_GOES_ON, or how the sample ended */
 } rlt_event;
 
-/* Makes an engine for a model, which must outlive it. On the CPU it packs the weights, a copy of them in their
- * own type; on a CUDA device it moves those of one input together. slots is how many samples run at the same time. eos are n_eos token ids that end a sample, copied.
- * The engine belongs to the caller (rlt_engine_free). Errors: slots that are not positive, an eos that is out
- * of range, a model that does not generate: one that is bidirectional, has norm_after, embed_norm,
- * token_types or first_position. */
+/* Makes an engine for a model, which must outlive it. On the CPU it packs the weights, a copy of them in
+ * their own type; on a CUDA device it moves those of one input together. slots is how many samples run at the
+ * same time. eos are n_eos token ids that end a sample, copied. The engine belongs to the caller
+ * (rlt_engine_free). Errors: slots that are not positive, an eos that is out of range, a model that does not
+ * generate: one that is bidirectional, has norm_after, embed_norm, token_types or first_position. */
 rlt_error* rlt_engine_new(const rlt_model* model, int32_t slots, const int32_t* eos, int32_t n_eos,
                           rlt_engine** engine);
 /* Queues a request for samples of a prompt of n tokens; *id is 1 or more. The keys and values of a prompt are
