@@ -77,7 +77,7 @@ struct Joined : torch::autograd::Function<Joined> {
     const at::Tensor &x = saved[0], &low = saved[1], g = joined(*call, x, grads);
     const bool needs_x = ctx->saved_data["needs_x"].toBool();
     at::Tensor grad_x, grad_low, grad_a;
-    if (needs_x) grad_x = product(g, call->w.t());
+    if (needs_x) grad_x = product_back(g, call->w);
     variable_list found{grad_x}, of_b;
     if (call->a.defined()) {
       grad_low = at::empty(low.sizes(), low.options());
@@ -92,7 +92,6 @@ struct Joined : torch::autograd::Function<Joined> {
       }
       if (needs_x) product_into(grad_x, grad_low, call->a.t(), 1);
       grad_a = product(grad_low.t(), x.t());
-      found[0] = grad_x;
       size_t i = 0;
       for (const Call::Part& part : call->parts) {
         if (part.rank == 0) continue;

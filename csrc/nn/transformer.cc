@@ -14,30 +14,23 @@
 #include "kernels/parallel.h"
 #include "nn/block.h"
 #include "ops/packed.h"
+#include "ops/send.h"
 
 namespace rlt::nn {
 namespace {
 
-// A copy of values on a GPU, without waiting for it.
-at::Tensor send(const std::vector<double>& values, const at::Tensor& beside) {
-  at::Tensor host =
-      at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions(at::kDouble).pinned_memory(true));
-  std::copy(values.begin(), values.end(), host.mutable_data_ptr<double>());
-  return host.to(beside.device(), /*non_blocking=*/true);
-}
-
 // rotate by the operators of the device that has the positions.
 Rotation rotate_there(const Rope& rope, const at::Tensor& positions, const int32_t* cu, int64_t sequences) {
   const at::Tensor at = positions.to(at::kDouble).unsqueeze(1);
-  at::Tensor angles = at.mul(send(rope.inv_freq, positions)), factor;
+  at::Tensor angles = at.mul(send(rope.inv_freq, positions.device())), factor;
   if (rope.switch_length > 0) {
     std::vector<double> longs(static_cast<size_t>(positions.numel()), 0);
     for (int64_t s = 0; s < sequences; ++s) {
       if (cu[s + 1] - cu[s] > rope.switch_length)
         std::fill(longs.begin() + cu[s], longs.begin() + cu[s + 1], 1);
     }
-    const at::Tensor is_long = send(longs, positions).unsqueeze(1).gt(0);
-    angles = at::where(is_long, at.mul(send(rope.long_inv_freq, positions)), angles);
+    const at::Tensor is_long = send(longs, positions.device()).unsqueeze(1).gt(0);
+    angles = at::where(is_long, at.mul(send(rope.long_inv_freq, positions.device())), angles);
     factor = at::where(is_long, rope.long_factor, rope.factor);
   }
   const auto scaled = [&](at::Tensor t) {

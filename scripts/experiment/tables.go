@@ -32,11 +32,24 @@ func writeTables(page, folder string) error {
 		return err
 	}
 	bodies := map[string]string{"intent_mmlu_pro": r.markdown(), "digits": digits.markdown()}
+	// An experiment that nobody has run yet has no table.
+	add := func(name string, read func(path string, into any) error, into any, table func() string) error {
+		err := read(filepath.Join(folder, name+".json"), into)
+		if err == nil {
+			bodies[name] = table()
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
 	for name, table := range map[string]interface{ markdown() string }{"preference": &preferenceResults{}, "code": &codeResults{}, "text": &textResults{}, "distributed": &distributedResults{}} {
-		switch err := files.LoadJSON(filepath.Join(folder, name+".json"), table); {
-		case err == nil:
-			bodies[name] = table.markdown()
-		case !errors.Is(err, fs.ErrNotExist): // an experiment that nobody has run yet has no table
+		if err := add(name, files.LoadJSON, table, func() string { return table.markdown() }); err != nil {
+			return err
+		}
+	}
+	for name, table := range map[string]interface{ markdown() string }{"gpu": &gpuResults{}, "latency": &latencyResults{}} {
+		if err := add(name, readJSON, table, func() string { return table.markdown() }); err != nil {
 			return err
 		}
 	}
@@ -49,26 +62,9 @@ func writeTables(page, folder string) error {
 	}
 	for name, what := range map[string]string{"bench_cpu": "CPU seconds a step on", "bench_clock": "Seconds a step on"} {
 		var timed benchResults
-		switch err := readJSON(filepath.Join(folder, name+".json"), &timed); {
-		case err == nil:
-			bodies[name] = timed.goals(what)
-		case !errors.Is(err, fs.ErrNotExist):
+		if err := add(name, readJSON, &timed, func() string { return timed.goals(what) }); err != nil {
 			return err
 		}
-	}
-	var g gpuResults
-	switch err := readJSON(filepath.Join(folder, "gpu.json"), &g); {
-	case err == nil:
-		bodies["gpu"] = g.markdown()
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
-	var l latencyResults
-	switch err := readJSON(filepath.Join(folder, "latency.json"), &l); {
-	case err == nil:
-		bodies["latency"] = l.markdown()
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
 	}
 	out := string(text)
 	for name, body := range bodies {

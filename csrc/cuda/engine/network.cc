@@ -7,21 +7,18 @@
 
 #include <array>
 
-#include "cuda/kernels/stream.h"
+#include "cuda/ops/launch.h"
+#include "engine/shared_weights.h"
+#include "ops/send.h"
 
 namespace rlt::cuda {
 namespace {
-
-Type type_of(at::ScalarType type) {
-  return type == at::kBFloat16 ? Type::kBF16 : type == at::kHalf ? Type::kF16 : Type::kF32;
-}
 
 // The type of all products' weights, float32 where they differ: it holds the others.
 at::ScalarType common_type(const nn::Transformer& decoder) {
   const at::ScalarType first = decoder.groups(0).o.layers()[0]->weight.scalar_type();
   for (size_t i = 0; i < decoder.blocks().size(); ++i) {
-    const nn::Groups& g = decoder.groups(i);
-    for (const nn::LinearGroup* group : {&g.qkv, &g.o, &g.up, &g.down}) {
+    for (const nn::LinearGroup* group : engine::groups_of(decoder.groups(i))) {
       for (const nn::Linear* layer : group->layers()) {
         if (layer->weight.scalar_type() != first) return at::kFloat;
       }
@@ -32,11 +29,8 @@ at::ScalarType common_type(const nn::Transformer& decoder) {
 
 const float* data_or_null(const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
 
-at::Tensor on(c10::Device device, const std::vector<double>& values) {
-  if (values.empty()) return {};
-  at::Tensor made = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
-  std::copy(values.begin(), values.end(), made.mutable_data_ptr<double>());
-  return made.to(device);
+at::Tensor or_none(const std::vector<double>& values, c10::Device device) {
+  return values.empty() ? at::Tensor() : send(values, device);
 }
 
 }  // namespace
@@ -51,7 +45,7 @@ Network::Network(const nn::Transformer& decoder, c10::Device device)
   for (size_t i = 0; i < decoder.blocks().size(); ++i) blocks_.emplace_back(decoder.groups(i));
   for (const nn::Rope& rope : c.rope_list) {
     ropes_.push_back(
-        {on(device, rope.inv_freq), on(device, rope.long_inv_freq), rope.factor, rope.long_factor});
+        {send(rope.inv_freq, device), or_none(rope.long_inv_freq, device), rope.factor, rope.long_factor});
   }
   refresh();
 }
@@ -60,29 +54,17 @@ at::Tensor Network::empty(at::IntArrayRef sizes, at::ScalarType type) const {
   return at::empty(sizes, at::TensorOptions(type).device(device_));
 }
 
-nn::Norm Network::read(const nn::Norm& norm) const {
-  const auto move = [&](const at::Tensor& t) {
-    return t.defined() ? t.detach().to(device_).contiguous() : at::Tensor();
-  };
-  return {move(norm.weight), move(norm.bias)};
-}
-
 bool Network::refresh() {
   const at::AutoDispatchBelowADInplaceOrView below;
   bool in_place = true;
-  const auto take = [&](nn::Norm& to, const nn::Norm& from) {
-    nn::Norm now = read(from);
-    const auto same = [](const at::Tensor& a, const at::Tensor& b) {
-      return a.defined() == b.defined() && (!a.defined() || a.const_data_ptr() == b.const_data_ptr());
-    };
-    in_place = in_place && same(now.weight, to.weight) && same(now.bias, to.bias);
-    to = std::move(now);
-  };
   const auto move = [&](at::Tensor& to, const at::Tensor& from) {
-    if (!from.defined()) return;
-    const at::Tensor now = from.detach().to(device_).contiguous();
-    in_place = in_place && to.defined() && to.const_data_ptr() == now.const_data_ptr();
+    const at::Tensor now = from.defined() ? from.detach().to(device_).contiguous() : at::Tensor();
+    in_place = in_place && same_place(now, to);
     to = now;
+  };
+  const auto take = [&](nn::Norm& to, const nn::Norm& from) {
+    move(to.weight, from.weight);
+    move(to.bias, from.bias);
   };
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const nn::Block& from = decoder_.blocks()[i];
@@ -108,15 +90,10 @@ bool Network::set_adapter(int32_t number, const nn::Transformer* from) {
   for (size_t i = 0; i < blocks_.size(); ++i) {
     Block& to = blocks_[i];
     const std::array<Product*, 4> products{&to.qkv, &to.o, &to.up, &to.down};
-    std::array<const std::vector<const nn::Linear*>*, 4> layers{};
-    if (from != nullptr) {
-      const nn::Groups& g = from->groups(i);
-      layers = {&g.qkv.layers(), &g.o.layers(), &g.up.layers(), &g.down.layers()};
-    }
     for (size_t j = 0; j < products.size(); ++j) {
-      in_place = products[j]->set_adapter(
-                     number, layers[j] == nullptr ? std::vector<const nn::Linear*>{} : *layers[j], device_) &&
-                 in_place;
+      const auto layers = from == nullptr ? std::vector<const nn::Linear*>()
+                                          : engine::groups_of(from->groups(i))[j]->layers();
+      in_place = products[j]->set_adapter(number, layers, device_) && in_place;
     }
   }
   return in_place;

@@ -60,7 +60,6 @@ class Network {
     double factor, long_factor;
   };
 
-  nn::Norm read(const nn::Norm& norm) const;
   at::Tensor norm(const nn::Norm& norm, const at::Tensor& x, at::ScalarType type) const;
   at::Tensor attend(size_t layer, const at::Tensor& x, const Pass& pass, void* room) const;
   at::Tensor widen(const Block& block, const at::Tensor& x, const Pass& pass) const;

@@ -8,6 +8,7 @@
 
 #include "cuda/kernels/stream.h"
 #include "engine/shared_weights.h"
+#include "ops/send.h"
 
 namespace rlt::cuda {
 namespace {
@@ -31,13 +32,6 @@ int64_t positions_of(int64_t longest) {
   int64_t size = 256;
   while (size < longest) size *= 2;
   return size;
-}
-
-at::Tensor copy_of(const std::vector<int32_t>& values, c10::Device device) {
-  const auto n = static_cast<int64_t>(values.size());
-  at::Tensor made = at::empty({n}, at::TensorOptions(at::kInt).pinned_memory(!device.is_cpu()));
-  std::copy(values.begin(), values.end(), made.mutable_data_ptr<int32_t>());
-  return made.to(device, /*non_blocking=*/true);
 }
 
 // Ranges of rows by adapter, from one number a row; rows of an adapter lie together.
@@ -167,12 +161,12 @@ at::Tensor GpuRunner::run_samples(const std::vector<Item*>& items) {
     compute_samples(pass, logits);
     return logits;
   }
-  if (found->second.graph == nullptr) {
+  if (found->second == nullptr) {
     const Graph* beside = nullptr;
-    for (const auto& [key, other] : graphs_) beside = beside == nullptr ? other.graph.get() : beside;
-    found->second.graph = record(beside, [this, pass, logits]() mutable { compute_samples(pass, logits); });
+    for (const auto& [key, other] : graphs_) beside = beside == nullptr ? other.get() : beside;
+    found->second = record(beside, [this, pass, logits]() mutable { compute_samples(pass, logits); });
   }
-  found->second.graph->replay();
+  found->second->replay();
   return logits;
 }
 
@@ -231,8 +225,8 @@ void GpuRunner::read(const std::vector<Item*>& items) {
   pass.count = rows;
   pass.longest = pass.most_positions - 1;
   pass.ranges = ranges_of(adapters);
-  pass.row_borders = copy_of(row_borders, device);
-  pass.borders = copy_of(borders, device);
+  pass.row_borders = send(row_borders, device);
+  pass.borders = send(borders, device);
   pass.positions = borders.back();
   const at::Tensor x = network_.forward(pass);
   std::vector<at::Tensor> last;
@@ -284,7 +278,7 @@ void GpuRunner::draw(const Drawing& drawing, const at::Tensor& logits, int64_t f
   const int64_t vocab = config().vocab_size;
   at::Tensor ids, scratch;
   if (penalised) {
-    ids = copy_of(seen, device);
+    ids = send(seen, device);
     scratch = at::empty({n, vocab}, logits.options());
   }
   sample(current_stream(device), reinterpret_cast<const PickRow*>(there.const_data_ptr<uint8_t>()),

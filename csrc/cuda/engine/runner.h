@@ -25,11 +25,6 @@ class Script {
   void add_row(const Row& row);
   void send();
 
-  bool holds(int64_t rows, int64_t places, int64_t pages) const {
-    return rows <= rows_ && places <= places_ && pages <= pages_;
-  }
-  int64_t rows() const { return row_count_; }
-  int64_t places() const { return place_count_; }
   // The device's.
   const Row* device_rows() const;
   const Place* device_places() const;
@@ -55,9 +50,6 @@ class GpuRunner : public engine::Runner {
  private:
   // Which pass a graph is of: how many rows, how many positions at most, which adapter.
   using Key = std::tuple<int64_t, int64_t, int32_t>;
-  struct Recorded {
-    std::unique_ptr<Graph> graph;  // null: it has run once, and is recorded the next time
-  };
   // Rows of logits and who draws from them.
   struct Drawing {
     std::vector<const engine::Pick*> picks;
@@ -81,7 +73,7 @@ class GpuRunner : public engine::Runner {
   std::unique_ptr<Script> script_;
   at::Tensor logits_;  // [rows of the largest batch, V]
   at::Tensor draws_, host_draws_;
-  std::map<Key, Recorded> graphs_;
+  std::map<Key, std::unique_ptr<Graph>> graphs_;  // null: it has run once, and is recorded the next time
 };
 
 // On the device of the decoder's weights.

@@ -11,16 +11,6 @@
 #include "ops/product.h"
 
 namespace rlt::cuda {
-namespace {
-
-bool same_place(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
-         a.scalar_type() == b.scalar_type();
-}
-
-}  // namespace
-
 at::Tensor Product::joined(c10::Device device) const {
   const bool there = std::all_of(layers_.begin(), layers_.end(),
                                  [&](const nn::Linear* l) { return l->weight.device() == device; });

@@ -10,6 +10,14 @@
 
 namespace rlt::cuda {
 
+// Whether what was recorded with one would find the other: none of them, or the same memory in the same
+// shape.
+inline bool same_place(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
+         a.scalar_type() == b.scalar_type();
+}
+
 // Rows [begin, end) of a pass, by an adapter's number; rows of none are in no range.
 struct Range {
   int64_t begin, end;
