@@ -23,6 +23,7 @@ type Health struct {
 	Tells     []string           `json:"tells"`     // rewards of a list that paid every right answer more than any wrong one, where there were both
 	KL        float64            `json:"kl"`        // from the reference, nats a token; 0 without one
 	Failed    float64            `json:"failed"`    // share of samples without a reward
+	Taught    bool               `json:"taught"`    // a teacher corrects the answers: what they earn is measured, and nothing is learnt from it
 }
 
 // Tried counts answers.
@@ -75,7 +76,7 @@ type Alarm struct {
 //	                 chance makes: three standard errors, and 2 %
 //
 // Means over a window stand for its steps, so a single odd step raises neither collapse
-// nor drift.
+// nor drift. Where a teacher corrects the answers, rewards that teach nothing are no fault.
 type Watch struct {
 	First  []Health         `json:"first,omitempty"`  // Window steps
 	Recent []Health         `json:"recent,omitempty"` // 2·Window steps
@@ -152,7 +153,7 @@ func (w *Watch) lasting(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
 	always := func(holds func(h Health) bool) bool {
 		return !slices.ContainsFunc(recent, func(h Health) bool { return !holds(h) })
 	}
-	if always(func(h Health) bool { return h.ZeroStd >= limits.ZeroStd }) {
+	if always(func(h Health) bool { return h.ZeroStd >= limits.ZeroStd && !h.Taught }) {
 		w.raise(alarms, "equal_rewards", "the rewards of %.0f %% of the prompts do not differ, for %d steps: nothing can be learnt from them; %s", 100*last.ZeroStd, k, equalGroups(recent))
 	}
 	if always(func(h Health) bool { return h.Truncated >= limits.Truncated }) {
@@ -168,7 +169,7 @@ func (w *Watch) lasting(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
 			name = top
 		}
 		share = s
-		return top != "" && top == name && !slices.Contains(h.Tells, top) && s >= limits.Dominance
+		return top != "" && top == name && !slices.Contains(h.Tells, top) && s >= limits.Dominance && !h.Taught
 	}) {
 		w.raise(alarms, "dominant_reward", "reward %s makes %.0f %% of the differences between answers, for %d steps, and the others hardly count: try other weights, its own about %.2g times what it is", name, 100*share, k, (1-share)/share)
 	}
@@ -223,23 +224,27 @@ func dominant(spread map[string]float64) (name string, share float64) {
 func (w *Watch) drifts(alarms *[]Alarm, limits AlarmLimits) {
 	k := limits.Window
 	first, now := meanHealth(w.First), meanHealth(w.Recent[len(w.Recent)-k:])
+	form, length := "a reward for the form", "a reward that counts length, as expr:'-0.001*length', or --overlong-buffer"
+	if w.Recent[len(w.Recent)-1].Taught { // by rewards it learns nothing
+		form, length = "a lower --rl-learning-rate", "a lower --rl-learning-rate"
+	}
 	if w.Best-now.Correct >= limits.Drop {
 		w.raise(alarms, "collapse", "right answers fell from %.0f %% to %.0f %%: go back with --resume-from-checkpoint, and try a lower --rl-learning-rate", 100*w.Best, 100*now.Correct)
 	}
 	for _, tier := range slices.Sorted(maps.Keys(now.Tiers)) {
 		if now.Tiers[tier]-first.Tiers[tier] >= limits.Drift && now.Formatted <= first.Formatted {
-			w.raise(alarms, "tier_drift", "answers of tier %s rose from %.0f %% to %.0f %%, and no more have the form asked for: read some in logs/completions.jsonl, and try a reward for the form", tier, 100*first.Tiers[tier], 100*now.Tiers[tier])
+			w.raise(alarms, "tier_drift", "answers of tier %s rose from %.0f %% to %.0f %%, and no more have the form asked for: read some in logs/completions.jsonl, and try %s", tier, 100*first.Tiers[tier], 100*now.Tiers[tier], form)
 		}
 	}
 	const better = 0.05
 	if grown := now.Length / first.Length; first.Length > 0 && now.Correct < first.Correct+better && (grown >= limits.Length || grown <= 1/limits.Length) {
-		w.raise(alarms, "length_drift", "answers have %.0f tokens, and had %.0f in the first %d steps, and no more are right: read some in logs/completions.jsonl, and try a reward that counts length, as expr:'-0.001*length', or --overlong-buffer", now.Length, first.Length, k)
+		w.raise(alarms, "length_drift", "answers have %.0f tokens, and had %.0f in the first %d steps, and no more are right: read some in logs/completions.jsonl, and try %s", now.Length, first.Length, k, length)
 	}
 }
 
 // neverRight finds kinds of exercises that nothing can be learnt from.
 func (w *Watch) neverRight(alarms *[]Alarm, limits AlarmLimits) {
-	if !paysRight(w.Recent) {
+	if w.Recent[len(w.Recent)-1].Taught || !paysRight(w.Recent) {
 		return
 	}
 	for _, kind := range slices.Sorted(maps.Keys(w.Kinds)) {

@@ -31,6 +31,7 @@ func TestAlarms(t *testing.T) {
 		return with(func(h *Health) { h.Spread = map[string]float64{"answer": answer, "expr:length": length} })
 	}
 	untold := func(h Health) Health { h.Tells = nil; return h }
+	taught := func(h Health) Health { h.Taught = true; return h }
 	for _, test := range []struct {
 		name    string
 		history []Health
@@ -67,6 +68,10 @@ func TestAlarms(t *testing.T) {
 		{"the right answer counts where a step had both", slices.Repeat([]Health{untold(spread(0.95, 0.05)), spread(0.95, 0.05)}, 9), nil},
 		{"another name for what is not the right answer", times(5, untold(spread(0.95, 0.05))), []string{"dominant_reward"}},
 		{"one reward is all there is", times(9, spread(0, 0.9)), nil},
+		{"equal rewards, which a teacher does not need", times(9, taught(equal)), nil},
+		{"a kind that is never right, which a teacher corrects", times(10, taught(never(10))), nil},
+		{"one reward counts, which nothing is learnt from", times(5, taught(spread(0.1, 0.9))), nil},
+		{"longer and no better by a teacher", append(times(10, taught(well)), times(5, taught(longer(80, 0.6)))...), []string{"length_drift"}},
 		{"kl", []Health{with(func(h *Health) { h.KL = 1.5 })}, []string{"kl"}},
 		{"less kl", times(9, with(func(h *Health) { h.KL = 1 })), nil},
 		{"failed rewards", []Health{with(func(h *Health) { h.Failed = 0.1 })}, []string{"failed_rewards"}},
@@ -115,6 +120,28 @@ func TestEqualGroupsArePredicted(t *testing.T) {
 		}
 		if len(alarms) != 1 || !strings.Contains(alarms[0].Text, test.want) {
 			t.Errorf("%+v: %q", test, alarms)
+		}
+	}
+}
+
+// TestAdviceSuitsATeacher: what learns nothing from rewards is not told to change them.
+func TestAdviceSuitsATeacher(t *testing.T) {
+	for _, taught := range []bool{false, true} {
+		var w Watch
+		said := map[string]string{}
+		for step := range 15 {
+			h := Health{Ended: 1, Correct: 0.5, Formatted: 0.9, Length: 10, Tiers: map[string]float64{"tag": 1}, Taught: taught}
+			if step >= 10 {
+				h.Length, h.Tiers = 40, map[string]float64{"last_number": 1}
+			}
+			for _, alarm := range w.Step(h, DefaultAlarmLimits()) {
+				said[alarm.Name] = alarm.Text
+			}
+		}
+		for _, name := range []string{"length_drift", "tier_drift"} {
+			if text := said[name]; strings.Contains(text, "reward") == taught || strings.Contains(text, "try a lower --rl-learning-rate") != taught {
+				t.Errorf("%s, taught %v: %q", name, taught, text)
+			}
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package algo
 
 import (
+	"context"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,6 +59,32 @@ func TestDistillDoesNotDependOnTheDivisionOfABatch(t *testing.T) {
 	}
 	if diff := cmp.Diff(whole, after(0, "expr:'length'=-1")); diff != "" {
 		t.Errorf("with other rewards (-own +other):\n%s", diff)
+	}
+}
+
+// TestAlarmsOfATeacher: that all answers earn the same is no fault where a teacher corrects them, and what is learnt from
+// gets better as the loss falls, whatever they earn. The answers are cut off here, which is told too.
+func TestAlarmsOfATeacher(t *testing.T) {
+	r := newTokenRun(func() Algorithm { return &Distill{Teacher: "given"} })
+	r.taught, r.rewards = true, "expr:'1'"
+	judged := 0.0
+	r.Evaluate = &Evaluation{Every: 5, Run: func(context.Context, int) (Scores, error) {
+		judged--
+		return Scores{Score: judged}, nil
+	}}
+	var said recorded
+	if _, err := r.on(t.Context(), t, tinyToken(t, 4), said.hooks()); err != nil {
+		t.Fatal(err)
+	}
+	var alarms []string
+	for _, line := range said.lines {
+		if rest, ok := strings.CutPrefix(line, "warning: "); ok {
+			name, _, _ := strings.Cut(rest, ":")
+			alarms = append(alarms, name)
+		}
+	}
+	if diff := cmp.Diff([]string{"truncation", "missing_end", "overfitting"}, alarms); diff != "" {
+		t.Errorf("(-want +got):\n%s\n%s", diff, strings.Join(said.lines, "\n"))
 	}
 }
 

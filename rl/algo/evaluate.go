@@ -156,15 +156,17 @@ func (t *Trainer) report(step *rl.Step) error {
 			return err
 		}
 	}
-	if _, ok := m["reward"]; ok && t.needs.Rewards {
+	paid := t.needs.Rewards && !t.needs.Teacher
+	if _, ok := m["reward"]; ok && paid {
 		s.Watch.Learnt(m.Get("reward"))
-	} else if _, ok := m["loss"]; ok && !t.needs.Rewards {
+	} else if _, ok := m["loss"]; ok && !paid {
 		s.Watch.Learnt(-m.Get("loss"))
 	}
 	if step.Health == nil {
 		return nil
 	}
 	step.Health.KL = m.Get("kl/k3")
+	step.Health.Taught = t.needs.Teacher
 	return t.warn(s.Watch.Step(*step.Health, rl.DefaultAlarmLimits()))
 }
 
