@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 var (
@@ -183,58 +184,29 @@ func (s *Scope) globalNorm(ts []Tensor) float64 {
 	return s.Item(s.call(opVectorNorm, operand(s.call(opStack, operands(norms)))))
 }
 
-// AdamWState is the optimiser's moments, for each parameter in the order of its groups.
-type AdamWState struct {
-	Steps         int
-	First, Second [][]float32
-}
+// Steps is how many steps were taken.
+func (o *AdamW) Steps() int { return o.steps }
 
-// State copies the optimiser's state out.
-func (o *AdamW) State() (AdamWState, error) {
-	state := AdamWState{Steps: o.steps}
+// Moments are the first and second moments of each parameter, in the order of its groups. They stay the optimiser's: what
+// is written into them is its state.
+func (o *AdamW) Moments() (first, second []*Var, err error) {
 	if err := o.init(); err != nil {
-		return state, err
+		return nil, nil, err
 	}
-	for i := range o.groups {
-		for j := range o.groups[i].Params {
-			m, err := o.first[i][j].Read()
-			if err != nil {
-				return state, err
-			}
-			v, err := o.second[i][j].Read()
-			if err != nil {
-				return state, err
-			}
-			state.First, state.Second = append(state.First, m), append(state.Second, v)
-		}
-	}
-	return state, nil
+	return slices.Concat(o.first...), slices.Concat(o.second...), nil
 }
 
-// Restore puts back what State returned.
-func (o *AdamW) Restore(state AdamWState) error {
-	if n := len(o.params()); len(state.First) != n || len(state.Second) != n {
-		return fmt.Errorf("torch: AdamW: state of %d parameters for %d", len(state.First), n)
-	}
+// Continue goes on with Moments that are those after so many steps.
+func (o *AdamW) Continue(steps int) error {
 	if err := o.init(); err != nil {
 		return err
 	}
-	at := 0
-	for i := range o.groups {
-		for j := range o.groups[i].Params {
-			if err := o.first[i][j].Write(state.First[at]); err != nil {
-				return fmt.Errorf("torch: AdamW: first moment of parameter %d: %w", at, err)
-			}
-			if err := o.second[i][j].Write(state.Second[at]); err != nil {
-				return fmt.Errorf("torch: AdamW: second moment of parameter %d: %w", at, err)
-			}
-			if err := o.counts[at].Write([]float32{float32(state.Steps)}); err != nil {
-				return fmt.Errorf("torch: AdamW: step count: %w", err)
-			}
-			at++
+	for _, count := range o.counts {
+		if err := count.Write([]float32{float32(steps)}); err != nil {
+			return fmt.Errorf("torch: AdamW: step count: %w", err)
 		}
 	}
-	o.steps = state.Steps
+	o.steps = steps
 	return nil
 }
 

@@ -189,6 +189,15 @@ func (v *Var) Read() (data []float32, err error) {
 	return data, err
 }
 
+// ReadInto copies v out as Read does, into data, which has room for its elements and no more.
+func (v *Var) ReadInto(data []float32) error {
+	return Do(NoGrad, func(s *Scope) error {
+		s.check(v.T())
+		must("ReadInto", C.rlt_tensor_read(v.handle, C.RLT_F32, unsafe.Pointer(unsafe.SliceData(data)), C.int64_t(4*len(data))))
+		return nil
+	})
+}
+
 // Write overwrites v with data, row major, keeping its identity as a parameter.
 func (v *Var) Write(data []float32) error {
 	return Do(NoGrad, func(s *Scope) error {

@@ -60,7 +60,12 @@ func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 	if j.Best == nil || score > j.BestScore {
 		j.Best, j.BestScore, j.BestStep = j.Last, score, t.state.Step
 		if e.KeepBest {
-			if t.best, err = run.TakeSnapshot(t.policy); err != nil {
+			if t.best == nil {
+				t.best, err = run.TakeSnapshot(t.policy)
+			} else {
+				err = t.best.Take(t.policy)
+			}
+			if err != nil {
 				return err
 			}
 		}

@@ -334,10 +334,10 @@ func (t *Trainer) train(ctx context.Context) error {
 			return err
 		}
 		if t.hooks.Enough != nil && t.hooks.Enough() {
-			if e := t.config.Evaluate; e != nil && !e.First {
-				return t.evaluate(ctx, false)
+			if t.config.Evaluate == nil {
+				return nil
 			}
-			return nil
+			return t.evaluate(ctx, false) // as behind every last step: what it holds counts, and what it gives back
 		}
 		if err := t.evaluateIfDue(ctx); err != nil {
 			return err

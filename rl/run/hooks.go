@@ -23,8 +23,8 @@ type Hooks struct {
 	// Keep takes answers of a step whose figures are written, those to Prompts prompts, or with a negative number to all.
 	Keep    func(records []rl.Record) error
 	Prompts int
-	// Enough, asked after each step, ends training without a checkpoint, with an evaluation only where there was none before
-	// the first step; nil = at its end.
+	// Enough, asked after each step, ends training with an evaluation, as its last step does, but without a checkpoint; nil = at
+	// its end.
 	Enough func() bool
 	// Seen hears of each step that was learnt from, and of how many there are to be.
 	Seen func(step *rl.Step, total int)

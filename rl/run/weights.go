@@ -40,6 +40,20 @@ func TakeSnapshot(w Weights) (Snapshot, error) {
 	return s, nil
 }
 
+// Take copies the weights again, into the memory of s.
+func (s Snapshot) Take(w Weights) error {
+	params := w.Params()
+	if len(s) != len(params) {
+		return fmt.Errorf("copying weights: room for %d of %d", len(s), len(params))
+	}
+	for i, v := range params {
+		if err := v.ReadInto(s[i]); err != nil {
+			return fmt.Errorf("copying weights: %w", err)
+		}
+	}
+	return nil
+}
+
 // PutBack writes the values into the weights.
 func (s Snapshot) PutBack(w Weights) error {
 	params := w.Params()
@@ -90,16 +104,19 @@ func (t *TrainingState) save(dir string) error {
 	if err := t.Weights.SaveWeights(dir); err != nil {
 		return err
 	}
-	moments, err := t.Optimizer.State()
+	first, second, err := t.Optimizer.Moments()
 	if err != nil {
 		return err
 	}
-	var tensors []safetensors.Tensor
-	for i := range moments.First {
-		tensors = append(tensors,
-			flat("first."+strconv.Itoa(i), moments.First[i]), flat("second."+strconv.Itoa(i), moments.Second[i]))
+	var sources []safetensors.Source
+	for i := range first {
+		n, err := first[i].Elements()
+		if err != nil {
+			return err
+		}
+		sources = append(sources, flat("first."+strconv.Itoa(i), n, first[i].Read), flat("second."+strconv.Itoa(i), n, second[i].Read))
 	}
-	if err := safetensors.Write(filepath.Join(dir, optimizerFile), tensors, nil); err != nil {
+	if err := safetensors.WriteSources(filepath.Join(dir, optimizerFile), sources, nil); err != nil {
 		return err
 	}
 	for name, s := range map[string]Snapshot{bestFile: t.Best, referenceFile: t.Reference} {
@@ -114,7 +131,7 @@ func (t *TrainingState) save(dir string) error {
 	if err != nil {
 		return err
 	}
-	return files.SaveJSON(filepath.Join(dir, stateFile), encodedState{moments.Steps, encoded})
+	return files.SaveJSON(filepath.Join(dir, stateFile), encodedState{t.Optimizer.Steps(), encoded})
 }
 
 // Restore puts back what Save wrote: weights and moments into Weights and Optimizer, the rest into t, what is not
@@ -138,16 +155,16 @@ func (t *TrainingState) restore(dir string) error {
 	if err := json.Unmarshal(saved.State, t.State); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(dir, stateFile), err)
 	}
-	moments, err := readMoments(filepath.Join(dir, optimizerFile))
-	if err != nil {
+	if err := t.readMoments(filepath.Join(dir, optimizerFile)); err != nil {
 		return err
 	}
-	moments.Steps = saved.OptimizerSteps
-	if err := t.Optimizer.Restore(moments); err != nil {
+	steps := saved.OptimizerSteps
+	if err := t.Optimizer.Continue(steps); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	n := len(t.Weights.Params())
 	for name, s := range map[string]*Snapshot{bestFile: &t.Best, referenceFile: &t.Reference} {
+		var err error
 		if *s, err = readSnapshot(filepath.Join(dir, name), n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -155,31 +172,40 @@ func (t *TrainingState) restore(dir string) error {
 	return nil
 }
 
-func readMoments(path string) (torch.AdamWState, error) {
-	var moments torch.AdamWState
-	err := readAll(path, func(file *safetensors.File) error {
-		for i := range len(file.Names()) / 2 {
-			first, err := file.Float32s("first." + strconv.Itoa(i))
-			if err != nil {
-				return err
+// readMoments puts back what the optimiser held, one tensor after the other.
+func (t *TrainingState) readMoments(path string) error {
+	first, second, err := t.Optimizer.Moments()
+	if err != nil {
+		return err
+	}
+	return readAll(path, func(file *safetensors.File) error {
+		if n := len(file.Names()); n != 2*len(first) {
+			return fmt.Errorf("%s: state of %d parameters for %d", path, n/2, len(first))
+		}
+		for _, moment := range []struct {
+			name string
+			of   []*torch.Var
+		}{{"first", first}, {"second", second}} {
+			for i, v := range moment.of {
+				data, err := file.Float32s(moment.name + "." + strconv.Itoa(i))
+				if err == nil {
+					err = v.Write(data)
+				}
+				if err != nil {
+					return fmt.Errorf("%s: %s moment of parameter %d: %w", path, moment.name, i, err)
+				}
 			}
-			second, err := file.Float32s("second." + strconv.Itoa(i))
-			if err != nil {
-				return err
-			}
-			moments.First, moments.Second = append(moments.First, first), append(moments.Second, second)
 		}
 		return nil
 	})
-	return moments, err
 }
 
 func (s Snapshot) write(path string) error {
-	var tensors []safetensors.Tensor
+	var sources []safetensors.Source
 	for i, data := range s {
-		tensors = append(tensors, flat(strconv.Itoa(i), data))
+		sources = append(sources, flat(strconv.Itoa(i), int64(len(data)), func() ([]float32, error) { return data, nil }))
 	}
-	return safetensors.Write(path, tensors, nil)
+	return safetensors.WriteSources(path, sources, nil)
 }
 
 // readSnapshot reads the n weights that write wrote.
@@ -210,6 +236,13 @@ func readAll(path string, read func(file *safetensors.File) error) error {
 	return read(file)
 }
 
-func flat(name string, data []float32) safetensors.Tensor {
-	return safetensors.FromFloat32s(name, []int64{int64(len(data))}, data)
+// flat is a tensor of n elements that is read when it is its turn to be written, so that the file is never in memory.
+func flat(name string, n int64, read func() ([]float32, error)) safetensors.Source {
+	return safetensors.Source{Name: name, DType: safetensors.F32, Shape: []int64{n}, Data: func() ([]byte, error) {
+		data, err := read()
+		if err != nil {
+			return nil, err
+		}
+		return safetensors.FromFloat32s(name, nil, data).Data, nil
+	}}
 }

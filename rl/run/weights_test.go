@@ -40,7 +40,7 @@ func (p *pair) SaveWeights(dir string) error {
 	if err != nil {
 		return err
 	}
-	return safetensors.Write(filepath.Join(dir, "pair.safetensors"), []safetensors.Tensor{flat("a", s[0]), flat("b", s[1])}, nil)
+	return safetensors.Write(filepath.Join(dir, "pair.safetensors"), []safetensors.Tensor{values("a", s[0]...), values("b", s[1]...)}, nil)
 }
 
 func (p *pair) LoadWeights(dir string) error {
@@ -107,6 +107,10 @@ type counters struct {
 	Best float64 `json:"best"`
 }
 
+func values(name string, data ...float32) safetensors.Tensor {
+	return safetensors.FromFloat32s(name, []int64{int64(len(data))}, data)
+}
+
 // TestTrainingStateGoesOnExactly trains a few steps on either side of a checkpoint.
 func TestTrainingStateGoesOnExactly(t *testing.T) {
 	torchtest.NoLeaks(t)
@@ -169,11 +173,11 @@ func TestTrainingStateRefuses(t *testing.T) {
 		}, []string{stateFile}},
 		"optimiser missing": {func(dir string) error { return os.Remove(filepath.Join(dir, optimizerFile)) }, []string{optimizerFile}},
 		"optimiser of others": {func(dir string) error {
-			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{flat("first.0", []float32{1, 2}), flat("second.0", []float32{1, 2})}, nil)
+			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{values("first.0", 1, 2), values("second.0", 1, 2)}, nil)
 		}, []string{"state of 1 parameters for 2"}},
 		"moment misshapen": {func(dir string) error {
 			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{
-				flat("first.0", []float32{1}), flat("second.0", []float32{1}), flat("first.1", []float32{1}), flat("second.1", []float32{1}),
+				values("first.0", 1), values("second.0", 1), values("first.1", 1), values("second.1", 1),
 			}, nil)
 		}, []string{"first moment of parameter 0"}},
 		"best cut short": {func(dir string) error { return Snapshot{{1, 2}}.write(filepath.Join(dir, bestFile)) }, []string{bestFile}},
