@@ -153,6 +153,7 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		"packed epochs × sft":    supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
 		"labels × ppo":           ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
 		"labels × expected":      ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
+		"labels × a warning":     ofLabels("expr:'0.1'", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &Reinforce{Decay: 0.5}, 1, 0 }),
 		"labels × reinforce":     ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &Reinforce{Decay: 0.5}, 1, 0 }),
 		"labels × a2c": ofLabels("accuracy", func(r *labelRun) {
 			r.algorithm, r.Epochs, r.MinibatchSize = &A2C{Gamma: 1, Lambda: 1, ValueCoef: 0.5}, 1, 0

@@ -56,6 +56,7 @@ type labelsState struct {
 	Scores     []reward.Score     `json:"scores"`      // of the last step
 	BestReturn float64            `json:"best_return"` // highest mean reward of a step
 	Centre     reward.Centre      `json:"centre"`      // of rewards that are models
+	Equal      bool               `json:"equal"`       // it was said that all rewards of a step were the same
 }
 
 // NewLabels makes a source of the training examples; texts are theirs, for rewards that are programs.
@@ -234,8 +235,9 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 	step := &rl.Step{Figures: rl.Meter{}}
 	rewardFigures(step.Figures, scores)
 	rewards := scores.Total
-	sum, equal, failed := 0.0, true, 0
+	sum, equal, right, failed := 0.0, true, true, 0
 	for i, x := range samples {
+		right = right && x.Actions[0] == x.Truth
 		x.Rewards, x.Episode = rewards[i:i+1:i+1], i
 		if x.Index == 0 {
 			step.Groups = append(step.Groups, samples[i:i+l.config.Samples:i+l.config.Samples])
@@ -262,8 +264,10 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 	if err := l.config.Log("Collected rollout: %d steps, avg return=%.4f, reward_metric=%s", n, mean, strings.Join(l.rewards.Names(), ",")); err != nil {
 		return nil, err
 	}
-	if equal && n > 0 && !l.rewards.ReadsProbs() {
-		step.Notes = append(step.Notes, fmt.Sprintf("warning: every reward of the rollout is %.4g, so it teaches the policy nothing", mean))
+	// Where every choice is right there is nothing to teach.
+	if equal && n > 0 && !right && !l.rewards.ReadsProbs() && !l.state.Equal {
+		l.state.Equal = true
+		step.Notes = append(step.Notes, fmt.Sprintf("warning: every reward of the rollout is %.4g, so it teaches the policy nothing: try another --reward, or a larger --buffer-size", mean))
 	}
 	if failed > 0 {
 		// Fewer samples make other minibatches, whose passes round in another way: the trainer asks again.

@@ -200,6 +200,24 @@ func TestF1CountsARolloutOnce(t *testing.T) {
 	}
 }
 
+// TestEqualRewardsOfRightChoices: of steps of one text, whose rewards are all there is, those teach nothing that were wrong.
+func TestEqualRewardsOfRightChoices(t *testing.T) {
+	p, c := classifier(t), labelsConfig()
+	c.BufferSize = 1
+	told := map[bool]int{}
+	for i := range 40 {
+		step := next(t, labels(t, p, labelRewards(t, "accuracy"), c), i)
+		right := step.Samples[0].Reward() == 1
+		if said := step.Notes != nil; said == right {
+			t.Errorf("step %d, right %v: notes %q", i, right, step.Notes)
+		}
+		told[right]++
+	}
+	if len(told) != 2 {
+		t.Errorf("the choices are all alike: %v", told)
+	}
+}
+
 // TestFailedRewardsOfLabels leaves out texts whose reward failed, and has the trainer ask about the others itself.
 func TestFailedRewardsOfLabels(t *testing.T) {
 	p := classifier(t)
@@ -322,6 +340,9 @@ func TestLabelsLogAndWarn(t *testing.T) {
 	}
 	if len(step.Notes) != 1 || !strings.HasPrefix(step.Notes[0], "warning: every reward of the rollout is 0.1") {
 		t.Errorf("notes %q", step.Notes)
+	}
+	if again := next(t, src, 2); again.Notes != nil {
+		t.Errorf("notes %q of the same again", again.Notes)
 	}
 	m := rl.Meter{}
 	m.Mean("policy_loss", 0.5, 1)
