@@ -51,24 +51,29 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// A call that was refused half-way leaves nothing behind for the next one.
+// A call that was refused, half-way or by the core, leaves nothing behind for the next one.
 func TestARefusedCallLeavesTheNextOneAlone(t *testing.T) {
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		a, b := s.Floats([]float32{1, 2}, 2), s.Floats([]float32{3, 5}, 2)
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("Add of a tensor of no scope was accepted")
-				}
+	for name, refused := range map[string]func(s *torch.Scope, a torch.Tensor){
+		"a tensor of no scope":   func(s *torch.Scope, a torch.Tensor) { s.Add(a, torch.Tensor{}) },
+		"shapes that do not fit": func(s *torch.Scope, a torch.Tensor) { s.Add(a, s.Floats([]float32{1, 2, 3}, 3)) },
+	} {
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			a, b := s.Floats([]float32{1, 2}, 2), s.Floats([]float32{3, 5}, 2)
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s was accepted", name)
+					}
+				}()
+				refused(s, a)
 			}()
-			s.Add(a, torch.Tensor{})
-		}()
-		if got := s.Read(s.Sub(b, s.Neg(a))); got[0] != 4 || got[1] != 7 {
-			t.Errorf("3+1, 5+2: got %v", got)
+			if got := s.Read(s.Sub(b, s.Neg(a))); got[0] != 4 || got[1] != 7 {
+				t.Errorf("after %s: 3+1, 5+2: got %v", name, got)
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("after %s: %v", name, err)
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -124,6 +124,7 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 	f.write(t, "TMP/ids.jsonl", `{"prompt_ids":[1,99]}`+"\n")
 	f.write(t, "TMP/long.jsonl", fmt.Sprintf(`{"prompt":%q}`+"\n", strings.Repeat("a", 2040)))
 	f.write(t, "TMP/longer.jsonl", fmt.Sprintf(`{"prompt":%q,"completion":"b"}`+"\n", strings.Repeat("a", 2050)))
+	f.write(t, "TMP/huge.jsonl", `{"prompt":"a","completion":"b"}`+"\n"+fmt.Sprintf(`{"prompt":%q,"completion":"b"}`+"\n", strings.Repeat("a", 1<<22+1)))
 	f.write(t, "TMP/messages.jsonl", `{"messages":[{"role":"user","content":"a"}]}`+"\n")
 	f.write(t, "TMP/nothing.jsonl", `{"text":"a"}`+"\n")
 	for _, c := range []struct{ args, want string }{
@@ -131,6 +132,7 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"generate --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:2: the prompt is empty"},
 		{"generate --model MODEL --input TMP/ids.jsonl", "TMP/ids.jsonl:1: prompt_ids[1]: 99 is not a token id from 0 to 98"},
 		{"generate --model MODEL --input TMP/long.jsonl --max-new-tokens 9", "TMP/long.jsonl:1: the prompt has 2040 tokens, more than the 2039 that the model's 2048 positions leave; shorten it, lower --max-new-tokens, or allow --truncate-prompts\n"},
+		{"generate --model MODEL --input TMP/huge.jsonl", "TMP/huge.jsonl:2: transformers: the text has 4194305 bytes, more than the "},
 		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 4000", "--max-new-tokens: 4000 leaves no room"},
 		{"generate --model MODEL --input TMP/messages.jsonl", "no chat template"},
 		{"generate --model MODEL --input TMP/nothing.jsonl", "TMP/nothing.jsonl:1"},
@@ -142,6 +144,7 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"score --model MODEL", "score needs --input FILE"},
 		{"score --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:1: no completion or completion_ids"},
 		{"score --model MODEL --input TMP/long.jsonl", "no completion or completion_ids"},
+		{"score --model MODEL --input TMP/huge.jsonl", "TMP/huge.jsonl:2: transformers: the text has 4194305 bytes, more than the "},
 		{"score --model MODEL --input TMP/longer.jsonl", "TMP/longer.jsonl:1: the prompt has 2050 tokens, more than the 2047 that the model's 2048 positions leave\n"},
 	} {
 		code, out, stderr := f.rltrain("", strings.Fields(c.args)...)

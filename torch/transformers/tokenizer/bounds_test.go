@@ -101,6 +101,14 @@ func TestLongTexts(t *testing.T) {
 	if _, _, err := split.EncodeStart(spaces, 512); err == nil || !strings.Contains(err.Error(), "bytes, more than the") {
 		t.Error(err)
 	}
+	// Steps back that grow with the square of a text's length: far shorter texts are too long.
+	square := load(t, writeDir(t, map[string]string{"tokenizer.json": splitting(t, `a*a*b`)}))
+	if _, err := square.EncodeRaw(strings.Repeat("a", 1000), false); err != nil {
+		t.Error(err)
+	}
+	if _, err := square.EncodeRaw(strings.Repeat("a", 10_000), false); err == nil || !strings.Contains(err.Error(), "the text has 10000 bytes, more than the ") {
+		t.Error(err)
+	}
 }
 
 // The first tokens of a long text, and the last where a folder cuts from the left, are those of the whole.
