@@ -78,7 +78,7 @@ GOALS = {
     "lora_step fp32": 2.0, "lora_step fp32 mixed, peer padded": 3.5, "lora_step fp32 mixed, peer padding-free": 2.1,
     "sft b32 s32": 1.8, "sft b32 s32 mixed": 2.5, "ppo b32 s32": 2.0,
     "logprob with gradient": 1.8, "logprob with gradient, peer TRL": 4.0,
-    "grpo_step tiny": 3.0, "grpo_step fp32": 4.0, "dpo_step tiny": 2.5, "dpo_step fp32": 3.0, "generate smol135 fp32 b32": 2.0, "startup": 8.0,
+    "grpo_step tiny": 3.0, "grpo_step fp32": 4.0, "dpo_step tiny": 2.5, "dpo_step fp32": 2.5, "generate smol135 fp32 b32": 2.0, "startup": 8.0,
 }
 HERE = os.path.dirname(os.path.abspath(__file__))
 

@@ -4,12 +4,18 @@ package torch
 // void rlt_give_back(void);
 import "C"
 
-import "fmt"
+import (
+	"fmt"
+	"runtime/debug"
+)
 
-// GiveBack hands memory that is free back to the system. It is for where one kind of work ends and another begins, as
+// GiveBack hands memory that is free, Go's too, back to the system. It is for where one kind of work ends and another begins, as
 // before and after an evaluation: the blocks of one are of no use to the other, and taking pages anew within training
 // would cost time at every step.
-func GiveBack() { C.rlt_give_back() }
+func GiveBack() {
+	C.rlt_give_back()
+	debug.FreeOSMemory()
+}
 
 // GPUMemory is what a GPU's memory holds, in bytes.
 type GPUMemory struct {

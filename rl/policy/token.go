@@ -80,6 +80,7 @@ func NewToken(c TokenConfig) (*Token, error) {
 		p.Close()
 		return nil, err
 	}
+	torch.GiveBack() // what reading the vocabulary has left, before packed weights come beside it
 	return p, nil
 }
 

@@ -12,7 +12,9 @@ import (
 )
 
 // benchResults is what scripts/bench_peers.py writes, as far as the table shows it: by case.
-type benchResults map[string]struct {
+type benchResults map[string]benchCase
+
+type benchCase struct {
 	Ours         benchSide  `json:"ours"`
 	Peer         benchSide  `json:"peer"`
 	Tuned        *benchSide `json:"peer_tuned"`
@@ -22,6 +24,14 @@ type benchResults map[string]struct {
 	Memory       float64    `json:"memory_of_peer"`
 	Disturbed    bool       `json:"disturbed"`
 	Goal         float64    `json:"goal"` // for the ratio; 0 where there is none
+}
+
+// ratio is by tokens where both sides drew other lengths.
+func (c benchCase) ratio() float64 {
+	if c.TokensRatio != 0 {
+		return c.TokensRatio
+	}
+	return c.RatioToPeer
 }
 
 type benchSide struct {
@@ -71,10 +81,7 @@ func (b benchResults) goals(what string) string {
 	note := ""
 	for _, name := range slices.Sorted(maps.Keys(b)) {
 		c := b[name]
-		ratio, holds := c.RatioToPeer, "no"
-		if c.TokensRatio != 0 {
-			ratio = c.TokensRatio
-		}
+		ratio, holds := c.ratio(), "no"
 		if ratio >= c.Goal {
 			holds = "yes"
 		}

@@ -7,6 +7,7 @@
 //	go run ./scripts/experiment text --clinc FOLDER --mmlu FILE
 //	go run ./scripts/experiment distributed
 //	go run ./scripts/experiment memory
+//	go run ./scripts/experiment weights
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a
@@ -84,6 +85,9 @@ var experiments = []struct {
 	}},
 	{"memory", "memory", 1, 1, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
 		return (&memoryExperiment{experiment: c}).run
+	}},
+	{"weights", "weights", 1, 1, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
+		return (&weightsExperiment{c}).run
 	}},
 }
 

@@ -48,7 +48,7 @@ func writeTables(page, folder string) error {
 			return err
 		}
 	}
-	for name, table := range map[string]interface{ markdown() string }{"gpu": &gpuResults{}, "latency": &latencyResults{}} {
+	for name, table := range map[string]interface{ markdown() string }{"gpu": &gpuResults{}, "latency": &latencyResults{}, "weights": &weightsResults{}} {
 		if err := add(name, readJSON, table, func() string { return table.markdown() }); err != nil {
 			return err
 		}
@@ -60,9 +60,18 @@ func writeTables(page, folder string) error {
 		}
 		bodies[name] = b.markdown(what)
 	}
-	for name, what := range map[string]string{"bench_cpu": "CPU seconds a step on", "bench_clock": "Seconds a step on"} {
-		var timed benchResults
-		if err := add(name, readJSON, &timed, func() string { return timed.goals(what) }); err != nil {
+	var cpu, clock benchResults
+	var products productResults
+	for _, timed := range []struct {
+		name string
+		into any
+		body func() string
+	}{
+		{"bench_cpu", &cpu, func() string { return cpu.goals("CPU seconds a step on") }},
+		{"bench_clock", &clock, func() string { return clock.goals("Seconds a step on") }},
+		{"products", &products, func() string { return limits(products, cpu, clock) }},
+	} {
+		if err := add(timed.name, readJSON, timed.into, timed.body); err != nil {
 			return err
 		}
 	}

@@ -56,6 +56,40 @@ func TestGoals(t *testing.T) {
 	}
 }
 
+func TestLimits(t *testing.T) {
+	var p productResults
+	p.Loop.AVX512 = 100
+	half := benchCase{RatioToPeer: 2, Goal: 2.5, Ours: benchSide{Best: products["sft b32 s32"] / 50e9, Threads: 1}} // half the loop's speed
+	holds := half
+	holds.Goal = 1.9
+	text := limits(p, benchResults{"sft b32 s32": half, "startup": half, "lora_step fp32": holds}, benchResults{})
+	if want := "| sft b32 s32 |        353.3 | 2.5× |             3.60× |           62 % |"; !strings.Contains(text, want) {
+		t.Errorf("the table lacks %q:\n%s", want, text)
+	}
+	for _, not := range []string{"startup", "lora_step"} {
+		if strings.Contains(text, not) {
+			t.Errorf("the table has %s:\n%s", not, text)
+		}
+	}
+}
+
+// What is counted here is what bench counts.
+func TestProductsAreThoseOfBench(t *testing.T) {
+	var measured map[string]struct {
+		Ours struct {
+			FLOPs float64 `json:"step_flops"`
+		} `json:"ours"`
+	}
+	if err := readJSON(filepath.Join("..", "..", "docs", "results", "bench_clock.json"), &measured); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lora_step fp32", "lora_step fp32 mixed, peer padded"} {
+		if got, want := products[name], measured[name].Ours.FLOPs; got != want {
+			t.Errorf("%s: %v, bench says %v", name, got, want)
+		}
+	}
+}
+
 func TestBenchTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bench.json")
 	if err := os.WriteFile(path, []byte(`{

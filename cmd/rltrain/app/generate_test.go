@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -105,6 +106,42 @@ func TestGenerateThenScore(t *testing.T) {
 		}
 		if math.Abs(sum-r.SumLogProb) > 1e-4 || len(r.Entropy) != len(r.LogProbs) || len(r.Rank) != len(r.LogProbs) {
 			t.Errorf("row %d: %+v", i, r)
+		}
+	}
+}
+
+// TestCompletionsDependOnThemselvesAlone: rows that are more than are in memory at once have the same bytes whatever
+// number of them is written at a time and by however many threads.
+func TestCompletionsDependOnThemselvesAlone(t *testing.T) {
+	f := newLanguageModel(t)
+	var prompts strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&prompts, `{"prompt":%q}`+"\n", strings.Repeat("ab:", 1+i%23)+fmt.Sprint(i))
+	}
+	f.write(t, "TMP/in.jsonl", prompts.String())
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, how := range map[string][]string{"sampled": {"--model", "BASE"}, "sampled with an adapter": {"--model", "MODEL"}, "greedy": {"--model", "BASE", "--temperature", "0"}} {
+		var first []byte
+		for _, c := range []struct{ batch, threads string }{{"7", "1"}, {"64", "2"}, {"256", "1"}} {
+			args := append([]string{"generate", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl", "--max-new-tokens", "6", "--batch-size", c.batch, "--threads", c.threads}, how...)
+			for i := range args {
+				args[i] = f.expand(args[i])
+			}
+			process := exec.CommandContext(t.Context(), program, args...)
+			process.Env = append(os.Environ(), asProgram+"=1")
+			if said, err := process.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %v, %s", args, err, said)
+			}
+			rows := readFile(t, f.expand("TMP/out.jsonl"))
+			if first == nil {
+				first = rows
+			}
+			if !bytes.Equal(rows, first) {
+				t.Errorf("%s: other bytes with --batch-size %s --threads %s", name, c.batch, c.threads)
+			}
 		}
 	}
 }

@@ -46,6 +46,9 @@ type grpoResult struct {
 	Iters           int       `json:"iters"`
 	Split           grpoSplit `json:"split_s"` // of the best step
 	CompletionsPerS float64   `json:"completions_per_s"`
+	Weights         float64   `json:"weights_mb"` // the frozen ones as they are stored, MiB
+	Engine          float64   `json:"engine_mb"`  // what the sampler's making took, MiB of no file
+	Held            float64   `json:"held_mb"`    // that and what is held after the steps, the optimiser's state too
 	benchFigures
 }
 
@@ -100,7 +103,8 @@ func (b grpoBench) run(ctx context.Context, reps int) (result grpoResult, err er
 	if err := b.check(); err != nil {
 		return result, err
 	}
-	if _, err := weightDType(b.dtype); err != nil {
+	dtype, err := weightDType(b.dtype)
+	if err != nil {
 		return result, err
 	}
 	p, err := b.policy()
@@ -108,11 +112,19 @@ func (b grpoBench) run(ctx context.Context, reps int) (result grpoResult, err er
 		return result, err
 	}
 	defer p.Close()
+	before, err := held()
+	if err != nil {
+		return result, err
+	}
 	sampler, err := p.NewSampler(b.batch)
 	if err != nil {
 		return result, err
 	}
 	defer sampler.Close()
+	engine, err := held()
+	if err != nil {
+		return result, err
+	}
 	source, err := rollout.NewTokens(sampler, digitSums{tokens: b.prompt}, rollout.TokensConfig{
 		Options: rollout.Options{
 			PromptsPerStep: b.batch / b.group, SamplesPerPrompt: b.group, NumGenerators: b.batch / b.group, Sampling: rollout.Sampling{Temperature: 1},
@@ -146,7 +158,13 @@ func (b grpoBench) run(ctx context.Context, reps int) (result grpoResult, err er
 	if err != nil {
 		return result, err
 	}
+	after, err := held()
+	if err != nil {
+		return result, err
+	}
+	layers, head := products(llamaShapes[b.shape])
 	return grpoResult{
+		Weights: float64(dtype.Size()) * (layers + head) / (1 << 20), Engine: engine - before, Held: after - before,
 		Case: "grpo_step", Shape: b.shape, R: b.r, Group: b.group, Batch: b.batch, Prompt: b.prompt, New: b.new, Beta: b.beta, Iters: b.iters,
 		Split: best, CompletionsPerS: float64(b.batch) / figures.Best, benchFigures: figures,
 	}, nil
@@ -233,6 +251,7 @@ func (r grpoResult) table(w io.Writer) error {
 	fmt.Fprintf(t, "case\t%s, %s, r %d, %s, %d threads, %s\n", r.Case, r.Shape, r.R, r.DType, r.Threads, r.CPU)
 	fmt.Fprintf(t, "batch\t%d completions of %d prompts, %d + %d tokens\n", r.Batch, r.Batch/r.Group, r.Prompt, r.New)
 	r.times(t, fmt.Sprintf("%.1f completions/s", r.CompletionsPerS))
+	fmt.Fprintf(t, "weights\t%.0f MiB stored\t%.0f MiB more for completions\t%.0f MiB more after the steps\n", r.Weights, r.Engine, r.Held)
 	fmt.Fprintf(t, "of the best\t%.4f s generation\t%.4f s log-probabilities\t%.4f s update\t%.4f s environment\n", r.Split.Generate, r.Split.LogProbs, r.Split.Update, r.Split.Environment)
 	return t.Flush()
 }

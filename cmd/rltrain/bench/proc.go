@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"rltrain/torch"
 )
 
 // memoryStatus is a field of /proc/PROCESS/status, in MiB.
@@ -22,6 +24,12 @@ func memoryStatus(process, field string) (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("%s has no field %s", path, field)
+}
+
+// held is the memory of this process that is of no file and not free, in MiB.
+func held() (float64, error) {
+	torch.GiveBack()
+	return memoryStatus("self", "RssAnon")
 }
 
 // busy is the CPU time used so far, in seconds: by this process and those that it has waited for, and by all others.

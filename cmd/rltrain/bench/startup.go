@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,8 @@ type startupResult struct {
 	Shape      string  `json:"shape"`
 	What       string  `json:"what"`
 	FirstToken float64 `json:"first_token_s"` // from exec; best_s is until the process has ended
+	Weights    float64 `json:"weights_mb"`    // as they are stored, MiB
+	Anonymous  float64 `json:"anonymous_mb"`  // what the process held by the first token and is of no file, MiB
 	benchFigures
 }
 
@@ -78,27 +81,34 @@ func (b startupBench) run(ctx context.Context, reps int) (result startupResult, 
 	if err != nil {
 		return result, err
 	}
-	var first, peak float64
+	best := started{first: math.Inf(1)}
 	times, err := bestOf(ctx, func() error {
-		token, memory, err := startOnce(ctx, program, model, device)
-		if first == 0 || token < first {
-			first, peak = token, memory
+		once, err := startOnce(ctx, program, model, device)
+		if once.first < best.first {
+			best = once
 		}
 		return err
 	}, reps)
 	if err != nil {
 		return result, err
 	}
-	figures, err := gather(times, b.dtype, peak, peak)
+	figures, err := gather(times, b.dtype, best.peak, best.peak)
 	if err != nil {
 		return result, err
 	}
-	return startupResult{Case: "startup", Shape: b.shape, What: "generate", FirstToken: first, benchFigures: figures}, nil
+	layers, head := products(shape)
+	return startupResult{
+		Case: "startup", Shape: b.shape, What: "generate", FirstToken: best.first,
+		Weights: float64(dtype.Size()) * (layers + head) / (1 << 20), Anonymous: best.anonymous, benchFigures: figures,
+	}, nil
 }
 
-// startOnce runs the program on a prompt: how long the first token took, in seconds, and the peak of the
-// process's memory by then, in MiB.
-func startOnce(ctx context.Context, program, model, device string) (first, peak float64, err error) {
+// started is how long the first token of a process took, in seconds, and what the process held by then, in MiB: at most,
+// and of that what is of no file.
+type started struct{ first, peak, anonymous float64 }
+
+// startOnce runs the program on a prompt.
+func startOnce(ctx context.Context, program, model, device string) (s started, err error) {
 	c := exec.CommandContext(ctx, program, "generate", "--model", model, "--max-new-tokens", "1", "--temperature", "0",
 		"--batch-size", "1", "--device", device, "--threads", strconv.Itoa(torch.Threads()))
 	var errors bytes.Buffer
@@ -110,35 +120,38 @@ func startOnce(ctx context.Context, program, model, device string) (first, peak 
 	}()
 	in, err := c.StdinPipe()
 	if err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	out, err := c.StdoutPipe()
 	if err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	began := time.Now()
 	if err := c.Start(); err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	_, err = io.WriteString(in, startupPrompt)
 	if err == nil {
 		_, err = bufio.NewReader(out).ReadString('\n')
 	}
-	first = time.Since(began).Seconds()
-	if err == nil {
-		// It waits for the next prompt; the peak that its end reports may be that of this process, before exec.
-		peak, err = memoryStatus(strconv.Itoa(c.Process.Pid), "VmHWM")
+	s.first = time.Since(began).Seconds()
+	// It waits for the next prompt; the peak that its end reports may be that of this process, before exec.
+	for field, into := range map[string]*float64{"VmHWM": &s.peak, "RssAnon": &s.anonymous} {
+		if err == nil {
+			*into, err = memoryStatus(strconv.Itoa(c.Process.Pid), field)
+		}
 	}
 	in.Close()
 	if ended := c.Wait(); ended != nil {
 		err = ended
 	}
-	return first, peak, err
+	return s, err
 }
 
 func (r startupResult) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "case\t%s, %s, %s, %d threads, %s\n", r.Case, r.Shape, r.DType, r.Threads, r.CPU)
+	fmt.Fprintf(t, "weights\t%.0f MiB stored\t%.0f MiB held in memory of its own, %.2f times as much\n", r.Weights, r.Anonymous, r.Anonymous/r.Weights)
 	r.times(t, fmt.Sprintf("first token after %.4f s", r.FirstToken))
 	return t.Flush()
 }

@@ -1,0 +1,91 @@
+package policy
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"rltrain/torch"
+)
+
+// heldBytes is the memory of this process that is of no file and not free.
+func heldBytes(t *testing.T) float64 {
+	t.Helper()
+	torch.GiveBack()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, found := strings.CutPrefix(line, "RssAnon:"); found {
+			kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return 1024 * kilobytes
+		}
+	}
+	t.Skip("the system does not tell")
+	return 0
+}
+
+// TestFrozenWeightsAreHeldOnce: what completes prompts packs the weights, beside the mapped file; a second sampler, scores
+// and updates read what is there. A policy of its own is what another copy would look like.
+func TestFrozenWeightsAreHeldOnce(t *testing.T) {
+	c := TokenConfig{Dir: filepath.Join(t.TempDir(), "model"), R: 4, Alpha: 8}
+	if err := TinyModel(c.Dir, 4, 512, 7); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Stat(filepath.Join(c.Dir, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func() *Token {
+		p, err := NewToken(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		return p
+	}
+	sample := func(p *Token) *Sampler {
+		m, err := p.NewSampler(4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Close)
+		return m
+	}
+	p := open()
+	sequences := copies(t, p)
+	gradients(t, p, sequences, 0, false) // what every pass keeps once
+	var m *Sampler
+	for _, part := range []struct {
+		name        string
+		do          func()
+		least, most float64 // copies of the weights that it takes
+	}{
+		{"a sampler", func() { m = sample(p) }, 0.9, 1.1},
+		{"a second sampler", func() { sample(p) }, -0.1, 0.1},
+		{"completions", func() {
+			if err := m.Generate(t.Context(), [][]int32{{5, 6, 7}}, GenerateOptions{Samples: 4, MaxNew: 8}, func(int, []Completion) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}, -0.1, 0.1},
+		{"scores", func() {
+			if _, err := p.Score(t.Context(), [][]int32{{5, 6, 7}}, [][]int32{{8, 9}}); err != nil {
+				t.Fatal(err)
+			}
+		}, -0.1, 0.1},
+		{"gradients", func() { gradients(t, p, sequences, 0, false) }, -0.1, 0.1},
+		{"a sampler of another policy", func() { sample(open()) }, 0.9, 1.1},
+	} {
+		before := heldBytes(t)
+		part.do()
+		if took := (heldBytes(t) - before) / float64(file.Size()); took < part.least || took > part.most {
+			t.Errorf("%s: %.3f copies of the weights, want %v to %v", part.name, took, part.least, part.most)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"rltrain/rl/report"
+)
+
+// body is a transformer as far as its products go: widths in features, with an adapter of rank on some layers.
+type body struct {
+	layers, hidden, queries, keys, inner, vocab int
+	gated                                       bool // three matrices of hidden·inner a layer, else two
+	rank                                        int
+	adapted                                     []string // q, k, v, o, up (with gate) and down
+}
+
+var (
+	everyLinear = []string{"q", "k", "v", "o", "up", "down"}
+	smol135     = body{30, 576, 576, 192, 1536, 49152, true, 8, everyLinear}
+	tinyLlama   = body{4, 128, 128, 128, 512, 64, true, 8, everyLinear}
+	bertBase    = body{12, 768, 768, 768, 3072, 0, false, 8, []string{"q", "v"}}
+)
+
+// weights are those of all layers' matrices, and of the adapters.
+func (b body) weights() (frozen, trained float64) {
+	ups := 1
+	if b.gated {
+		ups = 2
+	}
+	for _, l := range []struct {
+		name           string
+		in, out, times int
+	}{{"q", b.hidden, b.queries, 1}, {"k", b.hidden, b.keys, 1}, {"v", b.hidden, b.keys, 1}, {"o", b.queries, b.hidden, 1}, {"up", b.hidden, b.inner, ups}, {"down", b.inner, b.hidden, 1}} {
+		frozen += float64(b.layers * l.times * l.in * l.out)
+		if slices.Contains(b.adapted, l.name) {
+			trained += float64(b.layers * l.times * b.rank * (l.in + l.out))
+		}
+	}
+	return frozen, trained
+}
+
+// pass are the multiplications and additions of a forward pass, and where it is for training of the gradients of inputs
+// and adapters: of so many tokens, pairs of a token and one that it looks at, and tokens that have log-probabilities.
+func (b body) pass(tokens, pairs, labels float64, training bool) float64 {
+	frozen, trained := b.weights()
+	head, attention := float64(b.vocab*b.hidden), float64(b.layers*b.queries)*pairs
+	if !training {
+		return 2*frozen*tokens + 2*head*labels + 4*attention // an adapter that is off costs nothing
+	}
+	return 4*frozen*tokens + 6*trained*tokens + 4*head*labels + 12*attention
+}
+
+// causal are the pairs of a sequence of n tokens behind others that it looks at too.
+func causal(n, before float64) float64 { return n*before + n*(n+1)/2 }
+
+// spreadLengths are the lengths of a mixed batch of bench.
+func spreadLengths(batch, shortest, longest int) (lengths []float64) {
+	for i := range batch {
+		lengths = append(lengths, float64(shortest+i*(longest-shortest)/(batch-1)))
+	}
+	return lengths
+}
+
+func same(batch, length int) []float64 { return slices.Repeat([]float64{float64(length)}, batch) }
+
+// sft is a supervised step of a language model, whose tokens but for the first of a sequence are labels.
+func (b body) sft(lengths []float64) (flops float64) {
+	for _, n := range lengths {
+		flops += b.pass(n, causal(n, 0), n-1, true)
+	}
+	return flops
+}
+
+// classify is a supervised step of a classifier, whose tokens look at all of their sequence.
+func (b body) classify(lengths []float64) (flops float64) {
+	for _, n := range lengths {
+		flops += b.pass(n, n*n, 0, true)
+	}
+	return flops
+}
+
+// dpo is a step of four pairs of answers of 192 tokens to a prompt of 64, which is passed once, and once for the reference.
+func (b body) dpo() float64 {
+	const pairs, prompt, answer = 4, 64, 192
+	tokens, looks := prompt+2*answer, causal(prompt, 0)+2*causal(answer, prompt)
+	one := b.pass(float64(tokens), looks, 2*answer, true) + b.pass(float64(tokens), looks, 2*answer, false)
+	return pairs * one
+}
+
+// logProbs are the logits of 2048 tokens, and their gradient to the hidden states.
+const logProbs = 2 * 2 * 2048 * 49152 * 576
+
+// products are what a step of a case can't do without. The forward of a rollout of "ppo" is that of its first update.
+var products = map[string]float64{
+	"lora_step fp32":                          smol135.sft(same(8, 256)),
+	"lora_step fp32 mixed, peer padded":       smol135.sft(spreadLengths(8, 32, 256)),
+	"lora_step fp32 mixed, peer padding-free": smol135.sft(spreadLengths(8, 32, 256)),
+	"dpo_step fp32":                           smol135.dpo(),
+	"dpo_step tiny":                           tinyLlama.dpo(),
+	"logprob with gradient":                   logProbs,
+	"logprob with gradient, peer TRL":         logProbs,
+	"sft b32 s32":                             bertBase.classify(same(32, 32)),
+	"sft b32 s32 mixed":                       bertBase.classify(spreadLengths(32, 8, 32)),
+	"ppo b32 s32":                             4 * bertBase.classify(same(32, 32)),
+}
+
+// productResults is the part of products.json that limits are made of.
+type productResults struct {
+	Loop struct {
+		AVX512 float64 `json:"avx512"`
+	} `json:"bare_loop_of_multiply_adds"` // GFLOP/s of a core
+}
+
+// limits is a table of what ratios could be at most, by the times of CPU and by those of the clock, where a goal does not
+// hold for one of them.
+func limits(p productResults, cpu, clock benchResults) string {
+	names := map[string]bool{}
+	for _, results := range []benchResults{cpu, clock} {
+		for name, c := range results {
+			if _, counted := products[name]; counted && c.ratio() < c.Goal {
+				names[name] = true
+			}
+		}
+	}
+	var rows [][]string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		row := []string{name, fmt.Sprintf("%.1f", products[name]/1e9), ""}
+		for _, results := range []benchResults{cpu, clock} {
+			c, measured := results[name]
+			if !measured {
+				row = append(row, "", "")
+				continue
+			}
+			// At the full speed of the loop, with nothing but products; tokens count where lengths were drawn otherwise.
+			most := c.ratio() * c.Ours.Best / (products[name] / (1e9 * p.Loop.AVX512 * float64(c.Ours.Threads)))
+			row[2] = fmt.Sprintf("%.1f×", c.Goal)
+			row = append(row, fmt.Sprintf("%.2f×", 0.9*most), fmt.Sprintf("%.0f %%", 100*c.Goal/most))
+		}
+		rows = append(rows, row)
+	}
+	return report.MarkdownTable([]string{"case", "GFLOP a step", "goal", "at most, CPU time", "the goal needs", "at most, clock", "the goal needs"}, rows)
+}
