@@ -28,9 +28,26 @@ inline Panels in_place(Matrix b) { return {b.data, 16, b.stride}; }
 // c [m, n] = a [m, k] b, or c += with add.
 void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c, int64_t c_stride,
               bool add = false);
+
+// Products of bfloat16 with sums of float32, where kernels() has multiply_pairs: the same with words of two
+// values each that follow each other in k.
+struct Matrix16 {
+  const uint16_t* data;
+  int64_t stride;
+};
+// op(b) [k, n] as panels of words [⌈k/2⌉][16]; packed_size(⌈k/2⌉, n) floats. An odd k ends with a zero; with
+// T k and the stride must be even.
+Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out);
+// c [m, n] = a [m, k] b, or c += with add; a's rows are even, with a zero at the end of an odd k.
+void multiply_pairs(int64_t m, int64_t n, int64_t k, Matrix16 a, const Panels& b, float* c, int64_t c_stride,
+                    bool add = false);
+
 // c [m, n] = op(a) op(b), or c += with add.
 void gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, float* c,
           int64_t c_stride, bool add = false);
+// c [m, n] = a [m, k] op(b), or c += with add.
+void gemm_pairs(char trans_b, int64_t m, int64_t n, int64_t k, Matrix16 a, Matrix16 b, float* c,
+                int64_t c_stride, bool add = false);
 
 // y [n, m] = xᵀ for x [m, n]
 void transpose(int64_t m, int64_t n, Matrix x, float* y, int64_t y_stride);

@@ -21,8 +21,9 @@ int64_t grain_of(int64_t work_of_one) {
 // A product that is under way.
 struct Product {
   int64_t rows;
-  Matrix x;
+  Matrix x;  // as by has it
   const Group& group;
+  const PanelProduct& by;
   const LowRank* adapter;
   const float* u;
   const Finish& finish;
@@ -57,24 +58,20 @@ void multiply_low(int64_t rows, Matrix x, int64_t in, const LowRank& adapter, fl
 
 // Has t, the i-th of n tiles that go over the same panels, fetch its part of the panels from next on. The
 // first tile finds its own panels in memory where nothing has fetched them, so it leaves that to them.
-void fetch(const Group& g, Tile& t, int64_t i, int64_t n, int64_t next) {
-  if (i == 0 || next + t.panels > g.panels) return;
-  const int64_t line = g.element_size() * kPanel;
-  t.ahead = panel_at(g, next) + line * g.padded_in() * (i - 1) / (n - 1);
-  t.ahead_step = (line + n - 2) / (n - 1);
+void fetch(const Product& p, Tile& t, int64_t i, int64_t n, int64_t next) {
+  if (i == 0 || next + t.panels > p.group.panels) return;
+  t.ahead = panel_at(p.group, next) + p.group.panel_bytes() * (i - 1) / (n - 1);
+  t.ahead_step = (p.by.row_bytes + n - 2) / (n - 1);
 }
 
 // t has its rows, counts its panels and says where the sums go; u is that of its first row.
 void multiply_tile(const Product& p, Tile t, const float* u, int64_t first) {
   const Group& g = p.group;
   t.b = panel_at(g, first);
-  t.k = g.in;
-  t.panel_stride = kPanel * g.padded_in();
+  t.k = p.by.k;
+  t.panel_stride = p.by.elements;
   if (g.bias != nullptr) t.bias = g.bias + first * kPanel;
-  const Kernels& k = kernels();
-  (g.element == Element::kF32    ? k.multiply_f32
-   : g.element == Element::kBF16 ? k.multiply_bf16
-                                 : k.multiply_f16)(t);
+  p.by.multiply(t);
   if (p.adapter == nullptr) return;
   const int64_t last = first + t.panels;
   t.bias = nullptr;
@@ -87,7 +84,7 @@ void multiply_tile(const Product& p, Tile t, const float* u, int64_t first) {
       for (int r = 0; r < t.rows; ++r) t.a[r] = u + r * p.adapter->width + column;
       t.b = p.adapter->b + offset;
       t.k = rank;
-      k.multiply_f32(t);
+      kernels().multiply_f32(t);
     }
     for (int r = 0; r < t.rows; ++r) t.c[r] += kPanel;
   }
@@ -143,7 +140,7 @@ void multiply_panels(const Product& p, int64_t begin, int64_t end, int64_t next)
     for (int64_t first = begin; first < end; first += step) {
       t.panels = std::min(step, end - first);
       t.ahead = nullptr;
-      fetch(p.group, t, i, tiles, next + first - begin);
+      fetch(p, t, i, tiles, next + first - begin);
       if (p.finish.gated) {
         multiply_gated(p, t, row, u, first, t.panels);
       } else {
@@ -154,6 +151,28 @@ void multiply_panels(const Product& p, int64_t begin, int64_t end, int64_t next)
 }
 
 }  // namespace
+
+PanelProduct panel_product(Element element, int64_t in) {
+  const Kernels& k = kernels();
+  if (element == Element::kF32) return {k.multiply_f32, false, in, kPanel * in, 4 * kPanel};
+  if (element == Element::kF16) return {k.multiply_f16, false, in, kPanel * in, 2 * kPanel};
+  const int64_t words = (in + 1) / 2;
+  if (k.multiply_pairs != nullptr) return {k.multiply_pairs, true, words, kPanel * words, 4 * kPanel};
+  return {k.multiply_bf16, false, in, 2 * kPanel * words, 2 * kPanel};
+}
+
+Matrix rows_for(const PanelProduct& product, int64_t rows, int64_t in, Matrix x, Buffer<float>& words) {
+  if (!product.pairs) return x;
+  words.reserve(rows * product.k);
+  parallel_for(0, rows, grain(in), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      auto* const to = reinterpret_cast<uint16_t*>(words.data() + i * product.k);
+      kernels().round_bf16(x.data + i * x.stride, to, in);
+      if (in % 2 != 0) to[in] = 0;
+    }
+  });
+  return {words.data(), product.k};
+}
 
 void pack_panel(const Group& group, const void* rows, int64_t count, void* panel) {
   const int64_t in = group.in;
@@ -174,15 +193,17 @@ void pack_panel(const Group& group, const void* rows, int64_t count, void* panel
 void multiply_group(int64_t rows, Matrix x, const Group& group, const LowRank* adapter, const Finish& finish,
                     float* y, int64_t y_stride) {
   if (rows == 0) return;
-  static thread_local Buffer<float> low;
+  static thread_local Buffer<float> low, words;
   if (adapter != nullptr) {
     low.reserve(rows * adapter->width);
     multiply_low(rows, x, group.in, *adapter, low.data());
   }
-  const Product p{rows, x, group, adapter, low.data(), finish, y, y_stride};
+  const PanelProduct by = panel_product(group.element, group.in);
+  const Product p{rows,    rows_for(by, rows, group.in, x, words), group, by, adapter, low.data(), finish, y,
+                  y_stride};
   // Panels at once whose weights stay in the second-level cache while all rows go over them.
-  const int64_t multiple = finish.gated ? kGatedPanels : kernels().panels_at_once;
-  const int64_t step = std::max(multiple, kCacheBytes / group.panel_bytes() / multiple * multiple);
+  const int64_t step =
+      panels_in_cache(group.panel_bytes(), finish.gated ? kGatedPanels : kernels().panels_at_once);
   share(group.panels, step, grain_of(kPanel * rows * group.in),
         [&](int64_t begin, int64_t end, int64_t next) { multiply_panels(p, begin, end, next); });
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/buffer.h"
 #include "kernels/gemm.h"
 #include "kernels/kernels.h"
 
@@ -22,6 +23,22 @@ struct Group {
   int64_t padded_in() const { return element == Element::kBF16 ? (in + 1) / 2 * 2 : in; }
   int64_t panel_bytes() const { return kPanel * padded_in() * element_size(); }
 };
+
+// How this processor multiplies by panels of [in] elements.
+struct PanelProduct {
+  void (*multiply)(const Tile&);
+  bool pairs;        // takes rows as words of two bfloat16 each
+  int64_t k;         // rows of a panel
+  int64_t elements;  // that a panel has; a word counts as one
+  int64_t row_bytes;
+
+  int64_t panel_bytes() const { return elements / kPanel * row_bytes; }
+};
+PanelProduct panel_product(Element element, int64_t in);
+
+// Rows [rows, in] of x as panel_product takes them: themselves, or rounded and, where in is odd, filled up
+// with a zero, which words then holds.
+Matrix rows_for(const PanelProduct& product, int64_t rows, int64_t in, Matrix x, Buffer<float>& words);
 
 // What adapters add: u = x·Aᵀ for the A of all layers side by side, then for each panel its layer's part of u
 // times scale·Bᵀ.

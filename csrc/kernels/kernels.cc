@@ -5,13 +5,15 @@
 
 namespace rlt {
 
-extern const Kernels kernels_base, kernels_avx2, kernels_avx512;
+extern const Kernels kernels_base, kernels_avx2, kernels_avx512, kernels_avx512_bf16;
 
 const InstructionSet* instruction_sets() {
   static const InstructionSet sets[kInstructionSets] = {
       {"base", &kernels_base, true},
       {"avx2", &kernels_avx2, __builtin_cpu_supports("x86-64-v3") != 0},
       {"avx512", &kernels_avx512, __builtin_cpu_supports("x86-64-v4") != 0},
+      {"avx512_bf16", &kernels_avx512_bf16,
+       __builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0},
   };
   return sets;
 }

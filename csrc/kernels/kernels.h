@@ -56,6 +56,11 @@ struct Kernels {
   // Rows 2i and 2i + 1 of a panel share 16 words: the even row is their low halves.
   void (*multiply_bf16)(const Tile&);
   void (*multiply_f16)(const Tile&);
+  // Both a and b are words of two bfloat16: c = Σ low(a)·low(b) + high(a)·high(b). k and the strides count
+  // words. Null where the instruction set has no products of bfloat16.
+  void (*multiply_pairs)(const Tile&);
+  // Rounds to the nearest, ties to even.
+  void (*round_bf16)(const float* x, uint16_t* y, int64_t n);
   void (*widen_bf16)(const uint16_t* x, float* y, int64_t n);
   void (*widen_f16)(const uint16_t* x, float* y, int64_t n);
 
@@ -137,7 +142,7 @@ struct InstructionSet {
   const Kernels* kernels;
   bool runs;
 };
-constexpr int kInstructionSets = 3;
+constexpr int kInstructionSets = 4;
 // All of them, the widest last.
 const InstructionSet* instruction_sets();
 // For tests: from now on all threads take these. Nothing may be computing.

@@ -7,6 +7,16 @@ void widen_bf16(const uint16_t* x, float* y, int64_t n) {
   }
 }
 
+void round_bf16(const float* x, uint16_t* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, x + i, sizeof bits);
+    const uint32_t nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    // Rounding could carry a NaN over into infinity.
+    y[i] = static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : nearest);
+  }
+}
+
 void widen_f16(const uint16_t* x, float* y, int64_t n) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) vec(y + i) = F16::row<0>(x + i, 0);

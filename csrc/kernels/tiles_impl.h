@@ -14,11 +14,11 @@ RLT_INLINE void multiply_row(const float* const* a, int64_t k, const typename W:
                              int64_t panel_stride, V (&sum)[Rows][Panels * kVectors]) {
   if (Rows < 4) {
     V x[Rows];
-    RLT_UNROLL for (int i = 0; i < Rows; ++i) x[i] = splat(a[i][k + S]);
+    RLT_UNROLL for (int i = 0; i < Rows; ++i) x[i] = W::spread(a[i] + k + S);
     RLT_UNROLL for (int p = 0; p < Panels; ++p) {
       RLT_UNROLL for (int v = 0; v < kVectors; ++v) {
         const V w = W::template row<S>(b + p * panel_stride, v);
-        RLT_UNROLL for (int i = 0; i < Rows; ++i) sum[i][p * kVectors + v] += x[i] * w;
+        RLT_UNROLL for (int i = 0; i < Rows; ++i) W::add_product(sum[i][p * kVectors + v], x[i], w);
       }
     }
     return;
@@ -30,8 +30,8 @@ RLT_INLINE void multiply_row(const float* const* a, int64_t k, const typename W:
     }
   }
   RLT_UNROLL for (int i = 0; i < Rows; ++i) {
-    const V x = splat(a[i][k + S]);
-    RLT_UNROLL for (int j = 0; j < Panels * kVectors; ++j) sum[i][j] += x * w[j];
+    const V x = W::spread(a[i] + k + S);
+    RLT_UNROLL for (int j = 0; j < Panels * kVectors; ++j) W::add_product(sum[i][j], x, w[j]);
   }
 }
 

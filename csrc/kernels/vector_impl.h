@@ -138,8 +138,14 @@ struct Relu {
   }
 };
 
-// The element types of panels: Step rows of k are read at a time, and row<S> is the S-th of them.
-struct F32 {
+// The element types of panels: Step rows of k are read at a time, and row<S> is the S-th of them. An element
+// of a tile's rows is spread over a vector, whose product with a row is added to the sums.
+struct Floats {
+  RLT_INLINE V spread(const float* a) { return splat(*a); }
+  RLT_INLINE void add_product(V& sum, V x, V w) { sum += x * w; }
+};
+
+struct F32 : Floats {
   using Element = float;
   static constexpr int kStep = 1;
   template <int S>
@@ -148,7 +154,21 @@ struct F32 {
   }
 };
 
-struct BF16 {
+#if defined(__AVX512BF16__)
+// Words of two bfloat16 on both sides.
+struct Pairs : F32 {
+  RLT_INLINE V spread(const float* a) {
+    int word;
+    __builtin_memcpy(&word, a, sizeof word);
+    return (V)_mm512_set1_epi32(word);
+  }
+  RLT_INLINE void add_product(V& sum, V x, V w) {
+    sum = (V)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w);
+  }
+};
+#endif
+
+struct BF16 : Floats {
   using Element = uint16_t;
   static constexpr int kStep = 2;
   template <int S>
@@ -158,7 +178,7 @@ struct BF16 {
   }
 };
 
-struct F16 {
+struct F16 : Floats {
   using Element = uint16_t;
   static constexpr int kStep = 1;
   template <int S>

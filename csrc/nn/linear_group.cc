@@ -48,6 +48,10 @@ at::ScalarType LinearGroup::type() const {
   return one ? first : at::kFloat;  // widening loses nothing
 }
 
+Element LinearGroup::element() const {
+  return type() == at::kFloat ? Element::kF32 : type() == at::kBFloat16 ? Element::kBF16 : Element::kF16;
+}
+
 at::Tensor LinearGroup::part(const at::Tensor& y, size_t layer) const {
   int64_t column = 0;
   for (size_t i = 0; i < layer; ++i) column += panels_of(layers_[i]->weight.size(0)) * kPanel;
@@ -122,9 +126,7 @@ at::Tensor LinearGroup::pack_weights() const {
   for (const Linear* layer : layers_)
     dense.push_back(layer->weight.detach().to(at::kCPU, type()).contiguous());
   Group group;
-  group.element = type() == at::kFloat      ? Element::kF32
-                  : type() == at::kBFloat16 ? Element::kBF16
-                                            : Element::kF16;
+  group.element = element();
   group.in = dense[0].size(1);
   const auto panels = static_cast<int64_t>(panels_.size());
   const auto memory = std::make_shared<Buffer<char>>(panels * group.panel_bytes());

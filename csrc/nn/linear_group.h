@@ -52,6 +52,7 @@ class LinearGroup {
   const std::vector<Panel>& panels() const { return panels_; }
   int64_t width() const { return static_cast<int64_t>(panels_.size()) * kPanel; }
   at::ScalarType type() const;
+  Element element() const;
 
  private:
   // Two tensors of each layer, and whether any is trained, by an optimiser that need not count versions.

@@ -1,5 +1,7 @@
 #include "kernels/gemm.h"
 
+#include <ATen/ops/matmul.h>
+
 #include <cmath>
 #include <string>
 #include <vector>
@@ -47,6 +49,41 @@ TEST(gemm_equals_sums_in_double) {
                          std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " " +
                              trans_a + trans_b + (add ? ", added" : ""));
         }
+      }
+    }
+  }
+}
+
+// Values that bfloat16 holds; of what lies between rows, and behind an odd k, nothing may come in.
+TEST(gemm_of_bfloat16_equals_sums_in_double) {
+  struct Case {
+    int64_t m, n, k;
+  };
+  if (rlt::kernels().multiply_pairs == nullptr) return;
+  Random random(43);
+  for (const Case c : {Case{1, 1, 2}, Case{6, 16, 4}, Case{13, 37, 29}, Case{32, 64, 48}, Case{5, 200, 701},
+                       Case{200, 90, 1}, Case{3, 20, 0}}) {
+    for (const char trans : {'N', 'T'}) {
+      if (trans == 'T' && c.k % 2 != 0) continue;
+      for (const bool add : {false, true}) {
+        const int64_t even = (c.k + 1) / 2 * 2, stride = std::max({c.m, c.n, even}) / 2 * 2 + 4;
+        at::Tensor a = random.normal({c.m, stride}).to(at::kBFloat16);
+        a.narrow(1, c.k, even - c.k).zero_();
+        const at::Tensor b = random.normal({stride, stride}).to(at::kBFloat16),
+                         before = random.normal({c.m, c.n}), after = before.clone();
+        const auto halves = [&](const at::Tensor& t) {
+          return rlt::Matrix16{static_cast<const uint16_t*>(t.const_data_ptr()), stride};
+        };
+        rlt::gemm_pairs(trans, c.m, c.n, c.k, halves(a), halves(b), after.mutable_data_ptr<float>(), c.n,
+                        add);
+        const at::Tensor x = a.narrow(1, 0, c.k).to(at::kDouble), whole = b.to(at::kDouble),
+                         w = trans == 'T' ? whole.narrow(0, 0, c.n).narrow(1, 0, c.k).t()
+                                          : whole.narrow(0, 0, c.k).narrow(1, 0, c.n);
+        at::Tensor want = at::matmul(x, w);
+        if (add) want = want.add(before);
+        EXPECT_AT_MOST(
+            rlt::test::distance(after, want), 2e-6 * (4 + static_cast<double>(c.k)),
+            std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + " " + trans);
       }
     }
   }

@@ -44,14 +44,15 @@ std::vector<float> normal(size_t n, uint64_t seed, double spread = 1) {
   return x;
 }
 
-enum Type { kF32, kBF16, kF16 };
+// kPairs: rows and panels of bfloat16.
+enum Type { kF32, kBF16, kF16, kPairs };
 
 // A number that the type holds exactly, as bits and as a float.
 std::pair<uint16_t, float> rounded(float x, Type type) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   uint16_t half;
-  if (type == kBF16) {
+  if (type != kF16) {
     half = static_cast<uint16_t>(bits >> 16);
     bits = static_cast<uint32_t>(half) << 16;
   } else {  // truncates; normal numbers only
@@ -66,10 +67,18 @@ std::pair<uint16_t, float> rounded(float x, Type type) {
 }
 
 void check_tile(const Set& set, Type type, int rows, int64_t panels, int64_t k, Store store, bool with_bias) {
-  const int64_t n = panels * kPanel, padded = type == kBF16 ? (k + 1) / 2 * 2 : k;
-  const std::vector<float> a = normal(static_cast<size_t>(rows * k), 1),
-                           start = normal(static_cast<size_t>(rows * n), 2),
+  const bool of_two = type == kBF16 || type == kPairs;
+  const int64_t n = panels * kPanel, padded = of_two ? (k + 1) / 2 * 2 : k;
+  std::vector<float> a = normal(static_cast<size_t>(rows * k), 1);
+  const std::vector<float> start = normal(static_cast<size_t>(rows * n), 2),
                            bias = normal(static_cast<size_t>(n), 3);
+  std::vector<uint16_t> halves(static_cast<size_t>(rows * padded));
+  for (int64_t i = 0; type == kPairs && i < rows * k; ++i) {
+    float& value = a[static_cast<size_t>(i)];
+    const auto [half, wide] = rounded(value, type);
+    value = wide;
+    halves[static_cast<size_t>(i / k * padded + i % k)] = half;
+  }
   std::vector<float> w = normal(static_cast<size_t>(k * n), 4), c = start;
   std::vector<uint16_t> packed16(static_cast<size_t>(padded * n));
   std::vector<float> packed32(static_cast<size_t>(k * n));
@@ -81,26 +90,27 @@ void check_tile(const Set& set, Type type, int rows, int64_t panels, int64_t k, 
       if (type == kF32) continue;
       const auto [half, wide] = rounded(value, type);
       value = wide;
-      const int64_t at = type == kBF16 ? p * padded * kPanel + i / 2 * 2 * kPanel + lane * 2 + i % 2
-                                       : (p * k + i) * kPanel + lane;
+      const int64_t at =
+          of_two ? p * padded * kPanel + i / 2 * 2 * kPanel + lane * 2 + i % 2 : (p * k + i) * kPanel + lane;
       packed16[static_cast<size_t>(at)] = half;
     }
   }
   Tile t;
   t.rows = rows;
   for (int r = 0; r < rows; ++r) {
-    t.a[r] = a.data() + r * k;
+    t.a[r] = type == kPairs ? reinterpret_cast<const float*>(halves.data() + r * padded) : a.data() + r * k;
     t.c[r] = c.data() + r * n;
   }
   t.b = type == kF32 ? static_cast<const void*>(packed32.data()) : packed16.data();
-  t.k = k;
+  t.k = type == kPairs ? padded / 2 : k;
   t.panels = panels;
-  t.panel_stride = padded * kPanel;
+  t.panel_stride = (type == kPairs ? padded / 2 : padded) * kPanel;
   if (with_bias) t.bias = bias.data();
   t.store = store;
-  (type == kF32    ? set.kernels->multiply_f32
-   : type == kBF16 ? set.kernels->multiply_bf16
-                   : set.kernels->multiply_f16)(t);
+  (type == kF32     ? set.kernels->multiply_f32
+   : type == kBF16  ? set.kernels->multiply_bf16
+   : type == kPairs ? set.kernels->multiply_pairs
+                    : set.kernels->multiply_f16)(t);
   double worst = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t j = 0; j < n; ++j) {
@@ -118,7 +128,8 @@ void check_tile(const Set& set, Type type, int rows, int64_t panels, int64_t k, 
 
 TEST(kernels_multiply_tiles) {
   for (const Set& set : sets()) {
-    for (const Type type : {kF32, kBF16, kF16}) {
+    for (const Type type : {kF32, kBF16, kF16, kPairs}) {
+      if (type == kPairs && set.kernels->multiply_pairs == nullptr) continue;
       for (int rows = 1; rows <= rlt::kTileRows; ++rows) {
         for (const int64_t panels : {1, 2, 9}) {
           check_tile(set, type, rows, panels, 37, Store::kSet, true);
@@ -126,6 +137,42 @@ TEST(kernels_multiply_tiles) {
           check_tile(set, type, rows, panels, 1, Store::kContinue, false);
         }
       }
+    }
+  }
+}
+
+// The nearest of those that bfloat16 has, the even one of two that are as near.
+TEST(kernels_round_to_bfloat16) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const struct {
+    float x;
+    uint16_t want;
+  } cases[] = {{0.0f, 0},
+               {-0.0f, 0x8000},
+               {1.0f, 0x3f80},
+               {1.00390625f, 0x3f80},  // half way to 1.0078125
+               {1.01171875f, 0x3f82},  // half way from there to 1.015625
+               {1.00390637f, 0x3f81},  // a little above half way
+               {-1.00390637f, 0xbf81},
+               {3.4028235e38f, 0x7f80},  // nearer to 2^128 than to what is below
+               {infinity, 0x7f80},
+               {-infinity, 0xff80},
+               {1e-40f, 0x0001}};
+  for (const Set& set : sets()) {
+    for (const auto& c : cases) {
+      uint16_t got[3] = {};
+      const float x[3] = {c.x, c.x, c.x};
+      set.kernels->round_bf16(x, got, 3);
+      EXPECT_EQUAL(got[0], c.want);
+      EXPECT_EQUAL(got[2], c.want);
+    }
+    // A NaN stays one, whichever bits it has.
+    for (const uint32_t bits : {0x7f800001U, 0xff800001U, 0x7fffffffU, 0xffffffffU}) {
+      float nan;
+      uint16_t got;
+      std::memcpy(&nan, &bits, sizeof nan);
+      set.kernels->round_bf16(&nan, &got, 1);
+      EXPECT((got & 0x7f80) == 0x7f80 && (got & 0x7f) != 0 && (got >> 15) == (bits >> 31));
     }
   }
 }

@@ -17,6 +17,7 @@ using rlt::nn::Linear;
 using rlt::nn::LinearGroup;
 using rlt::test::all_shapes;
 using rlt::test::borders;
+using rlt::test::held_by;
 using rlt::test::linear_layers;
 using rlt::test::Random;
 using rlt::test::random_weights;
@@ -55,7 +56,7 @@ TEST(group_equals_its_layers_one_by_one) {
       const LinearGroup group(layers);
       for (const int64_t rows : {1, 2, 6, 16, 131}) {
         // Rows that lie apart, as those of a part do.
-        const at::Tensor x = random.normal({rows, in + 3}).narrow(1, 1, in);
+        const at::Tensor x = held_by(type, random.normal({rows, in + 3})).narrow(1, 1, in);
         for (const bool adapted : {false, true}) {
           const at::Tensor y = group.forward(x, adapted);
           for (size_t i = 0; i < layers.size(); ++i) {

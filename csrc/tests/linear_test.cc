@@ -1,6 +1,7 @@
 #include "ops/linear.h"
 
 #include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 
 #include <string>
@@ -12,6 +13,7 @@
 namespace {
 
 using rlt::test::distance;
+using rlt::test::held_by;
 using rlt::test::leaf;
 using rlt::test::Random;
 using rlt::test::relative;
@@ -119,9 +121,10 @@ TEST(linear_of_weights_of_two_bytes) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     for (const Case c :
          {Case{1, 1, 1}, Case{7, 13, 5}, Case{33, 384, 96}, Case{3, 1100, 4100}, Case{0, 8, 4}}) {
-      const at::Tensor values = random.normal({c.rows, c.in}), bias = random.normal({c.out});
+      // Processors that multiply bfloat16 round x to it, and the gradient on its way back.
+      const at::Tensor values = held_by(type, random.normal({c.rows, c.in})), bias = random.normal({c.out});
       const at::Tensor w = random.normal({c.out, c.in}, 1 / std::sqrt(static_cast<double>(c.in))).to(type);
-      const at::Tensor weights = random.normal({c.rows, c.out});
+      const at::Tensor weights = held_by(type, random.normal({c.rows, c.out}));
       const at::Tensor x = leaf(values), x_ref = leaf(values, at::kDouble);
       const at::Tensor y = rlt::linear(x, w, bias), want = reference_linear(x_ref, w, bias);
       const std::string at = std::string(" of ") + c10::toString(type) + " at " + std::to_string(c.in);
@@ -132,6 +135,20 @@ TEST(linear_of_weights_of_two_bytes) {
                      "gradient of x" + at);
     }
   }
+}
+
+// To the bit what the rounded input gives, and as near to the input's own product as 8 bits are.
+TEST(linear_rounds_to_bfloat16_where_the_processor_multiplies_it) {
+  Random random(27);
+  const at::Tensor x = random.normal({40, 64}), grad = random.normal({40, 37}),
+                   w = random.normal({37, 64}, 0.125).to(at::kBFloat16);
+  const at::Tensor y = rlt::linear(x, w, std::nullopt), g = rlt::linear_input_grad(grad, w);
+  const bool rounds = rlt::test::rounds(at::kBFloat16);
+  EXPECT_EQUAL(same_bits(y, rlt::linear(held_by(at::kBFloat16, x), w, std::nullopt)), rounds);
+  EXPECT_EQUAL(same_bits(g, rlt::linear_input_grad(held_by(at::kBFloat16, grad), w)), rounds);
+  const double limit = rounds ? 5e-3 : 1e-6;
+  EXPECT_AT_MOST(relative(y, reference_linear(x.to(at::kDouble), w, {})), limit, "forward");
+  EXPECT_AT_MOST(relative(g, at::matmul(grad.to(at::kDouble), w.to(at::kDouble))), limit, "gradient of x");
 }
 
 at::Tensor widened(const at::Tensor& w) {
@@ -190,7 +207,7 @@ void compare_lora(const Lora& l, double p, int64_t layer, bool strided, const st
   const at::Tensor y = lora(l, strided ? x.t() : x, a, b, p, layer);
   const at::Tensor want = composed(l, strided ? x_ref.t() : x_ref, a_ref, b_ref, p, layer);
   EXPECT_AT_MOST(distance(y, want), 1e-5 * (1 + rlt::test::largest(want)), "forward" + at);
-  const at::Tensor weights = Random(99).normal(y.sizes());
+  const at::Tensor weights = held_by(l.w.scalar_type(), Random(99).normal(y.sizes()));
   y.backward(weights);
   want.backward(weights.to(at::kDouble));
   EXPECT_AT_MOST(relative(x.grad(), x_ref.grad()), 1e-5, "gradient of x" + at);
@@ -236,6 +253,7 @@ TEST(lora_linear_on_a_weight_of_two_bytes) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     Lora l = random_lora(random, 12, 20, 6, 4);
     l.w = l.w.to(type);
+    l.x = held_by(type, l.x);
     for (const double p : {0.0, 0.25})
       compare_lora(l, p, 2, false, std::string(" of ") + c10::toString(type));
   }

@@ -11,6 +11,9 @@
 #include <random>
 #include <vector>
 
+#include "check.h"
+#include "kernels/kernels.h"
+
 namespace rlt::test {
 
 // Where tests that run on any device put their tensors.
@@ -62,6 +65,18 @@ inline int64_t total(const std::vector<int64_t>& lengths) {
   int64_t sum = 0;
   for (const int64_t length : lengths) sum += length;
   return sum;
+}
+
+// What a weight's type holds of t: what a product that rounds the other side to it takes for itself.
+inline at::Tensor held_by(at::ScalarType type, const at::Tensor& t) {
+  return type == at::kFloat ? t : t.to(type).to(at::kFloat);
+}
+
+// Whether a product with a weight of a type rounds the other side: a GPU's does, and the CPU's own where it
+// has instructions for that.
+inline bool rounds(at::ScalarType type) {
+  if (device().is_cuda()) return type != at::kFloat;
+  return exact() && type == at::kBFloat16 && kernels().multiply_pairs != nullptr;
 }
 
 // A leaf that holds a copy of t and collects gradients.

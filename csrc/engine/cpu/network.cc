@@ -272,9 +272,10 @@ void Network::forward(Workspace& w) const {
 
 void Network::multiply(const PackedLinear& layer, const Rows& in, Workspace& w, float* y, Store store) const {
   layer.low(in, w.low.data());
+  const Rows taken = layer.take(in, w.words);
   share(layer.panels(), layer.group(kernels().panels_at_once), grain_of(kPanel * in.count * layer.in()),
         [&](int64_t begin, int64_t end, int64_t next) {
-          layer.multiply(in, w.low.data(), begin, end, next, y, layer.width(), store);
+          layer.multiply(taken, w.low.data(), begin, end, next, y, layer.width(), store);
         });
 }
 
@@ -284,9 +285,10 @@ void Network::mlp(const Block& block, Workspace& w) const {
   float* const inner = w.inner.data();
   if (c.gated) {
     block.up.low(in, w.low.data());
+    const Rows taken = block.up.take(in, w.words);
     share(block.up.panels(), block.up.group(kGatedPanels), grain_of(kPanel * in.count * c.hidden_size),
           [&](int64_t begin, int64_t end, int64_t next) {
-            block.up.multiply_gated(in, w.low.data(), begin, end, next, c.activation, inner, inner_width_);
+            block.up.multiply_gated(taken, w.low.data(), begin, end, next, c.activation, inner, inner_width_);
           });
   } else {
     multiply(block.up, in, w, inner, Store::kSet);
@@ -314,7 +316,7 @@ void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows
 
 void Network::head(Workspace& w, int64_t outs) const {
   const nn::Config& c = config();
-  const Rows in{w.last.data(), c.hidden_size, outs};
+  const Rows in = head_.take({w.last.data(), c.hidden_size, outs}, w.words);
   share(head_.panels(), head_.group(kernels().panels_at_once), grain_of(kPanel * outs * c.hidden_size),
         [&](int64_t begin, int64_t end, int64_t next) {
           head_.multiply(in, nullptr, begin, end, next, w.logits.data(), logits_stride(), Store::kSet);

@@ -25,6 +25,7 @@ struct Workspace {
 
   // Of the network.
   Buffer<float> x, h, qkv, attended, inner, low, rotations;
+  Buffer<float> words;   // rows of the product at hand, rounded
   Buffer<float> scores;  // for each thread: kTileRows rows of scores, and as many of values
   int64_t score_stride = 0;
   struct Row {

@@ -10,17 +10,16 @@ namespace rlt::engine {
 PackedLinear::PackedLinear(const nn::LinearGroup& group)
     : group_(&group), layers_(group.layers()), panels_(group.panels()) {
   in_ = layers_[0]->weight.size(1);
-  type_ = group.type();
 }
 
-const void* PackedLinear::panel(int64_t p) const {
-  return static_cast<const char*>(weights_->w.const_data_ptr()) +
-         static_cast<size_t>(p * kPanel * padded_in()) * element_size();
+const char* PackedLinear::panel(int64_t p) const {
+  return static_cast<const char*>(weights_->w.const_data_ptr()) + p * by_.panel_bytes();
 }
 
 void PackedLinear::refresh() {
   weights_.reset();  // frees what is of no use any more before there is more
   weights_ = group_->weights();
+  by_ = panel_product(group_->element(), in_);
   bias_ = weights_->bias ? weights_->bias->const_data_ptr<float>() : nullptr;
   set_adapter(1, layers_);
 }
@@ -110,29 +109,30 @@ void PackedLinear::low(const Rows& x, float* u) const {
   }
 }
 
-int64_t PackedLinear::group(int64_t multiple) const {
-  const int64_t bytes = static_cast<int64_t>(element_size()) * kPanel * padded_in();
-  return std::max(multiple, kCacheBytes / bytes / multiple * multiple);
+int64_t PackedLinear::group(int64_t multiple) const { return panels_in_cache(by_.panel_bytes(), multiple); }
+
+Rows PackedLinear::take(Rows x, Buffer<float>& words) const {
+  const Matrix taken = rows_for(by_, x.count, in_, {x.data, x.stride}, words);
+  x.data = taken.data, x.stride = taken.stride;
+  return x;
 }
 
 // The first tile finds its own panels in memory where nothing has fetched them, so it leaves that to them.
 void PackedLinear::fetch(Tile& t, int64_t i, int64_t n, int64_t next) const {
   if (i == 0 || next + t.panels > panels()) return;
-  const int64_t line = static_cast<int64_t>(element_size()) * kPanel;
-  t.ahead = static_cast<const char*>(panel(next)) + line * padded_in() * (i - 1) / (n - 1);
-  t.ahead_step = (line + n - 2) / (n - 1);
+  t.ahead = panel(next) + by_.panel_bytes() * (i - 1) / (n - 1);
+  t.ahead_step = (by_.row_bytes + n - 2) / (n - 1);
 }
 
 // t is of the rows of x from `row` on and counts its panels; u is that of all rows.
 void PackedLinear::tile(Tile t, const Rows& x, int64_t row, const float* u, int64_t first,
                         Store store) const {
   t.b = panel(first);
-  t.k = in_;
-  t.panel_stride = kPanel * padded_in();
+  t.k = by_.k;
+  t.panel_stride = by_.elements;
   t.store = store;
   if (bias_ != nullptr) t.bias = bias_ + first * kPanel;
-  const Kernels& k = kernels();
-  (type_ == at::kFloat ? k.multiply_f32 : type_ == at::kBFloat16 ? k.multiply_bf16 : k.multiply_f16)(t);
+  by_.multiply(t);
   if (low_panels_ == 0 || x.adapted == nullptr) return;
   for (const AdaptedRows& run : *x.adapted) {
     const int64_t begin = std::max(row, run.begin), end = std::min(row + t.rows, run.end);

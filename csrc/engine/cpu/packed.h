@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/buffer.h"
+#include "kernels/group.h"
 #include "kernels/kernels.h"
 #include "nn/linear_group.h"
 
@@ -42,12 +43,14 @@ class PackedLinear {
   int64_t panels() const { return static_cast<int64_t>(panels_.size()); }
   int64_t width() const { return panels() * kPanel; }
   int64_t in() const { return in_; }
-  int64_t bytes() const { return static_cast<int64_t>(element_size()) * width() * padded_in(); }
+  int64_t bytes() const { return panels() * by_.panel_bytes(); }
   // Columns of low(): 0 where no layer has an adapter.
   int64_t low_width() const { return low_panels_ * kPanel; }
 
-  // u [rows, low_width()] = x·Aᵀ of each row's adapter.
+  // u [rows, low_width()] = x·Aᵀ of each row's adapter. Takes rows as they are.
   void low(const Rows& x, float* u) const;
+  // x as multiply takes it; words is for what it has to round.
+  Rows take(Rows x, Buffer<float>& words) const;
   // Panels, a multiple of so many, that are best multiplied at once: their weights stay in the second-level
   // cache while all rows go over them.
   int64_t group(int64_t multiple) const;
@@ -61,9 +64,7 @@ class PackedLinear {
                       int32_t activation, float* y, int64_t y_stride) const;
 
  private:
-  size_t element_size() const { return type_ == at::kFloat ? 4 : 2; }
-  int64_t padded_in() const { return type_ == at::kBFloat16 ? (in_ + 1) / 2 * 2 : in_; }
-  const void* panel(int64_t p) const;
+  const char* panel(int64_t p) const;
   struct Adapter;
   const Adapter& adapter(const AdaptedRows& rows) const {
     return adapters_[static_cast<size_t>(rows.adapter - 1)];
@@ -80,7 +81,7 @@ class PackedLinear {
   std::shared_ptr<const nn::LinearGroup::Weights> weights_;
   const float* bias_ = nullptr;  // [width] or null
   int64_t in_ = 0;
-  at::ScalarType type_ = at::kFloat;
+  PanelProduct by_{};
   // Of each panel of the output, its layer's columns of u and where its scale·B is.
   struct LowRank {
     int64_t column = 0, rank = 0, offset = 0;

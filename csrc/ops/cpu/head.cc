@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
+#include "kernels/buffer.h"
 #include "kernels/gemm.h"
 #include "kernels/kernels.h"
 #include "kernels/parallel.h"
+#include "ops/cpu/bf16.h"
 #include "ops/cpu/widen.h"
 #include "ops/head.h"
 
@@ -73,7 +76,8 @@ struct OnlineSoftmax {
 };
 
 struct Head {
-  at::Tensor hidden;  // keeps a dense copy alive
+  at::Tensor hidden;                   // keeps a dense copy alive
+  std::optional<RoundedRows> rounded;  // the same, where products are of bfloat16
   const at::Tensor& weight;
   const float *h, *bias;
   const int64_t* targets;
@@ -101,6 +105,10 @@ struct Head {
                 "token_logprobs: temperature ", temperature, " must be positive and softcap ", softcap,
                 " not negative");
     hidden = hidden_any.contiguous();
+    if (multiplies_bf16(w)) {
+      rounded.emplace(hidden);
+      hidden = hidden.to(at::kBFloat16).to(at::kFloat);
+    }
     h = hidden.const_data_ptr<float>();
     bias = b ? b->const_data_ptr<float>() : nullptr;
     targets = ids.const_data_ptr<int64_t>();
@@ -122,27 +130,37 @@ struct Scratch {
   float *logits, *weights;
 
   Scratch(const Head& head, int64_t rows)
-      : buffer(at::empty(
-            {rows * head.columns + (head.weight.scalar_type() == at::kFloat ? 0 : head.columns * head.width)},
-            at::kFloat)),
+      : buffer(at::empty({rows * head.columns + room_for_weights(head, rows)}, at::kFloat)),
         logits(buffer.mutable_data_ptr<float>()),
         weights(logits + rows * head.columns) {}
+
+  // Of weights that are widened, or of logits that are rounded.
+  static int64_t room_for_weights(const Head& head, int64_t rows) {
+    if (head.rounded) return rows * (head.columns + 1) / 2;
+    return head.weight.scalar_type() == at::kFloat ? 0 : head.columns * head.width;
+  }
 };
 
 struct LogitTile {
   int64_t row, rows, column, columns;
-  const float* w;  // [columns, width]
-  float* z;        // [rows, columns] logits
+  const float* w;    // [columns, width]; null where products are of bfloat16
+  float* z;          // [rows, columns] logits
+  uint16_t* halves;  // room for them as bfloat16
 
   bool holds(int64_t target) const { return target >= column && target < column + columns; }
 };
 
 LogitTile make_tile(const Head& head, int64_t row, int64_t rows, int64_t number, const Scratch& scratch) {
-  LogitTile t{row, rows, number * head.columns, 0, nullptr, scratch.logits};
+  LogitTile t{row, rows, number * head.columns, 0, nullptr, scratch.logits, nullptr};
   t.columns = std::min(head.columns, head.vocab - t.column);
-  t.w = float_rows(head.weight, t.column, t.columns, scratch.weights);
   const int64_t n = t.columns, k = head.width;
-  gemm('N', 'T', rows, n, k, {head.h + row * k, k}, {t.w, k}, t.z, n);
+  if (head.rounded) {
+    t.halves = reinterpret_cast<uint16_t*>(scratch.weights);
+    gemm_pairs('T', rows, n, k, head.rounded->from(row), rows_of_bf16(head.weight, t.column), t.z, n);
+  } else {
+    t.w = float_rows(head.weight, t.column, t.columns, scratch.weights);
+    gemm('N', 'T', rows, n, k, {head.h + row * k, k}, {t.w, k}, t.z, n);
+  }
   for (int64_t i = 0; i < rows; ++i) {
     head.map.apply(t.z + i * t.columns, head.bias == nullptr ? nullptr : head.bias + t.column, t.columns);
   }
@@ -188,7 +206,14 @@ void for_each_tile(const Head& head, const Plan& plan, const Body& body) {
 // out += z w, or = where this is the first.
 void add_product(const Head& head, const LogitTile& t, float* out, bool first) {
   const int64_t m = t.rows, k = t.columns, n = head.width;
-  gemm('N', 'N', m, n, k, {t.z, k}, {t.w, n}, out + t.row * n, n, !first);
+  if (!head.rounded) return gemm('N', 'N', m, n, k, {t.z, k}, {t.w, n}, out + t.row * n, n, !first);
+  const int64_t stride = (k + 1) / 2 * 2;
+  for (int64_t i = 0; i < m; ++i) {
+    kernels().round_bf16(t.z + i * k, t.halves + i * stride, k);
+    if (stride > k) t.halves[i * stride + k] = 0;
+  }
+  gemm_pairs('N', m, n, k, {t.halves, stride}, rows_of_bf16(head.weight, t.column), out + t.row * n, n,
+             !first);
 }
 
 // The logit of each target by a product of its own: the threshold of its rank.

@@ -1,0 +1,76 @@
+#include "ops/cpu/bf16.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "kernels/buffer.h"
+#include "kernels/kernels.h"
+#include "kernels/parallel.h"
+#include "kernels/tiles.h"
+
+namespace rlt {
+namespace {
+
+// Words that are packed at once, at most: they are read again from the caches.
+constexpr int64_t kPacked = int64_t{1} << 20;
+
+// y [m, n] = x op(w) for x [m, k]: threads pack some columns of w together, then share the rows.
+at::Tensor product(char trans, int64_t m, int64_t n, int64_t k, const RoundedRows& x, const at::Tensor& w) {
+  at::Tensor y = at::empty({m, n}, at::kFloat);
+  if (m == 0) return y;
+  float* const out = y.mutable_data_ptr<float>();
+  const int64_t pairs = (k + 1) / 2, panel = pairs * kPanel,
+                panels = std::clamp<int64_t>(kPacked / panel, 1, panels_of(n));
+  Buffer<float> packed(panels * panel);
+  for (int64_t first = 0; first < n; first += panels * kPanel) {
+    const int64_t columns = std::min(panels * kPanel, n - first);
+    parallel_for(0, panels_of(columns), grain(panel), [&](int64_t begin, int64_t end) {
+      const int64_t column = first + begin * kPanel;
+      const Matrix16 from =
+          trans == 'T' ? rows_of_bf16(w, column) : Matrix16{rows_of_bf16(w, 0).data + column, w.size(1)};
+      pack_pairs(trans, k, std::min((end - begin) * kPanel, n - column), from, packed.data() + begin * panel);
+    });
+    parallel_for(0, tiles_of(m), grain(columns * pairs), [&](int64_t begin, int64_t end) {
+      const int64_t row = begin * kTileRows;
+      multiply_pairs(std::min(end * kTileRows, m) - row, columns, k, x.from(row),
+                     {packed.data(), panel, kPanel}, out + row * n + first, n);
+    });
+  }
+  return y;
+}
+
+}  // namespace
+
+bool multiplies_bf16(const at::Tensor& w) {
+  return w.scalar_type() == at::kBFloat16 && kernels().multiply_pairs != nullptr && w.size(1) % 2 == 0;
+}
+
+RoundedRows::RoundedRows(const at::Tensor& x) {
+  const int64_t rows = x.size(0), n = x.size(1), stride = (n + 1) / 2 * 2;
+  words_ = at::empty({rows, stride}, at::kBFloat16);
+  auto* const to = static_cast<uint16_t*>(words_.mutable_data_ptr());
+  const float* const from = x.const_data_ptr<float>();
+  parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (stride > n) to[i * stride + n] = 0;
+      kernels().round_bf16(from + i * n, to + i * stride, n);
+    }
+  });
+}
+
+Matrix16 RoundedRows::rows() const {
+  return {static_cast<const uint16_t*>(words_.const_data_ptr()), words_.size(1)};
+}
+
+at::Tensor bf16_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
+  at::Tensor y = product('T', x.size(0), w.size(0), w.size(1), RoundedRows(x), w);
+  if (bias) y.add_(*bias);
+  return y;
+}
+
+at::Tensor bf16_input_grad(const at::Tensor& grad, const at::Tensor& w) {
+  return product('N', grad.size(0), w.size(1), w.size(0), RoundedRows(grad), w);
+}
+
+}  // namespace rlt

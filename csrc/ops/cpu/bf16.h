@@ -1,0 +1,39 @@
+// Products with weights of bfloat16 where the processor has instructions for them: the other side is rounded
+// to bfloat16, sums are of float32.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "kernels/gemm.h"
+#include "ops/linear.h"
+
+namespace rlt {
+
+// Whether products with w [out, in] go this way; without it w is widened. An odd number of inputs is left to
+// that, too.
+bool multiplies_bf16(const at::Tensor& w);
+
+// Dense rows of float32 [N, n], rounded, with a zero at the end where n is odd.
+class RoundedRows {
+ public:
+  explicit RoundedRows(const at::Tensor& x);
+  Matrix16 rows() const;
+  // Rows from one on.
+  Matrix16 from(int64_t row) const { return {rows().data + row * rows().stride, rows().stride}; }
+
+ private:
+  at::Tensor words_;
+};
+
+inline Matrix16 rows_of_bf16(const at::Tensor& w, int64_t row) {
+  return {static_cast<const uint16_t*>(w.const_data_ptr()) + row * w.size(1), w.size(1)};
+}
+
+// x wᵀ + bias, as rltrain::linear has it.
+at::Tensor bf16_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias);
+// grad w
+at::Tensor bf16_input_grad(const at::Tensor& grad, const at::Tensor& w);
+
+}  // namespace rlt
