@@ -66,7 +66,8 @@ func Open(threads int) error {
 // Threads is the number of compute threads; 0 before Start and Open.
 func Threads() int { return library.threads }
 
-// CPUCapability is the widest vector extension that libtorch uses here, such as "AVX512".
+// CPUCapability is the widest vector extension that libtorch uses here, such as "AVX512", or "AVX512 and BF16" where
+// weights of bfloat16 are multiplied in that type.
 func CPUCapability() (string, error) {
 	if err := Open(0); err != nil {
 		return "", err

@@ -78,14 +78,14 @@ func TestTokenLogProbs(t *testing.T) {
 
 func TestTokenLogProbsOfStoredWeights(t *testing.T) {
 	torchtest.NoLeaks(t)
-	exact, err := torch.Constant([]float32{1, -2, 0.5, 3, -0.25, 4}, 3, 2) // in every type
+	exact, err := torch.Constant([]float32{1, -2, 0.5, 3, -0.25, 4}, 3, 2) // in every type, as the hidden state is
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer exact.Close()
 	judge := func(weight *torch.Var) (values []float32) {
 		err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			logprobs, entropy, _ := s.TokenLogProbs(s.Floats([]float32{0.3, -0.7}, 1, 2), weight.T(), nil, []int64{1}, torch.HeadOptions{})
+			logprobs, entropy, _ := s.TokenLogProbs(s.Floats([]float32{0.25, -0.75}, 1, 2), weight.T(), nil, []int64{1}, torch.HeadOptions{})
 			values = append(s.Read(logprobs), s.Read(entropy)...)
 			return nil
 		})

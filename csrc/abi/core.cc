@@ -8,6 +8,7 @@
 #include <new>
 
 #include "abi/abi.h"
+#include "kernels/kernels.h"
 #include "kernels/parallel.h"
 
 namespace rlt {
@@ -110,6 +111,7 @@ rlt_error* rlt_init(int32_t threads) {
 }
 
 const char* rlt_cpu_capability(void) {
-  static const std::string text = at::get_cpu_capability();
+  static const std::string text =
+      at::get_cpu_capability() + (rlt::kernels().multiply_pairs != nullptr ? " and BF16" : "");
   return text.c_str();
 }

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 libtorch=${LIBTORCH:-$(cd / && python3 -c "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('torch').origin))")}
-for set in base avx2 avx512; do
+for set in base avx2 avx512 avx512_bf16; do
   echo "core_tests $set"
   LD_LIBRARY_PATH=$libtorch/lib OMP_WAIT_POLICY=PASSIVE ./core_tests "$set" || [[ $? == 77 ]] # 77: this CPU has none of it
 done

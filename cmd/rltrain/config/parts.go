@@ -54,7 +54,7 @@ type NewLabelModel struct {
 
 // TokenModel is a language model.
 type TokenModel struct {
-	DType                 string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how frozen weights are kept; a GPU multiplies in their type, the CPU in fp32; auto = bf16 on a GPU that multiplies in it, else as stored"`
+	DType                 string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how frozen weights are kept; a GPU multiplies in their type, a CPU with AVX512-BF16 in bf16, others in fp32; auto = bf16 on a GPU that multiplies in it, else as stored"`
 	GradientCheckpointing bool   `option:"gradient_checkpointing" help:"keep each block's input only and compute the rest again: less memory, a third more time"`
 	Tuning                string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"what is trained: an adapter, or all weights; auto = all weights of the model tiny, an adapter on any other"`
 	LoRA                  LoRA   `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
@@ -154,7 +154,7 @@ type RewardTraining struct {
 	Alpha                 int      `option:"lora_alpha" default:"32" range:"[1,)" help:"the adapter's output is scaled by lora_alpha / lora_r"`
 	Targets               []string `option:"lora_target_modules" help:"modules that get an adapter, by the end of their name; empty = the model family's"`
 	Pooling               string   `option:"pooling" default:"auto" allowed:"auto,mean,family" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says. Of a language model the last token is read"`
-	DType                 string   `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how a language model's frozen weights are kept; a GPU multiplies in their type, the CPU in fp32; auto = bf16 on a GPU that multiplies in it, else as stored"`
+	DType                 string   `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how a language model's frozen weights are kept; a GPU multiplies in their type, a CPU with AVX512-BF16 in bf16, others in fp32; auto = bf16 on a GPU that multiplies in it, else as stored"`
 	GradientCheckpointing bool     `option:"gradient_checkpointing" help:"keep each block's input only and compute the rest again: less memory, a third more time"`
 }
 

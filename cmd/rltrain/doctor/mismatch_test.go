@@ -7,16 +7,19 @@ import (
 	"rltrain/torch/torchtest"
 )
 
-// TestSamplerAndTrainingAgree: on the CPU to the rounding of fp32, whatever the weights' type.
+// TestSamplerAndTrainingAgree: to the rounding of fp32, or of bf16 where the processor multiplies in it.
 func TestSamplerAndTrainingAgree(t *testing.T) {
 	torchtest.NoLeaks(t)
-	for _, dtype := range []torch.DType{torch.F32, torch.BF16} {
-		found, err := measureMismatch(dtype)
+	for _, limit := range []struct {
+		dtype torch.DType
+		mismatch
+	}{{torch.F32, mismatch{1e-5, 1e-4}}, {torch.BF16, mismatch{2e-3, 2e-2}}} {
+		found, err := measureMismatch(limit.dtype)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found.mean > 1e-5 || found.most > 1e-4 || found.most == 0 {
-			t.Errorf("%v: %v", dtype, found)
+		if found.mean > limit.mean || found.most > limit.most || found.most == 0 {
+			t.Errorf("%v: %v", limit.dtype, found)
 		}
 	}
 }
