@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"rltrain/cmd/rltrain/shared"
@@ -16,6 +17,7 @@ import (
 	"rltrain/rl/policy"
 	"rltrain/rl/report"
 	"rltrain/rl/run"
+	"rltrain/torch"
 )
 
 // trial is a run of which some steps of each stage are tried.
@@ -39,11 +41,11 @@ type tried struct {
 const trialAnswers = samplerSlots
 
 // A stage is tried for some steps, and for more while they take little time: what it holds grows over them, as tensors of
-// many sizes leave memory in pieces.
+// many sizes leave memory in pieces. The time is that of the processor, so that a busy machine says the same.
 const (
 	trialSteps = 3
 	trialMost  = 40
-	trialTime  = 20 * time.Second
+	trialTime  = 20 * time.Second // of each thread
 )
 
 // try tries some steps of each stage in a folder that is removed again, and tells what the run would be.
@@ -92,10 +94,10 @@ func (t *trainer) tries(stage string) (enough func() bool, seen func(step *rl.St
 	}
 	one := &tried{name: stage}
 	t.trial.stages = append(t.trial.stages, one)
-	steps, began := 0, time.Now()
+	steps, began := 0, processorTime()
 	enough = func() bool {
 		steps++
-		return steps >= trialMost || steps >= trialSteps && time.Since(began) > trialTime
+		return steps >= trialMost || steps >= trialSteps && processorTime()-began > trialTime*time.Duration(torch.Threads())
 	}
 	return enough, func(step *rl.Step, total int) {
 		if one.err != nil {
@@ -105,6 +107,15 @@ func (t *trainer) tries(stage string) (enough func() bool, seen func(step *rl.St
 		t.describeStep(&one.seen, one, step, total)
 		one.err = t.describeSamples(&one.seen, one, step)
 	}
+}
+
+// processorTime is what all threads of this process have computed for.
+func processorTime() time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // starts has a trial begin with the rows that take most memory.
