@@ -93,9 +93,10 @@ def check_wandb(run, rows):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     env = dict(os.environ, WANDB_BASE_URL=f"http://127.0.0.1:{server.server_port}", WANDB_API_KEY="0" * 40, WANDB_ENTITY="e", WANDB_ERROR_REPORTING="false")
-    inspected = subprocess.run([bin, "leet", "inspect", "--summary", folder], capture_output=True, text=True, env=env, timeout=300)
+    where = {"env": env, "cwd": run.parent, "timeout": 300}  # wandb makes a folder where it is called
+    inspected = subprocess.run([bin, "leet", "inspect", "--summary", folder], capture_output=True, text=True, **where)
     check("wandb inspects the run", inspected.returncode == 0 and "train/loss" in inspected.stdout, (inspected.stdout + inspected.stderr)[-300:] if inspected.returncode else "")
-    done = subprocess.run([bin, "sync", folder], capture_output=True, text=True, env=env, timeout=300)
+    done = subprocess.run([bin, "sync", folder], capture_output=True, text=True, **where)
     check("wandb sync uploads the run", done.returncode == 0, (done.stdout + done.stderr)[-300:] if done.returncode else "")
     server.shutdown()
     server.server_close()

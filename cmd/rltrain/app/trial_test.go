@@ -27,7 +27,7 @@ func TestTrial(t *testing.T) {
 		}
 		for _, want := range []string{
 			"sum_digits: supervised fine-tuning of all weights\n", "  steps             7\n", "of which", `"<eos>"  yes`, f.expand("  output            TMP/out/sum_digits_supervised\n"),
-			"sum_digits: reinforcement learning with grpo\n", "  steps             9\n", "9 samples to learn from", "2 updates", "2 minibatches do not divide 9 samples",
+			"sum_digits: reinforcement learning with grpo\n  begins with       what the trial of the stage before has learnt", "  steps             9\n", "9 samples to learn from", "2 updates", "2 minibatches do not divide 9 samples",
 			"First prompt\n  sum [", "Rewards of three samples\n", "expr:length ", "MiB, measured in this trial\n",
 		} {
 			if !strings.Contains(out, want) {

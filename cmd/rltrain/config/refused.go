@@ -2,6 +2,18 @@ package config
 
 import "strings"
 
+// Reasons that more than one name has.
+const (
+	everyEvaluation = "every epoch and every eval_every steps are evaluated"
+	optionOfEval    = "is an option of the command eval, as --n"
+	unpadded        = "sequences are never padded"
+	evaluatesAlike  = "evaluation computes as training does; use false, and dtype for both"
+	ownEngine       = "texts are written by the engine of this program alone"
+	otherReductions = "the losses are those of reduction: sequence, token and dr_grpo"
+	undivided       = "weights are not divided; " + startProcesses + ", each learns from a part of the rows"
+	startProcesses  = "start several processes with torchrun"
+)
+
 // fixed holds names of other trainers with one possible value: what is always so here.
 var fixed = map[string]struct{ value, why string }{
 	"push_to_hub":               {"false", "nothing is uploaded; use false"},
@@ -24,8 +36,8 @@ var fixed = map[string]struct{ value, why string }{
 	"group_by_length":           {"false", "rows are never padded, so their order is free; use false"},
 	"auto_find_batch_size":      {"false", "the size of a micro-batch is chosen from the memory, and changes no result; use false"},
 	"remove_unused_columns":     {"true", "columns without a use are not read; use true"},
-	"fp16_full_eval":            {"false", "evaluation computes as training does; use false, and dtype for both"},
-	"bf16_full_eval":            {"false", "evaluation computes as training does; use false, and dtype for both"},
+	"fp16_full_eval":            {"false", evaluatesAlike},
+	"bf16_full_eval":            {"false", evaluatesAlike},
 	"sync_ref_model":            {"false", "the reference is the policy as the run found it, or reference_model; use false"},
 	"save_only_model":           {"false", "a checkpoint holds all that a run needs to go on as if it had not stopped; use false"},
 	"ignore_data_skip":          {"false", "a run goes on at the row where it stopped; use false"},
@@ -46,10 +58,10 @@ var refused = map[string]string{
 	"use_dora":                      "new adapters are plain LoRA; those with DoRA are read",
 	"neftune_noise_alpha":           "no noise is added to embeddings",
 	"save_strategy":                 "write save_steps",
-	"eval_strategy":                 "every epoch and every eval_every steps are evaluated",
+	"eval_strategy":                 everyEvaluation,
 	"cache_dir":                     "models are kept where the variables HF_HOME and HF_HUB_CACHE say",
-	"eval_k":                        "is an option of the command eval, as --n",
-	"repeat_eval_problems":          "is an option of the command eval, as --n",
+	"eval_k":                        optionOfEval,
+	"repeat_eval_problems":          optionOfEval,
 	"simple_eval_problems":          "write eval_samples",
 	"use_reward_model":              "write reward=tests,model:DIR",
 	"use_dpo":                       "train on pairs with task=preference",
@@ -66,9 +78,9 @@ var refused = map[string]string{
 	"dataset_train_split":           "the part train is learnt from; name its file as dataset to choose another one",
 	"dataset_test_split":            "the part validation is judged by; name a file as eval_dataset where the task has it",
 	"model_revision":                "write it behind the name, as model=NAME@REVISION",
-	"deepspeed":                     "weights are not divided; start several processes with torchrun, each learns from a part of the rows",
-	"accelerate_config":             "start several processes with torchrun",
-	"accelerator_config":            "start several processes with torchrun",
+	"deepspeed":                     undivided,
+	"accelerate_config":             startProcesses,
+	"accelerator_config":            startProcesses,
 	"activation_checkpointing":      "write gradient_checkpointing",
 	"activation_offloading":         "write gradient_checkpointing, or tokens_per_micro_batch, to save memory",
 	"adam_epsilon":                  "AdamW has epsilon 1e-8",
@@ -84,7 +96,7 @@ var refused = map[string]string{
 	"disable_dropout":               "only adapters have dropout; write lora_dropout=0",
 	"disable_tqdm":                  "progress is drawn on a terminal alone; elsewhere lines are plain",
 	"do_predict":                    "is a command: predict",
-	"eval_delay":                    "every epoch and every eval_every steps are evaluated",
+	"eval_delay":                    everyEvaluation,
 	"eval_packing":                  "rows that are evaluated are never padded",
 	"f_divergence_type":             "preferences are held by the reverse KL, as DPO's paper has it",
 	"generation_batch_size":         "write prompts_per_step and samples_per_prompt",
@@ -107,12 +119,12 @@ var refused = map[string]string{
 	"multi_objective_aggregation":   "rewards are added with their weights, and the sum is compared",
 	"normalize_advantages":          "write whiten_advantages, or advantage_scale",
 	"num_completions_to_print":      "write keep_completions",
-	"num_generations_eval":          "is an option of the command eval, as --n",
+	"num_generations_eval":          optionOfEval,
 	"off_policy_mask_threshold":     "answers of an older policy are weighed by how likely they are now; see max_staleness",
-	"pad_to_multiple_of":            "sequences are never padded",
-	"pad_token":                     "sequences are never padded",
+	"pad_to_multiple_of":            unpadded,
+	"pad_token":                     unpadded,
 	"packing_strategy":              "packing fills rows with whole texts",
-	"padding_value":                 "sequences are never padded",
+	"padding_value":                 unpadded,
 	"per_device_eval_batch_size":    "evaluation chooses its batches from the memory",
 	"precompute_ref_batch_size":     "micro-batches are chosen from the memory; see tokens_per_micro_batch",
 	"ref_model_mixup_alpha":         "the reference is the policy as the run found it, or reference_model",
@@ -135,17 +147,17 @@ var refused = map[string]string{
 // refusedFamilies are beginnings of names that have no equal here, for those that are refused in the same words.
 var refusedFamilies = []struct{ prefix, why string }{
 	{"vllm_", "no vLLM is started; write rollout_url=http://HOST:8000 of a server that runs"},
-	{"use_transformers_", "texts are written by the engine of this program alone"},
-	{"transformers_", "texts are written by the engine of this program alone"},
+	{"use_transformers_", ownEngine},
+	{"transformers_", ownEngine},
 	{"bnb_4bit_", "there are no 4-bit weights; write dtype=bf16 to save memory"},
-	{"fsdp", "weights are not divided; start several processes with torchrun, each learns from a part of the rows"},
+	{"fsdp", undivided},
 	{"ddp_", "processes are started with torchrun, and gradients are added over gloo; there is nothing to set but dist_timeout"},
 	{"dataloader_", "rows are read ahead of their use; there is nothing to set"},
 	{"hub_", "nothing is uploaded"},
 	{"trackio_", "write report_to=tensorboard or report_to=wandb"},
 	{"torch_compile_", "nothing is compiled while a run goes on"},
-	{"sapo_", "the losses are those of reduction: sequence, token and dr_grpo"},
-	{"vespo_", "the losses are those of reduction: sequence, token and dr_grpo"},
+	{"sapo_", otherReductions},
+	{"vespo_", otherReductions},
 	{"entropy_coef_", "write entropy_coef, which stays as it is"},
 	{"optim_", "the optimiser is AdamW, without settings but weight_decay"},
 	{"liger_kernel_", "no further kernels are loaded"},

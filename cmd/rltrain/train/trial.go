@@ -40,12 +40,13 @@ type tried struct {
 // they take what they will take.
 const trialAnswers = samplerSlots
 
-// A stage is tried for some steps, and for more while they take little time: what it holds grows over them, as tensors of
-// many sizes leave memory in pieces. The time is that of the processor, so that a busy machine says the same.
+// A stage is tried for some updates, and for more while they take little time: what it holds grows over them, as tensors of
+// many sizes leave memory in pieces. A step is not left half done. The time is that of the processor, so that a busy machine
+// says the same.
 const (
-	trialSteps = 3
-	trialMost  = 40
-	trialTime  = 20 * time.Second // of each thread
+	trialUpdates = 3
+	trialMost    = 40
+	trialTime    = 20 * time.Second // of each thread
 )
 
 // try tries some steps of each stage in a folder that is removed again, and tells what the run would be.
@@ -81,7 +82,10 @@ func (t *trainer) try(ctx context.Context) error {
 		s.Head("Memory")
 		s.Row("at most", "%.0f MiB, measured in this trial", float64(peak)/(1<<20))
 	}
-	if runErr != nil {
+	switch {
+	case errors.Is(runErr, run.ErrStopped):
+		runErr = context.Canceled // there is no run to go on with
+	case runErr != nil:
 		runErr = fmt.Errorf("the trial ended early: %w", runErr)
 	}
 	return errors.Join(told.Print(s.String()), runErr)
@@ -94,12 +98,12 @@ func (t *trainer) tries(stage string) (enough func() bool, seen func(step *rl.St
 	}
 	one := &tried{name: stage}
 	t.trial.stages = append(t.trial.stages, one)
-	steps, began := 0, processorTime()
+	updates, began := 0, processorTime()
 	enough = func() bool {
-		steps++
-		return steps >= trialMost || steps >= trialSteps && processorTime()-began > trialTime*time.Duration(torch.Threads())
+		return updates >= trialMost || updates >= trialUpdates && processorTime()-began > trialTime*time.Duration(torch.Threads())
 	}
 	return enough, func(step *rl.Step, total int) {
+		updates += max(1, int(step.Figures.Get("updates")))
 		if one.err != nil {
 			return
 		}
@@ -140,9 +144,15 @@ func (t *trainer) describe(s *shared.Sheet, one *tried) {
 	if !strings.HasPrefix(one.model, c.General.OutputDir) {
 		s.Row("model", "%s", one.model)
 	}
+	if one != t.trial.stages[0] {
+		s.Row("begins with", "what the trial of the stage before has learnt, which is little: the run's answers will be others")
+	}
 	s.Row("trainable", "%s of %s parameters", report.Count(one.trainable), report.Count(one.total))
 	data := t.dataName()
 	for _, split := range one.splits {
+		if split.Rows == 0 { // those held out of exercises that are made up come as they are needed
+			continue
+		}
 		data += fmt.Sprintf(", %s %s", split.Name, report.Count(int64(split.Rows)))
 	}
 	s.Row("data", "%s", data)
