@@ -17,17 +17,38 @@ namespace {
 #include "kernels/softmax_impl.h"
 #include "kernels/tiles_impl.h"
 
-constexpr Kernels kKernels {
-  panels_at_once(kTileRows, 1), multiply<F32>, multiply<BF16>, multiply<F16>,
-#if defined(__AVX512BF16__)
-      multiply<Pairs>,
-#else
-      nullptr,
-#endif
-      round_bf16, widen_bf16, widen_f16, scale, add_scaled, dot, peak, at_least, rms_norm, rms_norm_backward,
-      layer_norm, layer_norm_backward, rotate, activate, gate, gate_backward, gate_panels, dropout, softcap,
-      softcap_backward, softmax, exp_row, softmax_backward, sum_exp, exp_blocks, moments, logits_backward
-};
+constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
+                           multiply<F32>,
+                           multiply<BF16>,
+                           multiply<F16>,
+                           kMultiplyPairs,
+                           round_bf16,
+                           widen_bf16,
+                           widen_f16,
+                           scale,
+                           add_scaled,
+                           dot,
+                           peak,
+                           at_least,
+                           rms_norm,
+                           rms_norm_backward,
+                           layer_norm,
+                           layer_norm_backward,
+                           rotate,
+                           activate,
+                           gate,
+                           gate_backward,
+                           gate_panels,
+                           dropout,
+                           softcap,
+                           softcap_backward,
+                           softmax,
+                           exp_row,
+                           softmax_backward,
+                           sum_exp,
+                           exp_blocks,
+                           moments,
+                           logits_backward};
 
 }  // namespace
 }  // namespace rlt

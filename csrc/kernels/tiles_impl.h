@@ -127,3 +127,9 @@ void multiply(const Tile& t) {
       refuse_tile(t.rows);
   }
 }
+
+#if defined(__AVX512BF16__)
+constexpr auto kMultiplyPairs = multiply<Pairs>;
+#else
+constexpr void (*kMultiplyPairs)(const Tile&) = nullptr;
+#endif

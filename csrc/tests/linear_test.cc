@@ -119,8 +119,8 @@ TEST(linear_of_weights_of_two_bytes) {
   };
   Random random(25);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    for (const Case c :
-         {Case{1, 1, 1}, Case{7, 13, 5}, Case{33, 384, 96}, Case{3, 1100, 4100}, Case{0, 8, 4}}) {
+    for (const Case c : {Case{1, 1, 1}, Case{7, 13, 5}, Case{33, 384, 96}, Case{3, 1100, 4100}, Case{0, 8, 4},
+                         Case{5, 8, 0}}) {
       // Processors that multiply bfloat16 round x to it, and the gradient on its way back.
       const at::Tensor values = held_by(type, random.normal({c.rows, c.in})), bias = random.normal({c.out});
       const at::Tensor w = random.normal({c.out, c.in}, 1 / std::sqrt(static_cast<double>(c.in))).to(type);

@@ -18,10 +18,10 @@ constexpr int64_t kPacked = int64_t{1} << 20;
 // y [m, n] = x op(w) for x [m, k]: threads pack some columns of w together, then share the rows.
 at::Tensor product(char trans, int64_t m, int64_t n, int64_t k, const RoundedRows& x, const at::Tensor& w) {
   at::Tensor y = at::empty({m, n}, at::kFloat);
-  if (m == 0) return y;
+  if (y.numel() == 0) return y;
   float* const out = y.mutable_data_ptr<float>();
   const int64_t pairs = (k + 1) / 2, panel = pairs * kPanel,
-                panels = std::clamp<int64_t>(kPacked / panel, 1, panels_of(n));
+                panels = std::clamp<int64_t>(kPacked / std::max<int64_t>(1, panel), 1, panels_of(n));
   Buffer<float> packed(panels * panel);
   for (int64_t first = 0; first < n; first += panels * kPanel) {
     const int64_t columns = std::min(panels * kPanel, n - first);

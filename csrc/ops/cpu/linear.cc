@@ -98,7 +98,7 @@ at::Tensor input_grad_cpu(const at::Tensor& grad, const at::Tensor& w) {
         dense_linear(grad.narrow(1, first, rows.size(0)).contiguous(), rows.t(), std::nullopt);
     sum = sum.defined() ? sum.add_(part) : part;
   });
-  return sum;
+  return sum.defined() ? sum : at::zeros({grad.size(0), w.size(1)}, grad.options());
 }
 
 // gradᵀ x. oneDNN copies both into a layout of its own, which it wins back only where it is ahead of MKL.
