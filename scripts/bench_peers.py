@@ -78,7 +78,11 @@ GOALS = {
     "lora_step fp32": 2.0, "lora_step fp32 mixed, peer padded": 3.5, "lora_step fp32 mixed, peer padding-free": 2.1,
     "sft b32 s32": 1.8, "sft b32 s32 mixed": 2.5, "ppo b32 s32": 2.0,
     "logprob with gradient": 1.8, "logprob with gradient, peer TRL": 4.0,
-    "grpo_step tiny": 3.0, "grpo_step fp32": 4.0, "dpo_step tiny": 2.5, "dpo_step fp32": 2.5, "generate smol135 fp32 b32": 2.0, "startup": 8.0,
+    "grpo_step tiny": 3.0, "grpo_step fp32": 4.0, "dpo_step tiny": 2.5, "dpo_step fp32": 2.5, "startup": 8.0,
+    "lora_step bf16": 1.5, "lora_step bf16 mixed, peer padding-free": 2.0,
+    "generate smol135 fp32 b1": 2.5, "generate smol135 fp32 b8": 3.0, "generate smol135 fp32 b32": 2.0,
+    "generate smol135 bf16 b1": 3.0, "generate smol135 bf16 b8": 3.5, "generate smol135 bf16 b32": 2.8,
+    "generate tiny fp32 b1": 8.0, "generate tiny fp32 b8": 3.5, "generate tiny fp32 b32": 2.5,
 }
 HERE = os.path.dirname(os.path.abspath(__file__))
 
