@@ -89,3 +89,44 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestCacheGrowsWithCompletions: room for the longest completions that were asked for is taken as they are written.
+func TestCacheGrowsWithCompletions(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "model")
+	if err := TinyModel(dir, 2, 256, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewToken(TokenConfig{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	const samples, longest = 16, 2000
+	m, err := p.NewSampler(samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	write := func(longest, tokens int) {
+		t.Helper()
+		id, err := m.Submit([]int32{5, 6, 7}, 0, GenerateOptions{Samples: samples, MaxNew: longest, Sampling: torch.Sampling{Temperature: 1}}, func(Heard) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range tokens {
+			if err := m.Step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Cancel(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(4, 4) // what any completion takes
+	before := heldBytes(t)
+	write(longest, 4)
+	const asked = samples * longest * 2 * 2 * 256 * 4 // keys and values of two layers
+	if took := (heldBytes(t) - before) / asked; took > 0.2 {
+		t.Errorf("completions of 4 tokens took %.2f of what %d tokens need", took, longest)
+	}
+}

@@ -123,7 +123,10 @@ func TestCompletionsDependOnThemselvesAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, how := range map[string][]string{"sampled": {"--model", "BASE"}, "sampled with an adapter": {"--model", "MODEL"}, "greedy": {"--model", "BASE", "--temperature", "0"}} {
+	for name, how := range map[string][]string{
+		"sampled": {"--model", "BASE"}, "sampled with an adapter": {"--model", "MODEL"},
+		"greedy": {"--model", "BASE", "--temperature", "0"}, "of bfloat16": {"--model", "BASE", "--dtype", "bf16"},
+	} {
 		var first []byte
 		for _, c := range []struct{ batch, threads string }{{"7", "1"}, {"64", "2"}, {"256", "1"}} {
 			args := append([]string{"generate", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl", "--max-new-tokens", "6", "--batch-size", c.batch, "--threads", c.threads}, how...)

@@ -1,7 +1,9 @@
 // Keys and values of consecutive positions, for all layers and key heads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/runner.h"
@@ -22,10 +24,26 @@ class CpuSegment final : public Segment {
  public:
   explicit CpuSegment(const CacheShape& shape) : shape_(shape) {}
 
-  // Keeps its memory where that is enough.
+  // Memory comes with grow; what there is stays.
   void resize(int64_t positions) override {
-    capacity_ = panels_of(positions) * kPanel;
-    data_.reserve(shape_.layers * shape_.heads * head_size());
+    limit_ = panels_of(positions) * kPanel;
+    capacity_ = std::min(limit_, data_.size() / floats_of(kPanel) * kPanel);
+  }
+  // Makes room for so many of the positions that resize has asked for, and keeps those that are there: most
+  // completions end before they are as long as they may be.
+  void grow(int64_t positions) {
+    if (positions <= capacity_) return;
+    CpuSegment larger(shape_);
+    larger.capacity_ = std::min(limit_, std::max({2 * capacity_, panels_of(positions) * kPanel, kFirst}));
+    larger.data_ = Buffer<float>(floats_of(larger.capacity_));
+    for (int64_t layer = 0; layer < shape_.layers; ++layer) {
+      for (int64_t head = 0; head < shape_.heads; ++head) {
+        std::copy_n(keys(layer, head), capacity_ * shape_.head_dim, larger.keys(layer, head));
+        std::copy_n(values(layer, head), capacity_ * shape_.value_dim(), larger.values(layer, head));
+      }
+    }
+    capacity_ = larger.capacity_;
+    data_ = std::move(larger.data_);
   }
   float* keys(int64_t layer, int64_t head) {
     return data_.data() + (layer * shape_.heads + head) * head_size();
@@ -44,10 +62,15 @@ class CpuSegment final : public Segment {
   std::vector<float> hidden;
 
  private:
+  static constexpr int64_t kFirst = 64;  // positions that are worth a block of memory
+
   int64_t head_size() const { return capacity_ * (shape_.head_dim + shape_.value_dim()); }
+  int64_t floats_of(int64_t positions) const {
+    return shape_.layers * shape_.heads * positions * (shape_.head_dim + shape_.value_dim());
+  }
 
   CacheShape shape_;
-  int64_t capacity_ = 0;
+  int64_t limit_ = 0, capacity_ = 0;  // positions, whole panels
   Buffer<float> data_;
 };
 

@@ -246,6 +246,11 @@ Rows Network::rows_of(const Workspace& w, const Buffer<float>& data, int64_t str
 
 void Network::forward(Workspace& w) const {
   const nn::Config& c = config();
+  for (const Work& span : w.spans) {
+    const int64_t in_tail = span.position + span.count - span.prefix_length;
+    if (span.position < span.prefix_length) kept(span.prefix).grow(span.prefix_length);
+    if (in_tail > 0) kept(span.tail).grow(in_tail);
+  }
   list_rows(w);
   embed(w);
   fill_rotations(w);
