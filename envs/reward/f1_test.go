@@ -83,8 +83,10 @@ func TestF1CountsFade(t *testing.T) {
 		f.observe(0, 0)
 	}
 	// Σ keep^i = 1/(1 − keep) = 400.
-	if math.Abs(f.truth[0]-400) > 1 {
-		t.Errorf("%g examples remembered, want 400", f.truth[0])
+	for what, count := range map[string]float64{"examples": f.truth[0], "predictions": f.predicted[0], "right predictions": f.truePositive[0]} {
+		if math.Abs(count-400) > 1 {
+			t.Errorf("%g %s remembered, want 400", count, what)
+		}
 	}
 	for range 2000 {
 		f.observe(1, 1)
