@@ -379,6 +379,21 @@ func TestPrecomputedReference(t *testing.T) {
 	}
 }
 
+// TestDivergenceOfSingles: what answers of other prompts say of the divergence, which is never below 0.
+func TestDivergenceOfSingles(t *testing.T) {
+	of := func(old, reference float32) *rl.Sample {
+		return &rl.Sample{Old: []float32{old, -1}, Reference: []float32{reference, -1}}
+	}
+	for _, test := range []struct {
+		samples []*rl.Sample
+		want    float64
+	}{{nil, 0}, {[]*rl.Sample{of(-1, -2), of(-3, -2.5)}, 0.25}, {[]*rl.Sample{of(-1, -1.5), of(-3, -2)}, 0}} {
+		if got := meanRatio(test.samples); math.Abs(got-test.want) > 1e-6 {
+			t.Errorf("mean ratio of %d samples %v, want %v", len(test.samples), got, test.want)
+		}
+	}
+}
+
 // TestScoreOfSingles counts from K, which is the mean ratio of the answers to each other's prompts.
 func TestScoreOfSingles(t *testing.T) {
 	p := trainedToken(t, 4)

@@ -44,6 +44,7 @@ func TestEncodePreferences(t *testing.T) {
 		{name: "equal", examples: []chat.Example{pairOf(1, "a", "b", "c"), pairOf(2, "a", "b", "b")}, want: []kept{{[]string{"b.", "c."}, []int32{1, 0}}}, equal: 1, first: "f:2"},
 		{name: "equal once cut", examples: []chat.Example{pairOf(1, "a", "b", "c"), pairOf(2, "ab", "cdefg", "cdefh")}, want: []kept{{[]string{"b.", "c."}, []int32{1, 0}}}, dropped: 1, first: "f:2"},
 		{name: "null", examples: []chat.Example{{}, pairOf(2, "a", "b", "c")}, want: []kept{{[]string{"b.", "c."}, []int32{1, 0}}}, null: 1},
+		{name: "a single is gone", singles: true, examples: []chat.Example{singleOf("abcdef", "g", true), singleOf("a", "d", true)}, want: []kept{{[]string{"d."}, []int32{1}}}, dropped: 1, first: "f:1"},
 		{name: "taken apart", singles: true, examples: []chat.Example{pairOf(1, "a", "b", "c"), singleOf("a", "d", false), singleOf("a", "e", true)},
 			want: []kept{{[]string{"b."}, []int32{1}}, {[]string{"c."}, []int32{0}}, {[]string{"d."}, []int32{0}}, {[]string{"e."}, []int32{1}}}},
 	} {
