@@ -56,8 +56,8 @@ void rlt_error_free(rlt_error* e);
 rlt_error* rlt_init(int32_t threads);
 /* Tensor handles now held by the caller: those returned and not yet freed. Cannot fail. */
 int64_t rlt_live(void);
-/* The widest vector extension that libtorch uses on this processor, "AVX2", for run records; "AVX512 and BF16"
- * where products with weights of bfloat16 are multiplied in it. The text is static. Cannot fail. */
+/* The widest vector extension that libtorch uses on this processor, "AVX2", for run records; "AVX512 and
+ * BF16" where products with weights of bfloat16 are multiplied in it. The text is static. Cannot fail. */
 const char* rlt_cpu_capability(void);
 
 /* ---- op: every operator of libtorch and of ours, through the boxed dispatcher ---- */
