@@ -102,6 +102,14 @@ void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float*
   multiply_tiles(kernels().multiply_f32, m, n, k, a, b, c, c_stride, add);
 }
 
+void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out) {
+  for (int64_t i = 0; i < m; ++i) {
+    kernels().round_bf16(a.data + i * a.stride, out, k);
+    out += k;
+    if (k % 2 != 0) *out++ = 0;
+  }
+}
+
 Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out) {
   const int64_t pairs = (k + 1) / 2;
   if (trans == 'T') {

@@ -35,6 +35,8 @@ struct Matrix16 {
   const uint16_t* data;
   int64_t stride;
 };
+// Rows [m, k] of a rounded, with a zero at the end of an odd k; out has m rows of even length.
+void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out);
 // op(b) [k, n] as panels of words [⌈k/2⌉][16]; packed_size(⌈k/2⌉, n) floats. An odd k ends with a zero; with
 // T k and the stride must be even.
 Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out);

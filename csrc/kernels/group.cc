@@ -165,11 +165,8 @@ Matrix rows_for(const PanelProduct& product, int64_t rows, int64_t in, Matrix x,
   if (!product.pairs) return x;
   words.reserve(rows * product.k);
   parallel_for(0, rows, grain(in), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      auto* const to = reinterpret_cast<uint16_t*>(words.data() + i * product.k);
-      kernels().round_bf16(x.data + i * x.stride, to, in);
-      if (in % 2 != 0) to[in] = 0;
-    }
+    round_rows(end - begin, in, {x.data + begin * x.stride, x.stride},
+               reinterpret_cast<uint16_t*>(words.data() + begin * product.k));
   });
   return {words.data(), product.k};
 }

@@ -15,8 +15,9 @@ namespace {
 // Words that are packed at once, at most: they are read again from the caches.
 constexpr int64_t kPacked = int64_t{1} << 20;
 
-// y [m, n] = x op(w) for x [m, k]: threads pack some columns of w together, then share the rows.
-at::Tensor product(char trans, int64_t m, int64_t n, int64_t k, const RoundedRows& x, const at::Tensor& w) {
+// y [m, n] = x op(w) for the rounded rows x of [m, k]: threads pack some columns of w together, then share
+// the rows.
+at::Tensor product(char trans, int64_t m, int64_t n, int64_t k, const at::Tensor& x, const at::Tensor& w) {
   at::Tensor y = at::empty({m, n}, at::kFloat);
   if (y.numel() == 0) return y;
   float* const out = y.mutable_data_ptr<float>();
@@ -33,7 +34,7 @@ at::Tensor product(char trans, int64_t m, int64_t n, int64_t k, const RoundedRow
     });
     parallel_for(0, tiles_of(m), grain(columns * pairs), [&](int64_t begin, int64_t end) {
       const int64_t row = begin * kTileRows;
-      multiply_pairs(std::min(end * kTileRows, m) - row, columns, k, x.from(row),
+      multiply_pairs(std::min(end * kTileRows, m) - row, columns, k, rows_of_bf16(x, row),
                      {packed.data(), panel, kPanel}, out + row * n + first, n);
     });
   }
@@ -46,31 +47,25 @@ bool multiplies_bf16(const at::Tensor& w) {
   return w.scalar_type() == at::kBFloat16 && kernels().multiply_pairs != nullptr && w.size(1) % 2 == 0;
 }
 
-RoundedRows::RoundedRows(const at::Tensor& x) {
+at::Tensor rounded_rows(const at::Tensor& x) {
   const int64_t rows = x.size(0), n = x.size(1), stride = (n + 1) / 2 * 2;
-  words_ = at::empty({rows, stride}, at::kBFloat16);
-  auto* const to = static_cast<uint16_t*>(words_.mutable_data_ptr());
+  at::Tensor rounded = at::empty({rows, stride}, at::kBFloat16);
+  auto* const to = static_cast<uint16_t*>(rounded.mutable_data_ptr());
   const float* const from = x.const_data_ptr<float>();
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (stride > n) to[i * stride + n] = 0;
-      kernels().round_bf16(from + i * n, to + i * stride, n);
-    }
+    round_rows(end - begin, n, {from + begin * n, n}, to + begin * stride);
   });
-}
-
-Matrix16 RoundedRows::rows() const {
-  return {static_cast<const uint16_t*>(words_.const_data_ptr()), words_.size(1)};
+  return rounded;
 }
 
 at::Tensor bf16_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
-  at::Tensor y = product('T', x.size(0), w.size(0), w.size(1), RoundedRows(x), w);
+  at::Tensor y = product('T', x.size(0), w.size(0), w.size(1), rounded_rows(x), w);
   if (bias) y.add_(*bias);
   return y;
 }
 
 at::Tensor bf16_input_grad(const at::Tensor& grad, const at::Tensor& w) {
-  return product('N', grad.size(0), w.size(1), w.size(0), RoundedRows(grad), w);
+  return product('N', grad.size(0), w.size(1), w.size(0), rounded_rows(grad), w);
 }
 
 }  // namespace rlt

@@ -15,18 +15,10 @@ namespace rlt {
 // that, too.
 bool multiplies_bf16(const at::Tensor& w);
 
-// Dense rows of float32 [N, n], rounded, with a zero at the end where n is odd.
-class RoundedRows {
- public:
-  explicit RoundedRows(const at::Tensor& x);
-  Matrix16 rows() const;
-  // Rows from one on.
-  Matrix16 from(int64_t row) const { return {rows().data + row * rows().stride, rows().stride}; }
+// Dense rows of float32 [N, n] as bfloat16, with a zero at the end where n is odd: [N, n or n + 1].
+at::Tensor rounded_rows(const at::Tensor& x);
 
- private:
-  at::Tensor words_;
-};
-
+// Rows of a dense matrix of bfloat16, from one on.
 inline Matrix16 rows_of_bf16(const at::Tensor& w, int64_t row) {
   return {static_cast<const uint16_t*>(w.const_data_ptr()) + row * w.size(1), w.size(1)};
 }

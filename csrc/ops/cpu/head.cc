@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <vector>
 
-#include "kernels/buffer.h"
 #include "kernels/gemm.h"
 #include "kernels/kernels.h"
 #include "kernels/parallel.h"
@@ -76,8 +74,8 @@ struct OnlineSoftmax {
 };
 
 struct Head {
-  at::Tensor hidden;                   // keeps a dense copy alive
-  std::optional<RoundedRows> rounded;  // the same, where products are of bfloat16
+  at::Tensor hidden;   // keeps a dense copy alive
+  at::Tensor rounded;  // the same as bfloat16, where products are; else undefined
   const at::Tensor& weight;
   const float *h, *bias;
   const int64_t* targets;
@@ -106,8 +104,8 @@ struct Head {
                 " not negative");
     hidden = hidden_any.contiguous();
     if (multiplies_bf16(w)) {
-      rounded.emplace(hidden);
-      hidden = hidden.to(at::kBFloat16).to(at::kFloat);
+      rounded = rounded_rows(hidden);
+      hidden = rounded.to(at::kFloat);  // products of bfloat16 have an even width, so nothing was added
     }
     h = hidden.const_data_ptr<float>();
     bias = b ? b->const_data_ptr<float>() : nullptr;
@@ -136,7 +134,7 @@ struct Scratch {
 
   // Of weights that are widened, or of logits that are rounded.
   static int64_t room_for_weights(const Head& head, int64_t rows) {
-    if (head.rounded) return rows * (head.columns + 1) / 2;
+    if (head.rounded.defined()) return rows * (head.columns + 1) / 2;
     return head.weight.scalar_type() == at::kFloat ? 0 : head.columns * head.width;
   }
 };
@@ -154,9 +152,9 @@ LogitTile make_tile(const Head& head, int64_t row, int64_t rows, int64_t number,
   LogitTile t{row, rows, number * head.columns, 0, nullptr, scratch.logits, nullptr};
   t.columns = std::min(head.columns, head.vocab - t.column);
   const int64_t n = t.columns, k = head.width;
-  if (head.rounded) {
+  if (head.rounded.defined()) {
     t.halves = reinterpret_cast<uint16_t*>(scratch.weights);
-    gemm_pairs('T', rows, n, k, head.rounded->from(row), rows_of_bf16(head.weight, t.column), t.z, n);
+    gemm_pairs('T', rows, n, k, rows_of_bf16(head.rounded, row), rows_of_bf16(head.weight, t.column), t.z, n);
   } else {
     t.w = float_rows(head.weight, t.column, t.columns, scratch.weights);
     gemm('N', 'T', rows, n, k, {head.h + row * k, k}, {t.w, k}, t.z, n);
@@ -206,14 +204,10 @@ void for_each_tile(const Head& head, const Plan& plan, const Body& body) {
 // out += z w, or = where this is the first.
 void add_product(const Head& head, const LogitTile& t, float* out, bool first) {
   const int64_t m = t.rows, k = t.columns, n = head.width;
-  if (!head.rounded) return gemm('N', 'N', m, n, k, {t.z, k}, {t.w, n}, out + t.row * n, n, !first);
-  const int64_t stride = (k + 1) / 2 * 2;
-  for (int64_t i = 0; i < m; ++i) {
-    kernels().round_bf16(t.z + i * k, t.halves + i * stride, k);
-    if (stride > k) t.halves[i * stride + k] = 0;
-  }
-  gemm_pairs('N', m, n, k, {t.halves, stride}, rows_of_bf16(head.weight, t.column), out + t.row * n, n,
-             !first);
+  if (!head.rounded.defined()) return gemm('N', 'N', m, n, k, {t.z, k}, {t.w, n}, out + t.row * n, n, !first);
+  round_rows(m, k, {t.z, k}, t.halves);
+  gemm_pairs('N', m, n, k, {t.halves, (k + 1) / 2 * 2}, rows_of_bf16(head.weight, t.column), out + t.row * n,
+             n, !first);
 }
 
 // The logit of each target by a product of its own: the threshold of its rank.
