@@ -1,4 +1,4 @@
-module rltrain
+module github.com/rltrain/rltrain
 
 go 1.26.0
 

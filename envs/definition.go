@@ -4,8 +4,8 @@ import (
 	"context"
 	"iter"
 
-	"rltrain/envs/answer"
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // Definition is all that a task says about itself. The command line, its help, the file of settings and their checks
@@ -15,7 +15,7 @@ type Definition struct {
 	Help string // what is learned, in one line
 
 	// Options returns a pointer to a new struct of the task's own options, fields with the tags of
-	// rltrain/internal/options. What a task gives is what this struct can do: it is one or several of RowSource,
+	// package internal/options. What a task gives is what this struct can do: it is one or several of RowSource,
 	// RecordSource, EpisodeSource and AnswerSource. A method Check() error, where it has one, says what is wrong with
 	// its values.
 	Options func() any
@@ -64,7 +64,7 @@ type RecordSource interface {
 	Records(ctx context.Context, s Setup) (Records, error)
 }
 
-// Records are rows in the layouts of rltrain/envs/chat.
+// Records are rows in the layouts of package chat.
 type Records struct {
 	Train      iter.Seq2[dataset.Record, error]
 	Validation iter.Seq2[dataset.Record, error] // nil, or without a row: a share of Train is kept for it

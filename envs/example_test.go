@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // guess is a game of several turns: find a number from 1 to 100; after each guess the

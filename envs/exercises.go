@@ -1,6 +1,6 @@
 package envs
 
-import "rltrain/envs/dataset"
+import "github.com/rltrain/rltrain/envs/dataset"
 
 // Exercises are the files of the exercises to learn from and to be judged by, nil for none: those of the options dataset,
 // with its configuration, and eval_dataset, each a file, a folder or a name on the hub. A data set that is only judged by

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 
-	"rltrain/internal/nearest"
-	"rltrain/internal/options"
+	"github.com/rltrain/rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/internal/options"
 )
 
 var (

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // LabelledRows are the options of a task that reads texts and their labels. Embedded in the options of a task they make

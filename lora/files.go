@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/internal/outfile"
-	"rltrain/internal/smallfile"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // ConfigFile is the name of an adapter's configuration; a folder without it holds no adapter.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/lora"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // adapter is a small adapter of two layers, with B not zero.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // InUse reads which fields of the adapter_config.json in dir say anything: name to value, as JSON on one

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/lora"
+	"github.com/rltrain/rltrain/lora"
 )
 
 func TestMatch(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 const (

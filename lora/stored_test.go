@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // storedAdapter writes an adapter of one module, and tensors beside it.

@@ -1,6 +1,6 @@
 package rl
 
-import "rltrain/envs"
+import "github.com/rltrain/rltrain/envs"
 
 // AnswerScores says how well a policy answers the episodes of a task.
 type AnswerScores struct {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 func TestScoreAnswers(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
 )
 
 // Estimate is a mean over exercises.

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"testing"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // counted is PassAt by counting all choices of k of n tries, the first c of which are right.

@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/rltrain/rltrain/internal/outfile"
 	"io"
 	"math"
 	"math/rand/v2"
 	"os"
-	"rltrain/internal/outfile"
 	"slices"
 )
 

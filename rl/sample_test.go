@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 func TestSampleOfATrajectory(t *testing.T) {

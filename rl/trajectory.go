@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // Source says where a token of a trajectory comes from.

@@ -3,7 +3,7 @@ package torch_test
 import (
 	"testing"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // BenchmarkOperator is the overhead of one operator, to be read as ns/operator: a product of 4×4 matrices is

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 func TestHeldGoesOn(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // LibtorchVersion is the only libtorch that the core is built and tested with.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // smallDecoder is a decoder of two blocks with a rope for each.

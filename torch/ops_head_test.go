@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // Logits 0, ln 2, ln 5 give probabilities 1/8, 2/8, 5/8; at temperature ½, squared, 1/30, 4/30, 25/30.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // stepModel has six layers of a decoder of 135 million parameters, with adapters of rank 8 on all of them.

@@ -2,6 +2,6 @@
 // measures, compares, uses, merges and describes what it trained.
 package main
 
-import "rltrain/cmd/rltrain/app"
+import "github.com/rltrain/rltrain/cmd/rltrain/app"
 
 func main() { app.Main() }

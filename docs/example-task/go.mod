@@ -2,7 +2,7 @@ module example.org/example-task
 
 go 1.26.0
 
-require rltrain v0.0.0
+require github.com/rltrain/rltrain v0.0.0
 
 require (
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect
@@ -41,5 +41,3 @@ require (
 	gonum.org/v1/plot v0.17.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
-
-replace rltrain => ../..

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 func init() {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs/answer/formula"
+	"github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // The further tiers of [Find].

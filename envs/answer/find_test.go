@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/envs/answer/formula"
+	"github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 func TestFind(t *testing.T) {

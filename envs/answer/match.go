@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs/answer/equiv"
+	"github.com/rltrain/rltrain/envs/answer/equiv"
 )
 
 // Match is a rule for when two answers are the same.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // Source is a file and the exercises in it; one without a path is none.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 func self(s string) string { return s }

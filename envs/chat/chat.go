@@ -13,7 +13,7 @@ import (
 	"iter"
 	"strings"
 
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // Format is what the examples of a data set hold. The names are TRL's.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs/dataset"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Layout is a set of columns that hold a format.

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"rltrain/envs/dataset"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Messages reads a conversation: a list of messages, or one. An error says which message is wrong, and how; it is ErrNull

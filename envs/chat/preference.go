@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"rltrain/envs/dataset"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // readConversation reads a conversation to train on as a whole.

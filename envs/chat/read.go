@@ -6,8 +6,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"rltrain/envs/dataset"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // row reads the columns of one record and remembers which.

@@ -5,8 +5,8 @@ import (
 	_ "embed"
 	"iter"
 
-	"rltrain/envs"
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 //go:embed chat.yaml

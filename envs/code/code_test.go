@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
-	"rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
 func write(t *testing.T, name, text string) string {

@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
 // Class says how a program did against its tests.

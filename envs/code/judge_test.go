@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rltrain/envs"
-	"rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
 // newTestJudge is a judge of Python, or the end of the test where there is none.

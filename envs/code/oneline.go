@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // family is a kind of one-line problems: A and B stand for numbers, T and U for texts, which differ from problem to

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
 // Files of the two sides.

@@ -1,5 +1,5 @@
 // Package code is the task of writing programs: problems with tests, programs that a model writes, and rewards from
-// running them in rltrain/envs/sandbox.
+// running them in package sandbox.
 //
 // A program never sees its tests. What it defines runs in one process, the tests in another; arguments and results cross
 // as plain values, so that a program can neither read what is expected nor bring an object that equals everything. What

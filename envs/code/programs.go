@@ -8,10 +8,10 @@ import (
 	"slices"
 	"sync"
 
-	"rltrain/envs"
-	"rltrain/envs/dataset"
-	"rltrain/internal/nearest"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // completion is a row of a file of them.

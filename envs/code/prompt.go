@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 var languageNames = map[string]string{"python": "Python", "node": "JavaScript", "q": "q", "pepper": "pepper, a language like q"}

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // Read reads the problems of a file or a folder: HumanEval, MBPP, rows of one's own, or a folder with a folder for each

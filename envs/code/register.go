@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"math"
 
-	"rltrain/envs"
-	"rltrain/envs/bank"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/bank"
 )
 
 //go:embed code.yaml

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/envs/bank"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/bank"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // problems are those of a run, in its parts.

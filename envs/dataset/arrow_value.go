@@ -12,7 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // arrowValue is element i of a column as a value of a Record.

@@ -12,8 +12,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/token"
 
-	"rltrain/internal/words"
-	"rltrain/internal/yamldepth"
+	"github.com/rltrain/rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/yamldepth"
 )
 
 // configuration is one configuration of a data set.

@@ -8,7 +8,7 @@ import (
 	"io"
 	"strings"
 
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 func readCSV(in io.Reader, path string, want *wanted, each func(Record) error) error {

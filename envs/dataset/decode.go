@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 const (

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"iter"
 
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Divided is a data set in its two parts for training and validation.

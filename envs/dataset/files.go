@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Part is one split of a data set: "train", "validation", "test" or what else

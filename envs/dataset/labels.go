@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/internal/nearest"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Labels returns the distinct labels of rows in the order of their bytes, the

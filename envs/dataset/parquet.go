@@ -11,7 +11,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
 
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 func readParquet(path string, want *wanted, each func(Record) error) error {

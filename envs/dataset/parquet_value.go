@@ -15,7 +15,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
 
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Layouts of times that have no zone.

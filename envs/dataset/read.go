@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Names of the parts of a divided data set, as Row.Split holds them.

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/internal/nearest"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Record is one row of a file.

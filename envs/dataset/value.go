@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Object is a JSON object that keeps the order of its fields; their names

@@ -20,8 +20,8 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
 )
 
 // Names of the tasks.

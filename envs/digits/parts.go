@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // keyOf stands for an exercise; it is the same for lists of the same numbers. A number takes less memory than

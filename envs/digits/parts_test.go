@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // smallest has so few exercises that all can be listed.

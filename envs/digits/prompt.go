@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/answer"
 )
 
 const instruction = "You are a helpful assistant. Solve the task step by step, then give the final answer on a line of its own as " +

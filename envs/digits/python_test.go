@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"testing"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 
 	"github.com/google/go-cmp/cmp"
 )

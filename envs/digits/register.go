@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 //go:embed sum_digits.yaml

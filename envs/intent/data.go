@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // One file a subject, one object {"text": …} a line.

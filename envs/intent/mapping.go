@@ -13,7 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/outfile"
 )
 
 // The files beside a classifier's weights that name its outputs. Both hold the

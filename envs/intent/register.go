@@ -4,8 +4,8 @@ import (
 	"context"
 	_ "embed"
 
-	"rltrain/envs"
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 //go:embed intent.yaml

@@ -6,8 +6,8 @@ import (
 	"math"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
 )
 
 // calculated ends a calculation.

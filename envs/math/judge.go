@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // ScoreReward asks a judge to score a step from 1 to 10 and pays the expected score,

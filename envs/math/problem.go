@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
-	"rltrain/envs/dataset"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // Names of the tasks.

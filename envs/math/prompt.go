@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"strings"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 const (

@@ -5,9 +5,9 @@ import (
 	_ "embed"
 	"errors"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
-	"rltrain/envs/bank"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/bank"
 )
 
 //go:embed math.yaml

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
-	"rltrain/envs/bank"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/bank"
 )
 
 // Options say where the problems are and how they are shown and judged.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
-	"rltrain/envs/answer/formula"
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/answer/formula"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 func write(t *testing.T, name, content string) string {

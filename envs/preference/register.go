@@ -6,8 +6,8 @@ import (
 	"context"
 	_ "embed"
 
-	"rltrain/envs"
-	"rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
 )
 
 //go:embed preference.yaml

@@ -20,5 +20,5 @@
 //	{"id":8,"done":true}
 //
 // in any order, each at once. {"id":9,"error":"…"} ends an episode without a reward. How programs are started, and
-// killed and started again where they fail, is described in rltrain/envs/reward.
+// killed and started again where they fail, is described in package reward.
 package prompts

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/dataset"
-	"rltrain/internal/program"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/program"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // episode is a prompt and what is said behind it.

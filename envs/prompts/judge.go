@@ -3,8 +3,8 @@ package prompts
 import (
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
 )
 
 // announced are the tiers of an answer that a text announces.

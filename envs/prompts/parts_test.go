@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/envs"
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // Of a data set with parts the one for training is learnt from, that for validation judges a run, and that for testing

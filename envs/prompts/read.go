@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/envs/dataset"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // exercise is a row of a file.

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"math"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
-	"rltrain/envs/dataset"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 //go:embed prompts.yaml

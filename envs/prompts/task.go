@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/envs/bank"
-	"rltrain/internal/program"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/bank"
+	"github.com/rltrain/rltrain/internal/program"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // task is the prompts of a run.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"sync"
 
-	"rltrain/envs"
-	"rltrain/internal/program"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/program"
 )
 
 // Labels is a list of rewards for a label policy: a policy whose action is one of a fixed

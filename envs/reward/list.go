@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/nearest"
 )
 
 // Options are what all rewards of a list share.

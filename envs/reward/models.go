@@ -6,7 +6,7 @@ import (
 	"math"
 	"strings"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // critic is the reward model:NAME.

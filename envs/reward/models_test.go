@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // lengthCritic scores what was written by its length, and cannot read what says so.

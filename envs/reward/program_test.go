@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // shell writes a program that has $id and $line of each question in its body, and $dir, a

@@ -8,7 +8,7 @@ import (
 	"math"
 	"regexp"
 
-	"rltrain/internal/program"
+	"github.com/rltrain/rltrain/internal/program"
 )
 
 // notFinite finds the rewards that JSON cannot say but some writers of JSON do, Python's among

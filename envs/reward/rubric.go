@@ -10,9 +10,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"rltrain/envs"
-	"rltrain/internal/smallfile"
-	"rltrain/internal/yamldepth"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/internal/yamldepth"
 )
 
 // question is one of a rubric.

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/internal/program"
-	"rltrain/internal/within"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/program"
+	"github.com/rltrain/rltrain/internal/within"
 )
 
 // Text is a list of rewards for what language models write. Several goroutines may use it at

@@ -14,7 +14,7 @@ import (
 	"github.com/expr-lang/expr/ast"
 	"github.com/expr-lang/expr/vm"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // textExpression is a compiled expression over completions.

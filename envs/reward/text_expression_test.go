@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 var sample = envs.Completion{

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 func parseText(t testing.TB, spec string, own map[string]envs.Reward, o Options) *Text {

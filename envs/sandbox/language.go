@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // Language is an interpreter on this machine.

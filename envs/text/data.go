@@ -4,7 +4,7 @@ import (
 	_ "embed"
 	"strings"
 
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 //go:embed data/positive.txt

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // task is rows as episodes of one step.

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 //go:embed text.yaml

@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/rltrain/rltrain/internal/outfile"
 	"io"
 	"os"
-	"rltrain/internal/outfile"
 )
 
 // SaveJSON writes v to path, indented, atomically. A value that JSON cannot

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/internal/nearest"
 )
 
 // Syntax is what the way in which a value is written says about it: YAML tells numbers from text, a command line does not.

@@ -1,5 +1,5 @@
 // Package program asks a program outside of this process: a question a line, and an answer a line, both JSON. How
-// programs are started, timed and started again is described in rltrain/envs/reward, whose judges are such programs.
+// programs are started, timed and started again is described in package reward, whose judges are such programs.
 package program
 
 import (
@@ -11,8 +11,8 @@ import (
 	"os/exec"
 	"time"
 
-	"rltrain/internal/within"
-	"rltrain/internal/words"
+	"github.com/rltrain/rltrain/internal/within"
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 const (

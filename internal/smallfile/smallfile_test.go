@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 func TestRead(t *testing.T) {

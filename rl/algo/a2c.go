@@ -3,8 +3,8 @@ package algo
 import (
 	"fmt"
 
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // A2C is the advantage actor-critic (Mnih et al. 2016, section 4, without its parallel learners), for labels and tokens

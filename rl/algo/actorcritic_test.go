@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"rltrain/rl"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // oneStep is the weights of a table after steps of an algorithm.

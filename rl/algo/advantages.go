@@ -6,8 +6,8 @@ import (
 	"math"
 	"slices"
 
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // What algorithms share: how losses are averaged, advantages over a baseline, and advantages and losses of a value head.

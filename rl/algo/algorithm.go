@@ -7,10 +7,10 @@ import (
 	"strings"
 	"sync"
 
-	"rltrain/internal/nearest"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Algorithm is one way of learning: what it makes of the samples of a step, and the loss that the policy descends on.

@@ -3,10 +3,10 @@ package algo
 import (
 	"testing"
 
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // supervisedStep returns a step of supervised training on examples, to be taken again and again.

@@ -3,8 +3,8 @@ package algo
 import (
 	"math"
 
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // BradleyTerry trains a reward model r on what people prefer (Bradley and Terry 1952; Stiennon et al. 2020, section 3.4):

@@ -3,9 +3,9 @@ package algo
 import (
 	"errors"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Distill teaches a student by its own answers (Agarwal et al. 2024, GKD with λ = 1; Gu et al. 2024): of each token that

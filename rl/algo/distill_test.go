@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestDistillComesNearTheTeacher has a student learn by each divergence, which falls by half at least.

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // DPO learns from pairs of a chosen and a rejected answer (Rafailov et al. 2023), by one of the losses of its family, or

@@ -12,11 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/rl"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // somePairs are n pairs of answers of 1 to 5 tokens behind prompts, with reference log-probabilities, and log π of all

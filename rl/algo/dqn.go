@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // DQN is deep Q-learning of labels (Mnih et al. 2015; double: van Hasselt et al. 2016; n steps: Hessel et al. 2018,

@@ -3,9 +3,9 @@ package algo_test
 import (
 	"testing"
 
-	"rltrain/rl/algo"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // TestEpisodesOfLabelsReachTheOptimum trains routers on episodes of three classifications, until

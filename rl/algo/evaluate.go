@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // verdict is what of an evaluation the course of the training depends on.

@@ -1,9 +1,9 @@
 package algo_test
 
 import (
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // plusPlus is REINFORCE++ with a baseline (Hu et al. 2025): rewards less the mean of their group, then whitened over

@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // counting is an algorithm that knows how many steps it has prepared, in this run and in those that it goes on from.

@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/policy"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // vowelThenDigit is a task of two turns: asked for a vowel, then for a digit, the policy is paid for each. It has no

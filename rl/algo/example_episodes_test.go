@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"slices"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/policy"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // routing is a task of episodes of three classifications: each request goes to the small model or to the large one,

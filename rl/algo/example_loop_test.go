@@ -6,11 +6,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/rollout"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // digitsOnly pays for an answer by the share of its characters that are digits.

@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	"rltrain/envs/dataset"
-	"rltrain/envs/reward"
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/policy"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // Trains a classifier by reinforcement alone: it is never shown a label, only paid where the one that it

@@ -1,9 +1,9 @@
 package algo
 
 import (
-	"rltrain/envs/reward"
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Expected improves a classifier by rewards that read its own probabilities. They change when the policy does, which a

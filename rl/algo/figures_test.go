@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // TestBaselineIsWhatWasTakenOff: the figure is the mean of rewards less advantages, of the samples that have a reward.

@@ -1,8 +1,8 @@
 package algo
 
 import (
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // GRPO compares the samples of a prompt with each other (Shao et al. 2024, equations 3 and 4): with the advantage

@@ -7,10 +7,10 @@ import (
 	"math"
 	"slices"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // PreferenceScores are a policy on preferences that it does not train on, with 95 % intervals of a bootstrap over them.

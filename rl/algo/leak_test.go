@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // TestMemoryStaysFlat takes 600 steps on batches of mixed lengths: no handle may stay behind, and from

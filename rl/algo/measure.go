@@ -3,9 +3,9 @@ package algo
 import (
 	"math"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // importanceCap bounds the weights of samples that an older policy drew, as truncated importance sampling does

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // scarce is a policy on a machine whose memory holds passes of so many tokens.

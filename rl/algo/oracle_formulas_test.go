@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // The advantages and losses of the oracle, each by its definition.

@@ -3,7 +3,7 @@ package algo
 import (
 	"math"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // answer is one of a pair for the oracle.

@@ -5,10 +5,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"rltrain/envs/reward"
-	"rltrain/rl"
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // oracleCases are all algorithms, with their options, and the regularisers of the trainer.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // What follows computes whole steps of training a second time, in float64 and by hand: log-probabilities by the

@@ -4,8 +4,8 @@ import (
 	"math"
 	"slices"
 
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // pairs are the P pairs of a batch, whose samples are by turns chosen and rejected.

@@ -3,8 +3,8 @@ package algo
 import (
 	"fmt"
 
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // PPO is proximal policy optimisation (Schulman et al. 2017, equations 7 and 9), for labels and tokens alike. With

@@ -3,8 +3,8 @@ package algo
 import (
 	"errors"
 
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // reference is the policy that another one is held to.

@@ -8,10 +8,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // remembering keeps the samples that a source has handed over.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 func TestTrainRefuses(t *testing.T) {

@@ -1,8 +1,8 @@
 package algo
 
 import (
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 	"slices"
 )
 

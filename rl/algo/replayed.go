@@ -3,8 +3,8 @@ package algo
 import (
 	"fmt"
 
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Returns bounds what turns out of a replay buffer are worth.

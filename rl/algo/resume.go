@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 
-	"rltrain/rl"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // training is all that a checkpoint holds.

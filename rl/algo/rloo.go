@@ -1,8 +1,8 @@
 package algo
 
 import (
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // RLOO is REINFORCE that takes a whole completion for one action (Ahmadian et al. 2024, sections 3.2 and 4.1): with the

@@ -1,9 +1,9 @@
 package algo
 
 import (
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // scoredFirst says whether log π_old has to be known before the first update.

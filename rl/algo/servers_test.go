@@ -11,10 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl/policy"
-	"rltrain/rl/remote"
-	"rltrain/rl/remote/remotetest"
-	"rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/remote"
+	"github.com/rltrain/rltrain/rl/remote/remotetest"
+	"github.com/rltrain/rltrain/rl/rollout"
 )
 
 // writer is what a test closes.

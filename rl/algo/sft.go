@@ -1,8 +1,8 @@
 package algo
 
 import (
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // SFT imitates: cross-entropy over the actions of a minibatch, the tokens of texts or the labels of classified ones,

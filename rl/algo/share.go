@@ -8,10 +8,10 @@ import (
 	"maps"
 	"slices"
 
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // shareOf is a rank's part of a batch, of whole units where those stay together.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl/report"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // TestPatience ends a run after so many evaluations in a row that were no better than the best, also where it was

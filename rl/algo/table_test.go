@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // symbols is how many tokens, and labels, a tablePolicy knows.

@@ -7,15 +7,15 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"rltrain/envs"
-	"rltrain/envs/reward"
-	"rltrain/rl/policy"
-	"rltrain/rl/remote/remotetest"
-	"rltrain/rl/report"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/remote/remotetest"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // recorded is what a run wrote.

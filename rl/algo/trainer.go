@@ -12,12 +12,12 @@ import (
 	"errors"
 	"fmt"
 
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Source is where the samples of a step come from. The trainer calls Next once a step, with the policy as that step

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/policy/policytest"
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // trlPreferences is the content of testdata/trl.json, which scripts/fixtures/preferences.py writes.

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // learn makes the policy better by the samples of a step.

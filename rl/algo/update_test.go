@@ -10,12 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/rl"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // collected is a trainer with what its source gives for the first step.

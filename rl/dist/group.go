@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Group is the ranks that train together, as one of them sees it. A nil *Group is a process that is alone: it has all

@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/rl/dist"
-	"rltrain/rl/dist/disttest"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/dist/disttest"
+	"github.com/rltrain/rltrain/torch"
 )
 
 func TestGatherIsInTheOrderOfRanks(t *testing.T) {

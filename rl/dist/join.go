@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // door is what rank 0 tells the others by the store: where it listens, and what those say that have read this.

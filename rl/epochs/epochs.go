@@ -10,7 +10,7 @@ import (
 	"hash/fnv"
 	"slices"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // Source is a source of samples to imitate: a data set, shuffled anew in each epoch, so many samples a step, the last

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // Preferences is a source of pairs, or of single answers, of a data set in epochs. The samples of a unit lie side by

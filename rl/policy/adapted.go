@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"rltrain/lora"
+	"github.com/rltrain/rltrain/lora"
 )
 
 // WithAdapter is p's model with the adapter of a folder instead of p's own. They share the weights and the tokenizer: p is

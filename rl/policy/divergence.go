@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Divergence is how far the distribution p of a student is from that q of its teacher, over the whole vocabulary, in nats.

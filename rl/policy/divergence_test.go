@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // anotherTiny is a model of other weights and another width that has the tokens of tinyPolicy's.

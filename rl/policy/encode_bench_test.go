@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/chat"
 )
 
 // BenchmarkEncode turns rows of a data set into sequences.

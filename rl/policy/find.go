@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"rltrain/lora"
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // baseModel finds the model that the adapter in dir is for, at the revision that it names.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Judge is a language model whose opinion is read off the probabilities of its answers.

@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/envs"
-	task "rltrain/envs/math"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/envs"
+	task "github.com/rltrain/rltrain/envs/math"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // tinyJudge is a judge of random weights over characters, and its folder.

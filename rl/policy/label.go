@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"math"
 
-	"rltrain/envs"
-	"rltrain/lora"
-	"rltrain/rl"
-	"rltrain/torch"
-	"rltrain/torch/transformers"
-	"rltrain/torch/transformers/tokenizer"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
 // Label is a policy whose action is one of C labels: an encoder or a language model with an adapter, a vector z [H] for

@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"sync"
 
-	"rltrain/envs/dataset"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // Examples are labelled texts as a policy sees them.

@@ -10,14 +10,14 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"rltrain/envs"
-	"rltrain/envs/intent"
-	"rltrain/internal/files"
-	"rltrain/lora"
-	"rltrain/torch/hub"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
-	"rltrain/torch/transformers/tokenizer"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/intent"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
 // Files of a saved policy, beside the adapter's and the tokenizer's.

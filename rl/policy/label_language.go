@@ -6,13 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/internal/words"
-	"rltrain/lora"
-	"rltrain/torch"
-	"rltrain/torch/hub"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/words"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // How a classifier on a language model reads a text.

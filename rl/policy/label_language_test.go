@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/envs"
-	"rltrain/envs/dataset"
-	"rltrain/rl"
-	"rltrain/torch"
-	"rltrain/torch/hub"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // ask is the prompt of these tests.

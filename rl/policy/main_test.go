@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"testing"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // TestMain computes on one thread: the models are tiny, and waking a second one costs more than it gives.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // heldBytes is the memory of this process that is of no file and not free.

@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/internal/outfile"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // Merge writes dir, which must be new or empty: the policy as one full model in float32, every adapted weight

@@ -4,9 +4,9 @@
 package policy
 
 import (
-	"rltrain/rl"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Policy is a policy as an algorithm sees it. The trainer calls Forward, for a batch of samples at a time: without

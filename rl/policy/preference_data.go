@@ -6,8 +6,8 @@ import (
 	"iter"
 	"slices"
 
-	"rltrain/envs/chat"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // Preferences are the answers of a data set as samples. Those of a unit, a pair of which the chosen answer comes first

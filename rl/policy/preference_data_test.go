@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/chat"
 )
 
 // pairOf is a row of two answers.

@@ -11,14 +11,14 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/internal/words"
-	"rltrain/lora"
-	"rltrain/rl"
-	"rltrain/torch"
-	"rltrain/torch/hub"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/words"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // RewardModel gives a prompt with an answer a number r(x, y): the one output of a reward model as it is, or the

@@ -9,14 +9,14 @@ import (
 	"os"
 	"path/filepath"
 
-	"rltrain/envs/chat"
-	"rltrain/internal/files"
-	"rltrain/lora"
-	"rltrain/rl"
-	"rltrain/torch"
-	"rltrain/torch/hub"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // causalScore is a language model whose last state a linear layer without bias reads, as transformers'

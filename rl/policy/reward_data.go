@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strconv"
 
-	"rltrain/envs/chat"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // Units turns preferences and rankings into units for a reward model: the answers to a prompt, the best first, each

@@ -3,8 +3,8 @@ package policy
 import (
 	"errors"
 
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // A RewardModel is trained as policies are. Its samples have one action each, which nothing reads: an answer is judged

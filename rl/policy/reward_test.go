@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/rl/policy"
-	"rltrain/rl/policy/policytest"
-	"rltrain/torch/hub"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // TestRewardModelOfLabels scores by the probability of one of a classifier's labels, in a folder of this program and in

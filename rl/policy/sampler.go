@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/rl"
-	"rltrain/torch"
-	"rltrain/torch/transformers/tokenizer"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
 // GenerateOptions say how prompts are completed.

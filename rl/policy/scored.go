@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strings"
 
-	"rltrain/lora"
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // What classifiers and reward models on a language model share: a linear layer without bias, the score layer, reads the

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/torch/transformers"
-	template "rltrain/torch/transformers/chat"
-	"rltrain/torch/transformers/tokenizer"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/torch/transformers"
+	template "github.com/rltrain/rltrain/torch/transformers/chat"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
 // ReadTokenFolder makes a policy of a model folder whose weights stay unread: it renders and encodes texts as

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/envs"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 func TestObservationsBecomeTokens(t *testing.T) {

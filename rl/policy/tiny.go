@@ -4,8 +4,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"rltrain/internal/outfile"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // TinyModel makes dir the folder of a small character-level language model of random weights, unless an

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"sort"
 
-	"rltrain/lora"
-	"rltrain/rl"
-	"rltrain/torch"
-	"rltrain/torch/transformers"
-	"rltrain/torch/transformers/chat"
-	"rltrain/torch/transformers/tokenizer"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers/chat"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
 // Token is a policy whose actions are tokens: a causal language model, with an adapter on frozen

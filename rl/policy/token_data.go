@@ -10,12 +10,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/envs/dataset"
-	"rltrain/rl"
-	template "rltrain/torch/transformers/chat"
-	"rltrain/torch/transformers/jinja"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	template "github.com/rltrain/rltrain/torch/transformers/chat"
+	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
 // A Sequence is a stream of tokens, some of which a loss reads.

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/internal/outfile"
-	"rltrain/lora"
-	"rltrain/torch/hub"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // LoadToken loads a language model, or an adapter together with the base model that it names. model is a

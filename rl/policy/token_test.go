@@ -11,12 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs/chat"
-	"rltrain/rl"
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
-	template "rltrain/torch/transformers/chat"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
+	template "github.com/rltrain/rltrain/torch/transformers/chat"
 )
 
 // tinyPolicy is a policy on a small character-level model, closed at the test's end.

@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs/chat"
-	"rltrain/envs/dataset"
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // trlCase is a data set, and what TRL's SFTTrainer makes of it.

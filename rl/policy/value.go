@@ -5,8 +5,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // valueFile holds v_head.summary.weight [1, H] and v_head.summary.bias [1], as TRL names them.

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // mostBytes bounds an answer.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl/policy"
-	"rltrain/rl/remote/remotetest"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/remote/remotetest"
 )
 
 // What servers with vLLM's protocol do to a training run, rule by rule, and the test that fails without it:

@@ -7,7 +7,7 @@ import (
 	"os"
 	"slices"
 
-	"rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/dist"
 )
 
 // Where several ranks train together, rank 0 gives the servers the adapters and takes them back, and each rank asks for its

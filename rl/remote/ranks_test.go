@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl/dist/disttest"
+	"github.com/rltrain/rltrain/rl/dist/disttest"
 )
 
 // newRanks are benches of ranks that have the same policy and share servers.

@@ -19,9 +19,9 @@ import (
 	"sync"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/rl/dist"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // Options are what users say of servers.

@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"slices"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // trial is how much a server writes to show what it is.

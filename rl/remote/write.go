@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"time"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // Generate completes prompts by the policy's weights as they are, as policy.Sampler.Generate does. A prompt goes to the

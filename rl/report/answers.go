@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // answer is an answer of the policy as a page shows it.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/outfile"
 )
 
 // page is what report.html shows of one run, or of several beside each other.

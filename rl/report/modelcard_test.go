@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/internal/files"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
 )
 
 func testCard(pooling string) Card {

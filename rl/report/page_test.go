@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // aRun is the folder of a run whose files are these, by their paths.

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"github.com/rltrain/rltrain/internal/outfile"
 	"image/color"
 	"math"
 	"path/filepath"
-	"rltrain/internal/outfile"
 	"strconv"
 	"strings"
 

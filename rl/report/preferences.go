@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // preferenceResults is logs/eval_results.json of a stage that learns from preferences, a policy's or a reward model's.

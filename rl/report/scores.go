@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // AnswerResults is logs/eval_results.json of a language model's RL stage.

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/envs/reward"
-	"rltrain/internal/within"
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/rl/remote"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/within"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/remote"
 )
 
 // part is what a rank has played of a rollout, as the ranks tell it to each other.

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"math"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Evaluate plays n episodes of the evaluation part, from the given one on, once each, as c says but for the number of

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"rltrain/internal/within"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/internal/within"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // failures are the episodes of a step that did not answer, or that the policy cannot read.

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // unreliable are letters of which some episodes hang, panic or fail.

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"math"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // LabelEpisodesConfig says how a classifier plays.

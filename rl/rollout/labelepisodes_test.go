@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // counting pays its turn for each classification; an episode has 2 of them, of odd numbers 3.

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // LabelReplayOptions say how a classifier explores, and what it learns from in a step.

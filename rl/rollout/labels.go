@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs/reward"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // LabelOptions say what a step of a classifier's rollouts is.

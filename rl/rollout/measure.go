@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 
-	"rltrain/envs"
-	"rltrain/envs/reward"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // measure fills in the figures of a step, what the alarms look at, and its line.

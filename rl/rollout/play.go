@@ -10,14 +10,14 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/envs/reward"
-	"rltrain/internal/within"
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/within"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Config says how episodes are played.

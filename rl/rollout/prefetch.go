@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // flight is the rollout of a coming step, whose first actions are written and being answered.

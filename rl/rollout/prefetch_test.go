@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // slow are episodes that take an hour to answer.

@@ -6,9 +6,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl"
-	"rltrain/rl/dist/disttest"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist/disttest"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestRanksSampleAhead: several ranks have the steps of one that is alone, sampled ahead and of episodes that answer in turns,

@@ -3,8 +3,8 @@ package rollout
 import (
 	"math"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // records are the answers to the first so many prompts of a step; samples are what was made of them, nil where they only

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/envs/reward"
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // ReplayOptions say what a step that replays turns out of a buffer is.

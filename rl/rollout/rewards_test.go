@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/envs"
-	"rltrain/envs/reward"
-	"rltrain/rl"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestRewardsJudgeTurns has two rewards of three turns, of which one fails where a turn begins with a small letter.

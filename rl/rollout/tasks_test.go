@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // tiny is a policy on a model of 2 layers and 2,048 positions, of random weights.

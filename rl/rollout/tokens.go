@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"time"
 
-	"rltrain/envs"
-	"rltrain/envs/reward"
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/rl/remote"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/remote"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Sampling says how a policy draws the tokens that it learns from.

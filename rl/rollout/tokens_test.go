@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // tokensConfig is a small run.

@@ -7,10 +7,10 @@ import (
 	"math"
 	"slices"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // action is a completion on its way through the environment.

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/files"
 )
 
 const (

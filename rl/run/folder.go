@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/internal/files"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // runFile is the file that makes a folder recognisable as a run of ours.

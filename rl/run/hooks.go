@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // Hooks connect training to what surrounds it. The zero value trains in silence and saves nothing.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"rltrain/rl"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // spentCPU is the processor time that the process has had.

@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/dist"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // StageConfig says where a stage of training keeps its run folder.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // stage opens a stage in dir, whose console is returned.

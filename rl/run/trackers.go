@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/rl/report"
-	"rltrain/rl/report/tfevents"
-	"rltrain/rl/report/wandb"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/report/tfevents"
+	"github.com/rltrain/rltrain/rl/report/wandb"
 )
 
 // Names of the trackers.

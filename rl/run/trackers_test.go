@@ -11,10 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl"
-	"rltrain/rl/report"
-	"rltrain/rl/report/tfevents"
-	"rltrain/rl/report/wandb"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/report/tfevents"
+	"github.com/rltrain/rltrain/rl/report/wandb"
 )
 
 // tracking opens the stage of dir with trackers.

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"rltrain/internal/files"
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // Weights are the trainable weights of a policy.

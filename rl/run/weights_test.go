@@ -7,9 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // pair is a weight of two numbers and one of three, in a file.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // benchResults is what scripts/bench_peers.py writes, as far as the table shows it: by case.

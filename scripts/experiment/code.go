@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // codeExperiment is the task code without data: a tiny model imitates solutions of one-line problems of which half are

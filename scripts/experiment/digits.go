@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // digitsExperiment is the tasks sum_digits and reverse_digits with no option but the seed: worked solutions until every

@@ -16,8 +16,8 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // distributedExperiment is training by several ranks on one machine: how long a step takes, what it exchanges, and what that

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // cluster is what the model on paper assumes: nothing of it was measured here.

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"rltrain/rl/dist"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // link is what the ranks of a group, in one process, need for an exchange over the loopback interface.

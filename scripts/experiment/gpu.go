@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // gpuResults is what scripts/gpu/run.py writes, as far as the tables show it.

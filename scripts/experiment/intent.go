@@ -14,11 +14,11 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs/dataset"
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/report"
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // intentExperiment is the intent classifier on the questions of MMLU-Pro: a supervised adapter tuned on

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // body is a transformer as far as its products go: widths in features, with an adapter of rank on some layers.

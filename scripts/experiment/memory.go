@@ -12,10 +12,10 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/internal/outfile"
-	"rltrain/rl/report"
-	runs "rltrain/rl/run"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/rl/report"
+	runs "github.com/rltrain/rltrain/rl/run"
 )
 
 // memoryExperiment is what --dry-run says of the memory of runs, beside what they then held at most.

@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // preferenceExperiment learns from preferences whose truth is known: of two answers of a model to a sum of digits, one is wrong. A

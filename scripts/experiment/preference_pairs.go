@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"rltrain/envs"
-	"rltrain/envs/digits"
-	"rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/digits"
+	"github.com/rltrain/rltrain/internal/outfile"
 )
 
 // ownPair is a row of preferences: of two answers that the model itself wrote, a right one and a wrong one. Each is a draw

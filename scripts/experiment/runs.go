@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"rltrain/envs/dataset"
-	"rltrain/internal/files"
-	"rltrain/internal/outfile"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // command runs a program and returns its processor time in seconds and its standard output.

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/internal/outfile"
-	"rltrain/rl"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // writeTables replaces what stands between <!-- NAME --> and <!-- /NAME --> in the page by the tables made

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/rl"
 )
 
 func TestReplaceBlock(t *testing.T) {

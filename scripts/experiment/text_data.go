@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"rltrain/envs/dataset"
-	"rltrain/internal/files"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/files"
 )
 
 func (e *textExperiment) file(name string) string { return filepath.Join(e.work, name+".jsonl") }

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"rltrain/envs/dataset"
-	"rltrain/rl"
-	"rltrain/torch"
-	"rltrain/torch/hub"
-	"rltrain/torch/transformers"
-	"rltrain/torch/transformers/tokenizer"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
 // frozenRun is a linear classifier on the encoder's vectors as they come, on CLINC150's intents: what training the encoder

@@ -7,8 +7,8 @@ import (
 	"os"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // weightsExperiment measures what memory models take beside the files of their weights.

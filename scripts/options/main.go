@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"os"
 
-	_ "rltrain/cmd/rltrain/app" // has the tasks
-	"rltrain/cmd/rltrain/config"
-	"rltrain/internal/outfile"
+	_ "github.com/rltrain/rltrain/cmd/rltrain/app" // has the tasks
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/internal/outfile"
 )
 
 func main() {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 func write(t *testing.T, path, text string) {

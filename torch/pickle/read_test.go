@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch/pickle"
+	"github.com/rltrain/rltrain/torch/pickle"
 )
 
 // Pieces of pickles.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"rltrain/torch/pickle"
+	"github.com/rltrain/rltrain/torch/pickle"
 )
 
 // OpenBin opens a file of torch.save, such as pytorch_model.bin, as [Open] does one of safetensors; its

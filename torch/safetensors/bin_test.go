@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // kinds is a folder with a pytorch_model.bin; scripts/fixtures/pickles.py makes it.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/outfile"
 )
 
 // Tensor is a tensor in memory. Data holds the elements little-endian and

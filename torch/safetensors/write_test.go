@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 func TestWriteBytes(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"testing"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // NoLeaks fails t where the test ends with more live tensor handles than it began with, or where a Var was

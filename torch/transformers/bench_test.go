@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"rltrain/torch"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // BenchmarkHidden is a forward pass without gradients, of an encoder of MiniLM's shape.

@@ -4,9 +4,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // TestBinLoadsAsSafetensors: the same weights in pytorch_model.bin, whole or in shards, make the same model, bit

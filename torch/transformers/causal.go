@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // Causal is the model folder of a causal language model, loaded.

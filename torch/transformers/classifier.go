@@ -3,7 +3,7 @@ package transformers
 import (
 	"cmp"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // HeadLayers names the linear modules of the family's classification head: out, which gives the logits,

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strconv"
 
-	"rltrain/internal/files"
-	"rltrain/internal/smallfile"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Config is config.json: a model's shape, and what the core builds of it. Fields bear the names of config.json in its

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // tinyConfig is config.json of a small model, as transformers 5.23.0 wrote it.

@@ -3,7 +3,7 @@ package transformers
 import (
 	"slices"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 func rmsRows(names ...string) []moduleRow {

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // causalCase is a folder that scripts/fixtures/causal.py made, with what transformers and PEFT computed.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // small is config.json of a model_type with the fields that have no default, and more.

@@ -3,7 +3,7 @@ package transformers
 import (
 	"slices"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // postNorm is a family of blocks like BERT's, with the modules of a layer under its names.

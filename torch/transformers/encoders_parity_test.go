@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // encoderCases are the folders that scripts/fixtures/encoder_families.py made.

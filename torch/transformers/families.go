@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // A family is what a model_type means for fields, names and shapes. Adding one is adding a table.

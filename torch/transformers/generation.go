@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"rltrain/internal/files"
-	"rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // GenerationConfig is generation_config.json: the tokens that end a text, and how the model's

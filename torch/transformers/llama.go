@@ -11,9 +11,9 @@ import (
 	"runtime"
 	"strings"
 
-	"rltrain/internal/outfile"
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // LlamaShape is the shape of a Llama, or of a Qwen2, whose output layer is its embedding.

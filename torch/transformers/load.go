@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // Model is a model folder, loaded: the encoder on memory-mapped weights, and the optional parts that its

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // TestEncodersHoldMatricesInTwoBytes, as on a GPU: the families' embeddings and linear layers are rounded to 8 bits,

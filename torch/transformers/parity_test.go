@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // The fixtures hold what transformers and PEFT computed; scripts/fixtures/encoder.py makes them.

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // How token vectors become one vector a text.

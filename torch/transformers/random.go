@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Random is a model of the given shape with random weights and no files, for benchmarks and tests: norms

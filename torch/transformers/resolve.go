@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // Resolve finds the model's tensors in a folder's weights: the core's name to the name in the

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // zeros makes a tensor of a shape.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // ropeInputs are what a table of frequencies depends on besides its own parameters.

@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	"rltrain/internal/files"
-	"rltrain/internal/outfile"
-	"rltrain/internal/smallfile"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // SaveOptions says what a saved model is besides its weights as they are now.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"rltrain/internal/outfile"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // The shape of the tiny model where nobody asks for another.

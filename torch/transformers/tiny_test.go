@@ -11,11 +11,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
-	"rltrain/torch/transformers/tokenizer"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
 func TestTiny(t *testing.T) {

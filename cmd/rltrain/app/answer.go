@@ -5,8 +5,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs/answer"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs/answer"
 )
 
 func answerCommand() *cli.Command {

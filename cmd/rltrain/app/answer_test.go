@@ -2,8 +2,8 @@ package app
 
 import (
 	"encoding/json"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"os"
-	"rltrain/cmd/rltrain/shared"
 	"strings"
 	"testing"
 

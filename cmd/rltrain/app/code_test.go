@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/internal/files"
-	"rltrain/rl"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // TestCodeEndToEnd imitates one-line problems and learns from their tests, which Python runs.

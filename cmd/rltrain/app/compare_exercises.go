@@ -8,9 +8,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/rl"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // examComparison is two language models on the same exercises: what compare writes to --output.

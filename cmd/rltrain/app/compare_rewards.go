@@ -9,14 +9,14 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/envs/reward"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // rewardFlags are those of compare that go with a task of preferences.

@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/internal/files"
-	"rltrain/rl/policy"
-	"rltrain/rl/policy/policytest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // TestCompareByRewards has a classifier and an expression judge two models' answers to the same prompts.

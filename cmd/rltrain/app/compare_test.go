@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs/intent"
-	"rltrain/rl"
-	"rltrain/rl/policy/policytest"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs/intent"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 func TestCompare(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/config"
-	"rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
 func completionCommand() *cli.Command {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // TestCrash kills runs of every algorithm at 20 moments each, five of them in one run, one in five of them while a

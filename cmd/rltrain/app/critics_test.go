@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl/policy/policytest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // TestModelsAsRewards has a classifier's opinion of a label pay language models and classifiers.

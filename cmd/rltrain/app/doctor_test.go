@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // sheetOf is what doctor prints without the blanks between names and texts.

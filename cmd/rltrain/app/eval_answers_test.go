@@ -6,9 +6,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
-	"rltrain/envs/answer"
-	"rltrain/envs/digits"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/digits"
 )
 
 // schoolAnswers are right by each rule, by units, by numeric alone, wrong, and without an answer.

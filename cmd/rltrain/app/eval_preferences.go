@@ -9,14 +9,14 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/envs/dataset"
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // preferenceFlags are those of eval that go with a task of preferences.

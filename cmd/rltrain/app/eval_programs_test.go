@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // TestEvalPrograms runs programs of a file.

@@ -10,11 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs/intent"
-	"rltrain/rl/policy/policytest"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs/intent"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // evalTexts are labelled texts; the last is longer than the model's 12 positions.

@@ -13,15 +13,15 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/config"
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs"
-	"rltrain/envs/dataset"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/rl/rollout"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // exerciseTasks are the tasks that language models are judged by.

@@ -18,12 +18,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/internal/files"
-	"rltrain/internal/outfile"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // So many prompts a slot, and in all, are in memory at once.

@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"rltrain/rl/policy"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // tiny is a folder of a small language model beside room for other files; arguments name them MODEL and TMP.

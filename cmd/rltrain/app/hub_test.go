@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 const commit = "0123456789abcdef0123456789abcdef01234567"

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"rltrain/rl/dist/disttest"
+	"github.com/rltrain/rltrain/rl/dist/disttest"
 )
 
 // rolloutServer is a process of `rltrain serve`.

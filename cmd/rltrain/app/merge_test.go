@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/lora"
-	"rltrain/rl/policy"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 func TestMergedFolderServesEveryCommand(t *testing.T) {

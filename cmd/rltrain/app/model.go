@@ -9,10 +9,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // modelFlag names the classifier that a command works on.

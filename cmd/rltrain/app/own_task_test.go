@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs"
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // aLetter asks for one of some letters; there are as many exercises to be judged by as it is told.
@@ -153,7 +153,15 @@ func TestExampleTask(t *testing.T) {
 		}
 		return string(out)
 	}
-	run(filepath.Join("..", "..", "..", "docs", "example-task"), "go", "build", "-o", program, ".")
+	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := filepath.Join(root, "docs", "example-task")
+	mod := filepath.Join(dir, "go.mod")
+	run(example, "cp", "go.mod", "go.sum", dir)
+	run(dir, "go", "mod", "edit", "-replace=github.com/rltrain/rltrain="+root, mod)
+	run(example, "go", "build", "-modfile="+mod, "-o", program, ".")
 	help := run(dir, program, "--task", "count_letters", "--help")
 	for _, want := range []string{"--word-length N", "brief: 1 for an answer of one word", "--max-steps N", "(default 400)"} {
 		if !strings.Contains(strings.Join(strings.Fields(help), " "), want) {

@@ -16,9 +16,9 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
-	"rltrain/cmd/rltrain/config"
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 const (

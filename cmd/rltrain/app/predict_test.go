@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl/policy/policytest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 func TestPredict(t *testing.T) {

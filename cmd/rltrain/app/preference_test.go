@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/internal/files"
-	"rltrain/rl/algo"
-	"rltrain/rl/policy"
-	"rltrain/rl/policy/policytest"
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // pairsOfLetters are n rows whose chosen answer has small letters.

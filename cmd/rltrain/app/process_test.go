@@ -17,9 +17,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl/policy"
-	"rltrain/rl/policy/policytest"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // asProgram makes this test binary the program itself, so that it can be killed.

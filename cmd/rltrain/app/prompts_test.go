@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // questions writes n made-up questions without answers.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/rl/dist/disttest"
-	"rltrain/rl/run"
-	"rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/rl/dist/disttest"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // ranks are processes that train together.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl"
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestReplay judges the answers of runs again: with the same rewards everything comes out the same, with others not.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestReports writes the page of a run, compares it with another, and serves it to this machine only.

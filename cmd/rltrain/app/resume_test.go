@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // TestResume goes on with a finished run for more steps, from its newest checkpoint and from an earlier one, and refuses

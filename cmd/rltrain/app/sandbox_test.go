@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
 func TestSandboxCommand(t *testing.T) {

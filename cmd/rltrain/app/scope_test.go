@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/rl"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // surest is the probability that predict gives the likeliest label of a text.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	serving "rltrain/cmd/rltrain/serve"
-	"rltrain/cmd/rltrain/shared"
+	serving "github.com/rltrain/rltrain/cmd/rltrain/serve"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
 func serveCommand() (*cli.Command, error) {

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl/policy"
-	"rltrain/torch/torchtest"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // letters writes rows whose label is told by their first letter.

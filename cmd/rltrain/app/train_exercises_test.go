@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // TestWarmUpOfDigits has a policy that is right often enough from the start, which is handed on as it is, beside one

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestTrial describes a run of both stages before it starts, and leaves nothing behind.

@@ -15,9 +15,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/rl/algo"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // A benchCase is one subcommand of `rltrain bench`.

@@ -12,13 +12,13 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/envs/reward"
-	"rltrain/rl/algo"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // classifierBench is what `rltrain bench classifier_step` repeats.

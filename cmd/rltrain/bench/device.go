@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"text/tabwriter"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // deviceResult is what the device can do at best: what other cases' figures stand beside.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/epochs"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // dpoBench is what `rltrain bench dpo_step` repeats.

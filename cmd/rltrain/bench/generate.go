@@ -9,8 +9,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/torch"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // generateBench is what `rltrain bench generate` repeats.

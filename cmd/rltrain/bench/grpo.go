@@ -16,15 +16,15 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/envs"
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/policy"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // grpoBench is what `rltrain bench grpo_step` repeats.

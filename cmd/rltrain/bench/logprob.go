@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // logprobBench is what `rltrain bench logprob` repeats.

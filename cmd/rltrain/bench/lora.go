@@ -9,10 +9,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/rl/algo"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // loraBench is what `rltrain bench lora_step` repeats.

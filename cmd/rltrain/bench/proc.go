@@ -7,7 +7,7 @@ import (
 	"strings"
 	"syscall"
 
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // memoryStatus is a field of /proc/PROCESS/status, in MiB.

@@ -3,9 +3,9 @@ package bench
 import (
 	"fmt"
 
-	"rltrain/rl/policy"
-	"rltrain/torch"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // llamaShapes are those of the language models that are measured.

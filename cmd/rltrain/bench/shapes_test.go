@@ -4,9 +4,9 @@ import (
 	"math"
 	"testing"
 
-	"rltrain/rl/policy"
-	"rltrain/torch"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // small has 2 layers of two heads of queries, 4 wide, and one of keys and values.

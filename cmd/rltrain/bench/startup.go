@@ -17,9 +17,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/torch"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // startupBench is what `rltrain bench startup` repeats.

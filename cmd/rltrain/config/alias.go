@@ -3,7 +3,7 @@ package config
 import (
 	"strings"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // alias is another name of a key.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/internal/options"
+	"github.com/rltrain/rltrain/internal/options"
 )
 
 // option is one --name with its value, as typed.

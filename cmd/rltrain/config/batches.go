@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strconv"
 
-	"rltrain/envs"
-	"rltrain/internal/options"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/options"
 )
 
 // Names that say the size of an update in several parts, as TRL and transformers do. They are worked out together when

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"sync"
 
-	"rltrain/envs"
-	"rltrain/internal/nearest"
-	"rltrain/internal/options"
-	"rltrain/rl/algo"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/rl/algo"
 )
 
 // catalogue is every name of an option, whatever the run.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/rl"
-	"rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/rollout"
 )
 
 // wrong is what is wrong with the value of an option.

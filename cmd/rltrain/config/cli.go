@@ -10,8 +10,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/envs"
-	"rltrain/internal/options"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/options"
 )
 
 // TrainCommand is the default subcommand: it loads the configuration from its arguments and environ and hands it to run.

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // newApp is an application as main builds it; what ran is appended to log.

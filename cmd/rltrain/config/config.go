@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/internal/options"
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/rollout"
 )
 
 // TinyModel is the model name of a small language model with random weights.

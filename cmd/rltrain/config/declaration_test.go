@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

@@ -13,9 +13,9 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"rltrain/internal/nearest"
-	"rltrain/internal/options"
-	"rltrain/internal/yamldepth"
+	"github.com/rltrain/rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/internal/yamldepth"
 )
 
 // maxFileSize is far above any configuration; it keeps a data file given by mistake from being parsed.

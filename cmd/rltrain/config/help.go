@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/internal/options"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/options"
 )
 
 const (

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 
-	"rltrain/envs"
-	"rltrain/internal/options"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // entry is one setting as given in a layer, its name understood but its value not yet read.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/envs"
+	"github.com/rltrain/rltrain/envs"
 )
 
 // inFolder makes a folder with one file, c.yaml, the working folder of the test.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/internal/options"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // NamesTables are the pages of docs that say which names of other programs are understood, and what they are here, as

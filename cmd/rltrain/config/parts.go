@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/rl/algo"
-	"rltrain/rl/remote"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/remote"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // Start is what a run of one stage may begin with.

@@ -1,12 +1,12 @@
 package config
 
 import (
-	_ "rltrain/envs/chat"
-	_ "rltrain/envs/code"
-	_ "rltrain/envs/digits"
-	_ "rltrain/envs/intent"
-	_ "rltrain/envs/math"
-	_ "rltrain/envs/preference"
-	_ "rltrain/envs/prompts"
-	_ "rltrain/envs/text"
+	_ "github.com/rltrain/rltrain/envs/chat"
+	_ "github.com/rltrain/rltrain/envs/code"
+	_ "github.com/rltrain/rltrain/envs/digits"
+	_ "github.com/rltrain/rltrain/envs/intent"
+	_ "github.com/rltrain/rltrain/envs/math"
+	_ "github.com/rltrain/rltrain/envs/preference"
+	_ "github.com/rltrain/rltrain/envs/prompts"
+	_ "github.com/rltrain/rltrain/envs/text"
 )

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/lora"
-	"rltrain/rl/policy"
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/hub"
 
-	"rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
 // describeAdapter tells what an adapter is and where it loads, and describes its base model, which find finds.

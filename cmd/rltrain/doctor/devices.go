@@ -3,9 +3,9 @@ package doctor
 import (
 	"fmt"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/rl/report"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // describeDevices says what tensors can live on, why not on a GPU, and what each device computes with.

@@ -7,12 +7,12 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
 
-	"rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
 // describeExample shows the first prompt of a task as the model gets it, and which tokens of a prompt with its

@@ -3,12 +3,12 @@ package doctor
 import (
 	"fmt"
 
-	"rltrain/cmd/rltrain/config"
-	"rltrain/internal/options"
-	"rltrain/lora"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch/transformers"
 
-	"rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
 // memoryRows estimate what a model takes: its weights, the cache of generating, and a training step with LoRA.

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/torch"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // mismatch is by how much the log-probability that a sampler draws a token with differs from the one that training

@@ -3,8 +3,8 @@ package doctor
 import (
 	"testing"
 
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // TestSamplerAndTrainingAgree: to the rounding of fp32, or of bf16 where the processor multiplies in it.

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"os"
 
-	"rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/envs/sandbox"
 
-	"rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
 // describeSandbox says in which ways programs that nobody has read can be run here, why not in better ones, and which

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/lora"
+	"github.com/rltrain/rltrain/lora"
 )
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

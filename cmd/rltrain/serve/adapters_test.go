@@ -12,8 +12,8 @@ import (
 	"sync"
 	"testing"
 
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // adapter writes an adapter on the model of s that changes it, each weight by change.

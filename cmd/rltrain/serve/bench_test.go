@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // BenchmarkAgainstGenerate writes the same completions in turn as `rltrain generate` does and as 200 clients at once ask the

@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"rltrain/envs/chat"
-	"rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // chatBody is what /v1/chat/completions takes.

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"rltrain/envs/chat"
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // completionsBody is what /v1/completions takes.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // lane is one name that requests can ask for: the model, or an adapter on it.

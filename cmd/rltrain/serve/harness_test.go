@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"rltrain/rl/policy"
-	"rltrain/torch"
-	"rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // running is a server under test.

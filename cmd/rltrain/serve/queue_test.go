@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // manyClients has clients ask at once, every other of which goes away after the first piece of its answer. All others have

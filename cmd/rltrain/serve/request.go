@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Bounds of a request, beyond which an answer would hold the others up.

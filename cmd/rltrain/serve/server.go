@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // Config says what a server does.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // form is how an answer is written down.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"rltrain/envs/dataset"
-	"rltrain/lora"
-	"rltrain/rl/report"
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // NewHub is how a command reaches models and data sets by name: with a progress bar, and with warnings where

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // latencyTexts are measured one at a time, after a few that warm caches.

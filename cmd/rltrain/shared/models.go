@@ -3,10 +3,10 @@ package shared
 import (
 	"context"
 
-	"rltrain/envs"
-	"rltrain/rl/policy"
-	"rltrain/torch"
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // Models are those that a list of rewards asks: reward models, and a judge. They compute on a thread of their own, while

@@ -3,9 +3,9 @@ package train
 import (
 	"context"
 
-	"rltrain/envs"
-	"rltrain/rl/policy"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // What language models need that write one of a few answers.

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strconv"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs/reward"
-	"rltrain/internal/files"
-	"rltrain/rl"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // write saves the trained policy, measures it on the test rows, and draws its curves.

@@ -8,15 +8,15 @@ import (
 	"runtime"
 	"strings"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/envs/dataset"
-	"rltrain/internal/outfile"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // tryFile, in logs/, has a few prompts in the form that the policy was trained with.

@@ -8,17 +8,17 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/cmd/rltrain/config"
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/envs/dataset"
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // prefer trains a policy on preferences of a data set.

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	"rltrain/envs"
-	"rltrain/internal/files"
-	"rltrain/rl/report"
-	"rltrain/rl/rollout"
-	"rltrain/rl/run"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // programResult is a line of results/results.json: the program that the kept weights write for a held-out problem.

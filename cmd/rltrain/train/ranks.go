@@ -13,11 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/rl/dist"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // ranks trains as one of several processes, where a launcher has started them, and else alone.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
 )
 
 func TestSeveralProcessesDoNotTrainOnAGPU(t *testing.T) {

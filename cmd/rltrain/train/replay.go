@@ -7,14 +7,14 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/cmd/rltrain/config"
-	"rltrain/envs"
-	"rltrain/envs/reward"
-	"rltrain/rl"
-	"rltrain/rl/algo"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // Replay judges the answers that the run in dir has kept again, by the rewards that c says, and makes advantages of what

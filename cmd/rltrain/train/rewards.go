@@ -5,9 +5,9 @@ import (
 	"errors"
 	"math"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs"
-	"rltrain/envs/reward"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
 )
 
 // rewards are those of --reward, with the model of --judge where they ask one; nil are the task's own.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
 )
 
 func TestOptionsOfWandBStandBeforeVariables(t *testing.T) {

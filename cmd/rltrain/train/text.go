@@ -9,13 +9,13 @@ import (
 	"iter"
 	"path/filepath"
 
-	"rltrain/cmd/rltrain/config"
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs"
-	"rltrain/envs/chat"
-	"rltrain/envs/reward"
-	"rltrain/rl/policy"
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // text trains a language model: it imitates, then learns from what it does itself, as the mode says.

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
-	"rltrain/envs"
-	"rltrain/envs/digits"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/digits"
 )
 
 // TestSolutionsStop: many are made before the first step.

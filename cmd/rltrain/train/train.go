@@ -10,15 +10,15 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/cmd/rltrain/config"
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/envs"
-	"rltrain/envs/dataset"
-	"rltrain/rl/dist"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
-	"rltrain/torch"
-	"rltrain/torch/hub"
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // Stages, as the names of their folders end.

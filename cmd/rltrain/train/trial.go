@@ -11,13 +11,13 @@ import (
 	"syscall"
 	"time"
 
-	"rltrain/cmd/rltrain/shared"
-	"rltrain/rl"
-	"rltrain/rl/epochs"
-	"rltrain/rl/policy"
-	"rltrain/rl/report"
-	"rltrain/rl/run"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // trial is a run of which some steps of each stage are tried.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // Verdict is the outcome of a comparison.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // pair is a line of testdata/pairs.txt.

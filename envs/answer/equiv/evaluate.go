@@ -4,8 +4,8 @@ import (
 	"math/big"
 	"slices"
 
-	"rltrain/envs/answer/ball"
-	f "rltrain/envs/answer/formula"
+	"github.com/rltrain/rltrain/envs/answer/ball"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 const (

@@ -4,8 +4,8 @@ import (
 	"hash/fnv"
 	"math/big"
 
-	"rltrain/envs/answer/ball"
-	f "rltrain/envs/answer/formula"
+	"github.com/rltrain/rltrain/envs/answer/ball"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // Points at which expressions with variables are compared.

@@ -3,7 +3,7 @@ package equiv
 import (
 	"math/big"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // maxBits bounds a number that is kept exactly.

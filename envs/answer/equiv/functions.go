@@ -1,8 +1,8 @@
 package equiv
 
 import (
-	"rltrain/envs/answer/ball"
-	f "rltrain/envs/answer/formula"
+	"github.com/rltrain/rltrain/envs/answer/ball"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // call is the value of a known function.

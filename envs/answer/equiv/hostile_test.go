@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // hostile are answers that would cost much if the work were not bounded.

@@ -3,7 +3,7 @@ package equiv
 import (
 	"slices"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // relationRegion reads inequalities of one name with constants as a set of its values:

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // isName says whether the left side of an equation only names its right side: x, f(x),

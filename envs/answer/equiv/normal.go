@@ -4,7 +4,7 @@ import (
 	"math/big"
 	"strings"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // normal brings expressions into a normal form: a quotient of polynomials with rational

@@ -3,7 +3,7 @@ package equiv
 import (
 	"slices"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // interval is a part of the line; nil is an infinite end. A point is closed at both ends.

@@ -1,7 +1,7 @@
 package equiv
 
 import (
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // flipped are the operators read from right to left.

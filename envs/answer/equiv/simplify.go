@@ -1,7 +1,7 @@
 package equiv
 
 import (
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // simplify takes off what says nothing about the value: "x \in" before a set, and works

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // maxPlain bounds the digits of a number that is compared without being parsed.

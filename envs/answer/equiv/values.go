@@ -3,7 +3,7 @@ package equiv
 import (
 	"math/big"
 
-	f "rltrain/envs/answer/formula"
+	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
 // values compares single values, with their units.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/dist"
 )
 
 // FreePort is a port of the loopback interface that nobody listens at.

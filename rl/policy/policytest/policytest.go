@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"rltrain/lora"
-	"rltrain/rl/policy"
-	"rltrain/torch/safetensors"
-	"rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // Words are all that the tokenizer of Encoder knows; other words become [UNK].

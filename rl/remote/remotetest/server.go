@@ -13,8 +13,8 @@ import (
 	"sync"
 	"testing"
 
-	"rltrain/rl/policy"
-	"rltrain/torch"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Order is a request for completions.

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/internal/wire"
+	"github.com/rltrain/rltrain/internal/wire"
 )
 
 // Writer appends events to a file. It is not for several goroutines.

@@ -20,7 +20,7 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/internal/wire"
+	"github.com/rltrain/rltrain/internal/wire"
 )
 
 // Run is what is known of a run before its first row.

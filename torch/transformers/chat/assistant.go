@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"rltrain/torch/transformers/jinja"
+	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
 // RenderAssistant is Render, with what the assistant says in Generated whether the template marks it or not. Where it

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/torch/transformers/jinja"
+	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
 // clock is the time of strftime_now in the cases.

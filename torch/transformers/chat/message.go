@@ -3,7 +3,7 @@ package chat
 import (
 	"fmt"
 
-	"rltrain/torch/transformers/jinja"
+	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
 // Message is a message of a conversation: a JSON object, most often with role and content, whose keys keep their

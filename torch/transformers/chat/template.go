@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"rltrain/torch/transformers/jinja"
+	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
 // Templates are the chat templates of a model folder, by name; a folder with one calls it "default". They may be

@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"strings"
 
-	"rltrain/internal/files"
-	"rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // addedToken is a token beside the model's vocabulary, which text is searched for before it is split.

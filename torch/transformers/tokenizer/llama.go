@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"rltrain/internal/smallfile"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // ownTokenizer are the model types for which transformers 5 takes tokenizer.json as it is, whatever class the folder

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/files"
 )
 
 // change is a copy of a folder of testdata with fields of its files replaced; null stays null.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/daulet/tokenizers"
 
-	"rltrain/internal/files"
-	"rltrain/torch/transformers/jinja"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
 // Tokenizer turns text into token ids and back as the tokenizer.json of a model folder
