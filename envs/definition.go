@@ -32,8 +32,8 @@ type Definition struct {
 	BuiltIn string // what its own data is called; "" where it has none, or for the exercises of its name
 	Stamped bool   // folders of results are named after the algorithm and the time, and every evaluation saves
 
-	OneStep  bool // an episode has one action: a discount changes nothing
-	Untaught bool // of a RowSource: reinforcement learning may begin with a head that nobody has taught
+	OneStep         bool // an episode has one action: a discount changes nothing
+	AllowRandomHead bool // of a RowSource: reinforcement learning may begin with a head that nobody has taught
 
 	// Preferences says that the records of a RecordSource are preferences.
 	Preferences bool

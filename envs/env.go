@@ -129,11 +129,11 @@ type Task interface {
 	Episode(part Part, index int) (Env, error)
 }
 
-// Sifting is a task that can leave episodes of Train out for good, as those that a model cannot read.
-type Sifting interface {
+// PromptFilter is a task that can leave episodes of Train out for good, as those that a model cannot read.
+type PromptFilter interface {
 	Task
-	// Sift leaves out the episodes that keep refuses, and says how many there were.
-	Sift(keep func(Env) (bool, error)) (dropped int, err error)
+	// FilterPrompts leaves out the episodes that keep refuses, and says how many there were.
+	FilterPrompts(keep func(Env) (bool, error)) (dropped int, err error)
 }
 
 // Choosing is a task whose right answers are a few.

@@ -27,10 +27,10 @@ type Sample struct {
 
 	// Rewards are what each action earned, [M], without penalties; NaN where judging failed. A sample without actions,
 	// which others are compared with, has one.
-	Rewards   []float64
-	Overlong  float64   // penalty of the episode's length, at most 0
-	Truncated bool      // cut off by a limit of tokens
-	Drawn     []float32 // [M] log π of each action as the policy had it that acted; nil where nothing acted
+	Rewards          []float64
+	Overlong         float64   // penalty of the episode's length, at most 0
+	Truncated        bool      // cut off by a limit of tokens
+	BehaviorLogProbs []float32 // [M] log π of each action as the policy had it that acted; nil where nothing acted
 
 	Old       []float32 // [M] log π at the start of the step's updates
 	Reference []float32 // [M] log π of the reference policy; nil without one

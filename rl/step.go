@@ -8,9 +8,9 @@ type Step struct {
 	// Groups are all samples that were played, by prompt, those without a reward and those that are not learnt from
 	// included: algorithms compare the rewards of a group. nil for samples to imitate.
 	Groups [][]*Sample
-	// Aside are samples that the policy and its reference are asked about before the step, and that are not learnt from.
-	Aside  []*Sample
-	Greedy []float64 // reward of each group's greedy answer, NaN where there is none; nil unless the source gives them
+	// KLSamples are samples that the policy and its reference are asked about before the step, and that are not learnt from.
+	KLSamples []*Sample
+	Greedy    []float64 // reward of each group's greedy answer, NaN where there is none; nil unless the source gives them
 	// Prefetched says that an earlier version of the policy may have acted, or another program for it, so that samples are
 	// weighted by what the policy thinks of them now.
 	Prefetched bool

@@ -18,17 +18,17 @@ const (
 )
 
 // Trajectory is one episode as the token stream that the policy read and wrote. Tokens
-// stay the tokens that were sampled; nothing is tokenized again. Tokens, Source, Drawn
+// stay the tokens that were sampled; nothing is tokenized again. Tokens, Source, BehaviorLogProbs
 // and LogProbs have one entry a token; turns lie end to end and cover every sampled token.
 type Trajectory struct {
 	Prompt  int    `json:"prompt"`  // which episode of the task
 	Index   int    `json:"sample"`  // which sample of it, from 0
 	Version uint64 `json:"version"` // of the policy that wrote it
 
-	Tokens   []int32   `json:"tokens"`
-	Source   []Source  `json:"source"`
-	Drawn    []float32 `json:"drawn"`    // nats, under the distribution drawn from; 0 where given
-	LogProbs []float32 `json:"logprobs"` // log π in nats, at temperature 1 and unfiltered; 0 where given
+	Tokens           []int32   `json:"tokens"`
+	Source           []Source  `json:"source"`
+	BehaviorLogProbs []float32 `json:"drawn"`    // nats, under the distribution drawn from; 0 where given
+	LogProbs         []float32 `json:"logprobs"` // log π in nats, at temperature 1 and unfiltered; 0 where given
 
 	Turns []Turn          `json:"turns"`
 	Stop  envs.StopReason `json:"stop"` // why the last action ended
@@ -81,7 +81,7 @@ func (t *Trajectory) Draw(token int32, drawn, logProb float32) { t.add(token, Sa
 
 func (t *Trajectory) add(token int32, source Source, drawn, logProb float32) {
 	t.Tokens, t.Source = append(t.Tokens, token), append(t.Source, source)
-	t.Drawn, t.LogProbs = append(t.Drawn, drawn), append(t.LogProbs, logProb)
+	t.BehaviorLogProbs, t.LogProbs = append(t.BehaviorLogProbs, drawn), append(t.LogProbs, logProb)
 }
 
 // EndTurn closes a turn behind the last token. Where there is no token since the turn before, its reward goes to
@@ -146,7 +146,7 @@ func (t *Trajectory) TurnSample(turn int, temperature float64) *Sample {
 
 func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 	s := &Sample{Prompt: t.Prompt, Index: t.Index, Version: t.Version, Truncated: t.Stop == envs.StopLength}
-	logProbs := t.Drawn
+	logProbs := t.BehaviorLogProbs
 	if temperature == 1 {
 		logProbs = t.LogProbs // whatever was filtered
 	}
@@ -157,7 +157,7 @@ func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 				continue
 			}
 			s.Rows, s.Actions = append(s.Rows, at-1), append(s.Actions, t.Tokens[at])
-			s.Drawn, s.Rewards = append(s.Drawn, logProbs[at]), append(s.Rewards, 0)
+			s.BehaviorLogProbs, s.Rewards = append(s.BehaviorLogProbs, logProbs[at]), append(s.Rewards, 0)
 			s.Tokens = t.Tokens[:at+1]
 		}
 		if owed += t.Turns[turn].Reward; len(s.Rewards) > 0 {
@@ -171,8 +171,8 @@ func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 // Validate checks what the fields promise each other.
 func (t *Trajectory) Validate() error {
 	n := len(t.Tokens)
-	if len(t.Source) != n || len(t.Drawn) != n || len(t.LogProbs) != n {
-		return fmt.Errorf("trajectory of %d tokens has %d sources, %d and %d log-probabilities", n, len(t.Source), len(t.Drawn), len(t.LogProbs))
+	if len(t.Source) != n || len(t.BehaviorLogProbs) != n || len(t.LogProbs) != n {
+		return fmt.Errorf("trajectory of %d tokens has %d sources, %d and %d log-probabilities", n, len(t.Source), len(t.BehaviorLogProbs), len(t.LogProbs))
 	}
 	if n == 0 {
 		return errors.New("trajectory without tokens")

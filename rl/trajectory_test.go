@@ -33,11 +33,11 @@ func TestTrajectory(t *testing.T) {
 	}
 	want := &Trajectory{
 		Prompt: 3, Index: 1, Version: 7, Stop: envs.StopEnd,
-		Tokens:   []int32{10, 11, 20, 12, 21, 22},
-		Source:   []Source{Given, Given, Sampled, Given, Sampled, Sampled},
-		Drawn:    []float32{0, 0, -0.5, 0, -0.25, -1},
-		LogProbs: []float32{0, 0, -0.6, 0, -0.35, -1.5},
-		Turns:    []Turn{{5, 0.5}, {6, math.NaN()}},
+		Tokens:           []int32{10, 11, 20, 12, 21, 22},
+		Source:           []Source{Given, Given, Sampled, Given, Sampled, Sampled},
+		BehaviorLogProbs: []float32{0, 0, -0.5, 0, -0.25, -1},
+		LogProbs:         []float32{0, 0, -0.6, 0, -0.35, -1.5},
+		Turns:            []Turn{{5, 0.5}, {6, math.NaN()}},
 	}
 	if diff := cmp.Diff(want, tr, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

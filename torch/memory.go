@@ -9,10 +9,10 @@ import (
 	"runtime/debug"
 )
 
-// GiveBack hands memory that is free, Go's too, back to the system. It is for where one kind of work ends and another begins, as
+// ReleaseMemory hands memory that is free, Go's too, back to the system. It is for where one kind of work ends and another begins, as
 // before and after an evaluation: the blocks of one are of no use to the other, and taking pages anew within training
 // would cost time at every step.
-func GiveBack() {
+func ReleaseMemory() {
 	C.rlt_give_back()
 	debug.FreeOSMemory()
 }

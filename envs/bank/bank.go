@@ -20,7 +20,7 @@ type Source[E any] struct {
 	All  []E
 }
 
-// Bank is exercises in two parts. It may be used by several goroutines, except for Sift.
+// Bank is exercises in two parts. It may be used by several goroutines, except for FilterPrompts.
 type Bank[E any] struct {
 	Train, Eval []E
 
@@ -110,8 +110,8 @@ func (b *Bank[E]) shuffled(index int) int {
 	return b.order[index%len(b.Train)]
 }
 
-// Sift leaves out the exercises to learn from that keep refuses, and says how many there were.
-func (b *Bank[E]) Sift(keep func(E) (bool, error)) (dropped int, err error) {
+// FilterPrompts leaves out the exercises to learn from that keep refuses, and says how many there were.
+func (b *Bank[E]) FilterPrompts(keep func(E) (bool, error)) (dropped int, err error) {
 	var kept []E
 	for _, e := range b.Train {
 		ok, err := keep(e)

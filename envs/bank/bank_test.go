@@ -80,7 +80,7 @@ func TestOrder(t *testing.T) {
 			t.Errorf("there is an exercise %d of 2", at)
 		}
 	}
-	dropped, err := b.Sift(func(e string) (bool, error) { return e > "c", nil })
+	dropped, err := b.FilterPrompts(func(e string) (bool, error) { return e > "c", nil })
 	if dropped != 3 || err != nil || b.Len(envs.Train) != 4 || b.Len(envs.Eval) != 2 {
 		t.Errorf("%d left out, %v", dropped, err)
 	}

@@ -120,13 +120,13 @@ func (t *task) checkSolutions(ctx context.Context, all []Problem) error {
 	return fmt.Errorf("%s%s: mend them, or use --check-solutions=false", bad[0], more)
 }
 
-// Sift implements envs.Sifting, where problems are read from files.
-func (t *task) Sift(keep func(envs.Env) (bool, error)) (dropped int, err error) {
+// FilterPrompts implements envs.PromptFilter, where problems are read from files.
+func (t *task) FilterPrompts(keep func(envs.Env) (bool, error)) (dropped int, err error) {
 	b, ok := t.problems.(*sifted)
 	if !ok {
 		return 0, nil
 	}
-	return b.Sift(func(p Problem) (bool, error) { return keep(t.episode(envs.Train, p)) })
+	return b.FilterPrompts(func(p Problem) (bool, error) { return keep(t.episode(envs.Train, p)) })
 }
 
 // Episode implements envs.Task.

@@ -115,9 +115,9 @@ func (t *Task) takeExamples(name string, train, eval bank.Source[Problem]) error
 	return nil
 }
 
-// Sift implements envs.Sifting.
-func (t *Task) Sift(keep func(envs.Env) (bool, error)) (dropped int, err error) {
-	return t.bank.Sift(func(p Problem) (bool, error) { return keep(t.episode(envs.Train, p)) })
+// FilterPrompts implements envs.PromptFilter.
+func (t *Task) FilterPrompts(keep func(envs.Env) (bool, error)) (dropped int, err error) {
+	return t.bank.FilterPrompts(func(p Problem) (bool, error) { return keep(t.episode(envs.Train, p)) })
 }
 
 // Len is the number of problems of a part.

@@ -154,9 +154,9 @@ func splitStop(list string) ([]string, error) {
 // Unjudged implements envs.Open.
 func (t *task) Unjudged() string { return t.unjudged }
 
-// Sift implements envs.Sifting.
-func (t *task) Sift(keep func(envs.Env) (bool, error)) (dropped int, err error) {
-	return t.Bank.Sift(func(e exercise) (bool, error) { return keep(t.episode(e)) })
+// FilterPrompts implements envs.PromptFilter.
+func (t *task) FilterPrompts(keep func(envs.Env) (bool, error)) (dropped int, err error) {
+	return t.Bank.FilterPrompts(func(e exercise) (bool, error) { return keep(t.episode(e)) })
 }
 
 // Episode implements envs.Task.

@@ -161,7 +161,7 @@ type Definition struct {
 
 // Fits says whether the algorithm trains policies of this kind.
 func (d Definition) Fits(p policy.Policy) bool {
-	if _, isLabel := p.(*policy.Label); isLabel {
+	if _, isLabel := p.(*policy.Classifier); isLabel {
 		return d.Labels
 	}
 	return d.Tokens

@@ -10,7 +10,7 @@ import (
 )
 
 // supervisedStep returns a step of supervised training on examples, to be taken again and again.
-func supervisedStep(t testing.TB, p *policy.Label, examples policy.Examples) func() {
+func supervisedStep(t testing.TB, p *policy.Classifier, examples policy.Examples) func() {
 	t.Helper()
 	source, err := epochs.New(examples.Samples(), examples.Len(), 0, 1)
 	if err != nil {

@@ -163,7 +163,7 @@ func (a *DPO) Needs() Needs {
 // Prepare implements Algorithm.
 func (a *DPO) Prepare(step *rl.Step) error {
 	if a.Unpaired() {
-		a.kl = meanRatio(step.Aside)
+		a.kl = meanRatio(step.KLSamples)
 		step.Figures.Mean("kl", a.kl, 1)
 	}
 	return nil

@@ -224,7 +224,7 @@ func TestPairsOfOwnAnswers(t *testing.T) {
 }
 
 // preferred are n pairs on the tiny model, of which the chosen answer has small letters.
-func preferred(t testing.TB, p *policy.Token, n int) [][]*rl.Sample {
+func preferred(t testing.TB, p *policy.CausalLM, n int) [][]*rl.Sample {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(8, 1))
 	var units [][]*rl.Sample
@@ -264,7 +264,7 @@ func singles(units [][]*rl.Sample) [][]*rl.Sample {
 	return all
 }
 
-func preferenceRun(ctx context.Context, t *testing.T, p *policy.Token, a *DPO, steps int, precompute bool, h run.Hooks) (Result, error) {
+func preferenceRun(ctx context.Context, t *testing.T, p *policy.CausalLM, a *DPO, steps int, precompute bool, h run.Hooks) (Result, error) {
 	t.Helper()
 	units, mismatch := preferred(t, p, 13), 0
 	if a.Unpaired() {
@@ -278,7 +278,7 @@ func preferenceRun(ctx context.Context, t *testing.T, p *policy.Token, a *DPO, s
 	return Train(ctx, p, source, a, c, h)
 }
 
-func ofPairs(a func() *DPO, p func(t testing.TB, r int) *policy.Token, rank int, precompute bool) resumable {
+func ofPairs(a func() *DPO, p func(t testing.TB, r int) *policy.CausalLM, rank int, precompute bool) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		p := p(t, rank)
 		result, err := preferenceRun(ctx, t, p, a(), 7, precompute, h)
@@ -456,13 +456,13 @@ func TestMismatchedAnswers(t *testing.T) {
 		4: {Tokens: []int32{1, 2, 8, 9}, Rows: []int{1, 2}, Actions: []int32{8, 9}, Prompt: 4},
 		5: {Tokens: []int32{3, 7}, Rows: []int{0}, Actions: []int32{7}, Prompt: 5},
 	}
-	for _, z := range step.Aside {
+	for _, z := range step.KLSamples {
 		if diff := cmp.Diff(want[z.Prompt], z); diff != "" {
 			t.Error(diff)
 		}
 	}
-	if len(step.Aside) != 2 {
-		t.Errorf("%d samples aside", len(step.Aside))
+	if len(step.KLSamples) != 2 {
+		t.Errorf("%d samples aside", len(step.KLSamples))
 	}
 	last := &rl.Sample{Tokens: []int32{4, 6}, Rows: []int{0}, Actions: []int32{6}, Prompt: 6}
 	if around := epochs.Mismatches([]*rl.Sample{x, y, last}, 9); around[0].Actions[0] != 6 || around[1].Actions[0] != 7 || around[2].Actions[0] != 8 {

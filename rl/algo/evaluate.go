@@ -32,8 +32,8 @@ func (t *Trainer) evaluateIfDue(ctx context.Context) error {
 // evaluate judges the policy and remembers its weights where they are the best so far.
 func (t *Trainer) evaluate(ctx context.Context, first bool) error {
 	e, j := t.config.Evaluate, &t.state.Judged
-	torch.GiveBack()
-	defer torch.GiveBack()
+	torch.ReleaseMemory()
+	defer torch.ReleaseMemory()
 	scores, err := e.Run(ctx, t.state.Step)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func TestBaselineIsWhatWasTakenOff(t *testing.T) {
 // weights; what an older version drew is meant to differ.
 func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
 	of := func(version uint64, old, drawn float32) *rl.Sample {
-		return &rl.Sample{Actions: []int32{1}, Version: version, Old: []float32{old}, Drawn: []float32{drawn}}
+		return &rl.Sample{Actions: []int32{1}, Version: version, Old: []float32{old}, BehaviorLogProbs: []float32{drawn}}
 	}
 	tr := &Trainer{needs: Needs{Rewards: true}, state: state{Version: 7}}
 	m := rl.Meter{}

@@ -54,7 +54,7 @@ func (v LabelScores) by(metric string) (float64, error) {
 
 // JudgeLabels judges a classifier on validation rows by a metric, every so many steps. With rewards, which may be nil,
 // it measures the reward expected over the policy's own choice too, where they can be enumerated.
-func JudgeLabels(p *policy.Label, validation policy.Examples, metric string, every int, rewards *reward.Labels) (*Evaluation, error) {
+func JudgeLabels(p *policy.Classifier, validation policy.Examples, metric string, every int, rewards *reward.Labels) (*Evaluation, error) {
 	if validation.Len() == 0 {
 		return nil, fmt.Errorf("no validation rows")
 	}
@@ -129,7 +129,7 @@ func crossEntropy(labels []int, probs [][]float32) float64 {
 
 // JudgeLoss judges a language model by its loss on samples that it does not train on, every so many steps, an epoch.
 // Without samples it is nil: nothing is judged.
-func JudgeLoss(p *policy.Token, validation []*rl.Sample, every int) *Evaluation {
+func JudgeLoss(p *policy.CausalLM, validation []*rl.Sample, every int) *Evaluation {
 	if len(validation) == 0 {
 		return nil
 	}

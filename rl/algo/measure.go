@@ -19,7 +19,7 @@ func (t *Trainer) weighByImportance(step *rl.Step) {
 	for _, x := range step.Samples {
 		logs := make([]float64, x.Len())
 		whole := 0.0
-		for i, drawn := range x.Drawn {
+		for i, drawn := range x.BehaviorLogProbs {
 			logs[i] = float64(x.Old[i]) - float64(drawn)
 			whole += logs[i]
 		}
@@ -48,10 +48,10 @@ func (t *Trainer) compareSampler(m rl.Meter, batch []*rl.Sample) {
 	}
 	sum, widest, n := 0.0, 0.0, 0.0
 	for _, x := range batch {
-		if x.Drawn == nil || x.Version != t.state.Version {
+		if x.BehaviorLogProbs == nil || x.Version != t.state.Version {
 			continue
 		}
-		for i, drawn := range x.Drawn {
+		for i, drawn := range x.BehaviorLogProbs {
 			gap := math.Abs(float64(x.Old[i]) - float64(drawn))
 			sum, widest, n = sum+gap, max(widest, gap), n+1
 		}

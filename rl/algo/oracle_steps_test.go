@@ -179,7 +179,7 @@ func (c oracleCase) compare(t *testing.T) {
 		if c.asked {
 			rng := rand.New(rand.NewPCG(uint64(at), 6))
 			for _, x := range step.Samples {
-				x.Old, x.Value = x.Drawn, normals(rng, x.Len(), 0.5)
+				x.Old, x.Value = x.BehaviorLogProbs, normals(rng, x.Len(), 0.5)
 			}
 		}
 		return step

@@ -390,10 +390,10 @@ func (o *oracle) heldBack(acts []action) (low, high, ratios float64) {
 func (o *oracle) importance(acts []action) (sum float64) {
 	together := 0.0
 	for _, a := range acts {
-		together += a.old - float64(a.x.Drawn[a.at])
+		together += a.old - float64(a.x.BehaviorLogProbs[a.at])
 	}
 	for i, a := range acts {
-		d := a.old - float64(a.x.Drawn[a.at])
+		d := a.old - float64(a.x.BehaviorLogProbs[a.at])
 		if _, whole := o.c.algorithm().(*RLOO); whole {
 			d = together
 		}

@@ -43,7 +43,7 @@ func asked(t *testing.T, p policy.Policy, samples []*rl.Sample, pass policy.Pass
 func TestReference(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		p    func(t testing.TB, r int) *policy.Token
+		p    func(t testing.TB, r int) *policy.CausalLM
 		rank int
 	}{{"all weights", tinyToken, 0}, {"a new adapter", tinyToken, 4}, {"an adapter that an earlier stage trained", trainedToken, 4}} {
 		t.Run(test.name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestReferenceOfALabelPolicy(t *testing.T) {
 
 // TestReferenceFollows copies the policy every few steps, never, or takes another model.
 func TestReferenceFollows(t *testing.T) {
-	near := func(p func(t testing.TB, r int) *policy.Token, rank int, change func(c *Config)) []bool {
+	near := func(p func(t testing.TB, r int) *policy.CausalLM, rank int, change func(c *Config)) []bool {
 		r := newReplayRun(&Stable{Returns{0, 10}, 0.25})
 		r.Steps, r.MinibatchSize = 5, 0 // one update a step: the figure is of the weights before it
 		change(&r.Config)

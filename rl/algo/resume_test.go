@@ -46,7 +46,7 @@ func ofLabels(rewards string, change func(r *labelRun)) resumable {
 	return ofLabelsOf(tinyLabel, rewards, change)
 }
 
-func ofLabelsOf(p func(t testing.TB) *policy.Label, rewards string, change func(r *labelRun)) resumable {
+func ofLabelsOf(p func(t testing.TB) *policy.Classifier, rewards string, change func(r *labelRun)) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		r := newLabelRun(rewards)
 		r.Steps, r.train, r.validation, r.BufferSize, r.BatchSize, r.MinibatchSize, r.Epochs = 7, tinyExamples(40, 1), tinyExamples(20, 2), 24, 8, 8, 2
@@ -85,7 +85,7 @@ func ofRoutes(a Algorithm) resumable {
 	}
 }
 
-func ofTokens(algorithm func() Algorithm, p func(t testing.TB, r int) *policy.Token, rank int, change func(r *tokenRun)) resumable {
+func ofTokens(algorithm func() Algorithm, p func(t testing.TB, r int) *policy.CausalLM, rank int, change func(r *tokenRun)) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		r := newTokenRun(algorithm)
 		r.Steps, r.Schedule, r.LearningRate, r.evaluated, r.every = 7, "linear", 0.005, 5, 2
@@ -134,17 +134,17 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 	label := func(t *testing.T) policy.Policy { return tinyLabel(t) }
 	token := func(t *testing.T) policy.Policy { return tinyToken(t, 4) }
 	judgeLabels := func(t *testing.T, p policy.Policy) *Evaluation {
-		e, err := JudgeLabels(p.(*policy.Label), tinyExamples(20, 2), MetricLoss, 2, nil)
+		e, err := JudgeLabels(p.(*policy.Classifier), tinyExamples(20, 2), MetricLoss, 2, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return e
 	}
 	judgeLoss := func(t *testing.T, p policy.Policy) *Evaluation {
-		return JudgeLoss(p.(*policy.Token), policy.Samples(texts(5)), 2)
+		return JudgeLoss(p.(*policy.CausalLM), policy.Samples(texts(5)), 2)
 	}
-	scored := func(t testing.TB) *policy.Label { return tinyLanguageLabel(t, true) }
-	lastToken := func(t testing.TB) *policy.Label { return tinyLanguageLabel(t, false) }
+	scored := func(t testing.TB) *policy.Classifier { return tinyLanguageLabel(t, true) }
+	lastToken := func(t testing.TB) *policy.Classifier { return tinyLanguageLabel(t, false) }
 	bounds := Returns{0, 10}
 	nothing := func(*tokenRun) {}
 	for name, again := range map[string]resumable{

@@ -24,7 +24,7 @@ type writer interface {
 }
 
 // serve starts servers of the policy's base model.
-func (r tokenRun) serve(t testing.TB, p *policy.Token) (writer, error) {
+func (r tokenRun) serve(t testing.TB, p *policy.CausalLM) (writer, error) {
 	t.Helper()
 	c := remote.Config{
 		Options: remote.Options{Dir: filepath.Join(t.TempDir(), "adapters"), Tolerance: 0.01, Timeout: 60}, Temperature: r.Options.Temperature,

@@ -23,7 +23,7 @@ import (
 )
 
 // spellingPolicy is a policy on a small character-level model, closed at the test's end.
-func spellingPolicy(t *testing.T, c policy.TokenConfig) *policy.Token {
+func spellingPolicy(t *testing.T, c policy.TokenConfig) *policy.CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
 	if err := policy.TinyModel(c.Dir, 2, 32, 7); err != nil {
@@ -38,7 +38,7 @@ func spellingPolicy(t *testing.T, c policy.TokenConfig) *policy.Token {
 }
 
 // copies teaches to repeat a letter.
-func copies(t *testing.T, p *policy.Token) []*rl.Sample {
+func copies(t *testing.T, p *policy.CausalLM) []*rl.Sample {
 	t.Helper()
 	encoded, err := p.Encode(func(yield func(chat.Example, error) bool) {
 		for letter := 'a'; letter <= 'z'; letter++ {
@@ -62,7 +62,7 @@ type lessons struct {
 
 var quick = lessons{epochs: 40, batch: 26}
 
-func (l lessons) train(ctx context.Context, p *policy.Token, samples, validation []*rl.Sample, h run.Hooks) (algo.Result, error) {
+func (l lessons) train(ctx context.Context, p *policy.CausalLM, samples, validation []*rl.Sample, h run.Hooks) (algo.Result, error) {
 	source, err := epochs.New(samples, l.batch, l.packing, 3)
 	if err != nil {
 		return algo.Result{}, err
@@ -73,7 +73,7 @@ func (l lessons) train(ctx context.Context, p *policy.Token, samples, validation
 	}, h)
 }
 
-func validate(t *testing.T, p *policy.Token, samples []*rl.Sample) policy.Validation {
+func validate(t *testing.T, p *policy.CausalLM, samples []*rl.Sample) policy.Validation {
 	t.Helper()
 	v, err := p.Validate(t.Context(), samples)
 	if err != nil {
@@ -175,7 +175,7 @@ func TestTokenSFTResumesAsIfItHadNotStopped(t *testing.T) {
 			if !config.Full {
 				config.R, config.Alpha, config.Dropout = 4, 8, 0.1
 			}
-			train := func(p *policy.Token, h run.Hooks, ctx context.Context) (rows []report.Row, err error) {
+			train := func(p *policy.CausalLM, h run.Hooks, ctx context.Context) (rows []report.Row, err error) {
 				h.Row = func(r report.Row) error {
 					rows = append(rows, r)
 					return nil

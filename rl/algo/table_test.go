@@ -169,7 +169,7 @@ func tokenStep(step int) *rl.Step {
 				x.Tokens = append(x.Tokens, rng.Int32N(symbols))
 				x.Actions = append(x.Actions, x.Tokens[len(x.Tokens)-1])
 				x.Rewards = append(x.Rewards, 0.1*float64(rng.IntN(3)))
-				x.Drawn = append(x.Drawn, float32(-1.6+0.8*rng.NormFloat64()))
+				x.BehaviorLogProbs = append(x.BehaviorLogProbs, float32(-1.6+0.8*rng.NormFloat64()))
 			}
 			last := len(x.Rewards) - 1
 			x.Rewards[last] += rng.Float64()

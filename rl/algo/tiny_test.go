@@ -72,7 +72,7 @@ func encoded(t *testing.T, rows []report.Row) []string {
 var labelNames = []string{"a", "b", "c"}
 
 // tinyLabel is a random encoder of 2 layers and 16 features, with adapters on all its linear layers.
-func tinyLabel(t testing.TB) *policy.Label {
+func tinyLabel(t testing.TB) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	p, err := policy.RandomLabel(&transformers.Config{
@@ -88,7 +88,7 @@ func tinyLabel(t testing.TB) *policy.Label {
 
 // tinyLanguageLabel is a classifier on a language model, with a head on the last token, or with scored the labels' own
 // text in its place.
-func tinyLanguageLabel(t testing.TB, scored bool) *policy.Label {
+func tinyLanguageLabel(t testing.TB, scored bool) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	c := policy.LabelConfig{Dir: t.TempDir() + "/tiny", Labels: labelNames, R: 4, Alpha: 8, Dropout: 0.1, Seed: 5}
@@ -155,7 +155,7 @@ func newLabelRun(rewards string) labelRun {
 	}
 }
 
-func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Label, h run.Hooks) (Result, error) {
+func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h run.Hooks) (Result, error) {
 	t.Helper()
 	rewards := labelRewards(t, r.rewards)
 	defer rewards.Close()
@@ -189,7 +189,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Label, h run.H
 }
 
 // tinyToken is a policy on a model of 2 layers: all of its weights, or with r an adapter.
-func tinyToken(t testing.TB, r int) *policy.Token {
+func tinyToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := t.TempDir()
@@ -205,7 +205,7 @@ func tinyToken(t testing.TB, r int) *policy.Token {
 }
 
 // trainedToken is one with an adapter that an earlier stage has trained.
-func trainedToken(t testing.TB, r int) *policy.Token {
+func trainedToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()
 	p := tinyToken(t, r)
 	rng := rand.New(rand.NewPCG(7, 0))
@@ -314,7 +314,7 @@ func newTokenRun(algorithm func() Algorithm) tokenRun {
 }
 
 // source is that of the run's rollouts; closing it is the test's.
-func (r tokenRun) source(t testing.TB, p *policy.Token) (*rollout.Tokens, writer) {
+func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, writer) {
 	t.Helper()
 	var sampler writer
 	var err error
@@ -341,7 +341,7 @@ func (r tokenRun) source(t testing.TB, p *policy.Token) (*rollout.Tokens, writer
 	return source, sampler
 }
 
-func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.Token, h run.Hooks) (Result, error) {
+func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
 	t.Helper()
 	source, sampler := r.source(t, p)
 	defer sampler.Close()
@@ -394,7 +394,7 @@ func newReplayRun(a Algorithm) replayRun {
 	}
 }
 
-func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.Token, h run.Hooks) (Result, error) {
+func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
 	t.Helper()
 	sampler, err := p.NewSampler(r.slots)
 	if err != nil {

@@ -217,7 +217,7 @@ func New(p policy.Policy, src Source, a Algorithm, c Config, h run.Hooks) (*Trai
 		return nil, err
 	}
 	t.needs.accuracy = "mean_token_accuracy"
-	if _, labels := p.(*policy.Label); labels {
+	if _, labels := p.(*policy.Classifier); labels {
 		t.needs.accuracy = "accuracy"
 	}
 	var err error

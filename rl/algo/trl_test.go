@@ -89,12 +89,12 @@ func TestPreferencesAsTRL(t *testing.T) {
 					y := epochs.Mismatched(x, single[(i+1)%len(single)], 96)
 					y.Reference = make([]float32, y.Len())
 					y.Reference[0] = want.Reference.Mismatched[i]
-					step.Aside = append(step.Aside, y)
+					step.KLSamples = append(step.KLSamples, y)
 				}
 			}
 			tr := &Trainer{policy: p, needs: a.Needs(), config: Config{}.complete(), reference: &reference{}}
 			tr.needs.Reference = false // it has been asked
-			if err := tr.askAside(step.Aside); err != nil {
+			if err := tr.askAside(step.KLSamples); err != nil {
 				t.Fatal(err)
 			}
 			if err := a.Prepare(step); err != nil {
@@ -137,7 +137,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 }
 
 // gradientOf is that of the first layer's down projection [24, 40].
-func gradientOf(t *testing.T, p *policy.Token, size int) (grad []float32) {
+func gradientOf(t *testing.T, p *policy.CausalLM, size int) (grad []float32) {
 	t.Helper()
 	for _, v := range p.Params() {
 		shape, err := v.Shape()

@@ -21,7 +21,7 @@ func (t *Trainer) learn(step *rl.Step) error {
 	}
 	err := t.score(step.Samples)
 	if err == nil {
-		err = t.askAside(step.Aside)
+		err = t.askAside(step.KLSamples)
 	}
 	if err != nil {
 		return fmt.Errorf("step %d: %w", t.state.Step+1, err)

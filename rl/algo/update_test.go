@@ -19,7 +19,7 @@ import (
 )
 
 // collected is a trainer with what its source gives for the first step.
-func collected(t *testing.T, p *policy.Token, r tokenRun) (*Trainer, *rl.Step) {
+func collected(t *testing.T, p *policy.CausalLM, r tokenRun) (*Trainer, *rl.Step) {
 	t.Helper()
 	source, sampler := r.source(t, p)
 	defer sampler.Close()

@@ -26,7 +26,7 @@ func (p *Preferences) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err != nil || p.mismatch == 0 {
 		return step, err
 	}
-	step.Aside = Mismatches(step.Samples, p.mismatch)
+	step.KLSamples = Mismatches(step.Samples, p.mismatch)
 	return step, nil
 }
 

@@ -11,7 +11,7 @@ import (
 // WithAdapter is p's model with the adapter of a folder instead of p's own. They share the weights and the tokenizer: p is
 // closed after it. Its Close leaves both alone. An adapter that changes whole weights is refused: it needs a model of its
 // own.
-func (p *Token) WithAdapter(dir string) (*Token, error) {
+func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if p.merged != nil {
 		return nil, fmt.Errorf("%s has an adapter merged into its weights, so it takes no other", p.BaseModel)
 	}
@@ -29,7 +29,7 @@ func (p *Token) WithAdapter(dir string) (*Token, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Token{BaseModel: p.BaseModel, Tokenizer: p.Tokenizer, Templates: p.Templates, dir: dir, model: model, eos: p.eos, shared: true}
+	q := &CausalLM{BaseModel: p.BaseModel, Tokenizer: p.Tokenizer, Templates: p.Templates, dir: dir, model: model, eos: p.eos, shared: true}
 	q.adapter.config, q.adapter.frozen = config, true
 	if err := q.adapter.attach(model.Model, model.Config.Linears(), pairs); err != nil {
 		q.Close()
@@ -40,7 +40,7 @@ func (p *Token) WithAdapter(dir string) (*Token, error) {
 
 // Load puts the adapter of another policy beside that of the sampler's own, with whose weights it must have been made
 // (WithAdapter). Both write in one batch. It is copied; GenerateOptions.Adapter asks for it by the number.
-func (m *Sampler) Load(p *Token) (adapter int, err error) {
+func (m *Sampler) Load(p *CausalLM) (adapter int, err error) {
 	at := slices.Index(m.loaded, false)
 	if at < 0 {
 		at = len(m.loaded)
@@ -63,7 +63,7 @@ func (m *Sampler) Unload(adapter int) error {
 }
 
 // SaveAdapter writes the adapter alone, as PEFT does, for a server that has the base model.
-func (p *Token) SaveAdapter(dir string) error {
+func (p *CausalLM) SaveAdapter(dir string) error {
 	if len(p.adapter.layers) == 0 {
 		return errors.New("the policy has no adapter: all of its weights are trained")
 	}
@@ -71,4 +71,4 @@ func (p *Token) SaveAdapter(dir string) error {
 }
 
 // Version counts the changes of the weights.
-func (p *Token) Version() uint64 { return p.version }
+func (p *CausalLM) Version() uint64 { return p.version }

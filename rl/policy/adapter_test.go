@@ -93,7 +93,7 @@ func changeAdapter(t *testing.T, name string, members map[string]any) string {
 }
 
 // checkScores compares what the policy says of the tokens with what PEFT says.
-func checkScores(t *testing.T, p *Token, ids []int32, want []float64) {
+func checkScores(t *testing.T, p *CausalLM, ids []int32, want []float64) {
 	t.Helper()
 	scored, err := p.Score(context.Background(), [][]int32{ids[:1]}, [][]int32{ids[1:]})
 	if err != nil {

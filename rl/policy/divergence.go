@@ -22,7 +22,7 @@ const (
 
 // head is what log-probabilities are read from.
 type head struct {
-	policy      *Token
+	policy      *CausalLM
 	hidden      torch.Tensor // [M, H]
 	temperature float64
 }
@@ -100,7 +100,7 @@ func (d Divergence) of(s *torch.Scope, p, q torch.Tensor) torch.Tensor {
 }
 
 // SameTokens refuses another policy whose tokens are not p's: their distributions are over different things.
-func (p *Token) SameTokens(other *Token) error {
+func (p *CausalLM) SameTokens(other *CausalLM) error {
 	own, others := p.Tokenizer.IDs(), other.Tokenizer.IDs()
 	differ := 0
 	example := ""

@@ -13,7 +13,7 @@ import (
 )
 
 // anotherTiny is a model of other weights and another width that has the tokens of tinyPolicy's.
-func anotherTiny(t *testing.T) *Token {
+func anotherTiny(t *testing.T) *CausalLM {
 	t.Helper()
 	dir := t.TempDir() + "/other"
 	if err := TinyModel(dir, 1, 64, 11); err != nil {
@@ -28,7 +28,7 @@ func anotherTiny(t *testing.T) *Token {
 }
 
 // distributions are log π of every token at each action, in float64 from the policy's own log-probabilities.
-func distributions(t *testing.T, p *Token, x *rl.Sample, temperature float64) [][]float64 {
+func distributions(t *testing.T, p *CausalLM, x *rl.Sample, temperature float64) [][]float64 {
 	t.Helper()
 	var asked []*rl.Sample
 	for token := range p.VocabSize() {

@@ -12,7 +12,7 @@ import (
 
 // Judge is a language model whose opinion is read off the probabilities of its answers.
 type Judge struct {
-	policy *Token
+	policy *CausalLM
 }
 
 // NewJudge loads the model in dir, which needs a chat template. dtype is TokenConfig's.

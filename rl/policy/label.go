@@ -13,10 +13,10 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
-// Label is a policy whose action is one of C labels: an encoder or a language model with an adapter, a vector z [H] for
+// Classifier is a policy whose action is one of C labels: an encoder or a language model with an adapter, a vector z [H] for
 // each text, and two linear heads on it. π(a|x) = softmax(W z + b), and V(x) = w·z + c. With PoolScore there is no W: what
 // the language model thinks of each label's text takes the place of W z + b.
-type Label struct {
+type Classifier struct {
 	Labels    []string
 	Pooling   string // transformers.PoolMean or PoolFamily; PoolLast or PoolScore on a language model
 	MaxLength int    // tokens a text is cut at, special ones included
@@ -24,7 +24,7 @@ type Label struct {
 
 	dir       string              // that it was loaded from, "" for a new one
 	model     *transformers.Model // nil on a language model
-	lm        *Token              // nil on an encoder; its adapter is the policy's
+	lm        *CausalLM           // nil on an encoder; its adapter is the policy's
 	words     labelWords          // with PoolScore
 	tokenizer *tokenizer.Tokenizer
 	adapter   adapter            // of an encoder: see lora
@@ -54,7 +54,7 @@ type LabelConfig struct {
 
 // NewLabel makes a policy on a pretrained encoder or language model: adapters that change nothing yet, a random
 // classification head, both functions of the seed.
-func NewLabel(c LabelConfig) (*Label, error) {
+func NewLabel(c LabelConfig) (*Classifier, error) {
 	if isLanguageModel(c.Dir) {
 		return newLanguageLabel(c)
 	}
@@ -79,7 +79,7 @@ func NewLabel(c LabelConfig) (*Label, error) {
 
 // RandomLabel is a policy without a tokenizer on an encoder of random weights, for benchmarks and
 // tests.
-func RandomLabel(config *transformers.Config, c LabelConfig) (*Label, error) {
+func RandomLabel(config *transformers.Config, c LabelConfig) (*Classifier, error) {
 	model, err := transformers.Random(config, c.Seed)
 	if err != nil {
 		return nil, err
@@ -91,8 +91,8 @@ func RandomLabel(config *transformers.Config, c LabelConfig) (*Label, error) {
 	return p, err
 }
 
-func newLabel(model *transformers.Model, c LabelConfig) (*Label, error) {
-	p := &Label{
+func newLabel(model *transformers.Model, c LabelConfig) (*Classifier, error) {
+	p := &Classifier{
 		Labels: c.Labels, Pooling: c.Pooling, MaxLength: c.MaxLength, BaseModel: c.BaseModel,
 		model: model,
 	}
@@ -142,7 +142,7 @@ func newLabel(model *transformers.Model, c LabelConfig) (*Label, error) {
 
 // initHeads draws the classification head as torch.nn.Linear does, uniform in ±1/√H, or takes that of the
 // folder where it has one for these labels.
-func (p *Label) initHeads(seed uint64) error {
+func (p *Classifier) initHeads(seed uint64) error {
 	var heads [][]float32
 	if p.model != nil && p.Pooling == transformers.PoolFamily && p.model.Head != nil {
 		if err := p.sameLabels(); err != nil {
@@ -167,7 +167,7 @@ func (p *Label) initHeads(seed uint64) error {
 }
 
 // folderHead is the head that came with the model, in the order of headParts.
-func (p *Label) folderHead() ([][]float32, error) {
+func (p *Classifier) folderHead() ([][]float32, error) {
 	vars := []*torch.Var{p.model.Head.Weight, p.model.Head.Bias}
 	if dense := p.model.Dense; dense != nil {
 		vars = append(vars, dense.Weight, dense.Bias)
@@ -200,7 +200,7 @@ func (h headPart) size() int64 {
 
 // headParts are the tensors of the classification head, in the order of headParams: that of the family, or
 // one layer on the mean.
-func (p *Label) headParts() []headPart {
+func (p *Classifier) headParts() []headPart {
 	classes, width := int64(len(p.Labels)), int64(p.width())
 	switch p.Pooling {
 	case PoolScore:
@@ -223,7 +223,7 @@ func (p *Label) headParts() []headPart {
 }
 
 // sameLabels refuses to drop a trained head in silence.
-func (p *Label) sameLabels() error {
+func (p *Classifier) sameLabels() error {
 	have := p.model.Config.ID2Label
 	same := len(have) == len(p.Labels)
 	for i := 0; same && i < len(have); i++ {
@@ -236,7 +236,7 @@ func (p *Label) sameLabels() error {
 }
 
 // setHeads makes parameters of the classification head's values, in the order of headParams.
-func (p *Label) setHeads(heads [][]float32) error {
+func (p *Classifier) setHeads(heads [][]float32) error {
 	for i, part := range p.headParts() {
 		v, err := torch.Parameter(heads[i], part.dims...)
 		if err != nil {
@@ -254,7 +254,7 @@ func (p *Label) setHeads(heads [][]float32) error {
 }
 
 // lora is the adapter that is trained.
-func (p *Label) lora() *adapter {
+func (p *Classifier) lora() *adapter {
 	if p.lm != nil {
 		return &p.lm.adapter
 	}
@@ -262,7 +262,7 @@ func (p *Label) lora() *adapter {
 }
 
 // width is H.
-func (p *Label) width() int {
+func (p *Classifier) width() int {
 	if p.lm != nil {
 		return p.lm.model.Config.Core().HiddenSize
 	}
@@ -270,10 +270,10 @@ func (p *Label) width() int {
 }
 
 // IsReward tells a reward model, which has one output, from a classifier.
-func (p *Label) IsReward() bool { return len(p.Labels) == 1 }
+func (p *Classifier) IsReward() bool { return len(p.Labels) == 1 }
 
 // Close frees the policy.
-func (p *Label) Close() {
+func (p *Classifier) Close() {
 	p.closeTrainable()
 	if p.lm != nil {
 		p.lm.Close() // with the tokenizer
@@ -285,7 +285,7 @@ func (p *Label) Close() {
 	p.model.Close()
 }
 
-func (p *Label) closeTrainable() {
+func (p *Classifier) closeTrainable() {
 	p.adapter.close()
 	p.head.Close()
 	p.dense.Close()
@@ -293,7 +293,7 @@ func (p *Label) closeTrainable() {
 }
 
 // headParams are the weights of the classification head.
-func (p *Label) headParams() []*torch.Var {
+func (p *Classifier) headParams() []*torch.Var {
 	var params []*torch.Var
 	for _, part := range p.headParts() {
 		params = append(params, *part.v)
@@ -302,7 +302,7 @@ func (p *Label) headParams() []*torch.Var {
 }
 
 // Parameters counts the weights: all of them, and those that training changes (a value head included).
-func (p *Label) Parameters() (total, trainable int64) {
+func (p *Classifier) Parameters() (total, trainable int64) {
 	trainable = p.lora().size()
 	for _, part := range p.headParts() {
 		trainable += part.size()
@@ -315,18 +315,18 @@ func (p *Label) Parameters() (total, trainable int64) {
 }
 
 // Trainable says whether the policy has an adapter: a merged model has none.
-func (p *Label) Trainable() bool { return len(p.lora().layers) > 0 }
+func (p *Classifier) Trainable() bool { return len(p.lora().layers) > 0 }
 
 // Params implements run.Weights: the adapter, the classification head, the value head.
-func (p *Label) Params() []*torch.Var {
+func (p *Classifier) Params() []*torch.Var {
 	return append(append(p.lora().params(), p.headParams()...), p.value.params()...)
 }
 
 // Changed implements run.Weights. Nothing keeps a copy of a classifier's weights.
-func (p *Label) Changed() {}
+func (p *Classifier) Changed() {}
 
 // AddValueHead implements Policy.
-func (p *Label) AddValueHead() (err error) {
+func (p *Classifier) AddValueHead() (err error) {
 	if p.value == nil {
 		p.value, err = newValueHead(p.dir, int64(p.width()))
 	}
@@ -335,7 +335,7 @@ func (p *Label) AddValueHead() (err error) {
 
 // Fresh implements Policy. The head of a classifier is part of the policy, and the base model has none; without a head the
 // base model is a policy.
-func (p *Label) Fresh() (bool, error) {
+func (p *Classifier) Fresh() (bool, error) {
 	if p.Pooling == PoolScore {
 		return p.lm.Fresh()
 	}
@@ -343,7 +343,7 @@ func (p *Label) Fresh() (bool, error) {
 }
 
 // Groups implements Policy. Biases do not decay.
-func (p *Label) Groups() []Group {
+func (p *Classifier) Groups() []Group {
 	groups := []Group{{Role: Body, Params: p.lora().params(), Decay: true}}
 	for _, part := range p.headParts() {
 		groups = append(groups, Group{Role: Head, Params: []*torch.Var{*part.v}, Decay: len(part.dims) > 1})
@@ -352,7 +352,7 @@ func (p *Label) Groups() []Group {
 }
 
 // Forward implements Policy.
-func (p *Label) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
+func (p *Classifier) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	dropout := torch.Dropout{}
 	if pass.Dropout {
 		dropout = torch.Dropout{P: p.lora().config.Dropout, Keys: b.Dropout}
@@ -394,7 +394,7 @@ func ranks(logProbs []float32, actions []int64, classes int) []int64 {
 }
 
 // read is the vector z of each sequence, [S, H], and the labels' logits, [S, C].
-func (p *Label) read(s *torch.Scope, sequences [][]int32, pass torch.Pass) (z, logits torch.Tensor) {
+func (p *Classifier) read(s *torch.Scope, sequences [][]int32, pass torch.Pass) (z, logits torch.Tensor) {
 	switch p.Pooling {
 	case PoolScore:
 		return p.scoreLabels(s, sequences, pass)
@@ -409,7 +409,7 @@ func (p *Label) read(s *torch.Scope, sequences [][]int32, pass torch.Pass) (z, l
 }
 
 // Probs is π(·|x) of each sequence, in order. It stops early with ctx's error.
-func (p *Label) Probs(ctx context.Context, sequences [][]int32) ([][]float32, error) {
+func (p *Classifier) Probs(ctx context.Context, sequences [][]int32) ([][]float32, error) {
 	classes := len(p.Labels)
 	all := make([][]float32, 0, len(sequences))
 	for _, part := range rl.MicroBatches(len(sequences), predictTokens, func(i int) int { return len(sequences[i]) + p.headTokens() }) {

@@ -32,7 +32,7 @@ func (e Examples) Samples() []*rl.Sample {
 
 // Encode turns rows into examples. Errors name the file and line of a text that cannot be encoded, or of a
 // label that the policy does not have.
-func (p *Label) Encode(rows []dataset.Row) (Examples, error) {
+func (p *Classifier) Encode(rows []dataset.Row) (Examples, error) {
 	labels, err := dataset.LabelIndex(rows, p.Labels)
 	if err != nil {
 		return Examples{}, err
@@ -62,7 +62,7 @@ func (p *Label) Encode(rows []dataset.Row) (Examples, error) {
 }
 
 // EncodeText is the token ids of one text, and whether it was cut at MaxLength.
-func (p *Label) EncodeText(text string) (ids []int32, cut bool, err error) {
+func (p *Classifier) EncodeText(text string) (ids []int32, cut bool, err error) {
 	if p.Pooling == PoolScore {
 		return p.encodePrompt(text)
 	}

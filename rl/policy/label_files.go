@@ -39,7 +39,7 @@ type policyRecord struct {
 const rewardLabel = "LABEL_0"
 
 // SaveWeights writes the adapter as PEFT does, and the heads.
-func (p *Label) SaveWeights(dir string) error {
+func (p *Classifier) SaveWeights(dir string) error {
 	head, err := p.headTensors()
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (p *Label) SaveWeights(dir string) error {
 	return p.value.save(dir)
 }
 
-func (p *Label) headTensors() ([]safetensors.Tensor, error) {
+func (p *Classifier) headTensors() ([]safetensors.Tensor, error) {
 	var tensors []safetensors.Tensor
 	for _, part := range p.headParts() {
 		data, err := (*part.v).Read()
@@ -76,7 +76,7 @@ func (p *Label) headTensors() ([]safetensors.Tensor, error) {
 
 // Save writes a folder that LoadLabel, PEFT and (with pooling family) AutoModelForSequenceClassification
 // read: adapter, heads, label mappings, config.json and the tokenizer's files.
-func (p *Label) Save(dir string) error {
+func (p *Classifier) Save(dir string) error {
 	if err := p.SaveWeights(dir); err != nil {
 		return fmt.Errorf("saving the policy: %w", err)
 	}
@@ -86,7 +86,7 @@ func (p *Label) Save(dir string) error {
 	return nil
 }
 
-func (p *Label) saveCommon(dir string) error {
+func (p *Classifier) saveCommon(dir string) error {
 	reward := p.IsReward()
 	if !reward {
 		if err := intent.WriteMapping(dir, p.Labels); err != nil {
@@ -103,7 +103,7 @@ func (p *Label) saveCommon(dir string) error {
 }
 
 // modelDir is the folder of the base model.
-func (p *Label) modelDir() string {
+func (p *Classifier) modelDir() string {
 	if p.lm != nil {
 		return p.lm.model.Dir
 	}
@@ -111,7 +111,7 @@ func (p *Label) modelDir() string {
 }
 
 // saveConfig copies the model's config.json and changes what changed: the labels.
-func (p *Label) saveConfig(dir string) error {
+func (p *Classifier) saveConfig(dir string) error {
 	data, err := os.ReadFile(filepath.Join(p.modelDir(), "config.json"))
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (p *Label) saveConfig(dir string) error {
 }
 
 // id2Label maps class numbers, in decimal, to labels, as config.json has it.
-func (p *Label) id2Label() map[string]string {
+func (p *Classifier) id2Label() map[string]string {
 	names := map[string]string{}
 	for i, label := range p.Labels {
 		names[strconv.Itoa(i)] = label
@@ -151,7 +151,7 @@ func IsLabelFolder(dir string) bool {
 // ReadLabelFolder reads what the folder of a Label says of it beside the model: Labels, Pooling and
 // MaxLength. The policy has no weights: nothing can be asked of it,
 // and it need not be closed.
-func ReadLabelFolder(dir string) (*Label, error) {
+func ReadLabelFolder(dir string) (*Classifier, error) {
 	var record policyRecord
 	if err := files.LoadJSON(filepath.Join(dir, policyFile), &record); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -166,13 +166,13 @@ func ReadLabelFolder(dir string) (*Label, error) {
 			return nil, err
 		}
 	}
-	return &Label{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, dir: dir, words: labelWords{prompt: record.Prompt}}, nil
+	return &Classifier{Labels: labels, Pooling: record.Pooling, MaxLength: record.MaxLength, dir: dir, words: labelWords{prompt: record.Prompt}}, nil
 }
 
 // LoadLabel loads what Save wrote, with the base model that its adapter names, or what Merge wrote, to train it further
 // or else to use it. model is the folder, or a name as hub.Client.Model takes it. Errors name the file and what is wrong in
 // it.
-func LoadLabel(ctx context.Context, client *hub.Client, model string, trainable bool) (*Label, error) {
+func LoadLabel(ctx context.Context, client *hub.Client, model string, trainable bool) (*Classifier, error) {
 	found, err := client.Model(ctx, model, hub.Weights)
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func LoadLabel(ctx context.Context, client *hub.Client, model string, trainable 
 }
 
 // loaded is load that leaves nothing open where it fails.
-func (p *Label) loaded(ctx context.Context, client *hub.Client, dir string) error {
+func (p *Classifier) loaded(ctx context.Context, client *hub.Client, dir string) error {
 	err := p.load(ctx, client, dir)
 	if err != nil && (p.model != nil || p.lm != nil) {
 		p.Close()
@@ -197,7 +197,7 @@ func (p *Label) loaded(ctx context.Context, client *hub.Client, dir string) erro
 	return err
 }
 
-func (p *Label) load(ctx context.Context, client *hub.Client, dir string) error {
+func (p *Classifier) load(ctx context.Context, client *hub.Client, dir string) error {
 	switch p.Pooling {
 	case transformers.PoolMean, transformers.PoolFamily:
 	case PoolLast, PoolScore:
@@ -257,7 +257,7 @@ func (p *Label) load(ctx context.Context, client *hub.Client, dir string) error 
 
 // readHeads reads the classification head of dir, in the order of headParams; extra holds what travelled
 // with the adapter.
-func (p *Label) readHeads(dir string, extra map[string]safetensors.Tensor) ([][]float32, error) {
+func (p *Classifier) readHeads(dir string, extra map[string]safetensors.Tensor) ([][]float32, error) {
 	width := int64(p.width())
 	var heads [][]float32
 	var err error
@@ -315,7 +315,7 @@ func readPair(path, weightName, biasName string, out, in int64) (weight, bias []
 }
 
 // saveLanguage writes the adapter of a language model: with a head that of a sequence classifier, without one its own.
-func (p *Label) saveLanguage(dir string, head []safetensors.Tensor) error {
+func (p *Classifier) saveLanguage(dir string, head []safetensors.Tensor) error {
 	if p.Pooling == PoolScore {
 		return p.lm.adapter.save(dir, nil)
 	}
@@ -323,7 +323,7 @@ func (p *Label) saveLanguage(dir string, head []safetensors.Tensor) error {
 }
 
 // LoadWeights puts back what SaveWeights wrote.
-func (p *Label) LoadWeights(dir string) error {
+func (p *Classifier) LoadWeights(dir string) error {
 	load := p.lora().load
 	if p.Pooling == PoolLast {
 		load = p.lora().loadScored

@@ -41,7 +41,7 @@ func isLanguageModel(dir string) bool {
 }
 
 // newLanguageLabel is NewLabel on a language model.
-func newLanguageLabel(c LabelConfig) (*Label, error) {
+func newLanguageLabel(c LabelConfig) (*Classifier, error) {
 	if c.Pooling != "" {
 		return nil, fmt.Errorf("policy: pooling %s is for encoders: of a language model the last token is read", c.Pooling)
 	}
@@ -49,7 +49,7 @@ func newLanguageLabel(c LabelConfig) (*Label, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Label{Labels: c.Labels, Pooling: PoolLast, MaxLength: c.MaxLength, BaseModel: lm.BaseModel, lm: lm, tokenizer: lm.Tokenizer}
+	p := &Classifier{Labels: c.Labels, Pooling: PoolLast, MaxLength: c.MaxLength, BaseModel: lm.BaseModel, lm: lm, tokenizer: lm.Tokenizer}
 	if c.Prompt != nil {
 		p.Pooling, p.words.prompt = PoolScore, c.Prompt(lm.Templates == nil)
 		err = p.spell()
@@ -69,7 +69,7 @@ func newLanguageLabel(c LabelConfig) (*Label, error) {
 
 // spell finds the tokens of each label: behind a text a space before and a line end after it, in a conversation the token
 // that ends a message after it. So of two labels of which one begins with the other, each is a whole.
-func (p *Label) spell() error {
+func (p *Classifier) spell() error {
 	shows := strings.Contains(p.words.prompt.Text, TextMark)
 	for _, m := range p.words.prompt.Messages {
 		shows = shows || strings.Contains(m.Content, TextMark)
@@ -105,7 +105,7 @@ func (p *Label) spell() error {
 }
 
 // mostTokens is how many tokens the model reads of a text or a prompt.
-func (p *Label) mostTokens() int {
+func (p *Classifier) mostTokens() int {
 	longest := 0
 	for _, ids := range p.words.tokens {
 		longest = max(longest, len(ids))
@@ -114,7 +114,7 @@ func (p *Label) mostTokens() int {
 }
 
 // observe is the tokens of the prompt with a text in it.
-func (p *Label) observe(text string) ([]int32, error) {
+func (p *Classifier) observe(text string) ([]int32, error) {
 	shown := envs.Observation{Text: strings.ReplaceAll(p.words.prompt.Text, TextMark, text)}
 	for _, m := range p.words.prompt.Messages {
 		shown.Messages = append(shown.Messages, envs.Message{Role: m.Role, Content: strings.ReplaceAll(m.Content, TextMark, text)})
@@ -123,7 +123,7 @@ func (p *Label) observe(text string) ([]int32, error) {
 }
 
 // encodePrompt is observe with as much of the text as MaxLength leaves room for.
-func (p *Label) encodePrompt(text string) (ids []int32, cut bool, err error) {
+func (p *Classifier) encodePrompt(text string) (ids []int32, cut bool, err error) {
 	if ids, err = p.observe(text); err != nil || len(ids) <= p.MaxLength {
 		return ids, false, err
 	}
@@ -147,7 +147,7 @@ func (p *Label) encodePrompt(text string) (ids []int32, cut bool, err error) {
 }
 
 // Shown is what the policy reads of a text, and how many tokens that is.
-func (p *Label) Shown(text string) (string, int, error) {
+func (p *Classifier) Shown(text string) (string, int, error) {
 	ids, _, err := p.EncodeText(text)
 	if err != nil {
 		return "", 0, err
@@ -158,7 +158,7 @@ func (p *Label) Shown(text string) (string, int, error) {
 
 // scoreLabels says of S prompts what the model thinks of each label behind them: the log-probability of its tokens, summed,
 // [S, C], and z, the states of the prompts' last tokens, [S, H]. A prompt is computed once for all labels.
-func (p *Label) scoreLabels(s *torch.Scope, prompts [][]int32, how torch.Pass) (z, scores torch.Tensor) {
+func (p *Classifier) scoreLabels(s *torch.Scope, prompts [][]int32, how torch.Pass) (z, scores torch.Tensor) {
 	var sequences [][]int32
 	var rows, targets, last []int64
 	var keys []uint64
@@ -188,7 +188,7 @@ func (p *Label) scoreLabels(s *torch.Scope, prompts [][]int32, how torch.Pass) (
 }
 
 // headTokens is how many tokens a forward pass adds to a text: those of the labels.
-func (p *Label) headTokens() int {
+func (p *Classifier) headTokens() int {
 	n := 0
 	for _, ids := range p.words.tokens {
 		n += len(ids)
@@ -197,7 +197,7 @@ func (p *Label) headTokens() int {
 }
 
 // loadLanguage is load of a classifier on a language model.
-func (p *Label) loadLanguage(ctx context.Context, client *hub.Client, dir string) error {
+func (p *Classifier) loadLanguage(ctx context.Context, client *hub.Client, dir string) error {
 	config, pairs, extra, err := lora.Load(dir)
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func (p *Label) loadLanguage(ctx context.Context, client *hub.Client, dir string
 }
 
 // loadScorer puts on the adapter of a language model.
-func (p *Label) loadScorer(dir string, config lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor) error {
+func (p *Classifier) loadScorer(dir string, config lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor) error {
 	if err := FitsLanguageModel(p.lm.model.Config, config, pairs, extra); err != nil {
 		return fmt.Errorf("%s does not fit %s: %w", dir, p.BaseModel, err)
 	}

@@ -26,7 +26,7 @@ func ask(asText bool) envs.Observation {
 }
 
 // languageLabel is a classifier on a small language model whose adapter and head are no longer what they were.
-func languageLabel(t testing.TB, write func(dir string, layers, width int, seed uint64) error, c LabelConfig) *Label {
+func languageLabel(t testing.TB, write func(dir string, layers, width int, seed uint64) error, c LabelConfig) *Classifier {
 	t.Helper()
 	c.Dir, c.R, c.Alpha, c.Seed = filepath.Join(t.TempDir(), "tiny"), 4, 8, 5
 	if err := write(c.Dir, 2, 32, 3); err != nil {
@@ -54,7 +54,7 @@ func languageLabel(t testing.TB, write func(dir string, layers, width int, seed 
 
 var artLabels = []string{"art", "art history", "law"}
 
-func encoded(t testing.TB, p *Label, texts ...string) (ids [][]int32) {
+func encoded(t testing.TB, p *Classifier, texts ...string) (ids [][]int32) {
 	t.Helper()
 	for _, text := range texts {
 		one, _, err := p.EncodeText(text)
@@ -67,7 +67,7 @@ func encoded(t testing.TB, p *Label, texts ...string) (ids [][]int32) {
 }
 
 // oneByOne is log π of every label, each label's text behind each prompt on its own, by Token alone.
-func oneByOne(s *torch.Scope, p *Label, prompts [][]int32, base bool) (logProbs [][]torch.Tensor) {
+func oneByOne(s *torch.Scope, p *Classifier, prompts [][]int32, base bool) (logProbs [][]torch.Tensor) {
 	for _, prompt := range prompts {
 		var sums []torch.Tensor
 		for _, label := range p.words.tokens {
@@ -163,7 +163,7 @@ func TestScoredLabelsAreThoseOfEachAlone(t *testing.T) {
 }
 
 // baseScores: without the adapter it is the base model that scores. adapted is the first probability with it.
-func baseScores(t *testing.T, p *Label, prompts [][]int32, adapted float32) {
+func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32) {
 	t.Helper()
 	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		got := s.Read(s.Exp(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: []int64{0}}, Pass{Base: true}).Labels))
@@ -275,7 +275,7 @@ func TestLanguageLabelComesBack(t *testing.T) {
 			if err := q.AddValueHead(); err != nil {
 				t.Fatal(err)
 			}
-			same := func(p *Label) {
+			same := func(p *Classifier) {
 				t.Helper()
 				after, err := p.Probs(t.Context(), encoded(t, p, "a wave", "the law"))
 				if err != nil {
@@ -415,7 +415,7 @@ func BenchmarkScore(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := &Label{Labels: make([]string, 14), Pooling: PoolScore, lm: lm}
+	p := &Classifier{Labels: make([]string, 14), Pooling: PoolScore, lm: lm}
 	defer lm.Close()
 	prompt := make([]int32, 64)
 	for i := range prompt {

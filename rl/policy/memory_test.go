@@ -13,7 +13,7 @@ import (
 // heldBytes is the memory of this process that is of no file and not free.
 func heldBytes(t *testing.T) float64 {
 	t.Helper()
-	torch.GiveBack()
+	torch.ReleaseMemory()
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Skip(err)
@@ -42,7 +42,7 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := func() *Token {
+	open := func() *CausalLM {
 		p, err := NewToken(c)
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 		t.Cleanup(p.Close)
 		return p
 	}
-	sample := func(p *Token) *Sampler {
+	sample := func(p *CausalLM) *Sampler {
 		m, err := p.NewSampler(4)
 		if err != nil {
 			t.Fatal(err)

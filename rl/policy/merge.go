@@ -20,7 +20,7 @@ import (
 // head.safetensors for PoolMean. The value head stays behind: a merged model has no adapter to train.
 //
 // The folder appears whole or not at all.
-func (p *Label) Merge(dir string) error {
+func (p *Classifier) Merge(dir string) error {
 	if p.lm != nil {
 		return errors.New("merging: the classifier stands on a language model, of which only the adapter is written")
 	}
@@ -33,7 +33,7 @@ func (p *Label) Merge(dir string) error {
 	return nil
 }
 
-func (p *Label) writeMerged(dir string) error {
+func (p *Classifier) writeMerged(dir string) error {
 	tensors, err := p.mergedTensors()
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (p *Label) writeMerged(dir string) error {
 }
 
 // mergedTensors are the base model's tensors under the names of the merged model, adapters added.
-func (p *Label) mergedTensors() ([]safetensors.Tensor, error) {
+func (p *Classifier) mergedTensors() ([]safetensors.Tensor, error) {
 	files, err := safetensors.OpenModel(p.model.Dir)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func describeMerged(path, architecture string) error {
 
 // saveMeanPooling says, in the files of sentence-transformers, that texts are the mean of their tokens. Those
 // of the base model may go on to normalise, which the head does not expect.
-func (p *Label) saveMeanPooling(dir string) error {
+func (p *Classifier) saveMeanPooling(dir string) error {
 	type module struct {
 		Index int    `json:"idx"`
 		Name  string `json:"name"`
@@ -152,7 +152,7 @@ func (p *Label) saveMeanPooling(dir string) error {
 }
 
 // writeMergedCard writes README.md.
-func (p *Label) writeMergedCard(dir string) error {
+func (p *Classifier) writeMergedCard(dir string) error {
 	load := `model = AutoModelForSequenceClassification.from_pretrained(".").eval()`
 	imports := "from transformers import AutoModelForSequenceClassification, AutoTokenizer"
 	logits := "    logits = model(**batch).logits"

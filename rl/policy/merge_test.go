@@ -19,7 +19,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-func loadPolicy(t *testing.T, dir string) *policy.Label {
+func loadPolicy(t *testing.T, dir string) *policy.Classifier {
 	t.Helper()
 	p, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir, false)
 	if err != nil {
@@ -30,7 +30,7 @@ func loadPolicy(t *testing.T, dir string) *policy.Label {
 }
 
 // probabilities of some texts, of 3 to 12 tokens.
-func probabilities(t *testing.T, p *policy.Label) []float32 {
+func probabilities(t *testing.T, p *policy.Classifier) []float32 {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(3, 0))
 	var ids [][]int32

@@ -39,7 +39,7 @@ func (f *Preferences) leave(e chat.Example) {
 // EncodePreferences turns preferences into samples whose actions are the tokens of the answers, the token that ends a
 // text included. With singles each answer is a unit of its own, of which Truth says whether it is good. Errors name the
 // file and the line of a row that cannot be encoded.
-func (p *Token) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLength int, singles bool) (Preferences, error) {
+func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLength int, singles bool) (Preferences, error) {
 	o := EncodeOptions{MaxLength: maxLength, CompletionOnly: true}
 	o.MaxLength = p.LengthWithin(o.MaxLength)
 	var out Preferences
@@ -55,7 +55,7 @@ func (p *Token) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLe
 }
 
 // encodePreferences adds the units of examples to out, in their order.
-func (p *Token) encodePreferences(out *Preferences, batch []chat.Example, o EncodeOptions, singles bool) error {
+func (p *CausalLM) encodePreferences(out *Preferences, batch []chat.Example, o EncodeOptions, singles bool) error {
 	encoded, errs := make([][]Sequence, len(batch)), make([]error, len(batch))
 	shared(len(batch), func(i int) {
 		for _, answer := range answersOf(batch[i]) {

@@ -25,7 +25,7 @@ import (
 // probability of one of a classifier's labels. It stands on an encoder, whose pooled vector a linear layer reads, or on
 // a language model, of which it reads the state of the last token.
 type RewardModel struct {
-	encoder *Label       // nil on a language model
+	encoder *Classifier  // nil on a language model
 	causal  *causalScore // nil on an encoder
 	class   int          // of several labels; -1 for the one output
 	name    string
@@ -118,7 +118,7 @@ func IsRewardFolder(dir string) bool {
 }
 
 // loadClassifier loads the folder of a Label, or of a classifier of transformers, whose labels are those of config.json.
-func loadClassifier(ctx context.Context, client *hub.Client, dir string) (*Label, error) {
+func loadClassifier(ctx context.Context, client *hub.Client, dir string) (*Classifier, error) {
 	if IsLabelFolder(dir) {
 		p, err := ReadLabelFolder(dir)
 		if err != nil {
@@ -131,7 +131,7 @@ func loadClassifier(ctx context.Context, client *hub.Client, dir string) (*Label
 	if err != nil {
 		return nil, err
 	}
-	p := &Label{Labels: config.ID2Label, Pooling: transformers.PoolFamily, MaxLength: config.MaxLength(), dir: dir, adapter: adapter{frozen: true}}
+	p := &Classifier{Labels: config.ID2Label, Pooling: transformers.PoolFamily, MaxLength: config.MaxLength(), dir: dir, adapter: adapter{frozen: true}}
 	for i := len(p.Labels); i < config.NumLabels; i++ {
 		p.Labels = append(p.Labels, fmt.Sprintf("LABEL_%d", i))
 	}

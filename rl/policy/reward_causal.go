@@ -22,7 +22,7 @@ import (
 // causalScore is a language model whose last state a linear layer without bias reads, as transformers'
 // …ForSequenceClassification has it.
 type causalScore struct {
-	*Token
+	*CausalLM
 	weight    *torch.Var // [1, H]
 	bias      *torch.Var // [1] of zeros, not trained
 	maxLength int        // 0 = as many as the model has positions
@@ -49,8 +49,8 @@ func newCausalScore(c RewardConfig) (*causalScore, error) {
 }
 
 // scored puts a score layer on p.
-func (p *Token) scored(weight []float32, maxLength int) (*causalScore, error) {
-	m := &causalScore{Token: p, maxLength: maxLength}
+func (p *CausalLM) scored(weight []float32, maxLength int) (*causalScore, error) {
+	m := &causalScore{CausalLM: p, maxLength: maxLength}
 	var err error
 	if m.weight, err = torch.Parameter(weight, 1, int64(len(weight))); err == nil {
 		m.bias, err = torch.Constant([]float32{0}, 1)
@@ -65,7 +65,7 @@ func (p *Token) scored(weight []float32, maxLength int) (*causalScore, error) {
 // Close frees the model.
 func (m *causalScore) Close() {
 	torch.CloseAll(m.weight, m.bias)
-	m.Token.Close()
+	m.CausalLM.Close()
 }
 
 func (m *causalScore) limit() int {
@@ -177,7 +177,7 @@ func loadCausalScore(ctx context.Context, client *hub.Client, dir string) (*caus
 }
 
 // restored is the reward model of an adapter's parts.
-func (p *Token) restored(dir string, config lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor, maxLength int) (*causalScore, error) {
+func (p *CausalLM) restored(dir string, config lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor, maxLength int) (*causalScore, error) {
 	weight, err := floats(extra, scoreWeight, int64(p.model.Config.Core().HiddenSize))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)

@@ -32,16 +32,16 @@ type GenerateOptions struct {
 
 // Completion is what the policy wrote behind a prompt.
 type Completion struct {
-	Text     string
-	IDs      []int32   // with the token that ended it
-	LogProbs []float32 // log π of each token, of the logits as they are
-	Drawn    []float32 // log-probability of each token in the distribution that it was drawn from; 0 where greedy
-	Reason   torch.Reason
+	Text             string
+	IDs              []int32   // with the token that ended it
+	LogProbs         []float32 // log π of each token, of the logits as they are
+	BehaviorLogProbs []float32 // log-probability of each token in the distribution that it was drawn from; 0 where greedy
+	Reason           torch.Reason
 }
 
 // Sampler completes prompts with a policy. On the CPU it holds a packed copy of the weights.
 type Sampler struct {
-	policy  *Token
+	policy  *CausalLM
 	engine  *torch.Engine
 	slots   int
 	version uint64 // of the weights that the engine has
@@ -50,7 +50,7 @@ type Sampler struct {
 }
 
 // NewSampler makes a sampler that runs slots completions at a time; it must be closed before the policy.
-func (p *Token) NewSampler(slots int) (*Sampler, error) {
+func (p *CausalLM) NewSampler(slots int) (*Sampler, error) {
 	engine, err := torch.NewEngine(p.model.Model, torch.EngineConfig{Slots: slots, EOS: p.eos})
 	if err != nil {
 		return nil, fmt.Errorf("generating: %w", err)
@@ -62,7 +62,7 @@ func (p *Token) NewSampler(slots int) (*Sampler, error) {
 func (m *Sampler) Close() { m.engine.Close() }
 
 // Policy is the policy that writes.
-func (m *Sampler) Policy() *Token { return m.policy }
+func (m *Sampler) Policy() *CausalLM { return m.policy }
 
 // refresh takes over the policy's weights as training has left them.
 func (m *Sampler) refresh() error {
@@ -246,7 +246,7 @@ func (m *Sampler) take(w *writing, e torch.Event) error {
 		w.hear(Heard{Sample: e.Sample, Completion: &r.Completion, Done: true, Err: ErrNotFinite})
 		return nil
 	}
-	r.IDs, r.LogProbs, r.Drawn = append(r.IDs, e.Token), append(r.LogProbs, e.Raw), append(r.Drawn, e.LogProb)
+	r.IDs, r.LogProbs, r.BehaviorLogProbs = append(r.IDs, e.Token), append(r.LogProbs, e.Raw), append(r.BehaviorLogProbs, e.LogProb)
 	stops := slices.Contains(o.StopIDs, e.Token)
 	ends := e.Done || stops
 	if !stops && !(o.Special && e.Reason == torch.ReasonStop) {
@@ -337,12 +337,12 @@ type Scored struct {
 }
 
 // Score runs the policy on prompts with given completions. Neither may be empty.
-func (p *Token) Score(ctx context.Context, prompts, completions [][]int32) ([]Scored, error) {
+func (p *CausalLM) Score(ctx context.Context, prompts, completions [][]int32) ([]Scored, error) {
 	return p.ScoreAt(ctx, prompts, completions, 1)
 }
 
 // ScoreAt is Score of the distribution at a temperature above 0.
-func (p *Token) ScoreAt(ctx context.Context, prompts, completions [][]int32, temperature float64) ([]Scored, error) {
+func (p *CausalLM) ScoreAt(ctx context.Context, prompts, completions [][]int32, temperature float64) ([]Scored, error) {
 	sequences := make([]Sequence, len(prompts))
 	for i, prompt := range prompts {
 		n := len(prompt) + len(completions[i])
@@ -370,7 +370,7 @@ func (p *Token) ScoreAt(ctx context.Context, prompts, completions [][]int32, tem
 }
 
 // predict runs the policy on samples, some at a time, without gradient.
-func (p *Token) predict(ctx context.Context, samples []*rl.Sample, temperature float64, visit func(s *torch.Scope, part []*rl.Sample, out Output)) error {
+func (p *CausalLM) predict(ctx context.Context, samples []*rl.Sample, temperature float64, visit func(s *torch.Scope, part []*rl.Sample, out Output)) error {
 	for _, bounds := range rl.MicroBatches(len(samples), predictTokens, func(i int) int { return len(samples[i].Tokens) }) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -401,7 +401,7 @@ type Validation struct {
 func (v Validation) Perplexity() float64 { return math.Exp(v.Loss) }
 
 // Validate measures the policy on the actions of samples.
-func (p *Token) Validate(ctx context.Context, samples []*rl.Sample) (Validation, error) {
+func (p *CausalLM) Validate(ctx context.Context, samples []*rl.Sample) (Validation, error) {
 	var v Validation
 	err := p.predict(ctx, samples, 1, func(s *torch.Scope, part []*rl.Sample, out Output) {
 		v.Loss -= s.Item(s.Sum(out.LogProbs))

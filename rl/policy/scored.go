@@ -16,7 +16,7 @@ import (
 const scoreWeight = "score.weight"
 
 // lastStates are the states of the last token of each sequence, [S, H]. What neighbours begin with is computed once.
-func (p *Token) lastStates(s *torch.Scope, sequences [][]int32, how torch.Pass) torch.Tensor {
+func (p *CausalLM) lastStates(s *torch.Scope, sequences [][]int32, how torch.Pass) torch.Tensor {
 	rows := make([]int64, len(sequences))
 	begin := 0
 	for i, ids := range sequences {
@@ -30,13 +30,13 @@ func (p *Token) lastStates(s *torch.Scope, sequences [][]int32, how torch.Pass) 
 }
 
 // prefix is what stands before the decoder's layers in the names of its modules: "model.".
-func (p *Token) prefix() string {
+func (p *CausalLM) prefix() string {
 	first, _, _ := strings.Cut(p.model.Config.Linears()[0].Name, ".")
 	return first + "."
 }
 
 // saveScored writes the adapter as that of a sequence classifier, with the score layer as a whole.
-func (p *Token) saveScored(dir string, score safetensors.Tensor) error {
+func (p *CausalLM) saveScored(dir string, score safetensors.Tensor) error {
 	c := p.adapter.config
 	c.TaskType, c.Prefix, c.ModulesToSave = lora.SequenceClassification, p.prefix(), []string{"score"}
 	var pairs []lora.Pair
@@ -52,7 +52,7 @@ func (p *Token) saveScored(dir string, score safetensors.Tensor) error {
 }
 
 // attachScored puts on the adapter of a sequence classifier's parts.
-func (p *Token) attachScored(dir string, config lora.Config, pairs []lora.Pair) error {
+func (p *CausalLM) attachScored(dir string, config lora.Config, pairs []lora.Pair) error {
 	if config.TaskType != lora.SequenceClassification {
 		return fmt.Errorf("%s: task_type is %s: it is no sequence classifier, which has %s", dir, config.TaskType, lora.SequenceClassification)
 	}

@@ -14,7 +14,7 @@ import (
 
 // ReadTokenFolder makes a policy of a model folder whose weights stay unread: it renders and encodes texts as
 // training would, and can do nothing else. Close it after use.
-func ReadTokenFolder(dir string) (*Token, error) {
+func ReadTokenFolder(dir string) (*CausalLM, error) {
 	config, err := transformers.LoadCausalConfig(dir)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func ReadTokenFolder(dir string) (*Token, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Token{BaseModel: dir, Tokenizer: words, model: &transformers.Causal{Dir: dir, Config: config, Generation: generation}}
+	p := &CausalLM{BaseModel: dir, Tokenizer: words, model: &transformers.Causal{Dir: dir, Config: config, Generation: generation}}
 	if err := p.loadText(dir); err != nil {
 		p.Close()
 		return nil, err
@@ -36,7 +36,7 @@ func ReadTokenFolder(dir string) (*Token, error) {
 }
 
 // Observe is the tokens of what an episode shows first.
-func (p *Token) Observe(o envs.Observation) ([]int32, error) {
+func (p *CausalLM) Observe(o envs.Observation) ([]int32, error) {
 	if len(o.Messages) == 0 {
 		return p.Prompt(chat.Content{Text: o.Text})
 	}
@@ -63,7 +63,7 @@ const turnMark = "rltrainTURN"
 
 // Reply is the tokens behind an assistant's message that the user answers: the end of that message, unless the tokens
 // before have an end token, the user's message and the beginning of the assistant's next one.
-func (p *Token) Reply(text string, ended bool) ([]int32, error) {
+func (p *CausalLM) Reply(text string, ended bool) ([]int32, error) {
 	if p.Templates == nil {
 		return nil, fmt.Errorf("the task answers with messages, but %s %w", p.model.Dir, template.ErrNone)
 	}
@@ -85,7 +85,7 @@ func (p *Token) Reply(text string, ended bool) ([]int32, error) {
 }
 
 // Spell is the text of tokens, and how long it is after each of them. A special token has no text.
-func (p *Token) Spell(ids []int32) (text string, ends []int, err error) {
+func (p *CausalLM) Spell(ids []int32) (text string, ends []int, err error) {
 	var b strings.Builder
 	decoder := p.Tokenizer.NewDecoder(true)
 	for i, id := range ids {

@@ -16,7 +16,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 	if err := TinyModel(dir, 1, 32, 3); err != nil {
 		t.Fatal(err)
 	}
-	load := func() *Token {
+	load := func() *CausalLM {
 		p, err := NewToken(TokenConfig{Dir: dir})
 		if err != nil {
 			t.Fatal(err)

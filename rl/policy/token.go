@@ -16,9 +16,9 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
-// Token is a policy whose actions are tokens: a causal language model, with an adapter on frozen
+// CausalLM is a policy whose actions are tokens: a causal language model, with an adapter on frozen
 // weights or trained whole.
-type Token struct {
+type CausalLM struct {
 	BaseModel string // hub id or folder, as saved files name it
 	Tokenizer *tokenizer.Tokenizer
 	Templates *chat.Templates // nil where the folder has no chat template
@@ -51,9 +51,9 @@ type TokenConfig struct {
 
 // NewToken makes a policy on a pretrained model; an adapter changes nothing yet and is a function of
 // the seed.
-func NewToken(c TokenConfig) (*Token, error) {
+func NewToken(c TokenConfig) (*CausalLM, error) {
 	// Reading a large vocabulary takes about as long as opening the native core, which the weights wait for.
-	p := &Token{BaseModel: c.BaseModel, dir: c.Dir, model: &transformers.Causal{}, merged: c.merged}
+	p := &CausalLM{BaseModel: c.BaseModel, dir: c.Dir, model: &transformers.Causal{}, merged: c.merged}
 	var failed error
 	done := make(chan struct{})
 	go func() {
@@ -80,17 +80,17 @@ func NewToken(c TokenConfig) (*Token, error) {
 		p.Close()
 		return nil, err
 	}
-	torch.GiveBack() // what reading the vocabulary has left, before packed weights come beside it
+	torch.ReleaseMemory() // what reading the vocabulary has left, before packed weights come beside it
 	return p, nil
 }
 
 // RandomToken is a policy without a tokenizer on a Llama of random weights of dtype, for benchmarks.
-func RandomToken(shape transformers.LlamaShape, dtype torch.DType, c TokenConfig) (*Token, error) {
+func RandomToken(shape transformers.LlamaShape, dtype torch.DType, c TokenConfig) (*CausalLM, error) {
 	model, err := transformers.RandomLlama(shape, dtype, c.Seed)
 	if err != nil {
 		return nil, err
 	}
-	p := &Token{BaseModel: c.BaseModel, model: model}
+	p := &CausalLM{BaseModel: c.BaseModel, model: model}
 	if err := p.adapt(c); err != nil {
 		p.Close()
 		return nil, err
@@ -99,7 +99,7 @@ func RandomToken(shape transformers.LlamaShape, dtype torch.DType, c TokenConfig
 }
 
 // adapt puts on the adapter that c asks for.
-func (p *Token) adapt(c TokenConfig) error {
+func (p *CausalLM) adapt(c TokenConfig) error {
 	if c.Full || c.R == 0 {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (p *Token) adapt(c TokenConfig) error {
 }
 
 // loadText reads what goes with the tokenizer, and checks that it is the model's.
-func (p *Token) loadText(dir string) error {
+func (p *CausalLM) loadText(dir string) error {
 	if err := p.Tokenizer.CheckModel(p.model.Config.Core().VocabSize); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
@@ -140,10 +140,10 @@ func (p *Token) loadText(dir string) error {
 }
 
 // EOS are the ids that end a text: the tokenizer's, those of config.json and of generation_config.json.
-func (p *Token) EOS() []int32 { return slices.Clone(p.eos) }
+func (p *CausalLM) EOS() []int32 { return slices.Clone(p.eos) }
 
 // Forward implements Policy. A token is predicted by the state before it.
-func (p *Token) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
+func (p *CausalLM) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	how := torch.Pass{Adapter: !pass.Base, Checkpoint: pass.Checkpoint}
 	if pass.Dropout {
 		how.Dropout = torch.Dropout{P: p.adapter.config.Dropout, Keys: b.Dropout}
@@ -164,7 +164,7 @@ func (p *Token) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 
 // pack lays sequences end to end, each up to the last of its rows, and only once what neighbours begin with, up to
 // the first token that is read. It returns where the rows are then.
-func (p *Token) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Packed, []int64) {
+func (p *CausalLM) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Packed, []int64) {
 	if slices.ContainsFunc(p.model.Config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
 		return torch.Pack(ids), rows // a token's state depends on how long its sequence is
 	}
@@ -210,7 +210,7 @@ func each[T, V any](items []T, value func(item T) V) []V {
 	return out
 }
 
-func (p *Token) head(s *torch.Scope, hidden torch.Tensor, targets []int64, temperature float64) (logProbs, entropy, rank torch.Tensor) {
+func (p *CausalLM) head(s *torch.Scope, hidden torch.Tensor, targets []int64, temperature float64) (logProbs, entropy, rank torch.Tensor) {
 	var bias *torch.Tensor
 	if p.model.HeadBias != nil {
 		b := p.model.HeadBias.T()
@@ -222,7 +222,7 @@ func (p *Token) head(s *torch.Scope, hidden torch.Tensor, targets []int64, tempe
 }
 
 // Close frees the policy.
-func (p *Token) Close() {
+func (p *CausalLM) Close() {
 	p.adapter.close()
 	p.value.close()
 	if p.Tokenizer != nil && !p.shared {
@@ -232,9 +232,9 @@ func (p *Token) Close() {
 }
 
 // Params implements run.Weights: the adapter or all weights, then the value head.
-func (p *Token) Params() []*torch.Var { return append(p.body(), p.value.params()...) }
+func (p *CausalLM) Params() []*torch.Var { return append(p.body(), p.value.params()...) }
 
-func (p *Token) body() []*torch.Var {
+func (p *CausalLM) body() []*torch.Var {
 	params := p.adapter.params()
 	if p.model.Trainable {
 		for _, name := range slices.Sorted(maps.Keys(p.model.Weights)) {
@@ -245,10 +245,10 @@ func (p *Token) body() []*torch.Var {
 }
 
 // Changed implements run.Weights: samplers take the weights over before they write on.
-func (p *Token) Changed() { p.version++ }
+func (p *CausalLM) Changed() { p.version++ }
 
 // AddValueHead implements Policy.
-func (p *Token) AddValueHead() (err error) {
+func (p *CausalLM) AddValueHead() (err error) {
 	if p.value == nil {
 		p.value, err = newValueHead(p.dir, int64(p.model.Config.Core().HiddenSize))
 	}
@@ -256,7 +256,7 @@ func (p *Token) AddValueHead() (err error) {
 }
 
 // Fresh implements Policy.
-func (p *Token) Fresh() (bool, error) {
+func (p *CausalLM) Fresh() (bool, error) {
 	if len(p.adapter.layers) == 0 {
 		return false, nil
 	}
@@ -264,7 +264,7 @@ func (p *Token) Fresh() (bool, error) {
 }
 
 // Groups implements Policy. Norms and biases, which have one dimension, do not decay.
-func (p *Token) Groups() []Group {
+func (p *CausalLM) Groups() []Group {
 	matrices, vectors := Group{Role: Body, Decay: true}, Group{Role: Body}
 	for _, v := range p.body() {
 		if shape, err := v.Shape(); err == nil && len(shape) == 1 {
@@ -277,13 +277,13 @@ func (p *Token) Groups() []Group {
 }
 
 // Trainable says whether there is something to train: an adapter that is not merged, or all weights.
-func (p *Token) Trainable() bool { return len(p.body()) > 0 }
+func (p *CausalLM) Trainable() bool { return len(p.body()) > 0 }
 
 // Full tells whether all weights are trained.
-func (p *Token) Full() bool { return p.model.Trainable }
+func (p *CausalLM) Full() bool { return p.model.Trainable }
 
 // Parameters counts the weights: all of them, and those that training changes (a value head included).
-func (p *Token) Parameters() (total, trainable int64) {
+func (p *CausalLM) Parameters() (total, trainable int64) {
 	total, trainable = p.model.Parameters+p.adapter.size(), p.adapter.size()
 	if p.model.Trainable {
 		trainable = total
@@ -293,10 +293,10 @@ func (p *Token) Parameters() (total, trainable int64) {
 }
 
 // MaxLength is the number of positions that the model has.
-func (p *Token) MaxLength() int { return p.model.Config.Core().MaxPositions }
+func (p *CausalLM) MaxLength() int { return p.model.Config.Core().MaxPositions }
 
 // LengthWithin is how long a sequence may be where at most n tokens are asked for; 0 asks for no limit but the model's.
-func (p *Token) LengthWithin(n int) int {
+func (p *CausalLM) LengthWithin(n int) int {
 	if n == 0 {
 		return p.MaxLength()
 	}
@@ -304,4 +304,4 @@ func (p *Token) LengthWithin(n int) int {
 }
 
 // VocabSize is the number of token ids.
-func (p *Token) VocabSize() int { return p.model.Config.Core().VocabSize }
+func (p *CausalLM) VocabSize() int { return p.model.Config.Core().VocabSize }

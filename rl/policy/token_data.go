@@ -69,7 +69,7 @@ type EncodeOptions struct {
 // Encode turns texts, conversations, and prompts with completions into sequences that end with the token
 // that ends a text; that token is a label. Errors name the file and line of an example that cannot be
 // encoded; a data set that leaves nothing to train on is one.
-func (p *Token) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions) (TokenExamples, error) {
+func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions) (TokenExamples, error) {
 	o.MaxLength = p.LengthWithin(o.MaxLength)
 	var out TokenExamples
 	var err error
@@ -108,7 +108,7 @@ func inBatches(examples iter.Seq2[chat.Example, error], take func(batch []chat.E
 }
 
 // encodeBatch adds the sequences of examples to out, in their order.
-func (p *Token) encodeBatch(out *TokenExamples, batch []chat.Example, o EncodeOptions) error {
+func (p *CausalLM) encodeBatch(out *TokenExamples, batch []chat.Example, o EncodeOptions) error {
 	encoded, errs := make([]Sequence, len(batch)), make([]error, len(batch))
 	shared(len(batch), func(i int) { encoded[i], errs[i] = p.encodeExample(batch[i], o) })
 	for i, q := range encoded {
@@ -142,7 +142,7 @@ func shared(n int, do func(i int)) {
 	workers.Wait()
 }
 
-func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error) {
+func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error) {
 	switch {
 	case e.Format == chat.LanguageModelling && !e.Conversational():
 		ids, err := p.Tokenizer.EncodeDocument(e.Text.Text, p.end(), o.MaxLength+1)
@@ -196,7 +196,7 @@ func (p *Token) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error)
 }
 
 // end is the token that ends a text, -1 where there is none.
-func (p *Token) end() int32 {
+func (p *CausalLM) end() int32 {
 	if len(p.eos) == 0 {
 		return -1
 	}
@@ -227,7 +227,7 @@ func (q Sequence) behind(prompt []int32) Sequence {
 type renderer = func(*template.Templates, []template.Message, template.Options) (jinja.Rendering, error)
 
 // render writes messages as the chat template does; prompt opens the assistant's next turn.
-func (p *Token) render(messages []chat.Message, e chat.Example, prompt bool, how renderer) (jinja.Rendering, error) {
+func (p *CausalLM) render(messages []chat.Message, e chat.Example, prompt bool, how renderer) (jinja.Rendering, error) {
 	if p.Templates == nil {
 		return jinja.Rendering{}, fmt.Errorf("the data has messages, but %s %w", p.model.Dir, template.ErrNone)
 	}
@@ -251,7 +251,7 @@ func (p *Token) render(messages []chat.Message, e chat.Example, prompt bool, how
 
 // Prompt is the tokens of a prompt: a text behind what the tokenizer opens texts with, or a conversation
 // whose next turn is the assistant's.
-func (p *Token) Prompt(c chat.Content) ([]int32, error) {
+func (p *CausalLM) Prompt(c chat.Content) ([]int32, error) {
 	if c.Conversational() {
 		rendered, err := p.render(c.Messages, chat.Example{}, true, (*template.Templates).Render)
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 // LoadToken loads a language model, or an adapter together with the base model that it names. model is a
 // folder or a name as hub.Client.Model takes it, and so is adapter, an adapter for model, where it is not "". With
 // trainable the policy goes on training what model holds: the adapter, or all weights of a model without one.
-func LoadToken(ctx context.Context, client *hub.Client, model, adapter, dtype string, trainable bool) (*Token, error) {
+func LoadToken(ctx context.Context, client *hub.Client, model, adapter, dtype string, trainable bool) (*CausalLM, error) {
 	found, err := client.Model(ctx, model, hub.Weights)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func changes(pairs []lora.Pair, extra map[string]safetensors.Tensor) (map[string
 }
 
 // SaveWeights writes the adapter as PEFT does, or the whole model, and the value head where there is one.
-func (p *Token) SaveWeights(dir string) (err error) {
+func (p *CausalLM) SaveWeights(dir string) (err error) {
 	if p.model.Trainable {
 		err = p.model.Save(dir, transformers.SaveOptions{})
 	} else {
@@ -155,7 +155,7 @@ func (p *Token) SaveWeights(dir string) (err error) {
 }
 
 // LoadWeights puts back what SaveWeights wrote.
-func (p *Token) LoadWeights(dir string) error {
+func (p *CausalLM) LoadWeights(dir string) error {
 	if p.model.Trainable {
 		if err := p.model.LoadWeights(dir); err != nil {
 			return err
@@ -168,7 +168,7 @@ func (p *Token) LoadWeights(dir string) error {
 
 // Save writes a folder that LoadToken, PEFT or transformers read: weights, tokenizer and templates,
 // and of a whole model its configuration.
-func (p *Token) Save(dir string) error {
+func (p *CausalLM) Save(dir string) error {
 	err := p.SaveWeights(dir)
 	if err == nil && !p.model.Trainable {
 		err = transformers.CopyExtras(dir, p.model.Dir)
@@ -182,7 +182,7 @@ func (p *Token) Save(dir string) error {
 // Merge writes dir, which must be new or empty: the policy as one full model in dtype ("" = as the base
 // model is stored), every adapted weight W replaced by W + scale·B·A (Hu et al. 2021, section 4.1; with DoRA
 // as lora.Pair.MergeInto says) and whole modules by the adapter's. The folder appears whole or not at all.
-func (p *Token) Merge(dir, dtype string) error {
+func (p *CausalLM) Merge(dir, dtype string) error {
 	if len(p.adapter.layers) == 0 && p.merged == nil {
 		return fmt.Errorf("merging: %s is a full model already", p.model.Dir)
 	}

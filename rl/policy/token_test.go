@@ -20,7 +20,7 @@ import (
 )
 
 // tinyPolicy is a policy on a small character-level model, closed at the test's end.
-func tinyPolicy(t *testing.T, c TokenConfig) *Token {
+func tinyPolicy(t *testing.T, c TokenConfig) *CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
 	if err := TinyModel(c.Dir, 2, 32, 7); err != nil {
@@ -49,7 +49,7 @@ func completionOf(prompt, completion string) chat.Example {
 }
 
 // copies teaches to repeat a letter.
-func copies(t *testing.T, p *Token) []Sequence {
+func copies(t *testing.T, p *CausalLM) []Sequence {
 	t.Helper()
 	var examples []chat.Example
 	for i := range 26 {
@@ -171,7 +171,7 @@ func TestEncodeAssistantOnly(t *testing.T) {
 }
 
 // gradients are those of one batch, divided as limit says.
-func gradients(t *testing.T, p *Token, sequences []Sequence, limit int, checkpoint bool) [][]float32 {
+func gradients(t *testing.T, p *CausalLM, sequences []Sequence, limit int, checkpoint bool) [][]float32 {
 	t.Helper()
 	samples, actions := Samples(sequences), 0
 	for _, x := range samples {
@@ -335,7 +335,7 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 	o := GenerateOptions{Samples: 1, MaxNew: 6, Sampling: torch.Sampling{Temperature: 0.5, TopK: 5}, Seed: 3}
 	if err := sampler.Generate(t.Context(), prompts, o, func(prompt int, c []Completion) error {
 		completions[prompt], sampled = c[0].IDs, append(sampled, c[0].LogProbs)
-		for i, drawn := range c[0].Drawn {
+		for i, drawn := range c[0].BehaviorLogProbs {
 			if drawn < c[0].LogProbs[i] || drawn > 0 {
 				t.Errorf("token %d was drawn from fewer with %v, of all it has %v", i, drawn, c[0].LogProbs[i])
 			}

@@ -97,7 +97,7 @@ func checkAsTRL(t *testing.T, c trlCase) {
 }
 
 // lossOf is the mean of -log p over all labels.
-func lossOf(t *testing.T, p *Token, sequences []Sequence) float64 {
+func lossOf(t *testing.T, p *CausalLM, sequences []Sequence) float64 {
 	t.Helper()
 	var batch rl.Batch
 	begin := 0

@@ -20,7 +20,7 @@ import (
 )
 
 // tinyToken is a policy on a small language model: all of its weights, or with r an adapter.
-func tinyToken(t *testing.T, r int) *policy.Token {
+func tinyToken(t *testing.T, r int) *policy.CausalLM {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tiny")
 	if err := policy.TinyModel(dir, 1, 32, 7); err != nil {

@@ -155,7 +155,7 @@ const leastLogProb = -1000
 
 // completions are the samples of a prompt, by name of a model or an adapter. They are checked: a server that answers in
 // another way than was asked is an error.
-func (s *server) completions(ctx context.Context, p *policy.Token, name string, prompt []int32, o policy.GenerateOptions, seed int64) ([]policy.Completion, error) {
+func (s *server) completions(ctx context.Context, p *policy.CausalLM, name string, prompt []int32, o policy.GenerateOptions, seed int64) ([]policy.Completion, error) {
 	// The ids that end a text are said too: a server may know of fewer.
 	q := order{
 		Model: name, Prompt: [][]int32{prompt}, N: o.Samples, MaxTokens: o.MaxNew, Temperature: o.Sampling.Temperature, TopP: o.Sampling.TopP,
@@ -201,9 +201,9 @@ func (s *server) completions(ctx context.Context, p *policy.Token, name string, 
 			if value == nil || math.IsNaN(*value) || *value < leastLogProb || *value > 1e-3 {
 				return nil, fmt.Errorf("token %d of a completion has no usable log-probability: the server draws from another distribution than it tells, or bounds what it tells", i+1)
 			}
-			one.Drawn = append(one.Drawn, float32(*value))
+			one.BehaviorLogProbs = append(one.BehaviorLogProbs, float32(*value))
 		}
-		one.LogProbs = one.Drawn // those of the model's own distribution are not known; the two are one at temperature 1
+		one.LogProbs = one.BehaviorLogProbs // those of the model's own distribution are not known; the two are one at temperature 1
 		if c.Reason != nil && *c.Reason == "length" {
 			one.Reason = torch.ReasonLength
 		} else if c.Reason == nil || *c.Reason != "stop" {

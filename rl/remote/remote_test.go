@@ -23,7 +23,7 @@ import (
 // bench is a policy with servers beside it.
 type bench struct {
 	dir     string // of the model
-	policy  *policy.Token
+	policy  *policy.CausalLM
 	servers []*remotetest.Server
 	config  Config
 	lock    sync.Mutex
@@ -54,7 +54,7 @@ func newBench(t testing.TB, servers int) *bench {
 	return b
 }
 
-func newPolicy(t testing.TB, dir string) *policy.Token {
+func newPolicy(t testing.TB, dir string) *policy.CausalLM {
 	t.Helper()
 	p, err := policy.NewToken(policy.TokenConfig{Dir: dir, R: 2, Alpha: 4, Seed: 3})
 	if err != nil {
@@ -133,7 +133,7 @@ func TestServersWriteByTheWeightsAsTheyAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Generate(t.Context(), prompts[:1], options(), func(_ int, done []policy.Completion) error {
-		if d := torchtest.MaxDiff(done[0].Drawn, own[0].LogProbs); !slices.Equal(done[0].IDs, after[0]) || d > 1e-4 {
+		if d := torchtest.MaxDiff(done[0].BehaviorLogProbs, own[0].LogProbs); !slices.Equal(done[0].IDs, after[0]) || d > 1e-4 {
 			t.Errorf("log-probabilities differ from the policy's own by %g", d)
 		}
 		return nil

@@ -64,7 +64,7 @@ type Config struct {
 // Servers write for a policy.
 type Servers struct {
 	config Config
-	policy *policy.Token
+	policy *policy.CausalLM
 	run    string // tells the adapters of this process from all others
 	ctx    context.Context
 	stop   context.CancelFunc
@@ -93,7 +93,7 @@ var ErrMismatch = errors.New("the server does not sample this policy")
 // New finds the servers and has each write a little, of which the policy thinks itself: a server of another model, of
 // another tokenizer, or with log-probabilities of another temperature is an error. It must be called, as Generate, Publish
 // and Tend, on the thread where the policy computes.
-func New(ctx context.Context, p *policy.Token, c Config) (*Servers, error) {
+func New(ctx context.Context, p *policy.CausalLM, c Config) (*Servers, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func New(ctx context.Context, p *policy.Token, c Config) (*Servers, error) {
 }
 
 // Policy is the policy that the servers write for.
-func (s *Servers) Policy() *policy.Token { return s.policy }
+func (s *Servers) Policy() *policy.CausalLM { return s.policy }
 
 // admit lets a server write once it has shown that it writes as the policy does.
 func (s *Servers) admit(ctx context.Context, one *server, how trial) error {

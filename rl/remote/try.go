@@ -41,7 +41,7 @@ func (s *Servers) try(ctx context.Context, one *server, v *version, how trial) e
 			return err
 		}
 		for _, c := range completions {
-			prompts, written, said = append(prompts, prompt), append(written, c.IDs), append(said, c.Drawn...)
+			prompts, written, said = append(prompts, prompt), append(written, c.IDs), append(said, c.BehaviorLogProbs...)
 		}
 	}
 	gap, err := s.gap(ctx, prompts, written, said, temperature)

@@ -47,7 +47,7 @@ func (s *Servers) Publish(ctx context.Context) (*Pinned, error) {
 }
 
 // Policy is the policy whose weights these were.
-func (p *Pinned) Policy() *policy.Token { return p.servers.policy }
+func (p *Pinned) Policy() *policy.CausalLM { return p.servers.policy }
 
 // Generate completes prompts as Servers.Generate does. Somebody must Tend the servers meanwhile, or one that fails never
 // comes back.

@@ -170,7 +170,7 @@ func (l *LabelEpisodes) act(samples []*rl.Sample, at rl.At, turn int) error {
 					pi[k] = float32(math.Exp(float64(lp)))
 				}
 				action := draw(pi, rng)
-				x.Actions[0], x.Drawn = int32(action), []float32{row[action]}
+				x.Actions[0], x.BehaviorLogProbs = int32(action), []float32{row[action]}
 			}
 		}
 		return nil

@@ -43,7 +43,7 @@ type LabelsConfig struct {
 // Texts whose reward failed are left out; the trainer asks about the others then.
 type Labels struct {
 	config  LabelsConfig
-	policy  *policy.Label
+	policy  *policy.Classifier
 	texts   []string
 	train   policy.Examples
 	rewards *reward.Labels
@@ -60,7 +60,7 @@ type labelsState struct {
 }
 
 // NewLabels makes a source of the training examples; texts are theirs, for rewards that are programs.
-func NewLabels(p *policy.Label, texts []string, train policy.Examples, rewards *reward.Labels, c LabelsConfig) (*Labels, error) {
+func NewLabels(p *policy.Classifier, texts []string, train policy.Examples, rewards *reward.Labels, c LabelsConfig) (*Labels, error) {
 	c.Samples = max(1, c.Samples)
 	if train.Len() == 0 || c.BufferSize < 1 || c.BatchSize < 1 {
 		return nil, fmt.Errorf("%d training rows, rollouts of %d and updates of %d of them: each must be at least 1", train.Len(), c.BufferSize, c.BatchSize)
@@ -160,8 +160,8 @@ func (l *Labels) act(batch []int, samples []*rl.Sample, probs []float32, at rl.A
 				}
 				action := draw(pi, rng)
 				x.Actions[0] = int32(action)
-				x.Drawn = []float32{row[action]}
-				x.Old = x.Drawn
+				x.BehaviorLogProbs = []float32{row[action]}
+				x.Old = x.BehaviorLogProbs
 				if values != nil {
 					x.Value = values[i : i+1 : i+1]
 				}

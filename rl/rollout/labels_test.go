@@ -27,7 +27,7 @@ import (
 var labelNames = []string{"a", "b", "c"}
 
 // classifier is a random encoder with adapters and a value head that is not 0.
-func classifier(t *testing.T) *policy.Label {
+func classifier(t *testing.T) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	p, err := policy.RandomLabel(&transformers.Config{
@@ -85,7 +85,7 @@ func labelsConfig() LabelsConfig {
 	return LabelsConfig{LabelOptions: LabelOptions{BufferSize: 40, BatchSize: 16}, Algorithm: "ppo", Steps: 3, Values: true, Seed: 3}
 }
 
-func labels(t *testing.T, p *policy.Label, rewards *reward.Labels, c LabelsConfig) *Labels {
+func labels(t *testing.T, p *policy.Classifier, rewards *reward.Labels, c LabelsConfig) *Labels {
 	t.Helper()
 	src, err := NewLabels(p, nil, examples(60), rewards, c)
 	if err != nil {
@@ -121,7 +121,7 @@ func TestLabelsAreReproduced(t *testing.T) {
 						out := p.Forward(s, rl.NewBatch(batch), policy.Pass{Values: true})
 						logProbs, values := s.Read(out.LogProbs), s.Read(out.Values)
 						for k, x := range batch {
-							if x.Old[0] != logProbs[k] || x.Drawn[0] != logProbs[k] || x.Value[0] != values[k] || x.Value[0] == 0 {
+							if x.Old[0] != logProbs[k] || x.BehaviorLogProbs[0] != logProbs[k] || x.Value[0] != values[k] || x.Value[0] == 0 {
 								t.Errorf("step %d, text %d: %v and %v, then %v and %v", i+1, x.Prompt, x.Old[0], x.Value[0], logProbs[k], values[k])
 							}
 						}
@@ -168,8 +168,8 @@ func TestLabelsAreDrawnFromThePolicy(t *testing.T) {
 			if x.Reward() != paid || int(x.Truth) != e.Labels[x.Prompt] || !slices.Equal(x.Tokens, e.IDs[x.Prompt]) || x.Version != uint64(i) {
 				t.Errorf("step %d: sample %+v", i+1, x)
 			}
-			if want := math.Log(float64(probs[x.Prompt][x.Actions[0]])); math.Abs(float64(x.Drawn[0])-want) > 1e-4 || x.Value != nil {
-				t.Errorf("step %d: log π is %v, want %v; value %v", i+1, x.Drawn[0], want, x.Value)
+			if want := math.Log(float64(probs[x.Prompt][x.Actions[0]])); math.Abs(float64(x.BehaviorLogProbs[0])-want) > 1e-4 || x.Value != nil {
+				t.Errorf("step %d: log π is %v, want %v; value %v", i+1, x.BehaviorLogProbs[0], want, x.Value)
 			}
 		}
 	}
@@ -227,7 +227,7 @@ func TestFailedRewardsOfLabels(t *testing.T) {
 		t.Fatalf("%v of 40 failed, %d samples", failed, len(step.Samples))
 	}
 	for _, x := range step.Samples {
-		if x.Actions[0] != x.Truth || x.Reward() != 1.5 || x.Old != nil || x.Value != nil || x.Drawn == nil {
+		if x.Actions[0] != x.Truth || x.Reward() != 1.5 || x.Old != nil || x.Value != nil || x.BehaviorLogProbs == nil {
 			t.Errorf("sample %+v", x)
 		}
 	}

@@ -50,7 +50,7 @@ const parallelEpisodes = 64
 
 // Writer writes for a policy: its own *policy.Sampler, or servers that have its weights, *remote.Servers.
 type Writer interface {
-	Policy() *policy.Token
+	Policy() *policy.CausalLM
 	// Generate completes prompts by the policy's weights as they are; done hears of the prompts in their order.
 	Generate(ctx context.Context, prompts [][]int32, o policy.GenerateOptions, done func(prompt int, completions []policy.Completion) error) error
 }

@@ -65,8 +65,8 @@ func TestTurnsOfAnEpisode(t *testing.T) {
 					t.Errorf("%d tokens stand of an action", run)
 				}
 				// At temperature 1 both are of one distribution; they are summed in two orders.
-				if x.Drawn[i] >= 0 || math.Abs(float64(x.LogProbs[i]-x.Drawn[i])) > 1e-5 {
-					t.Errorf("log-probabilities %v and %v", x.Drawn[i], x.LogProbs[i])
+				if x.BehaviorLogProbs[i] >= 0 || math.Abs(float64(x.LogProbs[i]-x.BehaviorLogProbs[i])) > 1e-5 {
+					t.Errorf("log-probabilities %v and %v", x.BehaviorLogProbs[i], x.LogProbs[i])
 				}
 				continue
 			}
@@ -159,8 +159,8 @@ func TestLogProbabilities(t *testing.T) {
 		filtered := false
 		for _, x := range slices.Concat(played(t, m, dialogues(3), []int{0, 1}, c).Groups...) {
 			samples = append(samples, x.Sample(test.trainer))
-			for i := range x.Drawn {
-				filtered = filtered || x.Drawn[i] > x.LogProbs[i]+0.01
+			for i := range x.BehaviorLogProbs {
+				filtered = filtered || x.BehaviorLogProbs[i] > x.LogProbs[i]+0.01
 			}
 		}
 		if want := test.sampling != (torch.Sampling{Temperature: 1}); filtered != want {
@@ -174,7 +174,7 @@ func TestLogProbabilities(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, x := range samples {
-			for i, drawn := range x.Drawn {
+			for i, drawn := range x.BehaviorLogProbs {
 				if math.Abs(float64(drawn-logProbs[i])) > 1e-4 {
 					t.Errorf("%+v, trainer at %v: log π is %v, the trainer says %v", test.sampling, test.trainer, drawn, logProbs[i])
 				}

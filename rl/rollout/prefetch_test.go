@@ -77,7 +77,7 @@ func TestPrefetchedEpisodesAreThoseOfTheStep(t *testing.T) {
 		a, b := next(t, plain, i), next(t, ahead, i)
 		for k, x := range a.Samples {
 			y := b.Samples[k]
-			if !cmp.Equal(x.Tokens, y.Tokens) || !cmp.Equal(x.Drawn, y.Drawn) || !cmp.Equal(x.Rewards, y.Rewards) || x.Prompt != y.Prompt {
+			if !cmp.Equal(x.Tokens, y.Tokens) || !cmp.Equal(x.BehaviorLogProbs, y.BehaviorLogProbs) || !cmp.Equal(x.Rewards, y.Rewards) || x.Prompt != y.Prompt {
 				t.Fatalf("step %d, sample %d: without prefetching %+v, with it %+v", i+1, k, x, y)
 			}
 		}

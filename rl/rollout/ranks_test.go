@@ -20,7 +20,7 @@ func TestRanksSampleAhead(t *testing.T) {
 	// play has so many ranks play the steps [from, to), and returns the steps and the state after them.
 	play := func(ranks int, state []byte, from, to int) (steps []string, after []byte) {
 		groups := disttest.Groups(t, ranks)
-		policies, sources := make([]*policy.Token, ranks), make([]*Tokens, ranks)
+		policies, sources := make([]*policy.CausalLM, ranks), make([]*Tokens, ranks)
 		for rank := range ranks {
 			policies[rank] = tiny(t)
 			own := c

@@ -9,7 +9,7 @@ import (
 
 // records are the answers to the first so many prompts of a step; samples are what was made of them, nil where they only
 // went into a buffer. A negative number means all prompts.
-func records(p *policy.Token, at rl.At, groups []rl.Group, samples [][]*rl.Sample, greedy []float64, prompts int) ([]rl.Record, error) {
+func records(p *policy.CausalLM, at rl.At, groups []rl.Group, samples [][]*rl.Sample, greedy []float64, prompts int) ([]rl.Record, error) {
 	if prompts < 0 || prompts > len(groups) {
 		prompts = len(groups)
 	}
@@ -40,7 +40,7 @@ func records(p *policy.Token, at rl.At, groups []rl.Group, samples [][]*rl.Sampl
 }
 
 // spell fills in the texts of a record.
-func spell(p *policy.Token, t *rl.Trajectory, r *rl.Record) (err error) {
+func spell(p *policy.CausalLM, t *rl.Trajectory, r *rl.Record) (err error) {
 	first := len(t.Tokens)
 	var actions [][]int32
 	turn := 0

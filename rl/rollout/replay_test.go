@@ -70,7 +70,7 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 						for n, r := range rewards {
 							want += math.Pow(0.5, float64(n)) * r
 						}
-						held = held || e.Returns[k] == want && x.Reward() == want && x.Rewards[x.Len()-1] == want && cmp.Equal(same.Drawn, x.Drawn)
+						held = held || e.Returns[k] == want && x.Reward() == want && x.Rewards[x.Len()-1] == want && cmp.Equal(same.BehaviorLogProbs, x.BehaviorLogProbs)
 						drawn = append(drawn, place)
 					}
 					place++

@@ -97,7 +97,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 }
 
 // turnText is what the policy wrote in a turn.
-func turnText(t *testing.T, p *policy.Token, x *rl.Trajectory, turn int) string {
+func turnText(t *testing.T, p *policy.CausalLM, x *rl.Trajectory, turn int) string {
 	t.Helper()
 	text, err := p.Tokenizer.Decode(x.TurnSample(turn, 1).Actions, true)
 	if err != nil {

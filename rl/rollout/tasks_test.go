@@ -17,7 +17,7 @@ import (
 )
 
 // tiny is a policy on a model of 2 layers and 2,048 positions, of random weights.
-func tiny(t *testing.T) *policy.Token {
+func tiny(t *testing.T) *policy.CausalLM {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := filepath.Join(t.TempDir(), "tiny")
@@ -32,7 +32,7 @@ func tiny(t *testing.T) *policy.Token {
 	return p
 }
 
-func sampler(t *testing.T, p *policy.Token, slots int) *policy.Sampler {
+func sampler(t *testing.T, p *policy.CausalLM, slots int) *policy.Sampler {
 	t.Helper()
 	m, err := p.NewSampler(slots)
 	if err != nil {
@@ -55,7 +55,7 @@ func played(t *testing.T, m *policy.Sampler, task envs.Task, indices []int, c Co
 }
 
 // learn moves the weights as a step of training would, by a function of the step.
-func learn(t *testing.T, p *policy.Token, step int) {
+func learn(t *testing.T, p *policy.CausalLM, step int) {
 	t.Helper()
 	snapshot, err := run.TakeSnapshot(p)
 	if err != nil {

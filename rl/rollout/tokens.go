@@ -265,7 +265,7 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 			}
 			x := trajectory.Sample(c.Temperature)
 			if c.Filtered() && c.Temperature != 1 {
-				x.Drawn = nil // of a part of the distribution, of which the trainer has no counterpart
+				x.BehaviorLogProbs = nil // of a part of the distribution, of which the trainer has no counterpart
 			}
 			x.Episode = episode
 			episode++

@@ -117,7 +117,7 @@ func (r *rollout) settle(ctx context.Context, e *episode) error {
 	if said.err != nil {
 		e.done = true
 		for i, id := range a.IDs {
-			e.Draw(id, a.Drawn[i], a.LogProbs[i])
+			e.Draw(id, a.BehaviorLogProbs[i], a.LogProbs[i])
 		}
 		e.EndTurn(math.NaN())
 		return r.fail(ctx, e, said.err)
@@ -138,7 +138,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	}
 	kept := keptTokens(a, step.Keep)
 	for i, id := range a.IDs[:kept] {
-		e.Draw(id, a.Drawn[i], a.LogProbs[i])
+		e.Draw(id, a.BehaviorLogProbs[i], a.LogProbs[i])
 	}
 	at := endBefore(a.ends, kept)
 	given, err := r.sampler.Policy().Tokenizer.EncodeRaw(a.text[at:max(step.Keep, at)]+step.Append, false)

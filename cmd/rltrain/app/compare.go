@@ -84,7 +84,7 @@ func compare(c *cli.Context) error {
 			return err
 		}
 		var examples [2]policy.Examples
-		for i, p := range []*policy.Label{a, b} {
+		for i, p := range []*policy.Classifier{a, b} {
 			if examples[i], err = chosen.encode(p); err != nil {
 				return err
 			}

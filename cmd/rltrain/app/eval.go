@@ -147,7 +147,7 @@ func eval(c *cli.Context) error {
 }
 
 // evaluate measures the policy that was loaded from dir.
-func evaluate(ctx context.Context, c *cli.Context, dir string, chosen chosenRows, p *policy.Label, examples policy.Examples) (shared.LabelResults, [][]float32, error) {
+func evaluate(ctx context.Context, c *cli.Context, dir string, chosen chosenRows, p *policy.Classifier, examples policy.Examples) (shared.LabelResults, [][]float32, error) {
 	results := shared.LabelResults{Model: dir, Dataset: chosen.name, Split: chosen.split, Cut: examples.Cut}
 	probs, err := predictAll(ctx, c, "evaluating", p, examples.IDs)
 	if err != nil {

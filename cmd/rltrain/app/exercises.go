@@ -217,7 +217,7 @@ func (x exam) take(ctx context.Context, c *cli.Context, model, adapter string) (
 }
 
 // exercises makes the exercises of a data set, and says how many are to be tried.
-func exercises(c *cli.Context, p *policy.Token, settings *config.Config) (envs.Task, int, error) {
+func exercises(c *cli.Context, p *policy.CausalLM, settings *config.Config) (envs.Task, int, error) {
 	form := settings.Form
 	client, done := shared.HubOf(c)
 	defer done()
@@ -333,7 +333,7 @@ func (s *examSet) countPrograms() {
 }
 
 // examined is an exercise and what came of the tries at it.
-func examined(ctx context.Context, p *policy.Token, task envs.Task, index int, group rl.Group) (examinedAt, error) {
+func examined(ctx context.Context, p *policy.CausalLM, task envs.Task, index int, group rl.Group) (examinedAt, error) {
 	row := examinedAt{Index: index}
 	episode, err := task.Episode(envs.Eval, index)
 	if err != nil {

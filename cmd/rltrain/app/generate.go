@@ -37,7 +37,7 @@ func languageModelFlags() ([]cli.Flag, error) {
 }
 
 // languageModel loads what languageModelFlags name.
-func languageModel(c *cli.Context) (*policy.Token, error) {
+func languageModel(c *cli.Context) (*policy.CausalLM, error) {
 	name := c.String("model")
 	if name == "" {
 		return nil, shared.UsageErrorf("%s needs --model DIR, the folder of a language model or of an adapter", c.Command.Name)
@@ -50,7 +50,7 @@ func languageModel(c *cli.Context) (*policy.Token, error) {
 }
 
 // loadLanguageModel loads a language model, with an adapter if one is named, as the flags say.
-func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.Token, error) {
+func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.CausalLM, error) {
 	dtype := c.String("dtype")
 	if c.Bool("bf16") {
 		if dtype != "" && dtype != "bf16" {
@@ -181,7 +181,7 @@ func plainNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) 
 
 // eachPrompt reads the prompts of a file one by one. room is what a prompt may take; longer ones are refused, or with
 // truncate cut at their beginning.
-func eachPrompt(path string, p *policy.Token, room int, truncate bool) iter.Seq2[promptRow, error] {
+func eachPrompt(path string, p *policy.CausalLM, room int, truncate bool) iter.Seq2[promptRow, error] {
 	return func(yield func(promptRow, error) bool) {
 		for r, err := range dataset.Records(path) {
 			row := promptRow{record: r}
@@ -195,7 +195,7 @@ func eachPrompt(path string, p *policy.Token, room int, truncate bool) iter.Seq2
 	}
 }
 
-func readPrompt(r dataset.Record, p *policy.Token, room int, truncate bool) (promptRow, error) {
+func readPrompt(r dataset.Record, p *policy.CausalLM, room int, truncate bool) (promptRow, error) {
 	ids, err := promptIDs(r, p)
 	switch {
 	case err != nil:
@@ -231,7 +231,7 @@ func inspect(path string, rows iter.Seq2[promptRow, error], check func(promptRow
 }
 
 // promptIDs is the prompt of a row: prompt_ids, prompt or messages.
-func promptIDs(r dataset.Record, p *policy.Token) ([]int32, error) {
+func promptIDs(r dataset.Record, p *policy.CausalLM) ([]int32, error) {
 	if value, ok := r.Fields.Get("prompt_ids"); ok {
 		return tokenIDs("prompt_ids", value, p.VocabSize())
 	}
@@ -279,7 +279,7 @@ type generated struct {
 	FinishReason  torch.Reason `json:"finish_reason"`
 }
 
-func generateFile(ctx context.Context, c *cli.Context, p *policy.Token, sampler *policy.Sampler, o policy.GenerateOptions) error {
+func generateFile(ctx context.Context, c *cli.Context, p *policy.CausalLM, sampler *policy.Sampler, o policy.GenerateOptions) error {
 	if o.MaxNew >= p.MaxLength() {
 		return shared.UsageErrorf("--max-new-tokens: %d leaves no room for a prompt in the model's %d positions", o.MaxNew, p.MaxLength())
 	}
@@ -348,7 +348,7 @@ func writeRow(out io.Writer, row dataset.Object, added any) error {
 }
 
 // converse completes the lines of standard input one by one, and prints each completion as it comes.
-func converse(ctx context.Context, c *cli.Context, p *policy.Token, sampler *policy.Sampler, o policy.GenerateOptions) error {
+func converse(ctx context.Context, c *cli.Context, p *policy.CausalLM, sampler *policy.Sampler, o policy.GenerateOptions) error {
 	if o.Samples != 1 {
 		return shared.UsageErrorf("--n %d needs --input FILE: lines of standard input have one completion each", o.Samples)
 	}

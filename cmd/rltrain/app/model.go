@@ -29,7 +29,7 @@ func model(c *cli.Context) (string, error) {
 }
 
 // loadPolicy loads a classifier by its folder or name.
-func loadPolicy(c *cli.Context, name string) (*policy.Label, error) {
+func loadPolicy(c *cli.Context, name string) (*policy.Classifier, error) {
 	client, done := shared.HubOf(c)
 	defer done()
 	p, err := policy.LoadLabel(c.Context, client, name, false)
@@ -68,7 +68,7 @@ func stagesIn(dir string) string {
 const progressTexts = 64
 
 // predictAll is π(·|x) of each sequence, with a progress bar.
-func predictAll(ctx context.Context, c *cli.Context, label string, p *policy.Label, ids [][]int32) ([][]float32, error) {
+func predictAll(ctx context.Context, c *cli.Context, label string, p *policy.Classifier, ids [][]int32) ([][]float32, error) {
 	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar(label, "texts", 0, len(ids))
 	defer bar.Done()
 	probs := make([][]float32, 0, len(ids))

@@ -144,7 +144,7 @@ func readLine(in *bufio.Reader) (string, error) {
 
 // predictor answers lines of text.
 type predictor struct {
-	policy     *policy.Label
+	policy     *policy.Classifier
 	out        *bufio.Writer
 	top        int
 	least      float64 // probability of a label that is given

@@ -110,7 +110,7 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 }
 
 // encode turns the rows into examples of the policy's.
-func (r chosenRows) encode(p *policy.Label) (policy.Examples, error) {
+func (r chosenRows) encode(p *policy.Classifier) (policy.Examples, error) {
 	examples, err := p.Encode(r.rows)
 	if err != nil && r.builtin {
 		return examples, fmt.Errorf("%s: %w; name the model's kind of texts with --dataset FILE", r.name, err)

@@ -45,7 +45,7 @@ type outsiders struct {
 
 // leaveOutOfScope takes the rows with the label of --out-of-scope-label out of those chosen; nil where there is no such
 // label.
-func leaveOutOfScope(c *cli.Context, p *policy.Label, chosen *chosenRows) (*outsiders, error) {
+func leaveOutOfScope(c *cli.Context, p *policy.Classifier, chosen *chosenRows) (*outsiders, error) {
 	o := &outsiders{label: c.String("out-of-scope-label")}
 	given := c.IsSet("rejection")
 	switch {
@@ -85,7 +85,7 @@ func (o *outsiders) divide(rows []dataset.Row) (in, out []dataset.Row) {
 }
 
 // measure chooses the threshold, unless it is given, and says what it does to the rows in scope, and to those outside.
-func (o *outsiders) measure(ctx context.Context, c *cli.Context, p *policy.Label, in []rl.Sureness) (*rl.OutOfScope, error) {
+func (o *outsiders) measure(ctx context.Context, c *cli.Context, p *policy.Classifier, in []rl.Sureness) (*rl.OutOfScope, error) {
 	outside, err := o.sureness(ctx, c, p, o.rows)
 	if err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (o *outsiders) measure(ctx context.Context, c *cli.Context, p *policy.Label
 }
 
 // sureness is how sure the policy is of each row.
-func (o *outsiders) sureness(ctx context.Context, c *cli.Context, p *policy.Label, rows []dataset.Row) ([]rl.Sureness, error) {
+func (o *outsiders) sureness(ctx context.Context, c *cli.Context, p *policy.Classifier, rows []dataset.Row) ([]rl.Sureness, error) {
 	rows = slices.Clone(rows)
 	for i, r := range rows {
 		if r.Label == o.label {

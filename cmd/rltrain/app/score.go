@@ -90,7 +90,7 @@ func score(c *cli.Context) error {
 }
 
 // scoreBatch judges some rows together.
-func scoreBatch(ctx context.Context, p *policy.Token, batch []promptRow, out io.Writer) error {
+func scoreBatch(ctx context.Context, p *policy.CausalLM, batch []promptRow, out io.Writer) error {
 	prompts, completions := make([][]int32, len(batch)), make([][]int32, len(batch))
 	for i, r := range batch {
 		var err error
@@ -116,7 +116,7 @@ func scoreBatch(ctx context.Context, p *policy.Token, batch []promptRow, out io.
 }
 
 // completionOf is the completion of a row, which fits behind its prompt.
-func completionOf(r promptRow, p *policy.Token) ([]int32, error) {
+func completionOf(r promptRow, p *policy.CausalLM) ([]int32, error) {
 	ids, err := completionIDs(r.record, p)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.record.Place(), err)
@@ -128,7 +128,7 @@ func completionOf(r promptRow, p *policy.Token) ([]int32, error) {
 }
 
 // completionIDs is the completion of a row: completion_ids or completion.
-func completionIDs(r dataset.Record, p *policy.Token) (ids []int32, err error) {
+func completionIDs(r dataset.Record, p *policy.CausalLM) (ids []int32, err error) {
 	if value, ok := r.Fields.Get("completion_ids"); ok {
 		ids, err = tokenIDs("completion_ids", value, p.VocabSize())
 	} else if value, ok := r.Fields.Get("completion"); ok {

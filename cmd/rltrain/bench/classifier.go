@@ -158,7 +158,7 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 }
 
 // trainer repeats supervised updates on all examples, or rollouts of all of them with updates on all of each.
-func (b classifierBench) trainer(p *policy.Label, examples policy.Examples) (*algo.Trainer, error) {
+func (b classifierBench) trainer(p *policy.Classifier, examples policy.Examples) (*algo.Trainer, error) {
 	if b.mode == "sft" {
 		source, err := epochs.New(examples.Samples(), b.batch, 0, 0)
 		if err != nil {

@@ -172,7 +172,7 @@ func (b grpoBench) run(ctx context.Context, reps int) (result grpoResult, err er
 
 // policy is an adapter on a Llama of random weights with a tokenizer of characters. No token ends a text, so that all
 // steps are equally long.
-func (b grpoBench) policy() (*policy.Token, error) {
+func (b grpoBench) policy() (*policy.CausalLM, error) {
 	dir, err := os.MkdirTemp("", "rltrain-bench-")
 	if err != nil {
 		return nil, err

@@ -55,7 +55,7 @@ func (l *randomLlama) flags() []cli.Flag {
 	}
 }
 
-func (l *randomLlama) policy() (*policy.Token, error) {
+func (l *randomLlama) policy() (*policy.CausalLM, error) {
 	shape, err := llamaShape(l.shape)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func memoryStatus(process, field string) (float64, error) {
 
 // held is the memory of this process that is of no file and not free, in MiB.
 func held() (float64, error) {
-	torch.GiveBack()
+	torch.ReleaseMemory()
 	return memoryStatus("self", "RssAnon")
 }
 

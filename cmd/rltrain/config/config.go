@@ -227,7 +227,7 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	}
 	if labels {
 		c.LabelRollouts = &LabelRollouts{}
-		if ch.task.Untaught && ch.mode == envs.RLOnly {
+		if ch.task.AllowRandomHead && ch.mode == envs.RLOnly {
 			c.NewLabel = &NewLabelModel{}
 		}
 		return

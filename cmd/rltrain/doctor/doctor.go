@@ -233,7 +233,7 @@ func millions(n int64) string {
 	return text
 }
 
-func specialTokens(p *policy.Token) string {
+func specialTokens(p *policy.CausalLM) string {
 	special := p.Tokenizer.Special()
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(special)) {

@@ -17,7 +17,7 @@ import (
 
 // describeExample shows the first prompt of a task as the model gets it, and which tokens of a prompt with its
 // completion supervised training trains. What the chat template refuses is told and no error.
-func describeExample(s *shared.Sheet, p *policy.Token, task string) error {
+func describeExample(s *shared.Sheet, p *policy.CausalLM, task string) error {
 	example, err := firstExample(task, p.Templates != nil)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ const (
 	tokensLast   = 6
 )
 
-func labelRows(s *shared.Sheet, p *policy.Token, q policy.Sequence) error {
+func labelRows(s *shared.Sheet, p *policy.CausalLM, q policy.Sequence) error {
 	first, trained, ends := len(q.Labels), 0, false
 	for i, label := range q.Labels {
 		if label {

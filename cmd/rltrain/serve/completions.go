@@ -102,7 +102,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 }
 
 // prompts are token ids of a text, of texts, of ids, or of lists of ids.
-func (s *Server) prompts(p *policy.Token, q completionsBody) ([][]int32, error) {
+func (s *Server) prompts(p *policy.CausalLM, q completionsBody) ([][]int32, error) {
 	raw := bytes.TrimSpace(q.Prompt)
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, bad("prompt", "prompt is missing")
@@ -176,7 +176,7 @@ func (p *part) reason() *string {
 }
 
 // logProbs names each token by what it would be as a text alone.
-func (p *part) logProbs(of *policy.Token) *logProbs {
+func (p *part) logProbs(of *policy.CausalLM) *logProbs {
 	out := &logProbs{Tokens: []string{}, Values: []float32{}, Top: []map[string]float32{}, Offsets: []int{}}
 	at := p.before
 	for i, id := range p.ids {
@@ -189,7 +189,7 @@ func (p *part) logProbs(of *policy.Token) *logProbs {
 	return out
 }
 
-func spell(p *policy.Token, id int32) string {
+func spell(p *policy.CausalLM, id int32) string {
 	text, err := p.Tokenizer.Decode([]int32{id}, false)
 	if err != nil {
 		return ""

@@ -15,7 +15,7 @@ import (
 type lane struct {
 	name    string
 	dir     string // of an adapter
-	policy  *policy.Token
+	policy  *policy.CausalLM
 	adapter int  // the sampler's number of it
 	jobs    int  // that have not ended
 	retired bool // takes no more requests, and is closed with the last that it has
@@ -296,7 +296,7 @@ func (e *engine) hear(j *job, prompt int, h policy.Heard) {
 // logs are the log-probabilities that the server tells.
 func (e *engine) logs(c policy.Completion) []float32 {
 	if e.processed {
-		return c.Drawn
+		return c.BehaviorLogProbs
 	}
 	return c.LogProbs
 }

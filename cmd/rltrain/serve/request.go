@@ -160,7 +160,7 @@ func or[T any](value *T, otherwise T) T {
 
 // options are those of the engine. longest is how many tokens there is room for behind the longest prompt, usual how many
 // where nothing is said.
-func (q *sampling) options(p *policy.Token, prompts, longest, usual int) (o policy.GenerateOptions, err error) {
+func (q *sampling) options(p *policy.CausalLM, prompts, longest, usual int) (o policy.GenerateOptions, err error) {
 	o = policy.GenerateOptions{
 		Samples: or(q.N, 1), MaxNew: or(q.MaxTokens, usual), Stop: q.Stop, StopIDs: q.StopIDs,
 		Sampling: torch.Sampling{
@@ -209,7 +209,7 @@ func (q *sampling) options(p *policy.Token, prompts, longest, usual int) (o poli
 }
 
 // known checks that ids are tokens.
-func known(p *policy.Token, field string, ids []int32) error {
+func known(p *policy.CausalLM, field string, ids []int32) error {
 	for _, id := range ids {
 		if id < 0 || int(id) >= p.VocabSize() {
 			return bad(field, "%d is not a token id from 0 to %d", id, p.VocabSize()-1)

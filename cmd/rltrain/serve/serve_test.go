@@ -30,7 +30,7 @@ func TestCompletionsAreTheEngines(t *testing.T) {
 		if diff := cmp.Diff(w.IDs, c.IDs); diff != "" || c.Index != i || c.Text != w.Text || string(w.Reason) != *c.Reason {
 			t.Errorf("choice %d: %+v, the engine writes %+v", i, c, w)
 		}
-		if diff := cmp.Diff(w.Drawn, c.Logs.Values); diff != "" {
+		if diff := cmp.Diff(w.BehaviorLogProbs, c.Logs.Values); diff != "" {
 			t.Errorf("choice %d, log-probabilities (-engine +server)\n%s", i, diff)
 		}
 		if diff := cmp.Diff(prompts[i/2], c.Prompt); diff != "" {

@@ -35,7 +35,7 @@ type Config struct {
 // Server is a server; its engine runs on the thread of Serve.
 type Server struct {
 	config  Config
-	base    *policy.Token
+	base    *policy.CausalLM
 	engine  *engine
 	figures *figures
 	started time.Time
@@ -47,7 +47,7 @@ type Server struct {
 }
 
 // New makes a server of a model, which is closed after Serve has returned. It must be called on the thread of Serve.
-func New(p *policy.Token, c Config) (*Server, error) {
+func New(p *policy.CausalLM, c Config) (*Server, error) {
 	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}}
 	s.engine = &engine{slots: c.Slots, most: c.Queue, processed: !c.Raw, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
 	s.open(&lane{name: c.Name, policy: p})

@@ -18,7 +18,7 @@ import (
 type form struct {
 	id, object, piece string // kinds of a whole answer and of a piece of a stream
 	model             string
-	policy            *policy.Token
+	policy            *policy.CausalLM
 	job               *job
 	choice            func(*part) any
 }

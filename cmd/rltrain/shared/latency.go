@@ -14,7 +14,7 @@ const (
 )
 
 // MeasureLatency is the time of predictions of one text each, in milliseconds.
-func MeasureLatency(ctx context.Context, p *policy.Label, ids [][]int32) ([]float64, error) {
+func MeasureLatency(ctx context.Context, p *policy.Classifier, ids [][]int32) ([]float64, error) {
 	var ms []float64
 	for i := range min(len(ids), latencyTexts) + latencyWarmup {
 		began := time.Now()

@@ -79,12 +79,12 @@ func TaskFlag(names ...string) cli.Flag {
 }
 
 // EOSNames shows the tokens that end a text.
-func EOSNames(p *policy.Token) string {
+func EOSNames(p *policy.CausalLM) string {
 	return TokenNames(p, p.EOS(), "their length only: the model names no end token")
 }
 
 // TokenNames shows tokens with their ids; none is what to say of no tokens.
-func TokenNames(p *policy.Token, ids []int32, none string) string {
+func TokenNames(p *policy.CausalLM, ids []int32, none string) string {
 	var names []string
 	for _, id := range ids {
 		text, err := p.Tokenizer.Decode([]int32{id}, false)

@@ -11,7 +11,7 @@ import (
 // What language models need that write one of a few answers.
 
 // choicesFit refuses answers that are longer than the policy may write.
-func (t *trainer) choicesFit(p *policy.Token, task envs.Task) error {
+func (t *trainer) choicesFit(p *policy.CausalLM, task envs.Task) error {
 	choosing, ok := task.(envs.Choosing)
 	if !ok {
 		return nil
@@ -29,7 +29,7 @@ func (t *trainer) choicesFit(p *policy.Token, task envs.Task) error {
 }
 
 // showPrompt prints the first prompt that is learnt from, as the policy reads it.
-func (t *trainer) showPrompt(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task) error {
+func (t *trainer) showPrompt(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task) error {
 	if _, ok := task.(envs.Choosing); !ok || stage.Resumed() {
 		return nil
 	}

@@ -76,7 +76,7 @@ func (t *trainer) imitate(ctx context.Context) error {
 }
 
 // imitateTexts trains on a data set.
-func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.Token, source *epochs.Source, settings algo.Config) error {
+func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.CausalLM, source *epochs.Source, settings algo.Config) error {
 	result, err := algo.Train(ctx, p, source, &algo.SFT{}, settings, stage.Hooks("supervised", "update"))
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.
 
 // imitateSolutions trains on worked solutions, until enough tries at held-out exercises of each kind are right where
 // that is looked at, and measures how many greedy answers are in the end.
-func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, source *epochs.Source, settings algo.Config) error {
+func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task, source *epochs.Source, settings algo.Config) error {
 	sampler, err := p.NewSampler(samplerSlots)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ const endlessUpdates = 1500
 const mostWorked = 1 << 22
 
 // worked are worked solutions to imitate, and those of held-out episodes where the task has so many and no more.
-func (t *trainer) worked(ctx context.Context, p *policy.Token, task envs.Task) (train, held policy.TokenExamples, err error) {
+func (t *trainer) worked(ctx context.Context, p *policy.CausalLM, task envs.Task) (train, held policy.TokenExamples, err error) {
 	c, options := t.config, policy.EncodeOptions{CompletionOnly: true}
 	n, part := task.Len(envs.Train), envs.Train
 	if n == 0 {
@@ -228,7 +228,7 @@ func (t *trainer) worked(ctx context.Context, p *policy.Token, task envs.Task) (
 
 // records reads the data set's training and validation examples. Without a validation split a share of the training
 // rows is kept for it.
-func (t *trainer) records(ctx context.Context, p *policy.Token) (train, held policy.TokenExamples, err error) {
+func (t *trainer) records(ctx context.Context, p *policy.CausalLM) (train, held policy.TokenExamples, err error) {
 	c := t.config
 	records, err := c.Settings.(envs.RecordSource).Records(ctx, t.setup())
 	if err != nil {
@@ -267,7 +267,7 @@ func keepForValidation[T any](rows []T, share float64, seed uint64) (train, held
 	return train, held
 }
 
-func (t *trainer) beginText(stage *run.Stage, p *policy.Token, train, held policy.TokenExamples) error {
+func (t *trainer) beginText(stage *run.Stage, p *policy.CausalLM, train, held policy.TokenExamples) error {
 	if stage.Resumed() {
 		return nil
 	}
@@ -306,7 +306,7 @@ func (t *trainer) beginText(stage *run.Stage, p *policy.Token, train, held polic
 	return nil
 }
 
-func (t *trainer) endText(stage *run.Stage, p *policy.Token, line string, results report.Table) error {
+func (t *trainer) endText(stage *run.Stage, p *policy.CausalLM, line string, results report.Table) error {
 	if err := p.Save(stage.Dir()); err != nil {
 		return err
 	}

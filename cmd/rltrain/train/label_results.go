@@ -17,7 +17,7 @@ import (
 )
 
 // write saves the trained policy, measures it on the test rows, and draws its curves.
-func (t *labelRun) write(ctx context.Context, stage *run.Stage, p *policy.Label, e examples, name string) (labelResult, error) {
+func (t *labelRun) write(ctx context.Context, stage *run.Stage, p *policy.Classifier, e examples, name string) (labelResult, error) {
 	if err := p.Save(stage.Dir()); err != nil {
 		return labelResult{}, err
 	}
@@ -57,7 +57,7 @@ func mostFrequent(labels []int, classes int) float64 {
 	return float64(slices.Max(counts)) / float64(len(labels))
 }
 
-func (t *labelRun) card(p *policy.Label, r labelResult) report.Card {
+func (t *labelRun) card(p *policy.Classifier, r labelResult) report.Card {
 	e := r.evaluation
 	card := report.Card{
 		Name: filepath.Base(r.dir), Stage: r.name, BaseModel: p.BaseModel, Pooling: p.Pooling,

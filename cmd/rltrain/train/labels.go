@@ -91,7 +91,7 @@ func (t *trainer) warnOfOverlap(d labelled) error {
 // examples are the rows as a policy sees them.
 type examples struct{ train, val, test policy.Examples }
 
-func (t *labelRun) encode(p *policy.Label, train []dataset.Row) (e examples, err error) {
+func (t *labelRun) encode(p *policy.Classifier, train []dataset.Row) (e examples, err error) {
 	for _, part := range []struct {
 		into *policy.Examples
 		rows []dataset.Row
@@ -170,7 +170,7 @@ func imitationSteps(o *config.Imitation, source *epochs.Source) int {
 }
 
 // startingPolicy is a new policy on --model, or the trained one of --pretrained-model.
-func (t *labelRun) startingPolicy(ctx context.Context) (*policy.Label, error) {
+func (t *labelRun) startingPolicy(ctx context.Context) (*policy.Classifier, error) {
 	c := t.config
 	if start := c.Pretrained(); start != "" {
 		return t.load(ctx, start)
@@ -199,7 +199,7 @@ func (t *labelRun) startingPolicy(ctx context.Context) (*policy.Label, error) {
 }
 
 // load loads a policy, by its folder or name, to go on training it.
-func (t *labelRun) load(ctx context.Context, dir string) (*policy.Label, error) {
+func (t *labelRun) load(ctx context.Context, dir string) (*policy.Classifier, error) {
 	c := t.config
 	p, err := policy.LoadLabel(ctx, t.hub, dir, true)
 	if err != nil {
@@ -226,7 +226,7 @@ func (t *labelRun) load(ctx context.Context, dir string) (*policy.Label, error) 
 }
 
 // beginning is the policy that the RL stage begins with: that in start, or a new one where there is none.
-func (t *labelRun) beginning(ctx context.Context, start string) (*policy.Label, error) {
+func (t *labelRun) beginning(ctx context.Context, start string) (*policy.Classifier, error) {
 	if start == "" {
 		return t.startingPolicy(ctx)
 	}
@@ -361,7 +361,7 @@ func bestMetric(metric string, rewards []string) string {
 }
 
 // trained runs a stage and measures what it gives on the test rows; of a stage that an earlier process has finished too.
-func (t *labelRun) trained(ctx context.Context, stage string, p *policy.Label, e examples, what string, train func(stage *run.Stage) error) (result labelResult, err error) {
+func (t *labelRun) trained(ctx context.Context, stage string, p *policy.Classifier, e examples, what string, train func(stage *run.Stage) error) (result labelResult, err error) {
 	finished, err := t.stage(stage, func(s *run.Stage) error {
 		if err := t.begin(s, p, what, p.BaseModel, []report.Split{
 			{Name: "train", Rows: e.train.Len()}, {Name: "validation", Rows: e.val.Len()}, {Name: "test", Rows: e.test.Len()},
@@ -411,7 +411,7 @@ type labelResult struct {
 }
 
 // measure runs the policy on the test rows.
-func measure(ctx context.Context, p *policy.Label, test policy.Examples, name, dir string) (labelResult, error) {
+func measure(ctx context.Context, p *policy.Classifier, test policy.Examples, name, dir string) (labelResult, error) {
 	probs, err := p.Probs(ctx, test.IDs)
 	if err != nil {
 		return labelResult{}, err

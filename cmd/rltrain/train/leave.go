@@ -121,7 +121,7 @@ func saveRows(stage *run.Stage, rows []prompt) error {
 }
 
 // languageCard writes the model card of a language model.
-func (t *trainer) languageCard(stage *run.Stage, p *policy.Token, what string, results report.Table) error {
+func (t *trainer) languageCard(stage *run.Stage, p *policy.CausalLM, what string, results report.Table) error {
 	_, err := report.WriteCard(stage.Dir(), report.LanguageCard{
 		Name: filepath.Base(stage.Home()), Task: t.config.Task.Name, Stage: what, BaseModel: p.BaseModel,
 		Adapter: shared.IsAdapter(stage.Dir()), Chat: p.Templates != nil,

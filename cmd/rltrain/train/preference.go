@@ -186,7 +186,7 @@ func (t *trainer) beginPreferences(stage *run.Stage, p counted, what, model stri
 			}
 		}
 	}
-	if policy, ok := p.(*policy.Token); ok {
+	if policy, ok := p.(*policy.CausalLM); ok {
 		return stage.Printf("Texts end at %s", shared.EOSNames(policy))
 	}
 	return nil

@@ -50,7 +50,7 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	if settings.Reference, err = t.reference(ctx); err != nil {
 		return err
 	}
-	if other, ok := settings.Reference.(*policy.Token); ok {
+	if other, ok := settings.Reference.(*policy.CausalLM); ok {
 		defer other.Close()
 	}
 	teacher, err := t.teacher(ctx, p)
@@ -87,7 +87,7 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 }
 
 // learn trains, and measures what has come of it.
-func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, rewards *reward.Text, settings algo.Config) error {
+func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task, rewards *reward.Text, settings algo.Config) error {
 	c := t.config
 	sampler, done, err := t.writer(ctx, stage, p)
 	if err != nil {
@@ -142,7 +142,7 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.Token, 
 }
 
 // writer is what writes the answers: servers, or this process.
-func (t *trainer) writer(ctx context.Context, stage *run.Stage, p *policy.Token) (w rollout.Writer, done func(), err error) {
+func (t *trainer) writer(ctx context.Context, stage *run.Stage, p *policy.CausalLM) (w rollout.Writer, done func(), err error) {
 	f := t.config.Fresh
 	if f == nil || len(f.Remote.URLs) == 0 {
 		sampler, err := p.NewSampler(t.slots())
@@ -212,7 +212,7 @@ func (t *trainer) reference(ctx context.Context) (policy.Policy, error) {
 }
 
 // teacher is the model that the policy learns to be like; nil where the algorithm has none.
-func (t *trainer) teacher(ctx context.Context, p *policy.Token) (*policy.Token, error) {
+func (t *trainer) teacher(ctx context.Context, p *policy.CausalLM) (*policy.CausalLM, error) {
 	distill, ok := t.config.Learning.(*algo.Distill)
 	if !ok {
 		return nil, nil
@@ -233,13 +233,13 @@ func (t *trainer) teacher(ctx context.Context, p *policy.Token) (*policy.Token, 
 }
 
 // sift leaves out training prompts that leave the policy no room for a token, and says how many there were.
-func (t *trainer) sift(ctx context.Context, p *policy.Token, task envs.Task) (note string, err error) {
-	sifting, ok := task.(envs.Sifting)
+func (t *trainer) sift(ctx context.Context, p *policy.CausalLM, task envs.Task) (note string, err error) {
+	filter, ok := task.(envs.PromptFilter)
 	if !ok {
 		return "", nil
 	}
 	all := task.Len(envs.Train)
-	dropped, err := sifting.Sift(func(episode envs.Env) (bool, error) {
+	dropped, err := filter.FilterPrompts(func(episode envs.Env) (bool, error) {
 		shown, err := episode.Reset(ctx)
 		if err != nil {
 			return false, err
@@ -271,7 +271,7 @@ func (t *trainer) fresh(ctx context.Context, sampler rollout.Writer, task envs.T
 	return &scores, err
 }
 
-func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *policy.Token, task envs.Task, best int, scores report.AnswerResults, programs []programResult) error {
+func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task, best int, scores report.AnswerResults, programs []programResult) error {
 	if err := p.Save(stage.Dir()); err != nil {
 		return err
 	}

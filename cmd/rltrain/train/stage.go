@@ -186,7 +186,7 @@ func drawCurves(stage *run.Stage) error {
 	if err != nil {
 		return err
 	}
-	torch.GiveBack() // pictures are made in other memory
+	torch.ReleaseMemory() // pictures are made in other memory
 	return report.Curves(plot, panels)
 }
 

@@ -108,13 +108,13 @@ func (t *trainer) evalLines() bool {
 }
 
 // taskFor is the task in the form that the policy reads: left to choose, as text where it has no chat template.
-func (t *trainer) taskFor(ctx context.Context, p *policy.Token) (envs.Task, error) {
+func (t *trainer) taskFor(ctx context.Context, p *policy.CausalLM) (envs.Task, error) {
 	form := t.config.Form
 	return t.task(ctx, form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil))
 }
 
 // startingModel is the model of --model with what is to be trained, or the trained policy in start.
-func (t *trainer) startingModel(ctx context.Context, start, stage string) (*policy.Token, error) {
+func (t *trainer) startingModel(ctx context.Context, start, stage string) (*policy.CausalLM, error) {
 	c := t.config
 	if start != "" {
 		if shared.SameFolder(start, t.stageDir(stage)) {

@@ -166,7 +166,7 @@ func (t *trainer) describe(s *shared.Sheet, one *tried) {
 // describeSamples shows what is learnt from: the first sample that is imitated, with its mask, or the first prompt and
 // what answers earned.
 func (t *trainer) describeSamples(s *shared.Sheet, one *tried, step *rl.Step) error {
-	p, language := one.policy.(*policy.Token)
+	p, language := one.policy.(*policy.CausalLM)
 	if step.Records == nil && language && len(step.Samples) > 0 {
 		return maskRows(s, p, step.Samples[0])
 	}
@@ -229,7 +229,7 @@ func shortened(text string, runes int) string {
 }
 
 // maskRows show the first sample that is imitated, and which of its tokens are trained.
-func maskRows(s *shared.Sheet, p *policy.Token, x *rl.Sample) error {
+func maskRows(s *shared.Sheet, p *policy.CausalLM, x *rl.Sample) error {
 	trained := map[int]bool{}
 	first := len(x.Tokens)
 	for _, row := range x.Rows {

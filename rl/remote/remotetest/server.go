@@ -76,11 +76,11 @@ type Server struct {
 
 // writer is a model that can write.
 type writer struct {
-	*policy.Token
+	*policy.CausalLM
 	*policy.Sampler
 }
 
-func newWriter(p *policy.Token, err error) (writer, error) {
+func newWriter(p *policy.CausalLM, err error) (writer, error) {
 	if err != nil {
 		return writer{}, err
 	}
@@ -93,7 +93,7 @@ func newWriter(p *policy.Token, err error) (writer, error) {
 
 func (w writer) close() {
 	w.Sampler.Close()
-	w.Token.Close()
+	w.CausalLM.Close()
 }
 
 // New starts a server of the model of a folder; it ends with the test.
@@ -233,7 +233,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 		for j, c := range done {
 			logs := &LogProbs{}
 			for t := range c.IDs {
-				value := float64(c.Drawn[t])
+				value := float64(c.BehaviorLogProbs[t])
 				if s.Raw {
 					value = float64(c.LogProbs[t])
 				}
