@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+
+	"github.com/rltrain/rltrain/internal/half"
 )
 
 // DType is the element type of a tensor, spelled as in the file.
@@ -74,56 +76,14 @@ func widen(dst []float32, d DType, src []byte) {
 		}
 	case BF16:
 		for i := range dst {
-			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
+			dst[i] = half.BFloat16(binary.LittleEndian.Uint16(src[2*i:]))
 		}
 	case F16:
 		for i := range dst {
-			dst[i] = half(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = half.Float16(binary.LittleEndian.Uint16(src[2*i:]))
 		}
 	}
 }
 
 // widens reports whether elements of d have an exact float32 value.
 func (d DType) widens() bool { return d == F32 || d == F16 || d == BF16 }
-
-// half converts IEEE 754 binary16 bits to the float32 of the same value.
-func half(h uint16) float32 {
-	sign := uint32(h>>15) << 31
-	exp, frac := uint32(h>>10&0x1f), uint32(h&0x3ff)
-	switch exp {
-	case 0: // zero and subnormals: frac · 2^-24, exact in float32
-		v := float32(frac) * (1.0 / (1 << 24))
-		return math.Float32frombits(math.Float32bits(v) | sign)
-	case 0x1f: // infinities and NaN
-		return math.Float32frombits(sign | 0xff<<23 | frac<<13)
-	}
-	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
-}
-
-// toBrain rounds v to bfloat16, ties to even.
-func toBrain(v float32) uint16 {
-	b := math.Float32bits(v)
-	if v != v {
-		return uint16(b>>16) | 0x40 // a quiet NaN, whatever bits are dropped
-	}
-	return uint16((b + 0x7fff + b>>16&1) >> 16)
-}
-
-// toHalf rounds v to IEEE 754 binary16, ties to even; what is too large becomes infinite.
-func toHalf(v float32) uint16 {
-	b := math.Float32bits(v)
-	sign := uint16(b >> 16 & 0x8000)
-	exp, frac := int(b>>23&0xff)-127+15, b&0x7fffff
-	switch {
-	case v != v:
-		return sign | 0x7e00
-	case exp >= 0x1f:
-		return sign | 0x7c00
-	case exp <= 0: // subnormal: counted in steps of 2^-24
-		steps := math.RoundToEven(math.Abs(float64(v)) * (1 << 24))
-		return sign | uint16(steps)
-	}
-	// A carry of the fraction runs into the exponent, as it should, up to infinity.
-	whole := uint32(exp)<<23 | frac
-	return sign | uint16((whole+0xfff+whole>>13&1)>>13)
-}

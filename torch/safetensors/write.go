@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/rltrain/rltrain/internal/half"
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
@@ -79,9 +80,9 @@ func FromFloat32sAs(d DType, name string, shape []int64, data []float32) Tensor 
 	for _, v := range data {
 		switch d {
 		case BF16:
-			b = binary.LittleEndian.AppendUint16(b, toBrain(v))
+			b = binary.LittleEndian.AppendUint16(b, half.ToBFloat16(v))
 		case F16:
-			b = binary.LittleEndian.AppendUint16(b, toHalf(v))
+			b = binary.LittleEndian.AppendUint16(b, half.ToFloat16(v))
 		default:
 			panic(fmt.Sprintf("safetensors: float32 values as %s", d))
 		}

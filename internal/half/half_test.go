@@ -1,0 +1,33 @@
+package half
+
+import (
+	"math"
+	"testing"
+)
+
+// Every value of 16 bits survives, NaNs as NaNs.
+func TestRoundTrip(t *testing.T) {
+	for i := range 1 << 16 {
+		h := uint16(i)
+		if v := Float16(h); v == v && ToFloat16(v) != h || v != v && Float16(ToFloat16(v)) == Float16(ToFloat16(v)) {
+			t.Fatalf("half %#x became %#x", h, ToFloat16(v))
+		}
+		if v := BFloat16(h); v == v && ToBFloat16(v) != h || v != v && BFloat16(ToBFloat16(v)) == BFloat16(ToBFloat16(v)) {
+			t.Fatalf("bfloat16 %#x became %#x", h, ToBFloat16(v))
+		}
+	}
+}
+
+func TestRounding(t *testing.T) {
+	for _, c := range []struct {
+		v          float32
+		half, bf16 uint16
+	}{
+		{1 + 1.0/2048, 0x3c00, 0x3f80}, {1 + 3.0/2048, 0x3c02, 0x3f80}, // ties to even
+		{65520, 0x7c00, 0x4780}, {1e-8, 0, 0x322c}, {float32(math.Inf(-1)), 0xfc00, 0xff80}, {-0.0, 0, 0},
+	} {
+		if h, b := ToFloat16(c.v), ToBFloat16(c.v); h != c.half || b != c.bf16 {
+			t.Errorf("%g: half %#x and bfloat16 %#x, want %#x and %#x", c.v, h, b, c.half, c.bf16)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package gguf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+)
+
+// defaultAlignment is that of tensors where metadata sets none, in bytes.
+const defaultAlignment = 32
+
+// File is an open GGUF model: one file, or all files of a split. Its methods may be called from several goroutines at
+// once, Close excepted.
+type File struct {
+	path    string
+	keys    []string // of metadata, in the order of the file
+	values  map[string]value
+	tensors []Tensor
+	index   map[string]int
+	mapped  map[string][]byte // by path
+}
+
+// Tensor is one tensor as a header describes it.
+type Tensor struct {
+	Name string
+	Type Type
+	// Shape begins with the slowest dimension, as in PyTorch; the file has it reversed. A matrix is [out, in], and its
+	// rows consist of whole blocks.
+	Shape []int64
+	// Path is the file that holds the data, from byte Offset on, Size bytes long.
+	Path         string
+	Offset, Size int64
+}
+
+// Open opens the GGUF file at path and, where it is part of a split, the other parts, which lie beside it. Errors name
+// the file and the metadata key or tensor at fault.
+func Open(path string) (*File, error) {
+	paths, err := parts(path)
+	if err != nil {
+		return nil, fmt.Errorf("gguf: %w", err)
+	}
+	f := &File{path: paths[0], index: map[string]int{}, mapped: map[string][]byte{}}
+	for i, path := range paths {
+		data, err := mapFile(path)
+		if err == nil {
+			f.mapped[path] = data
+			err = f.add(path, data, i, len(paths))
+		}
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("gguf: %s: %w", path, err)
+		}
+	}
+	if err := f.checkSplit(len(paths)); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("gguf: %s: %w", f.path, err)
+	}
+	return f, nil
+}
+
+// add reads part number i of n, the file data.
+func (f *File) add(path string, data []byte, i, n int) error {
+	part := &File{path: path}
+	tensors, err := part.header(data)
+	if err != nil {
+		return err
+	}
+	if err := part.checkPart(i, n); err != nil {
+		return err
+	}
+	if i == 0 {
+		f.keys, f.values = part.keys, part.values
+	}
+	for _, t := range tensors {
+		if j, ok := f.index[t.Name]; ok {
+			return fmt.Errorf("tensor %s is in %s too", quote(t.Name), f.tensors[j].Path)
+		}
+		t.Path = path
+		f.index[t.Name] = len(f.tensors)
+		f.tensors = append(f.tensors, t)
+	}
+	if len(f.tensors) > maxTensors {
+		return fmt.Errorf("the parts have more than %d tensors", maxTensors)
+	}
+	return nil
+}
+
+func mapFile(path string) ([]byte, error) {
+	info, err := os.Stat(path) // before opening: a pipe would block
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	if info.Size() < 24 {
+		return nil, fmt.Errorf("%d bytes are too few for a GGUF file", info.Size())
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := syscall.Mmap(int(file.Fd()), 0, int(info.Size()), syscall.PROT_READ, syscall.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("mapping it: %w", err)
+	}
+	return data, nil
+}
+
+// Path is the file that has the metadata: the first part of a split.
+func (f *File) Path() string { return f.path }
+
+// Keys lists the keys of the metadata in the order of the file.
+func (f *File) Keys() []string { return slices.Clone(f.keys) }
+
+// Tensors lists all tensors in the order of the header.
+func (f *File) Tensors() []Tensor { return slices.Clone(f.tensors) }
+
+// Tensor finds a tensor by name.
+func (f *File) Tensor(name string) (Tensor, bool) {
+	i, ok := f.index[name]
+	if !ok {
+		return Tensor{}, false
+	}
+	return f.tensors[i], true
+}
+
+// Bytes is the stored data of a tensor, in the file's mapped memory: valid until Close, not to be changed.
+func (f *File) Bytes(t Tensor) []byte { return f.mapped[t.Path][t.Offset:][:t.Size] }
+
+// Float32s is the dequantised data of a tensor, row-major.
+func (f *File) Float32s(t Tensor) []float32 { return t.Type.Dequantize(f.Bytes(t)) }
+
+// Dequantize is the values of whole blocks of type t.
+func (t Type) Dequantize(blocks []byte) []float32 {
+	format := formats[t]
+	n := len(blocks) / format.bytes
+	values := make([]float32, n*format.values)
+	for i := range n {
+		format.dequantize(values[i*format.values:][:format.values], blocks[i*format.bytes:][:format.bytes])
+	}
+	return values
+}
+
+// Close unmaps the file.
+func (f *File) Close() error {
+	var errs []error
+	for path, data := range f.mapped {
+		errs = append(errs, syscall.Munmap(data))
+		delete(f.mapped, path)
+	}
+	f.values = nil
+	return errors.Join(errs...)
+}
