@@ -39,10 +39,10 @@ type Definition struct {
 	Preferences bool
 
 	// What its episodes can do, of an EpisodeSource.
-	Worked  bool          // they are Worked, or are where the data has solutions: they can be imitated
-	Forms   bool          // they are shown as text or as messages, as Setup.Text says
-	Lines   bool          // an action is a line or the whole, as Setup.Lines says
-	Rewards []NamedReward // beside accuracy, which every task has
+	Demonstrations bool          // they are Worked, or are where the data has solutions: they can be imitated
+	Forms          bool          // they are shown as text or as messages, as Setup.Text says
+	Lines          bool          // an action is a line or the whole, as Setup.Lines says
+	Rewards        []NamedReward // beside accuracy, which every task has
 }
 
 // RowSource gives texts with labels. A task that has them trains a classifier.
@@ -85,7 +85,7 @@ type Several interface {
 type AnswerSource interface {
 	// Answers reads the file; the completion of a row is in the named field. usual is the rule of comparison that the
 	// task has itself.
-	Answers(path, field string) (judges []Judge, usual answer.Match, err error)
+	Answers(path, field string) (judges []Verifier, usual answer.Match, err error)
 }
 
 // ProgramSource runs programs that something else wrote to a file.
@@ -104,13 +104,13 @@ type Program struct {
 	Failure string // of the sandbox, or why the first test failed
 }
 
-// Judge compares one completion with the right answer.
-type Judge func(match answer.Match) *Info
+// Verifier compares one completion with the right answer.
+type Verifier func(match answer.Match) *Info
 
 // NamedReward is a reward of the task's own, for lists of rewards.
 type NamedReward struct {
 	Name, Help string
-	Judged     bool // it asks a language model; the first such is the reward of a run that has a judge and names none
+	NeedsJudge bool // it asks a language model; the first such is the reward of a run that has a judge and names none
 	// New makes the reward; options is what Definition.Options returned, with its values, judge nil unless Judged.
 	New func(options any, judge Scorer) Reward
 }
@@ -122,9 +122,9 @@ type Setup struct {
 	Find    func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error)
 	Context context.Context // of what an EpisodeSource downloads; nil is one without an end
 
-	HeldOut int  // episodes of Eval that the run asks for at most
-	Judging bool // nothing is learnt: all exercises of a data set are episodes of Eval, but for worked examples
-	Text    bool // Forms: show text, for a model without a chat template
+	HeldOut  int  // episodes of Eval that the run asks for at most
+	EvalOnly bool // nothing is learnt: all exercises of a data set are episodes of Eval, but for worked examples
+	Text     bool // Forms: show text, for a model without a chat template
 
 	Lines     bool // Lines: an action is a line of a solution; else all of it
 	EvalLines bool // Lines: the same for Eval
@@ -174,7 +174,7 @@ func (d Definition) Modes() []string {
 	switch {
 	case d.Preferences:
 		return []string{RLOnly, RewardModel}
-	case rows, episodes && (records || d.Worked):
+	case rows, episodes && (records || d.Demonstrations):
 		return []string{SupervisedThenRL, Supervised, RLOnly}
 	case episodes:
 		return []string{RLOnly}

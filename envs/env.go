@@ -36,9 +36,9 @@ type Observation struct {
 	Stop []string
 }
 
-// ErrUnjudged is the error of a step whose action could not be judged, though it may be right: it is missing data, and
+// ErrNotScored is the error of a step whose action could not be judged, though it may be right: it is missing data, and
 // counts nowhere.
-var ErrUnjudged = errors.New("not judged")
+var ErrNotScored = errors.New("not judged")
 
 // StopReason says why an action ended.
 type StopReason string
@@ -76,12 +76,12 @@ type Step struct {
 
 // Info is what an evaluation counts.
 type Info struct {
-	Correct   bool   `json:"correct"`
-	Formatted bool   `json:"formatted"` // the answer has the form that was asked for
-	Tier      string `json:"tier"`      // how the answer was found, see envs/answer
-	Answer    string `json:"answer"`    // as found, "" where there is none
-	Truth     string `json:"truth"`
-	Kind      string `json:"kind,omitempty"` // of the episode, where a task has several that are learnt at their own pace
+	Correct  bool   `json:"correct"`
+	FormatOK bool   `json:"formatted"` // the answer has the form that was asked for
+	FoundBy  string `json:"tier"`      // how the answer was found, see envs/answer
+	Answer   string `json:"answer"`    // as found, "" where there is none
+	Truth    string `json:"truth"`
+	Kind     string `json:"kind,omitempty"` // of the episode, where a task has several that are learnt at their own pace
 	// Tests are those of a program, where the answer is one; nil where it is not.
 	Tests *Tests `json:"tests,omitempty"`
 }
@@ -103,9 +103,9 @@ type Env interface {
 	Step(ctx context.Context, action Action) (Step, error)
 }
 
-// Worked is an episode that knows a solution: the text that supervised warm-up imitates
+// Demonstrator is an episode that knows a solution: the text that supervised warm-up imitates
 // after the first observation. An end token belongs behind it.
-type Worked interface {
+type Demonstrator interface {
 	Env
 	Solution() string
 }
@@ -146,8 +146,8 @@ type Choosing interface {
 // run's rewards, where it names some, make of held-out answers.
 type Open interface {
 	Task
-	// Unjudged says why no episode has an Info; "" where episodes have one.
-	Unjudged() string
+	// NoAnswers says why no episode has an Info; "" where episodes have one.
+	NoAnswers() string
 }
 
 // Completion is what a reward judges: one finished episode of one action, or one turn.

@@ -37,7 +37,7 @@ func (g *guess) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 		step.Append = "Lower.\n> "
 	}
 	if step.Done {
-		step.Info = &envs.Info{Correct: step.Reward == 1, Formatted: err == nil, Answer: a.Text, Truth: strconv.Itoa(g.number)}
+		step.Info = &envs.Info{Correct: step.Reward == 1, FormatOK: err == nil, Answer: a.Text, Truth: strconv.Itoa(g.number)}
 	}
 	return step, nil
 }

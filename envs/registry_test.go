@@ -62,7 +62,7 @@ func TestRegistry(t *testing.T) {
 func TestModes(t *testing.T) {
 	played := define("played")
 	worked := define("worked")
-	worked.Worked = true
+	worked.Demonstrations = true
 	if diff := cmp.Diff([][]string{{RLOnly}, {SupervisedThenRL, Supervised, RLOnly}}, [][]string{played.Modes(), worked.Modes()}); diff != "" {
 		t.Error(diff)
 	}

@@ -51,7 +51,7 @@ func ScoreAnswers(infos []*envs.Info) AnswerScores {
 			tiers["none"]++
 			continue
 		}
-		tiers[info.Tier]++
+		tiers[info.FoundBy]++
 		if info.Correct {
 			s.Correct++
 		}
@@ -64,7 +64,7 @@ func ScoreAnswers(infos []*envs.Info) AnswerScores {
 			kind.Accuracy = ratio(kind.Correct, kind.N)
 			kinds[info.Kind] = kind
 		}
-		if info.Formatted {
+		if info.FormatOK {
 			formatted++
 		}
 	}

@@ -87,7 +87,7 @@ func (t Tries) Majority() float64 {
 	var votes []int
 	for _, info := range t {
 		switch {
-		case info == nil || info.Tier == string(answer.TierNone):
+		case info == nil || info.FoundBy == string(answer.NotFound):
 			continue
 		case info.Correct:
 			right++
@@ -131,7 +131,7 @@ func ScoreTries(all []Tries) PassScores {
 	for _, tries := range all {
 		s.N, total = max(s.N, len(tries)), total+len(tries)
 		for _, info := range tries {
-			if info != nil && info.Formatted {
+			if info != nil && info.FormatOK {
 				formatted++
 			}
 		}

@@ -42,10 +42,10 @@ func TestPassAtEqualsCounting(t *testing.T) {
 func tries(answers ...string) Tries {
 	var all Tries
 	for _, a := range answers {
-		info := &envs.Info{Answer: a, Tier: "phrase", Correct: a == "r", Formatted: a == "r", Kind: "easy"}
+		info := &envs.Info{Answer: a, FoundBy: "phrase", Correct: a == "r", FormatOK: a == "r", Kind: "easy"}
 		switch a {
 		case "":
-			info.Tier = "none"
+			info.FoundBy = "none"
 		case "nil":
 			info = nil
 		}

@@ -56,7 +56,7 @@ func TestTrajectory(t *testing.T) {
 
 func TestTrajectoryJSON(t *testing.T) {
 	before := twoTurns()
-	before.Info = &envs.Info{Correct: true, Tier: "tag"}
+	before.Info = &envs.Info{Correct: true, FoundBy: "tag"}
 	encoded, err := json.Marshal(before)
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 func init() {
 	envs.Register(envs.Definition{
-		Name: "count_letters", Help: "count a letter in a word", Worked: true,
+		Name: "count_letters", Help: "count a letter in a word", Demonstrations: true,
 		Options: func() any { return &countLetters{} },
 		Recipe:  "tiny_layers: 2\nmax_steps: 400\nwarmup_until: 0.6\nmax_new_tokens: 24\neval_samples: 50\n",
 		Rewards: []envs.NamedReward{{

@@ -9,25 +9,25 @@ import (
 // Tag announces the answer in the form that the digit tasks ask for.
 const Tag = "[ANSWER]"
 
-// Tier says how an answer was found.
-type Tier string
+// FoundBy says how an answer was found.
+type FoundBy string
 
-// The tiers, surest first. TierTag, TierPhrase and TierLastNumber are those of
-// [Extract], TierPhrase, TierHash, TierBoxed and TierLastNumber those of [Final].
+// The tiers, surest first. ByTag, ByPhrase and ByLastNumber are those of
+// [Extract], ByPhrase, ByHash, ByBoxed and ByLastNumber those of [Final].
 const (
-	TierTag        Tier = "tag"         // behind [ANSWER]
-	TierPhrase     Tier = "phrase"      // behind "the answer is" and its like
-	TierHash       Tier = "hash"        // behind ####
-	TierBoxed      Tier = "boxed"       // inside \boxed{}
-	TierLastNumber Tier = "last_number" // the last number of the text
-	TierNone       Tier = "none"        // there is none
+	ByTag        FoundBy = "tag"         // behind [ANSWER]
+	ByPhrase     FoundBy = "phrase"      // behind "the answer is" and its like
+	ByHash       FoundBy = "hash"        // behind ####
+	ByBoxed      FoundBy = "boxed"       // inside \boxed{}
+	ByLastNumber FoundBy = "last_number" // the last number of the text
+	NotFound     FoundBy = "none"        // there is none
 )
 
 // Number is the answer that [Extract] found.
 type Number struct {
-	Text  string   // as written, "" where there is none
-	Value *big.Rat // its exact value, nil where there is none
-	Tier  Tier
+	Text    string   // as written, "" where there is none
+	Value   *big.Rat // its exact value, nil where there is none
+	FoundBy FoundBy
 }
 
 var (
@@ -39,12 +39,12 @@ var (
 
 // Extract finds the number that a text gives as its answer:
 //
-//  1. behind the last [ANSWER], in capitals, that a number follows: TierTag;
+//  1. behind the last [ANSWER], in capitals, that a number follows: ByTag;
 //  2. behind the last "the answer is", "answer is", "answer:" or [answer] in any case
-//     that a number follows: TierPhrase;
+//     that a number follows: ByPhrase;
 //  3. behind the last "=" whose number ends the text or stands before "The answer":
-//     TierPhrase;
-//  4. the last number of the text: TierLastNumber.
+//     ByPhrase;
+//  4. the last number of the text: ByLastNumber.
 //
 // Between announcement and number there may be white space, quotes, opening brackets,
 // emphasis (* _ `), a colon, an equals sign, $ and \boxed{. Numbers may have a sign,
@@ -54,23 +54,23 @@ var (
 // 12.
 func Extract(text string) Number {
 	if n, ok := announced(text, tagPattern); ok {
-		n.Tier = TierTag
+		n.FoundBy = ByTag
 		return n
 	}
 	if n, ok := announced(text, phrasePattern); ok {
-		n.Tier = TierPhrase
+		n.FoundBy = ByPhrase
 		return n
 	}
 	if n, ok := closing(text); ok {
-		n.Tier = TierPhrase
+		n.FoundBy = ByPhrase
 		return n
 	}
 	if last, ok := lastNumber(text); ok {
 		if value := number(last); value != nil {
-			return Number{Text: last, Value: value, Tier: TierLastNumber}
+			return Number{Text: last, Value: value, FoundBy: ByLastNumber}
 		}
 	}
-	return Number{Tier: TierNone}
+	return Number{FoundBy: NotFound}
 }
 
 // Tagged says whether a text uses the form asked for, [ANSWER] in capitals.

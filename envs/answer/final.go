@@ -114,7 +114,7 @@ func group(s string) (inside, rest string, ok bool) {
 // behind the last "####", else in the last \boxed{}, else the last number. The text
 // is the rest of the announcing line without a full stop at its end, or all of the box;
 // it is meant for the matches Numeric and Units.
-func Final(text string) (answer string, tier Tier) {
+func Final(text string) (answer string, tier FoundBy) {
 	text = strings.ReplaceAll(text, endTurn, "")
 	if at := lastFold(text, phrase); at >= 0 {
 		tail := strings.TrimLeft(text[at+len(phrase):], ": \t*")
@@ -122,19 +122,19 @@ func Final(text string) (answer string, tier Tier) {
 			if inside, ok := Boxed(line); ok {
 				line = inside
 			}
-			return strings.TrimRight(strings.TrimSuffix(line, "."), " *"), TierPhrase
+			return strings.TrimRight(strings.TrimSuffix(line, "."), " *"), ByPhrase
 		}
 	}
 	if answer, ok := GSM8K(text); ok && answer != "" {
-		return answer, TierHash
+		return answer, ByHash
 	}
 	if answer, ok := Boxed(text); ok {
-		return answer, TierBoxed
+		return answer, ByBoxed
 	}
 	if answer, ok := lastNumber(text); ok {
-		return answer, TierLastNumber
+		return answer, ByLastNumber
 	}
-	return "", TierNone
+	return "", NotFound
 }
 
 func firstLine(s string) string {

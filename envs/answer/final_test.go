@@ -36,18 +36,18 @@ func TestPhrase(t *testing.T) {
 func TestFinal(t *testing.T) {
 	for _, test := range []struct {
 		text, want string
-		tier       Tier
+		tier       FoundBy
 	}{
-		{"The answer is: 18.", "18", TierPhrase},
-		{"The answer is: **18**", "18", TierPhrase},
-		{"The answer is: 3 bolts.\nThank you!", "3 bolts", TierPhrase},
-		{`The answer is: $\boxed{\frac{1}{2}}$.`, `\frac{1}{2}`, TierPhrase},
-		{"The answer is: 3<|eot_id|>", "3", TierPhrase},
-		{"9*2=<<9*2=18>>18\n#### 1,018\n", "1018", TierHash},
-		{`so $x = \boxed{\frac{3}{4}}$ as claimed`, `\frac{3}{4}`, TierBoxed},
-		{"it is 17 or 18.", "18", TierLastNumber},
-		{"the answer is:", "", TierNone},
-		{"I do not know", "", TierNone},
+		{"The answer is: 18.", "18", ByPhrase},
+		{"The answer is: **18**", "18", ByPhrase},
+		{"The answer is: 3 bolts.\nThank you!", "3 bolts", ByPhrase},
+		{`The answer is: $\boxed{\frac{1}{2}}$.`, `\frac{1}{2}`, ByPhrase},
+		{"The answer is: 3<|eot_id|>", "3", ByPhrase},
+		{"9*2=<<9*2=18>>18\n#### 1,018\n", "1018", ByHash},
+		{`so $x = \boxed{\frac{3}{4}}$ as claimed`, `\frac{3}{4}`, ByBoxed},
+		{"it is 17 or 18.", "18", ByLastNumber},
+		{"the answer is:", "", NotFound},
+		{"I do not know", "", NotFound},
 	} {
 		if got, tier := Final(test.text); got != test.want || tier != test.tier {
 			t.Errorf("Final(%q) = %q, %s, want %q, %s", test.text, got, tier, test.want, test.tier)
@@ -110,10 +110,10 @@ func FuzzFinal(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		answer, tier := Final(text)
-		if tier == TierNone && answer != "" {
+		if tier == NotFound && answer != "" {
 			t.Fatalf("Final(%q) = %q, %s", text, answer, tier)
 		}
-		if strings.ContainsAny(answer, "\n") && tier != TierBoxed && tier != TierPhrase {
+		if strings.ContainsAny(answer, "\n") && tier != ByBoxed && tier != ByPhrase {
 			t.Fatalf("Final(%q) = %q, %s: more than a line", text, answer, tier)
 		}
 		if inside, ok := Boxed(text); ok && strings.Count(inside, "{") != strings.Count(inside, "}") && !strings.Contains(inside, `\`) {

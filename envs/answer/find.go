@@ -10,9 +10,9 @@ import (
 
 // The further tiers of [Find].
 const (
-	TierBold    Tier = "bold"    // the last part in **bold**
-	TierFormula Tier = "formula" // the last formula between dollar signs or \( \), \[ \]
-	TierWhole   Tier = "whole"   // the text is nothing but an answer
+	ByBold    FoundBy = "bold"    // the last part in **bold**
+	ByFormula FoundBy = "formula" // the last formula between dollar signs or \( \), \[ \]
+	ByWhole   FoundBy = "whole"   // the text is nothing but an answer
 )
 
 const (
@@ -34,7 +34,7 @@ var (
 // only a comma, "and" or "or" parts are one list. Else it takes the text where that is
 // nothing but mathematics, else the last part in bold, the last formula, and at last the
 // last number.
-func Find(text string) (answer string, tier Tier) {
+func Find(text string) (answer string, tier FoundBy) {
 	text = strings.TrimSpace(ends.Replace(tail(text)))
 	text = strings.TrimSpace(strings.TrimSuffix(text, thought))
 	if _, said, found := lastCut(text, thought); found {
@@ -44,28 +44,28 @@ func Find(text string) (answer string, tier Tier) {
 		text = strings.TrimSpace(said)
 	}
 	text = strings.TrimSpace(strings.TrimSuffix(text, "I hope it is correct."))
-	if answer, tier = announcedAnswer(text); tier != TierNone {
+	if answer, tier = announcedAnswer(text); tier != NotFound {
 		return answer, tier
 	}
 	if isFormula(text) {
-		return text, TierWhole
+		return text, ByWhole
 	}
 	if inside := bold(text); isFormula(inside) {
-		return inside, TierBold
+		return inside, ByBold
 	}
 	if inside, _, to := lastFormula(text); isFormula(inside) {
 		if said := lastSentence(text[to:]); concluding.MatchString(said) && onlyNumber(said) != "" {
-			return onlyNumber(said), TierLastNumber
+			return onlyNumber(said), ByLastNumber
 		}
-		return inside, TierFormula
+		return inside, ByFormula
 	}
 	if answer := stated(lastSentence(text)); answer != "" {
-		return answer, TierLastNumber
+		return answer, ByLastNumber
 	}
 	if answer, ok := lastNumber(text); ok && !hedged(text, answer) {
-		return answer, TierLastNumber
+		return answer, ByLastNumber
 	}
-	return "", TierNone
+	return "", NotFound
 }
 
 var (
@@ -152,19 +152,19 @@ var denied = regexp.MustCompile(`(?i)\b(?:not|never|no|cannot|wrong)\b|n't\b`)
 // [Find] finds in it. Short texts that announce nothing are only compared as they are.
 // The right answer may be a solution that announces its answer. The tier says what was
 // compared.
-func Decide(gold, text string) (Verdict, Tier) {
-	if announced, tier := announcedAnswer(strings.TrimSpace(tail(gold))); tier != TierNone {
+func Decide(gold, text string) (Verdict, FoundBy) {
+	if announced, tier := announcedAnswer(strings.TrimSpace(tail(gold))); tier != NotFound {
 		gold = announced
 	}
 	v := Math.Compare(gold, text)
 	found, tier := Find(text)
 	switch {
-	case v.Equal, tier == TierNone, tier == TierWhole:
-		return v, TierWhole
-	case tier == TierLastNumber && (len(strings.Fields(text)) < proseWords || denied.MatchString(text)):
-		return v, TierWhole
-	case tier == TierFormula && (denied.MatchString(text) || !closingFormula(text)):
-		return v, TierWhole
+	case v.Equal, tier == NotFound, tier == ByWhole:
+		return v, ByWhole
+	case tier == ByLastNumber && (len(strings.Fields(text)) < proseWords || denied.MatchString(text)):
+		return v, ByWhole
+	case tier == ByFormula && (denied.MatchString(text) || !closingFormula(text)):
+		return v, ByWhole
 	}
 	v = Math.Compare(gold, found)
 	if !v.Equal {
@@ -222,14 +222,14 @@ func isFormula(text string) bool {
 	return err == nil && n.Kind != formula.Text
 }
 
-func announcedAnswer(text string) (answer string, tier Tier) {
+func announcedAnswer(text string) (answer string, tier FoundBy) {
 	at := -1
-	tier = TierNone
+	tier = NotFound
 	if inside, from, ok := boxes(text); ok {
-		answer, tier, at = inside, TierBoxed, from
+		answer, tier, at = inside, ByBoxed, from
 	}
 	if inside, from := element(text); from > at {
-		answer, tier, at = inside, TierTag, from
+		answer, tier, at = inside, ByTag, from
 	}
 	places := announcement.FindAllStringIndex(text, -1)
 	for i := len(places) - 1; i >= max(0, len(places)-maxAnnouncements) && places[i][0] > at; i-- {
@@ -239,11 +239,11 @@ func announcedAnswer(text string) (answer string, tier Tier) {
 		}
 		switch {
 		case text[places[i][0]] == '#':
-			return said, TierHash
+			return said, ByHash
 		case text[places[i][0]] == '[':
-			return said, TierTag
+			return said, ByTag
 		}
-		return said, TierPhrase
+		return said, ByPhrase
 	}
 	return answer, tier
 }

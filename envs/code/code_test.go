@@ -391,7 +391,7 @@ func FuzzRead(f *testing.F) {
 
 // TestPepper runs programs of the language that is close to q, where its interpreter is.
 func TestPepper(t *testing.T) {
-	j, err := NewJudge(t.Context(), sandbox.Pepper, "", 5*time.Second, false)
+	j, err := NewGrader(t.Context(), sandbox.Pepper, "", 5*time.Second, false)
 	if err != nil {
 		t.Skip(err)
 	}

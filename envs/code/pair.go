@@ -29,7 +29,7 @@ var solutionSide string
 var testsSide string
 
 // asserted runs the program in one process and its tests in another.
-func (j *Judge) asserted(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
+func (j *Grader) asserted(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
 	t := told{mode: "each", entry: p.Entry, setup: p.Setup, defined: p.defined()}
 	for _, one := range tests {
 		t.units = append(t.units, one.Assert)
@@ -56,7 +56,7 @@ type told struct {
 }
 
 // pair runs a program and its tests, and returns what they wrote, where that is asked for.
-func (j *Judge) pair(ctx context.Context, program string, t told, input string) (Verdict, string, error) {
+func (j *Grader) pair(ctx context.Context, program string, t told, input string) (Verdict, string, error) {
 	nonce, err := newNonce()
 	if err != nil {
 		return Verdict{}, "", err
@@ -91,7 +91,7 @@ func (j *Judge) pair(ctx context.Context, program string, t told, input string) 
 }
 
 // side is one of the two processes.
-func (j *Judge) side(name string, stdin []byte) sandbox.Program {
+func (j *Grader) side(name string, stdin []byte) sandbox.Program {
 	p := j.language.Program("", stdin)
 	p.Files = []sandbox.File{{Name: name, Data: j.compiled[name]}}
 	p.Argv[len(p.Argv)-1] = "{}/" + name
@@ -201,7 +201,7 @@ func readTold(nonce string, solution, tests sandbox.Outcome) (v Verdict, written
 var classMessages = map[Class]string{Timeout: "the program took too long", Memory: "the program took too much memory", Output: "the program wrote too much"}
 
 // scripted runs a script of Python in a process beside the program's, and compares what it writes.
-func (j *Judge) scripted(ctx context.Context, p *Problem, program string, t Test) (Verdict, error) {
+func (j *Grader) scripted(ctx context.Context, p *Problem, program string, t Test) (Verdict, error) {
 	v, written, err := j.pair(ctx, program, told{mode: "script", setup: p.Setup, units: []string{t.Script}, defined: p.defined()}, t.Input)
 	if err == nil && v.Class == Pass {
 		v.Class, v.Message = wrote(written, t.Want)

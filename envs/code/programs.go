@@ -33,7 +33,7 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 	if err != nil {
 		return 0, err
 	}
-	judge, err := NewJudge(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe)
+	judge, err := NewGrader(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe)
 	if err != nil {
 		return 0, err
 	}
@@ -85,7 +85,7 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 }
 
 // judged runs one completion.
-func (o *options) judged(ctx context.Context, judge *Judge, row completion) (envs.Program, error) {
+func (o *options) judged(ctx context.Context, judge *Grader, row completion) (envs.Program, error) {
 	p := row.problem
 	answer, formatted := Extract(row.text, o.Language, o.Reasoning)
 	program := p.program(answer, fenced(row.text))
@@ -93,7 +93,7 @@ func (o *options) judged(ctx context.Context, judge *Judge, row completion) (env
 	one := envs.Program{Problem: p.Name, Failure: v.Message}
 	if err == nil && v.Class != Sandbox {
 		one.Info = &envs.Info{
-			Correct: v.Class == Pass, Formatted: formatted, Tier: string(v.Class), Answer: answer, Kind: p.Kind,
+			Correct: v.Class == Pass, FormatOK: formatted, FoundBy: string(v.Class), Answer: answer, Kind: p.Kind,
 			Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Program: program},
 		}
 	}

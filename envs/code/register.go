@@ -20,7 +20,7 @@ var dataRecipe string
 func init() {
 	envs.Register(envs.Definition{
 		Name: "code", Help: "write programs that pass tests, which a sandbox runs", Recipe: recipe, DataRecipe: dataRecipe,
-		Options: func() any { return &options{} }, Worked: true, Forms: true, Rewards: rewards,
+		Options: func() any { return &options{} }, Demonstrations: true, Forms: true, Rewards: rewards,
 	})
 }
 

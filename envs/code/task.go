@@ -25,7 +25,7 @@ type problems interface {
 type task struct {
 	problems
 	options *options
-	judge   *Judge
+	judge   *Grader
 	asText  bool // problems are shown as text
 	short   bool // the program's own problems, whose answer is an expression
 }
@@ -44,10 +44,10 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 		return nil, err
 	}
 	var err error
-	if t.judge, err = NewJudge(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe); err != nil {
+	if t.judge, err = NewGrader(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe); err != nil {
 		return nil, err
 	}
-	if b, ok := t.problems.(*sifted); ok && o.CheckSolutions && !s.Judging {
+	if b, ok := t.problems.(*sifted); ok && o.CheckSolutions && !s.EvalOnly {
 		if err := t.checkSolutions(ctx, slices.Concat(b.Train, b.Eval)); err != nil {
 			return nil, errors.Join(err, t.Close())
 		}
@@ -67,7 +67,7 @@ type sifted struct{ *bank.Bank[Problem] }
 func (t *task) read(s envs.Setup) error {
 	o := t.options
 	train, eval := bank.Source[Problem]{Path: o.Dataset}, bank.Source[Problem]{Path: o.EvalDataset}
-	if s.Judging && eval.Path == "" {
+	if s.EvalOnly && eval.Path == "" {
 		train.Path, eval.Path = "", train.Path
 	}
 	held := s.HeldOut
@@ -218,7 +218,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	}
 	if v.Class == Sandbox {
 		e.done = true
-		return envs.Step{}, fmt.Errorf("%w: %s", envs.ErrUnjudged, v.Message)
+		return envs.Step{}, fmt.Errorf("%w: %s", envs.ErrNotScored, v.Message)
 	}
 	e.done = v.Class == Pass || e.turn >= e.options.Turns || a.Stop == envs.StopLength && !e.short
 	if !e.done {
@@ -232,7 +232,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	}
 	step.Done = true
 	step.Info = &envs.Info{
-		Correct: v.Class == Pass, Formatted: formatted, Tier: string(v.Class), Answer: answer, Truth: e.problem.Solution, Kind: e.problem.Kind,
+		Correct: v.Class == Pass, FormatOK: formatted, FoundBy: string(v.Class), Answer: answer, Truth: e.problem.Solution, Kind: e.problem.Kind,
 		Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Program: program},
 	}
 	step.Reward = e.options.pay(v)

@@ -191,7 +191,7 @@ func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	info := judge(answer.Extract(a.Text), a.Text, e.Answer())
 	info.Kind = e.kind()
 	reward := -1.0
-	if info.Correct && (info.Formatted || !e.options.RequireTag) {
+	if info.Correct && (info.FormatOK || !e.options.RequireTag) {
 		reward = 1
 	}
 	return envs.Step{Keep: len(a.Text), Reward: reward, Done: true, Info: info}, nil

@@ -109,7 +109,7 @@ func TestSolutionsAreRightAndOfTinysCharacters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if step.Reward != 1 || !step.Done || step.Info.Tier != string(answer.TierTag) {
+			if step.Reward != 1 || !step.Done || step.Info.FoundBy != string(answer.ByTag) {
 				t.Fatalf("the solution %q of %v gets %+v", text, e.numbers, step)
 			}
 		}
@@ -126,12 +126,12 @@ func TestStepJudges(t *testing.T) {
 		reward     float64
 		info       envs.Info
 	}{
-		{"[ANSWER] 28", true, 1, envs.Info{Correct: true, Formatted: true, Tier: "tag", Answer: "28", Truth: "28", Kind: "3 numbers, short ones"}},
-		{"The answer is 28", false, 1, envs.Info{Correct: true, Tier: "phrase", Answer: "28", Truth: "28", Kind: "3 numbers, short ones"}},
-		{"The answer is 28", true, -1, envs.Info{Correct: true, Tier: "phrase", Answer: "28", Truth: "28", Kind: "3 numbers, short ones"}},
-		{"[ANSWER] 27", false, -1, envs.Info{Formatted: true, Tier: "tag", Answer: "27", Truth: "28", Kind: "3 numbers, short ones"}},
-		{"[ANSWER] 028.0", true, 1, envs.Info{Correct: true, Formatted: true, Tier: "tag", Answer: "028.0", Truth: "28", Kind: "3 numbers, short ones"}},
-		{"", false, -1, envs.Info{Tier: "none", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"[ANSWER] 28", true, 1, envs.Info{Correct: true, FormatOK: true, FoundBy: "tag", Answer: "28", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"The answer is 28", false, 1, envs.Info{Correct: true, FoundBy: "phrase", Answer: "28", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"The answer is 28", true, -1, envs.Info{Correct: true, FoundBy: "phrase", Answer: "28", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"[ANSWER] 27", false, -1, envs.Info{FormatOK: true, FoundBy: "tag", Answer: "27", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"[ANSWER] 028.0", true, 1, envs.Info{Correct: true, FormatOK: true, FoundBy: "tag", Answer: "028.0", Truth: "28", Kind: "3 numbers, short ones"}},
+		{"", false, -1, envs.Info{FoundBy: "none", Truth: "28", Kind: "3 numbers, short ones"}},
 	} {
 		e := &Episode{task: Sum, numbers: []int{12, 345, 67}, options: Options{Count: 4, Max: 999, RequireTag: test.requireTag}}
 		step, err := e.Step(t.Context(), envs.Action{Text: test.text})
@@ -252,7 +252,7 @@ func TestConversation(t *testing.T) {
 		// The example in the instruction is right and in the form that is asked for.
 		example := answer.Extract(shown.Messages[0].Content)
 		want := map[string]int64{Sum: 28, Reverse: 4321}[name]
-		if example.Tier != answer.TierTag || example.Value.Cmp(new(big.Rat).SetInt64(want)) != 0 {
+		if example.FoundBy != answer.ByTag || example.Value.Cmp(new(big.Rat).SetInt64(want)) != 0 {
 			t.Errorf("%s: the example's answer is %+v", name, example)
 		}
 	}

@@ -22,11 +22,11 @@ var reverseRecipe string
 func init() {
 	envs.Register(envs.Definition{
 		Name: Sum, Help: "add up all digits of some integers, step by step", Recipe: sumRecipe,
-		Options: func() any { return &lists{} }, Worked: true, Forms: true,
+		Options: func() any { return &lists{} }, Demonstrations: true, Forms: true,
 	})
 	envs.Register(envs.Definition{
 		Name: Reverse, Help: "write an integer backwards, step by step", Recipe: reverseRecipe,
-		Options: func() any { return &numbers{} }, Worked: true, Forms: true,
+		Options: func() any { return &numbers{} }, Demonstrations: true, Forms: true,
 	})
 }
 
@@ -56,7 +56,7 @@ func (o *numbers) Task(s envs.Setup) (envs.Task, error) {
 }
 
 // Answers reads rows with a number called answer and a completion.
-func (common) Answers(path, field string) (judges []envs.Judge, usual answer.Match, err error) {
+func (common) Answers(path, field string) (judges []envs.Verifier, usual answer.Match, err error) {
 	for r, err := range dataset.Records(path) {
 		if err != nil {
 			return nil, "", err
@@ -89,11 +89,11 @@ func (common) Answers(path, field string) (judges []envs.Judge, usual answer.Mat
 // judge compares what was found in a text with the right answer.
 func judge(found answer.Number, text string, truth int64) *envs.Info {
 	return &envs.Info{
-		Correct:   found.Value != nil && found.Value.Cmp(new(big.Rat).SetInt64(truth)) == 0,
-		Formatted: answer.Tagged(text),
-		Tier:      string(found.Tier),
-		Answer:    found.Text,
-		Truth:     strconv.FormatInt(truth, 10),
+		Correct:  found.Value != nil && found.Value.Cmp(new(big.Rat).SetInt64(truth)) == 0,
+		FormatOK: answer.Tagged(text),
+		FoundBy:  string(found.FoundBy),
+		Answer:   found.Text,
+		Truth:    strconv.FormatInt(truth, 10),
 	}
 }
 

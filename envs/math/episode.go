@@ -94,7 +94,7 @@ func (e *Episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	e.steps++
 	e.done = !e.options.Stepwise || a.Stop == envs.StopEnd && len(text) == len(a.Text) || e.steps >= e.options.MaxSteps || e.answered()
 	if step.Done = e.done; e.done {
-		step.Info = e.problem.Judge(e.written, e.options.Match)
+		step.Info = e.problem.Verify(e.written, e.options.Match)
 	}
 	step.Reward = e.pay(ctx, step.Info, a.Stop)
 	e.turn = len(e.written)
@@ -104,7 +104,7 @@ func (e *Episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 // pay is the reward of the turn that ends here.
 func (e *Episode) pay(ctx context.Context, info *envs.Info, stop envs.StopReason) float64 {
 	if e.options.Reward == nil {
-		if info != nil && info.Correct && info.Formatted {
+		if info != nil && info.Correct && info.FormatOK {
 			return 1
 		}
 		return 0

@@ -41,7 +41,7 @@ var questions = []string{
 // final answer is paid final instead.
 func AspectsReward(judge envs.Scorer, final float64) envs.Reward {
 	return func(ctx context.Context, c envs.Completion) (float64, error) {
-		if c.Info != nil && c.Info.Correct && c.Info.Formatted {
+		if c.Info != nil && c.Info.Correct && c.Info.FormatOK {
 			return final, nil
 		}
 		sum := 0.0

@@ -55,18 +55,18 @@ func NewProblem(task, question, solution string) (Problem, error) {
 	return p, nil
 }
 
-// Judge compares a written solution with the answer. With answer.Exact the answer is
+// Verify compares a written solution with the answer. With answer.Exact the answer is
 // what follows the last "the answer is" (GSM8K) or the last \boxed{} (MATH), with
 // answer.Math what [answer.Find] finds, else what [answer.Final] finds. Formatted says whether it was given in that form.
-func (p Problem) Judge(text string, match answer.Match) *envs.Info {
-	info := &envs.Info{Truth: p.Answer, Kind: p.Kind, Tier: string(answer.TierNone)}
+func (p Problem) Verify(text string, match answer.Match) *envs.Info {
+	info := &envs.Info{Truth: p.Answer, Kind: p.Kind, FoundBy: string(answer.NotFound)}
 	formal, formatted := answer.Phrase(text)
-	form := answer.TierPhrase
+	form := answer.ByPhrase
 	if p.Task == MATH {
 		formal, formatted = answer.Boxed(text)
-		form = answer.TierBoxed
+		form = answer.ByBoxed
 	}
-	info.Formatted = formatted
+	info.FormatOK = formatted
 	found, tier := formal, form
 	switch {
 	case match == answer.Math:
@@ -74,10 +74,10 @@ func (p Problem) Judge(text string, match answer.Match) *envs.Info {
 	case match != answer.Exact && !(p.Task == MATH && formatted):
 		found, tier = answer.Final(text)
 	case !formatted:
-		tier = answer.TierNone
+		tier = answer.NotFound
 	}
-	info.Answer, info.Tier = found, string(tier)
-	info.Correct = tier != answer.TierNone && match.Same(found, p.Answer)
+	info.Answer, info.FoundBy = found, string(tier)
+	info.Correct = tier != answer.NotFound && match.Same(found, p.Answer)
 	return info
 }
 

@@ -20,19 +20,19 @@ func init() {
 	const columns = "columns question and answer, or problem and solution"
 	envs.Register(envs.Definition{
 		Name: GSM8K, Help: "solve grade-school problems of a file, step by step", Recipe: gsm8kRecipe, Needs: columns,
-		Options: func() any { return &schoolProblems{} }, Worked: true, Forms: true, Lines: true, Rewards: judged,
+		Options: func() any { return &schoolProblems{} }, Demonstrations: true, Forms: true, Lines: true, Rewards: judged,
 	})
 	envs.Register(envs.Definition{
 		Name: MATH, Help: "solve competition problems of a file, step by step", Recipe: mathRecipe, Needs: columns,
-		Options: func() any { return &competitionProblems{} }, Worked: true, Forms: true, Lines: true, Rewards: judged,
+		Options: func() any { return &competitionProblems{} }, Demonstrations: true, Forms: true, Lines: true, Rewards: judged,
 	})
 }
 
 // judged are the rewards that ask a model.
 var judged = []envs.NamedReward{
-	{Name: "score", Help: "a score of each step from 1 to 10, divided by 10", Judged: true,
+	{Name: "score", Help: "a score of each step from 1 to 10, divided by 10", NeedsJudge: true,
 		New: func(_ any, judge envs.Scorer) envs.Reward { return ScoreReward(judge, 1) }},
-	{Name: "aspects", Help: "three questions about each step whose answer is yes or no", Judged: true,
+	{Name: "aspects", Help: "three questions about each step whose answer is yes or no", NeedsJudge: true,
 		New: func(_ any, judge envs.Scorer) envs.Reward { return AspectsReward(judge, 1) }},
 }
 
@@ -50,7 +50,7 @@ type problems struct {
 
 // task makes the episodes of a task; more sets what it has beside the common options.
 func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Task, error) {
-	train, eval, err := s.Exercises(o.Dataset, o.Config, o.EvalDataset)
+	train, eval, err := s.ProblemFiles(o.Dataset, o.Config, o.EvalDataset)
 	if err != nil {
 		return nil, err
 	}
@@ -76,10 +76,10 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 }
 
 // answers reads problems with completions.
-func (o *problems) answers(path, task, field string) (judges []envs.Judge, err error) {
+func (o *problems) answers(path, task, field string) (judges []envs.Verifier, err error) {
 	problems, completions, err := ReadCompletions(path, task, field)
 	for i, p := range problems {
-		judges = append(judges, func(match answer.Match) *envs.Info { return p.Judge(completions[i], match) })
+		judges = append(judges, func(match answer.Match) *envs.Info { return p.Verify(completions[i], match) })
 	}
 	return judges, err
 }
@@ -89,7 +89,7 @@ type competitionProblems struct{ problems }
 
 func (o *competitionProblems) Task(s envs.Setup) (envs.Task, error) { return o.task(MATH, s, nil) }
 
-func (o *competitionProblems) Answers(path, field string) ([]envs.Judge, answer.Match, error) {
+func (o *competitionProblems) Answers(path, field string) ([]envs.Verifier, answer.Match, error) {
 	judges, err := o.answers(path, MATH, field)
 	return judges, answer.Math, err
 }
@@ -113,7 +113,7 @@ func (o *schoolProblems) Task(s envs.Setup) (envs.Task, error) {
 	return o.task(GSM8K, s, func(options *Options) { options.Annotate, options.Calculator = o.Annotate, o.Calculator })
 }
 
-func (o *schoolProblems) Answers(path, field string) ([]envs.Judge, answer.Match, error) {
+func (o *schoolProblems) Answers(path, field string) ([]envs.Verifier, answer.Match, error) {
 	judges, err := o.answers(path, GSM8K, field)
 	return judges, answer.Exact, err
 }

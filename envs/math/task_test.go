@@ -99,7 +99,7 @@ func FuzzNewProblem(f *testing.F) {
 		if p.Question == "" || p.Answer == "" {
 			t.Fatalf("%q, %q: %+v", question, solution, p)
 		}
-		if info := p.Judge(p.Solution, answer.Exact); !info.Correct || !info.Formatted {
+		if info := p.Verify(p.Solution, answer.Exact); !info.Correct || !info.FormatOK {
 			t.Fatalf("the solution of %+v is judged %+v", p, info)
 		}
 	})
@@ -114,39 +114,39 @@ func TestJudge(t *testing.T) {
 		text               string
 		match              answer.Match
 		correct, formatted bool
-		tier               answer.Tier
+		tier               answer.FoundBy
 	}{
-		{number, "The answer is: 18", answer.Exact, true, true, answer.TierPhrase},
-		{number, "The answer is 18.", answer.Exact, true, true, answer.TierPhrase}, // the colon may be missing
-		{number, "The answer is: 18 dollars", answer.Exact, false, true, answer.TierPhrase},
-		{number, "The answer is: 18 dollars", answer.Numeric, false, true, answer.TierPhrase},
-		{number, "The answer is: 18 dollars", answer.Units, true, true, answer.TierPhrase},
-		{number, "The answer is: 18.00", answer.Exact, false, true, answer.TierPhrase},
-		{number, "The answer is: $18.00", answer.Numeric, true, true, answer.TierPhrase},
-		{number, "so 18", answer.Exact, false, false, answer.TierNone},
-		{number, "so 18", answer.Numeric, true, false, answer.TierLastNumber},
-		{number, "#### 18", answer.Numeric, true, false, answer.TierHash},
-		{number, "", answer.Units, false, false, answer.TierNone},
-		{boxed, `\boxed{\frac{1}{2}}`, answer.Exact, true, true, answer.TierBoxed},
-		{boxed, `\boxed{\frac12}`, answer.Exact, false, true, answer.TierBoxed},
-		{boxed, `\boxed{\frac12}`, answer.Numeric, true, true, answer.TierBoxed},
-		{boxed, `The answer is 3, no: \boxed{0.5}`, answer.Numeric, true, true, answer.TierBoxed},
-		{boxed, "it is 0.5", answer.Exact, false, false, answer.TierNone},
-		{letter, `\boxed{B}`, answer.Exact, true, true, answer.TierBoxed},
-		{letter, `\boxed{\text{b}}`, answer.Numeric, true, true, answer.TierBoxed},
-		{number, "Answer: 18 apples (3 red)", answer.Math, true, false, answer.TierPhrase},
-		{number, "The answer is: 18 or 19", answer.Math, false, true, answer.TierPhrase},
-		{boxed, `so \boxed{\frac{2}{4}}.`, answer.Math, true, true, answer.TierBoxed},
-		{boxed, `\boxed{2x+\frac12=1}`, answer.Math, false, true, answer.TierBoxed},
-		{boxed, "a half, that is **0.5**", answer.Math, true, false, answer.TierBold},
-		{letter, `\boxed{(B)\ 12}`, answer.Math, true, true, answer.TierBoxed},
+		{number, "The answer is: 18", answer.Exact, true, true, answer.ByPhrase},
+		{number, "The answer is 18.", answer.Exact, true, true, answer.ByPhrase}, // the colon may be missing
+		{number, "The answer is: 18 dollars", answer.Exact, false, true, answer.ByPhrase},
+		{number, "The answer is: 18 dollars", answer.Numeric, false, true, answer.ByPhrase},
+		{number, "The answer is: 18 dollars", answer.Units, true, true, answer.ByPhrase},
+		{number, "The answer is: 18.00", answer.Exact, false, true, answer.ByPhrase},
+		{number, "The answer is: $18.00", answer.Numeric, true, true, answer.ByPhrase},
+		{number, "so 18", answer.Exact, false, false, answer.NotFound},
+		{number, "so 18", answer.Numeric, true, false, answer.ByLastNumber},
+		{number, "#### 18", answer.Numeric, true, false, answer.ByHash},
+		{number, "", answer.Units, false, false, answer.NotFound},
+		{boxed, `\boxed{\frac{1}{2}}`, answer.Exact, true, true, answer.ByBoxed},
+		{boxed, `\boxed{\frac12}`, answer.Exact, false, true, answer.ByBoxed},
+		{boxed, `\boxed{\frac12}`, answer.Numeric, true, true, answer.ByBoxed},
+		{boxed, `The answer is 3, no: \boxed{0.5}`, answer.Numeric, true, true, answer.ByBoxed},
+		{boxed, "it is 0.5", answer.Exact, false, false, answer.NotFound},
+		{letter, `\boxed{B}`, answer.Exact, true, true, answer.ByBoxed},
+		{letter, `\boxed{\text{b}}`, answer.Numeric, true, true, answer.ByBoxed},
+		{number, "Answer: 18 apples (3 red)", answer.Math, true, false, answer.ByPhrase},
+		{number, "The answer is: 18 or 19", answer.Math, false, true, answer.ByPhrase},
+		{boxed, `so \boxed{\frac{2}{4}}.`, answer.Math, true, true, answer.ByBoxed},
+		{boxed, `\boxed{2x+\frac12=1}`, answer.Math, false, true, answer.ByBoxed},
+		{boxed, "a half, that is **0.5**", answer.Math, true, false, answer.ByBold},
+		{letter, `\boxed{(B)\ 12}`, answer.Math, true, true, answer.ByBoxed},
 	} {
-		got := test.problem.Judge(test.text, test.match)
-		if got.Correct != test.correct || got.Formatted != test.formatted || got.Tier != string(test.tier) {
+		got := test.problem.Verify(test.text, test.match)
+		if got.Correct != test.correct || got.FormatOK != test.formatted || got.FoundBy != string(test.tier) {
 			t.Errorf("%q by %s: %+v, want correct %t, formatted %t, tier %s", test.text, test.match, got, test.correct, test.formatted, test.tier)
 		}
 	}
-	if got := (Problem{Task: MATH, Answer: "1", Kind: "Level 2"}).Judge("", answer.Math); got.Kind != "Level 2" {
+	if got := (Problem{Task: MATH, Answer: "1", Kind: "Level 2"}).Verify("", answer.Math); got.Kind != "Level 2" {
 		t.Errorf("a judgement of the kind %q", got.Kind)
 	}
 }
@@ -351,7 +351,7 @@ func TestStepwise(t *testing.T) {
 		t.Errorf("a wrong answer: %+v", got)
 	}
 	start(t, e)
-	if got = step(t, e, "it is 4", envs.StopEnd); !got.Done || got.Reward != 0 || got.Info.Formatted {
+	if got = step(t, e, "it is 4", envs.StopEnd); !got.Done || got.Reward != 0 || got.Info.FormatOK {
 		t.Errorf("the model stopped: %+v", got)
 	}
 	start(t, e)
@@ -467,7 +467,7 @@ func TestParts(t *testing.T) {
 		judging       bool
 		train, judged int
 	}{{"", false, 5, 2}, {"openai/gsm8k", false, 7, 2}, {"", true, 0, 2}} {
-		setup := envs.Setup{HeldOut: 2, Judging: c.judging, Find: func(_ context.Context, name, config string, _ ...string) ([]dataset.Part, error) {
+		setup := envs.Setup{HeldOut: 2, EvalOnly: c.judging, Find: func(_ context.Context, name, config string, _ ...string) ([]dataset.Part, error) {
 			if name != "openai/gsm8k" || config != "main" {
 				t.Errorf("%q is looked up with configuration %q", name, config)
 			}
@@ -521,7 +521,7 @@ func TestJudgeRewards(t *testing.T) {
 	if got, err := AspectsReward(aspects, 1)(t.Context(), c); got != 0.75 || err != nil || len(aspects.asked) != 3 {
 		t.Errorf("aspects %v, %v after %d questions", got, err, len(aspects.asked))
 	}
-	c.Info = &envs.Info{Correct: true, Formatted: true}
+	c.Info = &envs.Info{Correct: true, FormatOK: true}
 	if got, err := AspectsReward(aspects, 2)(t.Context(), c); got != 2 || err != nil || len(aspects.asked) != 3 {
 		t.Errorf("the final answer is paid %v, %v", got, err)
 	}
@@ -556,7 +556,7 @@ func TestOfficialFiles(t *testing.T) {
 				}
 			}
 			for _, match := range []answer.Match{answer.Exact, answer.Math} {
-				if info := p.Judge(p.Solution, match); !info.Correct || !info.Formatted {
+				if info := p.Verify(p.Solution, match); !info.Correct || !info.FormatOK {
 					t.Errorf("the solution of %q is judged %+v by %s", p.Question, info, match)
 				}
 			}
@@ -573,7 +573,7 @@ func TestOfficialFiles(t *testing.T) {
 	correct := map[answer.Match]int{}
 	for i, p := range problems {
 		for _, match := range []answer.Match{answer.Exact, answer.Numeric, answer.Units, answer.Math} {
-			if p.Judge(completions[i], match).Correct {
+			if p.Verify(completions[i], match).Correct {
 				correct[match]++
 			}
 		}

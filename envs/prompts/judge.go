@@ -8,7 +8,7 @@ import (
 )
 
 // announced are the tiers of an answer that a text announces.
-var announced = map[answer.Tier]bool{answer.TierTag: true, answer.TierPhrase: true, answer.TierHash: true, answer.TierBoxed: true}
+var announced = map[answer.FoundBy]bool{answer.ByTag: true, answer.ByPhrase: true, answer.ByHash: true, answer.ByBoxed: true}
 
 // maxWhole is how many bytes a text has at most that counts as an answer as a whole.
 const maxWhole = 200
@@ -29,24 +29,24 @@ func judge(text, gold string, match answer.Match) *envs.Info {
 	switch match {
 	case answer.Math:
 		var verdict answer.Verdict
-		if verdict, tier = answer.Decide(gold, text); tier == answer.TierWhole {
+		if verdict, tier = answer.Decide(gold, text); tier == answer.ByWhole {
 			found = whole
 		}
 		info.Correct = verdict.Equal
 	case answer.Exact:
 		if !announced[tier] {
-			found, tier = whole, answer.TierWhole
+			found, tier = whole, answer.ByWhole
 		}
 		info.Correct = match.Same(found, gold)
 	default:
-		if found, tier = answer.Final(text); tier == answer.TierNone {
-			found, tier = whole, answer.TierWhole
+		if found, tier = answer.Final(text); tier == answer.NotFound {
+			found, tier = whole, answer.ByWhole
 		}
 		info.Correct = match.Same(found, gold)
 	}
-	if tier == answer.TierWhole && !info.Correct && (whole == "" || len(whole) > maxWhole) {
-		found, tier = "", answer.TierNone
+	if tier == answer.ByWhole && !info.Correct && (whole == "" || len(whole) > maxWhole) {
+		found, tier = "", answer.NotFound
 	}
-	info.Answer, info.Tier, info.Formatted = found, string(tier), announced[tier]
+	info.Answer, info.FoundBy, info.FormatOK = found, string(tier), announced[tier]
 	return info
 }

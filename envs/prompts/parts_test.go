@@ -41,7 +41,7 @@ func TestPartsOfADataSet(t *testing.T) {
 		{"none", "", false, 0, 0, "dataset: there is no none"},
 		{"all", "none", false, 0, 0, "eval_dataset: there is no none"},
 	} {
-		setup := envs.Setup{HeldOut: 2, Judging: c.judging, Context: t.Context(), Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+		setup := envs.Setup{HeldOut: 2, EvalOnly: c.judging, Context: t.Context(), Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
 			if ctx != t.Context() || config != "" && name != c.dataset {
 				t.Errorf("%s: looked up with configuration %q", name, config)
 			}

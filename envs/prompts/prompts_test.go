@@ -76,7 +76,7 @@ func TestShown(t *testing.T) {
 		{"messages with a system message of their own", false, envs.Settings{"dataset": talk, "few_shot_dataset": examples, "system_prompt": system},
 			envs.Observation{Messages: m("system", "S", "user", "1+1=", "assistant", "2", "user", "1+2=", "assistant", "3", "user", "2+2=")}},
 	} {
-		_, shown := begin(t, newTask(t, envs.Setup{Judging: true, Text: test.text}, test.settings))
+		_, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true, Text: test.text}, test.settings))
 		if diff := cmp.Diff(test.want, shown); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
@@ -86,9 +86,9 @@ func TestShown(t *testing.T) {
 func TestSolutionsWhereTheFileHasThem(t *testing.T) {
 	for columns, want := range map[string]string{`"solution": "s"`: "s", `"completion": "c"`: "c", `"other": "o"`: ""} {
 		path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1, `+columns+`}`+"\n")
-		e, _ := begin(t, newTask(t, envs.Setup{Judging: true}, envs.Settings{"dataset": path}))
+		e, _ := begin(t, newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": path}))
 		got := ""
-		if worked, ok := e.(envs.Worked); ok {
+		if worked, ok := e.(envs.Demonstrator); ok {
 			got = worked.Solution()
 		}
 		if got != want {
@@ -103,16 +103,16 @@ func TestJudge(t *testing.T) {
 		match      answer.Match
 		want       envs.Info
 	}{
-		{"So the answer is 0.5.", "1/2", answer.Math, envs.Info{Correct: true, Formatted: true, Tier: "phrase", Answer: "0.5"}},
-		{`Thus \boxed{7}`, "8", answer.Math, envs.Info{Formatted: true, Tier: "boxed", Answer: "7"}},
-		{" Paris ", "paris", answer.Math, envs.Info{Correct: true, Tier: "whole", Answer: "Paris"}},
-		{"London", "Paris", answer.Math, envs.Info{Tier: "whole", Answer: "London"}},
-		{"", "Paris", answer.Math, envs.Info{Tier: "none"}},
-		{strings.Repeat("I think that it may be so. ", 20), "Paris", answer.Math, envs.Info{Tier: "none"}},
-		{"0.5", "1/2", answer.Exact, envs.Info{Tier: "whole", Answer: "0.5"}},
-		{"The answer is B", "b", answer.Exact, envs.Info{Correct: true, Formatted: true, Tier: "phrase", Answer: "B"}},
-		{"#### 1,000", "1000", answer.Numeric, envs.Info{Correct: true, Formatted: true, Tier: "hash", Answer: "1000"}},
-		{"It takes 5 hours", "5", answer.Units, envs.Info{Correct: true, Tier: "last_number", Answer: "5"}},
+		{"So the answer is 0.5.", "1/2", answer.Math, envs.Info{Correct: true, FormatOK: true, FoundBy: "phrase", Answer: "0.5"}},
+		{`Thus \boxed{7}`, "8", answer.Math, envs.Info{FormatOK: true, FoundBy: "boxed", Answer: "7"}},
+		{" Paris ", "paris", answer.Math, envs.Info{Correct: true, FoundBy: "whole", Answer: "Paris"}},
+		{"London", "Paris", answer.Math, envs.Info{FoundBy: "whole", Answer: "London"}},
+		{"", "Paris", answer.Math, envs.Info{FoundBy: "none"}},
+		{strings.Repeat("I think that it may be so. ", 20), "Paris", answer.Math, envs.Info{FoundBy: "none"}},
+		{"0.5", "1/2", answer.Exact, envs.Info{FoundBy: "whole", Answer: "0.5"}},
+		{"The answer is B", "b", answer.Exact, envs.Info{Correct: true, FormatOK: true, FoundBy: "phrase", Answer: "B"}},
+		{"#### 1,000", "1000", answer.Numeric, envs.Info{Correct: true, FormatOK: true, FoundBy: "hash", Answer: "1000"}},
+		{"It takes 5 hours", "5", answer.Units, envs.Info{Correct: true, FoundBy: "last_number", Answer: "5"}},
 	} {
 		test.want.Truth = test.gold
 		if diff := cmp.Diff(&test.want, judge(test.text, test.gold, test.match)); diff != "" {
@@ -126,13 +126,13 @@ func TestJudge(t *testing.T) {
 
 func TestEpisode(t *testing.T) {
 	path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1, "level": 3}`+"\n")
-	task := newTask(t, envs.Setup{Judging: true}, envs.Settings{"dataset": path, "kind_column": "level", "stop": "."})
+	task := newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": path, "kind_column": "level", "stop": "."})
 	for _, test := range []struct {
 		action envs.Action
 		want   envs.Step
 	}{
-		{envs.Action{Text: "1.", Stop: envs.StopString}, envs.Step{Keep: 2, Reward: 1, Done: true, Info: &envs.Info{Correct: true, Tier: "whole", Answer: "1", Truth: "1", Kind: "3"}}},
-		{envs.Action{Text: "2", Stop: envs.StopEnd}, envs.Step{Keep: 1, Done: true, Info: &envs.Info{Tier: "whole", Answer: "2", Truth: "1", Kind: "3"}}},
+		{envs.Action{Text: "1.", Stop: envs.StopString}, envs.Step{Keep: 2, Reward: 1, Done: true, Info: &envs.Info{Correct: true, FoundBy: "whole", Answer: "1", Truth: "1", Kind: "3"}}},
+		{envs.Action{Text: "2", Stop: envs.StopEnd}, envs.Step{Keep: 1, Done: true, Info: &envs.Info{FoundBy: "whole", Answer: "2", Truth: "1", Kind: "3"}}},
 		{envs.Action{Text: "1", Stop: envs.StopCancelled}, envs.Step{Keep: 1, Reward: math.NaN(), Done: true}},
 	} {
 		e, _ := begin(t, task)
@@ -147,12 +147,12 @@ func TestEpisode(t *testing.T) {
 			t.Error("an episode goes on after its end")
 		}
 	}
-	open := newTask(t, envs.Setup{Judging: true}, envs.Settings{"dataset": write(t, "q.jsonl", `{"prompt": "a"}`)})
+	open := newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": write(t, "q.jsonl", `{"prompt": "a"}`)})
 	e, _ := begin(t, open)
 	if step, err := e.Step(t.Context(), envs.Action{Text: "1"}); err != nil || step.Info != nil || !math.IsNaN(step.Reward) {
 		t.Errorf("%+v, %v of a row without an answer", step, err)
 	}
-	if why := open.(envs.Open).Unjudged(); !strings.Contains(why, `q.jsonl has no column "answer"`) {
+	if why := open.(envs.Open).NoAnswers(); !strings.Contains(why, `q.jsonl has no column "answer"`) {
 		t.Errorf("it is not judged since %q", why)
 	}
 }
@@ -169,7 +169,7 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 *) echo "{\"id\":$id,\"text\":\"and?\"}" ;; esac
 `)
 	settings := envs.Settings{"dataset": path, "turns_cmd": "sh " + program, "max_turns": "3"}
-	task := newTask(t, envs.Setup{Judging: true}, settings)
+	task := newTask(t, envs.Setup{EvalOnly: true}, settings)
 	e, _ := begin(t, task)
 	for turn := 1; turn <= 3; turn++ {
 		step, err := e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd})
@@ -178,7 +178,7 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 		}
 		want := envs.Step{Keep: 1, Reply: "and?"}
 		if turn == 3 {
-			want = envs.Step{Keep: 1, Reward: 1, Done: true, Info: &envs.Info{Correct: true, Tier: "whole", Answer: "1", Truth: "1"}}
+			want = envs.Step{Keep: 1, Reward: 1, Done: true, Info: &envs.Info{Correct: true, FoundBy: "whole", Answer: "1", Truth: "1"}}
 		}
 		if diff := cmp.Diff(want, step); diff != "" {
 			t.Errorf("turn %d (-want +got):\n%s", turn, diff)
@@ -192,7 +192,7 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
-	asText := newTask(t, envs.Setup{Judging: true, Text: true}, settings)
+	asText := newTask(t, envs.Setup{EvalOnly: true, Text: true}, settings)
 	e, _ = begin(t, asText)
 	if step, err := e.Step(t.Context(), envs.Action{Text: "2", Stop: envs.StopEnd}); err != nil || step.Append != "\nand?\n" || step.Reply != "" {
 		t.Errorf("as text: %+v, %v", step, err)

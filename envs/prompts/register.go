@@ -19,7 +19,7 @@ var recipe string
 func init() {
 	envs.Register(envs.Definition{
 		Name: "prompts", Help: "answer prompts of a file, for rewards of your own or for the right answers", Recipe: recipe,
-		Needs: "a column prompt or messages", Options: func() any { return &options{} }, Worked: true, Forms: true,
+		Needs: "a column prompt or messages", Options: func() any { return &options{} }, Demonstrations: true, Forms: true,
 		Rewards: []envs.NamedReward{{
 			Name: "answer", Help: "1 for the answer of --answer-column, by --answer-match, else 0",
 			New: func(any, envs.Scorer) envs.Reward { return rightAnswer },
@@ -69,7 +69,7 @@ func (o *options) Actions() int {
 }
 
 // Answers implements envs.AnswerSource: rows have an answer and a completion.
-func (o *options) Answers(path, field string) (judges []envs.Judge, usual answer.Match, err error) {
+func (o *options) Answers(path, field string) (judges []envs.Verifier, usual answer.Match, err error) {
 	for r, err := range dataset.Records(path) {
 		if err != nil {
 			return nil, "", err

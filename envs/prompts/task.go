@@ -52,7 +52,7 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 func (t *task) fill(s envs.Setup) error {
 	o := t.options
 	train, eval := bank.Source[exercise]{}, bank.Source[exercise]{}
-	learnt, judged, err := s.Exercises(o.Dataset, o.Config, o.EvalDataset)
+	learnt, judged, err := s.ProblemFiles(o.Dataset, o.Config, o.EvalDataset)
 	if err != nil {
 		return err
 	}

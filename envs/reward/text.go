@@ -168,7 +168,7 @@ func (r textProgram) judge(ctx context.Context, completions []envs.Completion, _
 		c := completions[i]
 		q := textQuestion{ID: id, Prompt: prompt(c.Observation), Text: c.Action.Text, Written: c.Text}
 		if c.Info != nil {
-			q.Answer, q.Truth, q.Correct, q.Formatted = &c.Info.Answer, &c.Info.Truth, &c.Info.Correct, &c.Info.Formatted
+			q.Answer, q.Truth, q.Correct, q.Formatted = &c.Info.Answer, &c.Info.Truth, &c.Info.Correct, &c.Info.FormatOK
 		}
 		return q
 	})

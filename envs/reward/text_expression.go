@@ -234,7 +234,7 @@ func (x *textExpression) read(c *envs.Completion) *completionValues {
 	v := &completionValues{Text: text, Written: c.Text}
 	if c.Info != nil {
 		v.Answer, v.Truth = c.Info.Answer, c.Info.Truth
-		v.Correct, v.Formatted = int(truthValue(c.Info.Correct)), int(truthValue(c.Info.Formatted))
+		v.Correct, v.Formatted = int(truthValue(c.Info.Correct)), int(truthValue(c.Info.FormatOK))
 	}
 	if x.names["prompt"] {
 		v.Prompt = prompt(c.Observation)

@@ -107,10 +107,10 @@ func (e *episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	}
 	e.done = true
 	line, _, _ := strings.Cut(strings.TrimSpace(a.Text), "\n")
-	info := &envs.Info{Tier: "none", Truth: e.row.Label}
+	info := &envs.Info{FoundBy: "none", Truth: e.row.Label}
 	for _, label := range e.labels {
 		if normal(line) == normal(label) {
-			info.Answer, info.Tier, info.Formatted, info.Correct = label, "label", true, label == e.row.Label
+			info.Answer, info.FoundBy, info.FormatOK, info.Correct = label, "label", true, label == e.row.Label
 		}
 	}
 	step := envs.Step{Keep: len(a.Text), Done: true, Info: info}

@@ -20,7 +20,7 @@ func init() {
 	envs.Register(envs.Definition{
 		Name: "text", Help: "classify texts by reinforcement learning from the start, by a head or in words; the built-in sentences by their tone, or those of a data set",
 		Recipe: recipe, Options: func() any { return &options{} }, Folder: "classification", Stamped: true, OneStep: true, AllowRandomHead: true,
-		Worked: true, Forms: true, BuiltIn: "built-in sentences",
+		Demonstrations: true, Forms: true, BuiltIn: "built-in sentences",
 	})
 }
 

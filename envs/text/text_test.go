@@ -102,10 +102,10 @@ func TestEpisodes(t *testing.T) {
 			answer string
 			info   envs.Info
 		}{
-			{" " + row.Label + "\n", envs.Info{Correct: true, Formatted: true, Tier: "label", Answer: row.Label, Truth: row.Label}},
-			{"\n" + strings.ToUpper(row.Label) + " \nbecause", envs.Info{Correct: true, Formatted: true, Tier: "label", Answer: row.Label, Truth: row.Label}},
-			{"It is " + row.Label, envs.Info{Tier: "none", Truth: row.Label}},
-			{"", envs.Info{Tier: "none", Truth: row.Label}},
+			{" " + row.Label + "\n", envs.Info{Correct: true, FormatOK: true, FoundBy: "label", Answer: row.Label, Truth: row.Label}},
+			{"\n" + strings.ToUpper(row.Label) + " \nbecause", envs.Info{Correct: true, FormatOK: true, FoundBy: "label", Answer: row.Label, Truth: row.Label}},
+			{"It is " + row.Label, envs.Info{FoundBy: "none", Truth: row.Label}},
+			{"", envs.Info{FoundBy: "none", Truth: row.Label}},
 		} {
 			shown, err := e.Reset(ctx)
 			if err != nil {

@@ -51,7 +51,7 @@ func (v *interview) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	}
 	if v.turn++; step.Done {
 		step.Append = ""
-		step.Info = &envs.Info{Correct: v.right == 2, Formatted: true, Tier: "turns", Answer: a.Text}
+		step.Info = &envs.Info{Correct: v.right == 2, FormatOK: true, FoundBy: "turns", Answer: a.Text}
 	}
 	return step, nil
 }

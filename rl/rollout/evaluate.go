@@ -31,7 +31,7 @@ func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, 
 	unjudged, hears := map[int]bool{}, c.Failed
 	c.Failed = func(episode, sample int, err error) {
 		switch {
-		case errors.Is(err, envs.ErrUnjudged):
+		case errors.Is(err, envs.ErrNotScored):
 			unjudged[episode] = true
 		case hears != nil:
 			hears(episode, sample, err)

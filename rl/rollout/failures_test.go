@@ -48,7 +48,7 @@ func (e *unreliableEpisode) Step(ctx context.Context, a envs.Action) (envs.Step,
 type unjudgedEpisode struct{ envs.Env }
 
 func (unjudgedEpisode) Step(context.Context, envs.Action) (envs.Step, error) {
-	return envs.Step{}, fmt.Errorf("%w: the judge is away", envs.ErrUnjudged)
+	return envs.Step{}, fmt.Errorf("%w: the judge is away", envs.ErrNotScored)
 }
 
 // TestUnjudgedAnswersCountNowhere evaluates answers of which some, or all, have no judgement.

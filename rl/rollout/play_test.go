@@ -298,7 +298,7 @@ func (short) Episode(part envs.Part, index int) (envs.Env, error) {
 	if part != envs.Eval || index >= 10 {
 		return nil, errors.New("no such episode")
 	}
-	return &scripted{whole: true, steps: []envs.Step{{Done: true, Info: &envs.Info{Correct: index%2 == 0, Tier: "tag"}}}}, nil
+	return &scripted{whole: true, steps: []envs.Step{{Done: true, Info: &envs.Info{Correct: index%2 == 0, FoundBy: "tag"}}}}, nil
 }
 
 // TestEvaluateTakesWhatThereIs of a part with an end, from the episode asked for.

@@ -21,7 +21,7 @@ func records(p *policy.CausalLM, at rl.At, groups []rl.Group, samples [][]*rl.Sa
 				return nil, err
 			}
 			if t.Info != nil {
-				r.Correct, r.Form, r.Tier, r.Kind = t.Info.Correct, t.Info.Formatted, t.Info.Tier, t.Info.Kind
+				r.Correct, r.Form, r.Tier, r.Kind = t.Info.Correct, t.Info.FormatOK, t.Info.FoundBy, t.Info.Kind
 			}
 			for _, part := range t.Parts {
 				r.Each = append(r.Each, rl.RecordedValue{Name: part.Name, Value: part.Value})

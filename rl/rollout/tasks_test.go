@@ -105,7 +105,7 @@ func (e *letterEpisode) Reset(context.Context) (envs.Observation, error) {
 func small(text string) bool { return text != "" && text[0] >= 'a' && text[0] <= 'z' }
 
 func (e *letterEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
-	info := &envs.Info{Correct: small(a.Text), Formatted: a.Stop == envs.StopEnd, Tier: "letter"}
+	info := &envs.Info{Correct: small(a.Text), FormatOK: a.Stop == envs.StopEnd, FoundBy: "letter"}
 	reward := 0.0
 	if info.Correct {
 		reward = 1
@@ -159,7 +159,7 @@ func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, err
 	}
 	e.turns++
 	if step.Done = e.turns == 3; step.Done {
-		step.Info = &envs.Info{Correct: e.right == 3, Formatted: true, Tier: "letters"}
+		step.Info = &envs.Info{Correct: e.right == 3, FormatOK: true, FoundBy: "letters"}
 	}
 	return step, nil
 }

@@ -141,7 +141,7 @@ func TestMaskOverlong(t *testing.T) {
 // fixed pays the same for every answer to an even episode, and by chance for others.
 var fixed = endless(func(part envs.Part, index int) envs.Env {
 	if index%2 == 0 {
-		return &scripted{whole: true, steps: []envs.Step{{Done: true, Reward: 1, Info: &envs.Info{Correct: true, Tier: "tag", Kind: "even"}}}}
+		return &scripted{whole: true, steps: []envs.Step{{Done: true, Reward: 1, Info: &envs.Info{Correct: true, FoundBy: "tag", Kind: "even"}}}}
 	}
 	return letters(part, index)
 })

@@ -28,7 +28,7 @@ func compareAnswers(c *cli.Context) error {
 		return shared.UsageErrorf("--answer-match: %v", err)
 	}
 	gold, text := c.Args().Get(0), c.Args().Get(1)
-	verdict, tier := match.Compare(gold, text), answer.TierWhole
+	verdict, tier := match.Compare(gold, text), answer.ByWhole
 	if match == answer.Math {
 		verdict, tier = answer.Decide(gold, text)
 	}

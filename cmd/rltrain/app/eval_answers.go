@@ -133,7 +133,7 @@ type answerRow struct {
 }
 
 // saveAnswerRows writes how each completion was judged.
-func saveAnswerRows(path string, judges []envs.Judge, match answer.Match) error {
+func saveAnswerRows(path string, judges []envs.Verifier, match answer.Match) error {
 	if err := makeDirs(filepath.Dir(path)); err != nil {
 		return err
 	}
@@ -142,8 +142,8 @@ func saveAnswerRows(path string, judges []envs.Judge, match answer.Match) error 
 	lines.SetEscapeHTML(false)
 	for i, judge := range judges {
 		info := judge(match)
-		row := answerRow{Row: i + 1, Correct: info.Correct, Gold: info.Truth, Answer: info.Answer, Tier: info.Tier, Rule: "no answer"}
-		if info.Tier != string(answer.TierNone) {
+		row := answerRow{Row: i + 1, Correct: info.Correct, Gold: info.Truth, Answer: info.Answer, Tier: info.FoundBy, Rule: "no answer"}
+		if info.FoundBy != string(answer.NotFound) {
 			verdict := match.Compare(info.Truth, info.Answer)
 			row.GoldRead, row.AnswerRead, row.Rule = verdict.Gold, verdict.Answer, verdict.Rule
 		}

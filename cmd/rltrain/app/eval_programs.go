@@ -88,7 +88,7 @@ func evalPrograms(c *cli.Context) error {
 		progress(p)
 		failed = cmp.Or(failed, rows.Encode(t.add(p)))
 	}
-	t.Problems, err = task.(envs.ProgramSource).Programs(c.Context, envs.Setup{Judging: true}, t.Completions, cmp.Or(c.String("completion-field"), "completion"), each)
+	t.Problems, err = task.(envs.ProgramSource).Programs(c.Context, envs.Setup{EvalOnly: true}, t.Completions, cmp.Or(c.String("completion-field"), "completion"), each)
 	if err := cmp.Or(err, failed); err != nil {
 		return optionFault(err)
 	}
@@ -117,7 +117,7 @@ func programOptions(c *cli.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := flagNames(config.ExerciseFlags())
+	own := flagNames(config.ProblemFlags())
 	settings := envs.Settings{}
 	for _, name := range c.FlagNames() {
 		switch {

@@ -36,7 +36,7 @@ func exerciseFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "temperature", Usage: "of the tries; 0 takes the likeliest token", DefaultText: "0 for one try, 1 for several"},
 		&cli.Float64Flag{Name: "top-p", Usage: "draw from the fewest likeliest tokens with this much of the mass; 0 = all"},
 		&cli.StringFlag{Name: "seed", Usage: "of the tries, and of exercises that are made up", DefaultText: "42"},
-	}, config.ExerciseFlags("dataset", "eval_dataset", "answer_match")...)
+	}, config.ProblemFlags("dataset", "eval_dataset", "answer_match")...)
 }
 
 // joinFlags joins lists of flags; of those with the same name the first counts.
@@ -87,7 +87,7 @@ func newExam(c *cli.Context) (exam, error) {
 	if err != nil {
 		return x, err
 	}
-	of := append(config.ExerciseFlags("dataset", "eval_dataset"), &cli.StringFlag{Name: "seed"})
+	of := append(config.ProblemFlags("dataset", "eval_dataset"), &cli.StringFlag{Name: "seed"})
 	names := append(flagNames(joinFlags(flags, exerciseFlags(), of)), "task", "dataset", "output")
 	if err := onlyFlags(c, x.task, names); err != nil {
 		return x, err
@@ -225,15 +225,15 @@ func exercises(c *cli.Context, p *policy.CausalLM, settings *config.Config) (env
 		Context: c.Context, Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
 			return shared.FindDataset(ctx, client, name, config, splits...)
 		},
-		Seed: settings.General.Seed, Judging: true, HeldOut: settings.Answers.EvalSamples,
+		Seed: settings.General.Seed, EvalOnly: true, HeldOut: settings.Answers.EvalSamples,
 		Text: form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil),
 	}
 	task, err := settings.Settings.(envs.EpisodeSource).Task(setup)
 	if err != nil {
 		return nil, 0, settings.Blame(err)
 	}
-	if open, ok := task.(envs.Open); ok && open.Unjudged() != "" {
-		return nil, 0, fmt.Errorf("there is nothing to compare answers with: %s", open.Unjudged())
+	if open, ok := task.(envs.Open); ok && open.NoAnswers() != "" {
+		return nil, 0, fmt.Errorf("there is nothing to compare answers with: %s", open.NoAnswers())
 	}
 	n := settings.Answers.EvalSamples
 	if all := task.Len(envs.Eval); all > 0 && (n > all || !c.IsSet("eval-samples") && settings.Text("dataset") != "") {
@@ -259,7 +259,7 @@ func (x exam) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, 
 			switch why := fmt.Sprintf("exercise %d: %v", episode, err); {
 			case errors.Is(err, rollout.ErrTooLong):
 				tooLong[episode] = true
-			case errors.Is(err, envs.ErrUnjudged):
+			case errors.Is(err, envs.ErrNotScored):
 				unjudged[[2]int{episode, sample}] = true
 				set.Unjudged, set.Why = set.Unjudged+1, cmp.Or(set.Why, why)
 			default:
@@ -361,7 +361,7 @@ func examined(ctx context.Context, p *policy.CausalLM, task envs.Task, index int
 			return row, err
 		}
 		if info := x.Info; info != nil {
-			one.Correct, one.Formatted, one.Answer, one.Tier, one.Tests = info.Correct, info.Formatted, info.Answer, info.Tier, info.Tests
+			one.Correct, one.Formatted, one.Answer, one.Tier, one.Tests = info.Correct, info.FormatOK, info.Answer, info.FoundBy, info.Tests
 			row.Truth, row.Kind = info.Truth, info.Kind
 		}
 		row.Tries, row.infos = append(row.Tries, one), append(row.infos, x.Info)

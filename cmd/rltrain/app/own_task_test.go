@@ -50,9 +50,9 @@ func (*aLetter) Reset(context.Context) (envs.Observation, error) {
 
 func (t *aLetter) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	if t.Unknown != "" && strings.Contains(t.Unknown, a.Text) {
-		return envs.Step{}, fmt.Errorf("%w: a letter like any other", envs.ErrUnjudged)
+		return envs.Step{}, fmt.Errorf("%w: a letter like any other", envs.ErrNotScored)
 	}
-	step := envs.Step{Keep: len(a.Text), Done: true, Info: &envs.Info{Formatted: true, Tier: "letter", Answer: a.Text}}
+	step := envs.Step{Keep: len(a.Text), Done: true, Info: &envs.Info{FormatOK: true, FoundBy: "letter", Answer: a.Text}}
 	if a.Text != "" && strings.Contains(t.Letters, a.Text) {
 		step.Reward, step.Info.Correct = 1, true
 	}

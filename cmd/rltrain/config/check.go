@@ -93,7 +93,7 @@ func (c *Config) check() (found []error) {
 	if c.Policy.Scores() && c.Pretrained() == "" && c.General.Model == c.ofRecipe("model", "") {
 		add(wrong("policy", "%s is for language models: name one with --model", policyScore))
 	}
-	if c.Judge != nil && c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.Judged }) {
+	if c.Judge != nil && c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.NeedsJudge }) {
 		add(wrong("judge", "no reward asks a language model: give questions with --reward rubric:FILE"))
 	}
 	samples := 1

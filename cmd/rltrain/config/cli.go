@@ -240,9 +240,9 @@ func usageError(_ *cli.Context, err error, _ bool) error {
 	return usagef("%v", err)
 }
 
-// ExerciseFlags are flags of the options with which tasks show and judge exercises, for other subcommands; Load reads
+// ProblemFlags are flags of the options with which tasks show and judge exercises, for other subcommands; Load reads
 // their values. Those named in except are left out.
-func ExerciseFlags(except ...string) []cli.Flag {
+func ProblemFlags(except ...string) []cli.Flag {
 	var flags []cli.Flag
 	seen := map[string]bool{}
 	for _, name := range except {

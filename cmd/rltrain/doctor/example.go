@@ -108,7 +108,7 @@ func exampleTasks() []string {
 		case d.Labels():
 		case !d.Plays():
 			imitate = append(imitate, d.Name)
-		case d.Needs == "" && d.Worked:
+		case d.Needs == "" && d.Demonstrations:
 			play = append(play, d.Name)
 		}
 	}
@@ -138,7 +138,7 @@ func firstExample(task string, messages bool) (chat.Example, error) {
 		if prompt, err = episode.Reset(context.Background()); err != nil {
 			return example, err
 		}
-		completion = episode.(envs.Worked).Solution()
+		completion = episode.(envs.Demonstrator).Solution()
 	}
 	if messages {
 		example.Prompt.Messages = policy.Conversation(prompt.Messages)

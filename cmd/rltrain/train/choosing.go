@@ -63,7 +63,7 @@ func (t *trainer) drawWriting(ctx context.Context, stage *run.Stage, task envs.T
 		if err != nil {
 			return err
 		}
-		if worked, ok := episode.(envs.Worked); ok {
+		if worked, ok := episode.(envs.Demonstrator); ok {
 			counts[worked.Solution()]++
 			most = max(most, counts[worked.Solution()])
 		}

@@ -127,7 +127,7 @@ func replayed(ctx context.Context, task envs.Task, r *rl.Record) (turns []envs.C
 		}
 		written.WriteString(text[:min(step.Keep, len(text))])
 		if step.Info != nil {
-			r.Correct, r.Form, r.Tier, r.Kind = step.Info.Correct, step.Info.Formatted, step.Info.Tier, step.Info.Kind
+			r.Correct, r.Form, r.Tier, r.Kind = step.Info.Correct, step.Info.FormatOK, step.Info.FoundBy, step.Info.Kind
 		}
 		if step.Done || !step.Continues {
 			turns = append(turns, envs.Completion{Observation: shown, Text: written.String(), Action: action, Info: step.Info, Reward: step.Reward})

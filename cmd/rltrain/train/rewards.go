@@ -17,8 +17,8 @@ func (t *trainer) rewards(ctx context.Context) (rewards *reward.Text, done func(
 	spec, judged, own := c.Rewards.Reward, map[string]bool{}, map[string]envs.Reward{"accuracy": accuracy}
 	models := shared.NewModels(ctx, t.hub)
 	for _, r := range c.Task.Rewards {
-		own[r.Name], judged[r.Name] = r.New(c.Settings, models), r.Judged
-		if r.Judged && judge != "" && spec == "" {
+		own[r.Name], judged[r.Name] = r.New(c.Settings, models), r.NeedsJudge
+		if r.NeedsJudge && judge != "" && spec == "" {
 			spec = r.Name
 		}
 	}

@@ -74,10 +74,10 @@ func (t *trainer) task(ctx context.Context, asText bool) (envs.Task, error) {
 // canLearn says what the stages lack that the task's data does not have.
 func (t *trainer) canLearn(task envs.Task) error {
 	c := t.config
-	if open, ok := task.(envs.Open); ok && c.RL != nil && c.Rewards.Reward == "" && open.Unjudged() != "" {
-		return c.Errorf("reward", "is needed, as expr:'...' or cmd:PROGRAM: %s", open.Unjudged())
+	if open, ok := task.(envs.Open); ok && c.RL != nil && c.Rewards.Reward == "" && open.NoAnswers() != "" {
+		return c.Errorf("reward", "is needed, as expr:'...' or cmd:PROGRAM: %s", open.NoAnswers())
 	}
-	if c.Imitation == nil || !c.Task.Worked {
+	if c.Imitation == nil || !c.Task.Demonstrations {
 		return nil
 	}
 	part := envs.Train
@@ -85,7 +85,7 @@ func (t *trainer) canLearn(task envs.Task) error {
 		part = envs.Warmup
 	}
 	first, err := task.Episode(part, 0)
-	if _, worked := first.(envs.Worked); err == nil && !worked {
+	if _, worked := first.(envs.Demonstrator); err == nil && !worked {
 		err = c.Errorf("mode", "%s imitates worked solutions, and %s has none; choose %s", c.General.Mode, t.dataName(), envs.RLOnly)
 	}
 	return err
@@ -186,7 +186,7 @@ func solution(ctx context.Context, task envs.Task, part envs.Part, i int) (chat.
 	if err != nil {
 		return e, err
 	}
-	worked, ok := episode.(envs.Worked)
+	worked, ok := episode.(envs.Demonstrator)
 	if !ok {
 		return e, errors.New("the task has no worked solutions to imitate; choose --mode rl_only")
 	}

@@ -55,8 +55,8 @@ func (v Verdict) Passed() int {
 	return n
 }
 
-// Judge runs programs against tests. Several goroutines may use it.
-type Judge struct {
+// Grader runs programs against tests. Several goroutines may use it.
+type Grader struct {
 	sandbox  *sandbox.Sandbox
 	language *sandbox.Language
 	limits   sandbox.Limits
@@ -73,9 +73,9 @@ const maxKnown = 1 << 16
 // to have failed.
 const maxProgram = 16 << 20
 
-// NewJudge finds the language's interpreter. timeout is the processor time that a program has for all its tests together
+// NewGrader finds the language's interpreter. timeout is the processor time that a program has for all its tests together
 // where they run in one process, else for each.
-func NewJudge(ctx context.Context, language, interpreter string, timeout time.Duration, unsafe bool) (*Judge, error) {
+func NewGrader(ctx context.Context, language, interpreter string, timeout time.Duration, unsafe bool) (*Grader, error) {
 	s, err := sandbox.Open(unsafe)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func NewJudge(ctx context.Context, language, interpreter string, timeout time.Du
 	limits := sandbox.Usual()
 	// Processor time does not depend on what else the machine does; the clock ends a program that waits.
 	limits.CPU, limits.Wall = timeout, 6*timeout+10*time.Second
-	j := &Judge{sandbox: s, language: l, limits: limits, known: map[[32]byte]Verdict{}}
+	j := &Grader{sandbox: s, language: l, limits: limits, known: map[[32]byte]Verdict{}}
 	if language == sandbox.Python {
 		j.compiled, err = j.compile(ctx)
 	}
@@ -102,7 +102,7 @@ for name, text in zip(('solution.py', 'tests.py'), sys.stdin.read().split('\0'))
 `
 
 // compile has Python read the two sides once: that takes as long as half of an interpreter's start.
-func (j *Judge) compile(ctx context.Context) (map[string][]byte, error) {
+func (j *Grader) compile(ctx context.Context) (map[string][]byte, error) {
 	limits := sandbox.Usual()
 	limits.Output = 1 << 20
 	out, err := j.sandbox.RunText(ctx, limits, j.language, compiler, []byte(codec+solutionSide+"\x00"+codec+testsSide))
@@ -123,14 +123,14 @@ func (j *Judge) compile(ctx context.Context) (map[string][]byte, error) {
 }
 
 // Close ends what runs programs.
-func (j *Judge) Close() error { return j.sandbox.Close() }
+func (j *Grader) Close() error { return j.sandbox.Close() }
 
 // Tier is how programs are kept in.
-func (j *Judge) Tier() string { return string(j.sandbox.Tier()) + ": " + j.sandbox.How() }
+func (j *Grader) Tier() string { return string(j.sandbox.Tier()) + ": " + j.sandbox.How() }
 
 // Run says what a problem's tests say of a program; tests are some or all of p.Tests and p.Hidden, where the problem has
 // such. The error is that of ctx.
-func (j *Judge) Run(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
+func (j *Grader) Run(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
 	if strings.TrimSpace(program) == "" {
 		return Verdict{Class: Empty, Total: max(1, len(tests)), Message: "there is no program"}, nil
 	}
@@ -169,7 +169,7 @@ func (j *Judge) Run(ctx context.Context, p *Problem, program string, tests []Tes
 }
 
 // compared runs the program once for each test and compares what it writes.
-func (j *Judge) compared(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
+func (j *Grader) compared(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
 	v := Verdict{Class: Pass, Total: len(tests)}
 	for _, t := range tests {
 		if t.Script != "" && j.compiled != nil {
@@ -210,7 +210,7 @@ func (j *Judge) compared(ctx context.Context, p *Problem, program string, tests 
 }
 
 // compare is what one run says.
-func (j *Judge) compare(o sandbox.Outcome, want, marker string) (Class, string) {
+func (j *Grader) compare(o sandbox.Outcome, want, marker string) (Class, string) {
 	message := lastLines(o.Stderr, 5)
 	switch o.Status {
 	case sandbox.SandboxError:

@@ -18,9 +18,9 @@ import (
 )
 
 // newTestJudge is a judge of Python, or the end of the test where there is none.
-func newTestJudge(t testing.TB) *Judge {
+func newTestJudge(t testing.TB) *Grader {
 	t.Helper()
-	j, err := NewJudge(t.Context(), sandbox.Python, "", 2*time.Second, false)
+	j, err := NewGrader(t.Context(), sandbox.Python, "", 2*time.Second, false)
 	if absent := (*sandbox.Absent)(nil); errors.As(err, &absent) && absent.Tried == nil {
 		t.Skip(err)
 	}
@@ -105,7 +105,7 @@ func TestUnjudged(t *testing.T) {
 			t.Errorf("%s: %+v, %v", p, one, err)
 		}
 		e := &episode{task: &task{options: o, judge: j}, problem: problems[i]}
-		if step, err := e.Step(t.Context(), envs.Action{Text: program, Stop: envs.StopEnd}); !errors.Is(err, envs.ErrUnjudged) || step.Reward != 0 || step.Info != nil {
+		if step, err := e.Step(t.Context(), envs.Action{Text: program, Stop: envs.StopEnd}); !errors.Is(err, envs.ErrNotScored) || step.Reward != 0 || step.Info != nil {
 			t.Errorf("%s: %+v, %v", p, step, err)
 		}
 		j.language = works

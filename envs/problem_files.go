@@ -2,14 +2,14 @@ package envs
 
 import "github.com/rltrain/rltrain/envs/dataset"
 
-// Exercises are the files of the exercises to learn from and to be judged by, nil for none: those of the options dataset,
+// ProblemFiles are the files of the exercises to learn from and to be judged by, nil for none: those of the options dataset,
 // with its configuration, and eval_dataset, each a file, a folder or a name on the hub. A data set that is only judged by
 // is its rows for testing, else those for validation, else all; one that is learnt from is judged by those for validation,
 // where there is no other to be judged by.
-func (s Setup) Exercises(set, config, evalSet string) (train, eval []string, err error) {
+func (s Setup) ProblemFiles(set, config, evalSet string) (train, eval []string, err error) {
 	tested := []string{dataset.Test, dataset.Val, dataset.Train}
 	if set != "" {
-		judged := s.Judging && evalSet == ""
+		judged := s.EvalOnly && evalSet == ""
 		wanted := []string{"train", "validation"}
 		if judged {
 			wanted = nil
