@@ -1,5 +1,7 @@
 package rl
 
+import "slices"
+
 // Batch is samples laid out for one pass of a policy: S sequences with M actions in all, those of a sample side by
 // side.
 type Batch struct {
@@ -56,4 +58,62 @@ func MicroBatches(n, limit int, length func(i int) int) [][2]int {
 		tokens += length(i)
 	}
 	return append(parts, [2]int{begin, n})
+}
+
+// Units are the runs of neighbouring samples that have the same Prompt: the answers to one prompt, or a pair.
+func Units(samples []*Sample) [][]*Sample {
+	var units [][]*Sample
+	for i, x := range samples {
+		if i == 0 || x.Prompt != samples[i-1].Prompt {
+			units = append(units, nil)
+		}
+		last := len(units) - 1
+		units[last] = append(units[last], x)
+	}
+	return units
+}
+
+// Parts divides samples into consecutive parts for forward passes of at most limit tokens each (0 = one part), at least
+// one sample a part. With together the samples of a unit stay in one part.
+func Parts(samples []*Sample, together bool, limit int) [][]*Sample {
+	var units [][]*Sample
+	if together {
+		units = Units(samples)
+	} else {
+		for i := range samples {
+			units = append(units, samples[i:i+1])
+		}
+	}
+	var parts [][]*Sample
+	for _, bounds := range MicroBatches(len(units), limit, func(i int) int { return Tokens(units[i]) }) {
+		parts = append(parts, slices.Concat(units[bounds[0]:bounds[1]]...))
+	}
+	return parts
+}
+
+// Tokens is the number of tokens of samples.
+func Tokens(samples []*Sample) int {
+	tokens := 0
+	for _, x := range samples {
+		tokens += len(x.Tokens)
+	}
+	return tokens
+}
+
+// PerSample calls take with each sample and its share of values, which has one for each action.
+func PerSample(samples []*Sample, values []float32, take func(x *Sample, values []float32)) {
+	for _, x := range samples {
+		n := x.Len()
+		take(x, values[:n:n])
+		values = values[n:]
+	}
+}
+
+// Total is the sum of log-probabilities, in float64.
+func Total(logProbs []float32) float64 {
+	sum := 0.0
+	for _, l := range logProbs {
+		sum += float64(l)
+	}
+	return sum
 }

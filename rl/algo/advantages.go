@@ -19,14 +19,14 @@ const (
 	ReduceDrGRPO   = "dr_grpo"
 )
 
-// weight is the share of each of a sample's actions in the mean over a minibatch of n samples with actions in all:
+// ActionWeight is the share of each of a sample's actions in the mean over a minibatch of n samples with actions in all:
 //
 //	token     1/actions           every action counts the same (Yu et al. 2025, DAPO, equation 12)
 //	sequence  1/(n·length)        every sample counts the same (Shao et al. 2024, GRPO, equation 3)
 //	dr_grpo   1/(n·longest)       and length has no say (Liu et al. 2025, Dr. GRPO, section 3.2)
 //
 // with longest the most actions that a sample may have.
-func weight(reduction string, length, n, actions, longest int) float64 {
+func ActionWeight(reduction string, length, n, actions, longest int) float64 {
 	switch reduction {
 	case ReduceSequence:
 		return 1 / (float64(n) * float64(length))

@@ -60,7 +60,9 @@ type Needs struct {
 	// Choose picks the samples of a step that are learnt from, before anything is asked about them; nil = all.
 	Choose func(step *rl.Step)
 
-	accuracy string // what the share of right actions is called
+	// ImplicitReward is what the policy holds a sample of a preference to be worth, given its Σ log π; nil = Σ log π − Σ
+	// log π_ref. Evaluations report it.
+	ImplicitReward func(x *rl.Sample, logProb float64) float64
 }
 
 // Ratio says of what a loss takes the ratio π/π_old, and clips it.
@@ -112,14 +114,14 @@ type Batch struct {
 	Body    []torch.Tensor // the weights that are trained, but for the heads
 	Part    []*rl.Sample   // the S samples
 
-	figures map[string]float64 // sums of what Note was told
+	Figures map[string]float64 // sums over the minibatch of what Note and Add were told
 }
 
 // Note adds a term of the loss, as it is weighted there, to a figure of the update.
 func (b *Batch) Note(s *torch.Scope, name string, term torch.Tensor) { b.Add(name, s.Item(term)) }
 
 // Add adds a share of the minibatch to a figure of the update.
-func (b *Batch) Add(name string, share float64) { b.figures[name] += share }
+func (b *Batch) Add(name string, share float64) { b.Figures[name] += share }
 
 // Sequences returns member [S, M], 1 where an action is of a sample, and the advantage [S] of each sample's first
 // action.

@@ -32,9 +32,9 @@ func (a *BradleyTerry) Prepare(*rl.Step) error { return nil }
 func (a *BradleyTerry) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	var better, worse []int64
 	var margins, weights []float32
-	units := float64(len(unitsOf(b.Whole)))
+	units := float64(len(rl.Units(b.Whole)))
 	at := 0
-	for _, unit := range unitsOf(b.Part) {
+	for _, unit := range rl.Units(b.Part) {
 		n := len(unit)
 		for i := range n {
 			for j := i + 1; j < n; j++ {
@@ -68,27 +68,14 @@ func (a *BradleyTerry) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	return loss
 }
 
-// unitsOf are the samples that lie side by side and have the same Prompt.
-func unitsOf(samples []*rl.Sample) [][]*rl.Sample {
-	var units [][]*rl.Sample
-	for i, x := range samples {
-		if i == 0 || x.Prompt != samples[i-1].Prompt {
-			units = append(units, nil)
-		}
-		last := len(units) - 1
-		units[last] = append(units[last], x)
-	}
-	return units
-}
-
 // Bound widens two figures so that value is between them.
 func (b *Batch) Bound(low, high string, value float64) {
 	for name, pick := range map[string]func(a, b float64) float64{low: math.Min, high: math.Max} {
-		if old, ok := b.figures[name]; ok {
+		if old, ok := b.Figures[name]; ok {
 			value := pick(old, value)
-			b.figures[name] = value
+			b.Figures[name] = value
 			continue
 		}
-		b.figures[name] = value
+		b.Figures[name] = value
 	}
 }

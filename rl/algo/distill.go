@@ -54,14 +54,3 @@ func (a *Distill) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	b.Note(s, "divergence", loss)
 	return loss
 }
-
-// diverge asks the teacher about the actions of a batch.
-func (t *Trainer) diverge(s *torch.Scope, b *rl.Batch, weight torch.Tensor, student policy.Output, d policy.Divergence) (loss torch.Tensor) {
-	if err := torch.Do(torch.NoGrad, func(asked *torch.Scope) (err error) {
-		loss, err = policy.Diverge(s, student, t.config.Teacher.Forward(asked, b, policy.Pass{Temperature: t.config.Temperature}), d, s.Read(weight))
-		return err
-	}); err != nil {
-		panic(err) // an operator's, which ends the pass around this one
-	}
-	return loss
-}

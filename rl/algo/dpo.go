@@ -157,7 +157,18 @@ func (a *DPO) weights() ([]float64, error) {
 // Needs implements Algorithm.
 func (a *DPO) Needs() Needs {
 	refers := slices.ContainsFunc(a.Losses, func(name string) bool { return slices.Contains(referred, name) })
-	return Needs{Reference: refers, Together: !a.Unpaired()}
+	return Needs{Reference: refers, Together: !a.Unpaired(), ImplicitReward: a.implicitReward}
+}
+
+// implicitReward is β times what the losses compare of an answer with Σ log π; with kto less K.
+func (a *DPO) implicitReward(x *rl.Sample, logProb float64) float64 {
+	switch {
+	case slices.ContainsFunc(a.Losses, func(name string) bool { return slices.Contains(averaged, name) }):
+		return a.Beta * logProb / float64(x.Len())
+	case x.Reference == nil:
+		return a.Beta * logProb
+	}
+	return a.Beta * (logProb - rl.Total(x.Reference) - a.kl)
 }
 
 // Prepare implements Algorithm.
@@ -206,7 +217,7 @@ func (a *DPO) kto(s *torch.Scope, b *Batch) torch.Tensor {
 		if x.Truth == 1 {
 			signs[i], weights[i] = 1, float32(a.DesirableWeight)
 		}
-		reference[i] = float32(total(x.Reference))
+		reference[i] = float32(rl.Total(x.Reference))
 	}
 	sums := s.SumLast(s.Mul(b.Members(s), b.LogProbs))
 	ratios := s.Sub(sums, s.Floats(reference, n))

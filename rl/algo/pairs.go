@@ -37,7 +37,7 @@ func pairsOf(s *torch.Scope, b *Batch) pairs {
 		rows[at], perToken[at] = append(rows[at], int64(i)), append(perToken[at], 1/float32(x.Len()))
 		isChosen = append(isChosen, slices.Repeat([]float32{1 - float32(at)}, x.Len())...)
 		if refers {
-			reference[at] = append(reference[at], float32(total(x.Reference)))
+			reference[at] = append(reference[at], float32(rl.Total(x.Reference)))
 		}
 	}
 	p.tokens = s.Floats(isChosen, int64(len(isChosen)))
@@ -51,14 +51,6 @@ func pairsOf(s *torch.Scope, b *Batch) pairs {
 		}
 	}
 	return p
-}
-
-func total(logProbs []float32) float64 {
-	sum := 0.0
-	for _, l := range logProbs {
-		sum += float64(l)
-	}
-	return sum
 }
 
 // ratio is h = L − L_ref, [P]; without a reference L.
@@ -91,7 +83,7 @@ func (p pairs) nll(s *torch.Scope) torch.Tensor {
 func meanRatio(samples []*rl.Sample) float64 {
 	sum := 0.0
 	for _, x := range samples {
-		sum += total(x.Old) - total(x.Reference)
+		sum += rl.Total(x.Old) - rl.Total(x.Reference)
 	}
 	return max(0, sum/math.Max(1, float64(len(samples))))
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl"
-	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/report"
 )
 
@@ -34,20 +34,20 @@ type preferenceResults struct {
 
 // preferenceRun is one way of learning from the pairs, and for the reward model its figures on held-out pairs.
 type preferenceRun struct {
-	Way        string             `json:"way"`
-	Seed       int                `json:"seed"`
-	CPUSeconds float64            `json:"cpu_seconds"`
-	Before     float64            `json:"accuracy_before,omitempty"`
-	After      float64            `json:"accuracy_after,omitempty"`
-	Difference *rl.Difference     `json:"difference,omitempty"` // of greedy accuracy, paired by exercise
-	Reward     *algo.RewardScores `json:"reward_model,omitempty"`
-	Teacher    *float64           `json:"accuracy_teacher,omitempty"`
+	Way        string                 `json:"way"`
+	Seed       int                    `json:"seed"`
+	CPUSeconds float64                `json:"cpu_seconds"`
+	Before     float64                `json:"accuracy_before,omitempty"`
+	After      float64                `json:"accuracy_after,omitempty"`
+	Difference *rl.Difference         `json:"difference,omitempty"` // of greedy accuracy, paired by exercise
+	Reward     *evaluate.RewardScores `json:"reward_model,omitempty"`
+	Teacher    *float64               `json:"accuracy_teacher,omitempty"`
 }
 
 // realPairs is a reward model on pairs of people's data.
 type realPairs struct {
-	Seeds      []algo.RewardScores `json:"seeds"`
-	CPUSeconds []float64           `json:"cpu_seconds"`
+	Seeds      []evaluate.RewardScores `json:"seeds"`
+	CPUSeconds []float64               `json:"cpu_seconds"`
 }
 
 // preferenceWays are the ways, by the options that tell them from each other. BASE is the model that policies begin with, PAIRS
@@ -159,7 +159,7 @@ func (e *preferenceExperiment) learn(ctx context.Context, dir string, seed int, 
 		return r, err
 	}
 	if name == preferenceWays[0].name {
-		var scores struct{ Before, Best algo.RewardScores }
+		var scores struct{ Before, Best evaluate.RewardScores }
 		err := readJSON(filepath.Join(out, "preference_reward", "logs", "eval_results.json"), &scores)
 		r.Reward = &scores.Best
 		return r, err
@@ -204,7 +204,7 @@ func (e *preferenceExperiment) onReal(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var scores struct{ Before, Best algo.RewardScores }
+		var scores struct{ Before, Best evaluate.RewardScores }
 		if err := readJSON(filepath.Join(out, "preference_reward", "logs", "eval_results.json"), &scores); err != nil {
 			return err
 		}

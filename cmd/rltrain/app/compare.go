@@ -96,10 +96,10 @@ func compare(c *cli.Context) error {
 		}
 		var results compareResults
 		var probsA, probsB [][]float32
-		if results.A, probsA, err = evaluate(ctx, c, c.Args().Get(0), chosen, a, examples[0]); err != nil {
+		if results.A, probsA, err = evaluateLabels(ctx, c, c.Args().Get(0), chosen, a, examples[0]); err != nil {
 			return err
 		}
-		if results.B, probsB, err = evaluate(ctx, c, c.Args().Get(1), chosen, b, examples[1]); err != nil {
+		if results.B, probsB, err = evaluateLabels(ctx, c, c.Args().Get(1), chosen, b, examples[1]); err != nil {
 			return err
 		}
 		for i, p := range probsB {

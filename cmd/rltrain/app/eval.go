@@ -125,7 +125,7 @@ func eval(c *cli.Context) error {
 		if err := makeDirs(filepath.Dir(cmp.Or(c.String("output"), logs+"/x")), plots); err != nil {
 			return err
 		}
-		results, probs, err := evaluate(ctx, c, dir, chosen, p, examples)
+		results, probs, err := evaluateLabels(ctx, c, dir, chosen, p, examples)
 		if err != nil {
 			return err
 		}
@@ -146,8 +146,8 @@ func eval(c *cli.Context) error {
 	})
 }
 
-// evaluate measures the policy that was loaded from dir.
-func evaluate(ctx context.Context, c *cli.Context, dir string, chosen chosenRows, p *policy.Classifier, examples policy.Examples) (shared.LabelResults, [][]float32, error) {
+// evaluateLabels measures the policy that was loaded from dir.
+func evaluateLabels(ctx context.Context, c *cli.Context, dir string, chosen chosenRows, p *policy.Classifier, examples policy.Examples) (shared.LabelResults, [][]float32, error) {
 	results := shared.LabelResults{Model: dir, Dataset: chosen.name, Split: chosen.split, Cut: examples.Cut}
 	probs, err := predictAll(ctx, c, "evaluating", p, examples.IDs)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
@@ -44,7 +45,7 @@ type preferenceResults struct {
 	Dataset   string  `json:"dataset"`
 	Loss      string  `json:"loss_type"`
 	Beta      float64 `json:"beta"`
-	algo.PreferenceScores
+	evaluate.PreferenceScores
 	Cut     int `json:"cut"`     // rows with answers cut at their ends
 	Dropped int `json:"dropped"` // rows that are too long
 	Equal   int `json:"equal"`   // rows whose answers are the same
@@ -60,7 +61,7 @@ func (r preferenceResults) String() string {
 type rewardResults struct {
 	Model   string `json:"model"`
 	Dataset string `json:"dataset"`
-	algo.RewardScores
+	evaluate.RewardScores
 	Dropped int `json:"dropped"`
 	Equal   int `json:"equal"`
 	Null    int `json:"null"`
@@ -168,7 +169,7 @@ func evalReward(ctx context.Context, c *cli.Context, model, data, output string)
 		return err
 	}
 	r := rewardResults{Model: model, Dataset: data, Dropped: found.Dropped, Equal: found.Equal, Null: found.Null}
-	if r.RewardScores, err = algo.ScoreRewards(ctx, m, found.Units); err != nil {
+	if r.RewardScores, err = evaluate.ScoreRewards(ctx, m, found.Units); err != nil {
 		return err
 	}
 	return printResults(c, output, r)
@@ -218,14 +219,14 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 			}
 			reference, base = other, false
 		}
-		if err := algo.Refer(reference, base, slices.Concat(asked, aside)); err != nil {
+		if err := evaluate.AskReference(reference, base, slices.Concat(asked, aside)); err != nil {
 			return err
 		}
 	}
-	if err := a.Mismatch(p, aside); err != nil {
+	if err := evaluate.PrepareKL(p, a, aside); err != nil {
 		return err
 	}
-	if r.PreferenceScores, err = a.Score(ctx, p, found.Units); err != nil {
+	if r.PreferenceScores, err = evaluate.ScorePreferences(ctx, p, a, found.Units); err != nil {
 		return err
 	}
 	return printResults(c, output, r)

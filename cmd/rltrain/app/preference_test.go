@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/files"
-	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/hub"
@@ -33,7 +33,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	for _, loss := range []string{"sigmoid,sft --loss-weights 1,0.1 --precompute-ref", "kto"} {
 		f.must(t, "", strings.Fields("train --task preference --algorithm dpo --epochs 4 --learning-rate 0.01 --beta 0.5 --loss-type "+loss+tinyPreference)...)
 		var v struct {
-			Before, Best algo.PreferenceScores
+			Before, Best evaluate.PreferenceScores
 			Step         int `json:"best_step"`
 		}
 		if err := files.LoadJSON(f.expand("TMP/preference_rl/logs/eval_results.json"), &v); err != nil {
@@ -102,9 +102,9 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	f.write(t, "TMP/p.jsonl", strings.Join(strings.SplitAfter(b.String(), "\n")[:60], ""))
 	f.must(t, "", strings.Fields("train --mode reward_model --data_path TMP/p.jsonl --model BASE --learning_rate 0.01 --epochs 2 --batch-size 8 --validation-share 0.3 --threads 1 --center-rewards-coefficient 0.01 --output-dir TMP")...)
 	var v struct {
-		Before, Best algo.RewardScores
-		Step         int             `json:"best_step"`
-		Rule         algo.LengthRule `json:"length_rule"`
+		Before, Best evaluate.RewardScores
+		Step         int                 `json:"best_step"`
+		Rule         evaluate.LengthRule `json:"length_rule"`
 	}
 	if err := files.LoadJSON(f.expand("TMP/preference_reward/logs/eval_results.json"), &v); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
-	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -190,9 +190,9 @@ func (f benchFigures) times(w io.Writer, speed string) {
 const benchRate = 1e-4
 
 // training is how a step of training is repeated, without end.
-func training(c algo.Config) algo.Config {
+func training(c train.Config) train.Config {
 	c.Steps = math.MaxInt32
-	c.Optimisation = algo.Optimisation{LearningRate: benchRate, Schedule: "constant", MaxGradNorm: 1}
+	c.Optimisation = train.Optimisation{LearningRate: benchRate, Schedule: "constant", MaxGradNorm: 1}
 	return c
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
@@ -158,13 +159,13 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 }
 
 // trainer repeats supervised updates on all examples, or rollouts of all of them with updates on all of each.
-func (b classifierBench) trainer(p *policy.Classifier, examples policy.Examples) (*algo.Trainer, error) {
+func (b classifierBench) trainer(p *policy.Classifier, examples policy.Examples) (*train.Trainer, error) {
 	if b.mode == "sft" {
 		source, err := epochs.New(examples.Samples(), b.batch, 0, 0)
 		if err != nil {
 			return nil, err
 		}
-		return algo.New(p, source, &algo.SFT{}, training(algo.Config{}), run.Hooks{})
+		return train.New(p, source, &algo.SFT{}, training(train.Config{}), run.Hooks{})
 	}
 	rewards, err := reward.ParseLabels("accuracy", p.Labels, reward.Options{})
 	if err != nil {
@@ -177,8 +178,8 @@ func (b classifierBench) trainer(p *policy.Classifier, examples policy.Examples)
 		return nil, err
 	}
 	ppo := &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Gamma: 1, ValueCoef: 0.5, Whiten: true}
-	return algo.New(p, source, ppo, training(algo.Config{
-		Updates: algo.Updates{Epochs: b.epochs}, Regularisation: algo.Regularisation{EntropyCoef: 0.01},
+	return train.New(p, source, ppo, training(train.Config{
+		Updates: train.Updates{Epochs: b.epochs}, Regularisation: train.Regularisation{EntropyCoef: 0.01},
 	}), run.Hooks{})
 }
 

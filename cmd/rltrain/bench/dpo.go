@@ -14,6 +14,7 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 )
 
 // dpoBench is what `rltrain bench dpo_step` repeats.
@@ -90,13 +91,13 @@ func (b dpoBench) run(ctx context.Context, reps int) (result dpoResult, err erro
 	}
 	defer p.Close()
 	units := b.units(p.VocabSize())
-	c := training(algo.Config{Steps: math.MaxInt32, Seed: 3})
+	c := training(train.Config{Steps: math.MaxInt32, Seed: 3})
 	if b.precompute {
 		for _, unit := range units {
 			c.Precompute = append(c.Precompute, unit...)
 		}
 	}
-	trainer, err := algo.New(p, epochs.NewPreferences(units, b.pairs, 0, 3), &algo.DPO{Losses: []string{"sigmoid"}, Beta: 0.1}, c, run.Hooks{})
+	trainer, err := train.New(p, epochs.NewPreferences(units, b.pairs, 0, 3), &algo.DPO{Losses: []string{"sigmoid"}, Beta: 0.1}, c, run.Hooks{})
 	if err != nil {
 		return result, err
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -134,8 +135,8 @@ func (b grpoBench) run(ctx context.Context, reps int) (result grpoResult, err er
 	if err != nil {
 		return result, err
 	}
-	trainer, err := algo.New(p, source, &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}, training(algo.Config{
-		Updates: algo.Updates{Epochs: b.iters}, Regularisation: algo.Regularisation{KLCoef: b.beta, KLType: string(rl.K3)},
+	trainer, err := train.New(p, source, &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}, training(train.Config{
+		Updates: train.Updates{Epochs: b.iters}, Regularisation: train.Regularisation{KLCoef: b.beta, KLType: string(rl.K3)},
 		Samples: b.group, Longest: b.new, Seed: 3,
 	}), run.Hooks{Now: time.Now})
 	if err != nil {

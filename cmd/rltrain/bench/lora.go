@@ -13,6 +13,7 @@ import (
 	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 )
 
 // loraBench is what `rltrain bench lora_step` repeats.
@@ -136,7 +137,7 @@ func (b loraBench) run(ctx context.Context, reps int) (result loraResult, err er
 	if err != nil {
 		return result, err
 	}
-	trainer, err := algo.New(p, source, &algo.SFT{}, training(algo.Config{Checkpoint: b.checkpoint}), run.Hooks{})
+	trainer, err := train.New(p, source, &algo.SFT{}, training(train.Config{Checkpoint: b.checkpoint}), run.Hooks{})
 	if err != nil {
 		return result, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/train"
 )
 
 // TinyModel is the model name of a small language model with random weights.
@@ -62,11 +63,11 @@ type Config struct {
 	Fresh          *FreshRollouts              `group:"Reinforcement learning stage"`
 	Replay         *Replay                     `group:"Reinforcement learning stage"`
 	StepwiseEval   *StepwiseEval               `group:"Reinforcement learning stage"`
-	Updates        *algo.Updates               `group:"Reinforcement learning stage"`
+	Updates        *train.Updates              `group:"Reinforcement learning stage"`
 	Minibatches    *Minibatches                `group:"Reinforcement learning stage"`
 	Learning       algo.Algorithm              `group:"Reinforcement learning stage"`
 	Values         *Values                     `group:"Reinforcement learning stage"`
-	Regularisation *algo.Regularisation        `group:"Reinforcement learning stage"`
+	Regularisation *train.Regularisation       `group:"Reinforcement learning stage"`
 
 	Saving Saving `group:"Saving and logging"`
 
@@ -211,12 +212,12 @@ func (ch choice) reinforce(c *Config, labels bool) {
 		c.Learning = ch.algorithm.New()
 		needs := c.Learning.Needs()
 		if needs.Target == 0 {
-			c.Regularisation = &algo.Regularisation{}
+			c.Regularisation = &train.Regularisation{}
 		} else {
 			c.LabelReplay = &rollout.LabelReplayOptions{}
 		}
 		if needs.Ratio != algo.NoRatio {
-			c.Updates = &algo.Updates{}
+			c.Updates = &train.Updates{}
 		}
 		if needs.Ratio != algo.NoRatio && !labels {
 			c.Minibatches = &Minibatches{}

@@ -11,6 +11,7 @@ import (
 	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 )
 
 // Start is what a run of one stage may begin with.
@@ -72,11 +73,11 @@ func (o *TokenModel) Check() error {
 
 // Imitation is the supervised stage.
 type Imitation struct {
-	Epochs            int `option:"epochs" default:"1" range:"[1,)" extends:"true" common:"true" help:"passes over the training rows"`
-	MaxSteps          int `option:"max_steps" range:"[0,)" extends:"true" common:"true" help:"updates, instead of epochs; 0 = as epochs say, or 1500 where exercises do not end"`
-	BatchSize         int `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"rows an update"`
-	algo.Optimisation `defaults:"learning_rate=0.001,lr_scheduler_type=constant,warmup_ratio=0.02"`
-	algo.Stopping
+	Epochs             int `option:"epochs" default:"1" range:"[1,)" extends:"true" common:"true" help:"passes over the training rows"`
+	MaxSteps           int `option:"max_steps" range:"[0,)" extends:"true" common:"true" help:"updates, instead of epochs; 0 = as epochs say, or 1500 where exercises do not end"`
+	BatchSize          int `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"rows an update"`
+	train.Optimisation `defaults:"learning_rate=0.001,lr_scheduler_type=constant,warmup_ratio=0.02"`
+	train.Stopping
 }
 
 // LabelImitation is supervised training of a classifier.
@@ -148,7 +149,7 @@ type PairLearning struct {
 // RewardTraining is how a reward model is trained.
 type RewardTraining struct {
 	PreferenceData
-	algo.Optimisation
+	train.Optimisation
 	HeadLearningRate      float64  `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak rate of the layer that gives the score"`
 	R                     int      `option:"lora_r" default:"16" range:"[1,1024]" help:"rank of the adapter"`
 	Alpha                 int      `option:"lora_alpha" default:"32" range:"[1,)" help:"the adapter's output is scaled by lora_alpha / lora_r"`
@@ -160,9 +161,9 @@ type RewardTraining struct {
 
 // RL is the stage of reinforcement learning.
 type RL struct {
-	Algorithm    string            `option:"algorithm" common:"true" help:"how the policy is improved"`
-	Optimisation algo.Optimisation `prefix:"rl_" defaults:"lr_scheduler_type=constant,warmup_ratio=0.1"`
-	Stopping     algo.Stopping     `prefix:"rl_"`
+	Algorithm    string             `option:"algorithm" common:"true" help:"how the policy is improved"`
+	Optimisation train.Optimisation `prefix:"rl_" defaults:"lr_scheduler_type=constant,warmup_ratio=0.1"`
+	Stopping     train.Stopping     `prefix:"rl_"`
 }
 
 // LabelRollouts is what a classifier learns from.

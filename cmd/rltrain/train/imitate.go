@@ -12,10 +12,12 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -31,7 +33,7 @@ func (t *trainer) imitate(ctx context.Context) error {
 	}
 	defer p.Close()
 	var task envs.Task
-	var train, held policy.TokenExamples
+	var rows, held policy.TokenExamples
 	packing := 0
 	if c.Task.Plays() {
 		if task, err = t.taskFor(ctx, p); err == nil {
@@ -39,10 +41,10 @@ func (t *trainer) imitate(ctx context.Context) error {
 			if err := t.choicesFit(p, task); err != nil {
 				return err
 			}
-			train, held, err = t.worked(ctx, p, task)
+			rows, held, err = t.worked(ctx, p, task)
 		}
 	} else {
-		train, held, err = t.records(ctx, p)
+		rows, held, err = t.records(ctx, p)
 	}
 	if err != nil {
 		return err
@@ -50,19 +52,19 @@ func (t *trainer) imitate(ctx context.Context) error {
 	if c.TextSFT != nil && c.TextSFT.Packing {
 		packing = c.TextSFT.MaxLength
 	}
-	source, err := epochs.New(policy.Samples(train.Sequences), c.Imitation.BatchSize, packing, c.General.Seed)
+	source, err := epochs.New(policy.Samples(rows.Sequences), c.Imitation.BatchSize, packing, c.General.Seed)
 	if err != nil {
 		return err
 	}
 	t.trial.starts(source)
 	_, err = t.stage(supervisedStage, func(stage *run.Stage) error {
-		if err := t.beginText(stage, p, train, held); err != nil {
+		if err := t.beginText(stage, p, rows, held); err != nil {
 			return err
 		}
-		settings := algo.Config{
+		settings := train.Config{
 			Steps: imitationSteps(c.Imitation, source), Optimisation: c.Imitation.Optimisation, MicroTokens: t.microTokens(tokenMicroTokens),
 			OOMRetry: c.General.OOMRetry, Checkpoint: c.Tokens.GradientCheckpointing, Seed: c.General.Seed, Summary: "loss",
-			Evaluate: algo.JudgeLoss(p, policy.Samples(held.Sequences), source.PerEpoch()), Stopping: c.Imitation.Stopping,
+			Evaluate: evaluate.Loss(p, policy.Samples(held.Sequences), source.PerEpoch()), Stopping: c.Imitation.Stopping,
 		}
 		if settings.Evaluate != nil && c.TextSFT != nil {
 			settings.Evaluate.Metric = c.TextSFT.Metric
@@ -76,8 +78,8 @@ func (t *trainer) imitate(ctx context.Context) error {
 }
 
 // imitateTexts trains on a data set.
-func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.CausalLM, source *epochs.Source, settings algo.Config) error {
-	result, err := algo.Train(ctx, p, source, &algo.SFT{}, settings, stage.Hooks("supervised", "update"))
+func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.CausalLM, source *epochs.Source, settings train.Config) error {
+	result, err := train.Run(ctx, p, source, &algo.SFT{}, settings, stage.Hooks("supervised", "update"))
 	if err != nil {
 		return err
 	}
@@ -107,7 +109,7 @@ func (t *trainer) imitateTexts(ctx context.Context, stage *run.Stage, p *policy.
 
 // imitateSolutions trains on worked solutions, until enough tries at held-out exercises of each kind are right where
 // that is looked at, and measures how many greedy answers are in the end.
-func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task, source *epochs.Source, settings algo.Config) error {
+func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task, source *epochs.Source, settings train.Config) error {
 	sampler, err := p.NewSampler(samplerSlots)
 	if err != nil {
 		return err
@@ -115,9 +117,9 @@ func (t *trainer) imitateSolutions(ctx context.Context, stage *run.Stage, p *pol
 	defer sampler.Close()
 	w := &warmup{t, sampler, task}
 	if every := t.config.Warmup.CheckEvery; every > 0 {
-		settings.Evaluate = &algo.Evaluation{Every: every, First: true, Run: w.check}
+		settings.Evaluate = &evaluate.Plan{Every: every, First: true, Run: w.check}
 	}
-	result, err := algo.Train(ctx, p, source, &algo.SFT{}, settings, stage.Hooks("supervised", "update"))
+	result, err := train.Run(ctx, p, source, &algo.SFT{}, settings, stage.Hooks("supervised", "update"))
 	if err != nil {
 		return err
 	}
@@ -156,7 +158,7 @@ type warmup struct {
 // from what the policy tries, not from what it holds likeliest. A policy of which half of the greedy answers were right
 // has had one in twenty right when it sampled, and RL took it to none. A warm-up is over when every kind of exercise is
 // answered now and then: a kind that never is has nothing to learn from.
-func (w *warmup) check(ctx context.Context, updates int) (algo.Scores, error) {
+func (w *warmup) check(ctx context.Context, updates int) (evaluate.Scores, error) {
 	all, until := w.config.Answers.EvalSamples, w.config.Warmup.Until
 	tries := w.evaluation()
 	tries.Sampling = torch.Sampling{Temperature: 1}
@@ -168,15 +170,15 @@ func (w *warmup) check(ctx context.Context, updates int) (algo.Scores, error) {
 	for _, n := range []int{min(firstLook, all), all} {
 		var err error
 		if scores, err = rollout.Evaluate(ctx, w.sampler, w.task, 0, n, tries); err != nil {
-			return algo.Scores{}, err
+			return evaluate.Scores{}, err
 		}
 		enough = n == all && scores.Weakest() >= until
 		if !enough && scores.Accuracy < until/2 {
 			break
 		}
 	}
-	return algo.Scores{
-		Score: scores.Accuracy, Error: scores.Interval.StandardError(), Row: algo.AnswerRow(scores), Value: scores, Done: enough,
+	return evaluate.Scores{
+		Score: scores.Accuracy, Error: scores.Interval.StandardError(), Row: evaluate.AnswerRow(scores), Value: scores, Done: enough,
 		Line: func(int) string {
 			return fmt.Sprintf("After %s, answers drawn as RL draws them: %s", report.Plural(updates, "update"), describe(scores))
 		},

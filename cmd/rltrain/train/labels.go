@@ -14,10 +14,12 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 )
 
 // labelRun trains a classifier.
@@ -141,12 +143,12 @@ func (t *labelRun) imitate(ctx context.Context) (result labelResult, err error) 
 		return result, err
 	}
 	t.trial.starts(source)
-	judge, err := algo.JudgeLabels(p, e.val, c.LabelSFT.Metric, source.PerEpoch(), nil)
+	judge, err := evaluate.Labels(p, e.val, c.LabelSFT.Metric, source.PerEpoch(), nil)
 	if err != nil {
 		return result, err
 	}
 	return t.trained(ctx, supervisedStage, p, e, "supervised fine-tuning with LoRA", func(stage *run.Stage) error {
-		found, err := algo.Train(ctx, p, source, &c.LabelSFT.SFT, algo.Config{
+		found, err := train.Run(ctx, p, source, &c.LabelSFT.SFT, train.Config{
 			Steps: imitationSteps(c.Imitation, source), Optimisation: c.Imitation.Optimisation, HeadRate: c.LabelSFT.HeadLearningRate,
 			MicroTokens: t.microTokens(labelMicroTokens), OOMRetry: c.General.OOMRetry, Seed: c.General.Seed, Evaluate: judge, Stopping: c.Imitation.Stopping, Summary: "loss",
 		}, stage.Hooks("supervised", "update"))
@@ -251,7 +253,7 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 	if err != nil {
 		return nil, err
 	}
-	judge, err := algo.JudgeLabels(p, e.val, bestMetric(o.Metric, rewards.Names()), o.EvalEvery, rewards)
+	judge, err := evaluate.Labels(p, e.val, bestMetric(o.Metric, rewards.Names()), o.EvalEvery, rewards)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +283,7 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		if err != nil {
 			return err
 		}
-		source := algo.Source(player)
+		source := train.Source(player)
 		if c.LabelReplay != nil {
 			if source, err = rollout.NewLabelReplay(player, rollout.LabelReplayConfig{
 				LabelReplayOptions: *c.LabelReplay, BatchSize: o.BatchSize, Steps: o.Episodes, Seed: c.General.Seed,
@@ -295,7 +297,7 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		}
 		settings.Samples = o.Samples
 		settings.Evaluate, settings.Summary = judge, "reward"
-		found, err := algo.Train(ctx, p, source, learning, settings, stage.Hooks(c.RL.Algorithm, "rollout"))
+		found, err := train.Run(ctx, p, source, learning, settings, stage.Hooks(c.RL.Algorithm, "rollout"))
 		if err != nil {
 			return err
 		}
@@ -319,9 +321,9 @@ func (t *labelRun) labelRewards(ctx context.Context, labels []string) (rewards *
 }
 
 // learning is what the trainer is to do in the RL stage, for so many steps.
-func (t *trainer) learning(steps, microTokens int) algo.Config {
+func (t *trainer) learning(steps, microTokens int) train.Config {
 	c := t.config
-	settings := algo.Config{Steps: steps, Optimisation: c.RL.Optimisation, Stopping: c.RL.Stopping, MicroTokens: t.microTokens(microTokens), OOMRetry: c.General.OOMRetry, Seed: c.General.Seed}
+	settings := train.Config{Steps: steps, Optimisation: c.RL.Optimisation, Stopping: c.RL.Stopping, MicroTokens: t.microTokens(microTokens), OOMRetry: c.General.OOMRetry, Seed: c.General.Seed}
 	if c.Updates != nil {
 		settings.Updates = *c.Updates
 	}
@@ -350,14 +352,14 @@ func bestMetric(metric string, rewards []string) string {
 	if len(rewards) == 1 {
 		switch rewards[0] {
 		case "accuracy":
-			return algo.MetricAccuracy
+			return evaluate.MetricAccuracy
 		case "f1":
-			return algo.MetricF1Macro
+			return evaluate.MetricF1Macro
 		case "calibration":
-			return algo.MetricBrier
+			return evaluate.MetricBrier
 		}
 	}
-	return algo.MetricReward
+	return evaluate.MetricReward
 }
 
 // trained runs a stage and measures what it gives on the test rows; of a stage that an earlier process has finished too.

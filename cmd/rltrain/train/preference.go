@@ -16,9 +16,11 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 )
 
 // prefer trains a policy on preferences of a data set.
@@ -36,40 +38,40 @@ func (t *trainer) prefer(ctx context.Context) error {
 			mismatch = min(mismatch, c.Pairs.MaxLength)
 		}
 	}
-	train, held, err := t.preferences(ctx, c.Pairs.PreferenceData, formats, func(examples iter.Seq2[chat.Example, error]) (policy.Preferences, error) {
+	rows, held, err := t.preferences(ctx, c.Pairs.PreferenceData, formats, func(examples iter.Seq2[chat.Example, error]) (policy.Preferences, error) {
 		return p.EncodePreferences(examples, c.Pairs.MaxLength, dpo.Unpaired())
 	})
 	if err != nil {
 		return err
 	}
 	if dpo.Unpaired() {
-		if err := bothSides(train.Units); err != nil {
+		if err := bothSides(rows.Units); err != nil {
 			return c.Errorf("dataset", "%s: %v", t.dataName(), err)
 		}
 	}
-	source := epochs.NewPreferences(train.Units, c.Pairs.BatchSize, mismatch, c.General.Seed)
+	source := epochs.NewPreferences(rows.Units, c.Pairs.BatchSize, mismatch, c.General.Seed)
 	t.trial.starts(source.Source)
 	settings := t.learning(preferenceSteps(c.Pairs.PreferenceData, source.Source), tokenMicroTokens)
 	settings.Checkpoint, settings.Summary = c.Tokens.GradientCheckpointing, "loss"
-	settings.Evaluate = algo.JudgePreferences(p, dpo, held.Units, source.PerEpoch())
+	settings.Evaluate = evaluate.Preferences(p, dpo, held.Units, source.PerEpoch())
 	if dpo.Needs().Reference {
 		settings.Precompute = slices.Concat(held.Units...)
 		if c.Pairs.Precompute {
-			settings.Precompute = slices.Concat(slices.Concat(train.Units...), settings.Precompute)
+			settings.Precompute = slices.Concat(slices.Concat(rows.Units...), settings.Precompute)
 		}
 	} else if c.Pairs.Precompute {
 		return c.Errorf("precompute_ref", "loss %s has no reference", strings.Join(dpo.Losses, ", "))
 	}
 	what := "preferences, loss " + strings.Join(dpo.Losses, ", ")
 	_, err = t.stage(rlStage, func(stage *run.Stage) error {
-		if err := t.beginPreferences(stage, p, what, p.BaseModel, train, held); err != nil {
+		if err := t.beginPreferences(stage, p, what, p.BaseModel, rows, held); err != nil {
 			return err
 		}
-		result, err := algo.Train(ctx, p, source, dpo, settings, stage.Hooks(c.RL.Algorithm, "update"))
+		result, err := train.Run(ctx, p, source, dpo, settings, stage.Hooks(c.RL.Algorithm, "update"))
 		if err != nil {
 			return err
 		}
-		var before, best *algo.PreferenceScores
+		var before, best *evaluate.PreferenceScores
 		if err := decode(result, &before, &best); err != nil {
 			return err
 		}
@@ -81,7 +83,7 @@ func (t *trainer) prefer(ctx context.Context) error {
 			}
 			line += fmt.Sprintf(". Held-out preferences before: %s; best, after step %d: %s", before, result.BestStep, best)
 			results = report.Table{Headers: []string{"held-out preferences", "loss", "accuracy % [95 %]", "reward margin"}}
-			for name, v := range map[string]*algo.PreferenceScores{"before": before, "best": best} {
+			for name, v := range map[string]*evaluate.PreferenceScores{"before": before, "best": best} {
 				results.Rows = append(results.Rows, []string{name, fmt.Sprintf("%.4f", v.Loss),
 					fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy.Value, 100*v.Accuracy.Interval[0], 100*v.Accuracy.Interval[1]), fmt.Sprintf("%.4f", v.Margin.Value)})
 			}
@@ -96,7 +98,7 @@ func (t *trainer) prefer(ctx context.Context) error {
 }
 
 // decode reads what the first and the best evaluation found.
-func decode[T any](result algo.Result, before, best **T) error {
+func decode[T any](result train.Result, before, best **T) error {
 	for _, one := range []struct {
 		from json.RawMessage
 		into **T
@@ -238,26 +240,26 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 		return c.Errorf("model", "%v", err)
 	}
 	defer m.Close()
-	train, held, err := t.preferences(ctx, o.PreferenceData, []chat.Format{chat.Preference, chat.Ranking}, m.Units)
+	rows, held, err := t.preferences(ctx, o.PreferenceData, []chat.Format{chat.Preference, chat.Ranking}, m.Units)
 	if err != nil {
 		return err
 	}
-	source := epochs.NewPreferences(train.Units, o.BatchSize, 0, c.General.Seed)
+	source := epochs.NewPreferences(rows.Units, o.BatchSize, 0, c.General.Seed)
 	t.trial.starts(source.Source)
-	settings := algo.Config{
+	settings := train.Config{
 		Steps: preferenceSteps(o.PreferenceData, source.Source), Optimisation: o.Optimisation, HeadRate: o.HeadLearningRate,
 		MicroTokens: t.microTokens(tokenMicroTokens), OOMRetry: c.General.OOMRetry, Checkpoint: o.GradientCheckpointing, Seed: c.General.Seed, Summary: "accuracy",
-		Evaluate: algo.JudgeRewards(m, held.Units, source.PerEpoch()),
+		Evaluate: evaluate.Rewards(m, held.Units, source.PerEpoch()),
 	}
 	_, err = t.stage(rewardStage, func(stage *run.Stage) error {
-		if err := t.beginPreferences(stage, m, "reward model of preferences", base.Name, train, held); err != nil {
+		if err := t.beginPreferences(stage, m, "reward model of preferences", base.Name, rows, held); err != nil {
 			return err
 		}
-		result, err := algo.Train(ctx, m, source, c.Learning, settings, stage.Hooks("reward_model", "update"))
+		result, err := train.Run(ctx, m, source, c.Learning, settings, stage.Hooks("reward_model", "update"))
 		if err != nil {
 			return err
 		}
-		var before, best *algo.RewardScores
+		var before, best *evaluate.RewardScores
 		if err := decode(result, &before, &best); err != nil {
 			return err
 		}
@@ -269,7 +271,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 		}
 		line := "Training complete after " + report.Plural(result.Steps, "update")
 		if best != nil {
-			rule := algo.RuleOfLength(train.Units, *best)
+			rule := evaluate.RuleOfLength(rows.Units, *best)
 			if err := save(stage, "eval_results.json", map[string]any{"before": before, "best": best, "best_step": result.BestStep, "length_rule": rule}); err != nil {
 				return err
 			}

@@ -16,11 +16,13 @@ import (
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 )
 
 // reinforce improves the policy in start, or without one a new policy, by its own answers.
@@ -87,7 +89,7 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 }
 
 // learn trains, and measures what has come of it.
-func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task, rewards *reward.Text, settings algo.Config) error {
+func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task, rewards *reward.Text, settings train.Config) error {
 	c := t.config
 	sampler, done, err := t.writer(ctx, stage, p)
 	if err != nil {
@@ -114,11 +116,11 @@ func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.CausalL
 	}
 	evaluation := t.evaluation()
 	evaluation.Rewards = rewards
-	settings.Evaluate = algo.JudgeAnswers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, evaluation)
+	settings.Evaluate = evaluate.Answers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, evaluation)
 	if metric := c.Rounds.Metric; metric != "auto" {
 		settings.Evaluate.Metric = metric
 	}
-	result, err := algo.Train(ctx, p, source, c.Learning, settings, stage.Hooks(c.RL.Algorithm, "step"))
+	result, err := train.Run(ctx, p, source, c.Learning, settings, stage.Hooks(c.RL.Algorithm, "step"))
 	if err != nil {
 		return err
 	}
@@ -171,7 +173,7 @@ func (t *trainer) slots() int {
 }
 
 // source is what the policy learns from.
-func (t *trainer) source(sampler rollout.Writer, task envs.Task, rewards *reward.Text) (algo.Source, error) {
+func (t *trainer) source(sampler rollout.Writer, task envs.Task, rewards *reward.Text) (train.Source, error) {
 	c := t.config
 	if c.Replay == nil {
 		return rollout.NewTokens(sampler, task, rollout.TokensConfig{
@@ -319,7 +321,7 @@ func describe(s rl.AnswerScores) string {
 	reward := ""
 	if s.Reward != nil {
 		if !s.Judged() {
-			return algo.DescribeAnswers(s)
+			return evaluate.DescribeAnswers(s)
 		}
 		reward = fmt.Sprintf("mean reward %.4f, ", *s.Reward)
 	}

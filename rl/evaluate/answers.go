@@ -1,0 +1,218 @@
+package evaluate
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/rollout"
+)
+
+// Figures that the best weights of a classifier can be picked by.
+const (
+	MetricLoss       = "loss"
+	MetricAccuracy   = "accuracy"
+	MetricF1Macro    = "f1_macro"
+	MetricF1Weighted = "f1_weighted"
+	MetricBrier      = "brier"
+	MetricECE        = "ece"
+	MetricReward     = "reward" // the reward expected over the policy's own choice
+)
+
+// LabelScores is a classifier measured on rows that it does not train on.
+type LabelScores struct {
+	rl.Evaluation
+	Loss   float64 // mean cross-entropy in nats
+	Reward float64 // mean expected reward; 0 without rewards
+}
+
+// by is the named figure, turned so that more is better.
+func (v LabelScores) by(metric string) (float64, error) {
+	switch metric {
+	case MetricLoss:
+		return -v.Loss, nil
+	case MetricAccuracy:
+		return v.Accuracy, nil
+	case MetricF1Macro:
+		return v.F1Macro, nil
+	case MetricF1Weighted:
+		return v.F1Weighted, nil
+	case MetricBrier:
+		return -v.Brier, nil
+	case MetricECE:
+		return -v.ECE, nil
+	case MetricReward:
+		return v.Reward, nil
+	}
+	return 0, fmt.Errorf("unknown metric %q", metric)
+}
+
+// JudgeLabels judges a classifier on validation rows by a metric, every so many steps. With rewards, which may be nil,
+// it measures the reward expected over the policy's own choice too, where they can be enumerated.
+func Labels(p *policy.Classifier, validation policy.Examples, metric string, every int, rewards *reward.Labels) (*Plan, error) {
+	if validation.Len() == 0 {
+		return nil, fmt.Errorf("no validation rows")
+	}
+	if _, err := (LabelScores{}).by(metric); err != nil {
+		return nil, err
+	}
+	return &Plan{Every: every, First: rewards != nil, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+		probs, err := p.Probs(context.WithoutCancel(ctx), validation.IDs)
+		if err != nil {
+			return Scores{}, err
+		}
+		v := LabelScores{Evaluation: rl.Evaluate(p.Labels, validation.Labels, probs), Loss: crossEntropy(validation.Labels, probs)}
+		row := report.Row{
+			"eval_accuracy": v.Accuracy, "eval_accuracy_low": v.Intervals.Accuracy[0], "eval_accuracy_high": v.Intervals.Accuracy[1], "eval_f1_macro": v.F1Macro, "eval_f1_weighted": v.F1Weighted,
+			"eval_brier": v.Brier, "eval_ece": v.ECE, "eval_loss": v.Loss,
+		}
+		if rewards == nil {
+			epoch := (steps + every - 1) / every
+			row["epoch"] = float64(epoch)
+			return v.scores(metric, row, func(int) string {
+				return fmt.Sprintf("Epoch %d: validation loss=%.4f, accuracy=%.4f, f1_weighted=%.4f, f1_macro=%.4f, ece=%.4f, brier=%.4f",
+					epoch, v.Loss, v.Accuracy, v.F1Weighted, v.F1Macro, v.ECE, v.Brier)
+			})
+		}
+		if rewards.Enumerable() {
+			v.Reward = expectedReward(rewards, validation.Labels, probs)
+			row["eval_reward"] = v.Reward
+		}
+		return v.scores(metric, row, func(best int) string {
+			return fmt.Sprintf("Validation: accuracy=%.4f, f1_macro=%.4f, ece=%.4f, brier=%.4f, reward=%.4f (best episode: %d)",
+				v.Accuracy, v.F1Macro, v.ECE, v.Brier, v.Reward, best)
+		})
+	}}, nil
+}
+
+func (v LabelScores) scores(metric string, row report.Row, line func(best int) string) (Scores, error) {
+	score, err := v.by(metric)
+	scores := Scores{Score: score, Row: row, Line: line, Value: v}
+	switch metric {
+	case MetricAccuracy, MetricF1Macro, MetricF1Weighted:
+		scores.Error = v.Intervals.Accuracy.StandardError()
+	case MetricECE:
+		scores.Error = v.Intervals.ECE.StandardError()
+	}
+	return scores, err
+}
+
+// expectedReward is the mean over the rows whose reward did not fail.
+func expectedReward(rewards *reward.Labels, truths []int, probs [][]float32) float64 {
+	var flat []float32
+	for _, row := range probs {
+		flat = append(flat, row...)
+	}
+	scores, _ := rewards.Expected(truths, flat)
+	sum, n := 0.0, 0.0
+	for _, total := range scores.Total {
+		if !math.IsNaN(total) {
+			sum, n = sum+total, n+1
+		}
+	}
+	return sum / max(1, n)
+}
+
+// crossEntropy is the mean of −log π(label). A probability that underflowed counts as the smallest one.
+func crossEntropy(labels []int, probs [][]float32) float64 {
+	sum := 0.0
+	for i, y := range labels {
+		sum -= math.Log(math.Max(float64(probs[i][y]), math.SmallestNonzeroFloat32))
+	}
+	return sum / float64(max(1, len(labels)))
+}
+
+// JudgeLoss judges a language model by its loss on samples that it does not train on, every so many steps, an epoch.
+// Without samples it is nil: nothing is judged.
+func Loss(p *policy.CausalLM, validation []*rl.Sample, every int) *Plan {
+	if len(validation) == 0 {
+		return nil
+	}
+	return &Plan{Every: every, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+		v, err := p.Validate(context.WithoutCancel(ctx), validation)
+		if err != nil {
+			return Scores{}, err
+		}
+		epoch := (steps + every - 1) / every
+		return Scores{
+			Score: -v.Loss, Value: v,
+			Row: report.Row{
+				"epoch": float64(epoch), "eval_loss": v.Loss, "eval_perplexity": v.Perplexity(),
+				"eval_mean_token_accuracy": v.Accuracy, "eval_entropy": v.Entropy,
+			},
+			Line: func(int) string {
+				return fmt.Sprintf("Epoch %d: validation loss=%.4f, perplexity=%.3f, token accuracy=%.4f", epoch, v.Loss, v.Perplexity(), v.Accuracy)
+			},
+		}, nil
+	}}
+}
+
+// JudgeAnswers judges a language model by its answers to the first n held-out episodes of a task, played as c says,
+// before the first step, every so many steps, and after the last; with n 0 not at all.
+func Answers(sampler rollout.Writer, task envs.Task, n, every int, c rollout.Config) *Plan {
+	if n == 0 {
+		return nil
+	}
+	return &Plan{Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+		failed := 0
+		var first error
+		c.Failed = func(episode, sample int, err error) {
+			if failed++; failed == 1 {
+				first = fmt.Errorf("episode %d: %w", episode, err)
+			}
+		}
+		scores, err := rollout.Evaluate(ctx, sampler, task, 0, n, c)
+		if err != nil {
+			return Scores{}, err
+		}
+		if failed == scores.N && failed > 0 {
+			return Scores{}, fmt.Errorf("none of %d episodes of the evaluation could be played; the first: %w", failed, first)
+		}
+		score, standardError := scores.Accuracy, scores.Interval.StandardError()
+		if scores.Reward != nil {
+			score, standardError = *scores.Reward, scores.RewardError
+		}
+		return Scores{Score: score, Error: standardError, Value: scores, Row: AnswerRow(scores), Line: func(best int) string {
+			line := "Evaluation: " + DescribeAnswers(scores)
+			if failed > 0 {
+				line += fmt.Sprintf("; %d episodes failed and count as not right, the first: %v", failed, first)
+			}
+			return line + fmt.Sprintf(" (best step: %d)", best)
+		}}, nil
+	}}
+}
+
+// AnswerRow is an evaluation for the metrics.
+func AnswerRow(s rl.AnswerScores) report.Row {
+	row := report.Row{
+		"eval_accuracy": s.Accuracy, "eval_accuracy_low": s.Interval[0], "eval_accuracy_high": s.Interval[1], "eval_format_rate": s.FormatRate,
+	}
+	switch {
+	case s.Reward != nil && !s.Judged():
+		return report.Row{"eval_reward": *s.Reward}
+	case s.Reward != nil:
+		row["eval_reward"] = *s.Reward
+	}
+	for kind, score := range s.Kinds {
+		row["eval_accuracy/"+kind] = score.Accuracy
+	}
+	return row
+}
+
+// DescribeAnswers is an evaluation for people, on one line.
+func DescribeAnswers(s rl.AnswerScores) string {
+	reward := ""
+	if s.Reward != nil {
+		if reward = fmt.Sprintf("mean reward %.4f of %d answers", *s.Reward, s.N); !s.Judged() {
+			return reward
+		}
+		reward += ", "
+	}
+	return reward + fmt.Sprintf("%d/%d correct (%.1f %%, 95 %% interval %.1f to %.1f), %.1f %% formatted",
+		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
+}

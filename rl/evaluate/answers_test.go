@@ -1,0 +1,42 @@
+package evaluate
+
+import (
+	"math"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl"
+)
+
+// TestMetricsTellBetterFromWorse judges two policies by hand-made probabilities: whatever the metric, that which is
+// right and sure of it is better than that which is wrong and sure.
+func TestMetricsTellBetterFromWorse(t *testing.T) {
+	truth := []int{0, 1, 2, 1}
+	scores := func(right float32) LabelScores {
+		probs := make([][]float32, len(truth))
+		for i, y := range truth {
+			probs[i] = []float32{(1 - right) / 2, (1 - right) / 2, (1 - right) / 2}
+			probs[i][y] = right
+		}
+		return LabelScores{Evaluation: rl.Evaluate([]string{"a", "b", "c"}, truth, probs), Loss: crossEntropy(truth, probs), Reward: float64(right)}
+	}
+	good, bad := scores(0.9), scores(0.02)
+	if math.Abs(good.Loss+math.Log(0.9)) > 1e-6 || math.Abs(bad.Loss+math.Log(0.02)) > 1e-6 {
+		t.Errorf("cross-entropies %v and %v", good.Loss, bad.Loss)
+	}
+	for _, metric := range []string{MetricLoss, MetricAccuracy, MetricF1Macro, MetricF1Weighted, MetricBrier, MetricECE, MetricReward} {
+		a, err := good.by(metric)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := bad.by(metric); err != nil || !(a > b) {
+			t.Errorf("%s: %v of the good, %v of the bad, %v", metric, a, b, err)
+		}
+	}
+	if _, err := good.by("luck"); err == nil {
+		t.Error("luck is a metric")
+	}
+	// The loss of what underflowed stays finite.
+	if loss := crossEntropy([]int{0}, [][]float32{{0, 1, 0}}); math.IsInf(loss, 0) || loss < 50 {
+		t.Errorf("the loss of an impossible label is %v", loss)
+	}
+}

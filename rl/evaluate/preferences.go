@@ -1,0 +1,261 @@
+package evaluate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch"
+)
+
+// PreferenceScores are a policy on preferences that it does not train on, with 95 % intervals of a bootstrap over them.
+type PreferenceScores struct {
+	N        int         `json:"n"`
+	Loss     float64     `json:"loss"`
+	Accuracy rl.Estimate `json:"accuracy"` // share of pairs whose chosen answer has the higher implicit reward
+	Margin   rl.Estimate `json:"margin"`   // of the implicit rewards
+	Chosen   rl.Estimate `json:"logps_chosen"`
+	Rejected rl.Estimate `json:"logps_rejected"`
+}
+
+// preferenceTokens bounds a forward pass of an evaluation.
+const preferenceTokens = 4096
+
+// ScorePreferences evaluates a policy on pairs, or on single answers, with the loss of an algorithm that learns from
+// them. Its samples carry the reference's log-probabilities if the loss needs them. Accuracy and margin are those of the
+// implicit rewards: of a pair the chosen answer's less the rejected one's, of a single answer its own, negated if the answer
+// is bad.
+func ScorePreferences(ctx context.Context, p policy.Policy, a algo.Algorithm, units [][]*rl.Sample) (PreferenceScores, error) {
+	samples, needs := slices.Concat(units...), a.Needs()
+	scores, figures := PreferenceScores{N: len(units)}, map[string]float64{}
+	var sums []float64
+	actions := 0
+	for _, x := range samples {
+		actions += x.Len()
+	}
+	for _, part := range rl.Parts(samples, needs.Together, preferenceTokens) {
+		if err := ctx.Err(); err != nil {
+			return scores, err
+		}
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			out := p.Forward(s, rl.NewBatch(part), policy.Pass{Temperature: 1})
+			rl.PerSample(part, s.Read(out.LogProbs), func(_ *rl.Sample, v []float32) { sums = append(sums, rl.Total(v)) })
+			b := &algo.Batch{LogProbs: out.LogProbs, Samples: len(samples), Actions: actions, Whole: samples, Part: part, Figures: figures}
+			scores.Loss += s.Item(a.Loss(s, b))
+			return nil
+		}); err != nil {
+			return scores, fmt.Errorf("evaluating preferences: %w", err)
+		}
+	}
+	var right, margins []float64
+	sides := map[bool][]float64{}
+	at := 0
+	for _, unit := range units {
+		var rewards []float64
+		for _, x := range unit {
+			sum := sums[at]
+			at++
+			good := x.Index == 0 && x.Truth == 1
+			sides[good] = append(sides[good], sum)
+			rewards = append(rewards, implicitReward(needs, x, sum))
+		}
+		margin := rewards[0]
+		switch {
+		case len(unit) == 2:
+			margin -= rewards[1]
+		case unit[0].Truth != 1:
+			margin = -margin
+		}
+		margins = append(margins, margin)
+		right = append(right, map[bool]float64{true: 1}[margin > 0])
+	}
+	scores.Accuracy, scores.Margin = rl.MeanEstimate(right), rl.MeanEstimate(margins)
+	scores.Chosen, scores.Rejected = rl.MeanEstimate(sides[true]), rl.MeanEstimate(sides[false])
+	return scores, nil
+}
+
+func implicitReward(needs algo.Needs, x *rl.Sample, sum float64) float64 {
+	if needs.ImplicitReward != nil {
+		return needs.ImplicitReward(x, sum)
+	}
+	return sum - rl.Total(x.Reference)
+}
+
+// AskReference sets Reference of samples; base asks the policy without its adapter.
+func AskReference(reference policy.Policy, base bool, samples []*rl.Sample) error {
+	return ask(reference, base, samples, func(x *rl.Sample, v []float32) { x.Reference = v })
+}
+
+// PrepareKL lets an algorithm estimate its KL from samples that carry the reference's log-probabilities: prompts with
+// each other's answers.
+func PrepareKL(p policy.Policy, a algo.Algorithm, samples []*rl.Sample) error {
+	if err := ask(p, false, samples, func(x *rl.Sample, v []float32) { x.Old = v }); err != nil {
+		return err
+	}
+	return a.Prepare(&rl.Step{KLSamples: samples, Figures: rl.Meter{}})
+}
+
+// ask reads a policy's log-probabilities of the actions of samples.
+func ask(p policy.Policy, base bool, samples []*rl.Sample, take func(x *rl.Sample, logProbs []float32)) error {
+	for _, part := range rl.Parts(samples, false, preferenceTokens) {
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			out := p.Forward(s, rl.NewBatch(part), policy.Pass{Base: base, Temperature: 1})
+			rl.PerSample(part, s.Read(out.LogProbs), take)
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// JudgePreferences judges a policy by held-out preferences before the first step and every so many steps; the weights
+// with the least loss are kept. Without units it is nil: nothing is judged.
+func Preferences(p policy.Policy, a algo.Algorithm, units [][]*rl.Sample, every int) *Plan {
+	if len(units) == 0 {
+		return nil
+	}
+	return &Plan{Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+		v, err := ScorePreferences(context.WithoutCancel(ctx), p, a, units)
+		if err != nil {
+			return Scores{}, err
+		}
+		row := report.Row{
+			"eval_loss": v.Loss, "eval_rewards/accuracies": v.Accuracy.Value, "eval_rewards/margins": v.Margin.Value,
+			"eval_logps/chosen": v.Chosen.Value, "eval_logps/rejected": v.Rejected.Value,
+		}
+		return Scores{Score: -v.Loss, Row: row, Value: v, Line: func(best int) string {
+			return fmt.Sprintf("Held-out preferences after step %d: %s (best step: %d)", steps, v, best)
+		}}, nil
+	}}
+}
+
+// String is the scores on one line.
+func (v PreferenceScores) String() string {
+	return fmt.Sprintf("loss %.4f, accuracy %.1f %% [%.1f, %.1f] of %d, reward margin %.4f [%.4f, %.4f], log-probabilities %.2f and %.2f",
+		v.Loss, 100*v.Accuracy.Value, 100*v.Accuracy.Interval[0], 100*v.Accuracy.Interval[1], v.N,
+		v.Margin.Value, v.Margin.Interval[0], v.Margin.Interval[1], v.Chosen.Value, v.Rejected.Value)
+}
+
+// RewardScores are a reward model on pairs that it does not train on.
+type RewardScores struct {
+	N          int         `json:"n"`        // pairs; all of a list count
+	Accuracy   float64     `json:"accuracy"` // share of pairs whose better answer has the higher score
+	Interval   rl.Interval `json:"interval"` // of it
+	Margin     rl.Estimate `json:"margin"`
+	Loss       float64     `json:"loss"` // −log σ(r_c − r_r)
+	ECE        float64     `json:"ece"`  // of P(chosen) = σ(r_c − r_r), over 15 bins
+	Brier      float64     `json:"brier"`
+	MeanReward float64     `json:"mean_reward"`
+	Longer     rl.Estimate `json:"longer"` // share of pairs whose better answer has more tokens
+}
+
+// ScoreRewards judges a reward model.
+func ScoreRewards(ctx context.Context, m *policy.RewardModel, units [][]*rl.Sample) (RewardScores, error) {
+	var v RewardScores
+	var sequences [][]int32
+	for _, x := range slices.Concat(units...) {
+		sequences = append(sequences, x.Tokens)
+	}
+	rewards, err := m.Scores(ctx, sequences)
+	if err != nil {
+		return v, err
+	}
+	var truth []int
+	var probs [][]float32
+	var margins, longer []float64
+	at := 0
+	for _, unit := range units {
+		for i := range unit {
+			v.MeanReward += rewards[at+i] / float64(len(rewards))
+			for j := i + 1; j < len(unit); j++ {
+				margin := rewards[at+i] - rewards[at+j]
+				margins = append(margins, margin)
+				longer = append(longer, isLonger(unit[i], unit[j]))
+				v.Loss += math.Log1p(math.Exp(-math.Abs(margin))) + math.Max(0, -margin)
+				// The better answer is by turns the first and the second, so that both say something.
+				first := float32(1 / (1 + math.Exp(-margin)))
+				label := len(truth) % 2
+				pair := []float32{first, 1 - first}
+				if label == 1 {
+					slices.Reverse(pair)
+				}
+				truth, probs = append(truth, label), append(probs, pair)
+			}
+		}
+		at += len(unit)
+	}
+	v.N = len(margins)
+	if v.N == 0 {
+		return v, nil
+	}
+	e := rl.Evaluate([]string{"first", "second"}, truth, probs)
+	v.Accuracy, v.Interval, v.ECE, v.Brier = e.Accuracy, e.Intervals.Accuracy, e.ECE, e.Brier
+	v.Margin, v.Longer = rl.MeanEstimate(margins), rl.MeanEstimate(longer)
+	v.Loss /= float64(v.N)
+	return v, nil
+}
+
+// isLonger is 1 where a has more tokens than b, 0 where it has fewer, and between them where they have the same number.
+func isLonger(a, b *rl.Sample) float64 {
+	return float64(1+cmp.Compare(len(a.Tokens), len(b.Tokens))) / 2
+}
+
+// LengthRule is what a reward model has to beat: the choice of the longer answer, or of the shorter one, whichever is
+// the better one in more of the pairs to learn from.
+type LengthRule struct {
+	Prefers  string      `json:"prefers"`  // longer or shorter
+	Accuracy rl.Estimate `json:"accuracy"` // on the held-out pairs; equal lengths count one half
+}
+
+// RuleOfLength finds the rule on units to learn from, and measures it on those that held was measured on.
+func RuleOfLength(units [][]*rl.Sample, held RewardScores) LengthRule {
+	longer, n := 0.0, 0.0
+	for _, unit := range units {
+		for i := range unit {
+			for _, worse := range unit[i+1:] {
+				longer, n = longer+isLonger(unit[i], worse), n+1
+			}
+		}
+	}
+	if longer >= n/2 {
+		return LengthRule{"longer", held.Longer}
+	}
+	low, high := held.Longer.Interval[0], held.Longer.Interval[1]
+	return LengthRule{"shorter", rl.Estimate{Value: 1 - held.Longer.Value, Interval: rl.Interval{1 - high, 1 - low}}}
+}
+
+// String is the rule on one line.
+func (r LengthRule) String() string {
+	return fmt.Sprintf("the %s answer is the better one in %.1f %% [%.1f, %.1f] of them", r.Prefers, 100*r.Accuracy.Value, 100*r.Accuracy.Interval[0], 100*r.Accuracy.Interval[1])
+}
+
+// JudgeRewards judges a reward model by held-out pairs before the first step and every so many steps; the weights with
+// the least loss are kept. Without units it is nil.
+func Rewards(m *policy.RewardModel, units [][]*rl.Sample, every int) *Plan {
+	if len(units) == 0 {
+		return nil
+	}
+	return &Plan{Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+		v, err := ScoreRewards(context.WithoutCancel(ctx), m, units)
+		if err != nil {
+			return Scores{}, err
+		}
+		row := report.Row{"eval_loss": v.Loss, "eval_accuracy": v.Accuracy, "eval_margin": v.Margin.Value, "eval_ece": v.ECE, "eval_brier": v.Brier, "eval_mean_reward": v.MeanReward}
+		return Scores{Score: -v.Loss, Row: row, Value: v, Line: func(best int) string {
+			return fmt.Sprintf("Held-out pairs after step %d: %s (best step: %d)", steps, v, best)
+		}}, nil
+	}}
+}
+
+// String is the scores on one line.
+func (v RewardScores) String() string {
+	return fmt.Sprintf("accuracy %.1f %% [%.1f, %.1f] of %d, margin %.4f [%.4f, %.4f], loss %.4f, ECE %.4f, Brier %.4f",
+		100*v.Accuracy, 100*v.Interval[0], 100*v.Interval[1], v.N, v.Margin.Value, v.Margin.Interval[0], v.Margin.Interval[1], v.Loss, v.ECE, v.Brier)
+}

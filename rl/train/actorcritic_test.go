@@ -1,0 +1,71 @@
+package train
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// oneStep is the weights of a table after steps of an algorithm.
+func oneStep(t *testing.T, a algo.Algorithm, samples func(step int) *rl.Step, steps int) []float32 {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	p := newTable(t, 1)
+	trainer, err := New(p, fixed(samples), a, Config{
+		Steps: 3, Optimisation: Optimisation{LearningRate: 0.05, Schedule: "constant", MaxGradNorm: 0.1}, ValueRate: 0.08, Seed: 3,
+	}, (&recorded{}).hooks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trainer.Close()
+	for range steps {
+		if _, err := trainer.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return slices.Concat(weightsOf(t, p)...)
+}
+
+// TestA2CIsPPOWithoutItsGuards takes the same step with both: where each rollout has one update and nothing is clipped,
+// the ratio is 1 and its gradient that of log π.
+func TestA2CIsPPOWithoutItsGuards(t *testing.T) {
+	for name, samples := range map[string]func(step int) *rl.Step{"tokens": tokenStep, "labels": labelStep} {
+		a2c := oneStep(t, &algo.A2C{Gamma: 0.9, Lambda: 0.8, ValueCoef: 0.6}, samples, 3)
+		ppo := oneStep(t, &algo.PPO{Clip: algo.Clip{Low: 0.999, High: 1e6}, Gamma: 0.9, Lambda: 0.8, ValueCoef: 0.6}, samples, 3)
+		if e := torchtest.RelativeError(a2c, ppo); !(e < 1e-6) {
+			t.Errorf("%s: the weights are %.2g of themselves apart", name, e)
+		}
+	}
+}
+
+// TestDQNOfOneStepIsRegression has episodes of one classification: no choice of a label and no target network has a say.
+func TestDQNOfOneStepIsRegression(t *testing.T) {
+	want := oneStep(t, &algo.DQN{Double: true, Temperature: 0.3, TargetEvery: 1}, labelStep, 3)
+	if got := oneStep(t, &algo.DQN{Temperature: 0.3, TargetEvery: 100}, labelStep, 3); !slices.Equal(want, got) {
+		t.Error("the target network has a say in episodes of one step")
+	}
+	if got := oneStep(t, &algo.DQN{Temperature: 0.3, TargetEvery: 100}, transitionStep, 3); slices.Equal(want, got) {
+		t.Error("what follows has no say")
+	}
+}
+
+// TestComparedLabelsLearn draws several labels for a text and compares what they earn.
+func TestComparedLabelsLearn(t *testing.T) {
+	for name, a := range map[string]algo.Algorithm{"grpo": newGRPO(), "rloo": newRLOO()} {
+		r := newLabelRun("accuracy")
+		r.algorithm, r.LabelOptions.Samples, r.BufferSize, r.Config.Steps = a, 4, 512, 8
+		p := tinyLabel(t)
+		result, err := r.on(t.Context(), t, p, (&recorded{}).hooks())
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, best := decoded[evaluate.LabelScores](t, result.Before), decoded[evaluate.LabelScores](t, result.Best)
+		if before.Accuracy > 0.6 || best.Accuracy < 0.8 {
+			t.Errorf("%s: accuracy from %.3f to %.3f", name, before.Accuracy, best.Accuracy)
+		}
+	}
+}

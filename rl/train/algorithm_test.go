@@ -1,0 +1,43 @@
+package train
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/rl/algo"
+)
+
+func TestAlgorithmsAreFoundByName(t *testing.T) {
+	fits := map[string][2]bool{}
+	for _, d := range algo.Definitions() {
+		fits[d.Name] = [2]bool{d.Fits(tinyLabel(t)), d.Fits(newTable(t, 1))}
+		if again, err := algo.Find(d.Name); err != nil || again.Name != d.Name {
+			t.Errorf("%s is found as %s: %v", d.Name, again.Name, err)
+		}
+		needsMore := d.Name == "distill" // a teacher
+		if err := d.New().Check(4); d.Help == "" || (err != nil) != needsMore {
+			t.Errorf("%s: help %q; with its defaults: %v", d.Name, d.Help, err)
+		}
+	}
+	want := map[string][2]bool{
+		"a2c": {true, true}, "distill": {false, true}, "dpo": {false, true}, "dqn": {true, false}, "grpo": {true, true}, "ppo": {true, true}, "reinforce": {true, true},
+		"reinforce_pp": {false, true}, "rloo": {true, true},
+	}
+	if diff := cmp.Diff(want, fits); diff != "" {
+		t.Errorf("algorithms for labels and tokens, an example's among them (-want +got):\n%s", diff)
+	}
+	_, err := algo.Find("gprpo")
+	if want := `algorithm "gprpo" is unknown (did you mean grpo?): choose a2c, distill, dpo, dqn, grpo, ppo, reinforce, reinforce_pp, rloo`; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	for _, d := range []algo.Definition{{Name: "grpo", New: newGRPO}, {Name: "empty"}, {New: newGRPO}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%q is registered", d.Name)
+				}
+			}()
+			algo.Register(d)
+		}()
+	}
+}

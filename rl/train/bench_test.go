@@ -1,0 +1,61 @@
+package train
+
+import (
+	"testing"
+
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
+)
+
+// supervisedStep returns a step of supervised training on examples, to be taken again and again.
+func supervisedStep(t testing.TB, p *policy.Classifier, examples policy.Examples) func() {
+	t.Helper()
+	source, err := epochs.New(examples.Samples(), examples.Len(), 0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := New(p, source, &algo.SFT{}, Config{Steps: 1 << 30, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant", MaxGradNorm: 1}}, run.Hooks{LogEvery: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tr.Close)
+	return func() {
+		if _, err := tr.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkSFTStep is a whole step of a tiny policy, where overhead outweighs arithmetic.
+func BenchmarkSFTStep(b *testing.B) {
+	step := supervisedStep(b, tinyLabel(b), tinyExamples(8, 1))
+	for b.Loop() {
+		step()
+	}
+}
+
+// BenchmarkPPOStep is a rollout of 8 texts and 4 updates on it.
+func BenchmarkPPOStep(b *testing.B) {
+	p, train := tinyLabel(b), tinyExamples(8, 1)
+	source, err := rollout.NewLabels(p, nil, train, labelRewards(b, "accuracy"), rollout.LabelsConfig{
+		LabelOptions: rollout.LabelOptions{BufferSize: 8, BatchSize: 8}, Steps: 1, Values: true, Seed: 1,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	tr, err := New(p, source, newPPO(), Config{
+		Steps: 1 << 30, MinibatchSize: 8, Updates: Updates{Epochs: 4}, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant", MaxGradNorm: 1},
+	}, run.Hooks{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer tr.Close()
+	for b.Loop() {
+		if _, err := tr.Step(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package train
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+)
+
+// TestDistillComesNearTheTeacher has a student learn by each divergence, which falls by half at least.
+func TestDistillComesNearTheTeacher(t *testing.T) {
+	for _, kind := range []string{policy.ReverseKL, policy.ForwardKL, policy.JSD} {
+		t.Run(kind, func(t *testing.T) {
+			r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: kind, Mix: 0.5} })
+			r.taught = true
+			var seen recorded
+			if _, err := r.on(t.Context(), t, tinyToken(t, 4), seen.hooks()); err != nil {
+				t.Fatal(err)
+			}
+			found := seen.figure("divergence")
+			if first, last := found[0], found[len(found)-1]; !(first > 0 && last < first/2) {
+				t.Errorf("divergence %v at first, %v in the end", first, last)
+			}
+		})
+	}
+}
+
+// TestDistillDoesNotDependOnTheDivisionOfABatch compares the weights after steps in one forward pass with those in many,
+// and what answers earn changes nothing.
+func TestDistillDoesNotDependOnTheDivisionOfABatch(t *testing.T) {
+	after := func(micro int, rewards string) []float32 {
+		r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given"} })
+		r.taught, r.Steps, r.MicroTokens, r.rewards = true, 2, micro, rewards
+		p := tinyToken(t, 4)
+		var seen recorded
+		if _, err := r.on(t.Context(), t, p, seen.hooks()); err != nil {
+			t.Fatal(err)
+		}
+		var all []float32
+		for _, v := range p.Params() {
+			values, err := v.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, values...)
+		}
+		return all
+	}
+	near := cmp.Comparer(func(a, b float32) bool { return math.Abs(float64(a-b)) < 1e-4 })
+	whole := after(0, "")
+	if diff := cmp.Diff(whole, after(40, ""), near); diff != "" {
+		t.Errorf("in parts (-whole +parts):\n%s", diff)
+	}
+	if diff := cmp.Diff(whole, after(0, "expr:'length'=-1")); diff != "" {
+		t.Errorf("with other rewards (-own +other):\n%s", diff)
+	}
+}
+
+// TestAlarmsOfATeacher: that all answers earn the same is no fault where a teacher corrects them, and what is learnt from
+// gets better as the loss falls, whatever they earn. The answers are cut off here, which is told too.
+func TestAlarmsOfATeacher(t *testing.T) {
+	r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given"} })
+	r.taught, r.rewards = true, "expr:'1'"
+	judged := 0.0
+	r.Evaluate = &evaluate.Plan{Every: 5, Run: func(context.Context, int) (evaluate.Scores, error) {
+		judged--
+		return evaluate.Scores{Score: judged}, nil
+	}}
+	var said recorded
+	if _, err := r.on(t.Context(), t, tinyToken(t, 4), said.hooks()); err != nil {
+		t.Fatal(err)
+	}
+	var alarms []string
+	for _, line := range said.lines {
+		if rest, ok := strings.CutPrefix(line, "warning: "); ok {
+			name, _, _ := strings.Cut(rest, ":")
+			alarms = append(alarms, name)
+		}
+	}
+	if diff := cmp.Diff([]string{"truncation", "missing_end", "overfitting"}, alarms); diff != "" {
+		t.Errorf("(-want +got):\n%s\n%s", diff, strings.Join(said.lines, "\n"))
+	}
+}
+
+func TestDistillNeedsATeacher(t *testing.T) {
+	if err := (&algo.Distill{}).Check(1); err == nil {
+		t.Error("no teacher is accepted")
+	}
+	p := tinyToken(t, 4)
+	_, err := New(p, epochs.NewPreferences([][]*rl.Sample{policy.Samples(texts(1))}, 1, 0, 1), &algo.Distill{Teacher: "given"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1, Schedule: "linear"}}, (&recorded{}).hooks())
+	if err == nil || err.Error() != "the algorithm needs a teacher" {
+		t.Errorf("without the teacher: %v", err)
+	}
+}

@@ -1,0 +1,485 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
+)
+
+// somePairs are n pairs of answers of 1 to 5 tokens behind prompts, with reference log-probabilities, and log π of all
+// their actions in order.
+func somePairs(n int) (samples []*rl.Sample, logProbs []float32) {
+	rng := rand.New(rand.NewPCG(4, 2))
+	for pair := range n {
+		for side := range 2 {
+			x := &rl.Sample{Tokens: []int32{1, 2, 3}, Prompt: pair, Index: side, Truth: int32(1 - side)}
+			for i := range 1 + rng.IntN(5) {
+				x.Tokens, x.Rows, x.Actions = append(x.Tokens, int32(i)), append(x.Rows, 2+i), append(x.Actions, int32(i))
+				x.Reference = append(x.Reference, -float32(0.1+rng.Float64()))
+				logProbs = append(logProbs, -float32(0.1+rng.Float64()))
+			}
+			samples = append(samples, x)
+		}
+	}
+	return samples, logProbs
+}
+
+// pairLoss is the loss and its gradient [M], the batch divided in parts at the given samples.
+func pairLoss(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float32, parts ...int) (loss float64, grad []float32, figures map[string]float64) {
+	t.Helper()
+	figures = map[string]float64{}
+	parts = append(append([]int{0}, parts...), len(samples))
+	actions := 0
+	for _, x := range samples {
+		actions += x.Len()
+	}
+	for i := 1; i < len(parts); i++ {
+		part := samples[parts[i-1]:parts[i]]
+		m := 0
+		for _, x := range part {
+			m += x.Len()
+		}
+		v, err := torch.Parameter(logProbs[:m:m], int64(m))
+		if err != nil {
+			t.Fatal(err)
+		}
+		logProbs = logProbs[m:]
+		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			b := &algo.Batch{LogProbs: v.T(), Samples: len(samples), Actions: actions, Whole: samples, Part: part, Figures: figures}
+			l := a.Loss(s, b)
+			loss += s.Item(l)
+			s.Backward(l)
+			g, ok := s.Grad(v)
+			if !ok {
+				t.Error("no gradient")
+			}
+			grad = append(grad, s.Read(g)...)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		v.Close()
+	}
+	return loss, grad, figures
+}
+
+func newDPO(losses ...string) *algo.DPO {
+	return &algo.DPO{Losses: losses, Beta: 0.4, CPOAlpha: 0.7, SimPOGamma: 0.3, DesirableWeight: 1.5, UndesirableWeight: 0.5}
+}
+
+// TestPreferenceLossesByHand compares each loss and its gradient with its definition in float64, and with itself in
+// smaller parts.
+func TestPreferenceLossesByHand(t *testing.T) {
+	smooth := func(a *algo.DPO) *algo.DPO { a.Smoothing = 0.2; return a }
+	weighted := newDPO("sigmoid", "sft", "simpo")
+	weighted.Weights = []string{"0.5", "2", "1"}
+	kto := newDPO("kto")
+	if err := kto.Prepare(&rl.Step{KLSamples: []*rl.Sample{{Old: []float32{klByHand}, Reference: []float32{0}}}, Figures: rl.Meter{}}); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]*algo.DPO{"sigmoid smoothed": smooth(newDPO("sigmoid")), "robust": smooth(newDPO("robust")), "cpo smoothed": smooth(newDPO("cpo")),
+		"simpo smoothed": smooth(newDPO("simpo")), "weighted": weighted, "kto": kto}
+	for _, name := range []string{"sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "cpo", "simpo", "orpo", "sft"} {
+		cases[name] = newDPO(name)
+	}
+	for name, a := range cases {
+		t.Run(name, func(t *testing.T) {
+			samples, logProbs := somePairs(5)
+			if a.Needs().Reference == slices.Contains([]string{"cpo", "simpo", "orpo", "sft"}, a.Losses[0]) {
+				t.Errorf("needs a reference: %t", a.Needs().Reference)
+			}
+			if !a.Needs().Reference {
+				for _, x := range samples {
+					x.Reference = nil
+				}
+			}
+			oracle := dpoOracle
+			if a.Unpaired() {
+				oracle = ktoOracle
+			}
+			exact := make([]float64, len(logProbs))
+			for i, l := range logProbs {
+				exact[i] = float64(l)
+			}
+			loss, grad, figures := pairLoss(t, a, samples, logProbs)
+			if want := oracle(a, samples, exact); math.Abs(loss-want) > 1e-6*(1+math.Abs(want)) {
+				t.Errorf("loss %v, want %v", loss, want)
+			}
+			if math.Abs(figures["loss"]-loss) > 1e-6 {
+				t.Errorf("figure loss %v of loss %v", figures["loss"], loss)
+			}
+			for i := range exact {
+				const step = 1e-5
+				at := func(d float64) float64 {
+					moved := slices.Clone(exact)
+					moved[i] += d
+					return oracle(a, samples, moved)
+				}
+				if want := (at(step) - at(-step)) / (2 * step); math.Abs(float64(grad[i])-want) > 2e-6 {
+					t.Errorf("gradient %v of action %d, want %v", grad[i], i, want)
+				}
+			}
+			again, inParts, partFigures := pairLoss(t, a, samples, logProbs, 2, 8)
+			near := cmpopts.EquateApprox(1e-5, 1e-6)
+			if diff := cmp.Diff(loss, again, near) + cmp.Diff(grad, inParts, near) + cmp.Diff(figures, partFigures, near); diff != "" {
+				t.Errorf("in parts: %s", diff)
+			}
+		})
+	}
+}
+
+// TestFiguresOfPairs computes TRL's figures by hand.
+func TestFiguresOfPairs(t *testing.T) {
+	pair := func(c, r, refC, refR float32) []*rl.Sample {
+		side := func(i int, ref float32) *rl.Sample {
+			return &rl.Sample{Tokens: []int32{1, 2}, Rows: []int{0}, Actions: []int32{2}, Index: i, Reference: []float32{ref}, Truth: int32(1 - i)}
+		}
+		return []*rl.Sample{side(0, refC), side(1, refR)}
+	}
+	samples := slices.Concat(pair(0, 0, -1, -2), pair(0, 0, -1, -1))
+	logProbs := []float32{-0.5, -3, -2, -1.5}
+	_, _, figures := pairLoss(t, newDPO("sigmoid"), samples, logProbs)
+	want := map[string]float64{
+		"rewards/chosen": 0.4 * (0.5 - 1) / 2, "rewards/rejected": 0.4 * (-1 - 0.5) / 2, "rewards/margins": 0.4 * (1.5 - 0.5) / 2,
+		"rewards/accuracies": 0.5, "logps/chosen": -1.25, "logps/rejected": -2.25,
+	}
+	delete(figures, "loss")
+	near := cmpopts.EquateApprox(1e-5, 1e-6)
+	if diff := cmp.Diff(want, figures, near); diff != "" {
+		t.Error(diff)
+	}
+	_, _, figures = pairLoss(t, newDPO("kto"), samples[:3], logProbs[:3])
+	delete(figures, "loss")
+	want = map[string]float64{
+		"rewards/chosen": 0.4 * (0.5 - 1) / 2, "rewards/rejected": 0.4 * -1, "rewards/margins": 0.4 * ((0.5-1)/2 + 1),
+		"logps/chosen": -1.25, "logps/rejected": -3,
+	}
+	if diff := cmp.Diff(want, figures, near); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPreferenceOptionsThatDoNotGoTogether(t *testing.T) {
+	for want, change := range map[string]func(a *algo.DPO){
+		"has no label_smoothing":   func(a *algo.DPO) { a.Losses, a.Smoothing = []string{"sigmoid", "ipo"}, 0.1 },
+		"cannot stand beside sft":  func(a *algo.DPO) { a.Losses = []string{"sft", "kto"} },
+		"given twice":              func(a *algo.DPO) { a.Losses = []string{"sft", "sft"} },
+		"2 numbers for 1 losses":   func(a *algo.DPO) { a.Weights = []string{"1", "2"} },
+		`"x" is no number above 0`: func(a *algo.DPO) { a.Weights = []string{"x"} },
+		"empty":                    func(a *algo.DPO) { a.Losses = nil },
+	} {
+		a := newDPO("sigmoid")
+		change(a)
+		if err := a.Check(1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want …%s…", err, want)
+		}
+	}
+	own := &algo.OnlineDPO{DPO: *newDPO("sigmoid")}
+	if err := own.Check(1); err == nil || !strings.Contains(err.Error(), "a pair needs 2") {
+		t.Error(err)
+	}
+	own.Losses = []string{"kto"}
+	if err := own.Check(2); err == nil || !strings.Contains(err.Error(), "single answers") {
+		t.Error(err)
+	}
+}
+
+// TestPairsOfOwnAnswers takes the best and the worst of each group, and counts the groups without a difference.
+func TestPairsOfOwnAnswers(t *testing.T) {
+	group := func(rewards ...float64) []*rl.Sample {
+		var all []*rl.Sample
+		for i, r := range rewards {
+			all = append(all, &rl.Sample{Actions: []int32{1}, Rewards: []float64{r}, Index: i})
+		}
+		return all
+	}
+	a, b, c, d := group(0, 2, 2, 1), group(1, 1), group(3, math.NaN(), -1), group(5, 7)
+	d[0].Overlong, d[1].Overlong = 0, -3
+	step := &rl.Step{Groups: [][]*rl.Sample{a, b, c, d}, Figures: rl.Meter{}}
+	for _, g := range step.Groups {
+		for _, x := range g {
+			if x.Judged() {
+				step.Samples = append(step.Samples, x)
+			}
+		}
+	}
+	(&algo.OnlineDPO{}).Needs().Choose(step)
+	if !slices.Equal(step.Samples, []*rl.Sample{a[1], a[0], c[0], c[2], d[0], d[1]}) {
+		t.Errorf("%d samples", len(step.Samples))
+	}
+	if ties := step.Figures.Get("ties"); ties != 0.25 {
+		t.Errorf("%v of the groups are ties", ties)
+	}
+}
+
+// preferred are n pairs on the tiny model, of which the chosen answer has small letters.
+func preferred(t testing.TB, p *policy.CausalLM, n int) [][]*rl.Sample {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(8, 1))
+	var units [][]*rl.Sample
+	for pair := range n {
+		var unit []*rl.Sample
+		for side, letters := range []string{"abcdefgh", "ABCDEFGH"} {
+			text := ""
+			for range 1 + rng.IntN(3) {
+				text += string(letters[rng.IntN(len(letters))])
+			}
+			prompt, err := p.Tokenizer.EncodeRaw("say something now: ", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := p.Tokenizer.EncodeRaw(text, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := &rl.Sample{Tokens: slices.Concat(prompt, answer), Actions: answer, Prompt: pair, Index: side, Truth: int32(1 - side)}
+			for i := range answer {
+				x.Rows = append(x.Rows, len(prompt)-1+i)
+			}
+			unit = append(unit, x)
+		}
+		units = append(units, unit)
+	}
+	return units
+}
+
+// singles are the answers of pairs, each for itself.
+func singles(units [][]*rl.Sample) [][]*rl.Sample {
+	var all [][]*rl.Sample
+	for _, x := range slices.Concat(units...) {
+		x.Prompt = len(all)
+		all = append(all, []*rl.Sample{x})
+	}
+	return all
+}
+
+func preferenceRun(ctx context.Context, t *testing.T, p *policy.CausalLM, a *algo.DPO, steps int, precompute bool, h run.Hooks) (Result, error) {
+	t.Helper()
+	units, mismatch := preferred(t, p, 13), 0
+	if a.Unpaired() {
+		units, mismatch = singles(units), 30
+	}
+	source := epochs.NewPreferences(units, 4, mismatch, 5)
+	c := Config{Steps: steps, Seed: 3, MicroTokens: 90, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 2, MaxGradNorm: 0.5}}
+	if precompute {
+		c.Precompute = slices.Concat(units...)
+	}
+	return Run(ctx, p, source, a, c, h)
+}
+
+func ofPairs(a func() *algo.DPO, p func(t testing.TB, r int) *policy.CausalLM, rank int, precompute bool) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		p := p(t, rank)
+		result, err := preferenceRun(ctx, t, p, a(), 7, precompute, h)
+		return p, result, err
+	}
+}
+
+// TestPreferencesAreLearnt raises the margin of pairs by each loss, from 0 where there is a reference.
+func TestPreferencesAreLearnt(t *testing.T) {
+	for _, name := range []string{"sigmoid", "ipo", "hinge", "apo_zero", "cpo", "simpo", "orpo", "kto"} {
+		t.Run(name, func(t *testing.T) {
+			a, p := newDPO(name), tinyToken(t, 4)
+			var said recorded
+			if _, err := preferenceRun(t.Context(), t, p, a, 25, false, said.hooks()); err != nil {
+				t.Fatal(err)
+			}
+			if first := said.figure("rewards/margins")[0]; a.Needs().Reference && math.Abs(first) > 1e-6 {
+				t.Errorf("margin %v before the first update", first)
+			}
+			// Small letters against capitals, by the policy alone.
+			plain, units := newDPO("simpo"), preferred(t, p, 13)
+			after, err := evaluate.ScorePreferences(t.Context(), p, plain, units)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, err := evaluate.ScorePreferences(t.Context(), tinyToken(t, 4), plain, units)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after.Margin.Value < before.Margin.Value+0.1 || after.N != 13 {
+				t.Errorf("margin %v before, %v after training", before.Margin, after.Margin)
+			}
+		})
+	}
+}
+
+// TestScoreOfPreferences counts by hand what held-out pairs say.
+func TestScoreOfPreferences(t *testing.T) {
+	p := trainedToken(t, 4)
+	units := preferred(t, p, 6)
+	var sums []float64
+	for _, x := range slices.Concat(units...) {
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			l := s.Read(p.Forward(s, rl.NewBatch([]*rl.Sample{x}), policy.Pass{Temperature: 1}).LogProbs)
+			sums = append(sums, rl.Total(l))
+			x.Reference = make([]float32, len(l))
+			x.Reference[0] = float32(-2 - x.Index)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := newDPO("sigmoid")
+	v, err := evaluate.ScorePreferences(t.Context(), p, a, units)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right, margin, loss := 0.0, 0.0, 0.0
+	for i := 0; i < len(sums); i += 2 {
+		m := a.Beta * (sums[i] + 2 - sums[i+1] - 3)
+		if m > 0 {
+			right++
+		}
+		margin, loss = margin+m/6, loss-math.Log(sigma(m))/6
+	}
+	if math.Abs(v.Accuracy.Value-right/6) > 1e-9 || math.Abs(v.Margin.Value-margin) > 1e-4 || math.Abs(v.Loss-loss) > 1e-4 {
+		t.Errorf("%s; want accuracy %v, margin %v, loss %v", v, right/6, margin, loss)
+	}
+	// Without a reference a reward is the mean log-probability of an answer's tokens.
+	a, margin = newDPO("simpo"), 0
+	if v, err = evaluate.ScorePreferences(t.Context(), p, a, units); err != nil {
+		t.Fatal(err)
+	}
+	for i, unit := range units {
+		margin += a.Beta * (sums[2*i]/float64(unit[0].Len()) - sums[2*i+1]/float64(unit[1].Len())) / 6
+	}
+	if math.Abs(v.Margin.Value-margin) > 1e-4 {
+		t.Errorf("margin %v, want %v", v.Margin, margin)
+	}
+}
+
+// TestPrecomputedReference gives the same run, up to rounding, as asking the reference in each step.
+func TestPrecomputedReference(t *testing.T) {
+	var asked, precomputed recorded
+	for _, one := range []struct {
+		into *recorded
+		pre  bool
+	}{{&asked, false}, {&precomputed, true}} {
+		if _, err := preferenceRun(t.Context(), t, trainedToken(t, 4), newDPO("sigmoid"), 7, one.pre, one.into.hooks()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(asked.figure("loss"), precomputed.figure("loss"), cmpopts.EquateApprox(1e-3, 1e-5)); diff != "" {
+		t.Error(diff)
+	}
+	if first := asked.figure("rewards/margins")[0]; math.Abs(first) > 1e-6 {
+		t.Errorf("margin %v of the adapter that training began with, which is the reference", first)
+	}
+}
+
+// TestDivergenceOfSingles: what answers of other prompts say of the divergence, which is never below 0.
+func TestDivergenceOfSingles(t *testing.T) {
+	of := func(old, reference float32) *rl.Sample {
+		return &rl.Sample{Old: []float32{old, -1}, Reference: []float32{reference, -1}}
+	}
+	for _, test := range []struct {
+		samples []*rl.Sample
+		want    float64
+	}{{nil, 0}, {[]*rl.Sample{of(-1, -2), of(-3, -2.5)}, 0.25}, {[]*rl.Sample{of(-1, -1.5), of(-3, -2)}, 0}} {
+		figures := rl.Meter{}
+		if err := newDPO("kto").Prepare(&rl.Step{KLSamples: test.samples, Figures: figures}); err != nil {
+			t.Fatal(err)
+		}
+		if got := figures.Get("kl"); math.Abs(got-test.want) > 1e-6 {
+			t.Errorf("mean ratio of %d samples %v, want %v", len(test.samples), got, test.want)
+		}
+	}
+}
+
+// TestScoreOfSingles counts from K, which is the mean ratio of the answers to each other's prompts.
+func TestScoreOfSingles(t *testing.T) {
+	p := trainedToken(t, 4)
+	a := newDPO("kto")
+	samples := slices.Concat(preferred(t, p, 3)...)
+	aside := epochs.Mismatches(samples, 96)
+	sum := func(x *rl.Sample) (l float64) {
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			l = rl.Total(s.Read(p.Forward(s, rl.NewBatch([]*rl.Sample{x}), policy.Pass{Temperature: 1}).LogProbs))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	k := 0.0
+	for i, x := range slices.Concat(samples, aside) {
+		x.Reference = make([]float32, x.Len())
+		x.Reference[0] = float32(sum(x)) - []float32{2, -1, 0.5}[i%3]
+		if i >= len(samples) {
+			k += float64([]float32{2, -1, 0.5}[i%3]) / float64(len(aside))
+		}
+	}
+	units := make([][]*rl.Sample, len(samples))
+	loss, right := 0.0, 0.0
+	for i, x := range samples {
+		x.Truth = int32(1 - i%2)
+		units[i] = []*rl.Sample{x}
+		above := a.Beta * ([]float64{2, -1, 0.5}[i%3] - k)
+		if x.Truth == 0 {
+			above = -above
+		}
+		loss += (1 - sigma(above)) / float64(len(samples))
+		if above > 0 {
+			right += 1 / float64(len(samples))
+		}
+	}
+	if err := evaluate.PrepareKL(p, a, aside); err != nil {
+		t.Fatal(err)
+	}
+	v, err := evaluate.ScorePreferences(t.Context(), p, a, units)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k <= 0 || math.Abs(v.Loss-loss) > 1e-4 || math.Abs(v.Accuracy.Value-right) > 1e-9 {
+		t.Errorf("%s; want loss %v, accuracy %v with K %v", v, loss, right, k)
+	}
+}
+
+// TestMismatchedAnswers puts each prompt beside the answer of the one before.
+func TestMismatchedAnswers(t *testing.T) {
+	x := &rl.Sample{Tokens: []int32{1, 2, 7}, Rows: []int{1}, Actions: []int32{7}, Prompt: 4}
+	y := &rl.Sample{Tokens: []int32{3, 8, 9, 9}, Rows: []int{0, 1, 2}, Actions: []int32{8, 9, 9}, Prompt: 5}
+	source := epochs.NewPreferences([][]*rl.Sample{{x}, {y}}, 2, 4, 1)
+	step, err := source.Next(t.Context(), rl.At{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[int]*rl.Sample{
+		4: {Tokens: []int32{1, 2, 8, 9}, Rows: []int{1, 2}, Actions: []int32{8, 9}, Prompt: 4},
+		5: {Tokens: []int32{3, 7}, Rows: []int{0}, Actions: []int32{7}, Prompt: 5},
+	}
+	for _, z := range step.KLSamples {
+		if diff := cmp.Diff(want[z.Prompt], z); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if len(step.KLSamples) != 2 {
+		t.Errorf("%d samples aside", len(step.KLSamples))
+	}
+	last := &rl.Sample{Tokens: []int32{4, 6}, Rows: []int{0}, Actions: []int32{6}, Prompt: 6}
+	if around := epochs.Mismatches([]*rl.Sample{x, y, last}, 9); around[0].Actions[0] != 6 || around[1].Actions[0] != 7 || around[2].Actions[0] != 8 {
+		t.Errorf("answers %v, %v, %v", around[0].Actions, around[1].Actions, around[2].Actions)
+	}
+	if z := epochs.Mismatched(x, y, 2); z != nil {
+		t.Errorf("an answer without room: %+v", z)
+	}
+	if _, err := json.Marshal(source.State()); err != nil {
+		t.Error(err)
+	}
+}

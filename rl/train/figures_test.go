@@ -1,0 +1,77 @@
+package train
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+)
+
+// TestOlderVersionsAreNotTheSamplersError: how far the sampler is from the trainer is measured where both have the same
+// weights; what an older version drew is meant to differ.
+func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
+	of := func(version uint64, old, drawn float32) *rl.Sample {
+		return &rl.Sample{Actions: []int32{1}, Version: version, Old: []float32{old}, BehaviorLogProbs: []float32{drawn}}
+	}
+	tr := &Trainer{needs: algo.Needs{Rewards: true}, state: state{Version: 7}}
+	m := rl.Meter{}
+	tr.compareSampler(m, []*rl.Sample{of(7, -1, -1.25), of(7, -1, -0.25), of(6, -1, -9), {Actions: []int32{1}, Version: 7}})
+	const name = "sampling/sampling_logp_difference/"
+	if mean, most := m.Get(name+"mean"), m.Get(name+"max"); mean != 0.5 || most != 0.75 {
+		t.Errorf("differences of 0.25 and 0.75 have mean %v and maximum %v", mean, most)
+	}
+}
+
+// TestPenaltiesAloneTeachNoMoreThanThemselves: eight right answers that differ in their penalties are not scaled up
+// to the size of right against wrong.
+func TestPenaltiesAloneTeachNoMoreThanThemselves(t *testing.T) {
+	var group []*rl.Sample
+	for i := range 8 {
+		group = append(group, &rl.Sample{Actions: []int32{0}, Rewards: []float64{1}, Penalty: []float64{0.001 * float64(i)}})
+	}
+	step := &rl.Step{Groups: [][]*rl.Sample{group}, Samples: group, Figures: rl.Meter{}}
+	if err := newGRPO().Prepare(step); err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range group {
+		if want := 0.001 * (3.5 - float64(i)); math.Abs(float64(x.Advantage[0])-want) > 1e-6 {
+			t.Errorf("sample %d: advantage %v, want %v", i, x.Advantage[0], want)
+		}
+	}
+}
+
+// TestSamplerAndTrainerAgree at temperatures other than 1, in one turn and in several.
+func TestSamplerAndTrainerAgree(t *testing.T) {
+	for _, temperature := range []float64{1, 0.6, 1.7} {
+		r := newTokenRun(newGRPO)
+		r.task, r.Options.Temperature, r.Steps = spelling{}, temperature, 3
+		var said recorded
+		if _, err := r.on(t.Context(), t, trainedToken(t, 4), said.hooks()); err != nil {
+			t.Fatal(err)
+		}
+		replayed := newReplayRun(&algo.Replayed{Returns: algo.Returns{Min: 0, Max: 10}})
+		replayed.ReplayOptions.Temperature, replayed.Steps = temperature, 3
+		if _, err := replayed.on(t.Context(), t, trainedToken(t, 4), said.hooks()); err != nil {
+			t.Fatal(err)
+		}
+		for i, d := range said.figure("sampling/sampling_logp_difference/max") {
+			if d > 1e-4 {
+				t.Errorf("temperature %v, row %d: sampler and trainer differ by %v", temperature, i, d)
+			}
+		}
+	}
+}
+
+func TestEqualRewardsAreSaid(t *testing.T) {
+	r := newLabelRun("expr:'0.1'")
+	r.Steps, r.BufferSize = 1, 32
+	var said recorded
+	if _, err := r.on(t.Context(), t, tinyLabel(t), said.hooks()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(strings.Join(said.lines, "\n"), "warning: every reward of the rollout is 0.1") {
+		t.Errorf("no warning in %q", said.lines)
+	}
+}

@@ -1,0 +1,295 @@
+package train
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
+)
+
+func decoded[T any](t *testing.T, data json.RawMessage) (value T) {
+	t.Helper()
+	if err := json.Unmarshal(data, &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func TestSupervisedTrainingOfLabelsLearns(t *testing.T) {
+	p := tinyLabel(t)
+	train := tinyExamples(256, 1)
+	source, err := epochs.New(train.Samples(), 8, 0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge, err := evaluate.Labels(p, tinyExamples(128, 2), evaluate.MetricAccuracy, source.PerEpoch(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r recorded
+	result, err := Run(t.Context(), p, source, &algo.SFT{}, Config{
+		Steps: 4 * source.PerEpoch(), Seed: 3, Evaluate: judge, HeadRate: 1e-2,
+		Optimisation: Optimisation{LearningRate: 1e-2, WeightDecay: 0.01, Schedule: "cosine", WarmupRatio: 0.06, MaxGradNorm: 1},
+	}, r.hooks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	best := decoded[evaluate.LabelScores](t, result.Best)
+	if first := r.figure("accuracy")[0]; first > 0.6 || best.Accuracy < 0.9 {
+		t.Errorf("accuracy from %.3f on the first batch to %.3f on others, want from chance to at least 0.9", first, best.Accuracy)
+	}
+	if n := len(r.rows) - len(r.steps()); n != 4 {
+		t.Errorf("%d evaluations in 4 epochs", n)
+	}
+}
+
+// TestSupervisedTrainingOfTextsLearns imitates one text for each of two prompts.
+func TestSupervisedTrainingOfTextsLearns(t *testing.T) {
+	for name, packing := range map[string]int{"a sample a row": 0, "packed": 24} {
+		t.Run(name, func(t *testing.T) {
+			p := tinyToken(t, 0)
+			source, err := epochs.New(policy.Samples(texts(32)), 4, packing, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			judge := evaluate.Loss(p, policy.Samples(texts(8)), source.PerEpoch())
+			result, err := Run(t.Context(), p, source, &algo.SFT{}, Config{
+				Steps: 12 * source.PerEpoch(), Seed: 3, Evaluate: judge, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "linear", MaxGradNorm: 1},
+			}, (&recorded{}).hooks())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if best := decoded[policy.Validation](t, result.Best); best.Accuracy < 0.9 || best.Loss > 0.5 {
+				t.Errorf("%+v", best)
+			}
+		})
+	}
+}
+
+// texts are prompts of 3 tokens with completions of 2 or 4 that they determine.
+func texts(n int) []policy.Sequence {
+	var all []policy.Sequence
+	for i := range n {
+		ids, length := []int32{20, int32(30 + i%2), int32(40 + i%7)}, 2+2*(i%2)
+		for at := range length {
+			ids = append(ids, int32(50+10*(i%2)+at))
+		}
+		labels := make([]bool, len(ids))
+		for at := 3; at < len(ids); at++ {
+			labels[at] = true
+		}
+		all = append(all, policy.Sequence{IDs: ids, Labels: labels})
+	}
+	return all
+}
+
+func TestReinforcementOfLabelsLearns(t *testing.T) {
+	for _, rewards := range []string{"accuracy", "f1", "calibration", "expr:'correct - confidence*(1-correct)'"} {
+		t.Run(rewards, func(t *testing.T) {
+			result, err := newLabelRun(rewards).on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks())
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, best := decoded[evaluate.LabelScores](t, result.Before), decoded[evaluate.LabelScores](t, result.Best)
+			if best.Accuracy < 0.85 || before.Accuracy > 0.6 {
+				t.Errorf("validation accuracy from %.3f to %.3f, want from chance to at least 0.85", before.Accuracy, best.Accuracy)
+			}
+		})
+	}
+	t.Run("reinforce", func(t *testing.T) {
+		r := newLabelRun("accuracy")
+		r.algorithm, r.Epochs, r.MinibatchSize, r.Steps, r.BufferSize, r.BatchSize = &algo.Reinforce{Baseline: "batch"}, 1, 0, 100, 64, 64
+		r.Schedule, r.LearningRate, r.HeadRate = "constant", 0.02, 0.02
+		r.EntropyCoef = 0.1
+		result, err := r.on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if best := decoded[evaluate.LabelScores](t, result.Best); best.Accuracy < 0.85 {
+			t.Errorf("validation accuracy %.3f", best.Accuracy)
+		}
+	})
+}
+
+// TestCalibrationRewardFindsTheFrequency: one text whose label is "b" in 7 of 10 rows.
+func TestCalibrationRewardFindsTheFrequency(t *testing.T) {
+	p := tinyLabel(t)
+	var e policy.Examples
+	for i := range 100 {
+		label := 0
+		if i%10 < 7 {
+			label = 1
+		}
+		e.IDs, e.Labels = append(e.IDs, []int32{7, 8, 9}), append(e.Labels, label)
+	}
+	r := newLabelRun("calibration")
+	r.train, r.validation, r.metric, r.BatchSize, r.MinibatchSize = e, e, evaluate.MetricBrier, 100, 100
+	r.Steps, r.Epochs, r.EntropyCoef, r.LearningRate = 20, 8, 0, 5e-3
+	if _, err := r.on(t.Context(), t, p, (&recorded{}).hooks()); err != nil {
+		t.Fatal(err)
+	}
+	probs, err := p.Probs(t.Context(), e.IDs[:1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := probs[0][1]; got < 0.68 || got > 0.72 {
+		t.Errorf("P(b) = %.3f, want 0.70±0.02", got)
+	}
+}
+
+// TestEachAlgorithmLearns takes the mean reward of a task of one turn from chance to nearly all.
+func TestEachAlgorithmLearns(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		algorithm func() algo.Algorithm
+		change    func(r *tokenRun)
+	}{
+		{"reinforce", newReinforce, func(*tokenRun) {}},
+		{"reinforce greedy", func() algo.Algorithm { return &algo.Reinforce{Baseline: "greedy", Decay: 0.9} }, func(r *tokenRun) { r.greedy = true }},
+		{"reinforce async", newReinforce, func(r *tokenRun) { r.Async = true }},
+		{"rloo", newRLOO, func(*tokenRun) {}},
+		{"grpo", newGRPO, func(*tokenRun) {}},
+		{"ppo", newPPO, func(*tokenRun) {}},
+		{"ppo twice", newPPO, func(r *tokenRun) { r.Epochs, r.EntropyCoef = 2, 1e-3 }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newTokenRun(test.algorithm)
+			r.evaluated = 7
+			test.change(&r)
+			var said recorded
+			result, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks())
+			if err != nil {
+				t.Fatal(err)
+			}
+			rewards := said.figure("reward")
+			first, last := mean(rewards[:3]), mean(rewards[len(rewards)-3:])
+			if first > 0.5 || last < 0.9 {
+				t.Errorf("reward went from %.3f to %.3f", first, last)
+			}
+			before, best := decoded[rl.AnswerScores](t, result.Before), decoded[rl.AnswerScores](t, result.Best)
+			if before.Accuracy > 0.5 || best.Accuracy < 0.9 {
+				t.Errorf("evaluation went from %+v to %+v", before, best)
+			}
+			version := 0.0
+			for i, row := range said.steps() {
+				if d := row["sampling/sampling_logp_difference/max"]; !r.Async && d.(float64) > 1e-4 {
+					t.Errorf("step %d: sampler and trainer differ by %v", i+1, d)
+				}
+				if row["updates"] != 0.0 {
+					version++
+				}
+				if row["policy_version"] != version { // a step that changes nothing makes no new version
+					t.Errorf("step %d ends with version %v, want %v", i+1, row["policy_version"], version)
+				}
+			}
+			lines := strings.Join(said.lines, "\n")
+			if !strings.HasPrefix(lines, "Evaluation: ") || !strings.Contains(lines, "[SYNC 25] ") {
+				t.Errorf("lines:\n%s", lines)
+			}
+		})
+	}
+}
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
+}
+
+func TestReplayedTurnsTeach(t *testing.T) {
+	bounds := algo.Returns{Min: 0, Max: 10}
+	for name, a := range map[string]algo.Algorithm{"replayed": &algo.Replayed{Returns: bounds}, "stable": &algo.Stable{Returns: bounds, Coef: 0.25}, "distiller": &algo.Distiller{Returns: bounds, Coef: 0.25}} {
+		t.Run(name, func(t *testing.T) {
+			r := newReplayRun(a)
+			r.evaluated, r.every, r.ReferenceEvery = 5, 4, 2
+			if name == "replayed" {
+				r.ReferenceEvery = 0
+			}
+			var said recorded
+			result, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks())
+			if err != nil {
+				t.Fatal(err)
+			}
+			rewards := said.figure("reward")
+			best := decoded[rl.AnswerScores](t, result.Best)
+			if first, last := rewards[0], rewards[len(rewards)-1]; first > 1.5 || last < 2 || best.Accuracy < 0.9 || result.Steps != 20 {
+				t.Errorf("reward went from %.3f to %.3f; %+v", first, last, best)
+			}
+			for i, row := range said.steps() {
+				if d, ok := row["sampling/sampling_logp_difference/max"].(float64); ok && d > 1e-4 {
+					t.Errorf("step %d: sampler and trainer differ by %v", i+1, d)
+				}
+				if _, ok := row["kl/k1"]; ok != (name != "replayed") || row["buffer/size"] != float64(min(48, 24*(i+1))) {
+					t.Errorf("row %v", row)
+				}
+			}
+		})
+	}
+}
+
+// wrongSign learns the opposite of what GRPO does.
+type wrongSign struct{ algo.GRPO }
+
+func (a *wrongSign) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor { return s.Neg(a.GRPO.Loss(s, b)) }
+
+// TestAlarmsTellOfACollapse lets a trained policy learn from a loss with the wrong sign. An alarm is raised once for as
+// long as it lasts.
+func TestAlarmsTellOfACollapse(t *testing.T) {
+	p := tinyToken(t, 0)
+	r := newTokenRun(newGRPO)
+	r.Steps = 12
+	if _, err := r.on(t.Context(), t, p, (&recorded{}).hooks()); err != nil {
+		t.Fatal(err)
+	}
+	r = newTokenRun(func() algo.Algorithm { return &wrongSign{algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}} })
+	r.Steps, r.LearningRate, r.Seed = 15, 0.01, 2
+	var said recorded
+	if _, err := r.on(t.Context(), t, p, said.hooks()); err != nil {
+		t.Fatal(err)
+	}
+	collapses := slices.DeleteFunc(slices.Clone(said.lines), func(line string) bool {
+		return !strings.HasPrefix(line, "warning: collapse: right answers fell from ")
+	})
+	if len(collapses) != 1 {
+		t.Errorf("%d alarms in\n%s", len(collapses), strings.Join(said.lines, "\n"))
+	}
+}
+
+// TestNothingWorseIsHandedOver breaks a good policy with a learning rate far too high: what comes back is the policy
+// as it was given, and the result has the last weights' figure beside the best.
+func TestNothingWorseIsHandedOver(t *testing.T) {
+	p := tinyLabel(t)
+	if _, err := newLabelRun("accuracy").on(t.Context(), t, p, (&recorded{}).hooks()); err != nil {
+		t.Fatal(err)
+	}
+	r := newLabelRun("accuracy")
+	before, err := p.Probs(t.Context(), r.validation.IDs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.LearningRate, r.HeadRate, r.Steps = 0.7, 0.7, 2
+	result, err := r.on(t.Context(), t, p, (&recorded{}).hooks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := p.Probs(t.Context(), r.validation.IDs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	best, last := decoded[evaluate.LabelScores](t, result.Best), decoded[evaluate.LabelScores](t, result.Last)
+	if result.BestStep != 0 || !(last.Accuracy < best.Accuracy) {
+		t.Fatalf("the best is of step %d with %.3f, the last has %.3f; this learning rate should have broken the policy", result.BestStep, best.Accuracy, last.Accuracy)
+	}
+	if !slices.EqualFunc(before, after, slices.Equal) {
+		t.Error("the policy that came back is not the one that was given")
+	}
+}

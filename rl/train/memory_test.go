@@ -1,0 +1,182 @@
+package train
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// scarce is a policy on a machine whose memory holds passes of so many tokens.
+type scarce struct {
+	policy.Policy
+	holds int
+}
+
+func within(p policy.Policy, holds int) policy.Policy {
+	if holds == 0 {
+		return p
+	}
+	return &scarce{p, holds}
+}
+
+func (c *scarce) Forward(s *torch.Scope, b *rl.Batch, pass policy.Pass) policy.Output {
+	tokens := 0
+	for _, sequence := range b.Sequences {
+		tokens += len(sequence)
+	}
+	out := c.Policy.Forward(s, b, pass)
+	if tokens > c.holds {
+		exhaust(s)
+	}
+	return out
+}
+
+// exhaust asks libtorch for 2^48 bytes, twice what a process can address.
+func exhaust(s *torch.Scope) {
+	const n = 1 << 23
+	values := make([]float32, n)
+	s.Mul(s.Floats(values, n, 1), s.Floats(values, 1, n))
+}
+
+// scarceRuns are runs of all that a step asks of its samples.
+var scarceRuns = map[string]func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error){
+	"sft with dropout": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
+		p := trainedToken(t, 4)
+		source, err := epochs.New(policy.Samples(texts(90)), 40, 0, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Config{Steps: 4, Seed: 3, MicroTokens: micro, OOMRetry: retry, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "constant"}}
+		_, err = Run(t.Context(), within(p, holds), source, &algo.SFT{}, c, h)
+		return p, err
+	},
+	"grpo with a reference": ofScarceTokens(newGRPO, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
+	"ppo, four updates":     ofScarceTokens(newPPO, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
+	"dqn of labels": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
+		r := newLabelRun("accuracy")
+		r.algorithm, r.Epochs, r.replay, r.Steps = &algo.DQN{Double: true, Temperature: 0.1, TargetEvery: 3}, 1, 40, 3
+		r.MicroTokens, r.holds, r.OOMRetry = micro, holds, retry
+		p := tinyLabel(t)
+		_, err := r.on(t.Context(), t, p, h)
+		return p, err
+	},
+	"pairs × dpo": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
+		p := trainedToken(t, 4)
+		units := preferred(t, p, 13)
+		c := Config{Steps: 4, Seed: 3, MicroTokens: micro, OOMRetry: retry, Precompute: slices.Concat(units...), Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "constant"}}
+		_, err := Run(t.Context(), within(p, holds), epochs.NewPreferences(units, 9, 0, 5).Source, newDPO("sigmoid"), c, h)
+		return p, err
+	},
+}
+
+func ofScarceTokens(algorithm func() algo.Algorithm, change func(r *tokenRun)) func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
+	return func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
+		r := newTokenRun(algorithm)
+		r.Steps, r.LearningRate, r.MicroTokens, r.holds, r.OOMRetry = 3, 0.005, micro, holds, retry
+		change(&r)
+		p := tinyToken(t, 0)
+		_, err := r.on(t.Context(), t, p, h)
+		return p, err
+	}
+}
+
+var ranOut = regexp.MustCompile(`^warning: step (\d+): memory ran out in .* tokens_per_micro_batch (\d+) does so`)
+
+// TestStepIsRepeatedWhereMemoryRunsOut: a run that finds in its first step that memory holds less than its passes ends
+// with the same bytes as one that was told so, and logs the same but for the warnings.
+func TestStepIsRepeatedWhereMemoryRunsOut(t *testing.T) {
+	for name, train := range scarceRuns {
+		t.Run(name, func(t *testing.T) {
+			var found, told recorded
+			p, err := train(t, 0, 100, true, found.hooks())
+			if err != nil {
+				t.Fatal(err)
+			}
+			micro := 0
+			found.lines = slices.DeleteFunc(found.lines, func(line string) bool {
+				said := ranOut.FindStringSubmatch(line)
+				if said == nil {
+					return false
+				}
+				if said[1] != "1" {
+					t.Errorf("memory ran out late: %s", line)
+				}
+				if !strings.Contains(line, "DefaultCPUAllocator: can't allocate memory") {
+					t.Errorf("the line does not tell what libtorch says: %s", line)
+				}
+				micro, _ = strconv.Atoi(said[2])
+				return true
+			})
+			if micro < 1 || micro > 100 {
+				t.Fatalf("passes hold %d tokens in the end, want at most 100", micro)
+			}
+			q, err := train(t, micro, 100, false, told.hooks())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.EqualFunc(weightsOf(t, p), weightsOf(t, q), slices.Equal) {
+				t.Error("the weights differ")
+			}
+			if got, want := fmt.Sprint(encoded(t, found.rows), found.lines), fmt.Sprint(encoded(t, told.rows), told.lines); got != want {
+				t.Errorf("got %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+// TestRepeatedStepsLoseNothing: where memory runs out in the middle of a step, and of a run, the weights are those of a
+// machine with more memory, but for the order of sums.
+func TestRepeatedStepsLoseNothing(t *testing.T) {
+	for name, train := range scarceRuns {
+		var said recorded
+		p, err := train(t, 200, 0, false, run.Hooks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := train(t, 200, 90, true, said.hooks())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(said.lines, ranOut.MatchString) {
+			t.Errorf("%s: memory did not run out", name)
+		}
+		want, got := slices.Concat(weightsOf(t, p)...), slices.Concat(weightsOf(t, q)...)
+		if e := torchtest.RelativeError(got, want); !(e < 1e-4) {
+			t.Errorf("%s: the weights differ by %v", name, e)
+		}
+	}
+}
+
+// TestWhatHelpsWhereMemoryRunsOutIsSaid: which option, and by how much.
+func TestWhatHelpsWhereMemoryRunsOutIsSaid(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		holds int
+		retry bool
+		want  []string
+	}{
+		{"not to be repeated", 100, false, []string{"step 1", "can't allocate memory", "samples", "set tokens_per_micro_batch to ", "which is half", "oom_retry"}},
+		{"one sample is too much", 5, true, []string{"1 sample", "cannot be divided", "gradient_checkpointing", "half as long", "max_length"}},
+	} {
+		if _, err := scarceRuns["sft with dropout"](t, 0, test.holds, test.retry, run.Hooks{}); err == nil {
+			t.Errorf("%s: got no error", test.name)
+		} else {
+			for _, part := range test.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%s: got %v, want %q in it", test.name, err, part)
+				}
+			}
+		}
+	}
+}

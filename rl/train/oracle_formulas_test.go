@@ -1,0 +1,275 @@
+package train
+
+import (
+	"math"
+	"slices"
+
+	"github.com/rltrain/rltrain/rl"
+)
+
+// The advantages and losses of the oracle, each by its definition.
+
+// paid is what a sample earned, and what it earned less the penalties.
+func (o *oracle) paid(acts []action) (raw, penalised float64) {
+	for _, a := range acts {
+		raw += a.x.Rewards[a.at]
+		penalised += o.income(a)
+	}
+	return raw, penalised
+}
+
+// income of an action: its reward less the penalty of the divergence, and of the last one that of the length.
+func (o *oracle) income(a action) float64 {
+	r := a.x.Rewards[a.at]
+	if c := o.c.config; c.KLInReward {
+		r -= o.coef * divergence(c.KLType, a.old-a.ref)
+	}
+	if a.at == len(a.x.Actions)-1 {
+		r += a.x.Overlong
+	}
+	return r
+}
+
+// compared gives the actions of each sample the advantage of its penalised reward r, by its group and by all rewards of
+// the step, without the missing ones; differ says whether those of the group differ before penalties.
+func compared(advantage func(o *oracle, g int, step *rl.Step, r float64, group, everyone []float64, differ, allDiffer bool) float64) func(*oracle, *rl.Step, map[*rl.Sample][]action) {
+	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+		var groups, raws [][]float64
+		for _, group := range step.Groups {
+			var rewards, raw []float64
+			for _, x := range group {
+				if before, after := o.paid(acts[x]); !math.IsNaN(after) {
+					rewards, raw = append(rewards, after), append(raw, before)
+				}
+			}
+			groups, raws = append(groups, rewards), append(raws, raw)
+		}
+		var removed []float64
+		differ := func(x []float64) bool { return slices.Max(x) != slices.Min(x) }
+		for g, group := range step.Groups {
+			for _, x := range group {
+				_, r := o.paid(acts[x])
+				a := 0.0
+				if !math.IsNaN(r) {
+					a = advantage(o, g, step, r, groups[g], slices.Concat(groups...), differ(raws[g]), differ(slices.Concat(raws...)))
+					removed = append(removed, r-a)
+				}
+				for i := range acts[x] {
+					acts[x][i].adv = a
+				}
+			}
+		}
+		o.moving = 0.7*o.moving + 0.3*average(slices.Concat(groups...))
+		o.removed = average(removed)
+	}
+}
+
+func average(x []float64) float64 {
+	sum := 0.0
+	for _, v := range x {
+		sum += v
+	}
+	return sum / float64(len(x))
+}
+
+// deviation is the unbiased standard deviation.
+func deviation(x []float64) float64 {
+	sum, m := 0.0, average(x)
+	for _, v := range x {
+		sum += (v - m) * (v - m)
+	}
+	return math.Sqrt(sum / float64(len(x)-1))
+}
+
+// returned makes the clamped reward of each sample its advantage.
+func returned(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+	for x, list := range acts {
+		total := 0.0
+		for _, r := range x.Rewards {
+			total += r
+		}
+		for i := range list {
+			list[i].adv = min(max(total, 0.2), 0.9)
+		}
+	}
+}
+
+// estimated is GAE by its sum Σ (γλ)^l δ, and whitening.
+func estimated(gamma, lambda float64, whiten bool) func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+		var everything []*action
+		episodes := map[int][]*action{}
+		for _, x := range step.Samples {
+			for i := range acts[x] {
+				a := &acts[x][i]
+				everything, episodes[x.Episode] = append(everything, a), append(episodes[x.Episode], a)
+			}
+		}
+		for _, e := range episodes {
+			for t, a := range e {
+				for l := t; l < len(e); l++ {
+					delta := o.income(*e[l]) - e[l].oldV
+					if l+1 < len(e) {
+						delta += gamma * e[l+1].oldV
+					}
+					a.adv += math.Pow(gamma*lambda, float64(l-t)) * delta
+				}
+				a.ret = a.adv + a.oldV
+			}
+		}
+		if !whiten {
+			return
+		}
+		mean, square := 0.0, 0.0
+		for _, a := range everything {
+			mean += a.adv / float64(len(everything))
+		}
+		for _, a := range everything {
+			square += (a.adv - mean) * (a.adv - mean) / float64(len(everything))
+		}
+		for _, a := range everything {
+			a.adv = (a.adv - mean) / math.Sqrt(square+1e-8)
+		}
+	}
+}
+
+// The losses.
+
+func policyGradient(o *oracle, acts []action, n float64) (sum float64) {
+	for _, a := range acts {
+		sum -= o.weight(a, n, float64(len(acts))) * a.adv * a.lp
+	}
+	return sum
+}
+
+func surrogate(o *oracle, acts []action, n float64) (sum float64) {
+	for _, a := range acts {
+		ratio := math.Exp(a.lp - a.old)
+		sum -= o.weight(a, n, float64(len(acts))) * math.Min(ratio*a.adv, math.Min(math.Max(ratio, 1-o.c.clip.Low), 1+o.c.clip.High)*a.adv)
+	}
+	return sum
+}
+
+func sequenceSurrogate(o *oracle, acts []action, n float64) (sum float64) {
+	together, advantage := map[*rl.Sample]float64{}, map[*rl.Sample]float64{}
+	for _, a := range acts {
+		together[a.x] += a.lp - a.old
+		if a.at == 0 {
+			advantage[a.x] = a.adv
+		}
+	}
+	for x, d := range together {
+		ratio, a := math.Exp(d), advantage[x]
+		sum -= math.Min(ratio*a, math.Min(math.Max(ratio, 1-o.c.clip.Low), 1+o.c.clip.High)*a) / n
+	}
+	return sum
+}
+
+const valueCoef = 0.7
+
+func actorCritic(valueClip float64) func(o *oracle, acts []action, n float64) float64 {
+	return func(o *oracle, acts []action, n float64) float64 {
+		sum := surrogate(o, acts, n)
+		for _, a := range acts {
+			miss := (a.v - a.ret) * (a.v - a.ret)
+			if valueClip > 0 {
+				moved := a.oldV + math.Min(math.Max(a.v-a.oldV, -valueClip), valueClip) - a.ret
+				miss = math.Max(miss, moved*moved)
+			}
+			sum += valueCoef * 0.5 * miss / float64(len(acts))
+		}
+		return sum
+	}
+}
+
+// actorCriticOnce is the loss of A2C.
+func actorCriticOnce(o *oracle, acts []action, n float64) float64 {
+	sum := policyGradient(o, acts, n)
+	for _, a := range acts {
+		sum += valueCoef * 0.5 * (a.v - a.ret) * (a.v - a.ret) / float64(len(acts))
+	}
+	return sum
+}
+
+// qTemperature is DQN's, targetEvery the steps after which its target network is a copy of the policy.
+const qTemperature, targetEvery = 0.3, 2
+
+// lookedAhead is the target of DQN by its definition; double says who chooses the label.
+func lookedAhead(double bool) func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+		for x, list := range acts {
+			y := x.Rewards[0]
+			if x.Next != nil {
+				state := int(x.Next[0])
+				target, chooses := o.probs(o.target, state), o.probs(o.x, state)
+				if !double {
+					chooses = target
+				}
+				best := 0
+				for k := range chooses {
+					if chooses[k] > chooses[best] {
+						best = k
+					}
+				}
+				y += x.Discount * (o.target[atValue+state] + qTemperature*math.Log(target[best]))
+			}
+			list[0].ret = y
+		}
+	}
+}
+
+// regression is the loss of DQN once its targets are known.
+func regression(o *oracle, acts []action, n float64) (sum float64) {
+	for _, a := range acts {
+		d := math.Abs(a.v + qTemperature*a.lp - a.ret)
+		if d < 1 {
+			d = d * d / 2
+		} else {
+			d -= 0.5
+		}
+		sum += d / n
+	}
+	return sum
+}
+
+func imitation(o *oracle, acts []action, n float64) (sum float64) {
+	for _, a := range acts {
+		sum -= a.lp / float64(len(acts))
+	}
+	return sum
+}
+
+// expectation is −mean Σ_a π_a R_a with R = Brier's score as a reward, twice accuracy, and an expression.
+func expectation(o *oracle, acts []action, n float64) (sum float64) {
+	for _, a := range acts {
+		distance := 0.0
+		for k, p := range a.pi {
+			if k == int(a.x.Truth) {
+				p--
+			}
+			distance += p * p
+		}
+		for k, p := range a.pi {
+			correct := 0.0
+			if k == int(a.x.Truth) {
+				correct = 1
+			}
+			sum -= p * ((1 - distance/2) + 2*correct + 0.5*(correct-0.5*(1-correct)*p)) / n
+		}
+	}
+	return sum
+}
+
+func stable(o *oracle, acts []action, n float64) (sum float64) {
+	for _, a := range acts {
+		sum -= a.lp * (a.adv - 0.3*(a.lp-a.ref)/a.length) / a.length / n
+	}
+	return sum
+}
+
+func distiller(o *oracle, acts []action, n float64) (sum float64) {
+	for _, a := range acts {
+		sum -= (a.adv*a.lp + 0.3*a.ref) / a.length / n
+	}
+	return sum
+}

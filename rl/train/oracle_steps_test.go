@@ -1,0 +1,265 @@
+package train
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// oracleCases are all algorithms, with their options, and the regularisers of the trainer.
+func oracleCases(t *testing.T) []oracleCase {
+	clip := algo.Clip{Low: 0.1, High: 0.15}
+	base := Config{
+		Steps: 4, Optimisation: Optimisation{LearningRate: 0.05, Schedule: "linear", WarmupSteps: 1, WeightDecay: 0.1},
+		ValueRate: 0.08, HeadRate: 0.03, Temperature: 0.7, Longest: 6, Samples: 4, MicroTokens: 7, Seed: 3,
+	}
+	with := func(changes ...func(c *Config)) Config {
+		c := base
+		for _, change := range changes {
+			change(&c)
+		}
+		return c
+	}
+	twice := func(c *Config) { c.Minibatches, c.Epochs = 2, 2 }
+	entropy := func(c *Config) { c.EntropyCoef = 0.05 }
+	clipped := func(c *Config) { c.MaxGradNorm = 0.02 }
+	kl := func(kind string, inReward bool) func(c *Config) {
+		return func(c *Config) { c.KLCoef, c.KLType, c.KLInReward = 0.2, kind, inReward }
+	}
+	adaptive := func(c *Config) { c.KLTarget, c.KLHorizon = 0.3, 40 }
+	drawn := func(c *Config) { c.MinibatchSize = 5 }
+	fast := func(c *Config) { c.LearningRate, c.HeadRate = 0.4, 0.4 } // so that the target network stays behind
+
+	none := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, _ []float64, _, _ bool) float64 { return r })
+	group := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
+		return r - average(g)
+	})
+	scaled := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, differ, _ bool) float64 {
+		if !differ {
+			return r - average(g)
+		}
+		return (r - average(g)) / (deviation(g) + 1e-4)
+	})
+	byAll := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, everyone []float64, _, differ bool) float64 {
+		return (r - average(g)) / (deviation(everyone) + 1e-4)
+	})
+	others := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
+		sum := -r
+		for _, v := range g {
+			sum += v
+		}
+		return r - sum/float64(len(g)-1)
+	})
+	batch := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, everyone []float64, _, _ bool) float64 {
+		return r - average(everyone)
+	})
+	batchScaled := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, everyone []float64, _, _ bool) float64 {
+		return (r - average(everyone)) / (deviation(everyone) + 1e-4)
+	})
+	moving := compared(func(o *oracle, _ int, _ *rl.Step, r float64, _, _ []float64, _, _ bool) float64 { return r - o.moving })
+	greedy := compared(func(_ *oracle, g int, step *rl.Step, r float64, _, _ []float64, _, _ bool) float64 {
+		return r - step.Greedy[g]
+	})
+
+	reinforce := func(baseline, scale, reduction string) func() algo.Algorithm {
+		return func() algo.Algorithm {
+			return &algo.Reinforce{Baseline: baseline, Scale: scale, Start: 0.3, Decay: 0.7, Reduction: algo.Reduction{Reduction: reduction}}
+		}
+	}
+	grpo := func(scale, reduction string) func() algo.Algorithm {
+		return func() algo.Algorithm {
+			return &algo.GRPO{Scale: scale, Reduction: algo.Reduction{Reduction: reduction}, Clip: clip}
+		}
+	}
+	rloo := func() algo.Algorithm { return &algo.RLOO{Clip: clip} }
+	ppo := func(gamma, valueClip float64, whiten bool) func() algo.Algorithm {
+		return func() algo.Algorithm {
+			return &algo.PPO{Clip: clip, Gamma: gamma, Lambda: 0.9, ValueClip: valueClip, ValueCoef: valueCoef, Whiten: whiten}
+		}
+	}
+	a2c := func(gamma, lambda float64, whiten bool) func() algo.Algorithm {
+		return func() algo.Algorithm {
+			return &algo.A2C{Gamma: gamma, Lambda: lambda, ValueCoef: valueCoef, Whiten: whiten}
+		}
+	}
+	dqn := func(double bool) func() algo.Algorithm {
+		return func() algo.Algorithm {
+			return &algo.DQN{Double: double, Temperature: qTemperature, TargetEvery: targetEvery}
+		}
+	}
+	rewards, err := reward.ParseLabels("calibration,accuracy=2,expr:'correct - 0.5*(1-correct)*confidence'=0.5", []string{"a", "b", "c", "d", "e"}, reward.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounds := algo.Returns{Min: 0.2, Max: 0.9}
+	return []oracleCase{
+		{name: "sft of tokens", algorithm: func() algo.Algorithm { return &algo.SFT{} }, config: with(clipped), loss: imitation},
+		{name: "sft of labels", labels: true, algorithm: func() algo.Algorithm { return &algo.SFT{} }, config: with(), loss: imitation},
+		{name: "sft of tokens, aligned", penalty: 0.02, algorithm: func() algo.Algorithm { return &algo.SFT{FeatureAlignment: 0.02} }, config: with(clipped), loss: imitation},
+		{name: "sft of labels, aligned", penalty: 0.02, labels: true, algorithm: func() algo.Algorithm { return &algo.SFT{FeatureAlignment: 0.02} }, config: with(), loss: imitation},
+
+		{name: "reinforce, no baseline", algorithm: reinforce("none", "", ""), config: with(entropy), reduction: "sequence", advantages: none, loss: policyGradient},
+		{name: "reinforce, group", algorithm: reinforce("group", "", "token"), config: with(), reduction: "token", advantages: group, loss: policyGradient},
+		{name: "reinforce, group scaled", algorithm: reinforce("group", "group", "dr_grpo"), config: with(), reduction: "dr_grpo", advantages: scaled, loss: policyGradient},
+		{name: "reinforce, group scaled by all", algorithm: reinforce("group", "batch", ""), config: with(), reduction: "sequence", advantages: byAll, loss: policyGradient},
+		{name: "reinforce, leave one out", algorithm: reinforce("leave_one_out", "", ""), config: with(kl("k3", false)), reduction: "sequence", advantages: others, loss: policyGradient},
+		{name: "reinforce, batch", algorithm: reinforce("batch", "", ""), config: with(kl("k1", true)), reduction: "sequence", advantages: batch, loss: policyGradient},
+		{name: "reinforce, batch scaled", algorithm: reinforce("batch", "batch", ""), config: with(), reduction: "sequence", advantages: batchScaled, loss: policyGradient},
+		{name: "reinforce, moving", algorithm: reinforce("", "", ""), config: with(), reduction: "sequence", advantages: moving, loss: policyGradient},
+		{name: "reinforce, greedy", algorithm: reinforce("greedy", "", ""), config: with(), reduction: "sequence", advantages: greedy, loss: policyGradient},
+		{name: "reinforce, prefetched", prefetched: true, algorithm: reinforce("", "", ""), config: with(), reduction: "sequence", advantages: moving, loss: policyGradient},
+		{name: "reinforce of labels", labels: true, algorithm: reinforce("", "", ""), config: with(entropy), reduction: "sequence", advantages: moving, loss: policyGradient},
+
+		{name: "rloo", clip: clip, algorithm: rloo, config: with(twice, entropy), advantages: others, loss: sequenceSurrogate},
+		{name: "rloo, far from the old policy", asked: true, clip: clip, algorithm: rloo, config: with(twice, entropy), advantages: others, loss: sequenceSurrogate},
+		{name: "rloo, prefetched", clip: clip, prefetched: true, algorithm: rloo, config: with(twice, kl("k2", false)), advantages: others, loss: sequenceSurrogate},
+		{name: "rloo, divergence in the reward", clip: clip, algorithm: rloo, config: with(twice, kl("k3", true)), advantages: others, loss: sequenceSurrogate},
+
+		{name: "grpo", clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, entropy and k2", clip: clip, algorithm: grpo("", "sequence"), config: with(twice, entropy, kl("k2", false)), reduction: "sequence", advantages: scaled, loss: surrogate},
+		{name: "grpo, adaptive k3", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k3", false), adaptive, clipped), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "dr grpo", clip: clip, algorithm: grpo("none", "dr_grpo"), config: with(twice, entropy), reduction: "dr_grpo", advantages: group, loss: surrogate},
+		{name: "grpo, k1 in the reward", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k1", true), adaptive), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, k2 in the reward, by all", clip: clip, algorithm: grpo("batch", ""), config: with(twice, kl("k2", true)), reduction: "token", advantages: byAll, loss: surrogate},
+		{name: "grpo, prefetched", clip: clip, prefetched: true, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, far from the old policy", asked: true, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, stopped", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.001 }), reduction: "token", advantages: scaled, loss: surrogate},
+
+		{name: "ppo", clip: clip, algorithm: ppo(1, 0.1, true), config: with(twice, entropy, clipped), advantages: estimated(1, 0.9, true), loss: actorCritic(0.1)},
+		{name: "ppo, discounted, no clip of values", clip: clip, algorithm: ppo(0.8, 0, false), config: with(twice, kl("k3", false)), advantages: estimated(0.8, 0.9, false), loss: actorCritic(0)},
+		{name: "ppo, divergence in the reward", clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice, kl("k1", true), adaptive), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
+		{name: "ppo, episodes of two samples", joined: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
+		{name: "ppo, far from the old policy", asked: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
+		{name: "ppo of labels", labels: true, clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice, entropy), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
+
+		{name: "a2c", algorithm: a2c(1, 1, false), config: with(entropy), advantages: estimated(1, 1, false), loss: actorCriticOnce},
+		{name: "a2c, discounted and whitened", joined: true, algorithm: a2c(0.8, 0.9, true), config: with(clipped, kl("k1", true)), advantages: estimated(0.8, 0.9, true), loss: actorCriticOnce},
+		{name: "a2c of labels", labels: true, algorithm: a2c(1, 1, false), config: with(entropy, kl("k3", false)), advantages: estimated(1, 1, false), loss: actorCriticOnce},
+
+		{name: "dqn", labels: true, samples: transitionStep, algorithm: dqn(false), config: with(drawn, fast), advantages: lookedAhead(false), loss: regression},
+		{name: "double dqn", labels: true, samples: transitionStep, algorithm: dqn(true), config: with(drawn, fast), advantages: lookedAhead(true), loss: regression},
+		{name: "dqn of one step", labels: true, algorithm: dqn(true), config: with(drawn), advantages: lookedAhead(true), loss: regression},
+
+		{name: "expected", labels: true, clip: clip, algorithm: func() algo.Algorithm { return &algo.Expected{Rewards: rewards, Clip: clip} }, config: with(twice, entropy, kl("k3", false)), loss: expectation},
+		{name: "replayed", algorithm: func() algo.Algorithm { return &algo.Replayed{Returns: bounds} }, config: with(drawn, entropy), reduction: "sequence", advantages: returned, loss: policyGradient},
+		{name: "stable", algorithm: func() algo.Algorithm { return &algo.Stable{Returns: bounds, Coef: 0.3} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: stable},
+		{name: "stable without a reference", algorithm: func() algo.Algorithm { return &algo.Stable{Returns: bounds, Coef: 0} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: policyGradient},
+		{name: "distiller", algorithm: func() algo.Algorithm { return &algo.Distiller{Returns: bounds, Coef: 0.3} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: distiller},
+	}
+}
+
+// TestStepsByHand takes three steps of every algorithm, each of up to four updates, and compares with the oracle: what
+// the trainer reports, the moments of AdamW, which are means of the gradients, and the weights.
+func TestStepsByHand(t *testing.T) {
+	for _, c := range oracleCases(t) {
+		t.Run(c.name, func(t *testing.T) { c.compare(t) })
+	}
+}
+
+func (c oracleCase) compare(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p, other := newTable(t, 1), newTable(t, 2)
+	p.bodyBias = !c.labels
+	samples := tokenStep
+	if c.labels {
+		samples = labelStep
+	}
+	if c.samples != nil {
+		samples = c.samples
+	}
+	source := func(at int) *rl.Step {
+		step := samples(at)
+		step.Prefetched = c.prefetched
+		if c.joined {
+			for i, x := range step.Samples {
+				x.Episode = i / 2
+			}
+		}
+		if c.asked {
+			rng := rand.New(rand.NewPCG(uint64(at), 6))
+			for _, x := range step.Samples {
+				x.Old, x.Value = x.BehaviorLogProbs, normals(rng, x.Len(), 0.5)
+			}
+		}
+		return step
+	}
+	config := c.config
+	a := c.algorithm()
+	if config.KLCoef > 0 || a.Needs().Reference {
+		config.Reference = other
+	}
+	trainer, err := New(p, fixed(source), a, config, (&recorded{}).hooks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trainer.Close()
+	o := &oracle{c: c, x: weightsOf64(t, p), target: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3}
+	reference := weightsOf64(t, other)
+	for at, factor := range []float64{1. / 2, 1, 2. / 3} {
+		want := o.step(at, factor, source(at), reference)
+		got, err := trainer.Step(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range want {
+			if _, has := got[name]; !has || math.Abs(got.Get(name)-value) > 2e-4*(0.05+math.Abs(value)) {
+				t.Errorf("step %d: %s is %v, by hand %v", at+1, name, got.Get(name), value)
+			}
+		}
+	}
+	first, second, err := trainer.optimizer.Moments()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, v := joined(t, first), joined(t, second)
+	for name, pair := range map[string][2][]float32{
+		"first moments":  {m, narrow(o.m)[:len(m)]},
+		"second moments": {v, narrow(o.v)[:len(v)]},
+		"weights":        {narrow(weightsOf64(t, p)), narrow(o.x)},
+	} {
+		if e := torchtest.RelativeError(pair[0], pair[1]); !(e < 3e-4) {
+			t.Errorf("%s are off by %.2g of themselves", name, e)
+		}
+	}
+	if steps := trainer.optimizer.Steps(); steps != o.count {
+		t.Errorf("%d updates, by hand %d", steps, o.count)
+	}
+}
+
+func joined(t *testing.T, vs []*torch.Var) (all []float32) {
+	t.Helper()
+	for _, v := range vs {
+		data, err := v.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, data...)
+	}
+	return all
+}
+
+// weightsOf64 are the weights of a table, 0 where it has no value head.
+func weightsOf64(t *testing.T, p *tablePolicy) []float64 {
+	t.Helper()
+	x := make([]float64, 0, all)
+	for _, part := range weightsOf(t, p) {
+		for _, v := range part {
+			x = append(x, float64(v))
+		}
+	}
+	return append(x, make([]float64, all-len(x))...)
+}
+
+func narrow(x []float64) []float32 {
+	out := make([]float32, len(x))
+	for i, v := range x {
+		out[i] = float32(v)
+	}
+	return out
+}

@@ -1,0 +1,160 @@
+package train
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// remembering keeps the samples that a source has handed over.
+type remembering struct {
+	Source
+	steps []*rl.Step
+}
+
+func (r *remembering) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
+	step, err := r.Source.Next(ctx, at)
+	r.steps = append(r.steps, step)
+	return step, err
+}
+
+// asked is what a policy says of samples.
+func asked(t *testing.T, p policy.Policy, samples []*rl.Sample, pass policy.Pass) (logProbs []float32) {
+	t.Helper()
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), pass).LogProbs)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return logProbs
+}
+
+// TestReference looks at the divergence of the first steps. The reference is the policy as training found it, its
+// adapter included, whatever kind it is.
+func TestReference(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		p    func(t testing.TB, r int) *policy.CausalLM
+		rank int
+	}{{"all weights", tinyToken, 0}, {"a new adapter", tinyToken, 4}, {"an adapter that an earlier stage trained", trainedToken, 4}} {
+		t.Run(test.name, func(t *testing.T) {
+			p, twin := test.p(t, test.rank), test.p(t, test.rank)
+			r := newTokenRun(newGRPO)
+			r.Steps, r.LearningRate, r.KLCoef, r.KLType = 4, 0.02, 0.1, "k2"
+			source, sampler := r.source(t, p)
+			defer sampler.Close()
+			said := &recorded{}
+			seen := &remembering{Source: source}
+			r.Samples = r.SamplesPerPrompt
+			if _, err := Run(t.Context(), p, seen, r.algorithm(), r.Config, said.hooks()); err != nil {
+				t.Fatal(err)
+			}
+			for i, kl := range said.figure("kl/k2") {
+				if i == 0 && kl > 1e-9 || i > 0 && !(kl > 1e-6) {
+					t.Errorf("step %d: a divergence of %v from the reference", i+1, kl)
+				}
+			}
+			for at, step := range seen.steps {
+				var got []float32
+				for _, x := range step.Samples {
+					got = append(got, x.Reference...)
+				}
+				if d := torchtest.MaxDiff(got, asked(t, twin, step.Samples, policy.Pass{Temperature: 1})); d > 1e-5 {
+					t.Errorf("step %d: the reference differs from the policy as it was found by %v", at+1, d)
+				}
+			}
+			if slices.EqualFunc(weightsOf(t, p), weightsOf(t, twin), slices.Equal) {
+				t.Error("training has changed nothing")
+			}
+		})
+	}
+}
+
+// TestReferenceOfALabelPolicy has heads, which are no adapter.
+func TestReferenceOfALabelPolicy(t *testing.T) {
+	r := newLabelRun("accuracy")
+	r.Steps, r.KLCoef, r.KLType, r.BufferSize = 2, 0.1, "k3", 32
+	var said recorded
+	if _, err := r.on(t.Context(), t, tinyLabel(t), said.hooks()); err != nil {
+		t.Fatal(err)
+	}
+	if kl := said.figure("kl/k3"); kl[0] > 1e-9 || kl[1] < 1e-6 {
+		t.Errorf("divergence %v", kl)
+	}
+}
+
+// TestReferenceFollows copies the policy every few steps, never, or takes another model.
+func TestReferenceFollows(t *testing.T) {
+	near := func(p func(t testing.TB, r int) *policy.CausalLM, rank int, change func(c *Config)) []bool {
+		r := newReplayRun(&algo.Stable{Returns: algo.Returns{Min: 0, Max: 10}, Coef: 0.25})
+		r.Steps, r.MinibatchSize = 5, 0 // one update a step: the figure is of the weights before it
+		change(&r.Config)
+		var said recorded
+		if _, err := r.on(t.Context(), t, p(t, rank), said.hooks()); err != nil {
+			t.Fatal(err)
+		}
+		var zero []bool
+		for _, kl := range said.figure("kl/k1") {
+			zero = append(zero, math.Abs(kl) < 1e-5)
+		}
+		return zero
+	}
+	every := func(c *Config) { c.ReferenceEvery = 2 }
+	for _, test := range []struct {
+		name string
+		want []bool
+		got  []bool
+	}{
+		{"every 2 steps, new adapter", []bool{true, false, true, false, true}, near(tinyToken, 4, every)},
+		{"every 2 steps, trained adapter", []bool{true, false, true, false, true}, near(trainedToken, 4, every)},
+		{"every 2 steps, all weights", []bool{true, false, true, false, true}, near(tinyToken, 0, every)},
+		{"never", []bool{true, false, false, false, false}, near(tinyToken, 4, func(*Config) {})},
+		{"another model", []bool{false, false, false, false, false}, near(tinyToken, 4, func(c *Config) { c.Reference = trainedToken(t, 4) })},
+	} {
+		if diff := cmp.Diff(test.want, test.got); diff != "" {
+			t.Errorf("%s: steps without divergence (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+// TestAskingTheReferenceLeavesThePolicy checks that the weights that are lent come back.
+func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
+	p := trainedToken(t, 4)
+	r, err := newReference(p, nil, false, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := p.Params()[1]
+	values, err := first.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values[0]++
+	if err := first.Write(values); err != nil {
+		t.Fatal(err)
+	}
+	before := weightsOf(t, p)
+	inside := float32(0)
+	if err := r.ask(p, func(policy.Policy, bool) error {
+		inside = weightsOf(t, p)[1][0]
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if math.Abs(float64(inside-(values[0]-1))) > 1e-6 {
+		t.Errorf("the reference has the weight %v, want %v", inside, values[0]-1)
+	}
+	if !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
+		t.Error("the policy's weights have changed")
+	}
+}

@@ -1,0 +1,50 @@
+package train
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/run"
+)
+
+func TestTrainRefuses(t *testing.T) {
+	p := newTable(t, 1)
+	clip := algo.Clip{Low: 0.2, High: 0.2}
+	for _, test := range []struct {
+		want      string
+		algorithm algo.Algorithm
+		change    func(c *Config)
+	}{
+		{"0 steps", newGRPO(), func(c *Config) { c.Steps = 0 }},
+		{"no ratio", newReinforce(), func(c *Config) { c.Epochs = 2 }},
+		{"no ratio", newReinforce(), func(c *Config) { c.Minibatches = 2 }},
+		{"no ratio", newReinforce(), func(c *Config) { c.MinibatchSize = 2 }},
+		{"no ratio", &algo.SFT{}, func(c *Config) { c.Epochs = 2 }},
+		{"at least 2", newRLOO(), func(c *Config) { c.Samples = 1 }},
+		{"at least 2", newGRPO(), func(c *Config) { c.Samples = 1 }},
+		{"cannot be divided", &algo.Reinforce{Baseline: "moving", Scale: "group"}, nil},
+		{"reduction \"bnpo\"", &algo.GRPO{Clip: clip, Reduction: algo.Reduction{Reduction: "bnpo"}}, nil},
+		{"longest answer", &algo.GRPO{Clip: clip, Reduction: algo.Reduction{Reduction: "dr_grpo"}}, nil},
+		{"clip range", &algo.GRPO{Clip: algo.Clip{Low: 0, High: 0.2}}, nil},
+		{"clip range", &algo.RLOO{Clip: algo.Clip{Low: 1, High: 0.2}}, nil},
+		{"clip range", &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0}, ValueCoef: 1}, nil},
+		{"gamma 2", &algo.PPO{Clip: clip, Gamma: 2, ValueCoef: 1}, nil},
+		{"value coefficient 0", &algo.PPO{Clip: clip}, nil},
+		{"which is empty", &algo.Stable{Returns: algo.Returns{Min: 11, Max: 10}, Coef: 0}, nil},
+		{"decay 1", &algo.Reinforce{Decay: 1}, nil},
+		{"kl_type k1 as a loss", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k1" }},
+		{"KL estimator \"k4\"", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k4" }},
+		{"another model for a reference", newGRPO(), func(c *Config) { c.Reference, c.ReferenceEvery = p, 2 }},
+		{"an adaptive coefficient", newGRPO(), func(c *Config) { c.KLTarget, c.KLHorizon = 1, 1 }},
+		{"schedule \"step\"", newGRPO(), func(c *Config) { c.Schedule = "step" }},
+	} {
+		c := Config{Steps: 3, Samples: 4, Optimisation: Optimisation{Schedule: "linear"}}
+		if test.change != nil {
+			test.change(&c)
+		}
+		if _, err := New(p, fixed(tokenStep), test.algorithm, c, run.Hooks{}); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%T: error %v, want %q", test.algorithm, err, test.want)
+		}
+	}
+}

@@ -1,0 +1,431 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/envs"
+	_ "github.com/rltrain/rltrain/envs/code"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
+)
+
+// resumable is a run that can be begun anew as often as one likes.
+type resumable func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error)
+
+func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packing int, judge func(t *testing.T, p policy.Policy) *evaluate.Plan) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		p := p(t)
+		source, err := epochs.New(samples, 3, packing, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Config{Steps: 7, HeadRate: 3e-2, Seed: 3, Evaluate: judge(t, p),
+			Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 3, WeightDecay: 0.1, MaxGradNorm: 0.5}}
+		result, err := Run(ctx, p, source, &algo.SFT{FeatureAlignment: 0.01}, c, h)
+		return p, result, err
+	}
+}
+
+func ofLabels(rewards string, change func(r *labelRun)) resumable {
+	return ofLabelsOf(tinyLabel, rewards, change)
+}
+
+func ofLabelsOf(p func(t testing.TB) *policy.Classifier, rewards string, change func(r *labelRun)) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		r := newLabelRun(rewards)
+		r.Steps, r.train, r.validation, r.BufferSize, r.BatchSize, r.MinibatchSize, r.Epochs = 7, tinyExamples(40, 1), tinyExamples(20, 2), 24, 8, 8, 2
+		change(&r)
+		p := p(t)
+		result, err := r.on(ctx, t, p, h)
+		return p, result, err
+	}
+}
+
+// ofRoutes plays episodes of several classifications.
+func ofRoutes(a algo.Algorithm) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		p := tinyLabel(t)
+		encode := func(text string) ([]int32, error) { return []int32{int32(10 + len(text)), 3}, nil }
+		c := Config{Steps: 7, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "linear", MaxGradNorm: 1}, ValueRate: 1e-2, Seed: 3}
+		replays := a.Needs().Target > 0
+		player, err := rollout.NewLabelEpisodes(p, labelNames, encode, spelling{}, rollout.LabelEpisodesConfig{
+			Episodes: 5, Samples: 2, Values: !replays, Epsilon: replays, Seed: 3,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var source Source = player
+		if replays {
+			c.MinibatchSize = 8
+			if source, err = rollout.NewLabelReplay(player, rollout.LabelReplayConfig{
+				LabelReplayOptions: rollout.LabelReplayOptions{Capacity: 50, Updates: 2, EpsilonStart: 0.8, EpsilonEnd: 0.1, EpsilonDecay: 0.7, Gamma: 0.9, NSteps: 2},
+				BatchSize:          8, Steps: c.Steps, Seed: 3,
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		result, err := Run(ctx, p, source, a, c, h)
+		return p, result, err
+	}
+}
+
+func ofTokens(algorithm func() algo.Algorithm, p func(t testing.TB, r int) *policy.CausalLM, rank int, change func(r *tokenRun)) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		r := newTokenRun(algorithm)
+		r.Steps, r.Schedule, r.LearningRate, r.evaluated, r.every = 7, "linear", 0.005, 5, 2
+		change(&r)
+		p := p(t, rank)
+		result, err := r.on(ctx, t, p, h)
+		return p, result, err
+	}
+}
+
+// ofPrograms has programs judged anew in each run, for rewards that do not read the clock.
+func ofPrograms(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+	path := filepath.Join(t.TempDir(), "numbers.jsonl")
+	const row = `{"prompt":"NAME","prefix":"def f(x):\n    return ","tests":[{"call":"type(f(1))","expect":"int"},{"call":"f(2) > 1","expect":"True"}]}` + "\n"
+	rows := strings.Replace(row, "NAME", "a number", 1) + strings.Replace(row, "NAME", "a large number", 1)
+	if err := os.WriteFile(path, []byte(rows), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	task, err := envs.New("code", envs.Setup{Seed: 1, Text: true, HeldOut: 1}, envs.Settings{"dataset": path})
+	if err != nil {
+		t.Skip(err) // there is no Python, or no sandbox
+	}
+	t.Cleanup(func() { _ = task.(io.Closer).Close() })
+	return ofTokens(func() algo.Algorithm { return &algo.Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, func(r *tokenRun) {
+		r.task, r.maxNew, r.PromptsPerStep, r.SamplesPerPrompt, r.evaluated = task, 1, 1, 4, 1
+	})(ctx, t, h)
+}
+
+func ofReplays(a algo.Algorithm, rank int) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		r := newReplayRun(a)
+		r.Steps, r.evaluated, r.every = 7, 5, 3
+		if a.Needs().Reference {
+			r.ReferenceEvery = 3
+		}
+		p := tinyToken(t, rank)
+		result, err := r.on(ctx, t, p, h)
+		return p, result, err
+	}
+}
+
+// TestResumedRunEqualsUninterrupted ends each pair of a source and an algorithm one step behind each checkpoint, so
+// that work is lost, and goes on from the checkpoint with a policy, a source and an algorithm made anew. Rows, lines,
+// result and weights come out the same, byte for byte.
+func TestResumedRunEqualsUninterrupted(t *testing.T) {
+	label := func(t *testing.T) policy.Policy { return tinyLabel(t) }
+	token := func(t *testing.T) policy.Policy { return tinyToken(t, 4) }
+	judgeLabels := func(t *testing.T, p policy.Policy) *evaluate.Plan {
+		e, err := evaluate.Labels(p.(*policy.Classifier), tinyExamples(20, 2), evaluate.MetricLoss, 2, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	judgeLoss := func(t *testing.T, p policy.Policy) *evaluate.Plan {
+		return evaluate.Loss(p.(*policy.CausalLM), policy.Samples(texts(5)), 2)
+	}
+	scored := func(t testing.TB) *policy.Classifier { return tinyLanguageLabel(t, true) }
+	lastToken := func(t testing.TB) *policy.Classifier { return tinyLanguageLabel(t, false) }
+	bounds := algo.Returns{Min: 0, Max: 10}
+	nothing := func(*tokenRun) {}
+	for name, again := range map[string]resumable{
+		"epochs × sft of labels": supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
+		"epochs × sft of tokens": supervised(token, policy.Samples(texts(13)), 0, judgeLoss),
+		"packed epochs × sft":    supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
+		"labels × ppo":           ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
+		"labels × expected":      ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
+		"labels × a warning":     ofLabels("expr:'0.1'", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &algo.Reinforce{Decay: 0.5}, 1, 0 }),
+		"labels × reinforce":     ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &algo.Reinforce{Decay: 0.5}, 1, 0 }),
+		"labels × a2c": ofLabels("accuracy", func(r *labelRun) {
+			r.algorithm, r.Epochs, r.MinibatchSize = &algo.A2C{Gamma: 1, Lambda: 1, ValueCoef: 0.5}, 1, 0
+		}),
+		"labels × grpo": ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.LabelOptions.Samples, r.BufferSize = newGRPO(), 4, 48 }),
+		"label replay × dqn": ofLabels("accuracy", func(r *labelRun) {
+			r.algorithm, r.Epochs, r.replay = &algo.DQN{Double: true, Temperature: 0.1, TargetEvery: 3}, 1, 40
+		}),
+		"labels × rloo":             ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.LabelOptions.Samples, r.BufferSize = newRLOO(), 4, 48 }),
+		"scored labels × ppo":       ofLabelsOf(scored, "accuracy", func(r *labelRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
+		"scored labels × reinforce": ofLabelsOf(scored, "accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &algo.Reinforce{Decay: 0.5}, 1, 0 }),
+		"last token × dqn": ofLabelsOf(lastToken, "accuracy", func(r *labelRun) {
+			r.algorithm, r.Epochs, r.replay = &algo.DQN{Double: true, Temperature: 0.1, TargetEvery: 3}, 1, 40
+		}),
+		"last token × sft":            supervised(func(t *testing.T) policy.Policy { return lastToken(t) }, tinyExamples(13, 1).Samples(), 0, judgeLabels),
+		"episodes × dqn":              ofRoutes(&algo.DQN{Double: true, Temperature: 0.1, TargetEvery: 3}),
+		"episodes × a2c":              ofRoutes(&algo.A2C{Gamma: 0.9, Lambda: 0.9, ValueCoef: 0.5}),
+		"tokens × reinforce":          ofTokens(func() algo.Algorithm { return &algo.Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
+		"tokens × reinforce, a model": ofTokens(func() algo.Algorithm { return &algo.Reinforce{Baseline: "none"} }, tinyToken, 0, func(r *tokenRun) { r.rewards = "model:smalls" }),
+		"tokens × greedy":             ofTokens(func() algo.Algorithm { return &algo.Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
+		"tokens × distill":            ofTokens(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: "jsd", Mix: 0.5} }, tinyToken, 4, func(r *tokenRun) { r.taught = true }),
+		"tokens × rloo":               ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
+		"tokens × ppo":                ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
+		"async tokens × rloo":         ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"servers × grpo":              ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.servers, r.Options.Temperature = 2, 0.8 }),
+		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
+			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling{}
+		}),
+		"programs × reinforce":    ofPrograms,
+		"replay × replayed":       ofReplays(&algo.Replayed{Returns: bounds}, 0),
+		"replay × stable":         ofReplays(&algo.Stable{Returns: bounds, Coef: 0.25}, 0),
+		"replay × stable adapter": ofReplays(&algo.Stable{Returns: bounds, Coef: 0.25}, 4),
+		"replay × distiller":      ofReplays(&algo.Distiller{Returns: bounds, Coef: 0.25}, 4),
+		"tokens × grpo, adaptive": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
+			r.Epochs, r.Minibatches, r.DynamicSampling = 2, 2, true
+			r.KLCoef, r.KLType, r.KLTarget, r.KLHorizon = 0.1, "k3", 0.001, 100
+		}),
+		"tokens × grpo, trained adapter": ofTokens(newGRPO, trainedToken, 4, func(r *tokenRun) {
+			r.KLCoef, r.KLType, r.KLInReward, r.ReferenceEvery = 0.1, "k1", true, 3
+		}),
+		"pairs × dpo":                              ofPairs(func() *algo.DPO { return newDPO("sigmoid", "sft") }, trainedToken, 4, false),
+		"pairs × dpo, precomputed":                 ofPairs(func() *algo.DPO { return newDPO("ipo") }, tinyToken, 0, true),
+		"single answers × kto":                     ofPairs(func() *algo.DPO { return newDPO("kto") }, tinyToken, 4, false),
+		"units × reward model on an encoder":       ofRewards(true),
+		"units × reward model on a language model": ofRewards(false),
+		"tokens × dpo of own answers":              ofTokens(func() algo.Algorithm { return &algo.OnlineDPO{DPO: *newDPO("sigmoid")} }, tinyToken, 4, func(r *tokenRun) {}),
+		"little memory × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches, r.MicroTokens, r.holds, r.OOMRetry = 2, 2, 200, 190, true }),
+		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
+	} {
+		t.Run(name, func(t *testing.T) { resumes(t, again, true) })
+	}
+}
+
+// TestStoppedRunEqualsUninterrupted stops runs between two steps, as a user does: the step that was to come is given up
+// and leaves nothing behind.
+func TestStoppedRunEqualsUninterrupted(t *testing.T) {
+	for name, again := range map[string]resumable{
+		"labels × ppo":        ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
+		"tokens × grpo":       ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
+		"async tokens × rloo": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"replay × stable":     ofReplays(&algo.Stable{Returns: algo.Returns{Min: 0, Max: 10}, Coef: 0.25}, 4),
+		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
+			r.servers, r.Async, r.MaxStaleness, r.task = 1, true, 1, spelling{}
+		}),
+	} {
+		t.Run(name, func(t *testing.T) { resumes(t, again, false) })
+	}
+}
+
+// resumes compares a run with one in parts. Killed, a part ends behind its last checkpoint; else at it.
+func resumes(t *testing.T, again resumable, killed bool) {
+	var whole recorded
+	h := whole.hooks()
+	h.LogEvery = 3
+	p, want, err := again(t.Context(), t, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantWeights := weightsOf(t, p)
+	if want.Version < 5 {
+		t.Fatalf("only %d of %d steps changed the policy", want.Version, want.Steps)
+	}
+
+	dir, resume := t.TempDir(), ""
+	var kept, parts recorded // as of the checkpoint, and so far
+	for attempt := 0; ; attempt++ {
+		if attempt > 20 {
+			t.Fatal("the run does not come to its end")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		parts = recorded{rows: slices.Clone(kept.rows), lines: slices.Clone(kept.lines)}
+		saved := false
+		h := parts.hooks()
+		h.LogEvery, h.Resume = 3, resume
+		if killed {
+			h.SaveEvery = 2
+		}
+		h.Row = func(row report.Row) error { parts.rows = append(parts.rows, maps.Clone(row)); return nil }
+		h.Progress = func(done, total int, _ string) {
+			if (saved || !killed && done%2 == 0) && done < total {
+				cancel()
+			}
+		}
+		h.Save = func(step int, write func(dir string) error) error {
+			if killed && ctx.Err() != nil {
+				return nil // as if killed: the last checkpoint stays
+			}
+			saved = true
+			resume = filepath.Join(dir, fmt.Sprint(attempt, "-", step))
+			kept = recorded{rows: slices.Clone(parts.rows), lines: slices.Clone(parts.lines)}
+			if err := os.MkdirAll(resume, 0o755); err != nil {
+				return err
+			}
+			return write(resume)
+		}
+		p, got, err := again(ctx, t, h)
+		cancel()
+		if errors.Is(err, run.ErrStopped) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if attempt < 2 {
+			t.Errorf("the run was resumed %d times", attempt)
+		}
+		if diff := cmp.Diff(plain(t, want), plain(t, got)); diff != "" {
+			t.Errorf("result (-uninterrupted +resumed):\n%s", diff)
+		}
+		if !slices.EqualFunc(wantWeights, weightsOf(t, p), slices.Equal) {
+			t.Error("the weights differ")
+		}
+		break
+	}
+	if diff := cmp.Diff(encoded(t, whole.rows), encoded(t, parts.rows)); diff != "" {
+		t.Errorf("rows (-uninterrupted +resumed):\n%s", diff)
+	}
+	if diff := cmp.Diff(whole.lines, parts.lines); diff != "" {
+		t.Errorf("lines (-uninterrupted +resumed):\n%s", diff)
+	}
+}
+
+// plain is a result without the line breaks that a checkpoint puts into it.
+func plain(t *testing.T, r Result) string {
+	t.Helper()
+	line, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(line)
+}
+
+func weightsOf(t *testing.T, p run.Weights) run.Snapshot {
+	t.Helper()
+	weights, err := run.TakeSnapshot(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return weights
+}
+
+// TestStoppedPrefetchGoesOnExactly stops an asynchronous run in the middle of a step and takes it up again, with the
+// actions of two steps under way.
+func TestStoppedPrefetchGoesOnExactly(t *testing.T) {
+	r := newTokenRun(newRLOO)
+	r.Steps, r.Async, r.MaxStaleness = 6, true, 2
+	again := func(ctx context.Context, h run.Hooks, task envs.Task) (run.Snapshot, error) {
+		r := r
+		r.task = task
+		p := tinyToken(t, 0)
+		_, err := r.on(ctx, t, p, h)
+		return weightsOf(t, p), err
+	}
+	var whole, parts recorded
+	want, err := again(t.Context(), whole.hooks(), spelling{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	h := parts.hooks()
+	h.Save = func(step int, write func(dir string) error) error {
+		h.Resume = filepath.Join(t.TempDir(), fmt.Sprint(step))
+		if err := os.MkdirAll(h.Resume, 0o755); err != nil {
+			return err
+		}
+		return write(h.Resume)
+	}
+	if _, err := again(ctx, h, cancelling{spelling{}, 13, cancel}); !errors.Is(err, run.ErrStopped) {
+		t.Fatalf("error %v", err)
+	}
+	if n := len(parts.rows); n == 0 || n == r.Steps {
+		t.Fatalf("stopped after %d steps", n)
+	}
+	got, err := again(t.Context(), h, spelling{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.EqualFunc(want, got, slices.Equal) {
+		t.Error("the weights differ")
+	}
+	if diff := cmp.Diff(encoded(t, whole.rows), encoded(t, parts.rows)); diff != "" {
+		t.Errorf("rows (-uninterrupted +resumed):\n%s", diff)
+	}
+}
+
+// cancelling ends a context where an episode is asked for.
+type cancelling struct {
+	envs.Task
+	at     int
+	cancel func()
+}
+
+func (c cancelling) Episode(part envs.Part, index int) (envs.Env, error) {
+	if index == c.at {
+		c.cancel()
+	}
+	return c.Task.Episode(part, index)
+}
+
+// TestResultsDoNotDependOnGenerators answers different numbers of exercises at the same time.
+func TestResultsDoNotDependOnGenerators(t *testing.T) {
+	var want []string
+	for _, generators := range []int{1, 2, 16} {
+		r := newTokenRun(newGRPO)
+		r.Steps, r.NumGenerators, r.task, r.evaluated = 3, generators, spelling{}, 5
+		var said recorded
+		if _, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks()); err != nil {
+			t.Fatal(err)
+		}
+		got := encoded(t, said.rows)
+		if want == nil {
+			want = got
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%d generators (-1 +%d):\n%s", generators, generators, diff)
+		}
+	}
+	want = nil
+	for _, slots := range []int{1, 4} {
+		r := newReplayRun(&algo.Replayed{Returns: algo.Returns{Min: 0, Max: 10}})
+		r.Steps, r.slots = 3, slots
+		var said recorded
+		if _, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks()); err != nil {
+			t.Fatal(err)
+		}
+		if got := encoded(t, said.rows); want == nil {
+			want = got
+		} else if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%d slots: %s", slots, diff)
+		}
+	}
+}
+
+// TestStopIsNotAnError ends the context between two steps: the step under way is finished, and a checkpoint made.
+func TestStopIsNotAnError(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var saved []int
+	h := run.Hooks{
+		Row: func(row report.Row) error {
+			if row["step"] == 2.0 {
+				cancel()
+			}
+			return nil
+		},
+		Save: func(step int, write func(string) error) error { saved = append(saved, step); return write(t.TempDir()) },
+	}
+	_, err := newTokenRun(newReinforce).on(ctx, t, tinyToken(t, 0), h)
+	if !errors.Is(err, run.ErrStopped) || !cmp.Equal(saved, []int{2}) {
+		t.Errorf("error %v, saved %v", err, saved)
+	}
+}

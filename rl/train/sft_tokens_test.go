@@ -1,0 +1,284 @@
+package train_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
+)
+
+// spellingPolicy is a policy on a small character-level model, closed at the test's end.
+func spellingPolicy(t *testing.T, c policy.TokenConfig) *policy.CausalLM {
+	t.Helper()
+	c.Dir = filepath.Join(t.TempDir(), "tiny")
+	if err := policy.TinyModel(c.Dir, 2, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.NewToken(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// copies teaches to repeat a letter.
+func copies(t *testing.T, p *policy.CausalLM) []*rl.Sample {
+	t.Helper()
+	encoded, err := p.Encode(func(yield func(chat.Example, error) bool) {
+		for letter := 'a'; letter <= 'z'; letter++ {
+			e := chat.Example{Format: chat.PromptCompletion, Prompt: chat.Content{Text: string(letter) + ":"}, Completion: chat.Content{Text: string(letter)}}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}, policy.EncodeOptions{CompletionOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy.Samples(encoded.Sequences)
+}
+
+// lessons is a small supervised run.
+type lessons struct {
+	epochs, batch, packing int
+	checkpoint             bool
+}
+
+var quick = lessons{epochs: 40, batch: 26}
+
+func (l lessons) train(ctx context.Context, p *policy.CausalLM, samples, validation []*rl.Sample, h run.Hooks) (train.Result, error) {
+	source, err := epochs.New(samples, l.batch, l.packing, 3)
+	if err != nil {
+		return train.Result{}, err
+	}
+	return train.Run(ctx, p, source, &algo.SFT{}, train.Config{
+		Steps: l.epochs * source.PerEpoch(), Optimisation: train.Optimisation{LearningRate: 1e-2, Schedule: "constant", MaxGradNorm: 1},
+		Seed: 3, Checkpoint: l.checkpoint, Evaluate: evaluate.Loss(p, validation, source.PerEpoch()),
+	}, h)
+}
+
+func validate(t *testing.T, p *policy.CausalLM, samples []*rl.Sample) policy.Validation {
+	t.Helper()
+	v, err := p.Validate(t.Context(), samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p := spellingPolicy(t, policy.TokenConfig{Full: true})
+	samples := copies(t, p)
+	result, err := quick.train(t.Context(), p, samples, samples, run.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := validate(t, p, samples); v.Loss > 0.05 || v.Accuracy < 0.99 {
+		t.Errorf("loss %.3f, accuracy %.3f after %d updates", v.Loss, v.Accuracy, result.Version)
+	}
+	dir := t.TempDir()
+	if err := p.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer loaded.Close()
+	sampler, err := loaded.NewSampler(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	var prompts, completions [][]int32
+	for _, letter := range []string{"a", "q", "z"} {
+		ids, err := loaded.Prompt(chat.Content{Text: letter + ":"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prompts = append(prompts, ids)
+	}
+	var texts []string
+	var logProbs [][]float32
+	if err := sampler.Generate(t.Context(), prompts, policy.GenerateOptions{Samples: 1, MaxNew: 4}, func(_ int, c []policy.Completion) error {
+		texts, completions, logProbs = append(texts, c[0].Text+" "+string(c[0].Reason)), append(completions, c[0].IDs), append(logProbs, c[0].LogProbs)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a stop", "q stop", "z stop"}, texts); diff != "" {
+		t.Errorf("completions (-want +got):\n%s", diff)
+	}
+	scored, err := loaded.Score(t.Context(), prompts, completions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range scored {
+		for j, got := range scored[i].LogProbs {
+			if math.Abs(float64(got-logProbs[i][j])) > 1e-4 {
+				t.Errorf("token %d of completion %d: scored %v, sampled with %v", j, i, got, logProbs[i][j])
+			}
+			if scored[i].Rank[j] != 0 {
+				t.Errorf("token %d of completion %d has rank %d", j, i, scored[i].Rank[j])
+			}
+		}
+	}
+}
+
+func TestGenerateStopsAtStringsAndTellsFinalText(t *testing.T) {
+	p := spellingPolicy(t, policy.TokenConfig{Full: true})
+	if _, err := quick.train(t.Context(), p, copies(t, p), nil, run.Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	sampler, err := p.NewSampler(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	prompt, err := p.Prompt(chat.Content{Text: "k:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := ""
+	o := policy.GenerateOptions{Samples: 1, MaxNew: 4, Stop: []string{"k"}, OnText: func(_, _ int, text string) { told += text }}
+	if err := sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, c []policy.Completion) error {
+		if c[0].Text != "" || c[0].Reason != torch.ReasonStop || len(c[0].IDs) != 1 || told != "" {
+			t.Errorf("got %+v and told %q", c[0], told)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTokenSFTResumesAsIfItHadNotStopped(t *testing.T) {
+	for _, tuning := range []string{"lora", "full"} {
+		t.Run(tuning, func(t *testing.T) {
+			config := policy.TokenConfig{Full: tuning == "full"}
+			if !config.Full {
+				config.R, config.Alpha, config.Dropout = 4, 8, 0.1
+			}
+			train := func(p *policy.CausalLM, h run.Hooks, ctx context.Context) (rows []report.Row, err error) {
+				h.Row = func(r report.Row) error {
+					rows = append(rows, r)
+					return nil
+				}
+				samples := copies(t, p)
+				_, err = lessons{epochs: 3, batch: 2, packing: 16}.train(ctx, p, samples, samples[:5], h)
+				return rows, err
+			}
+			whole := spellingPolicy(t, config)
+			want, err := train(whole, run.Hooks{}, t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			dir := t.TempDir()
+			ctx, stop := context.WithCancel(t.Context())
+			stopAt := 4
+			hooks := run.Hooks{
+				Progress: func(done, _ int, _ string) {
+					if done == stopAt {
+						stop()
+					}
+				},
+				Save: func(_ int, write func(dir string) error) error { return write(dir) },
+			}
+			first, err := train(spellingPolicy(t, config), hooks, ctx)
+			if !errors.Is(err, run.ErrStopped) {
+				t.Fatalf("stopping: %v", err)
+			}
+			resumed := spellingPolicy(t, config)
+			rest, err := train(resumed, run.Hooks{Resume: dir}, t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, append(first, rest...)); diff != "" {
+				t.Errorf("metrics (-whole +resumed):\n%s", diff)
+			}
+			a, err := run.TakeSnapshot(whole)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := run.TakeSnapshot(resumed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !cmp.Equal(a, b) {
+				t.Error("the weights differ")
+			}
+		})
+	}
+}
+
+func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
+	p := spellingPolicy(t, policy.TokenConfig{R: 4, Alpha: 8})
+	samples := copies(t, p)
+	if _, err := (lessons{epochs: 5, batch: 26}).train(t.Context(), p, samples, nil, run.Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	want := validate(t, p, samples)
+	adapter, merged := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "m")
+	if err := p.Save(adapter); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Merge(merged, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{adapter, merged} {
+		loaded, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := validate(t, loaded, samples)
+		loaded.Close()
+		if math.Abs(got.Loss-want.Loss) > 1e-5 {
+			t.Errorf("%s: loss %v, want %v", filepath.Base(dir), got.Loss, want.Loss)
+		}
+	}
+}
+
+// TestRandomTokenLearns on weights of either dtype, checkpointed or not.
+func TestRandomTokenLearns(t *testing.T) {
+	torchtest.NoLeaks(t)
+	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
+	for _, dtype := range []torch.DType{torch.F32, torch.BF16} {
+		p, err := policy.RandomToken(shape, dtype, policy.TokenConfig{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		samples := policy.Samples([]policy.Sequence{
+			{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
+			{IDs: []int32{5, 6}, Labels: []bool{false, true}},
+		})
+		before := validate(t, p, samples)
+		for _, checkpoint := range []bool{false, true} {
+			if _, err := (lessons{epochs: 5, batch: 2, checkpoint: checkpoint}).train(t.Context(), p, samples, nil, run.Hooks{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if after := validate(t, p, samples); before.Labels != 4 || after.Loss >= before.Loss {
+			t.Errorf("%v: loss %g over %d labels, then %g", dtype, before.Loss, before.Labels, after.Loss)
+		}
+	}
+}

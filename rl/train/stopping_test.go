@@ -1,0 +1,123 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+)
+
+// TestPatience ends a run after so many evaluations in a row that were no better than the best, also where it was
+// stopped and resumed between them.
+func TestPatience(t *testing.T) {
+	scores := map[int]float64{0: 0.1, 1: 0.5, 2: 0.4, 3: 0.52, 4: 0.5, 5: 0.51, 6: 0.9, 7: 0.9, 8: 0.9}
+	for _, test := range []struct {
+		stopping   Stopping
+		last, best int
+		line       string
+	}{
+		{Stopping{}, 8, 6, ""},
+		{Stopping{Patience: 3}, 8, 6, ""},
+		{Stopping{Patience: 2}, 5, 3, "Stopped early: 2 evaluations in a row no better than that after step 3"},
+		{Stopping{Patience: 3, Threshold: 0.1}, 4, 3, "Stopped early: 3 evaluations in a row no better than that after step 3"},
+		{Stopping{Patience: 1}, 2, 1, "Stopped early: 1 evaluation in a row no better than that after step 1"},
+	} {
+		for _, stopAt := range []int{0, 2, 4} {
+			p := newTable(t, 1)
+			script := scripted{scores: scores}
+			var said recorded
+			var result Result
+			h := said.hooks()
+			h.SaveEvery = 1
+			dir := t.TempDir()
+			h.Save = func(step int, write func(string) error) error {
+				h.Resume = filepath.Join(dir, "checkpoint")
+				if err := os.MkdirAll(h.Resume, 0o755); err != nil {
+					return err
+				}
+				return write(h.Resume)
+			}
+			for err := run.ErrStopped; errors.Is(err, run.ErrStopped); {
+				ctx, cancel := context.WithCancel(t.Context())
+				h.Progress = func(done, _ int, _ string) {
+					if done == stopAt && h.Resume != "" {
+						cancel()
+						stopAt = 0
+					}
+				}
+				c := Config{Steps: 8, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: script.evaluation(t, p, 1), Stopping: test.stopping}
+				result, err = Run(ctx, p, fixed(tokenStep), newGRPO(), c, h)
+				cancel()
+				if err != nil && !errors.Is(err, run.ErrStopped) {
+					t.Fatal(err)
+				}
+			}
+			if result.Steps != test.last || result.BestStep != test.best {
+				t.Errorf("%+v: ended after step %d, best %d; want %d and %d", test.stopping, result.Steps, result.BestStep, test.last, test.best)
+			}
+			if got := said.lines[len(said.lines)-1]; strings.HasPrefix(got, "Stopped early") != (test.line != "") || test.line != "" && got != test.line {
+				t.Errorf("%+v: last line %q, want %q", test.stopping, got, test.line)
+			}
+		}
+	}
+	_, err := Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{Schedule: "constant"}, Stopping: Stopping{Patience: 1}}, run.Hooks{})
+	if err == nil || !strings.Contains(err.Error(), "early stopping waits for evaluations") {
+		t.Errorf("patience without evaluations: %v", err)
+	}
+}
+
+// TestBestByANamedFigure picks the best by a figure of the row, whichever way it gets better.
+func TestBestByANamedFigure(t *testing.T) {
+	for metric, want := range map[string]int{"": 4, "accuracy": 2, "loss": 3} {
+		p := newTable(t, 1)
+		e := &evaluate.Plan{Every: 1, KeepBest: true, Metric: metric, Run: func(_ context.Context, steps int) (evaluate.Scores, error) {
+			row := map[int]report.Row{
+				1: {"eval_accuracy": 0.1, "eval_loss": 3.0}, 2: {"eval_accuracy": 0.9, "eval_loss": 2.0},
+				3: {"eval_accuracy": 0.5, "eval_loss": 1.0}, 4: {"eval_accuracy": 0.5, "eval_loss": 4.0},
+			}[steps]
+			return evaluate.Scores{Score: float64(steps), Row: row, Value: steps}, nil
+		}}
+		result, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{Steps: 4, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: e}, run.Hooks{})
+		if err != nil || result.BestStep != want {
+			t.Errorf("by %q: step %d, %v; want %d", metric, result.BestStep, err, want)
+		}
+	}
+	e := &evaluate.Plan{Every: 1, Metric: "acuracy", Run: func(context.Context, int) (evaluate.Scores, error) {
+		return evaluate.Scores{Row: report.Row{"eval_accuracy": 0.1, "eval_reward": 1.0, "epoch": 1.0}}, nil
+	}}
+	_, err := Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: e}, run.Hooks{})
+	if err == nil || !strings.Contains(err.Error(), `no figure "acuracy" to pick the best by: choose accuracy, reward`) {
+		t.Errorf("a figure that is not there: %v", err)
+	}
+}
+
+// TestALongerRun goes on from the last checkpoint of a shorter one, and equals a long one where the rates are constant.
+func TestALongerRun(t *testing.T) {
+	dir := t.TempDir()
+	train := func(steps int, h run.Hooks) (run.Snapshot, error) {
+		p := newTable(t, 1)
+		_, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{Steps: steps, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, h)
+		return weightsOf(t, p), err
+	}
+	want, err := train(6, run.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := train(4, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := train(6, run.Hooks{Resume: dir})
+	if err != nil || !slices.EqualFunc(want, got, slices.Equal) {
+		t.Errorf("%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))
+	}
+	if _, err := train(3, run.Hooks{Resume: dir}); err == nil || !strings.Contains(err.Error(), "has made 4 steps already, and is to make 3") {
+		t.Errorf("a shorter run: %v", err)
+	}
+}

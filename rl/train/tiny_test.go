@@ -1,0 +1,424 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/remote/remotetest"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
+)
+
+// recorded is what a run wrote.
+type recorded struct {
+	rows  []report.Row
+	lines []string
+}
+
+func (r *recorded) hooks() run.Hooks {
+	return run.Hooks{
+		Row: func(row report.Row) error { r.rows = append(r.rows, row); return nil },
+		Log: func(format string, args ...any) error {
+			r.lines = append(r.lines, fmt.Sprintf(format, args...))
+			return nil
+		},
+	}
+}
+
+// steps are the rows of steps, without those of evaluations.
+func (r *recorded) steps() []report.Row {
+	var rows []report.Row
+	for _, row := range r.rows {
+		if _, ok := row["learning_rate"]; ok {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// figure is one figure of every step.
+func (r *recorded) figure(name string) []float64 {
+	var values []float64
+	for _, row := range r.steps() {
+		value, _ := row[name].(float64)
+		values = append(values, value)
+	}
+	return values
+}
+
+// encoded is the rows as they stand in a file.
+func encoded(t *testing.T, rows []report.Row) []string {
+	t.Helper()
+	lines := make([]string, len(rows))
+	for i, row := range rows {
+		line, err := json.Marshal(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines[i] = string(line)
+	}
+	return lines
+}
+
+var labelNames = []string{"a", "b", "c"}
+
+// tinyLabel is a random encoder of 2 layers and 16 features, with adapters on all its linear layers.
+func tinyLabel(t testing.TB) *policy.Classifier {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	p, err := policy.RandomLabel(&transformers.Config{
+		ModelType: "bert", VocabSize: 50, HiddenSize: 16, NumHiddenLayers: 2, NumAttentionHeads: 2,
+		IntermediateSize: 32, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
+	}, policy.LabelConfig{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// tinyLanguageLabel is a classifier on a language model, with a head on the last token, or with scored the labels' own
+// text in its place.
+func tinyLanguageLabel(t testing.TB, scored bool) *policy.Classifier {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	c := policy.LabelConfig{Dir: t.TempDir() + "/tiny", Labels: labelNames, R: 4, Alpha: 8, Dropout: 0.1, Seed: 5}
+	if err := policy.TinyModel(c.Dir, 2, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	if scored {
+		c.Prompt = func(bool) envs.Observation { return envs.Observation{Text: policy.TextMark + ":"} }
+	}
+	p, err := policy.NewLabel(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// tinyExamples are sequences of 3 to 12 noise tokens around two tokens that tell the label.
+func tinyExamples(n int, seed uint64) policy.Examples {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	var e policy.Examples
+	for range n {
+		label := rng.IntN(len(labelNames))
+		ids := make([]int32, 3+rng.IntN(10))
+		for i := range ids {
+			ids[i] = int32(10 + rng.IntN(40))
+		}
+		ids[rng.IntN(len(ids))] = int32(1 + label)
+		ids[rng.IntN(len(ids))] = int32(4 + label)
+		e.IDs, e.Labels = append(e.IDs, ids), append(e.Labels, label)
+	}
+	return e
+}
+
+func labelRewards(t testing.TB, list string) *reward.Labels {
+	t.Helper()
+	r, err := reward.ParseLabels(list, labelNames, reward.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// labelRun is a small run on a classifier's choices.
+type labelRun struct {
+	algorithm algo.Algorithm // nil = Expected, or PPO where the rewards do not read probabilities
+	rewards   string
+	rollout.LabelOptions
+	train, validation policy.Examples
+	metric            string
+	replay            int // of what is replayed, how much is kept; 0 = nothing is
+	holds             int // tokens that memory suffices for; 0 = any number
+	Config
+}
+
+func newLabelRun(rewards string) labelRun {
+	return labelRun{
+		rewards: rewards, LabelOptions: rollout.LabelOptions{BufferSize: 256, BatchSize: 32}, metric: evaluate.MetricAccuracy,
+		train: tinyExamples(256, 1), validation: tinyExamples(128, 2),
+		Config: Config{
+			Steps: 6, Optimisation: Optimisation{LearningRate: 2e-2, Schedule: "linear", MaxGradNorm: 1}, ValueRate: 2e-2, HeadRate: 2e-2,
+			Updates: Updates{Epochs: 3}, MinibatchSize: 32, Regularisation: Regularisation{EntropyCoef: 0.01}, Seed: 3,
+		},
+	}
+}
+
+func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h run.Hooks) (Result, error) {
+	t.Helper()
+	rewards := labelRewards(t, r.rewards)
+	defer rewards.Close()
+	a := r.algorithm
+	if a == nil {
+		a = &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Gamma: 0.99, Lambda: 0.95, ValueClip: 0.2, ValueCoef: 0.5, Whiten: true}
+		if rewards.ReadsProbs() {
+			a = &algo.Expected{Rewards: rewards, Clip: algo.Clip{Low: 0.2, High: 0.2}}
+		}
+	}
+	player, err := rollout.NewLabels(p, nil, r.train, rewards, rollout.LabelsConfig{
+		Algorithm: "ppo", LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, Epsilon: r.replay > 0, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source Source = player
+	if r.replay > 0 {
+		if source, err = rollout.NewLabelReplay(player, rollout.LabelReplayConfig{
+			LabelReplayOptions: rollout.LabelReplayOptions{Capacity: r.replay, Updates: 3, EpsilonStart: 1, EpsilonEnd: 0.1, EpsilonDecay: 0.5, Gamma: 1, NSteps: 1},
+			BatchSize:          r.BatchSize, Steps: r.Steps, Seed: r.Seed,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Config.Samples = r.LabelOptions.Samples
+	if r.Evaluate, err = evaluate.Labels(p, r.validation, r.metric, 1, rewards); err != nil {
+		t.Fatal(err)
+	}
+	return Run(ctx, within(p, r.holds), source, a, r.Config, h)
+}
+
+// tinyToken is a policy on a model of 2 layers: all of its weights, or with r an adapter.
+func tinyToken(t testing.TB, r int) *policy.CausalLM {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	dir := t.TempDir()
+	if err := policy.TinyModel(dir+"/tiny", 2, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.NewToken(policy.TokenConfig{Dir: dir + "/tiny", Full: r == 0, R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// trainedToken is one with an adapter that an earlier stage has trained.
+func trainedToken(t testing.TB, r int) *policy.CausalLM {
+	t.Helper()
+	p := tinyToken(t, r)
+	rng := rand.New(rand.NewPCG(7, 0))
+	for i, v := range p.Params() {
+		values, err := v.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range values {
+			if i%2 == 1 { // a B, which is 0 in a new adapter
+				values[j] = float32(0.1 * rng.NormFloat64())
+			}
+		}
+		if err := v.Write(values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Changed()
+	return p
+}
+
+// letters pays 1 for an action that begins with a small letter and 0 for others. It is a bandit with many
+// arms, of which a quarter pay.
+type letters struct{}
+
+func (letters) Len(envs.Part) int { return 0 }
+func (letters) Episode(part envs.Part, index int) (envs.Env, error) {
+	return &letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}, nil
+}
+
+type letterEpisode struct{ shown string }
+
+func (e *letterEpisode) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: e.shown}, nil
+}
+
+func small(text string) bool { return text != "" && text[0] >= 'a' && text[0] <= 'z' }
+
+func (e *letterEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	info := &envs.Info{Correct: small(a.Text), FormatOK: a.Stop == envs.StopEnd, FoundBy: "letter"}
+	step := envs.Step{Keep: len(a.Text), Done: true, Info: info}
+	if info.Correct {
+		step.Reward = 1
+	}
+	return step, nil
+}
+
+// spelling pays 1 for each action that begins with a small letter, and ends after three.
+type spelling struct{}
+
+func (spelling) Len(envs.Part) int { return 0 }
+func (spelling) Episode(part envs.Part, index int) (envs.Env, error) {
+	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5)}, nil
+}
+
+type spellingEpisode struct {
+	shown        string
+	turns, right int
+}
+
+func (e *spellingEpisode) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: e.shown}, nil
+}
+
+func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	step := envs.Step{Keep: len(a.Text), Append: ";"}
+	if small(a.Text) {
+		step.Reward = 1
+		e.right++
+	}
+	e.turns++
+	if step.Done = e.turns == 3; step.Done {
+		step.Info = &envs.Info{Correct: e.right == 3, FormatOK: true, FoundBy: "letters"}
+	}
+	return step, nil
+}
+
+// tokenRun is a small run on a language model's rollouts.
+type tokenRun struct {
+	algorithm func() algo.Algorithm // anew for each run: algorithms have state
+	task      envs.Task
+	rollout.Options
+	maxNew    int
+	greedy    bool
+	rewards   string // with model:smalls among them; "" = the task's own
+	evaluated int    // episodes of an evaluation
+	every     int    // steps between evaluations
+	Config
+
+	holds   int  // tokens that memory suffices for; 0 = any number
+	taught  bool // by another tiny model, of the same tokens
+	servers int  // that write; 0 = the policy's own sampler does
+	quirk   func(i int, s *remotetest.Server)
+	told    func(line string)
+}
+
+func newTokenRun(algorithm func() algo.Algorithm) tokenRun {
+	return tokenRun{
+		algorithm: algorithm, task: letters{}, maxNew: 3,
+		Options: rollout.Options{PromptsPerStep: 4, SamplesPerPrompt: 8, NumGenerators: 2, Sampling: rollout.Sampling{Temperature: 1}, MaxStaleness: 1},
+		Config: Config{
+			Steps: 25, Optimisation: Optimisation{LearningRate: 0.02, Schedule: "constant", MaxGradNorm: 1}, ValueRate: 0.02,
+			MicroTokens: 200, Longest: 3, Seed: 1,
+		},
+	}
+}
+
+// source is that of the run's rollouts; closing it is the test's.
+func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, writer) {
+	t.Helper()
+	var sampler writer
+	var err error
+	if r.servers > 0 {
+		sampler, err = r.serve(t, p)
+	} else {
+		sampler, err = p.NewSampler(r.NumGenerators * r.SamplesPerPrompt)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rewards *reward.Text
+	if r.rewards != "" {
+		if rewards, err = reward.ParseText(r.rewards, nil, reward.Options{Critic: func(string) (envs.Critic, error) { return smalls{}, nil }}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := rollout.NewTokens(sampler, r.task, rollout.TokensConfig{
+		Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source, sampler
+}
+
+func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
+	t.Helper()
+	source, sampler := r.source(t, p)
+	defer sampler.Close()
+	r.Samples, r.Temperature = r.SamplesPerPrompt, r.Options.Temperature
+	if r.taught {
+		r.Teacher = trainedToken(t, 4)
+	}
+	if r.Evaluate == nil {
+		r.Evaluate = evaluate.Answers(sampler, r.task, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
+	}
+	return Run(ctx, within(p, r.holds), source, r.algorithm(), r.Config, h)
+}
+
+// smalls is a reward model that counts small letters, on a scale of its own.
+type smalls struct{}
+
+func (smalls) Score(_ context.Context, completions []envs.Completion) ([]float64, []error) {
+	scores := make([]float64, len(completions))
+	for i, c := range completions {
+		scores[i] = 5
+		for _, letter := range c.Text {
+			if small(string(letter)) {
+				scores[i] += 0.5
+			}
+		}
+	}
+	return scores, make([]error, len(completions))
+}
+
+// replayRun is a small run on turns out of a buffer.
+type replayRun struct {
+	algorithm algo.Algorithm
+	rollout.ReplayOptions
+	load, save string
+	maxNew     int
+	slots      int
+	evaluated  int
+	every      int
+	Config
+}
+
+func newReplayRun(a algo.Algorithm) replayRun {
+	return replayRun{
+		algorithm: a, maxNew: 2, slots: 4,
+		ReplayOptions: rollout.ReplayOptions{PromptsPerStep: 8, NumUpdateSteps: 32, BufferSize: 48, Temperature: 1, Gamma: 0.5},
+		Config: Config{
+			Steps: 20, Optimisation: Optimisation{LearningRate: 0.01, Schedule: "linear", MaxGradNorm: 1}, MinibatchSize: 8,
+			MicroTokens: 100, Seed: 1,
+		},
+	}
+}
+
+func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
+	t.Helper()
+	sampler, err := p.NewSampler(r.slots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sampler.Close()
+	source, err := rollout.NewReplay(sampler, spelling{}, rollout.ReplayConfig{
+		ReplayOptions: r.ReplayOptions, MaxNew: r.maxNew, Seed: r.Seed, Load: r.load, Save: r.save,
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	r.Config.Temperature = r.ReplayOptions.Temperature
+	if r.Evaluate == nil {
+		r.Evaluate = evaluate.Answers(sampler, spelling{}, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
+	}
+	return Run(ctx, p, source, r.algorithm, r.Config, h)
+}
+
+func newReinforce() algo.Algorithm { return &algo.Reinforce{Decay: 0.9} }
+func newRLOO() algo.Algorithm      { return &algo.RLOO{Clip: algo.Clip{Low: 0.2, High: 0.2}} }
+func newGRPO() algo.Algorithm      { return &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}} }
+func newPPO() algo.Algorithm {
+	return &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Gamma: 1, Lambda: 0.95, ValueClip: 0.2, ValueCoef: 0.5, Whiten: true}
+}

@@ -1,0 +1,163 @@
+package train
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// trlPreferences is the content of testdata/trl.json, which scripts/fixtures/preferences.py writes.
+type trlPreferences struct {
+	Beta      float64 `json:"beta"`
+	Smoothing float64 `json:"label_smoothing"`
+	Gamma     float64 `json:"simpo_gamma"`
+	Alpha     float64 `json:"cpo_alpha"`
+	Pairs     []struct {
+		Prompt   []int32 `json:"prompt"`
+		Chosen   []int32 `json:"chosen"`
+		Rejected []int32 `json:"rejected"`
+	} `json:"pairs"`
+	Reference struct{ Chosen, Rejected, Mismatched []float32 } `json:"reference"`
+	Losses    map[string]struct {
+		Weights      []float64          `json:"weights"`
+		Smoothing    float64            `json:"label_smoothing"`
+		Loss         float64            `json:"loss"`
+		Metrics      map[string]float64 `json:"metrics"`
+		GradientNorm float64            `json:"gradient_norm"`
+		Gradient     []float64          `json:"gradient"`
+	} `json:"losses"`
+}
+
+// answered is a sample whose reference has said sum of its answer.
+func answered(unit, index int, prompt, answer []int32, sum float32) *rl.Sample {
+	x := &rl.Sample{Tokens: slices.Concat(prompt, answer), Actions: answer, Prompt: unit, Index: index, Truth: int32(1 - index), Reference: make([]float32, len(answer))}
+	x.Reference[0] = sum
+	for i := range answer {
+		x.Rows = append(x.Rows, len(prompt)-1+i)
+	}
+	return x
+}
+
+// TestPreferencesAsTRL compares loss, figures and gradient with TRL's on the same model and batch.
+func TestPreferencesAsTRL(t *testing.T) {
+	torchtest.NoLeaks(t)
+	var want trlPreferences
+	if err := files.LoadJSON("testdata/trl.json", &want); err != nil {
+		t.Fatal(err)
+	}
+	var pairs, single []*rl.Sample
+	for i, pair := range want.Pairs {
+		pairs = append(pairs, answered(i, 0, pair.Prompt, pair.Chosen, want.Reference.Chosen[i]), answered(i, 1, pair.Prompt, pair.Rejected, want.Reference.Rejected[i]))
+	}
+	for i, x := range []*rl.Sample{pairs[0], pairs[2], pairs[1], pairs[3], pairs[5]} {
+		y := *x
+		y.Prompt, y.Index = i, 0
+		single = append(single, &y)
+	}
+	for name, w := range want.Losses {
+		t.Run(name, func(t *testing.T) {
+			p, err := policy.NewToken(policy.TokenConfig{Dir: policytest.Fixture(t, "causal/llama"), Full: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			a := &algo.DPO{Losses: strings.Split(name, ","), Beta: want.Beta, Smoothing: w.Smoothing, SimPOGamma: want.Gamma, CPOAlpha: want.Alpha, DesirableWeight: 1, UndesirableWeight: 1}
+			if len(w.Weights) == 2 {
+				a.Weights = []string{"1", "0.5"}
+			}
+			samples := slices.Clone(pairs)
+			if !a.Needs().Reference {
+				for i, x := range samples {
+					y := *x
+					y.Reference = nil
+					samples[i] = &y
+				}
+			}
+			step := &rl.Step{Samples: samples, Figures: rl.Meter{}}
+			if a.Unpaired() {
+				samples, step.Samples = single, single
+				for i, x := range single {
+					y := epochs.Mismatched(x, single[(i+1)%len(single)], 96)
+					y.Reference = make([]float32, y.Len())
+					y.Reference[0] = want.Reference.Mismatched[i]
+					step.KLSamples = append(step.KLSamples, y)
+				}
+			}
+			tr := &Trainer{policy: p, needs: a.Needs(), config: Config{}.complete(), reference: &reference{}}
+			tr.needs.Reference = false // it has been asked
+			if err := tr.askAside(step.KLSamples); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Prepare(step); err != nil {
+				t.Fatal(err)
+			}
+			tr.algorithm = a
+			u, err := tr.gradient(samples)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near := func(what string, got, want float64) {
+				if math.Abs(got-want) > 1e-4*(1+math.Abs(want)) {
+					t.Errorf("%s %v, TRL has %v", what, got, want)
+				}
+			}
+			near("loss", u.figures["loss"], w.Loss)
+			for figure, value := range w.Metrics {
+				switch figure {
+				case "kl":
+					near(figure, step.Figures.Get("kl"), value)
+				case "entropy":
+					near(figure, u.entropy/u.actions, value)
+				case "mean_token_accuracy":
+					near(figure, u.right/u.judged, value)
+				default:
+					near(figure, u.figures[figure], value)
+				}
+			}
+			grad := gradientOf(t, p, 24*40)
+			norm := 0.0
+			for _, g := range grad {
+				norm += float64(g) * float64(g)
+			}
+			near("norm of the gradient", math.Sqrt(norm), w.GradientNorm)
+			for i, g := range w.Gradient {
+				near("gradient", float64(grad[i]), g)
+			}
+		})
+	}
+}
+
+// gradientOf is that of the first layer's down projection [24, 40].
+func gradientOf(t *testing.T, p *policy.CausalLM, size int) (grad []float32) {
+	t.Helper()
+	for _, v := range p.Params() {
+		shape, err := v.Shape()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Equal(shape, []int64{24, 40}) && grad == nil {
+			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				if g, ok := s.Grad(v); ok {
+					grad = s.Read(g)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(grad) != size {
+		t.Fatalf("%d values of the gradient", len(grad))
+	}
+	return grad
+}

@@ -1,0 +1,477 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// collected is a trainer with what its source gives for the first step.
+func collected(t *testing.T, p *policy.CausalLM, r tokenRun) (*Trainer, *rl.Step) {
+	t.Helper()
+	source, sampler := r.source(t, p)
+	defer sampler.Close()
+	step, err := source.Next(t.Context(), rl.At{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Samples = r.SamplesPerPrompt
+	tr, err := New(p, source, r.algorithm(), r.Config, run.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tr.Close)
+	if tr.reference, err = newReference(p, tr.config.Reference, tr.config.ReferenceEvery > 0, tr.refers()); err != nil {
+		t.Fatal(err)
+	}
+	return tr, step
+}
+
+// prepared asks about the samples of a step as a step of training does.
+func prepared(t *testing.T, tr *Trainer, step *rl.Step) {
+	t.Helper()
+	for _, x := range step.Samples {
+		x.Old, x.Value = nil, nil
+	}
+	tr.scored = tr.scoredFirst()
+	if err := tr.score(step.Samples); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.algorithm.Prepare(step); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// gradientsOf are those that a minibatch leaves in the parameters; they are dropped.
+func gradientsOf(t *testing.T, p run.Weights) []float32 {
+	t.Helper()
+	var all []float32
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		for _, v := range p.Params() {
+			if g, ok := s.Grad(v); ok {
+				all = append(all, s.Read(g)...)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := torch.ZeroGrad(p.Params()); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// counting counts the forward passes of a policy.
+type counting struct {
+	policy.Policy
+	passes int
+}
+
+func (c *counting) Forward(s *torch.Scope, b *rl.Batch, pass policy.Pass) policy.Output {
+	c.passes++
+	return c.Policy.Forward(s, b, pass)
+}
+
+// TestFirstUpdateTakesTheScoringPass: the first part is run once, not twice, and gives the gradient that running it
+// again would.
+func TestFirstUpdateTakesTheScoringPass(t *testing.T) {
+	for _, tokens := range []int{0, 40} {
+		r := newTokenRun(newPPO)
+		r.Minibatches, r.Epochs, r.MicroTokens = 2, 2, tokens
+		tr, step := collected(t, tinyToken(t, 0), r)
+		step.Figures = rl.Meter{}
+		c := &counting{Policy: tr.policy}
+		tr.policy = c
+		prepared(t, tr, step)
+		scoring := c.passes
+		batch := tr.minibatches(step.Samples, 0)[0]
+		parts := len(tr.parts(batch))
+		if _, err := tr.gradient(batch); err != nil {
+			t.Fatal(err)
+		}
+		first := gradientsOf(t, tr.policy)
+		if got := c.passes - scoring; got != parts-1 || tr.kept != nil {
+			t.Errorf("the first update of %d parts ran %d of them, want all but one", parts, got)
+		}
+		if _, err := tr.gradient(batch); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(first, gradientsOf(t, tr.policy)); diff != "" {
+			t.Errorf("another gradient than that of a pass of its own: %s", diff)
+		}
+	}
+}
+
+// TestFirstRatioIsExactlyOne looks at the first update of a step: what is compared with π_old is π_old itself, to the
+// last bit.
+func TestFirstRatioIsExactlyOne(t *testing.T) {
+	for name, algorithm := range map[string]func() algo.Algorithm{"rloo": newRLOO, "grpo": newGRPO, "ppo": newPPO} {
+		for _, minibatches := range []int{1, 3} {
+			r := newTokenRun(algorithm)
+			r.Minibatches, r.Epochs = minibatches, minibatches
+			tr, step := collected(t, tinyToken(t, 0), r)
+			step.Figures = rl.Meter{}
+			prepared(t, tr, step)
+			for _, batch := range tr.minibatches(step.Samples, 0) {
+				u, err := tr.gradient(batch)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if u.kl != 0 || u.low != 0 || u.high != 0 {
+					t.Errorf("%s, %d minibatches: an update starts at %+v", name, minibatches, u)
+				}
+			}
+			gradientsOf(t, tr.policy)
+		}
+	}
+	t.Run("labels", func(t *testing.T) {
+		r := newLabelRun("accuracy")
+		r.Steps, r.Epochs, r.BufferSize = 1, 1, 32
+		var said recorded
+		if _, err := r.on(t.Context(), t, tinyLabel(t), said.hooks()); err != nil {
+			t.Fatal(err)
+		}
+		row := said.steps()[0]
+		for _, name := range []string{"approx_kl", "clip_ratio/region_mean", "sampling/sampling_logp_difference/max"} {
+			if row[name] != 0.0 {
+				t.Errorf("the first update has %s %v, want exactly 0", name, row[name])
+			}
+		}
+	})
+}
+
+func TestMicroBatchesChangeNothing(t *testing.T) {
+	for name, algorithm := range map[string]func() algo.Algorithm{
+		"reinforce": func() algo.Algorithm { return &algo.Reinforce{Baseline: "batch"} },
+		"reinforce dr_grpo": func() algo.Algorithm {
+			return &algo.Reinforce{Baseline: "batch", Reduction: algo.Reduction{Reduction: algo.ReduceDrGRPO}}
+		},
+		"grpo sequence": func() algo.Algorithm {
+			return &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Reduction: algo.Reduction{Reduction: algo.ReduceSequence}}
+		},
+		"rloo": newRLOO, "grpo": newGRPO, "ppo": newPPO,
+	} {
+		p := tinyToken(t, 4)
+		r := newTokenRun(algorithm)
+		r.KLCoef, r.KLType, r.EntropyCoef = 0.1, "k3", 0.01
+		tr, step := collected(t, p, r)
+		step.Figures = rl.Meter{}
+		var want []float32
+		for _, limit := range []int{0, 100, 1} {
+			tr.config.MicroTokens = limit
+			prepared(t, tr, step)
+			if _, err := tr.gradient(step.Samples); err != nil {
+				t.Fatal(err)
+			}
+			got := gradientsOf(t, p)
+			if limit == 0 {
+				want = got
+			} else if e := torchtest.RelativeError(got, want); !(e < 1e-5) {
+				t.Errorf("%s, %d tokens a pass: the gradient differs by %v", name, limit, e)
+			}
+		}
+	}
+}
+
+// TestMicroBatchesChangeNoImitation has dropout, which is each sample's own.
+func TestMicroBatchesChangeNoImitation(t *testing.T) {
+	examples, sequences := tinyExamples(24, 1).Samples(), policy.Samples(texts(24))
+	for name, test := range map[string]struct {
+		p       policy.Policy
+		samples []*rl.Sample
+	}{"labels": {tinyLabel(t), examples}, "tokens": {trainedToken(t, 4), sequences}} {
+		source, err := epochs.New(test.samples, len(test.samples), 0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr, err := New(test.p, source, &algo.SFT{FeatureAlignment: 0.1}, Config{Steps: 9, Optimisation: Optimisation{Schedule: "constant"}, Seed: 1}, run.Hooks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tr.Close()
+		gradient := func(limit, step int) []float32 {
+			tr.config.MicroTokens, tr.state.Step = limit, step
+			if _, err := tr.gradient(test.samples); err != nil {
+				t.Fatal(err)
+			}
+			return gradientsOf(t, test.p)
+		}
+		want := gradient(0, 0)
+		for _, limit := range []int{1, 30, 100} {
+			if e := torchtest.RelativeError(gradient(limit, 0), want); !(e < 1e-5) {
+				t.Errorf("%s, %d tokens a pass: the gradient differs by %v", name, limit, e)
+			}
+		}
+		if e := torchtest.RelativeError(gradient(0, 1), want); e < 1e-3 {
+			t.Errorf("%s: another step has the same dropout", name)
+		}
+	}
+}
+
+// TestMicroBatchesChangeNoPreference: the answers of a pair stay in one pass, however few tokens it may have.
+func TestMicroBatchesChangeNoPreference(t *testing.T) {
+	p := tinyToken(t, 4)
+	pairs := slices.Concat(preferred(t, p, 13)...)
+	source := epochs.NewPreferences(preferred(t, p, 13), 4, 0, 5)
+	tr, err := New(p, source, newDPO("simpo"), Config{Steps: 9, Optimisation: Optimisation{Schedule: "constant"}, Seed: 1}, run.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	var want []float32
+	for _, limit := range []int{0, 90, 1} {
+		tr.config.MicroTokens = limit
+		if _, err := tr.gradient(pairs); err != nil {
+			t.Fatalf("%d tokens a pass: %v", limit, err)
+		}
+		if got := gradientsOf(t, p); limit == 0 {
+			want = got
+		} else if e := torchtest.RelativeError(got, want); !(e < 1e-5) {
+			t.Errorf("%d tokens a pass: the gradient differs by %v", limit, e)
+		}
+	}
+}
+
+// everything is an algorithm that asks for a backward pass of every sample.
+type everything struct{ algo.Algorithm }
+
+func (a everything) Needs() algo.Needs {
+	needs := a.Algorithm.Needs()
+	needs.ByAdvantage = false
+	return needs
+}
+
+// TestSamplesWithoutAdvantageNeedNoBackwardPass compares a step that leaves them out of the backward pass with
+// one that does not: the same gradient and the same figures.
+func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
+	for name, algorithm := range map[string]func() algo.Algorithm{
+		"reinforce": func() algo.Algorithm { return &algo.Reinforce{Baseline: "group"} }, "rloo": newRLOO, "grpo": newGRPO,
+	} {
+		p := tinyToken(t, 4)
+		tr, step := collected(t, p, newTokenRun(algorithm))
+		step.Figures = rl.Meter{}
+		for _, x := range step.Groups[0] {
+			clear(x.Rewards)
+		}
+		gradient := func(needs algo.Needs) ([]float32, rl.Meter, int) {
+			tr.needs = needs
+			prepared(t, tr, step)
+			_, idle := tr.idle(step.Samples)
+			u, err := tr.gradient(step.Samples)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := rl.Meter{}
+			u.fill(m, 0, needs, tr.accuracy)
+			return gradientsOf(t, p), m, len(idle)
+		}
+		want, wantFigures, none := gradient(everything{tr.algorithm}.Needs())
+		got, figures, idle := gradient(tr.algorithm.Needs())
+		if none != 0 || idle < len(step.Groups[0]) {
+			t.Fatalf("%s: %d and %d samples are left out", name, none, idle)
+		}
+		if e := torchtest.RelativeError(got, want); !(e < 1e-5) {
+			t.Errorf("%s: the gradient differs by %v", name, e)
+		}
+		if diff := cmp.Diff(wantFigures, figures, cmpopts.EquateApprox(1e-5, 1e-6)); diff != "" {
+			t.Errorf("%s: figures (-with +without):\n%s", name, diff)
+		}
+	}
+}
+
+// TestNothingToLearnChangesNothing has an update with advantages, and so a momentum, and then one without any.
+func TestNothingToLearnChangesNothing(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		algorithm func() algo.Algorithm
+		epochs    int
+		change    func(c *Config)
+		same      bool
+	}{
+		{"reinforce", newReinforce, 1, func(*Config) {}, true},
+		{"grpo", newGRPO, 2, func(*Config) {}, true},
+		{"grpo with entropy", newGRPO, 1, func(c *Config) { c.EntropyCoef = 0.1 }, false},
+		{"grpo with a reference", newGRPO, 1, func(c *Config) { c.KLCoef, c.KLType = 0.1, "k3" }, false},
+		{"ppo", newPPO, 1, func(*Config) {}, false},
+	} {
+		p := tinyToken(t, 4)
+		r := newTokenRun(test.algorithm)
+		r.Epochs = test.epochs
+		test.change(&r.Config)
+		tr, step := collected(t, p, r)
+		update := func(advantage float32) int {
+			step.Figures = rl.Meter{}
+			prepared(t, tr, step)
+			for i, x := range step.Samples {
+				x.Fill(float64(advantage * float32(1-2*(i%2))))
+			}
+			moved, err := tr.updates(step)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return moved
+		}
+		before := weightsOf(t, p)
+		if n := update(1); n != test.epochs || slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
+			t.Errorf("%s: %d updates with advantages", test.name, n)
+		}
+		before = weightsOf(t, p)
+		n := update(0)
+		if same := slices.EqualFunc(before, weightsOf(t, p), slices.Equal); same != test.same || (n == 0) != test.same {
+			t.Errorf("%s: %d updates without advantages, weights the same: %t", test.name, n, same)
+		}
+	}
+}
+
+// TestStepsThatTeachNothingMakeNoVersion pays the same for everything.
+func TestStepsThatTeachNothingMakeNoVersion(t *testing.T) {
+	p := newTable(t, 1)
+	tr, err := New(p, fixed(func(at int) *rl.Step {
+		step := tokenStep(at)
+		for _, group := range step.Groups {
+			for _, x := range group {
+				clear(x.Rewards)
+				x.Rewards[0], x.Overlong = 0.5, 0
+			}
+		}
+		if at == 1 {
+			step.Samples = nil
+		}
+		return step
+	}), newGRPO(), Config{Steps: 3, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Samples: 4}, run.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	before := weightsOf(t, p)
+	for range 2 {
+		m, err := tr.Step(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Get("policy_version") != 0 || m.Get("updates") != 0 {
+			t.Errorf("%v", m)
+		}
+	}
+	if p.version != 0 || !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
+		t.Errorf("the policy has changed %d times", p.version)
+	}
+}
+
+func TestNonFiniteGradientStops(t *testing.T) {
+	p := newTable(t, 1)
+	var dumped map[string]any
+	h := run.Hooks{Dump: func(name string, v any) (string, error) { dumped = v.(map[string]any); return "logs/" + name, nil }}
+	for _, h := range []run.Hooks{{}, h} {
+		tr, err := New(p, fixed(func(at int) *rl.Step {
+			step := tokenStep(at)
+			step.Groups[0][1].Rewards[0] = 1e39 // finite, until advantages are float32
+			return step
+		}), &algo.Reinforce{Baseline: "none"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tr.Close()
+		before := weightsOf(t, p)
+		_, err = tr.Step(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "step 1") || !strings.Contains(err.Error(), "a lower learning rate") {
+			t.Errorf("error %v", err)
+		}
+		if !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
+			t.Error("the weights have changed")
+		}
+		if err := torch.ZeroGrad(p.Params()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if dumped["step"] != 1 || len(dumped["tokens"].([][]int32)) != 11 {
+		t.Errorf("kept for a look: %v", dumped)
+	}
+}
+
+func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
+	r := newTokenRun(newGRPO)
+	r.Steps, r.Epochs, r.TargetKL, r.LearningRate = 1, 20, 1e-3, 0.05
+	var said recorded
+	p := tinyToken(t, 0)
+	if _, err := r.on(t.Context(), t, p, said.hooks()); err != nil {
+		t.Fatal(err)
+	}
+	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		for i, v := range p.Params() {
+			if grad, ok := s.Grad(v); ok && s.Item(s.Sum(s.Mul(grad, grad))) != 0 {
+				t.Errorf("the gradient of weight %d stays for the next step", i)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n := said.figure("updates")[0]; n == 0 || n > 5 || !strings.Contains(strings.Join(said.lines, "\n"), fmt.Sprintf("stopped the updates of step 1 after %v: KL past 1.5 × 0.001", n)) {
+		t.Errorf("%v updates:\n%s", n, strings.Join(said.lines, "\n"))
+	}
+}
+
+// TestDivergenceFarAwayPullsBack has actions that have run away: the loss stays finite, as the metric has it, and its
+// slope leads back.
+func TestDivergenceFarAwayPullsBack(t *testing.T) {
+	for _, d := range []float64{-1000, -30, -20.5, -19.5, -1, 0, 3, 40} {
+		v, err := torch.Parameter([]float32{float32(d)}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		var value, slope float64
+		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			loss := lossOfKL(s, "k3", v.T(), s.Floats([]float32{0}, 1), s.Floats([]float32{2}, 1))
+			value = s.Item(loss)
+			s.Backward(loss)
+			g, _ := s.Grad(v)
+			slope = s.Item(g)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		beyond := math.Max(d, -20)
+		wantSlope := 2 * (1 - math.Exp(-beyond))
+		want := 2*(math.Exp(-beyond)-1+beyond) + (d-beyond)*wantSlope
+		if math.Abs(value-want) > 1e-5*(1e-3+math.Abs(want)) || math.Abs(slope-wantSlope) > 1e-5*(1e-3+math.Abs(wantSlope)) {
+			t.Errorf("k3 at %v: %v with slope %v, want %v with slope %v", d, value, slope, want, wantSlope)
+		}
+		if got := 2 * rl.K3.Value(d, 0); math.Abs(got-want) > 1e-9*(1e-3+math.Abs(want)) {
+			t.Errorf("the metric at %v is %v, want %v", d, got, want)
+		}
+	}
+}
+
+// TestReplayBuffer starts a run with what another one has written.
+func TestReplayBuffer(t *testing.T) {
+	path := t.TempDir() + "/buffer.jsonl"
+	r := newReplayRun(&algo.Replayed{Returns: algo.Returns{Min: 0, Max: 10}})
+	r.Steps, r.save = 2, path
+	if _, err := r.on(t.Context(), t, tinyToken(t, 0), run.Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	r.Steps, r.load, r.save, r.BufferSize = 1, path, "", 1000
+	var said recorded
+	if _, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks()); err != nil {
+		t.Fatal(err)
+	}
+	if n := said.figure("buffer/size")[0]; n != 48+24 {
+		t.Errorf("%v turns in the buffer", n)
+	}
+}
