@@ -212,6 +212,7 @@ func (m *MovingAverage) Restore(s MovingAverageState) { m.value = s.Value }
 type GroupStats struct {
 	Mean    float64 // over the samples judged
 	Std     float64 // unbiased, over the samples judged
+	StdErr  float64 // standard error of Mean: over groups if there are several, else over samples
 	ZeroStd float64 // share of groups whose rewards do not differ
 	Failed  int     // samples without a reward
 }
@@ -220,11 +221,21 @@ type GroupStats struct {
 func StatsOf(groups [][]float64) GroupStats {
 	all := slices.Concat(groups...)
 	mean, std, n := rewardMoments(all)
+	stats := GroupStats{Mean: mean, Std: std, StdErr: std / math.Sqrt(float64(max(1, n))), Failed: len(all) - n}
 	flat := 0
+	var means []float64
 	for _, rewards := range groups {
 		if !Differ(rewards) {
 			flat++
 		}
+		if m, _, k := rewardMoments(rewards); k > 0 {
+			means = append(means, m)
+		}
 	}
-	return GroupStats{Mean: mean, Std: std, ZeroStd: ratio(flat, len(groups)), Failed: len(all) - n}
+	if len(means) > 1 {
+		_, between, _ := rewardMoments(means)
+		stats.StdErr = between / math.Sqrt(float64(len(means)))
+	}
+	stats.ZeroStd = ratio(flat, len(groups))
+	return stats
 }

@@ -2,203 +2,242 @@ package report
 
 import (
 	"fmt"
-	"math"
-	"strconv"
+	"io"
+	"os"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
-// Split is the size of one part of a data set.
-type Split struct {
-	Name string
-	Rows int
+const (
+	redrawEvery = 100 * time.Millisecond // between redraws of the bar on a terminal
+	plainEvery  = 30 * time.Second       // between progress lines elsewhere
+	clearLine   = "\r\x1b[K"
+)
+
+// Console prints lines and a progress bar: it clears the bar before a line and redraws it after. Its methods are safe for
+// concurrent use.
+type Console struct {
+	mu    sync.Mutex
+	out   io.Writer
+	bars  io.Writer
+	now   func() time.Time
+	width func() int // columns of bars; 0 if it is not a terminal
+	tty   bool       // out is a terminal
+	bar   *Bar
+	drawn bool
+
+	broken func() // called once when writing to out fails
+	err    error  // first error of out
 }
 
-// Header is the block that is printed before a stage begins.
-type Header struct {
-	Task, Stage      string
-	Model            string // name or folder
-	Total, Trainable int64  // parameters; Trainable are among Total
-	Device           string
-	Threads          int
-	Data             string // name or file
-	Splits           []Split
-	Output           string
-}
-
-// String is the block, its lines ended.
-func (h Header) String() string {
-	share := 0.0
-	if h.Total > 0 {
-		share = 100 * float64(h.Trainable) / float64(h.Total)
-	}
-	sizes := make([]string, len(h.Splits))
-	for i, s := range h.Splits {
-		sizes[i] = s.Name + " " + Count(int64(s.Rows))
-	}
-	data := h.Data
-	if len(sizes) > 0 {
-		data += " (" + strings.Join(sizes, ", ") + ")"
-	}
-	lines := [][2]string{
-		{"model", h.Model},
-		{"trainable", fmt.Sprintf("%s of %s parameters (%.2f%%)", Count(h.Trainable), Count(h.Total), share)},
-		{"device", fmt.Sprintf("%s, %s", h.Device, Plural(h.Threads, "thread"))},
-		{"data", data},
-		{"output", h.Output},
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n", h.Task, h.Stage)
-	for _, l := range lines {
-		fmt.Fprintf(&b, "  %-11s%s\n", l[0], l[1])
-	}
-	return b.String()
-}
-
-// RenderTable lays rows out under headers in aligned columns; columns of
-// numbers are set to the right. Rows may be shorter than headers.
-func RenderTable(headers []string, rows [][]string) string {
-	widths, right := columns(headers, rows)
-	var b strings.Builder
-	line := func(cells []string) {
-		out := make([]string, len(headers))
-		for i := range headers {
-			out[i] = pad(cell(cells, i), widths[i], right[i])
-		}
-		b.WriteString(strings.TrimRight(strings.Join(out, "  "), " ") + "\n")
-	}
-	line(headers)
-	rule := make([]string, len(headers))
-	for i, w := range widths {
-		rule[i] = strings.Repeat("-", w)
-	}
-	line(rule)
-	for _, row := range rows {
-		line(row)
-	}
-	return b.String()
-}
-
-// MarkdownTable is RenderTable for Markdown.
-func MarkdownTable(headers []string, rows [][]string) string {
-	escape := strings.NewReplacer("|", `\|`, "\n", " ").Replace
-	escaped := make([][]string, len(rows))
-	for i, row := range rows {
-		escaped[i] = make([]string, len(row))
-		for j, text := range row {
-			escaped[i][j] = escape(text)
-		}
-	}
-	widths, right := columns(headers, escaped)
-	var b strings.Builder
-	line := func(cells []string) {
-		for i := range headers {
-			b.WriteString("| " + pad(cell(cells, i), max(3, widths[i]), right[i]) + " ")
-		}
-		b.WriteString("|\n")
-	}
-	line(headers)
-	for i, w := range widths {
-		if right[i] {
-			b.WriteString("| " + strings.Repeat("-", max(3, w)-1) + ": ")
-		} else {
-			b.WriteString("| " + strings.Repeat("-", max(3, w)) + " ")
-		}
-	}
-	b.WriteString("|\n")
-	for _, row := range escaped {
-		line(row)
-	}
-	return b.String()
-}
-
-// columns returns the width of every column and whether it holds numbers.
-func columns(headers []string, rows [][]string) (widths []int, right []bool) {
-	widths, right = make([]int, len(headers)), make([]bool, len(headers))
-	for i, h := range headers {
-		widths[i] = utf8.RuneCountInString(h)
-		numbers, texts := 0, 0
-		for _, row := range rows {
-			text := cell(row, i)
-			widths[i] = max(widths[i], utf8.RuneCountInString(text))
-			switch {
-			case text == "" || text == "-":
-			case strings.ContainsRune("+-−0123456789", []rune(text)[0]):
-				numbers++
-			default:
-				texts++
+// NewConsole prints lines to out and progress to bars, usually standard output and standard error. now is the clock.
+// If bars is not a terminal, long work prints a line every 30 seconds instead of a bar.
+func NewConsole(out, bars io.Writer, now func() time.Time) *Console {
+	width := func() int { return 0 }
+	if f, ok := bars.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		width = func() int {
+			w, _, err := term.GetSize(int(f.Fd()))
+			if err != nil || w <= 0 {
+				return 80
 			}
+			return w
 		}
-		right[i] = numbers > 0 && texts == 0
 	}
-	return widths, right
+	c := &Console{out: out, bars: bars, now: now, width: width}
+	if f, ok := out.(*os.File); ok {
+		c.tty = term.IsTerminal(int(f.Fd()))
+	}
+	return c
 }
 
-func cell(row []string, i int) string {
-	if i < len(row) {
-		return row[i]
+// Terminal returns the columns of the terminal that shows the lines; 0 if they go to a file or a program.
+func (c *Console) Terminal() int {
+	if !c.tty {
+		return 0
 	}
-	return ""
+	return max(c.width(), 1)
 }
 
-func pad(text string, width int, right bool) string {
-	space := strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
-	if right {
-		return space + text
+// Print writes text and, if missing, a final line feed.
+func (c *Console) Print(text string) error {
+	if !strings.HasSuffix(text, "\n") {
+		text += "\n"
 	}
-	return text + space
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil
+	}
+	shown := c.clear()
+	if _, err := io.WriteString(c.out, text); err != nil {
+		err = fmt.Errorf("printing: %w", err)
+		if c.broken == nil {
+			return err
+		}
+		c.err = err
+		c.broken()
+		return nil
+	}
+	if shown {
+		c.bar.draw()
+	} else if c.bar != nil {
+		c.bar.last = c.now() // a line shows progress too
+	}
+	return nil
 }
 
-// Count writes n with commas: 1,327,104.
-func Count(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	sign := ""
-	if n < 0 {
-		sign, digits = "-", digits[1:]
-	}
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return sign + digits
+// OnBroken registers a function that is called once when out can no longer be written, because its reader or terminal is
+// gone. The console then drops lines, so that a run can still save its work. [Console.Err] returns the cause.
+func (c *Console) OnBroken(broken func()) { c.broken = broken }
+
+// Err returns why the console drops lines; nil if it does not.
+func (c *Console) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
 }
 
-// Duration writes how long something took, to about two figures: "12 ms",
-// "4.2 s", "3 min 05 s", "1 h 02 min".
-func Duration(d time.Duration) string {
-	if d < 0 {
-		return "-" + Duration(-d)
+// Warn prints text next to the progress bar, because out may be data for a program. It ignores write errors.
+func (c *Console) Warn(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	shown := c.clear()
+	_, _ = io.WriteString(c.bars, strings.TrimSuffix(text, "\n")+"\n")
+	if shown {
+		c.bar.draw()
 	}
-	tenths := d.Round(100 * time.Millisecond)
-	seconds := d.Round(time.Second)
-	minutes := d.Round(time.Minute)
+}
+
+// clear removes the bar from the screen and reports whether there was one.
+func (c *Console) clear() bool {
+	if !c.drawn {
+		return false
+	}
+	c.drawn = false
+	_, _ = io.WriteString(c.bars, clearLine)
+	return true
+}
+
+// Bar shows the progress of one piece of work. A console shows one bar at a time.
+type Bar struct {
+	c             *Console
+	label, unit   string
+	first         int
+	done, total   int
+	note          string
+	started, last time.Time
+}
+
+// Bar starts a bar of total units ("steps"), first of which an earlier run has done. It replaces any other bar.
+// Printing progress never fails: write errors are ignored.
+func (c *Console) Bar(label, unit string, first, total int) *Bar {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clear()
+	now := c.now()
+	b := &Bar{c: c, label: label, unit: unit, first: first, done: first, total: total, started: now, last: now}
+	c.bar = b
+	if c.width() > 0 {
+		b.draw()
+	}
+	return b
+}
+
+// Set sets how many units are done. If there is room, the bar ends with note ("loss 0.31").
+func (b *Bar) Set(done int, note string) {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	b.done, b.note = done, note
+	if b.c.bar != b {
+		return
+	}
+	now := b.c.now()
+	if b.c.width() > 0 {
+		if now.Sub(b.last) >= redrawEvery || done >= b.total {
+			b.last = now
+			b.draw()
+		}
+		return
+	}
+	if now.Sub(b.last) >= plainEvery {
+		b.last = now
+		fmt.Fprintf(b.c.bars, "%s\n", strings.Join(b.parts(now), "  "))
+	}
+}
+
+// Done removes the bar.
+func (b *Bar) Done() {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	if b.c.bar != b {
+		return
+	}
+	b.c.clear()
+	b.c.bar = nil
+}
+
+func (b *Bar) draw() {
+	b.c.drawn = true
+	_, _ = io.WriteString(b.c.bars, clearLine+b.line(b.c.width(), b.c.now()))
+}
+
+// parts returns the pieces of a progress line, the most important first.
+func (b *Bar) parts(now time.Time) []string {
+	percent := 100
+	if b.total > 0 {
+		percent = min(100, max(0, 100*b.done/b.total))
+	}
+	parts := []string{fmt.Sprintf("%s %3d%%", b.label, percent), Count(int64(b.done)) + "/" + Count(int64(b.total))}
+	elapsed := now.Sub(b.started)
+	if n := b.done - b.first; n > 0 && elapsed > 0 {
+		rate := float64(n) / elapsed.Seconds()
+		seconds := min(float64(max(0, b.total-b.done))/rate, 1e9) // a Duration overflows above 9e9 s
+		left := time.Duration(seconds * float64(time.Second))
+		parts = append(parts, rateText(rate, b.unit), "ETA "+Clock(left))
+	}
+	if b.note != "" {
+		parts = append(parts, b.note)
+	}
+	return parts
+}
+
+// line fits the bar into width columns. The last column stays free: writing there makes some terminals wrap.
+func (b *Bar) line(width int, now time.Time) string {
+	const (
+		gap     = "  "
+		barLeft = 8  // the narrowest bar worth drawing
+		barMost = 30
+	)
+	room := max(1, width-1)
+	parts := b.parts(now)
+	for len(parts) > 1 && utf8.RuneCountInString(strings.Join(parts, gap)) > room {
+		parts = parts[:len(parts)-1]
+	}
+	free := room - utf8.RuneCountInString(strings.Join(parts, gap)) - len(gap) - len("[]")
+	if free >= barLeft {
+		cells := min(free, barMost)
+		filled := cells
+		if b.total > 0 {
+			filled = min(cells, max(0, cells*b.done/b.total))
+		}
+		bar := "[" + strings.Repeat("=", filled) + strings.Repeat(" ", cells-filled) + "]"
+		parts = append([]string{parts[0], bar}, parts[1:]...)
+	}
+	text := []rune(strings.Join(parts, gap))
+	return string(text[:min(len(text), room)])
+}
+
+// rateText shows slow work as seconds per unit.
+func rateText(rate float64, unit string) string {
 	switch {
-	case d.Round(time.Millisecond) < time.Second:
-		return fmt.Sprintf("%d ms", d.Round(time.Millisecond).Milliseconds())
-	case tenths < time.Minute:
-		return fmt.Sprintf("%.1f s", tenths.Seconds())
-	case seconds < time.Hour:
-		return fmt.Sprintf("%d min %02d s", int(seconds.Minutes()), int(seconds.Seconds())%60)
+	case rate >= 100:
+		return fmt.Sprintf("%.0f %s/s", rate, unit)
+	case rate >= 1:
+		return fmt.Sprintf("%.1f %s/s", rate, unit)
 	}
-	return fmt.Sprintf("%d h %02d min", int(minutes.Hours()), int(minutes.Minutes())%60)
-}
-
-// Clock writes d as m:ss or h:mm:ss, for a place that must not jump about.
-func Clock(d time.Duration) string {
-	if d > 1000*time.Hour { // no estimate yet
-		return "?"
-	}
-	s := int(math.Round(max(0, d.Seconds())))
-	if s >= 3600 {
-		return fmt.Sprintf("%d:%02d:%02d", s/3600, s/60%60, s%60)
-	}
-	return fmt.Sprintf("%d:%02d", s/60, s%60)
-}
-
-// Plural is a count with its word, in the singular for one.
-func Plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%.1f s/%s", 1/rate, strings.TrimSuffix(unit, "s"))
 }

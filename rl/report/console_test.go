@@ -61,7 +61,7 @@ func TestBarAndLogLines(t *testing.T) {
 	if err := c.Print("epoch 1 begins\n"); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"epoch 1 begins", "supervised  10%  [==" + strings.Repeat(" ", 21) + "]  100/1,000  50.0 steps/s  0:18 left  loss 0.31"}
+	want := []string{"epoch 1 begins", "supervised  10%  [==" + strings.Repeat(" ", 22) + "]  100/1,000  50.0 steps/s  ETA 0:18  loss 0.31"}
 	if diff := cmp.Diff(want, visible(t, buf.String())); diff != "" {
 		t.Error(diff)
 	}
@@ -91,9 +91,9 @@ func TestBarFitsItsTerminal(t *testing.T) {
 		width int
 		want  string
 	}{
-		{100, "rl  25%  [=======                       ]  30/120  2.0 s/update  3:00 left  reward 0.71"},
-		{56, "rl  25%  30/120  2.0 s/update  3:00 left  reward 0.71"},
-		{53, "rl  25%  [==      ]  30/120  2.0 s/update  3:00 left"},
+		{100, "rl  25%  [=======                       ]  30/120  2.0 s/update  ETA 3:00  reward 0.71"},
+		{55, "rl  25%  30/120  2.0 s/update  ETA 3:00  reward 0.71"},
+		{52, "rl  25%  [==      ]  30/120  2.0 s/update  ETA 3:00"},
 		{18, "rl  25%  30/120"},
 		{8, "rl  25%"},
 		{5, "rl  "},
@@ -122,7 +122,7 @@ func TestBarOfResumedWork(t *testing.T) {
 	time := newClock()
 	b := &Bar{label: "sft", unit: "steps", first: 900, done: 950, total: 1000, started: time.t}
 	got := strings.Join(b.parts(time.t.Add(10e9)), " | ")
-	if want := "sft  95% | 950/1,000 | 5.0 steps/s | 0:10 left"; got != want {
+	if want := "sft  95% | 950/1,000 | 5.0 steps/s | ETA 0:10"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	b = &Bar{label: "sft", unit: "steps", started: time.t} // nothing to do
@@ -141,9 +141,9 @@ func TestProgressWithoutATerminal(t *testing.T) {
 		bar.Set(i+1, "loss 0.5")
 	}
 	bar.Done()
-	want := `supervised   7%  30/400  1.0 steps/s  6:10 left  loss 0.5
-supervised  15%  60/400  1.0 steps/s  5:40 left  loss 0.5
-supervised  22%  90/400  1.0 steps/s  5:10 left  loss 0.5
+	want := `supervised   7%  30/400  1.0 steps/s  ETA 6:10  loss 0.5
+supervised  15%  60/400  1.0 steps/s  ETA 5:40  loss 0.5
+supervised  22%  90/400  1.0 steps/s  ETA 5:10  loss 0.5
 `
 	if diff := cmp.Diff(want, buf.String()); diff != "" {
 		t.Error(diff)

@@ -1,6 +1,5 @@
-// Package report is what a user sees of a run: the console with its progress
-// bar, logs/metrics.jsonl and logs/training_log.txt, plots, tables, the model
-// card and report.html.
+// Package report shows runs to users: console and progress bar, logs/metrics.jsonl, logs/training_log.txt, plots, tables,
+// model card and report.html.
 //
-// Nothing here reads the clock: whoever needs the time is given it.
+// Nothing here reads the clock: callers pass the time.
 package report

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Log prints lines on the console and keeps them in training_log.txt.
+// Log prints lines to the console and appends them to training_log.txt.
 type Log struct {
 	console *Console
 	file    *logFile
 }
 
-// CreateLog starts an empty file.
+// CreateLog creates an empty log, or truncates the one at path.
 func CreateLog(path string, console *Console) (*Log, error) {
 	file, err := createLogFile(path)
 	if err != nil {
@@ -20,8 +20,8 @@ func CreateLog(path string, console *Console) (*Log, error) {
 	return &Log{console, file}, nil
 }
 
-// OpenLogAt goes on with the file of a stopped run from offset, the value of
-// [Log.Offset] at its checkpoint, as [OpenMetricsAt] does.
+// OpenLogAt continues the log of a stopped run at offset, the value of [Log.Offset] at its checkpoint, as [OpenMetricsAt]
+// does.
 func OpenLogAt(path string, offset int64, console *Console) (*Log, error) {
 	file, err := openLogFileAt(path, offset)
 	if err != nil {
@@ -30,8 +30,7 @@ func OpenLogAt(path string, offset int64, console *Console) (*Log, error) {
 	return &Log{console, file}, nil
 }
 
-// Printf prints one line, or a block of lines, and ends it where the format
-// does not.
+// Printf prints one or more lines and, if missing, a final line feed.
 func (l *Log) Printf(format string, args ...any) error {
 	text := strings.TrimSuffix(fmt.Sprintf(format, args...), "\n") + "\n"
 	if err := l.console.Print(text); err != nil {
@@ -43,7 +42,7 @@ func (l *Log) Printf(format string, args ...any) error {
 	return nil
 }
 
-// Keep writes a line to the file alone.
+// Keep writes a line to the file only.
 func (l *Log) Keep(text string) error {
 	if err := l.file.append([]byte(text + "\n")); err != nil {
 		return fmt.Errorf("writing the training log: %w", err)
@@ -51,9 +50,8 @@ func (l *Log) Keep(text string) error {
 	return nil
 }
 
-// Offset waits until every line is on disk and returns the length of the file
-// in bytes, for the checkpoint.
+// Offset syncs the file to disk and returns its length in bytes, for the checkpoint.
 func (l *Log) Offset() (int64, error) { return l.file.sync() }
 
-// Close closes the file; the console stays.
+// Close closes the file, not the console.
 func (l *Log) Close() error { return l.file.f.Close() }

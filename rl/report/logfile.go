@@ -9,18 +9,18 @@ import (
 	"sync"
 )
 
-// logFile is a file of whole lines that only grows, and that a resumed run
-// cuts back to where its checkpoint was. Several goroutines may append.
+// logFile is an append-only file of lines. A resumed run truncates it to the offset of its checkpoint. It is safe for
+// concurrent use.
 type logFile struct {
 	mu     sync.Mutex
 	f      *os.File
 	offset int64
 }
 
-// Lines is a file of JSON lines.
+// Lines is a JSON Lines file.
 type Lines struct{ file *logFile }
 
-// CreateLines starts an empty file.
+// CreateLines creates an empty file, or truncates the one at path.
 func CreateLines(path string) (*Lines, error) {
 	file, err := createLogFile(path)
 	if err != nil {
@@ -29,8 +29,8 @@ func CreateLines(path string) (*Lines, error) {
 	return &Lines{file}, nil
 }
 
-// OpenLinesAt goes on with the file of a stopped run from offset, as [OpenMetricsAt] does. Where nothing was kept before
-// the file may be missing.
+// OpenLinesAt continues the file of a stopped run at offset, as [OpenMetricsAt] does. If offset is 0 the file may be
+// missing.
 func OpenLinesAt(path string, offset int64) (*Lines, error) {
 	if _, err := os.Stat(path); offset == 0 && errors.Is(err, fs.ErrNotExist) {
 		return CreateLines(path)
@@ -54,7 +54,7 @@ func (l *Lines) Write(v any) error {
 	return nil
 }
 
-// Offset waits until every line is on disk and returns the length of the file in bytes, for the checkpoint.
+// Offset syncs the file to disk and returns its length in bytes, for the checkpoint.
 func (l *Lines) Offset() (int64, error) { return l.file.sync() }
 
 // Close closes the file.
@@ -68,7 +68,7 @@ func createLogFile(path string) (*logFile, error) {
 	return &logFile{f: f}, nil
 }
 
-// openLogFileAt cuts path at offset, which must end a line, and appends there.
+// openLogFileAt truncates path at offset, which must be the end of a line, and appends there.
 func openLogFileAt(path string, offset int64) (*logFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -87,7 +87,7 @@ func cut(f *os.File, offset int64) error {
 		return err
 	}
 	if offset < 0 || info.Size() < offset {
-		return fmt.Errorf("it has %d bytes, the checkpoint was made at byte %d: it was changed since", info.Size(), offset)
+		return fmt.Errorf("the file was changed after the checkpoint: it has %d bytes, the checkpoint is at byte %d", info.Size(), offset)
 	}
 	if offset > 0 {
 		var last [1]byte
@@ -95,7 +95,7 @@ func cut(f *os.File, offset int64) error {
 			return err
 		}
 		if last[0] != '\n' {
-			return fmt.Errorf("byte %d, where the checkpoint was made, does not end a line: it was changed since", offset)
+			return fmt.Errorf("the file was changed after the checkpoint: byte %d is not the end of a line", offset)
 		}
 	}
 	if err := f.Truncate(offset); err != nil {
@@ -105,13 +105,12 @@ func cut(f *os.File, offset int64) error {
 	return err
 }
 
-// append writes text, which ends in a newline, in one call: a reader never
-// sees two writers' halves in one line.
+// append writes text, which ends in a line feed, in one call, so that lines of several writers do not mix.
 func (l *logFile) append(text []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, err := l.f.Write(text); err != nil {
-		// The half that was written must not start the next line.
+		// A half-written line must not start the next one.
 		_ = cut(l.f, l.offset)
 		return err
 	}
@@ -119,7 +118,7 @@ func (l *logFile) append(text []byte) error {
 	return nil
 }
 
-// sync makes the file durable up to the offset that it returns.
+// sync writes the file to disk and returns its length.
 func (l *logFile) sync() (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,22 +12,19 @@ import (
 	"slices"
 )
 
-// Row is one line of metrics.jsonl: names to numbers, texts or truth values.
+// Row is one line of metrics.jsonl: numbers, strings and booleans by name.
 //
-// Names under "time/" are measurements of the clock, those under "gpu/" of a
-// GPU's memory. Only they may differ between a run and the same run stopped
-// and resumed.
+// Names under "time/" are times in seconds and names under "gpu/" are GPU memory. All other values of a stopped and
+// resumed run equal those of an uninterrupted one.
 type Row map[string]any
 
-// Metrics appends rows to a metrics.jsonl: one JSON object a line, keys
-// sorted, numbers in the shortest form that reads back to the same value.
+// Metrics appends rows to metrics.jsonl: one JSON object per line, with sorted keys and the shortest numbers that
+// round-trip.
 //
-// JSON has no NaN and no infinity: both are written as null, which readers of
-// JSON lines (pandas, jq, DuckDB) take for a missing number, so the column
-// stays numeric.
+// JSON has no NaN or infinity. Both become null, which pandas, jq and DuckDB read as a missing number.
 type Metrics struct{ log *logFile }
 
-// CreateMetrics starts an empty file.
+// CreateMetrics creates an empty file, or truncates the one at path.
 func CreateMetrics(path string) (*Metrics, error) {
 	log, err := createLogFile(path)
 	if err != nil {
@@ -36,9 +33,8 @@ func CreateMetrics(path string) (*Metrics, error) {
 	return &Metrics{log}, nil
 }
 
-// OpenMetricsAt goes on with the file of a stopped run from offset, the value
-// of [Metrics.Offset] at its checkpoint: what was written later is cut off. A
-// file that is shorter, or has no line end there, is an error.
+// OpenMetricsAt continues the file of a stopped run at offset, the value of [Metrics.Offset] at its checkpoint. It
+// truncates later rows. A shorter file, or one without a line feed before offset, is an error.
 func OpenMetricsAt(path string, offset int64) (*Metrics, error) {
 	log, err := openLogFileAt(path, offset)
 	if err != nil {
@@ -47,8 +43,7 @@ func OpenMetricsAt(path string, offset int64) (*Metrics, error) {
 	return &Metrics{log}, nil
 }
 
-// Write appends one row. Values may be of any integer or float type, string
-// or bool; anything else is an error naming its key.
+// Write appends one row. A value that is not a number, string or bool is an error that names its key.
 func (m *Metrics) Write(row Row) error {
 	line, err := encodeRow(row)
 	if err != nil {
@@ -60,8 +55,7 @@ func (m *Metrics) Write(row Row) error {
 	return nil
 }
 
-// Offset waits until every row is on disk and returns the length of the file
-// in bytes, for the checkpoint.
+// Offset syncs the file to disk and returns its length in bytes, for the checkpoint.
 func (m *Metrics) Offset() (int64, error) { return m.log.sync() }
 
 // Close closes the file.
@@ -85,7 +79,7 @@ func encodeRow(row Row) ([]byte, error) {
 			}
 		case nil, string, bool, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
 		default:
-			return nil, fmt.Errorf("metric %q: a %T is no number, text or truth value", key, value)
+			return nil, fmt.Errorf("metric %q: type %T is not a number, string or bool", key, value)
 		}
 		for j, part := range []any{key, value} {
 			if j == 1 {
@@ -111,9 +105,8 @@ func encodeJSON(v any) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// ReadMetrics reads a metrics.jsonl. Numbers come as float64, null as nil.
-// An error names file and line. A last line without its newline is one that
-// is being written, or that a kill cut short, and is left out.
+// ReadMetrics reads metrics.jsonl. Numbers become float64, null becomes nil. Errors name the file and line. It skips a last
+// line without a line feed, which is still being written or was cut off by a kill.
 func ReadMetrics(path string) ([]Row, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -146,28 +139,28 @@ func parseRow(line []byte) (Row, error) {
 	dec := json.NewDecoder(bytes.NewReader(line))
 	var row Row
 	if err := dec.Decode(&row); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, errors.New("not a whole JSON object")
+		return nil, errors.New("incomplete JSON object")
 	} else if err != nil {
 		return nil, err
 	}
 	if row == nil {
-		return nil, errors.New("null instead of an object")
+		return nil, errors.New("want a JSON object, got null")
 	}
 	if rest := bytes.TrimSpace(line[dec.InputOffset():]); len(rest) > 0 {
-		return nil, errors.New("text after the object")
+		return nil, errors.New("text after the JSON object")
 	}
 	for _, key := range slices.Sorted(maps.Keys(row)) {
 		switch row[key].(type) {
 		case nil, float64, string, bool:
 		default:
-			return nil, fmt.Errorf("metric %q: no number, text or truth value", key)
+			return nil, fmt.Errorf("metric %q: not a number, string or bool", key)
 		}
 	}
 	return row, nil
 }
 
-// Numbers returns the rows that hold finite numbers under both names, as two
-// slices of equal length: what a curve is drawn from.
+// Numbers returns the values of x and y from the rows that have both, as two slices of equal length. It skips NaN and
+// infinity.
 func Numbers(rows []Row, x, y string) (xs, ys []float64) {
 	for _, row := range rows {
 		a, okA := number(row[x])
@@ -179,7 +172,7 @@ func Numbers(rows []Row, x, y string) (xs, ys []float64) {
 	return xs, ys
 }
 
-// number is the value of a metric as a finite float64.
+// number converts the value of a metric to a finite float64.
 func number(v any) (float64, bool) {
 	var f float64
 	switch v := v.(type) {

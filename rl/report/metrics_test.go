@@ -144,7 +144,7 @@ func TestMetricsResume(t *testing.T) {
 	_, err = OpenMetricsAt(path, end+1)
 	wantError(t, err, path, "44 bytes", "byte 45")
 	_, err = OpenMetricsAt(path, end-1)
-	wantError(t, err, path, "does not end a line")
+	wantError(t, err, path, "not the end of a line")
 	_, err = OpenMetricsAt(path+"x", 0)
 	wantError(t, err, path+"x")
 	if got := readFile(t, path); got != want {
@@ -155,11 +155,11 @@ func TestMetricsResume(t *testing.T) {
 func TestReadMetricsErrors(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{"{}\n{\"a\":}\n", "line 2: "},
-		{"{}\n\n", "line 2: not a whole JSON object"},
-		{"{\"a\":1\n{}\n", "line 1: not a whole JSON object"},
-		{"null\n", "line 1: null"},
+		{"{}\n\n", "line 2: incomplete JSON object"},
+		{"{\"a\":1\n{}\n", "line 1: incomplete JSON object"},
+		{"null\n", "line 1: want a JSON object, got null"},
 		{"[1]\n", "line 1: "},
-		{"{} {}\n", "line 1: text after the object"},
+		{"{} {}\n", "line 1: text after the JSON object"},
 		{"{\"a\":[1]}\n", `line 1: metric "a"`},
 		{"{\"a\":1e999}\n", "line 1: "},
 	} {

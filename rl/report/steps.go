@@ -2,72 +2,92 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"strings"
+	"time"
+	"unicode/utf8"
 )
 
-// figures are the metrics of a step that are worth a place on the screen, the most telling first, and what stands over
-// their columns.
-var figures = [][2]string{
-	{"loss", "loss"}, {"reward", "reward"}, {"reward_std", "± group"}, {"accuracy", "right"}, {"mean_token_accuracy", "right"},
-	{"rewards/margins", "margin"}, {"rewards/accuracies", "chosen won"}, {"format_rate", "in form"}, {"kl/k3", "kl"}, {"approx_kl", "step kl"},
-	{"entropy", "entropy"}, {"completions/mean_length", "length"}, {"completions/clipped_ratio", "cut off"}, {"value_loss", "value loss"},
-	{"explained_variance", "expl. var"}, {"clip_ratio/region_mean", "clipped"}, {"epsilon", "epsilon"}, {"grad_norm", "grad norm"}, {"learning_rate", "rate"},
-	{"time/step", "s a step"},
+// figures are the metrics of a step, the most important first.
+var figures = []string{
+	"loss", "reward", "reward_std", "accuracy", "mean_token_accuracy", "rewards/margins", "rewards/accuracies", "format_rate",
+	"kl/k3", "approx_kl", "entropy", "completions/mean_length", "completions/clipped_ratio", "value_loss", "explained_variance",
+	"clip_ratio/region_mean", "epsilon", "grad_norm", "learning_rate",
 }
 
-// RowLine is what a row says, on one line: the names and values of its figures.
+// RowLine is the row of a step as name=value pairs, for the training log.
 func RowLine(row Row) string {
 	var parts []string
-	for _, f := range figures {
-		if v, ok := number(row[f[0]]); ok && !strings.HasPrefix(f[0], "time/") {
-			parts = append(parts, fmt.Sprintf("%s=%.4g", f[0], v))
+	for _, name := range figures {
+		if v, ok := number(row[name]); ok {
+			parts = append(parts, fmt.Sprintf("%s=%.4g", name, v))
 		}
 	}
 	return strings.Join(parts, " ")
 }
 
-// StepTable lays the rows of a run out in columns that are aligned, for a terminal.
-type StepTable struct {
-	columns [][2]string
-	rows    int
+// Progress is where a stage of training stands.
+type Progress struct {
+	Stage       string        // the algorithm, or the stage
+	Done, Total int           // steps
+	Left        time.Duration // estimate; 0 if unknown
 }
 
-const (
-	columnWidth  = 10
-	stepWidth    = 7
-	headingEvery = 20 // rows
-)
-
-// Line is a row of the table, in a terminal of so many columns, with the headings above it where they are due. A row
-// without the figure of a column, as that of an evaluation, has none: then it is "".
-func (t *StepTable) Line(row Row, width int) string {
-	if t.columns == nil {
-		for _, f := range figures {
-			if _, ok := number(row[f[0]]); ok && stepWidth+(len(t.columns)+1)*columnWidth < width {
-				t.columns = append(t.columns, f)
-			}
+// StepLine is the line of a step on the console, such as
+// "grpo 4/60  reward 0.48 ±0.03  acc 36 %  kl 0.02  len 12  12.1 s/step  ETA 11:20". It drops the least important figures
+// if it is wider than width columns; 0 = no limit. It is empty if the row has no figure of a step.
+func StepLine(p Progress, row Row, width int) string {
+	var parts []string
+	add := func(format, name string, scale float64) bool {
+		v, ok := number(row[name])
+		if ok {
+			parts = append(parts, fmt.Sprintf(format, scale*v))
 		}
+		return ok
 	}
-	step, ok := number(row["step"])
-	cells, found := fmt.Sprintf("%*s", stepWidth, Count(int64(step))), false
-	for _, c := range t.columns {
-		text := "-"
-		if v, ok := number(row[c[0]]); ok {
-			text, found = fmt.Sprintf("%.4g", v), true
-		}
-		cells += fmt.Sprintf("%*s", columnWidth, text)
+	if !add("reward %.2f", "reward", 1) {
+		add("loss %.3f", "loss", 1)
+	} else if v, ok := number(row["reward_stderr"]); ok {
+		parts[0] += fmt.Sprintf(" ±%.2f", v)
 	}
-	if !ok || !found {
+	if !add("acc %.0f %%", "accuracy", 100) && !add("acc %.0f %%", "mean_token_accuracy", 100) {
+		add("acc %.0f %%", "rewards/accuracies", 100)
+	}
+	add("format %.0f %%", "format_rate", 100)
+	add("margin %.2f", "rewards/margins", 1)
+	if !add("kl %.2g", "kl/k3", 1) {
+		add("kl %.2g", "approx_kl", 1)
+	}
+	add("len %.0f", "completions/mean_length", 1)
+	if v, ok := number(row["completions/clipped_ratio"]); ok && v > 0 {
+		add("truncated %.0f %%", "completions/clipped_ratio", 100)
+	}
+	if len(parts) == 0 {
 		return ""
 	}
-	heading := ""
-	if t.rows%headingEvery == 0 {
-		heading = fmt.Sprintf("%*s", stepWidth, "step")
-		for _, c := range t.columns {
-			heading += fmt.Sprintf("%*s", columnWidth, c[1])
-		}
-		heading += "\n"
+	total := fmt.Sprint(p.Total)
+	head := fmt.Sprintf("%s %*d/%s", p.Stage, len(total), p.Done, total)
+	var tail []string
+	if v, ok := number(row["time/step"]); ok {
+		tail = append(tail, pace(v))
 	}
-	t.rows++
-	return heading + cells + "\n"
+	if p.Left > 0 {
+		tail = append(tail, "ETA "+Clock(p.Left))
+	}
+	for {
+		line := strings.Join(append(append([]string{head}, parts...), tail...), "  ")
+		if width == 0 || len(parts) < 2 || utf8.RuneCountInString(line) < width {
+			return line
+		}
+		parts = parts[:len(parts)-1]
+	}
+}
+
+// pace is the time of a step, to about three digits.
+func pace(seconds float64) string {
+	decimals := 1
+	if seconds > 0 && seconds < 1 {
+		decimals = min(3, 1-int(math.Floor(math.Log10(seconds))))
+	}
+	return fmt.Sprintf("%.*f s/step", decimals, seconds)
 }

@@ -1,37 +1,48 @@
 package report
 
 import (
-	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestStepTable(t *testing.T) {
-	var table StepTable
-	got := table.Line(Row{"step": 1.0, "loss": 0.51234, "reward": -1.0, "learning_rate": 1e-4, "time/step": 0.25, "other": 3.0}, 80)
-	got += table.Line(Row{"step": 1234, "loss": 12345.678, "reward": 0.5}, 80)
-	got += table.Line(Row{"step": 1234, "eval_accuracy": 0.5}, 80) // an evaluation
-	want := `   step      loss    reward      rate  s a step
-      1    0.5123        -1    0.0001      0.25
-  1,234 1.235e+04       0.5         -         -
-`
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+func TestStepLine(t *testing.T) {
+	rollout := Row{
+		"reward": 0.481, "reward_stderr": 0.03, "loss": 0.01, "accuracy": 0.36, "kl/k3": 0.0213, "completions/mean_length": 12.2,
+		"completions/clipped_ratio": 0.0, "time/step": 12.13,
 	}
-	for range headingEvery - 2 {
-		got += table.Line(Row{"step": 3, "loss": 1.0}, 80)
+	at := Progress{Stage: "reinforce", Done: 4, Total: 60, Left: 680 * time.Second}
+	for name, test := range map[string]struct {
+		progress Progress
+		row      Row
+		width    int
+		want     string
+	}{
+		"rollout":     {at, rollout, 0, "reinforce  4/60  reward 0.48 ±0.03  acc 36 %  kl 0.021  len 12  12.1 s/step  ETA 11:20"},
+		"narrow":      {at, rollout, 60, "reinforce  4/60  reward 0.48 ±0.03  12.1 s/step  ETA 11:20"},
+		"very narrow": {at, rollout, 10, "reinforce  4/60  reward 0.48 ±0.03  12.1 s/step  ETA 11:20"},
+		"supervised": {
+			Progress{Stage: "supervised", Done: 100, Total: 100}, Row{"loss": 0.5, "accuracy": 1.0, "time/step": 0.0123}, 80,
+			"supervised 100/100  loss 0.500  acc 100 %  0.012 s/step",
+		},
+		"preferences": {
+			Progress{Stage: "dpo", Done: 1, Total: 2}, Row{"loss": 0.5, "rewards/margins": 1.5, "rewards/accuracies": 0.75}, 80,
+			"dpo 1/2  loss 0.500  acc 75 %  margin 1.50",
+		},
+		"answer format": {
+			at, Row{"reward": -1.0, "format_rate": 0.5, "completions/clipped_ratio": 0.25}, 0,
+			"reinforce  4/60  reward -1.00  format 50 %  truncated 25 %  ETA 11:20",
+		},
+		"evaluation": {at, Row{"step": 4, "eval_accuracy": 0.5}, 0, ""},
+	} {
+		if diff := cmp.Diff(test.want, StepLine(test.progress, test.row, test.width)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
 	}
-	if n := strings.Count(got, "loss"); n != 1 {
-		t.Errorf("%d headings before they are due", n)
-	}
-	if line := table.Line(Row{"step": 3, "loss": 1.0}, 80); !strings.HasPrefix(line, "   step") {
-		t.Errorf("no heading where it is due: %q", line)
-	}
-	var narrow StepTable
-	if line := narrow.Line(Row{"step": 1, "loss": 1.0, "reward": 2.0, "entropy": 1.0}, 30); strings.Contains(line, "entropy") || !strings.Contains(line, "reward") {
-		t.Errorf("in 30 columns: %q", line)
-	}
+}
+
+func TestRowLine(t *testing.T) {
 	if got, want := RowLine(Row{"loss": 0.51234, "time/step": 1.0, "reward": 1.0, "text": "x"}), "loss=0.5123 reward=1"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

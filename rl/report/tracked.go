@@ -2,8 +2,8 @@ package report
 
 import "strings"
 
-// Tracked are the numbers of a row under the names that trackers show: eval_x becomes eval/x, and x train/x, as
-// transformers names them. The step is train/global_step.
+// Tracked returns the numbers of a row under the names that transformers sends to trackers: eval_x becomes eval/x, other
+// names x become train/x, and the step becomes train/global_step.
 func Tracked(row Row) map[string]float64 {
 	numbers := map[string]float64{}
 	for name, value := range row {

@@ -256,6 +256,7 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 		l.state.BestReturn = mean
 	}
 	step.Figures.Mean("reward", sum, float64(n))
+	step.Figures.Mean("reward_stderr", rl.StatsOf(step.Rewards()).StdErr, 1)
 	step.Figures.Total("failed_rewards", float64(failed))
 	// Only now: a step that is given up has said nothing that it would say again when the run goes on.
 	if err := l.config.Log("%s Episode %d/%d", strings.ToUpper(l.config.Algorithm), at.Step+1, l.config.Steps); err != nil {

@@ -59,6 +59,7 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 	if judged := n - float64(stats.Failed); judged > 0 {
 		m.Mean("reward", stats.Mean*judged, judged)
 		m.Mean("reward_std", stats.Std, 1)
+		m.Mean("reward_stderr", stats.StdErr, 1)
 	}
 	m.Total("failed_rewards", float64(stats.Failed))
 	m.Mean("accuracy", float64(scores.Correct), n)

@@ -18,7 +18,7 @@ type Hooks struct {
 	Row func(row report.Row) error
 	// LogEvery is the number of steps between rows; 0 = 1.
 	LogEvery int
-	// Line takes the line of a step, where rows are not shown in another way.
+	// Line takes the line of a step, for the training log.
 	Line func(line string) error
 	// Keep takes answers of a step whose figures are written, those to Prompts prompts, or with a negative number to all.
 	Keep    func(records []rl.Record) error
@@ -65,7 +65,7 @@ func (h Hooks) Write(row report.Row) error {
 	return h.Row(row)
 }
 
-// StepLine writes the line of a step.
+// StepLine writes the line of a step to the training log.
 func (h Hooks) StepLine(line string) error {
 	if h.Line == nil {
 		return h.Logf("%s", line)

@@ -52,7 +52,9 @@ type Stage struct {
 	metrics    *report.Metrics
 	kept       *report.Lines
 	trackers   trackers
-	table      report.StepTable
+	progress   report.Progress
+	from       int       // steps done at the first call of Hooks.Progress
+	began      time.Time // when that was
 	bar        *report.Bar
 	checkpoint string // to continue from; "" = from the start
 }
@@ -219,23 +221,18 @@ func (s *Stage) row(row report.Row) error {
 		return err
 	}
 	s.trackers.row(row)
-	if width := s.config.Console.Terminal(); width > 0 {
-		if line := s.table.Line(row, width); line != "" {
-			return s.config.Console.Print(line)
-		}
+	if line := report.StepLine(s.progress, row, s.config.Console.Terminal()); line != "" {
+		return s.config.Console.Print(line)
 	}
 	return nil
 }
 
-// line keeps the line of a step, and prints it where rows are not shown as a table.
-func (s *Stage) line(text string) error {
-	if s.config.Console.Terminal() == 0 {
-		return s.Printf("%s", text)
-	}
+// Keepf writes a line to logs/training_log.txt only.
+func (s *Stage) Keepf(format string, args ...any) error {
 	if err := s.there(); err != nil {
 		return err
 	}
-	return s.log.Keep(text)
+	return s.log.Keep(fmt.Sprintf(format, args...))
 }
 
 // keep writes answers of the policy.
@@ -264,10 +261,15 @@ func (s *Stage) Hooks(label, unit string) Hooks {
 	h := Hooks{
 		Group: s.config.Group, Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
 		Enough: s.config.Enough, Seen: s.config.Seen,
-		Line: s.line, Keep: s.keep, Prompts: s.config.Prompts,
+		Line: func(line string) error { return s.Keepf("%s", line) }, Keep: s.keep, Prompts: s.config.Prompts,
 		Progress: func(done, total int, note string) {
 			if s.bar == nil {
 				s.bar = s.config.Console.Bar(label, unit, done, total) // the first step was not timed
+				s.from, s.began = done, s.config.Now()
+			}
+			s.progress = report.Progress{Stage: label, Done: done, Total: total}
+			if n := done - s.from; n > 0 {
+				s.progress.Left = s.config.Now().Sub(s.began) / time.Duration(n) * time.Duration(total-done)
 			}
 			s.bar.Set(done, note)
 			if done == total {

@@ -252,7 +252,7 @@ func TestTheFirstRateIsOfTimedSteps(t *testing.T) {
 		now = now.Add(time.Minute)
 		h.Advance(step, 4, "")
 	}
-	if got, want := progress.String(), "train  50%  2/4  60.0 s/step  2:00 left\n"; got != want {
+	if got, want := progress.String(), "train  50%  2/4  60.0 s/step  ETA 2:00\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -278,7 +278,7 @@ func (t *labelRun) reinforce(ctx context.Context, start string) (results []label
 		whole := learning.Needs().Ratio == algo.NoRatio && c.LabelReplay == nil
 		player, err := rollout.NewLabels(p, textsOf(t.data.reinforced), e.train, rewards, rollout.LabelsConfig{
 			LabelOptions: o.LabelOptions, Whole: whole, Steps: o.Episodes, Values: learning.Needs().Values, Epsilon: c.LabelReplay != nil,
-			MicroTokens: t.microTokens(labelMicroTokens), Seed: c.General.Seed, Log: stage.Printf, Algorithm: c.RL.Algorithm,
+			MicroTokens: t.microTokens(labelMicroTokens), Seed: c.General.Seed, Log: stage.Keepf, Algorithm: c.RL.Algorithm,
 		})
 		if err != nil {
 			return err
