@@ -17,52 +17,52 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// answer is an answer of the policy as a page shows it.
-type answer struct {
-	Prompt, Sample int
-	Text           template.HTML // its tokens, coloured by their advantage
-	Reward         string
-	Advantage      string
-	Right          bool
-	Label          string // of a classifier: what was chosen, and what is right
-	Tier, Stop     string
+// completion is one completion on a page.
+type completion struct {
+	Text      template.HTML // tokens, coloured by their advantage
+	Reward    string
+	Advantage string
+	Correct   bool
+	Label     string // classifiers: the sampled label and the correct one
+	Tier      string // how the answer was found
+	Stop      string
 }
 
-// exchange is a prompt with answers to it.
+// exchange is a prompt with some of its completions.
 type exchange struct {
-	Shown   string
-	Kind    string
-	Answers []answer
+	Shown       string
+	Kind        string
+	Completions []completion
 }
 
-// moment is what the policy answered in one step.
+// moment holds completions of one step.
 type moment struct {
 	Title     string
 	Exchanges []exchange
 }
 
-// How much of what was kept a page shows.
+// Limits of what a page shows for a step.
 const (
-	momentPrompts = 2
-	promptAnswers = 4
-	labelTexts    = 8
+	momentPrompts     = 2
+	promptCompletions = 4
+	labelTexts        = 8
 )
 
-// moments are the answers of the first and of the last step that were kept.
+// moments returns completions of the first and the last recorded step.
 func moments(dir string) ([]moment, error) {
 	path := filepath.Join(dir, "logs", "completions.jsonl")
 	first, last, err := firstAndLast(path)
 	if err != nil || len(first) == 0 {
 		return nil, err
 	}
-	all := []moment{{fmt.Sprintf("In step %d", first[0].Step), exchanges(first)}}
+	all := []moment{{fmt.Sprintf("Step %d", first[0].Step), exchanges(first)}}
 	if last[0].Step != first[0].Step {
-		all = append(all, moment{fmt.Sprintf("In step %d", last[0].Step), exchanges(last)})
+		all = append(all, moment{fmt.Sprintf("Step %d", last[0].Step), exchanges(last)})
 	}
 	return all, nil
 }
 
-// firstAndLast reads the records of the first and the last step of a file; none where there is no file.
+// firstAndLast reads the records of the first and the last step of a file; none if the file does not exist.
 func firstAndLast(path string) (first, last []rl.Record, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func firstAndLast(path string) (first, last []rl.Record, err error) {
 	for number := 1; ; number++ {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			return first, last, nil // the end, or a line that is being written
+			return first, last, nil // the end, or an incomplete line
 		}
 		var r rl.Record
 		if err := json.Unmarshal(line, &r); err != nil {
@@ -92,7 +92,7 @@ func firstAndLast(path string) (first, last []rl.Record, err error) {
 	}
 }
 
-// exchanges are the first prompts of some records, each with its best and its worst answers.
+// exchanges returns the first prompts of records, each with its best and worst completions.
 func exchanges(records []rl.Record) []exchange {
 	largest := 0.0
 	for _, r := range records {
@@ -123,12 +123,12 @@ func exchanges(records []rl.Record) []exchange {
 			}
 			return 0
 		})
-		if n := len(group); n > promptAnswers {
-			group = append(group[:promptAnswers/2:promptAnswers/2], group[n-promptAnswers/2:]...)
+		if n := len(group); n > promptCompletions {
+			group = append(group[:promptCompletions/2:promptCompletions/2], group[n-promptCompletions/2:]...)
 		}
 		e := exchange{Shown: group[0].Shown, Kind: group[0].Kind}
 		for _, r := range group {
-			e.Answers = append(e.Answers, show(r, largest))
+			e.Completions = append(e.Completions, show(r, largest))
 		}
 		all = append(all, e)
 		from = to
@@ -136,15 +136,15 @@ func exchanges(records []rl.Record) []exchange {
 	return all
 }
 
-func show(r rl.Record, largest float64) answer {
-	a := answer{Prompt: r.Prompt, Sample: r.Sample, Reward: short(r.Reward), Advantage: short(r.Advantage), Right: r.Correct, Tier: r.Tier, Stop: r.Stop}
+func show(r rl.Record, largest float64) completion {
+	c := completion{Reward: short(r.Reward), Advantage: short(r.Advantage), Correct: r.Correct, Tier: r.Tier, Stop: r.Stop}
 	if r.Truth != "" {
-		a.Label = r.Written
+		c.Label = r.Written
 		if !r.Correct {
-			a.Label += ", right is " + r.Truth
+			c.Label += ", correct: " + r.Truth
 		}
-		a.Text = token(r.Written, float64(r.Advantage), largest)
-		return a
+		c.Text = token(r.Written, float64(r.Advantage), largest)
+		return c
 	}
 	var b strings.Builder
 	for i, text := range r.Tokens {
@@ -154,8 +154,8 @@ func show(r rl.Record, largest float64) answer {
 		}
 		b.WriteString(string(token(text, advantage, largest)))
 	}
-	a.Text = template.HTML(b.String())
-	return a
+	c.Text = template.HTML(b.String())
+	return c
 }
 
 func short(n rl.Number) string {
@@ -165,7 +165,7 @@ func short(n rl.Number) string {
 	return fmt.Sprintf("%.3g", float64(n))
 }
 
-// token is a token on a ground that says how much it is encouraged, or discouraged.
+// token renders a token on a green (positive advantage) or red (negative) background.
 func token(text string, advantage, largest float64) template.HTML {
 	shown := strings.NewReplacer("\n", "⏎\n", "\t", "⇥\t").Replace(html.EscapeString(text))
 	if math.IsNaN(advantage) || advantage == 0 || largest == 0 {
@@ -178,7 +178,7 @@ func token(text string, advantage, largest float64) template.HTML {
 	return template.HTML(fmt.Sprintf(`<span class="%s" style="--a:%.2f" title="advantage %.3g">%s</span>`, class, 0.12+0.6*math.Abs(advantage)/largest, advantage, shown))
 }
 
-// alarms are the warnings of a run's log.
+// alarms returns the warnings in the training log of a run, each once.
 func alarms(dir string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "logs", "training_log.txt"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -5,10 +5,11 @@ import (
 	"html"
 	"html/template"
 	"math"
+	"slices"
 	"strings"
 )
 
-// Size of a chart in its own units; a page scales it.
+// Size of a chart in SVG units.
 const (
 	chartWidth, chartHeight                           = 560.0, 250.0
 	chartLeft, chartRight, chartTop, chartBottom      = 80.0, 12.0, 10.0, 34.0
@@ -16,7 +17,7 @@ const (
 	bandClass, lineClass, faintClass, dotClass, level = "band", "line", "faint", "dot", "level"
 )
 
-// axes turn values into places of a chart.
+// axes map values to positions in a chart.
 type axes struct{ x0, x1, y0, y1 float64 }
 
 func (a axes) x(v float64) float64 { return chartLeft + chartInnerWidth*(v-a.x0)/(a.x1-a.x0) }
@@ -24,7 +25,7 @@ func (a axes) y(v float64) float64 {
 	return chartTop + chartInnerHeight*(1-(v-a.y0)/(a.y1-a.y0))
 }
 
-// axesOf are the ranges of all that a panel shows.
+// axesOf returns axes that fit all series of a panel.
 func axesOf(p Panel) axes {
 	a := axes{math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)}
 	for _, s := range p.Series {
@@ -55,7 +56,7 @@ func axesOf(p Panel) axes {
 	return a
 }
 
-// chart draws a panel as SVG whose colours are those of the page: its classes say what is what, and s0 to s6 whose.
+// chart draws a panel as SVG. The page's stylesheet colours it: a class for each element, and s0 to s6 for the series.
 func chart(p Panel) template.HTML {
 	a := axesOf(p)
 	var b strings.Builder
@@ -112,7 +113,7 @@ func drawSeries(b *strings.Builder, a axes, s Series, whose string) {
 	}
 }
 
-// polyline joins the points. Of many that share a place on the screen the extremes stand for all.
+// polyline joins the points. Above 1,000 points it draws only the minimum and maximum of each of 500 buckets.
 func polyline(a axes, xs, ys []float64) string {
 	const most = 1000
 	var b strings.Builder
@@ -145,4 +146,31 @@ func polyline(a axes, xs, ys []float64) string {
 		point(max(least, greatest))
 	}
 	return b.String()
+}
+
+// Charts returns the panels worth a chart, those with two points or more.
+func Charts(panels []Panel) []Panel { return slices.DeleteFunc(slices.Clone(panels), Panel.single) }
+
+// single reports whether no series has two points: such a panel is a list of numbers, not a chart.
+func (p Panel) single() bool {
+	return !slices.ContainsFunc(p.Series, func(s Series) bool { return len(s.Y) > 1 })
+}
+
+// values lists the points of a single panel with their labels, intervals and steps.
+func (p Panel) values() []Setting {
+	var all []Setting
+	for _, s := range p.Series {
+		if len(s.Y) == 0 {
+			continue
+		}
+		name := s.Label
+		if s.Low != nil {
+			name += fmt.Sprintf(", %.4g–%.4g", s.Low[0], s.High[0])
+		}
+		if s.Style != Level {
+			name += fmt.Sprintf(", %s %.6g", p.XLabel, s.X[0])
+		}
+		all = append(all, Setting{name, fmt.Sprintf("%.4g", s.Y[0])})
+	}
+	return all
 }

@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// Compared is a run that is compared with others.
+// Compared is one of several runs to compare.
 type Compared struct {
 	Dir   string
-	Name  string // short and different from those of the others
+	Name  string // short and unique among the runs
 	About About
 }
 
-// CompareHTML is a page about several runs: their curves over each other, what each measured, and the settings in which
-// they differ.
+// CompareHTML returns a page about several runs: settings that differ, evaluations, and overlaid curves.
 func CompareHTML(runs []Compared, watched bool) ([]byte, error) {
-	p := page{Title: fmt.Sprintf("%d runs", len(runs)), Watched: watched}
+	p := page{Title: fmt.Sprintf("Comparison of %d runs", len(runs)), Watched: watched}
 	var panels []Panel
 	settings := make([]map[string]string, len(runs))
 	for i, run := range runs {
@@ -37,7 +36,7 @@ func CompareHTML(runs []Compared, watched bool) ([]byte, error) {
 			return nil, fmt.Errorf("report of %s: %w", run.Dir, err)
 		}
 		for _, s := range found {
-			if s.Title == "Evaluation" || s.Title == "What the stage has changed" {
+			if s.Title == evaluationTitle || s.Title == changeTitle {
 				s.Title = run.Name + ": " + strings.ToLower(s.Title[:1]) + s.Title[1:]
 				p.Sections = append(p.Sections, s)
 			}
@@ -46,13 +45,13 @@ func CompareHTML(runs []Compared, watched bool) ([]byte, error) {
 			return nil, fmt.Errorf("report of %s: %w", run.Dir, err)
 		}
 	}
-	// A panel of one run has nothing to compare.
+	// A panel with a single run compares nothing.
 	p.Charts = charts(slices.DeleteFunc(panels, func(panel Panel) bool { return len(panel.Series) < 2 && len(runs) > 1 }))
 	p.Differ = differing(runs, settings)
 	return p.render()
 }
 
-// overlay adds the first series of a panel, of a run, to the panel of the same title; the others would be too many.
+// overlay adds the first series of a run's panel to the panel with the same title.
 func overlay(panels []Panel, panel Panel, run string) []Panel {
 	s := panel.Series[0]
 	s.Label = run
@@ -70,7 +69,7 @@ func overlay(panels []Panel, panel Panel, run string) []Panel {
 	return append(panels, Panel{panel.Title, panel.XLabel, label, []Series{s}})
 }
 
-// readSettings are the lines of a config.yaml, by key.
+// readSettings reads the lines of config.yaml by key.
 func readSettings(dir string) (map[string]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "config.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,14 +78,14 @@ func readSettings(dir string) (map[string]string, error) {
 	settings := map[string]string{}
 	for line := range strings.Lines(string(data)) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
-			value, _, _ = strings.Cut(value, "  # ") // where it came from
+			value, _, _ = strings.Cut(value, "  # ") // the comment names its source
 			settings[key] = value
 		}
 	}
 	return settings, err
 }
 
-// differing has a row for each setting that is not the same in all runs.
+// differing has a row for each setting that is not equal in all runs.
 func differing(runs []Compared, settings []map[string]string) Table {
 	t := Table{Headers: []string{"setting"}}
 	var keys []string

@@ -209,7 +209,7 @@ func (b *Bar) parts(now time.Time) []string {
 func (b *Bar) line(width int, now time.Time) string {
 	const (
 		gap     = "  "
-		barLeft = 8  // the narrowest bar worth drawing
+		barLeft = 8 // the narrowest bar worth drawing
 		barMost = 30
 	)
 	room := max(1, width-1)

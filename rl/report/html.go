@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
-// page is what report.html shows of one run, or of several beside each other.
+// page is the content of report.html, about one run or several.
 type page struct {
 	Title    string
 	Stage    string
@@ -28,15 +28,16 @@ type page struct {
 	Pictures []picture
 	Moments  []moment
 	Last     Table
-	Differ   Table // settings in which runs differ
+	Differ   Table // settings that are not equal in all runs
 	Config   string
-	Watched  bool // the page looks whether there is more
+	Watched  bool // reload when the run has written more
 }
 
-// drawn is a chart with its title and what its colours mean.
+// drawn is a chart with its legend, or for a single point its value.
 type drawn struct {
 	Title, YLabel string
 	SVG           template.HTML
+	Values        []Setting
 	Legend        []key
 }
 
@@ -50,21 +51,21 @@ type picture struct {
 	Data template.URL
 }
 
-// About is what run.json says of a run.
+// About is the part of run.json that a report shows.
 type About struct {
 	Title   string
 	Stage   string // Supervised or Reinforced
 	Facts   []Setting
-	Inexact []string // why a resumed run may differ from one that never stopped
+	Inexact []string // why a resumed run may differ from an uninterrupted one
 }
 
-// WriteHTML writes dir/report.html, one page that needs no other file, about
-// the run in dir: its About and its alarms, what was measured
-// (logs/eval_results.json, logs/comparison.json, and what rltrain eval left in
-// eval/), the curves of logs/metrics.jsonl (drawn anew into plots/, too),
-// answers of logs/completions.jsonl, the other pictures of plots/, and
-// config.yaml. What is not there yet is left out. It returns the path of the
-// page.
+// WriteHTML writes dir/report.html, a self-contained page about the run in dir, and returns its path. The page shows:
+//   - about and the warnings of logs/training_log.txt
+//   - evaluations: logs/eval_results.json, logs/comparison.json and eval/logs/eval_results.json
+//   - curves of logs/metrics.jsonl, also written to plots/curves.png and .svg
+//   - completions of logs/completions.jsonl, pictures of plots/ and config.yaml
+//
+// It skips files that do not exist.
 func WriteHTML(dir string, about About) (string, error) {
 	text, err := HTML(dir, about, false)
 	if err != nil {
@@ -74,7 +75,7 @@ func WriteHTML(dir string, about About) (string, error) {
 	return path, outfile.Write(path, text, 0o644)
 }
 
-// HTML is the page that WriteHTML writes. A watched one asks its server again and again whether there is more.
+// HTML returns the page that WriteHTML writes. A watched page polls its server and reloads when the run has written more.
 func HTML(dir string, about About, watched bool) ([]byte, error) {
 	p := page{Title: about.Title, Stage: about.Stage, Facts: about.Facts, Inexact: about.Inexact, Watched: watched}
 	for _, read := range []func(string, *page) error{readCurves, readScores, readPictures, readAnswers, readConfig} {
@@ -88,10 +89,10 @@ func HTML(dir string, about About, watched bool) ([]byte, error) {
 //go:embed page.html
 var pageText string
 
-// pageTemplate is parsed at first use: a program that only prints its help must not pay for it.
+// pageTemplate is parsed on first use, so that --help stays fast.
 var pageTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(pageText)) })
 
-// Colours are the numbers of the colours of series.
+// Colours returns the indices of the palette.
 func (page) Colours() []int {
 	numbers := make([]int, len(palette))
 	for i := range numbers {
@@ -132,6 +133,7 @@ func readCurves(dir string, p *page) error {
 
 	panels := Panels(p.Stage, rows)
 	p.Charts = charts(panels)
+	panels = Charts(panels)
 	if len(panels) == 0 || p.Watched {
 		return nil
 	}
@@ -141,12 +143,18 @@ func readCurves(dir string, p *page) error {
 	return Curves(filepath.Join(dir, "plots", "curves.png"), panels)
 }
 
-// charts draws panels, each with a legend where it has several series.
+// charts draws panels. A panel has a legend if it has several series, and numbers instead of a chart if no series has two points.
 func charts(panels []Panel) []drawn {
 	var all []drawn
 	for _, p := range panels {
-		d := drawn{Title: p.Title, YLabel: p.YLabel, SVG: chart(p)}
-		if len(p.Series) > 1 {
+		d := drawn{Title: p.Title, YLabel: p.YLabel}
+		switch {
+		case p.single():
+			d.Values = p.values()
+		default:
+			d.SVG = chart(p)
+		}
+		if len(p.Series) > 1 && d.Values == nil {
 			for i, s := range p.Series {
 				d.Legend = append(d.Legend, key{fmt.Sprintf("s%d", i%len(palette)), s.Label})
 			}
@@ -173,12 +181,12 @@ func readPictures(dir string, p *page) error {
 	if err != nil {
 		return err
 	}
-	paths = slices.DeleteFunc(paths, func(path string) bool { return filepath.Base(path) == "curves.png" }) // they are charts
+	paths = slices.DeleteFunc(paths, func(path string) bool { return filepath.Base(path) == "curves.png" }) // shown as charts
 	evaluated, err := filepath.Glob(filepath.Join(globQuote(dir), EvalFolder, "plots", "*.png"))
 	if err != nil {
 		return err
 	}
-	own := len(paths)
+	ofRun := len(paths)
 	paths = append(paths, evaluated...)
 	for i, path := range paths {
 		data, err := os.ReadFile(path)
@@ -186,8 +194,8 @@ func readPictures(dir string, p *page) error {
 			return err
 		}
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".png"), "_", " ")
-		if i >= own {
-			name += ", by rltrain eval"
+		if i >= ofRun {
+			name += " (rltrain eval)"
 		}
 		p.Pictures = append(p.Pictures, picture{
 			Name: name,
@@ -197,7 +205,7 @@ func readPictures(dir string, p *page) error {
 	return nil
 }
 
-// globQuote keeps the characters of a folder's name from being a pattern.
+// globQuote escapes the glob characters of a path.
 func globQuote(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 }

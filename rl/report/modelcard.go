@@ -15,8 +15,11 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// cardMarker stands in a model card that may be overwritten.
-const cardMarker = "<!-- rltrain writes this file anew on every save. Remove this line to keep your own changes. -->"
+// cardMarker marks a model card that rltrain may overwrite; cards of all versions contain cardPrefix.
+const (
+	cardPrefix = "<!-- rltrain "
+	cardMarker = cardPrefix + "overwrites this file on every save. Remove this line to keep your changes. -->"
+)
 
 // Table is a table of a model card or report.
 type Table struct {
@@ -24,35 +27,33 @@ type Table struct {
 	Rows    [][]string
 }
 
-// Setting is a name and its value, as written.
+// Setting is a name and its value.
 type Setting struct{ Name, Value string }
 
-// Wide says whether the setting needs a line of its own on a page.
+// Wide reports whether the setting takes a full line of a page.
 func (s Setting) Wide() bool { return len(s.Value) > 26 }
 
-// Card is what the README.md of a saved adapter says.
+// Card is the README.md of a classifier's adapter.
 type Card struct {
 	Name  string // of the model
-	Stage string // "supervised" or "rl", in words where that is clearer
-	// BaseModel is a Hugging Face model id. A folder (absolute, or beginning
-	// with ".") is named in the text and left out of the metadata, whose
-	// readers would take it for an id.
+	Stage string // "supervised", "rl", or a description
+	// BaseModel is a Hugging Face model id or a folder. The metadata omits a folder (absolute, or starting with "."),
+	// because its readers expect an id.
 	BaseModel string
-	// Pooling is "mean" (adapter of AutoModel and head.safetensors) or "family"
-	// (adapter and head of AutoModelForSequenceClassification).
+	// Pooling is "mean" (adapter for AutoModel, and head.safetensors), "family" (adapter and head for
+	// AutoModelForSequenceClassification), "last" or "score".
 	Pooling   string
-	MaxLength int // tokens a text is cut at
+	MaxLength int // tokens; longer texts are truncated
 	Labels    []string
 	Datasets  []string // Hugging Face data set ids; may be empty
-	Data      string   // one sentence on what it was trained on
-	Results   Table    // stages against metrics on the held-out split
+	Data      string   // one sentence about the training data
+	Results   Table    // metrics of each stage on held-out rows
 	Settings  []Setting
-	Metrics   []Setting // of the end of training
+	Metrics   []Setting // at the end of training
 	Versions  []Setting // frameworks
 }
 
-// frontMatter is the metadata that Hugging Face reads, in the order it is
-// usually written. The licence is the user's to choose.
+// frontMatter is the metadata that Hugging Face reads. It has no license: users choose theirs.
 type frontMatter struct {
 	BaseModel string   `yaml:"base_model,omitempty"`
 	Library   string   `yaml:"library_name"`
@@ -61,16 +62,14 @@ type frontMatter struct {
 	Datasets  []string `yaml:"datasets,omitempty"`
 }
 
-// WriteCard writes dir/README.md, unless a README.md is there that does not
-// carry the line which marks it as ours: that one is kept, and written is
-// false.
+// WriteCard writes dir/README.md. It keeps an existing README.md without cardPrefix; then written is false.
 func WriteCard(dir string, card interface{ Markdown() (string, error) }) (written bool, err error) {
 	path := filepath.Join(dir, "README.md")
 	old, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("model card: %w", err)
 	}
-	if err == nil && !bytes.Contains(old, []byte(cardMarker)) {
+	if err == nil && !bytes.Contains(old, []byte(cardPrefix)) {
 		return false, nil
 	}
 	text, err := card.Markdown()
@@ -80,14 +79,13 @@ func WriteCard(dir string, card interface{ Markdown() (string, error) }) (writte
 	return true, outfile.Write(path, []byte(text), 0o644)
 }
 
-// Markdown is the text of the card. An unknown Pooling or a MaxLength below 1
-// is an error.
+// Markdown returns the text of the card. An unknown Pooling or a MaxLength below 1 is an error.
 func (c Card) Markdown() (string, error) {
 	if !slices.Contains([]string{"mean", "family", "last", "score"}, c.Pooling) {
-		return "", fmt.Errorf("pooling %q is none of mean, family, last and score", c.Pooling)
+		return "", fmt.Errorf("pooling %q is not one of mean, family, last, score", c.Pooling)
 	}
 	if c.MaxLength < 1 {
-		return "", fmt.Errorf("length limit of %d tokens", c.MaxLength)
+		return "", fmt.Errorf("max length %d tokens is below 1", c.MaxLength)
 	}
 	meta := frontMatter{
 		Library: "peft", Pipeline: "text-classification",
@@ -103,7 +101,7 @@ func (c Card) Markdown() (string, error) {
 	}
 	var b strings.Builder
 	b.WriteString("---\n" + string(head) + "---\n")
-	// Parsed here: a program that only prints its help must not pay for it.
+	// Parsed on use, so that --help stays fast.
 	card := template.Must(template.New("card").Funcs(cardFunctions).Parse(cardText))
 	if err := card.Execute(&b, c); err != nil {
 		return "", err
@@ -136,7 +134,7 @@ const cardText = cardMarker + `
 
 # {{.Name}}
 
-A LoRA adapter for {{.BaseModel}} that sorts a text into one of {{len .Labels}} classes, from the stage "{{.Stage}}" of a run of rltrain.
+A LoRA adapter for {{.BaseModel}} that classifies texts into {{len .Labels}} classes. Trained with rltrain, stage "{{.Stage}}".
 {{- with .Data}} {{.}}{{end}}
 
 Classes: {{join .Labels ", "}}.
@@ -145,16 +143,16 @@ Classes: {{join .Labels ", "}}.
 
 {{table .Results -}}
 {{end}}
-## How to use it
+## Usage
 
-With rltrain, one text a line:
+With rltrain, one text per line:
 
 ` + "```sh\nrltrain predict --model . < texts.txt\n```" + `
 
 {{if eq .Pooling "score" -}}
-The classes are scored by the probability of their names behind the prompt that label_policy.json holds.
+The model scores each class by the probability of its name after the prompt in label_policy.json.
 {{else -}}
-With Python, in this folder (` + "`pip install torch transformers peft safetensors`" + `):
+With Python, in this folder, after ` + "`pip install torch transformers peft safetensors`" + `:
 
 ` + "```python" + `
 import json

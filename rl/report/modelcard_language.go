@@ -8,21 +8,21 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// LanguageCard is what the README.md of a saved language model, or of an adapter for one, says.
+// LanguageCard is the README.md of a language model or of its adapter.
 type LanguageCard struct {
 	Name      string // of the model
 	Task      string
-	Stage     string // in words
+	Stage     string // a description
 	BaseModel string // as for [Card]
-	Adapter   bool   // LoRA; else all weights
+	Adapter   bool   // a LoRA adapter; else a full model
 	Chat      bool   // the folder has a chat template
-	Data      string // one sentence on what it was trained on
-	Results   Table  // evaluations on held-out exercises or rows
+	Data      string // one sentence about the training data
+	Results   Table  // held-out evaluations
 	Settings  []Setting
 	Versions  []Setting // frameworks
 }
 
-// Markdown is the text of the card.
+// Markdown returns the text of the card.
 func (c LanguageCard) Markdown() (string, error) {
 	meta := frontMatter{Library: "transformers", Pipeline: "text-generation", Tags: []string{"rltrain", "generated_from_trainer"}}
 	if c.Adapter {
@@ -48,20 +48,20 @@ const languageCardText = cardMarker + `
 
 # {{.Name}}
 
-{{if .Adapter}}A LoRA adapter for {{.BaseModel}}{{else}}A language model, all weights of which were trained{{end}}, from the stage "{{.Stage}}" of a run of rltrain on the task {{.Task}}.
+{{if .Adapter}}A LoRA adapter for {{.BaseModel}}{{else}}A language model, fully fine-tuned from {{.BaseModel}}{{end}}. Trained with rltrain on the task {{.Task}}, stage "{{.Stage}}".
 {{- with .Data}} {{.}}{{end}}
 {{if .Results.Rows}}
 ## Results
 
 {{table .Results -}}
 {{end}}
-## How to use it
+## Usage
 
-With rltrain, on prompts in the form that it was trained with:
+With rltrain, on prompts formatted as in training:
 
 ` + "```sh\nrltrain generate --model . --input logs/try.jsonl\n```" + `
 
-With Python, in this folder (` + "`pip install torch transformers{{if .Adapter}} peft{{end}}`" + `):
+With Python, in this folder, after ` + "`pip install torch transformers{{if .Adapter}} peft{{end}}`" + `:
 
 ` + "```python" + `
 import torch

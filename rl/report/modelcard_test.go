@@ -127,7 +127,7 @@ func TestHTML(t *testing.T) {
 	about.Inexact = []string{"threads was 4, is now 2"}
 	got := page()
 	for _, want := range []string{
-		"rltrain --dataset &lt;b&gt;.csv", "threads was 4", "0.7500", "95 % interval",
+		"rltrain --dataset &lt;b&gt;.csv", "threads was 4", "0.7500", "95 % CI",
 		`<svg viewBox="0 0 560 250"`, "explained_variance", "a &lt; b",
 	} {
 		if !strings.Contains(got, want) {
@@ -165,11 +165,11 @@ func TestReportOfALanguageModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"<td>After training</td><td>200</td><td>100</td><td>50.0</td>", "<td>three numbers</td><td>25 of 50</td>"}
+		want := []string{"<td>after training</td><td>200</td><td>100</td><td>50.0</td>", "<td>three numbers</td><td>25/50</td>"}
 		if _, staged := results.(AnswerResults); staged {
 			want = []string{
-				"<td>Before</td><td>200</td><td>100</td><td>50.0</td>", "<td>After, the best evaluation</td><td>200</td><td>180</td><td>90.0</td>",
-				"<td>After, on fresh exercises</td>", "<td>three numbers</td><td>25 of 50</td><td>45 of 50</td>",
+				"<td>before</td><td>200</td><td>100</td><td>50.0</td>", "<td>best</td><td>200</td><td>180</td><td>90.0</td>",
+				"<td>best, unseen test problems</td>", "<td>three numbers</td><td>25/50</td><td>45/50</td>",
 			}
 		}
 		page := readFile(t, path)

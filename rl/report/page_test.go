@@ -63,9 +63,9 @@ func TestPage(t *testing.T) {
 	}
 	text := string(page)
 	for _, want := range []string{
-		`<h3>Held out <small>share</small></h3>`, `<title>accuracy, 2: 0.3 (0.2 to 0.4)</title>`, `class="band s0"`, "How answers were found",
-		`<li>kl: too far &amp; away</li>`, "In step 1", "In step 9", `<span class="up" style="--a:0.72" title="advantage 2">&lt;b&gt;</span>`,
-		`class="down" style="--a:0.42"`, "4⏎\n", "what is &lt;script&gt;", "seed: 1 # &lt;x&gt;", `class="wide"`, `<b class="right">right</b>`,
+		`<h3>Held-out accuracy <small>`, `<title>accuracy, 2: 0.3 (0.2 to 0.4)</title>`, `class="band s0"`, "How answers were found",
+		`<li>kl: too far &amp; away</li>`, ">Step 1<", ">Step 9<", `<span class="up" style="--a:0.72" title="advantage 2">&lt;b&gt;</span>`,
+		`class="down" style="--a:0.42"`, "4⏎\n", "what is &lt;script&gt;", "seed: 1 # &lt;x&gt;", `class="wide"`, `<b class="right">correct</b>`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q", want)
@@ -99,7 +99,7 @@ func TestPageOfLabels(t *testing.T) {
 	if n := strings.Count(string(page), `<div class="shown">`); n != labelTexts {
 		t.Errorf("%d texts, want %d", n, labelTexts)
 	}
-	if !strings.Contains(string(page), "law, right is physics") {
+	if !strings.Contains(string(page), "law, correct: physics") {
 		t.Error("the right label is missing")
 	}
 }
@@ -121,7 +121,7 @@ func TestCompareRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(page)
-	for _, want := range []string{"<h1>2 runs</h1>", `<span class="s0">one</span><span class="s1">two</span>`, "<td>seed</td><td>1</td><td>2</td>", "<td>clip_low</td><td></td><td>0.2</td>"} {
+	for _, want := range []string{"2 runs</h1>", `<span class="s0">one</span><span class="s1">two</span>`, "<td>seed</td><td>1</td><td>2</td>", "<td>clip_low</td><td></td><td>0.2</td>"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q", want)
 		}

@@ -23,31 +23,30 @@ import (
 // Style is how a series is drawn.
 type Style int
 
-// The styles of a series.
+// Styles of a series.
 const (
-	Line   Style = iota // a plain curve
-	Smooth              // many noisy values: thin, with a running mean over them
-	Points              // few values: a line with a dot at each
+	Line   Style = iota // a curve
+	Smooth              // many noisy values: a thin curve under its running mean
+	Points              // few values: a curve with dots
 	Level               // one value: a dashed horizontal line; X is ignored
 )
 
-// Series is one curve. Values that are NaN or infinite must be left out.
+// Series is one curve. Values must be finite.
 type Series struct {
 	Label string
 	X, Y  []float64
 	Style Style
-	// Low and High are the ends of an interval around each Y, or nil: a band around a curve, a bar through a dot.
+	// Low and High are intervals around Y, or nil. They show as a band around a curve, or a bar through a dot.
 	Low, High []float64
 }
 
-// Panel is one pair of axes; x counts something (steps, epochs). A legend
-// appears where there are several labels.
+// Panel is one pair of axes; x counts steps or epochs. It has a legend if it has several series.
 type Panel struct {
 	Title, XLabel, YLabel string
 	Series                []Series
 }
 
-// The colours of Okabe and Ito (2008), told apart with any colour vision.
+// palette is Okabe and Ito's (2008), which is safe for colour-blind readers.
 var palette = []color.RGBA{
 	{0x00, 0x72, 0xb2, 0xff}, // blue
 	{0xd5, 0x5e, 0x00, 0xff}, // vermilion
@@ -70,11 +69,11 @@ const (
 	dotsPerInch = 144
 )
 
-// Curves draws panels, up to three below each other and more in two columns,
-// and writes path (a .png) and the same picture as .svg beside it.
+// Curves draws panels in one column, or in two if there are more than three, and writes path (.png) and the same picture
+// as .svg.
 func Curves(path string, panels []Panel) error {
 	if len(panels) == 0 {
-		return fmt.Errorf("drawing %s: nothing to draw", path)
+		return fmt.Errorf("drawing %s: no panels", path)
 	}
 	columns := 1
 	if len(panels) > 3 {
@@ -174,7 +173,7 @@ func addSeries(p *plot.Plot, s Series, c color.RGBA, meaning *legend) error {
 	return nil
 }
 
-// addIntervals draws what lies around the values, below them.
+// addIntervals draws the intervals below the values.
 func addIntervals(p *plot.Plot, s Series, c color.RGBA) error {
 	if s.Low == nil {
 		return nil
@@ -221,13 +220,11 @@ func points(x, y []float64) plotter.XYs {
 	return out
 }
 
-// smoothLeast is the shortest window of a running mean; with fewer than two
-// windows of values there is nothing to smooth.
+// smoothLeast is the shortest window of a running mean. Series shorter than two windows are not smoothed.
 const smoothLeast = 5
 
-// runningMean is, at each place, the mean of the up to window values that end
-// there: it never looks ahead, so the curve of a longer run begins like that
-// of a shorter one.
+// runningMean averages up to window values that end at each position. It never looks ahead, so the curve of a longer run
+// starts like that of a shorter one.
 func runningMean(y []float64, window int) []float64 {
 	out := make([]float64, len(y))
 	sums := make([]float64, len(y)+1)
@@ -239,16 +236,14 @@ func runningMean(y []float64, window int) []float64 {
 	return out
 }
 
-// blend mixes c with white: what is drawn over it keeps its own colour, which
-// transparency would not give in every viewer of SVG.
-func blend(c color.RGBA, share float64) color.RGBA {
-	mix := func(v uint8) uint8 { return uint8(math.Round(255 - share*(255-float64(v)))) }
+// blend mixes c with white. Unlike transparency it looks the same in every SVG viewer.
+func blend(c color.RGBA, fraction float64) color.RGBA {
+	mix := func(v uint8) uint8 { return uint8(math.Round(255 - fraction*(255-float64(v)))) }
 	return color.RGBA{mix(c.R), mix(c.G), mix(c.B), 0xff}
 }
 
-// widen gives an axis some room beyond the data, and a range where the data
-// have none.
-func widen(a *plot.Axis, share float64) {
+// widen extends an axis beyond the data by a fraction of its range, or by a fixed amount if the range is empty.
+func widen(a *plot.Axis, fraction float64) {
 	if a.Max-a.Min <= 1e-9*max(math.Abs(a.Max), math.Abs(a.Min)) {
 		half := 0.05 * math.Abs(a.Max)
 		if half == 0 {
@@ -258,11 +253,11 @@ func widen(a *plot.Axis, share float64) {
 		a.Min, a.Max = a.Min-half, a.Max+half
 		return
 	}
-	span := (a.Max - a.Min) * share
+	span := (a.Max - a.Min) * fraction
 	a.Min, a.Max = a.Min-span, a.Max+span
 }
 
-// newPlot is an empty plot in this package's style.
+// newPlot returns an empty plot in this package's style.
 func newPlot(title, xLabel, yLabel string) *plot.Plot {
 	p := plot.New()
 	sans := func(s *text.Style, size vg.Length) {
@@ -291,12 +286,11 @@ func newPlot(title, xLabel, yLabel string) *plot.Plot {
 	return p
 }
 
-// ticks are round numbers (1, 2 or 5 times a power of ten), about most of them
-// and only whole ones where they count steps or epochs.
+// ticks are round numbers (1, 2 or 5 times a power of ten), about most of them.
 type ticks struct {
 	most  int
-	whole bool
-	upTo  *float64 // the largest; nil = as far as the axis goes
+	whole bool     // integers only
+	upTo  *float64 // the largest tick; nil = the end of the axis
 }
 
 // Ticks implements [plot.Ticker].
@@ -315,7 +309,7 @@ func (t ticks) Ticks(low, high float64) []plot.Tick {
 	if t.whole {
 		step = max(1, step)
 	}
-	// One power of ten for all: 2e-05 beside 0.0001 is hard to compare.
+	// One power of ten for all ticks: 2e-05 next to 0.0001 is hard to compare.
 	largest := max(math.Abs(low), math.Abs(high))
 	scientific := largest < 1e-3 || largest >= 1e7
 	decimals := max(0, int(-math.Floor(math.Log10(step)+1e-9)))
@@ -339,7 +333,7 @@ func (t ticks) Ticks(low, high float64) []plot.Tick {
 	return out
 }
 
-// scientificLabel writes 3e-5, not 3e-05, with the digits in which ticks a step apart differ.
+// scientificLabel formats 3e-5, not 3e-05, with as many digits as ticks one step apart need.
 func scientificLabel(v, step float64) string {
 	exponent := func(v float64) int { return int(math.Floor(math.Log10(math.Abs(v)) + 1e-9)) }
 	mantissa, power, _ := strings.Cut(strconv.FormatFloat(v, 'e', max(0, exponent(v)-exponent(step)), 64), "e")
@@ -350,8 +344,7 @@ func scientificLabel(v, step float64) string {
 	return mantissa + "e" + strconv.Itoa(n)
 }
 
-// writePlots draws a grid of plots and writes it as .png and .svg. A nil plot
-// leaves its place free.
+// writePlots draws a grid of plots and writes it as .png and .svg. A nil plot leaves its cell empty.
 func writePlots(path string, grid [][]*plot.Plot, width, height vg.Length) error {
 	base, ok := strings.CutSuffix(path, ".png")
 	if !ok {
@@ -367,7 +360,7 @@ func writePlots(path string, grid [][]*plot.Plot, width, height vg.Length) error
 		canvas vg.CanvasWriterTo
 		path   string
 	}{{png, base + ".png"}, {svg, base + ".svg"}} {
-		// The picture must be opaque: on a dark page the text would vanish.
+		// An opaque background keeps the text readable on dark pages.
 		c := draw.New(out.canvas)
 		c.FillPolygon(color.White, []vg.Point{c.Min, {X: c.Max.X, Y: c.Min.Y}, c.Max, {X: c.Min.X, Y: c.Max.Y}})
 		canvases := plot.Align(grid, tiles, c)

@@ -7,19 +7,18 @@ import (
 	"strings"
 )
 
-// Supervised and Reinforced are the stages of training, as run.json names them.
+// Supervised and Reinforced name the stages of training in run.json.
 const (
 	Supervised = "supervised"
 	Reinforced = "rl"
 )
 
-// Panels are the curves of a stage of training, from the rows of its metrics.jsonl: what is measured on held-out rows or
-// exercises first, then what the policy earned, then losses and what else was measured. A panel without values is left
-// out. Rows of figures are means over logging_steps steps.
+// Panels returns the curves of a stage from the rows of its metrics.jsonl: held-out metrics, rewards, losses, learning rate.
+// It omits panels without values. Each row averages logging_steps steps.
 func Panels(stage string, rows []Row) []Panel {
 	panels := heldOut(rows)
 	if stage == Supervised {
-		panels = append(panels, of("Training loss", "cross-entropy [nats]", curve(rows, "loss", "loss")))
+		panels = append(panels, of("Training loss", "cross-entropy, nats", curve(rows, "loss", "loss")))
 	} else {
 		panels = append(panels, rewards(rows)...)
 		panels = append(panels, losses(rows)...)
@@ -27,24 +26,24 @@ func Panels(stage string, rows []Row) []Panel {
 	return drop(append(panels, of("Learning rate", "learning rate", plain(rows, "learning rate", "learning_rate"))))
 }
 
-// ClassificationPanels are the three curves of a policy that gives labels: rewards of its choices, the loss of its updates,
-// and its accuracy on held-out rows, beside that of the most frequent label there.
+// ClassificationPanels returns three panels of a classifier: reward, loss, and held-out accuracy next to that of the
+// majority class.
 func ClassificationPanels(rows []Row, majority float64) []Panel {
 	return drop([]Panel{
-		of("Reward per episode", "mean reward", curve(rows, "reward", "reward")),
+		of("Reward per episode", "mean", curve(rows, "reward", "reward")),
 		of("Loss", "loss", curve(rows, "loss", "loss")),
-		of("Validation accuracy", "share", dots(rows, "accuracy", "eval_accuracy"), Series{Label: "majority class", Y: []float64{majority}, Style: Level}),
+		of("Validation accuracy", "fraction", dots(rows, "accuracy", "eval_accuracy"), Series{Label: "majority class", Y: []float64{majority}, Style: Level}),
 	})
 }
 
-// heldOut are the panels of evaluations.
+// heldOut returns the panels of evaluations.
 func heldOut(rows []Row) []Panel {
 	scores := []Series{
 		within(rows, "accuracy", "eval_accuracy"), dots(rows, "macro F1", "eval_f1_macro"),
-		dots(rows, "accuracy of tokens", "eval_mean_token_accuracy"), dots(rows, "in the form asked for", "eval_format_rate"),
+		dots(rows, "token accuracy", "eval_mean_token_accuracy"), dots(rows, "format rate", "eval_format_rate"),
 	}
 	if x := scores[0].X; len(x) > 1 && x[0] == 0 {
-		scores = append(scores, Series{Label: "accuracy before", Y: scores[0].Y[:1], Style: Level})
+		scores = append(scores, Series{Label: "accuracy before training", Y: scores[0].Y[:1], Style: Level})
 	}
 	var kinds []Series
 	for _, name := range names(rows, "eval_accuracy/") {
@@ -52,24 +51,24 @@ func heldOut(rows []Row) []Panel {
 			kinds = append(kinds, s)
 		}
 	}
-	byKind := "Held out, by kind"
-	if most := len(palette); len(kinds) > most { // each has a colour of its own
+	byKind := "Held-out accuracy by kind"
+	if most := len(palette); len(kinds) > most { // one colour each
 		last := func(s Series) float64 { return s.Y[len(s.Y)-1] }
 		slices.SortStableFunc(kinds, func(a, b Series) int { return cmp.Compare(last(a), last(b)) })
-		byKind, kinds = fmt.Sprintf("Held out, the %d weakest kinds", most), kinds[:most]
+		byKind, kinds = fmt.Sprintf("Held-out accuracy, %d weakest kinds", most), kinds[:most]
 	}
 	return []Panel{
-		of("Held out", "share", scores...),
-		of(byKind, "accuracy", kinds...),
+		of("Held-out accuracy", "fraction, evaluation decoding", scores...),
+		of(byKind, "fraction", kinds...),
 		of("Held-out reward", "expected reward", dots(rows, "reward", "eval_reward")),
-		of("Held-out loss", "cross-entropy [nats]", dots(rows, "loss", "eval_loss")),
+		of("Held-out loss", "cross-entropy, nats", dots(rows, "loss", "eval_loss")),
 		of("Held-out calibration", "error", dots(rows, "ECE", "eval_ece"), dots(rows, "Brier", "eval_brier")),
 	}
 }
 
-// rewards are the panels of what was sampled.
+// rewards returns the panels of sampled completions and of pairs.
 func rewards(rows []Row) []Panel {
-	sampled := []Series{curve(rows, "right", "accuracy"), curve(rows, "in the form asked for", "format_rate")}
+	sampled := []Series{curve(rows, "sampled accuracy", "accuracy"), curve(rows, "format rate", "format_rate")}
 	var each []Series
 	for _, name := range names(rows, "rewards/") {
 		if short, ok := strings.CutSuffix(strings.TrimPrefix(name, "rewards/"), "/mean"); ok {
@@ -77,42 +76,42 @@ func rewards(rows []Row) []Panel {
 		}
 	}
 	if len(each) < 2 {
-		each = nil // the reward itself
+		each = nil // equals the reward
 	}
 	return []Panel{
-		of("Reward", "mean ± spread in a prompt", spread(rows, "reward", "reward", "reward_std")),
-		of("Rewards of the list", "mean reward", each...),
-		of("Sampled answers", "share", sampled...),
-		of("Margin of the chosen", "reward of the chosen less that of the rejected", curve(rows, "learnt from", "rewards/margins"), dots(rows, "held out", "eval_rewards/margins")),
-		of("Chosen above rejected", "share", curve(rows, "learnt from", "rewards/accuracies"), dots(rows, "held out", "eval_rewards/accuracies")),
-		of("How answers were found", "share", tiers(rows)...),
-		of("Length of answers", "tokens", curve(rows, "mean", "completions/mean_length")),
-		of("Answers cut off", "share", curve(rows, "cut off", "completions/clipped_ratio")),
-		of("Turns in the buffer", "turns", plain(rows, "turns", "buffer/size")),
-		of("Age of what was drawn", "versions of the policy", curve(rows, "mean age", "buffer/staleness")),
+		of("Reward", "mean ± standard deviation of samples", spread(rows, "reward", "reward", "reward_std")),
+		of("Reward components", "mean", each...),
+		of("Sampled accuracy", "fraction of training rollouts", sampled...),
+		of("Reward margin", "chosen − rejected", curve(rows, "training", "rewards/margins"), dots(rows, "held out", "eval_rewards/margins")),
+		of("Preference accuracy", "fraction with chosen > rejected", curve(rows, "training", "rewards/accuracies"), dots(rows, "held out", "eval_rewards/accuracies")),
+		of("How answers were found", "fraction", tiers(rows)...),
+		of("Completion length", "tokens", curve(rows, "mean", "completions/mean_length")),
+		of("Truncated completions", "fraction", curve(rows, "truncated", "completions/clipped_ratio")),
+		of("Replay buffer size", "turns", plain(rows, "turns", "buffer/size")),
+		of("Age of replayed samples", "policy versions", curve(rows, "mean age", "buffer/staleness")),
 	}
 }
 
-// losses are the panels of updates, each term of a loss by its name.
+// losses returns the panels of updates, with each term of the loss.
 func losses(rows []Row) []Panel {
 	loss, policy := curve(rows, "loss", "loss"), curve(rows, "policy_loss", "policy_loss")
 	if slices.Equal(loss.Y, policy.Y) {
-		loss.Y = nil // nothing was added to it
+		loss.Y = nil // equals the policy loss
 	}
 	return []Panel{
 		of("Policy loss", "loss", policy),
-		of("Loss, with all its terms", "loss", loss),
+		of("Total loss", "loss", loss),
 		of("Value loss", "loss", curve(rows, "value_loss", "value_loss")),
 		of("Explained variance", "1 − Var(R − V)/Var(R)", curve(rows, "explained variance", "explained_variance")),
-		of("Divergence of an update", "nats an action", curve(rows, "approx_kl", "approx_kl")),
-		of("Clipped ratios", "share", curve(rows, "clipped", "clip_ratio/region_mean")),
-		of("Divergence from the reference", "nats an action", curve(rows, "k1", "kl/k1"), curve(rows, "k3", "kl/k3")),
-		of("Entropy", "entropy [nats]", curve(rows, "entropy", "entropy")),
-		of("Gradient norm", "norm before clipping", curve(rows, "norm", "grad_norm")),
+		of("KL per update", "nats per action", curve(rows, "approx_kl", "approx_kl")),
+		of("Clipped ratios", "fraction", curve(rows, "clipped", "clip_ratio/region_mean")),
+		of("KL to the reference policy", "nats per action", curve(rows, "k1", "kl/k1"), curve(rows, "k3", "kl/k3")),
+		of("Entropy", "nats per action", curve(rows, "entropy", "entropy")),
+		of("Gradient norm", "before clipping", curve(rows, "norm", "grad_norm")),
 	}
 }
 
-// tiers are the shares of answers found in each way.
+// tiers returns how answers were found: the fraction for each tier.
 func tiers(rows []Row) []Series {
 	var all []Series
 	for _, name := range names(rows, "tiers/") {
@@ -121,7 +120,7 @@ func tiers(rows []Row) []Series {
 	return all
 }
 
-// spread is a curve with a band of one standard deviation.
+// spread returns a curve with a band of one standard deviation.
 func spread(rows []Row, label, name, deviation string) Series {
 	s := curve(rows, label, name)
 	if _, std := Numbers(rows, name, deviation); len(std) == len(s.Y) {
@@ -132,7 +131,7 @@ func spread(rows []Row, label, name, deviation string) Series {
 	return s
 }
 
-// within is a figure of evaluations with its intervals.
+// within returns an evaluation metric with its confidence intervals.
 func within(rows []Row, label, name string) Series {
 	s := dots(rows, label, name)
 	_, low := Numbers(rows, name, name+"_low")
@@ -143,7 +142,7 @@ func within(rows []Row, label, name string) Series {
 	return s
 }
 
-// names are the metrics that begin with prefix, sorted.
+// names returns the metrics that start with prefix, sorted.
 func names(rows []Row, prefix string) []string {
 	var found []string
 	for _, row := range rows {

@@ -14,19 +14,16 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Bin is one interval of confidence in a reliability diagram. Confidence and
-// Accuracy are means over the Count predictions in it, and mean nothing where
-// Count is 0.
+// Bin is one interval of confidence in a reliability diagram. Confidence and Accuracy are means over Count predictions,
+// undefined if Count is 0.
 type Bin struct {
 	Low, High            float64
 	Confidence, Accuracy float64
 	Count                int
 }
 
-// Bins sorts predictions into 15 bins of equal width, each (low, high], as for
-// the expected calibration error (Guo et al. 2017). confidence is the
-// probability of the predicted class, in [0,1]; correct says whether that was
-// the true one. The two have equal length.
+// Bins sorts predictions into 15 bins of equal width, (low, high], as for the expected calibration error (Guo et al. 2017).
+// confidence is the probability of the predicted class, in [0,1]; correct has the same length.
 func Bins(confidence []float32, correct []bool) []Bin {
 	const n = 15
 	bins := make([]Bin, n)
@@ -54,10 +51,8 @@ func Bins(confidence []float32, correct []bool) []Bin {
 	return bins
 }
 
-// Reliability draws the reliability diagram of DeGroot and Fienberg (1983):
-// accuracy against confidence, the diagonal being perfect calibration, and
-// below it how many predictions each bin holds. It writes path (a .png) and
-// the same as .svg.
+// Reliability draws a reliability diagram (DeGroot and Fienberg 1983): accuracy over confidence, where the diagonal is
+// perfect calibration, and below it the number of predictions per bin. It writes path (.png) and the same as .svg.
 func Reliability(path string, bins []Bin) error {
 	if len(bins) == 0 {
 		return fmt.Errorf("drawing %s: no bins", path)
@@ -105,19 +100,18 @@ func Reliability(path string, bins []Bin) error {
 	return writePlots(path, [][]*plot.Plot{{top}, {bottom}}, 5.6*vg.Inch, 8*vg.Inch)
 }
 
-// Confusion draws a confusion matrix: counts[i][j] rows of class i (true) were
-// called class j. Colours are shares of the row, so small classes show as
-// clearly as big ones. Of many classes the cells are small and have no numbers: the picture stays below 1,600 pixels. It
-// writes path (a .png) and the same as .svg.
+// Confusion draws a confusion matrix: counts[i][j] rows of true class i were predicted as class j. Colours are fractions
+// of a row, so that small classes show too. Above 20 classes cells have no numbers, which keeps the picture below
+// 1,600 pixels. It writes path (.png) and the same as .svg.
 func Confusion(path string, classes []string, counts [][]int) error {
 	n := len(classes)
 	if n == 0 || len(counts) != n {
 		return fmt.Errorf("drawing %s: %d classes and %d rows of counts", path, n, len(counts))
 	}
 	small := n > manyClasses
-	title := "Confusion matrix (colour: share of the true class)"
+	title := "Confusion matrix (colour: fraction of the true class)"
 	if small {
-		title = "Confusion matrix (blue: right, red: wrong; the darker, the larger the share of the true class)"
+		title = "Confusion matrix (blue: correct, red: wrong; darker = larger fraction of the true class)"
 	}
 	p := newPlot(title, "predicted", "true")
 	var cells rectangles
@@ -135,17 +129,17 @@ func Confusion(path string, classes []string, counts [][]int) error {
 			if c == 0 && small {
 				continue
 			}
-			share := float64(c) / float64(max(1, sum))
-			tint := blend(palette[0], share)
-			if small && c != 0 { // one row of forty would not be seen
-				tint = blend(palette[0], 0.2+0.8*share)
+			fraction := float64(c) / float64(max(1, sum))
+			tint := blend(palette[0], fraction)
+			if small && c != 0 { // 1 of 40 would be invisible
+				tint = blend(palette[0], 0.2+0.8*fraction)
 				if i != j {
-					tint = blend(palette[1], 0.3+0.7*share)
+					tint = blend(palette[1], 0.3+0.7*fraction)
 				}
 			}
 			cells = append(cells, rectangle{float64(j) - 0.5, float64(j) + 0.5, y - 0.5, y + 0.5, tint})
 			if c != 0 && !small {
-				numbers = append(numbers, cellText{float64(j), y, Count(int64(c)), share > 0.5})
+				numbers = append(numbers, cellText{float64(j), y, Count(int64(c)), fraction > 0.5})
 			}
 		}
 	}
@@ -174,11 +168,11 @@ func Confusion(path string, classes []string, counts [][]int) error {
 	return writePlots(path, [][]*plot.Plot{{p}}, size+1.9*vg.Inch, size+1.7*vg.Inch)
 }
 
-// manyClasses is how many classes have cells with numbers.
+// manyClasses is the largest number of classes whose cells have numbers.
 const manyClasses = 20
 
-// DrawEvaluation draws the reliability diagram and the confusion matrix of an evaluation into the folder plots, which is
-// made if it is not there yet. probs has a row for each of truth; counts is as for [Confusion].
+// DrawEvaluation draws the reliability diagram and the confusion matrix of an evaluation into the folder plots, which it
+// creates if needed. probs is [len(truth)][classes]; counts is as for [Confusion].
 func DrawEvaluation(plots string, labels []string, truth []int, probs [][]float32, counts [][]int) error {
 	confidence, correct := make([]float32, len(probs)), make([]bool, len(probs))
 	for i, p := range probs {
@@ -205,7 +199,7 @@ type rectangle struct {
 	fill           color.RGBA
 }
 
-// outlines are boxes without a filling, with a line across: what they lie on stays in view.
+// outlines are empty boxes with a diagonal, which leave the bars below visible.
 type outlines []rectangle
 
 // Plot implements [plot.Plotter].

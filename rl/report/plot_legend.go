@@ -6,7 +6,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// legend says what the colours of a panel mean: a label each, with how its curve looks.
+// legend lists the labels of a panel, each with its line style.
 type legend []entry
 
 type entry struct {
@@ -16,13 +16,13 @@ type entry struct {
 
 func (l *legend) add(label string, looks ...plot.Thumbnailer) { *l = append(*l, entry{label, looks}) }
 
-// A legend of few labels stands at the right, one of more in two columns.
+// A legend has two columns if it has more than legendColumn labels.
 const (
 	legendColumn = 3
-	legendRow    = 0.085 // of the height of a panel's axis, that a label takes
+	legendRow    = 0.085 // height of a label, as a fraction of the y axis
 )
 
-// above draws the legend over the data, not on them: the axis of y gets longer, without more numbers at it.
+// above draws the legend above the data: it extends the y axis without adding ticks.
 func (l legend) above(p *plot.Plot) {
 	columns := [][]entry{l}
 	if len(l) > legendColumn {
@@ -48,7 +48,7 @@ func (l legend) above(p *plot.Plot) {
 	p.Y.Max += (p.Y.Max - p.Y.Min) * room / (1 - room)
 }
 
-// legendPart is a column of a legend, drawn like a curve.
+// legendPart is a column of a legend that plots like a curve.
 type legendPart struct{ plot.Legend }
 
 // Plot implements [plot.Plotter].

@@ -92,10 +92,10 @@ func TestPictures(t *testing.T) {
 		texts []string // that the picture must hold
 	}{
 		{"supervised", func(path string) error { return Curves(path, Panels(Supervised, supervisedRows())) }, []string{
-			"Training loss", "loss, running mean (40)", "cross-entropy [nats]", "Held out", "accuracy", "macro F1", "step", "Learning rate", "3e-5",
+			"Training loss", "loss, running mean (40)", "cross-entropy, nats", "Held-out accuracy", "accuracy", "macro F1", "step", "Learning rate", "3e-5",
 		}},
 		{"ppo", func(path string) error { return Curves(path, Panels(Reinforced, ppoRows())) }, []string{
-			"Reward", "Policy loss", "Value loss", "Divergence of an update", "Clipped ratios", "Entropy", "Explained variance", "accuracy before", "step",
+			"Reward", "Policy loss", "Value loss", "KL per update", "Clipped ratios", "Entropy", "Explained variance", "accuracy before", "step",
 		}},
 		{"reliability", func(path string) error { return Reliability(path, reliabilityBins()) }, []string{"Reliability (ECE 0.2318, n = 3,045)", "confidence", "predictions", "perfectly calibrated"}},
 		{"confusion", func(path string) error { return Confusion(path, fourteen, confusionCounts()) }, append([]string{"predicted", "true"}, fourteen...)},
@@ -146,7 +146,7 @@ func TestPictureErrors(t *testing.T) {
 		err  error
 		want string
 	}{
-		{"nothing", Curves(path, nil), "nothing to draw"},
+		{"nothing", Curves(path, nil), "no panels"},
 		{"no values", Curves(path, []Panel{{Title: "Loss", Series: []Series{{Label: "a"}}}}), `panel "Loss": no values`},
 		{"lengths", Curves(path, []Panel{{Title: "Loss", Series: []Series{{Label: "a", X: []float64{1}, Y: []float64{1, 2}}}}}), `series "a": 1 x values and 2 y values`},
 		{"not a number", Curves(path, []Panel{{Title: "Loss", Series: []Series{{Label: "a", X: []float64{1}, Y: []float64{math.NaN()}}}}}), `series "a"`},
@@ -184,20 +184,20 @@ func TestPanelsLeaveOutWhatIsNotThere(t *testing.T) {
 		want        []string
 	}{
 		{"supervised", Supervised, []Row{row("loss", 2.0, "learning_rate", math.NaN()), row("loss", nil), row("epoch", 1.0, "eval_accuracy", 0.5)},
-			[]string{"Held out:1", "Training loss:1"}},
-		{"a policy as it was given", Reinforced, []Row{{"step": 0, "eval_accuracy": 0.5}}, []string{"Held out:1"}},
+			[]string{"Held-out accuracy:1", "Training loss:1"}},
+		{"a policy as it was given", Reinforced, []Row{{"step": 0, "eval_accuracy": 0.5}}, []string{"Held-out accuracy:1"}},
 		{"reinforce on answers", Reinforced, []Row{
 			{"step": 0, "eval_accuracy": 0.5, "eval_format_rate": 1.0, "eval_accuracy/two": 0.4, "eval_accuracy/three": 0.6},
 			row("reward", 0.5, "accuracy", 0.5, "loss", 0.1, "policy_loss", 0.1, "entropy", 1.0, "eval_accuracy", 0.6),
-		}, []string{"Held out:3", "Held out, by kind:2", "Reward:1", "Sampled answers:1", "Policy loss:1", "Entropy:1"}},
+		}, []string{"Held-out accuracy:3", "Held-out accuracy by kind:2", "Reward:1", "Sampled accuracy:1", "Policy loss:1", "Entropy:1"}},
 		{"replay", Reinforced, []Row{row("reward", 0.5, "loss", 0.3, "policy_loss", 0.1, "buffer/size", 64.0, "buffer/staleness", 1.5)},
-			[]string{"Reward:1", "Turns in the buffer:1", "Age of what was drawn:1", "Policy loss:1", "Loss, with all its terms:1"}},
+			[]string{"Reward:1", "Replay buffer size:1", "Age of replayed samples:1", "Policy loss:1", "Total loss:1"}},
 		{"many kinds", Reinforced, []Row{row("eval_accuracy/a", 0.9, "eval_accuracy/b", 0.8, "eval_accuracy/c", 0.1, "eval_accuracy/d", 0.2, "eval_accuracy/e", 0.3,
-			"eval_accuracy/f", 0.4, "eval_accuracy/g", 0.5, "eval_accuracy/h", 0.6, "eval_accuracy/i", 0.7)}, []string{"Held out, the 7 weakest kinds:7"}},
+			"eval_accuracy/f", 0.4, "eval_accuracy/g", 0.5, "eval_accuracy/h", 0.6, "eval_accuracy/i", 0.7)}, []string{"Held-out accuracy, 7 weakest kinds:7"}},
 		{"preferences", Reinforced, []Row{row("rewards/margins", 0.5, "rewards/accuracies", 0.6, "eval_loss", 0.7, "eval_rewards/margins", 0.4, "eval_rewards/accuracies", 0.5)},
-			[]string{"Held-out loss:1", "Margin of the chosen:2", "Chosen above rejected:2"}},
+			[]string{"Held-out loss:1", "Reward margin:2", "Preference accuracy:2"}},
 		{"a list of rewards", Reinforced, []Row{row("rewards/accuracy/mean", 0.5, "rewards/f1/mean", 0.3, "rewards/f1/std", 0.1)},
-			[]string{"Rewards of the list:2"}},
+			[]string{"Reward components:2"}},
 	} {
 		if diff := cmp.Diff(test.want, titles(Panels(test.stage, test.rows))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)

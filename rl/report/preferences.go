@@ -7,19 +7,19 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// preferenceResults is logs/eval_results.json of a stage that learns from preferences, a policy's or a reward model's.
+// preferenceResults is logs/eval_results.json of DPO or of a reward model.
 type preferenceResults struct {
 	Before   preferenceScores `json:"before"`
 	Best     preferenceScores `json:"best"`
 	BestStep int              `json:"best_step"`
 }
 
-// preferenceScores are of held-out preferences; what a stage does not measure is nil.
+// preferenceScores are the metrics of held-out pairs. Metrics that the stage does not measure are nil.
 type preferenceScores struct {
 	N        int          `json:"n"`
 	Loss     *estimate    `json:"loss"`
 	Accuracy *estimate    `json:"accuracy"`
-	Interval *rl.Interval `json:"interval"` // of the accuracy, where that is a bare number
+	Interval *rl.Interval `json:"interval"` // of the accuracy, if that is a plain number
 	Margin   *estimate    `json:"margin"`
 	Chosen   *estimate    `json:"logps_chosen"`
 	Rejected *estimate    `json:"logps_rejected"`
@@ -28,7 +28,7 @@ type preferenceScores struct {
 	Reward   *estimate    `json:"mean_reward"`
 }
 
-// estimate is a figure that is written as a number, or with its interval.
+// estimate is a metric written as a number or as an object with its interval.
 type estimate struct {
 	value    float64
 	interval *rl.Interval
@@ -46,10 +46,10 @@ func (e *estimate) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// table has the figures before the first step beside those of the weights that are kept.
+// table compares the metrics before training with those of the saved weights.
 func (r preferenceResults) table() Table {
-	best := fmt.Sprintf("after step %s, the best", Count(int64(r.BestStep)))
-	t := Table{Headers: []string{fmt.Sprintf("on %s", Plural(r.Best.N, "preference")), "before", "95 % interval", best, "95 % interval"}}
+	best := fmt.Sprintf("best, step %s", Count(int64(r.BestStep)))
+	t := Table{Headers: []string{fmt.Sprintf("n = %s", Count(int64(r.Best.N))), "before", "95 % CI", best, "95 % CI"}}
 	for _, s := range []*preferenceScores{&r.Before, &r.Best} {
 		if s.Accuracy != nil && s.Accuracy.interval == nil {
 			s.Accuracy.interval = s.Interval
@@ -62,8 +62,8 @@ func (r preferenceResults) table() Table {
 		{"accuracy", func(s preferenceScores) *estimate { return s.Accuracy }},
 		{"margin", func(s preferenceScores) *estimate { return s.Margin }},
 		{"loss", func(s preferenceScores) *estimate { return s.Loss }},
-		{"log-probability, chosen", func(s preferenceScores) *estimate { return s.Chosen }},
-		{"log-probability, rejected", func(s preferenceScores) *estimate { return s.Rejected }},
+		{"log-prob of chosen", func(s preferenceScores) *estimate { return s.Chosen }},
+		{"log-prob of rejected", func(s preferenceScores) *estimate { return s.Rejected }},
 		{"ECE", func(s preferenceScores) *estimate { return s.ECE }},
 		{"Brier", func(s preferenceScores) *estimate { return s.Brier }},
 		{"mean reward", func(s preferenceScores) *estimate { return s.Reward }},
@@ -75,7 +75,7 @@ func (r preferenceResults) table() Table {
 			if e := figure.of(s); e != nil {
 				measured, value = true, fmt.Sprintf("%.4f", e.value)
 				if e.interval != nil {
-					interval = fmt.Sprintf("%.4f to %.4f", e.interval[0], e.interval[1])
+					interval = fmt.Sprintf("%.4g – %.4g", e.interval[0], e.interval[1])
 				}
 			}
 			row = append(row, value, interval)

@@ -16,20 +16,26 @@ import (
 // AnswerResults is logs/eval_results.json of a language model's RL stage.
 type AnswerResults struct {
 	Before *rl.AnswerScores `json:"before"`
-	After  *rl.AnswerScores `json:"after"` // of the weights that are kept: the best evaluation, so chosen by these episodes
-	Last   *rl.AnswerScores `json:"last"`  // after the last step
-	// Fresh is of the kept weights, on episodes that the run has not used; nil where the task has none left.
+	After  *rl.AnswerScores `json:"after"` // saved weights: the best evaluation, so biased upwards by the choice
+	Last   *rl.AnswerScores `json:"last"`  // last step
+	// Fresh evaluates the saved weights on unseen episodes; nil if the task has none left.
 	Fresh *rl.AnswerScores `json:"fresh,omitempty"`
 }
 
-// LabelDifference is logs/comparison.json of a classifier's RL stage: what the stage has changed, on the test rows.
+// LabelDifference is logs/comparison.json of a classifier's RL stage: the change from before to after, on the test rows.
 type LabelDifference struct {
-	Before string `json:"before"` // folder of the policy that the stage began with
-	// Reward is the reward expected over the policy's own choice of label, which is what the stage is trained for; absent
-	// where labels cannot be enumerated.
+	Before string `json:"before"` // folder of the policy before the stage
+	// Reward is the expected reward E[r] over labels sampled from the policy, which the stage maximises; nil if the labels
+	// cannot be enumerated.
 	Reward *rl.Difference `json:"reward,omitempty"`
 	rl.Comparison
 }
+
+// Titles of sections.
+const (
+	evaluationTitle = "Evaluation"
+	changeTitle     = "Change by this stage"
+)
 
 // Section is a table of a report with its heading.
 type Section struct {
@@ -37,9 +43,9 @@ type Section struct {
 	Table
 }
 
-// sections are the tables of what was measured in the run of dir, as far as it was.
+// sections returns the tables of all evaluations of the run in dir.
 func sections(dir string) ([]Section, error) {
-	all, err := scoreSections("Evaluation", filepath.Join(dir, "logs", "eval_results.json"))
+	all, err := scoreSections(evaluationTitle, filepath.Join(dir, "logs", "eval_results.json"))
 	if err != nil {
 		return nil, err
 	}
@@ -47,16 +53,16 @@ func sections(dir string) ([]Section, error) {
 	if found, err := readOptional(filepath.Join(dir, "logs", "comparison.json"), &d); err != nil {
 		return nil, err
 	} else if found {
-		all = append(all, Section{"What the stage has changed", differenceTable(d)})
+		all = append(all, Section{changeTitle, differenceTable(d)})
 	}
 	later, err := scoreSections("Evaluation by rltrain eval", filepath.Join(dir, EvalFolder, "logs", "eval_results.json"))
 	return append(all, later...), err
 }
 
-// EvalFolder is the folder in that of a run where a later evaluation of it leaves its results.
+// EvalFolder, in the folder of a run, holds the results of rltrain eval.
 const EvalFolder = "eval"
 
-// scoreSections are the tables of an eval_results.json, whichever of the four forms it has.
+// scoreSections returns the tables of an eval_results.json of any of the four kinds.
 func scoreSections(title, path string) ([]Section, error) {
 	var form struct {
 		F1     *float64         `json:"f1_macro"`
@@ -92,12 +98,12 @@ func scoreSections(title, path string) ([]Section, error) {
 		if _, err := readOptional(path, &s); err != nil {
 			return nil, err
 		}
-		return answerSections(title, []NamedScores{{"After training", s}}), nil
+		return answerSections(title, []NamedScores{{"after training", s}}), nil
 	}
 	return nil, nil
 }
 
-// readOptional reads JSON, and tells whether the file is there.
+// readOptional reads JSON and reports whether the file exists.
 func readOptional(path string, into any) (bool, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,19 +118,19 @@ func readOptional(path string, into any) (bool, error) {
 	return true, nil
 }
 
-// NamedScores is an evaluation and when it was made.
+// NamedScores is an evaluation with a name that says when it ran.
 type NamedScores struct {
 	Name string
 	rl.AnswerScores
 }
 
-// Named are the evaluations that were made, in order.
+// Named returns the evaluations in order.
 func (r AnswerResults) Named() []NamedScores {
 	var all []NamedScores
 	for _, one := range []struct {
 		name   string
 		scores *rl.AnswerScores
-	}{{"Before", r.Before}, {"After, the best evaluation", r.After}, {"After the last step", r.Last}, {"After, on fresh exercises", r.Fresh}} {
+	}{{"before", r.Before}, {"best", r.After}, {"last step", r.Last}, {"best, unseen test problems", r.Fresh}} {
 		if one.scores != nil {
 			all = append(all, NamedScores{one.name, *one.scores})
 		}
@@ -132,20 +138,20 @@ func (r AnswerResults) Named() []NamedScores {
 	return all
 }
 
-// AnswerTable has an evaluation in each row.
+// AnswerTable has a row for each evaluation. Accuracy, interval and format rate are in percent.
 func AnswerTable(all []NamedScores) Table {
-	t := Table{Headers: []string{"", "answers", "right", "% right", "95 % interval", "% in the form asked for"}}
+	t := Table{Headers: []string{"held out", "n", "correct", "accuracy %", "95 % CI", "format rate %"}}
 	for _, s := range all {
 		t.Rows = append(t.Rows, []string{s.Name, Count(int64(s.N)), Count(int64(s.Correct)), fmt.Sprintf("%.1f", 100*s.Accuracy),
-			fmt.Sprintf("%.1f to %.1f", 100*s.Interval[0], 100*s.Interval[1]), fmt.Sprintf("%.1f", 100*s.FormatRate)})
+			fmt.Sprintf("%.1f–%.1f", 100*s.Interval[0], 100*s.Interval[1]), fmt.Sprintf("%.1f", 100*s.FormatRate)})
 	}
 	return t
 }
 
-// answerSections are the table of evaluations, and where the task tells kinds apart that of kinds.
+// answerSections returns the table of evaluations and, if the task has kinds of episodes, the table of kinds.
 func answerSections(title string, all []NamedScores) []Section {
 	sections := []Section{{title, AnswerTable(all)}}
-	kinds := Table{Headers: []string{"kind, right of all"}}
+	kinds := Table{Headers: []string{"kind, correct / n"}}
 	rows := map[string][]string{}
 	for _, s := range all {
 		kinds.Headers = append(kinds.Headers, s.Name)
@@ -156,20 +162,20 @@ func answerSections(title string, all []NamedScores) []Section {
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		row := []string{name}
 		for _, s := range all {
-			row = append(row, fmt.Sprintf("%d of %d", s.Kinds[name].Correct, s.Kinds[name].N))
+			row = append(row, fmt.Sprintf("%d/%d", s.Kinds[name].Correct, s.Kinds[name].N))
 		}
 		kinds.Rows = append(kinds.Rows, row)
 	}
 	if len(kinds.Rows) > 0 {
-		sections = append(sections, Section{"By kind of exercise", kinds})
+		sections = append(sections, Section{"By kind of problem", kinds})
 	}
 	return sections
 }
 
 func scoreTable(e rl.Evaluation) Table {
-	t := Table{Headers: []string{fmt.Sprintf("on %s rows", Count(int64(e.N))), "value", "95 % interval"}}
+	t := Table{Headers: []string{fmt.Sprintf("n = %s", Count(int64(e.N))), "value", "95 % CI"}}
 	add := func(name string, value float64, in rl.Interval) {
-		t.Rows = append(t.Rows, []string{name, fmt.Sprintf("%.4f", value), fmt.Sprintf("%.4f to %.4f", in[0], in[1])})
+		t.Rows = append(t.Rows, []string{name, fmt.Sprintf("%.4f", value), fmt.Sprintf("%.4f–%.4f", in[0], in[1])})
 	}
 	add("accuracy", e.Accuracy, e.Intervals.Accuracy)
 	add("macro F1", e.F1Macro, e.Intervals.F1Macro)
@@ -177,8 +183,8 @@ func scoreTable(e rl.Evaluation) Table {
 	add("ECE", e.ECE, e.Intervals.ECE)
 	add("Brier", e.Brier, e.Intervals.Brier)
 	if e.LatencyP50 != nil && e.LatencyP95 != nil {
-		t.Rows = append(t.Rows, []string{"latency, median", fmt.Sprintf("%.2f ms", *e.LatencyP50), ""},
-			[]string{"latency, 95th percentile", fmt.Sprintf("%.2f ms", *e.LatencyP95), ""})
+		t.Rows = append(t.Rows, []string{"latency p50", fmt.Sprintf("%.2f ms", *e.LatencyP50), ""},
+			[]string{"latency p95", fmt.Sprintf("%.2f ms", *e.LatencyP95), ""})
 	}
 	return t
 }
@@ -193,11 +199,10 @@ func classTable(e rl.Evaluation) Table {
 	return t
 }
 
-// mostConfused is how many pairs of classes the report names.
+// mostConfused limits the pairs of classes in a report.
 const mostConfused = 10
 
-// confusedTable has the pairs of classes that were taken for each other most often: what a picture of many classes does
-// not tell.
+// confusedTable lists the most frequently confused pairs of classes, which a picture of many classes does not show.
 func confusedTable(e rl.Evaluation) Table {
 	type pair struct{ truth, predicted, rows int }
 	var pairs []pair
@@ -209,7 +214,7 @@ func confusedTable(e rl.Evaluation) Table {
 		}
 	}
 	slices.SortStableFunc(pairs, func(a, b pair) int { return b.rows - a.rows })
-	t := Table{Headers: []string{"true class", "was called", "rows"}}
+	t := Table{Headers: []string{"true class", "predicted", "rows"}}
 	for _, p := range pairs[:min(mostConfused, len(pairs))] {
 		t.Rows = append(t.Rows, []string{e.Classes[p.truth].Label, e.Classes[p.predicted].Label, Count(int64(p.rows))})
 	}
@@ -217,7 +222,7 @@ func confusedTable(e rl.Evaluation) Table {
 }
 
 func differenceTable(d LabelDifference) Table {
-	t := Table{Headers: []string{fmt.Sprintf("against %s", d.Before), "before", "after", "difference", "95 % paired interval"}}
+	t := Table{Headers: []string{"before: " + d.Before, "before", "after", "difference", "95 % CI, paired"}}
 	add := func(name string, x rl.Difference) {
 		t.Rows = append(t.Rows, []string{name, fmt.Sprintf("%.4f", x.A), fmt.Sprintf("%.4f", x.B), fmt.Sprintf("%+.4f", x.Difference),
 			fmt.Sprintf("%+.4f to %+.4f", x.Interval[0], x.Interval[1])})

@@ -111,7 +111,7 @@ func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
 		said := ""
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			said += lines.Text() + "\n"
-			if kill != nil && strings.HasPrefix(lines.Text(), "[SYNC  3]") {
+			if kill != nil && strings.Contains(lines.Text(), " 3/8  reward") {
 				if err := kill.command.Process.Signal(syscall.SIGKILL); err != nil {
 					t.Error(err)
 				}

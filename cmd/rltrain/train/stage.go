@@ -178,7 +178,7 @@ func save(stage *run.Stage, name string, what any) error {
 // is not warmed up.
 func drawCurves(stage *run.Stage) error {
 	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
-	panels := report.Panels(stage.Name(), rows)
+	panels := report.Charts(report.Panels(stage.Name(), rows))
 	if err != nil || len(panels) == 0 {
 		return err
 	}

@@ -1,6 +1,6 @@
-// Package tfevents writes the event files that TensorBoard reads: scalars, texts and the settings of a run.
+// Package tfevents writes TensorBoard event files: scalars, texts and hyperparameters.
 //
-// A file is a row of records, each a length, a checksum of it, an Event as a protocol buffer, and a checksum of that
+// A file is a sequence of records: length, CRC of the length, an Event protocol buffer, and its CRC
 // (tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto).
 package tfevents
 
@@ -21,7 +21,7 @@ import (
 	"github.com/rltrain/rltrain/internal/wire"
 )
 
-// Writer appends events to a file. It is not for several goroutines.
+// Writer appends events to a file. It is not safe for concurrent use.
 type Writer struct {
 	f      *os.File
 	offset int64
@@ -29,13 +29,13 @@ type Writer struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// masked is a checksum as record files have it, so that a checksum of bytes that hold one is no special case.
+// masked is the masked CRC-32C of record files.
 func masked(data []byte) uint32 {
 	c := crc32.Checksum(data, castagnoli)
 	return (c>>15 | c<<17) + 0xa282ead8
 }
 
-// Create makes an event file in dir, under a name that TensorBoard finds.
+// Create creates an event file in dir, with a name that TensorBoard finds.
 func Create(dir string, now time.Time) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func Create(dir string, now time.Time) (*Writer, error) {
 	return w, nil
 }
 
-// OpenAt goes on with a file at an offset of [Writer.Offset]; what was written behind it is cut off.
+// OpenAt continues a file at an offset of [Writer.Offset] and truncates what follows.
 func OpenAt(path string, offset int64) (*Writer, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -66,7 +66,7 @@ func OpenAt(path string, offset int64) (*Writer, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && info.Size() < offset {
-		err = fmt.Errorf("%s has %d bytes, the checkpoint was made at byte %d: it was changed since", path, info.Size(), offset)
+		err = fmt.Errorf("%s was changed after the checkpoint: it has %d bytes, the checkpoint is at byte %d", path, info.Size(), offset)
 	}
 	if err == nil {
 		err = f.Truncate(offset)
@@ -83,7 +83,7 @@ func OpenAt(path string, offset int64) (*Writer, error) {
 // Name is the file's name in its folder.
 func (w *Writer) Name() string { return filepath.Base(w.f.Name()) }
 
-// Offset waits until all is on disk and returns the length of the file.
+// Offset syncs the file to disk and returns its length in bytes.
 func (w *Writer) Offset() (int64, error) { return w.offset, w.f.Sync() }
 
 // Close closes the file.
@@ -96,7 +96,7 @@ func (w *Writer) record(data []byte) error {
 	b = binary.LittleEndian.AppendUint32(b, masked(data))
 	n, err := w.f.Write(b)
 	if err != nil {
-		return errors.Join(err, w.f.Truncate(w.offset)) // half a record would hide what follows
+		return errors.Join(err, w.f.Truncate(w.offset)) // readers stop at a partial record
 	}
 	w.offset += int64(n)
 	return nil
@@ -104,7 +104,7 @@ func (w *Writer) record(data []byte) error {
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// event writes some values of one step. A value is a Summary.Value.
+// event writes the values of one step, each a Summary.Value.
 func (w *Writer) event(at time.Time, step int64, values ...wire.Message) error {
 	var summary, event wire.Message
 	for _, v := range values {
@@ -116,7 +116,7 @@ func (w *Writer) event(at time.Time, step int64, values ...wire.Message) error {
 	return w.record(event)
 }
 
-// Scalars writes numbers of one step, by tag. TensorBoard keeps them as float32.
+// Scalars writes the numbers of one step by tag, as float32.
 func (w *Writer) Scalars(at time.Time, step int64, numbers map[string]float64) error {
 	var values []wire.Message
 	for _, tag := range slices.Sorted(maps.Keys(numbers)) {
@@ -128,7 +128,7 @@ func (w *Writer) Scalars(at time.Time, step int64, numbers map[string]float64) e
 	return w.event(at, step, values...)
 }
 
-// Text writes a text in Markdown.
+// Text writes Markdown.
 func (w *Writer) Text(at time.Time, step int64, tag, text string) error {
 	var dim, shape, tensor, v wire.Message
 	dim.Int(1, 1)
@@ -152,8 +152,7 @@ func plugin(name string, content wire.Message) wire.Message {
 	return metadata
 }
 
-// Settings writes a run's settings, numbers, texts and truth values, for the tab of hyperparameters, with the tags of the
-// metrics by which runs are to be compared there.
+// Settings writes numbers, strings and booleans for the HParams tab, with the tags of the metrics to compare runs by.
 func (w *Writer) Settings(at time.Time, settings map[string]any, metrics ...string) error {
 	var experiment, start wire.Message
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -184,7 +183,7 @@ func (w *Writer) Settings(at time.Time, settings map[string]any, metrics ...stri
 	return errors.Join(put("_hparams_/experiment", 2, experiment), put("_hparams_/session_start_info", 3, start))
 }
 
-// valueOf is a setting as google.protobuf.Value, and its kind as hparams counts them.
+// valueOf encodes a setting as google.protobuf.Value and returns its hparams data type.
 func valueOf(setting any) (kind int64, v wire.Message) {
 	switch x := setting.(type) {
 	case bool:
@@ -210,14 +209,14 @@ func valueOf(setting any) (kind int64, v wire.Message) {
 	return 1, v
 }
 
-// Scalar is a number that was read.
+// Scalar is a number of an event file.
 type Scalar struct {
 	Step  int64
 	Tag   string
 	Value float32
 }
 
-// Read reads the numbers of an event file, and checks its checksums.
+// Read reads the numbers of an event file and verifies its checksums.
 func Read(r io.Reader) ([]Scalar, error) {
 	in := bufio.NewReader(r)
 	var all []Scalar
@@ -226,18 +225,18 @@ func Read(r io.Reader) ([]Scalar, error) {
 		if _, err := io.ReadFull(in, head[:]); errors.Is(err, io.EOF) {
 			return all, nil
 		} else if err != nil {
-			return all, fmt.Errorf("the length of a record: %w", err)
+			return all, fmt.Errorf("reading the length of a record: %w", err)
 		}
 		size := binary.LittleEndian.Uint64(head[:8])
 		if masked(head[:8]) != binary.LittleEndian.Uint32(head[8:]) || size > 1<<30 {
-			return all, errors.New("the checksum of a length is wrong")
+			return all, errors.New("wrong checksum of a length")
 		}
 		data, err := io.ReadAll(io.LimitReader(in, int64(size)+4))
 		if err != nil || uint64(len(data)) != size+4 {
-			return all, fmt.Errorf("a record of %d bytes is cut off", size)
+			return all, fmt.Errorf("record of %d bytes is truncated", size)
 		}
 		if masked(data[:size]) != binary.LittleEndian.Uint32(data[size:]) {
-			return all, errors.New("the checksum of a record is wrong")
+			return all, errors.New("wrong checksum of a record")
 		}
 		scalars, err := scalarsOf(data[:size])
 		if err != nil {

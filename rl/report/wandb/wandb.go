@@ -1,7 +1,7 @@
-// Package wandb writes runs in the offline format of Weights & Biases, which "wandb sync" uploads.
+// Package wandb writes runs in the offline format of Weights & Biases, for "wandb sync".
 //
-// A file is a log of LevelDB's kind (github.com/google/leveldb, doc/log_format.md) behind a header of its own, with plain
-// CRC-32 for checksums; its records are protocol buffers (wandb/proto/wandb_internal.proto).
+// A file is a W&B header and a LevelDB log (github.com/google/leveldb, doc/log_format.md) with plain CRC-32 checksums.
+// Records are protocol buffers (wandb/proto/wandb_internal.proto).
 package wandb
 
 import (
@@ -23,9 +23,9 @@ import (
 	"github.com/rltrain/rltrain/internal/wire"
 )
 
-// Run is what is known of a run before its first row.
+// Run describes a run.
 type Run struct {
-	ID                                  string // 8 letters or digits; "" = at random
+	ID                                  string // "" = 8 random letters and digits
 	Project, Entity, Name, Group, Notes string
 	JobType                             string
 	Tags                                []string
@@ -33,8 +33,8 @@ type Run struct {
 	Started                             time.Time
 }
 
-// FromEnvironment is a run as the variables of W&B say: WANDB_PROJECT, WANDB_ENTITY, WANDB_NAME, WANDB_RUN_GROUP,
-// WANDB_JOB_TYPE, WANDB_NOTES, WANDB_TAGS and WANDB_RUN_ID. off is true where WANDB_MODE is disabled.
+// FromEnvironment reads a run from WANDB_PROJECT, WANDB_ENTITY, WANDB_NAME, WANDB_RUN_GROUP, WANDB_JOB_TYPE, WANDB_NOTES,
+// WANDB_TAGS and WANDB_RUN_ID. off is true if WANDB_MODE is disabled.
 func FromEnvironment(variables map[string]string) (r Run, off bool) {
 	r = Run{
 		ID: variables["WANDB_RUN_ID"], Project: variables["WANDB_PROJECT"], Entity: variables["WANDB_ENTITY"], Name: variables["WANDB_NAME"],
@@ -46,9 +46,9 @@ func FromEnvironment(variables map[string]string) (r Run, off bool) {
 	return r, variables["WANDB_MODE"] == "disabled"
 }
 
-// State is where a Writer stands, to go on from there.
+// State is the position of a Writer, for checkpoints.
 type State struct {
-	Folder  string    `json:"folder"` // of the run, in the folder that Create was given
+	Folder  string    `json:"folder"` // of the run, relative to the dir of Create
 	ID      string    `json:"id"`
 	Offset  int64     `json:"offset"`
 	Records int64     `json:"records"`
@@ -56,7 +56,7 @@ type State struct {
 	Started time.Time `json:"started"`
 }
 
-// Writer appends to a run. It is not for several goroutines.
+// Writer appends to a run. It is not safe for concurrent use.
 type Writer struct {
 	f     *os.File
 	state State
@@ -67,10 +67,10 @@ var header = []byte(":W&B\xe1\xbe\x00")
 const (
 	blockSize  = 32 << 10
 	chunkHead  = 7        // checksum, length, kind
-	oldestRead = "0.70.0" // the oldest reader that understands the records
+	oldestRead = "0.70.0" // the oldest version that reads these records
 )
 
-// Create begins a run in a folder of its own in dir/wandb.
+// Create starts a run in a new folder in dir/wandb.
 func Create(dir string, r Run) (*Writer, error) {
 	if r.ID == "" {
 		const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -79,7 +79,7 @@ func Create(dir string, r Run) (*Writer, error) {
 		}
 	}
 	if strings.ContainsAny(r.ID, `/\ `) {
-		return nil, fmt.Errorf("WANDB_RUN_ID %q: an id has letters, digits and dashes", r.ID)
+		return nil, fmt.Errorf("WANDB_RUN_ID %q: use only letters, digits and dashes", r.ID)
 	}
 	s := State{Folder: filepath.Join("wandb", fmt.Sprintf("offline-run-%s-%s", r.Started.Format("20060102_150405"), r.ID)), ID: r.ID, Started: r.Started}
 	if err := os.MkdirAll(filepath.Join(dir, s.Folder, "files"), 0o755); err != nil {
@@ -98,7 +98,7 @@ func Create(dir string, r Run) (*Writer, error) {
 
 func (s State) file(dir string) string { return filepath.Join(dir, s.Folder, "run-"+s.ID+".wandb") }
 
-// OpenAt goes on with a run in dir from a state; what was written behind it is cut off.
+// OpenAt continues a run in dir at a state and truncates what follows.
 func OpenAt(dir string, s State) (*Writer, error) {
 	f, err := os.OpenFile(s.file(dir), os.O_RDWR, 0)
 	if err != nil {
@@ -106,7 +106,7 @@ func OpenAt(dir string, s State) (*Writer, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && info.Size() < s.Offset {
-		err = fmt.Errorf("%s has %d bytes, the checkpoint was made at byte %d: it was changed since", f.Name(), info.Size(), s.Offset)
+		err = fmt.Errorf("%s was changed after the checkpoint: it has %d bytes, the checkpoint is at byte %d", f.Name(), info.Size(), s.Offset)
 	}
 	if err == nil {
 		err = f.Truncate(s.Offset)
@@ -120,13 +120,13 @@ func OpenAt(dir string, s State) (*Writer, error) {
 	return &Writer{f, s}, nil
 }
 
-// Folder is the run's folder in the one that Create was given.
+// Folder is the run's folder, relative to the dir of Create.
 func (w *Writer) Folder() string { return w.state.Folder }
 
-// State waits until all is on disk and says where the writer stands.
+// State syncs the file to disk and returns the writer's position.
 func (w *Writer) State() (State, error) { return w.state, w.f.Sync() }
 
-// begin writes what stands before the first row.
+// begin writes the records before the first row.
 func (w *Writer) begin(r Run) error {
 	if err := w.write(header); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (w *Writer) begin(r Run) error {
 	started.Int(1, r.Started.Unix())
 	started.Int(2, int64(r.Started.Nanosecond()))
 	run.Bytes(17, started)
-	// Curves are drawn over the steps of training.
+	// StepKey is the x axis of all curves.
 	var metric, options wire.Message
 	metric.Text(2, "*")
 	metric.Text(4, StepKey)
@@ -169,10 +169,10 @@ func (w *Writer) begin(r Run) error {
 	return errors.Join(w.record(21, head), w.record(17, run), w.record(12, metric))
 }
 
-// StepKey is the value of a row over which the others are drawn.
+// StepKey is the name of the training step in a row, the x axis of curves.
 const StepKey = "train/global_step"
 
-// keyed is a value in JSON under a key, which is field number key.
+// keyed encodes a key, as the given field, and its JSON value.
 func keyed(field int, key string, value any) (wire.Message, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -184,7 +184,7 @@ func keyed(field int, key string, value any) (wire.Message, error) {
 	return m, nil
 }
 
-// Row writes one row of numbers and texts, which becomes a step of the run.
+// Row writes one row of numbers and strings as a step of the run.
 func (w *Writer) Row(at time.Time, row map[string]any) error {
 	var history, summary, step wire.Message
 	add := func(key string, value any) error {
@@ -211,7 +211,7 @@ func (w *Writer) Row(at time.Time, row map[string]any) error {
 	return errors.Join(w.record(2, history), w.record(3, summary))
 }
 
-// Finish ends the run with an exit code and closes the file. A run without it is one that failed.
+// Finish ends the run with an exit code and closes the file. W&B shows a run without it as crashed.
 func (w *Writer) Finish(at time.Time, code int) error {
 	var exit wire.Message
 	exit.Int(1, int64(code))
@@ -219,7 +219,7 @@ func (w *Writer) Finish(at time.Time, code int) error {
 	return errors.Join(w.record(18, exit), w.f.Sync(), w.f.Close())
 }
 
-// record writes one record: its number and, under the number of its kind, what it says.
+// record writes one record: its number, and its content as the field kind.
 func (w *Writer) record(kind int, what wire.Message) error {
 	w.state.Records++
 	var m wire.Message
@@ -237,7 +237,7 @@ func (w *Writer) write(data []byte) error {
 	return nil
 }
 
-// kinds of a chunk: a whole record, or its first, a middle or its last part.
+// Types of a chunk: a complete record, or its first, a middle or its last part.
 const (
 	whole = 1 + iota
 	first
@@ -245,7 +245,7 @@ const (
 	last
 )
 
-// chunks divides a record at the ends of blocks, of a file that is offset bytes long.
+// chunks splits a record at block boundaries. offset is the length of the file.
 func chunks(offset int64, data []byte) []byte {
 	var out []byte
 	for begun := false; ; begun = true {
@@ -274,10 +274,10 @@ func chunks(offset int64, data []byte) []byte {
 	}
 }
 
-// Read reads the records of a file, and checks its checksums.
+// Read reads the records of a file and verifies its checksums.
 func Read(data []byte) ([]wire.Message, error) {
 	if !bytes.HasPrefix(data, header) {
-		return nil, errors.New("no file of W&B: its first bytes are others")
+		return nil, errors.New("not a W&B file: wrong header")
 	}
 	var records []wire.Message
 	var record wire.Message
@@ -287,15 +287,15 @@ func Read(data []byte) ([]wire.Message, error) {
 			continue
 		}
 		if len(data)-at < chunkHead {
-			return records, fmt.Errorf("byte %d: a chunk is cut off", at)
+			return records, fmt.Errorf("byte %d: truncated chunk", at)
 		}
 		sum, n, kind := binary.LittleEndian.Uint32(data[at:]), int(binary.LittleEndian.Uint16(data[at+4:])), data[at+6]
 		if n > len(data)-at-chunkHead {
-			return records, fmt.Errorf("byte %d: a chunk is cut off", at)
+			return records, fmt.Errorf("byte %d: truncated chunk", at)
 		}
 		part := data[at+chunkHead : at+chunkHead+n]
 		if crc32.Update(crc32.ChecksumIEEE([]byte{kind}), crc32.IEEETable, part) != sum {
-			return records, fmt.Errorf("byte %d: the checksum of a chunk is wrong", at)
+			return records, fmt.Errorf("byte %d: wrong checksum of a chunk", at)
 		}
 		at += chunkHead + n
 		record = append(record, part...)
@@ -304,7 +304,7 @@ func Read(data []byte) ([]wire.Message, error) {
 		}
 	}
 	if record != nil {
-		return records, errors.New("the last record is cut off")
+		return records, errors.New("the last record is truncated")
 	}
 	return records, nil
 }
