@@ -356,7 +356,7 @@ func TestSilence(t *testing.T) {
 		s.bytesTimeout = time.Minute
 		return nil
 	}
-	if _, err := s.model(t.Context(), Weights); err != nil {
+	if _, err := s.model(t.Context(), Weights, ""); err != nil {
 		t.Fatal(err)
 	}
 	if read(t, blob) != weights || !awake.Load() {
@@ -429,7 +429,7 @@ func TestDrip(t *testing.T) {
 	}
 	var ticks atomic.Int64
 	s.now = func() time.Time { return time.Unix(ticks.Add(1), 0) } // a second for each look at the clock
-	_, err = s.model(t.Context(), Weights)
+	_, err = s.model(t.Context(), Weights, "")
 	wantError(t, "drip", err, "model.safetensors: ", " sends ", " bytes in 1m", "; tried 5 times")
 	if log := storeLog(h); len(log) != 5 || !strings.Contains(log[4], "bytes=") {
 		t.Errorf("it did not go on where it stopped: %q", log)
@@ -459,7 +459,7 @@ func TestUnsizedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.unsized = 1 << 20
-	_, err = s.model(t.Context(), NoWeights)
+	_, err = s.model(t.Context(), NoWeights, "")
 	wantError(t, "endless", err, "config.json: ", " sends more than 1048576 bytes of a file whose size the Hub does not tell")
 }
 

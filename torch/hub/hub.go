@@ -29,6 +29,9 @@ type Client struct {
 	Progress func(repository string, done, total int64)
 	// Warn hears, in one line, what the user should know though the call goes on. Calls may overlap.
 	Warn func(message string)
+	// GGUFFile names the GGUF file of models that are folders or repositories; "" takes the Hugging Face layout where there
+	// is one, else the only GGUF file.
+	GGUFFile string
 
 	transport http.RoundTripper                                // nil: net/http's own
 	sleep     func(ctx context.Context, d time.Duration) error // nil: the clock's
@@ -44,10 +47,13 @@ const (
 	NoWeights
 )
 
-// Model is a folder in the Hugging Face layout with a config.json, an adapter_config.json or both.
+// Model is a folder in the Hugging Face layout with a config.json, an adapter_config.json or both. That of a GGUF file
+// has a link to the file in the place of weights.
 type Model struct {
-	Dir  string
-	Name string // what saved files should call it: the absolute path of a folder, org/name of a repository
+	Dir string
+	// Name is what saved files should call it: the absolute path of a folder or file, org/name of a repository,
+	// org/name/FILE.gguf of a file in one.
+	Name string
 	// Commit is the repository's commit, 40 hexadecimal digits; "" for a folder and for the cache of `make`.
 	Commit string
 }
@@ -64,14 +70,14 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "rltrain"), nil
 }
 
-// Model finds a model: a folder; a name in the cache of `make` ("sentence-transformers/all-MiniLM-L6-v2", or its
+// Model finds a model: a folder; a GGUF file; a name in the cache of `make` ("sentence-transformers/all-MiniLM-L6-v2", or its
 // last part where that is not ambiguous); or a repository of the Hub, org/name or org/name@revision, where a
-// revision is a branch, a tag or a commit and "main" by default. Of a repository it fetches what is needed and
+// revision is a branch, a tag or a commit and "main" by default, or a GGUF file in one, org/name/FILE.gguf. Of a repository it fetches what is needed and
 // not in the cache. A branch is looked up each time; where the Hub gives no answer or no access, what the cache
 // holds of it is used with a warning. Errors are one line and say what to do.
 func (c *Client) Model(ctx context.Context, model string, need Need) (Model, error) {
 	if info, statErr := os.Stat(model); statErr == nil {
-		return folder(model, info)
+		return c.folder(model, info)
 	} else if !errors.Is(statErr, fs.ErrNotExist) {
 		return Model{}, fmt.Errorf("model: %w", statErr)
 	}
@@ -83,6 +89,10 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 		return Model{}, err
 	}
 	models := filepath.Join(cache, "models")
+	model, file, ok := repoGGUF(model)
+	if !ok {
+		file = c.GGUFFile
+	}
 	r, err := parseRepo(modelKind, model)
 	if err != nil {
 		return Model{}, fmt.Errorf("model folder %q does not exist, and it names no repository: %w", model, err)
@@ -94,7 +104,7 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 	if err != nil {
 		return Model{}, fmt.Errorf("model %s: %w", r, err)
 	}
-	found, err := s.model(ctx, need)
+	found, err := s.model(ctx, need, file)
 	var nothing unknown
 	if errors.As(err, &nothing) {
 		return Model{}, fmt.Errorf("model %q is neither a folder nor in %s, where `make models` puts the default one, and %w", model, models, err)
@@ -105,17 +115,27 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 	return found, nil
 }
 
-// folder is the model in a folder of the user's own.
-func folder(model string, info fs.FileInfo) (Model, error) {
-	if !info.IsDir() {
-		return Model{}, fmt.Errorf("model %s is a file; name its folder", model)
-	}
+// folder is the model in a folder or file of the user's own.
+func (c *Client) folder(model string, info fs.FileInfo) (Model, error) {
 	dir, err := filepath.Abs(model)
 	if err != nil {
 		return Model{}, fmt.Errorf("model %s: %w", model, err)
 	}
+	if !info.IsDir() {
+		if err := checkModelFile(model, info); err != nil {
+			return Model{}, err
+		}
+		return imported(dir, dir)
+	}
+	file, err := c.folderGGUF(dir)
+	if err != nil {
+		return Model{}, fmt.Errorf("model %s: %w", model, err)
+	}
+	if file != "" {
+		return imported(file, file)
+	}
 	if !exists(filepath.Join(dir, configFile)) && !exists(filepath.Join(dir, adapterFile)) {
-		return Model{}, fmt.Errorf("model folder %s has no %s: it is not a model in the Hugging Face layout", model, configFile)
+		return Model{}, fmt.Errorf("model folder %s has neither a %s nor a GGUF file: it is no model", model, configFile)
 	}
 	return Model{Dir: dir, Name: dir}, nil
 }

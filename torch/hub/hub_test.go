@@ -40,9 +40,9 @@ func TestModelsOfOnesOwn(t *testing.T) {
 		{model: "nowhere", want: "is neither a folder nor in"},
 		{model: "org/nowhere", want: "HF_HUB_OFFLINE forbids downloads"},
 		{model: "org/one@v1", want: "nothing of org/one@v1 is in the cache"}, // the cache of make knows no revisions
-		{model: "empty", want: "has no config.json"},
+		{model: "empty", want: "neither a config.json nor a GGUF file"},
 		{model: "adapter", want: "it holds an adapter, not a base model"},
-		{model: "file", want: "is a file; name its folder"},
+		{model: "file", want: "does not end in .gguf"},
 		{model: "../mine", want: "does not exist"},
 		{model: "", want: "does not exist"},
 		{model: "a/b/c", want: "does not exist"},

@@ -40,8 +40,18 @@ var weightFiles = []struct{ file, index string }{
 // extraWeights go with an adapter or with a classifier of ours.
 var extraWeights = []string{"adapter_model.safetensors", "head.safetensors", "value_head.safetensors"}
 
-func (s *session) model(ctx context.Context, need Need) (Model, error) {
-	t, err := s.at(ctx, (*tree).settled, func(t *tree) error { return t.fetchModel(ctx, need) })
+// model fetches a model; file is the GGUF file that is wanted, "" for none in particular.
+func (s *session) model(ctx context.Context, need Need, file string) (Model, error) {
+	chosen := ""
+	t, err := s.at(ctx, (*tree).settled, func(t *tree) (err error) {
+		if chosen, err = t.gguf(file); err != nil {
+			return err
+		}
+		if chosen != "" {
+			return t.fetchGGUF(ctx, chosen)
+		}
+		return t.fetchModel(ctx, need)
+	})
 	if err != nil {
 		return Model{}, err
 	}
@@ -50,7 +60,27 @@ func (s *session) model(ctx context.Context, need Need) (Model, error) {
 			return Model{}, err
 		}
 	}
+	if chosen != "" {
+		m, err := importGGUF(filepath.Join(t.snapshot(t.commit), filepath.FromSlash(chosen)), t.id+"/"+chosen)
+		m.Commit = t.commit
+		return m, err
+	}
 	return Model{Dir: t.snapshot(t.commit), Name: t.id, Commit: t.commit}, nil
+}
+
+// gguf is the GGUF file that is the model: the wanted one, or the only one of a repository without other weights.
+func (t *tree) gguf(wanted string) (string, error) {
+	if wanted == "" {
+		for _, layout := range weightFiles {
+			if len(t.has(layout.file, layout.index)) > 0 {
+				return "", nil
+			}
+		}
+		if len(t.has(adapterFile)) > 0 {
+			return "", nil
+		}
+	}
+	return chooseGGUF(t.names(), wanted)
 }
 
 // settled says that the cache knows of every small file whether the commit has it.

@@ -2,11 +2,14 @@ package safetensors
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"slices"
+
+	"github.com/rltrain/rltrain/torch/gguf"
 )
 
 // File is an open file of weights whose header has been validated. Its methods
@@ -16,6 +19,7 @@ type File struct {
 	entries  []Entry
 	index    map[string]int
 	metadata map[string]string
+	gguf     *gguf.File // nil in a file of another format
 }
 
 // Open opens the file at path and validates all of its header against the size of
@@ -103,7 +107,12 @@ func (f *File) Metadata() map[string]string {
 }
 
 // Close closes the file; tensors read before stay valid.
-func (f *File) Close() error { return f.f.Close() }
+func (f *File) Close() error {
+	if f.gguf != nil {
+		return errors.Join(f.f.Close(), f.gguf.Close())
+	}
+	return f.f.Close()
+}
 
 // Bytes reads a tensor's data as it is stored: little-endian, row-major.
 func (f *File) Bytes(name string) ([]byte, error) {
@@ -111,8 +120,11 @@ func (f *File) Bytes(name string) ([]byte, error) {
 	if !ok {
 		return nil, f.missing(name)
 	}
-	if e.Strides != nil {
+	switch {
+	case e.Strides != nil:
 		return f.gather(e)
+	case e.Converted != nil:
+		return f.convert(e), nil
 	}
 	data := make([]byte, e.Size)
 	if err := f.readAt(data, e, 0); err != nil {
@@ -137,8 +149,8 @@ func (f *File) Float32s(name string) ([]float32, error) {
 	}
 	width := e.DType.Size()
 	data := make([]float32, e.Size/width)
-	if e.Strides != nil {
-		stored, err := f.gather(e)
+	if !e.Direct() {
+		stored, err := f.Bytes(name)
 		if err != nil {
 			return nil, err
 		}

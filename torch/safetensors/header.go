@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
 
 // maxHeader is the longest header the format allows, in bytes.
@@ -33,7 +35,13 @@ type Entry struct {
 	// Strides, in elements, are those of a tensor in a pytorch_model.bin whose elements do not
 	// lie row-major one after another; nil elsewhere. Bytes and Float32s give them row-major.
 	Strides []int64
+	// Converted is how a GGUF file stores a tensor that Bytes and Float32s convert: quantised, or with other rows or
+	// values; nil elsewhere.
+	Converted *convert.Weight
 }
+
+// Direct reports whether the elements lie at Offset, row-major one after another.
+func (e Entry) Direct() bool { return e.Strides == nil && e.Converted == nil }
 
 // parseHeader reads a header whose data begins at byte dataStart of the file and
 // is dataLen bytes long. Entries come back in the order of their data.

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
 
 // A layout is a way in which a folder holds weights.
@@ -40,7 +42,8 @@ type Model struct {
 // model.safetensors.index.json names; else pytorch_model.bin or the files of its
 // index, which package pickle reads. An index must tell the truth: each tensor
 // lies in the file it names, and no file holds a tensor the index puts elsewhere
-// or leaves out.
+// or leaves out. A folder with none of them may have model.gguf, which package gguf
+// reads.
 func OpenModel(dir string) (*Model, error) {
 	for _, l := range layouts {
 		m, err := l.openModel(dir)
@@ -48,6 +51,10 @@ func OpenModel(dir string) (*Model, error) {
 			continue
 		}
 		return m, err
+	}
+	path := filepath.Join(dir, convert.WeightsFile)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return openGGUF(path)
 	}
 	return nil, fmt.Errorf("safetensors: %s has neither %s nor %s, nor %s or %s", dir, layouts[0].file, layouts[0].index, layouts[1].file, layouts[1].index)
 }
@@ -222,7 +229,7 @@ func (m *Model) Same(a, b string) (bool, error) {
 	if ea.DType != eb.DType || !slices.Equal(ea.Shape, eb.Shape) {
 		return false, nil
 	}
-	if ea.Strides != nil || eb.Strides != nil {
+	if !ea.Direct() || !eb.Direct() {
 		da, err := fa.Bytes(a)
 		if err != nil {
 			return false, err

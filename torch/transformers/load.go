@@ -142,10 +142,10 @@ func (m *Model) takeHead(rest map[string]*torch.Var) error {
 var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F16, "BF16": torch.BF16}
 
 // mapAs is a tensor of a folder: mapped where it is stored as dtype, else a converted copy. A tensor that is
-// not aligned to its elements or has strides, which the formats allow, is copied too.
+// not aligned to its elements, has strides or is quantised, which the formats allow, is copied too.
 func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var, error) {
 	path, entry, _ := files.Entry(name)
-	if entry.Strides != nil {
+	if !entry.Direct() {
 		data, err := files.Float32s(name)
 		if err != nil {
 			return nil, err

@@ -1,0 +1,107 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/rltrain/rltrain/torch/gguf"
+	"github.com/rltrain/rltrain/torch/gguf/convert"
+)
+
+// ggufDTypes are the dtypes of tensors that GGUF stores as safetensors does; quantised tensors read as F32.
+var ggufDTypes = map[gguf.Type]DType{gguf.F32: F32, gguf.F16: F16, gguf.BF16: BF16}
+
+// openGGUF opens the weights of a GGUF file, under the names and in the order that transformers gives them.
+func openGGUF(path string) (*Model, error) {
+	target, err := filepath.EvalSymlinks(path) // the parts of a split lie beside the file itself
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	source, err := gguf.Open(target)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{path: source.Path(), home: map[string]*File{}}
+	if err := m.addGGUF(source); err != nil {
+		source.Close()
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Model) addGGUF(source *gguf.File) error {
+	weights, err := convert.Weights(source)
+	if err != nil {
+		return err
+	}
+	parts := map[string]*File{}
+	for _, w := range weights {
+		part := parts[w.Tensor.Path]
+		if part == nil {
+			f, err := os.Open(w.Tensor.Path)
+			if err != nil {
+				return fmt.Errorf("safetensors: %w", err)
+			}
+			part = &File{f: f, index: map[string]int{}, gguf: source}
+			parts[w.Tensor.Path] = part
+			m.files = append(m.files, part)
+		}
+		e := Entry{Name: w.Name, DType: ggufDTypes[w.Tensor.Type], Shape: slices.Clone(w.Tensor.Shape), Offset: w.Tensor.Offset, Size: w.Tensor.Size}
+		if e.DType == "" {
+			e.DType = F32
+			if e.Size, err = byteSize(F32, e.Shape); err != nil {
+				return fmt.Errorf("safetensors: %s: tensor %s: %w", w.Tensor.Path, quote(w.Name), err)
+			}
+		}
+		if w.Tensor.Type.Packed() || w.Heads > 0 || w.Shift != 0 {
+			e.Converted = &w
+		}
+		part.index[w.Name] = len(part.entries)
+		part.entries = append(part.entries, e)
+		m.names = append(m.names, w.Name)
+		m.home[w.Name] = part
+	}
+	return nil
+}
+
+// convert is the data of a tensor that GGUF stores in another way, as its DType.
+func (f *File) convert(e Entry) []byte {
+	w := e.Converted
+	data := w.Rows(f.gguf.Bytes(w.Tensor))
+	if !w.Tensor.Type.Packed() && w.Shift == 0 {
+		return slices.Clone(data)
+	}
+	values := w.Tensor.Type.Dequantize(data)
+	raw := make([]byte, 0, 4*len(values))
+	for _, v := range values {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v+w.Shift))
+	}
+	return raw
+}
+
+// Packed is a quantised tensor as it is stored.
+type Packed struct {
+	Type  gguf.Type // of the blocks
+	Shape []int64   // [out, in]
+	// Blocks are row-major, in the order of transformers' rows; every row consists of whole blocks.
+	Blocks []byte
+}
+
+// Packed reads the blocks of a tensor that a GGUF file holds quantised; ok is false for any other tensor. The blocks are
+// the caller's own.
+func (m *Model) Packed(name string) (p Packed, ok bool) {
+	f := m.home[name]
+	if f == nil {
+		return p, false
+	}
+	e, _ := f.Lookup(name)
+	if w := e.Converted; w != nil && w.Tensor.Type.Packed() && w.Shift == 0 {
+		return Packed{w.Tensor.Type, e.Shape, slices.Clone(w.Rows(f.gguf.Bytes(w.Tensor)))}, true
+	}
+	return p, false
+}

@@ -1,0 +1,103 @@
+package transformers_test
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/torch/gguf/convert"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
+)
+
+// ggufCase is what transformers computed of a GGUF file, by scripts/fixtures/gguf_models.py.
+type ggufCase struct {
+	IDs       []int32     `json:"ids"`
+	Positions []int       `json:"positions"`
+	Logits    [][]float32 `json:"logits"`
+	Texts     []struct {
+		Text string  `json:"text"`
+		IDs  []int32 `json:"ids"`
+	} `json:"texts"`
+}
+
+// ggufFolders are model folders of the GGUF files of testdata by name.
+func ggufFolders(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join("testdata", "gguf", "*.gguf"))
+	if err != nil || len(paths) == 0 {
+		t.Fatal("no GGUF files", err)
+	}
+	folders := map[string]string{}
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".gguf")
+		folders[name] = t.TempDir()
+		if err := convert.WriteFolder(folders[name], path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folders
+}
+
+func readCase(t *testing.T, name string) (c ggufCase) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "gguf", name+".json"))
+	if err == nil {
+		err = json.Unmarshal(data, &c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A GGUF file gives the logits of transformers' from_pretrained(gguf_file=…), for each architecture.
+func TestGGUFLogits(t *testing.T) {
+	for name, dir := range ggufFolders(t) {
+		t.Run(name, func(t *testing.T) {
+			torchtest.NoLeaks(t)
+			want := readCase(t, name)
+			model, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer model.Close()
+			logits := causalCase{Causal: model}.read(t, [][]int32{want.IDs}, false)
+			for i, p := range want.Positions {
+				for j, w := range want.Logits[i] {
+					if got := logits[p*model.Config.VocabSize+j]; math.Abs(float64(got-w)) > 1e-4 {
+						t.Fatalf("position %d, token %d: logit %g, want %g", p, j, got, w)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The tokenizer of a GGUF file gives the tokens of transformers'.
+func TestGGUFTokens(t *testing.T) {
+	for name, dir := range ggufFolders(t) {
+		t.Run(name, func(t *testing.T) {
+			tk, err := tokenizer.Load(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tk.Close()
+			for _, c := range readCase(t, name).Texts {
+				got, err := tk.EncodeRaw(c.Text, true)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(c.IDs, got); diff != "" {
+					t.Errorf("%q: %s", c.Text, diff)
+				}
+			}
+		})
+	}
+}
