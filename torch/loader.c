@@ -18,6 +18,8 @@
   X(rlt_init)                                                                                   \
   X(rlt_live)                                                                                   \
   X(rlt_cpu_capability)                                                                         \
+  X(rlt_kernel_sets)                                                                            \
+  X(rlt_use_kernels)                                                                            \
   X(rlt_op_find)                                                                                \
   X(rlt_op_call)                                                                                \
   X(rlt_tensor_from)                                                                            \

@@ -119,6 +119,9 @@ func open(threads int) error {
 	if err := nativeError("open", C.rlt_init(C.int32_t(threads))); err != nil {
 		return err
 	}
+	if err := chooseKernels(); err != nil {
+		return err
+	}
 	if library.device, err = library.device.resolve(); err != nil {
 		return err
 	}

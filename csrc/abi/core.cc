@@ -3,6 +3,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -111,7 +112,28 @@ rlt_error* rlt_init(int32_t threads) {
 }
 
 const char* rlt_cpu_capability(void) {
-  static const std::string text =
-      at::get_cpu_capability() + (rlt::kernels().multiply_pairs != nullptr ? " and BF16" : "");
-  return text.c_str();
+  static const std::string plain = at::get_cpu_capability(), both = plain + " and BF16";
+  return (rlt::kernels().multiply_pairs != nullptr ? both : plain).c_str();
+}
+
+int32_t rlt_kernel_sets(rlt_kernel_set* sets, int32_t room, int32_t measure) {
+  rlt::Speed speeds[rlt::kInstructionSets] = {};
+  if (measure != 0) rlt::measure(speeds);
+  for (int32_t i = 0; i < std::min(room, rlt::kInstructionSets); ++i) {
+    const rlt::InstructionSet& set = rlt::instruction_sets()[i];
+    sets[i] = {set.name, set.runs, speeds[i].f32, speeds[i].bf16};
+  }
+  return rlt::kInstructionSets;
+}
+
+rlt_error* rlt_use_kernels(const char* name) {
+  return rlt::guard([&] {
+    std::string running;
+    for (int i = 0; i < rlt::kInstructionSets; ++i) {
+      const rlt::InstructionSet& set = rlt::instruction_sets()[i];
+      if (set.runs && set.name == std::string(name)) return rlt::use_kernels(set);
+      if (set.runs) running += (running.empty() ? "" : ", ") + std::string(set.name);
+    }
+    TORCH_CHECK(false, "there are no kernels \"", name, "\" for this processor; those that run here are ", running);
+  });
 }

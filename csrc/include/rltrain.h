@@ -60,6 +60,20 @@ int64_t rlt_live(void);
  * BF16" where products with weights of bfloat16 are multiplied in it. The text is static. Cannot fail. */
 const char* rlt_cpu_capability(void);
 
+/* An instruction set that the CPU's kernels are compiled for. */
+typedef struct rlt_kernel_set {
+  const char* name; /* static */
+  int32_t runs;     /* 1 where this processor has it, else 0 */
+  double f32, bf16; /* 1e9 operations a second of one thread, with weights of either type; 0 where not measured */
+} rlt_kernel_set;
+/* Lists at most `room` sets, the widest last, and returns how many there are. With `measure` not 0 those that
+ * run here multiply for some milliseconds. Cannot fail. */
+int32_t rlt_kernel_sets(rlt_kernel_set* sets, int32_t room, int32_t measure);
+/* Makes all that the CPU computes use a set; until then it is the widest that runs. Errors: no set of that
+ * name, or not on this processor. Changes the settings of the process, so no other call may run beside it, and
+ * no model may be there. */
+rlt_error* rlt_use_kernels(const char* name);
+
 /* ---- op: every operator of libtorch and of ours, through the boxed dispatcher ---- */
 
 /* A call's arguments are a flat tape of int64 words without pointers: kind, payload. */

@@ -20,21 +20,22 @@ const InstructionSet* instruction_sets() {
 
 namespace {
 
-const Kernels* chosen() {
+const InstructionSet* widest() {
   int i = kInstructionSets - 1;
   while (!instruction_sets()[i].runs) --i;
-  return instruction_sets()[i].kernels;
+  return &instruction_sets()[i];
 }
 
-const Kernels*& current() {
-  static const Kernels* kernels = chosen();
-  return kernels;
+const InstructionSet*& current() {
+  static const InstructionSet* set = widest();
+  return set;
 }
 
 }  // namespace
 
-const Kernels& kernels() { return *current(); }
-void use_kernels(const Kernels& kernels) { current() = &kernels; }
+const Kernels& kernels() { return *current()->kernels; }
+const char* kernels_name() { return current()->name; }
+void use_kernels(const InstructionSet& set) { current() = &set; }
 
 void refuse_tile(int rows) {
   throw std::logic_error("a tile has 1 to " + std::to_string(kTileRows) + " rows, not " +

@@ -131,6 +131,8 @@ constexpr int64_t kSumBlock = 256;
 
 // The widest that this processor has, unless use_kernels has chosen others.
 const Kernels& kernels();
+// The name of their instruction set.
+const char* kernels_name();
 
 // What the products do with a tile that has less than one row or more than kTileRows: throws
 // std::logic_error.
@@ -145,7 +147,16 @@ struct InstructionSet {
 constexpr int kInstructionSets = 4;
 // All of them, the widest last.
 const InstructionSet* instruction_sets();
-// For tests: from now on all threads take these. Nothing may be computing.
-void use_kernels(const Kernels& kernels);
+// From now on all threads take those of a set that runs here. Nothing may be computing, and no weights may be
+// packed.
+void use_kernels(const InstructionSet& set);
+
+// Billions of operations a second of one thread, in float32 and with weights of bfloat16.
+struct Speed {
+  double f32, bf16;
+};
+// Multiplies with each set that runs, in turns, for some milliseconds. The shortest of many short products is
+// taken, which other work on the machine disturbs least. Sets that do not run are 0.
+void measure(Speed (&speeds)[kInstructionSets]);
 
 }  // namespace rlt

@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
       std::printf("skipped: %s kernels\n", set.name);
       return 77;  // what ctest calls skipped
     }
-    rlt::use_kernels(*set.kernels);
+    rlt::use_kernels(set);
   }
   // Two threads, so that parallel regions are parallel.
   if (rlt_error* e = rlt_init(2); e != nullptr) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // runFile is the file that makes a folder recognisable as a run of ours.
@@ -45,6 +46,7 @@ type Info struct {
 	DType    string            `json:"dtype,omitempty"` // of frozen weights where the device chose it, such as "bf16"
 	Threads  int               `json:"threads"`
 	CPU      string            `json:"cpu"` // processor type, e.g. the model name
+	Kernels  torch.Kernels     `json:"kernels"`
 	Seed     uint64            `json:"seed"`
 	// Environment holds the variables that tell other programs about the run, WANDB_PROJECT and its kin.
 	Environment map[string]string `json:"environment,omitempty"`
@@ -165,6 +167,7 @@ func (r *Run) Continue(now Info, changed []string) (differences []string, err er
 	differ("dtype of frozen weights", orNone(was.DType), orNone(now.DType))
 	differ("threads", was.Threads, now.Threads)
 	differ("cpu", was.CPU, now.CPU)
+	differ("kernels", orNone(was.Kernels.Set), orNone(now.Kernels.Set))
 	differ("seed", was.Seed, now.Seed)
 
 	for _, d := range differences {

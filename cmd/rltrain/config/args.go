@@ -84,7 +84,7 @@ func flagEntries(args []string, found *faults) []entry {
 }
 
 // Environment variables that are read elsewhere and are no settings of a run.
-var otherVariables = map[string]bool{"RLTRAIN_LIB": true, "RLTRAIN_CACHE": true, "RLTRAIN_PYTHON": true, "RLTRAIN_TEST_THREADS": true}
+var otherVariables = map[string]bool{"RLTRAIN_LIB": true, "RLTRAIN_KERNELS": true, "RLTRAIN_CACHE": true, "RLTRAIN_PYTHON": true, "RLTRAIN_TEST_THREADS": true}
 
 // envEntries reads the variables RLTRAIN_<NAME>.
 func envEntries(environ []string, found *faults) (entries []entry) {

@@ -201,7 +201,7 @@ func TestPrecedence(t *testing.T) {
 	got, err := Load(
 		[]string{"--lora-r", "33"},
 		[]string{"RLTRAIN_CONFIG=c.yaml", "RLTRAIN_BATCH_SIZE=22", "RLTRAIN_LORA_R=23", "RLTRAIN_NUM_PPO_EPOCHS=5",
-			"RLTRAIN_LIB=/lib", "RLTRAIN_CACHE=/cache", "RLTRAINING=x", "HOME=/"})
+			"RLTRAIN_LIB=/lib", "RLTRAIN_KERNELS=avx2", "RLTRAIN_CACHE=/cache", "RLTRAINING=x", "HOME=/"})
 	if err != nil {
 		t.Fatal(err)
 	}

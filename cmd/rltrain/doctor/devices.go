@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/rl/report"
@@ -17,6 +18,7 @@ func describeDevices(s *shared.Sheet) {
 		return
 	}
 	s.Row("cpu", "%s, %d threads: rltrain's own kernels, matrix products by oneDNN", capability, torch.Threads())
+	describeKernels(s)
 	describeGPUs(s)
 	s.Head("What computes")
 	rows := make([][]string, len(paths))
@@ -24,6 +26,20 @@ func describeDevices(s *shared.Sheet) {
 		rows[i] = []string{p.what, p.cpu, p.gpu}
 	}
 	s.Block(report.RenderTable([]string{"operator", "on the CPU", "on a GPU"}, rows))
+}
+
+// describeKernels says which instruction set the CPU's kernels use, and how fast the others would be.
+func describeKernels(s *shared.Sheet) {
+	kernels, err := torch.CPUKernels()
+	if err != nil {
+		s.Row("kernels", "do not work: %v", err)
+		return
+	}
+	var speeds []string
+	for _, k := range kernels.Speeds {
+		speeds = append(speeds, fmt.Sprintf("%s %.0f and %.0f", k.Set, k.F32, k.BF16))
+	}
+	s.Row("kernels", "%s; GFLOP/s of one thread in fp32 and with bf16 weights: %s", kernels.Set, strings.Join(speeds, ", "))
 }
 
 func describeGPUs(s *shared.Sheet) {

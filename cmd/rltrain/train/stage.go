@@ -31,6 +31,10 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	if err != nil {
 		return false, err
 	}
+	kernels, err := torch.CPUKernels()
+	if err != nil {
+		return false, err
+	}
 	var changed []string
 	if resume {
 		if changed, err = t.sameConfig(name); err != nil {
@@ -50,7 +54,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: device, DType: dtype,
-			Threads: torch.Threads(), CPU: cpuModel(), Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ(), c.Saving)},
+			Threads: torch.Threads(), CPU: cpuModel(), Kernels: kernels, Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ(), c.Saving)},
 	})
 	if errors.Is(err, run.ErrFinished) {
 		called := map[string]string{supervisedStage: "supervised", rlStage: "RL", rewardStage: "reward model"}[name]
@@ -135,6 +139,20 @@ func (t *trainer) resumable() error {
 		return nil
 	}
 	return t.config.Errorf("resume_from_checkpoint", "%s is no checkpoint of this run, as %s would be", from, filepath.Join(stages[len(stages)-1], "checkpoints", "checkpoint-50"))
+}
+
+// sameKernels has the rest of a resumed run computed by the kernels that computed its beginning: which are fastest is
+// measured, and where that was not kept, two measurements may disagree.
+func (t *trainer) sameKernels() error {
+	if resume, _ := t.config.Resuming(); !resume {
+		return nil
+	}
+	for _, stage := range []string{rlStage, supervisedStage, rewardStage} {
+		if record, err := run.ReadRun(t.stageDir(stage)); err == nil && record.Kernels.Set != "" {
+			return torch.UseKernels(record.Kernels.Set)
+		}
+	}
+	return nil
 }
 
 func isThere(path string) bool {

@@ -93,6 +93,9 @@ func (t *trainer) run(ctx context.Context) error {
 	if err := torch.Open(c.General.Threads); err != nil {
 		return err
 	}
+	if err := t.sameKernels(); err != nil {
+		return err
+	}
 	thread := torch.NewThread()
 	defer thread.Close()
 	err := thread.Do(ctx, work)

@@ -1,0 +1,64 @@
+package torch
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFastest(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		sets []KernelSpeed
+		want string
+	}{
+		{"none", nil, ""},
+		{"one", []KernelSpeed{{"base", 9, 8}}, "base"},
+		{"the widest of equals", []KernelSpeed{{"base", 20, 18}, {"avx2", 101, 98}, {"avx512", 99, 96}}, "avx512"},
+		{"slow instructions for bfloat16", []KernelSpeed{{"avx2", 80, 75}, {"avx512", 150, 140}, {"avx512_bf16", 150, 80}}, "avx512"},
+		{"fast ones", []KernelSpeed{{"avx2", 80, 75}, {"avx512", 150, 140}, {"avx512_bf16", 150, 280}}, "avx512_bf16"},
+		{"tiles", []KernelSpeed{{"avx512", 150, 140}, {"avx512_bf16", 150, 80}, {"amx", 148, 1500}}, "amx"},
+		{"slow vectors", []KernelSpeed{{"avx2", 100, 95}, {"avx512", 70, 130}}, "avx2"},
+	} {
+		if got := fastest(test.sets); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+func TestSpeedsAreMeasuredOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "kernels.json")
+	measured := 0
+	want := []KernelSpeed{{"base", 9, 8}, {"avx2", 80, 75}}
+	measure := func() []KernelSpeed {
+		measured++
+		return want
+	}
+	for _, step := range []struct {
+		processor, content string
+		measured           int
+	}{
+		{"a", "", 1}, {"a", "", 1}, {"b", "", 2}, {"a", "", 2},
+		{"a", "{", 3}, {"b", "", 4}, {"b", "null", 5}, {"b", `{"b": []}`, 6}, {"b", "", 6},
+	} {
+		if step.content != "" {
+			if err := os.WriteFile(path, []byte(step.content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if diff := cmp.Diff(want, speedsFor(step.processor, path, measure)); diff != "" {
+			t.Errorf("%v: (-want +got)\n%s", step, diff)
+		}
+		if measured != step.measured {
+			t.Errorf("%v: measured %d times, want %d", step, measured, step.measured)
+		}
+	}
+	// Nowhere to keep them: no folder, or one that is a file.
+	for _, path := range []string{"", filepath.Join(path, "in-a-file", "kernels.json")} {
+		if diff := cmp.Diff(want, speedsFor("c", path, measure)); diff != "" {
+			t.Errorf("%q: (-want +got)\n%s", path, diff)
+		}
+	}
+}
