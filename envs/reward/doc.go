@@ -1,21 +1,26 @@
 // Package reward turns what a user writes as a list of rewards into numbers.
 //
 // A list is NAME[=WEIGHT], joined by commas, and the total of a sample is the sum of
-// weight·reward. NAME is a reward that the task has, an expression, a program, a model or a
-// rubric:
+// weight·reward. NAME is a registered reward or one of the task's. Some take an argument behind
+// a colon, some options in brackets:
 //
-//	accuracy,expr:'length > 200 ? -1 : 0'=0.5,cmd:./judge=0.2,model:models/preference_reward
+//	accuracy,expr:'length > 200 ? -1 : 0'=0.5,cmd:./grader=0.2,model:models/preference_reward
+//	brief(words=40)=0.1
 //
-// A weight is a finite number other than 0, from −1e6 to 1e6, and 1 where none is given.
-// An expression, a command or a name stands in quotes, ' or ". They may be left out, as where a
-// shell has removed them: an expression then ends at the next comma outside of brackets
-// and string literals, a command at the next comma outside of quotes, and a single =
-// begins the weight. Spaces around pieces do not matter.
+// A weight is a finite number other than 0, from −1e6 to 1e6, and 1 if none is given. An
+// argument stands in quotes, ' or ". They may be left out, as a shell may have removed them: an
+// expression then ends at the next comma outside of brackets and string literals, any other
+// argument at the next comma outside of quotes, and a single = begins the weight. Spaces around
+// pieces do not matter.
 //
-// [Labels] judges classifiers, whose action is one of a fixed list of labels; [Text]
-// judges what language models write. A reward that fails, by an error, by taking too long
-// or with a value that is not finite, is missing data: the sample has no total. It never
-// counts as 0.
+// [Labels] scores classifiers, whose action is one of a fixed list of labels; [Text] scores
+// completions of language models. A reward that fails, by an error, by taking too long or with a
+// value that is not finite, is missing data: the sample has no total. It never counts as 0.
+//
+// # Rewards of your own
+//
+// [Register] adds a reward, usually from an init function; [Function] makes a definition of one
+// Go function. The built-in rewards are registered in the same way.
 //
 // # Models
 //

@@ -1,5 +1,36 @@
 package reward
 
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+func init() {
+	Register(Definition{
+		Name: "f1", Help: "what a choice changes in the macro F1 of the last 200 choices per label",
+		Labels: func(s Setup) (LabelReward, error) {
+			f := newF1Counts(len(s.Labels))
+			return LabelReward{
+				Value: f.reward,
+				Expected: func(truth int, probs, grad []float64) (sum float64) {
+					for a, p := range probs {
+						grad[a] = f.reward(a, truth)
+						sum += p * grad[a]
+					}
+					return sum
+				},
+				Observe: func(choices []Choice, _ []float64) {
+					for _, c := range choices {
+						f.observe(c.Action, c.Truth)
+					}
+				},
+				State: f.state, Restore: f.restore,
+			}, nil
+		},
+	})
+}
+
 // f1Counts holds the running counts behind the f1 reward and turns them into a reward
 // for one choice.
 //
@@ -76,4 +107,36 @@ func (f *f1Counts) fade() {
 		f.predicted[c] *= f.keep
 		f.truePositive[c] *= f.keep
 	}
+}
+
+// f1State is one entry a label.
+type f1State struct {
+	TruePositive []float64 `json:"true_positive"`
+	Predicted    []float64 `json:"predicted"`
+	True         []float64 `json:"true"`
+}
+
+func (f *f1Counts) state() any { return f1State{f.truePositive, f.predicted, f.truth} }
+
+// restore refuses counts of another number of labels, and counts that are negative or not finite.
+func (f *f1Counts) restore(state json.RawMessage) error {
+	var s f1State
+	if err := json.Unmarshal(state, &s); err != nil {
+		return err
+	}
+	for _, field := range []struct {
+		name   string
+		counts []float64
+	}{{"true_positive", s.TruePositive}, {"predicted", s.Predicted}, {"true", s.True}} {
+		if len(field.counts) != len(f.truth) {
+			return fmt.Errorf("field %s has %d entries for %d labels", field.name, len(field.counts), len(f.truth))
+		}
+		for _, count := range field.counts {
+			if !finite(count) || count < 0 {
+				return fmt.Errorf("field %s has the count %v", field.name, count)
+			}
+		}
+	}
+	f.truePositive, f.predicted, f.truth = slices.Clone(s.TruePositive), slices.Clone(s.Predicted), slices.Clone(s.True)
+	return nil
 }

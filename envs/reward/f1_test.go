@@ -129,7 +129,7 @@ func reinforce(t *testing.T, spec string) (f1, accuracy float64) {
 			action = 1
 		}
 		advantage := score(t, r, action, truth) - baseline[x]
-		r.Observe([]Choice{{Action: action, Truth: truth}})
+		r.Observe([]Choice{{Action: action, Truth: truth}}, Scores{Rewards: make([]Score, 1)})
 		baseline[x] += 0.01 * advantage
 		rate := 0.1 * (1 - float64(step)/steps)
 		logits[x] += rate * advantage * (float64(action) - p)

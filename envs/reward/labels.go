@@ -2,6 +2,7 @@ package reward
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -12,37 +13,21 @@ import (
 	"github.com/rltrain/rltrain/internal/program"
 )
 
-// Labels is a list of rewards for a label policy: a policy whose action is one of a fixed
-// list of labels.
+// Labels is a list of rewards for a classifier, whose action is one of a fixed list of labels.
 //
 // Two kinds of rewards exist. A sampled reward needs the chosen label only: Score gives it
 // and a policy gradient learns from it. A reward that reads the policy's own probabilities
 // changes when they do, which a policy gradient does not see: Expected gives the exact
 // objective over all labels and its gradient. ReadsProbs says which of the two to call.
 //
-// Judging changes nothing: between two calls of Observe, which counts a rollout for f1,
-// rewards stay the same functions, so a rollout can be looked at again in each epoch of an
-// update, and a validation needs no care. A Labels is not safe for concurrent use.
+// Scoring changes nothing: between two calls of Observe rewards stay the same functions, so a
+// rollout can be scored again in each epoch of an update, and a validation needs no care. A
+// Labels is not safe for concurrent use.
 type Labels struct {
 	labels  []string
 	pieces  []piece
-	rewards []labelReward // of the pieces
-	f1      *f1Counts     // nil unless a reward is f1
-	scratch evaluation
+	rewards []LabelReward // of the pieces
 }
-
-type labelReward struct {
-	readsProbs bool
-	value      func(action, truth int) float64
-	// expected adds the gradient to grad, which is 0 before; nil where the labels cannot be
-	// enumerated.
-	expected func(truth int, probs, grad []float64) float64
-	program  *program.Program
-	critic   textReward // a model
-}
-
-// chosen says whether the reward judges the label that was chosen, and no other.
-func (r labelReward) chosen() bool { return r.program != nil || r.critic != nil }
 
 // Choice is a label that a policy chose for a text.
 type Choice struct {
@@ -80,75 +65,98 @@ func ParseLabels(spec string, labels []string, o Options) (*Labels, error) {
 	if len(labels) == 0 {
 		return nil, errors.New("rewards need at least one label")
 	}
-	timeout, err := o.timeout()
+	o, err := o.complete()
 	if err != nil {
 		return nil, err
 	}
 	r := &Labels{labels: slices.Clone(labels)}
-	if r.pieces, err = parseList(spec, o, []string{"accuracy", "calibration", "f1"}); err != nil {
+	if r.pieces, err = parseList(spec, Definitions()); err != nil {
 		return nil, err
 	}
 	for _, p := range r.pieces {
-		var judge labelReward
-		switch {
-		case p.kind == kindExpr:
-			judge, err = r.expression(p.body)
-		case p.kind == kindCmd:
-			judge.program, err = program.New(p.body, timeout)
-		case p.kind == kindModel:
-			judge.critic, err = o.critic(p.body)
-		case p.kind == kindRubric:
-			err = errors.New("a rubric is for what language models write, not for labels")
-		default:
-			judge = r.builtIn(p.name)
-		}
+		one, err := p.ofLabels(p.setup(o, r.labels))
 		if err != nil {
 			return nil, fmt.Errorf("reward %s: %w", hintQuote(p.name), err)
 		}
-		r.rewards = append(r.rewards, judge)
+		r.rewards = append(r.rewards, one)
 	}
 	if r.ReadsProbs() && !r.Enumerable() {
-		return nil, errors.New("a program or a model judges the label that was chosen, a reward that reads probabilities (calibration, confidence, entropy, probs) all of them: the two cannot be in one list")
+		return nil, errors.New("a program, a model or a function scores the chosen label, a reward that reads probabilities (calibration, confidence, entropy, probs) all of them: the two cannot be in one list")
 	}
 	return r, nil
 }
 
-func (r *Labels) builtIn(name string) labelReward {
-	switch name {
-	case "accuracy":
-		return labelReward{
-			value: func(action, truth int) float64 { return truthValue(action == truth) },
-			expected: func(truth int, probs, grad []float64) float64 {
-				grad[truth] = 1
-				return probs[truth]
-			},
-		}
-	case "f1":
-		r.f1 = newF1Counts(len(r.labels))
-		return labelReward{value: r.f1.reward, expected: func(truth int, probs, grad []float64) (sum float64) {
-			for a, p := range probs {
-				grad[a] = r.f1.reward(a, truth)
-				sum += p * grad[a]
-			}
-			return sum
-		}}
-	default:
-		return labelReward{readsProbs: true, expected: expectedCalibration}
+// ofLabels makes the reward of a piece. One of completions scores the label as what was generated.
+func (p piece) ofLabels(s Setup) (LabelReward, error) {
+	if p.of.Labels != nil {
+		return p.of.Labels(s)
 	}
+	if p.of.Judge {
+		return LabelReward{}, errors.New("it asks a language model about completions, and scores no labels")
+	}
+	text, err := p.of.Text(s)
+	r := LabelReward{State: text.State, Restore: text.Restore, Close: text.Close, Choices: func(ctx context.Context, choices []Choice) ([]float64, []error) {
+		said := text.score(ctx, labelCompletions(s.Labels, choices), 1, s.Timeout)
+		return said.values, said.errs
+	}}
+	if text.Observe != nil {
+		r.Observe = func(_ []Choice, values []float64) { text.Observe(values) }
+	}
+	return r, err
 }
 
-func (r *Labels) expression(source string) (labelReward, error) {
-	x, err := compileDifferentiable(source, r.labels)
-	if err != nil {
-		return labelReward{}, err
-	}
-	r.scratch.values = make([]float64, max(x.nodes, len(r.scratch.values)))
-	return labelReward{
-		readsProbs: x.root.reads,
-		value:      func(action, truth int) float64 { return r.scratch.value(x, action, truth, nil) },
-		expected: func(truth int, probs, grad []float64) float64 {
-			return r.scratch.expected(x, truth, probs, grad)
+func init() {
+	Register(Definition{
+		Name: "accuracy", Help: "1 if the answer is correct, else 0",
+		Text: func(Setup) (TextReward, error) { return TextReward{Each: correct}, nil },
+		Labels: func(Setup) (LabelReward, error) {
+			return LabelReward{
+				Value: func(action, truth int) float64 { return truthValue(action == truth) },
+				Expected: func(truth int, probs, grad []float64) float64 {
+					grad[truth] = 1
+					return probs[truth]
+				},
+			}, nil
 		},
+	})
+	Register(Definition{
+		Name: "calibration", Help: "Brier score of the probabilities as a reward, 0 to 1",
+		Labels: func(Setup) (LabelReward, error) {
+			return LabelReward{ReadsProbs: true, Expected: expectedCalibration}, nil
+		},
+	})
+	Register(Definition{
+		Name: "expr", Argument: "'EXPR'", Help: "value of an expression", brackets: true, Labels: labelExpression,
+		Text: func(s Setup) (TextReward, error) {
+			x, err := compileText(s.Argument)
+			if err != nil {
+				return TextReward{}, err
+			}
+			return TextReward{Batch: x.score}, nil
+		},
+	})
+	Register(Definition{Name: "cmd", Argument: "'PROGRAM ARGS'", Help: "answer of a program to a line of JSON", Text: textProgram, Labels: labelProgram})
+}
+
+// correct is the reward accuracy of completions.
+func correct(_ context.Context, c envs.Completion) (float64, error) {
+	if c.Info == nil && math.IsNaN(c.Reward) {
+		return 0, errors.New("the task could not verify the answer")
+	}
+	return truthValue(c.Info != nil && c.Info.Correct), nil
+}
+
+// labelExpression is the reward expr:EXPR of labels.
+func labelExpression(s Setup) (LabelReward, error) {
+	x, err := compileDifferentiable(s.Argument, s.Labels)
+	if err != nil {
+		return LabelReward{}, err
+	}
+	scratch := &evaluation{values: make([]float64, x.nodes)}
+	return LabelReward{
+		ReadsProbs: x.root.reads,
+		Value:      func(action, truth int) float64 { return scratch.value(x, action, truth, nil) },
+		Expected:   func(truth int, probs, grad []float64) float64 { return scratch.expected(x, truth, probs, grad) },
 	}, nil
 }
 
@@ -158,32 +166,33 @@ func (r *Labels) Names() []string { return names(r.pieces) }
 // ReadsProbs says whether a reward reads the policy's probabilities, so that Expected must
 // be used and Score must not. It is known from the list alone.
 func (r *Labels) ReadsProbs() bool {
-	return slices.ContainsFunc(r.rewards, func(judge labelReward) bool { return judge.readsProbs })
+	return slices.ContainsFunc(r.rewards, func(one LabelReward) bool { return one.ReadsProbs })
 }
 
-// Enumerable says whether Expected can be used: no reward is a program or a model.
-func (r *Labels) Enumerable() bool { return !slices.ContainsFunc(r.rewards, labelReward.chosen) }
+// Enumerable says whether Expected can be used: no reward scores chosen labels only.
+func (r *Labels) Enumerable() bool {
+	return !slices.ContainsFunc(r.rewards, func(one LabelReward) bool { return one.Expected == nil })
+}
 
-// Score judges choices; see [Scores] for what failed. The only error is that of ctx. It
-// panics when ReadsProbs.
+// Score scores choices; see [Scores] for failures. The only error is that of ctx. It panics
+// when ReadsProbs.
 func (r *Labels) Score(ctx context.Context, choices []Choice) (Scores, error) {
 	if r.ReadsProbs() {
 		panic("reward.Labels.Score: a reward reads the policy's probabilities; use Expected")
 	}
-	said := make([]judged, len(r.rewards))
+	said := make([]results, len(r.rewards))
 	var wait sync.WaitGroup
-	for j, judge := range r.rewards {
-		if judge.program != nil {
-			wait.Go(func() { said[j] = ask(ctx, judge.program, len(choices), r.question(choices)) })
+	for j, one := range r.rewards {
+		if one.Choices != nil {
+			wait.Go(func() {
+				values, errs := one.Choices(ctx, choices)
+				said[j] = batched(values, errs, len(choices))
+			})
 			continue
 		}
-		if judge.critic != nil {
-			wait.Go(func() { said[j] = judge.critic.judge(ctx, r.completions(choices), 1) })
-			continue
-		}
-		said[j] = newJudged(len(choices))
+		said[j] = newResults(len(choices))
 		for i, c := range choices {
-			said[j].values[i] = judge.value(c.Action, c.Truth)
+			said[j].values[i] = one.Value(c.Action, c.Truth)
 		}
 	}
 	wait.Wait()
@@ -193,12 +202,15 @@ func (r *Labels) Score(ctx context.Context, choices []Choice) (Scores, error) {
 	return weigh(r.pieces, said, len(choices)), nil
 }
 
-// completions are the choices as a model sees them: the label is what was written.
-func (r *Labels) completions(choices []Choice) []envs.Completion {
+// labelCompletions are choices as rewards of completions see them: the label is what was generated.
+func labelCompletions(labels []string, choices []Choice) []envs.Completion {
 	all := make([]envs.Completion, len(choices))
 	for i, c := range choices {
-		label := r.labels[c.Action]
-		all[i] = envs.Completion{Observation: envs.Observation{Text: c.Text}, Text: label, Action: envs.Action{Text: label, Stop: envs.StopEnd}}
+		label := labels[c.Action]
+		all[i] = envs.Completion{
+			Observation: envs.Observation{Text: c.Text}, Text: label, Action: envs.Action{Text: label, Stop: envs.StopEnd},
+			Info: &envs.Info{Correct: c.Action == c.Truth, Formatted: true, Answer: label, Truth: labels[c.Truth]},
+		}
 	}
 	return all
 }
@@ -211,11 +223,18 @@ type labelQuestion struct {
 	Label     string `json:"label"`
 }
 
-func (r *Labels) question(choices []Choice) func(i int, id uint64) any {
-	return func(i int, id uint64) any {
-		c := choices[i]
-		return labelQuestion{ID: id, Text: c.Text, Predicted: r.labels[c.Action], Label: r.labels[c.Truth]}
+// labelProgram is the reward cmd:PROGRAM of labels.
+func labelProgram(s Setup) (LabelReward, error) {
+	p, err := program.New(s.Argument, s.Timeout)
+	if err != nil {
+		return LabelReward{}, err
 	}
+	return LabelReward{Close: p.Close, Choices: func(ctx context.Context, choices []Choice) ([]float64, []error) {
+		return program.Ask(ctx, p, len(choices), func(i int, id uint64) any {
+			c := choices[i]
+			return labelQuestion{ID: id, Text: c.Text, Predicted: s.Labels[c.Action], Label: s.Labels[c.Truth]}
+		}, decode)
+	}}, nil
 }
 
 // Expected returns the objective of S samples, each the reward expected over the policy's
@@ -254,12 +273,12 @@ func (r *Labels) expected(truths []int, probs []float64) (scores Scores, grad []
 	classes := len(r.labels)
 	grad = make([]float64, len(probs))
 	slope := make([]float64, classes)
-	said := make([]judged, len(r.rewards))
-	for j, judge := range r.rewards {
-		said[j] = newJudged(len(truths))
+	said := make([]results, len(r.rewards))
+	for j, one := range r.rewards {
+		said[j] = newResults(len(truths))
 		for i, truth := range truths {
 			clear(slope)
-			said[j].values[i] = judge.expected(truth, probs[i*classes:(i+1)*classes], slope)
+			said[j].values[i] = one.Expected(truth, probs[i*classes:(i+1)*classes], slope)
 			for k, g := range slope {
 				if finite(said[j].values[i]) && !fits(g, r.pieces[j].weight, len(r.pieces)) {
 					said[j].errs[i] = errGradient
@@ -296,23 +315,31 @@ func expectedCalibration(truth int, probs, grad []float64) float64 {
 	return total * reward
 }
 
-// Observe counts the choices of a rollout for f1, which rewards a choice by what it changes
-// in the macro F1 of what was observed so far, about the last 200 choices a label. Call it
-// once for each rollout, behind Score or Expected; without f1 it does nothing.
-func (r *Labels) Observe(choices []Choice) {
-	if r.f1 == nil {
-		return
-	}
-	for _, c := range choices {
-		r.f1.observe(c.Action, c.Truth)
+// Observe tells rewards that remember, as f1 does, what was chosen in a rollout and what it was
+// worth. Call it once for each rollout, behind Score or Expected.
+func (r *Labels) Observe(choices []Choice, s Scores) {
+	for j, one := range r.rewards {
+		if one.Observe != nil {
+			one.Observe(choices, s.Rewards[j].Values)
+		}
 	}
 }
 
-// Close ends the programs. Nothing can be judged by them after it.
+// State is what the rewards remember, for a checkpoint.
+func (r *Labels) State() State {
+	return stateOf(r.pieces, func(i int) func() any { return r.rewards[i].State })
+}
+
+// Restore continues from s; a state of other rewards or of other labels is an error.
+func (r *Labels) Restore(s State) error {
+	return s.restore(r.pieces, func(i int) func(json.RawMessage) error { return r.rewards[i].Restore })
+}
+
+// Close ends the programs. Nothing can be scored by them after it.
 func (r *Labels) Close() {
-	for _, judge := range r.rewards {
-		if judge.program != nil {
-			judge.program.Close()
+	for _, one := range r.rewards {
+		if one.Close != nil {
+			one.Close()
 		}
 	}
 }

@@ -126,7 +126,7 @@ func TestExpectedOfSampledRewardsIsTheMeanScore(t *testing.T) {
 	for _, spec := range []string{"accuracy", "f1=2", "accuracy,f1,expr:'predicted == \"b\" ? -0.3 : 0.1'=2"} {
 		r := parseLabels(t, spec, "a", "b", "c")
 		for i := range 20 {
-			r.Observe([]Choice{{Action: i % 2, Truth: i % 3}})
+			r.Observe([]Choice{{Action: i % 2, Truth: i % 3}}, Scores{Rewards: make([]Score, len(r.rewards))})
 		}
 		probs := []float64{0.2, 0.5, 0.3}
 		want, rewards := 0.0, make([]float64, 3)
@@ -226,13 +226,17 @@ func TestLookingObservesNothing(t *testing.T) {
 			t.Fatalf("a right choice scores %g before anything is observed, want 1", got)
 		}
 	}
-	r.Observe(rollout)
+	r.Observe(rollout, before)
 	after, _ := r.Expected(truths, probs)
 	if cmp.Equal(before.Total, after.Total) {
 		t.Error("observing a rollout changes nothing")
 	}
-	want := &F1State{TruePositive: []float64{1, 0}, Predicted: []float64{2, 0}, True: []float64{1, 1}}
-	if diff := cmp.Diff(want, r.State().F1, cmpopts.EquateApprox(0.01, 0)); diff != "" { // counts fade
+	want := f1State{TruePositive: []float64{1, 0}, Predicted: []float64{2, 0}, True: []float64{1, 1}}
+	var counts f1State
+	if err := json.Unmarshal(r.State().States["f1"], &counts); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, counts, cmpopts.EquateApprox(0.01, 0)); diff != "" { // counts fade
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
 }
@@ -244,7 +248,8 @@ func TestLabelsStateRoundTrip(t *testing.T) {
 		for range n {
 			c := Choice{Action: rng.IntN(3), Truth: rng.IntN(3)}
 			scores = append(scores, score(t, r, c.Action, c.Truth))
-			r.Observe([]Choice{c})
+			scored, _ := r.Score(t.Context(), []Choice{c})
+			r.Observe([]Choice{c}, scored)
 		}
 		return scores
 	}
@@ -254,7 +259,7 @@ func TestLabelsStateRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var state LabelsState
+	var state State
 	if err := json.Unmarshal(encoded, &state); err != nil {
 		t.Fatal(err)
 	}
@@ -275,19 +280,19 @@ func TestLabelsStateRoundTrip(t *testing.T) {
 func TestRestoreRefuses(t *testing.T) {
 	state := parseLabels(t, "accuracy,f1", "a", "b").State()
 	broken := parseLabels(t, "accuracy,f1", "a", "b").State()
-	broken.F1.Predicted[1] = -1
-	without := LabelsState{Rewards: state.Rewards}
+	broken.States["f1"] = json.RawMessage(strings.Replace(string(broken.States["f1"]), `"predicted":[0,0]`, `"predicted":[0,-1]`, 1))
+	without := State{Rewards: state.Rewards}
 	for _, test := range []struct {
 		spec   string
 		labels []string
-		state  LabelsState
+		state  State
 		want   string
 	}{
 		{"accuracy", []string{"a", "b"}, state, `the state is of ["accuracy" "f1"], the list is ["accuracy"]`},
 		{"f1,accuracy", []string{"a", "b"}, state, `the list is ["f1" "accuracy"]`},
 		{"accuracy,f1", []string{"a", "b", "c"}, state, "2 entries for 3 labels"},
-		{"accuracy,f1", []string{"a", "b"}, without, "field f1 is missing"},
-		{"accuracy,f1", []string{"a", "b"}, broken, "field f1.predicted has the count -1"},
+		{"accuracy,f1", []string{"a", "b"}, without, `the state of "f1" is missing`},
+		{"accuracy,f1", []string{"a", "b"}, broken, "field predicted has the count -1"},
 	} {
 		r := parseLabels(t, test.spec, test.labels...)
 		before := r.State()

@@ -15,64 +15,49 @@ import (
 
 // Options are what all rewards of a list share.
 type Options struct {
-	// Default is the list that stands for an empty one; "" makes an empty list an error.
-	Default string
-	// Timeout is how long a task's own reward or a program may take for one judgement;
-	// 0 is a minute, a negative one an error.
+	// Timeout is how long a Go function or a program may take for one score; 0 is a minute, a negative one an error.
 	Timeout time.Duration
-	// Critic opens the model that model:NAME names; nil makes such a piece an error.
+	// Critic opens the model that model:DIR names; nil makes such a piece an error.
 	Critic func(name string) (envs.Critic, error)
-	// Judge answers the questions of rubrics; nil makes such a piece an error.
+	// Judge is the language model that rewards such as rubrics ask; nil makes them an error.
 	Judge envs.Scorer
 }
 
-func (o Options) timeout() (time.Duration, error) {
-	switch {
-	case o.Timeout < 0:
-		return 0, fmt.Errorf("rewards: the timeout is %v: it must not be negative", o.Timeout)
-	case o.Timeout == 0:
-		return time.Minute, nil
+// complete fills in the timeout.
+func (o Options) complete() (Options, error) {
+	if o.Timeout < 0 {
+		return o, fmt.Errorf("rewards: the timeout is %v: it must not be negative", o.Timeout)
 	}
-	return o.Timeout, nil
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	return o, nil
 }
 
 // maxWeight keeps a total within float32 for all values that make sense.
 const maxWeight = 1e6
 
-type kind int
-
-const (
-	kindOwn kind = iota
-	kindExpr
-	kindCmd
-	kindModel
-	kindRubric
-)
-
-// prefixes of the kinds, in a list and in a reward's name.
-var prefixes = [...]string{kindExpr: "expr:", kindCmd: "cmd:", kindModel: "model:", kindRubric: "rubric:"}
-
-// reserved are the names that begin the other kinds of pieces.
-var reserved = []string{"expr", "cmd", "model", "rubric"}
-
 // piece is one reward of a list.
 type piece struct {
-	kind   kind
-	name   string // in errors and statistics
-	body   string // what follows the prefix, without quotes; of an own reward its name
-	weight float64
+	of       *Definition
+	name     string // as written, in errors and statistics
+	argument string
+	options  any
+	weight   float64
 }
 
-// parseList reads a list of rewards, of which the names in known are the task's own.
-func parseList(list string, o Options, known []string) ([]piece, error) {
-	if strings.TrimSpace(list) == "" {
-		list = o.Default
-	}
+// setup is what the reward is told.
+func (p piece) setup(o Options, labels []string) Setup {
+	return Setup{Argument: p.argument, Options: p.options, Labels: labels, Timeout: o.Timeout, Judge: o.Judge, Critic: o.Critic}
+}
+
+// parseList reads a list of the rewards that are known.
+func parseList(list string, known []Definition) ([]piece, error) {
 	var pieces []piece
 	for more := true; more; {
 		var w writtenPiece
 		var err error
-		if w, list, more, err = cutPiece(list); err != nil {
+		if w, list, more, err = cutPiece(list, known); err != nil {
 			return nil, err
 		}
 		p, err := w.piece(known)
@@ -89,29 +74,18 @@ func parseList(list string, o Options, known []string) ([]piece, error) {
 
 // writtenPiece is a piece before anything in it is checked.
 type writtenPiece struct {
-	kind     kind
-	body     string
+	of       *Definition // of NAME:ARGUMENT; else nil
+	body     string      // the argument, or all but the weight
 	weight   string
 	weighted bool
 }
 
-func (w writtenPiece) piece(known []string) (piece, error) {
-	p := piece{kind: w.kind, body: w.body, name: prefixes[w.kind] + w.body, weight: 1}
-	choices := strings.Join(append(slices.Sorted(slices.Values(known)), "expr:'EXPR'", "cmd:'PROGRAM ARGS'"), ", ") + " and model:DIR"
-	switch {
-	case w.kind == kindModel && w.body == "" || w.body == "model":
-		return p, errors.New("reward model has no model: write model:DIR")
-	case w.kind == kindRubric && w.body == "" || w.body == "rubric":
-		return p, errors.New("reward rubric has no file: write rubric:FILE")
-	case w.kind != kindOwn || slices.Contains(known, w.body):
-	case w.body == "":
-		return p, fmt.Errorf("the list of rewards has an empty piece: choose from %s", choices)
-	case w.body == "expr":
-		return p, errors.New("reward expr has no expression: write expr:'EXPR'")
-	case w.body == "cmd":
-		return p, errors.New("reward cmd has no program: write cmd:'PROGRAM ARGS'")
-	default:
-		return p, fmt.Errorf("reward %s is unknown%s: choose from %s", hintQuote(w.body), didYouMean(w.body, append(reserved[:len(reserved):len(reserved)], known...)), choices)
+func (w writtenPiece) piece(known []Definition) (piece, error) {
+	p := piece{of: w.of, argument: w.body, name: w.body, weight: 1}
+	if w.of != nil {
+		p.name = w.of.Name + ":" + w.body
+	} else if err := p.find(w.body, known); err != nil {
+		return p, err
 	}
 	if w.weighted {
 		weight, err := strconv.ParseFloat(w.weight, 64)
@@ -123,16 +97,77 @@ func (w writtenPiece) piece(known []string) (piece, error) {
 	return p, nil
 }
 
+// find looks up NAME or NAME(option=value,...).
+func (p *piece) find(body string, known []Definition) error {
+	name, settings, bracket := strings.Cut(body, "(")
+	name = strings.TrimSpace(name)
+	var names, choices []string
+	for i, d := range known {
+		if d.Name == name {
+			p.of = &known[i]
+		}
+		names, choices = append(names, d.Name), append(choices, d.Written())
+	}
+	slices.Sort(choices)
+	switch {
+	case body == "":
+		return fmt.Errorf("the list of rewards has an empty piece: choose from %s", strings.Join(choices, ", "))
+	case p.of == nil:
+		return fmt.Errorf("reward %s is unknown%s: choose from %s", hintQuote(name), didYouMean(name, names), strings.Join(choices, ", "))
+	case p.of.Argument != "":
+		return fmt.Errorf("reward %s needs an argument: write %s", name, p.of.Written())
+	case bracket && p.of.Options == nil:
+		return fmt.Errorf("reward %s has no options", hintQuote(name))
+	case bracket && !strings.HasSuffix(settings, ")"):
+		return fmt.Errorf("reward %s: the bracket is not closed", hintQuote(body))
+	case p.of.Options == nil:
+		return nil
+	}
+	p.options = p.of.Options()
+	values, err := cutSettings(strings.TrimSuffix(settings, ")"))
+	if err == nil {
+		err = values.Set(p.options)
+	}
+	if check, ok := p.options.(interface{ Check() error }); ok && err == nil {
+		err = check.Check()
+	}
+	if err != nil {
+		return fmt.Errorf("reward %s: %w", hintQuote(body), err)
+	}
+	return nil
+}
+
+// cutSettings reads option=value, joined by commas; a value may stand in quotes.
+func cutSettings(text string) (envs.Settings, error) {
+	values := envs.Settings{}
+	for text = strings.TrimSpace(text); text != ""; {
+		end, equals := scanBare(text, false)
+		if equals < 0 {
+			return nil, fmt.Errorf("%s is not option=value", hintQuote(text[:end]))
+		}
+		name, value := strings.TrimSpace(text[:equals]), strings.TrimSpace(text[equals+1:end])
+		if n := len(value); n > 1 && strings.IndexByte("'\"`", value[0]) >= 0 && value[n-1] == value[0] {
+			value = value[1 : n-1]
+		}
+		if _, twice := values[name]; twice {
+			return nil, fmt.Errorf("option %s is given twice", name)
+		}
+		values[name] = value
+		text = strings.TrimSpace(text[min(len(text), end+1):])
+	}
+	return values, nil
+}
+
 // cutPiece cuts the first piece off a list; more says that a comma followed it.
-func cutPiece(list string) (w writtenPiece, rest string, more bool, err error) {
+func cutPiece(list string, known []Definition) (w writtenPiece, rest string, more bool, err error) {
 	list = strings.TrimSpace(list)
 	body := list
-	for _, kind := range []kind{kindExpr, kindCmd, kindModel, kindRubric} {
-		if after, found := strings.CutPrefix(list, prefixes[kind]); found {
-			w.kind, body = kind, strings.TrimLeft(after, " ")
+	for i, d := range known {
+		if after, found := strings.CutPrefix(list, d.Name+":"); found && d.Argument != "" {
+			w.of, body = &known[i], strings.TrimLeft(after, " ")
 		}
 	}
-	if w.kind != kindOwn && body != "" && (body[0] == '\'' || body[0] == '"') {
+	if w.of != nil && body != "" && (body[0] == '\'' || body[0] == '"') {
 		rest, more, err = w.cutQuoted(body)
 	} else {
 		rest, more, err = w.cutBare(body)
@@ -162,12 +197,13 @@ func (w *writtenPiece) cutQuoted(text string) (rest string, more bool, err error
 
 // cutBare fills in w from text without quotes around it.
 func (w *writtenPiece) cutBare(text string) (rest string, more bool, err error) {
-	end, equals := scanBare(text, w.kind == kindExpr)
+	brackets := w.of == nil || w.of.brackets
+	end, equals := scanBare(text, brackets)
 	w.body = text[:end]
 	if equals >= 0 {
 		w.body, w.weight, w.weighted = text[:equals], strings.TrimSpace(text[equals+1:end]), true
-		if word := w.body[strings.LastIndexByte(w.body, ' ')+1:]; w.kind == kindCmd && strings.HasPrefix(word, "-") {
-			return "", false, fmt.Errorf("it is not clear whether = belongs to %s or begins the weight: put quotes around the command, as in cmd:'PROGRAM ARGS'=WEIGHT", word)
+		if word := w.body[strings.LastIndexByte(w.body, ' ')+1:]; !brackets && strings.HasPrefix(word, "-") {
+			return "", false, fmt.Errorf("it is not clear whether = belongs to %s or begins the weight: put quotes around the command, as in %s:'...'=WEIGHT", word, w.of.Name)
 		}
 	}
 	w.body = strings.TrimSpace(w.body)

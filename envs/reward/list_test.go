@@ -39,7 +39,7 @@ func TestParseList(t *testing.T) {
 		{"cmd:./judge,cmd:./judge -v", []namedWeight{{"cmd:./judge", 1}, {"cmd:./judge -v", 1}}},
 	}
 	for _, test := range tests {
-		pieces, err := parseList(test.list, Options{}, []string{"accuracy", "calibration", "f1"})
+		pieces, err := parseList(test.list, Definitions())
 		if err != nil {
 			t.Errorf("%s: %v", test.list, err)
 			continue
@@ -50,18 +50,6 @@ func TestParseList(t *testing.T) {
 		}
 		if diff := cmp.Diff(test.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.list, diff)
-		}
-	}
-}
-
-func TestAnEmptyListIsTheDefault(t *testing.T) {
-	for _, list := range []string{"", "  "} {
-		r, err := ParseLabels(list, []string{"a"}, Options{Default: "accuracy,f1=2"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff([]string{"accuracy", "f1"}, r.Names()); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
 }
@@ -162,7 +150,7 @@ func TestParseLabelsBoundsChainedComparisons(t *testing.T) {
 }
 
 func TestParseRefusesANegativeTimeout(t *testing.T) {
-	if _, err := ParseText("", nil, Options{Default: "expr:1", Timeout: -1}); err == nil || !strings.Contains(err.Error(), "timeout") {
+	if _, err := ParseText("expr:1", nil, Options{Timeout: -1}); err == nil || !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := ParseLabels("accuracy", []string{"a"}, Options{Timeout: -1}); err == nil || !strings.Contains(err.Error(), "timeout") {

@@ -1,29 +1,28 @@
 package reward
 
 import (
-	"context"
 	"errors"
 	"math"
 	"strings"
-
-	"github.com/rltrain/rltrain/envs"
 )
 
-// critic is the reward model:NAME.
-func (o Options) critic(name string) (textReward, error) {
-	if o.Critic == nil {
-		return nil, errors.New("there are no reward models here")
-	}
-	opened, err := o.Critic(name)
-	return criticReward{opened}, err
-}
-
-// criticReward is a model that scores completions.
-type criticReward struct{ envs.Critic }
-
-func (r criticReward) judge(ctx context.Context, completions []envs.Completion, _ int) judged {
-	values, errs := r.Score(ctx, completions)
-	return judged{values, errs}
+func init() {
+	Register(Definition{
+		Name: "model", Argument: "DIR", Help: "score of a reward model, or of a classifier; with #LABEL the probability of a label",
+		Text: func(s Setup) (TextReward, error) {
+			if s.Argument == "" {
+				return TextReward{}, errors.New("it names no model: write model:DIR")
+			}
+			if s.Critic == nil {
+				return TextReward{}, errors.New("there are no reward models here")
+			}
+			critic, err := s.Critic(s.Argument)
+			if err != nil {
+				return TextReward{}, err
+			}
+			return TextReward{Batch: critic.Score}, nil
+		},
+	})
 }
 
 // Centre moves the zero of models to the mean of what they first score. A reward model is trained on differences,
@@ -36,7 +35,7 @@ type Centre struct {
 // Apply takes the means off the totals of a rollout. The values of the single rewards stay as the models gave them.
 func (c *Centre) Apply(s *Scores) {
 	for _, r := range s.Rewards {
-		if !strings.HasPrefix(r.Name, prefixes[kindModel]) {
+		if !strings.HasPrefix(r.Name, "model:") {
 			continue
 		}
 		mean, known := c.Means[r.Name]

@@ -105,10 +105,10 @@ func TestModelJudgesTheChosenLabel(t *testing.T) {
 		t.Error(diff)
 	}
 	for spec, want := range map[string]string{
-		"model:'a=b',calibration": "a program or a model judges the label that was chosen",
+		"model:'a=b',calibration": "the two cannot be in one list",
 		"model:nowhere":           "no such folder nowhere",
 		"model:":                  "write model:DIR",
-		"rubric:x.yaml":           "not for labels",
+		"rubric:x.yaml":           "scores no labels",
 	} {
 		if _, err := ParseLabels(spec, []string{"a"}, critics(&lengthCritic{})); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want …%s…", spec, err, want)
@@ -142,7 +142,7 @@ func TestRubric(t *testing.T) {
 	}
 	write("- question: Is it polite?\n  weight: 3\n- question: Is it short?\n  weight: -1\n- {question: Is it right?}\n")
 	r := parseText(t, "rubric:"+path+"=2", nil, Options{Judge: &politeJudge{}})
-	if r.Rubric() == "" {
+	if r.Judged() == "" {
 		t.Error("the list has a rubric")
 	}
 	s, err := r.Score(t.Context(), completions("please", "go", "mute"), 2)

@@ -38,7 +38,7 @@ const good = `echo "{\"id\":$id,\"reward\":1}"`
 // judge scores texts by one program and returns the values and the failures.
 func judge(t *testing.T, r *Text, texts ...string) (values []float64, errs []string) {
 	t.Helper()
-	said := r.rewards[0].judge(t.Context(), completions(texts...), 1)
+	said := r.rewards[0].score(t.Context(), completions(texts...), 1, time.Minute)
 	for _, err := range said.errs {
 		if err == nil {
 			errs = append(errs, "")

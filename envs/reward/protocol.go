@@ -1,11 +1,9 @@
 package reward
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"regexp"
 
 	"github.com/rltrain/rltrain/internal/program"
@@ -14,17 +12,6 @@ import (
 // notFinite finds the rewards that JSON cannot say but some writers of JSON do, Python's among
 // them.
 var notFinite = regexp.MustCompile(`("reward"\s*:\s*)(NaN|-?Infinity)\b`)
-
-// ask asks a program about n samples.
-func ask(ctx context.Context, p *program.Program, n int, question func(i int, id uint64) any) judged {
-	values, errs := program.Ask(ctx, p, n, question, decode)
-	for i, err := range errs {
-		if err != nil {
-			values[i] = math.NaN()
-		}
-	}
-	return judged{values, errs}
-}
 
 // decode reads a line of a program.
 func decode(line []byte) (program.Answer[float64], error) {

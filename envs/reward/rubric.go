@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -28,16 +27,23 @@ func (q question) weight() float64 {
 	return *q.Weight
 }
 
-// rubric is the reward rubric:FILE.
-func (o Options) rubric(path string, timeout time.Duration) (textReward, error) {
-	if o.Judge == nil {
-		return nil, errors.New("there is no judge here to ask")
-	}
-	questions, err := readRubric(path)
-	if err != nil {
-		return nil, err
-	}
-	return ownReward{rubricReward(o.Judge, questions), timeout}, nil
+func init() {
+	Register(Definition{
+		Name: "rubric", Argument: "FILE", Judge: true, Help: "what the model of --judge answers to yes-or-no questions with weights, -1 to 1",
+		Text: func(s Setup) (TextReward, error) {
+			switch {
+			case s.Argument == "":
+				return TextReward{}, errors.New("it names no file: write rubric:FILE")
+			case s.Judge == nil:
+				return TextReward{}, errors.New("there is no judge here to ask")
+			}
+			questions, err := readRubric(s.Argument)
+			if err != nil {
+				return TextReward{}, err
+			}
+			return TextReward{Each: rubricReward(s.Judge, questions)}, nil
+		},
+	})
 }
 
 // maxQuestions bounds what a rubric asks of each answer.

@@ -42,16 +42,33 @@ func (s Scores) AllFailed() error {
 	return nil
 }
 
-// judged is what one reward said of n samples before it is weighed.
-type judged struct {
+// results are what one reward said of n samples before they are weighed.
+type results struct {
 	values []float64
 	errs   []error
 }
 
-func newJudged(n int) judged { return judged{make([]float64, n), make([]error, n)} }
+func newResults(n int) results { return results{make([]float64, n), make([]error, n)} }
+
+// batched are the results of a function that scores n samples at once; a failure is NaN.
+func batched(values []float64, errs []error, n int) results {
+	if len(values) == n && len(errs) == n {
+		for i, err := range errs {
+			if err != nil {
+				values[i] = math.NaN()
+			}
+		}
+		return results{values, errs}
+	}
+	said := newResults(n)
+	for i := range said.errs {
+		said.errs[i] = fmt.Errorf("the reward gives %d values and %d errors for %d samples", len(values), len(errs), n)
+	}
+	return said
+}
 
 // weigh makes scores of what the rewards said about n samples, piece by piece.
-func weigh(pieces []piece, said []judged, n int) Scores {
+func weigh(pieces []piece, said []results, n int) Scores {
 	s := Scores{Total: make([]float64, n), Rewards: make([]Score, len(pieces))}
 	for j, p := range pieces {
 		score := Score{Name: p.name, Weight: p.weight, Values: said[j].values}

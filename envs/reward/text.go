@@ -2,10 +2,9 @@ package reward
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,17 +13,12 @@ import (
 	"github.com/rltrain/rltrain/internal/within"
 )
 
-// Text is a list of rewards for what language models write. Several goroutines may use it at
+// Text is a list of rewards for completions of language models. Several goroutines may use it at
 // the same time; a program then answers one batch after the other.
 type Text struct {
 	pieces  []piece
-	rewards []textReward // of the pieces
-}
-
-// textReward judges a batch, up to parallel completions at a time where that says anything.
-// What ctx interrupts has an error.
-type textReward interface {
-	judge(ctx context.Context, completions []envs.Completion, parallel int) judged
+	rewards []TextReward // of the pieces
+	timeout time.Duration
 }
 
 // ParseText reads a list of rewards, see the package's description; own are the task's own
@@ -50,48 +44,44 @@ type textReward interface {
 // A program has to exist, and is started by the first Score; a model is opened.
 //
 // Errors name the piece and, in an expression, the column.
-func ParseText(spec string, own map[string]envs.Reward, o Options) (*Text, error) {
-	timeout, err := o.timeout()
+func ParseText(spec string, own []Definition, o Options) (*Text, error) {
+	o, err := o.complete()
 	if err != nil {
 		return nil, err
 	}
-	for name := range own {
-		if name == "" || slices.Contains(reserved, name) || strings.ContainsAny(name, ",=:'\"` \t\n") {
-			return nil, fmt.Errorf("the task names a reward %q: a name is none of %s, and has no space, quote, comma, equals sign or colon", name, strings.Join(reserved, ", "))
+	known := slices.Clone(own)
+	for _, d := range own {
+		if err := checkName(d.Name); err != nil {
+			return nil, fmt.Errorf("a reward of the task: %w", err)
 		}
 	}
-	r := &Text{}
-	if r.pieces, err = parseList(spec, o, slices.Collect(maps.Keys(own))); err != nil {
+	for _, d := range Definitions() {
+		taken := slices.ContainsFunc(own, func(o Definition) bool { return o.Name == d.Name })
+		switch {
+		case taken && d.Argument != "":
+			return nil, fmt.Errorf("a reward of the task is called %s, as %s", d.Name, d.Written())
+		case !taken && d.Text != nil:
+			known = append(known, d)
+		}
+	}
+	r := &Text{timeout: o.Timeout}
+	if r.pieces, err = parseList(spec, known); err != nil {
 		return nil, err
 	}
 	for _, p := range r.pieces {
-		var judge textReward
-		switch p.kind {
-		case kindExpr:
-			judge, err = compileText(p.body)
-		case kindCmd:
-			var judged *program.Program
-			judged, err = program.New(p.body, timeout)
-			judge = textProgram{judged}
-		case kindModel:
-			judge, err = o.critic(p.body)
-		case kindRubric:
-			judge, err = o.rubric(p.body, timeout)
-		default:
-			judge = ownReward{own[p.name], timeout}
-		}
+		one, err := p.of.Text(p.setup(o, nil))
 		if err != nil {
 			return nil, fmt.Errorf("reward %s: %w", hintQuote(p.name), err)
 		}
-		r.rewards = append(r.rewards, judge)
+		r.rewards = append(r.rewards, one)
 	}
 	return r, nil
 }
 
-// Rubric is the first piece that asks a judge, "" for none.
-func (r *Text) Rubric() string {
+// Judged is the first piece that asks a judge, "" if none does.
+func (r *Text) Judged() string {
 	for _, p := range r.pieces {
-		if p.kind == kindRubric {
+		if p.of.Judge {
 			return p.name
 		}
 	}
@@ -101,15 +91,15 @@ func (r *Text) Rubric() string {
 // Names are the rewards' names, in the order of the list.
 func (r *Text) Names() []string { return names(r.pieces) }
 
-// Score judges every completion by every reward; see [Scores] for what failed. A task's own
-// reward judges up to parallel completions at a time (at least 1). One that takes longer than
-// the timeout is given up, even where it ignores its context; an error and a panic are
-// failures. The only error is that of ctx.
+// Score scores every completion by every reward; see [Scores] for failures. [TextReward.Each]
+// scores up to parallel completions at a time (at least 1). One that takes longer than the
+// timeout is given up, even if it ignores its context; an error and a panic are failures. The
+// only error is that of ctx.
 func (r *Text) Score(ctx context.Context, completions []envs.Completion, parallel int) (Scores, error) {
-	said := make([]judged, len(r.rewards))
+	said := make([]results, len(r.rewards))
 	var wait sync.WaitGroup
-	for j, judge := range r.rewards {
-		wait.Go(func() { said[j] = judge.judge(ctx, completions, max(1, parallel)) })
+	for j, one := range r.rewards {
+		wait.Go(func() { said[j] = one.score(ctx, completions, max(1, parallel), r.timeout) })
 	}
 	wait.Wait()
 	if err := ctx.Err(); err != nil {
@@ -118,38 +108,53 @@ func (r *Text) Score(ctx context.Context, completions []envs.Completion, paralle
 	return weigh(r.pieces, said, len(completions)), nil
 }
 
-// Close ends the programs. Nothing can be judged by them after it.
-func (r *Text) Close() {
-	for _, judge := range r.rewards {
-		if p, ok := judge.(textProgram); ok {
-			p.Close()
+// Observe tells rewards that remember what they gave a rollout. Call it once a rollout.
+func (r *Text) Observe(s Scores) {
+	for j, one := range r.rewards {
+		if one.Observe != nil {
+			one.Observe(s.Rewards[j].Values)
 		}
 	}
 }
 
-// ownReward is a reward of the task.
-type ownReward struct {
-	reward  envs.Reward
-	timeout time.Duration
+// State is what the rewards remember, for a checkpoint.
+func (r *Text) State() State {
+	return stateOf(r.pieces, func(i int) func() any { return r.rewards[i].State })
 }
 
-func (r ownReward) judge(ctx context.Context, completions []envs.Completion, parallel int) judged {
-	said := newJudged(len(completions))
+// Restore continues from s; a state of other rewards is an error.
+func (r *Text) Restore(s State) error {
+	return s.restore(r.pieces, func(i int) func(json.RawMessage) error { return r.rewards[i].Restore })
+}
+
+// Close ends the programs. Nothing can be scored by them after it.
+func (r *Text) Close() {
+	for _, one := range r.rewards {
+		if one.Close != nil {
+			one.Close()
+		}
+	}
+}
+
+// score scores completions. What ctx interrupts has an error.
+func (r TextReward) score(ctx context.Context, completions []envs.Completion, parallel int, timeout time.Duration) results {
+	if r.Batch != nil {
+		values, errs := r.Batch(ctx, completions)
+		return batched(values, errs, len(completions))
+	}
+	said := newResults(len(completions))
 	slots := make(chan struct{}, parallel)
 	var wait sync.WaitGroup
 	for i, c := range completions {
 		slots <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			said.values[i], said.errs[i] = within.Do(ctx, r.timeout, func(ctx context.Context) (float64, error) { return r.reward(ctx, c) })
+			said.values[i], said.errs[i] = within.Do(ctx, timeout, func(ctx context.Context) (float64, error) { return r.Each(ctx, c) })
 		})
 	}
 	wait.Wait()
 	return said
 }
-
-// textProgram is a program that judges completions.
-type textProgram struct{ *program.Program }
 
 // textQuestion is what it is asked.
 type textQuestion struct {
@@ -163,15 +168,22 @@ type textQuestion struct {
 	Formatted *bool   `json:"formatted"`
 }
 
-func (r textProgram) judge(ctx context.Context, completions []envs.Completion, _ int) judged {
-	return ask(ctx, r.Program, len(completions), func(i int, id uint64) any {
-		c := completions[i]
-		q := textQuestion{ID: id, Prompt: prompt(c.Observation), Text: c.Action.Text, Written: c.Text}
-		if c.Info != nil {
-			q.Answer, q.Truth, q.Correct, q.Formatted = &c.Info.Answer, &c.Info.Truth, &c.Info.Correct, &c.Info.FormatOK
-		}
-		return q
-	})
+// textProgram is the reward cmd:PROGRAM of completions.
+func textProgram(s Setup) (TextReward, error) {
+	p, err := program.New(s.Argument, s.Timeout)
+	if err != nil {
+		return TextReward{}, err
+	}
+	return TextReward{Close: p.Close, Batch: func(ctx context.Context, completions []envs.Completion) ([]float64, []error) {
+		return program.Ask(ctx, p, len(completions), func(i int, id uint64) any {
+			c := completions[i]
+			q := textQuestion{ID: id, Prompt: prompt(c.Observation), Text: c.Action.Text, Written: c.Text}
+			if c.Info != nil {
+				q.Answer, q.Truth, q.Correct, q.Formatted = &c.Info.Answer, &c.Info.Truth, &c.Info.Correct, &c.Info.FormatOK
+			}
+			return q
+		}, decode)
+	}}, nil
 }
 
 // prompt is what an episode showed: its text, or the last message of the user.

@@ -197,15 +197,16 @@ func asCondition(n *ast.Node) {
 
 var errNotJudged = errors.New("correct, formatted, answer and truth are not known, since the task has not judged the episode")
 
-func (x *textExpression) judge(ctx context.Context, completions []envs.Completion, _ int) judged {
-	said := newJudged(len(completions))
+// score implements TextReward.Batch.
+func (x *textExpression) score(ctx context.Context, completions []envs.Completion) ([]float64, []error) {
+	said := newResults(len(completions))
 	var machine vm.VM
 	for i := range completions {
 		if said.errs[i] = ctx.Err(); said.errs[i] == nil {
 			said.values[i], said.errs[i] = x.value(&machine, &completions[i])
 		}
 	}
-	return said
+	return said.values, said.errs
 }
 
 func (x *textExpression) value(machine *vm.VM, c *envs.Completion) (float64, error) {

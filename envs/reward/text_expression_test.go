@@ -59,7 +59,8 @@ func evaluate(t *testing.T, source string, c envs.Completion) (float64, error) {
 	if err != nil {
 		t.Fatalf("%s: %v", source, err)
 	}
-	said := weigh([]piece{{weight: 1}}, []judged{x.judge(t.Context(), []envs.Completion{c}, 1)}, 1)
+	values, errs := x.score(t.Context(), []envs.Completion{c})
+	said := weigh([]piece{{weight: 1}}, []results{batched(values, errs, 1)}, 1)
 	if said.Rewards[0].Failures > 0 {
 		err = errors.New(said.Rewards[0].Failure)
 	}
@@ -180,7 +181,8 @@ func FuzzTextExpression(f *testing.F) {
 		}
 		c := completions(text)[0]
 		c.Info = &envs.Info{Correct: true, Answer: "1", Truth: text}
-		said := x.judge(t.Context(), []envs.Completion{c, {}}, 1)
+		values, errs := x.score(t.Context(), []envs.Completion{c, {}})
+		said := results{values, errs}
 		for i, err := range said.errs {
 			if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
 				t.Errorf("sample %d: the error has several lines: %q", i, err)

@@ -16,9 +16,17 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
+// functions are definitions of rewards by name.
+func functions(byName map[string]envs.Reward) (all []Definition) {
+	for name, score := range byName {
+		all = append(all, Function(name, "for the test", score))
+	}
+	return all
+}
+
 func parseText(t testing.TB, spec string, own map[string]envs.Reward, o Options) *Text {
 	t.Helper()
-	r, err := ParseText(spec, own, o)
+	r, err := ParseText(spec, functions(own), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,20 +154,21 @@ func TestTotalsFitFloat32(t *testing.T) {
 func TestParseTextErrors(t *testing.T) {
 	own := map[string]envs.Reward{"answer": lengthReward, "format": lengthReward}
 	for _, test := range []struct{ spec, want string }{
-		{"", "has an empty piece: choose from answer, format, expr:'EXPR', cmd:'PROGRAM ARGS' and model:DIR"},
+		{"", "has an empty piece: choose from accuracy, answer, cmd:'PROGRAM ARGS', expr:'EXPR', format, model:DIR"},
 		{"answr", `"answr" is unknown, did you mean "answer"?`},
-		{"accuracy", `"accuracy" is unknown: choose from answer, format, expr:'EXPR'`},
+		{"f1", `"f1" is unknown`},
+		{"answer(top=1)", "has no options"},
 		{"answer,answer=2", `"answer" is given twice`},
 		{"answer=2000000", "from -1e6 to 1e6"},
 		{"answer,cmd:./no-such-judge", "no such file"},
 		{"expr:'length >'", `reward "expr:length >": column 8: unexpected token EOF`},
 	} {
-		if _, err := ParseText(test.spec, own, Options{}); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := ParseText(test.spec, functions(own), Options{}); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s:\n got  %v\n want …%s…", test.spec, err, test.want)
 		}
 	}
 	for _, name := range []string{"", "expr", "cmd", "model", "rubric", "a,b", "a=b", "cmd:x", "a b"} {
-		if _, err := ParseText("expr:1", map[string]envs.Reward{name: lengthReward}, Options{}); err == nil {
+		if _, err := ParseText("expr:1", functions(map[string]envs.Reward{name: lengthReward}), Options{}); err == nil {
 			t.Errorf("a reward of a task may be called %q", name)
 		}
 	}
@@ -167,13 +176,13 @@ func TestParseTextErrors(t *testing.T) {
 
 func ExampleParseText() {
 	// What the task itself pays, and a price for long answers.
-	own := map[string]envs.Reward{"answer": func(_ context.Context, c envs.Completion) (float64, error) {
+	own := Function("answer", "1 for the right answer", func(_ context.Context, c envs.Completion) (float64, error) {
 		if c.Info != nil && c.Info.Correct {
 			return 1, nil
 		}
 		return 0, nil
-	}}
-	rewards, err := ParseText("answer,expr:'length > 10 ? -1 : 0'=0.5", own, Options{})
+	})
+	rewards, err := ParseText("answer,expr:'length > 10 ? -1 : 0'=0.5", []Definition{own}, Options{})
 	if err != nil {
 		panic(err)
 	}

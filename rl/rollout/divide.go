@@ -123,6 +123,7 @@ func (c Config) join(parts []part, tell func(episode, sample int, err error)) Pl
 	}
 	if c.Centre != nil {
 		c.Centre.Apply(&p.Scores)
+		c.Rewards.Observe(p.Scores)
 	}
 	for i, j := range judged {
 		x := p.Groups[j.Group][j.Sample]

@@ -52,11 +52,11 @@ type Labels struct {
 }
 
 type labelsState struct {
-	Rewards    reward.LabelsState `json:"rewards"`
-	Scores     []reward.Score     `json:"scores"`      // of the last step
-	BestReturn float64            `json:"best_return"` // highest mean reward of a step
-	Centre     reward.Centre      `json:"centre"`      // of rewards that are models
-	Equal      bool               `json:"equal"`       // it was said that all rewards of a step were the same
+	Rewards    reward.State   `json:"rewards"`
+	Scores     []reward.Score `json:"scores"`      // of the last step
+	BestReturn float64        `json:"best_return"` // highest mean reward of a step
+	Centre     reward.Centre  `json:"centre"`      // of rewards that are models
+	Equal      bool           `json:"equal"`       // it was said that all rewards of a step were the same
 }
 
 // NewLabels makes a source of the training examples; texts are theirs, for rewards that are programs.
@@ -225,7 +225,7 @@ func (l *Labels) judge(ctx context.Context, samples []*rl.Sample, probs []float3
 		return scores, err
 	}
 	l.state.Centre.Apply(&scores)
-	l.rewards.Observe(choices)
+	l.rewards.Observe(choices, scores)
 	l.state.Scores = scores.Rewards
 	return scores, scores.AllFailed()
 }

@@ -193,7 +193,7 @@ func TestF1CountsARolloutOnce(t *testing.T) {
 		for _, x := range next(t, src, i).Samples {
 			choices = append(choices, reward.Choice{Action: int(x.Actions[0]), Truth: int(x.Truth)})
 		}
-		told.Observe(choices)
+		told.Observe(choices, reward.Scores{Rewards: make([]reward.Score, 1)})
 		if diff := cmp.Diff(told.State(), rewards.State()); diff != "" {
 			t.Errorf("step %d (-told once +counted):\n%s", i+1, diff)
 		}

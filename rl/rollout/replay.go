@@ -60,6 +60,8 @@ type replayState struct {
 	Tokens int64          `json:"tokens"`
 	Buffer rl.ReplayState `json:"buffer"`
 	Centre reward.Centre  `json:"centre"` // of rewards that are models
+	// Rewards is what rewards remember.
+	Rewards *reward.State `json:"rewards,omitempty"`
 }
 
 // NewReplay makes a source, with the buffer of the file that is to be loaded. The caller keeps owning the sampler.
@@ -116,13 +118,16 @@ func (r *Replay) Len() int { return r.buffer.Len() }
 
 // State implements rl.Stateful.
 func (r *Replay) State() any {
-	r.state.Buffer = r.buffer.State()
+	r.state.Buffer, r.state.Rewards = r.buffer.State(), stateOf(r.config.Rewards)
 	return r.state
 }
 
 // Restore implements rl.Stateful.
 func (r *Replay) Restore(state json.RawMessage) error {
 	if err := json.Unmarshal(state, &r.state); err != nil {
+		return err
+	}
+	if err := restoreRewards(r.config.Rewards, r.state.Rewards); err != nil {
 		return err
 	}
 	return r.buffer.Restore(r.state.Buffer)

@@ -26,14 +26,14 @@ func TestRewardsJudgeTurns(t *testing.T) {
 	c := sampled
 	c.Samples, c.MaxNew = 8, 2
 	var seen []envs.Completion
-	own := map[string]envs.Reward{
-		"size": func(_ context.Context, c envs.Completion) (float64, error) { return float64(len(c.Action.Text)), nil },
-		"flaky": func(_ context.Context, c envs.Completion) (float64, error) {
+	own := []reward.Definition{
+		reward.Function("size", "bytes", func(_ context.Context, c envs.Completion) (float64, error) { return float64(len(c.Action.Text)), nil }),
+		reward.Function("flaky", "10", func(_ context.Context, c envs.Completion) (float64, error) {
 			if small(c.Action.Text) {
 				return 0, errors.New("a letter")
 			}
 			return 10, nil
-		},
+		}),
 	}
 	parse := func(list string) *reward.Text {
 		t.Helper()
@@ -70,12 +70,12 @@ func TestRewardsJudgeTurns(t *testing.T) {
 
 	// What a reward sees: the prompt, all that was written, the turn, and what the task itself says.
 	var lock sync.Mutex // turns are judged side by side
-	own["look"] = func(_ context.Context, c envs.Completion) (float64, error) {
+	own = append(own, reward.Function("look", "1", func(_ context.Context, c envs.Completion) (float64, error) {
 		lock.Lock()
 		defer lock.Unlock()
 		seen = append(seen, c)
 		return 1, nil
-	}
+	}))
 	c.Samples, c.Rewards = 1, parse("look")
 	x := played(t, m, spelling, []int{4}, c).Groups[0][0]
 	written := ""
@@ -110,12 +110,12 @@ func turnText(t *testing.T, p *policy.CausalLM, x *rl.Trajectory, turn int) stri
 func TestRewardsOfAStep(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
-	own := map[string]envs.Reward{"flaky": func(_ context.Context, c envs.Completion) (float64, error) {
+	own := []reward.Definition{reward.Function("flaky", "its byte", func(_ context.Context, c envs.Completion) (float64, error) {
 		if !small(c.Action.Text) {
 			return 0, errors.New("no letter")
 		}
 		return float64(c.Action.Text[0]), nil
-	}}
+	})}
 	var err error
 	if c.Rewards, err = reward.ParseText("flaky,expr:'length'=0.5", own, reward.Options{}); err != nil {
 		t.Fatal(err)
@@ -192,12 +192,12 @@ func TestRewardsOfReplacedPromptsCount(t *testing.T) {
 	c := tokensConfig()
 	c.DynamicSampling = true
 	var err error
-	if c.Rewards, err = reward.ParseText("flaky", map[string]envs.Reward{"flaky": func(_ context.Context, c envs.Completion) (float64, error) {
+	if c.Rewards, err = reward.ParseText("flaky", []reward.Definition{reward.Function("flaky", "the task's", func(_ context.Context, c envs.Completion) (float64, error) {
 		if c.Observation.Text == "go" { // of every second episode
 			return 0, errors.New("not today")
 		}
 		return c.Reward, nil
-	}}, reward.Options{}); err != nil {
+	})}, reward.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	src := tokens(t, sampler(t, tiny(t), 8), fixed, c)

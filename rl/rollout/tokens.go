@@ -84,6 +84,7 @@ type tokensState struct {
 	Tokens      int64         `json:"tokens"`
 	Flights     []flightState `json:"flights,omitempty"` // of coming steps
 	Centre      reward.Centre `json:"centre"`            // of rewards that are models
+	Rewards     *reward.State `json:"rewards,omitempty"` // what rewards remember
 }
 
 // NewTokens makes a source. The caller keeps owning the sampler.
@@ -125,11 +126,34 @@ func (c TokensConfig) Check() error {
 // State implements rl.Stateful.
 func (t *Tokens) State() any {
 	t.settleFlights()
+	t.state.Rewards = stateOf(t.config.Rewards)
 	return t.state
 }
 
+// stateOf is what rewards remember; nil without rewards.
+func stateOf(rewards *reward.Text) *reward.State {
+	if rewards == nil {
+		return nil
+	}
+	s := rewards.State()
+	return &s
+}
+
+// restoreRewards gives rewards back what they remembered.
+func restoreRewards(rewards *reward.Text, s *reward.State) error {
+	if rewards == nil || s == nil {
+		return nil
+	}
+	return rewards.Restore(*s)
+}
+
 // Restore implements rl.Stateful.
-func (t *Tokens) Restore(state json.RawMessage) error { return json.Unmarshal(state, &t.state) }
+func (t *Tokens) Restore(state json.RawMessage) error {
+	if err := json.Unmarshal(state, &t.state); err != nil {
+		return err
+	}
+	return restoreRewards(t.config.Rewards, t.state.Rewards)
+}
 
 // Generations is the number of completions sampled so far.
 func (t *Tokens) Generations() int { return t.state.Generations }

@@ -33,7 +33,12 @@ the recipe of the task. All mistakes are told at once, each with the nearest nam
 
 # Names of other programs
 
-` + config.NamesTables() + `# All options
+` + config.NamesTables() + `# Rewards
+
+What ` + "`--reward`" + ` can name: NAME or NAME=WEIGHT, joined by commas.
+
+` + config.RewardTable() + `
+# All options
 
 ` + config.OptionTables()
 }

@@ -113,7 +113,7 @@ func (run rewardRun) compare(ctx context.Context, c *cli.Context) (r rewardCompa
 		return r, shared.UsageErrorf("--reward: %v", err)
 	}
 	defer list.Close()
-	switch judge, asks := c.String("judge"), list.Rubric(); {
+	switch judge, asks := c.String("judge"), list.Judged(); {
 	case asks != "" && judge == "":
 		return r, shared.UsageErrorf("--reward: %s asks a language model: name one with --judge", asks)
 	case asks == "" && judge != "":

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -159,9 +160,7 @@ func (ch choice) build() (*Config, error) {
 	c.allow("mode", ch.task.Modes())
 	c.allow("algorithm", ch.algorithmNames())
 	if o := c.set.Find("reward"); o != nil {
-		for _, r := range ch.task.Rewards {
-			o.Help += "; " + r.Name + ": " + r.Help
-		}
+		o.Help += ". " + reward.Help(ch.labels(), ch.task.Rewards)
 	}
 	c.set.Fact("episodes", !ch.labels(), "where an episode has several actions")
 	c.General.Task, c.General.Mode = ch.task.Name, ch.mode

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -88,6 +89,29 @@ func OptionTables() string {
 		fmt.Fprintf(&b, "## %s\n\n%s\n", group, report.MarkdownTable([]string{"option", "what it says", "default", "tasks"}, rows))
 	}
 	return b.String()
+}
+
+// RewardTable is the rewards that --reward can name, those that tasks define for themselves included.
+func RewardTable() string {
+	rows := [][]string{}
+	scores := func(d reward.Definition) string {
+		switch {
+		case d.Text == nil:
+			return "labels"
+		case d.Judge || d.Labels == nil && d.Argument == "":
+			return "completions"
+		}
+		return "completions, labels"
+	}
+	for _, d := range reward.Definitions() {
+		rows = append(rows, []string{code(d.Written()), d.Help, scores(d)})
+	}
+	for _, task := range envs.Definitions() {
+		for _, r := range task.Rewards {
+			rows = append(rows, []string{code(r.Name), r.Help, "task " + task.Name})
+		}
+	}
+	return report.MarkdownTable([]string{"reward", "what it is", "scores"}, rows)
 }
 
 // describeOption finds an option, the tasks that have it, and its defaults in their recipes.

@@ -123,7 +123,7 @@ type Lines struct {
 
 // TextRewards is what a language model's answers earn.
 type TextRewards struct {
-	Reward string `option:"reward" arg:"LIST" common:"true" help:"instead of the task's own: accuracy, expr:'...', cmd:PROGRAM, model:DIR (a reward model), rubric:FILE (questions to --judge), and what else the task has, each with =WEIGHT if wanted, joined by commas"`
+	Reward string `option:"reward" arg:"LIST" common:"true" help:"rewards in place of the task's own, NAME or NAME=WEIGHT, joined by commas"`
 }
 
 // Judge is the model that rewards ask.
@@ -172,7 +172,7 @@ type LabelRollouts struct {
 	EvalEvery int     `option:"eval_every" default:"1" range:"[1,)" common:"true" help:"rollouts between evaluations; the best policy is kept"`
 	Share     float64 `option:"rl_share" default:"0" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
 	rollout.LabelOptions
-	Reward     string `option:"reward" default:"accuracy" arg:"LIST" common:"true" help:"accuracy, f1, calibration, expr:'...', cmd:PROGRAM, model:DIR (a reward model of text and label), each with =WEIGHT if wanted, joined by commas; or custom, with --reward-expr"`
+	Reward     string `option:"reward" default:"accuracy" arg:"LIST" common:"true" help:"rewards, NAME or NAME=WEIGHT, joined by commas; or custom, the expression of --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`
 	Metric     string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation figure that picks the best episode; auto = the one the reward is about"`
 }

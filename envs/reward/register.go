@@ -1,0 +1,188 @@
+package reward
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/options"
+)
+
+// Definition is a reward that lists of rewards can name. [Register] adds one.
+type Definition struct {
+	Name string // a word, as it is written in lists
+	Help string // one line: what the reward is, and its range
+
+	// Argument is what follows NAME: in a list, such as DIR in model:DIR. "" if nothing does.
+	Argument string
+
+	// Options returns a pointer to a new struct of options, fields with the tags of package internal/options. A list
+	// sets them as NAME(option=value, option=value). A method Check() error, if there is one, checks them together.
+	// nil if the reward has no options.
+	Options func() any
+
+	// Judge says that the reward asks a language model, Setup.Judge.
+	Judge bool
+
+	// Text makes the reward of completions; nil if the reward is for labels alone.
+	Text func(Setup) (TextReward, error)
+
+	// Labels makes the reward of a classifier's labels. Without it Text scores labels, as if they had been generated.
+	Labels func(Setup) (LabelReward, error)
+
+	brackets bool // commas and equals signs in brackets belong to the argument
+}
+
+// Setup is what a list tells a reward.
+type Setup struct {
+	Argument string        // without the quotes around it
+	Options  any           // what Definition.Options returned, with its values set
+	Labels   []string      // of the classifier; nil for completions
+	Timeout  time.Duration // of one score
+	Judge    envs.Scorer   // nil if there is no judge
+	Critic   func(name string) (envs.Critic, error)
+}
+
+// TextReward scores completions, by Each or by Batch. Scoring changes nothing; a reward that remembers does so in Observe,
+// which is called once a rollout, and keeps what it remembers in checkpoints by State and Restore.
+type TextReward struct {
+	// Each scores one completion. Several goroutines call it at the same time, each for at most the timeout.
+	Each envs.Reward
+	// Batch scores several completions; an entry of errs says why one has no score.
+	Batch func(ctx context.Context, completions []envs.Completion) (values []float64, errs []error)
+
+	Observe func(values []float64) // what the reward gave the rollout, NaN for a failure; nil = no memory
+	State   func() any
+	Restore func(json.RawMessage) error
+	Close   func() // nil = nothing to close
+}
+
+// LabelReward scores the labels that a classifier chooses: by Value and Expected, or only chosen labels by Choices.
+type LabelReward struct {
+	// Value is the reward of a label; nil if the reward reads probabilities.
+	Value func(action, truth int) float64
+	// Expected returns Σ_a π_a·R_a and adds its gradient to grad [C], which is 0 before; see [Labels.Expected]. nil if
+	// the reward can score chosen labels only.
+	Expected func(truth int, probs, grad []float64) float64
+	// ReadsProbs says that R depends on the policy's probabilities.
+	ReadsProbs bool
+	// Choices scores chosen labels; an entry of errs says why one has no score.
+	Choices func(ctx context.Context, choices []Choice) (values []float64, errs []error)
+
+	Observe func(choices []Choice, values []float64) // as TextReward.Observe
+	State   func() any
+	Restore func(json.RawMessage) error
+	Close   func()
+}
+
+var (
+	registryLock sync.RWMutex
+	registry     = map[string]Definition{}
+)
+
+// Register makes a reward known, usually from an init function. It panics on a mistake in the definition: the name is not
+// a word or is taken, the help is missing, nothing is scored, or the options cannot be read.
+func Register(d Definition) {
+	registryLock.Lock()
+	defer registryLock.Unlock()
+	if err := d.check(); err != nil {
+		panic(fmt.Sprintf("reward.Register: reward %q: %v", d.Name, err))
+	}
+	registry[d.Name] = d
+}
+
+func (d Definition) check() error {
+	if _, taken := registry[d.Name]; taken || d.Help == "" || d.Text == nil && d.Labels == nil {
+		return errors.New("the name is taken, or help or the functions are missing")
+	}
+	if err := checkName(d.Name); err != nil || d.Options == nil {
+		return err
+	}
+	if d.Argument != "" {
+		return errors.New("a reward has an argument or options, not both")
+	}
+	_, err := options.Read(d.Options())
+	return err
+}
+
+// checkName refuses what a list could not name.
+func checkName(name string) error {
+	if name == "" || strings.ContainsAny(name, ",=:()'\"` \t\n") {
+		return fmt.Errorf("the name %q is empty, or has a space, quote, bracket, comma, equals sign or colon", name)
+	}
+	return nil
+}
+
+// Definitions lists the registered rewards by name.
+func Definitions() []Definition {
+	registryLock.RLock()
+	defer registryLock.RUnlock()
+	var all []Definition
+	for _, name := range slices.Sorted(maps.Keys(registry)) {
+		all = append(all, registry[name])
+	}
+	return all
+}
+
+// Function is the definition of a reward that is one Go function.
+func Function(name, help string, score envs.Reward) Definition {
+	return Definition{Name: name, Help: help, Text: func(Setup) (TextReward, error) { return TextReward{Each: score}, nil }}
+}
+
+// OfTask are the rewards that a task defines for itself, with the values of the task's options.
+func OfTask(rewards []envs.NamedReward, settings any) []Definition {
+	var all []Definition
+	for _, r := range rewards {
+		all = append(all, Definition{Name: r.Name, Help: r.Help, Judge: r.NeedsJudge, Text: func(s Setup) (TextReward, error) {
+			return TextReward{Each: r.New(settings, s.Judge)}, nil
+		}})
+	}
+	return all
+}
+
+// Written is the reward as a list names it, its option names included.
+func (d Definition) Written() string {
+	switch {
+	case d.Argument != "":
+		return d.Name + ":" + d.Argument
+	case d.Options == nil:
+		return d.Name
+	}
+	set, err := options.Read(d.Options())
+	if err != nil {
+		return d.Name // which Register has refused
+	}
+	var names []string
+	for _, o := range set.All() {
+		names = append(names, o.Name+"="+o.Arg)
+	}
+	return d.Name + "(" + strings.Join(names, ",") + ")"
+}
+
+// Help describes the rewards that lists can name, each as "NAME: what it is": those of labels or those of completions,
+// where own are the task's.
+func Help(labels bool, own []envs.NamedReward) string {
+	var parts []string
+	for _, d := range append(Definitions(), OfTask(own, nil)...) {
+		if !labels && d.Text == nil || labels && (d.Judge || d.Text != nil && d.Options == nil && d.Argument == "" && d.Labels == nil) {
+			continue
+		}
+		help := d.Help
+		if d.Options != nil {
+			if set, err := options.Read(d.Options()); err == nil {
+				for _, o := range set.All() {
+					help += fmt.Sprintf(", %s: %s (default %v)", o.Name, o.Help, o.Default())
+				}
+			}
+		}
+		parts = append(parts, d.Written()+": "+help)
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,151 @@
+package reward
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/envs"
+)
+
+// novelty is a reward with options and a memory: the length of a completion above the mean of the last rollout.
+type novelty struct {
+	Per   float64 `option:"per" default:"1" range:"(0,)" help:"characters that are worth 1"`
+	Sides string  `option:"sides" default:"both" allowed:"both,above" help:"what counts"`
+	mean  float64
+}
+
+func (n *novelty) score(_ context.Context, c envs.Completion) (float64, error) {
+	x := (float64(len(c.Text)) - n.mean) / n.Per
+	if n.Sides == "above" {
+		x = max(0, x)
+	}
+	return x, nil
+}
+
+func init() {
+	Register(Definition{
+		Name: "novelty", Help: "length above the mean of the last rollout", Options: func() any { return &novelty{} },
+		Text: func(s Setup) (TextReward, error) {
+			n := s.Options.(*novelty)
+			return TextReward{
+				Each:    n.score,
+				Observe: func(values []float64) { n.mean, _ = moments(values, len(values)) },
+				State:   func() any { return n.mean }, Restore: func(m json.RawMessage) error { return json.Unmarshal(m, &n.mean) },
+			}, nil
+		},
+	})
+}
+
+func TestRegisteredReward(t *testing.T) {
+	r := parseText(t, "novelty(per=2, sides=above)=3,expr:length", nil, Options{})
+	if diff := cmp.Diff([]string{"novelty(per=2, sides=above)", "expr:length"}, r.Names()); diff != "" {
+		t.Error(diff)
+	}
+	score := func(r *Text) Scores {
+		s, err := r.Score(t.Context(), completions("abcd", "ab"), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := score(r)
+	if diff := cmp.Diff([]float64{3*2 + 4, 3*1 + 2}, first.Total); diff != "" {
+		t.Error(diff)
+	}
+	r.Observe(first)
+	want := []float64{3*1.25 + 4, 3*0.25 + 2}
+	if diff := cmp.Diff(want, score(r).Total); diff != "" {
+		t.Errorf("after a rollout: %s", diff)
+	}
+	again := parseText(t, "novelty(per=2, sides=above)=3,expr:length", nil, Options{})
+	if err := again.Restore(r.State()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, score(again).Total); diff != "" {
+		t.Errorf("restored: %s", diff)
+	}
+	// A reward of completions scores labels too.
+	labels := parseLabels(t, "novelty", "a", "bcd")
+	s, err := labels.Score(t.Context(), []Choice{{Action: 1}, {Action: 0}})
+	if err != nil || cmp.Diff([]float64{3, 1}, s.Total) != "" || labels.Enumerable() {
+		t.Errorf("labels: %v, %v", s.Total, err)
+	}
+}
+
+func TestOptionsOfRewards(t *testing.T) {
+	for spec, want := range map[string]string{
+		"novelty(per=0)":             "out of range",
+		"novelty(par=1)":             "did you mean per",
+		"novelty(per)":               "not option=value",
+		"novelty(per=1,per=2)":       "given twice",
+		"novelty(sides=left)":        `"left" is not one of both, above`,
+		"novelty(per=1":              "not closed",
+		"novelty(per=1),novelty(x=1": "not closed",
+		"accuracy()":                 "has no options",
+	} {
+		if _, err := ParseText(spec, nil, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", spec, err, want)
+		}
+	}
+	r := parseText(t, `novelty(sides="above"),novelty`, nil, Options{})
+	if len(r.Names()) != 2 {
+		t.Error(r.Names())
+	}
+}
+
+func TestRegisterRefuses(t *testing.T) {
+	text := func(Setup) (TextReward, error) { return TextReward{}, nil }
+	for _, d := range []Definition{
+		{Name: "accuracy", Help: "again", Text: text}, {Name: "a b", Help: "two words", Text: text}, {Name: "silent", Text: text}, {Name: "empty", Help: "nothing"},
+		{Name: "both", Help: "an argument and options", Argument: "X", Text: text, Options: func() any { return &novelty{} }},
+		{Name: "wrong", Help: "a tag", Text: text, Options: func() any {
+			return &struct {
+				X int `option:"x" range:"[" help:"x"`
+			}{}
+		}},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%+v is registered", d)
+				}
+			}()
+			Register(d)
+		}()
+	}
+}
+
+// A batch that answers for another number of completions has failed.
+func TestBatchOfAnotherLength(t *testing.T) {
+	d := Definition{Name: "short", Help: "too few", Text: func(Setup) (TextReward, error) {
+		return TextReward{Batch: func(context.Context, []envs.Completion) ([]float64, []error) { return []float64{1}, []error{nil} }}, nil
+	}}
+	r, err := ParseText("short", []Definition{d}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.Score(t.Context(), completions("a", "b"), 1)
+	if err != nil || !math.IsNaN(s.Total[0]) || s.Rewards[0].Failures != 2 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestHelpOfRewards(t *testing.T) {
+	own := []envs.NamedReward{{Name: "tests", Help: "share of the tests passed"}}
+	text, labels := Help(false, own), Help(true, nil)
+	for _, want := range []string{"accuracy: 1 if", "cmd:'PROGRAM ARGS': ", "novelty(per=X,sides=NAME): length above the mean of the last rollout, per: characters that are worth 1 (default 1)", "tests: share"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in %s", want, text)
+		}
+	}
+	for _, want := range []string{"calibration: ", "f1: ", "model:DIR: "} {
+		if !strings.Contains(labels, want) || strings.Contains(labels, "rubric") {
+			t.Errorf("no %q, or a rubric, in %s", want, labels)
+		}
+	}
+}
