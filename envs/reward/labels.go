@@ -107,7 +107,7 @@ func (p piece) ofLabels(s Setup) (LabelReward, error) {
 
 func init() {
 	Register(Definition{
-		Name: "accuracy", Help: "1 if the answer is correct, else 0",
+		Name: "accuracy", Help: "1 if the answer is correct, else 0", Truth: true,
 		Text: func(Setup) (TextReward, error) { return TextReward{Each: correct}, nil },
 		Labels: func(Setup) (LabelReward, error) {
 			return LabelReward{

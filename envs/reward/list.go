@@ -19,6 +19,8 @@ type Options struct {
 	Timeout time.Duration
 	// Critic opens the model that model:DIR names; nil makes such a piece an error.
 	Critic func(name string) (envs.Critic, error)
+	// NoTruth says that no task verifies the completions: rewards that need that are unknown.
+	NoTruth bool
 	// Judge is the language model that rewards such as rubrics ask; nil makes them an error.
 	Judge envs.Scorer
 }

@@ -28,8 +28,8 @@ type Definition struct {
 	// nil if the reward has no options.
 	Options func() any
 
-	// Judge says that the reward asks a language model, Setup.Judge.
-	Judge bool
+	Judge bool // it asks a language model, Setup.Judge
+	Truth bool // it reads envs.Completion.Info, how the task verified the answer
 
 	// Text makes the reward of completions; nil if the reward is for labels alone.
 	Text func(Setup) (TextReward, error)

@@ -60,7 +60,7 @@ func ParseText(spec string, own []Definition, o Options) (*Text, error) {
 		switch {
 		case taken && d.Argument != "":
 			return nil, fmt.Errorf("a reward of the task is called %s, as %s", d.Name, d.Written())
-		case !taken && d.Text != nil:
+		case !taken && d.Text != nil && !(d.Truth && o.NoTruth):
 			known = append(known, d)
 		}
 	}

@@ -108,7 +108,7 @@ func (run rewardRun) compare(ctx context.Context, c *cli.Context) (r rewardCompa
 	defer done()
 	models := shared.NewModels(ctx, client)
 	defer models.Close()
-	list, err := reward.ParseText(run.spec, nil, reward.Options{Judge: models, Critic: models.Critic})
+	list, err := reward.ParseText(run.spec, nil, reward.Options{NoTruth: true, Judge: models, Critic: models.Critic})
 	if err != nil {
 		return r, shared.UsageErrorf("--reward: %v", err)
 	}
