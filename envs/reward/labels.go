@@ -91,7 +91,7 @@ func (p piece) ofLabels(s Setup) (LabelReward, error) {
 	if p.of.Labels != nil {
 		return p.of.Labels(s)
 	}
-	if p.of.Judge {
+	if p.of.NeedsJudge {
 		return LabelReward{}, errors.New("it asks a language model about completions, and scores no labels")
 	}
 	text, err := p.of.Text(s)
@@ -107,7 +107,7 @@ func (p piece) ofLabels(s Setup) (LabelReward, error) {
 
 func init() {
 	Register(Definition{
-		Name: "accuracy", Help: "1 if the answer is correct, else 0", Truth: true,
+		Name: "accuracy", Help: "1 if the answer is correct, else 0", NeedsTruth: true,
 		Text: func(Setup) (TextReward, error) { return TextReward{Each: correct}, nil },
 		Labels: func(Setup) (LabelReward, error) {
 			return LabelReward{
@@ -209,7 +209,7 @@ func labelCompletions(labels []string, choices []Choice) []envs.Completion {
 		label := labels[c.Action]
 		all[i] = envs.Completion{
 			Observation: envs.Observation{Text: c.Text}, Text: label, Action: envs.Action{Text: label, Stop: envs.StopEnd},
-			Info: &envs.Info{Correct: c.Action == c.Truth, Formatted: true, Answer: label, Truth: labels[c.Truth]},
+			Info: &envs.Info{Correct: c.Action == c.Truth, FormatOK: true, Answer: label, Truth: labels[c.Truth]},
 		}
 	}
 	return all

@@ -28,8 +28,8 @@ type Definition struct {
 	// nil if the reward has no options.
 	Options func() any
 
-	Judge bool // it asks a language model, Setup.Judge
-	Truth bool // it reads envs.Completion.Info, how the task verified the answer
+	NeedsJudge bool // it asks a language model, Setup.Judge
+	NeedsTruth bool // it reads envs.Completion.Info, how the task verified the answer
 
 	// Text makes the reward of completions; nil if the reward is for labels alone.
 	Text func(Setup) (TextReward, error)
@@ -140,7 +140,7 @@ func Function(name, help string, score envs.Reward) Definition {
 func OfTask(rewards []envs.NamedReward, settings any) []Definition {
 	var all []Definition
 	for _, r := range rewards {
-		all = append(all, Definition{Name: r.Name, Help: r.Help, Judge: r.NeedsJudge, Text: func(s Setup) (TextReward, error) {
+		all = append(all, Definition{Name: r.Name, Help: r.Help, NeedsJudge: r.NeedsJudge, Text: func(s Setup) (TextReward, error) {
 			return TextReward{Each: r.New(settings, s.Judge)}, nil
 		}})
 	}
@@ -171,7 +171,7 @@ func (d Definition) Written() string {
 func Help(labels bool, own []envs.NamedReward) string {
 	var parts []string
 	for _, d := range append(Definitions(), OfTask(own, nil)...) {
-		if !labels && d.Text == nil || labels && (d.Judge || d.Text != nil && d.Options == nil && d.Argument == "" && d.Labels == nil) {
+		if !labels && d.Text == nil || labels && (d.NeedsJudge || d.Text != nil && d.Options == nil && d.Argument == "" && d.Labels == nil) {
 			continue
 		}
 		help := d.Help

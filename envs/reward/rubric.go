@@ -29,7 +29,7 @@ func (q question) weight() float64 {
 
 func init() {
 	Register(Definition{
-		Name: "rubric", Argument: "FILE", Judge: true, Help: "what the model of --judge answers to yes-or-no questions with weights, -1 to 1",
+		Name: "rubric", Argument: "FILE", NeedsJudge: true, Help: "what the model of --judge answers to yes-or-no questions with weights, -1 to 1",
 		Text: func(s Setup) (TextReward, error) {
 			switch {
 			case s.Argument == "":

@@ -60,7 +60,7 @@ func ParseText(spec string, own []Definition, o Options) (*Text, error) {
 		switch {
 		case taken && d.Argument != "":
 			return nil, fmt.Errorf("a reward of the task is called %s, as %s", d.Name, d.Written())
-		case !taken && d.Text != nil && !(d.Truth && o.NoTruth):
+		case !taken && d.Text != nil && !(d.NeedsTruth && o.NoTruth):
 			known = append(known, d)
 		}
 	}
@@ -81,7 +81,7 @@ func ParseText(spec string, own []Definition, o Options) (*Text, error) {
 // Judged is the first piece that asks a judge, "" if none does.
 func (r *Text) Judged() string {
 	for _, p := range r.pieces {
-		if p.of.Judge {
+		if p.of.NeedsJudge {
 			return p.name
 		}
 	}

@@ -98,7 +98,7 @@ func RewardTable() string {
 		switch {
 		case d.Text == nil:
 			return "labels"
-		case d.Judge || d.Labels == nil && d.Argument == "":
+		case d.NeedsJudge || d.Labels == nil && d.Argument == "":
 			return "completions"
 		}
 		return "completions, labels"
