@@ -129,38 +129,40 @@ func (a *adapter) fresh() (bool, error) {
 	return true, nil
 }
 
-// save writes the adapter as PEFT does, with extra tensors that travel with it.
-func (a *adapter) save(dir string, extra []safetensors.Tensor) error {
-	var pairs []lora.Pair
-	for _, l := range a.layers {
-		pair, err := l.pair()
-		if err != nil {
-			return err
+// pairs are the pairs of all layers.
+func (a *adapter) pairs() ([]lora.Pair, error) {
+	pairs := make([]lora.Pair, len(a.layers))
+	for i, l := range a.layers {
+		var err error
+		if pairs[i], err = l.pair(); err != nil {
+			return nil, err
 		}
-		pairs = append(pairs, pair)
+	}
+	return pairs, nil
+}
+
+// save writes the adapter as PEFT does, with extra tensors beside it.
+func (a *adapter) save(dir string, extra []safetensors.Tensor) error {
+	pairs, err := a.pairs()
+	if err != nil {
+		return err
 	}
 	return lora.Save(dir, a.config, pairs, extra)
 }
 
-// load puts back the values that save wrote, and returns the extra tensors.
-func (a *adapter) load(dir string) (extra map[string]safetensors.Tensor, err error) {
-	return a.loadNamed(dir, func(_ lora.Config, module string) string { return module })
-}
-
-// loadScored is load of what Token.saveScored wrote, whose names of modules lack their beginning.
-func (a *adapter) loadScored(dir string) (extra map[string]safetensors.Tensor, err error) {
-	return a.loadNamed(dir, func(c lora.Config, module string) string { return c.Prefix + module })
-}
-
-// loadNamed is load of a file that calls the layers otherwise.
-func (a *adapter) loadNamed(dir string, layer func(c lora.Config, module string) string) (extra map[string]safetensors.Tensor, err error) {
+// load puts back the values that save, or CausalLM.saveScored, wrote, and returns the extra tensors. With prefixed the
+// file's names lack the prefix that its configuration names.
+func (a *adapter) load(dir string, prefixed bool) (extra map[string]safetensors.Tensor, err error) {
 	config, pairs, extra, err := lora.Load(dir)
 	if err != nil {
 		return nil, err
 	}
 	loaded := map[string]lora.Pair{}
 	for _, pair := range pairs {
-		loaded[layer(config, pair.Module)] = pair
+		if prefixed {
+			pair.Module = config.Prefix + pair.Module
+		}
+		loaded[pair.Module] = pair
 	}
 	for _, l := range a.layers {
 		pair, ok := loaded[l.Name]
@@ -172,6 +174,19 @@ func (a *adapter) loadNamed(dir string, layer func(c lora.Config, module string)
 		}
 	}
 	return extra, nil
+}
+
+// changes are what merging the adapter does to the model's weights, by name.
+func (a *adapter) changes() (map[string]func([]float32), error) {
+	pairs, err := a.pairs()
+	if err != nil {
+		return nil, err
+	}
+	changes := map[string]func([]float32){}
+	for _, pair := range pairs {
+		changes[pair.Module+".weight"] = pair.MergeInto
+	}
+	return changes, nil
 }
 
 func (a *adapter) close() {

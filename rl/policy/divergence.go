@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -11,6 +12,8 @@ import (
 type Divergence struct {
 	Kind string  // one of the constants
 	Mix  float64 // b of JSD, in (0,1)
+	// PartLogits is how many logits of a model Diverge holds at a time, at least those of one action; 0 = 2²¹.
+	PartLogits int
 }
 
 // Kinds of divergence.
@@ -20,41 +23,17 @@ const (
 	JSD       = "jsd"     // b·KL(q, m) + (1−b)·KL(p, m), m = b·q + (1−b)·p (Agarwal et al. 2024, equation 1)
 )
 
-// head is what log-probabilities are read from.
-type head struct {
-	policy      *CausalLM
-	hidden      torch.Tensor // [M, H]
-	temperature float64
-}
-
-// logProbs are log π of every token, [m, V], of states [m, H].
-func (h head) logProbs(s *torch.Scope, hidden torch.Tensor) torch.Tensor {
-	m := h.policy.model
-	var bias torch.Tensor
-	if m.HeadBias != nil {
-		bias = m.HeadBias.T()
-	} else {
-		bias = s.Floats(make([]float32, h.policy.VocabSize()), int64(h.policy.VocabSize()))
-	}
-	z := s.FrozenLinear(hidden, m.Head.T(), bias)
-	if c := m.Config.Core().LogitSoftcap; c > 0 {
-		z = s.Scale(s.Tanh(s.Scale(z, 1/c)), c)
-	}
-	return s.LogSoftmax(s.Scale(z, 1/h.temperature))
-}
-
-// divergedAtOnce are the logits of a model that Diverge holds at a time.
-const divergedAtOnce = 1 << 21
+const defaultPartLogits = 1 << 21
 
 // Diverge is Σ w·D(p, q) over the M actions of a batch. student and teacher are what two language
 // models of one vocabulary say of the same actions; the gradient goes through the student alone. The distributions are
 // made and differentiated for a few actions at a time, so that memory does not grow with M·V.
 func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []float32) (loss torch.Tensor, err error) {
-	p, q := student.head, teacher.head
-	width := s.Shape(p.hidden)[1]
-	states, slope := s.Read(p.hidden), make([]float32, 0, len(weight)*int(width))
+	p, q := student.vocabulary, teacher.vocabulary
+	width := s.Shape(p.states)[1]
+	states, slope := s.Read(p.states), make([]float32, 0, len(weight)*int(width))
 	sum := 0.0
-	for begin, most := 0, max(1, divergedAtOnce/p.policy.VocabSize()); begin < len(weight); begin += most {
+	for begin, most := 0, max(1, cmp.Or(d.PartLogits, defaultPartLogits)/p.size); begin < len(weight); begin += most {
 		end := min(begin+most, len(weight))
 		part, err := torch.Parameter(states[begin*int(width):end*int(width)], int64(end-begin), width)
 		if err != nil {
@@ -65,7 +44,7 @@ func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []flo
 			for i := begin; i < end; i++ {
 				rows = append(rows, int64(i))
 			}
-			apart := d.of(s, p.logProbs(s, part.T()), s.Detach(q.logProbs(s, s.Rows(q.hidden, s.Ints(rows, int64(len(rows)))))))
+			apart := d.of(s, p.logProbs(s, part.T()), s.Detach(q.logProbs(s, s.Rows(q.states, s.Ints(rows, int64(len(rows)))))))
 			weighted := s.Sum(s.Mul(apart, s.Floats(weight[begin:end], int64(end-begin))))
 			sum += s.Item(weighted)
 			s.Backward(weighted) // a trained head has its gradient from here
@@ -79,7 +58,7 @@ func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []flo
 		}
 	}
 	// What has the gradient that was found, and the value.
-	through := s.Sum(s.Mul(p.hidden, s.Floats(slope, int64(len(weight)), width)))
+	through := s.Sum(s.Mul(p.states, s.Floats(slope, int64(len(weight)), width)))
 	return s.Shift(s.Sub(through, s.Detach(through)), sum), nil
 }
 

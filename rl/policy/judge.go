@@ -4,26 +4,27 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Judge is a language model whose opinion is read off the probabilities of its answers.
+// Judge is a language model whose verdict is the probabilities of its answers.
 type Judge struct {
 	policy *CausalLM
 }
 
-// NewJudge loads the model in dir, which needs a chat template. dtype is TokenConfig's.
+// NewJudge loads the model in dir, which needs a chat template. dtype is that of Config.
 func NewJudge(dir, dtype string) (*Judge, error) {
-	p, err := NewToken(TokenConfig{Dir: dir, DType: dtype})
+	p, err := NewCausalLM(Config{Dir: dir, DType: dtype})
 	if err != nil {
 		return nil, fmt.Errorf("judge: %w", err)
 	}
 	if p.Templates == nil {
 		p.Close()
-		return nil, fmt.Errorf("judge: %s has no chat template, and questions are messages; choose a model that is made for conversations", dir)
+		return nil, fmt.Errorf("judge: %s has no chat template, which questions need; choose a chat model", dir)
 	}
 	return &Judge{p}, nil
 }
@@ -31,9 +32,9 @@ func NewJudge(dir, dtype string) (*Judge, error) {
 // Close frees the judge.
 func (j *Judge) Close() { j.policy.Close() }
 
-// Choose implements envs.Scorer: the probability of each choice behind the prompt and a space, scaled to sum to
-// 1. A choice of several tokens has the product of their probabilities; one that another goes on from, as "10"
-// goes on from "1" where digits are tokens, is counted without that other.
+// Choose implements envs.Scorer: the probability of each choice after the prompt and a space, scaled so that they sum to
+// 1. The probability of several tokens is their product. A choice that begins another one, as "1" begins "10" where
+// digits are tokens, does not count the other's probability.
 func (j *Judge) Choose(ctx context.Context, prompt envs.Observation, choices []string) ([]float64, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -42,46 +43,49 @@ func (j *Judge) Choose(ctx context.Context, prompt envs.Observation, choices []s
 	if err != nil {
 		return nil, err
 	}
-	// Each different beginning of the choices is a sequence, the last position of which predicts what follows.
-	written := make([][]int32, len(choices))
-	var contexts [][]int32
-	index := map[string]int{}
-	var rows, targets []int64
-	begin := 0
+	tokens := make([][]int32, len(choices))
+	// Each distinct beginning of the choices is a sample, whose last token predicts those that follow it.
+	var samples []*rl.Sample
+	begins := map[string]int{} // the sample of a beginning
+	type place struct{ sample, action int }
+	places := make([][]place, len(choices))
 	for i, choice := range choices {
-		if written[i], err = j.policy.Tokenizer.EncodeRaw(" "+choice, false); err != nil {
+		if tokens[i], err = j.policy.Tokenizer.EncodeRaw(" "+choice, false); err != nil {
 			return nil, err
 		}
-		if n := len(ids) + len(written[i]); n > j.policy.MaxLength() {
-			return nil, fmt.Errorf("a question of %d tokens is longer than the judge's %d positions", n, j.policy.MaxLength())
+		if n := len(ids) + len(tokens[i]); n > j.policy.MaxLength() {
+			return nil, fmt.Errorf("a question has %d tokens, the judge reads %d; shorten the question", n, j.policy.MaxLength())
 		}
-		for at, token := range written[i] {
-			key := fmt.Sprint(written[i][:at])
-			if _, known := index[key]; !known {
-				context := append(ids[:len(ids):len(ids)], written[i][:at]...)
-				begin += len(context)
-				index[key] = begin - 1
-				contexts = append(contexts, context)
+		for at, token := range tokens[i] {
+			key := fmt.Sprint(tokens[i][:at])
+			n, known := begins[key]
+			if !known {
+				n = len(samples)
+				begins[key] = n
+				samples = append(samples, &rl.Sample{Tokens: slices.Concat(ids, tokens[i][:at])})
 			}
-			rows, targets = append(rows, int64(index[key])), append(targets, int64(token))
+			x := samples[n]
+			places[i] = append(places[i], place{n, len(x.Actions)})
+			x.Rows, x.Actions = append(x.Rows, len(x.Tokens)-1), append(x.Actions, token)
 		}
 	}
-	var logProbs []float32
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		b := &rl.Batch{Sequences: contexts, Rows: rows, Actions: targets}
-		logProbs = s.Read(j.policy.Forward(s, b, Pass{Temperature: 1}).LogProbs)
-		return nil
+	logProbs := make([][]float32, 0, len(samples))
+	if err := j.policy.predict(ctx, samples, 1, func(s *torch.Scope, part []*rl.Sample, out Output) {
+		all := s.Read(out.LogProbs)
+		for _, x := range part {
+			logProbs = append(logProbs, all[:x.Len()])
+			all = all[x.Len():]
+		}
 	}); err != nil {
 		return nil, fmt.Errorf("judge: %w", err)
 	}
 	sums := make([]float64, len(choices))
 	for i := range choices {
-		for range written[i] {
-			sums[i] += float64(logProbs[0])
-			logProbs = logProbs[1:]
+		for _, at := range places[i] {
+			sums[i] += float64(logProbs[at.sample][at.action])
 		}
 	}
-	return sharesOf(written, sums), nil
+	return sharesOf(tokens, sums), nil
 }
 
 // sharesOf turns the log-probabilities of sequences of tokens into shares.
@@ -117,10 +121,5 @@ func sharesOf(written [][]int32, logProbs []float64) []float64 {
 }
 
 func startsWith(ids, prefix []int32) bool {
-	for i, id := range prefix {
-		if ids[i] != id {
-			return false
-		}
-	}
-	return true
+	return len(ids) >= len(prefix) && slices.Equal(ids[:len(prefix)], prefix)
 }

@@ -93,7 +93,7 @@ func TestJudgeChoosesByProbability(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", choices, diff)
 		}
 	}
-	if _, err := j.Choose(t.Context(), question(strings.Repeat("so ", 700)), []string{"No", "Yes"}); err == nil || !strings.Contains(err.Error(), "2048 positions") {
+	if _, err := j.Choose(t.Context(), question(strings.Repeat("so ", 700)), []string{"No", "Yes"}); err == nil || !strings.Contains(err.Error(), "reads 2048") {
 		t.Errorf("a question too long: error %v", err)
 	}
 }

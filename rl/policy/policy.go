@@ -1,6 +1,6 @@
-// Package policy holds what acts and learns: classifiers, whose action is a label, and language models, whose actions
-// are tokens. It knows how a policy is made, loaded, saved and merged, how texts become its tokens, and how it writes;
-// how it gets better is for package algo.
+// Package policy has what acts and learns: CausalLM, a language model whose actions are tokens, Classifier, whose action is
+// a label, and RewardModel, which scores completions. It makes, loads, saves and merges policies, turns texts into their
+// tokens, and generates. How a policy improves is for package algo.
 package policy
 
 import (
@@ -9,48 +9,57 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Policy is a policy as an algorithm sees it. The trainer calls Forward, for a batch of samples at a time: without
-// gradient for log-probabilities before an update, with it for the loss. Label and Token are the two kinds.
+// Policy is a policy as an algorithm sees it. The trainer calls Forward for one batch of samples at a time: without
+// gradient for log-probabilities before an update, with gradient for the loss. CausalLM, Classifier and RewardModel
+// implement it.
 type Policy interface {
 	run.Weights
 
-	// Forward reads the S sequences of a batch and says what the policy thinks of their M actions.
+	// Forward runs the policy on the S sequences of a batch and evaluates their M actions.
 	Forward(s *torch.Scope, b *rl.Batch, p Pass) Output
 
 	// Groups are the parts of Params, for the optimiser.
 	Groups() []Group
 
-	// AddValueHead gives the policy a value head, saved with its weights: the one that it was loaded with, or one of
-	// zeros. Where it has one nothing happens.
+	// AddValueHead gives the policy a value head, saved with its weights: the one in the folder that the policy was loaded
+	// from, or one of zeros. It does nothing if the policy has one.
 	AddValueHead() error
 
-	// Fresh says whether the policy without its adapter is the policy itself: the adapter was never trained.
+	// Fresh says whether the policy equals its base model: the adapter was never trained.
 	Fresh() (bool, error)
 }
 
 // Pass says how Forward computes.
 type Pass struct {
 	Base        bool    // without the adapter
-	Values      bool    // values are wanted; the policy has a value head
-	Through     bool    // and their gradient goes on into the rest of the weights
+	Values      bool    // compute values; the policy has a value head
+	Through     bool    // the gradient of the values reaches the other weights too
 	Dropout     bool    // of the adapter's input, by the keys of the batch
 	Checkpoint  bool    // keep only each block's input for the gradient: less memory, a third more time
-	Temperature float64 // that divides the logits of a language model; a classifier's are as they are
+	Temperature float64 // divides the logits of a language model; a classifier ignores it
 }
 
-// Output is what a policy says of the M actions of a batch.
+// Output is a policy's evaluation of the M actions of a batch.
 type Output struct {
 	LogProbs torch.Tensor // [M] log π of each action, in nats
 	Entropy  torch.Tensor // [M] of the distribution at each action, in nats
-	Rank     func(s *torch.Scope) []int64
-	Values   torch.Tensor // [M] V, where it was asked for; its gradient ends at the value head, unless Pass.Through
-	Labels   torch.Tensor // [S, C] log π of every label; of a Label policy only
-	Scores   torch.Tensor // [S] rewards; of a reward model only
+	// Rank counts for each action the actions that are more likely, [M].
+	Rank   func(s *torch.Scope) []int64
+	Values torch.Tensor // [M] V, with Pass.Values; its gradient ends at the value head, unless Pass.Through
+	Labels torch.Tensor // [S, C] log π of every label, from a Classifier
+	Scores torch.Tensor // [S] rewards, from a RewardModel
 
-	head head // of a language model only, see Diverge
+	vocabulary vocabulary // from a CausalLM
 }
 
-// Role is what a part of the weights is for.
+// vocabulary gives the distributions over all tokens at the M actions of a batch.
+type vocabulary struct {
+	states   torch.Tensor                                           // [M, H]
+	size     int                                                    // V
+	logProbs func(s *torch.Scope, states torch.Tensor) torch.Tensor // log π of every token, [m, V], of states [m, H]
+}
+
+// Role says what a group of weights is for.
 type Role string
 
 // The roles of weights.
@@ -60,22 +69,9 @@ const (
 	Value Role = "value" // the value head
 )
 
-// Group is weights that are optimised alike.
+// Group is a set of weights with the same optimiser settings.
 type Group struct {
 	Role   Role
 	Params []*torch.Var
-	Decay  bool // weight decay acts on them: matrices, but no norms and biases
-}
-
-// predictTokens bounds a batch of predictions: large enough for full matrix products, small enough that
-// its activations stay in tens of megabytes.
-const predictTokens = 4096
-
-// values is V of the states x [M, H], [M]. Unless it is to go through, its gradient ends here: the first errors of a
-// head that starts at zero would otherwise drown what the policy has to learn.
-func values(s *torch.Scope, x torch.Tensor, head valueHead, pass Pass) torch.Tensor {
-	if !pass.Through {
-		x = s.Detach(x)
-	}
-	return s.Squeeze(s.Linear(x, head.weight.T(), head.bias.T()))
+	Decay  bool // weight decay applies: to matrices, not to norms and biases
 }

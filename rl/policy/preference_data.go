@@ -57,7 +57,7 @@ func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], ma
 // encodePreferences adds the units of examples to out, in their order.
 func (p *CausalLM) encodePreferences(out *Preferences, batch []chat.Example, o EncodeOptions, singles bool) error {
 	encoded, errs := make([][]Sequence, len(batch)), make([]error, len(batch))
-	shared(len(batch), func(i int) {
+	onAllProcessors(len(batch), func(i int) {
 		for _, answer := range answersOf(batch[i]) {
 			e := batch[i]
 			e.Format, e.Completion = chat.PromptCompletion, answer

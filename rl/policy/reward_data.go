@@ -29,7 +29,7 @@ func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preference
 		batch = append(batch, e)
 	}
 	units, errs := make([][]*rl.Sample, len(batch)), make([]error, len(batch))
-	shared(len(batch), func(i int) { units[i], errs[i] = m.unit(batch[i]) })
+	onAllProcessors(len(batch), func(i int) { units[i], errs[i] = m.unit(batch[i]) })
 	for i, unit := range units {
 		e := batch[i]
 		switch {
@@ -46,7 +46,7 @@ func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preference
 		}
 	}
 	if left := out.Dropped + out.Equal; len(out.Units) == 0 && left > 0 {
-		return out, fmt.Errorf("none of %d rows can be learnt from, the first %s: %d are longer than %d tokens (raise max_length), %d have the same answer twice", left, out.First, out.Dropped, m.MaxLength(), out.Equal)
+		return out, fmt.Errorf("none of %d rows can be learnt from, the first %s: %d are longer than %d tokens (raise max_length), %d have the same answer twice", left, out.First, out.Dropped, m.MaxLength, out.Equal)
 	}
 	return out, nil
 }

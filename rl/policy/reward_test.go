@@ -56,7 +56,7 @@ func TestRewardModelOfLabels(t *testing.T) {
 		t.Errorf("a text that is too long: %v", err)
 	}
 	for name, want := range map[string]string{
-		dir:             `2 labels, "bad", "good", and no single score: name the one`,
+		dir:             `2 labels, "bad", "good", and no single score`,
 		dir + "#better": `no label "better", only "bad", "good"`,
 	} {
 		if _, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, name); err == nil || !strings.Contains(err.Error(), want) {

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
-	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
@@ -51,7 +49,7 @@ type Sampler struct {
 
 // NewSampler makes a sampler that runs slots completions at a time; it must be closed before the policy.
 func (p *CausalLM) NewSampler(slots int) (*Sampler, error) {
-	engine, err := torch.NewEngine(p.model.Model, torch.EngineConfig{Slots: slots, EOS: p.eos})
+	engine, err := torch.NewEngine(p.core, torch.EngineConfig{Slots: slots, EOS: p.eos})
 	if err != nil {
 		return nil, fmt.Errorf("generating: %w", err)
 	}
@@ -326,97 +324,4 @@ func heldBack(text string, stop []string) int {
 		}
 	}
 	return longest
-}
-
-// Scored is what the policy says about a given completion, token by token.
-type Scored struct {
-	IDs      []int32
-	LogProbs []float32 // log π of each token
-	Entropy  []float32 // of the distribution at each token, in nats
-	Rank     []int64   // how many tokens were likelier
-}
-
-// Score runs the policy on prompts with given completions. Neither may be empty.
-func (p *CausalLM) Score(ctx context.Context, prompts, completions [][]int32) ([]Scored, error) {
-	return p.ScoreAt(ctx, prompts, completions, 1)
-}
-
-// ScoreAt is Score of the distribution at a temperature above 0.
-func (p *CausalLM) ScoreAt(ctx context.Context, prompts, completions [][]int32, temperature float64) ([]Scored, error) {
-	sequences := make([]Sequence, len(prompts))
-	for i, prompt := range prompts {
-		n := len(prompt) + len(completions[i])
-		if len(prompt) == 0 || len(completions[i]) == 0 || n > p.MaxLength() {
-			return nil, fmt.Errorf("scoring: row %d has %d prompt and %d completion tokens; both must be there and fit the model's %d positions", i+1, len(prompt), len(completions[i]), p.MaxLength())
-		}
-		sequences[i] = Sequence{IDs: append(append(make([]int32, 0, n), prompt...), completions[i]...), Labels: make([]bool, n)}
-		for t := len(prompt); t < n; t++ {
-			sequences[i].Labels[t] = true
-		}
-	}
-	var all []Scored
-	err := p.predict(ctx, Samples(sequences), temperature, func(s *torch.Scope, part []*rl.Sample, out Output) {
-		logProbs, entropy, rank := s.Read(out.LogProbs), s.Read(out.Entropy), out.Rank(s)
-		for _, x := range part {
-			n := x.Len()
-			all = append(all, Scored{x.Actions, logProbs[:n:n], entropy[:n:n], rank[:n:n]})
-			logProbs, entropy, rank = logProbs[n:], entropy[n:], rank[n:]
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("scoring: %w", err)
-	}
-	return all, nil
-}
-
-// predict runs the policy on samples, some at a time, without gradient.
-func (p *CausalLM) predict(ctx context.Context, samples []*rl.Sample, temperature float64, visit func(s *torch.Scope, part []*rl.Sample, out Output)) error {
-	for _, bounds := range rl.MicroBatches(len(samples), predictTokens, func(i int) int { return len(samples[i].Tokens) }) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		part := samples[bounds[0]:bounds[1]]
-		if len(part) == 0 {
-			return nil
-		}
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			visit(s, part, p.Forward(s, rl.NewBatch(part), Pass{Temperature: temperature}))
-			return nil
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Validation is a language model measured on what it is to imitate, over all labels.
-type Validation struct {
-	Loss     float64 `json:"loss"` // mean −log π in nats
-	Accuracy float64 `json:"accuracy"`
-	Entropy  float64 `json:"entropy"` // mean, in nats
-	Labels   int     `json:"labels"`
-}
-
-// Perplexity is e to the loss.
-func (v Validation) Perplexity() float64 { return math.Exp(v.Loss) }
-
-// Validate measures the policy on the actions of samples.
-func (p *CausalLM) Validate(ctx context.Context, samples []*rl.Sample) (Validation, error) {
-	var v Validation
-	err := p.predict(ctx, samples, 1, func(s *torch.Scope, part []*rl.Sample, out Output) {
-		v.Loss -= s.Item(s.Sum(out.LogProbs))
-		v.Entropy += s.Item(s.Sum(out.Entropy))
-		for _, rank := range out.Rank(s) {
-			v.Labels++
-			if rank == 0 {
-				v.Accuracy++
-			}
-		}
-	})
-	if err != nil {
-		return Validation{}, fmt.Errorf("validating: %w", err)
-	}
-	n := float64(max(1, v.Labels))
-	v.Loss, v.Accuracy, v.Entropy = v.Loss/n, v.Accuracy/n, v.Entropy/n
-	return v, nil
 }

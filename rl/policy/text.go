@@ -12,9 +12,9 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
-// ReadTokenFolder makes a policy of a model folder whose weights stay unread: it renders and encodes texts as
+// ReadCausalLM makes a policy of a model folder whose weights stay unread: it renders and encodes texts as
 // training would, and can do nothing else. Close it after use.
-func ReadTokenFolder(dir string) (*CausalLM, error) {
+func ReadCausalLM(dir string) (*CausalLM, error) {
 	config, err := transformers.LoadCausalConfig(dir)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,8 @@ func ReadTokenFolder(dir string) (*CausalLM, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &CausalLM{BaseModel: dir, Tokenizer: words, model: &transformers.Causal{Dir: dir, Config: config, Generation: generation}}
+	p := &CausalLM{backbone: &backbone{Tokenizer: words}}
+	p.use(&transformers.Causal{Dir: dir, Config: config, Generation: generation}, dir)
 	if err := p.loadText(dir); err != nil {
 		p.Close()
 		return nil, err
@@ -41,7 +42,7 @@ func (p *CausalLM) Observe(o envs.Observation) ([]int32, error) {
 		return p.Prompt(chat.Content{Text: o.Text})
 	}
 	if p.Templates == nil {
-		return nil, fmt.Errorf("the task shows messages, but %s %w", p.model.Dir, template.ErrNone)
+		return nil, fmt.Errorf("the task shows messages, but %s %w", p.dir, template.ErrNone)
 	}
 	messages, opening := o.Messages, ""
 	if last := messages[len(messages)-1]; last.Role == envs.RoleAssistant {
@@ -65,7 +66,7 @@ const turnMark = "rltrainTURN"
 // before have an end token, the user's message and the beginning of the assistant's next one.
 func (p *CausalLM) Reply(text string, ended bool) ([]int32, error) {
 	if p.Templates == nil {
-		return nil, fmt.Errorf("the task answers with messages, but %s %w", p.model.Dir, template.ErrNone)
+		return nil, fmt.Errorf("the task answers with messages, but %s %w", p.dir, template.ErrNone)
 	}
 	rendered, err := p.Templates.Render([]template.Message{
 		template.NewMessage(envs.RoleUser, "-"), template.NewMessage(envs.RoleAssistant, turnMark), template.NewMessage(envs.RoleUser, text),
@@ -75,7 +76,7 @@ func (p *CausalLM) Reply(text string, ended bool) ([]int32, error) {
 	}
 	_, rest, found := strings.Cut(rendered.Text, turnMark)
 	if !found {
-		return nil, fmt.Errorf("the chat template of %s leaves out what the assistant said before, so its episodes have one turn", p.model.Dir)
+		return nil, fmt.Errorf("the chat template of %s leaves out what the assistant said before, so its episodes have one turn", p.dir)
 	}
 	ids, err := p.Tokenizer.EncodeRaw(rest, false)
 	if err == nil && ended && len(ids) > 0 && slices.Contains(p.eos, ids[0]) {

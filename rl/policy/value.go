@@ -17,7 +17,16 @@ type valueHead struct {
 	weight, bias *torch.Var // [1, H], [1]
 }
 
-// newValueHead makes the head that lies in dir, or one of zeros; dir may be "".
+// of is V of the states x [M, H], [M]. Its gradient ends here unless it is to go through: the first errors of a head that
+// starts at zero would otherwise drown what the policy has to learn.
+func (h *valueHead) of(s *torch.Scope, x torch.Tensor, pass Pass) torch.Tensor {
+	if !pass.Through {
+		x = s.Detach(x)
+	}
+	return s.Squeeze(s.Linear(x, h.weight.T(), h.bias.T()))
+}
+
+// newValueHead makes the head in dir, or a head of zeros where dir has none; dir may be "".
 func newValueHead(dir string, width int64) (*valueHead, error) {
 	weight, bias, err := readValueHead(dir, width)
 	if err != nil {
@@ -42,7 +51,7 @@ func readValueHead(dir string, width int64) (weight, bias []float32, err error) 
 	return readPair(path, "v_head.summary.weight", "v_head.summary.bias", 1, width)
 }
 
-// The methods of a head that is not there, nil, do nothing.
+// On a nil head the methods do nothing.
 
 // size is the number of weights on a state of some width.
 func (h *valueHead) size(width int) int64 {

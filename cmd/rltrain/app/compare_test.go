@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
-	"github.com/rltrain/rltrain/envs/intent"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -85,7 +85,7 @@ func TestCompareReordersLabels(t *testing.T) {
 	}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := intent.WriteMapping(other, []string{"law", "physics", "animals"}); err != nil {
+	if err := policy.WriteMapping(other, []string{"law", "physics", "animals"}); err != nil {
 		t.Fatal(err)
 	}
 	f.must(t, "", "compare", "MODEL", other, "--dataset", evalFile(t, f), "--output", "TMP/results.json")

@@ -16,44 +16,23 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
-// CausalLM is a policy whose actions are tokens: a causal language model, with an adapter on frozen
-// weights or trained whole.
+// CausalLM is a policy whose actions are tokens: a causal language model with an adapter on frozen weights, or with all
+// weights trained.
 type CausalLM struct {
-	BaseModel string // hub id or folder, as saved files name it
-	Tokenizer *tokenizer.Tokenizer
-	Templates *chat.Templates // nil where the folder has no chat template
+	*backbone                 // its adapter is empty if all weights are trained
+	Templates *chat.Templates // nil if the folder has no chat template
 
-	dir     string // that it was loaded from
 	model   *transformers.Causal
-	adapter adapter                    // empty where the policy is trained whole
-	merged  map[string]func([]float32) // changes of model's weights that an adapter made, by name; nil for none
+	merged  map[string]func([]float32) // changes of the weights that an adapter made, by name; nil for none
 	eos     []int32                    // ids that end a text, the one that training appends first
-	value   *valueHead                 // nil where there is none
 	version uint64                     // counts the changes of the weights
 	shared  bool                       // the tokenizer and the model's weights are another policy's
 }
 
-// TokenConfig says how a Token is made of a model folder.
-type TokenConfig struct {
-	Dir       string // model folder
-	BaseModel string // what saved files call it; "" = Dir
-	Revision  string // commit of BaseModel, as saved files name it; "" = none
-	DType     string // of frozen weights: "fp32", "bf16", "fp16"; "" = as transformers.CausalOptions has it
-	Full      bool   // train all weights, in fp32, instead of an adapter
-	R         int    // of the adapter; 0 = none: the policy can only be used
-	Alpha     float64
-	Dropout   float64
-	Targets   []string // endings of module names; empty = the family's
-	Seed      uint64
-
-	merged map[string]func([]float32) // an adapter's changes of the weights
-}
-
-// NewToken makes a policy on a pretrained model; an adapter changes nothing yet and is a function of
-// the seed.
-func NewToken(c TokenConfig) (*CausalLM, error) {
+// NewCausalLM makes a policy on a pretrained model. Its adapter changes nothing yet and is a function of the seed.
+func NewCausalLM(c Config) (*CausalLM, error) {
 	// Reading a large vocabulary takes about as long as opening the native core, which the weights wait for.
-	p := &CausalLM{BaseModel: c.BaseModel, dir: c.Dir, model: &transformers.Causal{}, merged: c.merged}
+	p := &CausalLM{backbone: &backbone{source: c.Dir}, model: &transformers.Causal{}, merged: c.merged}
 	var failed error
 	done := make(chan struct{})
 	go func() {
@@ -62,35 +41,31 @@ func NewToken(c TokenConfig) (*CausalLM, error) {
 	}()
 	model, err := transformers.LoadCausal(c.Dir, transformers.CausalOptions{DType: c.DType, Trainable: c.Full, Change: c.merged})
 	if err == nil {
-		p.model = model
+		p.use(model, cmp.Or(c.BaseModel, c.Dir))
 	}
 	<-done
-	if err := cmp.Or(err, failed); err != nil {
+	if err = cmp.Or(err, failed); err == nil {
+		err = p.loadText(c.Dir)
+	}
+	if err == nil {
+		err = p.adapt(c)
+	}
+	if err != nil {
 		p.Close()
 		return nil, err
 	}
-	if p.BaseModel == "" {
-		p.BaseModel = c.Dir
-	}
-	if err := p.loadText(c.Dir); err != nil {
-		p.Close()
-		return nil, err
-	}
-	if err := p.adapt(c); err != nil {
-		p.Close()
-		return nil, err
-	}
-	torch.ReleaseMemory() // what reading the vocabulary has left, before packed weights come beside it
+	torch.ReleaseMemory() // of reading the vocabulary, before the packed weights need memory
 	return p, nil
 }
 
-// RandomToken is a policy without a tokenizer on a Llama of random weights of dtype, for benchmarks.
-func RandomToken(shape transformers.LlamaShape, dtype torch.DType, c TokenConfig) (*CausalLM, error) {
+// RandomCausalLM is a policy without a tokenizer on a Llama of random weights of dtype, for benchmarks.
+func RandomCausalLM(shape transformers.LlamaShape, dtype torch.DType, c Config) (*CausalLM, error) {
 	model, err := transformers.RandomLlama(shape, dtype, c.Seed)
 	if err != nil {
 		return nil, err
 	}
-	p := &CausalLM{BaseModel: c.BaseModel, model: model}
+	p := &CausalLM{backbone: &backbone{}}
+	p.use(model, c.BaseModel)
 	if err := p.adapt(c); err != nil {
 		p.Close()
 		return nil, err
@@ -98,29 +73,24 @@ func RandomToken(shape transformers.LlamaShape, dtype torch.DType, c TokenConfig
 	return p, nil
 }
 
+// use makes model the policy's, which closes it.
+func (p *CausalLM) use(model *transformers.Causal, name string) {
+	p.model = model
+	p.BaseModel, p.dir, p.core, p.config, p.parameters = name, model.Dir, model.Model, model.Config, model.Parameters
+}
+
 // adapt puts on the adapter that c asks for.
-func (p *CausalLM) adapt(c TokenConfig) error {
+func (p *CausalLM) adapt(c Config) error {
 	if c.Full || c.R == 0 {
 		return nil
 	}
-	targets := c.Targets
-	if len(targets) == 0 {
-		targets = p.model.Config.DefaultTargets()
-	}
-	p.adapter.config = lora.Config{
-		BaseModel: p.BaseModel, Revision: c.Revision, R: c.R, Alpha: c.Alpha, Dropout: c.Dropout,
-		TargetModules: lora.Modules{Names: targets}, TaskType: lora.CausalLM, FanInFanOut: p.model.Config.FanInFanOut(),
-	}
-	pairs, err := initialPairs(p.model.Config.Linears(), p.adapter.config, rl.Stream(c.Seed, rl.StreamInit, 0))
-	if err != nil {
-		return err
-	}
-	return p.adapter.attach(p.model.Model, p.model.Config.Linears(), pairs)
+	p.adapter.frozen = c.Frozen
+	return p.newAdapter(c, lora.Config{TaskType: lora.CausalLM, FanInFanOut: p.config.FanInFanOut()})
 }
 
-// loadText reads what goes with the tokenizer, and checks that it is the model's.
+// loadText reads the chat templates and the ids that end a text, and checks that the tokenizer fits the model.
 func (p *CausalLM) loadText(dir string) error {
-	if err := p.Tokenizer.CheckModel(p.model.Config.Core().VocabSize); err != nil {
+	if err := p.Tokenizer.CheckModel(p.config.Core().VocabSize); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	templates, err := chat.Load(dir)
@@ -148,24 +118,32 @@ func (p *CausalLM) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	if pass.Dropout {
 		how.Dropout = torch.Dropout{P: p.adapter.config.Dropout, Keys: b.Dropout}
 	}
-	packed, rows := p.pack(b.Sequences, b.Rows, how)
-	how.Rows = rows
-	hidden, _ := s.Hidden(p.model.Model, packed, how)
-	logProbs, entropy, rank := p.head(s, hidden, b.Actions, pass.Temperature)
+	hidden := p.states(s, b.Sequences, b.Rows, how)
+	logProbs, entropy, rank := p.logProbs(s, hidden, b.Actions, pass.Temperature)
 	out := Output{
 		LogProbs: logProbs, Entropy: entropy, Rank: func(s *torch.Scope) []int64 { return s.ReadInts(rank) },
-		head: head{p, hidden, pass.Temperature},
+		vocabulary: vocabulary{hidden, p.VocabSize(), func(s *torch.Scope, states torch.Tensor) torch.Tensor {
+			return p.allLogProbs(s, states, pass.Temperature)
+		}},
 	}
 	if pass.Values {
-		out.Values = values(s, hidden, *p.value, pass)
+		out.Values = p.value.of(s, hidden, pass)
 	}
 	return out
 }
 
-// pack lays sequences end to end, each up to the last of its rows, and only once what neighbours begin with, up to
-// the first token that is read. It returns where the rows are then.
+// states are the last layer's states of the rows of sequences that lie end to end, [len(rows), H].
+func (p *CausalLM) states(s *torch.Scope, sequences [][]int32, rows []int64, how torch.Pass) torch.Tensor {
+	var packed torch.Packed
+	packed, how.Rows = p.pack(sequences, rows, how)
+	states, _ := s.Hidden(p.core, packed, how)
+	return states
+}
+
+// pack puts sequences end to end, each up to the last of its rows. The common beginning of neighbours, up to the first row,
+// is there once. It returns the new places of the rows.
 func (p *CausalLM) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Packed, []int64) {
-	if slices.ContainsFunc(p.model.Config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
+	if slices.ContainsFunc(p.config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
 		return torch.Pack(ids), rows // a token's state depends on how long its sequence is
 	}
 	starts := make([]int, len(ids)+1)
@@ -210,15 +188,31 @@ func each[T, V any](items []T, value func(item T) V) []V {
 	return out
 }
 
-func (p *CausalLM) head(s *torch.Scope, hidden torch.Tensor, targets []int64, temperature float64) (logProbs, entropy, rank torch.Tensor) {
+// logProbs are log π of the targets, the entropy, and the targets' ranks at states [M, H], [M] each.
+func (p *CausalLM) logProbs(s *torch.Scope, states torch.Tensor, targets []int64, temperature float64) (logProbs, entropy, rank torch.Tensor) {
 	var bias *torch.Tensor
 	if p.model.HeadBias != nil {
 		b := p.model.HeadBias.T()
 		bias = &b
 	}
-	return s.TokenLogProbs(hidden, p.model.Head.T(), bias, targets, torch.HeadOptions{
-		Temperature: temperature, Softcap: p.model.Config.Core().LogitSoftcap,
+	return s.TokenLogProbs(states, p.model.Head.T(), bias, targets, torch.HeadOptions{
+		Temperature: temperature, Softcap: p.config.Core().LogitSoftcap,
 	})
+}
+
+// allLogProbs are log π of every token, [m, V], at states [m, H].
+func (p *CausalLM) allLogProbs(s *torch.Scope, states torch.Tensor, temperature float64) torch.Tensor {
+	var bias torch.Tensor
+	if p.model.HeadBias != nil {
+		bias = p.model.HeadBias.T()
+	} else {
+		bias = s.Floats(make([]float32, p.VocabSize()), int64(p.VocabSize()))
+	}
+	z := s.FrozenLinear(states, p.model.Head.T(), bias)
+	if c := p.config.Core().LogitSoftcap; c > 0 {
+		z = s.Scale(s.Tanh(s.Scale(z, 1/c)), c)
+	}
+	return s.LogSoftmax(s.Scale(z, 1/temperature))
 }
 
 // Close frees the policy.
@@ -244,24 +238,11 @@ func (p *CausalLM) body() []*torch.Var {
 	return params
 }
 
-// Changed implements run.Weights: samplers take the weights over before they write on.
+// Changed implements run.Weights: samplers take the new weights over before they generate.
 func (p *CausalLM) Changed() { p.version++ }
 
-// AddValueHead implements Policy.
-func (p *CausalLM) AddValueHead() (err error) {
-	if p.value == nil {
-		p.value, err = newValueHead(p.dir, int64(p.model.Config.Core().HiddenSize))
-	}
-	return err
-}
-
-// Fresh implements Policy.
-func (p *CausalLM) Fresh() (bool, error) {
-	if len(p.adapter.layers) == 0 {
-		return false, nil
-	}
-	return p.adapter.fresh()
-}
+// Version counts the changes of the weights.
+func (p *CausalLM) Version() uint64 { return p.version }
 
 // Groups implements Policy. Norms and biases, which have one dimension, do not decay.
 func (p *CausalLM) Groups() []Group {
@@ -279,23 +260,23 @@ func (p *CausalLM) Groups() []Group {
 // Trainable says whether there is something to train: an adapter that is not merged, or all weights.
 func (p *CausalLM) Trainable() bool { return len(p.body()) > 0 }
 
-// Full tells whether all weights are trained.
+// Full says whether all weights are trained.
 func (p *CausalLM) Full() bool { return p.model.Trainable }
 
 // Parameters counts the weights: all of them, and those that training changes (a value head included).
 func (p *CausalLM) Parameters() (total, trainable int64) {
-	total, trainable = p.model.Parameters+p.adapter.size(), p.adapter.size()
+	total, trainable = p.parameters+p.adapter.size(), p.adapter.size()
 	if p.model.Trainable {
 		trainable = total
 	}
-	head := p.value.size(p.model.Config.Core().HiddenSize)
+	head := p.value.size(p.width())
 	return total + head, trainable + head
 }
 
-// MaxLength is the number of positions that the model has.
-func (p *CausalLM) MaxLength() int { return p.model.Config.Core().MaxPositions }
+// MaxLength is the number of the model's positions.
+func (p *CausalLM) MaxLength() int { return p.config.Core().MaxPositions }
 
-// LengthWithin is how long a sequence may be where at most n tokens are asked for; 0 asks for no limit but the model's.
+// LengthWithin is the longest sequence within a limit of n tokens and the model's own; n = 0 is no limit.
 func (p *CausalLM) LengthWithin(n int) int {
 	if n == 0 {
 		return p.MaxLength()
@@ -304,4 +285,4 @@ func (p *CausalLM) LengthWithin(n int) int {
 }
 
 // VocabSize is the number of token ids.
-func (p *CausalLM) VocabSize() int { return p.model.Config.Core().VocabSize }
+func (p *CausalLM) VocabSize() int { return p.config.Core().VocabSize }

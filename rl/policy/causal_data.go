@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
@@ -110,7 +107,7 @@ func inBatches(examples iter.Seq2[chat.Example, error], take func(batch []chat.E
 // encodeBatch adds the sequences of examples to out, in their order.
 func (p *CausalLM) encodeBatch(out *TokenExamples, batch []chat.Example, o EncodeOptions) error {
 	encoded, errs := make([]Sequence, len(batch)), make([]error, len(batch))
-	shared(len(batch), func(i int) { encoded[i], errs[i] = p.encodeExample(batch[i], o) })
+	onAllProcessors(len(batch), func(i int) { encoded[i], errs[i] = p.encodeExample(batch[i], o) })
 	for i, q := range encoded {
 		if errs[i] != nil {
 			return fmt.Errorf("%s:%d: %w", batch[i].File, batch[i].Line, errs[i])
@@ -126,20 +123,6 @@ func (p *CausalLM) encodeBatch(out *TokenExamples, batch []chat.Example, o Encod
 		out.Sequences = append(out.Sequences, q)
 	}
 	return nil
-}
-
-// shared does n things on all processors.
-func shared(n int, do func(i int)) {
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), n) {
-		workers.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				do(int(i))
-			}
-		})
-	}
-	workers.Wait()
 }
 
 func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error) {
@@ -229,7 +212,7 @@ type renderer = func(*template.Templates, []template.Message, template.Options) 
 // render writes messages as the chat template does; prompt opens the assistant's next turn.
 func (p *CausalLM) render(messages []chat.Message, e chat.Example, prompt bool, how renderer) (jinja.Rendering, error) {
 	if p.Templates == nil {
-		return jinja.Rendering{}, fmt.Errorf("the data has messages, but %s %w", p.model.Dir, template.ErrNone)
+		return jinja.Rendering{}, fmt.Errorf("the data has messages, but %s %w", p.dir, template.ErrNone)
 	}
 	o := template.Options{AddGenerationPrompt: prompt, Special: p.Tokenizer.Special()}
 	var err error

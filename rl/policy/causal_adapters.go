@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/rltrain/rltrain/lora"
 )
 
 // WithAdapter is p's model with the adapter of a folder instead of p's own. They share the weights and the tokenizer: p is
@@ -15,23 +13,24 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if p.merged != nil {
 		return nil, fmt.Errorf("%s has an adapter merged into its weights, so it takes no other", p.BaseModel)
 	}
-	config, pairs, extra, err := lora.Load(dir)
+	saved, err := readAdapter(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := FitsLanguageModel(p.model.Config, config, pairs, extra); err != nil {
-		return nil, fmt.Errorf("%s does not fit %s: %w", dir, p.BaseModel, err)
+	if err := saved.fitsLanguageModel(p.config, p.BaseModel); err != nil {
+		return nil, err
 	}
-	if whole := mergedOnly(config, extra); whole != "" {
-		return nil, fmt.Errorf("%s has %s: only low-rank pairs can be put beside others; write a full model of it with rltrain merge", dir, whole)
+	if only := saved.mergedOnly(); only != "" {
+		return nil, fmt.Errorf("%s has %s, and only low-rank pairs can share a model; write a full model with rltrain merge", dir, only)
 	}
 	model, err := p.model.Share()
 	if err != nil {
 		return nil, err
 	}
-	q := &CausalLM{BaseModel: p.BaseModel, Tokenizer: p.Tokenizer, Templates: p.Templates, dir: dir, model: model, eos: p.eos, shared: true}
-	q.adapter.config, q.adapter.frozen = config, true
-	if err := q.adapter.attach(model.Model, model.Config.Linears(), pairs); err != nil {
+	q := &CausalLM{backbone: &backbone{Tokenizer: p.Tokenizer, source: dir}, Templates: p.Templates, eos: p.eos, shared: true}
+	q.use(model, p.BaseModel)
+	q.adapter.frozen = true
+	if err := q.attach(saved.config, saved.pairs); err != nil {
 		q.Close()
 		return nil, err
 	}
@@ -46,7 +45,7 @@ func (m *Sampler) Load(p *CausalLM) (adapter int, err error) {
 		at = len(m.loaded)
 		m.loaded = append(m.loaded, false)
 	}
-	if err := m.engine.SetAdapter(at+2, p.model.Model); err != nil {
+	if err := m.engine.SetAdapter(at+2, p.core); err != nil {
 		return 0, fmt.Errorf("generating: %w", err)
 	}
 	m.loaded[at] = true
@@ -69,6 +68,3 @@ func (p *CausalLM) SaveAdapter(dir string) error {
 	}
 	return p.adapter.save(dir, nil)
 }
-
-// Version counts the changes of the weights.
-func (p *CausalLM) Version() uint64 { return p.version }

@@ -302,7 +302,7 @@ func TestLanguageLabelComesBack(t *testing.T) {
 			if fresh, err := q.Fresh(); err != nil || fresh {
 				t.Errorf("a trained policy is fresh: %v, %v", fresh, err)
 			}
-			if err := p.Merge(filepath.Join(t.TempDir(), "merged")); err == nil || !strings.Contains(err.Error(), "only the adapter is written") {
+			if err := p.Merge(filepath.Join(t.TempDir(), "merged")); err == nil || !strings.Contains(err.Error(), "PEFT") {
 				t.Errorf("merging: %v", err)
 			}
 		})
@@ -321,9 +321,9 @@ func TestLastToken(t *testing.T) {
 	for i := range ids {
 		var want []float32
 		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			states, _ := s.Hidden(p.lm.model.Model, torch.Pack(ids[i:i+1]), torch.Pass{Adapter: true})
+			states, _ := s.Hidden(p.lm.core, torch.Pack(ids[i:i+1]), torch.Pass{Adapter: true})
 			last := s.Rows(states, s.Ints([]int64{int64(len(ids[i]) - 1)}, 1))
-			want = s.Read(s.Exp(s.LogSoftmax(s.Linear(last, p.head.Weight.T(), p.head.Bias.T()))))
+			want = s.Read(s.Exp(s.LogSoftmax(s.Linear(last, p.head.out.Weight.T(), p.head.out.Bias.T()))))
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -355,7 +355,7 @@ func TestLongTextsInAPrompt(t *testing.T) {
 		t.Errorf("a short text: cut %v, %v", cut, err)
 	}
 	p.MaxLength = 5
-	if _, err := p.Encode([]dataset.Row{{Text: text, Label: "law", File: "rows.csv", Line: 3}}); err == nil || !strings.Contains(err.Error(), "rows.csv:3: the prompt leaves no room") {
+	if _, err := p.Encode([]dataset.Row{{Text: text, Label: "law", File: "rows.csv", Line: 3}}); err == nil || !strings.Contains(err.Error(), "rows.csv:3: the prompt has 88 tokens") {
 		t.Errorf("a prompt that leaves no room: %v", err)
 	}
 }
@@ -372,8 +372,8 @@ func TestScoringRefuses(t *testing.T) {
 		want string
 	}{
 		{LabelConfig{Dir: dir, Labels: []string{"ä", "ö"}, Prompt: ask}, `labels "ä" and "ö" have the same tokens`},
-		{LabelConfig{Dir: dir, Labels: []string{"a", strings.Repeat("b", 5000)}, Prompt: ask}, "longer than the"},
-		{LabelConfig{Dir: dir, Labels: []string{"a", "b"}, Pooling: transformers.PoolMean}, "pooling mean is for encoders"},
+		{LabelConfig{Dir: dir, Labels: []string{"a", strings.Repeat("b", 5000)}, Prompt: ask}, "5002 tokens"},
+		{LabelConfig{Dir: dir, Labels: []string{"a", "b"}, Pooling: transformers.PoolMean}, `pooling "mean" is for encoders`},
 		{LabelConfig{Dir: encoder, Labels: []string{"a", "b"}, Prompt: ask}, "is an encoder"},
 	} {
 		p, err := NewLabel(test.c)
@@ -394,7 +394,7 @@ func TestScoringRefuses(t *testing.T) {
 		`{"pooling":"score","max_length":20}`:                               "has no {text}",
 		`{"pooling":"score","max_length":20,"prompt":{"Text":"what?"}}`:     "has no {text}",
 		`{"pooling":"score","max_length":99999,"prompt":{"Text":"{text}"}}`: "max_length is 99999",
-		`{"pooling":"last","max_length":20}`:                                "it is no sequence classifier",
+		`{"pooling":"last","max_length":20}`:                                "task_type is CAUSAL_LM",
 		`{"pooling":"first","max_length":20}`:                               `pooling is "first"`,
 	} {
 		if err := os.WriteFile(filepath.Join(saved, policyFile), []byte(record), 0o644); err != nil {

@@ -22,10 +22,10 @@ import (
 // The folder appears whole or not at all.
 func (p *Classifier) Merge(dir string) error {
 	if p.lm != nil {
-		return errors.New("merging: the classifier stands on a language model, of which only the adapter is written")
+		return errors.New("merging: rltrain merges classifiers and reward models on encoders only; merge one on a language model with PEFT")
 	}
 	if len(p.adapter.layers) == 0 {
-		return fmt.Errorf("merging: %s is a full model already", p.model.Dir)
+		return fmt.Errorf("merging: %s is a full model already", p.dir)
 	}
 	if err := outfile.Folder(dir, p.writeMerged); err != nil {
 		return fmt.Errorf("merging: %w", err)
@@ -38,8 +38,8 @@ func (p *Classifier) writeMerged(dir string) error {
 	if err != nil {
 		return err
 	}
-	architecture, classifier := p.model.Config.Architectures()
-	head, err := p.headTensors()
+	architecture, classifier := p.config.Architectures()
+	head, err := p.head.tensors()
 	if err != nil {
 		return err
 	}
@@ -68,21 +68,21 @@ func (p *Classifier) writeMerged(dir string) error {
 
 // mergedTensors are the base model's tensors under the names of the merged model, adapters added.
 func (p *Classifier) mergedTensors() ([]safetensors.Tensor, error) {
-	files, err := safetensors.OpenModel(p.model.Dir)
+	files, err := safetensors.OpenModel(p.dir)
 	if err != nil {
 		return nil, err
 	}
 	defer files.Close()
-	names, err := p.model.Config.Resolve(files)
+	names, err := p.config.Resolve(files)
 	if err != nil {
 		return nil, err
 	}
-	adapted := map[string]adaptedLayer{}
-	for _, l := range p.adapter.layers {
-		adapted[l.Name+".weight"] = l
+	changes, err := p.adapter.changes()
+	if err != nil {
+		return nil, err
 	}
 	var tensors []safetensors.Tensor
-	for _, spec := range p.model.Config.TensorNames() {
+	for _, spec := range p.config.TensorNames() {
 		stored, ok := names[spec.Name]
 		if !ok || spec.Group == "head" { // the policy has its own head
 			continue
@@ -98,12 +98,8 @@ func (p *Classifier) mergedTensors() ([]safetensors.Tensor, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l, ok := adapted[spec.Path]; ok {
-			pair, err := l.pair()
-			if err != nil {
-				return nil, err
-			}
-			pair.MergeInto(data)
+		if change := changes[spec.Path]; change != nil {
+			change(data)
 		}
 		tensors = append(tensors, safetensors.FromFloat32s(name, spec.Shape, data))
 	}
@@ -145,7 +141,7 @@ func (p *Classifier) saveMeanPooling(dir string) error {
 		return err
 	}
 	return files.SaveJSON(filepath.Join(dir, folder, "config.json"), map[string]any{
-		"word_embedding_dimension": p.model.Config.HiddenSize,
+		"word_embedding_dimension": p.config.HiddenSize,
 		"pooling_mode_cls_token":   false, "pooling_mode_mean_tokens": true,
 		"pooling_mode_max_tokens": false, "pooling_mode_mean_sqrt_len_tokens": false,
 	})

@@ -1,4 +1,4 @@
-package intent
+package policy
 
 import (
 	"encoding/json"
@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/envs/intent"
 )
 
 func TestMapping(t *testing.T) {
-	labels := append(Labels(), `quoted "ß" <b>`)
+	labels := append(intent.Labels(), `quoted "ß" <b>`)
 	dir := t.TempDir()
 	if err := WriteMapping(dir, labels); err != nil {
 		t.Fatal(err)

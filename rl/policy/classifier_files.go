@@ -1,0 +1,311 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
+)
+
+// Files of a saved policy beside the adapter's and the tokenizer's. The two JSON files have what no file of Hugging Face's
+// has room for.
+const (
+	policyFile = "label_policy.json"
+	rewardFile = "reward_model.json" // of a reward model on a language model
+	headFile   = "head.safetensors"  // head.weight [C, H], head.bias [C]; pooling mean
+)
+
+// policyRecord is the content of label_policy.json.
+type policyRecord struct {
+	Pooling   string `json:"pooling"`
+	MaxLength int    `json:"max_length"`
+	Reward    bool   `json:"reward,omitempty"` // a reward model, with one output and no labels
+	// Prompt is what a language model reads when it scores labels, with TextMark for the text.
+	Prompt envs.Observation `json:"prompt,omitzero"`
+}
+
+// rewardRecord is the content of reward_model.json.
+type rewardRecord struct {
+	MaxLength int `json:"max_length"`
+}
+
+// rewardLabel is transformers' name of the one output of a reward model.
+const rewardLabel = "LABEL_0"
+
+// SaveWeights implements run.Weights: the adapter as PEFT writes it, and the heads.
+func (p *Classifier) SaveWeights(dir string) error {
+	head, err := p.head.tensors()
+	if err != nil {
+		return err
+	}
+	switch p.Pooling {
+	case PoolLast:
+		err = p.lm.saveScored(dir, head)
+	case transformers.PoolMean:
+		if err = safetensors.Write(filepath.Join(dir, headFile), head, nil); err == nil {
+			err = p.adapter.save(dir, nil)
+		}
+	default:
+		err = p.adapter.save(dir, head)
+	}
+	if err != nil {
+		return err
+	}
+	return p.value.save(dir)
+}
+
+// LoadWeights implements run.Weights: it reads what SaveWeights wrote.
+func (p *Classifier) LoadWeights(dir string) error {
+	extra, err := p.adapter.load(dir, p.Pooling == PoolLast)
+	if err != nil {
+		return err
+	}
+	values, err := p.readHead(dir, extra)
+	if err != nil {
+		return err
+	}
+	if err := p.head.write(values); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	return p.value.load(dir)
+}
+
+// readHead reads the values of the classification head in dir; extra holds the tensors beside the adapter's.
+func (p *Classifier) readHead(dir string, extra map[string]safetensors.Tensor) ([][]float32, error) {
+	switch {
+	case p.Pooling == transformers.PoolMean:
+		weight, bias, err := readPair(filepath.Join(dir, headFile), "head.weight", "head.bias", int64(len(p.Labels)), int64(p.width()))
+		return [][]float32{weight, bias}, err
+	case p.model != nil && p.model.Head != nil && extra == nil:
+		return p.folderHead()
+	}
+	values, err := p.head.from(extra)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return values, nil
+}
+
+// Save writes a folder that LoadClassifier or LoadRewardModel, PEFT and (except with pooling mean) transformers'
+// AutoModelForSequenceClassification read: adapter, heads, label mappings, config.json and the tokenizer's files.
+func (p *Classifier) Save(dir string) error {
+	err := p.SaveWeights(dir)
+	if err == nil {
+		err = p.saveCommon(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("saving the policy: %w", err)
+	}
+	return nil
+}
+
+func (p *Classifier) saveCommon(dir string) error {
+	if !p.IsReward() {
+		if err := WriteMapping(dir, p.Labels); err != nil {
+			return err
+		}
+	}
+	name, record := policyFile, any(policyRecord{p.Pooling, p.MaxLength, p.IsReward(), p.words.prompt})
+	if p.IsReward() && p.lm != nil {
+		name, record = rewardFile, rewardRecord{p.MaxLength}
+	}
+	if err := files.SaveJSON(filepath.Join(dir, name), record); err != nil {
+		return err
+	}
+	if err := p.saveConfig(dir); err != nil {
+		return err
+	}
+	return transformers.CopyExtras(dir, p.dir)
+}
+
+// saveConfig copies the model's config.json and changes the labels.
+func (p *Classifier) saveConfig(dir string) error {
+	var raw map[string]json.RawMessage
+	if err := files.LoadJSON(filepath.Join(p.dir, "config.json"), &raw); err != nil {
+		return err
+	}
+	config := map[string]any{}
+	for key, value := range raw { // as it is written: transformers distinguishes 2.0 from 2
+		config[key] = value
+	}
+	label2id := map[string]int{}
+	for i, label := range p.Labels {
+		label2id[label] = i
+	}
+	config["id2label"], config["label2id"] = p.id2Label(), label2id
+	delete(config, "num_labels")
+	return files.SaveJSON(filepath.Join(dir, "config.json"), config)
+}
+
+// id2Label maps class numbers, in decimal, to labels, as config.json has it.
+func (p *Classifier) id2Label() map[string]string {
+	names := map[string]string{}
+	for i, label := range p.Labels {
+		names[strconv.Itoa(i)] = label
+	}
+	return names
+}
+
+// IsClassifierFolder says whether dir has what Save or Merge of a Classifier wrote.
+func IsClassifierFolder(dir string) bool { return has(dir, policyFile) }
+
+func has(dir, file string) bool {
+	_, err := os.Stat(filepath.Join(dir, file))
+	return err == nil
+}
+
+// ReadClassifier reads the Labels, Pooling and MaxLength of a saved Classifier. The policy has no weights: it cannot compute
+// and need not be closed.
+func ReadClassifier(dir string) (*Classifier, error) {
+	var record policyRecord
+	if err := files.LoadJSON(filepath.Join(dir, policyFile), &record); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s has no %s: it is not the folder of a trained policy", dir, policyFile)
+		}
+		return nil, err
+	}
+	p := &Classifier{Labels: []string{rewardLabel}, Pooling: record.Pooling, MaxLength: record.MaxLength, backbone: &backbone{}}
+	p.words.prompt = record.Prompt
+	if record.Reward {
+		return p, nil
+	}
+	var err error
+	p.Labels, err = ReadMapping(dir)
+	return p, err
+}
+
+// LoadClassifier loads what Save wrote, with the base model that its adapter names, or what Merge wrote. model is the folder
+// or a name as hub.Client.Model takes it. Without trainable the adapter is only used. Errors name the file and what is
+// wrong in it.
+func LoadClassifier(ctx context.Context, client *hub.Client, model string, trainable bool) (*Classifier, error) {
+	found, err := client.Model(ctx, model, hub.Weights)
+	if err != nil {
+		return nil, err
+	}
+	p, err := ReadClassifier(found.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if p.IsReward() {
+		return nil, fmt.Errorf("%s is a reward model, which scores completions and has no labels", model)
+	}
+	return p, p.load(ctx, client, found.Dir, !trainable)
+}
+
+// load adds the weights in dir to a policy of which the Labels, Pooling and MaxLength are known. On an error it closes the
+// policy.
+func (p *Classifier) load(ctx context.Context, client *hub.Client, dir string, frozen bool) (err error) {
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	var a savedAdapter // none in the folder of a merged model
+	base := hub.Model{Dir: dir}
+	onLanguageModel := p.Pooling == PoolLast || p.Pooling == PoolScore
+	if onLanguageModel || has(dir, lora.ConfigFile) {
+		if a, err = readAdapter(dir); err != nil {
+			return err
+		}
+		if base, err = a.base(ctx, client); err != nil {
+			return err
+		}
+	}
+	switch {
+	case onLanguageModel:
+		err = p.loadOnLanguageModel(base, a, frozen)
+	case p.Pooling == transformers.PoolMean || p.Pooling == transformers.PoolFamily:
+		err = p.loadOnEncoder(base, a, frozen, dir)
+	default:
+		err = fmt.Errorf("%s: pooling is %q, want %q, %q, %q or %q", filepath.Join(dir, policyFile), p.Pooling, transformers.PoolMean, transformers.PoolFamily, PoolLast, PoolScore)
+	}
+	if err != nil {
+		return err
+	}
+	p.BaseModel, p.source = a.config.BaseModel, dir
+	if limit := p.limit(); p.IsReward() && p.lm != nil {
+		p.shorten() // reward_model.json need not be there
+	} else if p.MaxLength < 1 || p.MaxLength > limit {
+		return fmt.Errorf("%s: max_length is %d, the model reads 1 to %d tokens", filepath.Join(dir, policyFile), p.MaxLength, limit)
+	}
+	p.nameHead()
+	values, err := p.readHead(dir, a.extra)
+	if err != nil {
+		return err
+	}
+	return p.head.set(values)
+}
+
+func (p *Classifier) loadOnEncoder(base hub.Model, a savedAdapter, frozen bool, dir string) error {
+	model, err := transformers.Load(base.Dir)
+	if err != nil {
+		return err
+	}
+	if err := p.useEncoder(model); err != nil {
+		return err
+	}
+	p.adapter.frozen = frozen
+	if a.dir != "" {
+		if err := a.fits(p.config, "", base.Dir); err != nil {
+			return err
+		}
+		if err := p.attach(a.config, a.pairs); err != nil {
+			return err
+		}
+	}
+	p.Tokenizer, err = tokenizer.Load(dir)
+	return err
+}
+
+func (p *Classifier) loadOnLanguageModel(base hub.Model, a savedAdapter, frozen bool) error {
+	lm, err := NewCausalLM(Config{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit})
+	if err != nil {
+		return err
+	}
+	p.useLanguageModel(lm)
+	p.adapter.frozen = frozen
+	if p.Pooling == PoolLast {
+		return lm.attachScored(a)
+	}
+	if err := p.words.spell(lm, p.Labels); err != nil {
+		return fmt.Errorf("%s: %w", a.dir, err)
+	}
+	if err := a.fitsLanguageModel(lm.config, lm.dir); err != nil {
+		return err
+	}
+	if only := a.mergedOnly(); only != "" {
+		return fmt.Errorf("%s has %s, and only low-rank pairs can be trained further", a.dir, only)
+	}
+	return p.attach(a.config, a.pairs)
+}
+
+// readPair reads a linear layer's weight [out, in] and bias [out] from a file.
+func readPair(path, weightName, biasName string, out, in int64) (weight, bias []float32, err error) {
+	file, err := safetensors.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	if weight, err = file.Float32s(weightName); err != nil {
+		return nil, nil, err
+	}
+	if bias, err = file.Float32s(biasName); err != nil {
+		return nil, nil, err
+	}
+	if int64(len(weight)) != out*in || int64(len(bias)) != out {
+		return nil, nil, fmt.Errorf("%s: a head of %d and %d values, want [%d %d] and [%d]", path, len(weight), len(bias), out, in, out)
+	}
+	return weight, bias, nil
+}
