@@ -114,7 +114,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(adapterCases)) {
 		t.Run(name, func(t *testing.T) {
 			base := adapterBase(t, adapterCases[name])
-			bare, err := LoadToken(t.Context(), &hub.Client{}, base, "", "", false)
+			bare, err := LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,7 +122,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			checkScores(t, bare, want.IDs, want.LogProbs[adapterCases[name]])
 
 			// A folder names its base model itself.
-			p, err := LoadToken(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false)
+			p, err := LoadCausalLM(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -133,14 +133,14 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			if err := p.Merge(merged, ""); err != nil {
 				t.Fatal(err)
 			}
-			m, err := LoadToken(t.Context(), &hub.Client{}, merged, "", "", false)
+			m, err := LoadCausalLM(t.Context(), &hub.Client{}, merged, "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer m.Close()
 			checkScores(t, m, want.IDs, want.LogProbs[name])
 			if slices.Contains(mergedCases, name) {
-				_, err := LoadToken(t.Context(), &hub.Client{}, base, adapterData(name), "", true)
+				_, err := LoadCausalLM(t.Context(), &hub.Client{}, base, adapterData(name), "", true)
 				if err == nil || !strings.Contains(err.Error(), "cannot be trained further; write a full model with rltrain merge") {
 					t.Errorf("training it: %v", err)
 				}
@@ -152,7 +152,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			if err := p.Save(saved); err != nil {
 				t.Fatal(err)
 			}
-			q, err := LoadToken(t.Context(), &hub.Client{}, saved, "", "", false)
+			q, err := LoadCausalLM(t.Context(), &hub.Client{}, saved, "", "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -223,7 +223,7 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 		{"no expression", llama, "regex", map[string]any{"target_modules": "(?!model).*"}, "target_modules: the pattern \"(?!model).*\" is not supported"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := LoadToken(t.Context(), &hub.Client{}, c.base, changeAdapter(t, c.adapter, c.change), "", false)
+			p, err := LoadCausalLM(t.Context(), &hub.Client{}, c.base, changeAdapter(t, c.adapter, c.change), "", false)
 			if err == nil {
 				p.Close()
 			}
@@ -240,10 +240,10 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	dir := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": "org/name", "revision": "v1.5"})
-	if _, err := LoadToken(t.Context(), &hub.Client{}, dir, "", "", false); err == nil || !strings.Contains(err.Error(), "org/name@v1.5") {
+	if _, err := LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false); err == nil || !strings.Contains(err.Error(), "org/name@v1.5") {
 		t.Errorf("error %v, want one of org/name@v1.5", err)
 	}
-	p, err := LoadToken(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false)
+	p, err := LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	if err != nil || config.BaseModel != "org/name" || config.Revision != "v1.5" {
 		t.Errorf("%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
 	}
-	fresh := tinyPolicy(t, TokenConfig{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"})
+	fresh := tinyPolicy(t, Config{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"})
 	if err := fresh.Save(saved); err != nil {
 		t.Fatal(err)
 	}

@@ -20,13 +20,13 @@ import (
 )
 
 // tinyPolicy is a policy on a small character-level model, closed at the test's end.
-func tinyPolicy(t *testing.T, c TokenConfig) *CausalLM {
+func tinyPolicy(t *testing.T, c Config) *CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
 	if err := TinyModel(c.Dir, 2, 32, 7); err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewToken(c)
+	p, err := NewCausalLM(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func copies(t *testing.T, p *CausalLM) []Sequence {
 }
 
 func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{})
+	p := tinyPolicy(t, Config{})
 	for _, c := range []struct {
 		name    string
 		example chat.Example
@@ -118,7 +118,7 @@ func conversationOf(turns ...string) chat.Example {
 
 // A text that ends with the end token has one, not two.
 func TestEncodeEndsOnce(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{})
+	p := tinyPolicy(t, Config{})
 	text := func(s string) chat.Example {
 		return chat.Example{Format: chat.LanguageModelling, Text: chat.Content{Text: s}}
 	}
@@ -139,7 +139,7 @@ func TestEncodeAssistantOnly(t *testing.T) {
 	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewToken(TokenConfig{Dir: dir})
+	p, err := NewCausalLM(Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func gradients(t *testing.T, p *CausalLM, sequences []Sequence, limit int, check
 func TestGradientsDoNotDependOnTheDivisionOfABatch(t *testing.T) {
 	for _, tuning := range []string{"lora", "full"} {
 		t.Run(tuning, func(t *testing.T) {
-			c := TokenConfig{Full: tuning == "full"}
+			c := Config{Full: tuning == "full"}
 			if !c.Full {
 				c.R, c.Alpha = 4, 8
 			}
@@ -237,7 +237,7 @@ func TestGradientsDoNotDependOnTheDivisionOfABatch(t *testing.T) {
 }
 
 func TestAnswersShareTheirPrompt(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{R: 4, Alpha: 8})
+	p := tinyPolicy(t, Config{R: 4, Alpha: 8})
 	prompt := []int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	ids := [][]int32{append(prompt[:10:10], 20, 21), append(prompt[:10:10], 30, 31, 32), {40, 41, 42}}
 	rows, targets := []int64{9, 10, 21, 22, 23, 25, 26}, []int64{20, 21, 30, 31, 32, 41, 42}
@@ -287,7 +287,7 @@ func relative(got, want []float32) float64 {
 
 // TestStopStringsEndCompletions takes what a policy writes, and has it write the same up to a part of it.
 func TestStopStringsEndCompletions(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{})
+	p := tinyPolicy(t, Config{})
 	sampler, err := p.NewSampler(2)
 	if err != nil {
 		t.Fatal(err)
@@ -324,7 +324,7 @@ func TestStopStringsEndCompletions(t *testing.T) {
 
 // TestScoreAgreesWithSampling compares what the policy says of a completion with what it said while it wrote it.
 func TestScoreAgreesWithSampling(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{})
+	p := tinyPolicy(t, Config{})
 	sampler, err := p.NewSampler(3)
 	if err != nil {
 		t.Fatal(err)
@@ -361,7 +361,7 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 func TestRandomToken(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
-	p, err := RandomToken(shape, torch.F32, TokenConfig{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
+	p, err := RandomCausalLM(shape, torch.F32, Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

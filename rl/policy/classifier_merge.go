@@ -15,7 +15,7 @@ import (
 )
 
 // Merge writes dir, which must be new or empty: the policy as one full model in float32, every adapted weight
-// W replaced by W + scale·B·A (Hu et al. 2021, section 4.1). LoadLabel reads it; so does transformers
+// W replaced by W + scale·B·A (Hu et al. 2021, section 4.1). LoadClassifier reads it; so does transformers
 // without PEFT, as AutoModelForSequenceClassification for PoolFamily and as AutoModel beside
 // head.safetensors for PoolMean. The value head stays behind: a merged model has no adapter to train.
 //

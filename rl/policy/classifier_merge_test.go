@@ -21,7 +21,7 @@ import (
 
 func loadPolicy(t *testing.T, dir string) *policy.Classifier {
 	t.Helper()
-	p, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir, false)
+	p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			if diff := torchtest.MaxDiff(probabilities(t, merged), want); diff > 1e-5 {
 				t.Errorf("probabilities differ by %g", diff)
 			}
-			plain, err := policy.NewLabel(policy.LabelConfig{Dir: encoder, Labels: adapted.Labels, Pooling: test.pooling, R: 2, Alpha: 4, Seed: 1})
+			plain, err := policy.NewClassifier(policy.Config{Dir: encoder, Labels: adapted.Labels, Pooling: test.pooling, R: 2, Alpha: 4, Seed: 1})
 			if err != nil {
 				t.Fatal(err)
 			}

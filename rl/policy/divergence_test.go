@@ -19,7 +19,7 @@ func anotherTiny(t *testing.T) *CausalLM {
 	if err := TinyModel(dir, 1, 64, 11); err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewToken(TokenConfig{Dir: dir})
+	p, err := NewCausalLM(Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func (d Divergence) apart(p, q []float64) float64 {
 // TestDiverge compares the divergences with their definition in float64, and their gradient with differences: by some of
 // the weights of the head, of a layer and of the embedding that both are.
 func TestDiverge(t *testing.T) {
-	p, teacher := tinyPolicy(t, TokenConfig{Full: true}), anotherTiny(t)
+	p, teacher := tinyPolicy(t, Config{Full: true}), anotherTiny(t)
 	x := &rl.Sample{Tokens: []int32{3, 9, 14, 20, 8, 1}, Rows: []int{1, 2, 3, 4}, Actions: []int32{14, 20, 8, 1}}
 	weight, temperature := []float32{0.5, 0.25, 1, 2}, 0.7
 	for _, d := range []Divergence{{Kind: ReverseKL}, {Kind: ForwardKL}, {Kind: JSD, Mix: 0.3}} {
@@ -154,7 +154,7 @@ func TestDiverge(t *testing.T) {
 
 // TestDivergeFromOneself: a model is as its teacher where it is its teacher, to the last bit of what float32 can tell.
 func TestDivergeFromOneself(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{R: 2, Alpha: 4})
+	p := tinyPolicy(t, Config{R: 2, Alpha: 4})
 	x := &rl.Sample{Tokens: []int32{3, 9, 14}, Rows: []int{0, 1}, Actions: []int32{9, 14}}
 	for _, d := range []Divergence{{Kind: ReverseKL}, {Kind: ForwardKL}, {Kind: JSD, Mix: 0.5}} {
 		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
@@ -172,7 +172,7 @@ func TestDivergeFromOneself(t *testing.T) {
 }
 
 func TestSameTokens(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{})
+	p := tinyPolicy(t, Config{})
 	if err := p.SameTokens(anotherTiny(t)); err != nil {
 		t.Error(err)
 	}
@@ -189,7 +189,7 @@ func TestSameTokens(t *testing.T) {
 	if err := os.WriteFile(path, []byte(swapped), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	other, err := NewToken(TokenConfig{Dir: dir})
+	other, err := NewCausalLM(Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

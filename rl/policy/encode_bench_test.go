@@ -15,7 +15,7 @@ func BenchmarkEncode(b *testing.B) {
 	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
 		b.Fatal(err)
 	}
-	p, err := NewToken(TokenConfig{Dir: dir})
+	p, err := NewCausalLM(Config{Dir: dir})
 	if err != nil {
 		b.Fatal(err)
 	}

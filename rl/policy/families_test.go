@@ -57,7 +57,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 					return
 				}
 				// The merged folder has the layout that the fixture came with, where that is not bare.
-				again, err := policy.NewLabel(policy.LabelConfig{Dir: merged, Labels: adapted.Labels, R: 2, Alpha: 4})
+				again, err := policy.NewClassifier(policy.Config{Dir: merged, Labels: adapted.Labels, R: 2, Alpha: 4})
 				if err != nil {
 					t.Fatal(err)
 				}

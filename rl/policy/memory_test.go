@@ -34,7 +34,7 @@ func heldBytes(t *testing.T) float64 {
 // TestFrozenWeightsAreHeldOnce: what completes prompts packs the weights, beside the mapped file; a second sampler, scores
 // and updates read what is there. A policy of its own is what another copy would look like.
 func TestFrozenWeightsAreHeldOnce(t *testing.T) {
-	c := TokenConfig{Dir: filepath.Join(t.TempDir(), "model"), R: 4, Alpha: 8}
+	c := Config{Dir: filepath.Join(t.TempDir(), "model"), R: 4, Alpha: 8}
 	if err := TinyModel(c.Dir, 4, 512, 7); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func() *CausalLM {
-		p, err := NewToken(c)
+		p, err := NewCausalLM(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestCacheGrowsWithCompletions(t *testing.T) {
 	if err := TinyModel(dir, 2, 256, 7); err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewToken(TokenConfig{Dir: dir})
+	p, err := NewCausalLM(Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

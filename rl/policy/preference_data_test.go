@@ -25,7 +25,7 @@ func singleOf(prompt, answer string, good bool) chat.Example {
 
 // TestEncodePreferences: what is cut, and what is left out, of tokens that are a letter each, six at most.
 func TestEncodePreferences(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{})
+	p := tinyPolicy(t, Config{})
 	type kept struct {
 		Answers []string // of a unit, the end as a full stop
 		Truths  []int32

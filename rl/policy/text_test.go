@@ -17,7 +17,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	load := func() *CausalLM {
-		p, err := NewToken(TokenConfig{Dir: dir})
+		p, err := NewCausalLM(Config{Dir: dir})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 
 // TestSpell tells how long the text is after each token.
 func TestSpell(t *testing.T) {
-	p := tinyPolicy(t, TokenConfig{})
+	p := tinyPolicy(t, Config{})
 	ids, err := p.Tokenizer.EncodeRaw("a+b=", false)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestReply(t *testing.T) {
 	if err := TinyChatModel(dir, 1, 32, 3); err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewToken(TokenConfig{Dir: dir})
+	p, err := NewCausalLM(Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestReply(t *testing.T) {
 			t.Errorf("ended %t: %v and %v, %v; want %v", ended, ids, reply, err, want)
 		}
 	}
-	if _, err := tinyPolicy(t, TokenConfig{}).Reply("c", true); err == nil || !strings.Contains(err.Error(), "chat template") {
+	if _, err := tinyPolicy(t, Config{}).Reply("c", true); err == nil || !strings.Contains(err.Error(), "chat template") {
 		t.Errorf("without a template: %v", err)
 	}
 }

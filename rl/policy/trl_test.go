@@ -49,7 +49,7 @@ func TestEncodeAsTRL(t *testing.T) {
 }
 
 func checkAsTRL(t *testing.T, c trlCase) {
-	p, err := NewToken(TokenConfig{Dir: c.Model})
+	p, err := NewCausalLM(Config{Dir: c.Model})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func tinyToken(t *testing.T, r int) *policy.CausalLM {
 	if err := policy.TinyModel(dir, 1, 32, 7); err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.NewToken(policy.TokenConfig{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5})
+	p, err := policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ var kinds = []kind{
 		}),
 		make: func(t *testing.T) policy.Policy { return tinyToken(t, 2) },
 		load: func(t *testing.T, dir string, trainable bool) policy.Policy {
-			p, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", trainable)
+			p, err := policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", trainable)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +64,7 @@ var kinds = []kind{
 			{Tokens: []int32{2, 5, 3}, Actions: []int32{1}}, {Tokens: []int32{2, 7, 8, 3}, Actions: []int32{0}},
 		}),
 		make: func(t *testing.T) policy.Policy {
-			p, err := policy.NewLabel(policy.LabelConfig{
+			p, err := policy.NewClassifier(policy.Config{
 				Dir: policytest.Encoder(t), Labels: []string{"law", "physics"}, Pooling: transformers.PoolMean, R: 2, Alpha: 4, Seed: 1,
 			})
 			if err != nil {
@@ -74,7 +74,7 @@ var kinds = []kind{
 			return p
 		},
 		load: func(t *testing.T, dir string, trainable bool) policy.Policy {
-			p, err := policy.LoadLabel(t.Context(), &hub.Client{}, dir, trainable)
+			p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, trainable)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -326,7 +326,7 @@ func TestFresh(t *testing.T) {
 	if err := adapted.Save(dir); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", true)
+	loaded, err := policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,13 +26,13 @@ func ask(asText bool) envs.Observation {
 }
 
 // languageLabel is a classifier on a small language model whose adapter and head are no longer what they were.
-func languageLabel(t testing.TB, write func(dir string, layers, width int, seed uint64) error, c LabelConfig) *Classifier {
+func languageLabel(t testing.TB, write func(dir string, layers, width int, seed uint64) error, c Config) *Classifier {
 	t.Helper()
 	c.Dir, c.R, c.Alpha, c.Seed = filepath.Join(t.TempDir(), "tiny"), 4, 8, 5
 	if err := write(c.Dir, 2, 32, 3); err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewLabel(c)
+	p, err := NewClassifier(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestScoredLabelsAreThoseOfEachAlone(t *testing.T) {
 	torchtest.NoLeaks(t)
 	for name, write := range map[string]func(string, int, int, uint64) error{"text": TinyModel, "conversation": TinyChatModel} {
 		t.Run(name, func(t *testing.T) {
-			p := languageLabel(t, write, LabelConfig{Labels: artLabels, Prompt: ask})
+			p := languageLabel(t, write, Config{Labels: artLabels, Prompt: ask})
 			if p.Pooling != PoolScore || (name == "text") != (p.words.prompt.Text != "") {
 				t.Fatalf("pooling %s, prompt %+v", p.Pooling, p.words.prompt)
 			}
@@ -184,7 +184,7 @@ func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32)
 // TestScoredValues: the value of a prompt is read off its last token, whatever labels come behind it.
 func TestScoredValues(t *testing.T) {
 	torchtest.NoLeaks(t)
-	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels, Prompt: ask})
+	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask})
 	if err := p.AddValueHead(); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestScoredValues(t *testing.T) {
 // TestScoredDropout: a prompt meets its own dropout, whatever prompts are asked beside it.
 func TestScoredDropout(t *testing.T) {
 	torchtest.NoLeaks(t)
-	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels, Prompt: ask, Dropout: 0.5})
+	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask, Dropout: 0.5})
 	prompts := encoded(t, p, "a wave", "the old law of 1812")
 	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		scores := func(prompts [][]int32, keys ...uint64) []float32 {
@@ -246,7 +246,7 @@ func near(t *testing.T, what string, got, want []float32, tolerance float64) {
 // TestLanguageLabelComesBack saves and loads classifiers on language models, with a value head, and puts weights back.
 func TestLanguageLabelComesBack(t *testing.T) {
 	torchtest.NoLeaks(t)
-	for pooling, c := range map[string]LabelConfig{PoolLast: {Labels: artLabels, MaxLength: 20}, PoolScore: {Labels: artLabels, Prompt: ask}} {
+	for pooling, c := range map[string]Config{PoolLast: {Labels: artLabels, MaxLength: 20}, PoolScore: {Labels: artLabels, Prompt: ask}} {
 		t.Run(pooling, func(t *testing.T) {
 			p := languageLabel(t, TinyModel, c)
 			if err := p.AddValueHead(); err != nil {
@@ -264,7 +264,7 @@ func TestLanguageLabelComesBack(t *testing.T) {
 			if err := p.Save(dir); err != nil {
 				t.Fatal(err)
 			}
-			q, err := LoadLabel(t.Context(), &hub.Client{}, dir, true)
+			q, err := LoadClassifier(t.Context(), &hub.Client{}, dir, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -312,7 +312,7 @@ func TestLanguageLabelComesBack(t *testing.T) {
 // TestLastToken: a head reads the state of a text's last token, and nothing beside the text changes it.
 func TestLastToken(t *testing.T) {
 	torchtest.NoLeaks(t)
-	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels})
+	p := languageLabel(t, TinyModel, Config{Labels: artLabels})
 	ids := encoded(t, p, "the wave", "the wage", "the wave of the sea")
 	together, err := p.Probs(t.Context(), ids)
 	if err != nil {
@@ -342,7 +342,7 @@ func TestLastToken(t *testing.T) {
 
 func TestLongTextsInAPrompt(t *testing.T) {
 	torchtest.NoLeaks(t)
-	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels, Prompt: ask, MaxLength: 30})
+	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask, MaxLength: 30})
 	text := strings.Repeat("abc ", 20)
 	ids, cut, err := p.EncodeText(text)
 	if err != nil || !cut || len(ids) != 30 {
@@ -368,15 +368,15 @@ func TestScoringRefuses(t *testing.T) {
 	}
 	encoder := filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders", "roberta")
 	for _, test := range []struct {
-		c    LabelConfig
+		c    Config
 		want string
 	}{
-		{LabelConfig{Dir: dir, Labels: []string{"ä", "ö"}, Prompt: ask}, `labels "ä" and "ö" have the same tokens`},
-		{LabelConfig{Dir: dir, Labels: []string{"a", strings.Repeat("b", 5000)}, Prompt: ask}, "5002 tokens"},
-		{LabelConfig{Dir: dir, Labels: []string{"a", "b"}, Pooling: transformers.PoolMean}, `pooling "mean" is for encoders`},
-		{LabelConfig{Dir: encoder, Labels: []string{"a", "b"}, Prompt: ask}, "is an encoder"},
+		{Config{Dir: dir, Labels: []string{"ä", "ö"}, Prompt: ask}, `labels "ä" and "ö" have the same tokens`},
+		{Config{Dir: dir, Labels: []string{"a", strings.Repeat("b", 5000)}, Prompt: ask}, "5002 tokens"},
+		{Config{Dir: dir, Labels: []string{"a", "b"}, Pooling: transformers.PoolMean}, `pooling "mean" is for encoders`},
+		{Config{Dir: encoder, Labels: []string{"a", "b"}, Prompt: ask}, "is an encoder"},
 	} {
-		p, err := NewLabel(test.c)
+		p, err := NewClassifier(test.c)
 		if err == nil {
 			p.Close()
 		}
@@ -385,7 +385,7 @@ func TestScoringRefuses(t *testing.T) {
 		}
 	}
 	// A folder that was tampered with.
-	p := languageLabel(t, TinyModel, LabelConfig{Labels: artLabels, Prompt: ask})
+	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask})
 	saved := t.TempDir()
 	if err := p.Save(saved); err != nil {
 		t.Fatal(err)
@@ -400,7 +400,7 @@ func TestScoringRefuses(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(saved, policyFile), []byte(record), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if q, err := LoadLabel(t.Context(), &hub.Client{}, saved, false); err == nil || !strings.Contains(err.Error(), want) {
+		if q, err := LoadClassifier(t.Context(), &hub.Client{}, saved, false); err == nil || !strings.Contains(err.Error(), want) {
 			if err == nil {
 				q.Close()
 			}
@@ -411,7 +411,7 @@ func TestScoringRefuses(t *testing.T) {
 
 // BenchmarkScore scores 14 labels behind a prompt of 64 tokens: together, with the prompt computed once, and each alone.
 func BenchmarkScore(b *testing.B) {
-	lm, err := RandomToken(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408, RopeTheta: 10000}, torch.F32, TokenConfig{Seed: 1})
+	lm, err := RandomCausalLM(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408, RopeTheta: 10000}, torch.F32, Config{Seed: 1})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func newBench(t testing.TB, servers int) *bench {
 
 func newPolicy(t testing.TB, dir string) *policy.CausalLM {
 	t.Helper()
-	p, err := policy.NewToken(policy.TokenConfig{Dir: dir, R: 2, Alpha: 4, Seed: 3})
+	p, err := policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4, Seed: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,10 +30,10 @@ var labelNames = []string{"a", "b", "c"}
 func classifier(t *testing.T) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
-	p, err := policy.RandomLabel(&transformers.Config{
+	p, err := policy.RandomClassifier(&transformers.Config{
 		ModelType: "bert", VocabSize: 50, HiddenSize: 32, NumHiddenLayers: 2, NumAttentionHeads: 4,
 		IntermediateSize: 64, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
-	}, policy.LabelConfig{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
+	}, policy.Config{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
 	if err != nil {
 		t.Fatal(err)
 	}

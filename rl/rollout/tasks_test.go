@@ -24,7 +24,7 @@ func tiny(t *testing.T) *policy.CausalLM {
 	if err := policy.TinyModel(dir, 2, 32, 3); err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.NewToken(policy.TokenConfig{Dir: dir, Full: true, Seed: 5})
+	p, err := policy.NewCausalLM(policy.Config{Dir: dir, Full: true, Seed: 5})
 	if err != nil {
 		t.Fatal(err)
 	}

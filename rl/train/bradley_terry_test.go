@@ -130,7 +130,7 @@ func tinyReward(t testing.TB, encoder bool) *policy.RewardModel {
 	} else if err := policy.TinyModel(dir, 2, 32, 3); err != nil {
 		t.Fatal(err)
 	}
-	m, err := policy.NewRewardModel(policy.RewardConfig{Dir: dir, R: 4, Alpha: 8, Seed: 5})
+	m, err := policy.NewRewardModel(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 5})
 	if err != nil {
 		t.Fatal(err)
 	}

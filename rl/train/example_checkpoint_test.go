@@ -39,7 +39,7 @@ func ExampleTrain_checkpoint() {
 	check(policy.TinyModel(model, 1, 32, 1))
 	check(os.Mkdir(checkpoint, 0o755))
 	train := func(steps int, h run.Hooks) int {
-		p := must(policy.NewToken(policy.TokenConfig{Dir: model, Full: true}))
+		p := must(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
 		defer p.Close()
 		// The third token is to follow the first two.
 		source := must(epochs.New([]*rl.Sample{{Tokens: []int32{5, 6, 7}, Rows: []int{1}, Actions: []int32{7}}}, 1, 0, 1))

@@ -73,7 +73,7 @@ func trainTiny(task envs.Task, a algo.Algorithm, rate float64, updates train.Upd
 	defer os.RemoveAll(dir)
 	model := filepath.Join(dir, "tiny")
 	check(policy.TinyModel(model, 2, 32, 1)) // or any folder of a causal language model
-	p := must(policy.NewToken(policy.TokenConfig{Dir: model, Full: true}))
+	p := must(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
 	defer p.Close()
 	const steps, prompts, samples = 25, 4, 16
 	sampler := must(p.NewSampler(prompts * samples))

@@ -47,7 +47,7 @@ func Example_loop() {
 	defer os.RemoveAll(dir)
 	model := filepath.Join(dir, "tiny")
 	check(policy.TinyModel(model, 2, 32, 1)) // or any folder of a causal language model
-	p := must(policy.NewToken(policy.TokenConfig{Dir: model, Full: true}))
+	p := must(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
 	defer p.Close()
 	sampler := must(p.NewSampler(prompts * samples))
 	defer sampler.Close()

@@ -20,7 +20,7 @@ import (
 )
 
 // Trains a classifier by reinforcement alone: it is never shown a label, only paid where the one that it
-// chose is right. A policy that is trained already comes from LoadLabel instead of NewLabel.
+// chose is right. A policy that is trained already comes from LoadClassifier instead of NewClassifier.
 func ExampleTrain_classifier() {
 	ctx := context.Background()
 	model, questions, output := exampleFiles() // a folder in the Hugging Face layout, a CSV file, a new folder
@@ -30,7 +30,7 @@ func ExampleTrain_classifier() {
 	labels := must(dataset.Labels(rows))
 	trainRows, validationRows, testRows := dataset.Split(rows, 1)
 
-	p := must(policy.NewLabel(policy.LabelConfig{Dir: model, Labels: labels, R: 8, Alpha: 16, Seed: 1}))
+	p := must(policy.NewClassifier(policy.Config{Dir: model, Labels: labels, R: 8, Alpha: 16, Seed: 1}))
 	defer p.Close()
 	examples, validation, test := must(p.Encode(trainRows)), must(p.Encode(validationRows)), must(p.Encode(testRows))
 
@@ -51,7 +51,7 @@ func ExampleTrain_classifier() {
 	fmt.Println("better than before:", result.BestStep > 0)
 	fmt.Println("over 90 % of the test questions right:", evaluation.Accuracy > 0.9)
 
-	check(p.Save(filepath.Join(output, "classifier"))) // for LoadLabel, rltrain predict, and PEFT
+	check(p.Save(filepath.Join(output, "classifier"))) // for LoadClassifier, rltrain predict, and PEFT
 	// Output:
 	// better than before: true
 	// over 90 % of the test questions right: true

@@ -25,13 +25,13 @@ import (
 )
 
 // spellingPolicy is a policy on a small character-level model, closed at the test's end.
-func spellingPolicy(t *testing.T, c policy.TokenConfig) *policy.CausalLM {
+func spellingPolicy(t *testing.T, c policy.Config) *policy.CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
 	if err := policy.TinyModel(c.Dir, 2, 32, 7); err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.NewToken(c)
+	p, err := policy.NewCausalLM(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func validate(t *testing.T, p *policy.CausalLM, samples []*rl.Sample) policy.Val
 
 func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	torchtest.NoLeaks(t)
-	p := spellingPolicy(t, policy.TokenConfig{Full: true})
+	p := spellingPolicy(t, policy.Config{Full: true})
 	samples := copies(t, p)
 	result, err := quick.train(t.Context(), p, samples, samples, run.Hooks{})
 	if err != nil {
@@ -99,7 +99,7 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	if err := p.Save(dir); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", false)
+	loaded, err := policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 }
 
 func TestGenerateStopsAtStringsAndTellsFinalText(t *testing.T) {
-	p := spellingPolicy(t, policy.TokenConfig{Full: true})
+	p := spellingPolicy(t, policy.Config{Full: true})
 	if _, err := quick.train(t.Context(), p, copies(t, p), nil, run.Hooks{}); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestGenerateStopsAtStringsAndTellsFinalText(t *testing.T) {
 func TestTokenSFTResumesAsIfItHadNotStopped(t *testing.T) {
 	for _, tuning := range []string{"lora", "full"} {
 		t.Run(tuning, func(t *testing.T) {
-			config := policy.TokenConfig{Full: tuning == "full"}
+			config := policy.Config{Full: tuning == "full"}
 			if !config.Full {
 				config.R, config.Alpha, config.Dropout = 4, 8, 0.1
 			}
@@ -231,7 +231,7 @@ func TestTokenSFTResumesAsIfItHadNotStopped(t *testing.T) {
 }
 
 func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
-	p := spellingPolicy(t, policy.TokenConfig{R: 4, Alpha: 8})
+	p := spellingPolicy(t, policy.Config{R: 4, Alpha: 8})
 	samples := copies(t, p)
 	if _, err := (lessons{epochs: 5, batch: 26}).train(t.Context(), p, samples, nil, run.Hooks{}); err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{adapter, merged} {
-		loaded, err := policy.LoadToken(t.Context(), &hub.Client{}, dir, "", "", false)
+		loaded, err := policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +262,7 @@ func TestRandomTokenLearns(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
 	for _, dtype := range []torch.DType{torch.F32, torch.BF16} {
-		p, err := policy.RandomToken(shape, dtype, policy.TokenConfig{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
+		p, err := policy.RandomCausalLM(shape, dtype, policy.Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -77,10 +77,10 @@ var labelNames = []string{"a", "b", "c"}
 func tinyLabel(t testing.TB) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
-	p, err := policy.RandomLabel(&transformers.Config{
+	p, err := policy.RandomClassifier(&transformers.Config{
 		ModelType: "bert", VocabSize: 50, HiddenSize: 16, NumHiddenLayers: 2, NumAttentionHeads: 2,
 		IntermediateSize: 32, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
-	}, policy.LabelConfig{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
+	}, policy.Config{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,14 +93,14 @@ func tinyLabel(t testing.TB) *policy.Classifier {
 func tinyLanguageLabel(t testing.TB, scored bool) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
-	c := policy.LabelConfig{Dir: t.TempDir() + "/tiny", Labels: labelNames, R: 4, Alpha: 8, Dropout: 0.1, Seed: 5}
+	c := policy.Config{Dir: t.TempDir() + "/tiny", Labels: labelNames, R: 4, Alpha: 8, Dropout: 0.1, Seed: 5}
 	if err := policy.TinyModel(c.Dir, 2, 32, 3); err != nil {
 		t.Fatal(err)
 	}
 	if scored {
 		c.Prompt = func(bool) envs.Observation { return envs.Observation{Text: policy.TextMark + ":"} }
 	}
-	p, err := policy.NewLabel(c)
+	p, err := policy.NewClassifier(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func tinyToken(t testing.TB, r int) *policy.CausalLM {
 	if err := policy.TinyModel(dir+"/tiny", 2, 32, 3); err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.NewToken(policy.TokenConfig{Dir: dir + "/tiny", Full: r == 0, R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5})
+	p, err := policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", Full: r == 0, R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 	}
 	for name, w := range want.Losses {
 		t.Run(name, func(t *testing.T) {
-			p, err := policy.NewToken(policy.TokenConfig{Dir: policytest.Fixture(t, "causal/llama"), Full: true})
+			p, err := policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true})
 			if err != nil {
 				t.Fatal(err)
 			}

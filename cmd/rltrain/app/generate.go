@@ -60,9 +60,9 @@ func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.CausalLM, 
 	}
 	client, done := shared.HubOf(c)
 	defer done()
-	p, err := policy.LoadToken(c.Context, client, name, adapter, dtype, false)
+	p, err := policy.LoadCausalLM(c.Context, client, name, adapter, dtype, false)
 	if err != nil {
-		if policy.IsLabelFolder(name) {
+		if policy.IsClassifierFolder(name) {
 			return nil, shared.UsageErrorf("%s is a classifier: rltrain predict and rltrain eval work with it", name)
 		}
 		return nil, fmt.Errorf("%w%s", err, stagesIn(name))

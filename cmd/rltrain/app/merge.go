@@ -46,7 +46,7 @@ func merge(c *cli.Context) error {
 		return fmt.Errorf("--model: %w%s", err, stagesIn(dir))
 	}
 	work := mergeLanguageModel
-	if reward := policy.IsRewardFolder(found.Dir); reward || policy.IsLabelFolder(found.Dir) {
+	if reward := policy.IsRewardFolder(found.Dir); reward || policy.IsClassifierFolder(found.Dir) {
 		if dtype != "" {
 			return shared.UsageErrorf("--dtype: does not apply to %s, a classifier", dir)
 		}
@@ -66,7 +66,7 @@ func merge(c *cli.Context) error {
 }
 
 func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ string) error {
-	policy, err := policy.LoadLabel(ctx, client, model, false)
+	policy, err := policy.LoadClassifier(ctx, client, model, false)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func mergeReward(ctx context.Context, client *hub.Client, model, output, _ strin
 }
 
 func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, dtype string) error {
-	policy, err := policy.LoadToken(ctx, client, model, "", "", false)
+	policy, err := policy.LoadCausalLM(ctx, client, model, "", "", false)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func newLanguageModel(t *testing.T) folders {
 	if err := policy.TinyModel(f.base, 2, 32, 7); err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.NewToken(policy.TokenConfig{Dir: f.base, R: 4, Alpha: 8, Seed: 1})
+	p, err := policy.NewCausalLM(policy.Config{Dir: f.base, R: 4, Alpha: 8, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

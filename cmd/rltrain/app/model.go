@@ -32,9 +32,9 @@ func model(c *cli.Context) (string, error) {
 func loadPolicy(c *cli.Context, name string) (*policy.Classifier, error) {
 	client, done := shared.HubOf(c)
 	defer done()
-	p, err := policy.LoadLabel(c.Context, client, name, false)
+	p, err := policy.LoadClassifier(c.Context, client, name, false)
 	if err != nil {
-		if record, unread := run.ReadRun(name); unread == nil && !policy.IsLabelFolder(name) {
+		if record, unread := run.ReadRun(name); unread == nil && !policy.IsClassifierFolder(name) {
 			return nil, shared.UsageErrorf("%s is a language model, of a run of task %s: rltrain generate works with it", name, record.Task)
 		}
 		return nil, fmt.Errorf("loading the model: %w%s", err, stagesIn(name))
@@ -53,7 +53,7 @@ func stagesIn(dir string) string {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		record, err := run.ReadRun(path)
-		trained := err == nil && record.Status == run.StatusFinished || policy.IsLabelFolder(path)
+		trained := err == nil && record.Status == run.StatusFinished || policy.IsClassifierFolder(path)
 		if trained && (best == "" || record.Started.After(newest)) {
 			best, newest = path, record.Started
 		}

@@ -59,7 +59,7 @@ func TestText(t *testing.T) {
 				t.Fatalf("exit code %d: %s", code, errs)
 			}
 			dir := f.stageOf(t, out, test.algorithm)
-			p, err := policy.ReadLabelFolder(dir)
+			p, err := policy.ReadClassifier(dir)
 			labels := []string{"high", "low", "lower"}
 			if strings.Contains(test.options, "--labels") {
 				labels = []string{"lower", "high", "low"}

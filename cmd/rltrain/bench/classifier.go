@@ -125,7 +125,7 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 	for i := range labels {
 		labels[i] = strconv.Itoa(i)
 	}
-	p, err := policy.RandomLabel(bertShapes[b.shape], policy.LabelConfig{
+	p, err := policy.RandomClassifier(bertShapes[b.shape], policy.Config{
 		BaseModel: "random", Labels: labels, Pooling: transformers.PoolMean, R: b.r, Alpha: 2 * float64(b.r),
 		Targets: []string{"query", "value"}, Seed: 1, Frozen: b.mode == "infer",
 	})

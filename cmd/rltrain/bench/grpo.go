@@ -190,7 +190,7 @@ func (b grpoBench) policy() (*policy.CausalLM, error) {
 	if err := forgetEnd(model); err != nil {
 		return nil, err
 	}
-	return policy.NewToken(policy.TokenConfig{
+	return policy.NewCausalLM(policy.Config{
 		Dir: model, DType: b.dtype, R: b.r, Alpha: 2 * float64(b.r), Seed: 1,
 		Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
 	})

@@ -68,7 +68,7 @@ func (l *randomLlama) policy() (*policy.CausalLM, error) {
 	if err != nil {
 		return nil, err
 	}
-	return policy.RandomToken(shape, dtype, policy.TokenConfig{
+	return policy.RandomCausalLM(shape, dtype, policy.Config{
 		BaseModel: "random", R: l.r, Alpha: 2 * float64(l.r), Seed: 1,
 		Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
 	})

@@ -59,7 +59,7 @@ func doctor(c *cli.Context) error {
 	}
 	var s shared.Sheet
 	switch {
-	case policy.IsLabelFolder(found.Dir):
+	case policy.IsClassifierFolder(found.Dir):
 		if c.IsSet("task") {
 			return shared.UsageErrorf("--task: does not apply to %s, a classifier", name)
 		}
@@ -95,7 +95,7 @@ func describeMachine(c *cli.Context) error {
 }
 
 func describeClassifier(s *shared.Sheet, dir string) error {
-	policy, err := policy.ReadLabelFolder(dir)
+	policy, err := policy.ReadClassifier(dir)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func describeLanguageModel(s *shared.Sheet, dir, task string, adapter int64) err
 	if err != nil {
 		return err
 	}
-	policy, err := policy.ReadTokenFolder(dir)
+	policy, err := policy.ReadCausalLM(dir)
 	if err != nil {
 		return err
 	}

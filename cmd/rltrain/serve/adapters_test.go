@@ -20,7 +20,7 @@ import (
 func adapter(t testing.TB, s *running, dir string, seed uint64, change ...func(float32) float32) {
 	t.Helper()
 	if err := s.engine.ask(t.Context(), func() error {
-		p, err := policy.NewToken(policy.TokenConfig{Dir: s.base.BaseModel, R: 2, Alpha: 4, Seed: seed})
+		p, err := policy.NewCausalLM(policy.Config{Dir: s.base.BaseModel, R: 2, Alpha: 4, Seed: seed})
 		if err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func startModel(t testing.TB, dir string, c Config) *running {
 	thread := torch.NewThread()
 	go func() {
 		s.ended <- thread.Do(context.Background(), func(context.Context) error {
-			p, err := policy.NewToken(policy.TokenConfig{Dir: dir})
+			p, err := policy.NewCausalLM(policy.Config{Dir: dir})
 			if err != nil {
 				made <- err
 				return err

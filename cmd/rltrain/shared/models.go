@@ -41,7 +41,7 @@ func (m *Models) Critic(name string) (envs.Critic, error) {
 	return critic{model, m.thread}, nil
 }
 
-// OpenJudge opens the judge; dtype is policy.TokenConfig's.
+// OpenJudge opens the judge; dtype is policy.Config's.
 func (m *Models) OpenJudge(name, dtype string) error {
 	found, err := m.hub.Model(m.ctx, name, hub.Weights)
 	if err != nil {

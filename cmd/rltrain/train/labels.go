@@ -186,7 +186,7 @@ func (t *labelRun) startingPolicy(ctx context.Context) (*policy.Classifier, erro
 		pooling = ""
 	}
 	lora := c.NewLabel.LoRA
-	made := policy.LabelConfig{
+	made := policy.Config{
 		Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, Labels: t.data.labels, Pooling: pooling, MaxLength: c.Labels.MaxLength,
 		R: lora.R, Alpha: float64(lora.Alpha), Dropout: lora.Dropout, Targets: lora.Targets, Seed: c.General.Seed,
 	}
@@ -197,13 +197,13 @@ func (t *labelRun) startingPolicy(ctx context.Context) (*policy.Classifier, erro
 		}
 		made.Prompt = func(asText bool) envs.Observation { return task.Prompt(t.data.labels, asText) }
 	}
-	return policy.NewLabel(made)
+	return policy.NewClassifier(made)
 }
 
 // load loads a policy, by its folder or name, to go on training it.
 func (t *labelRun) load(ctx context.Context, dir string) (*policy.Classifier, error) {
 	c := t.config
-	p, err := policy.LoadLabel(ctx, t.hub, dir, true)
+	p, err := policy.LoadClassifier(ctx, t.hub, dir, true)
 	if err != nil {
 		return nil, c.Errorf("pretrained_model", "%v", err)
 	}
@@ -395,7 +395,7 @@ func (t *labelRun) trained(ctx context.Context, stage string, p *policy.Classifi
 	}
 	dir := t.stageDir(stage)
 	// To be trained, so that it gives the same bits as in the process that has trained it.
-	earlier, err := policy.LoadLabel(ctx, t.hub, dir, true)
+	earlier, err := policy.LoadClassifier(ctx, t.hub, dir, true)
 	if err != nil {
 		return result, err
 	}

@@ -225,7 +225,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rc := policy.RewardConfig{
+	rc := policy.Config{
 		Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit, MaxLength: o.MaxLength,
 		R: o.R, Alpha: float64(o.Alpha), Targets: o.Targets, Seed: c.General.Seed,
 	}

@@ -206,7 +206,7 @@ func (t *trainer) reference(ctx context.Context) (policy.Policy, error) {
 	if c.Replay == nil || c.Replay.ReferenceModel == "" || c.Replay.ReferenceModel == c.General.Model || c.Loss.Loss == config.LossReinforce {
 		return nil, nil
 	}
-	p, err := policy.LoadToken(ctx, t.hub, c.Replay.ReferenceModel, "", t.dtype(), false)
+	p, err := policy.LoadCausalLM(ctx, t.hub, c.Replay.ReferenceModel, "", t.dtype(), false)
 	if err != nil {
 		return nil, c.Errorf("reference_model", "%v", err)
 	}
@@ -219,7 +219,7 @@ func (t *trainer) teacher(ctx context.Context, p *policy.CausalLM) (*policy.Caus
 	if !ok {
 		return nil, nil
 	}
-	teacher, err := policy.LoadToken(ctx, t.hub, distill.Teacher, "", t.dtype(), false)
+	teacher, err := policy.LoadCausalLM(ctx, t.hub, distill.Teacher, "", t.dtype(), false)
 	if err != nil {
 		return nil, t.config.Errorf("teacher", "%v", err)
 	}

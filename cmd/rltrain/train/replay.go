@@ -40,7 +40,7 @@ func Replay(ctx context.Context, c *config.Config, dir string, kept []rl.Record,
 
 // replayText plays the kept actions to the task once more.
 func (t *trainer) replayText(ctx context.Context, dir string, records []rl.Record) error {
-	p, err := policy.ReadTokenFolder(dir)
+	p, err := policy.ReadCausalLM(dir)
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func replayed(ctx context.Context, task envs.Task, r *rl.Record) (turns []envs.C
 
 // replayLabels judges the kept choices of a classifier.
 func (t *trainer) replayLabels(ctx context.Context, dir string, records []rl.Record) error {
-	folder, err := policy.ReadLabelFolder(dir)
+	folder, err := policy.ReadClassifier(dir)
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ func (t *trainer) startingModel(ctx context.Context, start, stage string) (*poli
 		if shared.SameFolder(start, t.stageDir(stage)) {
 			return nil, c.Errorf("pretrained_model", "%s is the folder that this run writes; choose another --output-dir", start)
 		}
-		p, err := policy.LoadToken(ctx, t.hub, start, "", t.dtype(), true)
+		p, err := policy.LoadCausalLM(ctx, t.hub, start, "", t.dtype(), true)
 		if err != nil {
 			return nil, c.Errorf("pretrained_model", "%v", err)
 		}
@@ -130,11 +130,11 @@ func (t *trainer) startingModel(ctx context.Context, start, stage string) (*poli
 	if err != nil {
 		return nil, err
 	}
-	o := policy.TokenConfig{Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, DType: t.dtype(), Full: c.FullTuning(), Seed: c.General.Seed}
+	o := policy.Config{Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, DType: t.dtype(), Full: c.FullTuning(), Seed: c.General.Seed}
 	if lora := c.Tokens.LoRA; !o.Full {
 		o.R, o.Alpha, o.Dropout, o.Targets = lora.R, float64(lora.Alpha), lora.Dropout, lora.Targets
 	}
-	return policy.NewToken(o)
+	return policy.NewCausalLM(o)
 }
 
 // modelFolder is the folder of --model; of the model tiny it is made, with a chat template for tasks that imitate.

@@ -73,7 +73,7 @@ func writeTokenizer(t testing.TB, dir string) {
 func Classifier(t testing.TB, encoder, pooling string, labels ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	p, err := policy.NewLabel(policy.LabelConfig{Dir: encoder, Labels: labels, Pooling: pooling, R: 2, Alpha: 4, Seed: 1})
+	p, err := policy.NewClassifier(policy.Config{Dir: encoder, Labels: labels, Pooling: pooling, R: 2, Alpha: 4, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func New(t testing.TB, dir string) *Server {
 	t.Helper()
 	s := &Server{t: t, thread: torch.NewThread(), adapters: map[string]writer{}}
 	if err := s.do(func() (err error) {
-		s.base, err = newWriter(policy.NewToken(policy.TokenConfig{Dir: dir}))
+		s.base, err = newWriter(policy.NewCausalLM(policy.Config{Dir: dir}))
 		return err
 	}); err != nil {
 		t.Fatal(err)
