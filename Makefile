@@ -24,8 +24,9 @@ bundle: cuda cli ## build/rltrain-linux-x86_64.tar.xz: what runs with another ma
 cli: build/.tools ## bin/rltrain
 	@$(GOENV) go build -o bin/rltrain ./cmd/rltrain
 
-models: build/.tools ## put the default encoder and the interpreter of pepper into the cache
-	@python3 scripts/setup/model.py > /dev/null
+models: cli ## put the models smollm2 and all-MiniLM-L6-v2 and the interpreter of pepper into the cache
+	@bin/rltrain models pull all-MiniLM-L6-v2 > /dev/null
+	@bin/rltrain models pull smollm2 > /dev/null
 	@python3 scripts/setup/pepper.py > /dev/null
 
 env: build/.tools ## print the exports for plain go test, go vet and gopls: eval "$$(make env)"
@@ -60,6 +61,7 @@ bench: core models ## all Go benchmarks
 compat: all cuda ## compare with transformers, peft and OpenAI's client (needs Python; makes virtual environments); compile for GPUs
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
 	@scripts/compat.sh
+	@scripts/compat.sh scripts/gguf_parity.py
 
 load: all ## 200 clients of a server at once, half of them cut off; training on servers that are killed
 	@$(GOENV) go test -count=1 -timeout 20m -run Load -tags load ./cmd/...

@@ -70,7 +70,7 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "rltrain"), nil
 }
 
-// Model finds a model: a folder; a GGUF file; a name in the cache of `make` ("sentence-transformers/all-MiniLM-L6-v2", or its
+// Model finds a model: a folder; a GGUF file; one of [KnownModels], which it fetches on first use; a name in rltrain's own cache ("sentence-transformers/all-MiniLM-L6-v2", or its
 // last part where that is not ambiguous); or a repository of the Hub, org/name or org/name@revision, where a
 // revision is a branch, a tag or a commit and "main" by default, or a GGUF file in one, org/name/FILE.gguf. Of a repository it fetches what is needed and
 // not in the cache. A branch is looked up each time; where the Hub gives no answer or no access, what the cache
@@ -83,6 +83,9 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 	}
 	if filepath.IsAbs(model) || strings.HasPrefix(model, ".") {
 		return Model{}, fmt.Errorf("model folder %s does not exist", model)
+	}
+	if _, ok := knownModel(model); ok {
+		return c.Pull(ctx, model)
 	}
 	cache, err := CacheDir()
 	if err != nil {
@@ -107,7 +110,7 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 	found, err := s.model(ctx, need, file)
 	var nothing unknown
 	if errors.As(err, &nothing) {
-		return Model{}, fmt.Errorf("model %q is neither a folder nor in %s, where `make models` puts the default one, and %w", model, models, err)
+		return Model{}, fmt.Errorf("model %q is neither a folder nor in %s, nor one of those that `rltrain models` lists, and %w", model, models, err)
 	}
 	if err != nil {
 		return Model{}, fmt.Errorf("model %s: %w", r, err)

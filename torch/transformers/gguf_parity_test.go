@@ -1,6 +1,7 @@
 package transformers_test
 
 import (
+	stdcmp "cmp"
 	"encoding/json"
 	"math"
 	"os"
@@ -27,10 +28,15 @@ type ggufCase struct {
 	} `json:"texts"`
 }
 
-// ggufFolders are model folders of the GGUF files of testdata by name.
+// ggufCases is the folder of GGUF files and their cases: those of testdata, or of a larger model by scripts/gguf_parity.py.
+func ggufCases() string {
+	return stdcmp.Or(os.Getenv("RLTRAIN_GGUF_CASES"), filepath.Join("testdata", "gguf"))
+}
+
+// ggufFolders are model folders of the GGUF files by name.
 func ggufFolders(t *testing.T) map[string]string {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join("testdata", "gguf", "*.gguf"))
+	paths, err := filepath.Glob(filepath.Join(ggufCases(), "*.gguf"))
 	if err != nil || len(paths) == 0 {
 		t.Fatal("no GGUF files", err)
 	}
@@ -47,7 +53,7 @@ func ggufFolders(t *testing.T) map[string]string {
 
 func readCase(t *testing.T, name string) (c ggufCase) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "gguf", name+".json"))
+	data, err := os.ReadFile(filepath.Join(ggufCases(), name+".json"))
 	if err == nil {
 		err = json.Unmarshal(data, &c)
 	}

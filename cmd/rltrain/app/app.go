@@ -140,7 +140,7 @@ rltrain COMMAND --help                 explain a command`,
 		}
 		app.Commands = append(app.Commands, c)
 	}
-	app.Commands = append(app.Commands, mergeCommand(), doctor.Command(), reportCommand(), replayCommand(), sandboxCommand(), bench.Command(), answerCommand(), completionCommand())
+	app.Commands = append(app.Commands, modelsCommand(), mergeCommand(), doctor.Command(), reportCommand(), replayCommand(), sandboxCommand(), bench.Command(), answerCommand(), completionCommand())
 	for _, c := range app.Commands {
 		// Otherwise a folder called help could not be an argument.
 		c.HideHelpCommand = true

@@ -29,7 +29,8 @@ func languageModelFlags() ([]cli.Flag, error) {
 		return nil, err
 	}
 	return append([]cli.Flag{
-		&cli.StringFlag{Name: "model", Usage: "language model: a folder, that of an adapter too, or a name on the hub or in the cache"},
+		&cli.StringFlag{Name: "model", Usage: "language model: smollm2, a model or adapter folder, a GGUF file, or org/name on the Hugging Face Hub"},
+		ggufFlag(),
 		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder, or a name on the hub"},
 		&cli.StringFlag{Name: "dtype", Usage: "how weights are kept: fp32, bf16 or fp16; a GPU multiplies in their type, a CPU with AVX512-BF16 in bf16, others in fp32", DefaultText: "bf16 on a GPU that multiplies in it, else as stored"},
 		&cli.BoolFlag{Name: "bf16", Usage: "the same as --dtype bf16"},

@@ -159,7 +159,7 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 		return argv, nil
 	}
 	words, args := []string{argv[0], command.Name}, args[1:]
-	if len(command.Subcommands) > 0 {
+	if len(command.Subcommands) > 0 && (len(args) > 0 || command.Action == nil) {
 		if len(args) == 0 || strings.HasPrefix(args[0], "-") && !asksForHelp(args) {
 			return nil, usagef("%s needs a command: %s", command.Name, strings.Join(commandNames(command.Subcommands), ", "))
 		}

