@@ -75,7 +75,7 @@ func chooseGGUF(names []string, wanted string) (string, error) {
 	case len(found) == 0:
 		return "", nil
 	case len(found) > 1:
-		return "", fmt.Errorf("it has %d GGUF files: %s; choose one with --gguf-file", len(found), strings.Join(found[:min(len(found), 20)], ", "))
+		return "", fmt.Errorf("it has %d GGUF files: %s; name one, as in --model DIR/%s", len(found), strings.Join(found[:min(len(found), 20)], ", "), found[0])
 	}
 	return found[0], nil
 }

@@ -56,7 +56,7 @@ func TestGGUFModels(t *testing.T) {
 		{model: "org/one/a.Q4_1.gguf", name: "org/one/a.Q4_1.gguf"},
 		{model: "org/many", file: "b.gguf", name: "org/many/b.gguf"},
 		{model: "org/many/a.gguf", name: "org/many/a.gguf"},
-		{model: "many", want: "--gguf-file"},
+		{model: "many", want: "DIR/a.gguf"},
 		{model: "many", file: "c.gguf", want: "c.gguf"},
 		{model: "org/many", file: "c.gguf", want: "c.gguf"},
 		{model: "org/one/none.gguf", want: "none.gguf"},
