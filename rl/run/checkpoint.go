@@ -24,8 +24,7 @@ const (
 	manifestFile     = "manifest.json"
 )
 
-// manifest is a checkpoint's own list of what it consists of. It is written
-// last, so a folder whose manifest verifies is complete.
+// manifest lists the files of a checkpoint. It is written last, so a checkpoint with a valid manifest is complete.
 type manifest struct {
 	Step  int             `json:"step"`
 	Files []manifestEntry `json:"files"`
@@ -37,16 +36,14 @@ type manifestEntry struct {
 	SHA256 string `json:"sha256"`
 }
 
-// SaveCheckpoint writes runDir/checkpoints/checkpoint-<step>. write fills the
-// empty folder that it is given; sizes and SHA-256 sums go into manifest.json,
-// everything is synced to disk, and only then does the folder get its name.
-// Afterwards all but the newest keep checkpoints are removed; the one just
-// written stays and does not count. A process
-// killed at any point leaves a state that [LatestCheckpoint] can use; an error
-// leaves the checkpoints that were there.
+// SaveCheckpoint writes runDir/checkpoints/checkpoint-<step>. write fills an empty temporary folder. SaveCheckpoint adds
+// manifest.json with sizes and SHA-256 sums, syncs everything to disk, and renames the folder. Then it removes all but the
+// newest keep checkpoints; the one just written always stays.
+//
+// [LatestCheckpoint] works after a kill at any point. An error leaves the existing checkpoints unchanged.
 func SaveCheckpoint(runDir string, step, keep int, write func(dir string) error) error {
 	if step < 0 || keep < 1 {
-		return fmt.Errorf("checkpoint %d, keeping %d: the step must be at least 0 and one must be kept", step, keep)
+		return fmt.Errorf("checkpoint %d, keep %d: step must be at least 0 and keep at least 1", step, keep)
 	}
 	if err := saveCheckpoint(runDir, step, write); err != nil {
 		return fmt.Errorf("checkpoint %d: %w", step, err)
@@ -63,7 +60,7 @@ func saveCheckpoint(runDir string, step int, write func(dir string) error) error
 		return err
 	}
 	if err := settle(root); err != nil {
-		return fmt.Errorf("clearing what a killed process left: %w", err)
+		return fmt.Errorf("cleaning up after a killed process: %w", err)
 	}
 	final := checkpointPath(root, step)
 	tmp := final + unfinishedSuffix
@@ -75,16 +72,14 @@ func saveCheckpoint(runDir string, step int, write func(dir string) error) error
 		err = seal(tmp, step)
 	}
 	if err != nil {
-		_ = os.RemoveAll(tmp) // what stays is cleared by the next save
+		_ = os.RemoveAll(tmp) // the next save removes any rest
 		return err
 	}
 	return promote(tmp, final)
 }
 
-// LatestCheckpoint finds the newest checkpoint of runDir whose every file has
-// the size and SHA-256 of its manifest. Newer ones that are damaged are
-// skipped, each described in skipped. With no checkpoint at all, dir is empty;
-// where there are some and none is whole, that is an error.
+// LatestCheckpoint finds the newest checkpoint of runDir whose files match its manifest. skipped describes newer damaged
+// ones. dir is "" if there is no checkpoint. If all are damaged, that is an error.
 func LatestCheckpoint(runDir string) (dir string, step int, skipped []string, err error) {
 	root := filepath.Join(runDir, checkpointsDir)
 	found, err := listCheckpoints(root)
@@ -96,19 +91,19 @@ func LatestCheckpoint(runDir string) (dir string, step int, skipped []string, er
 		if damage == nil {
 			return c.dir, c.step, skipped, nil
 		}
-		// A folder without its final name is usually just half written.
+		// A folder without its final name is usually incomplete, not damaged.
 		if !c.unfinished {
 			skipped = append(skipped, fmt.Sprintf("%s: %v", filepath.Base(c.dir), damage))
 		}
 	}
 	if len(skipped) > 0 {
-		return "", 0, skipped, fmt.Errorf("%s: no whole checkpoint (%s)", root, strings.Join(skipped, "; "))
+		return "", 0, skipped, fmt.Errorf("%s: every checkpoint is damaged (%s)", root, strings.Join(skipped, "; "))
 	}
 	return "", 0, nil, nil
 }
 
-// checkpointAt checks that dir is a whole checkpoint of runDir, and removes those after it, from which a run that goes
-// on there would otherwise be resumed later. An error names what is wrong and touches nothing.
+// checkpointAt verifies that dir is a complete checkpoint of runDir and removes later ones, so that a later resume does not
+// start from them. An error changes nothing.
 func checkpointAt(runDir, dir string) (step int, err error) {
 	found, err := listCheckpoints(filepath.Join(runDir, checkpointsDir))
 	if err != nil {
@@ -116,15 +111,15 @@ func checkpointAt(runDir, dir string) (step int, err error) {
 	}
 	at := slices.IndexFunc(found, func(c checkpointEntry) bool { return !c.unfinished && c.dir == dir })
 	if at < 0 {
-		return 0, fmt.Errorf("%s is no checkpoint of the run in %s", dir, runDir)
+		return 0, fmt.Errorf("%s is not a checkpoint of the run in %s", dir, runDir)
 	}
 	if err := verify(dir, found[at].step); err != nil {
-		return 0, fmt.Errorf("%s is damaged: %w; an earlier one may be whole", dir, err)
+		return 0, fmt.Errorf("%s is damaged: %w; try an earlier checkpoint", dir, err)
 	}
 	for _, c := range found {
 		if c.step > found[at].step {
 			if err := os.RemoveAll(c.dir); err != nil {
-				return 0, fmt.Errorf("removing what follows %s: %w", dir, err)
+				return 0, fmt.Errorf("removing checkpoints after %s: %w", dir, err)
 			}
 		}
 	}
@@ -141,8 +136,7 @@ func checkpointPath(root string, step int) string {
 	return filepath.Join(root, checkpointPrefix+strconv.Itoa(step))
 }
 
-// listCheckpoints returns the checkpoint folders, newest first; of one step,
-// the finished before the unfinished.
+// listCheckpoints returns the checkpoint folders, newest first. For the same step, finished ones come first.
 func listCheckpoints(root string) ([]checkpointEntry, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -170,8 +164,7 @@ func listCheckpoints(root string) ([]checkpointEntry, error) {
 	return found, nil
 }
 
-// settle ends what a killed process began: a complete checkpoint without its
-// final name gets it, the others go.
+// settle cleans up after a killed process: it renames complete checkpoints and removes incomplete ones.
 func settle(root string) error {
 	found, err := listCheckpoints(root)
 	if err != nil {
@@ -193,8 +186,8 @@ func settle(root string) error {
 	return nil
 }
 
-// promote gives a complete folder its final name, in place of an older
-// checkpoint of the same step. In between, the complete folder still counts.
+// promote renames a complete folder to its final name and replaces an older checkpoint of the same step. tmp is valid
+// until then.
 func promote(tmp, final string) error {
 	if err := os.RemoveAll(final); err != nil {
 		return err
@@ -205,9 +198,8 @@ func promote(tmp, final string) error {
 	return syncPath(filepath.Dir(final))
 }
 
-// rotate removes the oldest checkpoints beyond keep. Those of a later step
-// than the one just written are what a resumed run stepped back from: the
-// damaged ones go, so that they never count as newest.
+// rotate removes the oldest checkpoints beyond keep. It also removes damaged checkpoints of later steps, which a resumed
+// run skipped, so that they never count as newest.
 func rotate(runDir string, written, keep int) error {
 	root := filepath.Join(runDir, checkpointsDir)
 	found, err := listCheckpoints(root)
@@ -231,7 +223,7 @@ func rotate(runDir string, written, keep int) error {
 	return nil
 }
 
-// seal writes the manifest of what lies in dir and syncs files and folders.
+// seal writes the manifest of dir and syncs files and folders to disk.
 func seal(dir string, step int) error {
 	m := manifest{Step: step, Files: []manifestEntry{}}
 	var folders []string
@@ -248,7 +240,7 @@ func seal(dir string, step int) error {
 			return err
 		}
 		if !e.Type().IsRegular() || name == manifestFile {
-			return fmt.Errorf("%s cannot be part of a checkpoint", name)
+			return fmt.Errorf("%s is not allowed in a checkpoint", name)
 		}
 		size, sum, err := digest(path)
 		if err != nil {
@@ -263,7 +255,7 @@ func seal(dir string, step int) error {
 	if err := files.SaveJSON(filepath.Join(dir, manifestFile), m); err != nil {
 		return err
 	}
-	slices.Reverse(folders) // children before their parents
+	slices.Reverse(folders) // children before parents
 	for _, folder := range folders {
 		if err := syncPath(folder); err != nil {
 			return err
@@ -272,7 +264,7 @@ func seal(dir string, step int) error {
 	return nil
 }
 
-// verify compares dir with its manifest.
+// verify checks dir against its manifest.
 func verify(dir string, step int) error {
 	var m manifest
 	if err := files.LoadJSON(filepath.Join(dir, manifestFile), &m); errors.Is(err, fs.ErrNotExist) {
@@ -281,11 +273,11 @@ func verify(dir string, step int) error {
 		return err
 	}
 	if m.Step != step {
-		return fmt.Errorf("%s is of step %d", manifestFile, m.Step)
+		return fmt.Errorf("%s has step %d, want %d", manifestFile, m.Step, step)
 	}
 	for _, f := range m.Files {
 		if !filepath.IsLocal(filepath.FromSlash(f.Name)) {
-			return fmt.Errorf("%s names %q, which is not inside the checkpoint", manifestFile, f.Name)
+			return fmt.Errorf("%s: file %q is outside the checkpoint", manifestFile, f.Name)
 		}
 		path := filepath.Join(dir, filepath.FromSlash(f.Name))
 		info, err := os.Stat(path)
@@ -296,21 +288,20 @@ func verify(dir string, step int) error {
 			return err
 		}
 		if info.Size() != f.Size {
-			return fmt.Errorf("%s has %d bytes, not %d", f.Name, info.Size(), f.Size)
+			return fmt.Errorf("%s has %d bytes, want %d", f.Name, info.Size(), f.Size)
 		}
 		_, sum, err := digest(path)
 		if err != nil {
 			return err
 		}
 		if sum != f.SHA256 {
-			return fmt.Errorf("%s has another SHA-256 than when it was written", f.Name)
+			return fmt.Errorf("%s was changed: its SHA-256 differs from the manifest", f.Name)
 		}
 	}
 	return m.untouched(dir)
 }
 
-// untouched tells a manifest whose content is as it was and whose bytes are not: then what changed them may have changed
-// other files, too.
+// untouched checks that the manifest file is byte-identical to what seal wrote. If not, other files may have changed too.
 func (m manifest) untouched(dir string) error {
 	want, err := files.EncodeJSON(m)
 	if err != nil {
@@ -318,7 +309,7 @@ func (m manifest) untouched(dir string) error {
 	}
 	got, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	if err == nil && !bytes.Equal(want, got) {
-		err = fmt.Errorf("%s has other bytes than when it was written", manifestFile)
+		err = fmt.Errorf("%s was changed", manifestFile)
 	}
 	return err
 }
@@ -334,7 +325,7 @@ func digest(path string) (size int64, sum string, err error) {
 	return size, hex.EncodeToString(h.Sum(nil)), err
 }
 
-// syncPath waits until a file or folder is on disk.
+// syncPath syncs a file or folder to disk.
 func syncPath(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

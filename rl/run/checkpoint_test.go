@@ -103,7 +103,7 @@ func TestCheckpointWriteFails(t *testing.T) {
 			}
 		})
 	}
-	wantError(t, SaveCheckpoint(t.TempDir(), 1, 0, nil), "keeping 0")
+	wantError(t, SaveCheckpoint(t.TempDir(), 1, 0, nil), "keep 0")
 	wantError(t, SaveCheckpoint(t.TempDir(), -1, 1, nil), "checkpoint -1")
 }
 
@@ -113,20 +113,20 @@ func TestDamagedCheckpoints(t *testing.T) {
 		damage func(dir string) error
 		want   string
 	}{
-		{"truncated file", func(dir string) error { return os.Truncate(filepath.Join(dir, "buffers/rewards.bin"), 99) }, "buffers/rewards.bin has 99 bytes, not 100"},
+		{"truncated file", func(dir string) error { return os.Truncate(filepath.Join(dir, "buffers/rewards.bin"), 99) }, "buffers/rewards.bin has 99 bytes, want 100"},
 		{"flipped byte", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "buffers/rewards.bin"), []byte(strings.Repeat("r", 99)+"s"), 0o644)
-		}, "buffers/rewards.bin has another SHA-256"},
+		}, "buffers/rewards.bin was changed"},
 		{"missing file", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, "state.json is missing"},
 		{"no manifest", func(dir string) error { return os.Remove(filepath.Join(dir, "manifest.json")) }, "manifest.json is missing"},
 		{"truncated manifest", func(dir string) error { return os.Truncate(filepath.Join(dir, "manifest.json"), 20) }, "ends too early"},
 		{"empty manifest", func(dir string) error { return os.Truncate(filepath.Join(dir, "manifest.json"), 0) }, "ends too early"},
 		{"copied from another step", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(`{"step":1,"files":[]}`), 0o644)
-		}, "is of step 1"},
+		}, "has step 1"},
 		{"a name that leads outside", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(`{"step":3,"files":[{"name":"../x","size":0,"sha256":""}]}`), 0o644)
-		}, "not inside"},
+		}, "outside"},
 	}
 	for _, d := range damages {
 		t.Run(d.name, func(t *testing.T) {

@@ -1,6 +1,5 @@
-// Package run keeps what a run leaves behind: its folder, locked against other processes, the stage of training that
-// writes logs, metrics and checkpoints there, and all that a checkpoint holds. How a checkpoint is written is changed
-// here and nowhere else.
+// Package run manages run folders: locks, run.json, logs, metrics, trackers and checkpoints. All checkpoint formats are
+// defined here.
 package run
 
 import (
@@ -18,13 +17,13 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// runFile is the file that makes a folder recognisable as a run of ours.
+// runFile marks a folder as a run of this program.
 const runFile = "run.json"
 
 // program is the value of run.json's "program" field.
 const program = "rltrain"
 
-// Status says where a run stands.
+// Status is the state of a run.
 type Status string
 
 // The states of a run. A process that was killed leaves StatusRunning behind.
@@ -35,22 +34,21 @@ const (
 	StatusFailed   Status = "failed"
 )
 
-// Info is what is known about a stage of training before its first step. All
-// of it is written to run.json.
+// Info describes a training stage before its first step. run.json holds all of it.
 type Info struct {
 	Task     string            `json:"task"`            // "intent"
 	Stage    string            `json:"stage"`           // "supervised" or "rl"
 	Command  []string          `json:"command"`         // the arguments as typed
 	Versions map[string]string `json:"versions"`        // "rltrain", "go", "libtorch"
 	Device   string            `json:"device"`          // "cpu", "cuda:0"
-	DType    string            `json:"dtype,omitempty"` // of frozen weights where the device chose it, such as "bf16"
+	DType    string            `json:"dtype,omitempty"` // of frozen weights if the device decides it, such as "bf16"
 	Threads  int               `json:"threads"`
-	CPU      string            `json:"cpu"` // processor type, e.g. the model name
+	CPU      string            `json:"cpu"` // model name of the processor
 	Kernels  torch.Kernels     `json:"kernels"`
 	Seed     uint64            `json:"seed"`
-	// Environment holds the variables that tell other programs about the run, WANDB_PROJECT and its kin.
+	// Environment holds variables for trackers, such as WANDB_PROJECT.
 	Environment map[string]string `json:"environment,omitempty"`
-	// Started is when the process that begins, or goes on with, the run did so.
+	// Started is when this process started or resumed the run.
 	Started time.Time `json:"started"`
 }
 
@@ -58,35 +56,33 @@ type Info struct {
 type Record struct {
 	Program string `json:"program"`
 	Info
-	PID    int    `json:"pid"` // of the process that wrote it last
+	PID    int    `json:"pid"` // of the last writer
 	Status Status `json:"status"`
-	// Ending says in words how the run ended: empty while it runs.
+	// Ending describes how the run ended; empty while it runs.
 	Ending string     `json:"ending,omitempty"`
 	Ended  *time.Time `json:"ended,omitempty"`
-	// Resumed holds the start of every process that went on with the run.
+	// Resumed has the start time of every process that resumed the run.
 	Resumed []time.Time `json:"resumed,omitempty"`
-	// Inexact lists why a resumed run may differ from one that never stopped.
+	// Inexact lists why a resumed run may differ from an uninterrupted one.
 	Inexact []string `json:"inexact,omitempty"`
-	// PeakMemory is the most memory, in bytes, that a process of the run held; 0 where the system does not tell.
+	// PeakMemory is the peak resident memory of the run's processes in bytes; 0 if unknown.
 	PeakMemory int64 `json:"peak_memory_bytes,omitempty"`
-	// Files has the SHA-256 sums of what a finished run leaves to use: see sealed.
+	// Files has the SHA-256 sums of the output files of a finished run; see sealed.
 	Files map[string]string `json:"files,omitempty"`
 }
 
 // Run is an open run folder, locked against other processes until Finish.
 type Run struct {
-	home     string // where the run is to lie
-	dir      string // where it lies now: home, or beside it until it has something worth keeping
+	home     string // final folder
+	dir      string // current folder: home, or home+newSuffix before Settle
 	keepRuns int
 	record   Record
 	lock     *dirLock
 }
 
-// Create makes dir the folder of a new run and locks it. Where a run that is
-// worth keeping lies in dir, the new one lies in dir+".new" until [Run.Settle];
-// the old one then moves to dir+".1", those before to ".2" and so on, of which
-// keepRuns stay. Anything else in the way is an error that names it and touches
-// nothing.
+// Create creates and locks the folder of a new run. If dir holds a run worth keeping, the new run uses dir+".new" until
+// [Run.Settle]. The old run then moves to dir+".1", earlier ones to ".2" and so on; keepRuns of them stay. Any other
+// content of dir is an error that names it and changes nothing.
 func Create(dir string, keepRuns int, info Info) (*Run, error) {
 	home := resolve(dir)
 	at, err := placeFor(home)
@@ -94,13 +90,13 @@ func Create(dir string, keepRuns int, info Info) (*Run, error) {
 		return nil, fmt.Errorf("output folder %s: %w", home, err)
 	}
 	if err := os.MkdirAll(at, 0o755); err != nil {
-		return nil, fmt.Errorf("output folder: %w; choose a folder that can be written", err)
+		return nil, fmt.Errorf("output folder: %w; choose a writable folder", err)
 	}
 	lock, err := lockDir(at)
 	if err != nil {
 		return nil, fmt.Errorf("output folder %s: %w", home, err)
 	}
-	// Between the look and the lock another process may have made its run here.
+	// Another process may have created its run before the lock.
 	if _, err := os.Lstat(filepath.Join(at, runFile)); err == nil {
 		lock.release()
 		return nil, fmt.Errorf("output folder %s: another run has just started in it; choose another folder", home)
@@ -114,8 +110,8 @@ func Create(dir string, keepRuns int, info Info) (*Run, error) {
 	return r, nil
 }
 
-// Resume opens and locks the folder of a run that did not finish, or with finished of one that did. Call
-// [Run.Continue] before the first step.
+// Resume opens and locks the folder of an unfinished run, or of any run if finished is true. Call [Run.Continue] before
+// the first step.
 func Resume(dir string, finished bool) (*Run, error) {
 	dir = resolve(dir)
 	if err := finishMove(dir); err != nil {
@@ -128,10 +124,10 @@ func Resume(dir string, finished bool) (*Run, error) {
 	if err != nil {
 		return nil, fmt.Errorf("output folder %s: %w", dir, err)
 	}
-	// The owner of the lock may have changed the record since the first look.
+	// The previous owner of the lock may have changed the record.
 	record, err := ReadRun(dir)
 	if err == nil && record.Status == StatusFinished && !finished {
-		err = fmt.Errorf("the run in %s is finished: there is nothing to resume", dir)
+		err = fmt.Errorf("nothing to resume: the run in %s has finished", dir)
 	}
 	if err != nil {
 		lock.release()
@@ -140,10 +136,8 @@ func Resume(dir string, finished bool) (*Run, error) {
 	return &Run{home: dir, dir: dir, record: record, lock: lock}, nil
 }
 
-// Continue marks a resumed run as running in this process. now describes this
-// process; what differs from the process that began the run, and so keeps the
-// rest from being byte-exact, is returned in words and recorded as inexact.
-// changed are such differences that are known already.
+// Continue marks a resumed run as running in this process, which now describes. It returns and records the differences
+// from the original process, which may change results, together with the known ones in changed.
 func (r *Run) Continue(now Info, changed []string) (differences []string, err error) {
 	differences = slices.Clone(changed)
 	was := r.record.Info
@@ -187,11 +181,10 @@ func (r *Run) addInexact(reason string) bool {
 	return true
 }
 
-// Finish records how the run ended, in one word and in words, and gives the
-// folder back. The run must not be used afterwards.
+// Finish records how the run ended and unlocks its folder. The run must not be used afterwards.
 func (r *Run) Finish(status Status, ending string, at time.Time) error {
 	if r.lock == nil {
-		return fmt.Errorf("run %s: finished twice", r.dir)
+		return fmt.Errorf("run %s: Finish called twice", r.dir)
 	}
 	r.record.Status, r.record.Ending, r.record.Ended = status, ending, &at
 	r.record.PeakMemory = max(r.record.PeakMemory, PeakMemory())
@@ -205,17 +198,16 @@ func (r *Run) Finish(status Status, ending string, at time.Time) error {
 	return err
 }
 
-// Dir is where the run's folder lies now.
+// Dir is the current path of the run's folder.
 func (r *Run) Dir() string { return r.dir }
 
-// Home is where it lies once it has something worth keeping.
+// Home is its path once the run has a checkpoint or has finished.
 func (r *Run) Home() string { return r.home }
 
-// Record is what run.json says now.
+// Record is the current content of run.json.
 func (r *Run) Record() Record { return r.record }
 
-// File is the path of a file in one of the run's folders ("logs", "plots",
-// "results"), which is made if it is not there yet.
+// File returns the path of a file in a subfolder of the run ("logs", "plots", "results"), which it creates if needed.
 func (r *Run) File(folder, name string) (string, error) {
 	dir := filepath.Join(r.dir, folder)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -226,18 +218,17 @@ func (r *Run) File(folder, name string) (string, error) {
 
 func (r *Run) write() error { return files.SaveJSON(filepath.Join(r.dir, runFile), r.record) }
 
-// ReadRun reads dir's run.json. The error wraps [fs.ErrNotExist] where there
-// is none.
+// ReadRun reads dir's run.json. The error wraps [fs.ErrNotExist] if there is none.
 func ReadRun(dir string) (Record, error) {
 	var record Record
 	err := files.LoadJSON(filepath.Join(dir, runFile), &record)
 	if errors.Is(err, fs.ErrNotExist) {
-		return record, fmt.Errorf("%s is not the folder of a run: %w", dir, err)
+		return record, fmt.Errorf("%s is not a run folder: %w", dir, err)
 	}
 	return record, err
 }
 
-// About describes the run for its report.
+// About returns the facts that a report shows.
 func (r Record) About() report.About {
 	facts := []report.Setting{
 		{Name: "status", Value: string(r.Status)},
@@ -250,10 +241,10 @@ func (r Record) About() report.About {
 		facts[0].Value += ": " + r.Ending
 	}
 	if r.Ended != nil {
-		facts = slices.Insert(facts, 3, report.Setting{Name: "took", Value: report.Duration(r.Ended.Sub(r.Started))})
+		facts = slices.Insert(facts, 3, report.Setting{Name: "duration", Value: report.Duration(r.Ended.Sub(r.Started))})
 	}
 	if r.PeakMemory > 0 {
-		facts = append(facts, report.Setting{Name: "memory", Value: fmt.Sprintf("%.0f MiB at most", float64(r.PeakMemory)/(1<<20))})
+		facts = append(facts, report.Setting{Name: "peak memory", Value: fmt.Sprintf("%.0f MiB", float64(r.PeakMemory)/(1<<20))})
 	}
 	if n := len(r.Resumed); n > 0 {
 		facts = append(facts, report.Setting{Name: "resumed", Value: report.Plural(n, "time")})

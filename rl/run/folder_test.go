@@ -84,12 +84,12 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	}
 	put(t, path, "")
 	end := noon.Add(time.Hour)
-	if err := r.Finish(StatusFinished, "trained to the end", end); err != nil {
+	if err := r.Finish(StatusFinished, "training completed", end); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, r.Finish(StatusFailed, "", end), "finished twice")
+	wantError(t, r.Finish(StatusFailed, "", end), "called twice")
 
-	want.Status, want.Ending, want.Ended = StatusFinished, "trained to the end", &end
+	want.Status, want.Ending, want.Ended = StatusFinished, "training completed", &end
 	finished, err := ReadRun(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	if diff := cmp.Diff(want, finished); diff != "" {
 		t.Error(diff)
 	}
-	if facts := finished.About().Facts; facts[0].Value != "finished: trained to the end" || facts[3].Value != "60 min 00 s" && facts[3].Value != "1 h 00 min" {
+	if facts := finished.About().Facts; facts[0].Value != "finished: training completed" || facts[3].Value != "60 min 00 s" && facts[3].Value != "1 h 00 min" {
 		t.Errorf("facts %v", facts)
 	}
 	if diff := cmp.Diff([]string{"logs", "run.json"}, names(t, dir)); diff != "" {
@@ -330,7 +330,7 @@ func TestResume(t *testing.T) {
 func TestResumeWhereThereIsNoRun(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Resume(dir, false)
-	wantError(t, err, dir, "not the folder of a run")
+	wantError(t, err, dir, "not a run folder")
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Error("does not wrap fs.ErrNotExist")
 	}

@@ -33,8 +33,8 @@ func TestStageGoesOnFromANamedCheckpoint(t *testing.T) {
 	at := func(name string) string { return filepath.Join(dir, "checkpoints", name) }
 	put(t, filepath.Join(at("checkpoint-4"), "weights"), "5")
 	for from, want := range map[string]string{
-		"checkpoint-4": "checkpoint-4 is damaged: weights has another SHA-256 than when it was written; an earlier one may be whole",
-		"checkpoint-3": "is no checkpoint of the run in " + dir,
+		"checkpoint-4": "checkpoint-4 is damaged: weights was changed",
+		"checkpoint-3": "is not a checkpoint of the run in " + dir,
 	} {
 		_, _, err := reopened(dir, at(from))
 		wantError(t, err, want)
@@ -46,7 +46,7 @@ func TestStageGoesOnFromANamedCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out, "after update 2") {
+	if !strings.Contains(out, "at step 2") {
 		t.Errorf("console %q", out)
 	}
 	if diff := cmp.Diff([]string{"checkpoint-2"}, names(t, filepath.Join(dir, "checkpoints"))); diff != "" {
@@ -73,7 +73,7 @@ func TestFinishedStageGoesOnWhereItIsToLastLonger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "warning: the rest may differ from an uninterrupted run: num_steps was 2, is now 4"; !strings.Contains(out, want) {
+	if want := "warning: results may differ from an uninterrupted run: num_steps was 2, is now 4"; !strings.Contains(out, want) {
 		t.Errorf("console %q, want %q", out, want)
 	}
 	if err := again.Finish(func() error { return nil }); err != nil {

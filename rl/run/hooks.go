@@ -10,46 +10,45 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// Hooks connect training to what surrounds it. The zero value trains in silence and saves nothing.
+// Hooks connect training to logs, metrics and checkpoints. The zero value logs and saves nothing.
 type Hooks struct {
-	// Log takes the lines for people.
+	// Log takes lines for the console and the training log.
 	Log func(format string, args ...any) error
-	// Row takes the lines for programs: some steps or an evaluation each.
+	// Row takes a row of metrics, of some steps or of an evaluation.
 	Row func(row report.Row) error
 	// LogEvery is the number of steps between rows; 0 = 1.
 	LogEvery int
 	// Line takes the line of a step, for the training log.
 	Line func(line string) error
-	// Keep takes answers of a step whose figures are written, those to Prompts prompts, or with a negative number to all.
+	// Keep takes completions of a logged step: those of Prompts prompts, or of all if Prompts is negative.
 	Keep    func(records []rl.Record) error
 	Prompts int
-	// Enough, asked after each step, ends training with an evaluation, as its last step does, but without a checkpoint; nil = at
-	// its end.
+	// Enough is called after each step. If it returns true, training ends with an evaluation, without a checkpoint.
 	Enough func() bool
-	// Seen hears of each step that was learnt from, and of how many there are to be.
+	// Seen is called with each step after its update, and the number of all steps.
 	Seen func(step *rl.Step, total int)
-	// Progress is told after each step.
+	// Progress is called after each step.
 	Progress func(done, total int, note string)
-	// Now times steps; without it rows carry no times.
+	// Now is the clock; nil = rows have no times.
 	Now func() time.Time
 
 	// SaveEvery is the number of steps between checkpoints; 0 = none.
 	SaveEvery int
-	// Save makes a checkpoint of the state after step steps, in a folder that write fills.
+	// Save creates the checkpoint of a step; write fills its folder.
 	Save func(step int, write func(dir string) error) error
-	// Resume is the folder of a checkpoint to continue from; "" = from the start.
+	// Resume is the folder of the checkpoint to resume from; "" = start from step 0.
 	Resume string
-	// Group are the ranks that train together; nil = this process alone.
+	// Group holds the data-parallel ranks; nil = one process.
 	Group *dist.Group
 
-	// Dump keeps the samples of an update that broke training and returns where.
+	// Dump saves the samples of a failed update and returns the path.
 	Dump func(name string, v any) (path string, err error)
 }
 
-// ErrStopped is returned by training whose context ended. It has saved a checkpoint, if it can.
+// ErrStopped is returned by training whose context ended. It has saved a checkpoint if Save is set.
 var ErrStopped = errors.New("stopped before the end")
 
-// Logf writes a line for people.
+// Logf writes a line to the console and the training log.
 func (h Hooks) Logf(format string, args ...any) error {
 	if h.Log == nil {
 		return nil
@@ -57,7 +56,7 @@ func (h Hooks) Logf(format string, args ...any) error {
 	return h.Log(format, args...)
 }
 
-// Write writes a line for programs.
+// Write writes a row of metrics.
 func (h Hooks) Write(row report.Row) error {
 	if h.Row == nil {
 		return nil
@@ -73,34 +72,34 @@ func (h Hooks) StepLine(line string) error {
 	return h.Line(line)
 }
 
-// Record keeps answers of a step.
+// Record saves completions of a step.
 func (h Hooks) Record(step *rl.Step) error {
 	if h.Keep == nil || h.Prompts == 0 || step.Records == nil {
 		return nil
 	}
 	records, err := step.Records(h.Prompts)
 	if err != nil {
-		return fmt.Errorf("answers to keep: %w", err)
+		return fmt.Errorf("recording completions: %w", err)
 	}
 	return h.Keep(records)
 }
 
-// LogDue says whether a row is to be written after so many steps.
+// LogDue reports whether a row is due after a step.
 func (h Hooks) LogDue(step int) bool { return step%max(1, h.LogEvery) == 0 }
 
-// SaveDue says whether a checkpoint is to be made after so many steps.
+// SaveDue reports whether a checkpoint is due after a step.
 func (h Hooks) SaveDue(step int) bool {
 	return h.Save != nil && h.SaveEvery > 0 && step%h.SaveEvery == 0
 }
 
-// Advance tells of a finished step.
+// Advance reports a finished step.
 func (h Hooks) Advance(done, total int, note string) {
 	if h.Progress != nil {
 		h.Progress(done, total, note)
 	}
 }
 
-// Time is the time, always the same where nothing is timed.
+// Time returns the time, or the zero time if Now is nil.
 func (h Hooks) Time() time.Time {
 	if h.Now == nil {
 		return time.Time{}
@@ -108,13 +107,13 @@ func (h Hooks) Time() time.Time {
 	return h.Now()
 }
 
-// Broken explains samples that broke training, with details in a file where there is room for one.
+// Broken wraps the cause of a failed update and saves its samples.
 func (h Hooks) Broken(step int, prompts []int, details map[string]any, cause error) error {
 	if h.Dump != nil {
 		details["step"], details["prompts"], details["cause"] = step, prompts, cause.Error()
 		if path, err := h.Dump("nonfinite.json", details); err == nil {
-			return fmt.Errorf("step %d: %w; its samples are in %s; a lower learning rate is the usual cure", step, cause, path)
+			return fmt.Errorf("step %d: %w; lower the learning rate, or look at the samples in %s", step, cause, path)
 		}
 	}
-	return fmt.Errorf("step %d (prompts %v): %w; a lower learning rate is the usual cure", step, prompts, cause)
+	return fmt.Errorf("step %d, prompts %v: %w; lower the learning rate", step, prompts, cause)
 }

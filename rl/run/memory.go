@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// PeakMemory is the most memory, in bytes, that this process has held so far, as Linux counts what is resident; 0 where
-// the system does not tell.
+// PeakMemory returns the peak resident memory of this process in bytes, from /proc/self/status; 0 if unknown.
 func PeakMemory() int64 {
 	data, err := os.ReadFile("/proc/self/status")
 	if err != nil {

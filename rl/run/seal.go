@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// sealed tells whether a file of a finished run is one that a later stage, or another program, computes with. What is
-// for people, and what is written later, may change.
+// sealed reports whether later stages or other programs compute with a file of a finished run. Reports, cards and settings
+// may change.
 func sealed(name string) bool {
 	switch filepath.Ext(name) {
 	case ".md", ".html", ".yaml":
@@ -19,7 +19,7 @@ func sealed(name string) bool {
 	return name != runFile && !strings.HasPrefix(name, ".")
 }
 
-// sums are the SHA-256 sums of the sealed files in dir, by name.
+// sums returns the SHA-256 sums of the sealed files in dir, by name.
 func sums(dir string) (map[string]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -37,8 +37,8 @@ func sums(dir string) (map[string]string, error) {
 	return found, nil
 }
 
-// Verify tells whether the files of a finished run in dir are those that it left. An error names the first that is not.
-// A run of an older version, which kept no sums, is taken as it is.
+// Verify checks that the files of a finished run in dir are unchanged. The error names the first changed file. Runs of older
+// versions have no sums and always pass.
 func (r Record) Verify(dir string) error {
 	if len(r.Files) == 0 {
 		return nil
@@ -53,7 +53,7 @@ func (r Record) Verify(dir string) error {
 			if now[name] == "" {
 				what = "was removed"
 			}
-			return fmt.Errorf("%s %s since the run finished: put it back, or train anew without --resume", filepath.Join(dir, name), what)
+			return fmt.Errorf("%s %s after the run finished; restore it, or train again without --resume", filepath.Join(dir, name), what)
 		}
 	}
 	return nil

@@ -17,26 +17,26 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// StageConfig says where a stage of training keeps its run folder.
+// StageConfig configures the run folder of a training stage.
 type StageConfig struct {
 	Dir    string
 	Info   Info
-	Resume bool // go on with the run in Dir, if there is one that did not finish
-	// From is the checkpoint in Dir to go on from; "" = the newest whole one. With it a finished run goes on too.
+	Resume bool // resume the run in Dir, if there is one
+	// From is the checkpoint in Dir to resume from; "" = the newest complete one. If it is set, a finished run can resume.
 	From string
-	// Changed says in words what of a resumed run lasts longer or shorter than when it began. Where something does, a
-	// finished run goes on.
+	// Changed lists changed lengths of a resumed run ("num_steps was 2, is now 4"). If it is not empty, a finished run can
+	// resume.
 	Changed   []string
-	SaveEvery int // updates between checkpoints
+	SaveEvery int // steps between checkpoints
 	Keep      int // newest checkpoints to keep; 0 = all
-	KeepRuns  int // runs to keep that lay in Dir before; 0 = 1
-	LogEvery  int // updates between rows
-	Prompts   int // prompts of a logged step whose answers are kept; 0 = none, below 0 = all
-	// Group, Enough and Seen are those of Hooks. Ranks above 0 make no checkpoints.
+	KeepRuns  int // earlier runs in Dir to keep; 0 = 1
+	LogEvery  int // steps between rows
+	Prompts   int // prompts of a logged step whose completions are saved; 0 = none, below 0 = all
+	// Group, Enough and Seen are those of Hooks. Only rank 0 saves checkpoints.
 	Group  *dist.Group
 	Enough func() bool
 	Seen   func(step *rl.Step, total int)
-	// Trackers get the metrics too: TensorBoard, WandB. Settings are the run's, for them, and Config is its file of them.
+	// Trackers also get the metrics: TensorBoard, WandB. Settings and Config, the text of config.yaml, are for them.
 	Trackers []string
 	Settings map[string]any
 	Config   string
@@ -44,7 +44,7 @@ type StageConfig struct {
 	Now      func() time.Time
 }
 
-// Stage is one stage of training with its run folder: logs, metrics and checkpoints.
+// Stage is a training stage with its run folder: logs, metrics and checkpoints.
 type Stage struct {
 	config     StageConfig
 	run        *Run
@@ -56,15 +56,15 @@ type Stage struct {
 	from       int       // steps done at the first call of Hooks.Progress
 	began      time.Time // when that was
 	bar        *report.Bar
-	checkpoint string // to continue from; "" = from the start
+	checkpoint string // to resume from; "" = start from step 0
 }
 
-// ErrFinished is returned by OpenStage where the run to resume has already finished.
+// ErrFinished is returned by OpenStage if the run to resume has finished.
 var ErrFinished = errors.New("the run is finished")
 
 const offsetsFile = "offsets.json"
 
-// offsets are the lengths of the logs when a checkpoint was made: what was written later is written again.
+// offsets are the lengths of the logs at a checkpoint. Resuming truncates them there.
 type offsets struct {
 	Metrics     int64                      `json:"metrics"`
 	Log         int64                      `json:"log"`
@@ -72,7 +72,7 @@ type offsets struct {
 	Trackers    map[string]json.RawMessage `json:"trackers,omitempty"`
 }
 
-// OpenStage makes the run folder, or opens it again at its newest whole checkpoint.
+// OpenStage creates the run folder, or resumes it at its newest complete checkpoint.
 func OpenStage(c StageConfig) (*Stage, error) {
 	s := &Stage{config: c}
 	var err error
@@ -111,11 +111,11 @@ func (s *Stage) reopen() error {
 	}
 	dir, step, skipped, err := s.startFrom()
 	if err != nil {
-		s.run.lock.release() // its record stays as it was
+		s.run.lock.release() // run.json stays unchanged
 		return err
 	}
 	for _, damaged := range skipped {
-		if err := s.config.Console.Print("warning: skipped a damaged checkpoint: " + damaged); err != nil {
+		if err := s.config.Console.Print("warning: skipped damaged " + damaged); err != nil {
 			return err
 		}
 	}
@@ -125,17 +125,17 @@ func (s *Stage) reopen() error {
 		return err
 	}
 	for _, d := range differences {
-		if err := s.config.Console.Print("warning: the rest may differ from an uninterrupted run: " + d); err != nil {
+		if err := s.config.Console.Print("warning: results may differ from an uninterrupted run: " + d); err != nil {
 			return err
 		}
 	}
 	if dir == "" {
-		return s.config.Console.Print("Resuming " + s.config.Dir + " from its start: it has no checkpoint yet")
+		return s.config.Console.Print("Resuming " + s.config.Dir + " from step 0: no checkpoint yet")
 	}
-	return s.config.Console.Print(fmt.Sprintf("Resuming %s after update %d", s.config.Dir, step))
+	return s.config.Console.Print(fmt.Sprintf("Resuming %s at step %d", s.config.Dir, step))
 }
 
-// startFrom finds the checkpoint to go on from; dir is "" where there is none yet.
+// startFrom finds the checkpoint to resume from; dir is "" if there is none.
 func (s *Stage) startFrom() (dir string, step int, skipped []string, err error) {
 	if s.config.From == "" {
 		return LatestCheckpoint(s.run.Dir())
@@ -186,22 +186,22 @@ func (s *Stage) openLogs() error {
 	return nil
 }
 
-// CompletionsFile, in logs/, has answers of the policy.
+// CompletionsFile, in logs/, holds completions of the policy.
 const CompletionsFile = "completions.jsonl"
 
-// Name is the stage's name, as run.json has it.
+// Name is the stage's name in run.json.
 func (s *Stage) Name() string { return s.config.Info.Stage }
 
-// Resumed says whether the stage goes on from a checkpoint.
+// Resumed reports whether the stage resumes from a checkpoint.
 func (s *Stage) Resumed() bool { return s.checkpoint != "" }
 
-// Dir is where the run folder lies now.
+// Dir is the current path of the run folder.
 func (s *Stage) Dir() string { return s.run.Dir() }
 
-// Home is where it lies once the run has something worth keeping.
+// Home is its path once the run has a checkpoint or has finished.
 func (s *Stage) Home() string { return s.run.Home() }
 
-// File is the path of a file in one of the run's folders, which is made if it is not there yet.
+// File returns the path of a file in a subfolder of the run, which it creates if needed.
 func (s *Stage) File(folder, name string) (string, error) { return s.run.File(folder, name) }
 
 // Printf writes a line to the console and to logs/training_log.txt.
@@ -212,7 +212,7 @@ func (s *Stage) Printf(format string, args ...any) error {
 	return s.log.Printf(format, args...)
 }
 
-// row writes a line of the metrics.
+// row writes a row of metrics and prints the line of a step.
 func (s *Stage) row(row report.Row) error {
 	if err := s.there(); err != nil {
 		return err
@@ -235,7 +235,7 @@ func (s *Stage) Keepf(format string, args ...any) error {
 	return s.log.Keep(fmt.Sprintf(format, args...))
 }
 
-// keep writes answers of the policy.
+// keep saves completions of the policy.
 func (s *Stage) keep(records []rl.Record) error {
 	if err := s.there(); err != nil {
 		return err
@@ -248,15 +248,15 @@ func (s *Stage) keep(records []rl.Record) error {
 	return nil
 }
 
-// there looks for the run's folder: what is written to open files of a folder that was removed is lost without an error.
+// there checks that the run's folder still exists: writes to open files of a removed folder are lost without an error.
 func (s *Stage) there() error {
 	if _, err := os.Stat(filepath.Join(s.run.Dir(), runFile)); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the run's folder %s was removed or moved away while it was written: nothing can be saved there", s.Home())
+		return fmt.Errorf("run folder %s was removed or moved during training; nothing more can be saved", s.Home())
 	}
 	return nil
 }
 
-// Hooks connect an algorithm to the run folder; label and unit name its progress bar.
+// Hooks returns the hooks of the run folder. label and unit name the progress bar.
 func (s *Stage) Hooks(label, unit string) Hooks {
 	h := Hooks{
 		Group: s.config.Group, Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
@@ -327,7 +327,7 @@ func (s *Stage) dump(name string, v any) (string, error) {
 	return path, files.SaveJSON(path, v)
 }
 
-// Close ends the stage: status and ending go to run.json, and the folder is given back.
+// Close closes the logs, writes status and ending to run.json, and unlocks the folder.
 func (s *Stage) Close(status Status, ending string) error {
 	s.endBar()
 	var errs []error
@@ -352,19 +352,18 @@ func (s *Stage) Close(status Status, ending string) error {
 	return errors.Join(errs...)
 }
 
-// Finish runs the stage to its end and closes it, whichever way it ends.
+// Finish calls run and closes the stage, with or without an error.
 func (s *Stage) Finish(run func() error) error {
 	if err := run(); err != nil {
 		return s.Settle(err)
 	}
-	return s.Close(StatusFinished, "trained to the end")
+	return s.Close(StatusFinished, "training completed")
 }
 
-// Settle closes the stage after an error of the algorithm: stopped where it could be resumed, else failed.
-// It returns the error that the user should see.
+// Settle closes the stage after an error: as stopped if it can be resumed, else as failed. It returns the error to show.
 func (s *Stage) Settle(err error) error {
 	if errors.Is(err, context.Canceled) {
-		err = ErrStopped // in what follows training, whose end is saved
+		err = ErrStopped // after training, whose result is saved
 	}
 	if errors.Is(err, ErrStopped) {
 		return errors.Join(err, s.Close(StatusStopped, "stopped by the user, after saving"))

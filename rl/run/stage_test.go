@@ -83,7 +83,7 @@ func TestStageGoesOnWhereItsCheckpointWas(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	second, out := mustStage(t, dir, true)
-	if !second.Resumed() || !strings.Contains(out.String(), "Resuming "+dir+" after update 2") {
+	if !second.Resumed() || !strings.Contains(out.String(), "Resuming "+dir+" at step 2") {
 		t.Errorf("resumed %t, console %q", second.Resumed(), out)
 	}
 	if got := read(t, second.Hooks("", "").Resume, "weights"); got != "2" {
@@ -117,7 +117,7 @@ func TestStageSkipsADamagedCheckpoint(t *testing.T) {
 	}
 	put(t, filepath.Join(dir, "checkpoints", "checkpoint-4", "weights"), "5")
 	again, out := mustStage(t, dir, true)
-	if !strings.Contains(out.String(), "warning: skipped a damaged checkpoint: checkpoint-4") || !strings.Contains(out.String(), "after update 2") {
+	if !strings.Contains(out.String(), "warning: skipped damaged checkpoint-4") || !strings.Contains(out.String(), "at step 2") {
 		t.Errorf("console %q", out)
 	}
 	if err := again.Close(StatusStopped, "stopped"); err != nil {
@@ -133,7 +133,7 @@ func TestStageEnds(t *testing.T) {
 		status    Status
 		ending    string
 	}{
-		"to the end":   {nil, nil, StatusFinished, "trained to the end"},
+		"to the end":   {nil, nil, StatusFinished, "training completed"},
 		"stopped":      {ErrStopped, ErrStopped, StatusStopped, "stopped by the user, after saving"},
 		"stopped late": {fmt.Errorf("report: %w", context.Canceled), ErrStopped, StatusStopped, "stopped by the user, after saving"},
 		"failed":       {broken, broken, StatusFailed, "broken"},
@@ -171,7 +171,7 @@ func TestBrokenSamplesAreKept(t *testing.T) {
 	cause := errors.New("the gradient's norm is NaN")
 	var silent Hooks
 	err := silent.Broken(4, []int{7, 9}, map[string]any{"rewards": []float64{1}}, cause)
-	wantError(t, err, "step 4 (prompts [7 9])", cause.Error(), "a lower learning rate")
+	wantError(t, err, "step 4, prompts [7 9]", cause.Error(), "lower the learning rate")
 
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
@@ -207,13 +207,13 @@ func TestAChangedFileOfAFinishedRunIsNoticed(t *testing.T) {
 		t.Errorf("an unchanged run: %v", err)
 	}
 	put(t, filepath.Join(dir, "model.safetensors"), "weightt")
-	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was changed since the run finished") {
+	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was changed after the run finished") {
 		t.Errorf("a changed run: %v", err)
 	}
 	if err := os.Remove(filepath.Join(dir, "model.safetensors")); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was removed since the run finished") {
+	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was removed after the run finished") {
 		t.Errorf("a run without its weights: %v", err)
 	}
 }
@@ -227,7 +227,7 @@ func TestAFolderThatGoesAwayEndsTheRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{"a line": h.Logf("step 1"), "a row": h.Write(report.Row{"step": 1})} {
-		if err == nil || !strings.Contains(err.Error(), "was removed or moved away") {
+		if err == nil || !strings.Contains(err.Error(), "was removed or moved") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

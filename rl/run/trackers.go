@@ -18,14 +18,14 @@ const (
 	WandB       = "wandb"
 )
 
-// tracker is another program's record of a run.
+// tracker writes metrics for another program.
 type tracker interface {
 	row(at time.Time, step int64, numbers map[string]float64) error
-	state() (any, error) // where it stands, durably; encodes to JSON
+	state() (any, error) // position for a checkpoint, synced to disk; encodes to JSON
 	close(at time.Time, code int) error
 }
 
-// trackers are those of a stage. One that cannot be written is left out from then on: training goes on without it.
+// trackers are those of a stage. A tracker that fails is dropped; training continues without it.
 type trackers struct {
 	open  map[string]tracker
 	names []string // of open, in the order that the user gave
@@ -33,14 +33,13 @@ type trackers struct {
 	warn  func(text string)
 }
 
-// lost tells of a tracker that cannot be written.
+// lost drops a tracker that failed and prints a warning.
 func (t *trackers) lost(name string, err error) {
 	delete(t.open, name)
-	t.warn(fmt.Sprintf("warning: the run goes on without %s: %v", name, err))
+	t.warn(fmt.Sprintf("warning: continuing without %s: %v", name, err))
 }
 
-// begin opens the trackers of a stage, those that were open at the checkpoint where they stood then, and new ones from
-// the run's first row, of which rows are those that are written.
+// begin opens the trackers of a stage: at their state if the checkpoint has one, else new, with the rows written so far.
 func (t *trackers) begin(c StageConfig, run *Run, states map[string]json.RawMessage, rows []report.Row) {
 	t.open, t.now = map[string]tracker{}, c.Now
 	for _, name := range c.Trackers {
@@ -59,7 +58,7 @@ func (t *trackers) begin(c StageConfig, run *Run, states map[string]json.RawMess
 			continue
 		}
 		if one == nil {
-			continue // it is not wanted after all
+			continue // disabled by its environment
 		}
 		t.open[name], t.names = one, append(t.names, name)
 		if states[name] != nil {
@@ -71,7 +70,7 @@ func (t *trackers) begin(c StageConfig, run *Run, states map[string]json.RawMess
 	}
 }
 
-// row gives a row to all trackers.
+// row writes a row to all trackers.
 func (t *trackers) row(row report.Row) {
 	for _, name := range t.names {
 		t.to(name, row)
@@ -90,7 +89,7 @@ func (t *trackers) to(name string, row report.Row) {
 	}
 }
 
-// states are where the trackers stand.
+// states returns the positions of all trackers.
 func (t *trackers) states() map[string]json.RawMessage {
 	all := map[string]json.RawMessage{}
 	for name, one := range t.open {
@@ -105,7 +104,7 @@ func (t *trackers) states() map[string]json.RawMessage {
 	return all
 }
 
-// close ends the trackers. code is 0 where the run came to its end.
+// close closes the trackers. code is 0 if the run finished.
 func (t *trackers) close(code int) {
 	for _, name := range t.names {
 		if one := t.open[name]; one != nil {
@@ -117,7 +116,7 @@ func (t *trackers) close(code int) {
 	t.open = nil
 }
 
-// boardState is where an event file stands.
+// boardState is the position in an event file.
 type boardState struct {
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
@@ -125,7 +124,7 @@ type boardState struct {
 
 type board struct{ *tfevents.Writer }
 
-// boardFolder is where TensorBoard finds a run, in logs/.
+// boardFolder, in logs/, holds the event files.
 const boardFolder = "tensorboard"
 
 func openTensorBoard(c StageConfig, run *Run, saved json.RawMessage) (tracker, error) {
@@ -170,7 +169,7 @@ type wandbRun struct {
 	sync func()
 }
 
-// openWandB is nil where WANDB_MODE turns it off.
+// openWandB returns nil if WANDB_MODE disables it.
 func openWandB(c StageConfig, run *Run, saved json.RawMessage) (tracker, error) {
 	about, off := wandb.FromEnvironment(c.Info.Environment)
 	if off {
@@ -205,8 +204,8 @@ func openWandB(c StageConfig, run *Run, saved json.RawMessage) (tracker, error) 
 		return nil, err
 	}
 	return wandbRun{w, func() {
-		// What cannot be printed is no reason to fail: the run itself says so.
-		_ = c.Console.Print("To upload the run to Weights & Biases: wandb sync " + filepath.Join(final, w.Folder()))
+		// A broken console must not fail the run.
+		_ = c.Console.Print("Upload the run to Weights & Biases: wandb sync " + filepath.Join(final, w.Folder()))
 	}}, nil
 }
 

@@ -133,7 +133,7 @@ func TestARunGoesOnWithoutATracker(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{TensorBoard, WandB} {
-		if n := strings.Count(out.String(), "warning: the run goes on without "+name+": "); n != 1 {
+		if n := strings.Count(out.String(), "warning: continuing without "+name+": "); n != 1 {
 			t.Errorf("%d warnings of %s in %q", n, name, out)
 		}
 	}

@@ -17,14 +17,13 @@ import (
 // Weights are the trainable weights of a policy.
 type Weights interface {
 	Params() []*torch.Var         // in a fixed order
-	SaveWeights(dir string) error // as the files that users load
-	LoadWeights(dir string) error // what SaveWeights wrote, into Params
-	// Changed says that Params have new values: whoever keeps a copy of them, as a sampler does, takes them over before
-	// it computes again.
+	SaveWeights(dir string) error // the files that users load
+	LoadWeights(dir string) error // into Params, from SaveWeights
+	// Changed reports new values of Params, so that copies, such as a sampler's, are refreshed before their next use.
 	Changed()
 }
 
-// Snapshot is the values of all trainable weights, in the order of Params.
+// Snapshot is a copy of all trainable weights, in the order of Params.
 type Snapshot [][]float32
 
 // TakeSnapshot copies the weights.
@@ -40,11 +39,11 @@ func TakeSnapshot(w Weights) (Snapshot, error) {
 	return s, nil
 }
 
-// Take copies the weights again, into the memory of s.
+// Take copies the weights into s.
 func (s Snapshot) Take(w Weights) error {
 	params := w.Params()
 	if len(s) != len(params) {
-		return fmt.Errorf("copying weights: room for %d of %d", len(s), len(params))
+		return fmt.Errorf("copying weights: snapshot has %d tensors, want %d", len(s), len(params))
 	}
 	for i, v := range params {
 		if err := v.ReadInto(s[i]); err != nil {
@@ -54,36 +53,36 @@ func (s Snapshot) Take(w Weights) error {
 	return nil
 }
 
-// PutBack writes the values into the weights.
+// PutBack writes the snapshot into the weights.
 func (s Snapshot) PutBack(w Weights) error {
 	params := w.Params()
 	if len(s) != len(params) {
-		return fmt.Errorf("putting weights back: %d values for %d weights", len(s), len(params))
+		return fmt.Errorf("restoring weights: snapshot has %d tensors, want %d", len(s), len(params))
 	}
 	for i, v := range params {
 		if err := v.Write(s[i]); err != nil {
-			return fmt.Errorf("putting weights back: %w", err)
+			return fmt.Errorf("restoring weights: %w", err)
 		}
 	}
 	w.Changed()
 	return nil
 }
 
-// Files of a checkpoint, beside those of SaveWeights.
+// Files of a checkpoint, besides those of SaveWeights.
 const (
-	optimizerFile = "optimizer.safetensors" // <moment>.<parameter>, in the order of the optimiser's groups
+	optimizerFile = "optimizer.safetensors" // <moment>.<parameter>, in the order of the optimizer's groups
 	bestFile      = "best.safetensors"      // <parameter>, in the order of Params: the best weights so far
-	referenceFile = "reference.safetensors" // the same: the weights of the reference policy
+	referenceFile = "reference.safetensors" // <parameter>, in the order of Params: the reference policy
 	stateFile     = "state.json"
 )
 
-// TrainingState is all that changes while a policy is trained.
+// TrainingState is everything that changes during training.
 type TrainingState struct {
 	Weights   Weights
 	Optimizer *torch.AdamW
-	Best      Snapshot // nil where there is none yet
-	Reference Snapshot // nil where the reference policy is not a copy of the weights
-	State     any      // everything else; encodes to JSON and comes back exactly
+	Best      Snapshot // nil if there is none yet
+	Reference Snapshot // nil if the reference policy is not a copy of the weights
+	State     any      // everything else; must round-trip through JSON exactly
 }
 
 // encodedState is the content of state.json.
@@ -92,7 +91,7 @@ type encodedState struct {
 	State          json.RawMessage `json:"state"`
 }
 
-// Save writes the state into the folder of a checkpoint.
+// Save writes the state into a checkpoint folder.
 func (t *TrainingState) Save(dir string) error {
 	if err := t.save(dir); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
@@ -134,8 +133,7 @@ func (t *TrainingState) save(dir string) error {
 	return files.SaveJSON(filepath.Join(dir, stateFile), encodedState{t.Optimizer.Steps(), encoded})
 }
 
-// Restore puts back what Save wrote: weights and moments into Weights and Optimizer, the rest into t, what is not
-// weights through the pointer State.
+// Restore reads what Save wrote: into Weights, Optimizer, Best, Reference and, through its pointer, State.
 func (t *TrainingState) Restore(dir string) error {
 	if err := t.restore(dir); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
@@ -172,7 +170,7 @@ func (t *TrainingState) restore(dir string) error {
 	return nil
 }
 
-// readMoments puts back what the optimiser held, one tensor after the other.
+// readMoments restores the optimizer's moments one tensor at a time.
 func (t *TrainingState) readMoments(path string) error {
 	first, second, err := t.Optimizer.Moments()
 	if err != nil {
@@ -180,7 +178,7 @@ func (t *TrainingState) readMoments(path string) error {
 	}
 	return readAll(path, func(file *safetensors.File) error {
 		if n := len(file.Names()); n != 2*len(first) {
-			return fmt.Errorf("%s: state of %d parameters for %d", path, n/2, len(first))
+			return fmt.Errorf("%s has moments of %d parameters, want %d", path, n/2, len(first))
 		}
 		for _, moment := range []struct {
 			name string
@@ -208,7 +206,7 @@ func (s Snapshot) write(path string) error {
 	return safetensors.WriteSources(path, sources, nil)
 }
 
-// readSnapshot reads the n weights that write wrote.
+// readSnapshot reads the n tensors that write wrote.
 func readSnapshot(path string, n int) (s Snapshot, err error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err
@@ -226,7 +224,7 @@ func readSnapshot(path string, n int) (s Snapshot, err error) {
 	return s, err
 }
 
-// readAll opens a file of tensors for read.
+// readAll opens a safetensors file and calls read.
 func readAll(path string, read func(file *safetensors.File) error) error {
 	file, err := safetensors.Open(path)
 	if err != nil {
@@ -236,7 +234,7 @@ func readAll(path string, read func(file *safetensors.File) error) error {
 	return read(file)
 }
 
-// flat is a tensor of n elements that is read when it is its turn to be written, so that the file is never in memory.
+// flat is a tensor of n elements that is read only when it is written, so that the file is never in memory.
 func flat(name string, n int64, read func() ([]float32, error)) safetensors.Source {
 	return safetensors.Source{Name: name, DType: safetensors.F32, Shape: []int64{n}, Data: func() ([]byte, error) {
 		data, err := read()

@@ -98,8 +98,8 @@ func TestSnapshots(t *testing.T) {
 	if diff := cmp.Diff(Snapshot{{1, 2}, {3, 4, 50}}, p.values(t)); diff != "" {
 		t.Errorf("put back (-want +got):\n%s", diff)
 	}
-	wantError(t, s[:1].PutBack(p), "1 values for 2 weights")
-	wantError(t, Snapshot{{1, 2}, {3}}.PutBack(p), "putting weights back")
+	wantError(t, s[:1].PutBack(p), "1 tensors, want 2")
+	wantError(t, Snapshot{{1, 2}, {3}}.PutBack(p), "restoring weights")
 }
 
 type counters struct {
@@ -174,7 +174,7 @@ func TestTrainingStateRefuses(t *testing.T) {
 		"optimiser missing": {func(dir string) error { return os.Remove(filepath.Join(dir, optimizerFile)) }, []string{optimizerFile}},
 		"optimiser of others": {func(dir string) error {
 			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{values("first.0", 1, 2), values("second.0", 1, 2)}, nil)
-		}, []string{"state of 1 parameters for 2"}},
+		}, []string{"moments of 1 parameters, want 2"}},
 		"moment misshapen": {func(dir string) error {
 			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{
 				values("first.0", 1), values("second.0", 1), values("first.1", 1), values("second.1", 1),

@@ -388,7 +388,7 @@ func TestNonFiniteGradientStops(t *testing.T) {
 		defer tr.Close()
 		before := weightsOf(t, p)
 		_, err = tr.Step(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "step 1") || !strings.Contains(err.Error(), "a lower learning rate") {
+		if err == nil || !strings.Contains(err.Error(), "step 1") || !strings.Contains(err.Error(), "lower the learning rate") {
 			t.Errorf("error %v", err)
 		}
 		if !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {

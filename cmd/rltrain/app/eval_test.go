@@ -224,7 +224,7 @@ func TestBadInput(t *testing.T) {
 		{"merging below a file", file("TMP/file", ""), "merge --model MODEL --output TMP/file/merged",
 			"merging: lstat TMP/file/merged: not a directory; choose a new folder"},
 		{"merging into the model", nil, "merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder"},
-		{"report of no run", nil, "report TMP", "TMP is not the folder of a run: open TMP/run.json: no such file or directory"},
+		{"report of no run", nil, "report TMP", "TMP is not a run folder: open TMP/run.json: no such file or directory"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

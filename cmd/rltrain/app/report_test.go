@@ -30,8 +30,8 @@ func TestReports(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"report":                           "report takes 1 argument, DIR..., not 0",
-		"report TMP/start":                 "is not the folder of a run",
-		"report " + dir + " TMP/start":     "is not the folder of a run",
+		"report TMP/start":                 "is not a run folder",
+		"report " + dir + " TMP/start":     "is not a run folder",
 		"report " + dir + " --port 80":     "--port: applies only with --watch",
 		"report DIR --watch --output x":    "--output: does not apply with --watch",
 		"report DIR --watch --port 123456": "--port: 123456 is out of range",

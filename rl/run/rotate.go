@@ -12,12 +12,10 @@ import (
 	"strings"
 )
 
-// newSuffix ends the name of a run's folder while an older run lies where it is
-// to lie.
+// newSuffix ends the name of a new run's folder while an older run uses its final name.
 const newSuffix = ".new"
 
-// resolve follows symbolic links, so that a folder linked to a bigger disk
-// stays there when a run is moved aside.
+// resolve follows symbolic links, so that runs in a linked folder stay on its disk when they are renamed.
 func resolve(dir string) string {
 	dir = filepath.Clean(dir)
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
@@ -26,8 +24,7 @@ func resolve(dir string) string {
 	return dir
 }
 
-// placeFor finds and frees the place of a new run: dir itself, or the folder
-// beside it where dir holds a run that is worth keeping.
+// placeFor returns the folder of a new run and clears it: dir, or dir+newSuffix if dir holds a run worth keeping.
 func placeFor(dir string) (string, error) {
 	if err := finishMove(dir); err != nil {
 		return "", err
@@ -44,7 +41,7 @@ func placeFor(dir string) (string, error) {
 	return at, clear(at)
 }
 
-// clear removes a run that left nothing worth keeping from dir.
+// clear removes a run without a checkpoint from dir.
 func clear(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,12 +51,12 @@ func clear(dir string) error {
 		return err
 	}
 	if !isRun(dir) {
-		// A process killed while it created its run leaves no more than these.
+		// A process killed while it creates its run leaves only these files.
 		foreign := slices.DeleteFunc(entryNames(entries), func(name string) bool {
 			return name == lockFile || strings.HasPrefix(name, "."+runFile)
 		})
 		if len(foreign) > 0 {
-			return fmt.Errorf("%s holds %s and no run of %s; choose another folder or empty it", filepath.Base(dir), someOf(foreign), program)
+			return fmt.Errorf("%s is not a run of %s and contains %s; choose another folder or empty it", filepath.Base(dir), program, someOf(foreign))
 		}
 		return nil
 	}
@@ -69,44 +66,42 @@ func clear(dir string) error {
 	}
 	defer lock.release()
 	if err := removeRun(dir); err != nil {
-		return fmt.Errorf("removing a run that saved nothing: %w", err)
+		return fmt.Errorf("removing a run without checkpoints: %w", err)
 	}
 	return nil
 }
 
-// worthKeeping says whether a run in dir is finished or has a checkpoint to go
-// on from.
+// worthKeeping reports whether the run in dir has finished or has a checkpoint.
 func worthKeeping(dir string) bool {
 	if !isRun(dir) {
 		return false
 	}
 	record, err := ReadRun(dir)
 	if err != nil || record.Status == StatusFinished {
-		return true // what cannot be read is not ours to remove
+		return true // never remove what cannot be read
 	}
 	found, err := listCheckpoints(filepath.Join(dir, checkpointsDir))
 	return err != nil || slices.ContainsFunc(found, func(c checkpointEntry) bool { return !c.unfinished })
 }
 
-// Settle gives the run its place, once it has something worth keeping. A run
-// that has it already stays.
+// Settle moves the run to its final folder once it has a checkpoint or has finished.
 func (r *Run) Settle() error {
 	if r.dir == r.home {
 		return nil
 	}
 	if err := r.shift(); err != nil {
-		return fmt.Errorf("moving the run before this one aside: %w", err)
+		return fmt.Errorf("moving the previous run: %w", err)
 	}
 	if err := os.Rename(r.dir, r.home); err != nil {
-		return fmt.Errorf("giving the run its folder: %w", err)
+		return fmt.Errorf("moving the run to its folder: %w", err)
 	}
 	r.lock.moved(r.home)
 	r.dir = r.home
 	return nil
 }
 
-// shift moves the run in home to home.1, that of home.1 to home.2 and so on. Of
-// them keepRuns stay, and the last finished one in any case.
+// shift moves the run in home to home.1, home.1 to home.2 and so on. It keeps keepRuns of them, and always the last
+// finished one.
 func (r *Run) shift() error {
 	lock, err := lockDir(r.home)
 	if err != nil {
@@ -120,7 +115,7 @@ func (r *Run) shift() error {
 			break
 		}
 		if !isRun(old) {
-			return fmt.Errorf("%s, where an older run would move, is no run of %s; move it away", old, program)
+			return fmt.Errorf("%s is in the way of an older run and is not a run of %s; move it", old, program)
 		}
 		runs = append(runs, old)
 	}
@@ -151,8 +146,7 @@ func (r *Run) shift() error {
 	return nil
 }
 
-// finishMove ends what a process began that was killed between the two moves of
-// Settle.
+// finishMove completes a Settle that was killed between its two moves.
 func finishMove(dir string) error {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) || !worthKeeping(dir+newSuffix) {
 		return nil
@@ -160,7 +154,7 @@ func finishMove(dir string) error {
 	return os.Rename(dir+newSuffix, dir)
 }
 
-// isRun tells whether dir was written by this program, in any of its versions.
+// isRun reports whether any version of this program wrote dir.
 func isRun(dir string) bool {
 	data, err := os.ReadFile(filepath.Join(dir, runFile))
 	var mark struct {
@@ -169,8 +163,7 @@ func isRun(dir string) bool {
 	return err == nil && json.Unmarshal(data, &mark) == nil && mark.Program == program
 }
 
-// removeRun deletes the folder with run.json last: a deletion cut short leaves
-// a folder that can still be recognised.
+// removeRun deletes the folder, with run.json last, so that a partly deleted run is still recognised.
 func removeRun(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
