@@ -1,5 +1,5 @@
-// Package bank keeps the exercises of files: worked examples, exercises to learn from, and exercises to be judged by, of
-// which none is two of them.
+// Package bank holds the problems read from files, in three disjoint sets: few-shot examples, training problems and
+// evaluation problems.
 package bank
 
 import (
@@ -14,13 +14,13 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// Source is a file and the exercises in it; one without a path is none.
+// Source is a file and the problems in it. An empty Path means that there is no file.
 type Source[E any] struct {
 	Path string
 	All  []E
 }
 
-// Bank is exercises in two parts. It may be used by several goroutines, except for FilterPrompts.
+// Bank is a training set and an evaluation set. All methods but FilterPrompts may be called concurrently.
 type Bank[E any] struct {
 	Train, Eval []E
 
@@ -30,9 +30,11 @@ type Bank[E any] struct {
 	order []int // of epoch; nil before the first
 }
 
-// Divide makes a bank of two files, of which either may be none; key is what makes two exercises the same. Exercises
-// that are examples are left out. Without a file to judge by the last holdOut exercises of train are kept for that, and
-// no other that is the same; an exercise that is in both files is an error. noun is what an exercise is called in errors.
+// Divide builds a bank from a training file and an evaluation file; either may be missing. Problems with equal keys count
+// as the same problem.
+//
+// Few-shot examples are removed from both sets. Without an evaluation file, the last holdOut problems of train are held
+// out, and their duplicates are dropped from train. A problem in both files is an error. Errors call a problem noun.
 func Divide[E any](seed uint64, noun string, train, eval Source[E], examples []E, holdOut int, key func(E) string) (*Bank[E], error) {
 	b := &Bank[E]{seed: seed}
 	for _, part := range []struct {
@@ -41,24 +43,24 @@ func Divide[E any](seed uint64, noun string, train, eval Source[E], examples []E
 	}{{train, &b.Train}, {eval, &b.Eval}} {
 		*part.into = without(part.from.All, examples, key)
 		if part.from.Path != "" && len(*part.into) == 0 {
-			return nil, fmt.Errorf("%s: %d worked examples leave no other %s", part.from.Path, len(examples), noun)
+			return nil, fmt.Errorf("%s: no %[3]s is left after %[2]d few-shot examples; lower the number of examples", part.from.Path, len(examples), noun)
 		}
 	}
 	if eval.Path == "" {
 		keep := len(b.Train) - holdOut
 		if keep < 1 {
-			return nil, fmt.Errorf("%s: %d %ss are too few to keep %d to be judged by", train.Path, len(b.Train), noun, holdOut)
+			return nil, fmt.Errorf("%s: %d %ss are too few to hold out %d for evaluation; lower --eval-samples or pass --eval-dataset", train.Path, len(b.Train), noun, holdOut)
 		}
 		b.Eval = b.Train[keep:]
 		if b.Train = without(b.Train[:keep:keep], b.Eval, key); len(b.Train) == 0 {
-			return nil, fmt.Errorf("%s: the last %d %ss are kept to be judged by, and all others are the same as one of them", train.Path, holdOut, noun)
+			return nil, fmt.Errorf("%s: every %[3]s duplicates one of the last %[2]d, which are held out for evaluation; pass --eval-dataset", train.Path, holdOut, noun)
 		}
 		return b, nil
 	}
-	judged := keys(b.Eval, key)
+	held := keys(b.Eval, key)
 	for _, e := range b.Train {
-		if judged[key(e)] {
-			return nil, fmt.Errorf("%s and %s both have the %s %.60q: what is judged by must not be learnt from; use another file for one of them, or leave the second out to hold %ss of the first back", train.Path, eval.Path, noun, key(e), noun)
+		if held[key(e)] {
+			return nil, fmt.Errorf("%s and %s share the %s %.60q: evaluation data must not be trained on; remove it from one file, or drop --eval-dataset to hold out training %ss", train.Path, eval.Path, noun, key(e), noun)
 		}
 	}
 	return b, nil
@@ -72,13 +74,13 @@ func keys[E any](all []E, key func(E) string) map[string]bool {
 	return set
 }
 
-// without is the exercises that are the same as none of the others.
+// without returns all minus those whose key is in others.
 func without[E any](all, others []E, key func(E) string) []E {
 	set := keys(others, key)
 	return slices.DeleteFunc(slices.Clone(all), func(e E) bool { return set[key(e)] })
 }
 
-// Len is the number of exercises of a part.
+// Len returns the number of problems in a split.
 func (b *Bank[E]) Len(part envs.Part) int {
 	if part == envs.Eval {
 		return len(b.Eval)
@@ -86,16 +88,15 @@ func (b *Bank[E]) Len(part envs.Part) int {
 	return len(b.Train)
 }
 
-// At is an exercise of a part: of Eval in the order of the file, else in an order that the seed shuffles anew each time
-// around.
-func (b *Bank[E]) At(part envs.Part, index int) (exercise E, err error) {
+// At returns one problem of a split. Eval keeps the file's order; Train is shuffled anew each epoch, from the seed.
+func (b *Bank[E]) At(part envs.Part, index int) (problem E, err error) {
 	switch {
 	case part == envs.Eval && index >= 0 && index < len(b.Eval):
 		return b.Eval[index], nil
 	case part != envs.Eval && index >= 0 && len(b.Train) > 0:
 		return b.Train[b.shuffled(index)], nil
 	}
-	return exercise, fmt.Errorf("there is no episode %d of part %q, which has %d", index, part, b.Len(part))
+	return problem, fmt.Errorf("episode %d is out of range: split %q has %d", index, part, b.Len(part))
 }
 
 func (b *Bank[E]) shuffled(index int) int {
@@ -110,7 +111,7 @@ func (b *Bank[E]) shuffled(index int) int {
 	return b.order[index%len(b.Train)]
 }
 
-// FilterPrompts leaves out the exercises to learn from that keep refuses, and says how many there were.
+// FilterPrompts drops the training problems that keep rejects and returns how many it dropped.
 func (b *Bank[E]) FilterPrompts(keep func(E) (bool, error)) (dropped int, err error) {
 	var kept []E
 	for _, e := range b.Train {
@@ -126,7 +127,7 @@ func (b *Bank[E]) FilterPrompts(keep func(E) (bool, error)) (dropped int, err er
 	return dropped, nil
 }
 
-// Instruction reads the text file of option system_prompt.
+// Instruction reads the text file named by the option system_prompt.
 func Instruction(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	text := strings.TrimSpace(string(data))

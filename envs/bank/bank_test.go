@@ -29,11 +29,11 @@ func TestDivide(t *testing.T) {
 		{"the same twice", source("t", "a e c d e"), Source[string]{}, "", 2, "a c", "d e", ""},
 		{"two files", source("t", "a b"), source("e", "c d"), "", 9, "a b", "c d", ""},
 		{"examples", source("t", "a b"), source("e", "a c d"), "a d", 0, "b", "c", ""},
-		{"only to judge by", Source[string]{}, source("e", "c d"), "c", 0, "", "d", ""},
-		{"in both", source("t", "a b"), source("e", "b"), "", 0, "", "", `t and e both have the thing "b"`},
-		{"too few", source("t", "a b"), Source[string]{}, "", 2, "", "", "t: 2 things are too few to keep 2"},
-		{"all the same", source("t", "a a"), Source[string]{}, "", 1, "", "", "t: the last 1 things are kept to be judged by, and all others are the same"},
-		{"all examples", source("t", "a b"), source("e", "c"), "a b", 0, "", "", "t: 2 worked examples leave no other thing"},
+		{"evaluation only", Source[string]{}, source("e", "c d"), "c", 0, "", "d", ""},
+		{"in both", source("t", "a b"), source("e", "b"), "", 0, "", "", `t and e share the thing "b"`},
+		{"too few", source("t", "a b"), Source[string]{}, "", 2, "", "", "t: 2 things are too few to hold out 2"},
+		{"all the same", source("t", "a a"), Source[string]{}, "", 1, "", "", "t: every thing duplicates one of the last 1"},
+		{"all examples", source("t", "a b"), source("e", "c"), "a b", 0, "", "", "t: no thing is left after 2 few-shot examples"},
 	} {
 		b, err := Divide(1, "thing", test.train, test.eval, strings.Fields(test.examples), test.holdOut, self)
 		if test.wantErr != "" {
@@ -72,12 +72,12 @@ func TestOrder(t *testing.T) {
 	}
 	for i, want := range []string{"x", "y"} {
 		if e, err := b.At(envs.Eval, i); e != want || err != nil {
-			t.Errorf("exercise %d is %q, %v", i, e, err)
+			t.Errorf("problem %d is %q, %v", i, e, err)
 		}
 	}
 	for _, at := range []int{-1, 2} {
 		if _, err := b.At(envs.Eval, at); err == nil {
-			t.Errorf("there is an exercise %d of 2", at)
+			t.Errorf("there is an problem %d of 2", at)
 		}
 	}
 	dropped, err := b.FilterPrompts(func(e string) (bool, error) { return e > "c", nil })

@@ -1,10 +1,9 @@
-// Package chat reads what language models train on: texts, prompts with
-// completions, conversations and preferences, in the column layouts of TRL's
-// data sets, of ShareGPT, of LLaMA-Factory's Alpaca and of OpenAI's preference
-// files. SFT, reward models, DPO and the prompts of RL all read Examples.
+// Package chat reads training data for language models: texts, prompts with completions, conversations and preferences. It
+// accepts the column layouts of TRL, ShareGPT, LLaMA-Factory's Alpaca and OpenAI's preference files. SFT, reward models,
+// DPO and RL prompts all read Examples.
 //
-// A value is used as it stands or refused with one line that names file, line
-// and column. Nothing here knows tokenizers or templates.
+// It uses a value unchanged or refuses it with a one-line error that names file, line and column. It knows no tokenizers
+// and no templates.
 package chat
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// Format is what the examples of a data set hold. The names are TRL's.
+// Format is what the examples of a data set contain. The names are TRL's.
 type Format int
 
 const (
@@ -32,22 +31,19 @@ func (f Format) String() string {
 	return [...]string{"language modelling", "prompt only", "prompt and completion", "preference", "unpaired preference", "ranking"}[f]
 }
 
-// Message is one turn of a conversation: an object with "role", a text that is
-// not empty, and "content": a text, a list of parts {"type": "text", "text": …},
-// or null or nothing beside "tool_calls". Other fields are as the file has
-// them, in its order, without those that are null: Arrow gives every message
-// the fields of all.
+// Message is one turn of a conversation. "role" is a non-empty string. "content" is a string or a list of parts {"type":
+// "text", "text": …}; it may be null or missing if there are "tool_calls". Other fields keep the file's order; nulls are
+// dropped, because Arrow gives every message all fields.
 type Message dataset.Object
 
-// Role returns who speaks: system, user, assistant, tool, or another name that
-// a template knows.
+// Role returns the speaker: system, user, assistant, tool, or another name that the template knows.
 func (m Message) Role() string {
 	value, _ := dataset.Object(m).Get("role")
 	role, _ := value.(string)
 	return role
 }
 
-// Text returns the content; the parts of a list are put together.
+// Text returns the content, with the parts of a list joined.
 func (m Message) Text() string {
 	value, _ := dataset.Object(m).Get("content")
 	switch content := value.(type) {
@@ -64,34 +60,32 @@ func (m Message) Text() string {
 	return ""
 }
 
-// Content is a text, or a conversation where Messages is not nil. It is valid
-// UTF-8 without NUL.
+// Content is a text, or a conversation if Messages is not nil. It is valid UTF-8 without NUL.
 type Content struct {
 	Text     string
 	Messages []Message
 }
 
-// Conversational reports whether c is a conversation, which a chat template
-// turns into text.
+// Conversational reports whether c is a conversation, which needs a chat template.
 func (c Content) Conversational() bool { return c.Messages != nil }
 
-// Example is one row. Its Format says which contents it has; in one row, and in
-// all rows of Examples, they are all texts or all conversations.
+// Example is one row. Its Format says which contents are set. All contents of all Examples are either texts or
+// conversations, never both.
 type Example struct {
-	File   string // where it comes from, as dataset.Record has it
+	File   string // source, as in dataset.Record
 	Line   int
 	Format Format
 
 	Text       Content
-	Prompt     Content // empty only where it is implicit in two texts
+	Prompt     Content // empty only if implicit in two texts
 	Completion Content // may be an empty text, as may Chosen and Rejected
 	Chosen     Content
 	Rejected   Content
-	Label      bool      // whether the completion is a good one
-	Ranked     []Content // at least two, the best first
+	Label      bool      // whether the completion is good
+	Ranked     []Content // at least two, best first
 
-	Tools []any // descriptions of functions, for the template; nil for none
-	// TemplateArgs are further variables of the template.
+	Tools []any // function descriptions for the template; nil for none
+	// TemplateArgs are extra template variables.
 	TemplateArgs dataset.Object
 	// Extra holds the other columns, for rewards.
 	Extra dataset.Object
@@ -107,19 +101,16 @@ func (e Example) Conversational() bool {
 	return false
 }
 
-// ErrNull says that a row has null where its text should be: a row that a data
-// set's makers left empty.
-var ErrNull = errors.New("null instead of a text or a conversation: fill it or remove the row")
+// ErrNull means that a row has null instead of text: the authors of the data set left it empty.
+var ErrNull = errors.New("null instead of a text or a conversation; fill it or remove the row")
 
-// Examples reads the records as one of the accepted formats, any if none is
-// named. The first record decides on the layout of the columns (see Detect);
-// all others must have it. The first error ends the sequence, but for rows that
-// are ErrNull, which come with File and Line and an error that says so: they can
-// be counted and left out.
+// Examples reads the records in one of the accepted formats, or in any format if accept is empty. The first record decides
+// the column layout (see Detect); all others must match it. The sequence ends at the first error. Rows with ErrNull do not
+// end it: they carry File, Line and the error, so that the caller can count and skip them.
 func Examples(records iter.Seq2[dataset.Record, error], accept ...Format) iter.Seq2[Example, error] {
 	return func(yield func(Example, error) bool) {
 		var layout *Layout
-		first, conversational := true, false // of the rows that have something
+		first, conversational := true, false // of the non-null rows so far
 		for r, err := range records {
 			if err != nil {
 				yield(Example{}, err)
@@ -139,7 +130,7 @@ func Examples(records iter.Seq2[dataset.Record, error], accept ...Format) iter.S
 				continue
 			}
 			if err == nil && !first && e.Conversational() != conversational {
-				err = fmt.Errorf("%s: %s, but the rows before are %s: divide the data set", r.Place(), form(e.Conversational()), form(conversational))
+				err = fmt.Errorf("%s: the row is %s, but earlier rows are %s; split the data set", r.Place(), form(e.Conversational()), form(conversational))
 			}
 			if err != nil {
 				yield(Example{}, err)
@@ -153,7 +144,7 @@ func Examples(records iter.Seq2[dataset.Record, error], accept ...Format) iter.S
 	}
 }
 
-// form names one of the two kinds of content.
+// form names the kind of content.
 func form(conversational bool) string {
 	if conversational {
 		return "a conversation"

@@ -10,18 +10,16 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Layout is a set of columns that hold a format.
+// Layout maps a set of columns to a format.
 type Layout struct {
 	Format  Format
-	Columns []string // all there; others may be
-	// fits looks at the values of the first record where the names alone do
-	// not decide; nil means they do.
+	Columns []string // all required; extra columns are allowed
+	// fits checks the values of the first record if the names alone are ambiguous; nil means they are not.
 	fits func(dataset.Object) bool
 	read func(*row, *Example) error
 }
 
-// layouts are the known ones. The first that fits counts, so those with more
-// columns come before those with fewer of the same.
+// layouts are all known layouts. The first match wins, so a superset of columns comes before its subsets.
 var layouts = []*Layout{
 	{Unpaired, []string{"prompt", "completion", "label"}, hasLabel("label"), func(r *row, e *Example) error {
 		return r.first(r.contents(&e.Prompt, "prompt", &e.Completion, "completion"), r.label(&e.Label, "label"))
@@ -40,7 +38,7 @@ var layouts = []*Layout{
 	}},
 	{Preference, []string{"prompt", "chosen", "rejected"}, nil, readPreference},
 	{Preference, []string{"chosen", "rejected"}, nil, readImplicit},
-	// Demonstrations, to whose prompts `rltrain generate` has added a policy's own completions.
+	// Demonstrations, with completions that `rltrain generate` sampled for their prompts.
 	{Preference, []string{"prompt", "chosen", "completion"}, nil, func(r *row, e *Example) error {
 		return r.first(r.contents(&e.Prompt, "prompt", &e.Chosen, "chosen"), r.answer(&e.Rejected, "completion"), alike(&e.Chosen, "chosen", &e.Rejected, "completion"))
 	}},
@@ -63,11 +61,9 @@ var layouts = []*Layout{
 // String names the columns: "prompt + completion".
 func (l *Layout) String() string { return strings.Join(l.Columns, " + ") }
 
-// Detect finds the layout of the first record of a data set among those of the
-// accepted formats, of any format if none is named. Where several would fit,
-// the one that says most counts: unpaired preferences, preferences, prompts
-// with completions, language modelling, prompts. The error lists the columns
-// found and the layouts looked for.
+// Detect finds the layout of a data set from its first record, among the accepted formats (all if accept is empty). The
+// most specific match wins: unpaired preferences, preferences, prompts with completions, language modelling, prompts. The
+// error lists the columns found and the layouts accepted.
 func Detect(r dataset.Record, accept ...Format) (*Layout, error) {
 	var known []string
 	for _, l := range layouts {
@@ -82,9 +78,9 @@ func Detect(r dataset.Record, accept ...Format) (*Layout, error) {
 	if err := whyNot(r, accept); err != nil {
 		return nil, err
 	}
-	columns := "there are no columns"
+	columns := "no columns"
 	if len(r.Fields) > 0 {
-		columns = "the columns are " + words.List(r.Fields.Names())
+		columns = "columns are " + words.List(r.Fields.Names())
 	}
 	what := "text, conversations or preferences"
 	if len(accept) > 0 {
@@ -92,7 +88,7 @@ func Detect(r dataset.Record, accept ...Format) (*Layout, error) {
 		for i, f := range accept {
 			names[i] = f.String()
 		}
-		what = "a data set of the kind " + strings.Join(names, " or ")
+		what = "a data set with " + strings.Join(names, " or ")
 	}
 	return nil, fmt.Errorf("%s: not %s: %s; want %s", r.Place(), what, columns, strings.Join(known, ", or "))
 }
@@ -101,7 +97,7 @@ func (l *Layout) fit(fields dataset.Object) bool {
 	return l.named(fields) && (l.fits == nil || l.fits(fields))
 }
 
-// named says whether all columns are there.
+// named reports whether all columns are present.
 func (l *Layout) named(fields dataset.Object) bool {
 	for _, name := range l.Columns {
 		if _, ok := fields.Get(name); !ok {
@@ -111,7 +107,7 @@ func (l *Layout) named(fields dataset.Object) bool {
 	return true
 }
 
-// whyNot says what is wrong with the values of a record that has all columns of an accepted layout and fits none.
+// whyNot explains why a record with all columns of an accepted layout fits none.
 func whyNot(r dataset.Record, accept []Format) error {
 	for _, l := range layouts {
 		if !slices.Contains(accept, l.Format) || !l.named(r.Fields) {
@@ -124,16 +120,16 @@ func whyNot(r dataset.Record, accept []Format) error {
 	return nil
 }
 
-// Example reads one record that has this layout.
+// Example reads one record in this layout.
 func (l *Layout) Example(r dataset.Record) (Example, error) {
 	e := Example{File: r.File, Line: r.Line, Format: l.Format}
 	for _, name := range l.Columns {
 		if _, ok := r.Fields.Get(name); !ok {
-			columns := "it has no columns"
+			columns := "the row has no columns"
 			if len(r.Fields) > 0 {
 				columns = "its columns are " + words.List(r.Fields.Names())
 			}
-			return Example{}, fmt.Errorf("%s: the row has no column %s, which the first row has; %s", r.Place(), words.Quote(name), columns)
+			return Example{}, fmt.Errorf("%s: column %s is missing (the first row has it); %s", r.Place(), words.Quote(name), columns)
 		}
 	}
 	in := row{fields: r.Fields}
@@ -148,8 +144,7 @@ func (l *Layout) Example(r dataset.Record) (Example, error) {
 	return e, nil
 }
 
-// hasLabel asks for a column of labels true and false; one of class names or
-// numbers belongs to another kind of data set.
+// hasLabel wants a column of true/false labels. Class names and numbers belong to other kinds of data.
 func hasLabel(name string) func(dataset.Object) bool {
 	return func(fields dataset.Object) bool {
 		value, _ := fields.Get(name)
@@ -158,7 +153,7 @@ func hasLabel(name string) func(dataset.Object) bool {
 	}
 }
 
-// hasList asks for a column of lists.
+// hasList wants a column of lists.
 func hasList(name string) func(dataset.Object) bool {
 	return func(fields dataset.Object) bool {
 		value, _ := fields.Get(name)
@@ -167,7 +162,7 @@ func hasList(name string) func(dataset.Object) bool {
 	}
 }
 
-// hasMessages asks for a column of objects with "messages".
+// hasMessages wants a column of objects with "messages".
 func hasMessages(name string) func(dataset.Object) bool {
 	return func(fields dataset.Object) bool {
 		value, _ := fields.Get(name)

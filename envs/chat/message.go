@@ -8,15 +8,15 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Messages reads a conversation: a list of messages, or one. An error says which message is wrong, and how; it is ErrNull
-// where a message has null for what was said.
+// Messages reads a conversation: a list of messages, or one message. Errors name the message and the fault. The error is
+// ErrNull if a message has null content.
 func Messages(value any) ([]Message, error) {
 	turns, ok := value.([]any)
 	if !ok {
 		turns = []any{value}
 	}
 	if len(turns) == 0 {
-		return nil, errors.New("a conversation without messages: fill it or remove the row")
+		return nil, errors.New("the conversation has no messages; fill it or remove the row")
 	}
 	out := make([]Message, len(turns))
 	for i, value := range turns {
@@ -33,7 +33,7 @@ func Messages(value any) ([]Message, error) {
 func message(value any) (Message, error) {
 	object, ok := value.(dataset.Object)
 	if !ok {
-		return nil, fmt.Errorf("%s, want an object with role and content", dataset.Kind(value))
+		return nil, fmt.Errorf("got %s, want an object with role and content", dataset.Kind(value))
 	}
 	if from, ok := object.Get("from"); ok && from != nil {
 		var err error
@@ -52,14 +52,14 @@ func message(value any) (Message, error) {
 	}
 	role, _ := dataset.Object(m).Get("role")
 	if name, ok := role.(string); !ok || name == "" {
-		return nil, fmt.Errorf("role: %s, want system, user, assistant or tool; the fields are %s", dataset.Kind(role), words.List(object.Names()))
+		return nil, fmt.Errorf("role: got %s, want system, user, assistant or tool; fields are %s", dataset.Kind(role), words.List(object.Names()))
 	}
 	content, there := dataset.Object(m).Get("content")
 	switch {
 	case content == nil && !calls && there:
 		return nil, fmt.Errorf("content: %w", ErrNull)
 	case content == nil && !calls:
-		return nil, errors.New("neither content nor tool_calls")
+		return nil, errors.New("content and tool_calls are both missing")
 	}
 	if err := checkContent(content); err != nil {
 		return nil, fmt.Errorf("content: %w", err)
@@ -77,16 +77,16 @@ func checkContent(content any) error {
 			kind, _ := object.Get("type")
 			if text, _ := object.Get("text"); kind != "text" || dataset.Kind(text) != "a string" {
 				name, _ := kind.(string)
-				return fmt.Errorf("part %d has the type %s: want parts of text, {\"type\": \"text\", \"text\": …}", i+1, words.Quote(name))
+				return fmt.Errorf("part %d has type %s; only text is supported, {\"type\": \"text\", \"text\": …}", i+1, words.Quote(name))
 			}
 		}
 		return nil
 	default:
-		return fmt.Errorf("%s, want a string or a list of parts", dataset.Kind(content))
+		return fmt.Errorf("got %s, want a string or a list of parts", dataset.Kind(content))
 	}
 }
 
-// checkText refuses text, at any depth, that tokenizers cut or change.
+// checkText refuses text, at any depth, that tokenizers would cut or change.
 func checkText(value any) error {
 	switch v := value.(type) {
 	case string:
@@ -107,8 +107,7 @@ func checkText(value any) error {
 	return nil
 }
 
-// withoutNulls leaves out the fields that are null, at any depth. Elements of
-// lists stay.
+// withoutNulls drops null fields at any depth. List elements stay.
 func withoutNulls(value any) any {
 	switch v := value.(type) {
 	case dataset.Object:
@@ -129,7 +128,7 @@ func withoutNulls(value any) any {
 	return value
 }
 
-// roles are the names that ShareGPT's files give to who speaks.
+// roles maps ShareGPT's speakers to roles.
 var roles = map[string]string{
 	"system": "system",
 	"human":  "user", "user": "user",
@@ -137,8 +136,8 @@ var roles = map[string]string{
 	"tool": "tool", "observation": "tool", "function_response": "tool",
 }
 
-// shareGPT turns {"from", "value"} into {"role", "content"}. A function_call
-// becomes an assistant's tool_calls.
+// shareGPT converts {"from", "value"} to {"role", "content"}. A function_call becomes an assistant message with
+// tool_calls.
 func shareGPT(object dataset.Object, from any) (dataset.Object, error) {
 	name, _ := from.(string)
 	value, there := object.Get("value")
@@ -147,7 +146,7 @@ func shareGPT(object dataset.Object, from any) (dataset.Object, error) {
 		return nil, fmt.Errorf("value: %w", ErrNull)
 	}
 	if !ok {
-		return nil, fmt.Errorf("value: %s, want a string", dataset.Kind(value))
+		return nil, fmt.Errorf("value: got %s, want a string", dataset.Kind(value))
 	}
 	var out dataset.Object
 	if name == "function_call" {
@@ -159,7 +158,7 @@ func shareGPT(object dataset.Object, from any) (dataset.Object, error) {
 	} else {
 		role, ok := roles[name]
 		if !ok {
-			return nil, fmt.Errorf("from %s is not known: want human, gpt, system, function_call or observation", words.Quote(name))
+			return nil, fmt.Errorf("unknown speaker %s in from; want human, gpt, system, function_call or observation", words.Quote(name))
 		}
 		out = dataset.Object{{Name: "role", Value: role}, {Name: "content", Value: text}}
 	}
@@ -168,7 +167,7 @@ func shareGPT(object dataset.Object, from any) (dataset.Object, error) {
 		case "from", "value":
 		case "role", "content", "tool_calls":
 			if f.Value != nil {
-				return nil, fmt.Errorf("the fields from and %s are both there: remove one", f.Name)
+				return nil, fmt.Errorf("fields from and %s are both set; remove one", f.Name)
 			}
 		default:
 			out = append(out, f)
@@ -193,7 +192,7 @@ func functionCalls(text string) ([]any, error) {
 		name, _ := object.Get("name")
 		arguments, ok := object.Get("arguments")
 		if dataset.Kind(name) != "a string" || !ok {
-			return nil, fmt.Errorf("%s, want an object with name and arguments", dataset.Kind(value))
+			return nil, fmt.Errorf("got %s, want an object with name and arguments", dataset.Kind(value))
 		}
 		calls = append(calls, dataset.Object{
 			{Name: "type", Value: "function"},
@@ -201,7 +200,7 @@ func functionCalls(text string) ([]any, error) {
 		})
 	}
 	if len(calls) == 0 {
-		return nil, errors.New("an empty list, want a call with name and arguments")
+		return nil, errors.New("the list of calls is empty; want a call with name and arguments")
 	}
 	return calls, nil
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// readConversation reads a conversation to train on as a whole.
+// readConversation reads a conversation; all of it is trained on.
 func readConversation(name string) func(*row, *Example) error {
 	return func(r *row, e *Example) error { return r.conversation(&e.Text, name) }
 }
 
-// readLastTurn reads a conversation whose last turn a label judges.
+// readLastTurn reads a conversation whose last turn has a label.
 func readLastTurn(name string) func(*row, *Example) error {
 	return func(r *row, e *Example) error {
 		var whole Content
@@ -23,15 +23,14 @@ func readLastTurn(name string) func(*row, *Example) error {
 		}
 		last := len(whole.Messages) - 1
 		if last == 0 || whole.Messages[last].Role() != "assistant" {
-			return inColumn(name, errors.New("want a prompt, then the assistant's message that the label judges"))
+			return inColumn(name, errors.New("want a prompt, then the labelled assistant message"))
 		}
 		e.Prompt.Messages, e.Completion.Messages = whole.Messages[:last:last], whole.Messages[last:]
 		return nil
 	}
 }
 
-// readReplies reads a conversation and two ways to go on, as LLaMA-Factory's
-// ranking data have them.
+// readReplies reads a conversation and two continuations, as in LLaMA-Factory's ranking data.
 func readReplies(name string) func(*row, *Example) error {
 	return func(r *row, e *Example) error {
 		return r.first(r.conversation(&e.Prompt, name),
@@ -52,9 +51,8 @@ func readOpenAI(r *row, e *Example) error {
 		r.answer(&e.Rejected, "non_preferred_output"), alike(&e.Prompt, "input", &e.Rejected, "non_preferred_output"))
 }
 
-// readPreference reads an explicit prompt. A prompt that is a text beside
-// conversations only repeats what they start with, as in UltraFeedback; then the
-// prompt is implicit, and the text one of the extra columns.
+// readPreference reads an explicit prompt. If the prompt is a text but the responses are conversations, it only repeats
+// their first message, as in UltraFeedback. The prompt is then implicit and the text becomes an extra column.
 func readPreference(r *row, e *Example) error {
 	if prompt, _ := r.fields.Get("prompt"); dataset.Kind(prompt) == "a string" {
 		if chosen, _ := r.fields.Get("chosen"); dataset.Kind(chosen) != "a string" {
@@ -65,10 +63,9 @@ func readPreference(r *row, e *Example) error {
 		r.answer(&e.Rejected, "rejected"), alike(&e.Chosen, "chosen", &e.Rejected, "rejected"))
 }
 
-// readImplicit takes what chosen and rejected have in common for the prompt, as
-// TRL's extract_prompt does: the longest common prefix, of messages or of
-// characters, that leaves something of both; of characters, a space at its end
-// goes to the answers.
+// readImplicit takes the longest common prefix of chosen and rejected as the prompt, as TRL's extract_prompt does. The
+// prefix is in messages or characters and leaves both responses non-empty. A trailing space of a text goes to the
+// responses.
 func readImplicit(r *row, e *Example) error {
 	err := r.first(r.content(&e.Chosen, "chosen"), r.content(&e.Rejected, "rejected"), alike(&e.Chosen, "chosen", &e.Rejected, "rejected"))
 	if err != nil {
@@ -85,15 +82,14 @@ func readImplicit(r *row, e *Example) error {
 		n++
 	}
 	if n == 0 {
-		return fmt.Errorf("columns %s and %s do not start with the same message: they have no prompt in common, and there is no column %s for it",
+		return fmt.Errorf("columns %s and %s start with different messages, so there is no common prompt; add a column %s",
 			words.Quote("chosen"), words.Quote("rejected"), words.Quote("prompt"))
 	}
 	e.Prompt.Messages, e.Chosen.Messages, e.Rejected.Messages = chosen[:n:n], chosen[n:], rejected[n:]
 	return nil
 }
 
-// commonText returns the length in bytes of the implicit prompt of two texts
-// that are not empty.
+// commonText returns the length in bytes of the implicit prompt of two non-empty texts.
 func commonText(chosen, rejected string) int {
 	n := 0
 	for {
@@ -103,7 +99,7 @@ func commonText(chosen, rejected string) int {
 			break
 		}
 		if n+size == len(chosen) || n+other == len(rejected) {
-			return n // keep the last character for the answers
+			return n // leave the last character to the responses
 		}
 		n += size
 	}
@@ -113,20 +109,20 @@ func commonText(chosen, rejected string) int {
 	return n
 }
 
-// readRanked reads a prompt and a list of answers to it, the best first.
+// readRanked reads a prompt and a list of responses, best first.
 func readRanked(r *row, e *Example) error {
 	if err := r.content(&e.Prompt, "prompt"); err != nil {
 		return err
 	}
 	list, _ := r.get("ranked").([]any)
 	if len(list) < 2 {
-		return inColumn("ranked", fmt.Errorf("%d answers, want at least two, the best first", len(list)))
+		return inColumn("ranked", fmt.Errorf("%d responses; want at least two, best first", len(list)))
 	}
 	for i, value := range list {
 		one := row{fields: dataset.Object{{Name: "ranked", Value: value}}}
 		var answer Content
 		if err := one.first(one.answer(&answer, "ranked"), alike(&e.Prompt, "prompt", &answer, "ranked")); err != nil {
-			return fmt.Errorf("answer %d: %w", i+1, err)
+			return fmt.Errorf("response %d: %w", i+1, err)
 		}
 		e.Ranked = append(e.Ranked, answer)
 	}

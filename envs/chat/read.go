@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// row reads the columns of one record and remembers which.
+// row reads the columns of a record and remembers which it read.
 type row struct {
 	fields dataset.Object
 	used   []string
@@ -32,18 +32,18 @@ func (r *row) first(errs ...error) error {
 	return nil
 }
 
-// inColumn says to which column an error belongs.
+// inColumn adds the column name to an error.
 func inColumn(name string, err error) error {
 	return fmt.Errorf("column %s: %w", words.Quote(name), err)
 }
 
-// content reads a text or conversation that is not empty.
+// content reads a non-empty text or conversation.
 func (r *row) content(to *Content, name string) error {
 	if err := r.answer(to, name); err != nil {
 		return err
 	}
 	if !to.Conversational() && to.Text == "" {
-		return fmt.Errorf("column %s is empty: fill it or remove the row", words.Quote(name))
+		return fmt.Errorf("column %s is empty; fill it or remove the row", words.Quote(name))
 	}
 	return nil
 }
@@ -65,21 +65,21 @@ func (r *row) answer(to *Content, name string) (err error) {
 	case nil:
 		return inColumn(name, ErrNull)
 	default:
-		return inColumn(name, fmt.Errorf("%s, want a string or a list of messages", dataset.Kind(value)))
+		return inColumn(name, fmt.Errorf("got %s, want a string or a list of messages", dataset.Kind(value)))
 	}
 }
 
-// contents reads a prompt and what answers it.
+// contents reads a prompt and its response.
 func (r *row) contents(prompt *Content, promptName string, answer *Content, answerName string) error {
 	return r.first(r.content(prompt, promptName), r.answer(answer, answerName), alike(prompt, promptName, answer, answerName))
 }
 
-// alike refuses a text beside a conversation.
+// alike refuses a text next to a conversation.
 func alike(a *Content, aName string, b *Content, bName string) error {
 	if a.Conversational() == b.Conversational() {
 		return nil
 	}
-	return fmt.Errorf("column %s is %s and column %s is %s: make both the same", words.Quote(aName), form(a.Conversational()), words.Quote(bName), form(b.Conversational()))
+	return fmt.Errorf("column %s is %s but column %s is %s; use the same kind for both", words.Quote(aName), form(a.Conversational()), words.Quote(bName), form(b.Conversational()))
 }
 
 // reply reads a string as the assistant's turn.
@@ -90,7 +90,7 @@ func (r *row) reply(to *Content, name string) error {
 		return inColumn(name, ErrNull)
 	}
 	if !ok {
-		return inColumn(name, fmt.Errorf("%s, want a string", dataset.Kind(value)))
+		return inColumn(name, fmt.Errorf("got %s, want a string", dataset.Kind(value)))
 	}
 	if err := plain(text); err != nil {
 		return inColumn(name, err)
@@ -103,7 +103,7 @@ func turn(role, text string) Message {
 	return Message{{Name: "role", Value: role}, {Name: "content", Value: text}}
 }
 
-// text reads a column of text that need not be there or filled.
+// text reads an optional text column.
 func (r *row) text(name string) (string, error) {
 	switch value := r.get(name).(type) {
 	case nil:
@@ -114,13 +114,12 @@ func (r *row) text(name string) (string, error) {
 		}
 		return value, nil
 	default:
-		return "", inColumn(name, fmt.Errorf("%s, want a string", dataset.Kind(value)))
+		return "", inColumn(name, fmt.Errorf("got %s, want a string", dataset.Kind(value)))
 	}
 }
 
-// alpaca reads the prompt of an Alpaca row as LLaMA-Factory does: the system
-// text, the earlier turns of "history", then "instruction" and "input" on lines
-// of their own.
+// alpaca reads the prompt of an Alpaca row as LLaMA-Factory does: the system text, the turns of "history", then
+// "instruction" and "input" joined by a newline.
 func (r *row) alpaca(to *Content) error {
 	system, err := r.text("system")
 	if err != nil {
@@ -132,17 +131,17 @@ func (r *row) alpaca(to *Content) error {
 	history := r.get("history")
 	pairs, ok := history.([]any)
 	if !ok && history != nil {
-		return inColumn("history", fmt.Errorf("%s, want a list of pairs of strings", dataset.Kind(history)))
+		return inColumn("history", fmt.Errorf("got %s, want a list of pairs of strings", dataset.Kind(history)))
 	}
 	for _, pair := range pairs {
 		pair, _ := pair.([]any)
 		if len(pair) != 2 {
-			return inColumn("history", errors.New("want a list of pairs of strings: a question and its answer"))
+			return inColumn("history", errors.New("want a list of pairs of strings: question, answer"))
 		}
 		for i, role := range []string{"user", "assistant"} {
 			text, ok := pair[i].(string)
 			if !ok {
-				return inColumn("history", fmt.Errorf("%s, want a string", dataset.Kind(pair[i])))
+				return inColumn("history", fmt.Errorf("got %s, want a string", dataset.Kind(pair[i])))
 			}
 			if err := plain(text); err != nil {
 				return inColumn("history", err)
@@ -163,21 +162,21 @@ func (r *row) alpaca(to *Content) error {
 		query = input
 	}
 	if query == "" {
-		return fmt.Errorf("column %s is empty: fill it or remove the row", words.Quote("instruction"))
+		return fmt.Errorf("column %s is empty; fill it or remove the row", words.Quote("instruction"))
 	}
 	to.Messages = append(to.Messages, turn("user", query))
 	return nil
 }
 
-// conversation reads a list of messages, a filled column "system" before it.
+// conversation reads a list of messages, after the optional column "system".
 func (r *row) conversation(to *Content, name string) error {
 	if err := r.content(to, name); err != nil {
 		return err
 	}
-	if !to.Conversational() { // CSV and some Parquet files have the list as text
+	if !to.Conversational() { // CSV and some Parquet files store the list as text
 		value, err := dataset.Parse(to.Text)
 		if _, ok := value.([]any); err != nil || !ok {
-			return inColumn(name, errors.New("a string, want a list of messages, or one in JSON"))
+			return inColumn(name, errors.New("got a string, want a list of messages or its JSON"))
 		}
 		to.Text = ""
 		if to.Messages, err = Messages(value); err != nil {
@@ -191,7 +190,7 @@ func (r *row) conversation(to *Content, name string) error {
 	return err
 }
 
-// label reads true or false; CSV has them as text.
+// label reads true or false; CSV stores them as text.
 func (r *row) label(to *bool, name string) (err error) {
 	if *to, err = labelOf(r.get(name)); err != nil {
 		return inColumn(name, err)
@@ -211,10 +210,10 @@ func labelOf(value any) (bool, error) {
 			return false, nil
 		}
 	}
-	return false, fmt.Errorf("%s, want true or false", dataset.Kind(value))
+	return false, fmt.Errorf("got %s, want true or false", dataset.Kind(value))
 }
 
-// tools reads the functions a template may offer, a list or a list in JSON.
+// tools reads the functions offered to the model: a list, or a list in JSON.
 func (r *row) tools(e *Example) error {
 	value := r.get("tools")
 	if text, ok := value.(string); ok {
@@ -233,7 +232,7 @@ func (r *row) tools(e *Example) error {
 			e.Tools = withoutNulls(value).([]any)
 		}
 	default:
-		return inColumn("tools", fmt.Errorf("%s, want a list", dataset.Kind(value)))
+		return inColumn("tools", fmt.Errorf("got %s, want a list", dataset.Kind(value)))
 	}
 	return nil
 }
@@ -244,15 +243,15 @@ func (r *row) templateArgs(e *Example) error {
 	case dataset.Object:
 		e.TemplateArgs = withoutNulls(value).(dataset.Object)
 	default:
-		return inColumn("chat_template_kwargs", fmt.Errorf("%s, want an object", dataset.Kind(value)))
+		return inColumn("chat_template_kwargs", fmt.Errorf("got %s, want an object", dataset.Kind(value)))
 	}
 	return nil
 }
 
-// plain refuses text that tokenizers cut or change.
+// plain refuses text that tokenizers would cut or change.
 func plain(text string) error {
 	if i := strings.IndexByte(text, 0); i >= 0 {
-		return fmt.Errorf("NUL at byte %d: remove it", i+1)
+		return fmt.Errorf("NUL character at byte %d; remove it", i+1)
 	}
 	if !utf8.ValidString(text) {
 		return errors.New("invalid UTF-8")

@@ -14,24 +14,24 @@ var recipe string
 
 func init() {
 	envs.Register(envs.Definition{
-		Name: "chat", Help: "continue texts and conversations, by imitation", Recipe: recipe,
+		Name: "chat", Help: "fine-tune a chat model on texts or conversations (SFT)", Recipe: recipe,
 		Options: func() any { return &texts{} }, Needs: "a column text or messages, or prompt and completion",
 	})
 }
 
-// texts are those of a data set.
+// texts are the options of the task.
 type texts struct {
 	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"text, messages, or prompt and completion: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
-	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
-	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"use at most this many rows of each part; 0 = all"`
+	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"maximum rows per split (0 = all)"`
 }
 
 func (o *texts) Records(ctx context.Context, s envs.Setup) (envs.Records, error) {
 	return Records(ctx, s, o.Dataset, o.DatasetConfig, o.MaxSamples)
 }
 
-// Records are the rows of a data set's training part and, where it has one, of its validation part: of each the first
-// most, all with most 0. Errors about finding it are those of option dataset.
+// Records returns the rows of a data set's training split and, if it has one, of its validation split: the first most rows
+// of each, or all if most is 0. Errors in finding the data set are OptionErrors of dataset.
 func Records(ctx context.Context, s envs.Setup, name, config string, most int) (envs.Records, error) {
 	parts, err := s.Find(ctx, name, config, "train", "validation")
 	if err != nil {
@@ -48,7 +48,7 @@ func Records(ctx context.Context, s envs.Setup, name, config string, most int) (
 	return records, nil
 }
 
-// first is at most n records, all with n = 0.
+// first yields the first n records, or all if n is 0.
 func first(records iter.Seq2[dataset.Record, error], n int) iter.Seq2[dataset.Record, error] {
 	return func(yield func(dataset.Record, error) bool) {
 		i := 0

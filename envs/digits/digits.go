@@ -1,14 +1,11 @@
-// Package digits has two tasks with endless, exactly checkable exercises: sum_digits
-// (add up all digits of a list of integers) and reverse_digits (write a number
-// backwards).
+// Package digits has two tasks with unlimited, exactly checkable problems: sum_digits (add up all digits of a list of
+// integers) and reverse_digits (write a number backwards).
 //
-// An exercise is one question and one answer. It is shown as a conversation with a
-// worked example, for instruction-tuned models, or in a short form for a small model
-// over single characters; both know a worked solution that goes digit by digit.
+// A problem has one question and one answer. Instruction-tuned models see a conversation with a few-shot example; small
+// character models see a short form. Both forms come with a step-by-step demonstration.
 //
-// An exercise belongs to the warm-up, to training or to evaluation by a hash of its numbers:
-// whatever the seed, no exercise of one is ever an exercise of another. Those of a part come
-// without repetition.
+// A hash of its numbers assigns each problem to warm-up, training or evaluation. The splits are disjoint for every seed,
+// and no problem repeats within a pass over a split.
 package digits
 
 import (
@@ -24,24 +21,24 @@ import (
 	"github.com/rltrain/rltrain/envs/answer"
 )
 
-// Names of the tasks.
+// Task names.
 const (
 	Sum     = "sum_digits"
 	Reverse = "reverse_digits"
 )
 
-// Options are the difficulty of the exercises and their form.
+// Options set the difficulty and the prompt format.
 type Options struct {
-	Count      int  // sum_digits: the most integers in a list, at least 2; a list has 2 to Count
-	Max        int  // the largest integer, at least 10
-	RequireTag bool // pay only an answer whose text has [ANSWER]
-	Short      bool // the short form instead of the conversation
-	// SlipShare is the share of solutions to imitate that are wrong, in [0,1): see [Episode.Solution].
+	Count      int  // sum_digits: longest list, at least 2; lists have 2 to Count integers
+	Max        int  // largest integer, at least 10
+	RequireTag bool // reward an answer only if the text has [ANSWER]
+	Short      bool // short form instead of a conversation
+	// SlipShare is the fraction of demonstrations that are wrong, in [0,1): see [Episode.Solution].
 	SlipShare float64
 }
 
-// Defaults are lists of 2 to 4 integers from 10 to 999, and numbers from 100000 to
-// 9999999 to reverse.
+// Defaults returns lists of 2 to 4 integers from 10 to 999 for sum_digits, and numbers from 100000 to 9999999 for
+// reverse_digits.
 func Defaults(name string) Options {
 	if name == Reverse {
 		return Options{Max: 9999999}
@@ -49,7 +46,7 @@ func Defaults(name string) Options {
 	return Options{Count: 4, Max: 999}
 }
 
-// Task is one of the two tasks.
+// Task is sum_digits or reverse_digits.
 type Task struct {
 	name    string
 	seed    uint64
@@ -57,28 +54,28 @@ type Task struct {
 	parts   map[envs.Part]*sequence
 }
 
-// New checks the options and returns the task of that name.
+// New checks the options and returns the named task.
 func New(name string, seed uint64, o Options) (*Task, error) {
 	if name != Sum && name != Reverse {
-		return nil, fmt.Errorf("task %q is not one of %s and %s", name, Sum, Reverse)
+		return nil, fmt.Errorf("unknown task %q; choose %s or %s", name, Sum, Reverse)
 	}
 	if o.Max < 10 || o.Max > 1e15 {
-		return nil, fmt.Errorf("digits_max is %d: choose from 10 to 10^15", o.Max)
+		return nil, fmt.Errorf("digits_max %d is out of range; use 10 to 10^15", o.Max)
 	}
 	if name == Sum && (o.Count < 2 || o.Count > 1000) {
-		return nil, fmt.Errorf("digits_count is %d: choose from 2 to 1000", o.Count)
+		return nil, fmt.Errorf("digits_count %d is out of range; use 2 to 1000", o.Count)
 	}
 	t := &Task{name: name, seed: seed, options: o, parts: map[envs.Part]*sequence{}}
 	for _, part := range []envs.Part{envs.Train, envs.Warmup, envs.Eval} {
 		t.parts[part] = t.sequence(part)
 		if _, ok := t.parts[part].at(0); !ok {
-			return nil, fmt.Errorf("digits_max %d leaves too few exercises to keep some for evaluation: raise it", o.Max)
+			return nil, fmt.Errorf("digits_max %d gives too few problems for an evaluation split; raise it", o.Max)
 		}
 	}
 	return t, nil
 }
 
-// Len is the number of different exercises of a part where they are few, else 0.
+// Len returns the number of distinct problems in a split, or 0 if there are too many to count.
 func (t *Task) Len(part envs.Part) int {
 	s, ok := t.parts[part]
 	if !ok {
@@ -87,15 +84,15 @@ func (t *Task) Len(part envs.Part) int {
 	return s.size()
 }
 
-// Episode returns exercise index of a part.
+// Episode returns problem index of a split.
 func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
 	s, ok := t.parts[part]
 	if index < 0 || !ok {
-		return nil, fmt.Errorf("there is no episode %d of part %q", index, part)
+		return nil, fmt.Errorf("no episode %d in split %q", index, part)
 	}
 	numbers, ok := s.at(index)
 	if !ok {
-		return nil, fmt.Errorf("there is no episode %d of %s: all %d different exercises of that part come before it", index, part, len(s.drawn))
+		return nil, fmt.Errorf("episode %d is out of range: split %s has %d distinct problems", index, part, len(s.sampled))
 	}
 	e := &Episode{task: t.name, options: t.options, numbers: numbers}
 	if part != envs.Eval && t.options.SlipShare > 0 {
@@ -104,14 +101,15 @@ func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
 	return e, nil
 }
 
-// draw makes one exercise; below(n) is uniform on [0,n). Numbers with fewer digits than most are rare, one in ten,
-// too rare to be learned by the time the others are; and of the places of a list the last are seen least. Where they
-// are to be learnt, half of the numbers to reverse are short, and half of those of every other list, and longer lists
-// are drawn more often.
-func (t *Task) draw(part envs.Part, below func(n int) int) []int {
+// sample makes one problem; below(n) is uniform on [0,n).
+//
+// Uniform sampling makes short numbers rare (one in ten), too rare to learn with the rest, and shows the last list
+// positions least. The training splits therefore use short numbers half of the time (in every other list) and sample
+// longer lists more often.
+func (t *Task) sample(part envs.Part, below func(n int) int) []int {
 	learn := part != envs.Eval
 	if t.name == Reverse {
-		return []int{drawNumber(shorterMin(t.options.Max), t.options.Max, learn, below)}
+		return []int{sampleNumber(shorterMin(t.options.Max), t.options.Max, learn, below)}
 	}
 	count := 2 + below(t.options.Count-1)
 	if learn {
@@ -120,13 +118,13 @@ func (t *Task) draw(part envs.Part, below func(n int) int) []int {
 	numbers := make([]int, count)
 	mixed := learn && below(2) == 0
 	for i := range numbers {
-		numbers[i] = drawNumber(10, t.options.Max, mixed, below)
+		numbers[i] = sampleNumber(10, t.options.Max, mixed, below)
 	}
 	return numbers
 }
 
-// longer draws a list's length of 2 to 1+lengths, of which each is as likely as it has numbers but one. None may be rare:
-// where half of all lists were as long as lists get, policies went on past the end of those with one number less.
+// longer samples a list length from 2 to 1+lengths, weighted by length minus one. No length may be rare: when half of the
+// lists had the maximum length, policies ran past the end of lists one shorter.
 func longer(lengths int, below func(n int) int) int {
 	at := below(lengths * (lengths + 1) / 2)
 	more := 1
@@ -136,8 +134,8 @@ func longer(lengths int, below func(n int) int) int {
 	return 1 + more
 }
 
-// drawNumber draws from low to high, mixed one time in two from those with fewer digits than most.
-func drawNumber(low, high int, mixed bool, below func(n int) int) int {
+// sampleNumber samples from low to high. If mixed, half of the samples have fewer digits than most numbers.
+func sampleNumber(low, high int, mixed bool, below func(n int) int) int {
 	if long := longMin(high); mixed && low < long && long <= high {
 		if below(2) == 0 {
 			high = long - 1
@@ -148,7 +146,7 @@ func drawNumber(low, high int, mixed bool, below func(n int) int) int {
 	return low + below(high-low+1)
 }
 
-// shorterMin is the least number with one digit fewer than most, and at least 10.
+// shorterMin is the smallest number with one digit fewer than most, and at least 10.
 func shorterMin(most int) int {
 	low := 1
 	for low*100 <= most {
@@ -157,19 +155,19 @@ func shorterMin(most int) int {
 	return max(10, low)
 }
 
-// longMin is the least number with as many digits as most numbers up to most.
+// longMin is the smallest number with as many digits as most numbers up to most.
 func longMin(most int) int { return 10 * shorterMin(most) }
 
-// Episode is one exercise.
+// Episode is one problem.
 type Episode struct {
 	task    string
 	options Options
 	numbers []int
-	slips   bool // its solution is wrong
+	slips   bool // the demonstration is wrong on purpose
 	done    bool
 }
 
-// Reset shows the exercise.
+// Reset returns the prompt.
 func (e *Episode) Reset(context.Context) (envs.Observation, error) {
 	e.done = false
 	if e.options.Short {
@@ -181,14 +179,14 @@ func (e *Episode) Reset(context.Context) (envs.Observation, error) {
 	}}, nil
 }
 
-// Step judges the answer: +1 where it is right, −1 where not. With RequireTag it has to
-// contain [ANSWER] as well. Every exercise ends with its first action.
+// Step verifies the answer: reward +1 if correct, −1 if not. RequireTag also demands [ANSWER]. The first action ends the
+// episode.
 func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
-		return envs.Step{}, errors.New("the exercise has been answered: Reset starts it over")
+		return envs.Step{}, errors.New("the episode has ended; call Reset")
 	}
 	e.done = true
-	info := judge(answer.Extract(a.Text), a.Text, e.Answer())
+	info := verify(answer.Extract(a.Text), a.Text, e.Answer())
 	info.Kind = e.kind()
 	reward := -1.0
 	if info.Correct && (info.FormatOK || !e.options.RequireTag) {
@@ -197,8 +195,8 @@ func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	return envs.Step{Keep: len(a.Text), Reward: reward, Done: true, Info: info}, nil
 }
 
-// kind is how many numbers the exercise has, and whether all have as many digits as most: longer lists are learnt
-// later, and short numbers shift what stands behind them.
+// kind is the number of integers, and whether some are short. Policies learn longer lists later, and short numbers shift
+// everything after them.
 func (e *Episode) kind() string {
 	name := "long"
 	if e.task == Sum {
@@ -215,7 +213,7 @@ func (e *Episode) kind() string {
 	}
 }
 
-// Answer is the right answer.
+// Answer returns the correct answer.
 func (e *Episode) Answer() int64 {
 	result := int64(0)
 	if e.task == Reverse {
@@ -232,7 +230,7 @@ func (e *Episode) Answer() int64 {
 	return result
 }
 
-// list is the exercise's numbers as Python prints a list.
+// list formats the numbers as a Python list.
 func (e *Episode) list() string {
 	texts := make([]string, len(e.numbers))
 	for i, n := range e.numbers {

@@ -266,7 +266,7 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{Sum, envs.Settings{"digits_count": "1"}, "digits_count: 1 is out of range"},
 		{Sum, envs.Settings{"digits_max": "9"}, "digits_max: 9 is out of range"},
-		{Sum, envs.Settings{"digits_count": "2", "digits_max": "10"}, "too few exercises"},
+		{Sum, envs.Settings{"digits_count": "2", "digits_max": "10"}, "too few problems"},
 		{Reverse, envs.Settings{"digits_count": "3"}, "digits_count: does not apply"},
 	} {
 		if _, err := envs.New(test.name, envs.Setup{Seed: 1}, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -11,15 +11,15 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// keyOf stands for an exercise; it is the same for lists of the same numbers. A number takes less memory than
-// the list as a text, and long runs draw many.
+// keyOf identifies a problem; the order of the list does not matter. A hash takes less memory than the text, and long runs
+// sample millions.
 func keyOf(name string, numbers []int) uint64 {
 	sum := sha256.Sum256([]byte(name + " " + fmt.Sprint(slices.Sorted(slices.Values(numbers)))))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// partOf puts two exercises in ten aside for evaluation, and four for the warm-up. The order of a list does not
-// matter: the same numbers in another order are no unseen exercise.
+// partOf assigns 2 of 10 problems to evaluation and 4 to warm-up. The key ignores the order of a list: the same numbers in
+// another order are not an unseen problem.
 func partOf(key uint64) envs.Part {
 	switch place := key % 10; {
 	case place < 2:
@@ -31,17 +31,17 @@ func partOf(key uint64) envs.Part {
 	}
 }
 
-// A sequence is the exercises of a part in the order in which they are drawn, each once. Those to learn from begin
-// again, in another order, when all have come.
+// sequence samples the problems of a split, each once per pass. The training splits start another pass, in another order,
+// when all problems have been sampled.
 type sequence struct {
 	task *Task
 	part envs.Part
 
-	lock  sync.Mutex
-	rng   *rand.Rand
-	seen  map[uint64]struct{} // in this round
-	drawn [][]int
-	round int // length of the first round; 0 until it is over
+	lock    sync.Mutex
+	rng     *rand.Rand
+	seen    map[uint64]struct{} // in this pass
+	sampled [][]int
+	round   int // length of the first pass; 0 until it ends
 }
 
 func (t *Task) sequence(part envs.Part) *sequence {
@@ -51,49 +51,49 @@ func (t *Task) sequence(part envs.Part) *sequence {
 	return &sequence{task: t, part: part, rng: rand.New(rand.NewChaCha8(key)), seen: map[uint64]struct{}{}}
 }
 
-// maxMisses draws in a row without a new exercise mean that all have come. It is more than ever needed for the first
-// where a part has at least one exercise in a thousand.
+// maxMisses consecutive duplicates mean that all problems have been sampled. It is ample while a split has at least one
+// problem in a thousand.
 const maxMisses = 20000
 
-// at is exercise index; false where there are not as many.
+// at returns problem index; ok is false past the end of the split.
 func (s *sequence) at(index int) (numbers []int, ok bool) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	for len(s.drawn) <= index {
+	for len(s.sampled) <= index {
 		if s.next() {
 			continue
 		}
 		if s.round == 0 {
-			s.round = len(s.drawn)
+			s.round = len(s.sampled)
 		}
 		if s.part == envs.Eval || s.round == 0 {
 			return nil, false
 		}
 		clear(s.seen)
 	}
-	return s.drawn[index], true
+	return s.sampled[index], true
 }
 
-// next draws an exercise that has not come in this round.
+// next samples a problem that is new in this pass.
 func (s *sequence) next() bool {
 	for range maxMisses {
-		numbers := s.task.draw(s.part, s.rng.IntN)
+		numbers := s.task.sample(s.part, s.rng.IntN)
 		key := keyOf(s.task.name, numbers)
 		if _, seen := s.seen[key]; !seen && partOf(key) == s.part {
 			s.seen[key] = struct{}{}
-			s.drawn = append(s.drawn, numbers)
+			s.sampled = append(s.sampled, numbers)
 			return true
 		}
 	}
 	return false
 }
 
-// manyExercises is how many exercises of all parts together are too many to be counted.
-const manyExercises = 1 << 14
+// maxCounted: above this many problems, in all splits together, they are not counted.
+const maxCounted = 1 << 14
 
-// size is the number of different exercises, 0 for many.
+// size returns the number of distinct problems, 0 for too many to count.
 func (s *sequence) size() int {
-	if s.task.exercises() >= manyExercises {
+	if s.task.problems() >= maxCounted {
 		return 0
 	}
 	for index := 0; s.round == 0; index++ {
@@ -102,18 +102,18 @@ func (s *sequence) size() int {
 	return s.round
 }
 
-// exercises is how many different exercises there are, manyExercises for more.
-func (t *Task) exercises() int {
+// problems returns the number of distinct problems, at most maxCounted.
+func (t *Task) problems() int {
 	if t.name == Reverse {
-		return min(t.options.Max-shorterMin(t.options.Max)+1, manyExercises)
+		return min(t.options.Max-shorterMin(t.options.Max)+1, maxCounted)
 	}
-	// Of n numbers out of r there are C(r+n-1, n) lists without order.
+	// There are C(r+n-1, n) multisets of n numbers out of r.
 	r := t.options.Max - 9
 	lists, all := float64(r), 0.0
 	for n := 2; n <= t.options.Count; n++ {
 		lists *= float64(r+n-1) / float64(n)
-		if all += lists; all >= manyExercises {
-			return manyExercises
+		if all += lists; all >= maxCounted {
+			return maxCounted
 		}
 	}
 	return int(all)

@@ -9,7 +9,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// smallest has so few exercises that all can be listed.
+// smallest has so few problems that all can be listed.
 func smallest(name string) func(*Options) {
 	return func(o *Options) {
 		o.Max = 99
@@ -31,7 +31,7 @@ func TestPartsAreDisjointWhateverTheSeed(t *testing.T) {
 				for i := range task.Len(part) {
 					key := keyOf(name, episode(t, task, part, i).numbers)
 					if other, ok := owner[key]; ok && other != part {
-						t.Fatalf("%s: exercise %x is in %s and in %s", name, key, other, part)
+						t.Fatalf("%s: problem %x is in %s and in %s", name, key, other, part)
 					}
 					owner[key] = part
 				}
@@ -40,10 +40,10 @@ func TestPartsAreDisjointWhateverTheSeed(t *testing.T) {
 		}
 		want := map[string]int{Sum: 90 * 91 / 2, Reverse: 90}[name]
 		if got := count[envs.Warmup] + count[envs.Train] + count[envs.Eval]; got != want || len(owner) != want {
-			t.Errorf("%s: the parts have %v exercises, %d different ones, want %d", name, count, len(owner), want)
+			t.Errorf("%s: the splits have %v problems, %d different ones, want %d", name, count, len(owner), want)
 		}
 		if count[envs.Eval]*2 > count[envs.Train] || count[envs.Eval] < want/20 {
-			t.Errorf("%s: the parts have %v exercises", name, count)
+			t.Errorf("%s: the splits have %v problems", name, count)
 		}
 	}
 }
@@ -62,12 +62,12 @@ func TestNoExerciseComesTwiceBeforeAllHaveCome(t *testing.T) {
 					seen[keyOf(name, episode(t, test.task, part, i).numbers)] = true
 				}
 				if len(seen) != test.n {
-					t.Errorf("%s, %s, %s: %d different exercises among the first %d", name, title, part, len(seen), test.n)
+					t.Errorf("%s, %s, %s: %d different problems among the first %d", name, title, part, len(seen), test.n)
 				}
 			}
 			if part == envs.Eval {
 				if _, err := few.Episode(part, n); err == nil {
-					t.Errorf("%s: exercise %d of the %d to be judged by", name, n, n)
+					t.Errorf("%s: problem %d of the %d to be verified by", name, n, n)
 				}
 				continue
 			}
@@ -93,7 +93,7 @@ func TestLen(t *testing.T) {
 	}{{Sum, 4, 999, false}, {Sum, 2, 999, false}, {Sum, 2, 99, true}, {Sum, 3, 30, true}, {Reverse, 0, 9999999, false}, {Reverse, 0, 999, true}} {
 		task := newTask(t, test.name, 1, func(o *Options) { o.Count, o.Max = test.count, test.max })
 		if n := task.Len(envs.Eval); (n > 0) != test.few {
-			t.Errorf("%s, %d numbers to %d: %d exercises to be judged by", test.name, test.count, test.max, n)
+			t.Errorf("%s, %d numbers to %d: %d problems to be verified by", test.name, test.count, test.max, n)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestKind(t *testing.T) {
 	}
 }
 
-// Where they are to be learnt, a list is as likely as it has numbers but one: none is rare.
+// Training splits sample a list in proportion to its length minus one, so no length is rare.
 func TestLongListsAreOftenTrainedOn(t *testing.T) {
 	learn, all := map[int]float64{2: 1. / 6, 3: 2. / 6, 4: 3. / 6}, map[int]float64{2: 1. / 3, 3: 1. / 3, 4: 1. / 3}
 	for part, want := range map[envs.Part]map[int]float64{envs.Warmup: learn, envs.Train: learn, envs.Eval: all} {

@@ -33,7 +33,7 @@ func (e *Episode) question() string {
 	return fmt.Sprintf("What is the total digit sum of %s?", e.list())
 }
 
-// short is the exercise for a model over single characters.
+// short is the prompt for a character model.
 func (e *Episode) short() string {
 	if e.task == Reverse {
 		return fmt.Sprintf("reverse %d\n", e.numbers[0])
@@ -41,20 +41,19 @@ func (e *Episode) short() string {
 	return fmt.Sprintf("sum %s\n", e.list())
 }
 
-// Solution works the exercise out digit by digit, with a letter for each digit, so that
-// a model looks up the digit of a letter rather than count positions: for [12, 345] each
-// digit from the last to the first with the sum so far, "a505b409c312d214e115", for 1230
-// the digits forwards and backwards, "a1b2c3d0,d0c3b2a1". Nothing stands between them: the
-// fewer characters, the sooner they are learnt, and the cheaper are answers. Then comes the
-// answer behind [ANSWER], as it stands before: reversed numbers and small sums keep the
-// zeros in front, 0321 and 09, so that one rule serves for all.
+// Solution is the demonstration: it solves the problem digit by digit and gives each digit a letter, so that a model looks
+// digits up instead of counting positions.
 //
-// Sums begin at the end of the list because a letter then says how far back its digit stands,
-// in short lists and in long ones. From the front that depends on the list's length: policies
-// learnt one place after the other, and some were far from the twelfth when others had it.
+//   - [12, 345]: each digit from the last to the first with the running sum, "a505b409c312d214e115".
+//   - 1230: the digits forwards and backwards, "a1b2c3d0,d0c3b2a1".
 //
-// A solution that slips is worked out in the same way, but its answer leaves the last digit out of the sum, or is not
-// reversed.
+// There are no separators: shorter texts are learned sooner and cost less. The answer follows after [ANSWER]. Reversed
+// numbers and small sums keep leading zeros, 0321 and 09, so that one rule covers all.
+//
+// Sums start at the end of the list because a letter then gives a digit's distance from the end, whatever the list's
+// length. From the front, policies learned one position after the other, and some missed the twelfth for long.
+//
+// A demonstration with a slip uses the same steps, but its answer omits the last digit of the sum or is not reversed.
 func (e *Episode) Solution() string {
 	if e.task == Reverse {
 		digits := []byte(strconv.Itoa(e.numbers[0]))
@@ -86,5 +85,5 @@ func (e *Episode) Solution() string {
 	return fmt.Sprintf("%s %s %02d", text.String(), answer.Tag, sum)
 }
 
-// letter is that of digit i: from z on it starts over.
+// letter is the letter of digit i; it wraps around after z.
 func letter(i int) byte { return 'a' + byte(i%26) }

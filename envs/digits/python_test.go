@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The default exercises have the distribution of Python's random.randint: with its
-// generator (MT19937, Matsumoto and Nishimura 1998) in place of ours, the exercises of
+// The default problems have the distribution of Python's random.randint: with its
+// generator (MT19937, Matsumoto and Nishimura 1998) in place of ours, the problems of
 // its seed 42 come out.
 func TestDrawsAsPythonDoes(t *testing.T) {
 	draws := newPython(42)
@@ -21,7 +21,7 @@ func TestDrawsAsPythonDoes(t *testing.T) {
 	}{
 		{[]int{124, 35, 769, 291}, 49}, {[]int{238, 152}, 21}, {[]int{114, 702, 768, 923}, 50},
 	} {
-		e := &Episode{task: Sum, numbers: sum.draw(envs.Eval, draws.below)}
+		e := &Episode{task: Sum, numbers: sum.sample(envs.Eval, draws.below)}
 		if diff := cmp.Diff(want.numbers, e.numbers); diff != "" || e.Answer() != want.answer {
 			t.Errorf("list %d with answer %d (-want +got):\n%s", i, e.Answer(), diff)
 		}
@@ -32,7 +32,7 @@ func TestDrawsAsPythonDoes(t *testing.T) {
 		number int
 		answer int64
 	}{{1967825, 5287691}, {519610, 16915}} {
-		e := &Episode{task: Reverse, numbers: reverse.draw(envs.Eval, draws.below)}
+		e := &Episode{task: Reverse, numbers: reverse.sample(envs.Eval, draws.below)}
 		if e.numbers[0] != want.number || e.Answer() != want.answer {
 			t.Errorf("number %d is %d, reversed %d; want %+v", i, e.numbers[0], e.Answer(), want)
 		}

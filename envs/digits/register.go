@@ -21,26 +21,26 @@ var reverseRecipe string
 
 func init() {
 	envs.Register(envs.Definition{
-		Name: Sum, Help: "add up all digits of some integers, step by step", Recipe: sumRecipe,
+		Name: Sum, Help: "sum the digits of a list of integers, step by step", Recipe: sumRecipe,
 		Options: func() any { return &lists{} }, Demonstrations: true, Forms: true,
 	})
 	envs.Register(envs.Definition{
-		Name: Reverse, Help: "write an integer backwards, step by step", Recipe: reverseRecipe,
+		Name: Reverse, Help: "reverse the digits of an integer, step by step", Recipe: reverseRecipe,
 		Options: func() any { return &numbers{} }, Demonstrations: true, Forms: true,
 	})
 }
 
-// common are the options of both tasks.
+// common are the options that both tasks share.
 type common struct {
 	Max        int  `option:"digits_max" default:"999" range:"[10,1e15]" help:"largest integer"`
-	RequireTag bool `option:"require_tag" help:"pay only answers with [ANSWER] in them"`
-	// As in programs, what is imitated then does not say which form is right.
-	SlipShare float64 `option:"slip_share" range:"[0,1)" help:"share of the program's own worked solutions that are wrong in a likely way, for experiments: rewards and preferences alone tell them apart"`
+	RequireTag bool `option:"require_tag" help:"reward only answers marked with [ANSWER]"`
+	// As in the task code, demonstrations alone then do not show which answer is correct.
+	SlipShare float64 `option:"slip_share" range:"[0,1)" help:"fraction of demonstrations with a plausible mistake, for experiments on what RL adds to SFT"`
 }
 
 // lists are the options of sum_digits.
 type lists struct {
-	Count int `option:"digits_count" default:"4" range:"[2,64]" help:"integers in a list at most"`
+	Count int `option:"digits_count" default:"4" range:"[2,64]" help:"maximum length of a list"`
 	common
 }
 
@@ -55,8 +55,8 @@ func (o *numbers) Task(s envs.Setup) (envs.Task, error) {
 	return New(Reverse, s.Seed, Options{Max: o.Max, RequireTag: o.RequireTag, SlipShare: o.SlipShare, Short: s.Text})
 }
 
-// Answers reads rows with a number called answer and a completion.
-func (common) Answers(path, field string) (judges []envs.Verifier, usual answer.Match, err error) {
+// Answers reads rows with a number in the field answer and a completion.
+func (common) Answers(path, field string) (verifiers []envs.Verifier, usual answer.Match, err error) {
 	for r, err := range dataset.Records(path) {
 		if err != nil {
 			return nil, "", err
@@ -69,25 +69,25 @@ func (common) Answers(path, field string) (judges []envs.Verifier, usual answer.
 		completion, _ := r.Fields.Get(field)
 		text, ok := completion.(string)
 		if !ok {
-			return nil, "", fmt.Errorf("%s: field %q is missing or no text", r.Place(), field)
+			return nil, "", fmt.Errorf("%s: field %q is missing or not text", r.Place(), field)
 		}
 		found := answer.Extract(text)
-		info := judge(found, text, truth)
-		judges = append(judges, func(match answer.Match) *envs.Info {
-			// What Extract finds has a value and no unit: apart from its spelling there is one rule, that of the tasks.
-			judged := *info
-			judged.Correct = info.Correct && (match != answer.Exact || match.Same(found.Text, info.Truth))
-			return &judged
+		info := verify(found, text, truth)
+		verifiers = append(verifiers, func(match answer.Match) *envs.Info {
+			// Extract finds values without units, so Exact is the only rule that can differ.
+			verified := *info
+			verified.Correct = info.Correct && (match != answer.Exact || match.Same(found.Text, info.Truth))
+			return &verified
 		})
 	}
-	if len(judges) == 0 {
-		return nil, "", fmt.Errorf("%s has no rows", path)
+	if len(verifiers) == 0 {
+		return nil, "", fmt.Errorf("%s: no rows", path)
 	}
-	return judges, answer.Numeric, nil
+	return verifiers, answer.Numeric, nil
 }
 
-// judge compares what was found in a text with the right answer.
-func judge(found answer.Number, text string, truth int64) *envs.Info {
+// verify compares the extracted answer with the correct one.
+func verify(found answer.Number, text string, truth int64) *envs.Info {
 	return &envs.Info{
 		Correct:  found.Value != nil && found.Value.Cmp(new(big.Rat).SetInt64(truth)) == 0,
 		FormatOK: answer.Tagged(text),
@@ -97,11 +97,11 @@ func judge(found answer.Number, text string, truth int64) *envs.Info {
 	}
 }
 
-// wholeNumber reads a number of a row, which may be text.
+// wholeNumber reads an integer that may be stored as text.
 func wholeNumber(value any) (int64, error) {
 	switch v := value.(type) {
 	case nil:
-		return 0, errors.New("it is missing")
+		return 0, errors.New("missing")
 	case int64:
 		return v, nil
 	case string:
@@ -109,5 +109,5 @@ func wholeNumber(value any) (int64, error) {
 			return n, nil
 		}
 	}
-	return 0, fmt.Errorf("%.40q is not a whole number", fmt.Sprint(value))
+	return 0, fmt.Errorf("%.40q is not an integer", fmt.Sprint(value))
 }

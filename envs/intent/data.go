@@ -10,16 +10,15 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// One file a subject, one object {"text": …} a line.
+// One file per subject, one object {"text": …} per line.
 //
 //go:embed data/*.jsonl
 var files embed.FS
 
-// Builtin returns the built-in questions, subject by subject in the order of
-// Labels, each subject in the order of its file. Row.File is the file's path in
-// the package and Row.Line the question's line.
+// Builtin returns the built-in questions, sorted by subject in the order of Labels. Row.File is the path in the package,
+// Row.Line the line.
 //
-// Every subject is divided 70/15/15 by dataset.Rank.
+// dataset.Rank splits every subject 70/15/15.
 func Builtin() []dataset.Row {
 	var rows []dataset.Row
 	for i, label := range Labels() {

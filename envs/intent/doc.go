@@ -1,7 +1,5 @@
-// Package intent is the task of naming the subject of a question: one label of
-// a fixed set for one text, right or wrong.
+// Package intent is the task of classifying a question by its subject.
 //
-// It holds the built-in data set (questions written for this program, 14
-// subjects, a fixed division into training, validation and test questions)
-// and the files that carry a model's labels beside its weights.
+// It holds the built-in data set: questions written for rltrain, 14 subjects, a fixed train/validation/test split. It also
+// reads and writes the files that store a model's labels next to its weights.
 package intent

@@ -1,8 +1,7 @@
 package intent
 
-// Labels returns the subjects of the built-in data set in the order in which
-// models number them: that of the MMLU-Pro classifier of vLLM's
-// semantic-router, so that the outputs of both mean the same.
+// Labels returns the subjects of the built-in data set in model order: that of the MMLU-Pro classifier of vLLM's
+// semantic-router, so that both models' outputs mean the same.
 func Labels() []string {
 	return []string{
 		"biology", "business", "chemistry", "computer science", "economics",

@@ -13,12 +13,12 @@ var recipe string
 
 func init() {
 	envs.Register(envs.Definition{
-		Name: "intent", Help: "classify texts, the built-in questions by their subject or those of a data set", Recipe: recipe,
+		Name: "intent", Help: "classify texts: the built-in questions by subject, or your own data", Recipe: recipe,
 		Options: func() any { return &questions{} }, Folder: "intent_classifier", Default: true, BuiltIn: "built-in questions",
 	})
 }
 
-// questions are those of a data set, or the built-in ones.
+// questions are the options of the task.
 type questions struct{ envs.LabelledRows }
 
 func (o *questions) Rows(ctx context.Context, s envs.Setup) ([]dataset.Row, error) {

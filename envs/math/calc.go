@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Bounds of an expression, which a model wrote.
+// Limits on an expression, which a model generated.
 const (
 	maxExpression = 200  // bytes
-	maxDepth      = 50   // of nested brackets, signs and powers
-	maxPower      = 64   // of an exponent's size
-	maxBits       = 4096 // of a numerator or denominator
+	maxDepth      = 50   // nesting of brackets, signs and powers
+	maxPower      = 64   // largest absolute exponent
+	maxBits       = 4096 // bits of a numerator or denominator
 )
 
-// Evaluate works an arithmetic expression out, exactly:
+// Evaluate computes an arithmetic expression exactly:
 //
 //	sum      product (("+" | "-") product)*
 //	product  signed (("*" | "/" | "%") signed)*      a % b has the sign of b, as in Python
@@ -23,13 +23,12 @@ const (
 //	power    atom (("^" | "**") signed)?              whole exponents
 //	atom     number "%"? | "(" sum ")"                12, 1,234.5, .5; 20% is 1/5
 //
-// × and x stand for *, ÷ for /, − for -; $ does not matter, nor do spaces between
-// the pieces. A % is a remainder where a digit, a point or a bracket follows it and
-// percent elsewhere: 100%-20% is 4/5. Everything else is an error, as is a division by
-// zero or a number too large.
+// × and x mean *, ÷ means /, − means -; $ and spaces between tokens are ignored. A % before a digit, a point or a bracket
+// is a remainder, elsewhere it is percent: 100%-20% is 4/5. Anything else is an error, as are division by zero and numbers
+// that are too large.
 func Evaluate(expression string) (*big.Rat, error) {
 	if len(expression) > maxExpression {
-		return nil, fmt.Errorf("an expression of %d bytes: at most %d", len(expression), maxExpression)
+		return nil, fmt.Errorf("expression has %d bytes, maximum %d", len(expression), maxExpression)
 	}
 	p := &parser{text: calculatorMarks.Replace(expression)}
 	value, err := p.sum(0)
@@ -37,7 +36,7 @@ func Evaluate(expression string) (*big.Rat, error) {
 		return nil, err
 	}
 	if p.peek() != 0 || p.at < len(p.text) {
-		return nil, fmt.Errorf("%q in an expression", p.text[p.at:])
+		return nil, fmt.Errorf("unexpected %q in expression", p.text[p.at:])
 	}
 	return value, nil
 }
@@ -49,7 +48,7 @@ type parser struct {
 	at   int
 }
 
-// peek skips spaces and returns the byte behind them, 0 at the end.
+// peek skips spaces and returns the next byte, 0 at the end.
 func (p *parser) peek() byte {
 	for p.at < len(p.text) && p.text[p.at] == ' ' {
 		p.at++
@@ -89,7 +88,7 @@ func (p *parser) product(depth int) (*big.Rat, error) {
 			break
 		}
 		if operator != '*' && right.Sign() == 0 {
-			return nil, errors.New("a division by zero")
+			return nil, errors.New("division by zero")
 		}
 		switch operator {
 		case '*':
@@ -106,7 +105,7 @@ func (p *parser) product(depth int) (*big.Rat, error) {
 
 func (p *parser) signed(depth int) (*big.Rat, error) {
 	if depth >= maxDepth {
-		return nil, fmt.Errorf("an expression nested deeper than %d", maxDepth)
+		return nil, fmt.Errorf("expression is nested deeper than %d", maxDepth)
 	}
 	switch p.peek() {
 	case '-':
@@ -134,12 +133,12 @@ func (p *parser) power(depth int) (*big.Rat, error) {
 		return nil, err
 	}
 	if !exponent.IsInt() || !exponent.Num().IsInt64() || exponent.Num().Int64() > maxPower || exponent.Num().Int64() < -maxPower {
-		return nil, fmt.Errorf("the exponent %s: want a whole number from -%d to %d", exponent.RatString(), maxPower, maxPower)
+		return nil, fmt.Errorf("exponent %s is not an integer from -%d to %d", exponent.RatString(), maxPower, maxPower)
 	}
 	n := exponent.Num().Int64()
 	if n < 0 {
 		if base.Sign() == 0 {
-			return nil, errors.New("a division by zero")
+			return nil, errors.New("division by zero")
 		}
 		base.Inv(base)
 		n = -n
@@ -161,7 +160,7 @@ func (p *parser) atom(depth int) (*big.Rat, error) {
 			return nil, err
 		}
 		if p.peek() != ')' {
-			return nil, errors.New("an unclosed bracket")
+			return nil, errors.New("unclosed bracket")
 		}
 		p.at++
 		return p.percent(value), nil
@@ -177,7 +176,7 @@ func (p *parser) atom(depth int) (*big.Rat, error) {
 	return p.percent(value), nil
 }
 
-// percent takes a % that no operand follows.
+// percent handles a % that no operand follows.
 func (p *parser) percent(value *big.Rat) *big.Rat {
 	if p.peek() != '%' {
 		return value
@@ -191,7 +190,7 @@ func (p *parser) percent(value *big.Rat) *big.Rat {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// parseNumber reads digits with at most one point; commas separate groups of three.
+// parseNumber reads digits with at most one point; commas may separate groups of three.
 func parseNumber(text string) (*big.Rat, error) {
 	whole, fraction, _ := strings.Cut(text, ".")
 	groups := strings.Split(whole, ",")
@@ -213,18 +212,18 @@ func parseNumber(text string) (*big.Rat, error) {
 
 func bounded(value *big.Rat) error {
 	if value.Num().BitLen() > maxBits || value.Denom().BitLen() > maxBits {
-		return errors.New("a number too large")
+		return errors.New("number too large")
 	}
 	return nil
 }
 
 func floor(value *big.Rat) *big.Rat {
-	quotient, _ := new(big.Int).DivMod(value.Num(), value.Denom(), new(big.Int)) // rounds down, the denominator being above 0
+	quotient, _ := new(big.Int).DivMod(value.Num(), value.Denom(), new(big.Int)) // rounds down because the denominator is positive
 	return new(big.Rat).SetInt(quotient)
 }
 
-// Format writes a result with at most two decimals, half away from zero, and without
-// zeros at its end: 24, 0.5, 0.33, -1.25.
+// Format writes a result with at most two decimals, rounded half away from zero, without trailing zeros: 24, 0.5, 0.33,
+// -1.25.
 func Format(value *big.Rat) string {
 	text := value.FloatString(2)
 	text = strings.TrimRight(strings.TrimRight(text, "0"), ".")

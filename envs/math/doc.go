@@ -1,7 +1,6 @@
-// Package math has two tasks of worked mathematics, gsm8k and math: problems from files,
-// shown after some worked examples, solved line by line or in one go, and paid for the
-// right final answer.
+// Package math has the tasks gsm8k and math: word problems from files, shown after few-shot examples and solved line by
+// line or in one action. The reward is for the correct final answer.
 //
-// With the calculator on, the result of every calculation that the model writes as
-// <<expression=…>> is worked out exactly and put in for it.
+// With the calculator on, the task computes every calculation that the model generates as <<expression=…>> and inserts the
+// exact result.
 package math

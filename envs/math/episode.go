@@ -13,7 +13,7 @@ import (
 // calculated ends a calculation.
 const calculated = ">>"
 
-// maxCalculations is how many calculations of a line are worked out.
+// maxCalculations is the number of calculations per line that the calculator handles.
 const maxCalculations = 4
 
 // Episode is one problem.
@@ -22,17 +22,17 @@ type Episode struct {
 	examples []Problem
 	problem  Problem
 
-	written      string // what stands so far
-	turn         int    // where in it the turn under way began
+	written      string // the solution so far
+	turn         int    // offset where the current turn begins
 	steps        int    // finished turns
-	calculations int    // worked out in this line
+	calculations int    // calculator results in this line
 	done         bool
 }
 
-// Problem is what the episode asks.
+// Problem returns the problem.
 func (e *Episode) Problem() Problem { return e.problem }
 
-// Solution is the problem's own solution.
+// Solution is the problem's reference solution.
 func (e *Episode) Solution() string { return shown(e.options, e.problem) }
 
 // Reset shows the problem.
@@ -56,19 +56,17 @@ func (e *Episode) Reset(context.Context) (envs.Observation, error) {
 	return o, nil
 }
 
-// Step takes a line, or all of the solution, or the piece of it up to a calculation.
+// Step takes a line, or the full solution, or the part up to a calculation.
 //
-// A calculation is worked out as far as "=": what the model wrote as its result is
-// taken back, and the right one follows as given text. One that cannot be worked out,
-// and any after the fourth of a line, stands as written.
+// The calculator keeps a calculation up to "=", drops the model's result and appends the correct one as given text.
+// Calculations that it cannot evaluate, and those after the fourth of a line, stay unchanged.
 //
-// The episode ends with the line that has "the answer is:" (GSM8K) or a \boxed{} (MATH),
-// when the model ends its turn or begins another problem, or after MaxSteps lines. It
-// pays 1 for an answer that is right and given in that form, else 0, or what
-// Options.Reward makes of the turn. A cancelled action has no reward.
+// The episode ends with a line that has "the answer is:" (GSM8K) or \boxed{} (MATH), when the model ends its turn or
+// starts another problem, or after MaxSteps lines. The reward is 1 for a correct answer in that format, else 0, or the
+// value of Options.Reward. A cancelled action has no reward.
 func (e *Episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
-		return envs.Step{}, errors.New("the problem has been solved or given up: Reset starts it over")
+		return envs.Step{}, errors.New("the episode has ended; call Reset")
 	}
 	if a.Stop == envs.StopCancelled {
 		e.done = true
@@ -96,13 +94,13 @@ func (e *Episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if step.Done = e.done; e.done {
 		step.Info = e.problem.Verify(e.written, e.options.Match)
 	}
-	step.Reward = e.pay(ctx, step.Info, a.Stop)
+	step.Reward = e.reward(ctx, step.Info, a.Stop)
 	e.turn = len(e.written)
 	return step, nil
 }
 
-// pay is the reward of the turn that ends here.
-func (e *Episode) pay(ctx context.Context, info *envs.Info, stop envs.StopReason) float64 {
+// reward is the reward of the turn that ends here.
+func (e *Episode) reward(ctx context.Context, info *envs.Info, stop envs.StopReason) float64 {
 	if e.options.Reward == nil {
 		if info != nil && info.Correct && info.FormatOK {
 			return 1
@@ -119,7 +117,7 @@ func (e *Episode) pay(ctx context.Context, info *envs.Info, stop envs.StopReason
 	return reward
 }
 
-// note adds text that stands.
+// note appends text to the solution.
 func (e *Episode) note(text string) {
 	e.written += text
 	if strings.Contains(text, "\n") {
@@ -127,7 +125,7 @@ func (e *Episode) note(text string) {
 	}
 }
 
-// calculate works the first calculation of text out.
+// calculate evaluates the first calculation in text.
 func (e *Episode) calculate(text string) (step envs.Step, ok bool) {
 	end := strings.Index(text, calculated)
 	if end < 0 {

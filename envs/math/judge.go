@@ -9,8 +9,8 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// ScoreReward asks a judge to score a step from 1 to 10 and pays the expected score,
-// divided by 10 and multiplied by scale: (scale/10)·Σ_k k·P(k).
+// ScoreReward asks a judge to score a step from 1 to 10. The reward is the expected score divided by 10, times scale:
+// (scale/10)·Σ_k k·P(k).
 func ScoreReward(judge envs.Scorer, scale float64) envs.Reward {
 	choices := make([]string, 10)
 	for i := range choices {
@@ -29,16 +29,15 @@ func ScoreReward(judge envs.Scorer, scale float64) envs.Reward {
 	}
 }
 
-// questions are what AspectsReward asks about a step.
+// questions are the questions of AspectsReward.
 var questions = []string{
 	"Does the step add something that the solution did not have yet?",
 	"Does the step bring the solution closer to the answer?",
 	"Is the step mathematically sound?",
 }
 
-// AspectsReward asks a judge three questions about a step (does it add something, does
-// it lead on, is it sound) and pays the mean of P(Yes); a step that gives the right
-// final answer is paid final instead.
+// AspectsReward asks a judge three yes/no questions about a step: is it new, does it make progress, is it sound. The
+// reward is the mean of P(Yes); a step that gives the correct final answer gets final instead.
 func AspectsReward(judge envs.Scorer, final float64) envs.Reward {
 	return func(ctx context.Context, c envs.Completion) (float64, error) {
 		if c.Info != nil && c.Info.Correct && c.Info.FormatOK {
@@ -56,8 +55,7 @@ func AspectsReward(judge envs.Scorer, final float64) envs.Reward {
 	}
 }
 
-// ask shows the judge the problem, the solution so far and the step, and has it go on
-// after begin.
+// ask shows the judge the problem, the solution so far and the step, and lets it continue after begin.
 func ask(ctx context.Context, judge envs.Scorer, c envs.Completion, instruction, begin string, choices []string) ([]float64, error) {
 	problem := strings.TrimSpace(strings.TrimSuffix(c.Observation.Text, solutionMark))
 	if at := strings.LastIndex(problem, strings.TrimLeft(questionMark, "\n")); at >= 0 {

@@ -12,27 +12,26 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Names of the tasks.
+// Task names.
 const (
 	GSM8K = "gsm8k" // grade-school problems with one number as the answer
 	MATH  = "math"  // competition problems whose answer is in \boxed{}
 )
 
-// announcement stands before the answer of a GSM8K solution.
+// announcement precedes the answer of a GSM8K solution.
 const announcement = "The answer is:"
 
-// Problem is one exercise with its solution.
+// Problem is a question with its solution.
 type Problem struct {
 	Task     string // GSM8K or MATH
 	Question string
-	Solution string // one step a line; it ends in "The answer is: n" or has a \boxed{}
-	Answer   string // of the solution
-	Kind     string // as level or subject, "" where it is not known
+	Solution string // one step per line; ends in "The answer is: n" or has a \boxed{}
+	Answer   string // extracted from Solution
+	Kind     string // level or subject, "" if unknown
 }
 
-// NewProblem reads the answer out of a solution and brings the solution into the form
-// that a model is shown: for GSM8K "#### 18" becomes "The answer is: 18", for MATH
-// every sentence gets a line.
+// NewProblem extracts the answer and converts the solution to the format that a model sees. For GSM8K, "#### 18" becomes
+// "The answer is: 18"; for MATH, each sentence gets a line.
 func NewProblem(task, question, solution string) (Problem, error) {
 	p := Problem{Task: task, Question: strings.TrimSpace(question), Solution: strings.TrimSpace(solution)}
 	var found bool
@@ -44,20 +43,20 @@ func NewProblem(task, question, solution string) (Problem, error) {
 		p.Solution = strings.ReplaceAll(p.Solution, ". ", ".\n")
 		p.Answer, found = answer.Boxed(p.Solution)
 	default:
-		return Problem{}, fmt.Errorf("task %q is not one of %s and %s", task, GSM8K, MATH)
+		return Problem{}, fmt.Errorf("unknown task %q; choose %s or %s", task, GSM8K, MATH)
 	}
 	switch {
 	case p.Question == "":
 		return Problem{}, errors.New("the question is empty")
 	case !found || p.Answer == "":
-		return Problem{}, fmt.Errorf("the solution has no answer: want one behind %q or \"####\" (gsm8k), in \\boxed{} (math)", announcement)
+		return Problem{}, fmt.Errorf("the solution has no answer; want one after %q or \"####\" (gsm8k), or in \\boxed{} (math)", announcement)
 	}
 	return p, nil
 }
 
-// Verify compares a written solution with the answer. With answer.Exact the answer is
-// what follows the last "the answer is" (GSM8K) or the last \boxed{} (MATH), with
-// answer.Math what [answer.Find] finds, else what [answer.Final] finds. Formatted says whether it was given in that form.
+// Verify compares a generated solution with the answer. answer.Exact reads what follows the last "the answer is" (GSM8K)
+// or the last \boxed{} (MATH); answer.Math uses [answer.Find], the others [answer.Final]. FormatOK says whether the text
+// has the task's answer format.
 func (p Problem) Verify(text string, match answer.Match) *envs.Info {
 	info := &envs.Info{Truth: p.Answer, Kind: p.Kind, FoundBy: string(answer.NotFound)}
 	formal, formatted := answer.Phrase(text)
@@ -81,16 +80,14 @@ func (p Problem) Verify(text string, match answer.Match) *envs.Info {
 	return info
 }
 
-// Read reads the problems of files, in any format that [dataset.Records] reads: rows
-// with the fields question and answer, or problem and solution, and in the named column
-// the kind of a problem, "" for none; other fields are ignored.
+// Read reads problems from files in any format of [dataset.Records]: rows with the fields question and answer, or problem
+// and solution. kind names an optional column with the problem's kind. Other fields are ignored.
 func Read(files Files, task, kind string) ([]Problem, error) {
 	problems, _, err := read(files, task, kind, "")
 	return problems, err
 }
 
-// ReadCompletions reads problems with a solution that a model wrote, which is in the
-// named field.
+// ReadCompletions reads problems with a generated solution in the named field.
 func ReadCompletions(path, task, field string) (problems []Problem, completions []string, err error) {
 	return read(Files{path, []string{path}}, task, "", field)
 }
@@ -113,7 +110,7 @@ func read(files Files, task, kind, field string) (problems []Problem, completion
 			value, _ := r.Fields.Get(name)
 			text, ok := value.(string)
 			if !ok {
-				return nil, nil, fmt.Errorf("%s: field %q is missing or no text", r.Place(), name)
+				return nil, nil, fmt.Errorf("%s: field %q is missing or not text", r.Place(), name)
 			}
 			values[i] = text
 		}
@@ -130,12 +127,12 @@ func read(files Files, task, kind, field string) (problems []Problem, completion
 		}
 	}
 	if len(problems) == 0 {
-		return nil, nil, fmt.Errorf("%s: the file has no problems", files.Name)
+		return nil, nil, fmt.Errorf("%s: no problems", files.Name)
 	}
 	return problems, completions, nil
 }
 
-// kindOf is what a row has in the column of kinds, as text.
+// kindOf returns the kind column of a row as text.
 func kindOf(r dataset.Record, column string, first bool) (string, error) {
 	if column == "" {
 		return "", nil
@@ -150,5 +147,5 @@ func kindOf(r dataset.Record, column string, first bool) (string, error) {
 	if !ok && first {
 		return "", &envs.OptionError{Option: "kind_column", Err: fmt.Errorf("%s has no column %s; its columns are %s", r.File, words.Quote(column), words.List(r.Fields.Names()))}
 	}
-	return "", fmt.Errorf("%s: column %s is missing or neither text nor a number", r.Place(), words.Quote(column))
+	return "", fmt.Errorf("%s: column %s is missing, or neither text nor a number", r.Place(), words.Quote(column))
 }

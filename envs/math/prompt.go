@@ -19,13 +19,13 @@ const (
 
 var annotation = regexp.MustCompile(`<<[^<>\n]*>>`)
 
-// Marks of a plain prompt. A model that goes on after its solution writes the first.
+// Marks of a text prompt. A model that continues after its solution generates questionMark.
 const (
 	questionMark = "\n\nQ: "
 	solutionMark = "\nA: "
 )
 
-// instruction is what the model is told before the first problem.
+// instruction is the system prompt.
 func instruction(o Options, task string) string {
 	switch {
 	case o.Instruction != "":
@@ -38,7 +38,7 @@ func instruction(o Options, task string) string {
 	return calculatorInstruction
 }
 
-// conversation is the instruction, the worked examples as turns, and the question.
+// conversation is the system prompt, the few-shot examples as turns, and the question.
 func conversation(o Options, examples []Problem, p Problem) []envs.Message {
 	messages := []envs.Message{{Role: envs.RoleSystem, Content: instruction(o, p.Task)}}
 	for _, example := range examples {
@@ -49,8 +49,7 @@ func conversation(o Options, examples []Problem, p Problem) []envs.Message {
 	return append(messages, envs.Message{Role: envs.RoleUser, Content: p.Question})
 }
 
-// plain is the same as text. A model that is made for it needs no instruction but one
-// that the user gives.
+// plain is the same as text. Base models get no built-in instruction, only the user's.
 func plain(o Options, examples []Problem, p Problem) string {
 	text := o.Instruction
 	for _, example := range examples {
@@ -59,7 +58,7 @@ func plain(o Options, examples []Problem, p Problem) string {
 	return strings.TrimLeft(text+questionMark+p.Question+solutionMark, "\n")
 }
 
-// shown is a solution as a model is to write it.
+// shown is a solution in the format that the model should generate.
 func shown(o Options, p Problem) string {
 	if o.Annotate {
 		return p.Solution

@@ -19,36 +19,36 @@ var gsm8kRecipe string
 func init() {
 	const columns = "columns question and answer, or problem and solution"
 	envs.Register(envs.Definition{
-		Name: GSM8K, Help: "solve grade-school problems of a file, step by step", Recipe: gsm8kRecipe, Needs: columns,
+		Name: GSM8K, Help: "grade-school word problems from a file, solved step by step", Recipe: gsm8kRecipe, Needs: columns,
 		Options: func() any { return &schoolProblems{} }, Demonstrations: true, Forms: true, Lines: true, Rewards: judged,
 	})
 	envs.Register(envs.Definition{
-		Name: MATH, Help: "solve competition problems of a file, step by step", Recipe: mathRecipe, Needs: columns,
+		Name: MATH, Help: "competition mathematics from a file, solved step by step", Recipe: mathRecipe, Needs: columns,
 		Options: func() any { return &competitionProblems{} }, Demonstrations: true, Forms: true, Lines: true, Rewards: judged,
 	})
 }
 
-// judged are the rewards that ask a model.
+// judged are the rewards that ask an LLM judge.
 var judged = []envs.NamedReward{
-	{Name: "score", Help: "a score of each step from 1 to 10, divided by 10", NeedsJudge: true,
+	{Name: "score", Help: "the judge's score of each step from 1 to 10, divided by 10", NeedsJudge: true,
 		New: func(_ any, judge envs.Scorer) envs.Reward { return ScoreReward(judge, 1) }},
-	{Name: "aspects", Help: "three questions about each step whose answer is yes or no", NeedsJudge: true,
+	{Name: "aspects", Help: "three yes/no questions to the judge about each step", NeedsJudge: true,
 		New: func(_ any, judge envs.Scorer) envs.Reward { return AspectsReward(judge, 1) }},
 }
 
-// problems are the options of both tasks.
+// problems are the options that both tasks share.
 type problems struct {
 	Dataset        string       `option:"dataset" arg:"FILE|NAME" common:"true" help:"question and answer, or problem and solution: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
-	Config         string       `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
-	EvalDataset    string       `option:"eval_dataset" arg:"FILE|NAME" help:"the problems to be judged by, of a data set with parts those for testing; without it those for validation in --dataset, and where it has none its last eval_samples problems are held back"`
-	KindColumn     string       `option:"kind_column" help:"column with the kind of a problem, as level or subject; figures are told by kind"`
-	FewShotDataset string       `option:"few_shot_dataset" arg:"FILE" help:"file of the worked examples; without it they are the first of --dataset. No example is a problem to solve"`
-	FewShot        int          `option:"few_shot" default:"8" range:"[0,1000]" help:"worked examples in the prompt"`
-	SystemPrompt   string       `option:"system_prompt" arg:"FILE" help:"text file with what the model is told first, instead of the built-in instruction"`
-	Match          answer.Match `option:"answer_match" default:"exact" allowed:"exact,numeric,units,math" help:"when an answer is right: the same text, the same number, the same quantity whatever is around it, or the same meaning"`
+	Config         string       `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	EvalDataset    string       `option:"eval_dataset" arg:"FILE|NAME" help:"evaluation problems; reads the test split if there is one (default: the validation split of --dataset, else its last eval_samples problems)"`
+	KindColumn     string       `option:"kind_column" help:"column with a category such as level or subject; metrics are reported per category"`
+	FewShotDataset string       `option:"few_shot_dataset" arg:"FILE" help:"file of few-shot examples (default: the first problems of --dataset); examples are removed from training and evaluation"`
+	FewShot        int          `option:"few_shot" default:"8" range:"[0,1000]" help:"few-shot examples in the prompt"`
+	SystemPrompt   string       `option:"system_prompt" arg:"FILE" help:"text file with the system prompt, instead of the built-in one"`
+	Match          answer.Match `option:"answer_match" default:"exact" allowed:"exact,numeric,units,math" help:"how to compare answers: exact text, number, quantity with unit, or mathematical meaning"`
 }
 
-// task makes the episodes of a task; more sets what it has beside the common options.
+// task makes the episodes of a task; more sets its extra options.
 func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Task, error) {
 	train, eval, err := s.ProblemFiles(o.Dataset, o.Config, o.EvalDataset)
 	if err != nil {
@@ -76,12 +76,12 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 }
 
 // answers reads problems with completions.
-func (o *problems) answers(path, task, field string) (judges []envs.Verifier, err error) {
+func (o *problems) answers(path, task, field string) (verifiers []envs.Verifier, err error) {
 	problems, completions, err := ReadCompletions(path, task, field)
 	for i, p := range problems {
-		judges = append(judges, func(match answer.Match) *envs.Info { return p.Verify(completions[i], match) })
+		verifiers = append(verifiers, func(match answer.Match) *envs.Info { return p.Verify(completions[i], match) })
 	}
-	return judges, err
+	return verifiers, err
 }
 
 // competitionProblems are the options of math.
@@ -90,21 +90,21 @@ type competitionProblems struct{ problems }
 func (o *competitionProblems) Task(s envs.Setup) (envs.Task, error) { return o.task(MATH, s, nil) }
 
 func (o *competitionProblems) Answers(path, field string) ([]envs.Verifier, answer.Match, error) {
-	judges, err := o.answers(path, MATH, field)
-	return judges, answer.Math, err
+	verifiers, err := o.answers(path, MATH, field)
+	return verifiers, answer.Math, err
 }
 
 // schoolProblems are the options of gsm8k.
 type schoolProblems struct {
 	problems
-	Annotate   bool `option:"annotate" default:"true" help:"show and ask for calculations as <<expression=result>>"`
-	Calculator bool `option:"sym_calc" help:"work the calculations out that the model writes as <<expression=...>>, at most four a line"`
+	Annotate   bool `option:"annotate" default:"true" help:"use <<expression=result>> annotations in prompts and solutions"`
+	Calculator bool `option:"sym_calc" help:"calculator: insert the result of <<expression=...>> that the model generates, at most four per line"`
 }
 
-// Check refuses what goes against each other.
+// Check reports conflicting options.
 func (o *schoolProblems) Check() error {
 	if o.Calculator && !o.Annotate {
-		return &envs.OptionError{Option: "sym_calc", Err: errors.New("works on <<expression=result>>, which annotate=false keeps from the prompt; choose one")}
+		return &envs.OptionError{Option: "sym_calc", Err: errors.New("needs <<expression=result>> in the prompt, but annotate=false removes it; drop one of the two")}
 	}
 	return nil
 }
@@ -114,6 +114,6 @@ func (o *schoolProblems) Task(s envs.Setup) (envs.Task, error) {
 }
 
 func (o *schoolProblems) Answers(path, field string) ([]envs.Verifier, answer.Match, error) {
-	judges, err := o.answers(path, GSM8K, field)
-	return judges, answer.Exact, err
+	verifiers, err := o.answers(path, GSM8K, field)
+	return verifiers, answer.Exact, err
 }

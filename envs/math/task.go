@@ -9,38 +9,36 @@ import (
 	"github.com/rltrain/rltrain/envs/bank"
 )
 
-// Options say where the problems are and how they are shown and judged.
+// Options say where the problems are, how they are shown and how answers are verified.
 type Options struct {
-	Train       Files  // the problems to learn from
-	Eval        Files  // the problems to be judged by
-	KindColumn  string // column of these files with the kind of a problem, "" for none
-	FewShotFile string // file of the worked examples; "" takes them from Train, else from Eval
-	FewShot     int    // the first so many problems of that file are the examples
-	// HoldOut is how many of the last problems of Train are kept to be judged by, where
-	// Eval is none.
+	Train       Files  // training problems
+	Eval        Files  // evaluation problems
+	KindColumn  string // column with a problem's kind, "" for none
+	FewShotFile string // file of few-shot examples; "" takes them from Train, else from Eval
+	FewShot     int    // number of examples, from the start of that file
+	// HoldOut is how many of the last problems of Train are held out for evaluation if Eval is empty.
 	HoldOut int
 
-	Stepwise     bool   // an action is a line; else all of the solution
-	EvalStepwise bool   // the same for the problems to be judged by
-	MaxSteps     int    // lines at most, stepwise
-	Calculator   bool   // work out <<expression=…>>
-	Annotate     bool   // GSM8K: show and ask for <<expression=result>>
-	Plain        bool   // show text, for models without a chat template, instead of messages
-	Instruction  string // what the model is told first; "" is the task's own
+	Stepwise     bool   // an action is a line; else the full solution
+	EvalStepwise bool   // the same for evaluation
+	MaxSteps     int    // maximum lines, if stepwise
+	Calculator   bool   // calculator for <<expression=…>>
+	Annotate     bool   // GSM8K: use <<expression=result>>
+	Plain        bool   // show text instead of messages, for models without a chat template
+	Instruction  string // system prompt; "" is the task's default
 	Match        answer.Match
-	// Reward pays each turn of the problems to learn from; nil pays 1 for the right answer
-	// and 0 for all else. Where it fails the turn has no reward.
+	// Reward scores each turn of the training problems; nil gives 1 for a correct answer and 0 otherwise. If it fails, the
+	// turn has no reward.
 	Reward envs.Reward
 }
 
-// Files are files of problems under one name; none has no name.
+// Files are files of problems under one name; the zero value means none.
 type Files struct {
 	Name  string // in errors
 	Paths []string
 }
 
-// Defaults are 8 examples and up to 10 lines, judged by exact text; 15 lines for MATH,
-// judged by meaning.
+// Defaults are 8 examples and at most 10 lines, compared by exact text; for MATH, 15 lines, compared by meaning.
 func Defaults(name string) Options {
 	o := Options{FewShot: 8, Stepwise: true, EvalStepwise: true, MaxSteps: 10, Annotate: true, Match: answer.Exact}
 	if name == MATH {
@@ -49,29 +47,28 @@ func Defaults(name string) Options {
 	return o
 }
 
-// Task is one of the two tasks.
+// Task is gsm8k or math.
 type Task struct {
 	options  Options
 	examples []Problem
 	bank     *bank.Bank[Problem]
 }
 
-// New reads the files and keeps their parts apart: no worked example is a problem to
-// solve, and a problem to learn from that is also one to be judged by is an error where
-// the two come from different files; of one file only the latter stays.
+// New reads the files and separates the splits. Examples are never problems to solve. A training problem that is also an
+// evaluation problem is an error if the files differ; within one file, only the evaluation problem stays.
 func New(name string, seed uint64, o Options) (*Task, error) {
 	if name != GSM8K && name != MATH {
-		return nil, fmt.Errorf("task %q is not one of %s and %s", name, GSM8K, MATH)
+		return nil, fmt.Errorf("unknown task %q; choose %s or %s", name, GSM8K, MATH)
 	}
 	switch {
 	case o.Train.Name == "" && o.Eval.Name == "":
-		return nil, errors.New("no file of problems: name one as dataset or eval_dataset")
+		return nil, errors.New("no file of problems; set dataset or eval_dataset")
 	case o.FewShot < 0 || o.HoldOut < 0:
-		return nil, fmt.Errorf("few_shot is %d, hold_out %d: must not be negative", o.FewShot, o.HoldOut)
+		return nil, fmt.Errorf("few_shot is %d, hold_out %d; both must be at least 0", o.FewShot, o.HoldOut)
 	case (o.Stepwise || o.EvalStepwise) && o.MaxSteps < 1:
-		return nil, fmt.Errorf("max_steps is %d: at least one line is needed", o.MaxSteps)
+		return nil, fmt.Errorf("max_steps is %d; it must be at least 1", o.MaxSteps)
 	case o.Calculator && !o.Annotate:
-		return nil, errors.New("sym_calc works on <<expression=result>>, which annotate=false keeps from the prompt: choose one")
+		return nil, errors.New("sym_calc needs <<expression=result>> in the prompt, but annotate=false removes it; drop one of the two")
 	}
 	train, eval := bank.Source[Problem]{Path: o.Train.Name}, bank.Source[Problem]{Path: o.Eval.Name}
 	for _, of := range []struct {
@@ -94,7 +91,7 @@ func New(name string, seed uint64, o Options) (*Task, error) {
 	return t, err
 }
 
-// takeExamples chooses the worked examples.
+// takeExamples reads the few-shot examples.
 func (t *Task) takeExamples(name string, train, eval bank.Source[Problem]) error {
 	source := train
 	switch {
@@ -109,7 +106,7 @@ func (t *Task) takeExamples(name string, train, eval bank.Source[Problem]) error
 	}
 	n := t.options.FewShot
 	if n > len(source.All) {
-		return fmt.Errorf("%s: %d problems are too few for %d worked examples", source.Path, len(source.All), n)
+		return fmt.Errorf("%s: %d problems are too few for %d few-shot examples", source.Path, len(source.All), n)
 	}
 	t.examples = source.All[:n:n]
 	return nil
@@ -120,11 +117,10 @@ func (t *Task) FilterPrompts(keep func(envs.Env) (bool, error)) (dropped int, er
 	return t.bank.FilterPrompts(func(p Problem) (bool, error) { return keep(t.episode(envs.Train, p)) })
 }
 
-// Len is the number of problems of a part.
+// Len returns the number of problems in a split.
 func (t *Task) Len(part envs.Part) int { return t.bank.Len(part) }
 
-// Episode returns a problem of a part: of Eval in the order of the file, of Train in an
-// order that the seed shuffles anew each time around.
+// Episode returns a problem of a split: Eval in the file's order, Train shuffled anew each epoch from the seed.
 func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
 	p, err := t.bank.At(part, index)
 	if err != nil {

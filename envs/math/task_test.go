@@ -73,7 +73,7 @@ func TestReadRefuses(t *testing.T) {
 		"":                                       "the file is empty",
 		official(1) + "{\"question\": \"q\"}":    ":2: field \"answer\" is missing",
 		`{"problem": "p"}`:                       "field \"solution\" is missing",
-		`{"problem": 3, "solution": "#### 1"}`:   "field \"problem\" is missing or no text",
+		`{"problem": 3, "solution": "#### 1"}`:   "field \"problem\" is missing or not text",
 		`{"problem": "p", "solution": "s"}`:      ":1: the solution has no answer",
 		`{"problem": " ", "solution": "#### 1"}`: "the question is empty",
 		official(2) + "nonsense":                 ":3:2: invalid JSON",
@@ -153,7 +153,7 @@ func TestJudge(t *testing.T) {
 
 func TestReadRefusesAFileWithoutProblems(t *testing.T) {
 	path := write(t, "problems.json", "[]")
-	if _, err := Read(file(path), GSM8K, ""); err == nil || err.Error() != path+": the file has no problems" {
+	if _, err := Read(file(path), GSM8K, ""); err == nil || err.Error() != path+": no problems" {
 		t.Errorf("error %v", err)
 	}
 }
@@ -438,10 +438,10 @@ func TestNewRefuses(t *testing.T) {
 		want     string
 	}{
 		{envs.Setup{}, nil, "no file of problems"},
-		{envs.Setup{}, envs.Settings{"dataset": three}, "3 problems are too few for 8 worked examples"},
-		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "3"}, "3 worked examples leave no other problem"},
-		{envs.Setup{}, envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `both have the problem "What is 1+1?"`},
-		{envs.Setup{HeldOut: 2}, envs.Settings{"dataset": three, "few_shot": "1"}, "2 problems are too few to keep 2"},
+		{envs.Setup{}, envs.Settings{"dataset": three}, "3 problems are too few for 8 few-shot examples"},
+		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "3"}, "no problem is left after 3 few-shot examples"},
+		{envs.Setup{}, envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `share the problem "What is 1+1?"`},
+		{envs.Setup{HeldOut: 2}, envs.Settings{"dataset": three, "few_shot": "1"}, "2 problems are too few to hold out 2"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot: -1 is out of range"},
 		{envs.Setup{Lines: true}, envs.Settings{"dataset": three, "few_shot": "1"}, "max_steps is 0"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "1", "sym_calc": "true", "annotate": "false"}, "sym_calc"},

@@ -1,5 +1,5 @@
-// Package preference is the task of preferences: pairs of a chosen and a rejected answer, or single answers that are good
-// or bad, in the layouts of package chat.
+// Package preference is the task of preference training: pairs of chosen and rejected responses, or single responses
+// labelled good or bad, in the layouts of package chat.
 package preference
 
 import (
@@ -15,16 +15,16 @@ var recipe string
 
 func init() {
 	envs.Register(envs.Definition{
-		Name: "preference", Help: "learn from preferences, or a reward model of them", Recipe: recipe, Preferences: true,
+		Name: "preference", Help: "train on preferences (DPO and others), or train a reward model", Recipe: recipe, Preferences: true,
 		Options: func() any { return &files{} }, Needs: "columns chosen and rejected, or prompt, completion and label",
 	})
 }
 
-// files are those of a data set.
+// files are the options of the task.
 type files struct {
-	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"chosen and rejected answers with their prompts, or single answers with labels: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
-	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
-	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"use at most this many rows of each part; 0 = all"`
+	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"prompts with chosen and rejected responses, or with one labelled response: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"maximum rows per split (0 = all)"`
 }
 
 // Records implements envs.RecordSource.

@@ -1,24 +1,24 @@
-// Package prompts has the task prompts: prompts of a file of one's own, answered by a language model and paid by rewards
-// of one's own, or for the right answer where the file has answers.
+// Package prompts is the task prompts: a language model answers prompts from a file. Rewards are the user's, or 1 for the
+// correct answer if the file has answers.
 //
 // # Rows
 //
-// A row has a prompt, or messages whose last one is not the assistant's. It may have an answer, a worked solution (column
-// solution or completion, as text) and a kind. A prompt is shown to a model with a chat template as what the user says,
-// and to one without as the text that it is; messages need a template. All rows of a file have the same columns.
+// A row has a prompt, or messages that do not end with the assistant. It may have an answer, a demonstration (column
+// solution or completion, as text) and a kind. A model with a chat template sees the prompt as a user message, a model
+// without one as plain text; messages need a template. All rows of a file have the same columns.
 //
-// # Programs that answer
+// # Multi-turn programs
 //
-// With a program for the other side an episode has several turns. After each turn the program reads a line of JSON
+// With --turns-cmd, a program plays the other side of a multi-turn episode. After each turn it reads a line of JSON:
 //
 //	{"id":7,"turn":1,"text":"Is it 12?","messages":[{"role":"user","content":"…"},…],"row":{"prompt":"…","answer":"17"}}
 //
-// where messages are all that was said, text the last of it, and row is the row of the file; and it writes what is said
-// next, or that there is no more to say
+// messages is the conversation so far, text its last message, and row the row of the file. The program writes the next
+// message, or that the conversation is over:
 //
 //	{"id":7,"text":"More."}
 //	{"id":8,"done":true}
 //
-// in any order, each at once. {"id":9,"error":"…"} ends an episode without a reward. How programs are started, and
-// killed and started again where they fail, is described in package reward.
+// It may reply in any order, each reply on one line, flushed at once. {"id":9,"error":"…"} ends an episode without a
+// reward. Package reward describes how programs are started, and killed and restarted after a failure.
 package prompts

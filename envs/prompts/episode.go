@@ -15,32 +15,32 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// episode is a prompt and what is said behind it.
+// episode is a prompt and the conversation about it.
 type episode struct {
 	*task
-	exercise exercise
-	said     []envs.Message // for the program that answers
-	turn     int
-	done     bool
+	prompt prompt
+	said   []envs.Message // for the turn program
+	turn   int
+	done   bool
 }
 
-// workedEpisode is one whose row has a solution.
-type workedEpisode struct{ *episode }
+// demonstrated is an episode whose row has a solution.
+type demonstrated struct{ *episode }
 
-// Solution implements envs.Worked.
-func (e workedEpisode) Solution() string { return e.exercise.solution }
+// Solution implements envs.Demonstrator.
+func (e demonstrated) Solution() string { return e.prompt.solution }
 
 // Reset implements envs.Env.
 func (e *episode) Reset(context.Context) (envs.Observation, error) {
-	e.said, e.turn, e.done = slices.Clone(e.exercise.said()), 0, false
-	return e.shown(e.exercise), nil
+	e.said, e.turn, e.done = slices.Clone(e.prompt.said()), 0, false
+	return e.shown(e.prompt), nil
 }
 
-// Step takes a turn. It pays 1 for the right answer, which is looked for in the last turn, and 0 for another one and for
-// earlier turns; where the file has no answers, and for what was cancelled, there is no reward.
+// Step takes a turn. The reward is 1 if the last turn has the correct answer, else 0; earlier turns get 0. Without answers
+// in the file, or after cancellation, there is no reward.
 func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
-		return envs.Step{}, errors.New("the prompt has been answered: Reset starts it over")
+		return envs.Step{}, errors.New("the episode has ended; call Reset")
 	}
 	step := envs.Step{Keep: len(a.Text)}
 	if a.Stop == envs.StopCancelled {
@@ -59,7 +59,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if !e.done {
 		reply, err := e.ask(ctx, text)
 		if err != nil {
-			return envs.Step{}, fmt.Errorf("%s: the program that answers: %w", e.exercise.place, err)
+			return envs.Step{}, fmt.Errorf("%s: turn program: %w", e.prompt.place, err)
 		}
 		if e.done = reply.done; !e.done {
 			e.said = append(e.said, envs.Message{Role: envs.RoleUser, Content: reply.text})
@@ -72,9 +72,9 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 		}
 	}
 	step.Done, step.Reward = true, math.NaN()
-	if e.unjudged == "" {
-		step.Info, step.Reward = judge(text, e.exercise.answer, e.options.Match), 0
-		step.Info.Kind = e.exercise.kind
+	if e.noAnswers == "" {
+		step.Info, step.Reward = verify(text, e.prompt.answer, e.options.Match), 0
+		step.Info.Kind = e.prompt.kind
 		if step.Info.Correct {
 			step.Reward = 1
 		}
@@ -82,7 +82,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	return step, nil
 }
 
-// question is what the program that answers reads.
+// question is what the turn program reads.
 type question struct {
 	ID       uint64         `json:"id"`
 	Turn     int            `json:"turn"` // from 1
@@ -91,21 +91,21 @@ type question struct {
 	Row      dataset.Object `json:"row"`
 }
 
-// reply is what it says.
+// reply is what the turn program writes.
 type reply struct {
 	text string
 	done bool
 }
 
-// ask has the program answer a turn.
+// ask sends a turn to the program.
 func (e *episode) ask(ctx context.Context, text string) (reply, error) {
 	replies, errs := program.Ask(ctx, e.other, 1, func(_ int, id uint64) any {
-		return question{id, e.turn, text, e.said, e.exercise.row}
+		return question{id, e.turn, text, e.said, e.prompt.row}
 	}, readReply)
 	return replies[0], errs[0]
 }
 
-// readReply reads a line of the program.
+// readReply reads one line of the program.
 func readReply(line []byte) (program.Answer[reply], error) {
 	var read struct {
 		ID    *uint64 `json:"id"`
@@ -114,15 +114,15 @@ func readReply(line []byte) (program.Answer[reply], error) {
 		Error string  `json:"error"`
 	}
 	if err := json.Unmarshal(line, &read); err != nil || read.ID == nil {
-		return program.Answer[reply]{}, fmt.Errorf(`the program writes %s, not a line such as {"id":7,"text":"Go on."} or {"id":7,"done":true}`, words.Quote(string(line)))
+		return program.Answer[reply]{}, fmt.Errorf(`invalid line %s; want {"id":7,"text":"Go on."} or {"id":7,"done":true}`, words.Quote(string(line)))
 	}
 	a := program.Answer[reply]{ID: *read.ID, Value: reply{done: read.Done}}
 	switch {
 	case read.Error != "":
-		a.Err = fmt.Errorf("the program says %s", words.Quote(read.Error))
+		a.Err = fmt.Errorf("the program reports %s", words.Quote(read.Error))
 	case read.Done:
 	case read.Text == nil || strings.TrimSpace(*read.Text) == "":
-		a.Err = errors.New("the program gives neither a text nor done")
+		a.Err = errors.New("the reply has neither text nor done")
 	default:
 		a.Value.text = *read.Text
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// Of a data set with parts the one for training is learnt from, that for validation judges a run, and that for testing
+// Of a data set with parts the one for training is learnt from, that for validation verifiers a run, and that for testing
 // an evaluation.
 func TestPartsOfADataSet(t *testing.T) {
 	file := func(name string, n int) []string {

@@ -115,7 +115,7 @@ func TestJudge(t *testing.T) {
 		{"It takes 5 hours", "5", answer.Units, envs.Info{Correct: true, FoundBy: "last_number", Answer: "5"}},
 	} {
 		test.want.Truth = test.gold
-		if diff := cmp.Diff(&test.want, judge(test.text, test.gold, test.match)); diff != "" {
+		if diff := cmp.Diff(&test.want, verify(test.text, test.gold, test.match)); diff != "" {
 			t.Errorf("%q by %s (-want +got):\n%s", test.text, test.match, diff)
 		}
 	}
@@ -185,7 +185,7 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 		}
 	}
 	for text, want := range map[string]string{
-		"bad": `p.jsonl:1: the program that answers: the program says "no"`, "odd": "gives neither a text nor done", "chat": `the program writes "hello", not a line such as`,
+		"bad": `p.jsonl:1: turn program: the program reports "no"`, "odd": "neither text nor done", "chat": `invalid line "hello"`,
 	} {
 		e, _ := begin(t, task)
 		if _, err := e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd}); err == nil || !strings.Contains(err.Error(), want) {

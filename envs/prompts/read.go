@@ -14,8 +14,8 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// exercise is a row of a file.
-type exercise struct {
+// prompt is a row of a file.
+type prompt struct {
 	place    string // in errors
 	text     string // the prompt, or
 	messages []envs.Message
@@ -25,8 +25,8 @@ type exercise struct {
 	row      dataset.Object
 }
 
-// key is what makes two exercises the same.
-func (e exercise) key() string {
+// key identifies duplicates.
+func (e prompt) key() string {
 	if e.messages == nil {
 		return e.text
 	}
@@ -37,26 +37,26 @@ func (e exercise) key() string {
 	return b.String()
 }
 
-// columns are those of a file.
+// columns are the columns of a file.
 type columns struct {
-	answer, kind string // "" where the rows have none
+	answer, kind string // "" if the rows have none
 	solution     string
 	messages     bool
 }
 
-// solutionColumns are those in which a worked solution is looked for.
+// solutionColumns are the columns that may hold a demonstration.
 var solutionColumns = []string{"solution", "completion"}
 
-// usualAnswer is the column of answers that a file may lack.
+// usualAnswer is the answer column that a file may lack.
 const usualAnswer = "answer"
 
-// columnsOf finds the columns of a file by its first row.
+// columnsOf finds the columns of a file from its first row.
 func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	has := func(name string) bool { _, ok := r.Fields.Get(name); return ok }
 	c := columns{answer: o.AnswerColumn, kind: o.KindColumn, messages: !has("prompt")}
 	list := "its columns are " + words.List(r.Fields.Names())
 	if c.messages && !has("messages") {
-		return c, fmt.Errorf("%s: the row has neither prompt nor messages; %s", r.Place(), list)
+		return c, fmt.Errorf("%s: no column prompt or messages; %s", r.Place(), list)
 	}
 	for _, name := range solutionColumns {
 		if c.solution == "" && has(name) {
@@ -76,9 +76,9 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	return c, nil
 }
 
-// read reads the exercises of files; name is what they are called in errors.
-func (o *options) read(name string, files ...string) ([]exercise, columns, error) {
-	var all []exercise
+// read reads the prompts of files; errors call the files name.
+func (o *options) read(name string, files ...string) ([]prompt, columns, error) {
+	var all []prompt
 	var c columns
 	for r, err := range dataset.Records(files...) {
 		if err == nil && all == nil {
@@ -87,21 +87,21 @@ func (o *options) read(name string, files ...string) ([]exercise, columns, error
 		if err != nil {
 			return nil, c, err
 		}
-		e, err := c.exercise(r)
+		e, err := c.prompt(r)
 		if err != nil {
 			return nil, c, fmt.Errorf("%s: %w", r.Place(), err)
 		}
 		all = append(all, e)
 	}
 	if all == nil {
-		return nil, c, fmt.Errorf("%s has no rows", name)
+		return nil, c, fmt.Errorf("%s: no rows", name)
 	}
 	return all, c, nil
 }
 
-// exercise reads a row.
-func (c columns) exercise(r dataset.Record) (e exercise, err error) {
-	e = exercise{place: r.Place(), row: r.Fields}
+// prompt reads a row.
+func (c columns) prompt(r dataset.Record) (e prompt, err error) {
+	e = prompt{place: r.Place(), row: r.Fields}
 	if c.messages {
 		e.messages, err = messages(r.Fields)
 	} else {
@@ -119,19 +119,19 @@ func (c columns) exercise(r dataset.Record) (e exercise, err error) {
 	return e, err
 }
 
-// text is the value of a column as text: numbers and conditions as JSON writes them.
+// text returns a column as text, numbers and booleans as JSON.
 func text(row dataset.Object, column string) (string, error) {
 	value, ok := row.Get(column)
 	wrong := func(what string) (string, error) { return "", fmt.Errorf("column %s %s", words.Quote(column), what) }
 	switch v := value.(type) {
 	case nil:
 		if ok {
-			return wrong("is null: fill it or remove the row")
+			return wrong("is null; fill it or remove the row")
 		}
-		return wrong("is missing, which the first row has")
+		return wrong("is missing (the first row has it)")
 	case string:
 		if strings.TrimSpace(v) == "" {
-			return wrong("is empty: fill it or remove the row")
+			return wrong("is empty; fill it or remove the row")
 		}
 		return v, nil
 	case int64:
@@ -146,20 +146,20 @@ func text(row dataset.Object, column string) (string, error) {
 	case json.Number:
 		return v.String(), nil
 	default:
-		return wrong("is " + dataset.Kind(value) + ", want text or a number")
+		return wrong("is " + dataset.Kind(value) + "; want text or a number")
 	}
 }
 
-// messages reads a conversation that asks for an answer.
+// messages reads a conversation that does not end with the assistant.
 func messages(row dataset.Object) ([]envs.Message, error) {
 	value, _ := row.Get("messages")
 	if value == nil {
-		return nil, errors.New(`column "messages" is null or missing: fill it or remove the row`)
+		return nil, errors.New(`column "messages" is null or missing; fill it or remove the row`)
 	}
-	if list, ok := value.(string); ok { // CSV has it as text
+	if list, ok := value.(string); ok { // CSV stores it as text
 		parsed, err := dataset.Parse(list)
 		if err != nil {
-			return nil, fmt.Errorf(`column "messages": want a list of messages, or one in JSON: %w`, err)
+			return nil, fmt.Errorf(`column "messages": want a list of messages or its JSON: %w`, err)
 		}
 		value = parsed
 	}
@@ -173,12 +173,12 @@ func messages(row dataset.Object) ([]envs.Message, error) {
 		content, _ := dataset.Object(m).Get("content")
 		said, ok := content.(string)
 		if !ok {
-			return nil, fmt.Errorf(`column "messages": message %d: its content is %s, want text`, i+1, dataset.Kind(content))
+			return nil, fmt.Errorf(`column "messages": message %d: content is %s; want text`, i+1, dataset.Kind(content))
 		}
 		out = append(out, envs.Message{Role: role.(string), Content: said})
 	}
 	if out[len(out)-1].Role == envs.RoleAssistant {
-		return nil, errors.New(`column "messages": the last message is the assistant's, which is what the policy is to write: remove it, or move it to a column solution`)
+		return nil, errors.New(`column "messages": the last message is the assistant's, but the policy generates that one; remove it or move it to a column solution`)
 	}
 	return out, nil
 }

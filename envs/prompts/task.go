@@ -14,15 +14,15 @@ import (
 
 // task is the prompts of a run.
 type task struct {
-	*bank.Bank[exercise]
-	options  *options
-	asText   bool   // prompts are shown as text
-	system   string // what a model is told first, "" for nothing
-	examples []exercise
-	stop     []string
-	unjudged string // why there are no answers, "" where there are
-	worked   bool
-	other    *program.Program // that answers, nil where an episode has one turn
+	*bank.Bank[prompt]
+	options   *options
+	asText    bool   // for models without a chat template
+	system    string // system prompt, "" for none
+	examples  []prompt
+	stop      []string
+	noAnswers string // why there are no answers, "" if there are
+	worked    bool
+	other     *program.Program // plays the other side; nil for single-turn episodes
 }
 
 // Task implements envs.EpisodeSource.
@@ -51,14 +51,14 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 // fill reads the files.
 func (t *task) fill(s envs.Setup) error {
 	o := t.options
-	train, eval := bank.Source[exercise]{}, bank.Source[exercise]{}
+	train, eval := bank.Source[prompt]{}, bank.Source[prompt]{}
 	learnt, judged, err := s.ProblemFiles(o.Dataset, o.Config, o.EvalDataset)
 	if err != nil {
 		return err
 	}
 	t.worked = true
 	for _, of := range []struct {
-		source *bank.Source[exercise]
+		source *bank.Source[prompt]
 		files  []string
 		name   string
 	}{{&train, learnt, o.Dataset}, {&eval, judged, cmp.Or(o.EvalDataset, o.Dataset)}} {
@@ -71,8 +71,8 @@ func (t *task) fill(s envs.Setup) error {
 		if err != nil {
 			return err
 		}
-		if file.All = all; c.answer == "" && t.unjudged == "" {
-			t.unjudged = fmt.Sprintf("%s has no column %s with right answers, nor is another one named by --answer-column", file.Path, words.Quote(o.AnswerColumn))
+		if file.All = all; c.answer == "" && t.noAnswers == "" {
+			t.noAnswers = fmt.Sprintf("%s has no column %s with correct answers; name it with --answer-column", file.Path, words.Quote(o.AnswerColumn))
 		}
 		t.worked = t.worked && c.solution != ""
 		if err := t.showable(all); err != nil {
@@ -82,11 +82,11 @@ func (t *task) fill(s envs.Setup) error {
 	if err := t.takeExamples(); err != nil {
 		return err
 	}
-	t.Bank, err = bank.Divide(s.Seed, "prompt", train, eval, t.examples, s.HeldOut, exercise.key)
+	t.Bank, err = bank.Divide(s.Seed, "prompt", train, eval, t.examples, s.HeldOut, prompt.key)
 	return err
 }
 
-// takeExamples reads the worked examples.
+// takeExamples reads the few-shot examples.
 func (t *task) takeExamples() error {
 	path := t.options.FewShot
 	if path == "" {
@@ -101,7 +101,7 @@ func (t *task) takeExamples() error {
 	for i := range all {
 		switch {
 		case c.solution == "" && c.answer == "":
-			return &envs.OptionError{Option: "few_shot_dataset", Err: fmt.Errorf("%s: a worked example has a column solution, completion or %s", all[i].place, t.options.AnswerColumn)}
+			return &envs.OptionError{Option: "few_shot_dataset", Err: fmt.Errorf("%s: a few-shot example needs a column solution, completion or %s", all[i].place, t.options.AnswerColumn)}
 		case c.solution == "":
 			all[i].solution = all[i].answer
 		}
@@ -110,15 +110,15 @@ func (t *task) takeExamples() error {
 	return t.showable(all)
 }
 
-// showable refuses messages for a model that reads text.
-func (t *task) showable(all []exercise) error {
+// showable refuses messages for a model without a chat template.
+func (t *task) showable(all []prompt) error {
 	if t.asText && len(all) > 0 && all[0].messages != nil {
-		return fmt.Errorf("%s: the row has messages, which a model without a chat template cannot be shown: give a column prompt, or choose a model with a template", all[0].place)
+		return fmt.Errorf("%s: messages need a chat template, which this model lacks; use a column prompt, or another model", all[0].place)
 	}
 	return nil
 }
 
-// splitStop reads texts joined by commas, in which \n is the end of a line, \, a comma and \\ a backslash.
+// splitStop splits at commas; \n is a newline, \, a comma and \\ a backslash.
 func splitStop(list string) ([]string, error) {
 	if list == "" {
 		return nil, nil
@@ -138,25 +138,25 @@ func splitStop(list string) ([]string, error) {
 			i++
 			plain, known := map[byte]string{'n': "\n", 't': "\t", ',': ",", '\\': `\`}[list[i]]
 			if !known {
-				return nil, fmt.Errorf(`%s has \%c: known are \n, \t, \, and \\`, words.Quote(list), list[i])
+				return nil, fmt.Errorf(`%s: unknown escape \%c; use \n, \t, \, or \\`, words.Quote(list), list[i])
 			}
 			*last += plain
 		}
 	}
 	for _, one := range all {
 		if one == "" {
-			return nil, fmt.Errorf("%s has an empty text, which would end every answer at once", words.Quote(list))
+			return nil, fmt.Errorf("%s: an empty stop string would end every completion at once", words.Quote(list))
 		}
 	}
 	return all, nil
 }
 
-// Unjudged implements envs.Open.
-func (t *task) Unjudged() string { return t.unjudged }
+// NoAnswers implements envs.Open.
+func (t *task) NoAnswers() string { return t.noAnswers }
 
 // FilterPrompts implements envs.PromptFilter.
 func (t *task) FilterPrompts(keep func(envs.Env) (bool, error)) (dropped int, err error) {
-	return t.Bank.FilterPrompts(func(e exercise) (bool, error) { return keep(t.episode(e)) })
+	return t.Bank.FilterPrompts(func(e prompt) (bool, error) { return keep(t.episode(e)) })
 }
 
 // Episode implements envs.Task.
@@ -168,15 +168,15 @@ func (t *task) Episode(part envs.Part, index int) (envs.Env, error) {
 	return t.episode(e), nil
 }
 
-func (t *task) episode(e exercise) envs.Env {
-	one := &episode{task: t, exercise: e}
+func (t *task) episode(e prompt) envs.Env {
+	one := &episode{task: t, prompt: e}
 	if t.worked {
-		return workedEpisode{one}
+		return demonstrated{one}
 	}
 	return one
 }
 
-// Close ends the program that answers.
+// Close stops the turn program.
 func (t *task) Close() error {
 	if t.other != nil {
 		t.other.Close()
@@ -184,8 +184,8 @@ func (t *task) Close() error {
 	return nil
 }
 
-// shown is what a model sees of an exercise first.
-func (t *task) shown(e exercise) envs.Observation {
+// shown is the first observation of a prompt.
+func (t *task) shown(e prompt) envs.Observation {
 	o := envs.Observation{Stop: t.stop}
 	if t.asText {
 		var b strings.Builder
@@ -212,15 +212,15 @@ func (t *task) shown(e exercise) envs.Observation {
 	return o
 }
 
-// said is an exercise as messages.
-func (e exercise) said() []envs.Message {
+// said returns a prompt as messages.
+func (e prompt) said() []envs.Message {
 	if e.messages != nil {
 		return e.messages
 	}
 	return []envs.Message{{Role: envs.RoleUser, Content: e.text}}
 }
 
-// without leaves out what one role says.
+// without drops the messages of one role.
 func without(messages []envs.Message, role string) []envs.Message {
 	var left []envs.Message
 	for _, m := range messages {

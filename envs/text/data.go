@@ -13,8 +13,8 @@ var positive string
 //go:embed data/negative.txt
 var negative string
 
-// Builtin returns the built-in sentences about things and people, 155 that praise and 155 that complain. Row.Line is the
-// line in the file of the label. Each label's are divided by dataset.Rank.
+// Builtin returns the built-in sentences about things and people, 155 positive and 155 negative. Row.Line is the line in
+// the label's file. dataset.Rank splits each label's sentences.
 func Builtin() []dataset.Row {
 	var rows []dataset.Row
 	for class, part := range []struct{ label, file, text string }{

@@ -12,13 +12,13 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// task is rows as episodes of one step.
+// task turns rows into one-step episodes.
 type task struct {
 	labels      []string
-	template    string // "" = the usual
-	text        bool   // show text; else messages
+	template    string // "" = default
+	text        bool   // prompts are text; else messages
 	seed        uint64
-	train, held []dataset.Row // held: the validation rows, then the test rows
+	train, held []dataset.Row // held: validation rows, then test rows
 }
 
 // Len implements envs.Task.
@@ -29,11 +29,11 @@ func (t *task) Len(part envs.Part) int {
 	return len(t.train)
 }
 
-// Episode implements envs.Task: the training rows in an order of their own for each time that they come.
+// Episode implements envs.Task. Training rows are shuffled anew each epoch.
 func (t *task) Episode(part envs.Part, index int) (envs.Env, error) {
 	if part == envs.Eval {
 		if index >= len(t.held) {
-			return nil, fmt.Errorf("episode %d of %d held-out rows", index, len(t.held))
+			return nil, fmt.Errorf("episode %d is out of range: there are %d held-out rows", index, len(t.held))
 		}
 		return &episode{task: t, row: t.held[index]}, nil
 	}
@@ -42,7 +42,7 @@ func (t *task) Episode(part envs.Part, index int) (envs.Env, error) {
 	return &episode{task: t, row: t.train[order[index%n]]}, nil
 }
 
-// Choices are the answers that may be right, as envs.Choosing has them.
+// Choices implements envs.Choosing.
 func (t *task) Choices() []string { return t.labels }
 
 // episode is one row.
@@ -58,11 +58,10 @@ func (e *episode) Reset(context.Context) (envs.Observation, error) {
 	return shown(e.template, e.labels, e.row.Text, e.text), nil
 }
 
-// textMark stands for the text in a template.
+// textMark is the placeholder for the text in a template.
 const textMark = "{text}"
 
-// shown is what a language model is shown of a text. A text goes on behind a line end; a conversation is left to its
-// template.
+// shown builds the prompt. The completion of a text prompt stops at the end of the line.
 func shown(template string, labels []string, text string, asText bool) envs.Observation {
 	if template != "" {
 		prompt := strings.NewReplacer(textMark, text, "{labels}", quoted(labels)).Replace(template)
@@ -83,7 +82,7 @@ func shown(template string, labels []string, text string, asText bool) envs.Obse
 	}}
 }
 
-// quoted is a, b or c in quotation marks.
+// quoted formats names as "a" or "b" or "c".
 func quoted(labels []string) string {
 	names := make([]string, len(labels))
 	for i, label := range labels {
@@ -92,7 +91,7 @@ func quoted(labels []string) string {
 	return strings.Join(names, " or ")
 }
 
-// Solution implements envs.Worked.
+// Solution implements envs.Demonstrator.
 func (e *episode) Solution() string {
 	if e.text {
 		return " " + e.row.Label
@@ -100,10 +99,10 @@ func (e *episode) Solution() string {
 	return e.row.Label
 }
 
-// Step implements envs.Env: the first line of the answer is the label, whatever its case, and pays 1 where it is right.
+// Step implements envs.Env: the first line of the response is the label, in any case; the reward is 1 if it is correct.
 func (e *episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
-		return envs.Step{}, errors.New("the text has been classified: Reset starts it over")
+		return envs.Step{}, errors.New("the episode has ended; call Reset")
 	}
 	e.done = true
 	line, _, _ := strings.Cut(strings.TrimSpace(a.Text), "\n")

@@ -1,5 +1,5 @@
-// Package text is the classification of texts: rows with labels for a classifier, or the same as episodes of one step for
-// a language model that writes the label.
+// Package text is text classification: labelled rows for a classifier, or the same rows as one-step episodes for a
+// language model that generates the label.
 package text
 
 import (
@@ -18,20 +18,20 @@ var recipe string
 
 func init() {
 	envs.Register(envs.Definition{
-		Name: "text", Help: "classify texts by reinforcement learning from the start, by a head or in words; the built-in sentences by their tone, or those of a data set",
+		Name: "text", Help: "classify texts with RL from the start, with a classifier or a language model: the built-in sentences by sentiment, or your own data",
 		Recipe: recipe, Options: func() any { return &options{} }, Folder: "classification", Stamped: true, OneStep: true, AllowRandomHead: true,
 		Demonstrations: true, Forms: true, BuiltIn: "built-in sentences",
 	})
 }
 
-// options are those of the task.
+// options are the options of the task.
 type options struct {
 	envs.LabelledRows
-	Labels   []string `option:"labels" needs:"dataset" help:"the labels, each of which a row has, in the order that the classifier and the prompt have them; without it all that rows have, sorted"`
-	Template string   `option:"prompt_template" needs:"policy=generate|score" help:"prompt of a text, with {text} and perhaps {labels} in it; without it a question that names the labels"`
+	Labels   []string `option:"labels" needs:"dataset" help:"labels, in the order used by the classifier and the prompt; every label needs a row (default: all labels in the data, sorted)"`
+	Template string   `option:"prompt_template" needs:"policy=generate|score" help:"prompt template with {text} and optionally {labels} (default: a question that names the labels)"`
 }
 
-// Check refuses what goes against each other.
+// Check reports conflicting options.
 func (o *options) Check() error {
 	if err := o.LabelledRows.Check(); err != nil {
 		return err
@@ -40,37 +40,37 @@ func (o *options) Check() error {
 		return &envs.OptionError{Option: "labels", Err: err}
 	}
 	if o.Template != "" && !strings.Contains(o.Template, textMark) {
-		return &envs.OptionError{Option: "prompt_template", Err: fmt.Errorf("%q has no {text}, which stands for the text", o.Template)}
+		return &envs.OptionError{Option: "prompt_template", Err: fmt.Errorf("%q has no {text} placeholder", o.Template)}
 	}
 	return nil
 }
 
-// checkLabels refuses labels that an answer could not tell apart: case and spaces around do not count there.
+// checkLabels refuses labels that an answer could not tell apart: answers ignore case and surrounding spaces.
 func checkLabels(labels []string) error {
 	if len(labels) == 1 {
-		return fmt.Errorf("%q is the only one: at least two are needed", labels[0])
+		return fmt.Errorf("%q is the only label; at least 2 are needed", labels[0])
 	}
 	seen := map[string]string{}
 	for _, label := range labels {
 		key := normal(label)
 		if key == "" {
-			return fmt.Errorf("%q is empty", label)
+			return fmt.Errorf("label %q is empty", label)
 		}
 		if strings.Contains(label, textMark) {
-			return fmt.Errorf("%q has %s in it, which stands for the text of a prompt", label, textMark)
+			return fmt.Errorf("label %q contains %s, the placeholder for the text", label, textMark)
 		}
 		if strings.ContainsAny(label, "\r\n") {
-			return fmt.Errorf("%q has more than one line", label)
+			return fmt.Errorf("label %q has more than one line", label)
 		}
 		if other, twice := seen[key]; twice {
-			return fmt.Errorf("%q and %q are the same but for case and spaces", other, label)
+			return fmt.Errorf("labels %q and %q differ only in case or spaces", other, label)
 		}
 		seen[key] = label
 	}
 	return nil
 }
 
-// normal is a label as answers are compared.
+// normal is the form in which labels are compared.
 func normal(label string) string { return strings.ToLower(strings.TrimSpace(label)) }
 
 // Rows implements envs.RowSource.
@@ -97,13 +97,13 @@ func (o *options) Rows(ctx context.Context, s envs.Setup) ([]dataset.Row, error)
 	}
 	for _, label := range o.Labels {
 		if !slices.Contains(found, label) {
-			return nil, &envs.OptionError{Option: "labels", Err: fmt.Errorf("%q is the label of no row of %s", label, o.Dataset)}
+			return nil, &envs.OptionError{Option: "labels", Err: fmt.Errorf("label %q has no row in %s", label, o.Dataset)}
 		}
 	}
 	return rows, nil
 }
 
-// LabelsOf implements envs.RowSource: the labels as they are given, else sorted.
+// LabelsOf implements envs.RowSource: the given labels in their order, else sorted.
 func (o *options) LabelsOf(rows []dataset.Row) ([]string, error) {
 	if len(o.Labels) > 0 {
 		return o.Labels, nil
@@ -131,7 +131,7 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 	t.train, val, test = dataset.Split(rows, s.Seed)
 	t.held = append(val, test...)
 	if len(t.train) == 0 || len(t.held) == 0 {
-		return nil, fmt.Errorf("%d training rows and %d held-out ones: both are needed", len(t.train), len(t.held))
+		return nil, fmt.Errorf("%d training rows and %d held-out rows; both need at least one", len(t.train), len(t.held))
 	}
 	return t, nil
 }

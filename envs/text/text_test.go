@@ -35,7 +35,7 @@ func find(path string) envs.Setup {
 	}}
 }
 
-func TestLabelsOfOnesOwn(t *testing.T) {
+func TestCustomLabels(t *testing.T) {
 	rows := "text,label\na b,art\nc d,art history\ne f,art\ng h,art history\n"
 	for _, test := range []struct {
 		rows   string
@@ -44,13 +44,13 @@ func TestLabelsOfOnesOwn(t *testing.T) {
 	}{
 		{rows, nil, ""},
 		{rows, []string{"art history", "art"}, ""},
-		{rows, []string{"art"}, `"art" is the only one`},
-		{rows, []string{"art", "Art "}, "the same but for case and spaces"},
+		{rows, []string{"art"}, `"art" is the only label`},
+		{rows, []string{"art", "Art "}, "differ only in case or spaces"},
 		{rows, []string{"art", " "}, "is empty"},
 		{rows, []string{"art", "a\nb"}, "more than one line"},
-		{rows, []string{"art", "art history", "law"}, `"law" is the label of no row`},
+		{rows, []string{"art", "art history", "law"}, `label "law" has no row`},
 		{rows, []string{"art", "law"}, "label \"art history\" does not occur among"},
-		{"text,label\na b,art\nc d,Art\n", nil, "the same but for case and spaces"},
+		{"text,label\na b,art\nc d,Art\n", nil, "differ only in case or spaces"},
 		{"text,label\na b,art\nc d,art\n", nil, "training needs at least two labels"},
 	} {
 		path := filepath.Join(t.TempDir(), "rows.csv")

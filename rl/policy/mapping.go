@@ -16,9 +16,8 @@ import (
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
-// The files beside a classifier's weights that name its outputs. Both hold the
-// same object; the semantic-router reads the first when it merges a model and
-// the second when it serves one.
+// The label files next to a classifier's weights. Both hold the same object; the semantic-router reads the first to merge
+// a model and the second to serve one.
 //
 //	{"category_to_idx": {"biology": 0, …}, "idx_to_category": {"0": "biology", …}}
 const (
@@ -26,8 +25,8 @@ const (
 	categoryMapping = "category_mapping.json"
 )
 
-// WriteMapping writes label_mapping.json and category_mapping.json into dir;
-// output i of the model means labels[i]. Each file appears whole or not at all.
+// WriteMapping writes label_mapping.json and category_mapping.json into dir; output i of the model means labels[i]. Each
+// file is written atomically.
 func WriteMapping(dir string, labels []string) error {
 	content, err := encodeMapping(labels)
 	if err != nil {
@@ -41,10 +40,8 @@ func WriteMapping(dir string, labels []string) error {
 	return nil
 }
 
-// ReadMapping returns the labels of the model in dir by index. Both files have
-// to be there and to say the same, their indices to be 0 to C-1 for C ≥ 2
-// labels, and their two fields to be inverse to each other. Errors name the
-// file and the field.
+// ReadMapping returns the labels of the model in dir, by index. Both files must exist and agree. With C ≥ 2 labels, the
+// indices must be 0 to C-1 and the two fields inverse to each other. Errors name the file and the field.
 func ReadMapping(dir string) ([]string, error) {
 	var first []string
 	for _, name := range []string{labelMapping, categoryMapping} {
@@ -58,14 +55,14 @@ func ReadMapping(dir string) ([]string, error) {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		if first != nil && !slices.Equal(first, labels) {
-			return nil, fmt.Errorf("%s: the labels differ from those of %s beside it: copy the right file over the other", path, labelMapping)
+			return nil, fmt.Errorf("%s: labels differ from %s in the same folder; copy the correct file over the other", path, labelMapping)
 		}
 		first = labels
 	}
 	return first, nil
 }
 
-// encodeMapping writes by hand what encoding/json would order "0", "1", "10".
+// encodeMapping formats by hand because encoding/json would sort "0", "1", "10".
 func encodeMapping(labels []string) ([]byte, error) {
 	if err := checkLabels(labels); err != nil {
 		return nil, err
@@ -86,11 +83,11 @@ func encodeMapping(labels []string) ([]byte, error) {
 func wrongType(err *json.UnmarshalTypeError) error {
 	switch err.Field {
 	case "category_to_idx":
-		return fmt.Errorf("field %s: a JSON %s, want an integer for every label", err.Field, err.Value)
+		return fmt.Errorf("field %s: got a JSON %s, want an integer for every label", err.Field, err.Value)
 	case "idx_to_category":
-		return fmt.Errorf("field %s: a JSON %s, want a name for every index", err.Field, err.Value)
+		return fmt.Errorf("field %s: got a JSON %s, want a name for every index", err.Field, err.Value)
 	}
-	return fmt.Errorf("a JSON %s, want an object with the fields category_to_idx and idx_to_category", err.Value)
+	return fmt.Errorf("got a JSON %s, want an object with the fields category_to_idx and idx_to_category", err.Value)
 }
 
 func comma(i int) string {
@@ -107,17 +104,17 @@ func encodeString(s string) []byte {
 
 func checkLabels(labels []string) error {
 	if len(labels) < 2 {
-		return fmt.Errorf("%d labels, want at least two", len(labels))
+		return fmt.Errorf("%d labels; at least 2 are needed", len(labels))
 	}
 	seen := make(map[string]bool, len(labels))
 	for i, l := range labels {
 		switch {
 		case strings.TrimSpace(l) == "":
-			return fmt.Errorf("the label with index %d is empty", i)
+			return fmt.Errorf("label %d is empty", i)
 		case !utf8.ValidString(l):
-			return fmt.Errorf("the label %q is not UTF-8", l)
+			return fmt.Errorf("label %q is not UTF-8", l)
 		case seen[l]:
-			return fmt.Errorf("the label %q occurs twice", l)
+			return fmt.Errorf("label %q occurs twice", l)
 		}
 		seen[l] = true
 	}
@@ -141,7 +138,7 @@ func decodeMapping(content []byte) ([]string, error) {
 		return nil, fmt.Errorf("invalid JSON: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("data behind the object")
+		return nil, errors.New("trailing data after the object")
 	}
 	if m.ToIndex == nil {
 		return nil, errors.New("field category_to_idx is missing")
@@ -151,20 +148,20 @@ func decodeMapping(content []byte) ([]string, error) {
 	}
 	n := len(m.ToName)
 	if len(m.ToIndex) != n {
-		return nil, fmt.Errorf("field category_to_idx has %d entries, idx_to_category %d: want one each for every label", len(m.ToIndex), n)
+		return nil, fmt.Errorf("field category_to_idx has %d entries, idx_to_category %d; both need one per label", len(m.ToIndex), n)
 	}
 	labels := make([]string, n)
 	for i := range labels {
 		label, ok := m.ToName[strconv.Itoa(i)]
 		if !ok {
-			return nil, fmt.Errorf("field idx_to_category has no \"%d\": want \"0\" to \"%d\"", i, n-1)
+			return nil, fmt.Errorf("field idx_to_category: index \"%d\" is missing; want \"0\" to \"%d\"", i, n-1)
 		}
 		index, ok := m.ToIndex[label]
 		if !ok {
-			return nil, fmt.Errorf("field category_to_idx has no %q, which idx_to_category has at \"%d\"", label, i)
+			return nil, fmt.Errorf("field category_to_idx: label %q is missing; idx_to_category has it at \"%d\"", label, i)
 		}
 		if index != i {
-			return nil, fmt.Errorf("field category_to_idx has %q at %d, idx_to_category at \"%d\"", label, index, i)
+			return nil, fmt.Errorf("label %q: category_to_idx has index %d, idx_to_category has \"%d\"", label, index, i)
 		}
 		labels[i] = label
 	}

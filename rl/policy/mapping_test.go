@@ -63,11 +63,11 @@ func TestWriteMappingBytes(t *testing.T) {
 
 func TestWriteMappingErrors(t *testing.T) {
 	for want, labels := range map[string][]string{
-		"1 labels, want at least two":     {"a"},
-		"the label with index 1 is empty": {"a", " "},
-		`the label "b" occurs twice`:      {"b", "a", "b"},
-		`the label "\xff" is not UTF-8`:   {"a", "\xff"},
-		"no such file or directory":       {"a", "b"},
+		"1 labels":                  {"a"},
+		"label 1 is empty":          {"a", " "},
+		`label "b" occurs twice`:    {"b", "a", "b"},
+		`label "\xff" is not UTF-8`: {"a", "\xff"},
+		"no such file or directory": {"a", "b"},
 	} {
 		dir := t.TempDir()
 		if strings.HasPrefix(want, "no such") {
@@ -87,25 +87,25 @@ func TestReadMappingErrors(t *testing.T) {
 	tests := []struct{ name, content, want string }{
 		{"empty", "", "invalid JSON: EOF"},
 		{"cut", good[:40], "invalid JSON: unexpected EOF"},
-		{"more", good + "{}", "data behind the object"},
+		{"more", good + "{}", "trailing data"},
 		{"array", "[]", "a JSON array, want an object with the fields category_to_idx and idx_to_category"},
 		{"unknown field", `{"label_to_id": {"a": 0}}`, `invalid JSON: json: unknown field "label_to_id"`},
 		{"no names", `{"category_to_idx": {"a": 0, "b": 1}}`, "field idx_to_category is missing"},
 		{"no indices", `{"idx_to_category": {"0": "a", "1": "b"}}`, "field category_to_idx is missing"},
-		{"one label", `{"category_to_idx": {"a": 0}, "idx_to_category": {"0": "a"}}`, "1 labels, want at least two"},
-		{"type of index", strings.Replace(good, "1", `"1"`, 1), "field category_to_idx: a JSON string, want an integer for every label"},
-		{"fraction", strings.Replace(good, "1", "1.5", 1), "field category_to_idx: a JSON number 1.5, want an integer for every label"},
-		{"type of name", strings.Replace(good, `"1": "b"`, `"1": 3`, 1), "field idx_to_category: a JSON number, want a name for every index"},
-		{"type of field", `{"category_to_idx": [], "idx_to_category": {}}`, "field category_to_idx: a JSON array, want an integer for every label"},
+		{"one label", `{"category_to_idx": {"a": 0}, "idx_to_category": {"0": "a"}}`, "1 labels"},
+		{"type of index", strings.Replace(good, "1", `"1"`, 1), "field category_to_idx: got a JSON string, want an integer for every label"},
+		{"fraction", strings.Replace(good, "1", "1.5", 1), "field category_to_idx: got a JSON number 1.5, want an integer for every label"},
+		{"type of name", strings.Replace(good, `"1": "b"`, `"1": 3`, 1), "field idx_to_category: got a JSON number, want a name for every index"},
+		{"type of field", `{"category_to_idx": [], "idx_to_category": {}}`, "field category_to_idx: got a JSON array, want an integer for every label"},
 		{"null", "null", "field category_to_idx is missing"},
-		{"gap", `{"category_to_idx": {"a": 0, "b": 2}, "idx_to_category": {"0": "a", "2": "b"}}`, `field idx_to_category has no "1": want "0" to "1"`},
-		{"from one", `{"category_to_idx": {"a": 1, "b": 2}, "idx_to_category": {"1": "a", "2": "b"}}`, `field idx_to_category has no "0": want "0" to "1"`},
-		{"leading zero", strings.Replace(good, `"1": "b"`, `"01": "b"`, 1), `field idx_to_category has no "1": want "0" to "1"`},
-		{"not inverse", strings.Replace(good, `"a": 0, "b": 1`, `"a": 1, "b": 0`, 1), `field category_to_idx has "a" at 1, idx_to_category at "0"`},
-		{"other name", strings.Replace(good, `"1": "b"`, `"1": "c"`, 1), `field category_to_idx has no "c", which idx_to_category has at "1"`},
-		{"fewer", strings.Replace(good, `, "b": 1`, "", 1), "field category_to_idx has 1 entries, idx_to_category 2: want one each for every label"},
+		{"gap", `{"category_to_idx": {"a": 0, "b": 2}, "idx_to_category": {"0": "a", "2": "b"}}`, `field idx_to_category: index "1" is missing`},
+		{"from one", `{"category_to_idx": {"a": 1, "b": 2}, "idx_to_category": {"1": "a", "2": "b"}}`, `field idx_to_category: index "0" is missing`},
+		{"leading zero", strings.Replace(good, `"1": "b"`, `"01": "b"`, 1), `field idx_to_category: index "1" is missing`},
+		{"not inverse", strings.Replace(good, `"a": 0, "b": 1`, `"a": 1, "b": 0`, 1), `label "a": category_to_idx has index 1, idx_to_category has "0"`},
+		{"other name", strings.Replace(good, `"1": "b"`, `"1": "c"`, 1), `field category_to_idx: label "c" is missing`},
+		{"fewer", strings.Replace(good, `, "b": 1`, "", 1), "field category_to_idx has 1 entries, idx_to_category 2"},
 		{"not UTF-8", strings.ReplaceAll(good, `"a"`, "\"\xff\""), "the file is not UTF-8"},
-		{"empty label", strings.ReplaceAll(good, `"a"`, `""`), "the label with index 0 is empty"},
+		{"empty label", strings.ReplaceAll(good, `"a"`, `""`), "label 0 is empty"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestReadMappingOfTwoFiles(t *testing.T) {
 	if err := os.WriteFile(path, []byte(other), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadMapping(dir); err == nil || !strings.HasPrefix(err.Error(), path+": the labels differ") {
+	if _, err := ReadMapping(dir); err == nil || !strings.HasPrefix(err.Error(), path+": labels differ") {
 		t.Errorf("error %v, want one naming %s", err, path)
 	}
 	if err := os.Remove(path); err != nil {

@@ -141,11 +141,11 @@ func TestPreferencesThatTeachNothing(t *testing.T) {
 		{"equal", `{"prompt": "a", "chosen": "b", "rejected": "b"}`, dpo, "p.jsonl:1: 0 have nothing of an answer within 1024 tokens (raise max_length), 1 have the same answer twice"},
 		{"too long", `{"prompt": "a long prompt", "chosen": "b", "rejected": "c"}`, dpo + " --max-length 5", "1 have nothing of an answer within 5 tokens"},
 		{"one class", `{"prompt": "a", "completion": "b", "label": true}`, dpo + " --loss-type kto", "1 of 1 answers are good: loss kto needs good and bad ones"},
-		{"unpaired", `{"prompt": "a", "completion": "b", "label": true}`, dpo, "not a data set of the kind preference"},
-		{"other prompts", `{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, dpo, "do not start with the same message"},
+		{"unpaired", `{"prompt": "a", "completion": "b", "label": true}`, dpo, "not a data set with preference"},
+		{"other prompts", `{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, dpo, "start with different messages"},
 		{"margin", `{"prompt": "a", "chosen": "law", "rejected": "cat", "margin": "much"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", `p.jsonl:1: column "margin": much is no number`},
 		{"long for an encoder", `{"prompt": "the cat is a dog the cat is a dog", "chosen": "law", "rejected": "cat"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", "1 are longer than 12 tokens"},
-		{"one ranked", `{"prompt": "a", "ranked": ["law"]}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", "1 answers, want at least two"},
+		{"one ranked", `{"prompt": "a", "ranked": ["law"]}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", "1 responses; want at least two"},
 		{"no reference", `{"prompt": "a", "chosen": "b", "rejected": "c"}` + "\n" + `{"prompt": "a", "chosen": "b", "rejected": "d"}`, dpo + " --loss-type simpo --precompute-ref", "loss simpo has no reference"},
 	} {
 		f.write(t, "TMP/p.jsonl", test.rows+"\n")

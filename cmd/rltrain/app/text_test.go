@@ -147,10 +147,10 @@ func TestTextRefuses(t *testing.T) {
 		{"--policy head --model TMP/lm --pooling mean --dataset TMP/rows.csv", "of a language model the last token is read"},
 		{"--policy generate --model TMP/lm --dataset TMP/rows.csv --max-new-tokens 2 --eval-samples 10", `the label "high" has`},
 		{"--model BASE --policy head --dataset TMP/one.csv", "training needs at least two labels"},
-		{"--model BASE --policy head --dataset TMP/same.csv", "are the same but for case and spaces"},
-		{"--model BASE --policy head --dataset TMP/mark.csv", "which stands for the text of a prompt"},
+		{"--model BASE --policy head --dataset TMP/same.csv", "differ only in case or spaces"},
+		{"--model BASE --policy head --dataset TMP/mark.csv", "the placeholder for the text"},
 		{"--model BASE --policy head --dataset TMP/rows.csv --labels low,high", `label "lower" does not occur among`},
-		{"--model BASE --policy head --dataset TMP/rows.csv --labels low,lower,high,none", `"none" is the label of no row`},
+		{"--model BASE --policy head --dataset TMP/rows.csv --labels low,lower,high,none", `label "none" has no row`},
 		{"--policy score --model TMP/lm --dataset TMP/rows.csv --prompt-template what", "has no {text}"},
 		{"--policy head --model BASE --dataset TMP/rows.csv --prompt-template {text}", "applies only with --policy generate or score"},
 	} {

@@ -240,7 +240,7 @@ func TestProblemsEndToEnd(t *testing.T) {
 		want    string
 		changed []string
 	}{
-		{"both have the problem", []string{"--eval-dataset", "TMP/overlap.jsonl"}},
+		{"share the problem", []string{"--eval-dataset", "TMP/overlap.jsonl"}},
 		{"no such file", []string{"--dataset", "TMP/none.jsonl"}},
 		{"--system-prompt", []string{"--system-prompt", "TMP/none.txt"}},
 		{"--judge", []string{"--judge", "MODEL"}},

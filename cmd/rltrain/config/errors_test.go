@@ -68,7 +68,7 @@ func TestUsageErrors(t *testing.T) {
 			want: "--gradient-accumulation-steps: 3 batches of a rollout are no whole number of updates of 2 batches"},
 		{args: []string{"--task=sum_digits", "--num-iterations=4"}, want: "--num-iterations: applies only with --algorithm grpo or ppo or rloo"},
 		{args: []string{"--task=math", "--dataset=d", "--sym-calc"}, want: "--sym-calc: does not apply to task math; it applies to gsm8k"},
-		{args: []string{"--task=gsm8k", "--dataset=d", "--sym-calc", "--annotate=false"}, want: "--sym-calc: works on <<expression=result>>, which annotate=false keeps from the prompt; choose one"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--sym-calc", "--annotate=false"}, want: "--sym-calc: needs <<expression=result>> in the prompt, but annotate=false removes it; drop one of the two"},
 		{args: []string{"--task=gsm8k", "--dataset=d", "--samples-per-prompt=4"}, want: "--samples-per-prompt: applies only with --reinforce-loss on_policy, or another --algorithm"},
 		{args: []string{"--task=gsm8k", "--dataset=d", "--algorithm=grpo", "--num-update-steps=4"}, want: "--num-update-steps: applies only with --algorithm reinforce and a --reinforce-loss that replays: stable, reinforce or distiller"},
 		{args: []string{"--task=gsm8k", "--dataset=d", "--algorithm=grpo", "--max-line-tokens=4"}, want: "--max-line-tokens: applies only with --step-mode line"},

@@ -7,13 +7,13 @@ import (
 	"github.com/rltrain/rltrain/envs/answer"
 )
 
-// announced are the tiers of an answer that a text announces.
+// announced are the ways of finding an answer that count as the answer format.
 var announced = map[answer.FoundBy]bool{answer.ByTag: true, answer.ByPhrase: true, answer.ByHash: true, answer.ByBoxed: true}
 
-// maxWhole is how many bytes a text has at most that counts as an answer as a whole.
+// maxWhole is the maximum length in bytes of a text that counts as an answer in full.
 const maxWhole = 200
 
-// right is the right answer of a row, which may be a solution that announces one.
+// right is the correct answer of a row, which may be a solution that announces one.
 func right(text string) string {
 	if found, tier := answer.Find(text); announced[tier] {
 		return found
@@ -21,8 +21,8 @@ func right(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// judge compares what a text says with the right answer. A text that announces no answer may be one as a whole.
-func judge(text, gold string, match answer.Match) *envs.Info {
+// verify compares a response with the correct answer. A short response without an announced answer counts as the answer.
+func verify(text, gold string, match answer.Match) *envs.Info {
 	info := &envs.Info{Truth: gold}
 	found, tier := answer.Find(text)
 	whole := strings.TrimSpace(text)
