@@ -37,20 +37,8 @@ type Sample struct {
 	Value     []float32 // [M] V at the start of the step's updates; nil without a value head
 	Penalty   []float64 // [M] of the divergence from the reference, where it is part of the reward; nil without
 
-	// Of a transition out of a replay buffer, whose reward is that of n actions together:
-	Next     []int32 // what the policy reads behind them; nil where the episode has ended
-	Discount float64 // γⁿ, of what is earned from there on
-	Ahead    *Ahead  // what the policy thinks there; the trainer's
-
 	Advantage []float32 // [M]
 	Return    []float32 // [M] what V is to become; nil without a value head
-}
-
-// Ahead is what is thought of the C labels where a transition leads to.
-type Ahead struct {
-	Online []float32 // [C] log π at the start of the step's updates
-	Target []float32 // [C] log π of the target network
-	Value  float32   // V of the target network
 }
 
 // Len is the number of actions, M.

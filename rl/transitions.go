@@ -3,61 +3,38 @@ package rl
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"math/rand/v2"
 )
 
-// Transition is one action of a label policy and what came of it and of the n−1 actions behind it.
+// Transition is one choice of a label policy and its reward.
 type Transition struct {
-	Tokens   []int32 `json:"tokens"` // what the policy read
-	Action   int32   `json:"action"`
-	Reward   float64 `json:"reward"`         // Σ γᵏ r_k over the n actions
-	Next     []int32 `json:"next,omitempty"` // what it read behind them; nil where the episode had ended
-	Discount float64 `json:"discount,omitempty"`
-	Prompt   int     `json:"prompt"`
-	Truth    int32   `json:"truth"`
-	Version  uint64  `json:"version"` // of the policy that acted
+	Tokens  []int32 `json:"tokens"` // what the policy read
+	Action  int32   `json:"action"`
+	Reward  float64 `json:"reward"`
+	Prompt  int     `json:"prompt"`
+	Truth   int32   `json:"truth"`
+	Version uint64  `json:"version"` // of the policy that acted
 }
 
-// Sample is the transition as something to learn from.
+// TransitionOf is the choice of a sample with one action and a reward.
+func TransitionOf(x *Sample) *Transition {
+	return &Transition{Tokens: x.Tokens, Action: x.Actions[0], Reward: x.Reward(), Prompt: x.Prompt, Truth: x.Truth, Version: x.Version}
+}
+
+// Sample is the transition as a sample to learn from.
 func (x *Transition) Sample() *Sample {
 	return &Sample{
-		Tokens: x.Tokens, Actions: []int32{x.Action}, Truth: x.Truth, Prompt: x.Prompt, Version: x.Version,
-		Rewards: []float64{x.Reward}, Next: x.Next, Discount: x.Discount,
+		Tokens: x.Tokens, Actions: []int32{x.Action}, Truth: x.Truth, Prompt: x.Prompt, Version: x.Version, Rewards: []float64{x.Reward},
 	}
 }
 
-// TransitionsOf makes transitions of n steps of the samples of one episode, oldest first, each with one action
-// (Sutton 1988; as Hessel et al. 2018, section 3, uses them). Where the episode ends earlier there are fewer steps and
-// nothing follows. A transition with a reward that is missing, NaN, is left out.
-func TransitionsOf(episode []*Sample, gamma float64, n int) []*Transition {
-	var all []*Transition
-	for t, x := range episode {
-		reward, discount := 0.0, 1.0
-		last := min(t+n, len(episode))
-		for _, later := range episode[t:last] {
-			reward += discount * later.Reward()
-			discount *= gamma
-		}
-		if math.IsNaN(reward) {
-			continue
-		}
-		y := &Transition{Tokens: x.Tokens, Action: x.Actions[0], Reward: reward, Prompt: x.Prompt, Truth: x.Truth, Version: x.Version}
-		if last < len(episode) {
-			y.Next, y.Discount = episode[last].Tokens, discount
-		}
-		all = append(all, y)
-	}
-	return all
-}
-
-// Transitions is a replay buffer of transitions, first in, first out. It is not safe for concurrent use.
+// Transitions is a replay buffer, first in, first out. It is not safe for concurrent use.
 type Transitions struct {
 	capacity int
 	items    []*Transition
 }
 
-// NewTransitions is an empty buffer of so many transitions at most, at least 1.
+// NewTransitions returns an empty buffer that holds up to capacity transitions, at least 1.
 func NewTransitions(capacity int) (*Transitions, error) {
 	if capacity < 1 {
 		return nil, fmt.Errorf("replay buffer: capacity %d is below 1", capacity)
@@ -77,7 +54,7 @@ func (b *Transitions) Add(items ...*Transition) {
 	}
 }
 
-// Draw returns n transitions drawn with replacement, none where the buffer is empty.
+// Draw samples n transitions with replacement; none if the buffer is empty.
 func (b *Transitions) Draw(rng *rand.Rand, n int) []*Transition {
 	if len(b.items) == 0 {
 		return nil
@@ -89,10 +66,10 @@ func (b *Transitions) Draw(rng *rand.Rand, n int) []*Transition {
 	return drawn
 }
 
-// State is all that the buffer holds, oldest first.
+// State is the content of the buffer, oldest first.
 func (b *Transitions) State() any { return b.items }
 
-// Restore replaces what the buffer holds by a State. One that does not fit is an error and leaves the buffer as it was.
+// Restore replaces the content by a State. If it does not fit, Restore returns an error and the buffer stays as it was.
 func (b *Transitions) Restore(state json.RawMessage) error {
 	var items []*Transition
 	if err := json.Unmarshal(state, &items); err != nil {

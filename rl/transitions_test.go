@@ -2,7 +2,6 @@ package rl
 
 import (
 	"encoding/json"
-	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,26 +15,18 @@ func classifications(rewards ...float64) []*Sample {
 	return all
 }
 
-func TestTransitionsOf(t *testing.T) {
-	of := func(at int, reward, discount float64, next ...int32) *Transition {
-		return &Transition{Tokens: []int32{int32(at + 1)}, Action: int32(10 + at), Reward: reward, Next: next, Discount: discount, Prompt: 4, Truth: 2, Version: 3}
+func transitions(rewards ...float64) []*Transition {
+	var all []*Transition
+	for _, x := range classifications(rewards...) {
+		all = append(all, TransitionOf(x))
 	}
-	nan := math.NaN()
-	for name, test := range map[string]struct {
-		rewards []float64
-		gamma   float64
-		n       int
-		want    []*Transition
-	}{
-		"one step":            {[]float64{1, 2, 4}, 0.5, 1, []*Transition{of(0, 1, 0.5, 2), of(1, 2, 0.5, 3), of(2, 4, 0)}},
-		"two steps":           {[]float64{1, 2, 4}, 0.5, 2, []*Transition{of(0, 2, 0.25, 3), of(1, 4, 0), of(2, 4, 0)}},
-		"more than there are": {[]float64{1, 2}, 0.5, 9, []*Transition{of(0, 2, 0), of(1, 2, 0)}},
-		"a missing reward":    {[]float64{1, nan, 4}, 0.5, 2, []*Transition{of(2, 4, 0)}},
-		"an episode of one":   {[]float64{1}, 1, 1, []*Transition{of(0, 1, 0)}},
-	} {
-		if diff := cmp.Diff(test.want, TransitionsOf(classifications(test.rewards...), test.gamma, test.n)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+	return all
+}
+
+func TestTransitionsComeBackAsSamples(t *testing.T) {
+	x := classifications(1, 2)[1]
+	if diff := cmp.Diff(x, TransitionOf(x).Sample()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -47,7 +38,7 @@ func TestTransitionsAreFirstInFirstOut(t *testing.T) {
 	if drawn := b.Draw(Stream(1), 4); drawn != nil {
 		t.Errorf("%d drawn from nothing", len(drawn))
 	}
-	all := TransitionsOf(classifications(1, 2, 3, 4, 5), 1, 1)
+	all := transitions(1, 2, 3, 4, 5)
 	b.Add(all[:2]...)
 	b.Add(all[2:]...)
 	seen := map[int32]bool{}

@@ -47,12 +47,13 @@ type Needs struct {
 	Labels    bool  // Batch.Labels: the algorithm is for classifiers alone
 	Together  bool  // the samples of a prompt are compared with each other: they stay in one forward pass
 	Scores    bool  // Batch.Scores: the policy is a reward model, whose samples have no log π
-	// Target, above 0, asks for Ahead of each sample: what the policy thinks of the labels that it has next, and what
-	// it thought when it was last copied, every so many steps. Neither Old nor Value nor Advantage are filled in then.
-	Target    int
-	Teacher   bool // Batch.Divergence: from Config.Teacher
-	Dropout   bool // the adapter's dropout is on
-	Reduction string
+	Replay    bool  // samples come from a replay buffer, which earlier versions of the policy filled
+	// SharedValues is of Values that are part of the policy: their gradient reaches the other weights too, and the loss
+	// needs none from before the update.
+	SharedValues bool
+	Teacher      bool // Batch.Divergence: from Config.Teacher
+	Dropout      bool // the adapter's dropout is on
+	Reduction    string
 	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples need
 	// no backward pass.
 	ByAdvantage bool
@@ -99,7 +100,7 @@ type Batch struct {
 
 	Value    torch.Tensor // [M] V, with Needs.Values
 	OldValue torch.Tensor // [M]
-	Return   torch.Tensor // [M]; OldValue is not there with Needs.Target
+	Return   torch.Tensor // [M]; without OldValue if Needs.SharedValues
 	Labels   torch.Tensor // [S, C] log π of every label, with Needs.Labels
 
 	Scores torch.Tensor // [S] of a reward model, with Needs.Scores

@@ -16,19 +16,17 @@ type LabelReplayOptions struct {
 	EpsilonStart float64 `option:"epsilon_start" default:"1" range:"[0,1]" help:"share of choices that are drawn from all labels alike, in the first step"`
 	EpsilonEnd   float64 `option:"epsilon_end" default:"0.05" range:"[0,1]" help:"and when it has fallen"`
 	EpsilonDecay float64 `option:"epsilon_decay" default:"0.5" range:"(0,1]" help:"share of the steps over which it falls, in a straight line"`
-	Gamma        float64 `option:"gamma" default:"1" range:"[0,1]" needs:"episodes" help:"discount of later rewards"`
-	NSteps       int     `option:"n_step" default:"1" range:"[1,65536]" needs:"episodes" help:"rewards that are added up before the target network is asked"`
 }
 
 // Check refuses an exploration that grows.
 func (o LabelReplayOptions) Check() error {
 	switch {
-	case o.Capacity < 1 || o.Updates < 1 || o.NSteps < 1:
-		return fmt.Errorf("a buffer of %d, %d updates a step, returns of %d steps: each must be at least 1", o.Capacity, o.Updates, o.NSteps)
+	case o.Capacity < 1 || o.Updates < 1:
+		return fmt.Errorf("replay_size %d, replay_updates %d: each must be at least 1", o.Capacity, o.Updates)
 	case o.EpsilonEnd > o.EpsilonStart:
 		return fmt.Errorf("epsilon_end %v is above epsilon_start %v: exploration falls", o.EpsilonEnd, o.EpsilonStart)
-	case !(o.EpsilonDecay > 0 && o.EpsilonDecay <= 1) || !(o.Gamma >= 0 && o.Gamma <= 1):
-		return fmt.Errorf("epsilon_decay %v, gamma %v: want the first above 0 and both up to 1", o.EpsilonDecay, o.Gamma)
+	case !(o.EpsilonDecay > 0 && o.EpsilonDecay <= 1):
+		return fmt.Errorf("epsilon_decay %v: must be above 0 and at most 1", o.EpsilonDecay)
 	}
 	return nil
 }
@@ -41,24 +39,17 @@ type LabelReplayConfig struct {
 	Seed      uint64
 }
 
-// player is what plays for a LabelReplay: Labels or LabelEpisodes, made with Epsilon.
-type player interface {
-	rl.Stateful
-	Next(ctx context.Context, at rl.At) (*rl.Step, error)
-	Explore(epsilon float64)
-}
-
-// LabelReplay is a source of a classifier's choices out of a replay buffer: in each step another source plays, by the
-// likeliest label but for a share ε of the choices, what came of it goes into the buffer as transitions of NSteps, and
-// Updates·BatchSize transitions are drawn from it with replacement.
+// LabelReplay is a source of a classifier's choices from a replay buffer. In each step Labels, made with Epsilon, chooses
+// labels: the most likely one, or with probability ε any. The choices go into the buffer, and Updates·BatchSize of them are
+// sampled from it with replacement.
 type LabelReplay struct {
 	config LabelReplayConfig
-	player player
+	player *Labels
 	buffer *rl.Transitions
 }
 
 // NewLabelReplay makes a source with an empty buffer.
-func NewLabelReplay(p player, c LabelReplayConfig) (*LabelReplay, error) {
+func NewLabelReplay(p *Labels, c LabelReplayConfig) (*LabelReplay, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
@@ -105,13 +96,8 @@ func (r *LabelReplay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	for from := 0; from < len(step.Samples); {
-		to := from + 1
-		for to < len(step.Samples) && step.Samples[to].Episode == step.Samples[from].Episode {
-			to++
-		}
-		r.buffer.Add(rl.TransitionsOf(step.Samples[from:to], c.Gamma, c.NSteps)...)
-		from = to
+	for _, x := range step.Samples {
+		r.buffer.Add(rl.TransitionOf(x))
 	}
 	step.Samples, step.Groups = nil, nil
 	known := map[*rl.Transition]*rl.Sample{} // what is drawn again is the same sample

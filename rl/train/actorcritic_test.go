@@ -42,17 +42,6 @@ func TestA2CIsPPOWithoutItsGuards(t *testing.T) {
 	}
 }
 
-// TestDQNOfOneStepIsRegression has episodes of one classification: no choice of a label and no target network has a say.
-func TestDQNOfOneStepIsRegression(t *testing.T) {
-	want := oneStep(t, &algo.DQN{Double: true, Temperature: 0.3, TargetEvery: 1}, labelStep, 3)
-	if got := oneStep(t, &algo.DQN{Temperature: 0.3, TargetEvery: 100}, labelStep, 3); !slices.Equal(want, got) {
-		t.Error("the target network has a say in episodes of one step")
-	}
-	if got := oneStep(t, &algo.DQN{Temperature: 0.3, TargetEvery: 100}, transitionStep, 3); slices.Equal(want, got) {
-		t.Error("what follows has no say")
-	}
-}
-
 // TestComparedLabelsLearn draws several labels for a text and compares what they earn.
 func TestComparedLabelsLearn(t *testing.T) {
 	for name, a := range map[string]algo.Algorithm{"grpo": newGRPO(), "rloo": newRLOO()} {

@@ -65,7 +65,7 @@ func (t *Trainer) compareSampler(m rl.Meter, batch []*rl.Sample) {
 
 // measure compares, over all actions learnt from, the policy as it was first asked about each with its reference.
 func (t *Trainer) measure(step *rl.Step) {
-	if !t.needs.Rewards || len(step.Samples) == 0 || t.needs.Target > 0 {
+	if !t.needs.Rewards || len(step.Samples) == 0 || t.needs.SharedValues {
 		return
 	}
 	m := step.Figures

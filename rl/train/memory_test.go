@@ -65,7 +65,7 @@ var scarceRuns = map[string]func(t *testing.T, micro, holds int, retry bool, h r
 	"ppo, four updates":     ofScarceTokens(newPPO, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
 	"dqn of labels": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
 		r := newLabelRun("accuracy")
-		r.algorithm, r.Epochs, r.replay, r.Steps = &algo.DQN{Double: true, Temperature: 0.1, TargetEvery: 3}, 1, 40, 3
+		r.algorithm, r.Epochs, r.replay, r.Steps = &algo.DQN{Temperature: 0.1}, 1, 40, 3
 		r.MicroTokens, r.holds, r.OOMRetry = micro, holds, retry
 		p := tinyLabel(t)
 		_, err := r.on(t.Context(), t, p, h)

@@ -191,30 +191,13 @@ func actorCriticOnce(o *oracle, acts []action, n float64) float64 {
 	return sum
 }
 
-// qTemperature is DQN's, targetEvery the steps after which its target network is a copy of the policy.
-const qTemperature, targetEvery = 0.3, 2
+// qTemperature is DQN's.
+const qTemperature = 0.3
 
-// lookedAhead is the target of DQN by its definition; double says who chooses the label.
-func lookedAhead(double bool) func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
-	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
-		for x, list := range acts {
-			y := x.Rewards[0]
-			if x.Next != nil {
-				state := int(x.Next[0])
-				target, chooses := o.probs(o.target, state), o.probs(o.x, state)
-				if !double {
-					chooses = target
-				}
-				best := 0
-				for k := range chooses {
-					if chooses[k] > chooses[best] {
-						best = k
-					}
-				}
-				y += x.Discount * (o.target[atValue+state] + qTemperature*math.Log(target[best]))
-			}
-			list[0].ret = y
-		}
+// rewarded has the rewards as the targets of DQN.
+func rewarded(_ *oracle, _ *rl.Step, acts map[*rl.Sample][]action) {
+	for x, list := range acts {
+		list[0].ret = x.Rewards[0]
 	}
 }
 

@@ -34,7 +34,7 @@ func oracleCases(t *testing.T) []oracleCase {
 	}
 	adaptive := func(c *Config) { c.KLTarget, c.KLHorizon = 0.3, 40 }
 	drawn := func(c *Config) { c.MinibatchSize = 5 }
-	fast := func(c *Config) { c.LearningRate, c.HeadRate = 0.4, 0.4 } // so that the target network stays behind
+	fast := func(c *Config) { c.LearningRate, c.HeadRate = 0.4, 0.4 }
 
 	none := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, _ []float64, _, _ bool) float64 { return r })
 	group := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
@@ -88,11 +88,7 @@ func oracleCases(t *testing.T) []oracleCase {
 			return &algo.A2C{Gamma: gamma, Lambda: lambda, ValueCoef: valueCoef, Whiten: whiten}
 		}
 	}
-	dqn := func(double bool) func() algo.Algorithm {
-		return func() algo.Algorithm {
-			return &algo.DQN{Double: double, Temperature: qTemperature, TargetEvery: targetEvery}
-		}
-	}
+	dqn := func() algo.Algorithm { return &algo.DQN{Temperature: qTemperature} }
 	rewards, err := reward.ParseLabels("calibration,accuracy=2,expr:'correct - 0.5*(1-correct)*confidence'=0.5", []string{"a", "b", "c", "d", "e"}, reward.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -142,9 +138,7 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "a2c, discounted and whitened", joined: true, algorithm: a2c(0.8, 0.9, true), config: with(clipped, kl("k1", true)), advantages: estimated(0.8, 0.9, true), loss: actorCriticOnce},
 		{name: "a2c of labels", labels: true, algorithm: a2c(1, 1, false), config: with(entropy, kl("k3", false)), advantages: estimated(1, 1, false), loss: actorCriticOnce},
 
-		{name: "dqn", labels: true, samples: transitionStep, algorithm: dqn(false), config: with(drawn, fast), advantages: lookedAhead(false), loss: regression},
-		{name: "double dqn", labels: true, samples: transitionStep, algorithm: dqn(true), config: with(drawn, fast), advantages: lookedAhead(true), loss: regression},
-		{name: "dqn of one step", labels: true, algorithm: dqn(true), config: with(drawn), advantages: lookedAhead(true), loss: regression},
+		{name: "dqn", labels: true, samples: replayedStep, algorithm: dqn, config: with(drawn, fast), advantages: rewarded, loss: regression},
 
 		{name: "expected", labels: true, clip: clip, algorithm: func() algo.Algorithm { return &algo.Expected{Rewards: rewards, Clip: clip} }, config: with(twice, entropy, kl("k3", false)), loss: expectation},
 		{name: "replayed", algorithm: func() algo.Algorithm { return &algo.Replayed{Returns: bounds} }, config: with(drawn, entropy), reduction: "sequence", advantages: returned, loss: policyGradient},
@@ -199,7 +193,7 @@ func (c oracleCase) compare(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer trainer.Close()
-	o := &oracle{c: c, x: weightsOf64(t, p), target: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3}
+	o := &oracle{c: c, x: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3}
 	reference := weightsOf64(t, other)
 	for at, factor := range []float64{1. / 2, 1, 2. / 3} {
 		want := o.step(at, factor, source(at), reference)

@@ -32,7 +32,6 @@ type oracle struct {
 	coef    float64   // of the divergence
 	moving  float64   // baseline of the next step
 	removed float64   // mean baseline of this step
-	target  []float64 // weights of the target network
 }
 
 // oracleCase is an algorithm with the formulas that it has to follow.
@@ -233,7 +232,7 @@ func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []
 	if o.c.advantages != nil {
 		o.c.advantages(o, step.Step, step.acts)
 	}
-	if needs.Values && needs.Target == 0 {
+	if needs.Values && !needs.SharedValues {
 		step.figures["explained_variance"] = explained(step.Step, step.acts)
 	}
 	if o.c.prefetched {
@@ -241,7 +240,7 @@ func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []
 			step.figures["sampling/importance_sampling_ratio/mean"] += o.importance(step.acts[x]) / step.seen
 		}
 	}
-	if needs.Rewards && needs.Target == 0 {
+	if needs.Rewards && !needs.SharedValues {
 		size := 0.0
 		for _, x := range step.Samples {
 			for _, a := range step.acts[x] {
@@ -251,9 +250,6 @@ func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []
 		step.figures["advantage_abs_mean"] = size
 	}
 	o.descend(step)
-	if (number+1)%targetEvery == 0 {
-		o.target = slices.Clone(o.x)
-	}
 	if c.KLCoef > 0 {
 		step.figures["kl_coef"] = o.coef
 		if c.KLTarget > 0 { // Ziegler et al. 2019
@@ -316,7 +312,7 @@ func (o *oracle) descend(step *handStep) {
 			}
 			o.add(&sums, now)
 			figures["loss"] += o.total(o.x, batch, n) - o.quiet()
-			if needs.Target > 0 {
+			if needs.SharedValues {
 				figures["td_loss"] += o.c.loss(o, now, n)
 			} else if needs.Values {
 				policy := surrogate(o, now, n)

@@ -23,7 +23,6 @@ import (
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
-	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -55,34 +54,6 @@ func ofLabelsOf(p func(t testing.TB) *policy.Classifier, rewards string, change 
 		change(&r)
 		p := p(t)
 		result, err := r.on(ctx, t, p, h)
-		return p, result, err
-	}
-}
-
-// ofRoutes plays episodes of several classifications.
-func ofRoutes(a algo.Algorithm) resumable {
-	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
-		p := tinyLabel(t)
-		encode := func(text string) ([]int32, error) { return []int32{int32(10 + len(text)), 3}, nil }
-		c := Config{Steps: 7, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "linear", MaxGradNorm: 1}, ValueRate: 1e-2, Seed: 3}
-		replays := a.Needs().Target > 0
-		player, err := rollout.NewLabelEpisodes(p, labelNames, encode, spelling{}, rollout.LabelEpisodesConfig{
-			Episodes: 5, Samples: 2, Values: !replays, Epsilon: replays, Seed: 3,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var source Source = player
-		if replays {
-			c.MinibatchSize = 8
-			if source, err = rollout.NewLabelReplay(player, rollout.LabelReplayConfig{
-				LabelReplayOptions: rollout.LabelReplayOptions{Capacity: 50, Updates: 2, EpsilonStart: 0.8, EpsilonEnd: 0.1, EpsilonDecay: 0.7, Gamma: 0.9, NSteps: 2},
-				BatchSize:          8, Steps: c.Steps, Seed: 3,
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		result, err := Run(ctx, p, source, a, c, h)
 		return p, result, err
 	}
 }
@@ -162,17 +133,15 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		}),
 		"labels × grpo": ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.LabelOptions.Samples, r.BufferSize = newGRPO(), 4, 48 }),
 		"label replay × dqn": ofLabels("accuracy", func(r *labelRun) {
-			r.algorithm, r.Epochs, r.replay = &algo.DQN{Double: true, Temperature: 0.1, TargetEvery: 3}, 1, 40
+			r.algorithm, r.Epochs, r.replay = &algo.DQN{Temperature: 0.1}, 1, 40
 		}),
 		"labels × rloo":             ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.LabelOptions.Samples, r.BufferSize = newRLOO(), 4, 48 }),
 		"scored labels × ppo":       ofLabelsOf(scored, "accuracy", func(r *labelRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
 		"scored labels × reinforce": ofLabelsOf(scored, "accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &algo.Reinforce{Decay: 0.5}, 1, 0 }),
 		"last token × dqn": ofLabelsOf(lastToken, "accuracy", func(r *labelRun) {
-			r.algorithm, r.Epochs, r.replay = &algo.DQN{Double: true, Temperature: 0.1, TargetEvery: 3}, 1, 40
+			r.algorithm, r.Epochs, r.replay = &algo.DQN{Temperature: 0.1}, 1, 40
 		}),
 		"last token × sft":            supervised(func(t *testing.T) policy.Policy { return lastToken(t) }, tinyExamples(13, 1).Samples(), 0, judgeLabels),
-		"episodes × dqn":              ofRoutes(&algo.DQN{Double: true, Temperature: 0.1, TargetEvery: 3}),
-		"episodes × a2c":              ofRoutes(&algo.A2C{Gamma: 0.9, Lambda: 0.9, ValueCoef: 0.5}),
 		"tokens × reinforce":          ofTokens(func() algo.Algorithm { return &algo.Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
 		"tokens × reinforce, a model": ofTokens(func() algo.Algorithm { return &algo.Reinforce{Baseline: "none"} }, tinyToken, 0, func(r *tokenRun) { r.rewards = "model:smalls" }),
 		"tokens × greedy":             ofTokens(func() algo.Algorithm { return &algo.Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),

@@ -11,7 +11,7 @@ import (
 func (t *Trainer) scoredFirst() bool {
 	c := t.config
 	repeats := c.Epochs*c.Minibatches > 1 || c.MinibatchSize > 0
-	return t.needs.Values && t.needs.Target == 0 || t.needs.Ratio != algo.NoRatio && repeats || c.KLCoef > 0 && c.KLInReward
+	return t.needs.Values && !t.needs.SharedValues || t.needs.Ratio != algo.NoRatio && repeats || c.KLCoef > 0 && c.KLInReward
 }
 
 // score asks the policy and its reference about the samples, in the minibatches of the first pass: forward passes in
@@ -20,9 +20,6 @@ func (t *Trainer) scoredFirst() bool {
 func (t *Trainer) score(samples []*rl.Sample) error {
 	if len(samples) == 0 {
 		return nil
-	}
-	if t.needs.Target > 0 {
-		return t.lookAhead(samples)
 	}
 	c := t.config
 	if t.scored {
@@ -79,7 +76,7 @@ func (t *Trainer) scorePart(batch []*rl.Sample, keep bool) error {
 
 // pass is that of a forward pass of the policy itself.
 func (t *Trainer) pass() policy.Pass {
-	return policy.Pass{Values: t.needs.Values, Through: t.needs.Target > 0, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
+	return policy.Pass{Values: t.needs.Values, Through: t.needs.SharedValues, Checkpoint: t.config.Checkpoint, Temperature: t.config.Temperature}
 }
 
 // noteOld writes down what the policy says of a part before it learns.
@@ -226,39 +223,4 @@ func (t *Trainer) diverge(s *torch.Scope, b *rl.Batch, weight torch.Tensor, stud
 		panic(err) // an operator's, which ends the pass around this one
 	}
 	return loss
-}
-
-// lookAhead asks the policy and its target network about the states that transitions lead to, once about each
-// transition, however often it was drawn.
-func (t *Trainer) lookAhead(samples []*rl.Sample) error {
-	var next []*rl.Sample
-	leads := map[*rl.Sample]*rl.Sample{} // to the transition
-	known := map[*rl.Sample]bool{}
-	for _, x := range samples {
-		if x.Next != nil && !known[x] {
-			known[x] = true
-			state := &rl.Sample{Tokens: x.Next, Actions: []int32{0}}
-			next, leads[state] = append(next, state), x
-			x.Ahead = &rl.Ahead{}
-		}
-	}
-	ask := func(p policy.Policy, base bool, take func(x *rl.Ahead, labels []float32, value float32)) error {
-		return t.ask(next, func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-			out := p.Forward(s, b, policy.Pass{Base: base, Values: true, Temperature: 1})
-			labels, values := s.Read(out.Labels), s.Read(out.Values)
-			classes := len(labels) / len(part)
-			for i, state := range part {
-				take(leads[state].Ahead, labels[i*classes:(i+1)*classes:(i+1)*classes], values[i])
-			}
-		})
-	}
-	if len(next) == 0 {
-		return nil
-	}
-	if err := ask(t.policy, false, func(x *rl.Ahead, labels []float32, _ float32) { x.Online = labels }); err != nil {
-		return err
-	}
-	return t.reference.ask(t.policy, func(p policy.Policy, base bool) error {
-		return ask(p, base, func(x *rl.Ahead, labels []float32, value float32) { x.Target, x.Value = labels, value })
-	})
 }

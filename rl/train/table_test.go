@@ -207,15 +207,11 @@ func labelStep(step int) *rl.Step {
 	return s
 }
 
-// transitionStep is the texts of labelStep as transitions, of which most lead to another text. One is drawn twice.
-func transitionStep(step int) *rl.Step {
-	rng := rand.New(rand.NewPCG(uint64(step), 8))
+// replayedStep is labelStep with larger rewards, so that some errors are beyond 1, and one choice sampled twice.
+func replayedStep(step int) *rl.Step {
 	s := labelStep(step)
-	for i, x := range s.Samples {
-		if i%4 != 0 {
-			x.Next, x.Discount = []int32{rng.Int32N(symbols)}, 0.5+0.4*rng.Float64()
-		}
-		x.Rewards[0] *= 3 // so that some errors are beyond 1
+	for _, x := range s.Samples {
+		x.Rewards[0] *= 3
 	}
 	s.Samples, s.Groups = append(s.Samples, s.Samples[3]), nil
 	return s

@@ -177,7 +177,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h 
 	var source Source = player
 	if r.replay > 0 {
 		if source, err = rollout.NewLabelReplay(player, rollout.LabelReplayConfig{
-			LabelReplayOptions: rollout.LabelReplayOptions{Capacity: r.replay, Updates: 3, EpsilonStart: 1, EpsilonEnd: 0.1, EpsilonDecay: 0.5, Gamma: 1, NSteps: 1},
+			LabelReplayOptions: rollout.LabelReplayOptions{Capacity: r.replay, Updates: 3, EpsilonStart: 1, EpsilonEnd: 0.1, EpsilonDecay: 0.5},
 			BatchSize:          r.BatchSize, Steps: r.Steps, Seed: r.Seed,
 		}); err != nil {
 			t.Fatal(err)

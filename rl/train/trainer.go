@@ -212,9 +212,6 @@ func New(p policy.Policy, src Source, a algo.Algorithm, c Config, h run.Hooks) (
 			return nil, err
 		}
 	}
-	if t.needs.Target > 0 {
-		t.config.ReferenceEvery = t.needs.Target
-	}
 	return t, t.newOptimizer()
 }
 
@@ -247,8 +244,6 @@ func (t *Trainer) check() error {
 		return errors.New("kl_type k1 as a loss has a gradient of mean 0, which holds nothing back: choose k2 or k3, or kl_in_reward")
 	case t.needs.Reduction == algo.ReduceDrGRPO && c.Longest < 1:
 		return errors.New("reduction dr_grpo divides by the longest answer there may be, which is not known here")
-	case t.needs.Target > 0 && (c.KLCoef > 0 || c.Reference != nil):
-		return errors.New("the algorithm has a target network in the place of a reference: leave kl_coef at 0")
 	case t.needs.Teacher && c.Teacher == nil:
 		return errors.New("the algorithm needs a teacher")
 	case c.Reference != nil && c.ReferenceEvery > 0:
@@ -365,7 +360,7 @@ func (t *Trainer) start(ctx context.Context) error {
 
 // takeReference takes the reference, and asks it what is asked once.
 func (t *Trainer) takeReference() (err error) {
-	t.reference, err = newReference(t.policy, t.config.Reference, t.config.ReferenceEvery > 0, t.refers() || t.needs.Target > 0)
+	t.reference, err = newReference(t.policy, t.config.Reference, t.config.ReferenceEvery > 0, t.refers())
 	if err != nil {
 		return err
 	}

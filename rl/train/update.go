@@ -372,7 +372,7 @@ func (t *Trainer) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 	if t.needs.Values {
 		lb.Value = out.Values
 		lb.Return = vector(func(x *rl.Sample) []float32 { return x.Return })
-		if t.needs.Target == 0 {
+		if !t.needs.SharedValues {
 			lb.OldValue = vector(func(x *rl.Sample) []float32 { return x.Value })
 		}
 	}

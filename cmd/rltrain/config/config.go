@@ -210,7 +210,7 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	} else {
 		c.Learning = ch.algorithm.New()
 		needs := c.Learning.Needs()
-		if needs.Target == 0 {
+		if !needs.Replay {
 			c.Regularisation = &train.Regularisation{}
 		} else {
 			c.LabelReplay = &rollout.LabelReplayOptions{}
