@@ -1,0 +1,98 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+)
+
+var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+
+// documented returns the arguments of every rltrain command in the shell blocks of a page. A shell without programs
+// expands them, so that quotes, variables and continued lines mean what they mean to a reader.
+func documented(t *testing.T, page string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	calls := filepath.Join(dir, "calls")
+	script := `rltrain() { printf '%s\0' "$@" >> "$CALLS"; printf '\n\0' >> "$CALLS"; }` + "\n"
+	for _, block := range shellBlock.FindAllSubmatch(text, -1) {
+		script += strings.ReplaceAll(string(block[1]), "./bin/rltrain", "rltrain") + "\nwait\n"
+	}
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip(err)
+	}
+	shell := exec.Command(bash, "-c", script)
+	shell.Dir, shell.Env = dir, []string{"PATH=" + filepath.Join(dir, "none"), "CALLS=" + calls, "HOME=" + dir, "KEY=key"}
+	shell.Run() // programs that are missing here are no fault of the page
+	recorded, err := os.ReadFile(calls)
+	if err != nil {
+		return nil
+	}
+	var all [][]string
+	for _, call := range strings.Split(strings.TrimSuffix(string(recorded), "\n\x00"), "\n\x00") {
+		all = append(all, strings.Split(strings.TrimSuffix(call, "\x00"), "\x00"))
+	}
+	return all
+}
+
+// TestDocumentedCommands parses every rltrain command of the README and of docs, and resolves the settings of those that
+// train.
+func TestDocumentedCommands(t *testing.T) {
+	pages, err := filepath.Glob("../../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, page := range append(pages, "../../../README.md") {
+		for _, args := range documented(t, page) {
+			found++
+			if err := parses(t, args); err != nil {
+				t.Errorf("%s: rltrain %s: %v", filepath.Base(page), strings.Join(args, " "), err)
+			}
+		}
+	}
+	if found < 60 {
+		t.Errorf("only %d commands were found", found)
+	}
+}
+
+// parses reports what is wrong with the arguments of a command, without running it.
+func parses(t *testing.T, args []string) error {
+	t.Helper()
+	app, err := newApp(nil, strings.NewReader(""), io.Discard, io.Discard)
+	if err != nil {
+		return err
+	}
+	for i, command := range app.Commands {
+		if command.Name == "train" {
+			app.Commands[i] = config.TrainCommand(nil, func(context.Context, *config.Config) error { return nil })
+			continue
+		}
+		for _, c := range append(command.Subcommands, command) {
+			c.Action = func(*cli.Context) error { return nil }
+		}
+	}
+	argv, err := config.Arguments(app, append([]string{"rltrain"}, args...))
+	if err != nil {
+		return err
+	}
+	if len(argv) > 1 && app.Command(argv[1]) == nil && !strings.HasPrefix(argv[1], "-") {
+		return fmt.Errorf("there is no command %s", argv[1])
+	}
+	return app.RunContext(t.Context(), argv)
+}
