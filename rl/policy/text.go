@@ -59,6 +59,17 @@ func (p *CausalLM) Observe(o envs.Observation) ([]int32, error) {
 	return p.Tokenizer.EncodeRaw(rendered.Text+opening, false)
 }
 
+// Ask is the tokens of what a user says: a message through the chat template where the model has one, else the text.
+func (p *CausalLM) Ask(text string) ([]int32, error) {
+	if p.Templates == nil {
+		return p.Prompt(chat.Content{Text: text})
+	}
+	return p.Observe(envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: text}}})
+}
+
+// Generation is how the model's makers would sample, from generation_config.json.
+func (p *CausalLM) Generation() transformers.GenerationConfig { return p.model.Generation }
+
 // turnMark stands for what an assistant says, in a conversation that is rendered for what follows it.
 const turnMark = "rltrainTURN"
 

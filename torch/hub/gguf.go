@@ -24,14 +24,15 @@ const importVersion = "1"
 // imported is the model in a GGUF file: a folder of the cache with what its metadata says and a link to it. The folder is
 // made again when the file changes.
 func imported(path, name string) (Model, error) {
-	m, err := importGGUF(path, name)
+	m, err := importGGUF(path, name, nil)
 	if err != nil {
 		return Model{}, fmt.Errorf("model %s: %w", path, err)
 	}
 	return m, nil
 }
 
-func importGGUF(path, name string) (Model, error) {
+// importGGUF is imported with further fields of generation_config.json.
+func importGGUF(path, name string, generation map[string]any) (Model, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return Model{}, err
@@ -40,11 +41,11 @@ func importGGUF(path, name string) (Model, error) {
 	if err != nil {
 		return Model{}, err
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%d\x00%s", path, info.Size(), info.ModTime().UnixNano(), importVersion))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%d\x00%s\x00%v", path, info.Size(), info.ModTime().UnixNano(), importVersion, generation))
 	stem := strings.TrimSuffix(filepath.Base(path), ggufEnd)
 	dir := filepath.Join(cache, "gguf", stem+"-"+hex.EncodeToString(sum[:6]))
 	if !exists(filepath.Join(dir, configFile)) {
-		err := outfile.Folder(dir, func(dir string) error { return convert.WriteFolder(dir, path) })
+		err := outfile.Folder(dir, func(dir string) error { return convert.WriteFolder(dir, path, generation) })
 		if err != nil && !exists(filepath.Join(dir, configFile)) { // another process may have been faster
 			return Model{}, err
 		}

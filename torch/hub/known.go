@@ -27,6 +27,8 @@ type Known struct {
 	// sums are the SHA-256 of the files that matter, by their place.
 	sums map[string]string
 	gguf string // the file that is the model; "" for a folder in the Hugging Face layout
+	// generation are fields of generation_config.json that a GGUF file has no place for.
+	generation map[string]any
 }
 
 // known are the models in the order in which they are listed.
@@ -44,6 +46,8 @@ var known = []Known{
 		},
 		sums: map[string]string{"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
 		gguf: "SmolLM2-135M-Instruct.Q4_1.gguf",
+		// As its makers recommend.
+		generation: map[string]any{"do_sample": true, "temperature": 0.2, "top_p": 0.9},
 	},
 	{
 		Name: "all-MiniLM-L6-v2", Title: "sentence encoder of the intent and text tasks", Licence: "Apache-2.0", Bytes: 91719000,
@@ -109,7 +113,7 @@ func (c *Client) Pull(ctx context.Context, name string) (Model, error) {
 		}
 	}
 	if k.gguf != "" {
-		return imported(filepath.Join(dir, k.gguf), k.Name)
+		return importGGUF(filepath.Join(dir, k.gguf), k.Name, k.generation)
 	}
 	return Model{Dir: dir, Name: k.Folder}, nil
 }

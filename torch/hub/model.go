@@ -61,7 +61,7 @@ func (s *session) model(ctx context.Context, need Need, file string) (Model, err
 		}
 	}
 	if chosen != "" {
-		m, err := importGGUF(filepath.Join(t.snapshot(t.commit), filepath.FromSlash(chosen)), t.id+"/"+chosen)
+		m, err := importGGUF(filepath.Join(t.snapshot(t.commit), filepath.FromSlash(chosen)), t.id+"/"+chosen, nil)
 		m.Commit = t.commit
 		return m, err
 	}

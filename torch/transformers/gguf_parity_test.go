@@ -44,7 +44,7 @@ func ggufFolders(t *testing.T) map[string]string {
 	for _, path := range paths {
 		name := strings.TrimSuffix(filepath.Base(path), ".gguf")
 		folders[name] = t.TempDir()
-		if err := convert.WriteFolder(folders[name], path); err != nil {
+		if err := convert.WriteFolder(folders[name], path, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

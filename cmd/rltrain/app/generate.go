@@ -82,7 +82,8 @@ func generateCommand() (*cli.Command, error) {
 		Description: `Rows of --input have a prompt (text), prompt_ids or messages; a row of output has completion, completion_ids,
 logprobs (of the model's own distribution), finish_reason (stop or length) and what the input row had, in the
 order of the input. What is finished when the command is stopped stays in FILE.partial, and --resume goes on with
-it. Without --input each line of standard input is a prompt, and its completion is printed as it is written.`,
+it. Without --input each line of standard input is a prompt, and its completion is printed as it is written.
+If the model has a chat template, each prompt becomes a user message; --raw sends prompts unchanged.`,
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "input", Usage: "file of prompts: json, jsonl, csv or parquet, also gzipped"},
 			&cli.StringFlag{Name: "output", Usage: "JSON Lines file to write", DefaultText: "standard output"},
@@ -98,6 +99,7 @@ it. Without --input each line of standard input is a prompt, and its completion 
 			&cli.IntFlag{Name: "batch-size", Value: 32, Usage: "completions that are written at the same time; results do not depend on it"},
 			&cli.BoolFlag{Name: "resume", Usage: "go on with what a stopped command left in FILE.partial, FILE being that of --output"},
 			&cli.BoolFlag{Name: "keep-newlines", Usage: "the end of a line of standard input is part of its prompt, as in what the digits tasks train with"},
+			rawFlag(), ignoreGenerationFlag(),
 			&cli.BoolFlag{Name: "truncate-prompts", Usage: "cut prompts that are too long for the model at their beginning, instead of refusing them"},
 		}, flags...),
 		Action: generate,
@@ -151,6 +153,8 @@ func generate(c *cli.Context) error {
 		}
 		defer sampler.Close()
 		fmt.Fprintln(c.App.ErrWriter, "rltrain: texts end at "+shared.EOSNames(p))
+		sampleAsModel(c, p, &o.Sampling)
+		sayTemplate(c, p)
 		if c.String("input") == "" {
 			for _, name := range []string{"output", "resume"} {
 				if c.IsSet(name) {
@@ -181,13 +185,13 @@ func (e *tooLongError) Error() string {
 func plainNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // eachPrompt reads the prompts of a file one by one. room is what a prompt may take; longer ones are refused, or with
-// truncate cut at their beginning.
-func eachPrompt(path string, p *policy.CausalLM, room int, truncate bool) iter.Seq2[promptRow, error] {
+// truncate cut at their beginning. text turns prompts that are texts into tokens.
+func eachPrompt(path string, p *policy.CausalLM, text func(string) ([]int32, error), room int, truncate bool) iter.Seq2[promptRow, error] {
 	return func(yield func(promptRow, error) bool) {
 		for r, err := range dataset.Records(path) {
 			row := promptRow{record: r}
 			if err == nil {
-				row, err = readPrompt(r, p, room, truncate)
+				row, err = readPrompt(r, p, text, room, truncate)
 			}
 			if !yield(row, err) || err != nil {
 				return
@@ -196,8 +200,8 @@ func eachPrompt(path string, p *policy.CausalLM, room int, truncate bool) iter.S
 	}
 }
 
-func readPrompt(r dataset.Record, p *policy.CausalLM, room int, truncate bool) (promptRow, error) {
-	ids, err := promptIDs(r, p)
+func readPrompt(r dataset.Record, p *policy.CausalLM, text func(string) ([]int32, error), room int, truncate bool) (promptRow, error) {
+	ids, err := promptIDs(r, p, text)
 	switch {
 	case err != nil:
 		return promptRow{}, fmt.Errorf("%s: %w", r.Place(), err)
@@ -232,13 +236,13 @@ func inspect(path string, rows iter.Seq2[promptRow, error], check func(promptRow
 }
 
 // promptIDs is the prompt of a row: prompt_ids, prompt or messages.
-func promptIDs(r dataset.Record, p *policy.CausalLM) ([]int32, error) {
+func promptIDs(r dataset.Record, p *policy.CausalLM, text func(string) ([]int32, error)) ([]int32, error) {
 	if value, ok := r.Fields.Get("prompt_ids"); ok {
 		return tokenIDs("prompt_ids", value, p.VocabSize())
 	}
 	if value, ok := r.Fields.Get("prompt"); ok {
-		if text, ok := value.(string); ok {
-			return p.Prompt(chat.Content{Text: text})
+		if prompt, ok := value.(string); ok {
+			return text(prompt)
 		}
 	}
 	if messages, ok := r.Fields.Get("messages"); ok {
@@ -284,7 +288,7 @@ func generateFile(ctx context.Context, c *cli.Context, p *policy.CausalLM, sampl
 	if o.MaxNew >= p.MaxLength() {
 		return shared.UsageErrorf("--max-new-tokens: %d leaves no room for a prompt in the model's %d positions", o.MaxNew, p.MaxLength())
 	}
-	rows := eachPrompt(c.String("input"), p, p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
+	rows := eachPrompt(c.String("input"), p, promptOf(c, p), p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
 	n, cut, err := inspect(c.String("input"), rows, nil)
 	if long := (*tooLongError)(nil); errors.As(err, &long) {
 		return fmt.Errorf("%w; shorten it, lower --max-new-tokens, or allow --truncate-prompts", err)
@@ -374,7 +378,7 @@ func converse(ctx context.Context, c *cli.Context, p *policy.CausalLM, sampler *
 			if c.Bool("keep-newlines") && l.text != "" {
 				l.text += "\n"
 			}
-			ids, err := p.Prompt(chat.Content{Text: l.text})
+			ids, err := promptOf(c, p)(l.text)
 			if err != nil {
 				return fmt.Errorf("standard input, line %d: %w", number, err)
 			}

@@ -28,6 +28,7 @@ func scoreCommand() (*cli.Command, error) {
 output has completion_ids, logprobs, entropy and rank (how many tokens were likelier) of each token, sum_logprob,
 and what the input row had. A text gets no end token: give completion_ids to have it judged.`,
 		Flags: append([]cli.Flag{
+			rawFlag(),
 			&cli.StringFlag{Name: "input", Usage: "file of prompts and completions: json, jsonl, csv or parquet, also gzipped"},
 			&cli.StringFlag{Name: "output", Usage: "JSON Lines file to write", DefaultText: "standard output"},
 		}, flags...),
@@ -57,7 +58,8 @@ func score(c *cli.Context) error {
 			return err
 		}
 		defer p.Close()
-		rows := eachPrompt(c.String("input"), p, p.MaxLength()-1, false)
+		sayTemplate(c, p)
+		rows := eachPrompt(c.String("input"), p, promptOf(c, p), p.MaxLength()-1, false)
 		n, _, err := inspect(c.String("input"), rows, func(r promptRow) error {
 			_, err := completionOf(r, p)
 			return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,14 +18,15 @@ import (
 const WeightsFile = "model.gguf"
 
 // WriteFolder fills dir, which must exist, with what a model folder has besides weights, from the metadata of the GGUF
-// file at path, and links to the file for the weights. Errors name the key or tensor at fault.
-func WriteFolder(dir, path string) error {
+// file at path, and links to the file for the weights. generation are further fields of generation_config.json. Errors
+// name the key or tensor at fault.
+func WriteFolder(dir, path string, generation map[string]any) error {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	texts, err := folder(f)
+	texts, err := folder(f, generation)
 	if err != nil {
 		return fmt.Errorf("gguf: %s: %w", f.Path(), err)
 	}
@@ -51,7 +53,7 @@ func WriteFolder(dir, path string) error {
 }
 
 // folder is the content of all files by name.
-func folder(f *gguf.File) (map[string][]byte, error) {
+func folder(f *gguf.File, more map[string]any) (map[string][]byte, error) {
 	c, err := config(f)
 	if err != nil {
 		return nil, err
@@ -71,6 +73,7 @@ func folder(f *gguf.File) (map[string][]byte, error) {
 	if ids := v.ending(); len(ids) > 0 {
 		generation["eos_token_id"] = ids
 	}
+	maps.Copy(generation, more)
 	files := map[string][]byte{}
 	for name, content := range map[string]any{
 		"config.json": c, "generation_config.json": generation, "tokenizer.json": tokenizer,
