@@ -12,9 +12,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Evaluate plays n episodes of the evaluation part, from the given one on, once each, as c says but for the number of
-// samples, and counts the answers; fewer where the part has no more. Rewards are asked only of a task that is
-// envs.Open.
+// Evaluate plays n episodes of the evaluation part once each, starting with from, and scores the answers. It plays fewer if
+// the part has fewer. c.Rewards score only tasks that are envs.Open.
 func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, c Config) (rl.AnswerScores, error) {
 	if most := task.Len(envs.Eval); most > 0 {
 		n = max(0, min(n, most-from))
@@ -27,7 +26,7 @@ func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, 
 	if _, open := task.(envs.Open); !open {
 		c.Rewards = nil
 	}
-	var failed error // where nobody hears of it
+	var failed error // without c.Failed
 	unjudged, hears := map[int]bool{}, c.Failed
 	c.Failed = func(episode, sample int, err error) {
 		switch {
@@ -50,7 +49,7 @@ func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, 
 		}
 	}
 	if len(infos) == 0 && n > 0 {
-		return rl.AnswerScores{}, fmt.Errorf("evaluating: none of %d answers could be judged", n)
+		return rl.AnswerScores{}, fmt.Errorf("evaluating: none of %d answers could be verified", n)
 	}
 	scores := rl.ScoreAnswers(infos)
 	if c.Rewards != nil {
@@ -74,13 +73,13 @@ func meanReward(p Played) (mean, standardError float64, err error) {
 		}
 	}
 	if n == 0 {
-		return 0, 0, cmp.Or(p.Scores.AllFailed(), errors.New("no episode could be rewarded"))
+		return 0, 0, cmp.Or(p.Scores.AllFailed(), errors.New("no episode has a reward"))
 	}
 	mean = sum / n
 	return mean, math.Sqrt(max(0, squares/n-mean*mean) / n), nil
 }
 
-// Greedy is c with the likeliest tokens.
+// Greedy is c with the most likely tokens instead of sampled ones.
 func (c Config) Greedy() Config {
 	c.Sampling = torch.Sampling{RepetitionPenalty: c.Sampling.RepetitionPenalty}
 	return c

@@ -9,7 +9,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// failures are the episodes of a step that did not answer, or that the policy cannot read.
+// failures are the episodes of a step that failed or whose prompt is too long.
 type failures struct {
 	n, timeouts, tooLong int
 	first                error
@@ -27,9 +27,9 @@ func (f *failures) add(episode, sample int, err error) {
 	}
 }
 
-// tell puts the failures into the figures and the notes of a step, counted from 0. That not one prompt fits the model
-// is an error.
-func (f *failures) tell(step *rl.Step, number int, groups []rl.Group) error {
+// report adds the failures to the figures and the notes of a step, counted from 0. It is an error if no prompt fits the
+// model.
+func (f *failures) report(step *rl.Step, number int, groups []rl.Group) error {
 	step.Figures.Total("failed_episodes", float64(f.n))
 	step.Figures.Total("timeouts", float64(f.timeouts))
 	if f.n == 0 {
@@ -39,8 +39,8 @@ func (f *failures) tell(step *rl.Step, number int, groups []rl.Group) error {
 		return slices.ContainsFunc(g, func(x *rl.Trajectory) bool { return len(x.Tokens) > 0 })
 	}
 	if f.tooLong == f.n && !slices.ContainsFunc(groups, begun) {
-		return fmt.Errorf("no prompt of step %d fits the model; the first: %w; shorten the prompts or give fewer examples in them (few_shot)", number+1, f.first)
+		return fmt.Errorf("no prompt of step %d fits the model; shorten the prompts or put fewer examples in them (few_shot); the first: %w", number+1, f.first)
 	}
-	step.Notes = append(step.Notes, fmt.Sprintf("warning: %d episodes of step %d failed, %d of them by running out of time, and are left out; the first: %v", f.n, number+1, f.timeouts, f.first))
+	step.Notes = append(step.Notes, fmt.Sprintf("warning: %d episodes of step %d failed and are dropped, %d of them because of the timeout; the first: %v", f.n, number+1, f.timeouts, f.first))
 	return nil
 }

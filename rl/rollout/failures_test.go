@@ -166,7 +166,7 @@ func TestFailedEpisodesKeepWhatTheyWrote(t *testing.T) {
 func TestPromptsThatAreTooLong(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	odd := func(index int) bool { return index%2 == 1 }
-	if _, err := Play(t.Context(), m, wordy(odd), envs.Train, []int{2, 5}, sampled); !errors.Is(err, ErrTooLong) || !strings.Contains(err.Error(), "episode 5: too long: its prompt has 3000 tokens, which with 4 new ones is more than the model's 2048 positions") {
+	if _, err := Play(t.Context(), m, wordy(odd), envs.Train, []int{2, 5}, sampled); !errors.Is(err, ErrTooLong) || !strings.Contains(err.Error(), "episode 5: prompt too long: 3000 prompt tokens") {
 		t.Errorf("error %v", err)
 	}
 	for _, async := range []bool{false, true} {

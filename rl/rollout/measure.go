@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// measure fills in the figures of a step, what the alarms look at, and its line.
+// measure fills in the figures of a step, the input of the alarms, and its line.
 func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) {
 	m := step.Figures
 	var all []*rl.Trajectory
@@ -51,7 +51,7 @@ func infos(all []*rl.Trajectory) []*envs.Info {
 	return list
 }
 
-// describe measures what was played, by group of rewards.
+// describe measures trajectories; rewards are those of each group.
 func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health {
 	stats := rl.StatsOf(rewards)
 	scores := rl.ScoreAnswers(infos(all))
@@ -91,7 +91,7 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 	}
 }
 
-// lengths measures how long the completions are, and returns the share of those cut off.
+// lengths measures the lengths of the completions, and returns the fraction that was cut off.
 func lengths(m rl.Meter, all []*rl.Trajectory) (truncated float64) {
 	add := func(name string, n []int) {
 		if len(n) == 0 {
@@ -119,7 +119,7 @@ func lengths(m rl.Meter, all []*rl.Trajectory) (truncated float64) {
 	return cut / float64(len(all))
 }
 
-// rewardFigures are those of each reward of a list.
+// rewardFigures are the figures of each reward.
 func rewardFigures(m rl.Meter, scores reward.Scores) {
 	for _, score := range scores.Rewards {
 		sum, squares, n := 0.0, 0.0, 0.0
@@ -136,7 +136,7 @@ func rewardFigures(m rl.Meter, scores reward.Scores) {
 	}
 }
 
-// spreads are the standard deviations of the rewards of a list, as they are weighted.
+// spreads are the weighted standard deviations of the rewards.
 func spreads(scores reward.Scores) map[string]float64 {
 	all := map[string]float64{}
 	for _, score := range scores.Rewards {
@@ -153,9 +153,9 @@ func spreads(scores reward.Scores) map[string]float64 {
 	return all
 }
 
-// telling are the rewards that paid every right answer more than any wrong one; none where there were not both.
+// telling are the rewards that are higher for every correct answer than for any wrong one; none unless there are both.
 func telling(all []*rl.Trajectory) (names []string) {
-	least, most := map[string]float64{}, map[string]float64{} // of right answers, of wrong ones
+	least, most := map[string]float64{}, map[string]float64{} // of correct answers, of wrong ones
 	for _, x := range all {
 		for _, part := range x.Parts {
 			v := float64(part.Value)
@@ -178,7 +178,7 @@ func telling(all []*rl.Trajectory) (names []string) {
 	return names
 }
 
-// syncLine is the line of a step; more is put between its figures.
+// syncLine is the line of a step with more figures in it.
 func syncLine(scores rl.AnswerScores, more string) func(m rl.Meter) string {
 	return func(m rl.Meter) string {
 		milliseconds := func(a, b string) int64 { return int64(1000 * (m.Get("time/"+a) + m.Get("time/"+b))) }

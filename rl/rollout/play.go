@@ -1,6 +1,7 @@
-// Package rollout plays the episodes of tasks with a policy: what it shows, writes and is paid becomes samples to learn
-// from. Its sources give a trainer its steps: rollouts of language models, at once or fetched ahead, draws from a
-// buffer of what was played before, and the choices of a classifier.
+// Package rollout plays the episodes of tasks with a policy. Play turns what the episodes show, the policy generates and the
+// rewards give into trajectories. The sources make a trainer's steps of them: Tokens, rollouts of a language model, one step
+// at a time or ahead; Replay, turns out of a replay buffer; Labels, the choices of a classifier, and LabelReplay, the same out
+// of a replay buffer.
 package rollout
 
 import (
@@ -22,36 +23,35 @@ import (
 
 // Config says how episodes are played.
 type Config struct {
-	Samples  int // times each episode is played
+	Samples  int // of each episode
 	MaxNew   int // tokens of an action at most
 	Sampling torch.Sampling
 	Seed     uint64
-	Step     uint64 // of the run: the same episode is played with other random numbers in another step
+	Step     uint64 // of the run: another step samples the same episode with other random numbers
 	Version  uint64 // of the policy, noted in the trajectories
 
 	// Group are the ranks that play the episodes together; nil = this process plays all.
 	Group *dist.Group
 
-	// Rewards judge the turns instead of the episodes themselves; nil = the episodes do.
+	// Rewards score the turns instead of the episodes; nil = the episodes do.
 	Rewards *reward.Text
-	Centre  *reward.Centre // of the models among them; nil = their scores as they are
+	Centre  *reward.Centre // of the reward models among them; nil = their scores as they are
 
-	// Timeout of each Reset and Step of an episode; 0 = none. With one, episodes answer on goroutines of their
-	// own, while the policy writes on: they must not compute with tensors.
+	// Timeout of each Reset and Step of an episode; 0 = none. With a timeout, episodes run on goroutines while the policy
+	// generates: they must not compute with tensors.
 	Timeout time.Duration
-	// Failed hears of each episode that failed to answer, or that the policy cannot read, which ends there without
-	// a reward. nil = that ends the rollout.
+	// Failed is called for each episode that failed, or that the policy cannot read; it ends there without a reward.
+	// nil = the first one is Play's error.
 	Failed func(episode, sample int, err error)
 }
 
-// parallelEpisodes is how many episodes answer at the same time at most, where they have goroutines; the same
-// number of completions is judged at the same time.
+// parallelEpisodes is how many episodes run at the same time at most, and how many completions rewards score at a time.
 const parallelEpisodes = 64
 
-// Writer writes for a policy: its own *policy.Sampler, or servers that have its weights, *remote.Servers.
+// Writer generates for a policy: its own *policy.Sampler, or servers that have its weights, *remote.Servers.
 type Writer interface {
 	Policy() *policy.CausalLM
-	// Generate completes prompts by the policy's weights as they are; done hears of the prompts in their order.
+	// Generate completes prompts with the policy's current weights and calls done for the prompts in their order.
 	Generate(ctx context.Context, prompts [][]int32, o policy.GenerateOptions, done func(prompt int, completions []policy.Completion) error) error
 }
 
@@ -59,37 +59,90 @@ type Writer interface {
 type Played struct {
 	Groups      []rl.Group    // the samples of each episode
 	Scores      reward.Scores // of Config.Rewards; empty without them
-	Environment time.Duration // spent on the episodes' side, or waiting for it; 0 without a clock
+	Environment time.Duration // spent in the episodes and rewards, or waiting for them; 0 without a clock
+
+	unscored []turnID // turns that Scores are of, in their order
+	failed   []failedEpisode
 }
 
-// Play plays the episodes of a part and returns their samples, in the order of indices: what was shown,
-// written and answered, as tokens, with the rewards and the sampler's log-probabilities. A sample is a
-// function of the weights, the task and (Seed, Step, episode index, sample) alone, whatever else is asked for
-// in the same call.
+// turnID is a turn that Config.Rewards score.
+type turnID struct{ Group, Sample, Turn int }
+
+// failedEpisode is a call of Config.Failed.
+type failedEpisode struct {
+	episode, sample int
+	err             error
+}
+
+// Play plays the episodes of a part and returns their samples, in the order of indices: the tokens of what was shown,
+// generated and answered, with the rewards and the sampler's log-probabilities. A sample is a function of the weights, the
+// task and (Seed, Step, episode index, sample) alone, whatever else the call asks for.
 //
-// An episode of several turns goes on behind its own tokens. Where MaxNew more would be past the model's
-// positions it ends as if it had been cut off by the limit of tokens, and a turn under way earns 0.
+// Episodes of several turns continue after their own tokens. An episode ends if MaxNew more tokens exceed the model's
+// positions, as if the token limit had cut it off; a turn that has begun then has reward 0.
 func Play(ctx context.Context, sampler Writer, task envs.Task, part envs.Part, indices []int, c Config) (Played, error) {
 	return play(ctx, sampler, task, part, indices, c, run.Hooks{}.Time)
 }
 
-// rollout is a rollout under way.
+// play is Play with a clock.
+func play(ctx context.Context, sampler Writer, task envs.Task, part envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
+	p, err := share(ctx, c.Group, sampler, len(indices), func(ctx context.Context, from, to int) (Played, error) {
+		r := &rollout{sampler: sampler, config: c, now: now}
+		if err := r.open(ctx, task, part, indices[from:to]); err != nil {
+			return Played{}, err
+		}
+		if err := r.start(ctx, nil); err != nil {
+			return Played{}, err
+		}
+		return r.finish(ctx)
+	})
+	if err != nil {
+		return Played{}, err
+	}
+	return p.settled(c), nil
+}
+
+// settled reports the failed episodes, and gives the turns the rewards of Config.Rewards.
+func (p Played) settled(c Config) Played {
+	for _, f := range p.failed {
+		c.Failed(f.episode, f.sample, f.err)
+	}
+	if c.Rewards == nil {
+		return p
+	}
+	if c.Centre != nil {
+		c.Centre.Apply(&p.Scores)
+	}
+	for i, at := range p.unscored {
+		x := p.Groups[at.Group][at.Sample]
+		x.Turns[at.Turn].Reward += p.Scores.Total[i]
+		for n, one := range p.Scores.Rewards {
+			if n == len(x.Parts) {
+				x.Parts = append(x.Parts, rl.RecordedValue{Name: one.Name})
+			}
+			x.Parts[n].Value += rl.Number(one.Values[i])
+		}
+	}
+	return p
+}
+
+// rollout is a rollout in progress.
 type rollout struct {
 	sampler     Writer
 	config      Config
 	now         func() time.Time
 	environment time.Duration
-	prefetched  bool          // episodes answer on goroutines of their own
+	prefetched  bool          // episodes run on goroutines
 	slots       chan struct{} // of those goroutines
 
-	groups  []rl.Group
-	prompts [][]int32             // of the episodes that begin
-	streams []uint64              // of their random numbers
-	running []*episode            // those that go on
-	first   [][]policy.Completion // the first actions, by group; nil where no sample of it could begin
-	judged  []judgedTurn          // finished turns, for Config.Rewards
-	shown   []envs.Completion     // and what the rewards are to see of each
-	failed  []failedEpisode
+	groups   []rl.Group
+	prompts  [][]int32             // of the episodes that begin
+	streams  []uint64              // of their random numbers
+	running  []*episode            // those that go on
+	first    [][]policy.Completion // the first actions, by group; nil if no sample of the group could begin
+	unscored []turnID              // finished turns, for Config.Rewards
+	shown    []envs.Completion     // what the rewards see of each
+	failed   []failedEpisode
 }
 
 // episode is one sample of an episode.
@@ -98,8 +151,8 @@ type episode struct {
 	group    int // of the rollout
 	env      envs.Env
 	shown    envs.Observation
-	written  strings.Builder // the text so far, the environment's included
-	action   *action         // handed over, and not answered yet
+	written  strings.Builder // the text so far, with the environment's
+	action   *action         // given to the environment, which has not answered yet
 	answered int             // actions so far
 	done     bool
 }
@@ -135,9 +188,9 @@ func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indi
 	return nil
 }
 
-// start has the policy write the first actions; written, where it is not nil, is what it has written before.
+// start generates the first actions, or takes those of written unless it is nil.
 func (r *rollout) start(ctx context.Context, written [][]policy.Completion) error {
-	// The first action of all samples of an episode has one prompt, the later ones have their own.
+	// The first actions of all samples of an episode have one prompt, later ones have their own.
 	r.first = make([][]policy.Completion, len(r.groups))
 	keep := func(prompt int, completions []policy.Completion) error {
 		running := r.running[prompt*r.config.Samples:]
@@ -154,12 +207,12 @@ func (r *rollout) start(ctx context.Context, written [][]policy.Completion) erro
 		}
 	}
 	if begun != len(r.prompts) {
-		return fmt.Errorf("%d episodes begin that were %d before: the task has changed", len(r.prompts), begun)
+		return fmt.Errorf("%d episodes begin, %d began before the run was stopped: the task has changed", len(r.prompts), begun)
 	}
 	for prompt := range r.prompts {
 		completions := written[r.running[prompt*r.config.Samples].group]
 		if len(completions) != r.config.Samples {
-			return fmt.Errorf("%d answers were kept of an episode that is to have %d: the task has changed", len(completions), r.config.Samples)
+			return fmt.Errorf("an episode has %d saved completions, want %d: the task has changed", len(completions), r.config.Samples)
 		}
 		if err := keep(prompt, completions); err != nil {
 			return err
@@ -168,37 +221,22 @@ func (r *rollout) start(ctx context.Context, written [][]policy.Completion) erro
 	return nil
 }
 
-// finish plays the episodes to their ends, and has them judged.
-func (r *rollout) finish(ctx context.Context) (part, error) {
+// finish plays the episodes to their ends and scores their turns.
+func (r *rollout) finish(ctx context.Context) (Played, error) {
 	if err := r.playOut(ctx); err != nil {
-		return part{}, err
+		return Played{}, err
 	}
-	p := part{Groups: r.groups, Judged: r.judged, Failed: r.failed}
-	for _, g := range r.groups {
-		for _, x := range g {
-			p.Informed = append(p.Informed, x.Info != nil)
-		}
-	}
+	p := Played{Groups: r.groups, unscored: r.unscored, failed: r.failed}
 	if r.config.Rewards != nil {
 		began := r.now()
 		var err error
 		if p.Scores, err = r.config.Rewards.Score(ctx, r.shown, parallelEpisodes); err != nil {
-			return part{}, err
+			return Played{}, err
 		}
 		r.environment += r.now().Sub(began)
 	}
 	p.Environment = r.environment
 	return p, nil
-}
-
-// note adds what each reward gave a turn to what it gave those before.
-func note(t *rl.Trajectory, scores reward.Scores, i int) {
-	for n, one := range scores.Rewards {
-		if n == len(t.Parts) {
-			t.Parts = append(t.Parts, rl.RecordedValue{Name: one.Name})
-		}
-		t.Parts[n].Value += rl.Number(one.Values[i])
-	}
 }
 
 func (r *rollout) playOut(ctx context.Context) error {
@@ -226,7 +264,7 @@ func (r *rollout) playOut(ctx context.Context) error {
 	}
 }
 
-// begin starts a sample and returns the tokens of what it shows; none where the episode failed.
+// begin starts a sample and returns the tokens of what it shows, none if the episode failed.
 func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, index, sample int) (*episode, []int32, error) {
 	e := &episode{Trajectory: rl.Trajectory{Prompt: index, Index: sample, Version: r.config.Version}}
 	began := r.now()
@@ -246,7 +284,7 @@ func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, ind
 	}
 	if limit := r.sampler.Policy().MaxLength(); len(prompt)+r.config.MaxNew > limit {
 		e.done = true
-		return e, nil, r.fail(ctx, e, fmt.Errorf("%w: its prompt has %d tokens, which with %d new ones is more than the model's %d positions", ErrTooLong, len(prompt), r.config.MaxNew, limit))
+		return e, nil, r.fail(ctx, e, fmt.Errorf("%w: %d prompt tokens and %d new ones exceed the model's %d positions", ErrTooLong, len(prompt), r.config.MaxNew, limit))
 	}
 	e.env, e.shown = env, shown
 	e.Give(prompt...)
@@ -254,9 +292,9 @@ func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, ind
 }
 
 // ErrTooLong is the error of an episode whose prompt the policy cannot read.
-var ErrTooLong = errors.New("too long")
+var ErrTooLong = errors.New("prompt too long")
 
-// asked is what an environment answers within the time it has.
+// asked is what an environment answers within its timeout.
 func asked[T any](ctx context.Context, r *rollout, do func(ctx context.Context) (T, error)) (T, error) {
 	if !r.prefetched {
 		return do(ctx)
@@ -264,7 +302,7 @@ func asked[T any](ctx context.Context, r *rollout, do func(ctx context.Context) 
 	return within.Do(ctx, r.config.Timeout, do)
 }
 
-// fail tells of an episode that did not answer.
+// fail notes an episode that failed, for Config.Failed.
 func (r *rollout) fail(ctx context.Context, e *episode, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -272,6 +310,6 @@ func (r *rollout) fail(ctx context.Context, e *episode, err error) error {
 	case r.config.Failed == nil:
 		return err
 	}
-	r.config.Failed(e.Prompt, e.Index, err)
+	r.failed = append(r.failed, failedEpisode{e.Prompt, e.Index, err})
 	return nil
 }

@@ -187,7 +187,7 @@ func TestLogProbabilities(t *testing.T) {
 func TestStepsThatMeanNothing(t *testing.T) {
 	m := sampler(t, tiny(t), 2)
 	for want, step := range map[string]envs.Step{
-		"which has no end":              {},
+		"would never end":               {},
 		"keeps -1 bytes of an action":   {Keep: -1},
 		"keeps 9999 bytes of an action": {Keep: 9999, Done: true},
 		"the reward +Inf":               {Reward: math.Inf(1), Done: true},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,7 +171,7 @@ func TestPrefetchedOfAnotherTask(t *testing.T) {
 	if err := other.Restore(state); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Next(t.Context(), rl.At{Step: 1, Version: 1}); err == nil || err.Error() != "3 episodes begin that were 4 before: the task has changed" {
+	if _, err := other.Next(t.Context(), rl.At{Step: 1, Version: 1}); err == nil || !strings.Contains(err.Error(), "the task has changed") {
 		t.Errorf("error %v", err)
 	}
 }

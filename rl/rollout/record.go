@@ -7,8 +7,8 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// records are the answers to the first so many prompts of a step; samples are what was made of them, nil where they only
-// went into a buffer. A negative number means all prompts.
+// records are the completions of the first prompts of a step, all of them if prompts is negative. samples are those made of
+// the groups, nil if the turns only went into a buffer.
 func records(p *policy.CausalLM, at rl.At, groups []rl.Group, samples [][]*rl.Sample, greedy []float64, prompts int) ([]rl.Record, error) {
 	if prompts < 0 || prompts > len(groups) {
 		prompts = len(groups)

@@ -15,38 +15,38 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// ReplayOptions say what a step that replays turns out of a buffer is.
+// ReplayOptions say how a step samples turns from a replay buffer.
 type ReplayOptions struct {
-	PromptsPerStep int     `option:"prompts_per_step" default:"32" range:"[1,1048576]" common:"true" help:"exercises of a rollout"`
-	NumUpdateSteps int     `option:"num_update_steps" default:"256" range:"[1,1048576]" help:"turns drawn from the buffer in a step; at most as many as it holds"`
-	BatchSize      int     `option:"rl_batch_size" default:"32" range:"[1,1048576]" help:"samples an update"`
-	BufferSize     int     `option:"buffer_size" default:"100000" range:"[1,)" help:"most turns kept to learn from; the oldest go first"`
-	Temperature    float64 `option:"temperature" default:"1" range:"(0,)" help:"of the answers that are learnt from"`
-	Gamma          float64 `option:"gamma" default:"0.99" range:"[0,1]" help:"discount of later rewards"`
-	BufferCache    string  `option:"buffer_cache" arg:"FILE" help:"file of the buffer, which load_buffer and cache_buffer mean"`
-	LoadBuffer     bool    `option:"load_buffer" needs:"buffer_cache" help:"begin with the turns of buffer_cache"`
-	CacheBuffer    bool    `option:"cache_buffer" needs:"buffer_cache" help:"write the buffer after each rollout; beside the file that it began with, which stays as it is"`
+	PromptsPerStep int     `option:"prompts_per_step" default:"32" range:"[1,1048576]" common:"true" help:"prompts per step"`
+	NumUpdateSteps int     `option:"num_update_steps" default:"256" range:"[1,1048576]" help:"turns sampled from the replay buffer per step, at most as many as it holds"`
+	BatchSize      int     `option:"rl_batch_size" default:"32" range:"[1,1048576]" help:"batch size"`
+	BufferSize     int     `option:"buffer_size" default:"100000" range:"[1,)" help:"turns that the replay buffer holds; the oldest are dropped first"`
+	Temperature    float64 `option:"temperature" default:"1" range:"(0,)" help:"sampling temperature of rollouts"`
+	Gamma          float64 `option:"gamma" default:"0.99" range:"[0,1]" help:"discount factor"`
+	BufferCache    string  `option:"buffer_cache" arg:"FILE" help:"file of the replay buffer, for load_buffer and cache_buffer"`
+	LoadBuffer     bool    `option:"load_buffer" needs:"buffer_cache" help:"start with the turns in buffer_cache"`
+	CacheBuffer    bool    `option:"cache_buffer" needs:"buffer_cache" help:"save the buffer after each rollout; with load_buffer to a new file next to buffer_cache"`
 }
 
-// ReplayConfig is what a Replay needs to know.
+// ReplayConfig configures a Replay.
 type ReplayConfig struct {
 	ReplayOptions
 	MaxNew  int          // tokens of an action at most
 	Rewards *reward.Text // nil = the task's own
 	Seed    uint64
-	Load    string // file to start the buffer with; "" = empty
-	Save    string // file that the buffer is written to in each step; "" = none
+	Load    string // file that the buffer starts with; "" = an empty buffer
+	Save    string // file that each step saves the buffer to; "" = none
 	Now     func() time.Time
-	Group   *dist.Group // the ranks that play together; nil = this process alone
+	Group   *dist.Group // the ranks that play together; nil = this process only
 }
 
-// Replay is a source of single turns out of a buffer, as in stepwise mathematics, where a turn is a line. A step
-// plays PromptsPerStep episodes, gives each turn its discounted return G_t = r_t + γ·G_{t+1}, puts the turns into the
-// buffer, and draws NumUpdateSteps of them with replacement. The reward of a sample is its turn's return.
+// Replay is a source of single turns out of a replay buffer, as in stepwise mathematics, where a turn is a line. A step plays
+// PromptsPerStep episodes, gives each turn its discounted return G_t = r_t + γ·G_{t+1}, adds the turns to the buffer, and
+// samples NumUpdateSteps turns from it with replacement. The reward of a sample is its turn's return.
 //
-// The buffer is first in, first out, and what it holds stays across steps: a policy learns from what earlier versions
-// of it wrote, without importance weights, which is biased. Turns whose reward failed, turns in which no token was
-// sampled, and episodes that did not answer are left out.
+// The buffer is first in, first out, and keeps its turns across steps: a policy learns from completions of earlier policies
+// without importance weights, which is biased. Turns whose reward failed, turns without a sampled token and failed episodes
+// are dropped.
 type Replay struct {
 	config  ReplayConfig
 	sampler Writer
@@ -59,18 +59,18 @@ type replayState struct {
 	Cursor int            `json:"cursor"`
 	Tokens int64          `json:"tokens"`
 	Buffer rl.ReplayState `json:"buffer"`
-	Centre reward.Centre  `json:"centre"` // of rewards that are models
+	Centre reward.Centre  `json:"centre"` // of reward models
 	// Rewards is what rewards remember.
 	Rewards *reward.State `json:"rewards,omitempty"`
 }
 
-// NewReplay makes a source, with the buffer of the file that is to be loaded. The caller keeps owning the sampler.
+// NewReplay makes a source, and loads its buffer. The caller keeps owning the sampler.
 func NewReplay(sampler Writer, task envs.Task, c ReplayConfig) (*Replay, error) {
 	switch {
 	case c.PromptsPerStep < 1 || c.NumUpdateSteps < 1 || c.MaxNew < 1:
-		return nil, fmt.Errorf("%d episodes a step with at most %d tokens an action, %d turns drawn: each must be at least 1", c.PromptsPerStep, c.MaxNew, c.NumUpdateSteps)
+		return nil, fmt.Errorf("%d prompts per step, %d new tokens, %d turns per step: each must be at least 1", c.PromptsPerStep, c.MaxNew, c.NumUpdateSteps)
 	case !(c.Temperature > 0):
-		return nil, fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
+		return nil, fmt.Errorf("temperature %v: rollouts need one above 0", c.Temperature)
 	case !(c.Gamma >= 0 && c.Gamma <= 1):
 		return nil, fmt.Errorf("gamma %v: want one in [0,1]", c.Gamma)
 	}
@@ -97,11 +97,11 @@ func (r *Replay) load(path string) error {
 	for _, e := range r.buffer.State().Entries {
 		x := e.Trajectory
 		if len(x.Tokens) > p.MaxLength() {
-			return fmt.Errorf("%s: a trajectory has %d tokens, more than the model's %d positions", path, len(x.Tokens), p.MaxLength())
+			return fmt.Errorf("%s: a trajectory has %d tokens, the model has %d positions", path, len(x.Tokens), p.MaxLength())
 		}
 		for _, token := range x.Tokens {
 			if token < 0 || int(token) >= p.VocabSize() {
-				return fmt.Errorf("%s: token %d is none of the model's %d: the buffer is another model's", path, token, p.VocabSize())
+				return fmt.Errorf("%s: token %d is not one of the model's %d: the buffer belongs to another model", path, token, p.VocabSize())
 			}
 		}
 		for _, turn := range e.Turns {
@@ -133,7 +133,7 @@ func (r *Replay) Restore(state json.RawMessage) error {
 	return r.buffer.Restore(r.state.Buffer)
 }
 
-// Next implements algo.Source.
+// Next implements train.Source.
 func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	c := r.config
 	if err := ctx.Err(); err != nil {
@@ -152,7 +152,7 @@ func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 		return nil, err
 	}
 	step := &rl.Step{Figures: rl.Meter{}}
-	if err := failed.tell(step, at.Step, p.Groups); err != nil {
+	if err := failed.report(step, at.Step, p.Groups); err != nil {
 		return nil, err
 	}
 	r.state.Cursor += c.PromptsPerStep
@@ -164,7 +164,7 @@ func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 			return nil, err
 		}
 	}
-	r.draw(step, at)
+	r.sample(step, at)
 	r.measure(step, p, added, skipped)
 	step.Records = func(prompts int) ([]rl.Record, error) {
 		return records(r.sampler.Policy(), at, p.Groups, nil, nil, prompts)
@@ -188,12 +188,12 @@ func (r *Replay) keep(groups []rl.Group) (added, skipped int) {
 	return added, skipped
 }
 
-// draw takes the samples of a step out of the buffer; one that is drawn again is the same sample.
-func (r *Replay) draw(step *rl.Step, at rl.At) {
+// sample takes the samples of a step from the buffer. A turn that is sampled twice is one sample.
+func (r *Replay) sample(step *rl.Step, at rl.At) {
 	c := r.config
-	drawn := r.buffer.Draw(rl.Stream(c.Seed, rl.StreamReplay, uint64(at.Step)), min(c.NumUpdateSteps, r.buffer.Len()))
+	sampled := r.buffer.Draw(rl.Stream(c.Seed, rl.StreamReplay, uint64(at.Step)), min(c.NumUpdateSteps, r.buffer.Len()))
 	known := map[rl.Experience]*rl.Sample{}
-	for _, e := range drawn {
+	for _, e := range sampled {
 		x := known[e]
 		if x == nil {
 			x = e.Trajectory.TurnSample(e.Turn, c.Temperature)
@@ -218,7 +218,7 @@ func (r *Replay) measure(step *rl.Step, p Played, added, skipped int) {
 		turns += len(x.Turns)
 	}
 	step.Health = describe(m, all, [][]float64{rewards})
-	step.Health.ZeroStd = 0 // episodes are played once each, so there are no groups whose rewards could be equal
+	step.Health.ZeroStd = 0 // one sample per episode: no groups whose rewards could be equal
 	rewardFigures(m, p.Scores)
 	m.Last("num_tokens", float64(r.state.Tokens))
 	m.Last("buffer/size", float64(r.buffer.Len()))

@@ -15,13 +15,13 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Sampling says how a policy draws the tokens that it learns from.
+// Sampling says how rollouts sample tokens.
 type Sampling struct {
-	Temperature       float64 `option:"temperature" default:"1" range:"(0,)" help:"of the answers that are learnt from"`
-	TopK              int     `option:"top_k" default:"0" range:"[0,)" help:"draw from the so many likeliest tokens; 0 = from all"`
-	TopP              float64 `option:"top_p" default:"1" range:"(0,1]" help:"draw from the likeliest tokens that have this share of the probability"`
-	MinP              float64 `option:"min_p" default:"0" range:"[0,1]" help:"draw from tokens at least this share as likely as the likeliest"`
-	RepetitionPenalty float64 `option:"repetition_penalty" default:"1" range:"(0,)" help:"divide the logits of tokens that stand there already; 1 = none"`
+	Temperature       float64 `option:"temperature" default:"1" range:"(0,)" help:"sampling temperature of rollouts"`
+	TopK              int     `option:"top_k" default:"0" range:"[0,)" help:"sample from the top k tokens (0 = all)"`
+	TopP              float64 `option:"top_p" default:"1" range:"(0,1]" help:"sample from the most likely tokens with this total probability"`
+	MinP              float64 `option:"min_p" default:"0" range:"[0,1]" help:"sample from tokens at least this fraction as likely as the most likely"`
+	RepetitionPenalty float64 `option:"repetition_penalty" default:"1" range:"(0,)" help:"divide the logits of tokens already in the text by this (1 = off)"`
 }
 
 // Torch is the sampling as the native core takes it.
@@ -29,52 +29,52 @@ func (s Sampling) Torch() torch.Sampling {
 	return torch.Sampling{Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP, RepetitionPenalty: s.RepetitionPenalty}
 }
 
-// Filtered says whether tokens are drawn from a part of the distribution.
+// Filtered says whether tokens are sampled from a part of the distribution.
 func (s Sampling) Filtered() bool {
 	return s.TopK > 0 || s.TopP > 0 && s.TopP < 1 || s.MinP > 0 || s.RepetitionPenalty > 0 && s.RepetitionPenalty != 1
 }
 
 // Options say what a step of a language model's rollouts is.
 type Options struct {
-	PromptsPerStep   int `option:"prompts_per_step" default:"32" range:"[1,1048576]" common:"true" help:"exercises of a rollout"`
-	SamplesPerPrompt int `option:"samples_per_prompt" default:"8" range:"[1,65536]" common:"true" help:"answers to each exercise"`
-	NumGenerators    int `option:"num_generators" default:"2" range:"[1,4096]" help:"exercises that are answered at the same time; results do not depend on it"`
+	PromptsPerStep   int `option:"prompts_per_step" default:"32" range:"[1,1048576]" common:"true" help:"prompts per step"`
+	SamplesPerPrompt int `option:"samples_per_prompt" default:"8" range:"[1,65536]" common:"true" help:"completions per prompt"`
+	NumGenerators    int `option:"num_generators" default:"2" range:"[1,4096]" help:"prompts completed at the same time; results do not depend on it"`
 	Sampling
-	MaskOverlong    bool    `option:"mask_overlong" help:"learn nothing from answers that were cut off"`
-	OverlongBuffer  int     `option:"overlong_buffer" default:"0" range:"[0,1048576]" help:"tokens before the longest answer over which a penalty of the reward grows from 0 to 1; 0 = none"`
-	DynamicSampling bool    `option:"dynamic_sampling" help:"replace exercises whose answers all earn the same"`
-	StepTimeout     float64 `option:"step_timeout" default:"0" range:"0|[0.001,1e6]" help:"seconds that an exercise may take to answer; beyond, its sample is left out and counted; 0 = no limit"`
-	Async           bool    `option:"async" help:"sample for the next steps while exercises answer, and weigh what an older policy wrote by what the policy thinks of it"`
-	MaxStaleness    int     `option:"max_staleness" default:"1" range:"[1,64]" needs:"async" help:"updates that the policy may be ahead of the one that wrote what it learns from"`
+	MaskOverlong    bool    `option:"mask_overlong" help:"do not train on completions that the token limit cut off"`
+	OverlongBuffer  int     `option:"overlong_buffer" default:"0" range:"[0,1048576]" help:"tokens before the limit over which a length penalty grows from 0 to 1 (0 = no penalty)"`
+	DynamicSampling bool    `option:"dynamic_sampling" help:"replace prompts whose completions all have the same reward"`
+	StepTimeout     float64 `option:"step_timeout" default:"0" range:"0|[0.001,1e6]" help:"time limit of an environment step, in seconds; slower samples are dropped and counted (0 = no limit)"`
+	Async           bool    `option:"async" help:"asynchronous rollouts: sample for the next steps while environments run, with importance weights for older policies"`
+	MaxStaleness    int     `option:"max_staleness" default:"1" range:"[1,64]" needs:"async" help:"largest number of updates between sampling a completion and training on it"`
 }
 
-// TokensConfig is what a Tokens needs to know.
+// TokensConfig configures a Tokens.
 type TokensConfig struct {
 	Options
-	Steps    int // of the run: nothing is fetched ahead for steps behind the last
+	Steps    int // of the run: no rollouts for later steps begin
 	MaxNew   int // tokens of an action at most
-	MaxTotal int // tokens that the policy may write in an episode, over all its actions; 0 = MaxNew
+	MaxTotal int // tokens of all actions of an episode at most; 0 = MaxNew
 	Greedy   bool
 	Rewards  *reward.Text // nil = the task's own
 	Seed     uint64
 	Verbose  bool // note every sample
 	Now      func() time.Time
-	Group    *dist.Group // the ranks that play together; nil = this process alone
+	Group    *dist.Group // the ranks that play together; nil = this process only
 }
 
 // maxOversampling bounds the prompts of a step with dynamic sampling, in multiples of PromptsPerStep.
 const maxOversampling = 4
 
-// Tokens is a source of rollouts of a language model: a step plays SamplesPerPrompt samples of PromptsPerStep episodes
-// of a task's training part. Samples whose reward failed, or whose episode did not answer, are left out and
-// counted. With Async the source begins the episodes of coming steps before it finishes those of this one.
+// Tokens is a source of rollouts of a language model: a step plays SamplesPerPrompt samples of PromptsPerStep episodes of a
+// task's training part. Samples whose reward or episode failed are dropped and counted. With Async the source begins the
+// episodes of later steps before it finishes those of this one.
 type Tokens struct {
 	config  TokensConfig
 	sampler Writer
-	servers *remote.Servers // sampler, where servers write
+	servers *remote.Servers // sampler, if servers generate
 	task    envs.Task
 	state   tokensState
-	flights []*flight // of state.Flights, as far as they are taken up
+	flights []*flight // of state.Flights; fewer after a resume
 }
 
 // tokensState is all that changes from step to step.
@@ -82,8 +82,8 @@ type tokensState struct {
 	Cursor      int           `json:"cursor"` // next episode
 	Generations int           `json:"generations"`
 	Tokens      int64         `json:"tokens"`
-	Flights     []flightState `json:"flights,omitempty"` // of coming steps
-	Centre      reward.Centre `json:"centre"`            // of rewards that are models
+	Flights     []flightState `json:"flights,omitempty"` // of later steps
+	Centre      reward.Centre `json:"centre"`            // of reward models
 	Rewards     *reward.State `json:"rewards,omitempty"` // what rewards remember
 }
 
@@ -97,28 +97,28 @@ func NewTokens(sampler Writer, task envs.Task, c TokensConfig) (*Tokens, error) 
 	}
 	servers, _ := sampler.(*remote.Servers)
 	if servers != nil && c.Filtered() {
-		return nil, errors.New("what servers write is weighed by its probability under the whole distribution: choose no top_k, top_p, min_p or repetition_penalty")
+		return nil, errors.New("completions of servers get importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty")
 	}
 	return &Tokens{config: c, sampler: sampler, servers: servers, task: task}, c.Check()
 }
 
-// Check says what is wrong with the configuration.
+// Check returns what is wrong with the configuration.
 func (c TokensConfig) Check() error {
 	switch {
 	case c.PromptsPerStep < 1 || c.SamplesPerPrompt < 1 || c.MaxNew < 1:
-		return fmt.Errorf("%d prompts a step with %d samples of at most %d tokens: each must be at least 1", c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew)
+		return fmt.Errorf("%d prompts per step, %d samples per prompt, %d new tokens: each must be at least 1", c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew)
 	case !(c.Temperature > 0):
-		return fmt.Errorf("temperature %v: samples to learn from need one above 0", c.Temperature)
+		return fmt.Errorf("temperature %v: rollouts need one above 0", c.Temperature)
 	case c.StepTimeout != 0 && !(c.StepTimeout >= 1e-3 && c.StepTimeout <= 1e6):
-		return fmt.Errorf("step_timeout %v: want 0 for none, or 0.001 to 1000000 seconds", c.StepTimeout)
+		return fmt.Errorf("step_timeout %v: want 0 for no limit, or 0.001 to 1000000 seconds", c.StepTimeout)
 	case c.Async && c.DynamicSampling:
-		return errors.New("dynamic sampling cannot go with async: what to sample next depends on rewards that are not there yet")
+		return errors.New("dynamic_sampling does not work with async: the next prompts depend on rewards that are not known yet")
 	case c.Async && c.Greedy:
-		return errors.New("baseline greedy cannot go with async: the greedy answers would be another policy's; choose baseline group or batch")
+		return errors.New("baseline greedy does not work with async: the greedy completions would be of another policy; choose baseline group or batch")
 	case c.Async && c.Filtered():
-		return errors.New("async weighs samples by their probability under the whole distribution: choose no top_k, top_p, min_p or repetition_penalty")
+		return errors.New("async needs importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty")
 	case c.OverlongBuffer < 0 || c.MaxTotal > 0 && c.OverlongBuffer > c.MaxTotal:
-		return fmt.Errorf("a buffer of %d of at most %d tokens for the penalty of length: it must be within them", c.OverlongBuffer, c.MaxTotal)
+		return fmt.Errorf("overlong_buffer %d: want 0 to the %d tokens of a completion", c.OverlongBuffer, c.MaxTotal)
 	}
 	return nil
 }
@@ -158,7 +158,7 @@ func (t *Tokens) Restore(state json.RawMessage) error {
 // Generations is the number of completions sampled so far.
 func (t *Tokens) Generations() int { return t.state.Generations }
 
-// rollout is how the episodes of a step are played.
+// rollout configures the episodes of a step.
 func (t *Tokens) rollout(at rl.At) Config {
 	c := t.config
 	return Config{
@@ -169,19 +169,19 @@ func (t *Tokens) rollout(at rl.At) Config {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// collection is what the policy did in a step.
+// collection is what was played in a step.
 type collection struct {
 	groups  []rl.Group // all that were played
 	kept    []rl.Group // those to learn from
-	greedy  []float64  // reward of each one's greedy answer
+	greedy  []float64  // reward of each kept group's greedy completion
 	scores  reward.Scores
 	failed  failures
-	dropped int // groups that dynamic sampling has left out
+	dropped int // groups that dynamic sampling replaced
 
 	generation, environment time.Duration
 }
 
-// Next implements algo.Source. Where ctx ends, a checkpoint made then goes on as if the step had not been asked for.
+// Next implements train.Source. If ctx ends, a checkpoint made then continues as if the step had never begun.
 func (t *Tokens) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -258,23 +258,7 @@ func upFrom(first, n int) []int {
 	return indices
 }
 
-// joinScores lays the scores of two batches end to end.
-func joinScores(a, b reward.Scores) reward.Scores {
-	if len(a.Rewards) == 0 {
-		return b
-	}
-	a.Total = append(a.Total, b.Total...)
-	for i := range b.Rewards {
-		x, y := &a.Rewards[i], b.Rewards[i]
-		x.Values = append(x.Values, y.Values...)
-		if x.Failures += y.Failures; x.Failure == "" {
-			x.Failure = y.Failure
-		}
-	}
-	return a
-}
-
-// step makes samples of a collection.
+// step makes a step of a collection.
 func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 	c := t.config
 	step := &rl.Step{Greedy: r.greedy, Prefetched: c.Async || t.servers != nil, Figures: rl.Meter{}}
@@ -289,12 +273,12 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 			}
 			x := trajectory.Sample(c.Temperature)
 			if c.Filtered() && c.Temperature != 1 {
-				x.BehaviorLogProbs = nil // of a part of the distribution, of which the trainer has no counterpart
+				x.BehaviorLogProbs = nil // of a filtered distribution, which the trainer cannot compute
 			}
 			x.Episode = episode
 			episode++
 			if x.Len() == 0 {
-				x.Rewards = []float64{trajectory.Reward()} // it is compared with the others, but not learnt from
+				x.Rewards = []float64{trajectory.Reward()} // compared with the others, but not learnt from
 			}
 			if c.OverlongBuffer > 0 {
 				x.Overlong = rl.OverlongPenalty(x.Len(), c.MaxTotal, c.OverlongBuffer)
@@ -314,7 +298,7 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 	return step, t.notes(step, r, at)
 }
 
-// notes are what people hear of a step beside its line.
+// notes adds the samples of a verbose run, and warnings.
 func (t *Tokens) notes(step *rl.Step, r collection, at rl.At) error {
 	note := func(format string, args ...any) { step.Notes = append(step.Notes, fmt.Sprintf(format, args...)) }
 	if t.config.Verbose {
@@ -328,18 +312,18 @@ func (t *Tokens) notes(step *rl.Step, r collection, at rl.At) error {
 			}
 		}
 	}
-	if err := r.failed.tell(step, at.Step, r.groups); err != nil {
+	if err := r.failed.report(step, at.Step, r.groups); err != nil {
 		return err
 	}
 	for _, score := range r.scores.Rewards {
 		if score.Failures > 0 {
-			note("warning: %d of %d judgements by reward %s failed, and their samples are left out; the first: %s", score.Failures, len(score.Values), score.Name, score.Failure)
+			note("warning: fix reward %[3]s: it failed for %[1]d of %[2]d completions, which are dropped; the first failure: %[4]s", score.Failures, len(score.Values), score.Name, score.Failure)
 		}
 	}
 	return nil
 }
 
-// written is what the policy wrote, the environment's words between it included.
+// written is the text after the prompt, with the environment's.
 func (t *Tokens) written(x *rl.Trajectory) (string, error) {
 	for first, source := range x.Source {
 		if source == rl.Sampled {

@@ -13,12 +13,12 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// action is a completion on its way through the environment.
+// action is a completion that the environment answers.
 type action struct {
 	envs.Action
 	policy.Completion
-	text   string // of the completion, of which the action may be the beginning
-	ends   []int  // how long the text is after each token
+	text   string // of the completion; the action may be its beginning
+	ends   []int  // length of the text after each token
 	answer chan answer
 }
 
@@ -27,14 +27,14 @@ type answer struct {
 	err error
 }
 
-// act lets the policy write samples actions behind each prompt, of the running episodes.
+// act generates actions after each prompt, samples of them, for the running episodes.
 func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, samples int, done func(prompt int, completions []policy.Completion) error) error {
 	c := r.config
 	o := policy.GenerateOptions{
 		Samples: samples, MaxNew: c.MaxNew, Sampling: c.Sampling, Seed: rl.Stream(c.Seed, rl.StreamRollout, c.Step).Uint64(),
 		Streams: streams,
 	}
-	var named *episode // whose stop strings o has
+	var named *episode // o has its stop strings
 	for _, e := range r.running {
 		if e.done {
 			continue
@@ -49,7 +49,7 @@ func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, 
 	return r.sampler.Generate(ctx, prompts, o, done)
 }
 
-// hand gives completions to the episodes that they continue, in their order.
+// hand gives completions to their episodes.
 func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []policy.Completion) error {
 	for i, completion := range completions {
 		e := episodes[i]
@@ -86,7 +86,7 @@ func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []p
 	return nil
 }
 
-// unfinished are the episodes that go on. One with more than limit tokens is cut off.
+// unfinished are the episodes that go on. An episode of more than limit tokens is cut off.
 func unfinished(running []*episode, limit int) []*episode {
 	var left []*episode
 	for _, e := range running {
@@ -104,25 +104,25 @@ func unfinished(running []*episode, limit int) []*episode {
 	return left
 }
 
-// settle waits for what an episode answers, and appends the action and what follows to its trajectory.
+// settle waits for an episode's answer, and appends the action and the answer to its trajectory.
 func (r *rollout) settle(ctx context.Context, e *episode) error {
 	a := e.action
 	if a == nil {
 		return nil
 	}
 	began := r.now()
-	said := <-a.answer
+	got := <-a.answer
 	r.environment += r.now().Sub(began)
 	e.action, e.Stop = nil, a.Stop
-	if said.err != nil {
+	if got.err != nil {
 		e.done = true
 		for i, id := range a.IDs {
 			e.Draw(id, a.BehaviorLogProbs[i], a.LogProbs[i])
 		}
 		e.EndTurn(math.NaN())
-		return r.fail(ctx, e, said.err)
+		return r.fail(ctx, e, got.err)
 	}
-	return r.keep(e, a, said.Step)
+	return r.keep(e, a, got.Step)
 }
 
 // keep appends an action and the step that answers it.
@@ -131,10 +131,10 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		return fmt.Errorf("the environment keeps %d bytes of an action of %d", step.Keep, len(a.Action.Text))
 	}
 	if step.Keep == 0 && step.Append+step.Reply == "" && !step.Done {
-		return errors.New("the environment takes an action back, adds nothing and goes on, which has no end")
+		return errors.New("the environment keeps none of an action, appends nothing and continues, which would never end")
 	}
 	if math.IsInf(step.Reward, 0) {
-		return fmt.Errorf("the environment gives the reward %v; a reward is finite, or NaN where there is none", step.Reward)
+		return fmt.Errorf("the environment gives the reward %v; a reward is finite, or NaN if there is none", step.Reward)
 	}
 	kept := keptTokens(a, step.Keep)
 	for i, id := range a.IDs[:kept] {
@@ -161,8 +161,8 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	case r.config.Rewards == nil:
 		e.EndTurn(step.Reward)
 	default:
-		e.EndTurn(0) // until it is judged
-		r.judged = append(r.judged, judgedTurn{e.group, e.Index, len(e.Turns) - 1})
+		e.EndTurn(0) // until it is scored
+		r.unscored = append(r.unscored, turnID{e.group, e.Index, len(e.Turns) - 1})
 		r.shown = append(r.shown, envs.Completion{
 			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward, Continues: !step.Done,
 		})
@@ -171,14 +171,14 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	return nil
 }
 
-// keptTokens is how many of an action's tokens stand where its first bytes are kept.
+// keptTokens is how many of an action's tokens are within its first bytes.
 func keptTokens(a *action, bytes int) int {
 	kept := len(a.IDs)
 	for kept > 0 && a.ends[kept-1] > bytes {
 		kept--
 	}
 	if kept < len(a.IDs) {
-		// Tokens that end within a character wrote it together with one that is taken back.
+		// Tokens that end within a character share it with a token that is taken back.
 		for kept > 0 && a.ends[kept-1] == endBefore(a.ends, kept-1) {
 			kept--
 		}
@@ -186,7 +186,7 @@ func keptTokens(a *action, bytes int) int {
 	return kept
 }
 
-// endBefore is how much of the text the first n tokens wrote.
+// endBefore is the length of the text of the first n tokens.
 func endBefore(ends []int, n int) int {
 	if n == 0 {
 		return 0
