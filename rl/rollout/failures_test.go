@@ -67,7 +67,7 @@ func TestUnjudgedAnswersCountNowhere(t *testing.T) {
 	if err != nil || scores.N != 6 || scores.Tiers["none"] > 0 {
 		t.Errorf("%+v, %v", scores, err)
 	}
-	if _, err := Evaluate(t.Context(), m, task(1), 0, 9, c); err == nil || !strings.Contains(err.Error(), "none of 9 answers could be judged") {
+	if _, err := Evaluate(t.Context(), m, task(1), 0, 9, c); err == nil || !strings.Contains(err.Error(), "none of 9 answers") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -102,7 +102,7 @@ func TestEpisodesThatDoNotAnswerAreLeftOut(t *testing.T) {
 		if steps[0].Health.Failed != 0.75 {
 			t.Errorf("the alarms hear of %v", steps[0].Health.Failed)
 		}
-		if notes := strings.Join(steps[0].Notes, "\n"); !strings.Contains(notes, "warning: 24 episodes of step 1 failed, 8 of them by running out of time") {
+		if notes := strings.Join(steps[0].Notes, "\n"); !strings.Contains(notes, "warning: 24 episodes of step 1 failed and are dropped, 8 of them because of the timeout") {
 			t.Errorf("notes %q", notes)
 		}
 		if len(steps[1].Notes) > 0 {
@@ -183,7 +183,7 @@ func TestPromptsThatAreTooLong(t *testing.T) {
 					t.Errorf("async %t: a sample of episode %d", async, x.Prompt)
 				}
 			}
-			if notes := strings.Join(step.Notes, "\n"); !strings.Contains(notes, "failed, 0 of them by running out of time, and are left out; the first: episode "+[]string{"1", "5"}[i]) {
+			if notes := strings.Join(step.Notes, "\n"); !strings.Contains(notes, "failed and are dropped, 0 of them because of the timeout; the first: episode "+[]string{"1", "5"}[i]) {
 				t.Errorf("async %t: notes %q", async, notes)
 			}
 		}

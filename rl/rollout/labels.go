@@ -15,32 +15,32 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// LabelOptions say what a step of a classifier's rollouts is.
+// LabelOptions say how a step of a classifier's rollouts is sampled.
 type LabelOptions struct {
-	BufferSize int `option:"buffer_size" default:"2000" range:"[1,)" help:"most steps a rollout holds"`
-	BatchSize  int `option:"rl_batch_size" default:"16" range:"[1,1048576]" help:"samples an update"`
-	Samples    int `option:"samples_per_prompt" default:"1" range:"[1,65536]" common:"true" help:"labels drawn for each text, which algorithms that compare need"`
+	BufferSize int `option:"buffer_size" default:"2000" range:"[1,)" help:"samples per rollout"`
+	BatchSize  int `option:"rl_batch_size" default:"16" range:"[1,1048576]" help:"batch size"`
+	Samples    int `option:"samples_per_prompt" default:"1" range:"[1,65536]" common:"true" help:"labels sampled per text; algorithms that compare samples need at least 2"`
 }
 
-// LabelsConfig is what a Labels needs to know.
+// LabelsConfig configures a Labels.
 type LabelsConfig struct {
 	LabelOptions
-	// Whole says that an update takes the whole rollout: then it is computed in one part too, and a text of several
+	// Whole says that an update uses the entire rollout. Then the rollout is computed as one batch, and a text of several
 	// samples once. Otherwise it is computed in the minibatches of the first pass, so that the first ratio is exactly 1.
 	Whole       bool
-	Algorithm   string // for the lines of the log
-	Steps       int    // of the run, for the same
+	Algorithm   string // for log lines
+	Steps       int    // of the run, for log lines
 	Values      bool
 	Epsilon     bool // act by Explore
-	MicroTokens int  // tokens a forward pass may hold; 0 = a whole minibatch
+	MicroTokens int  // tokens of a forward pass at most; 0 = a full minibatch
 	Seed        uint64
-	Log         func(format string, args ...any) error // nil = silence
+	Log         func(format string, args ...any) error // nil = no log
 }
 
-// Labels is a source of a classifier's choices: a step draws BufferSize/Samples of the training texts, Samples labels
-// a ~ π(·|x) for each, and pays for them. An episode is one text. What the policy thought of its choices, and of the texts where values
-// are wanted, is taken in the minibatches of the step's first pass, so that the first update reproduces it bit by bit.
-// Texts whose reward failed are left out; the trainer asks about the others then.
+// Labels is a source of a classifier's choices: a step samples BufferSize/Samples training texts and Samples labels
+// a ~ π(·|x) for each, and rewards them. An episode is one text. Log-probabilities, and values if wanted, are computed in the
+// minibatches of the step's first pass, so that the first update reproduces them bit by bit. Texts whose reward failed are
+// dropped; the trainer then computes the log-probabilities of the others again.
 type Labels struct {
 	config  LabelsConfig
 	policy  *policy.Classifier
@@ -55,18 +55,18 @@ type labelsState struct {
 	Rewards    reward.State   `json:"rewards"`
 	Scores     []reward.Score `json:"scores"`      // of the last step
 	BestReturn float64        `json:"best_return"` // highest mean reward of a step
-	Centre     reward.Centre  `json:"centre"`      // of rewards that are models
-	Equal      bool           `json:"equal"`       // it was said that all rewards of a step were the same
+	Centre     reward.Centre  `json:"centre"`      // of reward models
+	Equal      bool           `json:"equal"`       // the warning about equal rewards was given
 }
 
-// NewLabels makes a source of the training examples; texts are theirs, for rewards that are programs.
+// NewLabels makes a source of the training examples. texts are the examples' texts, for rewards that are programs.
 func NewLabels(p *policy.Classifier, texts []string, train policy.Examples, rewards *reward.Labels, c LabelsConfig) (*Labels, error) {
 	c.Samples = max(1, c.Samples)
 	if train.Len() == 0 || c.BufferSize < 1 || c.BatchSize < 1 {
-		return nil, fmt.Errorf("%d training rows, rollouts of %d and updates of %d of them: each must be at least 1", train.Len(), c.BufferSize, c.BatchSize)
+		return nil, fmt.Errorf("%d training rows, buffer_size %d, rl_batch_size %d: each must be at least 1", train.Len(), c.BufferSize, c.BatchSize)
 	}
 	if c.BufferSize < c.Samples {
-		return nil, fmt.Errorf("buffer_size %d does not hold the %d labels of one text", c.BufferSize, c.Samples)
+		return nil, fmt.Errorf("buffer_size %d is less than samples_per_prompt %d", c.BufferSize, c.Samples)
 	}
 	if c.Log == nil {
 		c.Log = func(string, ...any) error { return nil }
@@ -74,13 +74,13 @@ func NewLabels(p *policy.Classifier, texts []string, train policy.Examples, rewa
 	return &Labels{config: c, policy: p, texts: texts, train: train, rewards: rewards}, nil
 }
 
-// Explore sets the share of actions that are drawn from all labels alike; the others are the likeliest labels.
+// Explore sets the fraction of actions sampled uniformly from all labels; the others are the most likely labels.
 func (l *Labels) Explore(epsilon float64) { l.epsilon = epsilon }
 
 // BestReturn is the highest mean reward of a step so far.
 func (l *Labels) BestReturn() float64 { return l.state.BestReturn }
 
-// Scores are what each reward said about the last step.
+// Scores are those of each reward in the last step.
 func (l *Labels) Scores() []reward.Score { return l.state.Scores }
 
 // State implements rl.Stateful.
@@ -97,13 +97,13 @@ func (l *Labels) Restore(state json.RawMessage) error {
 	return l.rewards.Restore(l.state.Rewards)
 }
 
-// Next implements algo.Source.
+// Next implements train.Source.
 func (l *Labels) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	c := l.config
-	drawn := rl.Stream(c.Seed, rl.StreamRollout, uint64(at.Step)).Perm(l.train.Len())
-	drawn = drawn[:min(len(drawn), c.BufferSize/c.Samples)]
-	samples := make([]*rl.Sample, 0, len(drawn)*c.Samples)
-	for _, row := range drawn {
+	rows := rl.Stream(c.Seed, rl.StreamRollout, uint64(at.Step)).Perm(l.train.Len())
+	rows = rows[:min(len(rows), c.BufferSize/c.Samples)]
+	samples := make([]*rl.Sample, 0, len(rows)*c.Samples)
+	for _, row := range rows {
 		for i := range c.Samples {
 			samples = append(samples, &rl.Sample{
 				Tokens: l.train.IDs[row], Actions: []int32{0}, Truth: int32(l.train.Labels[row]), Prompt: row, Index: i, Version: at.Version,
@@ -123,14 +123,14 @@ func (l *Labels) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 			return nil, fmt.Errorf("rollout of step %d: %w", at.Step+1, err)
 		}
 	}
-	scores, err := l.judge(ctx, samples, probs)
+	scores, err := l.reward(ctx, samples, probs)
 	if err != nil {
 		return nil, err
 	}
 	return l.step(samples, scores, at)
 }
 
-// act runs the policy on the drawn texts of one batch and chooses a label for each.
+// act runs the policy on the texts of one batch and chooses a label for each.
 func (l *Labels) act(batch []int, samples []*rl.Sample, probs []float32, at rl.At) error {
 	classes := len(l.policy.Labels)
 	return torch.Do(torch.NoGrad, func(s *torch.Scope) error {
@@ -158,7 +158,7 @@ func (l *Labels) act(batch []int, samples []*rl.Sample, probs []float32, at rl.A
 					x.Actions[0] = int32(explore(pi, rng, l.epsilon))
 					continue
 				}
-				action := draw(pi, rng)
+				action := sample(pi, rng)
 				x.Actions[0] = int32(action)
 				x.BehaviorLogProbs = []float32{row[action]}
 				x.Old = x.BehaviorLogProbs
@@ -171,7 +171,7 @@ func (l *Labels) act(batch []int, samples []*rl.Sample, probs []float32, at rl.A
 	})
 }
 
-// streamOf names the random numbers of a choice.
+// streamOf names the random stream of a choice.
 func (l *Labels) streamOf(x *rl.Sample, at rl.At) []uint64 {
 	ids := []uint64{rl.StreamAction, uint64(at.Step), uint64(x.Prompt)}
 	if x.Index > 0 {
@@ -180,7 +180,7 @@ func (l *Labels) streamOf(x *rl.Sample, at rl.At) []uint64 {
 	return ids
 }
 
-// explore is any index with probability epsilon, else that of the largest of pi, the first of equals.
+// explore is a uniformly sampled index with probability epsilon, else the index of the largest of pi, the first of equals.
 func explore(pi []float32, rng *rand.Rand, epsilon float64) int {
 	if rng.Float64() < epsilon {
 		return rng.IntN(len(pi))
@@ -188,8 +188,8 @@ func explore(pi []float32, rng *rand.Rand, epsilon float64) int {
 	return slices.Index(pi, slices.Max(pi))
 }
 
-// draw draws an index with the probabilities pi.
-func draw(pi []float32, rng *rand.Rand) int {
+// sample samples an index with the probabilities pi.
+func sample(pi []float32, rng *rand.Rand) int {
 	total := 0.0
 	for _, p := range pi {
 		total += float64(p)
@@ -207,9 +207,8 @@ func draw(pi []float32, rng *rand.Rand) int {
 	return last
 }
 
-// judge pays for each choice, or where rewards read the policy's probabilities, takes what is expected over its
-// choice.
-func (l *Labels) judge(ctx context.Context, samples []*rl.Sample, probs []float32) (scores reward.Scores, err error) {
+// reward scores each choice. Rewards that read the policy's probabilities give the expected reward over its choice.
+func (l *Labels) reward(ctx context.Context, samples []*rl.Sample, probs []float32) (scores reward.Scores, err error) {
 	truths := make([]int, len(samples))
 	choices := make([]reward.Choice, len(samples))
 	for i, x := range samples {
@@ -230,7 +229,7 @@ func (l *Labels) judge(ctx context.Context, samples []*rl.Sample, probs []float3
 	return scores, scores.AllFailed()
 }
 
-// step makes the samples whose reward did not fail a step.
+// step makes a step of the samples whose reward did not fail.
 func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl.Step, error) {
 	step := &rl.Step{Figures: rl.Meter{}}
 	rewardFigures(step.Figures, scores)
@@ -258,24 +257,24 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 	step.Figures.Mean("reward", sum, float64(n))
 	step.Figures.Mean("reward_stderr", rl.StatsOf(step.Rewards()).StdErr, 1)
 	step.Figures.Total("failed_rewards", float64(failed))
-	// Only now: a step that is given up has said nothing that it would say again when the run goes on.
+	// Not earlier: a step that is interrupted is logged only when the resumed run plays it.
 	if err := l.config.Log("%s Episode %d/%d", strings.ToUpper(l.config.Algorithm), at.Step+1, l.config.Steps); err != nil {
 		return nil, err
 	}
 	if err := l.config.Log("Collected rollout: %d steps, avg return=%.4f, reward_metric=%s", n, mean, strings.Join(l.rewards.Names(), ",")); err != nil {
 		return nil, err
 	}
-	// Where every choice is right there is nothing to teach.
+	// If every choice is correct there is nothing to learn.
 	if equal && n > 0 && !right && !l.rewards.ReadsProbs() && !l.state.Equal {
 		l.state.Equal = true
-		step.Notes = append(step.Notes, fmt.Sprintf("warning: every reward of the rollout is %.4g, so it teaches the policy nothing: try another --reward, or a larger --buffer-size", mean))
+		step.Notes = append(step.Notes, fmt.Sprintf("warning: all rewards of the rollout are %.4g, so the policy learns nothing; try another --reward or a larger --buffer-size", mean))
 	}
 	if failed > 0 {
-		// Fewer samples make other minibatches, whose passes round in another way: the trainer asks again.
+		// Fewer samples make other minibatches, whose passes round differently: the trainer computes these again.
 		for _, x := range step.Samples {
 			x.Old, x.Value = nil, nil
 		}
-		step.Notes = append(step.Notes, fmt.Sprintf("warning: the reward of %d of %d texts failed; they are left out", failed, n+failed))
+		step.Notes = append(step.Notes, fmt.Sprintf("warning: the reward of %d of %d texts failed; they are dropped", failed, n+failed))
 	}
 	step.Records = func(prompts int) ([]rl.Record, error) { return l.records(samples, scores, at, prompts), nil }
 	step.Line = func(m rl.Meter) string {
@@ -294,7 +293,7 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 	return step, nil
 }
 
-// records are the choices for the first so many texts of a step, or with a negative number for all.
+// records are the choices for the first texts of a step, all of them if prompts is negative.
 func (l *Labels) records(samples []*rl.Sample, scores reward.Scores, at rl.At, prompts int) []rl.Record {
 	if prompts < 0 || prompts > len(samples) {
 		prompts = len(samples)

@@ -232,7 +232,7 @@ func TestFailedRewardsOfLabels(t *testing.T) {
 		}
 	}
 	notes := strings.Join(step.Notes, "\n")
-	if !strings.Contains(notes, fmt.Sprintf("warning: the reward of %v of 40 texts failed; they are left out", failed)) || !strings.Contains(notes, "every reward of the rollout is 1.5, so it teaches") {
+	if !strings.Contains(notes, fmt.Sprintf("warning: the reward of %v of 40 texts failed; they are dropped", failed)) || !strings.Contains(notes, "rewards of the rollout are 1.5") {
 		t.Errorf("notes %q", notes)
 	}
 	f := step.Figures
@@ -338,7 +338,7 @@ func TestLabelsLogAndWarn(t *testing.T) {
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
-	if len(step.Notes) != 1 || !strings.HasPrefix(step.Notes[0], "warning: every reward of the rollout is 0.1") {
+	if len(step.Notes) != 1 || !strings.HasPrefix(step.Notes[0], "warning: all rewards of the rollout are 0.1") {
 		t.Errorf("notes %q", step.Notes)
 	}
 	if again := next(t, src, 2); again.Notes != nil {
@@ -371,8 +371,8 @@ func TestLabelsStop(t *testing.T) {
 func TestLabelsRefuse(t *testing.T) {
 	for want, change := range map[string]func(c *LabelsConfig, e *policy.Examples){
 		"0 training rows": func(_ *LabelsConfig, e *policy.Examples) { *e = policy.Examples{} },
-		"rollouts of 0":   func(c *LabelsConfig, _ *policy.Examples) { c.BufferSize = 0 },
-		"updates of 0":    func(c *LabelsConfig, _ *policy.Examples) { c.BatchSize = 0 },
+		"buffer_size 0":   func(c *LabelsConfig, _ *policy.Examples) { c.BufferSize = 0 },
+		"rl_batch_size 0": func(c *LabelsConfig, _ *policy.Examples) { c.BatchSize = 0 },
 	} {
 		c, e := labelsConfig(), examples(3)
 		change(&c, &e)

@@ -216,9 +216,9 @@ func TestReplayRefusesForeignBuffers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		write("foreign", []int32{5, 100_000}, 1):          "token 100000 is none of the model's",
-		write("negative", []int32{-1, 5}, 1):              "token -1 is none of the model's",
-		write("long", slices.Repeat([]int32{5}, 2049), 1): "2049 tokens, more than the model's 2048 positions",
+		write("foreign", []int32{5, 100_000}, 1):          "token 100000 is not",
+		write("negative", []int32{-1, 5}, 1):              "token -1 is not",
+		write("long", slices.Repeat([]int32{5}, 2049), 1): "2049 tokens",
 		write("silent", []int32{5, 6}, 2):                 "a turn has no sampled token",
 		pickle:                                            "Python pickle",
 		filepath.Join(dir, "is not here"):                 "no such file",
@@ -237,8 +237,8 @@ func TestReplayRefuses(t *testing.T) {
 		change func(c *ReplayConfig)
 	}{
 		{"each must be at least 1", func(c *ReplayConfig) { c.NumUpdateSteps = 0 }},
-		{"0 episodes a step", func(c *ReplayConfig) { c.PromptsPerStep = 0 }},
-		{"at most 0 tokens", func(c *ReplayConfig) { c.MaxNew = 0 }},
+		{"0 prompts per step", func(c *ReplayConfig) { c.PromptsPerStep = 0 }},
+		{"0 new tokens", func(c *ReplayConfig) { c.MaxNew = 0 }},
 		{"temperature 0", func(c *ReplayConfig) { c.Temperature = 0 }},
 		{"gamma 2", func(c *ReplayConfig) { c.Gamma = 2 }},
 		{"gamma NaN", func(c *ReplayConfig) { c.Gamma = math.NaN() }},

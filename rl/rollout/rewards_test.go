@@ -156,7 +156,7 @@ func TestRewardsOfAStep(t *testing.T) {
 		if math.Abs(f.Get("reward")-mean) > 1e-9 || math.Abs(f.Get("reward_std")-std) > 1e-9 {
 			t.Errorf("reward %v, deviation %v, want %v and %v", f.Get("reward"), f.Get("reward_std"), mean, std)
 		}
-		want := fmt.Sprintf("warning: %v of 32 judgements by reward flaky failed, and their samples are left out; the first: reward flaky: no letter", failed)
+		want := fmt.Sprintf("warning: fix reward flaky: it failed for %v of 32 completions, which are dropped; the first failure: reward flaky: no letter", failed)
 		if !slices.Contains(step.Notes, want) {
 			t.Errorf("notes %q, want %q", step.Notes, want)
 		}

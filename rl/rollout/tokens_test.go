@@ -270,18 +270,18 @@ func TestTokensGoOnExactly(t *testing.T) {
 
 func TestTokensRefuse(t *testing.T) {
 	for want, change := range map[string]func(c *TokensConfig){
-		"0 prompts a step":        func(c *TokensConfig) { c.PromptsPerStep = 0 },
-		"at most 0 tokens":        func(c *TokensConfig) { c.MaxNew = 0 },
-		"temperature 0":           func(c *TokensConfig) { c.Temperature = 0 },
-		"dynamic sampling cannot": func(c *TokensConfig) { c.Async, c.DynamicSampling = true, true },
-		"baseline greedy cannot":  func(c *TokensConfig) { c.Async, c.Greedy = true, true },
-		"choose no top_k":         func(c *TokensConfig) { c.Async, c.TopK = true, 5 },
-		"step_timeout -1":         func(c *TokensConfig) { c.StepTimeout = -1 },
-		"step_timeout 1e-12":      func(c *TokensConfig) { c.StepTimeout = 1e-12 },
-		"step_timeout 1e+300":     func(c *TokensConfig) { c.StepTimeout = 1e300 },
-		"step_timeout NaN":        func(c *TokensConfig) { c.StepTimeout = math.NaN() },
-		"a buffer of 4 of at":     func(c *TokensConfig) { c.OverlongBuffer = 4 },
-		"a buffer of -1":          func(c *TokensConfig) { c.OverlongBuffer = -1 },
+		"0 prompts per step": func(c *TokensConfig) { c.PromptsPerStep = 0 },
+		"0 new tokens":       func(c *TokensConfig) { c.MaxNew = 0 },
+		"temperature 0":      func(c *TokensConfig) { c.Temperature = 0 },
+		"dynamic_sampling does not work with async": func(c *TokensConfig) { c.Async, c.DynamicSampling = true, true },
+		"baseline greedy does not work with async":  func(c *TokensConfig) { c.Async, c.Greedy = true, true },
+		"leave out top_k":                           func(c *TokensConfig) { c.Async, c.TopK = true, 5 },
+		"step_timeout -1":                           func(c *TokensConfig) { c.StepTimeout = -1 },
+		"step_timeout 1e-12":                        func(c *TokensConfig) { c.StepTimeout = 1e-12 },
+		"step_timeout 1e+300":                       func(c *TokensConfig) { c.StepTimeout = 1e300 },
+		"step_timeout NaN":                          func(c *TokensConfig) { c.StepTimeout = math.NaN() },
+		"overlong_buffer 4":                         func(c *TokensConfig) { c.OverlongBuffer = 4 },
+		"overlong_buffer -1":                        func(c *TokensConfig) { c.OverlongBuffer = -1 },
 	} {
 		c := tokensConfig()
 		change(&c)

@@ -103,9 +103,9 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=sum_digits", "--algorithm=rloo", "--samples-per-prompt=1"}, want: "baseline leave_one_out compares the samples of a prompt: take at least 2 samples a prompt"},
 		{args: []string{"--task=sum_digits", "--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group compares the samples of a prompt: take at least 2 samples a prompt"},
 		{args: []string{"--task=sum_digits", "--algorithm=ppo", "--value-coef=0"}, want: "--value-coef: 0 is out of range; it must be more than 0"},
-		{args: []string{"--task=sum_digits", "--async", "--baseline=greedy"}, want: "baseline greedy cannot go with async: the greedy answers would be another policy's; choose baseline group or batch"},
-		{args: []string{"--task=sum_digits", "--async", "--dynamic-sampling"}, want: "dynamic sampling cannot go with async: what to sample next depends on rewards that are not there yet"},
-		{args: []string{"--task=sum_digits", "--async", "--top-k=5"}, want: "async weighs samples by their probability under the whole distribution: choose no top_k, top_p, min_p or repetition_penalty"},
+		{args: []string{"--task=sum_digits", "--async", "--baseline=greedy"}, want: "baseline greedy does not work with async: the greedy completions would be of another policy; choose baseline group or batch"},
+		{args: []string{"--task=sum_digits", "--async", "--dynamic-sampling"}, want: "dynamic_sampling does not work with async: the next prompts depend on rewards that are not known yet"},
+		{args: []string{"--task=sum_digits", "--async", "--top-k=5"}, want: "async needs importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty"},
 		{args: []string{"--task=sum_digits", "--baseline=moving", "--advantage-scale=batch"}, want: "baseline moving cannot be divided by the batch's standard deviation: where the rewards agree nothing bounds the result; choose scale none"},
 		{args: []string{"--task=sum_digits", "--kl-coef=0.1", "--kl-type=k1"}, want: "--kl-type: k1 as a loss has a gradient of mean 0, which holds nothing back: choose k2 or k3, or kl_in_reward"},
 
