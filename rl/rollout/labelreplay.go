@@ -9,29 +9,29 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// LabelReplayOptions say how a classifier explores, and what it learns from in a step.
+// LabelReplayOptions say how a classifier explores, and how a step samples its replay buffer.
 type LabelReplayOptions struct {
-	Capacity     int     `option:"replay_size" default:"10000" range:"[1,)" help:"choices kept to learn from; the oldest go first"`
-	Updates      int     `option:"replay_updates" default:"8" range:"[1,65536]" help:"updates of a step, each on rl_batch_size choices drawn from those that are kept"`
-	EpsilonStart float64 `option:"epsilon_start" default:"1" range:"[0,1]" help:"share of choices that are drawn from all labels alike, in the first step"`
-	EpsilonEnd   float64 `option:"epsilon_end" default:"0.05" range:"[0,1]" help:"and when it has fallen"`
-	EpsilonDecay float64 `option:"epsilon_decay" default:"0.5" range:"(0,1]" help:"share of the steps over which it falls, in a straight line"`
+	Capacity     int     `option:"replay_size" default:"10000" range:"[1,)" help:"choices that the replay buffer holds; the oldest are dropped first"`
+	Updates      int     `option:"replay_updates" default:"8" range:"[1,65536]" help:"updates per step, each on rl_batch_size choices sampled from the replay buffer"`
+	EpsilonStart float64 `option:"epsilon_start" default:"1" range:"[0,1]" help:"fraction of random choices in the first step"`
+	EpsilonEnd   float64 `option:"epsilon_end" default:"0.05" range:"[0,1]" help:"fraction of random choices after the decay"`
+	EpsilonDecay float64 `option:"epsilon_decay" default:"0.5" range:"(0,1]" help:"fraction of the steps over which epsilon falls linearly"`
 }
 
-// Check refuses an exploration that grows.
+// Check returns what is wrong with the options.
 func (o LabelReplayOptions) Check() error {
 	switch {
 	case o.Capacity < 1 || o.Updates < 1:
 		return fmt.Errorf("replay_size %d, replay_updates %d: each must be at least 1", o.Capacity, o.Updates)
 	case o.EpsilonEnd > o.EpsilonStart:
-		return fmt.Errorf("epsilon_end %v is above epsilon_start %v: exploration falls", o.EpsilonEnd, o.EpsilonStart)
+		return fmt.Errorf("epsilon_end %v is above epsilon_start %v; exploration must not grow", o.EpsilonEnd, o.EpsilonStart)
 	case !(o.EpsilonDecay > 0 && o.EpsilonDecay <= 1):
 		return fmt.Errorf("epsilon_decay %v: must be above 0 and at most 1", o.EpsilonDecay)
 	}
 	return nil
 }
 
-// LabelReplayConfig is what a LabelReplay needs to know.
+// LabelReplayConfig configures a LabelReplay.
 type LabelReplayConfig struct {
 	LabelReplayOptions
 	BatchSize int // transitions of an update
@@ -54,13 +54,13 @@ func NewLabelReplay(p *Labels, c LabelReplayConfig) (*LabelReplay, error) {
 		return nil, err
 	}
 	if c.BatchSize < 1 || c.Steps < 1 {
-		return nil, errors.New("a replay buffer needs at least one transition an update, and one step")
+		return nil, errors.New("a replay buffer needs a batch size and a number of steps of at least 1")
 	}
 	buffer, err := rl.NewTransitions(c.Capacity)
 	return &LabelReplay{config: c, player: p, buffer: buffer}, err
 }
 
-// epsilon is the share of choices drawn from all labels in a step.
+// epsilon is the fraction of random choices in a step.
 func (r *LabelReplay) epsilon(step int) float64 {
 	c := r.config
 	fallen := min(1, float64(step)/(c.EpsilonDecay*float64(c.Steps)))
@@ -88,7 +88,7 @@ func (r *LabelReplay) Restore(state json.RawMessage) error {
 	return r.buffer.Restore(parts.Buffer)
 }
 
-// Next implements algo.Source.
+// Next implements train.Source.
 func (r *LabelReplay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	c, epsilon := r.config, r.epsilon(at.Step)
 	r.player.Explore(epsilon)
@@ -100,7 +100,7 @@ func (r *LabelReplay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 		r.buffer.Add(rl.TransitionOf(x))
 	}
 	step.Samples, step.Groups = nil, nil
-	known := map[*rl.Transition]*rl.Sample{} // what is drawn again is the same sample
+	known := map[*rl.Transition]*rl.Sample{} // a choice that is sampled twice is one sample
 	for _, x := range r.buffer.Draw(rl.Stream(c.Seed, rl.StreamReplay, uint64(at.Step)), c.Updates*c.BatchSize) {
 		if known[x] == nil {
 			known[x] = x.Sample()

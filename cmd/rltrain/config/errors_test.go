@@ -24,7 +24,6 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=chat", "--dataset=d", "--pooling=mean"}, want: "--pooling: does not apply to task chat; it applies to intent, preference, text"},
 		{args: []string{"--algorithm=grop"}, want: `--algorithm: "grop" is not one of a2c, dqn, grpo, ppo, reinforce, rloo; did you mean grpo?`},
 		{args: []string{"--algorithm=dqn", "--entropy-coef=0.1"}, want: "--entropy-coef: applies only with --algorithm a2c or grpo or ppo or reinforce or rloo"},
-		{args: []string{"--algorithm=dqn", "--n-step=3"}, want: "--n-step: applies only where an episode has several actions"},
 		{args: []string{"--algorithm=ppo", "--epsilon-start=0.5"}, want: "--epsilon-start: applies only with --algorithm dqn"},
 		{args: []string{"--algorithm=dqn", "--epsilon-start=0.5", "--epsilon-end=0.6"}, want: "epsilon_end 0.6 is above epsilon_start 0.5: exploration falls"},
 		{args: []string{"--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group compares the samples of a prompt: take at least 2 samples a prompt"},
