@@ -64,15 +64,15 @@ func (b benchResults) markdown(what string) string {
 		}
 		peer := fmt.Sprintf("%.2f (%.2f×)", c.Peer.Best, c.RatioToPeer)
 		if c.TokensRatio != 0 {
-			peer = fmt.Sprintf("%.2f (%.2f×; a token %.2f×)", c.Peer.Best, c.RatioToPeer, c.TokensRatio)
+			peer = fmt.Sprintf("%.2f (%.2f×; %.2f× per token)", c.Peer.Best, c.RatioToPeer, c.TokensRatio)
 		}
 		if c.Disturbed {
 			name += ", disturbed"
 		}
 		rows = append(rows, []string{name, fmt.Sprintf("%.2f", c.Ours.Best), peer, tuned, fmt.Sprintf("%.2f×", c.Memory)})
-		note = fmt.Sprintf("%s on %d threads, %s, best of several in turns; in brackets how many times as long as ours.\n\n", what, c.Ours.Threads, c.Ours.CPU)
+		note = fmt.Sprintf("%s on %d threads, %s, best of several alternating runs; in brackets the ratio to rltrain.\n\n", what, c.Ours.Threads, c.Ours.CPU)
 	}
-	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "the same, MKL's AVX512 path forced", "memory, ours to theirs"}, rows)
+	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "Python with MKL's AVX512 path forced", "memory, rltrain / Python"}, rows)
 }
 
 // goals is a table of times beside what each ratio is to be. what says which time.
@@ -87,7 +87,7 @@ func (b benchResults) goals(what string) string {
 		}
 		rows = append(rows, []string{name, fmt.Sprintf("%.2f", c.Ours.Best), fmt.Sprintf("%.2f", c.Peer.Best), fmt.Sprintf("%.2f×", ratio),
 			fmt.Sprintf("%.1f×", c.Goal), holds})
-		note = fmt.Sprintf("%s %s, %s, the least of several in turns; the ratio of lengths drawn otherwise is by tokens.\n\n", what, report.Plural(c.Ours.Threads, "thread"), c.Ours.CPU)
+		note = fmt.Sprintf("%s %s, %s, best of several alternating runs. If the lengths differ, the ratio is per token.\n\n", what, report.Plural(c.Ours.Threads, "thread"), c.Ours.CPU)
 	}
 	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "ratio", "goal", "holds"}, rows)
 }
@@ -122,5 +122,5 @@ func (l latencyResults) markdown() string {
 		rows = append(rows, []string{fmt.Sprint(c.Threads), fmt.Sprint(c.Tokens), fmt.Sprintf("%.2f (%.2f)", c.Ours.Best, c.Ours.Median),
 			fmt.Sprintf("%.2f (%.2f)", c.Peer.Best, c.Peer.Median), fmt.Sprintf("%.2f×", c.Ratio), fmt.Sprintf("%.0f", c.Load)})
 	}
-	return report.MarkdownTable([]string{"threads", "tokens", "rltrain, " + what + ": best (median)", "transformers", "ratio of the best", "load"}, rows)
+	return report.MarkdownTable([]string{"threads", "tokens", "rltrain, " + what + ": best (median)", "transformers", "ratio of best", "load"}, rows)
 }

@@ -245,9 +245,8 @@ func (r codeResults) markdown() string {
 			rows = append(rows, row)
 		}
 	}
-	return fmt.Sprintf("One-line problems of 32 families; 6 more are never trained on. The warm-up imitates 500 batches of 32 solutions, half of them wrong in a way that is "+
-		"the family's own. All other ways go on from it for %s updates of 128 answers, on other problems. Answers to 130 problems that nothing was trained on or chosen by, %% right: "+
-		"drawn at temperature 1 (pass@1, from two tries), the difference from the warm-up with its paired 95 %% interval, greedy, one of two right (pass@2), with a second turn after "+
-		"one that failed, and pass@1 of the unseen families. In all %.0f minutes of processor time.\n\n", codeUpdates, total/60) +
-		report.MarkdownTable([]string{"learnt by", "seed", "pass@1", "gain, points", "greedy", "pass@2", "two turns", "unseen families", "CPU s"}, rows)
+	return fmt.Sprintf("One-line problems of 32 families; 6 more families are never trained on. SFT takes 500 batches of 32 demonstrations, half of them with their family's typical mistake. "+
+		"The other rows continue for %s updates of 128 completions, on other problems. Accuracy on 130 unseen problems, %%: sampled at temperature 1 (pass@1, from two samples), "+
+		"the difference from SFT with its paired 95 %% interval, greedy, pass@2, with a second turn after a failure, and pass@1 of the unseen families. All runs took %.0f CPU minutes.\n\n", codeUpdates, total/60) +
+		report.MarkdownTable([]string{"method", "seed", "pass@1", "gain, points", "greedy", "pass@2", "two turns", "unseen families", "CPU s"}, rows)
 }

@@ -101,10 +101,10 @@ func (r digitsResults) markdown() string {
 			fresh, cpu = append(fresh, 100*f.Accuracy), append(cpu, run.CPUSeconds)
 		}
 		if len(fresh) > 0 {
-			rows = append(rows, []string{"**" + task + "**", "all", "", "", "", "", spread(fresh, 1) + ", least " + strings.TrimSpace(fmt.Sprintf("%.1f", slices.Min(fresh))), spread(cpu, 0)})
+			rows = append(rows, []string{"**" + task + "**", "all", "", "", "", "", spread(fresh, 1) + ", lowest " + strings.TrimSpace(fmt.Sprintf("%.1f", slices.Min(fresh))), spread(cpu, 0)})
 		}
 	}
-	text := "Greedy answers, % right. Before, best and last are of the held-out exercises that a run picks its best step by; fresh are " +
-		"others that nothing was chosen by, with their 95 % interval.\n\n"
-	return text + report.MarkdownTable([]string{"task", "seed", "warm-up updates", "before RL", "best", "last", "fresh", "CPU s"}, rows)
+	text := "Greedy accuracy, %. Before, best and last: on the held-out problems by which a run picks its best step. Unseen: on problems used for nothing else, with a " +
+		"95 % interval.\n\n"
+	return text + report.MarkdownTable([]string{"task", "seed", "SFT updates", "before RL", "best", "last", "unseen", "CPU s"}, rows)
 }

@@ -83,7 +83,7 @@ func (c cluster) step(gpus float64, m measuredParts) (s seconds) {
 
 // markdown is the table of the runs, and the one of the model.
 func (r distributedResults) markdown() string {
-	text := fmt.Sprintf("Means of a step of sum_digits by processes with one thread each, on %d cores with other work beside; ± between seeds. Processor seconds are those of all ranks.\n\n", r.Cores)
+	text := fmt.Sprintf("Mean step of sum_digits; one thread per process, %d cores, shared machine; ± between seeds. CPU seconds sum over ranks.\n\n", r.Cores)
 	var rows [][]string
 	for _, setting := range distributedSettings {
 		for _, ranks := range ranksOf(r.Runs) {
@@ -100,7 +100,7 @@ func (r distributedResults) markdown() string {
 			rows = append(rows, []string{setting.name, fmt.Sprint(ranks), fmt.Sprint(len(step)), spread(step, 2), spread(exchange, 2), spread(cpu, 2), megabytes(of.Sent), megabytes(of.Gradients), megabytes(4 * of.Trained)})
 		}
 	}
-	text += report.MarkdownTable([]string{"what", "ranks", "seeds", "s a step", "in exchanges", "processor s a step", "MB sent by a rank", "of it gradients", "MB of trained weights"}, rows)
+	text += report.MarkdownTable([]string{"what", "ranks", "seeds", "s per step", "exchanging", "CPU s per step", "MB sent per rank", "of these gradients", "MB of trained weights"}, rows)
 	if len(r.Links) == 0 || r.Load == nil {
 		return text
 	}
@@ -108,12 +108,12 @@ func (r distributedResults) markdown() string {
 	for _, l := range r.Links {
 		rows = append(rows, []string{fmt.Sprint(l.Ranks), fmt.Sprintf("%.2f", 1000*l.Latency), fmt.Sprintf("%.2f", l.Rate/1e9)})
 	}
-	text += "\nExchanges between goroutines of one process, over the loopback interface, best of ten rounds:\n\n" +
-		report.MarkdownTable([]string{"ranks", "ms of the shortest", "GB/s of gradients summed"}, rows)
+	text += "\nExchanges between goroutines of one process over loopback, best of ten rounds:\n\n" +
+		report.MarkdownTable([]string{"ranks", "shortest, ms", "gradients summed, GB/s"}, rows)
 	m, c := r.measured(), assumed
-	text += fmt.Sprintf("\nOn paper. Measured: %.0f exchanges a step, each %.3f ms more for each further rank; %.0f bytes that are no gradients for a token; a server that loads an adapter of %s MB in %.1f ms. ",
+	text += fmt.Sprintf("\nProjection. Measured: %.0f exchanges per step, %.3f ms more for each further rank; %.0f bytes per token besides gradients; a server loads an adapter of %s MB in %.1f ms. ",
 		m.exchanges, 1000*m.hop, m.token, megabytes(r.Load.Bytes), 1000*slices.Min(r.Load.Seconds))
-	text += fmt.Sprintf("Assumed: %.3g parameters in bf16 of which an adapter of %.3g is trained, %.0f samples of %.0f + %.0f tokens a step, %.0f updates, GPUs of %.0f TFLOP/s of which %.0f %% are reached, %.2f TB/s of memory of which decoding reaches %.0f %%, a network of %.0f GB/s for each of which %.0f %% are reached, answers of one length, no attention beside the weights. Seconds of a step:\n\n",
+	text += fmt.Sprintf("Assumed: %.3g bf16 parameters and an adapter of %.3g; %.0f samples of %.0f + %.0f tokens per step; %.0f updates; GPUs of %.0f TFLOP/s at %.0f %%; %.2f TB/s of memory at %.0f %% in decoding; %.0f GB/s of network per GPU at %.0f %%; equal lengths; attention not counted. Seconds per step:\n\n",
 		c.parameters, c.trained, c.samples, c.prompt, c.answer, c.updates, c.peak/1e12, 100*c.used, c.memory/1e12, 100*c.memoryUsed, c.network/1e9, 100*c.networkUsed)
 	rows = nil
 	least := c.step(8, m).sum()

@@ -42,7 +42,7 @@ func TestDistributedTable(t *testing.T) {
 		t.Errorf("measured %+v", m)
 	}
 	text := r.markdown()
-	for _, want := range []string{"on 2 cores", "2.00 ± 1.41", "0.50 ± 0.35", "4.00", "each 1.000 ms more", "100 bytes", "2.00 MB in 200.0 ms", "|  512 | "} {
+	for _, want := range []string{"2 cores", "2.00 ± 1.41", "0.50 ± 0.35", "4.00", "1.000 ms more", "100 bytes", "2.00 MB in 200.0 ms", "|  512 | "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
 		}

@@ -68,9 +68,9 @@ func (g gpuResults) markdown() string {
 				shown("%.0f", c.Ours.GPU.Extra), shown("%.0f", c.Peer.GPU.Extra), shown("%.2f", c.Memory), goal("%.1f", c.Most), holds(c.Most, c.Memory)})
 		}
 	}
-	text += "A token step of generation, after the prompts; GB/s are of the weights and the cache that a step reads:\n\n"
+	text += "One token step of generation, after the prompts. GB/s counts the weights and cache that a step reads:\n\n"
 	text += report.MarkdownTable([]string{"case", "rltrain, ms", "GB/s", "of the copy", "Python, ms", "compiled, static cache", "ratio", "goal", "holds"}, decoding)
-	text += "\nSteps of training; TFLOP/s are of what a step can't do without, memory is what the allocator hands out above what was there before:\n\n"
+	text += "\nTraining steps. TFLOP/s counts the necessary products; memory is what the allocator adds during the step:\n\n"
 	return text + report.MarkdownTable([]string{"case", "rltrain, ms", "TFLOP/s", "of the product", "Python, ms", "ratio", "goal", "holds",
 		"MiB", "Python, MiB", "ratio", "goal", "holds"}, steps)
 }

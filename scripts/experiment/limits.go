@@ -140,5 +140,5 @@ func limits(p productResults, cpu, clock benchResults) string {
 		}
 		rows = append(rows, row)
 	}
-	return report.MarkdownTable([]string{"case", "GFLOP a step", "goal", "at most, CPU time", "the goal needs", "at most, clock", "the goal needs"}, rows)
+	return report.MarkdownTable([]string{"case", "GFLOP per step", "goal", "limit, CPU time", "goal needs", "limit, wall clock", "goal needs"}, rows)
 }

@@ -235,7 +235,7 @@ func (r preferenceResults) markdown() string {
 			case run.Way != way.name:
 			case run.Reward != nil:
 				v := run.Reward
-				rewards = append(rewards, []string{"own answers to sums", fmt.Sprint(run.Seed), fmt.Sprint(v.N), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy, 100*v.Interval[0], 100*v.Interval[1]),
+				rewards = append(rewards, []string{"own completions, sums", fmt.Sprint(run.Seed), fmt.Sprint(v.N), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy, 100*v.Interval[0], 100*v.Interval[1]),
 					fmt.Sprintf("%.1f", 100*v.Longer.Value), fmt.Sprintf("%.4f", v.ECE), fmt.Sprintf("%.0f", run.CPUSeconds)})
 			case run.Teacher != nil:
 				d := run.Difference
@@ -254,11 +254,11 @@ func (r preferenceResults) markdown() string {
 				fmt.Sprintf("%.1f", 100*v.Longer.Value), fmt.Sprintf("%.4f", v.ECE), fmt.Sprintf("%.0f", r.Real.CPUSeconds[i])})
 		}
 	}
-	return "Sums of the digits of two numbers up to 99. All begin with a model of 2 layers and 64 features that has imitated worked solutions for 1,400 updates, 60 % of which leave the last digit out of their answer. Pairs: of its " +
-		"own answers to 3,000 exercises (6,000 for the reward model) a right one beside a wrong one, four pairs of an exercise at most. Greedy answers to 300 exercises that nothing was trained on, % right, with the paired 95 % interval of the difference.\n\n" +
-		report.MarkdownTable([]string{"learnt by", "seed", "before", "after", "difference", "CPU s"}, rows) +
-		"\nReward models on held-out pairs; that of sums begins with a model of 4 layers and 64 features that has imitated right solutions for 900 updates. Longer: % of the pairs whose better answer is the longer one, which is what a rule that looks at length alone would get (or 100 less it).\n\n" +
+	return "Sums of the digits of two numbers up to 99. All rows start from a model of 2 layers and width 64 after 1,400 SFT updates; 60 % of its demonstrations leave the last digit out of the answer. Pairs: a right and a wrong one of its " +
+		"own completions to 3,000 problems (6,000 for the reward model), at most four pairs per problem. Greedy accuracy on 300 unseen problems, %, with the paired 95 % interval of the difference.\n\n" +
+		report.MarkdownTable([]string{"method", "seed", "before", "after", "difference", "CPU s"}, rows) +
+		"\nReward models on held-out pairs. The one for sums starts from a model of 4 layers and width 64 after 900 SFT updates on correct demonstrations. Longer: % of the pairs whose better response is the longer one, the accuracy of a rule by length (or 100 minus it).\n\n" +
 		report.MarkdownTable([]string{"pairs", "seed", "held out", "accuracy %", "longer %", "ECE", "CPU s"}, rewards) +
-		"\nDistillation: the teacher is a model of 64 features that has imitated right solutions for 1,400 updates, the student one of 32 features after 700. For 1,500 updates the teacher corrects what the student writes. Greedy answers to the same 300 exercises, % right, and how much of the gap to the teacher is gone.\n\n" +
-		report.MarkdownTable([]string{"seed", "teacher", "student before", "after", "difference", "of the gap", "CPU s"}, students)
+		"\nDistillation: the teacher has width 64 and 1,400 SFT updates on correct demonstrations, the student width 32 and 700. The student trains for 1,500 updates on its own samples. Greedy accuracy on the same 300 problems, %, and how much of the gap to the teacher closed.\n\n" +
+		report.MarkdownTable([]string{"seed", "teacher", "student before", "after", "difference", "gap closed", "CPU s"}, students)
 }

@@ -53,7 +53,7 @@ func writeTables(page, folder string) error {
 			return err
 		}
 	}
-	for name, what := range map[string]string{"bench_classifier": "Seconds a step in fp32", "bench_language": "Seconds a step"} {
+	for name, what := range map[string]string{"bench_classifier": "Seconds per step in fp32", "bench_language": "Seconds per step"} {
 		var b benchResults
 		if err := readJSON(filepath.Join(folder, name+".json"), &b); err != nil {
 			return err
@@ -67,8 +67,8 @@ func writeTables(page, folder string) error {
 		into any
 		body func() string
 	}{
-		{"bench_cpu", &cpu, func() string { return cpu.goals("CPU seconds a step on") }},
-		{"bench_clock", &clock, func() string { return clock.goals("Seconds a step on") }},
+		{"bench_cpu", &cpu, func() string { return cpu.goals("CPU seconds per step on") }},
+		{"bench_clock", &clock, func() string { return clock.goals("Seconds per step on") }},
 		{"products", &products, func() string { return limits(products, cpu, clock) }},
 	} {
 		if err := add(timed.name, readJSON, timed.into, timed.body); err != nil {
@@ -133,7 +133,7 @@ func (r intentResults) markdown() string {
 				difference(c.Accuracy, 100, 1), difference(c.F1Macro, 100, 1), difference(c.ECE, 1, 4), difference(c.Brier, 1, 4)})
 		}
 	}
-	text += "\nDifferences from the checkpoint that a run went on from, with 95 % paired bootstrap intervals; \"all\" is the mean over seeds:\n\n"
+	text += "\nDifferences from the checkpoint, with paired 95 % bootstrap intervals; \"all\" is the mean over seeds:\n\n"
 	return text + report.MarkdownTable([]string{"run", "seed", "updates", "accuracy, points", "F1 macro, points", "ECE", "Brier"}, rows)
 }
 

@@ -252,15 +252,15 @@ func (r textResults) markdown() string {
 	for _, f := range r.Frozen {
 		total += f.Seconds
 	}
-	text := "Accuracy on test rows, %, mean ± standard deviation over seeds, and points from the supervised model of the same data. " +
-		fmt.Sprintf("In all %.0f minutes of processor time:\n\n", total/60) +
-		report.MarkdownTable([]string{"texts", "way", "seeds", "test rows", "accuracy %", "from supervised", "CPU s"}, rows)
+	text := "Accuracy on test rows, %, mean ± standard deviation over seeds, and points from the supervised model on the same data. " +
+		fmt.Sprintf("All runs took %.0f CPU minutes:\n\n", total/60) +
+		report.MarkdownTable([]string{"texts", "method", "seeds", "test rows", "accuracy %", "from supervised", "CPU s"}, rows)
 	if len(outside) > 0 {
-		text += "\nThe 150 intents with the texts that have none, by seed; the threshold was chosen on validation rows:\n\n" +
-			report.MarkdownTable([]string{"way", "seed", "accuracy without rejecting %", "threshold", "right and not rejected %", "out of scope rejected %", "others rejected %", "AUROC"}, outside)
+		text += "\nThe 150 intents and out-of-scope texts, by seed; the threshold was chosen on validation rows:\n\n" +
+			report.MarkdownTable([]string{"method", "seed", "accuracy without rejection %", "threshold", "right and accepted %", "out of scope rejected %", "in scope rejected %", "AUROC"}, outside)
 	}
 	if len(written) > 0 {
-		text += "\nA model of random weights that writes the label, GRPO after a warm-up, on 500 held-out words that chose nothing:\n\n" +
+		text += "\nA model of random weights that generates the label, GRPO after SFT, on 500 unseen words:\n\n" +
 			report.MarkdownTable([]string{"seed", "before RL %", "after the last step %", "CPU s"}, written)
 	}
 	return text

@@ -72,5 +72,5 @@ func (r weightsResults) markdown() string {
 			add(b.name+": that, and what steps leave", x.Weights, x.Held)
 		}
 	}
-	return report.MarkdownTable([]string{"what", "weights, MiB", "memory of no file, MiB", "of the weights"}, rows)
+	return report.MarkdownTable([]string{"what", "weights, MiB", "anonymous memory, MiB", "ratio"}, rows)
 }
