@@ -7,20 +7,18 @@ import (
 	"github.com/expr-lang/expr/ast"
 )
 
-// expression is a reward expression, checked and ready to be evaluated and
-// differentiated. The grammar and the syntax errors are expr's; names, types and
-// derivatives are ours, since expr's own machine has no derivatives.
+// expression is a parsed and checked reward expression, ready to evaluate and differentiate. The grammar and the syntax
+// errors are expr's. Names, types and derivatives are implemented here, because expr has no derivatives.
 type expression struct {
 	root  *node
 	nodes int // node ids run from 0 to nodes-1
 }
 
-// node is one operation. Every value is a float64: conditions are 0 and 1, labels are
-// their index.
+// node is one operation. Every value is a float64: conditions are 0 and 1, labels are their index.
 type node struct {
 	op    operation
 	kind  valueKind
-	reads bool // a derivative with respect to the probabilities exists below
+	reads bool // the subtree has a derivative with respect to the probabilities
 	id    int
 	value float64 // of a constant
 	args  []*node
@@ -85,7 +83,7 @@ func compileDifferentiable(source string, labels []string) (*expression, error) 
 		return nil, err
 	}
 	if root.kind == labelName {
-		return nil, errorAt(tree.Node, "the reward is a label, not a number or a condition")
+		return nil, errorAt(tree.Node, "the reward must be a number or a condition, not a label")
 	}
 	return &expression{root: root, nodes: c.nodes}, nil
 }
@@ -152,7 +150,7 @@ func (c *compiler) compile(n ast.Node) (*node, error) {
 			return c.call(n, callee.Value, n.Arguments)
 		}
 	}
-	return nil, errorAt(n, "this construct has no derivative here: use numbers, names, operators, conditions and %s", strings.Join(expressionFunctions, ", "))
+	return nil, errorAt(n, "this construct is not supported; use numbers, names, operators, conditions and %s", strings.Join(expressionFunctions, ", "))
 }
 
 func (c *compiler) identifier(n *ast.IdentifierNode) (*node, error) {
@@ -168,9 +166,9 @@ func (c *compiler) identifier(n *ast.IdentifierNode) (*node, error) {
 	case "label":
 		return c.node(opTruth, labelName), nil
 	case "probs":
-		return nil, errorAt(n, "probs is a list: write probs[0], probs[%q], probs[label], max(probs) or min(probs)", c.labels[0])
+		return nil, errorAt(n, "probs is a list; write probs[0], probs[%q], probs[label], max(probs) or min(probs)", c.labels[0])
 	}
-	return nil, errorAt(n, "unknown name %s%s: known are %s", hintQuote(n.Value), didYouMean(n.Value, expressionNames), strings.Join(expressionNames, ", "))
+	return nil, errorAt(n, "unknown name %s%s; use %s", hintQuote(n.Value), didYouMean(n.Value, expressionNames), strings.Join(expressionNames, ", "))
 }
 
 func (c *compiler) labelIndex(n ast.Node, name string) (int, error) {
@@ -181,25 +179,24 @@ func (c *compiler) labelIndex(n ast.Node, name string) (int, error) {
 	return index, nil
 }
 
-// number compiles n and requires a number.
+// number compiles n, which must be a number.
 func (c *compiler) number(n ast.Node) (*node, error) {
 	compiled, err := c.compile(n)
 	if err == nil && compiled.kind != number {
-		err = errorAt(n, "%s stands where a number is needed", compiled.kind)
+		err = errorAt(n, "got %s, want a number", compiled.kind)
 	}
 	return compiled, err
 }
 
-// condition compiles n and requires a condition, or a number such as correct, which
-// holds unless it is 0. Neither may depend on the probabilities: what it decides would
-// jump where it changes.
+// condition compiles n, which must be a condition, or a number such as correct (true unless 0). It must not depend on the
+// probabilities: the reward would jump where the condition changes.
 func (c *compiler) condition(n ast.Node) (*node, error) {
 	compiled, err := c.compile(n)
 	switch {
 	case err != nil:
 		return nil, err
 	case compiled.kind == labelName:
-		return nil, errorAt(n, "a label stands where a condition is needed")
+		return nil, errorAt(n, "got a label, want a condition")
 	case compiled.reads:
 		return nil, errorJumps(n)
 	}
@@ -207,7 +204,7 @@ func (c *compiler) condition(n ast.Node) (*node, error) {
 }
 
 func errorJumps(n ast.Node) error {
-	return errorAt(n, "a condition on probabilities jumps and has no derivative: use max, min or abs")
+	return errorAt(n, "a condition on probabilities has no derivative; use max, min or abs")
 }
 
 func (c *compiler) unary(n *ast.UnaryNode) (*node, error) {
@@ -278,7 +275,7 @@ func (c *compiler) comparison(n *ast.BinaryNode) (*node, error) {
 		return nil, err
 	}
 	if left.kind != right.kind {
-		return nil, errorAt(n, "%s is compared with %s", left.kind, right.kind)
+		return nil, errorAt(n, "cannot compare %s with %s", left.kind, right.kind)
 	}
 	if left.reads || right.reads {
 		return nil, errorJumps(n)
@@ -290,7 +287,7 @@ func (c *compiler) comparison(n *ast.BinaryNode) (*node, error) {
 		return c.node(opNot, condition, c.node(opEqual, condition, left, right)), nil
 	}
 	if left.kind != number {
-		return nil, errorAt(n, "%s is ordered by %s: only numbers have an order", left.kind, n.Operator)
+		return nil, errorAt(n, "%s has no order, so %s needs numbers", left.kind, n.Operator)
 	}
 	switch n.Operator {
 	case "<":
@@ -304,11 +301,11 @@ func (c *compiler) comparison(n *ast.BinaryNode) (*node, error) {
 	}
 }
 
-// in compiles membership in a written list, as label in ["law", "math"].
+// in compiles membership in a list literal: label in ["law", "math"].
 func (c *compiler) in(n *ast.BinaryNode) (*node, error) {
 	list, ok := n.Right.(*ast.ArrayNode)
 	if !ok {
-		return nil, errorAt(n, `in needs a written list, as in label in [%q]`, c.labels[0])
+		return nil, errorAt(n, `in needs a list literal: label in [%q]`, c.labels[0])
 	}
 	left, err := c.compile(n.Left)
 	if err != nil {
@@ -324,7 +321,7 @@ func (c *compiler) in(n *ast.BinaryNode) (*node, error) {
 			return nil, err
 		}
 		if right.kind != left.kind {
-			return nil, errorAt(element, "%s is compared with %s", left.kind, right.kind)
+			return nil, errorAt(element, "cannot compare %s with %s", left.kind, right.kind)
 		}
 		if right.reads {
 			return nil, errorJumps(element)
@@ -358,7 +355,7 @@ func (c *compiler) member(n *ast.MemberNode) (*node, error) {
 	}
 	if index, ok := n.Property.(*ast.IntegerNode); ok {
 		if index.Value < 0 || index.Value >= len(c.labels) {
-			return nil, errorAt(index, "index %d is out of range: there are %d labels, from 0", index.Value, len(c.labels))
+			return nil, errorAt(index, "index %d is out of range; %d labels are numbered from 0", index.Value, len(c.labels))
 		}
 		return c.node(opProb, number, c.constant(number, float64(index.Value))), nil
 	}
@@ -367,7 +364,7 @@ func (c *compiler) member(n *ast.MemberNode) (*node, error) {
 		return nil, err
 	}
 	if index.kind != labelName {
-		return nil, errorAt(n.Property, "the index of probs must be a whole number or a label")
+		return nil, errorAt(n.Property, "probs needs an integer index or a label")
 	}
 	return c.node(opProb, number, index), nil
 }
@@ -390,10 +387,10 @@ func (c *compiler) call(n ast.Node, name string, arguments []ast.Node) (*node, e
 	case "min":
 		op, most = opMin, maxExpression
 	default:
-		return nil, errorAt(n, "function %s is not available in rewards%s: use %s", hintQuote(name), didYouMean(name, expressionFunctions), strings.Join(expressionFunctions, ", "))
+		return nil, errorAt(n, "unknown function %s%s; use %s", hintQuote(name), didYouMean(name, expressionFunctions), strings.Join(expressionFunctions, ", "))
 	}
 	if len(arguments) < least || len(arguments) > most {
-		return nil, errorAt(n, "%s is given %d arguments", name, len(arguments))
+		return nil, errorAt(n, "%s does not take %d arguments", name, len(arguments))
 	}
 	var args []*node
 	for _, argument := range arguments {

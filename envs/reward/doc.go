@@ -1,73 +1,64 @@
-// Package reward turns what a user writes as a list of rewards into numbers.
+// Package reward parses a list of rewards and computes it.
 //
-// A list is NAME[=WEIGHT], joined by commas, and the total of a sample is the sum of
-// weight·reward. NAME is a registered reward or one of the task's. Some take an argument behind
-// a colon, some options in brackets:
+// A list is NAME[=WEIGHT], joined by commas. The total of a sample is Σ weight·reward. NAME is a registered reward or a
+// reward of the task. Some take an argument after a colon, some take options in brackets:
 //
 //	accuracy,expr:'length > 200 ? -1 : 0'=0.5,cmd:./grader=0.2,model:models/preference_reward
 //	brief(words=40)=0.1
 //
-// A weight is a finite number other than 0, from −1e6 to 1e6, and 1 if none is given. An
-// argument stands in quotes, ' or ". They may be left out, as a shell may have removed them: an
-// expression then ends at the next comma outside of brackets and string literals, any other
-// argument at the next comma outside of quotes, and a single = begins the weight. Spaces around
-// pieces do not matter.
+// A weight is a finite number from −1e6 to 1e6 other than 0; the default is 1. Arguments are quoted with ' or ". A shell may
+// have removed the quotes: an expression then ends at the next comma outside brackets and string literals, another argument
+// at the next comma outside quotes, and a single = starts the weight. Spaces around items are ignored.
 //
-// [Labels] scores classifiers, whose action is one of a fixed list of labels; [Text] scores
-// completions of language models. A reward that fails, by an error, by taking too long or with a
-// value that is not finite, is missing data: the sample has no total. It never counts as 0.
+// [Labels] scores classifiers, whose action is one of a fixed list of labels. [Text] scores completions of language models.
+// A reward fails by an error, a timeout or a value that is not finite. The sample then has no total; it never counts as 0.
 //
-// # Rewards of your own
+// # Custom rewards
 //
-// [Register] adds a reward, usually from an init function; [Function] makes a definition of one
-// Go function. The built-in rewards are registered in the same way.
+// [Register] adds a reward, usually from an init function. [Function] defines a reward by one Go function. The built-in
+// rewards are registered in the same way.
 //
 // # Models
 //
-// model:DIR is the score of a reward model, or of a classifier: what its one output says of
-// the prompt and what was written, or with model:DIR#LABEL the probability of one of several
-// labels. Of a list for labels, the label is what was written. See [Centre] for its zero.
+// model:DIR is the score of a reward model or classifier: its single output for the prompt and the completion. With
+// model:DIR#LABEL it is the probability of a label. For label policies, the completion is the label. [Centre] sets its
+// zero.
 //
 // # Rubrics
 //
-// rubric:FILE asks a judge, a language model, questions to be answered by Yes or No about what
-// was written. FILE is a list in YAML or JSON of questions with weights:
+// rubric:FILE asks a judge, a language model, yes/no questions about the completion. FILE is a list of questions with
+// weights, in YAML or JSON:
 //
 //   - question: Is the answer right?
 //     weight: 2
 //   - question: Does it insult the reader?
 //     weight: -1
 //
-// and the reward is Σ w·P(Yes) / Σ |w|, with weight 1 where none is given.
+// The reward is Σ w·P(Yes) / Σ |w|; the default weight is 1.
 //
 // # Programs
 //
-// cmd:PROGRAM ARGS starts a program at the first question, in the folder of this process and
-// without a shell: words are parted by spaces, and may stand in quotes. It reads a question a
-// line and writes an answer a line, both JSON, in any order, and ends when its input does. Up
-// to 64 questions wait at a time; a line has 1 MiB at most. Asked about a text:
+// cmd:PROGRAM ARGS starts a program at the first question, in the working directory and without a shell. Spaces separate
+// words; words may be quoted. The program reads one JSON question per line, writes one JSON reply per line in any order,
+// and exits at end of input. Up to 64 questions are in flight; a line has at most 1 MiB. A question about a text:
 //
 //	{"id":7,"prompt":"1 + 1?","text":"It is 2.","written":"It is 2.","answer":"2","truth":"2","correct":true,"formatted":false}
 //
-// text is the turn to be judged and written all that was written up to its end; answer,
-// truth, correct and formatted are null where the task has not judged the episode yet.
-// Asked about a label:
+// text is the turn to score; written is everything up to its end. answer, truth, correct and formatted are null if the
+// task has not verified the episode yet. A question about a label:
 //
 //	{"id":7,"text":"Who may sue?","predicted":"law","label":"law"}
 //
-// The answer has a finite number, or says why there is none:
+// The reply has a finite number, or says why there is none:
 //
 //	{"id":7,"reward":0.5}
 //	{"id":8,"reward":null,"error":"the model is busy"}
 //
-// What the program writes must reach its standard output at once: most languages keep lines
-// back unless told to flush them.
+// The program must flush its output after each line.
 //
-// Each question has [Options.Timeout] from when those before it were answered, the first one
-// from the program's start. After it the question has failed, and the program is killed, with
-// all that it started in its process group, and started again for the other questions. The
-// same happens where it writes something else than an answer. A program that ends is started
-// again too, and asked again what it left open; where it ended without any answer, the first
-// of its questions has failed. After three starts in a row without an answer all questions
-// fail. Errors quote the last line that the program wrote to its standard error.
+// Each question has [Options.Timeout], counted from the reply to the one before it, for the first one from the start of
+// the program. After a timeout or an invalid line, the question fails, and rltrain kills the program's process group and
+// restarts it for the remaining questions. A program that exits is restarted too, and gets its open questions again; if it
+// exited without any reply, the first of them fails. After three starts in a row without a reply, all questions fail.
+// Errors quote the last line of the program's standard error.
 package reward

@@ -11,19 +11,17 @@ import (
 )
 
 const (
-	// maxExpression bounds the length of an expression in bytes, and with it the depth
-	// of the recursion over it.
+	// maxExpression bounds the length in bytes, and so the depth of recursion.
 	maxExpression = 4096
-	// maxNodes bounds the work of an evaluation. Length alone does not: each link of a
-	// chained comparison a < b < c stands twice in expr's tree.
+	// maxNodes bounds the work of an evaluation. Length alone does not: expr's tree repeats each operand of a chained
+	// comparison a < b < c.
 	maxNodes = 10000
 )
 
-// parseExpression reads an expression of either kind of policy, as far as both have one
-// language.
+// parseExpression reads an expression, as far as both kinds of policies share a grammar.
 func parseExpression(source string) (*parser.Tree, error) {
 	if len(source) > maxExpression {
-		return nil, fmt.Errorf("the expression has %d bytes: write at most %d", len(source), maxExpression)
+		return nil, fmt.Errorf("the expression has %d bytes, maximum %d", len(source), maxExpression)
 	}
 	if strings.TrimSpace(source) == "" {
 		return nil, errors.New("the expression is empty")
@@ -32,7 +30,7 @@ func parseExpression(source string) (*parser.Tree, error) {
 	return tree, inColumn(err)
 }
 
-// inColumn puts an error of expr on one line, with the column in place of an excerpt.
+// inColumn rewrites an error of expr to one line with the column instead of an excerpt.
 func inColumn(err error) error {
 	var at *file.Error
 	if errors.As(err, &at) {
@@ -41,16 +39,15 @@ func inColumn(err error) error {
 	return err
 }
 
-// errorAt names the column, counted in characters from 1, where a node begins or has
-// its operator.
+// errorAt reports the column of a node or its operator, in characters from 1.
 func errorAt(n ast.Node, format string, args ...any) error {
 	if c, ok := n.(*ast.ConditionalNode); ok {
-		n = c.Cond // expr gives a conditional no place, or that of its end
+		n = c.Cond // expr gives a conditional no position, or that of its end
 	}
 	return fmt.Errorf("column %d: %s", n.Location().From+1, fmt.Sprintf(format, args...))
 }
 
-// errTooMany refuses an expression past maxNodes.
+// errTooMany reports an expression with more than maxNodes nodes.
 func errTooMany(n ast.Node) error {
-	return errorAt(n, "the expression has more than %d operations: make it simpler", maxNodes)
+	return errorAt(n, "the expression has more than %d operations; simplify it", maxNodes)
 }

@@ -2,27 +2,25 @@ package reward
 
 import "math"
 
-// evaluation evaluates an expression for one label scored, and differentiates it by
-// reverse accumulation over its tree: forward keeps every value, backward carries the
-// adjoint of each node down to the three inputs that depend on the probabilities.
+// evaluation evaluates an expression for one label and differentiates it by reverse accumulation: forward keeps every
+// value, backward carries the adjoint of each node to the three inputs that depend on the probabilities.
 type evaluation struct {
 	values        []float64 // by node id
 	action, truth int
 	probs         []float64
 	entropy       float64
 
-	gradient       []float64 // by label, added to
+	gradient       []float64 // by label, accumulated
 	entropyAdjoint float64
 }
 
-// value returns R_action. probs may be nil for an expression that does not read them.
+// value returns R_action. probs may be nil if the expression does not read them.
 func (e *evaluation) value(x *expression, action, truth int, probs []float64) float64 {
 	e.action, e.truth, e.probs = action, truth, probs
 	return e.forward(x.root)
 }
 
-// expected returns Σ_a π_a·R_a and fills grad, which is 0 before, with
-// R_k + Σ_a π_a·∂R_a/∂π_k.
+// expected returns Σ_a π_a·R_a and writes R_k + Σ_a π_a·∂R_a/∂π_k to grad, which must be zero.
 func (e *evaluation) expected(x *expression, truth int, probs, grad []float64) float64 {
 	e.gradient, e.entropyAdjoint = grad, 0
 	e.entropy = entropyOf(probs)
@@ -52,9 +50,8 @@ func entropyOf(probs []float64) float64 {
 	return h
 }
 
-// entropySlope is ∂H/∂p = −log p − 1. It has no bound as p goes to 0, where a softmax
-// multiplies it by p and the product goes to 0; a probability that underflowed to 0
-// takes the slope at the smallest float32, which keeps that product 0 and not NaN.
+// entropySlope is ∂H/∂p = −log p − 1. It is unbounded as p → 0, but softmax multiplies it by p. A p that underflowed to 0
+// uses the slope at the smallest float32, so that the product is 0 and not NaN.
 func entropySlope(p float64) float64 {
 	if p == 0 {
 		p = math.SmallestNonzeroFloat32
@@ -138,10 +135,10 @@ func (e *evaluation) compute(n *node) float64 {
 	case opLessEqual:
 		return truthValue(a <= b)
 	}
-	panic("reward: a reward expression holds an operation without a meaning")
+	panic("reward: unknown operation in an expression")
 }
 
-// extreme returns the largest or smallest argument, NaN when one is NaN.
+// extreme returns the largest or smallest argument, or NaN if one is NaN.
 func (e *evaluation) extreme(n *node) float64 {
 	best := e.forward(n.args[0])
 	for _, arg := range n.args[1:] {
@@ -153,7 +150,7 @@ func (e *evaluation) extreme(n *node) float64 {
 	return best
 }
 
-// backward adds adjoint·∂n/∂π to the gradient, using the values forward left.
+// backward adds adjoint·∂n/∂π to the gradient, from the values of forward.
 func (e *evaluation) backward(n *node, adjoint float64) {
 	if !n.reads {
 		return
@@ -212,7 +209,7 @@ func (e *evaluation) backward(n *node, adjoint float64) {
 	}
 }
 
-// powerSlopeBase is ∂a^b/∂a; a^0 is 1 everywhere, also at a = 0.
+// powerSlopeBase is ∂a^b/∂a; a^0 is 1 everywhere, even at a = 0.
 func powerSlopeBase(a, b float64) float64 {
 	if b == 0 {
 		return 0

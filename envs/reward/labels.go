@@ -15,52 +15,49 @@ import (
 
 // Labels is a list of rewards for a classifier, whose action is one of a fixed list of labels.
 //
-// Two kinds of rewards exist. A sampled reward needs the chosen label only: Score gives it
-// and a policy gradient learns from it. A reward that reads the policy's own probabilities
-// changes when they do, which a policy gradient does not see: Expected gives the exact
-// objective over all labels and its gradient. ReadsProbs says which of the two to call.
+// Rewards come in two kinds. A sampled reward needs only the chosen label: Score computes it, for policy gradients. A
+// reward that reads the policy's probabilities changes with them, which a policy gradient ignores: Expected gives the
+// exact objective over all labels and its gradient. ReadsProbs says which one to call.
 //
-// Scoring changes nothing: between two calls of Observe rewards stay the same functions, so a
-// rollout can be scored again in each epoch of an update, and a validation needs no care. A
-// Labels is not safe for concurrent use.
+// Scoring has no side effects: rewards are fixed functions between two calls of Observe. Update epochs and validation may
+// score again. A Labels is not safe for concurrent use.
 type Labels struct {
 	labels  []string
 	pieces  []piece
-	rewards []LabelReward // of the pieces
+	rewards []LabelReward // one per piece
 }
 
-// Choice is a label that a policy chose for a text.
+// Choice is the label that a policy chose for a text.
 type Choice struct {
-	Text          string // only programs see it
-	Action, Truth int    // indices of the labels
+	Text          string // for programs and models
+	Action, Truth int    // label indices
 }
 
-// ParseLabels reads a list of rewards, see the package's description. The names are
+// ParseLabels reads a list of rewards; see the package documentation. The task's rewards are
 //
-//	accuracy      1 for the right label, else 0
+//	accuracy      1 for the correct label, else 0
 //	f1            the first-order change of macro F1, see [Labels.Observe]
 //	calibration   a proper scoring rule of the probabilities, see [Labels.Expected]
 //
-// EXPR is written in the language of github.com/expr-lang/expr, restricted to what can be
-// differentiated, and yields a number or a condition, which counts as 1 or 0. It knows
+// EXPR uses the language of github.com/expr-lang/expr, restricted to differentiable constructs. Its value is a number or a
+// condition, which counts as 1 or 0. Its names are
 //
-//	correct      1 when the label scored is the true one, else 0; also a condition
-//	confidence   the policy's probability of the label scored
-//	entropy      the entropy of the policy's probabilities, nats
+//	correct      1 if the scored label is the true one, else 0; also a condition
+//	confidence   the policy's probability of the scored label
+//	entropy      the entropy of the policy, in nats
 //	probs[…]     the probability of a label, by index, name, or label and predicted
-//	predicted    the label scored; for == and != and in
+//	predicted    the scored label; for == and != and in
 //	label        the true label; likewise
 //	+ - * / ** ^   abs exp log max min pow sqrt   max(probs) min(probs)
 //	c ? a : b    if c { a } else { b }   and or not && || ! == != < <= > >= in
 //
-// A comparison of probabilities jumps and so has no derivative: it is an error, as is
-// everything else outside this list; max, min and abs bend instead. At their kinks the
-// derivative is that of the first argument that attains the value, and 0 for abs.
+// A comparison of probabilities has no derivative and is an error, like everything not listed here; use max, min and abs.
+// At their kinks, the derivative is that of the first argument that attains the value, and 0 for abs.
 //
-// A program or a model judges the label that was chosen, so it cannot stand beside a reward that
-// reads probabilities. A program has to exist, and is started by the first Score; a model is opened.
+// A program or a model scores the chosen label only, so it cannot be combined with a reward that reads probabilities.
+// ParseLabels checks that programs exist and opens models. The first Score starts the programs.
 //
-// Errors name the piece and, in an expression, the column.
+// Errors name the reward and, in an expression, the column.
 func ParseLabels(spec string, labels []string, o Options) (*Labels, error) {
 	if len(labels) == 0 {
 		return nil, errors.New("rewards need at least one label")
@@ -81,18 +78,18 @@ func ParseLabels(spec string, labels []string, o Options) (*Labels, error) {
 		r.rewards = append(r.rewards, one)
 	}
 	if r.ReadsProbs() && !r.Enumerable() {
-		return nil, errors.New("a program, a model or a function scores the chosen label, a reward that reads probabilities (calibration, confidence, entropy, probs) all of them: the two cannot be in one list")
+		return nil, errors.New("programs, models and functions score only the chosen label, so they cannot be combined with rewards that read probabilities (calibration, confidence, entropy, probs); remove one kind")
 	}
 	return r, nil
 }
 
-// ofLabels makes the reward of a piece. One of completions scores the label as what was generated.
+// ofLabels builds the reward of a piece. A reward of completions scores the label as the completion.
 func (p piece) ofLabels(s Setup) (LabelReward, error) {
 	if p.of.Labels != nil {
 		return p.of.Labels(s)
 	}
 	if p.of.NeedsJudge {
-		return LabelReward{}, errors.New("it asks a language model about completions, and scores no labels")
+		return LabelReward{}, errors.New("it scores generated text, not labels")
 	}
 	text, err := p.of.Text(s)
 	r := LabelReward{State: text.State, Restore: text.Restore, Close: text.Close, Choices: func(ctx context.Context, choices []Choice) ([]float64, []error) {
@@ -135,10 +132,10 @@ func init() {
 			return TextReward{Batch: x.score}, nil
 		},
 	})
-	Register(Definition{Name: "cmd", Argument: "'PROGRAM ARGS'", Help: "answer of a program to a line of JSON", Text: textProgram, Labels: labelProgram})
+	Register(Definition{Name: "cmd", Argument: "'PROGRAM ARGS'", Help: "score from a program, over JSON lines", Text: textProgram, Labels: labelProgram})
 }
 
-// correct is the reward accuracy of completions.
+// correct is the reward accuracy for completions.
 func correct(_ context.Context, c envs.Completion) (float64, error) {
 	if c.Info == nil && math.IsNaN(c.Reward) {
 		return 0, errors.New("the task could not verify the answer")
@@ -160,22 +157,22 @@ func labelExpression(s Setup) (LabelReward, error) {
 	}, nil
 }
 
-// Names are the rewards' names, in the order of the list.
+// Names returns the rewards' names, in list order.
 func (r *Labels) Names() []string { return names(r.pieces) }
 
-// ReadsProbs says whether a reward reads the policy's probabilities, so that Expected must
-// be used and Score must not. It is known from the list alone.
+// ReadsProbs reports whether a reward reads the policy's probabilities. Then Expected must be used, not Score. It depends
+// only on the list.
 func (r *Labels) ReadsProbs() bool {
 	return slices.ContainsFunc(r.rewards, func(one LabelReward) bool { return one.ReadsProbs })
 }
 
-// Enumerable says whether Expected can be used: no reward scores chosen labels only.
+// Enumerable reports whether Expected can be used: every reward can score all labels.
 func (r *Labels) Enumerable() bool {
 	return !slices.ContainsFunc(r.rewards, func(one LabelReward) bool { return one.Expected == nil })
 }
 
-// Score scores choices; see [Scores] for failures. The only error is that of ctx. It panics
-// when ReadsProbs.
+// Score computes the rewards of choices; see [Scores] for failures. It returns only errors of ctx. It panics if
+// ReadsProbs.
 func (r *Labels) Score(ctx context.Context, choices []Choice) (Scores, error) {
 	if r.ReadsProbs() {
 		panic("reward.Labels.Score: a reward reads the policy's probabilities; use Expected")
@@ -202,7 +199,7 @@ func (r *Labels) Score(ctx context.Context, choices []Choice) (Scores, error) {
 	return weigh(r.pieces, said, len(choices)), nil
 }
 
-// labelCompletions are choices as rewards of completions see them: the label is what was generated.
+// labelCompletions are the choices as rewards of completions see them: the completion is the label.
 func labelCompletions(labels []string, choices []Choice) []envs.Completion {
 	all := make([]envs.Completion, len(choices))
 	for i, c := range choices {
@@ -215,7 +212,7 @@ func labelCompletions(labels []string, choices []Choice) []envs.Completion {
 	return all
 }
 
-// labelQuestion is what a program is asked about a choice.
+// labelQuestion is the question to a program about a choice.
 type labelQuestion struct {
 	ID        uint64 `json:"id"`
 	Text      string `json:"text"`
@@ -237,26 +234,24 @@ func labelProgram(s Setup) (LabelReward, error) {
 	}}, nil
 }
 
-// Expected returns the objective of S samples, each the reward expected over the policy's
-// own choice, and its exact gradient with respect to the probabilities:
+// Expected returns the objective of S samples, the expected reward of each under the policy, and its exact gradient with
+// respect to the probabilities:
 //
 //	J(π) = Σ_a π_a·R_a(π)          grad_k = ∂J/∂π_k = R_k + Σ_a π_a·∂R_a/∂π_k
 //
-// truths are S indices of labels; probs is π [S, C] and so is grad. The probabilities count
-// as free variables: chaining grad through a softmax brings in that they sum to 1. To be
-// maximised.
+// truths has S label indices; probs is π [S, C], and so is grad. The probabilities are free variables: the chain rule
+// through a softmax accounts for their sum of 1. The objective is to be maximised.
 //
-// The parts of a weighted sum:
+// The terms of the weighted sum:
 //
 //	accuracy, f1   R_a does not depend on π: J = Σ_a π_a·r(a)
-//	calibration    R = 1 − ½·Σ_k (π_k − 1[k = truth])², whatever a is: the Brier score
-//	               turned into a reward in [0,1]. It is a proper scoring rule: on average
-//	               over the truths of an input it is highest at their true frequencies
+//	calibration    R = 1 − ½·Σ_k (π_k − 1[k = truth])², for every a: the Brier score
+//	               as a reward in [0,1]. It is a proper scoring rule: its mean over the
+//	               truths of an input is highest at their true frequencies
 //	expr:…         by reverse-mode differentiation of the expression
 //
-// A sample whose reward or gradient is not finite has failed: its total is NaN, its gradient
-// 0. Gradients fit float32. It panics when the lengths do not fit the labels, or when not
-// Enumerable.
+// A sample with a reward or gradient that is not finite fails: its total is NaN, its gradient 0. Gradients fit float32.
+// Expected panics if the lengths do not match the labels, or if not Enumerable.
 func (r *Labels) Expected(truths []int, probs []float32) (scores Scores, grad []float64) {
 	classes := len(r.labels)
 	if len(probs) != len(truths)*classes || !r.Enumerable() {
@@ -315,8 +310,8 @@ func expectedCalibration(truth int, probs, grad []float64) float64 {
 	return total * reward
 }
 
-// Observe tells rewards that remember, as f1 does, what was chosen in a rollout and what it was
-// worth. Call it once for each rollout, behind Score or Expected.
+// Observe passes a rollout's choices and rewards to stateful rewards such as f1. Call it once per rollout, after Score or
+// Expected.
 func (r *Labels) Observe(choices []Choice, s Scores) {
 	for j, one := range r.rewards {
 		if one.Observe != nil {
@@ -325,17 +320,17 @@ func (r *Labels) Observe(choices []Choice, s Scores) {
 	}
 }
 
-// State is what the rewards remember, for a checkpoint.
+// State returns the state of all rewards, for a checkpoint.
 func (r *Labels) State() State {
 	return stateOf(r.pieces, func(i int) func() any { return r.rewards[i].State })
 }
 
-// Restore continues from s; a state of other rewards or of other labels is an error.
+// Restore continues from s. A state of other rewards or labels is an error.
 func (r *Labels) Restore(s State) error {
 	return s.restore(r.pieces, func(i int) func(json.RawMessage) error { return r.rewards[i].Restore })
 }
 
-// Close ends the programs. Nothing can be scored by them after it.
+// Close stops the programs. They cannot score anything afterwards.
 func (r *Labels) Close() {
 	for _, one := range r.rewards {
 		if one.Close != nil {

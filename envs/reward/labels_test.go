@@ -288,11 +288,11 @@ func TestRestoreRefuses(t *testing.T) {
 		state  State
 		want   string
 	}{
-		{"accuracy", []string{"a", "b"}, state, `the state is of ["accuracy" "f1"], the list is ["accuracy"]`},
-		{"f1,accuracy", []string{"a", "b"}, state, `the list is ["f1" "accuracy"]`},
-		{"accuracy,f1", []string{"a", "b", "c"}, state, "2 entries for 3 labels"},
+		{"accuracy", []string{"a", "b"}, state, `the checkpoint has rewards ["accuracy" "f1"], the run has ["accuracy"]`},
+		{"f1,accuracy", []string{"a", "b"}, state, `the run has ["f1" "accuracy"]`},
+		{"accuracy,f1", []string{"a", "b", "c"}, state, "2 entries"},
 		{"accuracy,f1", []string{"a", "b"}, without, `the state of "f1" is missing`},
-		{"accuracy,f1", []string{"a", "b"}, broken, "field predicted has the count -1"},
+		{"accuracy,f1", []string{"a", "b"}, broken, "invalid count -1"},
 	} {
 		r := parseLabels(t, test.spec, test.labels...)
 		before := r.State()

@@ -13,22 +13,22 @@ import (
 	"github.com/rltrain/rltrain/internal/nearest"
 )
 
-// Options are what all rewards of a list share.
+// Options are shared by all rewards of a list.
 type Options struct {
-	// Timeout is how long a Go function or a program may take for one score; 0 is a minute, a negative one an error.
+	// Timeout limits one call of a Go function or program; 0 is a minute, negative is an error.
 	Timeout time.Duration
-	// Critic opens the model that model:DIR names; nil makes such a piece an error.
+	// Critic opens the model named by model:DIR; nil makes such a reward an error.
 	Critic func(name string) (envs.Critic, error)
-	// NoTruth says that no task verifies the completions: rewards that need that are unknown.
+	// NoTruth means that no task verifies the completions; rewards with NeedsTruth are then unknown.
 	NoTruth bool
-	// Judge is the language model that rewards such as rubrics ask; nil makes them an error.
+	// Judge is the language model for rewards such as rubrics; nil makes them an error.
 	Judge envs.Scorer
 }
 
-// complete fills in the timeout.
+// complete sets the default timeout.
 func (o Options) complete() (Options, error) {
 	if o.Timeout < 0 {
-		return o, fmt.Errorf("rewards: the timeout is %v: it must not be negative", o.Timeout)
+		return o, fmt.Errorf("rewards: timeout %v is negative", o.Timeout)
 	}
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
@@ -36,24 +36,24 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// maxWeight keeps a total within float32 for all values that make sense.
+// maxWeight keeps totals within float32 for all plausible rewards.
 const maxWeight = 1e6
 
 // piece is one reward of a list.
 type piece struct {
 	of       *Definition
-	name     string // as written, in errors and statistics
+	name     string // as written, in errors and metrics
 	argument string
 	options  any
 	weight   float64
 }
 
-// setup is what the reward is told.
+// setup returns the Setup for the reward.
 func (p piece) setup(o Options, labels []string) Setup {
 	return Setup{Argument: p.argument, Options: p.options, Labels: labels, Timeout: o.Timeout, Judge: o.Judge, Critic: o.Critic}
 }
 
-// parseList reads a list of the rewards that are known.
+// parseList reads a list of known rewards.
 func parseList(list string, known []Definition) ([]piece, error) {
 	var pieces []piece
 	for more := true; more; {
@@ -67,14 +67,14 @@ func parseList(list string, known []Definition) ([]piece, error) {
 			return nil, err
 		}
 		if slices.ContainsFunc(pieces, func(other piece) bool { return other.name == p.name }) {
-			return nil, fmt.Errorf("reward %s is given twice: give it once, with the sum of the weights", hintQuote(p.name))
+			return nil, fmt.Errorf("reward %s occurs twice; write it once, with the sum of the weights", hintQuote(p.name))
 		}
 		pieces = append(pieces, p)
 	}
 	return pieces, nil
 }
 
-// writtenPiece is a piece before anything in it is checked.
+// writtenPiece is a piece before validation.
 type writtenPiece struct {
 	of       *Definition // of NAME:ARGUMENT; else nil
 	body     string      // the argument, or all but the weight
@@ -92,7 +92,7 @@ func (w writtenPiece) piece(known []Definition) (piece, error) {
 	if w.weighted {
 		weight, err := strconv.ParseFloat(w.weight, 64)
 		if err != nil || !finite(weight) || weight == 0 || math.Abs(weight) > maxWeight {
-			return p, fmt.Errorf("reward %s has the weight %s: write a number other than 0 from -1e6 to 1e6", hintQuote(p.name), hintQuote(w.weight))
+			return p, fmt.Errorf("reward %s has weight %s; use a number from -1e6 to 1e6 other than 0", hintQuote(p.name), hintQuote(w.weight))
 		}
 		p.weight = weight
 	}
@@ -113,15 +113,15 @@ func (p *piece) find(body string, known []Definition) error {
 	slices.Sort(choices)
 	switch {
 	case body == "":
-		return fmt.Errorf("the list of rewards has an empty piece: choose from %s", strings.Join(choices, ", "))
+		return fmt.Errorf("the list of rewards has an empty item; choose from %s", strings.Join(choices, ", "))
 	case p.of == nil:
-		return fmt.Errorf("reward %s is unknown%s: choose from %s", hintQuote(name), didYouMean(name, names), strings.Join(choices, ", "))
+		return fmt.Errorf("unknown reward %s%s; choose from %s", hintQuote(name), didYouMean(name, names), strings.Join(choices, ", "))
 	case p.of.Argument != "":
-		return fmt.Errorf("reward %s needs an argument: write %s", name, p.of.Written())
+		return fmt.Errorf("reward %s needs an argument; write %s", name, p.of.Written())
 	case bracket && p.of.Options == nil:
 		return fmt.Errorf("reward %s has no options", hintQuote(name))
 	case bracket && !strings.HasSuffix(settings, ")"):
-		return fmt.Errorf("reward %s: the bracket is not closed", hintQuote(body))
+		return fmt.Errorf("reward %s: unclosed bracket", hintQuote(body))
 	case p.of.Options == nil:
 		return nil
 	}
@@ -139,7 +139,7 @@ func (p *piece) find(body string, known []Definition) error {
 	return nil
 }
 
-// cutSettings reads option=value, joined by commas; a value may stand in quotes.
+// cutSettings reads option=value, joined by commas; values may be quoted.
 func cutSettings(text string) (envs.Settings, error) {
 	values := envs.Settings{}
 	for text = strings.TrimSpace(text); text != ""; {
@@ -152,7 +152,7 @@ func cutSettings(text string) (envs.Settings, error) {
 			value = value[1 : n-1]
 		}
 		if _, twice := values[name]; twice {
-			return nil, fmt.Errorf("option %s is given twice", name)
+			return nil, fmt.Errorf("option %s occurs twice", name)
 		}
 		values[name] = value
 		text = strings.TrimSpace(text[min(len(text), end+1):])
@@ -160,7 +160,7 @@ func cutSettings(text string) (envs.Settings, error) {
 	return values, nil
 }
 
-// cutPiece cuts the first piece off a list; more says that a comma followed it.
+// cutPiece cuts the first piece off a list; more means that a comma followed it.
 func cutPiece(list string, known []Definition) (w writtenPiece, rest string, more bool, err error) {
 	list = strings.TrimSpace(list)
 	body := list
@@ -180,24 +180,24 @@ func cutPiece(list string, known []Definition) (w writtenPiece, rest string, mor
 	return w, rest, more, nil
 }
 
-// cutQuoted fills in w from text, which begins with a quote.
+// cutQuoted fills w from text, which starts with a quote.
 func (w *writtenPiece) cutQuoted(text string) (rest string, more bool, err error) {
 	end := strings.IndexByte(text[1:], text[0])
 	if end < 0 {
-		return "", false, errors.New("the quote is not closed")
+		return "", false, errors.New("unclosed quote")
 	}
 	w.body = text[1 : 1+end]
 	after, rest, more := strings.Cut(text[end+2:], ",")
 	after = strings.TrimSpace(after)
 	if after != "" && (after[0] != '=' || strings.HasPrefix(after, "==")) {
-		return "", false, fmt.Errorf("%s follows the closing quote: write =WEIGHT, a comma, or quotes of the other kind around all of it", hintQuote(after))
+		return "", false, fmt.Errorf("unexpected %s after the closing quote; write =WEIGHT or a comma, or use the other kind of quotes", hintQuote(after))
 	}
 	w.weight, w.weighted = strings.CutPrefix(after, "=")
 	w.weight = strings.TrimSpace(w.weight)
 	return rest, more, nil
 }
 
-// cutBare fills in w from text without quotes around it.
+// cutBare fills w from unquoted text.
 func (w *writtenPiece) cutBare(text string) (rest string, more bool, err error) {
 	brackets := w.of == nil || w.of.brackets
 	end, equals := scanBare(text, brackets)
@@ -205,7 +205,7 @@ func (w *writtenPiece) cutBare(text string) (rest string, more bool, err error) 
 	if equals >= 0 {
 		w.body, w.weight, w.weighted = text[:equals], strings.TrimSpace(text[equals+1:end]), true
 		if word := w.body[strings.LastIndexByte(w.body, ' ')+1:]; !brackets && strings.HasPrefix(word, "-") {
-			return "", false, fmt.Errorf("it is not clear whether = belongs to %s or begins the weight: put quotes around the command, as in %s:'...'=WEIGHT", word, w.of.Name)
+			return "", false, fmt.Errorf("the = may belong to %s or start the weight; quote the command: %s:'...'=WEIGHT", word, w.of.Name)
 		}
 	}
 	w.body = strings.TrimSpace(w.body)
@@ -215,9 +215,8 @@ func (w *writtenPiece) cutBare(text string) (rest string, more bool, err error) 
 	return rest, more, nil
 }
 
-// scanBare finds where a piece without quotes around it ends, and its first = that is no
-// part of an operator (-1 where there is none), both outside of string literals and, where
-// they count, of brackets.
+// scanBare finds the end of an unquoted piece and its first = that is not part of an operator (-1 if none), both outside
+// string literals and, if brackets is set, outside brackets.
 func scanBare(s string, brackets bool) (end, equals int) {
 	equals = -1
 	depth := 0
@@ -251,7 +250,7 @@ func scanBare(s string, brackets bool) (end, equals int) {
 	return len(s), equals
 }
 
-// literalEnd is where the quote closes that s begins with, -1 where it does not.
+// literalEnd is the position of the quote that closes the literal at the start of s, or -1.
 func literalEnd(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch {
@@ -264,7 +263,7 @@ func literalEnd(s string) int {
 	return -1
 }
 
-// names of pieces, in their order.
+// names returns the names of pieces, in order.
 func names(pieces []piece) []string {
 	list := make([]string, len(pieces))
 	for i, p := range pieces {
@@ -273,7 +272,7 @@ func names(pieces []piece) []string {
 	return list
 }
 
-// hintQuote quotes s on one line, cut where it is long.
+// hintQuote quotes s on one line and truncates it.
 func hintQuote(s string) string {
 	if runes := []rune(s); len(runes) > 80 {
 		return strconv.Quote(string(runes[:80])) + "…"
@@ -281,7 +280,7 @@ func hintQuote(s string) string {
 	return strconv.Quote(s)
 }
 
-// didYouMean returns `, did you mean "x"?` for the known name nearest to name, "" where none is near.
+// didYouMean returns `, did you mean "x"?` for the known name closest to name, or "".
 func didYouMean(name string, known []string) string {
 	if near := nearest.Name(name, known); near != "" {
 		return fmt.Sprintf(", did you mean %q?", near)

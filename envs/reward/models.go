@@ -8,13 +8,13 @@ import (
 
 func init() {
 	Register(Definition{
-		Name: "model", Argument: "DIR", Help: "score of a reward model, or of a classifier; with #LABEL the probability of a label",
+		Name: "model", Argument: "DIR", Help: "score of a reward model or classifier; with #LABEL, the probability of a label",
 		Text: func(s Setup) (TextReward, error) {
 			if s.Argument == "" {
-				return TextReward{}, errors.New("it names no model: write model:DIR")
+				return TextReward{}, errors.New("missing model; write model:DIR")
 			}
 			if s.Critic == nil {
-				return TextReward{}, errors.New("there are no reward models here")
+				return TextReward{}, errors.New("reward models are not available here")
 			}
 			critic, err := s.Critic(s.Argument)
 			if err != nil {
@@ -25,14 +25,14 @@ func init() {
 	})
 }
 
-// Centre moves the zero of models to the mean of what they first score. A reward model is trained on differences,
-// so its zero means nothing, and a reward that is far from 0 on average is noise to a policy gradient that has no
-// baseline (Stiennon et al. 2020, section 3.4). It is part of a run's state: the mean stays that of the first rollout.
+// Centre shifts the zero of reward models to the mean of their first scores. A reward model is trained on differences, so
+// its zero is arbitrary, and a reward far from 0 on average adds noise to a policy gradient without a baseline (Stiennon
+// et al. 2020, section 3.4). It is part of a run's state: the mean stays that of the first rollout.
 type Centre struct {
-	Means map[string]float64 `json:"means,omitempty"` // by the name of the reward
+	Means map[string]float64 `json:"means,omitempty"` // by reward name
 }
 
-// Apply takes the means off the totals of a rollout. The values of the single rewards stay as the models gave them.
+// Apply subtracts the means from the totals of a rollout. The values of the single rewards stay unchanged.
 func (c *Centre) Apply(s *Scores) {
 	for _, r := range s.Rewards {
 		if !strings.HasPrefix(r.Name, "model:") {

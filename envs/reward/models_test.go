@@ -105,10 +105,10 @@ func TestModelJudgesTheChosenLabel(t *testing.T) {
 		t.Error(diff)
 	}
 	for spec, want := range map[string]string{
-		"model:'a=b',calibration": "the two cannot be in one list",
+		"model:'a=b',calibration": "cannot be combined",
 		"model:nowhere":           "no such folder nowhere",
 		"model:":                  "write model:DIR",
-		"rubric:x.yaml":           "scores no labels",
+		"rubric:x.yaml":           "scores generated text, not labels",
 	} {
 		if _, err := ParseLabels(spec, []string{"a"}, critics(&lengthCritic{})); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want …%s…", spec, err, want)
@@ -155,10 +155,10 @@ func TestRubric(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"":                "0 questions",
-		"question: one":   "want a list",
+		"question: one":   "not a list",
 		"- question: ' '": "question 1 is empty",
-		"- {question: a}\n- {question: b, weight: 0}": "question 2 has the weight 0",
-		"- {question: a, weight: .nan}":               "has the weight NaN",
+		"- {question: a}\n- {question: b, weight: 0}": "question 2 has weight 0",
+		"- {question: a, weight: .nan}":               "has weight NaN",
 		"- {question: a, points: 3}":                  "unknown field",
 	} {
 		write(text)

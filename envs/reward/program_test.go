@@ -90,7 +90,7 @@ case $line in *moody*) echo "{\"id\":$id,\"error\":\"no \\\"idea\\\"\"}" ;; *) e
 	if diff := cmp.Diff([]float64{0.5, -0.5, nan}, scores.Total, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("totals (-want +got):\n%s", diff)
 	}
-	if got := scores.Rewards[1]; got.Failures != 1 || !strings.HasSuffix(got.Failure, `the program says "no \"idea\""`) {
+	if got := scores.Rewards[1]; got.Failures != 1 || !strings.HasSuffix(got.Failure, `the program reports "no \"idea\""`) {
 		t.Errorf("%+v", got)
 	}
 	want := `{"id":1,"text":"Who may sue?","predicted":"law","label":"law"}
@@ -168,16 +168,16 @@ func TestProgramsThatMisbehave(t *testing.T) {
 		{"dies after every third answer", good + "\n" + `n=$((n+1)); [ $n = 3 ] && exit 1`, []string{"a", "b", "c", "d", "e", "f", "g"}, []float64{1, 1, 1, 1, 1, 1, 1}, ""},
 		{"ends after every answer", good + "; exit 0", []string{"a", "b", "c"}, []float64{1, 1, 1}, ""},
 		{"dies of one text", `case $line in *poison*) echo first >&2; echo "it is poison " >&2; exit 7 ;; esac; ` + good, []string{"a", "poison", "b", "c"}, []float64{1, nan, 1, 1},
-			`the program ended without an answer: exit status 7; its last line of errors: "it is poison"`},
+			`the program exited without an answer: exit status 7; last line of standard error: "it is poison"`},
 		{"dies of three texts in a row", `case $line in *poison*) exit 7 ;; esac; ` + good, []string{"a", "poison", "poison", "b", "poison", "c"}, []float64{1, nan, nan, 1, nan, 1},
-			"the program ended without an answer: exit status 7"},
-		{"chats", `case $line in *chat*) echo "let me see" ;; esac; ` + good, []string{"a", "chat", "b"}, []float64{1, nan, 1}, `the program writes "let me see", not a line such as {"id":7,"reward":0.5}`},
-		{"writes another kind of value", `case $line in *odd*) echo "{\"id\":$id,\"reward\":\"1\"}" ;; *) ` + good + " ;; esac", []string{"a", "odd", "b"}, []float64{1, nan, 1}, `the program writes "{\"id\":2,\"reward\":\"1\"}"`},
-		{"writes a long line", `case $line in *long*) head -c 1100000 /dev/zero | tr '\0' x; echo ;; *) ` + good + " ;; esac", []string{"long", "b"}, []float64{nan, 1}, `the program writes "a line of more than 1048576 bytes"`},
-		{"answers another question", `case $line in *other*) id=77 ;; esac; ` + good, []string{"a", "other", "b"}, []float64{1, nan, 1}, "the program answers question 77, which is not open"},
+			"the program exited without an answer: exit status 7"},
+		{"chats", `case $line in *chat*) echo "let me see" ;; esac; ` + good, []string{"a", "chat", "b"}, []float64{1, nan, 1}, `invalid line "let me see"`},
+		{"writes another kind of value", `case $line in *odd*) echo "{\"id\":$id,\"reward\":\"1\"}" ;; *) ` + good + " ;; esac", []string{"a", "odd", "b"}, []float64{1, nan, 1}, `invalid line "{\"id\":2,\"reward\":\"1\"}"`},
+		{"writes a long line", `case $line in *long*) head -c 1100000 /dev/zero | tr '\0' x; echo ;; *) ` + good + " ;; esac", []string{"long", "b"}, []float64{nan, 1}, `invalid line "a line longer than 1048576 bytes"`},
+		{"answers another question", `case $line in *other*) id=77 ;; esac; ` + good, []string{"a", "other", "b"}, []float64{1, nan, 1}, "reply to question 77"},
 		{"answers twice", `case $line in *twice*) ` + good + " ;; esac; " + good, []string{"a", "b", "twice"}, []float64{1, 1, 1}, ""},
-		{"has no answer", `case $line in *none*) echo "{\"id\":$id,\"reward\":null,\"error\":null}" ;; *) ` + good + " ;; esac", []string{"a", "none"}, []float64{1, nan}, "the program gives no reward"},
-		{"is asked a long question", good, []string{strings.Repeat("x", 1<<20), "b"}, []float64{nan, 1}, "at most 1048576 can be asked"},
+		{"has no answer", `case $line in *none*) echo "{\"id\":$id,\"reward\":null,\"error\":null}" ;; *) ` + good + " ;; esac", []string{"a", "none"}, []float64{1, nan}, "the reply has no reward"},
+		{"is asked a long question", good, []string{strings.Repeat("x", 1<<20), "b"}, []float64{nan, 1}, "maximum 1048576"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			command, _ := shell(t, test.body)
@@ -206,7 +206,7 @@ func TestProgramThatNeverAnswersIsGivenUp(t *testing.T) {
 			t.Errorf("%+v", scores.Rewards[0])
 		}
 	}
-	want := `the program was started 3 times in a row and gave no answer, the last time: the program ended without an answer: exit status 3; its last line of errors: "no model"`
+	want := `the program was started 3 times without an answer; last error: the program exited without an answer: exit status 3; last line of standard error: "no model"`
 	if _, errs := judge(t, r, "a"); errs[0] != want {
 		t.Errorf("got  %s\nwant %s", errs[0], want)
 	}
@@ -241,7 +241,7 @@ func TestProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	if diff := cmp.Diff([]float64{1, nan, 1}, values, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("values (-want +got):\n%s\n%q", diff, errs)
 	}
-	if want := `no answer within 2s; its last line of errors: "stuck"`; errs[1] != want {
+	if want := `timeout after 2s; last line of standard error: "stuck"`; errs[1] != want {
 		t.Errorf("error %q, want %q", errs[1], want)
 	}
 	<-gone
@@ -293,7 +293,7 @@ func TestCloseLetsAProgramFinish(t *testing.T) {
 		t.Error(err)
 	}
 	r.Close()
-	if _, errs := judge(t, r, "a"); errs[0] != "the program has been closed" {
+	if _, errs := judge(t, r, "a"); errs[0] != "the program is closed" {
 		t.Errorf("after Close: %q", errs)
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/rltrain/rltrain/internal/program"
 )
 
-// notFinite finds the rewards that JSON cannot say but some writers of JSON do, Python's among
-// them.
+// notFinite finds rewards that are not JSON but that some encoders write, such as Python's.
 var notFinite = regexp.MustCompile(`("reward"\s*:\s*)(NaN|-?Infinity)\b`)
 
 // decode reads a line of a program.
@@ -20,18 +19,18 @@ func decode(line []byte) (program.Answer[float64], error) {
 		Reward *float64 `json:"reward"`
 		Error  string   `json:"error"`
 	}
-	missing := "the program gives no reward"
+	missing := "the reply has no reward"
 	if found := notFinite.FindSubmatch(line); found != nil {
 		missing = fmt.Sprintf("the value is %s", found[2])
 		line = notFinite.ReplaceAll(line, []byte("${1}null"))
 	}
 	if err := json.Unmarshal(line, &read); err != nil || read.ID == nil {
-		return program.Answer[float64]{}, fmt.Errorf(`the program writes %s, not a line such as {"id":7,"reward":0.5}`, hintQuote(string(line)))
+		return program.Answer[float64]{}, fmt.Errorf(`invalid line %s; want {"id":7,"reward":0.5}`, hintQuote(string(line)))
 	}
 	a := program.Answer[float64]{ID: *read.ID}
 	switch {
 	case read.Error != "":
-		a.Err = fmt.Errorf("the program says %s", hintQuote(read.Error))
+		a.Err = fmt.Errorf("the program reports %s", hintQuote(read.Error))
 	case read.Reward == nil:
 		a.Err = errors.New(missing)
 	default:

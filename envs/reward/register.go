@@ -17,10 +17,10 @@ import (
 
 // Definition is a reward that lists of rewards can name. [Register] adds one.
 type Definition struct {
-	Name string // a word, as it is written in lists
+	Name string // the name in lists, one word
 	Help string // one line: what the reward is, and its range
 
-	// Argument is what follows NAME: in a list, such as DIR in model:DIR. "" if nothing does.
+	// Argument is a placeholder for the argument after NAME:, such as DIR in model:DIR; "" for none.
 	Argument string
 
 	// Options returns a pointer to a new struct of options, fields with the tags of package internal/options. A list
@@ -40,25 +40,25 @@ type Definition struct {
 	brackets bool // commas and equals signs in brackets belong to the argument
 }
 
-// Setup is what a list tells a reward.
+// Setup is what a list passes to a reward.
 type Setup struct {
-	Argument string        // without the quotes around it
-	Options  any           // what Definition.Options returned, with its values set
+	Argument string        // without quotes
+	Options  any           // the struct of Definition.Options with its values set
 	Labels   []string      // of the classifier; nil for completions
-	Timeout  time.Duration // of one score
+	Timeout  time.Duration // per score
 	Judge    envs.Scorer   // nil if there is no judge
 	Critic   func(name string) (envs.Critic, error)
 }
 
-// TextReward scores completions, by Each or by Batch. Scoring changes nothing; a reward that remembers does so in Observe,
-// which is called once a rollout, and keeps what it remembers in checkpoints by State and Restore.
+// TextReward scores completions, by Each or by Batch. Scoring has no side effects. A stateful reward updates its state in
+// Observe, which runs once per rollout, and saves it in checkpoints with State and Restore.
 type TextReward struct {
-	// Each scores one completion. Several goroutines call it at the same time, each for at most the timeout.
+	// Each scores one completion. It runs concurrently, each call for at most the timeout.
 	Each envs.Reward
 	// Batch scores several completions; an entry of errs says why one has no score.
 	Batch func(ctx context.Context, completions []envs.Completion) (values []float64, errs []error)
 
-	Observe func(values []float64) // what the reward gave the rollout, NaN for a failure; nil = no memory
+	Observe func(values []float64) // the rollout's rewards, NaN for a failure; nil = stateless
 	State   func() any
 	Restore func(json.RawMessage) error
 	Close   func() // nil = nothing to close
@@ -68,10 +68,10 @@ type TextReward struct {
 type LabelReward struct {
 	// Value is the reward of a label; nil if the reward reads probabilities.
 	Value func(action, truth int) float64
-	// Expected returns Σ_a π_a·R_a and adds its gradient to grad [C], which is 0 before; see [Labels.Expected]. nil if
-	// the reward can score chosen labels only.
+	// Expected returns Σ_a π_a·R_a and adds its gradient to grad [C], which must be zero; see [Labels.Expected]. nil if the
+	// reward can score only chosen labels.
 	Expected func(truth int, probs, grad []float64) float64
-	// ReadsProbs says that R depends on the policy's probabilities.
+	// ReadsProbs means that R depends on the policy's probabilities.
 	ReadsProbs bool
 	// Choices scores chosen labels; an entry of errs says why one has no score.
 	Choices func(ctx context.Context, choices []Choice) (values []float64, errs []error)
@@ -87,8 +87,8 @@ var (
 	registry     = map[string]Definition{}
 )
 
-// Register makes a reward known, usually from an init function. It panics on a mistake in the definition: the name is not
-// a word or is taken, the help is missing, nothing is scored, or the options cannot be read.
+// Register adds a reward, usually from an init function. It panics if the definition is invalid: a bad or taken name, no
+// help, no scoring function, or unreadable options.
 func Register(d Definition) {
 	registryLock.Lock()
 	defer registryLock.Unlock()
@@ -112,10 +112,10 @@ func (d Definition) check() error {
 	return err
 }
 
-// checkName refuses what a list could not name.
+// checkName refuses names that a list could not contain.
 func checkName(name string) error {
 	if name == "" || strings.ContainsAny(name, ",=:()'\"` \t\n") {
-		return fmt.Errorf("the name %q is empty, or has a space, quote, bracket, comma, equals sign or colon", name)
+		return fmt.Errorf("invalid name %q: it must be non-empty, without spaces, quotes, brackets, commas, equals signs or colons", name)
 	}
 	return nil
 }
@@ -131,12 +131,12 @@ func Definitions() []Definition {
 	return all
 }
 
-// Function is the definition of a reward that is one Go function.
+// Function defines a reward by one Go function.
 func Function(name, help string, score envs.Reward) Definition {
 	return Definition{Name: name, Help: help, Text: func(Setup) (TextReward, error) { return TextReward{Each: score}, nil }}
 }
 
-// OfTask are the rewards that a task defines for itself, with the values of the task's options.
+// OfTask returns the rewards that a task defines, with the values of the task's options.
 func OfTask(rewards []envs.NamedReward, settings any) []Definition {
 	var all []Definition
 	for _, r := range rewards {
@@ -147,7 +147,7 @@ func OfTask(rewards []envs.NamedReward, settings any) []Definition {
 	return all
 }
 
-// Written is the reward as a list names it, its option names included.
+// Written returns the syntax of the reward in a list, with its options.
 func (d Definition) Written() string {
 	switch {
 	case d.Argument != "":
@@ -157,7 +157,7 @@ func (d Definition) Written() string {
 	}
 	set, err := options.Read(d.Options())
 	if err != nil {
-		return d.Name // which Register has refused
+		return d.Name // Register refuses these
 	}
 	var names []string
 	for _, o := range set.All() {
@@ -166,8 +166,8 @@ func (d Definition) Written() string {
 	return d.Name + "(" + strings.Join(names, ",") + ")"
 }
 
-// Help describes the rewards that lists can name, each as "NAME: what it is": those of labels or those of completions,
-// where own are the task's.
+// Help describes the available rewards as "NAME: what it is": those for labels or those for completions. own are the task's
+// rewards.
 func Help(labels bool, own []envs.NamedReward) string {
 	var parts []string
 	for _, d := range append(Definitions(), OfTask(own, nil)...) {

@@ -82,10 +82,10 @@ func TestOptionsOfRewards(t *testing.T) {
 		"novelty(per=0)":             "out of range",
 		"novelty(par=1)":             "did you mean per",
 		"novelty(per)":               "not option=value",
-		"novelty(per=1,per=2)":       "given twice",
+		"novelty(per=1,per=2)":       "occurs twice",
 		"novelty(sides=left)":        `"left" is not one of both, above`,
-		"novelty(per=1":              "not closed",
-		"novelty(per=1),novelty(x=1": "not closed",
+		"novelty(per=1":              "unclosed",
+		"novelty(per=1),novelty(x=1": "unclosed",
 		"accuracy()":                 "has no options",
 	} {
 		if _, err := ParseText(spec, nil, Options{}); err == nil || !strings.Contains(err.Error(), want) {

@@ -14,7 +14,7 @@ import (
 	"github.com/rltrain/rltrain/internal/yamldepth"
 )
 
-// question is one of a rubric.
+// question is a question of a rubric.
 type question struct {
 	Question string   `yaml:"question"`
 	Weight   *float64 `yaml:"weight"` // nil = 1
@@ -29,13 +29,13 @@ func (q question) weight() float64 {
 
 func init() {
 	Register(Definition{
-		Name: "rubric", Argument: "FILE", NeedsJudge: true, Help: "what the model of --judge answers to yes-or-no questions with weights, -1 to 1",
+		Name: "rubric", Argument: "FILE", NeedsJudge: true, Help: "weighted yes/no questions to the model of --judge, -1 to 1",
 		Text: func(s Setup) (TextReward, error) {
 			switch {
 			case s.Argument == "":
-				return TextReward{}, errors.New("it names no file: write rubric:FILE")
+				return TextReward{}, errors.New("missing file; write rubric:FILE")
 			case s.Judge == nil:
-				return TextReward{}, errors.New("there is no judge here to ask")
+				return TextReward{}, errors.New("a rubric needs a judge; set --judge")
 			}
 			questions, err := readRubric(s.Argument)
 			if err != nil {
@@ -46,7 +46,7 @@ func init() {
 	})
 }
 
-// maxQuestions bounds what a rubric asks of each answer.
+// maxQuestions bounds the questions per completion.
 const maxQuestions = 1000
 
 func readRubric(path string) ([]question, error) {
@@ -60,23 +60,23 @@ func readRubric(path string) ([]question, error) {
 	}
 	if err := yaml.UnmarshalWithOptions(data, &questions, yaml.Strict()); err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
-		return nil, fmt.Errorf("%s: want a list of question and weight: %s", path, first)
+		return nil, fmt.Errorf("%s: not a list of questions and weights: %s", path, first)
 	}
 	if len(questions) == 0 || len(questions) > maxQuestions {
-		return nil, fmt.Errorf("%s: %d questions: want 1 to %d", path, len(questions), maxQuestions)
+		return nil, fmt.Errorf("%s: %d questions; use 1 to %d", path, len(questions), maxQuestions)
 	}
 	for i, q := range questions {
 		if strings.TrimSpace(q.Question) == "" {
 			return nil, fmt.Errorf("%s: question %d is empty", path, i+1)
 		}
 		if w := q.weight(); !finite(w) || w == 0 || math.Abs(w) > maxWeight {
-			return nil, fmt.Errorf("%s: question %d has the weight %v: write a number other than 0 from -1e6 to 1e6", path, i+1, w)
+			return nil, fmt.Errorf("%s: question %d has weight %v; use a number from -1e6 to 1e6 other than 0", path, i+1, w)
 		}
 	}
 	return questions, nil
 }
 
-// rubricReward is Σ w·P(Yes) / Σ |w| of what a judge answers.
+// rubricReward is Σ w·P(Yes) / Σ |w| over the judge's answers.
 func rubricReward(judge envs.Scorer, questions []question) envs.Reward {
 	return func(ctx context.Context, c envs.Completion) (float64, error) {
 		sum, all := 0.0, 0.0

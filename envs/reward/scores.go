@@ -6,28 +6,27 @@ import (
 	"math"
 )
 
-// Scores is the outcome of judging a batch.
+// Scores are the rewards of a batch.
 type Scores struct {
-	// Total is the weighted sum of each sample, NaN where one of the rewards failed: a sum
-	// without it would be on another scale. All others are finite, as float32 too.
+	// Total is the weighted sum for each sample, or NaN if one of its rewards failed: a partial sum would be on another
+	// scale. All other totals are finite, even as float32.
 	Total   []float64
-	Rewards []Score // in the order of the list
+	Rewards []Score // in list order
 }
 
-// Score is what one reward said about a batch.
+// Score is one reward of a batch.
 type Score struct {
 	Name     string    `json:"name"`
 	Weight   float64   `json:"weight"`
-	Values   []float64 `json:"-"`    // of each sample, without the weight; NaN where it failed
-	N        int       `json:"n"`    // values that are there
-	Mean     float64   `json:"mean"` // over these; 0 where there is none
-	Std      float64   `json:"std"`  // unbiased standard deviation; 0 where there are fewer than two
+	Values   []float64 `json:"-"`    // per sample, unweighted; NaN if the reward failed
+	N        int       `json:"n"`    // number of values that are not NaN
+	Mean     float64   `json:"mean"` // over these; 0 if there are none
+	Std      float64   `json:"std"`  // unbiased standard deviation; 0 for fewer than two
 	Failures int       `json:"failures"`
-	Failure  string    `json:"failure,omitempty"` // the first one
+	Failure  string    `json:"failure,omitempty"` // the first failure
 }
 
-// AllFailed is an error with the first failure where no sample of the batch has a total,
-// and nil where one has, or there is no sample.
+// AllFailed returns an error with the first failure if no sample of a non-empty batch has a total, else nil.
 func (s Scores) AllFailed() error {
 	for _, total := range s.Total {
 		if !math.IsNaN(total) {
@@ -36,13 +35,13 @@ func (s Scores) AllFailed() error {
 	}
 	for _, r := range s.Rewards {
 		if r.Failure != "" {
-			return fmt.Errorf("none of %d samples could be rewarded: %s", len(s.Total), r.Failure)
+			return fmt.Errorf("rewards failed for all %d samples: %s", len(s.Total), r.Failure)
 		}
 	}
 	return nil
 }
 
-// results are what one reward said of n samples before they are weighed.
+// results are one reward of n samples before weighting.
 type results struct {
 	values []float64
 	errs   []error
@@ -50,7 +49,7 @@ type results struct {
 
 func newResults(n int) results { return results{make([]float64, n), make([]error, n)} }
 
-// batched are the results of a function that scores n samples at once; a failure is NaN.
+// batched wraps the results of a batch function; a failure is NaN.
 func batched(values []float64, errs []error, n int) results {
 	if len(values) == n && len(errs) == n {
 		for i, err := range errs {
@@ -62,12 +61,12 @@ func batched(values []float64, errs []error, n int) results {
 	}
 	said := newResults(n)
 	for i := range said.errs {
-		said.errs[i] = fmt.Errorf("the reward gives %d values and %d errors for %d samples", len(values), len(errs), n)
+		said.errs[i] = fmt.Errorf("the reward returned %d values and %d errors for %d samples", len(values), len(errs), n)
 	}
 	return said
 }
 
-// weigh makes scores of what the rewards said about n samples, piece by piece.
+// weigh combines the rewards of n samples.
 func weigh(pieces []piece, said []results, n int) Scores {
 	s := Scores{Total: make([]float64, n), Rewards: make([]Score, len(pieces))}
 	for j, p := range pieces {
@@ -94,13 +93,12 @@ func weigh(pieces []piece, said []results, n int) Scores {
 
 var errGradient = errors.New("the gradient is not finite")
 
-// fits says that value is finite, and that a sum of so many of its kind, weighted, is finite
-// in float32.
+// fits reports whether value is finite, and whether a weighted sum of this many such values is finite in float32.
 func fits(value, weight float64, rewards int) bool {
 	return math.Abs(value) <= math.MaxFloat32 && math.Abs(weight*value) <= math.MaxFloat32/float64(rewards)
 }
 
-// moments are mean and unbiased standard deviation of the n values that are not NaN.
+// moments are the mean and unbiased standard deviation of the n values that are not NaN.
 func moments(values []float64, n int) (mean, std float64) {
 	if n == 0 {
 		return 0, 0

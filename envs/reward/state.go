@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// State is what the rewards of a list remember, for a checkpoint; it comes back exactly from JSON.
+// State is the checkpointed state of a list's rewards; it survives JSON exactly.
 type State struct {
-	Rewards []string                   `json:"rewards"` // their names
+	Rewards []string                   `json:"rewards"` // reward names
 	States  map[string]json.RawMessage `json:"states,omitempty"`
 }
 
-// stateOf gathers the states of the pieces that have one.
+// stateOf collects the states of stateful pieces.
 func stateOf(pieces []piece, state func(i int) func() any) State {
 	s := State{Rewards: names(pieces)}
 	for i, p := range pieces {
@@ -22,7 +22,7 @@ func stateOf(pieces []piece, state func(i int) func() any) State {
 		}
 		encoded, err := json.Marshal(of())
 		if err != nil {
-			panic(fmt.Sprintf("reward %s: its state does not encode to JSON: %v", p.name, err)) // a mistake in its code
+			panic(fmt.Sprintf("reward %s: cannot encode its state as JSON: %v", p.name, err)) // a bug in the reward
 		}
 		if s.States == nil {
 			s.States = map[string]json.RawMessage{}
@@ -32,14 +32,14 @@ func stateOf(pieces []piece, state func(i int) func() any) State {
 	return s
 }
 
-// restore hands each piece its state. A state of other rewards is an error and changes nothing.
+// restore restores each piece. A state of other rewards is an error and changes nothing.
 func (s State) restore(pieces []piece, restore func(i int) func(json.RawMessage) error) error {
 	if names := names(pieces); !slices.Equal(s.Rewards, names) {
-		return fmt.Errorf("restoring rewards: the state is of %q, the list is %q", s.Rewards, names)
+		return fmt.Errorf("restoring rewards: the checkpoint has rewards %q, the run has %q", s.Rewards, names)
 	}
 	for i, p := range pieces {
 		if _, has := s.States[p.name]; has != (restore(i) != nil) {
-			return fmt.Errorf("restoring rewards: the state of %q is missing, or it has none", p.name)
+			return fmt.Errorf("restoring rewards: the state of %q is missing or unexpected", p.name)
 		}
 	}
 	for i, p := range pieces {

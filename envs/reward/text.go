@@ -13,37 +13,35 @@ import (
 	"github.com/rltrain/rltrain/internal/within"
 )
 
-// Text is a list of rewards for completions of language models. Several goroutines may use it at
-// the same time; a program then answers one batch after the other.
+// Text is a list of rewards for completions of language models. It is safe for concurrent use; a program then handles one
+// batch after the other.
 type Text struct {
 	pieces  []piece
-	rewards []TextReward // of the pieces
+	rewards []TextReward // one per piece
 	timeout time.Duration
 }
 
-// ParseText reads a list of rewards, see the package's description; own are the task's own
-// rewards by name. EXPR is written in the language of github.com/expr-lang/expr and yields a
-// number or a condition, which counts as 1 or 0. It knows
+// ParseText reads a list of rewards; see the package documentation. own are the task's rewards by name. EXPR uses the
+// language of github.com/expr-lang/expr; its value is a number or a condition, which counts as 1 or 0. Its names are
 //
-//	correct, formatted   1 or 0, as the task judged the episode; also conditions
-//	answer, truth        the answer that the task found, and the right one
-//	text                 the turn to be judged
-//	written              all that was written up to its end
-//	prompt               what the episode showed: its text, or the last message of the user
+//	correct, formatted   1 or 0, from the task's verifier; also conditions
+//	answer, truth        the extracted answer and the correct one
+//	text                 the turn to score
+//	written              everything generated up to its end
+//	prompt               the prompt: its text, or the last user message
 //	length words lines   of the turn: characters, words between spaces, lines
 //	+ - * / % ** ^   == != < <= > >=   and or not && || !   c ? a : b   in [a, b]
 //	contains startsWith endsWith matches   text[i:j] (bytes)
 //	abs ceil exp float floor int log max min pow round sqrt string
 //	hasPrefix hasSuffix indexOf lastIndexOf len lower split trim trimPrefix trimSuffix upper
 //
-// Nothing in it repeats or remembers, so an evaluation ends, in a time that grows with the
-// text and with the expression, which has 4,096 bytes at most. An expression that reads correct,
-// formatted, answer or truth earns 0 at a turn behind which the episode goes on, for it is judged
-// at its end; of an episode that the task does not judge they are an error.
+// There are no loops and no variables, so evaluation ends in time proportional to the text and the expression, which has
+// at most 4,096 bytes. An expression that reads correct, formatted, answer or truth is 0 for a turn that does not end the
+// episode, because the task verifies the end. For an episode that the task does not verify, they are an error.
 //
-// A program has to exist, and is started by the first Score; a model is opened.
+// ParseText checks that programs exist and opens models. The first Score starts the programs.
 //
-// Errors name the piece and, in an expression, the column.
+// Errors name the reward and, in an expression, the column.
 func ParseText(spec string, own []Definition, o Options) (*Text, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -52,14 +50,14 @@ func ParseText(spec string, own []Definition, o Options) (*Text, error) {
 	known := slices.Clone(own)
 	for _, d := range own {
 		if err := checkName(d.Name); err != nil {
-			return nil, fmt.Errorf("a reward of the task: %w", err)
+			return nil, fmt.Errorf("reward of the task: %w", err)
 		}
 	}
 	for _, d := range Definitions() {
 		taken := slices.ContainsFunc(own, func(o Definition) bool { return o.Name == d.Name })
 		switch {
 		case taken && d.Argument != "":
-			return nil, fmt.Errorf("a reward of the task is called %s, as %s", d.Name, d.Written())
+			return nil, fmt.Errorf("the task's reward %s has the name of the built-in %s; rename it", d.Name, d.Written())
 		case !taken && d.Text != nil && !(d.NeedsTruth && o.NoTruth):
 			known = append(known, d)
 		}
@@ -78,7 +76,7 @@ func ParseText(spec string, own []Definition, o Options) (*Text, error) {
 	return r, nil
 }
 
-// Judged is the first piece that asks a judge, "" if none does.
+// Judged returns the first reward that asks a judge, or "".
 func (r *Text) Judged() string {
 	for _, p := range r.pieces {
 		if p.of.NeedsJudge {
@@ -88,13 +86,12 @@ func (r *Text) Judged() string {
 	return ""
 }
 
-// Names are the rewards' names, in the order of the list.
+// Names returns the rewards' names, in list order.
 func (r *Text) Names() []string { return names(r.pieces) }
 
-// Score scores every completion by every reward; see [Scores] for failures. [TextReward.Each]
-// scores up to parallel completions at a time (at least 1). One that takes longer than the
-// timeout is given up, even if it ignores its context; an error and a panic are failures. The
-// only error is that of ctx.
+// Score computes every reward of every completion; see [Scores] for failures. It runs [TextReward.Each] on up to parallel
+// completions at a time (at least 1), and abandons it after the timeout, even if it ignores its context. Errors and panics
+// are failures. Score returns only errors of ctx.
 func (r *Text) Score(ctx context.Context, completions []envs.Completion, parallel int) (Scores, error) {
 	said := make([]results, len(r.rewards))
 	var wait sync.WaitGroup
@@ -108,7 +105,7 @@ func (r *Text) Score(ctx context.Context, completions []envs.Completion, paralle
 	return weigh(r.pieces, said, len(completions)), nil
 }
 
-// Observe tells rewards that remember what they gave a rollout. Call it once a rollout.
+// Observe passes a rollout's rewards to stateful rewards. Call it once per rollout.
 func (r *Text) Observe(s Scores) {
 	for j, one := range r.rewards {
 		if one.Observe != nil {
@@ -117,17 +114,17 @@ func (r *Text) Observe(s Scores) {
 	}
 }
 
-// State is what the rewards remember, for a checkpoint.
+// State returns the state of all rewards, for a checkpoint.
 func (r *Text) State() State {
 	return stateOf(r.pieces, func(i int) func() any { return r.rewards[i].State })
 }
 
-// Restore continues from s; a state of other rewards is an error.
+// Restore continues from s. A state of other rewards is an error.
 func (r *Text) Restore(s State) error {
 	return s.restore(r.pieces, func(i int) func(json.RawMessage) error { return r.rewards[i].Restore })
 }
 
-// Close ends the programs. Nothing can be scored by them after it.
+// Close stops the programs. They cannot score anything afterwards.
 func (r *Text) Close() {
 	for _, one := range r.rewards {
 		if one.Close != nil {
@@ -136,7 +133,7 @@ func (r *Text) Close() {
 	}
 }
 
-// score scores completions. What ctx interrupts has an error.
+// score scores completions; those interrupted by ctx get an error.
 func (r TextReward) score(ctx context.Context, completions []envs.Completion, parallel int, timeout time.Duration) results {
 	if r.Batch != nil {
 		values, errs := r.Batch(ctx, completions)
@@ -156,7 +153,7 @@ func (r TextReward) score(ctx context.Context, completions []envs.Completion, pa
 	return said
 }
 
-// textQuestion is what it is asked.
+// textQuestion is the question to a program.
 type textQuestion struct {
 	ID        uint64  `json:"id"`
 	Prompt    string  `json:"prompt"`
@@ -186,7 +183,7 @@ func textProgram(s Setup) (TextReward, error) {
 	}}, nil
 }
 
-// prompt is what an episode showed: its text, or the last message of the user.
+// prompt is what the episode showed: its text, or the last user message.
 func prompt(o envs.Observation) string {
 	for _, m := range slices.Backward(o.Messages) {
 		if m.Role == envs.RoleUser {

@@ -19,12 +19,12 @@ import (
 
 // textExpression is a compiled expression over completions.
 type textExpression struct {
-	program *vm.Program
-	names   map[string]bool // that it reads
-	judged  bool            // one of them is known only of an episode that was judged
+	program  *vm.Program
+	names    map[string]bool // names that it reads
+	verified bool            // it reads a name that needs a verified episode
 }
 
-// completionValues are what an expression reads of a completion.
+// completionValues are the fields of a completion that an expression can read.
 type completionValues struct {
 	Correct   int    `expr:"correct"`
 	Formatted int    `expr:"formatted"`
@@ -40,8 +40,8 @@ type completionValues struct {
 
 var (
 	textNames        = []string{"answer", "correct", "formatted", "length", "lines", "prompt", "text", "truth", "words", "written"}
-	judgedNames      = []string{"answer", "correct", "formatted", "truth"}
-	probabilityNames = []string{"confidence", "entropy", "probs"} // of label rewards
+	verifiedNames    = []string{"answer", "correct", "formatted", "truth"}
+	probabilityNames = []string{"confidence", "entropy", "probs"} // only in label rewards
 	textFunctions    = []string{
 		"abs", "ceil", "exp", "float", "floor", "hasPrefix", "hasSuffix", "indexOf", "int", "lastIndexOf", "len", "log", "lower", "max", "min",
 		"pow", "round", "split", "sqrt", "string", "trim", "trimPrefix", "trimSuffix", "upper",
@@ -59,8 +59,8 @@ func compileText(source string) (*textExpression, error) {
 		return nil, err
 	}
 	x := &textExpression{names: w.names}
-	for _, name := range judgedNames {
-		x.judged = x.judged || x.names[name]
+	for _, name := range verifiedNames {
+		x.verified = x.verified || x.names[name]
 	}
 	x.program, err = expr.Compile(source, append(mathFunctions, expr.Env(completionValues{}), expr.Patch(conditions{}), expr.MaxNodes(maxNodes))...)
 	if err != nil {
@@ -70,13 +70,13 @@ func compileText(source string) (*textExpression, error) {
 		switch t.Kind() {
 		case reflect.Bool, reflect.Int, reflect.Float64, reflect.Interface:
 		default:
-			return nil, errorAt(tree.Node, "the reward is a %s, not a number or a condition", t.Kind())
+			return nil, errorAt(tree.Node, "the reward must be a number or a condition, not a %s", t.Kind())
 		}
 	}
 	return x, nil
 }
 
-// mathFunctions are those that expr lacks and label rewards have.
+// mathFunctions are the functions of label rewards that expr lacks.
 var mathFunctions = []expr.Option{
 	unaryFunction("exp", math.Exp), unaryFunction("log", math.Log), unaryFunction("sqrt", math.Sqrt),
 	expr.Function("pow", func(args ...any) (any, error) { return math.Pow(float(args[0]), float(args[1])), nil },
@@ -87,7 +87,7 @@ func unaryFunction(name string, f func(float64) float64) expr.Option {
 	return expr.Function(name, func(args ...any) (any, error) { return f(float(args[0])), nil }, new(func(float64) float64), new(func(int) float64))
 }
 
-// float of a number as expr has it; its checker lets nothing else through.
+// float converts a number of expr; expr's checker admits nothing else.
 func float(number any) float64 {
 	if n, ok := number.(int); ok {
 		return float64(n)
@@ -95,10 +95,10 @@ func float(number any) float64 {
 	return number.(float64)
 }
 
-// textWalk checks what the parts of an expression are, and collects the names that it reads.
+// textWalk checks the nodes of an expression and collects the names that it reads.
 //
-// There are no loops, ranges or variables, and no function that makes a text longer: the size
-// of what an evaluation holds is bounded by the expression times the text.
+// There are no loops, ranges or variables, and no function makes a text longer: memory is bounded by the expression times
+// the text.
 type textWalk struct {
 	names map[string]bool
 	nodes int
@@ -117,7 +117,7 @@ func (w *textWalk) check(n ast.Node) error {
 		return w.all(n.Node)
 	case *ast.BinaryNode:
 		if n.Operator == ".." {
-			return errorAt(n, "operator .. is not available in rewards")
+			return errorAt(n, "operator .. is not supported in rewards")
 		}
 		return w.all(n.Left, n.Right)
 	case *ast.ConditionalNode:
@@ -135,10 +135,10 @@ func (w *textWalk) check(n ast.Node) error {
 			return w.call(n, callee.Value, n.Arguments)
 		}
 	}
-	return errorAt(n, "this construct is not available in rewards: use numbers, texts, names, operators, conditions and functions")
+	return errorAt(n, "this construct is not supported in rewards; use numbers, texts, names, operators, conditions and functions")
 }
 
-// all checks nodes, of which some may be left out.
+// all checks nodes; nil nodes are skipped.
 func (w *textWalk) all(nodes ...ast.Node) error {
 	for _, n := range nodes {
 		if n == nil {
@@ -153,10 +153,10 @@ func (w *textWalk) all(nodes ...ast.Node) error {
 
 func (w *textWalk) identifier(n *ast.IdentifierNode) error {
 	if slices.Contains(probabilityNames, n.Value) {
-		return errorAt(n, "%s is known only of classifiers, whose rewards may read the policy's probabilities", n.Value)
+		return errorAt(n, "%s is available only in rewards of classifiers", n.Value)
 	}
 	if !slices.Contains(textNames, n.Value) {
-		return errorAt(n, "unknown name %s%s: known are %s", hintQuote(n.Value), didYouMean(n.Value, textNames), strings.Join(textNames, ", "))
+		return errorAt(n, "unknown name %s%s; use %s", hintQuote(n.Value), didYouMean(n.Value, textNames), strings.Join(textNames, ", "))
 	}
 	w.names[n.Value] = true
 	return nil
@@ -164,12 +164,12 @@ func (w *textWalk) identifier(n *ast.IdentifierNode) error {
 
 func (w *textWalk) call(n ast.Node, name string, arguments []ast.Node) error {
 	if !slices.Contains(textFunctions, name) {
-		return errorAt(n, "function %s is not available in rewards%s: use %s", hintQuote(name), didYouMean(name, textFunctions), strings.Join(textFunctions, ", "))
+		return errorAt(n, "unknown function %s%s; use %s", hintQuote(name), didYouMean(name, textFunctions), strings.Join(textFunctions, ", "))
 	}
 	return w.all(arguments...)
 }
 
-// conditions makes correct and formatted, which are numbers, conditions where one is needed.
+// conditions turns correct and formatted, which are numbers, into conditions if one is needed.
 type conditions struct{}
 
 // Visit implements ast.Visitor.
@@ -195,7 +195,7 @@ func asCondition(n *ast.Node) {
 	}
 }
 
-var errNotJudged = errors.New("correct, formatted, answer and truth are not known, since the task has not judged the episode")
+var errNotVerified = errors.New("correct, formatted, answer and truth are unknown: the task has no verified answer for this episode")
 
 // score implements TextReward.Batch.
 func (x *textExpression) score(ctx context.Context, completions []envs.Completion) ([]float64, []error) {
@@ -210,11 +210,11 @@ func (x *textExpression) score(ctx context.Context, completions []envs.Completio
 }
 
 func (x *textExpression) value(machine *vm.VM, c *envs.Completion) (float64, error) {
-	if x.judged && c.Info == nil {
+	if x.verified && c.Info == nil {
 		if c.Continues {
 			return 0, nil
 		}
-		return 0, errNotJudged
+		return 0, errNotVerified
 	}
 	value, err := machine.Run(x.program, x.read(c))
 	if err != nil {
@@ -226,10 +226,10 @@ func (x *textExpression) value(machine *vm.VM, c *envs.Completion) (float64, err
 	case int, float64:
 		return float(value), nil
 	}
-	return 0, fmt.Errorf("the value is a %T, not a number or a condition", value)
+	return 0, fmt.Errorf("the value must be a number or a condition, not %T", value)
 }
 
-// read takes from a completion what the expression reads.
+// read copies the fields that the expression reads from a completion.
 func (x *textExpression) read(c *envs.Completion) *completionValues {
 	text := c.Action.Text
 	v := &completionValues{Text: text, Written: c.Text}

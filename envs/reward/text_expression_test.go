@@ -38,8 +38,8 @@ func TestTextExpressions(t *testing.T) {
 	}
 }
 
-// TestJudgementComesAtTheEnd pays 0 for what is judged later, and nothing is known of what is never judged.
-func TestJudgementComesAtTheEnd(t *testing.T) {
+// TestVerificationAtTheEnd: an earlier turn has reward 0; an episode that is never verified has none.
+func TestVerificationAtTheEnd(t *testing.T) {
 	turn := sample
 	turn.Info, turn.Continues = nil, true
 	for source, want := range map[string]float64{"correct": 0, "1 - correct": 0, `answer == ""`: 0, "length": 21} {
@@ -48,8 +48,8 @@ func TestJudgementComesAtTheEnd(t *testing.T) {
 		}
 	}
 	turn.Continues = false
-	if _, err := evaluate(t, "correct", turn); err == nil || !strings.Contains(err.Error(), "has not judged") {
-		t.Errorf("an episode that is not judged: %v", err)
+	if _, err := evaluate(t, "correct", turn); err == nil || !strings.Contains(err.Error(), "no verified answer") {
+		t.Errorf("an episode that is not verified: %v", err)
 	}
 }
 
@@ -78,17 +78,17 @@ func TestLinesAndWords(t *testing.T) {
 }
 
 func TestExpressionsThatFail(t *testing.T) {
-	unjudged := sample
-	unjudged.Info = nil
+	unverified := sample
+	unverified.Info = nil
 	for _, test := range []struct {
 		source     string
 		completion envs.Completion
 		want       string
 	}{
-		{"correct", unjudged, "the task has not judged the episode"},
-		{"1 + formatted", unjudged, "the task has not judged the episode"},
-		{`length > 5 or answer == ""`, unjudged, "the task has not judged the episode"},
-		{"truth == '1' ? 1 : 0", unjudged, "the task has not judged the episode"},
+		{"correct", unverified, "no verified answer for this episode"},
+		{"1 + formatted", unverified, "no verified answer for this episode"},
+		{`length > 5 or answer == ""`, unverified, "no verified answer for this episode"},
+		{"truth == '1' ? 1 : 0", unverified, "no verified answer for this episode"},
 		{"1/formatted", sample, "the value is +Inf"},
 		{"log(-1)", sample, "the value is NaN"},
 		{"length % formatted", sample, "column 8: "},
@@ -103,19 +103,19 @@ func TestExpressionsThatFail(t *testing.T) {
 		}
 	}
 	// What is not read need not be there.
-	if value, err := evaluate(t, "length", unjudged); err != nil || value != 21 {
-		t.Errorf("length of an episode that was not judged: %v, %v", value, err)
+	if value, err := evaluate(t, "length", unverified); err != nil || value != 21 {
+		t.Errorf("length of an episode that was not verified: %v, %v", value, err)
 	}
 }
 
 func TestTextExpressionErrors(t *testing.T) {
 	for _, test := range []struct{ source, want string }{
 		{"lenght", `column 1: unknown name "lenght", did you mean "length"?`},
-		{"1 + confidence", "column 5: confidence is known only of classifiers"},
-		{"probs[0]", "column 1: probs is known only of classifiers"},
+		{"1 + confidence", "column 5: confidence is available only in rewards of classifiers"},
+		{"probs[0]", "column 1: probs is available only in rewards of classifiers"},
 		{"$env", `column 1: unknown name "$env"`},
-		{"text", "column 1: the reward is a string, not a number or a condition"},
-		{"[1, 2]", "the reward is a slice, not a number"},
+		{"text", "column 1: the reward must be a number"},
+		{"[1, 2]", "not a slice"},
 		{"length + text", "column 8: "},
 		{"correct == true", "column 9: "},
 		{"len(length)", "column 1: "},
@@ -124,22 +124,22 @@ func TestTextExpressionErrors(t *testing.T) {
 		{"length ? 1 : 0", "column 1: "},
 		{"text.foo", "column 6: "},
 		{`text matches "("`, "column 6: "},
-		{"1..1000000", "column 2: operator .. is not available"},
-		{"sum(map(1..10, # * 2))", `function "sum" is not available`},
-		{"count(split(text, ''), true)", `function "count" is not available`},
-		{"repeat(text, 1000000)", `function "repeat" is not available`},
-		{"len(replace(text, '', text))", `column 5: function "replace" is not available`},
-		{"now() > 0", `function "now" is not available`},
-		{"lenn(text)", `function "lenn" is not available in rewards, did you mean "len"?`},
-		{"let x = text + text; len(x + x)", "this construct is not available"},
-		{"length; 1", "this construct is not available"},
-		{"{'a': 1}.a", "this construct is not available"},
-		{"nil ?? 1", "this construct is not available"},
-		{"text?.a", "this construct is not available"},
-		{"text.upper()", "this construct is not available"},
-		{"len(text | filter(true))", `function "filter" is not available`},
+		{"1..1000000", "column 2: operator .. is not supported"},
+		{"sum(map(1..10, # * 2))", `unknown function "sum"`},
+		{"count(split(text, ''), true)", `unknown function "count"`},
+		{"repeat(text, 1000000)", `unknown function "repeat"`},
+		{"len(replace(text, '', text))", `column 5: unknown function "replace"`},
+		{"now() > 0", `unknown function "now"`},
+		{"lenn(text)", `unknown function "lenn", did you mean "len"?`},
+		{"let x = text + text; len(x + x)", "this construct is not supported"},
+		{"length; 1", "this construct is not supported"},
+		{"{'a': 1}.a", "this construct is not supported"},
+		{"nil ?? 1", "this construct is not supported"},
+		{"text?.a", "this construct is not supported"},
+		{"text.upper()", "this construct is not supported"},
+		{"len(text | filter(true))", `unknown function "filter"`},
 		{"1 % 0", "divide by zero"},
-		{strings.Repeat("1+", 3000) + "1", "write at most 4096"},
+		{strings.Repeat("1+", 3000) + "1", "maximum 4096"},
 	} {
 		_, err := compileText(test.source)
 		if err == nil || !strings.Contains(err.Error(), test.want) {

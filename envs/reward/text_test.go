@@ -74,7 +74,7 @@ func TestTextScore(t *testing.T) {
 			Rewards: []Score{
 				// mean 21/6 = 3.5; squares 6.25+.25+2.25+2.25+.25+.25 = 11.5
 				{Name: "length", Weight: 0.5, Values: []float64{1, 4, 5, 5, 3, 3}, N: 6, Mean: 3.5, Std: math.Sqrt(11.5 / 5)},
-				{Name: "mood", Weight: 2, Values: []float64{1, nan, nan, nan, nan, 1}, N: 2, Mean: 1, Failures: 4, Failure: "reward mood: no answer within 1h0m0s"},
+				{Name: "mood", Weight: 2, Values: []float64{1, nan, nan, nan, nan, 1}, N: 2, Mean: 1, Failures: 4, Failure: "reward mood: timeout after 1h0m0s"},
 				{Name: "expr:words == 1", Weight: -1, Values: []float64{1, 1, 1, 1, 1, 0}, N: 6, Mean: 5. / 6, Std: math.Sqrt((5./36 + 25./36) / 5)},
 			},
 		}
@@ -121,7 +121,7 @@ func TestAllFailed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "none of 2 samples could be rewarded: reward expr:1/0: the value is +Inf"
+	want := "rewards failed for all 2 samples: reward expr:1/0: the value is +Inf"
 	if err := scores.AllFailed(); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
@@ -154,11 +154,11 @@ func TestTotalsFitFloat32(t *testing.T) {
 func TestParseTextErrors(t *testing.T) {
 	own := map[string]envs.Reward{"answer": lengthReward, "format": lengthReward}
 	for _, test := range []struct{ spec, want string }{
-		{"", "has an empty piece: choose from accuracy, answer, cmd:'PROGRAM ARGS', expr:'EXPR', format, model:DIR"},
-		{"answr", `"answr" is unknown, did you mean "answer"?`},
-		{"f1", `"f1" is unknown`},
+		{"", "has an empty item; choose from accuracy, answer, cmd:'PROGRAM ARGS', expr:'EXPR', format, model:DIR"},
+		{"answr", `unknown reward "answr", did you mean "answer"?`},
+		{"f1", `unknown reward "f1"`},
 		{"answer(top=1)", "has no options"},
-		{"answer,answer=2", `"answer" is given twice`},
+		{"answer,answer=2", `"answer" occurs twice`},
 		{"answer=2000000", "from -1e6 to 1e6"},
 		{"answer,cmd:./no-such-judge", "no such file"},
 		{"expr:'length >'", `reward "expr:length >": column 8: unexpected token EOF`},

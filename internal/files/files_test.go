@@ -36,10 +36,10 @@ func TestJSON(t *testing.T) {
 		{"{\n\"step\": 1,\n\"speed\": 2}", `unknown field "speed"`},
 		{"{\n\"step\": \"1\"}", "line 2"},
 		{"{\n\"step\": 1,\n}", "line 3"},
-		{"{\"step\": 1}\n{}", "line 2: text after the end"},
-		{"{\"step\": 1}\n\n]", "line 3: text after the end"},
-		{"{\"step\": 1", "ends too early"},
-		{"", "ends too early"},
+		{"{\"step\": 1}\n{}", "line 2: trailing data"},
+		{"{\"step\": 1}\n\n]", "line 3: trailing data"},
+		{"{\"step\": 1", "unexpected end of file"},
+		{"", "unexpected end of file"},
 	} {
 		put(t, path, test.text)
 		wantError(t, LoadJSON(path, &got), path, test.want)

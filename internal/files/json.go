@@ -1,4 +1,4 @@
-// Package files writes JSON whole or not at all, and reads it strictly.
+// Package files writes JSON atomically and reads it strictly.
 package files
 
 import (
@@ -11,8 +11,8 @@ import (
 	"os"
 )
 
-// SaveJSON writes v to path, indented, atomically. A value that JSON cannot
-// hold (NaN, an infinity) is an error and leaves the file as it was.
+// SaveJSON writes v to path, indented and atomically. A value that JSON cannot represent (NaN, infinity) is an error and
+// leaves the file unchanged.
 func SaveJSON(path string, v any) error {
 	data, err := EncodeJSON(v)
 	if err != nil {
@@ -21,7 +21,7 @@ func SaveJSON(path string, v any) error {
 	return outfile.Write(path, data, 0o644)
 }
 
-// EncodeJSON is the content of the file that SaveJSON writes.
+// EncodeJSON returns the file content that SaveJSON writes.
 func EncodeJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -31,9 +31,8 @@ func EncodeJSON(v any) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// LoadJSON reads path into what into points to. An unknown field, a wrong
-// type or anything after the value is an error that names the file and, where
-// it is known, the line.
+// LoadJSON decodes path into the value that into points to. An unknown field, a wrong type or trailing data is an error
+// with the file and, if known, the line.
 func LoadJSON(path string, into any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -46,7 +45,7 @@ func LoadJSON(path string, into any) error {
 		var kind *json.UnmarshalTypeError
 		switch {
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-			return fmt.Errorf("%s: ends too early", path)
+			return fmt.Errorf("%s: unexpected end of file", path)
 		case errors.As(err, &syntax):
 			return fmt.Errorf("%s: line %d: %w", path, lineAt(data, syntax.Offset), err)
 		case errors.As(err, &kind):
@@ -55,7 +54,7 @@ func LoadJSON(path string, into any) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if rest := bytes.TrimSpace(data[dec.InputOffset():]); len(rest) > 0 {
-		return fmt.Errorf("%s: line %d: text after the end of the value", path, lineAt(data, int64(len(data)-len(rest))))
+		return fmt.Errorf("%s: line %d: trailing data after the value", path, lineAt(data, int64(len(data)-len(rest))))
 	}
 	return nil
 }

@@ -1,18 +1,17 @@
-// Package nearest finds the name that somebody probably meant.
+// Package nearest finds the name that a user probably meant.
 package nearest
 
 import "strings"
 
-// Name returns the candidate nearest to name by edit distance (insertion, deletion, substitution, and
-// swapping two neighbours), or "" where none is near: at most about one edit for every four letters, since
-// further away a hint misleads. A candidate that name begins is near too. Case, and dashes against
-// underscores, do not count.
+// Name returns the candidate with the smallest edit distance to name (insertion, deletion, substitution, transposition),
+// or "" if none is close: about one edit per four letters, because wrong hints mislead. A candidate that starts with name
+// is also close. Case and dashes against underscores do not count.
 func Name(name string, candidates []string) string {
 	name = fold(name)
 	best, distance := "", (len(name)+2)/4+1
 	for _, c := range candidates {
 		if len(c) > 3*len(name)+3 && !strings.HasPrefix(fold(c), name) {
-			continue // too far in any case, and texts given as labels can be long
+			continue // too far apart; labels can be long texts
 		}
 		d := editDistance(name, fold(c))
 		if d > 1 && len(name) > 2 && strings.HasPrefix(fold(c), name) {
@@ -27,7 +26,7 @@ func Name(name string, candidates []string) string {
 
 func fold(name string) string { return strings.ToLower(strings.ReplaceAll(name, "-", "_")) }
 
-// editDistance is the optimal string alignment distance in bytes.
+// editDistance is the optimal string alignment distance, in bytes.
 func editDistance(a, b string) int {
 	var before []int
 	last := make([]int, len(b)+1)

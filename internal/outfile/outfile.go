@@ -1,11 +1,10 @@
-// Package outfile writes the files that a user asked for. Everything in this program that leaves a file or a folder
-// behind writes it here.
+// Package outfile writes all files and folders that rltrain produces.
 //
-// A regular file, or one that is not there yet, is written beside and renamed: whoever looks finds the old content or
-// all of the new. A symbolic link stays one, and the file that it points to is written. What is neither, such as a
-// device, a pipe or a terminal, is opened and written to.
+// It writes a new or regular file to a temporary file in the same folder and renames it, so that readers see the old
+// content or the new. It follows a symbolic link and replaces the target. It opens anything else, such as a device, a pipe
+// or a terminal, and writes to it.
 //
-// What a killed process left beside its file is removed by the next one that writes the same file.
+// If a process is killed, the next one that writes the same file removes the temporary file.
 package outfile
 
 import (
@@ -19,14 +18,14 @@ import (
 	"syscall"
 )
 
-// File is an output file that is being written.
+// File is an output file being written.
 type File struct {
 	*os.File
-	path string // what it becomes; "" where it is written in place
+	path string // final path; "" if written in place
 }
 
-// Create opens path to be written. A new file gets perm, less the umask; one that is there keeps its own. Commit is
-// needed to leave the file behind, Close in any case.
+// Create opens path for writing. A new file gets perm, less the umask; an existing one keeps its mode. Call Commit to keep
+// the file, and Close in any case.
 func Create(path string, perm fs.FileMode) (*File, error) {
 	target, info, err := resolve(path)
 	if err != nil {
@@ -64,7 +63,7 @@ func Create(path string, perm fs.FileMode) (*File, error) {
 	}
 }
 
-// Commit ends the writing: the file is on the disk, with its name.
+// Commit syncs the file to disk and gives it its name.
 func (f *File) Commit() error {
 	if f.path == "" {
 		return f.File.Close()
@@ -79,7 +78,7 @@ func (f *File) Commit() error {
 	return f.File.Close()
 }
 
-// Close gives up what was not committed. After Commit it does nothing.
+// Close discards what was not committed. After Commit it does nothing.
 func (f *File) Close() error {
 	if f.path != "" {
 		_ = os.Remove(f.Name())
@@ -92,7 +91,7 @@ func (f *File) Close() error {
 	return err
 }
 
-// Write makes data the content of path, as Create says.
+// Write replaces the content of path with data; see Create.
 func Write(path string, data []byte, perm fs.FileMode) error {
 	file, err := Create(path, perm)
 	if err != nil {
@@ -109,8 +108,7 @@ func Write(path string, data []byte, perm fs.FileMode) error {
 	return nil
 }
 
-// Folder makes path a folder with what write puts into the one it is given, all of it or nothing. A folder that is
-// there and not empty is an error; one that is empty is replaced.
+// Folder creates the folder path, filled by write, atomically. An existing folder must be empty.
 func Folder(path string, write func(dir string) error) error {
 	target, info, err := resolve(path)
 	if err != nil && !errors.Is(err, errFolder) {
@@ -138,7 +136,7 @@ func Folder(path string, write func(dir string) error) error {
 	if err := write(beside); err != nil {
 		return err
 	}
-	// os.Rename does not replace a folder, not even an empty one.
+	// os.Rename does not replace a folder, even an empty one.
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -155,7 +153,7 @@ func besideFolder(target string) (path string, held *os.File, err error) {
 		}
 		file, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed as stale before it was held
+			continue // removed as stale before the lock was taken
 		}
 		if err != nil {
 			return "", nil, err
@@ -167,13 +165,13 @@ func besideFolder(target string) (path string, held *os.File, err error) {
 	}
 }
 
-// errFolder tells of a folder where a file should be.
-var errFolder = errors.New("it is a folder")
+// errFolder reports a folder in place of a file.
+var errFolder = errors.New("is a folder")
 
-// maxLinks is how many symbolic links may follow one another.
+// maxLinks is the maximum length of a chain of symbolic links.
 const maxLinks = 40
 
-// resolve follows symbolic links, also one to a file that is not there. info is nil where there is none.
+// resolve follows symbolic links, even to a missing file. info is nil if the target does not exist.
 func resolve(path string) (target string, info fs.FileInfo, err error) {
 	target, err = filepath.Abs(path)
 	if err != nil {
@@ -195,7 +193,7 @@ func resolve(path string) (target string, info fs.FileInfo, err error) {
 		if err != nil {
 			return "", nil, err
 		}
-		// The kernel knows where the links in /proc lead; their texts are not paths.
+		// Links in /proc resolve only in the kernel; their texts are not paths.
 		if info, err := os.Stat(target); err == nil && !info.IsDir() && !info.Mode().IsRegular() {
 			return target, info, nil
 		}
@@ -207,10 +205,11 @@ func resolve(path string) (target string, info fs.FileInfo, err error) {
 	return "", nil, fmt.Errorf("%s: too many symbolic links", path)
 }
 
-// hold locks a file or folder for as long as it is open; false where another process took it for stale in between. A file system without locks holds nothing, and nothing is removed there.
+// hold locks a file or folder while it is open. It returns false if another process removed it as stale in between. On a
+// file system without locks, nothing is locked and nothing is removed.
 func hold(file *os.File) (bool, error) {
 	switch err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
-	case errors.Is(err, syscall.EWOULDBLOCK): // it is being removed
+	case errors.Is(err, syscall.EWOULDBLOCK): // another process is removing it
 		return false, nil
 	case err != nil:
 		return true, nil
@@ -226,10 +225,10 @@ func hold(file *os.File) (bool, error) {
 	return err == nil && os.SameFile(own, now), err
 }
 
-// mark stands in the names of what is being written.
+// mark is part of the name of every temporary file.
 const mark = ".writing-"
 
-// besideName is a new name for what becomes target.
+// besideName returns a temporary name next to target.
 func besideName(target string) string {
 	dir, base := filepath.Split(target)
 	return filepath.Join(dir, prefixOf(base)+rand.Text()[:12])
@@ -237,7 +236,7 @@ func besideName(target string) string {
 
 func prefixOf(base string) string { return "." + base[:min(len(base), 200)] + mark }
 
-// removeStale removes what processes that are gone left beside target.
+// removeStale removes temporary files of dead processes next to target.
 func removeStale(target string) {
 	dir, base := filepath.Split(target)
 	entries, err := os.ReadDir(dir)

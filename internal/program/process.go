@@ -11,18 +11,17 @@ import (
 	"time"
 )
 
-// process is a program that runs. Of its channels one goroutine uses the other ends.
+// process is a running program. One goroutine uses the other ends of its channels.
 type process struct {
 	command   *exec.Cmd
-	questions chan []byte   // lines to its input, which ends when this is closed
-	answers   chan []byte   // lines of its output, closed at its end
+	questions chan []byte   // input lines; closing it closes the input
+	answers   chan []byte   // output lines; closed at end of output
 	killed    chan struct{} // closed by kill
 	errors    lastLine
-	answered  bool // at least once
+	answered  bool // it has replied at least once
 }
 
-// start starts a program in a process group of its own, so that all that it starts can be
-// ended with it, and so that the keys which interrupt this process leave it alone.
+// start starts a program in a new process group, so that kill ends all of its children and Ctrl-C does not reach it.
 func start(words []string) (*process, error) {
 	r := &process{
 		command:   exec.Command(words[0], words[1:]...),
@@ -30,7 +29,7 @@ func start(words []string) (*process, error) {
 	}
 	r.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	r.command.Stderr = &r.errors
-	// Something outside of the group may hold the pipes open.
+	// A process outside the group may keep the pipes open.
 	r.command.WaitDelay = closeLimit
 	input, err := r.command.StdinPipe()
 	if err != nil {
@@ -56,7 +55,7 @@ func (r *process) write(input io.WriteCloser) {
 			if !more {
 				return
 			}
-			// A program that reads no more is found by its end, or by the time it takes.
+			// If the program stops reading, its exit or the timeout reports it.
 			if _, err := input.Write(line); err != nil {
 				return
 			}
@@ -76,11 +75,11 @@ func (r *process) read(output io.Reader) {
 		}
 	}
 	if lines.Err() == bufio.ErrTooLong {
-		r.say(fmt.Appendf(nil, "a line of more than %d bytes", maxLine))
+		r.say(fmt.Appendf(nil, "a line longer than %d bytes", maxLine))
 	}
 }
 
-// say hands a line over, unless the process was killed.
+// say sends a line on, unless the process was killed.
 func (r *process) say(line []byte) bool {
 	select {
 	case r.answers <- line:
@@ -90,13 +89,12 @@ func (r *process) say(line []byte) bool {
 	}
 }
 
-// full says that the process has not taken what it was asked before.
+// full reports whether the process still has unread questions.
 func (r *process) full() bool { return len(r.questions) == cap(r.questions) }
 
-// kill ends the process and its group, and returns how it ended and the last line that it
-// wrote as an error.
+// kill ends the process group and returns its exit status and its last line of standard error.
 func (r *process) kill() (status, lastWords string) {
-	// Its own id is not given to another one before Wait. An error means that it is gone.
+	// The pid is not reused before Wait. An error means that the group is gone.
 	_ = syscall.Kill(-r.command.Process.Pid, syscall.SIGKILL)
 	close(r.killed)
 	status = "exit status 0"
@@ -106,7 +104,7 @@ func (r *process) kill() (status, lastWords string) {
 	return status, r.errors.String()
 }
 
-// finish ends the input and waits for the end of the output, then kills what is left.
+// finish closes the input, waits for the end of the output, then kills what is left.
 func (r *process) finish(limit time.Duration) {
 	close(r.questions)
 	late := time.After(limit)
@@ -120,10 +118,10 @@ func (r *process) finish(limit time.Duration) {
 	r.kill()
 }
 
-// lastLine keeps the last line written that is not empty, or its beginning.
+// lastLine keeps the start of the last non-empty line.
 type lastLine struct {
 	lock       sync.Mutex
-	line, last []byte // under way, and finished before it
+	line, last []byte // the current line, and the last complete one
 }
 
 // Write implements io.Writer.

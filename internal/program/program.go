@@ -1,5 +1,5 @@
-// Package program asks a program outside of this process: a question a line, and an answer a line, both JSON. How
-// programs are started, timed and started again is described in package reward, whose judges are such programs.
+// Package program talks to external programs over JSON lines: one question per line, one answer per line. Package reward
+// documents how programs are started, timed and restarted.
 package program
 
 import (
@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	maxWaiting = 64      // questions that a program has not answered yet
-	maxLine    = 1 << 20 // bytes of a question or an answer, and of the line's end
-	maxSilent  = 3       // ends in a row without an answer
+	maxWaiting = 64      // questions in flight
+	maxLine    = 1 << 20 // bytes of a question or answer, including the newline
+	maxSilent  = 3       // consecutive exits without an answer
 	closeLimit = time.Second
 )
 
-// Program is a program outside of this process. Its batches take turns.
+// Program is an external program. Its batches take turns.
 type Program struct {
 	command []string
 	timeout time.Duration
 
-	turn    chan struct{} // held by the batch under way, which alone uses what follows
-	running *process      // nil where none is
+	turn    chan struct{} // held by the current batch, which alone uses the fields below
+	running *process      // nil if not running
 	lastID  uint64
-	silent  int   // processes in a row that ended without an answer
-	broken  error // why nothing is asked any more
+	silent  int   // consecutive processes that exited without an answer
+	broken  error // why no more questions are sent
 }
 
-// New finds the program of a command line, and starts nothing yet. timeout is that of each question.
+// New looks up the program of a command line without starting it. timeout applies to each question.
 func New(line string, timeout time.Duration) (*Program, error) {
 	command, err := splitWords(line)
 	if err != nil {
@@ -46,27 +46,27 @@ func New(line string, timeout time.Duration) (*Program, error) {
 	return &Program{command: command, timeout: timeout, turn: make(chan struct{}, 1)}, nil
 }
 
-// Close ends the program, and makes all later questions fail.
+// Close stops the program; later questions fail.
 func (p *Program) Close() {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
-	p.broken = errors.New("the program has been closed")
+	p.broken = errors.New("the program is closed")
 	if p.running != nil {
 		p.running.finish(closeLimit)
 		p.running = nil
 	}
 }
 
-// Answer is what a program says to a question.
+// Answer is a reply to a question.
 type Answer[T any] struct {
 	ID    uint64
 	Value T
 	Err   error // why there is no value
 }
 
-// Ask asks n questions; question makes one, to be written as JSON, and read reads a line of the program, of which an
-// error means that it is no answer. What has an error has no value. What ctx interrupts fails by its error, and the
-// program is ended.
+// Ask sends n questions. question returns one, to be encoded as JSON; read decodes a line of the program and returns an
+// error for an invalid one. A sample with an error has no value. If ctx ends, the open questions fail with its error and
+// the program is killed.
 func Ask[T any](ctx context.Context, p *Program, n int, question func(i int, id uint64) any, read func(line []byte) (Answer[T], error)) (values []T, errs []error) {
 	b := &batch[T]{program: p, question: question, read: read, values: make([]T, n), errs: make([]error, n)}
 	for i := range n {
@@ -82,17 +82,17 @@ func Ask[T any](ctx context.Context, p *Program, n int, question func(i int, id 
 	return b.values, b.errs
 }
 
-// batch is a batch of questions on its way through a program.
+// batch is the state of a batch of questions.
 type batch[T any] struct {
 	program  *Program
 	question func(i int, id uint64) any
 	read     func(line []byte) (Answer[T], error)
 	values   []T
 	errs     []error
-	todo     []int     // questions not asked, or not yet of this process
-	waiting  []waiting // for an answer, in the order in which they were asked
+	todo     []int     // questions not yet sent to this process
+	waiting  []waiting // in flight, in the order sent
 	timer    *time.Timer
-	timed    uint64 // the question that the timer is set for
+	timed    uint64 // the question with the running timer
 }
 
 type waiting struct {
@@ -118,8 +118,7 @@ func (b *batch[T]) run(ctx context.Context) {
 		if len(b.waiting) == 0 {
 			continue
 		}
-		// A question's time begins when all before it are answered: a program may take one
-		// after the other.
+		// The timer of a question starts when all earlier ones are answered, because a program may handle one at a time.
 		if first := b.waiting[0].id; first != b.timed {
 			b.timed = first
 			b.timer.Reset(p.timeout)
@@ -132,7 +131,7 @@ func (b *batch[T]) run(ctx context.Context) {
 				b.giveUp(err)
 			}
 		case <-b.timer.C:
-			b.giveUp(fmt.Errorf("%w within %v", within.ErrTimeout, p.timeout))
+			b.giveUp(fmt.Errorf("%w after %v", within.ErrTimeout, p.timeout))
 		case <-ctx.Done():
 			p.running.kill()
 			p.running = nil
@@ -142,7 +141,7 @@ func (b *batch[T]) run(ctx context.Context) {
 	}
 }
 
-// send asks as much as may wait.
+// send sends as many questions as may be in flight.
 func (b *batch[T]) send() {
 	p := b.program
 	for len(b.todo) > 0 && len(b.waiting) < maxWaiting && !p.running.full() {
@@ -159,7 +158,7 @@ func (b *batch[T]) send() {
 	}
 }
 
-// hear takes one answer. An error means that it is none.
+// hear handles one reply. An error means that the line is invalid.
 func (b *batch[T]) hear(line []byte) error {
 	a, err := b.read(line)
 	if err != nil {
@@ -174,11 +173,11 @@ func (b *batch[T]) hear(line []byte) error {
 		b.values[w.sample], b.errs[w.sample] = a.Value, a.Err
 		return nil
 	}
-	return fmt.Errorf("the program answers question %d, which is not open", a.ID)
+	return fmt.Errorf("reply to question %d, which is not open", a.ID)
 }
 
-// ended has the process's end seen to. Where it has answered before, all that waits is asked
-// again; where not, the question that waited longest may be why.
+// ended handles the exit of the process. If it had replied before, all open questions are sent again; if not, the oldest
+// one fails, because it may be the cause.
 func (b *batch[T]) ended() {
 	if answered := b.program.running.answered; !answered {
 		b.giveUp(nil)
@@ -188,17 +187,17 @@ func (b *batch[T]) ended() {
 	b.again()
 }
 
-// giveUp kills the process for a reason, nil where it ended by itself, and fails the question
-// that waited longest; the others are asked again.
+// giveUp kills the process and fails the oldest question; the others are sent again. reason is nil if the process exited
+// by itself.
 func (b *batch[T]) giveUp(reason error) {
 	p := b.program
 	answered := p.running.answered
 	status, said := p.running.kill()
 	if reason == nil {
-		reason = fmt.Errorf("the program ended without an answer: %s", status)
+		reason = fmt.Errorf("the program exited without an answer: %s", status)
 	}
 	if said != "" {
-		reason = fmt.Errorf("%w; its last line of errors: %s", reason, words.Quote(said))
+		reason = fmt.Errorf("%w; last line of standard error: %s", reason, words.Quote(said))
 	}
 	b.fail(b.waiting[0].sample, reason)
 	b.waiting = b.waiting[1:]
@@ -207,11 +206,11 @@ func (b *batch[T]) giveUp(reason error) {
 		return
 	}
 	if p.silent++; p.silent == maxSilent {
-		p.broken = fmt.Errorf("the program was started %d times in a row and gave no answer, the last time: %w", maxSilent, reason)
+		p.broken = fmt.Errorf("the program was started %d times without an answer; last error: %w", maxSilent, reason)
 	}
 }
 
-// again puts what waits in front of what is to be asked, of a new process.
+// again queues the open questions first, for a new process.
 func (b *batch[T]) again() {
 	samples := make([]int, len(b.waiting), len(b.waiting)+len(b.todo))
 	for i, w := range b.waiting {
@@ -224,7 +223,7 @@ func (b *batch[T]) fail(sample int, err error) {
 	b.errs[sample] = err
 }
 
-// failAll fails all that has no answer.
+// failAll fails all unanswered questions.
 func (b *batch[T]) failAll(err error) {
 	for _, w := range b.waiting {
 		b.fail(w.sample, err)
@@ -235,16 +234,16 @@ func (b *batch[T]) failAll(err error) {
 	b.waiting, b.todo = nil, nil
 }
 
-// encode writes a question as a line.
+// encode writes a question as one line.
 func encode(question any) ([]byte, error) {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false) // for programs that look for a text without reading JSON
+	encoder.SetEscapeHTML(false) // so that programs can search the raw line
 	if err := encoder.Encode(question); err != nil {
 		return nil, err
 	}
 	if line.Len() > maxLine {
-		return nil, fmt.Errorf("the question has %d bytes: at most %d can be asked", line.Len(), maxLine)
+		return nil, fmt.Errorf("the question has %d bytes, maximum %d", line.Len(), maxLine)
 	}
 	return line.Bytes(), nil
 }

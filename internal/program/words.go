@@ -5,13 +5,12 @@ import (
 	"strings"
 )
 
-// splitWords parts a command into words at spaces, tabs and line ends, by a shell's rules for
-// quotes: nothing is special between ' and ', between " and " a backslash keeps " and \ from
-// being special, and outside of quotes any character.
+// splitWords splits a command into words with a shell's quoting rules: '…' is literal, in "…" a backslash escapes " and \,
+// and outside quotes a backslash escapes any character.
 func splitWords(command string) ([]string, error) {
 	var words []string
 	var word strings.Builder
-	var quote byte // 0 outside of quotes
+	var quote byte // 0 outside quotes
 	begun := false
 	for i := 0; i < len(command); i++ {
 		c := command[i]
@@ -19,7 +18,7 @@ func splitWords(command string) ([]string, error) {
 		switch {
 		case escapes:
 			if i++; i == len(command) {
-				return nil, errors.New("the command ends in a backslash")
+				return nil, errors.New("trailing backslash in the command")
 			}
 			word.WriteByte(command[i])
 			begun = true
@@ -41,13 +40,13 @@ func splitWords(command string) ([]string, error) {
 		}
 	}
 	if quote != 0 {
-		return nil, errors.New("a quote in the command is not closed")
+		return nil, errors.New("unclosed quote in the command")
 	}
 	if begun {
 		words = append(words, word.String())
 	}
 	if len(words) == 0 || words[0] == "" {
-		return nil, errors.New("the command names no program")
+		return nil, errors.New("the command is empty")
 	}
 	return words, nil
 }

@@ -1,5 +1,4 @@
-// Package smallfile reads the small files of model folders, which others may have written, without trusting
-// their size.
+// Package smallfile reads small files of untrusted model folders, with a size limit.
 package smallfile
 
 import (
@@ -8,7 +7,7 @@ import (
 	"os"
 )
 
-// Limit bounds a file, in bytes. Real ones take a few kilobytes, a megabyte with many labels.
+// Limit is the maximum size in bytes. Real files have kilobytes, with many labels a megabyte.
 const Limit = 16 << 20
 
 // Read reads a file of at most Limit bytes. Errors name the file.
@@ -23,7 +22,7 @@ func Read(path string) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > Limit {
-		return nil, fmt.Errorf("%s: more than %d bytes", path, Limit)
+		return nil, fmt.Errorf("%s: larger than %d bytes", path, Limit)
 	}
 	return data, nil
 }

@@ -1,5 +1,5 @@
-// Package wire writes and reads protocol buffers by their fields: what the files of TensorBoard and of Weights & Biases
-// need, whose schemas are small.
+// Package wire encodes and decodes protocol buffers field by field, for the small schemas of TensorBoard and Weights &
+// Biases.
 package wire
 
 import (
@@ -22,7 +22,7 @@ func (m *Message) tag(field, kind int) {
 	*m = binary.AppendUvarint(*m, uint64(field)<<3|uint64(kind))
 }
 
-// Int appends an integer or a truth value.
+// Int appends an integer or boolean.
 func (m *Message) Int(field int, v int64) {
 	m.tag(field, varint)
 	*m = binary.AppendUvarint(*m, uint64(v))
@@ -40,35 +40,35 @@ func (m *Message) Float(field int, v float32) {
 	*m = binary.LittleEndian.AppendUint32(*m, math.Float32bits(v))
 }
 
-// Bytes appends bytes, or a message that is a field of this one.
+// Bytes appends bytes or a nested message.
 func (m *Message) Bytes(field int, v []byte) {
 	m.tag(field, bytes)
 	*m = append(binary.AppendUvarint(*m, uint64(len(v))), v...)
 }
 
-// Text appends a text; an empty one is the default, and left out.
+// Text appends a string; the empty string is the default and is skipped.
 func (m *Message) Text(field int, v string) {
 	if v != "" {
 		m.Bytes(field, []byte(v))
 	}
 }
 
-// Field is one field of a message that was read.
+// Field is a decoded field.
 type Field struct {
 	Number int
-	Value  uint64 // of an integer, or the bits of a float
-	Bytes  []byte // of a text, bytes or a message
+	Value  uint64 // integer, or the bits of a float
+	Bytes  []byte // string, bytes or nested message
 }
 
-// Double is the value of a float64.
+// Double returns the value of a float64.
 func (f Field) Double() float64 { return math.Float64frombits(f.Value) }
 
-// Float is the value of a float32.
+// Float returns the value of a float32.
 func (f Field) Float() float32 { return math.Float32frombits(uint32(f.Value)) }
 
-var errCut = errors.New("the message is cut off or no protocol buffer")
+var errCut = errors.New("truncated or invalid protocol buffer")
 
-// Fields reads a message.
+// Fields decodes a message.
 func Fields(m []byte) ([]Field, error) {
 	var fields []Field
 	for len(m) > 0 {

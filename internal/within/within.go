@@ -1,4 +1,4 @@
-// Package within bounds the time that a call may take.
+// Package within puts time limits on calls.
 package within
 
 import (
@@ -8,13 +8,11 @@ import (
 	"time"
 )
 
-// ErrTimeout is the error of what did not answer in time.
-var ErrTimeout = errors.New("no answer")
+// ErrTimeout means that a call did not return in time.
+var ErrTimeout = errors.New("timeout")
 
-// Do runs do and returns what it returns, or ErrTimeout where limit passes before, or the
-// error of ctx where that ends before; limit 0 is none. A panic is an error. do need not
-// heed its context: what goes on after it was given up is not heard, and its goroutine ends
-// when do does.
+// Do calls do and returns its result. It returns ErrTimeout after limit (0 = no limit), or the error of ctx when ctx ends.
+// A panic becomes an error. If do ignores its context, it keeps running in its goroutine and its result is discarded.
 func Do[T any](ctx context.Context, limit time.Duration, do func(ctx context.Context) (T, error)) (T, error) {
 	within := ctx
 	if limit > 0 {
@@ -43,12 +41,12 @@ func Do[T any](ctx context.Context, limit time.Duration, do func(ctx context.Con
 	case <-within.Done():
 		o.err = within.Err()
 	}
-	// What heeds its context may have said so first.
+	// do may have noticed the end of ctx first.
 	if o.err != nil && ctx.Err() != nil {
 		return *new(T), ctx.Err()
 	}
 	if o.err != nil && within.Err() != nil {
-		return *new(T), fmt.Errorf("%w within %v", ErrTimeout, limit)
+		return *new(T), fmt.Errorf("%w after %v", ErrTimeout, limit)
 	}
 	return o.value, o.err
 }

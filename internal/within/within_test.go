@@ -18,8 +18,8 @@ func TestDo(t *testing.T) {
 		{"answers", func(context.Context) (int, error) { return 7, nil }, ""},
 		{"fails", func(context.Context) (int, error) { return 0, stop }, "stop"},
 		{"panics", func(context.Context) (int, error) { panic(3) }, "panic: 3"},
-		{"heeds its context", func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }, "no answer within 1m0s"},
-		{"heeds nothing", func(context.Context) (int, error) { time.Sleep(time.Hour); return 7, nil }, "no answer within 1m0s"},
+		{"heeds its context", func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }, "timeout after 1m0s"},
+		{"heeds nothing", func(context.Context) (int, error) { time.Sleep(time.Hour); return 7, nil }, "timeout after 1m0s"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			defer time.Sleep(2 * time.Hour) // of the bubble: whatever was given up ends before it

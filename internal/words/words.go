@@ -1,4 +1,4 @@
-// Package words puts names and values of users' files into errors of one line.
+// Package words formats names and values from user files for one-line errors.
 package words
 
 import (
@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	maxListed = 20 // names an error lists
-	maxQuoted = 60 // runes of a value an error quotes
+	maxListed = 20 // names per list
+	maxQuoted = 60 // runes per quoted value
 )
 
-// Quote returns s in quotes on one line, cut behind 60 characters.
+// Quote quotes s on one line, truncated to 60 characters.
 func Quote(s string) string {
 	n := 0
 	for i := range s {
@@ -24,7 +24,7 @@ func Quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// List returns the names in quotes with commas, cut behind 20.
+// List quotes and joins the names, at most 20.
 func List(names []string) string {
 	shown := make([]string, 0, min(len(names), maxListed))
 	for _, name := range names[:min(len(names), maxListed)] {

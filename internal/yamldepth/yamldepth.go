@@ -1,17 +1,17 @@
-// Package yamldepth bounds how deep YAML is nested, before a parser spends memory on each level of it.
+// Package yamldepth bounds the nesting of YAML before a parser allocates memory for each level.
 package yamldepth
 
 import "fmt"
 
-// most is far above any settings.
+// most is far above any real settings.
 const most = 100
 
-// Check returns an error where brackets, or entries that begin on one line, are nested more than 100 deep. Brackets in
-// quotes and comments do not count.
+// Check returns an error if brackets, or nested entries on one line, are more than 100 deep. It ignores brackets in quotes
+// and comments.
 func Check(data []byte) error {
 	depth, entries, line := 0, 0, 1
 	quote := byte(0)
-	first := true // nothing but marks of entries and space was on the line
+	first := true // only entry marks and spaces so far on this line
 	for i := 0; i < len(data); i++ {
 		c := data[i]
 		switch {
@@ -48,7 +48,7 @@ func Check(data []byte) error {
 	return nil
 }
 
-// opens tells whether a quote behind this byte begins a text.
+// opens reports whether a quote after this byte starts a string.
 func opens(c byte) bool {
 	switch c {
 	case ' ', '\t', '\n', '[', '{', ',', ':':

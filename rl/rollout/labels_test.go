@@ -240,7 +240,7 @@ func TestFailedRewardsOfLabels(t *testing.T) {
 		t.Errorf("figures %v", f)
 	}
 	src := labels(t, p, labelRewards(t, "expr:'1/(correct-correct)'"), labelsConfig())
-	if _, err := src.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "none of 40 samples could be rewarded") {
+	if _, err := src.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "rewards failed for all 40 samples") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -228,7 +228,7 @@ func TestNoRewardAtAllIsAnError(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		c := tokensConfig()
 		c.Rewards, c.Async, c.MaxStaleness = rewards, async, 1
-		if _, err := tokens(t, m, letters, c).Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "none of 32 samples could be rewarded: reward expr:") {
+		if _, err := tokens(t, m, letters, c).Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "rewards failed for all 32 samples: reward expr:") {
 			t.Errorf("async %t: error %v", async, err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestNoRewardAtAllIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := replay.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "none of 24 samples could be rewarded") {
+	if _, err := replay.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "rewards failed for all 24 samples") {
 		t.Errorf("replay: error %v", err)
 	}
 }

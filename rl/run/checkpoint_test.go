@@ -119,8 +119,8 @@ func TestDamagedCheckpoints(t *testing.T) {
 		}, "buffers/rewards.bin was changed"},
 		{"missing file", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, "state.json is missing"},
 		{"no manifest", func(dir string) error { return os.Remove(filepath.Join(dir, "manifest.json")) }, "manifest.json is missing"},
-		{"truncated manifest", func(dir string) error { return os.Truncate(filepath.Join(dir, "manifest.json"), 20) }, "ends too early"},
-		{"empty manifest", func(dir string) error { return os.Truncate(filepath.Join(dir, "manifest.json"), 0) }, "ends too early"},
+		{"truncated manifest", func(dir string) error { return os.Truncate(filepath.Join(dir, "manifest.json"), 20) }, "unexpected end of file"},
+		{"empty manifest", func(dir string) error { return os.Truncate(filepath.Join(dir, "manifest.json"), 0) }, "unexpected end of file"},
 		{"copied from another step", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(`{"step":1,"files":[]}`), 0o644)
 		}, "has step 1"},

@@ -28,7 +28,7 @@ func TestModelsAsRewards(t *testing.T) {
 		"model:" + critic:           `--reward: reward "model:` + critic,
 		"model:" + critic + "#fine": `has no label "fine"`,
 		"model:TMP/nowhere":         "nowhere",
-		"rubric:TMP/q.jsonl":        "want a list of question and weight",
+		"rubric:TMP/q.jsonl":        "not a list of questions and weights",
 	} {
 		refused(want, short(f.expand(spec))...)
 	}

@@ -169,7 +169,7 @@ func TestPromptsRefuse(t *testing.T) {
 	f.write(t, "TMP/messages.jsonl", messages.String())
 	for wrong, want := range map[string]string{
 		"":                                          `--reward: is needed, as expr:'...' or cmd:PROGRAM: TMP/q.jsonl has no column "answer"`,
-		"--reward answer":                           "none of 8 samples could be rewarded: reward answer: the row has no answer",
+		"--reward answer":                           "rewards failed for all 8 samples: reward answer: the row has no answer",
 		"--answer-column truth":                     `--answer-column: TMP/q.jsonl has no column "truth"; its columns are "prompt", "sort"`,
 		"--kind-column level":                       `--kind-column: TMP/q.jsonl has no column "level"`,
 		"--kind-column prompt":                      `--kind-column: "prompt" cannot be this column`,

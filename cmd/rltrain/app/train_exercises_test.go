@@ -122,9 +122,9 @@ func TestRewards(t *testing.T) {
 		t.Errorf("a reward of %v where the mean length is %v", reward, length)
 	}
 	for reward, want := range map[string]string{
-		"expr:'1/0'": "none of 4 samples could be rewarded",
-		"acuracy":    `--reward: reward "acuracy" is unknown, did you mean "accuracy"?`,
-		"score":      `--reward: reward "score" is unknown`,
+		"expr:'1/0'": "rewards failed for all 4 samples",
+		"acuracy":    `--reward: unknown reward "acuracy", did you mean "accuracy"?`,
+		"score":      `--reward: unknown reward "score"`,
 	} {
 		code, _, stderr := f.rltrain("", append(options, "--reward", reward)...)
 		if code == 0 || !strings.Contains(stderr, want) {
