@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
@@ -38,36 +37,6 @@ const (
 // Main runs the program with the arguments of the process, and ends the process.
 func Main() {
 	os.Exit(Run(interruptible(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
-}
-
-// interrupted is why the program's context ended.
-type interrupted struct{ signal syscall.Signal }
-
-func (i interrupted) Error() string {
-	return "stopped by " + map[syscall.Signal]string{
-		syscall.SIGINT: "SIGINT", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGUSR1: "SIGUSR1",
-	}[i.signal]
-}
-
-// interruptible ends its context at the first SIGINT, SIGTERM, SIGHUP or SIGUSR1, by which Slurm tells of the end of a job's
-// time; the second ends the process at once. A SIGHUP
-// that is ignored, as under nohup, stays so. Of output that nobody reads any more the writing fails: what was learnt is
-// saved then, too.
-func interruptible() context.Context {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1}
-	if !signal.Ignored(syscall.SIGHUP) {
-		stops = append(stops, syscall.SIGHUP)
-	}
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, stops...)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else a write to a closed pipe ends the process at once
-	go func() {
-		first := <-signals
-		signal.Reset(stops...)
-		cancel(interrupted{first.(syscall.Signal)})
-	}()
-	return ctx
 }
 
 // Run is the program without its process: it returns the exit code and prints an error as one line. args are those of
@@ -133,7 +102,7 @@ rltrain COMMAND --help                 explain a command`,
 		EnableBashCompletion: true,
 		Commands:             []*cli.Command{config.TrainCommand(environ, train.Run)},
 	}
-	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, scoreCommand, serveCommand} {
+	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, chatCommand, scoreCommand, serveCommand} {
 		c, err := command()
 		if err != nil {
 			return nil, err

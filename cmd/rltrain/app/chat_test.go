@@ -1,0 +1,164 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// ggufModel is a folder of a small GGUF model with a chat template, which writes "role: content" lines.
+func ggufModel(t *testing.T) folders {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	tmp := t.TempDir()
+	t.Setenv("RLTRAIN_CACHE", filepath.Join(tmp, "cache"))
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", "torch", "transformers", "testdata", "gguf", "llama-Q4_1.gguf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := filepath.Join(tmp, "tiny.gguf")
+	if err := os.WriteFile(model, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return folders{model: model, tmp: tmp}
+}
+
+// A text prompt is a user message for a model with a chat template, unless --raw.
+func TestTextPromptsGoThroughTheChatTemplate(t *testing.T) {
+	f := ggufModel(t)
+	f.write(t, "TMP/text.jsonl", `{"id":1,"prompt":"hi"}`+"\n")
+	f.write(t, "TMP/messages.jsonl", `{"id":1,"messages":[{"role":"user","content":"hi"}]}`+"\n")
+	f.write(t, "TMP/rendered.jsonl", `{"id":1,"prompt":"user: hi\n"}`+"\n")
+	completion := func(args ...string) string {
+		t.Helper()
+		code, out, stderr := f.rltrain("", append([]string{"generate", "--model", "MODEL", "--temperature", "0", "--max-new-tokens", "12"}, args...)...)
+		if code != 0 {
+			t.Fatalf("%q: exit code %d, %s", args, code, stderr)
+		}
+		var row outputRow
+		if err := json.Unmarshal([]byte(out), &row); err != nil {
+			t.Fatal(err)
+		}
+		return row.Completion
+	}
+	text := completion("--input", "TMP/text.jsonl")
+	for _, same := range [][]string{{"--input", "TMP/messages.jsonl"}, {"--raw", "--input", "TMP/rendered.jsonl"}} {
+		if got := completion(same...); got != text {
+			t.Errorf("%q gives %q, the text prompt %q", same, got, text)
+		}
+	}
+	if got := completion("--raw", "--input", "TMP/text.jsonl"); got == text {
+		t.Errorf("--raw changes nothing: %q", got)
+	}
+	if code, _, stderr := f.rltrain("hi\n", "generate", "--model", "MODEL", "--max-new-tokens", "1"); code != 0 || strings.Count(stderr, "--raw") != 1 {
+		t.Errorf("exit code %d; it is not said once that a template is applied: %q", code, stderr)
+	}
+}
+
+func TestSamplingDefaultsOfTheModel(t *testing.T) {
+	f := tiny(t)
+	f.write(t, "MODEL/generation_config.json", `{"eos_token_id": 1, "temperature": 0, "top_p": 0.5}`)
+	args := []string{"generate", "--model", "MODEL", "--max-new-tokens", "20"}
+	_, greedy, _ := f.rltrain("ab\n", append(args, "--temperature", "0")...)
+	_, got, stderr := f.rltrain("ab\n", args...)
+	if got != greedy || !strings.Contains(stderr, "temperature=0 top_p=0.5") {
+		t.Errorf("got %q, want the greedy %q; said %q", got, greedy, stderr)
+	}
+	for _, more := range [][]string{{"--ignore-generation-config"}, {"--temperature", "1", "--top-p", "0"}} {
+		if code, got, _ := f.rltrain("ab\n", append(args, more...)...); code != 0 || got == greedy {
+			t.Errorf("%q: the completion is greedy all the same", more)
+		}
+	}
+}
+
+func TestChat(t *testing.T) {
+	f := ggufModel(t)
+	chat := func(input string, args ...string) (stdout, stderr string) {
+		t.Helper()
+		code, stdout, stderr := f.rltrain(input, append([]string{"chat", "--model", "MODEL", "--max-new-tokens", "8", "--temperature", "0"}, args...)...)
+		if code != 0 {
+			t.Fatalf("exit code %d: %s", code, stderr)
+		}
+		return stdout, stderr
+	}
+	once, _ := chat("hi\n")
+	twice, _ := chat("hi\n\nhi\n")
+	if !strings.HasPrefix(twice, once) || twice == once+once {
+		t.Errorf("two messages gave %q, one gave %q: the history has no effect", twice, once)
+	}
+	for name, input := range map[string]string{"reset": "hi\n/reset\nhi\n", "system and back": "hi\n/reset\n/system be brief\n/system -\nhi\n"} {
+		if again, _ := chat(input); again != once+once {
+			t.Errorf("%s: got %q, want %q twice", name, again, once)
+		}
+	}
+	system, _ := chat("hi\n", "--system", "be brief")
+	if later, _ := chat("/system be brief\nhi\n"); later != system || system == once {
+		t.Errorf("/system gives %q, --system %q, none %q", later, system, once)
+	}
+	if short, stderr := chat("/set max_new_tokens 1\nhi\n"); len(short) >= len(once) || !strings.Contains(stderr, "[max_new_tokens 1]") {
+		t.Errorf("/set has no effect: %q, %q", short, stderr)
+	}
+	for input, want := range map[string]string{
+		"/help": "/adapter on|off", "/what": "/what", "/set": "temperature 0", "/set temperature x": `"x"`, "/set temperature -1": "temperature: -1",
+		"/set nothing 1": "nothing", "/adapter off": "no adapter", "/system": "(none)", "/set top-k=5": "[top_k 5]",
+	} {
+		if stdout, stderr := chat(input + "\n/quit\nhi\n"); stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: got %q and %q, want %q", input, stdout, stderr, want)
+		}
+	}
+	if code, _, stderr := f.rltrain("", "chat", "--model", "MODEL", "--top-p", "2"); code != 2 || !strings.Contains(stderr, "top_p") {
+		t.Errorf("--top-p 2: exit code %d, %q", code, stderr)
+	}
+}
+
+// Where a conversation passes the model's positions, the oldest turns are forgotten, and a message that is too long is told.
+func TestChatForgets(t *testing.T) {
+	f := ggufModel(t)
+	input := strings.Repeat("the cat sat on the mat and the dog ran\n", 8)
+	code, stdout, stderr := f.rltrain(input, "chat", "--model", "MODEL", "--max-new-tokens", "4")
+	if code != 0 || !strings.Contains(stderr, "forgotten") || strings.Count(stdout, "\n") < 8 {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+	code, _, stderr = f.rltrain(strings.Repeat("x", 500)+"\nhi\n", "chat", "--model", "MODEL", "--max-new-tokens", "4")
+	if code != 0 || !strings.Contains(stderr, "128 positions") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}
+
+// The adapter can be switched off.
+func TestChatAdapter(t *testing.T) {
+	f := ggufModel(t)
+	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"prompt":"hi","completion":"the cat sat"}`+"\n", 12))
+	if code, _, stderr := f.rltrain("", "--task", "chat", "--model", "MODEL", "--dataset", "TMP/rows.jsonl", "--output-dir", "TMP/out",
+		"--lora-r", "4", "--learning-rate", "0.05", "--epochs", "10"); code != 0 {
+		t.Fatal(stderr)
+	}
+	adapter := f.expand("TMP/out/chat_supervised")
+	args := []string{"chat", "--max-new-tokens", "8", "--temperature", "0", "--model"}
+	_, base, _ := f.rltrain("hi\n", append(args, "MODEL")...)
+	_, stdout, _ := f.rltrain("hi\n/reset\n/adapter off\nhi\n/reset\n/adapter on\nhi\n", append(args, adapter)...)
+	with, _, _ := strings.Cut(stdout, "\n")
+	if stdout != with+"\n"+base+with+"\n" || with+"\n" == base {
+		t.Errorf("on, off and on again gave %q; the base model says %q", stdout, base)
+	}
+}
+
+// A hook takes interrupts until it is released.
+func TestOnInterrupt(t *testing.T) {
+	hook := &interruptHook{}
+	ctx := context.WithValue(t.Context(), hookKey{}, hook)
+	n := 0
+	release := onInterrupt(ctx, func() { n++ })
+	if !hook.handled() || n != 1 {
+		t.Errorf("the hook was not called: %d", n)
+	}
+	release()
+	if hook.handled() || n != 1 {
+		t.Errorf("the hook was called after its release: %d", n)
+	}
+}
