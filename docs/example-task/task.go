@@ -78,7 +78,7 @@ func (c *count) Solution() string { return c.answer() }
 
 func (c *count) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	found := strings.TrimSpace(a.Text)
-	info := &envs.Info{Answer: found, Truth: c.answer(), Formatted: a.Stop == envs.StopEnd, Tier: "text"}
+	info := &envs.Info{Answer: found, Truth: c.answer(), FormatOK: a.Stop == envs.StopEnd, FoundBy: "text"}
 	info.Correct = info.Answer == info.Truth
 	step := envs.Step{Keep: len(a.Text), Done: true, Info: info}
 	if info.Correct {

@@ -51,9 +51,12 @@ type Needs struct {
 	// SharedValues is of Values that are part of the policy: their gradient reaches the other weights too, and the loss
 	// needs none from before the update.
 	SharedValues bool
-	Teacher      bool // Batch.Divergence: from Config.Teacher
-	Dropout      bool // the adapter's dropout is on
-	Reduction    string
+	// Teacher names the model whose distribution Batch.Divergence compares with: a folder, or a name on the hub; "" = none.
+	Teacher   string
+	Greedy    bool // Step.Greedy: the reward of each prompt's greedy completion
+	Single    bool // of preferences: rows are single answers, good or bad, and not pairs
+	Dropout   bool // the adapter's dropout is on
+	Reduction string
 	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples need
 	// no backward pass.
 	ByAdvantage bool

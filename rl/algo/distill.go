@@ -37,7 +37,7 @@ func (a *Distill) Check(int) error {
 
 // Needs implements Algorithm.
 func (a *Distill) Needs() Needs {
-	return Needs{Rewards: true, Teacher: true, Repeats: true, Reduction: a.Reduction.or(ReduceToken)}
+	return Needs{Rewards: true, Teacher: a.Teacher, Repeats: true, Reduction: a.Reduction.or(ReduceToken)}
 }
 
 // Prepare implements Algorithm: what an answer earns changes nothing.

@@ -157,7 +157,7 @@ func (a *DPO) weights() ([]float64, error) {
 // Needs implements Algorithm.
 func (a *DPO) Needs() Needs {
 	refers := slices.ContainsFunc(a.Losses, func(name string) bool { return slices.Contains(referred, name) })
-	return Needs{Reference: refers, Together: !a.Unpaired(), ImplicitReward: a.implicitReward}
+	return Needs{Reference: refers, Together: !a.Unpaired(), Single: a.Unpaired(), ImplicitReward: a.implicitReward}
 }
 
 // implicitReward is β times what the losses compare of an answer with Σ log π; with kto less K.

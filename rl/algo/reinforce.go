@@ -53,7 +53,7 @@ func (a *Reinforce) Check(samples int) (err error) {
 
 // Needs implements Algorithm.
 func (a *Reinforce) Needs() Needs {
-	return Needs{Rewards: true, Reduction: a.Reduction.or(ReduceSequence), ByAdvantage: true}
+	return Needs{Rewards: true, Reduction: a.Reduction.or(ReduceSequence), ByAdvantage: true, Greedy: a.Baseline == string(rl.BaselineGreedy)}
 }
 
 // Prepare implements Algorithm.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"slices"
 
 	"github.com/rltrain/rltrain/rl"
 )
@@ -22,7 +21,6 @@ type Source struct {
 	tokens    int64
 	order     []int // of epoch
 	epoch     int
-	heavy     bool
 }
 
 // New makes a source of the samples. With packing above 0 a batch is not so many samples, but so many bins of at
@@ -46,10 +44,6 @@ func newSource(bins [][]*rl.Sample, batchSize int, seed uint64) *Source {
 	return &Source{bins: bins, batchSize: batchSize, seed: seed, epoch: -1}
 }
 
-// HeaviestFirst makes the first batch of each epoch the one with most tokens that there can be, so that few steps show
-// how much memory a run takes.
-func (e *Source) HeaviestFirst() { e.heavy, e.epoch = true, -1 }
-
 // PerEpoch is the number of steps of an epoch.
 func (e *Source) PerEpoch() int { return (len(e.bins) + e.batchSize - 1) / e.batchSize }
 
@@ -60,13 +54,7 @@ func (e *Source) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	}
 	epoch, batch := at.Step/e.PerEpoch(), at.Step%e.PerEpoch()
 	if epoch != e.epoch {
-		stream := rl.Stream(e.seed, rl.StreamShuffle, uint64(epoch))
-		e.epoch, e.order = epoch, stream.Perm(len(e.bins))
-		if e.heavy {
-			slices.SortFunc(e.order, func(a, b int) int { return e.weight(b) - e.weight(a) })
-			rest := e.order[min(e.batchSize, len(e.order)):]
-			stream.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-		}
+		e.epoch, e.order = epoch, rl.Stream(e.seed, rl.StreamShuffle, uint64(epoch)).Perm(len(e.bins))
 	}
 	step := &rl.Step{Figures: rl.Meter{}}
 	for _, bin := range e.order[batch*e.batchSize : min((batch+1)*e.batchSize, len(e.order))] {
@@ -78,14 +66,6 @@ func (e *Source) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	step.Figures.Last("epoch", float64(at.Step+1)/float64(e.PerEpoch()))
 	step.Figures.Last("num_tokens", float64(e.tokens))
 	return step, nil
-}
-
-// weight is the number of tokens of a bin.
-func (e *Source) weight(bin int) (tokens int) {
-	for _, x := range e.bins[bin] {
-		tokens += len(x.Tokens)
-	}
-	return tokens
 }
 
 // State implements rl.Stateful.

@@ -23,10 +23,6 @@ type Hooks struct {
 	// Keep takes completions of a logged step: those of Prompts prompts, or of all if Prompts is negative.
 	Keep    func(records []rl.Record) error
 	Prompts int
-	// Enough is called after each step. If it returns true, training ends with an evaluation, without a checkpoint.
-	Enough func() bool
-	// Seen is called with each step after its update, and the number of all steps.
-	Seen func(step *rl.Step, total int)
 	// Progress is called after each step.
 	Progress func(done, total int, note string)
 	// Now is the clock; nil = rows have no times.

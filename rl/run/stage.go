@@ -27,15 +27,12 @@ type StageConfig struct {
 	// Changed lists changed lengths of a resumed run ("num_steps was 2, is now 4"). If it is not empty, a finished run can
 	// resume.
 	Changed   []string
-	SaveEvery int // steps between checkpoints
-	Keep      int // newest checkpoints to keep; 0 = all
-	KeepRuns  int // earlier runs in Dir to keep; 0 = 1
-	LogEvery  int // steps between rows
-	Prompts   int // prompts of a logged step whose completions are saved; 0 = none, below 0 = all
-	// Group, Enough and Seen are those of Hooks. Only rank 0 saves checkpoints.
-	Group  *dist.Group
-	Enough func() bool
-	Seen   func(step *rl.Step, total int)
+	SaveEvery int         // steps between checkpoints
+	Keep      int         // newest checkpoints to keep; 0 = all
+	KeepRuns  int         // earlier runs in Dir to keep; 0 = 1
+	LogEvery  int         // steps between rows
+	Prompts   int         // prompts of a logged step whose completions are saved; 0 = none, below 0 = all
+	Group     *dist.Group // as in Hooks; only rank 0 saves checkpoints
 	// Trackers also get the metrics: TensorBoard, WandB. Settings and Config, the text of config.yaml, are for them.
 	Trackers []string
 	Settings map[string]any
@@ -260,7 +257,6 @@ func (s *Stage) there() error {
 func (s *Stage) Hooks(label, unit string) Hooks {
 	h := Hooks{
 		Group: s.config.Group, Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
-		Enough: s.config.Enough, Seen: s.config.Seen,
 		Line: func(line string) error { return s.Keepf("%s", line) }, Keep: s.keep, Prompts: s.config.Prompts,
 		Progress: func(done, total int, note string) {
 			if s.bar == nil {

@@ -105,9 +105,6 @@ func (t *Trainer) report(step *rl.Step) error {
 	}
 	t.countTraffic(m)
 	s.Window.Merge(m)
-	if t.hooks.Seen != nil {
-		t.hooks.Seen(step, c.Steps)
-	}
 	note := ""
 	if c.Summary != "" {
 		note = fmt.Sprintf("%s %.3f", c.Summary, m.Get(c.Summary))
@@ -131,7 +128,7 @@ func (t *Trainer) report(step *rl.Step) error {
 			return err
 		}
 	}
-	paid := t.needs.Rewards && !t.needs.Teacher
+	paid := t.needs.Rewards && t.needs.Teacher == ""
 	if _, ok := m["reward"]; ok && paid {
 		s.Watch.Learnt(m.Get("reward"))
 	} else if _, ok := m["loss"]; ok && !paid {
@@ -141,7 +138,7 @@ func (t *Trainer) report(step *rl.Step) error {
 		return nil
 	}
 	step.Health.KL = m.Get("kl/k3")
-	step.Health.Taught = t.needs.Teacher
+	step.Health.Taught = t.needs.Teacher != ""
 	return t.warn(s.Watch.Step(*step.Health, rl.DefaultAlarmLimits()))
 }
 

@@ -157,28 +157,3 @@ func TestAlarmOfADivergence(t *testing.T) {
 		t.Errorf("%d alarms in %q", n, said.lines)
 	}
 }
-
-// TestATrialEndsAsARunDoes: with an evaluation of what it has become, whether there was one before its first step or not.
-func TestATrialEndsAsARunDoes(t *testing.T) {
-	for _, first := range []bool{false, true} {
-		p := newTable(t, 1)
-		script := scripted{scores: map[int]float64{0: 0.1, 2: 0.2, 4: 0.3}}
-		evaluation := script.evaluation(t, p, 2)
-		evaluation.First = first
-		h := (&recorded{}).hooks()
-		steps := 0
-		h.Enough = func() bool { steps++; return steps == 3 }
-		if _, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{
-			Steps: 9, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: evaluation,
-		}, h); err != nil {
-			t.Fatal(err)
-		}
-		want := []int{2, 3}
-		if first {
-			want = []int{0, 2, 3}
-		}
-		if !slices.Equal(script.asked, want) {
-			t.Errorf("first %v: judged after %v steps, want %v", first, script.asked, want)
-		}
-	}
-}

@@ -22,23 +22,15 @@ func TestEpochsShowEverythingOnce(t *testing.T) {
 		t.Fatalf("%d steps an epoch", source.PerEpoch())
 	}
 	var orders [][]int
-	heaviest := policy.Samples(texts(10))
-	slices.SortStableFunc(heaviest, func(a, b *rl.Sample) int { return len(b.Tokens) - len(a.Tokens) })
-	for epoch := range 4 {
+	for epoch := range 3 {
 		var seen []int
-		if epoch == 3 {
-			source.HeaviestFirst()
-		}
 		for i := range 4 {
 			step, err := source.Next(t.Context(), rl.At{Step: 4*epoch + i})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for k, x := range step.Samples {
+			for _, x := range step.Samples {
 				seen = append(seen, x.Prompt)
-				if epoch == 3 && i == 0 && len(x.Tokens) != len(heaviest[k].Tokens) {
-					t.Errorf("heaviest first: sample %d has %d tokens, want %d", k, len(x.Tokens), len(heaviest[k].Tokens))
-				}
 			}
 		}
 		orders = append(orders, seen)

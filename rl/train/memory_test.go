@@ -57,7 +57,7 @@ var scarceRuns = map[string]func(t *testing.T, micro, holds int, retry bool, h r
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := Config{Steps: 4, Seed: 3, MicroTokens: micro, OOMRetry: retry, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "constant"}}
+		c := Config{Steps: 4, Seed: 3, Memory: Memory{MicroTokens: micro, OOMRetry: retry}, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "constant"}}
 		_, err = Run(t.Context(), within(p, holds), source, &algo.SFT{}, c, h)
 		return p, err
 	},
@@ -74,7 +74,7 @@ var scarceRuns = map[string]func(t *testing.T, micro, holds int, retry bool, h r
 	"pairs × dpo": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
 		p := trainedToken(t, 4)
 		units := preferred(t, p, 13)
-		c := Config{Steps: 4, Seed: 3, MicroTokens: micro, OOMRetry: retry, Precompute: slices.Concat(units...), Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "constant"}}
+		c := Config{Steps: 4, Seed: 3, Memory: Memory{MicroTokens: micro, OOMRetry: retry}, Precompute: slices.Concat(units...), Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "constant"}}
 		_, err := Run(t.Context(), within(p, holds), epochs.NewPreferences(units, 9, 0, 5).Source, newDPO("sigmoid"), c, h)
 		return p, err
 	},

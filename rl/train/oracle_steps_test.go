@@ -17,7 +17,7 @@ func oracleCases(t *testing.T) []oracleCase {
 	clip := algo.Clip{Low: 0.1, High: 0.15}
 	base := Config{
 		Steps: 4, Optimisation: Optimisation{LearningRate: 0.05, Schedule: "linear", WarmupSteps: 1, WeightDecay: 0.1},
-		ValueRate: 0.08, HeadRate: 0.03, Temperature: 0.7, Longest: 6, Samples: 4, MicroTokens: 7, Seed: 3,
+		ValueRate: 0.08, HeadRate: 0.03, Temperature: 0.7, Longest: 6, Samples: 4, Memory: Memory{MicroTokens: 7}, Seed: 3,
 	}
 	with := func(changes ...func(c *Config)) Config {
 		c := base

@@ -71,7 +71,7 @@ func (l lessons) train(ctx context.Context, p *policy.CausalLM, samples, validat
 	}
 	return train.Run(ctx, p, source, &algo.SFT{}, train.Config{
 		Steps: l.epochs * source.PerEpoch(), Optimisation: train.Optimisation{LearningRate: 1e-2, Schedule: "constant", MaxGradNorm: 1},
-		Seed: 3, Checkpoint: l.checkpoint, Evaluate: evaluate.Loss(p, validation, source.PerEpoch()),
+		Seed: 3, Checkpointing: train.Checkpointing{Checkpoint: l.checkpoint}, Evaluate: evaluate.Loss(p, validation, source.PerEpoch()),
 	}, h)
 }
 

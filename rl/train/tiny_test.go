@@ -310,7 +310,7 @@ func newTokenRun(algorithm func() algo.Algorithm) tokenRun {
 		Options: rollout.Options{PromptsPerStep: 4, SamplesPerPrompt: 8, NumGenerators: 2, Sampling: rollout.Sampling{Temperature: 1}, MaxStaleness: 1},
 		Config: Config{
 			Steps: 25, Optimisation: Optimisation{LearningRate: 0.02, Schedule: "constant", MaxGradNorm: 1}, ValueRate: 0.02,
-			MicroTokens: 200, Longest: 3, Seed: 1,
+			Memory: Memory{MicroTokens: 200}, Longest: 3, Seed: 1,
 		},
 	}
 }
@@ -391,7 +391,7 @@ func newReplayRun(a algo.Algorithm) replayRun {
 		ReplayOptions: rollout.ReplayOptions{PromptsPerStep: 8, NumUpdateSteps: 32, BufferSize: 48, Temperature: 1, Gamma: 0.5},
 		Config: Config{
 			Steps: 20, Optimisation: Optimisation{LearningRate: 0.01, Schedule: "linear", MaxGradNorm: 1}, MinibatchSize: 8,
-			MicroTokens: 100, Seed: 1,
+			Memory: Memory{MicroTokens: 100}, Seed: 1,
 		},
 	}
 }

@@ -58,6 +58,17 @@ type Regularisation struct {
 	KLHorizon   float64 `option:"kl_horizon" default:"10000" range:"[1,)" needs:"kl_target>0" help:"answers over which kl_coef adapts"`
 }
 
+// Memory says how forward passes fit into memory.
+type Memory struct {
+	MicroTokens int  `option:"tokens_per_micro_batch" range:"[0,)" help:"tokens per forward pass; less saves memory and changes no result (0 = automatic)"`
+	OOMRetry    bool `option:"oom_retry" default:"true" help:"on out of memory, halve the tokens per forward pass and repeat it"`
+}
+
+// Checkpointing trades time for memory.
+type Checkpointing struct {
+	Checkpoint bool `option:"gradient_checkpointing" help:"keep only each block's input and recompute the rest: less memory, a third more time"`
+}
+
 // Config is what the trainer needs to know beside the policy, the source and the algorithm.
 type Config struct {
 	Steps int
@@ -68,9 +79,8 @@ type Config struct {
 	Minibatches   int // of a pass over a step's samples, an update each; 0 = 1
 	MinibatchSize int // samples of each instead; 0 = by Minibatches
 	Regularisation
-	MicroTokens int  // tokens a forward pass may hold; 0 = a whole minibatch
-	OOMRetry    bool // where memory runs out, divide passes in half and run them again
-	Checkpoint  bool // gradient checkpointing
+	Memory
+	Checkpointing
 	Seed        uint64
 	Temperature float64 // of a language model's logits, as in the rollouts; 0 = 1
 	Longest     int     // actions that a sample has at most, for the reduction dr_grpo
@@ -244,7 +254,7 @@ func (t *Trainer) check() error {
 		return errors.New("kl_type k1 as a loss has a gradient of mean 0, which holds nothing back: choose k2 or k3, or kl_in_reward")
 	case t.needs.Reduction == algo.ReduceDrGRPO && c.Longest < 1:
 		return errors.New("reduction dr_grpo divides by the longest answer there may be, which is not known here")
-	case t.needs.Teacher && c.Teacher == nil:
+	case t.needs.Teacher != "" && c.Teacher == nil:
 		return errors.New("the algorithm needs a teacher")
 	case c.Reference != nil && c.ReferenceEvery > 0:
 		return errors.New("another model for a reference stays as it is: it cannot become a copy of the policy")
@@ -307,12 +317,6 @@ func (t *Trainer) train(ctx context.Context) error {
 	for t.state.Step < t.config.Steps && !t.state.Done {
 		if _, err := t.Step(ctx); err != nil {
 			return err
-		}
-		if t.hooks.Enough != nil && t.hooks.Enough() {
-			if t.config.Evaluate == nil {
-				return nil
-			}
-			return t.evaluate(ctx, false) // as behind every last step: what it holds counts, and what it gives back
 		}
 		if err := t.evaluateIfDue(ctx); err != nil {
 			return err

@@ -35,9 +35,6 @@ func (t *Trainer) learn(step *rl.Step) error {
 	if step.Prefetched {
 		t.weighByImportance(step)
 	}
-	if t.hooks.Enough != nil {
-		busy(step.Samples)
-	}
 	m := step.Figures
 	m.Last("learning_rate", t.schedule.At(t.state.Step)*t.config.LearningRate)
 	if t.config.KLCoef > 0 {
@@ -85,21 +82,6 @@ func measureGPU(m rl.Meter) error {
 		m.Last("gpu/memory_busy", float64(use.Memory))
 	}
 	return nil
-}
-
-// busy gives samples something to learn where nothing was earned: a run that is tried for a step is to take the time and
-// the memory that a step takes.
-func busy(samples []*rl.Sample) {
-	for _, x := range samples {
-		if slices.ContainsFunc(x.Advantage, func(a float32) bool { return a != 0 }) {
-			return
-		}
-	}
-	for _, x := range samples {
-		if x.Advantage != nil {
-			x.Fill(1)
-		}
-	}
 }
 
 // minibatches divides the samples for one pass.
@@ -366,7 +348,7 @@ func (t *Trainer) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 	if t.refers() {
 		lb.Reference = vector(func(x *rl.Sample) []float32 { return x.Reference })
 	}
-	if t.needs.Teacher {
+	if t.needs.Teacher != "" {
 		lb.Divergence = func(d policy.Divergence) torch.Tensor { return t.diverge(s, b, lb.Weight, out, d) }
 	}
 	if t.needs.Values {

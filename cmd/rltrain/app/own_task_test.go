@@ -98,7 +98,7 @@ func TestOwnTask(t *testing.T) {
 		"--size 3":                  "unknown option --size",
 		"--leters a":                "unknown option --leters; did you mean --letters?",
 		"--letters=":                "--letters: is empty",
-		"--held 3":                  "a_letter has 3 episodes to be judged by",
+		"--held 3":                  "--eval-samples: 4: task a_letter has only 3",
 		"--held -1":                 "--held: -1 is out of range; it must be at least 0",
 		"--digits-max 99":           "does not apply to task a_letter",
 	} {

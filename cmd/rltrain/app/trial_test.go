@@ -26,9 +26,9 @@ func TestTrial(t *testing.T) {
 			t.Fatalf("%s: exit code %d, %q", command, code, errs)
 		}
 		for _, want := range []string{
-			"sum_digits: supervised fine-tuning of all weights\n", "  steps             7\n", "of which", `"<eos>"  yes`, f.expand("  output            TMP/out/sum_digits_supervised\n"),
-			"sum_digits: reinforcement learning with grpo\n  begins with       what the trial of the stage before has learnt", "  steps             9\n", "9 samples to learn from", "2 updates", "2 minibatches do not divide 9 samples",
-			"First prompt\n  sum [", "Rewards of three samples\n", "expr:length ", "MiB, measured in this trial\n",
+			"sum_digits: supervised fine-tuning of all weights\n", "  steps             7\n", "trained on", `"<eos>"  yes`, f.expand("  output            TMP/out/sum_digits_supervised\n"),
+			"sum_digits: reinforcement learning with grpo\n  starts from       the dry run", "  steps             9\n", "9 samples with", "2 updates", "2 minibatches of 9 samples",
+			"First prompt\n  sum [", "Rewards of three samples\n", "expr:length ", "MiB, measured in this dry run\n",
 		} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: no %q in\n%s", command, want, out)

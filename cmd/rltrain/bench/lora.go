@@ -137,7 +137,7 @@ func (b loraBench) run(ctx context.Context, reps int) (result loraResult, err er
 	if err != nil {
 		return result, err
 	}
-	trainer, err := train.New(p, source, &algo.SFT{}, training(train.Config{Checkpoint: b.checkpoint}), run.Hooks{})
+	trainer, err := train.New(p, source, &algo.SFT{}, training(train.Config{Checkpointing: train.Checkpointing{Checkpoint: b.checkpoint}}), run.Hooks{})
 	if err != nil {
 		return result, err
 	}

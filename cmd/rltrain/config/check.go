@@ -110,7 +110,7 @@ func (c *Config) check() (found []error) {
 		if longest := c.LongestAnswer(); f.OverlongBuffer > longest {
 			add(wrong("overlong_buffer", "%d is more than the %d tokens that an answer may have", f.OverlongBuffer, longest))
 		} else {
-			add(rollout.TokensConfig{Options: f.Options, MaxNew: c.ActionTokens(), MaxTotal: longest, Greedy: c.Greedy()}.Check())
+			add(rollout.TokensConfig{Options: f.Options, MaxNew: c.ActionTokens(), MaxTotal: longest, Greedy: c.Learning.Needs().Greedy}.Check())
 		}
 		add(f.Remote.Check())
 		if len(f.Remote.URLs) > 0 && c.Pretrained() == "" && c.FullTuning() {

@@ -14,7 +14,6 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/internal/options"
-	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/train"
@@ -90,13 +89,12 @@ type General struct {
 	Device      string  `option:"device" default:"auto" help:"where tensors live: cpu, cuda or cuda:NUMBER; auto = the first GPU where its driver and what make cuda builds are there, else the CPU"`
 	Threads     int     `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads; 0 = one a core"`
 	DistTimeout float64 `option:"dist_timeout" default:"600" range:"[1,86400]" incidental:"true" help:"seconds that processes that train together wait for one that has died or hangs, before all end"`
-	MicroTokens int     `option:"tokens_per_micro_batch" range:"[0,)" help:"split batches at this many tokens to save memory; 0 = chosen from memory"`
-	OOMRetry    bool    `option:"oom_retry" default:"true" help:"where memory runs out in a step, repeat it with half the tokens a pass"`
-	Resume      bool    `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
-	ResumeFrom  string  `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run; those after it are removed; auto = the newest whole one, as resume"`
-	DryRun      bool    `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"try some steps of each stage in a folder that is removed again, and tell what the run would be: data, steps, first prompt, rewards, memory"`
-	PrintConfig bool    `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with where they come from, and do nothing else"`
-	ConfigFile  string  `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as the config.yaml of an earlier run"`
+	train.Memory
+	Resume      bool   `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
+	ResumeFrom  string `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run; those after it are removed; auto = the newest whole one, as resume"`
+	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"try some steps of each stage in a folder that is removed again, and tell what the run would be: data, steps, first prompt, rewards, memory"`
+	PrintConfig bool   `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with where they come from, and do nothing else"`
+	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as the config.yaml of an earlier run"`
 }
 
 // choice is what decides which options there are.
@@ -344,12 +342,6 @@ func (c *Config) EvalEvery() int {
 		return c.LabelRollouts.EvalEvery
 	}
 	return c.Rounds.EvalEvery
-}
-
-// Greedy tells whether the algorithm compares answers with the greedy one.
-func (c *Config) Greedy() bool {
-	r, ok := c.Learning.(*algo.Reinforce)
-	return ok && r.Baseline == string(rl.BaselineGreedy)
 }
 
 // Pretrained is the trained policy that the run goes on from, "" for none.

@@ -19,12 +19,17 @@ type Start struct {
 	PretrainedModel string `option:"pretrained_model" arg:"DIR|NAME" common:"true" help:"trained policy to go on from, a folder or a name on the hub"`
 }
 
-// LoRA is the adapter of a new policy.
-type LoRA struct {
+// Adapter is the adapter of a new policy.
+type Adapter struct {
 	R       int      `option:"lora_r" default:"16" range:"[1,1024]" help:"rank of the adapter"`
-	Alpha   int      `option:"lora_alpha" default:"32" range:"[1,)" help:"the adapter's output is scaled by lora_alpha / lora_r"`
-	Dropout float64  `option:"lora_dropout" range:"[0,1)" help:"dropout on the adapter's input"`
+	Alpha   int      `option:"lora_alpha" default:"32" range:"[1,)" help:"scale the adapter's output by lora_alpha / lora_r"`
 	Targets []string `option:"lora_target_modules" help:"modules that get an adapter, by the end of their name; empty = the model family's"`
+}
+
+// LoRA is an adapter with dropout.
+type LoRA struct {
+	Adapter
+	Dropout float64 `option:"lora_dropout" range:"[0,1)" help:"dropout on the adapter's input"`
 }
 
 // LabelModel is how a classifier reads.
@@ -55,12 +60,12 @@ type NewLabelModel struct {
 
 // TokenModel is a language model.
 type TokenModel struct {
-	DType                 string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how frozen weights are kept; a GPU multiplies in their type, a CPU with AVX512-BF16 in bf16, others in fp32; auto = bf16 on a GPU that multiplies in it, else as stored"`
-	GradientCheckpointing bool   `option:"gradient_checkpointing" help:"keep each block's input only and compute the rest again: less memory, a third more time"`
-	Tuning                string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"what is trained: an adapter, or all weights; auto = all weights of the model tiny, an adapter on any other"`
-	LoRA                  LoRA   `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
-	Layers                int    `option:"tiny_layers" default:"4" range:"[1,64]" needs:"!pretrained_model,model=tiny" help:"layers of the model tiny"`
-	Hidden                int    `option:"tiny_hidden" default:"128" range:"[32,4096]" needs:"!pretrained_model,model=tiny" help:"width of the model tiny, a multiple of 32"`
+	DType string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how frozen weights are kept; a GPU multiplies in their type, a CPU with AVX512-BF16 in bf16, others in fp32; auto = bf16 on a GPU that multiplies in it, else as stored"`
+	train.Checkpointing
+	Tuning string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"what is trained: an adapter, or all weights; auto = all weights of the model tiny, an adapter on any other"`
+	LoRA   LoRA   `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
+	Layers int    `option:"tiny_layers" default:"4" range:"[1,64]" needs:"!pretrained_model,model=tiny" help:"layers of the model tiny"`
+	Hidden int    `option:"tiny_hidden" default:"128" range:"[32,4096]" needs:"!pretrained_model,model=tiny" help:"width of the model tiny, a multiple of 32"`
 }
 
 // Check refuses a width that is not whole heads.
@@ -150,13 +155,11 @@ type PairLearning struct {
 type RewardTraining struct {
 	PreferenceData
 	train.Optimisation
-	HeadLearningRate      float64  `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak rate of the layer that gives the score"`
-	R                     int      `option:"lora_r" default:"16" range:"[1,1024]" help:"rank of the adapter"`
-	Alpha                 int      `option:"lora_alpha" default:"32" range:"[1,)" help:"the adapter's output is scaled by lora_alpha / lora_r"`
-	Targets               []string `option:"lora_target_modules" help:"modules that get an adapter, by the end of their name; empty = the model family's"`
-	Pooling               string   `option:"pooling" default:"auto" allowed:"auto,mean,family" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says. Of a language model the last token is read"`
-	DType                 string   `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how a language model's frozen weights are kept; a GPU multiplies in their type, a CPU with AVX512-BF16 in bf16, others in fp32; auto = bf16 on a GPU that multiplies in it, else as stored"`
-	GradientCheckpointing bool     `option:"gradient_checkpointing" help:"keep each block's input only and compute the rest again: less memory, a third more time"`
+	HeadLearningRate float64 `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak learning rate of the score layer"`
+	Adapter
+	Pooling string `option:"pooling" default:"auto" allowed:"auto,mean,family" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says; a language model always uses its last token"`
+	DType   string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"type of a language model's frozen weights; auto = bf16 on a GPU that multiplies in it, else as stored"`
+	train.Checkpointing
 }
 
 // RL is the stage of reinforcement learning.

@@ -76,8 +76,8 @@ max_samples: 0
 max_length: 512
 lora_r: 4  # RLTRAIN_LORA_R
 lora_alpha: 16
-lora_dropout: 0.1
 lora_target_modules: []
+lora_dropout: 0.1
 pooling: auto
 
 # Supervised stage

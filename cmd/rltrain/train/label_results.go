@@ -16,39 +16,33 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// write saves the trained policy, measures it on the test rows, and draws its curves.
-func (t *labelRun) write(ctx context.Context, stage *run.Stage, p *policy.Classifier, e examples, name string) (labelResult, error) {
-	if err := p.Save(stage.Dir()); err != nil {
-		return labelResult{}, err
-	}
-	result, err := measure(ctx, p, e.test, name, stage.Home())
-	if err != nil {
-		return result, err
+// write measures the trained policy on the test rows, and writes its results, pictures and card.
+func (t *labelRun) write(ctx context.Context, stage *run.Stage, p *policy.Classifier, e examples, name string) error {
+	if err := t.measure(ctx, p, e.test, name, stage.Home()); err != nil {
+		return err
 	}
 	latency, err := shared.MeasureLatency(ctx, p, e.test.IDs)
 	if err != nil {
-		return result, err
+		return err
 	}
+	result := &t.results[len(t.results)-1]
 	result.evaluation.SetLatency(latency)
 	if err := save(stage, "eval_results.json", shared.LabelResults{Model: stage.Home(), Dataset: t.dataName(), Split: "test", Cut: e.test.Cut, Evaluation: result.evaluation}); err != nil {
-		return result, err
+		return err
 	}
-	if err := drawCurves(stage); err != nil {
-		return result, err
-	}
-	if t.config.Task.Stamped && stage.Name() == rlStage {
+	if t.config.Task.Stamped && name == rlStage {
 		if err := drawTraining(stage, mostFrequent(e.val.Labels, len(p.Labels))); err != nil {
-			return result, err
+			return err
 		}
 	}
 	if err := report.DrawEvaluation(filepath.Join(stage.Dir(), "plots"), p.Labels, result.truth, result.probs, result.evaluation.Confusion); err != nil {
-		return result, err
+		return err
 	}
-	_, err = report.WriteCard(stage.Dir(), t.card(p, result))
-	return result, err
+	_, err = report.WriteCard(stage.Dir(), t.card(p, *result))
+	return err
 }
 
-// mostFrequent is the share of the most frequent of some labels.
+// mostFrequent is the fraction of the most frequent of some labels.
 func mostFrequent(labels []int, classes int) float64 {
 	counts := make([]int, classes)
 	for _, label := range labels {
@@ -59,7 +53,7 @@ func mostFrequent(labels []int, classes int) float64 {
 
 func (t *labelRun) card(p *policy.Classifier, r labelResult) report.Card {
 	e := r.evaluation
-	card := report.Card{
+	return report.Card{
 		Name: filepath.Base(r.dir), Stage: r.name, BaseModel: p.BaseModel, Pooling: p.Pooling,
 		MaxLength: p.MaxLength, Labels: p.Labels,
 		Data: fmt.Sprintf("%s: %d training, %d validation and %d test rows", t.dataName(), len(t.data.train), len(t.data.val), len(t.data.test)),
@@ -70,11 +64,11 @@ func (t *labelRun) card(p *policy.Classifier, r labelResult) report.Card {
 		},
 		Settings: t.cardSettings(), Versions: cardVersions(),
 	}
-	return card
 }
 
 // compare prints the stages side by side on the test rows.
-func (t *labelRun) compare(ctx context.Context, results []labelResult) error {
+func (t *labelRun) compare(ctx context.Context) error {
+	results := t.results
 	percent := func(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) }
 	rows := [][]string{}
 	for _, r := range results {
@@ -112,7 +106,7 @@ func (t *labelRun) difference(ctx context.Context, before, after labelResult) er
 	if err := files.SaveJSON(filepath.Join(after.dir, "logs", "comparison.json"), d); err != nil {
 		return err
 	}
-	return t.console.Print(fmt.Sprintf("Difference made by RL, with 95 %% paired intervals: %saccuracy %+.1f points [%+.1f, %+.1f], ECE %+.4f [%+.4f, %+.4f], Brier %+.4f [%+.4f, %+.4f]\n",
+	return t.console.Print(fmt.Sprintf("Change by RL, 95 %% paired intervals: %saccuracy %+.1f points [%+.1f, %+.1f], ECE %+.4f [%+.4f, %+.4f], Brier %+.4f [%+.4f, %+.4f]\n",
 		line, 100*d.Accuracy.Difference, 100*d.Accuracy.Interval[0], 100*d.Accuracy.Interval[1],
 		d.ECE.Difference, d.ECE.Interval[0], d.ECE.Interval[1], d.Brier.Difference, d.Brier.Interval[0], d.Brier.Interval[1]))
 }

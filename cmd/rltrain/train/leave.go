@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -31,9 +30,21 @@ type prompt struct {
 	Messages []any  `json:"messages,omitempty"`
 }
 
-// saved tells where the trained model is, and how to try it.
-func (t *trainer) saved(stage *run.Stage) error {
+// languageModel writes the model card, prints what came of the stage, and says where the model is and how to try it.
+func (t *trainer) languageModel(stage *run.Stage, p *policy.CausalLM, what, lines string, results report.Table) error {
 	home := stage.Home()
+	if _, err := report.WriteCard(stage.Dir(), report.LanguageCard{
+		Name: filepath.Base(home), Task: t.config.Task.Name, Stage: what, BaseModel: p.BaseModel,
+		Adapter: shared.IsAdapter(stage.Dir()), Chat: p.Templates != nil,
+		Data: "Trained on " + t.dataName() + ".", Results: results, Settings: t.cardSettings(), Versions: cardVersions(),
+	}); err != nil {
+		return err
+	}
+	for line := range strings.Lines(lines) {
+		if err := stage.Printf("%s", strings.TrimSuffix(line, "\n")); err != nil {
+			return err
+		}
+	}
 	return t.console.Print("Saved in " + home + ". Try: rltrain generate --model " + shellWord(home) + " --input " + shellWord(filepath.Join(home, "logs", tryFile)))
 }
 
@@ -61,19 +72,17 @@ func trySolving(ctx context.Context, stage *run.Stage, task envs.Task) error {
 	return saveRows(stage, rows)
 }
 
-// tryRecords keeps the beginnings of training rows: prompts, or the first words of texts.
-func (t *trainer) tryRecords(ctx context.Context, stage *run.Stage) error {
+// tryRecords keeps the beginnings of training rows of some formats: prompts, or the first words of texts. Rows that
+// training has skipped are skipped.
+func (t *trainer) tryRecords(ctx context.Context, stage *run.Stage, formats ...chat.Format) error {
 	records, err := t.config.Settings.(envs.RecordSource).Records(ctx, t.setup())
 	if err != nil {
 		return t.config.Blame(err)
 	}
 	var rows []prompt
-	for e, err := range chat.Examples(records.Train, chat.LanguageModelling, chat.PromptCompletion) {
-		if errors.Is(err, chat.ErrNull) {
-			continue // as in training
-		}
+	for e, err := range chat.Examples(records.Train, formats...) {
 		if err != nil {
-			return err
+			continue
 		}
 		if row := beginning(e); row.Prompt != "" || row.Messages != nil {
 			rows = append(rows, row)
@@ -118,16 +127,6 @@ func saveRows(stage *run.Stage, rows []prompt) error {
 		}
 	}
 	return outfile.Write(path, []byte(b.String()), 0o644)
-}
-
-// languageCard writes the model card of a language model.
-func (t *trainer) languageCard(stage *run.Stage, p *policy.CausalLM, what string, results report.Table) error {
-	_, err := report.WriteCard(stage.Dir(), report.LanguageCard{
-		Name: filepath.Base(stage.Home()), Task: t.config.Task.Name, Stage: what, BaseModel: p.BaseModel,
-		Adapter: shared.IsAdapter(stage.Dir()), Chat: p.Templates != nil,
-		Data: "Trained on " + t.dataName() + ".", Results: results, Settings: t.cardSettings(), Versions: cardVersions(),
-	})
-	return err
 }
 
 // cardSettings are the settings of the run.

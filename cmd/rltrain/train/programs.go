@@ -25,11 +25,12 @@ type programResult struct {
 	Program string `json:"program"`
 }
 
-// programs has the kept weights solve the held-out problems, where the task's answers are programs; nil for other tasks.
-// Problems that leave no room for an answer, and programs of which nothing is known, are left out.
-func (t *trainer) programs(ctx context.Context, sampler rollout.Writer, task envs.Task, evaluation rollout.Config) ([]programResult, error) {
+// programs has the kept weights solve the held-out problems of a task whose answers are programs, and writes
+// results/results.json and logs/rewards.json, the rewards of the logged steps. Problems that leave no room for an answer,
+// and programs that the sandbox could not run, are skipped.
+func (t *trainer) programs(ctx context.Context, stage *run.Stage, sampler rollout.Writer, task envs.Task, evaluation rollout.Config) error {
 	if _, ok := t.config.Settings.(envs.ProgramSource); !ok {
-		return nil, nil
+		return nil
 	}
 	n := t.config.Answers.EvalSamples
 	if most := task.Len(envs.Eval); most > 0 {
@@ -42,7 +43,7 @@ func (t *trainer) programs(ctx context.Context, sampler rollout.Writer, task env
 	evaluation.Rewards = nil
 	played, err := rollout.Play(ctx, sampler, task, envs.Eval, indices, evaluation)
 	if err != nil {
-		return nil, fmt.Errorf("writing programs for results: %w", err)
+		return fmt.Errorf("generating programs for results.json: %w", err)
 	}
 	results := []programResult{}
 	for i, group := range played.Groups {
@@ -50,12 +51,6 @@ func (t *trainer) programs(ctx context.Context, sampler rollout.Writer, task env
 			results = append(results, programResult{i, info.Kind, info.Tests.Class, info.Tests.Passed, info.Tests.Total, info.Tests.Program})
 		}
 	}
-	return results, nil
-}
-
-// savePrograms writes results/results.json and logs/rewards.json, what the answers of the logged steps earned, all in all
-// and by reward.
-func savePrograms(stage *run.Stage, results []programResult) error {
 	path, err := stage.File("results", "results.json")
 	if err := errors.Join(err, files.SaveJSON(path, results)); err != nil {
 		return err
@@ -64,7 +59,7 @@ func savePrograms(stage *run.Stage, results []programResult) error {
 	if err != nil {
 		return err
 	}
-	earned := []report.Row{}
+	steps := []report.Row{}
 	for _, row := range rows {
 		if _, ok := row["reward"]; !ok {
 			continue // an evaluation
@@ -72,7 +67,7 @@ func savePrograms(stage *run.Stage, results []programResult) error {
 		maps.DeleteFunc(row, func(key string, _ any) bool {
 			return key != "step" && key != "reward" && !strings.HasPrefix(key, "rewards/")
 		})
-		earned = append(earned, row)
+		steps = append(steps, row)
 	}
-	return save(stage, "rewards.json", earned)
+	return save(stage, "rewards.json", steps)
 }

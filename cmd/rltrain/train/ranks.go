@@ -51,7 +51,7 @@ func (t *trainer) alone(ctx context.Context) error {
 	}
 	torch.UseDevice(device)
 	if t.config.General.DryRun {
-		return t.try(ctx)
+		return t.dryRun(ctx)
 	}
 	return t.run(ctx)
 }

@@ -1,8 +1,10 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -11,11 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl"
-	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/remote"
@@ -25,7 +25,8 @@ import (
 	"github.com/rltrain/rltrain/rl/train"
 )
 
-// reinforce improves the policy in start, or without one a new policy, by its own answers.
+// reinforce is the RL stage of a language model: the policy in start, or without one a new policy, learns from its own
+// completions.
 func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.Text) error {
 	c := t.config
 	p, err := t.startingModel(ctx, start, rlStage)
@@ -33,137 +34,132 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 		return err
 	}
 	defer p.Close()
-	if start == "" {
-		start = c.General.Model
-	}
 	task, err := t.taskFor(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer closeTask(task)
-	if err := t.choicesFit(p, task); err != nil {
-		return err
-	}
-	note, err := t.sift(ctx, p, task)
-	if err != nil {
-		return err
-	}
-	settings := t.learning(c.Rounds.Steps, tokenMicroTokens)
-	if settings.Reference, err = t.reference(ctx); err != nil {
-		return err
-	}
-	if other, ok := settings.Reference.(*policy.CausalLM); ok {
-		defer other.Close()
-	}
-	teacher, err := t.teacher(ctx, p)
-	if err != nil {
-		return err
-	}
-	if teacher != nil {
-		defer teacher.Close()
-		settings.Teacher = teacher
-	}
 	way := c.RL.Algorithm
 	if c.Replay != nil {
 		way += ", loss " + c.Loss.Loss
 	}
-	_, err = t.stage(rlStage, func(stage *run.Stage) error {
-		var splits []report.Split // none of an endless task
-		if n := task.Len(envs.Train); n > 0 {
-			splits = []report.Split{{Name: "train", Rows: n}, {Name: "held out", Rows: task.Len(envs.Eval)}}
-		}
-		if err := t.begin(stage, p, "reinforcement learning with "+way, start, splits); err != nil {
+	w := &work{
+		stage: rlStage, what: "reinforcement learning with " + way, from: cmp.Or(start, c.General.Model), policy: p,
+		algorithm: c.Learning, settings: t.reinforced(c.Rounds.Steps, tokenMicroTokens, "reward"), label: c.RL.Algorithm, unit: "step",
+	}
+	defer w.close()
+	if n := task.Len(envs.Train); n > 0 {
+		w.splits = []report.Split{{Name: "train", Rows: n}, {Name: "held out", Rows: task.Len(envs.Eval)}}
+	}
+	if err := t.firstPrompt(ctx, w, p, task); err != nil {
+		return err
+	}
+	note, err := t.filterPrompts(ctx, p, task)
+	if err != nil {
+		return err
+	}
+	w.note(note)
+	if err := t.otherModels(ctx, w, p); err != nil {
+		return err
+	}
+	t.measured(&w.settings)
+	evaluation := t.evaluation()
+	evaluation.Rewards = rewards
+	var sampler rollout.Writer
+	w.open = func(stage *run.Stage) (err error) {
+		if sampler, err = t.writer(ctx, w, stage, p); err != nil {
 			return err
 		}
-		if err := t.showPrompt(ctx, stage, p, task); err != nil {
+		if w.source, err = t.source(sampler, task, rewards); err != nil {
 			return err
 		}
-		if note != "" && !stage.Resumed() {
-			if err := stage.Printf("%s", note); err != nil {
-				return err
-			}
-		}
-		return t.learn(ctx, stage, p, task, rewards, settings)
-	})
+		w.settings.Evaluate = evaluate.Answers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, evaluation)
+		w.settings.Evaluate.Metric = unlessAuto(c.Rounds.Metric)
+		return nil
+	}
+	w.finish = func(ctx context.Context, stage *run.Stage, result train.Result) error {
+		return t.finishReinforcement(ctx, stage, p, sampler, task, evaluation, result)
+	}
+	_, err = t.learn(ctx, w)
 	return err
 }
 
-// learn trains, and measures what has come of it.
-func (t *trainer) learn(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task, rewards *reward.Text, settings train.Config) error {
+// measured sets how a step is divided, and the lengths and the temperature of what it learns from.
+func (t *trainer) measured(settings *train.Config) {
 	c := t.config
-	sampler, done, err := t.writer(ctx, stage, p)
-	if err != nil {
-		return err
-	}
-	defer done()
-	source, err := t.source(sampler, task, rewards)
-	if err != nil {
-		return err
-	}
-	settings.Checkpoint, settings.Summary = c.Tokens.GradientCheckpointing, "reward"
-	settings.Longest = c.LongestAnswer()
-	if c.Replay != nil {
-		settings.MinibatchSize, settings.Temperature = c.Replay.BatchSize, c.Replay.Temperature
-		settings.Longest = c.ActionTokens()
-		if settings.Reference == nil {
-			settings.ReferenceEvery = c.Replay.RefUpdateEvery
-		}
-	} else {
-		settings.Samples, settings.Temperature = c.Fresh.SamplesPerPrompt, c.Fresh.Temperature
-	}
+	settings.Checkpointing, settings.Longest = c.Tokens.Checkpointing, c.LongestAnswer()
 	if c.Minibatches != nil {
 		settings.Minibatches = c.Minibatches.Minibatches
 	}
-	evaluation := t.evaluation()
-	evaluation.Rewards = rewards
-	settings.Evaluate = evaluate.Answers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, evaluation)
-	if metric := c.Rounds.Metric; metric != "auto" {
-		settings.Evaluate.Metric = metric
+	if c.Replay == nil {
+		settings.Samples, settings.Temperature = c.Fresh.SamplesPerPrompt, c.Fresh.Temperature
+		return
 	}
-	result, err := train.Run(ctx, p, source, c.Learning, settings, stage.Hooks(c.RL.Algorithm, "step"))
-	if err != nil {
-		return err
+	settings.MinibatchSize, settings.Temperature, settings.Longest = c.Replay.BatchSize, c.Replay.Temperature, c.ActionTokens()
+	if settings.Reference == nil {
+		settings.ReferenceEvery = c.Replay.RefUpdateEvery
 	}
-	var scores report.AnswerResults
-	for _, one := range []struct {
-		from json.RawMessage
-		into **rl.AnswerScores
-	}{{result.Before, &scores.Before}, {result.Best, &scores.After}, {result.Last, &scores.Last}} {
-		if err := json.Unmarshal(one.from, one.into); err != nil {
-			return err
-		}
-	}
-	if scores.Fresh, err = t.fresh(ctx, sampler, task, evaluation); err != nil {
-		return err
-	}
-	programs, err := t.programs(ctx, sampler, task, evaluation)
-	if err != nil {
-		return err
-	}
-	return t.endReinforcement(ctx, stage, p, task, result.BestStep, scores, programs)
 }
 
-// writer is what writes the answers: servers, or this process.
-func (t *trainer) writer(ctx context.Context, stage *run.Stage, p *policy.CausalLM) (w rollout.Writer, done func(), err error) {
+// otherModels loads the reference, if it is another model, and the teacher that the algorithm needs.
+func (t *trainer) otherModels(ctx context.Context, w *work, p *policy.CausalLM) error {
+	c, needs := t.config, w.algorithm.Needs()
+	load := func(option, name string) (*policy.CausalLM, error) {
+		other, err := policy.LoadCausalLM(ctx, t.hub, name, "", t.dtype(), false)
+		if err != nil {
+			return nil, c.Errorf(option, "%v", err)
+		}
+		w.closing(other.Close)
+		return other, nil
+	}
+	if o := c.Replay; o != nil && needs.Reference && o.ReferenceModel != "" && o.ReferenceModel != c.General.Model {
+		other, err := load("reference_model", o.ReferenceModel)
+		if err != nil {
+			return err
+		}
+		w.settings.Reference = other
+	}
+	if needs.Teacher == "" {
+		return nil
+	}
+	teacher, err := load("teacher", needs.Teacher)
+	if err != nil {
+		return err
+	}
+	err = p.SameTokens(teacher)
+	if own, its := p.MaxLength(), teacher.MaxLength(); err == nil && its < own {
+		err = fmt.Errorf("%s reads %d tokens, but the policy may generate up to %d", needs.Teacher, its, own)
+	}
+	if err != nil {
+		return c.Errorf("teacher", "%v", err)
+	}
+	w.settings.Teacher = teacher
+	return nil
+}
+
+// writer is what samples completions: servers, or this process.
+func (t *trainer) writer(ctx context.Context, w *work, stage *run.Stage, p *policy.CausalLM) (rollout.Writer, error) {
 	f := t.config.Fresh
 	if f == nil || len(f.Remote.URLs) == 0 {
 		sampler, err := p.NewSampler(t.slots())
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		return sampler, sampler.Close, nil
+		w.closing(sampler.Close)
+		return sampler, nil
 	}
 	servers, err := remote.New(ctx, p, remote.Config{
 		Options: f.Remote, Key: os.Getenv("ROLLOUT_API_KEY"), Temperature: f.Temperature, Positions: t.config.LongestAnswer() + 1, Group: t.group,
 		Warn: func(format string, args ...any) { _ = stage.Printf(format, args...) }, // an error comes again with the next line
 	})
 	if err != nil {
-		return nil, nil, t.config.Errorf("rollout_url", "%v", err)
+		return nil, t.config.Errorf("rollout_url", "%v", err)
 	}
-	return servers, servers.Close, stage.Printf("Answers are written by %s, which sample this policy", strings.Join(f.Remote.URLs, ", "))
+	w.closing(servers.Close)
+	return servers, stage.Printf("Completions are sampled by %s", strings.Join(f.Remote.URLs, ", "))
 }
 
-// slots is how many answers are written at the same time.
+// slots is how many completions are sampled at the same time.
 func (t *trainer) slots() int {
 	c := t.config
 	if c.Fresh != nil {
@@ -177,7 +173,7 @@ func (t *trainer) source(sampler rollout.Writer, task envs.Task, rewards *reward
 	c := t.config
 	if c.Replay == nil {
 		return rollout.NewTokens(sampler, task, rollout.TokensConfig{
-			Options: c.Fresh.Options, Steps: c.Rounds.Steps, MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Greedy(),
+			Options: c.Fresh.Options, Steps: c.Rounds.Steps, MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
 			Rewards: rewards, Seed: c.General.Seed, Verbose: c.Fresh.Verbose, Now: time.Now, Group: t.group,
 		})
 	}
@@ -200,133 +196,86 @@ func bufferTarget(path string, loaded bool) string {
 	return strings.TrimSuffix(path, ext) + "_updated" + ext
 }
 
-// reference is another model that the policy is held to; nil where it is held to what it was.
-func (t *trainer) reference(ctx context.Context) (policy.Policy, error) {
-	c := t.config
-	if c.Replay == nil || c.Replay.ReferenceModel == "" || c.Replay.ReferenceModel == c.General.Model || c.Loss.Loss == config.LossReinforce {
-		return nil, nil
-	}
-	p, err := policy.LoadCausalLM(ctx, t.hub, c.Replay.ReferenceModel, "", t.dtype(), false)
-	if err != nil {
-		return nil, c.Errorf("reference_model", "%v", err)
-	}
-	return p, nil
-}
-
-// teacher is the model that the policy learns to be like; nil where the algorithm has none.
-func (t *trainer) teacher(ctx context.Context, p *policy.CausalLM) (*policy.CausalLM, error) {
-	distill, ok := t.config.Learning.(*algo.Distill)
-	if !ok {
-		return nil, nil
-	}
-	teacher, err := policy.LoadCausalLM(ctx, t.hub, distill.Teacher, "", t.dtype(), false)
-	if err != nil {
-		return nil, t.config.Errorf("teacher", "%v", err)
-	}
-	err = p.SameTokens(teacher)
-	if own, its := p.MaxLength(), teacher.MaxLength(); err == nil && its < own {
-		err = fmt.Errorf("%s reads %d tokens, and the policy may write up to %d", distill.Teacher, its, own)
-	}
-	if err != nil {
-		teacher.Close()
-		return nil, t.config.Errorf("teacher", "%v", err)
-	}
-	return teacher, nil
-}
-
-// sift leaves out training prompts that leave the policy no room for a token, and says how many there were.
-func (t *trainer) sift(ctx context.Context, p *policy.CausalLM, task envs.Task) (note string, err error) {
+// filterPrompts drops training prompts that leave the policy no room for a token, and says how many there were.
+func (t *trainer) filterPrompts(ctx context.Context, p *policy.CausalLM, task envs.Task) (note string, err error) {
 	filter, ok := task.(envs.PromptFilter)
 	if !ok {
 		return "", nil
 	}
-	all := task.Len(envs.Train)
+	all, need := task.Len(envs.Train), t.config.ActionTokens()
 	dropped, err := filter.FilterPrompts(func(episode envs.Env) (bool, error) {
 		shown, err := episode.Reset(ctx)
 		if err != nil {
 			return false, err
 		}
 		ids, err := p.Observe(shown)
-		return len(ids)+t.config.ActionTokens() <= p.MaxLength(), err
+		return len(ids)+need <= p.MaxLength(), err
 	})
 	if err != nil || dropped == 0 {
 		return "", err
 	}
-	hint := ""
+	note = fmt.Sprintf("%d of %d training prompts leave no room for %d new tokens in the model's %d positions: lower --max-new-tokens", dropped, all, need, p.MaxLength())
 	if shots := t.config.Text("few_shot"); shots != "" && shots != "0" {
-		hint = "; give fewer worked examples in the prompt, as with --few-shot 0"
+		note += ", or show fewer examples with --few-shot"
 	}
-	note = fmt.Sprintf("%d of %d training prompts leave no room for an answer of %d tokens in the model's %d positions", dropped, all, t.config.ActionTokens(), p.MaxLength())
 	if dropped == all {
-		return "", fmt.Errorf("%s%s", note, hint)
+		return "", errors.New(note)
 	}
-	return "warning: " + note + ", and are left out" + hint, nil
+	return "warning: " + note + "; they are skipped", nil
 }
 
-// fresh judges the kept weights by episodes that the run has not used; nil where the task has none left.
-func (t *trainer) fresh(ctx context.Context, sampler rollout.Writer, task envs.Task, evaluation rollout.Config) (*rl.AnswerScores, error) {
-	from, n := t.config.Answers.EvalSamples, t.config.Rounds.FreshSamples
-	if most := task.Len(envs.Eval); n == 0 || most > 0 && most <= from {
-		return nil, nil
+// finishReinforcement evaluates the kept weights on unseen problems, and writes what came of the stage.
+func (t *trainer) finishReinforcement(ctx context.Context, stage *run.Stage, p *policy.CausalLM, sampler rollout.Writer, task envs.Task, evaluation rollout.Config, result train.Result) error {
+	c := t.config
+	var scores report.AnswerResults
+	for _, one := range []struct {
+		from json.RawMessage
+		into **rl.AnswerScores
+	}{{result.Before, &scores.Before}, {result.Best, &scores.After}, {result.Last, &scores.Last}} {
+		if err := json.Unmarshal(one.from, one.into); err != nil {
+			return err
+		}
 	}
-	scores, err := rollout.Evaluate(ctx, sampler, task, from, n, evaluation)
-	return &scores, err
-}
-
-func (t *trainer) endReinforcement(ctx context.Context, stage *run.Stage, p *policy.CausalLM, task envs.Task, best int, scores report.AnswerResults, programs []programResult) error {
-	if err := p.Save(stage.Dir()); err != nil {
+	used, n := c.Answers.EvalSamples, c.Rounds.FreshSamples
+	if most := task.Len(envs.Eval); n > 0 && (most == 0 || most > used) {
+		fresh, err := rollout.Evaluate(ctx, sampler, task, used, n, evaluation)
+		if err != nil {
+			return err
+		}
+		scores.Fresh = &fresh
+	}
+	if err := t.programs(ctx, stage, sampler, task, evaluation); err != nil {
 		return err
 	}
 	if err := save(stage, "eval_results.json", scores); err != nil {
 		return err
 	}
-	if err := drawCurves(stage); err != nil {
-		return err
-	}
-	if programs != nil {
-		if err := savePrograms(stage, programs); err != nil {
+	if c.Task.Stamped {
+		if err := t.drawAnswers(stage, task); err != nil {
 			return err
 		}
-	}
-	if t.config.Task.Stamped {
-		if err := t.drawWriting(ctx, stage, task); err != nil {
-			return err
-		}
-	}
-	if err := t.languageCard(stage, p, "reinforcement learning with "+t.config.RL.Algorithm, report.AnswerTable(scores.Named())); err != nil {
-		return err
 	}
 	if err := trySolving(ctx, stage, task); err != nil {
 		return err
 	}
+	var lines []string
 	for _, part := range []struct {
 		name   string
 		scores *rl.AnswerScores
 	}{
-		{"Before", scores.Before}, {fmt.Sprintf("After step %d, the best", best), scores.After},
-		{"After the last step", scores.Last}, {"On exercises that the run has not used", scores.Fresh},
+		{"Before", scores.Before}, {fmt.Sprintf("After step %d, the best", result.BestStep), scores.After},
+		{"After the last step", scores.Last}, {"Unseen test problems", scores.Fresh},
 	} {
-		if part.scores == nil {
-			continue
-		}
-		if err := stage.Printf("%s: %s", part.name, describe(*part.scores)); err != nil {
-			return err
+		if part.scores != nil {
+			lines = append(lines, part.name+": "+describe(*part.scores))
 		}
 	}
-	return t.saved(stage)
+	return t.languageModel(stage, p, "reinforcement learning with "+c.RL.Algorithm, strings.Join(lines, "\n"), report.AnswerTable(scores.Named()))
 }
 
-// describe is an evaluation on one line, by kind of exercise where the task tells kinds.
+// describe is an evaluation on one line, by kind of problem if the task has kinds.
 func describe(s rl.AnswerScores) string {
-	reward := ""
-	if s.Reward != nil {
-		if !s.Judged() {
-			return evaluate.DescribeAnswers(s)
-		}
-		reward = fmt.Sprintf("mean reward %.4f, ", *s.Reward)
-	}
-	text := reward + fmt.Sprintf("%.1f %% of %d held-out answers right [%.1f, %.1f], %.1f %% in the form asked for",
-		100*s.Accuracy, s.N, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
+	text := evaluate.DescribeAnswers(s)
 	for _, name := range slices.Sorted(maps.Keys(s.Kinds)) {
 		text += fmt.Sprintf("; %s %d/%d", name, s.Kinds[name].Correct, s.Kinds[name].N)
 	}

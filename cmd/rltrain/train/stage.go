@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/rl/report"
@@ -48,17 +49,16 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	if c.Task.Stamped && name == rlStage && c.Source("save_steps") == (config.Source{}) {
 		saveEvery = c.EvalEvery()
 	}
-	enough, seen := t.tries(name)
 	stage, err := run.OpenStage(run.StageConfig{
-		Group: t.group, Enough: enough, Seen: seen,
-		Dir: dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
+		Group: t.group,
+		Dir:   dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: device, DType: dtype,
 			Threads: torch.Threads(), CPU: cpuModel(), Kernels: kernels, Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ(), c.Saving)},
 	})
 	if errors.Is(err, run.ErrFinished) {
 		called := map[string]string{supervisedStage: "supervised", rlStage: "RL", rewardStage: "reward model"}[name]
-		return true, t.console.Print("The " + called + " stage in " + dir + " is finished; it is used as it is")
+		return true, t.console.Print("The " + called + " stage in " + dir + " has finished; using it")
 	}
 	if err != nil {
 		return false, err
@@ -94,21 +94,21 @@ func (t *trainer) sameConfig(stage string) (changed []string, err error) {
 	}
 	old, err := config.Load([]string{"--config", path}, nil)
 	if err != nil {
-		return nil, fmt.Errorf("resuming %s: its settings are those of another version: %w", dir, err)
+		return nil, fmt.Errorf("resuming %s: its config.yaml is of another version: %w", dir, err)
 	}
 	for _, d := range config.Diff(old, t.config) {
 		if !d.Extends {
-			return nil, t.config.Errorf(d.Key, "the run in %s began with %v, this command says %v; resume it as it began, or start anew without --resume", dir, d.A, d.B)
+			return nil, t.config.Errorf(d.Key, "the run in %s began with %v, not %v; resume it with that, or start over without --resume", dir, d.A, d.B)
 		}
 		if t.config.StageOf(d.Key) != stage {
 			continue
 		}
 		if next := t.stageDir(rlStage); stage == supervisedStage && t.config.RL != nil && isThere(next) {
-			return nil, t.config.Errorf(d.Key, "the run in %s began with %v, this command says %v, and the RL stage in %s has begun from what it gave: move that away, or start anew without --resume", dir, d.A, d.B, next)
+			return nil, t.config.Errorf(d.Key, "the run in %s began with %v, not %v, and the RL stage in %s has started from its result: move that away, or start over without --resume", dir, d.A, d.B, next)
 		}
 		_, done, _, err := run.LatestCheckpoint(dir)
 		if n, isCount := t.config.Count(d.Key); err == nil && isCount && d.Key != "epochs" && n > 0 && n < done {
-			return nil, t.config.Errorf(d.Key, "the run in %s has made %s already, and is to make %d", dir, report.Plural(done, "step"), n)
+			return nil, t.config.Errorf(d.Key, "the run in %s is at %s, past %d; raise it to continue", dir, report.Plural(done, "step"), n)
 		}
 		changed = append(changed, fmt.Sprintf("%s was %s, is now %s", d.Key, d.A, d.B))
 	}
@@ -131,14 +131,14 @@ func (t *trainer) resumable() error {
 			continue
 		}
 		if next := t.stageDir(rlStage); stage == supervisedStage && t.config.RL != nil && isThere(next) {
-			return t.config.Errorf("resume_from_checkpoint", "%s: the RL stage in %s has begun from what this stage gave: move that away first", from, next)
+			return t.config.Errorf("resume_from_checkpoint", "%s: the RL stage in %s has started from the result of this stage: move that away first", from, next)
 		}
 		if !isThere(from) {
-			return t.config.Errorf("resume_from_checkpoint", "%s: there is no such folder", from)
+			return t.config.Errorf("resume_from_checkpoint", "%s: no such folder", from)
 		}
 		return nil
 	}
-	return t.config.Errorf("resume_from_checkpoint", "%s is no checkpoint of this run, as %s would be", from, filepath.Join(stages[len(stages)-1], "checkpoints", "checkpoint-50"))
+	return t.config.Errorf("resume_from_checkpoint", "%s is not a checkpoint of this run; one would be %s", from, filepath.Join(stages[len(stages)-1], "checkpoints", "checkpoint-50"))
 }
 
 // sameKernels has the rest of a resumed run computed by the kernels that computed its beginning: which are fastest is
@@ -158,29 +158,6 @@ func (t *trainer) sameKernels() error {
 func isThere(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-// counted is a policy that knows its size.
-type counted interface {
-	Parameters() (total, trainable int64)
-}
-
-// begin prints what is about to happen, unless it is going on.
-func (t *trainer) begin(stage *run.Stage, p counted, what, model string, splits []report.Split) error {
-	if stage.Resumed() {
-		return nil
-	}
-	device, err := torch.DeviceInUse()
-	if err != nil {
-		return err
-	}
-	total, trainable := p.Parameters()
-	t.trial.begins(what, model, total, trainable, splits, p)
-	header := report.Header{
-		Task: t.config.Task.Name, Stage: what, Model: model, Total: total, Trainable: trainable, Device: device,
-		Threads: torch.Threads(), Data: t.dataName(), Output: stage.Home(), Splits: splits,
-	}
-	return stage.Printf("%s", header.String())
 }
 
 // save writes JSON to logs/.
@@ -247,12 +224,27 @@ func cpuModel() string {
 	return name + ", " + capability
 }
 
-// drawTraining draws what a stamped run is looked at by: rewards, the loss, and the accuracy on held-out rows beside that
-// of always saying what most of the rows are.
+// drawTraining draws rewards, the loss, and the accuracy on held-out rows beside that of the most frequent label.
 func drawTraining(stage *run.Stage, majority float64) error {
 	rows, err := report.ReadMetrics(filepath.Join(stage.Dir(), "logs", "metrics.jsonl"))
 	if err != nil {
 		return err
 	}
 	return report.Curves(filepath.Join(stage.Dir(), "training_curves.png"), report.ClassificationPanels(rows, majority))
+}
+
+// drawAnswers draws the training of a policy that generates labels.
+func (t *trainer) drawAnswers(stage *run.Stage, task envs.Task) error {
+	counts, most, n := map[string]int{}, 0, min(task.Len(envs.Eval), t.config.Answers.EvalSamples)
+	for i := range n {
+		episode, err := task.Episode(envs.Eval, i)
+		if err != nil {
+			return err
+		}
+		if worked, ok := episode.(envs.Demonstrator); ok {
+			counts[worked.Solution()]++
+			most = max(most, counts[worked.Solution()])
+		}
+	}
+	return drawTraining(stage, float64(most)/float64(max(1, n)))
 }

@@ -15,10 +15,11 @@ import (
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
-// text trains a language model: it imitates, then learns from what it does itself, as the mode says.
+// text trains a language model: supervised, then from its own completions, as the mode says.
 func (t *trainer) text(ctx context.Context) error {
 	c := t.config
 	start := c.Pretrained()
@@ -43,7 +44,7 @@ func (t *trainer) text(ctx context.Context) error {
 		defer done()
 	}
 	if c.Imitation != nil {
-		if err := t.imitate(ctx); err != nil {
+		if err := t.supervise(ctx); err != nil {
 			return err
 		}
 		start = t.stageDir(supervisedStage)
@@ -66,7 +67,7 @@ func (t *trainer) task(ctx context.Context, asText bool) (envs.Task, error) {
 		return nil, c.Blame(err)
 	}
 	if n := task.Len(envs.Eval); n > 0 && n < c.Answers.EvalSamples && c.Task.Needs == "" && c.Text("dataset") == "" {
-		return nil, c.Errorf("eval_samples", "%d: task %s has %d episodes to be judged by", c.Answers.EvalSamples, c.Task.Name, n)
+		return nil, c.Errorf("eval_samples", "%d: task %s has only %d held-out episodes", c.Answers.EvalSamples, c.Task.Name, n)
 	}
 	return task, nil
 }
@@ -86,7 +87,7 @@ func (t *trainer) canLearn(task envs.Task) error {
 	}
 	first, err := task.Episode(part, 0)
 	if _, worked := first.(envs.Demonstrator); err == nil && !worked {
-		err = c.Errorf("mode", "%s imitates worked solutions, and %s has none; choose %s", c.General.Mode, t.dataName(), envs.RLOnly)
+		err = c.Errorf("mode", "%s trains on demonstrations, and %s has none; choose %s", c.General.Mode, t.dataName(), envs.RLOnly)
 	}
 	return err
 }
@@ -130,10 +131,13 @@ func (t *trainer) startingModel(ctx context.Context, start, stage string) (*poli
 	if err != nil {
 		return nil, err
 	}
-	o := policy.Config{Dir: model.Dir, BaseModel: model.Name, Revision: model.Commit, DType: t.dtype(), Full: c.FullTuning(), Seed: c.General.Seed}
-	if lora := c.Tokens.LoRA; !o.Full {
-		o.R, o.Alpha, o.Dropout, o.Targets = lora.R, float64(lora.Alpha), lora.Dropout, lora.Targets
+	lora := c.Tokens.LoRA
+	if c.FullTuning() {
+		lora = config.LoRA{}
 	}
+	o := adapter(lora.Adapter, model, c.General.Seed)
+	o.Dropout, o.Full = lora.Dropout, c.FullTuning()
+	o.DType = t.dtype()
 	return policy.NewCausalLM(o)
 }
 
@@ -152,16 +156,21 @@ func (t *trainer) modelFolder(ctx context.Context) (hub.Model, error) {
 	return model, write(model.Dir, c.Tokens.Layers, c.Tokens.Hidden, c.General.Seed)
 }
 
-// dtype is how weights are kept, "" as the device prefers.
-func (t *trainer) dtype() string {
-	if dtype := t.config.Tokens.DType; dtype != "auto" {
-		return dtype
-	}
-	return ""
+// adapter is the configuration of a new policy with an adapter on a model.
+func adapter(o config.Adapter, on hub.Model, seed uint64) policy.Config {
+	return policy.Config{Dir: on.Dir, BaseModel: on.Name, Revision: on.Commit, R: o.R, Alpha: float64(o.Alpha), Targets: o.Targets, Seed: seed}
 }
 
-// tokenMicroTokens keeps a step's activations under a few gigabytes at the sizes of small language models.
-const tokenMicroTokens = 4096
+// dtype is how weights are kept, "" as the device prefers.
+func (t *trainer) dtype() string { return unlessAuto(t.config.Tokens.DType) }
+
+// unlessAuto is the value of an option, "" for auto.
+func unlessAuto(value string) string {
+	if value == "auto" {
+		return ""
+	}
+	return value
+}
 
 // solutions are the first n worked episodes of a part.
 func solutions(ctx context.Context, task envs.Task, part envs.Part, n int) iter.Seq2[chat.Example, error] {
@@ -188,7 +197,7 @@ func solution(ctx context.Context, task envs.Task, part envs.Part, i int) (chat.
 	}
 	worked, ok := episode.(envs.Demonstrator)
 	if !ok {
-		return e, errors.New("the task has no worked solutions to imitate; choose --mode rl_only")
+		return e, errors.New("the task has no demonstrations; choose --mode rl_only")
 	}
 	answer := worked.Solution()
 	if shown.Messages == nil {
@@ -198,4 +207,64 @@ func solution(ctx context.Context, task envs.Task, part envs.Part, i int) (chat.
 	e.Prompt.Messages = policy.Conversation(shown.Messages)
 	e.Completion.Messages = policy.Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: answer}})
 	return e, nil
+}
+
+// choicesFit refuses answers that are longer than the policy may generate, of a task with a fixed list of answers.
+func (t *trainer) choicesFit(p *policy.CausalLM, task envs.Task) error {
+	choosing, ok := task.(envs.Choosing)
+	if !ok {
+		return nil
+	}
+	for _, choice := range choosing.Choices() {
+		ids, err := p.Tokenizer.EncodeRaw(" "+choice, false)
+		if err != nil {
+			return err
+		}
+		if most := t.config.Answers.MaxNewTokens; len(ids) > most {
+			return t.config.Errorf("max_new_tokens", "%d: the label %q has %d tokens and could never be generated; raise it to at least %d", most, choice, len(ids), len(ids)+1)
+		}
+	}
+	return nil
+}
+
+// firstPrompt refuses answers that do not fit, and notes the first training prompt as the policy reads it, of a task with
+// a fixed list of answers.
+func (t *trainer) firstPrompt(ctx context.Context, w *work, p *policy.CausalLM, task envs.Task) error {
+	if _, ok := task.(envs.Choosing); !ok {
+		return nil
+	}
+	if err := t.choicesFit(p, task); err != nil {
+		return err
+	}
+	episode, err := task.Episode(envs.Train, 0)
+	if err != nil {
+		return err
+	}
+	shown, err := episode.Reset(ctx)
+	if err != nil {
+		return err
+	}
+	ids, err := p.Observe(shown)
+	if err != nil {
+		return err
+	}
+	text, err := p.Tokenizer.Decode(ids, false)
+	w.note(fmt.Sprintf(firstPromptNote, len(ids), text))
+	return err
+}
+
+// firstPromptNote has the length of a prompt, and the prompt.
+const firstPromptNote = "First prompt (%d tokens):\n%s"
+
+// evaluation is how held-out problems are answered: greedily, unless the replay options say otherwise.
+func (t *trainer) evaluation() rollout.Config {
+	c := t.config
+	o := rollout.Config{Group: t.group, Samples: 1, MaxNew: c.Answers.MaxNewTokens, Seed: c.General.Seed, Failed: func(int, int, error) {}}
+	if t.evalLines() {
+		o.MaxNew = c.StepLines().MaxTokens
+	}
+	if c.Replay != nil && c.Replay.EvalTemperature > 0 {
+		o.Sampling.Temperature, o.Sampling.TopP = c.Replay.EvalTemperature, c.Replay.EvalTopP
+	}
+	return o
 }

@@ -38,11 +38,10 @@ type trainer struct {
 	trial   *trial      // of a run that is only tried; else nil
 }
 
-// Run runs the stages of the configuration's mode, or with --print-config or --dry-run tells of them.
+// Run runs the stages of the configuration's mode, or with --print-config or --dry-run describes them.
 func Run(ctx context.Context, c *config.Config) error {
 	t := &trainer{config: c, command: os.Args, console: report.NewConsole(os.Stdout, os.Stderr, time.Now)}
-	switch {
-	case c.General.PrintConfig:
+	if c.General.PrintConfig {
 		return t.console.Print(string(c.YAML()))
 	}
 	return t.ranks(ctx, os.Environ())
@@ -62,7 +61,7 @@ func (t *trainer) run(ctx context.Context) error {
 		return err
 	}
 	for _, section := range c.Skipped() {
-		if err := t.console.Print("note: left unread in " + c.General.ConfigFile + ": " + section); err != nil {
+		if err := t.console.Print("note: ignored in " + c.General.ConfigFile + ": " + section); err != nil {
 			return err
 		}
 	}
@@ -89,7 +88,7 @@ func (t *trainer) run(ctx context.Context) error {
 		}
 		work = (&labelRun{trainer: t, data: data}).run
 	}
-	// Nothing is written before it is certain that there is something to compute with.
+	// The core is opened before anything is written.
 	if err := torch.Open(c.General.Threads); err != nil {
 		return err
 	}
@@ -100,7 +99,7 @@ func (t *trainer) run(ctx context.Context) error {
 	defer thread.Close()
 	err := thread.Do(ctx, work)
 	if errors.Is(err, context.Canceled) {
-		err = run.ErrStopped // outside of a stage nothing is lost either
+		err = run.ErrStopped // nothing is lost outside of a stage
 	}
 	return errors.Join(err, t.console.Err())
 }
@@ -120,7 +119,7 @@ func (t *trainer) dataName() string {
 	case t.config.Task.BuiltIn != "":
 		return t.config.Task.BuiltIn
 	}
-	return "exercises of " + t.config.Task.Name
+	return "problems of " + t.config.Task.Name
 }
 
 func (t *trainer) stageDir(stage string) string {
@@ -196,19 +195,7 @@ func (t *trainer) baseModel(ctx context.Context) (hub.Model, error) {
 		return hub.Model{}, t.config.Errorf("model", "%v", err)
 	}
 	if err := model.CheckBase(); err != nil {
-		return hub.Model{}, t.config.Errorf("model", "%v; --pretrained-model goes on from one", err)
+		return hub.Model{}, t.config.Errorf("model", "%v; to continue from an adapter use --pretrained-model", err)
 	}
 	return model, nil
-}
-
-// microTokens is how many tokens a forward pass may hold, of usual where nothing is said. A GPU waits for the start of
-// a pass's operators, and where its memory is too small for this, the pass is halved.
-func (t *trainer) microTokens(usual int) int {
-	if n := t.config.General.MicroTokens; n > 0 {
-		return n
-	}
-	if device, err := torch.DeviceInUse(); err == nil && device != "cpu" {
-		return 4 * usual
-	}
-	return usual
 }

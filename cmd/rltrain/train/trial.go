@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,14 +14,15 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/rl"
-	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch"
 )
 
-// trial is a run of which some steps of each stage are tried.
+// trial is a dry run: some steps of each stage are run in a temporary folder.
 type trial struct {
 	output string // where the run would write
 	stages []*tried
@@ -28,30 +30,26 @@ type trial struct {
 
 // tried is a stage of it.
 type tried struct {
-	name, what, model string
-	total, trainable  int64
-	splits            []report.Split
-	policy            counted
-	seen              shared.Sheet // what there is to tell of its step
-	err               error
+	*work
+	total, trainable int64
+	seen             shared.Sheet // what there is to say of a step
 }
 
-// trialAnswers is how many held-out exercises a trial answers at most: as many as are answered at the same time, so that
-// they take what they will take.
+// trialAnswers is how many held-out problems a dry run answers at most: as many as are answered at the same time.
 const trialAnswers = samplerSlots
 
-// A stage is tried for some updates, and for more while they take little time: what it holds grows over them, as tensors of
-// many sizes leave memory in pieces. A step is not left half done. The time is that of the processor, so that a busy machine
-// says the same.
+// A stage is tried for some updates, and for more while they take little time: its memory grows over them, as tensors of
+// many sizes fragment it. The time is that of the processor, so that a busy machine gives the same result.
 const (
 	trialUpdates = 3
 	trialMost    = 40
 	trialTime    = 20 * time.Second // of each thread
+	trialScan    = 10000            // steps of a data set that are searched for the one with most tokens
 )
 
-// try tries some steps of each stage in a folder that is removed again, and tells what the run would be.
-func (t *trainer) try(ctx context.Context) error {
-	c, told := t.config, t.console
+// dryRun runs some steps of each stage in a temporary folder, and prints a summary of the run.
+func (t *trainer) dryRun(ctx context.Context) error {
+	c, console := t.config, t.console
 	output := c.General.OutputDir
 	folder, err := os.MkdirTemp("", "rltrain-trial-")
 	if err != nil {
@@ -63,9 +61,6 @@ func (t *trainer) try(ctx context.Context) error {
 	if c.Answers != nil {
 		c.Answers.EvalSamples = min(c.Answers.EvalSamples, trialAnswers)
 	}
-	if c.Rounds != nil {
-		c.Rounds.FreshSamples = 0
-	}
 	if c.Replay != nil {
 		c.Replay.CacheBuffer = false
 	}
@@ -73,44 +68,127 @@ func (t *trainer) try(ctx context.Context) error {
 	runErr := t.run(ctx)
 	var s shared.Sheet
 	for _, one := range t.trial.stages {
-		if one.err != nil {
-			return one.err
-		}
 		t.describe(&s, one)
 	}
 	if peak := run.PeakMemory(); peak > 0 {
 		s.Head("Memory")
-		s.Row("at most", "%.0f MiB, measured in this trial", float64(peak)/(1<<20))
+		s.Row("peak", "%.0f MiB, measured in this dry run", float64(peak)/(1<<20))
 	}
 	switch {
 	case errors.Is(runErr, run.ErrStopped):
-		runErr = context.Canceled // there is no run to go on with
+		runErr = context.Canceled // there is no run to resume
 	case runErr != nil:
-		runErr = fmt.Errorf("the trial ended early: %w", runErr)
+		runErr = fmt.Errorf("the dry run ended early: %w", runErr)
 	}
-	return errors.Join(told.Print(s.String()), runErr)
+	return errors.Join(console.Print(s.String()), runErr)
 }
 
-// tries is how a stage is to be tried: not at all where it is run.
-func (t *trainer) tries(stage string) (enough func() bool, seen func(step *rl.Step, total int)) {
-	if t.trial == nil {
-		return nil, nil
-	}
-	one := &tried{name: stage}
+// try runs some steps of a stage, with an evaluation before and after.
+func (t *trainer) try(ctx context.Context, w *work, hooks run.Hooks) error {
+	one := &tried{work: w}
+	one.total, one.trainable = w.policy.Parameters()
 	t.trial.stages = append(t.trial.stages, one)
-	updates, began := 0, processorTime()
-	enough = func() bool {
-		return updates >= trialMost || updates >= trialUpdates && processorTime()-began > trialTime*time.Duration(torch.Threads())
+	source := &watched{Source: w.source, steps: w.settings.Steps}
+	trainer, err := train.New(w.policy, source, busy{w.algorithm}, w.settings, hooks)
+	if err != nil {
+		return err
 	}
-	return enough, func(step *rl.Step, total int) {
-		updates += max(1, int(step.Figures.Get("updates")))
-		if one.err != nil {
-			return
+	defer trainer.Close()
+	evaluate := func() (done bool, err error) {
+		if w.settings.Evaluate == nil {
+			return false, nil
 		}
-		one.seen.Reset()
-		t.describeStep(&one.seen, one, step, total)
-		one.err = t.describeSamples(&one.seen, one, step)
+		torch.ReleaseMemory()
+		defer torch.ReleaseMemory()
+		scores, err := w.settings.Evaluate.Run(ctx, 0)
+		return scores.Done, err
 	}
+	if w.settings.Evaluate != nil && w.settings.Evaluate.First {
+		if done, err := evaluate(); err != nil || done {
+			return err
+		}
+	}
+	began := processorTime()
+	for steps, updates := 0, 0; steps < w.settings.Steps; steps++ {
+		if updates >= trialMost || updates >= trialUpdates && processorTime()-began > trialTime*time.Duration(torch.Threads()) {
+			break
+		}
+		figures, err := trainer.Step(ctx)
+		if err != nil {
+			return err
+		}
+		updates += max(1, int(figures.Get("updates")))
+	}
+	t.describeStep(&one.seen, one, source.last)
+	if err := t.describeSamples(&one.seen, one, source.last); err != nil {
+		return err
+	}
+	_, err = evaluate()
+	return err
+}
+
+// watched is a source that keeps the step it gave last. Of a data set it gives the step with most tokens first, so that few
+// steps show how much memory a run takes.
+type watched struct {
+	train.Source
+	steps int
+	last  *rl.Step
+}
+
+// Next implements train.Source.
+func (s *watched) Next(ctx context.Context, at rl.At) (step *rl.Step, err error) {
+	if _, ok := s.Source.(interface{ PerEpoch() int }); ok && s.last == nil {
+		if at.Step, err = s.heaviest(ctx, at); err != nil {
+			return nil, err
+		}
+	}
+	s.last, err = s.Source.Next(ctx, at)
+	return s.last, err
+}
+
+// heaviest is the step of a data set that has most tokens.
+func (s *watched) heaviest(ctx context.Context, at rl.At) (heaviest int, err error) {
+	most := 0
+	for i := range min(s.steps, trialScan) {
+		step, err := s.Source.Next(ctx, rl.At{Step: i, Version: at.Version})
+		if err != nil {
+			return 0, err
+		}
+		if n := tokensOf(step); n > most {
+			most, heaviest = n, i
+		}
+	}
+	return heaviest, nil
+}
+
+func tokensOf(step *rl.Step) (n int) {
+	for _, x := range step.Samples {
+		n += len(x.Tokens)
+	}
+	return n
+}
+
+// busy is an algorithm that has something to learn even if all rewards are equal: a dry run takes the time and the memory
+// of a step.
+type busy struct{ algo.Algorithm }
+
+// Prepare implements algo.Algorithm.
+func (a busy) Prepare(step *rl.Step) error {
+	if err := a.Algorithm.Prepare(step); err != nil {
+		return err
+	}
+	learns := func(x *rl.Sample) bool {
+		return slices.ContainsFunc(x.Advantage, func(a float32) bool { return a != 0 })
+	}
+	if slices.ContainsFunc(step.Samples, learns) {
+		return nil
+	}
+	for _, x := range step.Samples {
+		if x.Advantage != nil {
+			x.Fill(1)
+		}
+	}
+	return nil
 }
 
 // processorTime is what all threads of this process have computed for.
@@ -122,49 +200,34 @@ func processorTime() time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// starts has a trial begin with the rows that take most memory.
-func (t *trial) starts(source *epochs.Source) {
-	if t != nil {
-		source.HeaviestFirst()
-	}
-}
-
-// begins notes what a stage trains.
-func (t *trial) begins(what, model string, total, trainable int64, splits []report.Split, p counted) {
-	if t != nil {
-		one := t.stages[len(t.stages)-1]
-		one.what, one.model, one.total, one.trainable, one.splits, one.policy = what, model, total, trainable, splits, p
-	}
-}
-
-// describe tells of a stage.
+// describe is what there is to say of a stage.
 func (t *trainer) describe(s *shared.Sheet, one *tried) {
 	c := t.config
 	s.Head("%s: %s", c.Task.Name, one.what)
-	if !strings.HasPrefix(one.model, c.General.OutputDir) {
-		s.Row("model", "%s", one.model)
+	if !strings.HasPrefix(one.from, c.General.OutputDir) {
+		s.Row("model", "%s", one.from)
 	}
 	if one != t.trial.stages[0] {
-		s.Row("begins with", "what the trial of the stage before has learnt, which is little: the run's answers will be others")
+		s.Row("starts from", "the dry run of the stage before, which has learnt little: the run's completions will differ")
 	}
 	s.Row("trainable", "%s of %s parameters", report.Count(one.trainable), report.Count(one.total))
 	data := t.dataName()
 	for _, split := range one.splits {
-		if split.Rows == 0 { // those held out of exercises that are made up come as they are needed
+		if split.Rows == 0 { // held-out problems that are made up come as they are needed
 			continue
 		}
 		data += fmt.Sprintf(", %s %s", split.Name, report.Count(int64(split.Rows)))
 	}
 	s.Row("data", "%s", data)
-	s.Row("output", "%s", strings.Replace(t.stageDir(one.name), c.General.OutputDir, t.trial.output, 1))
+	s.Row("output", "%s", strings.Replace(t.stageDir(one.stage), c.General.OutputDir, t.trial.output, 1))
 	if one.seen.Len() == 0 {
-		s.Row("steps", "none: the policy is good enough as it is")
+		s.Row("steps", "none: the policy is good enough already")
 	}
 	s.WriteString(one.seen.String())
 }
 
-// describeSamples shows what is learnt from: the first sample that is imitated, with its mask, or the first prompt and
-// what answers earned.
+// describeSamples shows what is learnt from: the first sample of a supervised stage, with its mask, or the first prompt and
+// the rewards of some completions.
 func (t *trainer) describeSamples(s *shared.Sheet, one *tried, step *rl.Step) error {
 	p, language := one.policy.(*policy.CausalLM)
 	if step.Records == nil && language && len(step.Samples) > 0 {
@@ -193,30 +256,30 @@ func (t *trainer) describeSamples(s *shared.Sheet, one *tried, step *rl.Step) er
 	return nil
 }
 
-// describeStep tells what a step is, and how long it takes.
-func (t *trainer) describeStep(s *shared.Sheet, one *tried, step *rl.Step, total int) {
-	c, m := t.config, step.Figures
-	samples, longest, tokens := len(step.Samples), 0, 0
+// describeStep says what a step is, and how long it takes.
+func (t *trainer) describeStep(s *shared.Sheet, one *tried, step *rl.Step) {
+	c, m, total := t.config, step.Figures, one.settings.Steps
+	samples, longest, tokens := len(step.Samples), 0, tokensOf(step)
 	for _, x := range step.Samples {
-		longest, tokens = max(longest, len(x.Tokens)), tokens+len(x.Tokens)
+		longest = max(longest, len(x.Tokens))
 	}
 	s.Row("steps", "%s", report.Count(int64(total)))
 	updates := int(m.Get("updates"))
-	s.Row("a step", "%s to learn from, of %s tokens, the longest of %s; %s", report.Plural(samples, "sample"), report.Count(int64(tokens)), report.Count(int64(longest)), report.Plural(updates, "update"))
-	if one.name == supervisedStage && len(one.splits) > 0 && c.Imitation != nil {
+	s.Row("a step", "%s with %s tokens, the longest %s; %s", report.Plural(samples, "sample"), report.Count(int64(tokens)), report.Count(int64(longest)), report.Plural(updates, "update"))
+	if one.stage == supervisedStage && len(one.splits) > 0 && c.Imitation != nil {
 		if rest := one.splits[0].Rows % c.Imitation.BatchSize; rest > 0 && c.Imitation.MaxSteps == 0 {
-			s.Row("", "batches of %d do not divide %s: the last of an epoch has %d", c.Imitation.BatchSize, report.Plural(one.splits[0].Rows, "row"), rest)
+			s.Row("", "%d does not divide %s: the last batch of an epoch has %d", c.Imitation.BatchSize, report.Plural(one.splits[0].Rows, "row"), rest)
 		}
 	}
-	if c.Minibatches != nil && one.name == rlStage && samples%c.Minibatches.Minibatches != 0 {
-		s.Row("", "%d minibatches do not divide %s: their sizes differ by one", c.Minibatches.Minibatches, report.Plural(samples, "sample"))
+	if c.Minibatches != nil && one.stage == rlStage && samples%c.Minibatches.Minibatches != 0 {
+		s.Row("", "%d minibatches of %s: their sizes differ by one", c.Minibatches.Minibatches, report.Plural(samples, "sample"))
 	}
 	if limit := c.General.MicroTokens; limit > 0 && tokens > limit {
 		s.Row("", "forward passes hold at most %s tokens", report.Count(int64(limit)))
 	}
 	if seconds := m.Get("time/step"); seconds > 0 {
 		whole := time.Duration(seconds * float64(total) * float64(time.Second))
-		s.Row("time", "%s for a step, so about %s for all, evaluations aside", report.Duration(time.Duration(seconds*float64(time.Second))), report.Duration(whole))
+		s.Row("time", "%s/step, about %s in all without evaluations", report.Duration(time.Duration(seconds*float64(time.Second))), report.Duration(whole))
 	}
 }
 
@@ -228,7 +291,7 @@ func shortened(text string, runes int) string {
 	return text
 }
 
-// maskRows show the first sample that is imitated, and which of its tokens are trained.
+// maskRows show a sample, and which of its tokens are trained on.
 func maskRows(s *shared.Sheet, p *policy.CausalLM, x *rl.Sample) error {
 	trained := map[int]bool{}
 	first := len(x.Tokens)
@@ -237,7 +300,7 @@ func maskRows(s *shared.Sheet, p *policy.CausalLM, x *rl.Sample) error {
 		first = min(first, row+1)
 	}
 	s.Head("First sample")
-	s.Row("tokens", "%d, of which %d are trained", len(x.Tokens), len(x.Rows))
+	s.Row("tokens", "%d, %d trained on", len(x.Tokens), len(x.Rows))
 	const before, most = 4, 14
 	var rows [][]string
 	for i := max(0, first-before); i < len(x.Tokens); i++ {

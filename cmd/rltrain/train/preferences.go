@@ -1,0 +1,219 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
+)
+
+// prefer trains a language model on the preferences of a data set.
+func (t *trainer) prefer(ctx context.Context) error {
+	c := t.config
+	needs := c.Learning.Needs()
+	p, err := t.startingModel(ctx, c.Pretrained(), rlStage)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	mismatch, formats := 0, []chat.Format{chat.Preference}
+	if needs.Single {
+		mismatch, formats = p.LengthWithin(c.Pairs.MaxLength), []chat.Format{chat.Unpaired, chat.Preference}
+	}
+	rows, held, err := t.preferences(ctx, c.Pairs.PreferenceData, formats, func(examples iter.Seq2[chat.Example, error]) (policy.Preferences, error) {
+		return p.EncodePreferences(examples, c.Pairs.MaxLength, needs.Single)
+	})
+	if err != nil {
+		return err
+	}
+	if needs.Single {
+		if err := bothSides(rows.Units); err != nil {
+			return c.Errorf("dataset", "%s: %v", t.dataName(), err)
+		}
+	}
+	loss := strings.Trim(c.Text("dpo_loss"), "[]")
+	source := epochs.NewPreferences(rows.Units, c.Pairs.BatchSize, mismatch, c.General.Seed)
+	w := &work{
+		stage: rlStage, what: "preferences, " + c.RL.Algorithm + " loss " + loss, from: p.BaseModel, policy: p,
+		source: source, algorithm: c.Learning, settings: t.reinforced(updates(c.Pairs.Epochs, c.Pairs.MaxSteps, source.PerEpoch()), tokenMicroTokens, "loss"),
+		label: c.RL.Algorithm, unit: "update",
+	}
+	notePreferences(w, rows, held)
+	w.note("Texts end at " + shared.EOSNames(p))
+	w.settings.Checkpointing = c.Tokens.Checkpointing
+	w.settings.Evaluate = evaluate.Preferences(p, c.Learning, held.Units, source.PerEpoch())
+	switch {
+	case needs.Reference && c.Pairs.Precompute:
+		w.settings.Precompute = slices.Concat(slices.Concat(rows.Units...), slices.Concat(held.Units...))
+	case needs.Reference:
+		w.settings.Precompute = slices.Concat(held.Units...)
+	case c.Pairs.Precompute:
+		return c.Errorf("precompute_ref", "loss %s has no reference", loss)
+	}
+	w.finish = func(ctx context.Context, stage *run.Stage, result train.Result) error {
+		return t.finishPreferences(ctx, stage, p, result)
+	}
+	_, err = t.learn(ctx, w)
+	return err
+}
+
+func (t *trainer) finishPreferences(ctx context.Context, stage *run.Stage, p *policy.CausalLM, result train.Result) error {
+	before, best, err := decode[evaluate.PreferenceScores](result)
+	if err != nil {
+		return err
+	}
+	line, results := "Training complete after "+report.Plural(result.Steps, "update"), report.Table{}
+	if best != nil {
+		if err := save(stage, "eval_results.json", map[string]any{"before": before, "best": best, "best_step": result.BestStep}); err != nil {
+			return err
+		}
+		line += fmt.Sprintf(". Held-out preferences before: %s; best, after step %d: %s", before, result.BestStep, best)
+		results.Headers = []string{"held-out preferences", "loss", "accuracy % [95 %]", "reward margin"}
+		for _, row := range []struct {
+			name string
+			of   *evaluate.PreferenceScores
+		}{{"best", best}, {"before", before}} {
+			v := row.of
+			results.Rows = append(results.Rows, []string{row.name, fmt.Sprintf("%.4f", v.Loss),
+				fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy.Value, 100*v.Accuracy.Interval[0], 100*v.Accuracy.Interval[1]), fmt.Sprintf("%.4f", v.Margin.Value)})
+		}
+	}
+	if err := t.tryRecords(ctx, stage, chat.Unpaired, chat.Preference); err != nil {
+		return err
+	}
+	return t.languageModel(stage, p, "preferences", line, results)
+}
+
+// decode reads what the first and the best evaluation found; nil if there was none.
+func decode[T any](result train.Result) (before, best *T, err error) {
+	for _, one := range []struct {
+		from json.RawMessage
+		into **T
+	}{{result.Before, &before}, {result.Best, &best}} {
+		if one.from != nil && err == nil {
+			err = json.Unmarshal(one.from, one.into)
+		}
+	}
+	return before, best, err
+}
+
+// bothSides refuses single answers of one kind: the loss has nothing to tell them from.
+func bothSides(units [][]*rl.Sample) error {
+	good := 0
+	for _, unit := range units {
+		good += int(unit[0].Truth)
+	}
+	if good == 0 || good == len(units) {
+		return fmt.Errorf("%d of %d answers are good: the loss needs good and bad ones", good, len(units))
+	}
+	return nil
+}
+
+// preferences reads the data set's training and validation rows. Without a validation split a fraction of the training
+// rows is kept for it.
+func (t *trainer) preferences(ctx context.Context, o config.PreferenceData, formats []chat.Format, encode func(iter.Seq2[chat.Example, error]) (policy.Preferences, error)) (rows, held policy.Preferences, err error) {
+	c := t.config
+	records, err := c.Settings.(envs.RecordSource).Records(ctx, t.setup())
+	if err != nil {
+		return rows, held, c.Blame(err)
+	}
+	if rows, err = encode(chat.Examples(records.Train, formats...)); err == nil && records.Validation != nil {
+		held, err = encode(chat.Examples(records.Validation, formats...))
+	}
+	if err != nil {
+		return rows, held, c.Errorf("dataset", "%v", err)
+	}
+	if len(held.Units) == 0 {
+		rows.Units, held.Units = keepForValidation(rows.Units, o.ValidationShare, c.General.Seed)
+	}
+	return rows, held, t.someRows(len(rows.Units))
+}
+
+// notePreferences says which rows are not trained on as they are.
+func notePreferences(w *work, rows, held policy.Preferences) {
+	w.splits = []report.Split{{Name: dataset.Train, Rows: len(rows.Units)}, {Name: "validation", Rows: len(held.Units)}}
+	first := rows.First
+	if first == "" {
+		first = held.First
+	}
+	for _, one := range []struct {
+		n    int
+		text string
+	}{
+		{rows.Cut + held.Cut, "%s truncated: an answer is longer than max_length allows"},
+		{rows.Dropped + held.Dropped, "%s skipped: max_length leaves nothing of an answer, or the row does not fit; the first is " + first},
+		{rows.Equal + held.Equal, "%s skipped: both answers are the same; the first is " + first},
+		{rows.Null + held.Null, "%s skipped: null instead of a text"},
+	} {
+		if one.n > 0 {
+			w.note(fmt.Sprintf(one.text, report.Plural(one.n, "row")))
+		}
+	}
+}
+
+// rewardStage is how the folder of a reward model ends.
+const rewardStage = "reward"
+
+// rewardModel trains a reward model on preferences or rankings of a data set.
+func (t *trainer) rewardModel(ctx context.Context) error {
+	c, o := t.config, t.config.Rewarding
+	base, err := t.baseModel(ctx)
+	if err != nil {
+		return err
+	}
+	made := adapter(o.Adapter, base, c.General.Seed)
+	made.MaxLength, made.Pooling, made.DType = o.MaxLength, unlessAuto(o.Pooling), unlessAuto(o.DType)
+	m, err := policy.NewRewardModel(made)
+	if err != nil {
+		return c.Errorf("model", "%v", err)
+	}
+	defer m.Close()
+	rows, held, err := t.preferences(ctx, o.PreferenceData, []chat.Format{chat.Preference, chat.Ranking}, m.Units)
+	if err != nil {
+		return err
+	}
+	source := epochs.NewPreferences(rows.Units, o.BatchSize, 0, c.General.Seed)
+	w := &work{
+		stage: rewardStage, what: "reward model of preferences", from: base.Name, policy: m,
+		source: source, algorithm: c.Learning, label: "reward_model", unit: "update",
+		settings: t.settings(updates(o.Epochs, o.MaxSteps, source.PerEpoch()), o.Optimisation, train.Stopping{}, tokenMicroTokens, "accuracy"),
+	}
+	notePreferences(w, rows, held)
+	w.settings.HeadRate, w.settings.Checkpointing = o.HeadLearningRate, o.Checkpointing
+	w.settings.Evaluate = evaluate.Rewards(m, held.Units, source.PerEpoch())
+	w.finish = func(_ context.Context, stage *run.Stage, result train.Result) error {
+		before, best, err := decode[evaluate.RewardScores](result)
+		if err != nil {
+			return err
+		}
+		line := "Training complete after " + report.Plural(result.Steps, "update")
+		if best != nil {
+			rule := evaluate.RuleOfLength(rows.Units, *best)
+			if err := save(stage, "eval_results.json", map[string]any{"before": before, "best": best, "best_step": result.BestStep, "length_rule": rule}); err != nil {
+				return err
+			}
+			line += fmt.Sprintf(". Held-out pairs, best after step %d: %s. Baseline by length: %s", result.BestStep, best, rule)
+		}
+		if err := stage.Printf("%s", line); err != nil {
+			return err
+		}
+		return t.console.Print("Saved in " + stage.Home() + ". Use it as a reward: --reward model:" + shellWord(stage.Home()))
+	}
+	_, err = t.learn(ctx, w)
+	return err
+}

@@ -1,0 +1,261 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
+	"github.com/rltrain/rltrain/torch"
+)
+
+// supervise is the supervised stage of a language model: on the rows of a data set, or on a task's demonstrations.
+func (t *trainer) supervise(ctx context.Context) error {
+	c := t.config
+	p, err := t.startingModel(ctx, c.Pretrained(), supervisedStage)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	w := &work{
+		stage: supervisedStage, what: "supervised fine-tuning with LoRA", from: p.BaseModel, policy: p,
+		algorithm: &algo.SFT{}, label: "supervised", unit: "update",
+	}
+	defer w.close()
+	if p.Full() {
+		w.what = "supervised fine-tuning of all weights"
+	}
+	var task envs.Task
+	var rows, held policy.TokenExamples
+	if c.Task.Plays() {
+		if task, err = t.taskFor(ctx, p); err != nil {
+			return err
+		}
+		defer closeTask(task)
+		rows, held, err = t.demonstrations(ctx, p, task)
+	} else {
+		rows, held, err = t.records(ctx, p)
+	}
+	if err != nil {
+		return err
+	}
+	packing := 0
+	if c.TextSFT != nil && c.TextSFT.Packing {
+		packing = c.TextSFT.MaxLength
+	}
+	source, err := epochs.New(policy.Samples(rows.Sequences), c.Imitation.BatchSize, packing, c.General.Seed)
+	if err != nil {
+		return err
+	}
+	w.source, w.splits = source, []report.Split{{Name: dataset.Train, Rows: len(rows.Sequences)}, {Name: "validation", Rows: len(held.Sequences)}}
+	t.noteRows(w, p, rows, held)
+	w.settings = t.settings(updates(c.Imitation.Epochs, c.Imitation.MaxSteps, source.PerEpoch()), c.Imitation.Optimisation, c.Imitation.Stopping, tokenMicroTokens, "loss")
+	w.settings.Checkpointing = c.Tokens.Checkpointing
+	w.settings.Evaluate = evaluate.Loss(p, policy.Samples(held.Sequences), source.PerEpoch())
+	if w.settings.Evaluate != nil && c.TextSFT != nil {
+		w.settings.Evaluate.Metric = c.TextSFT.Metric
+	}
+	if task != nil {
+		t.demonstrate(w, p, task)
+	} else {
+		w.finish = func(ctx context.Context, stage *run.Stage, result train.Result) error {
+			return t.finishTexts(ctx, stage, p, source.PerEpoch(), result)
+		}
+	}
+	_, err = t.learn(ctx, w)
+	return err
+}
+
+// noteRows says where texts end, and which rows are not trained on as they are.
+func (t *trainer) noteRows(w *work, p *policy.CausalLM, rows, held policy.TokenExamples) {
+	o := t.config.TextSFT
+	w.note("Texts end at " + shared.EOSNames(p))
+	if cut := rows.Cut + held.Cut; cut > 0 {
+		limit := p.MaxLength()
+		if o != nil {
+			limit = p.LengthWithin(o.MaxLength)
+		}
+		w.note(fmt.Sprintf("%s truncated to %d tokens", report.Plural(cut, "example"), limit))
+	}
+	if null := rows.Null + held.Null; null > 0 {
+		w.note(report.Plural(null, "row") + " skipped: null instead of a text")
+	}
+	if dropped := rows.Dropped + held.Dropped; dropped > 0 {
+		w.note(report.Plural(dropped, "example") + " skipped: no token to train on")
+	}
+	if o != nil && o.ValidationShare > 0 && len(held.Sequences) == 0 {
+		w.note(fmt.Sprintf("No validation rows: --validation-share %g of %s is less than one row; raise it to get some", o.ValidationShare, report.Plural(len(rows.Sequences), "row")))
+	}
+}
+
+// finishTexts says how a model that was trained on texts does on the validation rows.
+func (t *trainer) finishTexts(ctx context.Context, stage *run.Stage, p *policy.CausalLM, perEpoch int, result train.Result) error {
+	line, results := "Supervised training complete after "+report.Plural(result.Steps, "update"), report.Table{}
+	if result.Best != nil {
+		var best policy.Validation
+		if err := json.Unmarshal(result.Best, &best); err != nil {
+			return err
+		}
+		epoch := (result.BestStep + perEpoch - 1) / perEpoch
+		line += fmt.Sprintf(". Best epoch: %d (validation loss %.4f, perplexity %.3f)", epoch, best.Loss, best.Perplexity())
+		results = report.Table{Headers: []string{"held-out loss", "perplexity", "token accuracy %"},
+			Rows: [][]string{{fmt.Sprintf("%.4f", best.Loss), fmt.Sprintf("%.3f", best.Perplexity()), fmt.Sprintf("%.1f", 100*best.Accuracy)}}}
+	}
+	if err := t.tryRecords(ctx, stage, chat.LanguageModelling, chat.PromptCompletion); err != nil {
+		return err
+	}
+	return t.languageModel(stage, p, "supervised fine-tuning", line, results)
+}
+
+// samplerSlots is how many completions are sampled at the same time.
+const samplerSlots = 64
+
+// demonstrate has a stage train on demonstrations until enough of the sampled answers to held-out problems of each kind
+// are correct, if that is checked, and evaluate greedy answers in the end.
+func (t *trainer) demonstrate(w *work, p *policy.CausalLM, task envs.Task) {
+	c := t.config
+	var sampler *policy.Sampler
+	w.open = func(*run.Stage) (err error) {
+		if sampler, err = p.NewSampler(samplerSlots); err != nil {
+			return err
+		}
+		w.closing(sampler.Close)
+		if every := c.Warmup.CheckEvery; every > 0 {
+			w.settings.Evaluate = &evaluate.Plan{Every: every, First: true, Run: (&warmup{t, sampler, task}).check}
+		}
+		return nil
+	}
+	w.finish = func(ctx context.Context, stage *run.Stage, result train.Result) error {
+		scores, err := rollout.Evaluate(ctx, sampler, task, 0, c.Answers.EvalSamples, t.evaluation())
+		if err != nil {
+			return err
+		}
+		after := report.Plural(result.Steps, "update")
+		if err := stage.Printf("After %s: %s", after, describe(scores)); err != nil {
+			return err
+		}
+		if err := save(stage, "eval_results.json", scores); err != nil {
+			return err
+		}
+		if err := trySolving(ctx, stage, task); err != nil {
+			return err
+		}
+		return t.languageModel(stage, p, "supervised fine-tuning", "Supervised training complete after "+after,
+			report.AnswerTable([]report.NamedScores{{Name: "After training", AnswerScores: scores}}))
+	}
+}
+
+// firstLook problems show whether a check of the warm-up is worth all of them: if not even half of the accuracy that it
+// waits for is reached, all of them would not reach it.
+const firstLook = 50
+
+// warmup evaluates a policy that is trained on demonstrations.
+type warmup struct {
+	*trainer
+	sampler *policy.Sampler
+	task    envs.Task
+}
+
+// check samples answers the way RL does: it learns from what the policy samples, not from its most likely answer. A policy
+// with half of its greedy answers correct has had one in twenty correct when it sampled, and RL took it to none. A warm-up
+// is over when every kind of problem is answered correctly now and then: a kind that never is teaches RL nothing.
+func (w *warmup) check(ctx context.Context, updates int) (evaluate.Scores, error) {
+	all, until := w.config.Answers.EvalSamples, w.config.Warmup.Until
+	sampled := w.evaluation()
+	sampled.Sampling = torch.Sampling{Temperature: 1}
+	if w.config.Fresh != nil {
+		sampled.Sampling = w.config.Fresh.Sampling.Torch()
+	}
+	var scores rl.AnswerScores
+	enough := false
+	for _, n := range []int{min(firstLook, all), all} {
+		var err error
+		if scores, err = rollout.Evaluate(ctx, w.sampler, w.task, 0, n, sampled); err != nil {
+			return evaluate.Scores{}, err
+		}
+		enough = n == all && scores.Weakest() >= until
+		if !enough && scores.Accuracy < until/2 {
+			break
+		}
+	}
+	return evaluate.Scores{
+		Score: scores.Accuracy, Error: scores.Interval.StandardError(), Row: evaluate.AnswerRow(scores), Value: scores, Done: enough,
+		Line: func(int) string {
+			return fmt.Sprintf("After %s, sampled as in RL: %s", report.Plural(updates, "update"), describe(scores))
+		},
+	}, nil
+}
+
+// endlessUpdates is how long demonstrations that do not end are trained on by default.
+const endlessUpdates = 1500
+
+// mostDemonstrations is how many one run makes: some 4 GB of them.
+const mostDemonstrations = 1 << 22
+
+// demonstrations are those to train on, and those of held-out episodes if the task has a limited number of both.
+func (t *trainer) demonstrations(ctx context.Context, p *policy.CausalLM, task envs.Task) (rows, held policy.TokenExamples, err error) {
+	c, options := t.config, policy.EncodeOptions{CompletionOnly: true}
+	if err := t.choicesFit(p, task); err != nil {
+		return rows, held, err
+	}
+	n, part := task.Len(envs.Train), envs.Train
+	if n == 0 {
+		part = envs.Warmup
+		if c.Imitation.MaxSteps == 0 {
+			c.Imitation.MaxSteps = endlessUpdates
+		}
+		if n = c.Imitation.MaxSteps * c.Imitation.BatchSize; c.Imitation.MaxSteps > mostDemonstrations/c.Imitation.BatchSize {
+			return rows, held, c.Errorf("batch_size", "%d: %s need %d demonstrations, all made before the first; the limit is %d: lower batch_size or max_steps",
+				c.Imitation.BatchSize, report.Plural(c.Imitation.MaxSteps, "update"), n, mostDemonstrations)
+		}
+	}
+	if rows, err = p.Encode(solutions(ctx, task, part, n), options); err != nil {
+		return rows, held, err
+	}
+	if most := task.Len(envs.Eval); most > 0 && task.Len(envs.Train) > 0 {
+		held, err = p.Encode(solutions(ctx, task, envs.Eval, min(c.Answers.EvalSamples, most)), options)
+	}
+	return rows, held, err
+}
+
+// records reads the data set's training and validation examples. Without a validation split a fraction of the training
+// rows is kept for it.
+func (t *trainer) records(ctx context.Context, p *policy.CausalLM) (rows, held policy.TokenExamples, err error) {
+	c := t.config
+	records, err := c.Settings.(envs.RecordSource).Records(ctx, t.setup())
+	if err != nil {
+		return rows, held, c.Blame(err)
+	}
+	o := policy.EncodeOptions{MaxLength: c.TextSFT.MaxLength, CompletionOnly: c.TextSFT.CompletionOnly, AssistantOnly: c.TextSFT.AssistantOnly}
+	if rows, err = p.Encode(chat.Examples(records.Train, chat.LanguageModelling, chat.PromptCompletion), o); err != nil {
+		return rows, held, err
+	}
+	if records.Validation != nil {
+		held, err = p.Encode(chat.Examples(records.Validation, chat.LanguageModelling, chat.PromptCompletion), o)
+		if err != nil || len(held.Sequences) > 0 {
+			return rows, held, err
+		}
+	}
+	rows.Sequences, held.Sequences = keepForValidation(rows.Sequences, c.TextSFT.ValidationShare, c.General.Seed)
+	return rows, held, t.someRows(len(rows.Sequences))
+}
+
+// someRows refuses to train on nothing.
+func (t *trainer) someRows(n int) error {
+	if n == 0 {
+		return fmt.Errorf("%s: no training rows are left", t.dataName())
+	}
+	return nil
+}
