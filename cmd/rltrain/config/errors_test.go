@@ -25,7 +25,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--algorithm=grop"}, want: `--algorithm: "grop" is not one of a2c, dqn, grpo, ppo, reinforce, rloo; did you mean grpo?`},
 		{args: []string{"--algorithm=dqn", "--entropy-coef=0.1"}, want: "--entropy-coef: applies only with --algorithm a2c or grpo or ppo or reinforce or rloo"},
 		{args: []string{"--algorithm=ppo", "--epsilon-start=0.5"}, want: "--epsilon-start: applies only with --algorithm dqn"},
-		{args: []string{"--algorithm=dqn", "--epsilon-start=0.5", "--epsilon-end=0.6"}, want: "epsilon_end 0.6 is above epsilon_start 0.5: exploration falls"},
+		{args: []string{"--algorithm=dqn", "--epsilon-start=0.5", "--epsilon-end=0.6"}, want: "epsilon_end 0.6 is above epsilon_start 0.5; exploration must not grow"},
 		{args: []string{"--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group compares the samples of a prompt: take at least 2 samples a prompt"},
 		{args: []string{"--buffer-size=16", "--samples-per-prompt=32"}, want: "buffer_size 16 does not hold the 32 labels of one text; see samples_per_prompt"},
 		{args: []string{"--task=sum_digits", "--mode=rl_only"}, want: "mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage"},
