@@ -1,0 +1,193 @@
+package policy
+
+import (
+	"math"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
+)
+
+// perturbed is p with other weights in its adapter and heads.
+func perturbed[P Policy](t *testing.T, p P) P {
+	t.Helper()
+	for k, v := range p.Params() {
+		values, err := v.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range values {
+			values[i] += 0.03 * float32((i*7+k)%11-5)
+		}
+		if err := v.Write(values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Changed()
+	return p
+}
+
+func wide[T float32 | int64](values ...T) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// TestPartsChangeNothing runs every function that divides a long batch, with parts of one sequence, of 7 tokens, and with
+// one part. Rows differ from each other, so that a part that is computed twice, or rows that are counted from their part's
+// beginning, show.
+func TestPartsChangeNothing(t *testing.T) {
+	torchtest.NoLeaks(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sequences := [][]int32{{4, 5, 6}, {7, 8, 9, 10, 11, 4}, {12, 5}, {6, 4, 9, 13}, {8, 7, 5, 9, 4}, {10, 11}, {5, 6, 12, 7}}
+	tiny := filepath.Join(t.TempDir(), "tiny")
+	must(TinyModel(tiny, 2, 32, 3))
+	chat := filepath.Join(t.TempDir(), "chat")
+	must(TinyChatModel(chat, 2, 32, 3))
+	encoder, err := transformers.LoadConfig(filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders", "roberta"))
+	must(err)
+
+	type part struct {
+		limit func(tokens int)
+		run   func() []float64
+	}
+	cases := map[string]part{}
+	for name, c := range map[string]Config{"encoder": {Pooling: "mean"}, "last token": {Dir: tiny}, "scored labels": {Dir: tiny, Prompt: ask}} {
+		for kind, labels := range map[string][]string{"probabilities": artLabels, "rewards": {rewardLabel}} {
+			if c.Prompt != nil && kind == "rewards" {
+				continue
+			}
+			c.Labels, c.R, c.Alpha, c.Seed = labels, 4, 8, 5
+			build := NewClassifier
+			if c.Dir == "" {
+				build = func(c Config) (*Classifier, error) { return RandomClassifier(encoder, c) }
+			}
+			p, err := build(c)
+			must(err)
+			defer p.Close()
+			perturbed(t, p)
+			m := &RewardModel{p, -1, ""}
+			cases[name+" "+kind] = part{func(tokens int) { p.PartTokens = tokens }, func() (all []float64) {
+				if kind == "rewards" {
+					scores, err := m.Scores(t.Context(), sequences)
+					must(err)
+					return scores
+				}
+				probs, err := p.Probs(t.Context(), sequences)
+				must(err)
+				for _, row := range probs {
+					all = append(all, wide(row...)...)
+				}
+				return all
+			}}
+		}
+	}
+
+	lm, err := NewCausalLM(Config{Dir: tiny, R: 4, Alpha: 8, Seed: 5})
+	must(err)
+	defer lm.Close()
+	perturbed(t, lm)
+	prompts, completions := [][]int32{}, [][]int32{}
+	for _, ids := range sequences {
+		prompts, completions = append(prompts, ids[:1]), append(completions, ids[1:])
+	}
+	limitLM := func(tokens int) { lm.PartTokens = tokens }
+	cases["scores of completions"] = part{limitLM, func() (all []float64) {
+		scored, err := lm.ScoreAt(t.Context(), prompts, completions, 0.7)
+		must(err)
+		for _, one := range scored {
+			all = append(append(append(all, wide(one.LogProbs...)...), wide(one.Entropy...)...), wide(one.Rank...)...)
+		}
+		return all
+	}}
+	var samples []*rl.Sample
+	for i, ids := range sequences {
+		x := &rl.Sample{Tokens: ids, Prompt: i}
+		for at := 1; at < len(ids); at++ {
+			x.Rows, x.Actions = append(x.Rows, at-1), append(x.Actions, ids[at])
+		}
+		samples = append(samples, x)
+	}
+	cases["validation"] = part{limitLM, func() []float64 {
+		v, err := lm.Validate(t.Context(), samples)
+		must(err)
+		return []float64{v.Loss, v.Entropy, v.Accuracy, float64(v.Labels)}
+	}}
+	judge, err := NewJudge(chat, "")
+	must(err)
+	defer judge.Close()
+	cases["judge"] = part{func(tokens int) { judge.policy.PartTokens = tokens }, func() []float64 {
+		shares, err := judge.Choose(t.Context(), question("Answer:"), []string{"No", "Yes", "1", "10", "12"})
+		must(err)
+		return shares
+	}}
+
+	// A teacher's divergence is divided by logits: those of one action, of 7, of all.
+	teacher, err := NewCausalLM(Config{Dir: chat, Seed: 9})
+	must(err)
+	defer teacher.Close()
+	for _, kind := range []string{ReverseKL, ForwardKL, JSD} {
+		d := Divergence{Kind: kind, Mix: 0.3}
+		cases["teacher "+kind] = part{func(tokens int) {
+			if d.PartLogits = tokens; tokens < math.MaxInt {
+				d.PartLogits *= lm.VocabSize()
+			}
+		}, func() (all []float64) {
+			must(torch.ZeroGrad(lm.Params()))
+			must(torch.Do(torch.Train, func(s *torch.Scope) error {
+				b := rl.NewBatch(samples)
+				weight := make([]float32, len(b.Actions))
+				for i := range weight {
+					weight[i] = 0.1 * float32(i+1)
+				}
+				how := Pass{Temperature: 0.8}
+				loss, err := Diverge(s, lm.Forward(s, b, how), teacher.Forward(s, b, how), d, weight)
+				if err != nil {
+					return err
+				}
+				all = append(all, s.Item(loss))
+				s.Backward(loss)
+				for _, v := range lm.Params() {
+					if g, ok := s.Grad(v); ok {
+						all = append(all, wide(s.Read(g)...)...)
+					}
+				}
+				return nil
+			}))
+			return all
+		}}
+	}
+
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			c.limit(math.MaxInt)
+			want := c.run()
+			if len(want) < 4 {
+				t.Fatalf("only %d values", len(want))
+			}
+			if slices.Max(want) == slices.Min(want) {
+				t.Fatal("all values are the same")
+			}
+			for _, tokens := range []int{1, 7} {
+				c.limit(tokens)
+				if diff := cmp.Diff(want, c.run(), cmpopts.EquateApprox(1e-4, 1e-6)); diff != "" {
+					t.Errorf("parts of %d tokens (-one part +parts):\n%s", tokens, diff)
+				}
+			}
+		})
+	}
+}
