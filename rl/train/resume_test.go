@@ -36,7 +36,7 @@ func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packin
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := Config{Steps: 7, HeadRate: 3e-2, Seed: 3, Evaluate: judge(t, p),
+		c := Config{Steps: 7, HeadRate: 3e-2, Seed: 3, Memory: Memory{MicroTokens: limitOf(ctx, 0)}, Evaluate: judge(t, p),
 			Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 3, WeightDecay: 0.1, MaxGradNorm: 0.5}}
 		result, err := Run(ctx, p, source, &algo.SFT{FeatureAlignment: 0.01}, c, h)
 		return p, result, err
@@ -100,10 +100,8 @@ func ofReplays(a algo.Algorithm, rank int) resumable {
 	}
 }
 
-// TestResumedRunEqualsUninterrupted ends each pair of a source and an algorithm one step behind each checkpoint, so
-// that work is lost, and goes on from the checkpoint with a policy, a source and an algorithm made anew. Rows, lines,
-// result and weights come out the same, byte for byte.
-func TestResumedRunEqualsUninterrupted(t *testing.T) {
+// everyRun has a run of each source with each algorithm.
+func everyRun() map[string]resumable {
 	label := func(t *testing.T) policy.Policy { return tinyLabel(t) }
 	token := func(t *testing.T) policy.Policy { return tinyToken(t, 4) }
 	judgeLabels := func(t *testing.T, p policy.Policy) *evaluate.Plan {
@@ -120,7 +118,7 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 	lastToken := func(t testing.TB) *policy.Classifier { return tinyLanguageLabel(t, false) }
 	bounds := algo.Returns{Min: 0, Max: 10}
 	nothing := func(*tokenRun) {}
-	for name, again := range map[string]resumable{
+	return map[string]resumable{
 		"epochs × sft of labels": supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
 		"epochs × sft of tokens": supervised(token, policy.Samples(texts(13)), 0, judgeLoss),
 		"packed epochs × sft":    supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
@@ -173,7 +171,14 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 		"tokens × dpo of own answers":              ofTokens(func() algo.Algorithm { return &algo.OnlineDPO{DPO: *newDPO("sigmoid")} }, tinyToken, 4, func(r *tokenRun) {}),
 		"little memory × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches, r.MicroTokens, r.holds, r.OOMRetry = 2, 2, 200, 190, true }),
 		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
-	} {
+	}
+}
+
+// TestResumedRunEqualsUninterrupted ends each pair of a source and an algorithm one step behind each checkpoint, so
+// that work is lost, and goes on from the checkpoint with a policy, a source and an algorithm made anew. Rows, lines,
+// result and weights come out the same, byte for byte.
+func TestResumedRunEqualsUninterrupted(t *testing.T) {
+	for name, again := range everyRun() {
 		t.Run(name, func(t *testing.T) { resumes(t, again, true) })
 	}
 }

@@ -159,6 +159,7 @@ func newLabelRun(rewards string) labelRun {
 
 func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h run.Hooks) (Result, error) {
 	t.Helper()
+	r.MicroTokens = limitOf(ctx, r.MicroTokens)
 	rewards := labelRewards(t, r.rewards)
 	defer rewards.Close()
 	a := r.algorithm
@@ -345,6 +346,7 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 
 func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
 	t.Helper()
+	r.MicroTokens = limitOf(ctx, r.MicroTokens)
 	source, sampler := r.source(t, p)
 	defer sampler.Close()
 	r.Samples, r.Temperature = r.SamplesPerPrompt, r.Options.Temperature
@@ -398,6 +400,7 @@ func newReplayRun(a algo.Algorithm) replayRun {
 
 func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
 	t.Helper()
+	r.MicroTokens = limitOf(ctx, r.MicroTokens)
 	sampler, err := p.NewSampler(r.slots)
 	if err != nil {
 		t.Fatal(err)

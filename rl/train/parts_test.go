@@ -1,0 +1,66 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+)
+
+// partLimit is the key of a limit of tokens that limitOf finds in a context.
+type partLimit struct{}
+
+// limitOf is how many tokens a forward pass of a test's run may hold: those that ctx carries, or else tokens.
+func limitOf(ctx context.Context, tokens int) int {
+	if limit, ok := ctx.Value(partLimit{}).(int); ok {
+		return limit
+	}
+	return tokens
+}
+
+// TestPartsChangeNoStep takes the first step of every source with every algorithm in forward passes of one sequence, of 7
+// tokens, and of any number: the figures are the same, the norm of the gradient among them.
+func TestPartsChangeNoStep(t *testing.T) {
+	for name, begin := range everyRun() {
+		if strings.HasPrefix(name, "little memory") || strings.HasPrefix(name, "servers") || strings.HasPrefix(name, "programs") {
+			continue // they are runs of another row under other conditions
+		}
+		t.Run(name, func(t *testing.T) {
+			first := func(limit int) report.Row {
+				ctx, cancel := context.WithCancel(context.WithValue(t.Context(), partLimit{}, limit))
+				defer cancel()
+				var row report.Row
+				h := (&recorded{}).hooks()
+				h.LogEvery = 1
+				h.Row = func(r report.Row) error {
+					if _, ok := r["learning_rate"]; ok && row == nil {
+						row = maps.Clone(r)
+						cancel()
+					}
+					return nil
+				}
+				h.Save = func(int, func(string) error) error { return nil }
+				if _, _, err := begin(ctx, t, h); err != nil && !errors.Is(err, run.ErrStopped) {
+					t.Fatal(err)
+				}
+				return row
+			}
+			want := first(0)
+			if norm, _ := want["grad_norm"].(float64); !(norm > 0) {
+				t.Fatalf("the norm of the gradient is %v", want["grad_norm"])
+			}
+			for _, tokens := range []int{1, 7} {
+				if diff := cmp.Diff(want, first(tokens), cmpopts.EquateApprox(1e-3, 1e-5), cmpopts.EquateNaNs()); diff != "" {
+					t.Errorf("passes of %d tokens (-any number +parts):\n%s", tokens, diff)
+				}
+			}
+		})
+	}
+}
