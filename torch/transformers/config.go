@@ -50,6 +50,7 @@ type Config struct {
 	biases  map[string]bool // fields that say whether layers have biases
 	core    torch.ModelConfig
 	dynamic bool // the rope's kind
+	ropes   []ropeSource
 }
 
 // LoadConfig reads config.json of an encoder's folder, LoadCausalConfig that of a causal language model. Both dialects

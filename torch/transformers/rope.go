@@ -285,6 +285,13 @@ func (c *Config) ropeInputs(f *fields) ropeInputs {
 	return in
 }
 
+// A ropeSource is what a table was computed from, for files that describe it in their own way.
+type ropeSource struct {
+	kind          string
+	theta, factor float64
+	original      int // length of pretraining
+}
+
 // addRope computes one more table; the first is that of all layers at first.
 func (c *Config) addRope(f, parameters *fields, in ropeInputs) {
 	if f.err != nil {
@@ -300,6 +307,10 @@ func (c *Config) addRope(f, parameters *fields, in ropeInputs) {
 		return
 	}
 	c.dynamic = c.dynamic || kind == "dynamic"
+	c.ropes = append(c.ropes, ropeSource{
+		kind: kind, theta: value(parameters, "rope_theta", in.theta), factor: value(parameters, "factor", 0.0),
+		original: cmp.Or(in.original, value(parameters, "original_max_position_embeddings", in.maxPositions)),
+	})
 	c.core.RotaryDim = rotary
 	c.core.Ropes = append(c.core.Ropes, table)
 	if c.core.RopeOf == nil {

@@ -85,11 +85,11 @@ var topNames = map[string]string{
 	embedding: "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", outputHead: "lm_head.weight",
 }
 
-// factorTensors hold divisors of RoPE frequencies, which belong to the configuration.
+// The tensors that hold divisors of RoPE frequencies, which belong to the configuration.
 const (
-	ropeFactors  = "rope_freqs.weight"
-	longFactors  = "rope_factors_long.weight"
-	shortFactors = "rope_factors_short.weight"
+	RopeFactors  = "rope_freqs.weight"
+	LongFactors  = "rope_factors_long.weight"
+	ShortFactors = "rope_factors_short.weight"
 )
 
 // name is transformers' name of a tensor, "" for one that a model folder does without.
@@ -97,7 +97,7 @@ func (a architecture) name(tensor string) (string, error) {
 	if name, ok := topNames[tensor]; ok {
 		return name, nil
 	}
-	if tensor == ropeFactors || tensor == longFactors || tensor == shortFactors {
+	if tensor == RopeFactors || tensor == LongFactors || tensor == ShortFactors {
 		return "", nil
 	}
 	parts := strings.Split(tensor, ".")

@@ -104,7 +104,7 @@ func phi3Config(m *metadata, c map[string]any, headDim, rotary int) {
 	if window := read(m, m.own("attention.sliding_window"), 0, m.file.Int); window > 0 {
 		c["sliding_window"] = window
 	}
-	long, short := m.factors(longFactors, rotary/2), m.factors(shortFactors, rotary/2)
+	long, short := m.factors(LongFactors, rotary/2), m.factors(ShortFactors, rotary/2)
 	if long != nil && short != nil {
 		c["rope_scaling"] = map[string]any{"type": "longrope", "long_factor": long, "short_factor": short}
 		if attention := m.number("rope.scaling.attn_factor", 0); attention > 0 {
@@ -122,7 +122,7 @@ func rope(m *metadata, c map[string]any, headDim int, theta float32) {
 	if kind == "" && factor > 0 && factor != 1 {
 		kind = "linear"
 	}
-	if factors := m.factors(ropeFactors, headDim/2); factors != nil {
+	if factors := m.factors(RopeFactors, headDim/2); factors != nil {
 		c["rope_scaling"] = llama3Scaling(factors, float64(theta), headDim)
 		return
 	}

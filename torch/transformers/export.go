@@ -1,0 +1,58 @@
+package transformers
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/rltrain/rltrain/torch/safetensors"
+)
+
+// ExportedTensor is a weight of a model on its way into a file.
+type ExportedTensor struct {
+	Spec TensorSpec
+	// Values are the weight as it is now, as float32, in the shape of Spec.
+	Values func() ([]float32, error)
+}
+
+// Export hands use the model's weights as they are now, changed as [SaveOptions].Change says, in the order of a forward
+// pass; tied ones once. Values may be called until use returns.
+func (c *Causal) Export(change map[string]func(weight []float32), use func([]ExportedTensor) error) error {
+	files, err := safetensors.OpenModel(c.Dir)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	stored := *c.Config
+	stored.TieWordEmbeddings = stored.TieWordEmbeddings || c.untied // as the folder has it
+	names, err := stored.Resolve(files)
+	if err != nil {
+		return err
+	}
+	changes, err := c.Config.changes(change)
+	if err != nil {
+		return fmt.Errorf("transformers: %s: %w", c.Dir, err)
+	}
+	untie := c.Config.TieWordEmbeddings && (changes["embed.weight"] != nil || changes["head.weight"] != nil)
+	if c.untied || untie {
+		names["head.weight"] = names["embed.weight"]
+	}
+	var list []ExportedTensor
+	for _, spec := range c.Config.TensorNames() {
+		if spec.Group == "tied" && !untie {
+			continue
+		}
+		list = append(list, ExportedTensor{spec, func() (data []float32, err error) {
+			if v := c.Weights[spec.Name]; c.Trainable && v != nil {
+				data, err = v.Read()
+				data = slices.Clone(data)
+			} else {
+				data, err = spec.read(files, names[spec.Name])
+			}
+			if err == nil && changes[spec.Name] != nil {
+				changes[spec.Name](data)
+			}
+			return data, err
+		}})
+	}
+	return use(list)
+}

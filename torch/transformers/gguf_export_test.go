@@ -1,0 +1,146 @@
+package transformers_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/torch/gguf"
+	"github.com/rltrain/rltrain/torch/gguf/convert"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
+)
+
+// loadFP32 loads a model folder.
+func loadFP32(t *testing.T, dir string) *transformers.Causal {
+	t.Helper()
+	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(model.Close)
+	return model
+}
+
+// exported is the folder of a model that was written as GGUF and read again.
+func exported(t *testing.T, model *transformers.Causal, o transformers.GGUFOptions) string {
+	t.Helper()
+	path, dir := filepath.Join(t.TempDir(), "m.gguf"), t.TempDir()
+	if err := model.SaveGGUF(path, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := convert.WriteFolder(dir, path, nil); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// What is exported as F32 and read again computes the same, from a GGUF file and from a folder of safetensors.
+func TestExportRoundTrip(t *testing.T) {
+	for name, dir := range ggufFolders(t) {
+		t.Run(name, func(t *testing.T) {
+			torchtest.NoLeaks(t)
+			c := readCase(t, name)
+			model := loadFP32(t, dir)
+			want := causalCase{Causal: model}.read(t, [][]int32{c.IDs}, false)
+			folder := t.TempDir()
+			if err := model.Save(folder, transformers.SaveOptions{DType: "fp32"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(filepath.Join(folder, convert.WeightsFile)); err == nil {
+				t.Fatal("the saved folder has a GGUF file")
+			}
+			for _, from := range []*transformers.Causal{model, loadFP32(t, folder)} {
+				again := exported(t, from, transformers.GGUFOptions{Type: gguf.F32, Name: "m"})
+				got := causalCase{Causal: loadFP32(t, again)}.read(t, [][]int32{c.IDs}, false)
+				if d := torchtest.MaxDiff(got, want); d > 2e-5 { // Gemma's norms are rounded once more
+					t.Errorf("logits differ by %g", d)
+				}
+				tk, err := tokenizer.Load(again)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer tk.Close()
+				for _, text := range c.Texts {
+					if ids, err := tk.EncodeRaw(text.Text, true); err != nil || !slices.Equal(ids, text.IDs) {
+						t.Errorf("%q: tokens %v, %v, want %v", text.Text, ids, err, text.IDs)
+					}
+				}
+				if from.Dir == folder {
+					old, _ := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
+					if template, err := os.ReadFile(filepath.Join(again, "chat_template.jinja")); err != nil || string(template) != string(old) {
+						t.Errorf("the chat template became %q, %v", template, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Quantised exports hold the types that were asked for, and 1-D tensors as F32.
+func TestExportTypes(t *testing.T) {
+	model := loadFP32(t, ggufFolders(t)["llama-F16"])
+	for _, kind := range []gguf.Type{gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q4_K} {
+		path := filepath.Join(t.TempDir(), "m.gguf")
+		if err := model.SaveGGUF(path, transformers.GGUFOptions{Type: kind}); err != nil {
+			t.Fatal(err)
+		}
+		f, err := gguf.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		want := map[string]gguf.Type{"blk.0.attn_norm.weight": gguf.F32, "blk.1.ffn_up.weight": kind, "token_embd.weight": kind, "output.weight": kind}
+		if strings.HasPrefix(string(kind), "Q4") {
+			want["token_embd.weight"], want["output.weight"] = gguf.Q8_0, gguf.Q8_0
+		}
+		if kind == gguf.Q4_K {
+			want["blk.1.ffn_up.weight"] = gguf.Q5_0 // its rows have 32 values
+		}
+		for name, kind := range want {
+			if tensor, ok := f.Tensor(name); !ok || tensor.Type != kind {
+				t.Errorf("%s: %s of type %s, want %s", kind, name, tensor.Type, kind)
+			}
+		}
+	}
+}
+
+// Changes are made to the weights on their way, as adapters are merged.
+func TestExportChanges(t *testing.T) {
+	dir := ggufFolders(t)["qwen2-Q8_0"]
+	c := readCase(t, "qwen2-Q8_0")
+	change := map[string]func([]float32){
+		"model.layers.0.mlp.up_proj.weight": func(w []float32) { w[0] += 1 },
+		"model.embed_tokens.weight":         func(w []float32) { w[5] += 1 }, // unties the output layer
+	}
+	changed, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32", Change: change})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer changed.Close()
+	want := causalCase{Causal: changed}.read(t, [][]int32{c.IDs}, false)
+	again := exported(t, loadFP32(t, dir), transformers.GGUFOptions{Type: gguf.F32, Change: change})
+	got := causalCase{Causal: loadFP32(t, again)}.read(t, [][]int32{c.IDs}, false)
+	if d := torchtest.MaxDiff(got, want); d > 1e-6 {
+		t.Errorf("logits differ by %g", d)
+	}
+}
+
+// What GGUF has no form for is told by name.
+func TestExportRefuses(t *testing.T) {
+	shape := transformers.LlamaShape{Vocab: 99, Hidden: 32, Layers: 1, Heads: 1, KVHeads: 1, Intermediate: 32, RopeTheta: 1e4}
+	dir := t.TempDir()
+	if err := transformers.WriteLlama(dir, shape, "F32", 1); err != nil {
+		t.Fatal(err)
+	}
+	err := loadFP32(t, dir).SaveGGUF(filepath.Join(t.TempDir(), "m.gguf"), transformers.GGUFOptions{Type: gguf.F32})
+	if err == nil || !strings.Contains(err.Error(), "WordLevel") {
+		t.Errorf("a tokenizer of words: %v", err)
+	}
+	if err := loadFP32(t, dir).SaveGGUF(filepath.Join(t.TempDir(), "m.gguf"), transformers.GGUFOptions{Type: gguf.Q6_K}); err == nil || !strings.Contains(err.Error(), "Q6_K") {
+		t.Errorf("Q6_K: %v", err)
+	}
+}
