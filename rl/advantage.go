@@ -15,7 +15,7 @@ const (
 	BaselineGroup       Baseline = "group"         // the mean of the prompt's samples (GRPO)
 	BaselineLeaveOneOut Baseline = "leave_one_out" // the mean of the prompt's other samples (RLOO)
 	BaselineBatch       Baseline = "batch"         // the mean of all samples
-	BaselineMoving      Baseline = "moving"        // a MovingAverage of the rewards of earlier steps
+	BaselineMoving      Baseline = "moving"        // a moving average of the rewards of earlier steps
 	BaselineGreedy      Baseline = "greedy"        // the reward of the prompt's greedy answer (ReMax)
 )
 
@@ -171,42 +171,6 @@ func rewardMoments(rewards []float64) (mean, std float64, n int) {
 	}
 	return mean, math.Sqrt(sum / float64(n-1)), n
 }
-
-// MovingAverage is the baseline b ← decay·b + (1−decay)·(mean reward of the step). A
-// step's advantages use the b of the steps before it.
-type MovingAverage struct {
-	decay float64
-	value float64
-}
-
-// NewMovingAverage starts at value, with a decay in [0,1).
-func NewMovingAverage(value, decay float64) (*MovingAverage, error) {
-	if !(decay >= 0 && decay < 1) || math.IsNaN(value) || math.IsInf(value, 0) {
-		return nil, fmt.Errorf("moving-average baseline: start %v, decay %v: want a finite start and a decay in [0,1)", value, decay)
-	}
-	return &MovingAverage{decay: decay, value: value}, nil
-}
-
-// Value is the baseline now.
-func (m *MovingAverage) Value() float64 { return m.value }
-
-// Update takes in the rewards of one step; missing ones, NaN, are left out.
-func (m *MovingAverage) Update(rewards []float64) {
-	if mean, _, n := rewardMoments(rewards); n > 0 {
-		m.value = m.decay*m.value + (1-m.decay)*mean
-	}
-}
-
-// MovingAverageState is all of a MovingAverage that changes.
-type MovingAverageState struct {
-	Value float64 `json:"value"`
-}
-
-// State returns the state for a checkpoint.
-func (m *MovingAverage) State() MovingAverageState { return MovingAverageState{Value: m.value} }
-
-// Restore continues from s.
-func (m *MovingAverage) Restore(s MovingAverageState) { m.value = s.Value }
 
 // GroupStats describe the rewards of one step.
 type GroupStats struct {

@@ -185,45 +185,6 @@ func FuzzAdvantages(f *testing.F) {
 	})
 }
 
-func TestMovingAverage(t *testing.T) {
-	m, err := NewMovingAverage(0.5, 0.9)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var values []float64
-	for _, rewards := range [][]float64{{1, 1}, {0, nan}, {nan}} {
-		m.Update(rewards)
-		values = append(values, m.Value())
-	}
-	// .9·.5+.1·1 = .55; .9·.55 = .495; nothing judged, nothing changed
-	if diff := cmp.Diff([]float64{0.55, 0.495, 0.495}, values, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	for _, bad := range [][2]float64{{0, 1}, {0, -0.1}, {nan, 0.9}, {0, nan}} {
-		if _, err := NewMovingAverage(bad[0], bad[1]); err == nil {
-			t.Errorf("start %v, decay %v are taken", bad[0], bad[1])
-		}
-	}
-}
-
-func TestMovingAverageContinues(t *testing.T) {
-	whole, _ := NewMovingAverage(0.5, 0.9)
-	half, _ := NewMovingAverage(0.5, 0.9)
-	rng := Stream(5)
-	for step := range 20 {
-		rewards := []float64{rng.Float64(), rng.Float64()}
-		whole.Update(rewards)
-		half.Update(rewards)
-		if step == 9 {
-			half, _ = NewMovingAverage(0, 0.9)
-			half.Restore(throughJSON(t, whole.State()))
-		}
-	}
-	if whole.Value() != half.Value() {
-		t.Errorf("restored %v, uninterrupted %v", half.Value(), whole.Value())
-	}
-}
-
 func throughJSON[T any](t *testing.T, state T) T {
 	t.Helper()
 	encoded, err := json.Marshal(state)

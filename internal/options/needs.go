@@ -90,7 +90,7 @@ func (s *Set) missing(prefix string, t test) string {
 		return missing
 	}
 	if o == nil {
-		if t.op == "!" || t.op == "!=" {
+		if s.keep || t.op == "!" || t.op == "!=" {
 			return ""
 		}
 		return "with " + Flag(t.name)

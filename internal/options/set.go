@@ -23,22 +23,58 @@ type Set struct {
 	list   []*Option
 	byName map[string]*Option
 	facts  map[string]string // by name; "" where it holds, else what is missing
+	keep   bool              // options keep their values, and conditions on names that the set lacks hold
 }
 
 // Read finds the options of structs, given by pointers, and sets each to its default. An error is a mistake in a
 // declaration: a tag that cannot be read, or a name that occurs twice.
 func Read(structs ...any) (*Set, error) {
 	s := &Set{byName: map[string]*Option{}}
+	return s, s.readAll(structs)
+}
+
+// Defaults sets the options of structs, given by pointers, to their defaults. It panics if a declaration cannot be read.
+func Defaults(structs ...any) {
+	if _, err := Read(structs...); err != nil {
+		panic(err)
+	}
+}
+
+// Check returns an error if an option of structs, given by pointers, is out of its range or not one of its allowed values.
+// An empty text stands for the default. Options that do not apply are not checked.
+func Check(structs ...any) error {
+	s := &Set{byName: map[string]*Option{}, keep: true}
+	if err := s.readAll(structs); err != nil {
+		return err
+	}
+	for _, o := range s.list {
+		v := Value{Text: fmt.Sprint(o.Get())}
+		switch value := o.Get().(type) {
+		case []string:
+			v = Value{Syntax: List, List: value}
+		case string:
+			if v.Syntax = Text; value == "" {
+				continue
+			}
+		}
+		if _, err := o.Parse(v); err != nil && s.Applies(o) {
+			return fmt.Errorf("%s: %w", o.Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *Set) readAll(structs []any) error {
 	for _, one := range structs {
 		v := reflect.ValueOf(one)
 		if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
-			return nil, fmt.Errorf("options: %T is no pointer to a struct", one)
+			return fmt.Errorf("options: %T is no pointer to a struct", one)
 		}
 		if err := s.read(v.Elem(), outer{}); err != nil {
-			return nil, fmt.Errorf("options: %T: %w", one, err)
+			return fmt.Errorf("options: %T: %w", one, err)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // outer is what the tags of enclosing fields say.
@@ -56,6 +92,9 @@ func (s *Set) read(v reflect.Value, o outer) error {
 		}
 		if _, ok := field.Tag.Lookup("option"); ok {
 			option, err := newOption(v.Type(), i, value, o)
+			if err == nil && !s.keep {
+				option.Set(option.start)
+			}
 			if err == nil && s.byName[option.Name] != nil {
 				err = fmt.Errorf("the name %s occurs twice", option.Name)
 			}
@@ -130,7 +169,6 @@ func newOption(in reflect.Type, i int, value reflect.Value, o outer) (*Option, e
 			return nil, fmt.Errorf("default: %w", err)
 		}
 	}
-	option.Set(option.start)
 	return option, nil
 }
 

@@ -1,8 +1,6 @@
 package algo
 
 import (
-	"fmt"
-
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -24,16 +22,11 @@ type A2C struct {
 
 func init() {
 	Register(Definition{Name: "a2c", Help: "advantage actor-critic: one update a rollout, with a value head", Labels: true, Tokens: true,
-		New: func() Algorithm { return &A2C{Gamma: 1, Lambda: 1, ValueCoef: 0.5} }})
+		New: func() Algorithm { return &A2C{} }})
 }
 
 // Check implements Algorithm.
-func (a *A2C) Check(int) error {
-	if !(a.Gamma >= 0 && a.Gamma <= 1 && a.Lambda >= 0 && a.Lambda <= 1) || !(a.ValueCoef > 0) {
-		return fmt.Errorf("gamma %v, lambda %v, value coefficient %v: want the first two in [0,1] and the last above 0", a.Gamma, a.Lambda, a.ValueCoef)
-	}
-	return nil
-}
+func (a *A2C) Check(int) error { return nil }
 
 // Needs implements Algorithm.
 func (a *A2C) Needs() Needs { return Needs{Rewards: true, Values: true} }

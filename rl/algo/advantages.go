@@ -1,10 +1,7 @@
 package algo
 
 import (
-	"encoding/json"
-	"fmt"
 	"math"
-	"slices"
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
@@ -48,13 +45,6 @@ func (r Reduction) or(auto string) string {
 	return r.Reduction
 }
 
-func (r Reduction) check() error {
-	if !slices.Contains([]string{"", "auto", ReduceToken, ReduceSequence, ReduceDrGRPO}, r.Reduction) {
-		return fmt.Errorf("reduction %q is unknown: choose auto, %s, %s or %s", r.Reduction, ReduceToken, ReduceSequence, ReduceDrGRPO)
-	}
-	return nil
-}
-
 // compare gives all actions of a sample the advantage of its reward over a baseline. Samples that are not learnt from
 // take part in the comparison.
 func compare(step *rl.Step, by rl.Advantages, given []float64) {
@@ -74,28 +64,6 @@ func compare(step *rl.Step, by rl.Advantages, given []float64) {
 		}
 	}
 	step.Figures.Mean("baseline/mean", removed, n)
-}
-
-// moving is the moving-average baseline of an algorithm.
-type moving struct{ average *rl.MovingAverage }
-
-func (m *moving) State() any {
-	if m.average == nil {
-		return nil
-	}
-	return m.average.State()
-}
-
-func (m *moving) Restore(state json.RawMessage) error {
-	if m.average == nil {
-		return nil
-	}
-	var s rl.MovingAverageState
-	if err := json.Unmarshal(state, &s); err != nil {
-		return err
-	}
-	m.average.Restore(s)
-	return nil
 }
 
 // estimate fills in Advantage and Return of a step's samples: GAE over the actions of each episode, in order. The

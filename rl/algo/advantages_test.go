@@ -2,8 +2,10 @@ package algo
 
 import (
 	"math"
+	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -32,5 +34,36 @@ func TestBaselineIsWhatWasTakenOff(t *testing.T) {
 	}
 	if a := step.Groups[0][1].Advantage; len(a) != 2 || a[0] != 1 || a[1] != 1 {
 		t.Errorf("advantages %v of a reward of 3 with a mean of 2", a)
+	}
+}
+
+// TestMovingBaseline follows the mean reward of each step, and stays if no sample has a reward.
+func TestMovingBaseline(t *testing.T) {
+	a := New[Reinforce]()
+	a.Start, a.Decay = 0.5, 0.9
+	for i, step := range []struct {
+		rewards [][]float64
+		want    float64 // .9·.5+.1·1 = .55; .9·.55 = .495; nothing judged, nothing changed
+	}{{[][]float64{{1}, {1}}, 0.55}, {[][]float64{{0, math.NaN()}}, 0.495}, {[][]float64{{math.NaN()}}, 0.495}} {
+		a.follow(step.rewards)
+		if math.Abs(a.moving()-step.want) > 1e-12 {
+			t.Errorf("step %d: baseline %v, want %v", i+1, a.moving(), step.want)
+		}
+	}
+}
+
+// TestDefaultsPassTheirChecks: an algorithm made by New, and one made from a definition, pass the checks of a trainer.
+func TestDefaultsPassTheirChecks(t *testing.T) {
+	for _, d := range Definitions() {
+		a := d.New()
+		if err := options.Check(a); err != nil {
+			t.Errorf("%s: %v", d.Name, err)
+		}
+	}
+	if a := New[Reinforce](); a.Start != 0.5 || a.Decay != 0.9 {
+		t.Errorf("%+v", a)
+	}
+	if err := options.Check(&GRPO{}); err == nil || !strings.Contains(err.Error(), "clip_low") {
+		t.Errorf("GRPO without a clip range: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/rltrain/rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -19,7 +20,8 @@ import (
 // In each step the trainer asks the source for samples, takes the log-probabilities and values that Needs names, calls
 // Prepare once, and then Loss for each forward pass of each update.
 type Algorithm interface {
-	// Check refuses options that are wrong, given how many samples of a prompt are compared.
+	// Check returns an error if options do not fit together, given the number of samples per prompt. The ranges and the
+	// allowed values in their tags are checked without it.
 	Check(samplesPerPrompt int) error
 
 	// Needs says what the algorithm reads.
@@ -82,14 +84,6 @@ const (
 type Clip struct {
 	Low  float64 `option:"clip_low" default:"0.2" range:"(0,1)" help:"the probability ratio is clipped at 1 - clip_low"`
 	High float64 `option:"clip_high" default:"0.2" range:"(0,)" help:"and at 1 + clip_high"`
-}
-
-// Check refuses an empty range.
-func (c Clip) Check() error {
-	if !(c.Low > 0 && c.Low < 1 && c.High > 0) {
-		return fmt.Errorf("clip range [1−%v, 1+%v]: the lower part must be in (0,1), the upper above 0", c.Low, c.High)
-	}
-	return nil
 }
 
 // Batch is M actions of S whole samples of a minibatch, as a loss sees them.
@@ -159,10 +153,32 @@ type Definition struct {
 	Name, Help string
 	Labels     bool // it trains classifiers
 	Tokens     bool // it trains language models
-	// New is the algorithm with the defaults of its options: a pointer to a struct whose tagged fields they are.
+	// New returns a pointer to a struct whose tagged fields are the options. Register lets it set their defaults.
 	New func() Algorithm
-	// Pairs is the same for pairs of a data set; nil where it does not learn from such.
+	// Pairs is the same for preferences of a data set; nil if the algorithm does not learn from them.
 	Pairs func() Algorithm
+}
+
+// New returns an algorithm with the defaults of its options, which the command has too:
+//
+//	grpo := algo.New[algo.GRPO]()
+//	grpo.Clip.High = 0.28
+func New[T any, P interface {
+	*T
+	Algorithm
+}]() P {
+	a := P(new(T))
+	options.Defaults(a)
+	return a
+}
+
+// withDefaults makes a constructor set the defaults of the options.
+func withDefaults(construct func() Algorithm) func() Algorithm {
+	return func() Algorithm {
+		a := construct()
+		options.Defaults(a)
+		return a
+	}
 }
 
 // Fits says whether the algorithm trains policies of this kind.
@@ -178,13 +194,17 @@ var (
 	registry     = map[string]Definition{}
 )
 
-// Register makes an algorithm known, usually from an init function. It panics where the name is empty or taken, or
-// where New is missing.
+// Register makes an algorithm known, usually from an init function. It panics if the name is empty or taken, or if New is
+// missing.
 func Register(d Definition) {
 	registryLock.Lock()
 	defer registryLock.Unlock()
 	if _, taken := registry[d.Name]; taken || d.Name == "" || d.New == nil {
 		panic(fmt.Sprintf("algo.Register: the name %q is empty or taken, or New is missing", d.Name))
+	}
+	d.New = withDefaults(d.New)
+	if d.Pairs != nil {
+		d.Pairs = withDefaults(d.Pairs)
 	}
 	registry[d.Name] = d
 }

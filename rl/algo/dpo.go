@@ -45,11 +45,7 @@ type DPO struct {
 
 func init() {
 	Register(Definition{Name: "dpo", Help: "pairs of answers, of a data set or, in other tasks, of the policy's own ranked by their rewards (DPO and its family)", Tokens: true,
-		New: func() Algorithm { return &OnlineDPO{usualDPO()} }, Pairs: func() Algorithm { a := usualDPO(); return &a }})
-}
-
-func usualDPO() DPO {
-	return DPO{Losses: []string{"sigmoid"}, Beta: 0.1, CPOAlpha: 1, SimPOGamma: 0.5, DesirableWeight: 1, UndesirableWeight: 1}
+		New: func() Algorithm { return &OnlineDPO{} }, Pairs: func() Algorithm { return &DPO{} }})
 }
 
 // pairLosses are the losses of pairs, each [P] or, of sft, the share of the minibatch's one number.

@@ -19,7 +19,7 @@ type GRPO struct {
 
 func init() {
 	Register(Definition{Name: "grpo", Help: "samples of a prompt compared with each other (GRPO; with its options also Dr. GRPO and DAPO)", Labels: true, Tokens: true,
-		New: func() Algorithm { return &GRPO{Clip: Clip{0.2, 0.2}} }})
+		New: func() Algorithm { return &GRPO{} }})
 }
 
 func (a *GRPO) advantages() rl.Advantages {
@@ -31,15 +31,7 @@ func (a *GRPO) advantages() rl.Advantages {
 }
 
 // Check implements Algorithm.
-func (a *GRPO) Check(samples int) error {
-	if err := a.advantages().Check(samples); err != nil {
-		return err
-	}
-	if err := a.Reduction.check(); err != nil {
-		return err
-	}
-	return a.Clip.Check()
-}
+func (a *GRPO) Check(samples int) error { return a.advantages().Check(samples) }
 
 // Needs implements Algorithm.
 func (a *GRPO) Needs() Needs {

@@ -1,8 +1,6 @@
 package algo
 
 import (
-	"fmt"
-
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -26,18 +24,11 @@ type PPO struct {
 
 func init() {
 	Register(Definition{Name: "ppo", Help: "proximal policy optimisation, with a value head", Labels: true, Tokens: true,
-		New: func() Algorithm {
-			return &PPO{Clip: Clip{0.2, 0.2}, Gamma: 1, Lambda: 0.95, ValueClip: 0.2, ValueCoef: 0.5, Whiten: true}
-		}})
+		New: func() Algorithm { return &PPO{} }})
 }
 
 // Check implements Algorithm.
-func (a *PPO) Check(int) error {
-	if !(a.Gamma >= 0 && a.Gamma <= 1 && a.Lambda >= 0 && a.Lambda <= 1) || !(a.ValueCoef > 0) || !(a.ValueClip >= 0) {
-		return fmt.Errorf("gamma %v, lambda %v, value clip %v, value coefficient %v: want the first two in [0,1], the third at least 0 and the last above 0", a.Gamma, a.Lambda, a.ValueClip, a.ValueCoef)
-	}
-	return a.Clip.Check()
-}
+func (a *PPO) Check(int) error { return nil }
 
 // Needs implements Algorithm.
 func (a *PPO) Needs() Needs {

@@ -1,9 +1,11 @@
 package algo
 
 import (
+	"encoding/json"
+	"slices"
+
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
-	"slices"
 )
 
 // Reinforce is REINFORCE with a baseline (Williams 1992): with the advantage A of a sample, its reward less the
@@ -19,12 +21,12 @@ type Reinforce struct {
 	Scale    string  `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that advantages are divided by; auto = none for reinforce, group for grpo"`
 	Reduction
 
-	moving
+	average *float64 // of the rewards; nil before the first step
 }
 
 func init() {
 	Register(Definition{Name: "reinforce", Help: "REINFORCE with a baseline", Labels: true, Tokens: true,
-		New: func() Algorithm { return &Reinforce{Decay: 0.9} }})
+		New: func() Algorithm { return &Reinforce{} }})
 }
 
 func (a *Reinforce) advantages() rl.Advantages {
@@ -39,17 +41,7 @@ func (a *Reinforce) advantages() rl.Advantages {
 }
 
 // Check implements Algorithm.
-func (a *Reinforce) Check(samples int) (err error) {
-	if err := a.advantages().Check(samples); err != nil {
-		return err
-	}
-	if a.moving.average == nil {
-		if a.moving.average, err = rl.NewMovingAverage(a.Start, a.Decay); err != nil {
-			return err
-		}
-	}
-	return a.Reduction.check()
-}
+func (a *Reinforce) Check(samples int) error { return a.advantages().Check(samples) }
 
 // Needs implements Algorithm.
 func (a *Reinforce) Needs() Needs {
@@ -62,12 +54,45 @@ func (a *Reinforce) Prepare(step *rl.Step) error {
 	if by.Baseline == rl.BaselineMoving {
 		given = make([]float64, len(step.Groups))
 		for g := range given {
-			given[g] = a.average.Value()
+			given[g] = a.moving()
 		}
 	}
 	compare(step, by, given)
-	a.average.Update(slices.Concat(step.Penalised()...))
+	a.follow(step.Penalised())
 	return nil
+}
+
+// moving is the moving average of the rewards of earlier steps.
+func (a *Reinforce) moving() float64 {
+	if a.average == nil {
+		return a.Start
+	}
+	return *a.average
+}
+
+// follow moves the average towards the mean reward of a step, if it has any reward.
+func (a *Reinforce) follow(rewards [][]float64) {
+	stats := rl.StatsOf(rewards)
+	if stats.Failed < len(slices.Concat(rewards...)) {
+		next := a.Decay*a.moving() + (1-a.Decay)*stats.Mean
+		a.average = &next
+	}
+}
+
+// reinforceState is what changes from step to step.
+type reinforceState struct {
+	Value float64 `json:"value"`
+}
+
+// State implements rl.Stateful.
+func (a *Reinforce) State() any { return reinforceState{a.moving()} }
+
+// Restore implements rl.Stateful.
+func (a *Reinforce) Restore(state json.RawMessage) error {
+	var s reinforceState
+	err := json.Unmarshal(state, &s)
+	a.average = &s.Value
+	return err
 }
 
 // Loss implements Algorithm.

@@ -13,18 +13,13 @@ type RLOO struct{ Clip }
 
 func init() {
 	Register(Definition{Name: "rloo", Help: "REINFORCE of whole answers, each compared with the others (RLOO)", Labels: true, Tokens: true,
-		New: func() Algorithm { return &RLOO{Clip{0.2, 0.2}} }})
+		New: func() Algorithm { return &RLOO{} }})
 }
 
 var leaveOneOut = rl.Advantages{Baseline: rl.BaselineLeaveOneOut, Scale: rl.ScaleNone}
 
 // Check implements Algorithm.
-func (a *RLOO) Check(samples int) error {
-	if err := leaveOneOut.Check(samples); err != nil {
-		return err
-	}
-	return a.Clip.Check()
-}
+func (a *RLOO) Check(samples int) error { return leaveOneOut.Check(samples) }
 
 // Needs implements Algorithm.
 func (a *RLOO) Needs() Needs {

@@ -21,13 +21,13 @@ func TestAlgorithmsAreFoundByName(t *testing.T) {
 	}
 	want := map[string][2]bool{
 		"a2c": {true, true}, "distill": {false, true}, "dpo": {false, true}, "dqn": {true, false}, "grpo": {true, true}, "ppo": {true, true}, "reinforce": {true, true},
-		"reinforce_pp": {false, true}, "rloo": {true, true},
+		"reinforce_pp": {false, true}, "reinforce_replay": {false, true}, "reinforce_replay_kl": {false, true}, "reinforce_replay_nll": {false, true}, "rloo": {true, true},
 	}
 	if diff := cmp.Diff(want, fits); diff != "" {
 		t.Errorf("algorithms for labels and tokens, an example's among them (-want +got):\n%s", diff)
 	}
 	_, err := algo.Find("gprpo")
-	if want := `algorithm "gprpo" is unknown (did you mean grpo?): choose a2c, distill, dpo, dqn, grpo, ppo, reinforce, reinforce_pp, rloo`; err == nil || err.Error() != want {
+	if want := `algorithm "gprpo" is unknown (did you mean grpo?): choose a2c, distill, dpo, dqn, grpo, ppo, reinforce, reinforce_pp, reinforce_replay, reinforce_replay_kl, reinforce_replay_nll, rloo`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	for _, d := range []algo.Definition{{Name: "grpo", New: newGRPO}, {Name: "empty"}, {New: newGRPO}} {

@@ -9,24 +9,21 @@ import (
 
 // plusPlus is REINFORCE++ with a baseline (Hu et al. 2025): rewards less the mean of their group, then whitened over
 // the whole step, and the clipped surrogate of PPO on them. The fields of the struct are its options.
-type plusPlus struct{ algo.Clip }
+type plusPlus struct {
+	algo.Clip `defaults:"clip_high=0.28"`
+}
 
 // In the program's own folder this init makes --algorithm reinforce_pp work, with its options.
 func init() {
 	algo.Register(algo.Definition{
 		Name: "reinforce_pp", Help: "REINFORCE++ with a baseline", Tokens: true,
-		New: func() algo.Algorithm { return &plusPlus{algo.Clip{Low: 0.2, High: 0.28}} },
+		New: func() algo.Algorithm { return &plusPlus{} },
 	})
 }
 
 var lessTheMean = rl.Advantages{Baseline: rl.BaselineGroup, Scale: rl.ScaleNone}
 
-func (a *plusPlus) Check(samples int) error {
-	if err := lessTheMean.Check(samples); err != nil {
-		return err
-	}
-	return a.Clip.Check()
-}
+func (a *plusPlus) Check(samples int) error { return lessTheMean.Check(samples) }
 
 func (a *plusPlus) Needs() algo.Needs {
 	return algo.Needs{Rewards: true, Ratio: algo.ActionRatio, Clip: a.Clip}

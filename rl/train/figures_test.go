@@ -51,7 +51,7 @@ func TestSamplerAndTrainerAgree(t *testing.T) {
 		if _, err := r.on(t.Context(), t, trainedToken(t, 4), said.hooks()); err != nil {
 			t.Fatal(err)
 		}
-		replayed := newReplayRun(&algo.Replayed{Returns: algo.Returns{Min: 0, Max: 10}})
+		replayed := newReplayRun(&algo.Replay{Min: 0, Max: 10})
 		replayed.ReplayOptions.Temperature, replayed.Steps = temperature, 3
 		if _, err := replayed.on(t.Context(), t, trainedToken(t, 4), said.hooks()); err != nil {
 			t.Fatal(err)

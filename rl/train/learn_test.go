@@ -206,12 +206,12 @@ func mean(values []float64) float64 {
 }
 
 func TestReplayedTurnsTeach(t *testing.T) {
-	bounds := algo.Returns{Min: 0, Max: 10}
-	for name, a := range map[string]algo.Algorithm{"replayed": &algo.Replayed{Returns: bounds}, "stable": &algo.Stable{Returns: bounds, Coef: 0.25}, "distiller": &algo.Distiller{Returns: bounds, Coef: 0.25}} {
+	bounds := algo.Replay{Min: 0, Max: 10}
+	for name, a := range map[string]algo.Algorithm{"replay": &bounds, "replay_kl": &algo.ReplayKL{Replay: bounds, Coef: 0.25}, "replay_nll": &algo.ReplayNLL{Replay: bounds}} {
 		t.Run(name, func(t *testing.T) {
 			r := newReplayRun(a)
 			r.evaluated, r.every, r.ReferenceEvery = 5, 4, 2
-			if name == "replayed" {
+			if name == "replay" {
 				r.ReferenceEvery = 0
 			}
 			var said recorded
@@ -228,7 +228,7 @@ func TestReplayedTurnsTeach(t *testing.T) {
 				if d, ok := row["sampling/sampling_logp_difference/max"].(float64); ok && d > 1e-4 {
 					t.Errorf("step %d: sampler and trainer differ by %v", i+1, d)
 				}
-				if _, ok := row["kl/k1"]; ok != (name != "replayed") || row["buffer/size"] != float64(min(48, 24*(i+1))) {
+				if _, ok := row["kl/k1"]; ok != (name != "replay") || row["buffer/size"] != float64(min(48, 24*(i+1))) {
 					t.Errorf("row %v", row)
 				}
 			}

@@ -250,9 +250,10 @@ func stable(o *oracle, acts []action, n float64) (sum float64) {
 	return sum
 }
 
-func distiller(o *oracle, acts []action, n float64) (sum float64) {
+// referenceNLL is the figure of ReplayNLL.
+func referenceNLL(acts []action, n float64) (sum float64) {
 	for _, a := range acts {
-		sum -= (a.adv*a.lp + 0.3*a.ref) / a.length / n
+		sum -= a.ref / a.length / n
 	}
 	return sum
 }

@@ -93,7 +93,7 @@ func oracleCases(t *testing.T) []oracleCase {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bounds := algo.Returns{Min: 0.2, Max: 0.9}
+	bounds := algo.Replay{Min: 0.2, Max: 0.9}
 	return []oracleCase{
 		{name: "sft of tokens", algorithm: func() algo.Algorithm { return &algo.SFT{} }, config: with(clipped), loss: imitation},
 		{name: "sft of labels", labels: true, algorithm: func() algo.Algorithm { return &algo.SFT{} }, config: with(), loss: imitation},
@@ -141,10 +141,10 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "dqn", labels: true, samples: replayedStep, algorithm: dqn, config: with(drawn, fast), advantages: rewarded, loss: regression},
 
 		{name: "expected", labels: true, clip: clip, algorithm: func() algo.Algorithm { return &algo.Expected{Rewards: rewards, Clip: clip} }, config: with(twice, entropy, kl("k3", false)), loss: expectation},
-		{name: "replayed", algorithm: func() algo.Algorithm { return &algo.Replayed{Returns: bounds} }, config: with(drawn, entropy), reduction: "sequence", advantages: returned, loss: policyGradient},
-		{name: "stable", algorithm: func() algo.Algorithm { return &algo.Stable{Returns: bounds, Coef: 0.3} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: stable},
-		{name: "stable without a reference", algorithm: func() algo.Algorithm { return &algo.Stable{Returns: bounds, Coef: 0} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: policyGradient},
-		{name: "distiller", algorithm: func() algo.Algorithm { return &algo.Distiller{Returns: bounds, Coef: 0.3} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: distiller},
+		{name: "replay", algorithm: func() algo.Algorithm { return &bounds }, config: with(drawn, entropy), reduction: "sequence", advantages: returned, loss: policyGradient},
+		{name: "replay_kl", algorithm: func() algo.Algorithm { return &algo.ReplayKL{Replay: bounds, Coef: 0.3} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: stable},
+		{name: "replay_kl without a reference", algorithm: func() algo.Algorithm { return &algo.ReplayKL{Replay: bounds, Coef: 0} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: policyGradient},
+		{name: "replay_nll", algorithm: func() algo.Algorithm { return &algo.ReplayNLL{Replay: bounds} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: policyGradient, referenceNLL: true},
 	}
 }
 

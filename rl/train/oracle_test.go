@@ -36,16 +36,17 @@ type oracle struct {
 
 // oracleCase is an algorithm with the formulas that it has to follow.
 type oracleCase struct {
-	name       string
-	algorithm  func() algo.Algorithm
-	config     Config
-	labels     bool
-	samples    func(step int) *rl.Step // nil = tokenStep or labelStep
-	prefetched bool
-	joined     bool // samples two by two make an episode
-	asked      bool // the source brings log π_old and V, and they are far from those of the weights
-	reduction  string
-	penalty    float64 // feature alignment
+	referenceNLL bool // the figure of that name is reported
+	name         string
+	algorithm    func() algo.Algorithm
+	config       Config
+	labels       bool
+	samples      func(step int) *rl.Step // nil = tokenStep or labelStep
+	prefetched   bool
+	joined       bool // samples two by two make an episode
+	asked        bool // the source brings log π_old and V, and they are far from those of the weights
+	reduction    string
+	penalty      float64 // feature alignment
 
 	// advantages fills in adv, and with values ret, of a step's actions, sample by sample.
 	advantages func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action)
@@ -324,6 +325,9 @@ func (o *oracle) descend(step *handStep) {
 			} else if needs.Rewards {
 				figures["policy_loss"] += o.c.loss(o, now, n)
 			}
+			if o.c.referenceNLL {
+				figures["reference_nll"] += referenceNLL(now, n)
+			}
 			g := o.gradient(batch, n)
 			figures["grad_norm"] += norm(g[:atValue])
 			o.adamW(g, step.factor)
@@ -333,7 +337,7 @@ func (o *oracle) descend(step *handStep) {
 			break
 		}
 	}
-	for _, name := range []string{"loss", "policy_loss", "value_loss", "td_loss", "grad_norm"} {
+	for _, name := range []string{"loss", "policy_loss", "value_loss", "td_loss", "reference_nll", "grad_norm"} {
 		if _, known := figures[name]; known {
 			figures[name] /= updates
 		}

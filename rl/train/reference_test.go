@@ -96,7 +96,7 @@ func TestReferenceOfALabelPolicy(t *testing.T) {
 // TestReferenceFollows copies the policy every few steps, never, or takes another model.
 func TestReferenceFollows(t *testing.T) {
 	near := func(p func(t testing.TB, r int) *policy.CausalLM, rank int, change func(c *Config)) []bool {
-		r := newReplayRun(&algo.Stable{Returns: algo.Returns{Min: 0, Max: 10}, Coef: 0.25})
+		r := newReplayRun(&algo.ReplayKL{Replay: algo.Replay{Min: 0, Max: 10}, Coef: 0.25})
 		r.Steps, r.MinibatchSize = 5, 0 // one update a step: the figure is of the weights before it
 		change(&r.Config)
 		var said recorded

@@ -116,7 +116,7 @@ func everyRun() map[string]resumable {
 	}
 	scored := func(t testing.TB) *policy.Classifier { return tinyLanguageLabel(t, true) }
 	lastToken := func(t testing.TB) *policy.Classifier { return tinyLanguageLabel(t, false) }
-	bounds := algo.Returns{Min: 0, Max: 10}
+	bounds := algo.Replay{Min: 0, Max: 10}
 	nothing := func(*tokenRun) {}
 	return map[string]resumable{
 		"epochs × sft of labels": supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
@@ -151,11 +151,11 @@ func everyRun() map[string]resumable {
 		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
 			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling{}
 		}),
-		"programs × reinforce":    ofPrograms,
-		"replay × replayed":       ofReplays(&algo.Replayed{Returns: bounds}, 0),
-		"replay × stable":         ofReplays(&algo.Stable{Returns: bounds, Coef: 0.25}, 0),
-		"replay × stable adapter": ofReplays(&algo.Stable{Returns: bounds, Coef: 0.25}, 4),
-		"replay × distiller":      ofReplays(&algo.Distiller{Returns: bounds, Coef: 0.25}, 4),
+		"programs × reinforce":       ofPrograms,
+		"replay × replay":            ofReplays(&bounds, 0),
+		"replay × replay_kl":         ofReplays(&algo.ReplayKL{Replay: bounds, Coef: 0.25}, 0),
+		"replay × replay_kl adapter": ofReplays(&algo.ReplayKL{Replay: bounds, Coef: 0.25}, 4),
+		"replay × replay_nll":        ofReplays(&algo.ReplayNLL{Replay: bounds}, 4),
 		"tokens × grpo, adaptive": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
 			r.Epochs, r.Minibatches, r.DynamicSampling = 2, 2, true
 			r.KLCoef, r.KLType, r.KLTarget, r.KLHorizon = 0.1, "k3", 0.001, 100
@@ -190,7 +190,7 @@ func TestStoppedRunEqualsUninterrupted(t *testing.T) {
 		"labels × ppo":        ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
 		"tokens × grpo":       ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
 		"async tokens × rloo": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
-		"replay × stable":     ofReplays(&algo.Stable{Returns: algo.Returns{Min: 0, Max: 10}, Coef: 0.25}, 4),
+		"replay × replay_kl":  ofReplays(&algo.ReplayKL{Replay: algo.Replay{Min: 0, Max: 10}, Coef: 0.25}, 4),
 		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
 			r.servers, r.Async, r.MaxStaleness, r.task = 1, true, 1, spelling{}
 		}),
@@ -370,7 +370,7 @@ func TestResultsDoNotDependOnGenerators(t *testing.T) {
 	}
 	want = nil
 	for _, slots := range []int{1, 4} {
-		r := newReplayRun(&algo.Replayed{Returns: algo.Returns{Min: 0, Max: 10}})
+		r := newReplayRun(&algo.Replay{Min: 0, Max: 10})
 		r.Steps, r.slots = 3, slots
 		var said recorded
 		if _, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks()); err != nil {

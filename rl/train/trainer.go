@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/dist"
@@ -239,6 +240,9 @@ func (c Config) complete() Config {
 // check refuses what cannot be trained.
 func (t *Trainer) check() error {
 	c := t.config
+	if err := options.Check(t.algorithm); err != nil {
+		return fmt.Errorf("%w (algo.New gives an algorithm its defaults)", err)
+	}
 	if err := t.algorithm.Check(c.Samples); err != nil {
 		return err
 	}

@@ -461,7 +461,7 @@ func TestDivergenceFarAwayPullsBack(t *testing.T) {
 // TestReplayBuffer starts a run with what another one has written.
 func TestReplayBuffer(t *testing.T) {
 	path := t.TempDir() + "/buffer.jsonl"
-	r := newReplayRun(&algo.Replayed{Returns: algo.Returns{Min: 0, Max: 10}})
+	r := newReplayRun(&algo.Replay{Min: 0, Max: 10})
 	r.Steps, r.save = 2, path
 	if _, err := r.on(t.Context(), t, tinyToken(t, 0), run.Hooks{}); err != nil {
 		t.Fatal(err)

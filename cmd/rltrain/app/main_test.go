@@ -246,7 +246,7 @@ func TestCompletionOfValues(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
 		"--task":                              "chat\ncode\ngsm8k\nintent\nmath\npreference\nprompts\nreverse_digits\nsum_digits\ntext\n",
-		"train --task sum_digits --algorithm": "a2c\ndistill\ndpo\ngrpo\nppo\nreinforce\nrloo\n",
+		"train --task sum_digits --algorithm": "a2c\ndistill\ndpo\ngrpo\nppo\nreinforce\nreinforce_replay\nreinforce_replay_kl\nreinforce_replay_nll\nrloo\n",
 		"--task intent --algorithm":           "a2c\ndqn\ngrpo\nppo\nreinforce\nrloo\n",
 		"train --task=gsm8k --sym-calc":       "false\ntrue\n",
 		"train --reinforce-loss =":            "distiller\non_policy\nreinforce\nstable\n",

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
@@ -14,6 +15,20 @@ type alias struct {
 	oneStage  string            // the key where a run has one stage, if it is another
 	also      string            // a second key that gets the value, unless that has one of its own
 	values    map[string]string // what its values are called here; with true and false alone it is a switch
+	inert     string            // why it changes nothing
+}
+
+const noGradient = "the reference's log-likelihood has no gradient; algorithm reinforce_replay_nll reports it"
+
+// replayLosses leaves algorithm=reinforce out of a layer that names a loss of it: the loss says which algorithm it is.
+func replayLosses(layers [][]entry) [][]entry {
+	all := slices.Clone(layers)
+	for i, entries := range all {
+		if slices.ContainsFunc(entries, func(e entry) bool { return e.name == "reinforce_loss" }) {
+			all[i] = slices.DeleteFunc(slices.Clone(entries), func(e entry) bool { return e.name == "algorithm" && e.value.Text == reinforce })
+		}
+	}
+	return all
 }
 
 func (a *alias) isSwitch() bool { return len(a.values) == 2 && a.values["true"] != "" }
@@ -95,7 +110,10 @@ var aliases = []alias{
 	{name: "n_save_iterations", key: "save_steps"},
 	{name: "save_path", key: "output_dir"},
 	{name: "kl_coeff", key: "kl_coef"},
-	{name: "nll_coeff", key: "nll_coef"},
+	{name: "reinforce_loss", key: "algorithm", values: map[string]string{
+		"on_policy": reinforce, "reinforce": "reinforce_replay", "stable": "reinforce_replay_kl", "distiller": "reinforce_replay_nll"}},
+	{name: "nll_coef", inert: noGradient},
+	{name: "nll_coeff", inert: noGradient},
 	{name: "update_ref_iterations", key: "ref_update_every"},
 	{name: "ref_model_name", key: "reference_model"},
 	{name: "buffer_cache_path", key: "buffer_cache"},
@@ -140,7 +158,7 @@ var aliasByName = func() map[string]*alias {
 func (ch choice) target(c *Config, name string) string {
 	if a := aliasByName[name]; a != nil {
 		switch name = a.key; {
-		case ch.loss != "" && a.replay != "":
+		case ch.replays() && a.replay != "":
 			name = a.replay
 		case ch.algorithm.Name == pairwise && a.pairs != "":
 			name = a.pairs

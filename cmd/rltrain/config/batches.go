@@ -23,9 +23,9 @@ const (
 func (l *loading) partOfABatch(name string) bool {
 	switch name {
 	case accumulation:
-		return l.loss == ""
+		return !l.replays()
 	case perDevice, perGeneration:
-		return l.loss == "" && l.fresh()
+		return !l.replays() && l.fresh()
 	}
 	return false
 }

@@ -103,15 +103,8 @@ func choicesOf(d envs.Definition) []choice {
 				continue
 			}
 			for _, a := range way.algorithms() {
-				way.algorithm, way.loss = a, ""
+				way.algorithm = a
 				all = append(all, way)
-				if a.Name != reinforce || way.labels() {
-					continue
-				}
-				for _, loss := range []string{LossStable, LossReinforce, LossDistiller} {
-					way.loss = loss
-					all = append(all, way)
-				}
 			}
 		}
 	}
@@ -167,7 +160,7 @@ func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 // elsewhere says why a run does not have an option that others have; origin tells where its mode was chosen.
 func (ch choice) elsewhere(key, origin string) string {
-	var tasks, modes, ways, losses []string
+	var tasks, modes, ways []string
 	kinds := map[bool]bool{}
 	for _, other := range everything().choices()[key] {
 		tasks = appendNew(tasks, other.task.Name)
@@ -178,16 +171,11 @@ func (ch choice) elsewhere(key, origin string) string {
 			continue
 		}
 		modes = appendNew(modes, other.mode)
-		switch {
-		case other.mode != ch.mode:
-		case other.loss != "":
-			losses = appendNew(losses, other.loss)
-		default:
+		if other.mode == ch.mode {
 			ways = appendNew(ways, other.algorithm.Name)
 		}
 	}
 	const only = "applies only with "
-	fresh := slices.Contains(ways, reinforce)
 	switch {
 	case len(kinds) == 1 && !kinds[ch.writes]:
 		return only + "--policy " + map[bool]string{false: policyHead + " or " + policyScore, true: policyGenerate}[!ch.writes]
@@ -195,25 +183,12 @@ func (ch choice) elsewhere(key, origin string) string {
 		return fmt.Sprintf("does not apply to task %s; it applies to %s", ch.task.Name, strings.Join(tasks, ", "))
 	case !slices.Contains(modes, ch.mode):
 		return fmt.Sprintf("does not apply to mode %s%s; it applies to %s", ch.mode, origin, strings.Join(modes, " and "))
-	case ch.loss != "" && losses != nil:
-		return only + "--reinforce-loss " + strings.Join(losses, " or ")
-	case ch.loss != "" && len(ways) == len(ch.algorithms()):
-		return only + "--reinforce-loss on_policy, or another --algorithm"
 	}
-	var parts []string
-	if ch.loss != "" && fresh {
-		parts, ways = []string{"--reinforce-loss on_policy"}, slices.DeleteFunc(ways, func(name string) bool { return name == reinforce })
+	without := slices.DeleteFunc(ch.algorithmNames(), func(name string) bool { return slices.Contains(ways, name) })
+	if len(without) < len(ways) && len(ways) > 5 {
+		return only + "another --algorithm than " + strings.Join(without, " or ")
 	}
-	if len(ways) > 0 {
-		parts = append(parts, "--algorithm "+strings.Join(ways, " or "))
-	}
-	switch {
-	case len(losses) == len(replayed):
-		parts = append(parts, "--algorithm reinforce and a --reinforce-loss that replays: stable, reinforce or distiller")
-	case len(losses) > 0:
-		parts = append(parts, "--algorithm reinforce and --reinforce-loss "+strings.Join(losses, " or "))
-	}
-	return only + strings.Join(parts, ", or ")
+	return only + "--algorithm " + strings.Join(ways, " or ")
 }
 
 func appendNew(list []string, name string) []string {

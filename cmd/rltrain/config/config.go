@@ -22,14 +22,6 @@ import (
 // TinyModel is the model name of a small language model with random weights.
 const TinyModel = "tiny"
 
-// Losses of algorithm reinforce. All but the last replay turns of a buffer.
-const (
-	LossStable    = "stable"
-	LossReinforce = "reinforce"
-	LossDistiller = "distiller"
-	LossOnPolicy  = "on_policy"
-)
-
 // Config is the effective configuration of one run: the options of its parts, those that it does not have being nil.
 type Config struct {
 	General     General      `group:"General"`
@@ -56,7 +48,6 @@ type Config struct {
 	Pairs     *PairLearning   `group:"Preferences"`
 
 	RL             *RL                         `group:"Reinforcement learning stage"`
-	Loss           *ReinforceLoss              `group:"Reinforcement learning stage"`
 	LabelRollouts  *LabelRollouts              `group:"Reinforcement learning stage"`
 	LabelReplay    *rollout.LabelReplayOptions `group:"Reinforcement learning stage"`
 	Rounds         *Rounds                     `group:"Reinforcement learning stage"`
@@ -103,12 +94,16 @@ type choice struct {
 	mode      string
 	algorithm algo.Definition // of a mode with reinforcement learning
 	data      bool            // the user names a data set
-	loss      string          // of algorithm reinforce where it learns from a buffer; else ""
 	writes    bool            // of a task with rows and episodes: a language model writes labels
 }
 
 // labels tells whether a classifier is trained.
 func (ch choice) labels() bool { return ch.task.Labels() && !ch.writes }
+
+// replays tells whether a language model learns from turns in a replay buffer.
+func (ch choice) replays() bool {
+	return ch.algorithm.New != nil && !ch.labels() && ch.algorithm.New().Needs().Replay
+}
 
 // plays tells whether a language model plays episodes.
 func (ch choice) plays() bool { return ch.task.Plays() && !ch.labels() }
@@ -161,15 +156,13 @@ func (ch choice) build() (*Config, error) {
 		o.Help += ". " + reward.Help(ch.labels(), ch.task.Rewards)
 	}
 	c.set.Fact("episodes", !ch.labels(), "where an episode has several actions")
+	c.set.Fact("reference", c.Learning != nil && c.Learning.Needs().Reference, "with an algorithm that asks a reference policy")
 	c.General.Task, c.General.Mode = ch.task.Name, ch.mode
 	if c.Rewarding != nil {
 		c.General.Model = rewardBase
 	}
 	if c.RL != nil {
 		c.RL.Algorithm = ch.algorithm.Name
-	}
-	if ch.loss != "" {
-		c.Loss.Loss = ch.loss
 	}
 	if ch.writes {
 		c.Policy.Kind = policyGenerate
@@ -203,25 +196,24 @@ func (ch choice) imitate(c *Config, labels, plays bool) {
 
 func (ch choice) reinforce(c *Config, labels bool) {
 	c.RL = &RL{}
-	if ch.loss != "" {
-		c.Learning, c.Replay = replayed[ch.loss](), &Replay{}
-	} else {
-		c.Learning = ch.algorithm.New()
-		needs := c.Learning.Needs()
-		if !needs.Replay {
-			c.Regularisation = &train.Regularisation{}
-		} else {
-			c.LabelReplay = &rollout.LabelReplayOptions{}
-		}
-		if needs.Ratio != algo.NoRatio {
-			c.Updates = &train.Updates{}
-		}
-		if needs.Ratio != algo.NoRatio && !labels {
-			c.Minibatches = &Minibatches{}
-		}
-		if needs.Values {
-			c.Values = &Values{}
-		}
+	c.Learning = ch.algorithm.New()
+	needs := c.Learning.Needs()
+	switch {
+	case needs.Replay && labels:
+		c.LabelReplay = &rollout.LabelReplayOptions{}
+	case needs.Replay:
+		c.Replay = &Replay{}
+	default:
+		c.Regularisation = &train.Regularisation{}
+	}
+	if needs.Ratio != algo.NoRatio {
+		c.Updates = &train.Updates{}
+	}
+	if needs.Ratio != algo.NoRatio && !labels {
+		c.Minibatches = &Minibatches{}
+	}
+	if needs.Values {
+		c.Values = &Values{}
 	}
 	if labels {
 		c.LabelRollouts = &LabelRollouts{}
@@ -231,14 +223,11 @@ func (ch choice) reinforce(c *Config, labels bool) {
 		return
 	}
 	c.Rounds, c.Rewards = &Rounds{}, &TextRewards{}
-	if ch.algorithm.Name == reinforce {
-		c.Loss = &ReinforceLoss{}
-	}
-	if ch.loss == "" {
+	if c.Replay == nil {
 		c.Fresh = &FreshRollouts{}
 	}
 	switch {
-	case ch.task.Lines && ch.loss != "":
+	case ch.task.Lines && c.Replay != nil:
 		c.ReplayLines, c.StepwiseEval = &Lines{}, &StepwiseEval{}
 	case ch.task.Lines:
 		c.Lines = &Lines{}
@@ -255,7 +244,7 @@ const pairwise = "dpo"
 // comparedLabels is how many labels are drawn for a text where they are compared and nothing is said.
 const comparedLabels = 8
 
-// reinforce is the algorithm that can learn from a buffer, and the usual one.
+// reinforce is the algorithm of a command that names none.
 const reinforce = "reinforce"
 
 // allow lists the values of an option that has them from elsewhere; the first is the default.

@@ -72,6 +72,7 @@ type assignment struct {
 
 // load makes the configuration that layers of entries say, the lowest first. It is nil where the task is unknown.
 func load(layers [][]entry, found *faults) *Config {
+	layers = replayLosses(layers)
 	ch, err := choose(layers)
 	if err != nil {
 		found.add(err)
@@ -151,9 +152,6 @@ func choose(layers [][]entry) (choice, error) {
 			}
 		}
 	}
-	if loss, _ := pick("reinforce_loss", layers); ch.algorithm.Name == reinforce && !ch.labels() && replayed[loss] != nil {
-		ch.loss = loss
-	}
 	return ch, nil
 }
 
@@ -184,8 +182,8 @@ func pick(key string, layers [][]entry) (string, *entry) {
 			case e.name == key:
 				return e.value.Text, &entries[i]
 			case a != nil && a.key == key && a.values != nil:
-				if on, err := options.ParseBool(e.value); err == nil {
-					return a.values[fmt.Sprint(on)], &entries[i]
+				if known, ok := a.values[switched(e.value)]; ok {
+					return known, &entries[i]
 				}
 			case a != nil && a.key == key:
 				return e.value.Text, &entries[i]
@@ -193,6 +191,14 @@ func pick(key string, layers [][]entry) (string, *entry) {
 		}
 	}
 	return "", nil
+}
+
+// switched is the text of a value, true or false if it can be read so.
+func switched(v options.Value) string {
+	if on, err := options.ParseBool(v); err == nil {
+		return fmt.Sprint(on)
+	}
+	return v.Text
 }
 
 func lastOf(key string, layers ...[]entry) string {
@@ -228,7 +234,7 @@ func (ch choice) withRecipe() (*Config, error) {
 }
 
 // selectors are the options that decide which others there are.
-var selectors = []string{"task", "mode", "algorithm", "reinforce_loss", "policy"}
+var selectors = []string{"task", "mode", "algorithm", "policy"}
 
 var (
 	recipeLock sync.Mutex
@@ -308,6 +314,10 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 		}
 		return "", nil, nil
 	}
+	if a := aliasByName[e.name]; a != nil && a.inert != "" {
+		l.notes = append(l.notes, e.source.Name+" changes nothing: "+a.inert)
+		return "", nil, nil
+	}
 	if e.name == "gamma" && l.task.OneStep {
 		if _, err := parse(l.somewhere("gamma"), e); err != nil {
 			return "", nil, err
@@ -354,13 +364,10 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 func parse(o *options.Option, e entry) (any, error) {
 	v := e.value
 	if a := aliasByName[e.name]; a != nil && a.values != nil && o.Name != a.pairs {
-		text := v.Text
-		if on, err := options.ParseBool(v); err == nil {
-			text = fmt.Sprint(on)
-		} else if a.isSwitch() {
+		if _, err := options.ParseBool(v); err != nil && a.isSwitch() {
 			return nil, err
 		}
-		known, ok := a.values[text]
+		known, ok := a.values[switched(v)]
 		if !ok {
 			return nil, fmt.Errorf("%v is not one of %s", v, strings.Join(slices.Sorted(maps.Keys(a.values)), ", "))
 		}

@@ -60,9 +60,6 @@ func changes(t testing.TB, c *Config) map[string]string {
 		recipe[o.Name] = yamlValue(o.Get())
 	}
 	recipe["mode"], recipe["algorithm"] = usual.mode, usual.algorithm.Name
-	if usual.loss != "" {
-		recipe["reinforce_loss"] = usual.loss
-	}
 	changed := map[string]string{}
 	for name, value := range values(c) {
 		if recipe[name] != value {

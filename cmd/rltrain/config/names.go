@@ -178,6 +178,8 @@ func (a alias) meaning() string {
 	switch {
 	case a.key != "" && a.also != "":
 		parts = append(parts, code(a.key)+" and "+code(a.also))
+	case a.inert != "":
+		parts = append(parts, "nothing: "+a.inert)
 	case a.key != "":
 		parts = append(parts, code(a.key))
 	}

@@ -235,16 +235,11 @@ type Values struct {
 	LearningRate float64 `option:"value_learning_rate" default:"0.001" range:"(0,)" help:"rate of the value head, whose gradient does not reach the adapter"`
 }
 
-// ReinforceLoss chooses between fresh answers and a replay buffer.
-type ReinforceLoss struct {
-	Loss string `option:"reinforce_loss" default:"on_policy" allowed:"stable,reinforce,distiller,on_policy" help:"loss of algorithm reinforce. on_policy: of what was just sampled, with --baseline. The others replay turns of a buffer: reinforce, stable with a penalty for leaving the reference, distiller which logs it only"`
-}
-
 // Replay is how turns out of a buffer are learnt from.
 type Replay struct {
 	rollout.ReplayOptions
-	ReferenceModel  string  `option:"reference_model" arg:"DIR|NAME" needs:"reinforce_loss=stable|distiller" help:"another model for the reference, with the same tokens; without it the policy as it was"`
-	RefUpdateEvery  int     `option:"ref_update_every" default:"2" range:"[0,)" needs:"reinforce_loss=stable|distiller,!reference_model or reference_model=@model" help:"steps after which the reference becomes a copy of the policy; 0 = never"`
+	ReferenceModel  string  `option:"reference_model" arg:"DIR|NAME" needs:"reference" help:"another model for the reference, with the same tokens; without it the policy as it was"`
+	RefUpdateEvery  int     `option:"ref_update_every" default:"2" range:"[0,)" needs:"reference,!reference_model or reference_model=@model" help:"steps after which the reference becomes a copy of the policy; 0 = never"`
 	EvalTemperature float64 `option:"eval_temperature" range:"[0,)" help:"of the answers that are evaluated; 0 = greedy"`
 	EvalTopP        float64 `option:"eval_top_p" default:"0.9" range:"(0,1]" needs:"eval_temperature>0" help:"share of the probability that those answers are drawn from"`
 }
@@ -295,13 +290,6 @@ func (o *Saving) Check() error {
 		}
 	}
 	return nil
-}
-
-// replayed are the losses of algorithm reinforce that learn from a buffer.
-var replayed = map[string]func() algo.Algorithm{
-	LossReinforce: func() algo.Algorithm { return &algo.Replayed{} },
-	LossStable:    func() algo.Algorithm { return &algo.Stable{} },
-	LossDistiller: func() algo.Algorithm { return &algo.Distiller{} },
 }
 
 var errUntaught = errors.New("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage")

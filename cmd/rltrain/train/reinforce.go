@@ -39,12 +39,8 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 		return err
 	}
 	defer closeTask(task)
-	way := c.RL.Algorithm
-	if c.Replay != nil {
-		way += ", loss " + c.Loss.Loss
-	}
 	w := &work{
-		stage: rlStage, what: "reinforcement learning with " + way, from: cmp.Or(start, c.General.Model), policy: p,
+		stage: rlStage, what: "reinforcement learning with " + c.RL.Algorithm, from: cmp.Or(start, c.General.Model), policy: p,
 		algorithm: c.Learning, settings: t.reinforced(c.Rounds.Steps, tokenMicroTokens, "reward"), label: c.RL.Algorithm, unit: "step",
 	}
 	defer w.close()
