@@ -83,7 +83,7 @@ const (
 	ReasonStop      Reason = "stop"       // the token is one of EngineConfig.EOS
 	ReasonLength    Reason = "length"     // the token is the MaxNew-th
 	ReasonCancelled Reason = "cancelled"  // there is no token
-	ReasonNotFinite Reason = "not finite" // nor here: the model's logits for it are not
+	ReasonNotFinite Reason = "not finite" // nor here: its logits, or what Sampling makes of them, are not finite
 )
 
 // Event is a token of a sample, or its end.
@@ -129,8 +129,8 @@ func StepTokens() int {
 }
 
 // Step runs the model once on at most maxTokens tokens, which must be at least the engine's slots: the last one
-// of each running sample, and as much of prompts as there is room for. It returns what was drawn. After an
-// error the engine can only be closed.
+// of each running sample, and as much of prompts as there is room for. It returns the sampled tokens. After an
+// error while the model runs, the engine refuses every Submit, Step and Refresh: close it and make a new one.
 func (e *Engine) Step(maxTokens int) ([]Event, error) {
 	var found *C.rlt_event
 	var n C.int64_t

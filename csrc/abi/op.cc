@@ -92,6 +92,18 @@ void return_tensors(torch::jit::Stack& stack, const std::string& name, rlt_tenso
   for (size_t i = 0; i < results.size(); ++i) rets[i] = give(std::move(results[i]));
 }
 
+// Counts a change of each tensor in lists that the operator writes to. libtorch does so for single tensors,
+// but not for the lists of its fused optimisers; without it, backward could not see that a parameter changed.
+void count_changes(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite() || !stack[i].isTensorList()) continue;
+    for (const at::Tensor& t : stack[i].toTensorVector()) {
+      if (t.defined() && !t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
 void call(const c10::OperatorHandle& op, int32_t mode, TapeReader tape, int32_t nargs, rlt_tensor* rets,
           int32_t nrets, int32_t* got) {
   const c10::FunctionSchema& schema = op.schema();
@@ -107,6 +119,7 @@ void call(const c10::OperatorHandle& op, int32_t mode, TapeReader tape, int32_t 
     stack.push_back(*formals[i].default_value());
   }
   const at::AutoGradMode grad(mode == RLT_TRAIN);
+  count_changes(schema, stack);
   op.callBoxed(stack);
   return_tensors(stack, schema.name(), rets, nrets, got);
 }

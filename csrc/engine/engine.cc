@@ -14,12 +14,12 @@ constexpr int32_t kMostAdapters = 1 << 14;
 // Errors name a value that is out of range.
 void check(const rlt_sampling& s) {
   TORCH_CHECK(std::isfinite(s.temperature) && s.temperature >= 0, "temperature ", s.temperature,
-              " is not at least 0");
-  TORCH_CHECK(s.top_k >= 0, "top_k ", s.top_k, " is not at least 0 (0 keeps every token)");
-  TORCH_CHECK(s.top_p >= 0 && s.top_p <= 1, "top_p ", s.top_p, " is outside of 0 to 1 (0 and 1 keep all)");
-  TORCH_CHECK(s.min_p >= 0 && s.min_p <= 1, "min_p ", s.min_p, " is outside of 0 to 1 (0 keeps all)");
+              " must be a finite number of at least 0 (0 = greedy)");
+  TORCH_CHECK(s.top_k >= 0, "top_k ", s.top_k, " must be at least 0 (0 = off)");
+  TORCH_CHECK(s.top_p >= 0 && s.top_p <= 1, "top_p ", s.top_p, " must be 0 to 1 (0 and 1 = off)");
+  TORCH_CHECK(s.min_p >= 0 && s.min_p <= 1, "min_p ", s.min_p, " must be 0 to 1 (0 = off)");
   TORCH_CHECK(std::isfinite(s.repetition_penalty) && s.repetition_penalty >= 0, "repetition_penalty ",
-              s.repetition_penalty, " is not at least 0 (0 and 1 are none)");
+              s.repetition_penalty, " must be a finite number of at least 0 (0 and 1 = off)");
 }
 
 }  // namespace
@@ -45,7 +45,13 @@ Engine::Engine(const nn::Transformer& decoder, int32_t slots, std::vector<int32_
   slots_.resize(static_cast<size_t>(slots));
 }
 
+// A step that throws leaves prompts marked as run and draws half collected: later tokens would be wrong.
+void Engine::check_usable() const {
+  TORCH_CHECK(!failed_, "an earlier step of this engine failed: free the engine and make a new one");
+}
+
 int64_t Engine::submit(const rlt_request& request, std::vector<int32_t> prompt) {
+  check_usable();
   const nn::Config& c = runner_->config();
   TORCH_CHECK(!prompt.empty(), "the prompt is empty: it needs at least one token");
   for (size_t i = 0; i < prompt.size(); ++i) {
@@ -77,6 +83,7 @@ int64_t Engine::unfinished() const {
 }
 
 void Engine::refresh() {
+  check_usable();
   TORCH_CHECK(requests_.empty(), unfinished(), " samples have not ended: let them, or cancel them, first");
   runner_->refresh();
 }
@@ -123,14 +130,18 @@ void Engine::finish(Request& request, int32_t sample) {
 const std::vector<rlt_event>& Engine::step(int64_t max_tokens) {
   const auto slots = static_cast<int64_t>(slots_.size());
   TORCH_CHECK(max_tokens >= slots, "max_tokens ", max_tokens, " is less than the engine's ", slots, " slots");
+  check_usable();
   events_.clear();
   events_.swap(cancelled_);
   admit();
   runner_->reserve(max_tokens, static_cast<int64_t>(slots_.size()), longest_);
+  failed_ = true;
   plan(max_tokens);
-  if (items_.empty()) return events_;
-  runner_->run(items_, picks_);
-  collect();
+  if (!items_.empty()) {
+    runner_->run(items_, picks_);
+    collect();
+  }
+  failed_ = false;
   return events_;
 }
 

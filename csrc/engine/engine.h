@@ -45,6 +45,7 @@ class Engine {
     SeenIds seen;
     Draw draw{kNotDrawn, 0, 0};
   };
+  void check_usable() const;
   void admit();
   void plan(int64_t max_tokens);
   Item& add_item(Request& request);
@@ -61,6 +62,7 @@ class Engine {
   std::vector<Pick> picks_;
   std::vector<rlt_event> events_, cancelled_;
   std::set<int32_t> adapters_{0, 1};
+  bool failed_ = false;  // a step threw: prompts and slots are ahead of what ran
   int64_t next_id_ = 1, longest_ = 0;
 };
 

@@ -50,9 +50,9 @@ const char* rlt_libtorch_version(void);
 const char* rlt_error_text(const rlt_error* e);
 /* Frees e; NULL is allowed. */
 void rlt_error_free(rlt_error* e);
-/* Sets the number of compute threads and the allocator's thresholds. Call once, before any other call
- * that computes: threads that have already run a parallel region keep their old pool. Errors: threads that
- * are not positive. Changes the settings of the process, so no other call may run beside it. */
+/* Sets the number of compute threads. Call once, before any other call that computes: threads that have
+ * already run a parallel region keep their old pool. Errors: threads that are not positive. Changes the
+ * settings of the process, so no other call may run at the same time. */
 rlt_error* rlt_init(int32_t threads);
 /* Tensor handles now held by the caller: those returned and not yet freed. Cannot fail. */
 int64_t rlt_live(void);
@@ -228,10 +228,11 @@ void rlt_model_free(rlt_model* model);
 /* How tokens are drawn. Filters act in this order; 0 turns each off. */
 typedef struct {
   double repetition_penalty; /* > 0: logits of ids met before are divided by it, negative ones multiplied */
-  double temperature;        /* divides the logits; 0: the likeliest token, the lowest id among equals */
-  int64_t top_k;             /* the k likeliest tokens, and what equals the last of them */
-  double top_p;              /* of those, the fewest of the likeliest with this much of the mass */
-  double min_p;              /* of those, the ones with this share of the likeliest one's probability */
+  double temperature;        /* divides the logits; 0: the most likely token, the lowest id among equals.
+                                Below 1/FLT_MAX (2.9e-39) counts as that */
+  int64_t top_k;             /* keeps the k most likely tokens, and ties of the last of them */
+  double top_p;              /* keeps the fewest of those, most likely first, with this probability in sum */
+  double min_p;              /* keeps those with this fraction of the most likely token's probability */
 } rlt_sampling;
 
 typedef struct {
@@ -249,7 +250,8 @@ enum {
   RLT_STOPPED = 1,   /* token is one of eos */
   RLT_LENGTH = 2,    /* token is the max_new-th */
   RLT_CANCELLED = 3, /* token is -1 */
-  RLT_NOT_FINITE = 4 /* token is -1: the model's logits for it are not finite; other samples go on */
+  RLT_NOT_FINITE = 4 /* token is -1: its logits, or what the sampling parameters make of them, are not finite;
+                        other samples go on */
 };
 
 /* A token of a sample. */
@@ -276,7 +278,8 @@ rlt_error* rlt_engine_submit(rlt_engine* engine, const rlt_request* request, con
 /* Gives free slots to samples in the order of their submission, then runs the model on at most max_tokens
  * tokens, which must be at least slots: one of each running sample, the rest of prompts. *events, *n in
  * number, belong to the engine and are valid until the next call; none where nothing is left to do. Errors:
- * too few max_tokens. */
+ * too few max_tokens. After an error while the model runs (memory), the engine refuses all but
+ * rlt_engine_cancel and rlt_engine_free. */
 rlt_error* rlt_engine_step(rlt_engine* engine, int64_t max_tokens, const rlt_event** events, int64_t* n);
 /* Ends a sample; the next step's events say so, and its slot is free at once. Nothing happens to one that has
  * ended. Errors: no such request or sample. */

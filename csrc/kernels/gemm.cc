@@ -110,8 +110,27 @@ void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out) {
   }
 }
 
+namespace {
+
+// pack_pairs of bᵀ whose rows are odd, so that their words are not aligned; no known model has such weights.
+void pack_odd_pairs(int64_t k, int64_t n, Matrix16 b, float* out) {
+  const int64_t pairs = (k + 1) / 2;
+  auto* const halves = reinterpret_cast<uint16_t*>(out);
+  std::fill_n(halves, 2 * packed_size(pairs, n), uint16_t{0});
+  for (int64_t j = 0; j < n; ++j) {
+    uint16_t* const column = halves + j / kPanel * (2 * kPanel * pairs) + j % kPanel * 2;
+    for (int64_t i = 0; i < k; ++i) column[i / 2 * 2 * kPanel + i % 2] = b.data[j * b.stride + i];
+  }
+}
+
+}  // namespace
+
 Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out) {
   const int64_t pairs = (k + 1) / 2;
+  if (trans == 'T' && (k % 2 != 0 || b.stride % 2 != 0)) {
+    pack_odd_pairs(k, n, b, out);
+    return {out, pairs * kPanel, kPanel};
+  }
   if (trans == 'T') {
     return pack('T', pairs, n, {reinterpret_cast<const float*>(b.data), b.stride / 2}, out);
   }

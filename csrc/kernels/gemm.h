@@ -37,8 +37,7 @@ struct Matrix16 {
 };
 // Rows [m, k] of a rounded, with a zero at the end of an odd k; out has m rows of even length.
 void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out);
-// op(b) [k, n] as panels of words [⌈k/2⌉][16]; packed_size(⌈k/2⌉, n) floats. An odd k ends with a zero; with
-// T k and the stride must be even.
+// op(b) [k, n] as panels of words [⌈k/2⌉][16]; packed_size(⌈k/2⌉, n) floats. An odd k ends with a zero.
 Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out);
 // c [m, n] = a [m, k] b, or c += with add; a's rows are even, with a zero at the end of an odd k.
 void multiply_pairs(int64_t m, int64_t n, int64_t k, Matrix16 a, const Panels& b, float* c, int64_t c_stride,

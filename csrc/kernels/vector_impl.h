@@ -15,8 +15,9 @@ RLT_INLINE const V& vec(const float* x) { return *reinterpret_cast<const V*>(x);
 RLT_INLINE V& vec(float* x) { return *reinterpret_cast<V*>(x); }
 // x - 0 is x, which compilers know; x + 0 is not where x is -0.
 RLT_INLINE V splat(float x) { return x - V{}; }
-RLT_INLINE V larger(V a, V b) { return a > b ? a : b; }
-RLT_INLINE float larger(float a, float b) { return a > b ? a : b; }
+// NaN if either is.
+RLT_INLINE V larger(V a, V b) { return (a > b) | (a != a) ? a : b; }
+RLT_INLINE float larger(float a, float b) { return a > b || a != a ? a : b; }
 RLT_INLINE V clamp(V x, float low, float high) { return x < low ? splat(low) : (x > high ? splat(high) : x); }
 
 // The next vector of a row that has n elements left; those that it lacks are `rest`.

@@ -136,10 +136,22 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
 // A block and its pass, for as long as backward may come. Copies share the tensors.
 struct Recipe : torch::CustomClassHolder {
   Recipe(const Block& b, const BlockPass& p, std::vector<at::Tensor> ps)
-      : block(b), pass(p), params(std::move(ps)) {}
+      : block(b), pass(p), params(std::move(ps)) {
+    for (const at::Tensor& t : params) versions.push_back(t._version());
+  }
+
+  void check_versions() const {
+    for (size_t i = 0; i < params.size(); ++i) {
+      TORCH_CHECK(params[i]._version() == versions[i], "a parameter ", params[i].sizes(),
+                  " of a checkpointed block changed after its forward pass: call backward before the "
+                  "optimizer's step");
+    }
+  }
+
   Block block;
   BlockPass pass;
   std::vector<at::Tensor> params;
+  std::vector<int64_t> versions;
 };
 
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
@@ -154,6 +166,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto recipe = c10::static_intrusive_pointer_cast<Recipe>(ctx->saved_data["recipe"].toCapsule());
+    recipe->check_versions();
     const bool needs_x = ctx->saved_data["needs_x"].toBool();
     const at::AutoGradMode grad(true);
     const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_(needs_x);

@@ -1,7 +1,10 @@
 // One block of the transformer.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "nn/joined.h"
 #include "nn/linear_group.h"
@@ -29,6 +32,15 @@ struct Joints {
   JoinedLinear qkv, o, up, down;
 };
 
+// A model's blocks and what points into them. A graph whose backward is due keeps them when the model is
+// freed.
+struct Layers {
+  std::vector<Block> blocks;
+  std::deque<Groups> groups;  // of each block; neither groups nor joints can move
+  std::deque<Joints> joints;
+  std::mutex copying;  // of the adapters' parameters to the joints
+};
+
 // What a block needs to know of the batch and of its own place.
 struct BlockPass {
   std::shared_ptr<const Config> config;
@@ -37,7 +49,7 @@ struct BlockPass {
   AdapterPass adapter;
   int64_t window = 0;
   const Groups* groups = nullptr;        // null: not by groups
-  std::shared_ptr<const Joints> joints;  // null, as groups is: the layers one by one
+  std::shared_ptr<const Joints> joints;  // null, as groups is: the layers one by one; keeps Layers
   at::Tensor rows;                       // [M] int64: those that are wanted of the block, undefined for all
   AdapterPass wanted;                    // adapter as it is for those rows
 };
@@ -55,7 +67,8 @@ at::Tensor norm_of_sum(const Config& config, const Norm& norm, const at::Tensor&
 at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x);
 
 // The same, keeping only x for backward (Chen 2016): backward computes the block again and differentiates
-// that. The adapters' dropout is a hash, so it drops the same features again.
+// that. The adapters' dropout is a hash, so it drops the same features again. Backward refuses parameters
+// that have changed since.
 at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x);
 
 }  // namespace rlt::nn

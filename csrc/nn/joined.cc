@@ -47,7 +47,7 @@ void multiply_into(at::Tensor& into, const at::Tensor& x, const at::Tensor& b, d
 
 // With u = x aᵀ: y = x wᵀ + bias + scale · u bᵀ (Hu 2021, eq. 3), for all layers at once.
 struct Joined : torch::autograd::Function<Joined> {
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& x_any, at::TensorList /*params*/,
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x_any, at::TensorList params,
                                const c10::intrusive_ptr<Call>& call) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor x = rounded(x_any, call->w.scalar_type());
@@ -64,7 +64,11 @@ struct Joined : torch::autograd::Function<Joined> {
       outs.push_back(out);
       column += part.out;
     }
-    ctx->save_for_backward({x, low});
+    // Backward multiplies by copies of the parameters, which are current only while those are unchanged:
+    // libtorch checks the versions of what is saved.
+    variable_list saved{x, low};
+    saved.insert(saved.end(), params.begin(), params.end());
+    ctx->save_for_backward(std::move(saved));
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     ctx->saved_data["needs_x"] = x_any.requires_grad();
     return outs;
@@ -133,8 +137,19 @@ void JoinedLinear::list_copies(std::vector<at::Tensor>& to, std::vector<at::Tens
   const at::Tensor& first = layers_[0]->weight;
   const at::TensorOptions options = first.options().dtype(type_of_products(first));
   int64_t rank = 0, column = 0;
-  for (const Linear* layer : layers_) rank += layer->a.defined() ? layer->a.size(0) : 0;
+  std::vector<std::pair<at::Tensor, int64_t>> now;
+  for (const Linear* layer : layers_) {
+    if (!layer->a.defined()) continue;
+    rank += layer->a.size(0);
+    now.emplace_back(layer->a, layer->a._version());
+    now.emplace_back(layer->b, layer->b._version());
+  }
   if (rank == 0) return;
+  const auto same = [](const auto& x, const auto& y) {
+    return x.first.is_same(y.first) && x.second == y.second;
+  };
+  if (std::equal(now.begin(), now.end(), copied_.begin(), copied_.end(), same)) return;
+  copied_ = std::move(now);
   if (!a_.defined() || a_.size(0) != rank) a_ = at::empty({rank, first.size(1)}, options);
   b_.resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {

@@ -67,7 +67,7 @@ Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu
 }  // namespace
 
 Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
-    : config_(std::make_shared<Config>(config)) {
+    : config_(std::make_shared<Config>(config)), layers_(std::make_shared<Layers>()) {
   const Config& c = *config_;
   const int64_t width = c.hidden_size, queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
   Loader load(weights);
@@ -85,10 +85,10 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
   if (c.token_types > 0) types_ = load.tensor("types.weight", {c.token_types, width});
   if (c.embed_norm) embed_norm_ = norm("embed_norm", width);
 
-  blocks_.resize(static_cast<size_t>(c.layers));
+  layers_->blocks.resize(static_cast<size_t>(c.layers));
   int64_t index = 0;
-  for (size_t n = 0; n < blocks_.size(); ++n) {
-    Block& block = blocks_[n];
+  for (size_t n = 0; n < layers_->blocks.size(); ++n) {
+    Block& block = layers_->blocks[n];
     const std::string at = "layers." + std::to_string(n) + ".";
     const auto take = [&](Linear& into, const std::string& name, int64_t in, int64_t out) {
       into = load.linear(at + name, in, out);
@@ -129,11 +129,14 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
     if (load.has("head.bias")) head_.bias = load.tensor("head.bias", {c.vocab_size});
   }
   load.finish();
-  for (const Block& block : blocks_) {
-    groups_.push_back(std::make_shared<Groups>(c, block));
-    joints_.push_back(std::make_shared<Joints>(*groups_.back()));
+  for (const Block& block : layers_->blocks) {
+    layers_->groups.emplace_back(c, block);
+    layers_->joints.emplace_back(layers_->groups.back());
   }
 }
+
+const std::vector<Block>& Transformer::blocks() const { return layers_->blocks; }
+const Groups& Transformer::groups(size_t block) const { return layers_->groups[block]; }
 
 // Few rows wait for the weights, which a group reads once; many are faster in a library's products. What is
 // trained goes through the layers with gradients and without, so that both give the same bits: the first
@@ -143,18 +146,20 @@ bool Transformer::grouped(int64_t rows, const AdapterPass& pass) const {
   const auto frozen = [](const at::Tensor& t) { return !t.defined() || !t.requires_grad(); };
   return rows <= kFew && pass.dropout == 0 && embed_.is_cpu() && frozen(embed_) && frozen(positions_) &&
          frozen(types_) && frozen(embed_norm_.weight) && frozen(embed_norm_.bias) &&
-         std::none_of(blocks_.begin(), blocks_.end(), trained);
+         std::none_of(blocks().begin(), blocks().end(), trained);
 }
 
 // A GPU's passes are as long as it takes to start their operators, unless their batches are large. Brings the
 // adapters' parameters up to date, in one go.
 bool Transformer::joined(const AdapterPass& pass) const {
   if ((embed_.is_cpu() && !joins_on_cpu) || pass.dropout > 0) return false;
-  if (!std::all_of(joints_.begin(), joints_.end(), [](const auto& j) { return j->fit(); })) return false;
+  const auto& all = layers_->joints;
+  if (!std::all_of(all.begin(), all.end(), [](const Joints& j) { return j.fit(); })) return false;
   if (!pass.on) return true;
+  const std::lock_guard<std::mutex> lock(layers_->copying);
   std::vector<at::Tensor> to, from;
-  for (const auto& joints : joints_) {
-    for (const JoinedLinear* layers : {&joints->qkv, &joints->o, &joints->up, &joints->down}) {
+  for (const Joints& joints : all) {
+    for (const JoinedLinear* layers : {&joints.qkv, &joints.o, &joints.up, &joints.down}) {
       layers->list_copies(to, from);
     }
   }
@@ -195,16 +200,16 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
     rotations.push_back(rotate(rope, in.positions, cu, in.cu_seqlens.numel() - 1));
   }
   at::Tensor x = embed(in.tokens, in.positions);
-  for (size_t n = 0; n < blocks_.size(); ++n) {
+  for (size_t n = 0; n < blocks().size(); ++n) {
     batch.window = c.layer_windows[n];
-    if (grouped) batch.groups = groups_[n].get();
-    if (joined) batch.joints = joints_[n];
+    if (grouped) batch.groups = &groups(n);
+    if (joined) batch.joints = std::shared_ptr<const Joints>(layers_, &layers_->joints[n]);
     if (c.rotary_dim > 0) batch.rotation = rotations[static_cast<size_t>(c.layer_ropes[n])];
-    if (n + 1 == blocks_.size() && in.rows.defined()) {
+    if (n + 1 == blocks().size() && in.rows.defined()) {
       batch.rows = in.rows;
       if (pass.row_keys) batch.wanted.row_keys = pass.row_keys->index_select(0, in.rows);
     }
-    x = checkpoint ? checkpointed_block(blocks_[n], batch, x) : block_forward(blocks_[n], batch, x);
+    x = checkpoint ? checkpointed_block(blocks()[n], batch, x) : block_forward(blocks()[n], batch, x);
   }
   return c.norm_after ? x : apply_norm(c, norm_, x);
 }

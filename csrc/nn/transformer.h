@@ -33,7 +33,7 @@ struct Batch {
 };
 
 struct Groups;  // of block.h
-struct Joints;  // likewise
+struct Layers;  // likewise
 
 class Transformer {
  public:
@@ -48,8 +48,8 @@ class Transformer {
   void adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale);
 
   const Config& config() const { return *config_; }
-  const std::vector<Block>& blocks() const { return blocks_; }
-  const Groups& groups(size_t block) const { return *groups_[block]; }
+  const std::vector<Block>& blocks() const;
+  const Groups& groups(size_t block) const;
   // How many there are from the first on.
   int64_t positions_left() const { return config_->max_positions - config_->first_position; }
   const at::Tensor& embed() const { return embed_; }          // [V, H]
@@ -66,10 +66,8 @@ class Transformer {
   at::Tensor embed_, positions_, types_;  // [V, H], [P, H] from first_position on, [T, H]
   Norm embed_norm_, norm_;
   Linear head_;
-  std::vector<Block> blocks_;
-  std::map<std::string, Linear*> linears_;       // point into blocks_, whose buffer moves never copy
-  std::vector<std::shared_ptr<Groups>> groups_;  // so do these
-  std::vector<std::shared_ptr<Joints>> joints_;  // and these
+  std::shared_ptr<Layers> layers_;          // shared with those graphs too
+  std::map<std::string, Linear*> linears_;  // point into layers_
 };
 
 }  // namespace rlt::nn

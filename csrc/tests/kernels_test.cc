@@ -177,6 +177,19 @@ TEST(kernels_round_to_bfloat16) {
   }
 }
 
+// The peak of a row with a NaN anywhere is NaN, so that nobody samples from it.
+TEST(kernels_keep_nan_as_the_peak) {
+  for (const Set& set : sets()) {
+    for (const size_t n : {1U, 2U, 7U, 16U, 63U, 64U, 65U, 200U, 256U, 700U}) {
+      for (size_t at = 0; at < n; ++at) {
+        std::vector<float> x = normal(n, 11);
+        x[at] = std::numeric_limits<float>::quiet_NaN();
+        EXPECT(std::isnan(set.kernels->peak(x.data(), static_cast<int64_t>(n))));
+      }
+    }
+  }
+}
+
 // A row's result does not depend on the rows beside it, nor on the panels.
 TEST(kernels_multiply_the_same_bits_in_any_tile) {
   constexpr int64_t k = 53, panels = 9;

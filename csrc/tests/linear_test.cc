@@ -7,6 +7,7 @@
 #include <string>
 
 #include "check.h"
+#include "nn/linear_group.h"
 #include "ops/cpu/widen.h"
 #include "support.h"
 
@@ -149,6 +150,24 @@ TEST(linear_rounds_to_bfloat16_where_the_processor_multiplies_it) {
   const double limit = rounds ? 5e-3 : 1e-6;
   EXPECT_AT_MOST(relative(y, reference_linear(x.to(at::kDouble), w, {})), limit, "forward");
   EXPECT_AT_MOST(relative(g, at::matmul(grad.to(at::kDouble), w.to(at::kDouble))), limit, "gradient of x");
+}
+
+// As the engine does, which packs words: an odd number of inputs is no reason to compute something else.
+TEST(linear_of_an_odd_number_of_inputs_rounds_too) {
+  if (!rlt::test::rounds(at::kBFloat16)) return;
+  Random random(28);
+  for (const int64_t in : {1, 63, 387}) {
+    const at::Tensor x = random.normal({40, in}), grad = random.normal({40, 37}),
+                     w = random.normal({37, in}, 0.125).to(at::kBFloat16);
+    EXPECT(same_bits(rlt::linear(x, w, std::nullopt),
+                     rlt::linear(held_by(at::kBFloat16, x), w, std::nullopt)));
+    EXPECT(same_bits(rlt::linear_input_grad(grad, w),
+                     rlt::linear_input_grad(held_by(at::kBFloat16, grad), w)));
+    rlt::nn::Linear layer;
+    layer.weight = w;
+    EXPECT_AT_MOST(relative(rlt::linear(x, w, std::nullopt), rlt::nn::LinearGroup({&layer}).forward(x, false)),
+                   1e-6, "engine and training, " + std::to_string(in));
+  }
 }
 
 at::Tensor widened(const at::Tensor& w) {

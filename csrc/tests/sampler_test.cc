@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -184,6 +185,59 @@ TEST(sampler_refuses_what_is_not_finite) {
                int32_t{rlt::engine::kNotFinite});
   none[7] = 0;  // the rest cannot be drawn
   EXPECT_EQUAL(sampler.draw(none.data(), 300, {0, 1, 0, 0, 0}, SeenIds(), {}).token, 7);
+}
+
+// Every combination of parameters that the engine accepts gives a token of the vocabulary or kNotFinite, on
+// logits that are ordinary, equal, extreme or not finite.
+TEST(sampler_survives_every_parameter) {
+  constexpr double kTiny = 5e-324, kLow = 2.9e-39, kHigh = 1e308, kAlmost = 1 - 0x1p-53;
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kMax = std::numeric_limits<float>::max();
+  constexpr int64_t n = 700;
+  std::vector<Logits> rows{random_logits(n, 2), random_logits(n, 1e-30), Logits(n, 0.25f), Logits(n, -kMax)};
+  for (const float odd : {kInf, -kInf, NAN, kMax, -kMax, 1e-45f, 0.0f}) {
+    for (const size_t at : {size_t{0}, size_t{17}, size_t{255}, size_t{256}, size_t{699}}) {
+      rows.push_back(random_logits(n, 2));
+      rows.back()[at] = odd;
+    }
+    rows.emplace_back(n, odd);
+  }
+  SeenIds seen;
+  seen.reset(n);
+  for (const int32_t id : {0, 17, 255, 699}) seen.add(id);
+  Sampler sampler;
+  int64_t bad = 0;
+  for (const Logits& row : rows) {
+    for (const double temperature : {0.0, kTiny, 1e-300, kLow, 3e-39, 1e-38, 1e-3, 1.0, 1e30, 1e39, kHigh}) {
+      for (const double penalty : {0.0, kTiny, 1e-46, 1e-30, 1.0, 1.3, 1e39, kHigh}) {
+        for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{64}, n - 1, n, INT64_MAX}) {
+          for (const auto& [top_p, min_p] : {std::pair<double, double>{0, 0}, {kTiny, 0}, {kAlmost, kTiny},
+                                             {0.9, 0.1}, {1, 1}, {0, kAlmost}, {0.5, 1}}) {
+            const rlt_sampling s{penalty, temperature, top_k, top_p, min_p};
+            const Draw draw = sampler.draw(row.data(), n, s, seen, {3, 1, 4, 1});
+            const bool token = draw.token >= 0 && draw.token < n && !std::isnan(draw.logprob);
+            bad += !token && draw.token != int32_t{rlt::engine::kNotFinite};
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQUAL(bad, 0);
+}
+
+// The lowest temperature that the kernels know is greedy unless scores are equal, and has 1 as its mass.
+TEST(sampler_of_next_to_no_temperature_is_greedy) {
+  Logits logits = random_logits(300, 2);
+  logits[41] = 9;
+  Sampler sampler;
+  for (const double temperature : {5e-324, 1e-300, 2.9e-39, 1e-30}) {
+    for (const Setting& setting : kSettings) {
+      rlt_sampling s = setting.sampling;
+      s.temperature = temperature;
+      const Draw draw = sampler.draw(logits.data(), 300, s, SeenIds(), {1, 2, 3, 4});
+      EXPECT_EQUAL(draw.token, 41);
+      EXPECT_EQUAL(draw.logprob, 0.0f);
+    }
+  }
 }
 
 // The known answers of Random123, the authors' library.

@@ -1,7 +1,10 @@
-// Rows by number, of which some come more than once.
+// Rows by number, some of them taken more than once, and the setting that fixes the order of sums.
 #include <ATen/ops/index_select.h>
 
+#include <optional>
+
 #include "check.h"
+#include "ops/ordered.h"
 #include "ops/packed.h"
 #include "support.h"
 
@@ -24,6 +27,19 @@ TEST(select_rows_adds_the_gradients_of_rows_that_come_twice) {
     EXPECT_EQUAL(x.grad()[2].abs().sum().item<float>(), 0.0f);
   }
   EXPECT_THROWS("a scalar has no rows", rlt::select_rows(at::empty({}, at::kFloat), index));
+}
+
+// Two backward passes that overlap: the one that began first ends first.
+TEST(ordered_sums_end_with_the_last_who_wants_them) {
+  const auto on = [] { return at::globalContext().deterministicAlgorithms(); };
+  EXPECT(!on());
+  std::optional<rlt::Ordered> first, second;
+  first.emplace();
+  second.emplace();
+  first.reset();
+  EXPECT(on());
+  second.reset();
+  EXPECT(!on());
 }
 
 }  // namespace

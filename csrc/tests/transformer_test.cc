@@ -13,7 +13,13 @@
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tensor.h>
 
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "abi_support.h"
 #include "check.h"
+#include "nn/joined.h"
 #include "ops/linear.h"
 #include "transformer_fixture.h"
 
@@ -384,6 +390,76 @@ TEST(checkpointed_transformer_gives_the_same_gradients) {
       }
     }
   }
+}
+
+// Changes an adapter as Go's optimisers do: lists of tensors, through the ABI.
+void change(const Adapter& adapter) {
+  rlt::test::Handles h;
+  rlt_op add = 0;
+  EXPECT_OK(rlt_op_find("aten::_foreach_add_", "Scalar", &add));
+  const double one = 1;
+  int64_t bits = 0;
+  std::memcpy(&bits, &one, sizeof bits);
+  const std::vector<int64_t> tape{RLT_ARG_TENSORS,
+                                  2,
+                                  static_cast<int64_t>(h.give(adapter.a)),
+                                  static_cast<int64_t>(h.give(adapter.b)),
+                                  RLT_ARG_SCALAR,
+                                  bits};
+  int32_t got = 0;
+  EXPECT_OK(rlt_op_call(add, RLT_NO_GRAD, tape.data(), static_cast<int32_t>(tape.size()), 2, nullptr, 0, &got));
+}
+
+// Blocks one by one, joined as on a GPU, and checkpointed: a graph whose parameters an optimiser changed would
+// mix old and new values, so backward refuses it.
+TEST(backward_refuses_parameters_that_changed) {
+  const bool before = std::exchange(rlt::nn::joins_on_cpu, true);
+  for (const bool joins : {true, false}) {
+    rlt::nn::joins_on_cpu = joins && rlt::test::device().is_cpu();
+    for (const bool checkpoint : {false, true}) {
+      Shape s("llama");
+      Random random(97);
+      Transformer model(s.config(), random_weights(random, s));
+      const Adapters adapters = leaves(adapters_for(random, s), at::kFloat);
+      put_on(model, adapters);
+      const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
+      const auto loss = [&] { return run(model, batch, true, 0, checkpoint).sum(); };
+      const at::Tensor old = loss();
+      loss().backward();  // a pass that shares what the first one copied
+      change(adapters.begin()->second);
+      EXPECT_THROWS(checkpoint ? "changed after its forward pass" : "modified by an inplace operation",
+                    old.backward());
+      loss().backward();
+    }
+  }
+  rlt::nn::joins_on_cpu = before;
+}
+
+// Backward may come when nobody holds the model any more.
+TEST(a_graph_outlives_its_model) {
+  const bool before = rlt::nn::joins_on_cpu;
+  for (const bool joins : {true, false}) {
+    rlt::nn::joins_on_cpu = joins && rlt::test::device().is_cpu();
+    for (const bool checkpoint : {false, true}) {
+      Shape s("llama");
+      Random random(98);
+      const Weights weights = random_weights(random, s);
+      const Adapters made = adapters_for(random, s);
+      const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
+      std::vector<at::Tensor> grads;
+      for (const bool freed : {false, true}) {
+        const Adapters adapters = leaves(made, at::kFloat);
+        auto model = std::make_unique<Transformer>(s.config(), weights);
+        put_on(*model, adapters);
+        const at::Tensor y = run(*model, batch, true, 0, checkpoint).sum();
+        if (freed) model.reset();
+        y.backward();
+        grads.push_back(adapters.begin()->second.a.grad());
+      }
+      EXPECT(same_bits(grads[0], grads[1]));
+    }
+  }
+  rlt::nn::joins_on_cpu = before;
 }
 
 TEST(checkpointing_without_gradients_is_a_plain_pass) {

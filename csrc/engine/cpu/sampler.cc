@@ -10,8 +10,10 @@
 namespace rlt::engine {
 namespace {
 
-// Numbers of a block whose largest stands for it in the search for the k-th largest of all.
+// Scores per block in the search for the k-th largest: the block's largest score bounds the others.
 constexpr int64_t kMaxBlock = 64;
+// The lowest temperature: kernels scale scores by 1/temperature in float32, which must not overflow.
+constexpr double kColdest = 1 / static_cast<double>(std::numeric_limits<float>::max());
 
 int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
@@ -41,9 +43,11 @@ uint64_t philox(uint64_t key, uint64_t high, uint32_t middle, uint32_t low) {
   return uint64_t{c[1]} << 32 | c[0];
 }
 
-Draw Sampler::draw(const float* logits, int64_t n, const rlt_sampling& s, const SeenIds& seen,
+Draw Sampler::draw(const float* logits, int64_t n, const rlt_sampling& asked, const SeenIds& seen,
                    const DrawKey& key) {
   const Kernels& kernel = kernels();
+  rlt_sampling s = asked;
+  if (s.temperature > 0) s.temperature = std::max(s.temperature, kColdest);
   weights_.reserve(n);
   sums_.reserve(blocks_of(n, kSumBlock));
   const float raw_peak = kernel.peak(logits, n);
@@ -67,6 +71,7 @@ Draw Sampler::draw(const float* logits, int64_t n, const rlt_sampling& s, const 
     }
     scores = scores_.data();
     peak = kernel.peak(scores, n);
+    if (!std::isfinite(peak)) return {kNotFinite, 0, 0};
   }
 
   Draw out{};
@@ -77,41 +82,45 @@ Draw Sampler::draw(const float* logits, int64_t n, const rlt_sampling& s, const 
     const double u =
         static_cast<double>(philox(key.seed, key.stream, key.sample, key.position) >> 11) * 0x1p-53;
     if (filtered) {
-      out.token = static_cast<int32_t>(draw_filtered(scores, n, s, peak, u, &out.logprob));
+      out.token = draw_filtered(scores, n, s, peak, u, &out.logprob);
     } else {
       const auto factor = static_cast<float>(1 / s.temperature);
       const double total =
           plain ? raw_sum : kernel.exp_blocks(scores, n, peak, factor, weights_.data(), sums_.data());
-      out.token = static_cast<int32_t>(draw_all(n, total, u));
-      out.logprob = static_cast<float>((scores[out.token] - peak) / s.temperature - std::log(total));
+      out.token = draw_all(n, total, u);
+      if (out.token >= 0)
+        out.logprob = static_cast<float>((scores[out.token] - peak) / s.temperature - std::log(total));
     }
+    if (out.token < 0) return {kNotFinite, 0, 0};
   }
   out.raw = static_cast<float>(logits[out.token] - raw_log_sum);
   return out;
 }
 
-// Inverts the cumulative distribution in order of ids: first to the block, then inside of it.
-int64_t Sampler::draw_all(int64_t n, double total, double u) const {
+// Inverts the cumulative distribution in order of ids: first finds the block, then the id in it.
+int32_t Sampler::draw_all(int64_t n, double total, double u) const {
+  if (!std::isfinite(total)) return kNotFinite;
   const int64_t blocks = blocks_of(n, kSumBlock);
   double left = u * total;
   int64_t block = 0;
   while (block + 1 < blocks && left >= sums_[block]) left -= sums_[block++];
-  // Rounding may leave nothing to find at the end: the last token that can be drawn is taken then.
+  // Rounding may leave nothing to find at the end: take the last token with a weight then. The most likely
+  // token's weight is 1, so there is one.
   int64_t last = -1;
   const int64_t end = std::min(n, (block + 1) * kSumBlock);
   for (int64_t i = block * kSumBlock; i < end; ++i) {
     if (weights_[i] == 0) continue;
     last = i;
     left -= weights_[i];
-    if (left < 0) return i;
+    if (left < 0) break;
   }
-  for (int64_t i = block * kSumBlock; last < 0; --i) {
-    if (weights_[i] > 0) last = i;
+  for (int64_t i = block * kSumBlock; last < 0 && i > 0; --i) {
+    if (weights_[i - 1] > 0) last = i - 1;
   }
-  return last;
+  return static_cast<int32_t>(last);
 }
 
-int64_t Sampler::draw_filtered(const float* scores, int64_t n, const rlt_sampling& s, float peak, double u,
+int32_t Sampler::draw_filtered(const float* scores, int64_t n, const rlt_sampling& s, float peak, double u,
                                float* logprob) {
   const double inverse = 1 / s.temperature;
   const auto weight_of = [&](int32_t id) {
@@ -126,8 +135,8 @@ int64_t Sampler::draw_filtered(const float* scores, int64_t n, const rlt_samplin
     for (Candidate& c : kept_) c.weight = weight_of(c.id);
     for (const Candidate& c : kept_) total += c.weight;
   } else {
-    // Tokens too small to be kept are not looked at: those below min_p, or those that all together lie
-    // below top_p's border. The margin is for the rounding of exp and log.
+    // Skips tokens that cannot be kept: those below min_p, or those whose weights together are below the
+    // mass that top_p drops. The margin covers the rounding of exp and log.
     double bound = s.min_p;
     if (top_p) {
       total =
@@ -138,6 +147,8 @@ int64_t Sampler::draw_filtered(const float* scores, int64_t n, const rlt_samplin
     const int64_t count = kernels().at_least(scores, n, lowest, ids_.data());
     for (int64_t i = 0; i < count; ++i) kept_.push_back({ids_[i], weight_of(ids_[i])});
   }
+  if (std::any_of(kept_.begin(), kept_.end(), [](const Candidate& c) { return std::isnan(c.weight); }))
+    return kNotFinite;
   if (top_p) keep_top_p(s.top_p * total);
   if (s.min_p > 0) {
     const auto below = [&](const Candidate& c) { return c.weight < s.min_p; };
@@ -153,6 +164,7 @@ int64_t Sampler::draw_filtered(const float* scores, int64_t n, const rlt_samplin
     left -= c.weight;
     if (left < 0) break;
   }
+  if (chosen == nullptr) return kNotFinite;
   *logprob = static_cast<float>((static_cast<double>(scores[chosen->id]) - peak) * inverse - std::log(total));
   return chosen->id;
 }
@@ -163,8 +175,8 @@ void Sampler::keep_top_k(const float* scores, int64_t n, int64_t k) {
     std::nth_element(values_.begin(), values_.begin() + (k - 1), values_.end(), std::greater<float>());
     return values_[static_cast<size_t>(k - 1)];
   };
-  // The k-th largest of the blocks' largest is no more than the k-th largest of all, so what lies below it
-  // can be left out of the search.
+  // The k-th largest of the blocks' largest is at most the k-th largest of all, so scores below it need no
+  // search.
   float bound = -std::numeric_limits<float>::infinity();
   if (blocks_of(n, kMaxBlock) >= k) {
     values_.clear();
@@ -182,7 +194,7 @@ void Sampler::keep_top_k(const float* scores, int64_t n, int64_t k) {
   }
 }
 
-// Keeps the fewest of the likeliest tokens whose weights reach need, at least one: a quickselect by weight.
+// Keeps the fewest of the most likely tokens whose weights reach need, at least one: a quickselect by weight.
 void Sampler::keep_top_p(double need) {
   const auto above = [](const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.id > b.id;

@@ -1,10 +1,11 @@
-// Rows by number, with gradients that are added in a fixed order where a row is taken more than once.
+// Rows by number. The gradients of a row that is taken more than once are added in a fixed order.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <vector>
 
 #include "ops/ordered.h"
@@ -29,7 +30,9 @@ struct SelectRows : torch::autograd::Function<SelectRows> {
     std::vector<int64_t> sizes = grads[0].sizes().vec();
     sizes[0] = ctx->saved_data["rows"].toInt();
     at::Tensor sum = at::zeros(sizes, grads[0].options());
-    const Ordered ordered;
+    // On the CPU libtorch adds row after row anyway.
+    std::optional<Ordered> ordered;
+    if (sum.is_cuda()) ordered.emplace();
     return {sum.index_add_(0, ctx->get_saved_variables()[0], grads[0]), Variable()};
   }
 };

@@ -44,7 +44,7 @@ at::Tensor product(char trans, int64_t m, int64_t n, int64_t k, const at::Tensor
 }  // namespace
 
 bool multiplies_bf16(const at::Tensor& w) {
-  return w.scalar_type() == at::kBFloat16 && kernels().multiply_pairs != nullptr && w.size(1) % 2 == 0;
+  return w.scalar_type() == at::kBFloat16 && kernels().multiply_pairs != nullptr;
 }
 
 at::Tensor rounded_rows(const at::Tensor& x) {

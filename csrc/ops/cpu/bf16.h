@@ -11,8 +11,7 @@
 
 namespace rlt {
 
-// Whether products with w [out, in] go this way; without it w is widened. An odd number of inputs is left to
-// that, too.
+// Whether products with w [out, in] round the other side to bfloat16; if not, w is widened.
 bool multiplies_bf16(const at::Tensor& w);
 
 // Dense rows of float32 [N, n] as bfloat16, with a zero at the end where n is odd: [N, n or n + 1].
