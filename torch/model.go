@@ -18,7 +18,7 @@ type Model struct {
 
 // NewModel builds a model on weights; it retains them, so the caller may close its Vars. Names are those of rltrain.h:
 // "embed.weight", "layers.0.q.weight". Linear weights and the embedding may be F32, BF16 or F16, the others are F32; a
-// weight that is a Parameter is trained. Errors name the weight that is missing, superfluous or misshapen, or the
+// weight that is a Parameter is trained; a layer's linear weight may be quantised (see [QuantType]). Errors name the weight that is missing, superfluous or misshapen, or the
 // choice of c that does not fit.
 func NewModel(c ModelConfig, weights map[string]*Var) (*Model, error) {
 	if err := c.check(); err != nil {

@@ -157,9 +157,11 @@ func (s *Scope) Detach(a Tensor) Tensor { return s.call(opDetach, operand(a)) }
 // Norm is the Euclidean norm of all elements, [].
 func (s *Scope) Norm(a Tensor) Tensor { return s.call(opVectorNorm, operand(a)) }
 
+// scalarTypes are the numbers of c10::ScalarType.
+var scalarTypes = map[DType]int64{F32: 6, F16: 5, BF16: 15}
+
 // to copies a as dtype, F32, BF16 or F16.
 func (s *Scope) to(a Tensor, dtype DType) Tensor {
-	scalarType := map[DType]int64{F32: 6, F16: 5, BF16: 15}[dtype] // c10::ScalarType
 	const nonBlocking, copied = false, true
-	return s.call(opTo, operand(a), integer(scalarType), boolean(nonBlocking), boolean(copied))
+	return s.call(opTo, operand(a), integer(scalarTypes[dtype]), boolean(nonBlocking), boolean(copied))
 }

@@ -31,6 +31,7 @@ const (
 	I32  DType = C.RLT_I32
 	BF16 DType = C.RLT_BF16
 	F16  DType = C.RLT_F16
+	U8   DType = C.RLT_U8 // rows of blocks of quantised weights
 )
 
 // Size is the number of bytes of an element.
@@ -40,6 +41,8 @@ func (d DType) Size() int64 {
 		return 8
 	case BF16, F16:
 		return 2
+	case U8:
+		return 1
 	default:
 		return 4
 	}

@@ -73,6 +73,8 @@ at::ScalarType scalar_type(int32_t dtype) {
       return at::kBFloat16;
     case RLT_F16:
       return at::kHalf;
+    case RLT_U8:
+      return at::kByte;
   }
   TORCH_CHECK(false, "unknown element type ", dtype);
 }

@@ -35,7 +35,7 @@ typedef struct rlt_group rlt_group;
 enum { RLT_TRAIN = 0, RLT_NO_GRAD = 1 };
 
 /* Element types that cross the border. */
-enum { RLT_F32 = 0, RLT_I64 = 1, RLT_I32 = 2, RLT_BF16 = 3, RLT_F16 = 4 };
+enum { RLT_F32 = 0, RLT_I64 = 1, RLT_I32 = 2, RLT_BF16 = 3, RLT_F16 = 4, RLT_U8 = 5 };
 
 /* Where a tensor lives: RLT_CPU, or the number of a CUDA device. */
 enum { RLT_CPU = -1 };
@@ -187,8 +187,10 @@ typedef struct {
  * or qkv, q_norm, k_norm [d], o [H, heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H],
  * down [H, I], post_mlp_norm; norm; head [V, H], absent where the output is tied to embed. Each ".weight",
  * and ".bias" where the model has one (layer norms of a causal model always have). Linear weights may be F32,
- * BF16 or F16, the others are F32; a weight that requires a gradient is trained. What config points to is
- * copied. The model belongs to the caller (rlt_model_free). Errors name a missing, superfluous or misshapen
+ * BF16 or F16, the others are F32; a weight that requires a gradient is trained. A linear weight of a layer
+ * may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8 [out, bytes of a row] on the CPU, as the
+ * operator rltrain::quantize makes it or a GGUF file holds it; formats are int8, nf4, q4_0, q4_1, q8_0, q4_k
+ * and q6_k, numbered from 1 in this order. Products dequantise it to BF16. What config points to is copied. The model belongs to the caller (rlt_model_free). Errors name a missing, superfluous or misshapen
  * weight, or a choice that is out of range or does not fit another. */
 rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names, const rlt_tensor* tensors,
                          int32_t n, rlt_model** model);

@@ -4,6 +4,9 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "nn/activate.h"
 #include "ops/block.h"
 #include "ops/packed.h"
@@ -81,7 +84,7 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
   const at::Tensor mixed = std::get<0>(varlen_attention(
       place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens,
       c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap, pass.continues,
-      (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).weight.scalar_type()));
+      (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).type()));
   return close(pass, block.o, pass.groups != nullptr ? &pass.groups->o : nullptr,
                pass.joints != nullptr ? &pass.joints->o : nullptr, block.post_attn_norm, wanted(pass, mixed),
                residual);
@@ -110,6 +113,9 @@ at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, c
                widen(block, pass, x), residual);
 }
 
+constexpr Linear Block::*kLinears[] = {&Block::q,    &Block::k,  &Block::v,       &Block::qkv, &Block::o,
+                                       &Block::gate, &Block::up, &Block::gate_up, &Block::down};
+
 // The tensors of a block whose gradients are asked for.
 std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
   std::vector<at::Tensor> found;
@@ -121,13 +127,13 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
     add(norm->weight);
     add(norm->bias);
   }
-  for (const Linear* layer : {&block.q, &block.k, &block.v, &block.qkv, &block.o, &block.gate, &block.up,
-                              &block.gate_up, &block.down}) {
-    add(layer->weight);
-    add(layer->bias);
+  for (Linear Block::*const member : kLinears) {
+    const Linear& layer = block.*member;
+    add(layer.weight);
+    add(layer.bias);
     if (adapted) {
-      add(layer->a);
-      add(layer->b);
+      add(layer.a);
+      add(layer.b);
     }
   }
   return found;
@@ -202,6 +208,11 @@ Joints::Joints(const Groups& g)
     : qkv(g.qkv.layers()), o(g.o.layers()), up(g.up.layers()), down(g.down.layers()) {}
 
 bool Joints::fit() const { return qkv.fits() && o.fits() && up.fits() && down.fits(); }
+
+bool quantised(const Block& block) {
+  return std::any_of(std::begin(kLinears), std::end(kLinears),
+                     [&](Linear Block::*layer) { return (block.*layer).quantised(); });
+}
 
 bool trained(const Block& block) { return !parameters(block, true).empty(); }
 

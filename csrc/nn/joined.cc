@@ -124,7 +124,7 @@ struct Joined : torch::autograd::Function<Joined> {
 }  // namespace
 
 bool JoinedLinear::fits() const {
-  const at::ScalarType type = layers_[0]->weight.scalar_type();
+  const at::ScalarType type = layers_[0]->weight.scalar_type();  // uint8 where quantised
   if (type != at::kFloat && type != at::kBFloat16) return false;
   return std::all_of(layers_.begin(), layers_.end(), [&](const Linear* l) {
     return l->weight.scalar_type() == type && !l->weight.requires_grad() &&

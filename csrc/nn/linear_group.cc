@@ -42,9 +42,9 @@ LinearGroup::LinearGroup(std::vector<const Linear*> layers, bool gated)
 }
 
 at::ScalarType LinearGroup::type() const {
-  const at::ScalarType first = layers_[0]->weight.scalar_type();
-  const bool one = std::all_of(layers_.begin(), layers_.end(),
-                               [&](const Linear* l) { return l->weight.scalar_type() == first; });
+  const at::ScalarType first = layers_[0]->type();
+  const bool one =
+      std::all_of(layers_.begin(), layers_.end(), [&](const Linear* l) { return l->type() == first; });
   return one ? first : at::kFloat;  // widening loses nothing
 }
 
@@ -124,7 +124,7 @@ std::shared_ptr<const LinearGroup::Weights> LinearGroup::find_or_pack(std::vecto
 at::Tensor LinearGroup::pack_weights() const {
   std::vector<at::Tensor> dense;
   for (const Linear* layer : layers_)
-    dense.push_back(layer->weight.detach().to(at::kCPU, type()).contiguous());
+    dense.push_back(layer->dense().to(at::kCPU, type()).contiguous());
   Group group;
   group.element = element();
   group.in = dense[0].size(1);
@@ -169,7 +169,7 @@ std::shared_ptr<const LinearGroup::Adapters> LinearGroup::adapters() const {
 }
 
 void LinearGroup::pack_adapters(Adapters& to) const {
-  const int64_t in = layers_[0]->weight.size(1), panels = static_cast<int64_t>(panels_.size());
+  const int64_t in = layers_[0]->in(), panels = static_cast<int64_t>(panels_.size());
   std::vector<int64_t> column;
   int64_t columns = 0, b_size = 0;
   for (const Linear* layer : layers_) {

@@ -27,9 +27,30 @@ at::Tensor Loader::stored(const std::string& name, c10::IntArrayRef shape) {
   return t;
 }
 
+at::Tensor Loader::rows(const std::string& name, const QuantFormat& format, int64_t in, int64_t out) {
+  const at::Tensor& t = weights_.at(name);
+  const int64_t bytes = format.row_bytes(in);
+  TORCH_CHECK(bytes > 0, "weight ", name, " needs a multiple of ", format.values, " inputs, the layer has ", in);
+  TORCH_CHECK(t.scalar_type() == at::kByte && t.sizes() == c10::IntArrayRef({out, bytes}) && t.is_contiguous(),
+              "weight ", name, " is ", t.scalar_type(), " ", t.sizes(), ", want dense uint8 [", out, ", ", bytes,
+              "]");
+  TORCH_CHECK(t.is_cpu(), "weight ", name, " is on ", t.device(),
+              ": quantised weights run on the CPU only; load the model without --quantize, or use --device cpu");
+  taken_.insert(name);
+  return t;
+}
+
 Linear Loader::linear(const std::string& name, int64_t in, int64_t out) {
   Linear layer;
-  layer.weight = stored(name + ".weight", {out, in});
+  for (int i = 0; i < kQuantFormats && !layer.quantised(); ++i) {
+    const QuantFormat& format = quant_formats()[i];
+    const std::string stored_as = name + "." + format.name;
+    if (!has(stored_as)) continue;
+    layer.weight = rows(stored_as, format, in, out);
+    layer.quant = format.quant;
+    layer.inputs = in;
+  }
+  if (!layer.quantised()) layer.weight = stored(name + ".weight", {out, in});
   if (has(name + ".bias")) layer.bias = tensor(name + ".bias", {out});
   return layer;
 }
@@ -45,10 +66,10 @@ void adapt(const std::map<std::string, Linear*>& linears, const std::string& lay
   const auto found = linears.find(layer);
   TORCH_CHECK(found != linears.end(), "the model has no linear layer ", layer);
   Linear& linear = *found->second;
-  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(1) && a.size(1) == linear.weight.size(1) &&
-                  b.size(0) == linear.weight.size(0),
-              "adapter of ", layer, ": A ", a.sizes(), " and B ", b.sizes(), " do not fit its weight ",
-              linear.weight.sizes());
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(1) && a.size(1) == linear.in() &&
+                  b.size(0) == linear.out(),
+              "adapter of ", layer, ": A ", a.sizes(), " and B ", b.sizes(), " do not fit its weight [",
+              linear.out(), ", ", linear.in(), "]");
   TORCH_CHECK(!linear.weight.requires_grad(), "adapter of ", layer, ": its weight is trained itself");
   linear.a = a;
   linear.b = b;

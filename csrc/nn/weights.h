@@ -23,13 +23,14 @@ class Loader {
   at::Tensor tensor(const std::string& name, c10::IntArrayRef shape);
   // A weight that may be stored as F32, BF16 or F16; a trained one is F32.
   at::Tensor stored(const std::string& name, c10::IntArrayRef shape);
-  // Weight [out, in], and a bias [out] where there is one.
+  // Weight [out, in], or name.nf4 or the like with rows of blocks, and a bias [out] where there is one.
   Linear linear(const std::string& name, int64_t in, int64_t out);
   // Errors name a weight that was not taken.
   void finish() const;
 
  private:
   at::Tensor find(const std::string& name, c10::IntArrayRef shape);
+  at::Tensor rows(const std::string& name, const QuantFormat& format, int64_t in, int64_t out);
 
   const Weights& weights_;
   std::set<std::string> taken_;

@@ -5,6 +5,7 @@
 #include "ops/head.h"
 #include "ops/linear.h"
 #include "ops/packed.h"
+#include "ops/quant.h"
 
 namespace rlt {
 namespace {
@@ -27,6 +28,16 @@ std::tuple<at::Tensor, at::Tensor> lora_linear(const at::Tensor& x, const at::Te
                                                const OptionalTensor& row_keys, int64_t layer) {
   static const auto op = find<decltype(lora_linear)>("rltrain::lora_linear");
   return op.call(x, w, bias, a, b, scale, p, row_keys, layer);
+}
+
+at::Tensor quantize(const at::Tensor& w, int64_t quant) {
+  static const auto op = find<decltype(quantize)>("rltrain::quantize");
+  return op.call(w, quant);
+}
+
+at::Tensor dequantize(const at::Tensor& rows, int64_t quant, int64_t in, at::ScalarType dtype) {
+  static const auto op = find<decltype(dequantize)>("rltrain::dequantize");
+  return op.call(rows, quant, in, dtype);
 }
 
 at::Tensor linear_input_grad(const at::Tensor& grad, const at::Tensor& w) {

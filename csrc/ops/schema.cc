@@ -13,6 +13,11 @@ TORCH_LIBRARY(rltrain, m) {
       "lora_linear(Tensor x, Tensor w, Tensor? bias, Tensor a, Tensor b, float scale, float p=0.0, "
       "Tensor? row_keys=None, int layer=0) -> (Tensor, Tensor)");
 
+  // Rows of blocks of few bits (kernels/quant.h), uint8 [out, row bytes], and back: w [out, in]. quant is a
+  // number of rltrain.h. Only float32 is exact; bfloat16 is what products with rows take for the weight.
+  m.def("quantize(Tensor w, int quant) -> Tensor");
+  m.def("dequantize(Tensor rows, int quant, int columns, ScalarType dtype) -> Tensor");
+
   // Their gradients, from that of y [N, out]: of x; of w [out, in]; of x (undefined without needs_x), a and
   // b.
   m.def("linear_input_grad(Tensor grad, Tensor w) -> Tensor");

@@ -146,7 +146,7 @@ TEST(head_with_temperature_and_softcap) {
 TEST(head_with_weights_of_two_bytes) {
   Random random(73);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    // An odd width is widened, 777 is an odd number of logits.
+    // Widths and numbers of logits that are odd, too.
     for (const int64_t width : {33, 64}) {
       Problem p = random_problem(random, 150, width, 777, true);
       p.weight = p.weight.to(type);

@@ -160,6 +160,7 @@ func everyRun() map[string]resumable {
 			r.Epochs, r.Minibatches, r.DynamicSampling = 2, 2, true
 			r.KLCoef, r.KLType, r.KLTarget, r.KLHorizon = 0.1, "k3", 0.001, 100
 		}),
+		"tokens × grpo on 4 bits": ofTokens(newGRPO, quantizedToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
 		"tokens × grpo, trained adapter": ofTokens(newGRPO, trainedToken, 4, func(r *tokenRun) {
 			r.KLCoef, r.KLType, r.KLInReward, r.ReferenceEvery = 0.1, "k1", true, 3
 		}),

@@ -207,6 +207,22 @@ func tinyToken(t testing.TB, r int) *policy.CausalLM {
 	return p
 }
 
+// quantizedToken is tinyToken, wider, with weights of four bits below its adapter.
+func quantizedToken(t testing.TB, r int) *policy.CausalLM {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	dir := t.TempDir()
+	if err := policy.TinyModel(dir+"/tiny", 2, 64, 3); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", DType: "nf4", R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
 // trainedToken is one with an adapter that an earlier stage has trained.
 func trainedToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()

@@ -22,14 +22,18 @@ type Causal struct {
 	// Generation is generation_config.json.
 	Generation GenerationConfig
 
-	shared bool // the weights are another's
-	untied bool // a change made two of the embedding and the output layer, which are one in Dir
+	quants map[string]torch.QuantType // of quantised weights, by the names of their specs
+	shared bool                       // the weights are another's
+	untied bool                       // a change made two of the embedding and the output layer, which are one in Dir
 }
 
 // CausalOptions says how weights are held.
 type CausalOptions struct {
 	// DType of embedding and linear weights: "fp32", "bf16" or "fp16"; "" bf16 on a GPU that prefers it
-	// (see [torch.PrefersBF16]), else as stored. Norms, biases and learned positions are float32 always.
+	// (see [torch.PrefersBF16]), else as stored: the blocks of a GGUF file stay as they are where the core has
+	// their type (see [torch.QuantType]), and become bf16 elsewhere. "nf4" and "int8" quantise the layers' linear
+	// weights as they are read and keep the others as stored. Norms, biases and learned positions are float32
+	// always.
 	DType string
 	// Trainable makes every weight a float32 parameter in memory of its own.
 	Trainable bool
@@ -45,11 +49,9 @@ var dtypeOptions = map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16,
 // mapped, not copied: the files must not change while the model lives. Errors name the file, and
 // the field or tensor that is wrong.
 func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
-	if _, ok := dtypeOptions[o.DType]; !ok && o.DType != "" {
-		return nil, fmt.Errorf("transformers: dtype %.40q, want fp32, bf16 or fp16", o.DType)
-	}
-	if o.Trainable && o.DType != "" && o.DType != "fp32" {
-		return nil, fmt.Errorf("transformers: all weights are trained in float32: dtype %s is not possible", o.DType)
+	quant, err := o.check()
+	if err != nil {
+		return nil, err
 	}
 	config, err := LoadCausalConfig(dir)
 	if err != nil {
@@ -86,17 +88,15 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 			o.DType = "bf16"
 		}
 	}
-	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, Generation: generation, untied: untied}
+	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, Generation: generation, quants: map[string]torch.QuantType{}, untied: untied}
 	for _, spec := range config.TensorNames() {
 		if spec.Group == "tied" {
 			continue
 		}
-		v, err := o.load(files, names[spec.Name], spec, changes[spec.Name])
-		if err != nil {
+		if err := c.load(files, names[spec.Name], spec, changes[spec.Name], o, quant); err != nil {
 			c.Close()
 			return nil, err
 		}
-		c.Weights[spec.Name] = v
 		c.Parameters += spec.elements()
 	}
 	if err := c.build(); err != nil {
@@ -144,13 +144,41 @@ func (c *Causal) EOS() []int32 {
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Config.EOS, c.Generation.EOS))))
 }
 
-// load is one weight as the options want it.
+// load adds one weight to c as the options want it, quantised to quant unless that is "".
+func (c *Causal) load(files *safetensors.Model, name string, spec TensorSpec, change func([]float32), o CausalOptions, quant torch.QuantType) error {
+	stored, v, err := o.blocks(files, name, spec, change)
+	switch {
+	case err != nil:
+		return err
+	case stored != "":
+		quant = stored
+	default:
+		if v, err = o.load(files, name, spec, change); err != nil {
+			return err
+		}
+		if quant == "" || !spec.layer() {
+			c.Weights[spec.Name] = v
+			return nil
+		}
+		if v, err = quantize(v, spec, quant); err != nil {
+			return err
+		}
+	}
+	c.Weights[quantName(spec.Name, quant)] = v
+	c.quants[spec.Name] = quant
+	return nil
+}
+
+// load is one weight as the options want it, dense.
 func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSpec, change func([]float32)) (*torch.Var, error) {
 	_, entry, _ := files.Entry(name)
 	dtype := torch.F32
 	if spec.matrix() && !o.Trainable {
-		if dtype = dtypes[entry.DType]; o.DType != "" {
-			dtype = dtypeOptions[o.DType]
+		if dtype = dtypes[entry.DType]; packed(entry) {
+			dtype = torch.BF16
+		}
+		if asked, ok := dtypeOptions[o.DType]; ok {
+			dtype = asked
 		}
 	}
 	if !spec.Transposed && !o.Trainable && change == nil {

@@ -107,8 +107,8 @@ func TestLoadCausalRefuses(t *testing.T) {
 
 func TestLoadCausalOptionsRefused(t *testing.T) {
 	for want, o := range map[string]transformers.CausalOptions{
-		`dtype "int8", want fp32, bf16 or fp16`: {DType: "int8"},
-		"all weights are trained in float32":    {DType: "bf16", Trainable: true},
+		`dtype "int7", want fp32, bf16, fp16, nf4 or int8`: {DType: "int7"},
+		"all weights are trained in float32":               {DType: "bf16", Trainable: true},
 	} {
 		if _, err := transformers.LoadCausal(filepath.Join("testdata", "causal", "llama"), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)

@@ -23,7 +23,7 @@ type SaveOptions struct {
 	// trained. Those that LoadCausal changed must be changed again.
 	Change map[string]func(weight []float32)
 	// DType of the weights: "fp32", "bf16" or "fp16"; "" as the folder holds them, and float32
-	// where they were trained.
+	// where they were trained. Quantised weights are written dequantised.
 	DType string
 }
 
@@ -149,14 +149,18 @@ func (c *Causal) sources(files *safetensors.Model, change map[string]func([]floa
 // stored is the data of the weight name of the folder, as the file source describes holds it.
 func (c *Causal) stored(files *safetensors.Model, name string, spec TensorSpec, source safetensors.Source, change func([]float32)) ([]byte, error) {
 	_, entry, _ := files.Entry(name)
-	if change == nil && !c.Trainable && entry.DType == source.DType {
+	_, quantised := c.quants[spec.Name]
+	if change == nil && !c.Trainable && !quantised && entry.DType == source.DType {
 		return files.Bytes(name)
 	}
 	var data []float32
 	var err error
-	if c.Trainable {
+	switch {
+	case c.Trainable:
 		data, err = c.Weights[spec.Name].Read()
-	} else {
+	case quantised:
+		data, err = c.dequantized(spec)
+	default:
 		data, err = spec.read(files, name)
 	}
 	if err != nil {

@@ -58,9 +58,34 @@ type NewLabelModel struct {
 	Pooling string `option:"pooling" default:"auto" allowed:"auto,mean,family" needs:"!pretrained_model" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says. Of a language model the last token is read"`
 }
 
+// FrozenWeights says how a language model keeps the weights that are not trained.
+type FrozenWeights struct {
+	DType    string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"type of a language model's frozen weights; auto = bf16 on a GPU that multiplies in it, else as stored"`
+	Quantize string `option:"quantize" default:"none" allowed:"none,nf4,int8" help:"quantize a language model's frozen linear weights on loading and train the adapter on top (QLoRA): nf4 = 4 bits, int8 = 8 bits; products dequantize to bf16; CPU only"`
+}
+
+// Check refuses a dtype of weights that are quantized.
+func (o *FrozenWeights) Check() error {
+	if o.Quantize != "none" && o.DType != "auto" {
+		return wrong("quantize", "%s decides how weights are kept; drop dtype=%s", o.Quantize, o.DType)
+	}
+	return nil
+}
+
+// WeightType is how the weights are kept, as policy.Config.DType has it; "" = as the device prefers.
+func (o *FrozenWeights) WeightType() string {
+	switch {
+	case o.Quantize != "none":
+		return o.Quantize
+	case o.DType != "auto":
+		return o.DType
+	}
+	return ""
+}
+
 // TokenModel is a language model.
 type TokenModel struct {
-	DType string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"how frozen weights are kept; a GPU multiplies in their type, a CPU with AVX512-BF16 in bf16, others in fp32; auto = bf16 on a GPU that multiplies in it, else as stored"`
+	FrozenWeights
 	train.Checkpointing
 	Tuning string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"what is trained: an adapter, or all weights; auto = all weights of the model tiny, an adapter on any other"`
 	LoRA   LoRA   `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
@@ -73,7 +98,7 @@ func (o *TokenModel) Check() error {
 	if o.Hidden%32 != 0 {
 		return wrong("tiny_hidden", "%d is not a multiple of 32, the width of a head", o.Hidden)
 	}
-	return nil
+	return o.FrozenWeights.Check()
 }
 
 // Imitation is the supervised stage.
@@ -158,7 +183,7 @@ type RewardTraining struct {
 	HeadLearningRate float64 `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak learning rate of the score layer"`
 	Adapter
 	Pooling string `option:"pooling" default:"auto" allowed:"auto,mean,family" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says; a language model always uses its last token"`
-	DType   string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"type of a language model's frozen weights; auto = bf16 on a GPU that multiplies in it, else as stored"`
+	FrozenWeights
 	train.Checkpointing
 }
 

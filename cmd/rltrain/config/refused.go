@@ -18,9 +18,6 @@ const (
 var fixed = map[string]struct{ value, why string }{
 	"push_to_hub":               {"false", "nothing is uploaded; use false"},
 	"use_vllm":                  {"false", "is not supported yet: no vLLM is started; use false, or rollout_url=http://HOST:8000 of a server that runs"},
-	"use_qlora":                 {"false", "is not supported yet: there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
-	"load_in_4bit":              {"false", "there are no 4-bit weights; use false, and dtype=bf16 to save memory"},
-	"load_in_8bit":              {"false", "there are no 8-bit weights; use false, and dtype=bf16 to save memory"},
 	"optim":                     {"adamw_torch", "the optimiser is AdamW; use adamw_torch"},
 	"trust_remote_code":         {"false", "no code that comes with a model is run; use false"},
 	"importance_sampling_level": {"token", "ratios are those of tokens; use token"},
@@ -149,7 +146,7 @@ var refusedFamilies = []struct{ prefix, why string }{
 	{"vllm_", "no vLLM is started; write rollout_url=http://HOST:8000 of a server that runs"},
 	{"use_transformers_", ownEngine},
 	{"transformers_", ownEngine},
-	{"bnb_4bit_", "there are no 4-bit weights; write dtype=bf16 to save memory"},
+	{"bnb_4bit_", "4-bit weights are nf4 with float32 scales and multiply as bfloat16; write quantize=nf4"},
 	{"fsdp", undivided},
 	{"ddp_", "processes are started with torchrun, and gradients are added over gloo; there is nothing to set but dist_timeout"},
 	{"dataloader_", "rows are read ahead of their use; there is nothing to set"},

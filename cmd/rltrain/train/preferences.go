@@ -177,7 +177,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 		return err
 	}
 	made := adapter(o.Adapter, base, c.General.Seed)
-	made.MaxLength, made.Pooling, made.DType = o.MaxLength, unlessAuto(o.Pooling), unlessAuto(o.DType)
+	made.MaxLength, made.Pooling, made.DType = o.MaxLength, unlessAuto(o.Pooling), o.WeightType()
 	m, err := policy.NewRewardModel(made)
 	if err != nil {
 		return c.Errorf("model", "%v", err)

@@ -162,7 +162,7 @@ func adapter(o config.Adapter, on hub.Model, seed uint64) policy.Config {
 }
 
 // dtype is how weights are kept, "" as the device prefers.
-func (t *trainer) dtype() string { return unlessAuto(t.config.Tokens.DType) }
+func (t *trainer) dtype() string { return t.config.Tokens.WeightType() }
 
 // unlessAuto is the value of an option, "" for auto.
 func unlessAuto(value string) string {

@@ -9,7 +9,7 @@ namespace rlt::engine {
 
 PackedLinear::PackedLinear(const nn::LinearGroup& group)
     : group_(&group), layers_(group.layers()), panels_(group.panels()) {
-  in_ = layers_[0]->weight.size(1);
+  in_ = layers_[0]->in();
 }
 
 const char* PackedLinear::panel(int64_t p) const {

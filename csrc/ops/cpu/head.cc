@@ -105,7 +105,7 @@ struct Head {
     hidden = hidden_any.contiguous();
     if (multiplies_bf16(w)) {
       rounded = rounded_rows(hidden);
-      hidden = rounded.to(at::kFloat);  // products of bfloat16 have an even width, so nothing was added
+      hidden = rounded.narrow(1, 0, w.size(1)).to(at::kFloat).contiguous();
     }
     h = hidden.const_data_ptr<float>();
     bias = b ? b->const_data_ptr<float>() : nullptr;

@@ -1,0 +1,51 @@
+// Frozen weights of few bits. A row of a weight is stored by itself: blocks of values, each block with its
+// scale. Values are dequantised as the format says, then rounded to bfloat16, the type that all products with
+// quantised weights use: a quantised model computes the same bits as the bfloat16 model that it dequantises to.
+#pragma once
+
+#include <cstdint>
+
+namespace rlt {
+
+enum class Quant : int32_t {
+  kNone,
+  kInt8,  // one scale for each row: float32 absmax, then int8 q of each value. w = q·absmax/127
+  kNF4,   // float32 absmax, 32 bytes of two codes each, the first value in the high half. w = code[q]·absmax
+  // The blocks of GGUF.
+  kQ4_0,
+  kQ4_1,
+  kQ8_0,
+  kQ4_K,
+  kQ6_K,
+};
+
+struct QuantFormat {
+  Quant quant;
+  const char* name;  // as in the names of weights, "nf4"
+  int64_t values;    // of a block; 1: any number of values
+  int64_t bytes;     // of a block
+  int64_t header;    // bytes before the blocks of a row
+
+  // Bytes of a row of `in` values, 0 if blocks cannot hold that many.
+  int64_t row_bytes(int64_t in) const { return in % values == 0 ? header + in / values * bytes : 0; }
+};
+
+constexpr int kQuantFormats = 7;
+// All formats, in the order of Quant.
+const QuantFormat* quant_formats();
+// The format of a type other than kNone.
+inline const QuantFormat& format_of(Quant quant) { return quant_formats()[static_cast<int>(quant) - 1]; }
+
+// Quantises a row of `in` values. Only kInt8 and kNF4 can be written.
+bool can_quantize(Quant quant);
+void quantize_row(Quant quant, const float* x, int64_t in, uint8_t* row);
+
+// Writes the `in` values of a row: as float32 exactly as the format defines them, or rounded to bfloat16.
+void dequantize_row(Quant quant, const uint8_t* row, int64_t in, float* y);
+void dequantize_row(Quant quant, const uint8_t* row, int64_t in, uint16_t* y);
+
+// Writes count ≤ 16 rows as a panel of bfloat16 (kernels.h, multiply_bf16): rows of `in` values that begin
+// row_bytes apart, missing rows and an odd `in` filled up with zeros.
+void dequantize_panel(Quant quant, const uint8_t* rows, int64_t count, int64_t in, uint16_t* panel);
+
+}  // namespace rlt

@@ -1,0 +1,96 @@
+package transformers
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
+)
+
+// Quantizable are the dtypes of CausalOptions that quantise.
+var Quantizable = []torch.QuantType{torch.NF4, torch.Int8}
+
+// check refuses a DType that there is not or that does not fit. quant is the type that it quantises to, "" for none.
+func (o CausalOptions) check() (quant torch.QuantType, err error) {
+	for _, t := range Quantizable {
+		if string(t) == o.DType {
+			quant = t
+		}
+	}
+	if _, ok := dtypeOptions[o.DType]; !ok && quant == "" && o.DType != "" {
+		return "", fmt.Errorf("transformers: dtype %.40q, want fp32, bf16, fp16, nf4 or int8", o.DType)
+	}
+	if o.Trainable && o.DType != "" && o.DType != "fp32" {
+		return "", fmt.Errorf("transformers: all weights are trained in float32: dtype %s is not possible", o.DType)
+	}
+	if quant == "" {
+		return "", nil
+	}
+	device, err := torch.DeviceInUse()
+	if err == nil && device != "cpu" {
+		err = fmt.Errorf("transformers: %s weights run on the CPU only: load the model without quantisation on %s, or use --device cpu", quant, device)
+	}
+	return quant, err
+}
+
+// layer reports the weight of a block's linear layer, not of the embedding or the output layer.
+func (s TensorSpec) layer() bool { return s.matrix() && strings.HasPrefix(s.Name, "layers.") }
+
+// quantName is the core's name of a quantised weight.
+func quantName(name string, quant torch.QuantType) string {
+	return strings.TrimSuffix(name, "weight") + string(quant)
+}
+
+// packed reports a tensor that a GGUF file holds in blocks.
+func packed(e safetensors.Entry) bool { return e.Converted != nil && e.Converted.Tensor.Type.Packed() }
+
+// blocks are those of a layer's weight that a GGUF file holds in a type that the core has, as they are; "" where the
+// weight is stored in another way or wanted in another.
+func (o CausalOptions) blocks(files *safetensors.Model, name string, spec TensorSpec, change func([]float32)) (torch.QuantType, *torch.Var, error) {
+	_, entry, _ := files.Entry(name)
+	if !packed(entry) || !spec.layer() || spec.Transposed || change != nil || o.DType != "" || o.Trainable {
+		return "", nil, nil
+	}
+	quant := torch.QuantType(strings.ToLower(string(entry.Converted.Tensor.Type)))
+	if !quant.Known() {
+		return "", nil, nil
+	}
+	p, _ := files.Packed(name)
+	v, err := quant.Blocks(p.Blocks, spec.Shape[0], spec.Shape[1])
+	if err != nil {
+		return "", nil, fmt.Errorf("transformers: tensor %s: %w", name, err)
+	}
+	return quant, v, nil
+}
+
+// quantize takes the place of v by its rows of blocks.
+func quantize(v *torch.Var, spec TensorSpec, quant torch.QuantType) (*torch.Var, error) {
+	defer v.Close()
+	if in := spec.Shape[1]; quant.RowBytes(in) == 0 {
+		return nil, fmt.Errorf("transformers: %s has %d inputs, which %s cannot hold: it takes multiples of 64; use int8", spec.Name, in, quant)
+	}
+	rows, err := v.Quantize(quant)
+	if err != nil {
+		return nil, fmt.Errorf("transformers: quantising %s: %w", spec.Name, err)
+	}
+	return rows, nil
+}
+
+// Quantised are the types of the layers' linear weights, in order; none where they are not quantised.
+func (c *Causal) Quantised() []torch.QuantType {
+	return slices.Compact(slices.Sorted(maps.Values(c.quants)))
+}
+
+// dequantized is the weight of a quantised layer as products take it, in the shape of its spec.
+func (c *Causal) dequantized(spec TensorSpec) ([]float32, error) {
+	quant := c.quants[spec.Name]
+	dense, err := c.Weights[quantName(spec.Name, quant)].Dequantize(quant, spec.Shape[1], torch.BF16)
+	if err != nil {
+		return nil, err
+	}
+	defer dense.Close()
+	return dense.Read()
+}
