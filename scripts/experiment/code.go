@@ -46,7 +46,7 @@ type codeRun struct {
 // codeRow is a problem and how many tries at it were right.
 type codeRow struct {
 	Kind  string `json:"kind"`
-	Right int    `json:"right"`
+	Right int    `json:"correct"`
 }
 
 const (
@@ -178,7 +178,7 @@ func (e *codeExperiment) eval(ctx context.Context, r *codeRun, model, options st
 	r.CPUSeconds += cpu
 	var found struct {
 		Datasets []struct {
-			Rows []codeRow `json:"exercises_tried"`
+			Rows []codeRow `json:"problems_tried"`
 		}
 	}
 	if err := readJSON(out, &found); err != nil {

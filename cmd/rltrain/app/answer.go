@@ -12,12 +12,13 @@ import (
 func answerCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "answer",
-		Usage:     "compare an answer with the right one, and say why",
+		Usage:     "check whether two answers match, and show the rule that decided",
 		ArgsUsage: "GOLD ANSWER",
-		Description: `Prints "equal" or "different", both answers as they were read, and the rule that decided. By --answer-match math
-either may be a whole solution: its answer is looked for behind "the answer is", in \boxed{} and so on. Answers
-that begin with a minus go behind --: rltrain answer -- -3 '-\frac{6}{2}'`,
-		Flags:  []cli.Flag{&cli.StringFlag{Name: "answer-match", Usage: "rule of the comparison: math, numeric, exact or units", Value: string(answer.Math)}},
+		Description: `Prints "equal" or "different", both answers as parsed, and the rule that decided. With --answer-match math, either
+argument may be a full solution: rltrain finds the answer after "the answer is", in \boxed{} and so on.
+
+Put -- before answers that start with a minus: rltrain answer -- -3 '-\frac{6}{2}'`,
+		Flags:  []cli.Flag{&cli.StringFlag{Name: "answer-match", Usage: "comparison rule: math, numeric, exact or units", Value: string(answer.Math)}},
 		Action: compareAnswers,
 	}
 }

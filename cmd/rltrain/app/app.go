@@ -1,5 +1,5 @@
-// Package app is the program rltrain as a function, for programs of one's own: one that imports its own tasks,
-// algorithms and rewards, which register themselves, and calls Main has them beside the built-in ones.
+// Package app runs the command line of rltrain. A program that imports its own tasks, algorithms or rewards, which register
+// themselves, and calls [Main] has them next to the built-in ones.
 package app
 
 import (
@@ -28,19 +28,19 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// Exit codes beside shared.ExitUsage. A stop that the user asked for ends with 128 and the signal's number: 129, 130, 138 or 143.
+// Exit codes, besides shared.ExitUsage. A signal exits with 128 plus its number: 129, 130, 138 or 143.
 const (
 	exitFailure = 1
 	exitSignal  = 128
 )
 
-// Main runs the program with the arguments of the process, and ends the process.
+// Main runs rltrain with the arguments of the process and exits.
 func Main() {
 	os.Exit(Run(interruptible(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 }
 
-// Run is the program without its process: it returns the exit code and prints an error as one line. args are those of
-// os.Args.
+// Run runs rltrain and returns its exit code. It prints an error as one line. args starts with the name of the program, as
+// os.Args does.
 func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if values, ok := completeValue(args[1:]); ok {
 		for _, value := range values {
@@ -67,7 +67,7 @@ func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 	return code
 }
 
-// explain is the exit code of an error, and what to say about it.
+// explain returns the exit code and the message of an error.
 func explain(ctx context.Context, err error) (code int, message string) {
 	var usage *config.UsageError
 	var exit cli.ExitCoder
@@ -76,11 +76,11 @@ func explain(ctx context.Context, err error) (code int, message string) {
 	case err == nil:
 		return 0, ""
 	case errors.Is(err, run.ErrStopped) && errors.Is(err, syscall.EPIPE):
-		return exitSignal + int(syscall.SIGPIPE), "stopped, after saving: nobody reads the output any more; to go on, give the same command with --resume"
-	case errors.Is(err, syscall.EPIPE): // whoever read our output has had enough
+		return exitSignal + int(syscall.SIGPIPE), "stopped and saved: the output was closed; run the same command with --resume to continue"
+	case errors.Is(err, syscall.EPIPE): // the reader of the output has closed it
 		return 0, ""
 	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, run.ErrStopped):
-		return exitSignal + int(stop.signal), err.Error() + "; to go on, give the same command with --resume"
+		return exitSignal + int(stop.signal), err.Error() + "; run the same command with --resume to continue"
 	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, context.Canceled):
 		return exitSignal + int(stop.signal), stop.Error()
 	case errors.As(err, &usage):
@@ -94,9 +94,9 @@ func explain(ctx context.Context, err error) (code int, message string) {
 func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.App, error) {
 	app := &cli.App{
 		Name:  "rltrain",
-		Usage: "train text classifiers and language models, supervised and by reinforcement learning",
-		UsageText: `rltrain [train] [--option value ...]   train; rltrain train --help lists the options that matter most, --help-all all
-rltrain COMMAND --help                 explain a command`,
+		Usage: "fine-tune language models and text classifiers with supervised and reinforcement learning",
+		UsageText: `rltrain [train] [--option value ...]   train a model; rltrain train --help shows common options, --help-all shows all
+rltrain COMMAND --help                 show help for a command`,
 		Version: shared.Version,
 		Reader:  stdin, Writer: stdout, ErrWriter: stderr,
 		EnableBashCompletion: true,
@@ -109,9 +109,9 @@ rltrain COMMAND --help                 explain a command`,
 		}
 		app.Commands = append(app.Commands, c)
 	}
-	app.Commands = append(app.Commands, modelsCommand(), mergeCommand(), doctor.Command(), reportCommand(), replayCommand(), sandboxCommand(), bench.Command(), answerCommand(), completionCommand())
+	app.Commands = append(app.Commands, modelsCommand(), mergeCommand(), doctor.Command(), reportCommand(), rescoreCommand(), sandboxCommand(), bench.Command(), answerCommand(), completionCommand())
 	for _, c := range app.Commands {
-		// Otherwise a folder called help could not be an argument.
+		// Allows a folder called help as an argument.
 		c.HideHelpCommand = true
 	}
 	return app, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// compareResults is what compare writes to --output.
+// compareResults is the content of compare's --output for classifiers.
 type compareResults struct {
 	A          shared.LabelResults `json:"a"`
 	B          shared.LabelResults `json:"b"`
@@ -34,16 +34,19 @@ func compareCommand() (*cli.Command, error) {
 	}
 	return &cli.Command{
 		Name:      "compare",
-		Usage:     "measure two models on the same texts or exercises",
+		Usage:     "compare two models on the same data",
 		ArgsUsage: "DIR_A DIR_B",
-		Description: `Two classifiers on the same texts, or with --task NAME of exercises two language models on the same exercises.
-With --task preference --dataset PROMPTS --reward model:DIR two language models by what a reward model says of their answers
-to the same prompts, or with --reward rubric:FILE --judge DIR another language model.
-Differences are those of B from A, with 95 % intervals of a paired bootstrap over the texts or exercises.`,
+		Description: `Compares:
+  - two classifiers on the same texts
+  - two language models on the same problems, with --task NAME
+  - two language models by the rewards of their responses to the same prompts, with --task preference --dataset PROMPTS
+    and --reward model:DIR (a reward model) or --reward rubric:FILE --judge DIR (an LLM as judge)
+
+Differences are B - A, with 95 % intervals from a paired bootstrap over texts, problems or prompts.`,
 		Flags: joinFlags(flags, []cli.Flag{
-			shared.TaskFlag(slices.Concat(labelTasks(), exerciseTasks(), preferenceTasks())...), &cli.StringFlag{Name: "output", Usage: "write the figures to this JSON file too"},
-			&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact, units or math", DefaultText: "the task's own"},
-		}, more, exerciseFlags(), rewardFlags()),
+			shared.TaskFlag(slices.Concat(labelTasks(), problemTasks(), preferenceTasks())...), &cli.StringFlag{Name: "output", Usage: "write the results to this JSON file"},
+			answerMatchFlag(),
+		}, more, problemFlags(), rewardFlags()),
 		Action: compare,
 	}, nil
 }
@@ -54,7 +57,7 @@ func compare(c *cli.Context) error {
 		return compareRewards(c)
 	}
 	if !slices.Contains(labelTasks(), task) {
-		return compareExercises(c)
+		return compareProblems(c)
 	}
 	flags, err := rowFlags()
 	if err != nil {
@@ -116,7 +119,7 @@ func compare(c *cli.Context) error {
 	})
 }
 
-// matchLabels finds each of a's labels in b. The two must be the same set; dirs names the models.
+// matchLabels returns the index in b of each label of a. Both must have the same labels. dirs names the models in errors.
 func matchLabels(dirs, a, b []string) (order []int, err error) {
 	var parts []string
 	for i, sets := range [2][2][]string{{a, b}, {b, a}} {
@@ -131,7 +134,7 @@ func matchLabels(dirs, a, b []string) (order []int, err error) {
 		}
 	}
 	if len(parts) > 0 {
-		return nil, fmt.Errorf("the models do not have the same labels: %s", strings.Join(parts, "; "))
+		return nil, fmt.Errorf("the models have different labels: %s", strings.Join(parts, "; "))
 	}
 	for _, label := range a {
 		order = append(order, slices.Index(b, label))
@@ -139,7 +142,7 @@ func matchLabels(dirs, a, b []string) (order []int, err error) {
 	return order, nil
 }
 
-// shortList joins names, the first few of many.
+// shortList joins up to five names.
 func shortList(names []string) string {
 	const most = 5
 	if more := len(names) - most; more > 0 {
@@ -148,7 +151,7 @@ func shortList(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// reorder is p in another order of labels.
+// reorder returns p with its labels in the given order.
 func reorder(p []float32, order []int) []float32 {
 	out := make([]float32, len(p))
 	for i, from := range order {
@@ -157,7 +160,7 @@ func reorder(p []float32, order []int) []float32 {
 	return out
 }
 
-// String is the tables that compare prints.
+// String returns the tables that compare prints.
 func (r compareResults) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, split %s: %s\nA: %s\nB: %s\n\n", r.A.Dataset, r.A.Split, shared.Texts(r.A.N, max(r.A.Cut, r.B.Cut)), r.A.Model, r.B.Model)
@@ -177,7 +180,7 @@ func (r compareResults) String() string {
 	}{{"latency p50, ms", r.A.LatencyP50, r.B.LatencyP50}, {"latency p95, ms", r.A.LatencyP95, r.B.LatencyP95}} {
 		rows = append(rows, []string{f.name, fmt.Sprintf("%.2f", *f.a), fmt.Sprintf("%.2f", *f.b), fmt.Sprintf("%+.2f", *f.b-*f.a)})
 	}
-	b.WriteString(report.RenderTable([]string{"figure", "A", "B", "B - A", "95 % interval"}, rows) + "\n")
+	b.WriteString(report.RenderTable([]string{"metric", "A", "B", "B - A", "95 % CI"}, rows) + "\n")
 	rows = nil
 	f1 := map[string]float64{}
 	for _, class := range r.B.Classes {
@@ -187,6 +190,6 @@ func (r compareResults) String() string {
 		rows = append(rows, []string{class.Label, fmt.Sprintf("%.4f", class.F1), fmt.Sprintf("%.4f", f1[class.Label]),
 			fmt.Sprintf("%+.4f", f1[class.Label]-class.F1), report.Count(int64(class.Support))})
 	}
-	b.WriteString(report.RenderTable([]string{"F1 of class", "A", "B", "B - A", "texts"}, rows))
+	b.WriteString(report.RenderTable([]string{"F1 by class", "A", "B", "B - A", "texts"}, rows))
 	return b.String()
 }

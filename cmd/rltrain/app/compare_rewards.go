@@ -19,41 +19,41 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// rewardFlags are those of compare that go with a task of preferences.
+// rewardFlags are the flags of compare for preference tasks.
 func rewardFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "reward", Usage: "of preferences: what judges the answers, as in training: model:DIR, rubric:FILE, expr:'...', cmd:PROGRAM, each with =WEIGHT if wanted, joined by commas"},
-		&cli.StringFlag{Name: "judge", Usage: "of preferences: the language model that a rubric asks"},
+		&cli.StringFlag{Name: "reward", Usage: "preferences: rewards of the responses, as in training: model:DIR, rubric:FILE, expr:'...' or cmd:PROGRAM, each with an optional =WEIGHT, comma-separated"},
+		&cli.StringFlag{Name: "judge", Usage: "preferences: language model that scores by the rubric"},
 	}
 }
 
-// rewardComparison is two language models whose answers to the same prompts a reward judges.
+// rewardComparison compares two language models by the rewards of their responses to the same prompts.
 type rewardComparison struct {
 	A       string        `json:"a"`
 	B       string        `json:"b"`
 	Reward  string        `json:"reward"`
-	Prompts int           `json:"prompts"` // with an answer of each that has a reward
+	Prompts int           `json:"prompts"` // with rewards for both models
 	TooLong int           `json:"too_long"`
-	Failed  int           `json:"failed"`            // prompts without such an answer
-	Failure string        `json:"failure,omitempty"` // the first one
+	Failed  int           `json:"failed"`            // prompts whose reward failed
+	Failure string        `json:"failure,omitempty"` // first error
 	Mean    rl.Difference `json:"mean_reward"`
-	Wins    rl.Estimate   `json:"wins"` // share of the prompts at which B earns more; of equals half
+	Wins    rl.Estimate   `json:"wins"` // fraction of prompts where B scores higher; ties count half
 }
 
-// String is the table that compare prints.
+// String returns the table that compare prints.
 func (r rewardComparison) String() string {
-	text := fmt.Sprintf("%s prompts, judged by %s\nA: %s\nB: %s\n", report.Count(int64(r.Prompts)), r.Reward, r.A, r.B)
+	text := fmt.Sprintf("prompts=%s reward=%s\nA: %s\nB: %s\n", report.Count(int64(r.Prompts)), r.Reward, r.A, r.B)
 	if r.TooLong > 0 {
-		text += fmt.Sprintf("warning: %d prompts leave no room for an answer, and are left out\n", r.TooLong)
+		text += fmt.Sprintf("warning: skipped %d prompts that leave no room for a response\n", r.TooLong)
 	}
 	if r.Failed > 0 {
-		text += fmt.Sprintf("warning: %d prompts have no reward, and are left out; the first: %s\n", r.Failed, r.Failure)
+		text += fmt.Sprintf("warning: skipped %d prompts whose reward failed; first error: %s\n", r.Failed, r.Failure)
 	}
-	text += "\n" + report.RenderTable([]string{"figure", "A", "B", "B - A", "95 % interval"}, [][]string{differenceRow("mean reward", r.Mean)})
-	return text + fmt.Sprintf("\nB earns more than A at %.1f %% of the prompts [%.1f, %.1f], equals counted half\n", 100*r.Wins.Value, 100*r.Wins.Interval[0], 100*r.Wins.Interval[1])
+	text += "\n" + report.RenderTable([]string{"metric", "A", "B", "B - A", "95 % CI"}, [][]string{differenceRow("mean reward", r.Mean)})
+	return text + fmt.Sprintf("\nwin rate of B: %.1f %% (95 %% CI %.1f–%.1f; ties count half)\n", 100*r.Wins.Value, 100*r.Wins.Interval[0], 100*r.Wins.Interval[1])
 }
 
-// rewardRun is how the answers are made and judged.
+// rewardRun says how responses are sampled and scored.
 type rewardRun struct {
 	options policy.GenerateOptions
 	spec    string
@@ -62,7 +62,7 @@ type rewardRun struct {
 func newRewardRun(c *cli.Context) (run rewardRun, err error) {
 	run.spec = c.String("reward")
 	if run.spec == "" || c.String("dataset") == "" {
-		return run, shared.UsageErrorf("compare --task %s needs --dataset FILE with prompts, and --reward, which judges the answers", c.String("task"))
+		return run, shared.UsageErrorf("compare --task %s needs --dataset FILE with prompts, and --reward", c.String("task"))
 	}
 	o := policy.GenerateOptions{Samples: c.Int("n"), MaxNew: 256, Seed: 42, Sampling: torch.Sampling{Temperature: c.Float64("temperature"), TopP: c.Float64("top-p")}}
 	if o.Samples > 1 && !c.IsSet("temperature") {
@@ -70,19 +70,19 @@ func newRewardRun(c *cli.Context) (run rewardRun, err error) {
 	}
 	if text := c.String("max-new-tokens"); text != "" {
 		if o.MaxNew, err = strconv.Atoi(text); err != nil || o.MaxNew < 1 || o.MaxNew > 1<<20 {
-			return run, shared.UsageErrorf("--max-new-tokens: %q is no number from 1 to %d", text, 1<<20)
+			return run, shared.UsageErrorf("--max-new-tokens: %q is not a number from 1 to %d", text, 1<<20)
 		}
 	}
 	if text := c.String("seed"); text != "" {
 		if o.Seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return run, shared.UsageErrorf("--seed: %q is no number from 0", text)
+			return run, shared.UsageErrorf("--seed: %q is not a non-negative integer", text)
 		}
 	}
 	run.options = o
-	return run, checkTries(o.Samples, o.Sampling)
+	return run, checkSampling(o.Samples, o.Sampling)
 }
 
-// compareRewards has two language models answer the same prompts, and a reward judge the answers.
+// compareRewards scores the responses of two language models to the same prompts.
 func compareRewards(c *cli.Context) error {
 	flags, err := languageModelFlags()
 	if err != nil {
@@ -92,7 +92,7 @@ func compareRewards(c *cli.Context) error {
 	if err := onlyFlags(c, c.String("task"), names); err != nil {
 		return err
 	}
-	if err := twoFolders(c); err != nil {
+	if err := rejectModelFlags(c); err != nil {
 		return err
 	}
 	run, err := newRewardRun(c)
@@ -115,9 +115,9 @@ func (run rewardRun) compare(ctx context.Context, c *cli.Context) (r rewardCompa
 	defer list.Close()
 	switch judge, asks := c.String("judge"), list.Judged(); {
 	case asks != "" && judge == "":
-		return r, shared.UsageErrorf("--reward: %s asks a language model: name one with --judge", asks)
+		return r, shared.UsageErrorf("--reward: %s needs a language model; pass --judge DIR", asks)
 	case asks == "" && judge != "":
-		return r, shared.UsageErrorf("--judge: nothing in %s asks a language model", run.spec)
+		return r, shared.UsageErrorf("--judge: no reward of %s uses a judge", run.spec)
 	case judge != "":
 		if err := models.OpenJudge(judge, ""); err != nil {
 			return r, shared.UsageErrorf("--judge: %v", err)
@@ -161,13 +161,13 @@ func (run rewardRun) compare(ctx context.Context, c *cli.Context) (r rewardCompa
 		wins = append(wins, map[bool]float64{true: 1}[means[1] > means[0]]+map[bool]float64{true: 0.5}[means[1] == means[0]])
 	}
 	if r.Prompts = len(wins); r.Prompts == 0 {
-		return r, fmt.Errorf("none of %d prompts has answers of both models with a reward: %d leave no room for an answer; the first failure: %s", len(prompts), r.TooLong, r.Failure)
+		return r, fmt.Errorf("no prompt has rewards for both models: of %d prompts, %d leave no room for a response and %d rewards failed; first error: %s", len(prompts), r.TooLong, r.Failed, r.Failure)
 	}
 	r.Mean, r.Wins = rl.CompareMeans(earned[0], earned[1]), rl.MeanEstimate(wins)
 	return r, nil
 }
 
-// meanOf is the mean of the totals, all of which have to be there.
+// meanOf returns the mean total reward, or the first failure.
 func meanOf(scores reward.Scores) (float64, error) {
 	sum := 0.0
 	for _, one := range scores.Rewards {
@@ -181,7 +181,7 @@ func meanOf(scores reward.Scores) (float64, error) {
 	return sum / float64(len(scores.Total)), nil
 }
 
-// promptsOf reads the prompts of --dataset; answers beside them are left alone.
+// promptsOf reads the prompts of --dataset and ignores responses.
 func promptsOf(ctx context.Context, c *cli.Context) ([]chat.Content, error) {
 	rows, err := preferenceRows(ctx, c, c.String("dataset"), chat.PromptOnly, chat.Preference, chat.Unpaired)
 	if err != nil {
@@ -202,14 +202,14 @@ func promptsOf(ctx context.Context, c *cli.Context) ([]chat.Content, error) {
 	return prompts, nil
 }
 
-// answer has a model answer prompts; nil are the answers where there is no room for one.
+// answer samples a model's responses to prompts; nil for prompts that leave no room.
 func (run rewardRun) answer(ctx context.Context, c *cli.Context, model string, prompts []chat.Content) ([][]envs.Completion, error) {
 	p, err := loadLanguageModel(c, model, "")
 	if err != nil {
 		return nil, fmt.Errorf("loading %s: %w", model, err)
 	}
 	defer p.Close()
-	sampler, err := p.NewSampler(examSlots)
+	sampler, err := p.NewSampler(evalSlots)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (run rewardRun) answer(ctx context.Context, c *cli.Context, model string, p
 	return answers, err
 }
 
-// shownOf is a prompt as an episode shows it.
+// shownOf converts a prompt to an observation.
 func shownOf(prompt chat.Content) envs.Observation {
 	if !prompt.Conversational() {
 		return envs.Observation{Text: prompt.Text}

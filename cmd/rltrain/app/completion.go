@@ -13,7 +13,7 @@ import (
 func completionCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "completion",
-		Usage:     "print a script that completes commands and options: bash, zsh or fish",
+		Usage:     "print a shell completion script for bash, zsh or fish",
 		ArgsUsage: "SHELL",
 		Description: `bash: source <(rltrain completion bash)
 zsh:  source <(rltrain completion zsh)
@@ -28,7 +28,7 @@ fish: rltrain completion fish | source`,
 			case "fish":
 				script = fishCompletion
 			default:
-				return shared.UsageErrorf("completion: %q is none of bash, zsh and fish", shell)
+				return shared.UsageErrorf("completion: unknown shell %q; choose bash, zsh or fish", shell)
 			}
 			_, err := io.WriteString(c.App.Writer, script)
 			return err
@@ -36,8 +36,8 @@ fish: rltrain completion fish | source`,
 	}
 }
 
-// completeValue gives the values of the option that a shell wants completed: the last word but for the request itself.
-// ok is false where no option that takes a value is last; names of files are left to the shell.
+// completeValue returns values for the option before the completion request. ok is false if the last word is not an option
+// with known values; then the shell completes file names.
 func completeValue(args []string) (values []string, ok bool) {
 	n := len(args) - 1
 	if n < 1 || args[n] != "--generate-bash-completion" {
@@ -53,18 +53,18 @@ func completeValue(args []string) (values []string, ok bool) {
 	return config.Completions(args)
 }
 
-// bashCompletion asks the program itself. Where it has nothing to say, bash completes names of files.
+// bashCompletion asks rltrain for words; if there are none, bash completes file names.
 const bashCompletion = `_rltrain() {
   local word="${COMP_WORDS[COMP_CWORD]}"
   local asked=("${COMP_WORDS[@]:0:$COMP_CWORD}")
   [[ $word == "=" ]] && word=""
-  [[ $word == -* ]] && asked+=("${word/#--/-}") # after -- alone nothing is an option
+  [[ $word == -* ]] && asked+=("${word/#--/-}") # nothing after a bare -- is an option
   COMPREPLY=($(compgen -W "$("${asked[@]}" --generate-bash-completion 2> /dev/null)" -- "$word"))
 }
 complete -o bashdefault -o default -F _rltrain rltrain
 `
 
-// fishCompletion does the same.
+// fishCompletion does the same for fish.
 const fishCompletion = `function __rltrain_complete
   set -l words (commandline -opc)
   set -l word (commandline -ct)
@@ -75,7 +75,7 @@ const fishCompletion = `function __rltrain_complete
       set -a words $option
       set option $option=
     case '-*'
-      set -a words (string replace -r '^--' - -- $word) # after -- alone nothing is an option
+      set -a words (string replace -r '^--' - -- $word) # nothing after a bare -- is an option
   end
   set -l found $option(command $words --generate-bash-completion 2> /dev/null)
   if set -q found[1]

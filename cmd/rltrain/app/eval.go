@@ -30,38 +30,36 @@ func evalCommand() (*cli.Command, error) {
 	return &cli.Command{
 		Name:  "eval",
 		Usage: "measure a trained classifier on labelled texts, a language model on exercises, or answers that something else wrote",
-		Description: `Of a classifier, --model DIR: prints accuracy, F1, calibration (ECE over 15 bins, Brier) with 95 % intervals,
-figures of each class and the latency of one text, and writes logs/eval_results.json and plots/ in the folder eval of
-the model's: what its training measured stays. With --out-of-scope-label NAME the rows of that label have none of the
-model's: printed is how many of them are rejected, for being less sure of than a threshold, and how many others.
+		Description: `Classifier: rltrain eval --model DIR
+  Prints accuracy, F1, ECE (15 bins) and Brier score with 95 % intervals, metrics by class, and latency.
+  Writes DIR/eval/logs/eval_results.json and DIR/eval/plots/. With --out-of-scope-label NAME it also measures how
+  well low confidence rejects rows with that label.
 
-Of a language model, --task NAME of exercises --model DIR [--adapter DIR]: has it try each exercise --n times, all those
-of the files in --dataset FILE[,FILE...] where the task reads files, else --eval-samples of them. Prints and with
---output FILE writes how often one of k tries is right (pass@1 to pass@n, unbiased), how often the answer given most
-often is (majority@n), both with 95 % intervals of a bootstrap over the exercises, by kind where the task tells kinds,
-and writes the tries.
+Language model on problems: rltrain eval --task NAME --model DIR [--adapter DIR]
+  Samples --n answers to each problem of --dataset FILE[,FILE...], or to --eval-samples problems.
+  Prints pass@1 to pass@n (unbiased) and majority@n with 95 % intervals, by kind of problem. --output FILE also
+  saves the completions.
 
-Of answers, --task NAME --completions FILE: prints how many are right by each --answer-match and how they were
-found, and writes logs/eval_results.json. Rows of problems have question and answer, or problem and solution; rows of
-exercises with numbers have answer, a number.
+Completions from a file: rltrain eval --task NAME --completions FILE
+  Prints accuracy for every --answer-match, and how the answers were found. Rows have question and answer, or problem
+  and solution, or a number as answer. Writes logs/eval_results.json.
 
-Of preferences, --task preference --model DIR --dataset FILE: a policy's loss, accuracy, margin of the implicit rewards and
-mean log-probabilities of both sides, against --reference or an adapter's base model; of a reward model accuracy, margin
-and the calibration of P(chosen).
+Preference pairs: rltrain eval --task preference --model DIR --dataset FILE
+  Policy: loss, accuracy, reward margin and log-probs of both sides, against --reference or the adapter's base model.
+  Reward model: accuracy, margin and calibration of P(chosen).
 
-Of programs, --task code --dataset PROBLEMS --completions FILE: runs them in a sandbox against the problems' tests and
-prints pass@k (unbiased) and how they ended. Rows have task_id and completion; what the sandbox failed at is left out
-and counted.`,
+Programs from a file: rltrain eval --task code --dataset PROBLEMS --completions FILE
+  Runs the programs in a sandbox and prints pass@k (unbiased) and how they ended. Rows have task_id and completion.`,
 		Flags: joinFlags([]cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "trained classifier, or language model: a folder, such as models/intent_classifier_rl, or a name on the hub"},
+			&cli.StringFlag{Name: "model", Usage: "classifier or language model: a folder, such as models/intent_classifier_rl, or a Hugging Face id"},
 			shared.TaskFlag(evaluatedTasks()...),
-		}, flags, more, answerFlags(), preferenceFlags(), exerciseFlags(),
-			scopeFlags(), []cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in that of --model"}}),
+		}, flags, more, answerFlags(), preferenceFlags(), problemFlags(),
+			scopeFlags(), []cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in the folder of --model"}}),
 		Action: eval,
 	}, nil
 }
 
-// evaluatedTasks are the tasks that eval knows, the default one first.
+// evaluatedTasks lists the tasks of eval, the default one first.
 func evaluatedTasks() []string {
 	return tasksWhere(func(d envs.Definition) bool {
 		_, answers := d.Options().(envs.AnswerSource)
@@ -78,7 +76,7 @@ func eval(c *cli.Context) error {
 	}
 	for _, name := range []string{"completion-field", "output-rows"} {
 		if c.IsSet(name) {
-			return shared.UsageErrorf("--%s: applies only with --completions FILE", name)
+			return shared.UsageErrorf("--%s: needs --completions FILE", name)
 		}
 	}
 	task := c.String("task")
@@ -86,7 +84,7 @@ func eval(c *cli.Context) error {
 		return evalPreferences(c)
 	}
 	if !slices.Contains(labelTasks(), task) {
-		return evalExercises(c)
+		return evalProblems(c)
 	}
 	flags, err := rowFlags()
 	if err != nil {
@@ -110,9 +108,9 @@ func eval(c *cli.Context) error {
 		}
 		defer p.Close()
 		if _, err := os.Stat(dir); err != nil && c.String("output-dir") == "" {
-			return shared.UsageErrorf("eval --model %s, which is no folder, needs --output-dir DIR for its results", dir)
+			return shared.UsageErrorf("--model: %s is not a folder; pass --output-dir DIR for the results", dir)
 		}
-		outside, err := leaveOutOfScope(c, p, &chosen)
+		outside, err := splitOutOfScope(c, p, &chosen)
 		if err != nil {
 			return err
 		}
@@ -120,8 +118,8 @@ func eval(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		own := filepath.Join(dir, report.EvalFolder)
-		logs, plots := inFolder(c, own, "logs"), inFolder(c, own, "plots")
+		folder := filepath.Join(dir, report.EvalFolder)
+		logs, plots := inFolder(c, folder, "logs"), inFolder(c, folder, "plots")
 		if err := makeDirs(filepath.Dir(cmp.Or(c.String("output"), logs+"/x")), plots); err != nil {
 			return err
 		}
@@ -141,12 +139,12 @@ func eval(c *cli.Context) error {
 		if err := files.SaveJSON(path, results); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s, %s/reliability.png, %s/confusion.png\n", results, path, plots, plots)
+		_, err = fmt.Fprintf(c.App.Writer, "%s\nWrote %s, %s/reliability.png, %s/confusion.png\n", results, path, plots, plots)
 		return err
 	})
 }
 
-// evaluateLabels measures the policy that was loaded from dir.
+// evaluateLabels measures the classifier loaded from dir.
 func evaluateLabels(ctx context.Context, c *cli.Context, dir string, chosen chosenRows, p *policy.Classifier, examples policy.Examples) (shared.LabelResults, [][]float32, error) {
 	results := shared.LabelResults{Model: dir, Dataset: chosen.name, Split: chosen.split, Cut: examples.Cut}
 	probs, err := predictAll(ctx, c, "evaluating", p, examples.IDs)

@@ -21,7 +21,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// answerTasks are the tasks whose answers are scored from a file.
+// answerTasks lists the tasks that can score completions from a file.
 func answerTasks() []string {
 	return tasksWhere(func(d envs.Definition) bool {
 		_, ok := d.Options().(envs.AnswerSource)
@@ -29,28 +29,32 @@ func answerTasks() []string {
 	})
 }
 
-// answerMatches are the rules of comparison, in the order of the table.
+// answerMatches lists the comparison rules in the order of the table.
 var answerMatches = []answer.Match{answer.Exact, answer.Numeric, answer.Units, answer.Math}
 
-// answerFlags are those of eval that go with --completions.
+// answerFlags are the flags of eval for --completions.
 func answerFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "completions", Usage: "file of questions, right answers and completions that something else wrote"},
+		&cli.StringFlag{Name: "completions", Usage: "file of problems, answers and completions from any source"},
 		&cli.StringFlag{Name: "completion-field", Usage: "field of --completions with the completion", DefaultText: "completion"},
-		&cli.StringFlag{Name: "answer-match", Usage: "when an answer is right: numeric, exact, units or math", DefaultText: "the task's own"},
-		&cli.StringFlag{Name: "output", Usage: "file of the results", DefaultText: "logs/eval_results.json in --output-dir; none for a language model"},
-		&cli.StringFlag{Name: "output-rows", Usage: "file of JSON lines with both answers as they were read and the verdict, for each row of --completions"},
+		answerMatchFlag(),
+		&cli.StringFlag{Name: "output", Usage: "write the results to this JSON file", DefaultText: "logs/eval_results.json in --output-dir; none for a language model"},
+		&cli.StringFlag{Name: "output-rows", Usage: "JSON Lines file with the parsed answers and the verdict for each row of --completions"},
 	}
 }
 
-// answerResults is the content of logs/eval_results.json for completions from a file.
+func answerMatchFlag() cli.Flag {
+	return &cli.StringFlag{Name: "answer-match", Usage: "comparison rule: numeric, exact, units or math", DefaultText: "the task's default"}
+}
+
+// answerResults is logs/eval_results.json for completions from a file.
 type answerResults struct {
 	Task        string       `json:"task"`
 	Completions string       `json:"completions"`
 	Field       string       `json:"completion_field"`
 	Match       answer.Match `json:"answer_match"`
 	rl.AnswerScores
-	// Matches are the scores by each rule, that of Match among them.
+	// Matches has the scores by every rule, including Match.
 	Matches map[answer.Match]rl.AnswerScores `json:"matches"`
 }
 
@@ -60,7 +64,7 @@ func evalAnswers(c *cli.Context) error {
 		Task: c.String("task"), Completions: c.String("completions"), Field: "completion", Matches: map[answer.Match]rl.AnswerScores{},
 	}
 	if !slices.Contains(answerTasks(), results.Task) {
-		return shared.UsageErrorf("--completions: answers have a --task of their own: %s", strings.Join(answerTasks(), ", "))
+		return shared.UsageErrorf("--completions: choose a --task with answers: %s", strings.Join(answerTasks(), ", "))
 	}
 	for _, name := range c.FlagNames() {
 		if !slices.Contains([]string{"task", "completions", "completion-field", "answer-match", "output", "output-dir", "output-rows"}, name) {
@@ -69,7 +73,7 @@ func evalAnswers(c *cli.Context) error {
 	}
 	if c.IsSet("completion-field") {
 		if results.Field = c.String("completion-field"); results.Field == "" {
-			return shared.UsageErrorf("--completion-field: name the field")
+			return shared.UsageErrorf("--completion-field: the name is empty")
 		}
 	}
 	d, err := envs.Find(results.Task)
@@ -106,7 +110,7 @@ func evalAnswers(c *cli.Context) error {
 	output := c.String("output")
 	switch {
 	case output != "" && c.String("output-dir") != "":
-		return shared.UsageErrorf("--output and --output-dir both say where the results go; keep one")
+		return shared.UsageErrorf("--output and --output-dir conflict; keep one")
 	case output == "":
 		output = filepath.Join(c.String("output-dir"), "logs", "eval_results.json")
 	}
@@ -116,7 +120,7 @@ func evalAnswers(c *cli.Context) error {
 	if err := files.SaveJSON(output, results); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s\n", results, output)
+	_, err = fmt.Fprintf(c.App.Writer, "%s\nWrote %s\n", results, output)
 	return err
 }
 
@@ -129,10 +133,10 @@ type answerRow struct {
 	Tier       string `json:"tier"`   // how it was found
 	GoldRead   string `json:"gold_read"`
 	AnswerRead string `json:"answer_read"`
-	Rule       string `json:"rule"` // that decided
+	Rule       string `json:"rule"` // the rule that decided
 }
 
-// saveAnswerRows writes how each completion was judged.
+// saveAnswerRows writes the verdict on each completion.
 func saveAnswerRows(path string, judges []envs.Verifier, match answer.Match) error {
 	if err := makeDirs(filepath.Dir(path)); err != nil {
 		return err
@@ -157,22 +161,22 @@ func saveAnswerRows(path string, judges []envs.Verifier, match answer.Match) err
 	return nil
 }
 
-// String is the tables that eval prints.
+// String returns the tables that eval prints.
 func (r answerResults) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, task %s: %s answers, %.1f %% in the form asked for, judged by match %s\n\n",
+	fmt.Fprintf(&b, "%s: task=%s n=%s format_rate=%.1f%% answer_match=%s\n\n",
 		r.Completions, r.Task, report.Count(int64(r.N)), 100*r.FormatRate, r.Match)
 	var rows [][]string
 	for _, match := range answerMatches {
 		s := r.Matches[match]
 		rows = append(rows, []string{string(match), report.Count(int64(s.Correct)), fmt.Sprintf("%.4f", s.Accuracy),
-			fmt.Sprintf("%.4f to %.4f", s.Interval[0], s.Interval[1])})
+			fmt.Sprintf("%.4f–%.4f", s.Interval[0], s.Interval[1])})
 	}
-	b.WriteString(report.RenderTable([]string{"match", "correct", "accuracy", "95 % interval"}, rows) + "\n")
+	b.WriteString(report.RenderTable([]string{"match", "correct", "accuracy", "95 % CI"}, rows) + "\n")
 	rows = nil
 	for _, tier := range slices.Sorted(maps.Keys(r.Tiers)) {
 		rows = append(rows, []string{tier, fmt.Sprintf("%.4f", r.Tiers[tier])})
 	}
-	b.WriteString(report.RenderTable([]string{"answer found by", "share"}, rows))
+	b.WriteString(report.RenderTable([]string{"answer found by", "fraction"}, rows))
 	return b.String()
 }

@@ -20,25 +20,25 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// preferenceFlags are those of eval that go with a task of preferences.
+// preferenceFlags are the flags of eval for preference tasks.
 func preferenceFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "reference", Usage: "of preferences: the policy that losses refer to", DefaultText: "an adapter's base model"},
-		&cli.StringFlag{Name: "loss-type", Value: "sigmoid", Usage: "of preferences: sigmoid, ipo, hinge, robust, apo_zero, apo_down, cpo, simpo, orpo, sft or kto"},
-		&cli.Float64Flag{Name: "beta", Value: 0.1, Usage: "of preferences: as in training"},
-		&cli.Float64Flag{Name: "label-smoothing", Usage: "of preferences: as in training"},
-		&cli.Float64Flag{Name: "simpo-gamma", Value: 0.5, Usage: "of preferences: as in training"},
-		&cli.Float64Flag{Name: "cpo-alpha", Value: 1, Usage: "of preferences: as in training"},
-		&cli.IntFlag{Name: "max-length", Value: 1024, Usage: "of preferences: tokens of a prompt with an answer at most"},
+		&cli.StringFlag{Name: "reference", Usage: "preferences: reference policy", DefaultText: "the adapter's base model"},
+		&cli.StringFlag{Name: "loss-type", Value: "sigmoid", Usage: "preferences: sigmoid, ipo, hinge, robust, apo_zero, apo_down, cpo, simpo, orpo, sft or kto"},
+		&cli.Float64Flag{Name: "beta", Value: 0.1, Usage: "preferences: beta of the loss"},
+		&cli.Float64Flag{Name: "label-smoothing", Usage: "preferences: label smoothing, in [0, 0.5)"},
+		&cli.Float64Flag{Name: "simpo-gamma", Value: 0.5, Usage: "preferences: target margin of simpo"},
+		&cli.Float64Flag{Name: "cpo-alpha", Value: 1, Usage: "preferences: weight of the NLL loss of cpo"},
+		&cli.IntFlag{Name: "max-length", Value: 1024, Usage: "preferences: maximum tokens of prompt and response"},
 	}
 }
 
-// preferenceTasks are the tasks of preferences.
+// preferenceTasks lists the preference tasks.
 func preferenceTasks() []string {
 	return tasksWhere(func(d envs.Definition) bool { return d.Preferences })
 }
 
-// preferenceResults is what eval writes of a policy.
+// preferenceResults is the content of eval's --output for a policy.
 type preferenceResults struct {
 	Model     string  `json:"model"`
 	Reference string  `json:"reference,omitempty"`
@@ -46,18 +46,18 @@ type preferenceResults struct {
 	Loss      string  `json:"loss_type"`
 	Beta      float64 `json:"beta"`
 	evaluate.PreferenceScores
-	Cut     int `json:"cut"`     // rows with answers cut at their ends
+	Cut     int `json:"cut"`     // rows with truncated responses
 	Dropped int `json:"dropped"` // rows that are too long
-	Equal   int `json:"equal"`   // rows whose answers are the same
-	Null    int `json:"null"`    // rows without a text
+	Equal   int `json:"equal"`   // rows with equal responses
+	Null    int `json:"null"`    // rows with null instead of a text
 }
 
-// String is what eval prints.
+// String returns the text that eval prints.
 func (r preferenceResults) String() string {
-	return fmt.Sprintf("%s on %s, loss %s, beta %g: %s%s\n", r.Model, r.Dataset, r.Loss, r.Beta, r.PreferenceScores, leftOutOf(r.Cut, r.Dropped, r.Equal, r.Null))
+	return fmt.Sprintf("%s on %s, loss_type=%s beta=%g: %s%s\n", r.Model, r.Dataset, r.Loss, r.Beta, r.PreferenceScores, skippedRows(r.Cut, r.Dropped, r.Equal, r.Null))
 }
 
-// rewardResults is what eval writes of a reward model.
+// rewardResults is the content of eval's --output for a reward model.
 type rewardResults struct {
 	Model   string `json:"model"`
 	Dataset string `json:"dataset"`
@@ -67,28 +67,28 @@ type rewardResults struct {
 	Null    int `json:"null"`
 }
 
-// String is what eval prints.
+// String returns the text that eval prints.
 func (r rewardResults) String() string {
-	return fmt.Sprintf("%s on %s: %s; the longer answer is the better one in %.1f %%%s\n", r.Model, r.Dataset, r.RewardScores, 100*r.Longer.Value, leftOutOf(0, r.Dropped, r.Equal, r.Null))
+	return fmt.Sprintf("%s on %s: %s; chosen response is the longer one in %.1f %%%s\n", r.Model, r.Dataset, r.RewardScores, 100*r.Longer.Value, skippedRows(0, r.Dropped, r.Equal, r.Null))
 }
 
-func leftOutOf(cut, dropped, equal, null int) string {
+func skippedRows(cut, dropped, equal, null int) string {
 	text := ""
 	for _, one := range []struct {
 		n    int
 		what string
 	}{
-		{cut, "with answers cut at their ends"}, {dropped, "left out because they are too long"},
-		{equal, "left out because their answers are the same"}, {null, "left out because they have null instead of a text"},
+		{cut, "truncated responses of %d rows"}, {dropped, "skipped %d rows longer than --max-length"},
+		{equal, "skipped %d rows with equal responses"}, {null, "skipped %d rows with null instead of a text"},
 	} {
 		if one.n > 0 {
-			text += fmt.Sprintf("\n%d rows %s", one.n, one.what)
+			text += "\n" + fmt.Sprintf(one.what, one.n)
 		}
 	}
 	return text
 }
 
-// evalPreferences measures a policy, or a reward model, on preferences.
+// evalPreferences measures a policy or a reward model on preference pairs.
 func evalPreferences(c *cli.Context) error {
 	model, data := c.String("model"), c.String("dataset")
 	flags, err := languageModelFlags()
@@ -107,7 +107,7 @@ func evalPreferences(c *cli.Context) error {
 	}
 	switch known := a.Known(); {
 	case !slices.Contains(known, a.Losses[0]):
-		return shared.UsageErrorf("--loss-type: %q is none of %s", a.Losses[0], strings.Join(known, ", "))
+		return shared.UsageErrorf("--loss-type: %q is not one of %s", a.Losses[0], strings.Join(known, ", "))
 	case !(a.Beta > 0 && a.Beta <= 1e6):
 		return shared.UsageErrorf("--beta: %v is out of range; it must be above 0", a.Beta)
 	case !(a.Smoothing >= 0 && a.Smoothing < 0.5):
@@ -128,7 +128,7 @@ func evalPreferences(c *cli.Context) error {
 	})
 }
 
-// preferenceRows are the rows of a file, of all its parts.
+// preferenceRows returns the validation rows of --dataset, or all rows if it has no splits.
 func preferenceRows(ctx context.Context, c *cli.Context, name string, formats ...chat.Format) (iter.Seq2[chat.Example, error], error) {
 	client, done := shared.HubOf(c)
 	defer done()
@@ -150,7 +150,7 @@ func preferenceRows(ctx context.Context, c *cli.Context, name string, formats ..
 func evalReward(ctx context.Context, c *cli.Context, model, data, output string) error {
 	for _, name := range append(flagNames(preferenceFlags()), "adapter", "dtype", "bf16") {
 		if c.IsSet(name) {
-			return shared.UsageErrorf("--%s: does not apply to a reward model, which %s is", name, model)
+			return shared.UsageErrorf("--%s: does not apply; %s is a reward model", name, model)
 		}
 	}
 	client, done := shared.HubOf(c)
@@ -184,9 +184,9 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 	refers := a.Needs().Reference
 	switch {
 	case !refers && r.Reference != "":
-		return shared.UsageErrorf("--reference: loss %s has none", r.Loss)
+		return shared.UsageErrorf("--reference: loss %s uses no reference policy", r.Loss)
 	case refers && r.Reference == "" && !p.Trainable():
-		return shared.UsageErrorf("--model %s is no adapter: name the policy that loss %s refers to with --reference DIR", r.Model, r.Loss)
+		return shared.UsageErrorf("--model: %s is not an adapter; pass --reference DIR, which loss %s needs", r.Model, r.Loss)
 	}
 	formats := []chat.Format{chat.Preference}
 	if a.Unpaired() {
@@ -215,7 +215,7 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 			}
 			defer other.Close()
 			if other.VocabSize() != p.VocabSize() {
-				return shared.UsageErrorf("--reference: %s has %d tokens, %s has %d: it is another model's", r.Reference, other.VocabSize(), r.Model, p.VocabSize())
+				return shared.UsageErrorf("--reference: %s has %d tokens, %s has %d; choose a model with the same tokenizer", r.Reference, other.VocabSize(), r.Model, p.VocabSize())
 			}
 			reference, base = other, false
 		}

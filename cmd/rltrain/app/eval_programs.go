@@ -24,7 +24,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// programTasks are the tasks whose answers are programs.
+// programTasks lists the tasks whose answers are programs.
 func programTasks() []string {
 	return tasksWhere(func(d envs.Definition) bool {
 		_, ok := d.Options().(envs.ProgramSource)
@@ -32,22 +32,22 @@ func programTasks() []string {
 	})
 }
 
-// programResults is the content of the results file for programs from a file.
+// programResults is logs/eval_results.json for programs from a file.
 type programResults struct {
 	Task        string `json:"task"`
 	Dataset     string `json:"dataset"`
 	Completions string `json:"completions"`
 	Problems    int    `json:"problems"`  // in the data set
-	Attempted   int    `json:"attempted"` // of them, by completions that were judged
-	N           int    `json:"n"`         // completions that were judged
+	Attempted   int    `json:"attempted"` // problems with a completion that ran
+	N           int    `json:"n"`         // completions that ran
 	Passed      int    `json:"passed"`
-	// PassAt is the mean over the problems with at least k completions of the unbiased estimate, by "pass@k".
+	// PassAt has the unbiased estimates by "pass@k", for every k that all problems have completions for.
 	PassAt map[string]float64 `json:"pass_at"`
 	Pass1  float64            `json:"pass@1"`
-	// TestRate is the mean over problems of the share of tests that the best completion passes.
+	// TestRate is the fraction of tests that the best completion passes, averaged over problems.
 	TestRate float64        `json:"test_rate"`
 	Classes  map[string]int `json:"classes"`
-	Excluded int            `json:"sandbox_errors"` // completions of which nothing is known, because the sandbox failed
+	Excluded int            `json:"sandbox_errors"` // completions that the sandbox failed to run
 	Failure  string         `json:"sandbox_error,omitempty"`
 }
 
@@ -62,7 +62,7 @@ type programRow struct {
 	Message string  `json:"message,omitempty"`
 }
 
-// atKs are the k of pass@k.
+// atKs lists the k of pass@k.
 var atKs = []int{1, 2, 4, 5, 6, 8, 10, 16, 100}
 
 // evalPrograms runs the programs of a file.
@@ -77,7 +77,7 @@ func evalPrograms(c *cli.Context) error {
 	}
 	t := &programTally{
 		programResults: programResults{Task: c.String("task"), Dataset: c.String("dataset"), Completions: c.String("completions"), Classes: map[string]int{}, PassAt: map[string]float64{}},
-		tries:          map[string][]bool{}, shares: map[string]float64{},
+		passes:         map[string][]bool{}, rates: map[string]float64{},
 	}
 	var lines bytes.Buffer
 	rows := json.NewEncoder(&lines)
@@ -90,10 +90,10 @@ func evalPrograms(c *cli.Context) error {
 	}
 	t.Problems, err = task.(envs.ProgramSource).Programs(c.Context, envs.Setup{EvalOnly: true}, t.Completions, cmp.Or(c.String("completion-field"), "completion"), each)
 	if err := cmp.Or(err, failed); err != nil {
-		return optionFault(err)
+		return usageFault(err)
 	}
 	if t.N == 0 {
-		return fmt.Errorf("none of %d programs could be judged; the first: %s", t.Excluded, t.Failure)
+		return fmt.Errorf("the sandbox ran none of %d programs; first error: %s", t.Excluded, t.Failure)
 	}
 	t.score()
 	if path := c.String("output-rows"); path != "" {
@@ -107,11 +107,11 @@ func evalPrograms(c *cli.Context) error {
 	if err := files.SaveJSON(output, t.programResults); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.App.Writer, "%s\nWritten: %s\n", t.programResults, output)
+	_, err = fmt.Fprintf(c.App.Writer, "%s\nWrote %s\n", t.programResults, output)
 	return err
 }
 
-// programOptions are the task's options as the command line sets them. An option that does not apply is an error.
+// programOptions returns the task's options from the command line. An option that does not apply is an error.
 func programOptions(c *cli.Context) (any, error) {
 	d, err := envs.Find(c.String("task"))
 	if err != nil {
@@ -129,36 +129,36 @@ func programOptions(c *cli.Context) (any, error) {
 		}
 	}
 	o := d.Options()
-	return o, optionFault(settings.Set(o))
+	return o, usageFault(settings.Set(o))
 }
 
-// optionFault is err as a fault of the command line, where it names an option.
-func optionFault(err error) error {
+// usageFault converts an error that names an option to a usage error.
+func usageFault(err error) error {
 	if wrong := (*envs.OptionError)(nil); errors.As(err, &wrong) {
 		return shared.UsageErrorf("%s: %v", options.Flag(wrong.Option), wrong.Err)
 	}
 	return err
 }
 
-// programOutput is the file that the results go to; it can be written.
+// programOutput returns the path of the results file after checking that it is writable.
 func programOutput(c *cli.Context) (string, error) {
 	output := c.String("output")
 	switch {
 	case output != "" && c.String("output-dir") != "":
-		return "", shared.UsageErrorf("--output and --output-dir both say where the results go; keep one")
+		return "", shared.UsageErrorf("--output and --output-dir conflict; keep one")
 	case output == "":
 		output = filepath.Join(c.String("output-dir"), "logs", "eval_results.json")
 	}
 	return output, newResults(output)
 }
 
-// programProgress returns a function that shows how many programs have run.
+// programProgress returns a function that shows the progress.
 func programProgress(c *cli.Context) func(envs.Program) {
 	console := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now)
 	var bar *report.Bar
 	return func(p envs.Program) {
 		if bar == nil {
-			bar = console.Bar("running", "programs", 0, p.Rows)
+			bar = console.Bar("eval", "programs", 0, p.Rows)
 		}
 		bar.Set(p.Row, "")
 		if p.Row == p.Rows {
@@ -167,11 +167,11 @@ func programProgress(c *cli.Context) func(envs.Program) {
 	}
 }
 
-// programTally collects what came of each program.
+// programTally collects the outcome of each program.
 type programTally struct {
 	programResults
-	tries  map[string][]bool  // by problem: which completions pass
-	shares map[string]float64 // by problem: share of the tests that the best completion passes
+	passes map[string][]bool  // by problem: whether each completion passes
+	rates  map[string]float64 // by problem: fraction of tests that the best completion passes
 }
 
 // add counts a program and returns its row.
@@ -184,8 +184,8 @@ func (t *programTally) add(p envs.Program) programRow {
 	}
 	tests := p.Info.Tests
 	row.Class, row.Passed, row.Total, row.Seconds = tests.Class, tests.Passed, tests.Total, tests.Seconds
-	t.tries[p.Problem] = append(t.tries[p.Problem], p.Info.Correct)
-	t.shares[p.Problem] = max(t.shares[p.Problem], float64(tests.Passed)/float64(max(1, tests.Total)))
+	t.passes[p.Problem] = append(t.passes[p.Problem], p.Info.Correct)
+	t.rates[p.Problem] = max(t.rates[p.Problem], float64(tests.Passed)/float64(max(1, tests.Total)))
 	t.Classes[tests.Class]++
 	t.N++
 	if p.Info.Correct {
@@ -194,41 +194,41 @@ func (t *programTally) add(p envs.Program) programRow {
 	return row
 }
 
-// score makes the figures of what came of each problem's completions.
+// score computes the metrics from the outcomes.
 func (t *programTally) score() {
-	t.Attempted = len(t.tries)
-	names := slices.Sorted(maps.Keys(t.tries)) // sums are the same each time
+	t.Attempted = len(t.passes)
+	names := slices.Sorted(maps.Keys(t.passes)) // sums are reproducible
 	for _, k := range atKs {
 		sum, n := 0.0, 0
 		for _, name := range names {
-			all := t.tries[name]
+			all := t.passes[name]
 			if len(all) < k {
 				continue
 			}
-			right := 0
+			passed := 0
 			for _, ok := range all {
 				if ok {
-					right++
+					passed++
 				}
 			}
-			sum += rl.PassAt(len(all), right, k)
+			sum += rl.PassAt(len(all), passed, k)
 			n++
 		}
-		if n > 0 && n == len(t.tries) {
+		if n > 0 && n == len(t.passes) {
 			t.PassAt[fmt.Sprintf("pass@%d", k)] = sum / float64(n)
 		}
 	}
 	t.Pass1 = t.PassAt["pass@1"]
 	for _, name := range names {
-		t.TestRate += t.shares[name]
+		t.TestRate += t.rates[name]
 	}
 	t.TestRate /= float64(len(names))
 }
 
-// String is what eval prints.
+// String returns the text that eval prints.
 func (r programResults) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d of %d programs pass, for %d of %d problems\n", r.Completions, r.Passed, r.N, r.Attempted, r.Problems)
+	fmt.Fprintf(&b, "%s: %d of %d programs pass (%d of %d problems)\n", r.Completions, r.Passed, r.N, r.Attempted, r.Problems)
 	var rows [][]string
 	for _, k := range atKs {
 		name := fmt.Sprintf("pass@%d", k)
@@ -236,16 +236,16 @@ func (r programResults) String() string {
 			rows = append(rows, []string{name, fmt.Sprintf("%.4f", value)})
 		}
 	}
-	rows = append(rows, []string{"tests passed by the best", fmt.Sprintf("%.4f", r.TestRate)})
-	b.WriteString(report.RenderTable([]string{"figure", "value"}, rows))
-	b.WriteString("\nhow they ended: " + classes(r.Classes))
+	rows = append(rows, []string{"tests passed, best program", fmt.Sprintf("%.4f", r.TestRate)})
+	b.WriteString(report.RenderTable([]string{"metric", "value"}, rows))
+	b.WriteString("\noutcomes: " + classes(r.Classes))
 	if r.Excluded > 0 {
-		fmt.Fprintf(&b, "\nwarning: the sandbox failed for %d programs, which are left out; the first: %s", r.Excluded, r.Failure)
+		fmt.Fprintf(&b, "\nwarning: skipped %d programs that the sandbox failed to run; first error: %s", r.Excluded, r.Failure)
 	}
 	return b.String()
 }
 
-// classes says how many programs ended in which way.
+// classes formats the number of programs by outcome.
 func classes(counts map[string]int) string {
 	var all []string
 	for _, class := range slices.Sorted(maps.Keys(counts)) {

@@ -22,7 +22,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// languageModelFlags choose a language model and how it computes.
+// languageModelFlags select a language model, its data type and device.
 func languageModelFlags() ([]cli.Flag, error) {
 	flags, err := config.Flags("threads", "device")
 	if err != nil {
@@ -31,17 +31,17 @@ func languageModelFlags() ([]cli.Flag, error) {
 	return append([]cli.Flag{
 		&cli.StringFlag{Name: "model", Usage: "language model: smollm2, a model or adapter folder, a GGUF file, or org/name on the Hugging Face Hub"},
 		ggufFlag(),
-		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder, or a name on the hub"},
-		&cli.StringFlag{Name: "dtype", Usage: "how weights are kept: fp32, bf16 or fp16; a GPU multiplies in their type, a CPU with AVX512-BF16 in bf16, others in fp32", DefaultText: "bf16 on a GPU that multiplies in it, else as stored"},
-		&cli.BoolFlag{Name: "bf16", Usage: "the same as --dtype bf16"},
+		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder or a Hugging Face id"},
+		&cli.StringFlag{Name: "dtype", Usage: "data type of weights: fp32, bf16 or fp16; GPUs and CPUs with AVX512-BF16 also compute in bf16, other CPUs in fp32", DefaultText: "bf16 on GPUs that support it, else as stored"},
+		&cli.BoolFlag{Name: "bf16", Usage: "alias for --dtype bf16"},
 	}, flags...), nil
 }
 
-// languageModel loads what languageModelFlags name.
+// languageModel loads the model of languageModelFlags.
 func languageModel(c *cli.Context) (*policy.CausalLM, error) {
 	name := c.String("model")
 	if name == "" {
-		return nil, shared.UsageErrorf("%s needs --model DIR, the folder of a language model or of an adapter", c.Command.Name)
+		return nil, shared.UsageErrorf("%s needs --model: the folder of a language model or adapter, or a Hugging Face id", c.Command.Name)
 	}
 	p, err := loadLanguageModel(c, name, c.String("adapter"))
 	if err != nil {
@@ -50,12 +50,12 @@ func languageModel(c *cli.Context) (*policy.CausalLM, error) {
 	return p, nil
 }
 
-// loadLanguageModel loads a language model, with an adapter if one is named, as the flags say.
+// loadLanguageModel loads a language model and, if adapter is not "", its adapter.
 func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.CausalLM, error) {
 	dtype := c.String("dtype")
 	if c.Bool("bf16") {
 		if dtype != "" && dtype != "bf16" {
-			return nil, shared.UsageErrorf("--bf16 and --dtype %s disagree; keep one", dtype)
+			return nil, shared.UsageErrorf("--bf16 and --dtype %s conflict; keep one", dtype)
 		}
 		dtype = "bf16"
 	}
@@ -64,9 +64,9 @@ func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.CausalLM, 
 	p, err := policy.LoadCausalLM(c.Context, client, name, adapter, dtype, false)
 	if err != nil {
 		if policy.IsClassifierFolder(name) {
-			return nil, shared.UsageErrorf("%s is a classifier: rltrain predict and rltrain eval work with it", name)
+			return nil, shared.UsageErrorf("%s is a classifier; use rltrain predict or rltrain eval", name)
 		}
-		return nil, fmt.Errorf("%w%s", err, stagesIn(name))
+		return nil, fmt.Errorf("%w%s", err, suggestStage(name))
 	}
 	return p, nil
 }
@@ -78,29 +78,31 @@ func generateCommand() (*cli.Command, error) {
 	}
 	return &cli.Command{
 		Name:  "generate",
-		Usage: "complete prompts with a language model",
-		Description: `Rows of --input have a prompt (text), prompt_ids or messages; a row of output has completion, completion_ids,
-logprobs (of the model's own distribution), finish_reason (stop or length) and what the input row had, in the
-order of the input. What is finished when the command is stopped stays in FILE.partial, and --resume goes on with
-it. Without --input each line of standard input is a prompt, and its completion is printed as it is written.
+		Usage: "generate completions with a language model",
+		Description: `With --input FILE, rows have a prompt (text), prompt_ids or messages. Output rows keep the fields and the order of the
+input and add completion, completion_ids, logprobs (at temperature 1, without filters) and finish_reason (stop or
+length). A stopped command keeps finished rows in FILE.partial; --resume continues from there.
+
+Without --input, each line of standard input is a prompt, and its completion is streamed to standard output.
+
 If the model has a chat template, each prompt becomes a user message; --raw sends prompts unchanged.`,
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "input", Usage: "file of prompts: json, jsonl, csv or parquet, also gzipped"},
+			&cli.StringFlag{Name: "input", Usage: "file of prompts: json, jsonl, csv or parquet, optionally gzipped"},
 			&cli.StringFlag{Name: "output", Usage: "JSON Lines file to write", DefaultText: "standard output"},
-			&cli.IntFlag{Name: "max-new-tokens", Value: 256, Usage: "tokens of a completion at most"},
-			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "divides the logits; 0 takes the likeliest token"},
-			&cli.Float64Flag{Name: "top-p", Usage: "draw from the fewest likeliest tokens with this much of the mass; 0 = all"},
-			&cli.IntFlag{Name: "top-k", Usage: "draw from this many likeliest tokens; 0 = all"},
-			&cli.Float64Flag{Name: "min-p", Usage: "draw from tokens with this share of the likeliest one's probability; 0 = all"},
-			&cli.Float64Flag{Name: "repetition-penalty", Usage: "divide the logits of tokens met before by this; 0 = off"},
-			&cli.StringSliceFlag{Name: "stop", Usage: "end a completion before this text; may be given several times"},
-			&cli.IntFlag{Name: "n", Value: 1, Usage: "completions of each prompt"},
-			&cli.Uint64Flag{Name: "seed", Value: 42, Usage: "of the draws: completion j of prompt i is a function of it, whatever runs beside it"},
-			&cli.IntFlag{Name: "batch-size", Value: 32, Usage: "completions that are written at the same time; results do not depend on it"},
-			&cli.BoolFlag{Name: "resume", Usage: "go on with what a stopped command left in FILE.partial, FILE being that of --output"},
-			&cli.BoolFlag{Name: "keep-newlines", Usage: "the end of a line of standard input is part of its prompt, as in what the digits tasks train with"},
+			&cli.IntFlag{Name: "max-new-tokens", Value: 256, Usage: "maximum tokens per completion"},
+			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "sampling temperature; 0 = greedy"},
+			&cli.Float64Flag{Name: "top-p", Usage: "nucleus sampling: sample from the top tokens with this total probability; 0 = off"},
+			&cli.IntFlag{Name: "top-k", Usage: "sample from the k most likely tokens; 0 = off"},
+			&cli.Float64Flag{Name: "min-p", Usage: "drop tokens below this fraction of the top token's probability; 0 = off"},
+			&cli.Float64Flag{Name: "repetition-penalty", Usage: "penalty on tokens already in the context, above 1 to discourage repetition; 0 = off"},
+			&cli.StringSliceFlag{Name: "stop", Usage: "stop before this text; repeatable"},
+			&cli.IntFlag{Name: "n", Value: 1, Usage: "completions per prompt"},
+			&cli.Uint64Flag{Name: "seed", Value: 42, Usage: "random seed; completion j of prompt i depends only on it, not on the batch"},
+			&cli.IntFlag{Name: "batch-size", Value: 32, Usage: "completions to generate at the same time; does not change results"},
+			&cli.BoolFlag{Name: "resume", Usage: "continue a stopped command from FILE.partial, where FILE is --output"},
+			&cli.BoolFlag{Name: "keep-newlines", Usage: "keep the line feed of standard input in the prompt, as the digits tasks train with it"},
 			rawFlag(), ignoreGenerationFlag(),
-			&cli.BoolFlag{Name: "truncate-prompts", Usage: "cut prompts that are too long for the model at their beginning, instead of refusing them"},
+			&cli.BoolFlag{Name: "truncate-prompts", Usage: "truncate long prompts at the start instead of rejecting them"},
 		}, flags...),
 		Action: generate,
 	}, nil
@@ -130,7 +132,7 @@ func generateOptions(c *cli.Context) (policy.GenerateOptions, error) {
 	}
 	for _, stop := range o.Stop {
 		if stop == "" {
-			return o, shared.UsageErrorf("--stop: an empty text would end every completion at once")
+			return o, shared.UsageErrorf("--stop: the text is empty")
 		}
 	}
 	return o, nil
@@ -152,7 +154,7 @@ func generate(c *cli.Context) error {
 			return err
 		}
 		defer sampler.Close()
-		fmt.Fprintln(c.App.ErrWriter, "rltrain: texts end at "+shared.EOSNames(p))
+		fmt.Fprintln(c.App.ErrWriter, "rltrain: stop tokens: "+shared.EOSNames(p))
 		sampleAsModel(c, p, &o.Sampling)
 		sayTemplate(c, p)
 		if c.String("input") == "" {
@@ -161,7 +163,7 @@ func generate(c *cli.Context) error {
 					return shared.UsageErrorf("--%s needs --input FILE", name)
 				}
 			}
-			return converse(ctx, c, p, sampler, o)
+			return completeLines(ctx, c, p, sampler, o)
 		}
 		return generateFile(ctx, c, p, sampler, o)
 	})
@@ -171,21 +173,21 @@ func generate(c *cli.Context) error {
 type promptRow struct {
 	record dataset.Record
 	ids    []int32
-	cut    bool // at its beginning
+	cut    bool // truncated at the start
 }
 
-// tooLongError is of a prompt that leaves no room for what is to follow it.
+// tooLongError reports a prompt that leaves no room for a completion.
 type tooLongError struct{ tokens, room, positions int }
 
 func (e *tooLongError) Error() string {
-	return fmt.Sprintf("the prompt has %d tokens, more than the %d that the model's %d positions leave", e.tokens, e.room, e.positions)
+	return fmt.Sprintf("prompt has %d tokens; at most %d fit into the context of %d tokens", e.tokens, e.room, e.positions)
 }
 
-// plainNumber writes a number without an exponent.
+// plainNumber formats a number without an exponent.
 func plainNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// eachPrompt reads the prompts of a file one by one. room is what a prompt may take; longer ones are refused, or with
-// truncate cut at their beginning. text turns prompts that are texts into tokens.
+// eachPrompt reads the prompts of a file one by one. A prompt of more than room tokens is an error, or is truncated at the
+// start if truncate is true. text tokenizes plain-text prompts.
 func eachPrompt(path string, p *policy.CausalLM, text func(string) ([]int32, error), room int, truncate bool) iter.Seq2[promptRow, error] {
 	return func(yield func(promptRow, error) bool) {
 		for r, err := range dataset.Records(path) {
@@ -215,8 +217,8 @@ func readPrompt(r dataset.Record, p *policy.CausalLM, text func(string) ([]int32
 	return promptRow{r, ids, false}, nil
 }
 
-// inspect looks at all rows before the first is worked on: what is wrong with the last is told now.
-func inspect(path string, rows iter.Seq2[promptRow, error], check func(promptRow) error) (n, cut int, err error) {
+// countPrompts checks and counts all rows before any work starts.
+func countPrompts(path string, rows iter.Seq2[promptRow, error], check func(promptRow) error) (n, cut int, err error) {
 	for row, err := range rows {
 		if err == nil && check != nil {
 			err = check(row)
@@ -235,7 +237,7 @@ func inspect(path string, rows iter.Seq2[promptRow, error], check func(promptRow
 	return n, cut, nil
 }
 
-// promptIDs is the prompt of a row: prompt_ids, prompt or messages.
+// promptIDs returns the tokens of a row's prompt_ids, prompt or messages.
 func promptIDs(r dataset.Record, p *policy.CausalLM, text func(string) ([]int32, error)) ([]int32, error) {
 	if value, ok := r.Fields.Get("prompt_ids"); ok {
 		return tokenIDs("prompt_ids", value, p.VocabSize())
@@ -259,7 +261,7 @@ func promptIDs(r dataset.Record, p *policy.CausalLM, text func(string) ([]int32,
 	return p.Prompt(e.Prompt)
 }
 
-// tokenIDs reads a list of ids below limit.
+// tokenIDs reads a list of token ids below limit.
 func tokenIDs(field string, value any, limit int) ([]int32, error) {
 	list, ok := value.([]any)
 	if !ok {
@@ -269,14 +271,14 @@ func tokenIDs(field string, value any, limit int) ([]int32, error) {
 	for i, v := range list {
 		id, ok := v.(int64)
 		if !ok || id < 0 || id >= int64(limit) {
-			return nil, fmt.Errorf("%s[%d]: %v is not a token id from 0 to %d", field, i, v, limit-1)
+			return nil, fmt.Errorf("%s[%d]: %v is not a token id between 0 and %d", field, i, v, limit-1)
 		}
 		ids[i] = int32(id)
 	}
 	return ids, nil
 }
 
-// generated is what output rows add to those of the input.
+// generated has the fields that output rows add to input rows.
 type generated struct {
 	Completion    string       `json:"completion"`
 	CompletionIDs []int32      `json:"completion_ids"`
@@ -286,30 +288,30 @@ type generated struct {
 
 func generateFile(ctx context.Context, c *cli.Context, p *policy.CausalLM, sampler *policy.Sampler, o policy.GenerateOptions) error {
 	if o.MaxNew >= p.MaxLength() {
-		return shared.UsageErrorf("--max-new-tokens: %d leaves no room for a prompt in the model's %d positions", o.MaxNew, p.MaxLength())
+		return shared.UsageErrorf("--max-new-tokens: %d leaves no room for a prompt in the context of %d tokens", o.MaxNew, p.MaxLength())
 	}
 	rows := eachPrompt(c.String("input"), p, promptOf(c, p), p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
-	n, cut, err := inspect(c.String("input"), rows, nil)
+	n, cut, err := countPrompts(c.String("input"), rows, nil)
 	if long := (*tooLongError)(nil); errors.As(err, &long) {
-		return fmt.Errorf("%w; shorten it, lower --max-new-tokens, or allow --truncate-prompts", err)
+		return fmt.Errorf("%w; shorten it, lower --max-new-tokens, or pass --truncate-prompts", err)
 	}
 	if err != nil {
 		return err
 	}
 	if cut > 0 {
-		fmt.Fprintf(c.App.ErrWriter, "rltrain: %d of %d prompts were cut at their beginning\n", cut, n)
+		fmt.Fprintf(c.App.ErrWriter, "rltrain: truncated %d of %d prompts at the start\n", cut, n)
 	}
 	g := &generation{sampler: sampler, options: o, rows: rows, n: n, at: max(leastAtOnce, promptsAtOnce*c.Int("batch-size"))}
-	if path := c.String("output"); path != "" && !special(path) {
+	if path := c.String("output"); path != "" && !notRegular(path) {
 		return g.toFile(ctx, c, path)
 	}
 	if c.Bool("resume") {
-		return shared.UsageErrorf("--resume: applies only with --output FILE")
+		return shared.UsageErrorf("--resume: needs --output FILE")
 	}
 	return toOutput(c, func(out io.Writer) error { return g.run(ctx, c, out, 0, func() error { return nil }) })
 }
 
-// toOutput gives write the file of --output, which appears whole or not at all, or standard output.
+// toOutput calls write with --output, which is written atomically, or with standard output.
 func toOutput(c *cli.Context, write func(io.Writer) error) (err error) {
 	path := c.String("output")
 	if path == "" {
@@ -331,7 +333,7 @@ func toOutput(c *cli.Context, write func(io.Writer) error) (err error) {
 	return nil
 }
 
-// writeRow writes the fields of a row, and those of added in the place of fields of the same name.
+// writeRow writes a row with the fields of added, which replace fields of the same name.
 func writeRow(out io.Writer, row dataset.Object, added any) error {
 	data, err := json.Marshal(added)
 	if err != nil {
@@ -352,15 +354,15 @@ func writeRow(out io.Writer, row dataset.Object, added any) error {
 	return err
 }
 
-// converse completes the lines of standard input one by one, and prints each completion as it comes.
-func converse(ctx context.Context, c *cli.Context, p *policy.CausalLM, sampler *policy.Sampler, o policy.GenerateOptions) error {
+// completeLines streams a completion for each line of standard input.
+func completeLines(ctx context.Context, c *cli.Context, p *policy.CausalLM, sampler *policy.Sampler, o policy.GenerateOptions) error {
 	if o.Samples != 1 {
-		return shared.UsageErrorf("--n %d needs --input FILE: lines of standard input have one completion each", o.Samples)
+		return shared.UsageErrorf("--n %d: needs --input FILE", o.Samples)
 	}
 	out := bufio.NewWriter(c.App.Writer)
 	o.OnText = func(_, _ int, text string) {
 		_, _ = out.WriteString(text)
-		_ = out.Flush() // an error comes again with the line feed
+		_ = out.Flush() // an error repeats with the line feed
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -26,7 +26,7 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// So many prompts a slot, and in all, are in memory at once.
+// Prompts in memory: promptsAtOnce per slot, and leastAtOnce at least.
 const (
 	promptsAtOnce = 16
 	leastAtOnce   = 256
@@ -43,7 +43,7 @@ type generation struct {
 	tokens  int
 }
 
-// run writes the rows behind the first skip of them. kept is called after each.
+// run writes the rows after the first skip ones, and calls kept after each.
 func (g *generation) run(ctx context.Context, c *cli.Context, out io.Writer, skip int, kept func() error) error {
 	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("generate", "prompts", skip, g.n)
 	defer bar.Done()
@@ -75,7 +75,7 @@ func (g *generation) run(ctx context.Context, c *cli.Context, out io.Writer, ski
 	return complete()
 }
 
-// complete writes the completions of a batch, whose first row has the number first.
+// complete writes the completions of a batch; first is the index of its first row.
 func (g *generation) complete(ctx context.Context, batch []promptRow, first int, out io.Writer, written func() error) error {
 	o := g.options
 	prompts := make([][]int32, len(batch))
@@ -94,19 +94,19 @@ func (g *generation) complete(ctx context.Context, batch []promptRow, first int,
 	})
 }
 
-// special tells of an --output that is no file to be kept: a device, a pipe, a terminal.
-func special(path string) bool {
+// notRegular reports whether path is a device, pipe or terminal.
+func notRegular(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
 }
 
-// identity is FILE.partial.json: what completions are a function of. Only rows of the same may stand in one file.
+// identity is FILE.partial.json: everything that completions depend on. --resume needs the same identity.
 type identity struct {
 	Input   string            `json:"input_sha256"`
 	Options map[string]string `json:"options"`
 }
 
-// identityOf says what the rows of a command depend on.
+// identityOf returns the identity of a command.
 func identityOf(c *cli.Context) (identity, error) {
 	file, err := os.Open(c.String("input"))
 	if err != nil {
@@ -124,8 +124,7 @@ func identityOf(c *cli.Context) (identity, error) {
 	return id, nil
 }
 
-// toFile writes path, which has its name when it is whole. Until then, and where the command is stopped, the rows are in
-// path.partial.
+// toFile writes path atomically. Until then, and after a stop, path.partial holds the finished rows.
 func (g *generation) toFile(ctx context.Context, c *cli.Context, path string) error {
 	part, about := path+".partial", path+".partial.json"
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -144,7 +143,7 @@ func (g *generation) toFile(ctx context.Context, c *cli.Context, path string) er
 	}
 	defer file.Close()
 	if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-		return fmt.Errorf("--output: another process writes %s", part)
+		return fmt.Errorf("--output: another process is writing %s; wait for it or choose another file", part)
 	}
 	done, end, err := g.finished(file)
 	if err != nil {
@@ -154,11 +153,11 @@ func (g *generation) toFile(ctx context.Context, c *cli.Context, path string) er
 	switch found := files.LoadJSON(about, &before); {
 	case done == 0:
 	case !c.Bool("resume"):
-		return shared.UsageErrorf("--output: %s has the rows of %d prompts from a command that was stopped; add --resume to go on with them, or remove it", part, done)
+		return shared.UsageErrorf("--output: %s has %d prompts from a stopped command; pass --resume to continue, or remove it", part, done)
 	case found != nil && !errors.Is(found, fs.ErrNotExist):
 		return found
 	case !reflect.DeepEqual(before, id):
-		return shared.UsageErrorf("--resume: %s was begun with another input or other options; give those, or remove it", part)
+		return shared.UsageErrorf("--resume: %s has a different input or options; use the same ones, or remove it", part)
 	}
 	if err := files.SaveJSON(about, id); err != nil {
 		return err
@@ -174,12 +173,12 @@ func (g *generation) toFile(ctx context.Context, c *cli.Context, path string) er
 		return g.stopped(err, part, about)
 	}
 	if err := settleOutput(file, path); err != nil {
-		return fmt.Errorf("--output: %w; all rows are in %s", err, part)
+		return fmt.Errorf("--output: %w; %s has all rows", err, part)
 	}
 	return errors.Join(os.Remove(part), os.Remove(about))
 }
 
-// finished counts the prompts of which a file has all rows, and how many bytes those take.
+// finished counts the prompts with all their rows in file, and returns the offset after them.
 func (g *generation) finished(file *os.File) (prompts int, end int64, err error) {
 	in := bufio.NewReaderSize(file, 1<<20)
 	lines, at := 0, int64(0)
@@ -200,19 +199,19 @@ func (g *generation) finished(file *os.File) (prompts int, end int64, err error)
 	}
 }
 
-// stopped says what is kept of a command that did not come to its end.
+// stopped adds to err what an interrupted command has saved.
 func (g *generation) stopped(err error, part, about string) error {
 	if g.done == 0 {
 		return errors.Join(err, os.Remove(part), os.Remove(about))
 	}
-	kept := fmt.Sprintf("%d of %d prompts are finished, and kept in %s", g.done, g.n, part)
+	kept := fmt.Sprintf("%s has %d of %d prompts", part, g.done, g.n)
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%w: %s", run.ErrStopped, kept)
 	}
-	return fmt.Errorf("%w; %s; to go on, give the same command with --resume", err, kept)
+	return fmt.Errorf("%w; %s; run the same command with --resume to continue", err, kept)
 }
 
-// settleOutput makes what was written the content of path.
+// settleOutput copies the rows to path.
 func settleOutput(file *os.File, path string) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err

@@ -16,14 +16,15 @@ import (
 func mergeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "merge",
-		Usage: "write a classifier, a reward model or a language model as a full model without an adapter",
-		Description: `The result loads in transformers without peft. A classifier: in AutoModelForSequenceClassification for pooling
-family, in AutoModel with head.safetensors for pooling mean; its README.md shows how. A language model: in
-AutoModelForCausalLM, and in vLLM.`,
+		Usage: "merge an adapter into its base model",
+		Description: `The result loads in transformers without peft:
+  - language model: AutoModelForCausalLM, and vLLM
+  - classifier, pooling family: AutoModelForSequenceClassification
+  - classifier, pooling mean: AutoModel with head.safetensors; its README.md shows how`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "trained classifier, reward model or adapter of a language model: a folder, or a name on the hub"},
-			&cli.StringFlag{Name: "output-dir", Aliases: []string{"output"}, Usage: "folder of the full model, new or empty"},
-			&cli.StringFlag{Name: "dtype", Usage: "of a language model's weights: fp32, bf16 or fp16", DefaultText: "as the base model is stored"},
+			&cli.StringFlag{Name: "model", Usage: "classifier, reward model or adapter of a language model: a folder or a Hugging Face id"},
+			&cli.StringFlag{Name: "output-dir", Aliases: []string{"output"}, Usage: "new or empty folder for the merged model"},
+			&cli.StringFlag{Name: "dtype", Usage: "language model: data type of the weights: fp32, bf16 or fp16", DefaultText: "that of the base model"},
 		},
 		Action: merge,
 	}
@@ -33,28 +34,28 @@ func merge(c *cli.Context) error {
 	dir, output, dtype := c.String("model"), c.String("output-dir"), c.String("dtype")
 	switch {
 	case dir == "":
-		return shared.UsageErrorf("merge needs --model DIR, the folder of a trained classifier or of a language model's adapter")
+		return shared.UsageErrorf("merge needs --model: a classifier, a reward model or an adapter of a language model")
 	case output == "":
-		return shared.UsageErrorf("merge needs --output-dir DIR, the folder of the full model")
+		return shared.UsageErrorf("merge needs --output-dir DIR for the merged model")
 	case dtype != "" && !slices.Contains([]string{"fp32", "bf16", "fp16"}, dtype):
-		return shared.UsageErrorf("--dtype: %q is none of fp32, bf16 and fp16", dtype)
+		return shared.UsageErrorf("--dtype: %q is not one of fp32, bf16, fp16", dtype)
 	}
 	client, done := shared.HubOf(c)
 	defer done()
 	found, err := client.Model(c.Context, dir, hub.Weights)
 	if err != nil {
-		return fmt.Errorf("--model: %w%s", err, stagesIn(dir))
+		return fmt.Errorf("--model: %w%s", err, suggestStage(dir))
 	}
 	work := mergeLanguageModel
 	if reward := policy.IsRewardFolder(found.Dir); reward || policy.IsClassifierFolder(found.Dir) {
 		if dtype != "" {
-			return shared.UsageErrorf("--dtype: does not apply to %s, a classifier", dir)
+			return shared.UsageErrorf("--dtype: does not apply; %s is a classifier", dir)
 		}
 		if work = mergeClassifier; reward {
 			work = mergeReward
 		}
 	} else if !shared.IsAdapter(found.Dir) {
-		return fmt.Errorf("%s has no adapter to merge: neither label_policy.json nor %s%s", dir, lora.ConfigFile, stagesIn(dir))
+		return fmt.Errorf("%s has no adapter to merge: no label_policy.json and no %s%s", dir, lora.ConfigFile, suggestStage(dir))
 	}
 	return shared.OnThread(c, func(ctx context.Context) error {
 		if err := work(ctx, client, dir, output, dtype); err != nil {

@@ -15,17 +15,17 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// modelFlag names the classifier that a command works on.
+// modelFlag selects a classifier.
 func modelFlag() cli.Flag {
-	return &cli.StringFlag{Name: "model", Usage: "trained classifier: a folder, such as models/intent_classifier_rl, or a name on the hub"}
+	return &cli.StringFlag{Name: "model", Usage: "classifier: a folder, such as models/intent_classifier_rl, or a Hugging Face id"}
 }
 
-// model is what --model names.
+// model returns --model, which must be set.
 func model(c *cli.Context) (string, error) {
 	if dir := c.String("model"); dir != "" {
 		return dir, nil
 	}
-	return "", shared.UsageErrorf("%s needs --model DIR, the folder of a trained classifier", c.Command.Name)
+	return "", shared.UsageErrorf("%s needs --model: the folder of a classifier, or a Hugging Face id", c.Command.Name)
 }
 
 // loadPolicy loads a classifier by its folder or name.
@@ -35,15 +35,15 @@ func loadPolicy(c *cli.Context, name string) (*policy.Classifier, error) {
 	p, err := policy.LoadClassifier(c.Context, client, name, false)
 	if err != nil {
 		if record, unread := run.ReadRun(name); unread == nil && !policy.IsClassifierFolder(name) {
-			return nil, shared.UsageErrorf("%s is a language model, of a run of task %s: rltrain generate works with it", name, record.Task)
+			return nil, shared.UsageErrorf("%s is a language model, trained on task %s; use rltrain generate", name, record.Task)
 		}
-		return nil, fmt.Errorf("loading the model: %w%s", err, stagesIn(name))
+		return nil, fmt.Errorf("loading the model: %w%s", err, suggestStage(name))
 	}
 	return p, nil
 }
 
-// stagesIn points from the --output-dir of a training run to the newest trained model in it.
-func stagesIn(dir string) string {
+// suggestStage suggests the newest trained model in the --output-dir of a training run, or returns "".
+func suggestStage(dir string) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return ""
@@ -64,10 +64,10 @@ func stagesIn(dir string) string {
 	return "; did you mean " + best + "?"
 }
 
-// progressTexts is how many texts are predicted between two looks at the progress bar.
+// progressTexts is the number of texts between updates of the progress bar.
 const progressTexts = 64
 
-// predictAll is π(·|x) of each sequence, with a progress bar.
+// predictAll returns π(·|x) of each sequence, [len(ids)][labels], with a progress bar.
 func predictAll(ctx context.Context, c *cli.Context, label string, p *policy.Classifier, ids [][]int32) ([][]float32, error) {
 	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar(label, "texts", 0, len(ids))
 	defer bar.Done()
@@ -83,17 +83,17 @@ func predictAll(ctx context.Context, c *cli.Context, label string, p *policy.Cla
 	return probs, nil
 }
 
-// makeDirs makes folders of results before the work whose results they take.
+// makeDirs creates folders for results, before the work starts.
 func makeDirs(dirs ...string) error {
 	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("folder of results: %w; choose one that can be written", err)
+			return fmt.Errorf("results folder: %w; choose a writable folder", err)
 		}
 	}
 	return nil
 }
 
-// inFolder is base in the folder that --output-dir names, or else in dir.
+// inFolder returns the path of base in --output-dir, or in dir if that is not set.
 func inFolder(c *cli.Context, dir, base string) string {
 	if out := c.String("output-dir"); out != "" {
 		dir = out

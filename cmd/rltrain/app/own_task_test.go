@@ -116,18 +116,18 @@ func TestUnjudgedTries(t *testing.T) {
 		--num-steps 1 --prompts-per-step 1 --samples-per-prompt 2 --letters abcdefghijklmnopqrstuvwxyz --output-dir TMP`)...)
 	eval := strings.Fields("eval --task a_letter --model TMP/a_letter_rl --eval-samples 12 --n 4 --max-new-tokens 1 --letters abcdefghijklmnopqrstuvwxyz --output TMP/found.json --unknown")
 	out := f.must(t, "", append(eval, "bcdfghjklmnpqrstvwxyz0123456789.,:;!?()")...)
-	var found examResults
+	var found problemResults
 	if err := files.LoadJSON(filepath.Join(f.tmp, "found.json"), &found); err != nil {
 		t.Fatal(err)
 	}
 	set, tried, right := found.Sets[0], 0, 0
 	for _, row := range set.Rows {
-		tried, right = tried+len(row.Tries), right+row.Right
+		tried, right = tried+len(row.Samples), right+row.Correct
 	}
-	if set.Unjudged == 0 || set.Unjudged+tried != 48 || set.Failed != 0 || right == 0 || set.N != 4 && set.Exercises != 12 {
+	if set.Unscored == 0 || set.Unscored+tried != 48 || set.Failed != 0 || right == 0 || set.N != 4 && set.Exercises != 12 {
 		t.Errorf("%d tries, %d right, %+v", tried, right, set)
 	}
-	if want := fmt.Sprintf("warning: %d tries could not be judged, and are left out; the first: exercise", set.Unjudged); !strings.Contains(out, want) {
+	if want := fmt.Sprintf("warning: %d tries could not be judged, and are left out; the first: exercise", set.Unscored); !strings.Contains(out, want) {
 		t.Errorf("no %q in\n%s", want, out)
 	}
 	var all strings.Builder

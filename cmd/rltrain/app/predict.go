@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	predictLines = 32      // lines predicted together at most
-	maxLine      = 1 << 20 // bytes of a line of input
+	predictLines = 32      // maximum lines per batch
+	maxLine      = 1 << 20 // bytes
 )
 
 func predictCommand() (*cli.Command, error) {
@@ -34,13 +34,13 @@ func predictCommand() (*cli.Command, error) {
 	return &cli.Command{
 		Name:  "predict",
 		Usage: "classify lines of standard input",
-		Description: `Prints the label and its probability, with a tab between, for each line in order. A blank line gives a blank line,
-and so does one that cannot be read; then the exit code is 1. Answers come as soon as the lines are there.`,
+		Description: `Prints label and probability, tab-separated, for each line in order. Blank and unreadable lines print a blank line;
+after an unreadable line the exit code is 1. Predictions are printed as soon as lines arrive.`,
 		Flags: append([]cli.Flag{
 			modelFlag(),
-			&cli.IntFlag{Name: "top", Value: 1, Usage: "print this many labels a line, the most probable first"},
-			&cli.BoolFlag{Name: "json", Usage: "print JSON Lines; a blank line gives null"},
-			rejectionFlag("give no label where the likeliest is less probable than this: "+rejected+" stands in its place; see eval --out-of-scope-label", "every text has a label"),
+			&cli.IntFlag{Name: "top", Value: 1, Usage: "number of labels to print per line, most likely first"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON Lines; a blank line prints null"},
+			rejectionFlag("print "+rejected+" instead of a label below this probability; see eval --out-of-scope-label", "off"),
 		}, flags...),
 		Action: predict,
 	}, nil
@@ -72,28 +72,28 @@ func predict(c *cli.Context) error {
 			info, err := file.Stat()
 			regular = err == nil && info.Mode().IsRegular()
 			if term.IsTerminal(int(file.Fd())) {
-				fmt.Fprintln(c.App.ErrWriter, "Type one text a line; Ctrl-D ends.")
+				fmt.Fprintln(c.App.ErrWriter, "Type one text per line; Ctrl-D to end.")
 			}
 		}
 		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), top: c.Int("top"), least: least, json: c.Bool("json"), warn: c.App.ErrWriter}
 		err = p.run(ctx, input, regular)
 		if p.cut > 0 {
-			fmt.Fprintf(c.App.ErrWriter, "rltrain: %d of %d texts were cut at %d tokens\n", p.cut, p.texts, policy.MaxLength)
+			fmt.Fprintf(c.App.ErrWriter, "rltrain: truncated %d of %d texts to %d tokens\n", p.cut, p.texts, policy.MaxLength)
 		}
 		if err == nil && p.bad > 0 {
-			err = fmt.Errorf("%d of %d lines could not be read, and have a blank answer", p.bad, p.read)
+			err = fmt.Errorf("could not read %d of %d lines; they have blank predictions", p.bad, p.read)
 		}
 		return err
 	})
 }
 
-// line is one line of the input, or why there is none.
+// line is one line of input, or an error.
 type line struct {
 	text string
 	err  error
 }
 
-// readLines sends the lines of r until ctx ends. One that is too long is sent as an error; any other error is the last.
+// readLines sends the lines of r until ctx ends. It sends a line that is too long as an error and continues; any other error is the last.
 func readLines(ctx context.Context, r io.Reader, lines chan<- line) {
 	defer close(lines)
 	send := func(l line) bool {
@@ -116,10 +116,10 @@ func readLines(ctx context.Context, r io.Reader, lines chan<- line) {
 	}
 }
 
-var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
+var errLongLine = fmt.Errorf("line is longer than %d bytes", maxLine)
 
-// readLine reads a line without its end. Of one that is too long nothing is kept, and the next call reads the one behind
-// it. At the end of the input the error is io.EOF.
+// readLine reads a line without its line feed. It skips a line that is too long and returns errLongLine. At the end of the
+// input it returns io.EOF.
 func readLine(in *bufio.Reader) (string, error) {
 	var text []byte
 	for long := false; ; {
@@ -142,21 +142,21 @@ func readLine(in *bufio.Reader) (string, error) {
 	}
 }
 
-// predictor answers lines of text.
+// predictor classifies lines of text.
 type predictor struct {
 	policy     *policy.Classifier
 	out        *bufio.Writer
 	top        int
-	least      float64 // probability of a label that is given
+	least      float64 // minimum probability of a label
 	json       bool
 	read       int // lines
-	texts, cut int // lines that were not blank, and those of them that were too long for the model
+	texts, cut int // non-blank lines, and truncated ones among them
 	bad        int // lines that could not be read
 	warn       io.Writer
 }
 
-// run answers every line of r. Lines that are there are taken together; a regular file always has more to
-// come, so that its lines fall into the same groups, and get the same last digits, every time.
+// run classifies every line of r. It batches the lines that have arrived. For a regular file it always waits for a full
+// batch, so that results are reproducible to the last digit.
 func (p *predictor) run(ctx context.Context, r io.Reader, regular bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -173,8 +173,8 @@ func (p *predictor) run(ctx context.Context, r io.Reader, regular bool) error {
 	}
 }
 
-// nextLines waits for a line and takes those behind it that are there already, or with wait all that are to
-// come. It returns none at the end of the input.
+// nextLines waits for a line and returns it with the lines that have already arrived, or with a full batch if wait is true.
+// It returns no lines at the end of the input.
 func nextLines(ctx context.Context, lines <-chan line, wait bool) (batch []line, err error) {
 	for len(batch) < predictLines {
 		if len(batch) > 0 && !wait {
@@ -202,7 +202,7 @@ func nextLines(ctx context.Context, lines <-chan line, wait bool) (batch []line,
 	return batch, nil
 }
 
-// answer prints one line for each of batch. One that cannot be read is told and has a blank answer.
+// answer prints one line for each line of batch, blank for one that cannot be read.
 func (p *predictor) answer(ctx context.Context, batch []line) error {
 	var ids [][]int32
 	var blank []bool
@@ -257,17 +257,17 @@ type scored struct {
 // prediction is a line of --json.
 type prediction struct {
 	scored
-	Rejected bool     `json:"rejected,omitempty"` // the label is less probable than --rejection
+	Rejected bool     `json:"rejected,omitempty"` // the probability is below --rejection
 	Top      []scored `json:"top,omitempty"`      // with --top above 1
 }
 
-// rejected stands for a label that is not probable enough.
+// rejected is printed instead of a label below --rejection.
 const rejected = "(rejected)"
 
-// plain keeps an odd label on its line and in its column.
+// plain removes tabs and line feeds from labels.
 var plain = strings.NewReplacer("\t", " ", "\n", " ", "\r", " ")
 
-// print writes the answer for one line; nil probabilities are those of a blank one.
+// print writes the prediction for one line; nil probabilities mean a blank line.
 func (p *predictor) print(probs []float32) error {
 	if probs == nil {
 		text := "\n"
@@ -302,7 +302,7 @@ func (p *predictor) print(probs []float32) error {
 	return err
 }
 
-// ranked lists the classes by falling probability, the first of equals first.
+// ranked lists the classes by decreasing probability; ties keep their order.
 func ranked(probs []float32) []int {
 	order := make([]int, len(probs))
 	for i := range order {

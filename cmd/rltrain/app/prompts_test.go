@@ -219,7 +219,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	}
 	args := strings.Fields("--task prompts --dataset TMP/aa.jsonl,TMP/a.jsonl --n 4 --max-new-tokens 2 --output TMP/out/results.json")
 	out := f.must(t, "", append([]string{"eval", "--model", "TMP/prompts_rl"}, args...)...)
-	var results examResults
+	var results problemResults
 	readResults(t, f.expand("TMP/out/results.json"), &results)
 	if len(results.Sets) != 2 || results.Sets[0].Exercises != 30 || results.Sets[0].N != 4 || len(results.Sets[0].Rows) != 30 {
 		t.Fatalf("%+v", results)
@@ -230,12 +230,12 @@ func TestEvalOfALanguageModel(t *testing.T) {
 			sum := 0.0
 			for _, row := range set.Rows {
 				right := 0
-				for _, try := range row.Tries {
+				for _, try := range row.Samples {
 					if try.Correct {
 						right++
 					}
 				}
-				if right != row.Right || len(row.Tries) != 4 {
+				if right != row.Correct || len(row.Samples) != 4 {
 					t.Errorf("row %+v", row)
 				}
 				sum += rl.PassAt(4, right, k)
@@ -258,7 +258,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	}
 
 	out = f.must(t, "", append([]string{"compare", "TMP/new", "TMP/prompts_rl", "--kind-column", "sort"}, strings.Fields("--task prompts --dataset TMP/aa.jsonl --n 4 --max-new-tokens 2 --output TMP/compared.json")...)...)
-	var compared examComparison
+	var compared problemComparison
 	readResults(t, f.expand("TMP/compared.json"), &compared)
 	c := compared.Comparisons[0]
 	if c.Exercises != 30 || c.Mean.Difference <= 0 || c.Mean.Interval[0] <= 0 || len(c.Kinds) != 2 || c.Kinds[1].Mean.Difference != 0 {
@@ -311,14 +311,14 @@ func TestTurnsOfAConversation(t *testing.T) {
 	if want := "warning: 1 exercises leave no room for an answer of 64 tokens, and are left out"; !strings.Contains(out, want) {
 		t.Errorf("no %q in\n%s", want, out)
 	}
-	var results examResults
+	var results problemResults
 	readResults(t, f.expand("TMP/r.json"), &results)
 	if set := results.Sets[0]; set.TooLong != 1 || set.Exercises != 2 || set.Rows[1].Index != 2 || set.Failed != 0 {
 		t.Fatalf("%+v", set.PassScores)
 	}
 	turns := 0
 	for _, row := range results.Sets[0].Rows {
-		for _, try := range row.Tries {
+		for _, try := range row.Samples {
 			turns += strings.Count(try.Text, "\nuser: More!\nassistant: ")
 		}
 	}

@@ -21,20 +21,20 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// comparisonFile is where a comparison goes unless somebody says otherwise.
+// comparisonFile is the default --output for several runs.
 const comparisonFile = "comparison.html"
 
 func reportCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "report",
-		Usage:     "write report.html, one page about a training run, or compare several",
+		Usage:     "write an HTML report about a run, or compare several runs",
 		ArgsUsage: "DIR...",
-		Description: `The page stands in the folder of the run and needs no other file and no network. Of several folders it is one page
-with their curves over each other. With --watch the page is served on this machine while the run goes on.`,
+		Description: `Writes one self-contained page. For several runs, the page overlays their curves and lists the settings that differ.
+With --watch, rltrain serves the page on this machine and updates it during training.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "output", Usage: "file to write", DefaultText: "report.html in DIR; of several runs " + comparisonFile + " here"},
-			&cli.BoolFlag{Name: "watch", Usage: "serve the page on 127.0.0.1 instead, and show what is new"},
-			&cli.IntFlag{Name: "port", Usage: "of --watch; 0 = any that is free"},
+			&cli.StringFlag{Name: "output", Usage: "file to write", DefaultText: "DIR/report.html; for several runs " + comparisonFile},
+			&cli.BoolFlag{Name: "watch", Usage: "serve a live page on 127.0.0.1 instead of writing a file"},
+			&cli.IntFlag{Name: "port", Usage: "port for --watch; 0 = any free port"},
 		},
 		Action: reportRuns,
 	}
@@ -44,13 +44,13 @@ func reportRuns(c *cli.Context) error {
 	dirs := c.Args().Slice()
 	switch {
 	case c.IsSet("port") && !c.Bool("watch"):
-		return shared.UsageErrorf("--port: applies only with --watch")
+		return shared.UsageErrorf("--port: needs --watch")
 	case c.IsSet("output") && c.Bool("watch"):
-		return shared.UsageErrorf("--output: does not apply with --watch, which writes nothing")
+		return shared.UsageErrorf("--output: conflicts with --watch, which writes no file")
 	case c.Int("port") < 0 || c.Int("port") > 65535:
 		return shared.UsageErrorf("--port: %d is out of range; it must be 0 to 65535", c.Int("port"))
 	}
-	if _, err := pageOf(dirs, true); err != nil { // what is no run is found first
+	if _, err := pageOf(dirs, true); err != nil { // check all folders first
 		return err
 	}
 	if c.Bool("watch") {
@@ -82,7 +82,7 @@ func reportRuns(c *cli.Context) error {
 	return err
 }
 
-// pageOf is the page about the runs in some folders.
+// pageOf returns the page about the runs in dirs.
 func pageOf(dirs []string, watched bool) ([]byte, error) {
 	var runs []report.Compared
 	for _, dir := range dirs {
@@ -95,12 +95,12 @@ func pageOf(dirs []string, watched bool) ([]byte, error) {
 	if len(runs) == 1 {
 		return report.HTML(dirs[0], runs[0].About, watched)
 	}
-	nameApart(runs)
+	uniqueNames(runs)
 	return report.CompareHTML(runs, watched)
 }
 
-// nameApart gives runs whose folders have the same name longer ones, and at last numbers.
-func nameApart(runs []report.Compared) {
+// uniqueNames adds the parent folder to equal names of runs, then numbers.
+func uniqueNames(runs []report.Compared) {
 	count := func() map[string]int {
 		n := map[string]int{}
 		for _, r := range runs {
@@ -133,7 +133,7 @@ func watch(c *cli.Context, dirs []string) error {
 	server := &http.Server{Handler: watched(dirs, listener.Addr().String()), ReadHeaderTimeout: 10 * time.Second}
 	stop := context.AfterFunc(c.Context, func() { _ = server.Close() })
 	defer stop()
-	if _, err := fmt.Fprintf(c.App.Writer, "Watching on http://%s/ until it is stopped with Ctrl-C\n", listener.Addr()); err != nil {
+	if _, err := fmt.Fprintf(c.App.Writer, "Serving http://%s/ (Ctrl-C to stop)\n", listener.Addr()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -142,8 +142,8 @@ func watch(c *cli.Context, dirs []string) error {
 	return nil
 }
 
-// watched answers with the page, and at /stamp with what changes when it does. It answers those who ask for this machine
-// only: a page from elsewhere that a browser shows must not read it under another name.
+// watched serves the page, and at /stamp a value that changes with it. It checks the Host header, so that other web sites
+// cannot read the page through DNS rebinding.
 func watched(dirs []string, address string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -163,14 +163,14 @@ func watched(dirs []string, address string) http.Handler {
 	_, port, _ := net.SplitHostPort(address)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != address && r.Host != net.JoinHostPort("localhost", port) {
-			http.Error(w, "the page is for this machine", http.StatusForbidden)
+			http.Error(w, "only available on this machine", http.StatusForbidden)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
 }
 
-// stamp changes when a file does that a page is made of.
+// stamp hashes the sizes and times of the files of a page.
 func stamp(dirs []string) string {
 	h := fnv.New64a()
 	for _, dir := range dirs {

@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// rowFlags choose the labelled rows that a command measures on, and how it computes.
+// rowFlags select labelled rows, threads and device.
 func rowFlags() ([]cli.Flag, error) {
 	flags, err := config.Flags("dataset", "dataset_config", "text_column", "label_column")
 	if err != nil {
@@ -27,17 +27,17 @@ func rowFlags() ([]cli.Flag, error) {
 		return nil, err
 	}
 	flags = append(flags,
-		&cli.StringFlag{Name: "split-column", Usage: "column of --dataset with train, val or test", DefaultText: "split, where there is one"},
-		&cli.StringFlag{Name: "split", Usage: "rows to use: test, val, train or all", DefaultText: "test; all where rows have no split"})
+		&cli.StringFlag{Name: "split-column", Usage: "column of --dataset with train, val or test", DefaultText: "split, if present"},
+		&cli.StringFlag{Name: "split", Usage: "rows to use: test, val, train or all", DefaultText: "test, or all if rows have no split"})
 	return append(flags, more...), nil
 }
 
-// labelTasks are the tasks whose rows have labels, the default one first.
+// labelTasks lists the classification tasks, the default one first.
 func labelTasks() []string {
 	return tasksWhere(envs.Definition.Labels)
 }
 
-// tasksWhere are the names of some tasks, the default one first.
+// tasksWhere lists the tasks that fit, the default one first.
 func tasksWhere(fits func(envs.Definition) bool) []string {
 	var names []string
 	for _, d := range envs.Definitions() {
@@ -55,13 +55,13 @@ func tasksWhere(fits func(envs.Definition) bool) []string {
 // chosenRows are the rows of one split of a data set.
 type chosenRows struct {
 	name    string // of the data set
-	builtin bool   // it is the task's own
+	builtin bool   // the task's built-in data
 	split   string // dataset.Train, Val or Test, or shared.AllRows
 	rows    []dataset.Row
-	val     []dataset.Row // of the split val, where that is another
+	val     []dataset.Row // of the split val, unless that is chosen
 }
 
-// chooseRows reads the data set of rowFlags, the built-in one where none is named.
+// chooseRows reads the data set of rowFlags, by default the built-in one.
 func chooseRows(c *cli.Context) (chosenRows, error) {
 	chosen := chosenRows{name: c.String("dataset"), split: c.String("split")}
 	switch chosen.split {
@@ -69,7 +69,7 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 	case "validation":
 		chosen.split = dataset.Val
 	default:
-		return chosen, shared.UsageErrorf("--split: %q is none of test, val, train and all", chosen.split)
+		return chosen, shared.UsageErrorf("--split: %q is not one of test, val, train, all", chosen.split)
 	}
 	rows, err := readRows(c)
 	if err != nil {
@@ -89,7 +89,7 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 	case chosen.split == "":
 		chosen.split = shared.AllRows
 	case chosen.split != shared.AllRows && !divided:
-		return chosen, shared.UsageErrorf("--split %s: the rows of %s have no split; use --split all, or add a column with train, val or test", chosen.split, chosen.name)
+		return chosen, shared.UsageErrorf("--split %s: %s has no splits; use --split all, or add a column with train, val or test", chosen.split, chosen.name)
 	}
 	for _, r := range rows {
 		if chosen.split == shared.AllRows || r.Split == chosen.split {
@@ -103,22 +103,22 @@ func chooseRows(c *cli.Context) (chosenRows, error) {
 	}
 	if limit := c.Int("max-samples"); limit > 0 {
 		if chosen.rows = dataset.Balance(chosen.rows, limit); len(chosen.rows) == 0 {
-			return chosen, shared.UsageErrorf("--max-samples: %d rows are fewer than the labels; give at least one row a label", limit)
+			return chosen, shared.UsageErrorf("--max-samples: %d is below the number of labels; allow at least one row per label", limit)
 		}
 	}
 	return chosen, nil
 }
 
-// encode turns the rows into examples of the policy's.
+// encode tokenizes the rows for the classifier.
 func (r chosenRows) encode(p *policy.Classifier) (policy.Examples, error) {
 	examples, err := p.Encode(r.rows)
 	if err != nil && r.builtin {
-		return examples, fmt.Errorf("%s: %w; name the model's kind of texts with --dataset FILE", r.name, err)
+		return examples, fmt.Errorf("%s: %w; pass data with the model's labels as --dataset FILE", r.name, err)
 	}
 	return examples, err
 }
 
-// readRows reads the rows of the task: those of --dataset, or the built-in ones.
+// readRows reads the rows of --dataset, or the built-in ones.
 func readRows(c *cli.Context) ([]dataset.Row, error) {
 	settings := envs.Settings{}
 	for _, flag := range []string{"dataset", "dataset-config", "text-column", "label-column", "split-column"} {
@@ -126,7 +126,7 @@ func readRows(c *cli.Context) ([]dataset.Row, error) {
 			continue
 		}
 		if c.String("dataset") == "" {
-			return nil, shared.UsageErrorf("--%s: applies only with --dataset FILE", flag)
+			return nil, shared.UsageErrorf("--%s: needs --dataset FILE", flag)
 		}
 		settings[strings.ReplaceAll(flag, "-", "_")] = c.String(flag)
 	}

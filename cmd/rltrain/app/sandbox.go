@@ -14,26 +14,27 @@ import (
 	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
-// maxProgram is how long a program may be, in bytes.
+// maxProgram is the maximum length of a program in bytes.
 const maxProgram = 1 << 20
 
 func sandboxCommand() *cli.Command {
 	usual := sandbox.Usual()
 	return &cli.Command{
 		Name:  "sandbox",
-		Usage: "run a program that nobody has read, and say how it ended",
-		Description: `Reads the program from the standard input, runs it and prints one line of JSON: status (ok, error, signal, timeout,
-memory, output, sandbox-error), exit_code, stdout, stderr, cpu_s, peak_mb and tier. It sees no file of the machine
-but its language's own, no network, no environment and no other process, and nothing that it starts outlives it.
-rltrain doctor shows what this machine offers for it.`,
+		Usage: "run an untrusted program in the sandbox",
+		Description: `Reads a program from standard input, runs it, and prints one line of JSON: status (ok, error, signal, timeout, memory,
+output, sandbox-error), exit_code, stdout, stderr, cpu_s, peak_mb and tier.
+
+The program sees only the files of its language: no network, no environment, no other processes. Its child processes
+end with it. rltrain doctor shows which sandbox this machine supports.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "language", Value: sandbox.Python, Usage: "one of " + strings.Join(sandbox.Languages, ", ")},
-			&cli.StringFlag{Name: "interpreter", Usage: "the interpreter's program", DefaultText: "found in PATH"},
-			&cli.Float64Flag{Name: "timeout", Value: usual.Wall.Seconds(), Usage: "seconds that the program may take"},
-			&cli.IntFlag{Name: "memory-mb", Value: int(usual.Memory >> 20), Usage: "MiB of memory that its processes may hold together"},
-			&cli.StringFlag{Name: "stdin", Usage: "`FILE` that the program reads as its standard input", DefaultText: "nothing to read"},
-			&cli.StringFlag{Name: "tier", Usage: "use this tier, or fail", DefaultText: "the strongest that works"},
-			&cli.BoolFlag{Name: "unsafe-exec", Usage: "where no sandbox works, run the program with limits alone: it can read and change all that you can"},
+			&cli.StringFlag{Name: "language", Value: sandbox.Python, Usage: "programming language: " + strings.Join(sandbox.Languages, ", ")},
+			&cli.StringFlag{Name: "interpreter", Usage: "path of the interpreter", DefaultText: "found in PATH"},
+			&cli.Float64Flag{Name: "timeout", Value: usual.Wall.Seconds(), Usage: "time limit in seconds"},
+			&cli.IntFlag{Name: "memory-mb", Value: int(usual.Memory >> 20), Usage: "memory limit of all its processes, in MiB"},
+			&cli.StringFlag{Name: "stdin", Usage: "`FILE` for the program's standard input", DefaultText: "empty"},
+			&cli.StringFlag{Name: "tier", Usage: "require this tier of isolation", DefaultText: "the strongest available"},
+			&cli.BoolFlag{Name: "unsafe-exec", Usage: "if no sandbox works, run the program with limits only: it can read and change everything you can"},
 		},
 		Action: runSandbox,
 	}
@@ -42,11 +43,11 @@ rltrain doctor shows what this machine offers for it.`,
 func runSandbox(c *cli.Context) error {
 	limits := sandbox.Usual()
 	if s := c.Float64("timeout"); !(s > 0 && s <= 86400) {
-		return shared.UsageErrorf("--timeout: %v seconds: choose more than 0 and at most 86400", s)
+		return shared.UsageErrorf("--timeout: %v is out of range; it must be above 0 and at most 86400", s)
 	}
 	limits.Wall = time.Duration(c.Float64("timeout") * float64(time.Second))
 	if mb := c.Int("memory-mb"); mb < 16 || mb > 1<<20 {
-		return shared.UsageErrorf("--memory-mb: %d: choose from 16 to 1048576", mb)
+		return shared.UsageErrorf("--memory-mb: %d is out of range; it must be 16 to 1048576", mb)
 	}
 	limits.Memory = int64(c.Int("memory-mb")) << 20
 	limits.AddressSpace = limits.Memory + 512<<20
@@ -60,7 +61,7 @@ func runSandbox(c *cli.Context) error {
 	s, err := sandbox.Open(c.Bool("unsafe-exec"))
 	if tier := c.String("tier"); tier != "" {
 		if tier == string(sandbox.Unsafe) && !c.Bool("unsafe-exec") {
-			return shared.UsageErrorf("--tier unsafe: keeps nothing in; add --unsafe-exec if that is what you want")
+			return shared.UsageErrorf("--tier unsafe: does not isolate the program; pass --unsafe-exec to allow it")
 		}
 		s, err = sandbox.In(sandbox.Tier(tier))
 	}
@@ -77,7 +78,7 @@ func runSandbox(c *cli.Context) error {
 		return fmt.Errorf("reading the program: %w", err)
 	}
 	if len(program) > maxProgram {
-		return fmt.Errorf("the program has more than %d bytes", maxProgram)
+		return fmt.Errorf("program is longer than %d bytes", maxProgram)
 	}
 	outcome, err := s.RunText(c.Context, limits, language, string(program), input)
 	if err != nil {

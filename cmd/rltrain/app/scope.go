@@ -13,11 +13,11 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// scopeFlags are for texts that have none of a classifier's labels.
+// scopeFlags are the flags for texts outside a classifier's labels.
 func scopeFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "out-of-scope-label", Usage: "label of the rows that have none of the model's"},
-		rejectionFlag("with --out-of-scope-label: reject texts whose likeliest label is less probable than this", "chosen on the rows of split val"),
+		&cli.StringFlag{Name: "out-of-scope-label", Usage: "label of rows that belong to none of the model's labels"},
+		rejectionFlag("with --out-of-scope-label: reject texts whose top label is below this probability", "chosen on split val"),
 	}
 }
 
@@ -25,40 +25,39 @@ func rejectionFlag(usage, usual string) cli.Flag {
 	return &cli.Float64Flag{Name: "rejection", Usage: usage, DefaultText: usual}
 }
 
-// rejection is the threshold of --rejection.
+// rejection returns --rejection.
 func rejection(c *cli.Context) (float64, error) {
 	p := c.Float64("rejection")
 	if !(p >= 0 && p <= 1) {
-		return 0, shared.UsageErrorf("--rejection: %v is no probability; it must be in [0,1]", p)
+		return 0, shared.UsageErrorf("--rejection: %v is out of range; it must be 0 to 1", p)
 	}
 	return p, nil
 }
 
-// outsiders are the rows that have none of a classifier's labels, and those that choose the threshold.
-type outsiders struct {
+// outOfScopeRows are the rows outside a classifier's labels, and the validation rows that choose the threshold.
+type outOfScopeRows struct {
 	label     string
 	rows      []dataset.Row
-	in, out   []dataset.Row // of split val; none where the threshold is given
+	in, out   []dataset.Row // of split val; nil if the threshold is given
 	threshold float64
 	chosen    string
 }
 
-// leaveOutOfScope takes the rows with the label of --out-of-scope-label out of those chosen; nil where there is no such
-// label.
-func leaveOutOfScope(c *cli.Context, p *policy.Classifier, chosen *chosenRows) (*outsiders, error) {
-	o := &outsiders{label: c.String("out-of-scope-label")}
+// splitOutOfScope moves rows labelled --out-of-scope-label out of chosen. It returns nil if the flag is not set.
+func splitOutOfScope(c *cli.Context, p *policy.Classifier, chosen *chosenRows) (*outOfScopeRows, error) {
+	o := &outOfScopeRows{label: c.String("out-of-scope-label")}
 	given := c.IsSet("rejection")
 	switch {
 	case o.label == "" && given:
-		return nil, shared.UsageErrorf("--rejection: applies only with --out-of-scope-label NAME")
+		return nil, shared.UsageErrorf("--rejection: needs --out-of-scope-label NAME")
 	case o.label == "":
 		return nil, nil
 	case slices.Contains(p.Labels, o.label):
-		return nil, shared.UsageErrorf("--out-of-scope-label: %q is one of the model's own labels", o.label)
+		return nil, shared.UsageErrorf("--out-of-scope-label: %q is a label of the model", o.label)
 	}
 	chosen.rows, o.rows = o.divide(chosen.rows)
 	if len(o.rows) == 0 || len(chosen.rows) == 0 {
-		return nil, shared.UsageErrorf("--out-of-scope-label: %d of the chosen rows of %s have the label %q and %d another one: both are needed", len(o.rows), chosen.name, o.label, len(chosen.rows))
+		return nil, shared.UsageErrorf("--out-of-scope-label: %s has %d rows with label %q and %d with other labels; both are needed", chosen.name, len(o.rows), o.label, len(chosen.rows))
 	}
 	if given {
 		var err error
@@ -67,13 +66,13 @@ func leaveOutOfScope(c *cli.Context, p *policy.Classifier, chosen *chosenRows) (
 	}
 	o.in, o.out = o.divide(chosen.val)
 	if o.chosen = dataset.Val; len(o.in) == 0 || len(o.out) == 0 {
-		return nil, shared.UsageErrorf("--out-of-scope-label: the threshold is chosen on rows of split val that are not measured too, of which %s has %d with the label %q and %d others; give it with --rejection P",
+		return nil, shared.UsageErrorf("--out-of-scope-label: choosing the threshold needs both kinds of rows in split val; %s has %d with label %q and %d others; pass --rejection P",
 			chosen.name, len(o.out), o.label, len(o.in))
 	}
 	return o, nil
 }
 
-func (o *outsiders) divide(rows []dataset.Row) (in, out []dataset.Row) {
+func (o *outOfScopeRows) divide(rows []dataset.Row) (in, out []dataset.Row) {
 	for _, r := range rows {
 		if r.Label == o.label {
 			out = append(out, r)
@@ -84,8 +83,8 @@ func (o *outsiders) divide(rows []dataset.Row) (in, out []dataset.Row) {
 	return in, out
 }
 
-// measure chooses the threshold, unless it is given, and says what it does to the rows in scope, and to those outside.
-func (o *outsiders) measure(ctx context.Context, c *cli.Context, p *policy.Classifier, in []rl.Sureness) (*rl.OutOfScope, error) {
+// measure chooses the threshold if needed, and measures it on the rows in scope (in) and outside.
+func (o *outOfScopeRows) measure(ctx context.Context, c *cli.Context, p *policy.Classifier, in []rl.Sureness) (*rl.OutOfScope, error) {
 	outside, err := o.sureness(ctx, c, p, o.rows)
 	if err != nil {
 		return nil, err
@@ -108,12 +107,12 @@ func (o *outsiders) measure(ctx context.Context, c *cli.Context, p *policy.Class
 	return &found, err
 }
 
-// sureness is how sure the policy is of each row.
-func (o *outsiders) sureness(ctx context.Context, c *cli.Context, p *policy.Classifier, rows []dataset.Row) ([]rl.Sureness, error) {
+// sureness returns the policy's confidence in each row.
+func (o *outOfScopeRows) sureness(ctx context.Context, c *cli.Context, p *policy.Classifier, rows []dataset.Row) ([]rl.Sureness, error) {
 	rows = slices.Clone(rows)
 	for i, r := range rows {
 		if r.Label == o.label {
-			rows[i].Label = p.Labels[0] // to be encoded; it is right for none
+			rows[i].Label = p.Labels[0] // any label, so that the row can be encoded
 		}
 	}
 	examples, err := p.Encode(rows)

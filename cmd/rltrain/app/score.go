@@ -23,21 +23,21 @@ func scoreCommand() (*cli.Command, error) {
 	}
 	return &cli.Command{
 		Name:  "score",
-		Usage: "judge given completions with a language model, token by token",
-		Description: `Rows of --input have a prompt (text), prompt_ids or messages, and a completion (text) or completion_ids. A row of
-output has completion_ids, logprobs, entropy and rank (how many tokens were likelier) of each token, sum_logprob,
-and what the input row had. A text gets no end token: give completion_ids to have it judged.`,
+		Usage: "compute log-probabilities of given completions",
+		Description: `Rows of --input have a prompt (text), prompt_ids or messages, and a completion (text) or completion_ids. Output rows
+keep the input fields and add completion_ids, sum_logprob and, for each token, logprobs, entropy and rank (the number of
+more likely tokens). A text completion has no end token; pass completion_ids to include it.`,
 		Flags: append([]cli.Flag{
 			rawFlag(),
-			&cli.StringFlag{Name: "input", Usage: "file of prompts and completions: json, jsonl, csv or parquet, also gzipped"},
+			&cli.StringFlag{Name: "input", Usage: "file of prompts and completions: json, jsonl, csv or parquet, optionally gzipped"},
 			&cli.StringFlag{Name: "output", Usage: "JSON Lines file to write", DefaultText: "standard output"},
 		}, flags...),
 		Action: score,
 	}, nil
 }
 
-// judged is what output rows add to those of the input.
-type judged struct {
+// scoredRow has the fields that output rows add to input rows.
+type scoredRow struct {
 	CompletionIDs []int32   `json:"completion_ids"`
 	LogProbs      []float32 `json:"logprobs"`
 	Entropy       []float32 `json:"entropy"`
@@ -45,7 +45,7 @@ type judged struct {
 	SumLogProb    float64   `json:"sum_logprob"`
 }
 
-// scoreRows is how many rows are judged between two looks at the progress bar.
+// scoreRows is the number of rows per batch.
 const scoreRows = 64
 
 func score(c *cli.Context) error {
@@ -60,7 +60,7 @@ func score(c *cli.Context) error {
 		defer p.Close()
 		sayTemplate(c, p)
 		rows := eachPrompt(c.String("input"), p, promptOf(c, p), p.MaxLength()-1, false)
-		n, _, err := inspect(c.String("input"), rows, func(r promptRow) error {
+		n, _, err := countPrompts(c.String("input"), rows, func(r promptRow) error {
 			_, err := completionOf(r, p)
 			return err
 		})
@@ -91,7 +91,7 @@ func score(c *cli.Context) error {
 	})
 }
 
-// scoreBatch judges some rows together.
+// scoreBatch scores rows in one batch.
 func scoreBatch(ctx context.Context, p *policy.CausalLM, batch []promptRow, out io.Writer) error {
 	prompts, completions := make([][]int32, len(batch)), make([][]int32, len(batch))
 	for i, r := range batch {
@@ -110,26 +110,26 @@ func scoreBatch(ctx context.Context, p *policy.CausalLM, batch []promptRow, out 
 		for _, p := range s.LogProbs {
 			sum += float64(p)
 		}
-		if err := writeRow(out, batch[i].record.Fields, judged{s.IDs, s.LogProbs, s.Entropy, s.Rank, sum}); err != nil {
+		if err := writeRow(out, batch[i].record.Fields, scoredRow{s.IDs, s.LogProbs, s.Entropy, s.Rank, sum}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// completionOf is the completion of a row, which fits behind its prompt.
+// completionOf returns the completion of a row after checking that prompt and completion fit into the context.
 func completionOf(r promptRow, p *policy.CausalLM) ([]int32, error) {
 	ids, err := completionIDs(r.record, p)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.record.Place(), err)
 	}
 	if n := len(r.ids) + len(ids); n > p.MaxLength() {
-		return nil, fmt.Errorf("%s: %d tokens are more than the model's %d positions", r.record.Place(), n, p.MaxLength())
+		return nil, fmt.Errorf("%s: %d tokens do not fit into the context of %d tokens", r.record.Place(), n, p.MaxLength())
 	}
 	return ids, nil
 }
 
-// completionIDs is the completion of a row: completion_ids or completion.
+// completionIDs returns the tokens of a row's completion_ids or completion.
 func completionIDs(r dataset.Record, p *policy.CausalLM) (ids []int32, err error) {
 	if value, ok := r.Fields.Get("completion_ids"); ok {
 		ids, err = tokenIDs("completion_ids", value, p.VocabSize())

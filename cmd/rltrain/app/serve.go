@@ -23,32 +23,32 @@ func serveCommand() (*cli.Command, error) {
 	}
 	for i, f := range flags {
 		if f.Names()[0] == "adapter" {
-			flags[i] = &cli.StringSliceFlag{Name: "adapter", Usage: "LoRA adapter on the model, NAME=DIR; may be given several times"}
+			flags[i] = &cli.StringSliceFlag{Name: "adapter", Usage: "LoRA adapter to serve, as NAME=DIR; repeatable"}
 		}
 	}
 	return &cli.Command{
 		Name:  "serve",
-		Usage: "answer requests in the form of OpenAI's API with a language model",
+		Usage: "serve a language model with an OpenAI-compatible API",
 		Description: `Routes: /v1/completions, /v1/chat/completions, /v1/models, /v1/load_lora_adapter, /v1/unload_lora_adapter, /health,
-/metrics. Completions can be streamed. The model is asked for by --name, an adapter by the name that it was given.`,
+/metrics. Requests select the model by --name, or an adapter by its name. Streaming is supported.`,
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "host", Value: "127.0.0.1", Usage: "address to listen on; others than this machine's own need --api-key"},
-			&cli.IntFlag{Name: "port", Value: 8000, Usage: "port to listen on; 0 = any that is free"},
-			&cli.StringFlag{Name: "api-key", Usage: "key that every request must have, as Authorization: Bearer KEY", EnvVars: []string{"RLTRAIN_API_KEY"}},
-			&cli.StringFlag{Name: "name", Usage: "what requests call the model", DefaultText: "as --model says"},
-			&cli.StringSliceFlag{Name: "adapter-dir", Usage: "folder that adapters may be loaded from while the server runs, with all below it; may be given several times; none = no adapter may be loaded"},
-			&cli.IntFlag{Name: "max-adapters", Value: 4, Usage: "adapters at the same time"},
-			&cli.IntFlag{Name: "batch-size", Value: 64, Usage: "completions that are written at the same time"},
-			&cli.IntFlag{Name: "queue", Value: 256, Usage: "requests that may wait; the next is answered with status 429"},
-			&cli.Float64Flag{Name: "timeout", Usage: "seconds that a request may take; 0 = no limit"},
-			&cli.Float64Flag{Name: "grace", Value: 30, Usage: "seconds that requests under way have to end when the server is stopped"},
-			&cli.StringFlag{Name: "logprobs-mode", Value: "processed_logprobs", Usage: "log-probabilities told: processed_logprobs, of the distribution that tokens are drawn from, or raw_logprobs, of the model's own"},
+			&cli.StringFlag{Name: "host", Value: "127.0.0.1", Usage: "address to listen on; non-loopback addresses need --api-key"},
+			&cli.IntFlag{Name: "port", Value: 8000, Usage: "port to listen on; 0 = any free port"},
+			&cli.StringFlag{Name: "api-key", Usage: "require this key in every request, as Authorization: Bearer KEY", EnvVars: []string{"RLTRAIN_API_KEY"}},
+			&cli.StringFlag{Name: "name", Usage: "model name in requests", DefaultText: "--model"},
+			&cli.StringSliceFlag{Name: "adapter-dir", Usage: "allow requests to load adapters from this folder and below; repeatable", DefaultText: "requests cannot load adapters"},
+			&cli.IntFlag{Name: "max-adapters", Value: 4, Usage: "maximum number of loaded adapters"},
+			&cli.IntFlag{Name: "batch-size", Value: 64, Usage: "maximum completions generated at the same time"},
+			&cli.IntFlag{Name: "queue", Value: 256, Usage: "maximum waiting requests; further ones get status 429"},
+			&cli.Float64Flag{Name: "timeout", Usage: "time limit per request in seconds; 0 = none"},
+			&cli.Float64Flag{Name: "grace", Value: 30, Usage: "seconds to finish running requests when the server stops"},
+			&cli.StringFlag{Name: "logprobs-mode", Value: "processed_logprobs", Usage: "returned log-probs: processed_logprobs (after temperature and filters) or raw_logprobs"},
 		}, flags...),
 		Action: serveAction,
 	}, nil
 }
 
-// serveConfig is what the flags say.
+// serveConfig reads the flags.
 func serveConfig(c *cli.Context) (serving.Config, error) {
 	s := serving.Config{
 		Name: c.String("name"), Adapters: map[string]string{}, AdapterDirs: c.StringSlice("adapter-dir"), MaxAdapters: c.Int("max-adapters"),
@@ -76,7 +76,7 @@ func serveConfig(c *cli.Context) (serving.Config, error) {
 		return s, shared.UsageErrorf("--api-key: the key is empty")
 	}
 	if host := net.ParseIP(c.String("host")); s.Key == "" && c.String("host") != "localhost" && (host == nil || !host.IsLoopback()) {
-		return s, shared.UsageErrorf("--host: %s can be reached from other machines; give --api-key too", c.String("host"))
+		return s, shared.UsageErrorf("--host: other machines can reach %s; pass --api-key", c.String("host"))
 	}
 	for _, pair := range c.StringSlice("adapter") {
 		name, dir, ok := strings.Cut(pair, "=")
@@ -84,12 +84,12 @@ func serveConfig(c *cli.Context) (serving.Config, error) {
 			return s, shared.UsageErrorf("--adapter: %q is not NAME=DIR", pair)
 		}
 		if _, twice := s.Adapters[name]; twice || name == s.Name {
-			return s, shared.UsageErrorf("--adapter: the name %s is given twice", name)
+			return s, shared.UsageErrorf("--adapter: duplicate name %s", name)
 		}
 		s.Adapters[name] = dir
 	}
 	if len(s.Adapters) > s.MaxAdapters {
-		return s, shared.UsageErrorf("--adapter: %d adapters are more than --max-adapters %d", len(s.Adapters), s.MaxAdapters)
+		return s, shared.UsageErrorf("--adapter: %d adapters exceed --max-adapters %d", len(s.Adapters), s.MaxAdapters)
 	}
 	for _, dir := range s.AdapterDirs {
 		real, err := filepath.EvalSymlinks(dir)
@@ -97,7 +97,7 @@ func serveConfig(c *cli.Context) (serving.Config, error) {
 			return s, shared.UsageErrorf("--adapter-dir: %v", err)
 		}
 		if real == "/" {
-			return s, shared.UsageErrorf("--adapter-dir: %s would allow every folder", dir)
+			return s, shared.UsageErrorf("--adapter-dir: %s would allow every folder; choose a narrower one", dir)
 		}
 	}
 	return s, nil
@@ -110,7 +110,7 @@ func serveAction(c *cli.Context) error {
 	}
 	name := c.String("model")
 	if name == "" {
-		return shared.UsageErrorf("serve needs --model DIR, the folder of a language model or of an adapter")
+		return shared.UsageErrorf("serve needs --model: the folder of a language model or adapter, or a Hugging Face id")
 	}
 	var lock sync.Mutex
 	config.Logf = func(format string, args ...any) {
@@ -118,7 +118,7 @@ func serveAction(c *cli.Context) error {
 		defer lock.Unlock()
 		fmt.Fprintln(c.App.ErrWriter, "rltrain: "+shared.OneLine(fmt.Sprintf(format, args...)))
 	}
-	// A port that is taken is told before a large model is loaded.
+	// Fail on a port in use before loading a large model.
 	listener, err := net.Listen("tcp", net.JoinHostPort(c.String("host"), strconv.Itoa(c.Int("port"))))
 	if err != nil {
 		return fmt.Errorf("--port: %w", err)
@@ -134,7 +134,7 @@ func serveAction(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		config.Logf("texts end at %s", shared.EOSNames(p))
+		config.Logf("stop tokens: %s", shared.EOSNames(p))
 		config.Logf("serving %s at http://%s", config.Name, listener.Addr())
 		return server.Serve(ctx, listener)
 	})

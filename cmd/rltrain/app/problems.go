@@ -24,22 +24,22 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// exerciseTasks are the tasks that language models are judged by.
-func exerciseTasks() []string {
+// problemTasks lists the tasks that evaluate language models.
+func problemTasks() []string {
 	return tasksWhere(func(d envs.Definition) bool { return d.Plays() && !d.Labels() })
 }
 
-// exerciseFlags say how a language model answers the exercises of a task. Names that a command has already are left out.
-func exerciseFlags() []cli.Flag {
+// problemFlags are the flags that sample answers to the problems of a task.
+func problemFlags() []cli.Flag {
 	return append([]cli.Flag{
-		&cli.IntFlag{Name: "n", Value: 1, Usage: "tries of a language model at each exercise"},
-		&cli.Float64Flag{Name: "temperature", Usage: "of the tries; 0 takes the likeliest token", DefaultText: "0 for one try, 1 for several"},
-		&cli.Float64Flag{Name: "top-p", Usage: "draw from the fewest likeliest tokens with this much of the mass; 0 = all"},
-		&cli.StringFlag{Name: "seed", Usage: "of the tries, and of exercises that are made up", DefaultText: "42"},
+		&cli.IntFlag{Name: "n", Value: 1, Usage: "language model: samples per problem"},
+		&cli.Float64Flag{Name: "temperature", Usage: "language model: sampling temperature; 0 = greedy", DefaultText: "0 for one sample, 1 for several"},
+		&cli.Float64Flag{Name: "top-p", Usage: "language model: nucleus sampling from the top tokens with this total probability; 0 = off"},
+		&cli.StringFlag{Name: "seed", Usage: "random seed of samples and of generated problems", DefaultText: "42"},
 	}, config.ProblemFlags("dataset", "eval_dataset", "answer_match")...)
 }
 
-// joinFlags joins lists of flags; of those with the same name the first counts.
+// joinFlags joins lists of flags. If names repeat, the first flag counts.
 func joinFlags(lists ...[]cli.Flag) []cli.Flag {
 	var all []cli.Flag
 	seen := map[string]bool{}
@@ -52,7 +52,7 @@ func joinFlags(lists ...[]cli.Flag) []cli.Flag {
 	return all
 }
 
-// flagNames are the names of flags.
+// flagNames returns the names of flags.
 func flagNames(flags []cli.Flag) []string {
 	var names []string
 	for _, flag := range flags {
@@ -61,7 +61,7 @@ func flagNames(flags []cli.Flag) []string {
 	return names
 }
 
-// onlyFlags refuses the flags given that are not among names.
+// onlyFlags rejects set flags that are not in names.
 func onlyFlags(c *cli.Context, task string, names []string) error {
 	for _, name := range c.FlagNames() {
 		if c.IsSet(name) && !slices.Contains(names, name) {
@@ -71,24 +71,24 @@ func onlyFlags(c *cli.Context, task string, names []string) error {
 	return nil
 }
 
-// exam is how language models are judged: the tries at the exercises of one or several data sets.
-type exam struct {
+// problemEval evaluates language models on the problems of one or more data sets.
+type problemEval struct {
 	task     string
-	datasets []string // "" for exercises that are made up
-	tries    int
+	datasets []string // "" for generated problems
+	samples  int
 	sampling torch.Sampling
-	settings []string // of the task, as arguments of a training run
+	settings []string // options of the task
 }
 
-// newExam reads the flags.
-func newExam(c *cli.Context) (exam, error) {
-	x := exam{task: c.String("task"), tries: c.Int("n"), datasets: []string{c.String("dataset")}}
+// newProblemEval reads the flags.
+func newProblemEval(c *cli.Context) (problemEval, error) {
+	x := problemEval{task: c.String("task"), samples: c.Int("n"), datasets: []string{c.String("dataset")}}
 	flags, err := languageModelFlags()
 	if err != nil {
 		return x, err
 	}
 	of := append(config.ProblemFlags("dataset", "eval_dataset"), &cli.StringFlag{Name: "seed"})
-	names := append(flagNames(joinFlags(flags, exerciseFlags(), of)), "task", "dataset", "output")
+	names := append(flagNames(joinFlags(flags, problemFlags(), of)), "task", "dataset", "output")
 	if err := onlyFlags(c, x.task, names); err != nil {
 		return x, err
 	}
@@ -98,90 +98,91 @@ func newExam(c *cli.Context) (exam, error) {
 		}
 	}
 	if name := x.datasets[0]; strings.Contains(name, ",") {
-		if _, err := os.Stat(name); err != nil { // else the comma is the file's own
+		if _, err := os.Stat(name); err != nil { // else the comma is part of the file name
 			x.datasets = strings.Split(name, ",")
 		}
 	}
 	x.sampling = torch.Sampling{Temperature: c.Float64("temperature"), TopP: c.Float64("top-p")}
-	if x.tries > 1 && !c.IsSet("temperature") {
+	if x.samples > 1 && !c.IsSet("temperature") {
 		x.sampling.Temperature = 1
 	}
-	return x, checkTries(x.tries, x.sampling)
+	return x, checkSampling(x.samples, x.sampling)
 }
 
-// checkTries refuses what no answers can be drawn by.
-func checkTries(tries int, sampling torch.Sampling) error {
+// checkSampling rejects invalid sampling options.
+func checkSampling(n int, sampling torch.Sampling) error {
 	switch {
-	case tries < 1 || tries > 1<<16:
-		return shared.UsageErrorf("--n: %d is out of range; it must be 1 to 65536", tries)
+	case n < 1 || n > 1<<16:
+		return shared.UsageErrorf("--n: %d is out of range; it must be 1 to 65536", n)
 	case !(sampling.Temperature >= 0 && sampling.Temperature <= 1e6):
 		return shared.UsageErrorf("--temperature: %v is out of range; it must be 0 to 1000000", sampling.Temperature)
 	case !(sampling.TopP >= 0 && sampling.TopP <= 1):
 		return shared.UsageErrorf("--top-p: %v is out of range; it must be 0 to 1", sampling.TopP)
-	case tries > 1 && sampling.Temperature == 0:
-		return shared.UsageErrorf("--temperature 0: all %d tries at an exercise would be the same; leave --n out, or choose a temperature above 0", tries)
+	case n > 1 && sampling.Temperature == 0:
+		return shared.UsageErrorf("--temperature 0: all %d samples of a problem would be equal; use --n 1, or a temperature above 0", n)
 	}
 	return nil
 }
 
-// examResults is one language model on all data sets: what eval writes to --output.
-type examResults struct {
-	Task        string    `json:"task"`
-	Model       string    `json:"model"`
-	Adapter     string    `json:"adapter,omitempty"`
-	Temperature float64   `json:"temperature"`
-	TopP        float64   `json:"top_p,omitempty"`
-	Seed        uint64    `json:"seed"`
-	MaxNew      int       `json:"max_new_tokens"`
-	Sets        []examSet `json:"datasets"`
+// problemResults is the content of eval's --output for a language model.
+type problemResults struct {
+	Task        string       `json:"task"`
+	Model       string       `json:"model"`
+	Adapter     string       `json:"adapter,omitempty"`
+	Temperature float64      `json:"temperature"`
+	TopP        float64      `json:"top_p,omitempty"`
+	Seed        uint64       `json:"seed"`
+	MaxNew      int          `json:"max_new_tokens"`
+	Sets        []problemSet `json:"datasets"`
 }
 
-// examSet is one data set.
-type examSet struct {
+// problemSet is the result on one data set.
+type problemSet struct {
 	Dataset string `json:"dataset,omitempty"`
 	rl.PassScores
-	TooLong  int    `json:"too_long"`           // exercises that the model cannot read; they are left out
-	Failed   int    `json:"failed_tries"`       // whose exercise did not answer; they count as not right
-	Failure  string `json:"failure,omitempty"`  // the first one
-	Unjudged int    `json:"unjudged_tries"`     // that may be right or not; they are left out
-	Why      string `json:"unjudged,omitempty"` // the first one
-	// Of programs: the mean over exercises of the share of tests that the best try passes, and how the tries ended.
+	TooLong  int    `json:"too_long"`             // skipped problems: they leave no room in the context
+	Failed   int    `json:"failed_samples"`       // samples whose episode failed; they count as wrong
+	Failure  string `json:"failure,omitempty"`    // first error of those
+	Unscored int    `json:"unscored_samples"`     // skipped samples: the reward could not score them
+	Why      string `json:"not_scored,omitempty"` // first error of those
+	// TestRate is the fraction of tests that the best sample passes, averaged over problems. Classes counts outcomes. Both
+	// are for programs only.
 	TestRate *float64       `json:"test_rate,omitempty"`
 	Classes  map[string]int `json:"classes,omitempty"`
-	Rows     []examinedAt   `json:"exercises_tried"`
+	Rows     []problemRow   `json:"problems_tried"`
 
-	tries map[int]rl.Tries // by the index of the exercise
+	infos map[int]rl.Tries // by index of the problem
 }
 
-// examinedAt is an exercise and the tries at it.
-type examinedAt struct {
-	Index  int      `json:"index"` // among the exercises, from 0
-	Prompt string   `json:"prompt"`
-	Truth  string   `json:"truth"`
-	Kind   string   `json:"kind,omitempty"`
-	Right  int      `json:"right"`
-	Tries  []aTry   `json:"tries"`
-	infos  rl.Tries // of Tries
+// problemRow is a problem with its samples.
+type problemRow struct {
+	Index   int       `json:"index"` // of the problem, from 0
+	Prompt  string    `json:"prompt"`
+	Truth   string    `json:"truth"`
+	Kind    string    `json:"kind,omitempty"`
+	Correct int       `json:"correct"` // samples
+	Samples []attempt `json:"samples"`
+	infos   rl.Tries  // of Samples
 }
 
-// aTry is what a model wrote and how it was judged.
-type aTry struct {
+// attempt is one sample and its verdict.
+type attempt struct {
 	Text      string          `json:"text"`
 	Correct   bool            `json:"correct"`
 	Formatted bool            `json:"formatted"`
 	Answer    string          `json:"answer"`
 	Tier      string          `json:"tier"`
-	Tokens    int             `json:"tokens"` // the model's
+	Tokens    int             `json:"tokens"` // sampled tokens
 	Stop      envs.StopReason `json:"stop"`
-	Tests     *envs.Tests     `json:"tests,omitempty"` // of a program
+	Tests     *envs.Tests     `json:"tests,omitempty"` // programs only
 }
 
-// examSlots is how many tries are written at the same time.
-const examSlots = 64
+// evalSlots is the number of samples generated at the same time.
+const evalSlots = 64
 
-// take has a model try the exercises.
-func (x exam) take(ctx context.Context, c *cli.Context, model, adapter string) (examResults, error) {
-	results := examResults{Task: x.task, Model: model, Adapter: adapter, Temperature: x.sampling.Temperature, TopP: x.sampling.TopP}
+// measure evaluates one model on all data sets.
+func (x problemEval) measure(ctx context.Context, c *cli.Context, model, adapter string) (problemResults, error) {
+	results := problemResults{Task: x.task, Model: model, Adapter: adapter, Temperature: x.sampling.Temperature, TopP: x.sampling.TopP}
 	var configs []*config.Config
 	for _, name := range x.datasets {
 		args := append([]string{"--task=" + x.task, "--mode=" + envs.RLOnly, "--pretrained-model=" + model}, x.settings...)
@@ -199,7 +200,7 @@ func (x exam) take(ctx context.Context, c *cli.Context, model, adapter string) (
 		return results, fmt.Errorf("loading %s: %w", model, err)
 	}
 	defer p.Close()
-	sampler, err := p.NewSampler(examSlots)
+	sampler, err := p.NewSampler(evalSlots)
 	if err != nil {
 		return results, err
 	}
@@ -216,8 +217,8 @@ func (x exam) take(ctx context.Context, c *cli.Context, model, adapter string) (
 	return results, nil
 }
 
-// exercises makes the exercises of a data set, and says how many are to be tried.
-func exercises(c *cli.Context, p *policy.CausalLM, settings *config.Config) (envs.Task, int, error) {
+// openProblems returns the problems of a data set and the number to evaluate.
+func openProblems(c *cli.Context, p *policy.CausalLM, settings *config.Config) (envs.Task, int, error) {
 	form := settings.Form
 	client, done := shared.HubOf(c)
 	defer done()
@@ -233,7 +234,7 @@ func exercises(c *cli.Context, p *policy.CausalLM, settings *config.Config) (env
 		return nil, 0, settings.Blame(err)
 	}
 	if open, ok := task.(envs.Open); ok && open.NoAnswers() != "" {
-		return nil, 0, fmt.Errorf("there is nothing to compare answers with: %s", open.NoAnswers())
+		return nil, 0, fmt.Errorf("the data has no answers to compare with: %s", open.NoAnswers())
 	}
 	n := settings.Answers.EvalSamples
 	if all := task.Len(envs.Eval); all > 0 && (n > all || !c.IsSet("eval-samples") && settings.Text("dataset") != "") {
@@ -242,34 +243,34 @@ func exercises(c *cli.Context, p *policy.CausalLM, settings *config.Config) (env
 	return task, n, nil
 }
 
-// set has a model try the exercises of one data set.
-func (x exam) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, settings *config.Config) (examSet, error) {
-	set := examSet{tries: map[int]rl.Tries{}}
-	task, n, err := exercises(c, sampler.Policy(), settings)
+// set evaluates one model on one data set.
+func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, settings *config.Config) (problemSet, error) {
+	set := problemSet{infos: map[int]rl.Tries{}}
+	task, n, err := openProblems(c, sampler.Policy(), settings)
 	if err != nil {
 		return set, err
 	}
 	if open, ok := task.(io.Closer); ok {
 		defer open.Close()
 	}
-	tooLong, unjudged := map[int]bool{}, map[[2]int]bool{}
+	tooLong, unscored := map[int]bool{}, map[[2]int]bool{}
 	how := rollout.Config{
-		Samples: x.tries, MaxNew: settings.Answers.MaxNewTokens, Sampling: x.sampling, Seed: settings.General.Seed,
+		Samples: x.samples, MaxNew: settings.Answers.MaxNewTokens, Sampling: x.sampling, Seed: settings.General.Seed,
 		Failed: func(episode, sample int, err error) {
-			switch why := fmt.Sprintf("exercise %d: %v", episode, err); {
+			switch why := fmt.Sprintf("problem %d: %v", episode, err); {
 			case errors.Is(err, rollout.ErrTooLong):
 				tooLong[episode] = true
 			case errors.Is(err, envs.ErrNotScored):
-				unjudged[[2]int{episode, sample}] = true
-				set.Unjudged, set.Why = set.Unjudged+1, cmp.Or(set.Why, why)
+				unscored[[2]int{episode, sample}] = true
+				set.Unscored, set.Why = set.Unscored+1, cmp.Or(set.Why, why)
 			default:
 				set.Failed, set.Failure = set.Failed+1, cmp.Or(set.Failure, why)
 			}
 		},
 	}
-	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("evaluating", "exercises", 0, n)
+	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("eval", "problems", 0, n)
 	defer bar.Done()
-	step := max(1, 4*examSlots/x.tries) // exercises between two looks at the bar
+	step := max(1, 4*evalSlots/x.samples) // problems between updates of the bar
 	var all []rl.Tries
 	for begin := 0; begin < n; begin += step {
 		var indices []int
@@ -285,34 +286,34 @@ func (x exam) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, 
 				set.TooLong++
 				continue
 			}
-			judged := slices.DeleteFunc(slices.Clone(played.Groups[i]), func(x *rl.Trajectory) bool { return unjudged[[2]int{index, x.Index}] })
-			row, err := examined(ctx, sampler.Policy(), task, index, judged)
+			judged := slices.DeleteFunc(slices.Clone(played.Groups[i]), func(x *rl.Trajectory) bool { return unscored[[2]int{index, x.Index}] })
+			row, err := attemptsAt(ctx, sampler.Policy(), task, index, judged)
 			if err != nil {
 				return set, err
 			}
-			set.Rows, all, set.tries[index] = append(set.Rows, row), append(all, row.infos), row.infos
+			set.Rows, all, set.infos[index] = append(set.Rows, row), append(all, row.infos), row.infos
 		}
 		bar.Set(min(n, begin+step), "")
 	}
 	switch {
 	case len(all) == 0:
-		return set, fmt.Errorf("none of the %d exercises leaves room for an answer of %d tokens in the model's %d positions; lower --max-new-tokens, or give fewer worked examples", n, settings.Answers.MaxNewTokens, sampler.Policy().MaxLength())
-	case set.Unjudged == len(all)*x.tries:
-		return set, fmt.Errorf("none of %d tries could be judged; the first: %s", set.Unjudged, set.Why)
-	case set.Failed == len(all)*x.tries:
-		return set, fmt.Errorf("none of %d tries could be finished; the first: %s", set.Failed, set.Failure)
+		return set, fmt.Errorf("no problem of %d leaves room for %d new tokens in the context of %d tokens; lower --max-new-tokens, or use fewer few-shot examples", n, settings.Answers.MaxNewTokens, sampler.Policy().MaxLength())
+	case set.Unscored == len(all)*x.samples:
+		return set, fmt.Errorf("none of %d samples could be scored; first error: %s", set.Unscored, set.Why)
+	case set.Failed == len(all)*x.samples:
+		return set, fmt.Errorf("all %d samples failed; first error: %s", set.Failed, set.Failure)
 	}
 	set.PassScores = rl.ScoreTries(all)
 	set.countPrograms()
 	return set, nil
 }
 
-// countPrograms makes the figures of tries that are programs.
-func (s *examSet) countPrograms() {
+// countPrograms computes TestRate and Classes.
+func (s *problemSet) countPrograms() {
 	var best []float64
 	for _, row := range s.Rows {
-		share, ran := 0.0, false
-		for _, one := range row.Tries {
+		rate, ran := 0.0, false
+		for _, one := range row.Samples {
 			if one.Tests == nil {
 				continue
 			}
@@ -320,10 +321,10 @@ func (s *examSet) countPrograms() {
 				s.Classes = map[string]int{}
 			}
 			s.Classes[one.Tests.Class]++
-			share, ran = max(share, float64(one.Tests.Passed)/float64(max(1, one.Tests.Total))), true
+			rate, ran = max(rate, float64(one.Tests.Passed)/float64(max(1, one.Tests.Total))), true
 		}
 		if ran {
-			best = append(best, share)
+			best = append(best, rate)
 		}
 	}
 	if len(best) > 0 {
@@ -332,9 +333,9 @@ func (s *examSet) countPrograms() {
 	}
 }
 
-// examined is an exercise and what came of the tries at it.
-func examined(ctx context.Context, p *policy.CausalLM, task envs.Task, index int, group rl.Group) (examinedAt, error) {
-	row := examinedAt{Index: index}
+// attemptsAt returns a problem with its samples.
+func attemptsAt(ctx context.Context, p *policy.CausalLM, task envs.Task, index int, group rl.Group) (problemRow, error) {
+	row := problemRow{Index: index}
 	episode, err := task.Episode(envs.Eval, index)
 	if err != nil {
 		return row, err
@@ -348,7 +349,7 @@ func examined(ctx context.Context, p *policy.CausalLM, task envs.Task, index int
 	}
 	for _, x := range group {
 		var written []int32
-		one := aTry{Stop: x.Stop}
+		one := attempt{Stop: x.Stop}
 		for i, source := range x.Source {
 			if source == rl.Sampled {
 				one.Tokens++
@@ -364,8 +365,8 @@ func examined(ctx context.Context, p *policy.CausalLM, task envs.Task, index int
 			one.Correct, one.Formatted, one.Answer, one.Tier, one.Tests = info.Correct, info.FormatOK, info.Answer, info.FoundBy, info.Tests
 			row.Truth, row.Kind = info.Truth, info.Kind
 		}
-		row.Tries, row.infos = append(row.Tries, one), append(row.infos, x.Info)
+		row.Samples, row.infos = append(row.Samples, one), append(row.infos, x.Info)
 	}
-	row.Right = row.infos.Correct()
+	row.Correct = row.infos.Correct()
 	return row, nil
 }

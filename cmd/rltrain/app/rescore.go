@@ -23,23 +23,24 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-func replayCommand() *cli.Command {
+func rescoreCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "replay",
-		Usage:     "judge the answers that a run has kept again, and make advantages of them again",
+		Name:      "rescore",
+		Aliases:   []string{"replay"},
+		Usage:     "recompute rewards and advantages of saved completions",
 		ArgsUsage: "FILE",
-		Description: `FILE is logs/completions.jsonl of a run of reinforcement learning. Its answers are judged by the run's task and
-rewards, or by those of --reward, and compared with what they earned then. No model is loaded, but for a judge.`,
+		Description: `FILE is logs/completions.jsonl of an RL run. rltrain scores its completions with the run's task and rewards, or with
+--reward, and compares old and new rewards. It loads no model except a judge.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "config", Usage: "settings of the run", DefaultText: "config.yaml in the folder of the run"},
-			&cli.StringFlag{Name: "reward", Usage: "another list of rewards, as train takes it"},
-			&cli.StringFlag{Name: "output", Usage: "JSON Lines file for the answers with their new rewards and advantages"},
+			&cli.StringFlag{Name: "config", Usage: "settings of the run", DefaultText: "config.yaml in the run folder"},
+			&cli.StringFlag{Name: "reward", Usage: "other rewards, as for train"},
+			&cli.StringFlag{Name: "output", Usage: "JSON Lines file for the completions with their new rewards and advantages"},
 		},
-		Action: replay,
+		Action: rescore,
 	}
 }
 
-func replay(c *cli.Context) error {
+func rescore(c *cli.Context) error {
 	path := c.Args().First()
 	kept, err := readRecords(path)
 	if err != nil {
@@ -77,7 +78,7 @@ func replay(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := console.Print(replayTable(kept, again, c.IsSet("reward"), train.WhyOther(loaded))); err != nil {
+	if err := console.Print(rescoreTable(kept, again, c.IsSet("reward"), train.WhyOther(loaded))); err != nil {
 		return err
 	}
 	if out := c.String("output"); out != "" {
@@ -86,23 +87,23 @@ func replay(c *cli.Context) error {
 	return nil
 }
 
-// same tells numbers that differ by no more than what rounding to float32 does.
+// same compares numbers within float32 rounding; NaN equals NaN.
 func same(a, b rl.Number) bool {
 	x, y := float64(a), float64(b)
 	return x == y || math.IsNaN(x) && math.IsNaN(y) || math.Abs(x-y) <= 1e-5*max(1, math.Abs(x), math.Abs(y))
 }
 
-// replayTable compares what answers earned and earn, step by step.
-func replayTable(kept, again []rl.Record, other bool, why string) string {
-	type sums struct{ n, judged, rewards, advantages, learnt int }
+// rescoreTable compares old and new rewards and advantages by step.
+func rescoreTable(kept, again []rl.Record, other bool, why string) string {
+	type sums struct{ n, scored, rewards, advantages, trained int }
 	var all, step sums
 	var rows [][]string
 	var before, after float64
 	flush := func(number int) {
-		mean := func(sum float64) string { return strconv.FormatFloat(sum/float64(max(1, step.judged)), 'g', 4, 64) }
+		mean := func(sum float64) string { return strconv.FormatFloat(sum/float64(max(1, step.scored)), 'g', 4, 64) }
 		rows = append(rows, []string{strconv.Itoa(number), strconv.Itoa(step.n), mean(before), mean(after),
-			fmt.Sprintf("%d of %d", step.rewards, step.n), fmt.Sprintf("%d of %d", step.advantages, step.learnt)})
-		all.n, all.rewards, all.advantages, all.learnt = all.n+step.n, all.rewards+step.rewards, all.advantages+step.advantages, all.learnt+step.learnt
+			fmt.Sprintf("%d of %d", step.rewards, step.n), fmt.Sprintf("%d of %d", step.advantages, step.trained)})
+		all.n, all.rewards, all.advantages, all.trained = all.n+step.n, all.rewards+step.rewards, all.advantages+step.advantages, all.trained+step.trained
 		step, before, after = sums{}, 0, 0
 	}
 	for i, r := range kept {
@@ -114,28 +115,28 @@ func replayTable(kept, again []rl.Record, other bool, why string) string {
 			step.rewards++
 		}
 		if !math.IsNaN(float64(r.Advantage)) {
-			step.learnt++
+			step.trained++
 			if same(r.Advantage, again[i].Advantage) {
 				step.advantages++
 			}
 		}
 		if x, y := float64(r.Reward), float64(again[i].Reward); !math.IsNaN(x) && !math.IsNaN(y) {
-			step.judged++
+			step.scored++
 			before, after = before+x, after+y
 		}
 	}
 	if len(kept) > 0 {
 		flush(kept[len(kept)-1].Step)
 	}
-	text := report.RenderTable([]string{"step", "answers", "reward then", "reward now", "the same", "advantages the same"}, rows)
-	text += fmt.Sprintf("%s: the rewards of %d and the advantages of %d of %d come out the same\n", report.Plural(all.n, "answer"), all.rewards, all.advantages, all.learnt)
-	if why != "" && !other && all.advantages < all.learnt {
+	text := report.RenderTable([]string{"step", "completions", "old reward", "new reward", "equal rewards", "equal advantages"}, rows)
+	text += fmt.Sprintf("%s: %d rewards and %d of %d advantages are unchanged\n", report.Plural(all.n, "completion"), all.rewards, all.advantages, all.trained)
+	if why != "" && !other && all.advantages < all.trained {
 		text += "note: " + why + "\n"
 	}
 	return text
 }
 
-// readRecords reads a file of answers. A last line without its end is one that is being written.
+// readRecords reads completions.jsonl. It skips an incomplete last line.
 func readRecords(path string) ([]rl.Record, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -157,12 +158,12 @@ func readRecords(path string) ([]rl.Record, error) {
 			return nil, fmt.Errorf("%s:%d: %w", path, number, err)
 		}
 		if r.Step < 1 || r.Prompt < 0 {
-			return nil, fmt.Errorf("%s:%d: it has no step or no prompt: the file is no completions.jsonl of a run", path, number)
+			return nil, fmt.Errorf("%s:%d: no step or prompt; pass logs/completions.jsonl of an RL run", path, number)
 		}
 		all = append(all, r)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("%s: it has no answers", path)
+		return nil, fmt.Errorf("%s: no completions", path)
 	}
 	return all, nil
 }

@@ -15,21 +15,21 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// evalExercises measures a language model on the exercises of a task.
-func evalExercises(c *cli.Context) error {
+// evalProblems measures a language model on the problems of a task.
+func evalProblems(c *cli.Context) error {
 	if c.String("model") == "" {
-		return shared.UsageErrorf("eval --task %s needs --model DIR, the folder of a language model or of an adapter, or --completions FILE", c.String("task"))
+		return shared.UsageErrorf("eval --task %s needs --model DIR (a language model or an adapter) or --completions FILE", c.String("task"))
 	}
-	x, err := newExam(c)
+	x, err := newProblemEval(c)
 	if err != nil {
 		return err
 	}
 	return intoResults(c, func(ctx context.Context) (fmt.Stringer, error) {
-		return x.take(ctx, c, c.String("model"), c.String("adapter"))
+		return x.measure(ctx, c, c.String("model"), c.String("adapter"))
 	})
 }
 
-// intoResults refuses an output that cannot be written, measures on the compute thread, and prints what comes of it.
+// intoResults checks that --output is writable, measures on the compute thread, and prints the results.
 func intoResults(c *cli.Context, measure func(ctx context.Context) (fmt.Stringer, error)) error {
 	output := c.String("output")
 	if err := newResults(output); err != nil {
@@ -44,31 +44,31 @@ func intoResults(c *cli.Context, measure func(ctx context.Context) (fmt.Stringer
 	})
 }
 
-// printResults prints results, and writes them to a file if one is named.
+// printResults prints results and, if output is not "", writes them to a file.
 func printResults(c *cli.Context, output string, results fmt.Stringer) error {
 	text := results.String()
 	if output != "" {
 		if err := files.SaveJSON(output, results); err != nil {
 			return err
 		}
-		text += "\nWritten: " + output + "\n"
+		text += "\nWrote " + output + "\n"
 	}
 	_, err := fmt.Fprint(c.App.Writer, text)
 	return err
 }
 
-// newResults makes the folder of a file of results, "" for none, which must not be the one that a training run left.
+// newResults creates the folder of a results file. It rejects the results file of a training run.
 func newResults(output string) error {
 	if output == "" {
 		return nil
 	}
 	if dir, ok := runOf(output); ok {
-		return shared.UsageErrorf("--output: %s is what the training run in %s measured; choose another file", output, dir)
+		return shared.UsageErrorf("--output: %s holds the evaluation of the training run %s; choose another file", output, dir)
 	}
 	return makeDirs(filepath.Dir(output))
 }
 
-// runOf is the folder of the training run that wrote a file of results.
+// runOf returns the folder of the training run that wrote a results file.
 func runOf(output string) (dir string, ok bool) {
 	logs := filepath.Dir(output)
 	dir = filepath.Dir(logs)
@@ -83,17 +83,17 @@ func runOf(output string) (dir string, ok bool) {
 	return dir, true
 }
 
-// String is the tables that eval prints.
-func (r examResults) String() string {
+// String returns the tables that eval prints.
+func (r problemResults) String() string {
 	var b strings.Builder
 	for _, set := range r.Sets {
 		on := set.Dataset
 		if on == "" {
-			on = "exercises of " + r.Task
+			on = r.Task
 		}
-		fmt.Fprintf(&b, "%s on %s, task %s: %s exercises, %d tries at each at temperature %g, %.1f %% in the form asked for\n",
+		fmt.Fprintf(&b, "%s on %s: task=%s problems=%s samples_per_problem=%d temperature=%g format_rate=%.1f%%\n",
 			r.Model, on, r.Task, report.Count(int64(set.Exercises)), set.N, r.Temperature, 100*set.FormatRate)
-		b.WriteString(set.leftOut(r.MaxNew) + "\n")
+		b.WriteString(set.skipped(r.MaxNew) + "\n")
 		var rows [][]string
 		for k, f := range set.Pass {
 			if k == 0 || k+1 == set.N || k&(k+1) == 0 { // 1, 2, 4, 8 … n
@@ -102,18 +102,18 @@ func (r examResults) String() string {
 		}
 		rows = append(rows, figureRow(fmt.Sprintf("majority@%d", set.N), set.Majority), figureRow("mean", set.Mean))
 		if set.TestRate != nil {
-			rows = append(rows, []string{"tests passed by the best", fmt.Sprintf("%.4f", *set.TestRate), ""})
+			rows = append(rows, []string{"tests passed, best sample", fmt.Sprintf("%.4f", *set.TestRate), ""})
 		}
-		b.WriteString(report.RenderTable([]string{"figure", "value", "95 % interval"}, rows))
+		b.WriteString(report.RenderTable([]string{"metric", "value", "95 % CI"}, rows))
 		if set.Classes != nil {
-			b.WriteString("how they ended: " + classes(set.Classes) + "\n")
+			b.WriteString("outcomes: " + classes(set.Classes) + "\n")
 		}
 		if len(set.Kinds) > 0 {
 			rows = nil
 			for _, kind := range set.Kinds {
 				rows = append(rows, append(figureRow(kind.Kind, kind.Mean), fmt.Sprintf("%.4f", kind.PassN.Value), report.Count(int64(kind.Exercises))))
 			}
-			b.WriteString("\n" + report.RenderTable([]string{"kind", "mean", "95 % interval", fmt.Sprintf("pass@%d", set.N), "exercises"}, rows))
+			b.WriteString("\n" + report.RenderTable([]string{"kind", "pass@1", "95 % CI", fmt.Sprintf("pass@%d", set.N), "problems"}, rows))
 		}
 		b.WriteString("\n")
 	}
@@ -121,20 +121,20 @@ func (r examResults) String() string {
 }
 
 func figureRow(name string, f rl.Estimate) []string {
-	return []string{name, fmt.Sprintf("%.4f", f.Value), fmt.Sprintf("%.4f to %.4f", f.Interval[0], f.Interval[1])}
+	return []string{name, fmt.Sprintf("%.4f", f.Value), fmt.Sprintf("%.4f–%.4f", f.Interval[0], f.Interval[1])}
 }
 
-// leftOut says what could not be tried.
-func (s examSet) leftOut(maxNew int) string {
+// skipped warns of problems and samples without a verdict.
+func (s problemSet) skipped(maxNew int) string {
 	text := ""
 	if s.TooLong > 0 {
-		text += fmt.Sprintf("warning: %d exercises leave no room for an answer of %d tokens, and are left out\n", s.TooLong, maxNew)
+		text += fmt.Sprintf("warning: skipped %d problems that leave no room for %d new tokens\n", s.TooLong, maxNew)
 	}
 	if s.Failed > 0 {
-		text += fmt.Sprintf("warning: %d tries failed and count as not right; the first: %s\n", s.Failed, s.Failure)
+		text += fmt.Sprintf("warning: %d samples failed and count as wrong; first error: %s\n", s.Failed, s.Failure)
 	}
-	if s.Unjudged > 0 {
-		text += fmt.Sprintf("warning: %d tries could not be judged, and are left out; the first: %s\n", s.Unjudged, s.Why)
+	if s.Unscored > 0 {
+		text += fmt.Sprintf("warning: skipped %d samples that could not be scored; first error: %s\n", s.Unscored, s.Why)
 	}
 	return text
 }

@@ -31,28 +31,28 @@ func TestReplay(t *testing.T) {
 		if learnt := slices.ContainsFunc(records, func(r rl.Record) bool { return r.Advantage != 0 }); !learnt || (algorithm == "ppo") != (first.Value != nil) {
 			t.Errorf("advantages %v and %v, values %v", first.Advantage, records[1].Advantage, first.Value)
 		}
-		if out := f.must(t, "", "replay", file, "--output", "TMP/again.jsonl"); !strings.HasSuffix(out, "12 answers: the rewards of 12 and the advantages of 12 of 12 come out the same\n") {
+		if out := f.must(t, "", "rescore", file, "--output", "TMP/again.jsonl"); !strings.HasSuffix(out, "12 completions: 12 rewards and 12 of 12 advantages are unchanged\n") {
 			t.Errorf("%s:\n%s", algorithm, out)
 		}
 		if again, err := readRecords(f.expand("TMP/again.jsonl")); err != nil || len(again) != 12 || !same(again[5].Advantage, records[5].Advantage) {
 			t.Errorf("written: %d answers, %v", len(again), err)
 		}
 	}
-	if out := f.must(t, "", "replay", file, "--reward", "expr:'-length-1'"); !strings.Contains(out, "12 answers: the rewards of 0 and") {
+	if out := f.must(t, "", "rescore", file, "--reward", "expr:'-length-1'"); !strings.Contains(out, "12 completions: 0 rewards and") {
 		t.Errorf("other rewards:\n%s", out)
 	}
 	// A reward that somebody changed is found; so is a file that is something else.
 	f.edit(t, file, `"reward":`, `"reward":1`)
-	if out := f.must(t, "", "replay", file); !strings.Contains(out, "the rewards of 11 and") {
+	if out := f.must(t, "", "rescore", file); !strings.Contains(out, " 11 rewards and") {
 		t.Errorf("a changed reward:\n%s", out)
 	}
 	f.write(t, "TMP/other.jsonl", `{"question": "x"}`+"\n")
 	for args, want := range map[string]string{
-		"replay TMP/other.jsonl":                      "other.jsonl:1: it has no step or no prompt: the file is no completions.jsonl of a run",
-		"replay TMP/none.jsonl":                       "none.jsonl: no such file",
-		"replay " + file + " --reward accurate":       `--reward: reward "accurate" is unknown`,
-		"replay TMP/start/config.json":                "config.json:1: ",
-		"replay " + file + " --config TMP/nowhere.ym": "nowhere.ym",
+		"rescore TMP/other.jsonl":                      "other.jsonl:1: no step or prompt",
+		"rescore TMP/none.jsonl":                       "none.jsonl: no such file",
+		"rescore " + file + " --reward accurate":       `--reward: reward "accurate" is unknown`,
+		"rescore TMP/start/config.json":                "config.json:1: ",
+		"rescore " + file + " --config TMP/nowhere.ym": "nowhere.ym",
 	} {
 		if code, _, errs := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit code %d, %q; want %q", args, code, errs, want)
@@ -71,10 +71,10 @@ func TestReplayOfLabels(t *testing.T) {
 	f.write(t, "TMP/rows.csv", rows.String())
 	f.must(t, "", strings.Fields("train --dataset TMP/rows.csv --mode rl_only --pretrained-model MODEL --rl-episodes 2 --buffer-size 8 --rl-batch-size 4 --logging-steps 1 --keep-completions -1 --output-dir TMP/out")...)
 	file := f.expand("TMP/out/intent_classifier_rl/logs/completions.jsonl")
-	if out := f.must(t, "", "replay", file); !strings.Contains(out, "16 answers: the rewards of 16 and the advantages of 16 of 16 come out the same\n") {
-		t.Errorf("replay:\n%s", out)
+	if out := f.must(t, "", "rescore", file); !strings.Contains(out, "16 completions: 16 rewards and 16 of 16 advantages are unchanged\n") {
+		t.Errorf("rescore:\n%s", out)
 	}
-	if out := f.must(t, "", "replay", file, "--reward", "expr:'correct+2'"); !strings.Contains(out, "16 answers: the rewards of 0 and") {
+	if out := f.must(t, "", "rescore", file, "--reward", "expr:'correct+2'"); !strings.Contains(out, "16 completions: 0 rewards and") {
 		t.Errorf("other rewards:\n%s", out)
 	}
 }
