@@ -30,25 +30,25 @@ func TestDoctorOnALanguageModel(t *testing.T) {
 	// Vocabulary 99 and 2 layers of width 32: embedding, final norm; of a layer two norms, attention, MLP of 128.
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "BASE")),
 		f.expand("Language model BASE"),
-		"family llama: 2 layers, 32 wide, 1 heads of 32 (1 of keys and values), MLP 128, vocabulary 99",
-		"parameters 36,096; the output layer is the embedding",
+		"family llama: 2 layers, hidden size 32, 1 heads of size 32 (1 KV heads), MLP size 128, vocabulary 99",
+		"parameters 36,096 (tied embeddings)",
 		"weights 0.1 MiB F32",
-		"context 2,048 tokens, what it was trained for",
-		`texts end at token 1 "<eos>"`,
+		"context 2,048 tokens in training; longer texts are possible",
+		`stop tokens token 1 "<eos>"`,
 		`special tokens eos_token 1 "<eos>", pad_token 0 "<pad>", unk_token 2 "<unk>"`,
-		"chat template none: messages are refused, texts are used as they are",
-		"First prompt of chat (a text, for there is no chat template)",
+		"chat template none: accepts plain text only, no messages",
+		"First prompt of chat (plain text: no chat template)",
 		"text What is 2 + 2?",
 		"ids 59 76 69 88 4 77 87 4 22 4 15 4 22 35",
-		"tokens 17, of which 3 are trained",
+		"tokens 17, 3 trained",
 		`13 35 "?" no`, `14 4 " " yes`, `15 24 "4" yes`, `16 1 "<eos>" yes`,
-		"KV cache 0.5 KiB a token, 0.5 MiB for 1,000 tokens", // 2 layers, a key and a value of 32 floats
-		"training a LoRA of rank 16 has 4,096 weights: 0.1 MiB with gradients and AdamW; about 4.9 MiB of activations for 1,000 tokens of a micro-batch",
+		"KV cache 0.5 KiB per token, 0.5 MiB for 1,000 tokens", // 2 layers, a key and a value of 32 floats
+		"training LoRA of rank 16: 4,096 weights, 0.1 MiB with gradients and AdamW; about 4.9 MiB of activations per 1,000 tokens of a micro-batch",
 	)
 	f.remove(t, "BASE/model.safetensors")
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "BASE", "--task", "sum_digits")),
-		"weights no safetensors and no pytorch_model.bin in the folder",
-		"First prompt of sum_digits (a text, for there is no chat template)",
+		"weights missing: no model*.safetensors and no pytorch_model*.bin in the folder",
+		"First prompt of sum_digits (plain text: no chat template)",
 		"weights 0.1 MiB as fp32, 0.1 MiB as bf16",
 	)
 }
@@ -72,7 +72,7 @@ func TestDoctorOnAChatTemplate(t *testing.T) {
 
 	f.write(t, "BASE/chat_template.jinja", messages+"\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "BASE")),
-		"problem none that ends a text is trained: the model would not learn to stop")
+		"problem no stop token is trained on, so the model would not learn to stop")
 	f.write(t, "BASE/chat_template.jinja", "{{ raise_exception('tools only') }}")
 	if out := f.must(t, "", "doctor", "--model", "BASE"); !strings.Contains(out, "tools only") || !strings.Contains(out, "KV cache") {
 		t.Errorf("the template's complaint is missing, or what follows it:\n%s", out)
@@ -83,20 +83,20 @@ func TestDoctorOnAnAdapter(t *testing.T) {
 	f := newLanguageModel(t)
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "MODEL")),
 		f.expand("Adapter MODEL"), f.expand("base model BASE"), "r 4", "lora_alpha 8", `target_modules ["q_proj","v_proj"]`,
-		"weights 1,024 in 8 tensors", "rltrain loads it", "vLLM has no reason to refuse it", f.expand("Language model BASE"),
-		"training an adapter of this size has 1,024 weights: 0.0 MiB with gradients and AdamW; about 4.9 MiB of activations for 1,000 tokens of a micro-batch",
+		"weights 1,024 in 8 tensors", "rltrain loads", "vLLM should load", f.expand("Language model BASE"),
+		"training this adapter: 1,024 weights, 0.0 MiB with gradients and AdamW; about 4.9 MiB of activations per 1,000 tokens of a micro-batch",
 	)
 	f.edit(t, "MODEL/adapter_config.json", `"bias": "none"`, `"bias": "all", "use_qalora": true`)
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "MODEL")),
 		`bias "all"`, "use_qalora true",
-		f.expand(`rltrain refuses it: lora: MODEL/adapter_config.json: bias "all" is not supported, want "none"`),
-		`vLLM refuses it: bias is "all": it has no such adapters; merge this one`,
-		"vLLM refuses it: use_qalora is true: it has no such adapters; merge this one",
+		f.expand(`rltrain cannot load: lora: MODEL/adapter_config.json: bias "all" is not supported, want "none"`),
+		`vLLM cannot load: bias "all" is not supported; merge the adapter`,
+		"vLLM cannot load: use_qalora true is not supported; merge the adapter",
 	)
 	f.edit(t, "MODEL/adapter_config.json", `"bias": "all", "use_qalora": true`, `"bias": "none"`)
 	f.edit(t, "BASE/config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 1`)
 	code, stdout, stderr := f.rltrain("", "doctor", "--model", "MODEL")
-	if want := "rltrain refuses it: lora: the adapter has module model.layers.1.self_attn.q_proj, the model has no such module"; !strings.Contains(sheetOf(stdout), want) {
+	if want := "rltrain cannot load: lora: the adapter has module model.layers.1.self_attn.q_proj, the model has no such module"; !strings.Contains(sheetOf(stdout), want) {
 		t.Errorf("no %q in\n%s", want, stdout)
 	}
 	if code != 1 || !strings.Contains(stderr, "unknown tensors") {
@@ -107,9 +107,9 @@ func TestDoctorOnAnAdapter(t *testing.T) {
 func TestDoctorOnAClassifier(t *testing.T) {
 	f := newFolders(t, transformers.PoolFamily)
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "MODEL")),
-		f.expand("Text classifier MODEL"), "labels 3: animals, law, physics", "pooling family", "texts cut at 12 tokens", f.expand("base model BASE"))
+		f.expand("Text classifier MODEL"), "labels 3: animals, law, physics", "pooling family", "max length 12 tokens", f.expand("base model BASE"))
 	f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged")
-	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "TMP/merged")), "base model its own weights: the adapter is merged")
+	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "TMP/merged")), "base model merged into the weights")
 }
 
 func TestDoctorRefuses(t *testing.T) {
@@ -121,10 +121,10 @@ func TestDoctorRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{"doctor --task sum_digits", 2, "--task: applies with --model DIR, the folder of a language model"},
-		{"doctor --model MODEL --task chat", 2, "--task: does not apply to MODEL, a classifier"},
+		{"doctor --task sum_digits", 2, "--task: needs --model with a language model"},
+		{"doctor --model MODEL --task chat", 2, "--task: does not apply; MODEL is a classifier"},
 		{"doctor --model MODEL --task gsm8k", 2, `--task: "gsm8k" is none of chat, preference, code, reverse_digits, sum_digits`},
-		{"doctor --model BASE", 1, "BASE is an encoder (bert), which classifiers are trained on: it is no language model"},
+		{"doctor --model BASE", 1, "BASE is an encoder (bert), not a language model; use it for classification tasks"},
 		{"doctor --model TMP", 1, "--model: model folder TMP has no config.json: it is not a model in the Hugging Face layout"},
 		{"doctor --model TINY", 1, "transformers: open TINY/tokenizer.json: no such file or directory"},
 	} {
@@ -138,13 +138,13 @@ func TestDoctorRefuses(t *testing.T) {
 	// What can be said of an adapter is said, whatever its base model is.
 	f.remove(t, "MODEL/label_policy.json")
 	code, stdout, stderr := f.rltrain("", "doctor", "--model", "MODEL")
-	wantLines(t, sheetOf(stdout), f.expand("base model BASE"), "rltrain loads it", `task_type "SEQ_CLS"`)
-	if want := f.expand("rltrain: BASE is an encoder (bert), which classifiers are trained on: it is no language model\n"); code != 1 || stderr != want {
+	wantLines(t, sheetOf(stdout), f.expand("base model BASE"), "rltrain loads", `task_type "SEQ_CLS"`)
+	if want := f.expand("rltrain: BASE is an encoder (bert), not a language model; use it for classification tasks\n"); code != 1 || stderr != want {
 		t.Errorf("exit code %d, error %q", code, stderr)
 	}
 	tiny.edit(t, "MODEL/adapter_config.json", `"base_model_name_or_path": "`+tiny.base+`"`, `"base_model_name_or_path": null`)
 	code, stdout, stderr = tiny.rltrain("", "doctor", "--model", "MODEL")
-	wantLines(t, sheetOf(stdout), "rltrain loads it")
+	wantLines(t, sheetOf(stdout), "rltrain loads")
 	if want := tiny.expand("rltrain: MODEL/adapter_config.json: base_model_name_or_path: "); code != 1 || !strings.HasPrefix(stderr, want) || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("exit code %d, error %q", code, stderr)
 	}

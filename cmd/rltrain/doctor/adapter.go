@@ -14,7 +14,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
-// describeAdapter tells what an adapter is and where it loads, and describes its base model, which find finds.
+// describeAdapter describes an adapter, where it loads, and its base model, which find resolves.
 func describeAdapter(s *shared.Sheet, find func(name string) (hub.Model, error), dir, task string) error {
 	inUse, err := lora.InUse(dir)
 	if err != nil {
@@ -51,7 +51,7 @@ func describeAdapter(s *shared.Sheet, find func(name string) (hub.Model, error),
 	return describeLanguageModel(s, model.Dir, task, weights)
 }
 
-// baseOf is the base model of the adapter in dir; a path beside the adapter holds wherever the program runs.
+// baseOf returns the base model of the adapter in dir. A relative path is relative to dir.
 func baseOf(dir string, inUse map[string]string) string {
 	name := textOf(inUse["base_model_name_or_path"])
 	if strings.HasPrefix(name, "./") || strings.HasPrefix(name, "../") {
@@ -60,24 +60,24 @@ func baseOf(dir string, inUse map[string]string) string {
 	return name
 }
 
-// describeUses tells where an adapter loads. loadErr is why it does not load here.
+// describeUses shows which programs load an adapter. loadErr is the error of loading it here.
 func describeUses(s *shared.Sheet, inUse map[string]string, tensors []string, family string, loadErr error) {
 	switch {
 	case loadErr != nil:
-		s.Row("rltrain", "refuses it: %v", loadErr)
+		s.Row("rltrain", "cannot load: %v", loadErr)
 	case family != "" && (inUse["use_dora"] != "" || inUse["modules_to_save"] != ""):
-		s.Row("rltrain", "loads it merged: it can be used, not trained further")
+		s.Row("rltrain", "loads it merged: inference only, no further training")
 	default:
-		s.Row("rltrain", "loads it")
+		s.Row("rltrain", "loads")
 	}
 	refused, notes := vllmVerdict(inUse, tensors, family)
 	if len(refused) == 0 {
-		s.Row("vLLM", "has no reason to refuse it")
+		s.Row("vLLM", "should load")
 	}
 	for _, reason := range refused {
-		s.Row("vLLM", "refuses it: %s", reason)
+		s.Row("vLLM", "cannot load: %s", reason)
 	}
 	for _, note := range notes {
-		s.Row("vLLM", "takes it otherwise than meant: %s", note)
+		s.Row("vLLM", "different results: %s", note)
 	}
 }

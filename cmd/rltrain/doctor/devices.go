@@ -9,23 +9,23 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// describeDevices says what tensors can live on, why not on a GPU, and what each device computes with.
+// describeDevices lists the devices, why there is no GPU, and the implementation of each operator.
 func describeDevices(s *shared.Sheet) {
 	s.Head("Devices")
 	capability, err := torch.CPUCapability()
 	if err != nil {
-		s.Row("cpu", "does not work: %v", err)
+		s.Row("cpu", "unavailable: %v", err)
 		return
 	}
 	s.Row("cpu", "%s, %d threads: rltrain's own kernels, matrix products by oneDNN", capability, torch.Threads())
 	describeKernels(s)
 	describeGPUs(s)
-	s.Head("What computes")
+	s.Head("Operators")
 	rows := make([][]string, len(paths))
 	for i, p := range paths {
 		rows[i] = []string{p.what, p.cpu, p.gpu}
 	}
-	s.Block(report.RenderTable([]string{"operator", "on the CPU", "on a GPU"}, rows))
+	s.Block(report.RenderTable([]string{"operator", "CPU", "GPU"}, rows))
 }
 
 // describeKernels says which instruction set the CPU's kernels use, and how fast the others would be.
@@ -45,7 +45,7 @@ func describeKernels(s *shared.Sheet) {
 func describeGPUs(s *shared.Sheet) {
 	gpus, err := torch.GPUs()
 	if err != nil {
-		s.Row("cuda", "does not work: %v", err)
+		s.Row("cuda", "unavailable: %v", err)
 		return
 	}
 	for i, gpu := range gpus {
@@ -53,19 +53,19 @@ func describeGPUs(s *shared.Sheet) {
 	}
 }
 
-// path is what computes an operator on each device; gradients go the same way.
+// path names the implementation of an operator on each device; gradients use the same one.
 type path struct{ what, cpu, gpu string }
 
 var paths = []path{
-	{"linear, lora_linear", "oneDNN and rltrain", "libtorch's products, in the weight's type"},
-	{"linear_group", "rltrain, packed weights", "layers of one input joined"},
-	{"hash_dropout", "rltrain", "rltrain, the same masks"},
-	{"varlen_attention", "rltrain, in tiles", "libtorch: flash in 16 bits, memory-efficient in fp32; else its products"},
+	{"linear, lora_linear", "oneDNN and rltrain", "libtorch GEMM in the weight's dtype"},
+	{"linear_group", "rltrain, packed weights", "layers with the same input fused"},
+	{"hash_dropout", "rltrain", "rltrain, same masks"},
+	{"varlen_attention", "rltrain, tiled", "libtorch: flash (16 bits), memory-efficient (fp32), else GEMM"},
 	{"rms_norm, add_layer_norm", "rltrain", "rltrain"},
 	{"rope, gated_act", "rltrain", "rltrain"},
 	{"segment_mean", "rltrain", "rltrain"},
-	{"select_rows", "libtorch", "libtorch, gradients in a fixed order"},
-	{"token_logprobs", "rltrain, in tiles", "libtorch's products, then rltrain, some rows at a time"},
-	{"AdamW", "libtorch's fused one", "libtorch's fused one"},
-	{"generation", "rltrain's engine", "rltrain's engine: paged cache, graphs, sampling there"},
+	{"select_rows", "libtorch", "libtorch, deterministic gradients"},
+	{"token_logprobs", "rltrain, tiled", "libtorch GEMM and rltrain, chunked by rows"},
+	{"AdamW", "libtorch, fused", "libtorch, fused"},
+	{"generation", "rltrain's engine", "rltrain's engine: paged KV cache, CUDA graphs, sampling on the GPU"},
 }

@@ -22,19 +22,23 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// Command describes a model.
+// Command returns the command doctor.
 func Command() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "describe a model before it is used or trained, without loading its weights, or this machine",
-		Description: `rltrain doctor train, with the options of a run, tries it and describes it, as train --dry-run does.
-Without --model: which devices compute and how, how far the log-probabilities of sampler and training are apart there, and which sandbox this machine offers for programs, why no better one, and what would help.
+		Usage: "check this machine, or describe a model without loading its weights",
+		Description: `Without --model: devices, implementations of operators, agreement of sampling and training log-probs, and the sandbox
+for programs, with the reasons if a better one is unavailable.
 
-Of a language model: family, size, context, the tokens that end a text, chat template, the first prompt of a task
-and the tokens of it that supervised training trains, and what memory to expect. Of an adapter also: which fields
-of PEFT are in use, whether it loads here, and what vLLM would refuse. Of a classifier: labels and base model.`,
+With --model:
+  - language model: family, size, context, stop tokens, chat template, first prompt of a task, which tokens SFT trains
+    on, and memory estimates
+  - adapter: also the PEFT fields in use, and whether rltrain and vLLM load it
+  - classifier: labels and base model
+
+"rltrain doctor train" with the options of a run does the same as train --dry-run.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "folder of a model, an adapter or a classifier, or a name on the hub or in the cache"},
+			&cli.StringFlag{Name: "model", Usage: "model, adapter or classifier: a folder or a Hugging Face id"},
 			shared.TaskFlag(exampleTasks()...),
 		},
 		Action: doctor,
@@ -45,11 +49,11 @@ func doctor(c *cli.Context) error {
 	name := c.String("model")
 	if name == "" {
 		if c.IsSet("task") {
-			return shared.UsageErrorf("--task: applies with --model DIR, the folder of a language model")
+			return shared.UsageErrorf("--task: needs --model with a language model")
 		}
 		return describeMachine(c)
 	}
-	// The weights of a model on the hub are left there.
+	// Fetch only the configuration from the hub, not the weights.
 	client, done := shared.HubOf(c)
 	defer done()
 	find := func(name string) (hub.Model, error) { return client.Model(c.Context, name, hub.NoWeights) }
@@ -61,7 +65,7 @@ func doctor(c *cli.Context) error {
 	switch {
 	case policy.IsClassifierFolder(found.Dir):
 		if c.IsSet("task") {
-			return shared.UsageErrorf("--task: does not apply to %s, a classifier", name)
+			return shared.UsageErrorf("--task: does not apply; %s is a classifier", name)
 		}
 		err = describeClassifier(&s, found.Dir)
 	case shared.IsAdapter(found.Dir):
@@ -75,7 +79,7 @@ func doctor(c *cli.Context) error {
 	return err
 }
 
-// describeMachine tells what there is to compute with, and what programs would run in.
+// describeMachine describes devices, numerics and the sandbox.
 func describeMachine(c *cli.Context) error {
 	var s shared.Sheet
 	device, err := torch.ParseDevice("auto")
@@ -99,7 +103,7 @@ func describeClassifier(s *shared.Sheet, dir string) error {
 	if err != nil {
 		return err
 	}
-	base := "its own weights: the adapter is merged"
+	base := "merged into the weights"
 	if shared.IsAdapter(dir) {
 		inUse, err := lora.InUse(dir)
 		if err != nil {
@@ -110,12 +114,12 @@ func describeClassifier(s *shared.Sheet, dir string) error {
 	s.Head("Text classifier %s", dir)
 	s.Row("labels", "%d: %s", len(policy.Labels), strings.Join(policy.Labels, ", "))
 	s.Row("pooling", "%s", policy.Pooling)
-	s.Row("texts", "cut at %d tokens", policy.MaxLength)
+	s.Row("max length", "%d tokens", policy.MaxLength)
 	s.Row("base model", "%s", base)
 	return nil
 }
 
-// textOf is a JSON string's text, and other JSON as it is.
+// textOf decodes a JSON string and returns other JSON unchanged.
 func textOf(value string) string {
 	var text string
 	if json.Unmarshal([]byte(value), &text) == nil {
@@ -124,8 +128,8 @@ func textOf(value string) string {
 	return value
 }
 
-// describeLanguageModel reads config, tokenizer and the list of tensors. adapter is the number of weights of an
-// adapter that belongs to it, 0 for none.
+// describeLanguageModel describes the model in dir from its config, tokenizer and tensor names. adapter is the number of
+// weights of its adapter, or 0.
 func describeLanguageModel(s *shared.Sheet, dir, task string, adapter int64) error {
 	c, err := languageConfig(dir)
 	if err != nil {
@@ -139,7 +143,7 @@ func describeLanguageModel(s *shared.Sheet, dir, task string, adapter int64) err
 	parameters, tied := int64(0), ""
 	for _, spec := range c.TensorNames() {
 		if spec.Group == "tied" {
-			tied = "; the output layer is the embedding"
+			tied = " (tied embeddings)"
 			continue
 		}
 		parameters += elements(spec.Shape)
@@ -149,43 +153,43 @@ func describeLanguageModel(s *shared.Sheet, dir, task string, adapter int64) err
 		return err
 	}
 	s.Head("Language model %s", dir)
-	s.Row("family", "%s: %d layers, %d wide, %d heads of %d (%d of keys and values), MLP %s, vocabulary %s", c.ModelType, c.NumHiddenLayers,
+	s.Row("family", "%s: %d layers, hidden size %d, %d heads of size %d (%d KV heads), MLP size %s, vocabulary %s", c.ModelType, c.NumHiddenLayers,
 		c.HiddenSize, c.NumAttentionHeads, c.HeadDim, c.NumKeyValueHeads, report.Count(int64(c.IntermediateSize)), report.Count(int64(c.VocabSize)))
 	s.Row("parameters", "%s%s", millions(parameters), tied)
 	s.Row("weights", "%s", weights)
-	context := "what it was trained for"
+	limit := "in training; longer texts are possible"
 	if c.MaxLength() > 0 {
-		context = "more are impossible"
+		limit = "at most"
 	}
-	s.Row("context", "%s tokens, %s", report.Count(int64(c.MaxPositionEmbeddings)), context)
-	s.Row("texts end at", "%s", shared.EOSNames(policy))
+	s.Row("context", "%s tokens %s", report.Count(int64(c.MaxPositionEmbeddings)), limit)
+	s.Row("stop tokens", "%s", shared.EOSNames(policy))
 	s.Row("special tokens", "%s", specialTokens(policy))
-	s.Row("texts begin with", "%s", shared.TokenNames(policy, policy.Tokenizer.Opening(), "no token of their own"))
+	s.Row("start tokens", "%s", shared.TokenNames(policy, policy.Tokenizer.Opening(), "none"))
 	if policy.Templates == nil {
-		s.Row("chat template", "none: messages are refused, texts are used as they are")
+		s.Row("chat template", "none: accepts plain text only, no messages")
 	} else {
 		s.Row("chat template", "%s", strings.Join(policy.Templates.Names(), ", "))
 	}
 	if err := describeExample(s, policy, task); err != nil {
 		return err
 	}
-	s.Head("Memory, estimated")
+	s.Head("Memory estimates")
 	return memoryRows(s, c, parameters, stored, adapter)
 }
 
-// languageConfig is transformers.LoadCausalConfig with a word about encoders.
+// languageConfig is transformers.LoadCausalConfig with a better error for encoders.
 func languageConfig(dir string) (*transformers.Config, error) {
 	c, err := transformers.LoadCausalConfig(dir)
 	if err == nil {
 		return c, nil
 	}
 	if encoder, encoderErr := transformers.LoadConfig(dir); encoderErr == nil {
-		return nil, fmt.Errorf("%s is an encoder (%s), which classifiers are trained on: it is no language model", dir, encoder.ModelType)
+		return nil, fmt.Errorf("%s is an encoder (%s), not a language model; use it for classification tasks", dir, encoder.ModelType)
 	}
 	return nil, err
 }
 
-// storedWeights describes the weights in a folder and counts their bytes: 0 where there are none.
+// storedWeights describes the weights in a folder and returns their size in bytes, or 0 if there are none.
 func storedWeights(dir string, c *transformers.Config) (text string, bytes int64, err error) {
 	found := false
 	for _, pattern := range []string{"model*.safetensors", "pytorch_model*.bin"} {
@@ -193,7 +197,7 @@ func storedWeights(dir string, c *transformers.Config) (text string, bytes int64
 		found = found || err == nil && len(names) > 0
 	}
 	if !found {
-		return "no safetensors and no pytorch_model.bin in the folder", 0, nil
+		return "missing: no model*.safetensors and no pytorch_model*.bin in the folder", 0, nil
 	}
 	files, err := safetensors.OpenModel(dir)
 	if err != nil {
@@ -224,7 +228,7 @@ func elements(shape []int64) int64 {
 	return n
 }
 
-// millions writes a count with commas, and large ones in millions too.
+// millions formats a count with commas, and large ones also in millions.
 func millions(n int64) string {
 	text := report.Count(n)
 	if n >= 1e6 {
@@ -244,7 +248,7 @@ func specialTokens(p *policy.CausalLM) string {
 		parts = append(parts, fmt.Sprintf("%s %s %s", name, id, strconv.Quote(special[name])))
 	}
 	if parts == nil {
-		return "none are named"
+		return "none"
 	}
 	return strings.Join(parts, ", ")
 }

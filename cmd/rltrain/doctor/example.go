@@ -15,14 +15,14 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
-// describeExample shows the first prompt of a task as the model gets it, and which tokens of a prompt with its
-// completion supervised training trains. What the chat template refuses is told and no error.
+// describeExample shows the first prompt of a task as the model sees it, and which tokens of prompt and completion SFT
+// trains on. It prints errors of the chat template and does not return them.
 func describeExample(s *shared.Sheet, p *policy.CausalLM, task string) error {
 	example, err := firstExample(task, p.Templates != nil)
 	if err != nil {
 		return err
 	}
-	kind := "a text, for there is no chat template"
+	kind := "plain text: no chat template"
 	if p.Templates != nil {
 		kind = "messages"
 	}
@@ -46,20 +46,20 @@ func describeExample(s *shared.Sheet, p *policy.CausalLM, task string) error {
 	}
 	s.Row("ids", "%s", strings.Trim(fmt.Sprint(ids), "[]"))
 
-	s.Head("Labels of a prompt with its completion")
+	s.Head("Trained tokens of prompt and completion")
 	encoded, err := p.Encode(func(yield func(chat.Example, error) bool) { yield(example, nil) }, policy.EncodeOptions{CompletionOnly: true})
 	if err != nil {
 		s.Row("problem", "%v", err)
 		return nil
 	}
 	if len(encoded.Sequences) == 0 {
-		s.Row("problem", "no token of it would be trained within the model's %d positions", p.MaxLength())
+		s.Row("problem", "no trained token fits into the context of %d tokens", p.MaxLength())
 		return nil
 	}
 	return labelRows(s, p, encoded.Sequences[0])
 }
 
-// Of the tokens from shortly before the first label on, a table shows the first and the last.
+// The table shows tokensBefore tokens before the first trained one, then the first and the last tokens.
 const (
 	tokensBefore = 3
 	tokensFirst  = 16
@@ -74,9 +74,9 @@ func labelRows(s *shared.Sheet, p *policy.CausalLM, q policy.Sequence) error {
 			ends = ends || slices.Contains(p.EOS(), q.IDs[i])
 		}
 	}
-	s.Row("tokens", "%d, of which %d are trained", len(q.IDs), trained)
+	s.Row("tokens", "%d, %d trained", len(q.IDs), trained)
 	if !ends {
-		s.Row("problem", "none that ends a text is trained: the model would not learn to stop")
+		s.Row("problem", "no stop token is trained on, so the model would not learn to stop")
 	}
 	first = max(0, first-tokensBefore)
 	var rows [][]string
@@ -100,22 +100,22 @@ func labelRows(s *shared.Sheet, p *policy.CausalLM, q policy.Sequence) error {
 	return nil
 }
 
-// exampleTasks are the tasks of language models that can show an example without data, those that imitate first.
+// exampleTasks lists the language model tasks with an example that needs no data, SFT tasks first.
 func exampleTasks() []string {
-	var imitate, play []string
+	var sft, play []string
 	for _, d := range envs.Definitions() {
 		switch {
 		case d.Labels():
 		case !d.Plays():
-			imitate = append(imitate, d.Name)
+			sft = append(sft, d.Name)
 		case d.Needs == "" && d.Demonstrations:
 			play = append(play, d.Name)
 		}
 	}
-	return append(imitate, play...)
+	return append(sft, play...)
 }
 
-// firstExample is a prompt of a task with its completion: messages, or texts for a model without a chat template.
+// firstExample returns the first prompt of a task with its completion, as messages or as plain text.
 func firstExample(task string, messages bool) (chat.Example, error) {
 	example := chat.Example{File: task, Line: 1, Format: chat.PromptCompletion}
 	prompt, completion := envs.Observation{Text: "What is 2 + 2?"}, " 4"

@@ -11,19 +11,18 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
-// memoryRows estimate what a model takes: its weights, the cache of generating, and a training step with LoRA.
-// stored are the bytes of the weights on disk, 0 where they are not there; adapter is the number of an adapter's
-// weights, 0 for that of a new one.
+// memoryRows estimates the memory of the weights, the KV cache and a LoRA training step. stored is the size of the weights
+// on disk in bytes, or 0; adapter is the number of weights of the adapter, or 0 for a new one.
 func memoryRows(s *shared.Sheet, c *transformers.Config, parameters, stored, adapter int64) error {
 	if stored > 0 {
 		s.Row("weights", "%s as stored, %s as fp32", mebibytes(stored), mebibytes(4*parameters))
 	} else {
 		s.Row("weights", "%s as fp32, %s as bf16", mebibytes(4*parameters), mebibytes(2*parameters))
 	}
-	// A key and a value of each key head, in fp32.
+	// A key and a value per KV head, in fp32.
 	token := int64(2 * 4 * c.NumHiddenLayers * c.NumKeyValueHeads * c.HeadDim)
-	s.Row("KV cache", "%.1f KiB a token, %s for 1,000 tokens", float64(token)/(1<<10), mebibytes(1000*token))
-	what := "an adapter of this size"
+	s.Row("KV cache", "%.1f KiB per token, %s for 1,000 tokens", float64(token)/(1<<10), mebibytes(1000*token))
+	what := "this adapter"
 	if adapter == 0 {
 		var usual config.LoRA
 		if _, err := options.Read(&usual); err != nil {
@@ -33,18 +32,18 @@ func memoryRows(s *shared.Sheet, c *transformers.Config, parameters, stored, ada
 		if adapter, err = newAdapter(c, usual.R); err != nil {
 			return err
 		}
-		what = fmt.Sprintf("a LoRA of rank %d", usual.R)
+		what = fmt.Sprintf("LoRA of rank %d", usual.R)
 	}
-	// A weight, its gradient and AdamW's two moments, and per token what the backward pass reads again: the
-	// inputs of norms and linears, queries, keys, values and the steps of the MLP.
+	// Per weight: the weight, its gradient and AdamW's two moments. Per token: the activations that the backward pass reads,
+	// which are inputs of norms and linears, queries, keys, values and MLP intermediates.
 	queries, keys := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
 	perToken := int64(4 * c.NumHiddenLayers * (4*c.HiddenSize + 2*queries + 2*keys + 3*c.IntermediateSize))
-	s.Row("training", "%s has %s weights: %s with gradients and AdamW; about %s of activations for 1,000 tokens of a micro-batch",
+	s.Row("training", "%s: %s weights, %s with gradients and AdamW; about %s of activations per 1,000 tokens of a micro-batch",
 		what, millions(adapter), mebibytes(16*adapter), mebibytes(1000*perToken))
 	return nil
 }
 
-// newAdapter is the number of weights of an adapter of rank r on the family's modules.
+// newAdapter returns the number of weights of an adapter of rank r on the family's default modules.
 func newAdapter(c *transformers.Config, r int) (int64, error) {
 	var names []string
 	sizes := map[string]int{}

@@ -9,32 +9,31 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// mismatch is by how much the log-probability that a sampler draws a token with differs from the one that training
-// computes for it.
+// mismatch is the absolute difference between the log-probs of sampler and training for the same tokens.
 type mismatch struct{ mean, most float64 }
 
-// describeMismatch measures it for the types that frozen weights have on the device in use.
+// describeMismatch measures the mismatch with fp32 and bf16 weights on the device in use.
 func describeMismatch(s *shared.Sheet) {
 	device, err := torch.DeviceInUse()
 	if err != nil {
-		s.Row("sampler", "does not work: %v", err)
+		s.Row("sampler", "unavailable: %v", err)
 		return
 	}
-	s.Head("Log-probabilities of the sampler beside training's, on %s", device)
+	s.Head("Log-probs of sampling against training, on %s", device)
 	for _, weights := range []struct {
 		name  string
 		dtype torch.DType
 	}{{"fp32 weights", torch.F32}, {"bf16 weights", torch.BF16}} {
 		found, err := measureMismatch(weights.dtype)
 		if err != nil {
-			s.Row(weights.name, "does not work: %v", err)
+			s.Row(weights.name, "unavailable: %v", err)
 			continue
 		}
-		s.Row(weights.name, "%.1e apart on the mean, %.1e at most", found.mean, found.most)
+		s.Row(weights.name, "difference: mean %.1e, max %.1e", found.mean, found.most)
 	}
 }
 
-// measureMismatch draws from a small model of random weights, the same each time.
+// measureMismatch samples from a small model with fixed random weights.
 func measureMismatch(dtype torch.DType) (mismatch, error) {
 	const prompts, length, vocabulary = 16, 32, 512
 	m, err := transformers.RandomLlama(transformers.LlamaShape{
@@ -49,7 +48,7 @@ func measureMismatch(dtype torch.DType) (mismatch, error) {
 		return mismatch{}, err
 	}
 	defer engine.Close()
-	sequences, drawn := map[int64][]int32{}, map[int64][]float32{}
+	sequences, sampled := map[int64][]int32{}, map[int64][]float32{}
 	for i := range prompts {
 		var prompt []int32
 		for j := range length {
@@ -70,12 +69,12 @@ func measureMismatch(dtype torch.DType) (mismatch, error) {
 			if e.Token < 0 {
 				return mismatch{}, fmt.Errorf("a sample ended: %s", e.Reason)
 			}
-			sequences[e.Request], drawn[e.Request] = append(sequences[e.Request], e.Token), append(drawn[e.Request], e.LogProb)
+			sequences[e.Request], sampled[e.Request] = append(sequences[e.Request], e.Token), append(sampled[e.Request], e.LogProb)
 		}
 	}
 	var found mismatch
 	for id, ids := range sequences {
-		// The hidden state of a token is what the next one is drawn from.
+		// The hidden state of a token predicts the next one.
 		var targets []int64
 		for _, t := range ids[length:] {
 			targets = append(targets, int64(t))
@@ -88,7 +87,7 @@ func measureMismatch(dtype torch.DType) (mismatch, error) {
 			hidden, _ := s.Hidden(m.Model, torch.Pack([][]int32{ids}), torch.Pass{Rows: rows})
 			logProbs, _, _ := s.TokenLogProbs(hidden, m.Head.T(), nil, targets, torch.HeadOptions{})
 			for i, trained := range s.Read(logProbs) {
-				d := math.Abs(float64(trained) - float64(drawn[id][i]))
+				d := math.Abs(float64(trained) - float64(sampled[id][i]))
 				found.mean, found.most = found.mean+d/(prompts*length), max(found.most, d)
 			}
 			return nil

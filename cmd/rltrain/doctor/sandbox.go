@@ -10,12 +10,11 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
 
-// describeSandbox says in which ways programs that nobody has read can be run here, why not in better ones, and which
-// languages there are for them.
+// describeSandbox shows which tiers of the sandbox work, why others do not, and which interpreters it found.
 func describeSandbox(ctx context.Context, s *shared.Sheet) error {
 	s.Head("Sandbox for programs")
 	tiers := sandbox.Tiers()
-	used := "none works here: programs are run with --unsafe-exec only"
+	used := "none: programs run only with --unsafe-exec"
 	if len(tiers) > 0 && tiers[0] != sandbox.Unsafe {
 		used = string(tiers[0])
 	}
@@ -26,16 +25,16 @@ func describeSandbox(ctx context.Context, s *shared.Sheet) error {
 		case f.Err == nil:
 			s.Row(string(f.Tier), "works: %s", f.How)
 		default:
-			s.Row(string(f.Tier), "does not work: %v (%s)", f.Err, f.How)
+			s.Row(string(f.Tier), "unavailable: %v (%s)", f.Err, f.How)
 		}
 		helped = helped || f.Tier == sandbox.Namespaces && f.Err == nil
 	}
 	if !helped {
-		s.Row("what would help", "%s", lift())
+		s.Row("to enable", "%s", lift())
 	}
 	box, err := sandbox.Open(false)
 	if err != nil {
-		return nil // it has been said
+		return nil // already shown
 	}
 	for _, name := range sandbox.Languages {
 		language, err := box.Find(ctx, name, "")
@@ -52,7 +51,7 @@ func describeSandbox(ctx context.Context, s *shared.Sheet) error {
 	return nil
 }
 
-// lift says what would allow namespaces.
+// lift suggests how to enable namespaces.
 func lift() string {
 	for _, knob := range []struct{ file, bad, help string }{
 		{"/proc/sys/user/max_user_namespaces", "0\n", "sysctl user.max_user_namespaces=10000"},
@@ -63,5 +62,5 @@ func lift() string {
 			return knob.help
 		}
 	}
-	return "in a container, user namespaces or CAP_SYS_ADMIN: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or --cap-add SYS_ADMIN"
+	return "in a container, allow user namespaces (docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined) or pass --cap-add SYS_ADMIN"
 }

@@ -8,16 +8,15 @@ import (
 	"strings"
 )
 
-// vllmRanks are what vLLM takes for --max-lora-rank, and vllmRank is its default.
+// vllmRanks are the values of vLLM's --max-lora-rank; vllmRank is its default.
 var vllmRanks = []int{1, 8, 16, 32, 64, 128, 256, 320, 512}
 
 const vllmRank = 16
 
-// vllmOff are the features of PEFT that vLLM has not.
+// vllmOff lists PEFT features that vLLM does not support.
 var vllmOff = []string{"use_dora", "lora_bias", "bias", "alora_invocation_tokens", "layer_replication", "use_qalora", "use_bdlora"}
 
-// vllmModules are the last names of modules that vLLM adapts, by family; it runs the families that are missing
-// here through transformers' own code, which has no such list.
+// vllmModules lists the modules that vLLM adapts, by family. Other families run through transformers without such a list.
 var vllmModules = func() map[string][]string {
 	split := []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"}
 	all := map[string][]string{"phi3": {"qkv_proj", "o_proj", "gate_up_proj", "down_proj", "embed_tokens", "lm_head"}}
@@ -27,12 +26,12 @@ var vllmModules = func() map[string][]string {
 	return all
 }()
 
-// vllmVerdict says what vLLM refuses of an adapter and why, and what it has to be told or does in another way.
-// inUse are the fields of lora.InUse, tensors the names in the file, family the base model's, "" if unknown.
+// vllmVerdict returns why vLLM cannot load an adapter, and notes on results that would differ. inUse has the fields of
+// lora.InUse, tensors the names in the file; family is the base model's, or "".
 func vllmVerdict(inUse map[string]string, tensors []string, family string) (refused, notes []string) {
 	refuse := func(format string, args ...any) { refused = append(refused, fmt.Sprintf(format, args...)) }
 	if family == "gpt2" {
-		refuse("it has no LoRA for gpt2: merge the adapter")
+		refuse("vLLM has no LoRA for gpt2; merge the adapter")
 	}
 	for _, key := range []string{"r", "lora_alpha", "target_modules"} {
 		if inUse[key] == "" {
@@ -41,27 +40,27 @@ func vllmVerdict(inUse map[string]string, tensors []string, family string) (refu
 	}
 	for _, key := range vllmOff {
 		if value, ok := inUse[key]; ok {
-			refuse("%s is %s: it has no such adapters; merge this one", key, value)
+			refuse("%s %s is not supported; merge the adapter", key, value)
 		}
 	}
 	start, _ := strconv.Unquote(inUse["init_lora_weights"])
 	for _, kind := range []string{"pissa", "olora", "corda", "loftq"} {
 		if strings.HasPrefix(strings.ToLower(start), kind) {
-			refuse("init_lora_weights is %q: such adapters change the base weights too", start)
+			refuse("init_lora_weights %q also changes the base weights; merge the adapter", start)
 		}
 	}
 	switch r := largestRank(inUse); {
 	case r > vllmRanks[len(vllmRanks)-1]:
-		refuse("rank %d is above %d, the highest --max-lora-rank", r, vllmRanks[len(vllmRanks)-1])
+		refuse("rank %d is above %d, the maximum of --max-lora-rank", r, vllmRanks[len(vllmRanks)-1])
 	case r > vllmRank:
 		i, _ := slices.BinarySearch(vllmRanks, r)
-		refuse("rank %d is above %d, unless it is started with --max-lora-rank %d", r, vllmRank, vllmRanks[i])
+		refuse("rank %d is above the default %d; start vLLM with --max-lora-rank %d", r, vllmRank, vllmRanks[i])
 	}
 	var saved []string
 	if json.Unmarshal([]byte(inUse["modules_to_save"]), &saved) == nil {
 		for _, module := range saved {
 			if module != "classifier" && module != "score" {
-				refuse("modules_to_save has %s: only classifier and score may be stored whole", module)
+				refuse("modules_to_save has %s; only classifier and score are supported", module)
 			}
 		}
 	}
@@ -70,13 +69,13 @@ func vllmVerdict(inUse map[string]string, tensors []string, family string) (refu
 	}
 	for _, key := range []string{"rank_pattern", "alpha_pattern"} {
 		if _, ok := inUse[key]; ok {
-			notes = append(notes, key+" is not read: modules with a rank or alpha of their own are scaled wrongly; merge the adapter")
+			notes = append(notes, key+" is ignored, so some modules are scaled wrongly; merge the adapter")
 		}
 	}
 	return refused, notes
 }
 
-// largestRank is the greatest of r and rank_pattern, 0 where they are no numbers.
+// largestRank returns the largest of r and rank_pattern, or 0.
 func largestRank(inUse map[string]string) int {
 	r, _ := strconv.Atoi(inUse["r"])
 	var pattern map[string]int
@@ -88,8 +87,8 @@ func largestRank(inUse map[string]string) int {
 	return r
 }
 
-// vllmTensors finds the tensors whose names vLLM cannot read, the first of each kind, and modules that are not
-// among known; with none known, all are.
+// vllmTensors returns a problem for each kind of tensor name that vLLM cannot read, and for each module that is not in
+// known; a nil known allows all modules.
 func vllmTensors(tensors, known []string) (problems []string) {
 	seen := map[string]bool{}
 	for _, name := range tensors {
@@ -100,12 +99,12 @@ func vllmTensors(tensors, known []string) (problems []string) {
 			module := parts[len(parts)-2]
 			if known != nil && !slices.Contains(known, module) && !seen[module] {
 				seen[module] = true
-				problems = append(problems, fmt.Sprintf("module %s is not one that it adapts (%s)", module, strings.Join(known, ", ")))
+				problems = append(problems, fmt.Sprintf("vLLM does not adapt module %s, only %s", module, strings.Join(known, ", ")))
 			}
 		case slices.Contains(parts, "score") || slices.Contains(parts, "classifier"):
 		case !seen[last]:
 			seen[last] = true
-			problems = append(problems, fmt.Sprintf("tensor %.120s is neither of a LoRA pair nor of a score or classifier", name))
+			problems = append(problems, fmt.Sprintf("unknown tensor %.120s: not part of a LoRA pair, score or classifier", name))
 		}
 	}
 	return problems

@@ -53,17 +53,17 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// lane is the one that a request names.
+// lane returns the lane of a model name.
 func (s *Server) lane(name string) (*lane, error) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	if l, ok := s.lanes[name]; ok {
 		return l, nil
 	}
-	return nil, refuse(http.StatusNotFound, "model", "there is no model %.200q here; there are %s", name, strings.Join(s.names, ", "))
+	return nil, refuse(http.StatusNotFound, "model", "model %.200q not found; available: %s", name, strings.Join(s.names, ", "))
 }
 
-// open lets requests ask for a lane; on the engine's thread.
+// open makes a lane available to requests. It must run on the engine's thread.
 func (s *Server) open(l *lane) {
 	s.engine.lanes = append(s.engine.lanes, l)
 	s.lock.Lock()
@@ -72,16 +72,16 @@ func (s *Server) open(l *lane) {
 	s.names = append(s.names, l.name)
 }
 
-// load puts up a lane of an adapter; on the engine's thread.
+// load opens a lane for an adapter. It must run on the engine's thread.
 func (s *Server) load(name, dir string) error {
 	s.lock.Lock()
 	_, taken := s.lanes[name]
 	s.lock.Unlock()
 	switch {
 	case taken:
-		return bad("lora_name", "the adapter %q has already been loaded; unload it first, or choose another name", name)
+		return bad("lora_name", "adapter %q is already loaded; unload it first, or choose another name", name)
 	case len(s.engine.lanes) > s.config.MaxAdapters:
-		return bad("lora_name", "there are %d adapters already, as many as --max-adapters allows; unload one first", len(s.engine.lanes)-1)
+		return bad("lora_name", "%d adapters are loaded, the limit of --max-adapters; unload one first", len(s.engine.lanes)-1)
 	case s.engine.sampler == nil:
 		return errFailed
 	}
@@ -98,15 +98,15 @@ func (s *Server) load(name, dir string) error {
 	return nil
 }
 
-// adapterOrder is the body of a request about an adapter.
+// adapterOrder is the body of a request to load or unload an adapter.
 type adapterOrder struct {
 	Name    string `json:"lora_name"`
 	Path    string `json:"lora_path"`
 	InPlace bool   `json:"load_inplace"`
-	ID      *int   `json:"lora_int_id"` // of vLLM, which reads it no more than we do
+	ID      *int   `json:"lora_int_id"` // ignored, as in vLLM
 }
 
-// longestName bounds the name of an adapter.
+// longestName is the maximum length of an adapter's name in bytes.
 const longestName = 256
 
 func (s *Server) adapterOrder(w http.ResponseWriter, r *http.Request) (o adapterOrder, err error) {
@@ -118,11 +118,11 @@ func (s *Server) adapterOrder(w http.ResponseWriter, r *http.Request) (o adapter
 	}
 	switch {
 	case o.Name == "" || len(o.Name) > longestName:
-		return o, bad("lora_name", "lora_name has %d bytes; it must have 1 to %d", len(o.Name), longestName)
+		return o, bad("lora_name", "lora_name has %d bytes, want 1 to %d", len(o.Name), longestName)
 	case strings.ContainsFunc(o.Name, func(c rune) bool { return c < ' ' || c == 0x7f }):
-		return o, bad("lora_name", "lora_name has control characters")
+		return o, bad("lora_name", "lora_name contains control characters")
 	case o.InPlace:
-		return o, bad("load_inplace", "load_inplace is not supported: load the new version by another name")
+		return o, bad("load_inplace", "load_inplace is not supported; load the new version under another name")
 	}
 	return o, nil
 }
@@ -145,7 +145,7 @@ func (s *Server) loadAdapter(w http.ResponseWriter, r *http.Request) error {
 	default:
 		return bad("lora_path", "%v", err)
 	}
-	s.config.Logf("adapter %s loaded from %s", o.Name, dir)
+	s.config.Logf("loaded adapter %s from %s", o.Name, dir)
 	return say(w, "Success: LoRA adapter '%s' added successfully.", o.Name)
 }
 
@@ -158,13 +158,13 @@ func (s *Server) unloadAdapter(w http.ResponseWriter, r *http.Request) error {
 	l := s.lanes[o.Name]
 	if l == nil || l.dir == "" {
 		s.lock.Unlock()
-		return refuse(http.StatusNotFound, "lora_name", "there is no adapter %q here", o.Name)
+		return refuse(http.StatusNotFound, "lora_name", "adapter %q not found", o.Name)
 	}
 	delete(s.lanes, o.Name)
 	s.names = slices.DeleteFunc(s.names, func(name string) bool { return name == o.Name })
 	s.lock.Unlock()
 	s.engine.order(func() { l.retired = true })
-	s.config.Logf("adapter %s unloaded", o.Name)
+	s.config.Logf("unloaded adapter %s", o.Name)
 	return say(w, "Success: LoRA adapter '%s' removed successfully.", o.Name)
 }
 
@@ -174,10 +174,10 @@ func say(w http.ResponseWriter, format string, args ...any) error {
 	return err
 }
 
-// within is the folder of an adapter without symbolic links, where it and its files are in a folder that is allowed. What
-// is outside is not looked at: nobody learns from an answer whether it is there.
+// within resolves the folder of an adapter and checks that the folder and its files are inside an allowed folder. It does
+// not touch other paths, so that responses do not reveal whether they exist.
 func (s *Server) within(path string) (string, error) {
-	denied := refuse(http.StatusForbidden, "lora_path", "lora_path is in none of the folders that this server may load adapters from (--adapter-dir)")
+	denied := refuse(http.StatusForbidden, "lora_path", "lora_path is outside the folders of --adapter-dir")
 	if path == "" {
 		return "", bad("lora_path", "lora_path is missing")
 	}
@@ -195,12 +195,12 @@ func (s *Server) within(path string) (string, error) {
 		}
 		dir, err := filepath.EvalSymlinks(path)
 		if err != nil {
-			return "", refuse(http.StatusNotFound, "lora_path", "there is no folder %.300q", path)
+			return "", refuse(http.StatusNotFound, "lora_path", "folder %.300q not found", path)
 		}
 		for _, name := range []string{"", lora.ConfigFile, lora.WeightsFile} {
 			real, err := filepath.EvalSymlinks(filepath.Join(dir, name))
 			if err != nil {
-				return "", refuse(http.StatusNotFound, "lora_path", "there is no %s in %.300q", name, path)
+				return "", refuse(http.StatusNotFound, "lora_path", "no %s in %.300q", name, path)
 			}
 			if !inside(root, real) {
 				return "", denied

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// chatBody is what /v1/chat/completions takes.
+// chatBody is the body of /v1/chat/completions.
 type chatBody struct {
 	Messages      json.RawMessage `json:"messages"`
 	LogProbs      bool            `json:"logprobs"`
@@ -55,7 +55,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	}
 	if q.MaxCompletion != nil {
 		if q.MaxTokens != nil && *q.MaxTokens != *q.MaxCompletion {
-			return bad("max_completion_tokens", "max_tokens and max_completion_tokens disagree; keep one")
+			return bad("max_completion_tokens", "max_tokens and max_completion_tokens conflict; keep one")
 		}
 		q.MaxTokens = q.MaxCompletion
 	}
@@ -75,7 +75,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		return bad("messages", "messages: %v", err)
 	}
 	if len(prompt) == 0 {
-		return bad("messages", "messages make an empty prompt")
+		return bad("messages", "messages: the prompt is empty")
 	}
 	room := l.policy.MaxLength() - len(prompt)
 	o, err := q.options(l.policy, 1, room, room)

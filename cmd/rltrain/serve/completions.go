@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// completionsBody is what /v1/completions takes.
+// completionsBody is the body of /v1/completions.
 type completionsBody struct {
 	Prompt        json.RawMessage `json:"prompt"`
 	LogProbs      *int            `json:"logprobs"`
@@ -26,7 +26,7 @@ func init() {
 	}
 }
 
-// logProbs are those of tokens, as OpenAI's completions have them.
+// logProbs are log-probs in the format of OpenAI's completions.
 type logProbs struct {
 	Tokens  []string             `json:"tokens"`
 	Values  []float32            `json:"token_logprobs"`
@@ -34,7 +34,7 @@ type logProbs struct {
 	Offsets []int                `json:"text_offset"`
 }
 
-// completionChoice is one completion, or a piece of it.
+// completionChoice is one completion, or a chunk of a stream.
 type completionChoice struct {
 	Index     int       `json:"index"`
 	Text      string    `json:"text"`
@@ -50,7 +50,7 @@ type usage struct {
 	Total      int `json:"total_tokens"`
 }
 
-// answer is the frame of an answer, or of a piece of one.
+// answer is a response, or a chunk of a stream.
 type answer struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
@@ -67,7 +67,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if n := or(q.LogProbs, 0); n != 0 {
-		return bad("logprobs", "logprobs %d: this server knows the log-probabilities of the tokens that it writes alone; give 0", n)
+		return bad("logprobs", "logprobs %d is not supported; use 0 for the log-probs of the generated tokens", n)
 	}
 	prompts, err := s.prompts(l.policy, q)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	for _, ids := range prompts {
 		longest = max(longest, len(ids))
 	}
-	// OpenAI's API writes 16 tokens where nothing is said.
+	// OpenAI's API defaults to 16 tokens.
 	o, err := q.options(l.policy, len(prompts), l.policy.MaxLength()-longest, 16)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	return s.write(w, r, l, &q.sampling, f)
 }
 
-// prompts are token ids of a text, of texts, of ids, or of lists of ids.
+// prompts converts a text, a list of texts, token ids or lists of token ids to lists of token ids.
 func (s *Server) prompts(p *policy.CausalLM, q completionsBody) ([][]int32, error) {
 	raw := bytes.TrimSpace(q.Prompt)
 	if len(raw) == 0 || string(raw) == "null" {
@@ -121,7 +121,7 @@ func (s *Server) prompts(p *policy.CausalLM, q completionsBody) ([][]int32, erro
 	} else if several, ok := decoded[[][]int32](raw); ok {
 		lists = several
 	} else {
-		return nil, bad("prompt", "prompt must be a text, a list of texts, a list of token ids, or a list of such lists")
+		return nil, bad("prompt", "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids")
 	}
 	for i, text := range texts {
 		ids, err := p.Tokenizer.EncodeRaw(text, false)
@@ -134,7 +134,7 @@ func (s *Server) prompts(p *policy.CausalLM, q completionsBody) ([][]int32, erro
 		lists = append(lists, ids)
 	}
 	if len(lists) > mostChoices {
-		return nil, bad("prompt", "%d prompts are more than %d", len(lists), mostChoices)
+		return nil, bad("prompt", "%d prompts exceed the limit of %d", len(lists), mostChoices)
 	}
 	for i, ids := range lists {
 		if len(ids) == 0 {
@@ -152,18 +152,18 @@ func decoded[T any](raw []byte) (value T, ok bool) {
 	return value, ok
 }
 
-// part is what is told of a choice at a time: all of it, or, of a stream, what is new.
+// part is a whole choice, or the new part of a streamed one.
 type part struct {
 	index  int
 	text   string
-	before int // bytes of the text that were told before
+	before int // bytes of text sent before
 	ids    []int32
 	logs   []float32
 	first  bool
 	done   *policy.Completion
 }
 
-// reason is why a choice ended; nil while it goes on.
+// reason returns finish_reason; nil for an unfinished choice.
 func (p *part) reason() *string {
 	if p.done == nil {
 		return nil
@@ -175,7 +175,7 @@ func (p *part) reason() *string {
 	return &reason
 }
 
-// logProbs names each token by what it would be as a text alone.
+// logProbs names each token by its decoded text.
 func (p *part) logProbs(of *policy.CausalLM) *logProbs {
 	out := &logProbs{Tokens: []string{}, Values: []float32{}, Top: []map[string]float32{}, Offsets: []int{}}
 	at := p.before

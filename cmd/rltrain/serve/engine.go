@@ -11,36 +11,36 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// lane is one name that requests can ask for: the model, or an adapter on it.
+// lane is a model name that requests can select: the base model or an adapter.
 type lane struct {
 	name    string
-	dir     string // of an adapter
+	dir     string // of an adapter; "" for the base model
 	policy  *policy.CausalLM
-	adapter int  // the sampler's number of it
-	jobs    int  // that have not ended
-	retired bool // takes no more requests, and is closed with the last that it has
+	adapter int  // its number in the sampler
+	jobs    int  // unfinished
+	retired bool // unloaded: takes no requests and closes after its last job
 }
 
-// job is the completions that one request asks for.
+// job generates the completions of one request.
 type job struct {
 	prompts [][]int32
 	options policy.GenerateOptions
-	stream  bool // tokens are told as they come, not only the whole
+	stream  bool // report tokens as they are generated
 
 	lane *lane
-	next int     // prompt that is submitted next
-	ids  []int64 // of the sampler
-	left int     // completions that have not ended
+	next int     // prompt to submit next
+	ids  []int64 // in the sampler
+	left int     // unfinished completions
 
 	lock   sync.Mutex
 	news   []news
 	err    error
 	over   bool
-	wake   chan struct{} // has room for one: something above has changed
-	queued bool          // counts among those that wait
+	wake   chan struct{} // buffered: signals a change of the fields above
+	queued bool          // counts as waiting
 }
 
-// news is what became of a choice: choice i·n + j is sample j of prompt i.
+// news is progress of a choice: choice i·n + j is sample j of prompt i.
 type news struct {
 	choice int
 	text   string
@@ -70,7 +70,7 @@ func (j *job) rouse() {
 	}
 }
 
-// heard returns what was told since the last call. Once over is true nothing follows.
+// heard returns the news since the last call. over means that no more follow.
 func (j *job) heard() (all []news, over bool, err error) {
 	j.lock.Lock()
 	defer j.lock.Unlock()
@@ -78,33 +78,33 @@ func (j *job) heard() (all []news, over bool, err error) {
 	return all, j.over, j.err
 }
 
-// engine writes the completions of all requests on the thread of run: those of the model and of all adapters in one batch.
+// engine generates the completions of all requests, of all adapters, in one batch on the thread of run.
 type engine struct {
 	slots     int
-	processed bool // log-probabilities are those of the distribution that a token was drawn from
+	processed bool // return log-probs after temperature and filters
 	figures   *figures
 	finished  chan struct{}
 
 	lock    sync.Mutex
-	orders  []func() // for the thread
+	orders  []func() // to run on the thread
 	called  chan struct{}
-	waiting int // requests of which nothing runs yet
-	most    int // of those
+	waiting int // requests without a slot
+	most    int // limit of waiting
 
-	// The thread's.
+	// Used only by the thread of run.
 	lanes   []*lane // the model first
 	sampler *policy.Sampler
-	line    []*job // with prompts that have no slot yet: each gives one in turn, so a long list holds nobody up
+	line    []*job // jobs with prompts without a slot, served round-robin so that a long list blocks nobody
 	running map[*job]struct{}
 }
 
 var (
-	errBusy    = errors.New("the queue is full: try again later")
+	errBusy    = errors.New("the queue is full; try again later")
 	errStopped = errors.New("the server is stopping")
-	errFailed  = errors.New("the model gave no usable answer")
+	errFailed  = errors.New("generation failed")
 )
 
-// order has the thread run f between two steps.
+// order runs f on the thread between two steps.
 func (e *engine) order(f func()) {
 	e.lock.Lock()
 	e.orders = append(e.orders, f)
@@ -115,7 +115,7 @@ func (e *engine) order(f func()) {
 	}
 }
 
-// ask is order that waits for the outcome.
+// ask runs f on the thread and waits for its result.
 func (e *engine) ask(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	e.order(func() { done <- f() })
@@ -129,7 +129,7 @@ func (e *engine) ask(ctx context.Context, f func() error) error {
 	}
 }
 
-// full tells whether the next request would be refused.
+// full reports whether the queue is full.
 func (e *engine) full() bool {
 	e.lock.Lock()
 	defer e.lock.Unlock()
@@ -150,7 +150,7 @@ func (e *engine) submit(l *lane, j *job) error {
 		if l.retired || e.sampler == nil {
 			e.leave(j)
 			if l.retired {
-				j.end(refuse(http.StatusNotFound, "model", "the adapter %q was unloaded", l.name))
+				j.end(refuse(http.StatusNotFound, "model", "adapter %q was unloaded", l.name))
 			} else {
 				j.end(errFailed)
 			}
@@ -164,7 +164,7 @@ func (e *engine) submit(l *lane, j *job) error {
 	return nil
 }
 
-// leave takes a job from those that wait.
+// leave removes a job from the queue.
 func (e *engine) leave(j *job) {
 	if !j.queued {
 		return
@@ -175,7 +175,7 @@ func (e *engine) leave(j *job) {
 	e.lock.Unlock()
 }
 
-// cancel frees what a job holds; it hears no more.
+// cancel ends a job without further news.
 func (e *engine) cancel(j *job) {
 	e.order(func() { e.drop(j) })
 }
@@ -185,12 +185,12 @@ func (e *engine) drop(j *job) {
 		return
 	}
 	for _, id := range j.ids {
-		_ = e.sampler.Cancel(id) // only a request that never was is an error
+		_ = e.sampler.Cancel(id) // fails only for unknown ids
 	}
 	e.release(j)
 }
 
-// release forgets a job.
+// release removes a job from the engine.
 func (e *engine) release(j *job) {
 	e.leave(j)
 	delete(e.running, j)
@@ -198,7 +198,7 @@ func (e *engine) release(j *job) {
 	j.lane.jobs--
 }
 
-// run writes until ctx ends; then the jobs that are left end with errStopped, and all is closed.
+// run generates until ctx ends. Then it ends all jobs with errStopped and closes the engine.
 func (e *engine) run(ctx context.Context) {
 	defer close(e.finished)
 	for ctx.Err() == nil {
@@ -225,7 +225,7 @@ func (e *engine) obey() {
 	}
 }
 
-// step writes the next token of each completion in a slot; false where there is none.
+// step generates a token for each completion in a slot. It returns false if there is none.
 func (e *engine) step() bool {
 	e.lanes = slices.DeleteFunc(e.lanes, e.goes)
 	e.fill()
@@ -238,7 +238,7 @@ func (e *engine) step() bool {
 	return true
 }
 
-// goes closes a lane that has been unloaded, once its last completions have ended in the sampler too.
+// goes closes an unloaded lane after its last completion.
 func (e *engine) goes(l *lane) bool {
 	if !l.retired || l.jobs > 0 || e.sampler != nil && e.sampler.Unload(l.adapter) != nil {
 		return false
@@ -247,14 +247,14 @@ func (e *engine) goes(l *lane) bool {
 	return true
 }
 
-// fill gives free slots to the jobs that wait, a prompt of each in turn.
+// fill assigns free slots to waiting jobs, round-robin.
 func (e *engine) fill() {
 	for len(e.line) > 0 && e.sampler != nil && e.sampler.Unfinished() < e.slots {
 		j := e.line[0]
 		e.line = e.line[1:]
 		i := j.next
 		id, err := e.sampler.Submit(j.prompts[i], uint64(i), j.options, func(h policy.Heard) { e.hear(j, i, h) })
-		if err != nil { // the request was checked, so this is ours
+		if err != nil { // the request was validated, so this is a server error
 			e.drop(j)
 			j.end(err)
 			continue
@@ -267,7 +267,7 @@ func (e *engine) fill() {
 	}
 }
 
-// hear passes on what was written.
+// hear forwards a generated token.
 func (e *engine) hear(j *job, prompt int, h policy.Heard) {
 	if h.Err != nil {
 		e.drop(j)
@@ -293,7 +293,7 @@ func (e *engine) hear(j *job, prompt int, h policy.Heard) {
 	}
 }
 
-// logs are the log-probabilities that the server tells.
+// logs returns the log-probs of a completion that the server returns.
 func (e *engine) logs(c policy.Completion) []float32 {
 	if e.processed {
 		return c.BehaviorLogProbs
@@ -301,7 +301,7 @@ func (e *engine) logs(c policy.Completion) []float32 {
 	return c.LogProbs
 }
 
-// start makes the sampler of the lanes.
+// start creates the sampler and loads all adapters.
 func (e *engine) start() (err error) {
 	if e.sampler, err = e.lanes[0].policy.NewSampler(e.slots); err != nil {
 		return err
@@ -316,7 +316,7 @@ func (e *engine) start() (err error) {
 	return nil
 }
 
-// repair ends the jobs of a sampler that has failed, and makes another one.
+// repair ends all jobs after a failure of the sampler and creates a new one.
 func (e *engine) repair(err error) {
 	e.fail(fmt.Errorf("%w: %w", errFailed, err))
 	e.sampler.Close()
@@ -333,7 +333,7 @@ func (e *engine) fail(err error) {
 	}
 }
 
-// close frees the sampler and the adapters; the model itself is its caller's.
+// close frees the sampler and the adapters, not the base model.
 func (e *engine) close() {
 	if e.sampler != nil {
 		e.sampler.Close()

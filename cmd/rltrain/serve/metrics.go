@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// buckets are the bounds of the histogram of times, in seconds.
+// buckets are the upper bounds of the latency histogram, in seconds.
 var buckets = []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100}
 
-// figures are what /metrics tells.
+// figures are the counters of /metrics.
 type figures struct {
 	lock    sync.Mutex
 	answers map[[2]string]int64 // by route and status
-	tokens  map[string]int64    // written, by model
-	prompts map[string]int64    // tokens of prompts, by model
-	times   []int64             // by bucket; the last is beyond
+	tokens  map[string]int64    // generated, by model
+	prompts map[string]int64    // prompt tokens, by model
+	times   []int64             // by bucket; the last is +Inf
 	seconds float64
-	lost    int64 // requests whose client went away, or that took too long
+	lost    int64 // requests that timed out or whose client disconnected
 }
 
 func newFigures() *figures {
@@ -54,7 +54,7 @@ func (f *figures) read(model string, tokens int) {
 }
 func (f *figures) abandoned() { f.change(func() { f.lost++ }) }
 
-// metrics writes Prometheus' text format, version 0.0.4.
+// metrics writes the Prometheus text format, version 0.0.4.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 	var running, samples int
 	if err := s.engine.ask(r.Context(), func() error {
@@ -77,22 +77,22 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 	one := func(kind, name, help string, value any) {
 		fmt.Fprintf(&b, "# HELP rltrain_%s %s\n# TYPE rltrain_%s %s\nrltrain_%s %v\n", name, help, name, kind, name, value)
 	}
-	one("gauge", "requests_running", "requests whose completions are being written, or wait", running)
-	one("gauge", "requests_waiting", "those of them that have no slot yet", waiting)
-	one("gauge", "samples_running", "completions in slots", samples)
-	one("gauge", "adapters", "adapters loaded", adapters)
+	one("gauge", "requests_running", "running and waiting requests", running)
+	one("gauge", "requests_waiting", "requests waiting for a slot", waiting)
+	one("gauge", "samples_running", "completions being generated", samples)
+	one("gauge", "adapters", "loaded adapters", adapters)
 	f := s.figures
 	f.change(func() {
-		one("counter", "requests_abandoned_total", "requests whose client went away, or that took too long", f.lost)
+		one("counter", "requests_abandoned_total", "requests that timed out or whose client disconnected", f.lost)
 		byModel := func(name, help string, values map[string]int64) {
 			fmt.Fprintf(&b, "# HELP rltrain_%s %s\n# TYPE rltrain_%s counter\n", name, help, name)
 			for _, model := range sortedKeys(values) {
 				fmt.Fprintf(&b, "rltrain_%s{model=%s} %d\n", name, label(model), values[model])
 			}
 		}
-		byModel("generated_tokens_total", "tokens written", f.tokens)
-		byModel("prompt_tokens_total", "tokens of prompts", f.prompts)
-		fmt.Fprint(&b, "# HELP rltrain_answers_total answers by route and status\n# TYPE rltrain_answers_total counter\n")
+		byModel("generated_tokens_total", "generated tokens", f.tokens)
+		byModel("prompt_tokens_total", "prompt tokens", f.prompts)
+		fmt.Fprint(&b, "# HELP rltrain_answers_total responses by route and status\n# TYPE rltrain_answers_total counter\n")
 		texts := map[string]int64{}
 		for at, n := range f.answers {
 			texts[fmt.Sprintf("{route=%s,status=%s}", label(at[0]), label(at[1]))] = n
@@ -100,7 +100,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 		for _, at := range sortedKeys(texts) {
 			fmt.Fprintf(&b, "rltrain_answers_total%s %d\n", at, texts[at])
 		}
-		fmt.Fprint(&b, "# HELP rltrain_request_seconds time of answers\n# TYPE rltrain_request_seconds histogram\n")
+		fmt.Fprint(&b, "# HELP rltrain_request_seconds latency of requests\n# TYPE rltrain_request_seconds histogram\n")
 		sum := int64(0)
 		for i, n := range f.times {
 			sum += n
@@ -117,7 +117,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// label quotes a value as the format wants it.
+// label quotes a label value.
 func label(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
 }

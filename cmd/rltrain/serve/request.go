@@ -10,6 +10,7 @@ import (
 	"math"
 	"mime"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -18,36 +19,36 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Bounds of a request, beyond which an answer would hold the others up.
+// Limits of a request.
 const (
 	longestBody  = 16 << 20
-	bodyPatience = time.Minute // for all of it to arrive
-	mostChoices  = 4096        // of all prompts of a request
-	mostSamples  = 128         // of a prompt
+	bodyPatience = time.Minute // to receive the body
+	mostChoices  = 4096        // per request
+	mostSamples  = 128         // per prompt
 	mostStops    = 16
 	longestStop  = 1024
 )
 
-// readBody reads the JSON object of a request into a struct. A field that is not the struct's is an error, but for those
-// of neutral with one of their values there, which ask for nothing.
+// readBody decodes the JSON object of a request. Unknown fields are errors, except those in neutral with one of their
+// listed values, which have no effect.
 func readBody(w http.ResponseWriter, r *http.Request, into any, neutral map[string][]string) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return refuse(http.StatusUnsupportedMediaType, "", "the body must be JSON, with the header Content-Type: application/json")
+		return refuse(http.StatusUnsupportedMediaType, "", "send JSON with the header Content-Type: application/json")
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyPatience)) // not every connection has one
+	_ = control.SetReadDeadline(time.Now().Add(bodyPatience)) // not all connections support it
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestBody))
 	_ = control.SetReadDeadline(time.Time{})
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
-		return refuse(http.StatusRequestEntityTooLarge, "", "the body has more than %d bytes", long.Limit)
+		return refuse(http.StatusRequestEntityTooLarge, "", "the body is longer than %d bytes", long.Limit)
 	case err != nil:
-		return refuse(http.StatusBadRequest, "", "the body did not arrive: %v", err)
+		return refuse(http.StatusBadRequest, "", "reading the body: %v", err)
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
-		return refuse(http.StatusBadRequest, "", "the body is no JSON object%s", because(err))
+		return refuse(http.StatusBadRequest, "", "the body is not a JSON object%s", because(err))
 	}
 	for name, value := range fields {
 		allowed, listed := neutral[name]
@@ -71,15 +72,32 @@ func readBody(w http.ResponseWriter, r *http.Request, into any, neutral map[stri
 			return own
 		case errors.As(err, &kind):
 			field := strings.TrimPrefix(kind.Field, "sampling.")
-			return bad(field, "%s: a %s is not what it takes", field, kind.Value)
+			return bad(field, "%s: got a %s, want %s", field, kind.Value, jsonKind(kind.Type))
 		}
 		name := strings.Trim(strings.TrimPrefix(err.Error(), "json: unknown field "), `"`)
 		if _, ok := fields[name]; ok {
 			return bad(name, "%.100s is not supported", name)
 		}
-		return refuse(http.StatusBadRequest, "", "the body cannot be read%s", because(err))
+		return refuse(http.StatusBadRequest, "", "decoding the body%s", because(err))
 	}
 	return nil
+}
+
+// jsonKind names the JSON type that decodes into t.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Pointer:
+		return jsonKind(t.Elem())
+	}
+	return "a number"
 }
 
 func because(err error) string {
@@ -97,17 +115,17 @@ func compact(value json.RawMessage) string {
 	return b.String()
 }
 
-// any_ stands for every value of a neutral field.
+// any_ allows every value of a neutral field.
 const any_ = "*"
 
-// commonNeutral are the fields of both routes that may be there as long as they ask for nothing.
+// commonNeutral lists fields of both routes with the values that have no effect.
 var commonNeutral = map[string][]string{
 	"presence_penalty": {"0", "0.0"}, "frequency_penalty": {"0", "0.0"}, "logit_bias": {"{}"}, "user": {any_}, "metadata": {any_}, "store": {"false"},
 	"ignore_eos": {"false"}, "min_tokens": {"0"}, "include_stop_str_in_output": {"false"}, "spaces_between_special_tokens": {"true"},
 	"use_beam_search": {"false"}, "length_penalty": {"1", "1.0"}, "prompt_logprobs": {}, "allowed_token_ids": {}, "bad_words": {"[]"},
 }
 
-// sampling are the fields of both routes that say how to write.
+// sampling has the sampling fields of both routes.
 type sampling struct {
 	Model             string      `json:"model"`
 	N                 *int        `json:"n"`
@@ -130,10 +148,10 @@ type streamWish struct {
 	Usage bool `json:"include_usage"`
 }
 
-// stopTexts is a text or a list of them.
+// stopTexts is a string or a list of strings.
 type stopTexts []string
 
-// UnmarshalJSON reads both.
+// UnmarshalJSON implements [json.Unmarshaler].
 func (s *stopTexts) UnmarshalJSON(data []byte) error {
 	var one string
 	if json.Unmarshal(data, &one) == nil {
@@ -145,7 +163,7 @@ func (s *stopTexts) UnmarshalJSON(data []byte) error {
 	}
 	var list []string
 	if json.Unmarshal(data, &list) != nil {
-		return bad("stop", "stop must be a text or a list of texts")
+		return bad("stop", "stop must be a string or a list of strings")
 	}
 	*s = list
 	return nil
@@ -158,8 +176,8 @@ func or[T any](value *T, otherwise T) T {
 	return *value
 }
 
-// options are those of the engine. longest is how many tokens there is room for behind the longest prompt, usual how many
-// where nothing is said.
+// options converts the fields to options of the sampler. longest is the room after the longest prompt in tokens, usual the
+// default of max_tokens.
 func (q *sampling) options(p *policy.CausalLM, prompts, longest, usual int) (o policy.GenerateOptions, err error) {
 	o = policy.GenerateOptions{
 		Samples: or(q.N, 1), MaxNew: or(q.MaxTokens, usual), Stop: q.Stop, StopIDs: q.StopIDs,
@@ -180,19 +198,19 @@ func (q *sampling) options(p *policy.CausalLM, prompts, longest, usual int) (o p
 	}
 	switch {
 	case longest < 1:
-		return o, bad("prompt", "the prompt leaves no room in the model's %d positions", p.MaxLength())
+		return o, bad("prompt", "the prompt leaves no room in the context of %d tokens", p.MaxLength())
 	case o.MaxNew < 1 || o.MaxNew > longest:
-		return o, bad("max_tokens", "max_tokens %d is out of range: behind the prompt there is room for 1 to %d in the model's %d positions", o.MaxNew, longest, p.MaxLength())
+		return o, bad("max_tokens", "max_tokens %d is out of range; the prompt leaves room for 1 to %d in the context of %d tokens", o.MaxNew, longest, p.MaxLength())
 	case prompts*o.Samples > mostChoices:
-		return o, bad("n", "%d prompts with %d completions each are more than %d", prompts, o.Samples, mostChoices)
+		return o, bad("n", "%d prompts with %d completions each exceed the limit of %d", prompts, o.Samples, mostChoices)
 	case len(o.Stop) > mostStops:
-		return o, bad("stop", "%d texts are more than %d", len(o.Stop), mostStops)
+		return o, bad("stop", "%d stop strings exceed the limit of %d", len(o.Stop), mostStops)
 	case q.StreamOptions != nil && !q.Stream:
-		return o, bad("stream_options", "stream_options go with stream")
+		return o, bad("stream_options", "stream_options needs stream")
 	}
 	for _, stop := range o.Stop {
 		if stop == "" || len(stop) > longestStop {
-			return o, bad("stop", "a text has %d bytes; it must have 1 to %d", len(stop), longestStop)
+			return o, bad("stop", "a stop string has %d bytes, want 1 to %d", len(stop), longestStop)
 		}
 	}
 	if err := known(p, "stop_token_ids", o.StopIDs); err != nil {
@@ -212,7 +230,7 @@ func (q *sampling) options(p *policy.CausalLM, prompts, longest, usual int) (o p
 func known(p *policy.CausalLM, field string, ids []int32) error {
 	for _, id := range ids {
 		if id < 0 || int(id) >= p.VocabSize() {
-			return bad(field, "%d is not a token id from 0 to %d", id, p.VocabSize()-1)
+			return bad(field, "%s: %d is not a token id between 0 and %d", field, id, p.VocabSize()-1)
 		}
 	}
 	return nil

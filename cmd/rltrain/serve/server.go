@@ -1,5 +1,5 @@
-// Package serve answers requests in the form of OpenAI's API with a language model and adapters on it, which come and go
-// while it runs, as vLLM's do.
+// Package serve is an OpenAI-compatible HTTP server for a language model and its LoRA adapters, which requests can load
+// and unload as in vLLM.
 package serve
 
 import (
@@ -17,22 +17,22 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// Config says what a server does.
+// Config configures a server.
 type Config struct {
 	Name        string            // of the model
 	Adapters    map[string]string // folders by name
-	AdapterDirs []string          // adapters may be loaded from these folders and what is in them; none = from nowhere
+	AdapterDirs []string          // requests may load adapters from these folders and below; nil = not at all
 	MaxAdapters int
-	Slots       int           // completions that are written at the same time
+	Slots       int           // completions generated at the same time
 	Queue       int           // requests that may wait for a slot
-	Timeout     time.Duration // of a request; 0 = none
-	Grace       time.Duration // for what is under way when the server stops
-	Key         string        // that every request must have; "" = none
-	Raw         bool          // log-probabilities of the model's own distribution, not of the one drawn from
+	Timeout     time.Duration // per request; 0 = none
+	Grace       time.Duration // for running requests when the server stops
+	Key         string        // API key of every request; "" = none
+	Raw         bool          // return log-probs before temperature and filters
 	Logf        func(format string, args ...any)
 }
 
-// Server is a server; its engine runs on the thread of Serve.
+// Server serves one model. Its engine runs on the thread of Serve.
 type Server struct {
 	config  Config
 	base    *policy.CausalLM
@@ -41,12 +41,12 @@ type Server struct {
 	started time.Time
 
 	lock     sync.Mutex
-	lanes    map[string]*lane // that take requests, by name
-	names    []string         // of lanes, in the order in which they came
+	lanes    map[string]*lane // available to requests, by name
+	names    []string         // of lanes, oldest first
 	stopping bool
 }
 
-// New makes a server of a model, which is closed after Serve has returned. It must be called on the thread of Serve.
+// New creates a server for p, which the caller closes after Serve returns. Call New on the thread of Serve.
 func New(p *policy.CausalLM, c Config) (*Server, error) {
 	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}}
 	s.engine = &engine{slots: c.Slots, most: c.Queue, processed: !c.Raw, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
@@ -63,11 +63,11 @@ func New(p *policy.CausalLM, c Config) (*Server, error) {
 	return s, nil
 }
 
-// Close frees what a server that never served holds.
+// Close frees a server without calling Serve.
 func (s *Server) Close() { s.engine.close() }
 
-// Serve answers what comes to the listener until ctx ends. Then new requests are refused, and those under way have
-// Config.Grace to end. The error is ctx's, or the listener's.
+// Serve serves requests until ctx ends. Then it rejects new requests and gives running ones Config.Grace to finish. It
+// returns the error of ctx or of the listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	running, stop := context.WithCancel(context.Background())
@@ -88,18 +88,18 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		grace, cancel := context.WithTimeout(context.Background(), s.config.Grace)
 		defer cancel()
 		if err := server.Shutdown(grace); err != nil {
-			s.config.Logf("stopping: requests that were not finished within %v are given up", s.config.Grace)
+			s.config.Logf("stopping: cancelled requests that did not finish within %v", s.config.Grace)
 		}
 		over <- ctx.Err()
 		stop()
-		<-s.engine.finished // so that the last requests hear of it
+		<-s.engine.finished // the last requests receive their error
 		_ = server.Close()
 	}()
 	s.engine.run(running)
 	return <-over
 }
 
-// Handler is the routes.
+// Handler returns the routes.
 func (s *Server) Handler() http.Handler {
 	routes := http.NewServeMux()
 	for _, r := range []struct {
@@ -121,12 +121,12 @@ func (s *Server) Handler() http.Handler {
 		if !s.allowed(r) {
 			s.figures.answered("any", http.StatusUnauthorized)
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			writeError(w, refuse(http.StatusUnauthorized, "", "the API key is missing or wrong: send the header Authorization: Bearer KEY"))
+			writeError(w, refuse(http.StatusUnauthorized, "", "missing or wrong API key; send the header Authorization: Bearer KEY"))
 			return
 		}
 		if _, pattern := routes.Handler(r); pattern == "" {
 			s.figures.answered("unknown", http.StatusNotFound)
-			writeError(w, refuse(http.StatusNotFound, "", "there is no %s %.100s here", r.Method, r.URL.Path))
+			writeError(w, refuse(http.StatusNotFound, "", "no route %s %.100s", r.Method, r.URL.Path))
 			return
 		}
 		routes.ServeHTTP(w, r)
@@ -142,7 +142,7 @@ func (s *Server) allowed(r *http.Request) bool {
 	return ok && subtle.ConstantTimeCompare([]byte(key), []byte(s.config.Key)) == 1
 }
 
-// route answers with what answer returns where that is an error.
+// route wraps a handler: it sends the error that answer returns, and counts status and time.
 func (s *Server) route(pattern string, answer func(http.ResponseWriter, *http.Request) error) http.Handler {
 	_, path, _ := strings.Cut(pattern, " ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -157,7 +157,7 @@ func (s *Server) route(pattern string, answer func(http.ResponseWriter, *http.Re
 	})
 }
 
-// watched remembers the status of an answer.
+// watched records the status of a response.
 type watched struct {
 	http.ResponseWriter
 	status int
@@ -177,10 +177,10 @@ func (w *watched) Write(data []byte) (int, error) {
 	return w.ResponseWriter.Write(data)
 }
 
-// Unwrap serves http.ResponseController.
+// Unwrap implements the interface of http.ResponseController.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// refusal is an answer that is an error.
+// refusal is an error with an HTTP status and the request's field.
 type refusal struct {
 	status int
 	param  string
@@ -193,12 +193,12 @@ func refuse(status int, param, format string, args ...any) error {
 	return &refusal{status, param, fmt.Sprintf(format, args...)}
 }
 
-// bad is a mistake in a field of a request.
+// bad is an invalid field of a request.
 func bad(param, format string, args ...any) error {
 	return refuse(http.StatusBadRequest, param, format, args...)
 }
 
-// errorBody is an error as OpenAI's clients read it.
+// errorBody is an error in OpenAI's format.
 type errorBody struct {
 	Message string  `json:"message"`
 	Type    string  `json:"type"`
@@ -206,7 +206,7 @@ type errorBody struct {
 	Code    int     `json:"code"`
 }
 
-// statusGone is of a request whose client went away, for the metrics: nobody reads it.
+// statusGone counts requests whose client disconnected.
 const statusGone = 499
 
 var errorTypes = map[int]string{
@@ -215,7 +215,7 @@ var errorTypes = map[int]string{
 	http.StatusInternalServerError: "server_error", http.StatusServiceUnavailable: "server_error",
 }
 
-// bodyOf is what to say of an error.
+// bodyOf returns the status and body of an error.
 func bodyOf(err error) (int, errorBody) {
 	var r *refusal
 	status := http.StatusInternalServerError
@@ -233,7 +233,7 @@ func bodyOf(err error) (int, errorBody) {
 	case errors.Is(err, context.Canceled):
 		status = statusGone
 	case errors.Is(err, context.DeadlineExceeded):
-		status, body.Message = http.StatusGatewayTimeout, "the completion took longer than this server's limit"
+		status, body.Message = http.StatusGatewayTimeout, "the request exceeded the server's time limit"
 	}
 	body.Code = status
 	if body.Type = errorTypes[status]; body.Type == "" {
@@ -250,21 +250,21 @@ func writeError(w http.ResponseWriter, err error) {
 	writeJSON(w, status, map[string]errorBody{"error": body})
 }
 
-// writePatience is how long a client may take to read a piece of an answer.
+// writePatience is the time for a client to read a chunk of a response.
 const writePatience = 30 * time.Second
 
 func writeJSON(w http.ResponseWriter, status int, value any) {
 	data, err := json.Marshal(value)
 	if err != nil {
-		status, data = http.StatusInternalServerError, []byte(`{"error":{"message":"the answer cannot be written","type":"server_error","param":null,"code":500}}`)
+		status, data = http.StatusInternalServerError, []byte(`{"error":{"message":"the response cannot be encoded","type":"server_error","param":null,"code":500}}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writePatience)) // not every writer has one
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writePatience)) // not all writers support it
 	w.WriteHeader(status)
-	_, _ = w.Write(append(data, '\n')) // the client has gone
+	_, _ = w.Write(append(data, '\n')) // fails if the client disconnected
 }
 
-// health answers 200 while requests are taken.
+// health returns 200 until the server stops.
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 	if s.stops() {
 		return errStopped

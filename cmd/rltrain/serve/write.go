@@ -14,9 +14,9 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// form is how an answer is written down.
+// form is the format of a response.
 type form struct {
-	id, object, piece string // kinds of a whole answer and of a piece of a stream
+	id, object, piece string // piece is the object of a stream's chunks
 	model             string
 	policy            *policy.CausalLM
 	job               *job
@@ -29,7 +29,7 @@ func newID() string {
 	return hex.EncodeToString(random[:])
 }
 
-// read reads the body of a request for completions, and finds the model that it names.
+// read decodes the body of a request for completions and returns the lane of its model.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, into any, neutral map[string][]string, q *sampling) (*lane, error) {
 	if s.stops() {
 		return nil, errStopped
@@ -46,7 +46,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, into any, neutral 
 	return s.lane(q.Model)
 }
 
-// write has a job done and writes the answer. Where the client goes away, or the time is over, the job is cancelled.
+// write runs a job and writes the response. It cancels the job on a timeout or if the client disconnects.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, l *lane, q *sampling, f *form) error {
 	ctx := r.Context()
 	if s.config.Timeout > 0 {
@@ -70,7 +70,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, l *lane, q *sampl
 	return s.whole(ctx, w, f, count)
 }
 
-// next waits for news of a job. An error ends it.
+// next waits for news of a job. It returns an error on a timeout, a disconnect or a stop.
 func (s *Server) next(ctx context.Context, j *job) (all []news, over bool, err error) {
 	select {
 	case <-j.wake:
@@ -87,7 +87,7 @@ func (s *Server) next(ctx context.Context, j *job) (all []news, over bool, err e
 	}
 }
 
-// whole answers once all is written.
+// whole writes the response after all completions are finished.
 func (s *Server) whole(ctx context.Context, w http.ResponseWriter, f *form, count usage) error {
 	choices := make([]any, len(f.job.prompts)*f.job.options.Samples)
 	for over := false; !over; {
@@ -106,11 +106,11 @@ func (s *Server) whole(ctx context.Context, w http.ResponseWriter, f *form, coun
 	return nil
 }
 
-// stream answers piece by piece, as server-sent events.
+// stream writes the response as server-sent events.
 func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling, f *form, count usage) error {
-	told := make([]int, len(f.job.prompts)*f.job.options.Samples) // bytes of each choice's text, -1: nothing yet
-	for i := range told {
-		told[i] = -1
+	sent := make([]int, len(f.job.prompts)*f.job.options.Samples) // bytes of text by choice; -1 = nothing yet
+	for i := range sent {
+		sent[i] = -1
 	}
 	events := &events{w: w}
 	for over := false; !over; {
@@ -125,13 +125,13 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling,
 		}
 		over = ended
 		for _, p := range gather(all) {
-			p.first = told[p.index] < 0
-			p.before = max(0, told[p.index])
-			told[p.index] = p.before + len(p.text)
+			p.first = sent[p.index] < 0
+			p.before = max(0, sent[p.index])
+			sent[p.index] = p.before + len(p.text)
 			count.Completion += len(p.ids)
 			events.send(answer{f.id, f.piece, time.Now().Unix(), f.model, []any{f.choice(p)}, nil})
 		}
-		if events.err != nil { // the client does not read
+		if events.err != nil { // the client disconnected or does not read
 			s.engine.cancel(f.job)
 			s.figures.abandoned()
 			return nil
@@ -145,8 +145,7 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling,
 	return nil
 }
 
-// gather puts the news of each choice together, in the order of the choices. Text that is held back comes with a later
-// token.
+// gather merges the news by choice, in the order of choices. Text that the sampler holds back arrives with a later token.
 func gather(all []news) []*part {
 	parts := map[int]*part{}
 	for _, n := range all {
@@ -195,7 +194,7 @@ func (e *events) data(data []byte) {
 		e.w.WriteHeader(http.StatusOK)
 	}
 	control := http.NewResponseController(e.w)
-	_ = control.SetWriteDeadline(time.Now().Add(writePatience)) // not every writer has one
+	_ = control.SetWriteDeadline(time.Now().Add(writePatience)) // not all writers support it
 	if _, e.err = e.w.Write(bytes.Join([][]byte{[]byte("data: "), data, []byte("\n\n")}, nil)); e.err == nil {
 		e.err = control.Flush()
 	}
