@@ -30,7 +30,7 @@ func TestCompareByRewards(t *testing.T) {
 	}
 	stdout := f.must(t, "", strings.Fields(compare+"--reward model:"+critic+"#good -n 4 TMP/a TMP/b")...)
 	r := read()
-	if r.Prompts != 2 || r.TooLong != 1 || r.Failed != 1 || r.Mean.A <= 0 || r.Mean.A == r.Mean.B || !strings.Contains(stdout, "1 prompts leave no room") {
+	if r.Prompts != 2 || r.TooLong != 1 || r.Failed != 1 || r.Mean.A <= 0 || r.Mean.A == r.Mean.B || !strings.Contains(stdout, "skipped 1 prompts that leave no room") {
 		t.Errorf("%+v\n%s", r, stdout)
 	}
 	f.must(t, "", strings.Fields(compare+"--reward expr:'length' TMP/a TMP/a")...)
@@ -42,11 +42,11 @@ func TestCompareByRewards(t *testing.T) {
 		compare + "--reward model:TMP/nowhere TMP/a TMP/b":                                                 "--reward: ",
 		compare + "--reward accuracy TMP/a TMP/b":                                                          "--reward: ",
 		compare + "--reward rubric:TMP/nowhere TMP/a TMP/b":                                                "--reward: ",
-		compare + "--reward expr:'length' --judge TMP/a TMP/a TMP/b":                                       "--judge: nothing in expr:'length' asks a language model",
+		compare + "--reward expr:'length' --judge TMP/a TMP/a TMP/b":                                       "--judge: no reward of expr:'length' uses a judge",
 		compare + "--reward expr:'length' --n 0 TMP/a TMP/b":                                               "--n: 0 is out of range",
 		compare + "--reward expr:'length' --eval-samples 3 TMP/a TMP/b":                                    "--eval-samples: does not apply to task preference",
-		compare + "--reward expr:'length' --model TMP/a TMP/a TMP/b":                                       "compare takes two folders instead",
-		strings.Replace(compare, "new-tokens 3", "new-tokens x", 1) + "--reward expr:'length' TMP/a TMP/b": "--max-new-tokens: \"x\" is no number",
+		compare + "--reward expr:'length' --model TMP/a TMP/a TMP/b":                                       "name two folders of models or adapters",
+		strings.Replace(compare, "new-tokens 3", "new-tokens x", 1) + "--reward expr:'length' TMP/a TMP/b": "--max-new-tokens: \"x\" is not a number",
 	} {
 		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d, error %q; want …%s…", args, code, stderr, want)

@@ -108,7 +108,7 @@ func TestCompareNeedsTheSameLabels(t *testing.T) {
 	} {
 		other := policytest.Classifier(t, f.base, transformers.PoolMean, test.labels...)
 		code, _, stderr := f.rltrain("", "compare", "MODEL", other, "--dataset", evalFile(t, f))
-		want := "rltrain: the models do not have the same labels: " + strings.ReplaceAll(f.expand(test.want), "OTHER", other) + "\n"
+		want := "rltrain: the models have different labels: " + strings.ReplaceAll(f.expand(test.want), "OTHER", other) + "\n"
 		if code != 1 || stderr != want {
 			t.Errorf("exit code %d\n got %swant %s", code, stderr, want)
 		}

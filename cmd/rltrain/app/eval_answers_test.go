@@ -84,7 +84,7 @@ func TestEvalAnswers(t *testing.T) {
 			if diff := cmp.Diff(results.Matches[test.match], results.AnswerScores); diff != "" {
 				t.Errorf("scores are not those of %s\n%s", test.match, diff)
 			}
-			for _, want := range []string{"exact ", "numeric ", "units ", "math ", f.expand("Written: TMP/logs/results.json")} {
+			for _, want := range []string{"exact ", "numeric ", "units ", "math ", f.expand("Wrote TMP/logs/results.json")} {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
 				}
@@ -140,16 +140,16 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{"--task gsm8k", 2, "eval --task gsm8k needs --model DIR, the folder of a language model or of an adapter, or --completions FILE"},
+		{"--task gsm8k", 2, "eval --task gsm8k needs --model DIR (a language model or an adapter) or --completions FILE"},
 		{"--task chat", 2, `--task: "chat" is none of intent, a_letter, code, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text`},
-		{"--completions TMP/a.jsonl", 2, "--completions: answers have a --task of their own: gsm8k, math, prompts, reverse_digits, sum_digits"},
+		{"--completions TMP/a.jsonl", 2, "--completions: choose a --task with answers: gsm8k, math, prompts, reverse_digits, sum_digits"},
 		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
 		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},
 		{"--task math --text-column q --completions TMP/a.jsonl", 2, "--text-column: does not apply with --completions FILE"},
 		{"--task gsm8k --answer-match fuzzy --completions TMP/a.jsonl", 2, `--answer-match: answer match "fuzzy" is unknown: choose numeric, exact, units or math`},
-		{"--task gsm8k --completion-field= --completions TMP/a.jsonl", 2, "--completion-field: name the field"},
+		{"--task gsm8k --completion-field= --completions TMP/a.jsonl", 2, "--completion-field: the name is empty"},
 		{"--model MODEL --answer-match exact", 2, "--answer-match: does not apply to task intent"},
-		{"--model MODEL --output-rows x.jsonl", 2, "--output-rows: applies only with --completions FILE"},
+		{"--model MODEL --output-rows x.jsonl", 2, "--output-rows: needs --completions FILE"},
 		{"--task gsm8k --completions TMP/no.jsonl", 1, "reading data set: open TMP/no.jsonl: no such file or directory"},
 		{"--task gsm8k --completions TMP/a.jsonl --completion-field out", 1, `TMP/a.jsonl:1: field "out" is missing or not text`},
 		{"--task gsm8k --completions TMP/none.jsonl", 1, "TMP/none.jsonl: the file is empty: want one JSON object a line"},

@@ -35,7 +35,7 @@ func TestEvalPrograms(t *testing.T) {
 	if strings.Contains(complaint, "no interpreter") || strings.Contains(complaint, "no sandbox") {
 		t.Skip(complaint)
 	}
-	if code != 0 || !strings.Contains(printed, "1 of 3 programs pass, for 2 of 2 problems") {
+	if code != 0 || !strings.Contains(printed, "1 of 3 programs pass (2 of 2 problems)") {
 		t.Fatalf("exit code %d: %s%s", code, printed, complaint)
 	}
 	data, err := os.ReadFile(output)
@@ -83,7 +83,7 @@ func TestUnjudgedProgramsCountNowhere(t *testing.T) {
 	if diff := cmp.Diff(want, tally.programResults); diff != "" {
 		t.Error(diff)
 	}
-	for _, want := range []string{"2 of 3 programs pass, for 2 of 3 problems", "the sandbox failed for 3 programs, which are left out; the first: no process"} {
+	for _, want := range []string{"2 of 3 programs pass (2 of 3 problems)", "skipped 3 programs that the sandbox failed to run; first error: no process"} {
 		if !strings.Contains(tally.String(), want) {
 			t.Errorf("%q is not in %s", want, tally)
 		}

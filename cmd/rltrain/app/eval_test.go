@@ -86,7 +86,7 @@ func TestEval(t *testing.T) {
 			}
 			for _, want := range []string{
 				"split all: 8 texts, 1 of them cut to the model's length", fmt.Sprintf("accuracy         %.4f", results.Accuracy), "animals",
-				f.expand("Written: MODEL/eval/logs/eval_results.json, MODEL/eval/plots/reliability.png, MODEL/eval/plots/confusion.png"),
+				f.expand("Wrote MODEL/eval/logs/eval_results.json, MODEL/eval/plots/reliability.png, MODEL/eval/plots/confusion.png"),
 			} {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
@@ -213,14 +213,14 @@ func TestBadInput(t *testing.T) {
 			`TMP/d.csv:1: no column "label"; the columns are "text", "labels"; did you mean "labels"?`},
 		{"no rows of the split", file("TMP/d.csv", "text,label,split\na cat,animals,train\n"), onFile("d.csv"),
 			"TMP/d.csv has no test rows; choose another --split"},
-		{"labels of another task", nil, "eval --model MODEL", `built-in questions: data/biology.jsonl:16: label "biology" does not occur among the model's labels: animals, law, physics; name the model's kind of texts with --dataset FILE`},
+		{"labels of another task", nil, "eval --model MODEL", `built-in questions: data/biology.jsonl:16: label "biology" does not occur among the model's labels: animals, law, physics; pass data with the model's labels as --dataset FILE`},
 
 		{"results below a file", file("TMP/file", ""), "eval --model MODEL --dataset EVAL --output-dir TMP/file",
-			"folder of results: mkdir TMP/file: not a directory; choose one that can be written"},
+			"results folder: mkdir TMP/file: not a directory; choose a writable folder"},
 		{"results in place of a folder", file("MODEL/eval", ""), "eval --model MODEL --dataset EVAL",
-			"folder of results: mkdir MODEL/eval: not a directory; choose one that can be written"},
+			"results folder: mkdir MODEL/eval: not a directory; choose a writable folder"},
 		{"comparison below a file", file("TMP/file", ""), "compare MODEL MODEL --dataset EVAL --output TMP/file/results.json",
-			"folder of results: mkdir TMP/file: not a directory; choose one that can be written"},
+			"results folder: mkdir TMP/file: not a directory; choose a writable folder"},
 		{"merging below a file", file("TMP/file", ""), "merge --model MODEL --output TMP/file/merged",
 			"merging: lstat TMP/file/merged: not a directory; choose a new folder"},
 		{"merging into the model", nil, "merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder"},

@@ -69,7 +69,7 @@ func TestGenerateThenScore(t *testing.T) {
 	for _, batch := range []string{"1", "7", "32"} {
 		code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/"+batch+".jsonl",
 			"--max-new-tokens", "12", "-n", "3", "--batch-size", batch)
-		if code != 0 || !strings.Contains(stderr, `texts end at token 1 "<eos>"`) {
+		if code != 0 || !strings.Contains(stderr, `stop tokens: token 1 "<eos>"`) {
 			t.Fatalf("exit code %d, %q", code, stderr)
 		}
 		data, err := os.ReadFile(f.expand("TMP/" + batch + ".jsonl"))
@@ -168,10 +168,10 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 	f.write(t, "TMP/messages.jsonl", `{"messages":[{"role":"user","content":"a"}]}`+"\n")
 	f.write(t, "TMP/nothing.jsonl", `{"text":"a"}`+"\n")
 	for _, c := range []struct{ args, want string }{
-		{"generate --input TMP/good.jsonl", "generate needs --model DIR"},
+		{"generate --input TMP/good.jsonl", "generate needs --model"},
 		{"generate --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:2: the prompt is empty"},
-		{"generate --model MODEL --input TMP/ids.jsonl", "TMP/ids.jsonl:1: prompt_ids[1]: 99 is not a token id from 0 to 98"},
-		{"generate --model MODEL --input TMP/long.jsonl --max-new-tokens 9", "TMP/long.jsonl:1: the prompt has 2040 tokens, more than the 2039 that the model's 2048 positions leave; shorten it, lower --max-new-tokens, or allow --truncate-prompts\n"},
+		{"generate --model MODEL --input TMP/ids.jsonl", "TMP/ids.jsonl:1: prompt_ids[1]: 99 is not a token id between 0 and 98"},
+		{"generate --model MODEL --input TMP/long.jsonl --max-new-tokens 9", "TMP/long.jsonl:1: prompt has 2040 tokens; at most 2039 fit into the context of 2048 tokens; shorten it, lower --max-new-tokens, or pass --truncate-prompts\n"},
 		{"generate --model MODEL --input TMP/huge.jsonl", "TMP/huge.jsonl:2: transformers: the text has 4194305 bytes, more than the "},
 		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 4000", "--max-new-tokens: 4000 leaves no room"},
 		{"generate --model MODEL --input TMP/messages.jsonl", "no chat template"},
@@ -179,13 +179,13 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"generate --model MODEL --input TMP/good.jsonl --temperature -1", "--temperature: -1 is out of range"},
 		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 0", "--max-new-tokens: 0 is out of range; it must be 1 to 1073741824"},
 		{"generate --model MODEL --resume", "--resume needs --input FILE"},
-		{"generate --model MODEL --input TMP/good.jsonl --resume", "--resume: applies only with --output FILE"},
-		{"generate --model MODEL --bf16 --dtype fp32", "--bf16 and --dtype fp32 disagree"},
+		{"generate --model MODEL --input TMP/good.jsonl --resume", "--resume: needs --output FILE"},
+		{"generate --model MODEL --bf16 --dtype fp32", "--bf16 and --dtype fp32 conflict"},
 		{"score --model MODEL", "score needs --input FILE"},
 		{"score --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:1: no completion or completion_ids"},
 		{"score --model MODEL --input TMP/long.jsonl", "no completion or completion_ids"},
 		{"score --model MODEL --input TMP/huge.jsonl", "TMP/huge.jsonl:2: transformers: the text has 4194305 bytes, more than the "},
-		{"score --model MODEL --input TMP/longer.jsonl", "TMP/longer.jsonl:1: the prompt has 2050 tokens, more than the 2047 that the model's 2048 positions leave\n"},
+		{"score --model MODEL --input TMP/longer.jsonl", "TMP/longer.jsonl:1: prompt has 2050 tokens; at most 2047 fit into the context of 2048 tokens\n"},
 	} {
 		code, out, stderr := f.rltrain("", strings.Fields(c.args)...)
 		if code == 0 || out != "" || !strings.Contains(stderr, f.expand(c.want)) {
@@ -193,7 +193,7 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		}
 	}
 	code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/long.jsonl", "--max-new-tokens", "9", "--truncate-prompts", "--output", "TMP/cut.jsonl")
-	if code != 0 || !strings.Contains(stderr, "1 of 1 prompts were cut at their beginning") {
+	if code != 0 || !strings.Contains(stderr, "truncated 1 of 1 prompts at the start") {
 		t.Errorf("truncating: exit code %d, %q", code, stderr)
 	}
 }
@@ -260,7 +260,7 @@ func TestGenerateGoesOnWhereItWasStopped(t *testing.T) {
 	var stderr strings.Builder
 	code := Run(ctx, argv, nil, strings.NewReader(""), io.Discard, &stderr)
 	cancel(nil)
-	if want := "prompts are finished, and kept in " + part + "; to go on, give the same command with --resume\n"; code != 143 || !strings.HasSuffix(stderr.String(), want) {
+	if want := "prompts; run the same command with --resume to continue\n"; code != 143 || !strings.HasSuffix(stderr.String(), want) || !strings.Contains(stderr.String(), part) {
 		t.Fatalf("exit code %d, %q, want an end of %q", code, stderr.String(), want)
 	}
 	if _, err := os.Stat(f.expand("TMP/out.jsonl")); err == nil {
@@ -336,7 +336,7 @@ func TestEndTokenThatIsNone(t *testing.T) {
 		f.edit(t, name, `"eos_token_id": 1`, `"eos_token_id": 5000`)
 	}
 	code, out, stderr := f.rltrain("a\n", "generate", "--model", "MODEL", "--max-new-tokens", "9")
-	if code != 0 || out == "" || stderr != "rltrain: texts end at token 1 \"<eos>\"\n" {
+	if code != 0 || out == "" || stderr != "rltrain: stop tokens: token 1 \"<eos>\"\n" {
 		t.Errorf("exit code %d, printed %q, %q", code, out, stderr)
 	}
 }

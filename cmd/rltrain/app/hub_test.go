@@ -159,7 +159,7 @@ func TestClassifiersByName(t *testing.T) {
 	if code, _, stderr := f.rltrain("", strings.Fields(refused)...); code != 2 || !strings.Contains(stderr, "--model: org/other: the policy in org/classifier stands on org/encoder") {
 		t.Errorf("another base model: exit code %d, %q", code, stderr)
 	}
-	if code, _, stderr := f.rltrain("", "eval", "--model", "org/classifier", "--dataset", "org/data"); code != 2 || !strings.Contains(stderr, "needs --output-dir DIR") {
+	if code, _, stderr := f.rltrain("", "eval", "--model", "org/classifier", "--dataset", "org/data"); code != 2 || !strings.Contains(stderr, "pass --output-dir DIR") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }
@@ -192,7 +192,7 @@ func TestPromptsByName(t *testing.T) {
 		t.Errorf("judged by %d prompts, %v", judged.After.N, err)
 	}
 	printed := f.says(t, "", strings.Fields("eval --task prompts --dataset org/prompts --model TMP/out/prompts_rl --max-new-tokens 2")...)
-	if !strings.Contains(printed, "org/prompts, task prompts: 4 exercises") {
+	if !strings.Contains(printed, "org/prompts: task=prompts problems=4") {
 		t.Errorf("eval printed %s", printed)
 	}
 	for args, want := range map[string]string{

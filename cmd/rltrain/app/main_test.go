@@ -122,23 +122,23 @@ func TestUsageErrors(t *testing.T) {
 		{"evil", "unknown command evil; did you mean eval?"},
 		{"eval --modle MODEL", "unknown option --modle of eval; did you mean --model?"},
 		{"eval MODEL", `stray argument "MODEL": eval takes only options, written --name=value`},
-		{"eval", "eval needs --model DIR, the folder of a trained classifier"},
+		{"eval", "eval needs --model: the folder of a classifier, or a Hugging Face id"},
 		{"compare --task chat MODEL MODEL", `--task: "chat" is none of intent, text, a_letter, code, gsm8k, math, prompts, reverse_digits, sum_digits, preference`},
 		{"eval --model MODEL --device gpu", `--device: "gpu" is no device; use auto, cpu, cuda or cuda:NUMBER`},
-		{"eval --model MODEL --split dev", `--split: "dev" is none of test, val, train and all`},
-		{"eval --model MODEL --text-column q", "--text-column: applies only with --dataset FILE"},
+		{"eval --model MODEL --split dev", `--split: "dev" is not one of test, val, train, all`},
+		{"eval --model MODEL --text-column q", "--text-column: needs --dataset FILE"},
 		{"eval --model MODEL --dataset TMP/plain.csv --text-column label", `text_column and label_column are both "label"; name two columns`},
-		{"eval --model MODEL --dataset TMP/plain.csv --split test", "--split test: the rows of TMP/plain.csv have no split; use --split all, or add a column with train, val or test"},
-		{"eval --model MODEL --max-samples 3", "--max-samples: 3 rows are fewer than the labels; give at least one row a label"},
+		{"eval --model MODEL --dataset TMP/plain.csv --split test", "--split test: TMP/plain.csv has no splits; use --split all, or add a column with train, val or test"},
+		{"eval --model MODEL --max-samples 3", "--max-samples: 3 is below the number of labels; allow at least one row per label"},
 		{"compare MODEL", "compare takes 2 arguments, DIR_A DIR_B, not 1"},
-		{"predict", "predict needs --model DIR, the folder of a trained classifier"},
+		{"predict", "predict needs --model: the folder of a classifier, or a Hugging Face id"},
 		{"predict --model MODEL --top 0", "--top: 0 is out of range; it must be at least 1"},
 		{"predict --model MODEL --top 4", "--top: 4 is out of range; the model has 3 labels"},
 		{"predict --model MODEL --top many", `--top: "many" is not a valid value`},
 		{"predict --model MODEL --threads -1", "--threads: -1 is out of range; it must be 0 to 1024"},
-		{"merge --model MODEL", "merge needs --output-dir DIR, the folder of the full model"},
+		{"merge --model MODEL", "merge needs --output-dir DIR for the merged model"},
 		{"report", "report takes 1 argument, DIR..., not 0"},
-		{"completion tcsh", `completion: "tcsh" is none of bash, zsh and fish`},
+		{"completion tcsh", `completion: unknown shell "tcsh"; choose bash, zsh or fish`},
 	} {
 		code, stdout, stderr := f.rltrain("", strings.Fields(test.args)...)
 		if want := "rltrain: " + f.expand(test.want) + "\n"; code != 2 || stderr != want || stdout != "" {
@@ -165,13 +165,13 @@ func TestExplain(t *testing.T) {
 		{context.Background(), fmt.Errorf("while loading: %w", usage), 2, "while loading: " + usage.Error()},
 		{context.Background(), shared.UsageErrorf("--top: %d", 0), 2, "--top: 0"},
 		{context.Background(), fmt.Errorf("printing: %w", syscall.EPIPE), 0, ""},
-		{stopped(syscall.SIGINT), fmt.Errorf("ppo: %w", run.ErrStopped), 130, "ppo: stopped before the end; to go on, give the same command with --resume"},
-		{stopped(syscall.SIGTERM), run.ErrStopped, 143, "stopped before the end; to go on, give the same command with --resume"},
+		{stopped(syscall.SIGINT), fmt.Errorf("ppo: %w", run.ErrStopped), 130, "ppo: stopped before the end; run the same command with --resume to continue"},
+		{stopped(syscall.SIGTERM), run.ErrStopped, 143, "stopped before the end; run the same command with --resume to continue"},
 		{stopped(syscall.SIGINT), fmt.Errorf("predicting: %w", context.Canceled), 130, "stopped by SIGINT"},
 		{stopped(syscall.SIGTERM), errors.New("disk full"), 1, "disk full"},
-		{stopped(syscall.SIGUSR1), run.ErrStopped, 138, "stopped before the end; to go on, give the same command with --resume"},
-		{stopped(syscall.SIGHUP), run.ErrStopped, 129, "stopped before the end; to go on, give the same command with --resume"},
-		{context.Background(), errors.Join(run.ErrStopped, syscall.EPIPE), 141, "stopped, after saving: nobody reads the output any more; to go on, give the same command with --resume"},
+		{stopped(syscall.SIGUSR1), run.ErrStopped, 138, "stopped before the end; run the same command with --resume to continue"},
+		{stopped(syscall.SIGHUP), run.ErrStopped, 129, "stopped before the end; run the same command with --resume to continue"},
+		{context.Background(), errors.Join(run.ErrStopped, syscall.EPIPE), 141, "stopped and saved: the output was closed; run the same command with --resume to continue"},
 	} {
 		if code, message := explain(test.ctx, test.err); code != test.code || message != test.want {
 			t.Errorf("%v: got %d %q, want %d %q", test.err, code, message, test.code, test.want)
@@ -221,7 +221,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h3>reliability, by rltrain eval</h3>"} {
+	for _, want := range []string{"intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h3>reliability (rltrain eval)</h3>"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("report.html has no %q", want)
 		}

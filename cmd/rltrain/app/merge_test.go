@@ -136,10 +136,10 @@ func TestMergeRefuses(t *testing.T) {
 		args, want string
 		code       int
 	}{
-		{"merge --model MODEL --output TMP/m --dtype int8", `--dtype: "int8" is none of fp32, bf16 and fp16`, 2},
-		{"merge --output TMP/m", "merge needs --model DIR, the folder of a trained classifier or of a language model's adapter", 2},
-		{"merge --model CLASSIFIER --output TMP/m --dtype bf16", "--dtype: does not apply to CLASSIFIER, a classifier", 2},
-		{"merge --model BASE --output TMP/m", "BASE has no adapter to merge: neither label_policy.json nor adapter_config.json", 1},
+		{"merge --model MODEL --output TMP/m --dtype int8", `--dtype: "int8" is not one of fp32, bf16, fp16`, 2},
+		{"merge --output TMP/m", "merge needs --model: a classifier, a reward model or an adapter of a language model", 2},
+		{"merge --model CLASSIFIER --output TMP/m --dtype bf16", "--dtype: does not apply; CLASSIFIER is a classifier", 2},
+		{"merge --model BASE --output TMP/m", "BASE has no adapter to merge: no label_policy.json and no adapter_config.json", 1},
 		{"merge --model TMP/none --output TMP/m", "--model: model folder TMP/none does not exist", 1},
 		{"merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder", 1},
 	} {

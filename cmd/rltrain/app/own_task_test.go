@@ -127,7 +127,7 @@ func TestUnjudgedTries(t *testing.T) {
 	if set.Unscored == 0 || set.Unscored+tried != 48 || set.Failed != 0 || right == 0 || set.N != 4 && set.Exercises != 12 {
 		t.Errorf("%d tries, %d right, %+v", tried, right, set)
 	}
-	if want := fmt.Sprintf("warning: %d tries could not be judged, and are left out; the first: exercise", set.Unscored); !strings.Contains(out, want) {
+	if want := fmt.Sprintf("warning: skipped %d samples that could not be scored; first error: problem", set.Unscored); !strings.Contains(out, want) {
 		t.Errorf("no %q in\n%s", want, out)
 	}
 	var all strings.Builder
@@ -135,7 +135,7 @@ func TestUnjudgedTries(t *testing.T) {
 		all.WriteRune(c)
 	}
 	all.WriteString("\n\t\uFFFD")
-	if _, _, stderr := f.rltrain("", append(eval, all.String())...); !strings.Contains(stderr, "could be judged; the first: exercise 0: not judged: a letter like any other") {
+	if _, _, stderr := f.rltrain("", append(eval, all.String())...); !strings.Contains(stderr, "could be scored; first error: problem 0:  not judged: a letter like any other") {
 		t.Errorf("%q", stderr)
 	}
 }

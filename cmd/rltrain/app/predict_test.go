@@ -88,12 +88,12 @@ func TestPredictLines(t *testing.T) {
 		{"blank lines", "the cat\n\n \t\nthe cat\n", "", 0, cat + "\n\n" + cat, ""},
 		{"blank lines as JSON", "\nthe cat\n", "--json", 0, "null\n" + catJSON, ""},
 		{"CRLF and byte order mark", "\ufeffthe cat\r\nthe cat\r\n", "", 0, cat + cat, ""},
-		{"invalid UTF-8", "the cat\nthe \xff\nthe cat\n", "", 1, cat + "\n" + cat, "standard input, line 2: transformers: the text is not valid UTF-8 at byte 4\nrltrain: 1 of 3 lines could not be read, and have a blank answer"},
-		{"NUL", "the cat\n\nthe \x00cat\n", "", 1, cat + "\n\n", "standard input, line 3: transformers: the text has a NUL byte at byte 4\nrltrain: 1 of 3 lines could not be read, and have a blank answer"},
-		{"NUL in a later batch", strings.Repeat("the cat\n", 40) + "\x00\n", "", 1, strings.Repeat(cat, 40) + "\n", "standard input, line 41: transformers: the text has a NUL byte at byte 0\nrltrain: 1 of 41 lines could not be read, and have a blank answer"},
-		{"invalid UTF-8 as JSON", "\xff\nthe cat\n", "--json", 1, "null\n" + catJSON, "standard input, line 1: transformers: the text is not valid UTF-8 at byte 0\nrltrain: 1 of 2 lines could not be read, and have a blank answer"},
-		{"endless line", "the cat\n" + strings.Repeat("x", 3<<20) + "\nthe cat", "", 1, cat + "\n" + cat, "standard input, line 2: longer than 1048576 bytes\nrltrain: 1 of 3 lines could not be read, and have a blank answer"},
-		{"long text", long + "\nthe cat\n", "", 0, f.first(t, long) + cat, "1 of 2 texts were cut at 12 tokens"},
+		{"invalid UTF-8", "the cat\nthe \xff\nthe cat\n", "", 1, cat + "\n" + cat, "standard input, line 2: transformers: the text is not valid UTF-8 at byte 4\nrltrain: could not read 1 of 3 lines; they have blank predictions"},
+		{"NUL", "the cat\n\nthe \x00cat\n", "", 1, cat + "\n\n", "standard input, line 3: transformers: the text has a NUL byte at byte 4\nrltrain: could not read 1 of 3 lines; they have blank predictions"},
+		{"NUL in a later batch", strings.Repeat("the cat\n", 40) + "\x00\n", "", 1, strings.Repeat(cat, 40) + "\n", "standard input, line 41: transformers: the text has a NUL byte at byte 0\nrltrain: could not read 1 of 41 lines; they have blank predictions"},
+		{"invalid UTF-8 as JSON", "\xff\nthe cat\n", "--json", 1, "null\n" + catJSON, "standard input, line 1: transformers: the text is not valid UTF-8 at byte 0\nrltrain: could not read 1 of 2 lines; they have blank predictions"},
+		{"endless line", "the cat\n" + strings.Repeat("x", 3<<20) + "\nthe cat", "", 1, cat + "\n" + cat, "standard input, line 2: line is longer than 1048576 bytes\nrltrain: could not read 1 of 3 lines; they have blank predictions"},
+		{"long text", long + "\nthe cat\n", "", 0, f.first(t, long) + cat, "truncated 1 of 2 texts to 12 tokens"},
 	} {
 		code, stdout, stderr := f.rltrain(test.stdin, append([]string{"predict", "--model", "MODEL"}, strings.Fields(test.args)...)...)
 		if test.stderr != "" {

@@ -62,9 +62,9 @@ func TestPreferencesEndToEnd(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	for args, want := range map[string]string{
-		evaluate + "TMP/preference_rl":                                 "is no adapter: name the policy that loss sigmoid refers to with --reference DIR",
-		evaluate + "TMP/preference_rl --loss-type ppo":                 `--loss-type: "ppo" is none of`,
-		evaluate + "TMP/preference_rl --loss-type simpo --reference x": "--reference: loss simpo has none",
+		evaluate + "TMP/preference_rl":                                 "is not an adapter; pass --reference DIR, which loss sigmoid needs",
+		evaluate + "TMP/preference_rl --loss-type ppo":                 `--loss-type: "ppo" is not one of`,
+		evaluate + "TMP/preference_rl --loss-type simpo --reference x": "--reference: loss simpo uses no reference policy",
 		evaluate + "TMP/preference_rl --n 3":                           "--n: does not apply to task preference",
 		"eval --task preference --model TMP/preference_rl":             "needs --model DIR and --dataset FILE",
 	} {

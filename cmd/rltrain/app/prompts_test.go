@@ -248,7 +248,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	if results.Sets[0].Mean.Value == 0 || results.Sets[0].Rows[0].Truth != "aa" {
 		t.Errorf("%+v", results.Sets[0].PassScores)
 	}
-	for _, want := range []string{"pass@1", "pass@4", "majority@4", f.expand("TMP/a.jsonl, task prompts: 30 exercises, 4 tries at each at temperature 1")} {
+	for _, want := range []string{"pass@1", "pass@4", "majority@4", f.expand("TMP/a.jsonl: task=prompts problems=30 samples_per_problem=4 temperature=1")} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -264,26 +264,26 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	if c.Exercises != 30 || c.Mean.Difference <= 0 || c.Mean.Interval[0] <= 0 || len(c.Kinds) != 2 || c.Kinds[1].Mean.Difference != 0 {
 		t.Errorf("%+v", c)
 	}
-	for _, want := range []string{"B - A", "mean of 0", "majority@4"} {
+	for _, want := range []string{"B - A", "pass@1 of 0", "majority@4"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 	greedy := f.must(t, "", strings.Fields("eval --task sum_digits --model TMP/prompts_rl --eval-samples 6 --max-new-tokens 4 --digits-max 99")...)
-	if !strings.Contains(greedy, "exercises of sum_digits, task sum_digits: 6 exercises, 1 tries at each at temperature 0") || !strings.Contains(greedy, "kind") {
+	if !strings.Contains(greedy, "sum_digits: task=sum_digits problems=6 samples_per_problem=1 temperature=0") || !strings.Contains(greedy, "kind") {
 		t.Errorf("printed\n%s", greedy)
 	}
 	for wrong, want := range map[string]string{
 		"--model TMP/new --task prompts":                                                   "task prompts needs --dataset FILE",
-		"--model TMP/new --task prompts --dataset TMP/q.jsonl":                             `there is nothing to compare answers with: TMP/q.jsonl has no column "answer"`,
+		"--model TMP/new --task prompts --dataset TMP/q.jsonl":                             `the data has no answers to compare with: TMP/q.jsonl has no column "answer"`,
 		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --n 0":                      "--n: 0 is out of range",
-		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --n 2 --temperature 0":      "--temperature 0: all 2 tries at an exercise would be the same",
+		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --n 2 --temperature 0":      "--temperature 0: all 2 samples of a problem would be equal",
 		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --text-column a":            "--text-column: does not apply to task prompts",
 		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --digits-max 20":            "--digits-max: does not apply to task prompts",
 		"--model TMP/new --task sum_digits --dataset TMP/aa.jsonl":                         "--dataset: does not apply to task sum_digits",
-		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --max-new-tokens 9999":      "none of the 30 exercises leaves room for an answer of 9999 tokens",
-		"--model TMP/new --task sum_digits --output TMP/prompts_rl/logs/eval_results.json": "is what the training run in TMP/prompts_rl measured; choose another file",
-		"--task sum_digits":     "eval --task sum_digits needs --model DIR, the folder of a language model or of an adapter, or --completions FILE",
+		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --max-new-tokens 9999":      "no problem of 30 leaves room for 9999 new tokens",
+		"--model TMP/new --task sum_digits --output TMP/prompts_rl/logs/eval_results.json": "holds the evaluation of the training run TMP/prompts_rl; choose another file",
+		"--task sum_digits":     "eval --task sum_digits needs --model DIR (a language model or an adapter) or --completions FILE",
 		"--model TMP/new --n 3": "--n: does not apply to task intent",
 	} {
 		code, _, stderr := f.rltrain("", append([]string{"eval"}, strings.Fields(wrong)...)...)
@@ -291,7 +291,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 			t.Errorf("%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
 		}
 	}
-	if code, _, stderr := f.rltrain("", strings.Fields("compare TMP/new TMP/prompts_rl --task sum_digits --adapter TMP/x")...); code != shared.ExitUsage || !strings.Contains(stderr, "compare takes two folders instead") {
+	if code, _, stderr := f.rltrain("", strings.Fields("compare TMP/new TMP/prompts_rl --task sum_digits --adapter TMP/x")...); code != shared.ExitUsage || !strings.Contains(stderr, "name two folders of models or adapters") {
 		t.Errorf("exit %d, %q", code, stderr)
 	}
 }
@@ -308,7 +308,7 @@ func TestTurnsOfAConversation(t *testing.T) {
 	out := f.must(t, "", "eval", "--task", "prompts", "--model", "TMP/chat", "--dataset", "TMP/q.jsonl", "--turns-cmd", "sh TMP/other.sh",
 		"--max-turns", "2", "--stop", strings.Join(strings.Split("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", ""), ","),
 		"--max-new-tokens", "64", "--n", "4", "--output", "TMP/r.json")
-	if want := "warning: 1 exercises leave no room for an answer of 64 tokens, and are left out"; !strings.Contains(out, want) {
+	if want := "warning: skipped 1 problems that leave no room for 64 new tokens"; !strings.Contains(out, want) {
 		t.Errorf("no %q in\n%s", want, out)
 	}
 	var results problemResults

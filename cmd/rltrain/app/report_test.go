@@ -32,8 +32,8 @@ func TestReports(t *testing.T) {
 		"report":                           "report takes 1 argument, DIR..., not 0",
 		"report TMP/start":                 "is not a run folder",
 		"report " + dir + " TMP/start":     "is not a run folder",
-		"report " + dir + " --port 80":     "--port: applies only with --watch",
-		"report DIR --watch --output x":    "--output: does not apply with --watch",
+		"report " + dir + " --port 80":     "--port: needs --watch",
+		"report DIR --watch --output x":    "--output: conflicts with --watch",
 		"report DIR --watch --port 123456": "--port: 123456 is out of range",
 	} {
 		if code, _, errs := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(errs, want) {

@@ -80,7 +80,7 @@ func TestResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.write(t, dir+"/thesis.tex", "mine")
-	if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, "holds thesis.tex and no run of rltrain") {
+	if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, "is not a run of rltrain and contains thesis.tex") {
 		t.Errorf("another's folder: exit code %d, %q", code, errs)
 	}
 }

@@ -47,7 +47,7 @@ func TestPredictRejects(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"1.5", "-0.1", "NaN"} {
-		if code, _, stderr := f.rltrain("", "predict", "--model", "MODEL", "--rejection", wrong); code != 2 || !strings.Contains(stderr, "in [0,1]") {
+		if code, _, stderr := f.rltrain("", "predict", "--model", "MODEL", "--rejection", wrong); code != 2 || !strings.Contains(stderr, "it must be 0 to 1") {
 			t.Errorf("--rejection %s: code %d, %s", wrong, code, stderr)
 		}
 	}
@@ -101,11 +101,11 @@ func TestEvalOutOfScope(t *testing.T) {
 		}
 	}
 	for _, test := range []struct{ more, want string }{
-		{"--rejection 0.5", "applies only with --out-of-scope-label"},
-		{"--out-of-scope-label other --rejection 2", "in [0,1]"},
-		{"--out-of-scope-label " + labels[0], "one of the model's own labels"},
-		{"--out-of-scope-label nothing", `0 of the chosen rows`},
-		{"--out-of-scope-label other --split val", "give it with --rejection"},
+		{"--rejection 0.5", "needs --out-of-scope-label"},
+		{"--out-of-scope-label other --rejection 2", "it must be 0 to 1"},
+		{"--out-of-scope-label " + labels[0], "is a label of the model"},
+		{"--out-of-scope-label nothing", `has 0 rows with label`},
+		{"--out-of-scope-label other --split val", "pass --rejection"},
 	} {
 		if code, _, stderr := f.rltrain("", append(args, strings.Fields(test.more)...)...); code != 2 || !strings.Contains(stderr, test.want) {
 			t.Errorf("%s: code %d, %s", test.more, code, stderr)

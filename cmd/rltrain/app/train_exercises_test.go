@@ -80,8 +80,8 @@ func TestWhatALanguageModelsRunLeaves(t *testing.T) {
 	}
 	f.must(t, "", "report", dir)
 	for name, want := range map[string][]string{
-		"README.md":      {"pipeline_tag: text-generation", "rltrain generate --model . --input logs/try.jsonl", "| Before", "num_steps"},
-		"report.html":    {"<td>Before</td><td>2</td>", "<h3>Held out <small>share</small></h3>", "<h2>Answers</h2>"},
+		"README.md":      {"pipeline_tag: text-generation", "rltrain generate --model . --input logs/try.jsonl", "| before", "num_steps"},
+		"report.html":    {"<td>before</td><td>2</td>", "<h3>Held-out accuracy", "<h2>Completions</h2>"},
 		"logs/try.jsonl": {`{"prompt":"`},
 	} {
 		got := string(readFile(t, filepath.Join(dir, name)))
@@ -91,7 +91,7 @@ func TestWhatALanguageModelsRunLeaves(t *testing.T) {
 			}
 		}
 	}
-	if code, _, stderr := f.rltrain("", "predict", "--model", dir); code != 2 || !strings.Contains(stderr, "is a language model, of a run of task sum_digits: rltrain generate works with it") {
+	if code, _, stderr := f.rltrain("", "predict", "--model", dir); code != 2 || !strings.Contains(stderr, "is a language model, trained on task sum_digits; use rltrain generate") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 	// The folder of all runs is no model, but says which it has.
