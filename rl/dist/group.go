@@ -12,31 +12,31 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Group is the ranks that train together, as one of them sees it. A nil *Group is a process that is alone: it has all
-// of everything, and there is nothing to exchange.
+// Group is a rank's view of the data-parallel ranks. A nil *Group is a single process: it has everything and exchanges
+// nothing.
 type Group struct {
 	place    Place
 	timeout  time.Duration
 	native   *torch.Group
 	watch    *watch
-	stranded bool // a call of native has not come back
+	stranded bool // a call of native has not returned
 	traffic  Traffic
 }
 
-// Traffic is what a rank has exchanged.
+// Traffic counts what a rank has exchanged.
 type Traffic struct {
 	Exchanges int
-	Gradients int64         // bytes of gradients that it gave, before any protocol
-	Bytes     int64         // of everything, gradients included
-	Spent     time.Duration // in exchanges, waiting for others included
+	Gradients int64         // bytes of gradients sent, without protocol overhead
+	Bytes     int64         // bytes sent, including gradients
+	Spent     time.Duration // in exchanges, including waiting
 }
 
-// Since is what came behind an earlier time.
+// Since returns the traffic since an earlier value.
 func (t Traffic) Since(before Traffic) Traffic {
 	return Traffic{t.Exchanges - before.Exchanges, t.Gradients - before.Gradients, t.Bytes - before.Bytes, t.Spent - before.Spent}
 }
 
-// Rank is this process's number, from 0, which writes what the run leaves behind.
+// Rank is this process's number. Rank 0 writes the run folder.
 func (g *Group) Rank() int {
 	if g == nil {
 		return 0
@@ -52,16 +52,16 @@ func (g *Group) Size() int {
 	return g.place.Size
 }
 
-// Share is the part [from, to) of n things that are this rank's.
+// Share returns this rank's part [from, to) of n items.
 func (g *Group) Share(n int) (from, to int) { return g.ShareOf(g.Rank(), n) }
 
-// ShareOf is that of a rank. Shares lie one behind the other, and differ by one thing at most.
+// ShareOf returns the part of a rank. Parts are consecutive, and their sizes differ by at most one.
 func (g *Group) ShareOf(rank, n int) (from, to int) {
 	size := g.Size()
 	return rank * n / size, (rank + 1) * n / size
 }
 
-// Traffic is what this rank has exchanged so far.
+// Traffic returns what this rank has exchanged so far.
 func (g *Group) Traffic() Traffic {
 	if g == nil {
 		return Traffic{}
@@ -69,13 +69,13 @@ func (g *Group) Traffic() Traffic {
 	return g.traffic
 }
 
-// Broken is closed where a rank has ended the group.
+// Broken is closed when a rank has ended the group.
 func (g *Group) Broken() <-chan struct{} { return g.watch.broken }
 
-// Cause is why, once Broken is closed.
+// Cause returns why, once Broken is closed.
 func (g *Group) Cause() error { return g.watch.cause() }
 
-// exchange runs a call that waits for the other ranks.
+// exchange runs a collective call, which waits for the other ranks.
 func (g *Group) exchange(call func() error) error {
 	select {
 	case <-g.watch.broken:
@@ -101,16 +101,16 @@ func (g *Group) exchange(call func() error) error {
 	if err == nil {
 		return nil
 	}
-	// gloo says that a connection was closed; the watch hears of whom.
+	// gloo only reports a closed connection; the watch names the rank.
 	select {
 	case <-g.watch.broken:
 		return g.watch.cause()
 	case <-time.After(g.watch.silence()):
-		return fmt.Errorf("%v: an exchange between the ranks: %w", &g.place, err)
+		return fmt.Errorf("%v: exchange between ranks: %w", &g.place, err)
 	}
 }
 
-// SumGrads sums the gradients of parameters over all ranks, in an order that depends on their number alone.
+// SumGrads sums gradients over all ranks, in an order that depends only on the number of ranks.
 func (g *Group) SumGrads(params []*torch.Var) error {
 	if g == nil {
 		return nil
@@ -128,7 +128,7 @@ func (g *Group) SumGrads(params []*torch.Var) error {
 	return g.exchange(func() error { return g.native.SumGrads(params) })
 }
 
-// gather returns what each rank gave, of whatever length.
+// gather returns the bytes of each rank, of any length.
 func (g *Group) gather(data []byte) (parts [][]byte, err error) {
 	g.traffic.Bytes += int64(len(data)) + 8
 	err = g.exchange(func() error {
@@ -157,8 +157,8 @@ func (g *Group) gather(data []byte) (parts [][]byte, err error) {
 	return parts, err
 }
 
-// Gather returns what each rank gave, in their order. Values travel as gob writes them: exported fields, floats to the
-// last bit, empty slices as nil.
+// Gather returns the value of each rank, in order. It encodes values with gob: exported fields only, exact floats, and
+// empty slices become nil.
 func Gather[T any](g *Group, own T) ([]T, error) {
 	if g == nil {
 		return []T{own}, nil
@@ -180,7 +180,7 @@ func Gather[T any](g *Group, own T) ([]T, error) {
 	return all, nil
 }
 
-// First is what rank 0 gave; the others give anything.
+// First returns the value of rank 0; it ignores those of other ranks.
 func First[T any](g *Group, own T) (T, error) {
 	if g.Rank() != 0 {
 		var nothing T
@@ -193,15 +193,15 @@ func First[T any](g *Group, own T) (T, error) {
 	return all[0], nil
 }
 
-// outcome is a rank's part of a work, or why there is none.
+// outcome is a rank's part of a result, or its error.
 type outcome[T any] struct {
 	Value   T
 	Failure string
 	Stopped bool
 }
 
-// Together gathers the parts of a work that each rank has done for itself. Where one of them has failed, or was stopped,
-// all have: the error names the rank.
+// Together gathers the parts that each rank has computed. If one rank failed or was stopped, all ranks return an error that
+// names it.
 func Together[T any](g *Group, own T, err error) ([]T, error) {
 	if g == nil {
 		return []T{own}, err
@@ -237,7 +237,7 @@ func Together[T any](g *Group, own T, err error) ([]T, error) {
 	return values, nil
 }
 
-// Agree is an error where ctx has ended for any rank, the same for all.
+// Agree returns the same error on all ranks if ctx has ended on any.
 func (g *Group) Agree(ctx context.Context) error {
 	if g == nil {
 		return nil
@@ -248,8 +248,8 @@ func (g *Group) Agree(ctx context.Context) error {
 
 type stopKey struct{}
 
-// Whole is ctx for work that all ranks have to finish once they have begun it. What ends with an exchange by Together may
-// be given up before: see Until.
+// Whole returns a context for work that all ranks must finish once started. For work that ends with Together, which a
+// single rank may abandon, see Until.
 func (g *Group) Whole(ctx context.Context) context.Context {
 	if g == nil {
 		return ctx
@@ -257,7 +257,7 @@ func (g *Group) Whole(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), stopKey{}, ctx)
 }
 
-// Until is the context of work that ends with an exchange by Together, so that one rank alone may give it up.
+// Until returns a context for work that ends with Together, so that a single rank may abandon it.
 func Until(ctx context.Context) context.Context {
 	if until, ok := ctx.Value(stopKey{}).(context.Context); ok {
 		return until
@@ -265,7 +265,7 @@ func Until(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Fail tells the others that this rank has failed. It does nothing where they know.
+// Fail reports the failure of this rank to the others, unless they know.
 func (g *Group) Fail(err error) {
 	var broken *BrokenError
 	if g != nil && !errors.As(err, &broken) {

@@ -17,15 +17,15 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// door is what rank 0 tells the others by the store: where it listens, and what those say that have read this.
+// door is what rank 0 puts into the store: its address, and the token of the group.
 const door = "door"
 
-// Join waits for all ranks, compares them with rank 0, and connects them. The ports that they found each other by are
-// closed then. timeout bounds the waiting here, and later that for a rank that hangs.
+// Join waits for all ranks, checks that they match rank 0, and connects them. It then closes the rendezvous ports. timeout
+// limits the wait here, and later the wait for a rank that hangs.
 //
-// Errors name the rank that does not come or does not fit.
+// Errors name the rank that is missing or does not match.
 func Join(ctx context.Context, p Place, m Member, timeout time.Duration) (*Group, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not all of %d ranks have come to %s within %v", p.Size, p.address(), timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not all %d ranks joined %s within %v", p.Size, p.address(), timeout))
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	fail := func(err error) error {
@@ -53,13 +53,13 @@ func Join(ctx context.Context, p Place, m Member, timeout time.Duration) (*Group
 	w.start()
 	g := &Group{place: p, timeout: timeout, watch: w}
 	if err := g.exchange(func() error {
-		// The watch ends what hangs, and names the rank; gloo's own limit comes after it.
+		// The watch detects a hang first and names the rank; gloo's limit is longer.
 		native, err := store.Group(address, p.Rank, p.Size, 2*timeout)
 		if err != nil {
 			return err
 		}
 		g.native = native
-		_, err = native.Gather([]byte{byte(p.Rank)}) // all have come so far: nobody needs the store any more
+		_, err = native.Gather([]byte{byte(p.Rank)}) // after this, no rank needs the store
 		return err
 	}); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func Join(ctx context.Context, p Place, m Member, timeout time.Duration) (*Group
 	return g, nil
 }
 
-// within is what do returns, unless ctx ends before: a store whose server hangs can be waited for longer than it says.
+// within returns the result of do, or ctx's error. A store whose server hangs may block longer than its own timeout.
 func within[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -88,7 +88,7 @@ func within[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	}
 }
 
-// ownAddress is the address of this machine on the network that leads to where the ranks meet.
+// ownAddress returns the address of this machine on the network towards the rendezvous.
 func (p *Place) ownAddress(ctx context.Context) (string, error) {
 	resolver := net.Resolver{}
 	lookup, cancel := context.WithTimeout(ctx, lookupTime)
@@ -101,7 +101,7 @@ func (p *Place) ownAddress(ctx context.Context) (string, error) {
 		}
 		found, err := resolver.LookupHost(lookup, name)
 		if err != nil || len(found) == 0 {
-			return "", fmt.Errorf("the address of this pod, %s: %w", name, err)
+			return "", fmt.Errorf("address of this pod, %s: %w", name, err)
 		}
 		return found[0], nil
 	}
@@ -119,20 +119,20 @@ func (p *Place) loopback() bool {
 	return p.Host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// open opens the store: rank 0 serves it, on the address where the ranks meet alone, unless the launcher does.
+// open opens the store. Rank 0 serves it, only on the rendezvous address, unless the launcher does.
 func (p *Place) open(own string, timeout time.Duration) (*torch.Store, error) {
 	prefix := "rltrain/" + p.Attempt + "/"
 	if p.Rank != 0 || p.Served {
 		store, err := torch.OpenStore(p.Host, p.Port, -1, prefix, timeout)
 		if err != nil {
-			return nil, fmt.Errorf("nobody serves the store of the group at %s, where rank 0 should: %w", p.address(), err)
+			return nil, fmt.Errorf("no store at %s, where rank 0 should serve it: %w", p.address(), err)
 		}
 		return store, nil
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort(own, fmt.Sprint(p.Port)))
 	if err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, fmt.Errorf("port %d of %s is in use: choose another MASTER_PORT for all ranks", p.Port, own)
+			return nil, fmt.Errorf("port %d of %s is in use; set another MASTER_PORT for all ranks", p.Port, own)
 		}
 		return nil, fmt.Errorf("MASTER_ADDR %s, MASTER_PORT %d: rank 0 cannot listen there: %w", p.Host, p.Port, err)
 	}
@@ -150,7 +150,7 @@ func (p *Place) open(own string, timeout time.Duration) (*torch.Store, error) {
 	return torch.OpenStore(own, p.Port, fd, prefix, timeout)
 }
 
-// meet lets all ranks in that fit rank 0, and returns the links to them, and this machine's address for the group.
+// meet admits the ranks that match rank 0. It returns the links to them and this machine's address for the group.
 func (p *Place) meet(ctx context.Context, store *torch.Store, own string, m Member) (map[int]*link, string, error) {
 	if p.Rank == 0 {
 		links, err := p.receive(ctx, store, own, m)
@@ -159,7 +159,7 @@ func (p *Place) meet(ctx context.Context, store *torch.Store, own string, m Memb
 	deadline, _ := ctx.Deadline()
 	said, err := within(ctx, func() (string, error) { return store.Get(door, time.Until(deadline)) })
 	if err != nil {
-		return nil, "", fmt.Errorf("rank 0 has not come to %s: %w", p.address(), err)
+		return nil, "", fmt.Errorf("rank 0 did not join %s: %w", p.address(), err)
 	}
 	at, token, _ := strings.Cut(said, " ")
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
@@ -172,7 +172,7 @@ func (p *Place) meet(ctx context.Context, store *torch.Store, own string, m Memb
 	}
 	answer, err := l.receive(deadline)
 	if err != nil {
-		return nil, "", fmt.Errorf("rank 0 has let nobody in: %w", err)
+		return nil, "", fmt.Errorf("rank 0 did not admit this rank: %w", err)
 	}
 	if answer.Kind != welcome {
 		return nil, "", errors.New(answer.Text)
@@ -181,13 +181,13 @@ func (p *Place) meet(ctx context.Context, store *torch.Store, own string, m Memb
 	return map[int]*link{0: l}, host, err
 }
 
-// guest is one who has the token, and what it says of itself.
+// guest is a connection with the right token, and its hello.
 type guest struct {
 	link  *link
 	hello message
 }
 
-// greet hands over those who come, until the listener is closed. A stranger, who does not have the token, hears nothing.
+// greet accepts connections until the listener is closed. It does not answer connections without the token.
 func greet(ctx context.Context, listener net.Listener, token string) <-chan guest {
 	deadline, _ := ctx.Deadline()
 	guests := make(chan guest)
@@ -195,7 +195,7 @@ func greet(ctx context.Context, listener net.Listener, token string) <-chan gues
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
-				return // it was closed: all are there, or it is too late
+				return // closed: all ranks joined, or a timeout
 			}
 			go func() {
 				l := newLink(conn, time.Until(deadline))
@@ -215,7 +215,7 @@ func greet(ctx context.Context, listener net.Listener, token string) <-chan gues
 	return guests
 }
 
-// receive is how rank 0 lets the others in.
+// receive admits the other ranks on rank 0.
 func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m Member) (map[int]*link, error) {
 	var secret [16]byte
 	if _, err := rand.Read(secret[:]); err != nil {
@@ -242,7 +242,7 @@ func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m M
 					missing = append(missing, fmt.Sprint(r))
 				}
 			}
-			refusal = fmt.Sprintf("rank %s has not come to %s in time", strings.Join(missing, ", "), p.address())
+			refusal = fmt.Sprintf("rank %s did not join %s in time", strings.Join(missing, ", "), p.address())
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return nil, ctx.Err()
 			}
@@ -250,9 +250,9 @@ func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m M
 			r := g.hello.Rank
 			switch {
 			case g.hello.Size != p.Size:
-				refusal = fmt.Sprintf("rank %d is one of %d, rank 0 one of %d", r, g.hello.Size, p.Size)
+				refusal = fmt.Sprintf("rank %d has world size %d, rank 0 has %d", r, g.hello.Size, p.Size)
 			case r < 1 || r >= p.Size || links[r] != nil:
-				refusal = fmt.Sprintf("two processes are rank %d", r)
+				refusal = fmt.Sprintf("two processes have rank %d", r)
 			default:
 				refusal = g.hello.Member.differs(m, r)
 			}
@@ -269,7 +269,7 @@ func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m M
 	}
 	for _, r := range sorted(links) {
 		if err := links[r].send(answer); err != nil && refusal == "" {
-			refusal = fmt.Sprintf("rank %d has gone: %v", r, err)
+			refusal = fmt.Sprintf("lost rank %d: %v", r, err)
 		}
 	}
 	if refusal != "" {

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// Member is what a process says of itself before it is let into the group.
+// Member describes a process, for the check that all ranks match.
 type Member struct {
 	Version  string            `json:"version"`  // of the program
-	Settings map[string]string `json:"settings"` // those that results depend on
-	Data     map[string]string `json:"data"`     // sums of the files that settings name
+	Settings map[string]string `json:"settings"` // settings that results depend on
+	Data     map[string]string `json:"data"`     // checksums of input files
 }
 
-// kind says what a message is about.
+// kind is the type of a message.
 type kind string
 
 const (
-	hello   kind = "hello"   // a rank asks to be let in
-	welcome kind = "welcome" // all ranks are there and fit each other
+	hello   kind = "hello"   // a rank asks to join
+	welcome kind = "welcome" // all ranks joined and match
 	alive   kind = "alive"
 	bye     kind = "bye"    // a rank is done
 	failed  kind = "failed" // the group ends
@@ -34,19 +34,19 @@ const (
 type message struct {
 	Kind  kind   `json:"kind"`
 	Rank  int    `json:"rank"`
-	Token string `json:"token,omitempty"` // of the group: strangers do not have it
+	Token string `json:"token,omitempty"` // secret of the group
 
 	Member  *Member `json:"member,omitempty"`
 	Size    int     `json:"size,omitempty"`
-	Entered int     `json:"entered,omitempty"` // exchanges that the rank has come to
-	Waiting float64 `json:"waiting,omitempty"` // seconds in the last of them; 0 where it is done
+	Entered int     `json:"entered,omitempty"` // exchanges the rank has entered
+	Waiting float64 `json:"waiting,omitempty"` // seconds in the last of them; 0 if it is done
 	Text    string  `json:"text,omitempty"`    // why the group ends
 }
 
-// longestMessage bounds a line, in bytes, also of a stranger.
+// longestMessage is the maximum length of a line in bytes.
 const longestMessage = 4 << 20
 
-// link is a connection that messages travel over.
+// link is a connection for messages.
 type link struct {
 	conn  net.Conn
 	lines *bufio.Scanner
@@ -74,8 +74,8 @@ func (l *link) send(m message) error {
 	return err
 }
 
-// errEnded is the error of a connection that the other side has closed.
-var errEnded = errors.New("its connection was closed")
+// errEnded reports a connection closed by the other side.
+var errEnded = errors.New("connection closed")
 
 // receive waits for a message until the deadline.
 func (l *link) receive(deadline time.Time) (m message, err error) {
@@ -91,10 +91,10 @@ func (l *link) receive(deadline time.Time) (m message, err error) {
 	return m, json.Unmarshal(l.lines.Bytes(), &m)
 }
 
-// differs says in what a rank does not fit rank 0, "" where it does.
+// differs describes how a rank differs from rank 0; "" if it matches.
 func (m Member) differs(from Member, rank int) string {
 	if m.Version != from.Version {
-		return fmt.Sprintf("rank %d runs version %s of the program, rank 0 version %s", rank, m.Version, from.Version)
+		return fmt.Sprintf("rank %d runs version %s, rank 0 runs %s", rank, m.Version, from.Version)
 	}
 	compare := func(a, b map[string]string, say func(name, a, b string) string) string {
 		names := slices.Sorted(maps.Keys(a))
@@ -107,12 +107,12 @@ func (m Member) differs(from Member, rank int) string {
 		return ""
 	}
 	if text := compare(m.Settings, from.Settings, func(name, a, b string) string {
-		return fmt.Sprintf("rank %d has %s %s, rank 0 has %s: all need the same", rank, name, a, b)
+		return fmt.Sprintf("rank %d has %s %s, rank 0 has %s; use the same options for all ranks", rank, name, a, b)
 	}); text != "" {
 		return text
 	}
 	return compare(m.Data, from.Data, func(name, a, b string) string {
-		return fmt.Sprintf("what %s names has another content for rank %d (%s) than for rank 0 (%s)", name, rank, a, b)
+		return fmt.Sprintf("%s has different content on rank %d (%s) and rank 0 (%s)", name, rank, a, b)
 	})
 }
 

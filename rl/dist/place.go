@@ -1,7 +1,6 @@
-// Package dist lets several processes train one policy together. Launchers such as torchrun, srun or Kubernetes start
-// them and tell each its place by environment variables; c10d's groups carry tensors between them. Each process, a
-// rank, plays its share of the episodes and computes the gradient of its share of every minibatch; what they find is
-// exchanged, so that all of them hold the same samples and the same weights.
+// Package dist implements data-parallel training. Launchers such as torchrun, srun or Kubernetes start the processes and
+// set environment variables; c10d process groups exchange tensors. Each process, a rank, plays part of the episodes and
+// computes the gradient of part of every minibatch. They exchange both, so that all ranks have the same samples and weights.
 package dist
 
 import (
@@ -12,24 +11,24 @@ import (
 	"time"
 )
 
-// Place is where a process stands among those that train together.
+// Place is the position of a process in its group.
 type Place struct {
 	Rank, Size int
-	LocalSize  int    // how many of them share this machine, 0 = not known
-	Host       string // where they find each other
+	LocalSize  int    // ranks on this machine; 0 = unknown
+	Host       string // rendezvous address
 	Port       int
-	Served     bool   // the launcher serves the store there; else rank 0 does
-	Attempt    string // of the launcher, which starts all anew where one has failed
+	Served     bool   // the launcher serves the store; else rank 0 does
+	Attempt    string // restart count of the launcher
 	InCluster  bool   // a pod of Kubernetes
 }
 
-// environment reads numbers out of environment variables.
+// environment reads numbers from environment variables.
 type environment struct {
 	values map[string]string
 	err    error
 }
 
-// number is a variable's number from low to high; given is false where it is not set.
+// number returns a variable as a number from low to high; given is false if it is not set.
 func (e *environment) number(name string, low, high int) (n int, given bool) {
 	text, given := e.values[name]
 	if !given {
@@ -42,11 +41,11 @@ func (e *environment) number(name string, low, high int) (n int, given bool) {
 	return n, true
 }
 
-// need is a number that has to be there beside because.
+// need returns a number that must be set because another variable is.
 func (e *environment) need(name, because string, low, high int) int {
 	n, given := e.number(name, low, high)
 	if !given && e.err == nil {
-		e.err = fmt.Errorf("environment variable %s is set, but %s is not: a process that trains together with others needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; unset %s to train alone", because, name, because)
+		e.err = fmt.Errorf("environment variable %s is set, but %s is not; set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset %s to train with one process", because, name, because)
 	}
 	return n
 }
@@ -56,8 +55,8 @@ const (
 	mostPort  = 65535
 )
 
-// FromEnvironment finds the place in the variables of torchrun (also set by hand, and by Kubeflow's PyTorchJob), of
-// Kubeflow's Trainer (PET_*), or of Slurm's srun. It is nil for a process that is alone.
+// FromEnvironment reads the place from the variables of torchrun (also used by Kubeflow's PyTorchJob), of Kubeflow's
+// Trainer (PET_*), or of Slurm's srun. It returns nil for a single process.
 func FromEnvironment(environ []string) (*Place, error) {
 	e := &environment{values: map[string]string{}}
 	for _, pair := range environ {
@@ -81,7 +80,7 @@ func FromEnvironment(environ []string) (*Place, error) {
 		return nil, e.err
 	}
 	if p.Rank >= p.Size {
-		return nil, fmt.Errorf("rank %d of %d processes: ranks count from 0, so this one is not among them", p.Rank, p.Size)
+		return nil, fmt.Errorf("rank %d is out of range; %d processes have ranks from 0", p.Rank, p.Size)
 	}
 	if p.Size == 1 {
 		return nil, nil
@@ -108,36 +107,35 @@ func (e *environment) torchrun() *Place {
 	return p
 }
 
-// master reads where the processes find each other.
+// master reads the rendezvous address.
 func (e *environment) master(p *Place, because string) {
 	if p.Host = e.values["MASTER_ADDR"]; p.Host == "" && e.err == nil {
-		e.err = fmt.Errorf("environment variable %s is set, but MASTER_ADDR is not: it names the machine of rank 0", because)
+		e.err = fmt.Errorf("environment variable %s is set, but MASTER_ADDR is not; set it to the machine of rank 0", because)
 	}
 	p.Port = e.need("MASTER_PORT", because, 1, mostPort)
 }
 
-// pet reads torchrun's own defaults, as Kubeflow's Trainer sets them in each pod. A pod with one process needs no
-// launcher.
+// pet reads the PET_* variables, which Kubeflow's Trainer sets in each pod. A pod with one process needs no launcher.
 func (e *environment) pet() *Place {
 	p := &Place{}
 	p.Size = e.need("PET_NNODES", "PET_NODE_RANK", 1, mostRanks)
 	p.Rank = e.need("PET_NODE_RANK", "PET_NNODES", 0, mostRanks)
 	if each := e.values["PET_NPROC_PER_NODE"]; each != "" && each != "1" && e.err == nil {
-		e.err = fmt.Errorf("environment variable PET_NPROC_PER_NODE is %q: this process is one; start several in a pod with torchrun --no-python", each)
+		e.err = fmt.Errorf("environment variable PET_NPROC_PER_NODE is %q, but this is one process; start several per pod with torchrun --no-python", each)
 	}
 	if p.Size > 1 {
 		if p.Host = e.values["PET_MASTER_ADDR"]; p.Host == "" && e.err == nil {
-			e.err = fmt.Errorf("environment variable PET_NNODES is set, but PET_MASTER_ADDR is not: it names the machine of rank 0")
+			e.err = fmt.Errorf("environment variable PET_NNODES is set, but PET_MASTER_ADDR is not; set it to the machine of rank 0")
 		}
 		p.Port = e.need("PET_MASTER_PORT", "PET_NNODES", 1, mostPort)
 	}
 	return p
 }
 
-// slurmPorts are the ports that jobs of Slurm meet at: the first of them and how many there are.
+// slurmPorts are the rendezvous ports of Slurm jobs: the first port and their number.
 const slurmPorts, slurmPortCount = 20000, 20000
 
-// slurm reads what srun sets for each of its tasks.
+// slurm reads the variables that srun sets for each task.
 func (e *environment) slurm() *Place {
 	p := &Place{}
 	p.Rank = e.need("SLURM_PROCID", "SLURM_STEP_ID", 0, mostRanks)
@@ -152,14 +150,14 @@ func (e *environment) slurm() *Place {
 	}
 	nodes := e.values["SLURM_STEP_NODELIST"]
 	if p.Host = firstHost(nodes); p.Host == "" && e.err == nil {
-		e.err = fmt.Errorf("environment variable SLURM_STEP_NODELIST is %q: it has no host; set MASTER_ADDR and MASTER_PORT", nodes)
+		e.err = fmt.Errorf("environment variable SLURM_STEP_NODELIST is %q, which names no host; set MASTER_ADDR and MASTER_PORT", nodes)
 	}
 	job := e.need("SLURM_JOB_ID", "SLURM_PROCID", 0, 1<<40)
 	p.Port = slurmPorts + job%slurmPortCount
 	return p
 }
 
-// slurmLocal reads "2(x3),1" as far as all nodes have as many tasks; else 0.
+// slurmLocal returns the tasks per node from "2(x3),1", or 0 if nodes differ.
 func slurmLocal(text string) int {
 	count, _, _ := strings.Cut(text, "(")
 	n, err := strconv.Atoi(count)
@@ -169,7 +167,7 @@ func slurmLocal(text string) int {
 	return n
 }
 
-// firstHost is the first host of a list as Slurm writes it: "gpu[003-007,9],login1" begins with gpu003.
+// firstHost returns the first host of a Slurm node list: gpu003 of "gpu[003-007,9],login1".
 func firstHost(list string) string {
 	prefix, rest, ranges := strings.Cut(list, "[")
 	if host, _, more := strings.Cut(prefix, ","); more || !ranges {
@@ -187,7 +185,7 @@ func firstHost(list string) string {
 	return prefix + first + after
 }
 
-// Local is how many ranks share this machine; those that meet on the loopback interface all do.
+// Local returns the number of ranks on this machine; all of them if they use the loopback interface.
 func (p *Place) Local() int {
 	if p.LocalSize > 0 {
 		return p.LocalSize
@@ -200,10 +198,10 @@ func (p *Place) Local() int {
 	return 1
 }
 
-// String says where the place is.
+// String returns "rank R of N".
 func (p *Place) String() string { return fmt.Sprintf("rank %d of %d", p.Rank, p.Size) }
 
 func (p *Place) address() string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }
 
-// lookupTime bounds a question for a name.
+// lookupTime limits a DNS lookup.
 const lookupTime = 10 * time.Second

@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// watch sees to it that a rank that dies or hangs ends all, each with its name. Every rank tells rank 0 how it goes on,
-// and rank 0 tells every rank; who is silent for half of the time that the group may wait has hung. A rank that lives but
-// does not come to an exchange for which the others wait is found by their telling how long they do.
+// watch ends all ranks if one dies or hangs, with an error that names it. Every rank sends heartbeats to rank 0, and rank 0
+// to every rank. A rank that is silent for half of the timeout has hung. Heartbeats also carry how long a rank has waited in
+// an exchange, which finds a live rank that does not join it.
 type watch struct {
 	rank    int
 	timeout time.Duration
-	links   map[int]*link // of rank 0 to all, of the others to rank 0
+	links   map[int]*link // rank 0: to all ranks; others: to rank 0
 	now     func() time.Time
 
 	lock    sync.Mutex
 	entered int
-	since   time.Time       // of waiting in an exchange; zero where there is none under way
-	told    map[int]message // the last that each rank has told
+	since   time.Time       // start of the current exchange; zero if there is none
+	told    map[int]message // last heartbeat of each rank
 	heard   map[int]time.Time
-	gone    map[int]bool // ranks that are done
+	gone    map[int]bool // ranks that have finished
 	why     string
-	broken  chan struct{} // closed once why is there
+	broken  chan struct{} // closed once why is set
 	ended   chan struct{} // closed by close
 }
 
@@ -41,13 +41,13 @@ func newWatch(rank int, timeout time.Duration, links map[int]*link) *watch {
 	return w
 }
 
-// silence is how long a rank may say nothing.
+// silence is how long a rank may send no heartbeat.
 func (w *watch) silence() time.Duration { return w.timeout / 2 }
 
-// patience is how long ranks may wait in an exchange for one that does not come.
+// patience is how long ranks may wait in an exchange for a missing rank.
 func (w *watch) patience() time.Duration { return w.timeout * 3 / 4 }
 
-// start begins to watch.
+// start starts the watch.
 func (w *watch) start() {
 	for r, l := range w.links {
 		go w.listen(r, l)
@@ -55,7 +55,7 @@ func (w *watch) start() {
 	go w.tell()
 }
 
-// tell says at every beat how this rank goes on, and looks at how the others do.
+// tell sends heartbeats and checks those of the others.
 func (w *watch) tell() {
 	beat := time.NewTicker(min(w.timeout/20, 5*time.Second))
 	defer beat.Stop()
@@ -69,7 +69,7 @@ func (w *watch) tell() {
 		}
 		m := w.state()
 		for _, l := range w.links {
-			go l.send(m) // who cannot be told is found out by its silence
+			go l.send(m) // an unreachable rank is found by its silence
 		}
 		if text := w.look(); text != "" {
 			w.fail(text)
@@ -77,7 +77,7 @@ func (w *watch) tell() {
 	}
 }
 
-// state is what this rank tells.
+// state returns the heartbeat of this rank.
 func (w *watch) state() message {
 	w.lock.Lock()
 	defer w.lock.Unlock()
@@ -88,18 +88,18 @@ func (w *watch) state() message {
 	return m
 }
 
-// look finds what is wrong with the others, "" for nothing.
+// look returns what is wrong with the other ranks, or "".
 func (w *watch) look() string {
 	own := w.state()
 	w.lock.Lock()
 	defer w.lock.Unlock()
 	for r, at := range w.heard {
 		if silent := w.now().Sub(at); !w.gone[r] && silent > w.silence() {
-			return fmt.Sprintf("rank %d has not answered for %.1f s: it hangs, or its machine is gone", r, silent.Seconds())
+			return fmt.Sprintf("rank %d has not responded for %.1f s: it hangs, or its machine is down", r, silent.Seconds())
 		}
 	}
 	if w.rank != 0 {
-		return "" // rank 0 knows how all go on
+		return "" // only rank 0 knows all ranks
 	}
 	states := map[int]message{0: own}
 	for r := range w.links {
@@ -122,19 +122,19 @@ func (w *watch) look() string {
 		switch {
 		case m.Entered >= latest:
 		case w.gone[r]:
-			late = append(late, fmt.Sprintf("rank %d, which is done", r))
+			late = append(late, fmt.Sprintf("rank %d, which has finished", r))
 		default:
 			late = append(late, fmt.Sprintf("rank %d", r))
 		}
 	}
 	slices.Sort(late)
 	if late == nil {
-		return fmt.Sprintf("the network between the ranks carries nothing: all have waited for each other for %.1f s", longest)
+		return fmt.Sprintf("the network between the ranks is down: all have waited for %.1f s", longest)
 	}
-	return fmt.Sprintf("the others have waited for %s for %.1f s", strings.Join(late, " and "), longest)
+	return fmt.Sprintf("the other ranks have waited for %s for %.1f s", strings.Join(late, " and "), longest)
 }
 
-// listen hears a rank until it is done.
+// listen receives the messages of a rank until it has finished.
 func (w *watch) listen(rank int, l *link) {
 	for {
 		m, err := l.receive(w.now().Add(w.timeout))
@@ -155,7 +155,7 @@ func (w *watch) listen(rank int, l *link) {
 	}
 }
 
-// lost hears that the connection to a rank has ended.
+// lost handles the end of the connection to a rank.
 func (w *watch) lost(rank int, err error) {
 	w.lock.Lock()
 	done := w.gone[rank]
@@ -169,13 +169,13 @@ func (w *watch) lost(rank int, err error) {
 		return
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		w.fail(fmt.Sprintf("rank %d has not answered for %.1f s: it hangs, or its machine is gone", rank, w.timeout.Seconds()))
+		w.fail(fmt.Sprintf("rank %d has not responded for %.1f s: it hangs, or its machine is down", rank, w.timeout.Seconds()))
 		return
 	}
-	w.fail(fmt.Sprintf("rank %d has ended before its time: %v", rank, err))
+	w.fail(fmt.Sprintf("rank %d exited early: %v", rank, err))
 }
 
-// fail ends the group, and tells the others why.
+// fail ends the group and sends the reason to the others.
 func (w *watch) fail(why string) {
 	w.lock.Lock()
 	first := w.why == ""
@@ -191,36 +191,36 @@ func (w *watch) fail(why string) {
 		told.Add(1)
 		go func() {
 			defer told.Done()
-			_ = l.send(message{Kind: failed, Rank: w.rank, Text: why}) // it may be the one that is lost
+			_ = l.send(message{Kind: failed, Rank: w.rank, Text: why}) // fails for a lost rank
 		}()
 	}
 	reached := make(chan struct{})
 	go func() { told.Wait(); close(reached) }()
-	select { // one that hangs does not keep this rank
+	select { // a rank that hangs must not block this one
 	case <-reached:
 	case <-time.After(w.timeout / 20):
 	}
 	close(w.broken)
 }
 
-// cause is why the group ended.
+// cause returns why the group ended.
 func (w *watch) cause() error {
 	w.lock.Lock()
 	defer w.lock.Unlock()
 	return &BrokenError{Rank: w.rank, Why: w.why}
 }
 
-// BrokenError is the error of a group that a rank has ended.
+// BrokenError is the error of a group that one rank has ended.
 type BrokenError struct {
-	Rank int // who tells
+	Rank int // the rank that returns the error
 	Why  string
 }
 
 func (e *BrokenError) Error() string {
-	return fmt.Sprintf("rank %d: the run cannot go on: %s; to go on, start all ranks again with --resume", e.Rank, e.Why)
+	return fmt.Sprintf("rank %d: %s; start all ranks again with --resume to continue", e.Rank, e.Why)
 }
 
-// enter and leave are called around an exchange.
+// enter marks the start of an exchange, leave its end.
 func (w *watch) enter() {
 	w.lock.Lock()
 	defer w.lock.Unlock()
@@ -234,11 +234,11 @@ func (w *watch) leave() {
 	w.since = time.Time{}
 }
 
-// close says that this rank is done.
+// close reports that this rank has finished.
 func (w *watch) close() {
 	close(w.ended)
 	for _, l := range w.links {
-		_ = l.send(message{Kind: bye, Rank: w.rank}) // who is gone needs no word
+		_ = l.send(message{Kind: bye, Rank: w.rank}) // fails for a rank that has exited
 		l.conn.Close()
 	}
 }

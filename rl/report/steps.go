@@ -50,8 +50,10 @@ func StepLine(p Progress, row Row, width int) string {
 	} else if v, ok := number(row["reward_stderr"]); ok {
 		parts[0] += fmt.Sprintf(" ±%.2f", v)
 	}
-	if !add("acc %.0f %%", "accuracy", 100) && !add("acc %.0f %%", "mean_token_accuracy", 100) {
-		add("acc %.0f %%", "rewards/accuracies", 100)
+	for _, accuracy := range []string{"rewards/accuracies", "accuracy", "mean_token_accuracy"} {
+		if add("acc %.0f %%", accuracy, 100) {
+			break
+		}
 	}
 	add("format %.0f %%", "format_rate", 100)
 	add("margin %.2f", "rewards/margins", 1)
@@ -71,7 +73,7 @@ func StepLine(p Progress, row Row, width int) string {
 	if v, ok := number(row["time/step"]); ok {
 		tail = append(tail, pace(v))
 	}
-	if p.Left > 0 {
+	if p.Left >= time.Second {
 		tail = append(tail, "ETA "+Clock(p.Left))
 	}
 	for {

@@ -163,7 +163,7 @@ func TestBadInput(t *testing.T) {
 		want string
 	}{
 		{"no model folder", nil, "eval --model TMP/none", "loading the model: model folder TMP/none does not exist"},
-		{"model is a file", file("TMP/file", ""), "predict --model TMP/file", "loading the model: model TMP/file is a file; name its folder"},
+		{"model is a file", file("TMP/file", ""), "predict --model TMP/file", "loading the model: model TMP/file is a file, and its name does not end in .gguf; name a GGUF file or the model's folder"},
 		{"encoder in place of a classifier", nil, "predict --model BASE",
 			"loading the model: BASE has no label_policy.json: it is not the folder of a trained policy"},
 		{"output folder of a run", func(t *testing.T, f folders) {
@@ -173,9 +173,9 @@ func TestBadInput(t *testing.T) {
 			if err := os.Mkdir(f.model, 0o755); err != nil {
 				t.Fatal(err)
 			}
-		}, "predict --model TMP", "loading the model: model folder TMP has no config.json: it is not a model in the Hugging Face layout; did you mean TMP/intent_classifier_rl?"},
+		}, "predict --model TMP", "loading the model: model folder TMP has neither a config.json nor a GGUF file: it is no model; did you mean TMP/intent_classifier_rl?"},
 		{"no config.json", func(t *testing.T, f folders) { f.remove(t, "BASE/config.json") }, "predict --model MODEL",
-			"loading the model: MODEL/adapter_config.json: base_model_name_or_path: model folder BASE has no config.json: it is not a model in the Hugging Face layout"},
+			"loading the model: MODEL/adapter_config.json: base_model_name_or_path: model folder BASE has neither a config.json nor a GGUF file: it is no model"},
 		{"unknown model_type", func(t *testing.T, f folders) { f.edit(t, "BASE/config.json", `"bert"`, `"gpt5"`) }, "predict --model MODEL",
 			`loading the model: transformers: BASE/config.json: model_type "gpt5" is not supported, want one of bert, distilbert, modernbert, roberta`},
 		{"weights of another shape", func(t *testing.T, f folders) {

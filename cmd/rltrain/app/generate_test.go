@@ -278,8 +278,8 @@ func TestGenerateGoesOnWhereItWasStopped(t *testing.T) {
 		args []string
 		want string
 	}{
-		{args("TMP/out.jsonl"), "add --resume to go on with them, or remove it"},
-		{args("TMP/out.jsonl", "--resume", "--seed", "7"), "was begun with another input or other options"},
+		{args("TMP/out.jsonl"), "pass --resume to continue, or remove it"},
+		{args("TMP/out.jsonl", "--resume", "--seed", "7"), "has a different input or options"},
 	} {
 		if code, _, stderr := f.rltrain("", c.args...); code != 2 || !strings.Contains(stderr, c.want) {
 			t.Errorf("exit code %d, %q, want %q", code, stderr, c.want)

@@ -1,4 +1,4 @@
-// Package disttest plays the ranks of a group with goroutines of one process.
+// Package disttest runs the ranks of a group as goroutines of one process.
 package disttest
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/rl/dist"
 )
 
-// FreePort is a port of the loopback interface that nobody listens at.
+// FreePort returns a free port of the loopback interface.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -22,7 +22,7 @@ func FreePort(t testing.TB) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// Join joins the ranks of a group, each as member says, and returns their groups and errors.
+// Join joins ranks with the given members and returns their groups and errors.
 func Join(t testing.TB, size int, timeout time.Duration, member func(rank int) dist.Member) ([]*dist.Group, []error) {
 	t.Helper()
 	port := FreePort(t)
@@ -33,7 +33,7 @@ func Join(t testing.TB, size int, timeout time.Duration, member func(rank int) d
 	return groups, errs
 }
 
-// Groups are the groups of ranks that fit each other, closed with the test.
+// Groups returns the groups of matching ranks. The test closes them.
 func Groups(t testing.TB, size int) []*dist.Group {
 	t.Helper()
 	groups, errs := Join(t, size, time.Minute, func(int) dist.Member { return dist.Member{} })
@@ -44,7 +44,7 @@ func Groups(t testing.TB, size int) []*dist.Group {
 	return groups
 }
 
-// Each runs do for each rank at the same time.
+// Each runs do for all ranks concurrently.
 func Each(size int, do func(rank int)) {
 	var all sync.WaitGroup
 	for rank := range size {
