@@ -3,7 +3,6 @@ package policy
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 
@@ -124,16 +123,7 @@ func (p *CausalLM) Merge(dir, dtype string) error {
 	if len(p.adapter.layers) == 0 && p.merged == nil {
 		return fmt.Errorf("merging: %s is a full model already", p.dir)
 	}
-	changes, err := p.adapter.changes()
-	if err != nil {
-		return fmt.Errorf("merging: %w", err)
-	}
-	maps.Copy(changes, p.merged)
-	o := transformers.SaveOptions{DType: dtype, Change: changes}
-	if err := outfile.Folder(dir, func(dir string) error { return p.model.Save(dir, o) }); err != nil {
-		return fmt.Errorf("merging: %w", err)
-	}
-	return nil
+	return p.SaveFull(dir, dtype)
 }
 
 // TinyModel makes dir the folder of a small character-level language model of random weights, unless an

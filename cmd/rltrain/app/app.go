@@ -102,7 +102,7 @@ rltrain COMMAND --help                 show help for a command`,
 		EnableBashCompletion: true,
 		Commands:             []*cli.Command{config.TrainCommand(environ, train.Run)},
 	}
-	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, chatCommand, scoreCommand, serveCommand} {
+	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, chatCommand, scoreCommand, serveCommand, exportCommand} {
 		c, err := command()
 		if err != nil {
 			return nil, err

@@ -132,13 +132,7 @@ func TestChatForgets(t *testing.T) {
 
 // The adapter can be switched off.
 func TestChatAdapter(t *testing.T) {
-	f := ggufModel(t)
-	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"prompt":"hi","completion":"the cat sat"}`+"\n", 12))
-	if code, _, stderr := f.rltrain("", "--task", "chat", "--model", "MODEL", "--dataset", "TMP/rows.jsonl", "--output-dir", "TMP/out",
-		"--lora-r", "4", "--learning-rate", "0.05", "--epochs", "10"); code != 0 {
-		t.Fatal(stderr)
-	}
-	adapter := f.expand("TMP/out/chat_supervised")
+	f, adapter := trainedAdapter(t)
 	args := []string{"chat", "--max-new-tokens", "8", "--temperature", "0", "--model"}
 	_, base, _ := f.rltrain("hi\n", append(args, "MODEL")...)
 	_, stdout, _ := f.rltrain("hi\n/reset\n/adapter off\nhi\n/reset\n/adapter on\nhi\n", append(args, adapter)...)

@@ -141,7 +141,7 @@ func TestMergeRefuses(t *testing.T) {
 		{"merge --model CLASSIFIER --output TMP/m --dtype bf16", "--dtype: does not apply; CLASSIFIER is a classifier", 2},
 		{"merge --model BASE --output TMP/m", "BASE has no adapter to merge: no label_policy.json and no adapter_config.json", 1},
 		{"merge --model TMP/none --output TMP/m", "--model: model folder TMP/none does not exist", 1},
-		{"merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder", 1},
+		{"merge --model MODEL --output MODEL", "writing the model: MODEL is not empty; choose a new folder", 1},
 	} {
 		expand := strings.NewReplacer("CLASSIFIER", classifier.model).Replace
 		code, stdout, stderr := f.rltrain("", strings.Fields(expand(test.args))...)
