@@ -1,6 +1,9 @@
 package rl
 
-import "encoding/json"
+import (
+	"context"
+	"encoding/json"
+)
 
 // Step is what a source of samples gives one step of training.
 type Step struct {
@@ -28,6 +31,13 @@ type Step struct {
 type At struct {
 	Step    int    // steps finished
 	Version uint64 // how often the policy has changed
+}
+
+// StepSource is where the samples of a step come from. The trainer calls Next once a step, with the policy as that step is to
+// find it. If ctx ends, Next gives up and leaves behind nothing that a checkpoint would miss.
+type StepSource interface {
+	Stateful
+	Next(ctx context.Context, at At) (*Step, error)
 }
 
 // Stateful is what changes while a run goes on and has to be there when it is resumed.

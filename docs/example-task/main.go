@@ -1,4 +1,5 @@
-// Command example-task is rltrain with a task of one's own beside the built-in ones.
+// Command example-task is rltrain with a task, a reward, an algorithm, a source and a model family of its own beside the
+// built-in ones.
 package main
 
 import "github.com/rltrain/rltrain/cmd/rltrain/app"

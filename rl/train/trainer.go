@@ -22,12 +22,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Source is where the samples of a step come from. The trainer calls Next once a step, with the policy as that step
-// is to find it; where ctx ends, Next gives up and leaves behind nothing that a checkpoint would miss.
-type Source interface {
-	rl.Stateful
-	Next(ctx context.Context, at rl.At) (*rl.Step, error)
-}
+// Source is where the samples of a step come from.
+type Source = rl.StepSource
 
 // Optimisation says how gradients become weights.
 type Optimisation struct {

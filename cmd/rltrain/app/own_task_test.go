@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
@@ -140,8 +143,9 @@ func TestUnjudgedTries(t *testing.T) {
 	}
 }
 
-// TestExampleTask builds the program of docs/example-task, a module of its own, and learns its task.
-func TestExampleTask(t *testing.T) {
+// TestExampleModule builds the program of docs/example-task, a module of its own, and trains with its task, reward,
+// algorithm, source and model family.
+func TestExampleModule(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "example-task")
 	run := func(in, name string, args ...string) string {
@@ -162,19 +166,51 @@ func TestExampleTask(t *testing.T) {
 	run(example, "cp", "go.mod", "go.sum", dir)
 	run(dir, "go", "mod", "edit", "-replace=github.com/rltrain/rltrain="+root, mod)
 	run(example, "go", "build", "-modfile="+mod, "-o", program, ".")
-	help := run(dir, program, "--task", "count_letters", "--help")
-	for _, want := range []string{"--word-length N", "brief: 1 for an answer of one word", "--max-steps N", "(default 400)"} {
-		if !strings.Contains(strings.Join(strings.Fields(help), " "), want) {
+	help := strings.Join(strings.Fields(run(dir, program, "--task", "count_letters", "--help-all")), " ")
+	for _, want := range []string{
+		"--word-length N", "brief: 1 for an answer of one word", "--max-steps N", "(default 400)", "short(words=N): 1 for a completion of few words",
+		"words: words that score 1 (default 1)", "--keep-best X", "only with --algorithm best_of", "repeated: new completions to prompts", "--prompt-steps N", "only with --source repeated",
+	} {
+		if !strings.Contains(help, want) {
 			t.Errorf("no %q in\n%s", want, help)
 		}
 	}
-	run(dir, program, strings.Fields(`--task count_letters --letters xy --tiny-layers 1 --tiny-hidden 32 --max-steps 2 --batch-size 4
-		--warmup-check-every 0 --eval-samples 2 --fresh-samples 2 --num-steps 1 --prompts-per-step 2 --samples-per-prompt 2 --reward accuracy,brief=0.1`)...)
-	rows, err := report.ReadMetrics(filepath.Join(dir, "models", "count_letters_rl", "logs", "metrics.jsonl"))
+	small := strings.Fields("--task count_letters --letters xy --eval-samples 2 --fresh-samples 2 --num-steps 2 --prompts-per-step 2 --samples-per-prompt 4")
+	run(dir, program, append(small, strings.Fields("--tiny-layers 1 --tiny-hidden 32 --max-steps 2 --batch-size 4 --warmup-check-every 0 --reward accuracy,brief=0.1")...)...)
+
+	// The supervised model, as one of the module's own family.
+	model := filepath.Join(dir, "models", "count_letters_supervised")
+	config, err := os.ReadFile(filepath.Join(model, "config.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mean, ok := rows[1]["rewards/brief/mean"].(float64); !ok || mean <= 0 {
-		t.Errorf("metrics %v", rows[1])
+	renamed := strings.NewReplacer(`"llama"`, `"letter_llama"`, `"hidden_size"`, `"width"`).Replace(string(config))
+	if err := os.WriteFile(filepath.Join(model, "config.json"), []byte(renamed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(dir, program, append(small, "--mode", "rl_only", "--pretrained-model", model, "--output-dir", "own", "--algorithm", "best_of", "--keep-best", "0.5",
+		"--source", "repeated", "--prompt-steps", "2", "--reward", "accuracy,short(words=2)=0.1", "--keep-completions", "-1", "--logging-steps", "1")...)
+	for stage, name := range map[string]string{"models": "brief", "own": "short(words=2)"} {
+		rows, err := report.ReadMetrics(filepath.Join(dir, stage, "count_letters_rl", "logs", "metrics.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mean, ok := rows[1]["rewards/"+name+"/mean"].(float64); !ok || mean <= 0 {
+			t.Errorf("%s: metrics %v", stage, rows[1])
+		}
+	}
+	var prompts [3]map[string]bool
+	for line := range strings.Lines(string(readFile(t, filepath.Join(dir, "own", "count_letters_rl", "logs", "completions.jsonl")))) {
+		var r rl.Record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		if prompts[r.Step] == nil {
+			prompts[r.Step] = map[string]bool{}
+		}
+		prompts[r.Step][r.Shown] = true
+	}
+	if diff := cmp.Diff(prompts[1], prompts[2]); diff != "" || len(prompts[1]) == 0 {
+		t.Errorf("the prompts of step 2 are not those of step 1: %s", diff)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/rltrain/rltrain/internal/nearest"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/rollout"
 )
 
 // catalogue is every name of an option, whatever the run.
@@ -23,7 +24,7 @@ type catalogue struct {
 var (
 	catalogueLock sync.Mutex
 	lastCatalogue *catalogue
-	lastSize      [2]int
+	lastSize      [3]int
 )
 
 // everything is the catalogue of the tasks and algorithms that are registered now.
@@ -31,7 +32,7 @@ func everything() *catalogue {
 	catalogueLock.Lock()
 	defer catalogueLock.Unlock()
 	definitions := envs.Definitions()
-	if size := [2]int{len(definitions), len(algo.Definitions())}; lastCatalogue == nil || size != lastSize {
+	if size := [3]int{len(definitions), len(algo.Definitions()), len(rollout.Sources())}; lastCatalogue == nil || size != lastSize {
 		lastCatalogue, lastSize = newCatalogue(definitions), size
 	}
 	return lastCatalogue
@@ -104,7 +105,9 @@ func choicesOf(d envs.Definition) []choice {
 			}
 			for _, a := range way.algorithms() {
 				way.algorithm = a
-				all = append(all, way)
+				for _, way.source = range way.sampleSources() {
+					all = append(all, way)
+				}
 			}
 		}
 	}
@@ -160,7 +163,7 @@ func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 // elsewhere says why a run does not have an option that others have; origin tells where its mode was chosen.
 func (ch choice) elsewhere(key, origin string) string {
-	var tasks, modes, ways []string
+	var tasks, modes, ways, sources []string
 	kinds := map[bool]bool{}
 	for _, other := range everything().choices()[key] {
 		tasks = appendNew(tasks, other.task.Name)
@@ -171,7 +174,11 @@ func (ch choice) elsewhere(key, origin string) string {
 			continue
 		}
 		modes = appendNew(modes, other.mode)
-		if other.mode == ch.mode {
+		switch {
+		case other.mode != ch.mode:
+		case other.source.Name != ch.source.Name && other.source.Replay == ch.source.Replay:
+			sources = appendNew(sources, other.source.Name)
+		default:
 			ways = appendNew(ways, other.algorithm.Name)
 		}
 	}
@@ -183,6 +190,9 @@ func (ch choice) elsewhere(key, origin string) string {
 		return fmt.Sprintf("does not apply to task %s; it applies to %s", ch.task.Name, strings.Join(tasks, ", "))
 	case !slices.Contains(modes, ch.mode):
 		return fmt.Sprintf("does not apply to mode %s%s; it applies to %s", ch.mode, origin, strings.Join(modes, " and "))
+	}
+	if ways == nil {
+		return only + "--source " + strings.Join(sources, " or ")
 	}
 	without := slices.DeleteFunc(ch.algorithmNames(), func(name string) bool { return slices.Contains(ways, name) })
 	if len(without) < len(ways) && len(ways) > 5 {

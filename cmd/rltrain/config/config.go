@@ -51,6 +51,8 @@ type Config struct {
 	LabelRollouts  *LabelRollouts              `group:"Reinforcement learning stage"`
 	LabelReplay    *rollout.LabelReplayOptions `group:"Reinforcement learning stage"`
 	Rounds         *Rounds                     `group:"Reinforcement learning stage"`
+	SampleSource   *SourceKind                 `group:"Reinforcement learning stage"`
+	SourceOptions  any                         `group:"Reinforcement learning stage"` // the source's own
 	Fresh          *FreshRollouts              `group:"Reinforcement learning stage"`
 	Replay         *Replay                     `group:"Reinforcement learning stage"`
 	StepwiseEval   *StepwiseEval               `group:"Reinforcement learning stage"`
@@ -62,7 +64,8 @@ type Config struct {
 
 	Saving Saving `group:"Saving and logging"`
 
-	Task envs.Definition
+	Task    envs.Definition
+	Samples rollout.SourceDefinition // of reinforcement learning with a language model
 
 	set     *options.Set
 	sources map[string]Source
@@ -92,9 +95,10 @@ type General struct {
 type choice struct {
 	task      envs.Definition
 	mode      string
-	algorithm algo.Definition // of a mode with reinforcement learning
-	data      bool            // the user names a data set
-	writes    bool            // of a task with rows and episodes: a language model writes labels
+	algorithm algo.Definition          // of a mode with reinforcement learning
+	source    rollout.SourceDefinition // of its samples, with a language model
+	data      bool                     // the user names a data set
+	writes    bool                     // of a task with rows and episodes: a language model writes labels
 }
 
 // labels tells whether a classifier is trained.
@@ -152,6 +156,16 @@ func (ch choice) build() (*Config, error) {
 	c.allow("task", taskNames())
 	c.allow("mode", ch.task.Modes())
 	c.allow("algorithm", ch.algorithmNames())
+	if c.SampleSource != nil {
+		var names []string
+		for _, d := range ch.sampleSources() {
+			names = append(names, d.Name)
+		}
+		c.allow("source", names)
+		for _, d := range ch.sampleSources() {
+			c.set.Find("source").Help += "; " + d.Name + ": " + d.Help
+		}
+	}
 	if o := c.set.Find("reward"); o != nil {
 		o.Help += ". " + reward.Help(ch.labels(), ch.task.Rewards)
 	}
@@ -163,6 +177,9 @@ func (ch choice) build() (*Config, error) {
 	}
 	if c.RL != nil {
 		c.RL.Algorithm = ch.algorithm.Name
+	}
+	if c.SampleSource != nil {
+		c.SampleSource.Name = ch.source.Name
 	}
 	if ch.writes {
 		c.Policy.Kind = policyGenerate
@@ -226,6 +243,12 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	if c.Replay == nil {
 		c.Fresh = &FreshRollouts{}
 	}
+	if c.Samples = ch.source; len(ch.sampleSources()) > 1 {
+		c.SampleSource = &SourceKind{}
+	}
+	if o := ch.source.Options; o != nil && ch.source.Name != rollout.Buffer { // whose options Replay has
+		c.SourceOptions = o()
+	}
 	switch {
 	case ch.task.Lines && c.Replay != nil:
 		c.ReplayLines, c.StepwiseEval = &Lines{}, &StepwiseEval{}
@@ -269,6 +292,22 @@ func (ch choice) algorithmNames() []string {
 		names = append(names, a.Name)
 	}
 	return names
+}
+
+// sampleSources are those that the algorithm of a language model can learn from, the built-in one first.
+func (ch choice) sampleSources() []rollout.SourceDefinition {
+	if ch.labels() || ch.task.Preferences {
+		return []rollout.SourceDefinition{{}}
+	}
+	replay, builtIn := ch.replays(), rollout.Rollouts
+	if replay {
+		builtIn = rollout.Buffer
+	}
+	all := slices.DeleteFunc(rollout.Sources(), func(d rollout.SourceDefinition) bool { return d.Replay != replay })
+	slices.SortStableFunc(all, func(a, b rollout.SourceDefinition) int {
+		return map[bool]int{a.Name == builtIn: -1}[true] - map[bool]int{b.Name == builtIn: -1}[true]
+	})
+	return all
 }
 
 // algorithms are those that train what the choice trains.

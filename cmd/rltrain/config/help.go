@@ -145,7 +145,7 @@ func explanation(o *options.Option) string {
 		for _, d := range envs.Definitions() {
 			text += "; " + d.Name + ": " + d.Help
 		}
-	} else if len(o.Allowed) > 1 {
+	} else if len(o.Allowed) > 1 && o.Name != "source" {
 		text += "; one of " + strings.Join(o.Allowed, ", ")
 	}
 	switch value := o.Get(); value.(type) {

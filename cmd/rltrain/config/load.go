@@ -152,6 +152,12 @@ func choose(layers [][]entry) (choice, error) {
 			}
 		}
 	}
+	source, _ := pick("source", layers)
+	for i, d := range ch.sampleSources() {
+		if i == 0 || d.Name == source {
+			ch.source = d
+		}
+	}
 	return ch, nil
 }
 
@@ -234,7 +240,7 @@ func (ch choice) withRecipe() (*Config, error) {
 }
 
 // selectors are the options that decide which others there are.
-var selectors = []string{"task", "mode", "algorithm", "policy"}
+var selectors = []string{"task", "mode", "algorithm", "source", "policy"}
 
 var (
 	recipeLock sync.Mutex

@@ -243,6 +243,11 @@ type Rounds struct {
 	FreshSamples int    `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"exercises that the policy is judged by in the end, none of which was used before; 0 = there are none"`
 }
 
+// SourceKind chooses a source of one's own program.
+type SourceKind struct {
+	Name string `option:"source" help:"where samples come from"`
+}
+
 // FreshRollouts are learnt from once, by the policy that wrote them.
 type FreshRollouts struct {
 	rollout.Options

@@ -8,7 +8,7 @@ import (
 )
 
 func TestSeveralProcessesDoNotTrainOnAGPU(t *testing.T) {
-	c, err := config.Load([]string{"--device", "cuda:1"}, nil)
+	c, err := config.Load([]string{"--task=sum_digits", "--device=cuda:1"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -167,29 +166,17 @@ func (t *trainer) slots() int {
 // source is what the policy learns from.
 func (t *trainer) source(sampler rollout.Writer, task envs.Task, rewards *reward.Text) (train.Source, error) {
 	c := t.config
-	if c.Replay == nil {
-		return rollout.NewTokens(sampler, task, rollout.TokensConfig{
-			Options: c.Fresh.Options, Steps: c.Rounds.Steps, MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
-			Rewards: rewards, Seed: c.General.Seed, Verbose: c.Fresh.Verbose, Now: time.Now, Group: t.group,
-		})
+	s := rollout.Setup{Options: c.SourceOptions, Sampler: sampler, Task: task, Rollout: rollout.TokensConfig{
+		Steps: c.Rounds.Steps, MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
+		Rewards: rewards, Seed: c.General.Seed, Now: time.Now, Group: t.group,
+	}}
+	if c.Samples.Name == rollout.Buffer {
+		s.Options = &c.Replay.ReplayOptions
 	}
-	o := rollout.ReplayConfig{ReplayOptions: c.Replay.ReplayOptions, MaxNew: c.ActionTokens(), Rewards: rewards, Seed: c.General.Seed, Now: time.Now, Group: t.group}
-	if c.Replay.LoadBuffer {
-		o.Load = c.Replay.BufferCache
+	if c.Fresh != nil {
+		s.Rollout.Options, s.Rollout.Verbose = c.Fresh.Options, c.Fresh.Verbose
 	}
-	if c.Replay.CacheBuffer {
-		o.Save = bufferTarget(c.Replay.BufferCache, c.Replay.LoadBuffer)
-	}
-	return rollout.NewReplay(sampler, task, o)
-}
-
-// bufferTarget is where the buffer is written: beside the file that it began with, which stays as it is.
-func bufferTarget(path string, loaded bool) string {
-	if !loaded {
-		return path
-	}
-	ext := filepath.Ext(path)
-	return strings.TrimSuffix(path, ext) + "_updated" + ext
+	return c.Samples.New(s)
 }
 
 // filterPrompts drops training prompts that leave the policy no room for a token, and says how many there were.

@@ -1,0 +1,33 @@
+package transformers
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestRegisterFamily(t *testing.T) {
+	RegisterFamily("renamed_llama", "llama", map[string]string{"hidden_size": "width"})
+	config := `{"model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}`
+	want, err := parseConfig([]byte(config), decoders)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parseConfig([]byte(strings.NewReplacer(`"llama"`, `"renamed_llama"`, "hidden_size", "width").Replace(config)), decoders)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.HiddenSize != want.HiddenSize || !reflect.DeepEqual(got.Core(), want.Core()) {
+		t.Errorf("got %+v, want %+v", got.Core(), want.Core())
+	}
+	for _, wrong := range [][2]string{{"llama", "llama"}, {"", "llama"}, {"other", "lama"}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%q like %q is registered", wrong[0], wrong[1])
+				}
+			}()
+			RegisterFamily(wrong[0], wrong[1], nil)
+		}()
+	}
+}
