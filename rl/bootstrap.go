@@ -110,14 +110,19 @@ func CompareMeans(a, b []float64) Difference {
 	return newDifference(whole[0]/n, whole[1]/n, differences)
 }
 
-// MeanEstimate is the mean of rows and the percentile bootstrap interval of it over the rows. Without rows it is 0.
+// MeanEstimate returns the mean of rows with its 95 % interval: Wilson's if every row is 0 or 1, else the percentile
+// bootstrap over rows. A bootstrap of 0 of 38 would be [0, 0]; Wilson's interval is [0, 0.092]. Without rows it is 0.
 func MeanEstimate(rows []float64) Estimate {
 	if len(rows) == 0 {
 		return Estimate{}
 	}
-	n, whole := float64(len(rows)), 0.0
+	n, whole, binary := float64(len(rows)), 0.0, true
 	for _, x := range rows {
 		whole += x
+		binary = binary && (x == 0 || x == 1)
+	}
+	if binary {
+		return Estimate{whole / n, wilson(int(whole), len(rows))}
 	}
 	means := draws()
 	rng := Stream(bootstrapSeed, 4)

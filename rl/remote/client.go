@@ -17,15 +17,15 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// mostBytes bounds an answer.
+// mostBytes is the maximum size of a response.
 const mostBytes = 256 << 20
 
-// transient is an error that may be gone later, or with another server.
+// transient is an error that a retry or another server may avoid.
 type transient struct{ error }
 
 func (t transient) Unwrap() error { return t.error }
 
-// status is an answer that is an error.
+// status is an HTTP error response.
 type status struct {
 	code int
 	text string
@@ -33,13 +33,13 @@ type status struct {
 
 func (s *status) Error() string { return fmt.Sprintf("status %d: %.300s", s.code, s.text) }
 
-// is tells an answer with one of these codes.
+// is reports whether err is a response with one of these codes.
 func is(err error, codes ...int) bool {
 	var s *status
 	return errors.As(err, &s) && slices.Contains(codes, s.code)
 }
 
-// call asks a server, and reads its answer into into where that is not nil. Errors that may pass are transient.
+// call sends a request and decodes the response into into, unless that is nil. Temporary errors are transient.
 func (s *server) call(ctx context.Context, limit time.Duration, method, path string, body, into any) error {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -67,11 +67,11 @@ func (s *server) call(ctx context.Context, limit time.Duration, method, path str
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil && within.Err() != nil:
-		return transient{fmt.Errorf("no whole answer within %v", limit)}
+		return transient{fmt.Errorf("no complete response within %v", limit)}
 	case err != nil:
 		return transient{err}
 	case len(data) > mostBytes:
-		return fmt.Errorf("the answer has more than %d bytes", mostBytes)
+		return fmt.Errorf("response is longer than %d bytes", mostBytes)
 	case answer.StatusCode/100 != 2:
 		err := &status{answer.StatusCode, reason(data)}
 		if answer.StatusCode >= 500 || answer.StatusCode == http.StatusTooManyRequests || answer.StatusCode == http.StatusRequestTimeout {
@@ -83,12 +83,12 @@ func (s *server) call(ctx context.Context, limit time.Duration, method, path str
 		return nil
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return transient{fmt.Errorf("the answer is no JSON of this kind: %w", err)} // as one that was cut off
+		return transient{fmt.Errorf("decoding the response: %w", err)} // it may be truncated
 	}
 	return nil
 }
 
-// reason is what an error in OpenAI's form says, or the text itself.
+// reason returns the message of an OpenAI error, or the text itself.
 func reason(data []byte) string {
 	var body struct {
 		Error   struct{ Message string }
@@ -105,7 +105,7 @@ func reason(data []byte) string {
 	return strings.TrimSpace(string(data))
 }
 
-// models is what /v1/models answers.
+// models is the response of /v1/models.
 type models struct {
 	Data []struct {
 		ID       string  `json:"id"`
@@ -114,7 +114,7 @@ type models struct {
 	} `json:"data"`
 }
 
-// order is what /v1/completions is asked. Everything is said: what is left out some servers take from the model's
+// order is the body for /v1/completions. It sets all fields, because some servers default to the model's
 // generation_config.json.
 type order struct {
 	Model             string   `json:"model"`
@@ -135,7 +135,7 @@ type order struct {
 	AddSpecial        bool     `json:"add_special_tokens"`
 }
 
-// answered is what it answers.
+// answered is the response of /v1/completions.
 type answered struct {
 	Model   string `json:"model"`
 	Choices []struct {
@@ -150,13 +150,12 @@ type answered struct {
 	} `json:"choices"`
 }
 
-// leastLogProb is below every log-probability that a token can have been drawn with; servers write numbers below it for −∞.
+// leastLogProb is below the log-prob of every sampled token; servers write lower numbers for −∞.
 const leastLogProb = -1000
 
-// completions are the samples of a prompt, by name of a model or an adapter. They are checked: a server that answers in
-// another way than was asked is an error.
+// completions samples a prompt with the model or adapter name, and checks that the response is what was requested.
 func (s *server) completions(ctx context.Context, p *policy.CausalLM, name string, prompt []int32, o policy.GenerateOptions, seed int64) ([]policy.Completion, error) {
-	// The ids that end a text are said too: a server may know of fewer.
+	// Send the stop token ids too: a server may know fewer.
 	q := order{
 		Model: name, Prompt: [][]int32{prompt}, N: o.Samples, MaxTokens: o.MaxNew, Temperature: o.Sampling.Temperature, TopP: o.Sampling.TopP,
 		TopK: o.Sampling.TopK, MinP: o.Sampling.MinP, RepetitionPenalty: o.Sampling.RepetitionPenalty, Seed: seed,
@@ -173,43 +172,43 @@ func (s *server) completions(ctx context.Context, p *policy.CausalLM, name strin
 		return nil, err
 	}
 	if a.Model != name {
-		return nil, fmt.Errorf("it answers as model %q and was asked for %q", a.Model, name)
+		return nil, fmt.Errorf("the response is from model %q, want %q", a.Model, name)
 	}
 	if len(a.Choices) != o.Samples {
-		return nil, fmt.Errorf("it answers with %d completions and was asked for %d", len(a.Choices), o.Samples)
+		return nil, fmt.Errorf("the response has %d completions, want %d", len(a.Choices), o.Samples)
 	}
 	all := make([]policy.Completion, o.Samples)
 	for _, c := range a.Choices {
 		switch {
 		case c.Index < 0 || c.Index >= o.Samples || all[c.Index].IDs != nil:
-			return nil, fmt.Errorf("completion %d comes twice, or was not asked for", c.Index)
+			return nil, fmt.Errorf("completion %d is a duplicate or was not requested", c.Index)
 		case len(c.IDs) == 0:
-			return nil, errors.New("a completion has no token_ids: the server must know return_token_ids")
+			return nil, errors.New("a completion has no token_ids; use a server that supports return_token_ids")
 		case len(c.IDs) > o.MaxNew:
 			return nil, fmt.Errorf("a completion has %d tokens, more than max_tokens %d", len(c.IDs), o.MaxNew)
 		case c.PromptIDs != nil && !slices.Equal(c.PromptIDs, prompt):
-			return nil, fmt.Errorf("it read the prompt as other tokens: %d of them instead of %d", len(c.PromptIDs), len(prompt))
+			return nil, fmt.Errorf("the server changed the prompt: it has %d tokens, want %d", len(c.PromptIDs), len(prompt))
 		case c.LogProbs == nil || len(c.LogProbs.Values) != len(c.IDs):
-			return nil, errors.New("a completion has not one log-probability for each of its tokens")
+			return nil, errors.New("a completion does not have one log-prob per token")
 		}
 		one := policy.Completion{Text: c.Text, IDs: c.IDs, Reason: torch.ReasonStop}
 		for i, id := range c.IDs {
 			if id < 0 || int(id) >= p.VocabSize() {
-				return nil, fmt.Errorf("it wrote the token %d, of which this model has %d: it has another model", id, p.VocabSize())
+				return nil, fmt.Errorf("token %d is out of range for the vocabulary of %d; the server has another model", id, p.VocabSize())
 			}
 			value := c.LogProbs.Values[i]
 			if value == nil || math.IsNaN(*value) || *value < leastLogProb || *value > 1e-3 {
-				return nil, fmt.Errorf("token %d of a completion has no usable log-probability: the server draws from another distribution than it tells, or bounds what it tells", i+1)
+				return nil, fmt.Errorf("token %d of a completion has an impossible log-prob; the server returns log-probs of another distribution, or truncates them", i+1)
 			}
 			one.BehaviorLogProbs = append(one.BehaviorLogProbs, float32(*value))
 		}
-		one.LogProbs = one.BehaviorLogProbs // those of the model's own distribution are not known; the two are one at temperature 1
+		one.LogProbs = one.BehaviorLogProbs // log-probs at temperature 1 are unknown; equal if the temperature is 1
 		if c.Reason != nil && *c.Reason == "length" {
 			one.Reason = torch.ReasonLength
 		} else if c.Reason == nil || *c.Reason != "stop" {
-			return nil, transient{errors.New("a completion was given up by the server")}
+			return nil, transient{errors.New("the server aborted a completion")}
 		} else if last := c.IDs[len(c.IDs)-1]; len(o.Stop) == 0 && !slices.Contains(q.StopIDs, last) {
-			return nil, fmt.Errorf("it ends a completion at token %d, which ends none here: it adds what the model's generation_config.json says, so start it with --generation-config vllm", last)
+			return nil, fmt.Errorf("a completion stops at token %d, which is not a stop token here; start vLLM with --generation-config vllm", last)
 		}
 		all[c.Index] = one
 	}

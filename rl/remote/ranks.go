@@ -10,20 +10,20 @@ import (
 	"github.com/rltrain/rltrain/rl/dist"
 )
 
-// Where several ranks train together, rank 0 gives the servers the adapters and takes them back, and each rank asks for its
-// own share of the answers. A process that is alone is rank 0.
+// With several ranks, rank 0 loads and unloads the adapters on the servers, and each rank requests its part of the
+// completions. A single process is rank 0.
 
-// errNotShared is the error of weights that rank 0 has not given to the servers.
-var errNotShared = errors.New("the policy's weights have changed since the ranks have shared them")
+// errNotShared reports weights that rank 0 has not loaded on the servers.
+var errNotShared = errors.New("the policy's weights changed after Share")
 
-// news is what rank 0 tells the others of its versions.
+// news is what rank 0 sends to the others about its versions.
 type news struct {
-	Name string // of the newest
+	Name string // newest version
 	Of   uint64
-	Kept []string // names of all that servers have
+	Kept []string // all versions on the servers
 }
 
-// begin gives the servers the first version. Rank 0 looks at them thoroughly, the others see that they reach the same model.
+// begin loads the first version on the servers. Rank 0 checks them fully; the others check that they reach the same model.
 func (s *Servers) begin(ctx context.Context) error {
 	var own news
 	var err error
@@ -64,8 +64,8 @@ func (s *Servers) admitAll(ctx context.Context, how trial) error {
 	return nil
 }
 
-// Share gives the weights as they are to the servers, and takes back what no rank needs. All ranks call it together, before
-// they Generate or Publish; one that is alone need not.
+// Share loads the current weights on the servers and unloads versions that no rank uses. All ranks must call it before
+// Generate or Publish; a single process need not.
 func (s *Servers) Share(ctx context.Context) error {
 	if s.shared.of == s.policy.Version() {
 		return nil
@@ -92,7 +92,7 @@ func (s *Servers) Share(ctx context.Context) error {
 	return nil
 }
 
-// used are the names of the versions by which this rank is having something written.
+// used returns the versions that this rank is generating with.
 func (s *Servers) used() (names []string) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -115,7 +115,7 @@ func (s *Servers) news() news {
 	return n
 }
 
-// hear takes over what rank 0 tells.
+// hear applies the news of rank 0.
 func (s *Servers) hear(n news) {
 	if s.config.Group.Rank() > 0 {
 		s.lock.Lock()

@@ -10,32 +10,32 @@ import (
 	"time"
 )
 
-// server is one that writes.
+// server is one rollout server.
 type server struct {
 	url    string // without a path
 	key    string
 	client *http.Client
 	limit  time.Duration // of a request
-	lag    time.Duration // that a shared file system may need to show an adapter
+	lag    time.Duration // delay of a shared file system
 
-	base string // what it calls the model
+	base string // its name of the model
 
-	loading sync.Mutex // one adapter at a time
+	loading sync.Mutex // held while loading an adapter
 
-	// Under the lock of Servers.
+	// Guarded by the lock of Servers.
 	up      bool
 	loaded  map[string]bool // adapters by name
-	flying  int             // requests under way
-	failed  int             // times in a row
+	flying  int             // running requests
+	failed  int             // consecutive failures
 	retryAt time.Time
 }
 
 const (
-	quickly  = 10 * time.Second // for an answer to what takes no computing
+	quickly  = 10 * time.Second // timeout of requests without computation
 	loadOnce = 30 * time.Second
 )
 
-// discover finds out what the server calls the model.
+// discover finds the server's name of the model.
 func (s *server) discover(ctx context.Context, name string, positions int) error {
 	if err := s.call(ctx, quickly, http.MethodGet, "/health", nil, nil); err != nil {
 		return err
@@ -54,19 +54,18 @@ func (s *server) discover(ctx context.Context, name string, positions int) error
 			continue
 		}
 		if one.MaxModel > 0 && one.MaxModel < positions {
-			return fmt.Errorf("its model %s has %d positions, fewer than the %d that are needed", one.ID, one.MaxModel, positions)
+			return fmt.Errorf("its model %s has a context of %d tokens; %d are needed", one.ID, one.MaxModel, positions)
 		}
 		s.base = one.ID
 		return nil
 	}
 	if name == "" {
-		return errors.New("it names no model at /v1/models")
+		return errors.New("/v1/models lists no model")
 	}
-	return fmt.Errorf("it has no model %s but %s; say its name with rollout_model", name, strings.Join(names, ", "))
+	return fmt.Errorf("it has no model %s, only %s; set rollout_model", name, strings.Join(names, ", "))
 }
 
-// load makes the server load an adapter. What another machine wrote may not be there yet: until lag has passed it is asked
-// again.
+// load loads an adapter on the server. It retries until lag has passed, because files from another machine may arrive late.
 func (s *server) load(ctx context.Context, name, dir string) error {
 	for began, pause := time.Now(), 100*time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err := s.call(ctx, loadOnce, http.MethodPost, "/v1/load_lora_adapter", map[string]any{"lora_name": name, "lora_path": dir, "load_inplace": false}, nil)

@@ -1,6 +1,6 @@
-// Package remote has servers write what a policy is to learn from: any that speak OpenAI's API, return token ids and take
-// LoRA adapters while they run, as `rltrain serve` and vLLM do. After each update the policy's adapter goes to the servers
-// under a name of its own, so that nothing is ever written by weights other than those that its name says.
+// Package remote samples rollouts on servers with OpenAI's API that return token ids and load LoRA adapters at run time,
+// such as rltrain serve and vLLM. After each update the servers load the policy's adapter under a new name, so the name of a
+// version always identifies its weights.
 package remote
 
 import (
@@ -24,9 +24,9 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// Options are what users say of servers.
+// Options are the options for rollout servers.
 type Options struct {
-	URLs      []string `option:"rollout_url" incidental:"true" help:"servers that write the answers, http://host:port, with this model and LoRA adapters switched on: rltrain serve or vLLM; empty = this process writes them. A key goes into the variable ROLLOUT_API_KEY"`
+	URLs      []string `option:"rollout_url" incidental:"true" help:"rollout servers, http://host:port, that serve this model with LoRA enabled: rltrain serve or vLLM; empty = sample in this process. ROLLOUT_API_KEY sets the API key"`
 	Dir       string   `option:"rollout_dir" arg:"DIR" needs:"rollout_url" incidental:"true" help:"folder for the adapters, which the servers read"`
 	ServerDir string   `option:"rollout_server_dir" arg:"DIR" needs:"rollout_url" incidental:"true" help:"what the servers call that folder; empty = the same"`
 	Model     string   `option:"rollout_model" needs:"rollout_url" incidental:"true" help:"what the servers call the model; empty = the first that they name"`
@@ -34,65 +34,64 @@ type Options struct {
 	Timeout   float64  `option:"rollout_timeout" default:"600" range:"[1,1e6]" needs:"rollout_url" incidental:"true" help:"seconds that a server may take for the answers to one prompt"`
 }
 
-// Check refuses addresses that are none.
+// Check rejects invalid addresses.
 func (o Options) Check() error {
 	for _, text := range o.URLs {
 		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
-			return &envs.OptionError{Option: "rollout_url", Err: fmt.Errorf("%.200q is no address such as http://host:8000", text)}
+			return &envs.OptionError{Option: "rollout_url", Err: fmt.Errorf("%.200q is not an address such as http://host:8000", text)}
 		}
 	}
 	if len(o.URLs) > 0 && o.Dir == "" {
-		return &envs.OptionError{Option: "rollout_url", Err: errors.New("needs --rollout-dir, a folder that the servers read adapters from")}
+		return &envs.OptionError{Option: "rollout_url", Err: errors.New("needs --rollout-dir, the folder from which the servers load adapters")}
 	}
 	return nil
 }
 
-// Config is what servers need to know.
+// Config configures Servers.
 type Config struct {
 	Options
 	Key         string
-	Temperature float64 // of what is learnt from
-	Positions   int     // of the longest prompt with its answer
-	InFlight    int     // requests to a server at the same time; 0 = 64
+	Temperature float64 // of the rollouts
+	Positions   int     // tokens of the longest prompt and completion
+	InFlight    int     // maximum concurrent requests per server; 0 = 64
 	Lag         time.Duration
-	Retry       time.Duration                    // between looks at a server that does not answer; 0 = a second
-	Group       *dist.Group                      // the ranks that the servers write for; nil = this process alone
-	Warn        func(format string, args ...any) // is called on the policy's thread
+	Retry       time.Duration                    // between checks of a server that is down; 0 = 1 s
+	Group       *dist.Group                      // ranks that share the servers; nil = one process
+	Warn        func(format string, args ...any) // called on the policy's thread
 }
 
-// Servers write for a policy.
+// Servers sample completions for a policy.
 type Servers struct {
 	config Config
 	policy *policy.CausalLM
-	run    string // tells the adapters of this process from all others
+	run    string // identifies the adapters of this process
 	ctx    context.Context
 	stop   context.CancelFunc
 
 	lock     sync.Mutex
-	changed  chan struct{} // closed when a server comes up, or has room
+	changed  chan struct{} // closed when a server becomes available
 	servers  []*server
-	versions []*version      // the newest last
-	shared   *version        // the last that Share has given them
-	held     map[string]bool // names of those that other ranks use
+	versions []*version      // oldest first
+	shared   *version        // version of the last Share
+	held     map[string]bool // versions in use by other ranks
 	made     int
 	unsaid   []string
 }
 
-// version is an adapter as it was at some time.
+// version is a snapshot of the adapter.
 type version struct {
 	name, dir string
 	of        uint64 // policy.Version
-	users     int    // generations under way
+	users     int    // running generations
 	unloaded  bool
 }
 
-// ErrMismatch is the error of a server that writes with something else than the policy's weights.
+// ErrMismatch reports a server that does not sample with the policy's weights.
 var ErrMismatch = errors.New("the server does not sample this policy")
 
-// New finds the servers and has each write a little, of which the policy thinks itself: a server of another model, of
-// another tokenizer, or with log-probabilities of another temperature is an error. It must be called, as Generate, Publish
-// and Tend, on the thread where the policy computes.
+// New connects to the servers and compares the log-probs of a few samples with those of the policy. A server with another
+// model, tokenizer or temperature is an error. Call New, Generate, Publish and Tend on the policy's thread.
 func New(ctx context.Context, p *policy.CausalLM, c Config) (*Servers, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -123,10 +122,10 @@ func New(ctx context.Context, p *policy.CausalLM, c Config) (*Servers, error) {
 	return s, nil
 }
 
-// Policy is the policy that the servers write for.
+// Policy returns the policy that the servers sample for.
 func (s *Servers) Policy() *policy.CausalLM { return s.policy }
 
-// admit lets a server write once it has shown that it writes as the policy does.
+// admit makes a server available after it has passed the check.
 func (s *Servers) admit(ctx context.Context, one *server, how trial) error {
 	if err := one.discover(ctx, s.config.Model, s.config.Positions); err != nil {
 		return err
@@ -136,7 +135,7 @@ func (s *Servers) admit(ctx context.Context, one *server, how trial) error {
 		return err
 	}
 	s.lock.Lock()
-	clear(one.loaded) // it may be another process by now
+	clear(one.loaded) // it may have restarted
 	s.lock.Unlock()
 	if err := s.ensure(ctx, one, v); err != nil {
 		return err
@@ -151,13 +150,13 @@ func (s *Servers) admit(ctx context.Context, one *server, how trial) error {
 	return nil
 }
 
-// rouse wakes those that wait for a server; under the lock.
+// rouse wakes waiters for a server. The lock must be held.
 func (s *Servers) rouse() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// refresh is the version of the policy's weights as they are, which rank 0 writes if it is new.
+// refresh returns the version of the current weights; rank 0 saves it if it is new.
 func (s *Servers) refresh() (*version, error) {
 	if n := len(s.versions); n > 0 && s.versions[n-1].of == s.policy.Version() {
 		return s.versions[n-1], nil
@@ -169,7 +168,7 @@ func (s *Servers) refresh() (*version, error) {
 	v := &version{name: fmt.Sprintf("rltrain-%s-%d", s.run, s.made), of: s.policy.Version()}
 	v.dir = filepath.Join(s.config.Dir, v.name)
 	if err := s.policy.SaveAdapter(v.dir); err != nil {
-		return nil, fmt.Errorf("writing the adapter for the servers: %w", err)
+		return nil, fmt.Errorf("saving the adapter for the servers: %w", err)
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -177,7 +176,7 @@ func (s *Servers) refresh() (*version, error) {
 	return v, nil
 }
 
-// ensure has a server load an adapter that it does not have.
+// ensure loads an adapter on a server, unless it has it.
 func (s *Servers) ensure(ctx context.Context, one *server, v *version) error {
 	one.loading.Lock()
 	defer one.loading.Unlock()
@@ -196,7 +195,7 @@ func (s *Servers) ensure(ctx context.Context, one *server, v *version) error {
 	return nil
 }
 
-// publish gives the weights as they are to all servers that are up, and takes back what nobody needs.
+// publish loads the current weights on all available servers and unloads unused versions.
 func (s *Servers) publish(ctx context.Context) error {
 	v, err := s.refresh()
 	if err != nil {
@@ -221,7 +220,7 @@ func (s *Servers) publish(ctx context.Context) error {
 	return nil
 }
 
-// passing tells an error that other servers, or later tries, may not have.
+// passing reports whether a retry or another server may avoid an error.
 func passing(err error) bool {
 	var t transient
 	return errors.As(err, &t) || is(err, http.StatusNotFound)
@@ -238,8 +237,8 @@ func (s *Servers) living() (all []*server) {
 	return all
 }
 
-// retire unloads the versions before the last that nobody uses. Their folders go one version later: a server may still be
-// reading.
+// retire unloads unused versions except the last. It removes their folders one version later, because a server may still
+// read them.
 func (s *Servers) retire(ctx context.Context, newest *version) error {
 	s.lock.Lock()
 	var unload, remove []*version
@@ -262,9 +261,9 @@ func (s *Servers) retire(ctx context.Context, newest *version) error {
 			loaded := one.loaded[v.name]
 			delete(one.loaded, v.name)
 			s.lock.Unlock()
-			if loaded || s.config.Group.Size() > 1 { // another rank may have had it loaded
+			if loaded || s.config.Group.Size() > 1 { // another rank may have loaded it
 				if err := one.unload(ctx, v.name); err != nil && ctx.Err() == nil {
-					s.say("warning: rollout server %s keeps an old adapter: %v", one.url, err)
+					s.say("warning: rollout server %s could not unload an old adapter: %v", one.url, err)
 				}
 			}
 		}
@@ -277,7 +276,7 @@ func (s *Servers) retire(ctx context.Context, newest *version) error {
 	return ctx.Err()
 }
 
-// down takes a server out until it answers again.
+// down marks a server as unavailable until it responds again.
 func (s *Servers) down(one *server, err error) {
 	s.lock.Lock()
 	was := one.up
@@ -294,13 +293,13 @@ func (s *Servers) down(one *server, err error) {
 	switch {
 	case !was:
 	case left > 0:
-		s.say("warning: rollout server %s is left out: %v; its prompts go to %d others", one.url, err, left)
+		s.say("warning: check rollout server %s: %v; sending its prompts to %d others", one.url, err, left)
 	default:
-		s.say("warning: rollout server %s is left out: %v; there is no other, so the step waits for one", one.url, err)
+		s.say("warning: check rollout server %s: %v; no other server is left, so the step waits", one.url, err)
 	}
 }
 
-// say keeps a message for tell, which is called on the policy's thread.
+// say queues a message for tell, which runs on the policy's thread.
 func (s *Servers) say(format string, args ...any) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -317,7 +316,7 @@ func (s *Servers) tell() {
 	}
 }
 
-// Tend waits until done, and takes servers back that answer again.
+// Tend waits until done, and re-admits servers that respond again.
 func (s *Servers) Tend(ctx context.Context, done <-chan struct{}) error {
 	look := time.NewTicker(s.config.Retry)
 	defer look.Stop()
@@ -333,7 +332,7 @@ func (s *Servers) Tend(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// revive looks at the servers that are down, where their time has come.
+// revive checks unavailable servers whose retry is due.
 func (s *Servers) revive(ctx context.Context) {
 	s.tell()
 	defer s.tell()
@@ -347,12 +346,12 @@ func (s *Servers) revive(ctx context.Context) {
 		err := s.admit(ctx, one, brief)
 		switch {
 		case err == nil:
-			s.say("rollout server %s answers again", one.url)
+			s.say("rollout server %s is back", one.url)
 		case ctx.Err() != nil:
 			return
 		default:
 			if errors.Is(err, ErrMismatch) {
-				s.say("warning: rollout server %s answers again but stays out: %v", one.url, err)
+				s.say("warning: check rollout server %s: it responds again but fails its test: %v", one.url, err)
 			}
 			s.down(one, err)
 		}
@@ -362,10 +361,10 @@ func (s *Servers) revive(ctx context.Context) {
 // Context ends when the servers are closed.
 func (s *Servers) Context() context.Context { return s.ctx }
 
-// Close takes back all that the servers were given.
+// Close unloads all adapters from the servers.
 func (s *Servers) Close() {
 	s.stop()
-	if s.config.Group.Rank() == 0 { // the versions are its
+	if s.config.Group.Rank() == 0 { // rank 0 owns the versions
 		s.takeBack()
 	}
 	for _, one := range s.servers {
@@ -382,9 +381,9 @@ func (s *Servers) takeBack() {
 			loaded := one.loaded[v.name]
 			s.lock.Unlock()
 			if loaded {
-				_ = one.unload(ctx, v.name) // it may be gone by now
+				_ = one.unload(ctx, v.name) // the server may be down
 			}
 		}
-		_ = os.RemoveAll(v.dir) // a folder that stays is a nuisance, no fault
+		_ = os.RemoveAll(v.dir) // best effort
 	}
 }

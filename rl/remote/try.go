@@ -13,7 +13,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// trial is how much a server writes to show what it is.
+// trial is the size of the check of a server.
 type trial struct {
 	prompts, samples, tokens int
 	tokenizer                bool
@@ -24,11 +24,10 @@ var (
 	brief    = trial{prompts: 1, samples: 2, tokens: 8}
 )
 
-// trialSeed is of what servers write to show what they are.
+// trialSeed is the seed of the check.
 const trialSeed = 9
 
-// try has a server write by a version, which must be that of the policy's weights as they are, and compares what it says of
-// its tokens with what the policy says of them.
+// try samples from a server with the version of the current weights and compares its log-probs with the policy's.
 func (s *Servers) try(ctx context.Context, one *server, v *version, how trial) error {
 	temperature := s.config.Temperature
 	o := policy.GenerateOptions{Samples: how.samples, MaxNew: how.tokens, Sampling: torch.Sampling{Temperature: temperature, TopP: 1, RepetitionPenalty: 1}}
@@ -51,9 +50,9 @@ func (s *Servers) try(ctx context.Context, one *server, v *version, how trial) e
 	if gap > s.config.Tolerance {
 		raw, err := s.gap(ctx, prompts, written, said, 1)
 		if err == nil && temperature != 1 && raw <= s.config.Tolerance {
-			return fmt.Errorf("%w: its log-probabilities are those at temperature 1, not at %v; start it with --logprobs-mode processed_logprobs", ErrMismatch, temperature)
+			return fmt.Errorf("%w: it returns log-probs at temperature 1, not %v; start it with --logprobs-mode processed_logprobs", ErrMismatch, temperature)
 		}
-		return fmt.Errorf("%w: the log-probabilities of %d tokens differ by %.3g nats in the mean, more than rollout_tolerance %v: it has another model, an adapter is not applied, or its numbers are coarser",
+		return fmt.Errorf("%w: log-probs of %d tokens differ by %.3g nats on average, above rollout_tolerance %v; it has another model, does not apply the adapter, or computes less precisely",
 			ErrMismatch, len(said), gap, s.config.Tolerance)
 	}
 	if how.tokenizer {
@@ -62,7 +61,7 @@ func (s *Servers) try(ctx context.Context, one *server, v *version, how trial) e
 	return nil
 }
 
-// gap is the mean difference between what was said of tokens and what the policy says of them.
+// gap returns the mean absolute difference between a server's log-probs and the policy's.
 func (s *Servers) gap(ctx context.Context, prompts, written [][]int32, said []float32, temperature float64) (float64, error) {
 	scored, err := s.policy.ScoreAt(ctx, prompts, written, temperature)
 	if err != nil {
@@ -78,7 +77,7 @@ func (s *Servers) gap(ctx context.Context, prompts, written [][]int32, said []fl
 	return sum / float64(max(1, n)), nil
 }
 
-// trialPrompt is a few tokens that mean nothing, behind those that open texts.
+// trialPrompt is a few arbitrary tokens after the start tokens.
 func (s *Servers) trialPrompt(i int) []int32 {
 	rng := rl.Stream(trialSeed, uint64(i))
 	prompt := s.policy.Tokenizer.Opening()
@@ -88,7 +87,7 @@ func (s *Servers) trialPrompt(i int) []int32 {
 	return prompt
 }
 
-// tryTokenizer compares the tokens of a text.
+// tryTokenizer compares the server's tokens of a text with the policy's.
 func (s *Servers) tryTokenizer(ctx context.Context, one *server) error {
 	text, err := s.policy.Tokenizer.Decode(s.trialPrompt(0), true)
 	if err != nil {
@@ -96,7 +95,7 @@ func (s *Servers) tryTokenizer(ctx context.Context, one *server) error {
 	}
 	own, err := s.policy.Tokenizer.EncodeRaw(text, false)
 	if err != nil || len(own) == 0 {
-		return nil // a text of such tokens does not come back
+		return nil // these tokens do not round-trip through text
 	}
 	var a answered
 	q := order{Model: one.base, Prompt: text, N: 1, MaxTokens: 1, Temperature: 1, TopP: 1, RepetitionPenalty: 1, TokenIDs: true}
@@ -104,10 +103,10 @@ func (s *Servers) tryTokenizer(ctx context.Context, one *server) error {
 		return err
 	}
 	if len(a.Choices) != 1 || a.Choices[0].PromptIDs == nil {
-		return errors.New("it does not tell the tokens of a prompt: the server must know return_token_ids")
+		return errors.New("it returns no prompt tokens; use a server that supports return_token_ids")
 	}
 	if !slices.Equal(a.Choices[0].PromptIDs, own) {
-		return fmt.Errorf("%w: it has another tokenizer: the text %q is %d tokens there and %d here, or others", ErrMismatch, text, len(a.Choices[0].PromptIDs), len(own))
+		return fmt.Errorf("%w: it has another tokenizer: the tokens of %q differ (%d there, %d here)", ErrMismatch, text, len(a.Choices[0].PromptIDs), len(own))
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// Generate completes prompts by the policy's weights as they are, as policy.Sampler.Generate does. A prompt goes to the
-// server with the fewest under way; where that fails it goes to another, with the same seed. It waits for a server as
-// long as there is none.
+// Generate samples completions with the current weights, as policy.Sampler.Generate does. It sends a prompt to the server
+// with the fewest running requests and, if that fails, to another one with the same seed. If no server is available, it
+// waits.
 func (s *Servers) Generate(ctx context.Context, prompts [][]int32, o policy.GenerateOptions, done func(prompt int, completions []policy.Completion) error) error {
 	pinned, err := s.Publish(ctx)
 	if err != nil {
@@ -23,13 +23,13 @@ func (s *Servers) Generate(ctx context.Context, prompts [][]int32, o policy.Gene
 	return s.write(ctx, pinned.version, prompts, o, true, done)
 }
 
-// Pinned writes by the weights of one time, on any goroutine, while the policy goes on learning.
+// Pinned samples with a fixed version of the weights, on any goroutine, while training continues.
 type Pinned struct {
 	servers *Servers
 	version *version
 }
 
-// Publish pins the weights as they are, which several ranks have to Share before. Release it after use.
+// Publish pins the current weights; with several ranks, call Share first. Release it after use.
 func (s *Servers) Publish(ctx context.Context) (*Pinned, error) {
 	s.revive(ctx)
 	if s.config.Group.Size() == 1 {
@@ -46,35 +46,34 @@ func (s *Servers) Publish(ctx context.Context) (*Pinned, error) {
 	return &Pinned{s, s.shared}, nil
 }
 
-// Policy is the policy whose weights these were.
+// Policy returns the policy of these weights.
 func (p *Pinned) Policy() *policy.CausalLM { return p.servers.policy }
 
-// Generate completes prompts as Servers.Generate does. Somebody must Tend the servers meanwhile, or one that fails never
-// comes back.
+// Generate samples completions as Servers.Generate does. Call Tend meanwhile, or failed servers never come back.
 func (p *Pinned) Generate(ctx context.Context, prompts [][]int32, o policy.GenerateOptions, done func(prompt int, completions []policy.Completion) error) error {
 	return p.servers.write(ctx, p.version, prompts, o, false, done)
 }
 
-// Release lets go of the weights.
+// Release releases the weights.
 func (p *Pinned) Release() {
 	p.servers.lock.Lock()
 	defer p.servers.lock.Unlock()
 	p.version.users--
 }
 
-// result is what became of a prompt.
+// result is the outcome of a prompt.
 type result struct {
 	prompt      int
 	completions []policy.Completion
 	err         error
 }
 
-// write completes prompts; with tend the servers are seen to meanwhile.
+// write samples completions, and tends the servers meanwhile if tend is true.
 func (s *Servers) write(ctx context.Context, v *version, prompts [][]int32, o policy.GenerateOptions, tend bool, done func(prompt int, completions []policy.Completion) error) error {
 	limit := s.policy.MaxLength()
 	for i, ids := range prompts {
 		if len(ids) == 0 || len(ids)+o.MaxNew > limit {
-			return fmt.Errorf("generating: prompt %d has %d tokens, which with %d new ones do not fit the model's %d positions", i+1, len(ids), o.MaxNew, limit)
+			return fmt.Errorf("generating: prompt %d has %d tokens, which with %d new ones exceed the context of %d tokens", i+1, len(ids), o.MaxNew, limit)
 		}
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -83,7 +82,7 @@ func (s *Servers) write(ctx context.Context, v *version, prompts [][]int32, o po
 	defer func() {
 		stop()
 		for ; waits > 0; waits-- {
-			<-results // nothing is under way when this returns
+			<-results // no request is running after the return
 		}
 	}()
 	for i, prompt := range prompts {
@@ -91,7 +90,7 @@ func (s *Servers) write(ctx context.Context, v *version, prompts [][]int32, o po
 		if o.Streams != nil {
 			stream = o.Streams[i]
 		}
-		// A seed of its own for each prompt: a server may be several engines that share one.
+		// A seed per prompt: a server may run several engines.
 		seed := int64(rl.Stream(o.Seed, stream).Uint64() >> 1)
 		go func() {
 			completions, err := s.one(ctx, v, prompt, o, seed)
@@ -125,10 +124,10 @@ func (s *Servers) write(ctx context.Context, v *version, prompts [][]int32, o po
 	return nil
 }
 
-// tries is how often a server is asked again before it is left out, where it answers that something is wrong with it.
+// tries is the number of attempts before a server with errors is marked as down.
 const tries = 3
 
-// one completes a prompt, by whichever server does.
+// one samples completions of a prompt on any server.
 func (s *Servers) one(ctx context.Context, v *version, prompt []int32, o policy.GenerateOptions, seed int64) ([]policy.Completion, error) {
 	for {
 		server, err := s.pick(ctx)
@@ -149,7 +148,7 @@ func (s *Servers) one(ctx context.Context, v *version, prompt []int32, o policy.
 	}
 }
 
-// ask completes a prompt by one server, which gets the adapter again where it has lost it.
+// ask samples completions of a prompt on one server, and reloads the adapter if the server has lost it.
 func (s *Servers) ask(ctx context.Context, one *server, v *version, prompt []int32, o policy.GenerateOptions, seed int64) (completions []policy.Completion, err error) {
 	for try, pause := 1, 100*time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		name := one.base
@@ -168,7 +167,7 @@ func (s *Servers) ask(ctx context.Context, one *server, v *version, prompt []int
 			delete(one.loaded, v.name)
 			s.lock.Unlock()
 			try++
-		case is(err, http.StatusTooManyRequests): // it is busy, not broken
+		case is(err, http.StatusTooManyRequests): // busy, not broken
 		case is(err, http.StatusInternalServerError):
 			try++
 		default:
@@ -183,7 +182,7 @@ func (s *Servers) ask(ctx context.Context, one *server, v *version, prompt []int
 	}
 }
 
-// pick waits for the server with the fewest requests under way.
+// pick waits for the server with the fewest running requests.
 func (s *Servers) pick(ctx context.Context) (*server, error) {
 	for {
 		s.lock.Lock()

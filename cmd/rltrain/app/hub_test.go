@@ -115,7 +115,7 @@ func TestLanguageModelsByName(t *testing.T) {
 	for args, want := range map[string]string{
 		"generate --model org/none":                                          "--model: model \"org/none\" is neither a folder nor in",
 		"--task chat --model org/tiny --dataset org/none":                    "dataset \"org/none\" is neither a file nor a folder",
-		"--task chat --model org/adapter --dataset org/data":                 "it holds an adapter, not a base model; --pretrained-model goes on from one",
+		"--task chat --model org/adapter --dataset org/data":                 "it holds an adapter, not a base model; to continue from an adapter use --pretrained-model",
 		"--task chat --model org/tiny --dataset org/data":                    `name one of "main", "none"`,
 		"--task chat --model org/tiny --dataset-config x --dataset rows.csv": "stat rows.csv: no such file or directory",
 	} {
@@ -156,7 +156,7 @@ func TestClassifiersByName(t *testing.T) {
 		f.says(t, "the cat\n", strings.Fields(args)...)
 	}
 	refused := "--task intent --mode rl_only --pretrained-model org/classifier --model org/other --dataset org/data --output-dir TMP/other"
-	if code, _, stderr := f.rltrain("", strings.Fields(refused)...); code != 2 || !strings.Contains(stderr, "--model: org/other: the policy in org/classifier stands on org/encoder") {
+	if code, _, stderr := f.rltrain("", strings.Fields(refused)...); code != 2 || !strings.Contains(stderr, "--model: org/other: the policy in org/classifier is an adapter of org/encoder") {
 		t.Errorf("another base model: exit code %d, %q", code, stderr)
 	}
 	if code, _, stderr := f.rltrain("", "eval", "--model", "org/classifier", "--dataset", "org/data"); code != 2 || !strings.Contains(stderr, "pass --output-dir DIR") {

@@ -138,7 +138,7 @@ func TestUnjudgedTries(t *testing.T) {
 		all.WriteRune(c)
 	}
 	all.WriteString("\n\t\uFFFD")
-	if _, _, stderr := f.rltrain("", append(eval, all.String())...); !strings.Contains(stderr, "could be scored; first error: problem 0:  not judged: a letter like any other") {
+	if _, _, stderr := f.rltrain("", append(eval, all.String())...); !strings.Contains(stderr, "could be scored; first error: problem 0: not judged: a letter like any other") {
 		t.Errorf("%q", stderr)
 	}
 }

@@ -50,7 +50,7 @@ func TestReplay(t *testing.T) {
 	for args, want := range map[string]string{
 		"rescore TMP/other.jsonl":                      "other.jsonl:1: no step or prompt",
 		"rescore TMP/none.jsonl":                       "none.jsonl: no such file",
-		"rescore " + file + " --reward accurate":       `--reward: reward "accurate" is unknown`,
+		"rescore " + file + " --reward accurate":       `--reward: unknown reward "accurate"`,
 		"rescore TMP/start/config.json":                "config.json:1: ",
 		"rescore " + file + " --config TMP/nowhere.ym": "nowhere.ym",
 	} {

@@ -56,11 +56,11 @@ func TestResume(t *testing.T) {
 		t.Errorf("%d steps from an earlier checkpoint, the same weights: %v", steps(), again == weights)
 	}
 	for more, want := range map[string]string{
-		"--num-steps 3 --temperature 2 --resume":                      "--temperature: the run in " + dir + " began with 1, this command says 2; resume it as it began, or start anew without --resume",
-		"--num-steps 2 --resume":                                      "--num-steps: the run in " + dir + " has made 3 steps already, and is to make 2",
-		"--num-steps 3 --resume-from-checkpoint TMP/start":            "--resume-from-checkpoint: TMP/start is no checkpoint of this run, as ",
-		"--num-steps 3 --resume-from-checkpoint " + checkpoint + "00": "checkpoint-100: there is no such folder",
-		"--num-steps 3 --resume --early-stopping-patience 2":          "--early-stopping-patience: the run in " + dir + " began with 0, this command says 2",
+		"--num-steps 3 --temperature 2 --resume":                      "--temperature: the run in " + dir + " began with 1, not 2",
+		"--num-steps 2 --resume":                                      "--num-steps: the run in " + dir + " is at 3 steps, past 2",
+		"--num-steps 3 --resume-from-checkpoint TMP/start":            "--resume-from-checkpoint: TMP/start is not a checkpoint of this run",
+		"--num-steps 3 --resume-from-checkpoint " + checkpoint + "00": "checkpoint-100: no such folder",
+		"--num-steps 3 --resume --early-stopping-patience 2":          "--early-stopping-patience: the run in " + dir + " began with 0, not 2",
 		"--num-steps 3 --rl-metric-for-best acc":                      `no figure "acc" to pick the best by: choose `,
 	} {
 		want = f.expand(want)
@@ -70,7 +70,7 @@ func TestResume(t *testing.T) {
 	}
 	// The settings of an older version, and a folder that is no run's.
 	f.edit(t, dir+"/config.yaml", "num_steps: 3", "number_of_steps: 3")
-	if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, "its settings are those of another version") || !strings.Contains(errs, "number_of_steps") {
+	if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, "its config.yaml is of another version") || !strings.Contains(errs, "number_of_steps") {
 		t.Errorf("older settings: exit code %d, %q", code, errs)
 	}
 	if err := os.RemoveAll(dir); err != nil {

@@ -144,7 +144,7 @@ func TestTextRefuses(t *testing.T) {
 		{"--policy score", "--policy: score is for language models: name one with --model"},
 		{"--policy score --model BASE --dataset TMP/rows.csv", "is an encoder"},
 		{"--policy score --model tiny", "tiny writes: choose --policy generate"},
-		{"--policy head --model TMP/lm --pooling mean --dataset TMP/rows.csv", "of a language model the last token is read"},
+		{"--policy head --model TMP/lm --pooling mean --dataset TMP/rows.csv", `pooling "mean" is for encoders`},
 		{"--policy generate --model TMP/lm --dataset TMP/rows.csv --max-new-tokens 2 --eval-samples 10", `the label "high" has`},
 		{"--model BASE --policy head --dataset TMP/one.csv", "training needs at least two labels"},
 		{"--model BASE --policy head --dataset TMP/same.csv", "differ only in case or spaces"},

@@ -244,7 +244,7 @@ func TestProblemsEndToEnd(t *testing.T) {
 		{"no such file", []string{"--dataset", "TMP/none.jsonl"}},
 		{"--system-prompt", []string{"--system-prompt", "TMP/none.txt"}},
 		{"--judge", []string{"--judge", "MODEL"}},
-		{"worked examples", []string{"--few-shot", "900"}},
+		{"few-shot examples", []string{"--few-shot", "900"}},
 	} {
 		code, _, stderr := f.rltrain("", with(options, append([]string{"--output-dir", "TMP/wrong"}, test.changed...)...)...)
 		if code == 0 || !strings.Contains(stderr, test.want) {
