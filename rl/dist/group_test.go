@@ -191,11 +191,11 @@ func TestMembersAreCompared(t *testing.T) {
 		other dist.Member
 		want  string
 	}{
-		{"version", dist.Member{Version: "2"}, "rank 1 runs version 2 of the program, rank 0 version 1"},
+		{"version", dist.Member{Version: "2"}, "rank 1 runs version 2, rank 0 runs 1"},
 		{"setting", dist.Member{Version: "1", Settings: map[string]string{"seed": "7"}}, "rank 1 has seed 7, rank 0 has 1"},
 		{"missing setting", dist.Member{Version: "1"}, "rank 1 has seed nothing, rank 0 has 1"},
 		{"more settings", dist.Member{Version: "1", Settings: map[string]string{"seed": "1", "top_k": "3"}}, "rank 1 has top_k 3, rank 0 has nothing"},
-		{"data", dist.Member{Version: "1", Settings: fits.Settings, Data: map[string]string{"dataset": "bb"}}, "what dataset names has another content for rank 1 (bb) than for rank 0 (aa)"},
+		{"data", dist.Member{Version: "1", Settings: fits.Settings, Data: map[string]string{"dataset": "bb"}}, "dataset has different content on rank 1 (bb) and rank 0 (aa)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, errs := disttest.Join(t, 2, time.Minute, func(rank int) dist.Member { return []dist.Member{fits, test.other}[rank] })
@@ -221,7 +221,7 @@ func TestJoinRefuses(t *testing.T) {
 		want  string
 	}{
 		{"port in use", dist.Place{Size: 2, Host: "127.0.0.1", Port: port}, fmt.Sprintf("port %d of 127.0.0.1 is in use", port)},
-		{"alone", dist.Place{Size: 2, Host: "127.0.0.1", Port: disttest.FreePort(t)}, "rank 1 has not come"},
+		{"alone", dist.Place{Size: 2, Host: "127.0.0.1", Port: disttest.FreePort(t)}, "rank 1 did not join"},
 		{"nobody serves", dist.Place{Rank: 1, Size: 2, Host: "127.0.0.1", Port: disttest.FreePort(t)}, "rank 1 of 2: "},
 		{"no such host", dist.Place{Rank: 1, Size: 2, Host: "no.such.host.invalid", Port: 1}, "no.such.host.invalid"},
 	} {

@@ -38,7 +38,7 @@ func TestFromEnvironmentRefuses(t *testing.T) {
 		{"WORLD_SIZE=2", "WORLD_SIZE is set, but RANK is not"},
 		{"RANK=0", "RANK is set, but WORLD_SIZE is not"},
 		{"RANK=0 WORLD_SIZE=", "RANK is set, but WORLD_SIZE is not"},
-		{"RANK=2 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1", "rank 2 of 2"},
+		{"RANK=2 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1", "rank 2 is out of range"},
 		{"RANK=-1 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1", `RANK is "-1"`},
 		{"RANK=x WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1", `RANK is "x"`},
 		{"RANK=0 WORLD_SIZE=0", `WORLD_SIZE is "0"`},
@@ -48,7 +48,7 @@ func TestFromEnvironmentRefuses(t *testing.T) {
 		{"PET_NNODES=2", "PET_NODE_RANK is not"},
 		{"PET_NNODES=2 PET_NODE_RANK=0 PET_NPROC_PER_NODE=4 PET_MASTER_ADDR=a PET_MASTER_PORT=1", "torchrun --no-python"},
 		{"SLURM_STEP_ID=0 SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS is not"},
-		{"SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=gpu[ SLURM_JOB_ID=1", "has no host"},
+		{"SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=gpu[ SLURM_JOB_ID=1", "names no host"},
 	} {
 		t.Run(test.environ, func(t *testing.T) {
 			if _, err := FromEnvironment(strings.Fields(test.environ)); err == nil || !strings.Contains(err.Error(), test.want) {

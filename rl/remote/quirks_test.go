@@ -75,23 +75,23 @@ func TestQuirks(t *testing.T) {
 				return false
 			}
 		}},
-		{name: "503", quirk: func(b *bench) { b.servers[1].Before = times(1, "/v1/completions", answer(503)) }, said: "is left out: status 503"},
+		{name: "503", quirk: func(b *bench) { b.servers[1].Before = times(1, "/v1/completions", answer(503)) }, said: ": status 503"},
 		{name: "an answer that is cut off", quirk: func(b *bench) {
 			b.servers[1].Before = times(1, "/v1/completions", func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Length", "1000")
 				_, _ = w.Write([]byte(`{"model":"x","choi`))
 			})
-		}, said: "is left out"},
-		{name: "a body that is no JSON", quirk: func(b *bench) {
+		}, said: "unexpected EOF"},
+		{name: "a body that decoding the response", quirk: func(b *bench) {
 			b.servers[1].Before = times(1, "/v1/completions", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"model":"x","choi`)) })
-		}, said: "is no JSON"},
+		}, said: "decoding the response"},
 		{name: "slow drip", quirk: func(b *bench) {
 			b.servers[1].Before = times(1, "/v1/completions", func(w http.ResponseWriter, r *http.Request) {
 				_, _ = w.Write([]byte(`{`))
 				_ = http.NewResponseController(w).Flush()
 				<-r.Context().Done()
 			})
-		}, said: "no whole answer within 2s"},
+		}, said: "no complete response within 2s"},
 		{name: "choices in another order", quirk: func(b *bench) {
 			b.servers[0].Change = func(_ remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
 				slices.Reverse(all)
@@ -133,9 +133,9 @@ func TestRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.config.URLs[0] = remotetest.New(t, dir).URL
-		}, "nats in the mean, more than rollout_tolerance"},
-		{"adapters that are not applied", func(t *testing.T, b *bench) { b.learn(t); b.servers[0].Frozen = true }, "an adapter is not applied"},
-		{"log-probabilities of another temperature", func(_ *testing.T, b *bench) { b.servers[0].Raw = true }, "are those at temperature 1, not at 0.7; start it with --logprobs-mode processed_logprobs"},
+		}, "nats on average, above rollout_tolerance"},
+		{"adapters that are not applied", func(t *testing.T, b *bench) { b.learn(t); b.servers[0].Frozen = true }, "does not apply the adapter"},
+		{"log-probabilities of another temperature", func(_ *testing.T, b *bench) { b.servers[0].Raw = true }, "at temperature 1, not 0.7; start it with --logprobs-mode processed_logprobs"},
 		{"another tokenizer", func(_ *testing.T, b *bench) {
 			b.servers[0].Change = func(o remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
 				if o.Model == "base" {
@@ -144,16 +144,16 @@ func TestRefused(t *testing.T) {
 				return all
 			}
 		}, "it has another tokenizer"},
-		{"fewer positions", func(_ *testing.T, b *bench) { b.servers[0].Length = 39 }, "has 39 positions, fewer than the 40"},
-		{"no such model", func(_ *testing.T, b *bench) { b.config.Model = "mine" }, "it has no model mine but base"},
-		{"capped log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = -9999.0 }), "no usable log-probability"},
-		{"no log-probability", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = nil }), "no usable log-probability"},
-		{"too few log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values = c.LogProbs.Values[1:] }), "not one log-probability for each"},
+		{"fewer positions", func(_ *testing.T, b *bench) { b.servers[0].Length = 39 }, "has a context of 39 tokens; 40 are needed"},
+		{"no such model", func(_ *testing.T, b *bench) { b.config.Model = "mine" }, "it has no model mine, only base"},
+		{"capped log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = -9999.0 }), "an impossible log-prob"},
+		{"no log-probability", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = nil }), "an impossible log-prob"},
+		{"too few log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values = c.LogProbs.Values[1:] }), "not have one log-prob per token"},
 		{"no token ids", first(func(c *remotetest.Choice) { c.IDs = nil }), "has no token_ids"},
-		{"tokens of another vocabulary", first(func(c *remotetest.Choice) { c.IDs[0] = 9999 }), "it wrote the token 9999"},
-		{"another prompt", first(func(c *remotetest.Choice) { c.PromptIDs = append([]int32{1}, c.PromptIDs...) }), "read the prompt as other tokens"},
-		{"a choice twice", first(func(c *remotetest.Choice) { c.Index = 1 }), "comes twice"},
-		{"an end at a token of its own", first(func(c *remotetest.Choice) { c.Reason, c.IDs[len(c.IDs)-1] = "stop", 20 }), "ends a completion at token 20, which ends none here"},
+		{"tokens of another vocabulary", first(func(c *remotetest.Choice) { c.IDs[0] = 9999 }), "token 9999 is out of range"},
+		{"another prompt", first(func(c *remotetest.Choice) { c.PromptIDs = append([]int32{1}, c.PromptIDs...) }), "changed the prompt"},
+		{"a choice twice", first(func(c *remotetest.Choice) { c.Index = 1 }), "is a duplicate"},
+		{"an end at a token of its own", first(func(c *remotetest.Choice) { c.Reason, c.IDs[len(c.IDs)-1] = "stop", 20 }), "stops at token 20, which is not a stop token here"},
 		{"more tokens than asked for", first(func(c *remotetest.Choice) { c.IDs = append(c.IDs, make([]int32, 99)...) }), "more than max_tokens"},
 		{"nobody there", func(_ *testing.T, b *bench) { b.servers[0].Die() }, "EOF"},
 		{"a wrong key", func(_ *testing.T, b *bench) {

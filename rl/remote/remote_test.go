@@ -278,7 +278,7 @@ func TestTheStepWaits(t *testing.T) {
 				t.Errorf("(-before +after)\n%s", diff)
 			}
 			said := strings.Join(b.said, "\n")
-			for _, line := range []string{"its prompts go to 1 others", "there is no other, so the step waits for one", b.servers[0].URL + " answers again"} {
+			for _, line := range []string{"sending its prompts to 1 others", "no other server is left, so the step waits", b.servers[0].URL + " is back"} {
 				if !strings.Contains(said, line) {
 					t.Errorf("it does not say %q:\n%s", line, said)
 				}

@@ -121,7 +121,7 @@ func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
 		if err := run.Wait(); err != nil {
 			t.Fatalf("%v\n%s%s", err, said, complaints.String())
 		}
-		if len(servers) > 1 && !strings.Contains(said, "its prompts go to 1 others") {
+		if len(servers) > 1 && !strings.Contains(said, "sending its prompts to 1 others") {
 			t.Errorf("%s: nobody missed the server:\n%s", name, said)
 		}
 		checkpoint = filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8")

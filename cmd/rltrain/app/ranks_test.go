@@ -230,7 +230,7 @@ func TestRanksEnd(t *testing.T) {
 		}
 		stopped := time.Now()
 		code, output := all.waits[0]()
-		if took := time.Since(stopped); code != 1 || !strings.Contains(output, "rank 1 has not answered") || took > 30*time.Second {
+		if took := time.Since(stopped); code != 1 || !strings.Contains(output, "rank 1 has not responded") || took > 30*time.Second {
 			t.Errorf("rank 0 ends after %v with code %d:\n%s", took, code, output)
 		}
 		if err := all.processes[1].Signal(syscall.SIGCONT); err != nil {
