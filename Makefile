@@ -68,6 +68,7 @@ compat: all cuda ## compare with transformers, peft and OpenAI's client (needs P
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
 	@scripts/compat.sh
 	@scripts/compat.sh scripts/gguf_parity.py
+	@scripts/compat.sh scripts/gguf_export.py
 
 load: all ## 200 clients of a server at once, half of them cut off; training on servers that are killed
 	@$(GOENV) go test -count=1 -timeout 20m -run Load -tags load ./cmd/...
