@@ -20,7 +20,7 @@ type Config struct {
 	Dir       string   // model folder
 	BaseModel string   // name of the base model in saved files; "" = Dir
 	Revision  string   // commit of the base model in saved files; "" = none
-	DType     string   // of a language model's frozen weights: "fp32", "bf16", "fp16", "nf4", "int8"; "" = as transformers.CausalOptions
+	DType     string   // of frozen weights: "fp32", "bf16", "fp16", of a language model "nf4" and "int8" too; "" = as transformers.Load and CausalOptions have it
 	R         int      // rank of the adapter; 0 = no adapter
 	Alpha     float64  // the adapter is scaled by Alpha/R
 	Dropout   float64  // of the adapter's input

@@ -52,7 +52,7 @@ func (p *Classifier) make(c Config) error {
 		}
 		return fmt.Errorf("%s is an encoder (%.40q) and cannot score labels as text; choose a language model", c.Dir, config.ModelType)
 	}
-	model, err := transformers.Load(c.Dir)
+	model, err := transformers.Load(c.Dir, c.DType)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (p *Classifier) make(c Config) error {
 
 // RandomClassifier is a policy without a tokenizer on an encoder of random weights, for benchmarks and tests.
 func RandomClassifier(config *transformers.Config, c Config) (*Classifier, error) {
-	model, err := transformers.Random(config, c.Seed)
+	model, err := transformers.Random(config, c.DType, c.Seed)
 	if err != nil {
 		return nil, err
 	}

@@ -187,9 +187,9 @@ func ReadClassifier(dir string) (*Classifier, error) {
 }
 
 // LoadClassifier loads what Save wrote, with the base model that its adapter names, or what Merge wrote. model is the folder
-// or a name as hub.Client.Model takes it. Without trainable the adapter is only used. Errors name the file and what is
+// or a name as hub.Client.Model takes it. dtype is that of frozen weights, as Config has it. Without trainable the adapter is only used. Errors name the file and what is
 // wrong in it.
-func LoadClassifier(ctx context.Context, client *hub.Client, model string, trainable bool) (*Classifier, error) {
+func LoadClassifier(ctx context.Context, client *hub.Client, model, dtype string, trainable bool) (*Classifier, error) {
 	found, err := client.Model(ctx, model, hub.Weights)
 	if err != nil {
 		return nil, err
@@ -201,12 +201,12 @@ func LoadClassifier(ctx context.Context, client *hub.Client, model string, train
 	if p.IsReward() {
 		return nil, fmt.Errorf("%s is a reward model, which scores completions and has no labels", model)
 	}
-	return p, p.load(ctx, client, found.Dir, !trainable)
+	return p, p.load(ctx, client, found.Dir, dtype, !trainable)
 }
 
 // load adds the weights in dir to a policy of which the Labels, Pooling and MaxLength are known. On an error it closes the
 // policy.
-func (p *Classifier) load(ctx context.Context, client *hub.Client, dir string, frozen bool) (err error) {
+func (p *Classifier) load(ctx context.Context, client *hub.Client, dir, dtype string, frozen bool) (err error) {
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -225,9 +225,9 @@ func (p *Classifier) load(ctx context.Context, client *hub.Client, dir string, f
 	}
 	switch {
 	case onLanguageModel:
-		err = p.loadOnLanguageModel(base, a, frozen)
+		err = p.loadOnLanguageModel(base, a, dtype, frozen)
 	case p.Pooling == transformers.PoolMean || p.Pooling == transformers.PoolFamily:
-		err = p.loadOnEncoder(base, a, frozen, dir)
+		err = p.loadOnEncoder(base, a, dtype, frozen, dir)
 	default:
 		err = fmt.Errorf("%s: pooling is %q, want %q, %q, %q or %q", filepath.Join(dir, policyFile), p.Pooling, transformers.PoolMean, transformers.PoolFamily, PoolLast, PoolScore)
 	}
@@ -248,8 +248,8 @@ func (p *Classifier) load(ctx context.Context, client *hub.Client, dir string, f
 	return p.head.set(values)
 }
 
-func (p *Classifier) loadOnEncoder(base hub.Model, a savedAdapter, frozen bool, dir string) error {
-	model, err := transformers.Load(base.Dir)
+func (p *Classifier) loadOnEncoder(base hub.Model, a savedAdapter, dtype string, frozen bool, dir string) error {
+	model, err := transformers.Load(base.Dir, dtype)
 	if err != nil {
 		return err
 	}
@@ -269,8 +269,8 @@ func (p *Classifier) loadOnEncoder(base hub.Model, a savedAdapter, frozen bool, 
 	return err
 }
 
-func (p *Classifier) loadOnLanguageModel(base hub.Model, a savedAdapter, frozen bool) error {
-	lm, err := NewCausalLM(Config{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit})
+func (p *Classifier) loadOnLanguageModel(base hub.Model, a savedAdapter, dtype string, frozen bool) error {
+	lm, err := NewCausalLM(Config{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit, DType: dtype})
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 
 func loadPolicy(t *testing.T, dir string) *policy.Classifier {
 	t.Helper()
-	p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, false)
+	p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}

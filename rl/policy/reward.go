@@ -62,7 +62,7 @@ func LoadRewardModel(ctx context.Context, client *hub.Client, name string) (*Rew
 	if err != nil {
 		return nil, err
 	}
-	if err := p.load(ctx, client, found.Dir, true); err != nil {
+	if err := p.load(ctx, client, found.Dir, "", true); err != nil {
 		return nil, err
 	}
 	m := &RewardModel{p, -1, name}

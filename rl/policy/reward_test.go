@@ -21,7 +21,7 @@ import (
 func TestRewardModelOfLabels(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "bad", "good")
-	p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, false)
+	p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestRewardModelOfLabels(t *testing.T) {
 func TestRewardModelOfTransformers(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolFamily, "LABEL_0")
-	if _, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, false); err == nil || !strings.Contains(err.Error(), "is a reward model") {
+	if _, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false); err == nil || !strings.Contains(err.Error(), "is a reward model") {
 		t.Errorf("a reward model as a classifier: %v", err)
 	}
 	p, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, dir)

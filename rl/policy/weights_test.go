@@ -74,7 +74,7 @@ var kinds = []kind{
 			return p
 		},
 		load: func(t *testing.T, dir string, trainable bool) policy.Policy {
-			p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, trainable)
+			p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", trainable)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -264,7 +264,7 @@ func TestLanguageLabelComesBack(t *testing.T) {
 			if err := p.Save(dir); err != nil {
 				t.Fatal(err)
 			}
-			q, err := LoadClassifier(t.Context(), &hub.Client{}, dir, true)
+			q, err := LoadClassifier(t.Context(), &hub.Client{}, dir, "", true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -400,7 +400,7 @@ func TestScoringRefuses(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(saved, policyFile), []byte(record), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if q, err := LoadClassifier(t.Context(), &hub.Client{}, saved, false); err == nil || !strings.Contains(err.Error(), want) {
+		if q, err := LoadClassifier(t.Context(), &hub.Client{}, saved, "", false); err == nil || !strings.Contains(err.Error(), want) {
 			if err == nil {
 				q.Close()
 			}

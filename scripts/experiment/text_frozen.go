@@ -85,7 +85,7 @@ func embed(ctx context.Context, rows []dataset.Row) (parts map[string]*vectors, 
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	model, err := transformers.Load(found.Dir)
+	model, err := transformers.Load(found.Dir, "")
 	if err != nil {
 		return nil, nil, 0, err
 	}

@@ -13,7 +13,7 @@ func BenchmarkHidden(b *testing.B) {
 	model, err := transformers.Random(&transformers.Config{
 		ModelType: "bert", VocabSize: 30522, HiddenSize: 384, NumHiddenLayers: 6, NumAttentionHeads: 12, IntermediateSize: 1536,
 		HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 512, TypeVocabSize: 2,
-	}, 1)
+	}, "", 1)
 	if err != nil {
 		b.Fatal(err)
 	}

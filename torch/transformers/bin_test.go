@@ -15,7 +15,7 @@ func TestBinLoadsAsSafetensors(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var states [2][]float32
 	for i, dir := range []string{"encoders", "bin"} {
-		model, err := transformers.Load(filepath.Join("testdata", dir, "distilbert_odd"))
+		model, err := transformers.Load(filepath.Join("testdata", dir, "distilbert_odd"), "")
 		if err != nil {
 			t.Fatal(err)
 		}

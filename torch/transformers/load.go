@@ -43,22 +43,28 @@ func (m *Model) Close() {
 	}
 }
 
-// Load reads a model folder. Weights are float32, the encoder's embedding and linear layers bf16 on a GPU that prefers
-// it (see [torch.PrefersBF16]). They are mapped, not copied, where the file holds that; the files must not change while
+// Load reads a model folder. Weights are float32, the encoder's embedding and linear layers of dtype, "fp32", "bf16" or
+// "fp16"; "" is bf16 on a GPU that prefers it (see [torch.PrefersBF16]), else float32. They are mapped, not copied, where the file holds that; the files must not change while
 // the model lives. Errors name the file, and the field or tensor that is wrong.
-func Load(dir string) (*Model, error) {
+func Load(dir, dtype string) (*Model, error) {
+	matrices, known := dtypeOptions[dtype]
+	if !known && dtype != "" {
+		return nil, fmt.Errorf("transformers: dtype %.40q, want fp32, bf16 or fp16", dtype)
+	}
 	config, err := LoadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	bf16, err := torch.PrefersBF16()
-	if err != nil {
-		return nil, err
+	if !known {
+		bf16, err := torch.PrefersBF16()
+		if err != nil {
+			return nil, err
+		}
+		if matrices = torch.F32; bf16 {
+			matrices = torch.BF16
+		}
 	}
-	if bf16 {
-		return load(dir, config, torch.BF16)
-	}
-	return load(dir, config, torch.F32)
+	return load(dir, config, matrices)
 }
 
 // load reads the folder of a model of config; matrices are the type of the encoder's.

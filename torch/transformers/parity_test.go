@@ -25,7 +25,7 @@ func open(t *testing.T, name string) fixture {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := filepath.Join("testdata", name)
-	model, err := transformers.Load(dir)
+	model, err := transformers.Load(dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +97,34 @@ func TestHiddenStatesEqualTransformers(t *testing.T) {
 				t.Errorf("packed and one by one differ by %g", d)
 			}
 		})
+	}
+}
+
+// Weights that were rounded move hidden states by about as much as bfloat16 resolves, and by something.
+func TestHiddenStatesInBF16(t *testing.T) {
+	for _, name := range []string{"bert", "bert_odd"} {
+		t.Run(name, func(t *testing.T) {
+			f := open(t, name)
+			model, err := transformers.Load(filepath.Join("testdata", name), "bf16")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer model.Close()
+			var got []float32
+			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				hidden, _ := s.Hidden(model.Encoder, torch.Pack(f.sequences), torch.Pass{})
+				got = s.Read(hidden)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if d := torchtest.MaxDiff(got, f.want(t, "hidden")); d > 0.06 || d < 1e-5 {
+				t.Errorf("hidden states differ by %g", d)
+			}
+		})
+	}
+	if _, err := transformers.Load(filepath.Join("testdata", "bert"), "int8"); err == nil || !strings.Contains(err.Error(), "int8") {
+		t.Errorf("an unknown dtype: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package transformers
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 
@@ -9,7 +10,15 @@ import (
 
 // Random is a model of the given shape with random weights and no files, for benchmarks and tests: norms
 // start at one, biases at zero, the rest is normal with deviation 0.02 as transformers initialises it.
-func Random(config *Config, seed uint64) (*Model, error) {
+// dtype is that of the encoder's embedding and linear layers, as Load has it; "" is fp32.
+func Random(config *Config, dtype string, seed uint64) (*Model, error) {
+	matrices, known := dtypeOptions[dtype]
+	if !known && dtype != "" {
+		return nil, fmt.Errorf("transformers: dtype %.40q, want fp32, bf16 or fp16", dtype)
+	}
+	if !known {
+		matrices = torch.F32
+	}
 	rng := rand.New(rand.NewPCG(seed, 0))
 	weights := map[string]*torch.Var{}
 	defer func() {
@@ -37,7 +46,11 @@ func Random(config *Config, seed uint64) (*Model, error) {
 				data[i] = float32(rng.NormFloat64() * 0.02)
 			}
 		}
-		v, err := torch.Constant(data, spec.Shape...)
+		as := torch.F32
+		if spec.matrix() {
+			as = matrices
+		}
+		v, err := constantAs(data, spec.Shape, as)
 		if err != nil {
 			return nil, err
 		}

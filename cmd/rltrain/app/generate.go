@@ -32,7 +32,7 @@ func languageModelFlags() ([]cli.Flag, error) {
 		&cli.StringFlag{Name: "model", Usage: "language model: smollm2, a model or adapter folder, a GGUF file, or org/name on the Hugging Face Hub"},
 		ggufFlag(),
 		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder or a Hugging Face id"},
-		&cli.StringFlag{Name: "dtype", Usage: "data type of weights: fp32, bf16 or fp16; GPUs and CPUs with AVX512-BF16 also compute in bf16, other CPUs in fp32", DefaultText: "bf16 on GPUs that support it, else as stored"},
+		&cli.StringFlag{Name: "dtype", Usage: "data type of weights: fp32, bf16 or fp16; GPUs, and CPUs that are fast in bf16, also compute in bf16, other CPUs in fp32", DefaultText: "bf16 on GPUs that support it, else as stored"},
 		&cli.BoolFlag{Name: "bf16", Usage: "alias for --dtype bf16"},
 	}, flags...), nil
 }

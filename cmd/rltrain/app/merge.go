@@ -67,7 +67,7 @@ func merge(c *cli.Context) error {
 }
 
 func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ string) error {
-	policy, err := policy.LoadClassifier(ctx, client, model, false)
+	policy, err := policy.LoadClassifier(ctx, client, model, "fp32", false)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,11 @@ func modelFlag() cli.Flag {
 	return &cli.StringFlag{Name: "model", Usage: "classifier: a folder, such as models/intent_classifier_rl, or a Hugging Face id"}
 }
 
+// dtypeFlag is the flag of a classifier's frozen weights.
+func dtypeFlag() cli.Flag {
+	return &cli.StringFlag{Name: "dtype", Usage: "data type of frozen weights: fp32, bf16 or fp16; GPUs, and CPUs that are fast in bf16, also compute in bf16, other CPUs in fp32", DefaultText: "bf16 on GPUs that support it, else fp32 for encoders, as stored for language models"}
+}
+
 // model returns --model, which must be set.
 func model(c *cli.Context) (string, error) {
 	if dir := c.String("model"); dir != "" {
@@ -32,7 +37,7 @@ func model(c *cli.Context) (string, error) {
 func loadPolicy(c *cli.Context, name string) (*policy.Classifier, error) {
 	client, done := shared.HubOf(c)
 	defer done()
-	p, err := policy.LoadClassifier(c.Context, client, name, false)
+	p, err := policy.LoadClassifier(c.Context, client, name, c.String("dtype"), false)
 	if err != nil {
 		if record, unread := run.ReadRun(name); unread == nil && !policy.IsClassifierFolder(name) {
 			return nil, shared.UsageErrorf("%s is a language model, trained on task %s; use rltrain generate", name, record.Task)

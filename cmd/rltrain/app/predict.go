@@ -38,6 +38,7 @@ func predictCommand() (*cli.Command, error) {
 after an unreadable line the exit code is 1. Predictions are printed as soon as lines arrive.`,
 		Flags: append([]cli.Flag{
 			modelFlag(),
+			dtypeFlag(),
 			&cli.IntFlag{Name: "top", Value: 1, Usage: "number of labels to print per line, most likely first"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON Lines; a blank line prints null"},
 			rejectionFlag("print "+rejected+" instead of a label below this probability; see eval --out-of-scope-label", "off"),

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -26,7 +25,8 @@ import (
 type classifierBench struct {
 	mode, shape                    string
 	batch, seq, r, classes, epochs int
-	mixed, autocast                bool
+	mixed                          bool
+	dtype                          string
 }
 
 type classifierResult struct {
@@ -57,15 +57,15 @@ func classifierBenchCase() benchCase {
 			&cli.IntFlag{Name: "classes", Value: 14, Usage: "labels", Destination: &b.classes},
 			&cli.IntFlag{Name: "epochs", Value: 4, Usage: "updates of one rollout", Destination: &b.epochs},
 			&cli.BoolFlag{Name: "mixed", Usage: "lengths spread from 8 to --seq", Destination: &b.mixed},
-			&cli.BoolFlag{Name: "autocast", Usage: "not implemented: computation is in fp32", Destination: &b.autocast},
+			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &b.dtype},
 		},
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
 	}
 }
 
 func (b classifierBench) check() error {
-	if b.autocast {
-		return errors.New("--autocast is not implemented, computation is in fp32; leave it out")
+	if _, err := weightDType(b.dtype); err != nil {
+		return err
 	}
 	encoder, ok := bertShapes[b.shape]
 	if !ok {
@@ -126,7 +126,7 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 		labels[i] = strconv.Itoa(i)
 	}
 	p, err := policy.RandomClassifier(bertShapes[b.shape], policy.Config{
-		BaseModel: "random", Labels: labels, Pooling: transformers.PoolMean, R: b.r, Alpha: 2 * float64(b.r),
+		BaseModel: "random", DType: b.dtype, Labels: labels, Pooling: transformers.PoolMean, R: b.r, Alpha: 2 * float64(b.r),
 		Targets: []string{"query", "value"}, Seed: 1, Frozen: b.mode == "infer",
 	})
 	if err != nil {
@@ -144,7 +144,7 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 		step = func() error { _, err := trainer.Step(ctx); return err }
 	}
 
-	figures, err := measureStep(ctx, step, reps, "fp32")
+	figures, err := measureStep(ctx, step, reps, b.dtype)
 	if err != nil {
 		return result, err
 	}

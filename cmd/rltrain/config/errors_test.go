@@ -20,7 +20,6 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--zzz"}, want: "unknown option --zzz"},
 		{args: []string{"-epochs", "3"}, want: "unknown option -epochs; did you mean --epochs?"},
 		{args: []string{"--lr=1"}, want: "--lr: write learning_rate (supervised stage) or rl_learning_rate"},
-		{args: []string{"--bf16"}, want: "--bf16: does not apply to task intent; it applies to chat, code, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text"},
 		{args: []string{"--task=chat", "--dataset=d", "--pooling=mean"}, want: "--pooling: does not apply to task chat; it applies to intent, preference, text"},
 		{args: []string{"--algorithm=grop"}, want: `--algorithm: "grop" is not one of a2c, dqn, grpo, ppo, reinforce, rloo; did you mean grpo?`},
 		{args: []string{"--algorithm=dqn", "--entropy-coef=0.1"}, want: "--entropy-coef: applies only with --algorithm a2c or grpo or ppo or reinforce or rloo"},

@@ -34,7 +34,8 @@ type LoRA struct {
 
 // LabelModel is how a classifier reads.
 type LabelModel struct {
-	MaxLength int `option:"max_length" default:"512" range:"[3,)" needs:"!pretrained_model" help:"cut texts at this many tokens, special tokens included"`
+	MaxLength int    `option:"max_length" default:"512" range:"[3,)" needs:"!pretrained_model" help:"cut texts at this many tokens, special tokens included"`
+	DType     string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"type of frozen weights; auto = bf16 on a GPU that multiplies in it, else fp32 for an encoder, as stored for a language model"`
 }
 
 // Kinds of policies of tasks that have both.
@@ -60,7 +61,7 @@ type NewLabelModel struct {
 
 // FrozenWeights says how a language model keeps the weights that are not trained.
 type FrozenWeights struct {
-	DType    string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"type of a language model's frozen weights; auto = bf16 on a GPU that multiplies in it, else as stored"`
+	DType    string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"type of frozen weights; auto = bf16 on a GPU that multiplies in it, else fp32 for an encoder, as stored for a language model"`
 	Quantize string `option:"quantize" default:"none" allowed:"none,nf4,int8" help:"quantize a language model's frozen linear weights on loading and train the adapter on top (QLoRA): nf4 = 4 bits, int8 = 8 bits; products dequantize to bf16; CPU only"`
 }
 

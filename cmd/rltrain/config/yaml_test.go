@@ -74,6 +74,7 @@ max_samples: 0
 
 # Model
 max_length: 512
+dtype: auto
 lora_r: 4  # RLTRAIN_LORA_R
 lora_alpha: 16
 lora_target_modules: []

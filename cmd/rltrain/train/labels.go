@@ -168,7 +168,7 @@ func (t *labelRun) oneStage(ctx context.Context, name, start string, rows []data
 	}
 	// Loaded for training, so that it gives the same bits as in the process that has trained it.
 	dir := t.stageDir(name)
-	earlier, err := policy.LoadClassifier(ctx, t.hub, dir, true)
+	earlier, err := policy.LoadClassifier(ctx, t.hub, dir, unlessAuto(t.config.Labels.DType), true)
 	if err != nil {
 		return err
 	}
@@ -206,6 +206,7 @@ func (t *labelRun) beginning(ctx context.Context, start string) (*policy.Classif
 	}
 	made := adapter(c.NewLabel.LoRA.Adapter, model, c.General.Seed)
 	made.Dropout, made.Labels, made.Pooling, made.MaxLength = c.NewLabel.LoRA.Dropout, t.data.labels, unlessAuto(c.NewLabel.Pooling), c.Labels.MaxLength
+	made.DType = unlessAuto(c.Labels.DType)
 	if c.Policy.Scores() {
 		task, ok := c.Settings.(envs.Prompting)
 		if !ok {
@@ -219,7 +220,7 @@ func (t *labelRun) beginning(ctx context.Context, start string) (*policy.Classif
 // load loads a policy, by its folder or name, to go on training it.
 func (t *labelRun) load(ctx context.Context, dir string) (*policy.Classifier, error) {
 	c := t.config
-	p, err := policy.LoadClassifier(ctx, t.hub, dir, true)
+	p, err := policy.LoadClassifier(ctx, t.hub, dir, unlessAuto(t.config.Labels.DType), true)
 	if err != nil {
 		return nil, c.Errorf("pretrained_model", "%v", err)
 	}

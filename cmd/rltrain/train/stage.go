@@ -74,7 +74,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 // chosenDType is the type of frozen weights where the device chooses it, else "".
 func (t *trainer) chosenDType() (string, error) {
 	c := t.config
-	if c.Tokens != nil && (c.Tokens.WeightType() != "" || c.FullTuning()) || c.Rewarding != nil && c.Rewarding.WeightType() != "" {
+	if c.Tokens != nil && (c.Tokens.WeightType() != "" || c.FullTuning()) || c.Rewarding != nil && c.Rewarding.WeightType() != "" || c.Labels != nil && c.Labels.DType != "auto" {
 		return "", nil
 	}
 	bf16, err := torch.PrefersBF16()
