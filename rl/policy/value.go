@@ -117,3 +117,22 @@ func (h *valueHead) close() {
 		torch.CloseAll(h.weight, h.bias)
 	}
 }
+
+// readPair reads a linear layer's weight [out, in] and bias [out] from a file.
+func readPair(path, weightName, biasName string, out, in int64) (weight, bias []float32, err error) {
+	file, err := safetensors.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	if weight, err = file.Float32s(weightName); err != nil {
+		return nil, nil, err
+	}
+	if bias, err = file.Float32s(biasName); err != nil {
+		return nil, nil, err
+	}
+	if int64(len(weight)) != out*in || int64(len(bias)) != out {
+		return nil, nil, fmt.Errorf("%s: a head of %d and %d values, want [%d %d] and [%d]", path, len(weight), len(bias), out, in, out)
+	}
+	return weight, bias, nil
+}

@@ -15,9 +15,8 @@ func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
 	of := func(version uint64, old, drawn float32) *rl.Sample {
 		return &rl.Sample{Actions: []int32{1}, Version: version, Old: []float32{old}, BehaviorLogProbs: []float32{drawn}}
 	}
-	tr := &Trainer{needs: algo.Needs{Rewards: true}, state: state{Version: 7}}
 	m := rl.Meter{}
-	tr.compareSampler(m, []*rl.Sample{of(7, -1, -1.25), of(7, -1, -0.25), of(6, -1, -9), {Actions: []int32{1}, Version: 7}})
+	compareSampler(m, []*rl.Sample{of(7, -1, -1.25), of(7, -1, -0.25), of(6, -1, -9), {Actions: []int32{1}, Version: 7}}, 7)
 	const name = "sampling/sampling_logp_difference/"
 	if mean, most := m.Get(name+"mean"), m.Get(name+"max"); mean != 0.5 || most != 0.75 {
 		t.Errorf("differences of 0.25 and 0.75 have mean %v and maximum %v", mean, most)
@@ -71,7 +70,7 @@ func TestEqualRewardsAreSaid(t *testing.T) {
 	if _, err := r.on(t.Context(), t, tinyLabel(t), said.hooks()); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(strings.Join(said.lines, "\n"), "warning: every reward of the rollout is 0.1") {
+	if !strings.Contains(strings.Join(said.lines, "\n"), "all rewards of the rollout are 0.1") {
 		t.Errorf("no warning in %q", said.lines)
 	}
 }

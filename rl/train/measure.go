@@ -9,23 +9,23 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// importanceCap bounds the weights of samples that an older policy drew, as truncated importance sampling does
-// (Ionides 2008; the bound is TRL's).
+// importanceCap bounds the weights of samples of an older policy, as in truncated importance sampling (Ionides 2008; the
+// bound is TRL's).
 const importanceCap = 3
 
-// weighByImportance weighs each advantage by π_old/π_sampler, of the action, or of the whole sample where that is what
-// the loss has the ratio of, up to importanceCap.
-func (t *Trainer) weighByImportance(step *rl.Step) {
+// weighByImportance multiplies each advantage by π_old/π_sampler, up to importanceCap: of the action, or of the whole
+// sample if the loss has a ratio of sequences.
+func weighByImportance(step *rl.Step, ratio algo.Ratio) {
 	least, most, sum, n := math.Inf(1), 0.0, 0.0, 0.0
 	for _, x := range step.Samples {
 		logs := make([]float64, x.Len())
 		whole := 0.0
-		for i, drawn := range x.BehaviorLogProbs {
-			logs[i] = float64(x.Old[i]) - float64(drawn)
+		for i, sampled := range x.BehaviorLogProbs {
+			logs[i] = float64(x.Old[i]) - float64(sampled)
 			whole += logs[i]
 		}
 		for i := range logs {
-			if t.needs.Ratio == algo.SequenceRatio {
+			if ratio == algo.SequenceRatio {
 				logs[i] = whole
 			}
 			w := math.Exp(logs[i])
@@ -41,19 +41,16 @@ func (t *Trainer) weighByImportance(step *rl.Step) {
 	}
 }
 
-// compareSampler compares what the trainer says of a batch, before its weights move, with the policy that acted, where
-// it was this version of it.
-func (t *Trainer) compareSampler(m rl.Meter, batch []*rl.Sample) {
-	if !t.needs.Rewards {
-		return
-	}
+// compareSampler compares the trainer's log-probabilities of a batch, before the first update, with those of the sampler
+// that had the same version of the policy.
+func compareSampler(m rl.Meter, batch []*rl.Sample, version uint64) {
 	sum, widest, n := 0.0, 0.0, 0.0
 	for _, x := range batch {
-		if x.BehaviorLogProbs == nil || x.Version != t.state.Version {
+		if x.BehaviorLogProbs == nil || x.Version != version {
 			continue
 		}
-		for i, drawn := range x.BehaviorLogProbs {
-			gap := math.Abs(float64(x.Old[i]) - float64(drawn))
+		for i, sampled := range x.BehaviorLogProbs {
+			gap := math.Abs(float64(x.Old[i]) - float64(sampled))
 			sum, widest, n = sum+gap, max(widest, gap), n+1
 		}
 	}
@@ -63,16 +60,13 @@ func (t *Trainer) compareSampler(m rl.Meter, batch []*rl.Sample) {
 	}
 }
 
-// measure compares, over all actions learnt from, the policy as it was first asked about each with its reference.
-func (t *Trainer) measure(step *rl.Step) {
-	if !t.needs.Rewards || len(step.Samples) == 0 || t.needs.SharedValues {
-		return
-	}
-	m := step.Figures
+// measureAdvantages reports the size of the advantages and the KL of π_old to the reference, and returns the KL per
+// sample by k1.
+func measureAdvantages(m rl.Meter, samples []*rl.Sample) float64 {
 	size, actions := 0.0, 0.0
 	var kl [3]float64 // k1, k2, k3
-	refers := step.Samples[0].Reference != nil
-	for _, x := range step.Samples {
+	refers := samples[0].Reference != nil
+	for _, x := range samples {
 		actions += float64(x.Len())
 		for i, a := range x.Advantage {
 			size += math.Abs(float64(a))
@@ -90,16 +84,30 @@ func (t *Trainer) measure(step *rl.Step) {
 			m.Mean(name, kl[k], actions)
 		}
 	}
-	if t.config.KLCoef > 0 {
-		n := len(step.Samples)
-		t.kl.Update(kl[0]/float64(n), n)
-	}
+	return kl[0] / float64(len(samples))
 }
 
-// klBound is where k3 stops to grow exponentially, as in rl.KLKind.Value.
+// measureGPU reports the memory of the GPU, in bytes, and how busy it is, in percent, if a GPU computes.
+func measureGPU(m rl.Meter) error {
+	memory, err := torch.MemoryOfGPU()
+	if err != nil || memory == nil {
+		return err
+	}
+	m.Last("gpu/memory_allocated", float64(memory.Allocated))
+	m.Last("gpu/memory_peak", float64(memory.Peak))
+	m.Last("gpu/memory_reserved", float64(memory.Reserved))
+	// Not every driver reports its use.
+	if use, err := torch.UseOfGPU(); err == nil {
+		m.Last("gpu/busy", float64(use.Busy))
+		m.Last("gpu/memory_busy", float64(use.Memory))
+	}
+	return nil
+}
+
+// klBound is where k3 stops growing exponentially, as in rl.KLKind.Value.
 const klBound = 20
 
-// klOf is the estimate k(d) of the divergence from d = log π − log π_ref.
+// klOf is the KL estimate k(d) of d = log π − log π_ref.
 func klOf(s *torch.Scope, kind string, d torch.Tensor) torch.Tensor {
 	switch rl.KLKind(kind) {
 	case rl.K2:
@@ -112,23 +120,28 @@ func klOf(s *torch.Scope, kind string, d torch.Tensor) torch.Tensor {
 	return d
 }
 
-// lossOfKL is Σ w·k(log π − log π_ref) over actions, all [M]. Below −20 the third estimator goes on along its tangent:
-// it stays finite, and still pulls back the actions that have run away, which a clamp would let go.
+// lossOfKL is Σ w·k(log π − log π_ref) over actions, all [M]. Below −20 k3 continues along its tangent: it stays finite
+// and still has a gradient, which a clamp would not have.
 func lossOfKL(s *torch.Scope, kind string, logProbs, reference, weight torch.Tensor) torch.Tensor {
 	return s.Sum(s.Mul(weight, klOf(s, kind, s.Sub(logProbs, reference))))
 }
 
-// update is what one update of the weights measured: sums over its minibatch.
+// update is what an update of the weights measures: sums over its minibatch.
 type update struct {
-	figures         map[string]float64 // terms of the loss, as they are weighted there
+	figures         map[string]float64 // terms of the loss, as weighted there
 	entropy, kl     float64            // nats; kl is ρ − 1 − log ρ
-	low, high       float64            // ratios that the clip holds back
-	ratios, actions float64            // how many there are
-	right, judged   float64            // actions that were the likeliest, of so many that are to be
+	low, high       float64            // clipped ratios
+	ratios, actions float64            // counts
+	right, judged   float64            // actions that were the most likely, of those that should be
 	idle            bool               // there is no gradient
 }
 
-// forget begins the passes of an update anew.
+// sums are the figures that count adds to.
+func (u *update) sums() []*float64 {
+	return []*float64{&u.entropy, &u.kl, &u.low, &u.high, &u.ratios, &u.right, &u.judged}
+}
+
+// forget starts the passes of an update again.
 func (u *update) forget() {
 	*u = update{figures: map[string]float64{}, actions: u.actions, idle: u.idle}
 }
@@ -156,7 +169,7 @@ func (u *update) fill(m rl.Meter, norm float64, needs algo.Needs, accuracy strin
 	}
 }
 
-// count adds what a pass says of a part. Where nothing was asked before, what it says is log π_old.
+// count adds the figures of a pass. A sample without log π_old gets it from this pass.
 func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, needs algo.Needs) {
 	if needs.Scores {
 		return
@@ -165,7 +178,7 @@ func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, nee
 	if !needs.Rewards {
 		ranks := out.Rank(s)
 		for _, x := range part {
-			if needs.Together && x.Index > 0 { // what is rejected is not to be likely
+			if needs.Together && x.Index > 0 { // the rejected side should not be likely
 				ranks = ranks[x.Len():]
 				continue
 			}
@@ -198,7 +211,7 @@ func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, nee
 	})
 }
 
-// clip counts a ratio e^d, and whether the clip holds it back.
+// clip counts a ratio e^d, and whether it is clipped.
 func (u *update) clip(d, advantage float64, c algo.Clip) {
 	switch ratio := math.Exp(d); {
 	case ratio < 1-c.Low && advantage < 0:

@@ -91,7 +91,7 @@ func ofScarceTokens(algorithm func() algo.Algorithm, change func(r *tokenRun)) f
 	}
 }
 
-var ranOut = regexp.MustCompile(`^warning: step (\d+): memory ran out in .* tokens_per_micro_batch (\d+) does so`)
+var ranOut = regexp.MustCompile(`^warning: step (\d+): out of memory in .* tokens_per_micro_batch to (\d+) `)
 
 // TestStepIsRepeatedWhereMemoryRunsOut: a run that finds in its first step that memory holds less than its passes ends
 // with the same bytes as one that was told so, and logs the same but for the warnings.
@@ -166,7 +166,7 @@ func TestWhatHelpsWhereMemoryRunsOutIsSaid(t *testing.T) {
 		retry bool
 		want  []string
 	}{
-		{"not to be repeated", 100, false, []string{"step 1", "can't allocate memory", "samples", "set tokens_per_micro_batch to ", "which is half", "oom_retry"}},
+		{"not to be repeated", 100, false, []string{"step 1", "can't allocate memory", "samples", "set tokens_per_micro_batch to ", "half of that", "oom_retry"}},
 		{"one sample is too much", 5, true, []string{"1 sample", "cannot be divided", "gradient_checkpointing", "half as long", "max_length"}},
 	} {
 		if _, err := scarceRuns["sft with dropout"](t, 0, test.holds, test.retry, run.Hooks{}); err == nil {

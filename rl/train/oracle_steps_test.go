@@ -207,7 +207,7 @@ func (c oracleCase) compare(t *testing.T) {
 			}
 		}
 	}
-	first, second, err := trainer.optimizer.Moments()
+	first, second, err := trainer.updater.optimizer.Moments()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func (c oracleCase) compare(t *testing.T) {
 			t.Errorf("%s are off by %.2g of themselves", name, e)
 		}
 	}
-	if steps := trainer.optimizer.Steps(); steps != o.count {
+	if steps := trainer.updater.optimizer.Steps(); steps != o.count {
 		t.Errorf("%d updates, by hand %d", steps, o.count)
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// reference is the policy that another one is held to.
+// reference is the policy that the KL is measured to.
 type reference struct {
-	policy  policy.Policy // another policy; nil where it is an earlier version of the trained one
-	weights run.Snapshot  // of that version; nil where it is the policy without its adapter, or where nothing refers
+	policy  policy.Policy // another model; nil = an earlier version of the trained policy
+	weights run.Snapshot  // of that version; nil = the policy without its adapter, or no reference is needed
 }
 
-// newReference takes the policy as it is for a reference, unless another is given or none is asked for. An adapter that
-// was never trained needs no copy, unless one is taken again later: without it the policy is the reference.
+// newReference makes other the reference, or the policy as it is now. A new adapter needs no snapshot unless again says
+// that more will be taken: without the adapter, the policy is the reference.
 func newReference(p, other policy.Policy, again, refers bool) (*reference, error) {
 	r := &reference{policy: other}
 	if !refers || other != nil {
@@ -36,7 +36,7 @@ func (r *reference) take(p policy.Policy) (err error) {
 	return err
 }
 
-// ask runs forward, a pass without gradient, with the reference's weights.
+// ask runs forward, passes without gradients, with the weights of the reference.
 func (r *reference) ask(p policy.Policy, forward func(reference policy.Policy, base bool) error) (err error) {
 	switch {
 	case r.policy != nil:
@@ -44,7 +44,7 @@ func (r *reference) ask(p policy.Policy, forward func(reference policy.Policy, b
 	case r.weights == nil:
 		return forward(p, true)
 	}
-	// The policy lends its own weights' place for the time of the question.
+	// The policy holds the reference's weights meanwhile.
 	own, err := run.TakeSnapshot(p)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ func TestTrainRefuses(t *testing.T) {
 		algorithm algo.Algorithm
 		change    func(c *Config)
 	}{
-		{"0 steps", newGRPO(), func(c *Config) { c.Steps = 0 }},
+		{"steps 0", newGRPO(), func(c *Config) { c.Steps = 0 }},
 		{"no ratio", newReinforce(), func(c *Config) { c.Epochs = 2 }},
 		{"no ratio", newReinforce(), func(c *Config) { c.Minibatches = 2 }},
 		{"no ratio", newReinforce(), func(c *Config) { c.MinibatchSize = 2 }},
@@ -25,7 +25,7 @@ func TestTrainRefuses(t *testing.T) {
 		{"at least 2", newGRPO(), func(c *Config) { c.Samples = 1 }},
 		{"cannot be divided", &algo.Reinforce{Baseline: "moving", Scale: "group"}, nil},
 		{"reduction: \"bnpo\"", &algo.GRPO{Clip: clip, Reduction: algo.Reduction{Reduction: "bnpo"}}, nil},
-		{"longest answer", &algo.GRPO{Clip: clip, Reduction: algo.Reduction{Reduction: "dr_grpo"}}, nil},
+		{"longest completion", &algo.GRPO{Clip: clip, Reduction: algo.Reduction{Reduction: "dr_grpo"}}, nil},
 		{"clip_low: 0", &algo.GRPO{Clip: algo.Clip{Low: 0, High: 0.2}}, nil},
 		{"clip_low: 1", &algo.RLOO{Clip: algo.Clip{Low: 1, High: 0.2}}, nil},
 		{"clip_high: 0", &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0}, ValueCoef: 1}, nil},
@@ -33,9 +33,9 @@ func TestTrainRefuses(t *testing.T) {
 		{"value_coef: 0", &algo.PPO{Clip: clip}, nil},
 		{"is above return_max", &algo.ReplayKL{Replay: algo.Replay{Min: 11, Max: 10}, Coef: 0}, nil},
 		{"baseline_decay: 1", &algo.Reinforce{Baseline: "moving", Decay: 1}, nil},
-		{"kl_type k1 as a loss", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k1" }},
+		{"kl_type k1", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k1" }},
 		{"KL estimator \"k4\"", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k4" }},
-		{"another model for a reference", newGRPO(), func(c *Config) { c.Reference, c.ReferenceEvery = p, 2 }},
+		{"another model", newGRPO(), func(c *Config) { c.Reference, c.ReferenceEvery = p, 2 }},
 		{"an adaptive coefficient", newGRPO(), func(c *Config) { c.KLTarget, c.KLHorizon = 1, 1 }},
 		{"schedule \"step\"", newGRPO(), func(c *Config) { c.Schedule = "step" }},
 	} {

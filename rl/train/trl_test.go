@@ -93,16 +93,16 @@ func TestPreferencesAsTRL(t *testing.T) {
 					step.KLSamples = append(step.KLSamples, y)
 				}
 			}
-			tr := &Trainer{policy: p, needs: a.Needs(), config: Config{}.complete(), reference: &reference{}}
-			tr.needs.Reference = false // it has been asked
-			if err := tr.askAside(step.KLSamples); err != nil {
+			shared := &training{policy: p, algorithm: a, needs: a.Needs(), config: Config{}.complete()}
+			passes := &passes{ranks: &ranks{training: shared}}
+			shared.needs.Reference = false // it has been asked
+			if err := (&scorer{passes: passes}).askAside(step.KLSamples); err != nil {
 				t.Fatal(err)
 			}
 			if err := a.Prepare(step); err != nil {
 				t.Fatal(err)
 			}
-			tr.algorithm = a
-			u, err := tr.gradient(samples)
+			u, err := (&updater{passes: passes}).gradient(samples)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -34,7 +34,7 @@ func collected(t *testing.T, p *policy.CausalLM, r tokenRun) (*Trainer, *rl.Step
 		t.Fatal(err)
 	}
 	t.Cleanup(tr.Close)
-	if tr.reference, err = newReference(p, tr.config.Reference, tr.config.ReferenceEvery > 0, tr.refers()); err != nil {
+	if tr.scorer.reference, err = newReference(p, tr.config.Reference, tr.config.ReferenceEvery > 0, tr.refers()); err != nil {
 		t.Fatal(err)
 	}
 	return tr, step
@@ -46,8 +46,8 @@ func prepared(t *testing.T, tr *Trainer, step *rl.Step) {
 	for _, x := range step.Samples {
 		x.Old, x.Value = nil, nil
 	}
-	tr.scored = tr.scoredFirst()
-	if err := tr.score(step.Samples); err != nil {
+	tr.scored = tr.scoresFirst()
+	if err := tr.scorer.score(&rl.Step{Samples: step.Samples}); err != nil {
 		t.Fatal(err)
 	}
 	if err := tr.algorithm.Prepare(step); err != nil {
@@ -98,16 +98,16 @@ func TestFirstUpdateTakesTheScoringPass(t *testing.T) {
 		tr.policy = c
 		prepared(t, tr, step)
 		scoring := c.passes
-		batch := tr.minibatches(step.Samples, 0)[0]
-		parts := len(tr.parts(batch))
-		if _, err := tr.gradient(batch); err != nil {
+		batch := tr.updater.minibatches(step.Samples, 0)[0]
+		parts := len(tr.updater.parts(batch))
+		if _, err := tr.updater.gradient(batch); err != nil {
 			t.Fatal(err)
 		}
 		first := gradientsOf(t, tr.policy)
-		if got := c.passes - scoring; got != parts-1 || tr.kept != nil {
+		if got := c.passes - scoring; got != parts-1 || tr.updater.kept != nil {
 			t.Errorf("the first update of %d parts ran %d of them, want all but one", parts, got)
 		}
-		if _, err := tr.gradient(batch); err != nil {
+		if _, err := tr.updater.gradient(batch); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(first, gradientsOf(t, tr.policy)); diff != "" {
@@ -126,8 +126,8 @@ func TestFirstRatioIsExactlyOne(t *testing.T) {
 			tr, step := collected(t, tinyToken(t, 0), r)
 			step.Figures = rl.Meter{}
 			prepared(t, tr, step)
-			for _, batch := range tr.minibatches(step.Samples, 0) {
-				u, err := tr.gradient(batch)
+			for _, batch := range tr.updater.minibatches(step.Samples, 0) {
+				u, err := tr.updater.gradient(batch)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -174,7 +174,7 @@ func TestMicroBatchesChangeNothing(t *testing.T) {
 		for _, limit := range []int{0, 100, 1} {
 			tr.config.MicroTokens = limit
 			prepared(t, tr, step)
-			if _, err := tr.gradient(step.Samples); err != nil {
+			if _, err := tr.updater.gradient(step.Samples); err != nil {
 				t.Fatal(err)
 			}
 			got := gradientsOf(t, p)
@@ -205,7 +205,7 @@ func TestMicroBatchesChangeNoImitation(t *testing.T) {
 		defer tr.Close()
 		gradient := func(limit, step int) []float32 {
 			tr.config.MicroTokens, tr.state.Step = limit, step
-			if _, err := tr.gradient(test.samples); err != nil {
+			if _, err := tr.updater.gradient(test.samples); err != nil {
 				t.Fatal(err)
 			}
 			return gradientsOf(t, test.p)
@@ -235,7 +235,7 @@ func TestMicroBatchesChangeNoPreference(t *testing.T) {
 	var want []float32
 	for _, limit := range []int{0, 90, 1} {
 		tr.config.MicroTokens = limit
-		if _, err := tr.gradient(pairs); err != nil {
+		if _, err := tr.updater.gradient(pairs); err != nil {
 			t.Fatalf("%d tokens a pass: %v", limit, err)
 		}
 		if got := gradientsOf(t, p); limit == 0 {
@@ -270,8 +270,8 @@ func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
 		gradient := func(needs algo.Needs) ([]float32, rl.Meter, int) {
 			tr.needs = needs
 			prepared(t, tr, step)
-			_, idle := tr.idle(step.Samples)
-			u, err := tr.gradient(step.Samples)
+			_, idle := tr.updater.idle(step.Samples)
+			u, err := tr.updater.gradient(step.Samples)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -319,7 +319,7 @@ func TestNothingToLearnChangesNothing(t *testing.T) {
 			for i, x := range step.Samples {
 				x.Fill(float64(advantage * float32(1-2*(i%2))))
 			}
-			moved, err := tr.updates(step)
+			moved, err := tr.updater.learn(step)
 			if err != nil {
 				t.Fatal(err)
 			}

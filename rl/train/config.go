@@ -1,0 +1,161 @@
+// Package train has the trainer: one loop for supervised training, reinforcement learning and preferences.
+//
+// A source gives the samples of a step: a data set in epochs (package epochs), rollouts, or a replay buffer (package
+// rollout). An algorithm (package algo) turns their rewards into advantages and defines the loss. The trainer does the
+// rest; Run in trainer.go is the place to start reading.
+package train
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+)
+
+// Source gives the samples of each step.
+type Source = rl.StepSource
+
+// Optimisation says how gradients become weights.
+type Optimisation struct {
+	LearningRate float64 `option:"learning_rate" default:"1e-4" range:"(0,)" common:"true" help:"peak learning rate"`
+	Schedule     string  `option:"lr_scheduler_type" default:"linear" allowed:"linear,cosine,constant" help:"learning-rate schedule after warm-up"`
+	WarmupRatio  float64 `option:"warmup_ratio" default:"0" range:"[0,1]" help:"fraction of the updates with a rising learning rate"`
+	WarmupSteps  int     `option:"warmup_steps" default:"0" range:"[0,)" help:"number of updates with a rising learning rate; overrides warmup_ratio"`
+	WeightDecay  float64 `option:"weight_decay" default:"0" range:"[0,)" help:"weight decay of AdamW, decoupled; not on norms and biases"`
+	MaxGradNorm  float64 `option:"max_grad_norm" default:"1" range:"[0,)" help:"clip gradients to this norm (0 = off)"`
+}
+
+// Updates says how often a step's samples are learned from.
+type Updates struct {
+	Epochs   int     `option:"update_epochs" default:"1" range:"[1,1048576]" help:"passes over a rollout"`
+	TargetKL float64 `option:"target_kl" default:"0" range:"[0,)" help:"end a rollout's updates when the approximate KL exceeds 1.5 times this (0 = off)"`
+}
+
+// Regularisation is what the trainer adds to every loss of reinforcement learning:
+//
+//	− EntropyCoef · Σ w·H(π)          + KLCoef · Σ w·k(log π − log π_ref), unless KLInReward
+//
+// with the weights w of the algorithm's reduction.
+type Regularisation struct {
+	EntropyCoef float64 `option:"entropy_coef" default:"0" range:"[0,)" help:"weight of the entropy bonus"`
+	KLCoef      float64 `option:"kl_coef" default:"0" range:"[0,)" common:"true" help:"weight of the KL to the reference policy (0 = off)"`
+	KLType      string  `option:"kl_type" default:"k3" allowed:"k1,k2,k3" needs:"kl_coef>0" help:"KL estimator; k1 needs kl_in_reward, because as a loss its mean gradient is 0"`
+	KLInReward  bool    `option:"kl_in_reward" needs:"kl_coef>0" help:"subtract the KL from the reward instead of adding it to the loss"`
+	KLTarget    float64 `option:"kl_target" default:"0" range:"[0,)" needs:"kl_coef>0" help:"target KL per completion, in nats; adapts kl_coef (0 = keep kl_coef fixed)"`
+	KLHorizon   float64 `option:"kl_horizon" default:"10000" range:"[1,)" needs:"kl_target>0" help:"completions over which kl_coef adapts"`
+}
+
+// Memory says how forward passes fit into memory.
+type Memory struct {
+	MicroTokens int  `option:"tokens_per_micro_batch" range:"[0,)" help:"tokens per forward pass; less saves memory and changes no result (0 = automatic)"`
+	OOMRetry    bool `option:"oom_retry" default:"true" help:"on out of memory, halve the tokens per forward pass and repeat it"`
+}
+
+// Checkpointing trades time for memory.
+type Checkpointing struct {
+	Checkpoint bool `option:"gradient_checkpointing" help:"keep only each block's input and recompute the rest: less memory, a third more time"`
+}
+
+// Config configures a Trainer. Defaults sets its options to the defaults of their tags.
+type Config struct {
+	Steps int
+	Optimisation
+	HeadRate  float64 // peak learning rate of a classification head; 0 = LearningRate
+	ValueRate float64 // peak learning rate of a value head; 0 = LearningRate
+	Updates
+	Minibatches   int // updates per pass over a step's samples; 0 = 1
+	MinibatchSize int // samples per update; overrides Minibatches
+	Regularisation
+	Memory
+	Checkpointing
+	Seed        uint64
+	Temperature float64 // of a language model's logits, as in the rollouts; 0 = 1
+	Longest     int     // most actions of a sample, for the reduction dr_grpo
+	Samples     int     // samples per prompt; 0 = 1
+
+	// Reference is the reference policy; nil = the policy as it is when training starts, or with ReferenceEvery as it was
+	// at the last multiple of so many steps.
+	Reference      policy.Policy
+	ReferenceEvery int // steps; 0 = never
+
+	Teacher policy.Policy // for an algorithm that needs one
+
+	Stopping
+	// Precompute are samples whose reference log-probabilities are computed once, before the first step.
+	Precompute []*rl.Sample
+
+	Evaluate *evaluate.Plan // nil = no evaluation; the last weights are kept
+	Summary  string         // figure next to the progress bar
+}
+
+// Defaults returns a Config whose options have the defaults of their tags, for so many steps.
+func Defaults(steps int) Config {
+	c := Config{Steps: steps}
+	options.Defaults(&c)
+	return c
+}
+
+// Stopping says when training ends before its last step.
+type Stopping struct {
+	Patience  int     `option:"early_stopping_patience" range:"[0,)" help:"stop after this many evaluations in a row without a new best (0 = off)"`
+	Threshold float64 `option:"early_stopping_threshold" range:"[0,)" needs:"early_stopping_patience>0" help:"smallest improvement that counts as a new best"`
+}
+
+// Result is how training ended. Before, Best and Last are Scores.Value of the first, the best and the last evaluation. The
+// policy has the weights of the best one if the plan keeps them, else the last.
+type Result struct {
+	Steps              int
+	Version            uint64 // number of steps that changed the policy
+	BestStep           int
+	Before, Best, Last json.RawMessage
+}
+
+func (c Config) complete() Config {
+	c.Epochs, c.Minibatches, c.Samples = max(1, c.Epochs), max(1, c.Minibatches), max(1, c.Samples)
+	if c.Temperature == 0 {
+		c.Temperature = 1
+	}
+	if c.KLTarget == 0 {
+		c.KLHorizon = 0
+	}
+	return c
+}
+
+// repeats says whether a step has more than one update.
+func (c Config) repeats() bool { return c.Epochs*c.Minibatches > 1 || c.MinibatchSize > 0 }
+
+// check returns an error if c does not fit the algorithm.
+func (c Config) check(a algo.Algorithm, needs algo.Needs) error {
+	if err := options.Check(a); err != nil {
+		return fmt.Errorf("%w (algo.New gives an algorithm its defaults)", err)
+	}
+	if err := a.Check(c.Samples); err != nil {
+		return err
+	}
+	switch {
+	case c.Patience > 0 && c.Evaluate == nil:
+		return errors.New("early_stopping_patience needs evaluations: hold out rows or problems")
+	case c.Steps < 1:
+		return fmt.Errorf("steps %d: must be at least 1", c.Steps)
+	case needs.Ratio == algo.NoRatio && !needs.Repeats && c.repeats():
+		return errors.New("the algorithm has no ratio, so a rollout allows one update: set update_epochs and minibatches to 1, or choose another algorithm")
+	case c.KLCoef > 0 && c.KLType == string(rl.K1) && !c.KLInReward:
+		return errors.New("kl_type k1 as a loss has a mean gradient of 0: choose k2 or k3, or set kl_in_reward")
+	case needs.Reduction == algo.ReduceDrGRPO && c.Longest < 1:
+		return errors.New("reduction dr_grpo needs the length of the longest completion: set Longest")
+	case needs.Teacher != "" && c.Teacher == nil:
+		return errors.New("the algorithm needs a teacher")
+	case c.Reference != nil && c.ReferenceEvery > 0:
+		return errors.New("a reference that is another model cannot become a copy of the policy: leave Reference or ReferenceEvery out")
+	}
+	if c.KLCoef > 0 {
+		_, err := rl.ParseKLKind(c.KLType)
+		return err
+	}
+	return nil
+}
