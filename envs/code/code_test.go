@@ -32,7 +32,7 @@ const humanEvalRow = `{"task_id":"X/0","prompt":"def add(a, b):\n    \"\"\"Add.\
 
 // TestVerdicts runs programs against tests, those that try to pass without solving the problem above all.
 func TestVerdicts(t *testing.T) {
-	j := newTestJudge(t)
+	j := newTestGrader(t)
 	problems, err := Read(write(t, "p.jsonl", humanEvalRow), "python", "")
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestVerdicts(t *testing.T) {
 
 // TestLayouts reads problems of each layout, and runs their solutions.
 func TestLayouts(t *testing.T) {
-	j := newTestJudge(t)
+	j := newTestGrader(t)
 	folder := t.TempDir()
 	for name, text := range map[string]string{
 		"problem_description.txt": "Add one.", "python_sol.py": "def f(x): return x + 1", "q_sol.q": "f:{x+1}", "q_test_case_1.q": "show f 1",
@@ -137,15 +137,15 @@ func TestLayouts(t *testing.T) {
 func TestReadRefuses(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"empty.jsonl":    {"", "empty"},
-		"nothing.jsonl":  {`{"tests":[]}`, "nothing is asked"},
-		"untested.jsonl": {`{"prompt":"x"}`, "there are no tests"},
-		"list.jsonl":     {`{"prompt":"x","tests":[1]}`, "test 1 is no object"},
-		"fields.jsonl":   {`{"prompt":"x","tests":[{"inpt":"1"}]}`, "it has neither output"},
+		"nothing.jsonl":  {`{"tests":[]}`, "the problem has no text"},
+		"untested.jsonl": {`{"prompt":"x"}`, "the problem has no tests"},
+		"list.jsonl":     {`{"prompt":"x","tests":[1]}`, "test 1 is not an object"},
+		"fields.jsonl":   {`{"prompt":"x","tests":[{"inpt":"1"}]}`, "no output, no call"},
 		"half.jsonl":     {`{"prompt":"x","tests":[{"call":"f(1)"}]}`, "call and expect"},
-		"number.jsonl":   {`{"prompt":3,"tests":"assert 1"}`, `field "prompt" is no text`},
+		"number.jsonl":   {`{"prompt":3,"tests":"assert 1"}`, `field "prompt" is not text`},
 		"tests.jsonl":    {`{"prompt":"x","tests":3}`, "neither a list nor a program"},
 		"check.jsonl":    {`{"prompt":"x","check":"def check(c): pass"}`, "entry_point"},
-		"twice.jsonl":    {`{"name":"a","prompt":"x","tests":"assert 1"}` + "\n" + `{"name":"a","prompt":"y","tests":"assert 1"}`, `twice.jsonl:2: problem "a" is at`},
+		"twice.jsonl":    {`{"name":"a","prompt":"x","tests":"assert 1"}` + "\n" + `{"name":"a","prompt":"y","tests":"assert 1"}`, `twice.jsonl:2: duplicate problem name "a"`},
 		"nul.jsonl":      {`{"prompt":"x\u0000","tests":"assert 1"}`, "NUL"},
 	} {
 		path := write(t, name, test.text)
@@ -154,15 +154,15 @@ func TestReadRefuses(t *testing.T) {
 		}
 	}
 	folder := filepath.Dir(write(t, "a/problem_description.txt", "x"))
-	if _, err := Read(filepath.Dir(folder), "q", PythonToQ); err == nil || !strings.Contains(err.Error(), "a: file python_sol.py is missing") {
+	if _, err := Read(filepath.Dir(folder), "q", PythonToQ); err == nil || !strings.Contains(err.Error(), "reading python_sol.py") {
 		t.Errorf("error %v", err)
 	}
 	for task, language := range map[string]string{QToPython: "q", DescriptionToQ: "python", PythonToQ: "python"} {
-		if _, err := Read(filepath.Dir(folder), language, task); err == nil || !strings.Contains(err.Error(), "asks for programs in another language than "+language) {
+		if _, err := Read(filepath.Dir(folder), language, task); err == nil || !strings.Contains(err.Error(), "does not fit language "+language) {
 			t.Errorf("%s in %s: error %v", task, language, err)
 		}
 	}
-	if _, err := Read(write(t, "q.jsonl", humanEvalRow), "q", ""); err == nil || !strings.Contains(err.Error(), "run for python") {
+	if _, err := Read(write(t, "q.jsonl", humanEvalRow), "q", ""); err == nil || !strings.Contains(err.Error(), "only with language python") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -195,7 +195,7 @@ func TestOneLines(t *testing.T) {
 	if len(families) < 30 {
 		t.Errorf("%d families", len(families))
 	}
-	j := newTestJudge(t)
+	j := newTestGrader(t)
 	task, err := envs.New("code", envs.Setup{Seed: 1, Text: true}, envs.Settings{"held_out_families": "2"})
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestOneLines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := e.(worked).problem
+			p := e.(demonstrated).problem
 			if other, seen := texts[p.Text]; seen && other != part {
 				t.Errorf("%q is in %s and in %s", p.Text, other, part)
 			}
@@ -236,35 +236,35 @@ func TestOneLines(t *testing.T) {
 	again, _ = envs.New("code", envs.Setup{Seed: 1, Text: true}, nil)
 	_, _ = again.Episode(envs.Train, 10)
 	b, _ := again.Episode(envs.Train, 250)
-	if diff := cmp.Diff(a.(worked).problem, b.(worked).problem); diff != "" {
+	if diff := cmp.Diff(a.(demonstrated).problem, b.(demonstrated).problem); diff != "" {
 		t.Errorf("an episode depends on those made before it: %s", diff)
 	}
 }
 
 // TestSlips imitates solutions of which a share is wrong: of each family in a way that its tests find.
 func TestSlips(t *testing.T) {
-	j := newTestJudge(t)
+	j := newTestGrader(t)
 	source := &oneLines{seed: 3, slips: .5, parts: map[envs.Part]*sequence{}}
-	slipped, judged := 0, map[string]bool{}
+	slipped, seen := 0, map[string]bool{}
 	for i := range 1000 {
 		p := source.at(envs.Warmup, i)
 		if p.Imitated == "" {
 			continue
 		}
 		slipped++
-		if judged[p.Kind] || p.Imitated == p.Solution { // two texts of a problem may be the same
+		if seen[p.Kind] || p.Imitated == p.Solution { // two texts of a problem may be the same
 			continue
 		}
-		judged[p.Kind] = true
+		seen[p.Kind] = true
 		if v, err := j.Run(t.Context(), &p, p.complete(p.Imitated), p.Tests); err != nil || v.Class == Pass {
 			t.Errorf("%q: %q: %+v, %v", p.Text, p.Imitated, v, err)
 		}
-		if got := (worked{&episode{task: &task{short: true, asText: true}, problem: p}}).Solution(); got != p.Imitated {
+		if got := (demonstrated{&episode{task: &task{short: true, asText: true}, problem: p}}).Solution(); got != p.Imitated {
 			t.Errorf("%q is imitated, want %q", got, p.Imitated)
 		}
 	}
-	if slipped < 430 || slipped > 570 || len(judged) != len(families) {
-		t.Errorf("%d of 1,000 solutions are wrong, of %d families", slipped, len(judged))
+	if slipped < 430 || slipped > 570 || len(seen) != len(families) {
+		t.Errorf("%d of 1,000 solutions are wrong, of %d families", slipped, len(seen))
 	}
 	for _, part := range []envs.Part{envs.Train, envs.Eval} {
 		for i := range 100 {
@@ -277,7 +277,7 @@ func TestSlips(t *testing.T) {
 
 // TestEpisode plays problems of one and of several turns.
 func TestEpisode(t *testing.T) {
-	newTestJudge(t)
+	newTestGrader(t)
 	path := write(t, "p.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"call":"f(0)","expect":"0"}],"hidden_tests":[{"call":"f(1)","expect":"2"}]}`+
 		"\n"+`{"name":"b","prompt":"Half.","solution":"def f(x): return x/2","tests":[{"call":"f(4)","expect":"2"}]}`)
 	task, err := envs.New("code", envs.Setup{HeldOut: 1}, envs.Settings{"dataset": path, "max_turns": "2", "perfect_bonus": "3", "reward_scale": "2"})
@@ -320,7 +320,7 @@ func TestEpisode(t *testing.T) {
 		settings envs.Settings
 		want     string
 	}{
-		{envs.Settings{"dataset": write(t, "bad.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":[{"call":"f(4)","expect":"8"}]}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, `problem "a": its own solution does not pass its tests (wrong: a test failed): mend`},
+		{envs.Settings{"dataset": write(t, "bad.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":[{"call":"f(4)","expect":"8"}]}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, `problem "a": the reference solution fails its tests (wrong: a test failed)`},
 		{envs.Settings{"dataset": write(t, "tests.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"assert f(1) == ("}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests did not come to their end: SyntaxError:"},
 		{envs.Settings{"dataset": write(t, "none.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"f(1)"}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests assert nothing"},
 		{envs.Settings{"language": "q"}, "option language: q needs --dataset"},

@@ -13,14 +13,14 @@ var (
 	}
 )
 
-// Extract finds the program in what a model wrote: in <answer> where it reasons first, in a block between fences, of the
-// language if there is one, and else all of it. formatted says that the answer has the form that was asked for: with
-// reasoning an <answer>, else anything.
+// Extract finds the program in a response: in <answer> if reasoning is set, else in a fenced block, preferably of the
+// language, else the full text. formatted reports whether the response has the answer format: with reasoning an <answer>,
+// else anything.
 func Extract(text, language string, reasoning bool) (program string, formatted bool) {
 	formatted = !reasoning
 	for i, pattern := range answers {
 		if i > 0 && !reasoning {
-			break // a program may have such a line itself
+			break // a program may contain such a line itself
 		}
 		if found := pattern.FindAllStringSubmatch(text, -1); found != nil {
 			text = found[len(found)-1][1]
@@ -42,5 +42,5 @@ func Extract(text, language string, reasoning bool) (program string, formatted b
 	return chosen[2], formatted
 }
 
-// fenced tells whether what a model wrote has a block between fences.
+// fenced reports whether a response has a fenced block.
 func fenced(text string) bool { return strings.Contains(text, "```") }

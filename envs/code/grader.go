@@ -15,36 +15,36 @@ import (
 	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
-// Class says how a program did against its tests.
+// Class is the outcome of a program's tests.
 type Class string
 
-// Classes of programs.
+// Outcomes of programs.
 const (
 	Pass    Class = "pass"
 	Wrong   Class = "wrong"   // it ran, and a test failed
-	Syntax  Class = "syntax"  // it cannot be read
-	Runtime Class = "runtime" // it failed while it ran, or ended before its tests
+	Syntax  Class = "syntax"  // it does not parse
+	Runtime Class = "runtime" // it failed at run time, or exited before its tests
 	Timeout Class = "timeout"
 	Memory  Class = "memory"
-	Output  Class = "output" // it wrote too much
-	Empty   Class = "empty"  // there was no program
-	// Sandbox means that nothing is known of the program: it is missing data, and counts nowhere.
+	Output  Class = "output" // too much output
+	Empty   Class = "empty"  // no program
+	// Sandbox means that the sandbox failed: the sample is missing data and is not counted.
 	Sandbox Class = "sandbox-error"
 )
 
-// Classes are all, in the order of tables.
+// Classes are all outcomes, in table order.
 var Classes = []Class{Pass, Wrong, Syntax, Runtime, Timeout, Memory, Output, Empty, Sandbox}
 
-// Verdict is what tests say of a program.
+// Verdict is the result of a program's tests.
 type Verdict struct {
 	Class   Class   `json:"class"`
-	Tests   []bool  `json:"tests"` // which passed; shorter than Total where it did not come to the end
+	Tests   []bool  `json:"tests"` // true for passed; shorter than Total if the run stopped early
 	Total   int     `json:"total"`
-	Message string  `json:"message,omitempty"` // of the first failure
-	CPU     float64 `json:"cpu_s"`             // of the program, without its tests
+	Message string  `json:"message,omitempty"` // the first failure
+	CPU     float64 `json:"cpu_s"`             // processor time of the program, without its tests
 }
 
-// Passed is how many tests the program passed.
+// Passed returns the number of passed tests.
 func (v Verdict) Passed() int {
 	n := 0
 	for _, ok := range v.Tests {
@@ -55,26 +55,26 @@ func (v Verdict) Passed() int {
 	return n
 }
 
-// Grader runs programs against tests. Several goroutines may use it.
+// Grader runs programs against tests. It is safe for concurrent use.
 type Grader struct {
 	sandbox  *sandbox.Sandbox
 	language *sandbox.Language
 	limits   sandbox.Limits
-	compiled map[string][]byte // of Python: the two sides of a judgement, by name
+	compiled map[string][]byte // Python only: compiled test harness, by file name
 
 	lock  sync.Mutex
 	known map[[32]byte]Verdict
 }
 
-// maxKnown is how many verdicts are kept: equal programs are common among the samples of a prompt.
+// maxKnown is the size of the verdict cache: samples of a prompt often contain equal programs.
 const maxKnown = 1 << 16
 
-// maxProgram is how many bytes of a program are run. Longer ones would not find room in the sandbox, which would then seem
-// to have failed.
+// maxProgram is the maximum size of a program in bytes. Longer ones would exceed the sandbox's limits and look like a
+// sandbox failure.
 const maxProgram = 16 << 20
 
-// NewGrader finds the language's interpreter. timeout is the processor time that a program has for all its tests together
-// where they run in one process, else for each.
+// NewGrader finds the language's interpreter. timeout limits processor time: for all tests together if they run in one
+// process, else for each test.
 func NewGrader(ctx context.Context, language, interpreter string, timeout time.Duration, unsafe bool) (*Grader, error) {
 	s, err := sandbox.Open(unsafe)
 	if err != nil {
@@ -85,7 +85,7 @@ func NewGrader(ctx context.Context, language, interpreter string, timeout time.D
 		return nil, err
 	}
 	limits := sandbox.Usual()
-	// Processor time does not depend on what else the machine does; the clock ends a program that waits.
+	// Processor time does not depend on other load; the wall clock stops programs that wait.
 	limits.CPU, limits.Wall = timeout, 6*timeout+10*time.Second
 	j := &Grader{sandbox: s, language: l, limits: limits, known: map[[32]byte]Verdict{}}
 	if language == sandbox.Python {
@@ -94,14 +94,14 @@ func NewGrader(ctx context.Context, language, interpreter string, timeout time.D
 	return j, err
 }
 
-// compiler writes two programs as Python keeps what it has compiled, in hexadecimal.
+// compiler prints two programs compiled by Python (marshal), in hexadecimal.
 const compiler = `import sys, marshal
 from importlib._bootstrap_external import MAGIC_NUMBER
 for name, text in zip(('solution.py', 'tests.py'), sys.stdin.read().split('\0')):
     print((MAGIC_NUMBER + bytes(12) + marshal.dumps(compile(text, name, 'exec'))).hex())
 `
 
-// compile has Python read the two sides once: that takes as long as half of an interpreter's start.
+// compile compiles the harness once: compiling takes half of an interpreter's start-up time.
 func (j *Grader) compile(ctx context.Context) (map[string][]byte, error) {
 	limits := sandbox.Usual()
 	limits.Output = 1 << 20
@@ -111,25 +111,25 @@ func (j *Grader) compile(ctx context.Context) (map[string][]byte, error) {
 	}
 	lines := strings.Fields(out.Stdout)
 	if out.Status != sandbox.OK || len(lines) != 2 {
-		return nil, fmt.Errorf("having Python compile what runs tests: %s %s %s", out.Status, out.Error, lastLines(out.Stderr, 5))
+		return nil, fmt.Errorf("compiling the test harness: %s %s %s", out.Status, out.Error, lastLines(out.Stderr, 5))
 	}
 	compiled := map[string][]byte{}
 	for i, name := range []string{solutionFile, testsFile} {
 		if compiled[name], err = hex.DecodeString(lines[i]); err != nil {
-			return nil, fmt.Errorf("having Python compile what runs tests: %w", err)
+			return nil, fmt.Errorf("compiling the test harness: %w", err)
 		}
 	}
 	return compiled, nil
 }
 
-// Close ends what runs programs.
+// Close stops the sandbox.
 func (j *Grader) Close() error { return j.sandbox.Close() }
 
-// Tier is how programs are kept in.
-func (j *Grader) Tier() string { return string(j.sandbox.Tier()) + ": " + j.sandbox.How() }
+// Isolation describes how programs are isolated.
+func (j *Grader) Isolation() string { return string(j.sandbox.Tier()) + ": " + j.sandbox.How() }
 
-// Run says what a problem's tests say of a program; tests are some or all of p.Tests and p.Hidden, where the problem has
-// such. The error is that of ctx.
+// Run runs a program against tests, a subset of p.Tests and p.Hidden if the problem has them. It returns only errors of
+// ctx.
 func (j *Grader) Run(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
 	if strings.TrimSpace(program) == "" {
 		return Verdict{Class: Empty, Total: max(1, len(tests)), Message: "there is no program"}, nil
@@ -168,7 +168,7 @@ func (j *Grader) Run(ctx context.Context, p *Problem, program string, tests []Te
 	return v, nil
 }
 
-// compared runs the program once for each test and compares what it writes.
+// compared runs the program once per test and compares its output.
 func (j *Grader) compared(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
 	v := Verdict{Class: Pass, Total: len(tests)}
 	for _, t := range tests {
@@ -209,7 +209,7 @@ func (j *Grader) compared(ctx context.Context, p *Problem, program string, tests
 	return v, nil
 }
 
-// compare is what one run says.
+// compare grades one run.
 func (j *Grader) compare(o sandbox.Outcome, want, marker string) (Class, string) {
 	message := lastLines(o.Stderr, 5)
 	switch o.Status {
@@ -248,7 +248,7 @@ func wrote(got, want string) (Class, string) {
 	return Wrong, fmt.Sprintf("it wrote %.200q, not %.200q", strings.TrimSpace(got), strings.TrimSpace(want))
 }
 
-// same compares outputs but for spaces at the ends of lines and of all; nothing is the same as an empty text of q.
+// same compares outputs, ignoring trailing spaces and blank ends; no output equals an empty string of q.
 func same(got, want string) bool {
 	clean := func(text string) string {
 		lines := strings.Split(strings.ReplaceAll(strings.TrimSpace(text), "\r\n", "\n"), "\n")

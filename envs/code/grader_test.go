@@ -17,8 +17,8 @@ import (
 	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
-// newTestJudge is a judge of Python, or the end of the test where there is none.
-func newTestJudge(t testing.TB) *Grader {
+// newTestGrader is a judge of Python, or the end of the test where there is none.
+func newTestGrader(t testing.TB) *Grader {
 	t.Helper()
 	j, err := NewGrader(t.Context(), sandbox.Python, "", 2*time.Second, false)
 	if absent := (*sandbox.Absent)(nil); errors.As(err, &absent) && absent.Tried == nil {
@@ -42,7 +42,7 @@ func TestReferences(t *testing.T) {
 	if folder == "" {
 		t.Skip("RLTRAIN_TASK_DATA does not name the folder with humaneval and mbpp")
 	}
-	j := newTestJudge(t)
+	j := newTestGrader(t)
 	j.limits.CPU = 10 * time.Second // one solution takes two seconds on a busy machine
 	for _, set := range []struct {
 		file string
@@ -83,9 +83,9 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestUnjudged has the sandbox fail: nothing is known of a program then, and it is judged when the sandbox works again.
-func TestUnjudged(t *testing.T) {
-	j := newTestJudge(t)
+// TestNotGraded has the sandbox fail: nothing is known of a program then, and it is seen when the sandbox works again.
+func TestNotGraded(t *testing.T) {
+	j := newTestGrader(t)
 	works := j.language
 	broken := *works
 	broken.Interpreter = "/nowhere/python"
@@ -100,16 +100,16 @@ func TestUnjudged(t *testing.T) {
 	for i, program := range []string{"def f(x): return 2*x", "print(4)"} {
 		row, p := completion{&problems[i], program}, problems[i].Name
 		j.language = &broken
-		one, err := o.judged(t.Context(), j, row)
+		one, err := o.graded(t.Context(), j, row)
 		if err != nil || one.Info != nil || one.Problem != p || !strings.Contains(one.Failure, "starting /nowhere/python") {
 			t.Errorf("%s: %+v, %v", p, one, err)
 		}
-		e := &episode{task: &task{options: o, judge: j}, problem: problems[i]}
+		e := &episode{task: &task{options: o, grader: j}, problem: problems[i]}
 		if step, err := e.Step(t.Context(), envs.Action{Text: program, Stop: envs.StopEnd}); !errors.Is(err, envs.ErrNotScored) || step.Reward != 0 || step.Info != nil {
 			t.Errorf("%s: %+v, %v", p, step, err)
 		}
 		j.language = works
-		if one, err = o.judged(t.Context(), j, row); err != nil || one.Info == nil || !one.Info.Correct {
+		if one, err = o.graded(t.Context(), j, row); err != nil || one.Info == nil || !one.Info.Correct {
 			t.Errorf("%s: %+v, %v, when the sandbox works again", p, one, err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestUnjudged(t *testing.T) {
 // processor time of all that takes part, how many times that of two interpreters that do nothing it is, and how many
 // programs a second a machine with nothing else to do runs so.
 func BenchmarkPair(b *testing.B) {
-	j := newTestJudge(b)
+	j := newTestGrader(b)
 	bare := func(n int) float64 {
 		began := children(b)
 		for range 2 * n {
@@ -138,7 +138,7 @@ func BenchmarkPair(b *testing.B) {
 		defer lock.Unlock()
 		p := source.at(envs.Train, n)
 		n++
-		// Equal programs are judged once.
+		// Equal programs are seen once.
 		return p, p.complete(fmt.Sprintf("%s # %d", p.Solution, n))
 	}
 	began, own := children(b), processor(b)

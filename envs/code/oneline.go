@@ -12,15 +12,14 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// family is a kind of one-line problems: A and B stand for numbers, T and U for texts, which differ from problem to
-// problem.
+// family is a kind of one-line problem. A and B stand for numbers, T and U for texts, which vary by problem.
 type family struct {
 	name, text, solution string
-	slip                 string // a wrong solution that is easily taken for the right one
-	argument             string // of the function: int, text or list
+	slip                 string // a plausible wrong solution
+	argument             string // argument type of the function: int, text or list
 }
 
-// families are all.
+// families are all families.
 var families = []family{
 	{"add", "add A", "x+A", "x-A", "int"},
 	{"subtract", "take A away", "x-A", "A-x", "int"},
@@ -62,29 +61,28 @@ var families = []family{
 	{"has", "is A in it", "A in x", "x==A", "list"},
 }
 
-// oneLines are the problems that the program makes up itself. A problem belongs to one part by a hash of its text,
-// whatever the seed.
+// oneLines generates the built-in problems. A hash of its text assigns a problem to a split, whatever the seed.
 type oneLines struct {
 	seed uint64
-	held int // families at the end that are for evaluation alone
-	// slips is the share of solutions to imitate that are wrong, so that what is imitated does not say which form is right.
+	held int // number of families, at the end, used only for evaluation
+	// slips is the fraction of demonstrations that are wrong, so that SFT alone does not show which solution is correct.
 	slips float64
 
 	lock  sync.Mutex
 	parts map[envs.Part]*sequence
 }
 
-// sequence is the problems of a part in their order, as far as they have been asked for.
+// sequence is the generated problems of a split, in order.
 type sequence struct {
 	random *rand.Rand
 	seen   map[string]bool
 	all    []Problem
 }
 
-// maxOneLines is how many problems to be judged by there are at most; there are more different ones.
+// maxOneLines is the maximum number of evaluation problems; more distinct ones exist.
 const maxOneLines = 2000
 
-// at is problem i of a part.
+// at returns problem i of a split.
 func (o *oneLines) at(part envs.Part, i int) Problem {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -97,9 +95,9 @@ func (o *oneLines) at(part envs.Part, i int) Problem {
 		o.parts[part] = s
 	}
 	for i >= len(s.all) {
-		d := o.draw(part, s.random)
+		d := o.sample(part, s.random)
 		text := d.fill.Replace(d.text)
-		// Small families have not many problems: those to be judged by are different ones all the same.
+		// Small families have few problems; evaluation problems must be distinct.
 		if !d.held && partOf(text) != part || part == envs.Eval && s.seen[text] {
 			continue
 		}
@@ -113,7 +111,7 @@ func (o *oneLines) at(part envs.Part, i int) Problem {
 	return s.all[i]
 }
 
-// partOf is the part that a problem belongs to: three in ten are for evaluation.
+// partOf returns the split of a problem: 3 of 10 are for evaluation.
 func partOf(text string) envs.Part {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(text))
@@ -128,15 +126,15 @@ func partOf(text string) envs.Part {
 
 const heldOut = "held-out "
 
-// drawn is a family and what stands in the places of a problem of it.
-type drawn struct {
+// sampled is a family with values for a problem's placeholders.
+type sampled struct {
 	family
 	fill *strings.Replacer
 	held bool
 }
 
-// draw chooses a problem.
-func (o *oneLines) draw(part envs.Part, random *rand.Rand) drawn {
+// sample chooses a problem.
+func (o *oneLines) sample(part envs.Part, random *rand.Rand) sampled {
 	known := len(families) - o.held
 	n := known
 	if part == envs.Eval {
@@ -151,11 +149,11 @@ func (o *oneLines) draw(part envs.Part, random *rand.Rand) drawn {
 		}
 		return string(text)
 	}
-	return drawn{families[i], strings.NewReplacer("A", number(), "B", number(), "T", word(), "U", word()), i >= known}
+	return sampled{families[i], strings.NewReplacer("A", number(), "B", number(), "T", word(), "U", word()), i >= known}
 }
 
-// problem makes it.
-func (d drawn) problem() Problem {
+// problem builds the problem.
+func (d sampled) problem() Problem {
 	f, fill := d.family, d.fill
 	p := Problem{Text: fill.Replace(f.text), Prefix: "def f(x):\n    return ", Entry: "f", Solution: fill.Replace(f.solution), Kind: f.name}
 	p.Name = p.Text
@@ -167,7 +165,7 @@ func (d drawn) problem() Problem {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(p.Text))
 	values := rand.New(rand.NewPCG(h.Sum64(), 1))
-	// Values near the problem's own number tell programs apart that differ at it only.
+	// Arguments near the problem's number expose programs that differ only there.
 	near := 0
 	_, _ = fmt.Sscanf(strings.TrimLeft(p.Text, "abcdefghijklmnopqrstuvwxyz, "), "%d", &near)
 	pieces := append(strings.Fields(p.Text), "ab", "c")
@@ -189,13 +187,13 @@ func (d drawn) problem() Problem {
 	return p
 }
 
-// Len is the number of different problems of a part; 0, for there is no end worth waiting for.
+// Len returns 0: the problems are practically unlimited.
 func (o *oneLines) Len(envs.Part) int { return 0 }
 
-// At is a problem of a part.
+// At returns a problem of a split.
 func (o *oneLines) At(part envs.Part, index int) (Problem, error) {
 	if index < 0 || index >= maxOneLines && part == envs.Eval {
-		return Problem{}, fmt.Errorf("there is no episode %d of part %q", index, part)
+		return Problem{}, fmt.Errorf("no episode %d in split %q", index, part)
 	}
 	return o.at(part, index), nil
 }

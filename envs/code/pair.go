@@ -13,7 +13,7 @@ import (
 	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
-// Files of the two sides.
+// Files of the two processes.
 const (
 	solutionFile = "solution.pyc"
 	testsFile    = "tests.pyc"
@@ -30,7 +30,7 @@ var testsSide string
 
 // asserted runs the program in one process and its tests in another.
 func (j *Grader) asserted(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
-	t := told{mode: "each", entry: p.Entry, setup: p.Setup, defined: p.defined()}
+	t := harnessInput{mode: "each", entry: p.Entry, setup: p.Setup, defined: p.defined()}
 	for _, one := range tests {
 		t.units = append(t.units, one.Assert)
 	}
@@ -47,21 +47,21 @@ func (j *Grader) asserted(ctx context.Context, p *Problem, program string, tests
 	return v, err
 }
 
-// told is what the process of the tests is told: codec.py and tests.py say how.
-type told struct {
+// harnessInput is the input of the test process; codec.py and tests.py document it.
+type harnessInput struct {
 	mode, entry  string
 	setup, units []string
 	defined      []string
-	reference    string // the known answer, "" where there is none
+	reference    string // the reference solution, "" if there is none
 }
 
-// pair runs a program and its tests, and returns what they wrote, where that is asked for.
-func (j *Grader) pair(ctx context.Context, program string, t told, input string) (Verdict, string, error) {
+// pair runs a program and its tests, and returns their output if requested.
+func (j *Grader) pair(ctx context.Context, program string, t harnessInput, input string) (Verdict, string, error) {
 	nonce, err := newNonce()
 	if err != nil {
 		return Verdict{}, "", err
 	}
-	// Random numbers of tests are the same each time, and no program can know which.
+	// Tests get the same random numbers each time, but a program cannot predict them.
 	all := sha256.Sum256([]byte(program + "\x00" + strings.Join(t.units, "\x00")))
 	var payload strings.Builder
 	payload.WriteString("l8:")
@@ -76,21 +76,21 @@ func (j *Grader) pair(ctx context.Context, program string, t told, input string)
 	solution := j.side(solutionFile, []byte(input))
 	solution.Files = append(solution.Files, sandbox.File{Name: "solution.txt", Data: []byte(program)})
 	limits := j.limits
-	for _, unit := range t.units { // each assertion is told of in a line
+	for _, unit := range t.units { // one line per assertion
 		limits.Output += 64 * (1 + strings.Count(unit, "assert"))
 	}
 	if t.mode == "script" {
-		limits.Output *= 3 // as text, and in hexadecimal
+		limits.Output *= 3 // as text and in hexadecimal
 	}
 	out, err := j.sandbox.Run(ctx, limits, solution, j.side(testsFile, []byte(payload.String())))
 	if err != nil {
 		return Verdict{}, "", err
 	}
-	v, written := readTold(nonce, out[0], out[1])
+	v, written := readReport(nonce, out[0], out[1])
 	return v, written, nil
 }
 
-// side is one of the two processes.
+// side returns one of the two processes.
 func (j *Grader) side(name string, stdin []byte) sandbox.Program {
 	p := j.language.Program("", stdin)
 	p.Files = []sandbox.File{{Name: name, Data: j.compiled[name]}}
@@ -104,7 +104,7 @@ func newNonce() (string, error) {
 	return hex.EncodeToString(word), err
 }
 
-// packText writes a text as codec.py reads it.
+// packText encodes a text for codec.py.
 func packText(b *strings.Builder, text string) {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	fmt.Fprintf(b, "s%d:%s", utf8.RuneCountInString(text), text)
@@ -117,8 +117,8 @@ func packTexts(b *strings.Builder, texts []string) {
 	}
 }
 
-// readTold reads what the process of the tests told, how both ended, and what a script wrote.
-func readTold(nonce string, solution, tests sandbox.Outcome) (v Verdict, written string) {
+// readReport reads the test process's report, how both processes ended, and the output of a script.
+func readReport(nonce string, solution, tests sandbox.Outcome) (v Verdict, written string) {
 	v.CPU = solution.CPU
 	for _, o := range []sandbox.Outcome{solution, tests} {
 		if o.Status == sandbox.SandboxError {
@@ -166,7 +166,7 @@ func readTold(nonce string, solution, tests sandbox.Outcome) (v Verdict, written
 	}
 	v.Total = max(v.Total, len(v.Tests), 1)
 	if solution.Status == sandbox.Output {
-		// How far its tests came until that was noticed is chance.
+		// How many tests ran before the limit applied is random.
 		v.Class, v.Tests, v.Message = Output, nil, classMessages[Output]
 		return v, ""
 	}
@@ -175,7 +175,7 @@ func readTold(nonce string, solution, tests sandbox.Outcome) (v Verdict, written
 		return v, written
 	}
 	v.Class = worst
-	if worst == Pass { // the tests did not come to their end
+	if worst == Pass { // the tests did not finish
 		v.Class = Runtime
 		switch {
 		case v.Message != "":
@@ -187,7 +187,7 @@ func readTold(nonce string, solution, tests sandbox.Outcome) (v Verdict, written
 			v.Message = "the tests did not come to their end"
 		}
 	}
-	// How the program ended says more than that its tests noticed; that it was ended with its tests says nothing.
+	// How the program ended is more precise than the failed test. But if it was killed with its tests, that says nothing.
 	for _, o := range []sandbox.Outcome{solution, tests} {
 		class := map[sandbox.Status]Class{sandbox.Timeout: Timeout, sandbox.Memory: Memory, sandbox.Output: Output}[o.Status]
 		if class != "" && (v.Class == Runtime || !ended) {
@@ -200,9 +200,9 @@ func readTold(nonce string, solution, tests sandbox.Outcome) (v Verdict, written
 
 var classMessages = map[Class]string{Timeout: "the program took too long", Memory: "the program took too much memory", Output: "the program wrote too much"}
 
-// scripted runs a script of Python in a process beside the program's, and compares what it writes.
+// scripted runs a Python script in a process next to the program's, and compares its output.
 func (j *Grader) scripted(ctx context.Context, p *Problem, program string, t Test) (Verdict, error) {
-	v, written, err := j.pair(ctx, program, told{mode: "script", setup: p.Setup, units: []string{t.Script}, defined: p.defined()}, t.Input)
+	v, written, err := j.pair(ctx, program, harnessInput{mode: "script", setup: p.Setup, units: []string{t.Script}, defined: p.defined()}, t.Input)
 	if err == nil && v.Class == Pass {
 		v.Class, v.Message = wrote(written, t.Want)
 	}

@@ -1,9 +1,9 @@
-// Package code is the task of writing programs: problems with tests, programs that a model writes, and rewards from
-// running them in package sandbox.
+// Package code is the task of writing programs: problems with tests, model-generated programs, and rewards from running
+// them in package sandbox.
 //
-// A program never sees its tests. What it defines runs in one process, the tests in another; arguments and results cross
-// as plain values, so that a program can neither read what is expected nor bring an object that equals everything. What
-// the tests say is believed only with a random word that the program does not know.
+// A program never sees its tests. Its definitions run in one process, the tests in another; arguments and results cross as
+// plain values. A program can therefore neither read the expected results nor return an object that equals everything. A
+// random token, unknown to the program, authenticates the tests' report.
 package code
 
 import (
@@ -13,35 +13,35 @@ import (
 	"strings"
 )
 
-// Test is one test of a problem: a piece of Python that asserts something, or an input with the output that is wanted.
+// Test is one test of a problem: Python assertions, or an input with the expected output.
 type Test struct {
 	Assert string // Python statements
-	Script string // code behind the program, in its language, whose output is wanted
-	Input  string // of the program, where there is neither
-	Want   string // the output
+	Script string // code appended to the program, in its language; its output is compared
+	Input  string // standard input, if there is no Assert and no Script
+	Want   string // expected output
 }
 
-// Problem is what is asked for, and how it is known to be solved.
+// Problem is a problem with its tests.
 type Problem struct {
 	Name     string
-	Text     string // what is asked, in words
-	Prefix   string // the beginning of the program, which the answer goes on with; "" where it writes all of it
+	Text     string // the description
+	Prefix   string // the start of the program, which the model continues; "" if the model generates all of it
 	Entry    string // the function that Check calls
-	Solution string // a right answer; "" where none is known
-	Imitated string // what supervised training imitates instead; "" = Solution
-	Source   string // the program in the other language, of a translation
+	Solution string // a correct solution; "" if unknown
+	Imitated string // demonstration for SFT, if it differs from Solution
+	Source   string // the program in the other language, for translation
 	Kind     string
 	Setup    []string // Python before the tests
 	Check    string   // Python that defines check(candidate); its assertions are the tests
-	Program  string   // Python whose assertions are the tests
+	Program  string   // Python program whose assertions are the tests
 	Tests    []Test
-	Hidden   []Test // more tests, which no reward sees
+	Hidden   []Test // extra tests for evaluation; rewards never use them
 	Place    string // file and line
 }
 
 var definition = regexp.MustCompile(`(?m)^(?:def|class)[ \t]+([A-Za-z_]\w*)`)
 
-// defined are the functions and classes of the known answer, which tests may call.
+// defined returns the functions and classes of the reference solution, which tests may call.
 func (p *Problem) defined() []string {
 	var names []string
 	for _, found := range definition.FindAllStringSubmatch(p.complete(p.Solution), -1) {
@@ -50,7 +50,7 @@ func (p *Problem) defined() []string {
 	return names
 }
 
-// complete is the whole program of an answer.
+// complete joins the prefix and an answer to a full program.
 func (p *Problem) complete(answer string) string {
 	if p.Prefix == "" {
 		return answer
@@ -62,30 +62,30 @@ func (p *Problem) complete(answer string) string {
 	return prefix + answer
 }
 
-// check says what a problem lacks.
+// check reports what is missing in a problem.
 func (p *Problem) check() error {
 	switch {
 	case strings.TrimSpace(p.Text) == "" && strings.TrimSpace(p.Source) == "":
-		return errors.New("nothing is asked: the text is empty")
+		return errors.New("the problem has no text")
 	case p.Check == "" && p.Program == "" && len(p.Tests) == 0:
-		return errors.New("there are no tests")
+		return errors.New("the problem has no tests")
 	case p.Check != "" && p.Entry == "":
-		return errors.New("check(candidate) needs entry_point, the function that it is called with")
+		return errors.New("check(candidate) needs entry_point, the name of the function to test")
 	}
 	for _, text := range []string{p.Text, p.Prefix, p.Solution, p.Check, p.Program} {
 		if strings.ContainsRune(text, 0) {
-			return errors.New("a text holds a NUL byte")
+			return errors.New("a text contains a NUL byte")
 		}
 	}
 	return nil
 }
 
-// distinct refuses two problems of one name.
+// distinct refuses duplicate problem names.
 func distinct(problems []Problem) error {
 	seen := map[string]string{}
 	for _, p := range problems {
 		if before, twice := seen[p.Name]; twice {
-			return fmt.Errorf("%s: problem %q is at %s already; names are given once", p.Place, p.Name, before)
+			return fmt.Errorf("%s: duplicate problem name %q, first used at %s; rename one", p.Place, p.Name, before)
 		}
 		seen[p.Name] = p.Place
 	}

@@ -14,16 +14,16 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// completion is a row of a file of them.
+// completion is a row of a completions file.
 type completion struct {
 	problem *Problem
 	text    string
 }
 
-// Programs implements envs.ProgramSource: rows have task_id and a completion, as HumanEval's own tool takes them.
+// Programs implements envs.ProgramSource. Rows have task_id and a completion, as in HumanEval's evaluation files.
 func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string, each func(envs.Program)) (problems int, err error) {
 	if o.Dataset == "" {
-		return 0, &envs.OptionError{Option: "dataset", Err: errors.New("names the problems of the completions")}
+		return 0, &envs.OptionError{Option: "dataset", Err: errors.New("is needed: it has the problems of the completions")}
 	}
 	all, err := Read(o.Dataset, o.Language, o.CodeTask)
 	if err != nil {
@@ -33,11 +33,11 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 	if err != nil {
 		return 0, err
 	}
-	judge, err := NewGrader(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe)
+	grader, err := NewGrader(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, judge.Close()) }()
+	defer func() { err = errors.Join(err, grader.Close()) }()
 	done := make([]envs.Program, len(rows))
 	finished := make([]chan error, len(rows))
 	for i := range finished {
@@ -52,7 +52,7 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 		workers.Go(func() {
 			for i := range next {
 				var err error
-				done[i], err = o.judged(ctx, judge, rows[i])
+				done[i], err = o.graded(ctx, grader, rows[i])
 				finished[i] <- err
 			}
 		})
@@ -84,12 +84,12 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 	return len(all), nil
 }
 
-// judged runs one completion.
-func (o *options) judged(ctx context.Context, judge *Grader, row completion) (envs.Program, error) {
+// graded runs one completion.
+func (o *options) graded(ctx context.Context, grader *Grader, row completion) (envs.Program, error) {
 	p := row.problem
 	answer, formatted := Extract(row.text, o.Language, o.Reasoning)
 	program := p.program(answer, fenced(row.text))
-	v, err := judge.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
+	v, err := grader.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
 	one := envs.Program{Problem: p.Name, Failure: v.Message}
 	if err == nil && v.Class != Sandbox {
 		one.Info = &envs.Info{
@@ -100,7 +100,7 @@ func (o *options) judged(ctx context.Context, judge *Grader, row completion) (en
 	return one, err
 }
 
-// readCompletions reads rows, each of one of the problems.
+// readCompletions reads rows, each for one of the problems.
 func readCompletions(path, field string, problems []Problem) ([]completion, error) {
 	byName := map[string]*Problem{}
 	var names []string
@@ -126,14 +126,14 @@ func readCompletions(path, field string, problems []Problem) ([]completion, erro
 			if near := nearest.Name(name, names); near != "" {
 				hint = fmt.Sprintf("; did you mean %s?", words.Quote(near))
 			}
-			return nil, fmt.Errorf("%s: task_id %s is no problem of the data set%s", r.Place(), words.Quote(name), hint)
+			return nil, fmt.Errorf("%s: task_id %s is not in the data set%s", r.Place(), words.Quote(name), hint)
 		case !ok:
-			return nil, fmt.Errorf("%s: field %q is missing or no text", r.Place(), field)
+			return nil, fmt.Errorf("%s: field %q is missing or not text", r.Place(), field)
 		}
 		rows = append(rows, completion{p, text})
 	}
 	if len(rows) == 0 {
-		return nil, fmt.Errorf("%s has no rows", path)
+		return nil, fmt.Errorf("%s: no rows", path)
 	}
 	return rows, nil
 }

@@ -9,7 +9,7 @@ import (
 
 var languageNames = map[string]string{"python": "Python", "node": "JavaScript", "q": "q", "pepper": "pepper, a language like q"}
 
-// system is what a model is told first.
+// system is the system prompt.
 func (t *task) system() string {
 	if t.options.instruction != "" {
 		return t.options.instruction
@@ -22,7 +22,7 @@ func (t *task) system() string {
 	return text + " Give the program only."
 }
 
-// ask is a problem in words.
+// ask is the description of a problem.
 func (t *task) ask(p *Problem) string {
 	switch {
 	case p.Source != "":
@@ -41,7 +41,7 @@ func (t *task) ask(p *Problem) string {
 	return strings.TrimSpace(p.Text)
 }
 
-// show is a problem as an episode shows it.
+// show is the first observation of a problem.
 func (t *task) show(p *Problem) envs.Observation {
 	switch {
 	case t.short && t.asText:
@@ -56,7 +56,7 @@ func (t *task) show(p *Problem) envs.Observation {
 	}}
 }
 
-// stops are the texts that end an answer of a model that reads text: what follows a function's body is not part of it.
+// stops are the stop strings for models without a chat template: text after the function's body is not part of the answer.
 func (t *task) stops(p *Problem) []string {
 	switch {
 	case !t.asText:
@@ -69,7 +69,7 @@ func (t *task) stops(p *Problem) []string {
 	return []string{"\n\nHuman:"}
 }
 
-// answer is a solution in the form that is asked for.
+// answer wraps a solution in the answer format.
 func (t *task) answer(solution string) string {
 	if t.asText && !t.options.Reasoning {
 		return solution

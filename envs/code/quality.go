@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// longLine is where a line is too long, as in PEP 8.
+// longLine is the maximum line length, as in PEP 8.
 const longLine = 79
 
-// Style is the share of a program's lines that are not empty and have none of these faults: more than 79 characters,
-// spaces at the end, a tab in front, several statements behind one another, a name of one letter that looks like a
-// digit (l, O, I). A program without lines has 0.
+// Style is the fraction of non-empty lines without a style fault: more than 79 characters, trailing spaces, a leading tab,
+// several statements on one line, or a one-letter name that looks like a digit (l, O, I). It is 0 for an empty program.
 func Style(program string) float64 {
 	lines, good := 0, 0
 	for line := range strings.Lines(program) {
@@ -41,8 +40,8 @@ var (
 	branches  = regexp.MustCompile(`\b(?:if|elif|for|while|except|and|or|case|catch)\b|&&|\|\||\?[^.]`)
 )
 
-// Documentation is half for the share of functions with a docstring (a program without functions has all of it where it
-// has a comment), and half for comments: 1 from one comment in ten lines on.
+// Documentation is the mean of two scores in [0,1]: the fraction of functions with a docstring (without functions: 1 if
+// there is a comment), and the comments, which reach 1 at one per ten lines.
 func Documentation(program string) float64 {
 	if strings.TrimSpace(program) == "" {
 		return 0
@@ -56,8 +55,8 @@ func Documentation(program string) float64 {
 	return 0.5*described + 0.5*math.Min(1, 10*float64(comments)/float64(lines))
 }
 
-// Complexity is 1 for a program whose functions have ten branches at most in the mean, and falls as 10 / branches: the
-// limit that McCabe gives for the paths through a function.
+// Complexity is 1 if the functions have at most ten branches on average, and 10/branches above: McCabe's limit for the
+// paths through a function.
 func Complexity(program string) float64 {
 	if strings.TrimSpace(program) == "" {
 		return 0

@@ -12,8 +12,8 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// Read reads the problems of a file or a folder: HumanEval, MBPP, rows of one's own, or a folder with a folder for each
-// problem. language is that of the programs.
+// Read reads problems from a file or folder: HumanEval, MBPP, rows in rltrain's layout, or a folder with one folder per
+// problem. language is the programs' language.
 func Read(path, language, task string) ([]Problem, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -22,7 +22,7 @@ func Read(path, language, task string) ([]Problem, error) {
 	var problems []Problem
 	if info.IsDir() {
 		if (task == QToPython) != (language == "python") {
-			return nil, fmt.Errorf("%s: code_task %s asks for programs in another language than %s: %s is for language python, the others for q and pepper", path, task, language, QToPython)
+			return nil, fmt.Errorf("%s: code_task %s does not fit language %s; use %s with python, the other tasks with q or pepper", path, task, language, QToPython)
 		}
 		problems, err = readFolder(path, task)
 	} else {
@@ -32,7 +32,7 @@ func Read(path, language, task string) ([]Problem, error) {
 		return nil, err
 	}
 	if len(problems) == 0 {
-		return nil, fmt.Errorf("%s has no problems", path)
+		return nil, fmt.Errorf("%s: no problems", path)
 	}
 	return problems, distinct(problems)
 }
@@ -59,10 +59,10 @@ func readFile(path, language string) ([]Problem, error) {
 	return problems, nil
 }
 
-// fields are those of a row.
+// fields are the fields of a row.
 type fields struct{ dataset.Object }
 
-// text is a field's text, "" where it is absent.
+// text returns a text field, or "" if it is missing.
 func (f fields) text(name string) (string, error) {
 	value, ok := f.Get(name)
 	if !ok || value == nil {
@@ -70,12 +70,12 @@ func (f fields) text(name string) (string, error) {
 	}
 	text, ok := value.(string)
 	if !ok {
-		return "", fmt.Errorf("field %q is no text", name)
+		return "", fmt.Errorf("field %q is not text", name)
 	}
 	return strings.ReplaceAll(text, "\r\n", "\n"), nil
 }
 
-// texts is a list of texts, or one of lines.
+// texts returns a list of texts, or the lines of a text.
 func (f fields) texts(name string) ([]string, error) {
 	value, ok := f.Get(name)
 	if text, one := value.(string); one && text != "" {
@@ -86,20 +86,20 @@ func (f fields) texts(name string) ([]string, error) {
 	}
 	list, ok := value.([]any)
 	if !ok {
-		return nil, fmt.Errorf("field %q is no list", name)
+		return nil, fmt.Errorf("field %q is not a list", name)
 	}
 	var texts []string
 	for _, one := range list {
 		text, ok := one.(string)
 		if !ok {
-			return nil, fmt.Errorf("field %q has an element that is no text", name)
+			return nil, fmt.Errorf("field %q has an element that is not text", name)
 		}
 		texts = append(texts, strings.ReplaceAll(text, "\r\n", "\n"))
 	}
 	return texts, nil
 }
 
-// name is what the row is called, as text.
+// name returns the row's name as text.
 func (f fields) name() string {
 	for _, name := range []string{"task_id", "name", "id"} {
 		if value, ok := f.Get(name); ok && value != nil {
@@ -114,7 +114,7 @@ func (f fields) has(name string) bool {
 	return ok
 }
 
-// readRow reads a row of any of the layouts.
+// readRow reads a row in any of the layouts.
 func readRow(f fields, language string) (Problem, error) {
 	p := Problem{Name: f.name()}
 	var errs []error
@@ -173,11 +173,11 @@ func readRow(f fields, language string) (Problem, error) {
 	if language != "python" {
 		for _, t := range p.Tests {
 			if t.Assert != "" {
-				return p, fmt.Errorf("tests that assert something are run for python; for %s give tests with input and output", language)
+				return p, fmt.Errorf("assertions work only with language python; for %s use tests with input and output", language)
 			}
 		}
 		if p.Check != "" || p.Program != "" {
-			return p, fmt.Errorf("tests that are a Python program are run for python; for %s give tests with input and output", language)
+			return p, fmt.Errorf("test programs work only with language python; for %s use tests with input and output", language)
 		}
 	}
 	return p, nil
@@ -200,7 +200,7 @@ func asserts(texts []string) []Test {
 	return tests
 }
 
-// ownTests reads tests of rows of one's own: each has input and output, script and output, call and expect, or assert.
+// ownTests reads tests in rltrain's layout: each has input and output, script and output, call and expect, or assert.
 func ownTests(field string, value any) ([]Test, error) {
 	list, ok := value.([]any)
 	if !ok {
@@ -210,7 +210,7 @@ func ownTests(field string, value any) ([]Test, error) {
 	for i, one := range list {
 		object, ok := one.(dataset.Object)
 		if !ok {
-			return nil, fmt.Errorf("field %q: test %d is no object", field, i+1)
+			return nil, fmt.Errorf("field %q: test %d is not an object", field, i+1)
 		}
 		f := fields{object}
 		var t Test
@@ -224,7 +224,7 @@ func ownTests(field string, value any) ([]Test, error) {
 		case f.has("call"):
 			call, expect := get("call"), get("expect")
 			if strings.TrimSpace(call) == "" || strings.TrimSpace(expect) == "" {
-				errs = append(errs, errors.New("call and expect are expressions, both"))
+				errs = append(errs, errors.New("call and expect are both needed, as expressions"))
 			}
 			t.Assert = "assert (" + call + ") == (" + expect + ")"
 		case f.has("assert"):
@@ -232,7 +232,7 @@ func ownTests(field string, value any) ([]Test, error) {
 		case f.has("output"):
 			t.Input, t.Script, t.Want = get("input"), get("script"), get("output")
 		default:
-			errs = append(errs, errors.New("it has neither output, nor call and expect, nor assert"))
+			errs = append(errs, errors.New("no output, no call with expect, and no assert"))
 		}
 		if err := firstOf(errs); err != nil {
 			return nil, fmt.Errorf("field %q: test %d: %w", field, i+1, err)
@@ -242,14 +242,14 @@ func ownTests(field string, value any) ([]Test, error) {
 	return tests, nil
 }
 
-// Tasks of a folder of problems, which has each in Python and in q.
+// Tasks for a folder of problems, each with a Python and a q version.
 const (
 	DescriptionToQ = "description_to_q"
 	PythonToQ      = "python_to_q"
 	QToPython      = "q_to_python"
 )
 
-// readFolder reads a folder with a folder for each problem.
+// readFolder reads a folder with one folder per problem.
 func readFolder(path, task string) ([]Problem, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -270,13 +270,13 @@ func readFolder(path, task string) ([]Problem, error) {
 	return problems, nil
 }
 
-// readProblem reads the files of one problem.
+// readProblem reads the files of a problem.
 func readProblem(folder, task string) (Problem, error) {
 	p := Problem{Place: folder}
 	need := func(name string) (string, error) {
 		text, err := os.ReadFile(filepath.Join(folder, name))
 		if err != nil {
-			return "", fmt.Errorf("problem %s: file %s is missing or cannot be read: %w", folder, name, err)
+			return "", fmt.Errorf("problem %s: reading %s: %w", folder, name, err)
 		}
 		return strings.ReplaceAll(string(text), "\r\n", "\n"), nil
 	}
@@ -322,12 +322,12 @@ func readProblem(folder, task string) (Problem, error) {
 		p.Tests = append(p.Tests, t)
 	}
 	if len(p.Tests) == 0 {
-		return p, fmt.Errorf("problem %s: there are no tests: no file %s", folder, fmt.Sprintf(test, "1"))
+		return p, fmt.Errorf("problem %s: no tests; file %s is missing", folder, fmt.Sprintf(test, "1"))
 	}
 	return p, nil
 }
 
-// numbered are the numbers of files of a name, in order.
+// numbered returns the numbers of the files that match a format, in order.
 func numbered(folder, format string) ([]string, error) {
 	before, after, _ := strings.Cut(format, "%s")
 	names, err := filepath.Glob(filepath.Join(escaped(folder), before+"*"+after))
@@ -349,7 +349,7 @@ func numbered(folder, format string) ([]string, error) {
 	return numbers, nil
 }
 
-// escaped is a path in which nothing is a pattern.
+// escaped escapes a path for filepath.Glob.
 func escaped(path string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }

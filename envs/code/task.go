@@ -15,19 +15,19 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// problems are those of a run, in its parts.
+// problems are the problems of a run, by split.
 type problems interface {
 	Len(envs.Part) int
 	At(envs.Part, int) (Problem, error)
 }
 
-// task is the problems of a run and how answers are judged.
+// task is the problems of a run and their grader.
 type task struct {
 	problems
 	options *options
-	judge   *Grader
-	asText  bool // problems are shown as text
-	short   bool // the program's own problems, whose answer is an expression
+	grader  *Grader
+	asText  bool // for models without a chat template
+	short   bool // built-in problems, whose answer is an expression
 }
 
 // Task implements envs.EpisodeSource.
@@ -36,7 +36,7 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 	ctx := context.Background()
 	if o.Dataset == "" && o.EvalDataset == "" {
 		if o.Language != "python" {
-			return nil, &envs.OptionError{Option: "language", Err: fmt.Errorf("%s needs --dataset: the program's own problems are in python", o.Language)}
+			return nil, &envs.OptionError{Option: "language", Err: fmt.Errorf("%s needs --dataset; the built-in problems are in python", o.Language)}
 		}
 		t.short = true
 		t.problems = &oneLines{seed: s.Seed, held: o.HeldFamilies, slips: o.SlipShare, parts: map[envs.Part]*sequence{}}
@@ -44,10 +44,10 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 		return nil, err
 	}
 	var err error
-	if t.judge, err = NewGrader(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe); err != nil {
+	if t.grader, err = NewGrader(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe); err != nil {
 		return nil, err
 	}
-	if b, ok := t.problems.(*sifted); ok && o.CheckSolutions && !s.EvalOnly {
+	if b, ok := t.problems.(*filtered); ok && o.CheckSolutions && !s.EvalOnly {
 		if err := t.checkSolutions(ctx, slices.Concat(b.Train, b.Eval)); err != nil {
 			return nil, errors.Join(err, t.Close())
 		}
@@ -55,13 +55,13 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 	return t, nil
 }
 
-// Close ends what runs programs.
-func (t *task) Close() error { return t.judge.Close() }
+// Close stops the grader.
+func (t *task) Close() error { return t.grader.Close() }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// sifted is a bank of problems.
-type sifted struct{ *bank.Bank[Problem] }
+// filtered is a bank of problems.
+type filtered struct{ *bank.Bank[Problem] }
 
 // read reads the files.
 func (t *task) read(s envs.Setup) error {
@@ -84,14 +84,14 @@ func (t *task) read(s envs.Setup) error {
 		}
 	}
 	if n := len(train.All); eval.Path == "" && held >= n {
-		held = max(1, n/5) // a small file keeps most of its problems to learn from
+		held = max(1, n/5) // keep most problems of a small file for training
 	}
 	b, err := bank.Divide(s.Seed, "problem", train, eval, nil, held, func(p Problem) string { return p.Text + "\x00" + p.Source })
-	t.problems = &sifted{b}
+	t.problems = &filtered{b}
 	return err
 }
 
-// checkSolutions refuses problems whose own solution fails their tests.
+// checkSolutions refuses problems whose reference solution fails their tests.
 func (t *task) checkSolutions(ctx context.Context, all []Problem) error {
 	var bad []string
 	for i := range all {
@@ -99,15 +99,15 @@ func (t *task) checkSolutions(ctx context.Context, all []Problem) error {
 		if p.Solution == "" {
 			continue
 		}
-		v, err := t.judge.Run(ctx, p, p.complete(p.Solution), slices.Concat(p.Tests, p.Hidden))
+		v, err := t.grader.Run(ctx, p, p.complete(p.Solution), slices.Concat(p.Tests, p.Hidden))
 		if err != nil {
 			return err
 		}
 		if v.Class == Sandbox {
-			return fmt.Errorf("%s: running the problem's own solution: %s", p.Place, v.Message)
+			return fmt.Errorf("%s: running the reference solution: %s", p.Place, v.Message)
 		}
 		if v.Class != Pass {
-			bad = append(bad, fmt.Sprintf("%s: problem %s: its own solution does not pass its tests (%s: %s)", p.Place, words.Quote(p.Name), v.Class, v.Message))
+			bad = append(bad, fmt.Sprintf("%s: problem %s: the reference solution fails its tests (%s: %s)", p.Place, words.Quote(p.Name), v.Class, v.Message))
 		}
 	}
 	if bad == nil {
@@ -115,14 +115,14 @@ func (t *task) checkSolutions(ctx context.Context, all []Problem) error {
 	}
 	more := ""
 	if len(bad) > 1 {
-		more = fmt.Sprintf("; and so %d others", len(bad)-1)
+		more = fmt.Sprintf(", and %d more", len(bad)-1)
 	}
-	return fmt.Errorf("%s%s: mend them, or use --check-solutions=false", bad[0], more)
+	return fmt.Errorf("%s%s; fix them or pass --check-solutions=false", bad[0], more)
 }
 
-// FilterPrompts implements envs.PromptFilter, where problems are read from files.
+// FilterPrompts implements envs.PromptFilter for problems from files.
 func (t *task) FilterPrompts(keep func(envs.Env) (bool, error)) (dropped int, err error) {
-	b, ok := t.problems.(*sifted)
+	b, ok := t.problems.(*filtered)
 	if !ok {
 		return 0, nil
 	}
@@ -141,16 +141,16 @@ func (t *task) Episode(part envs.Part, index int) (envs.Env, error) {
 func (t *task) episode(part envs.Part, p Problem) envs.Env {
 	e := &episode{task: t, problem: p, part: part}
 	if p.Solution != "" {
-		return worked{e}
+		return demonstrated{e}
 	}
 	return e
 }
 
-// worked is an episode whose problem has a solution.
-type worked struct{ *episode }
+// demonstrated is an episode whose problem has a solution.
+type demonstrated struct{ *episode }
 
-// Solution implements envs.Worked.
-func (e worked) Solution() string {
+// Solution implements envs.Demonstrator.
+func (e demonstrated) Solution() string {
 	solution := cmp.Or(e.problem.Imitated, e.problem.Solution)
 	if e.short && e.asText {
 		return solution
@@ -173,8 +173,7 @@ func (e *episode) Reset(context.Context) (envs.Observation, error) {
 	return e.show(&e.problem), nil
 }
 
-// tests are those that a turn is judged by: what is learnt from sees the first of them, what is evaluated all, the hidden
-// ones too.
+// tests are the tests of a turn: the first ones for training, all including the hidden ones for evaluation.
 func (e *episode) tests() []Test {
 	if e.part == envs.Eval {
 		return slices.Concat(e.problem.Tests, e.problem.Hidden)
@@ -185,18 +184,16 @@ func (e *episode) tests() []Test {
 	return e.problem.Tests
 }
 
-// Step takes a program, or one more try at it.
-//
-// A program is paid by
+// Step takes a program, or another attempt. The reward is
 //
 //	reward_scale · (base_reward_weight · passed/total + perfect_reward_weight · perfect_bonus · [all passed]
 //	                + time_bonus · [all passed] · max(0, 1 − CPU seconds / timeout))
 //
-// Where the sandbox failed the error is envs.ErrUnjudged. A try that fails before the last is answered with what went wrong and
-// pays nothing.
+// If the sandbox failed, the error is envs.ErrNotScored. A failed attempt before the last gets the error message as a
+// reply, and reward 0.
 func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
-		return envs.Step{}, errors.New("the problem has been solved or given up: Reset starts it over")
+		return envs.Step{}, errors.New("the episode has ended; call Reset")
 	}
 	step := envs.Step{Keep: len(a.Text), Reward: math.NaN()}
 	if a.Stop == envs.StopCancelled {
@@ -212,7 +209,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	}
 	answer, formatted := Extract(text, e.options.Language, e.options.Reasoning)
 	program := e.problem.program(answer, fenced(text))
-	v, err := e.judge.Run(ctx, &e.problem, program, e.tests())
+	v, err := e.grader.Run(ctx, &e.problem, program, e.tests())
 	if err != nil {
 		return envs.Step{}, err
 	}
@@ -235,17 +232,17 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 		Correct: v.Class == Pass, FormatOK: formatted, FoundBy: string(v.Class), Answer: answer, Truth: e.problem.Solution, Kind: e.problem.Kind,
 		Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Program: program},
 	}
-	step.Reward = e.options.pay(v)
+	step.Reward = e.options.reward(v)
 	return step, nil
 }
 
-// program is the whole program of an answer. One between fences may have the beginning itself.
+// program builds the full program from an answer. A fenced block may repeat the prefix.
 func (p *Problem) program(answer string, fenced bool) string {
 	if strings.TrimSpace(answer) == "" {
 		return ""
 	}
 	if fenced && p.Prefix != "" && strings.Contains(answer, "def "+p.Entry) {
-		if strings.HasSuffix(p.Prefix, " ") { // of a function that is not begun: the answer has all of it
+		if strings.HasSuffix(p.Prefix, " ") { // the function header is incomplete, so the answer replaces it
 			return answer
 		}
 		return p.complete("    pass\n\n" + answer)
@@ -253,8 +250,8 @@ func (p *Problem) program(answer string, fenced bool) string {
 	return p.complete(answer)
 }
 
-// pay is what a program earns.
-func (o *options) pay(v Verdict) float64 {
+// reward is the reward of a verdict.
+func (o *options) reward(v Verdict) float64 {
 	total := o.BaseWeight * float64(v.Passed()) / float64(max(1, v.Total))
 	if v.Class == Pass {
 		total += o.PerfectWeight*o.PerfectBonus + o.TimeBonus*timeShare(v.CPU, o.Timeout)
@@ -262,10 +259,10 @@ func (o *options) pay(v Verdict) float64 {
 	return o.Scale * total
 }
 
-// timeShare is the share of its processor time that a program left.
+// timeShare is the unused fraction of the time limit.
 func timeShare(used, limit float64) float64 { return math.Max(0, 1-used/limit) }
 
-// feedback is what a model is told after a try that failed. What was expected stays a secret.
+// feedback is the reply to a failed attempt. It never reveals expected results.
 func feedback(v Verdict, short bool) string {
 	if short {
 		return string(v.Class)

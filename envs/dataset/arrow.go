@@ -14,7 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// readArrow reads a file of Arrow's streaming format, in which the save_to_disk of Hugging Face's datasets writes.
+// readArrow reads Arrow's streaming format, as written by save_to_disk of Hugging Face's datasets.
 func readArrow(path string, want *wanted, each func(Record) error) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -28,8 +28,8 @@ func readArrow(path string, want *wanted, each func(Record) error) error {
 	return readArrowFrom(f, info.Size(), path, want, each)
 }
 
-// errDamaged says that a file's bytes are no Arrow.
-var errDamaged = errors.New("not a stream of Arrow, or a damaged one")
+// errDamaged means that a file's bytes are not valid Arrow.
+var errDamaged = errors.New("not an Arrow stream, or damaged")
 
 func readArrowFrom(in io.Reader, size int64, path string, want *wanted, each func(Record) error) error {
 	row := 0
@@ -67,7 +67,7 @@ func readArrowFrom(in io.Reader, size int64, path string, want *wanted, each fun
 	}
 }
 
-// arrowColumn is a column of a batch that is wanted.
+// arrowColumn is a wanted column of a batch.
 type arrowColumn struct {
 	name   string
 	values arrow.Array
@@ -79,7 +79,7 @@ func arrowColumns(batch arrow.RecordBatch, path string, want *wanted) ([]arrowCo
 	var present []string
 	for i, field := range batch.Schema().Fields() {
 		if slices.Contains(present, field.Name) {
-			return nil, fmt.Errorf("%s: the column %q comes twice", path, field.Name)
+			return nil, fmt.Errorf("%s: column %q occurs twice", path, field.Name)
 		}
 		present = append(present, field.Name)
 		if want.has([]byte(field.Name)) {
@@ -119,19 +119,19 @@ func arrowError(err error) error {
 	return fmt.Errorf("%w (%.200s)", errDamaged, strings.Join(strings.Fields(err.Error()), " "))
 }
 
-// bounded gives no more memory at once than a batch can need.
+// bounded refuses allocations larger than a batch can need.
 type bounded struct{ memory.Allocator }
 
 func (b bounded) Allocate(size int) []byte {
 	if size < 0 || size > math.MaxInt32 {
-		panic(fmt.Sprintf("it asks for %d bytes at once", size))
+		panic(fmt.Sprintf("allocation of %d bytes", size))
 	}
 	return b.Allocator.Allocate(size)
 }
 
 func (b bounded) Reallocate(size int, old []byte) []byte {
 	if size < 0 || size > math.MaxInt32 {
-		panic(fmt.Sprintf("it asks for %d bytes at once", size))
+		panic(fmt.Sprintf("allocation of %d bytes", size))
 	}
 	return b.Allocator.Reallocate(size, old)
 }

@@ -8,19 +8,19 @@ import (
 	"io"
 )
 
-// The library believes what the messages of a stream say of themselves: a wrong length asks for memory that no machine
-// has, which ends the process. So each message is looked through before the library gets it.
+// The Arrow library trusts the lengths in a stream's messages: a wrong one can exhaust memory and kill the process. So each
+// message is checked before the library reads it.
 
 const (
 	maxArrowHeader = 64 << 20
 	maxArrowBatch  = 1 << 31
-	continuation   = 0xffffffff // stands before the length of a message's header
+	continuation   = 0xffffffff // precedes the length of a message header
 )
 
-// checkedArrow passes a stream on, message by message.
+// checkedArrow passes a stream on, one checked message at a time.
 type checkedArrow struct {
 	in   io.Reader
-	left int64 // bytes of in
+	left int64 // remaining bytes of in
 	now  io.Reader
 }
 
@@ -39,23 +39,23 @@ func (c *checkedArrow) Read(p []byte) (int, error) {
 	}
 }
 
-// next reads the header of a message and checks it.
+// next reads and checks a message header.
 func (c *checkedArrow) next() error {
 	var begin [8]byte
 	if _, err := io.ReadFull(c.in, begin[:]); err != nil {
-		return io.EOF // of a stream without its end, too
+		return io.EOF // also for a stream without an end marker
 	}
 	size := int64(binary.LittleEndian.Uint32(begin[4:]))
 	c.left -= 8
 	if binary.LittleEndian.Uint32(begin[:]) != continuation {
-		return errors.New("a message does not begin with its mark")
+		return errors.New("a message has no start marker")
 	}
 	if size == 0 {
 		c.now = bytes.NewReader(begin[:])
 		return nil
 	}
 	if size > min(c.left, maxArrowHeader) {
-		return fmt.Errorf("a message's header of %d bytes is longer than what there is", size)
+		return fmt.Errorf("a message header of %d bytes exceeds the file", size)
 	}
 	header := make([]byte, size)
 	if _, err := io.ReadFull(c.in, header); err != nil {
@@ -67,19 +67,19 @@ func (c *checkedArrow) next() error {
 		return err
 	}
 	if body < 0 || body > min(c.left, maxArrowBatch) {
-		return fmt.Errorf("a message's %d bytes are more than there are", body)
+		return fmt.Errorf("a message of %d bytes exceeds the file", body)
 	}
 	c.left -= body
 	c.now = io.MultiReader(bytes.NewReader(begin[:]), bytes.NewReader(header), io.LimitReader(c.in, body))
 	return nil
 }
 
-// checkMessage checks a message's header and returns the length of what follows it. The numbers of fields are those
-// of Arrow's Message.fbs and Schema.fbs.
+// checkMessage checks a message header and returns the length of its body. Field numbers are those of Arrow's Message.fbs
+// and Schema.fbs.
 func checkMessage(header []byte) (body int64, err error) {
 	defer func() {
 		if failure := recover(); failure != nil {
-			err = fmt.Errorf("a message's header leads out of itself: %v", failure)
+			err = fmt.Errorf("a message header points outside itself: %v", failure)
 		}
 	}()
 	b := flat(header)
@@ -93,7 +93,7 @@ func checkMessage(header []byte) (body int64, err error) {
 	}
 	at := message.field(2)
 	if at == 0 {
-		return 0, errors.New("a message without content")
+		return 0, errors.New("an empty message")
 	}
 	message.pairs(4)
 	content := b.table(at)
@@ -110,13 +110,13 @@ func checkMessage(header []byte) (body int64, err error) {
 	case 3:
 		return body, content.batch(body)
 	}
-	return 0, fmt.Errorf("a message of the kind %d", kind)
+	return 0, fmt.Errorf("a message of unknown kind %d", kind)
 }
 
-// flat is a FlatBuffer; reading outside of it panics.
+// flat is a FlatBuffer; reading outside it panics.
 type flat []byte
 
-// flatTable is a table in it.
+// flatTable is a table in a FlatBuffer.
 type flatTable struct {
 	flat
 	at, fieldsAt int
@@ -124,7 +124,7 @@ type flatTable struct {
 
 func (b flat) u32(at int) int { return int(binary.LittleEndian.Uint32(b[at:])) }
 
-// table is what the offset at a place leads to.
+// table follows the offset at a position.
 func (b flat) table(at int) flatTable {
 	at += b.u32(at)
 	fields := at - int(int32(b.u32(at)))
@@ -132,7 +132,7 @@ func (b flat) table(at int) flatTable {
 	return flatTable{b, at, fields}
 }
 
-// field is where field n of the table lies, 0 where it is absent.
+// field is the position of field n of the table, 0 if it is absent.
 func (t flatTable) field(n int) int {
 	slot := 4 + 2*n
 	if slot >= int(binary.LittleEndian.Uint16(t.flat[t.fieldsAt:])) {
@@ -146,7 +146,7 @@ func (t flatTable) field(n int) int {
 	return t.at + offset
 }
 
-// vector is where the elements of field n begin, and how many there are; they lie inside.
+// vector is the position of the elements of field n, and their number; they are within bounds.
 func (t flatTable) vector(n, size int) (from, count int) {
 	at := t.field(n)
 	if at == 0 {
@@ -158,7 +158,7 @@ func (t flatTable) vector(n, size int) (from, count int) {
 	return at + 4, count
 }
 
-// pairs looks through a list of keys and values.
+// pairs checks a list of keys and values.
 func (t flatTable) pairs(n int) {
 	from, count := t.vector(n, 4)
 	for i := range count {
@@ -173,10 +173,10 @@ const (
 	timestampType = 10
 )
 
-// fields looks through a schema's fields, or a field's children.
+// fields checks a schema's fields, or a field's children.
 func (t flatTable) fields(n, depth int) error {
 	if depth > maxDepth {
-		return fmt.Errorf("its columns are more than %d levels deep", maxDepth)
+		return fmt.Errorf("columns are nested deeper than %d", maxDepth)
 	}
 	from, count := t.vector(n, 4)
 	for i := range count {
@@ -190,9 +190,9 @@ func (t flatTable) fields(n, depth int) error {
 		at := field.field(3)
 		switch {
 		case at == 0:
-			return errors.New("a column without a type")
+			return errors.New("a column has no type")
 		case kind == unionType:
-			return errors.New("columns of Arrow's type union are not read: leave the column out")
+			return errors.New("Arrow unions are not supported; remove the column")
 		case kind == timestampType:
 			t.flat.table(at).vector(1, 1)
 		default:
@@ -205,26 +205,26 @@ func (t flatTable) fields(n, depth int) error {
 	return nil
 }
 
-// batch looks through a batch of rows whose values take so many bytes.
+// batch checks a batch of rows whose values take body bytes.
 func (t flatTable) batch(body int64) error {
 	if at := t.field(0); at != 0 {
-		// No column takes less than a bit for a value, but those of nothing but null.
+		// A value takes at least a bit, except in all-null columns.
 		if rows := int64(binary.LittleEndian.Uint64(t.flat[at:])); rows < 0 || rows > 8*body+1024 {
-			return fmt.Errorf("a batch of %d rows in %d bytes", rows, body)
+			return fmt.Errorf("a batch claims %d rows in %d bytes", rows, body)
 		}
 	}
 	from, count := t.vector(1, 16)
 	for i := range count {
 		length, nulls := binary.LittleEndian.Uint64(t.flat[from+16*i:]), binary.LittleEndian.Uint64(t.flat[from+16*i+8:])
 		if length > uint64(8*body+1024) || nulls > length {
-			return fmt.Errorf("a column of %d values in %d bytes", length, body)
+			return fmt.Errorf("a column claims %d values in %d bytes", length, body)
 		}
 	}
 	from, count = t.vector(2, 16)
 	for i := range count {
 		offset, length := int64(binary.LittleEndian.Uint64(t.flat[from+16*i:])), int64(binary.LittleEndian.Uint64(t.flat[from+16*i+8:]))
 		if offset < 0 || length < 0 || offset > body || length > body-offset {
-			return errors.New("values leave their batch")
+			return errors.New("values lie outside their batch")
 		}
 	}
 	t.vector(4, 8)

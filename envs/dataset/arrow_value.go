@@ -15,11 +15,11 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// arrowValue is element i of a column as a value of a Record.
+// arrowValue converts element i of a column to a Record value.
 func arrowValue(values arrow.Array, i, depth int) (value any, err error) {
 	defer undamaged(&err)
 	if depth > maxDepth {
-		return nil, fmt.Errorf("arrays and objects are more than %d levels deep", maxDepth)
+		return nil, fmt.Errorf("arrays and objects are nested deeper than %d", maxDepth)
 	}
 	if values.IsNull(i) {
 		return nil, nil
@@ -65,7 +65,7 @@ func arrowValue(values arrow.Array, i, depth int) (value any, err error) {
 
 func arrowText(text string) (any, error) {
 	if !utf8.ValidString(text) {
-		return nil, fmt.Errorf("invalid UTF-8 in %s: write the file with UTF-8 text", words.Quote(text))
+		return nil, fmt.Errorf("invalid UTF-8 in %s; save the file as UTF-8", words.Quote(text))
 	}
 	return strings.Clone(text), nil
 }
@@ -96,10 +96,10 @@ func arrowMap(v *array.Map, i, depth int) (any, error) {
 		}
 		name, ok := key.(string)
 		if !ok {
-			return nil, fmt.Errorf("a map's key is %s, want text", Kind(key))
+			return nil, fmt.Errorf("a map key is %s, want text", Kind(key))
 		}
 		if _, twice := out.Get(name); twice {
-			return nil, fmt.Errorf("key %s occurs twice in a map", words.Quote(name))
+			return nil, fmt.Errorf("duplicate map key %s", words.Quote(name))
 		}
 		value, err := arrowValue(v.Items(), int(j), depth+1)
 		if err != nil {
@@ -110,7 +110,7 @@ func arrowMap(v *array.Map, i, depth int) (any, error) {
 	return out, nil
 }
 
-// arrowScalar is a number or a time.
+// arrowScalar converts a number or time.
 func arrowScalar(values arrow.Array, i int) (any, error) {
 	switch v := values.(type) {
 	case *array.Int8:
@@ -150,5 +150,5 @@ func arrowScalar(values arrow.Array, i int) (any, error) {
 		}
 		return v.Value(i).ToTime(kind.Unit).UTC().Format(layout), nil
 	}
-	return nil, fmt.Errorf("columns of Arrow's type %s are not read: leave the column out", values.DataType())
+	return nil, fmt.Errorf("Arrow type %s is not supported; remove the column", values.DataType())
 }

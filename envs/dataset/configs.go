@@ -16,22 +16,21 @@ import (
 	"github.com/rltrain/rltrain/internal/yamldepth"
 )
 
-// configuration is one configuration of a data set.
+// configuration is a configuration of a data set.
 type configuration struct {
 	name      string
 	isDefault bool
 	dir       string
-	files     []patterns // nil: by the names in dir
+	files     []patterns // nil: by the file names in dir
 }
 
-// patterns are the files of one split.
+// patterns are the file patterns of a split.
 type patterns struct {
 	split string
 	paths []string
 }
 
-// readConfigs reads "configs" in the YAML between the lines of dashes at the
-// start of a README.md; none where there is no such head.
+// readConfigs reads "configs" in the YAML header of a README.md; nil if there is no header.
 func readConfigs(readme []byte) ([]configuration, error) {
 	head, err := configsOf(readme)
 	if err != nil {
@@ -50,7 +49,7 @@ func readConfigs(readme []byte) ([]configuration, error) {
 	}
 	if err := yaml.Unmarshal([]byte(head), &card); err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
-		return nil, fmt.Errorf("README.md: the head is not valid YAML: %s", first)
+		return nil, fmt.Errorf("README.md: the header is not valid YAML: %s", first)
 	}
 	var configs []configuration
 	for _, c := range card.Configs {
@@ -63,12 +62,11 @@ func readConfigs(readme []byte) ([]configuration, error) {
 	return configs, nil
 }
 
-// maxConfigs bounds the YAML of configurations, and maxBrackets how deep its
-// brackets go: the parser's time grows with their square.
+// maxConfigs bounds the size of the configurations' YAML, and maxBrackets its nesting: the parser's time is quadratic.
 const maxConfigs, maxBrackets = 1 << 20, 8
 
-// configsOf cuts the key "configs" out of the YAML at the start of a README.md:
-// data sets describe their columns there too, at length.
+// configsOf extracts the key "configs" from the YAML header of a README.md. The header may also describe every column, at
+// length.
 func configsOf(readme []byte) (string, error) {
 	text := strings.ReplaceAll(string(bytes.TrimPrefix(readme, []byte("\ufeff"))), "\r\n", "\n")
 	head, found := strings.CutPrefix(text, "---\n")
@@ -89,7 +87,7 @@ func configsOf(readme []byte) (string, error) {
 		}
 	}
 	if cut.Len() > maxConfigs {
-		return "", fmt.Errorf("its configurations take %d bytes, more than %d", cut.Len(), maxConfigs)
+		return "", fmt.Errorf("the configurations have %d bytes, maximum %d", cut.Len(), maxConfigs)
 	}
 	depth := 0
 	for _, t := range lexer.Tokenize(cut.String()) {
@@ -99,10 +97,10 @@ func configsOf(readme []byte) (string, error) {
 		case token.SequenceEndType, token.MappingEndType:
 			depth--
 		case token.AnchorType, token.AliasType:
-			return "", fmt.Errorf("its configurations hold the YAML anchor or alias %s, which is not read: quote patterns", words.Quote(t.Value))
+			return "", fmt.Errorf("YAML anchor or alias %s is not supported in configurations; quote the pattern", words.Quote(t.Value))
 		}
 		if depth > maxBrackets {
-			return "", fmt.Errorf("its configurations are nested more than %d deep", maxBrackets)
+			return "", fmt.Errorf("the configurations are nested deeper than %d", maxBrackets)
 		}
 	}
 	return cut.String(), nil
@@ -161,13 +159,12 @@ func pickConfig(configs []configuration, name string) (configuration, error) {
 		names = append(names, c.name)
 	}
 	if name == "" {
-		return configuration{}, fmt.Errorf("the data set has several configurations: name one of %s", words.List(names))
+		return configuration{}, fmt.Errorf("the data set has several configurations; choose one with --dataset-config: %s", words.List(names))
 	}
-	return configuration{}, fmt.Errorf("the data set has no configuration %s; it has %s", words.Quote(name), words.List(names))
+	return configuration{}, fmt.Errorf("the data set has no configuration %s; choose from %s", words.Quote(name), words.List(names))
 }
 
-// parts finds the files of the patterns of the splits, of all with none; each
-// has to have some.
+// parts finds the files of the given splits, or of all splits. Each split must have files.
 func (c configuration) parts(names, splits []string) ([]Part, error) {
 	var parts []Part
 	for _, p := range c.files {
@@ -190,7 +187,7 @@ func (c configuration) parts(names, splits []string) ([]Part, error) {
 				}
 			}
 			if !found {
-				return nil, fmt.Errorf("README.md names the files %s for the split %s%s: there are none", words.Quote(glob), words.Quote(p.split), ofConfig(c.name))
+				return nil, fmt.Errorf("no files match %s, which README.md names for split %s%s", words.Quote(glob), words.Quote(p.split), ofConfig(c.name))
 			}
 		}
 		parts = append(parts, part)
@@ -205,11 +202,10 @@ func ofConfig(name string) string {
 	return " of the configuration " + words.Quote(name)
 }
 
-// characters is a set of them in a pattern of paths.
+// characters is a character class in a path pattern.
 var characters = regexp.MustCompile(`^\[[^\]\[\\^!]+\]`)
 
-// globOf compiles a pattern of paths: * and ? stay within one name, ** does
-// not, [ab] and [0-9] are one of these characters.
+// globOf compiles a path pattern: * and ? match within a name, ** across names, [ab] and [0-9] one of these characters.
 func globOf(glob string) (*regexp.Regexp, error) {
 	var out strings.Builder
 	out.WriteString("^")
@@ -240,7 +236,7 @@ func globOf(glob string) (*regexp.Regexp, error) {
 	}
 	match, err := regexp.Compile(out.String() + "$")
 	if err != nil {
-		return nil, fmt.Errorf("README.md: pattern of files %s: %w", words.Quote(glob), err)
+		return nil, fmt.Errorf("README.md: file pattern %s: %w", words.Quote(glob), err)
 	}
 	return match, nil
 }

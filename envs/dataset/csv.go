@@ -14,12 +14,12 @@ import (
 func readCSV(in io.Reader, path string, want *wanted, each func(Record) error) error {
 	src := newSource(in, path)
 	r := csv.NewReader(bufio.NewReaderSize(src, 64<<10))
-	r.FieldsPerRecord = -1 // counted here, to say which columns were expected
+	r.FieldsPerRecord = -1 // checked here, to name the expected columns
 	r.ReuseRecord = true
 
 	first, err := r.Read()
 	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: the file is empty: want a header row%s", path, want.columns())
+		return fmt.Errorf("%s: the file is empty; want a header row%s", path, want.columns())
 	}
 	if err != nil {
 		return csvError(src, path, err)
@@ -52,7 +52,7 @@ func readCSV(in io.Reader, path string, want *wanted, each func(Record) error) e
 	}
 }
 
-// chooseColumns copies the header and finds the wanted columns in it.
+// chooseColumns copies the header and finds the wanted columns.
 func chooseColumns(where place, first []string, want *wanted) (header []string, chosen []int, err error) {
 	columns := Object{}
 	for i, name := range first {
@@ -61,7 +61,7 @@ func chooseColumns(where place, first []string, want *wanted) (header []string, 
 			continue
 		}
 		if _, twice := columns.Get(name); twice {
-			return nil, nil, fmt.Errorf("%s: column %s occurs twice in the header: rename one", where, words.Quote(name))
+			return nil, nil, fmt.Errorf("%s: column %s occurs twice in the header; rename one", where, words.Quote(name))
 		}
 		columns = append(columns, Field{Name: header[i]})
 		chosen = append(chosen, i)
@@ -70,12 +70,12 @@ func chooseColumns(where place, first []string, want *wanted) (header []string, 
 }
 
 func fieldCount(where place, got int, header []string) error {
-	return fmt.Errorf("%s: the record has %d fields, want %d (%s): add or remove a field, or put a field with a comma in quotes", where, got, len(header), words.List(header))
+	return fmt.Errorf("%s: the row has %d fields, want %d (%s); quote fields that contain commas", where, got, len(header), words.List(header))
 }
 
 func csvError(src *source, path string, err error) error {
 	if parse, ok := errors.AsType[*csv.ParseError](err); ok {
 		return src.first(parse.Line, fmt.Errorf("%s:%d:%d: invalid CSV: %w", path, parse.Line, parse.Column, parse.Err))
 	}
-	return err // the source's own, with its place
+	return err // the source's error names the place
 }

@@ -11,30 +11,28 @@ import (
 )
 
 const (
-	// maxDepth bounds arrays and objects inside each other, so that nothing
-	// that walks a value can be made to exhaust the stack.
+	// maxDepth bounds the nesting of arrays and objects, so that recursion cannot exhaust the stack.
 	maxDepth = 100
-	// smallObject is the number of keys up to which a repeated one is looked
-	// for one by one.
+	// smallObject is the number of keys up to which duplicates are found by linear search.
 	smallObject = 16
-	// maxNames bounds the names that a decoder shares among objects.
+	// maxNames bounds the field names shared among objects.
 	maxNames = 1024
 )
 
-// decoder turns valid JSON into values.
+// decoder decodes valid JSON.
 type decoder struct {
-	names map[string]string // one copy of each field name
-	seen  [][]byte          // keys of the object on top, for errors
+	names map[string]string // interned field names
+	seen  [][]byte          // keys of the top-level object, for errors
 }
 
-// object decodes the fields of value, valid JSON, that want names.
+// object decodes the wanted fields of value, which is valid JSON.
 func (d *decoder) object(where place, value []byte, want *wanted) (Object, error) {
 	if value[0] != '{' {
 		v, err := d.value(value, 0)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
-		return nil, fmt.Errorf("%s: %s, want an object%s", where, Kind(v), want.columns())
+		return nil, fmt.Errorf("%s: got %s, want an object%s", where, Kind(v), want.columns())
 	}
 	fields := make(Object, 0, 4)
 	d.seen = d.seen[:0]
@@ -59,7 +57,7 @@ func (d *decoder) object(where place, value []byte, want *wanted) (Object, error
 		fields = append(fields, Field{d.name(key), v})
 	}
 	if twice := repeated(d.seen); twice != nil {
-		return nil, fmt.Errorf("%s: key %s occurs twice: remove one", where, words.Quote(string(twice)))
+		return nil, fmt.Errorf("%s: key %s occurs twice; remove one", where, words.Quote(string(twice)))
 	}
 	if err := want.check(where, fields, d.keys); err != nil {
 		return nil, err
@@ -67,7 +65,7 @@ func (d *decoder) object(where place, value []byte, want *wanted) (Object, error
 	return fields, nil
 }
 
-// keys lists the keys of the last object in order.
+// keys returns the keys of the last object, in order.
 func (d *decoder) keys() []string {
 	var keys []string
 	for _, key := range d.seen {
@@ -90,8 +88,7 @@ func (d *decoder) name(key []byte) string {
 	return name
 }
 
-// value decodes one value that lies depth levels deep. Nothing it returns
-// shares memory with p.
+// value decodes a value at nesting depth. The result shares no memory with p.
 func (d *decoder) value(p []byte, depth int) (any, error) {
 	switch p[0] {
 	case 'n':
@@ -104,7 +101,7 @@ func (d *decoder) value(p []byte, depth int) (any, error) {
 		return stringOf(p)
 	case '{', '[':
 		if depth == maxDepth {
-			return nil, fmt.Errorf("arrays and objects are more than %d levels deep", maxDepth)
+			return nil, fmt.Errorf("arrays and objects are nested deeper than %d", maxDepth)
 		}
 		if p[0] == '{' {
 			return d.fields(p, depth+1)
@@ -134,7 +131,7 @@ func (d *decoder) fields(p []byte, depth int) (any, error) {
 		fields = append(fields, Field{d.name(key), v})
 	}
 	if twice := repeated(keys); twice != nil {
-		return nil, fmt.Errorf("key %s occurs twice: remove one", words.Quote(string(twice)))
+		return nil, fmt.Errorf("key %s occurs twice; remove one", words.Quote(string(twice)))
 	}
 	return fields, nil
 }
@@ -153,7 +150,7 @@ func (d *decoder) elements(p []byte, depth int) (any, error) {
 	return elements, nil
 }
 
-// repeated returns a key that occurs twice, or nil.
+// repeated returns a duplicate key, or nil.
 func repeated(keys [][]byte) []byte {
 	if len(keys) <= smallObject {
 		for i, key := range keys {
@@ -175,8 +172,7 @@ func repeated(keys [][]byte) []byte {
 	return nil
 }
 
-// numberOf keeps an integer exact. "-0" is a float: as an integer it would
-// lose its sign.
+// numberOf keeps integers exact. "-0" is a float, because an integer would lose the sign.
 func numberOf(text string) (any, error) {
 	if i, err := strconv.ParseInt(text, 10, 64); err == nil && text != "-0" {
 		return i, nil
@@ -185,7 +181,7 @@ func numberOf(text string) (any, error) {
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return nil, fmt.Errorf("the number %s is beyond the range of a float64", words.Quote(text))
+		return nil, fmt.Errorf("number %s is out of range for a float64", words.Quote(text))
 	}
 	return f, nil
 }
@@ -199,7 +195,7 @@ func digits(text string) bool {
 	return true
 }
 
-// nextMember skips to the next key of an object; nothing is left at its end.
+// nextMember skips to the next key of an object; the result is empty at its end.
 func nextMember(p []byte) []byte {
 	p = bytes.TrimLeft(p, " \t\r\n,")
 	if len(p) == 0 || p[0] == '}' {
@@ -208,7 +204,7 @@ func nextMember(p []byte) []byte {
 	return p
 }
 
-// cutValue splits p, which starts with a valid JSON value, behind that value.
+// cutValue splits p after the JSON value at its start.
 func cutValue(p []byte) (value, rest []byte) {
 	switch p[0] {
 	case '"':
@@ -236,7 +232,7 @@ func cutValue(p []byte) (value, rest []byte) {
 	return p, nil
 }
 
-// stringEnd returns the length of the string literal at the start of p.
+// stringEnd is the length of the string literal at the start of p.
 func stringEnd(p []byte) int {
 	for i := 1; i < len(p); i++ {
 		switch p[i] {
@@ -249,8 +245,7 @@ func stringEnd(p []byte) int {
 	return len(p)
 }
 
-// keyOf returns the decoded bytes of a string literal, without a copy where it
-// has no escapes.
+// keyOf returns the decoded bytes of a string literal, without a copy if it has no escapes.
 func keyOf(literal []byte) ([]byte, error) {
 	if bytes.IndexByte(literal, '\\') < 0 {
 		return literal[1 : len(literal)-1], nil
@@ -265,26 +260,26 @@ func stringOf(value []byte) (string, error) {
 		return string(inner), nil
 	}
 	if unpairedSurrogate(inner) {
-		return "", fmt.Errorf("unpaired surrogate escape in %s: write the character itself", words.Quote(string(value)))
+		return "", fmt.Errorf("unpaired surrogate escape in %s; write the character itself", words.Quote(string(value)))
 	}
 	var s string
 	err := json.Unmarshal(value, &s)
 	return s, err
 }
 
-// unpairedSurrogate reports whether the inside of a valid string literal has a
-// \u escape of half a character, which encoding/json would replace by U+FFFD.
+// unpairedSurrogate reports whether the content of a valid string literal has half a surrogate pair, which encoding/json
+// would replace by U+FFFD.
 func unpairedSurrogate(s []byte) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] != '\\' {
 			continue
 		}
-		i++ // at the character escaped
+		i++ // to the escaped character
 		if s[i] != 'u' {
 			continue
 		}
 		unit := codeUnit(s[i:])
-		i += 4 // at the last hexadecimal digit
+		i += 4 // to the last hexadecimal digit
 		if unit < 0xD800 || unit > 0xDFFF {
 			continue
 		}
@@ -299,14 +294,13 @@ func unpairedSurrogate(s []byte) bool {
 	return false
 }
 
-// codeUnit reads the four digits behind the u that s starts with.
+// codeUnit reads the four digits after the leading u.
 func codeUnit(s []byte) uint64 {
-	unit, _ := strconv.ParseUint(string(s[1:5]), 16, 16) // valid JSON: four digits
+	unit, _ := strconv.ParseUint(string(s[1:5]), 16, 16) // valid JSON has four digits
 	return unit
 }
 
-// Parse decodes one JSON value, such as a column holds as text. Its objects
-// keep their order, and it refuses what Records refuses.
+// Parse decodes a JSON value, for example from a text column. Objects keep their order. It refuses what Records refuses.
 func Parse(text string) (any, error) {
 	p := bytes.Trim([]byte(text), " \t\r\n")
 	if !json.Valid(p) {

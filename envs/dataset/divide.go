@@ -7,20 +7,19 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Divided is a data set in its two parts for training and validation.
+// Divided is a data set split into training and validation.
 type Divided struct {
 	Train, Validation iter.Seq2[Record, error]
-	// Given tells that the data set divides itself. Otherwise Validation is empty.
+	// Given means that the data set has its own validation split. Otherwise Validation is empty.
 	Given bool
 }
 
-// splitColumn is the column that divides a data set of one part.
+// splitColumn is the column that splits a data set without split files.
 const splitColumn = "split"
 
-// Divide divides a data set as it says itself: by its files, where some are for
-// validation; otherwise by the column "split", where its first row has train,
-// val, validation or test in it. Then each row has to have one of them. Rows for
-// testing are left out. The error is that of the first row.
+// Divide uses the data set's own splits: validation files if there are any, else the column "split" if its first row has
+// train, val, validation or test. Then every row must have one of them. Test rows are skipped. Errors are those of the
+// first row.
 func Divide(parts []Part) (Divided, error) {
 	files, err := FilesOf(parts, Train)
 	if err != nil {
@@ -44,16 +43,16 @@ func Divide(parts []Part) (Divided, error) {
 	return d, nil
 }
 
-// split is what the column of splits says of a record.
+// split returns the split column of a record.
 func (r Record) split() (string, error) {
 	value, _ := r.Fields.Get(splitColumn)
 	name, ok := value.(string)
 	if !ok {
-		return "", fmt.Errorf("%s: column %s: %s, want train, val, validation or test in every row", r.Place(), words.Quote(splitColumn), Kind(value))
+		return "", fmt.Errorf("%s: column %s: got %s, want train, val, validation or test", r.Place(), words.Quote(splitColumn), Kind(value))
 	}
 	part, err := partOf(name)
 	if err == nil && part == "" {
-		err = fmt.Errorf("it is empty: want train, val, validation or test in every row")
+		err = fmt.Errorf("empty; want train, val, validation or test in every row")
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: column %s: %w", r.Place(), words.Quote(splitColumn), err)
@@ -61,7 +60,7 @@ func (r Record) split() (string, error) {
 	return part, nil
 }
 
-// inSplit are the records of one split.
+// inSplit yields the records of one split.
 func inSplit(records iter.Seq2[Record, error], want string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for r, err := range records {

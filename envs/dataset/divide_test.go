@@ -45,9 +45,9 @@ func TestDivide(t *testing.T) {
 		{"none", map[string]string{"rows.jsonl": `{"id":"a"}` + "\n" + `{"id":"b"}`}, "", "a b", "", false},
 		{"another meaning", map[string]string{"rows.jsonl": `{"id":"a","split":"left"}` + "\n" + `{"id":"b","split":"train"}`}, "", "a b", "", false},
 		{"some rows only", map[string]string{"rows.jsonl": `{"id":"a","split":"train"}` + "\n" + `{"id":"b"}`}, "",
-			`error: DIR/rows.jsonl:2: column "split": null, want train, val, validation or test in every row`, `error: DIR/rows.jsonl:2: column "split": null, want train, val, validation or test in every row`, true},
+			`error: DIR/rows.jsonl:2: column "split": got null, want train, val, validation or test`, `error: DIR/rows.jsonl:2: column "split": got null, want train, val, validation or test`, true},
 		{"unknown split", map[string]string{"rows.jsonl": `{"id":"a","split":"train"}` + "\n" + `{"id":"b","split":"x"}`}, "",
-			`error: DIR/rows.jsonl:2: column "split": unknown split "x": want train, val, validation or test`, `error: DIR/rows.jsonl:2: column "split": unknown split "x": want train, val, validation or test`, true},
+			`error: DIR/rows.jsonl:2: column "split": unknown split "x"; want train, val, validation or test`, `error: DIR/rows.jsonl:2: column "split": unknown split "x"; want train, val, validation or test`, true},
 		{"test only", map[string]string{"train.jsonl": `{"id":"a"}`, "test.jsonl": `{"id":"b"}`}, "", "a", "", false},
 	}
 	for _, tt := range tests {

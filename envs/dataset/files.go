@@ -15,17 +15,14 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Part is one split of a data set: "train", "validation", "test" or what else
-// its makers call it, and its files in the order to read them.
+// Part is a split of a data set ("train", "validation", "test" or another name) and its files, in reading order.
 type Part struct {
 	Split string
 	Files []string
 }
 
-// Find returns the parts of a data set of the user's: one file (all of it
-// "train"), several files (divided by their names), or a folder, divided as
-// Choose does with README.md in it. config names one of several configurations
-// of a folder. The command knows the data sets of the Hub too.
+// Find returns the splits of a local data set: one file (all "train"), several files (split by name), or a folder, split by
+// Choose with its README.md. config names a configuration of a folder. Data sets of the hub are found elsewhere.
 func Find(config string, paths ...string) ([]Part, error) {
 	for _, p := range paths {
 		info, err := os.Stat(p)
@@ -36,12 +33,12 @@ func Find(config string, paths ...string) ([]Part, error) {
 			continue
 		}
 		if len(paths) > 1 {
-			return nil, fmt.Errorf("%s is a folder: name either one folder or files", p)
+			return nil, fmt.Errorf("%s is a folder; pass one folder or only files", p)
 		}
 		return findInFolder(config, p)
 	}
 	if config != "" {
-		return nil, fmt.Errorf("configuration %s of a data set: applies only to a folder", words.Quote(config))
+		return nil, fmt.Errorf("configuration %s: only folders and hub data sets have configurations", words.Quote(config))
 	}
 	if len(paths) == 1 {
 		return []Part{{"train", paths}}, nil
@@ -49,7 +46,7 @@ func Find(config string, paths ...string) ([]Part, error) {
 	parts := divide(paths, func(p string) string { return splitWord(filepath.Base(p)) })
 	for _, part := range parts {
 		if part.Split == "" && len(parts) > 1 {
-			return nil, fmt.Errorf("%s: its name has no split, the other files' have: put train, validation or test into it", part.Files[0])
+			return nil, fmt.Errorf("%s: the file name has no split but the others do; add train, validation or test to the name", part.Files[0])
 		}
 		if part.Split == "" {
 			return []Part{{"train", paths}}, nil
@@ -82,7 +79,7 @@ func findInFolder(config, dir string) ([]Part, error) {
 	return Under(dir, parts), nil
 }
 
-// Under is the parts with their files, named inside dir with slashes, as paths.
+// Under joins dir to the files of the splits.
 func Under(dir string, parts []Part) []Part {
 	var under []Part
 	for _, part := range parts {
@@ -95,24 +92,19 @@ func Under(dir string, parts []Part) []Part {
 	return under
 }
 
-// Choose divides the files of a folder or of a repository on the Hugging Face
-// hub, named by their paths inside it with slashes. The first rule that finds
-// files counts; they are those of the Hub:
+// Choose finds the splits of a folder or hub repository, given its files as paths with slashes. The first rule that finds
+// files applies; the rules are those of the Hub:
 //
-//  1. "configs" at the head of README.md: the files of the configuration of
-//     that name; of the default or only one if config is "".
-//  2. CONFIG/SPLIT/0000.parquet, as the Hub's own conversion names them.
+//  1. "configs" in the header of README.md: the files of configuration config; if config is "", of the default or only one.
+//  2. CONFIG/SPLIT/0000.parquet, as in the Hub's conversion to Parquet.
 //  3. data/SPLIT-00000-of-00001.*
-//  4. Folders, then files, with train, validation, test or their kin as a word
-//     in their names; the others are left out.
-//  5. Everything is "train".
+//  4. Folders, then files, with a word such as train, validation or test in their names; other files are skipped.
+//  5. All files are "train".
 //
-// From the fourth rule on only files of the commonest format count, of parquet,
-// jsonl, json and csv the first where two are equally common.
+// Rules 4 and 5 use only the most common format; ties are resolved in the order parquet, jsonl, json, csv.
 //
-// Splits that are called val, valid or dev become "validation", and so on, where
-// no other has that name. Only the parts of the splits are returned, and all with
-// none: the files of the others may be missing.
+// Splits named val, valid or dev become "validation", and so on, unless another split has that name. Only the requested
+// splits are returned, or all if splits is empty; files of other splits may be missing.
 func Choose(config string, names []string, readme []byte, splits ...string) ([]Part, error) {
 	parts, err := choose(config, names, readme, splits)
 	for i, part := range parts {
@@ -158,7 +150,7 @@ func choose(config string, names []string, readme []byte, splits []string) ([]Pa
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("no data files%s: want .parquet, .jsonl, .json or .csv", ofConfig(config))
+		return nil, fmt.Errorf("no data files%s; want .parquet, .jsonl, .json or .csv", ofConfig(config))
 	}
 	shard := func(name string) string {
 		if m := shards.FindStringSubmatch(name); m != nil {
@@ -179,7 +171,7 @@ func choose(config string, names []string, readme []byte, splits []string) ([]Pa
 	return []Part{{"train", names}}, nil
 }
 
-// FilesOf returns the files of one split; "val" means validation.
+// FilesOf returns the files of a split; "val" means validation.
 func FilesOf(parts []Part, split string) ([]string, error) {
 	var names []string
 	for _, part := range parts {
@@ -188,7 +180,7 @@ func FilesOf(parts []Part, split string) ([]string, error) {
 		}
 		names = append(names, part.Split)
 	}
-	return nil, fmt.Errorf("the data set has no split %s; it has %s", words.Quote(split), words.List(names))
+	return nil, fmt.Errorf("the data set has no split %s; choose from %s", words.Quote(split), words.List(names))
 }
 
 var (
@@ -196,7 +188,7 @@ var (
 	hubParquet = regexp.MustCompile(`^([^/]+)/([^/]+)/\d{4}\.parquet$`)
 )
 
-// hidden says whether a file is never data.
+// hidden reports whether a file is never data.
 func hidden(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		if strings.HasPrefix(part, ".") || strings.HasPrefix(part, "__") {
@@ -207,15 +199,14 @@ func hidden(name string) bool {
 	case "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json":
 		return true
 	}
-	// What the datasets library computed from a folder that it saved, it keeps there too.
+	// The datasets library keeps its caches in the same folder.
 	return strings.HasPrefix(path.Base(name), "cache-") && path.Ext(name) == ".arrow"
 }
 
-// Readable says whether a file of this name is in a format that Records reads.
+// Readable reports whether Records can read a file of this name.
 func Readable(name string) bool { return formatOf(filepath.ToSlash(name)) != "" }
 
-// formatOf returns the extension that says how a file is read, "" for a file
-// that Records cannot read.
+// formatOf returns the extension that decides the format, or "" for an unknown one.
 func formatOf(name string) string {
 	name, unpack := unpacker(name)
 	ext := strings.ToLower(path.Ext(name))
@@ -225,7 +216,7 @@ func formatOf(name string) string {
 	return ""
 }
 
-// commonest keeps the files of the format that most have.
+// commonest keeps the files of the most common format.
 func commonest(names []string) []string {
 	count := map[string]int{}
 	for _, name := range names {
@@ -245,8 +236,7 @@ func within(names []string, dir string) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, dir) })
 }
 
-// converted divides the files that the Hub made of a data set, nil if they are
-// not named so.
+// converted returns the splits of the Hub's Parquet conversion, or nil if the files are not named that way.
 func converted(config string, names []string) ([]Part, error) {
 	configs := map[string][]string{}
 	for _, name := range names {
@@ -271,8 +261,7 @@ func converted(config string, names []string) ([]Part, error) {
 	return divide(configs[chosen.name], func(name string) string { return path.Base(path.Dir(name)) }), nil
 }
 
-// divide groups names by what split says of them: train, validation, test, the
-// others in the order of their bytes.
+// divide groups names by their split: train, validation, test, then others in byte order.
 func divide(names []string, split func(string) string) []Part {
 	var parts []Part
 	for _, name := range names {
@@ -296,7 +285,7 @@ func divide(names []string, split func(string) string) []Part {
 	return parts
 }
 
-// named leaves out the files without a split.
+// named drops the files without a split.
 func named(parts []Part) []Part {
 	return slices.DeleteFunc(parts, func(p Part) bool { return p.Split == "" })
 }
@@ -311,7 +300,7 @@ var splitWords = []struct {
 	{"test", []string{"test", "testing", "eval", "evaluation"}},
 }
 
-// usualSplit is a split's usual name: validation for val, valid and dev.
+// usualSplit is the standard name of a split: validation for val, valid and dev.
 func usualSplit(name string) string {
 	for _, s := range splitWords {
 		if slices.Contains(s.words, strings.ToLower(name)) {
@@ -321,8 +310,7 @@ func usualSplit(name string) string {
 	return name
 }
 
-// splitWord returns the split whose word stands in one of the names, between
-// ends, dots, dashes, underscores, blanks and digits.
+// splitWord returns the split whose word is in one of the names, between ends, dots, dashes, underscores, spaces or digits.
 func splitWord(names ...string) string {
 	for _, s := range splitWords {
 		for _, name := range names {

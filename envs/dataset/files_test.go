@@ -26,28 +26,28 @@ func TestChoose(t *testing.T) {
 			[]Part{{"train", []string{"en-train-2/a/y.json"}}, {"test", []string{"test/x.json"}}}, ""},
 		{"commonest format", "", "", []string{"a.csv", "b.csv", "train.json", "dataset_info.json", "state.json", "x.arrow"}, []Part{{"train", []string{"a.csv", "b.csv"}}}, ""},
 		{"two as common", "", "", []string{"a.csv", "b.jsonl"}, []Part{{"train", []string{"b.jsonl"}}}, ""},
-		{"no data", "", "", []string{"README.md", "a.txt", "b.parquet.gz"}, nil, `no data files: want .parquet, .jsonl, .json or .csv`},
+		{"no data", "", "", []string{"README.md", "a.txt", "b.parquet.gz"}, nil, `no data files; want .parquet, .jsonl, .json or .csv`},
 		{"folder of a configuration", "en", "", []string{"en/a.csv", "de/a.csv", "end/a.csv"}, []Part{{"train", []string{"en/a.csv"}}}, ""},
-		{"no such folder", "fr", "", []string{"en/a.csv"}, nil, `no data files of the configuration "fr": want .parquet, .jsonl, .json or .csv`},
+		{"no such folder", "fr", "", []string{"en/a.csv"}, nil, `no data files of the configuration "fr"; want .parquet, .jsonl, .json or .csv`},
 
 		{"converted", "b", "", []string{"a/train/0000.parquet", "b/train_x/0001.parquet", "b/train_x/0000.parquet", "b/test/0000.parquet"},
 			[]Part{{"test", []string{"b/test/0000.parquet"}}, {"train_x", []string{"b/train_x/0000.parquet", "b/train_x/0001.parquet"}}}, ""},
 		{"converted, default", "", "", []string{"default/train/0000.parquet", "z/train/0000.parquet"}, []Part{{"train", []string{"default/train/0000.parquet"}}}, ""},
-		{"converted, several", "", "", []string{"a/train/0000.parquet", "b/train/0000.parquet"}, nil, `the data set has several configurations: name one of "a", "b"`},
-		{"converted, none such", "c", "", []string{"a/train/0000.parquet"}, nil, `the data set has no configuration "c"; it has "a"`},
+		{"converted, several", "", "", []string{"a/train/0000.parquet", "b/train/0000.parquet"}, nil, `the data set has several configurations; choose one with --dataset-config: "a", "b"`},
+		{"converted, none such", "c", "", []string{"a/train/0000.parquet"}, nil, `the data set has no configuration "c"; choose from "a"`},
 
 		{"README", "main", readme, []string{"main/train-b.txt", "main/train-a.txt", "main/b1.json", "main/b11.json", "main/a1.json", "main/x/train-c"},
 			[]Part{{"train", []string{"main/train-a.txt", "main/train-b.txt"}}, {"test", []string{"main/b1.json", "main/a1.json"}}}, ""},
 		{"README, any depth", "socratic", readme, []string{"s.csv", "a/b/s.csv", "as.csv"}, []Part{{"train", []string{"a/b/s.csv", "s.csv"}}}, ""},
 		{"README, folder", "dir", readme, []string{"more/test.csv", "more/train.csv", "train.csv"}, []Part{{"train", []string{"more/train.csv"}}, {"test", []string{"more/test.csv"}}}, ""},
-		{"README, which", "", readme, nil, nil, `the data set has several configurations: name one of "main", "socratic", "dir"`},
-		{"README, no files", "main", readme, []string{"main/train-a"}, nil, `README.md names the files "main/b[0-9].json" for the split "test" of the configuration "main": there are none`},
+		{"README, which", "", readme, nil, nil, `the data set has several configurations; choose one with --dataset-config: "main", "socratic", "dir"`},
+		{"README, no files", "main", readme, []string{"main/train-a"}, nil, `no files match "main/b[0-9].json", which README.md names for split "test" of the configuration "main"`},
 		{"README without configs", "", "---\nlicense: mit\n---\n", []string{"a.csv"}, []Part{{"train", []string{"a.csv"}}}, ""},
-		{"README that is not YAML", "", "---\nconfigs: [\n---\n", []string{"a.csv"}, nil, `README.md: the head is not valid YAML: [1:10] sequence end token ']' not found`},
-		{"README with broken YAML behind", "", strings.Replace(readme, "---\n# A", "dataset_info: [{\n---\n# A", 1), []string{"a.csv"}, nil, `the data set has several configurations: name one of "main", "socratic", "dir"`},
-		{"README with an alias", "", "---\nconfigs:\n- data_files: *.csv\n---\n", nil, nil, `README.md: its configurations hold the YAML anchor or alias "*", which is not read: quote patterns`},
-		{"README with deep YAML", "", "---\nconfigs: " + strings.Repeat("[", 1<<12) + "\n---\n", nil, nil, "README.md: its configurations are nested more than 8 deep"},
-		{"README with long YAML", "", "---\nconfigs:\n" + strings.Repeat("- data_dir: a\n", 1<<17) + "---\n", nil, nil, "README.md: its configurations take 1835016 bytes, more than 1048576"},
+		{"README that is not YAML", "", "---\nconfigs: [\n---\n", []string{"a.csv"}, nil, `README.md: the header is not valid YAML: [1:10] sequence end token ']' not found`},
+		{"README with broken YAML behind", "", strings.Replace(readme, "---\n# A", "dataset_info: [{\n---\n# A", 1), []string{"a.csv"}, nil, `the data set has several configurations; choose one with --dataset-config: "main", "socratic", "dir"`},
+		{"README with an alias", "", "---\nconfigs:\n- data_files: *.csv\n---\n", nil, nil, `README.md: YAML anchor or alias "*" is not supported in configurations; quote the pattern`},
+		{"README with deep YAML", "", "---\nconfigs: " + strings.Repeat("[", 1<<12) + "\n---\n", nil, nil, "README.md: the configurations are nested deeper than 8"},
+		{"README with long YAML", "", "---\nconfigs:\n" + strings.Repeat("- data_dir: a\n", 1<<17) + "---\n", nil, nil, "README.md: the configurations have 1835016 bytes, maximum 1048576"},
 		{"README with other paths", "", "---\nconfigs:\n- config_name: a\n  data_files: {train: x}\n---\n", nil, nil, `README.md: configuration "a": data_files: want a path, a list of paths, or a list of split and path`},
 	}
 	for _, tt := range tests {
@@ -86,11 +86,11 @@ func TestFind(t *testing.T) {
 		{"file", "", []string{in("sub/test.jsonl")}, []Part{{"train", []string{in("sub/test.jsonl")}}}, ""},
 		{"files of splits", "", []string{in("sub/test.jsonl"), in("sub/train.jsonl")}, []Part{{"train", []string{in("sub/train.jsonl")}}, {"test", []string{in("sub/test.jsonl")}}}, ""},
 		{"files", "", []string{in("plain.csv"), in("other.csv")}, []Part{{"train", []string{in("plain.csv"), in("other.csv")}}}, ""},
-		{"files, some of splits", "", []string{in("sub/train.jsonl"), in("other.csv")}, nil, "DIR/other.csv: its name has no split, the other files' have: put train, validation or test into it"},
-		{"folder and file", "", []string{in("sub"), in("other.csv")}, nil, "DIR/sub is a folder: name either one folder or files"},
+		{"files, some of splits", "", []string{in("sub/train.jsonl"), in("other.csv")}, nil, "DIR/other.csv: the file name has no split but the others do; add train, validation or test to the name"},
+		{"folder and file", "", []string{in("sub"), in("other.csv")}, nil, "DIR/sub is a folder; pass one folder or only files"},
 		{"missing", "", []string{in("none")}, nil, "reading data set: stat DIR/none: no such file or directory"},
-		{"configuration of a file", "a", []string{in("other.csv")}, nil, `configuration "a" of a data set: applies only to a folder`},
-		{"configuration of a folder", "a", []string{in("sub")}, nil, `DIR/sub: no data files of the configuration "a": want .parquet, .jsonl, .json or .csv`},
+		{"configuration of a file", "a", []string{in("other.csv")}, nil, `configuration "a": only folders and hub data sets have configurations`},
+		{"configuration of a folder", "a", []string{in("sub")}, nil, `DIR/sub: no data files of the configuration "a"; want .parquet, .jsonl, .json or .csv`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestFilesOf(t *testing.T) {
 	if got, err := FilesOf(parts, Val); err != nil || !cmp.Equal(got, []string{"b"}) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if _, err := FilesOf(parts, "test"); text(err) != `the data set has no split "test"; it has "train", "validation"` {
+	if _, err := FilesOf(parts, "test"); text(err) != `the data set has no split "test"; choose from "train", "validation"` {
 		t.Error(err)
 	}
 }
@@ -122,7 +122,7 @@ func TestChooseSplits(t *testing.T) {
 		t.Error(err, diff)
 	}
 	_, err = Choose("", []string{"a.csv"}, readme, "test")
-	if want := `README.md names the files "b.csv" for the split "test": there are none`; text(err) != want {
+	if want := `no files match "b.csv", which README.md names for split "test"`; text(err) != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	_, err = Choose("", []string{"a.csv"}, readme, "dev")

@@ -25,9 +25,9 @@ func readJSONLines(in io.Reader, path string, want *wanted, each func(Record) er
 		where := place{path: path, line: n}
 		if !json.Valid(line) {
 			var value json.RawMessage
-			err := json.Unmarshal(line, &value) // says what is wrong
+			err := json.Unmarshal(line, &value) // for its error
 			if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-				// Leading blanks were trimmed; they count in the column.
+				// The column counts the trimmed leading spaces.
 				blank := len(lines.Bytes()) - len(bytes.TrimLeft(lines.Bytes(), " \t\r"))
 				where.column = blank + int(syntax.Offset)
 			}
@@ -45,7 +45,7 @@ func readJSONLines(in io.Reader, path string, want *wanted, each func(Record) er
 		return err
 	}
 	if src.offset == 0 {
-		return fmt.Errorf("%s: the file is empty: want one JSON object a line", path)
+		return fmt.Errorf("%s: the file is empty; want one JSON object per line", path)
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func readJSON(in io.Reader, path string, want *wanted, each func(Record) error) 
 	f.dec = json.NewDecoder(io.TeeReader(buffered, &f.index))
 	switch {
 	case errors.Is(err, io.EOF):
-		return fmt.Errorf("%s: the file is empty: want an array of objects", path)
+		return fmt.Errorf("%s: the file is empty; want an array of objects", path)
 	case first == '{':
 		return f.objects()
 	case first != '[':
@@ -82,8 +82,7 @@ func readJSON(in io.Reader, path string, want *wanted, each func(Record) error) 
 	return f.array()
 }
 
-// firstByte returns the first byte that is not white space, if it comes early,
-// without consuming anything.
+// firstByte peeks at the first byte that is not white space, if it is within the buffer.
 func firstByte(r *bufio.Reader) (byte, error) {
 	for n := 1; ; n++ {
 		head, err := r.Peek(n)
@@ -112,7 +111,7 @@ func (f *jsonFile) array() error {
 		return f.fail(err, "array")
 	}
 	if f.dec.More() {
-		return f.fail(errors.New("data after the array"), "array")
+		return f.fail(errors.New("trailing data after the array"), "array")
 	}
 	if _, err := f.dec.Token(); !errors.Is(err, io.EOF) {
 		return f.fail(err, "array")
@@ -120,7 +119,7 @@ func (f *jsonFile) array() error {
 	return nil
 }
 
-// objects reads objects one after the other, as JSON Lines has them.
+// objects reads objects one after the other, as in JSON Lines.
 func (f *jsonFile) objects() error {
 	for {
 		err := f.next("object")
@@ -133,7 +132,7 @@ func (f *jsonFile) objects() error {
 	}
 }
 
-// next reads one object; io.EOF as it is where no more follows.
+// next reads an object; io.EOF, unwrapped, if there are no more.
 func (f *jsonFile) next(what string) error {
 	f.src.mark()
 	switch err := f.dec.Decode(&f.value); {
@@ -150,30 +149,30 @@ func (f *jsonFile) next(what string) error {
 	return f.each(Record{File: f.path, Line: where.line, Column: where.column, Fields: fields})
 }
 
-// fail describes an error at the first byte the decoder has not consumed.
+// fail adds the position of the first byte that the decoder has not consumed.
 func (f *jsonFile) fail(err error, what string) error {
 	if f.src.bad != nil && errors.Is(err, f.src.bad) {
 		return f.src.bad
 	}
 	where := f.index.place(f.path, f.dec.InputOffset()+blanks(f.dec.Buffered()))
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		err = fmt.Errorf("the file ends before the %s does", what)
+		err = fmt.Errorf("unexpected end of file in the %s", what)
 	}
 	return fmt.Errorf("%s: invalid JSON: %w", where, err)
 }
 
 // blanks counts the white space and commas at the start of r.
 func blanks(r io.Reader) int64 {
-	rest, _ := io.ReadAll(r) // a decoder's buffer: reading it cannot fail
+	rest, _ := io.ReadAll(r) // reading a decoder's buffer cannot fail
 	return int64(len(rest) - len(bytes.TrimLeft(rest, " \t\r\n,")))
 }
 
-// lineIndex turns offsets in a stream that passed through it into lines.
+// lineIndex converts offsets in a stream to lines.
 type lineIndex struct {
 	offset int64   // bytes seen
-	starts []int64 // line starts seen and not yet passed by place
-	line   int     // current line of place, and
-	start  int64   // where it starts
+	starts []int64 // line starts seen but not yet passed by place
+	line   int     // current line of place
+	start  int64   // offset where that line starts
 }
 
 // Write implements io.Writer.
@@ -190,8 +189,7 @@ func (x *lineIndex) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// place returns the line and byte column of an offset. Offsets must not
-// decrease from call to call.
+// place returns the line and byte column of an offset. Offsets must not decrease between calls.
 func (x *lineIndex) place(path string, offset int64) place {
 	passed := 0
 	for passed < len(x.starts) && x.starts[passed] <= offset {

@@ -10,9 +10,8 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Labels returns the distinct labels of rows in the order of their bytes, the
-// order in which a model numbers its classes. Fewer than two are an error:
-// there would be nothing to tell apart.
+// Labels returns the distinct labels of rows in byte order, the order of a model's classes. Fewer than two labels are an
+// error, because there is nothing to classify.
 func Labels(rows []Row) ([]string, error) {
 	set := map[string]bool{}
 	for _, r := range rows {
@@ -21,16 +20,15 @@ func Labels(rows []Row) ([]string, error) {
 	labels := slices.Sorted(maps.Keys(set))
 	if len(labels) < 2 {
 		if len(rows) == 0 {
-			return nil, fmt.Errorf("no rows to take labels from: training needs rows of at least two labels")
+			return nil, fmt.Errorf("no rows; training needs rows with at least two labels")
 		}
-		return nil, fmt.Errorf("%s: all %d rows have the label %s: training needs at least two labels", rows[0].File, len(rows), words.Quote(labels[0]))
+		return nil, fmt.Errorf("%s: all %d rows have label %s; training needs at least two labels", rows[0].File, len(rows), words.Quote(labels[0]))
 	}
 	return labels, nil
 }
 
-// LabelIndex returns the index in labels of each row's label. A label that is
-// not among them is an error that names the row: a model cannot be right about
-// a class it was not trained on.
+// LabelIndex returns the index in labels of each row's label. An unknown label is an error that names the row, because a
+// model cannot predict a class that it was not trained on.
 func LabelIndex(rows []Row, labels []string) ([]int, error) {
 	index := make(map[string]int, len(labels))
 	for i, l := range labels {
@@ -59,5 +57,5 @@ func unknownLabel(r Row, labels []string) error {
 	if near := nearest.Name(r.Label, labels); near != "" {
 		hint = fmt.Sprintf("; did you mean %s?", words.Quote(near))
 	}
-	return fmt.Errorf("%s: label %s does not occur among the model's labels: %s%s", place{path: r.File, line: r.Line}, words.Quote(r.Label), list, hint)
+	return fmt.Errorf("%s: label %s is not one of %s%s", place{path: r.File, line: r.Line}, words.Quote(r.Label), list, hint)
 }

@@ -41,16 +41,15 @@ func readParquetFrom(r io.ReaderAt, size int64, path string, want *wanted, each 
 	return nil
 }
 
-// parquetFile reads records from the columns of a Parquet file, side by side,
-// one page of each at a time.
+// parquetFile reads records from the columns of a Parquet file, one page of each column at a time.
 type parquetFile struct {
 	path    string
 	r       io.ReaderAt
 	size    int64
 	meta    *format.FileMetaData
 	file    *parquet.File
-	columns []*column // the wanted ones
-	leaves  []*leaf   // of the wanted columns
+	columns []*column // wanted columns
+	leaves  []*leaf   // leaves of the wanted columns
 }
 
 func (p *parquetFile) open(want *wanted) error {
@@ -68,7 +67,7 @@ func (p *parquetFile) open(want *wanted) error {
 	present, chosen := Object{}, Object{}
 	for _, node := range p.file.Root().Columns() {
 		if _, twice := present.Get(node.Name()); twice {
-			return fmt.Errorf("%s: column %s occurs twice: rename one", p.path, words.Quote(node.Name()))
+			return fmt.Errorf("%s: column %s occurs twice; rename one", p.path, words.Quote(node.Name()))
 		}
 		present = append(present, Field{Name: node.Name()})
 		if !want.has([]byte(node.Name())) {
@@ -87,7 +86,7 @@ func (p *parquetFile) open(want *wanted) error {
 	return want.check(place{path: p.path}, chosen, present.Names)
 }
 
-// readGroup reads the rows of one row group.
+// readGroup reads the rows of a row group.
 func (p *parquetFile) readGroup(i int, row *int, each func(Record) error) error {
 	where := place{path: p.path}
 	defer func() {
@@ -155,8 +154,7 @@ func (p *parquetFile) readRow() (Object, error) {
 	return fields, nil
 }
 
-// guarded turns a panic of the Parquet library, which trusts much of what it
-// reads, into an error. Faults of its unsafe pointers count.
+// guarded turns a panic of the Parquet library, which trusts its input, into an error, including memory faults.
 func guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -167,7 +165,7 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// damaged describes what is wrong with the bytes of a file, on one line.
+// damaged describes a corrupt file on one line.
 func damaged(where place, err error) error {
 	text := strings.ToValidUTF8(err.Error(), "\ufffd")
 	text = strings.Map(func(r rune) rune {
@@ -176,10 +174,10 @@ func damaged(where place, err error) error {
 		}
 		return r
 	}, text)
-	return fmt.Errorf("%s: not a whole Parquet file: %s; fetch or write it again", where, text)
+	return fmt.Errorf("%s: damaged Parquet file: %s; download or write it again", where, text)
 }
 
-// badValue is a value that is well encoded and still cannot be used.
+// badValue is a correctly encoded value that cannot be used.
 type badValue struct{ err error }
 
 func (b *badValue) Error() string { return b.err.Error() }

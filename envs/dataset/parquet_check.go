@@ -10,25 +10,24 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// What a file's own figures may ask for. The library makes room for what a
-// header says before it looks at the data, and walks a schema by recursion.
+// Limits on the sizes that a file claims. The library allocates what a header says before it reads the data, and walks a
+// schema recursively.
 const (
 	maxFooter     = 64 << 20
 	maxPageHeader = 16 << 20
-	maxPage       = 1 << 30 // bytes, unpacked
+	maxPage       = 1 << 30 // bytes, uncompressed
 	maxPageValues = 1 << 26
-	maxNesting    = 32 // of the structures of a footer; the format has 8
+	maxNesting    = 32 // nesting of footer structures; the format uses 8
 )
 
-// checkFooter reads the metadata at the end of a file, checked as far as the
-// library's own reading of them relies on it.
+// checkFooter reads the metadata at the end of a file and checks what the library relies on.
 func checkFooter(r io.ReaderAt, size int64) (*format.FileMetaData, error) {
 	const magic = "PAR1"
 	if size == 0 {
-		return nil, errors.New("the file is empty: want a Parquet file")
+		return nil, errors.New("the file is empty; want a Parquet file")
 	}
 	if size < 12 {
-		return nil, fmt.Errorf("not a Parquet file: it has %d bytes", size)
+		return nil, fmt.Errorf("not a Parquet file: only %d bytes", size)
 	}
 	var head [4]byte
 	var tail [8]byte
@@ -40,11 +39,11 @@ func checkFooter(r io.ReaderAt, size int64) (*format.FileMetaData, error) {
 	}
 	switch {
 	case string(tail[4:]) == "PARE":
-		return nil, errors.New("the Parquet file is encrypted: write it without encryption")
+		return nil, errors.New("the Parquet file is encrypted; write it without encryption")
 	case string(head[:]) != magic:
 		return nil, fmt.Errorf("not a Parquet file: it starts with %q, want %q", head[:], magic)
 	case string(tail[4:]) != magic:
-		return nil, fmt.Errorf("the Parquet file is cut short: it ends with %q, want %q; fetch or write it again", tail[4:], magic)
+		return nil, fmt.Errorf("truncated Parquet file: it ends with %q, want %q; download or write it again", tail[4:], magic)
 	}
 	length := int64(binary.LittleEndian.Uint32(tail[:]))
 	if length > size-12 || length > maxFooter {
@@ -65,10 +64,9 @@ func checkFooter(r io.ReaderAt, size int64) (*format.FileMetaData, error) {
 	return meta, checkSchema(meta.Schema)
 }
 
-// checkSchema bounds the depth of the tree that the elements, in order of
-// visit, stand for.
+// checkSchema bounds the depth of the tree encoded by the elements, which are in depth-first order.
 func checkSchema(schema []format.SchemaElement) error {
-	var open []int32 // children to come, level by level
+	var open []int32 // remaining children per level
 	for _, element := range schema {
 		if len(open) > 0 {
 			open[len(open)-1]--
@@ -80,14 +78,13 @@ func checkSchema(schema []format.SchemaElement) error {
 			open = open[:len(open)-1]
 		}
 		if len(open) > maxDepth {
-			return fmt.Errorf("the Parquet schema is more than %d levels deep", maxDepth)
+			return fmt.Errorf("the Parquet schema is nested deeper than %d", maxDepth)
 		}
 	}
 	return nil
 }
 
-// checkPages compares the headers of a column chunk's pages with the chunk's
-// own figures and the limits above.
+// checkPages compares the page headers of a column chunk with the chunk's metadata and the limits above.
 func checkPages(r io.ReaderAt, size int64, meta *format.ColumnMetaData) error {
 	at := meta.DataPageOffset
 	if meta.DictionaryPageOffset > 0 {
@@ -95,7 +92,7 @@ func checkPages(r io.ReaderAt, size int64, meta *format.ColumnMetaData) error {
 	}
 	left := meta.TotalCompressedSize
 	if at < 4 || left < 0 || at > size || left > size-at {
-		return fmt.Errorf("%d bytes of data at %d in a file of %d", left, at, size)
+		return fmt.Errorf("%d bytes of data at offset %d in a file of %d bytes", left, at, size)
 	}
 	values := int64(0)
 	for values < meta.NumValues {
@@ -105,7 +102,7 @@ func checkPages(r io.ReaderAt, size int64, meta *format.ColumnMetaData) error {
 		}
 		next := n + int64(header.CompressedPageSize)
 		if header.CompressedPageSize < 0 || header.UncompressedPageSize < 0 || next > left || header.UncompressedPageSize > maxPage {
-			return fmt.Errorf("a page of %d bytes (%d unpacked) where %d are left", header.CompressedPageSize, header.UncompressedPageSize, left)
+			return fmt.Errorf("a page of %d bytes (%d uncompressed) with %d bytes left", header.CompressedPageSize, header.UncompressedPageSize, left)
 		}
 		at, left = at+next, left-next
 		count := int64(0)
@@ -120,14 +117,14 @@ func checkPages(r io.ReaderAt, size int64, meta *format.ColumnMetaData) error {
 			}
 		}
 		if count < 0 || count > maxPageValues || values+count > meta.NumValues {
-			return fmt.Errorf("a page of %d values behind %d of %d", count, values, meta.NumValues)
+			return fmt.Errorf("a page of %d values after %d of %d", count, values, meta.NumValues)
 		}
 		values += count
 	}
 	return nil
 }
 
-// pageHeader decodes the header at an offset and says how long it is.
+// pageHeader decodes the header at an offset and returns its length.
 func pageHeader(r io.ReaderAt, at, left int64) (*format.PageHeader, int64, error) {
 	for window := int64(1 << 10); ; window *= 8 {
 		b := make([]byte, min(window, left))

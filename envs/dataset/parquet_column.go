@@ -11,27 +11,26 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// column is a node of the schema. A record is put together from the leaves'
-// values by their repetition and definition levels, as in S. Melnik et al.,
-// "Dremel" (2010), §4.
+// column is a node of the schema. Records are assembled from the leaves' values by repetition and definition levels, as in
+// S. Melnik et al., "Dremel" (2010), §4.
 type column struct {
 	name               string
 	optional, repeated bool
-	rep, def           int // levels of a value here
+	rep, def           int // levels of a value of this column
 	leaf               *leaf
 	children           []*column // of a group
 	leaves             []*leaf   // under this node, in order
 	shape              shape
 }
 
-// shape is what a group of the schema stands for.
+// shape is the meaning of a group in the schema.
 type shape int
 
 const (
 	plainShape   shape = iota // an object
-	listShape                 // the only child is repeated, and the value
-	elementShape              // the repeated group of a list: its only child is the element
-	mapShape                  // the only child is a repeated pair
+	listShape                 // its only child is repeated and is the value
+	elementShape              // the repeated group of a list; its only child is the element
+	mapShape                  // its only child is a repeated pair
 )
 
 // newColumn describes a node and appends its leaves.
@@ -65,14 +64,13 @@ func newColumn(node *parquet.Column, leaves *[]*leaf) (*column, error) {
 	}
 	c.leaves = (*leaves)[before:len(*leaves):len(*leaves)]
 	if len(c.leaves) == 0 {
-		return nil, errors.New("a struct without fields cannot be read")
+		return nil, errors.New("structs without fields are not supported")
 	}
 	c.setShape(node)
 	return c, nil
 }
 
-// setShape recognises lists and maps, those of old writers included
-// (parquet-format, LogicalTypes.md, "Nested Types").
+// setShape recognises lists and maps, including those of old writers (parquet-format, LogicalTypes.md, "Nested Types").
 func (c *column) setShape(node *parquet.Column) {
 	logical := node.Type().LogicalType()
 	if logical == nil || len(c.children) != 1 || !c.children[0].repeated || c.repeated {
@@ -92,7 +90,7 @@ func (c *column) setShape(node *parquet.Column) {
 	}
 }
 
-// read returns the next value. rep is the repetition level at which it starts.
+// read returns the next value, which starts at repetition level rep.
 func (c *column) read(rep int) (any, error) {
 	first := c.leaves[0]
 	if !c.optional && !c.repeated {
@@ -141,7 +139,7 @@ func (c *column) read(rep int) (any, error) {
 	}
 }
 
-// once reads one value that is there.
+// once reads a value that is not null.
 func (c *column) once(rep int) (any, error) {
 	if c.leaf != nil {
 		v, err := c.leaf.take(rep)
@@ -149,7 +147,7 @@ func (c *column) once(rep int) (any, error) {
 			return nil, err
 		}
 		if v.DefinitionLevel() != c.def {
-			return nil, fmt.Errorf("column %s has no value where one has to be", words.Quote(c.name))
+			return nil, fmt.Errorf("column %s: a required value is missing", words.Quote(c.name))
 		}
 		return c.leaf.convert(v)
 	}
@@ -170,7 +168,7 @@ func (c *column) once(rep int) (any, error) {
 	return fields, nil
 }
 
-// mapOf makes an object of the pairs of a map.
+// mapOf converts the pairs of a map to an object.
 func mapOf(pairs any) (any, error) {
 	fields := Object{}
 	seen := map[string]bool{}
@@ -181,11 +179,11 @@ func mapOf(pairs any) (any, error) {
 			if number, isInt := pair[0].Value.(int64); isInt {
 				key = fmt.Sprint(number)
 			} else {
-				return nil, &badValue{fmt.Errorf("a map's key is %s, want text", Kind(pair[0].Value))}
+				return nil, &badValue{fmt.Errorf("a map key is %s, want text", Kind(pair[0].Value))}
 			}
 		}
 		if seen[key] {
-			return nil, &badValue{fmt.Errorf("key %s occurs twice in a map", words.Quote(key))}
+			return nil, &badValue{fmt.Errorf("duplicate map key %s", words.Quote(key))}
 		}
 		seen[key] = true
 		fields = append(fields, Field{key, pair[1].Value})
@@ -193,7 +191,7 @@ func mapOf(pairs any) (any, error) {
 	return fields, nil
 }
 
-// leaf reads the values of one leaf column, nulls included, with their levels.
+// leaf reads the values of a leaf column with their levels, including nulls.
 type leaf struct {
 	name    string
 	index   int
@@ -202,12 +200,12 @@ type leaf struct {
 	pages  parquet.Pages
 	page   parquet.Page
 	values parquet.ValueReader
-	buffer [64]parquet.Value // refer to the page's memory
+	buffer [64]parquet.Value // these refer to the page's memory
 	next   int
 	filled int
 }
 
-// peek returns the next value; ok is false behind the last.
+// peek returns the next value; ok is false at the end.
 func (l *leaf) peek() (v parquet.Value, ok bool, err error) {
 	for l.next == l.filled {
 		if l.page == nil {
@@ -232,7 +230,7 @@ func (l *leaf) peek() (v parquet.Value, ok bool, err error) {
 	return l.buffer[l.next], true, nil
 }
 
-// take consumes the next value, which has to start at this repetition level.
+// take consumes the next value, which must start at this repetition level.
 func (l *leaf) take(rep int) (parquet.Value, error) {
 	v, ok, err := l.peek()
 	if err != nil {

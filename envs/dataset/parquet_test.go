@@ -64,12 +64,12 @@ func TestParquetTypes(t *testing.T) {
 
 func TestParquetRows(t *testing.T) {
 	rows, err := Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "date", Label: "uint64"})
-	want := `testdata/types.parquet:2: column "date": null, want a string`
+	want := `testdata/types.parquet:2: column "date": got null, want a string`
 	if text(err) != want {
 		t.Errorf("error %q, want %q, rows %v", text(err), want, rows)
 	}
 	_, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "txt"})
-	want = `testdata/types.parquet: no column "txt"; the columns are "bool", "int8", "uint32", "uint64", "float", "double", "text", "binary", "fixed", "date", "local", "utc", "clock", "decimal", "big", "null", "class", "map", "nested", "struct"; did you mean "text"?`
+	want = `testdata/types.parquet: no column "txt"; columns are "bool", "int8", "uint32", "uint64", "float", "double", "text", "binary", "fixed", "date", "local", "utc", "clock", "decimal", "big", "null", "class", "map", "nested", "struct"; did you mean "text"?`
 	if text(err) != want {
 		t.Errorf("error %q, want %q", text(err), want)
 	}

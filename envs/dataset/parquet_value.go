@@ -18,14 +18,14 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Layouts of times that have no zone.
+// Layouts of times without a zone.
 const (
 	clockLayout = "15:04:05.999999999"
 	localLayout = "2006-01-02T" + clockLayout
 )
 
-// converter returns what turns a leaf's values, which are not null, into values
-// of a Record that do not refer to the page. An error is a *badValue.
+// converter returns a function that converts a leaf's non-null values to Record values that do not refer to the page.
+// Errors are *badValue.
 func converter(node *parquet.Column) (func(parquet.Value) (any, error), error) {
 	if logical := node.Type().LogicalType(); logical != nil {
 		switch t := logical.Value.(type) {
@@ -66,7 +66,7 @@ func plainOf(v parquet.Value) (any, error) {
 	case parquet.Int64:
 		return v.Int64(), nil
 	case parquet.Int96:
-		// The time stamps of old writers: nanoseconds of the day, Julian day.
+		// Timestamps of old writers: nanoseconds of the day, Julian day.
 		n := v.Int96()
 		nanos := int64(n[1])<<32 | int64(n[0])
 		return time.Unix((int64(n[2])-2_440_588)*24*60*60, nanos).UTC().Format(localLayout), nil
@@ -81,7 +81,7 @@ func plainOf(v parquet.Value) (any, error) {
 func textOf(v parquet.Value) (any, error) {
 	text := string(v.ByteArray())
 	if !utf8.ValidString(text) {
-		return nil, &badValue{fmt.Errorf("invalid UTF-8 in %s: write the file with UTF-8 text", words.Quote(text))}
+		return nil, &badValue{fmt.Errorf("invalid UTF-8 in %s; save the file as UTF-8", words.Quote(text))}
 	}
 	return text, nil
 }
@@ -102,7 +102,7 @@ func timestamps(t *format.TimestampType) (func(parquet.Value) (any, error), erro
 		layout = time.RFC3339Nano
 	}
 	if t.Unit.Value == nil {
-		return nil, errors.New("a time stamp without a unit")
+		return nil, errors.New("a timestamp has no unit")
 	}
 	perSecond := int64(time.Second / t.Unit.Value.Duration())
 	return func(v parquet.Value) (any, error) {
@@ -113,7 +113,7 @@ func timestamps(t *format.TimestampType) (func(parquet.Value) (any, error), erro
 
 func clocks(t *format.TimeType) (func(parquet.Value) (any, error), error) {
 	if t.Unit.Value == nil {
-		return nil, errors.New("a time without a unit")
+		return nil, errors.New("a time has no unit")
 	}
 	unit := t.Unit.Value.Duration()
 	return func(v parquet.Value) (any, error) {
@@ -146,7 +146,7 @@ func decimals(scale int) func(parquet.Value) (any, error) {
 
 func decimalText(n *big.Int, scale int) (any, error) {
 	if scale < 0 || scale > 1000 {
-		return nil, &badValue{fmt.Errorf("a decimal with %d digits behind the point", scale)}
+		return nil, &badValue{fmt.Errorf("a decimal has %d fractional digits", scale)}
 	}
 	digits := new(big.Int).Abs(n).String()
 	if scale > 0 {

@@ -10,50 +10,46 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Names of the parts of a divided data set, as Row.Split holds them.
+// Names of splits, as in Row.Split.
 const (
 	Train = "train"
 	Val   = "val"
 	Test  = "test"
 )
 
-// Row is one labelled text.
+// Row is a labelled text.
 type Row struct {
-	Text  string // valid UTF-8 without NUL, never blank
-	Label string // as the file has it; integers as decimal text
-	Split string // Train, Val or Test; "" where the file has no split column
-	File  string // the path given to Read
-	Line  int    // 1-based line on which the row starts
+	Text  string // valid UTF-8 without NUL, not blank
+	Label string // as in the file; integers as decimal text
+	Split string // Train, Val or Test; "" if the file has no split column
+	File  string // path passed to Read
+	Line  int    // first line of the row, 1-based
 }
 
-// Columns names the columns to read. Other columns of the file are ignored.
+// Columns names the columns to read. Other columns are ignored.
 type Columns struct {
 	Text  string // "" means "text"
 	Label string // "" means "label"
-	// Split names the column that assigns rows to train, val (or validation)
-	// and test. "" means "split" if the file has such a column; a column
-	// named here has to exist.
+	// Split names the column with train, val (or validation) or test. "" means "split" if the file has that column; a
+	// column named here must exist.
 	Split string
 }
 
-// Read returns the rows of a file in its order; Records has the formats.
+// Read returns the rows of a file in file order; see Records for the formats.
 //
-// The text is a string; the label a string or an integer. Other columns are
-// not looked at. Everything else is an error of one line that names file and
-// line (and the column where there is one): a missing column, a null, a blank
-// text or label, a split column with other values or in some rows only, a file
-// without rows, and what Records refuses.
+// The text must be a string, the label a string or an integer. Anything else is a one-line error with file, line and
+// column: a missing column, a null, a blank text or label, a split column with other values or gaps, a file without rows,
+// and whatever Records refuses.
 func Read(path string, cols Columns) ([]Row, error) {
 	return ReadParts([]Part{{Train, []string{path}}}, cols)
 }
 
-// ReadParts is Read of the files of a data set's parts, one after the other.
-// Where there are several parts, rows are in the split that their part is;
-// otherwise the split column tells.
+// ReadParts reads the files of several parts in order. With several parts, each row gets the split of its part; with one,
+// the split column decides.
 func ReadParts(parts []Part, cols Columns) ([]Row, error) {
 	c := newCollector(cols)
 	if len(parts) > 1 && c.needSplit {
-		return nil, fmt.Errorf("column %s: the data set is divided into files of %s and %s already", words.Quote(c.cols.Split), parts[0].Split, parts[1].Split)
+		return nil, fmt.Errorf("column %s: the data set already has files for the splits %s and %s; drop --split-column", words.Quote(c.cols.Split), parts[0].Split, parts[1].Split)
 	}
 	for _, part := range parts {
 		if len(parts) > 1 {
@@ -68,21 +64,20 @@ func ReadParts(parts []Part, cols Columns) ([]Row, error) {
 				return nil, err
 			}
 			if len(c.rows) == before {
-				return nil, fmt.Errorf("%s: the file has no rows", path)
+				return nil, fmt.Errorf("%s: no rows", path)
 			}
 		}
 	}
 	return c.rows, nil
 }
 
-// collector checks one record after another and keeps its row.
+// collector checks records and keeps their rows.
 type collector struct {
 	cols      Columns
-	part      string // of all rows; "" = as the split column says
+	part      string // split of all rows; "" = use the split column
 	needSplit bool   // the caller named the split column
 	rows      []Row
-	// labels shares one string among all rows of a class; without it every
-	// label would keep its own copy.
+	// labels interns the labels; otherwise every row would hold a copy.
 	labels map[string]string
 }
 
@@ -113,7 +108,7 @@ func (c *collector) want() *wanted {
 	return w
 }
 
-// add keeps one row.
+// add checks and keeps one row.
 func (c *collector) add(r Record) error {
 	text, label, part, err := c.values(r.Fields)
 	if err != nil {
@@ -132,7 +127,7 @@ func (c *collector) values(fields Object) (text, label, part string, err error) 
 	value, _ := fields.Get(c.cols.Text)
 	text, ok := value.(string)
 	if !ok {
-		return "", "", "", fmt.Errorf("column %s: %s, want a string", words.Quote(c.cols.Text), Kind(value))
+		return "", "", "", fmt.Errorf("column %s: got %s, want a string", words.Quote(c.cols.Text), Kind(value))
 	}
 	value, _ = fields.Get(c.cols.Label)
 	if label, err = labelOf(value); err != nil {
@@ -141,15 +136,15 @@ func (c *collector) values(fields Object) (text, label, part string, err error) 
 	split := ""
 	if value, _ = fields.Get(c.cols.Split); value != nil {
 		if split, ok = value.(string); !ok {
-			return "", "", "", fmt.Errorf("column %s: %s, want a string", words.Quote(c.cols.Split), Kind(value))
+			return "", "", "", fmt.Errorf("column %s: got %s, want a string", words.Quote(c.cols.Split), Kind(value))
 		}
 	}
 	for _, v := range []struct{ name, value string }{{c.cols.Text, text}, {c.cols.Label, label}} {
 		if strings.TrimSpace(v.value) == "" {
-			return "", "", "", fmt.Errorf("column %s is empty: fill it or remove the row", words.Quote(v.name))
+			return "", "", "", fmt.Errorf("column %s is empty; fill it or remove the row", words.Quote(v.name))
 		}
 		if i := strings.IndexByte(v.value, 0); i >= 0 {
-			return "", "", "", fmt.Errorf("column %s has a NUL at byte %d: remove it", words.Quote(v.name), i+1)
+			return "", "", "", fmt.Errorf("column %s: NUL character at byte %d; remove it", words.Quote(v.name), i+1)
 		}
 	}
 	if c.part != "" {
@@ -159,10 +154,10 @@ func (c *collector) values(fields Object) (text, label, part string, err error) 
 		return "", "", "", fmt.Errorf("column %s: %w", words.Quote(c.cols.Split), err)
 	}
 	if part == "" && c.needSplit {
-		return "", "", "", fmt.Errorf("column %s is empty: want train, val or test in every row", words.Quote(c.cols.Split))
+		return "", "", "", fmt.Errorf("column %s is empty; want train, val or test in every row", words.Quote(c.cols.Split))
 	}
 	if len(c.rows) > 0 && (part == "") != (c.rows[0].Split == "") {
-		return "", "", "", fmt.Errorf("column %s is filled in some rows only: fill it in every row or in none", words.Quote(c.cols.Split))
+		return "", "", "", fmt.Errorf("column %s is set in some rows only; set it in all rows or in none", words.Quote(c.cols.Split))
 	}
 	return text, label, part, nil
 }
@@ -178,9 +173,9 @@ func labelOf(value any) (string, error) {
 			return v.String(), nil
 		}
 	case []any:
-		return "", errors.New("an array: a row has one label, a string or an integer")
+		return "", errors.New("got an array, want one label (a string or an integer)")
 	}
-	return "", fmt.Errorf("%s, want a string or an integer", Kind(value))
+	return "", fmt.Errorf("got %s, want a string or an integer", Kind(value))
 }
 
 func partOf(split string) (string, error) {
@@ -190,5 +185,5 @@ func partOf(split string) (string, error) {
 	case "validation":
 		return Val, nil
 	}
-	return "", fmt.Errorf("unknown split %s: want train, val, validation or test", words.Quote(split))
+	return "", fmt.Errorf("unknown split %s; want train, val, validation or test", words.Quote(split))
 }

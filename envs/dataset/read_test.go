@@ -25,7 +25,7 @@ func readFrom(in io.Reader, name string, cols Columns) ([]Row, error) {
 		return nil, err
 	}
 	if len(c.rows) == 0 {
-		return nil, fmt.Errorf("%s: the file has no rows", name)
+		return nil, fmt.Errorf("%s: no rows", name)
 	}
 	return c.rows, nil
 }
@@ -136,71 +136,71 @@ func TestReadErrors(t *testing.T) {
 		cols                Columns
 		want                string // behind the path
 	}{
-		{"extension", "a.txt", "", Columns{}, `: unknown extension ".txt" of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow`},
-		{"empty csv", "a.csv", "", Columns{}, `: the file is empty: want a header row with the columns "text" and "label"`},
-		{"empty json", "a.json", " \n", Columns{}, `: the file is empty: want an array of objects`},
-		{"empty jsonl", "a.jsonl", "", Columns{}, `: the file is empty: want one JSON object a line`},
-		{"header only", "a.csv", "text,label\n", Columns{}, `: the file has no rows`},
-		{"empty array", "a.json", "[]", Columns{}, `: the file has no rows`},
-		{"blank lines", "a.jsonl", "\n \n", Columns{}, `: the file has no rows`},
+		{"extension", "a.txt", "", Columns{}, `: unknown data set extension ".txt"; use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow`},
+		{"empty csv", "a.csv", "", Columns{}, `: the file is empty; want a header row with the columns "text" and "label"`},
+		{"empty json", "a.json", " \n", Columns{}, `: the file is empty; want an array of objects`},
+		{"empty jsonl", "a.jsonl", "", Columns{}, `: the file is empty; want one JSON object per line`},
+		{"header only", "a.csv", "text,label\n", Columns{}, `: no rows`},
+		{"empty array", "a.json", "[]", Columns{}, `: no rows`},
+		{"blank lines", "a.jsonl", "\n \n", Columns{}, `: no rows`},
 
-		{"short record", "a.csv", "text,label\nq,a\n\nq\n", Columns{}, `:4: the record has 1 fields, want 2 ("text", "label"): add or remove a field, or put a field with a comma in quotes`},
-		{"long record", "a.csv", "text,label\nwhy, then?,a\n", Columns{}, `:2: the record has 3 fields, want 2 ("text", "label"): add or remove a field, or put a field with a comma in quotes`},
+		{"short record", "a.csv", "text,label\nq,a\n\nq\n", Columns{}, `:4: the row has 1 fields, want 2 ("text", "label"); quote fields that contain commas`},
+		{"long record", "a.csv", "text,label\nwhy, then?,a\n", Columns{}, `:2: the row has 3 fields, want 2 ("text", "label"); quote fields that contain commas`},
 		{"open quote", "a.csv", "text,label\n\"q,a\n", Columns{}, `:2:6: invalid CSV: extraneous or missing " in quoted-field`},
 		{"bare quote", "a.csv", "text,label\nq \"x,a\n", Columns{}, `:2:3: invalid CSV: bare " in non-quoted-field`},
 
-		{"csv column", "a.csv", "sentence,lable\nq,a\n", Columns{Text: "sentence"}, `:1: no column "label"; the columns are "sentence", "lable"; did you mean "lable"?`},
-		{"csv column near", "a.csv", "Text,label\nq,a\n", Columns{}, `:1: no column "text"; the columns are "Text", "label"; did you mean "Text"?`},
-		{"csv column twice", "a.csv", "text,label,text\nq,a,r\n", Columns{}, `:1: column "text" occurs twice in the header: rename one`},
-		{"csv split column", "a.csv", "text,label\nq,a\n", Columns{Split: "part"}, `:1: no column "part"; the columns are "text", "label"`},
-		{"jsonl column", "a.jsonl", ok + `{"text":"q","lab\u0065ls":"a"}`, Columns{}, `:2: no column "label"; the columns are "text", "labels"; did you mean "labels"?`},
-		{"jsonl no column", "a.jsonl", `{}`, Columns{}, `:1: no column "text": the object is empty`},
-		{"jsonl split column", "a.jsonl", ok, Columns{Split: "part"}, `:1: no column "part"; the columns are "text", "label"`},
-		{"json column", "a.json", "[\n {\"text\":\"q\",\"label\":\"a\"},\n {\"text\":\"q\"}]", Columns{}, `:3:2: no column "label"; the columns are "text"`},
+		{"csv column", "a.csv", "sentence,lable\nq,a\n", Columns{Text: "sentence"}, `:1: no column "label"; columns are "sentence", "lable"; did you mean "lable"?`},
+		{"csv column near", "a.csv", "Text,label\nq,a\n", Columns{}, `:1: no column "text"; columns are "Text", "label"; did you mean "Text"?`},
+		{"csv column twice", "a.csv", "text,label,text\nq,a,r\n", Columns{}, `:1: column "text" occurs twice in the header; rename one`},
+		{"csv split column", "a.csv", "text,label\nq,a\n", Columns{Split: "part"}, `:1: no column "part"; columns are "text", "label"`},
+		{"jsonl column", "a.jsonl", ok + `{"text":"q","lab\u0065ls":"a"}`, Columns{}, `:2: no column "label"; columns are "text", "labels"; did you mean "labels"?`},
+		{"jsonl no column", "a.jsonl", `{}`, Columns{}, `:1: no column "text"; the object is empty`},
+		{"jsonl split column", "a.jsonl", ok, Columns{Split: "part"}, `:1: no column "part"; columns are "text", "label"`},
+		{"json column", "a.json", "[\n {\"text\":\"q\",\"label\":\"a\"},\n {\"text\":\"q\"}]", Columns{}, `:3:2: no column "label"; columns are "text"`},
 
-		{"csv empty text", "a.csv", "text,label\n  ,a\n", Columns{}, `:2: column "text" is empty: fill it or remove the row`},
-		{"csv empty label", "a.csv", "text,label\nq,\n", Columns{}, `:2: column "label" is empty: fill it or remove the row`},
-		{"json empty text", "a.json", `[{"text":"","label":"a"}]`, Columns{}, `:1:2: column "text" is empty: fill it or remove the row`},
-		{"null", "a.jsonl", ok + `{"text":"q","label":null}`, Columns{}, `:2: column "label": null, want a string or an integer`},
-		{"text number", "a.jsonl", `{"text":1,"label":"a"}`, Columns{}, `:1: column "text": the number "1", want a string`},
-		{"label fraction", "a.jsonl", `{"text":"q","label":1.5}`, Columns{}, `:1: column "label": the number "1.5", want a string or an integer`},
-		{"label boolean", "a.jsonl", `{"text":"q","label":true}`, Columns{}, `:1: column "label": a boolean, want a string or an integer`},
-		{"label minus zero", "a.jsonl", `{"text":"q","label":-0}`, Columns{}, `:1: column "label": the number "-0", want a string or an integer`},
-		{"label array", "a.jsonl", `{"text":"q","label":["a"]}`, Columns{}, `:1: column "label": an array: a row has one label, a string or an integer`},
-		{"duplicate key", "a.jsonl", `{"text":"q","label":"a","t\u0065xt":"r"}`, Columns{}, `:1: key "text" occurs twice: remove one`},
-		{"not an object", "a.jsonl", ok + `"q"`, Columns{}, `:2: a string, want an object with the columns "text" and "label"`},
-		{"element not an object", "a.json", `[{"text":"q","label":"a"}, 3]`, Columns{}, `:1:28: the number "3", want an object with the columns "text" and "label"`},
+		{"csv empty text", "a.csv", "text,label\n  ,a\n", Columns{}, `:2: column "text" is empty; fill it or remove the row`},
+		{"csv empty label", "a.csv", "text,label\nq,\n", Columns{}, `:2: column "label" is empty; fill it or remove the row`},
+		{"json empty text", "a.json", `[{"text":"","label":"a"}]`, Columns{}, `:1:2: column "text" is empty; fill it or remove the row`},
+		{"null", "a.jsonl", ok + `{"text":"q","label":null}`, Columns{}, `:2: column "label": got null, want a string or an integer`},
+		{"text number", "a.jsonl", `{"text":1,"label":"a"}`, Columns{}, `:1: column "text": got the number "1", want a string`},
+		{"label fraction", "a.jsonl", `{"text":"q","label":1.5}`, Columns{}, `:1: column "label": got the number "1.5", want a string or an integer`},
+		{"label boolean", "a.jsonl", `{"text":"q","label":true}`, Columns{}, `:1: column "label": got a boolean, want a string or an integer`},
+		{"label minus zero", "a.jsonl", `{"text":"q","label":-0}`, Columns{}, `:1: column "label": got the number "-0", want a string or an integer`},
+		{"label array", "a.jsonl", `{"text":"q","label":["a"]}`, Columns{}, `:1: column "label": got an array, want one label (a string or an integer)`},
+		{"duplicate key", "a.jsonl", `{"text":"q","label":"a","t\u0065xt":"r"}`, Columns{}, `:1: key "text" occurs twice; remove one`},
+		{"not an object", "a.jsonl", ok + `"q"`, Columns{}, `:2: got a string, want an object with the columns "text" and "label"`},
+		{"element not an object", "a.json", `[{"text":"q","label":"a"}, 3]`, Columns{}, `:1:28: got the number "3", want an object with the columns "text" and "label"`},
 
-		{"split value", "a.csv", "text,label,split\nq,a,dev\n", Columns{}, `:2: column "split": unknown split "dev": want train, val, validation or test`},
-		{"split type", "a.jsonl", `{"text":"q","label":"a","split":1}`, Columns{}, `:1: column "split": the number "1", want a string`},
-		{"split in some", "a.csv", "text,label,split\nq,a,train\nr,a,\n", Columns{}, `:3: column "split" is filled in some rows only: fill it in every row or in none`},
-		{"split in others", "a.jsonl", ok + `{"text":"q","label":"a","split":"val"}`, Columns{}, `:2: column "split" is filled in some rows only: fill it in every row or in none`},
-		{"named split empty", "a.csv", "text,label,part\nq,a,\n", Columns{Split: "part"}, `:2: column "part" is empty: want train, val or test in every row`},
+		{"split value", "a.csv", "text,label,split\nq,a,dev\n", Columns{}, `:2: column "split": unknown split "dev"; want train, val, validation or test`},
+		{"split type", "a.jsonl", `{"text":"q","label":"a","split":1}`, Columns{}, `:1: column "split": got the number "1", want a string`},
+		{"split in some", "a.csv", "text,label,split\nq,a,train\nr,a,\n", Columns{}, `:3: column "split" is set in some rows only; set it in all rows or in none`},
+		{"split in others", "a.jsonl", ok + `{"text":"q","label":"a","split":"val"}`, Columns{}, `:2: column "split" is set in some rows only; set it in all rows or in none`},
+		{"named split empty", "a.csv", "text,label,part\nq,a,\n", Columns{Split: "part"}, `:2: column "part" is empty; want train, val or test in every row`},
 
-		{"csv utf8", "a.csv", "text,label\nq,a\ncaf\xe9,a\n", Columns{}, `:3: invalid UTF-8 at byte 4 of the line: save the file as UTF-8 text`},
-		{"csv utf8 in quotes", "a.csv", "text,label\n\"q\nr\xff\",a\n", Columns{}, `:3: invalid UTF-8 at byte 2 of the line: save the file as UTF-8 text`},
-		{"csv cut rune", "a.csv", "text,label\nq,\xe2\x82", Columns{}, `:2: invalid UTF-8 at byte 3 of the line: save the file as UTF-8 text`},
-		{"csv nul", "a.csv", "text,label\nq\x00,a\n", Columns{}, `:2: NUL at byte 2 of the line: save the file as UTF-8 text`},
-		{"jsonl utf8", "a.jsonl", ok + "{\"text\":\"\xc3(\",\"label\":\"a\"}", Columns{}, `:2: invalid UTF-8 at byte 10 of the line: save the file as UTF-8 text`},
-		{"jsonl nul", "a.jsonl", "{\"text\":\"\x00\",\"label\":\"a\"}", Columns{}, `:1: NUL at byte 10 of the line: save the file as UTF-8 text`},
-		{"json utf8", "a.json", "[{\"text\":\n\"\xff\"}]", Columns{}, `:2: invalid UTF-8 at byte 2 of the line: save the file as UTF-8 text`},
-		{"json utf8 behind the array", "a.json", "[{\"text\":\"q\",\"label\":1}]\n\xff", Columns{}, `:2: invalid UTF-8 at byte 1 of the line: save the file as UTF-8 text`},
-		{"utf16", "a.csv", "\xff\xfet\x00", Columns{}, `:1: invalid UTF-8 at byte 1 of the line: save the file as UTF-8 text`},
-		{"escaped nul", "a.jsonl", `{"text":"a\u0000","label":"a"}`, Columns{}, `:1: column "text" has a NUL at byte 2: remove it`},
-		{"half a character", "a.jsonl", `{"text":"\\\ud83dx","label":"a"}`, Columns{}, `:1: column "text": unpaired surrogate escape in "\"\\\\\\ud83dx\"": write the character itself`},
-		{"halves reversed", "a.jsonl", `{"text":"\ude00\ud83d","label":"a"}`, Columns{}, `:1: column "text": unpaired surrogate escape in "\"\\ude00\\ud83d\"": write the character itself`},
+		{"csv utf8", "a.csv", "text,label\nq,a\ncaf\xe9,a\n", Columns{}, `:3: invalid UTF-8 at byte 4 of the line; save the file as UTF-8`},
+		{"csv utf8 in quotes", "a.csv", "text,label\n\"q\nr\xff\",a\n", Columns{}, `:3: invalid UTF-8 at byte 2 of the line; save the file as UTF-8`},
+		{"csv cut rune", "a.csv", "text,label\nq,\xe2\x82", Columns{}, `:2: invalid UTF-8 at byte 3 of the line; save the file as UTF-8`},
+		{"csv nul", "a.csv", "text,label\nq\x00,a\n", Columns{}, `:2: NUL at byte 2 of the line; save the file as UTF-8`},
+		{"jsonl utf8", "a.jsonl", ok + "{\"text\":\"\xc3(\",\"label\":\"a\"}", Columns{}, `:2: invalid UTF-8 at byte 10 of the line; save the file as UTF-8`},
+		{"jsonl nul", "a.jsonl", "{\"text\":\"\x00\",\"label\":\"a\"}", Columns{}, `:1: NUL at byte 10 of the line; save the file as UTF-8`},
+		{"json utf8", "a.json", "[{\"text\":\n\"\xff\"}]", Columns{}, `:2: invalid UTF-8 at byte 2 of the line; save the file as UTF-8`},
+		{"json utf8 behind the array", "a.json", "[{\"text\":\"q\",\"label\":1}]\n\xff", Columns{}, `:2: invalid UTF-8 at byte 1 of the line; save the file as UTF-8`},
+		{"utf16", "a.csv", "\xff\xfet\x00", Columns{}, `:1: invalid UTF-8 at byte 1 of the line; save the file as UTF-8`},
+		{"escaped nul", "a.jsonl", `{"text":"a\u0000","label":"a"}`, Columns{}, `:1: column "text": NUL character at byte 2; remove it`},
+		{"half a character", "a.jsonl", `{"text":"\\\ud83dx","label":"a"}`, Columns{}, `:1: column "text": unpaired surrogate escape in "\"\\\\\\ud83dx\""; write the character itself`},
+		{"halves reversed", "a.jsonl", `{"text":"\ude00\ud83d","label":"a"}`, Columns{}, `:1: column "text": unpaired surrogate escape in "\"\\ude00\\ud83d\""; write the character itself`},
 
 		{"jsonl syntax", "a.jsonl", ok + ` {"text":q}`, Columns{}, `:2:10: invalid JSON: invalid character 'q' looking for beginning of value`},
 		{"jsonl cut", "a.jsonl", ok + `{"text":"q`, Columns{}, `:2:10: invalid JSON: unexpected end of JSON input`},
 		{"jsonl two on a line", "a.jsonl", `{"text":"q","label":1} {}`, Columns{}, `:1:24: invalid JSON: invalid character '{' after top-level value`},
 		{"json lines named json", "a.json", ok + "{\n\"text\":q}", Columns{}, `:2:1: invalid JSON: invalid character 'q' looking for beginning of value`},
-		{"json lines cut", "a.json", ok + `{"text`, Columns{}, `:2:1: invalid JSON: the file ends before the object does`},
+		{"json lines cut", "a.json", ok + `{"text`, Columns{}, `:2:1: invalid JSON: unexpected end of file in the object`},
 		{"json scalar", "a.json", "3", Columns{}, `: want an array of objects`},
 		{"json syntax", "a.json", "[{\"text\":\"q\",\"label\":1},\n {text}]", Columns{}, `:2:2: invalid JSON: invalid character 't' looking for beginning of object key string`},
 		{"json comma", "a.json", `[{"text":"q","label":1} {"text":"q"}]`, Columns{}, `:1:25: invalid JSON: expected comma after array element`},
-		{"json cut", "a.json", "[{\"text\":\"q\",\"label\":1},\n{\"text", Columns{}, `:2:1: invalid JSON: the file ends before the array does`},
-		{"json cut between", "a.json", "[{\"text\":\"q\",\"label\":1}\n", Columns{}, `:2:1: invalid JSON: the file ends before the array does`},
-		{"json trailing", "a.json", `[{"text":"q","label":1}] 7`, Columns{}, `:1:26: invalid JSON: data after the array`},
+		{"json cut", "a.json", "[{\"text\":\"q\",\"label\":1},\n{\"text", Columns{}, `:2:1: invalid JSON: unexpected end of file in the array`},
+		{"json cut between", "a.json", "[{\"text\":\"q\",\"label\":1}\n", Columns{}, `:2:1: invalid JSON: unexpected end of file in the array`},
+		{"json trailing", "a.json", `[{"text":"q","label":1}] 7`, Columns{}, `:1:26: invalid JSON: trailing trailing data after the array`},
 		{"json trailing bracket", "a.json", `[{"text":"q","label":1}]]`, Columns{}, `:1:25: invalid JSON: invalid character ']' looking for beginning of value`},
 	}
 	for _, tt := range tests {
@@ -283,9 +283,9 @@ func TestReadParts(t *testing.T) {
 		cols  Columns
 		want  string
 	}{
-		"a part of another name": {[]Part{{"train", []string{more}}, {"extra", []string{test}}}, Columns{}, `unknown split "extra": want train, val, validation or test`},
-		"a split column too":     {[]Part{{"train", []string{more}}, {"test", []string{test}}}, Columns{Split: "s"}, `column "s": the data set is divided into files of train and test already`},
-		"an empty file":          {[]Part{{"train", []string{more, write(t, "d.csv", "text,label\n")}}}, Columns{}, "d.csv: the file has no rows"},
+		"a part of another name": {[]Part{{"train", []string{more}}, {"extra", []string{test}}}, Columns{}, `unknown split "extra"; want train, val, validation or test`},
+		"a split column too":     {[]Part{{"train", []string{more}}, {"test", []string{test}}}, Columns{Split: "s"}, `column "s": the data set already has files for the splits train and test; drop --split-column`},
+		"an empty file":          {[]Part{{"train", []string{more, write(t, "d.csv", "text,label\n")}}}, Columns{}, "d.csv: no rows"},
 	} {
 		if _, err := ReadParts(tt.parts, tt.cols); !strings.HasSuffix(text(err), tt.want) {
 			t.Errorf("%s: got %v, want %s", name, err, tt.want)

@@ -13,25 +13,24 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Record is one row of a file.
+// Record is a row of a file.
 type Record struct {
-	File string // as given
-	// Line is the line on which the record starts, in Parquet the number of the
-	// row; 1-based.
+	File string // path as passed
+	// Line is the line where the record starts, 1-based; in Parquet files, the row number.
 	Line   int
-	Column int    // byte of that line, 1-based, in .json files; else 0
-	Fields Object // in the order of the file
+	Column int    // byte in that line, 1-based, in .json files; else 0
+	Fields Object // in file order
 }
 
-// Place names the record as errors do: file:line or file:line:column.
+// Place is the record's position for errors: file:line or file:line:column.
 func (r Record) Place() string {
 	return place{r.File, r.Line, r.Column}.String()
 }
 
-// place is where a record or value starts, as errors print it.
+// place is the position of a record or value, as errors print it.
 type place struct {
 	path         string
-	line, column int // 1-based; 0 is left out
+	line, column int // 1-based; 0 = unknown
 }
 
 func (p place) String() string {
@@ -44,26 +43,20 @@ func (p place) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.path, p.line, p.column)
 }
 
-// Records reads the files one after the other, as a stream: however long they
-// are, only one record is held (of Parquet, one page of each column). The
-// extension decides the format, in either case:
+// Records streams the records of the files, one after the other. It holds only one record in memory, for Parquet one page
+// per column. The extension decides the format, in either case:
 //
-//   - .jsonl: one JSON object a line. Blank lines are skipped.
+//   - .jsonl: one JSON object per line. Blank lines are skipped.
 //   - .json: one array of objects, or objects one after the other.
-//   - .csv: RFC 4180 with a header row. Every record has as many fields as the
-//     header, all of them strings.
+//   - .csv: RFC 4180 with a header row. Every row has as many fields as the header; all are strings.
 //   - .parquet: lists, structs and maps become []any and Object (a map's keys
 //     are text); dates and times become RFC 3339 text.
-//   - .arrow: Arrow's streaming format, as datasets' save_to_disk writes it; values
-//     as those of .parquet.
+//   - .arrow: Arrow's streaming format, as written by save_to_disk of datasets; values as for .parquet.
 //   - any of the first three followed by .gz or .zst.
 //
-// Text is UTF-8; a byte order mark at the start is accepted. The first error
-// ends the sequence, with an empty Record. It is one line that names file and
-// line (and the column where there is one): invalid UTF-8, NUL, an unpaired
-// surrogate escape, a key given twice, a row that is not an object, a field too
-// many or too few, values nested more than 100 deep, a record of more than
-// 256 MiB, a file cut short.
+// Text is UTF-8, with an optional byte order mark. The first error ends the sequence, with an empty Record. It is one line
+// with file, line and column. Errors are: invalid UTF-8, NUL, an unpaired surrogate escape, a duplicate key, a row that is
+// not an object, a wrong number of fields, more than 100 nested levels, a record over 256 MiB, a truncated file.
 func Records(files ...string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, path := range files {
@@ -85,18 +78,17 @@ func Records(files ...string) iter.Seq2[Record, error] {
 	}
 }
 
-// errStop ends a reader whose caller wants no more.
+// errStop ends a reader whose caller needs no more records.
 var errStop = fmt.Errorf("no more records wanted")
 
-// reader reads the wanted columns of all records of a text file. An error of
-// each ends it.
+// reader reads the wanted columns of all records of a text file. It stops at an error of each.
 type reader func(in io.Reader, path string, want *wanted, each func(Record) error) error
 
 func readFile(path string, want *wanted, each func(Record) error) error {
-	// A pipe would be waited for, and what it brings is there once, where some data sets are read twice.
+	// A pipe could block, and can be read only once; some data sets are read twice.
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("reading data set: %s is not a regular file: copy what it gives into one", path)
+		return fmt.Errorf("reading data set: %s is not a regular file; save its content to a file first", path)
 	}
 	name, unpack := unpacker(path)
 	ext := strings.ToLower(filepath.Ext(name))
@@ -109,9 +101,9 @@ func readFile(path string, want *wanted, each func(Record) error) error {
 	read := textReader(ext)
 	switch {
 	case ext == ".parquet":
-		return fmt.Errorf("%s: a Parquet file inside another compression cannot be read as a stream: unpack it first (its pages are compressed as they are)", path)
+		return fmt.Errorf("%s: a compressed Parquet or Arrow file cannot be streamed; decompress it first", path)
 	case read == nil:
-		return fmt.Errorf("%s: unknown extension %s of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow", path, words.Quote(filepath.Ext(path)))
+		return fmt.Errorf("%s: unknown data set extension %s; use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow", path, words.Quote(filepath.Ext(path)))
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -138,7 +130,7 @@ func textReader(ext string) reader {
 	return nil
 }
 
-// wanted are the columns to read; nil means all there are.
+// wanted are the columns to read; nil means all.
 type wanted struct {
 	required []string
 	optional []string
@@ -152,7 +144,7 @@ func (w *wanted) has(name []byte) bool {
 	return slices.ContainsFunc(w.required, is) || slices.ContainsFunc(w.optional, is)
 }
 
-// columns ends a sentence about what is wanted.
+// columns describes the wanted columns at the end of an error.
 func (w *wanted) columns() string {
 	if w == nil {
 		return ""
@@ -168,7 +160,7 @@ func (w *wanted) columns() string {
 	return " with the columns " + strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
-// check reports the first required column that fields lack.
+// check reports the first required column that is missing in fields.
 func (w *wanted) check(where place, fields Object, present func() []string) error {
 	if w == nil {
 		return nil
@@ -181,14 +173,14 @@ func (w *wanted) check(where place, fields Object, present func() []string) erro
 	return nil
 }
 
-// missing describes a column that is not there.
+// missing is the error for a missing column.
 func missing(where place, name string, present []string) error {
 	if len(present) == 0 {
-		return fmt.Errorf("%s: no column %s: the object is empty", where, words.Quote(name))
+		return fmt.Errorf("%s: no column %s; the object is empty", where, words.Quote(name))
 	}
 	hint := ""
 	if near := nearest.Name(name, present); near != "" {
 		hint = fmt.Sprintf("; did you mean %s?", words.Quote(near))
 	}
-	return fmt.Errorf("%s: no column %s; the columns are %s%s", where, words.Quote(name), words.List(present), hint)
+	return fmt.Errorf("%s: no column %s; columns are %s%s", where, words.Quote(name), words.List(present), hint)
 }

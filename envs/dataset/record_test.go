@@ -91,29 +91,29 @@ func TestRecordsErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := []struct{ name, file, content, want string }{
-		{"row that is an array", "a.jsonl", ok + `["q"]`, `:2: an array, want an object`},
-		{"row that is null", "a.json", `[null]`, `:1:2: null, want an object`},
+		{"row that is an array", "a.jsonl", ok + `["q"]`, `:2: got an array, want an object`},
+		{"row that is null", "a.json", `[null]`, `:1:2: got null, want an object`},
 		{"half an object", "a.jsonl", ok + `{"text":"q"`, `:2:11: invalid JSON: unexpected end of JSON input`},
-		{"key twice inside", "a.jsonl", `{"a":[{"b":1,"b":2}]}`, `:1: column "a": key "b" occurs twice: remove one`},
-		{"key twice among many", "a.jsonl", `{` + strings.Repeat(`"a":1,`, 20) + `"b":1}`, `:1: key "a" occurs twice: remove one`},
-		{"column twice", "a.csv", "a,a\n", `:1: column "a" occurs twice in the header: rename one`},
-		{"too deep", "a.jsonl", deep(100), `:1: column "a": arrays and objects are more than 100 levels deep`},
+		{"key twice inside", "a.jsonl", `{"a":[{"b":1,"b":2}]}`, `:1: column "a": key "b" occurs twice; remove one`},
+		{"key twice among many", "a.jsonl", `{` + strings.Repeat(`"a":1,`, 20) + `"b":1}`, `:1: key "a" occurs twice; remove one`},
+		{"column twice", "a.csv", "a,a\n", `:1: column "a" occurs twice in the header; rename one`},
+		{"too deep", "a.jsonl", deep(100), `:1: column "a": arrays and objects are nested deeper than 100`},
 		{"far too deep", "a.jsonl", deep(20_000), `:1:10005: invalid JSON: invalid character '[' exceeded max depth`},
-		{"number too large", "a.jsonl", `{"a":1e999}`, `:1: column "a": the number "1e999" is beyond the range of a float64`},
-		{"surrogate", "a.jsonl", `{"a":["\ud800"]}`, `:1: column "a": unpaired surrogate escape in "\"\\ud800\"": write the character itself`},
-		{"empty", "a.jsonl", "", `: the file is empty: want one JSON object a line`},
-		{"empty gz", "a.json.gz", "", `:1: reading data set: the gzip data are cut short: fetch the file again`},
-		{"not gz", "a.json.gz", "[]  and more than ten bytes", `:1: reading data set: unpacking gzip data: gzip: invalid header`},
-		{"not zstd", "a.json.zst", "[]  and more", `:1: reading data set: unpacking zstd data: invalid input: magic number mismatch`},
-		{"cut gz", "a.jsonl.gz", string(gz[:len(gz)-9]), `:100: reading data set: the gzip data are cut short: fetch the file again`},
-		{"compressed parquet", "a.parquet.gz", "", `: a Parquet file inside another compression cannot be read as a stream: unpack it first (its pages are compressed as they are)`},
-		{"compressed something", "a.txt.gz", "", `: unknown extension ".gz" of a data set: use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow`},
-		{"empty parquet", "a.parquet", "", `: the file is empty: want a Parquet file`},
+		{"number too large", "a.jsonl", `{"a":1e999}`, `:1: column "a": number "1e999" is out of range for a float64`},
+		{"surrogate", "a.jsonl", `{"a":["\ud800"]}`, `:1: column "a": unpaired surrogate escape in "\"\\ud800\""; write the character itself`},
+		{"empty", "a.jsonl", "", `: the file is empty; want one JSON object per line`},
+		{"empty gz", "a.json.gz", "", `:1: reading data set: truncated gzip data; download the file again`},
+		{"not gz", "a.json.gz", "[]  and more than ten bytes", `:1: reading data set: decompressing gzip data: gzip: invalid header`},
+		{"not zstd", "a.json.zst", "[]  and more", `:1: reading data set: decompressing zstd data: invalid input: magic number mismatch`},
+		{"cut gz", "a.jsonl.gz", string(gz[:len(gz)-9]), `:100: reading data set: truncated gzip data; download the file again`},
+		{"compressed parquet", "a.parquet.gz", "", `: a compressed Parquet or Arrow file cannot be streamed; decompress it first`},
+		{"compressed something", "a.txt.gz", "", `: unknown data set extension ".gz"; use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow`},
+		{"empty parquet", "a.parquet", "", `: the file is empty; want a Parquet file`},
 		{"not parquet", "a.parquet", strings.Repeat(ok, 2), `: not a Parquet file: it starts with "{\"te", want "PAR1"`},
-		{"parquet cut", "a.parquet", string(pq[:len(pq)-100]), `: the Parquet file is cut short: it ends with "AAIA", want "PAR1"; fetch or write it again`},
+		{"parquet cut", "a.parquet", string(pq[:len(pq)-100]), `: truncated Parquet file: it ends with "AAIA", want "PAR1"; download or write it again`},
 		{"parquet footer too long", "a.parquet", string(pq[:len(pq)-8]) + "\xff\xff\xff\x7fPAR1", `: damaged Parquet file: a footer of 2147483647 bytes in a file of 3861`},
-		{"parquet encrypted", "a.parquet", string(pq[:len(pq)-4]) + "PARE", `: the Parquet file is encrypted: write it without encryption`},
-		{"parquet footer that recurses", "a.parquet", "PAR1" + strings.Repeat("\x1c", 64<<10) + "\x00\x00\x01\x00PAR1", `: damaged Parquet file: footer: more than 32 levels of structures`},
+		{"parquet encrypted", "a.parquet", string(pq[:len(pq)-4]) + "PARE", `: the Parquet file is encrypted; write it without encryption`},
+		{"parquet footer that recurses", "a.parquet", "PAR1" + strings.Repeat("\x1c", 64<<10) + "\x00\x00\x01\x00PAR1", `: damaged Parquet file: footer: structures are nested deeper than 32`},
 		{"parquet without its first pages", "a.parquet", "PAR1" + string(pq[500:]), ``},
 	}
 	for _, tt := range tests {
@@ -228,7 +228,7 @@ func TestObjectJSON(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Errorf("got %s, error %v, want %s", got, err, want)
 	}
-	if _, err := (Object{{"a", []byte("b")}}).MarshalJSON(); text(err) != "JSON has no binary data" {
+	if _, err := (Object{{"a", []byte("b")}}).MarshalJSON(); text(err) != "JSON cannot represent binary data" {
 		t.Errorf("error %v", err)
 	}
 }
@@ -268,7 +268,7 @@ func TestRecordsOfAPipe(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, err := range Records(path) {
-		if err == nil || !strings.Contains(err.Error(), "rows.jsonl is not a regular file: copy what it gives into one") {
+		if err == nil || !strings.Contains(err.Error(), "rows.jsonl is not a regular file; save its content to a file first") {
 			t.Error(err)
 		}
 		return

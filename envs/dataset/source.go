@@ -7,31 +7,29 @@ import (
 	"unicode/utf8"
 )
 
-// source passes a file's bytes on while it checks that they are UTF-8 without
-// NUL, drops a byte order mark and counts lines. The readers
-// above it would otherwise replace invalid bytes silently (encoding/json) or
-// let them through (encoding/csv).
+// source passes on a file's bytes. It checks that they are UTF-8 without NUL, drops a byte order mark and counts lines.
+// Otherwise encoding/json would replace invalid bytes silently, and encoding/csv would let them through.
 type source struct {
 	r    io.Reader
 	path string
 
 	offset int64 // bytes passed on
 	line   int   // line of the next byte, 1-based
-	start  int64 // offset at which that line starts
+	start  int64 // offset where that line starts
 
-	tail [utf8.UTFMax]byte // an unfinished rune at the end of the last chunk
+	tail [utf8.UTFMax]byte // an incomplete rune at the end of the last chunk
 	kept int
 
-	since int64 // offset at which mark was called
+	since int64 // offset of the last mark
 
-	bad error // the first thing wrong, at line
+	bad error // the first error, at line
 }
 
-// maxRecord bounds the bytes read for one record, so that a file without ends
-// of lines, or compressed a thousandfold, does not fill the memory.
+// maxRecord bounds the bytes of a record, so that a file without newlines, or one with extreme compression, cannot exhaust
+// memory.
 const maxRecord = 256 << 20
 
-// mark says that a new record starts about here.
+// mark notes that a record starts about here.
 func (s *source) mark() { s.since = s.offset }
 
 func newSource(r io.Reader, path string) *source {
@@ -57,13 +55,13 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// Read implements io.Reader. It delivers every byte before the first bad one.
+// Read implements io.Reader. It delivers all bytes before the first bad one.
 func (s *source) Read(p []byte) (int, error) {
 	if s.bad != nil {
 		return 0, s.bad
 	}
 	if s.offset-s.since > maxRecord {
-		s.bad = fmt.Errorf("%s:%d: a record is longer than %d MiB", s.path, s.line, maxRecord>>20)
+		s.bad = fmt.Errorf("%s:%d: a record is larger than %d MiB", s.path, s.line, maxRecord>>20)
 		return 0, s.bad
 	}
 	n, err := s.r.Read(p)
@@ -72,7 +70,7 @@ func (s *source) Read(p []byte) (int, error) {
 	switch {
 	case what != "":
 		at := s.offset - int64(s.kept) - s.start + 1
-		s.bad = fmt.Errorf("%s:%d: %s at byte %d of the line: save the file as UTF-8 text", s.path, s.line, what, at)
+		s.bad = fmt.Errorf("%s:%d: %s at byte %d of the line; save the file as UTF-8", s.path, s.line, what, at)
 		return good, s.bad
 	case err != nil && err != io.EOF:
 		s.bad = fmt.Errorf("%s:%d: reading data set: %w", s.path, s.line, err)
@@ -81,9 +79,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// check returns how many bytes of p come before the first bad one, and what is
-// bad about it. A rune cut by the end of p is passed on, and kept to be judged
-// with what follows; nothing above can finish a value on it before that.
+// check returns the number of good bytes of p and what is wrong with the next one. An incomplete rune at the end of p is
+// passed on and checked with the next chunk; no reader above can complete a value on it before that.
 func (s *source) check(p []byte, end bool) (good int, what string) {
 	i := 0
 	for s.kept > 0 && i < len(p) {
@@ -125,7 +122,7 @@ func (s *source) check(p []byte, end bool) (good int, what string) {
 	}
 }
 
-// lastFullRune returns the length of p without a rune cut off at its end.
+// lastFullRune is the length of p without an incomplete rune at its end.
 func lastFullRune(p []byte) int {
 	for back := 1; back < utf8.UTFMax && back <= len(p); back++ {
 		if utf8.RuneStart(p[len(p)-back]) {
@@ -146,9 +143,8 @@ func (s *source) advance(p []byte) {
 	s.offset += int64(len(p))
 }
 
-// first returns the source's own error where it lies no later than line, the
-// place at which a reader above stumbled: a parser that meets the cut end of
-// the stream blames its grammar.
+// first returns the source's error if it is not after line, where a reader above failed: a parser that meets the truncated
+// stream would report a syntax error instead.
 func (s *source) first(line int, parse error) error {
 	if s.bad != nil && s.line <= line {
 		return s.bad

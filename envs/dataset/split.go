@@ -8,10 +8,9 @@ import (
 	"slices"
 )
 
-// Balance keeps the first limit/C rows of each of the C labels, rounded down, in
-// the order they have. A label with fewer rows keeps them all; a limit below C
-// keeps none. Where rows carry a split, each split keeps its share of limit and
-// is balanced on its own; of a share below C it is a row of each label, where there is room.
+// Balance keeps the first limit/C rows (rounded down) of each of the C labels, in order. A label with fewer rows keeps them
+// all; a limit below C keeps none. If rows have splits, each split gets its share of limit and is balanced separately; a
+// share below C becomes one row per label, within the limit.
 func Balance(rows []Row, limit int) []Row {
 	sizes := map[string]int{}
 	for _, r := range rows {
@@ -32,7 +31,7 @@ func Balance(rows []Row, limit int) []Row {
 		left[g] = limit * sizes[g.split] / len(rows) / labels[g.split]
 		spare -= left[g]
 	}
-	for _, split := range []string{Val, Test, Train, ""} { // a small share is a row of each label, where there is room
+	for _, split := range []string{Val, Test, Train, ""} { // a small share becomes one row per label, within the limit
 		if n := labels[split]; n > 0 && n <= spare && limit*sizes[split]/len(rows)/n == 0 {
 			spare -= n
 			for g := range left {
@@ -52,8 +51,8 @@ func Balance(rows []Row, limit int) []Row {
 	return kept
 }
 
-// Overlap counts what makes a figure on rows to be judged by say less than it seems: texts
-// that are also in train, and labels that train does not have. Both are in the order of rows.
+// Overlap finds what weakens an evaluation on rows: texts that are also in train, and labels that train lacks. Both are in
+// the order of rows.
 func Overlap(train, rows []Row) (texts []Row, labels []string) {
 	seen, known := map[string]bool{}, map[string]bool{}
 	for _, r := range train {
@@ -71,12 +70,11 @@ func Overlap(train, rows []Row) (texts []Row, labels []string) {
 	return texts, labels
 }
 
-// SetApart divides rows: of the different texts of each label every n-th goes to apart,
-// the others to rest. Both keep the order of rows. Rows of equal text stay together,
-// whatever their labels.
+// SetApart moves every n-th distinct text of each label to apart, the others to rest. Both keep the order of rows. Rows
+// with equal text stay together, whatever their labels.
 func SetApart(rows []Row, n int) (rest, apart []Row) {
 	chosen := map[string]bool{} // by text
-	texts := map[string]int{}   // of a label
+	texts := map[string]int{}   // per label
 	for _, r := range rows {
 		if _, met := chosen[r.Text]; !met {
 			texts[r.Label]++
@@ -91,18 +89,15 @@ func SetApart(rows []Row, n int) (rest, apart []Row) {
 	return rest, apart
 }
 
-// splitStream keeps the draws of Split apart from others under the same seed.
+// splitStream separates the random stream of Split from others with the same seed.
 const splitStream = 0x5b11_7da7_a5e7
 
-// Split divides rows into training, validation and test rows. Each part keeps
-// the order of rows, and its rows carry its name in Split.
+// Split splits rows into training, validation and test rows. Each split keeps the order of rows and sets Row.Split.
 //
-// Rows that carry a split already (Read fills it in all rows or in none) are
-// divided by it. Otherwise the texts of every label are divided 70/15/15 at
-// random, by math/rand/v2's PCG(seed, constant): see Counts for the rounding.
-// Rows of equal text go to the same part, whatever their labels (a text counts
-// under the label it has first): a question seen in training measures nothing.
-// The result depends only on the order of rows and on seed.
+// If rows have splits (Read sets all or none), those apply. Otherwise the texts of each label are split 70/15/15 at random,
+// by math/rand/v2's PCG(seed, constant); see Counts for rounding. Rows with equal text go to the same split, whatever their
+// labels (a text counts under its first label), because a text seen in training measures nothing. The result depends only
+// on the order of rows and on seed.
 func Split(rows []Row, seed uint64) (train, val, test []Row) {
 	if len(rows) == 0 || rows[0].Split == "" {
 		rows = assign(rows, seed)
@@ -148,9 +143,8 @@ func assign(rows []Row, seed uint64) []Row {
 	return rows
 }
 
-// Rank divides the distinct texts of the class with this index, by filling in their Split: see Counts. They are ranked by
-// the SHA-256 of their text; the first are test rows, the next validation. So the division depends on no seed and no order,
-// and a text added later moves at most two others.
+// Rank sets the Split of the distinct texts of a class; see Counts. It orders them by the SHA-256 of the text: test rows
+// first, then validation. The split depends on no seed and no order, and a new text moves at most two others.
 func Rank(rows []Row, class int) {
 	rank := make([]int, len(rows))
 	sums := make([][sha256.Size]byte, len(rows))
@@ -172,12 +166,10 @@ func Rank(rows []Row, class int) {
 	}
 }
 
-// Counts divides n distinct texts of the class with this index among the parts:
-// 0.3·n, rounded to the nearest (a half upwards), are held out, half of
-// them for test and half for validation. An odd one goes to the test part in
-// classes of even index and to the validation part in the others, so that many
-// small classes do not add up to a lopsided division. From three texts upwards
-// every part has at least one; of two, one is test; a single one is training.
+// Counts returns the split sizes for n distinct texts of a class. 0.3·n, rounded half up, are held out, half for test and
+// half for validation. An odd one goes to test for even class indices and to validation for odd ones, so that many small
+// classes stay balanced. With three or more texts every split gets at least one; with two, one is test; a single one is
+// training.
 func Counts(n, class int) (train, val, test int) {
 	switch {
 	case n < 2:

@@ -42,8 +42,8 @@ func TestLabels(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for want, rows := range map[string][]Row{
-		`no rows to take labels from: training needs rows of at least two labels`:  nil,
-		`f.csv: all 3 rows have the label "b": training needs at least two labels`: rowsOf(map[string]int{"b": 3}),
+		`no rows; training needs rows with at least two labels`:  nil,
+		`f.csv: all 3 rows have label "b"; training needs at least two labels`: rowsOf(map[string]int{"b": 3}),
 	} {
 		if _, err := Labels(rows); text(err) != want {
 			t.Errorf("error %q, want %q", text(err), want)
@@ -61,7 +61,7 @@ func TestLabelIndex(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	_, err = LabelIndex(rows, []string{"law", "maths"})
-	if want := `f.csv:3: label "math" does not occur among the model's labels: law, maths; did you mean "maths"?`; text(err) != want {
+	if want := `f.csv:3: label "math" is not one of law, maths; did you mean "maths"?`; text(err) != want {
 		t.Errorf("error %q, want %q", text(err), want)
 	}
 }

@@ -7,10 +7,9 @@ import (
 	"io"
 )
 
-// thriftLength returns how many bytes the structure at the start of b takes in
-// Thrift's compact protocol (thrift-compact-protocol.md). It refuses what would
-// make a decoder recurse without end or make room for elements that are not
-// there; b ending too early is io.ErrUnexpectedEOF.
+// thriftLength returns the length in bytes of the structure at the start of b, in Thrift's compact protocol. It refuses
+// input that would make a decoder recurse without bound or allocate for missing elements. A truncated b is
+// io.ErrUnexpectedEOF.
 func thriftLength(b []byte, maxDepth int) (int, error) {
 	s := thriftScan{b: b, maxDepth: maxDepth}
 	err := s.skipStruct(1)
@@ -24,8 +23,8 @@ type thriftScan struct {
 	structs  int
 }
 
-// maxStructs bounds the structures of a footer: each column of each row group
-// has some eight, an empty one takes one byte in the file and hundreds decoded.
+// maxStructs bounds the structures of a footer: each column chunk has about eight. An empty one takes one byte in the file
+// but hundreds in memory.
 const maxStructs = 1 << 21
 
 func (s *thriftScan) advance(n uint64) error {
@@ -49,7 +48,7 @@ func (s *thriftScan) varint() (uint64, error) {
 		return 0, io.ErrUnexpectedEOF
 	}
 	if n < 0 {
-		return 0, errors.New("a number of more than 64 bits")
+		return 0, errors.New("a number has more than 64 bits")
 	}
 	s.at += n
 	return v, nil
@@ -57,7 +56,7 @@ func (s *thriftScan) varint() (uint64, error) {
 
 func (s *thriftScan) skipStruct(depth int) error {
 	if depth > s.maxDepth {
-		return fmt.Errorf("more than %d levels of structures", s.maxDepth)
+		return fmt.Errorf("structures are nested deeper than %d", s.maxDepth)
 	}
 	if s.structs++; s.structs > maxStructs {
 		return fmt.Errorf("more than %d structures", maxStructs)
@@ -72,7 +71,7 @@ func (s *thriftScan) skipStruct(depth int) error {
 				return err
 			}
 		}
-		// A boolean field has its value in its type.
+		// A boolean field stores its value in its type.
 		if kind := field & 0xf; kind != 1 && kind != 2 {
 			if err := s.skip(kind, depth); err != nil {
 				return err
@@ -105,12 +104,12 @@ func (s *thriftScan) skip(kind byte, depth int) error {
 	case 13: // uuid
 		return s.advance(16)
 	}
-	return fmt.Errorf("a value of the unknown type %d", kind)
+	return fmt.Errorf("unknown value type %d", kind)
 }
 
 func (s *thriftScan) skipList(depth int) error {
 	if depth > s.maxDepth {
-		return fmt.Errorf("more than %d levels of structures", s.maxDepth)
+		return fmt.Errorf("structures are nested deeper than %d", s.maxDepth)
 	}
 	header, err := s.readByte()
 	if err != nil {
@@ -122,7 +121,7 @@ func (s *thriftScan) skipList(depth int) error {
 			return err
 		}
 	}
-	if n > uint64(len(s.b)-s.at) { // an element takes a byte at least
+	if n > uint64(len(s.b)-s.at) { // an element takes at least one byte
 		return io.ErrUnexpectedEOF
 	}
 	for range n {
@@ -135,7 +134,7 @@ func (s *thriftScan) skipList(depth int) error {
 
 func (s *thriftScan) skipMap(depth int) error {
 	if depth > s.maxDepth {
-		return fmt.Errorf("more than %d levels of structures", s.maxDepth)
+		return fmt.Errorf("structures are nested deeper than %d", s.maxDepth)
 	}
 	n, err := s.varint()
 	if err != nil || n == 0 {

@@ -11,12 +11,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxWindow bounds what a .zst file may ask for: the window of zstd --long=27,
-// the most that the command line tool unpacks without an option.
+// maxWindow bounds the window of a .zst file: that of zstd --long=27, the most that the zstd command decompresses by
+// default.
 const maxWindow = 128 << 20
 
-// unpacker returns the name without the extension of a compressed file, and
-// what unpacks it: nil for a file that is not compressed.
+// unpacker returns the name without the compression extension, and the decompressor; nil for an uncompressed file.
 func unpacker(path string) (name string, unpack func(io.Reader) (in io.Reader, done func())) {
 	lower := strings.ToLower(path)
 	switch {
@@ -44,7 +43,7 @@ func unpackZstd(r io.Reader) (io.Reader, func()) {
 	return unpacking{z, "zstd"}, z.Close
 }
 
-// unpacking says whose error it is that the data cannot be unpacked.
+// unpacking marks read errors as decompression errors.
 type unpacking struct {
 	r      io.Reader
 	format string
@@ -61,7 +60,7 @@ func (u unpacking) Read(p []byte) (int, error) {
 
 func unpackError(format string, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF {
-		return fmt.Errorf("the %s data are cut short: fetch the file again", format)
+		return fmt.Errorf("truncated %s data; download the file again", format)
 	}
-	return fmt.Errorf("unpacking %s data: %w", format, err)
+	return fmt.Errorf("decompressing %s data: %w", format, err)
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Object is a JSON object that keeps the order of its fields; their names
-// differ. The values in it, and in records, are
+// Object is a JSON object with ordered fields and unique names. Values in objects and records are
 //
 //   - nil, bool, string and int64;
 //   - float64 for numbers written with a fraction or an exponent;
@@ -22,13 +21,13 @@ import (
 //   - []any and Object, at most 100 levels deep.
 type Object []Field
 
-// Field is one name and value of an Object.
+// Field is a name and value of an Object.
 type Field struct {
 	Name  string
 	Value any
 }
 
-// Get returns the value of a name.
+// Get returns the value of a field.
 func (o Object) Get(name string) (value any, ok bool) {
 	for _, f := range o {
 		if f.Name == name {
@@ -38,7 +37,7 @@ func (o Object) Get(name string) (value any, ok bool) {
 	return nil, false
 }
 
-// With returns o with a field of that name and value: in the place of the one it has, else at the end.
+// With returns o with the field set, in place if it exists, else appended.
 func (o Object) With(name string, value any) Object {
 	out := slices.Clone(o)
 	for i := range out {
@@ -50,7 +49,7 @@ func (o Object) With(name string, value any) Object {
 	return append(out, Field{name, value})
 }
 
-// Names returns the names in order.
+// Names returns the field names in order.
 func (o Object) Names() []string {
 	names := make([]string, len(o))
 	for i, f := range o {
@@ -59,9 +58,8 @@ func (o Object) Names() []string {
 	return names
 }
 
-// Equal reports whether two values are the same. The order of fields does not
-// count, as it does not in Python's dictionaries; a number counts by its value
-// and by whether it is an integer.
+// Equal reports whether two values are equal. As in Python dictionaries, the order of fields does not matter. Numbers are
+// compared by value and by whether they are integers.
 func Equal(a, b any) bool {
 	switch a := a.(type) {
 	case Object:
@@ -98,9 +96,8 @@ func Equal(a, b any) bool {
 	return a == b
 }
 
-// MarshalJSON implements json.Marshaler: the fields in their order, text as it
-// is (< stays <), a whole float64 with ".0". Numbers that JSON cannot write
-// and bytes are errors.
+// MarshalJSON implements json.Marshaler. Fields keep their order, text is not HTML-escaped, and an integral float64 gets
+// ".0". Bytes and numbers without a JSON form are errors.
 func (o Object) MarshalJSON() ([]byte, error) { return appendJSON(nil, o) }
 
 func appendJSON(out []byte, value any) ([]byte, error) {
@@ -138,14 +135,14 @@ func appendJSON(out []byte, value any) ([]byte, error) {
 		return strconv.AppendInt(out, v, 10), nil
 	case float64:
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return nil, fmt.Errorf("JSON has no %v", v)
+			return nil, fmt.Errorf("JSON cannot represent %v", v)
 		}
 		return append(out, floatText(v)...), nil
 	case nil, bool, json.Number:
 		text, err := json.Marshal(v)
 		return append(out, text...), err
 	}
-	return nil, fmt.Errorf("JSON has no %s", Kind(value))
+	return nil, fmt.Errorf("JSON cannot represent %s", Kind(value))
 }
 
 func appendString(out []byte, s string) ([]byte, error) {
@@ -156,7 +153,7 @@ func appendString(out []byte, s string) ([]byte, error) {
 	return append(out, bytes.TrimSuffix(text.Bytes(), []byte("\n"))...), err
 }
 
-// floatText writes a float so that it reads back as one.
+// floatText formats a float so that it is read back as a float.
 func floatText(v float64) string {
 	s := strconv.FormatFloat(v, 'g', -1, 64)
 	if !strings.ContainsAny(s, ".eIN") {
@@ -165,7 +162,7 @@ func floatText(v float64) string {
 	return s
 }
 
-// Kind says what a value is, for errors.
+// Kind describes the type of a value, for errors.
 func Kind(value any) string {
 	switch v := value.(type) {
 	case nil:

@@ -37,7 +37,7 @@ func TestPartsOfADataSet(t *testing.T) {
 		{"tested", "", false, 5, 2, ""},
 		{"train", "tested", false, 7, 1, ""},
 		{"train", "testonly", false, 7, 1, ""},
-		{"testonly", "", false, 0, 0, `dataset: the data set has no split "train"; it has "test"`},
+		{"testonly", "", false, 0, 0, `dataset: the data set has no split "train"; choose from "test"`},
 		{"none", "", false, 0, 0, "dataset: there is no none"},
 		{"all", "none", false, 0, 0, "eval_dataset: there is no none"},
 	} {

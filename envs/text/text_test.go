@@ -78,7 +78,7 @@ func TestSeveralLabelsOfARow(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := &options{LabelledRows: envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}}
-	if _, err := o.Rows(t.Context(), find(path)); err == nil || !strings.Contains(err.Error(), "rows.jsonl:2") || !strings.Contains(err.Error(), "a row has one label") {
+	if _, err := o.Rows(t.Context(), find(path)); err == nil || !strings.Contains(err.Error(), "rows.jsonl:2") || !strings.Contains(err.Error(), "want one label") {
 		t.Errorf("error %v, want one that names the row and the column", err)
 	}
 }

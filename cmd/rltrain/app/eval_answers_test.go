@@ -152,7 +152,7 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		{"--model MODEL --output-rows x.jsonl", 2, "--output-rows: needs --completions FILE"},
 		{"--task gsm8k --completions TMP/no.jsonl", 1, "reading data set: open TMP/no.jsonl: no such file or directory"},
 		{"--task gsm8k --completions TMP/a.jsonl --completion-field out", 1, `TMP/a.jsonl:1: field "out" is missing or not text`},
-		{"--task gsm8k --completions TMP/none.jsonl", 1, "TMP/none.jsonl: the file is empty: want one JSON object a line"},
+		{"--task gsm8k --completions TMP/none.jsonl", 1, "TMP/none.jsonl: the file is empty; want one JSON object per line"},
 		{"--task sum_digits --completions TMP/none.csv", 1, "TMP/none.csv: no rows"},
 		{"--task sum_digits --completions TMP/d.jsonl", 1, `TMP/d.jsonl:1: field "answer": "1.5" is not an integer`},
 		{"--task sum_digits --completions TMP/e.jsonl", 1, `TMP/e.jsonl:1: field "completion" is missing or not text`},

@@ -10,7 +10,7 @@ import (
 
 // TestFalsePasses has tests that are easily fooled, and programs that try to.
 func TestFalsePasses(t *testing.T) {
-	j := newTestJudge(t)
+	j := newTestGrader(t)
 	for _, test := range []struct{ name, assert, program string }{
 		{"a module of its own", "assert math.isclose(f(2), 1.5)", "class math:\n  isclose = staticmethod(lambda *a, **k: True)\ndef f(x): return 0"},
 		{"the end of an iterator", "assert all(map(f, [1, 2, 3]))", "def f(x): raise StopIteration"},
@@ -54,7 +54,7 @@ func TestFalsePasses(t *testing.T) {
 
 // TestFalseChecks has published forms of tests that ask the solution what is right.
 func TestFalseChecks(t *testing.T) {
-	j := newTestJudge(t)
+	j := newTestGrader(t)
 	const (
 		zero = `{"task_id":"a","prompt":"def poly(xs, x):\n    return sum(c * x ** i for i, c in enumerate(xs))\n\ndef find_zero(xs):\n    \"\"\"Find a zero.\"\"\"\n","entry_point":"find_zero","canonical_solution":"    return -xs[0] / xs[1]\n","test":"def check(candidate):\n    assert abs(poly([2, 4], candidate([2, 4]))) < 1e-4\n"}`
 		sort = `{"task_id":"b","prompt":"def third(x):\n    \"\"\"Sort.\"\"\"\n","entry_point":"third","canonical_solution":"    return sorted(x)\n","test":"def check(candidate):\n    assert candidate([3, 1]) == third([3, 1])\n"}`
@@ -84,7 +84,7 @@ func TestFalseChecks(t *testing.T) {
 
 // TestScripts has tests that are scripts behind a program, whose output is compared.
 func TestScripts(t *testing.T) {
-	j := newTestJudge(t)
+	j := newTestGrader(t)
 	for _, test := range []struct {
 		name, script, want, program string
 		class                       Class
@@ -114,7 +114,7 @@ func TestScripts(t *testing.T) {
 
 // TestValues passes what is of the library, and problems with much to say.
 func TestValues(t *testing.T) {
-	j := newTestJudge(t)
+	j := newTestGrader(t)
 	var many strings.Builder
 	for i := range 3000 {
 		fmt.Fprintf(&many, "assert f(%d) == %d\n", i, i)
@@ -140,7 +140,7 @@ func TestVerdictsRepeat(t *testing.T) {
 	p := &Problem{Text: "x", Program: "import random\nfor i in range(9): assert f(i) < .9\nassert f(random.random()) < .5", Solution: "def f(x): pass"}
 	var verdicts [2][]Verdict
 	for k := range verdicts {
-		j := newTestJudge(t)
+		j := newTestGrader(t)
 		for i := range 8 {
 			for _, program := range []string{"import random\ndef f(x): return random.random() * %d / 4", "def f(x): return x * %d", "def f(x): print('x' * 9999); return %d"} {
 				v, err := j.Run(t.Context(), p, fmt.Sprintf(program, i), nil)
