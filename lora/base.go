@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// baseHashKey is the name under which a file of tensors has the hash of the base weights. PEFT, which complains of
-// fields that it does not know in adapter_config.json, leaves the pairs of a safetensors header alone.
+// baseHashKey is the metadata key for the hash of the base weights. PEFT complains about unknown fields in
+// adapter_config.json but ignores the metadata of a safetensors header.
 const baseHashKey = "base_model_sha256"
 
-// recorded is c as the files in dir are to have it: a base model that is a folder by its path from dir where both
-// belong to one output, so that they can be moved together, else by its absolute path; and the hash of its weights.
+// recorded returns c as the files in dir store it, with the hash of the base weights. A base model in a local folder gets
+// a path relative to dir if both are in the same output folder (so that they can be moved together), else an absolute path.
 func (c Config) recorded(dir string) (Config, error) {
 	info, err := os.Stat(c.BaseModel)
 	if c.BaseModel == "" || c.Revision != "" || err != nil || !info.IsDir() {
-		return c, nil // of the Hub, or a folder that is gone
+		return c, nil // on the Hub, or a folder that no longer exists
 	}
 	base, err := filepath.Abs(c.BaseModel)
 	if err != nil {
@@ -52,8 +52,8 @@ func (c Config) recorded(dir string) (Config, error) {
 	return c, nil
 }
 
-// located is c, read in dir, with a base model that begins with "./" or "../" as a path that holds wherever the
-// program runs. Where there is no such folder seen from dir, it may be one seen from here, as PEFT has it.
+// located resolves a relative base model path ("./" or "../") of a config read in dir. If no such folder exists relative
+// to dir, the path is relative to the working directory, as in PEFT.
 func (c Config) located(dir string) (Config, error) {
 	if !strings.HasPrefix(c.BaseModel, "./") && !strings.HasPrefix(c.BaseModel, "../") {
 		return c, nil
@@ -72,8 +72,8 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// CheckBase is an error where dir holds other weights than those that the adapter was trained on. An adapter whose
-// files do not say is for any.
+// CheckBase returns an error if the weights in dir differ from those that the adapter was trained on. It accepts adapters
+// that do not record a hash.
 func (c Config) CheckBase(dir string) error {
 	if c.BaseHash == "" {
 		return nil
@@ -83,16 +83,16 @@ func (c Config) CheckBase(dir string) error {
 		return err
 	}
 	if hash != c.BaseHash {
-		return fmt.Errorf("the weights in %s are not those that the adapter was trained on (SHA-256 %.12s, the adapter has %.12s): find the folder of that time, or name the base model and the adapter by themselves", dir, hash, c.BaseHash)
+		return fmt.Errorf("%s has other weights (SHA-256 %.12s) than the adapter was trained on (%.12s); pass the original base model", dir, hash, c.BaseHash)
 	}
 	return nil
 }
 
-// weightFiles match the files of a model's weights, the layouts that are preferred first.
+// weightFiles match the weight files of a model, preferred layouts first.
 var weightFiles = []string{"model.safetensors", "model-*.safetensors", "pytorch_model.bin", "pytorch_model-*.bin"}
 
-// HashWeights is the SHA-256 of the weights in a model folder, in hexadecimal; "" where it has none. A file that is
-// unchanged since the last call is not read again.
+// HashWeights returns the SHA-256 of a model folder's weights, in hexadecimal, or "" if it has none. It caches the hashes
+// of unchanged files.
 func HashWeights(dir string) (string, error) {
 	for _, pattern := range weightFiles {
 		names, err := fs.Glob(os.DirFS(dir), pattern)
@@ -116,7 +116,7 @@ func HashWeights(dir string) (string, error) {
 	return "", nil
 }
 
-// hashes are the files that were hashed already.
+// hashes caches file hashes.
 var hashes = known{sums: map[stamp][sha256.Size]byte{}}
 
 type known struct {
@@ -124,7 +124,7 @@ type known struct {
 	sums map[stamp][sha256.Size]byte
 }
 
-// stamp tells one state of a file from another.
+// stamp identifies the state of a file.
 type stamp struct {
 	path     string
 	size     int64

@@ -136,7 +136,7 @@ func TestCheckBase(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(base, "model.safetensors"), later, later); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.CheckBase(base); err == nil || !strings.Contains(err.Error(), "are not those that the adapter was trained on") {
+	if err := c.CheckBase(base); err == nil || !strings.Contains(err.Error(), "than the adapter was trained on") {
 		t.Error(err)
 	}
 	if err := (Config{}).CheckBase(base); err != nil {

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Modules names linear modules in one of PEFT's two ways.
+// Modules selects linear modules in one of PEFT's two ways.
 type Modules struct {
-	Names []string // full names, or endings at a dot
-	// Pattern is a regular expression of full names. As a target, "all-linear" is every
-	// linear module but the output layer.
+	Names []string // full names, or suffixes that start at a dot
+	// Pattern is a regular expression for full names. As a target, "all-linear" selects all linear modules except the
+	// output layer.
 	Pattern string
 }
 
@@ -21,7 +21,7 @@ func (m Modules) all() bool { return strings.EqualFold(m.Pattern, "all-linear") 
 
 func (m Modules) empty() bool { return len(m.Names) == 0 && m.Pattern == "" }
 
-// String is what an error says of the modules.
+// String describes the modules for errors.
 func (m Modules) String() string {
 	if m.Pattern != "" {
 		return fmt.Sprintf("%.120q", m.Pattern)
@@ -29,7 +29,7 @@ func (m Modules) String() string {
 	return strings.Join(m.Names, ", ")
 }
 
-// MarshalJSON writes the pattern, or the names.
+// MarshalJSON writes the pattern or the names.
 func (m Modules) MarshalJSON() ([]byte, error) {
 	if m.Pattern != "" {
 		return json.Marshal(m.Pattern)
@@ -37,7 +37,7 @@ func (m Modules) MarshalJSON() ([]byte, error) {
 	return json.Marshal(m.Names)
 }
 
-// UnmarshalJSON reads a pattern, or names.
+// UnmarshalJSON reads a pattern or names.
 func (m *Modules) UnmarshalJSON(data []byte) error {
 	*m = Modules{}
 	if bytes.HasPrefix(data, []byte{'"'}) {
@@ -46,15 +46,14 @@ func (m *Modules) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*oneOrMore[string])(&m.Names))
 }
 
-// A Pattern gives some modules a value of their own.
+// A Pattern overrides a value for some modules.
 type Pattern[T int | float64] struct {
-	// Key is a regular expression that a module's full name ends in, at its beginning
-	// or after a dot.
+	// Key is a regular expression that matches a module's full name, or a suffix after a dot.
 	Key   string
 	Value T
 }
 
-// patterns are a JSON object whose order counts.
+// patterns is an ordered JSON object.
 type patterns[T int | float64] []Pattern[T]
 
 // MarshalJSON writes the members in order.
@@ -77,8 +76,7 @@ func (p patterns[T]) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// UnmarshalJSON reads the members in order. As in Python, one that comes again
-// changes the value in the first one's place.
+// UnmarshalJSON reads the members in order. As in Python, a repeated key changes the value at its first position.
 func (p *patterns[T]) UnmarshalJSON(data []byte) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -91,13 +89,13 @@ func (p *patterns[T]) UnmarshalJSON(data []byte) error {
 		if err != nil {
 			return err
 		}
-		pattern := Pattern[T]{Key: t.(string)} // an object's keys are strings
+		pattern := Pattern[T]{Key: t.(string)} // keys of an object are strings
 		var value *T
 		if err := d.Decode(&value); err != nil {
 			return err
 		}
 		if value == nil {
-			return errors.New("null is no value")
+			return errors.New("null is not allowed")
 		}
 		pattern.Value = *value
 		if i, ok := at[pattern.Key]; ok {
@@ -111,30 +109,30 @@ func (p *patterns[T]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// oneOrMore is a JSON list, or one element without its brackets.
+// oneOrMore is a JSON list, or a single element without brackets.
 type oneOrMore[T int | string] []T
 
-// UnmarshalJSON reads the list, or the element.
+// UnmarshalJSON reads the list or the element.
 func (l *oneOrMore[T]) UnmarshalJSON(data []byte) error {
 	var many []T
 	if !bytes.HasPrefix(data, []byte{'['}) {
 		data = slices.Concat([]byte{'['}, data, []byte{']'})
 	}
 	err := json.Unmarshal(data, &many)
-	*l = nil // of an empty list too: PEFT takes one for one in use
+	*l = nil // even for an empty list, which PEFT treats as set
 	if len(many) > 0 {
 		*l = many
 	}
 	return err
 }
 
-// reader takes members out of a JSON object and keeps the first error.
+// reader removes members from a JSON object and keeps the first error.
 type reader struct {
 	raw map[string]json.RawMessage
 	err error
 }
 
-// take removes a member and returns its JSON on one line, "" where there is none.
+// take removes a member and returns its JSON on one line, or "" if it is missing.
 func (r *reader) take(key string) string {
 	raw, ok := r.raw[key]
 	if !ok {
@@ -148,14 +146,13 @@ func (r *reader) take(key string) string {
 	return b.String()
 }
 
-// get reads a member into v, which keeps its value where the member is null or
-// not there.
+// get reads a member into v. v keeps its value if the member is null or missing.
 func (r *reader) get(key string, v any) {
 	text := r.take(key)
 	if text == "" || text == "null" || r.err != nil {
 		return
 	}
 	if err := json.Unmarshal([]byte(text), v); err != nil {
-		r.err = fmt.Errorf("%s: %.60s is not of the right kind", key, text)
+		r.err = fmt.Errorf("%s: %.60s has the wrong type", key, text)
 	}
 }

@@ -15,24 +15,23 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// ConfigFile is the name of an adapter's configuration; a folder without it holds no adapter.
+// ConfigFile is the name of an adapter's configuration. A folder without it is not an adapter.
 const ConfigFile = "adapter_config.json"
 
 const (
-	// WeightsFile is the name of an adapter's pairs.
+	// WeightsFile is the name of an adapter's weights.
 	WeightsFile = "adapter_model.safetensors"
-	pickleFile  = "adapter_model.bin" // as PEFT wrote before 0.7
-	// wrapper stands before each name of a model that PEFT has wrapped.
+	pickleFile  = "adapter_model.bin" // written by PEFT before 0.7
+	// wrapper precedes every module name of a model wrapped by PEFT.
 	wrapper = "base_model.model."
 	suffixA = ".lora_A.weight"
 	suffixB = ".lora_B.weight"
 	suffixM = ".lora_magnitude_vector"
 )
 
-// Save writes an adapter that PEFT loads. dir is made where it is missing; each of
-// its two files is replaced as a whole. extra are the tensors of c.ModulesToSave by
-// their names in the model, such as "classifier.weight". The pairs must be those that c
-// describes: each of the rank and scale that c gives its module, and of a target.
+// Save writes an adapter that PEFT can load. It creates dir if needed and replaces each of the two files atomically. extra
+// are the tensors of c.ModulesToSave by their names in the model, such as "classifier.weight". The pairs must match c: each
+// a target, with the rank and scale that c gives its module.
 func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error {
 	tensors, err := c.tensors(pairs, extra)
 	if err != nil {
@@ -62,13 +61,13 @@ func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error 
 	return nil
 }
 
-// tensors are the tensors of the file, by their full names.
+// tensors returns the tensors of the file, with their full names.
 func (c Config) tensors(pairs []Pair, extra []safetensors.Tensor) ([]safetensors.Tensor, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	if classifier := c.TaskType == SequenceClassification; classifier != (c.Prefix != "") {
-		return nil, fmt.Errorf("prefix %q does not go with task_type %s", c.Prefix, c.TaskType)
+		return nil, fmt.Errorf("prefix %q does not fit task_type %s", c.Prefix, c.TaskType)
 	}
 	rule, err := c.rule()
 	if err != nil {
@@ -95,40 +94,39 @@ func (c Config) tensors(pairs []Pair, extra []safetensors.Tensor) ([]safetensors
 	return list, rule.describes(pairs, extra)
 }
 
-// describes checks that an adapter's tensors are those its config speaks of.
+// describes checks that an adapter's tensors match its config.
 func (r *rule) describes(pairs []Pair, extra []safetensors.Tensor) error {
 	if len(pairs) == 0 {
-		return fmt.Errorf("there is no pair of a linear module (target_modules: %s)", r.TargetModules)
+		return fmt.Errorf("no LoRA pair matches target_modules (%s)", r.TargetModules)
 	}
 	for _, p := range pairs {
 		rank, scale := r.size(r.Prefix + p.Module)
 		switch {
 		case p.R != rank:
-			return fmt.Errorf("module %s has rank %d, r and rank_pattern say %d", p.Module, p.R, rank)
+			return fmt.Errorf("module %s has rank %d, but r and rank_pattern give %d", p.Module, p.R, rank)
 		case p.Scale != scale:
-			return fmt.Errorf("module %s has scale %g, lora_alpha, alpha_pattern and the rank say %g", p.Module, p.Scale, scale)
+			return fmt.Errorf("module %s has scale %g, but lora_alpha, alpha_pattern and the rank give %g", p.Module, p.Scale, scale)
 		case (p.Magnitude != nil) != r.DoRA:
-			return fmt.Errorf("module %s: use_dora is %t, the module has a magnitude vector: %t", p.Module, r.DoRA, p.Magnitude != nil)
+			return fmt.Errorf("module %s: use_dora is %t, but the module's magnitude vector exists: %t", p.Module, r.DoRA, p.Magnitude != nil)
 		case !r.means(r.Prefix + p.Module):
-			return fmt.Errorf("module %s is not one that target_modules (%s) and the fields that limit them mean", p.Module, r.TargetModules)
+			return fmt.Errorf("module %s is not selected by target_modules (%s) and the fields that restrict them", p.Module, r.TargetModules)
 		}
 	}
 	for _, t := range extra {
-		tied := r.WeightTying && len(r.ModulesToSave) > 0 // to one of them: the model's names tell
+		tied := r.WeightTying && len(r.ModulesToSave) > 0 // to one of them, by the model's names
 		if !tied && !r.savesWhole(t.Name) && !isTable(t.Name) {
-			return fmt.Errorf("tensor %.120q is neither of a LoRA pair nor of modules_to_save (%s)", t.Name, strings.Join(r.ModulesToSave, ", "))
+			return fmt.Errorf("tensor %.120q belongs neither to a LoRA pair nor to modules_to_save (%s)", t.Name, strings.Join(r.ModulesToSave, ", "))
 		}
 	}
-	// PEFT lists head names the model may not have, so a name without tensors is no
-	// error unless all are.
+	// PEFT lists head names that the model may lack, so a name without tensors is an error only if all are.
 	if len(r.ModulesToSave) > 0 && len(extra) == 0 {
-		return fmt.Errorf("there is no tensor of modules_to_save (%s)", strings.Join(r.ModulesToSave, ", "))
+		return fmt.Errorf("no tensor matches modules_to_save (%s)", strings.Join(r.ModulesToSave, ", "))
 	}
 	return nil
 }
 
-// savesWhole reports whether a tensor belongs to one of ModulesToSave. PEFT takes
-// any ending of a module's name here, not only those at a dot.
+// savesWhole reports whether a tensor belongs to ModulesToSave. PEFT accepts any suffix of a module's name here, not only
+// after a dot.
 func (c Config) savesWhole(name string) bool {
 	for i, r := range name {
 		if r == '.' && slices.ContainsFunc(c.ModulesToSave, func(m string) bool { return strings.HasSuffix(name[:i], m) }) {
@@ -138,12 +136,10 @@ func (c Config) savesWhole(name string) bool {
 	return false
 }
 
-// Load reads an adapter that Save or PEFT wrote: its config, its pairs in the order
-// of their names with numbers by value, and the tensors of modules_to_save by their
-// names in the model; where an embedding or output layer is stored under its adapter,
-// both are merged into one of these. Unsupported features, missing, extra and misshapen tensors
-// are errors that name the file and the field or tensor. Whether the pairs fit a
-// model is for [Config.Fits] to say.
+// Load reads an adapter written by Save or PEFT: its config, its pairs sorted by name (numbers by value), and the tensors of
+// modules_to_save by their names in the model. If an embedding or output layer is stored with its adapter, both are merged
+// into one tensor. Unsupported features and missing, extra or misshapen tensors are errors that name the file and the field
+// or tensor. [Config.Fits] checks whether the pairs fit a model.
 func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
 	path := filepath.Join(dir, ConfigFile)
 	data, err := smallfile.Read(path)
@@ -195,7 +191,7 @@ func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safe
 	for _, full := range f.Names() {
 		name, ok := strings.CutPrefix(full, wrapper)
 		if !ok {
-			return c, nil, nil, fmt.Errorf("tensor %.120q does not begin with %s", full, wrapper)
+			return c, nil, nil, fmt.Errorf("tensor %.120q does not start with %s", full, wrapper)
 		}
 		i := slices.IndexFunc(suffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
 		if i >= 0 {
@@ -240,24 +236,23 @@ func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safe
 		return c, nil, nil, err
 	}
 	if len(all) == 0 && len(extra) > 0 && len(c.ModulesToSave) == 0 {
-		return c, nil, extra, nil // embeddings are all that it adapts
+		return c, nil, extra, nil // it adapts only embeddings
 	}
 	return c, pairs, extra, rule.describes(all, slices.SortedFunc(maps.Values(extra), func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) }))
 }
 
-// findPrefix is the first part of the names of a sequence classifier's modules,
-// which is the same for all.
+// findPrefix returns the first name component of a sequence classifier's modules, which must be the same for all.
 func findPrefix(task string, names []string) (string, error) {
 	if task != SequenceClassification || len(names) == 0 {
 		return "", nil
 	}
 	first, _, ok := strings.Cut(names[0], ".")
 	if !ok {
-		return "", fmt.Errorf("module %.120q has no prefix, as %s has", names[0], task)
+		return "", fmt.Errorf("module %.120q has no prefix, which %s requires", names[0], task)
 	}
 	for _, name := range names {
 		if !strings.HasPrefix(name, first+".") {
-			return "", fmt.Errorf("module %.120q does not begin with %q as others do", name, first+".")
+			return "", fmt.Errorf("module %.120q does not start with %q as the others do", name, first+".")
 		}
 	}
 	return first + ".", nil
@@ -269,7 +264,7 @@ func readTensor(f *safetensors.File, full, name string) (safetensors.Tensor, err
 	return safetensors.Tensor{Name: name, DType: e.DType, Shape: e.Shape, Data: data}, err
 }
 
-// readPair reads the pair of one module, whose tensors are there.
+// readPair reads the pair of a module; its tensors exist.
 func readPair(f *safetensors.File, module string, r *rule) (Pair, error) {
 	rank, scale := r.size(module)
 	p := Pair{R: rank, Scale: scale}
@@ -277,10 +272,10 @@ func readPair(f *safetensors.File, module string, r *rule) (Pair, error) {
 	a, _ := f.Lookup(nameA)
 	b, _ := f.Lookup(nameB)
 	if len(a.Shape) != 2 || a.Shape[0] != int64(rank) || a.Shape[1] < 1 {
-		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d in] by r and rank_pattern", nameA, a.Shape, rank)
+		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d in] from r and rank_pattern", nameA, a.Shape, rank)
 	}
 	if len(b.Shape) != 2 || b.Shape[1] != int64(rank) || b.Shape[0] < 1 {
-		return p, fmt.Errorf("tensor %.120q has shape %v, want [out %d] by r and rank_pattern", nameB, b.Shape, rank)
+		return p, fmt.Errorf("tensor %.120q has shape %v, want [out %d] from r and rank_pattern", nameB, b.Shape, rank)
 	}
 	p.In, p.Out = int(a.Shape[1]), int(b.Shape[0])
 	var err error
@@ -292,15 +287,14 @@ func readPair(f *safetensors.File, module string, r *rule) (Pair, error) {
 	}
 	nameM := wrapper + module + suffixM
 	if m, _ := f.Lookup(nameM); len(m.Shape) != 1 || m.Shape[0] != b.Shape[0] {
-		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d], as many as %s has rows", nameM, m.Shape, b.Shape[0], nameB)
+		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d], the rows of %s", nameM, m.Shape, b.Shape[0], nameB)
 	}
 	p.Magnitude, err = f.Float32s(nameM)
 	return p, err
 }
 
-// Fits checks that pairs are just the adapter c describes for a model whose linear
-// modules are shapes: canonical name to [out, in]. A module without its pair, a
-// pair without its module and a pair of another size are errors that name it.
+// Fits checks that pairs are exactly the adapter that c describes for a model with the given linear modules: canonical name
+// to [out, in]. Missing, extra and misshapen pairs are errors with the module's name.
 func (c Config) Fits(pairs []Pair, shapes map[string][2]int) error {
 	rule, err := c.rule()
 	if err != nil {
@@ -311,23 +305,22 @@ func (c Config) Fits(pairs []Pair, shapes map[string][2]int) error {
 	for _, p := range pairs {
 		shape, ok := shapes[p.Module]
 		if !ok {
-			return fmt.Errorf("lora: the adapter has module %s, the model has no such module that can be adapted (has %s)", p.Module, summary(names))
+			return fmt.Errorf("lora: the adapter has module %s, which the model lacks or cannot adapt (it has %s)", p.Module, summary(names))
 		}
 		if shape != [2]int{p.Out, p.In} {
-			return fmt.Errorf("lora: module %s: the adapter is for a weight of %v, the model's is %v", p.Module, [2]int{p.Out, p.In}, shape)
+			return fmt.Errorf("lora: module %s: the adapter is for a weight of shape %v, the model has %v", p.Module, [2]int{p.Out, p.In}, shape)
 		}
 		have[p.Module] = true
 	}
 	for _, name := range names {
 		if rule.means(c.Prefix+name) && !have[name] {
-			return fmt.Errorf("lora: target_modules mean module %s, the adapter has no tensors for it", name)
+			return fmt.Errorf("lora: target_modules select module %s, but the adapter has no tensors for it", name)
 		}
 	}
 	return nil
 }
 
-// compareNames orders names part by part, numbers by their value, so that layer 10
-// follows layer 9.
+// compareNames compares names by component, numbers by value, so that layer 10 follows layer 9.
 func compareNames(a, b string) int {
 	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {
 		if number(x) && number(y) && len(x) != len(y) {

@@ -177,28 +177,28 @@ func TestLoadRefuses(t *testing.T) {
 	}{
 		{"no A", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, a) }, `tensor "` + a + `" is missing`},
 		{"no B", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, b) }, `tensor "` + b + `" is missing`},
-		{"no head", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, "classifier") }, "there is no tensor of modules_to_save (classifier, score)"},
-		{"nothing", func([]safetensors.Tensor) []safetensors.Tensor { return nil }, "there is no pair of a linear module (target_modules: attention.self.query, intermediate.dense)"},
+		{"no head", func(l []safetensors.Tensor) []safetensors.Tensor { return drop(l, "classifier") }, "no tensor matches modules_to_save (classifier, score)"},
+		{"nothing", func([]safetensors.Tensor) []safetensors.Tensor { return nil }, "no LoRA pair matches target_modules (attention.self.query, intermediate.dense)"},
 		{"rank of A", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, a, 3, 4) }, `tensor "` + a + `" has shape [3 4], want [2 in]`},
 		{"rank of B", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, b, 4, 3) }, `tensor "` + b + `" has shape [4 3], want [out 2]`},
 		{"flat A", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, a, 8) }, "has shape [8]"},
 		{"no inputs", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, a, 2, 0) }, "has shape [2 0]"},
 		{"integers", func(l []safetensors.Tensor) []safetensors.Tensor {
 			return append(drop(l, a), safetensors.FromInt64s(a, []int64{2, 4}, make([]int64, 8)))
-		}, "I64 has no float32 values"},
+		}, "I64 to float32"},
 		{"not meant", func(l []safetensors.Tensor) []safetensors.Tensor {
 			return add(add(l, strings.Replace(a, "query", "key", 1), 2, 4), strings.Replace(b, "query", "key", 1), 4, 2)
-		}, "module encoder.layer.0.attention.self.key is not one that target_modules (attention.self.query, intermediate.dense) and the fields that limit them mean"},
+		}, "module encoder.layer.0.attention.self.key is not selected by target_modules (attention.self.query, intermediate.dense) and the fields that restrict them"},
 		{"magnitude", func(l []safetensors.Tensor) []safetensors.Tensor {
 			return add(l, "base_model.model.bert.encoder.layer.0.attention.self.query.lora_magnitude_vector", 4)
-		}, "lora_magnitude_vector\" is neither"},
+		}, `lora_magnitude_vector" belongs neither`},
 		{"unknown", func(l []safetensors.Tensor) []safetensors.Tensor {
 			return add(l, "base_model.model.bert.pooler.dense.weight", 4, 4)
-		}, `tensor "bert.pooler.dense.weight" is neither of a LoRA pair nor of modules_to_save (classifier, score)`},
-		{"unwrapped", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, "classifier.weight", 3, 4) }, `"classifier.weight" does not begin with base_model.model.`},
+		}, `tensor "bert.pooler.dense.weight" belongs neither to a LoRA pair nor to modules_to_save (classifier, score)`},
+		{"unwrapped", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, "classifier.weight", 3, 4) }, `"classifier.weight" does not start with base_model.model.`},
 		{"other prefix", func(l []safetensors.Tensor) []safetensors.Tensor {
 			return add(add(drop(l, a, b), strings.Replace(a, "bert.", "", 1), 2, 4), strings.Replace(b, "bert.", "", 1), 4, 2)
-		}, `does not begin with "bert." as others do`},
+		}, `does not start with "bert." as the others do`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -301,24 +301,24 @@ func TestSaveRefuses(t *testing.T) {
 		change func(*parts)
 		want   string
 	}{
-		{"rank", func(p *parts) { p.c.R = 4 }, "has rank 2, r and rank_pattern say 4"},
-		{"rank by pattern", func(p *parts) { p.c.RankPattern = []lora.Pattern[int]{{Key: "query", Value: 3}} }, "query has rank 2, r and rank_pattern say 3"},
-		{"scale", func(p *parts) { p.c.AlphaPattern = []lora.Pattern[float64]{{Key: "dense", Value: 8}} }, "dense has scale 3, lora_alpha, alpha_pattern and the rank say 4"},
-		{"pattern", func(p *parts) { p.c.ExcludeModules.Pattern = "(" }, "exclude_modules: the pattern"},
-		{"no prefix", func(p *parts) { p.c.Prefix = "" }, `prefix "" does not go with task_type SEQ_CLS`},
-		{"prefix", func(p *parts) { p.c.TaskType = lora.FeatureExtraction }, `prefix "bert." does not go with`},
+		{"rank", func(p *parts) { p.c.R = 4 }, "has rank 2, but r and rank_pattern give 4"},
+		{"rank by pattern", func(p *parts) { p.c.RankPattern = []lora.Pattern[int]{{Key: "query", Value: 3}} }, "has rank 2, but r and rank_pattern give 3"},
+		{"scale", func(p *parts) { p.c.AlphaPattern = []lora.Pattern[float64]{{Key: "dense", Value: 8}} }, "has scale 3, but lora_alpha, alpha_pattern and the rank give 4"},
+		{"pattern", func(p *parts) { p.c.ExcludeModules.Pattern = "(" }, "exclude_modules: pattern"},
+		{"no prefix", func(p *parts) { p.c.Prefix = "" }, `prefix "" does not fit task_type SEQ_CLS`},
+		{"prefix", func(p *parts) { p.c.TaskType = lora.FeatureExtraction }, `prefix "bert." does not`},
 		{"task", func(p *parts) { p.c.TaskType = "SEQ_2_SEQ_LM" }, "task_type"},
-		{"no pairs", func(p *parts) { p.pairs = nil }, "there is no pair of a linear module"},
-		{"pair without target", func(p *parts) { p.c.TargetModules.Names = []string{"query"} }, "intermediate.dense is not one that target_modules (query)"},
-		{"extra", func(p *parts) { p.c.ModulesToSave = nil }, "is neither of a LoRA pair nor of modules_to_save"},
-		{"no extra", func(p *parts) { p.extra = nil }, "there is no tensor of modules_to_save"},
-		{"A", func(p *parts) { p.pairs[0].A = p.pairs[0].A[1:] }, "query: A has 7 elements, [2 4] takes 8"},
-		{"B", func(p *parts) { p.pairs[1].B = nil }, "dense: B has 0 elements, [6 2] takes 12"},
+		{"no pairs", func(p *parts) { p.pairs = nil }, "no LoRA pair"},
+		{"pair without target", func(p *parts) { p.c.TargetModules.Names = []string{"query"} }, "is not selected by target_modules (query)"},
+		{"extra", func(p *parts) { p.c.ModulesToSave = nil }, "neither to a LoRA pair nor to modules_to_save"},
+		{"no extra", func(p *parts) { p.extra = nil }, "no tensor matches modules_to_save"},
+		{"A", func(p *parts) { p.pairs[0].A = p.pairs[0].A[1:] }, ": A has 7 elements, [2 4] needs 8"},
+		{"B", func(p *parts) { p.pairs[1].B = nil }, ": B has 0 elements, [6 2] needs 12"},
 		{"magnitude", func(p *parts) { p.pairs[1].Magnitude = []float32{1} }, "dense: the magnitude vector has 1 elements, want 6"},
-		{"magnitude without DoRA", func(p *parts) { p.pairs[1].Magnitude = make([]float32, 6) }, "dense: use_dora is false, the module has a magnitude vector: true"},
-		{"DoRA without magnitude", func(p *parts) { p.c.DoRA = true }, "query: use_dora is true, the module has a magnitude vector: false"},
-		{"sizes", func(p *parts) { p.pairs[0].In = 0 }, "are not all above 0"},
-		{"twice", func(p *parts) { p.pairs = append(p.pairs, p.pairs[0]) }, "comes twice"},
+		{"magnitude without DoRA", func(p *parts) { p.pairs[1].Magnitude = make([]float32, 6) }, ": use_dora is false, but the module's magnitude vector exists: true"},
+		{"DoRA without magnitude", func(p *parts) { p.c.DoRA = true }, ": use_dora is true, but the module's magnitude vector exists: false"},
+		{"sizes", func(p *parts) { p.pairs[0].In = 0 }, "must all be positive"},
+		{"twice", func(p *parts) { p.pairs = append(p.pairs, p.pairs[0]) }, "duplicate tensor"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -356,12 +356,12 @@ func TestFits(t *testing.T) {
 		change func(map[string][2]int)
 		want   string
 	}{
-		{"fewer layers", func(m map[string][2]int) { delete(m, "encoder.layer.1.intermediate.dense") }, "has module encoder.layer.1.intermediate.dense, the model has no such module that can be adapted (has encoder.layer.*.attention.self.key, encoder.layer.*.attention.self.query, encoder.layer.*.intermediate.dense)"},
+		{"fewer layers", func(m map[string][2]int) { delete(m, "encoder.layer.1.intermediate.dense") }, "has module encoder.layer.1.intermediate.dense, which the model lacks or cannot adapt (it has encoder.layer.*.attention.self.key, encoder.layer.*.attention.self.query, encoder.layer.*.intermediate.dense)"},
 		{"more layers", func(m map[string][2]int) {
 			m["encoder.layer.10.intermediate.dense"] = [2]int{6, 4}
 			m["encoder.layer.2.intermediate.dense"] = [2]int{6, 4}
-		}, "mean module encoder.layer.2.intermediate.dense, the adapter has no tensors"},
-		{"wider", func(m map[string][2]int) { m["encoder.layer.0.intermediate.dense"] = [2]int{8, 4} }, "is for a weight of [6 4], the model's is [8 4]"},
+		}, "module encoder.layer.2.intermediate.dense, but the adapter has no tensors"},
+		{"wider", func(m map[string][2]int) { m["encoder.layer.0.intermediate.dense"] = [2]int{8, 4} }, "is for a weight of shape [6 4], the model has [8 4]"},
 	}
 	for _, tt := range tests {
 		m := shapes()

@@ -10,10 +10,9 @@ import (
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
-// InUse reads which fields of the adapter_config.json in dir say anything: name to value, as JSON on one
-// line. Left out are fields that switch a feature off, such as "use_dora": false, and those that change
-// neither what an adapter computes nor what is in its file. Whether [Load] supports the fields does not
-// matter here.
+// InUse returns the fields of adapter_config.json in dir that have an effect: name to value, as JSON on one line. It skips
+// fields that switch a feature off, such as "use_dora": false, and fields that affect neither the computation nor the file.
+// It does not matter whether [Load] supports them.
 func InUse(dir string) (map[string]string, error) {
 	path := filepath.Join(dir, ConfigFile)
 	data, err := smallfile.Read(path)
@@ -39,7 +38,7 @@ func InUse(dir string) (map[string]string, error) {
 	return inUse, r.err
 }
 
-// TensorNames lists the tensors of the adapter in dir, and their number of elements in all.
+// TensorNames returns the tensors of the adapter in dir, and their total number of elements.
 func TensorNames(dir string) (names []string, elements int64, err error) {
 	f, err := openTensors(dir)
 	if err != nil {

@@ -9,16 +9,15 @@ import (
 	"strings"
 )
 
-// Match lists the names that targets mean, in the order of names, by PEFT's rule:
-// a target is a full name, or an ending that follows a dot. A target that means
-// nothing is an error that lists what there is.
+// Match returns the names selected by targets, in the order of names. As in PEFT, a target is a full name or a suffix after
+// a dot. A target without a match is an error that lists the modules.
 func Match(names, targets []string) ([]string, error) {
 	if len(targets) == 0 {
-		return nil, errors.New("lora: no target modules are named")
+		return nil, errors.New("lora: no target modules")
 	}
 	for _, target := range targets {
 		if !slices.ContainsFunc(names, func(name string) bool { return ends(name, target) }) {
-			return nil, fmt.Errorf("lora: target %.120q matches no module (have %s)", target, summary(names))
+			return nil, fmt.Errorf("lora: target %.120q matches no module; choose from %s", target, summary(names))
 		}
 	}
 	var list []string
@@ -38,12 +37,11 @@ func endsInOne(name string, targets []string) bool {
 	return slices.ContainsFunc(targets, func(target string) bool { return ends(name, target) })
 }
 
-// rule says of full names of linear modules, prefix included, whether and how they
-// are adapted: a Config with its patterns compiled. It is PEFT's
-// check_target_module_exists and get_pattern_key (0.21).
+// rule decides whether and how a linear module is adapted, by its full name with prefix. It is a Config with compiled
+// patterns: PEFT's check_target_module_exists and get_pattern_key (0.21).
 type rule struct {
 	Config
-	target, exclude *regexp.Regexp // nil where names are listed
+	target, exclude *regexp.Regexp // nil for lists of names
 	whole           []*regexp.Regexp
 	layers          []*regexp.Regexp
 	ranks, alphas   []*regexp.Regexp
@@ -80,21 +78,20 @@ func (c Config) rule() (*rule, error) {
 	return r, nil
 }
 
-// byModule makes a key of rank_pattern or alpha_pattern an expression of names.
+// byModule turns a key of rank_pattern or alpha_pattern into a regular expression for names.
 const byModule = `\A(.*\.)?(%s)$`
 
-// anyLayer finds the number of a layer where no layers_pattern says where it stands.
+// anyLayer finds the layer number without a layers_pattern.
 var anyLayer = regexp.MustCompile(`\A.*?\.[^.]*\.(?P<idx>\d+)\.`)
 
-// compile puts a regular expression of Python's into format. One that Go does not
-// have, or takes in another meaning, is an error.
+// compile inserts a Python regular expression into format. One that Go lacks or interprets differently is an error.
 func compile(format, pattern string) (*regexp.Regexp, error) {
 	if strings.Contains(pattern, "{,") || strings.Contains(pattern, "[:") {
-		return nil, fmt.Errorf("the pattern %.120q has a repetition from nothing or a nested class, which are not supported: list the modules by name", pattern)
+		return nil, fmt.Errorf("pattern %.120q uses {,n} or a nested class, which are not supported; list the modules by name", pattern)
 	}
-	// By itself first: parentheses that only the format closes are no pattern.
+	// Compile it alone first: it must not rely on the parentheses of format.
 	if _, err := regexp.Compile(pattern); err != nil {
-		return nil, fmt.Errorf("the pattern %.120q is not supported, without lookaround and backreferences: %.120q", pattern, err.Error())
+		return nil, fmt.Errorf("pattern %.120q is not supported (no lookaround, no backreferences): %.120q", pattern, err.Error())
 	}
 	return regexp.Compile(fmt.Sprintf(format, pattern))
 }
@@ -128,12 +125,12 @@ func (r *rule) means(name string) bool {
 	case r.target != nil:
 		return matches(r.target)
 	case r.TargetModules.all(), slices.Contains(r.TargetModules.Names, name):
-		return true // layers_to_transform does not speak of full names
+		return true // layers_to_transform does not apply to full names
 	}
 	return endsInOne(name, r.TargetModules.Names) && (len(r.Layers) == 0 || r.ofLayers(name))
 }
 
-// ofLayers reports whether the module is one of Layers.
+// ofLayers reports whether the module is in one of Layers.
 func (r *rule) ofLayers(name string) bool {
 	for _, re := range r.layers {
 		if m := re.FindStringSubmatch(name); m != nil {
@@ -144,8 +141,7 @@ func (r *rule) ofLayers(name string) bool {
 	return false
 }
 
-// size is a module's rank and scale: those of the first pattern that matches, else
-// those of all modules.
+// size is a module's rank and scale: from the first matching pattern, else the defaults.
 func (r *rule) size(name string) (rank int, scale float64) {
 	rank, alpha := r.R, r.Alpha
 	if i := slices.IndexFunc(r.ranks, func(re *regexp.Regexp) bool { return re.MatchString(name) }); i >= 0 {
@@ -157,7 +153,7 @@ func (r *rule) size(name string) (rank int, scale float64) {
 	return rank, scaleOf(alpha, rank, r.RSLoRA)
 }
 
-// summary lists names with layers folded into one, at most a screen line or two.
+// summary lists names with layer numbers collapsed, in at most about two lines.
 func summary(names []string) string {
 	const most = 12
 	var kinds []string

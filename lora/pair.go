@@ -6,20 +6,19 @@ import (
 	"math/rand/v2"
 )
 
-// Pair is the adapter of one linear module, with weight W [Out, In].
+// Pair is the adapter of a linear module with weight W [Out, In].
 type Pair struct {
 	Module     string // canonical: "encoder.layer.0.attention.self.query"
 	R, In, Out int
-	Scale      float64   // what B·A is multiplied by
+	Scale      float64   // factor of B·A
 	A          []float32 // [R, In], row-major
 	B          []float32 // [Out, R], row-major
-	// Magnitude is the length of each row of the adapted weight, [Out], with DoRA; nil without.
+	// Magnitude is the norm of each row of the adapted weight, [Out], with DoRA; else nil.
 	Magnitude []float32
 }
 
-// Init makes the pair training starts from: A uniform in ±1/√in, which is PEFT's
-// kaiming_uniform_ with a = √5, and B zero, so that the module computes as before.
-// A is a pure function of the draws of rng, row by row.
+// Init returns the pair at the start of training: A uniform in ±1/√in (PEFT's kaiming_uniform_ with a = √5) and B zero, so
+// that the module's output is unchanged. A is a pure function of rng, sampled row by row.
 func Init(module string, in, out, r int, scale float64, rng *rand.Rand) Pair {
 	p := Pair{Module: module, R: r, In: in, Out: out, Scale: scale, A: make([]float32, r*in), B: make([]float32, out*r)}
 	bound := 1 / math.Sqrt(float64(in))
@@ -29,31 +28,30 @@ func Init(module string, in, out, r int, scale float64, rng *rand.Rand) Pair {
 	return p
 }
 
-// check reports sizes that do not fit each other.
+// check reports inconsistent sizes.
 func (p Pair) check() error {
 	switch {
 	case p.R < 1 || p.In < 1 || p.Out < 1:
-		return fmt.Errorf("module %s: rank %d, in %d and out %d are not all above 0", p.Module, p.R, p.In, p.Out)
+		return fmt.Errorf("module %s: rank %d, in %d and out %d must all be positive", p.Module, p.R, p.In, p.Out)
 	case len(p.A) != p.R*p.In:
-		return fmt.Errorf("module %s: A has %d elements, [%d %d] takes %d", p.Module, len(p.A), p.R, p.In, p.R*p.In)
+		return fmt.Errorf("module %s: A has %d elements, [%d %d] needs %d", p.Module, len(p.A), p.R, p.In, p.R*p.In)
 	case len(p.B) != p.Out*p.R:
-		return fmt.Errorf("module %s: B has %d elements, [%d %d] takes %d", p.Module, len(p.B), p.Out, p.R, p.Out*p.R)
+		return fmt.Errorf("module %s: B has %d elements, [%d %d] needs %d", p.Module, len(p.B), p.Out, p.R, p.Out*p.R)
 	case p.Magnitude != nil && len(p.Magnitude) != p.Out:
 		return fmt.Errorf("module %s: the magnitude vector has %d elements, want %d", p.Module, len(p.Magnitude), p.Out)
 	}
 	return nil
 }
 
-// MergeInto adds Scale·B·A to w [Out, In], row-major, and gives each row the length
-// of Magnitude where there is one (Liu et al. 2024, "DoRA: Weight-Decomposed Low-Rank
-// Adaptation", eq. 5, by PEFT's rows: a column there is an output here). Sums are in
-// float64 and rounded once. A w of another size is a programming error and panics.
+// MergeInto adds Scale·B·A to w [Out, In], row-major. With Magnitude, it then scales each row to that norm (Liu et al. 2024,
+// "DoRA: Weight-Decomposed Low-Rank Adaptation", eq. 5; the paper's columns are rows here, as in PEFT). It sums in float64
+// and rounds once. It panics if w has another size.
 func (p Pair) MergeInto(w []float32) {
 	if err := p.check(); err != nil {
 		panic("lora: " + err.Error())
 	}
 	if len(w) != p.Out*p.In {
-		panic(fmt.Sprintf("lora: module %s: the weight has %d elements, [%d %d] takes %d", p.Module, len(w), p.Out, p.In, p.Out*p.In))
+		panic(fmt.Sprintf("lora: module %s: the weight has %d elements, [%d %d] needs %d", p.Module, len(w), p.Out, p.In, p.Out*p.In))
 	}
 	sum := make([]float64, p.In)
 	for o := range p.Out {

@@ -41,7 +41,7 @@ func TestMatch(t *testing.T) {
 		}
 	}
 	_, err := lora.Match(names, []string{"query", "uery"})
-	want := `lora: target "uery" matches no module (have encoder.layer.*.attention.self.query, encoder.layer.*.attention.output.dense, encoder.layer.*.output.dense, dense)`
+	want := `lora: target "uery" matches no module; choose from encoder.layer.*.attention.self.query, encoder.layer.*.attention.output.dense, encoder.layer.*.output.dense, dense`
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
@@ -107,7 +107,7 @@ func TestMergeIntoByMagnitude(t *testing.T) {
 
 func TestMergeIntoPanics(t *testing.T) {
 	defer func() {
-		if r := fmt.Sprint(recover()); !strings.Contains(r, "module m: the weight has 5 elements, [2 3] takes 6") {
+		if r := fmt.Sprint(recover()); !strings.Contains(r, "module m: the weight has 5 elements, [2 3] needs 6") {
 			t.Errorf("panic %s", r)
 		}
 	}()

@@ -15,11 +15,11 @@ const (
 	suffixEmbeddingB = ".lora_embedding_B" // [H, r]
 )
 
-// tables are the last names of the modules that hold a row for each token, of embeddings and output layers. PEFT
-// stores such a module beside its adapter, or alone where the vocabulary was resized.
+// tables are the last name components of embeddings and output layers, which have a row per token. PEFT stores such a module
+// next to its adapter, or alone if the vocabulary was resized.
 var tables = []string{"embed_tokens", "lm_head", "wte", "embed_in", "embed_out"}
 
-// isTable tells that a tensor is of one of them.
+// isTable reports whether a tensor belongs to one of tables.
 func isTable(name string) bool {
 	module, ok := strings.CutSuffix(name, ".weight")
 	if !ok {
@@ -28,8 +28,8 @@ func isTable(name string) bool {
 	return ok && slices.Contains(tables, module[strings.LastIndexByte(module, '.')+1:])
 }
 
-// mergeStored makes whole weights of the tables that the file stores under their adapters: pairs loses these adapters,
-// and extra has the weights under their own names. Embeddings are adapted in the other direction, [V, H].
+// mergeStored merges stored tables with their adapters. It removes these adapters from pairs and adds the merged weights to
+// extra under their names. Embeddings are adapted in the other orientation, [V, H].
 func mergeStored(f *safetensors.File, c Config, r *rule, pairs []Pair, extra map[string]safetensors.Tensor) ([]Pair, error) {
 	embeddings, err := readEmbeddings(c, r, extra)
 	if err != nil {
@@ -53,7 +53,7 @@ func mergeStored(f *safetensors.File, c Config, r *rule, pairs []Pair, extra map
 		shape := extra[name].Shape
 		if found {
 			if !slices.Equal(shape, []int64{int64(p.Out), int64(p.In)}) {
-				return nil, fmt.Errorf("tensor %.120q has shape %v, its adapter is for %v", wrapper+name, shape, [2]int{p.Out, p.In})
+				return nil, fmt.Errorf("tensor %.120q has shape %v, but its adapter is for %v", wrapper+name, shape, [2]int{p.Out, p.In})
 			}
 			p.MergeInto(weight)
 		}
@@ -61,12 +61,12 @@ func mergeStored(f *safetensors.File, c Config, r *rule, pairs []Pair, extra map
 		extra[module+".weight"] = safetensors.FromFloat32s(module+".weight", shape, weight)
 	}
 	for _, module := range slices.Sorted(maps.Keys(embeddings)) {
-		return nil, fmt.Errorf("tensor %.120q adapts an embedding whose own weights are not in the file: save the adapter with PEFT's save_embedding_layers=True", wrapper+module+suffixEmbeddingA)
+		return nil, fmt.Errorf("tensor %.120q adapts an embedding whose weights are not in the file; save the adapter with PEFT's save_embedding_layers=True", wrapper+module+suffixEmbeddingA)
 	}
 	return pairs, nil
 }
 
-// readEmbeddings takes the adapters of embeddings out of extra.
+// readEmbeddings removes the adapters of embeddings from extra and returns them.
 func readEmbeddings(c Config, r *rule, extra map[string]safetensors.Tensor) (map[string]Pair, error) {
 	embeddings := map[string]Pair{}
 	for _, name := range slices.Sorted(maps.Keys(extra)) {
@@ -79,13 +79,13 @@ func readEmbeddings(c Config, r *rule, extra map[string]safetensors.Tensor) (map
 		n := int64(rank)
 		switch {
 		case c.DoRA:
-			return nil, fmt.Errorf("tensor %.120q: an embedding with use_dora is not supported", wrapper+name)
+			return nil, fmt.Errorf("tensor %.120q: embeddings with use_dora are not supported", wrapper+name)
 		case !r.means(module):
-			return nil, fmt.Errorf("tensor %.120q is of no module that target_modules (%s) mean", wrapper+name, r.TargetModules)
+			return nil, fmt.Errorf("tensor %.120q belongs to no module of target_modules (%s)", wrapper+name, r.TargetModules)
 		case len(a.Shape) != 2 || a.Shape[0] != n || a.Shape[1] < 1:
-			return nil, fmt.Errorf("tensor %.120q has shape %v, want [%d tokens] by r and rank_pattern", wrapper+name, a.Shape, rank)
+			return nil, fmt.Errorf("tensor %.120q has shape %v, want [%d tokens] from r and rank_pattern", wrapper+name, a.Shape, rank)
 		case len(b.Shape) != 2 || b.Shape[1] != n || b.Shape[0] < 1:
-			return nil, fmt.Errorf("tensor %.120q has shape %v, want [width %d] by r and rank_pattern", wrapper+module+suffixEmbeddingB, b.Shape, rank)
+			return nil, fmt.Errorf("tensor %.120q has shape %v, want [width %d] from r and rank_pattern", wrapper+module+suffixEmbeddingB, b.Shape, rank)
 		}
 		left, err := a.Float32s()
 		if err != nil {
@@ -106,7 +106,7 @@ func readEmbeddings(c Config, r *rule, extra map[string]safetensors.Tensor) (map
 	return embeddings, nil
 }
 
-// transposed is a matrix [rows, columns] as [columns, rows].
+// transposed transposes a row-major matrix [rows, columns].
 func transposed(m []float32, rows, columns int) []float32 {
 	out := make([]float32, len(m))
 	for r := range rows {

@@ -79,12 +79,12 @@ func TestStoredTablesRefused(t *testing.T) {
 		name, targets, want string
 		tensors             []safetensors.Tensor
 	}{
-		{"no base", `["q_proj","embed_tokens"]`, `an embedding whose own weights are not in the file: save the adapter with PEFT's save_embedding_layers=True`, []safetensors.Tensor{a, b}},
-		{"not a target", `["q_proj"]`, "is of no module that target_modules (q_proj) mean", []safetensors.Tensor{a, b}},
+		{"no base", `["q_proj","embed_tokens"]`, `an embedding whose weights are not in the file; save the adapter with PEFT's save_embedding_layers=True`, []safetensors.Tensor{a, b}},
+		{"not a target", `["q_proj"]`, "belongs to no module of target_modules (q_proj)", []safetensors.Tensor{a, b}},
 		{"half", `["q_proj","embed_tokens"]`, `lora_embedding_B" has shape []`, []safetensors.Tensor{a}},
 		{"rank", `["q_proj","embed_tokens"]`, "want [1 tokens]", []safetensors.Tensor{table("model.embed_tokens.lora_embedding_A", 3, 1, 0, 1, 2), b}},
-		{"other table", `["q_proj","embed_tokens"]`, "has shape [2 3], its adapter is for [3 2]", []safetensors.Tensor{a, b, table("model.embed_tokens.base_layer.weight", 2, 3, 1, 2, 3, 4, 5, 6)}},
-		{"no table", `["q_proj"]`, "is neither of a LoRA pair nor of modules_to_save", []safetensors.Tensor{table("model.norm.weight", 1, 2, 1, 2)}},
+		{"other table", `["q_proj","embed_tokens"]`, "has shape [2 3], but its adapter is for [3 2]", []safetensors.Tensor{a, b, table("model.embed_tokens.base_layer.weight", 2, 3, 1, 2, 3, 4, 5, 6)}},
+		{"no table", `["q_proj"]`, "belongs neither to a LoRA pair nor to modules_to_save", []safetensors.Tensor{table("model.norm.weight", 1, 2, 1, 2)}},
 	}
 	for _, tt := range tests {
 		if _, _, _, err := Load(storedAdapter(t, tt.targets, tt.tensors...)); err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -18,28 +18,27 @@ var (
 	opVectorNorm   = &op{name: "aten::linalg_vector_norm"}
 )
 
-// ParamGroup is a set of parameters that share a learning rate's role and a weight decay.
+// ParamGroup is a set of parameters with a common learning rate and weight decay.
 type ParamGroup struct {
 	Params      []*Var
 	WeightDecay float64
-	Apart       bool // its gradient is clipped by its own norm, and is no part of the others'
+	Apart       bool // the gradient is clipped by its own norm, separately from the other groups
 }
 
-// AdamW is Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), β = (0.9, 0.999),
-// in fp32.
+// AdamW is Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), β = (0.9, 0.999), in fp32.
 type AdamW struct {
 	groups []ParamGroup
 	eps    float64
 	steps  int
-	first  [][]*Var // moments of each group's parameters, made at the first step
+	first  [][]*Var // moments per group, created at the first step
 	second [][]*Var
-	counts []*Var // [] each: the number of steps, as the kernel wants it
+	counts []*Var // [] each: the number of steps, as the kernel expects it
 }
 
-// AdamEps is the ε of AdamW that libtorch and transformers default to.
+// AdamEps is the default ε of AdamW in libtorch and transformers.
 const AdamEps = 1e-8
 
-// NewAdamW optimises groups, of which some may be empty. The caller keeps owning the parameters.
+// NewAdamW optimises groups, some of which may be empty. The caller keeps ownership of the parameters.
 func NewAdamW(eps float64, groups ...ParamGroup) *AdamW {
 	return &AdamW{groups: groups, eps: eps}
 }
@@ -88,25 +87,25 @@ func (o *AdamW) init() error {
 	return nil
 }
 
-// NonFiniteError is a step that was refused because the gradient's norm is NaN or infinite. The parameters
-// and the optimiser's state are as they were before it.
+// NonFiniteError means that a step was refused because the gradient norm is NaN or infinite. Parameters and optimiser state
+// are unchanged.
 type NonFiniteError struct{ Norm float64 }
 
-func (e *NonFiniteError) Error() string { return fmt.Sprintf("the gradient's norm is %v", e.Norm) }
+func (e *NonFiniteError) Error() string { return fmt.Sprintf("the gradient norm is %v", e.Norm) }
 
-// Step clips the gradients of all groups together to the norm maxNorm (0 = no clipping), those that are Apart each on
-// its own, moves each group by its learning rate rates[i], and drops the gradients. It returns the norm before clipping,
-// without the groups apart. Every parameter must have a gradient.
+// Step clips the gradients of all groups together to the norm maxNorm (0 = off), each Apart group separately. It then moves
+// each group by its learning rate rates[i] and drops the gradients. It returns the norm before clipping, without Apart
+// groups. Every parameter must have a gradient.
 func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error) {
 	if len(rates) != len(o.groups) {
 		return 0, fmt.Errorf("torch: AdamW: %d learning rates for %d groups", len(rates), len(o.groups))
 	}
 	if err := o.init(); err != nil {
-		return 0, fmt.Errorf("torch: AdamW: making its state: %w", err)
+		return 0, fmt.Errorf("torch: AdamW: creating its state: %w", err)
 	}
 	err = Do(NoGrad, func(s *Scope) error {
 		var grads, together []Tensor
-		var clipped [][]Tensor // what is clipped by one norm
+		var clipped [][]Tensor // clipped by one common norm
 		for _, g := range o.groups {
 			begin := len(grads)
 			for _, p := range g.Params {
@@ -170,7 +169,7 @@ func tensors(vs []*Var) []Tensor {
 	return ts
 }
 
-// globalNorm is the Euclidean norm of all elements of ts together.
+// globalNorm is the Euclidean norm of all elements of ts.
 func (s *Scope) globalNorm(ts []Tensor) float64 {
 	if len(ts) == 0 {
 		return 0
@@ -184,11 +183,11 @@ func (s *Scope) globalNorm(ts []Tensor) float64 {
 	return s.Item(s.call(opVectorNorm, operand(s.call(opStack, operands(norms)))))
 }
 
-// Steps is how many steps were taken.
+// Steps returns the number of steps taken.
 func (o *AdamW) Steps() int { return o.steps }
 
-// Moments are the first and second moments of each parameter, in the order of its groups. They stay the optimiser's: what
-// is written into them is its state.
+// Moments returns the first and second moments of each parameter, in group order. The optimiser owns them; writing to them
+// changes its state.
 func (o *AdamW) Moments() (first, second []*Var, err error) {
 	if err := o.init(); err != nil {
 		return nil, nil, err
@@ -196,7 +195,7 @@ func (o *AdamW) Moments() (first, second []*Var, err error) {
 	return slices.Concat(o.first...), slices.Concat(o.second...), nil
 }
 
-// Continue goes on with Moments that are those after so many steps.
+// Continue sets the step count that belongs to restored Moments.
 func (o *AdamW) Continue(steps int) error {
 	if err := o.init(); err != nil {
 		return err
@@ -210,7 +209,7 @@ func (o *AdamW) Continue(steps int) error {
 	return nil
 }
 
-// Close frees the optimiser's state; the parameters stay the caller's.
+// Close frees the optimiser's state, not the parameters.
 func (o *AdamW) Close() {
 	for i := range o.first {
 		CloseAll(o.first[i]...)

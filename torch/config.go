@@ -8,11 +8,10 @@ import (
 	"runtime"
 )
 
-// NormKind is what the norms of a model compute.
+// NormKind is the kind of a model's norms.
 type NormKind int32
 
-// RMS norm (Zhang and Sennrich 2019), RMS norm whose weight counts from 1: x·(1 + w), and layer norm (Ba
-// 2016), which has a bias.
+// RMS norm (Zhang and Sennrich 2019), RMS norm with weight 1 + w: x·(1 + w), and layer norm with a bias (Ba 2016).
 const (
 	NormRMS        NormKind = C.RLT_NORM_RMS
 	NormRMSPlusOne NormKind = C.RLT_NORM_RMS_PLUS_ONE
@@ -22,7 +21,7 @@ const (
 // Activation is the non-linearity of an MLP.
 type Activation int32
 
-// GELUTanh is GELU's approximation by tanh, which config.json calls gelu_new or gelu_pytorch_tanh.
+// GELUTanh is the tanh approximation of GELU, in config.json gelu_new or gelu_pytorch_tanh.
 const (
 	SiLU     Activation = C.RLT_ACT_SILU
 	GELU     Activation = C.RLT_ACT_GELU
@@ -30,11 +29,11 @@ const (
 	ReLU     Activation = C.RLT_ACT_RELU
 )
 
-// QKVLayout says which linear layers make queries, keys and values.
+// QKVLayout is how linear layers produce queries, keys and values.
 type QKVLayout int32
 
-// Three layers "q", "k" and "v"; or one, "qkv", whose outputs are all of q, then of k, then of v; or one
-// whose outputs are q, k, v of head 0, then of head 1 and so on.
+// Three layers "q", "k" and "v"; or one layer "qkv" with outputs in the order q, k, v; or one with q, k, v of head 0, then
+// of head 1, and so on.
 const (
 	QKVSplit       QKVLayout = C.RLT_QKV_SPLIT
 	QKVFused       QKVLayout = C.RLT_QKV_FUSED
@@ -44,57 +43,55 @@ const (
 // Residual is how a block adds attention and MLP to its input.
 type Residual int32
 
-// One after the other; both computed from one norm of the input, "attn_norm"; both from the input, each with
-// a norm of its own.
+// Sequential; parallel with one shared norm of the input, "attn_norm"; parallel with separate norms.
 const (
 	ResidualSequential Residual = C.RLT_RESIDUAL_SEQUENTIAL
 	ResidualSharedNorm Residual = C.RLT_RESIDUAL_SHARED_NORM
 	ResidualParallel   Residual = C.RLT_RESIDUAL_PARALLEL
 )
 
-// Rope is one way to rotate queries and keys (Su 2021, halves rotated): the angle is position · InvFreq[i],
-// cosine and sine are multiplied by Factor. A sequence longer than SwitchLength takes the long table; with
-// SwitchLength 0 none does.
+// Rope is a rotary position embedding (Su 2021, halves rotated): the angle is position · InvFreq[i], and Factor scales
+// cosine and sine. Sequences longer than SwitchLength use LongInvFreq; with SwitchLength 0 none do.
 type Rope struct {
-	InvFreq, LongInvFreq []float64 // [RotaryDim/2]; LongInvFreq nil where there is none
+	InvFreq, LongInvFreq []float64 // [RotaryDim/2]; LongInvFreq is nil if unused
 	Factor, LongFactor   float64
 	SwitchLength         int
 }
 
-// ModelConfig is the shape and the choices of a transformer.
+// ModelConfig is the architecture of a transformer.
 type ModelConfig struct {
 	VocabSize, HiddenSize, Layers, Heads, KVHeads, HeadDim, IntermediateSize, MaxPositions int
-	// RotaryDim is how many leading features of a head rotate, even; 0 means learned positions.
+	// RotaryDim is the number of leading head features that rotate, even; 0 means learned positions.
 	RotaryDim int
-	// TokenTypes are the rows of a table of types, of which the first is added to all embeddings; 0: there is none.
+	// TokenTypes is the size of the token type table, whose first row is added to all embeddings; 0 = no table.
 	TokenTypes int
-	// FirstPosition is the row of the learned positions, MaxPositions of them, that position 0 takes.
+	// FirstPosition is the row of position 0 in the table of MaxPositions learned positions.
 	FirstPosition int
 	Norm          NormKind
 	Activation    Activation
 	QKV           QKVLayout
 	Residual      Residual
-	// Gated: the MLP is down(act(gate(x)) · up(x)), else down(act(up(x))). FusedGateUp: gate and up are one
-	// layer, "gate_up", gate first.
+	// Gated: the MLP is down(act(gate(x)) · up(x)), else down(act(up(x))). FusedGateUp: gate and up are one layer,
+	// "gate_up", gate first.
 	Gated, FusedGateUp bool
-	PostNorms          bool // a norm on what attention and MLP add
-	QKNorm             bool // an RMS norm of each head's q and k before they rotate
-	// EmbedNorm: a norm of the embeddings; without NormAfter, the first layer has none before its attention then.
+	PostNorms          bool // norms on the outputs of attention and MLP
+	QKNorm             bool // RMS norm of each head's q and k before rotation
+	// EmbedNorm: a norm of the embeddings. Without NormAfter, the first layer then has no norm before its attention.
 	EmbedNorm bool
-	// NormAfter: norms stand after the sums, not before attention and MLP, and there is none at the end.
+	// NormAfter: norms follow the sums instead of preceding attention and MLP, and there is no final norm.
 	NormAfter        bool
-	Bidirectional    bool // attention sees what comes after a token too: an encoder
+	Bidirectional    bool // an encoder: attention also sees later tokens
 	NormEps          float64
-	AttentionScale   float64 // of q·k
-	EmbeddingScale   float64 // of token embeddings; 1 changes nothing
-	AttentionSoftcap float64 // c·tanh(score/c); 0 changes nothing
-	LogitSoftcap     float64 // of the logits, for the engine; 0 changes nothing
-	Windows          []int   // [Layers] only keys less than so many tokens away are seen, 0 = all; nil: all 0
+	AttentionScale   float64 // factor of q·k
+	EmbeddingScale   float64 // factor of token embeddings; 1 = unchanged
+	AttentionSoftcap float64 // c·tanh(score/c); 0 = off
+	LogitSoftcap     float64 // of the logits, in the engine; 0 = off
+	Windows          []int   // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
 	RopeOf           []int   // [Layers] index into Ropes; nil with RotaryDim 0
 	Ropes            []Rope
 }
 
-// check sees to the lengths of the slices, which the core cannot.
+// check validates the slice lengths, which the core cannot.
 func (c ModelConfig) check() error {
 	if c.Layers < 1 {
 		return fmt.Errorf("torch: NewModel: %d layers", c.Layers)
@@ -107,13 +104,13 @@ func (c ModelConfig) check() error {
 	}
 	for i, r := range c.Ropes {
 		if len(r.InvFreq) != c.RotaryDim/2 || r.LongInvFreq != nil && len(r.LongInvFreq) != c.RotaryDim/2 {
-			return fmt.Errorf("torch: NewModel: rope %d has %d and %d frequencies, want half of the %d features that rotate", i, len(r.InvFreq), len(r.LongInvFreq), c.RotaryDim)
+			return fmt.Errorf("torch: NewModel: rope %d has %d and %d frequencies, want half of the %d rotating features", i, len(r.InvFreq), len(r.LongInvFreq), c.RotaryDim)
 		}
 	}
 	return nil
 }
 
-// native is c as the core takes it, for as long as pins hold.
+// native converts c for the core; pins keeps its slices in place.
 func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 	windows := make([]C.int64_t, c.Layers)
 	for i, w := range c.Windows {

@@ -22,7 +22,7 @@ func newTensor(call string, data unsafe.Pointer, have int, dtype DType, device D
 	return h
 }
 
-// Floats copies data, row major, into a tensor of shape dims.
+// Floats copies data, row-major, into a tensor of shape dims.
 func (s *Scope) Floats(data []float32, dims ...int64) Tensor {
 	return s.own(newTensor("Floats", unsafe.Pointer(unsafe.SliceData(data)), len(data), F32, library.device, dims))
 }
@@ -32,17 +32,17 @@ func (s *Scope) Ints(data []int64, dims ...int64) Tensor {
 	return s.own(newTensor("Ints", unsafe.Pointer(unsafe.SliceData(data)), len(data), I64, library.device, dims))
 }
 
-// hostInts is Ints for what the core looks at before it goes to the device.
+// hostInts is Ints for data that the core reads on the host first.
 func (s *Scope) hostInts(data []int64, dims ...int64) Tensor {
 	return s.own(newTensor("Ints", unsafe.Pointer(unsafe.SliceData(data)), len(data), I64, Device{}, dims))
 }
 
-// Int32s copies data into an int32 tensor of shape dims: sequence borders, which the CPU reads whatever the device.
+// Int32s copies data into an int32 tensor of shape dims: sequence borders, which the CPU reads on any device.
 func (s *Scope) Int32s(data []int32, dims ...int64) Tensor {
 	return s.own(newTensor("Int32s", unsafe.Pointer(unsafe.SliceData(data)), len(data), I32, Device{}, dims))
 }
 
-// Shape is the size of each dimension of t.
+// Shape returns the size of each dimension of t.
 func (s *Scope) Shape(t Tensor) []int64 {
 	s.check(t)
 	var dims [8]C.int64_t
@@ -55,7 +55,7 @@ func (s *Scope) Shape(t Tensor) []int64 {
 	return shape
 }
 
-// elements is how many elements a tensor of a shape has.
+// elements is the number of elements of a shape.
 func elements(shape []int64) int64 {
 	n := int64(1)
 	for _, d := range shape {
@@ -64,7 +64,7 @@ func elements(shape []int64) int64 {
 	return n
 }
 
-// Read copies t out as float32, row major.
+// Read returns t as float32, row-major.
 func (s *Scope) Read(t Tensor) []float32 {
 	n := elements(s.Shape(t))
 	data := make([]float32, n)
@@ -72,7 +72,7 @@ func (s *Scope) Read(t Tensor) []float32 {
 	return data
 }
 
-// ReadInts copies an int64 tensor out, row major.
+// ReadInts returns an int64 tensor, row-major.
 func (s *Scope) ReadInts(t Tensor) []int64 {
 	n := elements(s.Shape(t))
 	data := make([]int64, n)
@@ -80,7 +80,7 @@ func (s *Scope) ReadInts(t Tensor) []int64 {
 	return data
 }
 
-// Item is the value of a tensor of one element.
+// Item returns the value of a one-element tensor.
 func (s *Scope) Item(t Tensor) float64 {
 	s.check(t)
 	var value C.float
@@ -88,24 +88,24 @@ func (s *Scope) Item(t Tensor) float64 {
 	return float64(value)
 }
 
-// Wait is until the device has done all that it was told to. The CPU always has.
+// Wait waits until the device has finished all queued work. The CPU has none.
 func Wait() error {
 	if !library.device.cuda {
 		return nil
 	}
 	return Do(NoGrad, func(s *Scope) error {
-		s.Item(s.Floats([]float32{0}, 1)) // which comes after all the rest
+		s.Item(s.Floats([]float32{0}, 1)) // queued after everything else
 		return nil
 	})
 }
 
-// Backward accumulates the gradient of loss [] into the parameters it came from, and frees the graph.
+// Backward accumulates the gradient of loss [] into its parameters and frees the graph.
 func (s *Scope) Backward(loss Tensor) {
 	s.check(loss)
 	must("Backward", C.rlt_tensor_backward(loss.handle))
 }
 
-// Grad is the gradient accumulated in v; ok is false where there is none yet.
+// Grad returns the accumulated gradient of v; ok is false if there is none.
 func (s *Scope) Grad(v *Var) (grad Tensor, ok bool) {
 	s.check(v.T())
 	var h C.rlt_tensor
@@ -138,8 +138,8 @@ func Constant(data []float32, dims ...int64) (v *Var, err error) {
 	return v, err
 }
 
-// Map is a read-only view of a file's bytes as a tensor of dtype F32, BF16 or F16: pages are read at first
-// use. The file must not change while the Var lives. On a GPU it is a copy.
+// Map maps a file's bytes read-only as a tensor of dtype F32, BF16 or F16; pages are read at first use. The file must not
+// change while the Var lives. On a GPU it is a copy.
 func Map(path string, offset int64, dtype DType, dims ...int64) (v *Var, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		cpath := C.CString(path)
@@ -156,7 +156,7 @@ func Map(path string, offset int64, dtype DType, dims ...int64) (v *Var, err err
 	return v, err
 }
 
-// To copies v into memory of its own as dtype, F32, BF16 or F16, rounding to nearest.
+// To returns a copy of v as dtype, F32, BF16 or F16, rounded to nearest.
 func (v *Var) To(dtype DType) (converted *Var, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		converted = s.Keep(s.to(v.T(), dtype))
@@ -165,7 +165,7 @@ func (v *Var) To(dtype DType) (converted *Var, err error) {
 	return converted, err
 }
 
-// Shape is the size of each dimension of v.
+// Shape returns the size of each dimension of v.
 func (v *Var) Shape() (shape []int64, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		shape = s.Shape(v.T())
@@ -174,13 +174,13 @@ func (v *Var) Shape() (shape []int64, err error) {
 	return shape, err
 }
 
-// Elements is how many elements v has.
+// Elements returns the number of elements of v.
 func (v *Var) Elements() (int64, error) {
 	shape, err := v.Shape()
 	return elements(shape), err
 }
 
-// Read copies v out as float32, row major.
+// Read returns v as float32, row-major.
 func (v *Var) Read() (data []float32, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		data = s.Read(v.T())
@@ -189,7 +189,7 @@ func (v *Var) Read() (data []float32, err error) {
 	return data, err
 }
 
-// ReadInto copies v out as Read does, into data, which has room for its elements and no more.
+// ReadInto copies v into data, row-major; data must have exactly its number of elements.
 func (v *Var) ReadInto(data []float32) error {
 	return Do(NoGrad, func(s *Scope) error {
 		s.check(v.T())
@@ -198,7 +198,7 @@ func (v *Var) ReadInto(data []float32) error {
 	})
 }
 
-// Write overwrites v with data, row major, keeping its identity as a parameter.
+// Write overwrites v with data, row-major; v stays the same parameter.
 func (v *Var) Write(data []float32) error {
 	return Do(NoGrad, func(s *Scope) error {
 		s.check(v.T())

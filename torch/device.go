@@ -20,15 +20,15 @@ import (
 
 const cudaLibraryName = "librltrain_cuda.so"
 
-// Device says where tensors are made: "cpu", "cuda" and "cuda:1" with the number of a GPU, or "auto", which takes the
-// first GPU where all that one needs is there.
+// Device is where tensors are created: "cpu", "cuda", "cuda:N" for GPU N, or "auto" for the first GPU if it is usable, else
+// the CPU.
 type Device struct {
 	auto bool
 	cuda bool
-	gpu  int // its number, among those that CUDA_VISIBLE_DEVICES shows
+	gpu  int // index among the GPUs of CUDA_VISIBLE_DEVICES
 }
 
-// ParseDevice reads a Device. Errors say what there is.
+// ParseDevice parses a Device. Errors list the valid values.
 func ParseDevice(text string) (Device, error) {
 	switch text {
 	case "cpu":
@@ -41,7 +41,7 @@ func ParseDevice(text string) (Device, error) {
 	number, found := strings.CutPrefix(text, "cuda:")
 	gpu, err := strconv.ParseUint(number, 10, 7)
 	if !found || err != nil || strconv.FormatUint(gpu, 10) != number {
-		return Device{}, fmt.Errorf("%q is no device; use auto, cpu, cuda or cuda:NUMBER", text)
+		return Device{}, fmt.Errorf("unknown device %q; use auto, cpu, cuda or cuda:NUMBER", text)
 	}
 	return Device{cuda: true, gpu: int(gpu)}, nil
 }
@@ -57,10 +57,10 @@ func (d Device) String() string {
 	}
 }
 
-// UseDevice chooses where tensors are made. It has to come before Start and Open, which report what is missing.
+// UseDevice sets where tensors are created. Call it before Start and Open, which report what is missing.
 func UseDevice(d Device) { library.device = d }
 
-// DeviceInUse is where tensors are made: "cpu" or "cuda:0".
+// DeviceInUse returns where tensors are created: "cpu" or "cuda:0".
 //
 // Errors are those of Open.
 func DeviceInUse() (string, error) {
@@ -70,8 +70,8 @@ func DeviceInUse() (string, error) {
 	return library.device.String(), nil
 }
 
-// PrefersBF16 reports whether weights that are not trained had better be bfloat16: on a GPU that multiplies in it, which
-// those of compute capability 8.0 and newer do.
+// PrefersBF16 reports whether frozen weights should be bfloat16: on GPUs with bfloat16 arithmetic, which have compute
+// capability 8.0 or newer.
 //
 // Errors are those of Open.
 func PrefersBF16() (bool, error) {
@@ -92,7 +92,7 @@ func (d Device) prefersBF16() (bool, error) {
 	return found[d.gpu].Major >= 8, nil
 }
 
-// native is the device as the core numbers it.
+// native is the device's number in the core.
 func (d Device) native() C.int32_t {
 	if d.cuda {
 		return C.int32_t(d.gpu)
@@ -100,20 +100,19 @@ func (d Device) native() C.int32_t {
 	return C.RLT_CPU
 }
 
-// A GPU is a device of CUDA.
+// A GPU is a CUDA device.
 type GPU struct {
 	Name         string
 	Memory       int64 // bytes
 	Major, Minor int   // compute capability
 }
 
-// ErrNoDriver is that this machine has no driver for a GPU of NVIDIA's.
-var ErrNoDriver = errors.New("torch: no driver of NVIDIA's is loaded here (there is no /dev/nvidiactl); install it, or use --device cpu")
+// ErrNoDriver means that this machine has no NVIDIA driver.
+var ErrNoDriver = errors.New("torch: no NVIDIA driver is loaded (/dev/nvidiactl is missing); install one, or use --device cpu")
 
-// GPUs are the devices that CUDA_VISIBLE_DEVICES shows. It loads the CUDA libraries, some gigabytes, where a driver
-// and they are there.
+// GPUs returns the devices of CUDA_VISIBLE_DEVICES. It loads the CUDA libraries, some gigabytes, if they and a driver exist.
 //
-// Errors name what is missing, and what helps: ErrNoDriver, the library, what that needs, a driver of this age.
+// Errors name what is missing and the fix: the driver (ErrNoDriver), a library, its dependency, or a newer driver.
 func GPUs() ([]GPU, error) {
 	if err := Open(0); err != nil {
 		return nil, err
@@ -141,7 +140,7 @@ func gpus() ([]GPU, error) {
 	return found, nil
 }
 
-// driverFiles are there where a driver is loaded: on Linux, and on Windows' Linux.
+// driverFiles exist if a driver is loaded, on Linux and on WSL.
 var driverFiles = []string{"/dev/nvidiactl", "/dev/dxg"}
 
 func hasDriver() bool {
@@ -153,7 +152,7 @@ func hasDriver() bool {
 	return false
 }
 
-// findCUDA looks beside the native core.
+// findCUDA looks next to the native core.
 func findCUDA() (string, error) {
 	core, err := findLibrary()
 	if err != nil {
@@ -161,12 +160,12 @@ func findCUDA() (string, error) {
 	}
 	path := filepath.Join(filepath.Dir(core), cudaLibraryName)
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("torch: there is no %s, which a GPU needs; run `make cuda`, or use --device cpu", path)
+		return "", fmt.Errorf("torch: %s is missing, which a GPU needs; run `make cuda`, or use --device cpu", path)
 	}
 	return path, nil
 }
 
-// loadCUDA opens the CUDA library, once. It comes after the core has been opened.
+// loadCUDA opens the CUDA library once, after the core.
 var loadCUDA = sync.OnceValue(tryCUDA)
 
 func tryCUDA() error {
@@ -182,7 +181,7 @@ func tryCUDA() error {
 
 func openCUDA(path string) error {
 	if err := checkWhole(path, map[string]bool{}); err != nil {
-		return fmt.Errorf("%w; run `make cuda` to build it again", err)
+		return fmt.Errorf("%w; run `make cuda` to rebuild it", err)
 	}
 	if err := provide(path, cudaNeeds); err != nil {
 		return fmt.Errorf("%w; --device cuda needs a torch with CUDA 13.0", err)
@@ -191,26 +190,26 @@ func openCUDA(path string) error {
 	if err != nil {
 		return err
 	}
-	// An operator whose schema has changed since would end the process.
+	// If an operator's schema has changed, the process would crash.
 	if !bytes.Equal(stampOf(path), stampOf(core)) {
-		return fmt.Errorf("torch: %s was built with another core than %s; run `make cuda` to build it again", path, core)
+		return fmt.Errorf("torch: %s was built for another core than %s; run `make cuda` to rebuild it", path, core)
 	}
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
 	var message [1024]C.char
 	if C.rlt_open_cuda(cpath, &message[0], C.int(len(message))) != 0 {
-		return fmt.Errorf("torch: opening the CUDA library: %s; run `make cuda` to build it and fetch what it needs", C.GoString(&message[0]))
+		return fmt.Errorf("torch: opening the CUDA library: %s; run `make cuda` to build it and download its dependencies", C.GoString(&message[0]))
 	}
 	if got := int(C.rlt_cuda_version()); got != C.RLT_CUDA_VERSION {
-		return fmt.Errorf("torch: %s speaks version %d of its interface, this program version %d; run `make cuda` to build it again", path, got, C.RLT_CUDA_VERSION)
+		return fmt.Errorf("torch: %s has interface version %d, this program needs %d; run `make cuda` to rebuild it", path, got, C.RLT_CUDA_VERSION)
 	}
 	if got := C.GoString(C.rlt_cuda_libtorch_version()); got != LibtorchVersion {
-		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make cuda` to build it again", path, got, LibtorchVersion)
+		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make cuda` to rebuild it", path, got, LibtorchVersion)
 	}
 	return nil
 }
 
-// stampOf tells what a library of ours was built from, as csrc/abi/stamp.cc has it; nil where it does not say so.
+// stampOf returns the build stamp of one of our libraries (csrc/abi/stamp.cc), or nil if it has none.
 func stampOf(path string) []byte {
 	file, err := elf.Open(path)
 	if err != nil {
@@ -228,10 +227,10 @@ func stampOf(path string) []byte {
 	return stamp
 }
 
-// oldest is the least compute capability that the kernels of csrc/cuda have code for.
+// oldest is the minimum compute capability of the kernels in csrc/cuda.
 var oldest = GPU{Major: 8}
 
-// resolve makes d a device that computes: of auto the CPU, unless the first GPU has all it needs.
+// resolve makes d concrete: auto becomes the first GPU if it is fully usable, else the CPU.
 func (d Device) resolve() (Device, error) {
 	if d.auto {
 		if _, err := findCUDA(); err != nil || !hasDriver() {
@@ -250,15 +249,15 @@ func (d Device) resolve() (Device, error) {
 		return d, fmt.Errorf("--device %s: %w", d, err)
 	}
 	if d.gpu >= len(found) {
-		return d, fmt.Errorf("--device %s: CUDA shows %d GPUs, numbered from 0; CUDA_VISIBLE_DEVICES is %q", d, len(found), os.Getenv("CUDA_VISIBLE_DEVICES"))
+		return d, fmt.Errorf("--device %s: there are %d GPUs, numbered from 0 (CUDA_VISIBLE_DEVICES is %q); choose one of them", d, len(found), os.Getenv("CUDA_VISIBLE_DEVICES"))
 	}
 	gpu := found[d.gpu]
 	if gpu.Major < oldest.Major || gpu.Major == oldest.Major && gpu.Minor < oldest.Minor {
-		return d, fmt.Errorf("--device %s: %s has compute capability %d.%d, the code for GPUs begins at %d.%d; use a newer GPU, or --device cpu", d, gpu.Name, gpu.Major, gpu.Minor, oldest.Major, oldest.Minor)
+		return d, fmt.Errorf("--device %s: %s has compute capability %d.%d, but at least %d.%d is needed; use a newer GPU, or --device cpu", d, gpu.Name, gpu.Major, gpu.Minor, oldest.Major, oldest.Minor)
 	}
 	var message [1024]C.char
 	if C.rlt_cuda_try(C.int32_t(d.gpu), &message[0], C.int32_t(len(message))) != 0 {
-		return d, fmt.Errorf("--device %s: %s, compute capability %d.%d, does not compute: %s; use another GPU, or --device cpu", d, gpu.Name, gpu.Major, gpu.Minor, C.GoString(&message[0]))
+		return d, fmt.Errorf("--device %s: %s (compute capability %d.%d) fails a test computation: %s; use another GPU, or --device cpu", d, gpu.Name, gpu.Major, gpu.Minor, C.GoString(&message[0]))
 	}
 	return d, nil
 }

@@ -65,8 +65,8 @@ func TestWhatAGPULacksIsSaid(t *testing.T) {
 	}{
 		{"neither library nor driver", "", false, []string{cudaLibraryName, "make cuda", "--device cpu"}},
 		{"no library", "", true, []string{cudaLibraryName, "make cuda", "--device cpu"}},
-		{"no driver", "anything", false, []string{"driver", "install it", "--device cpu"}},
-		{"no whole library", "anything", true, []string{cudaLibraryName, "not a whole shared library", "make cuda"}},
+		{"no driver", "anything", false, []string{"driver", "install one", "--device cpu"}},
+		{"no whole library", "anything", true, []string{cudaLibraryName, "not a valid shared library", "make cuda"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			coreIn(t, test.cuda)

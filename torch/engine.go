@@ -10,10 +10,10 @@ import (
 	"unsafe"
 )
 
-// Engine generates completions of prompts with a decoder, by continuous batching: samples enter and leave the
-// running batch at any step, and the keys and values of a prompt are computed once for all of its samples. A
-// sample's tokens are the same bits whatever runs beside it and however many threads compute, on the CPU; on a GPU
-// the last digits of its log-probabilities depend on what runs beside it. An Engine is for one goroutine at a time.
+// Engine generates completions with a decoder by continuous batching: samples enter and leave the batch at any step, and
+// the keys and values of a prompt are computed once for all of its samples. On the CPU, a sample's tokens are
+// bit-identical for every batch and thread count. On a GPU, the last digits of log-probabilities depend on the batch. An
+// Engine is not safe for concurrent use.
 type Engine struct {
 	engine     *C.rlt_engine
 	model      *Model
@@ -22,14 +22,14 @@ type Engine struct {
 	closed     bool
 }
 
-// EngineConfig says how an engine runs.
+// EngineConfig configures an engine.
 type EngineConfig struct {
 	Slots int     // samples that run at the same time
-	EOS   []int32 // ids that end a sample
+	EOS   []int32 // token ids that end a sample
 }
 
-// NewEngine makes an engine for m, a decoder, which must be closed after it. On the CPU it packs a copy of the weights
-// in their own types; a GPU generates with the weights themselves.
+// NewEngine returns an engine for the decoder m; close it before m. On the CPU it packs a copy of the weights in their
+// types; a GPU uses the weights directly.
 func NewEngine(m *Model, c EngineConfig) (*Engine, error) {
 	e := &Engine{model: m}
 	err := nativeError("NewEngine", C.rlt_engine_new(m.open(), C.int32_t(c.Slots), (*C.int32_t)(unsafe.SliceData(c.EOS)), C.int32_t(len(c.EOS)), &e.engine))
@@ -44,7 +44,7 @@ func NewEngine(m *Model, c EngineConfig) (*Engine, error) {
 	return e, nil
 }
 
-// Close frees the engine, whatever still runs. A second Close does nothing.
+// Close frees the engine, even with running samples. A second Close does nothing.
 func (e *Engine) Close() {
 	if !e.closed {
 		e.closed = true
@@ -53,45 +53,45 @@ func (e *Engine) Close() {
 	}
 }
 
-// Sampling says how tokens are drawn. Its filters act in the order of the transformers library: repetition
-// penalty, temperature, top-k, top-p, min-p. A zero turns a filter off.
+// Sampling says how tokens are sampled. Filters apply in the order of the transformers library: repetition penalty,
+// temperature, top-k, top-p, min-p. Zero turns a filter off.
 type Sampling struct {
-	Temperature       float64 // at least 0; 0 takes the likeliest token, the lowest id among equals
-	TopK              int     // the k likeliest tokens, and those that equal the last of them
-	TopP              float64 // in [0, 1]: the fewest of the likeliest tokens with this mass
-	MinP              float64 // in [0, 1]: tokens with this share of the likeliest one's probability
-	RepetitionPenalty float64 // at least 0: divides positive logits of ids met before, multiplies negative ones
+	Temperature       float64 // at least 0; 0 takes the most likely token, the lowest id in a tie
+	TopK              int     // the k most likely tokens, plus ties with the last one
+	TopP              float64 // in [0, 1]: the smallest set of most likely tokens with this probability
+	MinP              float64 // in [0, 1]: tokens with at least this fraction of the maximum probability
+	RepetitionPenalty float64 // at least 0: divides positive logits of seen ids, multiplies negative ones
 }
 
 // Request asks for samples of a prompt.
 type Request struct {
-	Prompt   []int32 // ids, at least one
+	Prompt   []int32 // token ids, at least one
 	Samples  int
-	MaxNew   int // tokens of each sample at most; with the prompt, within the model's positions
+	MaxNew   int // maximum tokens per sample; prompt and completion must fit the model's positions
 	Sampling Sampling
-	// A token is a function of the logits and of (Seed, Stream, sample, its index in the completion).
+	// A token is a function of the logits and (Seed, Stream, sample, index in the completion).
 	Seed, Stream uint64
-	// Adapter is 0 for the model without adapters, the reference policy, 1 for it with its own, or a number of SetAdapter.
+	// Adapter is 0 for the base model (the reference policy), 1 for the model's adapter, or a number of SetAdapter.
 	Adapter int
 }
 
-// Reason says why a sample ended.
+// Reason is why a sample ended.
 type Reason string
 
 // The reasons.
 const (
 	ReasonStop      Reason = "stop"       // the token is one of EngineConfig.EOS
-	ReasonLength    Reason = "length"     // the token is the MaxNew-th
-	ReasonCancelled Reason = "cancelled"  // there is no token
-	ReasonNotFinite Reason = "not finite" // nor here: its logits, or what Sampling makes of them, are not finite
+	ReasonLength    Reason = "length"     // the token is number MaxNew
+	ReasonCancelled Reason = "cancelled"  // no token
+	ReasonNotFinite Reason = "not finite" // no token: the logits, or what Sampling makes of them, are not finite
 )
 
 // Event is a token of a sample, or its end.
 type Event struct {
-	Request int64   // as Submit returned it
+	Request int64   // number returned by Submit
 	Sample  int     // in [0, Request.Samples)
-	Token   int32   // -1 where there is none
-	LogProb float32 // under the distribution the token was drawn from; 0 at temperature 0
+	Token   int32   // -1 for none
+	LogProb float32 // under the sampling distribution; 0 at temperature 0
 	Raw     float32 // log-softmax of the model's logits
 	Done    bool
 	Reason  Reason // empty until Done
@@ -117,10 +117,10 @@ func (e *Engine) Submit(r Request) (int64, error) {
 	return int64(id), nil
 }
 
-// Unfinished is the number of samples whose last event has not come yet.
+// Unfinished returns the number of samples without a final event.
 func (e *Engine) Unfinished() int { return e.unfinished }
 
-// StepTokens is how many tokens a Step does well with, which long prompts are read by. A GPU is not busy with fewer.
+// StepTokens returns a good number of tokens for a Step, at which long prompts are read. Fewer leave a GPU idle.
 func StepTokens() int {
 	if library.device.cuda {
 		return 8192
@@ -128,9 +128,9 @@ func StepTokens() int {
 	return 512
 }
 
-// Step runs the model once on at most maxTokens tokens, which must be at least the engine's slots: the last one
-// of each running sample, and as much of prompts as there is room for. It returns the sampled tokens. After an
-// error while the model runs, the engine refuses every Submit, Step and Refresh: close it and make a new one.
+// Step runs the model once on at most maxTokens tokens (at least the engine's slots): the last token of each running
+// sample, and prompt tokens that fit. It returns the sampled tokens. After an error while the model runs, the engine
+// refuses every Submit, Step and Refresh: close it and create a new one.
 func (e *Engine) Step(maxTokens int) ([]Event, error) {
 	var found *C.rlt_event
 	var n C.int64_t
@@ -162,25 +162,25 @@ func (e *Engine) Step(maxTokens int) ([]Event, error) {
 	return events, nil
 }
 
-// Cancel ends a sample: the next Step says so, and the sample's slot is free at once. A sample that has ended is
-// left alone. Errors: no such request or sample.
+// Cancel ends a sample: the next Step reports it, and its slot is free at once. A finished sample is ignored. An unknown
+// request or sample is an error.
 func (e *Engine) Cancel(id int64, sample int) error {
 	err := nativeError("Cancel", C.rlt_engine_cancel(e.open(), C.int64_t(id), C.int32_t(sample)))
 	runtime.KeepAlive(e)
 	return err
 }
 
-// Refresh reads the adapters as Adapt put them on last, their values, and the weights that may have changed. It
-// is an error while samples are unfinished: a completion comes from one version of the model.
+// Refresh reloads the adapters set by Adapt and all weights that may have changed. It returns an error while samples are
+// unfinished, because a completion must come from one policy version.
 func (e *Engine) Refresh() error {
 	err := nativeError("Refresh", C.rlt_engine_refresh(e.open()))
 	runtime.KeepAlive(e)
 	return err
 }
 
-// SetAdapter copies the adapters of m, another model on the same weights, which requests ask for by number from then on, 2
-// at least; nil takes them away. Requests by different adapters run in one batch. Errors: a number that is out of range,
-// other weights, samples by that number that have not ended.
+// SetAdapter copies the adapter of m, another model on the same weights, for requests with that number (at least 2); nil
+// removes it. One batch can mix adapters. A number out of range, other weights, or unfinished samples with that number are
+// errors.
 func (e *Engine) SetAdapter(number int, m *Model) error {
 	var from *C.rlt_model
 	if m != nil {

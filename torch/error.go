@@ -8,13 +8,12 @@ import (
 	"strings"
 )
 
-// Error is a native call that was refused: Call names the operator or function, Text is the core's own
-// line about it.
+// Error is a failed native call: Call names the operator or function, Text is the core's one-line message.
 type Error struct{ Call, Text string }
 
 func (e *Error) Error() string { return "torch: " + e.Call + ": " + e.Text }
 
-// nativeError takes over e; nil for success.
+// nativeError converts e; nil means success.
 func nativeError(call string, e *C.rlt_error) error {
 	if e == nil {
 		return nil
@@ -30,11 +29,11 @@ func must(call string, e *C.rlt_error) {
 	}
 }
 
-// memoryTexts stand in the errors of LibtorchVersion where memory runs out: of its allocator for the CPU, of C++'s own,
-// of its allocator for CUDA, of CUDA's and of cuBLAS's.
+// memoryTexts occur in out-of-memory errors of LibtorchVersion: from its CPU allocator, C++, its CUDA allocator, CUDA and
+// cuBLAS.
 var memoryTexts = []string{"DefaultCPUAllocator: can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"}
 
-// OutOfMemory says whether err is that of an operator for which the device's memory did not suffice.
+// OutOfMemory reports whether err is an operator's out-of-memory error.
 func OutOfMemory(err error) bool {
 	var failed *Error
 	if !errors.As(err, &failed) {

@@ -11,13 +11,13 @@ import (
 	"unsafe"
 )
 
-// Store is where the processes of a group find each other: c10d's TCPStore. It is for one goroutine at a time.
+// Store is the rendezvous of a group's processes: c10d's TCPStore. It is not safe for concurrent use.
 type Store struct{ native *C.rlt_store }
 
-// OpenStore opens the store at host and port: as its server on the listening socket fd, which it takes over, or with
-// -1 as a client. prefix is put before every key.
+// OpenStore opens the store at host and port: as its server on the listening socket fd, which it takes over, or with fd -1
+// as a client. prefix precedes every key.
 //
-// Errors: nobody answers in time, or something that is no store.
+// Errors: no reply before the timeout, or a reply that is not from a store.
 func OpenStore(host string, port, fd int, prefix string, timeout time.Duration) (*Store, error) {
 	if err := Open(0); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func OpenStore(host string, port, fd int, prefix string, timeout time.Duration) 
 
 func milliseconds(d time.Duration) C.int32_t { return C.int32_t(max(1, min(d.Milliseconds(), 1<<30))) }
 
-// Set sets key to a text, for all.
+// Set sets a key for all processes.
 func (s *Store) Set(key, value string) error {
 	ckey, cvalue := C.CString(key), C.CString(value)
 	defer C.free(unsafe.Pointer(ckey))
@@ -42,10 +42,10 @@ func (s *Store) Set(key, value string) error {
 	return nativeError("Store.Set", C.rlt_store_set(s.native, ckey, cvalue))
 }
 
-// storeValue is the longest text of a key, in bytes.
+// storeValue is the maximum length of a value in bytes.
 const storeValue = 4095
 
-// Get waits until key is set, and returns its text.
+// Get waits until key is set and returns its value.
 func (s *Store) Get(key string, timeout time.Duration) (string, error) {
 	ckey := C.CString(key)
 	defer C.free(unsafe.Pointer(ckey))
@@ -56,21 +56,21 @@ func (s *Store) Get(key string, timeout time.Duration) (string, error) {
 	return C.GoString(&value[0]), nil
 }
 
-// Close leaves the store; who serves it closes its port. A second Close does nothing.
+// Close leaves the store; the server also closes its port. A second Close does nothing.
 func (s *Store) Close() {
 	C.rlt_store_free(s.native)
 	s.native = nil
 }
 
-// Group is processes that compute together, connected with each other by gloo. Its functions wait for the other
-// processes, which call them in the same order. It is for one goroutine at a time.
+// Group is a set of data-parallel processes connected by gloo. Its calls are collective: all processes make them in the
+// same order. It is not safe for concurrent use.
 type Group struct {
 	native *C.rlt_group
 	size   int
 }
 
-// Group connects the size processes that find each other in the store, over the network interface of address, an IP
-// address of this machine. timeout bounds this, and each later call. The store may be closed once all are connected.
+// Group connects the size processes of the store, over the network interface with the IP address address. timeout applies to
+// this and each later call. The store may be closed once all are connected.
 func (s *Store) Group(address string, rank, size int, timeout time.Duration) (*Group, error) {
 	caddress := C.CString(address)
 	defer C.free(unsafe.Pointer(caddress))
@@ -81,8 +81,8 @@ func (s *Store) Group(address string, rank, size int, timeout time.Duration) (*G
 	return g, nil
 }
 
-// SumGrads sums the gradients of parameters over all processes, to the same bits everywhere and in every run of so many
-// processes. One that some process has not counts as 0 there; one that nobody has stays away.
+// SumGrads sums the gradients of parameters over all processes, bit-identically everywhere and in every run of this size. A
+// gradient that a process lacks counts as 0; one that all lack stays absent.
 func (g *Group) SumGrads(vs []*Var) error {
 	return Do(NoGrad, func(s *Scope) error {
 		handles := make([]C.rlt_tensor, len(vs))
@@ -95,10 +95,10 @@ func (g *Group) SumGrads(vs []*Var) error {
 	})
 }
 
-// Gather returns what each process gave, in the order of ranks. All give the same number of bytes, at least one.
+// Gather returns the data of each process, by rank. All must pass the same number of bytes, at least one.
 func (g *Group) Gather(data []byte) ([][]byte, error) {
 	if len(data) == 0 {
-		return nil, fmt.Errorf("torch: Gather of nothing")
+		return nil, fmt.Errorf("torch: Gather: no data")
 	}
 	all := make([]byte, g.size*len(data))
 	err := nativeError("Gather", C.rlt_group_gather(g.native, unsafe.Pointer(unsafe.SliceData(data)), C.int64_t(len(data)), unsafe.Pointer(unsafe.SliceData(all))))
@@ -113,7 +113,7 @@ func (g *Group) Gather(data []byte) ([][]byte, error) {
 	return parts, nil
 }
 
-// Close ends the connections. No call may be under way; a second Close does nothing.
+// Close ends the connections. No call may be running; a second Close does nothing.
 func (g *Group) Close() {
 	C.rlt_group_free(g.native)
 	g.native = nil

@@ -16,25 +16,24 @@ import (
 	"unsafe"
 )
 
-// Libraries of libtorch's that the core needs, and those that the CUDA library needs beside them, each after what it
-// needs itself.
+// libtorch libraries that the core needs, and those that the CUDA library needs in addition, in dependency order.
 var (
 	coreNeeds = []string{"libgomp.so.1", "libc10.so", "libtorch_cpu.so"}
 	cudaNeeds = []string{"libc10_cuda.so", "libtorch_cuda.so"}
 )
 
-// provide opens what a library needs of libtorch, where its own search path does not lead there: that of a bundle does
-// not. The library finds by name what is open already.
+// provide opens the libtorch libraries that a library needs but its search path does not find, as in a bundle. The library
+// then finds them by name because they are open.
 //
-// Errors say where libtorch was looked for, and why that is not it.
+// Errors say where libtorch was searched, and why that does not work.
 func provide(library string, needs []string) error {
 	file, err := elf.Open(library)
 	if err != nil {
-		return fmt.Errorf("torch: %s is not a whole shared library: %w", library, err)
+		return fmt.Errorf("torch: %s is not a valid shared library: %w", library, err)
 	}
 	_, dirs, err := dependencies(file, filepath.Dir(library))
 	if err := errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("torch: reading what %s needs: %w", library, err)
+		return fmt.Errorf("torch: reading the dependencies of %s: %w", library, err)
 	}
 	last := needs[len(needs)-1]
 	for _, dir := range dirs {
@@ -48,7 +47,7 @@ func provide(library string, needs []string) error {
 	}
 	for _, name := range needs {
 		if err := preload(filepath.Join(folder, "lib", name)); err != nil {
-			return fmt.Errorf("torch: of the libtorch of %s: %w", from, err)
+			return fmt.Errorf("torch: libtorch from %s: %w", from, err)
 		}
 	}
 	return nil
@@ -56,7 +55,7 @@ func provide(library string, needs []string) error {
 
 func preload(path string) error {
 	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("there is no %s", path)
+		return fmt.Errorf("%s is missing", path)
 	}
 	if err := checkWhole(path, map[string]bool{}); err != nil {
 		return err
@@ -70,44 +69,44 @@ func preload(path string) error {
 	return nil
 }
 
-// findLibtorch is the folder of libtorch, with include and lib in it, and who named it: LIBTORCH, or else python3 by the
-// torch that it has installed. No Python runs for anything else.
+// findLibtorch returns the libtorch folder, with include and lib, and its source: LIBTORCH, else the torch package of
+// python3. Python runs for nothing else.
 func findLibtorch() (folder, from string, err error) {
 	if given := os.Getenv("LIBTORCH"); given != "" {
 		return given, "LIBTORCH", checkLibtorch("LIBTORCH", given)
 	}
 	const ask = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
-	const helps = "python3 -m pip install torch==" + LibtorchVersion + ", or set LIBTORCH to the folder of a libtorch " + LibtorchVersion
+	const helps = "python3 -m pip install torch==" + LibtorchVersion + ", or set LIBTORCH to the folder of libtorch " + LibtorchVersion
 	command := exec.Command("python3", "-c", ask)
-	command.Dir = "/" // Python looks for modules in the current folder, too
+	command.Dir = "/" // Python also searches modules in the working directory
 	out, err := command.Output()
 	if err != nil {
-		return "", "", fmt.Errorf("torch: this program needs libtorch %s, and python3, which is to know one, does not run: %w; %s", LibtorchVersion, err, helps)
+		return "", "", fmt.Errorf("torch: libtorch %s not found: running python3 failed: %w; %s", LibtorchVersion, err, helps)
 	}
 	origin := strings.TrimSpace(string(out))
 	if origin == "" {
-		return "", "", fmt.Errorf("torch: this program needs libtorch %s, and python3 has no torch installed: %s", LibtorchVersion, helps)
+		return "", "", fmt.Errorf("torch: libtorch %s not found: python3 has no torch package; %s", LibtorchVersion, helps)
 	}
 	folder = filepath.Dir(origin)
 	return folder, "python3", checkLibtorch("python3's torch", folder)
 }
 
-// versionLine is how libtorch's headers tell its version.
+// versionLine matches the version in libtorch's headers.
 var versionLine = regexp.MustCompile(`#define TORCH_VERSION\s[^"]*"([^"]*)"`)
 
-// checkLibtorch refuses another version: a core that runs with it would break somewhere else.
+// checkLibtorch refuses other versions, which would crash the core later.
 func checkLibtorch(name, folder string) error {
 	path := filepath.Join(folder, "include", "torch", "headeronly", "version.h")
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return fmt.Errorf("torch: %s, %s, is no libtorch %s: %w", name, folder, LibtorchVersion, err)
+		return fmt.Errorf("torch: %s (%s) is not libtorch %s: %w", name, folder, LibtorchVersion, err)
 	}
 	found := versionLine.FindSubmatch(text)
 	if found == nil {
-		return fmt.Errorf("torch: %s, %s, is no libtorch %s: %s tells no version", name, folder, LibtorchVersion, path)
+		return fmt.Errorf("torch: %s (%s) is not libtorch %s: no version in %s", name, folder, LibtorchVersion, path)
 	}
 	if got := string(found[1]); got != LibtorchVersion {
-		return fmt.Errorf("torch: %s, %s, is libtorch %s, want %s: python3 -m pip install torch==%s", name, folder, got, LibtorchVersion, LibtorchVersion)
+		return fmt.Errorf("torch: %s (%s) is libtorch %s, want %s; run python3 -m pip install torch==%s", name, folder, got, LibtorchVersion, LibtorchVersion)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func TestLibtorchIsThatOfTheVariableOrOfPython(t *testing.T) {
 		t.Errorf("got %s of %s, %v, want that of Python", folder, from, err)
 	}
 	t.Setenv("LIBTORCH", old)
-	if _, _, err := findLibtorch(); err == nil || !strings.Contains(err.Error(), "LIBTORCH, "+old+", is libtorch 2.10.0, want "+LibtorchVersion) {
+	if _, _, err := findLibtorch(); err == nil || !strings.Contains(err.Error(), "LIBTORCH ("+old+") is libtorch 2.10.0, want "+LibtorchVersion) {
 		t.Errorf("an old one in LIBTORCH: got %v", err)
 	}
 	t.Setenv("LIBTORCH", right)
@@ -60,11 +60,11 @@ func TestLibtorchIsThatOfTheVariableOrOfPython(t *testing.T) {
 func TestLibtorchThatIsMissingIsSaid(t *testing.T) {
 	empty := t.TempDir()
 	for name, test := range map[string]struct{ variable, python, want string }{
-		"no folder":        {empty + "/nothing", "", "is no libtorch"},
+		"no folder":        {empty + "/nothing", "", "is not libtorch"},
 		"an empty folder":  {empty, "", "version.h"},
-		"no torch":         {"", " ", "python3 has no torch installed"},
+		"no torch":         {"", " ", "python3 has no torch package"},
 		"another's folder": {"", empty + "/__init__.py", "python3's torch"},
-		"no python3":       {"", "", "python3, which is to know one, does not run"},
+		"no python3":       {"", "", "running python3 failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", empty)
@@ -117,7 +117,7 @@ func TestLibraryWithoutASearchPathIsProvided(t *testing.T) {
 	}
 	bare := libtorchFolder(t, LibtorchVersion)
 	t.Setenv("LIBTORCH", bare)
-	if err := provide(lost, coreNeeds); err == nil || !strings.Contains(err.Error(), "there is no "+filepath.Join(bare, "lib", coreNeeds[0])) {
+	if err := provide(lost, coreNeeds); err == nil || !strings.Contains(err.Error(), filepath.Join(bare, "lib", coreNeeds[0])+" is missing") {
 		t.Errorf("a folder without libraries: got %v", err)
 	}
 	if err := provide(path, coreNeeds); err != nil {

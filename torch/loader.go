@@ -26,20 +26,20 @@ import (
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
-// LibtorchVersion is the only libtorch that the core is built and tested with.
+// LibtorchVersion is the only libtorch version that the core supports.
 const LibtorchVersion = "2.11.0"
 
 var library = struct {
 	once    sync.Once
 	threads int
-	device  Device        // as asked for, then as it is
-	loaded  chan struct{} // closed once err says how it went
+	device  Device        // requested, then resolved
+	loaded  chan struct{} // closed once err is set
 	err     error
 }{loaded: make(chan struct{})}
 
-// Start begins to load the native core, with a number of compute threads; 0 means one a core. It takes some
-// 0.3 s of one core, in which a caller can read files; whatever needs the core waits for it. Only the first
-// call of Start or Open does anything.
+// Start starts to load the native core with a number of compute threads; 0 means one per processor core. Loading takes
+// about 0.3 s, in which the caller can read files; any use of the core waits for it. Only the first call of Start or Open
+// has an effect.
 func Start(threads int) {
 	library.once.Do(func() {
 		if threads <= 0 {
@@ -53,21 +53,20 @@ func Start(threads int) {
 	})
 }
 
-// Open loads the native core as Start does, and waits until it is there. Do opens the core by itself where
-// neither was called.
+// Open loads the native core like Start, and waits for it. Do opens the core itself if neither was called.
 //
-// Errors name the library, and what is missing or broken in it or in the libtorch behind it.
+// Errors name the library and what is missing or broken in it or in libtorch.
 func Open(threads int) error {
 	Start(threads)
 	<-library.loaded
 	return library.err
 }
 
-// Threads is the number of compute threads; 0 before Start and Open.
+// Threads returns the number of compute threads; 0 before Start and Open.
 func Threads() int { return library.threads }
 
-// CPUCapability is the widest vector extension that libtorch uses here, such as "AVX512", or "AVX512 and BF16" where
-// weights of bfloat16 are multiplied in that type.
+// CPUCapability returns the widest vector extension that libtorch uses here, such as "AVX512", or "AVX512 and BF16" if it
+// multiplies bfloat16 weights natively.
 func CPUCapability() (string, error) {
 	if err := Open(0); err != nil {
 		return "", err
@@ -81,12 +80,11 @@ func open(threads int) error {
 		return err
 	}
 	if err := checkWhole(path, map[string]bool{}); err != nil {
-		return fmt.Errorf("%w; run `make` to build it again", err)
+		return fmt.Errorf("%w; run `make` to rebuild it", err)
 	}
-	// Workers that spin for long between regions would take the cores from environments and tokenizers;
-	// workers that sleep at once cost a wake-up of some 50 µs a region, half of the time of a small model's
-	// step. So they spin for about as long as a wake-up takes. The variables are read once, when the OpenMP
-	// runtime is loaded.
+	// OpenMP workers that spin for long between regions would take cores from environments and tokenizers. Workers that sleep
+	// at once cost a wake-up of about 50 µs per region, half of a small model's step. So they spin for about the time of a
+	// wake-up. The OpenMP runtime reads these variables once, when it is loaded.
 	if os.Getenv("OMP_WAIT_POLICY") == "" && os.Getenv("GOMP_SPINCOUNT") == "" {
 		for name, value := range map[string]string{"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"} {
 			if err := os.Setenv(name, value); err != nil {
@@ -94,8 +92,8 @@ func open(threads int) error {
 			}
 		}
 	}
-	// Where libtorch warns, as of a store that is not there yet, it writes its own stack to standard error. What is wrong
-	// comes back as an error.
+	// libtorch prints warnings with stack traces to standard error, for example about a store that is not up yet. Real
+	// failures are returned as errors.
 	if os.Getenv("TORCH_CPP_LOG_LEVEL") == "" {
 		if err := os.Setenv("TORCH_CPP_LOG_LEVEL", "ERROR"); err != nil {
 			return fmt.Errorf("torch: setting TORCH_CPP_LOG_LEVEL: %w", err)
@@ -108,13 +106,13 @@ func open(threads int) error {
 	defer C.free(unsafe.Pointer(cpath))
 	var message [1024]C.char
 	if C.rlt_open(cpath, &message[0], C.int(len(message))) != 0 {
-		return fmt.Errorf("torch: opening the native core: %s; run `make` to build it again", C.GoString(&message[0]))
+		return fmt.Errorf("torch: opening the native core: %s; run `make` to rebuild it", C.GoString(&message[0]))
 	}
 	if got := int(C.rlt_abi_version()); got != C.RLT_ABI_VERSION {
-		return fmt.Errorf("torch: %s speaks version %d of the interface, this program version %d; run `make` to build both", path, got, C.RLT_ABI_VERSION)
+		return fmt.Errorf("torch: %s has interface version %d, this program needs %d; run `make` to rebuild both", path, got, C.RLT_ABI_VERSION)
 	}
 	if got := C.GoString(C.rlt_libtorch_version()); got != LibtorchVersion {
-		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make` to build it again", path, got, LibtorchVersion)
+		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make` to rebuild it", path, got, LibtorchVersion)
 	}
 	if err := nativeError("open", C.rlt_init(C.int32_t(threads))); err != nil {
 		return err
@@ -133,7 +131,7 @@ func open(threads int) error {
 
 const libraryName = "librltrain.so"
 
-// findLibrary looks in $RLTRAIN_LIB (the file, or its folder), beside the program and in the user's cache.
+// findLibrary looks in $RLTRAIN_LIB (the file or its folder), next to the program, and in the user's cache.
 func findLibrary() (string, error) {
 	var candidates []string
 	if given := os.Getenv("RLTRAIN_LIB"); given != "" {
@@ -141,7 +139,7 @@ func findLibrary() (string, error) {
 			given = filepath.Join(given, libraryName)
 		}
 		if _, err := os.Stat(given); err != nil {
-			return "", fmt.Errorf("torch: RLTRAIN_LIB names %s: %w", given, errors.Unwrap(err))
+			return "", fmt.Errorf("torch: RLTRAIN_LIB is %s: %w", given, errors.Unwrap(err))
 		}
 		return given, nil
 	}
@@ -159,11 +157,11 @@ func findLibrary() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("torch: the native core %s is neither in %s; run `make`, or set RLTRAIN_LIB to it", libraryName, strings.Join(candidates, " nor in "))
+	return "", fmt.Errorf("torch: native core %s not found in %s; run `make`, or set RLTRAIN_LIB", libraryName, strings.Join(candidates, ", "))
 }
 
-// checkWhole reports a shared library that was cut short, in path or in what it needs from its own search
-// path: the loader maps such a file without complaint and the process dies at the first missing page.
+// checkWhole detects truncated shared libraries, in path and its dependencies: the loader maps a truncated file without an
+// error, and the process crashes at the first missing page.
 func checkWhole(path string, seen map[string]bool) error {
 	if seen[filepath.Base(path)] {
 		return nil
@@ -171,7 +169,7 @@ func checkWhole(path string, seen map[string]bool) error {
 	seen[filepath.Base(path)] = true
 	file, err := elf.Open(path)
 	if err != nil {
-		return fmt.Errorf("torch: %s is not a whole shared library: %w", path, err)
+		return fmt.Errorf("torch: %s is not a valid shared library: %w", path, err)
 	}
 	defer file.Close()
 	info, err := os.Stat(path)
@@ -180,12 +178,12 @@ func checkWhole(path string, seen map[string]bool) error {
 	}
 	for _, section := range file.Sections {
 		if section.Type != elf.SHT_NOBITS && section.Offset+section.FileSize > uint64(info.Size()) {
-			return fmt.Errorf("torch: %s is cut short: %d bytes, but its section %s ends at %d", path, info.Size(), section.Name, section.Offset+section.FileSize)
+			return fmt.Errorf("torch: %s is truncated: it has %d bytes, but its section %s ends at %d", path, info.Size(), section.Name, section.Offset+section.FileSize)
 		}
 	}
 	needed, dirs, err := dependencies(file, filepath.Dir(path))
 	if err != nil {
-		return fmt.Errorf("torch: reading what %s needs: %w", path, err)
+		return fmt.Errorf("torch: reading the dependencies of %s: %w", path, err)
 	}
 	for _, name := range needed {
 		for _, dir := range dirs {
@@ -202,8 +200,8 @@ func checkWhole(path string, seen map[string]bool) error {
 	return nil
 }
 
-// dependencies are the names of the libraries that a shared library in the folder origin needs, and the folders of
-// its own search path. Of its table of strings only these are read: libtorch's has megabytes of symbols.
+// dependencies returns the names of the libraries that a shared library in folder origin needs, and its search path. It
+// reads only these strings: libtorch's string table has megabytes of symbols.
 func dependencies(file *elf.File, origin string) (needed, dirs []string, err error) {
 	for _, tag := range []elf.DynTag{elf.DT_NEEDED, elf.DT_RPATH, elf.DT_RUNPATH} {
 		offsets, err := file.DynValue(tag)
@@ -227,7 +225,7 @@ func dependencies(file *elf.File, origin string) (needed, dirs []string, err err
 	return needed, dirs, nil
 }
 
-// dynamicString is what stands at an offset of the strings of the dynamic section.
+// dynamicString returns the string at an offset of the dynamic section's string table.
 func dynamicString(file *elf.File, offset int64) (string, error) {
 	dynamic := file.SectionByType(elf.SHT_DYNAMIC)
 	if dynamic == nil || int(dynamic.Link) >= len(file.Sections) {

@@ -9,7 +9,7 @@ import (
 
 func TestLibraryThatIsMissingIsSaid(t *testing.T) {
 	t.Setenv("RLTRAIN_LIB", filepath.Join(t.TempDir(), "nothing.so"))
-	if _, err := findLibrary(); err == nil || !strings.Contains(err.Error(), "RLTRAIN_LIB names") {
+	if _, err := findLibrary(); err == nil || !strings.Contains(err.Error(), "RLTRAIN_LIB is") {
 		t.Errorf("got %v, want an error that names RLTRAIN_LIB", err)
 	}
 	t.Setenv("RLTRAIN_LIB", "")

@@ -9,21 +9,20 @@ import (
 	"runtime/debug"
 )
 
-// ReleaseMemory hands memory that is free, Go's too, back to the system. It is for where one kind of work ends and another begins, as
-// before and after an evaluation: the blocks of one are of no use to the other, and taking pages anew within training
-// would cost time at every step.
+// ReleaseMemory returns free memory, including Go's, to the system. Call it between phases such as training and evaluation,
+// whose blocks cannot be reused by each other. Within training, allocating pages again would slow down every step.
 func ReleaseMemory() {
 	C.rlt_give_back()
 	debug.FreeOSMemory()
 }
 
-// GPUMemory is what a GPU's memory holds, in bytes.
+// GPUMemory is the memory use of a GPU, in bytes.
 type GPUMemory struct {
-	Allocated, Peak, Reserved int64 // of this process: in use now, in use at most so far, and taken from the GPU
+	Allocated, Peak, Reserved int64 // of this process: in use, peak in use, and reserved from the GPU
 	Free, Total               int64 // of the GPU
 }
 
-// MemoryOfGPU is that of the device in use; nil where that is the CPU. It asks libtorch's allocator and waits for nothing.
+// MemoryOfGPU returns the memory use of the device in use; nil for the CPU. It asks libtorch's allocator and does not block.
 //
 // Errors are those of Open and of CUDA.
 func MemoryOfGPU() (*GPUMemory, error) {
@@ -47,13 +46,12 @@ func (d Device) memory() (*GPUMemory, error) {
 	}, nil
 }
 
-// GPUUse is how busy a GPU has been in the last moments, whoever used it: percent of the time in which it computed, and
-// in which its memory was read or written.
+// GPUUse is the recent load of a GPU by all processes: percent of time with kernels running, and with memory accesses.
 type GPUUse struct{ Busy, Memory int }
 
-// UseOfGPU is that of the device in use, as its driver tells it; nil where that is the CPU. It waits for nothing.
+// UseOfGPU returns the load of the device in use, from its driver; nil for the CPU. It does not block.
 //
-// Errors are those of Open, and that the driver does not tell.
+// Errors are those of Open, or that the driver does not report it.
 func UseOfGPU() (*GPUUse, error) {
 	if err := Open(0); err != nil {
 		return nil, err

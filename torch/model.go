@@ -9,17 +9,17 @@ import (
 	"unsafe"
 )
 
-// Model is a transformer in the native core, with an adapter on any of its linear layers.
+// Model is a transformer in the native core, with optional adapters on its linear layers.
 type Model struct {
 	model   *C.rlt_model
 	cleanup runtime.Cleanup
 	closed  bool
 }
 
-// NewModel builds a model on weights; it retains them, so the caller may close its Vars. Names are those of rltrain.h:
-// "embed.weight", "layers.0.q.weight". Linear weights and the embedding may be F32, BF16 or F16, the others are F32; a
-// weight that is a Parameter is trained; a layer's linear weight may be quantised (see [QuantType]). Errors name the weight that is missing, superfluous or misshapen, or the
-// choice of c that does not fit.
+// NewModel builds a model on weights. It retains them, so the caller may close its Vars. Names are those of rltrain.h, such
+// as "embed.weight" and "layers.0.q.weight". Linear weights and the embedding may be F32, BF16 or F16; others are F32. A
+// layer's linear weight may be quantised (see [QuantType]). A Parameter is trained. Errors name the missing, extra or
+// misshapen weight, or the invalid field of c.
 func NewModel(c ModelConfig, weights map[string]*Var) (*Model, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -70,8 +70,8 @@ func (m *Model) open() *C.rlt_model {
 	return m.model
 }
 
-// Adapt puts the adapter y += scale·B·A·dropout(x) on the named linear layer. a [r, in], b [out, r]. The
-// model retains both; a second call for the layer replaces the first.
+// Adapt puts the adapter y += scale·B·A·dropout(x) on the named linear layer. a [r, in], b [out, r]. The model retains
+// both. A second call for the layer replaces the first.
 func (m *Model) Adapt(layer string, a, b *Var, scale float64) error {
 	name := C.CString(layer)
 	defer C.free(unsafe.Pointer(name))
@@ -82,19 +82,19 @@ func (m *Model) Adapt(layer string, a, b *Var, scale float64) error {
 	return err
 }
 
-// Pass says how a forward pass treats the adapters and its own memory.
+// Pass configures a forward pass.
 type Pass struct {
-	Adapter bool    // false: the base model, the reference policy
+	Adapter bool    // false: the base model, which is the reference policy
 	Dropout Dropout // of the adapters' input
-	// Checkpoint keeps only each block's input for Backward, which computes the rest again (Chen 2016): the
-	// same gradients for a third more time.
+	// Checkpoint keeps only each block's input for Backward and recomputes the rest (Chen 2016): the same gradients in about
+	// a third more time.
 	Checkpoint bool
-	// Rows, unless nil, are the rows of the batch that are wanted: the last layer works for these alone.
+	// Rows, if not nil, are the rows needed from the batch; the last layer computes only these.
 	Rows []int64
 }
 
-// Hidden runs the model on a packed batch: the last layer's hidden states after the final norm, where there is one,
-// [N, H] or [len(Rows), H], and the batch's borders [S+1] for pooling.
+// Hidden runs the model on a packed batch. It returns the last layer's hidden states after the final norm, if any, [N, H] or
+// [len(Rows), H], and the batch's borders [S+1] for pooling.
 func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor) {
 	n := int64(len(p.Tokens))
 	cuSeqlens = s.Int32s(p.CuSeqlens, int64(len(p.CuSeqlens)))

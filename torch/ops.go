@@ -1,6 +1,6 @@
 package torch
 
-// Operators. Each panics with *Error where shapes or types do not fit; scalars broadcast as in libtorch.
+// Operators panic with *Error if shapes or types do not fit; scalars broadcast as in libtorch.
 
 var (
 	opAdd         = &op{name: "aten::add", overload: "Tensor"}
@@ -64,7 +64,7 @@ func (s *Scope) Neg(a Tensor) Tensor { return s.call(opNeg, operand(a)) }
 // Exp is eᵃ.
 func (s *Scope) Exp(a Tensor) Tensor { return s.call(opExp, operand(a)) }
 
-// Expm1 is eᵃ − 1, also of small a.
+// Expm1 is eᵃ − 1, accurate for small a.
 func (s *Scope) Expm1(a Tensor) Tensor { return s.call(opExpm1, operand(a)) }
 
 // Log is the natural logarithm.
@@ -76,13 +76,13 @@ func (s *Scope) Sigmoid(a Tensor) Tensor { return s.call(opSigmoid, operand(a)) 
 // LogSigmoid is −log(1 + e⁻ᵃ), finite for all a.
 func (s *Scope) LogSigmoid(a Tensor) Tensor { return s.call(opLogSigmoid, operand(a)) }
 
-// Tanh is elementwise.
+// Tanh is the elementwise hyperbolic tangent.
 func (s *Scope) Tanh(a Tensor) Tensor { return s.call(opTanh, operand(a)) }
 
 // ReLU is max(a, 0).
 func (s *Scope) ReLU(a Tensor) Tensor { return s.call(opReLU, operand(a)) }
 
-// GELU is a·Φ(a), the exact one with erf.
+// GELU is a·Φ(a), exact, with erf.
 func (s *Scope) GELU(a Tensor) Tensor { return s.call(opGELU, operand(a)) }
 
 // SiLU is a·sigmoid(a).
@@ -113,7 +113,7 @@ func (s *Scope) SumLast(a Tensor) Tensor { return s.call(opSumDim, operand(a), i
 // LogSoftmax is log softmax over the last dimension.
 func (s *Scope) LogSoftmax(a Tensor) Tensor { return s.call(opLogSoftmax, operand(a), integer(-1)) }
 
-// Pick takes one element of each row. a [S, C], index [S] int64 in [0, C); result [S].
+// Pick selects one element per row. a [S, C], index [S] int64 in [0, C); result [S].
 func (s *Scope) Pick(a, index Tensor) Tensor {
 	column := s.call(opUnsqueeze, operand(index), integer(1))
 	picked := s.call(opGather, operand(a), integer(1), operand(column))
@@ -123,12 +123,12 @@ func (s *Scope) Pick(a, index Tensor) Tensor {
 // Squeeze drops the last dimension, of size 1. a [S, 1]; result [S].
 func (s *Scope) Squeeze(a Tensor) Tensor { return s.call(opSqueeze, operand(a), integer(-1)) }
 
-// View is the elements of a, in order, as a tensor of another shape.
+// View reshapes a.
 func (s *Scope) View(a Tensor, dims ...int64) Tensor {
 	return s.call(opReshape, operand(a), integers(dims...))
 }
 
-// Rows takes rows by number. a [N, ...], index [S] int64, in which a row may come more than once; result [S, ...].
+// Rows selects rows by index. a [N, ...], index [S] int64, with repetitions allowed; result [S, ...].
 func (s *Scope) Rows(a, index Tensor) Tensor {
 	return s.call(opSelectRows, operand(a), operand(index))
 }
@@ -138,7 +138,7 @@ func (s *Scope) Linear(x, w, b Tensor) Tensor {
 	return s.call(opLinear, operand(x), operand(w), operand(b))
 }
 
-// FrozenLinear is Linear by a kernel that is faster and keeps x for backward only where w is trained.
+// FrozenLinear is Linear with a faster kernel that keeps x for backward only if w is trained.
 func (s *Scope) FrozenLinear(x, w, b Tensor) Tensor {
 	return s.call(opFrozen, operand(x), operand(w), operand(b))
 }
@@ -151,7 +151,7 @@ func (s *Scope) SegmentMean(x, cu Tensor) Tensor {
 // MatMul is a b. a [M, K], b [K, N] of one type; result [M, N].
 func (s *Scope) MatMul(a, b Tensor) Tensor { return s.call(opMatMul, operand(a), operand(b)) }
 
-// Detach is a without its history: no gradient flows through it.
+// Detach is a without gradient history.
 func (s *Scope) Detach(a Tensor) Tensor { return s.call(opDetach, operand(a)) }
 
 // Norm is the Euclidean norm of all elements, [].

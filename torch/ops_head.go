@@ -7,24 +7,24 @@ import "fmt"
 
 var opTokenLogProbs = &op{name: "rltrain::token_logprobs"}
 
-// HeadOptions is how an output head makes logits of its products x: c·tanh(x/c)/Temperature with the soft
-// cap c, x/Temperature without.
+// HeadOptions is how an output head turns products x into logits: c·tanh(x/c)/Temperature with soft cap c, else
+// x/Temperature.
 type HeadOptions struct {
-	Temperature float64 // 0 means 1
-	Softcap     float64 // 0 means none
+	Temperature float64 // 0 = 1
+	Softcap     float64 // 0 = none
 }
 
-// TokenLogProbs judges given tokens: the log-softmax of hidden·weightᵀ + bias at each target, that
-// distribution's entropy, and the target's rank, how many logits exceed its own. No memory grows with the
-// vocabulary, and a frozen weight's backward pass is one product with what forward kept.
+// TokenLogProbs scores given tokens. It returns the log-softmax of hidden·weightᵀ + bias at each target, the distribution's
+// entropy, and the target's rank (how many logits exceed its own). Memory does not grow with the vocabulary, and the
+// backward pass of a frozen weight is one product with saved values.
 // hidden [M, H] F32, only the rows that a loss reads; weight [V, H] F32, BF16 or F16; bias [V] F32 or nil;
-// targets [M] in [0, V). Results [M]; rank is int64 and has no gradient.
+// targets [M] in [0, V). Results are [M]; rank is int64 without a gradient.
 func (s *Scope) TokenLogProbs(hidden, weight Tensor, bias *Tensor, targets []int64, o HeadOptions) (logprobs, entropy, rank Tensor) {
-	// Here, where they are in the host's memory: a device would have to be waited for.
+	// Check here, on the host: on a device the check would have to synchronise.
 	vocab := s.Shape(weight)[0]
 	for i, target := range targets {
 		if target < 0 || target >= vocab {
-			panic(&Error{Call: opTokenLogProbs.name, Text: fmt.Sprintf("target %d at position %d is outside of the vocabulary of %d", target, i, vocab)})
+			panic(&Error{Call: opTokenLogProbs.name, Text: fmt.Sprintf("target %d at position %d is outside the vocabulary of %d", target, i, vocab)})
 		}
 	}
 	if o.Temperature == 0 {

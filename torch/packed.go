@@ -3,11 +3,10 @@ package torch
 // Packed is a batch of sequences laid end to end, without padding.
 type Packed struct {
 	Tokens    []int64 // [N]
-	Positions []int64 // [N], from 0 in each sequence that continues none
+	Positions []int64 // [N], from 0 in each sequence that is not a continuation
 	CuSeqlens []int32 // [S+1]: sequence i is tokens CuSeqlens[i] to CuSeqlens[i+1]
-	// Continues [S] is the sequence of which each is the rest, -1 for none; nil: all -1. The rests of a
-	// sequence come right behind it and see its tokens. For decoders alone, without Dropout, and without a
-	// Rope that switches.
+	// Continues [S] is the sequence that each one continues, -1 for none; nil: all -1. Continuations directly follow their
+	// sequence and attend to its tokens. Only for decoders, without Dropout and without a Rope with SwitchLength.
 	Continues []int32
 }
 
@@ -28,12 +27,12 @@ func Pack(sequences [][]int32) Packed {
 	return p
 }
 
-// leastShared tokens at the beginning of several sequences are worth being computed once.
+// leastShared is the shortest common prefix that is worth sharing, in tokens.
 const leastShared = 8
 
-// PackShared is Pack with what neighbouring sequences begin with laid down only once, as a sequence that they
-// continue: the answers to a prompt share it (Liu 2025, Prefix Grouper, §3). Of sequence i at most the first
-// limits[i] tokens are shared. place is where in the result each token of the sequences laid end to end is.
+// PackShared is Pack with common prefixes of neighbouring sequences stored once, as a sequence that they continue: the
+// completions of a prompt share it (Liu 2025, Prefix Grouper, §3). At most the first limits[i] tokens of sequence i are
+// shared. place maps each token of the sequences laid end to end to its position in the result.
 func PackShared(sequences [][]int32, limits []int) (p Packed, place []int64) {
 	p.CuSeqlens = []int32{0}
 	add := func(ids []int32, from int, continues int32) {
@@ -63,8 +62,8 @@ func PackShared(sequences [][]int32, limits []int) (p Packed, place []int64) {
 	return p, place
 }
 
-// alike is how many of the sequences, from the first on, are best laid down together, and how many tokens they
-// share. Another one joins where that saves more tokens.
+// alike returns how many of the first sequences to pack together, and their common prefix in tokens. A sequence joins if
+// that saves more tokens.
 func alike(sequences [][]int32, limits []int) (n, shared int) {
 	n, shared = 1, limits[0]
 	for n < len(sequences) {
@@ -83,22 +82,22 @@ func alike(sequences [][]int32, limits []int) (n, shared int) {
 	return n, shared
 }
 
-// Len is the number of sequences.
+// Len returns the number of sequences.
 func (p Packed) Len() int { return len(p.CuSeqlens) - 1 }
 
-// Dropout is the dropout of the adapters' input. The mask of a token is a hash of its sequence's key, its
-// position, the layer and the feature, so it depends neither on the batch nor on the order of calls.
+// Dropout is the dropout of the adapters' input. A token's mask is a hash of its sequence's key, position, layer and
+// feature, so it depends neither on the batch nor on the order of calls.
 type Dropout struct {
 	P    float64  // in [0, 1)
-	Keys []uint64 // [S], a key for each sequence
+	Keys []uint64 // [S], one per sequence
 }
 
-// rowKeys is a key for each token.
+// rowKeys returns a key per token.
 func (d Dropout) rowKeys(p Packed) []int64 {
 	keys := make([]int64, len(p.Tokens))
 	for i, key := range d.Keys {
 		for t := p.CuSeqlens[i]; t < p.CuSeqlens[i+1]; t++ {
-			// An odd multiplier keeps keys of neighbouring positions apart in all 64 bits.
+			// An odd multiplier separates keys of neighbouring positions in all 64 bits.
 			keys[t] = int64(key + uint64(p.Positions[t])*0x9e3779b97f4a7c15)
 		}
 	}

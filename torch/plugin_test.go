@@ -106,14 +106,14 @@ func TestGPUsThatDoNotServeAreRefused(t *testing.T) {
 		defines []string
 		want    []string
 	}{
-		{"interface", 0, []string{"VERSION=99"}, []string{cudaLibraryName, "speaks version 99 of its interface", "make cuda"}},
-		{"core", 0, []string{`STAMP="another"`}, []string{"was built with another core than", "make cuda"}},
+		{"interface", 0, []string{"VERSION=99"}, []string{cudaLibraryName, "interface version 99", "make cuda"}},
+		{"core", 0, []string{`STAMP="another"`}, []string{"was built for another core than", "make cuda"}},
 		{"libtorch", 0, []string{`LIBTORCH="2.10.0"`}, []string{"built with libtorch 2.10.0, want " + LibtorchVersion, "make cuda"}},
 		{"function", 0, []string{"NO_TRY"}, []string{"has no function rlt_cuda_try", "make cuda"}},
 		{"driver", 0, []string{"OLD_DRIVER"}, []string{"CUDA driver version is insufficient", "580 or newer", `"4,7"`}},
-		{"number", 2, nil, []string{"--device cuda:2", "CUDA shows 2 GPUs, numbered from 0", `CUDA_VISIBLE_DEVICES is "4,7"`}},
-		{"architecture", 1, []string{"MAJOR=7"}, []string{"--device cuda:1", "One has compute capability 7.0", "begins at 8.0", "--device cpu"}},
-		{"sum", 0, []string{"BROKEN"}, []string{"--device cuda:0", "Zero", "does not compute: no kernel image", "--device cpu"}},
+		{"number", 2, nil, []string{"--device cuda:2", "there are 2 GPUs, numbered from 0", `CUDA_VISIBLE_DEVICES is "4,7"`}},
+		{"architecture", 1, []string{"MAJOR=7"}, []string{"--device cuda:1", "One has compute capability 7.0", "at least 8.0", "--device cpu"}},
+		{"sum", 0, []string{"BROKEN"}, []string{"--device cuda:0", "Zero", "fails a test computation: no kernel image", "--device cpu"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			plugin(t, test.defines...)

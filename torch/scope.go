@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// Mode says how the operator calls of a scope treat autograd.
+// Mode is how a scope's operator calls treat autograd.
 type Mode int32
 
 // Train records the graph that Backward needs; NoGrad does not.
@@ -21,10 +21,10 @@ const (
 	NoGrad Mode = C.RLT_NO_GRAD
 )
 
-// DType is the type of a tensor's elements, as it crosses the border.
+// DType is the element type of a tensor in the native core.
 type DType int32
 
-// Element types. Computation is in F32; the others are ids, borders and types of stored weights.
+// Element types. Computation is in F32; the others are for ids, borders and stored weights.
 const (
 	F32  DType = C.RLT_F32
 	I64  DType = C.RLT_I64
@@ -34,7 +34,7 @@ const (
 	U8   DType = C.RLT_U8 // rows of blocks of quantised weights
 )
 
-// Size is the number of bytes of an element.
+// Size is the size of an element in bytes.
 func (d DType) Size() int64 {
 	switch d {
 	case I64:
@@ -48,11 +48,11 @@ func (d DType) Size() int64 {
 	}
 }
 
-// Tensor is an operand: a value that may be copied freely and is dead once its owner, a Scope or a Var,
-// is closed. Using it then panics.
+// Tensor is an operand: a value that can be copied freely. It is invalid once its owner, a Scope or a Var, is closed; using
+// it then panics.
 type Tensor struct {
 	handle C.rlt_tensor
-	owner  *owner // an interior pointer: it keeps the Scope or Var reachable
+	owner  *owner // an interior pointer that keeps the Scope or Var reachable
 }
 
 type owner struct {
@@ -65,18 +65,18 @@ type Scope struct {
 	owner
 	mode  Mode
 	owned []C.rlt_tensor
-	lent  []*owner // Vars used in this scope: reachable until it ends
+	lent  []*owner // Vars used in this scope, reachable until it ends
 }
 
-// Do runs f in a new scope and frees all that f made, whatever happens. It returns f's error, or the
-// *Error of the operator that failed inside f.
+// Do runs f in a new scope and frees all tensors made in it, even after a panic. It returns f's error, or the *Error of the
+// operator that failed inside f.
 func Do(mode Mode, f func(s *Scope) error) (err error) {
 	if err := Open(0); err != nil {
 		return err
 	}
 	if mode == Train {
-		// Autograd numbers its nodes on each OS thread and runs backward in that order. A goroutine that
-		// moved between threads would sum gradients in another order, and so to other bits, from run to run.
+		// Autograd numbers its nodes per OS thread and runs backward in that order. On several threads, a goroutine would sum
+		// gradients in another order, with different rounding from run to run.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 	}
@@ -96,7 +96,7 @@ func Do(mode Mode, f func(s *Scope) error) (err error) {
 
 func newScope(mode Mode) *Scope { return &Scope{mode: mode, owned: make([]C.rlt_tensor, 0, 64)} }
 
-// free never returns a scope for reuse: a stale Tensor must keep pointing at a closed one.
+// free never recycles a scope: a stale Tensor must keep pointing to a closed one.
 func (s *Scope) free() {
 	if n := len(s.owned); n > 0 {
 		C.rlt_tensor_free(&s.owned[0], C.int32_t(n))
@@ -105,7 +105,7 @@ func (s *Scope) free() {
 	s.closed.Store(true)
 }
 
-// Live is the number of tensor handles that Go holds now.
+// Live returns the number of tensor handles that Go holds.
 func Live() int64 {
 	if Open(0) != nil {
 		return 0
@@ -122,7 +122,7 @@ type Var struct {
 
 var forgotten atomic.Int64
 
-// Forgotten counts Vars that were never closed and that the garbage collector had to free.
+// Forgotten counts Vars that were never closed, so that the garbage collector freed them.
 func Forgotten() int64 { return forgotten.Load() }
 
 func newVar(handle C.rlt_tensor) *Var {
@@ -134,7 +134,7 @@ func newVar(handle C.rlt_tensor) *Var {
 	return v
 }
 
-// Keep moves t out of its scope. It panics where this scope does not own t.
+// Keep moves t out of its scope. It panics if this scope does not own t.
 func (s *Scope) Keep(t Tensor) *Var {
 	s.check(t)
 	for i := len(s.owned) - 1; i >= 0; i-- {
@@ -146,10 +146,10 @@ func (s *Scope) Keep(t Tensor) *Var {
 	panic("torch: Keep of a tensor that this scope does not own")
 }
 
-// T is v as an operand.
+// T returns v as an operand.
 func (v *Var) T() Tensor { return Tensor{v.handle, &v.owner} }
 
-// open is the tensor of a Var that is not closed.
+// open returns the tensor of an open Var.
 func (v *Var) open() C.rlt_tensor {
 	if v.closed.Load() {
 		panic("torch: use of a Var after it was closed")
@@ -165,7 +165,7 @@ func (v *Var) Close() {
 	}
 }
 
-// CloseAll closes every Var of vs; nil ones are skipped.
+// CloseAll closes all non-nil Vars of vs.
 func CloseAll(vs ...*Var) {
 	for _, v := range vs {
 		if v != nil {
@@ -174,8 +174,8 @@ func CloseAll(vs ...*Var) {
 	}
 }
 
-// check refuses dead tensors and keeps lent Vars reachable: a Var whose last mention is v.T() would
-// otherwise be collected, and freed, before the call that uses it.
+// check refuses closed tensors and keeps used Vars reachable: otherwise a Var whose last mention is v.T() could be collected
+// and freed before the call.
 func (s *Scope) check(t Tensor) {
 	if s.closed.Load() || t.owner == nil || t.owner.closed.Load() {
 		panic("torch: use of a tensor after its scope or Var was closed")
@@ -191,7 +191,7 @@ func (s *Scope) own(h C.rlt_tensor) Tensor {
 	return Tensor{h, &s.owner}
 }
 
-// op is an operator of the dispatcher, looked up at its first call.
+// op is a dispatcher operator, looked up at its first call.
 type op struct {
 	name, overload string
 	once           sync.Once
@@ -208,7 +208,7 @@ func (o *op) find() C.rlt_op {
 	return o.handle
 }
 
-// arg is one argument of an operator call, as rlt_op_call's tape has it. The zero value is None.
+// arg is an argument of an operator call, as encoded on rlt_op_call's tape. The zero value is None.
 type arg struct {
 	kind    int64
 	word    int64
@@ -233,7 +233,7 @@ func boolean(b bool) arg {
 	return arg{kind: C.RLT_ARG_BOOL}
 }
 
-// write appends args to tape. It refuses dead tensors.
+// write appends args to tape. It refuses closed tensors.
 func (s *Scope) write(tape []int64, args []arg) []int64 {
 	for i := range args {
 		a := &args[i]
@@ -258,14 +258,14 @@ func (s *Scope) write(tape []int64, args []arg) []int64 {
 	return tape
 }
 
-// call runs o on args; its single result belongs to s.
+// call runs o on args; the scope owns its single result.
 func (s *Scope) call(o *op, args ...arg) Tensor {
 	var result [1]C.rlt_tensor
 	s.callInto(result[:], o, args...)
 	return s.own(result[0])
 }
 
-// callInto runs o on args and stores its results, as many as it has, in results.
+// callInto runs o on args, stores its results in results and returns their number.
 func (s *Scope) callInto(results []C.rlt_tensor, o *op, args ...arg) int {
 	var room [48]int64
 	tape := s.write(room[:0], args)

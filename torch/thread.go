@@ -5,9 +5,8 @@ import (
 	"runtime"
 )
 
-// A Thread is a goroutine that never leaves its OS thread, for whole phases of computation. libgomp keeps
-// a pool of workers for each OS thread that computes, so phases that wander over many threads cost memory
-// and cores.
+// A Thread is a goroutine locked to its OS thread, for long phases of computation. libgomp keeps a worker pool for each OS
+// thread that computes, so phases spread over many threads waste memory and cores.
 type Thread struct {
 	work chan func()
 }
@@ -25,8 +24,8 @@ func NewThread() *Thread {
 	return t
 }
 
-// Do runs f on the thread and waits for it. It returns ctx's error where ctx ends before f starts; f sees
-// ctx itself for ending early. A panic in f is raised in the caller.
+// Do runs f on the thread and waits for it. It returns ctx's error if ctx ends before f starts; f itself must watch ctx to
+// end early. A panic in f is re-raised in the caller.
 func (t *Thread) Do(ctx context.Context, f func(ctx context.Context) error) error {
 	var err error
 	var failure any

@@ -324,7 +324,7 @@ func TestEpisode(t *testing.T) {
 		{envs.Settings{"dataset": write(t, "tests.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"assert f(1) == ("}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests did not come to their end: SyntaxError:"},
 		{envs.Settings{"dataset": write(t, "none.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"f(1)"}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests assert nothing"},
 		{envs.Settings{"language": "q"}, "option language: q needs --dataset"},
-		{envs.Settings{"language": "pepper", "dataset": write(t, "io.jsonl", `{"prompt":"a","tests":[{"output":"1"}]}`+"\n"+`{"prompt":"b","tests":[{"output":"1"}]}`), "interpreter": "/nowhere/chili"}, "no interpreter of pepper: pip install chili-pie"},
+		{envs.Settings{"language": "pepper", "dataset": write(t, "io.jsonl", `{"prompt":"a","tests":[{"output":"1"}]}`+"\n"+`{"prompt":"b","tests":[{"output":"1"}]}`), "interpreter": "/nowhere/chili"}, "no interpreter for pepper found; pip install chili-pie"},
 	} {
 		if _, err := envs.New("code", envs.Setup{HeldOut: 1}, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v: error %v, want one with %q", test.settings, err, test.want)

@@ -42,7 +42,7 @@ func TestLabels(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for want, rows := range map[string][]Row{
-		`no rows; training needs rows with at least two labels`:  nil,
+		`no rows; training needs rows with at least two labels`:                nil,
 		`f.csv: all 3 rows have label "b"; training needs at least two labels`: rowsOf(map[string]int{"b": 3}),
 	} {
 		if _, err := Labels(rows); text(err) != want {

@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helper is a process of the helper, as the process that it works for has it. It serves one job after another: to start
-// it takes as long as to start the program that it runs.
+// helper is the client of a helper process. It serves one job after another, because starting a helper takes as long as
+// starting the program.
 type helper struct {
 	command    *exec.Cmd
-	socket     *os.File // takes the open files of a job; its end is that of the helper
+	socket     *os.File // receives the open files of a job; closing it ends the helper
 	complaints bytes.Buffer
 }
 
 func startHelper() (*helper, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to the helper of the sandbox: %w", err)
+		return nil, fmt.Errorf("connecting to the sandbox helper: %w", err)
 	}
 	ours, theirs := os.NewFile(uintptr(ends[0]), "helper"), os.NewFile(uintptr(ends[1]), "jobs")
 	defer func() { _ = theirs.Close() }()
@@ -38,31 +38,31 @@ func startHelper() (*helper, error) {
 	h.command.ExtraFiles = []*os.File{theirs}
 	if err := h.command.Start(); err != nil {
 		_ = ours.Close()
-		return nil, fmt.Errorf("starting the helper of the sandbox: %w", err)
+		return nil, fmt.Errorf("starting the sandbox helper: %w", err)
 	}
 	return h, nil
 }
 
-// end ends the helper and all that it runs, and says what became of it.
+// end stops the helper and everything that it runs, and returns its error.
 func (h *helper) end() error {
 	_ = h.socket.Close()
 	late := time.AfterFunc(patience, func() { _ = h.command.Process.Kill() })
 	defer late.Stop()
 	if err := h.command.Wait(); err != nil {
-		return fmt.Errorf("the helper of the sandbox: %w %s", err, lastLine(h.complaints.Bytes()))
+		return fmt.Errorf("sandbox helper: %w %s", err, lastLine(h.complaints.Bytes()))
 	}
 	return nil
 }
 
-// patience is how long the helper may take beside the programs' time.
+// patience is the time that the helper may take in addition to the programs.
 const patience = 20 * time.Second
 
-// written is what a program wrote.
+// written is a program's output.
 type written struct {
 	out, err *capped
 }
 
-// run has the helper do a job. After an error the helper is of no more use.
+// run runs a job. After an error, the helper must not be used again.
 func (h *helper) run(ctx context.Context, j *job, inputs [][]byte) (report, []written, error) {
 	var r report
 	text, err := json.Marshal(j)
@@ -75,7 +75,7 @@ func (h *helper) run(ctx context.Context, j *job, inputs [][]byte) (report, []wr
 	}
 	defer p.close()
 	if err := h.send(p.theirs); err != nil {
-		return r, nil, fmt.Errorf("asking the helper of the sandbox: %w", err)
+		return r, nil, fmt.Errorf("calling the sandbox helper: %w", err)
 	}
 	p.closeTheirs()
 	outputs := make([]written, len(j.Boxes))
@@ -110,18 +110,18 @@ func (h *helper) run(ctx context.Context, j *job, inputs [][]byte) (report, []wr
 	close(finished)
 	guard.Wait()
 	for i := range p.ours {
-		// Nothing that may write is left; what is not read to its end yet has one.
+		// No writer is left; an output that was not read to its end still has one.
 		_ = p.ours[i].SetReadDeadline(time.Now().Add(time.Second))
 	}
 	pipes.Wait()
 	switch {
 	case err != nil:
-		return r, nil, fmt.Errorf("asking the helper of the sandbox: %w", err)
+		return r, nil, fmt.Errorf("calling the sandbox helper: %w", err)
 	case len(said) == 0:
-		return r, nil, errors.New("the helper of the sandbox gave no answer")
+		return r, nil, errors.New("the sandbox helper did not reply")
 	}
 	if err := json.Unmarshal(said, &r); err != nil {
-		return r, nil, fmt.Errorf("the answer of the sandbox's helper: %w", err)
+		return r, nil, fmt.Errorf("reply of the sandbox helper: %w", err)
 	}
 	if r.Error != "" {
 		return r, nil, errors.New(r.Error)
@@ -129,7 +129,7 @@ func (h *helper) run(ctx context.Context, j *job, inputs [][]byte) (report, []wr
 	return r, outputs, nil
 }
 
-// send passes open files on.
+// send sends open files to the helper.
 func (h *helper) send(files []*os.File) error {
 	fds := make([]int, len(files))
 	for i, f := range files {
@@ -138,9 +138,9 @@ func (h *helper) send(files []*os.File) error {
 	return unix.Sendmsg(int(h.socket.Fd()), []byte{1}, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
 }
 
-// pipes are those of a job.
+// pipes are the pipes of a job.
 type pipes struct {
-	ours    []*os.File // the ends on this side
+	ours    []*os.File // this process's ends
 	theirs  []*os.File
 	stopped sync.Once
 }
@@ -148,11 +148,11 @@ type pipes struct {
 func newPipes(boxes int) (*pipes, error) {
 	p := &pipes{}
 	for i := range firstStream + 3*boxes {
-		// The helper reads its job, its end, and the inputs of programs, and writes the rest.
+		// The helper reads the job, the control pipe and the programs' inputs, and writes the rest.
 		r, w, err := os.Pipe()
 		if err != nil {
 			p.close()
-			return nil, fmt.Errorf("making a pipe: %w", err)
+			return nil, fmt.Errorf("creating a pipe: %w", err)
 		}
 		if i == jobFile || i == controlFile || i >= firstStream && (i-firstStream)%3 == 0 {
 			p.theirs, p.ours = append(p.theirs, r), append(p.ours, w)
@@ -166,7 +166,7 @@ func newPipes(boxes int) (*pipes, error) {
 // stop ends the programs.
 func (p *pipes) stop() { p.stopped.Do(func() { _ = p.ours[controlFile].Close() }) }
 
-// feed writes a text, whose reader may have gone.
+// feed writes a text; the reader may be gone.
 func (p *pipes) feed(i int, text []byte) {
 	_, _ = p.ours[i].Write(text)
 	_ = p.ours[i].Close()

@@ -13,34 +13,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where things are in the file system of a program.
+// Paths in a program's file system.
 const (
-	stage = "/tmp" // of the machine: the new root is put together there, in a namespace of its own
-	home  = "/tmp" // of the program: its files, and where it may write
+	stage = "/tmp" // on the machine: where a private namespace assembles the new root
+	home  = "/tmp" // in the sandbox: the program's files; the only writable folder
 )
 
 const hostname = "sandbox"
 
-// devices that a program may use. /dev/zero is none: what is mapped of it is memory that no process need hold to keep it.
+// devices that a program may use. /dev/zero is excluded: mapping it gives memory that belongs to no process.
 var devices = []string{"/dev/null", "/dev/urandom", "/dev/random"}
 
-// means is how a tier keeps a program in.
+// means is how a program is isolated.
 type means struct {
 	Tier     Tier
-	User     bool // a user namespace, of one who may not make the others without
-	IDs      bool // a user of its own, which only root can give
+	User     bool // an unprivileged user namespace, which the other namespaces need without root
+	IDs      bool // a dedicated user, which needs root
 	Landlock int  // version; 0 = none
 	Seccomp  bool
 }
 
-// alone tells whether a program may have no other processes: nothing would keep them from outliving it, or be told
-// from processes of the same user.
+// alone reports whether a program may not start other processes. Without a PID namespace nothing would stop them from
+// outliving the program, and nothing could tell them from other processes of the same user.
 func (m means) alone() bool { return m.Tier != Namespaces || m.User && os.Geteuid() == 0 }
 
-// streams are the open files of the helper that become those of the program, from 0.
+// streams are the helper's open files that become the program's, from 0.
 type streams []int
 
-// confine writes down how a program is started.
+// confine lists the steps that start a program.
 func confine(m means, l Limits, b box, at streams, errors int, ready [2]int, user int, dir string) *plan {
 	p := &plan{errors: uintptr(errors), steps: newList()}
 	p.do(&p.steps, "closing", unix.SYS_CLOSE, ready[1])
@@ -71,7 +71,7 @@ func confine(m means, l Limits, b box, at streams, errors int, ready [2]int, use
 	}
 	limits(p, target, m, l)
 	if m.IDs {
-		// The bounding set goes first, while there is the right to change it.
+		// Drop the bounding set first, while it is still permitted.
 		dropBounds(p, target)
 		p.do(target, "leaving all groups", unix.SYS_SETGROUPS, 0, 0)
 		p.do(target, "changing the group", unix.SYS_SETRESGID, user, user, user)
@@ -105,7 +105,7 @@ func confine(m means, l Limits, b box, at streams, errors int, ready [2]int, use
 	return p
 }
 
-// pointers is a list of texts as C has it.
+// pointers returns a C array of strings.
 func pointers(p *plan, texts []string) unsafe.Pointer {
 	list := make([]*byte, len(texts)+1)
 	for i, text := range texts {
@@ -123,17 +123,17 @@ func dropBounds(p *plan, list *[]step) {
 		}
 	}
 	for c := range last + 1 {
-		// Without the right to change the set there is none to gain by it, since no privileges are gained at all.
+		// Without the right to drop the set, it grants nothing: the process never gains privileges.
 		p.do(list, "bounding rights", unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0).may = unix.EPERM
 	}
 }
 
-// setLimit lowers a limit, or leaves it where it is lower.
+// setLimit lowers a limit, unless it is lower already.
 func setLimit(p *plan, list *[]step, resource int, value uint64) {
 	setLimits(p, list, resource, value, value)
 }
 
-// setLimits has a limit that a program is told of, and another one that ends it.
+// setLimits sets a soft limit, which signals the program, and a hard limit, which kills it.
 func setLimits(p *plan, list *[]step, resource int, soft, hard uint64) {
 	var now unix.Rlimit
 	if unix.Getrlimit(resource, &now) == nil {
@@ -143,17 +143,17 @@ func setLimits(p *plan, list *[]step, resource int, soft, hard uint64) {
 	p.do(list, "setting limits", unix.SYS_PRLIMIT64, 0, resource, both, 0)
 }
 
-// limits bounds what one process uses; the memory of all is watched from outside.
+// limits bounds a single process; a watcher bounds the memory of all.
 func limits(p *plan, list *[]step, m means, l Limits) {
 	seconds := uint64(l.Wall.Seconds()) + 2
 	if l.CPU > 0 {
 		seconds = uint64(max(1, math.Ceil(l.CPU.Seconds())))
 	}
-	// The signal at the soft limit tells that it was reached; the time that is counted in the end may be a little less.
+	// The signal of the soft limit shows that it was reached; the final processor time may be slightly less.
 	setLimits(p, list, unix.RLIMIT_CPU, seconds, seconds+1)
-	// 1 byte, which is nothing, and means that no program of the machine that collects crashes is told either.
+	// A limit of 1 byte writes nothing and also keeps crash collectors of the machine from being started.
 	core := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), 1)
-	p.do(list, "setting limits", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, core, 0).may = unix.EPERM // 0 already, for good
+	p.do(list, "setting limits", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, core, 0).may = unix.EPERM // already 0
 	setLimit(p, list, unix.RLIMIT_FSIZE, uint64(l.File))
 	setLimit(p, list, unix.RLIMIT_NOFILE, 64)
 	setLimit(p, list, unix.RLIMIT_MEMLOCK, 0)
@@ -163,7 +163,7 @@ func limits(p *plan, list *[]step, m means, l Limits) {
 	setLimit(p, list, unix.RLIMIT_RTPRIO, 0)
 	processes := uint64(l.Processes)
 	if m.Tier != Namespaces && !m.IDs {
-		processes += uint64(tasksOfUser()) // the limit counts all that the user runs
+		processes += uint64(tasksOfUser()) // the limit counts all processes of the user
 	}
 	setLimit(p, list, unix.RLIMIT_NPROC, processes)
 }
@@ -183,7 +183,7 @@ func tasksOfUser() int {
 	return n
 }
 
-// allowed are the paths that Landlock lets a program use.
+// allowed are the paths that Landlock allows.
 func allowed(m means, b box, dir string) []path {
 	var paths []path
 	for _, name := range devices {
@@ -204,7 +204,7 @@ func allowed(m means, b box, dir string) []path {
 	return paths
 }
 
-// mounts puts a file system together of what a program may read, and of an empty folder for it to write to.
+// mounts assembles a file system from read-only paths and an empty writable folder.
 func mounts(p *plan, b box, l Limits) {
 	list := &p.steps
 	p.do(list, "keeping mounts to the namespace", unix.SYS_MOUNT, 0, "/", 0, unix.MS_REC|unix.MS_PRIVATE, 0)
@@ -243,7 +243,7 @@ func mounts(p *plan, b box, l Limits) {
 	for _, folder := range []string{"dev", home[1:], "etc"} {
 		makeFolder(p, folder, made)
 	}
-	// Before what is read, a part of which may be below it.
+	// Before the read-only paths, some of which may be below it.
 	options := "size=" + decimal(l.Disk) + ",nr_inodes=" + decimal(int64(l.Files)) + ",mode=1777"
 	p.do(list, "mounting the folder to write to", unix.SYS_MOUNT, "tmpfs", home[1:], "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options)
 	for i, one := range all {
@@ -256,7 +256,7 @@ func mounts(p *plan, b box, l Limits) {
 		}
 		attributes := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_RDONLY)
 		if one.device {
-			attributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY // which keeps its times, not what is written to it
+			attributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY // fixes its times, but writing to it still works
 		}
 		set := p.do(list, "making "+one.name+" read-only", unix.SYS_MOUNT_SETATTR, 0, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, mountAttributes(attributes), 32)
 		move := p.do(list, "mounting "+one.name, unix.SYS_MOVE_MOUNT, 0, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
@@ -282,7 +282,7 @@ func mounts(p *plan, b box, l Limits) {
 	p.do(list, "naming the host", unix.SYS_SETHOSTNAME, hostname, len(hostname))
 }
 
-// mountAttributes is what mount_setattr is to set.
+// mountAttributes encodes the argument of mount_setattr.
 func mountAttributes(set uint64) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, set), make([]byte, 24)...)
 }
@@ -296,7 +296,7 @@ func makeFolder(p *plan, name string, made map[string]bool) {
 	p.do(&p.steps, "making /"+name, unix.SYS_MKDIRAT, unix.AT_FDCWD, name, 0o755).may = unix.EEXIST
 }
 
-// covering are the paths that are not below another one, sorted.
+// covering returns the paths that are not below another path, sorted.
 func covering(paths []string) []string {
 	sorted := slices.Compact(slices.Sorted(slices.Values(paths)))
 	var kept []string

@@ -15,41 +15,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helperName is what a process of this program is called that does nothing but run programs in a sandbox. Starting
-// anew, and not from the middle of a process with many threads, is what makes it safe to fork.
+// helperName is the name of a helper process: this program started anew, only to run sandboxed programs. Forking is safe
+// there, unlike in a process with many threads.
 const helperName = "rltrain-sandbox"
 
-// jobsFile is the socket that jobs come from.
+// jobsFile is the socket for jobs.
 const jobsFile = 3
 
-// Open files that come with a job, in their order. Three for each box follow: what it reads, writes, and writes as errors.
+// Open files of a job, in order. Three follow for each box: input, output and error output.
 const (
 	jobFile     = 0
-	controlFile = 1 // its end says that nobody waits any more
+	controlFile = 1 // closed when the client has gone
 	reportFile  = 2
 	firstStream = 3
 )
 
-// maxBoxes is how many programs a job has.
+// maxBoxes is the maximum number of programs per job.
 const maxBoxes = 2
 
-// job is what the helper is asked to do.
+// job is a request to the helper.
 type job struct {
 	Means  means
 	Limits Limits
 	Boxes  []box
-	Dir    string // folder with the files, where there is no file system to put them in
+	Dir    string // folder with the files, without a mount namespace
 }
 
-// box is one program of a job. Where there are two, each has two files more: 3, from the other one, and 4, to it.
+// box is a program of a job. With two boxes, each has two more files: 3 reads from the other one, 4 writes to it.
 type box struct {
 	Argv, Env []string
 	Files     []File
-	Read      []string // paths that it may read, with all below them
+	Read      []string // readable paths, including everything below
 	Trial     *attempt // instead of a program
 }
 
-// report is what became of a job.
+// report is the result of a job.
 type report struct {
 	Boxes []ended
 	Error string // why nothing was run
@@ -61,8 +61,8 @@ type ended struct {
 	Exited   bool
 	Code     int
 	Signal   int
-	Deadline bool // it was ended at its time
-	Memory   bool // it was ended for its memory
+	Deadline bool // killed at the time limit
+	Memory   bool // killed at the memory limit
 	CPU      float64
 	Peak     int64 // bytes
 }
@@ -78,10 +78,10 @@ func init() {
 	}
 }
 
-// help runs jobs until none can come any more.
+// help runs jobs until the socket is closed.
 func help() error {
 	unix.CloseOnExec(jobsFile)
-	// Where the machine's memory runs out programs are ended before anything else.
+	// If the machine runs out of memory, the kernel should kill sandboxed programs first.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	for {
 		files, err := nextJob()
@@ -94,7 +94,7 @@ func help() error {
 	}
 }
 
-// nextJob takes the open files of a job; nil where there is no more of them.
+// nextJob receives the open files of a job; nil at the end.
 func nextJob() ([]int, error) {
 	var one [1]byte
 	rights := make([]byte, unix.CmsgSpace(4*(firstStream+3*maxBoxes)))
@@ -110,7 +110,7 @@ func nextJob() ([]int, error) {
 		}
 		messages, err := unix.ParseSocketControlMessage(rights[:size])
 		if err != nil || len(messages) != 1 {
-			return nil, fmt.Errorf("taking a job: %d messages, %w", len(messages), err)
+			return nil, fmt.Errorf("receiving a job: %d messages, %w", len(messages), err)
 		}
 		return unix.ParseUnixRights(&messages[0])
 	}
@@ -141,27 +141,27 @@ func serve(files []int) error {
 	return err
 }
 
-// running is a box under way.
+// running is a started box.
 type running struct {
 	plan   *plan
 	pid    int
 	errors int // where its record is read
 	out    ended
-	used   usage // before it was ended
+	used   usage // before it was killed
 	gone   bool
 }
 
-// watched guards what the watch and the waiting both use.
+// watched is shared by the watcher and the waiter.
 type watched struct {
 	sync.Mutex
 	boxes []*running
 }
 
-// run runs the boxes, whose files are given; they are closed.
+// run runs the boxes with the given files and closes the files.
 func (j *job) run(control int, files []int) ([]ended, error) {
 	if j.Means.Tier != Namespaces {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			return nil, fmt.Errorf("becoming the parent of orphans: %w", err)
+			return nil, fmt.Errorf("becoming a subreaper: %w", err)
 		}
 	}
 	all := make([]streams, len(j.Boxes))
@@ -189,7 +189,7 @@ func (j *job) run(control int, files []int) ([]ended, error) {
 	}
 	for _, list := range all {
 		for _, fd := range list {
-			_ = unix.Close(fd) // else what is read from it has no end
+			_ = unix.Close(fd) // otherwise its reader never sees the end
 		}
 	}
 	go w.untilEnd(control)
@@ -204,12 +204,12 @@ func (j *job) run(control int, files []int) ([]ended, error) {
 	return out, nil
 }
 
-// start begins a box, as a user where the tier changes it.
+// start starts a box, as user if the isolation changes users.
 func (j *job) start(b box, at streams, user int) (*running, error) {
 	var ready, errors [2]int
 	for _, ends := range []*[2]int{&ready, &errors} {
 		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
-			return nil, fmt.Errorf("making a pipe: %w", err)
+			return nil, fmt.Errorf("creating a pipe: %w", err)
 		}
 	}
 	if b.Trial != nil {
@@ -218,7 +218,7 @@ func (j *job) start(b box, at streams, user int) (*running, error) {
 	p := confine(j.Means, j.Limits, b, at, errors[1], ready, user, j.Dir)
 	pid, err := p.start()
 	if err != nil {
-		return nil, fmt.Errorf("making a process: %w", err)
+		return nil, fmt.Errorf("creating a process: %w", err)
 	}
 	_, _ = unix.Close(ready[0]), unix.Close(errors[1])
 	r := &running{plan: p, pid: pid, errors: errors[0]}
@@ -234,12 +234,12 @@ func (j *job) start(b box, at streams, user int) (*running, error) {
 	return r, err
 }
 
-// firstUser is the least number of the users that sandboxes have. Each has its own, so that limits and signals of one
-// are not those of another.
+// firstUser is the first of the user ids reserved for sandboxes. Each sandbox has its own, so that limits and signals do
+// not interfere.
 const firstUser = 1_500_000_000
 
-// freeUser is the number of a user that nothing else on the machine runs as, nor as the one after it, which is for the
-// other program of a job: neither may use up what the other one starts with, or read what it holds.
+// freeUser returns a user id that no process uses, and neither does the next id, which is for the second program of a job.
+// Neither program can exhaust the other's limits or read its memory.
 func freeUser() int {
 	user := firstUser + os.Getpid()*2
 	text, err := os.ReadFile("/proc/self/uid_map")
@@ -260,7 +260,7 @@ func freeUser() int {
 	return max(1, most-2-2*(os.Getpid()%500))
 }
 
-// mapUser gives the first process of a user namespace a user in it: nobody.
+// mapUser maps the first process of a user namespace to nobody.
 func mapUser(pid int) error {
 	folder := "/proc/" + strconv.Itoa(pid)
 	for _, file := range []struct{ name, text string }{
@@ -283,15 +283,15 @@ func (w *watched) kill() {
 
 func (r *running) kill() {
 	if !r.gone {
-		// What ends with its first process tells nobody what it has used.
+		// Resources of a PID namespace that dies with its first process are not reported.
 		if u := usageOf(r.pid, 0, true); u.seconds >= r.used.seconds {
 			r.used = u
 		}
-		_ = unix.Kill(r.pid, unix.SIGKILL) // its number is not given to another one before it is waited for
+		_ = unix.Kill(r.pid, unix.SIGKILL) // the pid is not reused before it is waited for
 	}
 }
 
-// untilEnd ends the programs when nobody waits for them any more: when the file ends.
+// untilEnd kills the programs when the control file ends: the client has gone.
 func (w *watched) untilEnd(control int) {
 	var one [1]byte
 	for {
@@ -305,7 +305,7 @@ func (w *watched) untilEnd(control int) {
 	}
 }
 
-// wait waits for all boxes, and ends those that wait for the last.
+// wait waits for all boxes, and kills those that wait for the last one.
 func (w *watched) wait(j *job) {
 	last := len(w.boxes) - 1
 	for left := len(w.boxes); left > 0; {
@@ -339,7 +339,7 @@ func (w *watched) wait(j *job) {
 	}
 }
 
-// end says how a box ended.
+// end records how a box ended.
 func (r *running) end(status unix.WaitStatus, rusage unix.Rusage) {
 	said, told := r.record()
 	_ = unix.Close(r.errors)
@@ -347,7 +347,7 @@ func (r *running) end(status unix.WaitStatus, rusage unix.Rusage) {
 		r.out.Error = r.plan.describe(said)
 		return
 	}
-	if told { // of a program with a first process before it
+	if told { // of a program below a first process
 		status = unix.WaitStatus(said.status)
 		rusage = *(*unix.Rusage)(unsafe.Pointer(&said.usage))
 	} else if r.plan.target != nil && !r.out.Deadline && !r.out.Memory && !status.Signaled() {
@@ -364,7 +364,7 @@ func (r *running) end(status unix.WaitStatus, rusage unix.Rusage) {
 
 func seconds(t unix.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
 
-// record is what the box told. All that could write is gone, or has its end closed.
+// record reads the box's record. All writers are gone or closed.
 func (r *running) record() (said record, told bool) {
 	buffer := unsafe.Slice((*byte)(unsafe.Pointer(&said)), recordSize)
 	for {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// landlockVersion is the kernel's version of Landlock, 0 where it has none.
+// landlockVersion is the kernel's Landlock version, 0 if it has none.
 func landlockVersion() int {
 	version, _, errno := syscall.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -17,7 +17,7 @@ func landlockVersion() int {
 	return int(version)
 }
 
-// Rights on files.
+// File access rights.
 const (
 	mayRead  = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR | unix.LANDLOCK_ACCESS_FS_EXECUTE
 	onFiles  = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
@@ -25,7 +25,7 @@ const (
 	baseFS   = 1<<13 - 1
 )
 
-// handledFS are the rights on files that a version of Landlock knows.
+// handledFS returns the file access rights known to a Landlock version.
 func handledFS(version int) uint64 {
 	rights := uint64(baseFS)
 	for _, later := range []struct {
@@ -39,15 +39,15 @@ func handledFS(version int) uint64 {
 	return rights
 }
 
-// path is a file or a folder that a program may use.
+// path is a file or folder that a program may use.
 type path struct {
 	name   string
 	rights uint64
 	folder bool
 }
 
-// landlock allows the paths and nothing else: no network, no signal to and no abstract socket of another sandbox, where
-// the kernel's version knows them.
+// landlock allows the paths and nothing else. If the kernel's version supports it, it also denies the network, and signals
+// and abstract sockets of other sandboxes.
 func landlock(p *plan, list *[]step, version int, paths []path) {
 	handled := handledFS(version)
 	rules := make([]byte, 0, 24)
@@ -65,7 +65,7 @@ func landlock(p *plan, list *[]step, version int, paths []path) {
 		if !one.folder {
 			rights &= onFiles
 		}
-		rule := make([]byte, 16) // packed: rights, then the number of the open file
+		rule := make([]byte, 16) // packed: rights, then the file descriptor
 		binary.LittleEndian.PutUint64(rule, rights)
 		p.keep = append(p.keep, rule)
 		opened := p.do(list, "opening "+one.name, unix.SYS_OPENAT, unix.AT_FDCWD, one.name, unix.O_PATH|unix.O_CLOEXEC, 0)

@@ -19,24 +19,24 @@ import (
 // Language is an interpreter on this machine.
 type Language struct {
 	Name        string
-	Interpreter string   // its program
-	Read        []string // what it needs of the machine
-	Roomy       bool     // it reserves addresses that it does not use, so that those cannot be limited
+	Interpreter string   // path of the program
+	Read        []string // paths that it must read
+	Roomy       bool     // it reserves unused address space, so that cannot be limited
 	OutOfMemory *regexp.Regexp
 
 	suffix    string
 	arguments []string // before the file
 	env       []string
-	end       string // that a program needs behind it
-	divider   string // between statements; "" = the end of a line
+	end       string // appended to a program
+	divider   string // between statements; "" = newline
 	comments  *regexp.Regexp
-	syntax    *regexp.Regexp // what the interpreter writes of a program that it cannot read
-	show      string         // a statement that writes the text X on a line
-	banner    *regexp.Regexp // what the interpreter writes first
-	complains *regexp.Regexp // what it writes of an error that it does not end with
+	syntax    *regexp.Regexp // matches the error for a program that does not parse
+	show      string         // a statement that prints the text X on a line
+	banner    *regexp.Regexp // matches the interpreter's first output
+	complains *regexp.Regexp // matches errors that do not change the exit code
 }
 
-// Names of languages.
+// Language names.
 const (
 	Python = "python"
 	Node   = "node"
@@ -44,19 +44,19 @@ const (
 	Pepper = "pepper"
 )
 
-// Languages are the names of all.
+// Languages are all language names.
 var Languages = []string{Python, Node, Q, Pepper}
 
-// how a language is found and used.
+// known is how a language is found and used.
 type known struct {
-	programs []string // names or paths, the first that runs is used
-	variable string   // of the environment, with a path
-	fetched  string   // by make, below the cache
+	programs []string // names or paths; the first that runs is used
+	variable string   // environment variable with a path
+	fetched  string   // downloaded by make, below the cache
 	install  string
 	language Language
 }
 
-// languages are those known.
+// languages are the supported languages.
 var languages = map[string]known{
 	Python: {
 		programs: []string{"python3", "/usr/local/bin/python3", "/usr/bin/python3"}, variable: "PYTHON_INTERPRETER_PATH",
@@ -86,7 +86,7 @@ var languages = map[string]known{
 	},
 }
 
-// machine is what programs need of any machine: its libraries.
+// machine returns the shared libraries that programs need on every machine.
 func machine() []string {
 	var all []string
 	for _, name := range []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"} {
@@ -97,26 +97,26 @@ func machine() []string {
 	return all
 }
 
-// Absent is the error of a language whose interpreter is not on this machine.
+// Absent means that a language's interpreter was not found.
 type Absent struct {
 	Language, Install string
 	Tried             []string
 }
 
 func (a *Absent) Error() string {
-	text := fmt.Sprintf("there is no interpreter of %s: %s", a.Language, a.Install)
+	text := fmt.Sprintf("no interpreter for %s found; %s", a.Language, a.Install)
 	if len(a.Tried) > 0 {
 		text += " (" + strings.Join(a.Tried, "; ") + ")"
 	}
 	return text
 }
 
-// Find finds the interpreter of a language and runs an empty program with it. path names the interpreter; "" looks for
-// one where the language's variable says, in PATH, and at usual places.
+// Find finds the interpreter of a language and tests it with a short program. If path is "", it looks at the language's
+// environment variable, in PATH, and at the usual places.
 func (s *Sandbox) Find(ctx context.Context, name, path string) (*Language, error) {
 	k, ok := languages[name]
 	if !ok {
-		return nil, fmt.Errorf("language %q is unknown: choose %s", name, strings.Join(Languages, ", "))
+		return nil, fmt.Errorf("unknown language %q; choose %s", name, strings.Join(Languages, ", "))
 	}
 	programs, named := k.programs, path != ""
 	if cache, err := hub.CacheDir(); err == nil && k.fetched != "" {
@@ -159,7 +159,7 @@ func (s *Sandbox) Find(ctx context.Context, name, path string) (*Language, error
 	return nil, absent
 }
 
-// locate finds out what an interpreter consists of.
+// locate finds the files that belong to an interpreter.
 func (l *Language) locate(ctx context.Context, program string) error {
 	l.Read = machine()
 	if l.Name == Python {
@@ -172,7 +172,7 @@ func (l *Language) locate(ctx context.Context, program string) error {
 	l.Interpreter = real
 	l.Read = append(l.Read, real)
 	if l.Name == Q {
-		// q reads its own functions and the licence in QHOME.
+		// q reads its own functions and the licence from QHOME.
 		folder := os.Getenv("QHOME")
 		if folder == "" {
 			folder = filepath.Dir(filepath.Dir(real))
@@ -180,15 +180,15 @@ func (l *Language) locate(ctx context.Context, program string) error {
 		l.Read, l.env = append(l.Read, folder), []string{"QHOME=" + folder, "QLIC=" + folder}
 	}
 	if l.Name == Node {
-		l.env = []string{"OPENSSL_CONF=/dev/null"} // the machine's own may not be read, which node takes for a fault
+		l.env = []string{"OPENSSL_CONF=/dev/null"} // the system's file may be unreadable, which node treats as an error
 		if info, err := os.Stat("/usr/share/nodejs"); err == nil && info.IsDir() {
-			l.Read = append(l.Read, "/usr/share/nodejs") // Debian keeps a part of it there
+			l.Read = append(l.Read, "/usr/share/nodejs") // Debian keeps parts of node there
 		}
 	}
 	return nil
 }
 
-// locatePython asks an interpreter where it really is: what is found may be a script, or a link of an environment.
+// locatePython asks an interpreter for its real location: the path may be a script, or a link in a virtual environment.
 func (l *Language) locatePython(ctx context.Context, program string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -196,15 +196,15 @@ func (l *Language) locatePython(ctx context.Context, program string) error {
 print(json.dumps([os.path.realpath(sys.executable), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sys.base_prefix, list(sys.version_info[:2]), (sysconfig.get_config_var("LIBDIR") or "")]))`
 	text, err := exec.CommandContext(ctx, program, "-I", "-S", "-c", question).Output()
 	if err != nil {
-		return fmt.Errorf("asking it where it is: %w", err)
+		return fmt.Errorf("asking for its location: %w", err)
 	}
 	var executable, library, platform, prefix, libraries string
 	var version []int
 	if err := json.Unmarshal(text, &[]any{&executable, &library, &platform, &prefix, &version, &libraries}); err != nil || executable == "" || len(version) != 2 {
-		return errors.New("it does not say where it is, as Python 3 does")
+		return errors.New("not a Python 3 interpreter: it does not report its location")
 	}
 	if version[0] != 3 || version[1] < 8 {
-		return fmt.Errorf("it is Python %d.%d, and 3.8 or newer is needed", version[0], version[1])
+		return fmt.Errorf("Python %d.%d is too old; 3.8 or newer is needed", version[0], version[1])
 	}
 	l.Interpreter = executable
 	l.Read = append(l.Read, executable, library, platform)
@@ -216,19 +216,19 @@ print(json.dumps([os.path.realpath(sys.executable), sysconfig.get_path("stdlib")
 	return nil
 }
 
-// tryLanguage runs a program that writes a word.
+// tryLanguage runs a program that prints a word.
 func (s *Sandbox) tryLanguage(ctx context.Context, l *Language) error {
 	o, err := s.RunText(ctx, Usual(), l, strings.ReplaceAll(l.show, "X", "works"), nil)
 	switch {
 	case err != nil:
 		return err
 	case o.Status != OK || !strings.Contains(o.Stdout, "works"):
-		return fmt.Errorf("it does not run in the sandbox: %s, exit code %d %s %s", o.Status, o.ExitCode, o.Error, lastLine([]byte(o.Stderr)))
+		return fmt.Errorf("does not run in the sandbox: %s, exit code %d %s %s", o.Status, o.ExitCode, o.Error, lastLine([]byte(o.Stderr)))
 	}
 	return nil
 }
 
-// Program is the program of one text.
+// Program returns the program for a source text.
 func (l *Language) Program(text string, stdin []byte) Program {
 	name := "main" + l.suffix
 	return Program{
@@ -237,8 +237,8 @@ func (l *Language) Program(text string, stdin []byte) Program {
 	}
 }
 
-// Behind is a program with a script behind it, and between the two what writes a mark. What the program does at its end is
-// cut off.
+// Behind joins a program and a script, with a statement between them that prints mark. It cuts off what the program does
+// at its end.
 func (l *Language) Behind(program, script, mark string) string {
 	if l.end != "" {
 		program = strings.TrimSuffix(strings.TrimSpace(program), strings.TrimSpace(l.end))
@@ -246,7 +246,7 @@ func (l *Language) Behind(program, script, mark string) string {
 	return l.closed(program) + "\n\n" + strings.ReplaceAll(l.show, "X", mark) + "\n" + script
 }
 
-// closed is a program behind which another statement may stand.
+// closed prepares a program so that another statement can follow.
 func (l *Language) closed(program string) string {
 	if l.divider == "" {
 		return program
@@ -258,12 +258,12 @@ func (l *Language) closed(program string) string {
 	return program + "\n" + l.divider
 }
 
-// Unreadable tells whether errors speak of a program that the interpreter cannot read.
+// Unreadable reports whether errors mean that the program does not parse.
 func (l *Language) Unreadable(errors string) bool {
 	return l.syntax != nil && l.syntax.MatchString(errors)
 }
 
-// AfterMark is what follows the mark in an output.
+// AfterMark returns the output after mark.
 func (l *Language) AfterMark(output, mark string) (after string, found bool) {
 	at := strings.LastIndex(output, mark)
 	if at < 0 {
@@ -273,12 +273,12 @@ func (l *Language) AfterMark(output, mark string) (after string, found bool) {
 	return after, true
 }
 
-// Complains tells whether errors speak of one that the exit code does not tell.
+// Complains reports whether errors contain an error that the exit code does not show.
 func (l *Language) Complains(errors string) bool {
 	return l.complains != nil && l.complains.MatchString(errors)
 }
 
-// RunText runs the program of one text.
+// RunText runs the program for a source text.
 func (s *Sandbox) RunText(ctx context.Context, limits Limits, l *Language, text string, stdin []byte) (Outcome, error) {
 	out, err := s.Run(ctx, limits, l.Program(text, stdin))
 	if err != nil {

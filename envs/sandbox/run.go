@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// once runs programs in one helper, a new one where another has failed.
+// once runs programs in a helper; anew starts a fresh one after a failure.
 func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program, anew bool) ([]Outcome, error) {
 	j := job{Means: s.means, Limits: l}
 	folder := home
@@ -49,7 +49,7 @@ func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program, anew b
 	for i, e := range said.Boxes {
 		o := e.outcome(outputs[i], programs[i].Language, l)
 		o.Tier = s.means.Tier
-		if folder != home { // programs say the same whatever the tier
+		if folder != home { // so that outputs do not depend on the isolation
 			o.Stdout, o.Stderr = strings.ReplaceAll(o.Stdout, folder, home), strings.ReplaceAll(o.Stderr, folder, home)
 		}
 		outcomes[i] = o
@@ -57,7 +57,7 @@ func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program, anew b
 	return outcomes, nil
 }
 
-// shared is a folder that the users of sandboxes can reach: that of TMPDIR may be private.
+// shared is a folder that sandbox users can reach: that of TMPDIR may be private.
 func shared() string {
 	if info, err := os.Stat("/tmp"); err == nil && info.IsDir() {
 		return "/tmp"
@@ -65,7 +65,7 @@ func shared() string {
 	return os.TempDir()
 }
 
-// writeFiles puts the files of programs into a new folder that all may read.
+// writeFiles writes the programs' files to a new world-readable folder.
 func writeFiles(programs []Program) (dir string, err error) {
 	if dir, err = os.MkdirTemp(shared(), fmt.Sprintf("rltrain-sandbox-%d-", os.Getpid())); err != nil {
 		return "", err
@@ -88,7 +88,7 @@ func writeFiles(programs []Program) (dir string, err error) {
 	return dir, nil
 }
 
-// capped keeps the beginning of what is read, and says once when it is too much.
+// capped keeps the start of what it reads, and reports once when the limit is exceeded.
 type capped struct {
 	most int
 	over func()
@@ -112,10 +112,10 @@ func (c *capped) read(from io.Reader) {
 	}
 }
 
-// rounded is a number to one part in so many.
+// rounded rounds x to a multiple of 1/parts.
 func rounded(x, parts float64) float64 { return math.Round(x*parts) / parts }
 
-// outcome is how a program ended.
+// outcome converts how a program ended.
 func (e ended) outcome(w written, language *Language, l Limits) Outcome {
 	o := Outcome{
 		ExitCode: e.Code, Signal: e.Signal, CPU: rounded(e.CPU, 1e6), Peak: rounded(float64(e.Peak)/(1<<20), 10),
@@ -132,8 +132,8 @@ func (e ended) outcome(w written, language *Language, l Limits) Outcome {
 	case e.Memory:
 		o.Status = Memory
 	case e.Deadline || e.Signal == int(unix.SIGXCPU) || e.Signal == int(unix.SIGKILL) && l.CPU > 0 && e.CPU >= 0.8*l.CPU.Seconds():
-		// The first of two may be ended with the second before it can tell of its own end, and the two ways to count its time
-		// differ a little.
+		// With two programs, the first may be killed with the second before it reports its own end, and the two measurements of
+		// its time differ slightly.
 		o.Status = Timeout
 	case e.Signal != 0 || !e.Exited:
 		o.Status = Signal
@@ -148,10 +148,10 @@ func (e ended) outcome(w written, language *Language, l Limits) Outcome {
 	return o
 }
 
-// try runs a trial.
+// try tests whether this isolation works.
 func (m means) try() error {
 	if m.Tier == Landlock && m.Landlock == 0 {
-		return errors.New("the kernel has no Landlock (Linux 5.13 or newer, started with lsm=landlock)")
+		return errors.New("the kernel has no Landlock (needs Linux 5.13 or newer with lsm=landlock)")
 	}
 	secret, err := os.CreateTemp("", "rltrain-trial-")
 	if err != nil {
@@ -165,7 +165,7 @@ func (m means) try() error {
 	if m.Tier == Namespaces {
 		l.Processes = 1
 		if m.User {
-			l.Processes = 2 // the first process is of the same user
+			l.Processes = 2 // the first process has the same user
 		}
 	}
 	j := job{Means: m, Limits: l, Boxes: []box{{Trial: &attempt{Secret: secret.Name()}, Argv: []string{""}, Read: machine()}}}
@@ -187,14 +187,14 @@ func (m means) try() error {
 	case said.Boxes[0].Error != "":
 		return errors.New(said.Boxes[0].Error)
 	case said.Boxes[0].Signal != 0:
-		return fmt.Errorf("the trial was ended by signal %d", said.Boxes[0].Signal)
+		return fmt.Errorf("the trial was killed by signal %d", said.Boxes[0].Signal)
 	case string(outputs[0].out.text) != passed:
 		return fmt.Errorf("the trial wrote %.80q", outputs[0].out.text)
 	}
 	return nil
 }
 
-// mayChangeUser tells whether this process has the rights to run another as another user.
+// mayChangeUser reports whether this process may run others as another user.
 func mayChangeUser() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -1,19 +1,17 @@
-// Package sandbox runs programs that nobody has read, such as a language model writes.
+// Package sandbox runs untrusted programs, such as those that a language model generates.
 //
-// A program runs in a process of its own, which is started by a helper: this program again, under another name, with one
-// thread and nothing in it. The helper gives up rights in an order in which none can be had back, and becomes the
-// program. What is kept from it depends on the machine; each way is tried before it is used, and none is used silently
-// in place of a better one:
+// A helper starts each program in a new process. The helper is this program under another name, with one thread and no
+// other state; it drops its rights in an irreversible order and executes the program. The isolation depends on the machine.
+// Each kind is tested before use, and a weaker kind never silently replaces a stronger one:
 //
-//   - namespaces: its own processes, mounts, network, users and names of them. It sees a file system in memory with
-//     what its language needs, read-only, and an empty folder /tmp. There is no /proc and no /sys. When it ends all that
-//     it has started ends.
-//   - landlock: without namespaces, as in many containers. It reads what its language needs and nothing else, writes
-//     nowhere, and has no second process.
-//   - unsafe: limits alone, and only where the user asks for it.
+//   - namespaces: private processes, mounts, network, users and host name. The program sees an in-memory file system with
+//     the read-only files of its language and an empty folder /tmp, without /proc and /sys. All of its processes end with it.
+//   - landlock: without namespaces, as in many containers. The program reads only the files of its language, writes nothing
+//     and starts no process.
+//   - unsafe: resource limits only, and only if the user asks for it.
 //
-// In the first two the kernel also refuses it the system calls of which no program that computes has need (seccomp),
-// the network among them. Limits hold for time, memory, output, files and processes.
+// In the first two, the kernel also blocks system calls that computations do not need (seccomp), including the network.
+// Limits apply to time, memory, output, files and processes.
 package sandbox
 
 import (
@@ -28,61 +26,61 @@ import (
 	"time"
 )
 
-// Tier is a way to keep a program in.
+// Tier is a kind of isolation.
 type Tier string
 
-// The tiers, the strongest first.
+// Kinds of isolation, strongest first.
 const (
 	Namespaces Tier = "namespaces"
 	Landlock   Tier = "landlock"
 	Unsafe     Tier = "unsafe"
 )
 
-// Limits bound what a program uses.
+// Limits bound a program's resources.
 type Limits struct {
 	Wall         time.Duration // from its start
-	CPU          time.Duration // processor time of each process, in whole seconds; 0 = as Wall
-	Memory       int64         // bytes, of all its processes together
-	AddressSpace int64         // bytes, of each process; 0 = no limit
-	Output       int           // bytes that it may write to each of its two outputs
-	File         int64         // bytes of a file
+	CPU          time.Duration // processor time per process, in full seconds; 0 = as Wall
+	Memory       int64         // bytes, for all processes together
+	AddressSpace int64         // bytes per process; 0 = no limit
+	Output       int           // bytes for each of its two outputs
+	File         int64         // bytes per file
 	Disk         int64         // bytes of all files
 	Files        int
 	Processes    int // and threads
 }
 
-// Usual are limits for short programs.
+// Usual returns limits for short programs.
 func Usual() Limits {
 	return Limits{Wall: 10 * time.Second, Memory: 1 << 30, AddressSpace: 3 << 29, Output: 64 << 10, File: 16 << 20, Disk: 64 << 20, Files: 2048, Processes: 32}
 }
 
-// File is a file of a program's folder.
+// File is a file in a program's folder.
 type File struct {
 	Name string
 	Data []byte
 }
 
-// Program is what is to be run.
+// Program is a program to run.
 type Program struct {
 	Language *Language
-	Argv     []string // after the interpreter; {} stands for the folder of Files
-	Env      []string // beside PATH, HOME and LANG
+	Argv     []string // after the interpreter; {} is replaced by the folder of Files
+	Env      []string // in addition to PATH, HOME and LANG
 	Files    []File
 	Stdin    []byte
 }
 
-// Status is how a program ended, in one word.
+// Status is how a program ended.
 type Status string
 
-// Status of programs.
+// Statuses of programs.
 const (
 	OK           Status = "ok"            // exit code 0
 	Failed       Status = "error"         // another exit code
-	Signal       Status = "signal"        // ended by a signal
-	Timeout      Status = "timeout"       // it took too long
-	Memory       Status = "memory"        // it wanted too much memory
-	Output       Status = "output"        // it wrote too much
-	SandboxError Status = "sandbox-error" // it was not run, or the sandbox failed: nothing is known of the program
+	Signal       Status = "signal"        // killed by a signal
+	Timeout      Status = "timeout"       // time limit exceeded
+	Memory       Status = "memory"        // memory limit exceeded
+	Output       Status = "output"        // output limit exceeded
+	SandboxError Status = "sandbox-error" // the program did not run, or the sandbox failed: nothing is known about the program
 )
 
 // Outcome is how a program ended.
@@ -92,33 +90,33 @@ type Outcome struct {
 	Signal   int     `json:"signal,omitempty"`
 	Stdout   string  `json:"stdout"`
 	Stderr   string  `json:"stderr"`
-	CPU      float64 `json:"cpu_s"`   // seconds of all its processes
+	CPU      float64 `json:"cpu_s"`   // seconds of all processes
 	Peak     float64 `json:"peak_mb"` // memory of the largest process
 	Tier     Tier    `json:"tier"`
 	Error    string  `json:"error,omitempty"` // of SandboxError
 }
 
-// Sandbox runs programs in one tier. Several goroutines may use it.
+// Sandbox runs programs with one kind of isolation. It is safe for concurrent use.
 type Sandbox struct {
 	means means
-	slots chan struct{} // of what runs at the same time
-	idle  chan *helper  // as many as there are slots at most
+	slots chan struct{} // limit the programs that run at the same time
+	idle  chan *helper  // at most as many as slots
 }
 
-// Finding is what was found of a tier.
+// Finding is the test result for a kind of isolation.
 type Finding struct {
 	Tier Tier
-	How  string // what it is made of here
-	Err  error  // why it cannot be used; nil where it can
+	How  string // what it consists of here
+	Err  error  // why it cannot be used; nil if it can
 }
 
-// candidate is a way to try.
+// candidate is a kind of isolation to test.
 type candidate struct {
 	means
-	works func() error // tries it once
+	works func() error // tests it once
 }
 
-// candidates are the ways of this machine, the strongest first.
+// candidates are the kinds possible on this machine, strongest first.
 var candidates = sync.OnceValue(func() []candidate {
 	var all []candidate
 	add := func(m means) { all = append(all, candidate{m, sync.OnceValue(m.try)}) }
@@ -133,7 +131,7 @@ var candidates = sync.OnceValue(func() []candidate {
 	return all
 })
 
-// Findings are what was found of all tiers.
+// Findings returns the test results of all kinds.
 func Findings() []Finding {
 	var found []Finding
 	for _, c := range candidates() {
@@ -142,7 +140,7 @@ func Findings() []Finding {
 	return found
 }
 
-// Tiers are those that can be used here, the strongest first; the last, unsafe, only where it is asked for.
+// Tiers returns the kinds that work here, strongest first. The last, unsafe, is used only on request.
 func Tiers() []Tier {
 	var tiers []Tier
 	for _, c := range candidates() {
@@ -157,12 +155,12 @@ func (m means) String() string {
 	var parts []string
 	switch {
 	case m.Tier == Namespaces && m.User:
-		parts = append(parts, "namespaces of an unprivileged user")
+		parts = append(parts, "unprivileged user namespaces")
 	case m.Tier == Namespaces:
-		parts = append(parts, "namespaces made by root")
+		parts = append(parts, "namespaces (root)")
 	}
 	if m.IDs {
-		parts = append(parts, "a user of its own")
+		parts = append(parts, "a dedicated user")
 	}
 	if m.Landlock > 0 && m.Tier != Unsafe {
 		parts = append(parts, fmt.Sprintf("Landlock version %d", m.Landlock))
@@ -173,7 +171,7 @@ func (m means) String() string {
 	return strings.Join(append(parts, "limits"), ", ")
 }
 
-// Open is the sandbox in the strongest tier that works here; unsafe allows the weakest.
+// Open returns a sandbox with the strongest isolation that works here; unsafe allows the weakest.
 func Open(unsafe bool) (*Sandbox, error) {
 	var why []string
 	for _, c := range candidates() {
@@ -186,12 +184,12 @@ func Open(unsafe bool) (*Sandbox, error) {
 		}
 		why = append(why, fmt.Sprintf("%s: %v", c.Tier, err))
 	}
-	return nil, fmt.Errorf("no sandbox works here (%s); `rltrain doctor` says what would help, and --unsafe-exec runs programs with limits alone", strings.Join(why, "; "))
+	return nil, fmt.Errorf("no sandbox works here (%s); run rltrain doctor for what would help, or pass --unsafe-exec to run programs with resource limits only", strings.Join(why, "; "))
 }
 
-// In is the sandbox in one tier.
+// In returns a sandbox with the given isolation.
 func In(t Tier) (*Sandbox, error) {
-	err := fmt.Errorf("tier %q is unknown: choose %s, %s or %s", t, Namespaces, Landlock, Unsafe)
+	err := fmt.Errorf("unknown tier %q; choose %s, %s or %s", t, Namespaces, Landlock, Unsafe)
 	for _, c := range candidates() {
 		if c.Tier != t {
 			continue
@@ -209,7 +207,7 @@ func newSandbox(m means) *Sandbox {
 	return &Sandbox{means: m, slots: make(chan struct{}, n), idle: make(chan *helper, n)}
 }
 
-// helper is one that waits for a job, or a new one; anew it is a new one in any case, and one that waits is ended.
+// helper returns an idle helper or a new one. anew forces a new one and stops an idle one.
 func (s *Sandbox) helper(anew bool) (*helper, error) {
 	select {
 	case h := <-s.idle:
@@ -222,7 +220,7 @@ func (s *Sandbox) helper(anew bool) (*helper, error) {
 	return startHelper()
 }
 
-// Close ends the helpers. They end with this process too, but then what they used counts nowhere.
+// Close stops the helpers. They also end with this process, but then their resource use is not counted.
 func (s *Sandbox) Close() error {
 	var all error
 	for {
@@ -235,18 +233,18 @@ func (s *Sandbox) Close() error {
 	}
 }
 
-// Tier is how programs are kept in.
+// Tier is the kind of isolation.
 func (s *Sandbox) Tier() Tier { return s.means.Tier }
 
-// How is what the tier is made of here.
+// How describes what the isolation consists of here.
 func (s *Sandbox) How() string { return s.means.String() }
 
-// tries of a run that the sandbox fails at, with a wait before each but the first.
+// tries is the number of attempts if the sandbox fails, with a delay between them.
 const tries = 3
 
-// Run runs one program, or two that are connected: what one writes to its file 4 the other reads from its file 3. Of two
-// the first is ended when the second has ended. An outcome says how each ended, a failure of the sandbox after three
-// tries included; the error is that of ctx.
+// Run runs one program, or two connected ones: what one writes to its file 4, the other reads from its file 3. The first of
+// two is killed when the second ends. Each Outcome says how its program ended, including a sandbox failure after three
+// attempts. Run returns only errors of ctx.
 func (s *Sandbox) Run(ctx context.Context, l Limits, programs ...Program) ([]Outcome, error) {
 	select {
 	case s.slots <- struct{}{}:

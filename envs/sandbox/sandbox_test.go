@@ -380,8 +380,8 @@ func TestAbsentInterpreter(t *testing.T) {
 	}
 	t.Setenv("Q_INTERPRETER_PATH", "/nowhere/q")
 	for _, test := range []struct{ language, path, want string }{
-		{Q, "", "there is no interpreter of q: install kdb+"}, {Python, "/nowhere/python", "no interpreter of python: install Python 3.8"}, {"cobol", "", `"cobol" is unknown: choose python, node, q, pepper`},
-		{Python, "/bin/true", "does not say where it is"},
+		{Q, "", "no interpreter for q found; install kdb+"}, {Python, "/nowhere/python", "no interpreter for python found; install Python 3.8"}, {"cobol", "", `unknown language "cobol"; choose python, node, q, pepper`},
+		{Python, "/bin/true", "does not report its location"},
 	} {
 		if _, err := s.Find(t.Context(), test.language, test.path); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s %s: error %v, want one with %q", test.language, test.path, err, test.want)

@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets in the data that a filter of system calls reads.
+// Offsets in the data of a system call filter.
 const (
 	dataNumber   = 0
 	dataArch     = 4
 	dataArgument = 16 // of the first argument; its lower half
 )
 
-// forbidden system calls: what changes the machine, reaches other processes, stays behind, or has a record of faults.
-// A program that computes needs none of them.
+// forbidden system calls change the machine, reach other processes, outlive the program, or have a history of exploits.
+// Computations need none of them.
 var forbidden = []uintptr{
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG,
 	unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_STATMOUNT, unix.SYS_LISTMOUNT, unix.SYS_OPEN_TREE_ATTR, unix.SYS_UNSHARE, unix.SYS_SETNS,
@@ -31,13 +31,13 @@ var forbidden = []uintptr{
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET,
 	unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4,
 	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MKNOD, unix.SYS_MKNODAT, unix.SYS_INOTIFY_INIT, unix.SYS_INOTIFY_INIT1, unix.SYS_SYNC, unix.SYS_SYNCFS,
-	// Of System V: what exists already is used by its number alone.
+	// System V IPC: existing objects are accessible by their number alone.
 	unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
 	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SHMDT,
 }
 
-// onFilesOfUser are system calls that change files which cannot be opened to write: Landlock has no rules for them, and a
-// program without a user of its own has the right to.
+// onFilesOfUser are system calls that change files without opening them. Landlock has no rules for them, and a program
+// without a dedicated user may use them.
 var onFilesOfUser = []uintptr{
 	unix.SYS_CHMOD, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_CHOWN, unix.SYS_FCHOWN, unix.SYS_LCHOWN, unix.SYS_FCHOWNAT,
 	unix.SYS_UTIME, unix.SYS_UTIMES, unix.SYS_FUTIMESAT, unix.SYS_UTIMENSAT, unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
@@ -45,7 +45,7 @@ var onFilesOfUser = []uintptr{
 	unix.SYS_TRUNCATE, unix.SYS_FLOCK,
 }
 
-// forbiddenValues are values of an argument that make a call forbidden.
+// forbiddenValues are argument values that forbid a call.
 var forbiddenValues = []struct {
 	number   uintptr
 	argument int
@@ -53,20 +53,20 @@ var forbiddenValues = []struct {
 }{
 	{unix.SYS_FCNTL, 1, []uint32{unix.F_SETOWN, unix.F_SETSIG, unix.F_SETOWN_EX, unix.F_NOTIFY, unix.F_SETPIPE_SZ, unix.F_SETLEASE}},
 	{unix.SYS_PRCTL, 0, []uint32{unix.PR_SET_PDEATHSIG, unix.PR_SET_PTRACER, unix.PR_SET_MM, unix.PR_SET_CHILD_SUBREAPER}},
-	// With a limit of 1 nothing is handed to a program of the machine that collects crashes; with 0 it would be.
+	// A limit of 1 keeps crash collectors from being started; 0 would not.
 	{unix.SYS_SETRLIMIT, 0, []uint32{unix.RLIMIT_CORE}}, {unix.SYS_PRLIMIT64, 1, []uint32{unix.RLIMIT_CORE}},
 }
 
-// forbiddenBits make a call forbidden where an argument, of which mask is looked at, has them.
+// forbiddenBits forbid a call if an argument, masked by mask, has these bits.
 var forbiddenBits = []bits{
-	// Memory that no process need hold to keep it, so that nobody can see how much there is.
+	// Shared anonymous memory belongs to no process, so that its size cannot be measured.
 	{unix.SYS_MMAP, 3, unix.MAP_SHARED | unix.MAP_ANONYMOUS, unix.MAP_SHARED | unix.MAP_ANONYMOUS},
 	{unix.SYS_MMAP, 3, unix.MAP_HUGETLB, unix.MAP_HUGETLB},
-	// Sockets that send to any name, connected or not.
+	// Sockets that can send to any address without connecting.
 	{unix.SYS_SOCKETPAIR, 1, 0xf, unix.SOCK_DGRAM}, {unix.SYS_SOCKETPAIR, 1, 0xf, unix.SOCK_RAW},
 }
 
-// emptying files is what Landlock has no rule for before its version 3.
+// emptying truncates files, which Landlock cannot deny before version 3.
 var emptying = []bits{{unix.SYS_OPEN, 1, unix.O_TRUNC, unix.O_TRUNC}, {unix.SYS_OPENAT, 2, unix.O_TRUNC, unix.O_TRUNC}}
 
 type bits struct {
@@ -75,9 +75,9 @@ type bits struct {
 	mask, value uint32
 }
 
-// onlyValues are calls that are forbidden unless an argument has one of these values: of those on processes, the own one; of
-// those on open files, what asks for a terminal or says how to read and write. A file that is open to read has other ones
-// that change it, of which Landlock knows nothing.
+// onlyValues are calls allowed only with one of these argument values. Calls on processes may name only the caller. Calls
+// on open files may only ask for a terminal or set read and write flags: others can change a read-only file behind
+// Landlock.
 var onlyValues = []struct {
 	number   uintptr
 	argument int
@@ -88,31 +88,30 @@ var onlyValues = []struct {
 	{unix.SYS_IOCTL, 1, []uint32{unix.TCGETS, unix.TCGETS2, unix.TCSETS, unix.TIOCGWINSZ, unix.TIOCGPGRP, unix.TIOCINQ, 0x5421 /* FIONBIO */, 0x5450 /* FIONCLEX */, 0x5451 /* FIOCLEX */}},
 }
 
-// own stands for the process that calls.
+// own is the calling process.
 var own = []uint32{0}
 
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// filter is a program for the kernel that looks at each system call.
+// filter is a kernel program that checks each system call.
 type filter struct {
 	code []unix.SockFilter
-	own  []int // of code: where the program's own process is compared with
+	own  []int // positions in code that compare with the program's pid
 }
 
-// newFilter forbids what no program needs; where a program is alone also other processes, which there is no namespace to
-// keep apart from.
+// newFilter forbids what no program needs. Without a PID namespace, it also forbids calls on other processes.
 func newFilter(m means) *filter {
 	alone, f := m.alone(), &filter{}
 	f.load(dataArch)
 	f.unless(unix.SECCOMP_RET_KILL_PROCESS, unix.AUDIT_ARCH_X86_64)
 	f.load(dataNumber)
 	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, Jf: 1, K: 0x40000000},
-		unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_KILL_PROCESS}) // the calls of x32
+		unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_KILL_PROCESS}) // system calls of the x32 ABI
 	const refuse, absent = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM), unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 	for _, number := range forbidden {
 		f.when(uint32(number), refuse)
 	}
-	f.when(unix.SYS_CLONE3, absent) // whose arguments cannot be looked at: libraries fall back to clone
+	f.when(unix.SYS_CLONE3, absent) // its arguments cannot be checked; libraries fall back to clone
 	unruly := forbiddenBits
 	if alone {
 		for _, number := range onFilesOfUser {
@@ -121,7 +120,7 @@ func newFilter(m means) *filter {
 		if m.Landlock < 3 {
 			unruly = append(slices.Clone(unruly), emptying...)
 			f.when(unix.SYS_CREAT, refuse)
-			f.when(unix.SYS_OPENAT2, absent) // whose arguments cannot be looked at
+			f.when(unix.SYS_OPENAT2, absent) // its arguments cannot be checked
 		}
 		f.when(unix.SYS_FORK, refuse)
 		f.when(unix.SYS_VFORK, refuse)
@@ -182,7 +181,7 @@ func (f *filter) unless(verdict uint32, values ...uint32) {
 	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_RET, K: verdict})
 }
 
-// of adds checks of one call.
+// of adds checks for one system call.
 func (f *filter) of(number uintptr, checks func()) {
 	at := len(f.code)
 	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(number)})
@@ -191,7 +190,7 @@ func (f *filter) of(number uintptr, checks func()) {
 	f.code[at].Jf = uint8(len(f.code) - at - 1)
 }
 
-// steps put the filter in force; the process must not gain privileges already.
+// steps install the filter; the process must already be unable to gain privileges.
 func (f *filter) steps(p *plan, list *[]step) {
 	for _, at := range f.own {
 		p.do(list, "asking for the process's number", unix.SYS_GETPID).into32 = &f.code[at].K

@@ -8,46 +8,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// step is one system call of a process that has been forked and not yet become another program. Between the two no Go
-// code may run that allocates, grows its stack or waits for another goroutine: there is one thread, and what the others
-// held stays locked. So all that is to be done is written down as steps before the fork, and performed as they stand.
+// step is a system call between fork and exec. There, Go code must not allocate, grow its stack or wait for another
+// goroutine: only one thread exists, and locks of the others stay locked. So all steps are prepared before the fork.
 type step struct {
-	what   string // for messages
+	what   string // for error messages
 	number uintptr
 	args   [6]uintptr
 
-	into    []*uintptr    // arguments of later steps that get the result
-	into32  *uint32       // the same for what a step points to
-	may     syscall.Errno // an error that is none
+	into    []*uintptr    // arguments of later steps that receive the result
+	into32  *uint32       // the same, inside a step's data
+	may     syscall.Errno // an error that is acceptable
 	least   uintptr       // of the result
-	refused bool          // of a trial: the call has to fail
+	refused bool          // in a trial: the call must fail
 }
 
-// plan is a process to be forked.
+// plan is a process to fork.
 type plan struct {
-	flags uintptr // of clone, beside SIGCHLD
+	flags uintptr // of clone, in addition to SIGCHLD
 	steps []step
-	// What the first process of a PID namespace runs: it forks the target and waits for all that becomes its child.
+	// Steps of the first process in a PID namespace, which forks the target and reaps all of its children.
 	target, waiting []step
 
-	errors uintptr // file that a record is written to
+	errors uintptr // file for the record
 	note   record
-	keep   []any // what the steps point to
+	keep   []any // keeps data of the steps alive
 }
 
 // Kinds of records.
 const (
-	noteFailed = 1 // a step failed: which, and by which error
+	noteFailed = 1 // a step failed: which, and its error
 	noteEnded  = 2 // the target ended
 )
 
-// Lists of steps, of a record about one that failed.
+// Step lists, in the record of a failed step.
 const (
 	ofTarget  = 1
 	ofWaiting = 2
 )
 
-// record is what a forked process tells.
+// record is the report of a forked process.
 type record struct {
 	kind, step, errno int64
 	status            uint32
@@ -57,7 +56,7 @@ type record struct {
 
 const recordSize = int(unsafe.Sizeof(record{}))
 
-// do adds a step, with numbers and pointers as arguments.
+// do adds a step; arguments are numbers and pointers.
 func (p *plan) do(list *[]step, what string, number uintptr, args ...any) *step {
 	s := step{what: what, number: number}
 	for i, a := range args {
@@ -77,23 +76,23 @@ func (p *plan) do(list *[]step, what string, number uintptr, args ...any) *step 
 			p.keep = append(p.keep, a)
 			s.args[i] = uintptr(a)
 		default:
-			panic("sandbox: an argument that is none")
+			panic("sandbox: invalid argument type")
 		}
 	}
 	*list = append(*list, s)
 	return &(*list)[len(*list)-1]
 }
 
-// newList has room for all steps: they are pointed to.
+// newList has room for all steps, because pointers to them must stay valid.
 func newList() []step { return make([]step, 0, 512) }
 
-// start forks the process. The caller's goroutine is locked to its thread, which the process dies with.
+// start forks the process. The caller's goroutine must be locked to its thread: the process dies with it.
 func (p *plan) start() (pid int, err error) {
 	all, before := ^uint64(0), uint64(0)
 	mask := func(set, old *uint64) {
 		_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
 	}
-	// The handlers of the Go runtime must not run in the other process.
+	// The Go runtime's signal handlers must not run in the forked process.
 	mask(&all, &before)
 	child, errno := p.fork()
 	mask(&before, nil)
@@ -120,7 +119,7 @@ func (p *plan) fork() (pid uintptr, errno syscall.Errno) {
 	return 0, 0
 }
 
-// initial is the first process of a namespace.
+// initial is the first process of a PID namespace.
 //
 //go:norace
 //go:nosplit
@@ -197,7 +196,7 @@ func (p *plan) exit(code uintptr) {
 	}
 }
 
-// describe says in words which step failed.
+// describe says which step failed.
 func (p *plan) describe(r record) string {
 	what := "forking the program"
 	switch {
@@ -210,7 +209,7 @@ func (p *plan) describe(r record) string {
 		}
 	}
 	if r.errno == 0 {
-		return what + ": it should have been refused"
+		return what + ": expected a refusal"
 	}
 	return what + ": " + syscall.Errno(r.errno).Error()
 }

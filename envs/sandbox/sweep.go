@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sweep ends what programs left behind, where no namespace has ended it. Processes that multiply take the places of those
-// that are ended one by one; so all are stopped first, until a look finds no other.
+// sweep kills processes that a program left behind outside a PID namespace. A fork bomb could replace processes that are
+// killed one by one, so sweep first stops all until it finds no new one.
 func sweep() {
 	for {
 		stopped := map[int]bool{}
@@ -37,7 +37,7 @@ func sweep() {
 	}
 }
 
-// below are all processes that a process has started, and those that they have.
+// below returns all descendants of a process.
 func below(pid, depth int) []int {
 	var all []int
 	if depth > 64 {

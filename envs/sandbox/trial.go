@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attempt is what a trial of a tier is told.
+// attempt is the input of a trial.
 type attempt struct {
 	Secret string // a file that must not be readable
-	Helper int    // the helper's process, which must not be reachable
+	Helper int    // the helper's pid, which must not be reachable
 }
 
 const passed = "the trial has passed\n"
 
-// trial does what a program must not be able to do, and says so where all of it is refused.
+// trial tries everything that a program must not be able to do, and reports success if all is refused.
 func trial(p *plan, list *[]step, m means, a attempt) {
 	refuse := func(what string, number uintptr, args ...any) { p.do(list, what, number, args...).refused = true }
 	if m.Tier != Unsafe {

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchEvery is how often memory is looked at.
+// watchEvery is the interval of memory checks.
 const watchEvery = 20 * time.Millisecond
 
-// watch ends the programs at their time, or when they hold too much memory together.
+// watch kills the programs at their time limit, or when they use too much memory together.
 func (w *watched) watch(j *job, done chan struct{}) {
 	deadline := time.After(j.Limits.Wall)
 	tick := time.NewTicker(watchEvery)
@@ -49,8 +49,7 @@ func (w *watched) watch(j *job, done chan struct{}) {
 	}
 }
 
-// astray is the memory of processes whose parents have ended, which are the helper's now: whose they were cannot be
-// seen.
+// astray is the memory of orphaned processes, which are now the helper's children; their program is unknown.
 func (w *watched) astray() int64 {
 	var memory int64
 	for _, child := range children(os.Getpid()) {
@@ -61,21 +60,21 @@ func (w *watched) astray() int64 {
 	return memory
 }
 
-// usage is what a process and all below it use.
+// usage is the resource use of a process and its descendants.
 type usage struct {
-	memory  int64   // bytes that are no file's
-	peak    int64   // the most that one of them held
-	seconds float64 // of processor time
+	memory  int64   // bytes not backed by files
+	peak    int64   // largest memory of a single process
+	seconds float64 // processor time
 }
 
-// usageOf is what a process uses; times are asked for where they are wanted, since it is asked often.
+// usageOf measures a process. Times are optional, because it runs often.
 func usageOf(pid, depth int, times bool) usage {
 	var u usage
 	var room [4096]byte
 	folder := "/proc/" + strconv.Itoa(pid)
 	threads := u.read(readShort(folder+"/status", room[:]))
 	if times {
-		// After the name, which may hold anything: state, then fields 4 and on; 14 to 17 are times, in hundredths.
+		// After the name, which may contain anything: state, then fields from 4; fields 14 to 17 are times in hundredths.
 		stat := readShort(folder+"/stat", room[:])
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		for i := 11; i < 15 && i < len(fields); i++ {
@@ -90,7 +89,7 @@ func usageOf(pid, depth int, times bool) usage {
 		tasks = tasksOf(folder)
 	}
 	for _, task := range tasks {
-		if u.memory == 0 && threads > 1 { // the first thread has ended, and with it what the process's own file says
+		if u.memory == 0 && threads > 1 { // the first thread has ended, so the process's file is empty
 			u.read(readShort(folder+"/task/"+task+"/status", room[:]))
 		}
 		for _, child := range childrenOf(folder, task) {
@@ -101,7 +100,7 @@ func usageOf(pid, depth int, times bool) usage {
 	return u
 }
 
-// tasksOf are the threads of a process whose folder is given.
+// tasksOf returns the threads of a process, given its folder.
 func tasksOf(folder string) []string {
 	var tasks []string
 	entries, _ := os.ReadDir(folder + "/task")
@@ -120,7 +119,7 @@ func childrenOf(folder, task string) []int {
 	return all
 }
 
-// children are those of a process.
+// children returns the children of a process.
 func children(pid int) []int {
 	var all []int
 	folder := "/proc/" + strconv.Itoa(pid)
@@ -130,7 +129,7 @@ func children(pid int) []int {
 	return all
 }
 
-// read adds what a process's status says, and returns how many threads it has.
+// read adds the values of a status file and returns the number of threads.
 func (u *usage) read(status []byte) (threads int64) {
 	for line := range bytes.Lines(status) {
 		name, value, _ := bytes.Cut(line, []byte(":"))
@@ -146,7 +145,7 @@ func (u *usage) read(status []byte) (threads int64) {
 	return threads
 }
 
-// readShort reads a file of the kernel's into room; of one that is gone it reads nothing.
+// readShort reads a kernel file into room; a missing file is empty.
 func readShort(name string, room []byte) []byte {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -160,7 +159,7 @@ func readShort(name string, room []byte) []byte {
 	return room[:n]
 }
 
-// number is the first one of a text, 0 where there is none.
+// number returns the first number in a text, or 0.
 func number(text []byte) int64 {
 	fields := bytes.Fields(text)
 	if len(fields) == 0 {

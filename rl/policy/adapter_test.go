@@ -209,18 +209,18 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 		change              map[string]any
 		want                string
 	}{
-		{"another family", gpt2, "rslora", nil, "the adapter has module model.layers.0.self_attn.k_proj, the model has no such module that can be adapted (has transformer.h.*.attn.c_attn,"},
-		{"another width", other, "patterns", nil, "module model.layers.0.mlp.down_proj: the adapter is for a weight of [32 48], the model's is [64 256]"},
-		{"a pair that is not meant", llama, "layers", map[string]any{"target_modules": []string{"q_proj", "o_proj"}}, "module model.layers.0.mlp.up_proj is not one that target_modules (q_proj, o_proj)"},
-		{"too few pairs", llama, "layers", map[string]any{"layers_to_transform": nil, "layers_pattern": nil}, "target_modules mean module model.layers.0.self_attn.o_proj, the adapter has no tensors for it"},
+		{"another family", gpt2, "rslora", nil, "the adapter has module model.layers.0.self_attn.k_proj, which the model lacks or cannot adapt (it has transformer.h.*.attn.c_attn,"},
+		{"another width", other, "patterns", nil, "module model.layers.0.mlp.down_proj: the adapter is for a weight of shape [32 48], the model has [64 256]"},
+		{"a pair that is not meant", llama, "layers", map[string]any{"target_modules": []string{"q_proj", "o_proj"}}, "module model.layers.0.mlp.up_proj is not selected by target_modules (q_proj, o_proj)"},
+		{"too few pairs", llama, "layers", map[string]any{"layers_to_transform": nil, "layers_pattern": nil}, "target_modules select module model.layers.0.self_attn.o_proj, but the adapter has no tensors for it"},
 		{"other ranks", llama, "patterns", map[string]any{"rank_pattern": nil}, "self_attn.q_proj.lora_A.weight\" has shape [3 32], want [4 in]"},
 		{"DoRA without magnitudes", llama, "rslora", map[string]any{"use_dora": true}, "self_attn.k_proj.lora_magnitude_vector\" is missing"},
-		{"magnitudes without DoRA", llama, "dora", map[string]any{"use_dora": false}, "down_proj.lora_magnitude_vector\" is neither of a LoRA pair nor of modules_to_save"},
-		{"whole modules of another width", other, "head", map[string]any{"target_modules": []string{"v_proj"}}, "the adapter is for a weight of [16 32], the model's is [64 64]"},
+		{"magnitudes without DoRA", llama, "dora", map[string]any{"use_dora": false}, "down_proj.lora_magnitude_vector\" belongs neither to a LoRA pair nor to modules_to_save"},
+		{"whole modules of another width", other, "head", map[string]any{"target_modules": []string{"v_proj"}}, "the adapter is for a weight of shape [16 32], the model has [64 64]"},
 		{"an output layer of another family", gpt2, "head", nil, "the adapter has module model.layers.0.self_attn.v_proj"},
-		{"biases of pairs", llama, "rslora", map[string]any{"lora_bias": true}, "low-rank pairs with a bias are not supported"},
+		{"biases of pairs", llama, "rslora", map[string]any{"lora_bias": true}, "LoRA biases are not supported"},
 		{"a classifier's", llama, "rslora", map[string]any{"task_type": lora.FeatureExtraction}, "it is no adapter of a language model"},
-		{"no expression", llama, "regex", map[string]any{"target_modules": "(?!model).*"}, "target_modules: the pattern \"(?!model).*\" is not supported"},
+		{"no expression", llama, "regex", map[string]any{"target_modules": "(?!model).*"}, "target_modules: pattern \"(?!model).*\" is not supported"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, err := LoadCausalLM(t.Context(), &hub.Client{}, c.base, changeAdapter(t, c.adapter, c.change), "", false)

@@ -9,22 +9,21 @@ import (
 	"strings"
 )
 
-// Tensor is one tensor of a file.
+// Tensor is a tensor of a file.
 type Tensor struct {
 	Name  string
-	DType string // as safetensors spells it: "F32"
+	DType string // as in safetensors: "F32"
 	Shape []int64
-	// Strides, in elements, say how far apart neighbours of each dimension lie; nil where all elements lie
-	// one after another, the last dimension fastest.
+	// Strides, in elements, are the distances between neighbours in each dimension; nil for a contiguous, row-major tensor.
 	Strides []int64
 	Offset  int64 // of the first element, in bytes from the start of the file
 }
 
-// legacy begins what torch.save wrote before PyTorch 1.6: a pickle of its magic number.
+// legacy starts files of torch.save before PyTorch 1.6: a pickle of its magic number.
 const legacy = "\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
-// Read lists the tensors of the state dict in the size bytes of r, in its order. It reads all of the file,
-// to verify the checksums. Errors say in one line what of the file is at fault, without its path.
+// Read returns the tensors of the state dict in the size bytes of r, in order. It reads the file completely to verify
+// checksums. Errors are one line, without the path.
 func Read(r io.ReaderAt, size int64) ([]Tensor, error) {
 	begin := make([]byte, min(size, int64(len(legacy))))
 	if _, err := r.ReadAt(begin, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -32,9 +31,9 @@ func Read(r io.ReaderAt, size int64) ([]Tensor, error) {
 	}
 	switch {
 	case string(begin) == legacy:
-		return nil, errors.New("it is in the format of torch.save before PyTorch 1.6, which is not read: load it with PyTorch and save it as safetensors")
+		return nil, errors.New("the format of torch.save before PyTorch 1.6 is not supported; load the file with PyTorch and save it as safetensors")
 	case !strings.HasPrefix(string(begin), "PK\x03\x04"):
-		return nil, errors.New("it does not begin as a zip archive of torch.save does")
+		return nil, errors.New("not a torch.save file: no zip archive")
 	}
 	archive, err := openArchive(r, size)
 	if err != nil {
@@ -51,29 +50,29 @@ func Read(r io.ReaderAt, size int64) ([]Tensor, error) {
 	return archive.tensors(root)
 }
 
-// archive is the zip file: its records by their names below its one folder.
+// archive is the zip file: its records by their names below its only folder.
 type archive struct {
 	records map[string]*zip.File
-	offsets map[string]int64 // of the data of verified storages
+	offsets map[string]int64 // of the verified storages' data
 }
 
 func openArchive(r io.ReaderAt, size int64) (*archive, error) {
 	z, err := zip.NewReader(r, size)
 	if err != nil {
-		return nil, fmt.Errorf("%w (is it cut short?)", err)
+		return nil, fmt.Errorf("%w; the file may be truncated, download it again", err)
 	}
 	a := &archive{records: map[string]*zip.File{}, offsets: map[string]int64{}}
 	folder := ""
 	for _, f := range z.File {
 		if path.Base(f.Name) == "data.pkl" {
 			if folder != "" {
-				return nil, errors.New("it has more than one data.pkl")
+				return nil, errors.New("more than one data.pkl")
 			}
 			folder = strings.TrimSuffix(f.Name, "data.pkl")
 		}
 	}
 	if folder == "" {
-		return nil, errors.New("it is a zip archive without a folder with data.pkl: torch.save did not write it")
+		return nil, errors.New("not a torch.save file: the zip archive has no data.pkl in a folder")
 	}
 	for _, f := range z.File {
 		name, ok := strings.CutPrefix(f.Name, folder)
@@ -81,7 +80,7 @@ func openArchive(r io.ReaderAt, size int64) (*archive, error) {
 			continue
 		}
 		if a.records[name] != nil {
-			return nil, fmt.Errorf("the record %.120q comes twice", name)
+			return nil, fmt.Errorf("duplicate record %.120q", name)
 		}
 		a.records[name] = f
 	}
@@ -91,20 +90,20 @@ func openArchive(r io.ReaderAt, size int64) (*archive, error) {
 			return nil, err
 		}
 		if string(order) != "little" {
-			return nil, fmt.Errorf("its byte order is %.40q, only \"little\" is read", order)
+			return nil, fmt.Errorf("byte order %.40q is not supported; want \"little\"", order)
 		}
 	}
 	return a, nil
 }
 
-// record finds a record, which must not be compressed.
+// record finds a record, which must be uncompressed.
 func (a *archive) record(name string) (*zip.File, error) {
 	f := a.records[name]
 	switch {
 	case f == nil:
-		return nil, fmt.Errorf("it has no record %.120q", name)
+		return nil, fmt.Errorf("no record %.120q", name)
 	case f.Method != zip.Store || f.CompressedSize64 != f.UncompressedSize64:
-		return nil, fmt.Errorf("the record %.120q is compressed: torch.save does not do that", name)
+		return nil, fmt.Errorf("record %.120q is compressed, which torch.save never does", name)
 	}
 	return f, nil
 }
@@ -116,7 +115,7 @@ func (a *archive) small(name string, limit uint64) ([]byte, error) {
 		return nil, err
 	}
 	if f.UncompressedSize64 > limit {
-		return nil, fmt.Errorf("the record %.120q has %d bytes, at most %d are read", name, f.UncompressedSize64, limit)
+		return nil, fmt.Errorf("record %.120q has %d bytes, maximum %d", name, f.UncompressedSize64, limit)
 	}
 	var data []byte
 	err = verify(f, func(r io.Reader) error {
@@ -126,7 +125,7 @@ func (a *archive) small(name string, limit uint64) ([]byte, error) {
 	return data, err
 }
 
-// verify passes all of a record through read, with its checksum.
+// verify passes a record through read and checks its checksum.
 func verify(f *zip.File, read func(io.Reader) error) error {
 	r, err := f.Open()
 	if err == nil {
@@ -134,31 +133,31 @@ func verify(f *zip.File, read func(io.Reader) error) error {
 		err = read(r)
 	}
 	if err != nil {
-		return fmt.Errorf("the record %.120q: %w (is the file damaged?)", f.Name, err)
+		return fmt.Errorf("record %.120q: %w; the file may be damaged, download it again", f.Name, err)
 	}
 	return nil
 }
 
-// widths are the bytes of an element.
+// widths are element sizes in bytes.
 var widths = map[storageType]int64{
 	"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }
 
-// tensors are the values of the dictionary root, which must all be tensors.
+// tensors returns the values of the root dictionary, which must all be tensors.
 func (a *archive) tensors(root any) ([]Tensor, error) {
 	d, ok := root.(*dict)
 	if !ok {
-		return nil, fmt.Errorf("it holds %s, want a dictionary of tensors", kind(root))
+		return nil, fmt.Errorf("the file holds %s; want a dictionary of tensors", kind(root))
 	}
 	seen := map[string]bool{}
 	var list []Tensor
 	for i, name := range d.keys {
 		v, ok := d.values[i].(*view)
 		if !ok {
-			return nil, fmt.Errorf("%.120q is %s, want a dictionary of tensors alone", name, kind(d.values[i]))
+			return nil, fmt.Errorf("%.120q is %s; want only tensors", name, kind(d.values[i]))
 		}
 		if seen[name] {
-			return nil, fmt.Errorf("tensor %.120q comes twice", name)
+			return nil, fmt.Errorf("duplicate tensor %.120q", name)
 		}
 		seen[name] = true
 		start, err := a.storage(v.storage)
@@ -174,8 +173,8 @@ func (a *archive) tensors(root any) ([]Tensor, error) {
 	return list, nil
 }
 
-// storage is where the data of a storage begins in the file. Its record must have just its size; its
-// checksum is verified the first time.
+// storage returns the offset of a storage's data in the file. Its record must have the right size; the checksum is verified
+// at the first use.
 func (a *archive) storage(s storage) (int64, error) {
 	name := "data/" + s.key
 	f, err := a.record(name)
@@ -184,7 +183,7 @@ func (a *archive) storage(s storage) (int64, error) {
 	}
 	width := widths[s.dtype]
 	if size := f.UncompressedSize64; size%uint64(width) != 0 || size/uint64(width) != uint64(s.numel) {
-		return 0, fmt.Errorf("the record %.120q has %d bytes, a storage of %d elements of %s wants another size", name, size, s.numel, s.dtype)
+		return 0, fmt.Errorf("record %.120q has %d bytes, which does not fit a storage of %d elements of %s", name, size, s.numel, s.dtype)
 	}
 	if offset, ok := a.offsets[name]; ok {
 		return offset, nil
@@ -197,7 +196,7 @@ func (a *archive) storage(s storage) (int64, error) {
 	}
 	offset, err := f.DataOffset()
 	if err != nil {
-		return 0, fmt.Errorf("the record %.120q: %w", name, err)
+		return 0, fmt.Errorf("record %.120q: %w", name, err)
 	}
 	a.offsets[name] = offset
 	return offset, nil

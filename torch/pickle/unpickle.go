@@ -9,32 +9,31 @@ import (
 	"unicode/utf8"
 )
 
-// Limits that a state dict of 100,000 tensors stays below.
+// Limits far above a state dict of 100,000 tensors.
 const (
 	maxPickle = 16 << 20 // bytes
 	maxOps    = 1 << 22
-	maxDepth  = 64 // of marks within marks
+	maxDepth  = 64 // of nested marks
 	maxName   = 256
 )
 
-// Values on the machine's stack are nil, bool, int64, float64, string, tuple, *dict, global, storageType,
-// storage and *view.
+// Values on the stack are nil, bool, int64, float64, string, tuple, *dict, global, storageType, storage and *view.
 type (
 	tuple []any
-	// dict has its keys in the order in which they came.
+	// dict keeps its keys in insertion order.
 	dict struct {
 		keys   []string
 		values []any
 	}
 	global      string // "collections.OrderedDict"
-	storageType string // dtype, as package safetensors spells it
+	storageType string // dtype, as in package safetensors
 	// storage is a record of the archive with numel elements.
 	storage struct {
 		dtype storageType
 		key   string
 		numel int64
 	}
-	// view is a tensor: some elements of a storage.
+	// view is a tensor: a view of a storage.
 	view struct {
 		storage        storage
 		offset         int64 // in elements
@@ -42,7 +41,7 @@ type (
 	}
 )
 
-// What a pickle may name, besides the types of storages.
+// Names that a pickle may use, besides storage types.
 const (
 	orderedDict      global = "collections.OrderedDict"
 	rebuildTensor    global = "torch._utils._rebuild_tensor_v2"
@@ -55,31 +54,31 @@ var storageTypes = map[string]storageType{
 	"torch.ByteStorage": "U8", "torch.BoolStorage": "BOOL",
 }
 
-// machine is pickle's stack machine with the instructions that torch.save uses for a state dict.
+// machine is pickle's stack machine, with the instructions that torch.save uses for a state dict.
 type machine struct {
 	in    *bytes.Reader
 	stack []any
-	marks []int // heights of the stack
+	marks []int // stack heights
 	memo  map[uint32]any
 }
 
-// unpickle is the value that the program in data builds.
+// unpickle returns the value that the program in data builds.
 func unpickle(data []byte) (any, error) {
 	if len(data) < 2 || data[0] != 0x80 {
-		return nil, errors.New("it does not begin as a pickle does")
+		return nil, errors.New("not a pickle")
 	}
 	if data[1] != 2 {
-		return nil, fmt.Errorf("it is of pickle's protocol %d, only 2 is read, which torch.save uses unless told otherwise", data[1])
+		return nil, fmt.Errorf("pickle protocol %d is not supported; want 2, the default of torch.save", data[1])
 	}
 	m := &machine{in: bytes.NewReader(data[2:]), memo: map[uint32]any{}}
 	for range maxOps {
 		op, err := m.in.ReadByte()
 		if err != nil {
-			return nil, errors.New("it ends before its STOP (is it cut short?)")
+			return nil, errors.New("no STOP instruction; the file may be truncated")
 		}
 		if op == '.' {
 			if len(m.stack) != 1 || len(m.marks) > 0 {
-				return nil, fmt.Errorf("it stops with %d values, want 1", len(m.stack))
+				return nil, fmt.Errorf("the pickle leaves %d values, want 1", len(m.stack))
 			}
 			return m.stack[0], nil
 		}
@@ -88,10 +87,10 @@ func unpickle(data []byte) (any, error) {
 			return nil, fmt.Errorf("byte %d: %w", at, err)
 		}
 	}
-	return nil, fmt.Errorf("it has more than %d instructions", maxOps)
+	return nil, fmt.Errorf("more than %d instructions", maxOps)
 }
 
-// step does one instruction; names are those of Python's pickletools.
+// step executes an instruction; comments give the names of Python's pickletools.
 func (m *machine) step(op byte) error {
 	switch op {
 	case 'N': // NONE
@@ -108,7 +107,7 @@ func (m *machine) step(op byte) error {
 		return m.push(tuple{})
 	case '(': // MARK
 		if len(m.marks) == maxDepth {
-			return fmt.Errorf("values are nested more than %d deep", maxDepth)
+			return fmt.Errorf("values are nested deeper than %d", maxDepth)
 		}
 		m.marks = append(m.marks, len(m.stack))
 		return nil
@@ -145,10 +144,10 @@ func (m *machine) step(op byte) error {
 	case 'Q': // BINPERSID
 		return m.persistent()
 	}
-	return fmt.Errorf("instruction 0x%02x is not one that a dictionary of tensors needs", op)
+	return fmt.Errorf("instruction 0x%02x is not allowed in a dictionary of tensors", op)
 }
 
-// constant pushes what the bytes of the instruction say.
+// constant pushes the constant encoded in the instruction.
 func (m *machine) constant(op byte) error {
 	switch op {
 	case 'J': // BININT
@@ -186,7 +185,7 @@ func (m *machine) constant(op byte) error {
 			return err
 		}
 		if !utf8.Valid(b) {
-			return errors.New("a text is not valid UTF-8")
+			return errors.New("a string is not valid UTF-8")
 		}
 		return m.push(string(b))
 	}
@@ -201,7 +200,7 @@ func (m *machine) constant(op byte) error {
 	return m.name(module + "." + name)
 }
 
-// long pushes an integer of up to 8 bytes, in two's complement.
+// long pushes a two's-complement integer of up to 8 bytes.
 func (m *machine) long() error {
 	b, err := m.take(1)
 	if err != nil {
@@ -209,7 +208,7 @@ func (m *machine) long() error {
 	}
 	n := b[0]
 	if n > 8 {
-		return fmt.Errorf("an integer of %d bytes", n)
+		return fmt.Errorf("integer of %d bytes is too large", n)
 	}
 	if b, err = m.take(int64(n)); err != nil {
 		return err
@@ -222,7 +221,7 @@ func (m *machine) long() error {
 	return m.push(int64(bits<<unused) >> unused)
 }
 
-// name pushes what a pickle names, of the little that it may.
+// name pushes an allowed global name.
 func (m *machine) name(full string) error {
 	if dtype, ok := storageTypes[full]; ok {
 		return m.push(dtype)
@@ -231,13 +230,13 @@ func (m *machine) name(full string) error {
 	case orderedDict, rebuildTensor, rebuildParameter:
 		return m.push(g)
 	}
-	return fmt.Errorf("it asks for %.120q, which is not of a dictionary of plain tensors", full)
+	return fmt.Errorf("%.120q is not allowed in a dictionary of tensors", full)
 }
 
 // take reads the next n bytes.
 func (m *machine) take(n int64) ([]byte, error) {
 	if n > int64(m.in.Len()) {
-		return nil, fmt.Errorf("%d bytes are announced, %d are left (is it cut short?)", n, m.in.Len())
+		return nil, fmt.Errorf("%d bytes announced but only %d left; the file may be truncated", n, m.in.Len())
 	}
 	b := make([]byte, n)
 	_, err := m.in.Read(b)
@@ -253,14 +252,14 @@ func (m *machine) line() (string, error) {
 	for len(b) <= maxName {
 		c, err := m.in.ReadByte()
 		if err != nil {
-			return "", errors.New("a name does not end (is it cut short?)")
+			return "", errors.New("unterminated name; the file may be truncated")
 		}
 		if c == '\n' {
 			return string(b), nil
 		}
 		b = append(b, c)
 	}
-	return "", fmt.Errorf("a name is longer than %d bytes", maxName)
+	return "", fmt.Errorf("name longer than %d bytes", maxName)
 }
 
 func (m *machine) push(v any) error {
@@ -276,24 +275,24 @@ func (m *machine) pop(n int) ([]any, error) {
 	}
 	from := len(m.stack) - n
 	if from < floor {
-		return nil, fmt.Errorf("%d values are wanted, the stack has %d", n, len(m.stack)-floor)
+		return nil, fmt.Errorf("%d values needed but the stack has %d", n, len(m.stack)-floor)
 	}
 	values := append([]any(nil), m.stack[from:]...)
 	m.stack = m.stack[:from]
 	return values, nil
 }
 
-// popMark takes all values down to the last mark, and the mark.
+// popMark takes all values above the last mark, and the mark.
 func (m *machine) popMark() ([]any, error) {
 	if len(m.marks) == 0 {
-		return nil, errors.New("a mark is wanted, the stack has none")
+		return nil, errors.New("no mark on the stack")
 	}
 	values, err := m.pop(len(m.stack) - m.marks[len(m.marks)-1])
 	m.marks = m.marks[:len(m.marks)-1]
 	return values, err
 }
 
-// top is the last value, which stays.
+// top returns the last value without removing it.
 func (m *machine) top() (any, error) {
 	values, err := m.pop(1)
 	if err != nil {
@@ -302,7 +301,7 @@ func (m *machine) top() (any, error) {
 	return values[0], m.push(values[0])
 }
 
-// set puts keys and values by turns into the dictionary on top.
+// set adds alternating keys and values to the dictionary on top.
 func (m *machine) set(pairs []any) error {
 	v, err := m.top()
 	if err != nil {
@@ -315,7 +314,7 @@ func (m *machine) set(pairs []any) error {
 	for i := 0; i < len(pairs); i += 2 {
 		key, ok := pairs[i].(string)
 		if !ok {
-			return fmt.Errorf("a key is %s, want a text", kind(pairs[i]))
+			return fmt.Errorf("key is %s, want a string", kind(pairs[i]))
 		}
 		d.keys = append(d.keys, key)
 		d.values = append(d.values, pairs[i+1])
@@ -323,7 +322,7 @@ func (m *machine) set(pairs []any) error {
 	return nil
 }
 
-// remember writes and reads the memo.
+// remember writes or reads the memo.
 func (m *machine) remember(op byte) error {
 	width := int64(1) // BINPUT, BINGET
 	if op == 'r' || op == 'j' {
@@ -343,28 +342,27 @@ func (m *machine) remember(op byte) error {
 	}
 	v, ok := m.memo[id]
 	if !ok {
-		return fmt.Errorf("nothing was remembered as %d", id)
+		return fmt.Errorf("memo entry %d does not exist", id)
 	}
 	return m.push(v)
 }
 
-// build takes the attributes of an OrderedDict, of which a state dict has _metadata: nothing that tensors
-// depend on.
+// build handles the attributes of an OrderedDict, such as _metadata of a state dict; tensors do not depend on them.
 func (m *machine) build() error {
 	values, err := m.pop(2)
 	if err != nil {
 		return err
 	}
 	if _, ok := values[0].(*dict); !ok {
-		return fmt.Errorf("attributes are given to %s", kind(values[0]))
+		return fmt.Errorf("attributes for %s are not allowed", kind(values[0]))
 	}
 	if _, ok := values[1].(*dict); !ok {
-		return fmt.Errorf("attributes are %s", kind(values[1]))
+		return fmt.Errorf("attributes are %s, want a dictionary", kind(values[1]))
 	}
 	return m.push(values[0])
 }
 
-// kind says what a value is.
+// kind describes a value for errors.
 func kind(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -374,7 +372,7 @@ func kind(v any) string {
 	case int64, float64:
 		return "a number"
 	case string:
-		return "a text"
+		return "a string"
 	case tuple:
 		return fmt.Sprintf("a tuple of %d", len(v))
 	case *dict:

@@ -7,8 +7,8 @@ import (
 	"github.com/rltrain/rltrain/torch/pickle"
 )
 
-// OpenBin opens a file of torch.save, such as pytorch_model.bin, as [Open] does one of safetensors; its
-// tensors keep the order of its dictionary. It reads all of the file once, to verify its checksums.
+// OpenBin opens a torch.save file such as pytorch_model.bin, like [Open]. Tensors keep the order of its dictionary. It reads
+// the file once to verify its checksums.
 func OpenBin(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -46,7 +46,7 @@ func newBin(f *os.File) (*File, error) {
 	return file, nil
 }
 
-// gather reads a tensor whose elements do not lie one after another, row-major.
+// gather reads a tensor that is not contiguous and row-major.
 func (f *File) gather(e Entry) ([]byte, error) {
 	width := e.DType.Size()
 	span := int64(1) // in elements, from the first to the last
@@ -58,7 +58,7 @@ func (f *File) gather(e Entry) ([]byte, error) {
 		return nil, err
 	}
 	data := make([]byte, 0, e.Size)
-	at := make([]int64, len(e.Shape)) // the element's place in each dimension
+	at := make([]int64, len(e.Shape)) // the element's index in each dimension
 	for int64(len(data)) < e.Size {
 		element := int64(0)
 		for i, k := range at {

@@ -130,13 +130,13 @@ func TestOpenModelRefusesBin(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		{"nothing", map[string]string{"pytorch_model.bin": ""}, "pytorch_model.bin: it does not begin as a zip archive"},
-		{"cut", map[string]string{"pytorch_model.bin": string(whole[:len(whole)-30])}, "is it cut short?"},
+		{"nothing", map[string]string{"pytorch_model.bin": ""}, "not a torch.save file: no zip archive"},
+		{"cut", map[string]string{"pytorch_model.bin": string(whole[:len(whole)-30])}, "truncated"},
 		{"legacy", map[string]string{"pytorch_model.bin": string(old)}, "before PyTorch 1.6"},
-		{"index of other files", map[string]string{index: `{"weight_map":{"a":"model.safetensors"}}`}, "want a .bin file of the same folder"},
-		{"index elsewhere", map[string]string{index: `{"weight_map":{"a":"../x.bin"}}`}, "want a .bin file of the same folder"},
+		{"index of other files", map[string]string{index: `{"weight_map":{"a":"model.safetensors"}}`}, "want a .bin file in the same folder"},
+		{"index elsewhere", map[string]string{index: `{"weight_map":{"a":"../x.bin"}}`}, "want a .bin file in the same folder"},
 		{"index without its file", map[string]string{index: `{"weight_map":{"a":"x.bin"}}`}, "x.bin: no such file"},
-		{"index that lies", map[string]string{index: `{"weight_map":{"f32":"x.bin"}}`, "x.bin": string(whole)}, `tensor "f16" of x.bin is not in weight_map`},
+		{"index that lies", map[string]string{index: `{"weight_map":{"f32":"x.bin"}}`, "x.bin": string(whole)}, `tensor "f16" of x.bin is missing in weight_map`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,13 +1,10 @@
-// Package safetensors reads and writes the safetensors format: tensors in one
-// file behind a JSON header, and folders that shard them over several files. Of
-// folders that have none, it reads the files of torch.save.
+// Package safetensors reads and writes safetensors files and sharded model folders. It also opens torch.save and GGUF files
+// in folders without safetensors.
 //
-// A file is a little-endian uint64 header length, the header, and the data. The
-// header maps each tensor's name to its dtype, shape and half-open byte range
-// within the data; "__metadata__" may hold string pairs. The format is described
-// at https://huggingface.co/docs/safetensors.
+// A file is a little-endian uint64 header length, the header, and the data. The header maps each tensor's name to its dtype,
+// shape and half-open byte range in the data; "__metadata__" may hold string pairs. See
+// https://huggingface.co/docs/safetensors.
 //
-// Files are untrusted input. [Open] accepts a file only when every claim of its
-// header holds: dtypes are known, dtype × shape equals each byte range, and the
-// ranges cover the data exactly once. All later reads rely on that.
+// Files are untrusted input. [Open] validates the header completely: known dtypes, dtype × shape equal to each byte range,
+// and ranges that cover the data exactly once. Later reads rely on that.
 package safetensors

@@ -9,10 +9,10 @@ import (
 	"github.com/rltrain/rltrain/internal/half"
 )
 
-// DType is the element type of a tensor, spelled as in the file.
+// DType is a tensor's element type, as spelled in the file.
 type DType string
 
-// The element types the format defines for whole-byte elements.
+// Element types with full bytes.
 const (
 	Bool   DType = "BOOL"
 	U8     DType = "U8"
@@ -31,7 +31,7 @@ const (
 	U64    DType = "U64"
 )
 
-// Size is the number of bytes an element takes, 0 for an unknown dtype.
+// Size is the size of an element in bytes, 0 for an unknown dtype.
 func (d DType) Size() int64 {
 	switch d {
 	case Bool, U8, I8, F8E4M3, F8E5M2:
@@ -46,8 +46,7 @@ func (d DType) Size() int64 {
 	return 0
 }
 
-// byteSize is the number of bytes of a tensor. Negative dimensions, unknown
-// dtypes and sizes past 2^63-1 are errors.
+// byteSize is the size of a tensor in bytes. Negative dimensions, unknown dtypes and sizes above 2^63-1 are errors.
 func byteSize(d DType, shape []int64) (int64, error) {
 	size := d.Size()
 	if size == 0 {
@@ -59,15 +58,14 @@ func byteSize(d DType, shape []int64) (int64, error) {
 		}
 		hi, lo := bits.Mul64(uint64(size), uint64(dim))
 		if hi != 0 || lo > math.MaxInt64 {
-			return 0, fmt.Errorf("the shape's size passes 2^63 bytes")
+			return 0, fmt.Errorf("the shape is larger than 2^63 bytes")
 		}
 		size = int64(lo)
 	}
 	return size, nil
 }
 
-// widen converts little-endian elements of a float dtype to float32. src holds
-// len(dst) elements of d, which is F32, F16 or BF16.
+// widen converts little-endian float elements to float32. src holds len(dst) elements of d: F32, F16 or BF16.
 func widen(dst []float32, d DType, src []byte) {
 	switch d {
 	case F32:
@@ -85,5 +83,5 @@ func widen(dst []float32, d DType, src []byte) {
 	}
 }
 
-// widens reports whether elements of d have an exact float32 value.
+// widens reports whether every element of d is exact in float32.
 func (d DType) widens() bool { return d == F32 || d == F16 || d == BF16 }

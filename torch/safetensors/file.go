@@ -12,19 +12,17 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// File is an open file of weights whose header has been validated. Its methods
-// may be called from several goroutines at once, Close excepted.
+// File is an open weights file with a validated header. All methods but Close are safe for concurrent use.
 type File struct {
 	f        *os.File
 	entries  []Entry
 	index    map[string]int
 	metadata map[string]string
-	gguf     *gguf.File // nil in a file of another format
+	gguf     *gguf.File // nil for other formats
 }
 
-// Open opens the file at path and validates all of its header against the size of
-// the file. It reads no tensor data. Errors name the file, and the tensor where
-// one is at fault.
+// Open opens the file at path and validates its header against the file's size. It reads no tensor data. Errors name the
+// file and the tensor.
 func Open(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -51,15 +49,15 @@ func newFile(f *os.File) (*File, error) {
 		return nil, fmt.Errorf("%d bytes are too few for a safetensors file", info.Size())
 	}
 	if _, err := f.ReadAt(prefix[:], 0); err != nil {
-		return nil, fmt.Errorf("reading the header's length: %w", err)
+		return nil, fmt.Errorf("reading the header length: %w", err)
 	}
 	n := binary.LittleEndian.Uint64(prefix[:])
 	if n > maxHeader {
-		return nil, fmt.Errorf("the header claims %d bytes, at most %d are allowed (is this a safetensors file?)", n, maxHeader)
+		return nil, fmt.Errorf("the header claims %d bytes, maximum %d; is this a safetensors file?", n, maxHeader)
 	}
 	start := int64(len(prefix)) + int64(n)
 	if start > info.Size() {
-		return nil, fmt.Errorf("the header claims %d bytes, the file has %d in all (is it cut short?)", n, info.Size())
+		return nil, fmt.Errorf("the header claims %d bytes but the file has only %d; it may be truncated, download it again", n, info.Size())
 	}
 	header := make([]byte, n)
 	if _, err := io.ReadFull(io.NewSectionReader(f, int64(len(prefix)), int64(n)), header); err != nil {
@@ -76,10 +74,10 @@ func newFile(f *os.File) (*File, error) {
 	return file, nil
 }
 
-// Path is the path that Open was given.
+// Path is the path passed to Open.
 func (f *File) Path() string { return f.f.Name() }
 
-// Names lists the tensors in the order of their data, or of a pickle's dictionary.
+// Names returns the tensors in data order, or in the order of a pickle's dictionary.
 func (f *File) Names() []string {
 	names := make([]string, len(f.entries))
 	for i, e := range f.entries {
@@ -88,7 +86,7 @@ func (f *File) Names() []string {
 	return names
 }
 
-// Lookup finds a tensor by name. The entry is the caller's own.
+// Lookup finds a tensor by name. The caller owns the entry.
 func (f *File) Lookup(name string) (Entry, bool) {
 	i, ok := f.index[name]
 	if !ok {
@@ -99,14 +97,14 @@ func (f *File) Lookup(name string) (Entry, bool) {
 	return e, true
 }
 
-// Metadata is a copy of the header's string pairs, empty where it has none.
+// Metadata returns a copy of the header's string pairs.
 func (f *File) Metadata() map[string]string {
 	m := make(map[string]string, len(f.metadata))
 	maps.Copy(m, f.metadata)
 	return m
 }
 
-// Close closes the file; tensors read before stay valid.
+// Close closes the file. Tensors read before stay valid.
 func (f *File) Close() error {
 	if f.gguf != nil {
 		return errors.Join(f.f.Close(), f.gguf.Close())
@@ -114,7 +112,7 @@ func (f *File) Close() error {
 	return f.f.Close()
 }
 
-// Bytes reads a tensor's data as it is stored: little-endian, row-major.
+// Bytes reads a tensor's data as stored: little-endian, row-major.
 func (f *File) Bytes(name string) ([]byte, error) {
 	e, ok := f.Lookup(name)
 	if !ok {
@@ -133,19 +131,18 @@ func (f *File) Bytes(name string) ([]byte, error) {
 	return data, nil
 }
 
-// chunk is how many bytes Float32s converts at a time, a multiple of every
-// element size: large enough for the disk, small enough for the cache.
+// chunk is the number of bytes that Float32s converts at a time: a multiple of every element size, large for the disk and
+// small for the cache.
 const chunk = 256 << 10
 
-// Float32s reads an F32, F16 or BF16 tensor, row-major, each element widened to
-// the float32 of the same value. Other dtypes are an error.
+// Float32s reads an F32, F16 or BF16 tensor, row-major, as float32, which is exact. Other dtypes are errors.
 func (f *File) Float32s(name string) ([]float32, error) {
 	e, ok := f.Lookup(name)
 	if !ok {
 		return nil, f.missing(name)
 	}
 	if !e.DType.widens() {
-		return nil, fmt.Errorf("safetensors: %s: tensor %s: %s has no float32 values, want F32, F16 or BF16", f.Path(), quote(name), e.DType)
+		return nil, fmt.Errorf("safetensors: %s: tensor %s: cannot convert %s to float32; want F32, F16 or BF16", f.Path(), quote(name), e.DType)
 	}
 	width := e.DType.Size()
 	data := make([]float32, e.Size/width)

@@ -15,36 +15,35 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
 
-// maxHeader is the longest header the format allows, in bytes.
+// maxHeader is the format's maximum header size in bytes.
 const maxHeader = 100_000_000
 
-// metadataKey is the header's one key that is no tensor.
+// metadataKey is the only header key that is not a tensor.
 const metadataKey = "__metadata__"
 
-// maxTensors bounds the tensors of a file: models of hundreds of experts have a tenth of it in all their files.
+// maxTensors bounds the tensors per file; models with hundreds of experts have a tenth of it in total.
 const maxTensors = 1 << 18
 
-// Entry is one tensor of a file as its header describes it.
+// Entry is a tensor as described by the header.
 type Entry struct {
 	Name  string
 	DType DType
 	Shape []int64
-	// Offset is where the data begins, counted from the start of the file; Size is
-	// its length. Both are in bytes.
+	// Offset is the position of the data in the file and Size its length, both in bytes.
 	Offset, Size int64
-	// Strides, in elements, are those of a tensor in a pytorch_model.bin whose elements do not
-	// lie row-major one after another; nil elsewhere. Bytes and Float32s give them row-major.
+	// Strides, in elements, are set for a tensor of a pytorch_model.bin that is not contiguous and row-major; else nil.
+	// Bytes and Float32s return it row-major.
 	Strides []int64
 	// Converted is how a GGUF file stores a tensor that Bytes and Float32s convert: quantised, or with other rows or
 	// values; nil elsewhere.
 	Converted *convert.Weight
 }
 
-// Direct reports whether the elements lie at Offset, row-major one after another.
+// Direct reports whether the elements are stored at Offset, contiguous and row-major.
 func (e Entry) Direct() bool { return e.Strides == nil && e.Converted == nil }
 
-// parseHeader reads a header whose data begins at byte dataStart of the file and
-// is dataLen bytes long. Entries come back in the order of their data.
+// parseHeader reads a header. The data starts at byte dataStart of the file and has dataLen bytes. Entries are in data
+// order.
 func parseHeader(header []byte, dataStart, dataLen int64) ([]Entry, map[string]string, error) {
 	if !utf8.Valid(header) {
 		return nil, nil, errors.New("the header is not valid UTF-8")
@@ -63,7 +62,7 @@ func parseHeader(header []byte, dataStart, dataLen int64) ([]Entry, map[string]s
 			return fmt.Errorf("tensor %s: %w", quote(name), err)
 		}
 		if len(entries) == maxTensors {
-			return fmt.Errorf("it has more than %d tensors", maxTensors)
+			return fmt.Errorf("more than %d tensors", maxTensors)
 		}
 		e.Name = name
 		entries = append(entries, e)
@@ -84,8 +83,7 @@ func parseHeader(header []byte, dataStart, dataLen int64) ([]Entry, map[string]s
 	return entries, metadata, nil
 }
 
-// readEntry reads one tensor's description, with Offset counted from the start of
-// the data.
+// readEntry reads a tensor's description, with Offset relative to the start of the data.
 func readEntry(r *jsonReader, dataLen int64) (Entry, error) {
 	var e Entry
 	var offsets []int64
@@ -103,7 +101,7 @@ func readEntry(r *jsonReader, dataLen int64) (Entry, error) {
 		case "data_offsets":
 			offsets, err = r.ints()
 		default:
-			return fmt.Errorf("unknown field %s, want dtype, shape and data_offsets", quote(key))
+			return fmt.Errorf("unknown field %s; want dtype, shape and data_offsets", quote(key))
 		}
 		return wrapName(key, err)
 	})
@@ -111,29 +109,28 @@ func readEntry(r *jsonReader, dataLen int64) (Entry, error) {
 		return e, err
 	}
 	if seen != 3 {
-		return e, errors.New("a field is missing, want dtype, shape and data_offsets")
+		return e, errors.New("a field is missing; want dtype, shape and data_offsets")
 	}
 	if len(offsets) != 2 {
 		return e, fmt.Errorf("data_offsets has %d numbers, want 2", len(offsets))
 	}
 	begin, end := offsets[0], offsets[1]
 	if begin > end || end > dataLen {
-		return e, fmt.Errorf("data_offsets [%d, %d] leave the %d bytes of data (is the file cut short?)", begin, end, dataLen)
+		return e, fmt.Errorf("data_offsets [%d, %d] exceed the %d bytes of data; the file may be truncated, download it again", begin, end, dataLen)
 	}
 	size, err := byteSize(e.DType, e.Shape)
 	if err != nil {
 		return e, err
 	}
 	if size != end-begin {
-		return e, fmt.Errorf("%s %s takes %d bytes, data_offsets [%d, %d] give %d",
+		return e, fmt.Errorf("%s %s needs %d bytes, but data_offsets [%d, %d] give %d",
 			e.DType, shapeText(e.Shape), size, begin, end, end-begin)
 	}
 	e.Offset, e.Size = begin, size
 	return e, nil
 }
 
-// checkCover sorts entries by their data and checks that they cover all of it,
-// without holes or overlap.
+// checkCover sorts entries by data position and checks that they cover the data without gaps or overlap.
 func checkCover(entries []Entry, dataLen int64) error {
 	slices.SortFunc(entries, func(a, b Entry) int {
 		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Size, b.Size), strings.Compare(a.Name, b.Name))
@@ -142,9 +139,9 @@ func checkCover(entries []Entry, dataLen int64) error {
 	for _, e := range entries {
 		switch {
 		case e.Offset > at:
-			return fmt.Errorf("tensor %s: a hole of %d bytes before its data", quote(e.Name), e.Offset-at)
+			return fmt.Errorf("tensor %s: %d unused bytes before its data", quote(e.Name), e.Offset-at)
 		case e.Offset < at:
-			return fmt.Errorf("tensor %s: its data overlaps another tensor's", quote(e.Name))
+			return fmt.Errorf("tensor %s: its data overlaps another tensor", quote(e.Name))
 		}
 		at += e.Size
 	}
@@ -154,9 +151,8 @@ func checkCover(entries []Entry, dataLen int64) error {
 	return nil
 }
 
-// jsonReader reads exactly the JSON that is asked for. It never descends into
-// anything else, so deeply nested input fails at its first surprise, and it sees
-// duplicate keys, which decoding into a map would hide.
+// jsonReader reads only the expected JSON. It never descends into other values, so deeply nested input fails at once, and
+// it detects duplicate keys, which decoding into a map would hide.
 type jsonReader struct{ dec *json.Decoder }
 
 func newJSONReader(data []byte) *jsonReader {
@@ -168,7 +164,7 @@ func newJSONReader(data []byte) *jsonReader {
 func (r *jsonReader) token() (json.Token, error) {
 	t, err := r.dec.Token()
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, errors.New("the JSON ends too early")
+		return nil, errors.New("unexpected end of the JSON")
 	}
 	return t, err
 }
@@ -179,7 +175,7 @@ func (r *jsonReader) delim(want json.Delim) error {
 		return err
 	}
 	if t != want {
-		return fmt.Errorf("found %s, want %q", tokenText(t), want.String())
+		return fmt.Errorf("got %s, want %q", tokenText(t), want.String())
 	}
 	return nil
 }
@@ -191,7 +187,7 @@ func (r *jsonReader) str() (string, error) {
 	}
 	s, ok := t.(string)
 	if !ok {
-		return "", fmt.Errorf("found %s, want a string", tokenText(t))
+		return "", fmt.Errorf("got %s, want a string", tokenText(t))
 	}
 	return s, nil
 }
@@ -209,7 +205,7 @@ func (r *jsonReader) ints() ([]int64, error) {
 		}
 		num, ok := t.(json.Number)
 		if !ok {
-			return nil, fmt.Errorf("found %s, want a number", tokenText(t))
+			return nil, fmt.Errorf("got %s, want a number", tokenText(t))
 		}
 		v, err := strconv.ParseUint(num.String(), 10, 63)
 		if err != nil {
@@ -220,8 +216,7 @@ func (r *jsonReader) ints() ([]int64, error) {
 	return list, r.delim(']')
 }
 
-// object calls field for each key of an object, which must read the value. A key
-// that comes twice is an error.
+// object calls field for each key of an object; field must read the value. A duplicate key is an error.
 func (r *jsonReader) object(field func(key string) error) error {
 	if err := r.delim('{'); err != nil {
 		return err
@@ -233,7 +228,7 @@ func (r *jsonReader) object(field func(key string) error) error {
 			return err
 		}
 		if seen[key] {
-			return fmt.Errorf("%s comes twice", quote(key))
+			return fmt.Errorf("duplicate key %s", quote(key))
 		}
 		seen[key] = true
 		if err := field(key); err != nil {
@@ -243,7 +238,7 @@ func (r *jsonReader) object(field func(key string) error) error {
 	return r.delim('}')
 }
 
-// stringMap reads an object whose values are strings.
+// stringMap reads an object with string values.
 func (r *jsonReader) stringMap() (map[string]string, error) {
 	m := map[string]string{}
 	return m, r.object(func(key string) error {
@@ -253,12 +248,12 @@ func (r *jsonReader) stringMap() (map[string]string, error) {
 	})
 }
 
-// end checks that nothing but white space follows.
+// end checks that only white space follows.
 func (r *jsonReader) end() error {
 	if t, err := r.dec.Token(); err == nil {
-		return fmt.Errorf("%s follows the JSON object", tokenText(t))
+		return fmt.Errorf("unexpected %s after the JSON object", tokenText(t))
 	} else if !errors.Is(err, io.EOF) {
-		return fmt.Errorf("something follows the JSON object: %w", err)
+		return fmt.Errorf("trailing data after the JSON object: %w", err)
 	}
 	return nil
 }
@@ -280,10 +275,10 @@ func wrapName(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-// quote keeps a name from the file on one line of bounded length.
+// quote quotes a name from the file on one line, truncated.
 func quote(name string) string { return fmt.Sprintf("%.120q", name) }
 
-// shapeText writes a shape as [2, 3], cut after eight dimensions.
+// shapeText formats a shape as [2, 3], truncated to eight dimensions.
 func shapeText(shape []int64) string {
 	var b strings.Builder
 	b.WriteByte('[')

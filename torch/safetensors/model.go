@@ -15,22 +15,21 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
 
-// A layout is a way in which a folder holds weights.
+// A layout is a way to store weights in a folder.
 type layout struct {
 	file, index string
-	end         string // of the names of an index's files
+	end         string // suffix of an index's files
 	open        func(path string) (*File, error)
 }
 
-// layouts are those that OpenModel knows, the preferred one first.
+// layouts are the known layouts, preferred first.
 var layouts = []layout{
 	{"model.safetensors", "model.safetensors.index.json", ".safetensors", Open},
 	{"pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", OpenBin},
 }
 
-// Model is the weights of a model folder: one file, or several that an index
-// joins. Its methods may be called from several goroutines at once, Close
-// excepted.
+// Model is the weights of a model folder: one file, or several joined by an index. All methods but Close are safe for
+// concurrent use.
 type Model struct {
 	path  string
 	files []*File
@@ -38,12 +37,9 @@ type Model struct {
 	home  map[string]*File
 }
 
-// OpenModel opens model.safetensors in dir or, where it is absent, all files that
-// model.safetensors.index.json names; else pytorch_model.bin or the files of its
-// index, which package pickle reads. An index must tell the truth: each tensor
-// lies in the file it names, and no file holds a tensor the index puts elsewhere
-// or leaves out. A folder with none of them may have model.gguf, which package gguf
-// reads.
+// OpenModel opens the first of these in dir: model.safetensors, the files of model.safetensors.index.json,
+// pytorch_model.bin, the files of its index, model.gguf. Packages pickle and gguf read the latter formats. An index must be
+// correct: each tensor is in the file that it names, and no file has other tensors.
 func OpenModel(dir string) (*Model, error) {
 	for _, l := range layouts {
 		m, err := l.openModel(dir)
@@ -56,10 +52,10 @@ func OpenModel(dir string) (*Model, error) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return openGGUF(path)
 	}
-	return nil, fmt.Errorf("safetensors: %s has neither %s nor %s, nor %s or %s", dir, layouts[0].file, layouts[0].index, layouts[1].file, layouts[1].index)
+	return nil, fmt.Errorf("safetensors: %s has no weights; want %s, %s, %s or %s", dir, layouts[0].file, layouts[0].index, layouts[1].file, layouts[1].index)
 }
 
-// errNone says that a folder has no weights of a layout.
+// errNone means that a folder has no weights in a layout.
 var errNone = errors.New("no weights")
 
 func (l layout) openModel(dir string) (*Model, error) {
@@ -108,15 +104,15 @@ func (m *Model) openShards(dir string, weightMap map[string]string, open func(pa
 		for _, name := range f.Names() {
 			switch where, ok := weightMap[name]; {
 			case !ok:
-				return fmt.Errorf("tensor %s of %s is not in weight_map", quote(name), shard)
+				return fmt.Errorf("tensor %s of %s is missing in weight_map", quote(name), shard)
 			case where != shard:
-				return fmt.Errorf("tensor %s lies in %s, weight_map says %s", quote(name), shard, where)
+				return fmt.Errorf("tensor %s is in %s, but weight_map says %s", quote(name), shard, where)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(weightMap)) {
 		if m.home[name] == nil {
-			return fmt.Errorf("tensor %s is not in %s, where weight_map puts it", quote(name), weightMap[name])
+			return fmt.Errorf("tensor %s is missing in %s, where weight_map puts it", quote(name), weightMap[name])
 		}
 	}
 	return nil
@@ -130,14 +126,14 @@ func (m *Model) add(f *File) {
 	}
 }
 
-// readIndex is the weight_map of an index: tensor name to file name.
+// readIndex reads the weight_map of an index: tensor name to file name.
 func (l layout) readIndex(path string) (map[string]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if info.Size() > maxHeader {
-		return nil, fmt.Errorf("%d bytes are too many for an index, at most %d are allowed", info.Size(), maxHeader)
+		return nil, fmt.Errorf("the index has %d bytes, maximum %d", info.Size(), maxHeader)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -154,7 +150,7 @@ func parseIndex(data []byte, end string) (map[string]string, error) {
 	var weightMap map[string]string
 	err := r.object(func(key string) error {
 		if key != "weight_map" {
-			// "metadata" holds totals that nothing here needs.
+			// "metadata" holds totals that are not needed.
 			var skip any
 			return wrapName(quote(key), r.dec.Decode(&skip))
 		}
@@ -172,23 +168,22 @@ func parseIndex(data []byte, end string) (map[string]string, error) {
 		return nil, errors.New("weight_map is missing or empty")
 	}
 	for _, name := range slices.Sorted(maps.Keys(weightMap)) {
-		// A shard is a neighbour of its index. Anything else would let a downloaded
-		// folder read files outside itself.
+		// A shard must be in the folder of its index. Otherwise a downloaded folder could read files outside itself.
 		shard := weightMap[name]
 		if strings.ContainsAny(shard, `/\`) || !filepath.IsLocal(shard) || !strings.HasSuffix(shard, end) {
-			return nil, fmt.Errorf("weight_map puts tensor %s in %s, want a %s file of the same folder", quote(name), quote(shard), end)
+			return nil, fmt.Errorf("weight_map puts tensor %s in %s; want a %s file in the same folder", quote(name), quote(shard), end)
 		}
 	}
 	return weightMap, nil
 }
 
-// Path is the file that describes the model: the one file, or the index.
+// Path is the file that describes the model: its only file, or the index.
 func (m *Model) Path() string { return m.path }
 
-// Names lists all tensors, file by file, in the order of their data.
+// Names returns all tensors, file by file, in data order.
 func (m *Model) Names() []string { return slices.Clone(m.names) }
 
-// Entry finds a tensor by name and the path of the file that holds it.
+// Entry finds a tensor by name, and the path of its file.
 func (m *Model) Entry(name string) (path string, e Entry, ok bool) {
 	f := m.home[name]
 	if f == nil {
@@ -198,7 +193,7 @@ func (m *Model) Entry(name string) (path string, e Entry, ok bool) {
 	return f.Path(), e, ok
 }
 
-// Float32s reads a tensor as [File.Float32s] does.
+// Float32s reads a tensor; see [File.Float32s].
 func (m *Model) Float32s(name string) ([]float32, error) {
 	f := m.home[name]
 	if f == nil {
@@ -207,7 +202,7 @@ func (m *Model) Float32s(name string) ([]float32, error) {
 	return f.Float32s(name)
 }
 
-// Bytes reads a tensor as [File.Bytes] does.
+// Bytes reads a tensor; see [File.Bytes].
 func (m *Model) Bytes(name string) ([]byte, error) {
 	f := m.home[name]
 	if f == nil {
@@ -216,7 +211,7 @@ func (m *Model) Bytes(name string) ([]byte, error) {
 	return f.Bytes(name)
 }
 
-// Same reports whether two tensors have one dtype, one shape and the same bytes.
+// Same reports whether two tensors are byte-identical, with equal dtypes and shapes.
 func (m *Model) Same(a, b string) (bool, error) {
 	fa, fb := m.home[a], m.home[b]
 	for name, f := range map[string]*File{a: fa, b: fb} {
@@ -253,7 +248,7 @@ func (m *Model) Same(a, b string) (bool, error) {
 	return true, nil
 }
 
-// Close closes all files; tensors read before stay valid.
+// Close closes all files. Tensors read before stay valid.
 func (m *Model) Close() error {
 	var errs []error
 	for _, f := range m.files {

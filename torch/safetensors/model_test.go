@@ -91,15 +91,15 @@ func TestOpenModelRefuses(t *testing.T) {
 		return `{"weight_map":{"a":"` + a + `","b":"` + b + `","c":"` + c + `"}}`
 	}
 	tests := []struct{ name, index, want string }{
-		{"not JSON", "{", "ends too early"},
+		{"not JSON", "{", "unexpected end of"},
 		{"no map", `{"metadata":{}}`, "weight_map is missing"},
-		{"text after", weightMap(shard1, shard2, shard2) + "x", "follows"},
+		{"text after", weightMap(shard1, shard2, shard2) + "x", "after the JSON object"},
 		{"not UTF-8", "{\"\xff\":1}", "UTF-8"},
-		{"name twice", `{"weight_map":{"a":"` + shard1 + `","a":"` + shard2 + `"}}`, `"a" comes twice`},
+		{"name twice", `{"weight_map":{"a":"` + shard1 + `","a":"` + shard2 + `"}}`, `duplicate key "a"`},
 		{"file missing", weightMap("gone.safetensors", shard2, shard2), "gone.safetensors"},
-		{"tensor not in the file", `{"weight_map":{"a":"` + shard1 + `","b":"` + shard2 + `","c":"` + shard2 + `","d":"` + shard1 + `"}}`, `tensor "d" is not in ` + shard1},
-		{"tensor elsewhere", weightMap(shard1, shard1, shard2), `tensor "b" lies in ` + shard2 + ", weight_map says " + shard1},
-		{"tensor left out", `{"weight_map":{"a":"` + shard1 + `","b":"` + shard2 + `"}}`, `tensor "c" of ` + shard2 + " is not in weight_map"},
+		{"tensor not in the file", `{"weight_map":{"a":"` + shard1 + `","b":"` + shard2 + `","c":"` + shard2 + `","d":"` + shard1 + `"}}`, `tensor "d" is missing in ` + shard1},
+		{"tensor elsewhere", weightMap(shard1, shard1, shard2), `tensor "b" is in ` + shard2 + ", but weight_map says " + shard1},
+		{"tensor left out", `{"weight_map":{"a":"` + shard1 + `","b":"` + shard2 + `"}}`, `tensor "c" of ` + shard2 + " is missing in weight_map"},
 		{"parent", weightMap("../"+shard1, shard2, shard2), "same folder"},
 		{"absolute", weightMap("/etc/x.safetensors", shard2, shard2), "same folder"},
 		{"subfolder", weightMap("sub/"+shard1, shard2, shard2), "same folder"},
@@ -126,14 +126,14 @@ func TestOpenModelTensorInTwoFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := safetensors.OpenModel(dir)
-	if err == nil || !strings.Contains(err.Error(), `tensor "b" lies in `+shard1) {
+	if err == nil || !strings.Contains(err.Error(), `tensor "b" is in `+shard1) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestOpenModelNoWeights(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := safetensors.OpenModel(dir); err == nil || !strings.Contains(err.Error(), dir+" has neither model.safetensors") {
+	if _, err := safetensors.OpenModel(dir); err == nil || !strings.Contains(err.Error(), dir+" has no weights; want model.safetensors") {
 		t.Errorf("empty folder: %v", err)
 	}
 }

@@ -17,8 +17,7 @@ import (
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
-// Tensor is a tensor in memory. Data holds the elements little-endian and
-// row-major: DType.Size() bytes for each of the shape's elements.
+// Tensor is a tensor in memory. Data holds the elements, little-endian and row-major.
 type Tensor struct {
 	Name  string
 	DType DType
@@ -26,7 +25,7 @@ type Tensor struct {
 	Data  []byte
 }
 
-// FromFloat32s makes an F32 tensor of a copy of data.
+// FromFloat32s returns an F32 tensor with a copy of data.
 func FromFloat32s(name string, shape []int64, data []float32) Tensor {
 	b := make([]byte, 0, 4*len(data))
 	for _, v := range data {
@@ -35,7 +34,7 @@ func FromFloat32s(name string, shape []int64, data []float32) Tensor {
 	return Tensor{Name: name, DType: F32, Shape: slices.Clone(shape), Data: b}
 }
 
-// FromInt64s makes an I64 tensor of a copy of data.
+// FromInt64s returns an I64 tensor with a copy of data.
 func FromInt64s(name string, shape []int64, data []int64) Tensor {
 	b := make([]byte, 0, 8*len(data))
 	for _, v := range data {
@@ -44,15 +43,14 @@ func FromInt64s(name string, shape []int64, data []int64) Tensor {
 	return Tensor{Name: name, DType: I64, Shape: slices.Clone(shape), Data: b}
 }
 
-// Float32s is the tensor's elements, each widened to the float32 of the same
-// value. A dtype other than F32, F16 and BF16, or data that does not fit the
-// shape, is an error.
+// Float32s returns the elements as float32, which is exact. A dtype other than F32, F16 and BF16, or data that does not fit
+// the shape, is an error.
 func (t Tensor) Float32s() ([]float32, error) {
 	if err := t.check(); err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
 	if !t.DType.widens() {
-		return nil, fmt.Errorf("safetensors: tensor %s: %s has no float32 values, want F32, F16 or BF16", quote(t.Name), t.DType)
+		return nil, fmt.Errorf("safetensors: tensor %s: cannot convert %s to float32; want F32, F16 or BF16", quote(t.Name), t.DType)
 	}
 	data := make([]float32, int64(len(t.Data))/t.DType.Size())
 	widen(data, t.DType, t.Data)
@@ -65,13 +63,12 @@ func (t Tensor) check() error {
 		return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
 	}
 	if size != int64(len(t.Data)) {
-		return fmt.Errorf("tensor %s: %s %s takes %d bytes, the data has %d", quote(t.Name), t.DType, shapeText(t.Shape), size, len(t.Data))
+		return fmt.Errorf("tensor %s: %s %s needs %d bytes, but the data has %d", quote(t.Name), t.DType, shapeText(t.Shape), size, len(t.Data))
 	}
 	return nil
 }
 
-// FromFloat32sAs makes a tensor of data, each element rounded to the nearest of d, which is F32,
-// F16 or BF16; any other d panics.
+// FromFloat32sAs returns a tensor of data rounded to the nearest value of d: F32, F16 or BF16. It panics for other types.
 func FromFloat32sAs(d DType, name string, shape []int64, data []float32) Tensor {
 	if d == F32 {
 		return FromFloat32s(name, shape, data)
@@ -84,14 +81,14 @@ func FromFloat32sAs(d DType, name string, shape []int64, data []float32) Tensor 
 		case F16:
 			b = binary.LittleEndian.AppendUint16(b, half.ToFloat16(v))
 		default:
-			panic(fmt.Sprintf("safetensors: float32 values as %s", d))
+			panic(fmt.Sprintf("safetensors: cannot convert float32 to %s", d))
 		}
 	}
 	return Tensor{Name: name, DType: d, Shape: slices.Clone(shape), Data: b}
 }
 
-// A Source is a tensor whose data is made when it is its turn to be written, so that one at a
-// time is in memory. Data returns what [Tensor] holds.
+// A Source is a tensor whose data is computed when it is written, so that only one is in memory. Data returns the bytes as
+// in [Tensor].
 type Source struct {
 	Name  string
 	DType DType
@@ -99,12 +96,9 @@ type Source struct {
 	Data  func() ([]byte, error)
 }
 
-// Write writes a file that holds tensors. It is written beside path, synced and
-// renamed, so path holds the old content or all of the new. The bytes depend only
-// on the arguments, and not on the order of tensors: data lies by falling element
-// size, then by name, which keeps every tensor aligned to its elements. The pair
-// "format": "pt" is added to metadata that has no format, since transformers 4
-// refuses a model without it.
+// Write writes tensors to a file, atomically and synced. The bytes depend only on the arguments, not on the order of
+// tensors: data is sorted by decreasing element size, then by name, which aligns every tensor. It adds "format": "pt" to
+// metadata without a format, because transformers 4 refuses a model without it.
 func Write(path string, tensors []Tensor, metadata map[string]string) error {
 	sources := make([]Source, len(tensors))
 	for i, t := range tensors {
@@ -118,7 +112,7 @@ func Write(path string, tensors []Tensor, metadata map[string]string) error {
 	return WriteSources(path, sources, metadata)
 }
 
-// WriteSources is [Write] for tensors that are made one by one.
+// WriteSources is [Write] for tensors that are computed one by one.
 func WriteSources(path string, sources []Source, metadata map[string]string) error {
 	if err := write(path, sources, metadata); err != nil {
 		return fmt.Errorf("safetensors: writing %s: %w", path, err)
@@ -158,7 +152,7 @@ func write(path string, sources []Source, metadata map[string]string) error {
 	return out.Commit()
 }
 
-// makeHeader is the length prefix and header for tensors that lie in this order.
+// makeHeader returns the length prefix and the header for tensors in this order.
 func makeHeader(tensors []Source, metadata map[string]string) ([]byte, error) {
 	meta := map[string]string{"format": "pt"}
 	maps.Copy(meta, metadata)
@@ -179,9 +173,9 @@ func makeHeader(tensors []Source, metadata map[string]string) ([]byte, error) {
 		case !utf8.ValidString(t.Name):
 			return nil, fmt.Errorf("tensor %q: the name is not valid UTF-8", t.Name)
 		case t.Name == "" || t.Name == metadataKey:
-			return nil, fmt.Errorf("tensor %q: the name cannot be used for a tensor", t.Name)
+			return nil, fmt.Errorf("tensor %q: the name is reserved", t.Name)
 		case seen[t.Name]:
-			return nil, fmt.Errorf("tensor %s comes twice", quote(t.Name))
+			return nil, fmt.Errorf("duplicate tensor %s", quote(t.Name))
 		}
 		seen[t.Name] = true
 		size, err := byteSize(t.DType, t.Shape)
@@ -210,14 +204,13 @@ func makeHeader(tensors []Source, metadata map[string]string) ([]byte, error) {
 	}
 	header := buf.Bytes()
 	if len(header)-8 > maxHeader {
-		return nil, errors.New("the header passes 100 MB")
+		return nil, errors.New("the header is larger than 100 MB")
 	}
 	binary.LittleEndian.PutUint64(header, uint64(len(header)-8))
 	return header, nil
 }
 
-// appendJSON appends v without the newline and the HTML escapes that a plain
-// encoder adds.
+// appendJSON appends v without the newline and HTML escapes of the default encoder.
 func appendJSON(buf *bytes.Buffer, v any) error {
 	enc := json.NewEncoder(buf)
 	enc.SetEscapeHTML(false)

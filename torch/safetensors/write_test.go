@@ -59,12 +59,12 @@ func TestWriteRefuses(t *testing.T) {
 		meta    map[string]string
 		want    string
 	}{
-		{"name twice", []safetensors.Tensor{ok, ok}, nil, `"w" comes twice`},
-		{"shape", []safetensors.Tensor{safetensors.FromFloat32s("w", []int64{2}, []float32{1})}, nil, `tensor "w": F32 [2] takes 8 bytes, the data has 4`},
+		{"name twice", []safetensors.Tensor{ok, ok}, nil, `duplicate tensor "w"`},
+		{"shape", []safetensors.Tensor{safetensors.FromFloat32s("w", []int64{2}, []float32{1})}, nil, `tensor "w": F32 [2] needs 8 bytes, but the data has 4`},
 		{"negative", []safetensors.Tensor{safetensors.FromFloat32s("w", []int64{-1}, nil)}, nil, "negative dimension -1"},
 		{"dtype", []safetensors.Tensor{{Name: "w", DType: "float"}}, nil, "unknown dtype"},
-		{"no name", []safetensors.Tensor{{DType: safetensors.U8, Shape: []int64{0}}}, nil, "cannot be used"},
-		{"metadata name", []safetensors.Tensor{{Name: "__metadata__", DType: safetensors.U8, Shape: []int64{0}}}, nil, "cannot be used"},
+		{"no name", []safetensors.Tensor{{DType: safetensors.U8, Shape: []int64{0}}}, nil, "is reserved"},
+		{"metadata name", []safetensors.Tensor{{Name: "__metadata__", DType: safetensors.U8, Shape: []int64{0}}}, nil, "is reserved"},
 		{"name not UTF-8", []safetensors.Tensor{{Name: "\xff", DType: safetensors.U8, Shape: []int64{0}}}, nil, "UTF-8"},
 		{"metadata not UTF-8", nil, map[string]string{"a": "\xff"}, "UTF-8"},
 	}
@@ -93,10 +93,10 @@ func TestWriteRefuses(t *testing.T) {
 }
 
 func TestTensorFloat32sRefuses(t *testing.T) {
-	if _, err := safetensors.FromInt64s("n", []int64{1}, []int64{1}).Float32s(); err == nil || !strings.Contains(err.Error(), `"n": I64`) {
+	if _, err := safetensors.FromInt64s("n", []int64{1}, []int64{1}).Float32s(); err == nil || !strings.Contains(err.Error(), `"n": cannot convert I64`) {
 		t.Errorf("I64: %v", err)
 	}
-	if _, err := safetensors.FromFloat32s("w", []int64{3}, []float32{1}).Float32s(); err == nil || !strings.Contains(err.Error(), "takes 12 bytes") {
+	if _, err := safetensors.FromFloat32s("w", []int64{3}, []float32{1}).Float32s(); err == nil || !strings.Contains(err.Error(), "needs 12 bytes") {
 		t.Errorf("short data: %v", err)
 	}
 }
@@ -153,7 +153,7 @@ func TestNarrowing(t *testing.T) {
 
 func TestWriteSourcesRefuses(t *testing.T) {
 	for want, data := range map[string]func() ([]byte, error){
-		`tensor "x": F32 [2] takes 8 bytes, the data has 4`: func() ([]byte, error) { return make([]byte, 4), nil },
+		`tensor "x": F32 [2] needs 8 bytes, but the data has 4`: func() ([]byte, error) { return make([]byte, 4), nil },
 		"the source is dry": func() ([]byte, error) { return nil, errors.New("the source is dry") },
 	} {
 		path := filepath.Join(t.TempDir(), "x.safetensors")

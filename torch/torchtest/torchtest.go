@@ -1,4 +1,4 @@
-// Package torchtest helps tests of code that computes: leaks and comparisons.
+// Package torchtest helps tests of tensor code: leak checks and comparisons.
 package torchtest
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// NoLeaks fails t where the test ends with more live tensor handles than it began with, or where a Var was
-// left to the garbage collector.
+// NoLeaks fails t if the test ends with more live tensor handles than it started with, or if a Var was left to the garbage
+// collector.
 func NoLeaks(t testing.TB) {
 	t.Helper()
 	watchLibrary()
@@ -31,7 +31,7 @@ func NoLeaks(t testing.TB) {
 // the go command records which files a test reads.
 func watchLibrary() { os.Stat(os.Getenv("RLTRAIN_LIB")) }
 
-// RelativeError is ‖got − want‖/‖want‖, or ‖got‖ where want is all zeros.
+// RelativeError is ‖got − want‖/‖want‖, or ‖got‖ if want is all zeros.
 func RelativeError(got, want []float32) float64 {
 	var diff, norm float64
 	for i := range want {
@@ -45,7 +45,7 @@ func RelativeError(got, want []float32) float64 {
 	return math.Sqrt(diff / norm)
 }
 
-// MaxDiff is the largest |got − want|.
+// MaxDiff is the maximum of |got − want|.
 func MaxDiff(got, want []float32) float64 {
 	var most float64
 	for i := range want {

@@ -124,7 +124,7 @@ func TestUsageErrors(t *testing.T) {
 		{"eval MODEL", `stray argument "MODEL": eval takes only options, written --name=value`},
 		{"eval", "eval needs --model: the folder of a classifier, or a Hugging Face id"},
 		{"compare --task chat MODEL MODEL", `--task: "chat" is none of intent, text, a_letter, code, gsm8k, math, prompts, reverse_digits, sum_digits, preference`},
-		{"eval --model MODEL --device gpu", `--device: "gpu" is no device; use auto, cpu, cuda or cuda:NUMBER`},
+		{"eval --model MODEL --device gpu", `--device: unknown device "gpu"; use auto, cpu, cuda or cuda:NUMBER`},
 		{"eval --model MODEL --split dev", `--split: "dev" is not one of test, val, train, all`},
 		{"eval --model MODEL --text-column q", "--text-column: needs --dataset FILE"},
 		{"eval --model MODEL --dataset TMP/plain.csv --text-column label", `text_column and label_column are both "label"; name two columns`},

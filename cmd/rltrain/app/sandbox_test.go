@@ -39,8 +39,8 @@ func TestSandboxCommand(t *testing.T) {
 		}
 	}
 	for options, want := range map[string]string{
-		"--timeout 0": "--timeout: 0 is out of range", "--memory-mb 1": "--memory-mb: 1", "--language cobol": `language "cobol" is unknown`,
-		"--tier unsafe": "pass --unsafe-exec", "--tier moon": `tier "moon" is unknown`, "--interpreter /nowhere": "there is no interpreter of python",
+		"--timeout 0": "--timeout: 0 is out of range", "--memory-mb 1": "--memory-mb: 1", "--language cobol": `unknown language "cobol"`,
+		"--tier unsafe": "pass --unsafe-exec", "--tier moon": `unknown tier "moon"`, "--interpreter /nowhere": "no interpreter for python",
 		"--stdin /nowhere": "--stdin: open /nowhere", "more": "",
 	} {
 		var out, errors strings.Builder

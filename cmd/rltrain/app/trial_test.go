@@ -68,7 +68,7 @@ func TestAnAdapterThatBindsNothingIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, _, stderr := f.rltrain("", strings.Fields(f.expand("--task sum_digits --mode rl_only --model TMP/start --use-lora --lora-target-modules nothing_so --output-dir TMP/out"))...)
-	if want := `lora: target "nothing_so" matches no module (have model.layers.*.self_attn.q_proj`; code == 0 || !strings.Contains(stderr, want) {
+	if want := `lora: target "nothing_so" matches no module; choose from model.layers.*.self_attn.q_proj`; code == 0 || !strings.Contains(stderr, want) {
 		t.Errorf("exit code %d, %q; want …%s…", code, stderr, want)
 	}
 	if _, err := os.Stat(f.expand("TMP/out/sum_digits_rl")); !errors.Is(err, fs.ErrNotExist) {

@@ -43,7 +43,7 @@ func TestLanguageBenchRefuses(t *testing.T) {
 		"grpo_step --beta -1":                "bench grpo_step: --beta must be at least 0",
 		"startup --shape smol135 --dtype x":  `bench startup: --dtype "x" is not fp32 or bf16`,
 		"startup --shape tiny --threads 0":   "bench startup: --threads 0 is outside of 1 to 1024",
-		"generate --device gpu":              `bench generate: --device: "gpu" is no device; use auto, cpu, cuda or cuda:NUMBER`,
+		"generate --device gpu":              `bench generate: --device: unknown device "gpu"; use auto, cpu, cuda or cuda:NUMBER`,
 		"lora_step --shape smol135 --reps 0": "bench lora_step: --reps 0 is outside of 1 to 65536",
 	} {
 		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: io.Discard, ExitErrHandler: func(*cli.Context, error) {}}

@@ -92,7 +92,7 @@ func TestAppErrors(t *testing.T) {
 		{"eval --resume=maybe", `--resume: "maybe" is not a valid value`},
 		{"eval --batch-size 0", "--batch-size: 0 is out of range; it must be 1 to 1048576"},
 		{"eval --lora-dropout 2", "--lora-dropout: 2 is out of range; it must be at least 0 and less than 1"},
-		{"eval --device gpu", `--device: "gpu" is no device; use auto, cpu, cuda or cuda:NUMBER`},
+		{"eval --device gpu", `--device: unknown device "gpu"; use auto, cpu, cuda or cuda:NUMBER`},
 	}
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {

@@ -138,7 +138,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--lora-target-modules=query,,key"}, want: `--lora-target-modules: "query,,key" is not a list of names`},
 		{args: []string{"--task=cobol"}, want: `--task: "cobol" is not one of chat, code, gsm8k, intent, math, preference, prompts, reverse_digits, sum_digits, text`},
 		{args: []string{"--mode=rl"}, want: `--mode: "rl" is not one of supervised_then_rl, supervised, rl_only`},
-		{args: []string{"--device=cuda:x"}, want: `--device: "cuda:x" is no device; use auto, cpu, cuda or cuda:NUMBER`},
+		{args: []string{"--device=cuda:x"}, want: `--device: unknown device "cuda:x"; use auto, cpu, cuda or cuda:NUMBER`},
 		{args: []string{"--report-to=mlflow"}, want: `--report-to: "mlflow" is none of tensorboard, wandb and none`},
 		{args: []string{"--report-to=none,wandb"}, want: `--report-to: none stands alone`},
 		{args: []string{"--mode=reward_model", "--dataset=p.jsonl", "--model=tiny"}, want: `--model: tiny has random weights, of which an adapter makes no reward model: name a model that has learnt, such as the folder of a supervised stage`},
