@@ -1,11 +1,8 @@
-// Package answer finds the answer in a text that a language model wrote, and says
-// whether two answers are the same.
+// Package answer extracts the answer from a model's response and decides whether two answers are the same.
 //
-// [Extract] reads a number through a chain of tiers, from the form that was asked for
-// down to the last number of the text, and says which tier it took: a model that is
-// right without the form is told from one that has learnt it. [Final], [Boxed] and
-// [GSM8K] read the endings of worked mathematics, [Find] any way in which an answer is given.
-// [Match] compares: text, values, quantities, or, with [Math], meanings.
+// [Extract] reads a number, from the required answer format down to the last number of the text, and reports how it found
+// it; so a correct answer in the wrong format is recognisable. [Final], [Boxed] and [GSM8K] read the endings of worked
+// mathematics. [Find] reads an answer in any notation. [Match] compares text, values, quantities or, with [Math], meanings.
 //
 // Everything here is a pure function. Values are exact rationals: 0.1 is one tenth.
 package answer

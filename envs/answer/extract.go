@@ -6,27 +6,27 @@ import (
 	"strings"
 )
 
-// Tag announces the answer in the form that the digit tasks ask for.
+// Tag marks the answer in the format of the digit tasks.
 const Tag = "[ANSWER]"
 
 // FoundBy says how an answer was found.
 type FoundBy string
 
-// The tiers, surest first. ByTag, ByPhrase and ByLastNumber are those of
-// [Extract], ByPhrase, ByHash, ByBoxed and ByLastNumber those of [Final].
+// The ways to find an answer, most certain first. [Extract] uses ByTag, ByPhrase and ByLastNumber; [Final] uses ByPhrase,
+// ByHash, ByBoxed and ByLastNumber.
 const (
-	ByTag        FoundBy = "tag"         // behind [ANSWER]
-	ByPhrase     FoundBy = "phrase"      // behind "the answer is" and its like
-	ByHash       FoundBy = "hash"        // behind ####
+	ByTag        FoundBy = "tag"         // after [ANSWER]
+	ByPhrase     FoundBy = "phrase"      // after "the answer is" and similar phrases
+	ByHash       FoundBy = "hash"        // after ####
 	ByBoxed      FoundBy = "boxed"       // inside \boxed{}
 	ByLastNumber FoundBy = "last_number" // the last number of the text
-	NotFound     FoundBy = "none"        // there is none
+	NotFound     FoundBy = "none"        // no answer
 )
 
-// Number is the answer that [Extract] found.
+// Number is the answer found by [Extract].
 type Number struct {
-	Text    string   // as written, "" where there is none
-	Value   *big.Rat // its exact value, nil where there is none
+	Text    string   // as written, "" if none
+	Value   *big.Rat // the exact value, nil if none
 	FoundBy FoundBy
 }
 
@@ -39,19 +39,15 @@ var (
 
 // Extract finds the number that a text gives as its answer:
 //
-//  1. behind the last [ANSWER], in capitals, that a number follows: ByTag;
-//  2. behind the last "the answer is", "answer is", "answer:" or [answer] in any case
-//     that a number follows: ByPhrase;
-//  3. behind the last "=" whose number ends the text or stands before "The answer":
-//     ByPhrase;
+//  1. after the last [ANSWER], in capitals, followed by a number: ByTag;
+//  2. after the last "the answer is", "answer is", "answer:" or [answer], in any case, followed by a number: ByPhrase;
+//  3. after the last "=" whose number ends the text or precedes "The answer": ByPhrase;
 //  4. the last number of the text: ByLastNumber.
 //
-// Between announcement and number there may be white space, quotes, opening brackets,
-// emphasis (* _ `), a colon, an equals sign, $ and \boxed{. Numbers may have a sign,
-// thousands separators, decimals, an exponent and, in the first three tiers, a
-// denominator (3/4). Behind an announcement a sum is read to its result: "3 + 4 = 7"
-// is 7. A minus behind a letter or digit is a hyphen: the last number of "ten-12" is
-// 12.
+// Between the phrase and the number there may be white space, quotes, opening brackets, emphasis (* _ `), a colon, an equals
+// sign, $ and \boxed{. Numbers may have a sign, thousands separators, decimals, an exponent and, in 1 to 3, a denominator
+// (3/4). After a phrase, a sum is read to its result: "3 + 4 = 7" is 7. A minus after a letter or digit is a hyphen: the
+// last number of "ten-12" is 12.
 func Extract(text string) Number {
 	if n, ok := announced(text, tagPattern); ok {
 		n.FoundBy = ByTag
@@ -73,7 +69,7 @@ func Extract(text string) Number {
 	return Number{FoundBy: NotFound}
 }
 
-// Tagged says whether a text uses the form asked for, [ANSWER] in capitals.
+// Tagged reports whether a text has the answer format: [ANSWER] in capitals.
 func Tagged(text string) bool { return strings.Contains(text, Tag) }
 
 func announced(text string, announcement *regexp.Regexp) (Number, bool) {
@@ -93,7 +89,7 @@ func announced(text string, announcement *regexp.Regexp) (Number, bool) {
 	return Number{}, false
 }
 
-// closing finds the last "= n" that ends the text or stands before "The answer".
+// closing finds the last "= n" that ends the text or precedes "The answer".
 func closing(text string) (Number, bool) {
 	places := equalsPattern.FindAllStringIndex(text, -1)
 	for i := len(places) - 1; i >= 0; i-- {
@@ -113,7 +109,7 @@ func closing(text string) (Number, bool) {
 	return Number{}, false
 }
 
-// leading reads the number at the start of s, behind decoration.
+// leading reads the number at the start of s, after decoration.
 func leading(s string) (n Number, end int, ok bool) {
 	i := 0
 	for i < len(s) {
@@ -148,8 +144,7 @@ func fraction(s string, i int) (n Number, end int, ok bool) {
 	return n, end, n.Value != nil
 }
 
-// result reads what follows the first number of a sum: at least one operator with a
-// number, an equals sign, and the number that counts.
+// result reads what follows the first number of a sum: at least one operator with a number, an equals sign, and the result.
 func result(s string) (n Number, ok bool) {
 	for terms := 0; ; terms++ {
 		s = strings.TrimLeft(s, " \t)$")

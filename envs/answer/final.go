@@ -2,18 +2,16 @@ package answer
 
 import "strings"
 
-// The ends that a worked solution announces its answer with.
+// Markers of the final answer in worked solutions.
 const (
 	phrase  = "the answer is"
 	hash    = "####"
-	endTurn = "<|eot_id|>" // ends a turn of Llama 3
+	endTurn = "<|eot_id|>" // end of a turn in Llama 3
 )
 
-// Phrase returns what follows the last "the answer is", in any case, as text to be
-// compared for equality: in lower case, without colons, dollar signs, commas and
-// surrounding space, without one full stop at its end, unwrapped from \boxed{}. It runs
-// to the end of the text, so a solution that goes on has no comparable answer. ok is
-// false where the words do not occur.
+// Phrase returns the text after the last "the answer is", in any case, normalised for an equality test: lower case, no
+// colons, dollar signs, commas or surrounding space, one trailing full stop removed, unwrapped from \boxed{}. It extends to
+// the end of the text, so a solution that continues has no comparable answer. ok is false if the phrase is missing.
 func Phrase(text string) (answer string, ok bool) {
 	_, tail, ok := lastCut(strings.ToLower(strings.ReplaceAll(text, endTurn, "")), phrase)
 	if !ok {
@@ -33,15 +31,14 @@ func normalize(s string) string {
 	return strings.ReplaceAll(s, ",", "")
 }
 
-// LastLine returns the last line of a text that is not blank, without the space around
-// it; "" where there is none.
+// LastLine returns the last non-blank line, trimmed; "" if there is none.
 func LastLine(text string) string {
 	text = strings.TrimSpace(text)
 	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
 }
 
-// GSM8K returns what follows the last "####" on its line, the answer of a solution in
-// the form of the GSM8K data set, without commas and the space around it.
+// GSM8K returns the text after the last "####" on its line, trimmed and without commas: the answer format of the GSM8K data
+// set.
 func GSM8K(text string) (answer string, ok bool) {
 	_, tail, ok := lastCut(text, hash)
 	if !ok {
@@ -50,10 +47,10 @@ func GSM8K(text string) (answer string, ok bool) {
 	return strings.ReplaceAll(firstLine(tail), ",", ""), true
 }
 
-// Boxed returns the inside of the last \boxed{…} or \fbox{…} whose braces are
-// balanced. An escaped brace, \{, does not count. ok is false where there is none.
+// Boxed returns the content of the last \boxed{…} or \fbox{…} with balanced braces. Escaped braces, \{, do not count. ok is
+// false if there is none.
 func Boxed(text string) (inside string, ok bool) {
-	var open []int // the braces not yet closed
+	var open []int // unclosed braces
 	from, to := -1, 0
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
@@ -79,7 +76,7 @@ func Boxed(text string) (inside string, ok bool) {
 	return text[from+1 : to], true
 }
 
-// unbox takes the box off an answer that is nothing but a box.
+// unbox unwraps an answer that consists of one box.
 func unbox(s string) (string, bool) {
 	if !strings.HasPrefix(s, `\boxed`) && !strings.HasPrefix(s, `\fbox`) {
 		return "", false
@@ -89,7 +86,7 @@ func unbox(s string) (string, bool) {
 	return inside, ok && rest == ""
 }
 
-// group splits s behind the braces that it starts with.
+// group splits s after its leading brace group.
 func group(s string) (inside, rest string, ok bool) {
 	if !strings.HasPrefix(s, "{") {
 		return "", s, false
@@ -110,9 +107,8 @@ func group(s string) (inside, rest string, ok bool) {
 	return "", s, false
 }
 
-// Final finds the answer of a worked solution: behind the last "the answer is", else
-// behind the last "####", else in the last \boxed{}, else the last number. The text
-// is the rest of the announcing line without a full stop at its end, or all of the box;
+// Final finds the answer of a worked solution: after the last "the answer is", else after the last "####", else in the last
+// \boxed{}, else the last number. The text is the rest of the line without a trailing full stop, or the content of the box;
 // it is meant for the matches Numeric and Units.
 func Final(text string) (answer string, tier FoundBy) {
 	text = strings.ReplaceAll(text, endTurn, "")
@@ -142,7 +138,7 @@ func firstLine(s string) string {
 	return strings.TrimSpace(line)
 }
 
-// lastFold is strings.LastIndex of an ASCII word in any case.
+// lastFold is strings.LastIndex for an ASCII word, ignoring case.
 func lastFold(s, word string) int {
 	for i := len(s) - len(word); i >= 0; i-- {
 		if strings.EqualFold(s[i:i+len(word)], word) {

@@ -8,32 +8,30 @@ import (
 	"github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// The further tiers of [Find].
+// More ways to find an answer, used by [Find].
 const (
 	ByBold    FoundBy = "bold"    // the last part in **bold**
 	ByFormula FoundBy = "formula" // the last formula between dollar signs or \( \), \[ \]
-	ByWhole   FoundBy = "whole"   // the text is nothing but an answer
+	ByWhole   FoundBy = "whole"   // the text consists of the answer
 )
 
 const (
-	maxSearched      = 1 << 14 // bytes at the end of a text in which an answer is looked for
-	maxAnnouncements = 16      // that are tried, from the last
-	maxSentence      = 1 << 11 // bytes of what an announcement says
+	maxSearched      = 1 << 14 // bytes at the end of a text that are searched
+	maxAnnouncements = 16      // phrases to try, from the last
+	maxSentence      = 1 << 11 // bytes after a phrase
 )
 
 var (
 	announcement = regexp.MustCompile(`(?i)\b(?:answers?|(?:correct|right|best) (?:option|choice))\s*[*_]*\s*(?:is|are|:|=)[\s:*_]*|\[answer\][\s:]*|####`)
 	between      = regexp.MustCompile(`^(?:\$? ?[A-Za-z]{2,12}(?: [A-Za-z]{2,12})? and )?(?:[\s$,;&]|\\[\[\]()]|\\quad|\\qquad|\\text\{ ?(?:and|or) ?\}|\\\\|\band\b|\bor\b)*$`)
 	ends         = strings.NewReplacer(`\"`, `"`, endTurn, "", "<|im_end|>", "", "</s>", "", "<|endoftext|>", "")
-	// because starts what only explains an answer.
+	// because starts an explanation of the answer.
 	because = regexp.MustCompile(`(?i),? (?:because|since|which|so that|as (?:we|it|the))\b`)
 )
 
-// Find finds the answer that a text ends in, for the match Math. Of what announces one,
-// "the answer is", "Answer:", "####", <answer> and \boxed{}, the last counts; boxes that
-// only a comma, "and" or "or" parts are one list. Else it takes the text where that is
-// nothing but mathematics, else the last part in bold, the last formula, and at last the
-// last number.
+// Find finds the answer that a text ends in, for the match Math. The last marker applies: "the answer is", "Answer:",
+// "####", <answer> or \boxed{}. Boxes separated only by a comma, "and" or "or" form one list. Without a marker, the answer
+// is the text itself if it is only mathematics, else the last bold part, the last formula, or the last number.
 func Find(text string) (answer string, tier FoundBy) {
 	text = strings.TrimSpace(ends.Replace(tail(text)))
 	text = strings.TrimSpace(strings.TrimSuffix(text, thought))
@@ -71,12 +69,12 @@ func Find(text string) (answer string, tier FoundBy) {
 var (
 	concluding = regexp.MustCompile(`(?i)^\W*(?:therefore|thus|hence|so|consequently|in total|altogether|in conclusion)\b`)
 	figures    = regexp.MustCompile(`(?:[-−$£€¥] ?)?\d(?:[\d,]*\d)?(?:\.\d+)?%?`)
-	// changing are the words with which a sentence says another number than the one in it.
+	// changing are words that change the number in a sentence.
 	changing = regexp.MustCompile(`(?i)\b(?:not|never|no|cannot|wrong|or|and|if|unless|except|maybe|perhaps|than|least|most|more|less|fewer|between|over|under|above|below|negative|minus|plus|times|twice|double|triple|half|halves|third|thirds|quarter|quarters|square|squared|squares|cube|cubed|root|power|sum|product|difference|factorial|dozen|dozens|hundred|thousand|million|billion)\b|n't\b`)
 )
 
-// onlyNumber is the number of a sentence that has one and no formula, "" where it is not
-// clear that the sentence says that number.
+// onlyNumber returns the number of a sentence with exactly one number and no formula, or "" if the sentence may mean another
+// number.
 func onlyNumber(sentence string) string {
 	found := figures.FindAllStringIndex(sentence, -1)
 	if len(found) != 1 || strings.ContainsAny(sentence, `\^_=<>+*/`) || changing.MatchString(sentence) {
@@ -89,17 +87,17 @@ func onlyNumber(sentence string) string {
 	return sentence[from:to]
 }
 
-// thought ends what a model says to itself before it answers.
+// thought ends a model's reasoning.
 const thought = "</think>"
 
-// nextTurn begins what a model adds behind its own turn.
+// nextTurn starts text that a model generates after its turn.
 const nextTurn = "<|im_start|>"
 
-// verb stands before what a sentence states.
+// verb precedes what a sentence states.
 var verb = regexp.MustCompile(`(?i)^.*(?:\b(?:is|are|equals|was|be|by|get|gives|yields|than)\b|=|≈)`)
 
-// stated is the formula that a sentence ends in, behind its last verb, "" where it
-// ends in none or denies something.
+// stated returns the formula at the end of a sentence, after its last verb, or "" if there is none or the sentence denies
+// something.
 func stated(sentence string) string {
 	to := verb.FindStringIndex(sentence)
 	if to == nil || denied.MatchString(sentence) || strings.HasSuffix(strings.ToLower(sentence[:to[1]]), "than") {
@@ -112,7 +110,7 @@ func stated(sentence string) string {
 	return rest
 }
 
-// lastSentence is the last sentence of the last line.
+// lastSentence returns the last sentence of the last line.
 func lastSentence(text string) string {
 	line := LastLine(text)
 	if len(line) > maxSentence {
@@ -122,8 +120,8 @@ func lastSentence(text string) string {
 	return line[strings.LastIndex(line, ". ")+1:]
 }
 
-// hedged says whether the last number of a text is one of several, is denied, is part of
-// a calculation without a result, or stands in a box that was cut off.
+// hedged reports whether the last number of a text is one of several, is denied, belongs to a calculation without a result,
+// or is in a truncated box.
 func hedged(text, number string) bool {
 	before := text[:strings.LastIndex(text, number)]
 	if strings.Contains(before, `\boxed`) {
@@ -143,15 +141,14 @@ func hedged(text, number string) bool {
 	return false
 }
 
-// proseWords is how many words make a text prose, of which the end is an answer.
+// proseWords is the number of words from which a text is prose that ends in an answer.
 const proseWords = 6
 
 var denied = regexp.MustCompile(`(?i)\b(?:not|never|no|cannot|wrong)\b|n't\b`)
 
-// Decide compares a text with the right answer by the match Math: as it is, else what
-// [Find] finds in it. Short texts that announce nothing are only compared as they are.
-// The right answer may be a solution that announces its answer. The tier says what was
-// compared.
+// Decide compares a text with the correct answer by the match Math: the text itself, else the result of [Find]. Short texts
+// without a marker are compared only as they are. The correct answer may be a solution with a marked answer. FoundBy says
+// what was compared.
 func Decide(gold, text string) (Verdict, FoundBy) {
 	if announced, tier := announcedAnswer(strings.TrimSpace(tail(gold))); tier != NotFound {
 		gold = announced
@@ -175,8 +172,8 @@ func Decide(gold, text string) (Verdict, FoundBy) {
 	return v, tier
 }
 
-// again compares what a text may also mean: the boxes of its last line as one list, where
-// the right answer is a list too, or the only number of a sentence that announces it.
+// again compares other readings of a text: the boxes of its last line as one list, if the correct answer is a list too, or
+// the only number of a sentence with a marker.
 func again(gold, text, found string) (v Verdict, equal bool) {
 	if list := boxedLine(text); list != "" && isList(gold) {
 		v = Math.Compare(gold, list)
@@ -194,8 +191,8 @@ func isList(text string) bool {
 	return err == nil && (n.Kind == formula.List || n.Kind == formula.Set)
 }
 
-// closingFormula says whether the last formula of a text is what the text says: no word
-// is joined to it, as in "the $x$-axis", and it ends the text or stands in a sentence.
+// closingFormula reports whether the last formula is the statement of a text: no word is joined to it, as in "the
+// $x$-axis", and it ends the text or is part of a sentence.
 func closingFormula(text string) bool {
 	_, from, to := lastFormula(text)
 	rest := text[to:]
@@ -205,7 +202,7 @@ func closingFormula(text string) bool {
 	return strings.Trim(rest, " .,;!\n\r\t") == "" || len(strings.Fields(text[:from])) > 0
 }
 
-// tail is the end of a text that is searched.
+// tail is the searched end of a text.
 func tail(text string) string {
 	if len(text) <= maxSearched {
 		return text
@@ -213,7 +210,7 @@ func tail(text string) string {
 	return strings.ToValidUTF8(text[len(text)-maxSearched:], "")
 }
 
-// isFormula says whether a text is nothing but mathematics.
+// isFormula reports whether a text is only mathematics.
 func isFormula(text string) bool {
 	if len(text) > formula.MaxLength || strings.Contains(text, "\n\n") {
 		return false
@@ -248,8 +245,7 @@ func announcedAnswer(text string) (answer string, tier FoundBy) {
 	return answer, tier
 }
 
-// element is the inside of the last <answer>…</answer>, and where it begins, -1 where
-// there is none.
+// element returns the content of the last <answer>…</answer> and its position, -1 if there is none.
 func element(text string) (inside string, from int) {
 	const open, shut = "<answer>", "</answer>"
 	end := lastFold(text, shut)
@@ -262,7 +258,7 @@ func element(text string) (inside string, from int) {
 	return strings.TrimSpace(text[from+len(open) : end]), from
 }
 
-// bold is the inside of the last **…** on one line.
+// bold returns the content of the last **…** on one line.
 func bold(text string) string {
 	end := strings.LastIndex(text, "**")
 	if end < 0 {
@@ -275,9 +271,9 @@ func bold(text string) string {
 	return strings.Trim(text[from+2:end], " .:*")
 }
 
-// lastFormula is the last formula between delimiters, and where they begin and end.
+// lastFormula returns the last delimited formula, and where its delimiters start and end.
 func lastFormula(text string) (inside string, from, to int) {
-	missing := map[string]bool{} // delimiters that do not come again
+	missing := map[string]bool{} // delimiters that do not occur again
 	for i := 0; i < len(text); {
 		open, shut := "", ""
 		for _, pair := range [][2]string{{"$$", "$$"}, {"$", "$"}, {`\(`, `\)`}, {`\[`, `\]`}} {
@@ -311,8 +307,7 @@ func lastFormula(text string) (inside string, from, to int) {
 	return inside, from, to
 }
 
-// unescaped is where a delimiter stands that no backslash makes a character, -1 for
-// nowhere.
+// unescaped returns the position of a delimiter without a backslash before it, or -1.
 func unescaped(text, shut string) int {
 	for from := 0; ; {
 		at := strings.Index(text[from:], shut)
@@ -327,14 +322,12 @@ func unescaped(text, shut string) int {
 	}
 }
 
-// telling says whether what follows an announcement can be an answer: a formula, or few
-// words, or something with a digit.
+// telling reports whether the text after a marker can be an answer: a formula, a few words, or something with a digit.
 func telling(said string) bool {
 	return strings.ContainsAny(said, "0123456789$\\") || len(strings.Fields(said)) <= 6
 }
 
-// boxedLine is all that the last line with a box has in boxes, as a list; "" where it
-// has fewer than two.
+// boxedLine returns the boxes of the last line that has any, as a list; "" for fewer than two.
 func boxedLine(text string) string {
 	found := allBoxes(tail(text))
 	if len(found) == 0 {
@@ -349,10 +342,10 @@ func boxedLine(text string) string {
 	return joined(text, found[first:])
 }
 
-// box is a \boxed{} or \fbox{}: where it and its inside begin, and where it ends.
+// box is a \boxed{} or \fbox{}: where it starts, where its content starts, and where it ends.
 type box struct{ from, to, open int }
 
-// allBoxes are the boxes of a text, of nested ones the outer.
+// allBoxes returns the boxes of a text; of nested ones the outer.
 func allBoxes(text string) (found []box) {
 	var open []int
 	for i := 0; i < len(text); i++ {
@@ -382,8 +375,8 @@ func allBoxes(text string) (found []box) {
 	return found
 }
 
-// boxes is the inside of the last \boxed{} or \fbox{}, and of those before it that
-// belong to the same list, and where the last begins.
+// boxes returns the content of the last \boxed{} or \fbox{}, with the previous ones of the same list, and where the last one
+// starts.
 func boxes(text string) (inside string, from int, ok bool) {
 	found := allBoxes(text)
 	if len(found) == 0 {
@@ -397,7 +390,7 @@ func boxes(text string) (inside string, from int, ok bool) {
 	return joined(text, found[first:]), found[last].from, true
 }
 
-// joined is what boxes hold, as a list, without one that repeats the one before it.
+// joined lists the contents of boxes, without consecutive duplicates.
 func joined(text string, found []box) string {
 	var parts []string
 	for _, b := range found {
@@ -409,8 +402,7 @@ func joined(text string, found []box) string {
 	return strings.Join(parts, ", ")
 }
 
-// sentence is what the first line says, up to the end of its sentence; of a formula set
-// on lines of its own it is the formula.
+// sentence returns the first line up to the end of its sentence; if a displayed formula follows, that formula.
 func sentence(s string) string {
 	s = strings.TrimLeft(s, " \t\r\n:*_\"“")
 	for _, fence := range [][2]string{{"$$", "$$"}, {`\[`, `\]`}} {

@@ -15,20 +15,19 @@ var (
 		`\times`, "*", `\cdot`, "*", "×", "*", "·", "*", minus, "-",
 		"²", "^2", "³", "^3", "**", "",
 	)
-	// leadsTo is the "x =" of one entry; a comma in it separates thousands.
+	// leadsTo matches the "x =" of an entry; a comma in it separates thousands.
 	leadsTo  = regexp.MustCompile(`^(?:(?:[^,]|,\d{3})*[^!<>,])?=`)
 	memberOf = regexp.MustCompile(`^[a-z] ?\\in\b`)
-	// spacing is the space that means nothing in mathematics.
+	// spacing is white space without meaning in mathematics.
 	spacing = regexp.MustCompile(`\s+`)
 	single  = regexp.MustCompile(`\{(\\[a-z]+|[^{}\\])\}`)
 )
 
-// textCommands only change how their argument looks.
+// textCommands change only the appearance of their argument.
 var textCommands = []string{`\text`, `\textbf`, `\textit`, `\textrm`, `\mbox`, `\mathrm`, `\mathbf`, `\mathit`, `\operatorname`, `\boxed`, `\fbox`, `\rm`}
 
-// cleanLaTeX removes what does not change the meaning of an answer: delimiters of
-// formulas, boxes, spacing, sizes, fonts, $ and ° signs, "x \in", a full stop at the
-// end. The result is in lower case.
+// cleanLaTeX removes what does not change an answer's meaning: formula delimiters, boxes, spacing, sizes, fonts, $ and °
+// signs, "x \in", a trailing full stop. The result is lower case.
 func cleanLaTeX(s string) string {
 	s = latexMarks.Replace(strings.TrimSpace(s))
 	for _, command := range textCommands {
@@ -39,7 +38,7 @@ func cleanLaTeX(s string) string {
 	return strings.TrimSpace(strings.TrimSuffix(s, "."))
 }
 
-// unwrap replaces every \command{…} by its argument between spaces.
+// unwrap replaces every \command{…} by its argument, surrounded by spaces.
 func unwrap(s, command string) string {
 	if !strings.Contains(s, command) {
 		return s
@@ -67,9 +66,8 @@ func unwrap(s, command string) string {
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// splitList takes the brackets off a list, tuple, interval or set, and splits it at
-// its commas. open names the brackets: "" for a bare list, "(]" and the like, "{}" for
-// a set. What is no list has one entry, itself.
+// splitList removes the brackets of a list, tuple, interval or set, and splits it at commas. open names the brackets: "" for
+// a bare list, "(]" etc., "{}" for a set. Anything else is one entry.
 func splitList(s string) (open string, entries []string) {
 	s = strings.TrimSpace(s)
 	inside := s
@@ -102,12 +100,12 @@ func splitList(s string) (open string, entries []string) {
 	return open, entries
 }
 
-// canonical is the form in which LaTeX without a value is compared: no space, and no
-// braces around a single character or command, so that \frac12 is \frac{1}{2} and x^{2} is x^2.
+// canonical is the form in which LaTeX without a value is compared: no spaces, and no braces around a single character or
+// command, so that \frac12 equals \frac{1}{2} and x^{2} equals x^2.
 func canonical(s string) string {
 	s = leadsTo.ReplaceAllString(s, "")
 	s = strings.ReplaceAll(s, " ", "")
-	for range 4 { // nested braces come off from the inside
+	for range 4 { // nested braces are removed from the inside
 		s = single.ReplaceAllString(s, "$1")
 	}
 	return s

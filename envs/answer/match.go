@@ -9,44 +9,38 @@ import (
 	"github.com/rltrain/rltrain/envs/answer/equiv"
 )
 
-// Match is a rule for when two answers are the same.
+// Match is a rule for comparing answers.
 type Match string
 
 const (
-	// Exact compares text, without the space around it and without regard to case.
+	// Exact compares text, ignoring surrounding space and case.
 	Exact Match = "exact"
-	// Numeric compares values, exactly, and what has no value as LaTeX. It reads
-	// integers with thousands separators, decimals, repeating decimals
-	// (0.\overline{3}), \frac, a/b, mixed numbers, scientific notation and percent
-	// (50\% is one half); $, degrees, \text{}, spacing and sizing commands, and a
-	// leading "x =" do not count. Lists, tuples and intervals are compared entry by
-	// entry, sets \{…\} in any order. Words behind a number are an error of the answer:
-	// "3 bolts" is not 3.
+	// Numeric compares exact values, and LaTeX if there is no value. It reads integers with thousands separators, decimals,
+	// repeating decimals (0.\overline{3}), \frac, a/b, mixed numbers, scientific notation and percent (50\% is one half). It
+	// ignores $, degrees, \text{}, spacing and sizing commands, and a leading "x =". Lists, tuples and intervals are compared
+	// entry by entry, sets \{…\} in any order. Words after a number are an error: "3 bolts" is not 3.
 	Numeric Match = "numeric"
-	// Units is Numeric, except that a unit may follow a number, in words, as a symbol
-	// or as \text{}. Where both sides have one, the units must agree; one missing unit
-	// is forgiven. A percent sign may be a unit or a factor: 20\% is both 20 and 1/5.
+	// Units is Numeric with an optional unit after a number, in words, as a symbol or as \text{}. If both sides have a unit,
+	// the units must agree; one missing unit is accepted. A percent sign may be a unit or a factor: 20\% is 20 and 1/5.
 	Units Match = "units"
-	// Math compares meanings: the LaTeX or plain text of both is parsed, and expressions,
-	// equations, lists, sets, intervals, matrices and units are compared as what they
-	// are; see package equiv. Where it is in doubt two answers differ.
+	// Math compares meanings. It parses the LaTeX or plain text of both, and compares expressions, equations, lists, sets,
+	// intervals, matrices and units as such; see package equiv. In doubt, two answers differ.
 	Math Match = "math"
 )
 
-// ParseMatch reads the name of a rule.
+// ParseMatch parses the name of a rule.
 func ParseMatch(name string) (Match, error) {
 	switch m := Match(name); m {
 	case Exact, Numeric, Units, Math:
 		return m, nil
 	}
-	return "", fmt.Errorf("answer match %q is unknown: choose numeric, exact, units or math", name)
+	return "", fmt.Errorf("unknown answer match %q; choose numeric, exact, units or math", name)
 }
 
-// maxAnswer bounds the bytes of an answer worth comparing as mathematics; a longer one
-// only equals itself.
+// maxAnswer is the maximum length in bytes of an answer compared as mathematics; a longer one equals only itself.
 const maxAnswer = 2000
 
-// Same says whether two answers are the same. It is symmetric.
+// Same reports whether two answers are the same. It is symmetric.
 func (m Match) Same(a, b string) bool {
 	if m == Math {
 		return equiv.Equal(a, b)
@@ -60,10 +54,10 @@ func (m Match) Same(a, b string) bool {
 	return m.sameMath(cleanLaTeX(a), cleanLaTeX(b))
 }
 
-// Verdict is the outcome of a comparison, both sides as they were read, and what decided.
+// Verdict is the outcome of a comparison: both sides as parsed, and the deciding rule.
 type Verdict = equiv.Verdict
 
-// Compare is Same with its reasons.
+// Compare is Same with reasons.
 func (m Match) Compare(gold, answer string) Verdict {
 	if m == Math {
 		return equiv.Compare(gold, answer)
@@ -97,8 +91,7 @@ func (m Match) sameMath(a, b string) bool {
 	return slices.EqualFunc(listA, listB, m.sameMath)
 }
 
-// sameSet pairs the entries off. Equality is close enough to transitive for the first
-// partner to be as good as any.
+// sameSet pairs entries greedily. Equality is close enough to transitive for the first partner to be as good as any.
 func (m Match) sameSet(a, b []string) bool {
 	left := slices.Clone(b)
 	for _, entry := range a {
@@ -132,14 +125,14 @@ func (m Match) sameValue(a, b string) bool {
 	return x.percent != y.percent && x.share().Cmp(y.share()) == 0
 }
 
-// quantity is a number with what stood behind it.
+// quantity is a number with its unit.
 type quantity struct {
 	value   *big.Rat
 	percent bool
-	unit    string // in canonical form, "" without one
+	unit    string // canonical, "" for none
 }
 
-// share is the value with a percent sign taken as a factor.
+// share is the value with a percent sign as a factor.
 func (q quantity) share() *big.Rat {
 	if !q.percent {
 		return q.value

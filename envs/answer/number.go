@@ -7,16 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// maxDigits bounds the digits of a number; longer runs are no answer, and converting
-// them takes more than linear time.
+// maxDigits bounds the digits of a number: longer runs are not answers, and converting them takes more than linear time.
 const maxDigits = 400
 
-// scanNumber returns the end of the number that starts at s[i], or i where none does:
+// scanNumber returns the end of the number that starts at s[i], or i if there is none:
 //
 //	[sign] [$] (digits | d{1,3} (,ddd)+) [.digits] [e[sign]d{1,3}]
 //
-// The sign is -, + or U+2212 and touches what follows. Digits are ASCII. A comma
-// belongs to the number only where every group behind it has three digits.
+// The sign is -, + or U+2212, directly before the number. Digits are ASCII. A comma belongs to the number only if every
+// group after it has three digits.
 func scanNumber(s string, i int) int {
 	at := i + signLength(s[i:])
 	if strings.HasPrefix(s[at:], "$") {
@@ -83,7 +82,7 @@ func signLength(s string) int {
 
 var numberMarks = strings.NewReplacer(",", "", "$", "", minus, "-")
 
-// number converts what scanNumber found.
+// number converts the result of scanNumber.
 func number(text string) *big.Rat {
 	value, ok := new(big.Rat).SetString(numberMarks.Replace(text))
 	if !ok {
@@ -92,8 +91,8 @@ func number(text string) *big.Rat {
 	return value
 }
 
-// lastNumber finds the last number of s. A sign directly behind a letter, a digit, a
-// closing bracket or another sign is a hyphen or an operator and not part of it.
+// lastNumber finds the last number of s. A sign directly after a letter, a digit, a closing bracket or another sign is a
+// hyphen or an operator, not part of the number.
 func lastNumber(s string) (text string, found bool) {
 	previous := ' '
 	for i := 0; i < len(s); {

@@ -14,8 +14,7 @@ var (
 	powerPattern     = regexp.MustCompile(`^ ?\* ?10 ?\^ ?(?:\{ ?([-+]?\d{1,3}) ?\}|([-+]?\d{1,3}))`)
 )
 
-// parseQuantity reads cleaned LaTeX as a number and what follows it: a percent sign,
-// a unit, or nothing.
+// parseQuantity reads cleaned LaTeX as a number followed by a percent sign, a unit, or nothing.
 func parseQuantity(s string) (q quantity, ok bool) {
 	s = strings.TrimSpace(leadsTo.ReplaceAllString(s, ""))
 	negative := false
@@ -31,7 +30,7 @@ func parseQuantity(s string) (q quantity, ok bool) {
 		value.Neg(value)
 	}
 	if exponent := powerPattern.FindStringSubmatch(rest); exponent != nil {
-		power, _ := new(big.Rat).SetString("1e" + exponent[1] + exponent[2]) // the pattern is a number
+		power, _ := new(big.Rat).SetString("1e" + exponent[1] + exponent[2]) // the pattern guarantees a number
 		value.Mul(value, power)
 		rest = rest[len(exponent[0]):]
 	}
@@ -51,7 +50,7 @@ func cutPercent(s string) (rest string, found bool) {
 	return s, false
 }
 
-// parseValue reads a number without a sign at the start of s.
+// parseValue reads an unsigned number at the start of s.
 func parseValue(s string) (value *big.Rat, rest string) {
 	if m := repeatingPattern.FindStringSubmatch(s); m != nil && len(m[0]) <= maxDigits {
 		return repeating(m[1], m[2], m[3]), s[len(m[0]):]
@@ -90,7 +89,7 @@ func quotient(above, below string) *big.Rat {
 	return x.Quo(x, y)
 }
 
-// whole reads a text that is nothing but a number.
+// whole reads a text that is only a number.
 func whole(s string) *big.Rat {
 	s = strings.ReplaceAll(s, " ", "")
 	if s == "" || scanNumber(s, 0) != len(s) {
@@ -99,7 +98,7 @@ func whole(s string) *big.Rat {
 	return number(s)
 }
 
-// repeating is digits.tail with period repeated for ever.
+// repeating is the value of digits.tail followed by period repeated forever.
 func repeating(digits, tail, period string) *big.Rat {
 	head, _ := new(big.Rat).SetString("0" + digits + "." + tail + "0")
 	loop, _ := new(big.Rat).SetString(period)
@@ -130,10 +129,8 @@ func unitNames() map[string]string {
 	return names
 }
 
-// parseUnit brings what follows a number into the form in which units are compared:
-// singular, symbols for the common ones, powers behind. ok is false where it is more
-// than a unit can be: anything with another number in it, or an unknown letter or word
-// that touches the number.
+// parseUnit normalises what follows a number: singular, symbols for common units, powers last. ok is false if it cannot be a
+// unit: it contains another number, or an unknown letter or word touches the number.
 func parseUnit(s string) (unit string, ok bool) {
 	apart := strings.HasPrefix(s, " ")
 	s = strings.TrimSpace(strings.ReplaceAll(strings.ReplaceAll(s, "{", ""), "}", ""))

@@ -2,19 +2,19 @@ package ball
 
 import "math/big"
 
-// Complex is a complex number: a ball for each part.
+// Complex is a complex number with a ball for each part.
 type Complex struct{ Re, Im Real }
 
-// Valid says whether there is a value.
+// Valid reports whether x has a value.
 func (x *Complex) Valid() bool { return x.Re.Valid() && x.Im.Valid() }
 
-// IsReal says whether the imaginary part is 0 without an error.
+// IsReal reports whether the imaginary part is exactly 0.
 func (x *Complex) IsReal() bool { return x.Im.IsZero() }
 
-// Undefined is what has no value.
+// Undefined has no value.
 func Undefined() Complex { return Complex{undefined(), undefined()} }
 
-// Real returns a real number as a complex one.
+// Real converts a real number.
 func FromReal(x Real) Complex { return Complex{Re: x} }
 
 // CAdd is x + y.
@@ -69,7 +69,7 @@ func (c *Context) CAbs(x *Complex) Complex {
 	}
 	if x.IsReal() {
 		if x.Re.Sign() >= 0 {
-			if x.Re.Sign() == 0 && !x.Re.IsZero() { // around 0
+			if x.Re.Sign() == 0 && !x.Re.IsZero() { // contains 0
 				return Complex{Re: Real{rad: above(&x.Re.mid).add(x.Re.rad)}}
 			}
 			return *x
@@ -100,7 +100,7 @@ func (c *Context) arg(x *Complex) Real {
 		}
 		return c.Sub(&quarter, &rest)
 	}
-	return undefined() // on the cut, or around 0
+	return undefined() // on the cut, or contains 0
 }
 
 // CExp is e^x.
@@ -149,7 +149,7 @@ func (c *Context) CSqrt(x *Complex) Complex {
 	return Complex{c.Mul(&root, &cos), c.Mul(&root, &sin)}
 }
 
-// CSinCos is the sine and the cosine.
+// CSinCos returns the sine and cosine.
 func (c *Context) CSinCos(x *Complex) (sin, cos Complex) {
 	if !x.Valid() {
 		return Undefined(), Undefined()
@@ -189,7 +189,7 @@ func (c *Context) CPowInt(x *Complex, n int) Complex {
 	return z
 }
 
-// CPow is x^y = e^(y log x), and 0 where x is 0 and y positive.
+// CPow is x^y = e^(y log x), and 0 for x = 0 and positive y.
 func (c *Context) CPow(x, y *Complex) Complex {
 	if !x.Valid() || !y.Valid() {
 		return Undefined()
@@ -205,8 +205,7 @@ func (c *Context) CPow(x, y *Complex) Complex {
 	return c.CExp(&power)
 }
 
-// CPowRat is x^(p/q): the real root of a negative number where q is odd, as in schools,
-// else the principal value.
+// CPowRat is x^(p/q): the real root of a negative number if q is odd, as in school mathematics, else the principal value.
 func (c *Context) CPowRat(x *Complex, p *big.Rat) Complex {
 	if !p.Num().IsInt64() || !p.Denom().IsInt64() {
 		return Undefined()

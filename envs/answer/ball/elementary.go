@@ -5,18 +5,17 @@ import (
 	"sync"
 )
 
-// Elementary functions of the midpoint are computed in fixed point, as whole numbers of
-// 2^-bits, with guard bits to spare for their rounding; the error of the argument is
-// added by the derivative.
+// Elementary functions of the midpoint are computed in fixed point, as multiples of 2^-bits, with guard bits for rounding.
+// The error of the argument is added through the derivative.
 
-// guard is the number of bits that rounding may cost. The longest computation below is
-// a few hundred truncations whose errors at most 2^10 enlarges.
+// guard is the number of bits for rounding errors. The longest computation below has a few hundred truncations, with errors
+// magnified at most 2^10 times.
 const guard = 40
 
-// constants are π and log 2 in fixed point of constantBits.
+// constants are π and log 2 in fixed point with constantBits.
 const constantBits = MaxPrecision + maxArgument + 2*guard
 
-// maxArgument bounds the exponent of what goes into exp, sin and cos.
+// maxArgument bounds the exponent of arguments of exp, sin and cos.
 const maxArgument = 64
 
 var constants = sync.OnceValue(func() (c struct{ pi, ln2 *big.Int }) {
@@ -44,7 +43,7 @@ var constants = sync.OnceValue(func() (c struct{ pi, ln2 *big.Int }) {
 	return c
 })
 
-// fixed returns x in fixed point.
+// fixed converts x to fixed point.
 func fixed(x *big.Float, bits int) *big.Int {
 	scaled := new(big.Float).SetMantExp(x, bits)
 	n, _ := scaled.Int(nil)
@@ -55,7 +54,7 @@ func shifted(constant *big.Int, bits int) *big.Int {
 	return new(big.Int).Rsh(constant, uint(constantBits-bits))
 }
 
-// float turns n·2^-bits into a Real with an error of 2^-(bits-guard/2).
+// float converts n·2^-bits to a Real with an error of 2^-(bits-guard/2).
 func (c *Context) float(n *big.Int, bits int) Real {
 	var z Real
 	z.mid.SetPrec(c.prec).SetInt(n)
@@ -68,7 +67,7 @@ func (c *Context) float(n *big.Int, bits int) Real {
 	return z
 }
 
-// Pi is π.
+// Pi returns π.
 func (c *Context) Pi() Real {
 	bits := int(c.prec) + guard
 	return c.float(shifted(constants().pi, bits), bits)
@@ -87,7 +86,7 @@ func (c *Context) Exp(x *Real) Real {
 	r := fixed(&x.mid, bits)
 	ln2 := shifted(constants().ln2, bits)
 	k := new(big.Int).Quo(r, ln2)
-	r.Sub(r, new(big.Int).Mul(k, ln2)) // k is below 2^17: its error is below 2^-(bits-17)
+	r.Sub(r, new(big.Int).Mul(k, ln2)) // k is below 2^17, so its error is below 2^-(bits-17)
 	r.Rsh(r, halvings)
 	sum := new(big.Int).Lsh(big.NewInt(1), uint(bits))
 	term := new(big.Int).Set(sum)
@@ -148,7 +147,7 @@ func (c *Context) Log(x *Real) Real {
 	return z
 }
 
-// SinCos is the sine and the cosine of x.
+// SinCos returns the sine and cosine of x.
 func (c *Context) SinCos(x *Real) (sin, cos Real) {
 	if x.bad || x.mid.Sign() != 0 && x.mid.MantExp(nil) > maxArgument {
 		return undefined(), undefined()
@@ -162,7 +161,7 @@ func (c *Context) SinCos(x *Real) (sin, cos Real) {
 	half := shifted(constants().pi, wide-1) // π/2
 	quarter := new(big.Int).Add(r, new(big.Int).Rsh(half, 1))
 	q := new(big.Int)
-	q.Div(quarter, half) // Euclid: the rest is not negative
+	q.Div(quarter, half) // Euclidean: the remainder is not negative
 	r.Sub(r, new(big.Int).Mul(q, half)).Rsh(r, maxArgument)
 	s, co := new(big.Int), new(big.Int).Lsh(big.NewInt(1), uint(bits))
 	term, small := new(big.Int).Set(co), new(big.Int)
@@ -250,7 +249,7 @@ func (c *Context) scale(x *Real, n int) Real {
 	return z
 }
 
-// Floor is the largest whole number that is not above x, where all of x has the same.
+// Floor is the largest integer not above x, if it is the same for all of x.
 func (c *Context) Floor(x *Real) Real {
 	if x.bad || x.mid.Sign() != 0 && x.mid.MantExp(nil) > int(c.prec) {
 		return undefined()

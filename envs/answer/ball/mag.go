@@ -11,7 +11,7 @@ type mag struct {
 	e int
 }
 
-// up is a little more than the rounding error of one float64 operation.
+// up slightly exceeds the rounding error of one float64 operation.
 const up = 1 + 0x1p-50
 
 func newMag(m float64, e int) mag {
@@ -35,13 +35,13 @@ func (a mag) add(b mag) mag {
 	if a.e < b.e {
 		a, b = b, a
 	}
-	small := math.Ldexp(b.m, max(b.e-a.e, -60)) // below that it is still rounded up
+	small := math.Ldexp(b.m, max(b.e-a.e, -60)) // smaller terms are still rounded up
 	return newMag((a.m+small)*up, a.e)
 }
 
 func (a mag) mul(b mag) mag { return newMag(a.m*b.m*up, a.e+b.e) }
 
-// div bounds a/b where b is a lower bound that is not 0.
+// div bounds a/b for a non-zero lower bound b.
 func (a mag) div(b mag) mag { return newMag(a.m/b.m*up, a.e-b.e) }
 
 func (a mag) sqrt() mag {
@@ -63,7 +63,7 @@ func (a mag) less(b mag) bool {
 	return a.m < b.m
 }
 
-// above and below bound the size of x, which is not 0 for below.
+// above and below bound |x|; for below, x is not 0.
 func above(x *big.Float) mag {
 	if x.Sign() == 0 {
 		return mag{}
@@ -73,7 +73,7 @@ func above(x *big.Float) mag {
 
 func below(x *big.Float) mag { return power(x.MantExp(nil) - 1) }
 
-// float is the bound as a big.Float.
+// float returns the bound as a big.Float.
 func (a mag) float() *big.Float {
 	x := big.NewFloat(a.m)
 	return x.SetMantExp(x, a.e)

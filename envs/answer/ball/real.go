@@ -3,22 +3,22 @@ package ball
 import "math/big"
 
 const (
-	// MaxPrecision is the most bits that a Context may have.
+	// MaxPrecision is the maximum number of bits of a Context.
 	MaxPrecision = 3000
 	// maxExponent bounds the size of a number: 2^±maxExponent.
 	maxExponent = 20000
 )
 
-// Context is a precision in bits. It counts what is done with it.
+// Context is a precision in bits. It counts the work done with it.
 type Context struct {
 	prec uint
-	// Steps counts operations, an elementary function as many.
+	// Steps counts operations; an elementary function counts as several.
 	Steps int
-	// Span is the largest |e| of a number between 2^e and 2^(e+1) that came up.
+	// Span is the maximum |e| over all numbers between 2^e and 2^(e+1) that occurred.
 	Span int
 }
 
-// New returns a Context of so many bits, at most MaxPrecision.
+// New returns a Context with the given bits, at most MaxPrecision.
 func New(bits int) *Context { return &Context{prec: uint(min(bits, MaxPrecision))} }
 
 // Real is a ball of real numbers. The zero value is 0.
@@ -28,20 +28,19 @@ type Real struct {
 	bad bool
 }
 
-// undefined is what has no value.
+// undefined has no value.
 func undefined() Real { return Real{bad: true} }
 
-// Valid says whether there is a value.
+// Valid reports whether x has a value.
 func (x *Real) Valid() bool { return !x.bad }
 
-// IsZero says whether x is 0 without an error.
+// IsZero reports whether x is exactly 0.
 func (x *Real) IsZero() bool { return !x.bad && x.rad.m == 0 && x.mid.Sign() == 0 }
 
-// Exact says whether x has no error.
+// Exact reports whether x has no error.
 func (x *Real) Exact() bool { return !x.bad && x.rad.m == 0 }
 
-// Sign is 1 or -1 where all of x is positive or negative, and 0 where it is not known
-// or x is 0.
+// Sign is 1 or -1 if all of x is positive or negative, and 0 if x is 0 or the sign is unknown.
 func (x *Real) Sign() int {
 	if x.bad || x.mid.Sign() == 0 || x.rad.m != 0 && !x.rad.less(below(&x.mid)) && x.rad.float().Cmp(new(big.Float).Abs(&x.mid)) >= 0 {
 		return 0
@@ -49,11 +48,10 @@ func (x *Real) Sign() int {
 	return x.mid.Sign()
 }
 
-// Mid is the midpoint.
+// Mid returns the midpoint.
 func (x *Real) Mid() *big.Float { return new(big.Float).Set(&x.mid) }
 
-// Accurate says whether the error is below 2^-bits of the number, or of 1 for numbers
-// below 1.
+// Accurate reports whether the error is below 2^-bits of the number, or of 1 for numbers below 1.
 func (x *Real) Accurate(bits int) bool {
 	if x.bad {
 		return false
@@ -65,13 +63,13 @@ func (x *Real) Accurate(bits int) bool {
 	return x.rad.less(power(e - bits))
 }
 
-// Meets says whether a number lies in both.
+// Meets reports whether x and y overlap.
 func (c *Context) Meets(x, y *Real) bool {
 	d := c.Sub(x, y)
 	return d.bad || d.Sign() == 0
 }
 
-// finish takes the rounding of the midpoint, and of error, into account.
+// finish adds the rounding errors of the midpoint and the radius.
 func (c *Context) finish(z *Real) {
 	c.Steps++
 	if z.mid.Sign() == 0 {
@@ -88,7 +86,7 @@ func (c *Context) finish(z *Real) {
 	c.note(z)
 }
 
-// note counts the size of a number, but not of what rounding may have left of 0.
+// note records the size of a number, except for rounding residues of 0.
 func (c *Context) note(z *Real) {
 	if z.mid.Sign() != 0 && z.rad.less(below(&z.mid)) {
 		e := z.mid.MantExp(nil)
@@ -96,7 +94,7 @@ func (c *Context) note(z *Real) {
 	}
 }
 
-// Rat is a rational number.
+// Rat converts a rational number.
 func (c *Context) Rat(v *big.Rat) Real {
 	var z Real
 	z.mid.SetPrec(c.prec)
@@ -109,14 +107,14 @@ func (c *Context) Rat(v *big.Rat) Real {
 	return z
 }
 
-// Int is a whole number.
+// Int converts an integer.
 func (c *Context) Int(n int64) Real {
 	var z Real
 	z.mid.SetPrec(c.prec).SetInt64(n)
 	return z
 }
 
-// Widen adds an error of r, which is not negative.
+// Widen adds a non-negative error r.
 func (c *Context) Widen(x *Real, r *big.Rat) Real {
 	z := *x
 	if r.Sign() > 0 {
@@ -147,7 +145,7 @@ func (c *Context) Add(x, y *Real) Real {
 	var z Real
 	z.rad = x.rad.add(y.rad)
 	if x.mid.Sign() != 0 && y.mid.Sign() != 0 {
-		// big.Float lines the numbers up in memory: keep far smaller ones out of that.
+		// big.Float aligns the numbers in memory: keep far smaller ones out of that.
 		apart := x.mid.MantExp(nil) - y.mid.MantExp(nil)
 		if limit := int(c.prec) + 8; apart > limit {
 			z.mid.Set(&x.mid)
@@ -211,7 +209,7 @@ func (c *Context) Div(x, y *Real) Real {
 	return z
 }
 
-// Sqrt is the square root of a number that is not below zero.
+// Sqrt is the square root of a non-negative number.
 func (c *Context) Sqrt(x *Real) Real {
 	if x.bad || x.Sign() < 0 {
 		return undefined()
@@ -219,7 +217,7 @@ func (c *Context) Sqrt(x *Real) Real {
 	if x.IsZero() {
 		return Real{}
 	}
-	if x.Sign() == 0 { // anything from 0 to the root of the largest
+	if x.Sign() == 0 { // anything from 0 to the root of the maximum
 		return Real{rad: above(&x.mid).add(x.rad).sqrt()}
 	}
 	var z Real

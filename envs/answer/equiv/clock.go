@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// clockTime is 3:30 PM, 3 p.m., 15:30, 15:30:20, 12 noon, 3:30 in the afternoon.
+// clockTime matches 3:30 PM, 3 p.m., 15:30, 15:30:20, 12 noon, 3:30 in the afternoon.
 var clockTime = regexp.MustCompile(`^(?:at )?(\d{1,2})(?: ?: ?([0-5]\d))?(?: ?: ?([0-5]\d))? ?(a\.? ?m\.?|p\.? ?m\.?|noon|midnight|in the morning|in the afternoon|in the evening)?$`)
 
 const (
@@ -14,8 +14,7 @@ const (
 	maxTime = 60 // bytes of a time of day
 )
 
-// clock reads a time of day as seconds, of 24 hours where no word says which half of the
-// day it means.
+// clock parses a time of day to seconds, in 24 hours if no word says which half of the day it means.
 func clock(s string) (seconds int, word, ok bool) {
 	s = strings.ReplaceAll(normalText(s), `\!`, "")
 	switch s {
@@ -46,8 +45,8 @@ func clock(s string) (seconds int, word, ok bool) {
 	return seconds, true, true
 }
 
-// times compares times of day where one side or both say which half of the day they
-// mean. The other side is then a time of 24 hours, or, from 1:00 to 11:59, of either half.
+// times compares times of day if at least one side says which half of the day it means. The other side is then a 24-hour
+// time or, from 1:00 to 11:59, in either half.
 func times(gold, answer string) (equal, ok bool) {
 	if len(gold) > maxTime || len(answer) > maxTime || !strings.ContainsAny(gold+answer, "mMnN") {
 		return false, false

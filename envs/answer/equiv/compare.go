@@ -10,13 +10,12 @@ import (
 // Verdict is the outcome of a comparison.
 type Verdict struct {
 	Equal bool
-	Rule  string // what decided
-	// Gold and Answer are the two sides as they were read: with all brackets, or as
-	// “text”.
+	Rule  string // the deciding rule
+	// Gold and Answer are the two sides as parsed, fully bracketed, or as “text”.
 	Gold, Answer string
 }
 
-// Compare says whether an answer means the same as the right one. It is symmetric.
+// Compare reports whether an answer means the same as the correct one. It is symmetric.
 func Compare(gold, answer string) Verdict {
 	if equal, ok := plainNumbers(gold, answer); ok {
 		return Verdict{equal, "numbers", f.Clean(gold), f.Clean(answer)}
@@ -25,7 +24,7 @@ func Compare(gold, answer string) Verdict {
 	return Verdict{d.equal, d.rule, show(d.gold, gold), show(d.answer, answer)}
 }
 
-// Equal is Compare without the reasons.
+// Equal is Compare without reasons.
 func Equal(gold, answer string) bool {
 	if equal, ok := plainNumbers(gold, answer); ok {
 		return equal
@@ -33,7 +32,7 @@ func Equal(gold, answer string) bool {
 	return decide(strings.TrimSpace(gold), strings.TrimSpace(answer)).equal
 }
 
-// decision is a verdict with the readings that it is about, nil for text.
+// decision is a verdict with the parsed sides, nil for text.
 type decision struct {
 	equal        bool
 	rule         string
@@ -85,8 +84,7 @@ func decide(gold, answer string) (d decision) {
 	return d
 }
 
-// other says whether another reading may be taken: a list where the other side is one,
-// a number where the other side is a number.
+// other reports whether another reading may be used: a list if the other side is one, a number if the other side is one.
 func other(primary, reading *f.Node) bool {
 	return (primary.Kind == f.List || primary.Kind == f.Tuple) == (reading.Kind == f.List || reading.Kind == f.Tuple)
 }
@@ -98,7 +96,7 @@ func show(n *f.Node, answer string) string {
 	return cut(n.String())
 }
 
-// cut keeps what is shown short.
+// cut truncates what is shown.
 func cut(s string) string {
 	const most = 300
 	if len(s) <= most {
@@ -107,26 +105,26 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// Bounds of the work for one comparison.
+// Limits on the work per comparison.
 const (
 	maxComparisons = 400  // of parts with each other
-	maxArithmetic  = 5000 // operations at 128 bits, or as much work at more
-	maxProducts    = 3000 // of terms of polynomials
+	maxArithmetic  = 5000 // operations at 128 bits, or equivalent
+	maxProducts    = 3000 // of polynomial terms
 )
 
-// comparison is one pair of readings, with what it has cost.
+// comparison is a pair of readings with its cost so far.
 type comparison struct {
 	rule                              string
 	comparisons, arithmetic, products int
 }
 
-// decide notes the rule.
+// decide records the rule.
 func (c *comparison) decide(rule string, equal bool) bool {
 	c.rule = rule
 	return equal
 }
 
-// same compares answers of any shape.
+// same compares answers of any kind.
 func (c *comparison) same(a, b *f.Node) bool {
 	if c.comparisons++; c.comparisons > maxComparisons {
 		return c.decide("too much to compare", false)
@@ -195,7 +193,7 @@ func (c *comparison) structures(a, b *f.Node) (equal, ok bool) {
 	return false, false
 }
 
-// shaped says whether a node is no single value.
+// shaped reports whether a node is not a single value.
 func shaped(n *f.Node) bool {
 	switch n.Kind {
 	case f.Tuple, f.Matrix, f.Ratio, f.Union, f.Base, f.Set, f.List, f.Relation, f.Text:
@@ -204,8 +202,7 @@ func shaped(n *f.Node) bool {
 	return false
 }
 
-// vector is the entries of a tuple, or of a matrix of one row or column. brackets are
-// "" where nothing can be an interval.
+// vector returns the entries of a tuple, or of a matrix with one row or column. brackets is "" if it cannot be an interval.
 func vector(n *f.Node) (entries []*f.Node, brackets string) {
 	switch {
 	case n.Kind == f.Tuple && n.Text == "<>":
@@ -238,7 +235,7 @@ func (c *comparison) inOrder(a, b []*f.Node) bool {
 	return true
 }
 
-// anyOrder pairs the entries off.
+// anyOrder pairs entries in any order.
 func (c *comparison) anyOrder(a, b []*f.Node) bool {
 	if len(a) != len(b) {
 		return false
@@ -257,8 +254,8 @@ next:
 	return true
 }
 
-// lists compares bare lists and sets, in any order; a list of commas alone and a tuple
-// must be in the same order. A set of one entry is that entry.
+// lists compares bare lists and sets in any order; a comma-separated list and a tuple must be in the same order. A set with
+// one entry equals that entry.
 func (c *comparison) lists(a, b *f.Node) (equal, ok bool) {
 	x, y := entries(a), entries(b)
 	switch {
@@ -286,13 +283,12 @@ func (c *comparison) lists(a, b *f.Node) (equal, ok bool) {
 
 func notName(n *f.Node) bool { return n.Kind != f.Name }
 
-// unrepeated says whether an entry that is written twice counts once: in a set, and of
-// points.
+// unrepeated reports whether duplicate entries count once: in sets, and among points.
 func unrepeated(n *f.Node, entries []*f.Node) bool {
 	return n.Kind == f.Set || len(entries) > 0 && !slices.ContainsFunc(entries, func(entry *f.Node) bool { return entry.Kind != f.Tuple })
 }
 
-// distinct leaves the entries out that are the same as one before them.
+// distinct drops entries equal to an earlier one.
 func (c *comparison) distinct(entries []*f.Node) (out []*f.Node) {
 	for _, entry := range entries {
 		if !slices.ContainsFunc(out, func(other *f.Node) bool { return c.same(entry, other) }) {
@@ -302,8 +298,7 @@ func (c *comparison) distinct(entries []*f.Node) (out []*f.Node) {
 	return out
 }
 
-// entries are those of a bare list or set, and the two values of what has a ±; nil for
-// anything else.
+// entries returns the entries of a bare list or set, or the two values of a ±; else nil.
 func entries(n *f.Node) []*f.Node {
 	switch n.Kind {
 	case f.List, f.Set:
@@ -316,7 +311,7 @@ func entries(n *f.Node) []*f.Node {
 			out = append(out, arg)
 		}
 		return out
-	case f.Tuple: // (±1, 0); of several signs it is not clear which go together
+	case f.Tuple: // (±1, 0); with several signs the pairing is ambiguous
 		if signs(n) != 1 {
 			return nil
 		}
@@ -346,7 +341,7 @@ func signs(n *f.Node) (count int) {
 	return count
 }
 
-// chooseSign takes + for one of ± and ∓, and − for the other.
+// chooseSign replaces one of ± and ∓ by +, the other by −.
 func chooseSign(n *f.Node, positive string) *f.Node {
 	if !hasSign(n) {
 		return n

@@ -1,12 +1,9 @@
-// Package equiv says whether two answers of mathematics mean the same.
+// Package equiv decides whether two mathematical answers mean the same.
 //
-// [Compare] reads both as package formula does and compares them by the first rule that
-// fits: numbers exactly, decimals to the precision that is written, units, names with
-// values, lists and sets in any order, tuples and matrices entry by entry, sets of real
-// numbers as unions of intervals, equations up to a factor, expressions by a normal form
-// or, where there is none, by their values at fixed points, in arithmetic that knows its
-// own error. What cannot be read is compared as text. Where it is in doubt the answer is
-// that they differ.
+// [Compare] parses both with package formula and applies the first rule that fits: numbers exactly, decimals to their
+// precision, units, named values, lists and sets in any order, tuples and matrices entry by entry, sets of real numbers as
+// unions of intervals, equations up to a factor, and expressions by a normal form or by their values at fixed points, with
+// error bounds. It compares as text what it cannot parse. In doubt, the answers differ.
 //
-// The work for one pair of answers is bounded whatever is written in them.
+// The work per pair is bounded for any input.
 package equiv

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	constantBits = 256 // at first, for an expression without variables
+	constantBits = 256 // initially, for an expression without variables
 	pointBits    = 192 // at a point
-	spareBits    = 100 // that two balls must agree in to be one number
-	maxSpan      = 700 // of exponents; beyond it nothing is said of two numbers that agree
-	leastPoints  = 3   // where expressions with variables must agree
+	spareBits    = 100 // bits in which two balls must agree to be equal
+	maxSpan      = 700 // of exponents; beyond it, agreement proves nothing
+	leastPoints  = 3   // points where expressions with variables must agree
 )
 
-// outcome is what one point says.
+// outcome is the result at one point.
 type outcome int
 
 const (
@@ -25,13 +25,12 @@ const (
 	differ
 )
 
-// evaluate compares two expressions by their values: one value, or those at fixed
-// points, real and complex. Two balls that do not meet are a proof that they differ; to
-// be equal they must agree to spareBits wherever they have a value. With widen decimals
-// stand for all that rounds to them.
+// evaluate compares two expressions by value: a single value, or values at fixed real and complex points. Disjoint balls
+// prove a difference; equality needs agreement in spareBits wherever both have a value. With widen, a decimal stands for all
+// numbers that round to it.
 func (c *comparison) evaluate(a, b *f.Node, widen bool) bool {
 	conventions := []bool{false}
-	if plainLog(a) || plainLog(b) { // log may be natural or to base 10: both must agree
+	if plainLog(a) || plainLog(b) { // log may be natural or to base 10; both must agree
 		conventions = append(conventions, true)
 	}
 	variables := !constant(a) || !constant(b)
@@ -65,7 +64,7 @@ func (c *comparison) evaluate(a, b *f.Node, widen bool) bool {
 	return c.decide("evaluated: they agree", true)
 }
 
-// at compares two expressions at a point, with more bits where numbers are large.
+// at compares two expressions at a point, with more bits if numbers are large.
 func (c *comparison) at(a, b *f.Node, p point, variables bool) outcome {
 	bits := constantBits
 	if variables {
@@ -85,7 +84,7 @@ func (c *comparison) at(a, b *f.Node, p point, variables bool) outcome {
 		realX, realY := e.ball.Meets(&x.Im, &ball.Real{}), e.ball.Meets(&y.Im, &ball.Real{})
 		if !e.ball.Meets(&x.Re, &y.Re) || !e.ball.Meets(&x.Im, &y.Im) {
 			if variables && !realX && !realY && !(p.complex() && complexNames(a, b)) {
-				return unknown // outside of the real numbers, where branches are a matter of taste
+				return unknown // off the real numbers, branches are a convention
 			}
 			return differ
 		}
@@ -104,8 +103,7 @@ func (c *comparison) at(a, b *f.Node, p point, variables bool) outcome {
 	return unknown
 }
 
-// near says whether values with widened decimals meet and are less than a thousandth
-// apart.
+// near reports whether values with widened decimals overlap and differ by less than a thousandth.
 func (e *evaluator) near(x, y *ball.Complex) outcome {
 	if !e.ball.Meets(&x.Re, &y.Re) || !e.ball.Meets(&x.Im, &y.Im) {
 		return differ
@@ -122,7 +120,7 @@ func (e *evaluator) near(x, y *ball.Complex) outcome {
 	return agree
 }
 
-// ratioIsConstant says whether a/b is the same number at all points.
+// ratioIsConstant reports whether a/b is the same number at all points.
 func (c *comparison) ratioIsConstant(a, b *f.Node, positive bool) bool {
 	if needsWhole(a) || needsWhole(b) || plainLog(a) || plainLog(b) {
 		return false
@@ -151,7 +149,7 @@ func (c *comparison) ratioIsConstant(a, b *f.Node, positive bool) bool {
 	return agreed >= leastPoints
 }
 
-// order compares two constants by size; 0 where they are the same.
+// order compares two constants by size; 0 if they are equal.
 func (c *comparison) order(a, b *f.Node) (order int, ok bool) {
 	x, okX := exact(a)
 	y, okY := exact(b)
@@ -174,7 +172,7 @@ func (c *comparison) order(a, b *f.Node) (order int, ok bool) {
 	return 0, c.numbers(a, b)
 }
 
-// approximate is a rational number very close to a real constant.
+// approximate returns a rational number very close to a real constant.
 func (c *comparison) approximate(n *f.Node) (*big.Rat, bool) {
 	e := newEvaluator(c, constantBits, point{})
 	v := e.eval(n)
@@ -186,7 +184,7 @@ func (c *comparison) approximate(n *f.Node) (*big.Rat, bool) {
 	return r, r != nil
 }
 
-// complexNames says whether a variable stands for complex numbers.
+// complexNames reports whether a variable stands for complex numbers.
 func complexNames(a, b *f.Node) bool {
 	for _, name := range names(b, names(a, nil)) {
 		if name == "z" || name == "w" {
@@ -200,8 +198,7 @@ func plainLog(n *f.Node) bool {
 	return n.Is(f.Call, "log") && len(n.Args) == 1 || slices.ContainsFunc(n.Args, plainLog)
 }
 
-// needsWhole says whether variables can only be whole numbers: in factorials, binomials,
-// and in exponents of negative numbers.
+// needsWhole reports whether variables must be integers: in factorials, binomials, and exponents of negative numbers.
 func needsWhole(n *f.Node) bool {
 	switch {
 	case n.Kind == f.Call && (n.Text == "factorial" || n.Text == "double factorial" || n.Text == "binom" || n.Text == "gcd" || n.Text == "lcm") && !constant(n):

@@ -8,24 +8,24 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// Points at which expressions with variables are compared.
+// Points where expressions with variables are compared.
 const (
 	realPoints  = 7
 	wholePoints = 14
 )
 
-// point gives every variable a value, which its name and the index decide.
+// point gives every variable a value, from its name and the index.
 type point struct {
 	index   int
 	whole   bool
-	decadic bool // log is to base 10
+	decadic bool // log means base 10
 	widen   bool
 }
 
-// complex says whether z and w have values off the real line.
+// complex reports whether z and w have non-real values.
 func (p point) complex() bool { return p.index >= 4 && !p.whole }
 
-// ranges are where the values of the real points lie, in 1/1024.
+// ranges are the ranges of the real points, in 1/1024.
 var ranges = [realPoints][2]int64{{20, 1000}, {1030, 4000}, {4100, 40000}, {-1000, -20}, {-6000, -1030}, {30, 3000}, {-9000, 9000}}
 
 func (p point) value(c *ball.Context, name string) ball.Complex {
@@ -48,12 +48,12 @@ func (p point) value(c *ball.Context, name string) ball.Complex {
 	return v
 }
 
-// evaluator works out the value of an expression at a point.
+// evaluator computes the value of an expression at a point.
 type evaluator struct {
 	c     *comparison
 	ball  *ball.Context
 	point point
-	// Steps cost weight/384 each, for they take longer with more bits.
+	// Steps cost weight/384 each, because more bits take longer.
 	weight, limit int
 }
 
@@ -62,7 +62,7 @@ func newEvaluator(c *comparison, bits int, p point) *evaluator {
 	return &evaluator{c: c, ball: ball.New(bits), point: p, weight: weight, limit: (maxArithmetic - c.arithmetic) * 384 / weight}
 }
 
-// finish books the work, and returns the span of the exponents.
+// finish records the work and returns the span of the exponents.
 func (e *evaluator) finish() (span int) {
 	e.c.arithmetic += e.ball.Steps * e.weight / 384
 	return e.ball.Span
@@ -114,8 +114,8 @@ func (e *evaluator) eval(n *f.Node) ball.Complex {
 	return ball.Undefined()
 }
 
-// opaque writes an argument of an unknown function so that equal ones are likely to be
-// written alike. Names of atoms depend on their order, so each argument stands alone.
+// opaque formats an argument of an unknown function so that equal arguments usually get equal text. Atom names depend on
+// their order, so each argument is formatted separately.
 func (e *evaluator) opaque(n *f.Node) string {
 	alone := newNormal(e.c)
 	for _, name := range names(n, nil) {
@@ -175,7 +175,7 @@ func (e *evaluator) power(n *f.Node) ball.Complex {
 	return e.ball.CPow(&base, &v)
 }
 
-// wholeValue is the whole number that v is without an error.
+// wholeValue returns v as an integer, if it is exactly one.
 func wholeValue(v *ball.Complex) (int64, bool) {
 	if !v.Valid() || !v.IsReal() || !v.Re.Exact() {
 		return 0, false
@@ -188,7 +188,7 @@ func wholeValue(v *ball.Complex) (int64, bool) {
 	return k, true
 }
 
-// names are the variables of an expression, in the order of the alphabet.
+// names returns the variables of an expression, sorted.
 func names(n *f.Node, found []string) []string {
 	if n.Kind == f.Name {
 		at := 0

@@ -6,11 +6,10 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// maxBits bounds a number that is kept exactly.
+// maxBits bounds exact numbers.
 const maxBits = 4000
 
-// exact is the value of an expression that is a rational number, where it can be worked
-// out as one.
+// exact returns the value of an expression as a rational number, if it can be computed.
 func exact(n *f.Node) (*big.Rat, bool) {
 	switch n.Kind {
 	case f.Number:
@@ -70,7 +69,7 @@ func exactPower(n *f.Node) (*big.Rat, bool) {
 	return powerOf(base, exponent.Num().Int64())
 }
 
-// powerOf is base^e, not ok where that is too large or has no value.
+// powerOf is base^e; ok is false if it is too large or undefined.
 func powerOf(base *big.Rat, e int64) (*big.Rat, bool) {
 	if e < 0 {
 		if base.Sign() == 0 {
@@ -85,7 +84,7 @@ func powerOf(base *big.Rat, e int64) (*big.Rat, bool) {
 		return big.NewRat(1, 1), base.Sign() != 0
 	}
 	bits := int64(max(base.Num().BitLen(), base.Denom().BitLen()))
-	if bits > 1 && (e > maxBits || (bits-1)*e > maxBits) { // the power has at least so many
+	if bits > 1 && (e > maxBits || (bits-1)*e > maxBits) { // a lower bound on the bits of the power
 		return nil, false
 	}
 	if bits <= 1 { // 0, 1, −1
@@ -96,7 +95,7 @@ func powerOf(base *big.Rat, e int64) (*big.Rat, bool) {
 	return v, small(v)
 }
 
-// exactRoot is the root of a perfect power; of a negative number an odd root.
+// exactRoot is the root of a perfect power; negative numbers have odd roots only.
 func exactRoot(v *big.Rat, degree int64) (*big.Rat, bool) {
 	if degree < 2 || degree > 64 || v.Sign() < 0 && degree%2 == 0 {
 		return nil, false
@@ -212,7 +211,7 @@ func common(name string, args []*big.Rat) (*big.Rat, bool) {
 	return new(big.Rat).SetInt(v), true
 }
 
-// exactLog is the logarithm of a whole power of a whole base.
+// exactLog is the logarithm of an integer power of an integer base.
 func exactLog(args []*big.Rat) (*big.Rat, bool) {
 	if len(args) != 2 || !args[0].IsInt() || !args[1].IsInt() || args[0].Sign() <= 0 || args[1].Cmp(big.NewRat(1, 1)) <= 0 {
 		return nil, false

@@ -211,7 +211,7 @@ func (e *evaluator) extreme(name string, args []ball.Complex) ball.Complex {
 	return v
 }
 
-// binomial is n over k for whole k from 0 to 60.
+// binomial is n over k for integer k from 0 to 60.
 func (e *evaluator) binomial(args []ball.Complex) ball.Complex {
 	if len(args) != 2 {
 		return ball.Undefined()

@@ -6,8 +6,8 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// relationRegion reads inequalities of one name with constants as a set of its values:
-// x ≥ 5, −2 < x ≤ 7, x ≠ 3, −x > −1.
+// relationRegion converts inequalities between one name and constants to the set of its values: x ≥ 5, −2 < x ≤ 7, x ≠ 3,
+// −x > −1.
 func (c *comparison) relationRegion(n *f.Node) (r region, ok bool) {
 	r.parts, r.strong = []interval{{}}, true
 	for _, s := range steps(n) {
@@ -62,8 +62,7 @@ func (c *comparison) relationRegion(n *f.Node) (r region, ok bool) {
 	return r, true
 }
 
-// absolute reads |x| < 3, 3 > |x| and so on. A name that is complex by custom has no
-// place on the line.
+// absolute reads |x| < 3, 3 > |x| and so on. Names that are complex by convention do not qualify.
 func (c *comparison) absolute(s step) (name string, bound *f.Node, op string) {
 	if s.right.Is(f.Call, "abs") {
 		s = step{flipped[s.op], s.right, s.left}
@@ -80,7 +79,7 @@ func (c *comparison) absolute(s step) (name string, bound *f.Node, op string) {
 	return name, s.right, s.op
 }
 
-// within cuts intervals down to where |x| is below or above a positive bound.
+// within intersects intervals with |x| below or above a positive bound.
 func (c *comparison) within(parts []interval, bound *f.Node, op string) (out []interval, ok bool) {
 	closed := op == "<=" || op == ">="
 	if op == "<" || op == "<=" {
@@ -161,8 +160,8 @@ func (c *comparison) intersect(parts []interval, with interval) (out []interval,
 	return out, true
 }
 
-// listRegion reads several inequalities: "or" joins them, "and" cuts them, a comma cuts
-// them where something is left.
+// listRegion reads several inequalities: "or" unites them, "and" intersects them, and a comma intersects them unless that is
+// empty.
 func (c *comparison) listRegion(n *f.Node) (r region, ok bool) {
 	var all []region
 	excluded := true

@@ -7,8 +7,8 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// isName says whether the left side of an equation only names its right side: x, f(x),
-// \angle ABC, AB for a length, words.
+// isName reports whether the left side of an equation only names its right side: x, f(x), \angle ABC, AB for a length,
+// words.
 func isName(n *f.Node) bool {
 	switch n.Kind {
 	case f.Name, f.Apply, f.Text:
@@ -29,8 +29,7 @@ func isName(n *f.Node) bool {
 	return false
 }
 
-// figure says whether n is two to four capitals, as the ends of a line have them, or a
-// capital with an index.
+// figure reports whether n is two to four capitals, like the endpoints of a line, or a capital with an index.
 func figure(n *f.Node) bool {
 	if n.Kind == f.Name {
 		return len(n.Text) > 2 && capital(n.Text[0]) && n.Text[1] == '_'
@@ -42,7 +41,7 @@ func figure(n *f.Node) bool {
 
 func capital(c byte) bool { return 'A' <= c && c <= 'Z' }
 
-// member is the name that an answer says is in a set, or is bounded; "" where it is none.
+// member returns the name that an answer puts in a set or bounds; "" if there is none.
 func member(n *f.Node) string {
 	if n.Kind != f.Relation {
 		return ""
@@ -64,10 +63,10 @@ func member(n *f.Node) string {
 type assigned struct {
 	names  []string
 	values []*f.Node
-	tuple  bool // it was (x, y) = (1, 2)
+	tuple  bool // from (x, y) = (1, 2)
 }
 
-// one says whether there is a single name, perhaps with several values.
+// one reports whether there is a single name, possibly with several values.
 func (a *assigned) one() bool {
 	for _, name := range a.names {
 		if name != a.names[0] {
@@ -112,7 +111,7 @@ func sameNames(out, a *assigned) bool {
 	return len(out.names) == 0 || out.one() && out.names[0] == strings.Join(a.names, ", ")
 }
 
-// assignment reads one equation or chain: x = 3 + 4 = 7, x = 1/3 ≈ 0.33, 5 = x.
+// assignment reads an equation or chain: x = 3 + 4 = 7, x = 1/3 ≈ 0.33, 5 = x.
 func assignment(n *f.Node) *assigned {
 	for _, op := range n.Ops {
 		if op != "=" && op != "~" {
@@ -132,7 +131,7 @@ func assignment(n *f.Node) *assigned {
 	first := n.Args[0]
 	if isName(first) {
 		value := chainValue(n.Args[1:], n.Ops[1:])
-		// x = x + 1 names nothing, and x = y = 3 two things
+		// x = x + 1 names nothing, and x = y = 3 names two things
 		if value == nil || mentions(value, first) {
 			return nil
 		}
@@ -149,7 +148,7 @@ func assignment(n *f.Node) *assigned {
 	return nil
 }
 
-// chainValue is what a chain of = and ≈ comes to: its last part before the first ≈.
+// chainValue is the value of a chain of = and ≈: its last part before the first ≈.
 func chainValue(args []*f.Node, ops []string) *f.Node {
 	for i, op := range ops {
 		if op == "~" {
@@ -166,7 +165,7 @@ func mentions(n, name *f.Node) bool {
 	return slices.ContainsFunc(n.Args, func(arg *f.Node) bool { return mentions(arg, name) })
 }
 
-// constant says whether n has no variable and no unknown function.
+// constant reports whether n has no variable and no unknown function.
 func constant(n *f.Node) bool {
 	switch n.Kind {
 	case f.Name, f.Apply, f.Text, f.Big, f.Relation:
@@ -175,8 +174,8 @@ func constant(n *f.Node) bool {
 	return !slices.ContainsFunc(n.Args, func(arg *f.Node) bool { return !constant(arg) })
 }
 
-// chain is the value of a chain that names nothing: 160 + 80 = 240, √3/3 ≈ 0.577. An
-// equation with a variable is none, but where all sides are the same expression.
+// chain is the value of a chain without a name: 160 + 80 = 240, √3/3 ≈ 0.577. An equation with a variable is not a chain,
+// unless all sides are the same expression.
 func (c *comparison) chain(n *f.Node) *f.Node {
 	if n.Kind != f.Relation {
 		return nil
@@ -204,7 +203,7 @@ func (c *comparison) chain(n *f.Node) *f.Node {
 	return value
 }
 
-// named compares where a side names what its values are.
+// named compares sides of which one names its values.
 func (c *comparison) named(a, b *f.Node) (equal, ok bool) {
 	x, y := assignments(a), assignments(b)
 	if x == nil && y == nil {
@@ -230,7 +229,7 @@ func (c *comparison) named(a, b *f.Node) (equal, ok bool) {
 		b = v
 	}
 	switch {
-	case b.Kind == f.Relation && len(x.values) == 1: // x = 3 + y is an equation too
+	case b.Kind == f.Relation && len(x.values) == 1: // x = 3 + y is also an equation
 		return c.relations(a, b), true
 	case b.Kind == f.Relation || b.Kind == f.List && slices.ContainsFunc(b.Args, func(n *f.Node) bool { return n.Kind == f.Relation }):
 		if a.Kind == f.List && b.Kind == f.List {
@@ -254,8 +253,8 @@ func (c *comparison) named(a, b *f.Node) (equal, ok bool) {
 	return equal, true
 }
 
-// bothNamed compares values name by name. Two single names that differ are the same only
-// where they name functions: y = 2x and f(x) = 2x.
+// bothNamed compares values name by name. Two different single names match only if they name functions: y = 2x and f(x) =
+// 2x.
 func (c *comparison) bothNamed(a, b *f.Node, x, y *assigned) bool {
 	if x.one() && y.one() && x.names[0] == y.names[0] {
 		if len(x.values) == 1 && len(y.values) == 1 {

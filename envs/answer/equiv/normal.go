@@ -7,18 +7,17 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// normal brings expressions into a normal form: a quotient of polynomials with rational
-// coefficients in atoms, which are variables, constants, roots, and functions of normal
-// forms.
+// normal brings expressions into a normal form: a quotient of polynomials with rational coefficients in atoms. Atoms are
+// variables, constants, roots, and functions of normal forms.
 type normal struct {
 	c     *comparison
 	atoms map[string]int
 	rules [maxAtoms]rule
-	// free counts the atoms that nothing ties to each other.
+	// free counts the algebraically independent atoms.
 	free int
 }
 
-// rule says that the degree-th power of an atom is a number.
+// rule states that the degree-th power of an atom is a number.
 type rule struct {
 	degree int8
 	value  *big.Rat
@@ -26,11 +25,10 @@ type rule struct {
 
 func newNormal(c *comparison) *normal { return &normal{c: c, atoms: map[string]int{}} }
 
-// decides says whether forms that differ are different expressions: there is nothing in
-// them but variables and i.
+// decides reports whether different forms prove different expressions: they contain only variables and i.
 func (n *normal) decides() bool { return n.free == len(n.atoms) }
 
-// atom is the monomial of a single atom; ok is false where there are too many.
+// atom is the monomial of a single atom; ok is false if there are too many.
 func (n *normal) atom(key string, free bool, r rule) (i int, ok bool) {
 	i, known := n.atoms[key]
 	if !known {
@@ -124,7 +122,7 @@ func (n *normal) add(a, b fraction) (out fraction, ok bool) {
 	return out, ok
 }
 
-// form is the normal form of an expression, where it has one within bounds.
+// form is the normal form of an expression, if it exists within bounds.
 func (n *normal) form(e *f.Node) (out fraction, ok bool) {
 	if v, ok := exact(e); ok {
 		return fraction{number(v), one()}, true
@@ -186,7 +184,7 @@ func (n *normal) form(e *f.Node) (out fraction, ok bool) {
 	return out, false
 }
 
-// key writes an expression so that equal normal forms are written alike.
+// key formats an expression so that equal normal forms get equal text.
 func (n *normal) key(e *f.Node) string {
 	if e.Kind == f.Relation || e.Kind == f.List || e.Kind == f.Tuple {
 		key := "["
@@ -206,7 +204,7 @@ func (n *normal) key(e *f.Node) string {
 	return form.above.scaled(scale).String() + "/" + form.below.scaled(scale).String()
 }
 
-// maxPower bounds the exponent of what is multiplied out.
+// maxPower bounds exponents that are expanded.
 const maxPower = 60
 
 func (n *normal) power(e *f.Node) (out fraction, ok bool) {
@@ -264,7 +262,7 @@ func (n *normal) equal(a, b fraction) (equal, ok bool) {
 	return left.equal(right), true
 }
 
-// factor is the number a/b where a is such a multiple of b.
+// factor is the number a/b if a is a multiple of b by a constant.
 func (n *normal) factor(a, b fraction) (*big.Rat, bool) {
 	left, ok := n.times(a.above, b.below)
 	if !ok {
@@ -297,8 +295,8 @@ func ratio(p, q polynomial) (*big.Rat, bool) {
 	return r, true
 }
 
-// cleared says whether an equation "fraction = 0" keeps its solutions without what is
-// below the line: one term that has no variable in common with what is above.
+// cleared reports whether an equation "fraction = 0" keeps its solutions without the denominator: the denominator is one
+// term without common variables with the numerator.
 func (n *normal) cleared(e fraction) bool {
 	if len(e.below) != 1 || !n.decides() {
 		return false

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// maxAtoms bounds what the polynomials of one comparison are in.
+// maxAtoms bounds the atoms of one comparison.
 const maxAtoms = 12
 
 // monomial holds the exponent of each atom.
 type monomial [maxAtoms]int8
 
-// polynomial holds the coefficients that are not 0.
+// polynomial holds the non-zero coefficients.
 type polynomial map[monomial]*big.Rat
 
-// fraction is above/below; below is not the polynomial 0.
+// fraction is above/below; below is not the zero polynomial.
 type fraction struct{ above, below polynomial }
 
 func number(v *big.Rat) polynomial {
@@ -29,7 +29,7 @@ func number(v *big.Rat) polynomial {
 
 func one() polynomial { return number(big.NewRat(1, 1)) }
 
-// value is the number that a polynomial without atoms is.
+// value returns a polynomial without atoms as a number.
 func (p polynomial) value() (*big.Rat, bool) {
 	if len(p) == 0 {
 		return new(big.Rat), true
@@ -68,7 +68,7 @@ func (p polynomial) equal(q polynomial) bool {
 	return true
 }
 
-// String writes a polynomial with its terms in order.
+// String formats a polynomial with ordered terms.
 func (p polynomial) String() string {
 	terms := make([]string, 0, len(p))
 	for m, v := range p {

@@ -6,21 +6,20 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// interval is a part of the line; nil is an infinite end. A point is closed at both ends.
+// interval is an interval of real numbers; a nil end is infinite. A point is closed at both ends.
 type interval struct {
 	low, high             *f.Node
 	lowClosed, highClosed bool
 }
 
-// region is a set of real numbers, perhaps as the values of a name.
+// region is a set of real numbers, possibly the values of a name.
 type region struct {
 	name   string
 	parts  []interval
-	strong bool // it can be nothing else: an open interval may be a point of the plane
+	strong bool // unambiguous; an open interval may also be a point of the plane
 }
 
-// regions compares sets of real numbers, however they are written: x ≥ 5, 5 ≤ x and
-// [5, ∞).
+// regions compares sets of real numbers in any notation: x ≥ 5, 5 ≤ x and [5, ∞).
 func (c *comparison) regions(a, b *f.Node) (equal, ok bool) {
 	x, okX := c.region(a)
 	if !okX {
@@ -75,7 +74,7 @@ func (c *comparison) region(n *f.Node) (r region, ok bool) {
 	return r, false
 }
 
-// tupleRegion reads (1, 2] as an interval, and (2, 1) as none.
+// tupleRegion reads (1, 2] as an interval, but not (2, 1).
 func (c *comparison) tupleRegion(n *f.Node) (r region, ok bool) {
 	if len(n.Args) != 2 || n.Text == "<>" {
 		return r, false
@@ -162,7 +161,7 @@ func (c *comparison) unionRegion(n *f.Node) (r region, ok bool) {
 // maxParts bounds the intervals of a set.
 const maxParts = 20
 
-// outside is the line without an interval.
+// outside is the complement of an interval.
 func outside(p interval) (out []interval) {
 	if p.low != nil {
 		out = append(out, interval{high: p.low, highClosed: !p.lowClosed})
@@ -173,7 +172,7 @@ func outside(p interval) (out []interval) {
 	return out
 }
 
-// cut is what two sets have in common.
+// cut is the intersection of two sets.
 func (c *comparison) cut(a, b []interval) (out []interval, ok bool) {
 	for _, p := range b {
 		piece, ok := c.intersect(a, p)
@@ -185,7 +184,7 @@ func (c *comparison) cut(a, b []interval) (out []interval, ok bool) {
 	return c.merge(out)
 }
 
-// without takes a point out of intervals.
+// without removes a point from intervals.
 func (c *comparison) without(parts []interval, point *f.Node) (out []interval, ok bool) {
 	for _, p := range parts {
 		above, below := -1, 1
@@ -216,7 +215,7 @@ func (c *comparison) without(parts []interval, point *f.Node) (out []interval, o
 	return out, true
 }
 
-// merge sorts intervals and joins those that touch.
+// merge sorts intervals and joins adjacent ones.
 func (c *comparison) merge(parts []interval) (out []interval, ok bool) {
 	if len(parts) > maxParts {
 		return nil, false

@@ -7,8 +7,7 @@ import (
 // flipped are the operators read from right to left.
 var flipped = map[string]string{"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<=", "~": "~", "equiv": "equiv", "sim": "sim", "cong": "cong", "perp": "perp", "parallel": "parallel"}
 
-// relations compares equations up to a factor that is not zero, inequalities up to a
-// positive one, chains part by part.
+// relations compares equations up to a non-zero factor, inequalities up to a positive one, and chains part by part.
 func (c *comparison) relations(a, b *f.Node) bool {
 	if a.Kind != f.Relation || b.Kind != f.Relation {
 		return c.decide("a relation against a value", false)
@@ -34,7 +33,7 @@ func (c *comparison) relations(a, b *f.Node) bool {
 	return c.relation(x[0], y[0])
 }
 
-// step is one relation between two sides.
+// step is a relation between two sides.
 type step struct {
 	op          string
 	left, right *f.Node
@@ -81,14 +80,13 @@ func (c *comparison) relation(a, b step) bool {
 
 func sided(op string) bool { return op == "<" || op == "<=" }
 
-// side compares without letting the relation's rule be named after it.
+// side compares without changing the recorded rule.
 func (c *comparison) side(a, b *f.Node) bool { return a.String() == b.String() || c.same(a, b) }
 
 // difference is left − right.
 func difference(s step) *f.Node { return f.Of(f.Sum, "", s.left, f.Negative(s.right)) }
 
-// proportional says whether two expressions with variables differ by a constant factor,
-// which is not zero, and positive where that is asked for.
+// proportional reports whether two expressions with variables differ by a constant non-zero factor, positive if required.
 func (c *comparison) proportional(a, b *f.Node, positive bool) bool {
 	if constant(a) || constant(b) {
 		return false

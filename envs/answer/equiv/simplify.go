@@ -4,8 +4,7 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// simplify takes off what says nothing about the value: "x \in" before a set, and works
-// products and sums of matrices out.
+// simplify drops what does not change the value, such as "x \in" before a set, and computes products and sums of matrices.
 func (c *comparison) simplify(n *f.Node) *f.Node {
 	switch {
 	case n.Kind == f.Relation && len(n.Args) == 2 && n.Ops[0] == "in" && isName(n.Args[0]):
@@ -20,10 +19,10 @@ func (c *comparison) simplify(n *f.Node) *f.Node {
 	return n
 }
 
-// maxMatrix bounds the entries of a matrix that is worked out.
+// maxMatrix bounds the entries of a computed matrix.
 const maxMatrix = 36
 
-// matrixValue is the matrix that a sum or product of matrices is, nil where it is none.
+// matrixValue computes a sum or product of matrices; nil if n is neither.
 func matrixValue(n *f.Node) *f.Node {
 	switch n.Kind {
 	case f.Matrix:

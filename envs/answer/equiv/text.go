@@ -9,10 +9,10 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// maxPlain bounds the digits of a number that is compared without being parsed.
+// maxPlain bounds the digits of a number compared without parsing.
 const maxPlain = 18
 
-// plainNumbers compares two decimals that are short and plain, which most answers are.
+// plainNumbers compares two short plain decimals, the most common case.
 func plainNumbers(gold, answer string) (equal, ok bool) {
 	a, placesA, ok := wrappedNumber(gold)
 	if !ok {
@@ -31,7 +31,7 @@ func plainNumbers(gold, answer string) (equal, ok bool) {
 	return a == b, placesA == placesB
 }
 
-// wrappedNumber is plainNumber of what may be wrapped, as in $\boxed{18}$ and **18**.
+// wrappedNumber is plainNumber for a wrapped number, as in $\boxed{18}$ and **18**.
 func wrappedNumber(s string) (value int64, places int, ok bool) {
 	if value, places, ok = plainNumber(s); ok || len(s) > 4*maxPlain {
 		return value, places, ok
@@ -80,8 +80,7 @@ func plainNumber(s string) (value int64, places int, ok bool) {
 	return value, places, digits > 0
 }
 
-// groups says whether s is groups of three digits, each behind a comma, and perhaps
-// decimals, up to fifteen digits in all.
+// groups reports whether s is groups of three digits after commas, optionally with decimals, up to fifteen digits in total.
 func groups(s string) bool {
 	n := 0
 	for len(s) >= 4 && s[0] == ',' && isDigit(s[1]) && isDigit(s[2]) && isDigit(s[3]) {
@@ -93,12 +92,11 @@ func groups(s string) bool {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// setLetter is (B) in another font.
+// setLetter matches (B) in another font.
 var setLetter = regexp.MustCompile(`^\\(?:text|textbf|mathrm|mathbf|textrm)\{ ?(\([A-J]\)) ?\}`)
 
-// choice is the letter of a cleaned answer to a question of multiple choice, in upper case:
-// B, (B), B. and (B) with the text of that answer; 0 where it is none. A lower-case
-// letter alone is one too.
+// choice returns the letter of a cleaned multiple-choice answer in upper case: B, (B), B. and (B) with the text of that
+// option, or a single lower-case letter; else 0.
 func choice(s string) byte {
 	if len(s) > f.MaxLength {
 		return 0
@@ -129,17 +127,17 @@ func choice(s string) byte {
 	return letter
 }
 
-// bare says whether a choice is only its letter.
+// bare reports whether a choice is only its letter.
 func bare(s string) bool { return len(strings.Trim(s, "().: ")) == 1 }
 
 // group is a single character in braces.
 var group = regexp.MustCompile(`\{([^{}\\])\}`)
 
-// noMeaning takes the marks off that text has the same words without.
+// noMeaning removes marks that do not change text.
 var noMeaning = strings.NewReplacer(`\ `, " ", `\,`, " ", `\!`, "", "~", " ", "\"", "", "“", "", "”", "", `\$`, "$", `\%`, "%")
 
-// normalText is text without what does not count: case, commands of layout and font,
-// space, quotes, a full stop at the end, articles.
+// normalText is text without what does not matter: case, layout and font commands, spaces, quotes, a trailing full stop,
+// articles.
 func normalText(s string) string {
 	if len(s) > f.MaxLength {
 		return s
@@ -161,7 +159,7 @@ func normalText(s string) string {
 	return strings.Join(words, " ")
 }
 
-// sameText compares what is no mathematics. Of nothing nothing is known.
+// sameText compares text that is not mathematics. Empty texts are never the same.
 func sameText(a, b string) bool {
 	x := normalText(a)
 	if x == "" {
@@ -171,22 +169,21 @@ func sameText(a, b string) bool {
 	if x == y {
 		return true
 	}
-	// formulas that cannot be read are the same without their spaces
+	// unparsed formulas are the same if they agree without spaces
 	return strings.ContainsRune(x, '\\') && strings.ReplaceAll(x, " ", "") == strings.ReplaceAll(y, " ", "")
 }
 
-// nothing are the ways to say that there is no solution.
+// nothing are ways to say that there is no solution.
 var nothing = map[string]bool{"none": true, "no solution": true, "no solutions": true, "no real solution": true, "no real solutions": true, "empty set": true, "no such": true, "does not exist": true, "dne": true, "undefined": true, "nonexistent": true}
 
-// numberWords are the small whole numbers.
+// numberWords are small integers in words.
 var numberWords = map[string]int64{
 	"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12,
 	"thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40,
 	"fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
 }
 
-// sameTextNodes compares words with words, with the empty set, and with a letter or a
-// small number.
+// sameTextNodes compares words with words, with the empty set, and with a letter or a small number.
 func sameTextNodes(a, b *f.Node) bool {
 	if a.Kind != f.Text {
 		a, b = b, a

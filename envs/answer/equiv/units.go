@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// measures are the units that are whole or decimal multiples of each other: the
-// dimension, and how many of its first unit there are in one.
+// measures are units that convert by a factor: their dimension, and their value in its first unit.
 var measures = func() map[string]struct {
 	dimension string
 	factor    *big.Rat
@@ -37,8 +36,8 @@ var measures = func() map[string]struct {
 	return table
 }()
 
-// conversion is what a number of the first unit is multiplied by to be one of the
-// second. Of two units in words one may say more than the other: bolts, bolts of fabric.
+// conversion is the factor from the first unit to the second. Of two units in words, one may be more specific: bolts, bolts
+// of fabric.
 func conversion(from, to string) (*big.Rat, bool) {
 	if from == "%" || to == "%" || from == "deg" || to == "deg" {
 		return nil, false

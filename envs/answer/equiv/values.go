@@ -6,7 +6,7 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// values compares single values, with their units.
+// values compares single values with their units.
 func (c *comparison) values(a, b *f.Node) bool {
 	if shaped(a) || shaped(b) {
 		return c.decide("of different shapes", false)
@@ -41,7 +41,7 @@ func (c *comparison) values(a, b *f.Node) bool {
 	return c.decide("different units", false)
 }
 
-// split takes the unit off a value.
+// split separates a value from its unit.
 func split(n *f.Node) (value *f.Node, unit string) {
 	switch {
 	case n.Kind == f.Quantity:
@@ -52,8 +52,7 @@ func split(n *f.Node) (value *f.Node, unit string) {
 	return n, ""
 }
 
-// typed takes the unit off a value that has it as letters, 60 s or 9.8 m/s^2, where the
-// other side has a unit that this one measures the same with.
+// typed separates a unit written in letters, 60 s or 9.8 m/s^2, if the other side has a compatible unit.
 func typed(n *f.Node, other string) (value *f.Node, unit string) {
 	below := ""
 	top := n
@@ -73,7 +72,7 @@ func typed(n *f.Node, other string) (value *f.Node, unit string) {
 	return top.Args[0], unit
 }
 
-// symbol is a letter, perhaps with a power, as a unit.
+// symbol reads a letter, possibly with a power, as a unit.
 func symbol(n *f.Node) string {
 	switch {
 	case n.Kind == f.Name && len(n.Text) == 1:
@@ -84,8 +83,8 @@ func symbol(n *f.Node) string {
 	return ""
 }
 
-// numbers compares expressions without units: rational numbers exactly, decimals to the
-// precision that is written, others by normal form or evaluation.
+// numbers compares expressions without units: rational numbers exactly, decimals to their precision, others by normal form
+// or evaluation.
 func (c *comparison) numbers(a, b *f.Node) bool {
 	x, okX := exact(a)
 	y, okY := exact(b)
@@ -114,11 +113,10 @@ func (c *comparison) numbers(a, b *f.Node) bool {
 	return false
 }
 
-// leastDigits is how many significant digits a decimal must have to stand for a number
-// that is not itself.
+// leastDigits is the minimum of significant digits for a decimal to stand for a rounded number.
 const leastDigits = 3
 
-// hasDecimals says whether a decimal of enough digits occurs.
+// hasDecimals reports whether a decimal with enough digits occurs.
 func hasDecimals(n *f.Node) bool {
 	if n.Kind == f.Number && n.Places > 0 && n.Digits >= leastDigits {
 		return true
@@ -131,16 +129,15 @@ func hasDecimals(n *f.Node) bool {
 	return false
 }
 
-// written compares a decimal with an exact value: it must be that value, rounded or cut
-// off after its last digit, and less than a thousandth of it away. Within expressions
-// each decimal stands for what rounds to it.
+// written compares a decimal with an exact value: it must be that value, rounded or truncated after its last digit, and
+// closer than a thousandth. Within expressions, each decimal stands for all numbers that round to it.
 func (c *comparison) written(a, b *f.Node) bool {
 	if !hasDecimals(a) {
 		a, b = b, a
 	}
 	v, ok := exact(b)
 	if ok && terminates(v) {
-		return false // it could have been written out
+		return false // it could have been written exactly
 	}
 	d, rational := exact(a)
 	switch {
@@ -160,7 +157,7 @@ func (c *comparison) written(a, b *f.Node) bool {
 	}
 	unit := new(big.Rat).SetFrac(big.NewInt(1), new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(places)), nil))
 	off := new(big.Rat).Sub(v, d)
-	beyond := off.Sign() == v.Sign() // the value goes on behind the last digit
+	beyond := off.Sign() == v.Sign() // the value continues after the last digit
 	off.Abs(off)
 	share := new(big.Rat).Quo(off, new(big.Rat).Abs(v))
 	if share.Cmp(big.NewRat(1, 1000)) > 0 {
@@ -169,13 +166,13 @@ func (c *comparison) written(a, b *f.Node) bool {
 	return new(big.Rat).Mul(off, big.NewRat(2, 1)).Cmp(unit) <= 0 || beyond && off.Cmp(unit) < 0
 }
 
-// terminates says whether a number has finitely many decimals.
+// terminates reports whether a number has finitely many decimals.
 func terminates(v *big.Rat) bool {
 	_, exact := v.FloatPrec()
 	return exact
 }
 
-// single says whether n is one decimal, with a sign or not.
+// single reports whether n is one decimal, with an optional sign.
 func single(n *f.Node) bool {
 	return n.Kind == f.Number || n.Is(f.Quantity, "%") && n.Args[0].Kind == f.Number
 }

@@ -36,7 +36,7 @@ func (p *parser) sum() (*Node, error) {
 	return sum, nil
 }
 
-// sign takes signs in front of a term: "-", "+", "+-" for ± and "-+" for ∓.
+// sign reads the signs before a term: "-", "+", "+-" for ± and "-+" for ∓.
 func (p *parser) sign() (sign string, found bool) {
 	for {
 		next := ""
@@ -66,8 +66,8 @@ func (p *parser) sign() (sign string, found bool) {
 	}
 }
 
-// term reads factors. A product without a sign binds as one with it, but behind a
-// typed / it is not clear what is below the line: 1/2x is an error.
+// term reads factors. An implicit product binds like an explicit one, but after a typed / the denominator is ambiguous:
+// 1/2x is an error.
 func (p *parser) term() (*Node, error) {
 	n, err := p.factor()
 	if err != nil {
@@ -81,10 +81,10 @@ func (p *parser) term() (*Node, error) {
 				return n, nil
 			}
 			if slash && !p.peek().space {
-				return nil, errors.New("it is not clear what is below the line")
+				return nil, errors.New("ambiguous denominator")
 			}
 			if p.peek().kind == numberToken && !p.behindFactorial() && (n.Kind != Power && n.Kind != Product || !p.peek().space || p.tokens[p.at-1].kind == numberToken && !p.poweredBefore()) {
-				return nil, errors.New("a number right behind a factor")
+				return nil, errors.New("number directly after a factor")
 			}
 		}
 		from := p.at
@@ -111,18 +111,18 @@ func (p *parser) term() (*Node, error) {
 	}
 }
 
-// poweredBefore says whether the last token is an exponent: 2^6 3^5 is a product.
+// poweredBefore reports whether the last token is an exponent: 2^6 3^5 is a product.
 func (p *parser) poweredBefore() bool {
 	return p.at >= 2 && (p.tokens[p.at-2].text == "^" || p.tokens[p.at-2].text == "**")
 }
 
-// behindFactorial says whether the last token is that of a factorial: 3!4! is a product.
+// behindFactorial reports whether the last token is a factorial: 3!4! is a product.
 func (p *parser) behindFactorial() bool {
 	t := p.tokens[p.at-1]
 	return t.kind == symbolToken && t.text == "!"
 }
 
-// product is a·b; a number times a power of ten is a number of its own precision.
+// product is a·b; a number times a power of ten is a number with its own precision.
 func product(a, b *Node) *Node {
 	if a.Kind == Number && b.Kind == Power && b.Args[0].Kind == Number && b.Args[1].Kind == Number && b.Args[0].Num.Cmp(big.NewRat(10, 1)) == 0 && b.Args[1].Num.IsInt() {
 		if e := b.Args[1].Num.Num(); e.IsInt64() && e.Int64() > -300 && e.Int64() < 300 {
@@ -142,7 +142,7 @@ func product(a, b *Node) *Node {
 	return Of(Product, "", a, b)
 }
 
-// unmeasured is a value without the mark behind it.
+// unmeasured removes the mark after a value.
 func unmeasured(n *Node) *Node {
 	if n.Kind == Quantity {
 		return n.Args[0]
@@ -150,15 +150,14 @@ func unmeasured(n *Node) *Node {
 	return n
 }
 
-// mixed is 2\frac{1}{2}. The parts must be what children learn: whole, and a proper
-// fraction; with letters it is a product.
+// mixed is 2\frac{1}{2}: an integer and a proper fraction; with letters it is a product.
 func mixed(whole, fraction *Node, before *token) (*Node, error) {
 	above, below := fraction.Args[0], fraction.Args[1]
 	if above.Kind != Number || below.Kind != Number {
 		return product(whole, fraction), nil
 	}
 	if !before.plain || !above.Num.IsInt() || !below.Num.IsInt() || above.Num.Sign() < 0 || above.Num.Cmp(below.Num) >= 0 {
-		return nil, errors.New("neither a mixed number nor clearly a product")
+		return nil, errors.New("neither a mixed number nor a product")
 	}
 	value := new(big.Rat).Quo(above.Num, below.Num)
 	if whole.Num.Sign() < 0 {
@@ -181,7 +180,7 @@ func (p *parser) multiplication() (op string, ok bool) {
 	return op, true
 }
 
-// startsFactor says whether a factor may follow without a sign.
+// startsFactor reports whether an implicit factor may follow.
 func (p *parser) startsFactor() bool {
 	t := p.peek()
 	switch t.kind {
@@ -201,10 +200,10 @@ func (p *parser) startsFactor() bool {
 	return false
 }
 
-// starters are the other commands that a factor may begin with.
+// starters are other commands that can start a factor.
 var starters = map[string]bool{"frac": true, "dfrac": true, "tfrac": true, "cfrac": true, "sqrt": true, "binom": true, "dbinom": true, "tbinom": true, "lfloor": true, "lceil": true, "lvert": true, "lVert": true, "langle": true, "mathbb": true, "sum": true, "prod": true, "int": true, "lim": true, "overline": true, "bar": true, "choose": false}
 
-// readable says whether a word is mathematics here: a function, a constant, variables.
+// readable reports whether a word is mathematics here: a function, a constant, variables.
 func (p *parser) readable(t *token) bool {
 	word := t.text
 	if p.typedUnit(t) {
@@ -226,8 +225,7 @@ func (p *parser) readable(t *token) bool {
 	return ok
 }
 
-// typedUnit says whether a word behind a number is a unit: 5 cm, and 5 min but not
-// 5 min(1, 2).
+// typedUnit reports whether a word after a number is a unit: 5 cm, and 5 min but not 5 min(1, 2).
 func (p *parser) typedUnit(t *token) bool {
 	if _, unit := unitNames[t.text]; !unit || len(t.text) < 2 || p.at == 0 || p.tokens[p.at-1].kind != numberToken {
 		return false
@@ -243,10 +241,10 @@ func (p *parser) typedUnit(t *token) bool {
 	return !function || next.kind == endToken || next.kind == symbolToken && (next.text == "," || next.text == ")")
 }
 
-// productUnits are the units that are rather a product of variables right behind a number.
+// productUnits are units that, directly after a number, are more likely products of variables.
 var productUnits = map[string]bool{"rs": true, "hr": true, "nm": true, "gm": true, "mi": true}
 
-// splitFunction takes sinx apart.
+// splitFunction splits sinx.
 func splitFunction(word string) (function, argument string, ok bool) {
 	for _, name := range []string{"arcsin", "arccos", "arctan", "sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp"} {
 		if rest, found := strings.CutPrefix(word, name); found && len(rest) == 1 {
@@ -285,7 +283,7 @@ func (p *parser) factor() (*Node, error) {
 	return p.postfix(n)
 }
 
-// typedMixed reads 2 1/2: a whole number, a space, a proper fraction.
+// typedMixed reads 2 1/2: an integer, a space, a proper fraction.
 func (p *parser) typedMixed(whole *Node) (*Node, bool) {
 	above, slash, below := p.peek(), p.ahead(1), p.ahead(2)
 	if above.kind != numberToken || !above.space || slash.text != "/" || slash.kind != symbolToken || below.kind != numberToken || !above.plain || !below.plain {
@@ -337,7 +335,7 @@ func (p *parser) postfix(n *Node) (*Node, error) {
 	return nil, ErrTooLong
 }
 
-// temperature is degrees, of Celsius or Fahrenheit where C or F follows.
+// temperature reads degrees, Celsius or Fahrenheit if C or F follows.
 func (p *parser) temperature(n *Node) *Node {
 	for _, scale := range []string{"C", "F"} {
 		if (p.is(wordToken, scale) || p.is(textToken, scale)) && p.ahead(1).text != "(" {
@@ -348,7 +346,7 @@ func (p *parser) temperature(n *Node) *Node {
 	return Of(Quantity, "deg", n)
 }
 
-// degree takes \circ, in braces or not, behind ^.
+// degree reads \circ after ^, in braces or not.
 func (p *parser) degree() bool {
 	at := p.at
 	braces := p.take(symbolToken, "{")
@@ -361,8 +359,7 @@ func (p *parser) degree() bool {
 	return false
 }
 
-// exponent reads what follows ^: a group, or one factor with its sign, powers and
-// factorials.
+// exponent reads what follows ^: a group, or one factor with its sign, powers and factorials.
 func (p *parser) exponent() (*Node, error) {
 	if p.symbol("{") {
 		return p.group()
@@ -394,8 +391,8 @@ func (p *parser) exponent() (*Node, error) {
 	return n, nil
 }
 
-// script reads what follows _, and a bound of a sum: a group, or one value without powers,
-// for x_1^2 is the square of x_1.
+// script reads what follows _, and a bound of a sum: a group, or one value without powers, because x_1^2 is the square of
+// x_1.
 func (p *parser) script() (*Node, error) {
 	if p.symbol("{") {
 		return p.group()

@@ -2,7 +2,7 @@ package formula
 
 import "errors"
 
-// bracketed reads what starts with a symbol: brackets of all kinds, bars, signs of money.
+// bracketed reads what starts with a symbol: brackets, bars, currency signs.
 func (p *parser) bracketed() (*Node, error) {
 	t := p.peek()
 	switch t.text {
@@ -38,7 +38,7 @@ func (p *parser) bracketed() (*Node, error) {
 
 var moneySigns = map[string]string{`\$`: "dollar", "€": "euro", "£": "pound sterling", "¥": "yen", "₹": "rupee"}
 
-// tuple reads (…), […] and the half-open forms. One entry in () or [] is that entry.
+// tuple reads (…), […] and the half-open forms. A single entry in () or [] is that entry.
 func (p *parser) tuple() (*Node, error) {
 	open := p.peek().text
 	p.at++
@@ -58,7 +58,7 @@ func (p *parser) tuple() (*Node, error) {
 	if open == "]" { // ]1,2[ is (1,2)
 		open = "("
 		if n.Kind != List || len(n.Args) != 2 {
-			return nil, errors.New("brackets the wrong way round")
+			return nil, errors.New("brackets in the wrong direction")
 		}
 	}
 	if shut == "[" {
@@ -66,23 +66,23 @@ func (p *parser) tuple() (*Node, error) {
 	}
 	if n.Kind == List && n.Text == "" {
 		if len(n.Args) == 2 && n.Args[1].Kind == List {
-			return nil, errors.New("a list in a tuple")
+			return nil, errors.New("list inside a tuple")
 		}
 		return Of(Tuple, open+shut, n.Args...), nil
 	}
 	if open+shut != "()" && open+shut != "[]" || n.Kind == List {
-		return nil, errors.New("brackets that are no pair")
+		return nil, errors.New("brackets that do not match")
 	}
 	return n, nil
 }
 
-// set reads \{…\}, also with a condition behind a bar or colon: \{x | x > 3\} is x > 3.
+// set reads \{…\}, also with a condition after a bar or colon: \{x | x > 3\} is x > 3.
 func (p *parser) set() (*Node, error) {
 	p.at++
 	if p.take(symbolToken, `\}`) {
 		return Of(Constant, "empty"), nil
 	}
-	if p.peek().kind == beginToken { // a system of equations behind a brace
+	if p.peek().kind == beginToken { // a system of equations after a brace
 		n, err := p.environment()
 		p.take(symbolToken, `\}`)
 		if err == nil && n.Kind == Matrix {
@@ -123,12 +123,12 @@ func (p *parser) set() (*Node, error) {
 		return Of(Set, "", n.Args...), nil
 	}
 	if n.Kind == Ratio {
-		return nil, errors.New("a set with a colon")
+		return nil, errors.New("set with a colon")
 	}
 	return Of(Set, "", n), nil
 }
 
-// conditional says whether a single bar or colon stands before the brace that closes.
+// conditional reports whether there is a single bar or colon before the closing brace.
 func (p *parser) conditional(mark string) bool {
 	count := 0
 	for i := p.at; i < len(p.tokens) && !(p.tokens[i].kind == symbolToken && p.tokens[i].text == `\}`); i++ {
@@ -161,7 +161,7 @@ func (p *parser) fenced(open string) (*Node, error) {
 		if n.Kind == List {
 			return Of(Tuple, "<>", n.Args...), nil
 		}
-		return nil, errors.New("a vector of one entry")
+		return nil, errors.New("vector with one entry")
 	case "lVert", "Vert":
 		return Of(Apply, "norm", n), nil
 	}
@@ -202,10 +202,10 @@ func (p *parser) environment() (*Node, error) {
 	case "cases", "aligned", "align", "gathered", "split", "equation", "gather", "alignedat":
 		return p.lines(inside)
 	}
-	return nil, errors.New("an unknown environment " + name)
+	return nil, errors.New("unknown environment " + name)
 }
 
-// withoutColumns takes the {cc|c} of an array off.
+// withoutColumns removes the {cc|c} of an array.
 func withoutColumns(tokens []token) []token {
 	if len(tokens) > 0 && tokens[0].text == "{" {
 		for i, t := range tokens {
@@ -217,7 +217,7 @@ func withoutColumns(tokens []token) []token {
 	return tokens
 }
 
-// sub parses tokens on their own, within the bounds of p.
+// sub parses tokens separately, within the bounds of p.
 func (p *parser) sub(tokens []token) (*Node, error) {
 	inner := &parser{tokens: append(append([]token{}, tokens...), token{kind: endToken}), depth: p.depth, nodes: p.nodes}
 	n, err := inner.list(endToken, "")
@@ -231,7 +231,7 @@ func (p *parser) sub(tokens []token) (*Node, error) {
 	return n, nil
 }
 
-// pieces splits tokens at symbols that stand in no bracket.
+// pieces splits tokens at symbols outside brackets.
 func pieces(tokens []token, at string) [][]token {
 	var out [][]token
 	from, depth := 0, 0
@@ -254,7 +254,7 @@ func (p *parser) matrix(tokens []token) (*Node, error) {
 	rows := pieces(tokens, `\\`)
 	for i, row := range rows {
 		if len(row) == 0 && i == len(rows)-1 && i > 0 {
-			break // \\ behind the last row
+			break // \\ after the last row
 		}
 		r := Of(Tuple, "()")
 		for _, cell := range pieces(row, "&") {
@@ -272,8 +272,7 @@ func (p *parser) matrix(tokens []token) (*Node, error) {
 	return m, nil
 }
 
-// lines reads equations below each other; a line that starts with a relation goes on
-// with the one above.
+// lines reads equations on separate lines; a line that starts with a relation continues the line above.
 func (p *parser) lines(tokens []token) (*Node, error) {
 	list := Of(List, "")
 	var line []token
@@ -309,7 +308,7 @@ func (p *parser) lines(tokens []token) (*Node, error) {
 	}
 	switch len(list.Args) {
 	case 0:
-		return nil, errors.New("an empty environment")
+		return nil, errors.New("empty environment")
 	case 1:
 		return list.Args[0], nil
 	}
@@ -317,12 +316,12 @@ func (p *parser) lines(tokens []token) (*Node, error) {
 	return list, nil
 }
 
-// column is the list of the rows of a matrix with one column.
+// column is the list of the rows of a one-column matrix.
 func column(m *Node) (*Node, error) {
 	list := Of(List, "and")
 	for _, row := range m.Args {
 		if len(row.Args) != 1 {
-			return nil, errors.New("a brace before several columns")
+			return nil, errors.New("brace before several columns")
 		}
 		list.Args = append(list.Args, row.Args[0])
 	}

@@ -32,19 +32,19 @@ func (p *parser) root(degree int64) (*Node, error) {
 	return Of(Power, "", of, Of(Quotient, "", Int(1), Int(degree))), nil
 }
 
-// rooted reads what a root is taken of.
+// rooted reads the argument of a root.
 func (p *parser) rooted() (*Node, error) {
 	t := p.peek()
 	switch {
 	case t.kind == symbolToken && t.text == "(":
 		n, err := p.tuple()
 		if err == nil && n.Kind == Tuple {
-			err = errors.New("a root of a tuple")
+			err = errors.New("root of a tuple")
 		}
 		return n, err
 	case t.kind == numberToken:
 		if len(t.text) > 1 && !t.space && p.tokens[p.at-1].kind == commandToken { // \sqrt23
-			return nil, errors.New("it is not clear what the root is of")
+			return nil, errors.New("ambiguous argument of a root")
 		}
 		p.at++
 		return &Node{Kind: Number, Num: t.number, Places: t.places, Digits: t.digits}, nil
@@ -80,15 +80,15 @@ func (p *parser) call(name string) (*Node, error) {
 		return nil, err
 	}
 	if len(arguments) > 1 && !severalArguments[name] {
-		return nil, errors.New("too many arguments of " + name)
+		return nil, errors.New("too many arguments for " + name)
 	}
 	if base != nil {
 		if name != "log" || len(arguments) != 1 {
-			return nil, errors.New("an index at " + name)
+			return nil, errors.New("index on " + name)
 		}
 		arguments = append(arguments, base)
 	} else if name == "log" && len(arguments) == 2 {
-		return nil, errors.New("it is not clear which argument of log is the base")
+		return nil, errors.New("ambiguous base of log")
 	}
 	n := Of(Call, name, arguments...)
 	switch {
@@ -110,8 +110,8 @@ var inverses = map[string]string{
 	"sin": "arcsin", "cos": "arccos", "tan": "arctan", "cot": "arccot", "sec": "arcsec", "csc": "arccsc", "sinh": "arcsinh", "cosh": "arccosh", "tanh": "arctanh",
 }
 
-// arguments reads (…), {…}, or the factors that stand behind a function without
-// brackets: \sin 2x is the sine of 2x, \sin x \cos y a product.
+// arguments reads (…), {…}, or the factors after a function without brackets: \sin 2x is the sine of 2x, \sin x \cos y a
+// product.
 func (p *parser) arguments(name string) ([]*Node, error) {
 	if p.symbol("(") || p.symbol("[") {
 		n, err := p.tuple()
@@ -163,12 +163,12 @@ func (p *parser) arguments(name string) ([]*Node, error) {
 		}
 	}
 	if p.symbol("/") {
-		return nil, errors.New("it is not clear where the argument of " + name + " ends")
+		return nil, errors.New("ambiguous end of the argument of " + name + "")
 	}
 	return []*Node{n}, nil
 }
 
-// simple says whether the next factor belongs to an argument without brackets.
+// simple reports whether the next factor belongs to an argument without brackets.
 func (p *parser) simple() bool {
 	t := p.peek()
 	switch t.kind {
@@ -181,8 +181,7 @@ func (p *parser) simple() bool {
 	return false
 }
 
-// big reads sums, products, integrals and limits: the bounds, and all that follows up
-// to the next sign.
+// big reads sums, products, integrals and limits: the bounds, and everything up to the next sign.
 func (p *parser) big(name string) (*Node, error) {
 	bounds := []*Node{Of(Text, ""), Of(Text, "")}
 	for p.symbol("_") || p.symbol("^") {

@@ -6,10 +6,10 @@ import (
 )
 
 var (
-	// fences are what text and formulas are wrapped in as a whole.
+	// fences may wrap a complete text or formula.
 	fences  = [][2]string{{"**", "**"}, {"__", "__"}, {"`", "`"}, {"$$", "$$"}, {`\[`, `\]`}, {`\(`, `\)`}, {`\boxed{`, `}`}, {`\fbox{`, `}`}, {`\text{`, `}`}, {`\mathrm{`, `}`}, {`\textbf{`, `}`}, {`\mathbf{`, `}`}, {`\mbox{`, `}`}, {`\displaystyle{`, `}`}, {`"`, `"`}}
 	doubled = regexp.MustCompile(`\\\\([A-Za-z(){}\[\]])`)
-	// layout changes only how a formula looks.
+	// layout changes only the appearance of a formula.
 	layout = strings.NewReplacer(
 		`\leftarrow`, `\leftarrow`, `\rightarrow`, `\to`, `\leftrightarrow`, `\leftrightarrow`, `\bigcup`, `\cup`, `\bigcap`, `\cap`, `\bigtriangleup`, `\triangle`, `\leftharpoonup`, `\leftharpoonup`,
 		`\lefteqn`, ``, `\rightharpoonup`, `\rightharpoonup`,
@@ -23,13 +23,13 @@ var (
 var (
 	ordinal = regexp.MustCompile(`(\d) ?\^ ?\{? ?\\(?:text|textrm|mathrm|rm) ?\{(st|nd|rd|th)\} ?\}?`) // 5^{\text{th}}
 	typed   = regexp.MustCompile(`(\d)(st|nd|rd|th)\b`)                                                // 3rd
-	// typedTimes is 2x10^5, where x can be no variable.
+	// typedTimes matches 2x10^5, where x is not a variable.
 	typedTimes = regexp.MustCompile(`(\d) ?[xX] ?10 ?\^`)
-	comma      = regexp.MustCompile(` ?\{ ?, ?\} ?`)        // of thousands, in braces
-	glued      = regexp.MustCompile(`(\\q?quad)([A-Za-z])`) // \quadx is no command
+	comma      = regexp.MustCompile(` ?\{ ?, ?\} ?`)        // thousands separator in braces
+	glued      = regexp.MustCompile(`(\\q?quad)([A-Za-z])`) // \quadx is not a command
 )
 
-// hasOrdinal says whether two letters behind a digit may be those of 1st, 2nd, 3rd, 4th.
+// hasOrdinal reports whether two letters after a digit may be an ordinal: 1st, 2nd, 3rd, 4th.
 func hasOrdinal(s string) bool {
 	for i := 1; i+1 < len(s); i++ {
 		if isDigit(s[i-1]) && (s[i+1] == 't' || s[i+1] == 'd' || s[i+1] == 'h') && isLetter(s[i]) {
@@ -39,9 +39,8 @@ func hasOrdinal(s string) bool {
 	return false
 }
 
-// Clean takes off what does not change the meaning of an answer: what wraps it as a
-// whole, delimiters of formulas, sizes, punctuation at its end. A dollar sign that is
-// money becomes \$. What is too long to be read stays as it is.
+// Clean removes what does not change an answer's meaning: wrappers, formula delimiters, sizes, trailing punctuation. A
+// currency dollar sign becomes \$. A text that is too long stays unchanged.
 func Clean(s string) string {
 	if len(s) > maxBytes {
 		return s
@@ -73,8 +72,8 @@ func Clean(s string) string {
 	return unfence(punctuation(balanced(s)))
 }
 
-// swallowed are commands whose backslash and first letter were read as a character, as
-// in strings of programs and of JSON: \f in \frac, \t in \times.
+// swallowed matches commands whose backslash and first letter were decoded as an escape, as in strings of programs and JSON:
+// \f in \frac, \t in \times.
 var swallowed = regexp.MustCompile("[\a\x08\f\v]([a-z])|\t(ext|imes|heta|frac|riangle|au\\b|an\\b)|\r(ight|ho\\b|angle)")
 
 func unescaped(s string) string {
@@ -85,7 +84,7 @@ func unescaped(s string) string {
 	return swallowed.ReplaceAllStringFunc(s, func(m string) string { return `\` + letters[m[0]] + m[1:] })
 }
 
-// balanced takes braces off the end that nothing opens.
+// balanced removes unmatched braces at the end.
 func balanced(s string) string {
 	for strings.HasSuffix(s, "}") && !strings.HasSuffix(s, `\}`) {
 		depth, extra := 0, false
@@ -108,10 +107,10 @@ func balanced(s string) string {
 	return s
 }
 
-// maxFences bounds the wraps around each other.
+// maxFences bounds nested wrappers.
 const maxFences = 6
 
-// unfence takes the wraps off.
+// unfence removes the wrappers.
 func unfence(s string) string {
 	changed := true
 	for range maxFences {
@@ -120,7 +119,7 @@ func unfence(s string) string {
 		}
 		changed = false
 		s = trim(s)
-		if s == "" || strings.IndexByte("*_`$\\\"", s[0]) < 0 { // no fence starts so
+		if s == "" || strings.IndexByte("*_`$\\\"", s[0]) < 0 { // no fence starts like this
 			break
 		}
 		for _, f := range fences {
@@ -138,7 +137,7 @@ func unfence(s string) string {
 	return s
 }
 
-// wrapsWhole says whether a wrap that opens before inside closes only behind it.
+// wrapsWhole reports whether a wrapper that opens before inside closes only after it.
 func wrapsWhole(open, shut, inside string) bool {
 	if shut != "}" {
 		return inside != "" && !strings.Contains(inside, open) && !strings.Contains(inside, shut)
@@ -159,7 +158,7 @@ func wrapsWhole(open, shut, inside string) bool {
 	return depth == 0
 }
 
-// punctuation takes full stops, commas and the like off the end.
+// punctuation removes trailing full stops, commas and the like.
 func punctuation(s string) string {
 	s = trim(s)
 	for s != "" && strings.IndexByte(".,;:?", s[len(s)-1]) >= 0 && !strings.HasSuffix(s, "...") {
@@ -168,7 +167,7 @@ func punctuation(s string) string {
 	return s
 }
 
-// trim takes the space off both ends, and the commands that only leave room.
+// trim removes spaces and spacing commands at both ends.
 func trim(s string) string {
 	for {
 		s = strings.TrimSpace(s)
@@ -187,8 +186,7 @@ func trim(s string) string {
 	}
 }
 
-// money keeps the dollar signs that stand before or behind a number where they cannot
-// be delimiters, as \$, and removes the others.
+// money keeps dollar signs next to a number that cannot be delimiters, as \$, and removes the others.
 func money(s string) string {
 	if !strings.Contains(s, "$") {
 		return s

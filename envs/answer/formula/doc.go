@@ -1,10 +1,8 @@
-// Package formula reads answers: LaTeX's mathematics, and mathematics as people type it,
-// into a small tree.
+// Package formula parses answers, in LaTeX or as typed text, into a small tree.
 //
-// [Parse] takes an answer apart into a [Node]: numbers, names, sums, products, powers,
-// functions, tuples, sets, intervals, matrices, relations, lists, quantities with units.
-// What it cannot read is an error, never a guess. [Readings] gives the other ways in
-// which commas and dots of numbers may be meant.
+// [Parse] returns a [Node]: numbers, names, sums, products, powers, functions, tuples, sets, intervals, matrices, relations,
+// lists, and quantities with units. What it cannot parse is an error, never a guess. [Readings] returns alternative readings
+// of commas and dots in numbers.
 //
-// Every answer costs a bounded number of tokens, nodes and levels.
+// The tokens, nodes and levels per answer are bounded.
 package formula

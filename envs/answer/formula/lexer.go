@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Bounds of an answer.
+// Limits on an answer.
 const (
 	MaxLength = 4000 // bytes
 	maxTokens = 1500
@@ -15,8 +15,8 @@ const (
 	maxDigits = 400 // of a number
 )
 
-// ErrTooLong is the error of an answer that is too long, or nested too deeply.
-var ErrTooLong = errors.New("the answer is too long or too deep to be read as mathematics")
+// ErrTooLong means that an answer is too long or too deeply nested.
+var ErrTooLong = errors.New("the answer is too long or too deeply nested to parse")
 
 type tokenKind int
 
@@ -25,8 +25,8 @@ const (
 	numberToken            // number, places, digits
 	wordToken              // letters as typed
 	commandToken           // \name, without the backslash
-	symbolToken            // one character, or an operator of several
-	textToken              // the inside of \text{}
+	symbolToken            // one character, or a longer operator
+	textToken              // content of \text{}
 	beginToken             // \begin{text}
 	finishToken            // \end{text}
 )
@@ -34,33 +34,33 @@ const (
 type token struct {
 	kind           tokenKind
 	text           string
-	space          bool // there was space before it
+	space          bool // preceded by space
 	number         *big.Rat
 	places, digits int
-	plain          bool // a number that was written as digits alone
+	plain          bool // a number written only in digits
 }
 
-// commas says what a comma between digits is.
+// commas is the meaning of a comma between digits.
 type commas int
 
 const (
-	thousands commas = iota // groups of three, where they can be; else it separates
+	thousands commas = iota // groups of three if possible; else a separator
 	separator
-	decimal // the decimal sign, and dots between groups of three
+	decimal // the decimal sign, with dots between groups of three
 )
 
 type lexer struct {
 	s       string
 	at      int
 	commas  commas
-	spaced  bool // commas that separate have a space behind them
+	spaced  bool // separating commas are followed by a space
 	depth   int  // of brackets
-	braces  int  // that are open
+	braces  int  // open braces
 	tokens  []token
 	problem error
 }
 
-// lex takes a cleaned answer apart.
+// lex splits a cleaned answer into tokens.
 func lex(s string, c commas) ([]token, error) {
 	if len(s) > MaxLength {
 		return nil, ErrTooLong
@@ -88,7 +88,7 @@ func (l *lexer) emit(kind tokenKind, text string) {
 	l.tokens = append(l.tokens, token{kind: kind, text: text})
 }
 
-// spaces are commands that only leave room.
+// spaces are spacing commands.
 var spaces = []string{`\!`, `\,`, `\;`, `\:`, `\>`, `\ `, `\quad`, `\qquad`, "~", " ", "\n"}
 
 func (l *lexer) skipSpace() bool {
@@ -147,8 +147,7 @@ func (l *lexer) next() {
 	}
 }
 
-// lexForeign takes a run of characters outside ASCII as a word of text; signs of money
-// are symbols.
+// lexForeign reads a run of non-ASCII characters as a text word; currency signs are symbols.
 func (l *lexer) lexForeign() {
 	for _, sign := range []string{"€", "£", "¥", "¢", "₹"} {
 		if strings.HasPrefix(l.s[l.at:], sign) {
@@ -164,19 +163,19 @@ func (l *lexer) lexForeign() {
 	l.emit(textToken, l.s[from:l.at])
 }
 
-// fonts only change how their argument looks; its letters are mathematics.
+// fonts change only the appearance of their argument, which is mathematics.
 var fonts = map[string]bool{"mathbf": true, "boldsymbol": true, "bm": true, "mathit": true, "mathcal": true, "mathsf": true, "vec": true, "boxed": true, "fbox": true, "ensuremath": true, "underline": true, "mathnormal": true, "mathop": true, "tt": true, "rm": true, "bf": true, "it": true}
 
-// arrow is what has a direction as an argument of \vec: two points.
+// arrow is a directed argument of \vec: two points.
 var arrow = regexp.MustCompile(`^ ?\{ ?[A-Z]['\d_]* ?[A-Z]`)
 
-// texts hold words.
+// texts contain words.
 var texts = map[string]bool{"text": true, "textbf": true, "textit": true, "textrm": true, "mbox": true, "mathrm": true, "operatorname": true, "textnormal": true, "hbox": true, "textsf": true, "texttt": true, "emph": true, "textup": true, "rm": true}
 
 func (l *lexer) lexCommand() {
 	l.at++
 	if l.at == len(l.s) {
-		return // a backslash at the end means nothing
+		return // a trailing backslash has no meaning
 	}
 	if c := l.s[l.at]; !isLetter(c) {
 		l.at++
@@ -195,7 +194,7 @@ func (l *lexer) lexCommand() {
 		case '|':
 			l.emit(symbolToken, "|")
 		default:
-			l.problem = errors.New("an unknown command")
+			l.problem = errors.New("unknown command")
 		}
 		return
 	}
@@ -214,7 +213,7 @@ func (l *lexer) lexCommand() {
 			l.emit(kind, strings.TrimSuffix(inside, "*"))
 			return
 		}
-		l.problem = errors.New("an environment without a name")
+		l.problem = errors.New("environment without a name")
 	case texts[name]:
 		if inside, ok := l.argument(); ok {
 			l.lexText(name, inside)
@@ -231,7 +230,7 @@ func (l *lexer) lexCommand() {
 	}
 }
 
-// lexText takes the inside of \text{}: names of functions and numbers are mathematics.
+// lexText reads the content of \text{}: function names and numbers are mathematics.
 func (l *lexer) lexText(command, inside string) {
 	inside = strings.TrimSpace(strings.ReplaceAll(strings.ReplaceAll(inside, "~", " "), "$", ""))
 	switch _, known := functions[inside]; {
@@ -247,7 +246,7 @@ func (l *lexer) lexText(command, inside string) {
 	}
 }
 
-// argument takes {…} at this place, with space before it.
+// argument reads {…} here, after optional space.
 func (l *lexer) argument() (inside string, ok bool) {
 	at := l.at
 	for at < len(l.s) && l.s[at] == ' ' {

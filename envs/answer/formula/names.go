@@ -1,6 +1,6 @@
 package formula
 
-// functions are the known ones, by the names that they are written with.
+// functions are the known functions, by spelling.
 var functions = map[string]string{
 	"sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "tg": "tan", "ctg": "cot", "cosec": "csc",
 	"arcsin": "arcsin", "arccos": "arccos", "arctan": "arctan", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "arctg": "arctan", "arccot": "arccot", "arcsec": "arcsec", "arccsc": "arccsc",
@@ -10,26 +10,25 @@ var functions = map[string]string{
 	"binom": "binom",
 }
 
-// severalArguments are the functions that take more than one.
+// severalArguments are functions with several arguments.
 var severalArguments = map[string]bool{"max": true, "min": true, "gcd": true, "lcm": true, "binom": true, "log": true}
 
-// constantNames are the constants and sets of numbers, by the commands or words that
-// they are written with.
+// constantNames are constants and sets of numbers, by command or word.
 var constantNames = map[string]string{
 	"pi": "pi", "infty": "infinity", "infinity": "infinity", "oo": "infinity", "inf": "infinity", "emptyset": "empty", "varnothing": "empty", "reals": "R", "R": "R",
 }
 
-// letters are the commands that are variables.
+// letters are the commands for variables.
 var letters = map[string]bool{
 	"alpha": true, "beta": true, "gamma": true, "delta": true, "epsilon": true, "varepsilon": true, "zeta": true, "eta": true, "theta": true, "vartheta": true, "iota": true, "kappa": true, "lambda": true, "mu": true, "nu": true, "xi": true,
 	"rho": true, "varrho": true, "sigma": true, "tau": true, "upsilon": true, "phi": true, "varphi": true, "chi": true, "psi": true, "omega": true, "Gamma": true, "Delta": true, "Theta": true, "Lambda": true, "Xi": true, "Pi": true, "Sigma": true,
 	"Phi": true, "Psi": true, "Omega": true, "ell": true, "hbar": true, "aleph": true, "partial": true, "nabla": true, "Upsilon": true,
 }
 
-// figures are commands in front of the letters of a figure, as in \angle ABC.
+// figures are commands before the letters of a geometric figure, as in \angle ABC.
 var figures = map[string]bool{"angle": true, "triangle": true, "measuredangle": true, "square": true, "odot": true, "overline": true, "overrightarrow": true, "widehat": true, "overarc": true, "hat": true, "tilde": true, "widetilde": true, "bar": true, "dot": true}
 
-// relations are the operators between two sides, by how they are written.
+// relations are the operators between two sides, by spelling.
 var relations = map[string]string{
 	"=": "=", "==": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "!=": "!=", "<>": "!=",
 	"le": "<=", "leq": "<=", "leqslant": "<=", "lt": "<", "ge": ">=", "geq": ">=", "geqslant": ">=", "gt": ">", "ne": "!=", "neq": "!=",
@@ -37,7 +36,7 @@ var relations = map[string]string{
 	"subset": "subset", "subseteq": "subseteq", "mapsto": "mapsto", "ll": "<<", "gg": ">>",
 }
 
-// applied are the letters that are functions where a bracket follows.
+// applied are letters that are functions if a bracket follows.
 var applied = map[string]bool{"f": true, "g": true, "h": true, "F": true, "G": true, "H": true, "O": true, "Theta": true, "Omega": true, "phi": true, "Gamma": true, "psi": true, "zeta": true, "P": true, "Q": true, "T": true, "R": true, "p": true, "q": true}
 
 // groups of letters that stand for products where three or more are typed together.
