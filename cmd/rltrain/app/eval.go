@@ -29,7 +29,7 @@ func evalCommand() (*cli.Command, error) {
 	}
 	return &cli.Command{
 		Name:  "eval",
-		Usage: "measure a trained classifier on labelled texts, a language model on exercises, or answers that something else wrote",
+		Usage: "evaluate a model, or completions from a file",
 		Description: `Classifier: rltrain eval --model DIR
   Prints accuracy, F1, ECE (15 bins) and Brier score with 95 % intervals, metrics by class, and latency.
   Writes DIR/eval/logs/eval_results.json and DIR/eval/plots/. With --out-of-scope-label NAME it also measures how

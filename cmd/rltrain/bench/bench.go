@@ -20,22 +20,21 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// A benchCase is one subcommand of `rltrain bench`.
+// benchCase is a subcommand of rltrain bench.
 type benchCase struct {
 	name, usage string
 	flags       []cli.Flag
-	// run measures the case on a thread of its own, with libtorch open.
+	// run measures the case on the compute thread.
 	run func(ctx context.Context, common benchFlags) (benchTable, error)
 }
 
-// benchTable is a case's outcome: encoded it is one line of JSON, with the figure names that other
-// benchmarks of the case use.
+// benchTable is the result of a case. Its JSON is one line.
 type benchTable interface{ table(w io.Writer) error }
 
-// benchFlags are the flags that all cases have.
+// benchFlags are the flags of all cases.
 type benchFlags struct{ reps int }
 
-// benchFigures are those that all cases have.
+// benchFigures are the metrics of all cases.
 type benchFigures struct {
 	DType     string            `json:"dtype"`
 	Device    string            `json:"device"` // "cpu", "cuda:0"
@@ -43,25 +42,25 @@ type benchFigures struct {
 	Best      float64           `json:"best_s"`
 	Median    float64           `json:"median_s"`
 	Reps      int               `json:"reps"`
-	CleanReps int               `json:"clean_reps"` // undisturbed by other processes
-	CPUBest   float64           `json:"cpu_s"`      // of all threads and child processes, of the repetition that took least
+	CleanReps int               `json:"clean_reps"` // not disturbed by other processes
+	CPUBest   float64           `json:"cpu_s"`      // CPU time of all threads and child processes, best repetition
 	CPUMedian float64           `json:"cpu_median_s"`
 	PeakRSS   float64           `json:"peak_rss_mb"`   // MiB
-	StepExtra float64           `json:"step_extra_mb"` // peak above what was resident before, MiB
-	GPU       *gpuFigures       `json:"gpu,omitempty"` // where one computes
+	StepExtra float64           `json:"step_extra_mb"` // peak above the resident memory before, MiB
+	GPU       *gpuFigures       `json:"gpu,omitempty"` // nil on the CPU
 	CPU       string            `json:"cpu_capability"`
 	Load      float64           `json:"load1"`
 	Versions  map[string]string `json:"versions"`
 }
 
-// gpuFigures are of the memory that libtorch's allocator hands out, MiB.
+// gpuFigures describe the memory of libtorch's allocator, in MiB.
 type gpuFigures struct {
-	Peak     float64 `json:"peak_mb"`     // since the process began
-	Extra    float64 `json:"extra_mb"`    // Peak above what was in use before the case
-	Reserved float64 `json:"reserved_mb"` // taken from the GPU
+	Peak     float64 `json:"peak_mb"`     // since the process started
+	Extra    float64 `json:"extra_mb"`    // Peak above the memory before the case
+	Reserved float64 `json:"reserved_mb"` // reserved on the GPU
 }
 
-// Command measures speed and memory.
+// Command returns the command bench.
 func Command() *cli.Command {
 	command := &cli.Command{Name: "bench", Usage: "measure speed and memory on this machine"}
 	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), grpoBenchCase(), dpoBenchCase(), startupBenchCase(), deviceBenchCase()} {
@@ -75,9 +74,9 @@ func (b benchCase) command() *cli.Command {
 	return &cli.Command{
 		Name: b.name, Usage: b.usage,
 		Flags: append(b.flags,
-			&cli.IntFlag{Name: "reps", Value: 3, Usage: "undisturbed repetitions at least", Destination: &common.reps},
-			&cli.IntFlag{Name: "threads", Value: 2, Usage: "threads that compute"},
-			&cli.StringFlag{Name: "device", Value: "cpu", Usage: "where tensors live: cpu, cuda, cuda:NUMBER or auto"},
+			&cli.IntFlag{Name: "reps", Value: 3, Usage: "minimum number of undisturbed repetitions", Destination: &common.reps},
+			&cli.IntFlag{Name: "threads", Value: 2, Usage: "compute threads"},
+			&cli.StringFlag{Name: "device", Value: "cpu", Usage: "cpu, cuda, cuda:N or auto"},
 			&cli.BoolFlag{Name: "json", Usage: "print one line of JSON"}),
 		Action: func(c *cli.Context) error {
 			result, err := b.measure(c, common)
@@ -94,7 +93,7 @@ func (b benchCase) command() *cli.Command {
 
 func (b benchCase) measure(c *cli.Context, common benchFlags) (result benchTable, err error) {
 	if c.Args().Present() {
-		return nil, fmt.Errorf("stray argument %q", c.Args().First())
+		return nil, fmt.Errorf("unexpected argument %q", c.Args().First())
 	}
 	if err := checkBounds(bound{"reps", common.reps, 1, 1 << 16}, bound{"threads", c.Int("threads"), 1, 1 << 10}); err != nil {
 		return nil, err
@@ -106,7 +105,7 @@ func (b benchCase) measure(c *cli.Context, common benchFlags) (result benchTable
 	return result, err
 }
 
-// bound is a flag's value and the range it must be in.
+// bound is the value of a flag and its range.
 type bound struct {
 	flag            string
 	value, low, top int
@@ -115,15 +114,15 @@ type bound struct {
 func checkBounds(bounds ...bound) error {
 	for _, n := range bounds {
 		if n.value < n.low || n.value > n.top {
-			return fmt.Errorf("--%s %d is outside of %d to %d", n.flag, n.value, n.low, n.top)
+			return fmt.Errorf("--%s: %d is out of range; it must be %d to %d", n.flag, n.value, n.low, n.top)
 		}
 	}
 	return nil
 }
 
-// measureStep repeats step and gathers what all cases report, for computation in dtype.
+// measureStep repeats step and returns the metrics of all cases.
 func measureStep(ctx context.Context, step func() error, reps int, dtype string) (f benchFigures, err error) {
-	debug.FreeOSMemory() // the weights' drafts, which are no part of the step
+	debug.FreeOSMemory() // temporary copies of the weights are not part of the step
 	before, err := memoryStatus("self", "VmRSS")
 	if err != nil {
 		return f, err
@@ -132,7 +131,7 @@ func measureStep(ctx context.Context, step func() error, reps int, dtype string)
 	if err != nil {
 		return f, err
 	}
-	// Where the system forbids it, the peak is that of the whole run.
+	// If the system forbids the reset, the peak is that of the whole run.
 	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)
 	t, err := bestOf(ctx, step, reps)
 	if err != nil {
@@ -155,7 +154,7 @@ func measureStep(ctx context.Context, step func() error, reps int, dtype string)
 	return f, nil
 }
 
-// gather adds to the times and the memory what all cases report.
+// gather completes the metrics of all cases from times and memory.
 func gather(t timing, dtype string, peak, extra float64) (benchFigures, error) {
 	capability, err := torch.CPUCapability()
 	if err != nil {
@@ -176,37 +175,36 @@ func gather(t timing, dtype string, peak, extra float64) (benchFigures, error) {
 	}, nil
 }
 
-// times prints the figures that all cases have; speed is that of the best repetition.
+// times prints the metrics of all cases; speed is that of the best repetition.
 func (f benchFigures) times(w io.Writer, speed string) {
 	fmt.Fprintf(w, "best\t%.4f s\t%s\n", f.Best, speed)
 	fmt.Fprintf(w, "median\t%.4f s\t%d repetitions, %d undisturbed\n", f.Median, f.Reps, f.CleanReps)
-	fmt.Fprintf(w, "memory\t%.0f MiB at most\t%.0f MiB by the step\n", f.PeakRSS, f.StepExtra)
+	fmt.Fprintf(w, "peak memory\t%.0f MiB\t%.0f MiB above the start\n", f.PeakRSS, f.StepExtra)
 	if f.GPU != nil {
-		fmt.Fprintf(w, "of the GPU\t%.0f MiB at most\t%.0f MiB by the step, %.0f MiB reserved\n", f.GPU.Peak, f.GPU.Extra, f.GPU.Reserved)
+		fmt.Fprintf(w, "GPU memory\t%.0f MiB\t%.0f MiB above the start, %.0f MiB reserved\n", f.GPU.Peak, f.GPU.Extra, f.GPU.Reserved)
 	}
 }
 
-// benchRate is the learning rate of repeated updates: it only has to keep the numbers ordinary.
+// benchRate is a learning rate that keeps values in a normal range.
 const benchRate = 1e-4
 
-// training is how a step of training is repeated, without end.
+// training configures endless training steps.
 func training(c train.Config) train.Config {
 	c.Steps = math.MaxInt32
 	c.Optimisation = train.Optimisation{LearningRate: benchRate, Schedule: "constant", MaxGradNorm: 1}
 	return c
 }
 
-// timing is the outcome of bestOf, in seconds.
+// timing is the result of bestOf, in seconds.
 type timing struct {
 	best, median   float64
 	cpu, cpuMedian float64
 	reps, clean    int
 }
 
-// bestOf times step after one warm-up, at least reps times and a second in all. Repetitions in which other
-// processes used more than a tenth of a CPU do not count towards reps, up to four times as many repetitions
-// and two minutes; short ones always count, the clock of the system's CPU time being too coarse for them.
-// A long warm-up counts as a repetition. A repetition ends when the device has done all of it.
+// bestOf times step after one warm-up, for at least reps repetitions and 1 s. Repetitions do not count if other processes
+// used more than 10 % of a CPU, unless they are shorter than 0.2 s, which the system's CPU clock cannot resolve. It stops
+// after four times reps, or 120 s. A warm-up above 3 s counts as a repetition. Each repetition waits for the device.
 func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 	const quiet, short, longWarmUp, least, most, atLeast, enough = 0.1, 0.2, 3.0, 1.0, 120.0, 8, 30
 	var times, cpus []float64
@@ -255,7 +253,7 @@ func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 	return timing{best: times[0], median: median(times), cpu: cpus[0], cpuMedian: median(cpus), reps: len(times), clean: clean}, nil
 }
 
-// median is that of sorted numbers.
+// median returns the median of sorted numbers.
 func median(sorted []float64) float64 {
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2

@@ -21,7 +21,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// classifierBench is what `rltrain bench classifier_step` repeats.
+// classifierBench is the case classifier_step.
 type classifierBench struct {
 	mode, shape                    string
 	batch, seq, r, classes, epochs int
@@ -37,7 +37,7 @@ type classifierResult struct {
 	Seq         int     `json:"seq"`
 	Mixed       bool    `json:"mixed"`
 	R           int     `json:"r"`
-	Epochs      int     `json:"epochs"` // updates of one rollout; 1 outside of ppo
+	Epochs      int     `json:"epochs"` // updates per rollout; 1 unless mode is ppo
 	Tokens      int     `json:"tokens"` // of the batch, without padding
 	SamplesPerS float64 `json:"samples_per_s"`
 	benchFigures
@@ -47,17 +47,17 @@ func classifierBenchCase() benchCase {
 	var b classifierBench
 	return benchCase{
 		name:  "classifier_step",
-		usage: "a step of a label classifier: encoder of random weights, adapters on query and value",
+		usage: "classifier training step: random encoder, LoRA on query and value",
 		flags: []cli.Flag{
-			&cli.StringFlag{Name: "mode", Value: "sft", Usage: "sft, ppo (a rollout and updates on it) or infer", Destination: &b.mode},
+			&cli.StringFlag{Name: "mode", Value: "sft", Usage: "sft, ppo (one rollout and its updates) or infer", Destination: &b.mode},
 			&cli.StringFlag{Name: "shape", Value: "base", Usage: "base (BERT-base) or minilm (all-MiniLM-L6-v2)", Destination: &b.shape},
-			&cli.IntFlag{Name: "batch", Value: 8, Usage: "sequences", Destination: &b.batch},
-			&cli.IntFlag{Name: "seq", Value: 32, Usage: "tokens of the longest sequence, at most 512", Destination: &b.seq},
-			&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &b.r},
-			&cli.IntFlag{Name: "classes", Value: 14, Usage: "labels", Destination: &b.classes},
-			&cli.IntFlag{Name: "epochs", Value: 4, Usage: "updates of one rollout", Destination: &b.epochs},
-			&cli.BoolFlag{Name: "mixed", Usage: "lengths spread from 8 to --seq", Destination: &b.mixed},
-			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &b.dtype},
+			&cli.IntFlag{Name: "batch", Value: 8, Usage: "sequences per batch", Destination: &b.batch},
+			&cli.IntFlag{Name: "seq", Value: 32, Usage: "length of the longest sequence in tokens, at most 512", Destination: &b.seq},
+			&cli.IntFlag{Name: "r", Value: 8, Usage: "LoRA rank", Destination: &b.r},
+			&cli.IntFlag{Name: "classes", Value: 14, Usage: "number of labels", Destination: &b.classes},
+			&cli.IntFlag{Name: "epochs", Value: 4, Usage: "updates per rollout in mode ppo", Destination: &b.epochs},
+			&cli.BoolFlag{Name: "mixed", Usage: "spread lengths evenly from 8 to --seq", Destination: &b.mixed},
+			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "dtype of the frozen weights: fp32 or bf16", Destination: &b.dtype},
 		},
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
 	}
@@ -69,17 +69,17 @@ func (b classifierBench) check() error {
 	}
 	encoder, ok := bertShapes[b.shape]
 	if !ok {
-		return fmt.Errorf("--shape %.40q is not base or minilm", b.shape)
+		return fmt.Errorf("--shape: unknown shape %.40q; choose base or minilm", b.shape)
 	}
 	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 16}, bound{"seq", b.seq, 1, encoder.MaxPositionEmbeddings},
 		bound{"r", b.r, 1, encoder.HiddenSize}, bound{"classes", b.classes, 2, 1 << 16}, bound{"epochs", b.epochs, 1, 1 << 16}); err != nil {
 		return err
 	}
 	if b.mixed && b.seq < shortest {
-		return fmt.Errorf("--seq %d is below %d, the shortest length of --mixed", b.seq, shortest)
+		return fmt.Errorf("--seq: %d is below %d, the shortest length of --mixed", b.seq, shortest)
 	}
 	if !slices.Contains([]string{"sft", "ppo", "infer"}, b.mode) {
-		return fmt.Errorf("--mode %.40q is not sft, ppo or infer", b.mode)
+		return fmt.Errorf("--mode: %.40q is not sft, ppo or infer", b.mode)
 	}
 	return nil
 }
@@ -98,8 +98,8 @@ const (
 	firstToken, endToken = 1000, 30000
 )
 
-// examples draws token ids and labels. The lengths of --mixed are spread evenly from the shortest to --seq, so
-// their sum is what drawing them uniformly gives on average.
+// examples samples token ids and labels. The lengths of --mixed are spread evenly, so their sum equals the expected sum of
+// uniform lengths.
 func (b classifierBench) examples() (e policy.Examples, tokens int) {
 	rng := rand.New(rand.NewPCG(5, 0))
 	for _, n := range rng.Perm(b.batch) {
@@ -158,7 +158,7 @@ func (b classifierBench) run(ctx context.Context, reps int) (result classifierRe
 	return result, nil
 }
 
-// trainer repeats supervised updates on all examples, or rollouts of all of them with updates on all of each.
+// trainer repeats SFT updates, or rollouts with their updates, on all examples.
 func (b classifierBench) trainer(p *policy.Classifier, examples policy.Examples) (*train.Trainer, error) {
 	if b.mode == "sft" {
 		source, err := epochs.New(examples.Samples(), b.batch, 0, 0)

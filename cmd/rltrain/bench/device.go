@@ -10,32 +10,32 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// deviceResult is what the device can do at best: what other cases' figures stand beside.
+// deviceResult is the peak performance of the device, for comparison with other cases.
 type deviceResult struct {
 	Case      string  `json:"case"`
-	CopyGBPS  float64 `json:"copy_gb_s"` // 1e9 bytes read and written a second
-	ProductTF float64 `json:"tflop_s"`   // of a product of square matrices in bf16
-	Product   int     `json:"product"`   // rows of each of these
+	CopyGBPS  float64 `json:"copy_gb_s"` // 1e9 bytes read and written per second
+	ProductTF float64 `json:"tflop_s"`   // of a square bf16 matrix product
+	Product   int     `json:"product"`   // rows of the matrices
 	benchFigures
 }
 
 const (
 	copiedBytes = 1 << 30
 	productRows = 8192
-	inARow      = 8 // copies or products of a repetition: one alone ends too soon for the clock
+	inARow      = 8 // copies or products per repetition; one is too short to time
 )
 
 func deviceBenchCase() benchCase {
 	return benchCase{
 		name:  "device",
-		usage: "what the device can do at best: a large copy, a large product in bf16",
+		usage: "peak performance of the device: a large copy and a large bf16 matrix product",
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) {
 			return deviceBench(ctx, common.reps, copiedBytes, productRows)
 		},
 	}
 }
 
-// deviceBench copies bytes and multiplies matrices of so many rows. Seconds and memory are those of the products.
+// deviceBench copies bytes and multiplies square matrices with the given rows. Times and memory are those of the products.
 func deviceBench(ctx context.Context, reps, bytes, rows int) (result deviceResult, err error) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	source, err := uniform(rng, bytes/4)
@@ -75,7 +75,7 @@ func deviceBench(ctx context.Context, reps, bytes, rows int) (result deviceResul
 	}, nil
 }
 
-// repeatedly is what a repetition does, each time in a scope of its own.
+// repeatedly calls do inARow times, each in a new scope.
 func repeatedly(do func(s *torch.Scope) error) func() error {
 	return func() error {
 		for range inARow {
@@ -87,7 +87,7 @@ func repeatedly(do func(s *torch.Scope) error) func() error {
 	}
 }
 
-// uniform are n numbers between -1 and 1: zeros would be faster than what is computed with.
+// uniform returns n random numbers in [-1, 1). Zeros would be faster than real data.
 func uniform(rng *rand.Rand, n int) (*torch.Var, error) {
 	values := make([]float32, n)
 	for i := range values {
@@ -96,7 +96,7 @@ func uniform(rng *rand.Rand, n int) (*torch.Var, error) {
 	return torch.Constant(values, int64(n))
 }
 
-// bf16 is a square matrix.
+// bf16 returns a random square matrix.
 func bf16(rng *rand.Rand, rows int) (v *torch.Var, err error) {
 	wide, err := uniform(rng, rows*rows)
 	if err != nil {

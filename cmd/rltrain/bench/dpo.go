@@ -17,7 +17,7 @@ import (
 	"github.com/rltrain/rltrain/rl/train"
 )
 
-// dpoBench is what `rltrain bench dpo_step` repeats.
+// dpoBench is the case dpo_step.
 type dpoBench struct {
 	randomLlama
 	pairs, prompt, seq int
@@ -32,7 +32,7 @@ type dpoResult struct {
 	Prompt     int     `json:"prompt"`
 	Seq        int     `json:"seq"`
 	Precompute bool    `json:"precompute"`
-	Tokens     int     `json:"tokens_in_step"` // prompts counted for each side, as they are given
+	Tokens     int     `json:"tokens_in_step"` // counts the prompt for each side
 	TokensPerS float64 `json:"tokens_per_s"`
 	PairsPerS  float64 `json:"pairs_per_s"`
 	benchFigures
@@ -42,18 +42,18 @@ func dpoBenchCase() benchCase {
 	var b dpoBench
 	return benchCase{
 		name:  "dpo_step",
-		usage: "a step of DPO: log-probabilities of the reference, loss and update; Llama of random weights, adapters on all linear layers",
+		usage: "DPO step: reference log-probs, loss and update; random Llama, LoRA on all linear layers",
 		flags: append(b.flags(),
-			&cli.IntFlag{Name: "pairs", Value: 4, Usage: "pairs of a step", Destination: &b.pairs},
-			&cli.IntFlag{Name: "prompt", Value: 64, Usage: "tokens of each prompt", Destination: &b.prompt},
-			&cli.IntFlag{Name: "seq", Value: 256, Usage: "tokens of a prompt with an answer", Destination: &b.seq},
-			&cli.BoolFlag{Name: "precompute", Usage: "the reference was asked before", Destination: &b.precompute},
+			&cli.IntFlag{Name: "pairs", Value: 4, Usage: "pairs per step", Destination: &b.pairs},
+			&cli.IntFlag{Name: "prompt", Value: 64, Usage: "tokens per prompt", Destination: &b.prompt},
+			&cli.IntFlag{Name: "seq", Value: 256, Usage: "tokens of prompt and response", Destination: &b.seq},
+			&cli.BoolFlag{Name: "precompute", Usage: "precompute reference log-probs, outside of the step", Destination: &b.precompute},
 		),
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
 	}
 }
 
-// dpoPairs are the different pairs that steps take by turns, in multiples of --pairs.
+// dpoPairs is the number of distinct pairs, in multiples of --pairs.
 const dpoPairs = 8
 
 func (b dpoBench) units(vocab int) (units [][]*rl.Sample) {
@@ -116,7 +116,7 @@ func (b dpoBench) run(ctx context.Context, reps int) (result dpoResult, err erro
 func (r dpoResult) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "case\t%s, %s, r %d, %s, %d threads, %s\n", r.Case, r.Shape, r.R, r.DType, r.Threads, r.CPU)
-	fmt.Fprintf(t, "batch\t%d pairs of %d tokens with a prompt of %d, reference asked before: %t\n", r.Pairs, r.Seq, r.Prompt, r.Precompute)
+	fmt.Fprintf(t, "batch\t%d pairs, %d tokens with a prompt of %d, precomputed reference: %t\n", r.Pairs, r.Seq, r.Prompt, r.Precompute)
 	r.times(t, fmt.Sprintf("%.1f pairs/s", r.PairsPerS))
 	return t.Flush()
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// generateBench is what `rltrain bench generate` repeats.
+// generateBench is the case generate.
 type generateBench struct {
 	shape, dtype       string
 	batch, prompt, new int
 	sample             bool
 }
 
-// generateResult is one line of JSON: the figure names that other benchmarks of generation use.
+// generateResult is the result of generateBench.
 type generateResult struct {
 	Case             string  `json:"case"`
 	Shape            string  `json:"shape"`
@@ -32,8 +32,8 @@ type generateResult struct {
 	FirstToken       float64 `json:"first_token_s"`
 	DecodeTokensPerS float64 `json:"decode_tokens_per_s"`
 	DecodeStep       float64 `json:"decode_step_ms"`
-	StepBytes        float64 `json:"step_bytes"` // of weights and cache that a token step reads, in the middle of the completion
-	GBPerS           float64 `json:"gb_s"`       // StepBytes a DecodeStep, in 1e9 bytes
+	StepBytes        float64 `json:"step_bytes"` // bytes of weights and KV cache read per decode step, halfway through
+	GBPerS           float64 `json:"gb_s"`       // StepBytes per DecodeStep, 1e9 bytes per second
 	benchFigures
 }
 
@@ -41,14 +41,14 @@ func generateBenchCase() benchCase {
 	var b generateBench
 	return benchCase{
 		name:  "generate",
-		usage: "completions of prompts by a causal language model with random weights",
+		usage: "generation with a random language model",
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: shapeNames, Destination: &b.shape},
-			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the weights: fp32 or bf16", Destination: &b.dtype},
-			&cli.IntFlag{Name: "batch", Value: 8, Usage: "prompts", Destination: &b.batch},
-			&cli.IntFlag{Name: "prompt", Value: 64, Usage: "tokens of each prompt", Destination: &b.prompt},
-			&cli.IntFlag{Name: "new", Value: 128, Usage: "tokens to generate for each, at least 2", Destination: &b.new},
-			&cli.BoolFlag{Name: "sample", Usage: "draw at temperature 1 instead of taking the likeliest token", Destination: &b.sample},
+			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "dtype of the weights: fp32 or bf16", Destination: &b.dtype},
+			&cli.IntFlag{Name: "batch", Value: 8, Usage: "prompts per batch", Destination: &b.batch},
+			&cli.IntFlag{Name: "prompt", Value: 64, Usage: "tokens per prompt", Destination: &b.prompt},
+			&cli.IntFlag{Name: "new", Value: 128, Usage: "tokens to generate per prompt, at least 2", Destination: &b.new},
+			&cli.BoolFlag{Name: "sample", Usage: "sample at temperature 1 instead of greedy decoding", Destination: &b.sample},
 		},
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
 	}
@@ -127,7 +127,7 @@ func (r generateResult) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "case\t%s, %s, %s, %s, %d threads, %s\n", r.Case, r.Shape, r.DType, r.Mode, r.Threads, r.CPU)
 	fmt.Fprintf(t, "batch\t%d prompts of %d tokens, %d new tokens each\n", r.Batch, r.Prompt, r.New)
-	fmt.Fprintf(t, "first token\t%.4f s\tthen %.3f ms a step, %.1f tokens/s, %.1f GB/s\n", r.FirstToken, r.DecodeStep, r.DecodeTokensPerS, r.GBPerS)
+	fmt.Fprintf(t, "first token\t%.4f s\tthen %.3f ms/step, %.1f tokens/s, %.1f GB/s\n", r.FirstToken, r.DecodeStep, r.DecodeTokensPerS, r.GBPerS)
 	r.times(t, fmt.Sprintf("%.1f tokens/s", r.TokensPerS))
 	return t.Flush()
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// grpoBench is what `rltrain bench grpo_step` repeats.
+// grpoBench is the case grpo_step.
 type grpoBench struct {
 	shape, dtype                        string
 	r, group, batch, prompt, new, iters int
@@ -47,17 +47,17 @@ type grpoResult struct {
 	Iters           int       `json:"iters"`
 	Split           grpoSplit `json:"split_s"` // of the best step
 	CompletionsPerS float64   `json:"completions_per_s"`
-	Weights         float64   `json:"weights_mb"` // the frozen ones as they are stored, MiB
-	Engine          float64   `json:"engine_mb"`  // what the sampler's making took, MiB of no file
-	Held            float64   `json:"held_mb"`    // that and what is held after the steps, the optimiser's state too
+	Weights         float64   `json:"weights_mb"` // stored frozen weights, MiB
+	Engine          float64   `json:"engine_mb"`  // anonymous memory of the sampler, MiB
+	Held            float64   `json:"held_mb"`    // Engine plus the memory held after the steps, such as optimizer state
 	benchFigures
 }
 
-// grpoSplit is a step and its parts, in seconds.
+// grpoSplit is the time of a step and its parts, in seconds.
 type grpoSplit struct {
 	Step        float64 `json:"step"`
 	Generate    float64 `json:"generate"`
-	LogProbs    float64 `json:"logps_nograd"` // of the reference, and of the policy where it is updated more than once
+	LogProbs    float64 `json:"logps_nograd"` // reference, and old policy if --iters is above 1
 	Update      float64 `json:"update"`
 	Environment float64 `json:"environment"`
 }
@@ -66,17 +66,17 @@ func grpoBenchCase() benchCase {
 	var b grpoBench
 	return benchCase{
 		name:  "grpo_step",
-		usage: "a step of GRPO: completions, rewards, advantages and updates; Llama of random weights, adapters on all linear layers",
+		usage: "GRPO step: rollouts, rewards, advantages and updates; random Llama, LoRA on all linear layers",
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: shapeNames, Destination: &b.shape},
-			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &b.dtype},
-			&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &b.r},
-			&cli.IntFlag{Name: "group", Value: 8, Usage: "completions of each prompt, at least 2", Destination: &b.group},
-			&cli.IntFlag{Name: "batch", Value: 32, Usage: "completions of a step, a multiple of --group", Destination: &b.batch},
-			&cli.IntFlag{Name: "prompt", Value: 32, Usage: "tokens of each prompt", Destination: &b.prompt},
-			&cli.IntFlag{Name: "new", Value: 32, Usage: "tokens of each completion", Destination: &b.new},
-			&cli.Float64Flag{Name: "beta", Usage: "coefficient of the divergence from the reference", Destination: &b.beta},
-			&cli.IntFlag{Name: "iters", Value: 1, Usage: "updates on the completions of a step", Destination: &b.iters},
+			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "dtype of the frozen weights: fp32 or bf16", Destination: &b.dtype},
+			&cli.IntFlag{Name: "r", Value: 8, Usage: "LoRA rank", Destination: &b.r},
+			&cli.IntFlag{Name: "group", Value: 8, Usage: "completions per prompt, at least 2", Destination: &b.group},
+			&cli.IntFlag{Name: "batch", Value: 32, Usage: "completions per step, a multiple of --group", Destination: &b.batch},
+			&cli.IntFlag{Name: "prompt", Value: 32, Usage: "tokens per prompt", Destination: &b.prompt},
+			&cli.IntFlag{Name: "new", Value: 32, Usage: "tokens per completion", Destination: &b.new},
+			&cli.Float64Flag{Name: "beta", Usage: "KL coefficient", Destination: &b.beta},
+			&cli.IntFlag{Name: "iters", Value: 1, Usage: "updates per step", Destination: &b.iters},
 		},
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
 	}
@@ -92,10 +92,10 @@ func (b grpoBench) check() error {
 		return err
 	}
 	if b.batch%b.group != 0 {
-		return fmt.Errorf("--batch %d is no multiple of --group %d", b.batch, b.group)
+		return fmt.Errorf("--batch: %d is not a multiple of --group %d", b.batch, b.group)
 	}
 	if !(b.beta >= 0) {
-		return errors.New("--beta must be at least 0")
+		return errors.New("--beta: must be at least 0")
 	}
 	return nil
 }
@@ -171,8 +171,8 @@ func (b grpoBench) run(ctx context.Context, reps int) (result grpoResult, err er
 	}, nil
 }
 
-// policy is an adapter on a Llama of random weights with a tokenizer of characters. No token ends a text, so that all
-// steps are equally long.
+// policy returns a LoRA policy on a random Llama with a character tokenizer. It has no stop token, so that all steps have
+// the same length.
 func (b grpoBench) policy() (*policy.CausalLM, error) {
 	dir, err := os.MkdirTemp("", "rltrain-bench-")
 	if err != nil {
@@ -196,7 +196,7 @@ func (b grpoBench) policy() (*policy.CausalLM, error) {
 	})
 }
 
-// forgetEnd takes out of a model's folder which token ends a text.
+// forgetEnd removes the stop token from a model folder.
 func forgetEnd(dir string) error {
 	for _, name := range []string{"config.json", "generation_config.json", "tokenizer_config.json"} {
 		path := filepath.Join(dir, name)
@@ -216,7 +216,7 @@ func forgetEnd(dir string) error {
 	return nil
 }
 
-// digitSums shows random characters, and pays the sum of the digits written.
+// digitSums shows random characters and rewards the sum of the digits in the completion.
 type digitSums struct{ tokens int }
 
 func (digitSums) Len(envs.Part) int { return 0 }
@@ -252,7 +252,7 @@ func (r grpoResult) table(w io.Writer) error {
 	fmt.Fprintf(t, "case\t%s, %s, r %d, %s, %d threads, %s\n", r.Case, r.Shape, r.R, r.DType, r.Threads, r.CPU)
 	fmt.Fprintf(t, "batch\t%d completions of %d prompts, %d + %d tokens\n", r.Batch, r.Batch/r.Group, r.Prompt, r.New)
 	r.times(t, fmt.Sprintf("%.1f completions/s", r.CompletionsPerS))
-	fmt.Fprintf(t, "weights\t%.0f MiB stored\t%.0f MiB more for completions\t%.0f MiB more after the steps\n", r.Weights, r.Engine, r.Held)
-	fmt.Fprintf(t, "of the best\t%.4f s generation\t%.4f s log-probabilities\t%.4f s update\t%.4f s environment\n", r.Split.Generate, r.Split.LogProbs, r.Split.Update, r.Split.Environment)
+	fmt.Fprintf(t, "weights\t%.0f MiB stored\t+%.0f MiB for the sampler\t+%.0f MiB after the steps\n", r.Weights, r.Engine, r.Held)
+	fmt.Fprintf(t, "best step\t%.4f s generation\t%.4f s log-probs\t%.4f s update\t%.4f s environment\n", r.Split.Generate, r.Split.LogProbs, r.Split.Update, r.Split.Environment)
 	return t.Flush()
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// logprobBench is what `rltrain bench logprob` repeats.
+// logprobBench is the case logprob.
 type logprobBench struct {
 	vocab, hidden, tokens int
 	dtype                 string
@@ -34,13 +34,13 @@ func logprobBenchCase() benchCase {
 	var b logprobBench
 	return benchCase{
 		name:  "logprob",
-		usage: "log-probabilities of given tokens from hidden states and an output weight",
+		usage: "log-probs of tokens from hidden states and the output weight",
 		flags: []cli.Flag{
-			&cli.IntFlag{Name: "vocab", Value: 49152, Usage: "tokens of the vocabulary", Destination: &b.vocab},
-			&cli.IntFlag{Name: "hidden", Value: 576, Usage: "features of a hidden state", Destination: &b.hidden},
-			&cli.IntFlag{Name: "tokens", Value: 2048, Usage: "tokens to judge", Destination: &b.tokens},
-			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the weight: fp32 or bf16", Destination: &b.dtype},
-			&cli.BoolFlag{Name: "grad", Usage: "also the gradient to the hidden states", Destination: &b.grad},
+			&cli.IntFlag{Name: "vocab", Value: 49152, Usage: "vocabulary size", Destination: &b.vocab},
+			&cli.IntFlag{Name: "hidden", Value: 576, Usage: "hidden size", Destination: &b.hidden},
+			&cli.IntFlag{Name: "tokens", Value: 2048, Usage: "number of tokens", Destination: &b.tokens},
+			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "dtype of the weight: fp32 or bf16", Destination: &b.dtype},
+			&cli.BoolFlag{Name: "grad", Usage: "also compute the gradient of the hidden states", Destination: &b.grad},
 		},
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
 	}
@@ -112,7 +112,7 @@ func normals(rng *rand.Rand, n int, spread float32) []float32 {
 func (r logprobResult) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "case\t%s, %s, %d threads, %s\n", r.Case, r.DType, r.Threads, r.CPU)
-	fmt.Fprintf(t, "shape\t%d tokens of %d\t%d features\n", r.Tokens, r.Vocab, r.Hidden)
+	fmt.Fprintf(t, "shape\t%d tokens\tvocabulary %d\thidden size %d\n", r.Tokens, r.Vocab, r.Hidden)
 	r.times(t, fmt.Sprintf("%.0f tokens/s", r.TokensPerS))
 	return t.Flush()
 }

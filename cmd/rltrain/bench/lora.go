@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/train"
 )
 
-// loraBench is what `rltrain bench lora_step` repeats.
+// loraBench is the case lora_step.
 type loraBench struct {
 	randomLlama
 	layout     string
@@ -33,16 +33,16 @@ type loraResult struct {
 	Layout     string  `json:"layout"`
 	Checkpoint bool    `json:"ckpt"`
 	RealTokens int     `json:"real_tokens"`
-	RowTokens  int     `json:"row_tokens"` // with padding, of which there is none
+	RowTokens  int     `json:"row_tokens"` // equals real_tokens: there is no padding
 	TokensPerS float64 `json:"tokens_per_s"`
-	StepFLOPs  float64 `json:"step_flops"` // multiplications and additions that a step can't do without
+	StepFLOPs  float64 `json:"step_flops"` // minimum number of operations per step
 	TFLOPPerS  float64 `json:"tflop_s"`
 	Trainable  int64   `json:"trainable"`
 	RSSBefore  float64 `json:"rss_before_mb"` // MiB
 	benchFigures
 }
 
-// randomLlama is a Llama of random weights with adapters on all its linear layers.
+// randomLlama is a random Llama with LoRA on all linear layers.
 type randomLlama struct {
 	shape, dtype string
 	r            int
@@ -51,8 +51,8 @@ type randomLlama struct {
 func (l *randomLlama) flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "shape", Value: "tiny", Usage: shapeNames, Destination: &l.shape},
-		&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the frozen weights: fp32 or bf16", Destination: &l.dtype},
-		&cli.IntFlag{Name: "r", Value: 8, Usage: "rank of the adapters", Destination: &l.r},
+		&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "dtype of the frozen weights: fp32 or bf16", Destination: &l.dtype},
+		&cli.IntFlag{Name: "r", Value: 8, Usage: "LoRA rank", Destination: &l.r},
 	}
 }
 
@@ -74,17 +74,17 @@ func (l *randomLlama) policy() (*policy.CausalLM, error) {
 	})
 }
 
-const mixedShortest = 32 // tokens of a sequence of --layout mixed
+const mixedShortest = 32 // tokens of the shortest sequence of --layout mixed
 
 func loraBenchCase() benchCase {
 	var b loraBench
 	return benchCase{
 		name:  "lora_step",
-		usage: "a supervised step of a language model: Llama of random weights, adapters on all linear layers",
+		usage: "SFT step of a language model: random Llama, LoRA on all linear layers",
 		flags: append(b.flags(),
-			&cli.IntFlag{Name: "batch", Value: 8, Usage: "sequences", Destination: &b.batch},
-			&cli.IntFlag{Name: "seq", Value: 256, Usage: "tokens of the longest sequence, at most 2048", Destination: &b.seq},
-			&cli.StringFlag{Name: "layout", Value: "full", Usage: "full: all sequences --seq long; mixed: lengths spread from 32 to --seq, not padded", Destination: &b.layout},
+			&cli.IntFlag{Name: "batch", Value: 8, Usage: "sequences per batch", Destination: &b.batch},
+			&cli.IntFlag{Name: "seq", Value: 256, Usage: "length of the longest sequence in tokens, at most 2048", Destination: &b.seq},
+			&cli.StringFlag{Name: "layout", Value: "full", Usage: "full: all sequences have length --seq; mixed: lengths spread evenly from 32 to --seq, without padding", Destination: &b.layout},
 			&cli.BoolFlag{Name: "ckpt", Usage: "gradient checkpointing", Destination: &b.checkpoint},
 		),
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
@@ -104,8 +104,8 @@ func (b loraBench) check() error {
 	return nil
 }
 
-// sequences draws token ids, of which all but the first are labels. The lengths of --layout mixed are spread
-// evenly from the shortest to --seq, so their sum is what drawing them uniformly gives on average.
+// sequences samples token ids; all but the first are labels. The lengths of --layout mixed are spread evenly, so their sum
+// equals the expected sum of uniform lengths.
 func (b loraBench) sequences(vocab int) (sequences []policy.Sequence, tokens int) {
 	rng := rand.New(rand.NewPCG(7, 0))
 	for _, n := range rng.Perm(b.batch) {

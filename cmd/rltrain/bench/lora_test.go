@@ -32,19 +32,19 @@ func TestLoraBenchSequences(t *testing.T) {
 
 func TestLanguageBenchRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"lora_step --shape huge":             `bench lora_step: --shape "huge" is not tiny, smol135 or qwen1.5b`,
+		"lora_step --shape huge":             `bench lora_step: --shape: unknown shape "huge"; choose tiny, smol135 or qwen1.5b`,
 		"lora_step --layout padded":          `bench lora_step: --layout "padded" is not full or mixed`,
 		"lora_step --layout mixed --seq 31":  "bench lora_step: --seq 31 is below 32, the shortest length of --layout mixed",
-		"lora_step --dtype fp16":             `bench lora_step: --dtype "fp16" is not fp32 or bf16`,
-		"lora_step --r 129":                  "bench lora_step: --r 129 is outside of 1 to 128",
-		"generate --prompt 2000 --new 100":   "bench generate: --new 100 is outside of 2 to 48",
-		"grpo_step --batch 30 --group 8":     "bench grpo_step: --batch 30 is no multiple of --group 8",
-		"grpo_step --group 1":                "bench grpo_step: --group 1 is outside of 2 to 4096",
-		"grpo_step --beta -1":                "bench grpo_step: --beta must be at least 0",
-		"startup --shape smol135 --dtype x":  `bench startup: --dtype "x" is not fp32 or bf16`,
-		"startup --shape tiny --threads 0":   "bench startup: --threads 0 is outside of 1 to 1024",
+		"lora_step --dtype fp16":             `bench lora_step: --dtype: "fp16" is not fp32 or bf16`,
+		"lora_step --r 129":                  "bench lora_step: --r: 129 is out of range; it must be 1 to 128",
+		"generate --prompt 2000 --new 100":   "bench generate: --new: 100 is out of range; it must be 2 to 48",
+		"grpo_step --batch 30 --group 8":     "bench grpo_step: --batch: 30 is not a multiple of --group 8",
+		"grpo_step --group 1":                "bench grpo_step: --group: 1 is out of range; it must be 2 to 4096",
+		"grpo_step --beta -1":                "bench grpo_step: --beta: must be at least 0",
+		"startup --shape smol135 --dtype x":  `bench startup: --dtype: "x" is not fp32 or bf16`,
+		"startup --shape tiny --threads 0":   "bench startup: --threads: 0 is out of range; it must be 1 to 1024",
 		"generate --device gpu":              `bench generate: --device: unknown device "gpu"; use auto, cpu, cuda or cuda:NUMBER`,
-		"lora_step --shape smol135 --reps 0": "bench lora_step: --reps 0 is outside of 1 to 65536",
+		"lora_step --shape smol135 --reps 0": "bench lora_step: --reps: 0 is out of range; it must be 1 to 65536",
 	} {
 		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: io.Discard, ExitErrHandler: func(*cli.Context, error) {}}
 		err := app.RunContext(t.Context(), append([]string{"rltrain", "bench"}, strings.Fields(args)...))

@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// memoryStatus is a field of /proc/PROCESS/status, in MiB.
+// memoryStatus returns a field of /proc/PROCESS/status in MiB.
 func memoryStatus(process, field string) (float64, error) {
 	path := "/proc/" + process + "/status"
 	data, err := os.ReadFile(path)
@@ -26,13 +26,13 @@ func memoryStatus(process, field string) (float64, error) {
 	return 0, fmt.Errorf("%s has no field %s", path, field)
 }
 
-// held is the memory of this process that is of no file and not free, in MiB.
+// held returns the anonymous memory of this process in MiB, after releasing free memory.
 func held() (float64, error) {
 	torch.ReleaseMemory()
 	return memoryStatus("self", "RssAnon")
 }
 
-// busy is the CPU time used so far, in seconds: by this process and those that it has waited for, and by all others.
+// busy returns the CPU time used so far in seconds: by other processes, and by this one with its finished children.
 func busy() (others, own float64, err error) {
 	const ticksPerSecond = 100 // of /proc/stat: fixed on Linux for user space
 	data, err := os.ReadFile("/proc/stat")

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// llamaShapes are those of the language models that are measured.
+// llamaShapes lists the shapes of language models.
 var llamaShapes = map[string]transformers.LlamaShape{
 	"smol135":  {Vocab: 49152, Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3, Intermediate: 1536, RopeTheta: 1e5},                   // of SmolLM2-135M
 	"qwen1.5b": {Vocab: 151936, Hidden: 1536, Layers: 28, Heads: 12, KVHeads: 2, Intermediate: 8960, RopeTheta: 1e6, QKVBias: true}, // of Qwen2.5-1.5B
@@ -18,48 +18,49 @@ var llamaShapes = map[string]transformers.LlamaShape{
 const (
 	shapeNames   = "tiny, smol135 or qwen1.5b"
 	llamaLongest = 2048
-	firstWord    = 3 // the ids before it are special
+	firstWord    = 3 // lower ids are special tokens
 )
 
 func llamaShape(name string) (transformers.LlamaShape, error) {
 	shape, known := llamaShapes[name]
 	if !known {
-		return shape, fmt.Errorf("--shape %.40q is not %s", name, shapeNames)
+		return shape, fmt.Errorf("--shape: unknown shape %.40q; choose %s", name, shapeNames)
 	}
 	return shape, nil
 }
 
-// weightDType is the dtype that --dtype names.
+// weightDType returns the dtype of --dtype.
 func weightDType(name string) (torch.DType, error) {
 	dtype, known := map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16}[name]
 	if !known {
-		return dtype, fmt.Errorf("--dtype %.40q is not fp32 or bf16", name)
+		return dtype, fmt.Errorf("--dtype: %.40q is not fp32 or bf16", name)
 	}
 	return dtype, nil
 }
 
-// widths are how many features a layer has of queries, and of keys, of which it has as many values.
+// widths returns the number of query features and of key features, which equals that of values.
 func widths(s transformers.LlamaShape) (queries, keys int) {
 	return s.Hidden, s.KVHeads * s.Hidden / s.Heads
 }
 
-// products are the weights of all layers' matrices, and those of the output layer.
+// products returns the number of weights of the matrices of all layers, and of the output layer.
 func products(s transformers.LlamaShape) (layers, head float64) {
 	queries, keys := widths(s)
 	return float64(s.Layers) * float64(s.Hidden*(2*queries+2*keys)+3*s.Hidden*s.Intermediate), float64(s.Vocab * s.Hidden)
 }
 
-// stepBytes are those that a token step can't do without reading: each matrix, and the keys and values of a batch of
-// sequences that are length tokens long, all of dtype.
+// stepBytes returns the minimum bytes that a decode step reads: every matrix, and the keys and values of batch sequences of
+// length tokens, all in dtype.
 func stepBytes(s transformers.LlamaShape, dtype torch.DType, batch, length int) float64 {
 	layers, head := products(s)
 	_, keys := widths(s)
 	return float64(dtype.Size()) * (layers + head + float64(s.Layers*2*keys)*float64(batch*length))
 }
 
-// stepFLOPs are the multiplications and additions that a supervised step of an adapter with trained weights can't do
-// without: forward and for the gradient of the inputs, two each for each frozen weight and token, the output layer's for
-// labels alone; as many, and two for its own gradient, for each trained weight; and the products of causal attention.
+// stepFLOPs returns the minimum operations of an SFT step of an adapter with trained weights:
+//   - frozen weights: 2 forward and 2 for the input gradient, per weight and token; the output layer only at labels
+//   - trained weights: the same, plus 2 for their own gradient
+//   - causal attention: 2 products forward and 4 backward
 func stepFLOPs(s transformers.LlamaShape, trained int64, sequences []policy.Sequence) float64 {
 	layers, head := products(s)
 	queries, _ := widths(s)
@@ -74,7 +75,7 @@ func stepFLOPs(s transformers.LlamaShape, trained int64, sequences []policy.Sequ
 			}
 		}
 	}
-	// Scores and sums of values, two products forward and four for their gradients.
+	// Two products forward (scores and values) and four backward.
 	attention := 2 * 6 * float64(s.Layers*queries) * pairs
 	return (4*layers+6*float64(trained))*float64(tokens) + 4*head*float64(labels) + attention
 }

@@ -22,16 +22,16 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// startupBench is what `rltrain bench startup` repeats.
+// startupBench is the case startup.
 type startupBench struct{ shape, dtype string }
 
 type startupResult struct {
 	Case       string  `json:"case"`
 	Shape      string  `json:"shape"`
 	What       string  `json:"what"`
-	FirstToken float64 `json:"first_token_s"` // from exec; best_s is until the process has ended
-	Weights    float64 `json:"weights_mb"`    // as they are stored, MiB
-	Anonymous  float64 `json:"anonymous_mb"`  // what the process held by the first token and is of no file, MiB
+	FirstToken float64 `json:"first_token_s"` // since exec; best_s is until the exit
+	Weights    float64 `json:"weights_mb"`    // stored size, MiB
+	Anonymous  float64 `json:"anonymous_mb"`  // anonymous memory at the first token, MiB
 	benchFigures
 }
 
@@ -42,10 +42,10 @@ func startupBenchCase() benchCase {
 	var b startupBench
 	return benchCase{
 		name:  "startup",
-		usage: "from the start of a process of this program to the first token of a language model of random weights",
+		usage: "time from process start to the first token of a random language model",
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "shape", Value: "smol135", Usage: shapeNames, Destination: &b.shape},
-			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "of the stored weights: fp32 or bf16", Destination: &b.dtype},
+			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "dtype of the stored weights: fp32 or bf16", Destination: &b.dtype},
 		},
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
 	}
@@ -103,11 +103,10 @@ func (b startupBench) run(ctx context.Context, reps int) (result startupResult, 
 	}, nil
 }
 
-// started is how long the first token of a process took, in seconds, and what the process held by then, in MiB: at most,
-// and of that what is of no file.
+// started is the time to the first token in seconds, and the peak and anonymous memory at that time in MiB.
 type started struct{ first, peak, anonymous float64 }
 
-// startOnce runs the program on a prompt.
+// startOnce runs rltrain generate on one prompt.
 func startOnce(ctx context.Context, program, model, device string) (s started, err error) {
 	c := exec.CommandContext(ctx, program, "generate", "--model", model, "--max-new-tokens", "1", "--temperature", "0",
 		"--batch-size", "1", "--device", device, "--threads", strconv.Itoa(torch.Threads()))
@@ -135,7 +134,7 @@ func startOnce(ctx context.Context, program, model, device string) (s started, e
 		_, err = bufio.NewReader(out).ReadString('\n')
 	}
 	s.first = time.Since(began).Seconds()
-	// It waits for the next prompt; the peak that its end reports may be that of this process, before exec.
+	// The process waits for the next prompt. Its peak at exit would include this process before exec.
 	for field, into := range map[string]*float64{"VmHWM": &s.peak, "RssAnon": &s.anonymous} {
 		if err == nil {
 			*into, err = memoryStatus(strconv.Itoa(c.Process.Pid), field)
@@ -151,7 +150,7 @@ func startOnce(ctx context.Context, program, model, device string) (s started, e
 func (r startupResult) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "case\t%s, %s, %s, %d threads, %s\n", r.Case, r.Shape, r.DType, r.Threads, r.CPU)
-	fmt.Fprintf(t, "weights\t%.0f MiB stored\t%.0f MiB held in memory of its own, %.2f times as much\n", r.Weights, r.Anonymous, r.Anonymous/r.Weights)
+	fmt.Fprintf(t, "weights\t%.0f MiB stored\t%.0f MiB anonymous memory, %.2f×\n", r.Weights, r.Anonymous, r.Anonymous/r.Weights)
 	r.times(t, fmt.Sprintf("first token after %.4f s", r.FirstToken))
 	return t.Flush()
 }

@@ -266,7 +266,7 @@ func ProblemFlags(except ...string) []cli.Flag {
 			if o.Kind == reflect.Bool {
 				flags = append(flags, &cli.BoolFlag{Name: name, Usage: o.Help})
 			} else {
-				flags = append(flags, &cli.StringFlag{Name: name, Usage: o.Help, DefaultText: "the task's own"})
+				flags = append(flags, &cli.StringFlag{Name: name, Usage: o.Help, DefaultText: "the task's default"})
 			}
 		}
 	}

@@ -62,16 +62,16 @@ func TestAdaptersComeAndGo(t *testing.T) {
 			t.Errorf("loading %s from %s: status %d, %s, want %d, %s", name, path, status, got, want, text)
 		}
 	}
-	load("x", outside+"/x", 403, "none of the folders")
-	load("x", allowed+"/link", 403, "none of the folders")
-	load("x", allowed+"/../"+filepath.Base(outside)+"/x", 403, "none of the folders")
+	load("x", outside+"/x", 403, "outside the folders")
+	load("x", allowed+"/link", 403, "outside the folders")
+	load("x", allowed+"/../"+filepath.Base(outside)+"/x", 403, "outside the folders")
 	load("x", "a", 400, "absolute path")
-	load("x", allowed+"/nothing", 404, "no folder")
+	load("x", allowed+"/nothing", 404, "not found")
 	load("x", allowed+"/deep", 404, "no adapter_config.json")
-	load("tiny", allowed+"/a", 400, "already been loaded")
+	load("tiny", allowed+"/a", 400, "is already loaded")
 	load("", allowed+"/a", 400, "lora_name")
 	load("a", allowed+"/a", 200, "Success")
-	load("a", allowed+"/b", 400, "already been loaded")
+	load("a", allowed+"/b", 400, "is already loaded")
 	load("b", allowed+"/b", 200, "Success")
 	load("c", allowed+"/deep/c", 400, "--max-adapters")
 

@@ -187,7 +187,7 @@ func (s *running) waiting() int {
 func TestStopGivesUpAfterItsGrace(t *testing.T) {
 	gave := make(chan struct{})
 	s := start(t, Config{Grace: time.Nanosecond, Logf: func(format string, _ ...any) {
-		if strings.Contains(format, "given up") {
+		if strings.Contains(format, "stopping: cancelled") {
 			close(gave)
 		}
 	}})
