@@ -49,7 +49,7 @@ func TestCustomLabels(t *testing.T) {
 		{rows, []string{"art", " "}, "is empty"},
 		{rows, []string{"art", "a\nb"}, "more than one line"},
 		{rows, []string{"art", "art history", "law"}, `label "law" has no row`},
-		{rows, []string{"art", "law"}, "label \"art history\" does not occur among"},
+		{rows, []string{"art", "law"}, "label \"art history\" is not one of"},
 		{"text,label\na b,art\nc d,Art\n", nil, "differ only in case or spaces"},
 		{"text,label\na b,art\nc d,art\n", nil, "training needs at least two labels"},
 	} {

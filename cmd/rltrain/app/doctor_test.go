@@ -96,7 +96,7 @@ func TestDoctorOnAnAdapter(t *testing.T) {
 	f.edit(t, "MODEL/adapter_config.json", `"bias": "all", "use_qalora": true`, `"bias": "none"`)
 	f.edit(t, "BASE/config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 1`)
 	code, stdout, stderr := f.rltrain("", "doctor", "--model", "MODEL")
-	if want := "rltrain cannot load: lora: the adapter has module model.layers.1.self_attn.q_proj, the model has no such module"; !strings.Contains(sheetOf(stdout), want) {
+	if want := "rltrain cannot load: lora: the adapter has module model.layers.1.self_attn.q_proj, which the model lacks"; !strings.Contains(sheetOf(stdout), want) {
 		t.Errorf("no %q in\n%s", want, stdout)
 	}
 	if code != 1 || !strings.Contains(stderr, "unknown tensors") {

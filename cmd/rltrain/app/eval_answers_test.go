@@ -146,7 +146,7 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
 		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},
 		{"--task math --text-column q --completions TMP/a.jsonl", 2, "--text-column: does not apply with --completions FILE"},
-		{"--task gsm8k --answer-match fuzzy --completions TMP/a.jsonl", 2, `--answer-match: answer match "fuzzy" is unknown: choose numeric, exact, units or math`},
+		{"--task gsm8k --answer-match fuzzy --completions TMP/a.jsonl", 2, `--answer-match: unknown answer match "fuzzy"; choose numeric, exact, units or math`},
 		{"--task gsm8k --completion-field= --completions TMP/a.jsonl", 2, "--completion-field: the name is empty"},
 		{"--model MODEL --answer-match exact", 2, "--answer-match: does not apply to task intent"},
 		{"--model MODEL --output-rows x.jsonl", 2, "--output-rows: needs --completions FILE"},

@@ -51,9 +51,9 @@ func TestEvalPrograms(t *testing.T) {
 		t.Errorf("%+v %s", got, diff)
 	}
 	for want, args := range map[string][]string{
-		`task_id "c" is no problem`:                      {"--dataset", problems, "--completions", save("x.jsonl", `{"task_id":"c","completion":""}`)},
+		`task_id "c" is not in the data set`:             {"--dataset", problems, "--completions", save("x.jsonl", `{"task_id":"c","completion":""}`)},
 		`field "completion" is missing`:                  {"--dataset", problems, "--completions", save("y.jsonl", `{"task_id":"a"}`)},
-		"--dataset: names the problems":                  {"--completions", rows},
+		"--dataset: is needed":                           {"--completions", rows},
 		"--n: does not apply with --completions":         {"--dataset", problems, "--completions", rows, "--n", "3"},
 		`--language: "cobol" is not one of python, node`: {"--dataset", problems, "--completions", rows, "--language", "cobol"},
 	} {

@@ -182,7 +182,7 @@ func TestPromptsRefuse(t *testing.T) {
 		`--reward expr:1 --stop \d`:                 `--stop: "\\d": unknown escape \d`,
 		"--reward expr:1 --turns-cmd ./no":          "--turns-cmd: ",
 		"--reward expr:1 --max-turns 3":             "--max-turns: applies only with --turns-cmd PROGRAM",
-		"--mode supervised_then_rl --reward expr:1": "--mode: supervised_then_rl imitates worked solutions, and TMP/q.jsonl has none; choose rl_only",
+		"--mode supervised_then_rl --reward expr:1": "--mode: supervised_then_rl trains on demonstrations, and TMP/q.jsonl has none; choose rl_only",
 	} {
 		code, _, stderr := f.rltrain("", with(promptRun(), strings.Fields(wrong)...)...)
 		if code == 0 || !strings.Contains(stderr, f.expand(want)) || strings.Count(stderr, "rltrain: ") != 1 {

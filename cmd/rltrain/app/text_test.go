@@ -149,7 +149,7 @@ func TestTextRefuses(t *testing.T) {
 		{"--model BASE --policy head --dataset TMP/one.csv", "training needs at least two labels"},
 		{"--model BASE --policy head --dataset TMP/same.csv", "differ only in case or spaces"},
 		{"--model BASE --policy head --dataset TMP/mark.csv", "the placeholder for the text"},
-		{"--model BASE --policy head --dataset TMP/rows.csv --labels low,high", `label "lower" does not occur among`},
+		{"--model BASE --policy head --dataset TMP/rows.csv --labels low,high", `label "lower" is not one of`},
 		{"--model BASE --policy head --dataset TMP/rows.csv --labels low,lower,high,none", `label "none" has no row`},
 		{"--policy score --model TMP/lm --dataset TMP/rows.csv --prompt-template what", "has no {text}"},
 		{"--policy head --model BASE --dataset TMP/rows.csv --prompt-template {text}", "applies only with --policy generate or score"},

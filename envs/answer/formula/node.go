@@ -6,32 +6,32 @@ import (
 	"strings"
 )
 
-// Kind says what a node is.
+// Kind is the kind of a node.
 type Kind int
 
-// The kinds of node, with what their fields hold.
+// Kinds of nodes, with the meaning of their fields.
 const (
-	Number   Kind = iota // Num; Places decimals were written, of Digits significant digits
-	Name                 // Text: a variable, with its index and primes
+	Number   Kind = iota // Num; with Places decimals, Digits significant digits
+	Name                 // Text: a variable with index and primes
 	Constant             // Text: pi, e, i, infinity, or a set of numbers: R, Z, N, Q, C, empty
 	Sum                  // Args
 	Product              // Args
 	Quotient             // Args[0] / Args[1]
 	Power                // Args[0] ^ Args[1]
-	Call                 // Text: a known function, of Args
-	Apply                // Text: an unknown function, of Args
+	Call                 // Text: a known function of Args
+	Apply                // Text: an unknown function of Args
 	Big                  // Text: sum, prod, int, lim; Args: body, lower, upper
 	Sign                 // Text: "+-" or "-+"; Args[0]
-	Tuple                // Text: the brackets, as "()"; Args
+	Tuple                // Text: the brackets, such as "()"; Args
 	Set                  // Args
-	List                 // Args, bare; Text: "or" or "and" where that word was between them
+	List                 // Args without brackets; Text: the word "or" or "and" between them, if any
 	Matrix               // Args are rows, each a Tuple
 	Relation             // Ops between Args
 	Union                // Text: cup, cap, setminus; Args
-	Quantity             // Args[0] with the unit Text; "%" and "deg" are units
+	Quantity             // Args[0] with unit Text; "%" and "deg" are units
 	Ratio                // Args, as 1:2
 	Base                 // Num written in base Places
-	Text                 // Text, of which nothing is known
+	Text                 // unparsed Text
 )
 
 // Node is a part of an answer.
@@ -39,35 +39,35 @@ type Node struct {
 	Kind   Kind
 	Text   string
 	Num    *big.Rat
-	Places int // decimals that were written, 0 for whole numbers and fractions
+	Places int // decimals as written, 0 for integers and fractions
 	Digits int // significant digits of a decimal
 	Ops    []string
 	Args   []*Node
 }
 
-// Clone copies a node but not what is below it.
+// Clone copies a node, but not its children.
 func (n *Node) Clone() *Node {
 	c := *n
 	return &c
 }
 
-// Is says whether n is a node of a kind with a text.
+// Is reports whether n has the given kind and text.
 func (n *Node) Is(kind Kind, text string) bool { return n.Kind == kind && n.Text == text }
 
-// mentions says whether a name occurs.
+// mentions reports whether a name occurs.
 func (n *Node) mentions(name string) bool {
 	return n.Is(Name, name) || slices.ContainsFunc(n.Args, func(arg *Node) bool { return arg.mentions(name) })
 }
 
-// Int is a node of a whole number.
+// Int returns an integer node.
 func Int(v int64) *Node { return &Node{Kind: Number, Num: new(big.Rat).SetInt64(v)} }
 
-// Of is a node with parts.
+// Of returns a node with parts.
 func Of(kind Kind, text string, args ...*Node) *Node {
 	return &Node{Kind: kind, Text: text, Args: args}
 }
 
-// Negative is −n.
+// Negative returns −n.
 func Negative(n *Node) *Node {
 	if n.Kind == Number {
 		c := n.Clone()
@@ -77,15 +77,14 @@ func Negative(n *Node) *Node {
 	return Of(Product, "", Int(-1), n)
 }
 
-// String writes a node with all its brackets: two nodes are written alike only where
-// they are alike.
+// String formats a node with all brackets: equal text means equal nodes.
 func (n *Node) String() string {
 	var b strings.Builder
 	n.write(&b)
 	return b.String()
 }
 
-var wraps = map[Kind][3]string{ // before, between, behind
+var wraps = map[Kind][3]string{ // before, between, after
 	Sum: {"(", " + ", ")"}, Product: {"(", "·", ")"}, Quotient: {"(", "/", ")"}, Power: {"(", "^", ")"},
 	Set: {"{", ", ", "}"}, Ratio: {"(", ":", ")"}, Matrix: {"matrix[", "; ", "]"},
 }

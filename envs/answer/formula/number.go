@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// lexNumber takes a number: digits, in groups of three or not, decimals, a period that
-// repeats, an exponent.
+// lexNumber reads a number: digits, optionally in groups of three, decimals, a repeating period, an exponent.
 func (l *lexer) lexNumber() {
 	from := l.at
 	digits := l.takeDigits()
@@ -23,7 +22,7 @@ func (l *lexer) lexNumber() {
 		l.at++ // 3. is 3
 	}
 	if places != "" {
-		for _, mark := range []string{"...", `\ldots`, `\dots`} { // 0.333… is as exact as its digits
+		for _, mark := range []string{"...", `\ldots`, `\dots`} { // 0.333… has the precision of its digits
 			if strings.HasPrefix(l.s[l.at:], mark) {
 				l.at += len(mark)
 				break
@@ -51,7 +50,7 @@ func (l *lexer) lexNumber() {
 	l.tokens = append(l.tokens, t)
 }
 
-// decimalValue is the number digits.places, of decimal digits.
+// decimalValue is the number digits.places, in decimal digits.
 func decimalValue(digits, places string) *big.Rat {
 	if len(digits)+len(places) < 18 {
 		value, unit := int64(0), int64(1)
@@ -67,8 +66,8 @@ func decimalValue(digits, places string) *big.Rat {
 	return value
 }
 
-// decimalComma says whether the comma here can be a decimal sign: not between entries in
-// brackets, nor before a group of thousands.
+// decimalComma reports whether the comma here can be a decimal sign: not between entries in brackets, and not before a group
+// of thousands.
 func (l *lexer) decimalComma(digits string) bool {
 	if (l.depth > 0 || l.braces > 0) && !strings.Contains(l.s, ";") {
 		return false
@@ -88,10 +87,10 @@ func (l *lexer) takeDigits() string {
 	return l.s[from:l.at]
 }
 
-// groupMarks stand between groups of three digits. The comma does only in some readings.
+// groupMarks separate groups of three digits. The comma does so only in some readings.
 var groupMarks = []string{`,\!`, `{,}`, `\,`, `\!`, `, \!`, "'", `{ }`, `\ `, `~`, " ", ",", "."}
 
-// takeGroups takes the groups that follow the first digits of a number.
+// takeGroups reads the groups after the first digits of a number.
 func (l *lexer) takeGroups(digits *string) {
 	if n := len(*digits); n == 0 || n > 3 || (*digits)[0] == '0' || l.at == len(l.s) || strings.IndexByte(",{\\'~ .", l.s[l.at]) < 0 {
 		return
@@ -135,7 +134,7 @@ func (l *lexer) takeGroups(digits *string) {
 	}
 }
 
-// indian takes groups of two digits and a last one of three: 12,34,567.
+// indian reads groups of two digits and a last one of three: 12,34,567.
 func (l *lexer) indian(digits *string) bool {
 	rest, groups := l.s[l.at:], ""
 	pairs := 0
@@ -152,7 +151,7 @@ func (l *lexer) indian(digits *string) bool {
 	return true
 }
 
-// takePeriod takes \overline{3} and the like, which repeat for ever.
+// takePeriod reads \overline{3} and the like, which repeat forever.
 func (l *lexer) takePeriod(afterPoint bool) string {
 	if !afterPoint {
 		return ""
@@ -176,7 +175,7 @@ func (l *lexer) takePeriod(afterPoint bool) string {
 	return ""
 }
 
-// takeExponent takes e-5 behind a number.
+// takeExponent reads e-5 after a number.
 func (l *lexer) takeExponent() (exponent string, ok bool) {
 	rest := l.s[l.at:]
 	if len(rest) < 2 || rest[0] != 'e' && rest[0] != 'E' {

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// Parse reads an answer as written most often: commas between groups of three digits
-// belong to the number, others separate.
+// Parse reads an answer in the most common notation: commas between groups of three digits belong to the number, others
+// separate.
 func Parse(answer string) (*Node, error) {
 	return parse(Clean(answer), thousands)
 }
 
-// maxBytes bounds an answer before it is cleaned.
+// maxBytes bounds an answer before cleaning.
 const maxBytes = 2 * MaxLength
 
-// Readings are the ways in which an answer that [Clean] has cleaned may be meant, the one
-// of [Parse] first. They differ in what a comma between digits is.
+// Readings returns the possible readings of a cleaned answer (see [Clean]), that of [Parse] first. They differ in the meaning
+// of a comma between digits.
 func Readings(s string) ([]*Node, error) {
 	first, err := parse(s, thousands)
 	var readings []*Node
@@ -53,10 +53,10 @@ type parser struct {
 	tokens []token
 	at     int
 	depth  int
-	bars   int // of |…| that are open
+	bars   int // open bars |…|
 	nodes  int
 	french bool // inside ]…[, where [ closes
-	colon  bool // a colon stands before the condition of a set
+	colon  bool // a colon precedes the condition of a set
 }
 
 func parse(s string, c commas) (*Node, error) {
@@ -114,7 +114,7 @@ func textAlone(tokens []token) *Node {
 	return Of(Text, strings.Join(words, " "))
 }
 
-// isProduct says whether letters typed together are a product of variables and not a word.
+// isProduct reports whether letters typed together are a product of variables instead of a word.
 func isProduct(word string) bool {
 	switch len(word) {
 	case 1:
@@ -166,7 +166,7 @@ func (p *parser) enter() error {
 	return nil
 }
 
-// connector takes what stands between the entries of a list, and returns the word in it.
+// connector reads the separator of list entries and returns the word in it.
 func (p *parser) connector() (word string, found bool) {
 	for {
 		t := p.peek()
@@ -187,15 +187,15 @@ func (p *parser) connector() (word string, found bool) {
 	}
 }
 
-// list reads entries up to a token, or up to what cannot go on.
+// list reads entries up to a token, or up to what does not belong to it.
 func (p *parser) list(kind tokenKind, shut string) (*Node, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
 	}
 	defer func() { p.depth-- }()
 	list := Of(List, "")
-	var strong []int // places of entries behind "or" or a semicolon
-	both := false    // "and" and "or" occur
+	var strong []int // entries after "or" or a semicolon
+	both := false    // both "and" and "or" occur
 	for {
 		item, err := p.item()
 		if err != nil {
@@ -231,8 +231,8 @@ func (p *parser) list(kind tokenKind, shut string) (*Node, error) {
 	return list, nil
 }
 
-// points reads x = 1, y = 2 or x = 2, y = 1 as (x, y) = (1, 2) or (x, y) = (2, 1), where
-// strong are the places at which a solution ends; nil where it is something else.
+// points reads x = 1, y = 2 or x = 2, y = 1 as (x, y) = (1, 2) or (x, y) = (2, 1). strong are the positions where a solution
+// ends. It returns nil for anything else.
 func points(items []*Node, strong []int) *Node {
 	if len(strong) == 0 || len(items)%(len(strong)+1) != 0 || len(items) == len(strong)+1 {
 		return nil
@@ -256,7 +256,7 @@ func points(items []*Node, strong []int) *Node {
 	return out
 }
 
-// item reads a relation, or a single value with what stands behind it.
+// item reads a relation, or a single value with its suffix.
 func (p *parser) item() (*Node, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -286,7 +286,7 @@ func (p *parser) item() (*Node, error) {
 	return relation, nil
 }
 
-// introduction skips words in front that say nothing: "x is", "about", "exactly".
+// introduction skips words without meaning: "x is", "about", "exactly".
 func (p *parser) introduction() {
 	for {
 		t := p.peek()
@@ -326,7 +326,7 @@ func (p *parser) relation() (op string, ok bool) {
 	return op, ok
 }
 
-// side reads a union of sets, or a sum, and the unit behind it.
+// side reads a union of sets, or a sum, and its unit.
 func (p *parser) side() (*Node, error) {
 	n, err := p.value()
 	if err != nil {
@@ -383,7 +383,7 @@ func (p *parser) value() (*Node, error) {
 	return p.unit(n)
 }
 
-// modulus reads \pmod{7} behind a value, as its unit, and the remainder a \bmod b.
+// modulus reads \pmod{7} after a value, as its unit, and the remainder a \bmod b.
 func (p *parser) modulus(n *Node) (*Node, error) {
 	binary := p.take(commandToken, "bmod")
 	if !binary && !p.take(commandToken, "pmod") && !p.take(commandToken, "mod") {

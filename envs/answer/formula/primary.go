@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// primary reads a number, a name, a function, or what brackets hold.
+// primary reads a number, a name, a function, or a bracketed expression.
 func (p *parser) primary() (*Node, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (p *parser) primary() (*Node, error) {
 	return nil, p.unexpected()
 }
 
-// textOperand reads words that are the left side of an equation: \text{Area} = 5.
+// textOperand reads words on the left side of an equation: \text{Area} = 5.
 func (p *parser) textOperand(t *token) *Node {
 	next := p.ahead(1)
 	if next.kind == symbolToken && next.text == "=" || next.kind == commandToken && relations[next.text] != "" {
@@ -90,8 +90,7 @@ func letter(name string) *Node {
 	return Of(Name, name)
 }
 
-// word reads letters as typed: a function, a constant, or a product of variables, of
-// which the first is returned.
+// word reads letters as typed: a function, a constant, or a product of variables, of which it returns the first.
 func (p *parser) word() (*Node, error) {
 	t := p.peek()
 	if t.text == "sqrt" {
@@ -129,7 +128,7 @@ func (p *parser) word() (*Node, error) {
 	return p.index(n)
 }
 
-// index reads what hangs below a name, and its arguments where it is a function.
+// index reads the subscript of a name, and its arguments if it is a function.
 func (p *parser) index(n *Node) (*Node, error) {
 	if p.take(symbolToken, "_") {
 		label := p.label()
@@ -169,7 +168,7 @@ func (p *parser) index(n *Node) (*Node, error) {
 	return Of(Apply, n.Text, arguments), nil
 }
 
-// inverse takes the ^{-1} of f^{-1}(x).
+// inverse reads the ^{-1} of f^{-1}(x).
 func (p *parser) inverse() bool {
 	at := p.at
 	if p.take(symbolToken, "^") {
@@ -182,7 +181,7 @@ func (p *parser) inverse() bool {
 	return false
 }
 
-// label takes {ABCD} or {\text{max}}, an index that is a word and no product.
+// label reads {ABCD} or {\text{max}}, an index that is a word, not a product.
 func (p *parser) label() string {
 	t := p.ahead(1)
 	word := t.kind == textToken || t.kind == wordToken && len(t.text) > 1 || t.kind == commandToken && functions[t.text] != ""
@@ -193,13 +192,13 @@ func (p *parser) label() string {
 	return t.text
 }
 
-// ends says whether a word is the capitals of a line or figure, alone in braces.
+// ends reports whether a word is the capitals of a line or figure, alone in braces.
 func (p *parser) ends(word string) bool {
 	before, behind := &p.tokens[max(p.at-1, 0)], p.ahead(1)
 	return len(word) <= 4 && strings.ToUpper(word) == word && before.kind == symbolToken && before.text == "{" && behind.kind == symbolToken && behind.text == "}"
 }
 
-// closedBy says whether the bracket that opens here is followed by a symbol.
+// closedBy reports whether a symbol follows the bracket that opens here.
 func (p *parser) closedBy(text string) bool {
 	depth := 0
 	for i := p.at; i < len(p.tokens); i++ {
@@ -278,8 +277,7 @@ func (p *parser) command() (*Node, error) {
 	return nil, errors.New("an unknown command \\" + t.text)
 }
 
-// derivative says whether above/below is one, as dy/dx, d/dx and d²y/dx² are, with d or
-// \partial.
+// derivative reports whether above/below is a derivative such as dy/dx, d/dx or d²y/dx², with d or \partial.
 func derivative(above, below *Node) bool {
 	if below.Kind != Product || !below.Args[0].Is(Name, "d") && !below.Args[0].Is(Name, "partial") {
 		return false
@@ -293,7 +291,7 @@ func derivative(above, below *Node) bool {
 	return above.Is(Name, below.Args[0].Text)
 }
 
-// argument reads what a command takes: a group, or one digit or letter.
+// argument reads a command's argument: a group, or one digit or letter.
 func (p *parser) argument() (*Node, error) {
 	t := p.peek()
 	switch {

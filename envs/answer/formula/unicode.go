@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// symbols are characters that LaTeX has a command for, or that are typed in another way.
+// symbols are characters with a LaTeX command or an ASCII spelling.
 var symbols = map[rune]string{
 	'−': "-", '‐': "-", '‑': "-", '–': "-", '—': "-", '＋': "+", '⁄': "/", '∕': "/", '÷': `\div `, '×': `\times `, '⋅': `\cdot `, '·': `\cdot `, '∙': `\cdot `, '∗': "*",
 	'√': `\sqrt `, 'π': `\pi `, '∞': `\infty `, '≤': `\le `, '⩽': `\le `, '≥': `\ge `, '⩾': `\ge `, '≠': `\ne `, '≈': `\approx `, '≡': `\equiv `, '±': `\pm `, '∓': `\mp `,
@@ -20,10 +20,10 @@ var symbols = map[rune]string{
 	'⅙': `\frac{1}{6}`, '⅚': `\frac{5}{6}`, '⅛': `\frac{1}{8}`, '⅜': `\frac{3}{8}`, '⅝': `\frac{5}{8}`, '⅞': `\frac{7}{8}`,
 }
 
-// typedArea is m² and m³ behind a number, where m cannot be a variable.
+// typedArea matches m² and m³ after a number, where m is not a variable.
 var typedArea = regexp.MustCompile(`(\d) ?m([²³])`)
 
-// scripts are the raised and lowered characters: which of the two, and what they are.
+// scripts are superscript and subscript characters: their kind, and their plain form.
 var scripts = func() map[rune]struct{ mark, plain byte } {
 	const level = "0123456789+-()nx"
 	table := map[rune]struct{ mark, plain byte }{}
@@ -35,15 +35,15 @@ var scripts = func() map[rune]struct{ mark, plain byte } {
 	return table
 }()
 
-// plainText turns characters of mathematics into ASCII and LaTeX: full-width forms,
-// signs, fractions, and raised and lowered digits. Characters that it does not know stay.
+// plainText converts mathematical characters to ASCII and LaTeX: full-width forms, signs, fractions, superscripts and
+// subscripts. Unknown characters stay.
 func plainText(s string) string {
 	if isASCII(s) {
 		return s
 	}
 	s = typedArea.ReplaceAllString(s, `$1 \text{m}$2`)
 	var b strings.Builder
-	script := byte(0) // '^' or '_' while inside raised or lowered characters
+	script := byte(0) // '^' or '_' inside superscripts or subscripts
 	for _, r := range s {
 		shifted := scripts[r]
 		kind := shifted.mark

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// unitNames are the units that are known, by all names and signs, each with the one that
-// it goes by here.
+// unitNames are the known units with all their names and signs, each mapped to its canonical name.
 var unitNames = unitTable(`
 	mm=millimeter,millimetre cm=centimeter,centimetre,cms m=meter,metre,mtr km=kilometer,kilometre,kms dm=decimeter,decimetre
 	in=inch,inche,inches ft=foot,feet yd=yard,yds mi=mile nm=nanometer,nanometre
@@ -36,7 +35,7 @@ var scales = map[string]int64{
 	"dozen": 12, "dozens": 12, "score": 20, "hundred": 100, "hundreds": 100, "thousand": 1000, "thousands": 1000, "million": 1e6, "millions": 1e6, "billion": 1e9, "billions": 1e9, "trillion": 1e12,
 }
 
-// notUnits are words that no unit has: what they say changes the answer.
+// notUnits are words that are never units, because they change the answer.
 var notUnits = map[string]bool{
 	"if": true, "when": true, "or": true, "not": true, "and": true, "unless": true, "plus": true, "minus": true, "times": true, "over": true, "than": true, "half": true, "but": true, "except": true, "remainder": true, "mod": true, "is": true,
 	"then": true, "nor": true, "no": true, "wrong": true, "least": true, "most": true, "without": true, "double": true, "twice": true, "negative": true, "between": true, "through": true, "maybe": true, "perhaps": true, "union": true, "base": true, "more": true, "less": true, "fewer": true,
@@ -44,16 +43,16 @@ var notUnits = map[string]bool{
 	"january": true, "february": true, "march": true, "april": true, "may": true, "june": true, "july": true, "august": true, "september": true, "october": true, "november": true, "december": true,
 }
 
-// retractions are words of a remark that takes an answer back.
+// retractions are words of a remark that withdraws an answer.
 var retractions = map[string]bool{"corrected": true, "correction": true, "correct": true, "actually": true, "rather": true, "instead": true, "should": true}
 
-// maxUnitWords bounds what may be a unit; more is prose.
+// maxUnitWords bounds a unit; longer text is prose.
 const maxUnitWords = 6
 
-// unitSigns sets the signs of a unit apart from its words.
+// unitSigns separates the signs of a unit from its words.
 var unitSigns = strings.NewReplacer("/", " / ", "(", " ( ", ")", " ) ", ",", " , ", "^", " ^ ")
 
-// unit reads the words behind a value.
+// unit reads the words after a value.
 func (p *parser) unit(n *Node) (*Node, error) {
 	from := p.at
 	var words []string
@@ -91,7 +90,7 @@ func (p *parser) unit(n *Node) (*Node, error) {
 	}
 }
 
-// unclosed says whether a bracket is open among words.
+// unclosed reports whether a bracket is open among words.
 func unclosed(words []string) bool {
 	depth := 0
 	for _, w := range words {
@@ -113,8 +112,7 @@ func separates(text string) bool {
 	return false
 }
 
-// measure puts words behind a value: scales multiply it, a remark in brackets is
-// dropped, the rest is its unit.
+// measure applies the words after a value: scales multiply it, a remark in brackets is dropped, the rest is its unit.
 func measure(n *Node, words []string) (*Node, error) {
 	words, err := withoutRemark(words)
 	if err != nil {
@@ -173,16 +171,15 @@ func measure(n *Node, words []string) (*Node, error) {
 	return Of(Quantity, unit, n), nil
 }
 
-// countsTimes says whether "times" is what is counted: 5 times, 3 times a day.
+// countsTimes reports whether "times" is the unit: 5 times, 3 times a day.
 func countsTimes(words []string) bool {
 	return len(words) == 1 || words[1] == "a" || words[1] == "per" || words[1] == "each" || words[1] == "every"
 }
 
 var moneyNames = map[string]bool{"dollar": true, "euro": true, "pound sterling": true, "yen": true, "rupee": true}
 
-// withoutRemark drops a last part in brackets behind words: "18 apples (3 red)". One
-// that takes back or adds an answer is an error, as is one with a number right behind the
-// value.
+// withoutRemark drops a trailing bracketed part after words: "18 apples (3 red)". A remark that withdraws or adds an answer
+// is an error, as is one with a number directly after the value.
 func withoutRemark(words []string) ([]string, error) {
 	for i, word := range words {
 		if word != "(" {
