@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// baseFolder makes a model folder with some weights.
+// baseFolder creates a model folder with some weights.
 func baseFolder(t *testing.T, dir, weights string) string {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -30,7 +30,7 @@ func saveFor(t *testing.T, dir, base string) {
 	}
 }
 
-// inFile is base_model_name_or_path as the file has it.
+// inFile is base_model_name_or_path as stored.
 func inFile(t *testing.T, dir string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, ConfigFile))
@@ -91,7 +91,7 @@ func TestBaseModelIsFoundWhereItIsMoved(t *testing.T) {
 	}
 }
 
-// A relative folder as the user typed it is not what the file has.
+// The file does not store a relative folder as typed.
 func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	baseFolder(t, "models/tiny", "w")
@@ -108,7 +108,7 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 	if c := loadBase(t, adapter); c.BaseModel != filepath.Join(filepath.Dir(adapter), "tiny") {
 		t.Error(c.BaseModel)
 	}
-	// What PEFT wrote is seen from where the program runs, where there is nothing else.
+	// PEFT's relative paths are relative to the working directory, unless the adapter's folder has them.
 	baseFolder(t, "here/base", "w")
 	data, err := os.ReadFile(filepath.Join(adapter, ConfigFile))
 	if err != nil {
@@ -142,7 +142,7 @@ func TestCheckBase(t *testing.T) {
 	if err := (Config{}).CheckBase(base); err != nil {
 		t.Errorf("an adapter that does not say: %v", err)
 	}
-	// The folder is gone at the end of a run: the adapter is saved all the same.
+	// The folder is gone at the end of a run; the adapter is still saved.
 	if err := os.RemoveAll(base); err != nil {
 		t.Fatal(err)
 	}

@@ -176,7 +176,7 @@ func TestParseConfigRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			// A key's last value is the one that counts, so the member overrides.
+			// The last value of a repeated key applies, so the member overrides.
 			_, err := parseConfig([]byte(`{"peft_type":"LORA","task_type":"SEQ_CLS","target_modules":["query"],` + tt.member + `}`))
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)

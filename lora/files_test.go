@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// adapter is a small adapter of two layers, with B not zero.
+// adapter is a small two-layer adapter with non-zero B.
 func adapter(task string) (lora.Config, []lora.Pair, []safetensors.Tensor) {
 	c := lora.Config{R: 2, Alpha: 6, Dropout: 0.1, TargetModules: lora.Modules{Names: []string{"attention.self.query", "intermediate.dense"}}, TaskType: task}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -86,7 +86,7 @@ func tensorNames(t *testing.T, dir string) []string {
 	return slices.Sorted(slices.Values(f.Names()))
 }
 
-// PEFT wrote these; in A elements count up, in B down, in the head by tens.
+// Written by PEFT: elements count up in A, down in B, by tens in the head.
 func TestLoadPEFT(t *testing.T) {
 	tests := []struct {
 		dir    string
@@ -132,7 +132,7 @@ func TestLoadPEFT(t *testing.T) {
 			if diff := cmp.Diff(tt.tensor, head); diff != "" || len(extra) != 2 {
 				t.Error(len(extra), diff)
 			}
-			// What is read is written under the same names.
+			// Loaded adapters are written under the same names.
 			dir := t.TempDir()
 			if err := lora.Save(dir, c, pairs, []safetensors.Tensor{extra["classifier.bias"], extra["classifier.weight"]}); err != nil {
 				t.Fatal(err)

@@ -64,8 +64,8 @@ func TestInit(t *testing.T) {
 		sum += float64(a)
 		squares += float64(a) * float64(a)
 	}
-	// A uniform variable has variance bound²/3; with 512 draws the mean's deviation
-	// is bound/39 and the variance's a fortieth of it.
+	// A uniform variable has variance bound²/3; with 512 samples the mean has a standard deviation of bound/39, the variance
+	// one of about 1/40 of itself.
 	n := float64(len(p.A))
 	if math.Abs(sum/n) > 4*bound/39 || math.Abs(squares/n/(bound*bound/3)-1) > 0.2 {
 		t.Errorf("mean %g, mean square %g", sum/n, squares/n)

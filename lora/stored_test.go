@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// storedAdapter writes an adapter of one module, and tensors beside it.
+// storedAdapter writes an adapter of one module, plus extra tensors.
 func storedAdapter(t *testing.T, targets string, more ...safetensors.Tensor) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,7 +33,7 @@ func table(name string, rows, columns int64, values ...float32) safetensors.Tens
 	return safetensors.FromFloat32s(wrapper+name, []int64{rows, columns}, values)
 }
 
-// A table under an adapter comes whole, with what the adapter adds.
+// A table with an adapter is loaded merged.
 func TestStoredTables(t *testing.T) {
 	base := []float32{1, 2, 3, 4, 5, 6} // [3 tokens, 2]
 	tests := []struct {

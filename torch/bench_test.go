@@ -6,8 +6,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// BenchmarkOperator is the overhead of one operator, to be read as ns/operator: a product of 4×4 matrices is
-// next to no work. A scope of a thousand shares the cost of opening one.
+// BenchmarkOperator measures the overhead of an operator, in ns/operator: a product of 4×4 matrices is almost no work. A
+// scope of a thousand operators amortises its cost.
 func BenchmarkOperator(b *testing.B) {
 	const operators = 1000
 	data := make([]float32, 16)

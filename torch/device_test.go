@@ -27,7 +27,7 @@ func TestParseDevice(t *testing.T) {
 	}
 }
 
-// withDriver makes it look as if a driver were loaded, or not.
+// withDriver pretends that a driver is loaded, or not.
 func withDriver(t *testing.T, there bool) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "driver")
@@ -87,7 +87,7 @@ func TestWhatAGPULacksIsSaid(t *testing.T) {
 	}
 }
 
-// TestAutoIsTheCPUWhereSomethingIsMissing: and finds that out without opening a library, which would fail here.
+// TestAutoIsTheCPUWhereSomethingIsMissing: auto selects the CPU without opening a library, which would fail here.
 func TestAutoIsTheCPUWhereSomethingIsMissing(t *testing.T) {
 	for _, test := range []struct {
 		cuda   string
@@ -102,7 +102,7 @@ func TestAutoIsTheCPUWhereSomethingIsMissing(t *testing.T) {
 	}
 }
 
-// TestCUDALibraryOpens opens the library that make cuda builds, and a GPU where there is one.
+// TestCUDALibraryOpens opens the library built by make cuda, and a GPU if there is one.
 func TestCUDALibraryOpens(t *testing.T) {
 	path, err := findCUDA()
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestOutOfMemoryIsKnown asks libtorch for more than a process can address, and for what is no matter of memory.
+// TestOutOfMemoryIsKnown requests more memory than a process can address, and causes an unrelated error.
 func TestOutOfMemoryIsKnown(t *testing.T) {
 	const n = 1 << 23
 	err := Do(NoGrad, func(s *Scope) error {
@@ -23,7 +23,7 @@ func TestOutOfMemoryIsKnown(t *testing.T) {
 	if err == nil || OutOfMemory(err) || OutOfMemory(nil) {
 		t.Errorf("%v is taken for a matter of memory", err)
 	}
-	// What libtorch and CUDA write on a GPU.
+	// Texts of libtorch and CUDA on a GPU.
 	for _, text := range []string{
 		"CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.19 GiB of which 3.06 MiB is free.",
 		"CUDA error: out of memory",

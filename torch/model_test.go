@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// smallDecoder is a decoder of two blocks with a rope for each.
+// smallDecoder is a decoder with two blocks and a rope for each.
 func smallDecoder() torch.ModelConfig {
 	return torch.ModelConfig{
 		VocabSize: 23, HiddenSize: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, IntermediateSize: 24, MaxPositions: 32,
@@ -23,7 +23,7 @@ func smallDecoder() torch.ModelConfig {
 	}
 }
 
-// decoderWeights draws the weights of a decoder with layers q, k, v, o, gate, up and down and a tied head.
+// decoderWeights samples the weights of a decoder with layers q, k, v, o, gate, up and down and a tied head.
 func decoderWeights(t testing.TB, c torch.ModelConfig, rng *rand.Rand, newVar func([]float32, ...int64) (*torch.Var, error)) map[string]*torch.Var {
 	t.Helper()
 	weights := map[string]*torch.Var{}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// pluginSource is a CUDA library for tests: what it says of its GPUs is chosen when it is compiled.
+// pluginSource is a CUDA library for tests; compile-time macros choose what it reports about its GPUs.
 const pluginSource = `
 #include <string.h>
 #include "rltrain_cuda.h"
@@ -68,7 +68,7 @@ int32_t rlt_cuda_try(int32_t device, char* message, int32_t size) {
 #endif
 `
 
-// plugin compiles pluginSource beside a core that is none, and makes it the library that a GPU needs.
+// plugin compiles pluginSource next to a fake core, and makes it the CUDA library.
 func plugin(t *testing.T, defines ...string) {
 	t.Helper()
 	const headers = "../csrc/include"
@@ -98,7 +98,7 @@ func plugin(t *testing.T, defines ...string) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "4,7")
 }
 
-// TestGPUsThatDoNotServeAreRefused, each with what it is and what helps; auto computes on the CPU then.
+// TestGPUsThatDoNotServeAreRefused: each error says what is wrong and the fix; auto then uses the CPU.
 func TestGPUsThatDoNotServeAreRefused(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -140,7 +140,7 @@ func TestGPUsThatDoNotServeAreRefused(t *testing.T) {
 	}
 }
 
-// TestGPUThatServesIsTaken, by its number or by auto.
+// TestGPUThatServesIsTaken, by number or by auto.
 func TestGPUThatServesIsTaken(t *testing.T) {
 	plugin(t)
 	for text, want := range map[string]string{"cuda": "cuda:0", "cuda:1": "cuda:1", "auto": "cuda:0", "cpu": "cpu"} {
@@ -175,7 +175,7 @@ func TestOldGPUsPreferNoBF16(t *testing.T) {
 	}
 }
 
-// TestGPUMemoryAndUseAreThoseOfTheDevice: each figure in its place; the CPU has none.
+// TestGPUMemoryAndUseAreThoseOfTheDevice: each number is in its field; the CPU has none.
 func TestGPUMemoryAndUseAreThoseOfTheDevice(t *testing.T) {
 	plugin(t)
 	if _, err := gpus(); err != nil { // opens the library

@@ -51,7 +51,7 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// A call that was refused, half-way or by the core, leaves nothing behind for the next one.
+// A refused call leaves no state behind for the next one.
 func TestARefusedCallLeavesTheNextOneAlone(t *testing.T) {
 	for name, refused := range map[string]func(s *torch.Scope, a torch.Tensor){
 		"a tensor of no scope":   func(s *torch.Scope, a torch.Tensor) { s.Add(a, torch.Tensor{}) },
@@ -165,7 +165,7 @@ func TestVarLentToAScopeIsNotCollected(t *testing.T) {
 	}
 }
 
-// TestAdamW compares three steps with the update written out in float64.
+// TestAdamW compares three steps with the update computed in float64.
 func TestAdamW(t *testing.T) {
 	torchtest.NoLeaks(t)
 	const rate, decay, limit = 0.1, 0.01, 0.5
@@ -305,7 +305,7 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 	}
 }
 
-// continued is another optimiser with what one holds, which is closed.
+// continued is a new optimiser with the state of another, which is closed.
 func continued(t *testing.T, o *torch.AdamW, group torch.ParamGroup) *torch.AdamW {
 	t.Helper()
 	other := torch.NewAdamW(torch.AdamEps, group)
@@ -430,7 +430,7 @@ func TestThreadRunsOnOneOSThreadAndCarriesPanics(t *testing.T) {
 	_ = thread.Do(t.Context(), func(context.Context) error { panic("inside") })
 }
 
-// Handles of what was closed never reach the core.
+// Handles of closed tensors never reach the core.
 func TestClosedModelsAndVarsAreCaught(t *testing.T) {
 	config := smallDecoder()
 	build := func() (*torch.Model, map[string]*torch.Var) {

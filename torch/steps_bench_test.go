@@ -37,7 +37,7 @@ func learn(b *testing.B, m *torch.Model, head *torch.Var, batch torch.Packed, pa
 	}
 }
 
-// bestOf runs step for as long as b asks and reports its fastest run, which other programs disturb least.
+// bestOf runs step as long as b asks and reports its fastest run, which other programs disturb least.
 func bestOf(b *testing.B, step func()) {
 	best := time.Duration(1 << 62)
 	for b.Loop() {
@@ -57,7 +57,7 @@ func BenchmarkLoraStep(b *testing.B) {
 	}
 }
 
-// BenchmarkGRPOStep samples 2 prompts of 32 tokens 8 times, 32 tokens each, and learns from the completions.
+// BenchmarkGRPOStep samples 8 completions of 32 tokens for each of 2 prompts of 32 tokens, and trains on them.
 func BenchmarkGRPOStep(b *testing.B) {
 	m, head, params := stepModel(b)
 	rng := rand.New(rand.NewPCG(7, 1))

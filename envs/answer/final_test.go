@@ -125,8 +125,8 @@ func FuzzFinal(f *testing.F) {
 	})
 }
 
-// The counts on a model's real answers are known; the file is not part of the
-// repository, and the environment names its folder.
+// The counts on a real model's answers are known. The file is not in the repository; an environment variable names its
+// folder.
 func TestGoldenCounts(t *testing.T) {
 	folder := os.Getenv("RLTRAIN_TASK_DATA")
 	if folder == "" {

@@ -121,7 +121,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// What a policy may write costs no more than the end of it.
+// The cost of any response is bounded by the searched tail.
 func TestFindReadsTheEndOnly(t *testing.T) {
 	text := strings.Repeat(`\boxed{1} `, maxSearched) + strings.Repeat(" ", 2*maxSearched) + "and so 5"
 	if got, tier := Find(text); got != "5" || tier != ByLastNumber && tier != ByWhole {
@@ -149,7 +149,7 @@ func FuzzFind(f *testing.F) {
 	})
 }
 
-// lengthy are texts that would cost much if the search were not bounded.
+// lengthy texts would be expensive without limits on the search.
 var lengthy = map[string]string{
 	"announcements": strings.Repeat("the answer is ", 70000),
 	"boxes":         strings.Repeat(`\boxed{`, 100000),

@@ -196,7 +196,7 @@ func TestExamplesErrors(t *testing.T) {
 	}
 }
 
-// Whatever the columns hold, an example keeps what its documentation says.
+// For any columns, examples satisfy their documentation.
 func FuzzExamples(f *testing.F) {
 	f.Add(`{"prompt":"q","completion":"a","label":true,"x":1}`)
 	f.Add(`{"chosen":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],"rejected":[{"role":"user","content":"q"},{"role":"assistant","content":"b"}],"prompt":"q"}`)
@@ -247,7 +247,7 @@ func checkExample(t *testing.T, e Example, fields dataset.Object) {
 	}
 }
 
-// A row that is null where its text should be is told and left out; others follow.
+// A row with null text is reported and skipped; later rows follow.
 func TestExamplesOfNullRows(t *testing.T) {
 	path := write(t, "rows.jsonl", `{"text":null}
 {"text":"a"}
@@ -284,7 +284,7 @@ func TestExamplesOfNullRows(t *testing.T) {
 	}
 }
 
-// The list of messages may be text, as CSV has it.
+// The list of messages may be JSON text, as in CSV.
 func TestMessagesInJSON(t *testing.T) {
 	path := write(t, "rows.csv", "messages,id\n\"[{\"\"role\"\":\"\"user\"\",\"\"content\"\":\"\"q\"\"},{\"\"role\"\":\"\"assistant\"\",\"\"content\"\":\"\"a\"\"}]\",7\n")
 	got, err := read(path)

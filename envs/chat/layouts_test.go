@@ -15,8 +15,8 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// TestLayoutsOfTRL: the files in testdata, which the datasets library wrote with every message's fields in every
-// message, mean the same in both formats, without the nulls.
+// TestLayoutsOfTRL: the files in testdata, written by the datasets library with every field in every message, mean the same
+// in both formats, without the nulls.
 func TestLayoutsOfTRL(t *testing.T) {
 	call := dataset.Object{{Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
 		{Name: "name", Value: "weather"}, {Name: "arguments", Value: dataset.Object{{Name: "city", Value: "Bern"}}}}}}
@@ -65,13 +65,13 @@ func TestLayoutsOfTRL(t *testing.T) {
 	}
 }
 
-// manyRows is the size of the files of TestMemory, and maxGrowth what reading one may add to the heap, in bytes.
+// manyRows is the size of the files of TestMemory, and maxGrowth the allowed heap growth while reading one, in bytes.
 const (
 	manyRows  = 1_000_000
 	maxGrowth = 32 << 20
 )
 
-// TestMemory: what is held while a file is read does not grow with it.
+// TestMemory: memory use does not grow with the file.
 func TestMemory(t *testing.T) {
 	question := func(i int) string { return "What is " + strconv.Itoa(i) + " times " + strconv.Itoa(i+1) + "?" }
 	for name, write := range map[string]func(f *os.File) error{

@@ -30,7 +30,7 @@ func write(t *testing.T, name, text string) string {
 
 const humanEvalRow = `{"task_id":"X/0","prompt":"def add(a, b):\n    \"\"\"Add.\"\"\"\n","entry_point":"add","canonical_solution":"    return a + b\n","test":"def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate([1], [2]) == [1, 2]\n    assert candidate('a', 'b') == 'ab'\n"}`
 
-// TestVerdicts runs programs against tests, those that try to pass without solving the problem above all.
+// TestVerdicts runs programs against tests, most of all programs that try to pass without solving the problem.
 func TestVerdicts(t *testing.T) {
 	j := newTestGrader(t)
 	problems, err := Read(write(t, "p.jsonl", humanEvalRow), "python", "")
@@ -91,7 +91,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestLayouts reads problems of each layout, and runs their solutions.
+// TestLayouts reads problems in each layout and runs their solutions.
 func TestLayouts(t *testing.T) {
 	j := newTestGrader(t)
 	folder := t.TempDir()
@@ -241,7 +241,7 @@ func TestOneLines(t *testing.T) {
 	}
 }
 
-// TestSlips imitates solutions of which a share is wrong: of each family in a way that its tests find.
+// TestSlips: the slipped demonstrations of every family fail their tests.
 func TestSlips(t *testing.T) {
 	j := newTestGrader(t)
 	source := &oneLines{seed: 3, slips: .5, parts: map[envs.Part]*sequence{}}
@@ -275,7 +275,7 @@ func TestSlips(t *testing.T) {
 	}
 }
 
-// TestEpisode plays problems of one and of several turns.
+// TestEpisode plays single-turn and multi-turn problems.
 func TestEpisode(t *testing.T) {
 	newTestGrader(t)
 	path := write(t, "p.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"call":"f(0)","expect":"0"}],"hidden_tests":[{"call":"f(1)","expect":"2"}]}`+
@@ -389,7 +389,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestPepper runs programs of the language that is close to q, where its interpreter is.
+// TestPepper runs programs in pepper, if its interpreter is installed.
 func TestPepper(t *testing.T) {
 	j, err := NewGrader(t.Context(), sandbox.Pepper, "", 5*time.Second, false)
 	if err != nil {

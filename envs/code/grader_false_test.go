@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFalsePasses has tests that are easily fooled, and programs that try to.
+// TestFalsePasses: tests that are easy to fool, and programs that try.
 func TestFalsePasses(t *testing.T) {
 	j := newTestGrader(t)
 	for _, test := range []struct{ name, assert, program string }{
@@ -52,7 +52,7 @@ func TestFalsePasses(t *testing.T) {
 	}
 }
 
-// TestFalseChecks has published forms of tests that ask the solution what is right.
+// TestFalseChecks: published kinds of tests that ask the solution for the expected result.
 func TestFalseChecks(t *testing.T) {
 	j := newTestGrader(t)
 	const (
@@ -82,7 +82,7 @@ func TestFalseChecks(t *testing.T) {
 	}
 }
 
-// TestScripts has tests that are scripts behind a program, whose output is compared.
+// TestScripts: tests that are scripts appended to a program, with compared output.
 func TestScripts(t *testing.T) {
 	j := newTestGrader(t)
 	for _, test := range []struct {
@@ -112,7 +112,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestValues passes what is of the library, and problems with much to say.
+// TestValues: library types, and problems with long descriptions.
 func TestValues(t *testing.T) {
 	j := newTestGrader(t)
 	var many strings.Builder
@@ -135,7 +135,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestVerdictsRepeat judges what is left to chance twice.
+// TestVerdictsRepeat grades programs with random outcomes twice.
 func TestVerdictsRepeat(t *testing.T) {
 	p := &Problem{Text: "x", Program: "import random\nfor i in range(9): assert f(i) < .9\nassert f(random.random()) < .5", Solution: "def f(x): pass"}
 	var verdicts [2][]Verdict

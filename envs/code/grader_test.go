@@ -17,7 +17,7 @@ import (
 	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
-// newTestGrader is a judge of Python, or the end of the test where there is none.
+// newTestGrader returns a Python grader, or skips the test without Python.
 func newTestGrader(t testing.TB) *Grader {
 	t.Helper()
 	j, err := NewGrader(t.Context(), sandbox.Python, "", 2*time.Second, false)
@@ -36,7 +36,7 @@ func newTestGrader(t testing.TB) *Grader {
 	return j
 }
 
-// TestReferences runs the published solutions, and mutations of them, where RLTRAIN_TASK_DATA names the folder of the data.
+// TestReferences runs the published solutions and mutations of them, if RLTRAIN_TASK_DATA names the folder of the data.
 func TestReferences(t *testing.T) {
 	folder := os.Getenv("RLTRAIN_TASK_DATA")
 	if folder == "" {
@@ -83,7 +83,7 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestNotGraded has the sandbox fail: nothing is known of a program then, and it is seen when the sandbox works again.
+// TestNotGraded makes the sandbox fail: the program is not graded then, and is graded when the sandbox works again.
 func TestNotGraded(t *testing.T) {
 	j := newTestGrader(t)
 	works := j.language
@@ -115,9 +115,8 @@ func TestNotGraded(t *testing.T) {
 	}
 }
 
-// BenchmarkPair is a program of a few tests, both processes of it, as many programs at a time as -cpu says. It tells the
-// processor time of all that takes part, how many times that of two interpreters that do nothing it is, and how many
-// programs a second a machine with nothing else to do runs so.
+// BenchmarkPair runs a program with a few tests in its two processes, with -cpu programs in parallel. It reports the
+// processor time, its ratio to two idle interpreters, and the programs per second on an idle machine.
 func BenchmarkPair(b *testing.B) {
 	j := newTestGrader(b)
 	bare := func(n int) float64 {
@@ -138,7 +137,7 @@ func BenchmarkPair(b *testing.B) {
 		defer lock.Unlock()
 		p := source.at(envs.Train, n)
 		n++
-		// Equal programs are seen once.
+		// Verdicts of equal programs are cached.
 		return p, p.complete(fmt.Sprintf("%s # %d", p.Solution, n))
 	}
 	began, own := children(b), processor(b)
@@ -165,7 +164,7 @@ func BenchmarkPair(b *testing.B) {
 func children(b *testing.B) float64  { return used(b, unix.RUSAGE_CHILDREN) }
 func processor(b *testing.B) float64 { return used(b, unix.RUSAGE_SELF) }
 
-// used is processor time in seconds.
+// used is the processor time in seconds.
 func used(b *testing.B, who int) float64 {
 	var u unix.Rusage
 	if err := unix.Getrusage(who, &u); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A folder of save_to_disk has the splits and the rows that were saved.
+// A folder of save_to_disk has the saved splits and rows.
 func TestSaveToDisk(t *testing.T) {
 	parts, err := Find("", filepath.Join("testdata", "saved"))
 	if err != nil {
@@ -78,7 +78,7 @@ func TestArrowRefused(t *testing.T) {
 	}
 }
 
-// Whatever the bytes, there are records or an error of one line.
+// Any bytes give records or a one-line error.
 func FuzzArrow(f *testing.F) {
 	saved, err := os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow"))
 	if err != nil {

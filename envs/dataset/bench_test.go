@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// Rows as question data sets have them: 120 bytes of text and a column that
-// training does not read.
+// Rows as in question data sets: 120 bytes of text, and a column that training does not read.
 func BenchmarkRead(b *testing.B) {
 	const n = 20_000
 	question := strings.Repeat("why do long questions ", 6)

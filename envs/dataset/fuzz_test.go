@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// checkRows fails on rows that Read promises not to return, and on errors that
-// do not fit on one line or do not start with the file's name.
+// checkRows fails on rows that violate the documentation of Read, and on errors that are not one line starting with the
+// file's name.
 func checkRows(t *testing.T, name string, rows []Row, err error) {
 	t.Helper()
 	if err != nil {
@@ -62,7 +62,7 @@ func FuzzReadJSONLines(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// encoding/json is the oracle for what a line holds.
+		// encoding/json is the oracle.
 		lines := strings.Split(strings.TrimPrefix(s, "\ufeff"), "\n")
 		for _, r := range rows {
 			sameRow(t, r, []byte(lines[r.Line-1]))

@@ -21,7 +21,7 @@ func all(t *testing.T, files ...string) []Object {
 	return out
 }
 
-// Parquet files are read to the same records as their rows in JSON Lines.
+// Parquet files give the same records as their rows in JSON Lines.
 func TestParquet(t *testing.T) {
 	for file, lines := range map[string]string{
 		"messages.parquet":        "messages.jsonl",
@@ -79,8 +79,7 @@ func TestParquetRows(t *testing.T) {
 	}
 }
 
-// Wherever a file is cut or changed, reading it ends in an error or in records,
-// never in a panic.
+// A truncated or changed file gives an error or records, never a panic.
 func TestParquetDamaged(t *testing.T) {
 	whole, err := os.ReadFile(filepath.Join("testdata", "messages.parquet"))
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// row is Row without the file.
+// row is a Row without the file.
 type row struct {
 	Text, Label, Split string
 	Line               int
 }
 
-// readFrom is Read of a text file that need not exist.
+// readFrom is Read for a text file that does not exist.
 func readFrom(in io.Reader, name string, cols Columns) ([]Row, error) {
 	c := newCollector(cols)
 	if err := textReader(filepath.Ext(name))(in, name, c.want(), c.add); err != nil {
@@ -229,7 +229,7 @@ func TestReadMissingFile(t *testing.T) {
 	}
 }
 
-// The readers must not depend on how the bytes arrive.
+// The readers must not depend on the chunks in which bytes arrive.
 func TestReadInPieces(t *testing.T) {
 	contents := map[string]string{
 		".csv":   "\ufefftext,label\n\"é😀\n\",€\nq,b\n",

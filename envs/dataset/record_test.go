@@ -138,7 +138,7 @@ func TestRecordsErrors(t *testing.T) {
 	}
 }
 
-// The heap that is alive in the middle of a long file must not grow with it.
+// The live heap in the middle of a long file must not grow with it.
 func TestRecordsInFlatMemory(t *testing.T) {
 	const n = 60_000
 	type message struct {
@@ -261,7 +261,7 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// A pipe that nobody writes to is refused and not waited for.
+// A pipe without a writer is refused immediately.
 func TestRecordsOfAPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.jsonl")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {

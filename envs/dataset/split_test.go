@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// rowsOf makes n rows of each label, in turns.
+// rowsOf returns n rows per label, interleaved.
 func rowsOf(counts map[string]int) []Row {
 	var rows []Row
 	for i := 0; ; i++ {
@@ -160,7 +160,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// A change here would silently move rows between the parts of every data set.
+// A change here would silently move rows between the splits of every data set.
 func TestSplitPinned(t *testing.T) {
 	_, val, test := Split(rowsOf(map[string]int{"a": 10, "b": 10}), 42)
 	var got []string

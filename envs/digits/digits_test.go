@@ -55,7 +55,7 @@ func TestAnswerAndSolution(t *testing.T) {
 	}
 }
 
-// TestSlips: half of what is imitated is wrong.
+// TestSlips: half of the demonstrations are wrong.
 func TestSlips(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -88,7 +88,7 @@ func TestSlips(t *testing.T) {
 	}
 }
 
-func TestSolutionsAreRightAndOfTinysCharacters(t *testing.T) {
+func TestSolutionsAreCorrectAndUseTinyCharacters(t *testing.T) {
 	for _, name := range []string{Sum, Reverse} {
 		task := newTask(t, name, 1, func(o *Options) { o.Short, o.RequireTag = true, true })
 		used := map[rune]bool{}
@@ -119,7 +119,7 @@ func TestSolutionsAreRightAndOfTinysCharacters(t *testing.T) {
 	}
 }
 
-func TestStepJudges(t *testing.T) {
+func TestStepVerifies(t *testing.T) {
 	for _, test := range []struct {
 		text       string
 		requireTag bool
@@ -249,7 +249,7 @@ func TestConversation(t *testing.T) {
 		if len(shown.Messages) != 2 || shown.Text != "" || shown.Messages[1].Content != e.question() {
 			t.Errorf("%s shows %+v", name, shown)
 		}
-		// The example in the instruction is right and in the form that is asked for.
+		// The example in the instruction is correct and in the answer format.
 		example := answer.Extract(shown.Messages[0].Content)
 		want := map[string]int64{Sum: 28, Reverse: 4321}[name]
 		if example.FoundBy != answer.ByTag || example.Value.Cmp(new(big.Rat).SetInt64(want)) != 0 {

@@ -48,7 +48,7 @@ func TestPartsAreDisjointWhateverTheSeed(t *testing.T) {
 	}
 }
 
-func TestNoExerciseComesTwiceBeforeAllHaveCome(t *testing.T) {
+func TestProblemsDoNotRepeatWithinAPass(t *testing.T) {
 	for _, name := range []string{Sum, Reverse} {
 		for _, part := range allParts {
 			few := newTask(t, name, 4, smallest(name))

@@ -9,9 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The default problems have the distribution of Python's random.randint: with its
-// generator (MT19937, Matsumoto and Nishimura 1998) in place of ours, the problems of
-// its seed 42 come out.
+// The default problems have the distribution of Python's random.randint: with Python's generator (MT19937, Matsumoto and
+// Nishimura 1998), they are the problems of its seed 42.
 func TestDrawsAsPythonDoes(t *testing.T) {
 	draws := newPython(42)
 	sum := &Task{name: Sum, options: Defaults(Sum)}
@@ -87,7 +86,7 @@ func (p *python) uint32() uint32 {
 	return y ^ y>>18
 }
 
-// below is randrange(n) of CPython: draws of as many bits as n has, until one is below.
+// below is CPython's randrange(n): it samples as many bits as n has until the value is below n.
 func (p *python) below(n int) int {
 	for {
 		if r := int(p.uint32() >> (32 - bits.Len(uint(n)))); r < n {

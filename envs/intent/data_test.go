@@ -35,8 +35,7 @@ func TestBuiltin(t *testing.T) {
 	}
 }
 
-// The embedded files hold nothing but questions: encoding/json would pass over
-// a misspelt key.
+// The embedded files contain only questions: encoding/json would ignore a misspelt key.
 func TestBuiltinFiles(t *testing.T) {
 	entries, err := files.ReadDir("data")
 	if err != nil {
@@ -80,7 +79,7 @@ func TestBuiltinSplit(t *testing.T) {
 	}
 }
 
-// A classifier that saw only one length would learn it.
+// A classifier that saw texts of only one length would learn it.
 func TestBuiltinLengths(t *testing.T) {
 	var all []int
 	of := map[string][]int{}
@@ -134,8 +133,7 @@ func TestBuiltinHasNoTemplates(t *testing.T) {
 	}
 }
 
-// shared returns the share of texts whose key another text has too, and the
-// commonest key.
+// shared returns the fraction of texts that share their key with another text, and the most common key.
 func shared(texts []string, key func(string) string) (share float64, largest int, commonest string) {
 	count := map[string]int{}
 	for _, text := range texts {
@@ -159,7 +157,7 @@ func opening(n int) func(string) string {
 	}
 }
 
-// skeleton replaces every run of words that carry the subject by a slot.
+// skeleton replaces every run of subject words by a slot.
 func skeleton(text string) string {
 	var out []string
 	for _, w := range words(text) {

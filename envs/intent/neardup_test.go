@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// Two questions are near-duplicates where either measure reaches its bound.
+// Two questions are near-duplicates if either measure reaches its bound.
 //
 // Of m words, m-1 of the m+1 word pairs (both ends of the text included)
 // survive when one word is replaced, so the two versions overlap by
@@ -132,7 +132,7 @@ func TestNoNearDuplicates(t *testing.T) {
 	t.Logf("closest across splits by characters, %.3f: %q, %q", grams.grams, rows[grams.i].Text, rows[grams.j].Text)
 }
 
-// Every question with its longest word exchanged has to be caught.
+// Every question with its longest word replaced must be caught.
 func TestNearDuplicatesWithOneWordSwapped(t *testing.T) {
 	lowest := 1.0
 	for _, r := range Builtin() {

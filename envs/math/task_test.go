@@ -28,7 +28,7 @@ func write(t *testing.T, name, content string) string {
 	return path
 }
 
-// official is n problems in the form of the GSM8K data set: i and i more.
+// official returns n problems in the format of the GSM8K data set: i and i more.
 func official(n int) string {
 	var text strings.Builder
 	for i := range n {
@@ -239,7 +239,7 @@ func TestPlainText(t *testing.T) {
 	}
 }
 
-// TestRewardOfTurns replaces the reward of what is learnt from, and of that only.
+// TestRewardOfTurns replaces the reward of training episodes only.
 func TestRewardOfTurns(t *testing.T) {
 	var judged []envs.Completion
 	task := newTask(t, GSM8K, func(o *Options) {
@@ -459,7 +459,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// A data set in parts, as those of the hub are, is learnt from by its rows for training and judged by those for testing.
+// A data set with splits, as on the hub, trains on its training rows and evaluates on its test rows.
 func TestParts(t *testing.T) {
 	parts := []dataset.Part{{Split: dataset.Train, Files: []string{write(t, "train.jsonl", official(7))}}, {Split: dataset.Test, Files: []string{write(t, "test.jsonl", official(9)[len(official(7)):])}}}
 	for _, c := range []struct {
@@ -484,7 +484,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// judge answers every question alike and keeps what it was asked.
+// judge gives every question the same answer and records the questions.
 type judge struct {
 	shares []float64
 	asked  []envs.Observation
@@ -532,8 +532,7 @@ func TestJudgeRewards(t *testing.T) {
 	}
 }
 
-// The official files and a model's real answers are not part of the repository; the
-// environment names their folder.
+// The official files and a real model's answers are not in the repository; an environment variable names their folder.
 func TestOfficialFiles(t *testing.T) {
 	folder := os.Getenv("RLTRAIN_TASK_DATA")
 	if folder == "" {

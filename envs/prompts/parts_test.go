@@ -11,8 +11,8 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// Of a data set with parts the one for training is learnt from, that for validation verifiers a run, and that for testing
-// an evaluation.
+// With splits, a run trains on the training split and evaluates on the validation split; the eval command uses the test
+// split.
 func TestPartsOfADataSet(t *testing.T) {
 	file := func(name string, n int) []string {
 		var rows strings.Builder

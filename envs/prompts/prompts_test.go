@@ -24,7 +24,7 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-// newTask makes the episodes of a file.
+// newTask builds the task from a file.
 func newTask(t *testing.T, s envs.Setup, settings envs.Settings) envs.Task {
 	t.Helper()
 	made, err := envs.New("prompts", s, settings)
@@ -37,7 +37,7 @@ func newTask(t *testing.T, s envs.Setup, settings envs.Settings) envs.Task {
 	return made
 }
 
-// begin resets the first episode to be judged by.
+// begin resets the first evaluation episode.
 func begin(t *testing.T, task envs.Task) (envs.Env, envs.Observation) {
 	t.Helper()
 	e, err := task.Episode(envs.Eval, 0)
@@ -157,7 +157,7 @@ func TestEpisode(t *testing.T) {
 	}
 }
 
-// The program dies after each answer, refuses to go on once, and is never heard of in another case.
+// The program exits after each reply, refuses to continue once, and never replies in another case.
 func TestTurns(t *testing.T) {
 	path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1}`+"\n")
 	program := write(t, "other.sh", `IFS= read -r line

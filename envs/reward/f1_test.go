@@ -15,8 +15,7 @@ func macroF1(truePositive, predicted, truth []float64) float64 {
 	return sum / float64(len(truth))
 }
 
-// r(a|y) − r(b|y) must be N times what predicting a in place of b changes, to first
-// order in the weight of the example.
+// r(a|y) − r(b|y) must be N times the effect of predicting a instead of b, to first order in the weight of the example.
 func TestF1RewardIsTheDerivativeOfMacroF1(t *testing.T) {
 	const epsilon = 1e-6
 	rng := rand.New(rand.NewPCG(9, 10))
@@ -96,17 +95,15 @@ func TestF1CountsFade(t *testing.T) {
 	}
 }
 
-// cell is an input of the 9:1 problem: how often it occurs and how often its label is 1.
+// cell is an input of the 9:1 problem: its frequency, and the probability of label 1.
 type cell struct{ share, rare float64 }
 
-// imbalanced has P(label 1) = 0.8·0.02 + 0.12·0.32 + 0.08·0.45 ≈ 0.09. Label 1 is never
-// the likelier one, so accuracy is highest for always answering 0; macro F1 is highest
-// for answering 1 on the last two cells.
+// imbalanced has P(label 1) = 0.8·0.02 + 0.12·0.32 + 0.08·0.45 ≈ 0.09. Label 1 is never the more likely one, so accuracy is
+// highest for always answering 0; macro F1 is highest for answering 1 on the last two cells.
 var imbalanced = []cell{{0.8, 0.02}, {0.12, 0.32}, {0.08, 0.45}}
 
-// reinforce trains a table policy, one logit a cell, by REINFORCE with a running
-// baseline, and returns its macro F1 and accuracy when it answers by the larger
-// probability, both exact.
+// reinforce trains a table policy, one logit per cell, by REINFORCE with a running baseline. It returns the exact macro F1
+// and accuracy of the greedy policy.
 func reinforce(t *testing.T, spec string) (f1, accuracy float64) {
 	t.Helper()
 	r := parseLabels(t, spec, "common", "rare")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// randomNumber writes a random differentiable expression over three labels, kept away
-// from poles: divisors, logarithms and roots see 1 + x².
+// randomNumber generates a random differentiable expression over three labels, away from poles: divisors, logarithms and
+// roots get 1 + x².
 func randomNumber(rng *rand.Rand, depth int) string {
 	leaves := []string{
 		"confidence", "entropy", "probs[0]", "probs.b", `probs["c"]`, "probs[label]", "probs[predicted]",
@@ -39,8 +39,7 @@ func randomProbs(rng *rand.Rand, n int) []float64 {
 	return probs
 }
 
-// checkGradient compares the gradient at probs with central differences in each
-// coordinate.
+// checkGradient compares the gradient at probs with central differences.
 func checkGradient(t *testing.T, spec string, r *Labels, truth int, probs []float64) {
 	t.Helper()
 	const h = 1e-6
@@ -116,8 +115,8 @@ func ascend(t *testing.T, spec string, steps int, rate float64) float64 {
 		if math.IsNaN(scores.Total[0]) {
 			t.Fatalf("%s: failed at p = %g", spec, p)
 		}
-		// Softmax: ∂J/∂logit = Σ_k g_k ∂π_k/∂logit = p(1−p)(g_1 − g_0). The rate falls so
-		// that the noise of single truths averages out.
+		// Softmax: ∂J/∂logit = Σ_k g_k ∂π_k/∂logit = p(1−p)(g_1 − g_0). The learning rate decays so that the noise of single
+		// truths averages out.
 		logit += rate / (1 + float64(step)/200) * p * (1 - p) * (grad[1] - grad[0])
 	}
 	return 1 / (1 + math.Exp(-logit))
@@ -137,10 +136,9 @@ func TestCalibrationRewardEndsAtTheTrueFrequency(t *testing.T) {
 	}
 }
 
-// 1 − |p − correct|, with p the probability of the label chosen, is not a proper
-// scoring rule. Enumerated, J = Σ_a π_a·R_a is π_1 where 1 is right and 1 − π_1 where it
-// is not, so on average 0.7·π_1 + 0.3·(1 − π_1): a straight line, highest at the corner
-// π_1 = 1. It rewards certainty, as accuracy does.
+// 1 − |p − correct|, with p the probability of the chosen label, is not a proper scoring rule. Enumerated, J = Σ_a π_a·R_a is
+// π_1 if 1 is correct and 1 − π_1 if not: on average 0.7·π_1 + 0.3·(1 − π_1), a line with its maximum at π_1 = 1. It rewards
+// certainty, as accuracy does.
 func TestDistanceRewardEndsAtACorner(t *testing.T) {
 	for _, spec := range []string{"expr:1 - abs(confidence - correct)", "expr:correct*confidence + (1 - correct)*(1 - confidence)"} {
 		if p := ascend(t, spec, 20000, 2); p < 0.95 {

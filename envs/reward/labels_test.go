@@ -22,7 +22,7 @@ func parseLabels(t testing.TB, spec string, labels ...string) *Labels {
 	return r
 }
 
-// score is the total of one choice, NaN where it failed.
+// score is the total of one choice, NaN if it failed.
 func score(t testing.TB, r *Labels, action, truth int) float64 {
 	t.Helper()
 	scores, err := r.Score(t.Context(), []Choice{{Action: action, Truth: truth}})
@@ -209,8 +209,7 @@ func TestEntropyAtACornerIsFinite(t *testing.T) {
 	}
 }
 
-// A rollout is looked at in each epoch of its update, and a validation set now and then: only
-// what is observed may change a reward.
+// A rollout is scored again in each update epoch, and a validation set now and then: only Observe may change a reward.
 func TestLookingObservesNothing(t *testing.T) {
 	r := parseLabels(t, "f1,expr:0*confidence", "a", "b")
 	sampled := parseLabels(t, "f1", "a", "b")

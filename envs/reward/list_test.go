@@ -137,8 +137,7 @@ func TestParseLabelsErrors(t *testing.T) {
 	}
 }
 
-// A chained comparison doubles its middle in expr's tree; nesting it must not take
-// exponential time.
+// expr's tree repeats the middle of a chained comparison; nesting must not take exponential time.
 func TestParseLabelsBoundsChainedComparisons(t *testing.T) {
 	spec := "correct"
 	for range 60 {

@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// lengthCritic scores what was written by its length, and cannot read what says so.
+// lengthCritic scores a completion by its length, and fails on one marked text.
 type lengthCritic struct{ calls int }
 
 func (c *lengthCritic) Score(_ context.Context, completions []envs.Completion) ([]float64, []error) {
@@ -55,7 +55,7 @@ func TestModelScoresABatch(t *testing.T) {
 	}
 }
 
-// TestCentre takes the mean of the first rollout off all of them, as a resumed run does.
+// TestCentre subtracts the mean of the first rollout from all, also in a resumed run.
 func TestCentre(t *testing.T) {
 	r := parseText(t, "model:'a=b'=2,length", map[string]envs.Reward{"length": lengthReward}, critics(&lengthCritic{}))
 	score := func(texts ...string) Scores {
@@ -91,7 +91,7 @@ func TestCentre(t *testing.T) {
 	}
 }
 
-func TestModelJudgesTheChosenLabel(t *testing.T) {
+func TestModelScoresTheChosenLabel(t *testing.T) {
 	r, err := ParseLabels("model:'a=b',accuracy=10", []string{"yes", "never"}, critics(&lengthCritic{}))
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestModelJudgesTheChosenLabel(t *testing.T) {
 	}
 }
 
-// politeJudge says Yes to questions about what an answer holds.
+// politeJudge answers Yes to questions about words in the completion.
 type politeJudge struct{}
 
 func (*politeJudge) Choose(_ context.Context, prompt envs.Observation, choices []string) ([]float64, error) {

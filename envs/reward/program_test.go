@@ -20,8 +20,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// shell writes a program that has $id and $line of each question in its body, and $dir, a
-// folder of its own.
+// shell writes a program whose body can use $id and $line of each question, and $dir, a private folder.
 func shell(t *testing.T, body string) (command, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -35,7 +34,7 @@ func shell(t *testing.T, body string) (command, dir string) {
 
 const good = `echo "{\"id\":$id,\"reward\":1}"`
 
-// judge scores texts by one program and returns the values and the failures.
+// judge scores texts with one program and returns values and failures.
 func judge(t *testing.T, r *Text, texts ...string) (values []float64, errs []string) {
 	t.Helper()
 	said := r.rewards[0].score(t.Context(), completions(texts...), 1, time.Minute)
@@ -75,7 +74,7 @@ func TestProgramIsAskedAboutTexts(t *testing.T) {
 	}
 }
 
-func TestProgramJudgesLabels(t *testing.T) {
+func TestProgramScoresLabels(t *testing.T) {
 	command, dir := shell(t, `printf '%s\n' "$line" >> "$dir/asked"
 case $line in *moody*) echo "{\"id\":$id,\"error\":\"no \\\"idea\\\"\"}" ;; *) echo "{\"id\":$id,\"reward\":-0.25}" ;; esac`)
 	r := parseLabels(t, "accuracy,"+command+"=2", "law", "math")
@@ -111,7 +110,7 @@ func TestExpectedPanicsWithAProgram(t *testing.T) {
 	parseLabels(t, "accuracy,cmd:cat", "a").Expected([]int{0}, []float32{1})
 }
 
-// More questions than fit a pipe, of a program that has begun once.
+// More questions than fit into a pipe, for a program that starts once.
 func TestProgramAnswersLargeBatches(t *testing.T) {
 	command, dir := shell(t, `[ "$id" = 1 ] && echo begun >> "$dir/begun"
 `+good)
@@ -215,8 +214,7 @@ func TestProgramThatNeverAnswersIsGivenUp(t *testing.T) {
 	}
 }
 
-// held makes a FIFO that a program and all that it starts hold open; the channel is closed
-// when all of them are gone.
+// held makes a FIFO that a program and its children hold open; the channel closes when all of them are gone.
 func held(t *testing.T, dir string) <-chan struct{} {
 	t.Helper()
 	path := filepath.Join(dir, "held")
@@ -247,8 +245,7 @@ func TestProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	<-gone
 }
 
-// A program may take one question after the other: the time that a question waits for those
-// before it is not its own.
+// A program may handle one question after the other: time spent waiting for earlier questions does not count.
 func TestSlowProgramIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	command, _ := shell(t, "sleep 0.7; "+good)

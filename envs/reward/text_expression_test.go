@@ -102,7 +102,7 @@ func TestExpressionsThatFail(t *testing.T) {
 			t.Errorf("%s: value %g, error %v; want one with %q", test.source, value, err, test.want)
 		}
 	}
-	// What is not read need not be there.
+	// Fields that the expression does not read may be missing.
 	if value, err := evaluate(t, "length", unverified); err != nil || value != 21 {
 		t.Errorf("length of an episode that was not verified: %v, %v", value, err)
 	}
@@ -152,7 +152,7 @@ func TestTextExpressionErrors(t *testing.T) {
 	}
 }
 
-// Each link of a chained comparison stands twice in expr's tree.
+// expr's tree contains each link of a chained comparison twice.
 func TestTextExpressionsAreBounded(t *testing.T) {
 	source := "length"
 	for range 60 {

@@ -175,7 +175,7 @@ func TestParseTextErrors(t *testing.T) {
 }
 
 func ExampleParseText() {
-	// What the task itself pays, and a price for long answers.
+	// The task's reward, and a penalty for long answers.
 	own := Function("answer", "1 for the right answer", func(_ context.Context, c envs.Completion) (float64, error) {
 		if c.Info != nil && c.Info.Correct {
 			return 1, nil

@@ -2,7 +2,7 @@ package sandbox
 
 import "testing"
 
-// attack is a program that tries to get out, to stay, or to use up the machine. It writes ESCAPED where it has done so.
+// attack is a program that tries to escape, to persist, or to exhaust the machine. It prints ESCAPED on success.
 type attack struct {
 	name, program string
 	slow          bool // for `make crash`
@@ -24,7 +24,7 @@ def call(number, *args):
     return r
 `
 
-// slowAttacks is whether `make crash` runs the tests, which has time for them.
+// slowAttacks reports whether `make crash` runs the tests, which has more time.
 var slowAttacks = false
 
 func slow() bool { return slowAttacks && !testing.Short() }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOldLandlock empties a file that may be read, where the rules have no word for that.
+// TestOldLandlock truncates a readable file, which old Landlock versions cannot forbid.
 func TestOldLandlock(t *testing.T) {
 	m := means{Tier: Landlock, Landlock: 2, Seccomp: true}
 	if err := m.try(); err != nil {

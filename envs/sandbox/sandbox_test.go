@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eachWay runs a test in every way that this machine offers, with its Python.
+// eachWay runs a test with every kind of isolation that works here, with the machine's Python.
 func eachWay(t *testing.T, test func(t *testing.T, s *Sandbox, python *Language)) {
 	t.Helper()
 	tried := map[Tier]bool{}
@@ -43,7 +43,7 @@ func eachWay(t *testing.T, test func(t *testing.T, s *Sandbox, python *Language)
 	}
 }
 
-// working are the ways that work here.
+// working are the kinds of isolation that work here.
 func working() []means {
 	var all []means
 	for _, c := range candidates() {
@@ -54,7 +54,7 @@ func working() []means {
 	return all
 }
 
-// quick are limits under which tests end soon.
+// quick are limits for short tests.
 func quick() Limits {
 	l := Usual()
 	l.Wall, l.Memory, l.AddressSpace = 4*time.Second, 128<<20, 1<<30
@@ -112,7 +112,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// state is what must be the same after programs as before.
+// state must be the same after the programs as before.
 type state struct{ files, children, mounts, programs, folders int }
 
 // marker is in the environment of this test's programs.
@@ -149,7 +149,7 @@ func stateNow(t *testing.T) state {
 	return s
 }
 
-// settles waits until the state is as before: what was killed may take a moment to go.
+// settles waits until the state is as before: killed processes may take a moment to disappear.
 func settles(t *testing.T, before state) {
 	t.Helper()
 	var now state
@@ -211,8 +211,8 @@ func TestAttacks(t *testing.T) {
 	})
 }
 
-// TestAttacksOnNobody has the attacks on a sandbox that a user without any rights makes: files of its own are then those of
-// the program's user too.
+// TestAttacksOnNobody runs the attacks in a sandbox of an unprivileged user, whose files then also belong to the program's
+// user.
 func TestAttacksOnNobody(t *testing.T) {
 	if !slow() || os.Geteuid() != 0 {
 		t.Skip("is for root, in make crash")
@@ -235,7 +235,7 @@ func TestAttacksOnNobody(t *testing.T) {
 	}
 }
 
-// TestManyRuns counts what is left after rapid runs.
+// TestManyRuns counts leftovers after rapid runs.
 func TestManyRuns(t *testing.T) {
 	n := 20
 	if slow() {
@@ -293,7 +293,7 @@ func TestPair(t *testing.T) {
 	})
 }
 
-// TestHelper runs programs with one helper, loses it, and ends the next.
+// TestHelper runs programs with one helper, kills it, and closes the next.
 func TestHelper(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
 		run := func() int {
@@ -319,7 +319,7 @@ func TestHelper(t *testing.T) {
 		if third == first {
 			t.Error("a helper that is gone served")
 		}
-		// All may be gone, as where memory has run out.
+		// All helpers may be gone, for example when memory has run out.
 		idle := make(chan *helper, 8)
 		for range cap(idle) - 1 {
 			h, err := startHelper()
@@ -345,7 +345,7 @@ func TestHelper(t *testing.T) {
 	})
 }
 
-// TestInterpreterBelowTmp has one where a program's own folder is.
+// TestInterpreterBelowTmp: the interpreter is below the program's folder.
 func TestInterpreterBelowTmp(t *testing.T) {
 	echo, err := os.ReadFile("/bin/echo")
 	if err != nil {

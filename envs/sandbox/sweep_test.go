@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestSweep has programs that multiply where nothing but limits keeps them.
+// TestSweep runs fork bombs with resource limits only.
 func TestSweep(t *testing.T) {
 	s := newSandbox(means{Tier: Unsafe, IDs: os.Geteuid() == 0 && mayChangeUser()})
 	t.Cleanup(func() { _ = s.Close() })

@@ -41,7 +41,7 @@ func numbers(list ...int64) string {
 	return text + "t"
 }
 
-// in is the storage that a tensor lies in.
+// in is the storage of a tensor.
 func in(kind, key string, numel int64) string {
 	return "(" + word("storage") + kind + word(key) + word("cpu") + number(numel) + "tQ"
 }
@@ -114,7 +114,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReadProgram: the instructions that a state dict with attributes takes, with memo and short numbers.
+// TestReadProgram: the instructions of a state dict with attributes, with memo and short numbers.
 func TestReadProgram(t *testing.T) {
 	odd := "(G\x3f\xf0\x00\x00\x00\x00\x00\x00K\x01N\x85M\x01\x00J\xff\xff\xff\xff\x86\x88\x89)\x87t"
 	program := begin + ordered + ")Rq\x00(" + word("a") + "q\x01" + plain + "r\x02\x00\x00\x00" + word("b") + "j\x02\x00\x00\x00u" +

@@ -14,7 +14,7 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// rawFile is a file with this header and data, whatever they say.
+// rawFile is a file with the given header and data, valid or not.
 func rawFile(header, data string) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), data...)
@@ -215,7 +215,7 @@ func TestFloat32sWidens(t *testing.T) {
 	}
 }
 
-// A tensor longer than one read must come out whole and in order.
+// A tensor longer than one read must be complete and in order.
 func TestFloat32sAcrossReads(t *testing.T) {
 	want := make([]float32, 200_001)
 	for i := range want {
@@ -241,7 +241,7 @@ func TestFloat32sAcrossReads(t *testing.T) {
 	if !cmp.Equal(want, got) {
 		t.Error("the elements differ")
 	}
-	// The file may shrink under an open reader.
+	// The file may shrink while it is open.
 	if err := os.Truncate(path, 1000); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func BenchmarkFloat32s(b *testing.B) {
 	}
 }
 
-// A header of nothing but empty tensors ends at a bound.
+// The number of empty tensors in a header is bounded.
 func TestOpenRefusesTooManyTensors(t *testing.T) {
 	var header strings.Builder
 	for i := range 1<<18 + 1 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// functions are all elementary functions with float64's for comparison.
+// functions are all elementary functions, with float64 versions for comparison.
 var functions = map[string]struct {
 	ball func(c *Context, x *Real) Real
 	want func(float64) float64
@@ -44,7 +44,7 @@ func TestFunctionsAgreeWithFloat64(t *testing.T) {
 	}
 }
 
-// A ball of few bits must hold the number that a ball of many bits knows better.
+// A low-precision ball must contain the high-precision value.
 func TestErrorsAreBounds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for name, f := range functions {

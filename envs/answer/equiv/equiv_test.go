@@ -58,8 +58,7 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// Every answer equals itself, and stays the same with other spaces and brackets that
-// grow.
+// Every answer equals itself, also with other spacing and with \left and \right.
 func TestSpelling(t *testing.T) {
 	grow := strings.NewReplacer("(", `\left(`, ")", `\right)`, "[", `\left[`, "]", `\right]`)
 	for _, p := range pairs(t) {
@@ -89,7 +88,7 @@ func TestSpelling(t *testing.T) {
 	}
 }
 
-// moved is an exact number with a thousandth of it added.
+// moved returns an exact number with a thousandth added.
 func moved(s string) (string, bool) {
 	n, err := f.Parse(s)
 	if err != nil {

@@ -25,7 +25,7 @@ func FuzzCompare(f *testing.F) {
 	})
 }
 
-// What is added to an exact number makes it another number.
+// Adding to an exact number gives another number.
 func FuzzAdded(f *testing.F) {
 	for _, p := range pairs(f) {
 		f.Add(p.a)

@@ -7,7 +7,7 @@ import (
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// hostile are answers that would cost much if the work were not bounded.
+// hostile answers would be expensive without limits on the work.
 func hostile() map[string]string {
 	repeat := strings.Repeat
 	out := map[string]string{
@@ -112,8 +112,7 @@ func hostile() map[string]string {
 	return out
 }
 
-// TestHostile bounds the work, not the time: parsing by nodes, comparing by what the
-// comparison counts.
+// TestHostile bounds the work instead of the time: nodes when parsing, counted operations when comparing.
 func TestHostile(t *testing.T) {
 	answers := hostile()
 	if len(answers) < 90 {

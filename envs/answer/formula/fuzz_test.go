@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// seeds have something of all that the parser reads.
+// seeds cover everything that the parser reads.
 var seeds = []string{
 	"18", "1,234.5", "1.000,50", `11,\! 111`, "2 1/2", `2\frac12`, `\dfrac{x+2}{7}`, "1e-5", `0.1\overline{6}`, "204_5", "½x²⁻³√2", `x \ge 5`, `[5,\infty)`, `(-\infty,2)\cup\{3\}`,
 	`\{x \mid x > 3\}`, `]1,2[`, `x=4 \text{ or } x=-8`, `1 \pm \sqrt[3]{19}`, `(p,q)=(3,2)`, `\sin^2 2x\cos y`, `\begin{pmatrix}1&2\\3&4\end{pmatrix}`, `\left\{\begin{array}{l}x=1\\y=2\end{array}\right.`,
@@ -36,7 +36,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// check looks for what no node may be.
+// check looks for invalid nodes.
 func check(t *testing.T, s string, n *Node, depth int) {
 	t.Helper()
 	if depth > 400 {

@@ -70,7 +70,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// What is not clear is not guessed.
+// Ambiguous notation is refused, not guessed.
 func TestUnclear(t *testing.T) {
 	for _, answer := range []string{
 		"", "+", "2 3", "1/2x", `\sqrt23`, `\ln x/2`, `3\frac{5}{4}`, "4 4/0", `\frac{1}`, "(1,2", "1,2)", "{1", "x^", `\sin`, "1,,2(", "5 if x > 2", "not 5",
