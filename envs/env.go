@@ -10,6 +10,8 @@ package envs
 import (
 	"context"
 	"errors"
+
+	"github.com/rltrain/rltrain/envs/answer"
 )
 
 // Roles of a message.
@@ -81,9 +83,18 @@ type Info struct {
 	FoundBy  string `json:"tier"`      // how the answer was found, see envs/answer
 	Answer   string `json:"answer"`    // as found, "" where there is none
 	Truth    string `json:"truth"`
-	Kind     string `json:"kind,omitempty"` // of the episode, where a task has several that are learnt at their own pace
+	// Unfinished means that the answer is equal to the correct one and leaves a calculation to do. Whether it is Correct
+	// is up to the task's answer form.
+	Unfinished bool   `json:"unfinished,omitempty"`
+	Kind       string `json:"kind,omitempty"` // of the episode, where a task has several that are learnt at their own pace
 	// Tests are those of a program, where the answer is one; nil where it is not.
 	Tests *Tests `json:"tests,omitempty"`
+}
+
+// CheckForm decides whether a correct answer counts in the form that it has.
+func (i *Info) CheckForm(f answer.Form) {
+	i.Unfinished = i.Correct && !answer.Finished(i.Truth, i.Answer)
+	i.Correct = i.Correct && (f == answer.AnyForm || !i.Unfinished)
 }
 
 // Tests is how a program did against the tests of its problem.

@@ -8,6 +8,9 @@ type AnswerScores struct {
 	Correct  int      `json:"correct"`
 	Accuracy float64  `json:"accuracy"`
 	Interval Interval `json:"interval"` // Wilson's, of the accuracy
+	// Unfinished counts answers that are equal to the correct one and leave a calculation to do, such as 74 - 70. The
+	// task's answer form decides whether they are among Correct.
+	Unfinished int `json:"unfinished,omitempty"`
 	// FormatRate is the share of answers in the form that was asked for.
 	FormatRate float64 `json:"format_rate"`
 	// Tiers is the share of answers found in each way, "none" among them.
@@ -54,6 +57,9 @@ func ScoreAnswers(infos []*envs.Info) AnswerScores {
 		tiers[info.FoundBy]++
 		if info.Correct {
 			s.Correct++
+		}
+		if info.Unfinished {
+			s.Unfinished++
 		}
 		if info.Kind != "" {
 			kind := kinds[info.Kind]

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 )
@@ -70,15 +71,17 @@ func Overlap(train, rows []Row) (texts []Row, labels []string) {
 	return texts, labels
 }
 
-// SetApart moves every n-th distinct text of each label to apart, the others to rest. Both keep the order of rows. Rows
-// with equal text stay together, whatever their labels.
-func SetApart(rows []Row, n int) (rest, apart []Row) {
+// SetApart moves this fraction of each label's texts, evenly spaced, from rows to apart. Both parts keep the order of
+// rows. Rows of equal text stay together, whatever their labels.
+func SetApart(rows []Row, fraction float64) (rest, apart []Row) {
+	const rounding = 1e-9 // 3 · (1/3) counts as 1
+	count := func(texts int) float64 { return math.Floor(float64(texts)*fraction + rounding) }
 	chosen := map[string]bool{} // by text
 	texts := map[string]int{}   // per label
 	for _, r := range rows {
 		if _, met := chosen[r.Text]; !met {
 			texts[r.Label]++
-			chosen[r.Text] = texts[r.Label]%n == 0
+			chosen[r.Text] = count(texts[r.Label]) > count(texts[r.Label]-1)
 		}
 		if chosen[r.Text] {
 			apart = append(apart, r)

@@ -209,7 +209,7 @@ func TestSplitOfFile(t *testing.T) {
 func TestSetApart(t *testing.T) {
 	row := func(text, label string) Row { return Row{Text: text, Label: label} }
 	rows := []Row{row("a1", "a"), row("b1", "b"), row("a2", "a"), row("a2", "b"), row("a1", "a"), row("a3", "a"), row("b2", "b"), row("a4", "a")}
-	rest, apart := SetApart(rows, 2)
+	rest, apart := SetApart(rows, 0.5)
 	wantRest := []Row{row("a1", "a"), row("b1", "b"), row("a1", "a"), row("a3", "a")}
 	wantApart := []Row{row("a2", "a"), row("a2", "b"), row("b2", "b"), row("a4", "a")}
 	if diff := cmp.Diff(wantRest, rest); diff != "" {

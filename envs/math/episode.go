@@ -93,6 +93,7 @@ func (e *Episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	e.done = !e.options.Stepwise || a.Stop == envs.StopEnd && len(text) == len(a.Text) || e.steps >= e.options.MaxSteps || e.answered()
 	if step.Done = e.done; e.done {
 		step.Info = e.problem.Verify(e.written, e.options.Match)
+		step.Info.CheckForm(e.options.Form)
 	}
 	step.Reward = e.reward(ctx, step.Info, a.Stop)
 	e.turn = len(e.written)

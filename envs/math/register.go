@@ -46,6 +46,7 @@ type problems struct {
 	FewShot        int          `option:"few_shot" default:"8" range:"[0,1000]" help:"few-shot examples in the prompt"`
 	SystemPrompt   string       `option:"system_prompt" arg:"FILE" help:"text file with the system prompt, instead of the built-in one"`
 	Match          answer.Match `option:"answer_match" default:"exact" allowed:"exact,numeric,units,math" help:"how to compare answers: exact text, number, quantity with unit, or mathematical meaning"`
+	Form           answer.Form  `option:"answer_form" default:"final" allowed:"final,any" help:"final = an answer with a calculation left to do, such as 74 - 70, is wrong; any = every answer with the right meaning is correct"`
 }
 
 // task makes the episodes of a task; more sets its extra options.
@@ -56,7 +57,7 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 	}
 	options := Options{
 		KindColumn: o.KindColumn, FewShotFile: o.FewShotDataset, FewShot: o.FewShot, HoldOut: s.HeldOut,
-		Stepwise: s.Lines, EvalStepwise: s.EvalLines, MaxSteps: s.MaxLines, Plain: s.Text, Match: o.Match,
+		Stepwise: s.Lines, EvalStepwise: s.EvalLines, MaxSteps: s.MaxLines, Plain: s.Text, Match: o.Match, Form: o.Form,
 	}
 	if train != nil {
 		options.Train = Files{o.Dataset, train}

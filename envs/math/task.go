@@ -27,6 +27,7 @@ type Options struct {
 	Plain        bool   // show text instead of messages, for models without a chat template
 	Instruction  string // system prompt; "" is the task's default
 	Match        answer.Match
+	Form         answer.Form
 	// Reward scores each turn of the training problems; nil gives 1 for a correct answer and 0 otherwise. If it fails, the
 	// turn has no reward.
 	Reward envs.Reward

@@ -74,6 +74,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	step.Done, step.Reward = true, math.NaN()
 	if e.noAnswers == "" {
 		step.Info, step.Reward = verify(text, e.prompt.answer, e.options.Match), 0
+		step.Info.CheckForm(e.options.Form)
 		step.Info.Kind = e.prompt.kind
 		if step.Info.Correct {
 			step.Reward = 1

@@ -45,6 +45,7 @@ type options struct {
 	AnswerColumn string       `option:"answer_column" default:"answer" help:"column of --dataset with the correct answer; without it, set --reward"`
 	KindColumn   string       `option:"kind_column" help:"column of --dataset with a category; metrics are reported per category"`
 	Match        answer.Match `option:"answer_match" default:"math" allowed:"math,numeric,units,exact" help:"how to compare answers: mathematical meaning, number, quantity with unit, or exact text"`
+	Form         answer.Form  `option:"answer_form" default:"final" allowed:"final,any" help:"final = an answer with a calculation left to do, such as 74 - 70, is wrong; any = every answer with the right meaning is correct"`
 	Stop         string       `option:"stop" arg:"A,B,..." help:"stop strings, kept in the completion; \\n is a newline, \\, a comma"`
 	Turns        string       `option:"turns_cmd" arg:"PROGRAM" help:"program that replies to the model in multi-turn episodes, over JSON lines"`
 	MaxTurns     int          `option:"max_turns" default:"8" range:"[1,1024]" needs:"turns_cmd" help:"maximum model turns per episode"`

@@ -213,6 +213,10 @@ func DescribeAnswers(s rl.AnswerScores) string {
 		}
 		reward += ", "
 	}
-	return reward + fmt.Sprintf("%d/%d correct (%.1f %%, 95 %% interval %.1f to %.1f), %.1f %% formatted",
-		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate)
+	unfinished := ""
+	if s.Unfinished > 0 {
+		unfinished = fmt.Sprintf("; %d leave a calculation to do", s.Unfinished)
+	}
+	return reward + fmt.Sprintf("%d/%d correct (%.1f %%, 95 %% interval %.1f to %.1f), %.1f %% formatted%s",
+		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate, unfinished)
 }

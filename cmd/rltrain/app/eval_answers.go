@@ -98,6 +98,7 @@ func evalAnswers(c *cli.Context) error {
 		infos := make([]*envs.Info, len(judges))
 		for i, judge := range judges {
 			infos[i] = judge(match)
+			infos[i].CheckForm(answer.AnyForm)
 		}
 		results.Matches[match] = rl.ScoreAnswers(infos)
 	}
@@ -173,6 +174,10 @@ func (r answerResults) String() string {
 			fmt.Sprintf("%.4f–%.4f", s.Interval[0], s.Interval[1])})
 	}
 	b.WriteString(report.RenderTable([]string{"match", "correct", "accuracy", "95 % CI"}, rows) + "\n")
+	if r.Unfinished > 0 {
+		fmt.Fprintf(&b, "%d of these answers leave a calculation to do, such as 74 - 70; --answer-form final, the default in training, takes them for wrong: accuracy %.4f\n\n",
+			r.Unfinished, float64(r.Correct-r.Unfinished)/float64(r.N))
+	}
 	rows = nil
 	for _, tier := range slices.Sorted(maps.Keys(r.Tiers)) {
 		rows = append(rows, []string{tier, fmt.Sprintf("%.4f", r.Tiers[tier])})

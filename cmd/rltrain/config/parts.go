@@ -199,7 +199,7 @@ type RL struct {
 type LabelRollouts struct {
 	Episodes  int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" common:"true" help:"rollouts, each followed by an update; the best by validation is kept"`
 	EvalEvery int     `option:"eval_every" default:"1" range:"[1,)" common:"true" help:"rollouts between evaluations; the best policy is kept"`
-	Share     float64 `option:"rl_share" default:"0" range:"[0,0.5]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
+	Share     float64 `option:"rl_share" default:"0" range:"[0,0.9]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
 	rollout.LabelOptions
 	Reward     string `option:"reward" default:"accuracy" arg:"LIST" common:"true" help:"rewards, NAME or NAME=WEIGHT, joined by commas; or custom, the expression of --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`

@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
@@ -63,7 +62,7 @@ func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
 	if o := t.config.LabelRollouts; o != nil && t.config.Imitation != nil && o.Share > 0 {
 		// A policy is nearly certain of the rows that it was trained on: they leave little to gain, and say nothing of how sure
 		// it should be of others.
-		if rest, apart := dataset.SetApart(d.train, int(math.Round(1/o.Share))); len(apart) > 0 {
+		if rest, apart := dataset.SetApart(d.train, o.Share); len(apart) > 0 {
 			d.supervised, d.reinforced = rest, apart
 		}
 	}
