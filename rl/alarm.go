@@ -18,7 +18,7 @@ type Health struct {
 	Formatted float64            `json:"formatted"` // share of answers in the form that was asked for
 	Length    float64            `json:"length"`    // mean tokens of a completion
 	Tiers     map[string]float64 `json:"tiers"`     // share of answers found in each way
-	Kinds     map[string]Tried   `json:"kinds"`     // of each kind of exercise; of all together where none are told apart
+	Kinds     map[string]Attempted   `json:"kinds"`     // of each kind of exercise; of all together where none are told apart
 	Spread    map[string]float64 `json:"spread"`    // standard deviation of each reward of a list, as it is weighted
 	Tells     []string           `json:"tells"`     // rewards of a list that paid every right answer more than any wrong one, where there were both
 	KL        float64            `json:"kl"`        // from the reference, nats a token; 0 without one
@@ -26,8 +26,8 @@ type Health struct {
 	Taught    bool               `json:"taught"`    // a teacher corrects the answers: what they earn is measured, and nothing is learnt from it
 }
 
-// Tried counts answers.
-type Tried struct {
+// Attempted counts answers.
+type Attempted struct {
 	N     int `json:"n"`
 	Right int `json:"right"`
 }
@@ -81,7 +81,7 @@ type Watch struct {
 	First  []Health         `json:"first,omitempty"`  // Window steps
 	Recent []Health         `json:"recent,omitempty"` // 2·Window steps
 	Best   float64          `json:"best"`             // highest mean share of right answers over a window that ended Window steps ago
-	Kinds  map[string]Tried `json:"kinds,omitempty"`  // since the run began
+	Kinds  map[string]Attempted `json:"kinds,omitempty"`  // since the run began
 	Steps  int              `json:"steps"`
 	Train  Figure           `json:"train"`            // what was learnt from since the last evaluation
 	Judged [][2]float64     `json:"judged,omitempty"` // of the last evaluations: what was learnt from, and the score
@@ -124,11 +124,11 @@ func (w *Watch) Step(h Health, limits AlarmLimits) (alarms []Alarm) {
 		w.Recent = slices.Clone(w.Recent[1:])
 	}
 	if w.Kinds == nil {
-		w.Kinds = map[string]Tried{}
+		w.Kinds = map[string]Attempted{}
 	}
 	for kind, tries := range h.Kinds {
 		so := w.Kinds[kind]
-		w.Kinds[kind] = Tried{so.N + tries.N, so.Right + tries.Right}
+		w.Kinds[kind] = Attempted{so.N + tries.N, so.Right + tries.Right}
 	}
 	if len(w.Recent) >= k {
 		w.lasting(&alarms, w.Recent[len(w.Recent)-k:], limits)

@@ -64,8 +64,8 @@ func (r *Replay) Add(t *Trajectory, returns []float64) (skipped int) {
 	return skipped
 }
 
-// Draw returns n experiences drawn with replacement, none where the buffer is empty.
-func (r *Replay) Draw(rng *rand.Rand, n int) []Experience {
+// Sample returns n experiences drawn with replacement, none where the buffer is empty.
+func (r *Replay) Sample(rng *rand.Rand, n int) []Experience {
 	if len(r.items) == 0 {
 		return nil
 	}

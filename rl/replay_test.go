@@ -30,7 +30,7 @@ func returnsOf(r *Replay) []float64 {
 
 func TestReplayIsFirstInFirstOut(t *testing.T) {
 	r := newReplay(t, 3)
-	if r.Draw(Stream(1), 2) != nil {
+	if r.Sample(Stream(1), 2) != nil {
 		t.Error("an empty buffer deals")
 	}
 	for i := range 3 {
@@ -45,13 +45,13 @@ func TestReplayIsFirstInFirstOut(t *testing.T) {
 		t.Errorf("%d skipped, %d held", skipped, r.Len())
 	}
 	seen := map[float64]bool{}
-	for _, e := range r.Draw(Stream(1), 50) {
+	for _, e := range r.Sample(Stream(1), 50) {
 		seen[e.Return] = true
 	}
 	if len(seen) != 3 {
 		t.Errorf("50 draws saw %v", seen)
 	}
-	if diff := cmp.Diff(r.Draw(Stream(2), 9), r.Draw(Stream(2), 9), cmpopts.EquateNaNs()); diff != "" {
+	if diff := cmp.Diff(r.Sample(Stream(2), 9), r.Sample(Stream(2), 9), cmpopts.EquateNaNs()); diff != "" {
 		t.Error("the same stream deals differently")
 	}
 }
@@ -81,7 +81,7 @@ func TestReplayContinues(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(whole.Draw(Stream(2), 20), half.Draw(Stream(2), 20), cmpopts.EquateNaNs()); diff != "" {
+	if diff := cmp.Diff(whole.Sample(Stream(2), 20), half.Sample(Stream(2), 20), cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("(-uninterrupted +restored):\n%s", diff)
 	}
 }
@@ -122,7 +122,7 @@ func TestReplayRefusesFiles(t *testing.T) {
 		"short":        {header, "line 2: the file ends too early"},
 		"broken":       {header + "{}}\n", "line 2"},
 		"unknown":      {header + `{"x":1}` + "\n", "line 2: not a line"},
-		"no turn":      {header + `{"trajectory":{"tokens":[1],"source":[0],"drawn":[0],"logprobs":[0],"turns":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: turn 0 of a trajectory of 0"},
+		"no turn":      {header + `{"trajectory":{"tokens":[1],"source":[0],"behavior_logprobs":[0],"logprobs":[0],"turns":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: turn 0 of a trajectory of 0"},
 		"more entries": {strings.Replace(header, `"entries":1`, `"entries":0`, 1) + "{}\n", "line 2: more than the 0 entries"},
 	} {
 		path := filepath.Join(t.TempDir(), "buffer")
@@ -142,7 +142,7 @@ func TestReplayRefusesFiles(t *testing.T) {
 func FuzzReadReplay(f *testing.F) {
 	f.Add("\x80\x02")
 	f.Add(`{"format":"rltrain replay buffer 2","capacity":5,"entries":1}` + "\n" +
-		`{"trajectory":{"tokens":[1,2],"source":[0,1],"drawn":[0,-1],"logprobs":[0,-1],"turns":[{"end":2,"reward":null}],"stop":"stop"},"turns":[0],"returns":[1]}` + "\n")
+		`{"trajectory":{"tokens":[1,2],"source":[0,1],"behavior_logprobs":[0,-1],"logprobs":[0,-1],"turns":[{"end":2,"reward":null}],"stop":"stop"},"turns":[0],"returns":[1]}` + "\n")
 	f.Add(`{"format":"rltrain replay buffer 2","entries":-1}` + "\n")
 	f.Fuzz(func(t *testing.T, content string) {
 		items, err := readReplay(strings.NewReader(content))

@@ -62,8 +62,8 @@ func (s *Sample) Penalised() float64 {
 	return sum
 }
 
-// Judged says whether the sample has a reward.
-func (s *Sample) Judged() bool { return !math.IsNaN(s.Reward()) }
+// HasReward says whether the sample has a reward.
+func (s *Sample) HasReward() bool { return !math.IsNaN(s.Reward()) }
 
 // Fill gives all actions the same advantage.
 func (s *Sample) Fill(advantage float64) {

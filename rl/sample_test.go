@@ -51,11 +51,11 @@ func TestSampleOfATrajectory(t *testing.T) {
 func TestRewardsOfTurnsWithoutActions(t *testing.T) {
 	build := func(turns ...[2]float64) *Trajectory { // sampled tokens and reward of each
 		tr := &Trajectory{}
-		tr.Give(1)
+		tr.AppendGiven(1)
 		for _, turn := range turns {
-			tr.Give(2)
+			tr.AppendGiven(2)
 			for range int(turn[0]) {
-				tr.Draw(3, -1, -1)
+				tr.AppendSampled(3, -1, -1)
 			}
 			tr.EndTurn(turn[1])
 		}
@@ -76,7 +76,7 @@ func TestRewardsOfTurnsWithoutActions(t *testing.T) {
 		if diff := cmp.Diff(test.want, s.Rewards, cmpopts.EquateNaNs()); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", test.turns, diff)
 		}
-		if len(s.Rewards) > 0 && s.Judged() && s.Reward() != tr.Reward() {
+		if len(s.Rewards) > 0 && s.HasReward() && s.Reward() != tr.Reward() {
 			t.Errorf("%v: the sample earned %v, its trajectory %v", test.turns, s.Reward(), tr.Reward())
 		}
 	}
@@ -84,11 +84,11 @@ func TestRewardsOfTurnsWithoutActions(t *testing.T) {
 
 func TestPenalties(t *testing.T) {
 	s := &Sample{Actions: []int32{5, 6}, Rewards: []float64{0.25, 1}, Overlong: -0.5, Penalty: []float64{0.125, -0.25}}
-	if s.Reward() != 1.25 || s.Penalised() != 1.25-0.5-0.125+0.25 || !s.Judged() {
-		t.Errorf("reward %v, with penalties %v, judged: %t", s.Reward(), s.Penalised(), s.Judged())
+	if s.Reward() != 1.25 || s.Penalised() != 1.25-0.5-0.125+0.25 || !s.HasReward() {
+		t.Errorf("reward %v, with penalties %v, judged: %t", s.Reward(), s.Penalised(), s.HasReward())
 	}
 	s.Rewards[0] = math.NaN()
-	if s.Judged() || !math.IsNaN(s.Penalised()) {
+	if s.HasReward() || !math.IsNaN(s.Penalised()) {
 		t.Error("a sample that was not judged has a reward")
 	}
 	s.Fill(-2)
@@ -100,10 +100,10 @@ func TestPenalties(t *testing.T) {
 func TestBatch(t *testing.T) {
 	tr := twoTurns()
 	second := &Trajectory{}
-	second.Give(1)
-	second.Draw(2, -2, -3)
+	second.AppendGiven(1)
+	second.AppendSampled(2, -2, -3)
 	second.EndTurn(1)
-	second.Give(5) // what the environment says last is in no turn
+	second.AppendGiven(5) // what the environment says last is in no turn
 	got := NewBatch([]*Sample{second.Sample(1), tr.TurnSample(1, 1), tr.TurnSample(0, 1)})
 	want := &Batch{
 		Sequences: [][]int32{{1, 2}, {10, 11, 20, 12, 21, 22}, {10, 11, 20, 12, 21}},

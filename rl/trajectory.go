@@ -27,8 +27,8 @@ type Trajectory struct {
 
 	Tokens           []int32   `json:"tokens"`
 	Source           []Source  `json:"source"`
-	BehaviorLogProbs []float32 `json:"drawn"`    // nats, under the distribution drawn from; 0 where given
-	LogProbs         []float32 `json:"logprobs"` // log π in nats, at temperature 1 and unfiltered; 0 where given
+	BehaviorLogProbs []float32 `json:"behavior_logprobs"` // nats, under the distribution sampled from; 0 where given
+	LogProbs         []float32 `json:"logprobs"`          // log π in nats, at temperature 1 and unfiltered; 0 where given
 
 	Turns []Turn          `json:"turns"`
 	Stop  envs.StopReason `json:"stop"` // why the last action ended
@@ -69,15 +69,17 @@ func (t *Turn) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Give appends tokens that the policy did not write.
-func (t *Trajectory) Give(tokens ...int32) {
+// AppendGiven appends tokens that the policy did not write.
+func (t *Trajectory) AppendGiven(tokens ...int32) {
 	for _, token := range tokens {
 		t.add(token, Given, 0, 0)
 	}
 }
 
-// Draw appends a token that the policy drew, with its two log-probabilities.
-func (t *Trajectory) Draw(token int32, drawn, logProb float32) { t.add(token, Sampled, drawn, logProb) }
+// AppendSampled appends a token that the policy drew, with its two log-probabilities.
+func (t *Trajectory) AppendSampled(token int32, drawn, logProb float32) {
+	t.add(token, Sampled, drawn, logProb)
+}
 
 func (t *Trajectory) add(token int32, source Source, drawn, logProb float32) {
 	t.Tokens, t.Source = append(t.Tokens, token), append(t.Source, source)

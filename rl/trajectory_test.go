@@ -16,12 +16,12 @@ import (
 // failed to be judged.
 func twoTurns() *Trajectory {
 	t := &Trajectory{Prompt: 3, Index: 1, Version: 7, Stop: envs.StopEnd}
-	t.Give(10, 11)
-	t.Draw(20, -0.5, -0.6)
-	t.Give(12)
-	t.Draw(21, -0.25, -0.35)
+	t.AppendGiven(10, 11)
+	t.AppendSampled(20, -0.5, -0.6)
+	t.AppendGiven(12)
+	t.AppendSampled(21, -0.25, -0.35)
 	t.EndTurn(0.5)
-	t.Draw(22, -1, -1.5)
+	t.AppendSampled(22, -1, -1.5)
 	t.EndTurn(math.NaN())
 	return t
 }

@@ -54,8 +54,8 @@ func (b *Transitions) Add(items ...*Transition) {
 	}
 }
 
-// Draw samples n transitions with replacement; none if the buffer is empty.
-func (b *Transitions) Draw(rng *rand.Rand, n int) []*Transition {
+// Sample samples n transitions with replacement; none if the buffer is empty.
+func (b *Transitions) Sample(rng *rand.Rand, n int) []*Transition {
 	if len(b.items) == 0 {
 		return nil
 	}

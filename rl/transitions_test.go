@@ -35,14 +35,14 @@ func TestTransitionsAreFirstInFirstOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if drawn := b.Draw(Stream(1), 4); drawn != nil {
+	if drawn := b.Sample(Stream(1), 4); drawn != nil {
 		t.Errorf("%d drawn from nothing", len(drawn))
 	}
 	all := transitions(1, 2, 3, 4, 5)
 	b.Add(all[:2]...)
 	b.Add(all[2:]...)
 	seen := map[int32]bool{}
-	for _, x := range b.Draw(Stream(1), 50) {
+	for _, x := range b.Sample(Stream(1), 50) {
 		seen[x.Action] = true
 	}
 	if diff := cmp.Diff(map[int32]bool{12: true, 13: true, 14: true}, seen); diff != "" || b.Len() != 3 {
@@ -56,7 +56,7 @@ func TestTransitionsAreFirstInFirstOut(t *testing.T) {
 	if err := again.Restore(state); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(b.Draw(Stream(2), 9), again.Draw(Stream(2), 9)); diff != "" {
+	if diff := cmp.Diff(b.Sample(Stream(2), 9), again.Sample(Stream(2), 9)); diff != "" {
 		t.Errorf("restored (-before +after):\n%s", diff)
 	}
 	small, _ := NewTransitions(2)

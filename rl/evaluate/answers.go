@@ -154,7 +154,7 @@ func Loss(p *policy.CausalLM, validation []*rl.Sample, every int) *Plan {
 
 // JudgeAnswers judges a language model by its answers to the first n held-out episodes of a task, played as c says,
 // before the first step, every so many steps, and after the last; with n 0 not at all.
-func Answers(sampler rollout.Writer, task envs.Task, n, every int, c rollout.Config) *Plan {
+func Answers(sampler rollout.Generator, task envs.Task, n, every int, c rollout.Config) *Plan {
 	if n == 0 {
 		return nil
 	}

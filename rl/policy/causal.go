@@ -276,8 +276,8 @@ func (p *CausalLM) Parameters() (total, trainable int64) {
 // MaxLength is the number of the model's positions.
 func (p *CausalLM) MaxLength() int { return p.config.Core().MaxPositions }
 
-// LengthWithin is the longest sequence within a limit of n tokens and the model's own; n = 0 is no limit.
-func (p *CausalLM) LengthWithin(n int) int {
+// LimitLength is the longest sequence within a limit of n tokens and the model's own; n = 0 is no limit.
+func (p *CausalLM) LimitLength(n int) int {
 	if n == 0 {
 		return p.MaxLength()
 	}

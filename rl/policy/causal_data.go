@@ -67,7 +67,7 @@ type EncodeOptions struct {
 // that ends a text; that token is a label. Errors name the file and line of an example that cannot be
 // encoded; a data set that leaves nothing to train on is one.
 func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions) (TokenExamples, error) {
-	o.MaxLength = p.LengthWithin(o.MaxLength)
+	o.MaxLength = p.LimitLength(o.MaxLength)
 	var out TokenExamples
 	var err error
 	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodeBatch(&out, batch, o) })
@@ -129,7 +129,7 @@ func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, err
 	switch {
 	case e.Format == chat.LanguageModelling && !e.Conversational():
 		ids, err := p.Tokenizer.EncodeDocument(e.Text.Text, p.end(), o.MaxLength+1)
-		return Sequence{IDs: ids}.all(), err
+		return Sequence{IDs: ids}.allLabels(), err
 	case e.Format == chat.LanguageModelling:
 		how := (*template.Templates).Render
 		if o.AssistantOnly {
@@ -142,7 +142,7 @@ func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, err
 		ids, spans, err := p.Tokenizer.EncodeStart(rendered.Text, o.MaxLength+1)
 		q := Sequence{IDs: ids}
 		if err != nil || !o.AssistantOnly {
-			return q.all(), err
+			return q.allLabels(), err
 		}
 		q.Labels = make([]bool, len(q.IDs))
 		for i := 1; i < len(spans); i++ {
@@ -154,10 +154,10 @@ func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, err
 	case !e.Conversational():
 		ids, err := p.Tokenizer.EncodeDocument(e.Prompt.Text+e.Completion.Text, p.end(), o.MaxLength+1)
 		if err != nil || !o.CompletionOnly {
-			return Sequence{IDs: ids}.all(), err
+			return Sequence{IDs: ids}.allLabels(), err
 		}
 		prompt, err := p.Tokenizer.EncodeDocument(e.Prompt.Text, -1, o.MaxLength+1)
-		return Sequence{IDs: ids}.behind(prompt), err
+		return Sequence{IDs: ids}.labelsAfter(prompt), err
 	}
 	prompt, err := p.render(e.Prompt.Messages, e, true, (*template.Templates).Render)
 	if err != nil {
@@ -172,10 +172,10 @@ func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, err
 	}
 	ids, _, err := p.Tokenizer.EncodeStart(whole.Text, o.MaxLength+1)
 	if err != nil || !o.CompletionOnly {
-		return Sequence{IDs: ids}.all(), err
+		return Sequence{IDs: ids}.allLabels(), err
 	}
 	given, _, err := p.Tokenizer.EncodeStart(prompt.Text, o.MaxLength+1)
-	return Sequence{IDs: ids}.behind(given), err
+	return Sequence{IDs: ids}.labelsAfter(given), err
 }
 
 // end is the token that ends a text, -1 where there is none.
@@ -186,8 +186,8 @@ func (p *CausalLM) end() int32 {
 	return p.eos[0]
 }
 
-// all is q with every token but the first as a label.
-func (q Sequence) all() Sequence {
+// allLabels is q with every token but the first as a label.
+func (q Sequence) allLabels() Sequence {
 	q.Labels = make([]bool, len(q.IDs))
 	for i := 1; i < len(q.Labels); i++ {
 		q.Labels[i] = true
@@ -195,9 +195,9 @@ func (q Sequence) all() Sequence {
 	return q
 }
 
-// behind is q with the tokens as labels that are not the prompt's own: those from the first on that is another than the
+// labelsAfter is q with the tokens as labels that are not the prompt's own: those from the first on that is another than the
 // prompt has, as in TRL. Tokens may go over the prompt's end.
-func (q Sequence) behind(prompt []int32) Sequence {
+func (q Sequence) labelsAfter(prompt []int32) Sequence {
 	q.Labels = make([]bool, len(q.IDs))
 	for i, same := 0, true; i < len(q.IDs); i++ {
 		same = same && i < len(prompt) && q.IDs[i] == prompt[i]
@@ -232,9 +232,9 @@ func (p *CausalLM) render(messages []chat.Message, e chat.Example, prompt bool, 
 	return how(p.Templates, converted, o)
 }
 
-// Prompt is the tokens of a prompt: a text behind what the tokenizer opens texts with, or a conversation
+// EncodePrompt is the tokens of a prompt: a text behind what the tokenizer opens texts with, or a conversation
 // whose next turn is the assistant's.
-func (p *CausalLM) Prompt(c chat.Content) ([]int32, error) {
+func (p *CausalLM) EncodePrompt(c chat.Content) ([]int32, error) {
 	if c.Conversational() {
 		rendered, err := p.render(c.Messages, chat.Example{}, true, (*template.Templates).Render)
 		if err != nil {

@@ -78,8 +78,8 @@ func (d Divergence) of(s *torch.Scope, p, q torch.Tensor) torch.Tensor {
 	}
 }
 
-// SameTokens refuses another policy whose tokens are not p's: their distributions are over different things.
-func (p *CausalLM) SameTokens(other *CausalLM) error {
+// CheckSameTokenizer refuses another policy whose tokens are not p's: their distributions are over different things.
+func (p *CausalLM) CheckSameTokenizer(other *CausalLM) error {
 	own, others := p.Tokenizer.IDs(), other.Tokenizer.IDs()
 	differ := 0
 	example := ""

@@ -173,7 +173,7 @@ func TestDivergeFromOneself(t *testing.T) {
 
 func TestSameTokens(t *testing.T) {
 	p := tinyPolicy(t, Config{})
-	if err := p.SameTokens(anotherTiny(t)); err != nil {
+	if err := p.CheckSameTokenizer(anotherTiny(t)); err != nil {
 		t.Error(err)
 	}
 	dir := filepath.Join(t.TempDir(), "other")
@@ -194,7 +194,7 @@ func TestSameTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if err := p.SameTokens(other); err == nil || !strings.Contains(err.Error(), `2 are others or have another id, such as "a"`) {
+	if err := p.CheckSameTokenizer(other); err == nil || !strings.Contains(err.Error(), `2 are others or have another id, such as "a"`) {
 		t.Errorf("%v, want that two tokens differ", err)
 	}
 }

@@ -39,7 +39,7 @@ func (j *Judge) Choose(ctx context.Context, prompt envs.Observation, choices []s
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ids, err := j.policy.Observe(prompt)
+	ids, err := j.policy.EncodeObservation(prompt)
 	if err != nil {
 		return nil, err
 	}

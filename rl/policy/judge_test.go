@@ -47,7 +47,7 @@ func question(begin string) envs.Observation {
 // TestJudgeChoosesByProbability compares a judge with the same model scoring each choice as a completion.
 func TestJudgeChoosesByProbability(t *testing.T) {
 	j, _ := tinyJudge(t)
-	prompt, err := j.policy.Observe(question("Answer:"))
+	prompt, err := j.policy.EncodeObservation(question("Answer:"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func TestCacheGrowsWithCompletions(t *testing.T) {
 	defer m.Close()
 	write := func(longest, tokens int) {
 		t.Helper()
-		id, err := m.Submit([]int32{5, 6, 7}, 0, GenerateOptions{Samples: samples, MaxNew: longest, Sampling: torch.Sampling{Temperature: 1}}, func(Heard) {})
+		id, err := m.Submit([]int32{5, 6, 7}, 0, GenerateOptions{Samples: samples, MaxNew: longest, Sampling: torch.Sampling{Temperature: 1}}, func(Progress) {})
 		if err != nil {
 			t.Fatal(err)
 		}

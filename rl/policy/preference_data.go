@@ -29,8 +29,8 @@ func (f *Preferences) add(unit []*rl.Sample) {
 	f.Units = append(f.Units, unit)
 }
 
-// leave notes where a unit was left out.
-func (f *Preferences) leave(e chat.Example) {
+// skip notes where a unit was left out.
+func (f *Preferences) skip(e chat.Example) {
 	if f.First == "" {
 		f.First = fmt.Sprintf("%s:%d", e.File, e.Line)
 	}
@@ -41,7 +41,7 @@ func (f *Preferences) leave(e chat.Example) {
 // file and the line of a row that cannot be encoded.
 func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLength int, singles bool) (Preferences, error) {
 	o := EncodeOptions{MaxLength: maxLength, CompletionOnly: true}
-	o.MaxLength = p.LengthWithin(o.MaxLength)
+	o.MaxLength = p.LimitLength(o.MaxLength)
 	var out Preferences
 	var err error
 	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodePreferences(&out, batch, o, singles) })
@@ -72,7 +72,7 @@ func (p *CausalLM) encodePreferences(out *Preferences, batch []chat.Example, o E
 		}
 		if len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) && len(sequences[0].IDs) <= o.MaxLength {
 			out.Equal++
-			out.leave(e)
+			out.skip(e)
 			continue
 		}
 		cut, empty := false, false
@@ -85,7 +85,7 @@ func (p *CausalLM) encodePreferences(out *Preferences, batch []chat.Example, o E
 		}
 		if empty || cut && len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) {
 			out.Dropped++
-			out.leave(e)
+			out.skip(e)
 			continue
 		}
 		if cut {

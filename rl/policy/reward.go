@@ -163,8 +163,8 @@ func RewardText(prompt, answer chat.Content) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// Judged is the prompt and the answer of a finished completion.
-func Judged(c envs.Completion) (prompt, answer chat.Content) {
+// PromptAndCompletion is the prompt and the answer of a finished completion.
+func PromptAndCompletion(c envs.Completion) (prompt, answer chat.Content) {
 	if c.Observation.Messages == nil {
 		return chat.Content{Text: c.Observation.Text}, chat.Content{Text: c.Text}
 	}

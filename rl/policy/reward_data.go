@@ -35,12 +35,12 @@ func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preference
 		switch {
 		case errors.Is(errs[i], errLonger):
 			out.Dropped++
-			out.leave(e)
+			out.skip(e)
 		case errs[i] != nil:
 			return out, fmt.Errorf("%s:%d: %w", e.File, e.Line, errs[i])
 		case slices.ContainsFunc(unit[1:], func(x *rl.Sample) bool { return slices.Equal(x.Tokens, unit[0].Tokens) }):
 			out.Equal++
-			out.leave(e)
+			out.skip(e)
 		default:
 			out.add(unit)
 		}

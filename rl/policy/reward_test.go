@@ -111,14 +111,14 @@ func TestRewardModelOfTransformers(t *testing.T) {
 }
 
 func TestRewardText(t *testing.T) {
-	prompt, answer := policy.Judged(envs.Completion{
+	prompt, answer := policy.PromptAndCompletion(envs.Completion{
 		Observation: envs.Observation{Messages: []envs.Message{{Role: "system", Content: "Be brief. "}, {Role: "user", Content: "Well?"}, {Role: "assistant", Content: "I say "}}},
 		Text:        "no.\n",
 	})
 	if got, want := policy.RewardText(prompt, answer), "system: Be brief.\n\nuser: Well?\n\nassistant: I say no."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	prompt, answer = policy.Judged(envs.Completion{Observation: envs.Observation{Text: "Q: 1+1\n"}, Text: " 2"})
+	prompt, answer = policy.PromptAndCompletion(envs.Completion{Observation: envs.Observation{Text: "Q: 1+1\n"}, Text: " 2"})
 	if got, want := policy.RewardText(prompt, answer), "Q: 1+1\n\n2"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -43,7 +43,7 @@ type Sampler struct {
 	engine  *torch.Engine
 	slots   int
 	version uint64 // of the weights that the engine has
-	writing map[int64]*writing
+	requests map[int64]*request
 	loaded  []bool // adapters beside the policy's own, by number from 1
 }
 
@@ -53,7 +53,7 @@ func (p *CausalLM) NewSampler(slots int) (*Sampler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("generating: %w", err)
 	}
-	return &Sampler{policy: p, engine: engine, slots: slots, version: p.version, writing: map[int64]*writing{}}, nil
+	return &Sampler{policy: p, engine: engine, slots: slots, version: p.version, requests: map[int64]*request{}}, nil
 }
 
 // Close frees the sampler.
@@ -74,12 +74,12 @@ func (m *Sampler) refresh() error {
 	return nil
 }
 
-// writing is a prompt whose completions are under way.
-type writing struct {
+// request is a prompt whose completions are under way.
+type request struct {
 	options GenerateOptions
 	samples []*running
 	open    int // samples that have not ended
-	hear    func(Heard)
+	hear    func(Progress)
 }
 
 // running is a completion under way.
@@ -87,12 +87,12 @@ type running struct {
 	Completion
 	decoder *tokenizer.Decoder
 	text    strings.Builder
-	told    int // bytes of the text that were heard
+	reported    int // bytes of the text that were heard
 	done    bool
 }
 
-// Heard is what became of a sample in a step: text and tokens that are final.
-type Heard struct {
+// Progress is what became of a sample in a step: text and tokens that are final.
+type Progress struct {
 	Sample     int
 	Text       string      // since the last time
 	Completion *Completion // all tokens so far; Text and Reason once Done
@@ -105,7 +105,7 @@ var ErrNotFinite = errors.New("the model's logits are not finite")
 
 // Submit queues the completions of a prompt, which Step writes; hear hears of each new token. The options' Streams and
 // OnText are not read: stream is the prompt's. Errors name what is out of range.
-func (m *Sampler) Submit(prompt []int32, stream uint64, o GenerateOptions, hear func(Heard)) (id int64, err error) {
+func (m *Sampler) Submit(prompt []int32, stream uint64, o GenerateOptions, hear func(Progress)) (id int64, err error) {
 	if err := m.refresh(); err != nil {
 		return 0, err
 	}
@@ -119,11 +119,11 @@ func (m *Sampler) Submit(prompt []int32, stream uint64, o GenerateOptions, hear 
 	if err != nil {
 		return 0, err
 	}
-	w := &writing{options: o, samples: make([]*running, o.Samples), open: o.Samples, hear: hear}
+	w := &request{options: o, samples: make([]*running, o.Samples), open: o.Samples, hear: hear}
 	for s := range w.samples {
 		w.samples[s] = &running{decoder: m.policy.Tokenizer.NewDecoder(!o.Special)}
 	}
-	m.writing[id] = w
+	m.requests[id] = w
 	return id, nil
 }
 
@@ -138,7 +138,7 @@ func (m *Sampler) Step() error {
 		return fmt.Errorf("generating: %w", err)
 	}
 	for _, e := range events {
-		w, ours := m.writing[e.Request]
+		w, ours := m.requests[e.Request]
 		if !ours || w.samples[e.Sample].done {
 			continue // a stop string or a Cancel has ended it
 		}
@@ -152,11 +152,11 @@ func (m *Sampler) Step() error {
 // Cancel ends the samples of a request that have not ended; nothing more is heard of them, and their slots are free at
 // once.
 func (m *Sampler) Cancel(id int64) error {
-	w, ours := m.writing[id]
+	w, ours := m.requests[id]
 	if !ours {
 		return nil
 	}
-	delete(m.writing, id)
+	delete(m.requests, id)
 	for s, r := range w.samples {
 		if r.done {
 			continue
@@ -204,7 +204,7 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 				stream = o.Streams[i]
 			}
 			open[i], finished[i] = o.Samples, make([]Completion, o.Samples)
-			id, err := m.Submit(prompts[i], stream, o, func(h Heard) {
+			id, err := m.Submit(prompts[i], stream, o, func(h Progress) {
 				if o.OnText != nil && h.Text != "" {
 					o.OnText(i, h.Sample, h.Text)
 				}
@@ -236,12 +236,12 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 }
 
 // take adds a token to a completion.
-func (m *Sampler) take(w *writing, e torch.Event) error {
+func (m *Sampler) take(w *request, e torch.Event) error {
 	o, r := w.options, w.samples[e.Sample]
 	if e.Reason == torch.ReasonNotFinite {
 		r.done, r.Reason = true, e.Reason
 		w.ended(m, e.Request)
-		w.hear(Heard{Sample: e.Sample, Completion: &r.Completion, Done: true, Err: ErrNotFinite})
+		w.hear(Progress{Sample: e.Sample, Completion: &r.Completion, Done: true, Err: ErrNotFinite})
 		return nil
 	}
 	r.IDs, r.LogProbs, r.BehaviorLogProbs = append(r.IDs, e.Token), append(r.LogProbs, e.Raw), append(r.BehaviorLogProbs, e.LogProb)
@@ -284,19 +284,19 @@ func (m *Sampler) take(w *writing, e torch.Event) error {
 	} else {
 		final -= heldBack(whole, o.Stop)
 	}
-	h := Heard{Sample: e.Sample, Completion: &r.Completion, Done: r.done}
-	if final > r.told {
-		h.Text = whole[r.told:final]
-		r.told = final
+	h := Progress{Sample: e.Sample, Completion: &r.Completion, Done: r.done}
+	if final > r.reported {
+		h.Text = whole[r.reported:final]
+		r.reported = final
 	}
 	w.hear(h)
 	return nil
 }
 
 // ended forgets the prompt with its last sample.
-func (w *writing) ended(m *Sampler, id int64) {
+func (w *request) ended(m *Sampler, id int64) {
 	if w.open--; w.open == 0 {
-		delete(m.writing, id)
+		delete(m.requests, id)
 	}
 }
 

@@ -36,10 +36,10 @@ func ReadCausalLM(dir string) (*CausalLM, error) {
 	return p, nil
 }
 
-// Observe is the tokens of what an episode shows first.
-func (p *CausalLM) Observe(o envs.Observation) ([]int32, error) {
+// EncodeObservation is the tokens of what an episode shows first.
+func (p *CausalLM) EncodeObservation(o envs.Observation) ([]int32, error) {
 	if len(o.Messages) == 0 {
-		return p.Prompt(chat.Content{Text: o.Text})
+		return p.EncodePrompt(chat.Content{Text: o.Text})
 	}
 	if p.Templates == nil {
 		return nil, fmt.Errorf("the task shows messages, but %s %w", p.dir, template.ErrNone)
@@ -62,9 +62,9 @@ func (p *CausalLM) Observe(o envs.Observation) ([]int32, error) {
 // Ask is the tokens of what a user says: a message through the chat template where the model has one, else the text.
 func (p *CausalLM) Ask(text string) ([]int32, error) {
 	if p.Templates == nil {
-		return p.Prompt(chat.Content{Text: text})
+		return p.EncodePrompt(chat.Content{Text: text})
 	}
-	return p.Observe(envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: text}}})
+	return p.EncodeObservation(envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: text}}})
 }
 
 // Generation is how the model's makers would sample, from generation_config.json.
@@ -73,9 +73,9 @@ func (p *CausalLM) Generation() transformers.GenerationConfig { return p.model.G
 // turnMark stands for what an assistant says, in a conversation that is rendered for what follows it.
 const turnMark = "rltrainTURN"
 
-// Reply is the tokens behind an assistant's message that the user answers: the end of that message, unless the tokens
+// EncodeReply is the tokens behind an assistant's message that the user answers: the end of that message, unless the tokens
 // before have an end token, the user's message and the beginning of the assistant's next one.
-func (p *CausalLM) Reply(text string, ended bool) ([]int32, error) {
+func (p *CausalLM) EncodeReply(text string, ended bool) ([]int32, error) {
 	if p.Templates == nil {
 		return nil, fmt.Errorf("the task answers with messages, but %s %w", p.dir, template.ErrNone)
 	}
@@ -96,8 +96,8 @@ func (p *CausalLM) Reply(text string, ended bool) ([]int32, error) {
 	return ids, err
 }
 
-// Spell is the text of tokens, and how long it is after each of them. A special token has no text.
-func (p *CausalLM) Spell(ids []int32) (text string, ends []int, err error) {
+// DecodeEnds is the text of tokens, and how long it is after each of them. A special token has no text.
+func (p *CausalLM) DecodeEnds(ids []int32) (text string, ends []int, err error) {
 	var b strings.Builder
 	decoder := p.Tokenizer.NewDecoder(true)
 	for i, id := range ids {

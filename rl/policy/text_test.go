@@ -25,7 +25,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 		return p
 	}
 	user, opened := envs.Message{Role: envs.RoleUser, Content: "two"}, envs.Message{Role: envs.RoleAssistant, Content: "so: "}
-	if _, err := load().Observe(envs.Observation{Messages: []envs.Message{user}}); err == nil || !strings.Contains(err.Error(), "chat template") {
+	if _, err := load().EncodeObservation(envs.Observation{Messages: []envs.Message{user}}); err == nil || !strings.Contains(err.Error(), "chat template") {
 		t.Errorf("error %v", err)
 	}
 	const template = "{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
@@ -41,7 +41,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 		{envs.Observation{Messages: []envs.Message{user}}, "user:two assistant:"},
 		{envs.Observation{Messages: []envs.Message{user, opened}}, "user:two assistant:so: "},
 	} {
-		ids, err := p.Observe(test.shown)
+		ids, err := p.EncodeObservation(test.shown)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestSpell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, ends, err := p.Spell(append(ids, p.EOS()[0]))
+	text, ends, err := p.DecodeEnds(append(ids, p.EOS()[0]))
 	if err != nil || text != "a+b=" || !slices.Equal(ends, []int{1, 2, 3, 4, 4}) {
 		t.Errorf("%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
 	}
@@ -76,12 +76,12 @@ func TestReply(t *testing.T) {
 	}
 	defer p.Close()
 	said := []envs.Message{{Role: envs.RoleUser, Content: "a"}, {Role: envs.RoleAssistant, Content: "b"}, {Role: envs.RoleUser, Content: "c"}}
-	want, err := p.Observe(envs.Observation{Messages: said})
+	want, err := p.EncodeObservation(envs.Observation{Messages: said})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, ended := range []bool{true, false} {
-		ids, err := p.Observe(envs.Observation{Messages: said[:1]})
+		ids, err := p.EncodeObservation(envs.Observation{Messages: said[:1]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,12 +93,12 @@ func TestReply(t *testing.T) {
 		if ended {
 			ids = append(ids, p.EOS()[0])
 		}
-		reply, err := p.Reply("c", ended)
+		reply, err := p.EncodeReply("c", ended)
 		if err != nil || !slices.Equal(append(ids, reply...), want) {
 			t.Errorf("ended %t: %v and %v, %v; want %v", ended, ids, reply, err, want)
 		}
 	}
-	if _, err := tinyPolicy(t, Config{}).Reply("c", true); err == nil || !strings.Contains(err.Error(), "chat template") {
+	if _, err := tinyPolicy(t, Config{}).EncodeReply("c", true); err == nil || !strings.Contains(err.Error(), "chat template") {
 		t.Errorf("without a template: %v", err)
 	}
 }

@@ -20,7 +20,7 @@ type valueHead struct {
 // of is V of the states x [M, H], [M]. Its gradient ends here unless it is to go through: the first errors of a head that
 // starts at zero would otherwise drown what the policy has to learn.
 func (h *valueHead) of(s *torch.Scope, x torch.Tensor, pass Pass) torch.Tensor {
-	if !pass.Through {
+	if !pass.EndToEnd {
 		x = s.Detach(x)
 	}
 	return s.Squeeze(s.Linear(x, h.weight.T(), h.bias.T()))

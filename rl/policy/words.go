@@ -86,7 +86,7 @@ func (w *labelWords) observe(lm *CausalLM, text string) ([]int32, error) {
 	for _, m := range w.prompt.Messages {
 		shown.Messages = append(shown.Messages, envs.Message{Role: m.Role, Content: strings.ReplaceAll(m.Content, TextMark, text)})
 	}
-	return lm.Observe(shown)
+	return lm.EncodeObservation(shown)
 }
 
 // encode is observe with the text cut so that there are at most limit tokens.

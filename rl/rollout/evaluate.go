@@ -14,7 +14,7 @@ import (
 
 // Evaluate plays n episodes of the evaluation part once each, starting with from, and scores the answers. It plays fewer if
 // the part has fewer. c.Rewards score only tasks that are envs.Open.
-func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, c Config) (rl.AnswerScores, error) {
+func Evaluate(ctx context.Context, sampler Generator, task envs.Task, from, n int, c Config) (rl.AnswerScores, error) {
 	if most := task.Len(envs.Eval); most > 0 {
 		n = max(0, min(n, most-from))
 	}
@@ -27,13 +27,13 @@ func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, 
 		c.Rewards = nil
 	}
 	var failed error // without c.Failed
-	unjudged, hears := map[int]bool{}, c.Failed
+	unverified, failedBefore := map[int]bool{}, c.Failed
 	c.Failed = func(episode, sample int, err error) {
 		switch {
 		case errors.Is(err, envs.ErrNotScored):
-			unjudged[episode] = true
-		case hears != nil:
-			hears(episode, sample, err)
+			unverified[episode] = true
+		case failedBefore != nil:
+			failedBefore(episode, sample, err)
 		default:
 			failed = cmp.Or(failed, err)
 		}
@@ -44,7 +44,7 @@ func Evaluate(ctx context.Context, sampler Writer, task envs.Task, from, n int, 
 	}
 	var infos []*envs.Info
 	for i, g := range played.Groups {
-		if !unjudged[indices[i]] {
+		if !unverified[indices[i]] {
 			infos = append(infos, g[0].Info)
 		}
 	}

@@ -101,7 +101,7 @@ func (r *LabelReplay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	}
 	step.Samples, step.Groups = nil, nil
 	known := map[*rl.Transition]*rl.Sample{} // a choice that is sampled twice is one sample
-	for _, x := range r.buffer.Draw(rl.Stream(c.Seed, rl.StreamReplay, uint64(at.Step)), c.Updates*c.BatchSize) {
+	for _, x := range r.buffer.Sample(rl.Stream(c.Seed, rl.StreamReplay, uint64(at.Step)), c.Updates*c.BatchSize) {
 		if known[x] == nil {
 			known[x] = x.Sample()
 		}

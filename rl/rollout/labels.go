@@ -241,7 +241,7 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 		if x.Index == 0 {
 			step.Groups = append(step.Groups, samples[i:i+l.config.Samples:i+l.config.Samples])
 		}
-		if !x.Judged() {
+		if !x.HasReward() {
 			failed++
 			continue
 		}

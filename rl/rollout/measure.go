@@ -56,8 +56,8 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 	stats := rl.StatsOf(rewards)
 	scores := rl.ScoreAnswers(infos(all))
 	n := float64(len(all))
-	if judged := n - float64(stats.Failed); judged > 0 {
-		m.Mean("reward", stats.Mean*judged, judged)
+	if rewarded := n - float64(stats.Failed); rewarded > 0 {
+		m.Mean("reward", stats.Mean*rewarded, rewarded)
 		m.Mean("reward_std", stats.Std, 1)
 		m.Mean("reward_stderr", stats.StdErr, 1)
 	}
@@ -73,12 +73,12 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 			ended++
 		}
 	}
-	kinds := map[string]rl.Tried{}
+	kinds := map[string]rl.Attempted{}
 	for kind, score := range scores.Kinds {
-		kinds[kind] = rl.Tried{N: score.N, Right: score.Correct}
+		kinds[kind] = rl.Attempted{N: score.N, Right: score.Correct}
 	}
 	if len(kinds) == 0 && scores.Judged() {
-		kinds[""] = rl.Tried{N: scores.N, Right: scores.Correct}
+		kinds[""] = rl.Attempted{N: scores.N, Right: scores.Correct}
 	}
 	tokens := 0
 	for _, x := range all {

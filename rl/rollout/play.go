@@ -48,8 +48,8 @@ type Config struct {
 // parallelEpisodes is how many episodes run at the same time at most, and how many completions rewards score at a time.
 const parallelEpisodes = 64
 
-// Writer generates for a policy: its own *policy.Sampler, or servers that have its weights, *remote.Servers.
-type Writer interface {
+// Generator generates for a policy: its own *policy.Sampler, or servers that have its weights, *remote.Servers.
+type Generator interface {
 	Policy() *policy.CausalLM
 	// Generate completes prompts with the policy's current weights and calls done for the prompts in their order.
 	Generate(ctx context.Context, prompts [][]int32, o policy.GenerateOptions, done func(prompt int, completions []policy.Completion) error) error
@@ -80,12 +80,12 @@ type failedEpisode struct {
 //
 // Episodes of several turns continue after their own tokens. An episode ends if MaxNew more tokens exceed the model's
 // positions, as if the token limit had cut it off; a turn that has begun then has reward 0.
-func Play(ctx context.Context, sampler Writer, task envs.Task, part envs.Part, indices []int, c Config) (Played, error) {
+func Play(ctx context.Context, sampler Generator, task envs.Task, part envs.Part, indices []int, c Config) (Played, error) {
 	return play(ctx, sampler, task, part, indices, c, run.Hooks{}.Time)
 }
 
 // play is Play with a clock.
-func play(ctx context.Context, sampler Writer, task envs.Task, part envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
+func play(ctx context.Context, sampler Generator, task envs.Task, part envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
 	p, err := share(ctx, c.Group, sampler, len(indices), func(ctx context.Context, from, to int) (Played, error) {
 		r := &rollout{sampler: sampler, config: c, now: now}
 		if err := r.open(ctx, task, part, indices[from:to]); err != nil {
@@ -128,7 +128,7 @@ func (p Played) settled(c Config) Played {
 
 // rollout is a rollout in progress.
 type rollout struct {
-	sampler     Writer
+	sampler     Generator
 	config      Config
 	now         func() time.Time
 	environment time.Duration
@@ -278,7 +278,7 @@ func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, ind
 		e.done = true
 		return e, nil, r.fail(ctx, e, err)
 	}
-	prompt, err := r.sampler.Policy().Observe(shown)
+	prompt, err := r.sampler.Policy().EncodeObservation(shown)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -287,7 +287,7 @@ func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, ind
 		return e, nil, r.fail(ctx, e, fmt.Errorf("%w: %d prompt tokens and %d new ones exceed the model's %d positions", ErrTooLong, len(prompt), r.config.MaxNew, limit))
 	}
 	e.env, e.shown = env, shown
-	e.Give(prompt...)
+	e.AppendGiven(prompt...)
 	return e, prompt, nil
 }
 

@@ -109,7 +109,7 @@ func TestOutOfPositionsIsTruncation(t *testing.T) {
 			if diff := cmp.Diff(want, rewards); diff != "" || x.Stop != envs.StopLength || len(rewards) == 0 {
 				t.Errorf("%s: stop %q, rewards (-want +got):\n%s", name, x.Stop, diff)
 			}
-			if s := x.Sample(1); !s.Truncated || s.Len() > 0 && !s.Judged() {
+			if s := x.Sample(1); !s.Truncated || s.Len() > 0 && !s.HasReward() {
 				t.Errorf("%s: truncated %t, reward %v", name, s.Truncated, s.Reward())
 			}
 		}

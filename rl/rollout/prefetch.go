@@ -26,8 +26,8 @@ type flight struct {
 type flightState struct {
 	Step    int                   `json:"step"`
 	Version uint64                `json:"version"`
-	Cursor  int                   `json:"cursor"`  // its first episode
-	Written [][]policy.Completion `json:"written"` // of all ranks, by episode; null if servers had not generated them in time
+	Cursor  int                   `json:"cursor"`        // its first episode
+	Written [][]policy.Completion `json:"first_actions"` // of all ranks, by episode; null if servers had not generated them in time
 }
 
 // collectPrefetched begins the rollouts of the next MaxStaleness steps and finishes the one of this step. The other episodes

@@ -15,7 +15,7 @@ import (
 
 // share has this rank play its share of n episodes, and returns what all ranks have played, as one process would play it.
 // Servers that generate get the policy's weights first. All ranks call it together.
-func share(ctx context.Context, g *dist.Group, sampler Writer, n int, play func(ctx context.Context, from, to int) (Played, error)) (Played, error) {
+func share(ctx context.Context, g *dist.Group, sampler Generator, n int, play func(ctx context.Context, from, to int) (Played, error)) (Played, error) {
 	if servers, ok := sampler.(*remote.Servers); ok {
 		if err := servers.Share(ctx); err != nil {
 			return Played{}, err

@@ -17,7 +17,7 @@ func records(p *policy.CausalLM, at rl.At, groups []rl.Group, samples [][]*rl.Sa
 	for g, group := range groups[:prompts] {
 		for i, t := range group {
 			r := rl.Record{Step: at.Step + 1, Version: t.Version, Prompt: t.Prompt, Sample: t.Index, Stop: string(t.Stop), Reward: rl.Number(t.Reward()), Advantage: rl.Number(math.NaN())}
-			if err := spell(p, t, &r); err != nil {
+			if err := fillTexts(p, t, &r); err != nil {
 				return nil, err
 			}
 			if t.Info != nil {
@@ -39,8 +39,8 @@ func records(p *policy.CausalLM, at rl.At, groups []rl.Group, samples [][]*rl.Sa
 	return all, nil
 }
 
-// spell fills in the texts of a record.
-func spell(p *policy.CausalLM, t *rl.Trajectory, r *rl.Record) (err error) {
+// fillTexts fills in the texts of a record.
+func fillTexts(p *policy.CausalLM, t *rl.Trajectory, r *rl.Record) (err error) {
 	first := len(t.Tokens)
 	var actions [][]int32
 	turn := 0
@@ -65,14 +65,14 @@ func spell(p *policy.CausalLM, t *rl.Trajectory, r *rl.Record) (err error) {
 	if r.Shown, err = p.Tokenizer.Decode(t.Tokens[:first], false); err != nil {
 		return err
 	}
-	if r.Written, _, err = p.Spell(t.Tokens[first:]); err != nil {
+	if r.Written, _, err = p.DecodeEnds(t.Tokens[first:]); err != nil {
 		return err
 	}
 	if len(actions) < 2 {
 		return nil
 	}
 	for _, ids := range actions {
-		text, _, err := p.Spell(ids)
+		text, _, err := p.DecodeEnds(ids)
 		if err != nil {
 			return err
 		}

@@ -49,7 +49,7 @@ type ReplayConfig struct {
 // are dropped.
 type Replay struct {
 	config  ReplayConfig
-	sampler Writer
+	sampler Generator
 	task    envs.Task
 	buffer  *rl.Replay
 	state   replayState
@@ -65,7 +65,7 @@ type replayState struct {
 }
 
 // NewReplay makes a source, and loads its buffer. The caller keeps owning the sampler.
-func NewReplay(sampler Writer, task envs.Task, c ReplayConfig) (*Replay, error) {
+func NewReplay(sampler Generator, task envs.Task, c ReplayConfig) (*Replay, error) {
 	switch {
 	case c.PromptsPerStep < 1 || c.NumUpdateSteps < 1 || c.MaxNew < 1:
 		return nil, fmt.Errorf("%d prompts per step, %d new tokens, %d turns per step: each must be at least 1", c.PromptsPerStep, c.MaxNew, c.NumUpdateSteps)
@@ -191,7 +191,7 @@ func (r *Replay) keep(groups []rl.Group) (added, skipped int) {
 // sample takes the samples of a step from the buffer. A turn that is sampled twice is one sample.
 func (r *Replay) sample(step *rl.Step, at rl.At) {
 	c := r.config
-	sampled := r.buffer.Draw(rl.Stream(c.Seed, rl.StreamReplay, uint64(at.Step)), min(c.NumUpdateSteps, r.buffer.Len()))
+	sampled := r.buffer.Sample(rl.Stream(c.Seed, rl.StreamReplay, uint64(at.Step)), min(c.NumUpdateSteps, r.buffer.Len()))
 	known := map[rl.Experience]*rl.Sample{}
 	for _, e := range sampled {
 		x := known[e]

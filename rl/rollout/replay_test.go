@@ -122,7 +122,7 @@ func TestReplayLeavesOut(t *testing.T) {
 			t.Errorf("%s: notes %q", name, step.Notes)
 		}
 		for _, x := range step.Samples {
-			if !x.Judged() || x.Len() == 0 {
+			if !x.HasReward() || x.Len() == 0 {
 				t.Errorf("%s: sample %+v", name, x)
 			}
 		}
@@ -199,9 +199,9 @@ func TestReplayRefusesForeignBuffers(t *testing.T) {
 			t.Fatal(err)
 		}
 		x := &rl.Trajectory{}
-		x.Give(tokens[:given]...)
+		x.AppendGiven(tokens[:given]...)
 		for _, token := range tokens[given:] {
-			x.Draw(token, -1, -1)
+			x.AppendSampled(token, -1, -1)
 		}
 		x.EndTurn(1)
 		buffer.Add(x, []float64{1})

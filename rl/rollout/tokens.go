@@ -70,7 +70,7 @@ const maxOversampling = 4
 // episodes of later steps before it finishes those of this one.
 type Tokens struct {
 	config  TokensConfig
-	sampler Writer
+	sampler Generator
 	servers *remote.Servers // sampler, if servers generate
 	task    envs.Task
 	state   tokensState
@@ -88,7 +88,7 @@ type tokensState struct {
 }
 
 // NewTokens makes a source. The caller keeps owning the sampler.
-func NewTokens(sampler Writer, task envs.Task, c TokensConfig) (*Tokens, error) {
+func NewTokens(sampler Generator, task envs.Task, c TokensConfig) (*Tokens, error) {
 	if c.MaxTotal == 0 {
 		c.MaxTotal = c.MaxNew
 	}
@@ -284,7 +284,7 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 				x.Overlong = rl.OverlongPenalty(x.Len(), c.MaxTotal, c.OverlongBuffer)
 			}
 			samples = append(samples, x)
-			if x.Judged() && x.Len() > 0 && !(c.MaskOverlong && x.Truncated) {
+			if x.HasReward() && x.Len() > 0 && !(c.MaskOverlong && x.Truncated) {
 				step.Samples = append(step.Samples, x)
 			}
 		}

@@ -56,7 +56,7 @@ func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []p
 		if e.done {
 			continue // it failed to begin
 		}
-		text, ends, err := r.sampler.Policy().Spell(completion.IDs)
+		text, ends, err := r.sampler.Policy().DecodeEnds(completion.IDs)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (r *rollout) settle(ctx context.Context, e *episode) error {
 	if got.err != nil {
 		e.done = true
 		for i, id := range a.IDs {
-			e.Draw(id, a.BehaviorLogProbs[i], a.LogProbs[i])
+			e.AppendSampled(id, a.BehaviorLogProbs[i], a.LogProbs[i])
 		}
 		e.EndTurn(math.NaN())
 		return r.fail(ctx, e, got.err)
@@ -138,20 +138,20 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	}
 	kept := keptTokens(a, step.Keep)
 	for i, id := range a.IDs[:kept] {
-		e.Draw(id, a.BehaviorLogProbs[i], a.LogProbs[i])
+		e.AppendSampled(id, a.BehaviorLogProbs[i], a.LogProbs[i])
 	}
 	at := endBefore(a.ends, kept)
 	given, err := r.sampler.Policy().Tokenizer.EncodeRaw(a.text[at:max(step.Keep, at)]+step.Append, false)
 	if err != nil {
 		return err
 	}
-	e.Give(given...)
+	e.AppendGiven(given...)
 	if step.Reply != "" {
-		reply, err := r.sampler.Policy().Reply(step.Reply, a.Action.Stop == envs.StopEnd)
+		reply, err := r.sampler.Policy().EncodeReply(step.Reply, a.Action.Stop == envs.StopEnd)
 		if err != nil {
 			return err
 		}
-		e.Give(reply...)
+		e.AppendGiven(reply...)
 	}
 	e.Info, e.done = step.Info, step.Done
 	e.answered++

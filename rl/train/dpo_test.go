@@ -213,7 +213,7 @@ func TestPairsOfOwnAnswers(t *testing.T) {
 	step := &rl.Step{Groups: [][]*rl.Sample{a, b, c, d}, Figures: rl.Meter{}}
 	for _, g := range step.Groups {
 		for _, x := range g {
-			if x.Judged() {
+			if x.HasReward() {
 				step.Samples = append(step.Samples, x)
 			}
 		}

@@ -19,7 +19,7 @@ import (
 
 // writer is what a test closes.
 type writer interface {
-	rollout.Writer
+	rollout.Generator
 	Close()
 }
 

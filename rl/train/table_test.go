@@ -183,7 +183,7 @@ func tokenStep(step int) *rl.Step {
 				x.Overlong = -0.4
 			}
 			group = append(group, x)
-			if x.Judged() {
+			if x.HasReward() {
 				s.Samples = append(s.Samples, x)
 			}
 		}

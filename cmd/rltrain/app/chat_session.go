@@ -148,11 +148,11 @@ func (s *chatSession) tokens() ([]int32, error) {
 		if s.system != "" {
 			messages = slices.Concat([]envs.Message{{Role: envs.RoleSystem, Content: s.system}}, messages)
 		}
-		return s.policy.Observe(envs.Observation{Messages: messages})
+		return s.policy.EncodeObservation(envs.Observation{Messages: messages})
 	}
 	parts := []string{s.system}
 	for _, m := range s.history {
 		parts = append(parts, m.Content)
 	}
-	return s.policy.Prompt(chat.Content{Text: strings.TrimLeft(strings.Join(parts, "\n"), "\n")})
+	return s.policy.EncodePrompt(chat.Content{Text: strings.TrimLeft(strings.Join(parts, "\n"), "\n")})
 }

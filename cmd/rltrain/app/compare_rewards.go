@@ -218,7 +218,7 @@ func (run rewardRun) answer(ctx context.Context, c *cli.Context, model string, p
 	var asked [][]int32
 	var of []int
 	for i, prompt := range prompts {
-		ids, err := p.Prompt(prompt)
+		ids, err := p.EncodePrompt(prompt)
 		if err != nil {
 			return nil, fmt.Errorf("%s, prompt %d: %w", model, i+1, err)
 		}

@@ -204,7 +204,7 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 	asked := slices.Concat(found.Units...)
 	var aside []*rl.Sample
 	if a.Unpaired() {
-		aside = epochs.Mismatches(asked, p.LengthWithin(c.Int("max-length")))
+		aside = epochs.Mismatches(asked, p.LimitLength(c.Int("max-length")))
 	}
 	if refers {
 		reference, base := policy.Policy(p), true

@@ -258,7 +258,7 @@ func promptIDs(r dataset.Record, p *policy.CausalLM, text func(string) ([]int32,
 	if err != nil {
 		return nil, err
 	}
-	return p.Prompt(e.Prompt)
+	return p.EncodePrompt(e.Prompt)
 }
 
 // tokenIDs reads a list of token ids below limit.

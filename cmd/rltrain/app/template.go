@@ -22,7 +22,7 @@ func ignoreGenerationFlag() cli.Flag {
 // promptOf turns a text prompt into tokens: a user message through the chat template where the model has one, unless --raw.
 func promptOf(c *cli.Context, p *policy.CausalLM) func(text string) ([]int32, error) {
 	if c.Bool("raw") {
-		return func(text string) ([]int32, error) { return p.Prompt(chat.Content{Text: text}) }
+		return func(text string) ([]int32, error) { return p.EncodePrompt(chat.Content{Text: text}) }
 	}
 	return p.Ask
 }

@@ -70,7 +70,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return bad("messages", "messages: %v", err)
 	}
-	prompt, err := l.policy.Prompt(chat.Content{Messages: messages})
+	prompt, err := l.policy.EncodePrompt(chat.Content{Messages: messages})
 	if err != nil {
 		return bad("messages", "messages: %v", err)
 	}

@@ -126,7 +126,7 @@ func (s *Server) prompts(p *policy.CausalLM, q completionsBody) ([][]int32, erro
 	for i, text := range texts {
 		ids, err := p.Tokenizer.EncodeRaw(text, false)
 		if err == nil && or(q.SpecialTokens, true) {
-			ids, err = p.Prompt(chat.Content{Text: text})
+			ids, err = p.EncodePrompt(chat.Content{Text: text})
 		}
 		if err != nil {
 			return nil, bad("prompt", "prompt %d: %v", i+1, err)

@@ -253,7 +253,7 @@ func (e *engine) fill() {
 		j := e.line[0]
 		e.line = e.line[1:]
 		i := j.next
-		id, err := e.sampler.Submit(j.prompts[i], uint64(i), j.options, func(h policy.Heard) { e.hear(j, i, h) })
+		id, err := e.sampler.Submit(j.prompts[i], uint64(i), j.options, func(h policy.Progress) { e.hear(j, i, h) })
 		if err != nil { // the request was validated, so this is a server error
 			e.drop(j)
 			j.end(err)
@@ -268,7 +268,7 @@ func (e *engine) fill() {
 }
 
 // hear forwards a generated token.
-func (e *engine) hear(j *job, prompt int, h policy.Heard) {
+func (e *engine) hear(j *job, prompt int, h policy.Progress) {
 	if h.Err != nil {
 		e.drop(j)
 		j.end(fmt.Errorf("%w: %w", errFailed, h.Err))

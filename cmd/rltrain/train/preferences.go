@@ -33,7 +33,7 @@ func (t *trainer) prefer(ctx context.Context) error {
 	defer p.Close()
 	mismatch, formats := 0, []chat.Format{chat.Preference}
 	if needs.Single {
-		mismatch, formats = p.LengthWithin(c.Pairs.MaxLength), []chat.Format{chat.Unpaired, chat.Preference}
+		mismatch, formats = p.LimitLength(c.Pairs.MaxLength), []chat.Format{chat.Unpaired, chat.Preference}
 	}
 	rows, held, err := t.preferences(ctx, c.Pairs.PreferenceData, formats, func(examples iter.Seq2[chat.Example, error]) (policy.Preferences, error) {
 		return p.EncodePreferences(examples, c.Pairs.MaxLength, needs.Single)

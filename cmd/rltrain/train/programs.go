@@ -28,7 +28,7 @@ type programResult struct {
 // programs has the kept weights solve the held-out problems of a task whose answers are programs, and writes
 // results/results.json and logs/rewards.json, the rewards of the logged steps. Problems that leave no room for an answer,
 // and programs that the sandbox could not run, are skipped.
-func (t *trainer) programs(ctx context.Context, stage *run.Stage, sampler rollout.Writer, task envs.Task, evaluation rollout.Config) error {
+func (t *trainer) programs(ctx context.Context, stage *run.Stage, sampler rollout.Generator, task envs.Task, evaluation rollout.Config) error {
 	if _, ok := t.config.Settings.(envs.ProgramSource); !ok {
 		return nil
 	}

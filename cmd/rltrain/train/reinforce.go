@@ -60,7 +60,7 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	t.measured(&w.settings)
 	evaluation := t.evaluation()
 	evaluation.Rewards = rewards
-	var sampler rollout.Writer
+	var sampler rollout.Generator
 	w.open = func(stage *run.Stage) (err error) {
 		if sampler, err = t.writer(ctx, w, stage, p); err != nil {
 			return err
@@ -121,7 +121,7 @@ func (t *trainer) otherModels(ctx context.Context, w *work, p *policy.CausalLM) 
 	if err != nil {
 		return err
 	}
-	err = p.SameTokens(teacher)
+	err = p.CheckSameTokenizer(teacher)
 	if own, its := p.MaxLength(), teacher.MaxLength(); err == nil && its < own {
 		err = fmt.Errorf("%s reads %d tokens, but the policy may generate up to %d", needs.Teacher, its, own)
 	}
@@ -133,7 +133,7 @@ func (t *trainer) otherModels(ctx context.Context, w *work, p *policy.CausalLM) 
 }
 
 // writer is what samples completions: servers, or this process.
-func (t *trainer) writer(ctx context.Context, w *work, stage *run.Stage, p *policy.CausalLM) (rollout.Writer, error) {
+func (t *trainer) writer(ctx context.Context, w *work, stage *run.Stage, p *policy.CausalLM) (rollout.Generator, error) {
 	f := t.config.Fresh
 	if f == nil || len(f.Remote.URLs) == 0 {
 		sampler, err := p.NewSampler(t.slots())
@@ -164,7 +164,7 @@ func (t *trainer) slots() int {
 }
 
 // source is what the policy learns from.
-func (t *trainer) source(sampler rollout.Writer, task envs.Task, rewards *reward.Text) (train.Source, error) {
+func (t *trainer) source(sampler rollout.Generator, task envs.Task, rewards *reward.Text) (train.Source, error) {
 	c := t.config
 	s := rollout.Setup{Options: c.SourceOptions, Sampler: sampler, Task: task, Rollout: rollout.TokensConfig{
 		Steps: c.Rounds.Steps, MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
@@ -191,7 +191,7 @@ func (t *trainer) filterPrompts(ctx context.Context, p *policy.CausalLM, task en
 		if err != nil {
 			return false, err
 		}
-		ids, err := p.Observe(shown)
+		ids, err := p.EncodeObservation(shown)
 		return len(ids)+need <= p.MaxLength(), err
 	})
 	if err != nil || dropped == 0 {
@@ -208,7 +208,7 @@ func (t *trainer) filterPrompts(ctx context.Context, p *policy.CausalLM, task en
 }
 
 // finishReinforcement evaluates the kept weights on unseen problems, and writes what came of the stage.
-func (t *trainer) finishReinforcement(ctx context.Context, stage *run.Stage, p *policy.CausalLM, sampler rollout.Writer, task envs.Task, evaluation rollout.Config, result train.Result) error {
+func (t *trainer) finishReinforcement(ctx context.Context, stage *run.Stage, p *policy.CausalLM, sampler rollout.Generator, task envs.Task, evaluation rollout.Config, result train.Result) error {
 	c := t.config
 	var scores report.AnswerResults
 	for _, one := range []struct {

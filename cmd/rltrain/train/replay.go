@@ -208,7 +208,7 @@ func (t *trainer) stepAdvantages(kept, again []rl.Record) error {
 		}
 		last := len(step.Groups) - 1
 		step.Groups[last] = append(step.Groups[last], x)
-		if x.Judged() && !math.IsNaN(float64(kept[i].Advantage)) {
+		if x.HasReward() && !math.IsNaN(float64(kept[i].Advantage)) {
 			step.Samples = append(step.Samples, x)
 		}
 	}

@@ -85,7 +85,7 @@ func (t *trainer) noteRows(w *work, p *policy.CausalLM, rows, held policy.TokenE
 	if cut := rows.Cut + held.Cut; cut > 0 {
 		limit := p.MaxLength()
 		if o != nil {
-			limit = p.LengthWithin(o.MaxLength)
+			limit = p.LimitLength(o.MaxLength)
 		}
 		w.note(fmt.Sprintf("%s truncated to %d tokens", report.Plural(cut, "example"), limit))
 	}

@@ -244,7 +244,7 @@ func (t *trainer) firstPrompt(ctx context.Context, w *work, p *policy.CausalLM, 
 	if err != nil {
 		return err
 	}
-	ids, err := p.Observe(shown)
+	ids, err := p.EncodeObservation(shown)
 	if err != nil {
 		return err
 	}
