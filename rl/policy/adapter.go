@@ -14,8 +14,8 @@ import (
 // adapter is low-rank pairs on linear layers of a frozen model.
 type adapter struct {
 	config lora.Config
-	frozen bool           // they are used and not trained, for which the core has quicker passes of few tokens
-	layers []adaptedLayer // none where there is no adapter
+	frozen bool           // used, not trained; the core has quicker passes of few tokens for these
+	layers []adaptedLayer // none without an adapter
 }
 
 // adaptedLayer is a linear layer with its pair.
@@ -26,7 +26,7 @@ type adaptedLayer struct {
 	a, b  *torch.Var // [r, in], [out, r]
 }
 
-// initialPairs draws a pair for each linear layer that the targets of a config without patterns mean.
+// initialPairs makes a randomly initialised pair for each linear layer that the targets of a config without patterns match.
 func initialPairs(linears []transformers.Linear, c lora.Config, rng *rand.Rand) ([]lora.Pair, error) {
 	var names []string
 	byName := map[string]transformers.Linear{}
@@ -45,7 +45,7 @@ func initialPairs(linears []transformers.Linear, c lora.Config, rng *rand.Rand) 
 	return pairs, nil
 }
 
-// attach puts pairs on the model's layers.
+// attach puts pairs on the layers of the model.
 func (a *adapter) attach(model *torch.Model, linears []transformers.Linear, pairs []lora.Pair) error {
 	layers := map[string]string{} // the core's names
 	for _, linear := range linears {
@@ -64,10 +64,10 @@ func (a *adapter) attach(model *torch.Model, linears []transformers.Linear, pair
 	return nil
 }
 
-// newAdaptedLayer makes the tensors of a pair: constants where it is frozen, or else parameters.
+// newAdaptedLayer makes the tensors of a pair: constants if it is frozen, else parameters.
 func newAdaptedLayer(pair lora.Pair, frozen bool) (adaptedLayer, error) {
 	if pair.Magnitude != nil {
-		return adaptedLayer{}, errors.New("it is of DoRA, which is not supported here")
+		return adaptedLayer{}, errors.New("DoRA is not supported here")
 	}
 	hold := torch.Parameter
 	if frozen {
@@ -113,7 +113,7 @@ func (a *adapter) size() (n int64) {
 	return n
 }
 
-// fresh says whether the adapter leaves the model as it is: every B is 0.
+// fresh says whether the adapter changes nothing: every B is 0.
 func (a *adapter) fresh() (bool, error) {
 	for _, l := range a.layers {
 		b, err := l.b.Read()
@@ -141,7 +141,7 @@ func (a *adapter) pairs() ([]lora.Pair, error) {
 	return pairs, nil
 }
 
-// save writes the adapter as PEFT does, with extra tensors beside it.
+// save writes the adapter as PEFT does, with extra tensors.
 func (a *adapter) save(dir string, extra []safetensors.Tensor) error {
 	pairs, err := a.pairs()
 	if err != nil {

@@ -219,7 +219,7 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 		{"whole modules of another width", other, "head", map[string]any{"target_modules": []string{"v_proj"}}, "the adapter is for a weight of shape [16 32], the model has [64 64]"},
 		{"an output layer of another family", gpt2, "head", nil, "the adapter has module model.layers.0.self_attn.v_proj"},
 		{"biases of pairs", llama, "rslora", map[string]any{"lora_bias": true}, "LoRA biases are not supported"},
-		{"a classifier's", llama, "rslora", map[string]any{"task_type": lora.FeatureExtraction}, "it is no adapter of a language model"},
+		{"a classifier's", llama, "rslora", map[string]any{"task_type": lora.FeatureExtraction}, "task_type is FEATURE_EXTRACTION"},
 		{"no expression", llama, "regex", map[string]any{"target_modules": "(?!model).*"}, "target_modules: pattern \"(?!model).*\" is not supported"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

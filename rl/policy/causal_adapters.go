@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// WithAdapter is p's model with the adapter of a folder instead of p's own. They share the weights and the tokenizer: p is
-// closed after it. Its Close leaves both alone. An adapter that changes whole weights is refused: it needs a model of its
-// own.
+// WithAdapter is p's model with the adapter of a folder instead of p's own. Both share the weights and the tokenizer, which
+// the new policy's Close leaves alone: close p after it. WithAdapter refuses an adapter that replaces weights, since it needs
+// a model of its own.
 func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if p.merged != nil {
-		return nil, fmt.Errorf("%s has an adapter merged into its weights, so it takes no other", p.BaseModel)
+		return nil, fmt.Errorf("%s has an adapter merged into its weights and takes no other one", p.BaseModel)
 	}
 	saved, err := readAdapter(dir)
 	if err != nil {
@@ -55,7 +55,7 @@ func (m *Sampler) Load(p *CausalLM) (adapter int, err error) {
 	return at + 1, nil
 }
 
-// Unload takes an adapter away, none of whose completions may be under way.
+// Unload removes an adapter. None of its completions may be in progress.
 func (m *Sampler) Unload(adapter int) error {
 	if err := m.engine.SetAdapter(adapter+1, nil); err != nil {
 		return fmt.Errorf("generating: %w", err)
@@ -67,7 +67,7 @@ func (m *Sampler) Unload(adapter int) error {
 // SaveAdapter writes the adapter alone, as PEFT does, for a server that has the base model.
 func (p *CausalLM) SaveAdapter(dir string) error {
 	if len(p.adapter.layers) == 0 {
-		return errors.New("the policy has no adapter: all of its weights are trained")
+		return errors.New("the policy has no adapter: all weights are trained")
 	}
 	return p.adapter.save(dir, nil)
 }

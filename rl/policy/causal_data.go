@@ -15,10 +15,10 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
-// A Sequence is a stream of tokens, some of which a loss reads.
+// A Sequence is a stream of tokens. The loss reads some of them.
 type Sequence struct {
 	IDs []int32
-	// Labels tells of each token whether it is one that training predicts; never of the first.
+	// Labels says of each token whether it is trained on; the first never is.
 	Labels []bool
 }
 
@@ -32,7 +32,7 @@ func (q Sequence) labels() int {
 	return n
 }
 
-// Samples are the sequences as something to imitate: the labels are the actions. Their Prompt is their index.
+// Samples are the sequences for SFT: the labels are the actions. Their Prompt is their index.
 func Samples(sequences []Sequence) []*rl.Sample {
 	samples := make([]*rl.Sample, len(sequences))
 	for i, q := range sequences {
@@ -51,21 +51,21 @@ func Samples(sequences []Sequence) []*rl.Sample {
 // TokenExamples are the sequences of a data set.
 type TokenExamples struct {
 	Sequences []Sequence
-	Cut       int // examples that were longer than the limit
-	Dropped   int // examples without a label, or with none left after cutting
+	Cut       int // examples longer than the limit
+	Dropped   int // examples without a label after cutting
 	Null      int // rows without a text
 }
 
-// EncodeOptions say what of an example is trained.
+// EncodeOptions say which tokens of an example are trained on.
 type EncodeOptions struct {
-	MaxLength      int  // tokens that an example is cut at, at its end; 0 = as many as the model has positions
-	CompletionOnly bool // of prompt and completion, the completion
-	AssistantOnly  bool // of messages, what the template marks as the assistant's
+	MaxLength      int  // cut examples after this many tokens; 0 = the model's positions
+	CompletionOnly bool // train on the completion, not on the prompt
+	AssistantOnly  bool // train on what the template marks as the assistant's, not on the other messages
 }
 
-// Encode turns texts, conversations, and prompts with completions into sequences that end with the token
-// that ends a text; that token is a label. Errors name the file and line of an example that cannot be
-// encoded; a data set that leaves nothing to train on is one.
+// Encode turns texts, conversations, and prompts with completions into sequences. They end with the token that ends a text,
+// which is a label. Errors name the file and line of an example that cannot be encoded. It is an error if no example has a
+// token to train on.
 func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptions) (TokenExamples, error) {
 	o.MaxLength = p.LimitLength(o.MaxLength)
 	var out TokenExamples
@@ -75,15 +75,15 @@ func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptio
 		return out, err
 	}
 	if len(out.Sequences) == 0 && out.Dropped > 0 {
-		return out, fmt.Errorf("none of %d examples has a token to train within %d tokens; raise max_length", out.Dropped, o.MaxLength)
+		return out, fmt.Errorf("none of %d examples has a token to train on within %d tokens; raise max_length", out.Dropped, o.MaxLength)
 	}
 	return out, nil
 }
 
-// encodedAtOnce are the examples that are shared among the processors.
+// encodedAtOnce is how many examples all processors encode together.
 const encodedAtOnce = 512
 
-// inBatches hands over examples, so many at once, and counts the rows that have null for a text.
+// inBatches passes examples to take in batches, and counts the rows whose text is null.
 func inBatches(examples iter.Seq2[chat.Example, error], take func(batch []chat.Example) error) (null int, err error) {
 	batch := make([]chat.Example, 0, encodedAtOnce)
 	for e, err := range examples {
@@ -168,7 +168,7 @@ func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, err
 		return Sequence{}, err
 	}
 	if len(whole.Text) < len(prompt.Text) || whole.Text[:len(prompt.Text)] != prompt.Text {
-		return Sequence{}, errors.New("the chat template writes the prompt in another way when the completion follows; give the conversation as messages")
+		return Sequence{}, errors.New("the chat template renders the prompt differently when the completion follows; give the conversation as messages")
 	}
 	ids, _, err := p.Tokenizer.EncodeStart(whole.Text, o.MaxLength+1)
 	if err != nil || !o.CompletionOnly {
@@ -178,7 +178,7 @@ func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, err
 	return Sequence{IDs: ids}.labelsAfter(given), err
 }
 
-// end is the token that ends a text, -1 where there is none.
+// end is the token that ends a text, -1 if there is none.
 func (p *CausalLM) end() int32 {
 	if len(p.eos) == 0 {
 		return -1
@@ -195,8 +195,8 @@ func (q Sequence) allLabels() Sequence {
 	return q
 }
 
-// labelsAfter is q with the tokens as labels that are not the prompt's own: those from the first on that is another than the
-// prompt has, as in TRL. Tokens may go over the prompt's end.
+// labelsAfter is q with labels from the first token on that differs from the prompt's, as in TRL. A token may cross the
+// prompt's end.
 func (q Sequence) labelsAfter(prompt []int32) Sequence {
 	q.Labels = make([]bool, len(q.IDs))
 	for i, same := 0, true; i < len(q.IDs); i++ {
@@ -209,7 +209,7 @@ func (q Sequence) labelsAfter(prompt []int32) Sequence {
 // renderer is a way to render a conversation.
 type renderer = func(*template.Templates, []template.Message, template.Options) (jinja.Rendering, error)
 
-// render writes messages as the chat template does; prompt opens the assistant's next turn.
+// render applies the chat template; prompt opens the assistant's next turn.
 func (p *CausalLM) render(messages []chat.Message, e chat.Example, prompt bool, how renderer) (jinja.Rendering, error) {
 	if p.Templates == nil {
 		return jinja.Rendering{}, fmt.Errorf("the data has messages, but %s %w", p.dir, template.ErrNone)
@@ -232,8 +232,8 @@ func (p *CausalLM) render(messages []chat.Message, e chat.Example, prompt bool, 
 	return how(p.Templates, converted, o)
 }
 
-// EncodePrompt is the tokens of a prompt: a text behind what the tokenizer opens texts with, or a conversation
-// whose next turn is the assistant's.
+// EncodePrompt is the tokens of a prompt: a text after the tokenizer's opening tokens, or a conversation whose next turn is
+// the assistant's.
 func (p *CausalLM) EncodePrompt(c chat.Content) ([]int32, error) {
 	if c.Conversational() {
 		rendered, err := p.render(c.Messages, chat.Example{}, true, (*template.Templates).Render)
@@ -246,7 +246,7 @@ func (p *CausalLM) EncodePrompt(c chat.Content) ([]int32, error) {
 	return slices.Concat(p.Tokenizer.Opening(), ids), err
 }
 
-// templateValues are what an example gives its template beside the messages.
+// templateValues are what an example passes to its template: tools and other arguments.
 func templateValues(e chat.Example) (tools []*jinja.Dict, variables map[string]jinja.Value, err error) {
 	convert := func(v any) (jinja.Value, error) {
 		data, err := json.Marshal(v)

@@ -12,9 +12,9 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// LoadCausalLM loads a language model, or an adapter together with the base model that it names. model is a
-// folder or a name as hub.Client.Model takes it, and so is adapter, an adapter for model, where it is not "". With
-// trainable the policy goes on training what model holds: the adapter, or all weights of a model without one.
+// LoadCausalLM loads a language model, or an adapter with the base model that it names. model and adapter are folders or
+// names as hub.Client.Model takes them; adapter, unless "", is an adapter for model. With trainable the policy can train what
+// model has: the adapter, or all weights of a model without one.
 func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype string, trainable bool) (*CausalLM, error) {
 	found, err := client.Model(ctx, model, hub.Weights)
 	if err != nil {
@@ -24,7 +24,7 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 	own := false // the adapter is model's own
 	if _, err := os.Stat(filepath.Join(found.Dir, lora.ConfigFile)); err == nil {
 		if adapter != "" {
-			return nil, fmt.Errorf("%s is an adapter itself; give its base model, or leave the other adapter out", model)
+			return nil, fmt.Errorf("%s is an adapter itself; give its base model, or leave out the other adapter", model)
 		}
 		adapter, own = found.Dir, true
 	}
@@ -78,7 +78,7 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 	return p, nil
 }
 
-// SaveWeights writes the adapter as PEFT does, or the whole model, and the value head where there is one.
+// SaveWeights implements run.Weights: the adapter as PEFT writes it, or the full model, and the value head.
 func (p *CausalLM) SaveWeights(dir string) (err error) {
 	if p.model.Trainable {
 		err = p.model.Save(dir, transformers.SaveOptions{})
@@ -91,7 +91,7 @@ func (p *CausalLM) SaveWeights(dir string) (err error) {
 	return p.value.save(dir)
 }
 
-// LoadWeights puts back what SaveWeights wrote.
+// LoadWeights implements run.Weights: it reads what SaveWeights wrote.
 func (p *CausalLM) LoadWeights(dir string) error {
 	if p.model.Trainable {
 		if err := p.model.LoadWeights(dir); err != nil {
@@ -103,8 +103,8 @@ func (p *CausalLM) LoadWeights(dir string) error {
 	return p.value.load(dir)
 }
 
-// Save writes a folder that LoadCausalLM, PEFT or transformers read: weights, tokenizer and templates,
-// and of a whole model its configuration.
+// Save writes a folder that LoadCausalLM, PEFT or transformers read: weights, tokenizer and templates, and the configuration
+// of a full model.
 func (p *CausalLM) Save(dir string) error {
 	err := p.SaveWeights(dir)
 	if err == nil && !p.model.Trainable {
@@ -118,7 +118,7 @@ func (p *CausalLM) Save(dir string) error {
 
 // Merge writes dir, which must be new or empty: the policy as one full model in dtype ("" = as the base
 // model is stored), every adapted weight W replaced by W + scale·B·A (Hu et al. 2021, section 4.1; with DoRA
-// as lora.Pair.MergeInto says) and whole modules by the adapter's. The folder appears whole or not at all.
+// as lora.Pair.MergeInto says) and full modules by the adapter's. The folder appears complete or not at all.
 func (p *CausalLM) Merge(dir, dtype string) error {
 	if len(p.adapter.layers) == 0 && p.merged == nil {
 		return fmt.Errorf("merging: %s is a full model already", p.dir)
@@ -126,8 +126,7 @@ func (p *CausalLM) Merge(dir, dtype string) error {
 	return p.SaveFull(dir, dtype)
 }
 
-// TinyModel makes dir the folder of a small character-level language model of random weights, unless an
-// earlier run has made it.
+// TinyModel makes dir the folder of a small character-level language model of random weights, unless it exists.
 func TinyModel(dir string, layers, hidden int, seed uint64) error {
 	return tinyModel(dir, func(dir string) error { return transformers.WriteTiny(dir, layers, hidden, seed) })
 }
@@ -146,7 +145,7 @@ func tinyModel(dir string, write func(dir string) error) error {
 		return nil
 	}
 	err := outfile.Folder(dir, write)
-	if err != nil && made() { // by a run beside this one
+	if err != nil && made() { // by another run meanwhile
 		return nil
 	}
 	return err

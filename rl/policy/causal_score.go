@@ -9,12 +9,12 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Scored is what the policy says about a given completion, token by token.
+// Scored is the policy's evaluation of a given completion, token by token.
 type Scored struct {
 	IDs      []int32
 	LogProbs []float32 // log π of each token
 	Entropy  []float32 // of the distribution at each token, in nats
-	Rank     []int64   // how many tokens were likelier
+	Rank     []int64   // number of more likely tokens
 }
 
 // Score runs the policy on prompts with given completions. Neither may be empty.
@@ -28,7 +28,7 @@ func (p *CausalLM) ScoreAt(ctx context.Context, prompts, completions [][]int32, 
 	for i, prompt := range prompts {
 		n := len(prompt) + len(completions[i])
 		if len(prompt) == 0 || len(completions[i]) == 0 || n > p.MaxLength() {
-			return nil, fmt.Errorf("scoring: row %d has %d prompt and %d completion tokens; both must be there and fit the model's %d positions", i+1, len(prompt), len(completions[i]), p.MaxLength())
+			return nil, fmt.Errorf("scoring: row %d has %d prompt and %d completion tokens; neither may be empty, and both must fit the model's %d positions", i+1, len(prompt), len(completions[i]), p.MaxLength())
 		}
 		sequences[i] = Sequence{IDs: append(append(make([]int32, 0, n), prompt...), completions[i]...), Labels: make([]bool, n)}
 		for t := len(prompt); t < n; t++ {
@@ -59,7 +59,7 @@ func (p *CausalLM) predict(ctx context.Context, samples []*rl.Sample, temperatur
 	})
 }
 
-// Validation is a language model measured on what it is to imitate, over all labels.
+// Validation measures a language model on held-out SFT data, over all labels.
 type Validation struct {
 	Loss     float64 `json:"loss"` // mean −log π in nats
 	Accuracy float64 `json:"accuracy"`
@@ -67,7 +67,7 @@ type Validation struct {
 	Labels   int     `json:"labels"`
 }
 
-// Perplexity is e to the loss.
+// Perplexity is exp(Loss).
 func (v Validation) Perplexity() float64 { return math.Exp(v.Loss) }
 
 // Validate measures the policy on the actions of samples.

@@ -19,7 +19,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
-// Files of a saved policy beside the adapter's and the tokenizer's. The two JSON files have what no file of Hugging Face's
+// Files of a saved policy, apart from the adapter's and the tokenizer's. The two JSON files have what no file of Hugging Face's
 // has room for.
 const (
 	policyFile = "label_policy.json"
@@ -82,7 +82,7 @@ func (p *Classifier) LoadWeights(dir string) error {
 	return p.value.load(dir)
 }
 
-// readHead reads the values of the classification head in dir; extra holds the tensors beside the adapter's.
+// readHead reads the values of the classification head in dir; extra are the tensors saved with the adapter.
 func (p *Classifier) readHead(dir string, extra map[string]safetensors.Tensor) ([][]float32, error) {
 	switch {
 	case p.Pooling == transformers.PoolMean:

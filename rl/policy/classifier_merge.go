@@ -16,10 +16,10 @@ import (
 
 // Merge writes dir, which must be new or empty: the policy as one full model in float32, every adapted weight
 // W replaced by W + scale·B·A (Hu et al. 2021, section 4.1). LoadClassifier reads it; so does transformers
-// without PEFT, as AutoModelForSequenceClassification for PoolFamily and as AutoModel beside
-// head.safetensors for PoolMean. The value head stays behind: a merged model has no adapter to train.
+// without PEFT: as AutoModelForSequenceClassification with PoolFamily, as AutoModel and head.safetensors with PoolMean. The
+// value head is not written, since a merged model has no adapter to train.
 //
-// The folder appears whole or not at all.
+// The folder appears complete or not at all.
 func (p *Classifier) Merge(dir string) error {
 	if p.lm != nil {
 		return errors.New("merging: rltrain merges classifiers and reward models on encoders only; merge one on a language model with PEFT")
@@ -106,7 +106,7 @@ func (p *Classifier) mergedTensors() ([]safetensors.Tensor, error) {
 	return tensors, nil
 }
 
-// describeMerged makes config.json tell what the weights are now.
+// describeMerged updates config.json: architecture and dtype of the merged weights.
 func describeMerged(path, architecture string) error {
 	var config map[string]json.RawMessage
 	if err := files.LoadJSON(path, &config); err != nil {
@@ -121,8 +121,8 @@ func describeMerged(path, architecture string) error {
 	return files.SaveJSON(path, config)
 }
 
-// saveMeanPooling says, in the files of sentence-transformers, that texts are the mean of their tokens. Those
-// of the base model may go on to normalise, which the head does not expect.
+// saveMeanPooling writes sentence-transformers' files for mean pooling. The base model's may add a normalisation, which the
+// head does not expect.
 func (p *Classifier) saveMeanPooling(dir string) error {
 	type module struct {
 		Index int    `json:"idx"`

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Divergence is how far the distribution p of a student is from that q of its teacher, over the whole vocabulary, in nats.
+// Divergence measures the distance of a student's distribution p from its teacher's q over the full vocabulary, in nats.
 type Divergence struct {
 	Kind string  // one of the constants
 	Mix  float64 // b of JSD, in (0,1)
@@ -18,16 +18,16 @@ type Divergence struct {
 
 // Kinds of divergence.
 const (
-	ReverseKL = "reverse" // Σ p·log(p/q): the student keeps to what its teacher finds likely
-	ForwardKL = "forward" // Σ q·log(q/p): it covers all that its teacher finds likely
+	ReverseKL = "reverse" // Σ p·log(p/q): the student prefers what its teacher finds likely
+	ForwardKL = "forward" // Σ q·log(q/p): the student covers all that its teacher finds likely
 	JSD       = "jsd"     // b·KL(q, m) + (1−b)·KL(p, m), m = b·q + (1−b)·p (Agarwal et al. 2024, equation 1)
 )
 
 const defaultPartLogits = 1 << 21
 
-// Diverge is Σ w·D(p, q) over the M actions of a batch. student and teacher are what two language
-// models of one vocabulary say of the same actions; the gradient goes through the student alone. The distributions are
-// made and differentiated for a few actions at a time, so that memory does not grow with M·V.
+// Diverge is Σ w·D(p, q) over the M actions of a batch. student and teacher are the outputs of two language models with one
+// vocabulary for the same batch; only the student gets a gradient. The distributions of a few actions are computed and
+// differentiated at a time, so that memory does not grow with M·V.
 func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []float32) (loss torch.Tensor, err error) {
 	p, q := student.vocabulary, teacher.vocabulary
 	width := s.Shape(p.states)[1]
@@ -47,7 +47,7 @@ func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []flo
 			apart := d.of(s, p.logProbs(s, part.T()), s.Detach(q.logProbs(s, s.Rows(q.states, s.Ints(rows, int64(len(rows)))))))
 			weighted := s.Sum(s.Mul(apart, s.Floats(weight[begin:end], int64(end-begin))))
 			sum += s.Item(weighted)
-			s.Backward(weighted) // a trained head has its gradient from here
+			s.Backward(weighted) // a trained head gets its gradient here
 			grad, _ := s.Grad(part)
 			slope = append(slope, s.Read(grad)...)
 			return nil
@@ -57,7 +57,7 @@ func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []flo
 			return loss, err
 		}
 	}
-	// What has the gradient that was found, and the value.
+	// A tensor with this gradient, and the value.
 	through := s.Sum(s.Mul(p.states, s.Floats(slope, int64(len(weight)), width)))
 	return s.Shift(s.Sub(through, s.Detach(through)), sum), nil
 }
@@ -92,11 +92,11 @@ func (p *CausalLM) CheckSameTokenizer(other *CausalLM) error {
 	}
 	switch {
 	case differ > 0:
-		return fmt.Errorf("%s and %s have different tokenizers: of %d tokens %d are others or have another id, such as %q", p.BaseModel, other.BaseModel, len(own), differ, example)
+		return fmt.Errorf("%s and %s have different tokenizers: %d of %d tokens differ, such as %q", p.BaseModel, other.BaseModel, differ, len(own), example)
 	case len(own) != len(others):
-		return fmt.Errorf("%s and %s have different tokenizers, of %d and %d tokens", p.BaseModel, other.BaseModel, len(own), len(others))
+		return fmt.Errorf("%s and %s have different tokenizers: %d and %d tokens", p.BaseModel, other.BaseModel, len(own), len(others))
 	case p.VocabSize() != other.VocabSize():
-		return fmt.Errorf("%s and %s have %d and %d logits: the one has more than its tokenizer needs", p.BaseModel, other.BaseModel, p.VocabSize(), other.VocabSize())
+		return fmt.Errorf("%s and %s have different vocabulary sizes: %d and %d logits", p.BaseModel, other.BaseModel, p.VocabSize(), other.VocabSize())
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ type Policy interface {
 type Pass struct {
 	Base        bool    // without the adapter
 	Values      bool    // compute values; the policy has a value head
-	EndToEnd     bool    // the gradient of the values reaches the other weights too
+	EndToEnd    bool    // the gradient of the values reaches the other weights too
 	Dropout     bool    // of the adapter's input, by the keys of the batch
 	Checkpoint  bool    // keep only each block's input for the gradient: less memory, a third more time
 	Temperature float64 // divides the logits of a language model; a classifier ignores it

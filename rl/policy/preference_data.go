@@ -10,15 +10,15 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// Preferences are the answers of a data set as samples. Those of a unit, a pair of which the chosen answer comes first
-// or a single answer, lie side by side and have its number for their Prompt.
+// Preferences are the responses of a data set as samples. A unit is a pair with the chosen response first, or one response;
+// its samples are neighbours and have its number as their Prompt.
 type Preferences struct {
 	Units   [][]*rl.Sample
-	Cut     int    // units with an answer that was longer than the limit
-	Dropped int    // units with an answer of which cutting left nothing
-	Equal   int    // pairs of two answers that are the same
+	Cut     int    // units with a response longer than the limit
+	Dropped int    // units with a response that cutting removed
+	Equal   int    // pairs of equal responses
 	Null    int    // rows without a text
-	First   string // where the first unit was dropped or equal
+	First   string // file and line of the first dropped or equal unit
 }
 
 // add numbers a unit.
@@ -29,16 +29,16 @@ func (f *Preferences) add(unit []*rl.Sample) {
 	f.Units = append(f.Units, unit)
 }
 
-// skip notes where a unit was left out.
+// skip notes where a unit was dropped.
 func (f *Preferences) skip(e chat.Example) {
 	if f.First == "" {
 		f.First = fmt.Sprintf("%s:%d", e.File, e.Line)
 	}
 }
 
-// EncodePreferences turns preferences into samples whose actions are the tokens of the answers, the token that ends a
-// text included. With singles each answer is a unit of its own, of which Truth says whether it is good. Errors name the
-// file and the line of a row that cannot be encoded.
+// EncodePreferences turns preferences into samples whose actions are the tokens of the responses, with the token that ends a
+// text. With singles each response is a unit, and Truth says whether it is good. Errors name the file and line of a row that
+// cannot be encoded.
 func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLength int, singles bool) (Preferences, error) {
 	o := EncodeOptions{MaxLength: maxLength, CompletionOnly: true}
 	o.MaxLength = p.LimitLength(o.MaxLength)
@@ -49,7 +49,7 @@ func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], ma
 		return out, err
 	}
 	if left := out.Dropped + out.Equal; len(out.Units) == 0 && left > 0 {
-		return out, fmt.Errorf("none of %d rows can be learnt from, the first %s: %d have nothing of an answer within %d tokens (raise max_length), %d have the same answer twice", left, out.First, out.Dropped, o.MaxLength, out.Equal)
+		return out, fmt.Errorf("none of %d rows can be trained on, the first is %s: %d have no token of a response within %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, o.MaxLength, out.Equal)
 	}
 	return out, nil
 }
@@ -107,7 +107,7 @@ func (p *CausalLM) encodePreferences(out *Preferences, batch []chat.Example, o E
 	return nil
 }
 
-// answersOf are those of an example, the better one first.
+// answersOf are the responses of an example, the better one first.
 func answersOf(e chat.Example) []chat.Content {
 	if e.Format == chat.Unpaired {
 		return []chat.Content{e.Completion}

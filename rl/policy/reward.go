@@ -45,8 +45,8 @@ func NewRewardModel(c Config) (*RewardModel, error) {
 }
 
 // LoadRewardModel loads a folder or a name on the hub: what NewRewardModel's Save wrote, a trained classifier, or the
-// folder of a sequence classifier of transformers on an encoder. name#LABEL chooses one of several labels. It is not trained
-// further.
+// folder of a sequence classifier of transformers on an encoder. name#LABEL chooses one of several labels. The model is
+// frozen.
 func LoadRewardModel(ctx context.Context, client *hub.Client, name string) (*RewardModel, error) {
 	label := ""
 	if at := strings.LastIndexByte(name, '#'); at >= 0 {
@@ -126,9 +126,9 @@ func (m *RewardModel) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	return Output{Scores: m.scores(s, b.Sequences, torch.Pass{Adapter: true, Checkpoint: pass.Checkpoint})}
 }
 
-// Encode is the tokens of a prompt with an answer. A language model reads them as it would be trained on them, with its
-// chat template and the token that ends a text; an encoder what RewardText writes. More than MaxLength are an error: cut,
-// the answer would be judged for something else.
+// Encode is the tokens of a prompt with a completion. A language model reads them with its chat template and the token that
+// ends a text, as in training; an encoder reads RewardText. More than MaxLength tokens are an error, since a cut completion
+// has another reward.
 func (m *RewardModel) Encode(prompt, completion chat.Content) (ids []int32, err error) {
 	long := false
 	if m.lm != nil {
@@ -148,8 +148,8 @@ func (m *RewardModel) Encode(prompt, completion chat.Content) (ids []int32, err 
 
 var errLonger = errors.New("longer")
 
-// RewardText is what an encoder reads of a prompt with an answer: the prompt, of a conversation each message behind its
-// role, an empty line, and the answer.
+// RewardText is what an encoder reads: the prompt (each message of a conversation after its role), an empty line, and the
+// completion.
 func RewardText(prompt, answer chat.Content) string {
 	var parts []string
 	for _, c := range []chat.Content{prompt, answer} {
@@ -169,7 +169,7 @@ func PromptAndCompletion(c envs.Completion) (prompt, answer chat.Content) {
 		return chat.Content{Text: c.Observation.Text}, chat.Content{Text: c.Text}
 	}
 	messages, text := c.Observation.Messages, c.Text
-	if last := len(messages) - 1; messages[last].Role == envs.RoleAssistant { // the answer goes on from it
+	if last := len(messages) - 1; messages[last].Role == envs.RoleAssistant { // the completion continues it
 		messages, text = messages[:last], messages[last].Content+text
 	}
 	return chat.Content{Messages: Conversation(messages)}, chat.Content{Messages: Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: text}})}

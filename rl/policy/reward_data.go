@@ -12,9 +12,9 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// Units turns preferences and rankings into units for a reward model: the answers to a prompt, the best first, each
-// with the prompt a sample. The column margin says by how much the first should be better. An answer that does not fit
-// with its prompt into MaxLength tokens drops its unit.
+// Units turns preferences and rankings into units for a reward model: a sample per response to a prompt, the best first. The
+// column margin says by how much the first should be better. A response that does not fit into MaxLength tokens with its
+// prompt drops its unit.
 func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preferences, error) {
 	var out Preferences
 	var batch []chat.Example
@@ -46,7 +46,7 @@ func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preference
 		}
 	}
 	if left := out.Dropped + out.Equal; len(out.Units) == 0 && left > 0 {
-		return out, fmt.Errorf("none of %d rows can be learnt from, the first %s: %d are longer than %d tokens (raise max_length), %d have the same answer twice", left, out.First, out.Dropped, m.MaxLength, out.Equal)
+		return out, fmt.Errorf("none of %d rows can be trained on, the first is %s: %d are longer than %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, m.MaxLength, out.Equal)
 	}
 	return out, nil
 }
@@ -69,7 +69,7 @@ func (m *RewardModel) unit(e chat.Example) ([]*rl.Sample, error) {
 	return unit, err
 }
 
-// marginOf reads the column margin, 0 where there is none.
+// marginOf reads the column margin, 0 if there is none.
 func marginOf(e chat.Example) (float64, error) {
 	value, ok := e.Extra.Get("margin")
 	if !ok || value == nil {
@@ -77,7 +77,7 @@ func marginOf(e chat.Example) (float64, error) {
 	}
 	margin, err := strconv.ParseFloat(fmt.Sprint(value), 64)
 	if err != nil || math.IsNaN(margin) || math.IsInf(margin, 0) {
-		return 0, fmt.Errorf("column \"margin\": %v is no number", value)
+		return 0, fmt.Errorf("column \"margin\": %v is not a number", value)
 	}
 	return margin, nil
 }

@@ -14,37 +14,37 @@ import (
 
 // GenerateOptions say how prompts are completed.
 type GenerateOptions struct {
-	Samples  int // completions of each prompt
-	MaxNew   int // tokens of each at most
+	Samples  int // completions per prompt
+	MaxNew   int // tokens of a completion at most
 	Sampling torch.Sampling
-	Stop     []string // strings that end a completion; they are left out of its text
-	StopIDs  []int32  // tokens that end a completion, beside those that end a text
+	Stop     []string // strings that end a completion, not included in its text
+	StopIDs  []int32  // tokens that end a completion, in addition to those that end a text
 	Seed     uint64
 	Streams  []uint64 // numbers of the prompts' random streams; nil = 0, 1, ...
-	Base     bool     // by the base model, without the adapter
-	Adapter  int      // by one that Load has put beside the policy's own; 0 = that
-	Special  bool     // special tokens have a text too, but for the one that ends a completion
-	// OnText hears the text of a completion as it becomes final.
+	Base     bool     // without the adapter
+	Adapter  int      // number of an adapter from Load; 0 = the policy's own
+	Special  bool     // include the text of special tokens, except of the one that ends a completion
+	// OnText receives the text of a completion as it becomes final.
 	OnText func(prompt, sample int, text string)
 }
 
-// Completion is what the policy wrote behind a prompt.
+// Completion is what the policy generated after a prompt.
 type Completion struct {
 	Text             string
 	IDs              []int32   // with the token that ended it
 	LogProbs         []float32 // log π of each token, of the logits as they are
-	BehaviorLogProbs []float32 // log-probability of each token in the distribution that it was drawn from; 0 where greedy
+	BehaviorLogProbs []float32 // log-probability of each token in the distribution it was sampled from; 0 if greedy
 	Reason           torch.Reason
 }
 
-// Sampler completes prompts with a policy. On the CPU it holds a packed copy of the weights.
+// Sampler generates completions with a policy. On the CPU it holds a packed copy of the weights.
 type Sampler struct {
-	policy  *CausalLM
-	engine  *torch.Engine
-	slots   int
-	version uint64 // of the weights that the engine has
+	policy   *CausalLM
+	engine   *torch.Engine
+	slots    int
+	version  uint64 // of the weights that the engine has
 	requests map[int64]*request
-	loaded  []bool // adapters beside the policy's own, by number from 1
+	loaded   []bool // whether adapter i+1 is in use, see Load
 }
 
 // NewSampler makes a sampler that runs slots completions at a time; it must be closed before the policy.
@@ -59,10 +59,10 @@ func (p *CausalLM) NewSampler(slots int) (*Sampler, error) {
 // Close frees the sampler.
 func (m *Sampler) Close() { m.engine.Close() }
 
-// Policy is the policy that writes.
+// Policy is the policy that generates.
 func (m *Sampler) Policy() *CausalLM { return m.policy }
 
-// refresh takes over the policy's weights as training has left them.
+// refresh takes over the policy's current weights.
 func (m *Sampler) refresh() error {
 	if m.version == m.policy.version {
 		return nil
@@ -74,7 +74,7 @@ func (m *Sampler) refresh() error {
 	return nil
 }
 
-// request is a prompt whose completions are under way.
+// request is a prompt whose completions are in progress.
 type request struct {
 	options GenerateOptions
 	samples []*running
@@ -82,29 +82,29 @@ type request struct {
 	hear    func(Progress)
 }
 
-// running is a completion under way.
+// running is a completion in progress.
 type running struct {
 	Completion
-	decoder *tokenizer.Decoder
-	text    strings.Builder
-	reported    int // bytes of the text that were heard
-	done    bool
+	decoder  *tokenizer.Decoder
+	text     strings.Builder
+	reported int // bytes of the text that were heard
+	done     bool
 }
 
-// Progress is what became of a sample in a step: text and tokens that are final.
+// Progress is what a step adds to a sample: text and tokens that are final.
 type Progress struct {
 	Sample     int
 	Text       string      // since the last time
 	Completion *Completion // all tokens so far; Text and Reason once Done
 	Done       bool
-	Err        error // ErrNotFinite: the sample has ended without being finished; others go on
+	Err        error // ErrNotFinite: the sample ended unfinished; others continue
 }
 
 // ErrNotFinite says that the policy has no probabilities for a next token.
 var ErrNotFinite = errors.New("the model's logits are not finite")
 
-// Submit queues the completions of a prompt, which Step writes; hear hears of each new token. The options' Streams and
-// OnText are not read: stream is the prompt's. Errors name what is out of range.
+// Submit queues the completions of a prompt, which Step generates; hear is called for each new token. stream takes the place of
+// the options' Streams, and OnText is not called. Errors name what is out of range.
 func (m *Sampler) Submit(prompt []int32, stream uint64, o GenerateOptions, hear func(Progress)) (id int64, err error) {
 	if err := m.refresh(); err != nil {
 		return 0, err
@@ -127,11 +127,11 @@ func (m *Sampler) Submit(prompt []int32, stream uint64, o GenerateOptions, hear 
 	return id, nil
 }
 
-// Unfinished is the number of samples that were submitted and have not ended.
+// Unfinished is the number of submitted samples that have not ended.
 func (m *Sampler) Unfinished() int { return m.engine.Unfinished() }
 
-// Step writes the next token of each running sample, and reads as much of prompts as there is room for. After an error the
-// sampler can only be closed.
+// Step generates the next token of each running sample, and reads as much of new prompts as fits. After an error the sampler
+// can only be closed.
 func (m *Sampler) Step() error {
 	events, err := m.engine.Step(max(torch.StepTokens(), m.slots))
 	if err != nil {
@@ -149,8 +149,7 @@ func (m *Sampler) Step() error {
 	return nil
 }
 
-// Cancel ends the samples of a request that have not ended; nothing more is heard of them, and their slots are free at
-// once.
+// Cancel ends the unfinished samples of a request: hear is not called again, and their slots are free at once.
 func (m *Sampler) Cancel(id int64) error {
 	w, ours := m.requests[id]
 	if !ours {
@@ -168,9 +167,8 @@ func (m *Sampler) Cancel(id int64) error {
 	return nil
 }
 
-// Generate completes prompts of token ids. done hears the completions of each prompt in the order of the
-// prompts, as soon as they are there. Completion (i, j) is a function of the weights, the prompt, the
-// options and the seed alone.
+// Generate completes prompts of token ids. It calls done for the prompts in their order, as soon as their completions are
+// there. Completion (i, j) is a function of the weights, the prompt, the options and the seed alone.
 func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOptions, done func(prompt int, completions []Completion) error) (err error) {
 	limit := m.policy.MaxLength()
 	for i, ids := range prompts {
@@ -178,10 +176,10 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 			return fmt.Errorf("generating: prompt %d is empty", i+1)
 		}
 		if len(ids)+o.MaxNew > limit {
-			return fmt.Errorf("generating: prompt %d has %d tokens, which with %d new ones is more than the model's %d positions", i+1, len(ids), o.MaxNew, limit)
+			return fmt.Errorf("generating: prompt %d has %d tokens, and %d new ones exceed the model's %d positions", i+1, len(ids), o.MaxNew, limit)
 		}
 	}
-	open := make([]int, len(prompts)) // completions of each prompt that still run
+	open := make([]int, len(prompts)) // running completions of each prompt
 	finished := make([][]Completion, len(prompts))
 	var ids []int64
 	var broken error
@@ -196,7 +194,7 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		// Enough for every slot and the next in line; the rest wait here, not in the core.
+		// Enough for every slot and the next; the rest wait here, not in the core.
 		for len(ids) < len(prompts) && m.engine.Unfinished() < 2*m.slots {
 			i := len(ids)
 			stream := uint64(i)
@@ -276,7 +274,7 @@ func (m *Sampler) take(w *request, e torch.Event) error {
 			return err
 		}
 	}
-	// What may be the beginning of a stop string is not final.
+	// Text that may begin a stop string is not final.
 	final := len(whole)
 	if r.done {
 		r.Text = whole
@@ -293,15 +291,14 @@ func (m *Sampler) take(w *request, e torch.Event) error {
 	return nil
 }
 
-// ended forgets the prompt with its last sample.
+// ended removes the prompt after its last sample.
 func (w *request) ended(m *Sampler, id int64) {
 	if w.open--; w.open == 0 {
 		delete(m.requests, id)
 	}
 }
 
-// FirstStop is where the first of the stop strings in text begins, and the longest that begins there; −1 where there
-// is none.
+// FirstStop is the place of the first stop string in text, −1 if there is none, and the longest stop string there.
 func FirstStop(text string, stop []string) (at int, found string) {
 	at = -1
 	for _, s := range stop {
@@ -313,7 +310,7 @@ func FirstStop(text string, stop []string) (at int, found string) {
 	return at, found
 }
 
-// heldBack is the length of the longest end of text that begins a stop string.
+// heldBack is the length of the longest suffix of text that begins a stop string.
 func heldBack(text string, stop []string) int {
 	longest := 0
 	for _, s := range stop {

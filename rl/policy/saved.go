@@ -21,7 +21,7 @@ type savedAdapter struct {
 	dir    string
 	config lora.Config
 	pairs  []lora.Pair
-	extra  map[string]safetensors.Tensor // beside the pairs
+	extra  map[string]safetensors.Tensor // tensors saved with the pairs
 }
 
 func readAdapter(dir string) (a savedAdapter, err error) {
@@ -100,10 +100,10 @@ func fits(model *transformers.Config, c lora.Config, pairs []lora.Pair, prefix s
 	return c.Fits(pairs, shapes)
 }
 
-// FitsLanguageModel checks that an adapter, as lora.Load reads it, is one for the model. Errors name what differs.
+// FitsLanguageModel checks that an adapter, as lora.Load reads it, fits the model. Errors name what differs.
 func FitsLanguageModel(model *transformers.Config, c lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor) error {
 	if c.TaskType != "" && c.TaskType != lora.CausalLM {
-		return fmt.Errorf("task_type is %s: it is no adapter of a language model, which has %s", c.TaskType, lora.CausalLM)
+		return fmt.Errorf("task_type is %s; an adapter of a language model has %s", c.TaskType, lora.CausalLM)
 	}
 	if err := fits(model, c, pairs, ""); err != nil {
 		return err
@@ -118,11 +118,11 @@ func FitsLanguageModel(model *transformers.Config, c lora.Config, pairs []lora.P
 		spec, ok := have[name]
 		switch {
 		case !ok:
-			return fmt.Errorf("modules_to_save: the adapter has tensor %.120q, the model has none of that name", name)
+			return fmt.Errorf("modules_to_save: the adapter has tensor %.120q, the model has not", name)
 		case spec.Transposed:
-			return fmt.Errorf("modules_to_save: tensor %s is a weight of a Conv1D, which is not supported as a whole", name)
+			return fmt.Errorf("modules_to_save: tensor %s is the weight of a Conv1D, which is not supported", name)
 		case !slices.Equal(spec.Shape, extra[name].Shape):
-			return fmt.Errorf("modules_to_save: tensor %s has shape %v, the model's has %v: where the vocabulary was resized for the adapter, the model has to be too", name, extra[name].Shape, spec.Shape)
+			return fmt.Errorf("modules_to_save: tensor %s has shape %v, the model's has %v: if the vocabulary was resized for the adapter, resize the model's too", name, extra[name].Shape, spec.Shape)
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ func (p *CausalLM) lastStates(s *torch.Scope, sequences [][]int32, how torch.Pas
 	return p.states(s, sequences, rows, how)
 }
 
-// saveScored writes the adapter as that of a sequence classifier, with the score layer as a whole.
+// saveScored writes the adapter as that of a sequence classifier, with the score layer.
 func (p *CausalLM) saveScored(dir string, score []safetensors.Tensor) error {
 	first, _, _ := strings.Cut(p.config.Linears()[0].Name, ".")
 	c := p.adapter.config

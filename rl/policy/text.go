@@ -12,8 +12,8 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
-// ReadCausalLM makes a policy of a model folder whose weights stay unread: it renders and encodes texts as
-// training would, and can do nothing else. Close it after use.
+// ReadCausalLM makes a policy of a model folder without reading the weights: it only renders and encodes texts, as training
+// does. Close it after use.
 func ReadCausalLM(dir string) (*CausalLM, error) {
 	config, err := transformers.LoadCausalConfig(dir)
 	if err != nil {
@@ -70,11 +70,11 @@ func (p *CausalLM) Ask(text string) ([]int32, error) {
 // Generation is how the model's makers would sample, from generation_config.json.
 func (p *CausalLM) Generation() transformers.GenerationConfig { return p.model.Generation }
 
-// turnMark stands for what an assistant says, in a conversation that is rendered for what follows it.
+// turnMark is the assistant's message in a conversation that is rendered for what follows it.
 const turnMark = "rltrainTURN"
 
-// EncodeReply is the tokens behind an assistant's message that the user answers: the end of that message, unless the tokens
-// before have an end token, the user's message and the beginning of the assistant's next one.
+// EncodeReply is the tokens after an assistant's message that the user answers: the end of that message (unless ended says that
+// it has an end token), the user's message, and the opening of the assistant's next one.
 func (p *CausalLM) EncodeReply(text string, ended bool) ([]int32, error) {
 	if p.Templates == nil {
 		return nil, fmt.Errorf("the task answers with messages, but %s %w", p.dir, template.ErrNone)
@@ -87,7 +87,7 @@ func (p *CausalLM) EncodeReply(text string, ended bool) ([]int32, error) {
 	}
 	_, rest, found := strings.Cut(rendered.Text, turnMark)
 	if !found {
-		return nil, fmt.Errorf("the chat template of %s leaves out what the assistant said before, so its episodes have one turn", p.dir)
+		return nil, fmt.Errorf("the chat template of %s drops earlier assistant messages, so episodes can have one turn only", p.dir)
 	}
 	ids, err := p.Tokenizer.EncodeRaw(rest, false)
 	if err == nil && ended && len(ids) > 0 && slices.Contains(p.eos, ids[0]) {
@@ -96,7 +96,7 @@ func (p *CausalLM) EncodeReply(text string, ended bool) ([]int32, error) {
 	return ids, err
 }
 
-// DecodeEnds is the text of tokens, and how long it is after each of them. A special token has no text.
+// DecodeEnds is the text of tokens, and its length after each of them. Special tokens have no text.
 func (p *CausalLM) DecodeEnds(ids []int32) (text string, ends []int, err error) {
 	var b strings.Builder
 	decoder := p.Tokenizer.NewDecoder(true)

@@ -13,22 +13,22 @@ import (
 const (
 	// PoolLast reads the state of the text's last token with a head, as transformers' …ForSequenceClassification does.
 	PoolLast = "last"
-	// PoolScore has no head: the text is put into a prompt, and the log-probability of each label's own text behind it is
-	// the label's logit.
+	// PoolScore has no head: the text is put into a prompt, and the log-probability of each label's text after it is the
+	// label's logit.
 	PoolScore = "score"
 )
 
-// TextMark stands for the text in a prompt that is made for all texts.
+// TextMark is the place of the text in a prompt.
 const TextMark = "{text}"
 
-// labelWords are labels as texts behind a prompt. The zero value has none.
+// labelWords are labels as texts after a prompt. The zero value has none.
 type labelWords struct {
 	prompt envs.Observation // with TextMark
 	tokens [][]int32        // of each label, with the one that ends it
 }
 
 // spell finds the tokens of each label. In a text a space comes before a label and a line end after it; in a conversation
-// the token that ends a message comes after it. So a label that begins with another one is told apart from it.
+// the token that ends a message comes after it. So a label that begins with another one is distinct from it.
 func (w *labelWords) spell(lm *CausalLM, labels []string) error {
 	marked := strings.Contains(w.prompt.Text, TextMark)
 	for _, m := range w.prompt.Messages {
@@ -94,15 +94,15 @@ func (w *labelWords) encode(lm *CausalLM, text string, limit int) (ids []int32, 
 	if ids, err = w.observe(lm, text); err != nil || len(ids) <= limit {
 		return ids, false, err
 	}
-	whole, err := lm.Tokenizer.EncodeRaw(text, false)
+	full, err := lm.Tokenizer.EncodeRaw(text, false)
 	if err != nil {
 		return nil, false, err
 	}
-	for keep := len(whole); len(ids) > limit; {
+	for keep := len(full); len(ids) > limit; {
 		if keep -= len(ids) - limit; keep < 1 {
 			return nil, true, fmt.Errorf("the prompt has %d tokens without the text, and max_length is %d; shorten the prompt", len(ids), limit)
 		}
-		short, err := lm.Tokenizer.Decode(whole[:keep], true)
+		short, err := lm.Tokenizer.Decode(full[:keep], true)
 		if err != nil {
 			return nil, true, err
 		}

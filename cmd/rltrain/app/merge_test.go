@@ -151,7 +151,7 @@ func TestMergeRefuses(t *testing.T) {
 	}
 	f.edit(t, "MODEL/adapter_config.json", "CAUSAL_LM", "FEATURE_EXTRACTION")
 	_, _, stderr := f.rltrain("", "merge", "--model", "MODEL", "--output", "TMP/m")
-	if want := f.expand("rltrain: MODEL does not fit BASE: task_type is FEATURE_EXTRACTION: it is no adapter of a language model, which has CAUSAL_LM\n"); stderr != want {
+	if want := f.expand("rltrain: MODEL does not fit BASE: task_type is FEATURE_EXTRACTION; an adapter of a language model has CAUSAL_LM\n"); stderr != want {
 		t.Errorf("got %q, want %q", stderr, want)
 	}
 }
