@@ -10,24 +10,24 @@ import (
 // Health is what the alarms look at, one a step. It encodes to JSON and comes back
 // exactly, so that a resumed run raises what an uninterrupted one does.
 type Health struct {
-	ZeroStd   float64            `json:"zero_std"`  // share of prompts whose rewards do not differ
-	Group     int                `json:"group"`     // answers to a prompt
-	Truncated float64            `json:"truncated"` // share of completions cut off by the limit of tokens
-	Ended     float64            `json:"ended"`     // share that ended by the model's end token or a stop string
-	Correct   float64            `json:"correct"`   // share of right answers
-	Formatted float64            `json:"formatted"` // share of answers in the form that was asked for
-	Length    float64            `json:"length"`    // mean tokens of a completion
-	Tiers     map[string]float64 `json:"tiers"`     // share of answers found in each way
-	Kinds     map[string]Attempted   `json:"kinds"`     // of each kind of exercise; of all together where none are told apart
-	Spread    map[string]float64 `json:"spread"`    // standard deviation of each reward of a list, as it is weighted
-	Tells     []string           `json:"tells"`     // rewards of a list that paid every right answer more than any wrong one, where there were both
-	KL        float64            `json:"kl"`        // from the reference, nats a token; 0 without one
-	Failed    float64            `json:"failed"`    // share of samples without a reward
-	Taught    bool               `json:"taught"`    // a teacher corrects the answers: what they earn is measured, and nothing is learnt from it
+	ZeroStd   float64                `json:"zero_std"`  // share of prompts whose rewards do not differ
+	Group     int                    `json:"group"`     // answers to a prompt
+	Truncated float64                `json:"truncated"` // share of completions cut off by the limit of tokens
+	Ended     float64                `json:"ended"`     // share that ended by the model's end token or a stop string
+	Correct   float64                `json:"correct"`   // share of right answers
+	Formatted float64                `json:"formatted"` // share of answers in the form that was asked for
+	Length    float64                `json:"length"`    // mean tokens of a completion
+	Tiers     map[string]float64     `json:"tiers"`     // share of answers found in each way
+	Kinds     map[string]AnswerCount `json:"kinds"`     // of each kind of exercise; of all together where none are told apart
+	Spread    map[string]float64     `json:"spread"`    // standard deviation of each reward of a list, as it is weighted
+	Tells     []string               `json:"tells"`     // rewards of a list that paid every right answer more than any wrong one, where there were both
+	KL        float64                `json:"kl"`        // from the reference, nats a token; 0 without one
+	Failed    float64                `json:"failed"`    // share of samples without a reward
+	Taught    bool                   `json:"taught"`    // a teacher corrects the answers: what they earn is measured, and nothing is learnt from it
 }
 
-// Attempted counts answers.
-type Attempted struct {
+// AnswerCount counts answers.
+type AnswerCount struct {
 	N     int `json:"n"`
 	Right int `json:"right"`
 }
@@ -78,15 +78,15 @@ type Alarm struct {
 // Means over a window stand for its steps, so a single odd step raises neither collapse
 // nor drift. Where a teacher corrects the answers, rewards that teach nothing are no fault.
 type Watch struct {
-	First  []Health         `json:"first,omitempty"`  // Window steps
-	Recent []Health         `json:"recent,omitempty"` // 2·Window steps
-	Best   float64          `json:"best"`             // highest mean share of right answers over a window that ended Window steps ago
-	Kinds  map[string]Attempted `json:"kinds,omitempty"`  // since the run began
-	Steps  int              `json:"steps"`
-	Train  Figure           `json:"train"`            // what was learnt from since the last evaluation
-	Judged [][2]float64     `json:"judged,omitempty"` // of the last evaluations: what was learnt from, and the score
-	Tiers  []string         `json:"tiers,omitempty"`  // that were seen
-	Raised []string         `json:"raised,omitempty"`
+	First  []Health               `json:"first,omitempty"`  // Window steps
+	Recent []Health               `json:"recent,omitempty"` // 2·Window steps
+	Best   float64                `json:"best"`             // highest mean share of right answers over a window that ended Window steps ago
+	Kinds  map[string]AnswerCount `json:"kinds,omitempty"`  // since the run began
+	Steps  int                    `json:"steps"`
+	Train  Figure                 `json:"train"`            // what was learnt from since the last evaluation
+	Judged [][2]float64           `json:"judged,omitempty"` // of the last evaluations: what was learnt from, and the score
+	Tiers  []string               `json:"tiers,omitempty"`  // that were seen
+	Raised []string               `json:"raised,omitempty"`
 }
 
 // Shares are the tiers of a step, those that other steps had included.
@@ -124,11 +124,11 @@ func (w *Watch) Step(h Health, limits AlarmLimits) (alarms []Alarm) {
 		w.Recent = slices.Clone(w.Recent[1:])
 	}
 	if w.Kinds == nil {
-		w.Kinds = map[string]Attempted{}
+		w.Kinds = map[string]AnswerCount{}
 	}
 	for kind, tries := range h.Kinds {
 		so := w.Kinds[kind]
-		w.Kinds[kind] = Attempted{so.N + tries.N, so.Right + tries.Right}
+		w.Kinds[kind] = AnswerCount{so.N + tries.N, so.Right + tries.Right}
 	}
 	if len(w.Recent) >= k {
 		w.lasting(&alarms, w.Recent[len(w.Recent)-k:], limits)

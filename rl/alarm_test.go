@@ -12,7 +12,7 @@ import (
 // TestAlarms has for each alarm a run that raises it and one that nearly does.
 func TestAlarms(t *testing.T) {
 	well := Health{ZeroStd: 0.3, Group: 8, Ended: 0.95, Correct: 0.6, Formatted: 0.9, Length: 40,
-		Tiers: map[string]float64{"tag": 0.9, "last_number": 0.1}, Kinds: map[string]Attempted{"2 numbers": {16, 10}, "3 numbers": {16, 4}},
+		Tiers: map[string]float64{"tag": 0.9, "last_number": 0.1}, Kinds: map[string]AnswerCount{"2 numbers": {16, 10}, "3 numbers": {16, 4}},
 		Spread: map[string]float64{"answer": 0.5, "expr:length": 0.1}, Tells: []string{"answer"}}
 	with := func(change func(*Health)) Health {
 		h := well
@@ -25,7 +25,7 @@ func TestAlarms(t *testing.T) {
 		return with(func(h *Health) { h.Length, h.Correct = length, correct })
 	}
 	never := func(n int) Health {
-		return with(func(h *Health) { h.Kinds = map[string]Attempted{"2 numbers": {n, 1}, "5 numbers": {n, 0}} })
+		return with(func(h *Health) { h.Kinds = map[string]AnswerCount{"2 numbers": {n, 1}, "5 numbers": {n, 0}} })
 	}
 	spread := func(answer, length float64) Health {
 		return with(func(h *Health) { h.Spread = map[string]float64{"answer": answer, "expr:length": length} })
@@ -61,7 +61,7 @@ func TestAlarms(t *testing.T) {
 		{"a kind that is never right", times(10, never(10)), []string{"never_right"}},
 		{"a kind that is never right, where that is not what is paid", times(10, untold(never(10))), nil},
 		{"a kind that was tried too little", times(10, never(9)), nil},
-		{"a kind that was right once", append(times(1, with(func(h *Health) { h.Kinds = map[string]Attempted{"5 numbers": {9, 1}} })), times(20, never(10))...), nil},
+		{"a kind that was right once", append(times(1, with(func(h *Health) { h.Kinds = map[string]AnswerCount{"5 numbers": {9, 1}} })), times(20, never(10))...), nil},
 		{"one reward counts", times(5, spread(0.1, 0.9)), []string{"dominant_reward"}},
 		{"two rewards count", times(9, spread(0.11, 0.89)), nil},
 		{"the right answer counts", times(9, spread(0.95, 0.05)), nil},

@@ -73,12 +73,12 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 			ended++
 		}
 	}
-	kinds := map[string]rl.Attempted{}
+	kinds := map[string]rl.AnswerCount{}
 	for kind, score := range scores.Kinds {
-		kinds[kind] = rl.Attempted{N: score.N, Right: score.Correct}
+		kinds[kind] = rl.AnswerCount{N: score.N, Right: score.Correct}
 	}
 	if len(kinds) == 0 && scores.Judged() {
-		kinds[""] = rl.Attempted{N: scores.N, Right: scores.Correct}
+		kinds[""] = rl.AnswerCount{N: scores.N, Right: scores.Correct}
 	}
 	tokens := 0
 	for _, x := range all {

@@ -29,7 +29,7 @@ type SourceDefinition struct {
 // Setup is what a run tells a source.
 type Setup struct {
 	Options any          // what SourceDefinition.Options returned, with its values set
-	Sampler Writer       // samples completions of the policy
+	Sampler Generator    // samples completions of the policy
 	Task    envs.Task    // makes episodes; Part envs.Train is for training
 	Rollout TokensConfig // of [NewTokens]: a source may play episodes by it
 }

@@ -23,7 +23,7 @@ type problemComparison struct {
 // setComparison compares the problems of a data set that both models attempted.
 type setComparison struct {
 	Dataset string `json:"dataset,omitempty"`
-	rl.TriesComparison
+	rl.AttemptsComparison
 }
 
 // rejectModelFlags rejects --model and --adapter.
@@ -53,7 +53,7 @@ func compareProblems(c *cli.Context) error {
 			}
 		}
 		for i, a := range results.A.Sets {
-			var fromA, fromB []rl.Tries
+			var fromA, fromB []rl.Attempts
 			for _, row := range a.Rows {
 				if other, ok := results.B.Sets[i].infos[row.Index]; ok {
 					fromA, fromB = append(fromA, row.infos), append(fromB, other)
@@ -62,7 +62,7 @@ func compareProblems(c *cli.Context) error {
 			if len(fromA) == 0 {
 				return nil, errors.New("no problem fits into the context of both models")
 			}
-			results.Comparisons = append(results.Comparisons, setComparison{a.Dataset, rl.CompareTries(fromA, fromB)})
+			results.Comparisons = append(results.Comparisons, setComparison{a.Dataset, rl.CompareAttempts(fromA, fromB)})
 		}
 		return results, nil
 	})
@@ -77,7 +77,7 @@ func (r problemComparison) String() string {
 			on = r.A.Task
 		}
 		fmt.Fprintf(&b, "%s: problems=%s samples_per_problem=%d temperature=%g\nA: %s\nB: %s\n",
-			on, report.Count(int64(compared.Exercises)), len(compared.Pass), r.A.Temperature, r.A.Model, r.B.Model)
+			on, report.Count(int64(compared.Problems)), len(compared.Pass), r.A.Temperature, r.A.Model, r.B.Model)
 		b.WriteString(r.A.Sets[i].skipped(r.A.MaxNew) + r.B.Sets[i].skipped(r.B.MaxNew) + "\n")
 		var rows [][]string
 		for k, d := range compared.Pass {

@@ -92,7 +92,7 @@ func (r problemResults) String() string {
 			on = r.Task
 		}
 		fmt.Fprintf(&b, "%s on %s: task=%s problems=%s samples_per_problem=%d temperature=%g format_rate=%.1f%%\n",
-			r.Model, on, r.Task, report.Count(int64(set.Exercises)), set.N, r.Temperature, 100*set.FormatRate)
+			r.Model, on, r.Task, report.Count(int64(set.Problems)), set.N, r.Temperature, 100*set.FormatRate)
 		b.WriteString(set.skipped(r.MaxNew) + "\n")
 		var rows [][]string
 		for k, f := range set.Pass {
@@ -111,7 +111,7 @@ func (r problemResults) String() string {
 		if len(set.Kinds) > 0 {
 			rows = nil
 			for _, kind := range set.Kinds {
-				rows = append(rows, append(figureRow(kind.Kind, kind.Mean), fmt.Sprintf("%.4f", kind.PassN.Value), report.Count(int64(kind.Exercises))))
+				rows = append(rows, append(figureRow(kind.Kind, kind.Mean), fmt.Sprintf("%.4f", kind.PassN.Value), report.Count(int64(kind.Problems))))
 			}
 			b.WriteString("\n" + report.RenderTable([]string{"kind", "pass@1", "95 % CI", fmt.Sprintf("pass@%d", set.N), "problems"}, rows))
 		}

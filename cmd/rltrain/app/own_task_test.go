@@ -127,7 +127,7 @@ func TestUnjudgedTries(t *testing.T) {
 	for _, row := range set.Rows {
 		tried, right = tried+len(row.Samples), right+row.Correct
 	}
-	if set.Unscored == 0 || set.Unscored+tried != 48 || set.Failed != 0 || right == 0 || set.N != 4 && set.Exercises != 12 {
+	if set.Unscored == 0 || set.Unscored+tried != 48 || set.Failed != 0 || right == 0 || set.N != 4 && set.Problems != 12 {
 		t.Errorf("%d tries, %d right, %+v", tried, right, set)
 	}
 	if want := fmt.Sprintf("warning: skipped %d samples that could not be scored; first error: problem", set.Unscored); !strings.Contains(out, want) {

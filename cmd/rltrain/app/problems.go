@@ -151,18 +151,18 @@ type problemSet struct {
 	Classes  map[string]int `json:"classes,omitempty"`
 	Rows     []problemRow   `json:"problems_tried"`
 
-	infos map[int]rl.Tries // by index of the problem
+	infos map[int]rl.Attempts // by index of the problem
 }
 
 // problemRow is a problem with its samples.
 type problemRow struct {
-	Index   int       `json:"index"` // of the problem, from 0
-	Prompt  string    `json:"prompt"`
-	Truth   string    `json:"truth"`
-	Kind    string    `json:"kind,omitempty"`
-	Correct int       `json:"correct"` // samples
-	Samples []attempt `json:"samples"`
-	infos   rl.Tries  // of Samples
+	Index   int         `json:"index"` // of the problem, from 0
+	Prompt  string      `json:"prompt"`
+	Truth   string      `json:"truth"`
+	Kind    string      `json:"kind,omitempty"`
+	Correct int         `json:"correct"` // samples
+	Samples []attempt   `json:"samples"`
+	infos   rl.Attempts // of Samples
 }
 
 // attempt is one sample and its verdict.
@@ -245,7 +245,7 @@ func openProblems(c *cli.Context, p *policy.CausalLM, settings *config.Config) (
 
 // set evaluates one model on one data set.
 func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sampler, settings *config.Config) (problemSet, error) {
-	set := problemSet{infos: map[int]rl.Tries{}}
+	set := problemSet{infos: map[int]rl.Attempts{}}
 	task, n, err := openProblems(c, sampler.Policy(), settings)
 	if err != nil {
 		return set, err
@@ -271,7 +271,7 @@ func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sa
 	bar := report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now).Bar("eval", "problems", 0, n)
 	defer bar.Done()
 	step := max(1, 4*evalSlots/x.samples) // problems between updates of the bar
-	var all []rl.Tries
+	var all []rl.Attempts
 	for begin := 0; begin < n; begin += step {
 		var indices []int
 		for i := begin; i < min(n, begin+step); i++ {
@@ -303,7 +303,7 @@ func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sa
 	case set.Failed == len(all)*x.samples:
 		return set, fmt.Errorf("all %d samples failed; first error: %s", set.Failed, set.Failure)
 	}
-	set.PassScores = rl.ScoreTries(all)
+	set.PassScores = rl.ScoreAttempts(all)
 	set.countPrograms()
 	return set, nil
 }

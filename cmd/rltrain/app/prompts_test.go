@@ -221,7 +221,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	out := f.must(t, "", append([]string{"eval", "--model", "TMP/prompts_rl"}, args...)...)
 	var results problemResults
 	readResults(t, f.expand("TMP/out/results.json"), &results)
-	if len(results.Sets) != 2 || results.Sets[0].Exercises != 30 || results.Sets[0].N != 4 || len(results.Sets[0].Rows) != 30 {
+	if len(results.Sets) != 2 || results.Sets[0].Problems != 30 || results.Sets[0].N != 4 || len(results.Sets[0].Rows) != 30 {
 		t.Fatalf("%+v", results)
 	}
 	// The figures are those of the tries that were written.
@@ -261,7 +261,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	var compared problemComparison
 	readResults(t, f.expand("TMP/compared.json"), &compared)
 	c := compared.Comparisons[0]
-	if c.Exercises != 30 || c.Mean.Difference <= 0 || c.Mean.Interval[0] <= 0 || len(c.Kinds) != 2 || c.Kinds[1].Mean.Difference != 0 {
+	if c.Problems != 30 || c.Mean.Difference <= 0 || c.Mean.Interval[0] <= 0 || len(c.Kinds) != 2 || c.Kinds[1].Mean.Difference != 0 {
 		t.Errorf("%+v", c)
 	}
 	for _, want := range []string{"B - A", "pass@1 of 0", "majority@4"} {
@@ -313,7 +313,7 @@ func TestTurnsOfAConversation(t *testing.T) {
 	}
 	var results problemResults
 	readResults(t, f.expand("TMP/r.json"), &results)
-	if set := results.Sets[0]; set.TooLong != 1 || set.Exercises != 2 || set.Rows[1].Index != 2 || set.Failed != 0 {
+	if set := results.Sets[0]; set.TooLong != 1 || set.Problems != 2 || set.Rows[1].Index != 2 || set.Failed != 0 {
 		t.Fatalf("%+v", set.PassScores)
 	}
 	turns := 0

@@ -39,8 +39,8 @@ func TestPassAtEqualsCounting(t *testing.T) {
 }
 
 // tries are right where the answer is "r", none where it is "", else wrong.
-func tries(answers ...string) Tries {
-	var all Tries
+func tries(answers ...string) Attempts {
+	var all Attempts
 	for _, a := range answers {
 		info := &envs.Info{Answer: a, FoundBy: "phrase", Correct: a == "r", FormatOK: a == "r", Kind: "easy"}
 		switch a {
@@ -73,9 +73,9 @@ func TestScoreTries(t *testing.T) {
 	for _, info := range hard[:3] {
 		info.Kind = "hard"
 	}
-	all := []Tries{tries("r", "r", "r", "r"), tries("r", "1", "1", "2"), hard}
-	s := ScoreTries(all)
-	if s.Exercises != 3 || s.N != 4 || math.Abs(s.FormatRate-5.0/12) > 1e-12 || s.Mean != s.Pass[0] {
+	all := []Attempts{tries("r", "r", "r", "r"), tries("r", "1", "1", "2"), hard}
+	s := ScoreAttempts(all)
+	if s.Problems != 3 || s.N != 4 || math.Abs(s.FormatRate-5.0/12) > 1e-12 || s.Mean != s.Pass[0] {
 		t.Errorf("%+v", s)
 	}
 	for k, want := range []float64{1.25 / 3, 1.5 / 3, 1.75 / 3, 2.0 / 3} {
@@ -87,34 +87,34 @@ func TestScoreTries(t *testing.T) {
 	if math.Abs(s.Majority.Value-1.0/3) > 1e-12 {
 		t.Errorf("majority %+v", s.Majority)
 	}
-	if len(s.Kinds) != 2 || s.Kinds[0].Kind != "easy" || s.Kinds[0].Exercises != 2 || s.Kinds[0].Mean.Value != 0.625 || s.Kinds[1].PassN.Value != 0 {
+	if len(s.Kinds) != 2 || s.Kinds[0].Kind != "easy" || s.Kinds[0].Problems != 2 || s.Kinds[0].Mean.Value != 0.625 || s.Kinds[1].PassN.Value != 0 {
 		t.Errorf("kinds %+v", s.Kinds)
 	}
 	// An exercise with fewer tries counts in the figures that need no more.
-	if s := ScoreTries([]Tries{tries("r", "1", "1"), tries("r"), nil}); s.Exercises != 2 || s.N != 3 || s.FormatRate != 0.5 || s.Mean.Value != 2.0/3 || math.Abs(s.Pass[1].Value-2.0/3) > 1e-12 || s.Pass[2].Value != 1 {
+	if s := ScoreAttempts([]Attempts{tries("r", "1", "1"), tries("r"), nil}); s.Problems != 2 || s.N != 3 || s.FormatRate != 0.5 || s.Mean.Value != 2.0/3 || math.Abs(s.Pass[1].Value-2.0/3) > 1e-12 || s.Pass[2].Value != 1 {
 		t.Errorf("%+v", s)
 	}
-	if none := ScoreTries(nil); none.Exercises != 0 || none.Pass != nil {
+	if none := ScoreAttempts(nil); none.Problems != 0 || none.Pass != nil {
 		t.Errorf("%+v", none)
 	}
 }
 
 func TestCompareTries(t *testing.T) {
-	var a, b []Tries
+	var a, b []Attempts
 	for range 20 {
 		a, b = append(a, tries("r", "1"), tries("1", "2")), append(b, tries("r", "r"), tries("1", "2"))
 	}
-	c := CompareTries(a, b)
+	c := CompareAttempts(a, b)
 	if c.Mean.Difference != 0.25 || c.Pass[1].Difference != 0 || c.Pass[1].Interval != (Interval{}) {
 		t.Errorf("%+v", c)
 	}
-	if c.Mean.Interval[0] <= 0 || c.Mean.Interval[1] >= 0.5 || len(c.Kinds) != 1 || c.Kinds[0].Exercises != 40 {
+	if c.Mean.Interval[0] <= 0 || c.Mean.Interval[1] >= 0.5 || len(c.Kinds) != 1 || c.Kinds[0].Problems != 40 {
 		t.Errorf("%+v", c)
 	}
-	if c := CompareTries([]Tries{tries("r", "1"), tries("1", "2"), nil}, []Tries{tries("1"), tries("r", "r"), tries("r")}); c.Exercises != 2 || c.Mean.Difference != 0.25 || len(c.Pass) != 2 || c.Pass[1].Difference != 1 {
+	if c := CompareAttempts([]Attempts{tries("r", "1"), tries("1", "2"), nil}, []Attempts{tries("1"), tries("r", "r"), tries("r")}); c.Problems != 2 || c.Mean.Difference != 0.25 || len(c.Pass) != 2 || c.Pass[1].Difference != 1 {
 		t.Errorf("%+v", c)
 	}
-	if same := CompareTries(a, a); same.Mean.Difference != 0 || same.Mean.Interval != (Interval{}) {
+	if same := CompareAttempts(a, a); same.Mean.Difference != 0 || same.Mean.Interval != (Interval{}) {
 		t.Errorf("%+v", same)
 	}
 }
