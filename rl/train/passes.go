@@ -27,7 +27,7 @@ type kept struct {
 
 // pass is how the policy itself is evaluated.
 func (p *passes) pass() policy.Pass {
-	return policy.Pass{Values: p.needs.Values, Through: p.needs.SharedValues, Checkpoint: p.config.Checkpoint, Temperature: p.config.Temperature}
+	return policy.Pass{Values: p.needs.Values, EndToEnd: p.needs.SharedValues, Checkpoint: p.config.Checkpoint, Temperature: p.config.Temperature}
 }
 
 // minibatches divides samples for a pass over a step.
