@@ -18,8 +18,8 @@ type Hooks struct {
 	Row func(row report.Row) error
 	// LogEvery is the number of steps between rows; 0 = 1.
 	LogEvery int
-	// Line takes the line of a step, for the training log.
-	Line func(line string) error
+	// Step takes the line of a step, for the training log, and its figures, for the console.
+	Step func(line string, figures report.Row) error
 	// Keep takes completions of a logged step: those of Prompts prompts, or of all if Prompts is negative.
 	Keep    func(records []rl.Record) error
 	Prompts int
@@ -60,12 +60,12 @@ func (h Hooks) Write(row report.Row) error {
 	return h.Row(row)
 }
 
-// StepLine writes the line of a step to the training log.
-func (h Hooks) StepLine(line string) error {
-	if h.Line == nil {
+// StepLine writes the line of a step to the training log, and its figures to the console.
+func (h Hooks) StepLine(line string, figures report.Row) error {
+	if h.Step == nil {
 		return h.Logf("%s", line)
 	}
-	return h.Line(line)
+	return h.Step(line, figures)
 }
 
 // Record saves completions of a step.

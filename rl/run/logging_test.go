@@ -42,7 +42,7 @@ func BenchmarkLogging(b *testing.B) {
 		if err := h.Write(row); err != nil {
 			b.Fatal(err)
 		}
-		if err := h.StepLine("step 1/10 loss 0.25 reward 0.5"); err != nil {
+		if err := h.StepLine("step 1/10 loss 0.25 reward 0.5", row); err != nil {
 			b.Fatal(err)
 		}
 		if err := h.Record(step); err != nil {

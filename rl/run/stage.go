@@ -209,7 +209,7 @@ func (s *Stage) Printf(format string, args ...any) error {
 	return s.log.Printf(format, args...)
 }
 
-// row writes a row of metrics and prints the line of a step.
+// row writes a row of metrics.
 func (s *Stage) row(row report.Row) error {
 	if err := s.there(); err != nil {
 		return err
@@ -218,10 +218,18 @@ func (s *Stage) row(row report.Row) error {
 		return err
 	}
 	s.trackers.row(row)
-	if line := report.StepLine(s.progress, row, s.config.Console.Terminal()); line != "" {
-		return s.config.Console.Print(line)
-	}
 	return nil
+}
+
+// step writes the line of a step to the training log, and its figures to the console.
+func (s *Stage) step(line string, figures report.Row) error {
+	if err := s.Keepf("%s", line); err != nil {
+		return err
+	}
+	if line = report.StepLine(s.progress, figures, s.config.Console.Terminal()); line == "" {
+		return nil
+	}
+	return s.config.Console.Print(line)
 }
 
 // Keepf writes a line to logs/training_log.txt only.
@@ -257,7 +265,7 @@ func (s *Stage) there() error {
 func (s *Stage) Hooks(label, unit string) Hooks {
 	h := Hooks{
 		Group: s.config.Group, Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
-		Line: func(line string) error { return s.Keepf("%s", line) }, Keep: s.keep, Prompts: s.config.Prompts,
+		Step: s.step, Keep: s.keep, Prompts: s.config.Prompts,
 		Progress: func(done, total int, note string) {
 			if s.bar == nil {
 				s.bar = s.config.Console.Bar(label, unit, done, total) // the first step was not timed

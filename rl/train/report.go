@@ -37,7 +37,9 @@ func (t *reporter) step(step *rl.Step) error {
 		}
 	}
 	if step.Line != nil {
-		if err := t.hooks.StepLine(step.Line(m)); err != nil {
+		figures := report.Row{}
+		m.Fill(figures)
+		if err := t.hooks.StepLine(step.Line(m), figures); err != nil {
 			return err
 		}
 	}
@@ -77,7 +79,7 @@ func (t *reporter) flush(line bool) error {
 	if err := t.hooks.Write(row); err != nil || !line {
 		return err
 	}
-	return t.hooks.StepLine(fmt.Sprintf("step %d/%d %s", t.state.Step, t.config.Steps, report.RowLine(row)))
+	return t.hooks.StepLine(fmt.Sprintf("step %d/%d %s", t.state.Step, t.config.Steps, report.RowLine(row)), row)
 }
 
 // dropTimes removes the times of a run without a clock.
